@@ -25,6 +25,7 @@ from rich.console import Console
 from rich.table import Table
 
 import relax_eg as rx
+from benchmarks import Quick
 from benchmarks.scale import decoder, decoder_specs
 from relax_eg.debug import clock
 
@@ -76,10 +77,15 @@ def run(name: str, folder: str) -> Run:
     return Run(seconds, cpu, stages["trace"], report.cached, report.before.count, report.kept_as_written, left)
 
 
-def main(processes: Annotated[int, typer.Option(min=1, help="how many are served from the cache")] = 3) -> None:
+def main(
+    processes: Annotated[int, typer.Option(min=1, help="how many are served from the cache")] = 3,
+    quick: Quick = False,
+) -> None:
     """Seconds of `rx.optimize`: searched, and served from the cache."""
     table = Table("program", "operators", "outcome", "searched s", "served s", "of these traced", "entry kB")
-    for name in PROGRAMS:
+    if quick:
+        processes = 1
+    for name in list(PROGRAMS)[:1] if quick else PROGRAMS:
         with tempfile.TemporaryDirectory() as folder:
             runs: list[Run] = []
             for _ in range(1 + processes):
@@ -101,4 +107,6 @@ def main(processes: Annotated[int, typer.Option(min=1, help="how many are served
 
 
 if __name__ == "__main__":
+    from benchmarks.cache import main  # under this name what processes exchange is the same class in all of them
+
     typer.run(main)

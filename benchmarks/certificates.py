@@ -23,18 +23,19 @@ from typing import Annotated, Any
 import typer
 
 import relax_eg as rx
+from benchmarks import Quick
 from benchmarks.corpus import CORPUS, Program
 from relax_eg.explain.certificate import certificate
-from relax_eg.explain.reader import Reader, program_text
-from relax_eg.explain.result import Derivation, Part
+from relax_eg.explain.reader import CertificateReader, program_text
+from relax_eg.explain.result import Derivation, DerivationPart
 from relax_eg.explain.steps import Equation, Goal, Rewritten, Step, equation
 from relax_eg.ir.expr import VAR, Expr, const, postorder, var
 from relax_eg.ir.module import Module, pure_function
 from relax_eg.ops import api as op
 from relax_eg.rules import NUMERICS, Claim, Condition, Rule, Schema
-from relax_eg.rules.asked import Answers
 from relax_eg.rules.certificates import lasting_hash
-from relax_eg.rules.domain import instances
+from relax_eg.rules.instances import instances
+from relax_eg.rules.schema_answers import Answers
 from relax_eg.shapes import Dim, Scope
 
 Data = dict[str, Any]
@@ -87,7 +88,7 @@ def _of_one_step(e: Equation, numerics: str) -> Data:
     left, right = e.pairs[0]
     params = [x for x in postorder((left, right)) if x.op == VAR]
     before, after = (Module((pure_function("main", params, [x]),)) for x in (left, right))
-    part = Part("main", 0, (Goal(left, right, [(Rewritten(e, 0, True), right)]),))
+    part = DerivationPart("main", 0, (Goal(left, right, [(Rewritten(e, 0, True), right)]),))
     derivation = Derivation(
         "forged", before, before, after, {"main": after.main}, (part,), BOOKS, tuple(NUMERICS), Scope(), {}
     )
@@ -347,7 +348,7 @@ def function_altered(d: Data, rng: Random) -> bool:
             block[1] = [[name, other if v == value else v] for name, v in block[1]]
         f[4] = []
     try:
-        d["chosen"] = program_text(Module(tuple(Reader(d, BOOKS).kinds["chosen"])))
+        d["chosen"] = program_text(Module(tuple(CertificateReader(d, BOOKS).kinds["chosen"])))
     except rx.errors.RelaxEgError:
         return False
     return True
@@ -475,8 +476,11 @@ def run(names: Mapping[str, Program], programs: int, forged: int, seed: int = 0)
 def main(
     programs: Annotated[int, typer.Option(help="genuine certificates")] = 100,
     forged: Annotated[int, typer.Option(help="certificates forged of genuine ones")] = 200,
+    quick: Quick = False,
 ) -> None:
     """Check genuine and forged certificates."""
+    if quick:
+        programs, forged = 1, 1
     print(run(CORPUS, programs, forged))
 
 

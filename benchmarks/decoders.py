@@ -20,6 +20,7 @@ from rich.console import Console
 from rich.table import Table
 
 import relax_eg as rx
+from benchmarks import Quick
 from benchmarks.llama import MODELS, Sizes
 from relax_eg.extract import figures
 
@@ -125,14 +126,18 @@ def cost_report(
 def main(
     only: Annotated[str, typer.Option(help="models whose names contain this")] = "",
     target: Annotated[str, typer.Option(help="device profiles; all if left out")] = "",
+    quick: Quick = False,
     out: Annotated[Path | None, typer.Option(help="write reports and a comparison for each model here")] = None,
 ) -> None:
     """Cost reports of decode steps, without running them."""
     table = Table("model", "device", "b", "as written", "chosen", "faster", "limit", "reached", "seconds to report")
     console = Console(width=None if sys.stdout.isatty() else 120)
-    for name in [n for n in MODELS if only in n]:
+    chosen, devices = [n for n in MODELS if only in n], [t for t in TARGETS if target in t]
+    if quick:
+        chosen, devices = chosen[:1], devices[:1]
+    for name in chosen:
         reports: list[rx.CostReport] = []
-        for device in [t for t in TARGETS if target in t]:
+        for device in devices:
             started = time.perf_counter()
             report = cost_report(name, device, cache=False)
             took = time.perf_counter() - started

@@ -5,8 +5,8 @@
 A call is of a few small arrays, so that nearly all of it is the way to the executable. In each round every way takes a
 turn, in a new order, beside `jax.jit` of the same function; a cost is the median over the rounds of the difference
 within a turn. "warm": the same call came just before; "cold": 64 MB were read since, so that Python is not in the
-processor's caches, as after a large kernel. With --strict it fails where a warm call of sizes that were seen before
-costs more than 2 us over `jax.jit`, padding aside.
+processor's caches, as after a large kernel. A warm call of sizes that were seen before is to cost at most 2 us over
+`jax.jit`, padding aside: that is so, or not, or unsure (`benchmarks.timing`), and with --strict all of them have to.
 """
 
 from __future__ import annotations
@@ -28,8 +28,10 @@ from rich.console import Console
 from rich.table import Table
 
 import relax_eg as rx
-from benchmarks.timing import machine
+from benchmarks import Quick
+from benchmarks.timing import BEYOND, WITHIN, Estimate, Verdict, machine, tally, told
 
+FEWEST = 6  # rounds: fewer give no interval
 ALLOWED = 2.0  # us over `jax.jit`, warm
 ROWS, OTHER, HELD = 8, 6, 8
 PADDED = "dynamic='capacity', padded"
@@ -106,7 +108,7 @@ def ways() -> dict[str, tuple[Callable[[], Any], Callable[[], Any]]]:
 
 def measure(
     made: dict[str, tuple[Callable[[], Any], Callable[[], Any]]], rounds: int, disturb: Callable[[], Any] | None
-) -> dict[str, tuple[float, float]]:
+) -> dict[str, tuple[float, Estimate]]:
     """Of each way, microseconds of `jax.jit` and of ours more than that."""
     found: dict[str, list[tuple[float, float]]] = {name: [] for name in made}
     for calls in made.values():
@@ -120,7 +122,7 @@ def measure(
             written, ours = (_once(call, disturb) for call in made[name])
             found[name].append((written, ours - written))
     return {
-        name: (statistics.median(w for w, _ in taken), statistics.median(d for _, d in taken))
+        name: (statistics.median(w for w, _ in taken), Estimate.of(np.array([d for _, d in taken])))
         for name, taken in found.items()
     }
 
@@ -138,25 +140,27 @@ def _once(call: Callable[[], Any], disturb: Callable[[], Any] | None) -> float:
 
 def main(
     only: Annotated[str, typer.Option(help="ways whose names contain this")] = "",
-    rounds: Annotated[int, typer.Option(help="of warm calls; of cold ones a quarter")] = 800,
-    strict: Annotated[bool, typer.Option("--strict", help="fail where a limit is missed")] = False,
+    rounds: Annotated[int, typer.Option(min=FEWEST, help="of warm calls; of cold ones a quarter")] = 800,
+    quick: Quick = False,
+    strict: Annotated[bool, typer.Option("--strict", help="fail unless all limits are kept")] = False,
 ) -> None:
     """Microseconds over `jax.jit`."""
+    rounds = FEWEST if quick else rounds
     made = {name: calls for name, calls in ways().items() if only in name}
     memory = np.ones(8 << 20)
     warm = measure(made, rounds, None)
-    cold = measure(made, max(rounds // 4, 1), memory.sum)
-    table = Table("a call", "jax.jit, warm", "ours more", "jax.jit, cold", "ours more")
+    cold = measure(made, max(rounds // 4, FEWEST), memory.sum)
+    table = Table("a call", "jax.jit, warm", "ours more", "", "jax.jit, cold", "ours more")
+    verdicts: dict[str, Verdict] = {n: more.against(ALLOWED) for n, (_, more) in warm.items() if n != PADDED}
     for name in made:
-        figures = f"{warm[name][0]:.1f} us, {warm[name][1]:+.1f}, {cold[name][0]:.1f} us, {cold[name][1]:+.1f}"
-        table.add_row(name, *figures.split(", "))
+        (jit, more), (cold_jit, cold_more) = warm[name], cold[name]
+        verdict = told(verdicts.get(name), BEYOND)
+        table.add_row(name, f"{jit:.1f} us", f"{more}", verdict, f"{cold_jit:.1f} us", f"{cold_more.value:+.1f}")
     console = Console(width=None if sys.stdout.isatty() else 120)
     console.print(machine())
     console.print(table)
-    missed = [n for n, (_, more) in warm.items() if more > ALLOWED and n != PADDED]
-    for name in missed:
-        console.print(f"{name}: {warm[name][1]:.1f} us over jax.jit; {ALLOWED} are allowed")
-    if strict and missed:
+    console.print(f"at most {ALLOWED} us over jax.jit, padding aside: {tally(verdicts.values())}")
+    if strict and any(v != WITHIN for v in verdicts.values()):
         raise typer.Exit(1)
 
 

@@ -18,11 +18,13 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks import Quick
 from benchmarks.egraphs import KINDS
 from relax_eg.extract.check_choice import check_choice
 from relax_eg.extract.foreign import Extracted, egraph_of, extract
 
 SIZES = (3000, 10_000, 20_000)
+QUICK_SIZE, QUICK_LIMIT = 300, 1.0  # nodes, seconds
 BEST_KNOWN = Path(__file__).parent / "egraphs" / "best_known.json"
 
 
@@ -34,11 +36,14 @@ def main(
     search_seed: Annotated[int, typer.Option(help="Of the search.")] = 0,
     remember: Annotated[bool, typer.Option(help="Keep costs that are better than the best known.")] = False,
     save: Annotated[Path | None, typer.Option(help="A folder for the e-graphs as JSON.")] = None,
+    quick: Quick = False,
 ) -> None:
     unknown = [k for k in kind or () if k not in KINDS]
     if unknown:
         raise typer.BadParameter(f"--kind {unknown[0]}: {', '.join(KINDS)} are accepted")
-    limits = seconds or [10.0, 60.0]
+    kinds, sizes, limits = kind or list(KINDS), size or SIZES, seconds or [10.0, 60.0]
+    if quick:
+        kinds, sizes, limits = kinds[:1], (QUICK_SIZE,), [QUICK_LIMIT]
     known: dict[str, float] = json.loads(BEST_KNOWN.read_text())
     console = Console()
     table = Table(box=None)
@@ -46,8 +51,8 @@ def main(
     after = ("best known", "off %", "bound", "gap %", "s")
     for column in ("kind", "nodes", "tree-greedy", "DAG-greedy", *ours_at, *after):
         table.add_column(column, justify="left" if column == "kind" else "right")
-    for name in kind or KINDS:
-        for n in size or SIZES:
+    for name in kinds:
+        for n in sizes:
             data = KINDS[name](n, 0)
             if save is not None:
                 save.mkdir(parents=True, exist_ok=True)

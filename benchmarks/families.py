@@ -6,7 +6,9 @@ For each case a family is found once. Then at random sizes, none of which the fa
 how many times they differ, half evenly), `optimize(at=size)` searches anew, and its program's predicted seconds are
 compared with those of the variant that the family dispatches to. With --measured both run in turns in one process at
 the first so many of these sizes that take at most --longest seconds as predicted; where both are the same program there
-is nothing to time. Also told: variants, the proof of cover, seconds to find the family, microseconds to dispatch.
+is nothing to time. Of the others the family takes at most 10% longer, or more, or that is unsure (`benchmarks.timing`,
+which says when a size is timed again). Also told: variants, the proof of cover, seconds to find the family,
+microseconds to dispatch.
 
 With --json the figures are in a file after every size, and a later call goes on from there: --seconds 250 makes pieces.
 """
@@ -19,7 +21,7 @@ import sys
 import time
 import timeit
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -31,17 +33,22 @@ from rich.console import Console
 from rich.table import Table
 
 import relax_eg as rx
-from benchmarks.timing import measure
+from benchmarks import Quick
+from benchmarks.timing import BEYOND, QUICK_SECONDS, UNSURE, WITHIN, Estimate, Timings, settled
 from relax_eg.driver.families import allows
 from relax_eg.driver.measured import arguments
 from relax_eg.driver.optimize import traced_program
 from relax_eg.driver.options import Execution, Options, read_options
-from relax_eg.driver.prices import of_a_call, price
+from relax_eg.driver.prices import doubt, of_a_call, price
 from relax_eg.egraph import Budget
+from relax_eg.extract.profile import AS_USUAL
 from relax_eg.shapes.dispatch import Dispatch
 from relax_eg.shapes.guards import Guard
 
 Bounds = Mapping[str, tuple[int, int]]
+NEAR = 1.10  # a variant that takes longer than so many times the program for one size alone is not as good
+SAME = Estimate(1.0, 1.0, 1.0)  # of two programs that are one
+QUICK_SIZES = 2
 
 
 @dataclass(frozen=True)
@@ -141,12 +148,12 @@ CASES = {
 class Point:
     """What a case came to at some sizes. `regret`: by how much the variant is predicted slower than the program for
     these sizes alone; `same`: whether both are the same program; `slower`: seconds of a call of the one over those of
-    the other on the clock (1 where they are the same), None where that was not timed."""
+    the other on the clock (`SAME` where they are the same), None where that was not timed."""
 
     at: dict[str, int]
     regret: float
     same: bool
-    slower: float | None = None
+    slower: Estimate | None = None
 
 
 @dataclass
@@ -166,7 +173,7 @@ class Outcome:
         return [p.regret for p in self.points]
 
     @property
-    def timed(self) -> list[float]:
+    def timed(self) -> list[Estimate]:
         return [p.slower for p in self.points if p.slower is not None]
 
 
@@ -187,11 +194,11 @@ def sizes_of(case: Case, count: int, options: Options, seed: int = 20) -> list[d
 
 def run(
     name: str, count: int, target: str, timed: int, longest: float, *, earlier: Outcome | None = None,
-    until: float = math.inf, told: Callable[[Outcome], None] | None = None,
+    until: float = math.inf, told: Callable[[Outcome], None] | None = None, seconds: float = 1.0,
 ) -> Outcome:  # fmt: skip
     """A case at `count` sizes, the first `timed` of them that are short enough on the clock. Goes on from an `earlier`
     outcome of the same family; begins nothing new after `until` (as `time.perf_counter`); `told`: is given the outcome
-    after every size."""
+    after every size; `seconds`: of timing, at each."""
     case = CASES[name]
     if case.target is not None:
         target, timed = case.target, 0
@@ -200,7 +207,7 @@ def run(
     more |= {"cache": False, "execution": case.execution}
     started = time.perf_counter()
     best = rx.optimize(case.fn, *case.specs, **more)
-    seconds = time.perf_counter() - started
+    took = time.perf_counter() - started
     traced = traced_program(case.fn, case.specs, {}, case.bounds, ())
     options = read_options(
         traced, None, target, None, case.bounds, case.weights, None, "reassociate", Budget(), None, "on", 0, None,
@@ -211,35 +218,42 @@ def run(
     dispatch = Dispatch([Guard.read(g) for g in guards])
     sizes = sizes_of(case, count, options)
 
-    def predicted(module: Any, kept: bool, at: Mapping[str, int]) -> float:
-        return of_a_call(price(module, options, at, None if kept else weights), options)
+    def predicted(found: Any, at: Mapping[str, int]) -> float:
+        """Seconds by which programs are chosen, of `found` as it is compiled."""
+        kept, modes = found.report.kept_as_written, (AS_USUAL, *options.profile.modes)
+        mode = next(m for m in modes if dict(m.options) == dict(found.compiler_options))
+        inside = replace(options, profile=options.profile.in_mode(mode))
+        return of_a_call(price(found.module, inside, at, None if kept else weights), inside) * doubt(mode)
 
-    took = [min(timeit.repeat(lambda at=at: dispatch.at(at), number=500, repeat=7)) / 500 for at in sizes[:50]]
+    calls = [min(timeit.repeat(lambda at=at: dispatch.at(at), number=500, repeat=7)) / 500 for at in sizes[:50]]
     cover = best.report.family.cover if best.report.family else ""
     known = earlier.points if earlier is not None and (earlier.target, earlier.guards) == (target, guards) else []
-    found = Outcome(name, target, guards, cover, seconds, max(took))
+    found = Outcome(name, target, guards, cover, took, max(calls))
     before = {tuple(p.at.values()): p for p in known}
     for at in sizes:
         mine = best.variants[dispatch.at(at)]
-        here = predicted(mine.module, mine.report.kept_as_written, at)
+        here = predicted(mine, at)
         is_timed = len(found.timed) < timed and here <= longest
         point = before.get(tuple(at.values()))
         if point is None or (is_timed and point.slower is None):
             if time.perf_counter() > until:
                 continue
             one = rx.optimize(case.fn, *case.specs, at=at, **more)
-            regret = here / predicted(one.module, one.report.kept_as_written, at) - 1
-            same = mine.module == one.module and mine.report.kept_as_written == one.report.kept_as_written
+            (alone,) = one.variants
+            regret = here / predicted(alone, at) - 1
+            same = (mine.module, mine.report.kept_as_written, dict(mine.compiler_options)) == (
+                alone.module, alone.report.kept_as_written, dict(alone.compiler_options),
+            )  # fmt: skip
             point = Point(at, regret, same)
             if is_timed:
-                point.slower = 1.0 if same else _slower(traced, options, best, one, at)
+                point.slower = SAME if same else _slower(traced, options, best, one, at, seconds)
         found.points.append(point)
         if told is not None:
             told(found)
     return found
 
 
-def _slower(traced: Any, options: Options, best: Any, one: Any, at: Mapping[str, int]) -> float:
+def _slower(traced: Any, options: Options, best: Any, one: Any, at: Mapping[str, int], seconds: float) -> Estimate:
     """Seconds of a call of `best` over those of `one`, in turns."""
     args, _ = arguments(traced, dict(options.facts), at)
     calls: dict[str, Callable[[], Any]] = {}
@@ -252,7 +266,11 @@ def _slower(traced: Any, options: Options, best: Any, one: Any, at: Mapping[str,
             run = found.prepare(*held)
         calls[label] = lambda run=run, rest=rest: run(*rest)
         jax.block_until_ready(calls[label]())
-    return 1 / measure(calls, 1.0).speedup("family", "alone").value
+
+    def slower(timings: Timings) -> Estimate:
+        return timings.speedup("alone", over="family")
+
+    return slower(settled(calls, seconds, lambda timings: [(slower(timings), NEAR)]))
 
 
 def main(
@@ -262,6 +280,7 @@ def main(
     measured: Annotated[int, typer.Option(help="of the sizes so many are also timed")] = 0,
     longest: Annotated[float, typer.Option(help="seconds of a call as predicted; longer ones are not timed")] = 0.1,
     seconds: Annotated[float, typer.Option(help="stop then; the same call with --json goes on")] = math.inf,
+    quick: Quick = False,
     path: Annotated[Path | None, typer.Option("--json", help="all figures; read first, written after each")] = None,
 ) -> None:
     """Families against programs extracted for one size alone."""
@@ -269,7 +288,7 @@ def main(
     rows: dict[str, Outcome] = {}
     if path is not None and path.exists():
         for row in json.loads(path.read_text(encoding="utf-8")):
-            read: dict[str, Any] = {**row, "points": [Point(**p) for p in row["points"]]}
+            read: dict[str, Any] = {**row, "points": [_point(p, path) for p in row["points"]]}
             rows[row["case"]] = Outcome(**read)
 
     def told(row: Outcome, status: Any) -> None:
@@ -280,11 +299,23 @@ def main(
     names = only.split(",")
     if unknown := [n for n in names if n not in CASES]:
         raise typer.BadParameter(f"no case {', '.join(unknown)}; there are {', '.join(CASES)}")
+    if quick:
+        names, sizes, measured = names[:1], QUICK_SIZES, min(measured, QUICK_SIZES)
     for name in names:
         with console.status(name) as status:
             more: dict[str, Any] = {"earlier": rows.get(name), "until": until}
+            more |= {"seconds": QUICK_SECONDS} if quick else {}
             told(run(name, sizes, target, measured, longest, **more, told=lambda row, s=status: told(row, s)), status)
     console.print(_table([rows[n] for n in names]))
+
+
+def _point(data: Mapping[str, Any], path: Path) -> Point:
+    """A point on file. SystemExit where it has no interval, as earlier versions wrote it."""
+    slower = data["slower"]
+    if isinstance(slower, float):
+        raise SystemExit(f"{path} has times without intervals, of an earlier version: move it away and time anew")
+    read: dict[str, Any] = {**data, "slower": None if slower is None else Estimate(**slower)}
+    return Point(**read)
 
 
 def _write(rows: Mapping[str, Outcome], path: Path | None) -> None:
@@ -297,15 +328,16 @@ def _table(rows: Sequence[Outcome]) -> Table:
     table = Table(box=None, header_style="dim")
     for column in ("case", "variants", "cover", "found in", "dispatch", "sizes", "worst predicted", "beyond 2%"):
         table.add_column(column)
-    for column in ("timed", "other programs", "worst timed", "beyond 10%"):
+    for column in ("timed", "other programs", "worst timed", "within 10%", "unsure", "beyond 10%"):
         table.add_column(column)
     for row in rows:
-        timed = [p for p in row.points if p.slower is not None]
+        others = [p.slower for p in row.points if p.slower is not None and not p.same]
+        verdicts = [e.against(NEAR) for e in others]
         table.add_row(
             row.case, str(len(row.guards)), row.cover, f"{row.seconds:.2f} s", f"{row.dispatch * 1e6:.2f} us",
             str(len(row.points)), f"{max(row.regrets, default=0.0):.2%}", str(sum(r > 0.02 for r in row.regrets)),
-            str(len(timed)), str(sum(not p.same for p in timed)),
-            f"{max(row.timed, default=1.0):.2f}" if timed else "", str(sum(s > 1.1 for s in row.timed)),
+            str(len(row.timed)), str(len(others)), str(max(others, key=lambda e: e.value)) if others else "",
+            *(str(verdicts.count(v)) for v in (WITHIN, UNSURE, BEYOND)),
         )  # fmt: skip
     return table
 

@@ -11,6 +11,7 @@ becomes of the operators of a Llama layer and of its halves, which is also told 
 from __future__ import annotations
 
 import sys
+from itertools import islice
 from typing import Annotated, Any
 
 import jax
@@ -20,8 +21,9 @@ from rich.console import Console
 from rich.table import Table
 
 import relax_eg as rx
+from benchmarks import Quick
 from benchmarks.llama_layer import Case, Layer, Widths, arguments, layer_cases, rms_norm
-from benchmarks.timing import duration, measure
+from benchmarks.timing import QUICK_SECONDS, duration, measure
 from relax_eg import ir
 from relax_eg.ir.expr import postorder
 from relax_eg.ops import site_of
@@ -90,12 +92,11 @@ def optimized(case: Case, execution: str, target: str | None) -> rx.Optimized:
     return rx.optimize(case.fn, *specs, **options)
 
 
-def timed(seconds: float, only: str, target: str | None) -> Table:
+def timed(seconds: float, only: str, target: str | None, quick: bool) -> Table:
     """Both ways to execute beside `jax.jit` of the program as written."""
     table = Table("program", "jax.jit", "whole", "kernels", "number", "as written", "MB", "as written")
-    for name, case in cases().items():
-        if only not in name:
-            continue
+    chosen = {name: case for name, case in cases().items() if only in name}
+    for name, case in islice(chosen.items(), QUICK_CASES if quick else None):
         whole, kernels = (optimized(case, way, target) for way in ("whole", "kernels"))
         args = arguments(case.specs, case.at)
         plain: Any = jax.jit(dequantised if isinstance(case.fn, rx.Module) else case.fn)
@@ -135,20 +136,22 @@ def multiplied(best: rx.Optimized) -> tuple[int, int]:
     return inside, inside + held
 
 
+QUICK_CASES = 1
 SMALL, LLAMA_3_8B = Widths(), Widths(4096, 32, 8, 14336)
 
 
-def layers(target: str | None, dtype: str) -> Table:
+def layers(target: str | None, dtype: str, quick: bool) -> Table:
     """Kernels, library calls and bytes of a Llama layer and its halves, before and after: of a small one, and of the
     widths of Llama 3 8B."""
     columns = "program, as written, kernels, operators, library calls, in these, fused away, matmuls in calls"
     table = Table(*columns.split(", "), "MB", "as written")
-    for widths, tokens, kept, rows in ((SMALL, 512, 1024, 1), (LLAMA_3_8B, 2048, 1024, 64)):
+    both = (SMALL, 512, 1024, 1), (LLAMA_3_8B, 2048, 1024, 64)
+    for widths, tokens, kept, rows in both[:1] if quick else both:
         layer = Layer(widths, dtype)
         one = {"b": 1, "s": tokens}
         found = {f"{n}, {tokens} tokens": (n, one) for n in ("attention_half", "mlp_half", "prefill")}
         found[f"decode of {rows} after {kept}"] = "decode", {"b": rows, "t": kept}
-        for name, (part, sizes) in found.items():
+        for name, (part, sizes) in islice(found.items(), QUICK_CASES if quick else None):
             best = optimized(Case(getattr(layer, part), layer.specs(part), sizes), "kernels", target)
             report = best.report
             operators, held, fused = shares(report)
@@ -166,10 +169,11 @@ def main(
     seconds: Annotated[float, typer.Option(help="of timing, for each program")] = 3.0,
     target: Annotated[str | None, typer.Option(help="a device profile, or the path of one")] = None,
     dtype: Annotated[str, typer.Option(help="of the layer in the tables")] = "float32",
+    quick: Quick = False,
     tables: Annotated[bool, typer.Option(help="what becomes of a Llama layer; nothing is run")] = False,
 ) -> None:
     """Kernels beside one XLA program."""
-    table = layers(target, dtype) if tables else timed(seconds, only, target)
+    table = layers(target, dtype, quick) if tables else timed(QUICK_SECONDS if quick else seconds, only, target, quick)
     Console(width=None if sys.stdout.isatty() else 160).print(table)
 
 

@@ -23,6 +23,7 @@ from rich.console import Console
 from rich.table import Table
 
 import relax_eg as rx
+from benchmarks import Quick
 from relax_eg.ir import Tensor
 from relax_eg.memory.picture import draw
 from relax_eg.memory.steps import Step, kernel_name
@@ -167,10 +168,12 @@ def planned(module: rx.Module, work: Workload, size: int | None = None, bounded:
 def main(
     model: Annotated[str, typer.Option(help="one of those here")] = "llama3-8b",
     layers: Annotated[int, typer.Option(help="0: all")] = 0,
+    quick: Quick = False,
     picture: Annotated[str, typer.Option(help="where to draw the timelines: build/llama")] = "",
 ) -> None:
     """Activations of a decoder, planned; with those of the paper's Table 2 and of TVM."""
     out = Console()
+    layers = 1 if quick else layers
     mib = 1 << 20
     table = Table("MiB", *WORKLOADS, title=f"{model}: activations")
     rows: dict[str, list[str]] = {}

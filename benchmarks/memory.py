@@ -35,8 +35,8 @@ from rich.console import Console
 from rich.table import Table
 
 import relax_eg as rx
-from benchmarks import memory_tvm, models, scale
-from benchmarks.timing import measure
+from benchmarks import Quick, memory_tvm, models, scale
+from benchmarks.timing import QUICK_SECONDS, measure
 from relax_eg.backend.accounting import FRUGAL
 from relax_eg.backend.footprint import in_kernels, in_whole
 from relax_eg.backend.kernel_calls import Call
@@ -45,6 +45,7 @@ from relax_eg.byte_units import format_bytes
 from relax_eg.extract import figures
 from relax_eg.memory import Plan
 
+QUICK_CASE = "resnet block"
 SHARES = (0.8, 0.6, 0.4)
 LARGEST_MISS = 0.05  # of what is seen over what is planned
 
@@ -152,7 +153,7 @@ def attention(x: jax.Array, ws: list[jax.Array]) -> jax.Array:
     return jnp.swapaxes(jnp.einsum("hqk,hkd->hqd", scores, v), 0, 1).reshape(x.shape) @ ws[3]
 
 
-def limited_rows(only: str, execution: Any) -> list[tuple[str, ...]]:
+def limited_rows(only: str, execution: Any, quick: bool = False) -> list[tuple[str, ...]]:
     """Programs by share of what they need without a limit: bytes, and times longer as predicted and as timed."""
     layer = llama([128])
     cases = {
@@ -163,7 +164,7 @@ def limited_rows(only: str, execution: Any) -> list[tuple[str, ...]]:
     }
     rows: list[tuple[str, ...]] = []
     for name, case in cases.items():
-        if only not in name:
+        if only not in name or (quick and rows):
             continue
         (at,) = case.sizes
 
@@ -185,7 +186,7 @@ def limited_rows(only: str, execution: Any) -> list[tuple[str, ...]]:
             m = found.report.memory
             assert m is not None
             calls = {"usual": lambda: usual(*args), "limited": lambda found=found: found(*args)}  # noqa: B023
-            slower = measure(calls, 2.0).speedup("usual", over="limited")
+            slower = measure(calls, QUICK_SECONDS if quick else 2.0).speedup("usual", over="limited")
             rows.append((name, f"{share:.0%}", format_bytes(m.bytes), f"{m.slower:.2f}", str(slower)))
     return rows
 
@@ -322,6 +323,7 @@ def main(
     sizes: Annotated[str, typer.Option(help="tokens (or images, 16 tokens each) of successive calls")] = "64,16,128,64",
     execution: Annotated[str, typer.Option(help="with --limits: kernels or whole")] = "kernels",
     limits: Annotated[bool, typer.Option("--limits", help="limits of memory in place of plans")] = False,
+    quick: Quick = False,
     json_out: Annotated[Path | None, typer.Option("--json", help="also write the rows here")] = None,
     strict: Annotated[bool, typer.Option("--strict", help="fail where live is off the plan by over 5%")] = False,
 ) -> None:
@@ -329,12 +331,14 @@ def main(
     console = Console(width=None if sys.stdout.isatty() else 160)
     if limits:
         table = Table("program", "limit", "bytes", "times longer, predicted", "measured")
-        for cells in limited_rows(only, execution):
+        for cells in limited_rows(only, execution, quick):
             table.add_row(*cells)
         console.print(table)
         return
     lengths = lengths_of(sizes)
     chosen = {name: make for name, make in CASES.items() if only in name}
+    if quick:
+        lengths, chosen = lengths[:1], {n: make for n, make in chosen.items() if n == QUICK_CASE} or chosen
     if not chosen:
         raise typer.BadParameter(f"no program has {only!r} in its name: {', '.join(CASES)}", param_hint="--only")
     progress = Console(stderr=True)

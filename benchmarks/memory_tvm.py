@@ -12,7 +12,7 @@ import importlib.util
 from collections.abc import Mapping
 from typing import Any
 
-from relax_eg.memory import Program, Value, leaves
+from relax_eg.memory import MemoryProgram, Value, leaves
 
 
 def is_there() -> bool:
@@ -20,7 +20,7 @@ def is_there() -> bool:
     return importlib.util.find_spec("tvm") is not None
 
 
-def planned_bytes(program: Program, sizes: Mapping[str, int]) -> int:
+def planned_bytes(program: MemoryProgram, sizes: Mapping[str, int]) -> int:
     """Bytes of the storages that TVM's planner allocates for a call of `program` at these sizes."""
     tvm: Any = importlib.import_module("tvm")
     relax: Any = importlib.import_module("tvm.relax")
@@ -38,7 +38,7 @@ def planned_bytes(program: Program, sizes: Mapping[str, int]) -> int:
     return sum(found)
 
 
-def _module(relax: Any, program: Program, sizes: Mapping[str, int]) -> Any:
+def _module(relax: Any, program: MemoryProgram, sizes: Mapping[str, int]) -> Any:
     """The steps of a program as a Relax module; its kernels are calls of a routine that nobody has."""
 
     def kind(v: Value) -> Any:

@@ -7,9 +7,10 @@
 
 Both have their weights passed as arguments, and take turns on windows of real text: `jax.jit` of the function as
 written at XLA's default options, and one `optimize` for all sizes (with --measure, for a few of them, at which it times
-programs and options of XLA). With --strict it fails where the geometric mean is below 1.0 or a single setting below
-0.95; with --short where a length up to 32 gains less than 1.15, or a longer one is slower by more than 5%; in kernels,
-each an executable of its own, where a call takes over 1.15 times as long, up to 16 tokens over 1.5 times.
+programs and options of XLA). What is wanted of a setting: that ours takes at most 1/0.95 times as long; with --short
+that a length up to 32 gains 1.15, and a longer one loses at most 5%; in kernels, each an executable of its own, at most
+1.15 times as long, up to 16 tokens 1.5 times. `benchmarks.timing` says when that is kept, broken (MISSED) or unsure.
+With --strict it fails unless all is kept, without --short a geometric mean of 1.0 included.
 """
 
 from __future__ import annotations
@@ -28,13 +29,26 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.timing import Ratio, duration, geometric_mean, machine, measure
+from benchmarks import Quick
+from benchmarks.timing import (
+    QUICK_SECONDS,
+    WITHIN,
+    Estimate,
+    Verdict,
+    duration,
+    geometric_mean,
+    machine,
+    measure,
+    tally,
+    told,
+)  # fmt: skip
 from examples import minilm
 
 LOWEST_MEAN, LOWEST = 1.0, 0.95
 SHORT, LONG = tuple(range(5, 33)), (40, 48, 64, 96, 128, 192, 256, 384, 512)
 # Sizes that are no multiples of 4 or 8: at 24 rows programs win that lose at 25.
 SHORT_GAIN, MEASURED_AT = 1.15, (6, 11, 17, 23, 30, 60, 200)
+FEW, LONGER_IN_KERNELS, LONGER_OF_FEW = 16, 1.15, 1.5
 WRITTEN, OURS = "as written", "ours"
 
 
@@ -46,15 +60,22 @@ def windows(tokenizer: Any, sentences: list[str], batch: int, length: int) -> tu
     return np.array(rows, np.int32), np.ones((batch, length), np.int32)
 
 
+def allowed(tokens: int, short: bool, execution: str) -> float:
+    """How many times as long as the program as written ours may take."""
+    if execution == "kernels":
+        return LONGER_OF_FEW if tokens <= FEW else LONGER_IN_KERNELS
+    return 1 / (SHORT_GAIN if short and tokens <= SHORT[-1] else LOWEST)
+
+
 def load(path: Path) -> list[dict[str, Any]]:
     """Rows on file."""
     rows = json.loads(path.read_text())["rows"] if path.exists() else []
-    return [{**row, "speedup": Ratio(**row["speedup"]) if row["speedup"] else None} for row in rows]
+    return [{**row, "speedup": Estimate(**row["speedup"]) if row["speedup"] else None} for row in rows]
 
 
 def save(path: Path, rows: list[dict[str, Any]]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    plain = [{k: asdict(v) if isinstance(v, Ratio) else v for k, v in row.items()} for row in rows]
+    plain = [{k: asdict(v) if isinstance(v, Estimate) else v for k, v in row.items()} for row in rows]
     path.write_text(json.dumps({"version": 1, "machine": machine(), "rows": plain}, indent=1))
 
 
@@ -66,27 +87,29 @@ def main(
     choose: Annotated[int, typer.Option("--measure", help="programs timed to choose one; 0: by price")] = 0,
     target: Annotated[str, typer.Option(help="device profile, or the file of one (relax-eg calibrate)")] = "cpu",
     seconds: Annotated[float, typer.Option(help="of timing, for each setting")] = 2.0,
-    quick: Annotated[bool, typer.Option("--quick", help="one length, 32")] = False,
+    quick: Quick = False,
     without_ours: Annotated[bool, typer.Option("--without-ours", help="time the program as written only")] = False,
     json_out: Annotated[Path | None, typer.Option("--json", help="also write the rows here")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="keep the rows of --json, time the rest")] = False,
     budget: Annotated[float, typer.Option(help="stop after so many seconds; --resume goes on")] = float("inf"),
-    strict: Annotated[bool, typer.Option("--strict", help="fail below the limits")] = False,
+    strict: Annotated[bool, typer.Option("--strict", help="fail unless all limits are kept")] = False,
 ) -> None:
     """MiniLM-L6: speed-up over the program as written."""
     console = Console(width=None if sys.stdout.isatty() else 120)
     params, tokenizer = minilm.load()
     sentences = minilm.sentences()
-    lengths = "32" if quick else lengths or ",".join(map(str, (*SHORT, *LONG) if short else (16, 64, 128)))
+    lengths = lengths or ",".join(map(str, (*SHORT, *LONG) if short else (16, 64, 128)))
     settings = [
         (int(b), int(s)) for s in lengths.split(",") for b in (batches or ("1" if short else "1,8,64")).split(",")
     ]
+    if quick:
+        settings, seconds = settings[:1], QUICK_SECONDS
     console.print(machine())
     written = jax.jit(minilm.encode)
     if not without_ours:
         import relax_eg as rx
 
-        sizes = [{"b": b, "s": s} for b, s in ([(1, s) for s in MEASURED_AT] if short else settings)]
+        sizes = [{"b": b, "s": s} for b, s in ([(1, s) for s in MEASURED_AT] if short and not quick else settings)]
         # Lengths between those of `at` are timed too, beside a `jax.jit` that compiles for each.
         best = rx.optimize(
             minilm.encode, params, "b s @ int32", "b s @ int32",
@@ -121,25 +144,24 @@ def main(
         rows.append({"batch": b, "tokens": s, **median, "speedup": speedup})
         if json_out:
             save(json_out, rows)
-    table = Table("batch", "tokens", "as written", "ours", "speed-up")
+    table = Table("batch", "tokens", "as written", "ours", "speed-up", "wanted", "")
+    verdicts: list[Verdict] = []
     for row in sorted(rows, key=lambda r: (r["tokens"], r["batch"])):
         times = [duration(row[who]) if row[who] else "" for who in ("written", "ours")]
-        table.add_row(str(row["batch"]), str(row["tokens"]), *times, str(row["speedup"] or ""))
+        cells = [str(row["batch"]), str(row["tokens"]), *times]
+        if row["speedup"]:
+            limit = allowed(row["tokens"], short, execution)
+            verdicts.append(row["speedup"].inverse.against(limit))
+            cells += [str(row["speedup"]), f"{1 / limit:.2f}", told(verdicts[-1], "MISSED")]
+        table.add_row(*cells)
     console.print(table)
-    ratios = [row["speedup"].value for row in rows if row["speedup"]]
-    if ratios:
-        console.print(f"geometric mean {geometric_mean(ratios):.2f}, lowest {min(ratios):.2f}")
-    missed = [
-        r for r in rows if r["speedup"] and r["speedup"].value < (SHORT_GAIN if r["tokens"] <= SHORT[-1] else LOWEST)
-    ]
-    if execution == "kernels":
-        slow = [r for r in rows if r["speedup"] and 1 / r["speedup"].value > (1.5 if r["tokens"] <= 16 else 1.15)]
-        if strict and slow:
-            raise typer.Exit(1)
+    if not verdicts:
         return
-    if strict and short and missed:
-        raise typer.Exit(1)
-    if strict and not short and ratios and (geometric_mean(ratios) < LOWEST_MEAN or min(ratios) < LOWEST):
+    ratios = [row["speedup"] for row in rows if row["speedup"]]
+    mean = geometric_mean(ratios)
+    console.print(f"geometric mean {mean}, lowest {min(r.value for r in ratios):.2f}; {tally(verdicts, 'MISSED')}")
+    is_slow = not short and execution == "whole" and mean.inverse.against(1 / LOWEST_MEAN) != WITHIN
+    if strict and (is_slow or any(v != WITHIN for v in verdicts)):
         raise typer.Exit(1)
 
 

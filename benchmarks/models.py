@@ -17,6 +17,7 @@ import jax.numpy as jnp
 import typer
 from jax import lax
 
+from benchmarks import Quick
 from benchmarks.scale import Case, Params, show
 
 # ResNet-50, inference: (blocks, inner width) of each stage; a block's output is four times as wide.
@@ -265,9 +266,9 @@ def cases() -> dict[str, Case]:
     }
 
 
-def main(only: Annotated[str, typer.Option(help="models whose names contain this")] = "") -> None:
+def main(only: Annotated[str, typer.Option(help="models whose names contain this")] = "", quick: Quick = False) -> None:
     """Optimize time of whole models."""
-    show("benchmarks.models", only)
+    show("benchmarks.models", only, quick)
 
 
 if __name__ == "__main__":

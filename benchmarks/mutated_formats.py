@@ -20,7 +20,7 @@ from relax_eg.driver import cache
 from relax_eg.driver.optimize import _optimized, traced_program
 from relax_eg.driver.options import read_options
 from relax_eg.errors import ExtractionError
-from relax_eg.explain.certificate import Certificate
+from relax_eg.explain.certificate import UnaidedCertificate
 from relax_eg.extract.check_choice import check_choice
 from relax_eg.extract.foreign import egraph_of, extract, read_json
 from relax_eg.extract.profile import Profile
@@ -113,7 +113,7 @@ def _certificate(folder: Path) -> Format:
     best.certificate().save(folder / "chain.json")
 
     def read(path: Path) -> None:
-        found = Certificate.load(path)
+        found = UnaidedCertificate.load(path)
         print(found.verify(rx.rules.default), found.premises, file=io.StringIO())
 
     return Format("certificate", (folder / "chain.json").read_bytes(), of_json, read)
@@ -158,10 +158,10 @@ def _entry(folder: Path) -> Format:
     options = read_options(
         traced, None, "cpu", None, {"n": (1, 4096)}, (), None, "reassociate", rx.Budget(), None, "on", 0
     )
-    place = cache.Place(store, cache.key_of(traced, options), traced, options.scope)
+    place = cache.EntryPlace(store, cache.key_of(traced, options), traced, options.scope)
     found = rx.optimize(chain, *SPECS, bounds={"n": (1, 4096)}, target="cpu", cache=False)
     choices = [cache.Choice(v.chosen, v.report, v.at, v.compiler_options, v.guard, v.fallback) for v in found.variants]
-    place.write(cache.Found(tuple(choices), False))
+    place.write(cache.CachedResult(tuple(choices), False))
     (entry,) = store.folder.iterdir()
     data = entry.read_bytes()
 
@@ -176,7 +176,7 @@ def _entry(folder: Path) -> Format:
             return self.folder
 
     def read(path: Path) -> None:
-        again = cache.Place(Here(path, 1 << 30), place.key, traced, options.scope).read()
+        again = cache.EntryPlace(Here(path, 1 << 30), place.key, traced, options.scope).read()
         if again is None:
             raise ExtractionError("the entry is ignored")  # a search follows
         best = _optimized(traced, options, again)

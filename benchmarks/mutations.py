@@ -356,12 +356,15 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=1000, help="mutations of each format")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--start", type=int, default=0)
+    parser.add_argument("--quick", action="store_true", help="one file of one format, to see that it runs")
     parser.add_argument("--worker", action="store_true", help="read them in this process")
     parser.add_argument("formats", nargs="*")
     options = parser.parse_args()
     from benchmarks.mutated_formats import NAMES
 
     names = options.formats or list(NAMES)
+    if options.quick:
+        names, options.count = names[-1:], 1
     if options.worker:
         work(names, options.start, options.count, options.seed)
         return

@@ -26,6 +26,7 @@ from rich.console import Console
 from rich.table import Table
 
 import relax_eg as rx
+from benchmarks import Quick
 from benchmarks.onnx_cases import DRAWN, Case, draw
 from relax_eg.backend.lower import run_function
 from relax_eg.errors import OnnxError
@@ -169,16 +170,23 @@ def compared(kind: str, count: int, first: int = 0) -> Result:
     return result
 
 
+QUICK_KINDS, QUICK_COUNT = 3, 2
+
+
 def main(
     count: Annotated[int, typer.Option(help="sets that are compared, for each operator")] = 50,
     only: Annotated[str, typer.Option(help="operators, by commas; all unless given")] = "",
     first: Annotated[int, typer.Option(help="the first seed")] = 0,
+    quick: Quick = False,
     out: Annotated[Path | None, typer.Option("--json", help="a file for the results")] = None,
 ) -> None:
     table = Table("operator", "agree", "by the reference", "runtime differs", "refused", "no oracle", "differ")
     results: list[Result] = []
     console = Console(width=200)
-    for kind in only.split(",") if only else sorted(DRAWN):
+    kinds = only.split(",") if only else sorted(DRAWN)
+    if quick:
+        kinds, count = kinds[:QUICK_KINDS], min(count, QUICK_COUNT)
+    for kind in kinds:
         r = compared(kind, count, first)
         results.append(r)
         counts = (r.agree, r.reference, len(r.departs), sum(r.refused.values()), r.unjudged, len(r.differ))

@@ -22,9 +22,10 @@ from rich.console import Console
 from rich.table import Table
 
 import relax_eg as rx
-from benchmarks import llama, models
+from benchmarks import Quick, llama, models
 from relax_eg.byte_units import format_bytes
 
+QUICK_CASE = "resnet-50"
 SIZES = {"b": 4, "s": 512, "t": 1024}
 
 
@@ -74,12 +75,15 @@ def row(name: str, module: rx.Module) -> Row:
 
 def main(
     only: Annotated[str, typer.Option(help="models whose names contain this")] = "",
+    quick: Quick = False,
     json_out: Annotated[Path | None, typer.Option("--json", help="also write the rows here")] = None,
 ) -> None:
     """Seconds of planning."""
     chosen = {name: make for name, make in PROGRAMS.items() if only in name}
     if not chosen:
         raise typer.BadParameter(f"no model has {only!r} in its name: {', '.join(PROGRAMS)}", param_hint="--only")
+    if quick:
+        chosen = {n: make for n, make in chosen.items() if n == QUICK_CASE} or chosen
     rows = [row(name, make()) for name, make in chosen.items()]
     table = Table("model", "kernels", "tensors", "arena", "needed at once", "free, s", "bounded, s", "one call, s")
     for r in rows:

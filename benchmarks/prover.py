@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
 from importlib.util import find_spec
+from itertools import islice
 from pathlib import Path
 from types import ModuleType
 from typing import Annotated, Any
@@ -29,6 +30,7 @@ from jax import export
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks import Quick
 from benchmarks.prover_programs import (
     CHAINS,
     deduction_of,
@@ -38,7 +40,7 @@ from benchmarks.prover_programs import (
     table_of_shares,
 )
 from relax_eg.errors import RelaxEgError
-from relax_eg.shapes import Proved, Refuted, Scope, Statistics, prove
+from relax_eg.shapes import Proved, ProverStatistics, Refuted, Scope, prove
 from relax_eg.shapes.division import extreme_value
 from relax_eg.shapes.expression import fold_expression
 from relax_eg.shapes.relation import read_statement
@@ -160,9 +162,9 @@ def score(ask: Ask, holds: list[tuple[str, list[str]]], fails: list[tuple[str, l
     return found
 
 
-def by_path(count: int) -> Statistics:
+def by_path(count: int) -> ProverStatistics:
     """The prover's count of its work on random questions, each asked twice: in bounded scopes and in open ones."""
-    statistics = Statistics()
+    statistics = ProverStatistics()
     for query in runpy.run_path(str(_TESTS / "random_queries.py"))["queries"](count, seed=7):
         for bounds in (query.bounds, {name: (low, None) for name, (low, _) in query.bounds.items()}):
             scope = Scope(bounds, statistics=statistics)
@@ -175,7 +177,7 @@ def by_path(count: int) -> Statistics:
     return statistics
 
 
-def table_of_paths(statistics: Statistics) -> Table:
+def table_of_paths(statistics: ProverStatistics) -> Table:
     table = Table(title="Random questions, by the path that answered")
     for heading in ("path", "questions", "share", "questions/s"):
         table.add_column(heading, justify="left" if heading == "path" else "right")
@@ -197,23 +199,33 @@ def table_of_scores(scores: dict[str, Score], count: int) -> Table:
     return table
 
 
+QUICK_QUERIES, QUICK_PROGRAMS = 20, 1
+
+
 def main(
     queries: Annotated[int, typer.Option(help="Random questions for the table of paths.")] = 3000,
     layers: Annotated[int, typer.Option(help="Layers of the decoder that is optimized.")] = 32,
+    quick: Quick = False,
     json_to: Annotated[Path | None, typer.Option("--json", help="Write the figures here.")] = None,
 ) -> None:
     """Measure the prover."""
-    out = Console()
+    out, lengths = Console(), CHAINS
     statements = runpy.run_path(str(_TESTS / "statements.py"))
     holds, fails = (statements["lines"](statements[name]) for name in ("HOLDS", "FAILS"))
+    if quick:
+        queries, layers, lengths = QUICK_QUERIES, 1, CHAINS[:1]
+        holds, fails = holds[:QUICK_QUERIES], fails[:QUICK_QUERIES]
     ours("(n + m)//m == n//m + 1", [])  # the first question imports z3
     others: dict[str, Ask] = {"jax": jax, **({"tvm": tvm} if find_spec("tvm") else {})}
     for ask in others.values():
         ask("n == n", [])  # the first question imports it
     scores = {name: score(ask, holds, fails) for name, ask in {"relax_eg": ours, **others}.items()}
     statistics = by_path(queries)
-    shares = [share_of_optimize(name, program) for name, program in programs(layers).items()]
-    chains = [deduction_of(length) for length in CHAINS]
+    shares = [
+        share_of_optimize(name, program)
+        for name, program in islice(programs(layers).items(), QUICK_PROGRAMS if quick else None)
+    ]
+    chains = [deduction_of(length) for length in lengths]
     memory = memory_questions(layers)
     out.print(table_of_scores(scores, len(holds) + len(fails)))
     out.print(table_of_paths(statistics))

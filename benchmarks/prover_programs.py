@@ -22,7 +22,7 @@ from benchmarks.scale import Case, decoder, decoder_specs
 from relax_eg import ir, op
 from relax_eg.ops.deduction import deduced
 from relax_eg.ops.record import bytes_of
-from relax_eg.shapes import Scope, Statistics, prove
+from relax_eg.shapes import ProverStatistics, Scope, prove
 
 CHAINS = (5_000, 10_000, 20_000)
 
@@ -92,10 +92,10 @@ def share_of_optimize(name: str, program: Case) -> Share:
 
 
 @contextmanager
-def _counted() -> Iterator[tuple[Statistics, list[float]]]:
+def _counted() -> Iterator[tuple[ProverStatistics, list[float]]]:
     """The questions to all scopes made inside, and the seconds spent in `prove` and in methods of `Scope`, of which
     statistics do not count the making of scopes."""
-    statistics, spent, depth = Statistics(), [0.0], [0]
+    statistics, spent, depth = ProverStatistics(), [0.0], [0]
 
     def timed(function: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(function)
@@ -125,7 +125,7 @@ def _counted() -> Iterator[tuple[Statistics, list[float]]]:
         yield statistics, spent
 
 
-def memory_questions(layers: int) -> Statistics:
+def memory_questions(layers: int) -> ProverStatistics:
     """What a memory plan asks: of the decoder's values, pair by pair, whether one always fits where another was."""
     module = rx.trace(decoder, decoder_specs(layers), "b s @ int32")
     sizes = sorted({bytes_of(e.annotation) for f in module for e in f.expressions()}, key=str)

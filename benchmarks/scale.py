@@ -25,6 +25,7 @@ from rich.console import Console
 from rich.table import Table
 
 import relax_eg as rx
+from benchmarks import Quick
 from relax_eg.debug import clock
 
 WIDTH, HEADS, KV_HEADS, INNER, VOCABULARY = 256, 8, 4, 512, 1000
@@ -145,14 +146,13 @@ def measured(module: str, name: str) -> Row:
     return Row(name, report.before.count, report.nodes, report.stop, dict(stages), total, cpu, again, peak)
 
 
-def show(module: str, only: str) -> None:
-    """A table of the cases of a benchmark module whose names contain `only`."""
+def show(module: str, only: str, quick: bool) -> None:
+    """A table of the cases of a benchmark module whose names contain `only`; of the first where it is to be `quick`."""
     table = Table(
         "program", "operators", "nodes", "stopped", *STAGES, "rest", "total s", "cpu s", "again s", "peak MiB"
     )
-    for name in importlib.import_module(module).cases():
-        if only not in name:
-            continue
+    chosen = [name for name in importlib.import_module(module).cases() if only in name]
+    for name in chosen[:1] if quick else chosen:
         # A process of its own, started afresh: what a fork would bring along has been used already.
         with ProcessPoolExecutor(1, get_context("spawn")) as pool:
             r = pool.submit(measured, module, name).result()
@@ -162,10 +162,14 @@ def show(module: str, only: str) -> None:
     Console(width=None if sys.stdout.isatty() else 180).print(table)
 
 
-def main(only: Annotated[str, typer.Option(help="programs whose names contain this")] = "") -> None:
+def main(
+    only: Annotated[str, typer.Option(help="programs whose names contain this")] = "", quick: Quick = False
+) -> None:
     """Optimize time by program size."""
-    show("benchmarks.scale", only)
+    show("benchmarks.scale", only, quick)
 
 
 if __name__ == "__main__":
+    from benchmarks.scale import main  # under this name what processes exchange is the same class in all of them
+
     typer.run(main)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import combinations
+from itertools import combinations, islice
 from typing import Annotated, Any
 
 import typer
@@ -20,6 +20,7 @@ from rich.progress import Progress
 from rich.table import Table
 
 import relax_eg as rx
+from benchmarks import Quick
 from benchmarks.cases import CASES
 from benchmarks.models import resnet, resnet_specs
 from benchmarks.scale import Case, decoder, decoder_specs
@@ -82,18 +83,24 @@ def costlier(name: str, predicted: dict[Family, float]) -> Iterator[Costlier]:
                 yield Costlier(name, tuple(sorted(subset - {f})), f, before, seconds)
 
 
+QUICK_FAMILIES, QUICK_CASES = 2, 1
+
+
 def main(
     size: Annotated[int, typer.Option(help="n of the pattern cases")] = 256,
     only: Annotated[str, typer.Option(help="programs whose names contain this")] = "",
+    quick: Quick = False,
     families: Annotated[str, typer.Option(help="families, by comma; books of one by +")] = ",".join(FAMILIES),
 ) -> None:
     """Predicted times under every subset of the rule families."""
     chosen = [f.strip() for f in families.split(",")]
+    chosen = chosen[:QUICK_FAMILIES] if quick else chosen
     books = {b for f in FAMILIES for b in f.split("+")}
     if unknown := sorted({b for f in chosen for b in f.split("+")} - books):
         raise typer.BadParameter(f"{', '.join(unknown)}: the books are {', '.join(sorted(books))}")
     sets = {frozenset(s): rules_of(s) for s in subsets(chosen)}
     cases = {name: case for name, case in programs(size).items() if only in name}
+    cases = dict(islice(cases.items(), QUICK_CASES)) if quick else cases
     table = Table("program", "as written", "all rules", "distinct costs", "stopped", "made costlier by")
     failures: list[Costlier] = []
     with Progress(console=Console(stderr=True)) as progress:

@@ -4,29 +4,59 @@ A machine that others use drifts by more than the differences to be measured. So
 times every one of them once, in a new order, and a ratio is formed within a round, where the machine was the same for
 both sides. What is reported is the median over the rounds, with an interval that holds the true median with at least
 95% probability (the order statistics of the binomial law, so no assumption about how times are distributed).
+
+A limit is kept (`WITHIN`) where the whole interval is at or below it, and broken (`BEYOND`) where the whole interval is
+above; else it is `UNSURE`, which counts as neither. `settled` measures a case again exactly where an interval holds its
+limit inside, on whichever side of it the median is: what looks good is doubted as what looks bad is, and what is
+decided, either way, stands. Both looks count in the end, so that of two looks at 95% at least 90% of cases are decided
+rightly.
 """
 
 from __future__ import annotations
 
 import math
 import os
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import jax
 import numpy as np
 
 from relax_eg.measure.timing import cores, interleaved, median_ranks
 
+Verdict = Literal["within", "unsure", "beyond"]
+WITHIN: Verdict = "within"
+UNSURE: Verdict = "unsure"
+BEYOND: Verdict = "beyond"
+QUICK_SECONDS = 0.02  # of timing a program where only that it runs matters (`--quick`)
+AGAIN = 4  # what is unsure is measured so many times as long besides
+
 
 @dataclass(frozen=True)
-class Ratio:
-    """How many times faster one callable is than another: the median of the paired ratios, and its interval."""
+class Estimate:
+    """The median of samples taken in rounds, often of paired ratios, and its interval."""
 
     value: float
     low: float
     high: float
+
+    @classmethod
+    def of(cls, samples: np.ndarray) -> Estimate:
+        """ValueError where there are too few samples for an interval."""
+        low, high = median_ranks(len(samples))
+        ordered = np.sort(samples)
+        return cls(float(np.median(ordered)), float(ordered[low]), float(ordered[high]))
+
+    @property
+    def inverse(self) -> Estimate:
+        """Of the ratios the other way round."""
+        return Estimate(1 / self.value, 1 / self.high, 1 / self.low)
+
+    def against(self, limit: float) -> Verdict:
+        """Whether the true median is at most `limit`, as far as the interval tells."""
+        return WITHIN if self.high <= limit else BEYOND if self.low > limit else UNSURE
 
     def __str__(self) -> str:
         return f"{self.value:.2f} ({self.low:.2f} to {self.high:.2f})"
@@ -44,11 +74,9 @@ class Timings:
     def fastest(self, names: Iterable[str]) -> str:
         return min(names, key=self.median)
 
-    def speedup(self, name: str, over: str) -> Ratio:
+    def speedup(self, name: str, over: str) -> Estimate:
         """How many times faster `name` is than `over`."""
-        ratios = np.sort(self.seconds[over] / self.seconds[name])
-        low, high = median_ranks(len(ratios))
-        return Ratio(float(np.median(ratios)), float(ratios[low]), float(ratios[high]))
+        return Estimate.of(self.seconds[over] / self.seconds[name])
 
     def __add__(self, more: Timings) -> Timings:
         """The rounds of both, which must have timed the same callables."""
@@ -60,8 +88,37 @@ def measure(calls: Mapping[str, Callable[[], Any]], seconds: float = 1.0, seed: 
     return Timings(interleaved(calls, seconds, seed))
 
 
-def geometric_mean(values: Iterable[float]) -> float:
-    return math.exp(float(np.mean(np.log(list(values)))))
+def settled(
+    calls: Mapping[str, Callable[[], Any]],
+    seconds: float,
+    judged: Callable[[Timings], Iterable[tuple[Estimate, float]]],
+) -> Timings:
+    """Times `calls` for about `seconds`, and `AGAIN` times as long besides where one of the estimates that are
+    `judged`, each against its limit, is unsure."""
+    timings = measure(calls, seconds)
+    if any(found.against(limit) == UNSURE for found, limit in judged(timings)):
+        timings += measure(calls, AGAIN * seconds, seed=1)
+    return timings
+
+
+def tally(verdicts: Iterable[Verdict], beyond: str = BEYOND) -> str:
+    """How many there are of each verdict, each by itself; `beyond`: what a broken limit is called."""
+    count = Counter(verdicts)
+    return f"{count[WITHIN]} within, {count[UNSURE]} unsure, {count[BEYOND]} {beyond} of {count.total()}"
+
+
+def told(verdict: Verdict | None, beyond: str = BEYOND) -> str:
+    """A verdict in a cell; `beyond`: what a broken limit is called there."""
+    if verdict == BEYOND:
+        return f"[red]{beyond}[/]"
+    return f"[yellow]{verdict}[/]" if verdict == UNSURE else verdict or ""
+
+
+def geometric_mean(found: Iterable[Estimate]) -> Estimate:
+    """Of the values; its interval has the lower ends of all, and the upper ones, and so holds the true mean where all
+    intervals hold what is theirs."""
+    logs = np.log([(e.value, e.low, e.high) for e in found])
+    return Estimate(*(math.exp(float(x)) for x in np.mean(logs, axis=0)))
 
 
 def duration(seconds: float) -> str:

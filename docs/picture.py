@@ -1,12 +1,13 @@
 """Draws the README's picture, `docs/before_after.svg`: a program as written and as chosen, with the predicted cost.
 
-    python -m docs.picture
+    python -m docs.picture [another.svg]
 
 Everything in it comes from `optimize`: the two modules, and the report's prices.
 """
 
 from __future__ import annotations
 
+import sys
 from html import escape
 from pathlib import Path
 
@@ -84,7 +85,7 @@ def draw(function: Function, left: float, top: float) -> tuple[list[str], float,
     return parts, width, (max(rows) + 1) * (HIGH + GAP_Y) - GAP_Y
 
 
-def main() -> None:
+def main(path: Path) -> None:
     program = next(p for p in PROGRAMS if p.title == "LoRA layer")
     best = rx.optimize(program.fn, *program.specs, at=program.at)
     report = best.report
@@ -113,8 +114,8 @@ def main() -> None:
             "</svg>",
         ]
     )
-    Path(__file__).with_name("before_after.svg").write_text(svg + "\n")
+    path.write_text(svg + "\n")
 
 
 if __name__ == "__main__":
-    main()
+    main(Path(*sys.argv[1:2] or [Path(__file__).with_name("before_after.svg")]))

@@ -1,10 +1,11 @@
 """Writes docs/rules_table.md, the rules that ship by family, from their verdicts on file.
 
-python -m docs.rules_table
+python -m docs.rules_table [another.md]
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -61,22 +62,26 @@ def _lines() -> Iterator[str]:
     yield "# The rules that ship"
     yield ""
     yield "Written by `python -m docs.rules_table`. A law counts once: its other direction and its variants over"
-    yield "operators, operands' sides or dtypes do not. *Proved* is for all sizes; what is not proved is tested, and"
-    yield "says so. Routines of cuDNN run on NVIDIA's GPUs alone, and where this table is written there is none: their"
-    yield "rules have no verdict, which only a run gives. What can be told without a device is told by tests: that"
-    yield "`jax.nn`, through XLA, computes these patterns from the same operands, and what JAX lowers them to for CUDA."
-    yield "A routine is checked against its pattern when a program first calls it on a device."
+    yield "operators, operands' sides or dtypes do not. *Proved* is for all sizes. An *axiom* is an identity of"
+    yield "arithmetic that the prover itself takes for true: it is tested at all values of small dtypes where these"
+    yield "are few enough (at most 16 bits for all variables together), and at all special values of the others."
+    yield "What is neither is tested, and says so. Routines of cuDNN run on NVIDIA's GPUs alone, and where this"
+    yield "table is written there is none: their rules have no verdict, which only a run gives. What can be told"
+    yield "without a device is told by tests: that `jax.nn`, through XLA, computes these patterns from the same"
+    yield "operands, and what JAX lowers them to for CUDA. A routine is checked against its pattern when a program"
+    yield "first calls it on a device."
     yield ""
-    yield "| family | laws | proved | tested | with contraction or reduction | of these proved | rules in all |"
-    yield "|---|---|---|---|---|---|---|"
-    totals = [0] * 6
+    columns = ("laws", "proved", "axioms", "tested", "with contraction or reduction", "of these proved", "rules in all")
+    yield f"| family | {' | '.join(columns)} |"
+    yield "|---|---|---|---|---|---|---|---|"
+    totals = [0] * len(columns)
     for name in FAMILIES:
         rules: RuleSet = getattr(book, name)
         counted = laws(rules)
-        proved = {r.name for r in counted if status(r).status == "proved"}
+        proved, axioms = ({r.name for r in counted if status(r).status == s} for s in ("proved", "axiom"))
         heavy = [r for r in counted if is_over_axes(r)]
         figures = [
-            len(counted), len(proved), len(counted) - len(proved), len(heavy),
+            len(counted), len(proved), len(axioms), len(counted) - len(proved) - len(axioms), len(heavy),
             sum(r.name in proved for r in heavy), len(rules),
         ]  # fmt: skip
         totals = [a + b for a, b in zip(totals, figures, strict=True)]
@@ -93,6 +98,8 @@ def _lines() -> Iterator[str]:
         for r in laws(getattr(book, name)):
             verdict = status(r)
             how = f"proved, {verdict.theory}" if verdict.status == "proved" else verdict.status
+            if verdict.every:
+                how += f", all values of {verdict.every}"
             if verdict.status == "missing":
                 how = "no verdict: not run here (see above)"
             twin = ", both ways" if f"{r.name}_reversed" in getattr(book, name) else ""
@@ -101,4 +108,4 @@ def _lines() -> Iterator[str]:
 
 
 if __name__ == "__main__":
-    DOCUMENT.write_text(table(), encoding="utf-8")
+    Path(*sys.argv[1:2] or [DOCUMENT]).write_text(table(), encoding="utf-8")

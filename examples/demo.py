@@ -14,10 +14,11 @@ from typing import Any
 
 import jax
 import numpy as np
+import typer
 from rich.console import Console
 
 import relax_eg as rx
-from benchmarks.timing import duration, geometric_mean, machine, measure
+from benchmarks.timing import Estimate, duration, geometric_mean, machine, measure
 from examples import minilm
 from examples.algebra import PROGRAMS, Program
 from relax_eg.extract.report import MeasuredRow
@@ -33,7 +34,8 @@ WRITTEN, CHOSEN = "as written", "chosen"
 console = Console(highlight=False, soft_wrap=not sys.stdout.isatty())
 
 
-def main() -> int:
+def main() -> None:
+    """A real model and three small programs: optimized, checked and measured."""
     OUT.mkdir(parents=True, exist_ok=True)
     console.print(f"relax_eg demo on {machine()}\n")
     model, failures, best, measured = sentence_encoder()
@@ -47,7 +49,7 @@ def main() -> int:
             derivation = str(e)
     write_page(replace(best.report, measured=measured), derivation, OUT / "report.html")
     console.print(f"full report: {OUT / 'report.html'} (as data: {OUT / 'report.json'})")
-    return 1 if failures else 0
+    raise typer.Exit(1 if failures else 0)
 
 
 def write_page(report: rx.CostReport, derivation: str, path: Path) -> None:
@@ -104,8 +106,8 @@ def sentence_encoder() -> tuple[dict[str, Any], int, rx.Optimized, tuple[Measure
     console.print(f"\nMiniLM-L6, {len(sentences)} sentences, {lengths} lengths")
     console.print(best.report)
     measured = [compare_batch(written, ready, params, *batch) for batch in chosen.values()]
-    mean = geometric_mean(row["speedup"]["value"] for row in measured)
-    console.print(f"geometric mean over the batch sizes: {mean:.2f}")
+    mean = geometric_mean(Estimate(**row["speedup"]) for row in measured)
+    console.print(f"geometric mean over the batch sizes: {mean}")
     equal = f"{len(sentences) - wrong} of {len(sentences)} embeddings equal"
     console.print(f"check: {equal} (worst cosine {np.min(cosines):.7f})")
     if wrong:
@@ -206,4 +208,4 @@ def step(title: str) -> Iterator[Callable[[str, int, int], None]]:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    typer.run(main)

@@ -1,5 +1,7 @@
-"""What public functions accept of callers that no type checker has looked at: the kind of each argument, checked before
-anything is done. What is in an argument is looked at where it is used."""
+"""Argument checks of public functions, for callers without a type checker.
+
+The kind of each argument is checked before the function does anything. The content of an argument is checked by the
+code that uses it."""
 
 from __future__ import annotations
 
@@ -15,12 +17,16 @@ from relax_eg.errors import OptionError
 P = ParamSpec("P")
 R = TypeVar("R")
 
-_SHOWN = 200  # characters of a value in an error
+_SHOWN = 200  # limit: characters of a value in an error
 
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """What `fits`, and the words that tell it."""
+    """A kind of argument.
+
+    - `fits`: whether a value is of this kind.
+    - `accepted`: the description of the kind in errors.
+    """
 
     fits: Callable[[Any], bool]
     accepted: str
@@ -30,7 +36,7 @@ class Kind:
 
 
 def of(accepted: str, *types: type) -> Kind:
-    """Values of some types; of integers, no truth values unless they are named."""
+    """Values of some types. `bool` does not count as `int`; it must be in `types` itself."""
     return Kind(lambda x: isinstance(x, types) and (type(x) is not bool or bool in types), accepted)
 
 
@@ -57,16 +63,16 @@ STATEMENTS = Kind(
 
 
 def _is_plain(x: Any) -> bool:
-    """Whether `x` gives its elements, and gives them again."""
+    """Whether `x` is an iterable other than bytes, mappings and classes, and can be iterated more than once."""
     return isinstance(x, Iterable) and not isinstance(x, (bytes, Mapping, type)) and not hasattr(x, "__next__")
 
 
-def whole(accepted: str, least: int) -> Kind:
+def whole(accepted: str, least: int = 1) -> Kind:
     return Kind(lambda x: isinstance(x, int) and not isinstance(x, bool) and x >= least, accepted)
 
 
 def accepts(error: type[Exception] = OptionError, /, **kinds: Kind) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Decorator: raise `error` where an argument is not of its kind, for arguments that are given."""
+    """Decorator that raises `error` if an argument of a call is not of its kind. Defaults are not checked."""
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
         parameters = list(inspect.signature(function).parameters.values())
@@ -86,9 +92,9 @@ def accepts(error: type[Exception] = OptionError, /, **kinds: Kind) -> Callable[
 
 
 def shown(value: Any) -> str:
-    """A value in an error, whatever it is."""
+    """The text of any value for an error message, at most `_SHOWN` characters."""
     try:
         text = repr(value)
-    except Exception:  # integers of 5,000 digits, and what a user's class raises
+    except Exception:  # `repr` fails for integers of 5,000 digits, and may fail for a user's class
         return f"<{type(value).__name__}>"
     return text if len(text) <= _SHOWN else f"{text[: _SHOWN - 3]}..."

@@ -1,4 +1,4 @@
-"""Bytes as people write and read them: `2.5 MiB`."""
+"""Formats and parses numbers of bytes with units: `2.5 MiB`."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ from typing import Any
 from relax_eg.accepted import shown
 from relax_eg.errors import OptionError
 
-_BINARY = (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10))
+_BINARY = (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10))  # given: bytes per unit
+# given: bytes per unit
 _UNITS = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, **{name.lower(): size for name, size in _BINARY}}
 
 
 def format_bytes(count: int) -> str:
-    """A number of bytes to four digits, in the unit that suits it."""
+    """A number of bytes with four significant digits, in the largest of GiB, MiB, KiB and B that is not larger."""
     for unit, size in _BINARY:
         if count >= size:
             return f"{count / size:.4g} {unit}"
@@ -21,8 +22,8 @@ def format_bytes(count: int) -> str:
 
 
 def parse_bytes(value: Any, option: str) -> int:
-    """A number of bytes from one on: an integer, or a text such as "512 MiB" or "1.5 GB" (the case of its letters
-    does not matter). OptionError, which names the `option` that has it."""
+    """The number of bytes, at least one, that `value` gives: an integer, or a text such as "512 MiB" or "1.5 GB" in any
+    case. OptionError, which names `option`, for any other value."""
     if isinstance(value, int) and not isinstance(value, bool) and value > 0:
         return value
     found = (

@@ -1,10 +1,14 @@
-"""Looking inside: how much `optimize` tells of its work, and where it leaves its stages as text.
+"""Debug output: how much `optimize` logs about its work, and where it writes its stages as text.
 
-`RELAX_EG_DEBUG=1..4` logs to the logger `relax_eg`, and to stderr where the program has no logging of its own: 1
-one line a program; 2 stages with milliseconds, phases of the search with nodes, rounds and milliseconds; 3 also the
-rules that matched, and JAX's own errors as causes of ours; 4 also every round. `RELAX_EG_DUMP=folder` leaves the
-stages of every program there. `debug` and `dump_to` do the same for a `with` block and win over the environment;
-`clock` adds up the seconds of the stages.
+`RELAX_EG_DEBUG=1..4` logs to the logger `relax_eg`, and to stderr if the program has no logging of its own:
+
+- 1: one line for each program;
+- 2: stages with milliseconds, and phases of the search with nodes, matches and milliseconds;
+- 3: also the rules that matched, and JAX's own errors as causes of ours;
+- 4: also every round.
+
+`RELAX_EG_DUMP=folder` writes the stages of every program to the folder. `debug` and `dump_to` do the same for a `with`
+block, and take precedence over the environment. `clock` sums up the seconds of the stages.
 """
 
 from __future__ import annotations
@@ -33,7 +37,10 @@ R = TypeVar("R")
 
 @dataclass(slots=True)
 class _Clock:
-    """Seconds by stage; `inside`: for each stage that runs now, what the stages it called took."""
+    """The seconds of each stage.
+
+    - `inside`: for each stage that is running, the seconds of the stages that it called.
+    """
 
     seconds: dict[str, float] = field(default_factory=dict[str, float])
     inside: list[float] = field(default_factory=list[float])
@@ -45,7 +52,7 @@ _folder: ContextVar[Path | None] = ContextVar("relax_eg_dump", default=None)
 
 
 def level() -> int:
-    """The debug level in force, 0 to 4. OptionError where the environment's is no such number."""
+    """The debug level in force, 0 to 4. OptionError if `RELAX_EG_DEBUG` is not a number from 0 to 4."""
     chosen = _level.get()
     if chosen is not None:
         return chosen
@@ -57,7 +64,7 @@ def level() -> int:
 
 @contextmanager
 def debug(at: int) -> Generator[None]:
-    """Debug level `at`, 0 to 4, inside the `with` block."""
+    """Sets the debug level to `at`, 0 to 4, inside the `with` block."""
     if at not in LEVELS:
         raise OptionError(f"debug({at!r}): a number from 0 to {LEVELS[-1]} is accepted")
     token = _level.set(at)
@@ -69,7 +76,7 @@ def debug(at: int) -> Generator[None]:
 
 @contextmanager
 def dump_to(folder: str | Path) -> Generator[Path]:
-    """Leave the stages of every program optimized inside the `with` block in `folder`."""
+    """Writes the stages of every program that is optimized inside the `with` block to `folder`."""
     path = Path(folder)
     token = _folder.set(path)
     try:
@@ -80,7 +87,7 @@ def dump_to(folder: str | Path) -> Generator[Path]:
 
 @contextmanager
 def clock() -> Generator[dict[str, float]]:
-    """Seconds spent in each stage inside the `with` block; what a stage spends in another is the other's alone."""
+    """The seconds spent in each stage inside the `with` block. Time in a nested stage counts for that stage alone."""
     mine = _Clock()
     token = _clock.set(mine)
     try:
@@ -90,7 +97,7 @@ def clock() -> Generator[dict[str, float]]:
 
 
 def stage(name: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Decorates a function whose calls are stage `name` of the work: told at level 2, added up by `clock`."""
+    """Decorator of a function whose calls are the stage `name`: logged at level 2, summed up by `clock`."""
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
         @functools.wraps(function)
@@ -117,7 +124,7 @@ def stage(name: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
 
 
 def tell(at: int, text: str) -> None:
-    """Log `text` where the debug level is `at` or more."""
+    """Logs `text` if the debug level is `at` or higher."""
     if level() < at:
         return
     if not log.hasHandlers():
@@ -129,12 +136,19 @@ def tell(at: int, text: str) -> None:
     log.info(text)
 
 
-def fallback(instead: str, error: Exception) -> str:
-    """Tells that something slower runs `instead`, and why: for an error of ours in the log, for any other as a warning,
-    since nobody expected it. The reason as text. `error` itself is raised where memory ran out: what is slower does not
-    need less."""
+def unless_exhausted(error: Exception) -> None:
+    """Raises `error` if it reports that memory ran out, because no alternative needs less memory."""
     if isinstance(error, MemoryError) or "RESOURCE_EXHAUSTED" in str(error):
         raise error
+
+
+def fallback(instead: str, error: Exception) -> str:
+    """Reports that something slower runs, and returns the reason as text.
+
+    `instead` tells what runs. An error of this package is logged at level 1; any other error is unexpected, and becomes
+    a warning. Raises `error` itself if it reports that memory ran out, because the alternative needs no less.
+    """
+    unless_exhausted(error)
     if isinstance(error, RelaxEgError):
         tell(1, f"{instead}: {error}")
         return str(error)
@@ -144,12 +158,12 @@ def fallback(instead: str, error: Exception) -> str:
 
 
 def dump_folder() -> Path | None:
-    """Where stages are to be left; None where nowhere."""
+    """The folder to which stages are written, or None if they are not written."""
     return _folder.get() or (Path(os.environ["RELAX_EG_DUMP"]) if os.environ.get("RELAX_EG_DUMP") else None)
 
 
 def dump(name: str, stages: Mapping[str, Callable[[], str]]) -> None:
-    """Write each stage's text to `<folder>/<name>[_k]/<stage>`. Where no folder for dumps is set, none is made."""
+    """Writes the text of each stage to `<folder>/<name>[_k]/<stage>`. Computes no text if no dump folder is set."""
     folder = dump_folder()
     if folder is None:
         return
@@ -162,7 +176,7 @@ def dump(name: str, stages: Mapping[str, Callable[[], str]]) -> None:
 
 
 def _new_folder(parent: Path, name: str) -> Path:
-    """`parent/name`, or the first free `parent/name_k`, made now: others may be dumping the same program."""
+    """Creates `parent/name`, or the first free `parent/name_k`; another process may dump the same program."""
     k = 0
     while True:
         place = parent / (f"{name}_{k}" if k else name)

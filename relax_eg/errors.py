@@ -1,7 +1,7 @@
-"""The small family of exceptions. Everything this package raises on purpose derives from `RelaxEgError`.
+"""The exceptions of this package. Every exception that it raises on purpose derives from `RelaxEgError`.
 
-The texts are interface: each names the function or rule, the operand, both sides, the source line where there
-is one, and what would be accepted.
+The error texts are part of the interface: each names the function or rule, the operand, both sides, the source line if
+there is one, and what would be accepted.
 """
 
 from __future__ import annotations
@@ -26,13 +26,14 @@ class BoundsError(RelaxEgError, ValueError):
 
 
 class OtherProgramError(BoundsError):
-    """Sizes at which a function is another program than the one that was optimized."""
+    """A call at sizes for which the function is a different program than the one that was optimized."""
 
 
 class TraceError(RelaxEgError, TypeError):
     """A function that cannot be turned into a module.
 
-    `undecided`: two statements about sizes, of which one holds at any sizes, where it takes one of them to trace it.
+    - `undecided`: if the trace needs a comparison of sizes to be decided: the statement and its negation. One of the
+      two holds at any sizes.
     """
 
     def __init__(self, text: str, undecided: tuple[str, str] | None = None) -> None:
@@ -61,27 +62,33 @@ class OperatorError(RelaxEgError, ValueError):
 
 
 class UndecidedError(OperatorError):
-    """An operator that needs sizes to be equal which may or may not be."""
+    """An operator that needs sizes to be equal although they may differ."""
 
 
 class UnknownShapeError(UndecidedError, TypeError):
-    """The shape of a value is asked for that is known in part only."""
+    """A request for the shape of a value whose shape is only partly known."""
 
 
 class RuleError(RelaxEgError, ValueError):
     """A rewrite rule that is not accepted: ill-formed, or refuted by a counterexample."""
 
 
+class UnknownRuleError(RuleError, KeyError):
+    """A name that no rule of a set has."""
+
+    __str__ = Exception.__str__  # a KeyError shows its text in quotes
+
+
 class LibraryError(RelaxEgError, RuntimeError):
-    """A library routine that is not there, costs no number, or does not give what its definition says."""
+    """A library routine that is missing, whose cost is not a number, or whose result differs from its definition."""
 
 
 class ExtractionError(RelaxEgError, ValueError):
-    """No executable program, or a cost that is not a finite number >= 0."""
+    """No executable program was found, or a cost is not a finite number >= 0."""
 
 
 class NotExecutableError(ExtractionError):
-    """A result needs one of `operators`, and nothing executes them."""
+    """A result that needs one of `operators`, none of which can be executed."""
 
     def __init__(self, text: str, operators: Sequence[str]) -> None:
         super().__init__(text)
@@ -93,20 +100,21 @@ class OptionError(RelaxEgError, ValueError):
 
 
 class MemoryPlanError(RelaxEgError, ValueError):
-    """A memory plan that does not hold, or a file that is none, or is of another program or version."""
+    """An invalid memory plan, or a file that is not a plan or is one of another program or version."""
 
 
 class ArtifactError(RelaxEgError, ValueError):
-    """A program that cannot be saved, or a file from which none can be loaded."""
+    """A program that cannot be saved, or a file from which no program can be loaded."""
 
 
 class OnnxError(RelaxEgError, ValueError):
-    """An ONNX model that cannot be read, or has what is not supported."""
+    """An ONNX model that cannot be read, or that uses an unsupported feature."""
 
 
 class ForkedError(RelaxEgError, RuntimeError):
-    """A search asked for in a process that was forked from one that had searched before."""
+    """A search in a process that was forked from one that had searched before."""
 
 
 class ExplanationError(RelaxEgError):
-    """A program that cannot be explained, or an explanation or certificate that does not hold: which step, and why."""
+    """A program that cannot be explained, or an invalid explanation or certificate; the text names the step and the
+    reason."""

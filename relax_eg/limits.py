@@ -1,77 +1,99 @@
-"""How much of something is accepted from a text, a file or a caller, each with its unit and reason.
+"""Limits on input from a text, a file or a caller, each with its unit and reason.
 
-What takes a machine more than seconds, though it is short to write down, is refused, and the error says the limit.
+Input that is short to write down but takes a machine more than seconds is refused, and the error states the limit.
 """
 
 from __future__ import annotations
 
 # --- data that was read ---
 
+# limit: nesting depth of lists and objects. Recursive functions walk the data: each takes at most ten frames a level,
+# and Python allows a thousand.
 JSON_DEPTH = 100
-"""Lists and objects inside one another. What is read is walked by functions that call themselves: ten frames a level
-is the most that any of them takes, and Python has a thousand."""
 
+# limit: digits of an integer. No size, count or price has more, and no float holds integers of 310 digits.
 JSON_DIGITS = 100
-"""Digits of an integer. What has more is no size, count or price, and no float holds integers of 310."""
 
+# limit: digits of a version number; all files written so far have one digit.
 VERSION_DIGITS = 9
-"""Digits of a version's number: files that ever were written have one."""
 
+# limit: digits of a size or a number of bytes in a command or in the environment; 64 bits hold every such number.
 SIZE_DIGITS = 18
-"""Digits of a size or a number of bytes in a command or in the environment; 64 bits hold all of these."""
 
 # --- sizes ---
 
+# limit: digits of an integer in a size expression; Python reads and prints at most 4300.
 INTEGER_DIGITS = 4000
-"""Digits of an integer in an expression of sizes; Python reads and prints no more than 4300."""
 
+# limit: bits of an integer in a size; the product of two such integers takes a millisecond.
 SIZE_BITS = 1 << 18
-"""Bits of an integer in a size: products of two such are formed in a millisecond."""
 
+# limit: bits of an integer in a size that is printed, 4,270 digits; Python prints at most 4300.
 PRINTED_BITS = 14_200
-"""Bits of an integer in a size that is printed, 4,270 digits; Python prints no more than 4300."""
 
+# limit: names, numbers and operations in one size expression: a sum of 500 names. Adding one term looks at all others.
 EXPRESSION_PARTS = 1000
-"""Names, numbers and operations in one expression of sizes: a sum of 500 names. Adding one term looks at all others."""
 
+# limit: names, numbers and operations in an expanded size; shared parts count once per use. Each `%` in `n%a%b%c` about
+# doubles the count, because `x%m` is `x - m*(x//m)`. The search for a proof takes 100 us for each.
 SIZE_PARTS = 10_000
-"""Names, numbers and operations that a size stands for, those that it shares counted as often as they stand there.
-`n%a%b%c` is three of them for one `%` more: `x%m` is `x - m*(x//m)`. Looking for a proof takes 100 us for each."""
 
+# limit: characters of a statement about sizes or of a guard: a thousand comparisons, each of which is checked alone.
 STATEMENT_CHARACTERS = 50_000
-"""Characters of a statement about sizes, or of a guard: a thousand comparisons, of which each is looked at alone."""
 
+# limit: exponent of a power of a size; powers are multiplied out.
 POWER = 16
-"""Exponent of a power of a size, which is multiplied out."""
 
+# limit: products of two terms when sizes are multiplied: 0.1 s, as for `(a + b + ... + t)**4` of 20 names.
 PRODUCTS = 20_000
-"""Products of two terms when sizes are multiplied: 0.1 s, as in `(a + b + ... + t)**4` of 20 names."""
 
+# limit: operands of a max or min that are compared pair by pair in a case analysis; if there are more, none is dropped.
 EXTREMES = 32
-"""Operands of a max or min that are compared pair by pair where cases are looked at; of more, none is dropped."""
 
+# limit: operands of max and min in one size that JAX traces. To decide a max, JAX bounds each operand for each order of
+# the others; one more operand doubles the time (0.2 s for 8, 3 s for 12, minutes for 16).
 TRACED_EXTREMES = 8
-"""Operands of max and min in one size that JAX traces: deciding a max, JAX bounds each operand for each order of the
-others, which takes twice as long for one more (0.2 s for 8, 3 s for 12, minutes for 16)."""
+
+# --- integers ---
+
+# given: the largest int64; no axis is longer, and no position is larger.
+LARGEST_INT64 = 2**63 - 1
+
+# given: the largest int32; XLA stores positions and numbers of elements as int32 if they fit.
+LARGEST_INT32 = 2**31 - 1
 
 # --- values of programs ---
 
+# limit: axes of an array; numpy's own limit.
 RANK = 64
-"""Axes of an array: numpy's own limit."""
 
+# limit: elements of an array; numpy counts the elements over all axes whose size is not 0, in a signed 64-bit integer.
+ELEMENTS = 2**62
+
+# limit: tensors in one tuple, including nested tuples; a shared tuple counts once per use. Forty lines, each a tuple of
+# twice the line before, stand for 10**12 tensors.
 FIELDS = 1 << 16
-"""Tensors in one tuple, those of tuples inside counted as often as they stand there: forty lines, of which each is a
-tuple of the one before twice, stand for 10**12."""
 
+# limit: nesting depth of tuples and functions in an annotation, which recursive functions walk.
 NESTED = 100
-"""Tuples and functions inside one another in an annotation, which functions that call themselves walk."""
 
+# limit: pieces into which one operator splits an array; each piece is a result.
 PARTS = 1 << 16
-"""Pieces that one operator splits an array into; each is a result."""
 
+# limit: calls of a module when each is followed into its callee, as pricing does. Twenty functions, each of which calls
+# the one before twice, make 10**6 calls. Pricing a call takes a millisecond.
 CALLS = 4_000
-"""Calls that a module makes when each is followed into the function it calls: what a call costs is added up so. Twenty
-functions, of which each calls the one before twice, make 10**6. Pricing them takes a millisecond each."""
 
+# limit: length of a chain of calls. Pricing and lowering follow calls on Python's own stack, which holds 160.
 CALL_DEPTH = 100
-"""Functions that call one another in a row. Prices and lowering follow a call on Python's own stack, where 160 fit."""
+
+# --- what is kept ---
+
+# limit: answers kept for a function with few different arguments: dtypes, packages, types.
+FEW_KEPT = 1 << 8
+
+# limit: answers kept about operators, shapes and rules; a compiler run asks for a few thousand.
+KEPT = 1 << 12
+
+# limit: answers kept about single expressions and terms; each is small.
+MANY_KEPT = 1 << 15

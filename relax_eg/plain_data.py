@@ -1,7 +1,7 @@
-"""Files of other people: the one way in which JSON is read, and what a file may say.
+"""Reads untrusted files: the only reader of JSON, and the checks of what a file may contain.
 
-A file is data. It names things by words out of lists that are written here or in the room that uses them, and nothing
-that it says is imported, called, or looked up as an attribute.
+A file is data. It names things by words from lists that are defined here or in the package that uses them. Nothing that
+a file names is imported, called, or looked up as an attribute.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ DAMAGED: tuple[type[Exception], ...] = (
     RelaxEgError, LookupError, ValueError, TypeError, AttributeError, ArithmeticError, AssertionError, SyntaxError,
     RecursionError, MemoryError,
 )  # fmt: skip
-"""What reading plain data raises that is not as it should be: a key that is missing, a number where a list is."""
+"""The exceptions that code raises while it reads malformed data, such as a missing key or a number for a list."""
 
 _STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
 _INTEGER = re.compile(rb"(?<![\d.eE+-])-?\d{%d,}(?![\d.eE])" % (JSON_DIGITS + 1))
-_BLOCK = 1 << 20  # bytes that are looked at together
+_BLOCK = 1 << 20  # chosen: bytes that are scanned at once
 _STEP = np.zeros(256, np.int64)
-_STEP[list(b"[{")] = 1
-_STEP[list(b"]}")] = -1
+_STEP[list(b"[{")] = 1  # given: one level deeper
+_STEP[list(b"]}")] = -1  # given: one level less deep
 
-_FLAG = re.compile(r"True|False")  # as XLA's compiler reads them
+_FLAG = re.compile(r"True|False")  # the spelling that XLA's compiler reads
 _NUMBER = re.compile(r"\d{1,6}")
 _COMPILER_OPTIONS: Mapping[str, re.Pattern[str]] = {
     "xla_cpu_experimental_ynn_fusion_type": re.compile(r"(LIBRARY_FUSION_TYPE_\w{1,40}(,|$))*"),
@@ -47,14 +47,13 @@ _COMPILER_OPTIONS: Mapping[str, re.Pattern[str]] = {
     "xla_gpu_enable_latency_hiding_scheduler": _FLAG,
     "xla_gpu_enable_triton_gemm": _FLAG,
 }
-"""Options of XLA's compiler that say how fast a program is and nothing else, with the values that they take."""
+"""Options of XLA's compiler that change only the speed of a program, with the values that they take."""
 
 
 def read_json(source: str | bytes) -> Any:
-    """The data in a JSON text. ValueError where it is none, has more levels or digits than are accepted, or is more
-    than fits into memory.
+    """The data in a JSON text. Takes time and memory in proportion to the text.
 
-    Takes time and memory in proportion to the text.
+    ValueError if the text is not JSON, has more levels or digits than are accepted, or does not fit into memory.
     """
     try:
         text = source if isinstance(source, str) else source.decode("utf-8")
@@ -67,12 +66,12 @@ def read_json(source: str | bytes) -> Any:
         return json.loads(text)
     except MemoryError:
         raise ValueError("it is more than fits into memory") from None
-    except RecursionError:  # the caller is itself deep in calls
+    except RecursionError:  # the caller already uses most of the stack
         raise ValueError("lists and objects are nested more than can be read here") from None
 
 
 def _depth(plain: bytes) -> int:
-    """How deep lists and objects are in one another at most, in a text without strings."""
+    """The maximal nesting depth of lists and objects in a JSON text whose strings were emptied."""
     deepest = now = 0
     for start in range(0, len(plain), _BLOCK):
         at = now + np.cumsum(_STEP[np.frombuffer(plain[start : start + _BLOCK], np.uint8)])
@@ -81,13 +80,13 @@ def _depth(plain: bytes) -> int:
 
 
 def is_count(text: str) -> bool:
-    """Whether a text is a number of something: 0 to 9, and no more of them than is accepted."""
+    """Whether a text is a count: 1 to `SIZE_DIGITS` of the digits 0 to 9."""
     return re.fullmatch(rf"[0-9]{{1,{SIZE_DIGITS}}}", text) is not None
 
 
 def compiler_options(given: Any) -> dict[str, str]:
-    """Options of XLA's compiler out of a file. OptionError for one that is not in the list, or has another value: what
-    others say, XLA does, as writing files."""
+    """Checks the options of XLA's compiler that a file gives. OptionError for an option that is not in the list, or for
+    a value that it does not take: other options could make XLA write files, for instance."""
     if not isinstance(given, Mapping):
         raise OptionError(f"compiler options are {given!r:.80}; an object of texts is accepted")
     found: dict[str, str] = {}
@@ -103,7 +102,7 @@ def compiler_options(given: Any) -> dict[str, str]:
 
 
 def write_file(path: str | Path, data: str | bytes, error: type[RelaxEgError], what: str) -> None:
-    """Write a file, whole or not at all. `error`, which calls it `what`, where that cannot be done."""
+    """Writes a file atomically. Raises `error`, whose text begins with `what`, if the file cannot be written."""
     content = data.encode("utf-8") if isinstance(data, str) else data
     part: Path | None = None
     where = str(path) if isinstance(path, (str, Path)) else f"<{type(path).__name__}>"

@@ -1,4 +1,4 @@
-"""The settings of JAX that what is traced depends on, as something to compare and to look up by."""
+"""The settings of JAX that traces depend on, as a hashable value."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ from jax._src.config import trace_context  # what `jax.jit` looks its own traces
 
 
 def settings_now() -> Hashable:
-    """The settings in force here that are part of the key of `jax.jit`. Those that are not, such as
-    `jax_default_prng_impl`, count where sizes are traced for the first time, here as there. The names of axes that are
-    being mapped over are no settings."""
+    """The settings in force here that are part of the cache key of `jax.jit`.
+
+    Other settings, such as `jax_default_prng_impl`, take effect at the first trace for given sizes, as in `jax.jit`.
+    Names of axes that are being mapped over are left out: they are no settings.
+    """
     return tuple([x for x in trace_context() if type(x).__name__ != "AxisEnv"])

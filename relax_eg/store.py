@@ -1,8 +1,8 @@
-"""A folder of entries: bytes under names, bounded, written whole or not at all, each with a checksum.
+"""A folder of named byte entries: bounded in size, written atomically, each with a checksum.
 
-Several processes and threads may use one folder. A reader finds a whole entry or none; of two writers of a name the
-last one wins. An entry that is damaged is ignored with a warning that names the file; a folder that cannot be used is
-told of once, and the work goes on without it.
+Several processes and threads may use one folder. A reader finds a whole entry or none; of two writers of one name the
+last wins. A damaged entry is ignored, with a warning that names the file. If the folder cannot be used, a warning is
+given once and the work goes on without it.
 """
 
 from __future__ import annotations
@@ -17,29 +17,30 @@ from hashlib import blake2b
 from pathlib import Path
 
 from relax_eg.debug import tell
+from relax_eg.memo import Memo
 
 _HEAD = b"relax_eg entry 1\n"
-_CHECKSUM = 16
+_CHECKSUM = 16  # given: bytes of a digest
 _SUFFIX = ".entry"
-_PART = ".part"  # of an entry that is being written
-_ABANDONED = 3600.0  # seconds after which nobody is writing it any more
+_PART = ".part"  # suffix of an entry that is being written
+_ABANDONED = 3600.0  # chosen: seconds without a write after which a part is abandoned and removed
 
-_told: set[tuple[str, str]] = set()
+_told = Memo[tuple[str, str], None](1024)  # warnings given already; each is given once
 
 
 class StoreWarning(UserWarning):
-    """Something about a folder of entries that changes no result."""
+    """A warning about a folder of entries; results do not change."""
 
 
 @dataclass(frozen=True, slots=True)
 class Store:
-    """The entries in `folder`, of `limit` bytes at most; those that were used longest ago go first."""
+    """The entries in `folder`, at most `limit` bytes; beyond that, the least recently used are removed."""
 
     folder: Path
     limit: int
 
     def read(self, name: str) -> bytes | None:
-        """The entry of this name; None where there is none, or none that is whole."""
+        """The bytes of the entry of this name; None where there is none, or it is damaged or of another version."""
         path = self._path(name)
         try:
             data = path.read_bytes()
@@ -56,11 +57,11 @@ class Store:
             self.ignore(name, "its checksum does not fit")
             return None
         with suppress(OSError):
-            os.utime(path)  # used now
+            os.utime(path)  # marks it as used now
         return data[start:]
 
     def write(self, name: str, payload: bytes) -> None:
-        """Keep an entry, in place of an earlier one of this name."""
+        """Writes an entry, replacing an earlier one of this name. An entry larger than `limit` is not kept."""
         data = _HEAD + checksum(payload) + payload
         if len(data) > self.limit:
             tell(1, f"an entry of {len(data)} bytes is not kept: the limit of {self.folder} is {self.limit} bytes")
@@ -81,18 +82,21 @@ class Store:
             self._cannot("write", e)
 
     def ignore(self, name: str, why: str) -> None:
-        """Warn that an entry is not used."""
+        """Warns that an entry is not used."""
         warnings.warn(f"cache entry {self._path(name)} is ignored: {why}", StoreWarning, stacklevel=2)
 
     def entries(self) -> list[tuple[Path, os.stat_result]]:
-        """The entries, those used longest ago first. OSError where the folder cannot be read."""
+        """Path and status of all entries, least recently used first. Removes abandoned parts.
+
+        OSError where the folder cannot be read.
+        """
         found: list[tuple[Path, os.stat_result]] = []
         try:
             paths = [Path(e.path) for e in os.scandir(self.folder)]
         except FileNotFoundError:
             return []
         for path in paths:
-            with suppress(FileNotFoundError):  # another process was faster
+            with suppress(FileNotFoundError):  # another process removed it meanwhile
                 if path.suffix == _SUFFIX:
                     found.append((path, path.stat()))
                 elif path.suffix == _PART and time.time() - path.stat().st_mtime > _ABANDONED:
@@ -100,7 +104,7 @@ class Store:
         return sorted(found, key=lambda entry: (entry[1].st_mtime_ns, entry[0]))
 
     def clear(self) -> int:
-        """Remove all entries; how many there were. OSError where they cannot be removed."""
+        """Removes all entries and returns their number. OSError where they cannot be removed."""
         found = self.entries()
         for path, _ in found:
             path.unlink(missing_ok=True)
@@ -120,10 +124,10 @@ class Store:
 
     def _cannot(self, what: str, error: OSError) -> None:
         if (what, str(self.folder)) not in _told:
-            _told.add((what, str(self.folder)))
+            _told[(what, str(self.folder))] = None
             warnings.warn(f"cannot {what} the cache in {self.folder}: {error}", StoreWarning, stacklevel=3)
 
 
 def checksum(payload: bytes) -> bytes:
-    """Tells damaged bytes from whole ones; it does not tell who wrote them."""
+    """A checksum that detects damaged bytes; it does not authenticate them."""
     return blake2b(payload, digest_size=_CHECKSUM).digest()

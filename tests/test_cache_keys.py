@@ -16,7 +16,7 @@ from jax import export
 import relax_eg as rx
 from relax_eg.debug import debug
 from relax_eg.driver import cache
-from relax_eg.driver.cache import Place
+from relax_eg.driver.cache import EntryPlace
 from relax_eg.extract.devices import CPU
 from relax_eg.rules import RuleSet
 from relax_eg.rules.book import algebra
@@ -39,10 +39,10 @@ class Asked(Exception):
 
 
 def key(fn: Any, *specs: Any, **options: Any) -> str:
-    def read(place: Place) -> None:
+    def read(place: EntryPlace) -> None:
         raise Asked(place.key)
 
-    with patch.object(Place, "read", read), pytest.raises(Asked) as asked:
+    with patch.object(EntryPlace, "read", read), pytest.raises(Asked) as asked:
         rx.optimize(fn, *specs, **options)
     return str(asked.value)
 

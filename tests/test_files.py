@@ -28,7 +28,7 @@ from relax_eg.errors import (
     SpecError,
     WellFormedError,
 )
-from relax_eg.explain.certificate import Certificate
+from relax_eg.explain.certificate import UnaidedCertificate
 from relax_eg.extract.foreign import read_egraph
 from relax_eg.extract.profile import Profile
 from relax_eg.memory.files import load as load_plan
@@ -167,7 +167,7 @@ def test_a_version_of_many_digits(tmp_path: Path) -> None:
 # --- JSON ---
 
 READERS: list[tuple[Callable[[Path], Any], type[RelaxEgError]]] = [
-    (Certificate.load, ExplanationError),
+    (UnaidedCertificate.load, ExplanationError),
     (Profile.from_json, OptionError),
     (rx.CostReport.from_json, OptionError),
     (read_verdicts, RuleError),
@@ -281,4 +281,4 @@ def test_ranks_of_a_certificate(tmp_path: Path) -> None:
     rows[0]["ranks"] = [10**9] * max(1, len(rows[0]["ranks"]))
     path.write_text(json.dumps(data))
     with pytest.raises(ExplanationError, match="blocks"):
-        Certificate.load(path).verify(rx.rules.default)
+        UnaidedCertificate.load(path).verify(rx.rules.default)

@@ -47,7 +47,20 @@ def _magnitude(x: jax.Array) -> float:
     return float(np.max(np.abs(x), initial=0.0)) if jnp.issubdtype(x.dtype, jnp.floating) else 0.0
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda c: f"{c.library}: {c.name}")
+# Each of these takes XLA many seconds; others of their libraries run always.
+SLOW = (
+    "diffrax: adaptive Dopri5", "diffrax: cubic interpolation", "diffrax: stochastic equation, steps of Euler by hand",
+    "haiku: residual block, batch norm in training", "optax: adafactor", "optax: l-bfgs", "optax: losses",
+    "optax: lamb, averaged over steps", "optax: muon",
+)  # fmt: skip
+NAMED = {f"{c.library}: {c.name}": c for c in CASES}
+
+
+def marked(name: str) -> Any:
+    return pytest.param(NAMED[name], id=name, marks=[pytest.mark.slow] if name in SLOW else [])
+
+
+@pytest.mark.parametrize("case", [marked(name) for name in NAMED])
 def test_as_plain_jax(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(prices, "NEVER_SLOWER", 0.0)  # run what the search chose, whatever it gains
     use = case.build()
@@ -84,6 +97,10 @@ def test_the_document_counts_these_functions() -> None:
     wanted = Counter(case.library for case in CASES)
     found = {library: int(count) // 2 for library, count in rows}  # each with its gradient
     assert found == wanted, "run `python -m benchmarks.libraries --write`"
+
+
+def test_what_is_slow_is_there() -> None:
+    assert set(SLOW) <= NAMED.keys()
 
 
 def test_tables_are_written_between_the_marks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

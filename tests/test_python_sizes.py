@@ -15,7 +15,7 @@ import relax_eg as rx
 from benchmarks.python_sizes import LIBRARY, LOOKS, compared, random_program, shapes_of
 from relax_eg.errors import BoundsError, OptionError, OtherProgramError
 from relax_eg.frontends.jax.trace import trace_function
-from relax_eg.frontends.own import Own
+from relax_eg.frontends.trace_check import Own
 
 Array = Any
 

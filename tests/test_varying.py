@@ -13,7 +13,7 @@ import pytest
 
 import relax_eg as rx
 from relax_eg.driver import varying
-from relax_eg.dynamic.fitting import Fit
+from relax_eg.dynamic.fitting import CapacityFit
 from relax_eg.errors import BoundsError, OptionError, ShapeError
 
 Array = Any
@@ -209,14 +209,14 @@ def test_typed_keys_among_the_arguments() -> None:
     assert found is not None and {r.kind for r in found.executables} == {"capacity"}
 
 
-@pytest.mark.parametrize("on_host", [True, False])
-def test_keys_are_padded_and_cut_wherever_they_are(on_host: bool) -> None:
+@pytest.mark.parametrize("jit", [None, jax.jit])
+def test_keys_are_padded_and_cut_wherever_they_are(jit: Any) -> None:
     keys, inside = jax.random.split(jax.random.key(1), 3), (slice(3),)
-    fit = Fit(((0, (5,), inside), (1, (5, 2), (slice(3), slice(2)))), ((0, inside),))
-    grown = fit.padded([keys, jnp.ones((3, 2))], on_host)
+    fit = CapacityFit(((0, (5,), inside), (1, (5, 2), (slice(3), slice(2)))), ((0, inside),))
+    grown = fit.padded([keys, jnp.ones((3, 2))], jit)
     assert [x.shape for x in grown] == [(5,), (5, 2)] and grown[0].dtype == keys.dtype
     assert np.asarray(grown[1]).sum() == 6
-    (back,) = fit.cut(grown[:1], on_host)
+    (back,) = fit.cut(grown[:1], jit)
     assert (jax.random.key_data(back) == jax.random.key_data(keys)).all()
 
 

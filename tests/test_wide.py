@@ -102,6 +102,16 @@ def of(text: str, *dtypes: str) -> tuple[str, list[Any]]:
     return text, [np.array([100000, -(2**20), 7], d) if d == "int32" else np.array([3, 1, 2], d) for d in dtypes]
 
 
+WRAPPED = """
+def main(x: R.Tensor((n,), "int32"), y: R.Tensor((n,), "int64")):
+    a = x * x
+    b = R.op.integer_pow(y, y=2)
+    c = R.op.abs(x)
+    zero = R.const(0, "int32")
+    eight = R.const(8, "int32")
+    signs = (R.op.less(a, zero), R.op.less(b, R.const(0, "int64")), R.op.less(c, zero), R.op.greater_equal(a, zero))
+    return (signs, R.op.abs(a), R.op.abs(b), R.op.divide(a, eight), R.op.divide(c, eight), R.op.square(x))
+"""
 PROGRAMS: dict[str, tuple[str, list[Any]]] = {
     "squares": of(SQUARES, "int32"),
     "constant": of(CONSTANT, "int32"),
@@ -111,6 +121,8 @@ PROGRAMS: dict[str, tuple[str, list[Any]]] = {
     "sizes": (SIZES, [np.zeros(1000, np.int8)]),
     "narrowed": (NARROWED, [np.array([2**40 + 5, -(2**62)]), np.array([2**64 - 1, 3], np.uint64)]),
     "complex": (COMPLEX, [np.array([1 + 1e-12j, 2j])]),
+    # XLA alone takes a square for never negative, and the magnitude of the least integer, too.
+    "wrapped": (WRAPPED, [np.array([50000, 3, -(2**31)], np.int32), np.array([2**32 - 5, 3 * 10**9, -(2**63)])]),
     "loop": of(LOOP, "int32"),
     "branch": of(BRANCH, "int32"),
     "steps": (STEPS, [np.array([5, 2**20, 5])]),

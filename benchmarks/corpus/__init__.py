@@ -1,7 +1,7 @@
-"""Programs as people write them, by subject: what rules are for, and what they are tried on.
+"""Programs by subject, written after formulas of papers, libraries and notebooks: what rules are tried on.
 
-`CORPUS` has them all by name. None is the left side of a rule in disguise: they are formulas as papers, libraries and
-notebooks have them, clumsy spellings included.
+`CORPUS` has them all by name. They were chosen with the rules in view, clumsy spellings included, and are no sample of
+what people write. None is the left side of a rule under another name (`benchmarks.corpus.disguise`).
 """
 
 from benchmarks.corpus import (

@@ -19,12 +19,6 @@ def matrix_chain(a, b, c, d):
     return a @ b @ c @ d
 
 
-@program("n n", "n k", "k n", "n")
-def low_rank_update(w, u, v, x):
-    """A matrix and a low-rank update applied to a vector."""
-    return (w + u @ v) @ x
-
-
 @program("m r", "n r")
 def norm_of_low_rank(u, v):
     """The squared Frobenius norm of a low-rank matrix."""
@@ -59,12 +53,6 @@ def sum_of_outer_product(x, y):
 def bilinear_form(x, a, y):
     """A bilinear form, as the sum of a matrix under an outer product."""
     return jnp.sum(jnp.outer(x, y) * a)
-
-
-@program("m k", "k n")
-def product_by_broadcasting(a, b):
-    """A product of matrices, by broadcasting."""
-    return (a[:, :, None] * b[None, :, :]).sum(axis=1), (a[:, :, None] * b).sum(axis=1)
 
 
 @program("n", "m")

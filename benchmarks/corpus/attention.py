@@ -150,18 +150,6 @@ def feed_forward(x, w1, b1, w2, b2):
     return (jax.nn.relu(rows @ w1 + b1) @ w2 + b2).reshape(b, s, d)
 
 
-@program("b s d", "b s d", "d d")
-def shared_projection(tokens, positions, w):
-    """Token and position embeddings, both put through one projection."""
-    return tokens @ w + positions @ w
-
-
-@program("b s d", "d n", "d n")
-def task_vector(x, tuned, base):
-    """The difference in logits between fine-tuned and base weights."""
-    return x @ tuned - x @ base
-
-
 @program("b s d", "e d", "d")
 def expert_gates(x, w, prior):
     """Gates of a mixture of experts, normalised again after softmax."""

@@ -29,12 +29,6 @@ def random_walk_predict(x, p, q):
     return f @ x, f @ p @ f.T + q
 
 
-@program("n n", "n k", "k n", "n")
-def closed_loop(a, b, k, x):
-    """A state under feedback: (A + B K) x."""
-    return (a + b @ k) @ x
-
-
 @program("n n", "n k", "k n", "n m")
 def closed_loop_ensemble(a, b, k, x):
     """Many states under feedback: (A + B K) X."""

@@ -54,12 +54,6 @@ def inception_branches(x, w1, w2, w3):
     return jnp.concatenate([conv(x, w1), conv(x, w2), conv(x, w3)], axis=1)
 
 
-@program("n 3 h w", "n 3 h w", "16 3 3 3", "16 3 3 3")
-def stereo_features(left, right, f, g):
-    """The first layer of a stereo network: each camera its own kernels, channels joined."""
-    return jnp.concatenate([conv(left, f), conv(right, g)], axis=1)
-
-
 @program("n 16 h w", "8 16 3 3", "8 16 3 3")
 def gated_conv(x, w, g):
     """A gated convolution: two of one image, one through a sigmoid."""
@@ -70,24 +64,6 @@ def gated_conv(x, w, g):
 def conv_lstm_gates(x, hidden, wx, wh):
     """The gates of a convolutional LSTM."""
     return jax.nn.sigmoid(conv(x, wx) + conv(hidden, wh))
-
-
-@program("n 8 h w", "n 8 h w", "8 8 3 3")
-def lateral_sum(x, y, w):
-    """Feature pyramid: two levels through the same smoothing convolution, added."""
-    return conv(x, w) + conv(y, w)
-
-
-@program("n 1 h w", "1 1 3 3", "1 1 3 3")
-def laplacian_sharpening(x, blur, edges):
-    """Blur plus edges of one image."""
-    return conv(x, blur) + conv(x, edges)
-
-
-@program("n 3 h w", "16 3 3 3")
-def scaled_pixels(images, w):
-    """Pixels scaled to [0, 1] before the first convolution."""
-    return conv(images * (1 / 255), w)
 
 
 @program("n 16 h w", "16 16 3 3")
@@ -102,36 +78,6 @@ def channel_standardization(p, x):
     return conv(x * p["std"][:, None, None], p["w"])
 
 
-@program("n 3 h w", "m 3 h w", "16 3 3 3")
-def siamese_features(x, y, w):
-    """Features of two batches from one backbone, stacked."""
-    return jnp.concatenate([conv(x, w), conv(y, w)], axis=0)
-
-
-@program("n 8 h w", "32 8 3 3")
-def half_of_the_channels(x, w):
-    """Only the first half of a convolution's channels is used."""
-    return jnp.split(conv(x, w), 2, axis=1)[0]
-
-
-@program("8 3 h w", "16 3 3 3")
-def features_of_the_first(x, w):
-    """Features of the first image of a batch, for a plot."""
-    return conv(x, w)[:1]
-
-
-@program("n 1 h w", "8 1 7 7")
-def filter_bank_energy(x, filters):
-    """The responses of a bank of filters, added up."""
-    return jnp.sum(conv(x, filters), axis=1)
-
-
-@program("n 16 h w", "32 16 1 1")
-def pointwise_conv(x, w):
-    """A 1 x 1 convolution."""
-    return lax.conv(x, w, (1, 1), "VALID")
-
-
 @program("n h w 16", "1 1 16 32")
 def pointwise_conv_channels_last(x, w):
     """A 1 x 1 convolution, channels last."""
@@ -142,12 +88,6 @@ def pointwise_conv_channels_last(x, w):
 def fully_connected_as_conv(x, w):
     """The first dense layer of VGG as a convolution of the whole feature map."""
     return lax.conv(x, w, (1, 1), "VALID")[:, :, 0, 0]
-
-
-@program("n 3 h w", "16 3 7 7")
-def padded_stem(x, w):
-    """A stem ported from PyTorch: padding by hand, then a convolution without."""
-    return conv(jnp.pad(x, ((0, 0), (0, 0), (3, 3), (3, 3))), w, 2, "VALID")
 
 
 @program("n 1 h w", assume=("h >= 8", "w >= 8"))
@@ -167,12 +107,6 @@ def densenet_transition(x, w):
 def global_average_pool(x):
     """Global average pooling by a window as large as the map."""
     return lax.reduce_window(x, 0.0, lax.add, (1, 1, 7, 7), (1, 1, 1, 1), "VALID") / 49
-
-
-@program("n 16 7 7")
-def global_max_pool(x):
-    """Global max pooling by a window as large as the map."""
-    return lax.reduce_window(x, -jnp.inf, lax.max, (1, 1, 7, 7), (1, 1, 1, 1), "VALID")
 
 
 @program("n 3 h w", "16 3 3 3", assume=("h >= 8", "w >= 8"))

@@ -3,8 +3,8 @@
     python -m benchmarks.corpus.fired [--only kalman]
 
 Runs the search of every program and prints what fired nowhere, what came out costlier than it went in, what did not
-stop by itself, calls of libraries that are not looked into, and searches of more than three seconds. Without `--only`,
-`witnesses.json` and docs/corpus.md are written anew.
+stop by itself, calls of libraries that are not looked into, searches of more than three seconds, and programs that are
+nothing but a rule's left side. Without `--only` and `--quick`, `witnesses.json` and docs/corpus.md are written anew.
 """
 
 from __future__ import annotations
@@ -13,17 +13,21 @@ import json
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 import relax_eg as rx
+from benchmarks import Quick
 from benchmarks.corpus import CORPUS
+from benchmarks.corpus.disguise import disguised
 from docs.rules_table import laws
 
 FILE = Path(__file__).parent / "witnesses.json"
 STOPPED = frozenset(("saturated", "phase plan completed", "nothing to optimize"))
+QUICK_PROGRAMS = 3
 SLOW = 3.0  # seconds of a search that are worth a line
 
 
@@ -40,11 +44,16 @@ def fired(report: Any) -> set[str]:
     return {r for r, n in report.matches.items() if n} | set(report.rules)
 
 
+def looked_at() -> rx.RuleSet:
+    """The default rules but fusion steps and library routines, which are about `execution="kernels"` (programs are
+    looked at whole here), and what saves memory, which is asked only where there is a limit."""
+    return rx.rules.default - "library" - "fusion" - "memory"
+
+
 def shipped() -> list[str]:
-    """The laws of the default rules, by the names of the rules that stand for them, and the rules about functions and
-    sums. Fusion steps and library routines are about `execution="kernels"`, and programs are looked at whole here; what
-    saves memory is asked only where there is a limit."""
-    rules = rx.rules.default - "library" - "fusion" - "memory"
+    """The laws that are looked at, by the names of the rules that stand for them, and the rules about functions and
+    sums."""
+    rules = looked_at()
     return [*(r.name for r in laws(rules)), *(s.name for s in rules.schemas)]
 
 
@@ -87,11 +96,13 @@ def witnesses() -> dict[str, Witness]:
     return {rule: Witness(*row) for rule, row in json.loads(FILE.read_text(encoding="utf-8")).items()}
 
 
-def main(only: Annotated[str, typer.Option(help="programs whose names contain this")] = "") -> None:
+def main(
+    only: Annotated[str, typer.Option(help="programs whose names contain this")] = "", quick: Quick = False
+) -> None:
     by_program: dict[str, set[str]] = {}
-    for name, p in CORPUS.items():
-        if only not in name:
-            continue
+    rules = looked_at()
+    chosen = {name: p for name, p in CORPUS.items() if only in name}
+    for name, p in islice(chosen.items(), QUICK_PROGRAMS if quick else None):
         started = time.perf_counter()
         report = p.optimized().report
         seconds = time.perf_counter() - started
@@ -103,13 +114,15 @@ def main(only: Annotated[str, typer.Option(help="programs whose names contain th
             remarks.append(f"stopped: {report.stop}, {report.peak} nodes")
         if report.after.seconds > report.before.seconds:
             remarks.append("costlier than as written")
+        if (rule := disguised(p, rules)) is not None:
+            remarks.append(f"is the left side of {rule.name}")
         if remarks:
             print(f"{name}: {'; '.join(remarks)}")
     found = cover(by_program)
     missing = [law for law in shipped() if law not in found]
     programs = len({w.program for w in found.values()})
     print(f"{len(found)} laws fire on {len(by_program)} programs; {programs} programs show them all")
-    if only:
+    if only or quick:
         return
     print(f"nowhere: {', '.join(missing) or 'none'}")
     rows = ",\n".join(f"  {json.dumps(r)}: {json.dumps([w.program, w.programs])}" for r, w in found.items())

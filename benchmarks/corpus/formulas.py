@@ -55,25 +55,6 @@ def absolute_residual(target, prediction):
     return jnp.mean(jnp.abs(-(residual * residual * residual)))
 
 
-@program("n", "n", "n")
-def peg_ratio(price, earnings, growth):
-    """Price to earnings to growth."""
-    return price / earnings / growth
-
-
-@program("n", "n")
-def flow_by_resistance(pressure, resistance):
-    """Flow as pressure times conductance."""
-    conductance = 1 / resistance
-    return pressure * conductance
-
-
-@program("n", "n", "n")
-def mole_fractions(a, b, total):
-    """The share of two species together."""
-    return a / total + b / total
-
-
 @program("n", "n", "n", "n")
 def net_revenue(price, sold, shipped, returned):
     """Revenue of what was sold and shipped, and without what came back."""

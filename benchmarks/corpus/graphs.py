@@ -36,18 +36,6 @@ def segment_sum_by_one_hot(messages, targets, nodes):
     return incidence.T @ messages
 
 
-@program("e n", "n f", facts={"source": "one-hot"})
-def gathered_by_incidence(source, x):
-    """Features of the source of every edge, by an incidence matrix."""
-    return source @ x
-
-
-@program("e n", "n", facts={"source": "one-hot"})
-def node_values_of_edges(source, v):
-    """A number of the source of every edge, by an incidence matrix."""
-    return source @ v
-
-
 @program("n n", "n")
 def pagerank_step(transition, rank):
     """Two steps of PageRank with damping."""
@@ -96,18 +84,6 @@ def graphsage(x, neighbours, w_self, w_neighbours):
 def message_of_joined_features(x, y, w):
     """An edge network on joined features."""
     return jax.nn.relu(jnp.concatenate([x, y], axis=-1) @ w)
-
-
-@program("n 32", "n 16", "32 h", "16 h")
-def message_of_stacked_weights(x, y, w, v):
-    """Features joined, and weights stacked to match."""
-    return jnp.concatenate([x, y], axis=-1) @ jnp.concatenate([w, v], axis=0)
-
-
-@program("n f", "f h", "f g")
-def two_heads_joined(x, w, v):
-    """Outputs of two attention heads' projections, joined."""
-    return jnp.concatenate([x @ w, x @ v], axis=-1)
 
 
 @program("n n", "n f", facts={"a": "symmetric"})

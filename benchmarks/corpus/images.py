@@ -14,19 +14,6 @@ def normalized_images(images, mean, std):
     return (images / 255.0 - mean) / std
 
 
-@program("n 32 32 3")
-def center_crop(images):
-    """A crop of a crop."""
-    return images[:, 2:30, 2:30][:, 2:26, 2:26]
-
-
-@program("n 32 32 3")
-def padded_crop(images):
-    """Images padded for augmentation, and the middle cut out again."""
-    padded = jnp.pad(images, ((0, 0), (4, 4), (4, 4), (0, 0)))
-    return padded[:, 4:36, 4:36]
-
-
 @program("n h w 3", "n @ bool")
 def random_flip(images, flip):
     """Images flipped where asked."""
@@ -104,12 +91,6 @@ def patches_merged(x):
     return y.reshape(b * h, w * c), y.reshape(b, h, w, c)
 
 
-@program("24 32")
-def rows_taken_apart(x):
-    """Rows of a batch taken apart, then heads."""
-    return x.reshape(4, 6, 32).reshape(4, 6, 8, 4)
-
-
 @program("h w")
 def nearest_upsampling(image):
     """An image enlarged by repeating pixels, and its brightest pixel."""
@@ -124,12 +105,6 @@ def tiled_background(image, batch):
     return tiled.sum(axis=0), tiled.max(axis=0), tiled[1:]
 
 
-@program("n 1")
-def stretched_gray(x):
-    """A gray value stretched to three channels, and summed."""
-    return jnp.broadcast_to(x, (x.shape[0], 3)).sum(axis=1)
-
-
 @program("n h w 1")
 def single_channel_sum(x):
     """The sum over the one channel of gray images."""
@@ -140,14 +115,6 @@ def single_channel_sum(x):
 def resized(image):
     """An image resized by linear interpolation."""
     return jax.image.resize(image, (16, 16), "linear")
-
-
-@program("n h w")
-def no_padding(x):
-    """Padding, slicing and reshaping by amounts that a configuration sets to nothing."""
-    n, h, w = x.shape
-    y = jnp.pad(x, ((0, 0), (0, 0), (0, 0)))[:, 0:h, 0:w]
-    return jnp.broadcast_to(y.reshape(n, h, w), x.shape).transpose(0, 1, 2) * 1.0
 
 
 @program("n h w")

@@ -32,23 +32,11 @@ def bucket_ids(ids, offset):
     return (ids + 0) * 1, jnp.logical_not(ids < offset)
 
 
-@program("n @ float16")
-def mixed_precision_copy(x):
-    """Half precision to single and back, around a step that was left out."""
-    return x.astype(jnp.float32).astype(jnp.float16)
-
-
 @program("n @ bfloat16", "n @ bfloat16")
 def mixed_precision_residual(x, y):
     """A residual added in single precision, which is handed on in bfloat16 twice."""
     z = (x.astype(jnp.float32) + y.astype(jnp.float32)).astype(jnp.bfloat16)
     return z.astype(jnp.float32).astype(jnp.bfloat16)
-
-
-@program("n @ int8")
-def widened_indices(x):
-    """Small integers widened and narrowed again."""
-    return x.astype(jnp.int32).astype(jnp.int8)
 
 
 @program("n", facts={"counts": "integral nonnegative"})

@@ -14,12 +14,6 @@ def rbf_kernel(x, y):
     return jnp.exp(-0.5 * jnp.sum((x[:, None, :] - y[None, :, :]) ** 2, axis=-1))
 
 
-@program("n d", "m d")
-def linear_kernel(x, y):
-    """The linear kernel of all pairs, by broadcasting."""
-    return jnp.sum(x[:, None, :] * y[None, :, :], axis=-1)
-
-
 @program("n", "m")
 def product_kernel(x, y):
     """A product of two exponential kernels on a line."""
@@ -130,24 +124,6 @@ def gp_log_likelihood(k, y):
     factor = jsp.linalg.cho_factor(k, lower=True)
     alpha = jsp.linalg.cho_solve(factor, y)
     return -0.5 * y @ alpha - jnp.sum(jnp.log(jnp.diag(factor[0])))
-
-
-@program("m n", "p q", "n q")
-def kronecker_gp(a, b, x):
-    """A Kronecker-structured kernel times a flattened grid."""
-    return jnp.kron(a, b) @ x.ravel()
-
-
-@program("4 4", "8 8", "32")
-def kfac_step(a, g, gradient):
-    """K-FAC: a Kronecker-factored curvature times a gradient."""
-    return jnp.kron(a, g) @ gradient
-
-
-@program("2 2", "4 4", "2 2", "4 4")
-def quantum_circuit(h, x, z, y):
-    """Two layers of real gates on three qubits."""
-    return jnp.kron(h, x) @ jnp.kron(z, y)
 
 
 @program("m n", "p q")

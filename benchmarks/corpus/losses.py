@@ -88,12 +88,6 @@ def contrastive_logits(a, b, temperature):
     return jax.nn.log_softmax((z @ z.T) / temperature, axis=1)
 
 
-@program("n d", "m d", "d e")
-def simclr_projection(a, b, w):
-    """Both views of a batch projected and stacked."""
-    return jnp.concatenate([a @ w, b @ w], axis=0)
-
-
 @program("n", "n")
 def huber(prediction, target):
     """The Huber loss with a threshold of one."""

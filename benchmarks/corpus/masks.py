@@ -27,18 +27,6 @@ def nested_choice(a, b, c, mask):
     return jnp.where(mask, a, jnp.where(mask, b, c)), jnp.where(mask, a, a)
 
 
-@program("n d", "n d", "n d @ bool", "n d @ bool")
-def two_masks(x, y, observed, trusted):
-    """Values that are observed and trusted, others elsewhere."""
-    return jnp.where(observed, jnp.where(trusted, x, y), y)
-
-
-@program("n d", "n d", "n d", "n d", "n d @ bool")
-def sum_of_masked(x, y, z, w, mask):
-    """Two choices by one mask, added."""
-    return jnp.where(mask, x, y) + jnp.where(mask, z, w)
-
-
 @program("n d", "n d", "n d @ bool")
 def dropout_gain(x, gain, keep):
     """A gain where the mask is on, one elsewhere."""

@@ -26,12 +26,6 @@ def free_energy(energy, temperature):
     return -temperature * jnp.log(jnp.sum(jnp.exp(-energy / temperature), axis=1))
 
 
-@program("k k", "k 1")
-def viterbi_scores(log_transition, score):
-    """One step of Viterbi: the best score of each state."""
-    return jnp.max(log_transition + score, axis=1)
-
-
 @program("n d", "k d", "k")
 def mixture_responsibilities(x, means, log_weights):
     """Responsibilities of a Gaussian mixture with unit covariances."""
@@ -57,12 +51,6 @@ def gaussian_log_density(x, mu, sigma):
 def gamma_kernel(x, a, b):
     """The log of an unnormalised gamma density, as powers."""
     return jnp.log(x**a), jnp.log(x**2), jnp.log(jnp.sqrt(x)), b * jnp.log(1 / x)
-
-
-@program("n", "n", "n", facts={"x": "positive"}, numerics="approximate")
-def power_law_mixture(x, a, b):
-    """The product of two power laws."""
-    return x**a * x**b
 
 
 @program("n", "n", facts={"x": "positive", "y": "positive"}, numerics="approximate")
@@ -138,12 +126,6 @@ def reparameterized(mean, key):
 def stationary_after_four(transition, start):
     """The distribution of a Markov chain after four steps."""
     return start @ jnp.linalg.matrix_power(transition, 4)
-
-
-@program("t n k", "k m")
-def emission_totals(x, w):
-    """Totals over states of projected observations."""
-    return jnp.sum(x @ w, axis=-1)
 
 
 @program("b n k", "b k m")

@@ -8,18 +8,6 @@ import jax.numpy as jnp
 from benchmarks.corpus.program import program
 
 
-@program("b s 64", "64 128", "64 4", "4 128")
-def lora(x, w, a, b):
-    """A weight with a low-rank adapter."""
-    return x @ (w + a @ b)
-
-
-@program("b s 64", "64 4", "4 128")
-def factorized_layer(x, a, b):
-    """A layer of low rank, in two factors."""
-    return x @ a @ b
-
-
 @program({"w": "64 128", "a": "64 4", "b": "4 128", "m": "128"}, "n 64", weights=("p",))
 def dora(p, x):
     """A weight-decomposed adapter: directions normalised, magnitudes learned."""

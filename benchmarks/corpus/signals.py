@@ -37,12 +37,6 @@ def reversed_twice(x):
 
 
 @program("n")
-def padded_twice(x):
-    """A signal padded for one filter and for the next."""
-    return jnp.pad(jnp.pad(x, (2, 2)), (1, 3))
-
-
-@program("n")
 def energy_of_padded(x):
     """The total of a zero-padded signal, and the signal cut out again."""
     padded = jnp.pad(x, (8, 8))
@@ -60,12 +54,6 @@ def overlapping_frames(x):
 def mixed_down(x, carrier):
     """Power of a signal mixed with a carrier."""
     return jnp.sum((x * carrier) ** 2), jnp.sum(jnp.abs(x) * jnp.abs(x))
-
-
-@program("n", "n")
-def envelope_product(x, y):
-    """The product of the magnitudes of two signals."""
-    return jnp.abs(x) * jnp.abs(y)
 
 
 @program("n")

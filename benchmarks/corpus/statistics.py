@@ -83,18 +83,6 @@ def geometric_mean(x):
     return jnp.exp(jnp.mean(jnp.log(x)))
 
 
-@program("n", "n", facts={"prices": "positive", "before": "positive"})
-def log_returns(prices, before):
-    """Logarithmic returns of prices."""
-    return jnp.log(prices) - jnp.log(before)
-
-
-@program("n", "n", facts={"a": "positive", "b": "positive"})
-def log_odds_product(a, b):
-    """The logarithms of two likelihood ratios, added."""
-    return jnp.log(a) + jnp.log(b)
-
-
 @program("101", facts={"x": "sorted finite"})
 def order_statistics(x):
     """Range and median of a sample that was sorted."""
@@ -114,22 +102,10 @@ def paired_differences(before, after, spread):
     return jnp.sum(d, axis=1), jnp.sum(d / spread, axis=1), jnp.sum(d * spread, axis=1)
 
 
-@program("n d", "", numerics="approximate")
-def shifted_totals(x, shift):
-    """Row totals after a shift of the origin."""
-    return jnp.sum(x + shift, axis=1)
-
-
 @program("a b")
 def grand_mean(table):
     """Means of rows, and their mean."""
     return jnp.mean(jnp.mean(table, axis=1))
-
-
-@program("n d")
-def column_totals(x):
-    """Totals of columns by way of the transpose."""
-    return x.T.sum(axis=1)
 
 
 @program("n")

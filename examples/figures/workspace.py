@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import relax_eg as rx
 from relax_eg import ir
-from relax_eg.rules.check_schemas import Known
+from relax_eg.rules.check_schemas import ModuleAnswers
 
 
 @rx.tensor_program
@@ -27,7 +27,7 @@ def after() -> rx.Module:
     """What the rule proposes in its place."""
     main = before().main
     (call,) = (b.value for block in main.blocks for b in block.bindings)
-    lifted = rx.rules.workspace.schemas[0].propose(call, Known({}))
+    lifted = rx.rules.workspace.schemas[0].propose(call, ModuleAnswers({}))
     assert lifted is not None
     return rx.Module((ir.pure_function("main", main.params, [lifted]),))
 

@@ -1,1 +1,1 @@
-"""Running on XLA: operators and tensor programs lowered to JAX, what `optimize` returns, saved artifacts."""
+"""Execution on XLA: lowers operators and tensor programs to JAX, runs optimized functions, and saves artifacts."""

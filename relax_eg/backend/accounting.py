@@ -1,40 +1,61 @@
-"""What an executable allocates beside its arguments and results, nothing left out.
+"""Upper bounds on the bytes that an executable allocates beside its arguments and results.
 
-`memory_analysis` tells the buffers that XLA assigns. On CPUs a fusion for its library of kernels is one instruction to
-it, and what the library allocates for values inside is in no account. So all that such a fusion computes or reads in
-another order counts, as if each value had memory of its own: no more is allocated than that.
+`memory_analysis` reports the buffers that XLA assigns. On CPUs, XLA treats a fusion for its kernel library as one
+instruction and does not report what the library allocates inside. So each value inside such a fusion is counted as if
+it had a buffer of its own, which bounds what the library allocates.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
+from hashlib import blake2b
 from typing import Any
 
 import jax
 
-# XLA's CPU library keeps what its fusions allocate out of the account, and its usual scheduler has no eye for memory.
+from relax_eg.memo import Memo
+
+# XLA does not report what fusions for its CPU library allocate, and its default CPU scheduler ignores memory.
 FRUGAL = {"xla_cpu_experimental_ynn_fusion_type": "", "xla_cpu_scheduler_type": "CPU_SCHEDULER_TYPE_MEMORY_OPTIMIZED"}
 
 _LIBRARY_FUSION = re.compile(r"fusion\(.*calls=(%[\w.\-]+).*\"__ynn_fusion\"")
 _COMPUTATION = re.compile(r"^(?:ENTRY )?(%[\w.\-]+) .*\{$")
 _VALUE = re.compile(r"^\s+(ROOT )?%[\w.\-]+ = ([a-z]+\d*[a-z0-9]*)\[([\d,]*)\]")
+# given: bytes per element of some HLO dtypes; the names of all others tell the bits
 _BYTES = {"pred": 1, "s4": 1, "u4": 1, "bf16": 2, "c64": 8, "c128": 16}
+_MOST_KNOWN = 1 << 14  # limit: kernels whose allocated bytes are remembered
+_known = Memo["tuple[bytes, Any, str]", int](_MOST_KNOWN)
 
 
 def is_on_cpu() -> bool:
-    """Whether programs run on a CPU here, whose library of kernels `FRUGAL` does without."""
+    """Whether programs run on a CPU here, where the options `FRUGAL` apply."""
     return jax.default_backend() == "cpu"
 
 
 def allocated(compiled: Any) -> int:
-    """Bytes that `jax.jit(...).lower(...).compile()` allocates beside arguments and results, at most."""
+    """Upper bound on the bytes that `compiled`, of `jax.jit(...).lower(...).compile()`, allocates beside arguments and
+    results."""
     analysis = compiled.memory_analysis()
     buffers = 0 if analysis is None else int(analysis.temp_size_in_bytes)
     return buffers + inside_library_fusions(compiled.as_text() or "")
 
 
+def allocated_by(lowered: Any, options: Mapping[str, str]) -> int:
+    """`allocated` of `lowered`, of `jax.jit(...).lower(...)`, compiled with these options of XLA's.
+
+    Programs with the same text are compiled once: the candidates of a search under a memory limit share kernels.
+    """
+    text = blake2b(lowered.as_text().encode(), digest_size=16).digest()
+    key = (text, tuple(sorted(options.items())), jax.default_backend())
+    found = _known.get(key)
+    if found is None:
+        found = _known[key] = allocated(lowered.compile())
+    return found
+
+
 def inside_library_fusions(text: str) -> int:
-    """Bytes of all values inside of the library fusions of an optimized HLO module, results of these left out."""
+    """Bytes of all values inside the library fusions of an optimized HLO module, without the fusions' results."""
     if "__ynn_fusion" not in text:
         return 0
     lines = text.splitlines()

@@ -1,9 +1,9 @@
-"""Saved artifacts: what `optimize` found as one file of plain data, and what is in such a file.
+"""Artifacts: saves an optimized function to one file of plain data, and reads it.
 
-A file is a line that tells its version, the length and checksum of what follows, a JSON text, the bytes of constants.
-It holds every variant (guard, module, report), the program as written, how it is called, what is known of its sizes,
-how it is to run at many of them, and which arguments are weights: what depends on these alone is split off again when
-it is loaded, by the same rule.
+A file consists of a line with the format version, the length and checksum of the rest, a JSON text, and the bytes of
+the constants. It holds every variant (guard, module, report), the program as written, its calling convention, the
+bounds and assumptions of its sizes, its options for many sizes, and the names of the weights. Loading splits off what
+depends on weights alone again, by the same rule.
 """
 
 from __future__ import annotations
@@ -47,14 +47,14 @@ from relax_eg.shapes.guards import Guard
 from relax_eg.shapes.spec import DTYPES
 from relax_eg.store import checksum
 
-VERSION = 3
+VERSION = 3  # given: version of the format; files of other versions are refused
 _HEAD = b"relax_eg artifact "
 _KINDS = {"steps": InSteps, "kernels": InKernels}
 _TEXTS = tuple[str, ...]
 _DTYPES = tuple(d for d in DTYPES if d != "key")
 _ACCEPTED = "a file that `best.save(path)` of this version of relax_eg wrote"
 
-# The enumerations and records that a program may hold, and a file may name: plain values, all of them.
+# The enumerations and records of JAX that a program may hold and a file may name. All of them are plain values.
 _CLASSES: Mapping[str, type] = {
     f"{c.__module__}:{c.__qualname__}": c
     for c in (
@@ -68,11 +68,16 @@ _CLASSES: Mapping[str, type] = {
 
 
 class _Unnamed(Exception):
-    """An object that only this process has."""
+    """Raised for an object that cannot be named in a file, as it exists in this process only."""
 
 
 class _Outside:
-    """Constants of all modules of a file, each once; objects of JAX by what they say."""
+    """What the modules of a file refer to: constants, each stored once, and objects of JAX, stored by their values.
+
+    - `rows`: dtype, shape, offset in `blob` and number of bytes of each constant.
+    - `blob`: the bytes of all constants.
+    - `places`: the row of each constant, as text.
+    """
 
     def __init__(self, rows: Sequence[Any] = (), blob: bytes = b"") -> None:
         self.rows: list[Any] = list(rows)
@@ -99,7 +104,7 @@ class _Outside:
 
 
 def _name(value: Any) -> Any:
-    """A JAX object as plain data; _Unnamed where it does not show all that it is."""
+    """A JAX object as plain data. _Unnamed where it is of no class that a file may name."""
     kind = type(value)
     if value is None or kind in (bool, int, float, str):
         return value
@@ -124,7 +129,7 @@ def _name(value: Any) -> Any:
 
 
 def _class(where: Any) -> Any:
-    """A class of JAX by its name. ValueError for one that a file may not name."""
+    """The class of JAX with this name. ValueError for one that a file may not name."""
     if where not in _CLASSES:
         raise ValueError(f"{where!r} is no class that a file may name; accepted: {', '.join(_CLASSES)}")
     return _CLASSES[where]
@@ -155,7 +160,7 @@ def _named(name: Any) -> Any:
 
 
 def _tree(tree: Any, what: str) -> Any:
-    """A pytree structure as plain data. ArtifactError where it has nodes of other classes than Python's."""
+    """A pytree structure as plain data. ArtifactError where it has nodes other than dicts, lists and tuples."""
     return _structure(jax.tree_util.tree_unflatten(tree, [0] * tree.num_leaves), what)
 
 
@@ -205,7 +210,7 @@ def _signature_of(data: Any) -> inspect.Signature | None:
 
 
 def save(best: Optimized, program: Program, weights: tuple[str, ...], tolerance: float, path: str | Path) -> None:
-    """Write `best` to a file; whole, or not at all."""
+    """Writes `best` to a file, atomically."""
     outside = _Outside()
     scope = program.scope
     written = _packed(program.written(), outside)
@@ -258,7 +263,7 @@ def _packed(module: Module, outside: _Outside) -> Any:
 
 
 def _refused(module: Module) -> ArtifactError:
-    """The error for the first call in a module that holds an object of this process."""
+    """The error for the first call in a module that holds an object which exists in this process only."""
     for f in module:
         for e in f.expressions():
             for key, value in (*e.attrs, *(e.attr("attrs") if e.op == CALL_DPS_LIBRARY else ())):
@@ -279,7 +284,11 @@ def _refused(module: Module) -> ArtifactError:
 
 @dataclasses.dataclass(frozen=True)
 class Saved:
-    """What a file holds. `runs`: "whole", "steps" or "kernels"; `pallas`: for the last."""
+    """The contents of an artifact.
+
+    - `runs`: how it is executed: "whole", "steps" or "kernels".
+    - `pallas`: the option `pallas` of "kernels".
+    """
 
     program: Program
     variants: tuple[Variant, ...]
@@ -293,7 +302,7 @@ class Saved:
         return _explained(self.program.name)
 
     def in_parts(self) -> Optimized | None:
-        """The function where it is more than one executable; else None."""
+        """The optimized function if it runs in steps or kernels; None if it runs as one XLA program."""
         p, v = self.program, self.variants
         if self.runs == "steps":
             return InSteps(p, v, self.tolerance, p.written(), self.explained)
@@ -303,9 +312,9 @@ class Saved:
 
 
 def read(path: str | Path) -> Saved:
-    """What `best.save(path)` wrote.
+    """The contents of a file that `best.save(path)` wrote. No code from the file is run.
 
-    ArtifactError for a file that is none, was cut off or changed, or is of another version; nothing in a file is run.
+    ArtifactError for a file that is no artifact, was cut off or changed, or has another version.
     """
     where = Path(path)
     try:
@@ -320,7 +329,7 @@ def read(path: str | Path) -> Saved:
 
 @contextmanager
 def describing(where: str | Path) -> Generator[None]:
-    """What is read here is of the file `where`: if it is not as it should be, an ArtifactError says so."""
+    """A block that reads the file `where`: errors due to malformed contents are raised as ArtifactError."""
     try:
         yield
     except ArtifactError:
@@ -397,7 +406,7 @@ def _kind(e: Expr) -> Any:
 
 
 def _check_fits(p: Program, chosen: Sequence[Module]) -> None:
-    """ValueError unless all programs take the same parameters, and what a file says of each is said of all."""
+    """ValueError unless all programs have the same parameters, and each list per parameter has an entry for each."""
     for module in (p.written(), *chosen):
         for a, b in zip_longest(p.params, module.main.params):
             if a is None or b is None or _kind(a) != _kind(b):
@@ -447,8 +456,11 @@ def _explained(name: str) -> Callable[[], Explanation]:
 def _as_written(
     module: Module, name: str, out_tree: Any, signature: inspect.Signature | None, from_function: bool
 ) -> Callable[..., Any]:
-    """The program as written, as a function. The trace of a function of Python has lost `custom_vjp` and
-    `stop_gradient`, so its derivatives are refused; a module's are its own."""
+    """The program as written, as a function.
+
+    If it is the trace of a Python function, its derivatives are refused with TraceError: the trace has lost
+    `custom_vjp` and `stop_gradient`. A module is differentiated as it stands.
+    """
 
     def flat(*leaves: Any) -> Any:
         return run_function(module, module.main, leaves)

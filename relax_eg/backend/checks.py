@@ -1,20 +1,22 @@
-"""Checks at run time: whether values fit what a signature or a `match_cast` says, and the sizes they tell.
+"""Run-time checks: whether values fit a signature or a `match_cast`, and the size variables that they bind.
 
-Which axis gives which size variable and which axes must agree is settled once (`shapes.Binder`); a check then costs a
-few comparisons. While JAX traces for symbolic sizes a size may itself be symbolic; then variables are read off axes
-and nothing is compared.
+Which axis binds which size variable, and which axes must agree, is determined once (`shapes.Binder`); a check then
+costs a few comparisons. While JAX traces for symbolic sizes, a size may be symbolic itself; then size variables are
+read off axes and nothing is compared.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
-from relax_eg.errors import ShapeError
+from relax_eg.errors import BoundsError, ShapeError
 from relax_eg.ir.annotations import Annotation, Callable, Shape, Tensor, Tuple, dims_of, named_sizes
 from relax_eg.ir.expr import MATCH_CAST, Expr
 from relax_eg.ir.module import Function
+from relax_eg.limits import ELEMENTS, KEPT
 from relax_eg.shapes import Binder, Dim
 from relax_eg.shapes.binder import said
 
@@ -22,10 +24,11 @@ Pattern = Sequence[Dim | None]
 
 
 class Fit:
-    """Checks values against annotations and reads size variables off them.
+    """A check of values against annotations, which also binds size variables.
 
-    `named`: name and annotation of each value; `known`: the size variables that are known before, and what told them.
-    Errors call the function `where`.
+    - `where`: what errors call the function.
+    - `named`: name and annotation of each value.
+    - `known`: size variables that are bound before, each with the name of what bound it.
     """
 
     def __init__(
@@ -41,15 +44,18 @@ class Fit:
         self._binder = Binder(self._patterns, names, where)
 
     def bind(self, values: Sequence[Any], sizes: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """The size variables that `values` tell, with those known before from `sizes`. ShapeError naming the first
-        value that does not fit."""
+        """The size variables that `values` bind, and those that are known before, from `sizes`.
+
+        ShapeError that names the first value that does not fit.
+        """
         shapes: list[Sequence[Any]] = [((sizes or {})[v],) for v in self._known]
         for (name, annotation), value in zip(self._named, values, strict=True):
             self._collect(name, annotation, value, shapes)
         return self._binder.bind(shapes) if _are_numbers(shapes) else _symbolic(self._patterns, shapes)
 
     def _collect(self, name: str, a: Annotation, value: Any, shapes: list[Sequence[Any]]) -> None:
-        """The shapes in `value`, in the order of the patterns; ShapeError where it is of another kind or dtype."""
+        """Appends the shapes in `value` to `shapes`, in the order of the patterns. ShapeError where `value` has another
+        kind or dtype than `a`."""
         if isinstance(a, Tuple):
             if not isinstance(value, tuple) or len(value) != len(a.fields):  # type: ignore[reportUnknownArgumentType]
                 raise self._wrong(name, f"a tuple of {len(a.fields)}", value)
@@ -77,12 +83,26 @@ class Fit:
 
 
 def bind_sizes(where: str, params: Sequence[Expr], shapes: Sequence[Sequence[Any]]) -> dict[str, Any]:
-    """Values of the size variables when the parameters of function `where`, tensors whose sizes are known, have these
-    shapes. ShapeError where they contradict the signature."""
+    """The size variables of a call of function `where` whose arguments have these shapes.
+
+    The parameters are tensors with declared shapes. ShapeError where the shapes contradict the signature.
+    """
     patterns = [p.shape for p in params]
     if not _are_numbers(shapes):
         return _symbolic(patterns, shapes)
     return Binder(patterns, [str(p.attr("name")) for p in params], where).bind(shapes)
+
+
+def check_addressable(where: str, params: Sequence[Expr], sizes: Mapping[str, int]) -> None:
+    """BoundsError where an argument has more elements at these sizes than an array may have."""
+    for p in params:
+        elements = math.prod(n for d in p.tensor.shape or () if (n := d.evaluate(sizes)) > 0)
+        if elements >= ELEMENTS:
+            at = ", ".join(f"{v} = {n}" for v, n in sizes.items())
+            raise BoundsError(
+                f"{where}: at {at} argument `{p.attr('name')}` has {elements:.3g} elements\n"
+                "  accepted: sizes at which arrays have fewer than 2**62 elements"
+            )
 
 
 def _are_numbers(shapes: Sequence[Sequence[Any]]) -> bool:
@@ -93,7 +113,7 @@ def _symbolic(patterns: Sequence[Pattern], shapes: Sequence[Sequence[Any]]) -> d
     sizes: dict[str, Any] = {}
     pairs = [pair for dims, shape in zip(patterns, shapes, strict=True) for pair in zip(dims, shape, strict=True)]
     axes = [(d, n) for d, n in pairs if d is not None]
-    # Axes of one variable first, as the rest may mention further ones.
+    # Axes of one variable first: the others may mention several, of which all but one must be known.
     for d, n in sorted(axes, key=lambda axis: (len(axis[0].variables), len(str(axis[0])))):
         unknown = [v for v in d.variables if v not in sizes]
         if len(unknown) == 1:
@@ -103,9 +123,9 @@ def _symbolic(patterns: Sequence[Pattern], shapes: Sequence[Sequence[Any]]) -> d
     return sizes
 
 
-@lru_cache(1 << 12)
+@lru_cache(KEPT)
 def signature_fit(where: str, params: tuple[Expr, ...]) -> Fit:
-    """The check of a function's arguments."""
+    """The check of the arguments of function `where`, made once per signature."""
     return Fit(where, [(str(p.attr("name")), p.annotation) for p in params])
 
 

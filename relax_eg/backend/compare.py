@@ -1,4 +1,4 @@
-"""How far results of two programs are apart."""
+"""Compares the results of two programs."""
 
 from __future__ import annotations
 
@@ -15,20 +15,25 @@ from relax_eg.ops.interpret import evaluate_within
 AS_WRITTEN = "the function as written"
 INTERPRETED = "the reference interpreter"
 ITSELF = "itself, since it runs as it was written"
+# chosen: accepted error of a result by the dtypes in its definition, relative to the largest magnitude of the result
 ROUNDING = {"float64": 1e-6, "float32": 1e-3, "complex64": 1e-3, "float16": 2e-2, "bfloat16": 5e-2}
-"""How far results may be from those of a definition, by the dtypes in it, relative to the largest of a result."""
-_MOST_WORK = 20_000_000  # flops and bytes that are interpreted, about a second
+_MOST_WORK = 20_000_000  # limit: flops and bytes of a program that is interpreted, about a second
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """How far the optimized function's results are from those of the function as written, on one input.
+    """The error of an optimized function's results on one input, compared with those of the function as written.
 
-    Errors are relative to the largest magnitude of each result; `passed` compares with the tolerance of the
-    numerics class, 0 for "exact" and integers. `violations`: facts declared of arguments that these do not have, each
-    with an entry that shows it; none may be. `against`: what computed the other results. Of a module that runs as it
-    was written that is the reference interpreter, within the rounding of the module's dtypes, unless that were too much
-    work. Anything else that runs as it was written is compared with itself, and says so.
+    - `passed`: whether no error exceeds `tolerance` and there are no `violations`.
+    - `max_error`: the largest error, relative to the largest magnitude of its result.
+    - `tolerance`: the tolerance of the numerics class; 0 for "exact".
+    - `worst`: the result with the largest error.
+    - `violations`: declared facts that these arguments do not have, each with an entry that shows it.
+    - `against`: what computed the other results.
+
+    A module that runs as written is compared with the reference interpreter, within the rounding of the module's
+    dtypes, unless that takes too much work. Anything else that runs as written is compared with itself, which
+    `against` says.
     """
 
     passed: bool
@@ -47,7 +52,7 @@ class Check:
 
 
 def compared(ours: Any, theirs: Any, tolerance: float, against: str = AS_WRITTEN) -> Check:
-    """How far results of one structure are apart. `against`: what computed the others."""
+    """Compares two results of the same structure. `against`: what computed `theirs`."""
     pairs = zip(jax.tree_util.tree_leaves_with_path(ours), jax.tree_util.tree_leaves(theirs), strict=True)
     errors = [(_error(_numbers(x), _numbers(y)), f"result{jax.tree_util.keystr(k)}") for (k, x), y in pairs]
     worst, where = max(errors, default=(0.0, "no result"))
@@ -55,8 +60,10 @@ def compared(ours: Any, theirs: Any, tolerance: float, against: str = AS_WRITTEN
 
 
 def against_reference(module: Module, ours: Any, args: Any, tolerance: float) -> Check | None:
-    """How far the results of a module are from those of the reference interpreter; None where that were too much work,
-    or a routine of the module is not known to it."""
+    """Compares the results of a module with those of the reference interpreter.
+
+    None where interpreting takes too much work, or the interpreter does not know a routine of the module.
+    """
     meant = evaluate_within(module, args, _MOST_WORK)
     if meant is None:
         return None
@@ -68,13 +75,16 @@ def against_reference(module: Module, ours: Any, args: Any, tolerance: float) ->
 
 
 def _numbers(x: Any) -> np.ndarray[Any, Any]:
-    """A result as an array of numpy; PRNG keys by their words."""
+    """A result as a numpy array; a PRNG key as its words."""
     is_key = jax.dtypes.issubdtype(x.dtype, jax.dtypes.prng_key)
     return np.asarray(jax.random.key_data(x) if is_key else x)
 
 
 def _error(x: np.ndarray[Any, Any], y: np.ndarray[Any, Any]) -> float:
-    """Largest error relative to the largest finite magnitude of `y`; infinite where NaNs or infinities differ."""
+    """The largest error of `x`, relative to the largest finite magnitude of `y`.
+
+    Infinite where shapes, dtypes, NaNs or infinities differ; for integers and bools 1 where any element differs.
+    """
     if x.shape != y.shape or x.dtype != y.dtype:
         return float("inf")
     if x.size == 0:

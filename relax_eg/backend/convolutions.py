@@ -1,4 +1,4 @@
-"""Sums of products over windows as JAX's convolution."""
+"""Lowers sums of products over windows to JAX's convolution."""
 
 from __future__ import annotations
 
@@ -13,20 +13,24 @@ from jax import lax
 
 from relax_eg.backend.contractions import Frame, Term, factors_of
 from relax_eg.backend.index_maps import affine, simplified
-from relax_eg.backend.loop_values import Indices, Value
+from relax_eg.backend.loop_values import Indices, LoopValue
 from relax_eg.backend.scalar_functions import convert
 from relax_eg.shapes import Dim
 from relax_eg.tir import Apply, Cast, Const, Read, Reduce, Scalar, Select
 
-Known = Callable[[Scalar], Any]  # an array with an axis for each loop of a term that no data decides
+Known = Callable[[Scalar], Any]  # the array of a term that does not depend on data, with an axis for each of its loops
 
-_MOST_POINTS = 1 << 22  # of one axis (places times window) that are looked at
+_MOST_POINTS = 1 << 22  # limit: points of one axis (places times window) that are checked
 
 
 @dataclass(frozen=True, slots=True)
 class _Windowed:
-    """The factor that is read in windows: its buffer and index, what must hold for a read to count, the casts of what
-    was read, innermost first."""
+    """The factor that is read in windows.
+
+    - `index`: the simplified index of the read.
+    - `guards`: conditions under which the read counts; otherwise the factor is 0.
+    - `casts`: dtypes to which the read is cast, innermost first.
+    """
 
     read: Read
     index: tuple[Dim, ...]
@@ -36,8 +40,14 @@ class _Windowed:
 
 @dataclass(slots=True)
 class _Layout:
-    """Axes of the windowed operand by what they are. Space: the loop over places, the loop over the window (none: ""),
-    and stride, dilation, padding before and after, dilation of the operand."""
+    """The axes of the windowed operand by their role.
+
+    - `batch`: axis and loop of each batch axis.
+    - `channel`: the channel axis and its loops.
+    - `space`: for each spatial axis the axis, the loop over places, and the loop over the window ("" if none).
+    - `steps`: for each spatial axis stride, dilation, padding before, padding after, and dilation of the operand.
+    - `single`: axes of size 1 that are read at 0.
+    """
 
     batch: list[tuple[int, str]] = field(default_factory=list[tuple[int, str]])
     channel: tuple[int, tuple[str, ...]] | None = None
@@ -46,9 +56,14 @@ class _Layout:
     single: list[int] = field(default_factory=list[int])
 
 
-def convolved(expr: Reduce, inner: Frame, wide: str, term: Term, known: Known, data: Mapping[str, Any]) -> Value | None:
-    """The sum, if it is a convolution: one factor is read at sums of a loop over places and one over the window, the
-    other is a kernel. None where it is not shown to be one at these sizes."""
+def convolved(
+    expr: Reduce, inner: Frame, wide: str, term: Term, known: Known, data: Mapping[str, Any]
+) -> LoopValue | None:
+    """The sum as a convolution; None where it is not shown to be one at these sizes.
+
+    In a convolution one factor is read at sums of a loop over places and a loop over the window; the other is the
+    kernel.
+    """
     factors = factors_of(expr.body, "multiply")
     if len(factors) != 2 or not all(isinstance(n, int) for n in inner.extents.values()):
         return None
@@ -64,7 +79,7 @@ def convolved(expr: Reduce, inner: Frame, wide: str, term: Term, known: Known, d
 
 
 def _single(names: frozenset[str], inner: Frame) -> set[str]:
-    """The loops of one step among `names`."""
+    """The loops among `names` whose value is a fixed integer: those of extent 1."""
     return {n for n in names if n in inner.fixed and isinstance(inner.fixed[n], int)}
 
 
@@ -88,7 +103,7 @@ def _windowed(factor: Scalar, inner: Frame) -> _Windowed | None:
 
 
 def _is_known(guard: Scalar, inner: Frame) -> bool:
-    """Whether no data decides a guard, and no loop of JAX runs over a loop variable in it."""
+    """Whether a guard depends on indices only, and on no loop variable that a JAX loop runs over."""
     if isinstance(guard, Apply):
         indices = all(arg.on_indices for arg in guard.args)
         return indices and guard.free <= inner.extents.keys() | _single(guard.free, inner)
@@ -110,7 +125,7 @@ def _conjuncts(cond: Scalar) -> list[Scalar]:
 def _layout(
     x: _Windowed, shape: Sequence[int], over: set[str], kernel: frozenset[str], inner: Frame, known: Known
 ) -> _Layout | None:
-    """What the axes of the windowed operand are; None where that is no convolution."""
+    """The roles of the axes of the windowed operand; None where the sum is no convolution."""
     found, extents = _Layout(), inner.extents
     seen: set[str] = set()
     guards = list(x.guards)
@@ -143,14 +158,17 @@ def _layout(
 
 
 def _is_whole(index: Dim, size: int, extents: Mapping[str, int]) -> bool:
-    """Whether an index is a loop over all of an axis."""
+    """Whether an index is a loop over a whole axis."""
     return any(index == Dim.var(name) and extents[name] == size for name in index.variables)
 
 
 def _steps(
     index: Dim, size: int, place: str, k: str, guards: Sequence[Scalar], extents: Mapping[str, int], known: Known
 ) -> tuple[int, int, int, int, int] | None:
-    """Stride, dilation, padding and dilation of the operand on an axis; checked at every place and window element."""
+    """Stride, dilation, padding before and after, and dilation of the operand on an axis.
+
+    None where the axis is not read as a convolution does, which is checked at every place and window element.
+    """
     places, window = extents[place], extents.get(k, 1)
     if places * window > _MOST_POINTS:
         return None
@@ -172,7 +190,7 @@ def _steps(
     counts = (at >= 0) & (at < dilated) & (at % between == 0)
     asked = np.ones((places, window), bool)
     for guard in guards:
-        value: Value = known(guard)
+        value: LoopValue = known(guard)
         held = np.asarray(value.array)
         shape = [extents[name] if name and name in value.loops else 1 for name in (place, k)]
         asked = asked & (held if value.loops == (place, k) or len(value.loops) < 2 else held.T).reshape(shape)
@@ -185,7 +203,7 @@ def _steps(
 def _groups(
     x: _Windowed, channel: tuple[int, tuple[str, ...]], shape: Sequence[int], over: set[str], extents: Mapping[str, int]
 ) -> int:
-    """In how many groups the channels are; 0 where they are not read as a convolution does."""
+    """The number of groups of the channels; 0 where they are not read as a convolution does."""
     axis, names = channel
     size, index = shape[axis], x.index[axis]
     outs, inside = [n for n in names if n not in over], [n for n in names if n in over]
@@ -213,8 +231,8 @@ def _values(index: Dim, names: Sequence[str], extents: Mapping[str, int]) -> Any
 
 
 def _convolution(
-    x: _Windowed, layout: _Layout, w: Value, inner: Frame, over: set[str], wide: str, data: Mapping[str, Any]
-) -> Value | None:
+    x: _Windowed, layout: _Layout, w: LoopValue, inner: Frame, over: set[str], wide: str, data: Mapping[str, Any]
+) -> LoopValue | None:
     extents = inner.extents
     groups = 1
     channels: tuple[str, ...] = ()
@@ -249,12 +267,12 @@ def _convolution(
         preferred_element_type=np.dtype(wide),
     )  # fmt: skip
     loops = (*batch, *outs, *(place for _, place, _ in layout.space))
-    value = Value(lax.reshape(result, [extents[n] for n in loops]), loops)
+    value = LoopValue(lax.reshape(result, [extents[n] for n in loops]), loops)
     ordered = tuple(n for n in extents if n in loops)
-    return Value(value.over(ordered, extents), ordered)
+    return LoopValue(value.over(ordered, extents), ordered)
 
 
 def _ranks(order: Sequence[int]) -> list[int]:
-    """The permutation `order` of some axes, counted among these alone."""
+    """The rank of each axis in `order` among these axes."""
     places = sorted(order)
     return [places.index(axis) for axis in order]

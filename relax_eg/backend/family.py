@@ -1,7 +1,7 @@
-"""The programs that one function was optimized to, and which serves a call: the one whose guard holds at its sizes.
+"""Families: the programs that one function was optimized to, and the choice of the one that serves a call.
 
-A variant is a program with the options XLA compiles it with. Where there is more than one, each has a guard; of the
-guards exactly one holds at all sizes that a call may have (`shapes.guards`).
+A variant is a program with compiler options and a guard. It serves the calls at whose sizes its guard holds. At all
+sizes that a call may have, exactly one guard holds (`shapes.guards`).
 """
 
 from __future__ import annotations
@@ -13,8 +13,11 @@ from typing import Any
 
 import jax
 
+from relax_eg.backend.call_keys import MOST_SHOWN
+from relax_eg.backend.executables import Executables
 from relax_eg.backend.program import Program
 from relax_eg.ir.module import Module
+from relax_eg.memo import Memo
 from relax_eg.reports import CostReport
 from relax_eg.shapes.dispatch import Dispatch
 from relax_eg.shapes.guards import Guard
@@ -22,11 +25,14 @@ from relax_eg.shapes.guards import Guard
 
 @dataclass(frozen=True)
 class Variant:
-    """One program of the family: the sizes it serves, its module and report, and the options XLA compiles it with.
+    """One program of a family, with the sizes it serves.
 
-    `guard` reads as `shapes.guards.Guard` prints. `made`: gives the module; `chosen`: the same, None where the function
-    runs as written; `at`: those of the bindings asked for that it serves; `fallback`: whether it also serves sizes that
-    JAX does not know while it traces."""
+    - `guard`: the sizes it serves, as `shapes.guards.Guard` prints.
+    - `made`: returns the module.
+    - `chosen`: the module; None where the function runs as written.
+    - `at`: the requested bindings of sizes that it serves.
+    - `fallback`: whether it also serves sizes that are symbolic while JAX traces.
+    """
 
     guard: str
     made: Callable[[], Module] = field(repr=False)
@@ -42,22 +48,22 @@ class Variant:
 
 
 class Family:
-    """The variants of a function, and a `Program` for each."""
+    """The variants of a function, with a `Program` for each."""
 
     def __init__(self, program: Program, variants: Sequence[Variant]) -> None:
         self.variants = tuple(variants)
         self.programs = tuple(replace(program, module=v.chosen) for v in variants)
         self.fallback = next((i for i, v in enumerate(variants) if v.fallback), 0)
         self._dispatch = Dispatch([Guard.read(v.guard) for v in variants], self.fallback)
-        self._by_shapes: dict[tuple[Any, ...], int] = {}
+        self._by_shapes = Memo[tuple[Any, ...], int](MOST_SHOWN)
 
     @property
     def kept(self) -> bool:
-        """Whether the function runs as it was written at all sizes."""
+        """Whether the function runs as written at all sizes."""
         return all(p.kept for p in self.programs)
 
     def at(self, sizes: Mapping[str, Any]) -> int:
-        """Which variant serves these sizes; symbolic ones the fallback."""
+        """The index of the variant that serves these sizes; of the fallback if one is symbolic."""
         if len(self.variants) == 1:
             return 0
         if not all(isinstance(n, int) for n in sizes.values()):
@@ -65,7 +71,10 @@ class Family:
         return self._dispatch.at(sizes)
 
     def at_shapes(self, shapes: Sequence[Any]) -> int:
-        """Which variant serves arrays of these shapes, one for each parameter. ShapeError, BoundsError."""
+        """The index of the variant for arrays of these shapes, one per parameter.
+
+        ShapeError or BoundsError for shapes that do not fit.
+        """
         if len(self.variants) == 1:
             return 0
         key = tuple(shapes)
@@ -75,18 +84,22 @@ class Family:
         return found
 
     def at_leaves(self, leaves: Sequence[Any]) -> int:
-        """Which variant serves these arrays, one for each parameter."""
+        """The index of the variant for these arrays, one per parameter."""
         return 0 if len(self.variants) == 1 else self.at_shapes([jax.numpy.shape(x) for x in leaves])
 
-    def compiled(self, function: Callable[[int], Callable[..., Any]]) -> Callable[[int], Any] | None:
-        """For each variant its function under `jax.jit` with the options of that variant; None where none has any, so
-        that one `jax.jit` does for all."""
+    def compiled(
+        self, executables: Executables, function: Callable[[int], Callable[..., Any]]
+    ) -> Callable[[int], Any] | None:
+        """A function from the index of a variant to `function(index)` under `jax.jit` with that variant's options.
+
+        None where no variant has compiler options: one `jax.jit` then serves all variants.
+        """
         if not any(v.compiler_options for v in self.variants):
             return None
 
-        @functools.cache
+        @functools.lru_cache(len(self.variants))
         def jitted(index: int) -> Any:
             options = dict(self.variants[index].compiler_options)
-            return jax.jit(function(index), compiler_options=options or None)
+            return executables.jit(function(index), compiler_options=options or None)
 
         return jitted

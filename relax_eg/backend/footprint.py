@@ -1,4 +1,4 @@
-"""What a call needs in memory: of one XLA program as XLA accounts for it, of kernels by plan and executables."""
+"""Memory footprints of calls: of one XLA program as XLA reports it, of kernels by memory plan and executables."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import jax
 
 from relax_eg.backend.accounting import allocated
-from relax_eg.backend.kernel_calls import Call, Executables
+from relax_eg.backend.kernel_calls import Call, Kernels
 from relax_eg.backend.lower import run_at
 from relax_eg.extract.footprint import Footprint
 from relax_eg.ir.annotations import Annotation, Tensor, Tuple
@@ -18,11 +18,11 @@ from relax_eg.ir.module import Function, Module
 from relax_eg.ir.partition import split
 from relax_eg.memory import Plan, plan
 
-_NAMED = 6
+_NAMED = 6  # limit: number of largest values that a footprint names
 
 
 def per_call(module: Module, weights: set[str]) -> Module:
-    """What is left of a module for the calls where parameters named so are known before."""
+    """The part of a module that runs per call, where the parameters named `weights` are bound before."""
     if not weights:
         return module
     main = split(module.main, weights).main
@@ -30,7 +30,7 @@ def per_call(module: Module, weights: set[str]) -> Module:
 
 
 def in_whole(module: Module, weights: set[str], sizes: Mapping[str, int], options: Mapping[str, str]) -> Footprint:
-    """Of one XLA program, compiled with these options of XLA's."""
+    """The footprint of a module as one XLA program, compiled with these options of XLA's."""
     module = per_call(module, weights)
     f = module.main
 
@@ -46,8 +46,10 @@ def in_whole(module: Module, weights: set[str], sizes: Mapping[str, int], option
 
 
 def likely_at_peak(module: Module, weights: set[str], sizes: Mapping[str, int]) -> frozenset[tuple[str, Expr]]:
-    """The values of one XLA program that are there when most is needed, by function and expression, as if each operator
-    stored its result: XLA does not tell what it has when."""
+    """The values of one XLA program that are likely live at its memory peak, by function and expression.
+
+    XLA does not report liveness, so they are determined as if each operator stored its result.
+    """
     return _at_peak(plan(per_call(module, weights), dict(sizes)))
 
 
@@ -58,19 +60,24 @@ def _at_peak(found: Plan) -> frozenset[tuple[str, Expr]]:
 
 
 @dataclass(frozen=True)
-class InKernels:
-    """What a call needs in kernels, which are told by their function and expression. `at_peak`: those whose values, or
-    whose own memory, is there when most is needed; `own`: what each executable allocates for itself."""
+class KernelFootprint:
+    """The footprint of a call that runs in kernels. Kernels are identified by function and expression.
+
+    - `at_peak`: kernels whose results are live at the peak, or that allocate most for themselves.
+    - `own`: bytes that the executable of each kernel allocates for itself.
+    """
 
     footprint: Footprint
     at_peak: frozenset[tuple[str, Expr]]
     own: Mapping[tuple[str, Expr], int]
 
 
-def in_kernels(module: Module, weights: set[str], sizes: Mapping[str, int], options: Mapping[str, str]) -> InKernels:
-    """Of a module run in kernels, each compiled with these options of XLA's."""
+def in_kernels(
+    module: Module, weights: set[str], sizes: Mapping[str, int], options: Mapping[str, str]
+) -> KernelFootprint:
+    """The footprint of a module that runs in kernels, each compiled with these options of XLA's."""
     module = per_call(module, weights)
-    call = Call(Executables(module, options), plan(module, dict(sizes)), sizes, module.main.result.annotation)
+    call = Call(Kernels(module, options), plan(module, dict(sizes)), sizes, module.main.result.annotation)
     own = call.temporaries(avals(module.main, sizes))
     program = call.plan.program
     named = [(program.values[x.values[0]].name, int(x.bytes.evaluate(sizes))) for x in call.plan.peak]
@@ -84,11 +91,11 @@ def in_kernels(module: Module, weights: set[str], sizes: Mapping[str, int], opti
     named.sort(key=lambda pair: -pair[1])
     found = Footprint(dict(sizes), call.planned_bytes, results, temporary, tuple(named[:_NAMED]))
     told = {(s.function, s.kernel): own[s.name] for s in program.steps}
-    return InKernels(found, frozenset(kernels), told)
+    return KernelFootprint(found, frozenset(kernels), told)
 
 
 def avals(f: Function, sizes: Mapping[str, int]) -> list[Any]:
-    """The arguments of a function at a binding, as shapes and dtypes."""
+    """The arguments of a function at a binding of sizes, as `jax.ShapeDtypeStruct`s."""
     return [_aval(p.annotation, sizes) for p in f.params]
 
 

@@ -1,6 +1,6 @@
-"""How a read runs over its buffer: indices at known sizes, brought to a form that slices, pads and reshapes do.
+"""Index maps of reads at known sizes: brings indices to a form that slices, pads and reshapes compute.
 
-Everything here is arithmetic on `Dim`s over loop variables; arrays come later (`reads.py`).
+This file only computes with `Dim`s over loop variables; `reads.py` computes with arrays.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from relax_eg.shapes.dim import Atom, product, rebuilt
 from relax_eg.shapes.interval import Interval, interval_of
 from relax_eg.tir import loop
 
-Extents = Mapping[str, int]  # loop variables, each from 0 to below its extent
+Extents = Mapping[str, int]  # extents of loop variables, which run from 0 to below them
 
 
 @dataclass(frozen=True, slots=True)
-class Affine:
-    """The index `start` plus the sum of `strides` times loop variables; no stride is 0."""
+class AffineIndex:
+    """The index `start` plus the sum of stride times loop variable over `strides`; no stride is 0."""
 
     start: int
     strides: tuple[tuple[str, int], ...]
@@ -28,18 +28,18 @@ class Affine:
         return tuple(name for name, _ in self.strides)
 
 
-def affine(dim: Dim) -> Affine | None:
-    """`dim` as start and strides; None where it is something else."""
+def affine(dim: Dim) -> AffineIndex | None:
+    """`dim` as an affine index; None where it is not affine."""
     strides: list[tuple[str, int]] = []
     for monomial, coefficient in dim.terms:
         if len(monomial) != 1 or monomial[0].op != "var":
             return None
         strides.append((monomial[0].name, coefficient))
-    return Affine(dim.const, tuple(strides))
+    return AffineIndex(dim.const, tuple(strides))
 
 
 def bounds(dim: Dim, extents: Extents) -> Interval:
-    """The least and the greatest value of `dim`, or beyond them; None where unbounded. Exact for affine ones."""
+    """A lower and an upper bound of `dim`; None on a side without one. They are exact for affine `dim`s."""
     return interval_of(dim, lambda name: (0, extents[name] - 1) if name in extents else (None, None))
 
 
@@ -50,7 +50,7 @@ def is_inside(dim: Dim, size: int, extents: Extents) -> bool:
 
 
 def simplified(dim: Dim, extents: Extents) -> Dim:
-    """`dim` with quotients of quotients made one, and those known that do not vary over the loops."""
+    """`dim` with quotients of quotients merged, and quotients and selects that do not vary over the loops resolved."""
     while True:
         shorter = rebuilt(dim, lambda atom: _atom(atom, extents))
         if shorter == dim:
@@ -78,7 +78,7 @@ def _atom(atom: Atom, extents: Extents) -> Dim:
 
 
 def _extreme(op: str, args: Sequence[Dim], extents: Extents) -> Dim:
-    """A maximum or minimum; one of its arguments where that is beyond the others whatever the loops."""
+    """A maximum or minimum; one of its arguments where that wins for all values of the loops."""
     for one in args:
         beyond = (bounds(one - other if op == "max" else other - one, extents)[0] for other in args)
         if all(low is not None and low >= 0 for low in beyond):
@@ -87,7 +87,7 @@ def _extreme(op: str, args: Sequence[Dim], extents: Extents) -> Dim:
 
 
 def _quotient(a: Dim, by: int, extents: Extents) -> Dim:
-    """`a // by`."""
+    """`a // by`, simplified."""
     low, high = bounds(a, extents)
     if low is not None and high is not None and low // by == high // by:
         return Dim.of(low // by)
@@ -98,7 +98,7 @@ def _quotient(a: Dim, by: int, extents: Extents) -> Dim:
                 # (r + inner // d) // by = (r*d + inner) // (d*by), all integers
                 rest = a - inner // divisor
                 return (rest * divisor + inner) // (divisor * by)
-    # a = by*whole + part: where the part stays below `by`, the quotient is the whole.
+    # a = by*whole + part: where 0 <= part < by, the quotient is `whole`.
     whole = Dim.of(a.const // by)
     for monomial, coefficient in a.terms:
         if coefficient // by:
@@ -112,9 +112,11 @@ def _quotient(a: Dim, by: int, extents: Extents) -> Dim:
 # --- what slices, pads and reshapes do ---
 
 
-def steps_clear(index: Affine, extents: Extents) -> bool:
-    """Whether, by falling strides, each loop steps clear of what those after it span: the axis can be reshaped to
-    the loops. A window that overlaps the next one cannot."""
+def steps_clear(index: AffineIndex, extents: Extents) -> bool:
+    """Whether the stride of each loop is at least the span of all loops with smaller strides.
+
+    Then the axis can be reshaped to the loops. Overlapping windows cannot.
+    """
     span = 1
     for name, stride in sorted(index.strides, key=lambda s: abs(s[1])):
         if abs(stride) < span:
@@ -124,7 +126,10 @@ def steps_clear(index: Affine, extents: Extents) -> bool:
 
 
 def split_loops(index: Sequence[Dim], extents: Extents) -> tuple[str, int] | None:
-    """A loop variable and a number of consecutive values of it that a quotient in `index` takes for one."""
+    """A loop variable and the number of its consecutive values with the same quotient, for some quotient in `index`.
+
+    None where there is no such quotient.
+    """
     todo = list(index)
     while todo:
         for atom in (atom for monomial, _ in todo.pop().terms for atom in monomial):
@@ -147,5 +152,5 @@ def _split_of(a: Dim, by: int, extents: Extents) -> tuple[str, int] | None:
 
 
 def split(name: str, fresh: int) -> tuple[Dim, Dim]:
-    """New loop variables for the blocks of a split one, and for what runs within a block."""
+    """New loop variables for a split loop: one for its blocks, and one within a block."""
     return loop(f"{name[:-1]}_block{fresh}"), loop(f"{name[:-1]}_within{fresh}")

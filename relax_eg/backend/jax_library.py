@@ -1,9 +1,8 @@
-"""Running `call_dps_library("jax.<primitive>", ...)`: JAX's own primitives, at known sizes.
+"""Runs `call_dps_library("jax.<primitive>", ...)`: JAX's own primitives, at known sizes.
 
-The attributes of such a call are the primitive's parameters as tracing found them: sizes as `Dim`s, and objects of
-JAX as `Foreign`s, which know their form at given sizes where they have sizes inside (`frontends.jax_sized`). Both get
-the sizes of the call, and the primitive is bound to the operands, which may be arrays or the tracers of jit, vmap or
-grad.
+The attributes of such a call are the primitive's parameters as traced: sizes as `Dim`s, and objects of JAX as
+`Foreign`s. Those that contain sizes know their form at given sizes (`frontends.jax.sized`). The sizes of the call are
+substituted in both, and the primitive is bound to the operands: arrays, or tracers of jit, vmap or grad.
 """
 
 from __future__ import annotations
@@ -26,8 +25,8 @@ _PUBLIC: Mapping[str, Primitive] = {
     name.removesuffix("_p"): p for name, p in vars(primitives).items() if isinstance(p, Primitive)
 }
 
-# Those that a file may name: they compute arrays from arrays, and their parameters are plain values. Others take
-# functions, have effects, or mean something inside of a mesh only.
+# The primitives that a file may name: they compute arrays from arrays, and their parameters are plain values. Others
+# take functions, have effects, or have a meaning inside a mesh only.
 PRIMITIVES: Mapping[str, Primitive] = {
     name: _PUBLIC[name]
     for name in (
@@ -58,12 +57,12 @@ def run_library(
 ) -> Any:
     """The result of library routine `name` on `arrays`: an array, or a tuple where the primitive has several results.
 
-    `sizes` gives the size variables that the attributes mention.
+    `sizes`: values of the size variables that the attributes mention.
     """
     params = dict(attrs)
     if name == "jax.random.wrap_key_data":
         return jax.random.wrap_key_data(jnp.asarray(arrays[0]), impl=_restored("impl", params["impl"], {}))
-    if name == BARRIER and not params:  # one of ours, which names no primitive; that of JAX is not public
+    if name == BARRIER and not params:  # our own barrier, which names no primitive; JAX's primitive is not public
         return tuple(jax.lax.optimization_barrier(tuple(map(_operand, arrays))))
     given = params.pop("primitive", None)
     primitive = given.value if isinstance(given, Foreign) else _named(name)
@@ -80,12 +79,12 @@ def is_plain(name: str) -> bool:
 
 
 def _operand(value: Any) -> Any:
-    # A primitive takes arrays only; tracers, keys and references have a type of their own.
+    # A primitive takes arrays only. Tracers, keys and references, which have types of their own, stay as they are.
     return value if isinstance(value, jax.Array) or not hasattr(value, "__array__") else jnp.asarray(value)
 
 
 def _named(name: str) -> Any:
-    """The primitive of a routine's name."""
+    """The primitive with this routine's name. OptionError where there is none."""
     spelled = name.removeprefix(_PREFIX).replace("-", "_")
     primitive = _PUBLIC.get(spelled) if name.startswith(_PREFIX) else None
     if primitive is None:
@@ -98,7 +97,7 @@ def _named(name: str) -> Any:
 
 
 def _restored(key: str, value: Any, sizes: Mapping[str, Any]) -> Any:
-    """An attribute as the primitive's parameter."""
+    """An attribute as a parameter of the primitive, with sizes substituted."""
     if isinstance(value, Foreign):
         found = value.value
         return found.at_sizes(sizes) if hasattr(found, "at_sizes") else found

@@ -1,8 +1,8 @@
-"""A module's calls at one binding of its sizes, as a flat list of executables that follow the memory plan.
+"""Calls of a module at one binding of its sizes, each a flat list of executables that follows the memory plan.
 
-What is planned is followed by donation: a kernel that is to write where a dead array lies is passed that array, and
-XLA puts the result there. The arrays that are in the storages at the end of a call are those the next call begins with,
-so that from the second call on nothing is allocated but what is handed out. That is never put into a storage.
+The plan is realized by donation: a kernel that is to write into the storage of a dead array gets that array as a
+donated argument, and XLA puts the result there. The arrays in the storages at the end of a call are those the next call
+starts with. So from the second call on only results are allocated, which are never put into a storage.
 """
 
 from __future__ import annotations
@@ -10,11 +10,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+from weakref import WeakValueDictionary
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
-from relax_eg.backend.accounting import allocated
+from relax_eg.backend.accounting import allocated_by
 from relax_eg.backend.lower import run_block
 from relax_eg.backend.pallas.choice import Pallas, Preferred
 from relax_eg.backend.tensor_programs import lower_program
@@ -26,34 +28,48 @@ from relax_eg.ops.fused import VIEWS
 from relax_eg.shapes import Dim
 
 VIEW = "view"
-_INSIDE = 16  # elements of a constant that is part of the kernels that read it, instead of an argument of theirs
+# chosen: largest number of elements of a constant that is compiled into the kernels that read it, not passed to them
+_INSIDE = 16
 
 
 @dataclass(frozen=True, slots=True)
 class Donations:
-    """What an executable may write over: the places of operands that its results go on in, and how many arrays that it
-    does not read stand behind its operands."""
+    """The donated arguments of an executable, whose buffers its results may reuse.
+
+    - `operands`: places of donated operands.
+    - `behind`: number of donated arrays after the operands, which it does not read.
+    """
 
     operands: tuple[int, ...]
     behind: int
 
 
-class Executables:
-    """The kernels of a module, compiled. Equal ones are one, whichever function they stand in. `pallas`: chooses what
-    is lowered through Pallas."""
+class Kernels:
+    """The compiled kernels of a module.
+
+    Equal kernels of several functions or calls are compiled once. A kernel is kept as long as a `Call` refers to it.
+
+    - `pallas`: chooses the programs that are lowered through Pallas; None: none.
+    """
 
     def __init__(self, module: Module, compiler_options: Mapping[str, str], pallas: Pallas | None = None) -> None:
         self._module = module
         self._pallas = pallas
-        self._options = dict(compiler_options) or None
-        self._found: dict[Any, Any] = {}
+        self.options = dict(compiler_options)
+        self._found: WeakValueDictionary[Any, Any] = WeakValueDictionary()
+
+    def __len__(self) -> int:
+        return len(self._found)
 
     @property
     def kinds(self) -> int:
-        return len({key[0] for key in self._found})
+        return len({key[0] for key in list(self._found)})
 
     def get(self, e: Expr, reads: tuple[Expr, ...], sizes: Mapping[str, int], donated: Donations) -> Any:
-        """What computes `e` from arrays of `reads`, or of what they are views of; `sizes`: of the function it is in."""
+        """The executable that computes `e` from arrays of `reads`, or from arrays that these are views of.
+
+        `sizes`: the sizes of the function that contains `e`.
+        """
         place = {r: i for i, r in enumerate(reads)}
         inside = [e, *postorder([e], stop=place.__contains__), *reads]
         names = sorted({v for x in inside for v in _size_names(x)})
@@ -67,7 +83,7 @@ class Executables:
                 def kernel(*arrays: Any) -> Any:
                     given = [_as_declared(r.annotation, x, known) for r, x in zip(reads, arrays, strict=False)]
                     (result,) = run_block(module, block, dict(zip(reads, given, strict=True)), known, programs)
-                    # An argument that is handed on would be one array with two owners.
+                    # A result that is an argument is copied: otherwise one array would have two owners.
                     return jax.tree.map(lambda x: jnp.copy(x) if any(x is a for a in arrays) else x, result)
 
                 return self.compiled(kernel, len(reads), donated)
@@ -84,11 +100,11 @@ class Executables:
             kernel,
             donate_argnums=(*donated.operands, *behind),
             keep_unused=True,
-            compiler_options=self._options,
+            compiler_options=self.options or None,
         )
 
     def view(self, shape: tuple[int, ...], donated: Donations) -> Any:
-        """What makes an array of its own of another, in this shape."""
+        """The executable that copies an array, in this shape."""
         key = ((VIEW, shape), donated)
         found = self._found.get(key)
         if found is None:
@@ -102,8 +118,11 @@ class Executables:
 
 @dataclass(frozen=True, slots=True)
 class _Do:
-    """A step of a call: `run` on what is at `reads` gives what goes to `writes` (one place, or one for each result);
-    what is at `drops` is let go of."""
+    """A step of a call: applies `run` to the values at `reads`.
+
+    - `writes`: the place of the result, or a place per result.
+    - `drops`: places whose values are released after the step.
+    """
 
     name: str
     run: Any
@@ -112,28 +131,57 @@ class _Do:
     drops: tuple[int, ...]
 
 
-class Call:
-    """A call of a module's entry at one binding.
+@dataclass(frozen=True, slots=True)
+class _Nested:
+    """`run`, which takes tuples of arrays, as a function of flat arrays; called and lowered like it.
 
-    `plan`: its memory; with `storages` left out, arrays are let go of where the plan would use them again.
+    - `given`: the trees of values that `run` takes.
+    - `places`: the place of each value among the flat arrays. Arrays after these are passed on as they are.
+    """
+
+    run: Any
+    given: tuple[Tree, ...]
+    places: Mapping[int, int]
+
+    def _trees(self, arrays: Sequence[Any]) -> list[Any]:
+        return [*(self._tree(t, arrays) for t in self.given), *arrays[len(self.places) :]]
+
+    def _tree(self, t: Tree, arrays: Sequence[Any]) -> Any:
+        if isinstance(t, tuple):
+            return tuple(self._tree(x, arrays) for x in t)
+        return None if t is None else arrays[self.places[t]]
+
+    def __call__(self, *arrays: Any) -> Any:
+        return self.run(*self._trees(arrays))
+
+    def lower(self, *arrays: Any) -> Any:
+        return self.run.lower(*self._trees(arrays))
+
+
+class Call:
+    """A call of a module's entry at one binding of sizes.
+
+    - `plan`: its memory plan.
+    - `storages`: whether arrays in storages are reused; otherwise they are released.
     """
 
     def __init__(
-        self, executables: Executables, plan: Plan, sizes: Mapping[str, int], result: Annotation, storages: bool = True
+        self, kernels: Kernels, plan: Plan, sizes: Mapping[str, int], result: Annotation, storages: bool = True
     ) -> None:
         self.plan, self.sizes = plan, sizes
-        self._executables = executables
+        self.used = 0  # time of the last use, set by the owner
+        self._kernels = kernels
         values = plan.program.values
         runtime = plan.runtime
         self._shapes = [_shape(v, sizes) for v in values]
         self._arguments = sum(v.role == "argument" for v in values)
-        # What is in each storage at the end of a call, and so at the beginning of the next. A workspace is none of it:
-        # XLA has its own.
+        # The value in each storage at the end of a call, and so at the start of the next. Workspaces are left out, as
+        # XLA allocates its own.
         last = {runtime.of_value[w]: w for s in runtime.steps for w in s.step.writes if w in runtime.of_value}
         kept = [(n, w) for n, w in last.items() if storages and _is_plain(values[w]) and 0 not in self._shapes[w]]
         self._first = [values[w] for _, w in kept]
         self._last = [w for _, w in kept]
-        # Where in a call the array is that lies in each storage.
+        # The place, in the environment of a call, of the array that is in each storage.
         self._holder = {n: len(values) + i for i, (n, _) in enumerate(kept)}
         self._held: list[list[Any]] = []
         self._written = {v: e for e, v in plan.program.constants.items()}
@@ -148,24 +196,24 @@ class Call:
 
     @property
     def planned_bytes(self) -> int:
-        """Bytes of the arrays that are kept from call to call, as planned."""
+        """Bytes of the arrays that are kept between calls, as planned."""
         return sum(self._bytes(v) for v in self._first)
 
     @property
     def held_bytes(self) -> int:
-        """Bytes of the arrays that are kept from call to call."""
+        """Bytes of the arrays that are kept between calls now."""
         return sum(x.nbytes for kept in self._held for x in kept)
 
     def forget(self) -> None:
-        """Let go of the arrays that are kept from call to call; the next call makes new ones."""
+        """Releases the arrays that are kept between calls; the next call makes new ones."""
         self._held.clear()
 
     def run(self, args: Sequence[Any], watch: Callable[[str], None] | None = None) -> Any:
-        """What the entry returns. `watch` is called after each kernel, with its name."""
+        """The result of the entry. `watch` is called after each kernel, with its name."""
         try:
-            held = self._held.pop()  # a call at the same time in another thread has its own
+            held = self._held.pop()  # a concurrent call in another thread has its own arrays
         except IndexError:
-            held = [jnp.zeros(self._shapes[v.number], np_dtype(v.annotation.dtype or "float32")) for v in self._first]
+            held = [self._zeros(v) for v in self._first]
         env = [*args, *self._blank, *held, *self._copies]
         del held
         for s in self._steps:
@@ -186,16 +234,17 @@ class Call:
         return env[found] if isinstance(found, int) else tuple([env[i] for i in found])
 
     def temporaries(self, args: Sequence[Any]) -> dict[str, int]:
-        """For each kernel the bytes that its executable allocates beside what it is passed and gives, at most.
+        """For each kernel an upper bound on the bytes that its executable allocates beside arguments and results.
 
-        `args`: as of a call, or what `jax.eval_shape` gives of such. Compiles what has not run yet."""
+        `args`: arguments of a call, or their `jax.ShapeDtypeStruct`s. Compiles kernels that have not run yet.
+        """
         env: list[Any] = [*args, *self._blank, *(self._aval(v) for v in self._first), *self._copies]
         found: dict[str, int] = {}
         for s in self._steps:
             given = [env[i] for i in s.reads]
             lowered = s.run.lower(*given)
             if s.name != VIEW:
-                found[s.name] = allocated(lowered.compile())
+                found[s.name] = allocated_by(lowered, self._kernels.options)
             outs = jax.tree.leaves(lowered.out_info)
             for w, x in zip((s.writes,) if isinstance(s.writes, int) else s.writes, outs, strict=True):
                 env[w] = jax.ShapeDtypeStruct(x.shape, x.dtype)
@@ -203,6 +252,10 @@ class Call:
 
     def _bytes(self, v: Value) -> int:
         return int(v.bytes.evaluate(self.sizes)) if v.bytes is not None else 0
+
+    def _zeros(self, v: Value) -> Any:
+        # `jnp.zeros` would compile an executable per shape.
+        return jax.device_put(np.zeros(self._shapes[v.number], np_dtype(v.annotation.dtype or "float32")))
 
     def _aval(self, v: Value) -> Any:
         return jax.ShapeDtypeStruct(self._shapes[v.number], np_dtype(v.annotation.dtype or "float32"))
@@ -237,9 +290,9 @@ class Call:
                 over.append(given.index(there))
             else:
                 extra.append(there)
-        run = self._executables.get(kernel, reads, sizes, Donations(tuple(over), len(extra)))
+        run = self._kernels.get(kernel, reads, sizes, Donations(tuple(over), len(extra)))
         writes = s.step.writes if isinstance(kernel.annotation, Tuple) else s.step.writes[0]
-        # What lies in a storage stays there until another takes its place.
+        # An array in a storage is kept until another one is put there.
         drops = tuple(v for v in s.dies if self.plan.runtime.of_value.get(v) not in self._holder)
         if all(isinstance(t, int) for t in given):
             for t in given:
@@ -256,38 +309,23 @@ class Call:
         writes: int | tuple[int, ...],
         drops: tuple[int, ...],
     ) -> _Do:
-        """A step that is passed tuples of arrays."""
+        """A step whose kernel takes tuples of arrays."""
         flat = [v for t in given for v in leaves(t)]
         for v in flat:
             self._keep_constant(v)
         places = {v: i for i, v in enumerate(dict.fromkeys(flat))}
-
-        def nested(t: Tree, arrays: Sequence[Any]) -> Any:
-            if isinstance(t, tuple):
-                return tuple(nested(x, arrays) for x in t)
-            return None if t is None else arrays[places[t]]
-
-        def call(*arrays: Any) -> Any:
-            return run(*(nested(t, arrays) for t in given), *arrays[len(places) :])
-
-        class _Nested:
-            """Called and lowered like what it wraps."""
-
-            __call__ = staticmethod(call)
-
-            @staticmethod
-            def lower(*arrays: Any) -> Any:
-                return run.lower(*(nested(t, arrays) for t in given), *arrays[len(places) :])
-
-        return _Do(name, _Nested(), (*places, *extra), writes, drops)
+        return _Do(name, _Nested(run, tuple(given), places), (*places, *extra), writes, drops)
 
     def _keep_constant(self, v: int) -> None:
         if v in self._written and v not in self._constants:
             self._constants[v] = jnp.asarray(constant_value(self._written[v]))
 
     def _results(self, tree: Tree, annotation: Annotation) -> int | tuple[int, ...]:
-        """Where the results are. One that is no array of its own (an argument, a view, the same one twice) is copied
-        at the end, as `jax.jit` does."""
+        """The places of the results.
+
+        A result that is no array of its own (an argument, a view, a repeated one) is copied at the end, as `jax.jit`
+        does.
+        """
         values = self.plan.program.values
         numbers = list(leaves(tree))
         shapes = [_sizes_of(a, self.sizes) for a in _tensors(annotation)]
@@ -302,7 +340,7 @@ class Call:
                 self._keep_constant(v)
                 alone = own and numbers.count(v) == 1
                 donated = Donations((0,) if alone and 0 not in shape and _is_plain(values[v]) else (), 0)
-                run = self._executables.view(shape, donated)
+                run = self._kernels.view(shape, donated)
                 self._steps.append(_Do(VIEW, run, (v,), end + len(found), ()))
                 found.append(end + len(found))
             seen.add(v)
@@ -310,7 +348,7 @@ class Call:
 
 
 def _is_plain(v: Value) -> bool:
-    """Whether arrays of this dtype are bytes like any others: neither a random key nor parts of bytes."""
+    """Whether the elements of a value are whole bytes: neither random keys nor 4- or 2-bit integers."""
     dtype = v.annotation.dtype
     return dtype is not None and not dtype.startswith("key<") and not dtype.endswith(("int4", "int2"))
 
@@ -337,10 +375,10 @@ def _tensors(a: Annotation) -> list[Tensor]:
 
 
 def _as_declared(a: Annotation, value: Any, sizes: Mapping[str, int]) -> Any:
-    """An array in the shape in which a kernel reads it: what it is a view of may come in its place."""
+    """An argument of a kernel in the shape in which the kernel reads it; the argument may be what it is a view of."""
     if isinstance(a, Tuple):
         return tuple(_as_declared(f, x, sizes) for f, x in zip(a.fields, value, strict=True))
-    if isinstance(a, Shape) and a.dims is not None:  # which is not in memory
+    if isinstance(a, Shape) and a.dims is not None:  # shapes are not in memory
         return tuple(int(d.evaluate(sizes)) for d in a.dims)
     if not isinstance(a, Tensor) or a.shape is None or any(d.variables - sizes.keys() for d in a.shape):
         return value
@@ -349,7 +387,7 @@ def _as_declared(a: Annotation, value: Any, sizes: Mapping[str, int]) -> Any:
 
 
 def _key(e: Expr, place: Mapping[Expr, int]) -> Any:
-    """What a kernel does, whatever it is applied to."""
+    """A key of what a kernel computes, independent of its operands."""
     return e.op, e.attrs, e.annotation, tuple(_operand_key(a, place) for a in e.args)
 
 
@@ -364,7 +402,7 @@ def _operand_key(e: Expr, place: Mapping[Expr, int]) -> Any:
 
 
 def _size_names(e: Expr) -> frozenset[str]:
-    """The size variables that an expression mentions itself."""
+    """The size variables that an expression mentions in its own attributes and annotation."""
     return frozenset[str]().union(*(d.variables for d in (*dims_of(e.annotation), *_dims_in(e.attrs))))
 
 

@@ -1,12 +1,13 @@
-"""`execution="kernels"`: a module run kernel by kernel, each an executable of its own.
+"""`execution="kernels"`: runs a module kernel by kernel, each an executable of its own.
 
-A kernel is a call of a tensor program, an operator that stands alone, a library call or a loop. What moves nothing (a
-reshape) is no kernel: whoever reads it reads what it is a view of. For each binding of the sizes the kernels that run
-are a flat list that follows the memory plan (`kernel_calls`); what is shared by layers is compiled once.
+A kernel is a call of a tensor program, a single operator, a library call or a loop. A view (such as a reshape) is no
+kernel: its readers read the array that it is a view of. For each binding of the sizes, the kernels are a flat list that
+follows the memory plan (`kernel_calls`). Kernels that several layers share are compiled once.
 """
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -14,10 +15,12 @@ from typing import Any
 import jax
 from jax.core import Tracer
 
-from relax_eg.backend.checks import Fit, cast_fits
+from relax_eg.backend.call_keys import MOST_SHOWN
+from relax_eg.backend.checks import Fit, cast_fits, check_addressable
+from relax_eg.backend.executables import PARTS, Executables, tick
 from relax_eg.backend.family import Family, Variant
 from relax_eg.backend.footprint import avals
-from relax_eg.backend.kernel_calls import Call, Executables
+from relax_eg.backend.kernel_calls import Call, Kernels
 from relax_eg.backend.lower import new_sizes
 from relax_eg.backend.optimized import Optimized
 from relax_eg.backend.pallas.choice import Pallas
@@ -29,16 +32,22 @@ from relax_eg.explain.text import Explanation
 from relax_eg.ir.annotations import Tensor
 from relax_eg.ir.expr import Expr
 from relax_eg.ir.module import Module
+from relax_eg.memo import Memo
 from relax_eg.memory import Plan, as_it_runs, plan, program_of
 from relax_eg.shapes import Scope
 
-_MOST_HELD = 2  # times the storages of the largest binding: what those of all bindings that were called may take
+_MOST_HELD = 2  # limit: storages kept for all bindings together, as a multiple of those of the largest binding
 
 
 class KernelRunner:
-    """Runs the entry of a module on arrays, kernel by kernel. `compiler_options`: XLA's, for each of them; `scope`:
-    what must hold of the sizes that a `match_cast` tells; `pallas`: chooses what is lowered through Pallas, and tells
-    afterwards what was."""
+    """Runs the entry of a module on arrays, kernel by kernel.
+
+    - `compiler_options`: XLA's options for each kernel.
+    - `scope`: bounds and assumptions, checked of the sizes that a `match_cast` binds.
+    - `pallas`: chooses the programs that are lowered through Pallas, and records them.
+    - `executables`: the cache in which its kernels count. To make room, the least recently called binding is dropped
+      with its kernels; the one called last is kept.
+    """
 
     def __init__(
         self,
@@ -46,38 +55,64 @@ class KernelRunner:
         compiler_options: Mapping[str, str] | None = None,
         scope: Scope | None = None,
         pallas: Pallas | None = None,
+        executables: Executables | None = None,
     ) -> None:
         self.pallas = pallas
+        self._executables = executables or Executables(PARTS)
+        self._executables.hold(self)
         self.module = module
         self.wide = module.wide
         self._casts = _casts(module)
         self._scope = scope
-        self._executables = Executables(module, compiler_options or {}, pallas)
-        self._calls: dict[Any, Call] = {}
-        self._temporaries: dict[Any, Mapping[str, int]] = {}
+        self._kernels = Kernels(module, compiler_options or {}, pallas)
+        self._calls: dict[Any, Call] = {}  # bounded by the limit that `executables` has for kernels
+        self._lock = threading.RLock()
+        self._temporaries = Memo[Any, Mapping[str, int]](MOST_SHOWN)
 
     @in_its_width
     def run(self, args: Sequence[Any], sizes: Mapping[str, int]) -> Any:
-        """What the entry returns for these arrays: an array, or a tuple of them."""
+        """The result of the entry for these arrays: an array or a tuple of arrays."""
         return self.call(sizes, _on_one_device(args)).run(args)
 
     @in_its_width
     def call(self, sizes: Mapping[str, int], storages: bool = True) -> Call:
-        """The call at a binding; with `storages` arrays are kept for the next call."""
+        """The call at a binding of sizes. `storages`: whether it keeps arrays for the next call."""
         key = (tuple(sizes.values()), storages)
-        found = self._calls.pop(key, None)
-        if found is None:
-            result = self.module.main.result.annotation
-            known = self._told(sizes)
-            found = Call(self._executables, plan(self.module, known), known, result, storages)
-        self._calls[key] = found  # the one that was called last stands last
+        with self._lock:
+            found = self._calls.pop(key, None)
+            is_new = found is None
+            if found is None:
+                result = self.module.main.result.annotation
+                known = self._told(sizes)
+                found = Call(self._kernels, plan(self.module, known), known, result, storages)
+            self._calls[key] = found  # the dict is ordered by last use
+        found.used = tick()
+        if is_new:
+            self._executables.make_room(0)
         if len(self._calls) > 1:
             self._forget(found)
         return found
 
+    @property
+    def held(self) -> int:
+        """Number of kernels that are compiled, or will be when they first run."""
+        return len(self._kernels)
+
+    @property
+    def unused_since(self) -> int | None:
+        """Time of the last call of the least recently called binding; None where there is only one."""
+        calls = list(self._calls.values())
+        return calls[0].used if len(calls) > 1 else None
+
+    def let_go(self) -> None:
+        """Drops the least recently called binding."""
+        self._calls.pop(next(iter(list(self._calls))), None)
+
     def _told(self, sizes: Mapping[str, int]) -> dict[str, int]:
-        """The sizes of the arguments, and those that the entry's casts tell. ShapeError, BoundsError where what is cast
-        does not fit."""
+        """The given sizes and those that the entry's `match_cast`s bind.
+
+        ShapeError or BoundsError where a cast value does not fit.
+        """
         known = dict(sizes)
         for source, fit in self._casts:
             shape = [d.evaluate(known) for d in source.shape or ()]
@@ -85,8 +120,8 @@ class KernelRunner:
         return known
 
     def _forget(self, latest: Call) -> None:
-        """Let go of the storages of bindings that were not called for long, where all together are too many."""
-        planned = [(c, c.planned_bytes) for c in self._calls.values()]
+        """Releases the storages of the least recently called bindings, where all storages together exceed the limit."""
+        planned = [(c, c.planned_bytes) for c in list(self._calls.values())]
         allowed = _MOST_HELD * max(n for _, n in planned)
         for c, n in reversed(planned):
             allowed -= n
@@ -95,37 +130,42 @@ class KernelRunner:
 
     @in_its_width
     def temporary_bytes(self, sizes: Mapping[str, int]) -> Mapping[str, int]:
-        """For each kernel of the call at a binding, by its name there, the bytes that its executable allocates for
-        itself, at most."""
+        """For each kernel of the call at a binding, by name, an upper bound on the bytes that its executable allocates
+        for itself."""
         key = tuple(sorted(sizes.items()))
-        if key not in self._temporaries:
-            self._temporaries[key] = self.call(sizes).temporaries(avals(self.module.main, self._told(sizes)))
-        return self._temporaries[key]
+
+        def allocated() -> Mapping[str, int]:
+            check_addressable(f"{self.module.main.name}()", self.module.main.params, sizes)
+            return self.call(sizes).temporaries(avals(self.module.main, self._told(sizes)))
+
+        return self._temporaries.made(key, allocated)
 
     def measured_plan(self, sizes: Mapping[str, int]) -> Plan:
-        """The memory of the call at a binding as it runs, what executables allocate for themselves among it."""
+        """The memory plan of the call at a binding, including what executables allocate for themselves."""
         return as_it_runs(self.call(sizes).plan, self.temporary_bytes(sizes))
 
     @property
     def held_bytes(self) -> int:
-        """Bytes of the arrays that are kept for calls to come."""
+        """Bytes of the arrays that are kept for later calls."""
         return sum(c.held_bytes for c in self._calls.values())
 
     @property
     def compiled_kernels(self) -> int:
-        """How many different kernels the calls so far are made of: whatever differs only in what it may write over is
-        one."""
-        return self._executables.kinds
+        """Number of different kernels of the calls; kernels that differ only in sizes or donations count as one."""
+        return self._kernels.kinds
 
     def kernels(self, function: str | None = None) -> list[Expr]:
-        """The kernels of a function (the entry) in the order in which they run, what it calls left out."""
+        """The kernels of a function (by default the entry) in the order in which they run, without those of functions
+        that it calls."""
         name = function or self.module.main.name
         return [s.kernel for s in program_of(self.module, function=name).steps if s.function == name]
 
 
 def _casts(module: Module) -> list[tuple[Tensor, Fit]]:
-    """What each `match_cast` of the entry is of, and what it asserts, in order. OptionError where sizes are only known
-    once a kernel has run."""
+    """For each `match_cast` of the entry, in order, the annotation of its operand and its check.
+
+    OptionError where the sizes of an operand are only known once kernels have run.
+    """
     found: list[tuple[Tensor, Fit]] = []
     for f in module:
         fits = cast_fits(f)
@@ -146,12 +186,12 @@ def _on_one_device(args: Sequence[Any]) -> bool:
 
 
 class _Alike:
-    """Arguments that were found to fit, and the sizes that they tell: others like them fit as well."""
+    """The types of arguments that passed the checks, and the sizes they bind; arguments of these types pass as well."""
 
     __slots__ = ("likes", "sizes")
 
     def __init__(self, checked: Sequence[Any], sizes: Mapping[str, int]) -> None:
-        # Keys have no weak type to look at.
+        # Random keys have no `weak_type`.
         self.likes = [(type(x), x.shape, x.dtype, getattr(x, "weak_type", None)) for x in checked]
         self.sizes = sizes
 
@@ -165,10 +205,13 @@ class _Alike:
 
 
 class InKernels(Optimized):
-    """An optimized function whose kernels run one by one. Traced by JAX, it is one program like any other.
+    """An optimized function whose kernels run one by one. Under a trace of JAX it is one program.
 
-    `runners`: what runs each of its variants, weights being arguments. `pallas`: whether GPUs get what XLA serves badly
-    through Pallas, a field of device profiles."""
+    - `runners`: the runner of each variant, with weights as arguments.
+    - `pallas`: whether programs that XLA compiles badly are lowered through Pallas on GPUs; a field of device profiles.
+    """
+
+    _usually_kept = PARTS
 
     def __init__(
         self,
@@ -180,21 +223,22 @@ class InKernels(Optimized):
         pallas: bool = False,
     ) -> None:
         self.pallas = pallas
-        # What is kept as it was written runs in kernels, too: one for each of its operators.
+        # A variant that is kept as written runs in kernels, too: one per operator.
         variants = tuple(replace(v, chosen=v.module) for v in variants)
         super().__init__(program, variants, weights, tolerance, explained)
         self.runners = [
-            KernelRunner(v.module, v.compiler_options, program.scope, Pallas.here(pallas)) for v in variants
+            KernelRunner(v.module, v.compiler_options, program.scope, Pallas.here(pallas), self._executables)
+            for v in variants
         ]
         self._alike: _Alike | None = None
 
     @property
     def runner(self) -> KernelRunner:
-        """What runs the variant for the first of `at`, its weights being arguments."""
+        """The runner of the variant for the first binding of `at`, with weights as arguments."""
         return self.runners[0]
 
     def temporary_bytes(self, sizes: Mapping[str, int]) -> Mapping[str, int]:
-        """For each kernel of `module`, at these sizes, the bytes that its executable allocates for itself."""
+        """For each kernel of `module`, by name, the bytes that its executable allocates for itself at these sizes."""
         return self.runner.temporary_bytes(sizes)
 
     def _run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -215,23 +259,31 @@ class InKernels(Optimized):
             raise without_notes(e) from None
 
     def _bind(self, weights: list[Any]) -> Ready:
-        return ReadyInKernels(self._family, self._weight_indices, weights, self.pallas)
+        return ReadyInKernels(self._family, self._executables, self._weight_indices, weights, self.pallas)
 
 
 class ReadyInKernels(Ready):
-    """An optimized function with its weights bound, which runs in kernels. `runners`: what runs each of its
-    variants."""
+    """An optimized function with its weights bound, which runs in kernels. `runners`: the runner of each variant."""
 
-    def __init__(self, family: Family, indices: Sequence[int], weights: list[Any], pallas: bool = False) -> None:
-        super().__init__(family, indices, weights)
+    def __init__(
+        self,
+        family: Family,
+        executables: Executables,
+        indices: Sequence[int],
+        weights: list[Any],
+        pallas: bool = False,
+    ) -> None:
+        super().__init__(family, executables, indices, weights)
         pairs = zip(self._of_variant, family.variants, strict=True)
         scope = family.programs[0].scope
-        self.runners = [KernelRunner(b.module, v.compiler_options, scope, Pallas.here(pallas)) for b, v in pairs]
+        self.runners = [
+            KernelRunner(b.module, v.compiler_options, scope, Pallas.here(pallas), executables) for b, v in pairs
+        ]
         self._alike: _Alike | None = None
 
     @property
     def runner(self) -> KernelRunner:
-        """What runs the variant for the first of `at`, on what is prepared and the other arguments."""
+        """The runner of the variant for the first binding of `at`, on the prepared values and the other arguments."""
         return self.runners[0]
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:

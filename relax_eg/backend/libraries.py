@@ -1,8 +1,8 @@
-"""Routines of other libraries: whether they are there, and running them.
+"""Routines of other libraries: whether they are available, and running them.
 
-Nothing is imported to know whether a routine is there. Where one is missing when a program runs, its pattern runs in
-its place. What a routine gives is looked at when it is first called with certain operands: its shape and dtype against
-the annotation, and its value, on random operands of these or smaller sizes, against that of the pattern.
+Nothing is imported to find out whether a routine is available. Where it is missing when a program runs, its pattern
+runs instead. At its first call with given operands a routine is checked: shape and dtype of its result against the
+annotation, and its value, on random operands of these or smaller sizes, against that of the pattern.
 """
 
 from __future__ import annotations
@@ -18,35 +18,38 @@ import jaxlib.xla_client
 import numpy as np
 
 from relax_eg.backend.compare import ROUNDING
-from relax_eg.debug import log
+from relax_eg.debug import log, unless_exhausted
 from relax_eg.errors import LibraryError, RelaxEgError
 from relax_eg.ir.annotations import Annotation, Object, Tensor, Tuple, substitute
 from relax_eg.ir.expr import Expr, node, var
 from relax_eg.ir.steps import is_sized
+from relax_eg.memo import Memo
 from relax_eg.ops.libraries import FFI, Library, library_call
-from relax_eg.ops.library_needs import Place, missing, version
+from relax_eg.ops.library_needs import RoutinePlace, missing, version
 from relax_eg.shapes import Dim
 from relax_eg.shapes.constraints import dim_of_jax
 
-# The largest difference from the pattern's value, as a share of its largest element. A GPU multiplies float32 matrices
-# with 10 bits unless told otherwise.
+# chosen: accepted difference from the pattern's value, relative to its largest element. GPUs multiply float32 matrices
+# with 10 bits by default.
 _ON_ACCELERATOR = 1e-2
-_SHOWN = 6  # elements of a value that an error shows
+_SHOWN = 6  # limit: elements of a value that an error shows
 
 _lock = threading.Lock()
 os.register_at_fork(before=_lock.acquire, after_in_parent=_lock.release, after_in_child=_lock.release)
-_looked_at: dict[tuple[Any, ...], str] = {}
-_told: set[str] = set()
+_MOST_LOOKED_AT = 4096  # limit: results of first runs that are remembered, of all routines; others are tried again
+_MOST_TOLD = 1024  # limit: warnings that are remembered, so that each is given once
+_looked_at = Memo[tuple[Any, ...], str](_MOST_LOOKED_AT)
+_told = Memo[str, None](_MOST_TOLD)
 
 
-def here() -> Place:
-    """Where JAX runs what it is given."""
+def here() -> RoutinePlace:
+    """The device that JAX runs on by default."""
     device = jax.devices()[0]
-    return Place(device.platform, device.device_kind)
+    return RoutinePlace(device.platform, device.device_kind)
 
 
-def unavailable(library: Library, place: Place) -> str:
-    """Why a routine cannot be used there; empty where it can."""
+def unavailable(library: Library, place: RoutinePlace) -> str:
+    """Why a routine cannot be used at `place`; empty where it can."""
     why = missing(library, place)
     if not why and isinstance(library.target, str) and library.target.startswith(FFI):
         return _unregistered(library.target.removeprefix(FFI), place.platform)
@@ -54,7 +57,7 @@ def unavailable(library: Library, place: Place) -> str:
 
 
 def _unregistered(target: str, platform: str) -> str:
-    """Why XLA has no custom call of this name on a platform; empty where it has."""
+    """The reason that XLA has no custom call of this name on a platform; empty where it has one."""
     names: set[str] = set()
     for p in {"cpu": ("cpu",), "gpu": ("CUDA", "ROCM")}.get(platform, (platform,)):
         names.update(jaxlib.xla_client.custom_call_targets(p))
@@ -65,8 +68,10 @@ def _unregistered(target: str, platform: str) -> str:
 
 
 def run_registered(library: Library, call: Expr, args: Sequence[Any], sizes: Mapping[str, Any]) -> Any:
-    """What a registered routine gives for JAX arrays or tracers, or what its pattern gives where it is missing here.
-    LibraryError where it does not give what it should."""
+    """The result of a registered routine for JAX arrays or tracers; that of its pattern where it is missing here.
+
+    LibraryError where its result is not what it should be, unless `first_run` is "fall back": then its pattern runs.
+    """
     why = unavailable(library, here())
     if why:
         _tell(f"library `{library.name}` is missing: {why}; its pattern runs instead")
@@ -88,12 +93,12 @@ def _tell(text: str) -> None:
     with _lock:
         if text in _told:
             return
-        _told.add(text)
+        _told[text] = None
     log.warning("%s", text)
 
 
 def _run(library: Library, call: Expr, args: Sequence[Any], sizes: Mapping[str, Any]) -> tuple[Any, str]:
-    """What the target gives, and what is wrong with its form."""
+    """The result of the target, and what is wrong with its shape or dtype (empty where nothing is)."""
     name = f"library `{library.name}` ({_named(library)})"
     filled = _filled(library, call, args, sizes)
     if not is_sized(call.annotation) or isinstance(call.annotation, Object):
@@ -103,8 +108,7 @@ def _run(library: Library, call: Expr, args: Sequence[Any], sizes: Mapping[str, 
     except RelaxEgError:
         raise
     except Exception as e:
-        shown = ", ".join(f"{a.dtype}{list(a.shape)}" for a in args)
-        return None, f"{name} raised {type(e).__name__} for operands {shown}: {str(e)[:500]}"
+        return None, _raised(library, args, e)
     wanted = _shapes(filled)
     many = isinstance(filled, Tuple)
     if many != isinstance(made, (tuple, list)):
@@ -120,12 +124,21 @@ def _run(library: Library, call: Expr, args: Sequence[Any], sizes: Mapping[str, 
     return (tuple(results) if many else made), ""
 
 
+def _raised(library: Library, args: Sequence[Any], e: Exception) -> str:
+    """The message for an exception `e` of a target. An exception that says memory ran out is raised again."""
+    unless_exhausted(e)
+    shown = ", ".join(f"{a.dtype}{list(a.shape)}" for a in args)
+    name = f"library `{library.name}` ({_named(library)})"
+    return f"{name} raised {type(e).__name__} for operands {shown}: {str(e)[:500]}"
+
+
 def _named(library: Library) -> str:
     return ", ".join(x for x in (version(library), library.where) if x)
 
 
 def _filled(library: Library, call: Expr, args: Sequence[Any], sizes: Mapping[str, Any]) -> Annotation:
-    """What a call fills, at the sizes of these operands: what its definition says, however little the call does."""
+    """The annotation of the result at the sizes of these operands, by the definition of the routine: the call may know
+    less."""
     operands = [Tensor(tuple(map(_size, a.shape)), str(a.dtype)) for a in args]
     attrs = {k: tuple(_size(d.evaluate(sizes)) for d in v) if k in library.size_names else v
              for k, v in call.attr("attrs")}  # fmt: skip
@@ -133,18 +146,18 @@ def _filled(library: Library, call: Expr, args: Sequence[Any], sizes: Mapping[st
 
 
 def _size(n: Any) -> Dim:
-    """A size, symbolic where JAX traces for such."""
+    """A size as a `Dim`, symbolic where JAX traces for symbolic sizes."""
     return Dim.of(n) if isinstance(n, int) else dim_of_jax(str(n))
 
 
 def _known(n: Any) -> int | Dim:
-    """A size as a number where it is one."""
+    """A size, as an integer where it is constant."""
     d = n if isinstance(n, Dim) else _size(n)
     return d.value if d.is_const else d
 
 
 def _shapes(filled: Annotation) -> list[tuple[tuple[Any, ...], str]]:
-    """Shapes and dtypes that an annotation says of results."""
+    """The shapes and dtypes of the results that an annotation describes."""
     fields: tuple[Annotation, ...] = filled.fields if isinstance(filled, Tuple) else (filled,)
     tensors = [f for f in fields if isinstance(f, Tensor)]
     return [(tuple(map(_known, t.shape or ())), str(t.dtype)) for t in tensors]
@@ -154,8 +167,11 @@ def _shapes(filled: Annotation) -> list[tuple[tuple[Any, ...], str]]:
 
 
 def _first_run(library: Library, call: Expr, args: Sequence[Any], sizes: Mapping[str, Any]) -> str:
-    """What is wrong with a routine's value on random operands of these or smaller sizes; empty where nothing is, or
-    where it cannot be tried (sizes are symbolic, or no small ones meet its conditions). Looked at once."""
+    """What is wrong with a routine's value on random operands of these or smaller sizes.
+
+    Empty where nothing is, or where it cannot be tried: sizes are symbolic, or no small ones meet its conditions. The
+    answer is remembered.
+    """
     shapes = [tuple(a.shape) for a in args]
     static = {k: v for k, v in call.attr("attrs") if k not in library.size_names}
     values = {k: tuple(d.evaluate(sizes) for d in v) for k, v in call.attr("attrs") if k in library.size_names}
@@ -188,11 +204,24 @@ def _tried(library: Library, operands: Sequence[Tensor], attrs: Mapping[str, Any
     names = [str(p.attr("name")) for p in definition.params]
     params = [var(n, substitute(p.annotation, known)) for n, p in zip(names, definition.params, strict=True)]
     call = library_call(library, params, smaller)
-    arrays = [jax.numpy.asarray(values[n]) for n in names]
-    made, problem = _run(library, call, arrays, {})
+    arrays = [jax.device_put(values[n]) for n in names]
+    problem = ""
+
+    def target(*xs: Any) -> Any:
+        nonlocal problem
+        made, problem = _run(library, call, xs, {})
+        return () if problem else made
+
+    # Compiled as calls are, and released afterwards; without `jit`, JAX would keep an executable per operator.
+    try:
+        made = jax.block_until_ready(jax.jit(target)(*arrays))
+    except RelaxEgError:
+        raise
+    except Exception as e:
+        return _raised(library, arrays, e)
     if problem:
         return problem
-    wanted = library.run_definition(call, arrays, {})
+    wanted = jax.jit(lambda *xs: library.run_definition(call, xs, {}))(*arrays)
     many = isinstance(made, tuple)
     for i, (got, right) in enumerate(zip(made if many else (made,), wanted if many else (wanted,), strict=True)):
         got, right = np.asarray(got), np.asarray(right)
@@ -214,7 +243,8 @@ def _tolerance(dtype: str) -> float:
 
 
 def _difference(a: np.ndarray[Any, Any], b: np.ndarray[Any, Any]) -> float:
-    """The largest difference, as a share of the largest element of `b`; infinite where one of two is finite."""
+    """The largest difference, relative to the largest element of `b`; infinite where only one of two elements is
+    finite."""
     if b.size == 0:
         return 0.0
     wide = np.complex128 if "c" in a.dtype.kind + b.dtype.kind else np.float64

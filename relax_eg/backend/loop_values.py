@@ -1,4 +1,4 @@
-"""Arrays whose axes are loop variables: what a term of an index equation is while its program is lowered."""
+"""Arrays whose axes are loop variables: the values of terms of index equations during lowering."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from relax_eg.shapes import Dim
 
 
 @dataclass(frozen=True, eq=False)
-class Value:
-    """A JAX array with one axis for each of the loop variables `loops`, those that it depends on, in any order."""
+class LoopValue:
+    """A JAX array with one axis per loop variable that it depends on; `loops` names them in the order of the axes."""
 
     array: Any
     loops: tuple[str, ...] = ()
 
     def over(self, loops: Sequence[str], extents: Mapping[str, Any]) -> Any:
-        """The array with an axis for each of `loops`, which are all of its own and more, in any order."""
+        """The array with an axis for each of `loops`, a superset of its own loops in any order."""
         mine = [name for name in loops if name in self.loops]
         array = self.array
         if mine != list(self.loops):
@@ -32,28 +32,30 @@ class Value:
         return lax.broadcast_in_dim(array, shape, [loops.index(name) for name in mine])
 
 
-def joined(values: Sequence[Value], order: Mapping[str, int]) -> tuple[str, ...]:
-    """The loop variables of all values, outermost first."""
+def joined(values: Sequence[LoopValue], order: Mapping[str, int]) -> tuple[str, ...]:
+    """The loop variables that occur in `values`, in `order` (outermost first)."""
     names = {name for value in values for name in value.loops}
     return tuple(sorted(names, key=order.__getitem__))
 
 
 def pointwise(
-    function: Callable[..., Any], values: Sequence[Value], order: Mapping[str, int], extents: Mapping[str, Any]
-) -> Value:
-    """`function` of arrays of one shape, on values that may depend on different loops. Where those that depend on all
-    of them agree on an order of axes, it stays: none is transposed."""
+    function: Callable[..., Any], values: Sequence[LoopValue], order: Mapping[str, int], extents: Mapping[str, Any]
+) -> LoopValue:
+    """Applies `function`, which takes arrays of one shape, to values that may depend on different loops.
+
+    If the values that depend on all loops agree on an order of axes, the result keeps it, and they are not transposed.
+    """
     loops = joined(values, order)
     orders = {value.loops for value in values if len(value.loops) == len(loops)}
     loops = orders.pop() if len(orders) == 1 else loops
-    return Value(function(*(value.over(loops, extents) for value in values)), loops)
+    return LoopValue(function(*(value.over(loops, extents) for value in values)), loops)
 
 
 class Indices:
-    """Indices as arrays of integers: `Dim`s over loop variables and sizes, computed by JAX.
+    """An evaluator of index expressions: `Dim`s over loop variables and sizes, as JAX arrays of integers.
 
-    `extents`: of the loop variables, outermost first. `fixed`: what else a `Dim` may mention: sizes, and loop variables
-    that a loop of JAX runs over.
+    - `extents`: extents of the loop variables that become axes, outermost first.
+    - `fixed`: values of everything else that a `Dim` may mention: sizes, and variables of JAX loops.
     """
 
     def __init__(self, extents: Mapping[str, Any], fixed: Mapping[str, Any]) -> None:
@@ -61,7 +63,7 @@ class Indices:
         self.fixed = fixed
         self.order = {name: place for place, name in enumerate(extents)}
 
-    def value(self, dim: Dim) -> Value:
+    def value(self, dim: Dim) -> LoopValue:
         """`dim` as int64, over the loop variables that it mentions."""
         total = _integer(dim.const)
         for monomial, coefficient in dim.terms:
@@ -71,12 +73,14 @@ class Indices:
             total = self._both(lax.add, total, product)
         return total
 
-    def _atom(self, op: str, name: str, args: Sequence[Dim]) -> Value:
+    def _atom(self, op: str, name: str, args: Sequence[Dim]) -> LoopValue:
         if op == "var":
             if name in self.extents:
-                return Value(lax.iota(np.dtype("int64"), self.extents[name]), (name,))
+                return LoopValue(lax.iota(np.dtype("int64"), self.extents[name]), (name,))
             known = self.fixed[name]
-            return _integer(known) if isinstance(known, int) else Value(jnp.asarray(known).astype(np.dtype("int64")))
+            return (
+                _integer(known) if isinstance(known, int) else LoopValue(jnp.asarray(known).astype(np.dtype("int64")))
+            )
         first, *others = (self.value(arg) for arg in args)
         if op == "select":
             compare = lax.ge if name == ">=" else lax.eq
@@ -85,26 +89,26 @@ class Indices:
             first = self._both(_BINARY[op], first, other)
         return first
 
-    def _both(self, function: Callable[..., Any], x: Value, y: Value) -> Value:
+    def _both(self, function: Callable[..., Any], x: LoopValue, y: LoopValue) -> LoopValue:
         if function is lax.mul and _is_one(x):
             return y
         if function is lax.add and _is_zero(x):
             return y
         return self._all(function, x, y)
 
-    def _all(self, function: Callable[..., Any], *values: Value) -> Value:
+    def _all(self, function: Callable[..., Any], *values: LoopValue) -> LoopValue:
         return pointwise(function, values, self.order, self.extents)
 
 
-def _integer(value: int) -> Value:
-    return Value(np.asarray(value, np.int64))
+def _integer(value: int) -> LoopValue:
+    return LoopValue(np.asarray(value, np.int64))
 
 
-def _is_one(x: Value) -> bool:
+def _is_one(x: LoopValue) -> bool:
     return isinstance(x.array, np.ndarray) and bool(x.array == 1)
 
 
-def _is_zero(x: Value) -> bool:
+def _is_zero(x: LoopValue) -> bool:
     return isinstance(x.array, np.ndarray) and not bool(x.array)
 
 

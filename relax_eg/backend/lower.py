@@ -1,4 +1,4 @@
-"""Lowering: a function of a module as a JAX computation, for `execution="whole"`."""
+"""Lowering of a function of a module to a JAX computation, for `execution="whole"`."""
 
 from __future__ import annotations
 
@@ -48,15 +48,18 @@ Sizes = Mapping[str, Any]
 
 
 def run_function(module: Module, function: Function, arrays: Sequence[Any]) -> Any:
-    """`function` applied to JAX arrays or tracers: one array, or a tuple of them.
+    """The result of `function` for JAX arrays or tracers: an array or a tuple of arrays.
 
-    The size variables are bound from the arrays' shapes once; ShapeError where they contradict the signature.
+    The size variables are bound once, from the arrays' shapes. ShapeError where these contradict the signature.
     """
     return _Run(module).at(function, arrays, signature_fit(function.name, function.params).bind(arrays))
 
 
 def run_at(module: Module, function: Function, arrays: Sequence[Any], sizes: Sizes, scope: Scope | None = None) -> Any:
-    """As `run_function`, with the size variables given. `scope`: what must hold of those `match_cast`s bring in."""
+    """As `run_function`, with the size variables given.
+
+    `scope`: bounds and assumptions, checked of the sizes that a `match_cast` binds.
+    """
     return _Run(module).at(function, arrays, sizes, scope)
 
 
@@ -67,14 +70,17 @@ def run_block(
     sizes: Sizes,
     programs: Callable[..., Any] = lower_program,
 ) -> tuple[Any, ...]:
-    """What the bindings of a block give, where variables have the values in `env`; `programs` lowers tensor
-    programs."""
+    """The values of the bindings of a block.
+
+    - `env`: the values of variables.
+    - `programs`: the function that lowers tensor programs.
+    """
     run, inner = _Run(module, programs), dict(env)
     return tuple(run.value(b.value, inner, sizes) for b in block.bindings)
 
 
 class _Run:
-    """One evaluation of a module's functions on JAX values. What is called at several places JAX traces once."""
+    """One evaluation of a module's functions on JAX values. JAX traces a function with several call sites once."""
 
     def __init__(self, module: Module, programs: Callable[..., Any] = lower_program) -> None:
         self.module = module
@@ -99,7 +105,7 @@ class _Run:
         for block in function.blocks:
             for b in block.bindings:
                 if not block.dataflow and b.value.op != VAR:
-                    # A step is run each time it is written, even where an equal one ran before.
+                    # Outside dataflow blocks a binding runs even if an equal expression has a value.
                     env.pop(b.value, None)
                 if b.var in casts:
                     env[b.value] = self.value(b.value.args[0], env, sizes)
@@ -144,32 +150,35 @@ class _Run:
             try:
                 return get(e.op).jax_function()(*args, **attrs)
             except (TypeError, ValueError):
-                _need_to_apply(e, args, sizes)  # which says in our words what JAX refuses
+                _need_to_apply(e, args, sizes)  # raises our own error for what JAX refuses
                 raise
         except OperatorError as error:
             raise type(error)(self._where(e) + str(error)) from None
 
     def _where(self, e: Expr) -> str:
-        """The function that computes `e`, with the user's line where it is known."""
+        """The running function and the source line of `e` where it is known, as the beginning of an error message."""
         line = self.running.sources.get(e) if self.running is not None else None
         return "" if self.running is None else f"{self.running.name}(){f' ({line})' if line else ''}: "
 
     @functools.cached_property
     def _often(self) -> frozenset[str]:
-        """The functions that are named at more than one place."""
+        """The functions that are referred to more than once."""
         named = Counter(n for f in self.module for e in f.expressions() for n in functions_of(e))
         return frozenset(n for n, count in named.items() if count > 1)
 
     def call(self, name: str, args: Sequence[Any]) -> Any:
-        """A call of a function. Of one that is called at several places it is a call in XLA's program too, until XLA
-        inlines it; JAX takes twenty of Python's frames for each such call inside another."""
+        """The result of a call of a function.
+
+        A function with several call sites is called in the XLA program too, until XLA inlines it. Only these are, as
+        JAX takes twenty Python stack frames for each nested call of that kind.
+        """
         if name not in self._often:
             return self.function(name, args)
         arrays = [i for i, a in enumerate(args) if hasattr(a, "dtype")]
         fixed = tuple((i, a) for i, a in enumerate(args) if not hasattr(a, "dtype"))
         try:
             compiled = self.compiled.get((name, fixed))
-        except TypeError:  # a tuple of arrays among the arguments
+        except TypeError:  # an argument is not hashable: a tuple of arrays
             return self.function(name, args)
         if compiled is None:
 
@@ -181,15 +190,17 @@ class _Run:
         return compiled(*(args[i] for i in arrays))
 
     def control(self, e: Expr, args: list[Any], sizes: Sizes) -> Any:
-        """A control node as JAX's own. What the functions take of their surroundings is closed over, so that it may be
-        anything, a shape included."""
+        """The result of a control node, by JAX's operator for it.
+
+        Values from outside that its functions read are closed over, so that they may be of any kind, such as shapes.
+        """
         p = parts(e.op, args, dict(e.attrs))
 
         def run(i: int, *operands: Any) -> Any:
             return self.function(p.functions[i], operands)
 
         if e.op == COND:
-            # A boolean counts as 0 or 1, which is how JAX numbers the branches.
+            # A boolean condition becomes 0 or 1, the number of its branch in JAX.
             branches = [functools.partial(run, i, *p.constants) for i in range(len(p.functions))]
             try:
                 return jax.lax.switch(jnp.asarray(p.index, jnp.int32), branches)
@@ -209,14 +220,15 @@ class _Run:
             result = run(0, *p.constants, *carry, *xs)
             return result[: len(carry)], result[len(carry) :]
 
-        # The xs tell how many; JAX looks at a number given beside them, which a symbolic one does not survive.
+        # If there are xs, they determine the length: JAX would compare it with one given beside them, which fails for a
+        # symbolic length.
         length = None if p.xs else _resolved(e.attr("length"), sizes)
         last, ys = jax.lax.scan(step, p.carry, p.xs, length, reverse=e.attr("reverse"), unroll=e.attr("unroll"))
         return (*last, *ys)
 
     def shard_map(self, e: Expr, name: str, operands: Sequence[Any]) -> Any:
         placed = {k: e.attr(k).value for k in ("mesh", "in_specs", "out_specs", "manual_axes")}
-        shapes = [a for a in operands if not hasattr(a, "dtype")]  # first of all, if any
+        shapes = [a for a in operands if not hasattr(a, "dtype")]  # they come before all arrays
         body = jax.shard_map(
             lambda *arrays: self.function(name, (*shapes, *arrays)),
             mesh=placed["mesh"],
@@ -231,7 +243,7 @@ class _Run:
 def tensor_program_call(
     e: Expr, args: Sequence[Any], sizes: Sizes, programs: Callable[..., Any] = lower_program
 ) -> Any:
-    """The result of a `call_tir` on JAX values; `programs` lowers its program at given sizes."""
+    """The result of a `call_tir` on JAX values. `programs`: the function that lowers its tensor program."""
     program: TensorProgram = e.attr("program").value
     told = {v: d.evaluate(sizes) for v, d in e.attr("sizes")}
     buffers = [(b.name, Tensor(b.shape, b.dtype)) for b in program.parameters]
@@ -241,7 +253,10 @@ def tensor_program_call(
 
 
 def library_call(e: Expr, args: Sequence[Any], sizes: Sizes) -> Any:
-    """The result of a library call on JAX values. TraceError for one that no XLA program can contain, inside one."""
+    """The result of a library call on JAX values.
+
+    TraceError under a trace for a routine whose result size depends on values, which no XLA program can contain.
+    """
     name = e.attr("name")
     routine, library = BY_LIBRARY.get(name), library_of(e)
     if library is not None:
@@ -257,22 +272,24 @@ def library_call(e: Expr, args: Sequence[Any], sizes: Sizes) -> Any:
 
 
 def new_sizes(fit: Fit, value: Any, sizes: dict[str, Any], scope: Scope | None, where: str) -> None:
-    """Adds to `sizes` those that a `match_cast` of `value` brings in. ShapeError, BoundsError where it does not fit."""
+    """Adds to `sizes` those that a `match_cast` of `value` binds. ShapeError or BoundsError where it does not fit."""
     told = fit.bind([value], sizes)
     sizes.update({v: n for v, n in told.items() if v not in sizes})
     if scope is not None and all(isinstance(n, int) for n in sizes.values()):
-        scope.check(sizes, where)  # also what is assumed of new and known ones together
+        scope.check(sizes, where)  # all sizes: an assumption may relate new ones to known ones
 
 
 def _is_negative(dim: Dim, sizes: Sizes) -> bool:
-    """Whether `dim` is negative at these sizes, which are themselves symbolic while JAX exports."""
+    """Whether `dim` is known to be negative at these sizes, which are symbolic while JAX exports."""
     found = dim.evaluate(sizes)
     return isinstance(found, int) and found < 0
 
 
 def _need_to_apply(e: Expr, args: Sequence[Any], sizes: Sizes) -> None:
-    """Raise OperatorError where an operator, whose operands were known in part or whose sizes decide, does not apply to
-    these very arrays."""
+    """Raises OperatorError where an operator does not apply to these arrays.
+
+    Annotations do not decide that where operands are known in part or it depends on sizes.
+    """
     env = {v: n for v, n in sizes.items() if isinstance(n, int)}
     if not all(isinstance(n, int) for a in args for n in getattr(a, "shape", (None,))):
         return
@@ -281,14 +298,14 @@ def _need_to_apply(e: Expr, args: Sequence[Any], sizes: Sizes) -> None:
 
 
 def _at(value: Any, env: Mapping[str, int]) -> Any:
-    """An attribute at known sizes."""
+    """An attribute of an operator with known sizes substituted."""
     if isinstance(value, tuple):
         return tuple(_at(v, env) for v in value)  # type: ignore[reportUnknownVariableType]
     return Dim.of(int(value.evaluate(env))) if isinstance(value, Dim) and value.variables <= env.keys() else value
 
 
 def _refuse_branches(names: Sequence[str], branches: Sequence[Any]) -> None:
-    """Raise ShapeError where the branches of a `cond` give values of different sizes."""
+    """Raises ShapeError where the branches of a `cond` have results of different shapes or dtypes."""
     found = (jax.tree_util.tree_leaves(jax.eval_shape(b)) for b in branches)
     first, *others = ([f"{x.shape} {x.dtype}" for x in values] for values in found)
     for name, values in zip(names[1:], others, strict=True):

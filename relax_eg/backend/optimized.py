@@ -1,4 +1,4 @@
-"""What `optimize` returns: an optimized function that runs on XLA, with its modules and reports."""
+"""Optimized functions, which `optimize` returns: they run on XLA and carry their modules and reports."""
 
 from __future__ import annotations
 
@@ -12,25 +12,33 @@ from typing import Any
 import jax
 from jax.core import Tracer
 
+from relax_eg.backend.call_keys import MOST_SHOWN, NOT_SHOWN, is_tracing, shown
 from relax_eg.backend.checks import bind_sizes
 from relax_eg.backend.compare import AS_WRITTEN, ITSELF, Check, against_reference, compared
+from relax_eg.backend.executables import EXECUTABLES, Executables, executables
 from relax_eg.backend.family import Family, Variant
 from relax_eg.backend.program import Program, in_order, without_notes
 from relax_eg.backend.ready import Ready
-from relax_eg.backend.shown import NOT_SHOWN, is_tracing, remember, shown
 from relax_eg.errors import OptionError, RelaxEgError, ShapeError
-from relax_eg.explain.certificate import Certificate
+from relax_eg.explain.certificate import UnaidedCertificate
 from relax_eg.explain.text import Explanation
 from relax_eg.ir.module import Module
+from relax_eg.memo import Memo
 from relax_eg.reports import CostReport
 
 
 class Optimized:
     """An optimized function: call it like the function it came from.
 
-    `module`: the chosen program; `report`: what it costs and why; `compiler_options`: how XLA is told to compile it;
-    all three of the variant for the first of `at`. `variants`: every program of the family.
+    - `variants`: all programs of the family.
+    - `module`: the chosen program.
+    - `report`: its predicted cost, and why it was chosen.
+    - `compiler_options`: the options XLA compiles it with.
+
+    The last three are those of the variant for the first binding of `at`.
     """
+
+    _usually_kept = EXECUTABLES
 
     def __init__(
         self,
@@ -44,6 +52,7 @@ class Optimized:
         self._explanation: Explanation | None = None
         self._program = program
         self.variants = variants
+        self._executables = executables(program.at_sizes, self._usually_kept)
         self._family = Family(program, variants)
         self._weights = weights
         self._wide = program.wide
@@ -52,15 +61,19 @@ class Optimized:
         self._names = program.names_without(frozenset())
         self._weight_places, self._weights_tree = _places_of(program.in_tree, self._weight_indices)
         self._tolerance = tolerance
-        self._whole = jax.jit(self.to_jax())
-        self._compiled = self._family.compiled(self._of_variant)
+        self._whole = self._executables.jit(self.to_jax())
+        self._compiled = self._family.compiled(self._executables, self._of_variant)
         self._shown = shown(program.params, program.in_tree) if self._compiled else None
-        self._by_shown: dict[Any, Any] = {}
-        self._latest: tuple[Ready, list[weakref.ref[Any]]] | None = None  # the latest weights of calls
+        self._by_shown = Memo[Any, Any](MOST_SHOWN)
+        self._latest: tuple[Ready, list[weakref.ref[Any]]] | None = None  # bound to the weights of the latest call
 
     @property
     def module(self) -> Module:
         return self.variants[0].module
+
+    def count_among(self, others: Executables) -> None:
+        """Makes its executables count among `others`, too. To be called before the first call of the function."""
+        others.hold(self._executables)
 
     @property
     def report(self) -> CostReport:
@@ -68,11 +81,11 @@ class Optimized:
 
     @property
     def compiler_options(self) -> Mapping[str, str]:
-        """What `jax.jit(best.to_jax(), compiler_options=...)` takes to compile as was found to be best."""
+        """The options found best: pass them as `jax.jit(best.to_jax(), compiler_options=...)`."""
         return self.variants[0].compiler_options
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
-        """Run on XLA. ShapeError or BoundsError for arguments that do not fit, before anything runs.
+        """Runs on XLA. ShapeError or BoundsError for arguments that do not fit, before anything runs.
 
         With `weights`, what depends on them alone is computed at the first call with these very arrays and kept.
         """
@@ -80,7 +93,7 @@ class Optimized:
             args, kwargs = self._as_given(args, kwargs)
             with self._program.width():
                 return self(*args, **kwargs)
-        if kwargs:  # JAX would compile once more for each way to write a call
+        if kwargs:  # JAX would compile again for each split into positional and keyword arguments
             args, kwargs = in_order(self._names, args, kwargs)
         if not self._binds:
             return self._run(args, kwargs)
@@ -93,7 +106,7 @@ class Optimized:
         p = self._program
         leaves = p.leaves(args, kwargs)
         held = [leaves[i] for i in self._weight_indices]
-        # Identity is a safe key for immutable arrays only; numpy's can change under us, tracers die.
+        # Identity is a safe key for immutable arrays only: numpy arrays may change, and tracers end with their trace.
         if any(not isinstance(x, jax.Array) or isinstance(x, Tracer) for x in held):
             return self._run(args, kwargs)
         latest = self._latest
@@ -103,7 +116,7 @@ class Optimized:
         return ready.run([x for i, x in enumerate(leaves) if i not in ready.indices])
 
     def _as_given(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """The arguments of a call from where JAX does not have the program's numbers."""
+        """The arguments of a call of a 64-bit program made outside JAX's x64 mode, as JAX takes them there."""
         p = self._program
         return jax.tree_util.tree_unflatten(p.in_tree, p.as_given(p.leaves(args, kwargs)))
 
@@ -113,13 +126,15 @@ class Optimized:
         except RelaxEgError as e:
             raise without_notes(e) from None
         except (TypeError, OverflowError):
-            # `jax.jit` refuses what is no array, or too large, before we see it; ours says which argument.
+            # `jax.jit` refuses non-arrays and numbers out of range before our check, whose error names the argument.
             self._program.check(self._program.leaves(args, kwargs))
             raise
 
     def _of_options(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """What runs a call, where programs are compiled with options of their own. What is traced is compiled by who
-        traces it."""
+        """The function that runs a call, where variants have compiler options.
+
+        Under a trace it is the one without options: the outer `jit` decides on them.
+        """
         assert self._compiled is not None and self._shown is not None
         if is_tracing():
             return self._whole
@@ -130,12 +145,14 @@ class Optimized:
         found = self._by_shown.get(key)
         if found is None:
             found = self._compiled(self._family.at_leaves(self._program.leaves(args, kwargs)))
-            remember(self._by_shown, key, found)
+            self._by_shown[key] = found
         return found
 
     def to_jax(self) -> Callable[..., Any]:
-        """The chosen program as a JAX function of the same arguments: it composes with jit, grad, vmap and sharding.
-        Its derivatives are those of the function as written. Who compiles it may ask for `compiler_options`."""
+        """The chosen program as a JAX function of the same arguments. It composes with jit, grad, vmap and sharding.
+
+        Its derivatives are those of the function as written. To compile it, `compiler_options` may be passed.
+        """
         program, family = self._program, self._family
 
         def optimized(*args: Any, **kwargs: Any) -> Any:
@@ -157,8 +174,11 @@ class Optimized:
         return variant
 
     def prepare(self, *weights: Any, **named: Any) -> Ready:
-        """Compute once what depends on the weights alone. Takes the arguments declared as `weights`, in their order or
-        by name; the result takes the others."""
+        """Computes what depends on the weights alone, once.
+
+        Takes the arguments declared as `weights`, in their order or by name. The result takes the other arguments.
+        OptionError for missing, repeated or other arguments; ShapeError for a weight with the wrong number of arrays.
+        """
         if not self._weights:
             raise OptionError("prepare(): no weights were declared; pass weights=(...) to optimize")
         given = dict(zip(self._weights, weights, strict=False))
@@ -183,16 +203,15 @@ class Optimized:
 
     def _bind(self, weights: list[Any]) -> Ready:
         """The function with its weights bound to these arrays, one for each parameter."""
-        return Ready(self._family, self._weight_indices, weights)
+        return Ready(self._family, self._executables, self._weight_indices, weights)
 
     @property
     def _near(self) -> float:
-        """How near results are to be to those as written."""
+        """The tolerance for the difference from the results of the function as written."""
         return self._tolerance
 
     def check(self, /, *args: Any, **kwargs: Any) -> Check:
-        """Whether these arguments have the facts that were declared, and how far the results are from those of the
-        function as written."""
+        """Checks the declared facts of these arguments, and compares the results with those as written."""
         args, kwargs = self._as_given(args, kwargs)
         with self._program.width():
             return self._checked(args, kwargs)
@@ -202,7 +221,7 @@ class Optimized:
         leaves = p.check(p.leaves(args, kwargs))
         broken = tuple(p.violations(leaves))
         ours, found = self(*args, **kwargs), None
-        if p.kept and not p.from_function:  # a module beside itself would show nothing
+        if p.kept and not p.from_function:  # comparing a module with itself would show nothing
             found = against_reference(p.written(), ours, leaves, self._near)
         if found is None:
             written = jax.jit(lambda *xs: p.original(list(xs)))(*leaves)
@@ -210,42 +229,51 @@ class Optimized:
         return replace(found, passed=found.passed and not broken, violations=broken)
 
     def explain(self) -> Explanation:
-        """How the chosen program follows from the one as written, step by step; printed, it reads like a proof.
+        """The derivation of the chosen program from the one as written, step by step; printed, it reads like a proof.
 
-        The search is done over with every match on record, and the derivation is replayed: conditions are proved again,
+        The search is repeated with all matches recorded, and the derivation is replayed: conditions are proved again,
         and every expression is evaluated by the reference interpreter. ExplanationError where a step does not hold, or
-        where none is found.
+        no derivation is found.
         """
         if self._explanation is None:
             with self._program.width():
                 self._explanation = self._explained()
         return self._explanation
 
-    def certificate(self) -> Certificate:
-        """The derivation as plain data: `.save(path)` writes it, `relax-eg verify --certificate` checks it without the
-        search. Raises what `explain` raises."""
+    def certificate(self) -> UnaidedCertificate:
+        """The derivation as plain data. `.save(path)` writes it; `relax-eg verify --certificate` checks it without
+        repeating the search. Raises what `explain` raises."""
         return self.explain().certificate()
 
     def is_own(self, *args: Any, **kwargs: Any) -> bool:
-        """Whether the function, traced for the sizes of these arguments, is the program that was optimized, so that
-        this is what a call runs; else it runs as written. What the function raises at these sizes is raised."""
+        """Whether a call with these arguments runs the optimized program; otherwise it runs the function as written.
+
+        It does where the function, traced for the sizes of these arguments, is the program that was optimized. Raises
+        what the function raises at these sizes.
+        """
         p = self._program
         return p.other_at(p.sizes([jax.numpy.shape(x) for x in p.leaves(args, kwargs)])) is None
 
     def sizes_of(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
-        """The size variables' values for these arguments, whatever bounds they have. ShapeError where the shapes
-        contradict the signature."""
+        """The values of the size variables for these arguments; bounds are not checked.
+
+        ShapeError where the shapes contradict the signature.
+        """
         p = self._program
         return bind_sizes(p.name, p.params, [jax.numpy.shape(x) for x in p.leaves(args, kwargs)])
 
     def statistics(self) -> Any:
-        """The executables of what runs at many sizes inside few of them (`AtCapacity.statistics`). OptionError for any
-        other function: JAX compiles it for each shape that is called."""
+        """Statistics of the executables of a function that runs padded to capacities (`AtCapacity.statistics`).
+
+        OptionError for any other function: JAX compiles it for each shape that is called.
+        """
         raise self._at_its_very_sizes("statistics()")
 
     def compile_ahead(self, *at: Mapping[str, int], background: bool = False) -> None:
-        """Compile before the first call what runs at many sizes (`AtCapacity.compile_ahead`). OptionError for every
-        other function."""
+        """Compiles a function that runs padded to capacities before its first call (`AtCapacity.compile_ahead`).
+
+        OptionError for any other function.
+        """
         raise self._at_its_very_sizes("compile_ahead()")
 
     def _at_its_very_sizes(self, asked: str) -> OptionError:
@@ -256,8 +284,11 @@ class Optimized:
         )
 
     def save(self, path: str | Path) -> None:
-        """Write it to a file, which `rx.load` reads in any process: it runs there without a search. ArtifactError where
-        the program holds what only this process has, such as a callback, or where the file cannot be written."""
+        """Writes the function to a file. `rx.load` reads it in any process, and it runs there without a search.
+
+        ArtifactError where the program holds an object of this process, such as a callback, or where the file cannot be
+        written.
+        """
         from relax_eg.backend.artifact import save
 
         save(self, self._program, self._weights, self._tolerance, path)
@@ -268,8 +299,8 @@ class Optimized:
 
 
 def _places_of(tree: Any, weights: Sequence[int]) -> tuple[tuple[int, ...] | None, Any]:
-    """Which positional arguments the weights are, of calls structured as `tree`, and the structure of a list of these;
-    None where some are keywords."""
+    """The places of the weights among the positional arguments of calls with structure `tree`, and the structure of the
+    list of these arguments. (None, None) unless these arguments consist of exactly the weights, in order."""
     args, _ = jax.tree_util.tree_unflatten(tree, range(tree.num_leaves))
     places = [i for i, a in enumerate(args) if not set(jax.tree_util.tree_leaves(a)).isdisjoint(weights)]
     given = [args[i] for i in places]
@@ -279,5 +310,5 @@ def _places_of(tree: Any, weights: Sequence[int]) -> tuple[tuple[int, ...] | Non
 
 
 def _are(refs: Sequence[weakref.ref[Any]], arrays: Sequence[Any]) -> bool:
-    """Whether these are the very arrays."""
+    """Whether `refs` refer to exactly these arrays, by identity."""
     return len(refs) == len(arrays) and all(map(operator.is_, [r() for r in refs], arrays))

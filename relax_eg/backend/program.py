@@ -1,4 +1,4 @@
-"""A function as the runtimes need it: how it is called, what holds of its arguments, and what was chosen for it."""
+"""The record of a function that all runtimes share: its calling convention, checks of arguments, and chosen program."""
 
 from __future__ import annotations
 
@@ -26,23 +26,33 @@ from relax_eg.ops.keys import given_dtype
 from relax_eg.shapes import Scope
 from relax_eg.shapes.constraints import constraints_of_jax, dim_of_jax
 
-_MOST_TAKEN = 4096  # combinations of sizes that are known to be taken
+_MOST_TAKEN = 4096  # limit: accepted combinations of sizes that are remembered
 
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """A function as the runtimes need it: how it was written, how it is called, and what was chosen for it.
+    """A function as the runtimes need it: as written, its calling convention, and the program chosen for it.
 
-    `fn`: the function as written; `name`: its name; `params`: its parameters; `module`: the chosen program, None where
-    nothing was gained and `fn` itself runs; `names`: how the user writes each parameter; `arguments`: each parameter's
-    argument of `fn`; `in_tree`, `out_tree`: pytree structures of `(args, kwargs)` and of the result; `signature`: that
-    of `fn`, by which a call's arguments are split as the specs were; `weak_out`: which results JAX holds weakly typed;
-    `effectful`: it does more than compute; `facts`: what was declared of each parameter's values; `written`: gives the
-    module of `fn`; `from_function`: that is the trace of a function, not what somebody wrote; `wide`: it holds 64-bit
-    numbers, or was traced where JAX had such; `at_sizes`: how it is to run at many sizes and what its calls cost, as
-    plain data that artifacts keep (`loading`); `entry`: where it takes or returns tuples or shapes, the annotations of
-    its arguments by name, as text, and last that of its result. `own`: why the program is not what `fn` is at given
-    sizes, None where it is; without it nobody looks (`frontends.own`, `refusals`).
+    - `fn`: the function as written.
+    - `params`: its parameters, one per array.
+    - `module`: the chosen program; None where nothing was gained and `fn` itself runs.
+    - `names`: how the user writes each parameter.
+    - `arguments`: the argument of `fn` that each parameter belongs to.
+    - `in_tree`, `out_tree`: pytree structures of `(args, kwargs)` and of the result.
+    - `signature`: the signature of `fn`, by which a call's arguments are split as the specs were.
+    - `weak_in`, `weak_out`: which parameters and results are weakly typed in JAX.
+    - `scope`: bounds and assumptions of the size variables.
+    - `effectful`: whether it has effects.
+    - `facts`: the facts declared of each parameter's values.
+    - `written`: returns the module of `fn`.
+    - `from_function`: whether that module is the trace of a Python function, not a module that a user wrote.
+    - `wide`: whether it has 64-bit numbers, or was traced in JAX's x64 mode.
+    - `at_sizes`: options for running at many sizes, and the cost of calls, as plain data that artifacts keep
+      (`loading`).
+    - `entry`: if it takes or returns tuples or shapes, names and annotations (as text) of its arguments, and last of
+      its result; otherwise empty.
+    - `own`: returns why the program differs from `fn` at given sizes, or None where it does not. If `own` is None,
+      this is not checked (`frontends.trace_check`, `refusals`).
     """
 
     fn: Callable[..., Any]
@@ -67,7 +77,7 @@ class Program:
     own: Callable[[Mapping[str, int]], str | None] | None = None
 
     def bind(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """A call's arguments split into positional and keyword ones the way the specs were. TypeError as Python's."""
+        """Splits a call's arguments into positional and keyword ones as the specs were. TypeError as in Python."""
         if self.signature is None:
             return args, dict(kwargs)
         bound = self.signature.bind(*args, **kwargs)
@@ -75,20 +85,24 @@ class Program:
 
     @property
     def kept(self) -> bool:
-        """Whether the function runs as it was written."""
+        """Whether the function runs as written."""
         return self.module is None
 
     def width(self) -> AbstractContextManager[Any]:
-        """A block in which JAX has the numbers that the program has."""
+        """A context in JAX's x64 mode if the program is `wide`."""
         return in_width(self.wide)
 
     @property
     def is_elsewhere(self) -> bool:
-        """Whether it has numbers that JAX does not have here."""
+        """Whether the program is `wide` and JAX is not in its x64 mode here."""
         return self.wide and not has_x64()
 
     def as_given(self, leaves: Sequence[Any], only: Sequence[int] | None = None) -> list[Any]:
-        """The arrays of a call, of all parameters or of those at `only`, as JAX takes them where they are given."""
+        """The arrays of a call, for all parameters or those at `only`, as JAX takes them in the caller's mode.
+
+        ShapeError for a Python integer that its parameter's dtype does not hold; TraceError for tracers if JAX cannot
+        lower the program outside its x64 mode.
+        """
         if not self.is_elsewhere:
             return list(leaves)
         places = range(len(self.params)) if only is None else only
@@ -103,7 +117,7 @@ class Program:
         return given
 
     def _check_lowered_elsewhere(self) -> None:
-        """TraceError for what JAX cannot lower where it has no 64-bit numbers: it makes its own random bits then."""
+        """TraceError where JAX cannot lower the program outside its x64 mode, as it draws 64 random bits at once."""
         module = self.module or self.written()
         for f in module:
             for e in f.expressions():
@@ -116,7 +130,7 @@ class Program:
 
     def leaves(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Any]:
         """The arrays of a call, in parameter order. ShapeError where the structure is not that of the specs."""
-        if not kwargs:  # mostly the specs were split in the same way
+        if not kwargs:  # the usual case: the specs were split in the same way
             leaves, tree = jax.tree_util.tree_flatten((args, {}))
             if tree == self.in_tree:
                 return leaves
@@ -130,8 +144,7 @@ class Program:
         return leaves
 
     def tree_without(self, held: frozenset[int]) -> Any:
-        """The structure of `(args, kwargs)` of calls that leave out the arguments of these parameters, all of whose
-        leaves are among them."""
+        """The structure of `(args, kwargs)` of calls that leave out the arguments whose leaves are all in `held`."""
         args, kwargs = jax.tree_util.tree_unflatten(self.in_tree, range(self.in_tree.num_leaves))
 
         def given(x: Any) -> bool:
@@ -142,8 +155,10 @@ class Program:
         return jax.tree_util.tree_structure(rest)
 
     def names_without(self, held: frozenset[int]) -> tuple[str, ...]:
-        """The names of the arguments that such calls give in order, where all of them may also be given by name; none
-        where not."""
+        """The names, in order, of the arguments of calls that leave out the arguments whose leaves are all in `held`.
+
+        Empty where some argument cannot be given both by position and by name.
+        """
         args, kwargs = jax.tree_util.tree_unflatten(self.in_tree, range(self.in_tree.num_leaves))
         parameters = [] if self.signature is None else list(self.signature.parameters.values())
         ordinary = all(p.kind is p.POSITIONAL_OR_KEYWORD for p in parameters)
@@ -153,7 +168,7 @@ class Program:
         return tuple(p.name for p, x in zip(parameters, leaves, strict=False) if not x or not held.issuperset(x))
 
     def _wrong_structure(self, bound: tuple[tuple[Any, ...], dict[str, Any]]) -> ShapeError:
-        """The error for the first argument of a call that is not the pytree it was optimized for."""
+        """The error for the first argument of a call that is not the pytree that the function was optimized for."""
         args, kwargs = jax.tree_util.tree_unflatten(self.in_tree, [object()] * self.in_tree.num_leaves)
         names = list(inspect.signature(self.fn).parameters)
         given = {**dict(zip(names, bound[0], strict=False)), **bound[1]}
@@ -170,8 +185,10 @@ class Program:
         return ShapeError(f"{where} the arguments are structured as {_pytree(bound)}; optimized for {self.in_tree}")
 
     def check(self, leaves: Sequence[Any], only: Sequence[int] | None = None) -> list[Any]:
-        """The arrays, of all parameters or of those at `only`, as JAX values of the declared dtypes. ShapeError where a
-        dtype is another."""
+        """The arrays of all parameters, or those at `only`, as JAX values of the declared dtypes.
+
+        ShapeError where an array has another dtype.
+        """
         places = range(len(self.names)) if only is None else only
         where = f"{self.name}(): argument"
         return [
@@ -180,7 +197,10 @@ class Program:
         ]
 
     def violations(self, leaves: Sequence[Any]) -> Iterator[str]:
-        """The declared facts that arrays of all parameters do not have, with what shows it."""
+        """Messages for the declared facts that these arrays do not have, each with an entry that shows it.
+
+        `leaves`: one array per parameter.
+        """
         for name, facts, leaf in zip(self.names, self.facts, leaves, strict=False):
             for fact in facts:
                 found = violation(fact, np.asarray(leaf), name)
@@ -188,8 +208,10 @@ class Program:
                     yield f"`{name}` is declared {FACTS[fact].name}, but {found}"
 
     def sizes(self, shapes: Sequence[Sequence[Any]]) -> dict[str, Any]:
-        """The size variables' values, checked against signature, bounds and assumptions; where JAX traces for symbolic
-        sizes, these must be proved of them. BoundsError."""
+        """The values of the size variables, checked against signature, bounds and assumptions.
+
+        Where JAX traces for symbolic sizes, bounds and assumptions must be proved of these. ShapeError or BoundsError.
+        """
         sizes = bind_sizes(self.name, self.params, shapes)
         if all(isinstance(n, int) for n in sizes.values()):
             self.scope.check(sizes, self.name)
@@ -209,7 +231,7 @@ class Program:
             )
 
     def allows(self, sizes: Mapping[str, int]) -> bool:
-        """Whether its bounds and assumptions hold at these sizes."""
+        """Whether the bounds and assumptions of the program hold at these sizes."""
         try:
             self.scope.check(sizes, self.name)
         except BoundsError:
@@ -217,14 +239,14 @@ class Program:
         return True
 
     def other_at(self, sizes: Mapping[str, Any]) -> str | None:
-        """Why the function is another program at these sizes than the one that was optimized, so that it runs as it was
-        written; None where it is not, and at symbolic sizes. What the function raises at these sizes is raised."""
+        """Why the function is another program at these sizes than the one that was optimized, so that it runs as
+        written; None where it is the same, and at symbolic sizes. Raises what the function raises at these sizes."""
         if self.own is None or not all(isinstance(n, int) for n in sizes.values()):
             return None
         return self.own(sizes)
 
     def result(self, value: Any) -> Any:
-        """The function's result in the structure `fn` gives it."""
+        """The function's result in the pytree structure and with the weak types that `fn` gives it."""
         outputs = value if isinstance(value, tuple) else (value,)
         made = [_weak(x) if weak else x for x, weak in zip(outputs, self.weak_out, strict=True)]  # type: ignore[reportUnknownArgumentType]
         return jax.tree_util.tree_unflatten(self.out_tree, made)
@@ -235,7 +257,7 @@ class Program:
         return self.fn(*args, **kwargs)
 
     def chosen(self, leaves: list[Any]) -> Any:
-        """The chosen program on flat arrays."""
+        """The chosen program on flat arrays, or the function as written at sizes where it is another program."""
         sizes = self.sizes([x.shape for x in leaves])
         if self.module is None or self.other_at(sizes) is not None:
             return self.original(leaves)
@@ -255,11 +277,11 @@ class Program:
             return self.chosen(list(xs))
 
         def derivative(primals: Any, tangents: Any) -> Any:
-            with self.width():  # JAX may ask when the call is over
+            with self.width():  # JAX may call this after the call of the program has returned
                 return pushed(primals, tangents)
 
         def pushed(primals: Any, tangents: Any) -> Any:
-            # Zero tangents stay out: made into arrays, they would be pushed forward through a custom_vjp, which has no
+            # Zero tangents are left out: as arrays they would be pushed forward through a custom_vjp, which has no
             # forward rule.
             moving = [i for i, t in enumerate(tangents) if not isinstance(t, SymbolicZero)]
 
@@ -274,7 +296,7 @@ class Program:
 
 
 def in_order(names: Sequence[str], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """The arguments of a call and no keywords, where all of `names` are given; else as they are."""
+    """The arguments of a call, all positional, if exactly `names` are given; otherwise `(args, kwargs)` unchanged."""
     rest = names[len(args) :]
     if len(rest) != len(kwargs) or not all(map(kwargs.__contains__, rest)):
         return args, kwargs
@@ -282,9 +304,12 @@ def in_order(names: Sequence[str], args: tuple[Any, ...], kwargs: dict[str, Any]
 
 
 def refusals(program: Program) -> Callable[[Mapping[str, int]], None]:
-    """A function of sizes that raises what the module of `program` raises there: where a call's shapes contradict the
-    signature of a function, or an operator does not take its operands. The module as written is traced, once for each
-    combination of sizes, and nothing is compiled: what was chosen for it may have dropped what would have raised."""
+    """A function of sizes that raises what the module of `program`, as written, raises at these sizes.
+
+    A module raises where the shapes of a call contradict the signature of a function, or an operator does not accept
+    its operands. The chosen program may have dropped such a place. So the module as written is traced, once per
+    combination of sizes; nothing is compiled.
+    """
     taken: set[tuple[tuple[str, int], ...]] = set()
 
     def look(sizes: Mapping[str, int]) -> None:
@@ -304,7 +329,7 @@ def refusals(program: Program) -> Callable[[Mapping[str, int]], None]:
 
 
 def as_declared(where: str, declared: Tensor, leaf: Any, weak: bool = False) -> Any:
-    """An argument as a JAX value of the declared dtype, weakly typed or not. ShapeError where it cannot be."""
+    """An argument as a JAX value of the declared dtype, weakly typed if `weak`. ShapeError where it cannot be."""
     try:
         aval: Any = jax.typeof(leaf)
     except TypeError:
@@ -313,7 +338,7 @@ def as_declared(where: str, declared: Tensor, leaf: Any, weak: bool = False) -> 
         raise _too_large(where, declared.dtype or "int32", leaf) from None
     dtype = str(aval.dtype) if declared.dtype is None else declared.dtype
     if str(aval.dtype) != dtype:
-        # As in JAX a Python number becomes what it meets, unless that is of a narrower kind: 2.5 is no integer.
+        # As in JAX, a Python number takes the parameter's dtype, unless that is of a lower kind: 2.5 is no integer.
         is_number = getattr(aval, "weak_type", False) and declared.ndim in (0, None) and not aval.shape
         if not is_number or _kind(aval.dtype) > _kind(np_dtype(dtype)):
             hint = "convert it, or optimize for that dtype"
@@ -327,13 +352,13 @@ def as_declared(where: str, declared: Tensor, leaf: Any, weak: bool = False) -> 
     elif isinstance(leaf, jax.Array) and getattr(aval, "weak_type", False) == weak:
         return leaf
     elif isinstance(leaf, (np.ndarray, np.generic)) and not weak:
-        return jnp.array(leaf)  # nothing to compile
+        return jax.device_put(np.array(leaf))  # compiles nothing
     array = jax.lax.convert_element_type(cast("Any", leaf), np_dtype(dtype))
     return _weak(array) if weak else array
 
 
 def without_notes(e: RelaxEgError) -> RelaxEgError:
-    """`e` without the remarks on tracebacks that JAX adds to what is raised while it traces."""
+    """`e` without the notes on tracebacks that JAX adds to errors raised while it traces."""
     return type(e)(*e.args)
 
 
@@ -344,7 +369,7 @@ def _pytree(structure: Any) -> str:
 
 
 def _kind(dtype: Any) -> int:
-    """Bools, integers, floats and complex numbers in order: each holds those before it."""
+    """The kind of a dtype as a number: bools, integers, floats, complex numbers; each includes those before it."""
     kinds = (jnp.bool_, jnp.integer, jnp.floating, jnp.complexfloating)
     return next((i for i, kind in enumerate(kinds) if jnp.issubdtype(dtype, kind)), len(kinds))
 
@@ -354,7 +379,7 @@ def _too_large(where: str, dtype: str, number: int) -> ShapeError:
 
 
 def _holds(dtype: str, number: int) -> bool:
-    """Whether an integer is one of a dtype, or near one."""
+    """Whether `number` is in the range of `dtype`; always for dtypes that are not integers."""
     if not jnp.issubdtype(np_dtype(dtype), jnp.integer):
         return True
     limits = jnp.iinfo(np_dtype(dtype))
@@ -362,8 +387,7 @@ def _holds(dtype: str, number: int) -> bool:
 
 
 def _weak(x: Any) -> Any:
-    # JAX has no public way to make an array weakly typed; arithmetic with a Python number keeps a weak type, so only
-    # this spelling remains.
+    # JAX has no public way to make an array weakly typed: arithmetic with a Python number only keeps a weak type.
     from jax._src.lax.lax import _convert_element_type  # type: ignore[reportPrivateUsage]
 
     return _convert_element_type(x, weak_type=True)

@@ -1,7 +1,6 @@
-"""Reads of index equations as JAX operations: slices, pads, reshapes and reversals where the index map is one, a gather
-else.
+"""Lowers reads of index equations to slices, pads, reshapes and reversals where the index map allows it, or a gather.
 
-An index out of range is the nearest one inside; what only a `select` keeps from being read may be anything.
+An index out of range is clamped. A read that only a `select` guards may have any value where the `select` skips it.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ import numpy as np
 from jax import lax
 
 from relax_eg.backend.index_maps import (
-    Affine,
+    AffineIndex,
     Extents,
     affine,
     is_inside,
@@ -26,19 +25,22 @@ from relax_eg.backend.index_maps import (
     split_loops,
     steps_clear,
 )
-from relax_eg.backend.loop_values import Indices, Value, joined
+from relax_eg.backend.loop_values import Indices, LoopValue, joined
+from relax_eg.limits import LARGEST_INT32
 from relax_eg.shapes import Dim
 from relax_eg.tir import is_loop
 
-_SPLITS = 6  # of loops, tried for one read
+_SPLITS = 6  # limit: splits of loops that are tried for one read
 _fresh = count()
 
 
-def read(array: Any, index: Sequence[Dim | Value], loops: Indices, guarded: bool) -> Value:
-    """The elements of `array` at `index`, over the loop variables that it depends on.
+def read(array: Any, index: Sequence[Dim | LoopValue], loops: Indices, guarded: bool) -> LoopValue:
+    """The elements of `array` at `index`, over the loop variables that `index` depends on.
 
-    `index`: a `Dim` over loop variables, sizes put in, or integers computed. `guarded`: a `select` may skip the read.
-    Every extent is at least 1, and so is the array's size.
+    - `index`: per axis a `Dim` over loop variables, with sizes substituted, or computed integers.
+    - `guarded`: whether a `select` may skip the read.
+
+    All extents and the array's size must be at least 1.
     """
     static = all(isinstance(n, int) for n in (*array.shape, *loops.extents.values()))
     if static and all(isinstance(i, Dim) and loops.extents.keys() >= i.variables for i in index):
@@ -53,8 +55,8 @@ def read(array: Any, index: Sequence[Dim | Value], loops: Indices, guarded: bool
 # --- index maps that move nothing but axes ---
 
 
-def _by_reshapes(array: Any, index: list[Dim], extents: dict[str, int], guarded: bool, splits: int) -> Value | None:
-    """The read where the index is affine, axis by axis or after merging axes or splitting loops; else None."""
+def _by_reshapes(array: Any, index: list[Dim], extents: dict[str, int], guarded: bool, splits: int) -> LoopValue | None:
+    """The read if the index is affine, axis by axis or after merging axes or splitting loops; otherwise None."""
     shape, merged = _merged(array.shape, index, extents)
     each = [affine(i) for i in merged]
     if all(a is not None for a in each):
@@ -68,7 +70,7 @@ def _by_reshapes(array: Any, index: list[Dim], extents: dict[str, int], guarded:
 
 
 def _merged(shape: Sequence[int], index: list[Dim], extents: Extents) -> tuple[tuple[int, ...], list[Dim]]:
-    """Shape and index where axes that share loop variables, and those between them, are read as one."""
+    """The shape and index after merging axes that share loop variables, and the axes between them."""
     sizes, merged = list(shape), list(index)
     first = 0
     while first < len(merged):
@@ -89,8 +91,8 @@ def _merged(shape: Sequence[int], index: list[Dim], extents: Extents) -> tuple[t
 
 def _split(
     array: Any, index: list[Dim], extents: dict[str, int], guarded: bool, splits: int, name: str, size: int
-) -> Value | None:
-    """The read with the loop `name` as blocks of `size` values and what runs within one; the last may be partial."""
+) -> LoopValue | None:
+    """The read with the loop `name` split into blocks of `size` values, of which the last may be partial."""
     blocks = -(-extents[name] // size)
     outer, inner = split(name, next(_fresh))
     (block,), (within,) = outer.variables, inner.variables
@@ -102,20 +104,23 @@ def _split(
     rest = tuple(n for n in value.loops if n not in (block, within))
     whole = value.over((block, within, *rest), parts)
     whole = lax.reshape(whole, (blocks * size, *whole.shape[2:]))
-    return Value(lax.slice_in_dim(whole, 0, extents[name]), (name, *rest))
+    return LoopValue(lax.slice_in_dim(whole, 0, extents[name]), (name, *rest))
 
 
 @dataclass(frozen=True)
 class _Axis:
-    """An axis of the array at hand: the index that still runs over it, from 0 up with falling strides; or the loop
-    variable that it has become."""
+    """An axis of the array that is being read.
 
-    index: Affine
+    - `index`: the index that runs over it, upwards, with strides in falling order.
+    - `done`: the loop variable that the axis has become; None before.
+    """
+
+    index: AffineIndex
     done: str | None = None
 
 
-def _sliced(array: Any, index: Sequence[Affine], extents: Extents) -> Value:
-    """`array` read at affine indices, each over loop variables of its own that step clear of one another."""
+def _sliced(array: Any, index: Sequence[AffineIndex], extents: Extents) -> LoopValue:
+    """`array` read at affine indices, each over loop variables of its own whose steps do not overlap."""
     backwards: set[str] = set()
     axes = [_Axis(_upwards(i, extents, backwards)) for i in index]
     while any(len(a.index.strides) > 1 for a in axes):
@@ -144,23 +149,23 @@ def _sliced(array: Any, index: Sequence[Affine], extents: Extents) -> Value:
     array = lax.squeeze(array, gone) if gone else array
     loops = tuple(axis.done or axis.index.strides[0][0] for n, axis in enumerate(axes) if n not in gone)
     turned = [n for n, name in enumerate(loops) if name in backwards]
-    return Value(lax.rev(array, turned) if turned else array, loops)
+    return LoopValue(lax.rev(array, turned) if turned else array, loops)
 
 
-def _upwards(index: Affine, extents: Extents, backwards: set[str]) -> Affine:
-    """The index with loops that run downwards turned, by falling strides."""
+def _upwards(index: AffineIndex, extents: Extents, backwards: set[str]) -> AffineIndex:
+    """The index with descending loops reversed (their names are added to `backwards`), by falling strides."""
     start, strides = index.start, list[tuple[str, int]]()
     for name, stride in index.strides:
         if stride < 0:
             backwards.add(name)
             start += stride * (extents[name] - 1)
         strides.append((name, abs(stride)))
-    # Of two equal strides one loop has a single value, and it is no loop then.
-    return Affine(start, tuple(sorted(strides, key=lambda s: -s[1])))
+    # Strides differ: of two loops with equal strides one would have a single value, and such loops were removed.
+    return AffineIndex(start, tuple(sorted(strides, key=lambda s: -s[1])))
 
 
 def _apart(array: Any, axes: list[_Axis], extents: Extents) -> tuple[Any, list[_Axis]]:
-    """The array with the outermost loop of every axis that has several as an axis of its own."""
+    """The array with each axis that has several loops split: its outermost loop becomes an axis of its own."""
     low, high, shape, after = list[int](), list[int](), list[int](), list[_Axis]()
     for size, axis in zip(array.shape, axes, strict=True):
         if len(axis.index.strides) < 2:
@@ -174,18 +179,18 @@ def _apart(array: Any, axes: list[_Axis], extents: Extents) -> tuple[Any, list[_
         low.append(-axis.index.start)
         high.append(axis.index.start + n * stride - size)
         shape += [n, stride]
-        after += [_Axis(Affine(0, ()), name), _Axis(Affine(0, tuple(rest)))]
+        after += [_Axis(AffineIndex(0, ()), name), _Axis(AffineIndex(0, tuple(rest)))]
     return lax.reshape(_padded(array, low, high), shape), after
 
 
 def _padded(array: Any, low: Sequence[int], high: Sequence[int]) -> Any:
-    """`array` with so many elements more, or fewer, on each axis; what is put there is never used."""
+    """`array` with `low` and `high` elements added (or removed) per axis; added elements are never used."""
     if not any(low) and not any(high):
         return array
     if jnp.issubdtype(array.dtype, jnp.number) or array.dtype == jnp.bool_:
         config = [(before, after, 0) for before, after in zip(low, high, strict=True)]
         return lax.pad(array, np.zeros((), array.dtype), config)
-    for axis, (before, after) in enumerate(zip(low, high, strict=True)):  # PRNG keys: there is none to put
+    for axis, (before, after) in enumerate(zip(low, high, strict=True)):  # PRNG keys have no zero to pad with
         places = np.clip(np.arange(-before, array.shape[axis] + after), 0, array.shape[axis] - 1)
         array = jnp.take(array, places, axis=axis)
     return array
@@ -194,11 +199,13 @@ def _padded(array: Any, low: Sequence[int], high: Sequence[int]) -> Any:
 # --- gather ---
 
 
-def _gather(array: Any, index: Sequence[Dim | Value], loops: Indices, static: bool) -> Value:
-    """The read where some axes are at computed positions. Axes with loop variables of their own, which no other index
-    mentions, are read as above first, and go along with each position."""
+def _gather(array: Any, index: Sequence[Dim | LoopValue], loops: Indices, static: bool) -> LoopValue:
+    """The read where some axes are at computed positions.
+
+    Axes with loop variables that no other index mentions are sliced first, and are taken whole at each position.
+    """
     used: list[set[str]] = [set(i.variables) if isinstance(i, Dim) else set(i.loops) for i in index]
-    easy: dict[int, Affine] = {}
+    easy: dict[int, AffineIndex] = {}
     for axis, i in enumerate(index):
         others = set[str]().union(*(u for n, u in enumerate(used) if n != axis))
         if isinstance(i, Dim) and not used[axis] & others and _is_plain(i, array.shape[axis], loops, static):
@@ -206,13 +213,13 @@ def _gather(array: Any, index: Sequence[Dim | Value], loops: Indices, static: bo
             assert found is not None
             easy[axis] = found
     hard = [axis for axis in range(len(index)) if axis not in easy]
-    whole = {axis: f"axis {axis}" for axis in hard}  # stands for a loop over all of the axis
+    whole = {axis: f"axis {axis}" for axis in hard}  # a placeholder loop over the whole axis
     if static:
-        maps = [easy[a] if a in easy else Affine(0, ((whole[a], 1),)) for a in range(len(index))]
+        maps = [easy[a] if a in easy else AffineIndex(0, ((whole[a], 1),)) for a in range(len(index))]
         extents = {**loops.extents, **{whole[a]: array.shape[a] for a in hard}}
         value = _sliced(array, maps, extents)
     else:
-        value = Value(array, tuple(whole[a] if a in whole else easy[a].loops[0] for a in range(len(index))))
+        value = LoopValue(array, tuple(whole[a] if a in whole else easy[a].loops[0] for a in range(len(index))))
     places = [_place(index[a], array.shape[a], loops) for a in hard]
     over = joined(places, loops.order)
     kept = [name for name in value.loops if name not in whole.values()]
@@ -221,7 +228,7 @@ def _gather(array: Any, index: Sequence[Dim | Value], loops: Indices, static: bo
         at = [np.int64(0) if name in kept else next(starts).array.astype(np.dtype("int64")) for name in value.loops]
         sizes = [n if name in kept else 1 for name, n in zip(value.loops, value.array.shape, strict=True)]
         taken = lax.dynamic_slice(value.array, at, sizes)
-        return Value(lax.squeeze(taken, [n for n, name in enumerate(value.loops) if name not in kept]), tuple(kept))
+        return LoopValue(lax.squeeze(taken, [n for n, name in enumerate(value.loops) if name not in kept]), tuple(kept))
     starts = jnp.stack([place.over(over, loops.extents) for place in places], -1)
     collapsed = tuple(n for n, name in enumerate(value.loops) if name not in kept)
     numbers = lax.GatherDimensionNumbers(
@@ -231,11 +238,11 @@ def _gather(array: Any, index: Sequence[Dim | Value], loops: Indices, static: bo
     )
     sizes = tuple(1 if n in collapsed else size for n, size in enumerate(value.array.shape))
     found = lax.gather(value.array, starts, numbers, sizes, mode="clip")
-    return Value(found, (*over, *kept))
+    return LoopValue(found, (*over, *kept))
 
 
 def _is_plain(index: Dim, size: Any, loops: Indices, static: bool) -> bool:
-    """Whether an index runs over an axis by slices alone."""
+    """Whether an index can be read by a slice of its axis."""
     if not loops.extents.keys() >= index.variables:
         return False
     found = affine(index)
@@ -246,16 +253,16 @@ def _is_plain(index: Dim, size: Any, loops: Indices, static: bool) -> bool:
     return loops.extents[found.loops[0]] == size
 
 
-def _place(index: Dim | Value, size: Any, loops: Indices) -> Value:
-    """Positions on an axis, as int32 where they fit, moved inside."""
+def _place(index: Dim | LoopValue, size: Any, loops: Indices) -> LoopValue:
+    """Positions on an axis, clamped to its size if that is known, as int32 where that suffices."""
     value = loops.value(index) if isinstance(index, Dim) else index
     array = jnp.asarray(value.array)
     if not isinstance(size, int):
-        return Value(array.astype(np.dtype("int64")), value.loops)
+        return LoopValue(array.astype(np.dtype("int64")), value.loops)
     known = isinstance(index, Dim) and all(map(is_loop, index.variables)) and is_inside(index, size, loops.extents)
     if not known:
         array = lax.clamp(np.asarray(0, array.dtype), array, _greatest(size, array.dtype))
-    return Value(array.astype(np.dtype("int32" if size < 2**31 else "int64")), value.loops)
+    return LoopValue(array.astype(np.dtype("int32" if size <= LARGEST_INT32 else "int64")), value.loops)
 
 
 def _greatest(size: int, dtype: Any) -> Any:

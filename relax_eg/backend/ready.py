@@ -1,4 +1,4 @@
-"""An optimized function with its weights bound: what is prepared from them once, and what is left for the calls."""
+"""Optimized functions with their weights bound: values of the weights alone are computed once, the rest per call."""
 
 from __future__ import annotations
 
@@ -10,21 +10,23 @@ from typing import Any
 
 import jax
 
+from relax_eg.backend.call_keys import MOST_SHOWN, NOT_SHOWN, is_tracing, shown
 from relax_eg.backend.checks import bind_sizes
+from relax_eg.backend.executables import Executables
 from relax_eg.backend.family import Family
 from relax_eg.backend.lower import run_at
 from relax_eg.backend.program import Program, in_order, without_notes
-from relax_eg.backend.shown import NOT_SHOWN, is_tracing, remember, shown
 from relax_eg.errors import OtherProgramError, RelaxEgError
 from relax_eg.ir.expr import Expr, tuple_
 from relax_eg.ir.module import Module
 from relax_eg.ir.partition import split
+from relax_eg.memo import Memo
 
-WRITTEN = -1  # in place of a variant: the function as it was written
+WRITTEN = -1  # given: stands for the function as written, in place of the index of a variant
 
 
 class _Bound:
-    """A program with its weights bound: what is prepared from them, and what is left for the calls."""
+    """A program with its weights bound: the values prepared from them, and the program that remains per call."""
 
     def __init__(
         self,
@@ -34,13 +36,13 @@ class _Bound:
         sizes: Mapping[str, Any],
         made: dict[Expr, Any],
     ):
-        """`made`: values of the weights that were prepared for other programs already; the new ones are added."""
+        """`made`: values of the weights that were already prepared for other programs; the new ones are added to it."""
         self.program = program
         params, module = program.params, program.module
         places = sorted(indices)
         names = {str(params[i].attr("name")) for i in places}
         self._indices = indices
-        # What was kept as written runs as `fn` itself, with nothing to prepare.
+        # A program that is kept as written runs as `fn` itself and prepares nothing.
         self._parts = None if module is None else (module, split(module.main, names))
         self.prepared: tuple[Any, ...] = tuple(weights)
         if self._parts is not None:
@@ -55,15 +57,17 @@ class _Bound:
 
     @property
     def module(self) -> Module:
-        """What is left for the calls, of what is prepared and the other parameters; none where the function runs as it
-        was written."""
+        """The module that runs per call, on the prepared values and the other parameters.
+
+        It must not be read where the function runs as written (`kept`).
+        """
         assert self._parts is not None
         module, parts = self._parts
         return Module((parts.main, *(f for f in module if f.name != module.main.name)))
 
     @property
     def kept(self) -> bool:
-        """Whether the function runs as it was written."""
+        """Whether the function runs as written."""
         return self._parts is None
 
     def main(self, prepared: Sequence[Any], others: Sequence[Any], sizes: Mapping[str, Any]) -> Any:
@@ -80,11 +84,14 @@ class _Bound:
 class Ready:
     """An optimized function with its weights bound: call it with the other arguments.
 
-    `prepared`: the arrays kept for the calls, a tuple; of several programs for different sizes, a tuple of those.
-    `compiler_options`: those of the variant for the first of `at`.
+    - `indices`: places of the weights among the parameters.
+    - `prepared`: a tuple of the arrays kept for the calls; a tuple of such tuples if several programs serve different
+      sizes.
+    - `compiler_options`: options of the variant for the first binding of `at`.
     """
 
-    def __init__(self, family: Family, indices: Sequence[int], weights: list[Any]) -> None:
+    def __init__(self, family: Family, executables: Executables, indices: Sequence[int], weights: list[Any]) -> None:
+        self._executables = executables
         program = family.programs[0]
         self._program, self._family, self._wide = program, family, program.wide
         self.indices = frozenset(indices)
@@ -94,7 +101,8 @@ class Ready:
         self._weight_shapes = {i: x.shape for i, x in zip(indices, checked, strict=True)}
         held = tuple(params[i] for i in indices)
         sizes = bind_sizes("prepare", held, list(self._weight_shapes.values()))
-        # Variants of one program that differ in how they are compiled share what is prepared; others what they both do.
+        # Variants that differ only in compiler options share all prepared values; others share those they have in
+        # common.
         distinct = list(dict.fromkeys(p.module for p in family.programs))
         made: dict[Expr, Any] = {}
         bound = [_Bound(replace(program, module=m), self.indices, checked, sizes, made) for m in distinct]
@@ -102,25 +110,25 @@ class Ready:
         self._which = [distinct.index(p.module) for p in family.programs]
         self.prepared: tuple[Any, ...] = bound[0].prepared if len(bound) == 1 else tuple(b.prepared for b in bound)
         self._others_at = tuple(i for i in range(len(params)) if i not in self.indices)
-        # What a program does not read is not handed to it: each array of a call takes its time.
-        self._whole = [jax.jit(self._of_bound(b)) for b in bound]
-        self._compiled = family.compiled(lambda i: self._of_bound(self._of_variant[i]))
+        # A program is passed only the arrays prepared for it: each array of a call costs time.
+        self._whole = [executables.jit(self._of_bound(b)) for b in bound]
+        self._compiled = family.compiled(executables, lambda i: self._of_bound(self._of_variant[i]))
         self._tree = program.tree_without(self.indices)
         self._shown = shown([params[i] for i in self._others_at], self._tree)
-        self._by_shown: dict[Any, int] = {}  # the variants that served calls, or `WRITTEN`
+        self._by_shown = Memo[Any, int](MOST_SHOWN)  # by size key: the variant that served such calls, or `WRITTEN`
         self._names = program.names_without(self.indices)
-        # Where there is no choice, what runs every call that gives its arguments as the specs did.
+        # The executable of all calls whose arguments are split as the specs were, if there is only one variant.
         self._keywords = jax.tree_util.tree_unflatten(self._tree, self._others_at)[1].keys()
         self._only = self._whole[0] if len(self._which) == 1 and self._compiled is None else None
         self._placeholder = jax.tree_util.tree_unflatten(program.in_tree, [_Slot(i) for i in range(len(params))])
         positional, by_name = self._placeholder
         rest = tuple(a for a in positional if not _all_in(a, self.indices))
-        # How the other arguments of a call mostly come: in their order, and none by name.
+        # The usual structure of the other arguments of a call: all positional.
         self._rest_tree = None if by_name else jax.tree_util.tree_structure(rest)
 
     @property
     def compiler_options(self) -> Mapping[str, str]:
-        """What `jax.jit(ready.to_jax(), compiler_options=...)` takes to compile as was found to be best."""
+        """The options found best: pass them as `jax.jit(ready.to_jax(), compiler_options=...)`."""
         return self._family.variants[0].compiler_options
 
     def _main(self, prepared: tuple[Any, ...], others: Sequence[Any]) -> Any:
@@ -132,7 +140,7 @@ class Ready:
         return self._bound[which].main(mine, checked, sizes)
 
     def _of_bound(self, bound: _Bound) -> Callable[..., Any]:
-        """A program as a function of what was prepared for it and the other arguments."""
+        """A program as a function of its prepared values and the other arguments."""
         p = self._program
 
         def run(prepared: tuple[Any, ...], /, *args: Any, **kwargs: Any) -> Any:
@@ -152,7 +160,7 @@ class Ready:
         return [shapes[i] for i in range(len(self._program.names))]
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
-        """Run on XLA with the arguments that are not weights."""
+        """Runs on XLA, with the arguments that are not weights."""
         if self._wide and self._program.is_elsewhere:
             return self._from_elsewhere(args, kwargs)
         if kwargs:
@@ -173,13 +181,13 @@ class Ready:
         return self._ran(run, prepared, args, kwargs)
 
     def _from_elsewhere(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """A call from where JAX does not have the program's numbers."""
+        """A call of a 64-bit program made outside JAX's x64 mode."""
         others = self._program.as_given(self._others(args, kwargs), self._others_at)
         with self._program.width():
             return self.run(others)
 
     def run(self, others: list[Any]) -> Any:
-        """Call with the other parameters' arrays, flat."""
+        """Runs on XLA, with a flat list of the arrays of the parameters that are not weights."""
         try:
             variant = self._variant(others)
         except RelaxEgError as e:
@@ -187,16 +195,16 @@ class Ready:
         args, kwargs = jax.tree_util.tree_unflatten(self._tree, others)
         try:
             key = self._shown(args, kwargs)
-        except NOT_SHOWN:  # what is traced, among others
+        except NOT_SHOWN:  # tracers, among others
             pass
         else:
-            remember(self._by_shown, key, variant)
+            self._by_shown[key] = variant
         if variant == WRITTEN:
             return self._as_written(others)
         return self._ran(*self._of(variant), args, kwargs)
 
     def _variant(self, others: list[Any]) -> int:
-        """Which variant serves these arrays; `WRITTEN` where the function is another program."""
+        """The index of the variant for these arrays; `WRITTEN` where the function is another program at their sizes."""
         shapes = self._shapes(others)
         variant = self._family.at_shapes(shapes)
         if self._program.own is None or self._bound[self._which[variant]].kept:
@@ -204,7 +212,7 @@ class Ready:
         return variant if self._program.other_at(self._program.sizes(shapes)) is None else WRITTEN
 
     def _as_written(self, others: Sequence[Any]) -> Any:
-        """Call the function as it was written. OtherProgramError where its weights are gone."""
+        """Calls the function as written. OtherProgramError where its weights were garbage-collected."""
         weights = [x() for x in self._given]
         if any(x is None for x in weights):
             sizes = self._program.sizes(self._shapes(others))
@@ -215,13 +223,13 @@ class Ready:
 
     @functools.cached_property
     def _written(self) -> Any:
-        return jax.jit(self._program.original)
+        return self._executables.jit(self._program.original)
 
     def _of(self, variant: int) -> tuple[Any, tuple[Any, ...]]:
-        """What runs a variant, and what was prepared for it."""
+        """The function that runs a variant, and the values prepared for it."""
         which = self._which[variant]
         run = self._whole[which]
-        if self._compiled is not None and not is_tracing():  # what is traced is compiled by who traces it
+        if self._compiled is not None and not is_tracing():  # under a trace, the outer `jit` decides on the options
             run = self._compiled(variant)
         return run, self._bound[which].prepared
 
@@ -229,7 +237,7 @@ class Ready:
         try:
             return run(prepared, *args, **kwargs)
         except OtherProgramError:
-            self._only = None  # there is a choice now
+            self._only = None  # from now on each call has to choose
             return self.run(self._others(args, kwargs))
         except RelaxEgError as e:
             raise without_notes(e) from None
@@ -260,7 +268,10 @@ class Ready:
         return [x for i, x in enumerate(leaves) if i not in self.indices]
 
     def to_jax(self) -> Callable[..., Any]:
-        """The program per call as a JAX function `(prepared, *others)`: weights stay arguments under `jax.jit`."""
+        """The program that runs per call, as a JAX function `(prepared, *others)`.
+
+        The prepared values are an argument, so that they stay arguments under `jax.jit`.
+        """
 
         def run(prepared: tuple[Any, ...], /, *args: Any, **kwargs: Any) -> Any:
             others = self._program.as_given(self._others(args, kwargs), self._others_at)
@@ -272,7 +283,10 @@ class Ready:
 
 
 def _held(x: Any) -> Callable[[], Any]:
-    """Gives an array as long as somebody else has it, so that weights are not held twice; a number always."""
+    """A function that returns `x`, or None once an array `x` is not referenced elsewhere.
+
+    So weights are not held twice. A number, which has no weak references, is always returned.
+    """
     try:
         return weakref.ref(x)
     except TypeError:
@@ -280,7 +294,7 @@ def _held(x: Any) -> Callable[[], Any]:
 
 
 class _Slot:
-    """Stands for a weight where a call's arguments are put together."""
+    """A placeholder for a parameter in the tree of a call's arguments."""
 
     __slots__ = ("index",)
 

@@ -1,13 +1,13 @@
-"""The scalar functions, casts and reductions of index equations on JAX arrays of equal shapes.
+"""Scalar functions, casts and reductions of index equations, on JAX arrays of equal shapes.
 
-They compute what the reference evaluator computes (`tir.functions`): integers wrap, an integer quotient by zero is -1
-and its remainder the dividend, NaN goes through maxima and minima, floats become integers by truncating and saturating.
+They agree with the reference evaluator (`tir.functions`): integers wrap; an integer quotient by zero is -1 and its
+remainder is the dividend; maxima and minima propagate NaN; casts of floats to integers truncate and saturate.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import cache, partial
+from functools import lru_cache, partial
 from typing import Any, TypeAlias
 
 import jax.numpy as jnp
@@ -16,25 +16,25 @@ import numpy as np
 from jax import lax
 from jax.extend.core import primitives
 
-from relax_eg.ops.division import quotient, rest
+from relax_eg.ops.integers import magnitude, power, product, quotient, rest, square
 from relax_eg.tir import Const, Scalar
 from relax_eg.tir.expr import ReduceKind
 from relax_eg.tir.functions import kind
 
 Array: TypeAlias = Any
 
-# Functions that jax.lax has under another name.
+# Functions that have another name in jax.lax.
 _LAX = {
-    "subtract": "sub", "multiply": "mul", "divide": "div", "power": "pow",
+    "subtract": "sub", "divide": "div", "power": "pow",
     "negative": "neg", "maximum": "max", "minimum": "min", "sigmoid": "logistic", "equal": "eq", "not_equal": "ne",
     "less": "lt", "less_equal": "le", "greater": "gt", "greater_equal": "ge", "count_leading_zeros": "clz",
 }  # fmt: skip
 
 
 def apply_function(fn: str, args: Sequence[Array], terms: Sequence[Scalar]) -> Array:
-    """The scalar function `fn` of `FUNCTIONS` on arrays, which are the values of `terms`."""
+    """The scalar function `fn` of `FUNCTIONS` on arrays `args`, the values of `terms`."""
     if fn == "integer_pow":
-        return lax.integer_pow(args[0], _constant(terms[1]))
+        return power(args[0], _constant(terms[1]))
     if fn == "reduce_precision":
         return lax.reduce_precision(args[0], _constant(terms[1]), _constant(terms[2]))
     if fn.startswith("bits_as_"):
@@ -43,11 +43,11 @@ def apply_function(fn: str, args: Sequence[Array], terms: Sequence[Scalar]) -> A
 
 
 def _constant(term: Scalar) -> int:
-    assert isinstance(term, Const)  # Apply sees to it
+    assert isinstance(term, Const)  # ensured by Apply
     return int(term.value.real)
 
 
-@cache
+@lru_cache(1 << 8)  # more than the number of scalar functions
 def _implementation(fn: str) -> Callable[..., Array]:
     return _OWN.get(fn) or getattr(lax, _LAX.get(fn, fn))
 
@@ -68,7 +68,7 @@ def _floor_mod(x: Array, y: Array) -> Array:
 
 
 def _unless_zero(y: Array, value: Array) -> Array:
-    """`value`, and 0 where the integer divisor `y` is 0, as numpy has it."""
+    """`value`, or 0 where the integer divisor `y` is 0, as in numpy."""
     return lax.select(lax.eq(y, _like(y, 0)), _like(value, 0), value)
 
 
@@ -85,6 +85,9 @@ def _rounded(x: Array, method: Any) -> Array:
 
 
 _OWN: dict[str, Callable[..., Array]] = {
+    "abs": lambda x: x if kind(x.dtype.name) == "u" else magnitude(x),
+    "multiply": product,
+    "square": square,
     "int_divide": quotient,
     "remainder": rest,
     "floor_divide": _floor_divide,
@@ -101,7 +104,7 @@ _OWN: dict[str, Callable[..., Array]] = {
 
 
 def convert(x: Array, dtype: str) -> Array:
-    """`x` as dtype `dtype`, as `Cast` says."""
+    """`x` converted to `dtype`, as `Cast` defines; of complex numbers the real part is converted."""
     if x.dtype.name == dtype:
         return x
     if kind(x.dtype.name) == "c" and kind(dtype) not in "c":
@@ -122,7 +125,8 @@ _COMBINE: dict[str, Callable[..., Array]] = {
 
 
 def accumulator(kind_of: ReduceKind, dtype: str) -> str:
-    """The dtype that `dtype` is reduced in: sums of low-precision floats are in float32, narrow integers in a byte."""
+    """The dtype in which `dtype` is reduced: float32 for sums and products of low-precision floats, bytes for 4-bit
+    integers."""
     if dtype in ("int4", "uint4"):
         return dtype.replace("4", "8")
     low = dtype.startswith(("float8", "bfloat16", "float16"))
@@ -130,23 +134,23 @@ def accumulator(kind_of: ReduceKind, dtype: str) -> str:
 
 
 def reduce_axes(kind_of: ReduceKind, x: Array, axes: Sequence[int]) -> Array:
-    """`x`, already in its accumulator's dtype, reduced over `axes`; argmax and argmin over one, as int64."""
+    """`x`, which has its accumulator's dtype, reduced over `axes`; argmax and argmin reduce one axis and are int64."""
     if kind_of in ("argmax", "argmin"):
         if x.dtype == jnp.bool_:
             x = lax.convert_element_type(x, np.dtype("int8"))
         find = lax.argmax if kind_of == "argmax" else lax.argmin
-        # JAX settles this dtype when it lowers, by its x64 flag.
+        # Asked for int64, JAX would decide when it lowers, by its x64 flag.
         return lax.convert_element_type(find(x, axes[0], np.dtype("int32")), np.dtype("int64"))
     return getattr(lax, _REDUCE[kind_of])(x, tuple(axes))
 
 
 def combine(kind_of: ReduceKind, x: Array, y: Array) -> Array:
-    """Two partial results of a reduction as one."""
+    """Two partial results of a reduction combined."""
     return _COMBINE[kind_of](x, y)
 
 
 def identity(kind_of: ReduceKind, dtype: str) -> Any:
-    """The value of a reduction over nothing, as a numpy scalar."""
+    """The value of a reduction over no elements, as a numpy scalar."""
     letter, to = kind(dtype), np.dtype(dtype)
     if kind_of in ("any", "xor", "sum", "prod"):
         return np.asarray(int(kind_of == "prod")).astype(to)

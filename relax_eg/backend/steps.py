@@ -1,8 +1,8 @@
-"""Programs that XLA cannot take as one: their dataflow blocks are compiled, the steps between them done one by one.
+"""Runs modules that cannot be one XLA program: dataflow blocks are compiled, the steps between them run one by one.
 
-A block becomes one XLA program for each combination of the sizes it meets, a function without steps likewise. Between
-them run, in order, what only the values decide: library calls that do not say their sizes, `match_cast`s, effects, the
-calls of functions that have such steps, and of a `cond` the one branch that is taken.
+A dataflow block, or a function without steps, becomes one XLA program per combination of sizes. A step is a binding
+outside dataflow blocks that depends on values: a library call whose result sizes are not declared, a `match_cast`, an
+effect, a call of a function that has steps, or a control node, such as a `cond`, of which only the taken branch runs.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from jax.core import Tracer
 
 from relax_eg.backend.checks import Fit, cast_fits, signature_fit
 from relax_eg.backend.compare import AS_WRITTEN, ITSELF, Check, against_reference, compared
+from relax_eg.backend.executables import PARTS, Executables, executables
 from relax_eg.backend.family import Variant
 from relax_eg.backend.lower import library_call, new_sizes, run_at, run_block
 from relax_eg.backend.optimized import Optimized
@@ -32,19 +33,20 @@ from relax_eg.ir.expr import CALL, COND, CONTROL, MATCH_CAST, SCAN, VAR, WHILE, 
 from relax_eg.ir.module import Binding, Block, Function, Module
 from relax_eg.ir.partition import missing_sizes
 from relax_eg.ir.steps import is_data_dependent, stepped_functions
+from relax_eg.memo import Memo
 from relax_eg.shapes import Scope
 
 
 @jax.tree_util.register_static
 @dataclass(frozen=True)
 class _Static:
-    """What is known while JAX traces: sizes, shapes, names of functions."""
+    """A value that is static while JAX traces: a size, a shape, or the name of a function."""
 
     value: Any
 
 
 def _packed(value: Any) -> Any:
-    """`value` for `jax.jit`: arrays as they are, everything else static."""
+    """`value` as an argument of `jax.jit`: arrays as they are, everything else as `_Static`."""
     if hasattr(value, "dtype"):
         return value
     return tuple(map(_packed, value)) if isinstance(value, tuple) else _Static(value)  # type: ignore[reportUnknownArgumentType]
@@ -57,54 +59,68 @@ def _unpacked(value: Any) -> Any:
 
 
 class _Compiled:
-    """`run(values, sizes)` as an XLA program for each combination of shapes, sizes and what else is no array."""
+    """`run(values, sizes)` under `jax.jit`: one XLA program per combination of shapes, sizes and static values."""
 
-    def __init__(self, run: Callable[[tuple[Any, ...], dict[str, int]], Any]) -> None:
+    def __init__(self, executables: Executables, run: Callable[[tuple[Any, ...], dict[str, int]], Any]) -> None:
         def traced(values: tuple[Any, ...], sizes: _Static) -> Any:
             return _packed(run(_unpacked(values), dict(sizes.value)))
 
-        self._jitted = jax.jit(traced)
+        self._jitted = executables.jit(traced, part=True)
 
     def __call__(self, values: Sequence[Any], sizes: Mapping[str, int]) -> Any:
         return _unpacked(self._jitted(_packed(tuple(values)), _Static(tuple(sorted(sizes.items())))))
 
 
 class _Block:
-    """A dataflow block, compiled."""
+    """A compiled dataflow block."""
 
-    def __init__(self, module: Module, block: Block, known: Sequence[str]) -> None:
+    def __init__(self, executables: Executables, module: Module, block: Block, known: Sequence[str]) -> None:
         values = [b.value for b in block.bindings]
         self.reads = [e for e in postorder(values) if e.op == VAR]
         inside = Function("block", (), (block,), values[0])
         self.sizes = sorted(missing_sizes(inside, known))
-        self.run = _Compiled(lambda given, sizes: run_block(module, block, dict(zip(self.reads, given)), sizes))  # noqa: B905
+        reads = self.reads
+
+        def run(given: tuple[Any, ...], sizes: dict[str, int]) -> Any:
+            return run_block(module, block, dict(zip(reads, given, strict=True)), sizes)
+
+        self.run = _Compiled(executables, run)
 
 
 class _Plan:
-    """A function that has steps: its blocks compiled, its checks settled."""
+    """A function that has steps, prepared to run: its compiled blocks, and the checks of arguments and casts."""
 
-    def __init__(self, module: Module, function: Function) -> None:
+    def __init__(self, executables: Executables, module: Module, function: Function) -> None:
         self.function = function
         self.fit = signature_fit(function.name, function.params)
         self.casts: dict[Expr, Fit] = cast_fits(function)
         known = (*function.size_variables, *function.cast_variables)
-        self.blocks = [_Block(module, b, known) if b.dataflow and b.bindings else None for b in function.blocks]
+        self.blocks = [
+            _Block(executables, module, b, known) if b.dataflow and b.bindings else None for b in function.blocks
+        ]
 
 
 class Runner:
-    """Runs the entry of a module. `scope`: what must hold of its sizes."""
+    """Runs the entry of a module, step by step.
 
-    def __init__(self, module: Module, scope: Scope) -> None:
+    - `scope`: bounds and assumptions that the sizes must satisfy.
+    - `executables`: the cache in which the compiled blocks count.
+    """
+
+    def __init__(self, module: Module, scope: Scope, executables: Executables) -> None:
+        self._executables = executables
         self.module = module
         self.scope = scope
         self.stepped = stepped_functions(module)
         self._functions = {f.name: f for f in module}
-        self._plans: dict[str, _Plan] = {}
-        self._whole: dict[str, _Compiled] = {}
+        self._plans = Memo[str, _Plan](len(self._functions))
+        self._whole = Memo[str, _Compiled](len(self._functions))
 
     def run(self, args: Sequence[Any]) -> Any:
-        """What the entry returns for arrays, shapes and tuples of them. ShapeError or BoundsError before anything runs
-        where they do not fit."""
+        """The result of the entry for arrays, shapes and tuples of them.
+
+        ShapeError or BoundsError for arguments that do not fit, before anything runs.
+        """
         return self._function(self.module.main, args, self.scope)
 
     def _function(self, f: Function, args: Sequence[Any], scope: Scope | None = None) -> Any:
@@ -113,14 +129,15 @@ class Runner:
             scope.check(sizes, f.name)
         if f.name in self.stepped:
             return self._steps(f, args, sizes, scope)
-        if f.name not in self._whole:
-            self._whole[f.name] = _Compiled(lambda given, known: run_at(self.module, f, given, known, scope))
-        return self._whole[f.name](args, sizes)
+        module = self.module
+        whole = self._whole.made(
+            f.name,
+            lambda: _Compiled(self._executables, lambda given, known: run_at(module, f, given, known, scope)),
+        )
+        return whole(args, sizes)
 
     def _steps(self, f: Function, args: Sequence[Any], sizes: dict[str, int], scope: Scope | None) -> Any:
-        plan = self._plans.get(f.name)
-        if plan is None:
-            plan = self._plans[f.name] = _Plan(self.module, f)
+        plan = self._plans.made(f.name, lambda: _Plan(self._executables, self.module, f))
         env: dict[Expr, Any] = dict(zip(f.params, args, strict=True))
         for block, compiled in zip(f.blocks, plan.blocks, strict=True):
             if compiled is not None:
@@ -146,7 +163,7 @@ class Runner:
         return library_call(e, args, sizes)
 
     def _value(self, e: Expr, env: dict[Expr, Any], sizes: dict[str, int]) -> Any:
-        """An operand of a step, or a result: little beside variables."""
+        """The value of an operand of a step, or of a result; mostly a variable that is in `env`."""
         if e in env:
             return env[e]
         (value,) = run_block(self.module, Block((Binding(e, e),)), env, sizes)
@@ -185,8 +202,12 @@ def _stacked(values: Sequence[Any], a: Annotation, sizes: Mapping[str, int]) -> 
 
 
 class InSteps(Optimized):
-    """An optimized module whose entry XLA cannot take as one program: called like any optimized function, it runs block
-    by block. `as_written`: the module before."""
+    """An optimized module whose entry cannot be one XLA program. It is called like any optimized function.
+
+    - `as_written`: the module before optimization.
+    """
+
+    _usually_kept = PARTS
 
     def __init__(
         self,
@@ -202,12 +223,16 @@ class InSteps(Optimized):
         self.variants = variants
         self._tolerance = tolerance
         self._weights = ()
-        self._written = Runner(as_written, program.scope)
-        self._chosen = self._written if program.module is None else Runner(program.module, program.scope)
+        kept = self._executables = executables(program.at_sizes, self._usually_kept)
+        self._written = Runner(as_written, program.scope, kept)
+        self._chosen = self._written if program.module is None else Runner(program.module, program.scope, kept)
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
-        """Run on XLA, block by block. ShapeError or BoundsError for arguments that do not fit before anything runs, for
-        sizes that do not as soon as they are known."""
+        """Runs on XLA, block by block.
+
+        ShapeError or BoundsError: for arguments that do not fit, before anything runs; for a size that does not fit and
+        that only a step determines, as soon as it is known.
+        """
         given = self._given(args, kwargs)
         try:
             with self._program.width():
@@ -216,7 +241,7 @@ class InSteps(Optimized):
             raise without_notes(e) from None
 
     def _given(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Any]:
-        """The arguments of a call, in the order of the parameters, as JAX takes them where it is made."""
+        """The arguments of a call in the order of the parameters, as JAX takes them in the caller's x64 mode."""
         p = self._program
         try:
             given, named = p.bind(args, kwargs)
@@ -237,7 +262,7 @@ class InSteps(Optimized):
         return [_as_value(f"{p.name}(): argument `{q.attr('name')}`", q.annotation, x) for q, x in named_values]
 
     def _why(self) -> str:
-        """Why the program is no JAX function."""
+        """The message of the error that says why the program is no JAX function."""
         runner, name = self._chosen, self._program.name
         accepted = f"\n  accepted: a call of what optimize returned, {name}(...), outside of jax.jit, grad and vmap"
         for f in runner.module:
@@ -272,14 +297,14 @@ class InSteps(Optimized):
 
 
 def _as_given(a: Annotation, value: Any) -> Any:
-    """An argument as JAX takes it where it is given, and has no 64-bit numbers."""
+    """An argument of a call made outside JAX's x64 mode, as JAX takes it there."""
     if isinstance(a, Tuple) and isinstance(value, (tuple, list)) and len(value) == len(a.fields):  # type: ignore[reportUnknownArgumentType]
         return tuple(_as_given(f, x) for f, x in zip(a.fields, value, strict=True))  # type: ignore[reportUnknownArgumentType]
     return as_jax_takes_it(value, a.dtype) if isinstance(a, Tensor) else value
 
 
 def _as_value(where: str, a: Annotation, value: Any) -> Any:
-    """An argument as what its parameter is declared to be."""
+    """An argument converted to what its parameter's annotation declares. ShapeError where it cannot be."""
     if isinstance(a, Tuple) and isinstance(value, (tuple, list)) and len(value) == len(a.fields):  # type: ignore[reportUnknownArgumentType]
         fields = enumerate(zip(a.fields, value, strict=True))  # type: ignore[reportUnknownArgumentType]
         return tuple(_as_value(f"{where}[{i}]", f, x) for i, (f, x) in fields)

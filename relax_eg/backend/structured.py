@@ -1,7 +1,7 @@
-"""Functions whose entry takes or returns shapes and tuples: their calls as calls on arrays, and back.
+"""Functions whose entry takes or returns shapes and tuples: converts their calls to calls on arrays, and results back.
 
-A shape goes in and out as an array without elements, of that shape and one more axis of size 0. So JAX treats it as all
-arguments: it tells sizes, selects executables, is padded to a capacity, and holds no bytes.
+A shape is passed as an array of that shape with one more axis of size 0. So JAX treats it like any argument: it
+determines sizes, selects executables, is padded to a capacity, and holds no bytes.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from functools import lru_cache
 from typing import Any, TypeVar, cast
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
@@ -25,16 +24,18 @@ from relax_eg.errors import ShapeError
 from relax_eg.ir.annotations import Annotation, Shape, Tuple
 from relax_eg.ir.reader import Reader, Source
 from relax_eg.ir.steps import is_sized
+from relax_eg.limits import ELEMENTS, FEW_KEPT
 
-_MOST_ELEMENTS = 2**62  # numpy counts the elements of all axes that are not 0
-
-_in_arrays: ContextVar[bool] = ContextVar("relax_eg_in_arrays", default=False)  # results are left as they are
+_in_arrays: ContextVar[bool] = ContextVar("relax_eg_in_arrays", default=False)  # whether results stay arrays
 
 Made = TypeVar("Made", Optimized, Ready)
 
 
 def to_arrays(where: str, a: Annotation, value: Any) -> Any:
-    """An argument with arrays for its shapes; a list is taken for a tuple. ShapeError where it is of another kind."""
+    """An argument with its shapes converted to arrays; a list is accepted as a tuple.
+
+    ShapeError where it does not have the structure that `a` declares.
+    """
     if isinstance(a, Tuple):
         if not isinstance(value, (tuple, list)) or len(value) != len(a.fields):  # type: ignore[reportUnknownArgumentType]
             got = (
@@ -56,9 +57,9 @@ def to_arrays(where: str, a: Annotation, value: Any) -> Any:
         axes = ", ".join("_" if a.dims is None else str(d) for d in a.dims or range(a.ndim or 0))
         raise ShapeError(f"{where} should have {a.ndim} axes ({axes}), got {len(sizes)}: {value}")
     sizes = [n if isinstance(n, int) else n.__index__() if isinstance(n, np.integer) else n for n in sizes]
-    if all(isinstance(n, int) for n in sizes) and math.prod(n or 1 for n in sizes) >= _MOST_ELEMENTS:
+    if all(isinstance(n, int) for n in sizes) and math.prod(n or 1 for n in sizes) >= ELEMENTS:
         raise ShapeError(f"{where} is {value!r}; shapes of fewer than 2**62 elements are accepted")
-    return jnp.zeros((*sizes, 0), bool)
+    return jax.device_put(np.zeros((*sizes, 0), bool))
 
 
 def _is_size(n: Any) -> bool:
@@ -68,14 +69,14 @@ def _is_size(n: Any) -> bool:
 
 
 def from_arrays(a: Annotation, value: Any) -> Any:
-    """A result with shapes for their arrays."""
+    """A result with the arrays that stand for shapes converted to shapes."""
     if isinstance(a, Tuple) and isinstance(value, (tuple, list)):
         return tuple(from_arrays(f, x) for f, x in zip(a.fields, cast("Sequence[Any]", value), strict=True))
     return value.shape[:-1] if isinstance(a, Shape) and hasattr(value, "dtype") else value
 
 
 def _is_empty(a: Annotation, value: Any) -> bool:
-    """Whether a size of 0 is in arrays of which only the rank is declared."""
+    """Whether an array or shape in `value` of which only the rank is declared has a size of 0."""
     if isinstance(a, Tuple):
         return any(map(_is_empty, a.fields, value))
     if is_sized(a):
@@ -85,8 +86,11 @@ def _is_empty(a: Annotation, value: Any) -> bool:
 
 
 class _Structured:
-    """What is added to an optimized function, or one with its weights bound: `_takes`, the annotations of its
-    arguments by name, and `_gives`, that of its result."""
+    """A mixin for an optimized function, or one with its weights bound, that converts arguments and results.
+
+    - `_takes`: annotations of its arguments by name.
+    - `_gives`: annotation of its result.
+    """
 
     _takes: Mapping[str, Annotation]
     _gives: Annotation
@@ -126,7 +130,8 @@ class _StructuredOptimized(_Structured):
         args, named = self._encoded(args, kwargs)
         given = {**dict(zip(self._takes, args, strict=False)), **named}
         if any(_is_empty(a, given[name]) for name, a in self._takes.items() if name in given):
-            # Sizes that have a name are at least 1. Those of a rank have none, and what was found was found for others.
+            # Named sizes are at least 1. Where only a rank is declared, sizes have no names and may be 0. The chosen
+            # program was not made for these, so the function runs as written.
             program: Program = self._program  # type: ignore[attr-defined]
             return self._decoded(program.original(program.check(program.leaves(args, named))))
         return super().__call__(*args, **named)
@@ -149,7 +154,7 @@ class _StructuredOptimized(_Structured):
         return _with(ready, _Structured, takes, self._gives)
 
 
-@lru_cache(64)
+@lru_cache(FEW_KEPT)
 def _mixed(kind: type[Any], added: type[Any]) -> type[Any]:
     return type(kind.__name__, (added, kind), {"__module__": kind.__module__})
 
@@ -161,7 +166,7 @@ def _with(made: Made, added: type[Any], takes: Mapping[str, Annotation], gives: 
 
 
 def structured(best: Optimized) -> Optimized:
-    """`best` with calls as its program's entry is declared; itself where that takes and returns arrays only."""
+    """`best` with calls and results as its program's entry declares; unchanged if the entry has arrays only."""
     entry = best._program.entry  # type: ignore[reportPrivateUsage]
     if not entry:
         return best

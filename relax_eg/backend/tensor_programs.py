@@ -1,8 +1,8 @@
-"""Tensor programs as JAX functions, for XLA.
+"""Lowers tensor programs to JAX functions, for XLA.
 
-Every stage is computed for all its loop variables at once (`loop_values.py`): reads become slices, reshapes or gathers
-(`reads.py`), sums of products contractions (`contractions.py`), everything else elementwise operations and reductions,
-which XLA fuses. A reduction over more than `LARGEST` points is done in a loop.
+Each stage is computed for all its loop variables at once (`loop_values.py`). Reads become slices, reshapes or gathers
+(`reads.py`); sums of products become contractions (`contractions.py`); everything else becomes elementwise operations
+and reductions, which XLA fuses. A reduction over more than `LARGEST` points runs in a loop.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from jax import lax
 from relax_eg.backend.contractions import contracted
 from relax_eg.backend.convolutions import convolved
 from relax_eg.backend.index_maps import affine, bounds
-from relax_eg.backend.loop_values import Indices, Value, pointwise
+from relax_eg.backend.loop_values import Indices, LoopValue, pointwise
 from relax_eg.backend.reads import read
 from relax_eg.backend.scalar_functions import (
     accumulator,
@@ -37,8 +37,8 @@ from relax_eg.shapes import Dim
 from relax_eg.tir import Apply, Cast, Const, Index, Read, Reduce, Scalar, Select, Stage, TensorProgram, loop_of
 from relax_eg.tir.text import index_text
 
+# limit: points (outer loops times what is reduced) above which a reduction that is no contraction runs in a loop
 LARGEST = 1 << 27
-"""Points (outer loops times what is reduced) above which a reduction that is no contraction runs in a loop."""
 
 Sizes = Mapping[str, Any]
 
@@ -46,19 +46,24 @@ Sizes = Mapping[str, Any]
 def lower_program(
     program: TensorProgram, sizes: Sizes, *, largest: int = LARGEST, guarded: bool = False
 ) -> Callable[..., tuple[jax.Array, ...]]:
-    """`program` as a function of one JAX array for each parameter (inputs, then lifted workspaces, whose contents do
-    not matter), which gives a tuple of its outputs.
+    """`program` as a function that takes one JAX array per parameter and returns a tuple of its outputs.
 
-    `sizes`: a value for each of its size variables: integers, or JAX's symbolic dimensions; where only indices and
-    numbers mention it, also an integer scalar of JAX. `guarded`: there may be points of the outputs that do not count,
-    so that what is read there may lie anywhere. The function can be
-    traced, by `jax.jit`, `jax.vmap` and `jax.export`. Arithmetic is that of the dtypes in the equations, whatever
-    JAX's x64 flag says; without x64 no input and no output may have a 64-bit dtype.
+    The parameters are the inputs, then the lifted workspaces, whose contents do not matter. The function can be traced
+    by `jax.jit`, `jax.vmap` and `jax.export`.
 
-    An index out of range that no `select` guards is a BoundsError where the sizes tell, when the function is traced.
-    Where only values tell, the nearest element is read. What a `select` does not choose is never seen.
+    - `sizes`: the value of each size variable: an integer, or a symbolic dimension of JAX. One that only indices and
+      numbers mention may also be an integer scalar of JAX.
+    - `largest`: points above which a reduction that is no contraction runs in a loop.
+    - `guarded`: whether some points of the outputs may not count; reads there may be out of range.
 
-    Raises ShapeError for arrays that do not fit the buffers, BoundsError for sizes that the program is not defined at.
+    Arithmetic is that of the dtypes in the equations, whatever JAX's x64 flag is. Without x64 no input and no output
+    may have a 64-bit dtype.
+
+    An index out of range that no `select` guards raises BoundsError when the function is traced, if the sizes show it.
+    If only values show it, the nearest element is read. What a `select` does not choose has no effect.
+
+    Raises ShapeError for arrays that do not fit the buffers, and BoundsError for sizes at which the program is not
+    defined.
     """
     missing = sorted(program.sizes - sizes.keys())
     if missing:
@@ -79,7 +84,7 @@ def lower_program(
 
 
 def _in_tiles(found: Tiles, program: TensorProgram, sizes: Sizes, largest: int, *arrays: Any) -> tuple[Any, ...]:
-    """The outputs of `program`, one tile after the other."""
+    """The outputs of `program`, computed tile by tile in a loop."""
     data = {b.name: x for b, x in zip(program.parameters, arrays, strict=True)}
     if found.before is not None:
         data |= zip(found.before.outputs, Lowering(found.before, sizes, largest, False).run(arrays), strict=True)
@@ -107,8 +112,11 @@ def _in_tiles(found: Tiles, program: TensorProgram, sizes: Sizes, largest: int, 
 
 
 def _slice(x: Any, start: Any, length: int, axis: int) -> Any:
-    """So many elements along an axis. XLA slices floats of less than four bytes as float32 on CPUs, so it would convert
-    the whole array before."""
+    """`length` elements along an axis.
+
+    On CPUs XLA slices floats of less than four bytes as float32, for which it would convert the whole array first. So
+    these are sliced as integers.
+    """
     dtype = x.dtype
     narrow = jnp.issubdtype(dtype, jnp.floating) and dtype.itemsize < 4
     bits = lax.bitcast_convert_type(x, np.dtype(f"uint{8 * dtype.itemsize}")) if narrow else x
@@ -117,10 +125,12 @@ def _slice(x: Any, start: Any, length: int, axis: int) -> Any:
 
 
 class _Frame:
-    """Where terms are computed: extents of the loop variables around them, and what is known already.
+    """A scope in which terms are computed: the loop variables around them, and the values computed so far.
 
-    `extents`: of the loops that are axes. `fixed`: of sizes, of loops of one step (0), of loops that JAX runs over (the
-    step). `guarded`: whether a select may skip what is computed here. `outside`: the frame this one is within.
+    - `extents`: extents of the loops that are axes.
+    - `fixed`: values of sizes, of loops of one step (0), and of loops that JAX runs over (the current step).
+    - `guarded`: whether a `select` may skip the terms computed here.
+    - `outside`: the enclosing frame.
     """
 
     def __init__(
@@ -131,14 +141,14 @@ class _Frame:
         self.guarded = guarded
         self.outside = outside
         self.new: frozenset[str] = frozenset()  # loop variables bound here and not outside
-        self.traced = False  # whether this frame is inside a JAX loop, and the one outside is not
+        self.traced = False  # whether this frame is inside a JAX loop that `outside` is not in
         self.indices = Indices(extents, fixed)
-        self.memo: dict[Scalar, Value] = {}
+        self.memo: dict[Scalar, LoopValue] = {}
         self._guard: _Frame | None = self if guarded else None
         self.ints = {name: Dim.of(n) for name, n in fixed.items() if isinstance(n, int)}
 
     def inside(self, names: Sequence[str], extents: Sequence[Any]) -> _Frame:
-        """This frame with more loops."""
+        """A frame inside this one, with more loops."""
         single = {name: 0 for name, n in zip(names, extents, strict=True) if isinstance(n, int) and n == 1}
         more = {name: n for name, n in zip(names, extents, strict=True) if name not in single}
         frame = _Frame(self.extents | more, self.fixed | single, self.guarded, self)
@@ -146,7 +156,7 @@ class _Frame:
         return frame
 
     def at(self, name: str, step: Any) -> _Frame:
-        """This frame where the loop `name` is at one step, inside a loop of JAX."""
+        """A frame inside this one and a JAX loop, where the loop variable `name` has the value `step`."""
         rest = {k: n for k, n in self.extents.items() if k != name}
         frame = _Frame(rest, {**self.fixed, name: step}, self.guarded, self)
         frame.new, frame.traced = frozenset({name}), True
@@ -154,13 +164,13 @@ class _Frame:
 
     @property
     def guard(self) -> _Frame:
-        """This frame where a select may skip what is computed."""
+        """This frame, for terms that a `select` may skip."""
         if self._guard is None:
             self._guard = _Frame(self.extents, self.fixed, True, self)
         return self._guard
 
     def home(self, term: Scalar) -> _Frame:
-        """The outermost frame in which `term` is the same."""
+        """The outermost frame in which `term` has the same value."""
         frame = self
         while frame.outside is not None and not frame.traced and not (term.free & frame.new):
             if frame.guarded and not frame.outside.guarded and term not in frame.outside.memo:
@@ -169,7 +179,7 @@ class _Frame:
         return frame
 
     def dim(self, dim: Dim) -> Dim:
-        """`dim` with what is known put in."""
+        """`dim` with known integers substituted."""
         return dim.substitute(self.ints) if dim.variables & self.ints.keys() else dim
 
     @property
@@ -178,7 +188,7 @@ class _Frame:
 
 
 class Lowering:
-    """One lowering of a program at some sizes."""
+    """The lowering of a program at given sizes."""
 
     def __init__(self, program: TensorProgram, sizes: Sizes, largest: int, guarded: bool) -> None:
         self.program = program
@@ -186,7 +196,7 @@ class Lowering:
         self.sizes = {name: int(n) if isinstance(n, (int, np.integer)) else n for name, n in sizes.items()}
         self.largest = largest
         self.data: dict[str, Any] = {}
-        self.known = not any(isinstance(n, jax.Array) for n in self.sizes.values())  # tracers are arrays, too
+        self.known = not any(isinstance(n, jax.Array) for n in self.sizes.values())  # also excludes tracers
 
     def check(self, arrays: Sequence[Any]) -> None:
         program = self.program
@@ -209,7 +219,7 @@ class Lowering:
                     )
 
     def tiles(self) -> Tiles | None:
-        """How the program is best computed on a CPU; None: all at once."""
+        """The tiles in which the program is best computed on a CPU; None where it is not to be tiled."""
         known = all(isinstance(n, int) for n in self.sizes.values())
         return tiles(self.program, self.sizes) if known else None
 
@@ -235,7 +245,7 @@ class Lowering:
         return self._all_points(stage.value, names, extents, {})
 
     def _all_points(self, expr: Scalar, names: Sequence[str], extents: Sequence[Any], fixed: Mapping[str, Any]) -> Any:
-        """The array of `expr` over the loops `names`, where those in `fixed` are at a step."""
+        """The array of `expr` over the loops `names`, with the loop variables in `fixed` at given values."""
         frame = _Frame({}, {**self.sizes, **fixed}, self.guarded).inside(names, extents)
         frame.outside = None
         value = self.term(expr, frame)
@@ -244,7 +254,7 @@ class Lowering:
         return lax.expand_dims(jnp.asarray(array), single)
 
     def _scan(self, stage: Stage, extents: tuple[Any, ...], names: Sequence[str]) -> Any:
-        """A stage that reads what it wrote before: step by step along its scans, all at once along the other axes."""
+        """A stage that reads its own earlier elements: a loop over its scan axes, all other axes at once."""
         along = {scan.axis: scan for scan in stage.scans}
         free = [axis for axis in range(len(extents)) if axis not in along]
         start = lax.full(extents, 0, np.dtype(stage.output.dtype))
@@ -252,7 +262,7 @@ class Lowering:
 
         def step(n: Any, made: Any) -> Any:
             at: dict[int, Any] = {}
-            for axis in reversed(along):  # the last runs fastest
+            for axis in reversed(along):  # the last axis is innermost
                 size = np.int64(extents[axis])
                 n, place = lax.div(n, size), lax.rem(n, size)
                 at[axis] = lax.sub(size - 1, place) if along[axis].reverse else place
@@ -267,8 +277,8 @@ class Lowering:
 
     # --- terms ---
 
-    def term(self, expr: Scalar, frame: _Frame) -> Value:
-        """The value of `expr`, its parts first, so that long chains do not recurse."""
+    def term(self, expr: Scalar, frame: _Frame) -> LoopValue:
+        """The value of `expr`. Subterms are computed first, from a stack, so that long chains do not recurse."""
         first = (expr, frame.home(expr))
         todo = [first]
         while todo:
@@ -285,21 +295,21 @@ class Lowering:
             todo.pop()
         return first[1].memo[expr]
 
-    def _term(self, expr: Scalar, frame: _Frame, parts: Sequence[Value]) -> Value:
+    def _term(self, expr: Scalar, frame: _Frame, parts: Sequence[LoopValue]) -> LoopValue:
         match expr:
             case Const():
-                return Value(np.asarray(expr.value).astype(np.dtype(expr.dtype)))
+                return LoopValue(np.asarray(expr.value).astype(np.dtype(expr.dtype)))
             case Index():
                 if frame.empty:
                     return self._nothing(expr, np.dtype(expr.dtype), frame)
                 value = frame.indices.value(frame.dim(expr.dim))
-                return Value(convert(jnp.asarray(value.array), expr.dtype), value.loops)
+                return LoopValue(convert(jnp.asarray(value.array), expr.dtype), value.loops)
             case Read():
                 return self._read(expr, frame, parts)
             case Apply():
                 return self._pointwise(lambda *xs: apply_function(expr.fn, xs, expr.args), parts, frame)
             case Cast():
-                return Value(convert(jnp.asarray(parts[0].array), expr.dtype), parts[0].loops)
+                return LoopValue(convert(jnp.asarray(parts[0].array), expr.dtype), parts[0].loops)
             case Select():
                 return self._pointwise(lax.select, parts, frame)
             case Reduce():
@@ -307,28 +317,28 @@ class Lowering:
             case _:
                 raise TypeError(f"not a scalar expression: {type(expr).__name__}")
 
-    def _pointwise(self, function: Callable[..., Any], parts: Sequence[Value], frame: _Frame) -> Value:
-        values = [Value(jnp.asarray(part.array), part.loops) for part in parts]
+    def _pointwise(self, function: Callable[..., Any], parts: Sequence[LoopValue], frame: _Frame) -> LoopValue:
+        values = [LoopValue(jnp.asarray(part.array), part.loops) for part in parts]
         return pointwise(function, values, frame.indices.order, frame.extents)
 
-    def _read(self, expr: Read, frame: _Frame, parts: Sequence[Value]) -> Value:
+    def _read(self, expr: Read, frame: _Frame, parts: Sequence[LoopValue]) -> LoopValue:
         array, computed = self.data[expr.buffer], iter(parts)
         if frame.empty:
             return self._nothing(expr, array.dtype, frame)
-        index: list[Dim | Value] = [frame.dim(i) if isinstance(i, Dim) else next(computed) for i in expr.indices]
+        index: list[Dim | LoopValue] = [frame.dim(i) if isinstance(i, Dim) else next(computed) for i in expr.indices]
         if not frame.guarded:
             self._check_inside(expr, index, array.shape, frame)
         if 0 in array.shape:
             return self._nothing(expr, array.dtype, frame)
         return read(array, index, frame.indices, frame.guarded)
 
-    def _nothing(self, expr: Scalar, dtype: Any, frame: _Frame) -> Value:
-        """A value where there is no point, or none that counts."""
+    def _nothing(self, expr: Scalar, dtype: Any, frame: _Frame) -> LoopValue:
+        """An array of unspecified values, where there are no points or none that count."""
         loops = tuple(name for name in frame.extents if name in expr.free)
-        return Value(lax.empty(tuple(frame.extents[name] for name in loops), dtype), loops)
+        return LoopValue(lax.empty(tuple(frame.extents[name] for name in loops), dtype), loops)
 
-    def _check_inside(self, expr: Read, index: Sequence[Dim | Value], shape: Sequence[Any], frame: _Frame) -> None:
-        """Raise BoundsError where the sizes tell that an index leaves its axis."""
+    def _check_inside(self, expr: Read, index: Sequence[Dim | LoopValue], shape: Sequence[Any], frame: _Frame) -> None:
+        """Raises BoundsError where the sizes show that an index leaves its axis."""
         for axis, (i, size, written) in enumerate(zip(index, shape, expr.indices, strict=True)):
             if not isinstance(i, Dim) or not isinstance(size, int) or not frame.extents.keys() >= i.variables:
                 continue
@@ -346,59 +356,62 @@ class Lowering:
 
     # --- reductions ---
 
-    def _reduce(self, expr: Reduce, frame: _Frame) -> Value:
+    def _reduce(self, expr: Reduce, frame: _Frame) -> LoopValue:
         names = [str(loop_of(var)) for var, _ in expr.over]
         extents = self.shape([extent for _, extent in expr.over])
         if any(isinstance(n, int) and n == 0 for n in extents):
             if expr.kind in ("argmax", "argmin"):
                 if frame.guarded:
-                    return Value(np.int64(0))
+                    return LoopValue(np.int64(0))
                 raise BoundsError(f"{self.program.name}: {expr} is over nothing; {expr.kind} needs an element")
-            return Value(identity(expr.kind, expr.dtype))
+            return LoopValue(identity(expr.kind, expr.dtype))
         inner = frame.inside(names, extents)
         wide = accumulator(expr.kind, expr.dtype)
         if expr.kind in ("sum", "any") and not inner.empty:
             found = self._convolved(expr, inner, wide) if expr.kind == "sum" and self.known else None
             found = found or contracted(expr, inner, wide, self.term)
             if found is not None:
-                return Value(convert(found.array, expr.dtype), found.loops)
+                return LoopValue(convert(found.array, expr.dtype), found.loops)
         return self._over_all(expr, inner, tuple(n for n in names if n in inner.extents), wide)
 
-    def _convolved(self, expr: Reduce, inner: _Frame, wide: str) -> Value | None:
-        def known(term: Scalar) -> Value:
+    def _convolved(self, expr: Reduce, inner: _Frame, wide: str) -> LoopValue | None:
+        def known(term: Scalar) -> LoopValue:
             with jax.ensure_compile_time_eval():
                 return self.term(term, _Frame(inner.extents, inner.fixed))
 
         return convolved(expr, inner, wide, self.term, known, self.data)
 
-    def _over_all(self, expr: Reduce, inner: _Frame, over: tuple[str, ...], wide: str) -> Value:
-        """The reduction over the loops `over` of `inner`, in a loop where there are too many points at once."""
+    def _over_all(self, expr: Reduce, inner: _Frame, over: tuple[str, ...], wide: str) -> LoopValue:
+        """The reduction over the loops `over` of `inner`, in a loop if it has more than `largest` points."""
         outer = tuple(n for n in inner.extents if n in expr.body.free and n not in over)
         points = [inner.extents[n] for n in (*outer, *over)]
         if all(isinstance(n, int) for n in points) and math.prod(points) > self.largest:
             return self._in_a_loop(expr, inner, outer, over, wide)
         return self._at_once(expr, inner, over, wide)
 
-    def _at_once(self, expr: Reduce, inner: _Frame, over: tuple[str, ...], wide: str) -> Value:
+    def _at_once(self, expr: Reduce, inner: _Frame, over: tuple[str, ...], wide: str) -> LoopValue:
         body = self.term(expr.body, inner)
         loops = (*(n for n in body.loops if n not in over), *over)
         array = jnp.asarray(body.over(loops, inner.extents))
         kept = loops[: len(loops) - len(over)]
         if expr.kind in ("argmax", "argmin"):
             if not over:
-                return Value(lax.full(array.shape, np.int64(0)), kept)
+                return LoopValue(lax.full(array.shape, np.int64(0)), kept)
             array = convert(array, accumulator(expr.kind, array.dtype.name))
-            return Value(reduce_axes(expr.kind, array, [len(kept)]), kept)
+            return LoopValue(reduce_axes(expr.kind, array, [len(kept)]), kept)
         array = convert(array, wide)
         if over:
             array = reduce_axes(expr.kind, array, range(len(kept), len(loops)))
-        return Value(convert(array, expr.dtype), kept)
+        return LoopValue(convert(array, expr.dtype), kept)
 
     def _in_a_loop(
         self, expr: Reduce, inner: _Frame, outer: tuple[str, ...], over: tuple[str, ...], wide: str
-    ) -> Value:
-        """The reduction, one step of a loop variable after the other. Of several the shortest that leaves few enough
-        points, an outer one if there is; else the longest, and what is left is looked at again."""
+    ) -> LoopValue:
+        """The reduction, as a JAX loop over one loop variable.
+
+        That is the shortest one that leaves at most `largest` points, an outer one if possible. If none does, it is the
+        longest one, and the rest is reduced in the same way.
+        """
         total = math.prod(inner.extents[n] for n in (*outer, *over))
         inward = () if expr.kind in ("argmax", "argmin") else over
         candidates = [*((n, True) for n in outer), *((n, False) for n in inward)]
@@ -417,7 +430,7 @@ class Lowering:
             return value.over(loops, inner.extents)
 
         if is_outer:
-            return _ordered(Value(lax.map(at, lax.iota(np.dtype("int64"), steps)), (name, *loops)), inner)
+            return _ordered(LoopValue(lax.map(at, lax.iota(np.dtype("int64"), steps)), (name, *loops)), inner)
         shape = tuple(inner.extents[n] for n in loops)
         start = lax.full(shape, identity(expr.kind, wide))
 
@@ -425,16 +438,16 @@ class Lowering:
             return combine(expr.kind, done, convert(at(n), wide))
 
         total = lax.fori_loop(np.int64(0), np.int64(steps), step, start)
-        return Value(convert(total, expr.dtype), loops)
+        return LoopValue(convert(total, expr.dtype), loops)
 
 
-def _ordered(value: Value, frame: _Frame) -> Value:
+def _ordered(value: LoopValue, frame: _Frame) -> LoopValue:
     loops = tuple(n for n in frame.extents if n in value.loops)
-    return Value(value.over(loops, frame.extents), loops)
+    return LoopValue(value.over(loops, frame.extents), loops)
 
 
 def _parts(expr: Scalar, frame: _Frame) -> list[tuple[Scalar, _Frame]]:
-    """The subterms that `expr` is computed from, each with the frame that it is wanted in."""
+    """The subterms that `expr` is computed from, each with the frame in which it is needed."""
     if isinstance(expr, Reduce):
         return []
     if isinstance(expr, Select):
@@ -443,7 +456,7 @@ def _parts(expr: Scalar, frame: _Frame) -> list[tuple[Scalar, _Frame]]:
 
 
 def _extremes(index: Dim, extents: Mapping[str, int]) -> tuple[int | None, int | None]:
-    """The least and greatest value of an index that is not affine, if there are few enough to look at."""
+    """The least and the greatest value of an index that is not affine; (None, None) if it has too many points."""
     if math.prod(extents.values()) > 1 << 16:
         return None, None
     with jax.ensure_compile_time_eval():

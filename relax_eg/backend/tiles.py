@@ -1,9 +1,9 @@
-"""Contractions whose operand is computed inside of a program, over tiles of the output.
+"""Tiling of tensor programs that contract an operand which they compute themselves.
 
-XLA's matmuls on a CPU take their operands from memory, so an operand that is decoded, scaled or converted in the same
-program is stored first: all of it, at every call. Over tiles of an axis of the output that the operand goes along with,
-only a tile is ever stored, and it stays in cache. A program is cut here, from one of index equations to one for a tile;
-`tensor_programs` runs it in a loop. No sum is cut.
+XLA's matmuls on CPUs read their operands from memory. So an operand that is decoded, scaled or converted in the same
+program is stored as a whole first, at every call. If an axis of the output along which the operand varies is tiled,
+only a tile of the operand is stored at a time, and it stays in cache. This file derives the program of one tile;
+`tensor_programs` runs it in a loop. Sums are not cut.
 """
 
 from __future__ import annotations
@@ -34,16 +34,15 @@ from relax_eg.tir import (
 from relax_eg.tir.analyze import itemsize
 from relax_eg.tir.work import DECODED, LEAST_BYTES
 
-TILE_BYTES = 1 << 20
-"""Bytes of the computed operand in a tile, for each core: about what its own cache holds."""
-_LARGE = 1 << 22  # bytes from which on one is cut that is made of as much as itself
-_LANES = 64  # elements of a tile's axis, at least: a matmul of fewer columns is slow
+TILE_BYTES = 1 << 20  # chosen: bytes of the computed operand in a tile, per core: about the size of its own cache
+_LARGE = 1 << 22  # chosen: least bytes of a tiled operand that is not `DECODED` times as large as its sources
+_LANES = 64  # chosen: least elements of a tile's axis: a matmul of fewer columns is slow
 _STEP = "tile"
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """How a buffer is cut: along `axis`, from `unit` times where the tile begins on, `length` elements."""
+class TilePlace:
+    """How a buffer is cut: a tile that begins at `b` has `length` elements along `axis`, from `unit * b` on."""
 
     axis: int
     unit: int
@@ -52,14 +51,17 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Tiles:
-    """A program over tiles. `before`: the stages that are computed as a whole, None where there are none; `each`: what
-    computes a tile of the outputs, from `places` of inputs and of what `before` gives; `step`: its size variable that
-    says where the tile begins, None where no equation asks. The n-th of `count` tiles begins at n times `stride`, at
-    `last` at most, so that the last two may overlap."""
+    """A tiled program. Tile `n` of `count` begins at `min(n * stride, last)`, so the last two tiles may overlap.
+
+    - `before`: the program of the stages that are computed as a whole; None where there are none.
+    - `each`: the program that computes a tile of the outputs, from tiles of inputs and of outputs of `before`.
+    - `places`: how inputs, outputs and other buffers are cut; a buffer that is not in it is not cut.
+    - `step`: the size variable of `each` that is the begin of the tile; None where no equation mentions it.
+    """
 
     before: TensorProgram | None
     each: TensorProgram
-    places: Mapping[str, Place]
+    places: Mapping[str, TilePlace]
     step: str | None
     count: int
     stride: int
@@ -67,8 +69,11 @@ class Tiles:
 
 
 def tiles(program: TensorProgram, sizes: Mapping[str, int]) -> Tiles | None:
-    """How `program` is best computed in tiles on a CPU; None where it is not: no operand of a contraction is computed,
-    it is small, or what it is made of cannot be cut with it."""
+    """How to compute `program` in tiles on a CPU.
+
+    None where tiling does not pay or is not possible: no operand of a contraction is computed, the operand is small, or
+    the buffers that it is computed from cannot be cut with it.
+    """
     if program.workspaces or any(made.scans for made in program.stages):
         return None
     extents = _extents(program, sizes)
@@ -88,8 +93,14 @@ def tiles(program: TensorProgram, sizes: Mapping[str, int]) -> Tiles | None:
 
 @dataclass(frozen=True, slots=True)
 class _Computed:
-    """An operand that a stage computes for the contraction `term`, as factors; the factors of the `other` one; the
-    bytes of what is computed."""
+    """A computed operand of a contraction.
+
+    - `stage`: the output of the stage that holds the contraction.
+    - `term`: the contraction.
+    - `factors`: the factors of the computed operand.
+    - `other`: the factors of the other operand.
+    - `n_bytes`: bytes of the computed operand.
+    """
 
     stage: str
     term: Reduce
@@ -103,7 +114,7 @@ class _Computed:
 
 
 def _extents(program: TensorProgram, sizes: Mapping[str, int]) -> dict[str, int]:
-    """Of every loop, the largest where several have one name."""
+    """The extent of each loop variable; the largest where several loops have one name."""
     found: dict[str, int] = {}
     for made in program.stages:
         pairs = list(zip(made.indices, made.output.shape, strict=True))
@@ -115,7 +126,7 @@ def _extents(program: TensorProgram, sizes: Mapping[str, int]) -> dict[str, int]
 
 
 def _computed(program: TensorProgram, sizes: Mapping[str, int], extents: Mapping[str, int]) -> Iterator[_Computed]:
-    """The operands that are worth to be cut."""
+    """The computed operands for which tiling pays."""
     inputs = {b.name: b for b in program.inputs}
     for made in program.stages:
         outer = frozenset(str(loop_of(i)) for i in made.indices)
@@ -124,7 +135,7 @@ def _computed(program: TensorProgram, sizes: Mapping[str, int], extents: Mapping
                 continue
             reads = [t for t in walk(term.body) if isinstance(t, Read)]
             if any(_is_windowed(r, outer, term.bound) for r in reads):
-                continue  # a convolution, which XLA has by name
+                continue  # a convolution, for which XLA has an operator
             groups = grouped([(f, _loops(f)) for f in factors_of(term.body, "multiply")])
             if len(groups) != 2:
                 continue
@@ -140,7 +151,7 @@ def _computed(program: TensorProgram, sizes: Mapping[str, int], extents: Mapping
 
 
 def _is_plain(factors: Sequence[Scalar]) -> bool:
-    """Whether an operand is in memory as it stands."""
+    """Whether an operand is a plain read of a buffer, so that it is in memory already."""
     (first, *more) = factors
     return not more and isinstance(first, Read) and all(isinstance(i, Dim) for i in first.indices)
 
@@ -148,8 +159,10 @@ def _is_plain(factors: Sequence[Scalar]) -> bool:
 def _other_apart(
     program: TensorProgram, sizes: Mapping[str, int], extents: Mapping[str, int], computed: _Computed
 ) -> TensorProgram:
-    """The program with the other operand in a buffer, where it is computed, too: once, and not for every tile. Not
-    where a `select` may skip it, as what it reads may not be there then."""
+    """The program with the other operand in a buffer, if it is computed too: once, not for every tile.
+
+    Unchanged where a read of that operand is not shown to be in range: a `select` may skip it.
+    """
     reads = [t for f in computed.other for t in walk(f) if isinstance(t, Read)]
     inside = all(
         is_inside(i.substitute(sizes), d.evaluate(sizes), extents)
@@ -163,7 +176,7 @@ def _other_apart(
     made = program.stages[at]
     bound = {loop_of(i): (i, d) for i, d in zip(made.indices, made.output.shape, strict=True)}
     bound |= {loop_of(i): (i, d) for i, d in computed.term.over}
-    if not _loops(computed.other[0]) <= bound.keys():  # of a sum around this one
+    if not _loops(computed.other[0]) <= bound.keys():  # it varies over a loop of an enclosing sum
         return program
     loops = [bound[name] for name in bound if name in _loops(computed.other[0])]
     name = "other"
@@ -206,20 +219,20 @@ def _is_windowed(read: Read, outer: frozenset[str], bound: frozenset[str]) -> bo
 
 
 class _Cut:
-    """A program cut along an axis of an output."""
+    """The tiling of a program along an axis of an output."""
 
     def __init__(
         self, program: TensorProgram, sizes: Mapping[str, int], output: str, axis: int, computed: _Computed
     ) -> None:
         self.program, self.sizes, self.output, self.axis, self.computed = program, sizes, output, axis, computed
         self.extents = _extents(program, sizes)
-        self.places: dict[str, Place] = {}
-        self.entire: set[str] = set()  # buffers of which a tile reads all
+        self.places: dict[str, TilePlace] = {}
+        self.entire: set[str] = set()  # buffers that every tile reads as a whole
         step = _STEP
         while step in program.sizes:
             step += "_"
         self.step = step
-        self.stepped = False  # whether an equation computes with where its tile begins
+        self.stepped = False  # whether an equation computes with the begin of its tile
 
     def found(self) -> Tiles | None:
         size = self._shape(self.output)[self.axis]
@@ -228,7 +241,7 @@ class _Cut:
         if unit is None or length is None:
             return None
         self.last = (size - length) // unit
-        self.places[self.output] = Place(self.axis, unit, length)
+        self.places[self.output] = TilePlace(self.axis, unit, length)
         stages: list[Stage] = []
         whole: list[Stage] = []
         for made in reversed(self.program.stages):
@@ -246,7 +259,7 @@ class _Cut:
         return Tiles(before, each, self.places, step, _ceil(size, length), length // unit, self.last)
 
     def _serves(self, whole: Sequence[Stage]) -> bool:
-        """Whether the operand is cut, and no whole stage reads what is computed in tiles."""
+        """Whether the operand is cut, and no stage in `whole` reads a buffer that is computed in tiles."""
         place = self.places.get(self.computed.stage)
         if place is None:
             return False
@@ -261,7 +274,10 @@ class _Cut:
     # --- how long a tile is ---
 
     def _unit(self, size: int) -> int | None:
-        """The number of places that quotients take for one; None where tiles cannot begin at its multiples alone."""
+        """The unit of which tiles must begin at multiples, so that quotients in indices are cut between their values.
+
+        It is the least common multiple of `_divisors`. None where it does not divide the size of the axis.
+        """
         (made,) = (m for m in self.program.stages if m.output.name == self.output)
         name = str(loop_of(made.indices[self.axis]))
         unit = 1
@@ -272,18 +288,18 @@ class _Cut:
         return unit if size % unit == 0 else None
 
     def _length(self, size: int, unit: int) -> int | None:
-        """Places in a tile, a multiple of `unit`; None where there is but one tile."""
+        """The length of a tile along the axis, a multiple of `unit`; None where there would be one tile only."""
         each = math.lcm(unit, _LANES)
         each = each if each <= size // 2 else unit
         fitting = size * _tile_bytes() // self.computed.n_bytes
         length = max(min(fitting // each, _ceil(size, 2 * each)), 1) * each
-        even = _ceil(_ceil(size, _ceil(size, length)), each) * each  # as many tiles, of much the same length
+        even = _ceil(_ceil(size, _ceil(size, length)), each) * each  # the same number of tiles, of similar lengths
         return even if even < size else None
 
     # --- equations ---
 
     def _stage(self, made: Stage) -> Stage | None:
-        """The equation for a tile; None where something that it reads cannot be cut."""
+        """The equation of a stage for one tile; None where a buffer that it reads cannot be cut."""
         place = self.places[made.output.name]
         name = str(loop_of(made.indices[place.axis]))
         extents = self.extents | {name: place.length, self.step: self.last + 1}
@@ -311,9 +327,9 @@ class _Cut:
     def _read(
         self, read: Read, moved: Mapping[str, Dim], extents: Mapping[str, int]
     ) -> tuple[Dim | Scalar, ...] | None:
-        """The indices of a read in a tile, the buffer being cut where it is; None where it cannot be."""
+        """The indices of a read within a tile, relative to the tile of its buffer; None where it cannot be cut."""
         indices: list[Dim | Scalar] = []
-        place: Place | None = None
+        place: TilePlace | None = None
         for axis, i in enumerate(read.indices):
             if not isinstance(i, Dim) or not i.variables & moved.keys():
                 indices.append(i)
@@ -324,15 +340,15 @@ class _Cut:
             low, high = bounds(rest, extents)
             if self.step in rest.variables or unit <= 0 or low is None or low < 0 or high is None or place is not None:
                 return None
-            place = Place(axis, unit, high + 1)
+            place = TilePlace(axis, unit, high + 1)
             indices.append(rest)
         if place is None:
             self.entire.add(read.buffer)
             return None if read.buffer in self.places else tuple(indices)
         return tuple(indices) if self._place(read.buffer, place) else None
 
-    def _place(self, name: str, place: Place) -> bool:
-        """Whether a buffer can be cut so for all reads of it so far."""
+    def _place(self, name: str, place: TilePlace) -> bool:
+        """Cuts a buffer at `place`. Returns whether that agrees with all reads of the buffer so far and its size."""
         known = self.places.get(name)
         if name in self.entire or (known is not None and (known.axis, known.unit) != (place.axis, place.unit)):
             return False
@@ -344,7 +360,7 @@ class _Cut:
             if length > most or size != place.unit * (self.last + whole.length // whole.unit):
                 return False
             length = most
-        self.places[name] = Place(place.axis, place.unit, length)
+        self.places[name] = TilePlace(place.axis, place.unit, length)
         return place.unit * self.last + length <= size
 
     def _programs(self, whole: list[Stage], stages: list[Stage]) -> tuple[TensorProgram | None, TensorProgram]:
@@ -375,7 +391,7 @@ def _indices(term: Scalar) -> tuple[Dim, ...]:
 
 
 def _divisors(dim: Dim, name: str) -> Iterator[int]:
-    """How many consecutive values of a loop the quotients in `dim` take for one."""
+    """For each quotient in `dim`, the number of consecutive values of the loop `name` with the same quotient."""
     todo = [dim]
     while todo:
         for atom in (atom for monomial, _ in todo.pop().terms for atom in monomial):

@@ -1,5 +1,8 @@
-"""The width of numbers. JAX has 64-bit numbers in its x64 mode alone; what a module says, it says in any mode. So a
-program that holds such numbers is traced, lowered and called in that mode, and nothing else of the process is."""
+"""The width of numbers: 64-bit programs run in JAX's x64 mode, in which alone JAX has 64-bit numbers.
+
+The dtypes of a module do not depend on JAX's mode. So a program with 64-bit numbers is traced, lowered and called in
+x64 mode, and the rest of the process stays in its own mode.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ _config: Any = jax.config
 
 
 class HasWidth(Protocol):
-    """What runs programs. `wide`: they hold 64-bit numbers."""
+    """An object that runs programs. `wide`: whether they have 64-bit numbers."""
 
     @property
     def wide(self) -> bool: ...
@@ -27,17 +30,17 @@ S = TypeVar("S", bound=HasWidth)
 
 
 def has_x64() -> bool:
-    """Whether JAX has 64-bit numbers here."""
+    """Whether JAX is in its x64 mode here."""
     return bool(_config.jax_enable_x64)
 
 
 def in_width(wide: bool) -> AbstractContextManager[Any]:
-    """A block in which JAX has 64-bit numbers, if it is to be `wide`; else as around it."""
+    """A context in JAX's x64 mode if `wide`; otherwise one that changes nothing."""
     return jax.enable_x64(True) if wide and not has_x64() else nullcontext()
 
 
 def in_its_width(method: Callable[Concatenate[S, P], T]) -> Callable[Concatenate[S, P], T]:
-    """`method`, where what it belongs to is wide, in JAX's x64 mode."""
+    """`method`, run in JAX's x64 mode if its object is `wide`."""
 
     @functools.wraps(method)
     def within(self: S, *args: P.args, **kwargs: P.kwargs) -> T:
@@ -48,8 +51,10 @@ def in_its_width(method: Callable[Concatenate[S, P], T]) -> Callable[Concatenate
 
 
 def as_jax_takes_it(leaf: Any, dtype: str | None) -> Any:
-    """An argument of a parameter of a dtype, given where JAX has no 64-bit numbers. There an array of numpy's of 64
-    bits stands for one of 32, unless the parameter is declared to have 64."""
+    """An argument given outside JAX's x64 mode, for a parameter of dtype `dtype`.
+
+    Outside that mode a 64-bit numpy array stands for a 32-bit one, unless the parameter is declared with 64 bits.
+    """
     if isinstance(leaf, (np.ndarray, np.generic)) and dtype is not None and leaf.dtype.name != dtype:
         narrow = jax.dtypes.canonicalize_dtype(leaf.dtype)  # type: ignore[reportUnknownMemberType]
         if narrow.name == dtype:

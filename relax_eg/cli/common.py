@@ -21,7 +21,7 @@ from relax_eg.errors import OptionError, RelaxEgError
 from relax_eg.frontends.sources import is_users
 from relax_eg.plain_data import is_count
 from relax_eg.rules import RuleSet
-from relax_eg.rules.raised import unloadable
+from relax_eg.rules.function_errors import unloadable
 
 out = Console()
 err = Console(stderr=True)

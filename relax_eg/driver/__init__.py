@@ -1,1 +1,1 @@
-"""The conductors: what a user calls, and the search, the pricing and the cache between."""
+"""The driver: the functions that users call, and the search, pricing and cache behind them."""

@@ -1,4 +1,5 @@
-"""`ablate`: a program optimized with all rules, then without one set of them at a time, and what each is worth."""
+"""`ablate`: optimizes a program with all rules and without one set of rules at a time, to show what each set is
+worth."""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ from relax_eg.rules import RuleSet, book
 from relax_eg.shapes.relation import as_statements
 
 ALL, WRITTEN = "all rules", "as written"
-# What is taken away, by name. As in Relax's ablation: fusion, partial library dispatch; and what is ours besides.
+# The sets of rules that are left out, by name. Fusion and partial library dispatch are those of Relax's ablation.
 SETS: dict[str, RuleSet] = {
     "fusion": book.fusion,
     "library": book.libraries,
@@ -33,14 +34,14 @@ SETS: dict[str, RuleSet] = {
 
 @dataclass(frozen=True)
 class Ablation:
-    """What each set of rules is worth: `comparison` holds against the program found with all rules the one as written,
-    and those found without one set each; `without` names the sets."""
+    """What each set of rules is worth. `comparison`: the program found with all rules, against the one as written and
+    those found without one set each; `without`: the names of the sets."""
 
     comparison: Comparison
     without: tuple[str, ...]
 
     def slower(self, name: str) -> float:
-        """How many times longer the program takes without this set than with all rules, as predicted."""
+        """How many times longer the program without this set is predicted to take than the one with all rules."""
         by_label = {c.label: c.cost.seconds for c in self.comparison.columns}
         return by_label[f"without {name}"] / by_label[ALL]
 
@@ -57,13 +58,14 @@ def ablate(
     tell: Callable[[str, int, int], None] | None = None,
     **options: Any,
 ) -> Ablation:
-    """Optimize `program` with all rules, and again without each of `sets`; the other arguments are those of
-    `optimize`.
+    """Optimize `program` with all rules, and again without each of `sets`.
 
-    `rules`: all rules; if left out the default ones and those on workspaces. `execution`: "kernels" (the default, for
-    there fusion, libraries and workspaces are chosen) or "whole". `timed`: whether every program is also timed, on
-    random arguments. `tell`: called with (what is done now, how many are done, of how many). OptionError for a set that
-    does not exist.
+    - `rules`: all rules; default: the default ones and those on workspaces.
+    - `execution`: "kernels" (the default: there fusion, libraries and workspaces are chosen) or "whole".
+    - `timed`: whether every program is also timed, on random arguments.
+    - `tell`: called with (what is done now, how many are done, of how many).
+
+    The other arguments are those of `optimize`. OptionError for a set that does not exist.
     """
     wanted = tuple(dict.fromkeys(sets))
     if not wanted or any(s not in SETS for s in wanted):
@@ -92,8 +94,8 @@ def ablate(
 
 
 def _timed(found: dict[str, Optimized], args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, CostReport]:
-    """The reports of what was found, with the medians of calls on these arguments; that of the program as written is
-    in each of them."""
+    """The reports of the programs found, each with the median time of its calls on these arguments and that of the
+    program as written."""
     calls = {label: ((lambda f=best: f(*args, **kwargs)), best.report.after.call) for label, best in found.items()}
     rows = {r.label: replace(r, chosen=False) for r in fastest({WRITTEN: calls.pop(WRITTEN), **calls}, every=True)}
     written = rows.pop(WRITTEN)

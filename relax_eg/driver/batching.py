@@ -1,4 +1,4 @@
-"""A function of a module over slices, as rules about loops ask for it."""
+"""Batches a function of a module over slices, for rules about loops."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from relax_eg.shapes import Dim
 
 def batched(module: Module, function: Function, mapped: Sequence[bool], length: Dim) -> Function | None:
     """`function` of `module` applied to each of `length` slices of its `mapped` parameters, by JAX's own batching. None
-    where it needs sizes that no parameter tells, or where JAX cannot batch it."""
+    if it needs sizes that no parameter determines, or if JAX cannot batch it."""
     if missing_sizes(function):
         return None
     return by_jax(lambda *arrays: run_function(module, function, arrays), function, mapped, length)

@@ -1,12 +1,12 @@
-"""What earlier searches found, on disk: a program that was optimized once is not searched again.
+"""The disk cache of search results: a program that was optimized once is not searched again.
 
-An entry is found by a hash of all that a search depends on: the traced program bit by bit, the options, the rules by
-what they say, the versions of what runs it and of this package's own source, and JAX's settings. Something whose
-content does not show (a callback in the program, a rule over an object of another library) keeps a program out of the
-cache, and so does a search that the clock stopped: another run might find more.
+The key of an entry is a hash of all that a search depends on: the traced program bit by bit, the options, the content
+of the rules, the versions of Python and of the packages used, this package's own source, and JAX's settings. A program
+is not cached if some of this has no visible content (a callback in the program, a rule over an object of another
+library), or if the clock stopped the search: another run might find more.
 
-`RELAX_EG_CACHE=0` or `optimize(..., cache=False)` turns it off; `RELAX_EG_CACHE_DIR` says where it is (else the user's
-folder for caches), `RELAX_EG_CACHE_BYTES` how large it may be.
+`RELAX_EG_CACHE=0` or `optimize(..., cache=False)` turns it off; `RELAX_EG_CACHE_DIR` sets its folder (default: the
+user's folder for caches), `RELAX_EG_CACHE_BYTES` its size limit.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from relax_eg.debug import stage, tell
+from relax_eg.debug import stage, tell, unless_exhausted
 from relax_eg.driver.fixed import with_numbers
 from relax_eg.driver.options import Options
 from relax_eg.errors import OptionError
@@ -34,6 +34,7 @@ from relax_eg.ir.module import Module
 from relax_eg.ir.packed import pack, unpack
 from relax_eg.ir.tokens import NoContentError, token
 from relax_eg.ir.wellformed import check as check_module
+from relax_eg.limits import FEW_KEPT
 from relax_eg.ops.record import TABLE
 from relax_eg.plain_data import compiler_options, is_count, read_json
 from relax_eg.reports import CostReport
@@ -44,11 +45,11 @@ from relax_eg.shapes import Scope
 from relax_eg.shapes.guards import EVERYWHERE, Guard
 from relax_eg.store import Store
 
-FORMAT = 3
-LIMIT = 256 << 20
+FORMAT = 3  # given: version of the entry format; entries of other versions are not found
+LIMIT = 256 << 20  # limit: bytes of the folder, unless RELAX_EG_CACHE_BYTES is set
 _PACKAGES = ("jax", "jaxlib", "egglog", "z3-solver", "numpy", "scipy", "ml_dtypes")
 
-_OPERATORS = dict(TABLE)  # those of this package
+_OPERATORS = dict(TABLE)  # this package's own operators
 _lock = threading.Lock()
 os.register_at_fork(before=_lock.acquire, after_in_parent=_lock.release, after_in_child=_lock.release)
 _count: Counter[str] = Counter()
@@ -56,7 +57,8 @@ _count: Counter[str] = Counter()
 
 @dataclass(frozen=True, slots=True)
 class CacheInfo:
-    """The cache: its folder, entries, their bytes and the limit of these; hits and misses of this process."""
+    """The state of the cache: its folder, the number of entries, their bytes and the limit of these; hits and misses of
+    this process."""
 
     folder: Path
     entries: int
@@ -71,7 +73,7 @@ class CacheInfo:
 
 
 def info() -> CacheInfo:
-    """What is in the cache, and how often it was of use in this process. OptionError for settings that say nothing."""
+    """The contents of the cache, and its hits and misses in this process. OptionError for invalid settings."""
     store = _store()
     found = store.entries()
     with _lock:
@@ -86,8 +88,14 @@ def clear() -> int:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """A program that was chosen. `module`: None where it is kept as written; `at`: the bindings it was chosen at;
-    `compiler_options`: what XLA compiles it with; `guard`: the sizes it serves; `fallback`: symbolic sizes too."""
+    """A chosen program.
+
+    - `module`: None if the program is kept as written.
+    - `at`: the bindings it was chosen at.
+    - `compiler_options`: the options with which XLA compiles it.
+    - `guard`: the sizes it serves.
+    - `fallback`: whether it also serves symbolic sizes.
+    """
 
     module: Module | None
     report: CostReport
@@ -98,8 +106,8 @@ class Choice:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
-    """What a search found: a program for all sizes, or a family of several."""
+class CachedResult:
+    """The result of a search: one program for all sizes, or a family of several."""
 
     choices: tuple[Choice, ...]
     effectful: bool
@@ -109,8 +117,8 @@ class Found:
         return self.choices[0].report
 
 
-class Place:
-    """Where in the cache the search for one program with certain options has its entry."""
+class EntryPlace:
+    """The place in the cache for the search of one program with certain options."""
 
     def __init__(self, store: Store, key: str, traced: Source, scope: Scope) -> None:
         self._store = store
@@ -119,31 +127,33 @@ class Place:
         self._scope = scope
 
     @stage("cache")
-    def read(self) -> Found | None:
-        """What is there; None where there is nothing, or nothing sound, of which a warning then tells."""
-        found: Found | None = None
+    def read(self) -> CachedResult | None:
+        """The cached result; None if there is no entry, or if it is invalid, in which case a warning is given."""
+        found: CachedResult | None = None
         payload = self._store.read(self.key)
         if payload is not None:
             try:
                 found = self._decoded(payload)
-            except Exception as e:  # whatever is wrong with an entry, there is always the search
+            except Exception as e:  # a broken entry is never fatal: the search finds the result again
+                unless_exhausted(e)
                 self._store.ignore(self.key, f"it does not describe this program ({type(e).__name__}: {e})")
         with _lock:
             _count["misses" if found is None else "hits"] += 1
         return found
 
     @stage("cache")
-    def write(self, found: Found) -> None:
-        """Leave what was found for other processes."""
+    def write(self, found: CachedResult) -> None:
+        """Store a result for other processes."""
         try:
             payload = self._encoded(found)
-        except Exception as e:  # what was found is good for this process all the same
+        except Exception as e:  # this process has the result even if it cannot be stored
+            unless_exhausted(e)
             _tell_why_not(self._traced, e)
         else:
             self._store.write(self.key, payload)
 
-    def _encoded(self, found: Found) -> bytes:
-        """Length of the JSON text, the text, the bytes of constants of each program."""
+    def _encoded(self, found: CachedResult) -> bytes:
+        """The bytes of an entry: length of the JSON text, the text, the constants' bytes of each program."""
         choices: list[dict[str, Any]] = []
         blobs: list[bytes] = []
         for c in found.choices:
@@ -160,7 +170,7 @@ class Place:
         text = json.dumps(data, separators=(",", ":")).encode()
         return len(text).to_bytes(8, "big") + text + b"".join(blobs)
 
-    def _decoded(self, payload: bytes) -> Found:
+    def _decoded(self, payload: bytes) -> CachedResult:
         end = 8 + int.from_bytes(payload[:8], "big")
         data = read_json(payload[8:end])
         if data["key"] != self.key:
@@ -176,7 +186,7 @@ class Place:
             choices.append(Choice(module, report, at, compiler_options(c["compiler_options"]), guard, fallback))
         if not choices:
             raise ValueError("it has no programs")
-        return Found(tuple(choices), checked(bool, data["effectful"], "effectful"))
+        return CachedResult(tuple(choices), checked(bool, data["effectful"], "effectful"))
 
     def _module(self, packed: Any, blob: bytes) -> Module:
         module = unpack(packed, blob, self._traced.fingerprint)
@@ -191,14 +201,15 @@ class Place:
 
 
 @stage("cache")
-def place_of(traced: Source, options: Options) -> Place | None:
-    """The place of a program's entry; None where the cache is off, or the program cannot be told from others."""
+def place_of(traced: Source, options: Options) -> EntryPlace | None:
+    """The place of a program's entry; None if the cache is off or no key can be formed."""
     if not _is_on():
         return None
     store = _store()
     try:
-        return Place(store, key_of(traced, options), traced, options.scope)
-    except Exception as e:  # JAX's objects change with its versions; without a key there is always the search
+        return EntryPlace(store, key_of(traced, options), traced, options.scope)
+    except Exception as e:  # JAX's objects change with its versions; without a key the program is searched
+        unless_exhausted(e)
         _tell_why_not(traced, e)
     return None
 
@@ -209,7 +220,7 @@ def _tell_why_not(traced: Source, error: Exception) -> None:
 
 
 def key_of(traced: Source, options: Options) -> str:
-    """The hash of all that a search depends on. NoContentError where some of it does not show its content."""
+    """The hash of all that a search depends on. NoContentError if some of it has no visible content."""
     if TABLE != _OPERATORS:
         names = ", ".join(name for name, operator in TABLE.items() if _OPERATORS.get(name) is not operator)
         raise NoContentError(f"what the operators {names} do is not this package's own")
@@ -232,7 +243,7 @@ def _option(value: Any) -> Any:
 
 @lru_cache(1)
 def _surroundings() -> tuple[Any, ...]:
-    """What runs a search: Python, this package's source, and the packages it stands on."""
+    """What a search runs on: Python, this package's source, and the versions of the packages it uses."""
     folder, source = Path(__file__).parents[1], blake2b(digest_size=32)
     files = sorted(p for p in folder.rglob("*") if p.suffix in (".py", ".json"))
     if not files:
@@ -245,7 +256,7 @@ def _surroundings() -> tuple[Any, ...]:
     return (source.hexdigest(), python, *[(p, version_of(p)) for p in _PACKAGES])
 
 
-@lru_cache(32)
+@lru_cache(FEW_KEPT)
 def version_of(package: str) -> str:
     """The version of an installed package."""
     try:
@@ -269,7 +280,7 @@ def _store() -> Store:
 
 
 def _folder() -> Path:
-    """`RELAX_EG_CACHE_DIR`, else the folder in which the platform keeps caches of a user."""
+    """`RELAX_EG_CACHE_DIR`, else the platform's folder for a user's caches."""
     given = os.environ.get("RELAX_EG_CACHE_DIR")
     if given:
         return Path(given).expanduser()

@@ -1,4 +1,4 @@
-"""`best.explain()`: the search done over with every match on record, and a derivation found in what it leaves."""
+"""`best.explain()`: repeats the search with every match recorded, and finds a derivation in the record."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from relax_eg.driver.options import Options, Sizes
 from relax_eg.driver.units import Searched, Units
 from relax_eg.errors import ExplanationError
 from relax_eg.explain.replay import derive
-from relax_eg.explain.result import Derivation, Part, mentioned
+from relax_eg.explain.result import Derivation, DerivationPart, mentioned
 from relax_eg.explain.steps import Equation
 from relax_eg.explain.text import Explanation
 from relax_eg.extract.profile import Profile
@@ -21,20 +21,20 @@ from relax_eg.extract.weights import FRUGAL, PREPARED_SHARE
 from relax_eg.frontends import Source
 from relax_eg.ir.expr import Expr
 from relax_eg.ir.module import Module
-from relax_eg.rules import given
-from relax_eg.rules.asked import Values, values_of
 from relax_eg.rules.conditions import OnValue, key_of
-from relax_eg.rules.propagation import Known
+from relax_eg.rules.parameter_facts import Leaves, PositiveSizes
+from relax_eg.rules.propagation import KnownFacts
+from relax_eg.rules.schema_answers import Values, values_of
 from relax_eg.shapes import Scope
 
 
 def explained(
     traced: Source, options: Options, chosen: Module | None, at: Sizes | None = None, profile: Profile | None = None
 ) -> Explanation:
-    """How the `chosen` program (None: kept as written) follows from the one as written, replayed. `at`, `profile`: the
-    one binding and the profile that a variant of a family was extracted for, after the search with `options`.
+    """The replayed derivation of the `chosen` program (None: kept as written) from the one as written. `at`, `profile`:
+    the binding and the profile for which a variant of a family was extracted, after the search with `options`.
 
-    ExplanationError where the search comes to another program this time (the clock may have stopped either), or where a
+    ExplanationError if the search finds another program this time (the clock may have stopped either search), or if a
     step of the derivation does not hold.
     """
     if chosen is None:
@@ -64,7 +64,7 @@ def explained(
 
 
 def _in_kernels(units: Units, chosen: Module) -> bool:
-    """Whether a search that kept record came to the `chosen` kernels; it gives programs in operators."""
+    """Whether a recorded search, which returns programs in operators, came to the `chosen` kernels."""
     values = {(f.name, n): tuple(b.value for b in block.bindings) for f in chosen for n, block in enumerate(f.blocks)}
     return all(values.get(place, found) == found for place, found in units.in_kernels.items())
 
@@ -78,7 +78,7 @@ def _nothing(traced: Source, options: Options) -> Derivation:
 
 
 def _with_all_assumed(module: Module, scope: Scope) -> tuple[Module, Scope]:
-    """`module`, whose entry says all that is assumed of sizes, and a scope that says just that."""
+    """`module`, whose entry states all assumptions about sizes, and a scope with exactly those."""
     entry = module.main
     assume = stated(scope, entry)
     said = Module(tuple(replace(f, assume=assume) if f is entry else f for f in module))
@@ -101,12 +101,12 @@ def _derivation(traced: Source, options: Options, units: Units, chosen: Module) 
     )  # fmt: skip
 
 
-def _parts(units: Units) -> list[Part]:
-    """Why each block that was changed equals what was chosen; and why the forms of functions do, from which a rule made
-    something that has a part in that."""
-    found: list[Part] = []
+def _parts(units: Units) -> list[DerivationPart]:
+    """The derivations of each changed block, and of the forms of functions from which a rule made something used in
+    them."""
+    found: list[DerivationPart] = []
     forms: dict[str, dict[Values, None]] = {}
-    # Callers first: they say which forms of the functions they run are needed.
+    # Callers first: they determine which forms of their callees are needed.
     for searched in reversed(units.searched):
         part = _part(searched, units, tuple(forms.get(searched.function, ())))
         if not part.forms and all(g.start is g.end for g in part.results):
@@ -120,13 +120,13 @@ def _parts(units: Units) -> list[Part]:
     return found[::-1]
 
 
-def _part(searched: Searched, units: Units, forms: Sequence[Values]) -> Part:
+def _part(searched: Searched, units: Units, forms: Sequence[Values]) -> DerivationPart:
     schemas = {s.name: s for s in units.options.rules.schemas}
     proposed = [
         Equation(schemas[rule], ((old, new),), told=told) for (old, new, rule), told in searched.alternatives.items()
     ]
-    have, are_positive = given.Leaves(searched.known.facts).have, given.Sizes(searched.scope).are_positive
-    known = Known(have, searched.known.exact, are_positive)
+    leaves, sizes = Leaves(searched.known.facts), PositiveSizes(searched.scope)
+    known = KnownFacts(leaves.have, searched.known.exact, sizes.are_positive)
 
     def holds(guard: OnValue, value: Expr) -> bool:
         return known.has(value, key_of(guard))
@@ -136,4 +136,4 @@ def _part(searched: Searched, units: Units, forms: Sequence[Values]) -> Part:
     starts = [*searched.written] * (1 + len(forms))
     goals = derive(searched.recording, starts, ends, proposed, holds)
     each = [tuple(goals[i : i + count]) for i in range(0, len(goals), count)]
-    return Part(searched.function, searched.block, each[0], tuple(each[1:]))
+    return DerivationPart(searched.function, searched.block, each[0], tuple(each[1:]))

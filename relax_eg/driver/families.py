@@ -1,10 +1,10 @@
 """Families: with `bounds=` and no single `at`, `optimize` finds several programs, each for the sizes it is best at.
 
-One saturated e-graph serves all sizes: programs are extracted from it at corners, on a grid and at random sizes, priced
-anew each time, until several in a row bring nothing better. What each costs is evaluated at thousands of sizes at once
-(`prices.seconds_at`). Of the pool the fewest programs are chosen that are near the best everywhere, and the bounds are
-split into boxes, by sizes, products of sizes and remainders, in which one of them serves (`extract.cover`). That the
-boxes together cover the bounds, and none twice, is proved; without a proof there is one program for all sizes.
+One saturated e-graph serves all sizes: programs are extracted from it at corners, on a grid and at random sizes, until
+several extractions in a row bring nothing better. Each program is priced at thousands of sizes at once
+(`prices.seconds_at`). The fewest programs that are near the best everywhere are chosen, and the bounds are split into
+boxes, by sizes, products of sizes and remainders, each served by one program (`extract.cover`). It is proved that the
+boxes cover the bounds and do not overlap; without a proof one program serves all sizes.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from relax_eg.debug import stage, tell
-from relax_eg.driver.measured import Candidate, Search
+from relax_eg.driver.measured import CandidateProgram, Search
 from relax_eg.driver.options import Sizes, allows
-from relax_eg.driver.prices import NEVER_SLOWER, seconds_at
+from relax_eg.driver.prices import NEVER_SLOWER, doubt, seconds_at
 from relax_eg.extract.boundary import boundary
-from relax_eg.extract.cover import GAINING, NEARER, Leaf, Partition, beside, few
+from relax_eg.extract.cover import GAINING, NEARER, CoverBox, Partition, beside, few
 from relax_eg.extract.family_rows import FamilyRow, VariantRow
 from relax_eg.extract.numbers import evaluated
 from relax_eg.extract.profile import AS_USUAL
@@ -37,41 +37,46 @@ from relax_eg.shapes import Dim, Proved, Scope
 from relax_eg.shapes.dispatch import Dispatch
 from relax_eg.shapes.guards import Bound, Guard, covered
 
-MOST = 6  # variants
+MOST = 6  # limit: variants of a family
 NOTHING_NEW, BY_CLOCK = "nothing new", "time limit"
-_SAMPLES = 3000  # sizes at which every program is priced
-_FRESH = (2, 3, 4, 5, 6, 7)  # seeds of further random sizes, at which the guards are tried
-_LATTICE = 1500  # of them on a lattice, at most
-_LEVELS = {1: 9, 2: 5, 3: 3}  # of a grid of extractions, by how many sizes vary
-_CORNERS = 16
-_QUIET = 12  # extractions in a row that bring nothing: then the pool is taken to be complete;
-_QUIETEST = 40  # where they cost little
-_NEWS = 1.003  # times cheaper than all in the pool: what counts as something new
-_WORK = 40_000  # candidates to choose from, times extractions
-_FEWEST, _MOST_EXTRACTIONS = 8, 80
-_CURVE = 33  # sizes of a curve
-_CURVES = 4
-_FRUGAL_POINTS = 4
-_BLOCK = 8
-_FULL_SUMS = 4  # sizes: sums of more have products of two sizes at most, and powers are for fewer
-_LIKE = 1 + (NEVER_SLOWER - 1) * (1 + GAINING) / 2  # times cheaper: here guards part a program and the one as written
-_MODULI = 2  # of one size
-_LARGE = 4  # values whose bytes guards may compare
+_SAMPLES = 3000  # chosen: sample points at which every program is priced
+_FRESH = (2, 3, 4, 5, 6, 7)  # chosen: seeds of further random sizes, on which the guards are tested
+_LATTICE = 1500  # chosen: sample points on a lattice, at most
+# chosen: sizes of the lattice along each variable, by how many variables vary: about _LATTICE points together
+_LATTICE_LEVELS = {1: _LATTICE, 2: 36, 3: 11, 4: 6, 5: 4}
+_LEVELS = {1: 9, 2: 5, 3: 3}  # chosen: sizes of the extraction grid along each variable, by how many vary
+_GRID = 64  # limit: points of that grid
+_CORNERS = 16  # limit: corners of the bounds at which programs are extracted
+_QUIET = 12  # chosen: extractions in a row without news after which the pool counts as complete
+_QUIETEST = 40  # chosen: the same, where extraction is cheap
+_NEWS = 1.003  # chosen: a program counts as new if it is so many times cheaper than all in the pool
+_WORK = 40_000  # limit: product of candidates and extractions
+_FEWEST, _MOST_EXTRACTIONS = 8, 80  # limit: extractions, however many candidates there are
+_CURVE = 33  # limit: sizes of a curve
+_CURVES = 4  # limit: size variables that have a curve
+_FRUGAL_POINTS = 4  # limit: points at which programs that prepare less are extracted
+_FULL_SUMS = 4  # limit: size variables; polynomials in more have products of two at most, and powers need fewer
+# given: times cheaper at which guards separate a program from the one as written: midway between may and must replace
+_LIKE = 1 + (NEVER_SLOWER - 1) * (1 + GAINING) / 2
+_MODULI = 2  # limit: divisors per size variable
+_LARGE = 4  # limit: values whose bytes guards may compare
+_MOVED, _MOVED_OF = 16, 8  # chosen: points that replace disallowed ones: at least so many, else one in so many
+_PARTED = 1.5  # given: limit between ratio 1 of the serving program and ratio 2 of all others
 
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A variant: its program, the sizes it serves, the binding that stands for them, and which of `at` are its own."""
+    """A variant: its program, the sizes it serves, the binding of its report, and which of `at` it serves."""
 
-    candidate: Candidate
+    candidate: CandidateProgram
     guard: Guard
     at: Sizes
     served: tuple[Sizes, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Family:
-    """What was found, the variant for the first of `at` first. `fallback`: of symbolic sizes."""
+class FoundVariants:
+    """The variants found, the one for the first of `at` first. `fallback`: the index of the one for symbolic sizes."""
 
     members: tuple[Member, ...]
     fallback: int
@@ -81,7 +86,7 @@ class Family:
 
 
 @stage("family")
-def family(search: Search) -> Family:
+def family(search: Search) -> FoundVariants:
     """The variants of a program for all sizes that its options allow."""
     started = time.perf_counter()
     pool = _Pool(search)
@@ -115,14 +120,14 @@ def family(search: Search) -> Family:
         for i, (m, p) in enumerate(zip(made, members, strict=True))
     )  # fmt: skip
     tell(1, f"{search.traced.name}: {len(made)} variants of {row.programs} programs from {row.extractions} extractions")
-    return Family(tuple(made), fallback, row, rows, _curves(pool, made))
+    return FoundVariants(tuple(made), fallback, row, rows, _curves(pool, made))
 
 
 # --- the pool ---
 
 
 class _Pool:
-    """Programs, and what each costs at sample points. The first is the program as written."""
+    """Programs and their costs at sample points. The first is the program as written."""
 
     def __init__(self, search: Search) -> None:
         options = search.options
@@ -132,30 +137,32 @@ class _Pool:
         self.ranges = options.ranges
         self.varying = [v for v, (low, high) in self.ranges.items() if low < high]
         self.moduli = _moduli(search.traced.module, self.scope, self.varying)
-        if options.cost is not None:  # a device may be told to like whole blocks, which no profile says
-            self.moduli = {v: sorted({*self.moduli.get(v, ()), _BLOCK}) for v in self.varying}
         self.visits = self._visits()
         self.columns = self._columns([*self.visits, *self._sample()])
         self.large = self._large()
-        self.programs: list[Candidate] = []
+        self.programs: list[CandidateProgram] = []
         self.costs: list[np.ndarray] = []
         self.extractions = 0
         self.stop = ""
         self._prepared: dict[Module, frozenset[Expr]] = {}
-        self._add(Candidate(None, AS_USUAL))
+        self._add(CandidateProgram(None, AS_USUAL))
 
-    def _add(self, program: Candidate) -> None:
+    def _add(self, program: CandidateProgram) -> None:
         self.programs.append(program)
-        self.costs.append(self.seconds(program, self.columns))
+        self.costs.append(self.cost(program, self.columns))
 
-    def seconds(self, program: Candidate, columns: Mapping[str, np.ndarray]) -> np.ndarray:
+    def cost(self, program: CandidateProgram, columns: Mapping[str, np.ndarray]) -> np.ndarray:
+        """Seconds by which programs are compared: predicted seconds times the doubt in the program's mode."""
+        return self.seconds(program, columns) * doubt(program.mode)
+
+    def seconds(self, program: CandidateProgram, columns: Mapping[str, np.ndarray]) -> np.ndarray:
         search, inside = self.search, self.search.in_mode(program.mode)
         if program.entry is None:
             return seconds_at(search.traced.module, inside, columns)
         return seconds_at(program.entry.module, inside, columns, search.weights)
 
     def fill(self) -> None:
-        """Extract programs until several visits in a row bring nothing new, or there were as many as may be."""
+        """Extract programs until several visits in a row bring nothing new, or a limit is reached."""
         search, options = self.search, self.search.options
         modes = [AS_USUAL, *(options.profile.modes if options.profile.calibrated else ())]
         search.entry()
@@ -181,7 +188,7 @@ class _Pool:
                 self.extractions += 1
                 if (entry.module, mode.name) not in known:
                     known.add((entry.module, mode.name))
-                    self._add(Candidate(entry, mode))
+                    self._add(CandidateProgram(entry, mode))
             quiet = 0 if before > _NEWS * min(float(c[i]) for c in self.costs) else quiet + 1
             sizes = ", ".join(f"{v}={n}" for v, n in point.items())
             tell(2, f"family: extracted at {sizes}, {len(self.programs)} programs")
@@ -190,8 +197,8 @@ class _Pool:
         self.stop = self.stop or NOTHING_NEW
 
     def fill_frugally(self, points: np.ndarray) -> None:
-        """Extract programs for some of these points that prepare less from weights: what several variants prepare has
-        to fit together."""
+        """Extract programs that prepare less from weights, at some of these points: what several variants prepare
+        together must fit."""
         if not self.search.weights:
             return
         known = {p.entry.module for p in self.programs if p.entry is not None}
@@ -202,14 +209,14 @@ class _Pool:
                 self.extractions += 1
                 if entry.module not in known:
                     known.add(entry.module)
-                    self._add(Candidate(entry, AS_USUAL))
+                    self._add(CandidateProgram(entry, AS_USUAL))
 
     def learned(self, members: Sequence[int], guards: Sequence[Guard], limit: float, seed: int) -> bool:
-        """Whether there are sizes, among as many new random ones, at which these guards choose a program that is not
-        near though another member is; they are sample points from now on."""
+        """Test the guards on new random sizes; sizes at which they choose a program that is not near although another
+        member is nearer become sample points. Returns whether there were any."""
         points = self._allowed(self._random(_SAMPLES, np.random.default_rng(seed)))
         columns = self._columns(points)
-        costs = [self.seconds(p, columns) for p in self.programs]
+        costs = [self.cost(p, columns) for p in self.programs]
         dispatch = Dispatch(guards)
         ratios = beside(np.array(costs), NEVER_SLOWER)[members]
         served = ratios[[dispatch.at(p) for p in points], np.arange(len(points))]
@@ -221,7 +228,7 @@ class _Pool:
         return bool(len(missed))
 
     def ratios(self, told: bool = False) -> np.ndarray:
-        """What each program costs at each sample point, as `cover.beside` has it."""
+        """The cost of each program at each sample point, as a ratio (`cover.beside`)."""
         return beside(np.array(self.costs), NEVER_SLOWER, told)
 
     # --- what is prepared from weights ---
@@ -237,11 +244,11 @@ class _Pool:
         return found
 
     def prepared(self, programs: Sequence[int]) -> int:
-        """Bytes that the programs prepare together, what they share once."""
+        """Bytes that the programs prepare together, counting shared values once."""
         return prepared_bytes(frozenset[Expr]().union(*map(self._cut, programs)), self.search.options.bindings[0])
 
     def may_share(self, programs: Sequence[int]) -> bool:
-        """Whether what the programs prepare together is within what may be prepared."""
+        """Whether the bytes that the programs prepare together are within the limit."""
         search = self.search
         if not search.weights:
             return True
@@ -264,8 +271,8 @@ class _Pool:
         return [*dict.fromkeys([*sizes, *products, *self.large]), *(a - b for a, b in pairs), *remainders]
 
     def _large(self) -> dict[Dim, list[int]]:
-        """Products of sizes that say of values whether they are so large that memory for them takes time, where some of
-        the sizes make them so and others do not; and what each is at most while that takes none."""
+        """Products of sizes that decide whether a value is so large that allocating it takes time, if that differs
+        between the sizes; each with the largest products at which it takes none."""
         fresh = self.search.options.profile.fresh_bytes
         tensors = (
             e.annotation for e in self.search.traced.module.main.expressions() if isinstance(e.annotation, Tensor)
@@ -282,12 +289,12 @@ class _Pool:
         return found
 
     def values(self, dims: Sequence[Dim]) -> list[np.ndarray]:
-        """What expressions of the sizes are at the sample points."""
+        """The values of size expressions at the sample points."""
         columns = {v: c.astype(np.float64) for v, c in self.columns.items()}
         return [np.broadcast_to(np.asarray(evaluated(d, columns), np.float64), len(self.costs[0])) for d in dims]
 
     def boundaries(self, programs: Sequence[int]) -> list[Dim]:
-        """Polynomials in the sizes that tell two of the programs apart; none where one size varies alone."""
+        """Polynomials in the sizes that separate two of the programs; none if fewer than two sizes vary."""
         if len(self.varying) < 2:
             return []
         sizes = [Dim.var(v) for v in self.varying]
@@ -308,31 +315,33 @@ class _Pool:
         return found
 
     def _visits(self) -> list[dict[str, int]]:
-        """Where programs are extracted: at `at`, in the middle, at corners, then grid and random sizes mixed."""
+        """The points of extraction: `at`, the middle, corners, then grid and random sizes mixed."""
         given = [dict(b) for b in self.search.options.bindings]
         middle = {v: math.isqrt(low * high) for v, (low, high) in self.ranges.items()}
         ends = ([low, high] if low < high else [low] for low, high in self.ranges.values())
         corners = [dict(zip(self.names, c, strict=True)) for c in itertools.islice(itertools.product(*ends), _CORNERS)]
         rng = np.random.default_rng(0)
-        rest = self._lattice(_LEVELS.get(len(self.varying), 2), 64, small=False) + self._random(_MOST_EXTRACTIONS, rng)
+        rest = self._lattice(_LEVELS.get(len(self.varying), 2), _GRID, small=False) + self._random(
+            _MOST_EXTRACTIONS, rng
+        )
         rng.shuffle(rest)  # type: ignore[arg-type]
         return self._allowed([*given, middle, *corners, *rest])
 
     def _sample(self) -> list[dict[str, int]]:
         rng = np.random.default_rng(1)
-        per_size = {1: _LATTICE, 2: 36, 3: 11, 4: 6, 5: 4}.get(len(self.varying), 2)
+        per_size = _LATTICE_LEVELS.get(len(self.varying), 2)
         lattice = self._lattice(per_size, _LATTICE, small=True)
         return self._allowed(lattice + self._random(_SAMPLES - len(lattice), rng))
 
     def _lattice(self, per_size: int, most: int, small: bool) -> list[dict[str, int]]:
         axes = [levels(*self.ranges[v], per_size, small) for v in self.names]
-        if small and math.prod(map(len, axes)) > most:  # a part of it would leave out whole ranges of some sizes
+        if small and math.prod(map(len, axes)) > most:  # truncated, it would leave out whole ranges of some sizes
             return []
         return [dict(zip(self.names, p, strict=True)) for p in itertools.islice(itertools.product(*axes), most)]
 
     def _random(self, count: int, rng: np.random.Generator) -> list[dict[str, int]]:
-        """Sizes drawn, two and two, evenly by how many times they differ, and evenly, for by the former few have all of
-        their sizes large; every other one divisible by what divides sizes."""
+        """Random sizes: of every four points two log-uniform and two uniform, because log-uniform points rarely have
+        all sizes large; every other point is rounded down to the divisors of the sizes."""
         drawn: list[dict[str, int]] = []
         for i in range(count):
             point: dict[str, int] = {}
@@ -349,16 +358,16 @@ class _Pool:
         return drawn
 
     def _allowed(self, points: Iterable[dict[str, int]]) -> list[dict[str, int]]:
-        """The points, each once, that the scope allows; others moved to where it does."""
+        """The distinct points that the scope allows; points of the scope replace the others."""
         distinct = {tuple(p.values()): p for p in points}
         found = [p for p in distinct.values() if not self.scope.assumptions or allows(self.scope, p)]
         if len(found) < len(distinct):
-            found += self.scope.points(self.names, max(16, len(distinct) // 8))
+            found += self.scope.points(self.names, max(_MOVED, len(distinct) // _MOVED_OF))
         return found
 
 
 def levels(low: int, high: int, count: int, small: bool = False) -> list[int]:
-    """Sizes from low to high, evenly by how many times they differ; with `small` also the least ones all."""
+    """Sizes from low to high in geometric steps; with `small` also all of the smallest ones."""
     if high - low < count:
         return list(range(low, high + 1))
     least = max(low, 1)
@@ -368,7 +377,7 @@ def levels(low: int, high: int, count: int, small: bool = False) -> list[int]:
 
 
 def _moduli(module: Module, scope: Scope, names: Sequence[str]) -> dict[str, list[int]]:
-    """For each size variable what it is divided by, in the program or in what is assumed of it: the least few."""
+    """For each size variable the smallest few divisors it has in the program or in the assumptions."""
     dims = {d for f in module for e in f.expressions() for d in dims_of(e.annotation)}
     dims |= {d for r in scope.relations for d in (r.left, r.right)}
     found: dict[str, set[int]] = {}
@@ -387,8 +396,8 @@ def _moduli(module: Module, scope: Scope, names: Sequence[str]) -> dict[str, lis
 def _divided(
     pool: _Pool, ratios: np.ndarray, chosen: list[int], limit: float
 ) -> tuple[list[int], list[Guard], np.ndarray, str]:
-    """The chosen programs that serve somewhere, the one for the first of `at` first; their guards; of each point which
-    of them serves it; and how the cover was proved."""
+    """The chosen programs that serve somewhere, the one for the first of `at` first; their guards; for each point the
+    member that serves it; and how the cover was proved."""
     plain = pool.features()
     steps = {plain.index(d): cuts for d, cuts in pool.large.items()}
     for features in ([*plain, *pool.boundaries(chosen)], plain):
@@ -411,12 +420,12 @@ def _divided(
     return [chosen[p] for p in order], [_guard(part, features) for part in mine], served, str(verdict)
 
 
-def _corner(leaf: Leaf) -> list[tuple[int, int]]:
-    """Puts boxes in order: by what they bound from below."""
+def _corner(leaf: CoverBox) -> list[tuple[int, int]]:
+    """Sort key of boxes: their lower bounds."""
     return [(f, low or 0) for f, (low, _) in sorted(leaf.bounds.items())]
 
 
-def _guard(leaves: Sequence[Leaf], features: Sequence[Dim]) -> Guard:
+def _guard(leaves: Sequence[CoverBox], features: Sequence[Dim]) -> Guard:
     return Guard(tuple(tuple(_bound(features[f], *x) for f, x in sorted(leaf.bounds.items())) for leaf in leaves))
 
 
@@ -426,8 +435,8 @@ def _bound(feature: Dim, low: int | None, high: int | None) -> Bound:
 
 
 def _member(pool: _Pool, program: int, guard: Guard, mine: np.ndarray, is_first: bool) -> Member:
-    """A variant, with the binding of its report: the first of `at` that it serves, where it was extracted, or a size in
-    the middle of those that it serves."""
+    """A variant with the binding of its report: the first of `at` that it serves, else the binding it was extracted at,
+    else a size in the middle of those it serves."""
     candidate, given = pool.programs[program], pool.search.options.bindings
     served = tuple(b for b in given if guard.holds(b))
     entry = candidate.entry
@@ -446,14 +455,13 @@ def _member(pool: _Pool, program: int, guard: Guard, mine: np.ndarray, is_first:
 
 
 def nearest_guards(groups: Sequence[Sequence[Sizes]]) -> list[Guard]:
-    """For groups of bindings guards that tell them apart: sizes between two bindings are cut in the middle, by how many
-    times they differ."""
+    """Guards that separate groups of bindings: the sizes between two bindings are cut at their geometric mean."""
     bindings = [(i, b) for i, group in enumerate(groups) for b in group]
     names = [v for v in bindings[0][1] if len({b[v] for _, b in bindings}) > 1]
     owners = np.array([i for i, _ in bindings])
     ratios = np.where(owners[None, :] == np.arange(len(groups))[:, None], 1.0, 2.0)
     columns = [np.array([b[v] for _, b in bindings], np.int64) for v in names]
-    leaves = Partition(ratios, columns, len(columns), 1.5, len(bindings)).leaves
+    leaves = Partition(ratios, columns, len(columns), _PARTED, len(bindings)).leaves
     mine = [sorted((x for x in leaves if x.program == i), key=_corner) for i in range(len(groups))]
     return [_guard(part, [Dim.var(v) for v in names]) for part in mine]
 
@@ -462,7 +470,8 @@ def nearest_guards(groups: Sequence[Sequence[Sizes]]) -> list[Guard]:
 
 
 def _curves(pool: _Pool, members: Sequence[Member]) -> tuple[Curve, ...]:
-    """What each variant costs over each size, the others as in the first of `at`, and where the variants change."""
+    """The cost of each variant over each size, the others as in the first of `at`, and where the serving variant
+    changes."""
     found: list[Curve] = []
     first = pool.search.options.bindings[0]
     for v in pool.varying[:_CURVES]:
@@ -471,7 +480,7 @@ def _curves(pool: _Pool, members: Sequence[Member]) -> tuple[Curve, ...]:
             continue
         columns = {u: np.full(len(sizes), n, np.int64) for u, n in first.items()} | {v: np.array(sizes, np.int64)}
         rows = {f"variant {i + 1}": pool.seconds(m.candidate, columns) for i, m in enumerate(members)}
-        rows["as written"] = pool.seconds(Candidate(None, AS_USUAL), columns)
+        rows["as written"] = pool.seconds(CandidateProgram(None, AS_USUAL), columns)
         series = tuple(Series(label, tuple(map(float, row))) for label, row in rows.items())
         at = {u: n for u, n in first.items() if u != v}
         found.append(Curve(v, at, tuple(sizes), series, tuple(_crossovers(members, first, v, sizes))))
@@ -486,7 +495,7 @@ def _crossovers(members: Sequence[Member], at: Sizes, v: str, sizes: Sequence[in
 
     for a, b in itertools.pairwise(sizes):
         while serves(a) != serves(b):
-            low, high = a, b  # the next change is above low
+            low, high = a, b  # the next change is in (low, high]
             while high - low > 1:
                 middle = (low + high) // 2
                 low, high = (middle, high) if serves(middle) == serves(a) else (low, middle)

@@ -1,6 +1,6 @@
-"""Sizes that bounds fix, as `bounds={"b": 1}` does, become numbers in a program before it is searched.
+"""Replaces sizes that bounds fix, as `bounds={"b": 1}` does, by numbers before a program is searched.
 
-So parameters, attributes and results say such a size in one way, and what asks for a size of one finds it.
+Then parameters, attributes and results express such a size in one way, and a rule that asks for size 1 finds it.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from relax_eg.shapes.relation import read_statement
 
 
 def with_fixed_sizes(module: Module, scope: Scope) -> Module:
-    """`module` with the sizes that are fixed by what is known of them as numbers, in its parameters too. `scope`: what
-    is known of the entry's sizes. A module with steps, whose casts bind sizes, stays as it is. O(expressions)."""
+    """`module` with fixed sizes as numbers, also in its parameters. `scope`: what is known of the entry's sizes. A
+    module with steps, whose casts bind sizes, is returned as it is. O(expressions)."""
     if all(block.dataflow for f in module for block in f.blocks):
         known = {name: _numbers(scopes[0]) for name, scopes in scopes_of(module, scope).items() if scopes}
         if any(known.values()):
@@ -33,16 +33,17 @@ def with_fixed_sizes(module: Module, scope: Scope) -> Module:
 
 
 def stated(scope: Scope, function: Function) -> tuple[str, ...]:
-    """What `scope` says of the sizes that a function has left, fixed ones put in as numbers, as statements."""
+    """The statements of `scope` about the sizes that the function still has, with fixed sizes as numbers."""
     names = {*function.size_variables, *function.cast_variables}
     sizes = {v: d for v, d in _numbers(scope).items() if v not in names}
     said = [text for s in scope.statements for text in _assumed(s, sizes)]
-    # Of a size that the function has not nothing can be said; what nothing is known of is at least 1 (`Scope`).
+    # Statements about sizes that the function does not have are dropped; a size without statements is at least 1
+    # (`Scope`).
     return tuple(s for s in said if all(r.variables <= names for r in read_statement(s)))
 
 
 def with_numbers(params: Sequence[Expr], result: Annotation, scope: Scope) -> tuple[tuple[Expr, ...], Annotation]:
-    """Parameters and result of an entry as `with_fixed_sizes` has them."""
+    """The parameters and result of an entry, changed as `with_fixed_sizes` changes them."""
     sizes = _numbers(scope)
     return tuple(_replaced(params, sizes, {}).values()), substitute(result, sizes)
 
@@ -63,7 +64,7 @@ def _with(f: Function, sizes: dict[str, Dim], functions: Mapping[str, Function])
 
 
 def _replaced(roots: Sequence[Expr], sizes: dict[str, Dim], functions: Mapping[str, Function]) -> dict[Expr, Expr]:
-    """All expressions in `roots`, by what each becomes."""
+    """Maps each expression in `roots` to its replacement."""
     done: dict[Expr, Expr] = {}
     for e in postorder(roots):
         if e.op == CONSTANT:
@@ -78,10 +79,10 @@ def _replaced(roots: Sequence[Expr], sizes: dict[str, Dim], functions: Mapping[s
 
 
 def _assumed(statement: str, sizes: Mapping[str, Dim]) -> list[str]:
-    """A statement about the sizes that are left, in the words it was given in where it speaks of no other."""
+    """A statement restricted to the sizes that are left; unchanged if it mentions no fixed size."""
     relations = read_statement(statement)
     if not any(r.variables & sizes.keys() for r in relations):
         return [statement]
     moved = [(r.left.substitute(sizes), r.op, r.right.substitute(sizes)) for r in relations]
-    # What is said of numbers holds: no sizes at all would satisfy the scope if it did not.
+    # Statements about numbers hold; otherwise no sizes at all would satisfy the scope.
     return [f"{left} {op} {right}" for left, op, right in moved if not (left.is_const and right.is_const)]

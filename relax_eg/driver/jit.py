@@ -1,4 +1,4 @@
-"""`jit`: a drop-in for `jax.jit` that optimizes."""
+"""`jit`: a drop-in replacement for `jax.jit` that optimizes."""
 
 from __future__ import annotations
 
@@ -17,33 +17,36 @@ import jax
 from jax.core import Tracer
 
 from relax_eg.accepted import NONE, Kind, accepts, of, shown
+from relax_eg.backend.call_keys import MOST_SHOWN, NOT_SHOWN, kind_of
+from relax_eg.backend.executables import executables
 from relax_eg.backend.optimized import Optimized
-from relax_eg.backend.shown import MOST_SHOWN, NOT_SHOWN, kind_of
+from relax_eg.debug import unless_exhausted
 from relax_eg.driver.optimize import optimize
 from relax_eg.driver.options import KINDS, Bounds, Sizes
 from relax_eg.driver.varying import OtherSizesError, Varying, kinds_of, shapes_of
 from relax_eg.dynamic.at_capacity import AtCapacity
-from relax_eg.dynamic.policy import EXECUTABLES, POWERS, Capacities, Dynamic, read_policy
+from relax_eg.dynamic.policy import POWERS, Capacities, Dynamic, read_policy
 from relax_eg.dynamic.statistics import Statistics
 from relax_eg.egraph import Budget
 from relax_eg.errors import OptionError, RelaxEgError
 from relax_eg.extract.devices import profile
 from relax_eg.extract.profile import Profile
 from relax_eg.measure.device import here
+from relax_eg.memo import Memo
 from relax_eg.reports import CostReport
 from relax_eg.rules import Numerics, RuleSet
 from relax_eg.settings import settings_now
 from relax_eg.shapes import Scope
 from relax_eg.shapes.relation import as_statements, read_statement
 
-# Options of `jax.jit` that are the same for all sizes.
+# Options of `jax.jit` that mean the same at all sizes.
 _OF_ARGUMENTS = frozenset(("static_argnums", "static_argnames", "donate_argnums", "donate_argnames"))
 
 
 @dataclass(frozen=True)
 class _Way:
-    """What runs a call: `run`, of the leaves or of the arguments as they are. `lasts`: it is to run all calls with such
-    arrays."""
+    """How a call is run: by `run`, on the flattened leaves or on the arguments themselves. `lasts`: all later calls
+    with arrays of these kinds may use it."""
 
     run: Callable[..., Any]
     of_leaves: bool = False
@@ -54,42 +57,44 @@ class _Way:
 
 
 class Jitted:
-    """A function under `jit`: called like the function it came from.
+    """A function under `jit`, called like the function it wraps.
 
-    The first call traces and optimizes; later calls with the same shapes are those of `jax.jit`. Where sizes vary, by
-    `dims` or as calls show, the function is optimized for all of them and run as `dynamic` says. `optimized` lists what
-    was optimized so far, the latest last; `report` is the latest one's report.
+    The first call traces and optimizes; later calls with the same shapes run under `jax.jit`. If sizes vary, because of
+    `dims` or because calls show it, the function is optimized for all of them and run as `dynamic` says. `optimized`
+    lists the latest results, at most `executables` of them, the newest last; `report` is the newest one's report.
     """
 
     def __init__(
         self, fn: Callable[..., Any], dims: Sequence[Any] | None, options: dict[str, Any], jit: dict[str, Any]
     ) -> None:
         self._fn = fn
-        # Who calls `jax.jit` decides how it compiles: another way to compile is not ours to choose.
+        # The caller of `jax.jit` decides how it compiles, so no compilation mode is chosen here.
         self._target = options.pop("target")
         self._dims = None if dims is None else tuple(dims)
         self._options = options
         self._warned = False
-        self._symbolic: dict[Any, Optimized] = {}
+        # `executables` also bounds how many functions optimized for single sizes or static arguments are kept.
+        self._executables = executables(options)
+        self._symbolic = Memo[Any, Optimized](self._executables.limit)
         self.optimized: list[Optimized] = []
         self.__wrapped__ = fn
         self.__name__ = getattr(fn, "__name__", "function")
         self.__doc__ = getattr(fn, "__doc__", None)
         self._traced_once = _as_signature_of(fn, self._trace)
-        self._jitted = jax.jit(self._traced_once, **jit)
-        self._written = jax.jit(fn, **jit)
+        self._jitted = self._executables.jit(self._traced_once, **jit)
+        self._written = self._executables.jit(fn, **jit)
         static, donated = _names(fn, jit, "static"), _names(fn, jit, "donate")
         self._static, self._donated = static or frozenset[str](), donated or frozenset[str]()
-        # What else `jax.jit` is told (shardings, ...) is about the very arrays of a call.
+        # Other options of `jax.jit` (shardings, ...) are about the concrete arrays of a call.
         unknown = static is None or donated is None or bool(set(jit) - _OF_ARGUMENTS)
         self._exact = options["dynamic"] == "exact" or unknown
         self._varies = dims is not None
-        self._varying: dict[Any, Varying] = {}
-        # What runs calls of sizes that were seen, by structure and leaves, of nothing but arrays by these alone; all
-        # under the settings of JAX with which they were seen.
+        self._varying = Memo[Any, Varying](self._executables.limit)
+        # How to run calls of sizes seen before, by tree structure and kinds of the leaves; for calls with arrays only,
+        # by the kinds alone. Valid under the settings of JAX in `_settings`.
         self._settings: Hashable = None
-        self._ways: dict[Any, _Way] = {}
-        self._of_arrays: dict[tuple[Any, ...], Callable[..., Any]] = {}
+        self._ways = Memo[Any, _Way](MOST_SHOWN)
+        self._of_arrays = Memo[tuple[Any, ...], Callable[..., Any]](MOST_SHOWN)
         self._local = threading.local()
         self._lock = threading.RLock()
 
@@ -116,20 +121,20 @@ class Jitted:
             return self._at_sizes(args, kwargs)
 
     def __get__(self, instance: object, owner: type | None = None) -> Any:
-        """As a method of a class, which `jax.jit` may decorate too: `static_argnums=0` makes the instance static."""
+        """Binds the function as a method, as `jax.jit` does; `static_argnums=0` makes the instance static."""
         return self if instance is None else MethodType(self, instance)
 
     def lower(self, /, *args: Any, **kwargs: Any) -> Any:
-        """As `jax.jit(fn).lower`, of the optimized function."""
+        """Like `jax.jit(fn).lower`, for the optimized function."""
         return self._as_shaped(self._jitted.lower, args, kwargs)
 
     def statistics(self) -> Statistics | None:
-        """What the function did for sizes that vary, as optimized last; None as long as none do."""
+        """Statistics of the newest function optimized for sizes that vary; None if there is none."""
         found = [best for best in self.optimized if isinstance(best, AtCapacity)]
         return found[-1].statistics() if found else None
 
     def _as_shaped(self, call: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """A call for the very shapes of its arguments, whatever others there were."""
+        """Runs `call` for exactly the shapes of its arguments, whatever shapes were seen before."""
         before = getattr(self._local, "as_shaped", False)
         self._local.as_shaped = True
         try:
@@ -138,18 +143,18 @@ class Jitted:
             self._local.as_shaped = before
 
     def _at_sizes(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """A call of a function whose sizes vary."""
+        """Runs a call of a function whose sizes vary."""
         leaves, tree = jax.tree_util.tree_flatten((args, kwargs))
         try:
             kinds = tuple(map(kind_of, leaves))
-        except NOT_SHOWN:  # a number, a static argument, what JAX traces
+        except NOT_SHOWN:  # a number, a static argument or a tracer
             return self._way(args, kwargs).call(args, kwargs, leaves)
         way = self._ways.get((tree, kinds))
         if way is None:
             way = self._way(args, kwargs)
             if way.lasts:
                 settings = settings_now()
-                if len(self._ways) >= MOST_SHOWN or settings != self._settings:
+                if settings != self._settings:
                     self._forget_ways(settings)
                 self._ways[tree, kinds] = way
                 if len(leaves) == len(args) and all(map(operator.is_, leaves, args)):
@@ -162,7 +167,7 @@ class Jitted:
         self._settings = settings
 
     def _elsewhere(self, settings: Hashable, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """A call that a function which serves calls under these settings did not serve."""
+        """Runs a call that a function made under `settings` did not serve."""
         now = settings_now()
         if now == settings:
             return self._at_these(*args, **kwargs)
@@ -170,7 +175,7 @@ class Jitted:
         return self._at_sizes(args, kwargs)
 
     def _way(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Way:
-        """What runs a call of a function whose sizes vary."""
+        """How to run a call of a function whose sizes vary."""
         held, leaves, tree = self._flat(args, kwargs)
         if any(isinstance(x, Tracer) for x in leaves):
             return _Way(self._at_these)
@@ -194,10 +199,10 @@ class Jitted:
             return name in self._static or not jax.tree_util.tree_leaves(x)
 
         try:
-            with self._lock:
-                best, operands = self._of_dims(dims, args, kwargs, is_fixed)
-        except Exception:
-            self._exact = True  # there the error becomes a warning
+            best, operands = self._of_dims(dims, args, kwargs, is_fixed)
+        except Exception as e:
+            unless_exhausted(e)
+            self._exact = True  # tracing turns the error into a warning
             return _Way(self._jitted)
         if not isinstance(best, AtCapacity) or not self._is_for(best, operands):
             return _Way(self._jitted, lasts=not self._static)
@@ -206,26 +211,27 @@ class Jitted:
         return _Way(lambda *_, **__: best(*operands))
 
     def _is_for(self, best: Optimized, operands: list[Any]) -> bool:
-        """Whether the function of `dims` serves a call. ShapeError, BoundsError where `dims` and options refuse it."""
+        """Whether the function of `dims` serves a call. ShapeError, BoundsError if `dims` and the options reject it."""
         given = self._options["bounds"] or {}
         told = frozenset[str]().union(*(r.variables for s in as_statements(self._options["assume"])
                                         for r in read_statement(s)))  # fmt: skip
         sizes = best.sizes_of(*operands)
-        # Nothing is said of how small a size may be, and programs are made for sizes from 1 on.
+        # Without bounds or assumptions on it, a size may be 0, but programs are made for sizes from 1 on.
         if any(n == 0 and v not in given and v not in told for v, n in sizes.items()):
             return False
         try:
             return best.is_own(*operands)
         except RelaxEgError:
             raise
-        except Exception:  # the function's own, which comes when it is traced for these sizes
+        except Exception as e:  # the function's own error, raised again when it is traced for these sizes
+            unless_exhausted(e)
             return False
 
     def _at_these(self, /, *args: Any, **kwargs: Any) -> Any:
         return self._as_shaped(self._jitted, args, kwargs)
 
     def _flat(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[dict[str, Any], list[Any], Any]:
-        """The static arguments of a call by name; the leaves of all others, and the structure of these."""
+        """The static arguments of a call by name; the leaves of all others, and their tree structure."""
         if not self._static:
             return {}, *jax.tree_util.tree_flatten((args, kwargs))
         call = inspect.signature(self._fn).bind(*args, **kwargs).arguments
@@ -237,7 +243,7 @@ class Jitted:
         return self.optimized[-1].report if self.optimized else None
 
     def _trace(self, /, *args: Any, **kwargs: Any) -> Any:
-        """Runs while `jax.jit` traces: static arguments are plain values here, the others tracers."""
+        """Called while `jax.jit` traces: static arguments are plain values, the others tracers."""
         leaves, tree = jax.tree_util.tree_flatten((args, kwargs))
         dynamic = [i for i, x in enumerate(leaves) if isinstance(x, Tracer)]
         if self._dims is None and not self._exact:
@@ -250,6 +256,7 @@ class Jitted:
                 if not self._is_for(best, operands):
                     best, operands = self._of_shapes(leaves, tree, dynamic), [leaves[i] for i in dynamic]
         except Exception as e:
+            unless_exhausted(e)
             result = self._fn(*args, **kwargs)
             if not self._warned:
                 self._warned = True
@@ -261,7 +268,8 @@ class Jitted:
         return best.to_jax()(*operands)
 
     def _note(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """What sizes a function is traced for. OtherSizesError where it was for others, and may vary."""
+        """Records the sizes that a function is traced for. OtherSizesError if it was traced for others before and sizes
+        may vary."""
         held, leaves, tree = self._flat(args, kwargs)
         key = _key(held, tree, leaves)
         with self._lock:
@@ -275,7 +283,7 @@ class Jitted:
     def _of_varying(
         self, held: dict[str, Any], tree: Any, specs: list[Any], at: dict[str, int], assume: Sequence[str]
     ) -> Optimized:
-        """The function of the arrays that calls give, of specs that have symbolic sizes, of which `assume` holds."""
+        """The function optimized for array specs with symbolic sizes, under the assumptions `assume` about them."""
         signature = inspect.signature(self._fn)
 
         def arguments(xs: Sequence[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -307,12 +315,13 @@ class Jitted:
                 return self._elsewhere(settings, *arguments(xs))
 
             best.serve_under(settings, elsewhere)
-        self.optimized.append(best)
+        self._keep(best)
         self._forget_ways(settings_now())
         return best
 
     def _donate(self, best: Optimized, places: Mapping[str, Any]) -> None:
-        """Lets calls use up what is donated. `places`: the parameters' numbers, as each argument is structured."""
+        """Lets calls reuse the donated arguments. `places`: the parameters' numbers, in the structure of each
+        argument."""
         if isinstance(best, AtCapacity) and self._donated:
             best.donate(jax.tree_util.tree_leaves([x for n, x in places.items() if n in self._donated]))
 
@@ -320,7 +329,8 @@ class Jitted:
         return replace(here() if self._target is None else profile(self._target), modes=())
 
     def _of_shapes(self, leaves: list[Any], tree: Any, dynamic: list[int]) -> Optimized:
-        """The function of the arrays among `leaves`, the others as they are, optimized for these very shapes."""
+        """The function of the arrays among `leaves`, optimized for exactly these shapes; the other leaves are
+        constants."""
 
         avals = [jax.typeof(leaves[i]) for i in dynamic]
         held = [None if isinstance(x, Tracer) else x for x in leaves]  # no tracer outlives the trace
@@ -336,14 +346,21 @@ class Jitted:
         flat.__name__ = self.__name__
         flat.__signature__ = inspect.Signature([inspect.Parameter("x", inspect.Parameter.VAR_POSITIONAL)])  # type: ignore[reportAttributeAccessIssue]
         specs = [jax.ShapeDtypeStruct(a.shape, a.dtype, weak_type=getattr(a, "weak_type", False)) for a in avals]
-        self.optimized.append(optimize(flat, *specs, target=self._device(), **self._options))
-        return self.optimized[-1]
+        return self._keep(optimize(flat, *specs, target=self._device(), **self._options))
+
+    def _keep(self, best: Optimized) -> Optimized:
+        """Adds a result to `optimized`, drops the oldest beyond the limit, and counts its executables among this
+        function's."""
+        best.count_among(self._executables)
+        self.optimized.append(best)
+        del self.optimized[: -self._executables.limit]
+        return best
 
     def _of_dims(
         self, dims: tuple[Any, ...], args: Any, kwargs: Any, is_fixed: Callable[[str, Any], bool]
     ) -> tuple[Optimized, list[Any]]:
-        """The function of the arguments that have arrays in them, the others (static ones, None) as they are, optimized
-        for the sizes `dims` tells; and those arguments. `is_fixed`: tells the others, by name and value."""
+        """The function optimized for the sizes in `dims`, and the arguments it takes: those with arrays; the others are
+        constants. `is_fixed(name, value)`: whether an argument is one of the others."""
         signature = inspect.signature(self._fn)
         call = signature.bind(*args, **kwargs).arguments
         specs = signature.bind_partial(*dims).arguments
@@ -352,7 +369,8 @@ class Jitted:
         held, structure = jax.tree_util.tree_flatten(fixed)
         # 1, True and 1.0 are equal in Python.
         key = (structure, tuple((type(x), x) for x in held), jax.tree_util.tree_structure(taken), settings_now())
-        if key not in self._symbolic:
+
+        def make() -> Optimized:
             missing = [n for n in taken if n not in specs]
             if missing:
                 raise OptionError(f"dims has no spec for argument `{missing[0]}`; one for each argument is accepted")
@@ -380,16 +398,16 @@ class Jitted:
                     return self._elsewhere(settings, *arguments(xs))
 
                 best.serve_under(settings, elsewhere)
-            self._symbolic[key] = best
-            self.optimized.append(best)
-        return self._symbolic[key], list(taken.values())
+            return self._keep(best)
+
+        return self._symbolic.made(key, make), list(taken.values())
 
     def __repr__(self) -> str:
         return f"<relax_eg.jit of {self.__name__}>"
 
 
 def _as_signature_of(fn: Callable[..., Any], run: Callable[..., Any]) -> Callable[..., Any]:
-    """`run` under the signature of `fn`, which `jax.jit` needs to resolve names of static and donated arguments."""
+    """`run` with the signature of `fn`, which `jax.jit` needs to resolve the names of static and donated arguments."""
 
     @functools.wraps(fn)
     def traced(*args: Any, **kwargs: Any) -> Any:
@@ -417,21 +435,25 @@ def jit(
     cache: bool = True,
     dynamic: Dynamic = "auto",
     capacities: Capacities = POWERS,
-    executables: int = EXECUTABLES,
+    executables: int | None = None,
     background: bool = False,
     trust: bool = False,
     **jit_options: Any,
 ) -> Any:
     """A drop-in for `jax.jit` that optimizes: `fast = rx.jit(fn)` or `@rx.jit(dims=["b s 768"])`.
 
-    `jit_options` (`static_argnums`, `donate_argnames`, ...) are those of `jax.jit`. With `dims`, one spec per argument
-    (anything for a static one), the function is optimized once for symbolic sizes; without, once for the shapes of the
-    first call, and once more when others come: what changed is then symbolic (`docs/dynamic.md`). With
-    `dynamic="exact"` each combination of shapes is optimized and compiled, as `jax.jit` compiles; so is what is traced,
-    and what is called with other `jit_options` than static and donated arguments. A combination of sizes runs what
-    was optimized for all only after the function, traced for it, was found to be that program; others have executables
-    of their own. `trust=True` leaves this out: whoever says it promises it. It composes with jit, grad, vmap.
-    Where the optimizer fails it warns once and runs `fn` as written. The other options are those of `optimize`.
+    - `jit_options`: `static_argnums`, `donate_argnames` and the other options of `jax.jit`.
+    - `dims`: one spec per argument (anything for a static one); the function is then optimized once for symbolic sizes.
+      Without `dims` it is optimized for the shapes of the first call, and once more when others come: the sizes that
+      changed are then symbolic (`docs/dynamic.md`).
+    - `dynamic`: "exact" optimizes and compiles each combination of shapes, as `jax.jit` compiles. The same happens to
+      calls that are traced, and with `jit_options` other than static and donated arguments.
+    - `trust`: a combination of sizes runs the program for all sizes only after the function, traced for it, was found
+      to be that program; other combinations have executables of their own. `trust=True` skips this check: the caller
+      promises that it would succeed.
+
+    The other options are those of `optimize`. It composes with jit, grad and vmap. If the optimizer fails, it warns
+    once and runs `fn` as written.
     """
     options: dict[str, Any] = {
         "rules": rules, "target": target, "at": at, "bounds": bounds, "assume": assume, "numerics": numerics,
@@ -440,7 +462,7 @@ def jit(
     }  # fmt: skip
     if fn is None:
         return functools.partial(jit, dims=dims, **options, **jit_options)
-    # What is wrong with these is said where they are written; what depends on sizes' names, at the first call.
+    # Wrong values are reported here, at the decoration; what depends on the names of sizes, at the first call.
     read_policy("jit", list(capacities) if isinstance(capacities, Mapping) else ["n"], Scope({"n": (1, 1)}), dynamic,
                 capacities, executables, background)  # fmt: skip
     if dims is None and isinstance(capacities, Mapping):
@@ -460,7 +482,7 @@ def _key(held: dict[str, Any], tree: Any, leaves: list[Any]) -> Any:
 
 
 def _names(fn: Callable[..., Any], jit: dict[str, Any], what: str) -> frozenset[str] | None:
-    """The arguments that `jax.jit` is to take as static, or donated; None where they cannot be told."""
+    """The arguments that `jax.jit` takes as static, or as donated; None if they cannot be determined."""
     named, numbered = jit.get(f"{what}_argnames") or (), jit.get(f"{what}_argnums")
     names = {named} if isinstance(named, str) else set(named)
     numbers = [] if numbered is None else [numbered] if isinstance(numbered, int) else list(numbered)

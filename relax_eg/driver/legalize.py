@@ -1,8 +1,8 @@
-"""`legalize`: a module whose operators are calls of tensor programs, as Relax's LegalizeOps makes it.
+"""`legalize`: turns the operators of a module into calls of tensor programs, like Relax's LegalizeOps.
 
 The rules of `rules.legalization` put the call beside the operator in the e-graph of each dataflow block; extraction
-takes calls wherever there are any. An operator that is done with less work than its equations say (a running sum, a
-slice at a computed place) stays, and so does what no rule speaks of: library calls, control flow.
+takes calls wherever there are any. An operator that can be computed with less work than its equations take (a running
+sum, a slice at a computed place) stays, and so does what no rule covers: library calls, control flow.
 """
 
 from __future__ import annotations
@@ -18,21 +18,23 @@ from relax_eg.ir.module import Binding, Block, Function, Module
 from relax_eg.ir.scopes import scopes_of
 from relax_eg.ops import get
 from relax_eg.rules import RuleSet
-from relax_eg.rules.check_schemas import Known
+from relax_eg.rules.check_schemas import ModuleAnswers
 from relax_eg.shapes import Scope
+
+_CALLED = 1e-6  # chosen: price of a call, as a share of the price of the operator it replaces
 
 
 @accepts(module=of("a Module", Module), rules=of("a RuleSet", RuleSet))
 def legalize(module: Module, rules: RuleSet = books.legalization) -> Module:
-    """`module` with every operator that a rule of `rules` has a tensor program for as a call of it, the others as they
-    are. `rules` may hold schemas of one's own, which speak first where they stand first."""
+    """`module` with every operator for which `rules` have a tensor program replaced by a call of it. `rules` may
+    contain the caller's own schemas; for each operator the first schema that proposes something wins."""
     scopes = scopes_of(module, Scope())
-    known = Known({f.name: f for f in module})
+    known = ModuleAnswers({f.name: f for f in module})
     made = [_legalized(f, scopes[f.name], rules, known) for f in module]
     return Module((*made, *(f for name, f in known.functions.items() if name not in scopes)))
 
 
-def _legalized(function: Function, scopes: list[Scope], rules: RuleSet, known: Known) -> Function:
+def _legalized(function: Function, scopes: list[Scope], rules: RuleSet, known: ModuleAnswers) -> Function:
     blocks: list[Block] = []
     for block, scope in zip(function.blocks, scopes, strict=True):
         if not block.dataflow or not block.bindings:
@@ -49,14 +51,15 @@ def _legalized(function: Function, scopes: list[Scope], rules: RuleSet, known: K
 
 
 def _price(op: str) -> float:
-    """Of an operator that is to be a call, 1; of the call, next to nothing; of what is done with less work, nothing."""
+    """The price of a node: 1 for an operator that should be a call, nearly 0 for a call, 0 for an operator that is
+    computed with less work than its equations take."""
     if op not in CORE:
         return 0.0 if get(op).cost is not None else 1.0
-    return 1e-6
+    return _CALLED
 
 
-def _proposed(roots: list[Expr], rules: RuleSet, known: Known) -> list[tuple[Expr, Expr, str]]:
-    """What schemas propose for single operators: (node, equal expression, rule)."""
+def _proposed(roots: list[Expr], rules: RuleSet, known: ModuleAnswers) -> list[tuple[Expr, Expr, str]]:
+    """The proposals of schemas for single operators: (node, equal expression, rule)."""
     found: list[tuple[Expr, Expr, str]] = []
     for e in postorder(roots):
         for schema in rules.schemas:

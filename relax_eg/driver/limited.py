@@ -1,10 +1,9 @@
 """`optimize(..., memory_limit=...)`: the fastest program found that needs no more memory than that.
 
-Bytes that a call has in memory get a price, which is raised until what comes out fits: values that are cheap to compute
-are computed again where they are read, and algebra that needs less goes before algebra that is faster. Each program is
-planned and compiled, in each way that XLA is told to compile it, so that its bytes are those of what runs; how it is
-compiled is part of what is chosen. Where none fits, the price is raised once more for what is there when most is
-needed; then the error says what that is.
+A byte that a call has in memory gets a price, which is raised until the extracted program fits: cheap values are
+computed again where they are read, and algebra that needs less memory is preferred to faster algebra. Each program is
+planned and compiled in each compilation mode, so that its bytes are those of what runs; the mode is part of the choice.
+If no program fits, the price is raised once more for the values alive at the peak; if that fails, the error names them.
 """
 
 from __future__ import annotations
@@ -14,36 +13,39 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from relax_eg.backend.accounting import FRUGAL, is_on_cpu
-from relax_eg.backend.footprint import InKernels, in_kernels, in_whole, likely_at_peak
+from relax_eg.backend.footprint import KernelFootprint, in_kernels, in_whole, likely_at_peak
 from relax_eg.byte_units import format_bytes
 from relax_eg.debug import tell
-from relax_eg.driver.measured import Candidate, Entry, Search
+from relax_eg.driver.measured import CandidateProgram, Entry, Search
 from relax_eg.errors import ExtractionError
 from relax_eg.extract.figures import counted
 from relax_eg.extract.footprint import Footprint, MemoryRow
+from relax_eg.extract.numbers import LEAST_SECONDS
 from relax_eg.extract.pricing import Pricing
 from relax_eg.extract.profile import AS_USUAL, Mode, Profile
 from relax_eg.ir.expr import TUPLE_GET, Expr
 from relax_eg.ir.module import Module
 
-MOST = 16  # programs whose memory is looked at to keep a limit
-_FIRST, _FACTOR, _PRICES = 1 / 64, 8.0, 7  # prices of a byte: the first, in times of (seconds / bytes), and the others
-_HALF = 0.5  # of the least so far: where nothing fits, how little there might be is looked for with an eye on that
-_CLOSER = 2  # prices between the last that was too low and the first that did
-_ROUNDS, _MORE = 3, 16.0  # of raising the price at the peak, and how much
-_NEAR = 1.1  # times what could be reached: the least bytes that an error names
+MOST = 16  # limit: programs whose memory is determined for one memory limit
+# chosen: prices of a byte: the first, as a multiple of (seconds / bytes), the factor between prices, and their number
+_FIRST, _FACTOR, _PRICES = 1 / 64, 8.0, 7
+# chosen: if nothing fits, the second sweep aims at this share of the least bytes so far
+_HALF = 0.5
+_CLOSER = 2  # limit: prices tried between the last that was too low and the first that fitted
+_ROUNDS, _MORE = 3, 16.0  # chosen: rounds of raising the price at the peak, and the factor of each
+_NEAR = 1.1  # chosen: the least bytes that an error names are within this factor of what could be reached
 
 
 @dataclass(frozen=True)
 class Tried:
-    """A program, and what it needs compiled in one way.
+    """A program, and what it needs when compiled in one mode.
 
-    `entry`: the program; None: as written.
-    `mode`: how XLA compiles it.
-    `held`: the price of a byte that it was found at.
-    `seconds`: summed over the bindings, in shares of the program as written.
-    `most`: bytes at the binding where it needs most.
-    `at_peak`: the values that are there then.
+    - `entry`: the program; None: as written.
+    - `mode`: how XLA compiles it.
+    - `held`: the price of a byte at which it was found.
+    - `seconds`: mean over the bindings, as shares of the time of the program as written.
+    - `most`: bytes at the binding where it needs most.
+    - `at_peak`: the values alive then.
     """
 
     entry: Entry | None
@@ -58,17 +60,17 @@ class _Limited:
     def __init__(self, search: Search, limit: int) -> None:
         self.search = search
         self.limit = limit
-        self.aim = limit  # bytes that a program is looked for with: the limit, or more where nothing keeps that
-        self.allowed = MOST  # programs that may be looked at
+        self.aim = limit  # bytes aimed at: the limit, or more where no program keeps it
+        self.allowed = MOST  # programs that may be tried
         self.tried: list[Tried] = []
         self.modes = _modes(search.options.profile)
-        self.known: dict[tuple[str, int], Pricing] = {}  # what was measured, and raised, by function and block
-        written = Candidate(None, AS_USUAL)
+        self.known: dict[tuple[str, int], Pricing] = {}  # by function and block: kernel bytes measured, prices raised
+        written = CandidateProgram(None, AS_USUAL)
         self.shares = [search.predicted(written, b) for b in search.options.bindings]
 
     def look(self, entry: Entry | None, held: float = 0.0) -> Tried:
-        """A program compiled in the fastest way in which it fits, or else in the way that needs least; what was looked
-        at before is known."""
+        """A program compiled in the fastest mode in which it fits, or else in the mode that needs least. Programs tried
+        before are not compiled again."""
         module = self.module_of(entry)
         found = [t for t in self.tried if module == self.module_of(t.entry)]
         if not found:
@@ -86,9 +88,9 @@ class _Limited:
         return self.search.traced.module if entry is None else entry.module
 
     def _shares(self, entry: Entry | None, mode: Mode) -> float:
-        """Seconds of a program, summed over the bindings in shares of the program as written."""
-        calls = [self.search.predicted(Candidate(entry, mode), b) for b in self.search.options.bindings]
-        return sum(c / max(s, 1e-12) for c, s in zip(calls, self.shares, strict=True)) / len(calls)
+        """Seconds of a program as shares of those of the program as written, averaged over the bindings."""
+        calls = [self.search.predicted(CandidateProgram(entry, mode), b) for b in self.search.options.bindings]
+        return sum(c / max(s, LEAST_SECONDS) for c, s in zip(calls, self.shares, strict=True)) / len(calls)
 
     def _compiled(self, entry: Entry | None, mode: Mode, held: float) -> Tried:
         options, weights = self.search.options, set[str]() if entry is None else self.search.weights
@@ -97,7 +99,7 @@ class _Limited:
         most: Footprint | None = None
         for sizes in options.bindings:
             if options.execution == "kernels":
-                measured: InKernels = in_kernels(module, weights, sizes, mode.options)
+                measured: KernelFootprint = in_kernels(module, weights, sizes, mode.options)
                 found, there = measured.footprint, measured.at_peak
                 if sizes == options.bindings[0] and entry is not None:
                     self._learn(entry, measured.own)
@@ -108,12 +110,12 @@ class _Limited:
                 most, at_peak = found, there
         assert most is not None
         seconds = self._shares(entry, mode)
-        label = Candidate(entry, mode).label
+        label = CandidateProgram(entry, mode).label
         tell(2, f"memory: {label}: {format_bytes(most.bytes)}, {seconds:.3g} of the time as written")
         return Tried(entry, mode, held, seconds, most, at_peak)
 
     def _learn(self, entry: Entry, own: Mapping[tuple[str, Expr], int]) -> None:
-        """Keep what kernels were found to need for themselves."""
+        """Keep the bytes that kernels were found to need inside."""
         for place, built in entry.units.built.items():
             inside = {m: own[place[0], e] for e, m in built.members.items() if (place[0], e) in own}
             old = self.known.get(place, Pricing(limit=self.aim))
@@ -130,8 +132,8 @@ class _Limited:
         return [t for t in self.tried if self.fits(t)]
 
     def sweep(self, base: float, within: int) -> None:
-        """Look at what comes out where bytes have a price, from low to high, until that fits; then in between.
-        `within`: the bytes that what kernels have for themselves is measured by."""
+        """Try programs at prices of a byte from low to high until one fits, then at prices in between. `within`: the
+        limit to which the bytes inside kernels are compared (`Pricing.limit`)."""
         low, price = 0.0, base * _FIRST
         self.known = {p: replace(c, limit=within) for p, c in self.known.items()}
         for _ in range(_PRICES):
@@ -151,10 +153,10 @@ class _Limited:
                 low = middle
 
     def raise_at_peak(self, base: float) -> None:
-        """Raise the price of what is there when most is needed, a few times over."""
+        """Raise the price of the values alive at the peak, a few times."""
         found = [t for t in self.tried if t.entry is not None]
         if not found:
-            return  # whatever a byte costs, the program as written is the cheapest
+            return  # the program as written is the cheapest at every price of a byte
         least = min(found, key=lambda t: t.most.bytes)
         for _ in range(_ROUNDS):
             entry, raised = least.entry, False
@@ -174,7 +176,8 @@ class _Limited:
                 return
 
     def reach(self, base: float) -> bool:
-        """Look for a program that fits, with prices of a byte from low to high, then with those at the peak raised."""
+        """Look for a program that fits: first with prices of a byte from low to high, then with higher prices at the
+        peak."""
         self.sweep(base, self.aim)
         if not self.fitting:
             self.sweep(base, max(self.aim, int(_HALF * self.least.most.bytes)))
@@ -183,8 +186,8 @@ class _Limited:
         return bool(self.fitting)
 
     def reach_least(self, base: float) -> None:
-        """Where nothing fits: look for what needs a little less than the least so far, until nothing does. What comes
-        out depends on the bytes that are aimed at, so something may fit after all."""
+        """If nothing fits: look for programs that need a little less than the least so far, until none is found. A
+        program may fit after all, because what is extracted depends on the bytes aimed at."""
         while (aim := int(self.least.most.bytes / _NEAR)) > self.limit and not self.search.limiting.is_over():
             self.aim, self.allowed = aim, self.programs + MOST // 2
             if not self.reach(base):
@@ -193,12 +196,12 @@ class _Limited:
 
     @property
     def least(self) -> Tried:
-        """Of what was looked at, what needs least."""
+        """The program tried that needs least."""
         return min(self.tried, key=lambda t: t.most.bytes)
 
     @property
     def programs(self) -> int:
-        """How many different programs were looked at."""
+        """The number of different programs tried."""
         return sum(t.mode == self.modes[0] for t in self.tried)
 
     @property
@@ -206,9 +209,9 @@ class _Limited:
         return self.programs >= self.allowed or (bool(self.fitting) and self.search.limiting.is_over())
 
 
-def limited(search: Search, unlimited: bool) -> tuple[Candidate, MemoryRow]:
-    """The fastest program within the limit, and how it was kept. `unlimited`: whether the best program would be chosen
-    without a limit; else the one as written would. ExtractionError where no program is within it."""
+def limited(search: Search, unlimited: bool) -> tuple[CandidateProgram, MemoryRow]:
+    """The fastest program within the limit, and how the limit was kept. `unlimited`: whether the best program, rather
+    than the one as written, would be chosen without a limit. ExtractionError if no program is within the limit."""
     limit = search.options.memory_limit
     assert limit is not None
     tries = _Limited(search, limit)
@@ -230,17 +233,17 @@ def limited(search: Search, unlimited: bool) -> tuple[Candidate, MemoryRow]:
     row = MemoryRow(
         limit, m.bytes, usual.most.bytes, slower, tries.programs, m.planned, m.results, m.temporary
     )  # fmt: skip
-    return Candidate(best.entry, best.mode), row
+    return CandidateProgram(best.entry, best.mode), row
 
 
 def _kernel_of(e: Expr) -> Expr:
-    """The kernel whose result, or one of whose results, `e` is."""
+    """The kernel that computes `e`, as its result or as one of its results."""
     return e.args[0] if e.op == TUPLE_GET else e
 
 
 def _modes(profile: Profile) -> tuple[Mode, ...]:
-    """The ways in which programs are compiled under a limit: as usual and, on CPUs, so that all memory is XLA's own and
-    little. What that costs in time is known from the profile's mode without XLA's library fusions."""
+    """The compilation modes tried under a limit: as usual and, on CPUs, the one in which all memory is XLA's own and
+    little. The time of the latter is predicted by the profile's mode without XLA's library fusions."""
     if profile.platform != "cpu" or not is_on_cpu():
         return (AS_USUAL,)
     similar = (m for m in profile.modes if m.options.items() <= FRUGAL.items())

@@ -1,4 +1,4 @@
-"""Saved artifacts as optimized functions again, which run at the sizes they meet as the one that was saved did."""
+"""`load`: saved artifacts as optimized functions, which serve the sizes of calls like the function that was saved."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from relax_eg.reports.plain import read as checked
 
 @dataclass(frozen=True)
 class _Pricing:
-    """How the calls of what was saved are priced: a cost model of the user's own is not in the file."""
+    """How the calls of a saved function are priced; the file does not contain a user's own cost model."""
 
     profile: Profile
     execution: Execution = "whole"
@@ -43,9 +43,9 @@ def load(
     """The optimized function that `best.save(path)` wrote: it runs, reports, prepares and checks as before, and nothing
     is searched.
 
-    It runs at many sizes as it did where it was saved, except for what is given here: `dynamic`, `capacities`,
-    `executables` and `background` are those of `optimize`. ArtifactError for a file that is none, was cut off or
-    changed, or is of another version; nothing in a file is run. OptionError, BoundsError for options.
+    `dynamic`, `capacities`, `executables` and `background` are those of `optimize`; what is left out is as it was when
+    the function was saved. ArtifactError for a file that is no artifact, was truncated or changed, or is of another
+    version; nothing in a file is run. OptionError, BoundsError for options.
     """
     saved = read(path)
     name, scope = saved.program.name, saved.program.scope

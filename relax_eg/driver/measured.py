@@ -1,9 +1,9 @@
 """`optimize(..., measure=k)`: the programs that price says are the best, timed here beside the one as written.
 
-The others are what the search finds when a rule that the best one needs is taken away: programs that differ in what
-matters, each the best of its kind. How XLA is told to compile is one choice with the program: which way a weight is
-read fast depends on it. So each program stands for several variants, one for every mode of the profile, and what is
-timed, at each of the sizes asked for, are those of least price in each mode. The decisions are kept in the cache.
+The alternatives are what the search finds when a rule that the best program needs is taken away, so they differ in what
+matters and each is the best of its kind. The compilation mode of XLA is chosen together with the program, because which
+layout of a weight is read fast depends on it: each program stands for one variant per mode of the profile. At each of
+the sizes asked for, the variants of lowest price in each mode are timed. The decisions are kept in the cache.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from relax_eg.driver.prices import of_a_call, price
 from relax_eg.driver.units import Units
 from relax_eg.errors import OptionError
 from relax_eg.extract.clock import Clock
+from relax_eg.extract.numbers import TINY
 from relax_eg.extract.pricing import Pricing
 from relax_eg.extract.profile import AS_USUAL, Mode
 from relax_eg.extract.report import MeasuredRow
@@ -36,15 +37,20 @@ from relax_eg.measure.choice import argument, fastest
 
 AS_WRITTEN, BY_PRICE, WITHOUT, FOR = "as written", "by price", "without ", " for "
 WITH_BYTES_AT = "with a byte in memory at "
-ALIKE = 1.01  # programs whose prices differ by less at all sizes are hardly worth comparing by the clock
-_SAME = 1.0 + 1e-6  # prices that differ by less are sums of the same terms in another order
-CUTS = 3  # how often the sizes between two of which another program is the fastest at each are cut, by timing
+ALIKE = 1.01  # chosen: programs whose prices differ by less at all sizes are timed last
+_SAME = 1.0 + 1e-6  # chosen: prices that differ by less are sums of the same terms in another order
+CUTS = 3  # limit: bisections by timing between two sizes with different winners
 
 
 @dataclass(frozen=True)
 class Entry:
-    """A program that a search found. `label`: what was searched for; `units`: what it had; `seconds`: how long it took;
-    `at`: the one binding that it was priced at, None for all that were asked for."""
+    """A program that a search found.
+
+    - `label`: what was searched for.
+    - `units`: the search.
+    - `seconds`: how long it took.
+    - `at`: the single binding it was priced at; None: all that were asked for.
+    """
 
     label: str
     units: Units
@@ -54,7 +60,7 @@ class Entry:
 
     @property
     def rules(self) -> tuple[str, ...]:
-        """The rules its nodes are made by, those that made most first."""
+        """The rules that made its nodes, those that made most first."""
         made: Counter[str] = Counter()
         for o in self.units.outcomes:
             made.update(o.made)
@@ -62,8 +68,8 @@ class Entry:
 
 
 @dataclass(frozen=True)
-class Candidate:
-    """A program (None: as written) and how XLA is to compile it."""
+class CandidateProgram:
+    """A program (None: as written) and the mode in which XLA compiles it."""
 
     entry: Entry | None
     mode: Mode
@@ -75,7 +81,7 @@ class Candidate:
 
 
 class Search:
-    """The searches for one program, each made when it is asked for, and once."""
+    """The searches for one program; each is made on first use and kept."""
 
     def __init__(self, traced: Source, options: Options) -> None:
         self.traced = traced
@@ -84,15 +90,15 @@ class Search:
         self._found: dict[str, Entry] = {}
         self._predicted: dict[tuple[Module | None, str, tuple[tuple[str, int], ...]], float] = {}
         self._grown: dict[Any, Any] = {}
-        self.limiting = Clock(options.budget.extraction)  # for all programs that `frugal` extracts
+        self.limiting = Clock(options.budget.extraction)  # shared by all calls of `frugal`
 
     @property
     def made(self) -> list[Entry]:
-        """What the searches found so far."""
+        """The programs found so far."""
         return list(self._found.values())
 
     def entry(self, label: str = BY_PRICE, mode: Mode = AS_USUAL) -> Entry:
-        """The program found `by price` or `without` a rule, for a way of compiling."""
+        """The program found `by price` or `without` a rule, for a compilation mode."""
         if mode.name:
             label += FOR + mode.name
         if label not in self._found:
@@ -103,8 +109,8 @@ class Search:
         return self._found[label]
 
     def entry_at(self, binding: Sizes, mode: Mode = AS_USUAL, share: float = PREPARED_SHARE) -> Entry:
-        """The program of lowest price at one binding, for a way of compiling, in the e-graphs that `entry()` has.
-        `share`: of the weights' bytes, how much may be prepared."""
+        """The program of lowest price at one binding, for a compilation mode, from the e-graphs of `entry()`. `share`:
+        how much may be prepared, as a multiple of the weights' bytes."""
         units = self.entry().units
         started = time.perf_counter()
         module = units.again(self.weights, binding, self.in_mode(mode).profile, share)
@@ -112,7 +118,7 @@ class Search:
         return Entry(label, copy.copy(units), module, time.perf_counter() - started, dict(binding))
 
     def frugal(self, held: float, bytes_cost: Mapping[tuple[str, int], Pricing]) -> Entry:
-        """The program found where a byte in memory costs `held`; `bytes_cost`: what is known better, by function and
+        """The program found if a byte in memory costs `held`. `bytes_cost`: prices known more exactly, by function and
         block."""
         label = f"{WITH_BYTES_AT}{held!r}"
         started = time.perf_counter()
@@ -125,9 +131,9 @@ class Search:
         return entry
 
     def alternatives(self, count: int) -> list[Entry]:
-        """The best program and others than it, `count` at most; first the best, then those for other ways of compiling,
-        then what is left when the rules it needs are missing one at a time, cheapest first. Of programs priced alike at
-        all sizes asked for, one goes before all that differ; those that cost the very same are one."""
+        """At most `count` programs: the best one, then those for other compilation modes, then those found when one of
+        its rules is missing, cheapest first. Programs priced like an earlier one at all sizes asked for go to the end;
+        programs of equal costs count as one."""
         found = [self.entry()]
         if count > 1:
             self._add(found, [(BY_PRICE, m) for m in self.options.profile.modes])
@@ -146,9 +152,9 @@ class Search:
         return found[:count]
 
     def _costs(self, entry: Entry) -> list[float]:
-        """Seconds of a call at all bindings, in all ways of compiling."""
+        """Seconds of a call at all bindings, in all compilation modes."""
         modes = (AS_USUAL, *self.options.profile.modes)
-        return [self.predicted(Candidate(entry, m), b) for m in modes for b in self.options.bindings]
+        return [self.predicted(CandidateProgram(entry, m), b) for m in modes for b in self.options.bindings]
 
     def _add(self, found: list[Entry], more: Sequence[tuple[str, Mode]]) -> None:
         for label, mode in more:
@@ -156,8 +162,9 @@ class Search:
             if all(entry.module != e.module for e in found):
                 found.append(entry)
 
-    def predicted(self, v: Candidate, binding: Sizes) -> float:
-        """Seconds of a call of a variant at a binding. As written, what the weights decide is computed each time."""
+    def predicted(self, v: CandidateProgram, binding: Sizes) -> float:
+        """Predicted seconds of a call of a variant at a binding. The program as written computes what depends on
+        weights at every call."""
         key = (None if v.entry is None else v.entry.module, v.mode.name, tuple(binding.items()))
         if key not in self._predicted:
             inside = self.in_mode(v.mode)
@@ -166,17 +173,17 @@ class Search:
         return self._predicted[key]
 
     def in_mode(self, mode: Mode) -> Options:
-        """The options with the profile of a way of compiling."""
+        """The options with the profile of a compilation mode."""
         return replace(self.options, profile=self.options.profile.in_mode(mode))
 
 
 def _apart(a: Sequence[float], b: Sequence[float]) -> float:
-    """By how many times the costs of two programs differ at most."""
-    return max(max(x, y) / max(min(x, y), 1e-300) for x, y in zip(a, b, strict=True))
+    """The largest ratio between the costs of two programs."""
+    return max(max(x, y) / max(min(x, y), TINY) for x, y in zip(a, b, strict=True))
 
 
 def check_measurable(traced: Source, options: Options) -> None:
-    """OptionError where `measure` has nothing it could time."""
+    """OptionError if there is nothing that `measure` could time."""
     if traced.in_steps or traced.effectful:
         why = "runs in steps" if traced.in_steps else "does more than compute"
         raise OptionError(f"measure: {traced.name}() {why}, and is not timed; leave measure out")
@@ -188,7 +195,7 @@ def check_measurable(traced: Source, options: Options) -> None:
 
 
 def searched_with(options: Options, label: str) -> Options:
-    """The options of the search whose program, or a variant of it, is labelled so."""
+    """The options of the search that gave a program, or a variant of it, this label."""
     searched, _, _ = label.partition(", ")
     searched, _, name = searched.partition(FOR)
     if searched.startswith(WITH_BYTES_AT):
@@ -202,8 +209,8 @@ def searched_with(options: Options, label: str) -> Options:
 def arguments(
     traced: Source, declared: Mapping[str, frozenset[str]], binding: Sizes, same: dict[str, Any] | None = None
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Random arguments of a program at a binding, with the facts that were `declared`. `same`: keeps those of the same
-    shape at all bindings, by name, for the next ones: what is prepared from weights is then prepared once."""
+    """Random arguments of a program at a binding, with the `declared` facts. `same`: keeps the arguments whose shape is
+    the same at all bindings, by name, for later calls, so that what is prepared from weights is prepared once."""
     kept, made = {} if same is None else same, list[Any]()
     for seed, leaf in enumerate(traced.leaves):
         found = kept.get(leaf.name)
@@ -217,30 +224,30 @@ def arguments(
 
 @dataclass(frozen=True)
 class Decision:
-    """The variant that is fastest at `at`, and all that was timed there."""
+    """The variant that is fastest at `at`, and all timings there."""
 
     at: Sizes
-    variant: Candidate
+    variant: CandidateProgram
     rows: tuple[MeasuredRow, ...]
 
 
-def decided(search: Search, call: Callable[[Candidate], Any]) -> list[Decision]:
-    """For each binding the fastest variant: that as written, or one that is faster beyond doubt; and for sizes between
-    two bindings of which another is the fastest at each, which tell where the one begins.
+def decided(search: Search, call: Callable[[CandidateProgram], Any]) -> list[Decision]:
+    """The fastest variant at each binding: the one as written, or one that is faster beyond doubt. Where two bindings
+    have different winners, sizes between them are timed, too, to find where the winner changes.
 
-    `call(variant)`: what `optimize` returns for it. The arguments are random, and have the facts that were declared.
+    `call(variant)`: what `optimize` returns for it. The arguments are random and have the declared facts.
     """
     options, traced = search.options, search.traced
-    # With weights the very program as written is another one once they are prepared.
+    # With weights, even the unchanged program differs from the one as written: its weights are prepared.
     entries = [e for e in search.alternatives(options.measure) if e.module != e.units.written or search.weights]
     modes = (AS_USUAL, *options.profile.modes)
-    written, *others = (Candidate(e, m) for e in (None, *entries) for m in modes)
+    written, *others = (CandidateProgram(e, m) for e in (None, *entries) for m in modes)
     calls: dict[str, Any] = {}
     same: dict[str, Any] = {}
     timed_at = 0
 
-    def fastest_of(variants: Sequence[Candidate], binding: Sizes) -> Decision:
-        """The fastest of the program as written and these."""
+    def fastest_of(variants: Sequence[CandidateProgram], binding: Sizes) -> Decision:
+        """The fastest of the program as written and `variants`."""
         nonlocal timed_at
         timed_at += 1
         sizes = ", ".join(f"{v}={n}" for v, n in binding.items())
@@ -266,7 +273,7 @@ def decided(search: Search, call: Callable[[Candidate], Any]) -> list[Decision]:
     found: list[Decision] = []
     for binding in options.bindings:
         predicted = {v.label: search.predicted(v, binding) for v in others}
-        # What price alone would choose is among them in any case; of each other way to compile what is cheapest in it.
+        # The choice by price is always timed; of each other mode, the cheapest program in it.
         order = sorted(others, key=lambda v: (v.label != BY_PRICE, predicted[v.label]))
         best = [v for v in order if v.mode == AS_USUAL][: options.measure]
         best += [next(v for v in order if v.mode == m) for m in options.profile.modes]
@@ -275,10 +282,10 @@ def decided(search: Search, call: Callable[[Candidate], Any]) -> list[Decision]:
 
 
 def _between(
-    options: Options, found: Sequence[Decision], fastest_of: Callable[[Sequence[Candidate], Sizes], Decision]
+    options: Options, found: Sequence[Decision], fastest_of: Callable[[Sequence[CandidateProgram], Sizes], Decision]
 ) -> list[Decision]:
-    """What is fastest between two bindings that differ in it, where one size alone varies: in the middle, by how many
-    times they differ, of what is left, a few times over. A program that wins at 24 rows may lose from 25 on."""
+    """The winners at sizes between two bindings with different winners, if exactly one size varies. It bisects at the
+    geometric mean, `CUTS` times at most: a program that wins at 24 rows may lose from 25 on."""
     varying = [v for v in options.bindings[0] if len({b[v] for b in options.bindings}) > 1]
     if len(varying) != 1:
         return []

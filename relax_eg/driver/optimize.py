@@ -1,14 +1,10 @@
-"""The conductor: `optimize`, stage by stage."""
+"""`optimize`, stage by stage: trace, read the options, search or read the cache, choose, and build the `Optimized`."""
 
 from __future__ import annotations
 
 import functools
-import gc
-import os
-import threading
 import time
-from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from statistics import geometric_mean
 from typing import Any, Literal
@@ -24,16 +20,16 @@ from relax_eg.backend.structured import structured
 from relax_eg.backend.width import in_width
 from relax_eg.debug import dump as dump_stages
 from relax_eg.debug import dump_folder, tell
-from relax_eg.driver.cache import Choice, Found, Place, place_of
+from relax_eg.driver.cache import CachedResult, Choice, EntryPlace, place_of
 from relax_eg.driver.explaining import explained
 from relax_eg.driver.families import BY_CLOCK, family, nearest_guards
 from relax_eg.driver.limited import limited
-from relax_eg.driver.measured import Candidate, Decision, Search, check_measurable, decided, searched_with
+from relax_eg.driver.measured import CandidateProgram, Decision, Search, check_measurable, decided, searched_with
 from relax_eg.driver.options import KINDS, Bounds, Execution, Facts, Options, Progress, Sizes, read_options
-from relax_eg.driver.prices import NEVER_SLOWER, call_predictor, closed_forms, moves_less, pays, price
+from relax_eg.driver.prices import call_predictor, closed_forms, doubt, moves_less, pays, price
 from relax_eg.driver.reporting import report_of
 from relax_eg.dynamic.at_capacity import REASSOCIATED, at_sizes
-from relax_eg.dynamic.policy import EXECUTABLES, POWERS, Capacities, Dynamic, Policy, check_one_program, read_policy
+from relax_eg.dynamic.policy import POWERS, Capacities, Dynamic, Policy, check_one_program, read_policy
 from relax_eg.egraph import Budget, StopReason
 from relax_eg.errors import OptionError
 from relax_eg.extract.cost_model import CostModel
@@ -42,16 +38,13 @@ from relax_eg.frontends import Source
 from relax_eg.frontends.clashes import by_name, tells_clashes
 from relax_eg.frontends.jax.trace import Traced, trace_function
 from relax_eg.frontends.modules import Written, written
-from relax_eg.frontends.own import Own
+from relax_eg.frontends.trace_check import Own
 from relax_eg.ir.module import Module
 from relax_eg.ir.wellformed import check as check_module
 from relax_eg.rules import Numerics, RuleSet
 from relax_eg.shapes.relation import as_statements
 
-_pausing = threading.Lock()
-os.register_at_fork(before=_pausing.acquire, after_in_parent=_pausing.release, after_in_child=_pausing.release)
-_paused: list[bool] = []  # whether the collector ran before; then one for each block that wants it at rest
-_TOLERANCES: dict[str, float] = {"exact": 0.0, "reassociate": REASSOCIATED, "approximate": 1e-2}
+_TOLERANCES: dict[str, float] = {"exact": 0.0, "reassociate": REASSOCIATED, "approximate": 1e-2}  # chosen: relative
 
 
 @tells_clashes
@@ -79,52 +72,63 @@ def optimize(
     memory_limit: int | str | None = None,
     dynamic: Dynamic = "auto",
     capacities: Capacities = POWERS,
-    executables: int = EXECUTABLES,
+    executables: int | None = None,
     background: bool = False,
     trust: bool = False,
     **kwspecs: Any,
 ) -> Optimized:
     """Optimize a JAX function, or a module, for a device.
 
-    `args`, `kwspecs`: one spec per argument of the function ("b s 768", an array, a pytree of these); none for a
-    module, which knows its own. `specs`: specs by name, for arguments that are called as one of the options here is:
-    `specs={"cost": "n 4"}`. `rules`: the rules that may be used (default: `relax_eg.rules.default`). `target`: a
-    device profile or its name (default: the one of JAX's device). `at`: the sizes to be best at, one binding of the
-    size variables or several; sizes left out are assumed and the report says so. `bounds`: what sizes may ever be,
-    `(low, high)`, inclusive, or one integer that fixes a size; outside, a call raises. With bounds and no single `at`,
-    several programs may be found, each for the sizes at which it is best (`docs/families.md`). `assume`: what else
-    holds of sizes, as `rx.prove` takes it: `["s % 8 == 0", "b*s <= 4096"]`; rules may rest on it, a call that
-    breaks it raises. `weights`: arguments known ahead of the calls, by name or position: what depends on them alone is
-    computed once. `numerics`: the loosest class of rules allowed. `facts`: what is known of the values of arguments, by
-    name or position, or of single arrays in them: `{"S": "positive definite", "w": ["nonnegative", "finite"]}`
-    (`docs/rules.md` lists the facts); rules may rely on it.
-    `budget`: limits of the search. `progress`: called with (phase, e-graph nodes, rule matches) as the search goes on,
-    and with ("measure at ...", which of the sizes it is, of how many at least) while programs are timed.
-    `sharing`: whether repeated blocks of a large program (the layers of a transformer) are found and optimized once.
-    `cache`: whether what an earlier search found for this very program and these options is taken from disk
-    (`relax_eg.cache`). `measure`: how many programs are timed, at each of `at` and on random arguments, beside the one
-    as written, each as XLA compiles it as usual or in one of the profile's modes; a call then runs what was fastest at
-    the nearest of `at`, in the sense of the guards of `best.variants`; where that is not the same at two sizes, a few
-    between them are timed, too. With 0, price decides. `cost`: a cost model in
-    place of the profile's (`docs/devices.md`). `execution`: "whole", one XLA program; or "kernels", one executable for
-    each kernel, which fusion then is a matter of (`docs/kernels.md`). `memory_limit`: the bytes that a call may need
-    beside its arguments at each of `at`, a number or a text such as "512 MiB": the fastest program found that keeps it
-    (`docs/memory.md`). `dynamic`: "exact", an executable for each combination of sizes that is called; "capacity",
-    executables for few capacities, in which the true sizes are arguments; "auto", an executable for each of `at`,
-    capacities for other sizes (without `at` from the second combination of sizes on), and an executable of its own for
-    one that is called so often that this pays. `capacities`: "powers of two", a number (its multiples), a list,
-    "bound", or one of these for each size variable; `executables`: how many are kept; `background`: compile in a thread
-    wherever another executable serves the call meanwhile (`docs/dynamic.md`). `trust`: whether you promise that Python
-    decides nothing by a size in the function that the trace for symbolic sizes decides otherwise. Without that promise
-    the function is traced once for each combination of sizes; where it is another program, it runs as written. A module
-    is traced, too, and what does not fit at these sizes is raised, whatever the search made of it.
+    - `args`, `kwspecs`: one spec per argument of the function ("b s 768", an array, a pytree of these); none for a
+      module, which has its own.
+    - `specs`: specs by name, for arguments whose name is that of an option here: `specs={"cost": "n 4"}`.
+    - `rules`: the rules that may be used (default: `relax_eg.rules.default`).
+    - `target`: a device profile or its name (default: that of JAX's device).
+    - `at`: the sizes to be best at, one binding of the size variables or several. Missing sizes are assumed, and the
+      report says so.
+    - `bounds`: the range of a size, `(low, high)`, inclusive, or one integer that fixes it; a call outside raises. With
+      bounds and no single `at`, several programs may be found, each for the sizes at which it is best
+      (`docs/families.md`).
+    - `assume`: further statements about sizes, as `rx.prove` takes them: `["s % 8 == 0", "b*s <= 4096"]`. Rules may
+      rely on them; a call that violates them raises.
+    - `weights`: arguments known ahead of the calls, by name or position; what depends on them alone is computed once.
+    - `numerics`: the loosest class of rules allowed.
+    - `facts`: what is known of the values of arguments, by name or position, or of single arrays in them:
+      `{"S": "positive definite", "w": ["nonnegative", "finite"]}` (`docs/rules.md` lists the facts). Rules may rely on
+      it.
+    - `budget`: limits of the search.
+    - `progress`: called with (phase, e-graph nodes, rule matches) during the search, and with ("measure at ...", index
+      of the sizes, least number of sizes) while programs are timed.
+    - `sharing`: whether repeated blocks of a large program (the layers of a transformer) are found and optimized once.
+    - `cache`: whether the result of an earlier search for this program and these options is taken from disk
+      (`relax_eg.cache`).
+    - `measure`: how many programs are timed beside the one as written, at each of `at` and on random arguments, each
+      compiled by XLA as usual or in one of the profile's modes. A call then runs what was fastest at the nearest of
+      `at`, as the guards of `best.variants` say; if two sizes have different winners, a few sizes between them are
+      timed, too. With 0, price decides.
+    - `cost`: a cost model in place of the profile's (`docs/devices.md`).
+    - `execution`: "whole", one XLA program; or "kernels", one executable per kernel, so that fusion is chosen by the
+      search (`docs/kernels.md`).
+    - `memory_limit`: the bytes that a call may need beside its arguments at each of `at`, a number or a text such as
+      "512 MiB": the fastest program found within it is chosen (`docs/memory.md`).
+    - `dynamic`: "exact", an executable for each combination of sizes that is called; "capacity", executables for few
+      capacities, which take the true sizes as arguments; "auto", an executable for each of `at`, capacities for other
+      sizes (without `at` from the second combination of sizes on), and an exact executable for a combination that is
+      called so often that this pays.
+    - `capacities`: "powers of two", a number (its multiples), a list, "bound", or one of these for each size variable.
+    - `executables`: how many executables the function keeps, however it runs (default 64; 1024 in kernels and in
+      steps).
+    - `background`: compile in a thread whenever another executable can serve the call meanwhile (`docs/dynamic.md`).
+    - `trust`: promise that no Python decision on a size differs from the one made in the trace for symbolic sizes.
+      Without it the function is traced once for each combination of sizes; if that gives another program, the function
+      runs as written. A module is traced, too; what does not fit at these sizes is raised, whatever the search made of
+      it.
 
-    Raises TraceError, SpecError, BoundsError, OptionError, RuleError; ExtractionError where no program keeps
+    Raises TraceError, SpecError, BoundsError, OptionError, RuleError; ExtractionError if no program keeps
     `memory_limit`.
     """
-    with _collector_paused():
-        statements = as_statements(assume)
-        traced = traced_program(program, args, by_name(specs, kwspecs), bounds, statements)
+    statements = as_statements(assume)
+    traced = traced_program(program, args, by_name(specs, kwspecs), bounds, statements)
     limits = budget or Budget()
     options = read_options(
         traced, rules, target, at, bounds, weights, facts, numerics, limits, progress, sharing, measure, cost,
@@ -140,40 +144,17 @@ def optimize(
 
 
 def _found_or_searched(traced: Source, options: Options, policy: Policy, cache: bool, trust: bool) -> Optimized:
-    """The optimized function, from the cache or by a search."""
+    """The optimized function, from the cache or from a search."""
     started = time.perf_counter()
-    with _collector_paused():
-        place = place_of(traced, options) if cache else None
-        # Who asks for the stages of a search is to have one.
-        found = place.read() if place is not None and dump_folder() is None else None
+    place = place_of(traced, options) if cache else None
+    # Dumping the stages needs a search, so the cache is not read.
+    found = place.read() if place is not None and dump_folder() is None else None
     if found is not None:
         seconds = {"total": time.perf_counter() - started}
         known = (replace(c, report=replace(c.report, cached=True, seconds=seconds)) for c in found.choices)
         return _optimized(traced, options, replace(found, choices=tuple(known)), policy, trust)
-    with _collector_paused():
-        found = _search(traced, options, place)
+    found = _search(traced, options, place)
     return _optimized(traced, options, found, policy, trust)
-
-
-@contextmanager
-def _collector_paused() -> Generator[None]:
-    """The collector of cyclic garbage at rest, in this block and those of other threads.
-
-    Tracing leaves many objects that stay: each time there are a quarter more of them, the collector looks at all that
-    was ever imported. In a short run that doubles the time.
-    """
-    with _pausing:
-        if not _paused:
-            _paused.append(gc.isenabled())
-            gc.disable()
-        _paused.append(True)
-    try:
-        yield
-    finally:
-        with _pausing:
-            _paused.pop()
-            if len(_paused) == 1 and _paused.pop():
-                gc.enable()
 
 
 def traced_program(
@@ -183,8 +164,8 @@ def traced_program(
     bounds: Bounds | None,
     assume: tuple[str, ...],
 ) -> Source:
-    """A function or module as what is optimized. TraceError, SpecError, OptionError."""
-    # JAX can use bounds that have both sides; the others, and wrong ones, are for the scope to look at.
+    """The program to optimize, from a function or a module. TraceError, SpecError, OptionError."""
+    # JAX uses bounds with both sides only; the scope handles the others and rejects wrong ones.
     decided = {k: (b[0] or 1, b[1]) for k, b in (bounds or {}).items() if isinstance(b, tuple) and _is_pair(b)}
     if isinstance(program, Module):
         if specs or kwspecs:
@@ -201,14 +182,15 @@ def _is_pair(b: Any) -> bool:
 
 
 def _optimized(
-    traced: Source, options: Options, found: Found, policy: Policy | None = None, trust: bool = True
+    traced: Source, options: Options, found: CachedResult, policy: Policy | None = None, trust: bool = True
 ) -> Optimized:
     made = _of_arrays(traced, options, found, policy, trust)
     return made if policy is None else structured(made)
 
 
-def _of_arrays(traced: Source, options: Options, found: Found, policy: Policy | None, trust: bool) -> Optimized:
-    """What is optimized, as a function of arrays: what is timed, and what calls with shapes and tuples go to."""
+def _of_arrays(traced: Source, options: Options, found: CachedResult, policy: Policy | None, trust: bool) -> Optimized:
+    """The optimized program as a function of arrays. `measure` times it; calls with shapes and tuples delegate to
+    it."""
     looks = bool(traced.size_variables) and not trust
     own = Own(traced, options.is_exact).difference if looks and isinstance(traced, Traced) else None
     program = Program(
@@ -238,7 +220,7 @@ def _of_arrays(traced: Source, options: Options, found: Found, policy: Policy | 
     source = ", from the cache" if found.report.cached else ""
     seconds = found.report.seconds.get("total", 0.0)
     tell(1, f"{traced.name}: {found.report.predicted_gain:.2f}x predicted, {seconds:.2f} s{source}")
-    # What was kept as written is walked only if somebody looks at it.
+    # Lazy: the module of a variant kept as written is built only if it is read.
     variants = tuple(
         Variant(
             c.guard,
@@ -258,7 +240,7 @@ def _of_arrays(traced: Source, options: Options, found: Found, policy: Policy | 
         explain = functools.partial(explained, traced, options, found.choices[0].module, at, searched.profile)
     if options.execution == "kernels":
         program = replace(program, module=variants[0].module)
-        pallas = options.profile.pallas and not options.is_exact  # sums in blocks, softmax in one pass
+        pallas = options.profile.pallas and not options.is_exact  # Pallas sums in blocks, softmax in one pass
         return InKernels(program, variants, options.weights, tolerance, explain, pallas)
     if traced.in_steps:
         return InSteps(program, variants, tolerance, traced.module, explain)
@@ -268,10 +250,11 @@ def _of_arrays(traced: Source, options: Options, found: Found, policy: Policy | 
     return at_sizes(program, variants, options.weights, tolerance, explain, policy, predict)
 
 
-def _search(traced: Source, options: Options, place: Place | None) -> Found:
-    """What a search finds. It is left in the cache unless the clock stopped it: another run might find more."""
+def _search(traced: Source, options: Options, place: EntryPlace | None) -> CachedResult:
+    """The result of a search. It is written to the cache unless the clock stopped the search: another run might find
+    more."""
     if options.measure:
-        check_measurable(traced, options)  # before a search that would be for nothing
+        check_measurable(traced, options)  # before the search, to fail early
     search = Search(traced, options)
     if options.family:
         choices = _family(search)
@@ -279,7 +262,7 @@ def _search(traced: Source, options: Options, place: Place | None) -> Found:
         choices = _measured(search)
     else:
         choices = (_predicted(search) if options.memory_limit is None else _within_limit(search),)
-    found = Found(choices, traced.effectful)
+    found = CachedResult(choices, traced.effectful)
     stopped = any(o.saturation.stop is StopReason.TIME_LIMIT for e in search.made for o in e.units.outcomes)
     stopped = stopped or any(e.units.extraction.ran_out for e in search.made)
     stopped = stopped or (found.report.family is not None and found.report.family.stop == BY_CLOCK)
@@ -302,22 +285,22 @@ def _search(traced: Source, options: Options, place: Place | None) -> Found:
 
 
 def _predicted(search: Search) -> Choice:
-    """The program of lowest price, where that pays; compiled otherwise than usual only where a profile that was
-    measured says that this pays once more."""
-    best, gain = Candidate(search.entry(), AS_USUAL), 1.0
+    """The program of lowest price, if replacing the one as written pays. A mode other than usual is chosen only if the
+    profile was calibrated and predicts that the mode pays as well."""
+    best = CandidateProgram(search.entry(), AS_USUAL)
     if search.options.profile.calibrated and not search.traced.in_steps:
         for mode in search.options.profile.modes:
-            found = Candidate(search.entry(mode=mode), mode)
+            found = CandidateProgram(search.entry(mode=mode), mode)
             faster = geometric_mean(
                 [search.predicted(best, b) / search.predicted(found, b) for b in search.options.bindings]
             )
-            if faster > max(gain, NEVER_SLOWER):
-                best, gain = found, faster
+            if faster > doubt(mode) / doubt(best.mode):
+                best = found
     return _choice(search, best, search.options.bindings)
 
 
 def _family(search: Search) -> tuple[Choice, ...]:
-    """A choice for each variant of a family."""
+    """One choice per variant of a family."""
     found = family(search)
     choices: list[Choice] = []
     for i, m in enumerate(found.members):
@@ -335,16 +318,16 @@ def _family(search: Search) -> tuple[Choice, ...]:
 
 
 def _within_limit(search: Search) -> Choice:
-    """The program of lowest price that keeps the memory limit."""
+    """The program of lowest price within the memory limit."""
     binding = search.options.bindings[0]
-    usual = _choice(search, Candidate(search.entry(), AS_USUAL), (binding,))
+    usual = _choice(search, CandidateProgram(search.entry(), AS_USUAL), (binding,))
     candidate, row = limited(search, unlimited=usual.module is not None)
     choice = _choice(search, candidate, (binding,), always=candidate.entry is not None)
     return replace(choice, report=replace(choice.report, memory=row))
 
 
 def _measured(search: Search) -> tuple[Choice, ...]:
-    """A choice for each variant that was the fastest at some binding."""
+    """One choice per variant that was the fastest at some binding."""
     groups: dict[str, list[Decision]] = {}
     for d in decided(search, functools.partial(optimized, search)):
         groups.setdefault(d.variant.label, []).append(d)
@@ -360,20 +343,21 @@ def _measured(search: Search) -> tuple[Choice, ...]:
     return tuple(replace(c, guard=str(g), fallback=c is choices[0]) for c, g in zip(choices, guards, strict=True))
 
 
-def optimized(search: Search, candidate: Candidate) -> Optimized:
-    """What `optimize` returns where it chooses this program, whatever it costs."""
-    choice = _choice(search, candidate, search.options.bindings[:1], always=True)  # of the report, little is read
-    return _optimized(search.traced, search.options, Found((choice,), search.traced.effectful))
+def optimized(search: Search, candidate: CandidateProgram) -> Optimized:
+    """What `optimize` returns when it chooses this program, whatever it costs."""
+    choice = _choice(search, candidate, search.options.bindings[:1], always=True)  # little of the report is read
+    return _optimized(search.traced, search.options, CachedResult((choice,), search.traced.effectful))
 
 
-def _choice(search: Search, variant: Candidate, bindings: Sequence[Sizes], always: bool = False) -> Choice:
-    """A variant with its report at bindings. Kept as written if it does not pay there, unless it is to be `always`."""
+def _choice(search: Search, variant: CandidateProgram, bindings: Sequence[Sizes], always: bool = False) -> Choice:
+    """A variant with its report at bindings. The program as written is kept if the variant does not pay there, unless
+    `always`."""
     traced, options = search.traced, search.options
     started = time.perf_counter()
     entry = variant.entry or search.entry()
     inside, weights = search.in_mode(variant.mode), search.weights
     found = [(price(traced.module, options, b), price(entry.module, inside, b, weights)) for b in bindings]
-    better = always or pays(found, options) or (options.execution == "kernels" and moves_less(found))
+    better = always or pays(found, options, variant.mode) or (options.execution == "kernels" and moves_less(found))
     kept = variant.entry is None or not better
     module = traced.module if kept else entry.module
     check_module(module)

@@ -18,14 +18,15 @@ from relax_eg.extract.devices import PROFILES, profile
 from relax_eg.extract.profile import Profile
 from relax_eg.frontends import Source
 from relax_eg.frontends.specs import Leaf
+from relax_eg.limits import LARGEST_INT64
 from relax_eg.measure.device import here
 from relax_eg.ops.facts import FACTS, facts_named, impossible
 from relax_eg.ops.libraries import EXECUTIONS
-from relax_eg.ops.library_needs import Place, version
+from relax_eg.ops.library_needs import RoutinePlace, version
 from relax_eg.rules import NUMERICS, Numerics, RuleSet
 from relax_eg.rules.book import default as default_rules
 from relax_eg.rules.certificates import status
-from relax_eg.rules.rule import libraries_of
+from relax_eg.rules.libraries import libraries_of
 from relax_eg.rules.schemas import KERNEL
 from relax_eg.shapes import Dim, Scope
 
@@ -35,16 +36,22 @@ Bounds = Mapping[str, tuple[int | None, int | None] | int]
 Facts = Mapping[str | int, str | Sequence[str]]
 Execution = Literal["whole", "kernels"]
 
-MOST_MEASURED = 16  # programs that `measure` may time
-_FAR = 4096  # sizes are looked at up to here, or 64 times the least, where no upper bound was given
-_CORNERED = 3  # sizes of a family that are looked at as the only large one
-_LARGEST = 2**63 - 1  # the largest size of an axis
-_MOST_NAMED = 12  # arguments that an error lists
+MOST_MEASURED = 16  # limit: programs that `measure` may time
+_FAR = 4096  # limit: largest size considered for a variable without an upper bound
+_TIMES_LEAST = 64  # limit: the same, as a multiple of the least size
+_CORNERED = 3  # limit: varying sizes of a family that get a corner in which they alone are large
+_MOST_NAMED = 12  # limit: arguments that an error lists
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """The options of `optimize`, checked. `facts`: of parameters, by their names in the module."""
+    """The options of `optimize`, checked.
+
+    - `facts`: facts about parameters, by their names in the module.
+    - `family`: whether several programs may be found, each for some of the sizes.
+    - `held`: what a byte costs that a call has in memory: seconds, or shares of the program as written.
+    - `libraries`: routines of the given rules: name, version, and why it is not used.
+    """
 
     rules: RuleSet
     profile: Profile
@@ -60,10 +67,10 @@ class Options:
     measure: int = 0
     cost: CostModel | None = None
     execution: Execution = "whole"
-    family: bool = False  # whether several programs may be found, each for some of the sizes
+    family: bool = False
     memory_limit: int | None = None
-    held: float = 0.0  # what a byte costs that a call has in memory: seconds, or shares of the program as written
-    libraries: tuple[tuple[str, str, str], ...] = ()  # of the rules given: name, version, why it is not used
+    held: float = 0.0
+    libraries: tuple[tuple[str, str, str], ...] = ()
 
     @property
     def steps(self) -> frozenset[str]:
@@ -72,12 +79,13 @@ class Options:
 
     @property
     def corners(self) -> int:
-        """Where the largest sizes of a family are: all at once, and each of the first few alone."""
+        """The number of corners: one with all sizes of a family at their largest, and one for each of the first few
+        alone."""
         return 1 + len(self._varying) if self.family and len(self._varying) > 1 else 1
 
     def most(self, size: Dim, corner: int = 0) -> int:
-        """A size at the largest sizes that a program is to be good at; in a later corner of those of a family, where
-        one is as large as it gets, and the others are as small as that."""
+        """The value of a size expression at the largest sizes that a program is to be good at. For a family, in corner
+        `i` > 0 the `i`-th varying size is at its largest and the others at their least."""
         if not self.family:
             return max(int(size.evaluate({v: b.get(v, ASSUMED_SIZE) for v in size.variables})) for b in self.bindings)
         asked = {v: [b[v] for b in self.bindings if v in b] or [ASSUMED_SIZE] for v in size.variables}
@@ -86,7 +94,7 @@ class Options:
 
     @property
     def ranges(self) -> dict[str, tuple[int, int]]:
-        """The least and the largest of each size that a family is to be good at."""
+        """The least and the largest value of each size that a family is to be good at."""
         return {v: looked_at(self.scope, v, [b[v] for b in self.bindings]) for v in self.bindings[0]}
 
     @property
@@ -95,13 +103,13 @@ class Options:
 
     @property
     def is_exact(self) -> bool:
-        """Whether only rules that keep every bit are allowed."""
+        """Whether only bit-exact rules are allowed."""
         return self.numerics == ("exact",)
 
 
 _MANY = (list, tuple)
 
-# The kinds of the options that `optimize` and its neighbours have in common.
+# The kinds of the options that `optimize` shares with `jit`, `why_not`, `view` and others.
 KINDS: Mapping[str, Kind] = {
     "rules": of("a RuleSet", RuleSet) | NONE,
     "target": of("one of " + ", ".join(sorted(PROFILES)) + ", the path of a .json profile, or a Profile", str, Path,
@@ -127,7 +135,7 @@ KINDS: Mapping[str, Kind] = {
     "dynamic": Kind(
         lambda x: isinstance(x, str) and x in ("exact", "capacity", "auto"), "one of 'exact', 'capacity', 'auto'"
     ),
-    "executables": whole("how many to keep, a number >= 1,", 1),
+    "executables": whole("how many to keep, a number >= 1,") | NONE,
     "background": FLAG,
     "trust": FLAG,
 }  # fmt: skip
@@ -163,10 +171,10 @@ def read_options(
     _known_names(name, "bounds", bounds or {}, known)
     scope = traced.arguments.scope.child()
     for v, bound in (bounds or {}).items():
-        if any(isinstance(n, int) and n > _LARGEST for n in (bound if isinstance(bound, _MANY) else [bound])):
+        if any(isinstance(n, int) and n > LARGEST_INT64 for n in (bound if isinstance(bound, _MANY) else [bound])):
             raise BoundsError(f"{name}(): bounds of {v} = {shown(bound)}; sizes up to 2**63 - 1 are accepted")
         scope.bound(v, bound)
-    for v in traced.cast_variables:  # how much of something there is depends on values, and may be nothing
+    for v in traced.cast_variables:  # sizes bound by casts depend on values and may be 0
         scope.declare(v, 0, said_by="match_cast")
     scope.assume(*traced.assume)
     for v in traced.size_variables:
@@ -181,7 +189,7 @@ def read_options(
         for v, size in binding.items():
             if not isinstance(size, int) or isinstance(size, bool):
                 raise BoundsError(f"{name}(): at {v} = {shown(size)}; an integer is accepted")
-            if size > _LARGEST:
+            if size > LARGEST_INT64:
                 raise BoundsError(f"{name}(): at {v} = {shown(size)}; sizes up to 2**63 - 1 are accepted")
         scope.check(binding, name)
         left = [v for v in known if v not in binding]
@@ -190,7 +198,7 @@ def read_options(
         bindings.append({v: full[v] for v in known})
     device = here() if target is None else profile(target)
     chosen, libraries = _available(
-        rules if rules is not None else default_rules, Place(device.platform, device.name, execution)
+        rules if rules is not None else default_rules, RoutinePlace(device.platform, device.name, execution)
     )
     allowed = NUMERICS[: NUMERICS.index(numerics) + 1]  # type: ignore[arg-type]
     return Options(
@@ -216,13 +224,13 @@ def read_options(
 
 def _is_family(traced: Source, scope: Scope, bounds: Bounds | None, bindings: int, measure: int) -> bool:
     """Whether several programs may be found: bounds leave a choice of sizes, and no single binding says which to be
-    best at. What is measured has the variants that were the fastest at the bindings it was measured at."""
+    best at. `measure` has variants of its own: those that were the fastest at the bindings that were timed."""
     ranges = [scope.bounds(v) for v in bounds or ()]
     return any(low != high for low, high in ranges) and bindings != 1 and not traced.in_steps and not measure
 
 
-def _available(rules: RuleSet, place: Place) -> tuple[RuleSet, tuple[tuple[str, str, str], ...]]:
-    """`rules` without those for routines that are missing at `place`; and of each routine the version, and why it is
+def _available(rules: RuleSet, place: RoutinePlace) -> tuple[RuleSet, tuple[tuple[str, str, str], ...]]:
+    """`rules` without those for routines that are missing at `place`; and for each routine its version and why it is
     missing."""
     why: dict[str, str] = {}
     found: list[tuple[str, str, str]] = []
@@ -235,13 +243,13 @@ def _available(rules: RuleSet, place: Place) -> tuple[RuleSet, tuple[tuple[str, 
     if not any(why.values()):
         return rules, tuple(found)
     there = [r for r in rules if not any(why[x.name] for x in libraries_of(r))]
-    if not any(libraries_of(r) for r in there):  # then nothing is to be made ready for one either
+    if not any(libraries_of(r) for r in there):  # then the rules that prepare programs for libraries have no use
         there = [r for r in there if r.phase != "library"]
     for r in rules:
         library = r.library
         if library is None or not why[library.name]:
             continue
-        # What is for kernels only is nothing to tell of a whole program.
+        # A routine for the other kind of execution is not reported as missing.
         is_other = place.execution not in (library.requires.executions or EXECUTIONS)
         if not is_other:
             found.append((library.name, version(library), why[library.name]))
@@ -280,7 +288,7 @@ def _known_names(name: str, option: str, given: Mapping[str, Any], known: Sequen
 
 
 def _trusted(rules: RuleSet) -> RuleSet:
-    """`rules`, whose verdicts are on file or are reached now; RuleError at one that is refuted."""
+    """`rules`, with each rule's verdict read from file or reached now; RuleError for a refuted rule."""
     for r in (*rules, *rules.schemas):
         verdict = status(r)
         if verdict.status == "refuted":
@@ -309,7 +317,8 @@ def _weights(traced: Source, weights: Sequence[str | int]) -> tuple[str, ...]:
 
 
 def _facts(traced: Source, declared: Facts) -> tuple[tuple[str, frozenset[str]], ...]:
-    """Facts by parameter. They may be declared of an argument, which means of every array in it, or of one array."""
+    """Facts by parameter. A fact declared of an argument holds for every array in it; it may also be declared of one
+    array."""
     found: dict[str, frozenset[str]] = {}
     for key, facts in declared.items():
         words = (facts,) if isinstance(facts, str) else facts
@@ -338,14 +347,15 @@ def _leaves_named(traced: Source, key: Any) -> list[Leaf]:
 
 
 def looked_at(scope: Scope, v: str, asked: Sequence[int]) -> tuple[int, int]:
-    """The least and the largest size of a variable that a family is to be good at; `asked`: sizes that were named."""
+    """The least and the largest size of a variable that a family is to be good at; `asked`: sizes that the user
+    named."""
     low, high = scope.bounds(v)
     low = 1 if low is None else low
-    return (low, max(_FAR, 64 * low, *asked)) if high is None else (low, high)
+    return (low, max(_FAR, _TIMES_LEAST * low, *asked)) if high is None else (low, high)
 
 
 def allows(scope: Scope, point: Sizes) -> bool:
-    """Whether the sizes satisfy what is known of them."""
+    """Whether sizes satisfy the scope."""
     try:
         scope.check(point, "")
     except BoundsError:

@@ -1,7 +1,7 @@
-"""Which of the user's source lines each expression of a chosen program stands for, and which rule made it.
+"""The origin of each expression of a chosen program: the user's source lines, and the rule that made it.
 
-A value of the chosen program is in a class of the e-graph. Where the program as written has a value in it, the two are
-equal, so the line is that one's. A value that only rules made (three weights side by side) stands for what reads it.
+A value of the chosen program is in an e-class. If the program as written has a value in that class, the two are equal,
+and the line is that value's. A value that only rules made (three weights side by side) has the lines of its readers.
 """
 
 from __future__ import annotations
@@ -13,21 +13,21 @@ from relax_eg.extract.detail import Origin
 from relax_eg.ir.expr import CONSTANT, FUNCTION, VAR, Expr, postorder
 from relax_eg.ir.module import Function
 
-_MOST_LINES = 8  # that one value stands for
+_MOST_LINES = 8  # limit: source lines of one value
 
 
-# What `Function.sources` says: "model.py:31", "by rule, book.py:12", or both, "model.py:31 by rule, book.py:12".
+# The format of `Function.sources`: "model.py:31", "by rule, book.py:12", or both, "model.py:31 by rule, book.py:12".
 _TEXT = re.compile(r"(?:(?P<line>.+:\d+) )?by (?P<rules>.+), [^,]*")
 
 
 def source_text(origin: Origin, where: str) -> str:
-    """An origin as `Function.sources` has it; `where` the rule stands."""
+    """An origin in the format of `Function.sources`; `where`: file and line of the rule."""
     line = origin.lines[0] if origin.lines else ""
     return " ".join(x for x in (line, f"by {origin.rule}, {where}" if origin.rule else "") if x)
 
 
 def origins_told(function: Function) -> dict[Expr, Origin]:
-    """The origins that the sources of a function tell: of one as written, or of what rules made of an optimized one."""
+    """The origins in the sources of a function, either as written or already optimized by rules."""
     found: dict[Expr, Origin] = {}
     for e, text in function.sources.items():
         parts = _TEXT.fullmatch(text)
@@ -43,8 +43,12 @@ def origins_of(
     written: Mapping[int, Sequence[Expr]],
     lines: Mapping[Expr, tuple[str, ...]],
 ) -> dict[Expr, Origin]:
-    """The origins of the expressions below `values`. `classes`: those that an expression computes, its result's last;
-    `written`: what the program as written has in a class; `lines`: where that stands. O(expressions)."""
+    """The origins of the expressions below `values`. O(expressions).
+
+    - `classes`: the classes that an expression computes, its result's last.
+    - `written`: the values of the program as written in each class.
+    - `lines`: the source lines of those values.
+    """
     found: dict[Expr, tuple[str, ...]] = {}
     read_by: dict[Expr, list[str]] = {}
     for e in reversed(postorder(values)):

@@ -1,4 +1,4 @@
-"""What a program costs beside the one as written, and whether that is reason enough to choose it."""
+"""Prices of a program and of the one as written, and whether the difference is enough to replace the latter."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from typing import Protocol
 import numpy as np
 
 from relax_eg.backend.program import Program
-from relax_eg.driver.alive import memory_of
+from relax_eg.driver.liveness import memory_of
 from relax_eg.driver.options import Execution, Options, Sizes
 from relax_eg.extract.cost import WholeCost, priced
 from relax_eg.extract.cost_model import CostModel
 from relax_eg.extract.detail import Origins, parts_of
 from relax_eg.extract.kernels.cost import KernelCost
 from relax_eg.extract.numbers import Number
-from relax_eg.extract.profile import Profile
+from relax_eg.extract.profile import AS_USUAL, Mode, Profile
 from relax_eg.extract.report import OperatorRow, ProgramCost, price_program
 from relax_eg.extract.totals import total_amounts
 from relax_eg.extract.weights import prepared_bytes
@@ -27,14 +27,21 @@ from relax_eg.ops import bytes_of
 from relax_eg.shapes import Dim
 
 WAITING = "waiting for dispatch"
-NEVER_SLOWER = 1.05  # without measuring, a program replaces the one as written only above this predicted gain
+# given: predicted speedup needed to replace the program as written unmeasured, as users are told. Predictions of a call
+# are off by 1.19 times in the median (`python -m benchmarks.fidelity`).
+NEVER_SLOWER = 1.05
+
+# measured: factor on seconds in a mode of the profile where programs are compared. Prices in two modes differ by a
+# larger error than prices of two programs in one mode: of 149 choices, 12 were over 10% behind the fastest candidate
+# where a mode had to gain 5%, and 5 where it has to gain 18% to 25% (`benchmarks.fidelity`, on a calibrated profile).
+MODE_DOUBT = 1.2
 
 Columns = Mapping[str, np.ndarray]
-Prices = tuple[ProgramCost, ProgramCost]  # of the program as written, and of another
+Prices = tuple[ProgramCost, ProgramCost]  # of the program as written, and of a candidate
 
 
-class Pricing(Protocol):
-    """Of the options, what prices depend on."""
+class PriceOptions(Protocol):
+    """The part of the options that prices depend on."""
 
     @property
     def profile(self) -> Profile: ...
@@ -44,9 +51,10 @@ class Pricing(Protocol):
     def cost(self) -> CostModel | None: ...
 
 
-def price(module: Module, options: Pricing, binding: Sizes, weights: set[str] | None = None) -> ProgramCost:
-    """A program at a binding, on the profile of `options` or by their cost model. `weights`: parameters known ahead of
-    the calls: what depends on them alone is computed once, and costs nothing; None: all of it at every call."""
+def price(module: Module, options: PriceOptions, binding: Sizes, weights: set[str] | None = None) -> ProgramCost:
+    """The cost of a program at a binding, by the profile of `options` or by their cost model. `weights`: parameters
+    known ahead of the calls; what depends on them alone is computed once and costs nothing. None: all of it is computed
+    at every call."""
     model = _model(module, options, binding)
     if weights is None:
         return _with_waits(price_program(module.main, model), options)
@@ -56,8 +64,8 @@ def price(module: Module, options: Pricing, binding: Sizes, weights: set[str] | 
     return _with_waits(found, options)
 
 
-def _with_waits(cost: ProgramCost, options: Pricing) -> ProgramCost:
-    """With a row of what a device waits for the host, which dispatches its kernels."""
+def _with_waits(cost: ProgramCost, options: PriceOptions) -> ProgramCost:
+    """Adds a row for the time that the device waits for the host to dispatch kernels."""
     if options.execution == "whole" or options.cost is not None:
         return cost
     waits = options.profile.run(cost.seconds, cost.launches) - cost.seconds
@@ -65,8 +73,8 @@ def _with_waits(cost: ProgramCost, options: Pricing) -> ProgramCost:
 
 
 def closed_forms(module: Module, options: Options, binding: Sizes, weights: set[str] | None = None) -> dict[str, str]:
-    """Flops, bytes, launches and bytes of workspace of a program as text, expressions in its sizes; and of what is
-    prepared from `weights`. At a binding they are what `price` has there, as far as the profile's own model prices."""
+    """Flops, bytes, launches and workspace bytes of a program, and the bytes prepared from `weights`, as text:
+    expressions in the sizes. At a binding they equal those of `price` where the profile's own model prices."""
     skip = None if weights is None else static_expressions(module.main, weights)
     done = total_amounts(module.main, _model(module, options, binding), skip)
     cut = split(module.main, weights).prepare.result.args if weights else ()
@@ -75,7 +83,7 @@ def closed_forms(module: Module, options: Options, binding: Sizes, weights: set[
     return {k: str(d) for k, d in (found | {"prepared": prepared}).items()}
 
 
-def _model(module: Module, options: Pricing, binding: Mapping[str, Number]) -> WholeCost:
+def _model(module: Module, options: PriceOptions, binding: Mapping[str, Number]) -> WholeCost:
     kind = KernelCost if options.execution == "kernels" else WholeCost
     return kind(options.profile, binding, {f.name: f for f in module}, options.cost)
 
@@ -89,8 +97,8 @@ def detailed(
     kernels: Mapping[str, tuple[str, ...]] | None = None,
     weights: set[str] | None = None,
 ) -> ProgramCost:
-    """`cost`, which `price` gave for these, with all that a report tells of it. `origins`: where expressions come from;
-    `kernels`: the operators inside of composed programs, by name."""
+    """`cost`, as `price` gave it for these arguments, with all the details of a report. `origins`: where expressions
+    come from; `kernels`: the operators inside composed programs, by name."""
     model = _model(module, options, binding)
     once = static_expressions(module.main, weights) if weights else None
     return replace(
@@ -102,18 +110,18 @@ def detailed(
 
 
 def prices(written: Module, candidate: Module, weights: set[str], binding: Sizes, options: Options) -> Prices:
-    """The program as written and the candidate at a binding. As written, what depends on the weights alone is computed
-    at every call; the candidate computes it once."""
+    """The costs of the program as written and of the candidate at a binding. What depends on the weights alone is
+    computed at every call by the former, and once by the latter."""
     return price(written, options, binding), price(candidate, options, binding, weights)
 
 
-def of_a_call(cost: ProgramCost, options: Pricing) -> float:
-    """Seconds of a call of a program: where it is one executable, and the profile prices it, also of its dispatch and
-    of waking other cores."""
+def of_a_call(cost: ProgramCost, options: PriceOptions) -> float:
+    """Seconds of a call of a program. For one executable priced by the profile this includes its dispatch and waking
+    other cores."""
     return _of_a_call(cost.seconds, cost.launches, cost.wakes, options)
 
 
-def _of_a_call(seconds: Number, launches: Number, wakes: Number, options: Pricing) -> Number:
+def _of_a_call(seconds: Number, launches: Number, wakes: Number, options: PriceOptions) -> Number:
     if options.cost is not None:
         return seconds
     if options.execution == "whole":
@@ -122,10 +130,10 @@ def _of_a_call(seconds: Number, launches: Number, wakes: Number, options: Pricin
 
 
 def call_predictor(
-    program: Program, modules: Sequence[Module | None], weights: Sequence[str], options: Pricing
+    program: Program, modules: Sequence[Module | None], weights: Sequence[str], options: PriceOptions
 ) -> Callable[[int, Sizes], float]:
-    """Gives the seconds of a call of one of `modules` at given sizes, as its price says. None is the function as
-    written. `weights`: the arguments that are bound ahead."""
+    """A function that predicts the seconds of a call of one of `modules` at given sizes. None in `modules` is the
+    function as written. `weights`: the arguments that are bound ahead."""
     held = {str(p.attr("name")) for p, a in zip(program.params, program.arguments, strict=True) if a in weights}
 
     def predicted(which: int, sizes: Sizes) -> float:
@@ -138,9 +146,9 @@ def call_predictor(
 
 
 def seconds_at(module: Module, options: Options, columns: Columns, weights: set[str] | None = None) -> np.ndarray:
-    """Seconds of a call of a program at many bindings at once: `of_a_call` of `price` at each. `columns`: of each size
-    variable its values, one for each binding."""
-    # Products of large sizes pass 64 bits.
+    """Seconds of a call of a program at many bindings at once: `of_a_call` of `price` at each. `columns`: the values of
+    each size variable, one for each binding."""
+    # float64, because products of large sizes overflow 64-bit integers.
     model = _model(module, options, {v: np.asarray(c, np.float64) for v, c in columns.items()})
     skip = None if weights is None else static_expressions(module.main, weights)
     seconds: Number = 0.0
@@ -153,19 +161,26 @@ def seconds_at(module: Module, options: Options, columns: Columns, weights: set[
     return np.broadcast_to(np.asarray(found, np.float64), len(next(iter(columns.values())))).copy()
 
 
-def pays(found: Sequence[Prices], options: Options) -> bool:
-    """Whether calls of the candidate are predicted to gain more than 5% over those of the program as written.
+def doubt(mode: Mode) -> float:
+    """The factor on seconds in this mode where programs are compared by price."""
+    return MODE_DOUBT if mode.name else 1.0
 
-    Over several bindings that is the geometric mean; or one of them, if none loses.
+
+def pays(found: Sequence[Prices], options: Options, mode: Mode = AS_USUAL) -> bool:
+    """Whether calls of the candidate, compiled in this mode, are predicted to be more than 5% faster than those of the
+    program as written.
+
+
+    Over several bindings this must hold for the geometric mean; or for one binding, if none gets slower.
     """
-    calls = [(of_a_call(before, options), of_a_call(after, options)) for before, after in found]
+    calls = [(of_a_call(before, options), of_a_call(after, options) * doubt(mode)) for before, after in found]
     gains = [before / after if after > 0 else 1.0 for before, after in calls]
     return geometric_mean(gains) > NEVER_SLOWER or (max(gains) > NEVER_SLOWER and min(gains) >= 1.0)
 
 
 def moves_less(found: Sequence[Prices]) -> bool:
     """Whether the candidate launches fewer kernels, moves no more bytes and takes no longer, at every binding: a gain
-    that does not hang on how well times are predicted."""
+    that does not depend on how accurate predicted times are."""
     return all(
         after.launches < before.launches and after.bytes <= before.bytes and after.seconds <= before.seconds
         for before, after in found

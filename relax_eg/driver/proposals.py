@@ -1,4 +1,4 @@
-"""What rules about whole nodes (`rules.schemas`) propose for a block, before its e-graph is made."""
+"""Collects what schemas (`rules.schemas`) propose for a block, before its e-graph is made."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from relax_eg.ir.expr import Expr
-from relax_eg.rules.asked import Answers, Asking
+from relax_eg.rules.schema_answers import Answers, Asking
 from relax_eg.rules.schemas import MEMORY, Functions, Schema
 
 Proposal = tuple[Expr, Expr, str]  # a node, an equal expression, the rule
 
 
 class Cornered(Functions, Protocol):
-    """Whose `most` is about the sizes in a corner of what a program is to be good at, the first where all are largest.
-    `corners`: how many there are."""
+    """A `Functions` whose `most` refers to the sizes in one corner of those that a program is to be good at; in the
+    first corner all are largest. `corners`: how many there are."""
 
     corner: int
 
@@ -23,10 +23,13 @@ class Cornered(Functions, Protocol):
 
 
 def proposals(written: Sequence[Expr], schemas: Sequence[Schema], known: Cornered) -> dict[Proposal, Answers]:
-    """What `schemas` propose for the nodes of a block as `written`, each rule after the one before, and what each was
-    told when it did. What saves memory
-    is a form of its own: it is asked of the node as written and others do not go on from it; and at every corner, for
-    what is best for one long sequence need not be for many short ones."""
+    """The proposals of `schemas` for the nodes of a block as `written`, each with the answers that the schema was
+    given.
+
+    Each schema is asked about the previous one's proposal, else about the node as written. A schema that saves memory
+    is asked about the node as written only, and others do not build on its proposal. It is asked at every corner,
+    because the best form for one long sequence need not be the best for many short ones.
+    """
     found: dict[Proposal, Answers] = {}
     for e in written:
         latest = e

@@ -1,5 +1,5 @@
-"""What the loops and calls of a module tell of the functions that they run: what is the same at every step, and what is
-known ahead."""
+"""What the loops and calls of a module tell about the functions they run: which parameters are the same at every step,
+and which are known ahead."""
 
 from __future__ import annotations
 
@@ -16,8 +16,12 @@ from relax_eg.shapes import Dim
 
 @dataclass(frozen=True, slots=True)
 class Repeated:
-    """A function that loops run, at all of its sites: `constants`, how many of its first parameters are the same at
-    every step; `steps`, how many steps the shortest loop makes; `is_body`, whether it is no loop's condition."""
+    """A function that loops run, over all of its sites.
+
+    - `constants`: how many of its first parameters are the same at every step.
+    - `steps`: the number of steps of the shortest loop.
+    - `is_body`: whether it is never a loop's condition.
+    """
 
     constants: int
     steps: int
@@ -25,7 +29,7 @@ class Repeated:
 
 
 def repeated(module: Module, extent: Callable[[Dim], int]) -> dict[str, Repeated]:
-    """The bodies and conditions of the loops of a module, by name. `extent`: about how much a size is."""
+    """The bodies and conditions of the loops of a module, by name. `extent`: gives the approximate value of a size."""
     found: dict[str, Repeated] = {}
     for f in module:
         for e in f.expressions():
@@ -44,7 +48,7 @@ def repeated(module: Module, extent: Callable[[Dim], int]) -> dict[str, Repeated
 
 
 def known_ahead(entry: Function, weights: set[str]) -> dict[str, tuple[bool, ...]]:
-    """For each function the entry calls, and each of its parameters, whether at every call its operand follows from
+    """For each function that the entry calls and each of its parameters: whether at every call the operand follows from
     the weights alone."""
     static = static_expressions(entry, weights) if weights else set[Expr]()
     found: dict[str, tuple[bool, ...]] = {}

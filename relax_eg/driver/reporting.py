@@ -1,4 +1,4 @@
-"""The report of a choice: what a search did, and what the program costs that came of it, in detail."""
+"""Builds the report of a choice: what the search did, and the costs of the resulting program in detail."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from relax_eg.driver.prices import Prices, detailed
 from relax_eg.driver.units import Outcome
 from relax_eg.egraph import RuleFigures, Saturation
 from relax_eg.extract.detail import Origins
-from relax_eg.extract.report import AtSizes, DeviceRow, GrowthRow, LibraryRow, Opaque, RuleRow, RunnerUp
+from relax_eg.extract.report import AtSizes, DeviceRow, GrowthRow, LibraryRow, OpaqueCall, RuleRow, RunnerUp
 from relax_eg.frontends.sources import text_of
 from relax_eg.ir.expr import CALL_DPS_LIBRARY, postorder
 from relax_eg.ir.module import Module
@@ -24,7 +24,7 @@ from relax_eg.reports import CostReport
 from relax_eg.rules import NUMERICS
 from relax_eg.rules.certificates import not_proved
 
-MOST_LETTERS = 160  # of a source line that a report quotes
+MOST_LETTERS = 160  # limit: letters of a source line that a report quotes
 PACKAGES = ("relax-eg", "jax", "egglog", "numpy")
 
 
@@ -36,9 +36,12 @@ def report_of(
     found: Sequence[tuple[Sizes, Prices]],
     seconds: float,
 ) -> CostReport:
-    """The report of the program of `entry`, or with `kept` of the one as written. `inside`: the options with the
-    profile of how it is compiled; `found`: what was priced at each binding, that of the report first; `seconds`: of the
-    work."""
+    """The report of the program of `entry`, or with `kept` of the one as written.
+
+    - `inside`: the options with the profile of its compilation mode.
+    - `found`: the prices at each binding; the first is that of the report.
+    - `seconds`: the total time of the work.
+    """
     traced, options, outcomes = search.traced, search.options, entry.units.outcomes
     module = traced.module if kept else entry.module
     matches: dict[str, int] = {}
@@ -50,7 +53,7 @@ def report_of(
             for k, v in part.items():
                 total[k] = total.get(k, 0) + v  # type: ignore[assignment]
     classes = {s.numerics for s in options.rules.schemas if s.name in used}
-    # Where rules over the reals are allowed, facts may hold over the reals only.
+    # If rules over the reals are allowed, facts may hold over the reals only.
     classes |= {
         "reassociate" if r.facts_asked and r.numerics == "exact" and not options.is_exact else r.numerics
         for r in options.rules
@@ -128,7 +131,7 @@ def _signature(module: Module) -> str:
 
 
 def _libraries(as_written: Module, module: Module, options: Options) -> tuple[LibraryRow, ...]:
-    """The routines that `module` calls, then those that were missing, of which the program has the operators."""
+    """The routines that `module` calls, then the missing routines whose operators the program has."""
     calls: Counter[str] = Counter()
     operators: Counter[str] = Counter()
     for function in module:
@@ -145,8 +148,8 @@ def _libraries(as_written: Module, module: Module, options: Options) -> tuple[Li
 
 
 def _runner_up(name: str, prices: Prices, kept: bool, outcomes: Sequence[Outcome]) -> RunnerUp | None:
-    """What came second: of the functions' runners-up the nearest; or, where the search found another program and the
-    one as written was kept, that program."""
+    """The runner-up: the nearest of the functions' runners-up; or, if the search found another program and the one as
+    written was kept, that program."""
     before, after = prices
     rules = sorted({rule for o in outcomes for rule in o.made})
     if not kept or not rules:
@@ -159,7 +162,7 @@ def _runner_up(name: str, prices: Prices, kept: bool, outcomes: Sequence[Outcome
 
 
 def _searched(saturations: Sequence[Saturation]) -> tuple[tuple[RuleRow, ...], int]:
-    """What each rule did over all e-graphs, by name, and the nodes of the largest."""
+    """The totals of each rule over all e-graphs, by name, and the nodes of the largest e-graph."""
     rows: dict[str, RuleRow] = {}
     none = RuleFigures(0, 0, 0.0)
     for s in saturations:
@@ -172,11 +175,11 @@ def _searched(saturations: Sequence[Saturation]) -> tuple[tuple[RuleRow, ...], i
     return tuple(rows[r] for r in sorted(rows)), max((s.peak for s in saturations), default=0)
 
 
-def _opaque(module: Module) -> tuple[Opaque, ...]:
+def _opaque(module: Module) -> tuple[OpaqueCall, ...]:
     found: dict[tuple[str, str], int] = {}
     for function in module:
         for e in function.expressions():
             if e.op == CALL_DPS_LIBRARY and library_of(e) is None:
                 key = (str(e.attr("name")), function.sources.get(e, ""))
                 found[key] = found.get(key, 0) + 1
-    return tuple(Opaque(name, source, n) for (name, source), n in found.items())
+    return tuple(OpaqueCall(name, source, n) for (name, source), n in found.items())

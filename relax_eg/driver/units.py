@@ -1,7 +1,7 @@
-"""The functions of a module, each optimized in e-graphs of its own, one per dataflow block; callees first.
+"""`Units`: optimizes the functions of a module, callees first, with one e-graph per dataflow block.
 
-A caller sees a function as a call, or as a loop over it. What rules about functions propose (`rules.schemas`) stands
-beside the node as written when the caller's e-graph is made, and extraction decides.
+A caller sees a function as a call, or as a loop over it. Expressions that schemas (`rules.schemas`) propose stand
+beside the node as written when the caller's e-graph is made; extraction decides between them.
 """
 
 from __future__ import annotations
@@ -48,17 +48,19 @@ from relax_eg.ir.outline import outline
 from relax_eg.ir.partition import missing_sizes
 from relax_eg.ir.scopes import scopes_of
 from relax_eg.rules import Schema
-from relax_eg.rules.asked import Answers
-from relax_eg.rules.given import Given, facts_of_functions
+from relax_eg.rules.parameter_facts import Given, facts_of_functions
+from relax_eg.rules.replacements import advice
+from relax_eg.rules.schema_answers import Answers
 from relax_eg.rules.schemas import MEMORY
-from relax_eg.rules.suppliers import advice
 from relax_eg.shapes import Dim, Scope
+
+_AT_LEAST = 0.05  # chosen: share of the budget's seconds that an e-graph gets once the budget is spent
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of one e-graph: its saturation, how many nodes of the choice each rule made, how near the best the
-    choice is, what came second, and the kernels that hold several operators."""
+    """The result of one e-graph: its saturation, how many chosen nodes each rule made, how near the choice is to the
+    best, the runner-up, and the kernels that hold several operators."""
 
     saturation: Saturation
     made: Mapping[str, int]
@@ -69,8 +71,8 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Searched:
-    """One e-graph that kept record: block `block` of `function`, its values as written and as chosen, what rules about
-    functions proposed, with what they were told, and what was known."""
+    """A recorded e-graph: block `block` of `function`, its values as written and as chosen, the proposals of schemas
+    with the answers they were given, and what was known."""
 
     function: str
     block: int
@@ -84,8 +86,8 @@ class Searched:
 
 @dataclass(frozen=True, slots=True)
 class _Saturated:
-    """The e-graph of one block, read out: programs for any binding are chosen from it. `alternatives`: what rules about
-    functions proposed; `recording`: its matches, where they are kept."""
+    """The e-graph of one block, read out: a program for any binding can be extracted from it. `alternatives`: the
+    proposals of schemas; `recording`: the matches, if they are kept."""
 
     read: Dump
     saturation: Saturation
@@ -95,19 +97,20 @@ class _Saturated:
 
 @dataclass
 class Units:
-    """The search over the functions of a module, and what rules about functions may ask (`rules.schemas.Functions`).
+    """The search over the functions of a module; it also answers what schemas ask (`rules.schemas.Functions`).
 
-    `written`: the module with fixed sizes as numbers; `functions`: every function in its best form so far, those that
-    rules made included. `bytes_cost`: by function and
-    block, what bytes in memory cost. `grown`: e-graphs of other searches for the same program, by what they are of. Of
-    the latest run are `outcomes`: what became of each e-graph; `origins`: by function, the user's lines that the
-    expressions of its form compute, and the rules that made them; `built`: the kernels of each block; `stored`: of each
-    block the values of its form that may be in memory, and their classes; and with
-    `record`, `searched`: what is needed to explain the outcome; what would run in kernels is in operators then, and
-    `in_kernels[f, n]` has the values of block `n` of function `f` in kernels.
-    `clock`: what bounds the seconds of extraction; each run has a clock of its own unless several share one.
-    `watch`: called with each e-graph: the function's name, the graph, and the candidate chosen for each class that is
-    computed."""
+    - `record`: keep in `searched` what explaining the outcome needs. `run` then returns operators in place of kernels,
+      and `in_kernels[f, n]` holds the values in kernels of block `n` of function `f`.
+    - `bytes_cost`: price of bytes in memory, by function and block.
+    - `grown`: saturated e-graphs of other searches for the same program, by what they were made from.
+    - `watch`: called with each e-graph: function name, graph, and the candidate chosen for each computed class.
+    - `clock`: bounds the seconds of extraction; by default each run has its own.
+    - `written`: the module with fixed sizes as numbers.
+    - `functions`: every function in its best form so far, including those that rules made.
+    - `outcomes`, `built`, `stored`: of the latest run: the result of each e-graph; by block, the kernels, and the
+      values that may be in memory with their classes.
+    - `origins`: of the latest run, by function: each expression's source lines and the rules that made it.
+    """
 
     module: Module
     options: Options
@@ -130,13 +133,13 @@ class Units:
     _ahead: dict[str, tuple[bool, ...]] = field(default_factory=dict[str, tuple[bool, ...]])
     _loops: dict[str, Repeated] = field(default_factory=dict[str, Repeated])
     _made: dict[str, list[Function]] = field(default_factory=dict[str, list[Function]])
-    _given: set[str] = field(default_factory=set[str])  # names, some of functions that are being made
+    _given: set[str] = field(default_factory=set[str])  # names taken, also by functions still being made
     _facts: dict[str, Mapping[str, frozenset[str]]] = field(default_factory=dict[str, Mapping[str, frozenset[str]]])
     _readers: dict[Expr, list[Expr]] = field(default_factory=dict[Expr, list[Expr]])
     _names: Names = field(default_factory=Names)
-    corner: int = 0  # which `most` is about, while rules are asked
-    _started: float = 0.0  # seconds of computing in this thread when the latest run began, and
-    _extracted: float = 0.0  # those of extraction that `clock` had counted then
+    corner: int = 0  # the corner that `most` refers to, while schemas propose
+    _started: float = 0.0  # CPU seconds of this thread when the latest run began
+    _extracted: float = 0.0  # seconds of extraction that `clock` had counted then
     _share_prepared: float = PREPARED_SHARE
     _saturated: dict[tuple[str, int], _Saturated] = field(default_factory=dict[tuple[str, int], _Saturated])
 
@@ -147,7 +150,7 @@ class Units:
             self._share()
 
     def _share(self) -> None:
-        """Make repeated blocks functions, each a unit that is looked at once."""
+        """Turn repeated blocks into functions, so that each is searched once."""
         for f in self.module:
             self.functions[f.name], made = outline(f, self._fresh)
             for block in made:
@@ -164,14 +167,14 @@ class Units:
 
     @property
     def candidates(self) -> int:
-        """How many candidates there are to choose from, in all e-graphs."""
+        """The number of candidates in all e-graphs together."""
         return sum(s.read.graph.node_count for s in self._saturated.values())
 
     def again(
         self, weights: set[str], binding: Mapping[str, int], profile: Profile, share: float = PREPARED_SHARE
     ) -> Module:
-        """What `run`, which was made before, finds for another binding or device in the same e-graphs: they are priced
-        anew, and nothing is saturated. `share`: of the weights' bytes, how much may be prepared."""
+        """What `run`, called before, finds for another binding or device: the same e-graphs are priced again, and
+        nothing is saturated. `share`: how much may be prepared, as a multiple of the weights' bytes."""
         given = self.options, self._share_prepared
         self.options, self._share_prepared = replace(given[0], bindings=(dict(binding),), profile=profile), share
         try:
@@ -180,12 +183,12 @@ class Units:
             self.options, self._share_prepared = given
 
     def run(self, weights: set[str]) -> Module:
-        """The module optimized, with the functions that its entry needs. `weights`: those parameters of the entry that
-        are known ahead of the calls."""
+        """The optimized module, with the functions that its entry needs. `weights`: the entry's parameters that are
+        known ahead of the calls."""
         self._started = time.thread_time()
         self.extraction = self.clock or Clock(self.options.budget.extraction)
         self._extracted = self.extraction.spent
-        # New ones, so that a copy of this object keeps what the run before gave.
+        # New containers: a copy of this object keeps the results of the previous run.
         self.outcomes, self.searched, self.built, self.stored, self.in_kernels = [], [], {}, {}, {}
         self.functions, self.origins = dict(self.functions), dict(self.origins)
         entry = self.module.main
@@ -211,8 +214,8 @@ class Units:
     def _optimized(
         self, function: Function, weights: set[str], same: set[str] | None = None, once: float | None = None
     ) -> Function:
-        """`function` with the cheapest values. Where some parameters are the `same` at every step, also the form that
-        is best when what follows from them is nearly free, or costs the share `once`."""
+        """`function` with the cheapest values. If some parameters are the `same` at every step, a second form is kept:
+        the best one if what follows from them is nearly free, or costs the share `once`."""
         blocks: list[Block] = []
         sources = dict(function.sources)
         self.origins[function.name] = origins_told(function)
@@ -239,8 +242,7 @@ class Units:
         return replace(function, blocks=tuple(blocks), sources=sources)
 
     def _where(self, origin: Origin) -> str:
-        """Where the rule that made an expression stands; empty where that is none of the set, as in a program that was
-        optimized by others before."""
+        """File and line of the rule that made an expression; empty if the rule is not in the set."""
         rule = origin.rule.partition(", ")[0]
         if not rule:
             return ""
@@ -263,8 +265,8 @@ class Units:
         once: float | None,
         known: Given,
     ) -> list[list[Expr]]:
-        """The block's values: the cheapest and, where something is the `same` at every step, those that are when that
-        is nearly free."""
+        """The block's cheapest values; if something is the `same` at every step, also the values that are cheapest when
+        what follows from it is nearly free."""
         options = self.options
         roots = [b.value for b in block.bindings]
         saturated = self._saturated.get(place)
@@ -275,14 +277,14 @@ class Units:
         if options.execution == "kernels" and place[0] not in self._in_loops:
             found = read.settled(lambda: self._kernels(read, block, place, weights))
             forms = [found.built]
-            if same and not is_again:  # what is proposed to callers was proposed when their e-graphs were made
+            if same and not is_again:  # callers have their proposals from the first run
                 forms.append(read.settled(lambda: self._kernels(read, block, place, same, once)).built)
             self.outcomes.append(self._of_kernels(found, read, block, place[0], saturation))
             for f in forms:
                 self._tell_origins(place[0], read, f.roots, f.classes, f.rules)
             if kept is None:
                 return [f.roots for f in forms]
-            # A derivation goes from operators to operators.
+            # Derivations are between operators, not kernels.
             self.in_kernels[place] = tuple(found.built.roots)
             equal = tuple(roots), tuple(found.built.operators), saturated.alternatives
             self.searched.append(Searched(*place, *equal, scope, known, kept))
@@ -308,7 +310,7 @@ class Units:
         second = second_best(read.graph, chosen.costs, selection)
         runner_up = None
         if second is not None:
-            # Over several bindings costs are sums of shares of the program as written; told is their mean.
+            # Over several bindings, costs are sums of shares of the program as written; report their mean.
             why = tuple((op, x / len(models), y / len(models)) for op, x, y in second.why)
             runner_up = RunnerUp(place[0], second.without, second.with_rule, second.extra, why, len(models) == 1)
         self.outcomes.append(Outcome(saturation, made, row, runner_up))
@@ -321,7 +323,7 @@ class Units:
             self.searched.append(Searched(*place, *equal, scope, known, kept))
         if leaves and not is_again:
             values.append(cheap)
-        elif same and not is_again:  # what is proposed to callers was proposed when their e-graphs were made
+        elif same and not is_again:  # callers have their proposals from the first run
             with clock.running():
                 apart = cheapest(read.graph, read.decode, same, models, once, clock=clock).selection.choice
             other, made_by, classes = read.decode_with_rules(apart)
@@ -330,13 +332,13 @@ class Units:
         return values
 
     def _hoisted(self, name: str) -> bool:
-        """Whether XLA takes out of a function, a loop's body, what is the same at every step."""
+        """Whether the function is a loop body from which XLA hoists loop-invariant code."""
         return name in self._loops and self._loops[name].is_body and self.options.profile.platform in PLATFORMS
 
     def _saturate(self, place: tuple[str, int], roots: list[Expr], scope: Scope, known: Given) -> _Saturated:
         options = self.options
         spent = time.thread_time() - self._started - (self.extraction.spent - self._extracted)
-        left = max(options.budget.seconds - spent, 0.05 * options.budget.seconds)
+        left = max(options.budget.seconds - spent, _AT_LEAST * options.budget.seconds)
         budget = replace(options.budget, seconds=min(options.budget.seconds, left))
         alternatives = self._alternatives(roots)
         key = (place, tuple(roots), tuple(alternatives), self.record)
@@ -368,7 +370,7 @@ class Units:
         return found
 
     def _pricing(self, place: tuple[str, int]) -> Pricing:
-        """What bytes cost in a block."""
+        """The price of bytes in a block."""
         return self.bytes_cost.get(place, Pricing(held=self.options.held, limit=self.options.memory_limit or 1))
 
     def _kernel_models(self, block: Block) -> list[KernelCost]:
@@ -403,7 +405,7 @@ class Units:
 
     @contextmanager
     def _advised(self) -> Generator[None]:
-        """Says which rule sets would help where nothing executes an operator."""
+        """Adds to a NotExecutableError which rule sets would help."""
         try:
             yield
         except NotExecutableError as e:
@@ -411,7 +413,7 @@ class Units:
 
     @cached_property
     def _in_loops(self) -> set[str]:
-        """Functions that run inside a loop or branch, which is one executable."""
+        """The functions that run inside a loop or branch, which is one executable."""
         found: set[str] = set()
         work = [n for f in self.module for e in f.expressions() if e.op in CONTROL for n in functions_of(e)]
         while work:
@@ -422,12 +424,12 @@ class Units:
         return found
 
     def _sizes(self, block: Block, binding: Mapping[str, int]) -> dict[str, int]:
-        """`binding` with an assumed size for variables of the function that the entry does not have."""
+        """`binding` with an assumed size for each size variable of the function that the entry does not have."""
         names = missing_sizes(Function("block", (), (block,), block.bindings[0].value))
         return {**{v: ASSUMED_SIZE for v in sorted(names)}, **binding}
 
     def _alternatives(self, roots: Sequence[Expr]) -> dict[Proposal, Answers]:
-        """What schemas propose for a block, and what they were told."""
+        """The proposals of schemas for a block, each with the answers that it was given."""
         schemas = [s for s in self.options.rules.schemas if MEMORY not in s.tags or self.large < math.inf]
         written = postorder(roots) if schemas else []
         self._readers = {}
@@ -436,7 +438,7 @@ class Units:
                 self._readers.setdefault(a, []).append(e)
         return proposals(written, schemas, self)
 
-    # What schemas may ask.
+    # The answers to schemas (`rules.schemas.Functions`).
 
     def extent(self, size: Dim) -> int:
         """See `rules.schemas.Functions`."""
@@ -452,7 +454,7 @@ class Units:
 
     @property
     def large(self) -> float:
-        """See `rules.schemas.Functions`. Calls keep the storages of kernels; of other cost models nobody knows."""
+        """See `rules.schemas.Functions`. Infinity in kernels, whose storages are kept, and for custom cost models."""
         if self.options.held:
             return 0.0
         fresh = self.options.execution == "whole" and self.options.cost is None

@@ -1,19 +1,19 @@
-"""`rx.jit` without `dims`: which sizes vary is seen from the calls.
+"""`rx.jit` without `dims`: the calls show which sizes vary.
 
-The first call fixes every size. One with other sizes makes those that changed symbolic: axes that had equal sizes in
-all calls so far share a name. Should a later call break that, the function is optimized once more, for what then is
-known to vary; each time there are fewer sizes to hold on to, so this ends.
+The first call fixes every size. A call with other sizes makes those that changed symbolic: axes that had equal sizes in
+all calls so far share a name. If a later call breaks that, the function is optimized once more for what is then known
+to vary. Each time fewer sizes are fixed or shared, so this ends.
 
-A function may mean something else at other sizes: `x[:128]` is all of a short `x`, and Python may compare sizes. What
-the trace then needs is assumed as it holds for the call at hand, and calls for which it does not hold get a program of
-their own, traced for them. And a program serves a combination of sizes only where the function, traced for these, is
-this very program (`frontends.own`); at others it runs as written, and is searched for once that is worth it.
+A function may mean something else at other sizes: `x[:128]` is all of a short `x`, and Python may compare sizes. A
+statement about sizes that the trace needs is assumed if it holds for the call at hand; calls for which it does not hold
+get a program of their own, traced for them. A program serves a combination of sizes only if the function, traced for
+these sizes, is that very program (`frontends.trace_check`). At other sizes the function runs as written, and it is
+searched for once a combination is called often enough.
 """
 
 from __future__ import annotations
 
 import threading
-from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -21,30 +21,31 @@ import jax
 import numpy as np
 
 from relax_eg.backend.optimized import Optimized
-from relax_eg.debug import fallback, tell
+from relax_eg.debug import fallback, tell, unless_exhausted
 from relax_eg.dynamic.at_capacity import AtCapacity
 from relax_eg.errors import TraceError
+from relax_eg.memo import Memo
 from relax_eg.shapes.relation import read_statement
 
 Shapes = tuple[tuple[int, ...], ...]
 Pattern = tuple[int | str, ...]
 Optimize = Callable[[list[Any], dict[str, int], Sequence[str]], Optimized]
 
-_MOST_KNOWN = 4096  # combinations of shapes of which it is known what runs them
-_MOST_ASSUMED = 16  # statements about sizes that a trace may need
-_MOST_PROGRAMS = 4  # for sizes at which the function means different things
-_HOT = 16  # calls after which a combination of sizes that no program serves is worth a search of its own
+_MOST_KNOWN = 4096  # limit: combinations of shapes whose program is remembered
+_MOST_ASSUMED = 16  # limit: statements about sizes that a trace may assume
+_MOST_PROGRAMS = 4  # limit: programs of one function, for sizes at which it means different things
+_HOT = 16  # chosen: calls after which a combination of sizes that no program serves gets a search of its own
 
 
 class OtherSizesError(Exception):
-    """Raised while JAX traces: the function was called before, with arrays of other sizes only."""
+    """Raised while JAX traces: the function was called before, but only with arrays of other sizes."""
 
 
 class Varying:
-    """Calls of a function with arrays of certain ranks and dtypes. `first`: the shapes of the first.
+    """The calls of a function with arrays of certain ranks and dtypes. `first`: the shapes of the first call.
 
-    `optimize` makes the function for specs, one for each array: ShapeDtypeStructs and spec strings; the sizes to be
-    best at; and what may be assumed of sizes.
+    `optimize(specs, at, assume)` optimizes the function: `specs` has a ShapeDtypeStruct or a spec string for each
+    array, `at` the sizes to be best at, `assume` what may be assumed of sizes.
     """
 
     def __init__(self, name: str, first: Shapes, optimize: Optimize) -> None:
@@ -53,31 +54,27 @@ class Varying:
         self._seen = [first]
         self._patterns: list[Pattern] = [*first]
         self._programs: list[AtCapacity] = []
-        self._known: dict[Shapes, AtCapacity | None] = {}
+        self._known = Memo[Shapes, AtCapacity | None](_MOST_KNOWN)
         self._gave_up = False
-        self._calls: Counter[Shapes] = Counter()
+        self._calls = Memo[Shapes, int](_MOST_KNOWN)
         self._lock = threading.Lock()
 
     def best_for(self, shapes: Shapes, leaves: Sequence[Any]) -> AtCapacity | None:
-        """The function for arrays of these shapes; None where it is not to be had for sizes that vary."""
+        """The program for arrays of these shapes; None if no program for sizes that vary serves them."""
         try:
             return self._known[shapes]
         except KeyError:
             pass
         with self._lock:
             if shapes not in self._known:  # another thread may have looked meanwhile
-                if len(self._known) >= _MOST_KNOWN:
-                    self._known.clear()
                 self._known[shapes] = self._found(shapes, leaves)
             return self._known[shapes]
 
     def is_hot(self, shapes: Shapes) -> bool:
-        """Counts a call with shapes that no program for sizes that vary serves: whether there were so many that a
-        search for these very sizes is in place."""
+        """Counts a call with shapes that no program serves; whether there were so many that these sizes deserve a
+        search of their own."""
         with self._lock:
-            if len(self._calls) >= _MOST_KNOWN:
-                self._calls.clear()
-            self._calls[shapes] += 1
+            self._calls[shapes] = self._calls.get(shapes, 0) + 1
             return self._calls[shapes] > _HOT
 
     def _found(self, shapes: Shapes, leaves: Sequence[Any]) -> AtCapacity | None:
@@ -95,16 +92,17 @@ class Varying:
         return None if found is None else self._shown(found, leaves)
 
     def _shown(self, program: AtCapacity, leaves: Sequence[Any]) -> AtCapacity | None:
-        """A program, if it is the function's own at the sizes of these arrays. What the function raises at them, it
-        raises when it runs as written."""
+        """The program, if it is the function's own at the sizes of these arrays; None otherwise. An error that the
+        function raises at these sizes is raised again when it runs as written."""
         try:
             return program if program.is_own(*leaves) else None
         except Exception as e:
+            unless_exhausted(e)
             tell(1, f"{self._name} raises {type(e).__name__} where it is traced for arrays of these sizes")
             return None
 
     def _generalize(self, shapes: Shapes) -> None:
-        """Makes those sizes symbolic that are not the same in all calls so far, and this one."""
+        """Makes those sizes symbolic that are not the same in all calls so far, including this one."""
         self._seen.append(shapes)
         names: dict[tuple[int, ...], str] = {}
         self._patterns = []
@@ -117,7 +115,7 @@ class Varying:
         self._known.clear()
 
     def _learn(self, sizes: dict[str, int], leaves: Sequence[Any]) -> AtCapacity | None:
-        """A program that serves `sizes`, and as many others as the function allows."""
+        """A new program that serves `sizes`, and as many others as the function allows."""
         if len(self._programs) >= _MOST_PROGRAMS:
             return None
         specs = [_spec(dims, x) for dims, x in zip(self._patterns, leaves, strict=True)]
@@ -148,7 +146,7 @@ class Varying:
 
 
 def _bound(patterns: Sequence[Pattern], shapes: Shapes) -> dict[str, int] | None:
-    """The sizes by name at which arrays of these shapes fit the patterns; None where they do not."""
+    """The binding of the patterns' names to the sizes of these shapes; None if the shapes do not fit."""
     sizes: dict[str, int] = {}
     for dims, shape in zip(patterns, shapes, strict=True):
         for d, n in zip(dims, shape, strict=True):
@@ -162,7 +160,7 @@ def shapes_of(leaves: Sequence[Any]) -> Shapes:
 
 
 def kinds_of(leaves: Sequence[Any]) -> tuple[Any, ...]:
-    """What must be equal for calls to be of the same function whatever their sizes: ranks and dtypes."""
+    """What calls must have in common to be of one function whatever their sizes: ranks and dtypes."""
     return tuple([
         (len(x.shape), x.dtype, getattr(x, "weak_type", False)) if hasattr(x, "dtype") else type(x) for x in leaves
     ])  # fmt: skip

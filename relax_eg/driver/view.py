@@ -1,4 +1,4 @@
-"""`view`: the e-graph that a search made, or the neighbourhood of a value in it, as a picture."""
+"""`view`: a picture of the e-graph that a search made, or of the neighbourhood of a value in it."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ from relax_eg.frontends.clashes import by_name, tells_clashes
 from relax_eg.ir.annotations import Tensor
 from relax_eg.ir.expr import CONSTANT, VAR
 from relax_eg.ir.module import Module
-from relax_eg.reports.egraph import Box, Node, Picture
+from relax_eg.reports.egraph import Box, ENode, Picture
 from relax_eg.rules import Numerics, RuleSet
 
-_MOST_TOLD = 12  # lines or operators that an error lists
+_MOST_TOLD = 12  # limit: lines or operators that an error lists
 
 
 @dataclass(frozen=True)
 class View:
-    """A picture of an e-graph: `to_html(path)`, `to_svg()`, `to_dot()`, or look at it in a notebook."""
+    """A picture of an e-graph: `to_html(path)`, `to_svg()`, `to_dot()`, or displayed in a notebook."""
 
     picture: Picture
 
     def to_html(self, path: str | Path | None = None) -> str:
-        """The picture on a page that needs nothing else; also written to `path` if given."""
+        """The picture as a self-contained page; also written to `path` if given."""
         from relax_eg.reports.html import page_of_picture
 
         return page_of_picture(self.picture, path)
@@ -41,7 +41,7 @@ class View:
         return self.picture.to_svg()
 
     def to_dot(self) -> str:
-        """The picture for Graphviz."""
+        """The picture in Graphviz's language."""
         return self.picture.to_dot()
 
     def _repr_html_(self) -> str:
@@ -78,11 +78,12 @@ def view(
     execution: Execution = "whole",
     **kwspecs: Any,
 ) -> View:
-    """Search as `optimize` does, and show the e-graph: classes of equal values, in each the nodes that compute it,
-    those chosen marked, and for each node the rule that made it.
+    """Search as `optimize` does, and show the e-graph: e-classes with the e-nodes in each, the chosen ones marked, and
+    for each node the rule that made it.
 
-    `value`: a source line ("model.py:31") or an operator ("matmul"): its classes and what is up to `depth` steps around
-    them are shown; if left out, the chosen program's. `most`: classes shown. OptionError where nothing is so named.
+    `value`: a source line ("model.py:31") or an operator ("matmul"): its classes and those up to `depth` steps around
+    them are shown; by default those of the chosen program and its alternatives. `most`: classes shown. OptionError if
+    nothing has that name.
     """
     traced = traced_program(program, args, by_name(specs, kwspecs), bounds, ())
     options = read_options(
@@ -105,7 +106,7 @@ def view(
 
 
 def _wanted(seen: Sequence[_Seen], value: str) -> tuple[_Seen, list[int]] | None:
-    """The e-graph that has the value, and its classes; without a value the largest, and its roots."""
+    """The e-graph that has the value, and the value's classes; without a value the largest e-graph and its roots."""
     if not value:
         largest = max(seen, key=lambda s: s.read.graph.node_count, default=None)
         return (largest, list(largest.read.graph.roots)) if largest is not None else None
@@ -146,7 +147,7 @@ def _below(graph: ExtractionGraph, chosen: Mapping[int, int]) -> list[int]:
 
 
 def _around(graph: ExtractionGraph, chosen: Mapping[int, int], asked: Sequence[int], depth: int) -> list[int]:
-    """Classes up to `depth` steps from those asked for, the nearest first, of equally near ones those chosen."""
+    """Classes up to `depth` steps from those asked for, the nearest first; at equal distance the chosen ones first."""
     near: dict[int, set[int]] = {}
     for c, row in enumerate(graph.candidates):
         for x in row:
@@ -175,7 +176,7 @@ def _reached(start: Sequence[int], below: Callable[[int], Sequence[int]]) -> lis
 def _box(s: _Seen, c: int, asked: bool) -> Box:
     graph = s.read.graph
     nodes = tuple(
-        Node(_label(x), x.made_by, x.children, s.chosen.get(c) == k, not x.made_by)
+        ENode(_label(x), x.made_by, x.children, s.chosen.get(c) == k, not x.made_by)
         for k, x in enumerate(graph.candidates[c])
     )
     a = graph.annotations[c]
@@ -184,7 +185,7 @@ def _box(s: _Seen, c: int, asked: bool) -> Box:
 
 
 def _label(x: Candidate) -> str:
-    """An operator with what tells it from others of its kind."""
+    """An operator with its attributes, which tell it from others of its kind."""
     if x.op in (VAR, CONSTANT):
         return str(x.site.attrs.get("name", x.op))
     told = [f"{k}={v}" for k, v in x.site.attrs.items() if isinstance(v, int | str | tuple)]

@@ -1,4 +1,4 @@
-"""`why_not`: why a rule did not fire in a program, or where it did and why that was not chosen."""
+"""`why_not`: why a rule did not fire in a program, or, if it fired, why its result was not chosen."""
 
 from __future__ import annotations
 
@@ -27,18 +27,23 @@ from relax_eg.ops.libraries import with_sizes_of
 from relax_eg.rules import NUMERICS, Numerics, Rule, RuleSet, Schema
 from relax_eg.rules.book import default as default_rules
 from relax_eg.rules.certificates import status
-from relax_eg.rules.given import Leaves
-from relax_eg.rules.given import Sizes as KnownSizes
-from relax_eg.rules.propagation import Known
+from relax_eg.rules.parameter_facts import Leaves
+from relax_eg.rules.parameter_facts import PositiveSizes as KnownSizes
+from relax_eg.rules.propagation import KnownFacts
 from relax_eg.shapes.relation import as_statements
 
-_MOST_PLACES = 4
+_MOST_PLACES = 4  # limit: further source lines that a reason names
 
 
 @dataclass(frozen=True)
 class WhyNot:
-    """What became of a rule in a program. `outcome`: "fired" (and is in the chosen program), "not chosen", "no match"
-    or "not allowed"; `source`: the user's line; `match`: the nearest match; `reasons`: what stood in the way."""
+    """What happened to a rule in a program.
+
+    - `outcome`: "fired" (and is in the chosen program), "not chosen", "no match" or "not allowed".
+    - `source`: the user's line.
+    - `match`: where the rule fired, or else the nearest match.
+    - `reasons`: why it was not chosen or did not match.
+    """
 
     rule: Rule | Schema
     outcome: str
@@ -76,11 +81,11 @@ def why_not(
     budget: Budget | None = None,
     **kwspecs: Any,
 ) -> WhyNot:
-    """Why `rule` (one, or the name of one in `rules`) did not fire in a program, given as to `optimize`.
+    """Why `rule` (a rule, or the name of one in `rules`) did not fire in a program, given as to `optimize`.
 
-    The program is searched with the rule added to `rules`. Where it matches nowhere, the answer is its nearest match,
-    in the program as written or in what other rules made of it, and what failed there. Prints as a few lines.
-    Raises OptionError for an unknown name, and what `optimize` raises.
+    The program is searched with the rule added to `rules`. If the rule matches nowhere, the answer is its nearest
+    match, in the program as written or in what other rules made of it, and what failed there. The result prints as a
+    few lines. Raises OptionError for an unknown name, and what `optimize` raises.
     """
     given = rules if rules is not None else default_rules
     found = _rule(rule, given)
@@ -178,7 +183,7 @@ class _Answer:
         return WhyNot(self.rule, "not chosen", source, match, (f"{cost}: {why}",))
 
     def _places(self) -> list[tuple[str, str, tuple[float, float]]]:
-        """Where the rule fired: the user's line, what stood there, and the price of both sides."""
+        """Where the rule fired: the user's line, the left side there, and the prices of both sides."""
         found: list[tuple[str, str, tuple[float, float]]] = []
         for s in self.units.searched:
             firings = [f for f in s.recording.firings if f.instance.rule is self.rule]
@@ -198,7 +203,7 @@ class _Answer:
         return sorted(found, key=lambda p: not p[0])
 
     def _prices(self, e: Equation) -> tuple[float, float]:
-        """Seconds of what a use of a rule takes away and adds, at the first sizes asked for."""
+        """Seconds of the left and of the right side of a rule application, at the first sizes asked for."""
         model = WholeCost(self.options.profile, self.options.bindings[0], self.units.functions, self.options.cost)
         operands = set(e.operands)
         sides: list[float] = []
@@ -213,7 +218,7 @@ class _Answer:
     def _nearest(self, rule: Rule) -> WhyNot:
         best: tuple[Attempt, Nearest, Searched] | None = None
         for s in self.units.searched:
-            known = Known(Leaves(s.known.facts).have, s.known.exact, KnownSizes(s.scope).are_positive)
+            known = KnownFacts(Leaves(s.known.facts).have, s.known.exact, KnownSizes(s.scope).are_positive)
             nearest = Nearest(Graph(s.recording, s.written), rule, s.scope, known)
             found = nearest.find()
             if found is not None and (best is None or found.rank > best[0].rank):
@@ -238,12 +243,12 @@ class _Answer:
         return f"everything it asks for is there, yet it had not fired when the search ended ({stops})"
 
     def _source(self, s: Searched, graph: Graph, c: int) -> str:
-        """The user's line of a class."""
+        """The user's line of an e-class; empty if it has none."""
         sources = self._sources(s)
         return next((sources[e] for e, k in graph.class_of.items() if k == c and e in sources), "")
 
     def _around(self, s: Searched, e: Expr) -> str:
-        """The user's line of what is nearest below an expression that a rule made."""
+        """The user's line of the nearest operand of an expression that a rule made."""
         sources = self._sources(s)
         return next((sources[x] for x in reversed(postorder((e,))) if x in sources), "")
 
@@ -252,7 +257,7 @@ class _Answer:
 
 
 def _root(f: Firing, graph: Graph) -> int:
-    """The class of a match's first left side, -1 where it is not to be found."""
+    """The e-class of a match's first left side, -1 if it is not found."""
     classes = dict(zip(f.instance.params, f.operands, strict=True))
     for e in f.instance.left_nodes:
         attrs = {k: with_sizes_of(v, dict(f.sizes)) for k, v in e.attrs}

@@ -1,4 +1,4 @@
-"""The validity analysis: for every value of a function, how it is computed at capacity and what its padding holds."""
+"""The validity analysis: how each value of a function is computed at capacity, and what its padding holds."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from jax import lax
 
 from relax_eg.dynamic.content import known
 from relax_eg.dynamic.equations import derived
-from relax_eg.dynamic.layout import Digit, State, States, boxed, joined_states, unmerged
+from relax_eg.dynamic.layout import Digit, States, TensorLayout, boxed, joined_states, unmerged
 from relax_eg.dynamic.moving import Rule
 from relax_eg.dynamic.native import native
 from relax_eg.dynamic.softmax import IDIOMS, softmax
 from relax_eg.dynamic.special import SPECIAL
-from relax_eg.dynamic.step import NotPredicated, Step, Use
+from relax_eg.dynamic.step import CapacityStep, NotPredicated, OperatorUse
 from relax_eg.errors import RelaxEgError
 from relax_eg.ir.annotations import Annotation, Tensor, Tuple, dims_of, substitute
 from relax_eg.ir.calls import call_sizes
@@ -54,8 +54,12 @@ from relax_eg.tir import substitute as substitute_sizes
 
 @dataclass(frozen=True)
 class Mask:
-    """Beyond the true size `size`, along an axis of `value`, there must be something known. `axis` is None inside of
-    an operator's own computation. `reason`: which operator needs it, and what for; `source`: the user's line."""
+    """A mask: beyond the true size `size`, along `axis` of `value`, the padding must hold `fill`.
+
+    - `axis`: None for a mask inside an operator's own computation.
+    - `reason`: the operator that needs it, and what for.
+    - `source`: the user's line.
+    """
 
     number: int
     value: str
@@ -73,14 +77,20 @@ class Mask:
 
 @dataclass
 class FunctionPlan:
-    """How one function runs, its parameters lying as `params`: a step for each operator that has one; for each operand
-    of a step the numbers of its masks; for what runs functions, their plans."""
+    """How one function runs if its parameters have the layouts `params`.
+
+    - `values`: values of bindings, with routines written out.
+    - `steps`: the step of each operator that has one.
+    - `numbers`: numbers of the masks of each step's operands.
+    - `inner`: numbers of the masks inside each step.
+    - `runs`: plans of the functions that a call, loop or branch runs.
+    """
 
     function: Function
     params: tuple[States, ...]
     sizes: Mapping[str, Dim]
-    values: dict[Expr, Expr] = field(default_factory=dict[Expr, Expr])  # of bindings, routines written out
-    steps: dict[Expr, Step] = field(default_factory=dict[Expr, Step])
+    values: dict[Expr, Expr] = field(default_factory=dict[Expr, Expr])  # of bindings, with routines written out
+    steps: dict[Expr, CapacityStep] = field(default_factory=dict[Expr, CapacityStep])
     numbers: dict[Expr, tuple[int, ...]] = field(default_factory=dict[Expr, "tuple[int, ...]"])
     inner: dict[Expr, tuple[int, ...]] = field(default_factory=dict[Expr, "tuple[int, ...]"])
     runs: dict[Expr, tuple[FunctionPlan, ...]] = field(default_factory=dict[Expr, "tuple[FunctionPlan, ...]"])
@@ -89,7 +99,7 @@ class FunctionPlan:
 
 
 class Analysis:
-    """One analysis of a module for the sizes `dims`."""
+    """One analysis of a module for the size variables `dims`."""
 
     def __init__(self, module: Module, dims: frozenset[str]) -> None:
         self.module = module
@@ -106,7 +116,7 @@ class Analysis:
         return not dim.is_const and bool(dim.variables & self.dims)
 
     def function(self, f: Function, params: tuple[States, ...], sizes: Mapping[str, Dim]) -> FunctionPlan:
-        """The plan of `f`, its size variables being the `sizes` of the entry."""
+        """The plan of `f`; `sizes`: its size variables in terms of the entry's sizes."""
         key = (f.name, params, tuple(sorted(sizes.items(), key=lambda kv: kv[0])))
         if key not in self._known:
             self._known[key] = _FunctionAnalysis(self, f, params, sizes).plan
@@ -116,7 +126,7 @@ class Analysis:
         return len(self.masks), dict(self.exact), set(self.exact_dims), dict(self._known)
 
     def back_to(self, snapshot: tuple[Any, ...]) -> None:
-        """Forget what was found since."""
+        """Undo everything found since the snapshot."""
         count, self.exact, self.exact_dims, self._known = snapshot
         del self.masks[count:]
 
@@ -180,7 +190,7 @@ class _FunctionAnalysis:
         return step.states
 
     def _stays(self, e: Expr) -> bool:
-        """Whether nothing about `e` moves: it runs as it is."""
+        """Whether no size in `e` moves, so that it runs unchanged."""
         if e.op in (CALL, MATCH_CAST, *CONTROL):
             return False
         annotations = [self.annotation(x) for x in (e, *e.args)]
@@ -198,19 +208,19 @@ class _FunctionAnalysis:
 
     # --- operators ---
 
-    def step(self, e: Expr) -> Step:
+    def step(self, e: Expr) -> CapacityStep:
         if e.op == MATCH_CAST:
             raise NotPredicated("it looks at the sizes of a value")
         if e.op == CALL_DPS_LIBRARY and e.attr("name") == BARRIER:
-            # Its results are its operands, however these lie in their arrays.
+            # Its results are its operands, in any layout.
             states = tuple(self.states[a] for a in e.args)
-            return Step(lambda _, arrays: lax.optimization_barrier(tuple(arrays)), states)
+            return CapacityStep(lambda _, arrays: lax.optimization_barrier(tuple(arrays)), states)
         if e.op == CALL_DPS_LIBRARY:
             raise NotPredicated(f"what `{e.attr('name')}` does with its operands is not known")
         if not all(_is_known(self.annotation(x)) for x in (e, *e.args)):
             raise NotPredicated("its shape is known in part only")
         operands = tuple(self.annotation(a) for a in e.args)
-        states = tuple(s for a in e.args if isinstance(s := self.states[a], State))
+        states = tuple(s for a in e.args if isinstance(s := self.states[a], TensorLayout))
         if len(states) < len(e.args):
             raise NotPredicated("an operand is no tensor")
         if e.op == CALL_TIR:
@@ -222,13 +232,13 @@ class _FunctionAnalysis:
             raise NotPredicated("whether it applies depends on the sizes")
         self.whole.conditions |= set(conditions(e.op, operands, tuple(attrs.items())))
         constants = {i: constant_value(a).item() for i, a in enumerate(e.args) if a.op == CONSTANT and not a.shape}
-        use = Use(Site(e.op, operands, attrs), states, self.whole.moves, constants)
+        use = OperatorUse(Site(e.op, operands, attrs), states, self.whole.moves, constants)
         special: Rule | None = softmax if e.op in ("softmax", "log_softmax") else SPECIAL.get(e.op)
         found = special(use) if special is not None else None
         if found is None and e.op == "reshape" and use.merged:
-            found = special(Use(use.site, tuple(map(unmerged, states)), use.moves)) if special else None
+            found = special(OperatorUse(use.site, tuple(map(unmerged, states)), use.moves)) if special else None
             if found is not None:
-                return Step(found.compute, found.states, unmerged=use.merged)
+                return CapacityStep(found.compute, found.states, unmerged=use.merged)
         if found is not None:
             return found
         program = program_of(use.site)
@@ -242,7 +252,7 @@ class _FunctionAnalysis:
         return plain
 
     def _program(self, e: Expr) -> TensorProgram:
-        """The tensor program of a call, its size variables replaced by the caller's sizes."""
+        """The tensor program of a call, with the caller's sizes in place of its size variables."""
         program: TensorProgram = e.attr("program").value
         told = {v: d.substitute(self.sizes) for v, d in e.attr("sizes")}
         shapes = [Tensor(b.shape, b.dtype) for b in program.parameters]
@@ -252,14 +262,14 @@ class _FunctionAnalysis:
             raise NotPredicated(f"its size {missing[0]} is not told by an axis")
         return at_sizes(program, sizes)
 
-    def _numbered(self, e: Expr, step: Step) -> list[int]:
-        """A number for each mask of a step; the same one where the same value is masked alike."""
+    def _numbered(self, e: Expr, step: CapacityStep) -> list[int]:
+        """A number for each mask of a step; masks of one value that are alike share a number."""
         out: list[int] = []
         before: dict[int, tuple[Any, ...]] = {}
         for m in step.masks:
             value = e.args[m.operand]
             state = self.states[value]
-            assert isinstance(state, State)
+            assert isinstance(state, TensorLayout)
             axes = unmerged(state).axes if m.operand in step.unmerged else state.axes
             path = (*before.get(m.operand, ()), (m.axis, m.digit, repr(m.fill)))
             key = (value, m.operand in step.unmerged, path)
@@ -298,9 +308,10 @@ class _FunctionAnalysis:
         return self._loop(e, functions, p, q, length)
 
     def _loop(self, e: Expr, functions: Sequence[Expr], p: Any, q: Any, length: Dim | None) -> States:
-        """A loop whose carry lies, and is filled, as after any number of steps."""
+        """A loop whose carry has a layout and padding that hold after any number of steps, found by fixed-point
+        iteration."""
         slices = tuple(Tensor(x.shape[1:], x.dtype) for x in p.xs)
-        xs = tuple(State(s.axes[1:], s.dtype) for s in q.xs)
+        xs = tuple(TensorLayout(s.axes[1:], s.dtype) for s in q.xs)
         carry: tuple[States, ...] = tuple(q.carry)
         count = len(carry)
         while True:
@@ -311,7 +322,7 @@ class _FunctionAnalysis:
             after = tuple(joined_states(a, b) for a, b in zip(carry, fields, strict=False))
             if after == carry:
                 break
-            self.whole.back_to(before)  # what was found in a round that was not the last does not count
+            self.whole.back_to(before)  # only the findings of the last round count
             carry = after
         plans = [body]
         if e.op == WHILE:
@@ -324,14 +335,14 @@ class _FunctionAnalysis:
             return carry
         annotation = self.annotation(e)
         assert isinstance(annotation, Tuple)
-        stacked: list[State] = []
+        stacked: list[TensorLayout] = []
         for s in fields[count:]:
-            assert isinstance(s, State)
-            after = State(((Digit(length, known(0)),), *s.axes), s.dtype)
+            assert isinstance(s, TensorLayout)
+            after = TensorLayout(((Digit(length, known(0)),), *s.axes), s.dtype)
             if self.whole.moves(length):
                 if is_key(s.dtype):
                     raise NotPredicated("random keys that steps give are stacked, as many as there are steps")
-                after = after.with_mask(0, 0, known(0))  # what no step wrote is zero
+                after = after.with_mask(0, 0, known(0))  # places that no step wrote are zero
             stacked.append(after)
         return (*carry, *stacked)
 
@@ -346,7 +357,7 @@ class _FunctionAnalysis:
 
 
 def at_sizes(program: TensorProgram, sizes: Mapping[str, Dim]) -> TensorProgram:
-    """A tensor program with sizes in the place of its size variables."""
+    """A tensor program with `sizes` in place of its size variables."""
     env: dict[str, Dim | int] = dict(sizes)
 
     def buffer(b: Any) -> Any:
@@ -369,7 +380,7 @@ def _unmerged_all(states: States) -> States:
 
 
 def _is_known(annotation: Annotation) -> bool:
-    """Whether no size of a value is unknown."""
+    """Whether every shape in an annotation is known."""
     if isinstance(annotation, Tuple):
         return all(map(_is_known, annotation.fields))
     return not isinstance(annotation, Tensor) or annotation.shape is not None

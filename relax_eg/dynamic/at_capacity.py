@@ -1,4 +1,4 @@
-"""An optimized function that runs at many sizes inside few executables."""
+"""`AtCapacity`: an optimized function that runs at many sizes with few executables."""
 
 from __future__ import annotations
 
@@ -6,20 +6,22 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from relax_eg.backend.call_keys import UnseenError
+from relax_eg.backend.executables import Executables
 from relax_eg.backend.family import Family, Variant
 from relax_eg.backend.optimized import Optimized
 from relax_eg.backend.program import Program, in_order, without_notes
 from relax_eg.backend.ready import Ready
-from relax_eg.backend.shown import UnseenError
-from relax_eg.dynamic.executables import Executables
 from relax_eg.dynamic.policy import Policy
 from relax_eg.dynamic.runtime import UNSEEN, ElsewhereError, Predict, Sized
 from relax_eg.dynamic.statistics import ExecutableRow, Statistics
 from relax_eg.errors import OptionError, RelaxEgError
 from relax_eg.explain.text import Explanation
+from relax_eg.memo import Memo
 from relax_eg.reports.report import CostReport
 
-REASSOCIATED = 2e-5  # how far results may be from others whose sums were taken in another order, relative
+_MOST_SIZED = 64  # limit: combinations of shapes of bound weights, each with a `Sized` of its own
+REASSOCIATED = 2e-5  # chosen: relative tolerance between results whose sums are taken in different orders
 
 
 def at_sizes(
@@ -31,8 +33,8 @@ def at_sizes(
     policy: Policy,
     predict: Predict,
 ) -> Optimized:
-    """What runs a function that is one XLA program. `tolerance`: 0 where every bit is to be kept."""
-    # Sums over a padded axis are taken in another order: who asked for every bit is to ask for capacities, too.
+    """The `Optimized` for a function that is one XLA program. `tolerance`: 0 if results must be bit-exact."""
+    # Sums over a padded axis are taken in another order: with exact numerics, capacities must be asked for.
     ways = ("capacity",) if tolerance == 0 else ("capacity", "auto")
     if policy.dynamic in ways and policy.ladders and not program.effectful:
         return AtCapacity(program, variants, weights, tolerance, explained, policy, predict)
@@ -41,10 +43,10 @@ def at_sizes(
 
 class AtCapacity(Optimized):
     """An optimized function whose sizes vary: called like the function it came from, it runs in executables of certain
-    capacities, or at its very sizes, as `dynamic` says (`docs/dynamic.md`).
+    capacities, or at exact sizes, as `dynamic` says (`docs/dynamic.md`).
 
-    What JAX traces (`to_jax`, grad, vmap, arguments of a `jax.jit`) runs at its very sizes, as does what lies on
-    another device than JAX's default one.
+    Traced calls (`to_jax`, grad, vmap, arguments of a `jax.jit`) and calls with arrays on another device than JAX's
+    default one run at exact sizes.
     """
 
     def __init__(
@@ -59,16 +61,15 @@ class AtCapacity(Optimized):
     ) -> None:
         super().__init__(program, variants, weights, tolerance, explained)
         self._policy, self._predict = policy, predict
-        self._executables = Executables(policy.executables)
-        self._sized: dict[tuple[Any, ...], Sized] = {}
-        self._bare: Sized | None = None  # serves calls to which no weights are bound, once there was one
+        self._sized = Memo[tuple[Any, ...], Sized](_MOST_SIZED)
+        self._bare: Sized | None = None  # serves calls without bound weights, from the first one on
         self._nothing: tuple[tuple[Any, ...], ...] = ((),) * len(variants)
         self._settings: Hashable = None
         self._elsewhere: Callable[..., Any] | None = None
 
     @property
     def report(self) -> CostReport:
-        """With what cannot run at capacity, where that is known by now or was asked for."""
+        """The report, with what cannot run at capacity, if that is already known or capacities were asked for."""
         report = super().report
         if self._policy.dynamic == "capacity" and not self._sized:
             self._sized_for({})
@@ -84,18 +85,20 @@ class AtCapacity(Optimized):
         return max(self._tolerance, REASSOCIATED)
 
     def _sized_for(self, weight_shapes: Mapping[int, tuple[int, ...]]) -> Sized:
-        """What runs per call where weights of these shapes are bound: the same for all weights of the same shapes."""
+        """The `Sized` for bound weights of these shapes; all weights of the same shapes share it."""
         key = tuple(sorted(weight_shapes.items()))
-        if key not in self._sized:
+
+        def make() -> Sized:
             others_at = [i for i in range(len(self._program.params)) if i not in weight_shapes]
             tree = self._program.tree_without(frozenset(weight_shapes))
             made = Sized(self._family, others_at, weight_shapes, tree, self._policy, self._executables, self._predict)
             made.settings = self._settings
-            self._sized.setdefault(key, made)
-        return self._sized[key]
+            return made
+
+        return self._sized.made(key, make)
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
-        """As any optimized function's call."""
+        """Calls the function."""
         if self._bare is not None and not (self._wide and self._program.is_elsewhere):
             if kwargs:
                 args, kwargs = in_order(self._names, args, kwargs)
@@ -121,12 +124,12 @@ class AtCapacity(Optimized):
         return ready
 
     def _bind(self, weights: list[Any]) -> Ready:
-        return ReadyAtCapacity(self._family, self._weight_indices, weights, self._sized_for)
+        return ReadyAtCapacity(self._family, self._executables, self._weight_indices, weights, self._sized_for)
 
     def compile_ahead(self, *at: Mapping[str, int], background: bool = False) -> None:
-        """Compile before the first call what calls with the sizes `at` will run, `{"b": 1, "s": 128}`; without any,
-        for every capacity within the bounds, and the sizes named in `optimize(at=...)` that run exactly. With declared
-        `weights` that is what runs once these are bound. `background`: return at once and compile in threads.
+        """Compile before the first call what calls with the sizes `at` will run, `{"b": 1, "s": 128}`; without sizes,
+        every capacity within the bounds, and the sizes named in `optimize(at=...)` that run exactly. With declared
+        `weights`, compile what runs once these are bound. `background`: return at once and compile in threads.
         OptionError, BoundsError."""
         program = self._program
         weights = {i: program.params[i].tensor.shape or () for i in self._weight_indices}
@@ -140,29 +143,29 @@ class AtCapacity(Optimized):
             self._sized_for(shapes).compile_ahead(at, background)
 
     def expect_other_sizes(self) -> None:
-        """With "auto", let the first call already run at capacity: its sizes are not the only ones, and nobody named
-        those that the program was optimized for."""
+        """With "auto", let the first call already run at capacity: its sizes are not the only ones, and the user did
+        not name the sizes that the program was optimized for."""
         sized = self._sized_for({})
         sized.alone, sized.named = False, []
 
     def serve_under(self, settings: Hashable, elsewhere: Callable[..., Any]) -> None:
-        """Serve calls under these settings of JAX (`settings.settings_now`) alone. What is not served is `elsewhere`'s,
-        a function of the same arguments."""
+        """Serve calls only under these settings of JAX (`settings.settings_now`). Other calls go to `elsewhere`, a
+        function of the same arguments."""
         self._settings, self._elsewhere = settings, elsewhere
         for sized in self._sized.values():
             sized.settings = settings
 
     def donate(self, parameters: Sequence[int]) -> None:
-        """Let calls use up the arrays given for these parameters, as `donate_argnums` of `jax.jit` does, wherever they
-        are not padded."""
+        """Allow calls to reuse the arrays of these parameters, as `donate_argnums` of `jax.jit` does. At capacity only
+        parameters of fixed shape are donated: others are padded into other arrays, or copied."""
         self._sized_for({}).donated = tuple(parameters)
 
     def allows(self, sizes: Mapping[str, int]) -> bool:
-        """Whether its bounds and assumptions hold at these sizes, so that a call is not refused."""
+        """Whether the bounds and assumptions hold at these sizes, so that a call is not refused."""
         return self._program.allows(sizes)
 
     def statistics(self) -> Statistics:
-        """Executables with their memory, compile seconds and padding, by size; print it, or `to_json`."""
+        """Executables with their memory, compile seconds and padding, by size; print it, or use `to_json`."""
         executables = self._executables
         rows: list[ExecutableRow] = []
         for _, e in executables.items():
@@ -183,17 +186,22 @@ class AtCapacity(Optimized):
 
 
 class ReadyAtCapacity(Ready):
-    """As `Ready`: what is prepared serves all capacities."""
+    """Like `Ready`; the prepared values serve all capacities."""
 
     def __init__(
-        self, family: Family, indices: Sequence[int], weights: list[Any], sized_for: Callable[..., Sized]
+        self,
+        family: Family,
+        executables: Executables,
+        indices: Sequence[int],
+        weights: list[Any],
+        sized_for: Callable[..., Sized],
     ) -> None:
-        super().__init__(family, indices, weights)
+        super().__init__(family, executables, indices, weights)
         self._sized = sized_for(self._weight_shapes)
         self._held = [b.prepared for b in self._bound]
 
     def compile_ahead(self, *at: Mapping[str, int], background: bool = False) -> None:
-        """As `AtCapacity.compile_ahead`, for these weights and all others of the same shapes."""
+        """Like `AtCapacity.compile_ahead`, for these weights and all others of the same shapes."""
         with self._program.width():
             self._sized.compile_ahead(at, background)
 

@@ -1,4 +1,4 @@
-"""What runs per call of a program, at its very sizes or at capacity: the JAX functions to compile."""
+"""The JAX functions to compile for the calls of a program, at exact sizes or at capacity."""
 
 from __future__ import annotations
 
@@ -7,30 +7,30 @@ from functools import cached_property
 from typing import Any
 
 import jax
-import jax.numpy as jnp
+import numpy as np
 
+from relax_eg.backend.call_keys import only_for
 from relax_eg.backend.lower import run_at
 from relax_eg.backend.program import Program
-from relax_eg.backend.shown import only_for
 from relax_eg.debug import fallback
-from relax_eg.dynamic.fitting import Fit, Pattern, at, fit
+from relax_eg.dynamic.fitting import CapacityFit, Pattern, at, fit
 from relax_eg.dynamic.lowering import capacity_of
-from relax_eg.dynamic.plan import Plan, plan
+from relax_eg.dynamic.plan import CapacityPlan, plan
 from relax_eg.ir.annotations import Annotation, Tensor, Tuple
 from relax_eg.ir.module import Module
 from relax_eg.ir.partition import split
 from relax_eg.ops.keys import given_dtype
 
-# `(held, *args, **kwargs) -> result`; and what it takes: what was prepared as a tuple and the arguments, then keywords,
-# as a call gives them.
+# A function `(held, *args, **kwargs) -> result`, the specs of `held` (a tuple of the prepared values) and `args`, and
+# those of `kwargs`.
 Taking = tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]
 
 
 class Body:
-    """A program, of whose parameters those at `indices` are weights: bound once, their sizes `fixed`.
+    """A program whose parameters at `indices` are weights that are bound once, with sizes `fixed`.
 
-    Its operands are what is prepared from the weights, then the other leaves. `reasons`, once `dims` are known: what
-    cannot run at capacity, an operator and its line or the program, and why.
+    Its operands are the values prepared from the weights, then the other leaves. `reasons`, filled once `dims` are
+    known: what cannot run at capacity (an operator and its line, or the program), and why.
     """
 
     def __init__(self, program: Program, indices: frozenset[int], fixed: frozenset[str]) -> None:
@@ -38,11 +38,12 @@ class Body:
         self.reasons: dict[str, str] = {}
         self._order: tuple[int, ...] | None = None
         if indices and program.module is None:
-            # Nothing is prepared for what runs as written: the weights themselves come first.
+            # A program kept as written prepares nothing: its operands begin with the weights themselves.
             places = [*sorted(indices), *(i for i in range(len(program.params)) if i not in indices)]
             self._order = tuple(places.index(i) for i in range(len(places)))
 
-    # A function that runs as it was written has no module before somebody asks, which the first call need not do.
+    # These are cached properties, because the module of a function kept as written is made on demand; the first call
+    # may not need it.
 
     @cached_property
     def _module(self) -> Module:
@@ -69,7 +70,7 @@ class Body:
         return () if self._plan is None else self._plan[1]
 
     @cached_property
-    def _plan(self) -> tuple[Plan, tuple[str, ...]] | None:
+    def _plan(self) -> tuple[CapacityPlan, tuple[str, ...]] | None:
         program = self._program
         unknown = [a for a in (*self._operands, *self._results) if not isinstance(a, Tensor) or a.shape is None]
         weak = [a for a, weak in zip(self._results, program.weak_out, strict=False) if weak and _patterns([a])[0]]
@@ -84,23 +85,24 @@ class Body:
         free = tuple(v for v in names if v not in self._fixed)
         try:
             found = plan(self._module, free)
-            while found.exact and free:  # the others may do without these
+            while found.exact and free:  # the other sizes may be possible without these
                 self.reasons.update(found.exact)
                 free = tuple(v for v in free if v not in found.exact_dims) if found.exact_dims else ()
                 found = plan(self._module, free)
-        except Exception as e:  # what cannot be planned runs as it would without
+        except Exception as e:  # without a plan the program runs at exact sizes
             self.refuse(e)
             return None
         return None if found.exact or not free else (found, free)
 
     def refuse(self, e: Exception) -> None:
-        """Let it run at its very sizes from here on, as it cannot be made for a capacity."""
+        """Let the program run at exact sizes from now on, because it cannot be compiled for a capacity."""
         said = fallback(f"{self._program.name} runs at its very sizes", e)
         self.reasons[self._program.name] = said
         self.dims = ()
 
-    def fit(self, sizes: Mapping[str, int], capacities: Mapping[str, int]) -> Fit | None:
-        """What a call needs; None where an operator does not apply at these sizes, which running at them tells."""
+    def fit(self, sizes: Mapping[str, int], capacities: Mapping[str, int]) -> CapacityFit | None:
+        """The fit of a call at these sizes; None if an operator does not apply at them, which running at exact sizes
+        reports."""
         assert self._plan is not None
         if not self._plan[0].applies(sizes):
             return None
@@ -112,14 +114,14 @@ class Body:
         return fit(operands, results)
 
     def _room(self, capacities: Mapping[str, int]) -> Callable[[Pattern], tuple[int, ...]]:
-        """The shapes of arrays at these capacities. An axis has as many places as it can ever need: of n*m - n elements
-        that may be more than there are where n and m are at capacity."""
+        """The shapes of arrays at these capacities. An axis gets as many places as it can ever need (`capacity_of`):
+        for n*m - n that may be more than its value with n and m at capacity."""
         fixed = {v: n for v, n in capacities.items() if v not in self.dims}
         moving = {v: capacities[v] for v in self.dims}
         return lambda dims: tuple(capacity_of(d.substitute(fixed), moving) for d in dims)
 
     def operands(self, shape: Callable[[Pattern], tuple[int, ...]]) -> list[jax.ShapeDtypeStruct]:
-        """What a call takes, where `shape` says how large an array of these sizes is."""
+        """The specs of the operands of a call; `shape` gives the shape of an array with these sizes."""
         p = self._program
         others = [w for i, w in enumerate(p.weak_in) if i not in self._indices]
         weak = [False] * (len(self._operands) - len(others)) + others
@@ -132,7 +134,8 @@ class Body:
         ]
 
     def at_capacity(self, capacities: Mapping[str, int], tree: Any) -> Taking:
-        """As `exact`, for arrays at these capacities; first among what is `held` are the true sizes, as `scalars`."""
+        """Like `exact`, for arrays at these capacities; the first item of `held` is the true sizes, as `scalars` gives
+        them."""
         assert self._plan is not None
         run = self._plan[0].lower({v: capacities[v] for v in self.dims})
 
@@ -145,12 +148,12 @@ class Body:
         return padded, ((self.scalars(capacities), *held), *args), kwargs
 
     def scalars(self, sizes: Mapping[str, int]) -> dict[str, Any]:
-        """True sizes as `at_capacity` takes them."""
+        """The true sizes in the form that `at_capacity` takes."""
         with jax.ensure_compile_time_eval():
-            return {v: jnp.int32(sizes[v]) for v in self.dims}
+            return {v: jax.device_put(np.int32(sizes[v])) for v in self.dims}
 
     def exact(self, sizes: Mapping[str, int], tree: Any) -> Taking:
-        """What runs arrays of these very sizes and no others (UnseenError)."""
+        """The function for arrays of exactly these sizes; it raises UnseenError for others."""
         p = self._program
 
         def exact(held: tuple[Any, ...], /, *args: Any, **kwargs: Any) -> Any:
@@ -168,7 +171,7 @@ class Body:
     def _given(
         self, shape: Callable[[Pattern], tuple[int, ...]], tree: Any
     ) -> tuple[list[Any], Any, tuple[Any, ...], dict[str, Any]]:
-        """What a call takes: one by one, how they are structured, as arguments, as keywords."""
+        """The operands of a call: as a flat list, their tree structure, as arguments, as keywords."""
         operands = self.operands(shape)
         split = len(operands) - tree.num_leaves
         held, (args, kwargs) = tuple(operands[:split]), jax.tree_util.tree_unflatten(tree, operands[split:])

@@ -1,7 +1,7 @@
-"""What the padding of a value holds, along one axis: anything, finite numbers, or one constant.
+"""What the padding of a value holds along one axis: anything, finite numbers, or one constant.
 
-An index equation is evaluated on such contents at a point where one loop variable lies beyond its true extent and all
-others are anywhere. What comes out is what the padding of the equation's result holds.
+An index equation is evaluated on such contents at a point where one loop variable is beyond its true extent and all
+others are anywhere. The value is what the padding of the equation's result holds.
 """
 
 from __future__ import annotations
@@ -19,9 +19,12 @@ from relax_eg.tir.functions import FUNCTIONS, kind
 
 @dataclass(frozen=True)
 class Content:
-    """`what`: "any" (NaN and infinities included), "finite", or "is" (every element is `value`). With `or_nan` an
-    element may also be NaN where, at the same place of the other axes, one of those that count is NaN: a row of a
-    softmax that is NaN anyway. To a sum or an extreme along the axis that makes no difference."""
+    """What the padding holds along one axis.
+
+    - `what`: "any" (NaN and infinities included), "finite", or "is" (every element is `value`).
+    - `or_nan`: an element may also be NaN if a valid element at the same place of the other axes is NaN, as in a row of
+      a softmax that is NaN anyway. A sum or an extreme along the axis is not changed by that.
+    """
 
     what: str
     value: Any = None
@@ -36,7 +39,7 @@ class Content:
         return self.what == "is" and not self.or_nan
 
     def equals(self, value: Any, or_nan: bool = False) -> bool:
-        """Whether every element is `value`; zeros of both signs count as one."""
+        """Whether every element is `value`; zeros of both signs are equal."""
         return self.what == "is" and bool(self.value == value) and (or_nan or not self.or_nan)
 
     def __str__(self) -> str:
@@ -45,11 +48,11 @@ class Content:
 
 ANY, FINITE = Content("any"), Content("finite")
 
-# Functions of finite numbers that are finite whatever the numbers.
+# Functions that are finite for all finite arguments.
 _BOUNDED = frozenset(
     "negative abs sign floor ceil round round_away maximum minimum tanh sigmoid sin cos erf erfc real imag conj".split()
 )
-# Functions of one number that give NaN of NaN.
+# Functions of one argument that map NaN to NaN.
 _NAN_STAYS = frozenset("negative exp exp2 sqrt tanh".split())
 
 
@@ -58,15 +61,15 @@ def known(value: Any, or_nan: bool = False) -> Content:
 
 
 def of_dtype(dtype: str) -> Content:
-    """What padding of dtype `dtype` may hold."""
+    """What padding of a dtype may hold."""
     try:
         return ANY if kind(dtype) in "fc" else FINITE
-    except ShapeError:  # a PRNG key of a kind that is not known
+    except ShapeError:  # a PRNG key of an unknown kind
         return FINITE
 
 
 def joined(a: Content, b: Content) -> Content:
-    """What is either `a` or `b`."""
+    """The content of a value that is `a` or `b`."""
     if a.what == b.what == "is" and a.value == b.value:
         return a if a.or_nan else b
     if a == b:
@@ -75,7 +78,7 @@ def joined(a: Content, b: Content) -> Content:
 
 
 def evaluated(term: Scalar, read: Callable[[Read], Content]) -> Content:
-    """The content of `term`, where `read` says what its reads give. Linear in the number of distinct terms."""
+    """The content of `term`; `read` gives the content of its reads. Linear in the number of distinct terms."""
     done: dict[Scalar, Content] = {}
     todo = [term]
     while todo:
@@ -100,7 +103,7 @@ def _of(term: Scalar, parts: Sequence[Content], read: Callable[[Read], Content])
             found = read(term)
         case Select():
             cond, then, other = parts
-            # Of a row that is NaN it may take what is not: then NaN in the padding would show.
+            # In a NaN row the select may pick elements that are not NaN, so that only the padding is NaN.
             mixed = ANY if then.or_nan or other.or_nan else joined(then, other)
             found = (then if cond.value else other) if cond.is_constant else mixed
         case Cast():
@@ -124,7 +127,7 @@ def _cast(term: Cast, part: Content) -> Content:
             return FINITE
         with np.errstate(all="ignore"):
             return known(held.astype(np.dtype(term.dtype)).item())
-    narrow = ("float16", "float8_e4m3fn", "float8_e5m2")  # a finite number may be infinite there
+    narrow = ("float16", "float8_e4m3fn", "float8_e5m2")  # a finite number may overflow there
     return FINITE if part.is_finite and term.dtype not in narrow and term.arg.dtype != "float64" else ANY
 
 
@@ -153,5 +156,5 @@ def _reduced(term: Reduce, body: Content) -> Content:
 
 
 def is_identity(content: Content, identity: Any, kind_of: str) -> bool:
-    """Whether what a reduction of this kind would meet in the padding changes nothing."""
+    """Whether padding with this content leaves a reduction of this kind unchanged."""
     return content.equals(identity, or_nan=kind_of in ("sum", "prod", "max", "min"))

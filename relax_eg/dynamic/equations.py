@@ -1,10 +1,10 @@
-"""How an operator is computed at capacity, read off its index equations.
+"""How an operator is computed at capacity, derived from its index equations.
 
 At capacity every loop runs further than it should. Points of the result beyond the true sizes do not matter. At the
-others an equation computes what it should where (1) no index and no number in it is made of a size that moves, and (2)
-what reductions meet beyond the true sizes is their identity. So an operator whose equations are like (1) runs as it
-is, on arrays at capacity, after what (2) asks for was put into the padding of its operands. Any other is computed by
-its equations: loops run to capacity, indices are made of the true sizes, and reductions select.
+other points an equation gives the right value if (1) no index and no number in it depends on a size that moves, and (2)
+what reductions read beyond the true sizes is their identity. An operator whose equations satisfy (1) runs unchanged on
+arrays at capacity, after the padding of its operands was masked to satisfy (2). Any other operator is computed by its
+equations: loops run to capacity, indices use the true sizes, and reductions select valid terms.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from relax_eg.backend.contractions import factors_of
 from relax_eg.backend.scalar_functions import identity
 from relax_eg.backend.tensor_programs import lower_program
 from relax_eg.dynamic.content import Content, evaluated, is_identity, of_dtype
-from relax_eg.dynamic.layout import Axis, Digit, Moves, State, size_of, unmerged
-from relax_eg.dynamic.step import At, Inner, Step, Wanted, after_masks
+from relax_eg.dynamic.layout import Axis, Digit, Moves, TensorLayout, size_of, unmerged
+from relax_eg.dynamic.step import At, CapacityStep, Inner, Wanted, after_masks
 from relax_eg.shapes import Dim
 from relax_eg.tir import (
     Apply,
@@ -46,12 +46,12 @@ Native = Callable[[At, Sequence[Any]], Any]
 
 
 class _NotAsItIs(Exception):
-    """The operator's own lowering, at capacity, gives something else."""
+    """The operator's own lowering gives a wrong result at capacity."""
 
 
 @dataclass(frozen=True)
 class _Selected:
-    """A term of a reduction that must be `fill` where the loop `var` is beyond `size`."""
+    """A term of a reduction that must be `fill` where the loop `var` is at `size` or beyond."""
 
     stage: int
     reduce: Reduce
@@ -62,8 +62,11 @@ class _Selected:
     reason: str
 
 
-def derived(program: TensorProgram, states: Sequence[State], moves: Moves, native: Native | None) -> Step:
-    """The step of an operator with these equations on operands that lie so. `native`: its lowering, at capacity."""
+def derived(
+    program: TensorProgram, states: Sequence[TensorLayout], moves: Moves, native: Native | None
+) -> CapacityStep:
+    """The step of an operator with these equations on operands of these layouts. `native`: its own lowering, at
+    capacity."""
     merged_ones = frozenset(i for i, s in enumerate(states) if not s.is_box)
     if native is not None and _is_free_of_sizes(program, moves):
         for boxed in (frozenset[int](), merged_ones):
@@ -77,7 +80,7 @@ def derived(program: TensorProgram, states: Sequence[State], moves: Moves, nativ
 
 
 def _is_free_of_sizes(program: TensorProgram, moves: Moves) -> bool:
-    """Whether no index and no number is made of a size that moves."""
+    """Whether no index and no number depends on a size that moves."""
     for stage in program.stages:
         if stage.scans:
             return False
@@ -95,8 +98,8 @@ def _mentions(dim: Dim, moves: Moves) -> bool:
 
 
 def _as_it_is(
-    program: TensorProgram, states: Sequence[State], moves: Moves, native: Native, boxed: frozenset[int]
-) -> Step:
+    program: TensorProgram, states: Sequence[TensorLayout], moves: Moves, native: Native, boxed: frozenset[int]
+) -> CapacityStep:
     names = [b.name for b in program.parameters]
     masks: list[Wanted] = []
     while True:
@@ -104,7 +107,7 @@ def _as_it_is(
         found = _first_need(program, current, moves)
         if isinstance(found, dict):
             results = tuple(found[name] for name in program.outputs)
-            return Step(native, results[0] if len(results) == 1 else results, tuple(masks), boxed)
+            return CapacityStep(native, results[0] if len(results) == 1 else results, tuple(masks), boxed)
         for need in found:
             read = need.term
             if not isinstance(read, Read) or read.buffer not in names or not _only_there(read, need.var):
@@ -113,15 +116,18 @@ def _as_it_is(
             operand = names.index(read.buffer)
             digits = current[read.buffer].axes[axis]
             if size_of(digits) is not need.size:
-                raise _NotAsItIs  # the reduction ends before the operand does
+                raise _NotAsItIs  # the reduction covers only a part of the operand's axis
             moving = [d for d, digit in enumerate(digits) if moves(digit.size)]
             for digit in moving:
                 if not is_identity(digits[digit].content, need.fill, need.reduce.kind):
                     masks.append(Wanted(operand, axis, digit, need.fill, need.reason))
 
 
-def _first_need(program: TensorProgram, buffers: dict[str, State], moves: Moves) -> dict[str, State] | list[_Selected]:
-    """What the first reduction that is not clean needs; where all are, how each buffer lies."""
+def _first_need(
+    program: TensorProgram, buffers: dict[str, TensorLayout], moves: Moves
+) -> dict[str, TensorLayout] | list[_Selected]:
+    """The masks needed by the first reduction that meets unclean padding; if there is none, the layout of each
+    buffer."""
     known = dict(buffers)
     for n, stage in enumerate(program.stages):
         axes = _axes_of_loops(stage, known, moves)
@@ -139,9 +145,9 @@ def _first_need(program: TensorProgram, buffers: dict[str, State], moves: Moves)
     return known
 
 
-def _axes_of_loops(stage: Stage, buffers: Mapping[str, State], moves: Moves) -> dict[str, Axis]:
-    """The digits of each loop variable. Raises _NotAsItIs where a merged axis is indexed by anything but a loop of
-    its own kind."""
+def _axes_of_loops(stage: Stage, buffers: Mapping[str, TensorLayout], moves: Moves) -> dict[str, Axis]:
+    """The digits of each loop variable. Raises _NotAsItIs if a merged axis is indexed by anything but a loop with the
+    same digits."""
     axes: dict[str, Axis] = {}
     plain: dict[str, list[Axis]] = {}
     other: set[str] = set()
@@ -158,7 +164,7 @@ def _axes_of_loops(stage: Stage, buffers: Mapping[str, State], moves: Moves) -> 
                     other |= i.variables
         elif not isinstance(term, Reduce):
             other |= {v for d in dims_of(term) for v in d.variables}
-        elif term.kind in ("argmax", "argmin"):  # what it gives is where along the loop
+        elif term.kind in ("argmax", "argmin"):  # its result is a position along the loop
             other |= {str(loop_of(var)) for var, _ in term.over}
     for name, found in plain.items():
         sizes = {tuple(d.size for d in axis) for axis in found}
@@ -176,8 +182,8 @@ def _axes_of_loops(stage: Stage, buffers: Mapping[str, State], moves: Moves) -> 
     return axes
 
 
-def _written(stage: Stage, axes: Mapping[str, Axis], buffers: Mapping[str, State], moves: Moves) -> State:
-    """How what a stage writes lies, and what its padding holds."""
+def _written(stage: Stage, axes: Mapping[str, Axis], buffers: Mapping[str, TensorLayout], moves: Moves) -> TensorLayout:
+    """The layout of what a stage writes, with the contents of its padding."""
     out: list[Axis] = []
     for var in stage.indices:
         digits = axes[str(loop_of(var))]
@@ -187,11 +193,11 @@ def _written(stage: Stage, axes: Mapping[str, Axis], buffers: Mapping[str, State
                 for n, d in enumerate(digits)
             )
         )
-    return State(tuple(out), stage.output.dtype)
+    return TensorLayout(tuple(out), stage.output.dtype)
 
 
-def _content(term: Scalar, var: Dim, digit: int, size: Dim, buffers: Mapping[str, State]) -> Content:
-    """What `term` is where `var` is beyond the true size of one of its digits, which is `size`."""
+def _content(term: Scalar, var: Dim, digit: int, size: Dim, buffers: Mapping[str, TensorLayout]) -> Content:
+    """The content of `term` where `var` is beyond the true size `size` of one of its digits."""
 
     def read(at: Read) -> Content:
         state = buffers.get(at.buffer)
@@ -209,10 +215,16 @@ def _content(term: Scalar, var: Dim, digit: int, size: Dim, buffers: Mapping[str
 
 
 def _needs(
-    stage: int, term: Reduce, var: Dim, extent: Dim, digit: tuple[int, Dim], buffers: Mapping[str, State], whole: Stage
-) -> list[_Selected]:  # fmt: skip
-    """The terms that a reduction needs masked along one loop, in one of its digits (place and size); none where it
-    meets its identity already."""
+    stage: int,
+    term: Reduce,
+    var: Dim,
+    extent: Dim,
+    digit: tuple[int, Dim],
+    buffers: Mapping[str, TensorLayout],
+    whole: Stage,
+) -> list[_Selected]:
+    """The terms of a reduction that must be masked along one loop, in one of its digits (place and size); none if it
+    already meets its identity there."""
     neutral = neutral_of(term)
     body = term.body
     if _is_skipped(body, var, extent, {**_extents(whole), **dict(term.over)}, neutral):
@@ -236,9 +248,10 @@ def _needs(
 
 def _of_factors(
     stage: int, term: Reduce, var: Dim, extent: Dim, factors: Sequence[Scalar], content: Callable[[Scalar], Content],
-    neutral: Any, buffers: Mapping[str, State], what: str,
+    neutral: Any, buffers: Mapping[str, TensorLayout], what: str,
 ) -> list[_Selected]:  # fmt: skip
-    """Of a product: each factor that may be anything, as 0 times NaN is NaN; and one of them in any case."""
+    """The masks for a product: each factor that may be anything, because 0 times NaN is NaN; otherwise the smallest
+    factor, unless one is zero already."""
     contents = [content(f) for f in factors]
     zeros = [c.equals(neutral, or_nan=term.kind == "sum") for c in contents]
     chosen = [f for f, c, zero in zip(factors, contents, zeros, strict=True) if not (c.is_finite or zero)]
@@ -252,8 +265,8 @@ def _of_factors(
     return out
 
 
-def _weight(factor: Scalar, buffers: Mapping[str, State]) -> tuple[int, int]:
-    """How large what a factor reads is: the number of symbolic sizes, then the elements along the others."""
+def _weight(factor: Scalar, buffers: Mapping[str, TensorLayout]) -> tuple[int, int]:
+    """How large the operands of a factor are: the number of symbolic sizes, then the product of the fixed ones."""
     reads = [t for t in walk(factor) if isinstance(t, Read) and t.buffer in buffers]
     sizes = [size_of(axis) for r in reads for axis in buffers[r.buffer].axes]
     fixed = 1
@@ -263,13 +276,15 @@ def _weight(factor: Scalar, buffers: Mapping[str, State]) -> tuple[int, int]:
 
 
 def neutral_of(term: Reduce) -> Any:
-    """The identity of a reduction, as a Python number of the body's dtype; of positions that of the extreme."""
+    """The identity of a reduction, as a Python number of the body's dtype; for argmax and argmin that of the
+    extreme."""
     kind: ReduceKind = "max" if term.kind == "argmax" else "min" if term.kind == "argmin" else term.kind
     return identity(kind, term.body.dtype).item()
 
 
 def _stripped(whole: Scalar, var: Dim, fill: Any) -> Scalar:
-    """The read along `var` itself that `whole` is, under casts and selects that keep `fill`; itself if it is none."""
+    """The read along `var` that `whole` consists of, below casts and selects that preserve `fill`; `whole` if it is no
+    such read."""
     term = whole
     while True:
         match term:
@@ -291,7 +306,7 @@ def _only_there(read: Read, var: Dim) -> bool:
 
 
 def _keeps(fill: Any, source: str, target: str) -> bool:
-    """Whether `fill` is a number of `source`, and cast to `target` is itself."""
+    """Whether `fill` is representable in `source` and stays the same when cast to `target`."""
     if fill in (0, 1):
         return True
     return all(d.startswith(("float", "bfloat")) for d in (source, target)) and "float8" not in source
@@ -302,7 +317,8 @@ def _extents(stage: Stage) -> dict[Dim, Dim]:
 
 
 def _is_skipped(body: Scalar, var: Dim, extent: Dim, extents: Mapping[Dim, Dim], neutral: Any) -> bool:
-    """Whether a select gives the identity wherever `var` is at `extent` or beyond, other loops within theirs."""
+    """Whether a select gives the identity wherever `var` is at `extent` or beyond, with other loops inside their
+    extents."""
     if not (isinstance(body, Select) and isinstance(body.other, Const) and bool(body.other.value == neutral)):
         return False
     todo = [body.cond]
@@ -320,7 +336,7 @@ def _is_skipped(body: Scalar, var: Dim, extent: Dim, extents: Mapping[Dim, Dim],
 
 
 def _never(gap: Dim, var: Dim, extent: Dim, extents: Mapping[Dim, Dim]) -> bool:
-    """Whether `gap >= 0` nowhere where `var >= extent`. `gap` is linear in the loops."""
+    """Whether `gap >= 0` is impossible where `var >= extent`. `gap` must be linear in the loops, else False."""
     most = gap
     for name in gap.variables:
         if not is_loop(name):
@@ -343,7 +359,9 @@ def _never(gap: Dim, var: Dim, extent: Dim, extents: Mapping[Dim, Dim]) -> bool:
 # --- computed by the equations ---
 
 
-def _by_equations(program: TensorProgram, states: Sequence[State], moves: Moves, boxed: frozenset[int]) -> Step:
+def _by_equations(
+    program: TensorProgram, states: Sequence[TensorLayout], moves: Moves, boxed: frozenset[int]
+) -> CapacityStep:
     known = {b.name: s for b, s in zip(program.parameters, states, strict=True)}
     selected: list[_Selected] = []
     for n, stage in enumerate(program.stages):
@@ -363,7 +381,7 @@ def _by_equations(program: TensorProgram, states: Sequence[State], moves: Moves,
         return out[0] if len(out) == 1 else out
 
     inner = tuple(Inner(s.size, s.reason) for s in selected)
-    return Step(compute, results[0] if len(results) == 1 else results, (), boxed, inner)
+    return CapacityStep(compute, results[0] if len(results) == 1 else results, (), boxed, inner)
 
 
 def _with_selects(program: TensorProgram, selected: Sequence[_Selected]) -> TensorProgram:
@@ -376,7 +394,8 @@ def _with_selects(program: TensorProgram, selected: Sequence[_Selected]) -> Tens
 
 
 def _selecting(term: Reduce, made: Reduce, done: Mapping[Scalar, Scalar], *, selected: Sequence[_Selected]) -> Reduce:
-    """The reduction `term`, of which `made` was made, with what it needs selected inside the true sizes only."""
+    """The reduction `made`, which was rebuilt from `term`, with its needed terms selected inside the true sizes
+    only."""
     env: dict[Scalar, Scalar] = {}
     for s in selected:
         if s.reduce == term:
@@ -393,8 +412,8 @@ _Made = Callable[[Reduce, Reduce, Mapping[Scalar, Scalar]], Reduce]
 
 
 def _rebuilt(term: Scalar, reduction: _Made) -> Scalar:
-    """`term` with every reduction in it replaced, inner ones first: `reduction` takes it as it was, with its body
-    rebuilt, and what every subterm has become."""
+    """`term` with every reduction in it replaced, inner ones first. `reduction` gets the old reduction, the same with
+    its body rebuilt, and the replacement of every subterm."""
 
     def made(at: Scalar, done: Mapping[Scalar, Scalar]) -> Scalar:
         new = with_parts(at, done)
@@ -404,7 +423,7 @@ def _rebuilt(term: Scalar, reduction: _Made) -> Scalar:
 
 
 def _at_capacity(program: TensorProgram, at: At) -> TensorProgram:
-    """The program with buffers and loops at capacity. Its indices and numbers stay those of the true sizes."""
+    """The program with buffers and loops at capacity. Its indices and numbers still use the true sizes."""
 
     def buffer(b: Buffer) -> Buffer:
         return replace(b, shape=tuple(Dim.of(at.capacity(d)) for d in b.shape))

@@ -1,16 +1,16 @@
-"""Arrays brought to capacity before a call, and results cut to the true sizes after it.
+"""Pads arrays to capacity before a call, and cuts results to the true sizes after it.
 
-`jnp.pad` and slicing compile once for each size, tens of milliseconds at a time, which is what capacities are there to
-avoid. Where XLA's device is the CPU, numpy sees an array of JAX without a copy, so that padding is one copy into a
-buffer and cutting a view. On any other device an array would have to travel: there, both are small programs of the
-device's own, compiled once for each combination of sizes.
+`jnp.pad`, slicing and `jnp.asarray` compile once for each size, tens of milliseconds each time, which capacities are
+meant to avoid. If XLA's device is the CPU, numpy sees a JAX array without a copy, so padding is one copy into a buffer,
+and cutting is a view. On other devices the array would have to be transferred; there both are small programs on the
+device, compiled once for each combination of sizes, as long as there is room for them.
 """
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, field
 from typing import Any
 
 import jax
@@ -22,52 +22,51 @@ from relax_eg.shapes import Dim
 Pattern = Sequence[Dim]
 Inside = tuple[slice, ...]
 Shapes = tuple[tuple[int, ...], tuple[int, ...]]
+Jit = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 
 @dataclass(frozen=True)
-class Fit:
-    """What a call at certain sizes needs at certain capacities. `pads`: for each operand that is to grow its place, the
-    shape it has then, and where in it what was given goes; `cuts`: for each result that is larger than it should be its
-    place, and what of it is the result. Without any of both, arrays pass as they are."""
+class CapacityFit:
+    """What a call at certain sizes needs at certain capacities. If both fields are empty, arrays pass unchanged.
+
+    - `pads`: for each operand that grows: its index, its shape at capacity, and the region that the given array fills.
+    - `cuts`: for each result that is too large: its index, and the region that is the result.
+    """
 
     pads: tuple[tuple[int, tuple[int, ...], Inside], ...]
     cuts: tuple[tuple[int, Inside], ...]
+    _there: dict[Callable[..., Any], Any] = field(default_factory=dict[Any, Any], repr=False, compare=False)
 
-    @cached_property
-    def _pad(self) -> Callable[[list[Any]], list[Any]]:
-        def pad(arrays: list[Any]) -> list[Any]:
-            pairs = zip(arrays, self.pads, strict=True)
-            return [_grown_there(x, shape, inside) for x, (_, shape, inside) in pairs]
+    def _on_device(self, run: Callable[..., Any], what: Any, arrays: list[Any], jit: Jit) -> list[Any]:
+        """Applies `run` to each of the arrays with its item of `what`, compiled for the device."""
+        if run not in self._there:
+            self._there[run] = jit(lambda xs: [run(x, *more) for x, (_, *more) in zip(xs, what, strict=True)])
+        return self._there[run](arrays)
 
-        return jax.jit(pad)
-
-    @cached_property
-    def _cut(self) -> Callable[[list[Any]], list[Any]]:
-        return jax.jit(lambda arrays: [x[inside] for x, (_, inside) in zip(arrays, self.cuts, strict=True)])
-
-    def padded(self, operands: list[Any], on_host: bool) -> list[Any]:
-        """The operands at capacity; those that grow are new arrays, zero where nothing was given."""
+    def padded(self, operands: list[Any], jit: Jit | None) -> list[Any]:
+        """The operands at capacity; those that grow are new arrays, padded with zeros. `jit`: compiles the padding for
+        the device of the arrays; None if that is the host."""
         if not self.pads:
             return operands
         grown = list(operands)
-        if not on_host and any(isinstance(operands[i], jax.Array) for i, _, _ in self.pads):
-            new = self._pad([operands[i] for i, _, _ in self.pads])
+        if jit is not None and any(isinstance(operands[i], jax.Array) for i, _, _ in self.pads):
+            new = self._on_device(_grown_there, self.pads, [operands[i] for i, _, _ in self.pads], jit)
             for (i, _, _), x in zip(self.pads, new, strict=True):
                 grown[i] = x
             return grown
         for i, shape, inside in self.pads:
             if is_key_array(operands[i]):
-                words = jnp.asarray(_grown(jax.random.key_data(operands[i]), shape, inside))
+                words = jax.device_put(_grown(jax.random.key_data(operands[i]), shape, inside))
                 grown[i] = jax.random.wrap_key_data(words, impl=jax.random.key_impl(operands[i]))
             else:
                 grown[i] = _grown(operands[i], shape, inside)
         return grown
 
-    def cut(self, results: Sequence[Any], on_host: bool) -> list[Any]:
+    def cut(self, results: Sequence[Any], jit: Jit | None) -> list[Any]:
         """The results at their true sizes."""
         made = list(results)
-        if not on_host and self.cuts:
-            new = self._cut([made[i] for i, _ in self.cuts])
+        if jit is not None and self.cuts:
+            new = self._on_device(operator.getitem, self.cuts, [made[i] for i, _ in self.cuts], jit)
             for (i, _), x in zip(self.cuts, new, strict=True):
                 made[i] = x
             return made
@@ -77,8 +76,8 @@ class Fit:
                 continue
             whole = np.asarray(made[i])
             view = whole[inside]
-            # JAX may keep a view as it is; one of a small part would hold all of the buffer for as long as it lives.
-            made[i] = jnp.asarray(view if 2 * view.nbytes >= whole.nbytes else view.copy())
+            # JAX may keep a view without copying; a view of a small part would keep the whole buffer alive.
+            made[i] = jax.device_put(view if 2 * view.nbytes >= whole.nbytes else view.copy())
         return made
 
 
@@ -88,7 +87,7 @@ def is_key_array(x: Any) -> bool:
 
 
 def _grown_there(x: Any, shape: tuple[int, ...], inside: Inside) -> Any:
-    """As `_grown`, where the array is; keys are, too."""
+    """Like `_grown`, on the array's device; also for key arrays."""
     if is_key_array(x):
         words = jax.random.key_data(x)
         made = _grown_there(words, (*shape, *words.shape[x.ndim :]), inside)
@@ -97,18 +96,19 @@ def _grown_there(x: Any, shape: tuple[int, ...], inside: Inside) -> Any:
 
 
 def _grown(x: Any, shape: tuple[int, ...], inside: Inside) -> np.ndarray[Any, Any]:
-    """A new array of this shape, and what follows it in `x`, which lies `inside` of it; zero elsewhere."""
+    """A new array of this shape, followed by the trailing axes of `x`; `x` fills the region `inside`, the rest is
+    zero."""
     held = np.asarray(x)
     buffer = np.zeros((*shape, *held.shape[len(shape) :]), held.dtype)
     buffer[inside] = held
     return buffer
 
 
-def fit(operands: Sequence[Shapes], results: Sequence[Shapes]) -> Fit:
-    """The fit for operands and results, for each of which its shape and that of its array at capacity are given."""
+def fit(operands: Sequence[Shapes], results: Sequence[Shapes]) -> CapacityFit:
+    """The fit for operands and results; each is given as its true shape and its shape at capacity."""
     pads = [(i, grown, tuple(map(slice, shape))) for i, (shape, grown) in enumerate(operands) if shape != grown]
     cuts = [(i, tuple(map(slice, shape))) for i, (shape, grown) in enumerate(results) if shape != grown]
-    return Fit(tuple(pads), tuple(cuts))
+    return CapacityFit(tuple(pads), tuple(cuts))
 
 
 def at(dims: Pattern, sizes: Mapping[str, int]) -> tuple[int, ...]:

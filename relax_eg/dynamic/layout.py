@@ -1,8 +1,9 @@
 """How values lie in arrays at capacity.
 
-An axis of size n with capacity N is an array axis of N elements of which the first n count: a *box*. What a reshape
-merges, (b, s) to b*s, stays as it lies: an axis of B*S elements with two *digits*, (b in B) and (s in S), of which a
-place counts where each of its digits does. An axis is brought into a box where an operator asks for positions.
+An axis of size n with capacity N is an array axis of N elements, of which the first n are valid: a *box*. A reshape
+that merges axes, (b, s) to b*s, moves nothing: the result is an axis of B*S elements with two *digits*, (b in B) and (s
+in S), and a place is valid if each of its digits is. An axis is brought into a box when an operator depends on
+positions.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ Moves = Callable[[Dim], bool]
 
 @dataclass(frozen=True)
 class Digit:
-    """A factor of an axis: its true size, and what its padding holds (of no meaning where the size is fixed)."""
+    """A factor of an axis: its true size, and what its padding holds (meaningless if the size is fixed)."""
 
     size: Dim
     content: Content
@@ -30,8 +31,8 @@ Axis = tuple[Digit, ...]
 
 
 @dataclass(frozen=True)
-class State:
-    """How a tensor lies in its array: its axes, outermost digit first."""
+class TensorLayout:
+    """How a tensor lies in its array: its axes, each with its outermost digit first."""
 
     axes: tuple[Axis, ...]
     dtype: str
@@ -40,33 +41,34 @@ class State:
     def is_box(self) -> bool:
         return all(len(axis) == 1 for axis in self.axes)
 
-    def with_mask(self, axis: int, digit: int, fill: Content) -> State:
-        """The state after the padding of a digit was overwritten."""
+    def with_mask(self, axis: int, digit: int, fill: Content) -> TensorLayout:
+        """The layout after the padding of a digit was overwritten with `fill`."""
         axes: list[Axis] = []
         for a, digits in enumerate(self.axes):
             after: list[Digit] = []
             for d, one in enumerate(digits):
-                # Where the paddings of two axes meet, `fill` stands now.
+                # Where the paddings of two axes meet, the value is now `fill`.
                 content = fill if (a, d) == (axis, digit) else joined(one.content, fill)
                 after.append(replace(one, content=content))
             axes.append(tuple(after))
-        return State(tuple(axes), self.dtype)
+        return TensorLayout(tuple(axes), self.dtype)
 
 
-States = State | tuple["States", ...] | None
+States = TensorLayout | tuple["States", ...] | None
 """Of a value; of a tuple, that of each field; None of what is no tensor."""
 
 
-def boxed(annotation: Tensor) -> State:
-    """A tensor as it comes: boxes, with anything beside them."""
+def boxed(annotation: Tensor) -> TensorLayout:
+    """The layout of a tensor as an input: boxes, with anything in the padding."""
     content = of_dtype(annotation.dtype or "float32")
-    return State(tuple((Digit(d, content),) for d in annotation.shape or ()), annotation.dtype or "float32")
+    return TensorLayout(tuple((Digit(d, content),) for d in annotation.shape or ()), annotation.dtype or "float32")
 
 
-def unmerged(state: State) -> State:
-    """The state after every axis was brought into a box. What a place beyond the box then is, was anywhere before."""
+def unmerged(state: TensorLayout) -> TensorLayout:
+    """The layout after every axis was brought into a box. A place beyond a new box may hold an element from
+    anywhere."""
     content = of_dtype(state.dtype)
-    return State(tuple(a if len(a) == 1 else (Digit(size_of(a), content),) for a in state.axes), state.dtype)
+    return TensorLayout(tuple(a if len(a) == 1 else (Digit(size_of(a), content),) for a in state.axes), state.dtype)
 
 
 def size_of(axis: Axis) -> Dim:
@@ -77,8 +79,8 @@ def size_of(axis: Axis) -> Dim:
 
 
 def merged(digits: Iterable[Digit], moves: Moves) -> Axis:
-    """The axis of these digits, as few as it can be: what follows a digit at fixed sizes belongs to it, and fixed
-    sizes before everything else are a digit of their own."""
+    """The axis of these digits, with as few digits as possible: a digit of fixed size joins the one before it; leading
+    fixed sizes are a digit of their own."""
     out: list[Digit] = []
     for digit in digits:
         if digit.size.is_const and digit.size.value == 1:
@@ -91,10 +93,10 @@ def merged(digits: Iterable[Digit], moves: Moves) -> Axis:
 
 
 def joined_states(a: States, b: States) -> States:
-    """How what is either of two values lies, both in boxes."""
+    """The layout of a value that is one of two values, both in boxes."""
     if isinstance(a, tuple) and isinstance(b, tuple):
         return tuple(joined_states(x, y) for x, y in zip(a, b, strict=True))
-    if not isinstance(a, State) or not isinstance(b, State):
+    if not isinstance(a, TensorLayout) or not isinstance(b, TensorLayout):
         return None
     axes = tuple((Digit(x.size, joined(x.content, y.content)),) for (x,), (y,) in zip(a.axes, b.axes, strict=True))
-    return State(axes, a.dtype)
+    return TensorLayout(axes, a.dtype)

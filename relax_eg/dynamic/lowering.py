@@ -1,4 +1,4 @@
-"""A planned module on JAX arrays at capacity."""
+"""Evaluates a planned module on JAX arrays at capacity."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from jax import lax
 
 from relax_eg.backend.lower import library_call, tensor_program_call
 from relax_eg.dynamic.analysis import Analysis, FunctionPlan
-from relax_eg.dynamic.layout import State, States, size_of, unmerged
+from relax_eg.dynamic.layout import States, TensorLayout, size_of, unmerged
 from relax_eg.dynamic.moving import fitted
 from relax_eg.dynamic.native import resolved
-from relax_eg.dynamic.step import Step, Wanted
+from relax_eg.dynamic.step import CapacityStep, Wanted
 from relax_eg.errors import BoundsError
 from relax_eg.ir.control import parts
 from relax_eg.ir.expr import (
@@ -42,7 +42,7 @@ from relax_eg.shapes.interval import interval_of
 
 
 def capacity_of(dim: Dim, capacities: Mapping[str, int], where: str = "") -> int:
-    """The most that `dim` can be where each size is between 1 and its capacity."""
+    """The largest value of `dim` if each size is between 1 and its capacity. BoundsError if it is unbounded."""
     if dim.is_const:
         return dim.value
     _, high = interval_of(dim, lambda v: (min(1, capacities[v]), capacities[v]) if v in capacities else (None, None))
@@ -51,8 +51,12 @@ def capacity_of(dim: Dim, capacities: Mapping[str, int], where: str = "") -> int
     return max(high, 0)
 
 
-class Sizes:
-    """True sizes and capacities in one run. `fixed`: sizes that no capacity stands for, which are known."""
+class CapacitySizes:
+    """The true sizes and capacities of one run.
+
+    - `fixed`: known sizes that have no capacity.
+    - `without`: numbers of the masks that are left out.
+    """
 
     def __init__(
         self, capacities: Mapping[str, int], fixed: Mapping[str, int], true: Mapping[str, Any], without: frozenset[int]
@@ -80,15 +84,16 @@ class Sizes:
             self._valid[dim, places] = lax.iota("int32", places) < self.true(dim)
         return self._valid[dim, places]
 
-    def within(self, inner: Sequence[int]) -> Sizes:
-        """For a step whose inner masks have these numbers."""
-        other = object.__new__(Sizes)
+    def within(self, inner: Sequence[int]) -> CapacitySizes:
+        """The same sizes for a step whose inner masks have these numbers."""
+        other = object.__new__(CapacitySizes)
         other.__dict__ = {**self.__dict__, "_inner": inner}
         return other
 
-    def fresh(self) -> Sizes:
-        """For a function that JAX traces on its own, which shares no value with what is around."""
-        other = object.__new__(Sizes)
+    def fresh(self) -> CapacitySizes:
+        """The same sizes for a function that JAX traces on its own, which must not share traced values with its
+        surroundings."""
+        other = object.__new__(CapacitySizes)
         other.__dict__ = {**self.__dict__, "_valid": {}}
         return other
 
@@ -99,7 +104,7 @@ class Sizes:
 class Run:
     """One evaluation of a planned module at capacity."""
 
-    def __init__(self, analysis: Analysis, sizes: Sizes) -> None:
+    def __init__(self, analysis: Analysis, sizes: CapacitySizes) -> None:
         self.analysis = analysis
         self.moves = analysis.moves
         self.at = sizes
@@ -123,7 +128,7 @@ class _Call:
             for b in block.bindings:
                 value = self.plan.values[b.var]
                 if not block.dataflow and value.op != VAR:
-                    # A step is run each time it is written, even where an equal one ran before.
+                    # Outside dataflow blocks each step runs as often as it is written, even if an equal one ran before.
                     self.env.pop(value, None)
                 self.env[b.var] = self.value(value)
         return self.value(self.plan.function.result)
@@ -154,7 +159,7 @@ class _Call:
         return self.as_it_is(e, args)
 
     def as_it_is(self, e: Expr, args: list[Any]) -> Any:
-        """What has to do with no size that moves."""
+        """Runs an expression that depends on no moving size."""
         at = {v: self.at.true(d) for v, d in self.plan.sizes.items()} if self.plan.sizes else self.at.sizes
         if e.op == CALL_DPS_LIBRARY:
             return library_call(e, args, at)
@@ -165,8 +170,8 @@ class _Call:
 
     # --- operands ---
 
-    def operands(self, e: Expr, step: Step, args: Sequence[Any]) -> list[Any]:
-        """The operands of a step, in boxes where it asks for them, masked."""
+    def operands(self, e: Expr, step: CapacityStep, args: Sequence[Any]) -> list[Any]:
+        """The operands of a step, brought into boxes if it needs that, then masked."""
         out = list(args)
         path: dict[int, tuple[Any, ...]] = {}
         for i in step.unmerged:
@@ -184,9 +189,9 @@ class _Call:
             self._masked[key] = make()
         return self._masked[key]
 
-    def masked(self, x: Any, e: Expr, step: Step, m: Wanted) -> Any:
+    def masked(self, x: Any, e: Expr, step: CapacityStep, m: Wanted) -> Any:
         state = self.plan.states[e.args[m.operand]]
-        assert isinstance(state, State)
+        assert isinstance(state, TensorLayout)
         digits = (unmerged(state) if m.operand in step.unmerged else state).axes[m.axis]
         places = [self.at.capacity(d.size) for d in digits]
         counts = self.at.valid(digits[m.digit].size, places[m.digit])
@@ -197,7 +202,7 @@ class _Call:
         return jnp.where(counts.reshape(shape), x, jnp.asarray(m.fill, x.dtype))
 
     def unmerged(self, x: Any, state: States) -> Any:
-        """A value with every axis in a box: what counts of it in order, without gaps."""
+        """A value with every axis in a box: its valid elements in order, without gaps."""
         if isinstance(state, tuple):
             return tuple(self.unmerged(field, s) for field, s in zip(x, state, strict=True))
         if state is None or state.is_box:
@@ -253,7 +258,7 @@ class _Call:
     def steps(
         self, step: Callable[..., Any], carry: tuple[Any, ...], xs: tuple[Any, ...], length: Dim, reverse: bool
     ) -> Any:
-        """As many steps as there truly are."""
+        """A scan over the true number of steps."""
         places, count = self.at.capacity(length), self.at.true(length)
 
         def slices(n: Any) -> tuple[Any, ...]:
@@ -270,6 +275,6 @@ class _Call:
         last, made = lax.fori_loop(jnp.int32(0), count, one, (carry, made))
         return (*last, *made)
 
-    def called(self, plan: FunctionPlan, args: Sequence[Any], at: Sizes) -> Any:
+    def called(self, plan: FunctionPlan, args: Sequence[Any], at: CapacitySizes) -> Any:
         """The result of a function, in boxes."""
         return Run(self.run.analysis, at).function(plan, args)

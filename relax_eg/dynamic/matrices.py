@@ -1,9 +1,9 @@
-"""Matrix decompositions and systems at capacity: a matrix that is bordered by an identity, or by zeros.
+"""Matrix decompositions and solves at capacity: the matrix is bordered by an identity or by zeros.
 
-What is done to [[A, 0], [0, I]] by rows and columns is done to A, so a triangular factor of it begins with that of A,
-and a solution with that of A where the right side is zero beyond. Pivots of a column are looked for among what counts:
-beyond it there are zeros. Reflectors that annihilate zeros do nothing. Eigenvalues and singular values are not such:
-they are ordered over all of a matrix, and their vectors are determined up to a sign only.
+Row and column operations on [[A, 0], [0, I]] act on A, so its triangular factor begins with that of A, and its solution
+with that of A if the right side is zero beyond. Pivots are found among the valid elements of a column, because those
+beyond are zero. Reflectors that annihilate zeros do nothing. Eigenvalues and singular values do not work this way: they
+are ordered over the whole matrix, and their vectors are determined only up to a sign.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ import jax.numpy as jnp
 
 from relax_eg.dynamic.moving import Rule, plain_result
 from relax_eg.dynamic.native import as_it_is, native, unless_there
-from relax_eg.dynamic.step import At, Inner, NotPredicated, Step, Use, Wanted
+from relax_eg.dynamic.step import At, CapacityStep, Inner, NotPredicated, OperatorUse, Wanted
 from relax_eg.shapes import Dim
 
 
 def _bordered(x: Any, size: Dim, at: At) -> Any:
-    """A square matrix of true size `size`, an identity beyond."""
+    """A square matrix of true size `size`, bordered by an identity."""
     counts = at.valid(size, x.shape[-1])
     return jnp.where(counts[:, None] & counts, x, jnp.eye(x.shape[-1], dtype=x.dtype))
 
 
-def _zeros(use: Use, operand: int, *axes: int) -> list[Wanted]:
-    """Zeros beyond the true size of those of the last axes that vary."""
+def _zeros(use: OperatorUse, operand: int, *axes: int) -> list[Wanted]:
+    """Masks with zeros beyond the true size, for those of `axes` (counted from the end) that vary."""
     shape = use.site.shape(operand)
     found = [
         unless_there(use, operand, len(shape) + a, 0, f"matrices of {shape[a]}") for a in axes if use.moves(shape[a])
@@ -35,9 +35,10 @@ def _zeros(use: Use, operand: int, *axes: int) -> list[Wanted]:
 
 
 def _square(*zero: tuple[int, int]) -> Rule:
-    """An operator whose first operand is bordered by an identity; of others the (operand, axis) `zero` by zeros."""
+    """A rule for an operator whose first operand is bordered by an identity; the (operand, axis) pairs `zero` are
+    bordered by zeros."""
 
-    def rule(use: Use) -> Step | None:
+    def rule(use: OperatorUse) -> CapacityStep | None:
         run, size = native(use), use.site.shape()[-1]
         masks = [m for operand, axis in zero for m in _zeros(use, operand, axis)]
         if use.site.shape()[-2] is not size:
@@ -49,38 +50,38 @@ def _square(*zero: tuple[int, int]) -> Rule:
             first, *others = arrays
             return run(at, [_bordered(first, size, at) if at.keeps(0) else first, *others])
 
-        return Step(compute, plain_result(use), tuple(masks), use.merged, (Inner(size, f"matrices of {size}"),))
+        return CapacityStep(compute, plain_result(use), tuple(masks), use.merged, (Inner(size, f"matrices of {size}"),))
 
     return rule
 
 
-def cholesky(use: Use) -> Step | None:
+def cholesky(use: OperatorUse) -> CapacityStep | None:
     return _square()(use)
 
 
-def lu(use: Use) -> Step | None:
+def lu(use: OperatorUse) -> CapacityStep | None:
     m, n = use.site.shape()[-2:]
     if use.moves(m) or use.moves(n):
         return _square()(use)
     return as_it_is(use)
 
 
-def qr(use: Use) -> Step | None:
+def qr(use: OperatorUse) -> CapacityStep | None:
     masks = _zeros(use, 0, -2, -1)
     if masks and use.site["pivoting"]:
         raise NotPredicated("which of its columns comes first depends on all of them")
     return as_it_is(use, *masks)
 
 
-def triangular_solve(use: Use) -> Step | None:
+def triangular_solve(use: OperatorUse) -> CapacityStep | None:
     return _square((1, -2 if use.site["left_side"] else -1))(use)
 
 
-def geqrf(use: Use) -> Step | None:
+def geqrf(use: OperatorUse) -> CapacityStep | None:
     return as_it_is(use, *_zeros(use, 0, -2, -1))
 
 
-def householder_product(use: Use) -> Step | None:
+def householder_product(use: OperatorUse) -> CapacityStep | None:
     m, n = use.site.shape()[-2:]
     if use.moves(n) and n is not m:
         raise NotPredicated(f"its matrices have {m} rows and {n} columns, which at capacity may be more than rows")
@@ -88,7 +89,7 @@ def householder_product(use: Use) -> Step | None:
     return as_it_is(use, *masks)
 
 
-def tridiagonal_solve(use: Use) -> Step | None:
+def tridiagonal_solve(use: OperatorUse) -> CapacityStep | None:
     size = use.site.shape(3)[-2]
     run = native(use)
     if not use.moves(size):
@@ -98,14 +99,14 @@ def tridiagonal_solve(use: Use) -> Step | None:
 
     def compute(at: At, arrays: Sequence[Any]) -> Any:
         lower, diagonal, upper, b = arrays
-        # The last true row has nothing above its diagonal, whatever stands there.
+        # The last valid row has no element above the diagonal, so that element is set to zero.
         upper = jnp.where(at.valid(size - 1, upper.shape[-1]), upper, 0) if at.keeps(0) else upper
         return run(at, [lower, diagonal, upper, b])
 
-    return Step(compute, plain_result(use), tuple(masks), use.merged, (Inner(size, f"matrices of {size}"),))
+    return CapacityStep(compute, plain_result(use), tuple(masks), use.merged, (Inner(size, f"matrices of {size}"),))
 
 
-def permutation(use: Use) -> Step | None:
+def permutation(use: OperatorUse) -> CapacityStep | None:
     size = use.site.shape()[-1]
     run = native(use)
     if not use.moves(size):
@@ -114,17 +115,17 @@ def permutation(use: Use) -> Step | None:
     def compute(at: At, arrays: Sequence[Any]) -> Any:
         (pivots,) = arrays
         places = pivots.shape[-1]
-        if at.keeps(0):  # what does not count is exchanged with itself
+        if at.keeps(0):  # padding is exchanged with itself
             pivots = jnp.where(at.valid(size, places), pivots, jnp.arange(places, dtype=pivots.dtype))
         return run(at, [pivots])
 
-    return Step(compute, plain_result(use), (), use.merged, (Inner(size, f"exchanges of {size}"),))
+    return CapacityStep(compute, plain_result(use), (), use.merged, (Inner(size, f"exchanges of {size}"),))
 
 
 def _each_of_many(*last: int) -> Rule:
-    """An operator that does the same to each of many matrices: of each operand the `last` axes are to be fixed."""
+    """A rule for an operator that treats each of many matrices alike: the `last` axes of each operand must be fixed."""
 
-    def rule(use: Use) -> Step | None:
+    def rule(use: OperatorUse) -> CapacityStep | None:
         for i, count in enumerate(last):
             shape = use.site.shape(i)
             for a in use.moving(i):
@@ -135,7 +136,7 @@ def _each_of_many(*last: int) -> Rule:
     return rule
 
 
-def fft(use: Use) -> Step | None:
+def fft(use: OperatorUse) -> CapacityStep | None:
     return _each_of_many(len(use.site["lengths"]))(use)
 
 

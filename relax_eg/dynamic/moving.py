@@ -1,6 +1,6 @@
-"""Operators that move elements to positions that true sizes decide: slices, joins and regroupings of axes.
+"""Operators that move elements to positions that depend on true sizes: slices, joins and regroupings of axes.
 
-Each of these is `None` for a use that needs nothing special, which `equations` then takes.
+Each rule returns `None` for a use that needs nothing special; `equations` then handles it.
 """
 
 from __future__ import annotations
@@ -13,38 +13,38 @@ import numpy as np
 from jax import lax
 
 from relax_eg.dynamic.content import of_dtype
-from relax_eg.dynamic.layout import Axis, Digit, Moves, State, boxed, merged, size_of, unmerged
-from relax_eg.dynamic.step import At, Step, Use
+from relax_eg.dynamic.layout import Axis, Digit, Moves, TensorLayout, boxed, merged, size_of, unmerged
+from relax_eg.dynamic.step import At, CapacityStep, OperatorUse
 from relax_eg.ir.annotations import Tensor, Tuple
 from relax_eg.ops import deduce
 from relax_eg.ops.regroup import groups
 from relax_eg.ops.sizes import ONE, product
 from relax_eg.shapes import Dim
 
-Rule = Callable[[Use], "Step | None"]
+Rule = Callable[[OperatorUse], "CapacityStep | None"]
 
 
 def fitted(x: Any, axis: int, size: int) -> Any:
-    """`x` with `size` elements along an axis: the first ones, and anything where there are too few."""
+    """`x` with `size` elements along an axis: the first ones, followed by arbitrary values if there are too few."""
     have = x.shape[axis]
     if have >= size:
         return lax.slice_in_dim(x, 0, size, axis=axis)
-    if not (jnp.issubdtype(x.dtype, jnp.number) or x.dtype == bool):  # of random keys there is none to put
+    if not (jnp.issubdtype(x.dtype, jnp.number) or x.dtype == bool):  # there is no zero for random keys
         return jnp.take(x, np.minimum(np.arange(size), have - 1), axis=axis)
     missing = jnp.zeros((*x.shape[:axis], size - have, *x.shape[axis + 1 :]), x.dtype)
     return lax.concatenate([x, missing], axis)
 
 
 def window(x: Any, axis: int, start: Any, size: int) -> Any:
-    """`size` elements of `x` along an axis from `start` on; beyond its end anything."""
+    """`size` elements of `x` along an axis from `start` on; beyond its end the values are arbitrary."""
     if isinstance(start, int):
         return lax.slice_in_dim(fitted(x, axis, max(x.shape[axis], start + size)), start, start + size, axis=axis)
     longer = fitted(x, axis, x.shape[axis] + size)
     return lax.dynamic_slice_in_dim(longer, start, size, axis)
 
 
-def plain_result(use: Use) -> Any:
-    """Results that lie in boxes, with anything in the padding."""
+def plain_result(use: OperatorUse) -> Any:
+    """The layout of results in boxes, with anything in the padding."""
     result = deduce(use.site.op, use.site.operands, use.site.attrs)
     if isinstance(result, Tuple):
         return tuple(boxed(f) for f in result.fields if isinstance(f, Tensor))
@@ -55,9 +55,9 @@ def plain_result(use: Use) -> Any:
 # --- reshape ---
 
 
-def reshape(use: Use) -> Step | None:
-    """A reshape at capacity, where the elements that count keep their order: an axis may be merged from others, or cut
-    so that only the first piece varies. Otherwise elements change places, by the equations."""
+def reshape(use: OperatorUse) -> CapacityStep | None:
+    """A reshape at capacity that keeps the order of the valid elements: an axis may be merged from others, or split so
+    that only the first piece varies. None if elements change places; the equations handle that."""
     state, shape = use.states[0], tuple(use.site["shape"])
     digits = [d for axis in state.axes for d in axis if d.size is not ONE]
     sizes = [(i, d) for i, d in enumerate(shape) if d is not ONE]
@@ -81,7 +81,7 @@ def reshape(use: Use) -> Step | None:
             wanted.append(places)
         return lax.reshape(arrays[0], tuple(wanted))
 
-    return Step(compute, State(tuple(axes), state.dtype))
+    return CapacityStep(compute, TensorLayout(tuple(axes), state.dtype))
 
 
 def _regrouped(digits: Sequence[Digit], shape: Sequence[Dim], moves: Moves) -> list[Axis] | None:
@@ -89,7 +89,7 @@ def _regrouped(digits: Sequence[Digit], shape: Sequence[Dim], moves: Moves) -> l
         return [merged(digits, moves)]
     if any(moves(d.size) for d in digits[1:]) or any(map(moves, shape[1:])):
         return None
-    # What counts is the first so many elements, before and after.
+    # The valid elements are the first ones, before and after.
     content = digits[0].content
     return [(Digit(d, content),) for d in shape]
 
@@ -97,7 +97,7 @@ def _regrouped(digits: Sequence[Digit], shape: Sequence[Dim], moves: Moves) -> l
 # --- slices ---
 
 
-def strided_slice(use: Use) -> Step | None:
+def strided_slice(use: OperatorUse) -> CapacityStep | None:
     moving = use.moving()
     if not moving or not _moves_any(use, "begin", "end"):
         return None
@@ -113,10 +113,10 @@ def strided_slice(use: Use) -> Step | None:
             x = lax.slice_in_dim(x, 0, reach, step, axis)
         return x
 
-    return Step(compute, plain_result(use), unmerged=use.merged)
+    return CapacityStep(compute, plain_result(use), unmerged=use.merged)
 
 
-def split(use: Use) -> Step | None:
+def split(use: OperatorUse) -> CapacityStep | None:
     axis = use.site["axis"]
     if axis not in use.moving():
         return None
@@ -132,10 +132,10 @@ def split(use: Use) -> Step | None:
             for start, size in zip(starts, use.site["sections"], strict=False)
         )
 
-    return Step(compute, plain_result(use), unmerged=use.merged)
+    return CapacityStep(compute, plain_result(use), unmerged=use.merged)
 
 
-def flip(use: Use) -> Step | None:
+def flip(use: OperatorUse) -> CapacityStep | None:
     turned = [a for a in use.moving() if a in use.site["axes"]]
     if not turned:
         return None
@@ -147,11 +147,11 @@ def flip(use: Use) -> Step | None:
             x = window(x, a, size - at.true(use.site.shape()[a]), size)
         return x
 
-    return Step(compute, plain_result(use), unmerged=use.merged)
+    return CapacityStep(compute, plain_result(use), unmerged=use.merged)
 
 
-def concat(use: Use) -> Step | None:
-    """Each part is written where those before it truly end, over their padding."""
+def concat(use: OperatorUse) -> CapacityStep | None:
+    """Each part is written at the true end of those before it, over their padding."""
     axis, states = use.site["axis"], use.states
     sizes = [use.site.shape(i)[axis] for i in range(len(states))]
     if not any(map(use.moves, sizes[:-1])):
@@ -166,11 +166,11 @@ def concat(use: Use) -> Step | None:
             out = lax.dynamic_update_slice_in_dim(out, x, at.true(start), axis)
         return fitted(out, axis, at.capacity(sum(sizes, Dim.of(0))))
 
-    return Step(compute, plain_result(use), unmerged=use.merged)
+    return CapacityStep(compute, plain_result(use), unmerged=use.merged)
 
 
-def dynamic_slice(use: Use) -> Step | None:
-    """Starts are moved inside the true sizes, here instead of by XLA."""
+def dynamic_slice(use: OperatorUse) -> CapacityStep | None:
+    """Starts are clamped to the true sizes here; XLA would clamp them to the capacities."""
     shape, sizes = use.site.shape(), use.site["sizes"]
     special = [a for a in range(len(shape)) if use.moves(shape[a] - sizes[a])]
     if not special:
@@ -187,11 +187,11 @@ def dynamic_slice(use: Use) -> Step | None:
                 x = lax.dynamic_slice_in_dim(x, first, count, a)
         return x
 
-    return Step(compute, plain_result(use), unmerged=use.merged)
+    return CapacityStep(compute, plain_result(use), unmerged=use.merged)
 
 
-def dynamic_update_slice(use: Use) -> Step | None:
-    """What an update has beyond its true size is what the operand has there."""
+def dynamic_update_slice(use: OperatorUse) -> CapacityStep | None:
+    """Beyond its true size, the update is replaced by the operand's own elements."""
     shape, update = use.site.shape(0), use.site.shape(1)
     if not any(use.moves(r - u) for r, u in zip(shape, update, strict=True)):
         return None
@@ -211,7 +211,7 @@ def dynamic_update_slice(use: Use) -> Step | None:
         x = lax.dynamic_update_slice(x, new, starts)
         return lax.slice(x, (0,) * x.ndim, before) if x.shape != before else x
 
-    return Step(compute, plain_result(use), unmerged=use.merged)
+    return CapacityStep(compute, plain_result(use), unmerged=use.merged)
 
 
 def _all_valid(axes: Sequence[tuple[int, Dim]], shape: Sequence[int], at: At) -> Any:
@@ -223,7 +223,7 @@ def _all_valid(axes: Sequence[tuple[int, Dim]], shape: Sequence[int], at: At) ->
 
 
 def _inside(start: Any, room: Any) -> Any:
-    """A start moved to 0 .. `room`, as int32."""
+    """A start clamped to 0 .. `room`, as int32."""
     if jnp.issubdtype(start.dtype, jnp.unsignedinteger):
         start = jnp.minimum(start, jnp.asarray(jnp.iinfo(jnp.int32).max, start.dtype))
     elif start.dtype.itemsize > 4:
@@ -231,13 +231,13 @@ def _inside(start: Any, room: Any) -> Any:
     return jnp.clip(start.astype("int32"), 0, room)
 
 
-def _result(use: Use) -> Tensor:
+def _result(use: OperatorUse) -> Tensor:
     result = deduce(use.site.op, use.site.operands, use.site.attrs)
     assert isinstance(result, Tensor)
     return result
 
 
-def _moves_any(use: Use, *names: str) -> bool:
+def _moves_any(use: OperatorUse, *names: str) -> bool:
     return any(use.moves(d) for name in names for d in use.site[name])
 
 

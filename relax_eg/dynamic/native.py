@@ -1,4 +1,4 @@
-"""An operator's own lowering, on arrays at capacity."""
+"""Runs an operator's own lowering on arrays at capacity."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from relax_eg.dynamic.moving import plain_result
-from relax_eg.dynamic.step import At, Step, Use, Wanted
+from relax_eg.dynamic.step import At, CapacityStep, OperatorUse, Wanted
 from relax_eg.ops import get
 from relax_eg.shapes import Dim
 
 
-def native(use: Use) -> Callable[[At, Sequence[Any]], Any]:
-    """The operator's own lowering, its attributes at capacity."""
+def native(use: OperatorUse) -> Callable[[At, Sequence[Any]], Any]:
+    """The operator's own lowering, with its attributes at capacity."""
     function = get(use.site.op).jax_function()
 
     def compute(at: At, arrays: Sequence[Any]) -> Any:
@@ -29,13 +29,16 @@ def resolved(value: Any, size: Callable[[Dim], Any]) -> Any:
     return value
 
 
-def as_it_is(use: Use, *masks: Wanted) -> Step:
-    """The operator's own lowering on boxes."""
-    return Step(native(use), plain_result(use), masks, use.merged)
+def as_it_is(use: OperatorUse, *masks: Wanted) -> CapacityStep:
+    """A step that runs the operator's own lowering on boxes."""
+    return CapacityStep(native(use), plain_result(use), masks, use.merged)
 
 
-def unless_there(use: Use, operand: int, axis: int, fill: Any, reason: str, or_nan: bool = False) -> tuple[Wanted, ...]:
-    """A mask on a box, if it is needed. Elsewhere the operator must not look at NaN, or give NaN for a row of it."""
+def unless_there(
+    use: OperatorUse, operand: int, axis: int, fill: Any, reason: str, or_nan: bool = False
+) -> tuple[Wanted, ...]:
+    """A mask on a boxed operand, if its padding does not already hold `fill`. `or_nan`: NaN is accepted in the padding
+    of a row that is NaN."""
     digits = use.states[operand].axes[axis]
     if len(digits) == 1 and digits[0].content.equals(fill, or_nan):
         return ()

@@ -1,4 +1,4 @@
-"""One program for all sizes up to a capacity: which masks it needs, and the program itself."""
+"""The plan of one program for all sizes up to a capacity: the masks it needs, and the program itself."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from relax_eg.dynamic.analysis import Analysis, Mask
-from relax_eg.dynamic.lowering import Run, Sizes, capacity_of
+from relax_eg.dynamic.lowering import CapacitySizes, Run, capacity_of
 from relax_eg.errors import BoundsError, OptionError, ShapeError
 from relax_eg.ir.annotations import Annotation, Shape, Tensor, Tuple, dims_of
 from relax_eg.ir.expr import Expr
@@ -14,25 +14,26 @@ from relax_eg.ir.module import Module
 from relax_eg.shapes import Dim
 
 
-def plan(module: Module, dims: Iterable[str] | None = None) -> Plan:
-    """How `module` runs on arrays padded to capacities of the size variables `dims` (all of its entry's, if None).
+def plan(module: Module, dims: Iterable[str] | None = None) -> CapacityPlan:
+    """How `module` runs on arrays padded to capacities of the size variables `dims` (None: all of its entry's).
 
-    OptionError for a name that the entry's parameters do not bring in.
+    OptionError for a name that the entry's parameters do not introduce.
     """
     known = module.main.size_variables
     wanted = tuple(known if dims is None else dict.fromkeys(dims))
     for name in wanted:
         if name not in known:
             raise OptionError(f"dims: `{module.main.name}` has no size `{name}`; it has: {', '.join(known) or 'none'}")
-    return Plan(module, wanted)
+    return CapacityPlan(module, wanted)
 
 
-class Plan:
+class CapacityPlan:
     """The analysis of a module for some of its sizes.
 
-    `masks`: what must be known of paddings, each with its reason; elsewhere they may hold anything. `exact`: operators
-    that cannot run at capacity, by name and source line, with the reason; `exact_dims`: the sizes that they depend on.
-    While there is any, `lower` refuses; other sizes may be planned without those.
+    - `masks`: what paddings must hold, each with its reason; other padding may hold anything.
+    - `exact`: operators that cannot run at capacity, by name and source line, with the reason.
+    - `exact_dims`: the sizes they depend on. While `exact` is not empty, `lower` raises; the other sizes may be planned
+      without these.
     """
 
     def __init__(self, module: Module, dims: Sequence[str]) -> None:
@@ -49,8 +50,8 @@ class Plan:
         return self._analysis.exact
 
     def applies(self, sizes: Mapping[str, int]) -> bool:
-        """Whether every operator applies at these sizes: all slices are inside, for one. Where one does not, the
-        program at capacity would not tell; run at the sizes themselves, it is refused."""
+        """Whether every operator applies at these sizes, for example whether all slices are in range. The program at
+        capacity would not detect a violation; run at exact sizes, it is refused."""
         return all(d.evaluate(sizes) >= 0 for d in self._analysis.conditions)
 
     @property
@@ -60,11 +61,12 @@ class Plan:
     def lower(self, capacities: Mapping[str, int], *, without: Iterable[int] = ()) -> Callable[..., Any]:
         """The program at capacity: `run(leaves, sizes)`, which JAX can trace.
 
-        `leaves`: the arrays for the entry's tensor parameters in order, each axis at the capacity of its size
-        (`input_shapes`); what stands beyond the true sizes does not matter. `sizes`: the true size for each of `dims`,
-        an int32 scalar, at least 1 and at most its capacity, which is not checked. The result has the structure of the
-        entry's, each array at capacity, right within the true sizes. `without`: numbers of masks to leave out, for
-        tests that look whether each is needed.
+        - `leaves`: the arrays for the entry's tensor parameters in order, each axis at the capacity of its size
+          (`input_shapes`). Elements beyond the true sizes do not matter.
+        - `sizes`: the true size for each of `dims`, an int32 scalar between 1 and its capacity, which is not checked.
+        - `without`: numbers of masks to leave out, for tests that check whether each is needed.
+
+        The result has the structure of the entry's, each array at capacity and correct within the true sizes.
         """
         if self.exact:
             first, reason = next(iter(self.exact.items()))
@@ -78,7 +80,7 @@ class Plan:
 
         def run(leaves: Sequence[Any], sizes: Mapping[str, Any]) -> Any:
             fixed = self._fixed(leaves, given)
-            at = Sizes(given, fixed, {v: sizes[v] for v in self.dims}, dropped)
+            at = CapacitySizes(given, fixed, {v: sizes[v] for v in self.dims}, dropped)
             return Run(self._analysis, at).function(self._analysis.main, self._arguments(leaves, at))
 
         return run
@@ -111,7 +113,8 @@ class Plan:
                 raise BoundsError(f"capacities: `{name}` is not planned for; planned: {', '.join(self.dims) or 'none'}")
 
     def _fixed(self, leaves: Sequence[Any], capacities: Mapping[str, int]) -> dict[str, int]:
-        """The sizes that no capacity stands for, read off the arrays; ShapeError where a leaf has not its capacity."""
+        """The sizes without a capacity, read from the arrays; ShapeError if a leaf does not have its shape at
+        capacity."""
         tensors = [p for p in self.module.main.params if isinstance(p.annotation, Tensor)]
         if len(leaves) != len(tensors):
             raise ShapeError(
@@ -131,11 +134,11 @@ class Plan:
                 )
         return fixed
 
-    def _arguments(self, leaves: Sequence[Any], at: Sizes) -> list[Any]:
+    def _arguments(self, leaves: Sequence[Any], at: CapacitySizes) -> list[Any]:
         arrays = iter(leaves)
         return [self._argument(p, arrays, at) for p in self.module.main.params]
 
-    def _argument(self, p: Expr, arrays: Any, at: Sizes) -> Any:
+    def _argument(self, p: Expr, arrays: Any, at: CapacitySizes) -> Any:
         if isinstance(p.annotation, Shape):
             return tuple(at.true(d) for d in p.annotation.dims or ())
         return next(arrays)

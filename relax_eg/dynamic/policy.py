@@ -1,4 +1,4 @@
-"""At which capacity a call runs, and when its very sizes earn an executable of their own."""
+"""The policy for many sizes: at which capacity a call runs, and when its sizes get an exact executable."""
 
 from __future__ import annotations
 
@@ -19,8 +19,7 @@ Capacities = Rungs | Mapping[str, Rungs]
 
 DYNAMIC: tuple[Dynamic, ...] = ("exact", "capacity", "auto")
 POWERS, BOUND = "powers of two", "bound"
-EXECUTABLES = 64  # kept at most, unless said otherwise
-_MOST_AHEAD = 1024
+_MOST_AHEAD = 1024  # limit: combinations of capacities that one compile_ahead() compiles
 _ACCEPTED = (
     "'powers of two', a number (its multiples), a list of capacities such as [16, 32, 128], 'bound' (the upper bound), "
     "or {'s': one of these} is accepted"
@@ -28,7 +27,7 @@ _ACCEPTED = (
 
 
 class Ladder:
-    """The capacities that one size variable may have. `rungs`: as the option says it."""
+    """The capacities that one size variable may have. `rungs`: the ladder as the option value."""
 
     @property
     @abstractmethod
@@ -36,15 +35,15 @@ class Ladder:
 
     @abstractmethod
     def above(self, n: int) -> int:
-        """The least capacity that holds `n` >= 1, bounds aside."""
+        """The least capacity that holds `n` >= 1, ignoring bounds."""
 
     def of(self, n: int, high: int | None) -> int:
-        """The capacity of `n` where sizes are at most `high`; `n` is."""
+        """The capacity of `n`, at most `high`; `n` itself must be at most `high`."""
         c = self.above(n)
         return c if high is None else min(c, high)
 
     def all(self, low: int, high: int) -> Iterator[int]:
-        """Every capacity that sizes from `low` to `high` need, least first."""
+        """Every capacity that sizes from `low` to `high` need, in increasing order."""
         n = low
         while n <= high:
             c = self.of(n, high)
@@ -82,7 +81,7 @@ class Multiples(Ladder):
 
 @dataclass(frozen=True)
 class Listed(Ladder):
-    """What is listed; beyond the last, its multiples."""
+    """The listed capacities; beyond the last one, its multiples."""
 
     sizes: tuple[int, ...]
 
@@ -114,23 +113,26 @@ class AtBound(Ladder):
 
 @dataclass(frozen=True)
 class Policy:
-    """How a function is to run at many sizes.
+    """How a function runs at many sizes.
 
-    `dynamic`: "exact", an executable for each combination of sizes; "capacity", one for each combination of capacities;
-    "auto", the sizes `at` and, without any, the first ones exactly, others at capacity until `earns_exact` of them.
-    `ladders`: by size variable. `executables`: how many are kept. `background`: compile beside the calls wherever
-    another executable serves them. `at`: what the user asked to be best at.
+    - `dynamic`: "exact", an executable for each combination of sizes; "capacity", one for each combination of
+      capacities; "auto", exact for the sizes `at` (without any, for the first ones called), and at capacity for others
+      until `earns_exact`.
+    - `ladders`: by size variable.
+    - `executables`: how many are kept; None: the default number.
+    - `background`: compile in a thread whenever another executable can serve the calls.
+    - `at`: the sizes that the user asked to be best at.
     """
 
     dynamic: Dynamic
     ladders: Mapping[str, Ladder]
     scope: Scope
-    executables: int = EXECUTABLES
+    executables: int | None = None
     background: bool = False
     at: tuple[Mapping[str, int], ...] = ()
 
     def as_data(self) -> dict[str, Any]:
-        """The options as plain data, from which `read_policy` makes an equal one."""
+        """The options as plain data; `read_policy` makes an equal policy from it."""
         return {
             "dynamic": self.dynamic,
             "capacities": {v: ladder.rungs for v, ladder in self.ladders.items()},
@@ -140,19 +142,20 @@ class Policy:
         }
 
     def named(self, fixed: Mapping[str, int]) -> list[dict[str, int]]:
-        """The sizes that run exactly as the user named all of them, but for those that are `fixed` by the weights."""
+        """The sizes that run exactly because the user named them; every size must be named or `fixed` by the
+        weights."""
         if self.dynamic != "auto":
             return []
         whole = [{**b, **fixed} for b in self.at if all(b.get(v, n) == n for v, n in fixed.items())]
         return [{v: b[v] for v in self.ladders} for b in whole if self.ladders.keys() <= b.keys()]
 
     def capacities(self, sizes: Mapping[str, int], dims: Sequence[str]) -> dict[str, int] | None:
-        """The sizes to run at: capacities for `dims`, the others as they are. None where what is assumed of sizes holds
-        of no capacity near."""
+        """The sizes to run at: capacities for `dims`, the others unchanged. None if no capacity nearby satisfies the
+        assumptions about sizes."""
         found = {v: self.ladders[v].of(n, self.scope.bounds(v)[1]) if v in dims else n for v, n in sizes.items()}
         if not self.scope.assumptions or self._allowed(found):
             return found
-        # Something like `s % 8 == 0`, of the one size that is in it.
+        # An assumption such as `s % 8 == 0` can be met by increasing one size.
         for v in dims:
             highest = self.scope.bounds(v)[1]
             for more in range(1, found[v] + 1):
@@ -164,7 +167,7 @@ class Policy:
         return dict(sizes) if not dims else self._below(sizes, found, dims)
 
     def _below(self, sizes: Mapping[str, int], found: Mapping[str, int], dims: Sequence[str]) -> dict[str, int] | None:
-        """Capacities between the sizes and those `found`: at the bound, what is allowed may lie below it."""
+        """Capacities between the sizes and those `found`: near an upper bound, the allowed capacity may be smaller."""
         for v in dims:
             for c in range(found[v] - 1, sizes[v] - 1, -1):
                 if self._allowed({**found, v: c}):
@@ -179,7 +182,8 @@ class Policy:
         return True
 
     def every(self, name: str, dims: Sequence[str], fixed: Mapping[str, int]) -> list[dict[str, int]]:
-        """Sizes at which every combination of capacities is reached once. OptionError where there is no end to them."""
+        """Sizes that reach every combination of capacities once. OptionError if there is no upper bound, or if there
+        are too many."""
         ranges: list[list[int]] = []
         for v in dims:
             low, high = self.scope.bounds(v)
@@ -198,11 +202,11 @@ class Policy:
 
 
 def earns_exact(calls: int, seconds: float, share: float, compiling: float) -> bool:
-    """Whether sizes that were called `calls` times at capacity should have an executable of their own.
+    """Whether sizes that were called `calls` times at capacity should get an exact executable.
 
     A call at capacity takes `seconds` as measured, of which the padding is predicted to be a `share`; compiling takes
-    `compiling` seconds, the mean of what was measured. They earn one as soon as the calls so far would have saved what
-    it costs: whatever calls follow, no more than twice the best is spent.
+    `compiling` seconds, the mean of the measured ones. The sizes earn one as soon as the calls so far would have saved
+    its cost: whatever calls follow, at most twice the optimum is spent.
     """
     return calls * seconds * share > compiling
 
@@ -217,10 +221,11 @@ def read_policy(
     background: Any,
     at: Sequence[Mapping[str, int]] = (),
 ) -> Policy:
-    """The options checked, those of `at` by now. OptionError, BoundsError."""
+    """The checked options; those of `at` are already checked. OptionError, BoundsError."""
     if dynamic not in DYNAMIC:
         raise OptionError(f"dynamic={shown(dynamic)}: one of {', '.join(map(repr, DYNAMIC))} is accepted")
-    if not isinstance(executables, int) or isinstance(executables, bool) or executables < 1:
+    wrong = not isinstance(executables, int) or isinstance(executables, bool) or executables < 1
+    if executables is not None and wrong:
         raise OptionError(f"executables={shown(executables)}: how many to keep, a number >= 1, is accepted")
     if not isinstance(background, bool):
         raise OptionError(f"background={shown(background)}: True or False is accepted")
@@ -234,7 +239,8 @@ def read_policy(
 
 
 def check_one_program(name: str, dynamic: Dynamic, runs: str) -> None:
-    """OptionError where capacities are asked of what is more than one executable: `runs` is "steps" or "kernels"."""
+    """OptionError if capacities are asked for a function that is more than one executable: `runs` is "steps" or
+    "kernels"."""
     if dynamic == "capacity" and runs in ("steps", "kernels"):
         how = "runs in steps" if runs == "steps" else "runs kernel by kernel"
         raise OptionError(f"dynamic='capacity': {name}() {how}; 'auto' and 'exact' are accepted")

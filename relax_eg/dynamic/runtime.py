@@ -1,4 +1,4 @@
-"""One function at many sizes: which executable serves a call, and the call."""
+"""Runs one function at many sizes: chooses the executable for each call, and calls it."""
 
 from __future__ import annotations
 
@@ -11,17 +11,16 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
-from relax_eg.backend.checks import bind_sizes
+from relax_eg.backend.call_keys import NOT_SHOWN, UnseenError, is_tracing, shown
+from relax_eg.backend.checks import bind_sizes, check_addressable
+from relax_eg.backend.executables import Executable, Executables, Tally, Why, compiled
 from relax_eg.backend.family import Family
 from relax_eg.backend.program import as_declared
-from relax_eg.backend.shown import NOT_SHOWN, UnseenError, is_tracing, shown
 from relax_eg.dynamic.bodies import Body, Taking
-from relax_eg.dynamic.executables import Executable, Executables, Tally, Why, compiled
-from relax_eg.dynamic.fitting import Fit, is_key_array
+from relax_eg.dynamic.fitting import CapacityFit, is_key_array
 from relax_eg.dynamic.policy import Policy, earns_exact
 from relax_eg.dynamic.statistics import SizeRow
 from relax_eg.errors import OptionError
@@ -30,18 +29,18 @@ from relax_eg.settings import settings_now
 
 Predict = Callable[[int, Mapping[str, int]], float]
 
-TIMED = 3  # calls of an executable that are timed at first; then every so many
-_EVERY = 16
-NO_FASTER = 0.98  # of a call at capacity: what an executable for one size must beat to be kept
-MOST_REFUSED = 3  # calls that an executable could not take as they are, before no other goes to it straight
-_MOST_CALLS = 4096  # combinations of shapes whose sizes, fits and counts are remembered
-_AS_IT_IS = Fit((), ())
+TIMED = 3  # chosen: first calls of an executable that are timed
+_EVERY = 16  # chosen: after these, one call in so many is timed
+NO_FASTER = 0.98  # chosen: an exact executable is kept if it takes at most this share of a call at capacity
+MOST_REFUSED = 3  # limit: calls an executable may refuse on the straight path before that path is closed to such calls
+_MOST_CALLS = 4096  # limit: combinations of shapes whose sizes, fits and counts are remembered
+_AS_IT_IS = CapacityFit((), ())
 _config: Any = jax.config
 
 
 class ElsewhereError(Exception):
-    """A call that no executable of ours is to serve: its arguments are traced or lie on another device, JAX is to look
-    for NaN or has other settings, or the function is another program at its sizes."""
+    """A call that these executables must not serve: its arguments are traced or on another device, JAX looks for NaN or
+    has other settings, or the function is another program at its sizes."""
 
 
 UNSEEN: Any = object()
@@ -49,42 +48,49 @@ UNSEEN: Any = object()
 
 @dataclass(eq=False)
 class _Call:
-    """Calls with certain sizes. `mode`: "exact" for good; "capacity"; "trial", with an executable of their own that has
-    yet to show that it is faster; "hot", which it was; "settled" at capacity, as it was not. `counted`: calls but for
-    those in `tallies`, which belong to the executables that calls went to straight; `missed`: those at capacity
-    since they had no executable of their own; `refused`: those that looked as if an executable could take them as they
-    are, and it could not; `share`: of a call, the padding's."""
+    """The calls with certain sizes.
+
+    - `mode`: "exact" permanently; "capacity"; "trial", with an exact executable that has not yet shown to be faster;
+      "hot", with one that is faster; "settled" at capacity, because the exact one was not faster.
+    - `counted`: number of calls, without those on the straight path.
+    - `tallies`: counters of the executables that calls went to on the straight path.
+    - `missed`: calls at capacity since the last exact executable was given up.
+    - `refused`: calls on the straight path that the executable could not take.
+    - `share`: predicted share of padding in the time of a call.
+    """
 
     sizes: dict[str, int]
     capacities: dict[str, int]
     mode: Literal["exact", "capacity", "trial", "hot", "settled"]
     variant: int
-    fit: Fit = _AS_IT_IS
+    fit: CapacityFit = _AS_IT_IS
     scalars: dict[str, Any] = field(default_factory=dict[str, Any])
     counted: int = 0
     tallies: list[Tally] = field(default_factory=list[Tally])
     missed: int = 0
     refused: int = 0
     share: float | None = None
-    wider: dict[tuple[int, ...], Fit | None] = field(default_factory=dict[tuple[int, ...], Fit | None])
+    wider: dict[tuple[int, ...], CapacityFit | None] = field(default_factory=dict[tuple[int, ...], CapacityFit | None])
 
     @property
     def count(self) -> int:
         return self.counted + sum(t.total for t in self.tallies)
 
 
-# The body whose weights it takes, the true sizes if it takes them, what runs it, what counts, and whose it is.
+# Index of the body whose weights it takes, the true sizes if it takes them, the function to run, its call counter, the
+# executable, and the calls it belongs to.
 _Straight = tuple[int, dict[str, Any], Any, Callable[[], int], Executable, _Call]
 
 
 class Sized:
-    """What runs per call of a function whose sizes vary.
+    """The state of a function whose sizes vary, and the path of each of its calls.
 
-    `others_at`: the parameters that a call gives, the rest being weights of `weight_shapes`; `tree`: how it gives them,
-    the structure of `(args, kwargs)`; `predict`: seconds of a
-    call of a variant at given sizes, as its price says. `alone`: whether the first call's sizes are taken to be the
-    only ones there will be; `named`: the sizes that run exactly because the user named them. `donated`: those of
-    `others_at`, by place, whose arrays a call may use up.
+    - `others_at`: the parameters given by a call; the rest are weights of `weight_shapes`.
+    - `tree`: the structure of `(args, kwargs)` of a call.
+    - `predict`: predicted seconds of a call of a variant at given sizes.
+    - `alone`: whether the first call's sizes are assumed to be the only ones.
+    - `named`: the sizes that run exactly because the user named them.
+    - `donated`: indices into `others_at` of the arguments whose arrays a call may reuse.
     """
 
     def __init__(
@@ -99,8 +105,8 @@ class Sized:
     ) -> None:
         program = family.programs[0]
         self._tree, self._shown = tree, shown([program.params[i] for i in others_at], tree)
-        self._straight: dict[Any, _Straight] = {}  # by what is shown
-        self._only: _Straight | None = None  # what serves every call, before there were different ones
+        self._straight: dict[Any, _Straight] = {}  # by the kinds of the arguments
+        self._only: _Straight | None = None  # serves every call as long as all are alike
         self._mixed = False
         self._family, self._program = family, program
         self._others_at, self._weight_shapes = tuple(others_at), dict(weight_shapes)
@@ -119,16 +125,16 @@ class Sized:
         self.named = policy.named(self._fixed)
         self.alone = policy.dynamic == "auto" and not self.named
         self.donated: Sequence[int] = ()
-        self.settings: Hashable = None  # of JAX, under which it serves calls; None: under any
-        self.others: dict[str, str] = {}  # sizes at which the function is another program, and why
+        self.settings: Hashable = None  # settings of JAX under which it serves calls; None: any
+        self.others: dict[str, str] = {}  # sizes at which the function is another program, with the reason
         with jax.ensure_compile_time_eval():  # the first call may be within a trace
-            self._array = type(jnp.zeros(()))
+            self._array = type(jax.device_put(np.zeros(())))
         self._on_host, self._single = jax.default_backend() == "cpu", jax.device_count() == 1
 
     def straight(self, held: Sequence[tuple[Any, ...]], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """The result of a call whose sizes are those of an executable that ran before; UNSEEN for any other. This
-        is all that happens at such a call: what depends on shapes was checked when the executable was made, and JAX
-        itself sees whether these arguments are of its shapes and dtypes."""
+        """The result of a call whose sizes an executable served before; UNSEEN for any other call. This is the whole
+        work of such a call: what depends on shapes was checked when the executable was made, and JAX itself checks that
+        the arguments have its shapes and dtypes."""
         found = self._only
         if found is None:
             try:
@@ -142,7 +148,7 @@ class Sized:
             return UNSEEN
         try:
             result = run((scalars, *held[body]) if scalars else held[body], *args, **kwargs)
-        except (UnseenError, TypeError):  # TypeError: something is no array
+        except (UnseenError, TypeError):  # TypeError: an argument is no array
             if self._is_served:
                 self._refused(call)
             return UNSEEN
@@ -151,11 +157,11 @@ class Sized:
 
     @property
     def _is_served(self) -> bool:
-        """Whether calls are served under the settings of JAX that are in force."""
+        """Whether calls are served under JAX's current settings."""
         return self.settings is None or self.settings == settings_now()
 
     def _refused(self, call: _Call) -> None:
-        """What looked like calls of certain sizes is something else."""
+        """Handles a call on the straight path whose sizes the executable does not serve."""
         with self._lock:
             if self._only is not None:
                 self._only, self._mixed = None, True
@@ -165,9 +171,9 @@ class Sized:
                 self._straight = {k: v for k, v in self._straight.items() if v[-1] is not call}
 
     def _let_straight(self, call: _Call, executable: Executable, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Calls like this one may go to this executable straight; if nothing is padded for them; all calls, as
-        long as there are no others."""
-        # Nothing is padded, and nothing is cut.
+        """Open the straight path to this executable for calls like this one, if nothing is padded for them; for all
+        calls, as long as they are all alike."""
+        # True if nothing is padded and nothing is cut.
         own = executable.exact or (call.sizes == executable.at and call.fit == _AS_IT_IS)
         if not own or call.mode == "trial" or call.refused >= MOST_REFUSED or executable.timed < TIMED:
             return
@@ -185,9 +191,9 @@ class Sized:
                 self._only = entry
 
     def run(self, held: Sequence[tuple[Any, ...]], others: Sequence[Any]) -> Any:
-        """The result of a call. `held`: what was prepared, for each of `bodies`; `others`: the other leaves.
-        ElsewhereError; ShapeError, BoundsError where the arrays do not fit, before anything runs."""
-        # What JAX traces, it traces with constants too; and where it looks for NaN, it would look into the padding.
+        """The result of a call. `held`: the prepared values, for each of `bodies`; `others`: the other leaves.
+        ElsewhereError; ShapeError, BoundsError if the arrays do not fit, before anything runs."""
+        # While tracing, JAX traces constants too; when it looks for NaN, it would also look into the padding.
         if is_tracing() or _config.jax_debug_nans or _config.jax_debug_infs or not self._is_served:
             raise ElsewhereError
         others = self._checked(others)
@@ -201,11 +207,12 @@ class Sized:
             args, kwargs = jax.tree_util.tree_unflatten(self._tree, others)
             result = executable.run(mine, *args, **kwargs)
         else:
-            grown = fit.padded([*mine, *others], self._on_host)[len(mine) :]
+            jit = None if self._on_host else self._executables.jit
+            grown = fit.padded([*mine, *others], jit)[len(mine) :]
             args, kwargs = jax.tree_util.tree_unflatten(self._tree, grown)
             result = executable.run((call.scalars, *mine), *args, **kwargs)
             if fit.cuts:
-                results = fit.cut(jax.tree_util.tree_leaves(result), self._on_host)
+                results = fit.cut(jax.tree_util.tree_leaves(result), jit)
                 result = jax.tree_util.tree_unflatten(self._program.out_tree, results)
         self._let_straight(call, executable, args, kwargs)
         if timed:
@@ -214,7 +221,7 @@ class Sized:
         return result
 
     def _checked(self, others: Sequence[Any]) -> list[Any]:
-        """The arrays of a call, of the declared dtypes."""
+        """The arrays of a call, converted to the declared dtypes."""
         checked = list(others)
         for i, x in enumerate(checked):
             ours = type(x) is self._array and (self._single or not x.committed)
@@ -229,15 +236,16 @@ class Sized:
         return checked
 
     def _first_of(self, shapes: tuple[Any, ...]) -> _Call:
-        """Calls with these shapes, of which this is the first."""
+        """The `_Call` for these shapes, made at their first call."""
         known = {**self._weight_shapes, **dict(zip(self._others_at, shapes, strict=True))}
         bound = self._program.sizes([known[i] for i in range(len(self._program.params))])
         sizes = {v: bound[v] for v in self._policy.ladders}
         with self._lock:
-            # Many functions are only ever called at the same sizes: nothing is padded before others are seen.
+            # Many functions are only ever called at one combination of sizes: nothing is padded before a second one
+            # comes.
             call = self._exactly(sizes) if self.alone else self.call_at(sizes)
             self.alone = False
-        # What runs as it was written at its very sizes is the function itself.
+        # A kept program at exact sizes is the function itself, so it needs no check.
         itself = call.mode == "exact" and self._family.programs[call.variant].kept
         why = None if itself else self._program.other_at(bound)
         if why is not None:
@@ -259,7 +267,7 @@ class Sized:
         return _Call(dict(sizes), dict(sizes), "exact", self._family.at(sizes))
 
     def call_at(self, sizes: Mapping[str, int]) -> _Call:
-        """How calls with these sizes run: at capacity where that is possible, and they were not named."""
+        """How calls with these sizes run: at capacity if that is possible and the user did not name the sizes."""
         if sizes in self.named:
             return self._exactly(sizes)
         body = self.bodies[self._which[self._family.at(sizes)]]
@@ -275,8 +283,9 @@ class Sized:
             return self._exactly(sizes)
         return _Call(dict(sizes), capacities, "capacity", variant, fit, body.scalars(sizes))
 
-    def _chosen(self, call: _Call) -> tuple[Executable, Fit | None]:
-        """The executable for a call, made if need be, and what the arrays need for it (None: nothing, it is exact)."""
+    def _chosen(self, call: _Call) -> tuple[Executable, CapacityFit | None]:
+        """The executable for a call, compiled if need be, and the fit that the arrays need (None: nothing, it is
+        exact)."""
         with self._executables.lock:
             call.counted += 1
         if call.mode == "exact":
@@ -287,14 +296,14 @@ class Sized:
                 if call.mode == "trial" and found.timed >= TIMED:
                     self._judge(call, found)
                 return found, None
-            if not self._executables.is_due(self._own_key(call)):  # it had to go
+            if not self._executables.is_due(self._own_key(call)):  # it was evicted
                 call.mode, call.missed = "capacity", 0
         with self._lock:
             call.missed += 1
         try:
             found, fit = self._at_capacity(call)
         except Exception as e:
-            # Nothing ran yet: the program as such is fine, only not at a capacity.
+            # Compiling failed before anything ran: the program may still run at exact sizes.
             self.bodies[self._which[call.variant]].refuse(e)
             with self._lock:
                 self._calls.clear()
@@ -308,7 +317,7 @@ class Sized:
             make(self._own_key(call), lambda: self._exact(call, "hot"))
         return found, fit
 
-    def _at_capacity(self, call: _Call) -> tuple[Executable, Fit]:
+    def _at_capacity(self, call: _Call) -> tuple[Executable, CapacityFit]:
         key = self._capacity_key(call)
         if not self._policy.background:
             return self._executables.made(key, lambda: self._capacity(call, "call")), call.fit
@@ -321,10 +330,10 @@ class Sized:
         self._executables.make_beside(key, lambda: self._capacity(call, "call"))
         return wider
 
-    def _wider(self, call: _Call) -> tuple[Executable, Fit] | None:
-        """The least executable there is into whose capacities a call fits."""
+    def _wider(self, call: _Call) -> tuple[Executable, CapacityFit] | None:
+        """The smallest existing executable into whose capacities a call fits."""
         body = self.bodies[self._which[call.variant]]
-        found: list[tuple[int, Any, Fit]] = []
+        found: list[tuple[int, Any, CapacityFit]] = []
         for key, executable in self._executables.items():
             at = executable.at
             if executable.exact or key[:3] != (self, "capacity", call.variant):
@@ -354,7 +363,7 @@ class Sized:
 
     def _capacity(self, call: _Call, why: Why) -> Executable:
         taking = self.bodies[self._which[call.variant]].at_capacity(call.capacities, self._tree)
-        # What is padded is ours; what is not padded at some sizes is copied then.
+        # Only arguments of fixed shape are donated: others are padded into arrays of our own, or copied.
         fixed = [i for i in self.donated if all(d.is_const for d in self._declared[i].shape or ())]
         return self._compiled(call, taking, call.capacities, False, why, fixed)
 
@@ -362,7 +371,7 @@ class Sized:
         self, call: _Call, taking: Taking, at: Mapping[str, int], exact: bool, why: Why, donated: Sequence[int]
     ) -> Executable:
         args, kwargs = jax.tree_util.tree_unflatten(self._tree, [i in donated for i in range(len(self._others_at))])
-        # `jax.jit` is told of whole arguments; what was prepared comes first.
+        # `jax.jit` donates whole arguments; argument 0 holds the prepared values.
         told: dict[str, Any] = {}
         if donated:
             told["donate_argnums"] = [i for i, x in enumerate(args, 1) if all(jax.tree_util.tree_leaves(x))]
@@ -374,31 +383,31 @@ class Sized:
         return compiled(function, given, named, at, exact, why, options, **told)
 
     def _earns(self, call: _Call, found: Executable) -> bool:
-        """Whether these sizes are to have an executable of their own."""
+        """Whether these sizes should get an exact executable."""
         if found.seconds is None or found.timed < TIMED or call.sizes == call.capacities:
             return False
         compiling = self._executables.mean_compile_seconds
         if not earns_exact(call.missed, found.seconds, 1.0, compiling):
-            return False  # a prediction takes longer than a call: none is made before it could matter
+            return False  # a prediction takes longer than a call, so it is made only when it can matter
         if call.share is None:
             mine, whole = (self._predict(call.variant, at) for at in (call.sizes, call.capacities))
             call.share = max(0.0, 1 - mine / whole) if whole > 0 else 0.0
         return earns_exact(call.missed, found.seconds, call.share, compiling)
 
     def _judge(self, call: _Call, own: Executable) -> None:
-        """After a few calls with an executable of their own: whether that was worth it."""
+        """After a few calls of an exact executable: decide whether it is faster."""
         at_capacity = dict(self._executables.items()).get(self._capacity_key(call))
         slow = at_capacity is not None and at_capacity.seconds is not None and own.seconds is not None
         slow = slow and own.seconds > NO_FASTER * at_capacity.seconds  # type: ignore[reportOptionalMemberAccess]
         call.mode = "settled" if slow else "hot"
 
     def compile_ahead(self, at: Sequence[Mapping[str, int]], background: bool) -> None:
-        """Compiles what calls with these sizes will run; without any, for every capacity and what was named.
+        """Compiles what calls with these sizes will run; without sizes, every capacity and the named sizes.
         OptionError, BoundsError."""
         self.alone = False
         for sizes in [self._all_of(s) for s in at] or self._every():
             if at and self._program.other_at({**self._fixed, **sizes}) is not None:
-                continue  # runs as written, which JAX compiles when it is called
+                continue  # runs as written; JAX compiles it at the first call
             call = self.call_at(sizes)
             own = call.mode == "exact"
             key = self._own_key(call) if own else self._capacity_key(call)
@@ -407,7 +416,7 @@ class Sized:
             make(key, lambda compiling=compiling, call=call: compiling(call, "ahead"))
 
     def _every(self) -> list[dict[str, int]]:
-        """Sizes at which every capacity is reached once, and those that were named."""
+        """Sizes that reach every combination of capacities once, and the named sizes."""
         name, dims = self._program.name, self.bodies[0].dims
         left = [v for v in self._policy.ladders if v not in dims and v not in self._fixed]
         if left:
@@ -418,7 +427,7 @@ class Sized:
         return [*self.named, *self._policy.every(name, dims, self._fixed)]
 
     def _all_of(self, given: Any) -> dict[str, int]:
-        """The sizes given to `compile_ahead`, checked, and those that weights tell."""
+        """The sizes given to `compile_ahead`, checked, with those that the weights determine."""
         name, wanted = self._program.name, [v for v in self._policy.ladders if v not in self._fixed]
         good = isinstance(given, Mapping) and set(given) == set(wanted)
         if not good or any(not isinstance(n, int) or isinstance(n, bool) for n in given.values()):
@@ -426,10 +435,11 @@ class Sized:
             raise OptionError(f"compile_ahead({given!r}): sizes of {name}(), {{{example}}}, are accepted")
         sizes = {v: given[v] if v in given else self._fixed[v] for v in self._policy.ladders}
         self._program.scope.check(sizes, name)
+        check_addressable(f"compile_ahead(): {name}()", self._program.params, sizes)
         return sizes
 
     def rows(self) -> list[SizeRow]:
-        """The sizes that were called, those seen first first."""
+        """One row per combination of sizes that was called, in the order of first calls."""
         rows: list[SizeRow] = []
         for call in list(self._calls.values()):
             exact = call.mode in ("exact", "hot", "trial")
@@ -439,7 +449,8 @@ class Sized:
 
 
 def _only_under(settings: Hashable, function: Callable[..., Any]) -> Callable[..., Any]:
-    """A function that JAX traces under these settings alone: under others its executable is not asked."""
+    """`function`, raising UnseenError if JAX traces it under other settings than these, so that it is not compiled for
+    them."""
 
     @functools.wraps(function)
     def run(*args: Any, **kwargs: Any) -> Any:

@@ -1,5 +1,5 @@
-"""Scatter at capacity: updates that do not count are sent out of range, where they are dropped; so are those that true
-sizes drop. A window of which only a part counts is taken apart along that axis, into updates of their own."""
+"""Scatter at capacity: invalid updates are sent out of range, where they are dropped, as are those out of range of the
+true sizes. A window with invalid elements is split along that axis into separate updates."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from jax import lax
 from relax_eg.backend.scalar_functions import identity
 from relax_eg.dynamic.moving import plain_result
 from relax_eg.dynamic.native import as_it_is
-from relax_eg.dynamic.step import At, Inner, NotPredicated, Step, Use
+from relax_eg.dynamic.step import At, CapacityStep, Inner, NotPredicated, OperatorUse
 from relax_eg.ops import get
 from relax_eg.ops.sizes import ONE
 
 
-def scatter(use: Use) -> Step | None:
+def scatter(use: OperatorUse) -> CapacityStep | None:
     site = use.site
     shape, indices, updates = (site.shape(i) for i in range(3))
     windows, targets = site["update_window_dims"], site["scatter_dims_to_operand_dims"]
@@ -27,7 +27,7 @@ def scatter(use: Use) -> Step | None:
     opened = {a: u for a, u in size_in.items() if use.moves(u) and u is not shape[a]}
     batch = [(a, d) for a, d in enumerate(indices[:-1]) if use.moves(d)]
     rooms = {a: shape[a] - size_in.get(a, ONE) for a in targets}
-    # A single element beyond the true size is written to the padding, where it does not matter.
+    # A single element beyond the true size needs no guard: it is written to the padding, where it does not matter.
     guarded = [
         a for a, room in rooms.items() if use.moves(room) and (site["mode"] == "clip" or size_in.get(a, ONE) is not ONE)
     ]
@@ -57,7 +57,7 @@ def scatter(use: Use) -> Step | None:
         for a, d in batch:
             if at.keeps(number["batch", a]):
                 dropped = dropped | ~lax.broadcast_in_dim(at.valid(d, rows[a]), rows, (a,))
-        # One more axis of updates for each window that is taken apart.
+        # One more axis of updates for each window that is split.
         sizes = (*rows, *(new.shape[axis_of[a]] for a in opened))
         dropped = lax.broadcast_in_dim(dropped, sizes, range(len(rows)))
         columns = {a: lax.broadcast_in_dim(c, sizes, range(len(rows))) for a, c in columns.items()}
@@ -85,7 +85,7 @@ def scatter(use: Use) -> Step | None:
         }
         return run(x, places, new, **attrs)
 
-    return Step(compute, plain_result(use), (), use.merged, tuple(inner.values()))
+    return CapacityStep(compute, plain_result(use), (), use.merged, tuple(inner.values()))
 
 
 def _combined_with_nothing(kind: str, dtype: Any) -> Any:

@@ -1,8 +1,8 @@
-"""Softmax along an axis whose size varies, as an operator or spelled out, with one mask in place of three.
+"""Softmax along an axis whose size varies, as an operator or spelled out, with one mask instead of three.
 
-Scores that are -inf beyond the true size keep the rest clean by themselves: less the greatest of a row they are -inf,
-their exponentials are 0, and so are those divided by their sum. Only for a row whose greatest is -inf or NaN, or whose
-sum is 0 or NaN, they are NaN, and then the row's own elements are.
+Scores that are -inf in the padding keep the rest clean: minus the row's maximum they are -inf, their exponentials are
+0, and so are those divided by their sum. They are NaN only if the row's maximum is -inf or NaN, or its sum is 0 or NaN;
+then the row's own elements are NaN as well.
 """
 
 from __future__ import annotations
@@ -12,51 +12,52 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from relax_eg.dynamic.content import Content, known
-from relax_eg.dynamic.layout import Digit, State
+from relax_eg.dynamic.layout import Digit, TensorLayout
 from relax_eg.dynamic.native import native, unless_there
-from relax_eg.dynamic.step import Step, Use
+from relax_eg.dynamic.step import CapacityStep, OperatorUse
 from relax_eg.ir.annotations import is_float
 from relax_eg.ir.expr import CONSTANT, Expr, constant_value
 
 _NEGATIVE_INFINITY = float("-inf")
 
 
-def softmax(use: Use) -> Step | None:
+def softmax(use: OperatorUse) -> CapacityStep | None:
     axis = use.site["axis"]
     if axis not in use.moving() or use.merged:
         return None
     size = use.site.shape()[axis]
     masks = unless_there(use, 0, axis, _NEGATIVE_INFINITY, f"max over {size}", or_nan=True)
     content = known(0.0, or_nan=True) if use.site.op == "softmax" else known(_NEGATIVE_INFINITY, or_nan=True)
-    return Step(native(use), _with_content(use.states[0], axis, content), masks)
+    return CapacityStep(native(use), _with_content(use.states[0], axis, content), masks)
 
 
-def less_its_greatest(e: Expr, use: Use, plain: Step) -> Step | None:
-    """`x - max(x)`: x is masked as it is for the maximum."""
+def less_its_greatest(e: Expr, use: OperatorUse, plain: CapacityStep) -> CapacityStep | None:
+    """`x - max(x)`: x gets the same mask as for the maximum."""
     if e.op != "subtract" or plain.unmerged or use.merged or not is_float(use.site.dtype()):
         return None
     axis = _row_value(e.args[1], e.args[0], "max")
     if axis is None or not use.moves(use.site.shape()[axis]):
         return None
     masks = unless_there(use, 0, axis, _NEGATIVE_INFINITY, f"max over {use.site.shape()[axis]}", or_nan=True)
-    assert isinstance(plain.states, State)
+    assert isinstance(plain.states, TensorLayout)
     content = known(_NEGATIVE_INFINITY, or_nan=True)
     return replace(plain, masks=masks, states=_with_content(plain.states, axis, content))
 
 
-def by_its_sum(e: Expr, use: Use, plain: Step) -> Step | None:
-    """`x / sum(x)` for x an exponential that is 0 in the padding: a sum of 0 has zeros only, and gives NaN."""
+def by_its_sum(e: Expr, use: OperatorUse, plain: CapacityStep) -> CapacityStep | None:
+    """`x / sum(x)` for x an exponential that is 0 in the padding: if the sum is 0, the whole row is zero and becomes
+    NaN."""
     if e.op != "divide" or plain.unmerged or use.merged or e.args[0].op not in ("exp", "exp2"):
         return None
     axis = _row_value(e.args[1], e.args[0], "sum")
     if axis is None or not use.states[0].axes[axis][0].content.equals(0, or_nan=True):
         return None
-    assert isinstance(plain.states, State)
+    assert isinstance(plain.states, TensorLayout)
     return replace(plain, states=_with_content(plain.states, axis, known(0.0, or_nan=True)))
 
 
 def _row_value(e: Expr, x: Expr, reduction: str) -> int | None:
-    """The axis of `x` along which `e` is its sum or maximum, spread out again; None where it is something else."""
+    """The axis of `x` along which `e` is its sum or maximum, broadcast again; None if `e` is something else."""
     shapes: list[tuple[object, ...]] = []
     while True:
         shapes.append(e.shape)
@@ -72,7 +73,7 @@ def _row_value(e: Expr, x: Expr, reduction: str) -> int | None:
     dropped = (*x.shape[:axis], *x.shape[axis + 1 :])
     kept = (*x.shape[:axis], 1, *x.shape[axis + 1 :])
     spread = all(s in (dropped, kept, x.shape) for s in shapes)
-    # The first shape must be one that lines up with that of x as it is meant to.
+    # The outermost shape must broadcast against x along the reduced axis.
     return axis if spread and shapes[0] in (kept, x.shape) else None
 
 
@@ -80,11 +81,11 @@ def _is_least(e: Expr) -> bool:
     return e.op == CONSTANT and e.shape == () and float(constant_value(e)) == -math.inf
 
 
-def _with_content(state: State, axis: int, content: Content) -> State:
+def _with_content(state: TensorLayout, axis: int, content: Content) -> TensorLayout:
     axes = list(state.axes)
     (digit,) = axes[axis]
     axes[axis] = (Digit(digit.size, content),)
-    return State(tuple(axes), state.dtype)
+    return TensorLayout(tuple(axes), state.dtype)
 
 
-IDIOMS: tuple[Callable[[Expr, Use, Step], Step | None], ...] = (less_its_greatest, by_its_sum)
+IDIOMS: tuple[Callable[[Expr, OperatorUse, CapacityStep], CapacityStep | None], ...] = (less_its_greatest, by_its_sum)

@@ -1,6 +1,8 @@
-"""Operators of which equations say nothing, or not how to do them well at capacity: order, windows, random numbers.
+"""Operators that have no index equations, or are better computed without them at capacity: order, windows, random
+numbers.
 
-Each of these is `None` for a use that needs nothing special. Raises NotPredicated where nothing helps.
+Each rule returns `None` for a use that needs nothing special. Raises NotPredicated if the operator cannot run at
+capacity.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from relax_eg.dynamic.matrices import MATRICES
 from relax_eg.dynamic.moving import MOVING, Rule, fitted, plain_result
 from relax_eg.dynamic.native import as_it_is, native, resolved, unless_there
 from relax_eg.dynamic.scattering import scatter
-from relax_eg.dynamic.step import At, Inner, NotPredicated, Step, Use, Wanted
+from relax_eg.dynamic.step import At, CapacityStep, Inner, NotPredicated, OperatorUse, Wanted
 from relax_eg.ops import get, program_of
 from relax_eg.ops.sizes import ONE, dilated
 from relax_eg.ops.windows import identity as neutral_of_window
@@ -26,24 +28,24 @@ from relax_eg.shapes import Dim
 # --- order ---
 
 
-def sort(use: Use) -> Step | None:
+def sort(use: OperatorUse) -> CapacityStep | None:
     axis, count = use.site["axis"], len(use.states)
     size = use.site.shape()[axis]
     if not use.moves(size):
         return as_it_is(use)
 
     def compute(at: At, arrays: Sequence[Any]) -> Any:
-        # What does not count comes last, whatever it is: a first key says so.
+        # A first key sorts the padding last, whatever it holds.
         shape = arrays[0].shape
         late = ~at.valid(size, shape[axis]) if at.keeps(0) else jnp.zeros(shape[axis], bool)
         late = lax.broadcast_in_dim(late, shape, (axis,))
         out = lax.sort([late, *arrays], dimension=axis, num_keys=use.site["num_keys"] + 1, is_stable=use.site["stable"])
         return out[1] if count == 1 else tuple(out[1:])
 
-    return Step(compute, plain_result(use), (), use.merged, (Inner(size, f"order along {size}"),))
+    return CapacityStep(compute, plain_result(use), (), use.merged, (Inner(size, f"order along {size}"),))
 
 
-def top_k(use: Use) -> Step | None:
+def top_k(use: OperatorUse) -> CapacityStep | None:
     axis, (k,) = use.site["axis"], use.site["k"]
     size, dtype = use.site.shape()[axis], use.site.dtype()
     if not use.moves(size):
@@ -56,14 +58,14 @@ def top_k(use: Use) -> Step | None:
         (x,) = arrays
         return inner(at, [fitted(x, axis, max(x.shape[axis], at.capacity(k)))])
 
-    return Step(compute, plain_result(use), masks, use.merged)
+    return CapacityStep(compute, plain_result(use), masks, use.merged)
 
 
 # --- windows ---
 
 
-def conv(use: Use) -> Step | None:
-    """Where the windows run over a moving axis, what is beyond its true size is zero, as beyond an axis itself."""
+def conv(use: OperatorUse) -> CapacityStep | None:
+    """If windows run over a moving axis, its padding is zero, as beyond the end of any axis."""
     site = use.site
     x = site.shape(0)
     axes = [
@@ -79,7 +81,7 @@ def conv(use: Use) -> Step | None:
     return _windowed(use, [(2 + a, a) for a in axes], site.shape(1)[2:], 0)
 
 
-def reduce_window(use: Use) -> Step | None:
+def reduce_window(use: OperatorUse) -> CapacityStep | None:
     site = use.site
     shape = site.shape()
     slid = [a for a in range(len(shape)) if not _is_each(use, a)]
@@ -91,9 +93,9 @@ def reduce_window(use: Use) -> Step | None:
     return _windowed(use, [(a, a) for a in axes], site["window"], fill)
 
 
-def _need_reach(use: Use, windows: Sequence[Dim], shape: Sequence[Dim]) -> None:
-    """NotPredicated where windows vary in size, but for one window over all of an axis; or where they start among
-    elements that dilation puts apart."""
+def _need_reach(use: OperatorUse, windows: Sequence[Dim], shape: Sequence[Dim]) -> None:
+    """NotPredicated if a window's size varies, unless it is one window over a whole axis; or if windows start at a
+    varying place in a dilated axis."""
     site = use.site
     for window, size, low, high, apart in zip(
         windows, shape, site["low"], site["high"], site["input_dilation"], strict=True
@@ -105,9 +107,9 @@ def _need_reach(use: Use, windows: Sequence[Dim], shape: Sequence[Dim]) -> None:
             raise NotPredicated("where its windows start, in an axis that is dilated, depends on the sizes")
 
 
-def _windowed(use: Use, axes: Sequence[tuple[int, int]], window: Sequence[Dim], fill: Any) -> Step:
-    """The operator's own lowering, with as much around the (axis, place in the attributes) `axes` as capacity needs,
-    and `fill` beyond the end where windows reach beyond it."""
+def _windowed(use: OperatorUse, axes: Sequence[tuple[int, int]], window: Sequence[Dim], fill: Any) -> CapacityStep:
+    """The operator's own lowering, with the (axis, place in the attributes) pairs `axes` extended as far as capacity
+    needs, and `fill` in the padding if windows reach beyond the true end."""
     site, states = use.site, plain_result(use)
     masks: list[Wanted] = []
     for axis, n in axes:
@@ -132,12 +134,12 @@ def _windowed(use: Use, axes: Sequence[tuple[int, int]], window: Sequence[Dim], 
             high[n] = needed - have
         return run(x, *arrays[1:], **{**attrs, "low": tuple(low), "high": tuple(high)})
 
-    return Step(compute, states, tuple(masks), use.merged)
+    return CapacityStep(compute, states, tuple(masks), use.merged)
 
 
 def _from(x: Any, axis: int, low: Dim, count: int, fill: Any, at: At) -> Any:
-    """`count` elements along an axis, of which the first is `low` (by the true sizes) before that of `x`: what is
-    around `x` is `fill`."""
+    """`count` elements along an axis, starting the true size `low` before the first element of `x`; outside `x` they
+    are `fill`."""
     before = at.capacity(low)
     around = [(0, 0, 0)] * x.ndim
     around[axis] = (before, count + at.capacity(-low), 0)
@@ -145,8 +147,8 @@ def _from(x: Any, axis: int, low: Dim, count: int, fill: Any, at: At) -> Any:
     return lax.dynamic_slice_in_dim(padded, before - at.true(low), count, axis)
 
 
-def _is_each(use: Use, axis: int) -> bool:
-    """Whether the windows along an axis are its elements, one by one."""
+def _is_each(use: OperatorUse, axis: int) -> bool:
+    """Whether each window along an axis is a single element."""
     site = use.site
     still = site["low"][axis].is_const and site["low"][axis].value == 0
     still = still and site["high"][axis].is_const and site["high"][axis].value == 0
@@ -156,8 +158,8 @@ def _is_each(use: Use, axis: int) -> bool:
     )
 
 
-def window_derivative(use: Use) -> Step | None:
-    # Of operands 0 and 1, the one that windows are taken of is the second.
+def window_derivative(use: OperatorUse) -> CapacityStep | None:
+    # Windows are taken of operand 1.
     if any(not _is_each(use, a) for a in use.moving(1)):
         raise NotPredicated("it runs over windows of an axis whose size varies")
     return as_it_is(use)
@@ -166,19 +168,20 @@ def window_derivative(use: Use) -> Step | None:
 # --- random numbers, and what is done to each element ---
 
 
-def each(use: Use) -> Step | None:
-    """An operator that does the same to every element."""
+def each(use: OperatorUse) -> CapacityStep | None:
+    """A rule for operators that treat every element alike."""
     return as_it_is(use)
 
 
-def bitcast(use: Use) -> Step | None:
-    """Where numbers are cut, or joined, the pieces are an axis of fixed size."""
+def bitcast(use: OperatorUse) -> CapacityStep | None:
+    """If a bitcast has no index equations (numbers are split or joined), it runs unchanged: the pieces are an axis of
+    fixed size."""
     return None if program_of(use.site) is not None else as_it_is(use)
 
 
-def counted(use: Use) -> Step | None:
-    """Random numbers made from their place: with partitionable threefry, those of a first part are the same however
-    much follows, if what varies is the first axis."""
+def counted(use: OperatorUse) -> CapacityStep | None:
+    """Random numbers made from their position. With partitionable threefry the first ones are the same however many
+    follow, if only the first axis varies."""
     shape: tuple[Dim, ...] = use.site["shape"]
     if any(map(use.moves, shape[1:])):
         raise NotPredicated("which random number an element gets depends on the sizes of its inner axes")
@@ -189,7 +192,7 @@ def counted(use: Use) -> Step | None:
     return as_it_is(use)
 
 
-def varying(use: Use) -> Step | None:
+def varying(use: OperatorUse) -> CapacityStep | None:
     raise NotPredicated("what it gives depends on its whole operands")
 
 

@@ -1,4 +1,4 @@
-"""What a function did for the sizes it was called with: executables, compile seconds, padding, by size."""
+"""Statistics of a function that runs at many sizes: executables, compile seconds, padding, by size."""
 
 from __future__ import annotations
 
@@ -10,15 +10,20 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table
 from rich.text import Text
 
-_MOST_SIZES = 20  # rows that the text shows; the JSON has all
+_MOST_SIZES = 20  # limit: sizes shown in the text; the JSON has all
 
 
 @dataclass(frozen=True, slots=True)
 class ExecutableRow:
-    """An executable that is kept. `at`: the sizes of its buffers; `kind`: "capacity" or "exact"; `why` it was made:
-    for a "call", for one of sizes "named" in `optimize(at=...)`, "ahead" of calls, or as its sizes were "hot"; `calls`
-    it served; `seconds`: the fastest call that was timed (None: none was); `memory`: bytes of arguments, outputs and
-    temporaries, known before the first call."""
+    """An executable that is kept.
+
+    - `at`: the sizes of its buffers.
+    - `kind`: "capacity" or "exact".
+    - `why`: what it was made for: a "call", sizes "named" in `optimize(at=...)`, "ahead" of calls, or "hot" sizes.
+    - `calls`: the number of calls it served.
+    - `seconds`: the fastest timed call; None if none was timed.
+    - `memory`: bytes of arguments, outputs and temporaries, known before the first call.
+    """
 
     at: Mapping[str, int]
     kind: str
@@ -31,8 +36,8 @@ class ExecutableRow:
 
 @dataclass(frozen=True, slots=True)
 class SizeRow:
-    """Sizes that were called: how often, the capacities they have, and the share of these that is padding (0 where
-    they run exactly)."""
+    """A combination of sizes that was called: how often, its capacities, and the share of these that is padding (0 if
+    it runs exactly)."""
 
     sizes: Mapping[str, int]
     calls: int
@@ -43,9 +48,13 @@ class SizeRow:
 
 @dataclass(frozen=True, slots=True)
 class Statistics:
-    """Of one function, from its first call on. `executables`: those kept now, of which `compilations` and
-    `compile_seconds` count all that ever were; `evicted`: those that had to go; `exact`: what cannot run at capacity,
-    by size variable or value, and why; `capacities`: how they are chosen."""
+    """The statistics of one function from its first call on.
+
+    - `capacities`: how the capacities of each size variable are chosen.
+    - `executables`: those kept now; `compilations` and `compile_seconds` count all that were ever made.
+    - `evicted`: number of executables that were dropped.
+    - `exact`: what cannot run at capacity, by operator and source line, program, or sizes, with the reason.
+    """
 
     name: str
     dynamic: str
@@ -63,7 +72,7 @@ class Statistics:
 
     @property
     def waste(self) -> float:
-        """The share of padding over all calls: each counts as its sizes' share of its capacities."""
+        """The share of padding, averaged over all calls."""
         return sum(r.calls * r.waste for r in self.sizes) / self.calls if self.calls else 0.0
 
     def to_json(self) -> str:

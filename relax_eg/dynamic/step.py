@@ -1,4 +1,5 @@
-"""What is decided of one operator: which masks its operands get, how it is computed at capacity, what comes out."""
+"""The decision for one operator: the masks of its operands, its computation at capacity, and the layout of its
+results."""
 
 from __future__ import annotations
 
@@ -7,21 +8,21 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from relax_eg.dynamic.content import known
-from relax_eg.dynamic.layout import Moves, State, States
+from relax_eg.dynamic.layout import Moves, States, TensorLayout
 from relax_eg.errors import RelaxEgError
 from relax_eg.ops import Site
 from relax_eg.shapes import Dim
 
 
 class NotPredicated(RelaxEgError):
-    """What an operator gives at true sizes cannot be had at capacity."""
+    """An operator's result at true sizes cannot be computed at capacity."""
 
 
 class At(Protocol):
-    """Where a step is computed: sizes at capacity, and true ones."""
+    """The sizes at which a step is computed: capacities and true sizes."""
 
     def capacity(self, dim: Dim) -> int:
-        """The most that a size can be."""
+        """The largest value of a size."""
         ...
 
     def true(self, dim: Dim) -> Any:
@@ -34,17 +35,18 @@ class At(Protocol):
         ...
 
     def keeps(self, inner: int) -> bool:
-        """Whether the inner mask of this number is applied; all are, but in tests that look whether each is needed."""
+        """Whether the inner mask of this number is applied; False only in tests that check whether each mask is
+        needed."""
         ...
 
     def valid(self, dim: Dim, places: int) -> Any:
-        """Which of `places` positions are below the true size `dim`: a vector of booleans."""
+        """Which of `places` positions are below the true size `dim`: a boolean vector."""
         ...
 
 
 @dataclass(frozen=True)
 class Wanted:
-    """A mask on an operand: beyond the true size of a digit of an axis, `fill` instead of what is there."""
+    """A mask on an operand: beyond the true size of a digit of an axis, elements are replaced by `fill`."""
 
     operand: int
     axis: int
@@ -55,7 +57,7 @@ class Wanted:
 
 @dataclass(frozen=True)
 class Inner:
-    """A mask inside of an operator's own computation: a reduction's terms beyond the true size, say."""
+    """A mask inside an operator's own computation, for example on a reduction's terms beyond the true size."""
 
     size: Dim
     reason: str
@@ -65,8 +67,9 @@ Compute = Callable[[At, Sequence[Any]], Any]
 
 
 @dataclass(frozen=True)
-class Step:
-    """`compute` takes the operands, those in `unmerged` brought into boxes, masked as `masks` say."""
+class CapacityStep:
+    """How an operator runs at capacity: `compute` takes the operands, those in `unmerged` brought into boxes, masked by
+    `masks`."""
 
     compute: Compute
     states: States
@@ -76,27 +79,27 @@ class Step:
 
 
 @dataclass(frozen=True)
-class Use:
-    """One use of an operator, with how its operands lie in their arrays. `moves`: which sizes capacities stand for;
-    `constants`: operands that are known numbers."""
+class OperatorUse:
+    """One use of an operator, with the layouts of its operands. `moves`: which sizes have a capacity; `constants`:
+    operands that are known numbers."""
 
     site: Site
-    states: tuple[State, ...]
+    states: tuple[TensorLayout, ...]
     moves: Moves
     constants: Mapping[int, Any] = field(default_factory=dict[int, Any])
 
     def moving(self, i: int = 0) -> list[int]:
-        """Axes of operand `i` whose size is not fixed."""
+        """The axes of operand `i` whose size moves."""
         return [a for a, d in enumerate(self.site.shape(i)) if self.moves(d)]
 
     @property
     def merged(self) -> frozenset[int]:
-        """Operands that do not lie in boxes."""
+        """The operands that are not in boxes."""
         return frozenset(i for i, s in enumerate(self.states) if not s.is_box)
 
 
-def after_masks(states: Sequence[State], masks: Sequence[Wanted]) -> list[State]:
-    """How operands lie after their masks."""
+def after_masks(states: Sequence[TensorLayout], masks: Sequence[Wanted]) -> list[TensorLayout]:
+    """The layouts of operands after their masks."""
     out = list(states)
     for m in masks:
         out[m.operand] = out[m.operand].with_mask(m.axis, m.digit, known(m.fill))

@@ -1,4 +1,4 @@
-"""The e-graph of a dataflow block: encode, saturate, read out. The only room that imports egglog."""
+"""The e-graph of a dataflow block: encoding, saturation, reading out. The only package that imports egglog."""
 
 from relax_eg.egraph.budget import Budget, LeftOut, RuleFigures, Saturation, StopReason
 from relax_eg.egraph.dump import Dump, UnsoundRuleError, dump

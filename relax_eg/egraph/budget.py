@@ -1,4 +1,4 @@
-"""What saturation may spend, and what came of it."""
+"""Limits of saturation and extraction, and the figures that saturation reports."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any
 from relax_eg.accepted import shown
 from relax_eg.errors import OptionError
 
-ALGEBRA_ROUNDS = 6
-EXTRACTION_SECONDS = 20.0  # five times what 32 layers of a decoder take in kernels (benchmarks.scale)
+ALGEBRA_ROUNDS = 6  # limit: rounds of the algebra phase, unless said otherwise
+EXTRACTION_SECONDS = 20.0  # limit: five times what 32 decoder layers take in kernels (benchmarks.scale)
 
 
 class StopReason(enum.Enum):
@@ -27,17 +27,17 @@ class StopReason(enum.Enum):
 class Budget:
     """Limits of a search.
 
-    `nodes`: of the e-graph.
-    `seconds`: of rule application.
-    `rounds`: of the algebra phase.
-    `extraction`: seconds of choosing among what was found, over all stages; with a memory limit, over all programs that
-    are looked at. When they are over, the best program so far is taken.
+    - `nodes`: nodes of the e-graph.
+    - `seconds`: seconds of rule application.
+    - `rounds`: rounds of the algebra phase.
+    - `extraction`: seconds of choosing among candidates, over all stages; with a memory limit, over all programs that
+      are considered. When they are used up, extraction returns the best program so far.
 
-    Seconds are of computing: what else runs on the machine takes none of them, so that the outcome is the same.
+    Seconds are computing time: other processes on the machine use none of them, so the outcome is the same.
 
-    Saturation ends with the first round that passes a limit. What a round can add is known before it runs, and none
-    takes the graph beyond twice `nodes`. A budget of 0 nodes or 0 seconds leaves the program as written. OptionError
-    for what is no such number.
+    Saturation ends after the first round that exceeds a limit. Each round is bounded before it runs, and no round grows
+    the graph beyond twice `nodes`. A budget of 0 nodes or 0 seconds leaves the program as written. OptionError if a
+    value is not a number of the accepted kind.
     """
 
     nodes: int = 200_000
@@ -59,8 +59,11 @@ class Budget:
 
 @dataclass(frozen=True, slots=True)
 class RuleFigures:
-    """What a rule did: matches, nodes of the graph that it made (of several makers one is named), and milliseconds
-    spent finding and applying its matches (as far as the engine tells: to about one)."""
+    """Figures of one rule.
+
+    - `nodes`: nodes of the graph that the rule made; of several makers of a node, one is named.
+    - `milliseconds`: time spent finding and applying its matches, to about one millisecond (the engine's precision).
+    """
 
     matches: int
     nodes: int
@@ -69,7 +72,7 @@ class RuleFigures:
 
 @dataclass(frozen=True, slots=True)
 class LeftOut:
-    """A rule that was not let loose on a graph of `at` nodes, and the most matches and new nodes it could have had."""
+    """A rule left out of a search when the graph had `at` nodes, with bounds on the matches and nodes it could add."""
 
     rule: str
     matches: int
@@ -86,7 +89,7 @@ class LeftOut:
 
 @dataclass(frozen=True, slots=True)
 class RoundFigures:
-    """One round: its phase, the nodes there were after it, and the matches that it had."""
+    """Figures of one round: its phase, the nodes after it, and its matches."""
 
     phase: str
     nodes: int
@@ -95,9 +98,17 @@ class RoundFigures:
 
 @dataclass(slots=True)
 class Saturation:
-    """What happened: stop reason, nodes at the end, the most there were after any round, rounds, what each rule did,
-    seconds by phase, the rules that were left out because what they could have done did not fit the budget, every
-    round (first the graph as it was made), and the guards of rules that could be neither proved nor refuted."""
+    """The outcome of saturation.
+
+    - `stop`: why it ended.
+    - `nodes`: nodes at the end.
+    - `peak`: most nodes after any round.
+    - `rules`: figures of each rule.
+    - `seconds`: by phase.
+    - `left_out`: rules left out because their possible growth did not fit the budget.
+    - `growth`: figures of every round; the first entry is the graph as it was built.
+    - `unproved`: guards of rules that were neither proved nor refuted.
+    """
 
     stop: StopReason
     nodes: int

@@ -1,8 +1,8 @@
-"""Functions the engine asks Python for, each argument tuple once.
+"""Functions that the engine asks Python to evaluate, once for each tuple of arguments.
 
 A rule that needs an answer (the annotation of a new node, a sum of sizes, whether a guard holds) writes its question
-into a table. Between rounds the questions are drained, answered, and the answers inserted; every later match finds
-them by a plain lookup.
+into a table. Between rounds, `Demand.drain` reads the questions and inserts the answers. Later matches find the answers
+by a plain lookup.
 """
 
 from __future__ import annotations
@@ -20,8 +20,11 @@ from relax_eg.shapes import Dim
 
 @dataclass(slots=True)
 class Question:
-    """One demanded function: `answer` gives the engine command that records the answer to an argument tuple, or None
-    where there is none (the rules that asked then never fire)."""
+    """A demanded function.
+
+    `answer` returns the engine command that records the answer for a tuple of arguments, or None if there is no answer;
+    the rules that asked then never fire.
+    """
 
     symbol: str
     answer: Callable[[list[SExpr]], str | None]
@@ -37,20 +40,20 @@ Use = tuple[str, Operands]
 
 
 def use(o: Opcode, operands: Iterable[Annotation]) -> Use:
-    """An opcode's symbol with rank and dtype of its operands: what is looked for before a rule is compiled. Where the
-    opcode fixes its annotation, the symbol alone."""
+    """Returns the symbol of an opcode with the rank and dtype of its operands, or the symbol alone if the opcode fixes
+    its annotation. A rule is compiled only once the uses on its left side exist."""
     return o.symbol, operands_of(o.annotation, operands)
 
 
 def operands_of(fixed: Annotation | None, operands: Iterable[Annotation]) -> Operands:
-    """Rank and dtype of operands; nothing where the annotation of the operator's result is `fixed`."""
+    """Returns rank and dtype of each operand; nothing if the annotation of the operator's result is `fixed`."""
     if fixed is not None:
         return ()
     return tuple((a.ndim, a.dtype) if isinstance(a, Tensor) else None for a in operands)
 
 
 class Demand:
-    """The demanded functions of one e-graph. `uses`: every use of an operator that has been annotated."""
+    """The demanded functions of one e-graph. `uses` holds every annotated use of an operator."""
 
     def __init__(self, engine: Engine, vocabulary: Vocabulary) -> None:
         self.uses: set[Use] = set()
@@ -61,7 +64,7 @@ class Demand:
         self._conditions: dict[tuple[str, tuple[str, ...]], str] = {}
 
     def annotation_of(self, o: Opcode) -> list[str]:
-        """Commands that let the engine annotate nodes of opcode `o`."""
+        """Returns the engine commands that let the engine annotate nodes of opcode `o`."""
         xs = " ".join(f"x{i}" for i in range(o.arity))
         ds = " ".join(f"d{i}" for i in range(o.size_count))
         anns = " ".join(f"a{i}" for i in range(o.arity))
@@ -79,7 +82,7 @@ class Demand:
             try:
                 result = o.deduce(operands, dims)
             except OperatorError:
-                # A node that cannot be formed: it gets no annotation and is never extracted.
+                # The node cannot be formed: it gets no annotation and is never extracted.
                 return None
             return self.annotation_entry(o, operands, dims, result)
 
@@ -95,7 +98,7 @@ class Demand:
     def annotation_entry(
         self, o: Opcode, operands: tuple[Annotation, ...], dims: tuple[Dim, ...], result: Annotation
     ) -> str:
-        """The command that records one known annotation."""
+        """Returns the command that records one known annotation."""
         args = [self._words.annotation(a) for a in operands] + [self._words.dim(d) for d in dims]
         self._questions[f"ann_{o.symbol}"].asked.add(str(" ".join(args)))
         self.uses.add(use(o, operands))
@@ -107,7 +110,8 @@ class Demand:
         return " ".join(args) in self._questions[f"ann_{o.symbol}"].asked
 
     def dim_function(self, d: Dim, names: tuple[str, ...]) -> tuple[str, list[str]]:
-        """The symbol of `d` as a function of the sizes `names`, and the commands that declare it if it is new."""
+        """Returns the symbol of `d` as a function of the sizes `names`, and the commands that declare it if it is
+        new."""
         key = (str(d), names)
         if key in self._dim_functions:
             return self._dim_functions[key], []
@@ -121,13 +125,13 @@ class Demand:
 
         self._questions[symbol] = Question(symbol, answer)
         sorts = "Dim " * len(names)
-        # Sizes that turn out equal make two entries one; the two answers are then proved equal as well.
+        # Two entries become one when their sizes turn out equal; the two answers are then proved equal as well.
         return symbol, [f"(function {symbol} ({sorts}) Dim :merge old)", f"(relation need_{symbol} ({sorts}))"]
 
     def condition(
         self, text: str, names: tuple[str, ...], holds: Callable[[dict[str, Dim]], bool]
     ) -> tuple[str, list[str]]:
-        """The symbol of a guard over the sizes `names`, and the commands that declare it if it is new."""
+        """Returns the symbol of a guard over the sizes `names`, and the commands that declare it if it is new."""
         key = (text, names)
         if key in self._conditions:
             return self._conditions[key], []
@@ -145,7 +149,11 @@ class Demand:
         return symbol, [f"(relation {symbol} ({sorts}))", f"(relation need_{symbol} ({sorts}))"]
 
     def drain(self, sizes: dict[str, int], seen: dict[str, int]) -> bool:
-        """Answer what is new, given the table sizes; `seen` remembers how much was read. True if anything was new."""
+        """Answers new questions. Returns whether there were any answers.
+
+        - `sizes`: rows of each table.
+        - `seen`: rows of each question table already read; updated here.
+        """
         commands: list[str] = []
         for q in list(self._questions.values()):
             n = sizes.get(q.need, 0)

@@ -1,4 +1,4 @@
-"""From the engine to an extraction graph, and from a choice of candidates back to expressions."""
+"""Reads an extraction graph out of the engine, and rebuilds expressions from a choice of candidates."""
 
 from __future__ import annotations
 
@@ -7,32 +7,37 @@ from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from relax_eg.debug import stage
-from relax_eg.egraph.engine import Row, Value
+from relax_eg.egraph.engine import TableRow, Value
 from relax_eg.egraph.saturate import EGraph
-from relax_eg.egraph.vocabulary import MAX_RANK, Opcode
+from relax_eg.egraph.vocabulary import Opcode
 from relax_eg.errors import OperatorError, RelaxEgError
 from relax_eg.extract.graph import Candidate, ExtractionGraph
 from relax_eg.ir.annotations import Annotation, Tensor, with_sizes
 from relax_eg.ir.expr import CALL, CONTROL, FUNCTION, Expr
 from relax_eg.ops import Site, call
+from relax_eg.ops.coarse_annotations import MAX_RANK
 from relax_eg.shapes import Dim
 
 _T = TypeVar("_T")
-_Key = tuple[str, tuple[int, ...], tuple[Dim, ...]]  # a node: its opcode's symbol, classes of operands, sizes
+_Key = tuple[str, tuple[int, ...], tuple[Dim, ...]]  # a node: its opcode's symbol, classes of its operands, its sizes
 
 
 class UnsoundRuleError(RelaxEgError):
-    """Two annotations that differ met in one e-class: some rule equated values of different shape or dtype."""
+    """Two different annotations met in one e-class: some rule equated values of different shape or dtype."""
 
 
 @dataclass(slots=True)
 class Dump:
-    """An extraction graph and how to rebuild expressions from it. `written`: the expressions of the program as written
-    that each class holds.
+    """An extraction graph, with what rebuilds expressions from it.
 
-    Where sizes of different form are equal, as after `n == 2*m` or bounds that fix a size, the graph says them in one
-    form, and parameters in that of the signature. Most operators take either; `one_form`: some did not, so parameters
-    get the graph's form first. `forms`: what nodes of fixed annotation were given as they came; they keep these forms.
+    Equal sizes may have different forms, as after `n == 2*m` or where bounds fix a size. The graph uses one form for
+    them; parameters keep the form of the signature. Most operators accept either form.
+
+    - `payloads`: what a candidate's `payload` indexes: a leaf, or an opcode with its sizes.
+    - `written`: for each class, its expressions that are in the program as written.
+    - `forms`: for each node of fixed annotation, the annotations of its operands as inserted; rebuilt operands keep
+      these forms.
+    - `one_form`: whether an operator rejected mixed forms; expressions are then built in the graph's form.
     """
 
     graph: ExtractionGraph
@@ -43,18 +48,20 @@ class Dump:
 
     @stage("decode")
     def decode(self, choice: Sequence[int]) -> list[Expr]:
-        """The roots' expressions when class `c` is computed by candidate `choice[c]`. The choice must be acyclic."""
+        """Returns the roots' expressions if class `c` is computed by candidate `choice[c]`. The choice must be
+        acyclic."""
         return self.decode_with_rules(choice)[0]
 
     def decode_with_rules(self, choice: Sequence[int]) -> tuple[list[Expr], dict[Expr, str], dict[Expr, int]]:
-        """As `decode`; of the expressions that a rule made, which; and the class of each expression."""
+        """Returns the roots' expressions as `decode` does, the rule of each expression that a rule made, and the class
+        of each expression."""
         done = self.settled(lambda: self._built(choice))
         made = {e: self.graph.candidates[c][choice[c]].made_by for c, e in done.items()}
         classes = {e: c for c, e in done.items()}
         return [done[r] for r in self.graph.roots], {e: rule for e, rule in made.items() if rule}, classes
 
     def _built(self, choice: Sequence[int]) -> dict[int, Expr]:
-        """The expressions of the classes that the roots need, operands first."""
+        """Builds the expressions of the classes that the roots need, operands first."""
         done: dict[int, Expr] = {}
         graph = self.graph
         for root in graph.roots:
@@ -74,7 +81,7 @@ class Dump:
         return done
 
     def build(self, c: int, k: int, operands: Sequence[Expr]) -> Expr:
-        """Candidate `k` of class `c` over these operands."""
+        """Builds candidate `k` of class `c` over `operands`."""
         candidate = self.graph.candidates[c][k]
         payload = self.payloads[candidate.payload]
         if isinstance(payload, Expr):
@@ -93,7 +100,8 @@ class Dump:
             return self._in_form(opcode.build(tuple(named), dims), c)
 
     def settled(self, make: Callable[[], _T]) -> _T:
-        """What `make` builds: again where it turned out on the way that parameters need the graph's forms of sizes."""
+        """Returns what `make` builds. If the first call sets `one_form`, `make` is called again, so that all of it is
+        in the graph's forms of sizes."""
         before, found = self.one_form, make()
         return found if self.one_form == before else make()
 
@@ -102,7 +110,7 @@ class Dump:
 
 
 def _renamed(e: Expr, wanted: Annotation) -> Expr:
-    """`e` with sizes in the form `wanted`, which equal its own: by a slice that leaves nothing out."""
+    """Returns `e` with its sizes in the equal form `wanted`, by a `strided_slice` that takes the whole tensor."""
     if e.annotation == wanted or not (isinstance(e.annotation, Tensor) and isinstance(wanted, Tensor)):
         return e
     if wanted.shape is None or e.annotation.ndim != wanted.ndim or e.annotation.dtype != wanted.dtype:
@@ -113,7 +121,7 @@ def _renamed(e: Expr, wanted: Annotation) -> Expr:
 
 @stage("dump")
 def dump(egraph: EGraph) -> Dump:
-    """Read the e-graph out. O(nodes). Nodes without an annotation cannot be formed and are left out."""
+    """Reads the e-graph out. O(nodes). Nodes without an annotation cannot be formed and are left out."""
     tables = egraph.tables()
     dims = _forms_of_sizes(egraph, tables)
     annotations = _annotations(egraph, tables, dims)
@@ -128,7 +136,7 @@ def dump(egraph: EGraph) -> Dump:
         return classes[value]
 
     payloads: list[tuple[Opcode, tuple[Dim, ...]] | Expr] = []
-    functions: dict[int, str] = {}  # classes of functions of the module
+    functions: dict[int, str] = {}  # class -> name of the module's function in it
     for r in tables["Leaf"]:
         if r.output in annotations:
             e = egraph.words.leaf_list[egraph.engine.integer(r.inputs[0])]
@@ -163,9 +171,9 @@ def dump(egraph: EGraph) -> Dump:
     return Dump(graph, payloads, written, forms)
 
 
-def _forms_of_sizes(egraph: EGraph, tables: dict[str, list[Row]]) -> dict[Value, Dim]:
-    """The form that stands for each size: of equal ones a number, or else the one that was there first, in which every
-    variable that an equality gives is replaced. So a size stays the sum or product of what it was made of."""
+def _forms_of_sizes(egraph: EGraph, tables: dict[str, list[TableRow]]) -> dict[Value, Dim]:
+    """Returns the form used for each size: a constant if an equal one exists, else the form that came first. Variables
+    that an equality determines are then substituted, so a size stays the sum or product that it was made as."""
     found: dict[Value, Dim] = {}
     for r in tables["D"]:
         d = egraph.words.dim_at(egraph.engine.integer(r.inputs[0]))
@@ -181,7 +189,7 @@ def _key(egraph: EGraph, e: Expr, class_of: Mapping[int, int], one: Mapping[Dim,
     return opcode.symbol, tuple(class_of[egraph.number[a]] for a in e.args), tuple(one[d] for d in dims)
 
 
-def _annotations(egraph: EGraph, tables: dict[str, list[Row]], dims: dict[Value, Dim]) -> dict[Value, Annotation]:
+def _annotations(egraph: EGraph, tables: dict[str, list[TableRow]], dims: dict[Value, Dim]) -> dict[Value, Annotation]:
     terms: dict[Value, Annotation] = {}
     one = {egraph.words.dim_at(egraph.engine.integer(r.inputs[0])): dims[r.output] for r in tables["D"]}
     for r in tables["Other"]:
@@ -201,8 +209,8 @@ def _annotations(egraph: EGraph, tables: dict[str, list[Row]], dims: dict[Value,
     return found
 
 
-def _makers(egraph: EGraph, tables: dict[str, list[Row]], value: Value) -> list[str]:
-    """The rules that made a node of this class."""
+def _makers(egraph: EGraph, tables: dict[str, list[TableRow]], value: Value) -> list[str]:
+    """Returns the names of the rules that made a node of this class."""
     made = {
         egraph.engine.text(how.output)
         for symbol in egraph.words.by_symbol
@@ -221,18 +229,18 @@ def _mark_as_written(
     where: dict[_Key, tuple[int, int]],
     one: Mapping[Dim, Dim],
 ) -> dict[int, list[Expr]]:
-    """Marks what the program as written uses; gives its expressions by class. `one`: for every size the one of its
-    equals that stands for it."""
+    """Marks the candidates that the program as written uses, and returns its expressions by class. `one`: the form used
+    for each size."""
     written: dict[int, list[Expr]] = {}
     class_of = {egraph.engine.integer(r.inputs[0]): classes[r.output] for r in egraph.tables()["node"]}
     graph.as_written = [-1] * len(graph.candidates)
-    # Operands come first, so of two written nodes that turned out equal the earlier stays and no cycle can arise.
+    # Operands come first, so of two written nodes in one class the earlier is kept and no cycle can arise.
     for i, e in enumerate(egraph.written):
         c, k = class_of[i], 0
         written.setdefault(c, []).append(e)
         if e.args or not egraph.words.is_leaf(e):
             _, k = where[_key(egraph, e, class_of, one)]
-            if graph.candidates[c][k].made_by:  # by a rule too
+            if graph.candidates[c][k].made_by:  # a rule made this written node too
                 graph.candidates[c][k] = replace(graph.candidates[c][k], made_by="")
         if graph.as_written[c] < 0:
             graph.as_written[c] = k

@@ -1,10 +1,10 @@
-"""The one place that talks to egglog, on its raw-text interface, for versions 13.2 to 14.
+"""The only interface to egglog. It uses egglog's raw-text interface, versions 13.2 to 14.
 
-Text is fed in small chunks: egglog's parser is quadratic in the length of one text. A panic of the engine (a
-BaseException) leaves here as a RelaxEgError; its words never reach a user.
+Text is passed in small chunks, because egglog's parser is quadratic in the length of one text. A panic of the engine (a
+BaseException) is raised here as a RelaxEgError; the engine's own message never reaches a user.
 
-Names of tables and functions do not end with a digit. The engine makes names of its own by a number behind them, for
-each name from one on, so that the 14th of `fact_1` would be the fourth of `fact_11`.
+Names of tables and functions must not end with a digit. The engine derives names by appending a number to them, counted
+from 1 for each name, so the 14th name derived from `fact_1` would equal the fourth derived from `fact_11`.
 """
 
 from __future__ import annotations
@@ -19,60 +19,66 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.machinery import ExtensionFileLoader, PathFinder
-from importlib.util import LazyLoader, find_spec, module_from_spec
+from importlib.util import find_spec, module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import Any
 
 from relax_eg.errors import ForkedError, RelaxEgError
 
-_CHUNK = 24
+_CHUNK = 24  # chosen: commands that the engine reads as one text
 
 Value = Any  # an engine value: hashable, equal within one e-graph
 SExpr = Any  # an atom (str) or a list of SExpr
 
+_OURS = "relax_eg.egraph.bindings"  # module name; its last part must be `bindings`, as the extension's entry point is
+_loaded: list[Any] = []
 _LOADING = threading.Lock()
 os.register_at_fork(before=_LOADING.acquire, after_in_parent=_LOADING.release, after_in_child=_LOADING.release)
 _TOKEN = re.compile(r'\(|\)|"[^"]*"|[^\s()]+')
 
 
 class EngineError(RelaxEgError, RuntimeError):
-    """The e-graph engine refused what it was given: a bug of ours, reported without the engine's own words."""
+    """The e-graph engine rejected its input: a bug of ours, reported without the engine's own message."""
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
-    """One row of a table: argument values, and the value they map to."""
+class TableRow:
+    """A row of a table: argument values, and the value they map to."""
 
     inputs: tuple[Value, ...]
     output: Value
 
 
 def _bindings() -> Any:
-    """egglog's compiled module, loaded when first asked for: what re-checks a certificate does without.
+    """Returns egglog's compiled module, loaded on the first call: re-checking a certificate does not need it.
 
-    The Python layer around it, which we do not use, takes longer to import than a small program takes to optimize. It
-    is left to be imported when somebody asks anything of `egglog`.
+    It is loaded under a name of ours, in 10 ms. `import egglog.bindings` would take 200 ms of a processor for egglog's
+    Python layer, which we do not use. Nothing of `egglog` is changed: code that imports it gets all of it, with the
+    same classes.
     """
     with _LOADING:
-        package = None if "egglog" in sys.modules else find_spec("egglog")
-        if package is not None and package.loader is not None:
-            inner = PathFinder.find_spec("egglog.bindings", package.submodule_search_locations)
-            if inner is not None and isinstance(inner.loader, ExtensionFileLoader):
-                loaded = sys.modules["egglog.bindings"] = module_from_spec(inner)
-                inner.loader.exec_module(loaded)
-                package.loader = LazyLoader(package.loader)
-                outer = sys.modules["egglog"] = module_from_spec(package)
-                package.loader.exec_module(outer)
-                object.__getattribute__(outer, "__dict__")["bindings"] = loaded
-        return sys.modules.get("egglog.bindings") or import_module("egglog.bindings")
+        loaded = sys.modules.get("egglog.bindings")
+        if loaded is not None or _loaded:
+            return loaded or _loaded[0]
+        package = find_spec("egglog")
+        places = None if package is None else package.submodule_search_locations
+        found = None if places is None else PathFinder.find_spec("egglog.bindings", places)
+        if found is None or found.origin is None or not isinstance(found.loader, ExtensionFileLoader):
+            return import_module("egglog.bindings")
+        ours = spec_from_file_location(_OURS, found.origin)
+        assert ours is not None and ours.loader is not None  # an extension module has a loader
+        loaded = module_from_spec(ours)
+        ours.loader.exec_module(loaded)
+        _loaded.append(loaded)
+        return loaded
 
 
-_used_by: list[int] = []  # the process in which the engine's threads were started
+_used_by: list[int] = []  # id of the process in which the engine's threads were started
 
 
 def _refuse_forked() -> None:
-    """ForkedError where the engine's threads are those of another process: they are not here, and would be waited for
-    forever."""
+    """Raises ForkedError if the engine's threads were started in another process: they do not exist in this one, and
+    the engine would wait for them forever."""
     if not _used_by:
         _used_by.append(os.getpid())
     elif _used_by[0] != os.getpid():
@@ -84,20 +90,20 @@ def _refuse_forked() -> None:
 
 
 class Engine:
-    """An e-graph. Bound to the thread that made it."""
+    """An e-graph. It is bound to the thread that made it."""
 
     def __init__(self) -> None:
         _refuse_forked()
         self._graph: Any = _bindings().EGraph()
-        self._unions: dict[tuple[str, ...], str] = {}  # rulesets -> the ruleset of all their rules
-        self._seconds = 0.0  # spent in the engine
+        self._unions: dict[tuple[str, ...], str] = {}  # rulesets -> the ruleset that combines them
+        self._seconds = 0.0  # time spent in the engine
 
     def close(self) -> None:
-        """Free the e-graph. The engine insists that this happens on the thread that made it."""
+        """Frees the e-graph. The engine requires that this happens on the thread that made it."""
         self._graph = None
 
     def run(self, commands: Iterable[str]) -> list[Any]:
-        """Run commands, each the text of one; returns what the engine answers."""
+        """Runs commands, each the text of one command, and returns the engine's answers."""
         answers: list[Any] = []
         batch: list[str] = []
         for c in commands:
@@ -123,15 +129,16 @@ class Engine:
             self._seconds += time.perf_counter() - started
 
     def load(self, relation: str, rows: Iterable[tuple[int, ...]]) -> None:
-        """Add rows to a relation of integers: by a file, which costs the engine a fiftieth of what commands do."""
+        """Adds rows to a relation of integers. They are passed in a file, which costs the engine a fiftieth of what
+        commands cost."""
         with tempfile.TemporaryDirectory(prefix="relax_eg_") as folder:
             path = Path(folder, "rows")
             path.write_text("".join("\t".join(map(str, row)) + "\n" for row in rows))
             self.run([f'(input {relation} "{path.as_posix()}")'])
 
     def step(self, *rulesets: str) -> dict[str, int]:
-        """Run these rulesets once, all on the graph as it is now; the number of matches of each rule, by engine rule
-        name. A rule matches what is new since it last ran, alone or with others."""
+        """Runs these rulesets once, all on the present graph. Returns the number of matches of each rule, by engine
+        rule name. A rule matches only what is new since it last ran, alone or combined with other rulesets."""
         if not rulesets:
             return {}
         name = rulesets[0]
@@ -144,7 +151,8 @@ class Engine:
         return dict(answer.report.num_matches_per_rule)
 
     def milliseconds(self) -> dict[str, float]:
-        """Time spent in each rule so far, by engine rule name, as far as the engine tells: to about one millisecond."""
+        """Returns the time spent in each rule so far, by engine rule name, to about one millisecond (the engine's
+        precision)."""
         (answer,) = self.run(["(print-stats)"])
         spent = {k: v.total_seconds() for k, v in answer.report.search_and_apply_time_per_rule.items()}
         # egglog 13.2 reports a thousandth of the time.
@@ -152,16 +160,16 @@ class Engine:
         return {name: scale * s for name, s in spent.items() if s}
 
     def saturate(self, ruleset: str) -> None:
-        """Run `ruleset` to a fixpoint inside the engine; only for rulesets that cannot grow without end."""
+        """Runs `ruleset` to a fixpoint inside the engine; only for rulesets whose growth is finite."""
         self.run([f"(run-schedule (saturate {ruleset}))"])
 
     def sizes(self) -> dict[str, int]:
-        """Rows of every table."""
+        """Returns the number of rows of every table."""
         (answer,) = self.run(["(print-size)"])
         return dict(answer.sizes)
 
     def terms(self, table: str) -> list[SExpr]:
-        """Rows of a relation without e-class arguments, as terms."""
+        """Returns the rows of a relation without e-class arguments, as terms."""
         (answer,) = self.run([f"(print-function {table} 1000000)"])
         rows: list[SExpr] = []
         for line in str(answer).splitlines():
@@ -169,11 +177,13 @@ class Engine:
                 rows.append(_parse(line))
         return rows
 
-    def tables(self, names: Iterable[str] | None = None) -> dict[str, list[Row]]:
-        """Every table, or those of these names that there are, with all rows. One deep copy of the e-graph."""
+    def tables(self, names: Iterable[str] | None = None) -> dict[str, list[TableRow]]:
+        """Returns every table, or the existing ones among `names`, with all rows. One deep copy of the e-graph."""
         frozen = self._graph.freeze().functions
         wanted = frozen if names is None else [name for name in names if name in frozen]
-        return {name: [Row(tuple(r.inputs), r.output) for r in frozen[name].rows if not r.subsumed] for name in wanted}
+        return {
+            name: [TableRow(tuple(r.inputs), r.output) for r in frozen[name].rows if not r.subsumed] for name in wanted
+        }
 
     def integer(self, value: Value) -> int:
         return int(self._graph.value_to_i64(value))
@@ -183,7 +193,7 @@ class Engine:
 
 
 def _parse(line: str) -> SExpr:
-    """The first parenthesised term of `line`."""
+    """Returns the first parenthesised term of `line`."""
     stack: list[list[SExpr]] = [[]]
     for token in _TOKEN.findall(line):
         if token == "(":

@@ -1,12 +1,12 @@
 """Facts about values in the e-graph: relations over its classes.
 
-A rule that asks for a fact says so of a class when its left side matches there. Until one does, nothing here costs
-anything. Then the fact, and those from which it follows, are derived of the program as written, operands first
-(`rules.propagation.Known`), and where the class is one of its values the answer goes into the relation. A fact of one
-node is a fact of its class: equal values have equal facts.
+When the left side of a rule with a fact guard matches, the rule asks about the class. Until then facts cost nothing.
+The fact is then derived, with those it follows from, for the program as written, operands first
+(`rules.propagation.KnownFacts`). If the class holds a value of that program, the answer is inserted into the fact's
+relation. A fact of one node is a fact of its class, because equal values have equal facts.
 
-Where facts were declared, what rules make is looked at too: everything known of the program as written is loaded, and
-the engine keeps it up, by the same derivations compiled to rules of its own.
+If facts were declared, facts of nodes that rules make are derived too: all facts known of the program as written are
+loaded, and the engine maintains them by the same derivations, compiled to engine rules.
 """
 
 from __future__ import annotations
@@ -17,20 +17,21 @@ from functools import cached_property
 from itertools import product
 
 from relax_eg.egraph.engine import Engine
-from relax_eg.egraph.vocabulary import MAX_RANK, Opcode, Vocabulary
+from relax_eg.egraph.vocabulary import Opcode, Vocabulary
 from relax_eg.ir.annotations import Tensor, dims_of
 from relax_eg.ir.expr import CONSTANT, TUPLE, TUPLE_GET, VAR, Expr
 from relax_eg.ops import TABLE
+from relax_eg.ops.coarse_annotations import MAX_RANK
 from relax_eg.rules import Claim, Instance
 from relax_eg.rules.conditions import OnValue, key_of
-from relax_eg.rules.given import Given, Leaves, Sizes
+from relax_eg.rules.parameter_facts import Given, Leaves, PositiveSizes
 from relax_eg.rules.propagation import (
     ALL_IMPLIED,
     MOVES,
     OF_ANNOTATIONS,
     OF_DTYPES,
-    Derivation,
-    Known,
+    FactRule,
+    KnownFacts,
     Pattern,
     derivations,
     is_test,
@@ -60,7 +61,11 @@ _PRELUDE = (
 
 
 class FactBase:
-    """The facts of one e-graph. `roots`: its results; `number`: the nodes of the program as written, operands first."""
+    """The facts of one e-graph.
+
+    - `roots`: its results.
+    - `number`: the numbers of the inserted nodes, operands first.
+    """
 
     def __init__(
         self,
@@ -73,20 +78,21 @@ class FactBase:
     ) -> None:
         self._engine = engine
         self._words = words
-        self._sizes = Sizes(scope)
+        self._sizes = PositiveSizes(scope)
         self._given = given
         self._roots = frozenset(roots)
         self._number = number
-        self._symbols: dict[str, str] = {}  # of facts, tests and words
-        self._asked: dict[str, int] = {}  # and of how many classes each was asked when that was looked at
+        self._symbols: dict[str, str] = {}  # fact, test or word on origin -> its relation
+        self._asked: dict[str, int] = {}  # fact -> number of classes it was asked of when last answered
         self._leaves = Leaves(given.facts)
-        self._known = Known(self._leaves.have, given.exact, self._sizes.are_positive)
+        self._known = KnownFacts(self._leaves.have, given.exact, self._sizes.are_positive)
         self._of_origin: dict[str, frozenset[Expr]] = {}
-        self._kept: frozenset[str] = frozenset()  # what the engine keeps up
-        self._said: set[str] = set()  # to the engine: rules, answers
+        self._kept: frozenset[str] = frozenset()  # facts that the engine maintains
+        self._said: set[str] = set()  # rules and answers already given to the engine
 
     def ask(self, guard: OnValue, x: str) -> tuple[str, str, list[str]]:
-        """What a guard on the class `x` looks up, the command that asks for it, and the commands that declare both."""
+        """Returns what a guard on the class `x` looks up, the command that asks for it, and the commands that declare
+        both."""
         key = key_of(guard)
         commands = self._declare(key)
         symbol = self._symbols[key]
@@ -100,7 +106,7 @@ class FactBase:
         return f"({symbol} {x})", f"(want_{symbol} {x})", commands
 
     def settle(self, sizes: Mapping[str, int]) -> None:
-        """Answer what rules ask, of all that is in the e-graph. `sizes`: of the engine's tables."""
+        """Answers what rules ask, for all nodes in the e-graph. `sizes`: rows of the engine's tables."""
         asked = {k: sizes.get(f"want_{self._symbols[k]}", 0) for k in self._asked}
         grown = [k for k, n in asked.items() if n > self._asked[k]]
         if grown:
@@ -124,10 +130,11 @@ class FactBase:
     # --- the program as written ---
 
     def concerns(self, instance: Instance) -> bool:
-        """Whether an instance is worth compiling, which takes the engine as long as hundreds of matches.
+        """Whether `instance` is worth compiling; compiling takes the engine as long as hundreds of matches.
 
-        One that asks for facts and is made of what every program has is worth it where facts were declared, or where
-        the program as written has its left side, and they hold there.
+        An instance is worth it if it asks for no facts, if facts were declared, or if its left side has an operator
+        that is not common. Any other is worth it only if the program as written has its first left side and the facts
+        hold there.
         """
         claims = [g for g in instance.guards if isinstance(g, Claim)]
         if not claims or self._given.facts or any(e.op not in _COMMON for e in instance.left_nodes):
@@ -148,7 +155,7 @@ class FactBase:
                     self._said.add(f"answered {answer}")
                     answers.append(answer)
         self._engine.run(answers)
-        # Of a test or an origin the engine is told as soon as one is found; of facts, where some were declared.
+        # Once a test or an origin holds somewhere, the engine maintains it; facts, if some were declared.
         kept = [k for k in asked if is_test(k) or k in _ORIGINS] if answers else []
         if self._given.facts:
             kept += [k for k in asked if k not in (*_ORIGINS, "used_once")]
@@ -162,7 +169,7 @@ class FactBase:
         return e in self._read_once if key == "used_once" else self._known.has(e, key)
 
     def _origins(self, word: str) -> frozenset[Expr]:
-        """The values that are made of constants, or of these and weights. O(expressions), once."""
+        """Returns the values made of constants only, or of constants and weights. O(expressions), once."""
         if word not in self._of_origin:
             found: set[Expr] = set()
             for e in self._written:
@@ -206,13 +213,13 @@ class FactBase:
         return all(self._is_known_size(d, word) for d in sizes)
 
     def _is_known_size(self, d: Dim, word: str) -> bool:
-        """Whether a size is known as early as constants, or weights, are."""
+        """Whether a size is known as early as constants are; for the word `is_weight`, as early as weights are."""
         return d.is_const or (word == "is_weight" and d.variables <= self._sizes_of_weights)
 
     # --- what rules make ---
 
     def _load(self, kept: frozenset[str]) -> None:
-        """Have the engine keep up `kept` facts, beginning with what is known of the program as written."""
+        """Makes the engine maintain the `kept` facts, starting from those that hold in the program as written."""
         before, self._kept = self._kept, kept
         new = sorted(kept - before)
         commands: list[str] = [] if before else list(_PRELUDE)
@@ -233,10 +240,10 @@ class FactBase:
             if numbers:
                 self._engine.load(f"row_{self._symbols[key]}", numbers)
         self._engine.step("load")
-        self._said -= {s for s in self._said if s.startswith("answered ")}  # it was for fewer facts
+        self._said -= {s for s in self._said if s.startswith("answered ")}  # those answers covered fewer facts
 
     def _keep_up(self, present: Sequence[Opcode]) -> None:
-        """Derive the kept facts of all nodes. A derivation is compiled when each of its premises holds somewhere."""
+        """Derives the kept facts of all nodes. A derivation is compiled once each of its premises holds somewhere."""
         while True:
             rules = [r for r in dict.fromkeys(self._rules(present, self._engine.sizes())) if self._is_new(r)]
             self._engine.run(rules)
@@ -245,7 +252,7 @@ class FactBase:
                 return
 
     def _answer(self) -> bool:
-        """Tell the engine of annotations, leaves and sizes that are new to it. True if there were any."""
+        """Inserts the facts of new annotations, leaves and sizes. Returns whether there were any."""
         commands: list[str] = []
         for term in self._engine.terms("ask_ann"):
             a = self._words.read_annotation(term[1])
@@ -266,7 +273,7 @@ class FactBase:
         return bool(commands)
 
     def _rules(self, present: Sequence[Opcode], sizes: Mapping[str, int]) -> Iterator[str]:
-        """The derivations of kept facts for operators that are present, as rules of the engine."""
+        """Yields the derivations of kept facts for the operators that are present, as engine rules."""
         by_op: dict[str, list[Opcode]] = {}
         for o in present:
             by_op.setdefault(o.op, []).append(o)
@@ -282,7 +289,7 @@ class FactBase:
                 if (key in _ORIGINS and _keeps_origin(o.op)) or (is_test(key) and o.op in MOVES):
                     yield self._passed_on(key, o)
 
-    def _derivation(self, d: Derivation, opcodes: Sequence[Opcode]) -> Iterator[str]:
+    def _derivation(self, d: FactRule, opcodes: Sequence[Opcode]) -> Iterator[str]:
         body = _Body(self._symbols)
         for p, o in zip(d.pattern.nodes, opcodes, strict=True):
             if not body.match(p, o):
@@ -298,7 +305,8 @@ class FactBase:
         yield f"(rule ({' '.join(body.facts)}) (({self._symbols[d.gives]} {result})) :ruleset facts)"
 
     def _passed_on(self, key: str, o: Opcode) -> str:
-        """What an operator passes on from its operands: where they come from, or the one value of a constant."""
+        """Returns the engine rule by which `o` passes `key` on from its operands: an origin from all of them, a test of
+        constants from the first."""
         xs, ds = [f"x{i}" for i in range(o.arity)], [f"d{i}" for i in range(o.size_count)]
         symbol = self._symbols[key]
         given = [f"({symbol} {x})" for x in (xs[:1] if is_test(key) else xs)]
@@ -319,7 +327,7 @@ class _Body:
         self._count = 0
 
     def match(self, p: Pattern, o: Opcode) -> bool:
-        """Add a node of the pattern; False where the opcode is not of its form."""
+        """Adds a node of the pattern. Returns False if the opcode does not have the pattern's form."""
         attrs = {**dict(o.static), **{name: (None,) * n for name, n in o.sizes}}
         rank = rank_needed(p, attrs)
         if rank is None or o.arity < len(p.args) or (o.arity > len(p.args) and not p.rest):
@@ -354,8 +362,8 @@ class _Body:
 
 
 def bindings(pattern: Expr, e: Expr) -> dict[str, Expr] | None:
-    """What each pattern variable stands for where `e` may be of the pattern's form, None where it is not: operators,
-    attributes, ranks and dtypes are compared, sizes only where an axis of the pattern is one size."""
+    """Returns the value of each pattern variable if `e` may have the pattern's form, else None. Operators, attributes,
+    ranks and dtypes are compared; sizes only on axes whose size in the pattern is a single variable."""
     env: dict[str, Expr] = {}
     sizes: dict[str, Dim] = {}
     todo = [(pattern, e)]

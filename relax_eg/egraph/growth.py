@@ -1,16 +1,18 @@
-"""How far rules may take the graph, known before they run.
+"""Bounds on how much rules can grow the graph, found before the rules run.
 
-A round is let loose only when the nodes it can add fit. What it can add is bounded in steps, each dearer and sharper
-than the one before, and only as many are taken as are needed:
+A round runs only if the nodes it can add fit. The bound is found in steps, each more expensive and sharper than the one
+before, and only as many steps are taken as are needed:
 
-1. table sizes: a left side has at most as many matches as the product of its tables' rows, and an operator inside it
-   at most as many rows as the largest class can have members;
-2. counting: the left side as an engine rule of its own that adds nothing (a *counter*). Its matches are the rule's;
-3. the engine's tables, read once: where even counting would take too long, matches are bounded in time linear in the
-   tables, by summing along the left side's tree; in a small graph that comes before counting;
-4. writing down, for a rule alone, the nodes that its matches ask for, and counting those that are not there yet.
+1. Table sizes: a left side has at most as many matches as the product of its tables' rows, and an operator inside it
+   contributes at most as many rows as the largest class can have members.
+2. Counting: the left side becomes an engine rule of its own that adds nothing (a *counter*). Its matches are the
+   rule's matches.
+3. The engine's tables, read once: if even counting would take too long, matches are bounded in time linear in the
+   tables, by summing along the tree of the left side. In a small graph this step comes before counting.
+4. Enumeration, for a single rule: the nodes that its matches ask for are written into relations, and those that the
+   graph lacks are counted.
 
-A bound may exceed the truth and is never below it.
+A bound may exceed the true number and is never below it.
 """
 
 from __future__ import annotations
@@ -19,22 +21,23 @@ import enum
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from relax_eg.egraph.engine import Engine, Row, Value
-from relax_eg.egraph.patterns import Atom, Compiled
+from relax_eg.egraph.engine import Engine, TableRow, Value
+from relax_eg.egraph.patterns import Compiled, QueryAtom
 from relax_eg.ir.expr import Expr
 
-COUNTED_PER_SECOND = 5_000_000  # matches a counter gets through, about half of what was measured
-COUNTED_ANYWAY = 1_000_000.0  # whatever the budget of seconds
-READ_ANYWAY = 2_000  # nodes of a graph whose tables are read before anything is counted
-WRITTEN_DOWN = 1_000_000  # matches whose nodes may be written down, whatever room there is,
-WRITTEN_FOR_ROOM = 8  # and else so many for each node there is room for
+COUNTED_PER_SECOND = 5_000_000  # chosen: matches that a counter finds in a second, about half of the measured number
+COUNTED_ANYWAY = 1_000_000.0  # limit: matches that may be counted whatever the budget of seconds
+READ_ANYWAY = 2_000  # limit: nodes of a graph whose tables are read before anything is counted
+WRITTEN_DOWN = 1_000_000  # limit: matches whose nodes may be enumerated, however little room there is
+WRITTEN_FOR_ROOM = 8  # limit: such matches for each node of room, if that allows more
+_SURELY = 0.9  # chosen: share of the room; left sides whose shares sum to at most this are taken to fit
 
-Pattern = tuple[tuple[Atom, ...], tuple[str, ...]]  # atoms, and further facts
+Pattern = tuple[tuple[QueryAtom, ...], tuple[str, ...]]  # atoms, and further facts
 
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """At most so many matches, adding at most so many nodes."""
+    """Upper bounds on matches and on the nodes that they add."""
 
     matches: int
     nodes: int
@@ -44,7 +47,7 @@ class Forecast:
 
 
 class Join(enum.Enum):
-    """How an atom hangs on those before it, and so how many rows of its table can go with one match of them."""
+    """How an atom depends on those before it, and so how many rows of its table can go with one match of them."""
 
     KEYED = 0  # every argument is fixed: one row
     MEMBER = 1  # its class is fixed: the members of a class
@@ -53,15 +56,18 @@ class Join(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class _Step:
-    atom: Atom
+    atom: QueryAtom
     join: Join
-    link: str  # the variable through which it hangs on the atoms before it; "" where there is none
+    link: str  # the variable that ties it to the atoms before it; "" if there is none
 
 
 @dataclass(eq=False, slots=True)
 class _Left:
-    """A left side, or the beginning of one. `counter`: the ruleset of its counter, if it has one; `counted`: the
-    matches that counter has seen."""
+    """A left side, or the beginning of one.
+
+    - `counter`: the ruleset of its counter; "" if it has none.
+    - `counted`: the matches that the counter has found so far.
+    """
 
     steps: tuple[_Step, ...]
     filters: tuple[str, ...]
@@ -70,13 +76,14 @@ class _Left:
 
     @property
     def is_product(self) -> bool:
-        """Whether it has parts that no variable relates."""
+        """Whether it has parts that share no variable."""
         return any(s.join is Join.FREE and not s.link for s in self.steps[1:])
 
     def most(
         self, sizes: Mapping[str, int], members: int, start: int = 0, found: int = 1, end: int | None = None
     ) -> int:
-        """The most matches of the steps up to `end` that table sizes allow, given `found` of those before `start`."""
+        """Returns the most matches of the steps up to `end` that table sizes allow, given `found` matches of the steps
+        before `start`."""
         for step in self.steps[start:end]:
             if step.join is Join.FREE:
                 found *= sizes.get(step.atom.table, 0)
@@ -89,8 +96,11 @@ class _Left:
 class _Use:
     """A rule's use of a left side. Of instances with different parameters only one can match at one place.
 
-    `firings`, `nodes`: matches and new nodes of the rule for one match of the left side; `once`: nodes it adds once;
-    `done`: what the counter had seen when the rule last ran.
+    - `instances`: by parameters, the number of instances and the nodes that they add for one match.
+    - `firings`: matches of the rule for one match of the left side.
+    - `nodes`: new nodes of the rule for one match of the left side.
+    - `once`: nodes that it adds once, whatever the matches.
+    - `done`: what the counter had found when the rule last ran.
     """
 
     left: _Left
@@ -102,38 +112,38 @@ class _Use:
 
 
 class Growth:
-    """Bounds what rules can do to one e-graph."""
+    """Bounds the matches of rules in one e-graph and the nodes that they add."""
 
     def __init__(self, engine: Engine, operators: Collection[str]) -> None:
-        """`operators`: their symbols, more of them as time goes on."""
+        """`operators`: the operators' symbols; the caller adds to them over time."""
         self._engine = engine
         self._operators = operators
-        self._affordable = COUNTED_ANYWAY  # so many matches may be counted for one left side
+        self._affordable = COUNTED_ANYWAY  # matches that may be counted for one left side
         self._lefts: dict[Pattern, _Left] = {}
         self._beginnings: dict[tuple[_Step, ...], _Left] = {}
         self._uses: dict[str, dict[_Left, _Use]] = {}
         self._instances: dict[str, list[Compiled]] = {}
-        self._tables: dict[str, list[Row]] = {}  # of the graph as it is, and what they say of left sides
-        self._beyond: dict[_Left, int] = {}
-        self._relations: set[str] = set()  # of these, `absent_` stay empty: counters name them so as to add nothing
+        self._tables: dict[str, list[TableRow]] = {}  # of the present graph
+        self._beyond: dict[_Left, int] = {}  # bounds read from these tables
+        self._relations: set[str] = set()  # `absent_` ones stay empty: counters delete from them, which does nothing
         self._numbered = 0
 
     def allow(self, seconds: float) -> None:
-        """Count no longer than a budget of `seconds` permits."""
+        """Limits counting to what a budget of `seconds` permits."""
         self._affordable = max(COUNTED_ANYWAY, seconds * COUNTED_PER_SECOND)
 
-    def tables(self) -> dict[str, list[Row]]:
-        """The engine's tables of operators, read once between two rounds."""
+    def tables(self) -> dict[str, list[TableRow]]:
+        """Returns the engine's tables of operators, read once between two rounds."""
         self._tables = self._tables or self._engine.tables(self._operators)
         return self._tables
 
     def begin(self) -> None:
-        """Note that the graph may be another: a round begins."""
+        """Begins a round: discards what was read, because the graph may have changed."""
         self._beyond.clear()
         self._tables = {}
 
     def add(self, rule: str, params: tuple[Expr, ...], compiled: Compiled) -> None:
-        """Learn of one more instance of `rule`."""
+        """Adds an instance of `rule`."""
         self._instances.setdefault(rule, []).append(compiled)
         pattern = (compiled.atoms, compiled.filters)
         left = self._lefts.get(pattern)
@@ -151,15 +161,15 @@ class Growth:
         use.firings, use.nodes = max(use.firings, same[0]), max(use.nodes, same[1])
 
     def ran(self, rules: Iterable[str]) -> None:
-        """Note that these rules ran, on the graph of the last forecast."""
+        """Records that these rules ran on the graph of the last forecast."""
         self.begin()
         for rule in rules:
             for left, use in self._uses.get(rule, {}).items():
                 use.done, use.once = left.counted, 0
 
     def forecast(self, rules: Iterable[str], sizes: Mapping[str, int], nodes: int, room: Forecast) -> Forecast:
-        """What these rules do at most when they run next, all at once, on a graph of `nodes` nodes with these table
-        sizes. As sharp as it takes to see that it is within `room`, or as sharp as counting their matches makes it."""
+        """Bounds what these rules do when they next run, all at once, on a graph of `nodes` nodes with these table
+        sizes. Sharpens the bound until it is within `room`, or as far as counting matches can."""
         uses = [u for r in rules for u in self._uses.get(r, {}).values()]
         members = _members(sizes, nodes)
         most = {u.left: 0 for u in uses}
@@ -167,7 +177,7 @@ class Growth:
             most[left] = left.most(sizes, members)
         counted: set[_Left] = set()
         total = _total(uses, most, counted)
-        if nodes <= READ_ANYWAY and not total.within(room):  # tables of a small graph tell, and need no counters
+        if nodes <= READ_ANYWAY and not total.within(room):  # reading a small graph's tables needs no counters
             for left in most:
                 most[left] = min(most[left], _matches(left.steps, self.tables())) if most[left] else 0
             total = _total(uses, most, counted)
@@ -179,22 +189,22 @@ class Growth:
         return total
 
     def forecast_alone(self, rule: str, sizes: Mapping[str, int], nodes: int, room: Forecast) -> Forecast:
-        """The same for one rule, and as sharp as can be."""
+        """Bounds one rule as `forecast` does, and as sharply as possible."""
         total = self.forecast([rule], sizes, nodes, room)
         if total.nodes > room.nodes and total.matches <= max(WRITTEN_DOWN, WRITTEN_FOR_ROOM * room.nodes):
             return Forecast(total.matches, min(total.nodes, self._missing(rule)))
         return total
 
     def beyond_counting(self, rule: str, sizes: Mapping[str, int], nodes: int) -> int:
-        """How many matches a left side of `rule` has, if that is more than can be counted; else 0."""
+        """Returns the most matches that a left side of `rule` can have if they are too many to count; else 0."""
         members = _members(sizes, nodes)
         return max((self._if_beyond(n, sizes, members) for n in self._uses.get(rule, {})), default=0)
 
     def _count(
         self, lefts: Iterable[_Left], most: dict[_Left, int], sizes: Mapping[str, int], members: int
     ) -> set[_Left]:
-        """Bring the counters of `lefts` up to date, but for those whose matches are too many to be counted: there
-        `most` is sharpened. Returns what was counted."""
+        """Brings the counters of `lefts` up to date and returns the left sides counted. Where the matches are too many
+        to count, it sharpens `most` instead."""
         ready: set[_Left] = set()
         for left in lefts:
             beyond = self._if_beyond(left, sizes, members)
@@ -206,7 +216,7 @@ class Growth:
         return ready
 
     def _if_beyond(self, left: _Left, sizes: Mapping[str, int], members: int) -> int:
-        """The most matches of `left` there can be, if they are too many to be counted; else 0."""
+        """Returns the most matches that `left` can have if they are too many to count; else 0."""
         if self._can_be_counted(left, sizes, members):
             return 0
         if left not in self._beyond:
@@ -215,9 +225,9 @@ class Growth:
         return found if found > self._affordable else 0
 
     def _can_be_counted(self, left: _Left, sizes: Mapping[str, int], members: int) -> bool:
-        """Whether table sizes show that the matches of `left` can be counted. Where they allow too many, beginnings of
-        it are counted first, each as long as sizes show that it can; but not of unrelated parts, whose matches surely
-        multiply."""
+        """Whether table sizes show that the matches of `left` can be counted. If the sizes allow too many, beginnings
+        of `left` are counted first, each as long as sizes show to be countable. Left sides with unrelated parts are
+        excluded, because the matches of the parts surely multiply."""
         start, found = 0, 1
         while left.most(sizes, members, start, found) > self._affordable:
             end = start
@@ -231,7 +241,7 @@ class Growth:
         return True
 
     def _run(self, lefts: Iterable[_Left]) -> None:
-        """Count what is new. Matches whose rows changed are counted again, so the sum is never below the truth."""
+        """Counts new matches. Matches whose rows changed are counted again, so the sum is never too low."""
         commands: list[str] = []
         by_name: dict[str, _Left] = {}
         for left in lefts:
@@ -245,8 +255,8 @@ class Growth:
             by_name[name].counted += n
 
     def _counter(self, left: _Left) -> list[str]:
-        """The rule that matches `left` and does nothing. It names every variable: those that no action names, the
-        engine does not enumerate."""
+        """Returns the commands for a rule that matches `left` and does nothing. Its action names every variable,
+        because the engine does not enumerate variables that no action names."""
         atoms = [s.atom for s in left.steps]
         values = _variables(v for a in atoms for v in (*a.operands, a.output))
         commands, nothing = self._row("absent", values, _variables(v for a in atoms for v in a.sizes))
@@ -254,7 +264,8 @@ class Growth:
         return [*commands, f"(ruleset {left.counter})", _rule(left.counter, facts, f"(delete {nothing})", left.counter)]
 
     def _row(self, table: str, values: Sequence[str], sizes: Sequence[str]) -> tuple[list[str], str]:
-        """A row of a relation for so many values and sizes, after the commands that declare it if it is new."""
+        """Returns a row of a relation with these values and sizes, after the commands that declare the relation if it
+        is new."""
         symbol = f"{table}_{len(values)}_{len(sizes)}_"
         row = f"({' '.join((symbol, *values, *sizes))})"
         if symbol in self._relations:
@@ -263,10 +274,11 @@ class Growth:
         return [f"(relation {symbol} ({'T ' * len(values)}{'Dim ' * len(sizes)}))"], row
 
     def _missing(self, rule: str) -> int:
-        """How many nodes the matches of `rule` ask for that are not there. O(all its matches).
+        """Returns how many nodes the matches of `rule` ask for that the graph lacks. O(all its matches).
 
-        What a node is made of is written into a relation, so that nodes asked for twice count once; then the rows are
-        counted, and those whose node is there. These engine rules are used once: they have to see all matches.
+        The operands and sizes of a node are written into a relation, so nodes that are asked for twice count once. Then
+        the rows are counted, less those whose node exists. These engine rules are used only once, because they must see
+        all matches.
         """
         self._numbered += 1
         write, count, wipe = (f"{what}_{self._numbered}" for what in ("write", "compare", "wipe"))
@@ -301,9 +313,9 @@ def _rule(ruleset: str, facts: str, actions: str, name: str = "") -> str:
     return f"(rule ({facts}) ({actions}) :ruleset {ruleset}" + (f' :name "{name}")' if name else ")")
 
 
-def _below(atom: Atom, made_by: Mapping[str, Atom]) -> list[Atom]:
-    """`atom` and the other new nodes that it is made of."""
-    found, todo = dict[Atom, None](), [atom]
+def _below(atom: QueryAtom, made_by: Mapping[str, QueryAtom]) -> list[QueryAtom]:
+    """Returns `atom` and the other new nodes that it is made of."""
+    found, todo = dict[QueryAtom, None](), [atom]
     while todo:
         a = todo.pop()
         found[a] = None
@@ -312,8 +324,9 @@ def _below(atom: Atom, made_by: Mapping[str, Atom]) -> list[Atom]:
 
 
 def _members(sizes: Mapping[str, int], nodes: int) -> int:
-    """The most members a class can have: every other class has at least one of the nodes. Classes are counted by their
-    annotations, which is too few where some cannot be formed, and as if those with several were none."""
+    """Returns the most members that a class can have, given that every other class has at least one node. The classes
+    are estimated from below by their annotations: classes that cannot be formed have none, and those with several
+    annotations count as none."""
     return nodes - (sizes.get("has_ann", 0) - sizes.get("doubled", 0)) + 1
 
 
@@ -325,8 +338,8 @@ def _variables(terms: Iterable[str]) -> list[str]:
     return list(dict.fromkeys(filter(_is_variable, terms)))
 
 
-def _steps(atoms: Sequence[Atom]) -> tuple[_Step, ...]:
-    """The atoms from the roots down, those first that fewest rows can satisfy once the ones before are fixed."""
+def _steps(atoms: Sequence[QueryAtom]) -> tuple[_Step, ...]:
+    """Orders the atoms from the roots down: next comes the one that fewest rows can satisfy, given those before it."""
     rest, bound, steps = list(reversed(atoms)), set[str](), list[_Step]()
     while rest:
         atom = min(rest, key=lambda a: _join(a, bound).value)
@@ -338,7 +351,7 @@ def _steps(atoms: Sequence[Atom]) -> tuple[_Step, ...]:
     return tuple(steps)
 
 
-def _join(atom: Atom, bound: set[str]) -> Join:
+def _join(atom: QueryAtom, bound: set[str]) -> Join:
     if all(v in bound or not _is_variable(v) for v in (*atom.operands, *atom.sizes)):
         return Join.KEYED
     return Join.MEMBER if atom.output in bound else Join.FREE
@@ -357,7 +370,7 @@ def _total(uses: Iterable[_Use], most: Mapping[_Left, int], counted: set[_Left])
 
 
 def _largest(uses: Iterable[_Use], most: Mapping[_Left, int], room: Forecast) -> list[_Left]:
-    """The left sides that may take most of `room`: so many that the others together surely fit."""
+    """Returns the left sides with the largest shares of `room`: so many that the others together surely fit."""
     shares: dict[_Left, float] = {}
     for u in uses:
         n = most[u.left]
@@ -366,17 +379,17 @@ def _largest(uses: Iterable[_Use], most: Mapping[_Left, int], room: Forecast) ->
     largest = sorted(shares, key=lambda n: -shares[n])
     rest = sum(shares.values())
     for i, left in enumerate(largest):
-        if rest <= 0.9:
+        if rest <= _SURELY:
             return largest[:i]
         rest -= shares[left]
     return largest
 
 
-def _matches(steps: Sequence[_Step], tables: Mapping[str, list[Row]]) -> int:
-    """The number of matches, when each step is held to the variable it hangs on and no other. O(rows of its tables)."""
-    counted = [(i, s) for i, s in enumerate(steps) if i == 0 or s.join is not Join.KEYED]  # of the others, one row each
+def _matches(steps: Sequence[_Step], tables: Mapping[str, list[TableRow]]) -> int:
+    """Returns the number of matches if each step is tied only to the variable in its `link`. O(rows of its tables)."""
+    counted = [(i, s) for i, s in enumerate(steps) if i == 0 or s.join is not Join.KEYED]  # the others have one row
     binder: dict[str, tuple[int, int]] = {}  # variable -> step and column that fix it
-    hanging: list[list[tuple[int, int]]] = [[] for _ in steps]  # by step: column, and the step hanging there
+    hanging: list[list[tuple[int, int]]] = [[] for _ in steps]  # by step: a column, and the step tied to it
     for i, s in counted:
         if s.link in binder:
             owner, column = binder[s.link]

@@ -1,4 +1,4 @@
-"""A rule instance as engine rules: patterns on the left, flat lets and unions on the right."""
+"""Compiles a rule instance to engine rules: patterns on the left, flat lets and unions on the right."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from relax_eg.egraph.facts import FactBase
 from relax_eg.egraph.vocabulary import LEAVES, Opcode, OpcodeKey, Vocabulary, opcode_key
 from relax_eg.ir.annotations import Tensor
 from relax_eg.ir.expr import VAR, Expr, postorder
+from relax_eg.limits import MANY_KEPT
 from relax_eg.rules import Condition, InOrder, Instance
 from relax_eg.rules.conditions import OnValue
 from relax_eg.shapes import Dim
@@ -19,9 +20,12 @@ Holds = Callable[[Condition, dict[str, Dim]], bool]
 
 
 @dataclass(frozen=True, slots=True)
-class Atom:
-    """A row that a left side asks for: of an operator's table, or of a relation where `output` is "". Variables of sort
-    T in `operands` and `output`, of sort Dim in `sizes`; what is no variable is a term in parentheses."""
+class QueryAtom:
+    """A row that a left side asks for, of an operator's table or, if `output` is "", of a relation.
+
+    `operands` and `output` hold variables of sort T, `sizes` those of sort Dim. An entry that is not a variable is a
+    term in parentheses.
+    """
 
     table: str
     operands: tuple[str, ...]
@@ -30,12 +34,12 @@ class Atom:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """The table's columns, as the engine has them."""
+        """The columns in the order of the engine's table."""
         return (*self.operands, *self.sizes, self.output)
 
     @property
     def row(self) -> str:
-        """The row as a term, without what it maps to."""
+        """The row as a term, without its output."""
         return f"({' '.join((self.table, *self.operands, *self.sizes))})"
 
     @property
@@ -45,41 +49,46 @@ class Atom:
 
 @dataclass(frozen=True, slots=True)
 class Compiled:
-    """A rule instance as engine commands, and what is known of its growth.
+    """A rule instance as engine commands, with what bounds its growth.
 
-    A match needs rows for `atoms`; `facts` is the whole left side. Where it asks for more than atoms and annotations,
-    `filters` are its other facts. A match adds at most the nodes `right`, operands first, and all matches together at
-    most the nodes `ground` and `leaves` leaves. `asks`: whether the instance has questions for Python.
+    - `atoms`: rows that a match needs.
+    - `filters`: the other facts of the left side, if it asks Python for any; else empty.
+    - `facts`: the whole left side.
+    - `right`: nodes that a match adds at most, operands first.
+    - `ground`: nodes that all matches together add at most.
+    - `leaves`: number of leaves that all matches together add at most.
+    - `asks`: whether the instance has questions for Python.
     """
 
     commands: list[str]
-    atoms: tuple[Atom, ...]
+    atoms: tuple[QueryAtom, ...]
     filters: tuple[str, ...]
     facts: str
-    right: tuple[Atom, ...]
-    ground: tuple[Atom, ...]
+    right: tuple[QueryAtom, ...]
+    ground: tuple[QueryAtom, ...]
     leaves: int
     asks: bool
 
 
-# An operator and the ranks and dtypes of its operands, the same in any e-graph.
+# An operator with the ranks and dtypes of its operands; the same in any e-graph.
 Needed = tuple[OpcodeKey, Operands]
 
 
-@lru_cache(1 << 15)
+@lru_cache(MANY_KEPT)
 def needed(instance: Instance) -> frozenset[Needed]:
-    """The uses of operators that must be present for the left side to match."""
+    """Returns the uses of operators that must be present for the left side to match."""
     nodes = [e for e in instance.left_nodes if e.op not in LEAVES]
     return frozenset((key := opcode_key(e)[0], operands_of(key[-1], (a.annotation for a in e.args))) for e in nodes)
 
 
-# An operator that reads another: the reader, which operand, what is read.
+# An operator that reads another: the reader, the index of the operand, the operator read.
 Joined = tuple[OpcodeKey, int, OpcodeKey]
 
 
-@lru_cache(1 << 15)
+@lru_cache(MANY_KEPT)
 def joined(instance: Instance) -> frozenset[Joined]:
-    """The operators of the left side that read one another: some class must hold each of them to be read so."""
+    """Returns the pairs of left-side operators of which one reads the other. For a match, each pair must occur in the
+    graph."""
     keys = {e: opcode_key(e)[0] for e in instance.left_nodes if e.op not in LEAVES}
     return frozenset((key, i, keys[a]) for e, key in keys.items() for i, a in enumerate(e.args) if a in keys)
 
@@ -88,8 +97,8 @@ def joined(instance: Instance) -> frozenset[Joined]:
 class Compiler:
     """Turns rule instances into engine commands for one e-graph.
 
-    `declare(opcode)` makes sure that an opcode exists in the engine and gives the commands for it. `fired`: where a
-    record of matches is to be kept, the relation of each instance, with the instance and the sizes it binds.
+    - `declare`: ensures that an opcode exists in the engine; returns the commands for it.
+    - `fired`: if matches are to be recorded, for each instance's relation the instance and the sizes it binds.
     """
 
     words: Vocabulary
@@ -100,7 +109,8 @@ class Compiler:
     fired: dict[str, tuple[Instance, tuple[str, ...]]] | None = None
 
     def compile(self, instance: Instance, name: str, ruleset: str, demand: str) -> Compiled:
-        """`instance` for the ruleset `ruleset`, under the engine rule name `name`; its questions for `demand`."""
+        """Compiles `instance` into the ruleset `ruleset` under the engine rule name `name`; its questions go into the
+        ruleset `demand`."""
         body = _Body(self)
         for e in instance.left_nodes:
             body.match(e)
@@ -130,7 +140,7 @@ class Compiler:
         return Compiled(commands, tuple(body.atoms), filters, facts, *made, bool(demanded.asks))
 
     def _record(self, body: _Body, instance: Instance) -> str:
-        """The action that keeps a match of `instance`: its variables, and the sizes it binds."""
+        """Returns the action that records a match of `instance`: its variables, and the sizes it binds."""
         assert self.fired is not None
         symbol, sizes = f"fired_{len(self.fired)}_", tuple(body.sizes)
         self.fired[symbol] = (instance, sizes)
@@ -140,14 +150,18 @@ class Compiler:
 
 
 class _Right:
-    """The right side of an engine rule: its actions, and the nodes they make: `atoms` for each match, `ground` and
-    `leaves` the same for all."""
+    """The right side of an engine rule.
+
+    - `actions`: the engine's actions.
+    - `atoms`: nodes made for each match.
+    - `ground`, `leaves`: nodes and number of leaves that are the same for all matches.
+    """
 
     def __init__(self, body: _Body, demanded: _Demanded, instance: Instance) -> None:
         words = body.words
         self.actions: list[str] = []
-        self.atoms: list[Atom] = []
-        self.ground: list[Atom] = []
+        self.atoms: list[QueryAtom] = []
+        self.ground: list[QueryAtom] = []
         self.leaves = 0
         names: dict[Expr, str] = {}
         fixed: set[Expr] = set()
@@ -166,7 +180,7 @@ class _Right:
             body.commands += body.compiler.declare(opcode)
             names[e] = f"r{len(names)}"
             sizes = tuple(demanded.lookup(d) for d in dims)
-            atom = Atom(opcode.symbol, tuple(names[a] for a in e.args), sizes, names[e])
+            atom = QueryAtom(opcode.symbol, tuple(names[a] for a in e.args), sizes, names[e])
             self.actions.append(f"(let {atom.output} {atom.row})")
             self.actions.append(f'(set {atom.row.replace("(", "(made_", 1)} "{instance.rule.name}")')
             if all(a in fixed for a in e.args) and all(d.is_const for d in dims):
@@ -179,15 +193,15 @@ class _Right:
 
 
 class _Body:
-    """The left side of an engine rule, without what it has to ask for."""
+    """The left side of an engine rule, without what Python has to answer."""
 
     def __init__(self, compiler: Compiler) -> None:
         self.compiler = compiler
         self.words = compiler.words
-        self.atoms: list[Atom] = []
-        self.facts: list[str] = []  # those that only filter
+        self.atoms: list[QueryAtom] = []
+        self.facts: list[str] = []  # facts that only filter
         self.names: dict[Expr, str] = {}
-        self.sizes: dict[str, str] = {}  # size variable -> engine variable, for those some axis binds
+        self.sizes: dict[str, str] = {}  # size variable -> engine variable, for size variables that an axis binds
         self.compound: list[tuple[str, Dim]] = []  # engine variable, and the expression it must equal
         self.commands: list[str] = []
 
@@ -199,7 +213,7 @@ class _Body:
         self.commands += self.compiler.declare(opcode)
         operands, sizes = tuple(self._operand(a) for a in e.args), tuple(self._size(d) for d in dims)
         self.names[e] = f"e{len(self.names)}"
-        self.atoms.append(Atom(opcode.symbol, operands, sizes, self.names[e]))
+        self.atoms.append(QueryAtom(opcode.symbol, operands, sizes, self.names[e]))
 
     def _operand(self, e: Expr) -> str:
         if e.op == VAR and e not in self.names:
@@ -214,7 +228,7 @@ class _Body:
 
     def in_order(self, guard: InOrder) -> None:
         values = [f"v_{n}" for n in guard.names]
-        self.atoms += [Atom("in_order", pair) for pair in zip(values, values[1:], strict=False)]
+        self.atoms += [QueryAtom("in_order", pair) for pair in zip(values, values[1:], strict=False)]
 
     def _size(self, d: Dim) -> str:
         if d.is_const:
@@ -228,7 +242,7 @@ class _Body:
 
 
 class _Demanded:
-    """Size expressions and guards that Python answers, as facts, and the questions that ask for them."""
+    """Size expressions and guards that Python answers, as facts, with the questions that ask for them."""
 
     def __init__(self, body: _Body) -> None:
         self.body = body
@@ -238,7 +252,7 @@ class _Demanded:
         self._known: dict[Dim, str] = {}
 
     def lookup(self, d: Dim) -> str:
-        """The engine variable or term of a size expression over bound sizes."""
+        """Returns the engine variable or term of a size expression over bound sizes."""
         if d.is_const:
             return self.body.words.dim(d)
         names = tuple(sorted(d.variables))

@@ -1,4 +1,4 @@
-"""What an e-graph that was told to keep record has found, as plain data (`explain.record`)."""
+"""Reads the record of an e-graph made with `record=True` as plain data (`explain.record`)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from relax_eg.explain.record import Firing, Recording, leaf_signature, signature
 
 @stage("record")
 def recording(egraph: EGraph) -> Recording:
-    """Read the e-graph out: every node with its class, every match of a rule. O(nodes + matches)."""
+    """Reads the e-graph out: every node with its class, every match of a rule. O(nodes + matches)."""
     tables, engine, words = egraph.tables(), egraph.engine, egraph.words
     dims = {r.output: words.dim_at(engine.integer(r.inputs[0])) for r in reversed(tables["D"])}
     found = Recording(one={words.dim_at(engine.integer(r.inputs[0])): dims[r.output] for r in tables["D"]})

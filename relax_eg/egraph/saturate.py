@@ -1,8 +1,9 @@
-"""Saturation: a block's e-graph, grown by rules in phases, under budgets.
+"""Saturation: grows a block's e-graph by rules in phases, within budgets.
 
-The phases: simplify to a fixpoint; algebra a few rounds, simplifying after each; merging once; simplify again; layout
-once, and last what leads to library calls, whose products nothing else looks at. Rounds
-are driven from here, so that sizes and the clock can be looked at between them: the engine itself has no way to stop.
+The phases are: simplify to a fixpoint; a few rounds of algebra, with simplify after each; merge once; simplify again;
+layout once; and last library, the rules that lead to library calls, whose results no rule of another phase matches. The
+rounds are driven from here so that the number of nodes and the clock can be checked between them; the engine itself has
+no way to stop.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from typing import Any
 from relax_eg.debug import log, stage, tell
 from relax_eg.egraph.budget import Budget, LeftOut, RoundFigures, RuleFigures, Saturation, StopReason
 from relax_eg.egraph.demand import Demand
-from relax_eg.egraph.engine import Engine, EngineError, Row, Value
+from relax_eg.egraph.engine import Engine, EngineError, TableRow, Value
 from relax_eg.egraph.facts import FactBase
 from relax_eg.egraph.growth import READ_ANYWAY, Forecast, Growth
 from relax_eg.egraph.patterns import Compiler, Joined, Needed, joined, needed
@@ -25,29 +26,35 @@ from relax_eg.egraph.sizes import EqualSizes
 from relax_eg.egraph.vocabulary import LEAVES, PRELUDE, Opcode, OpcodeKey, Vocabulary, declarations
 from relax_eg.ir.annotations import FLOATS, Tensor
 from relax_eg.ir.expr import VAR, Expr, postorder
+from relax_eg.limits import LARGEST_INT64, MANY_KEPT
+from relax_eg.ops.coarse_annotations import MAX_RANK
 from relax_eg.rules import PHASES, Condition, Instance, Rule, RuleSet
-from relax_eg.rules.given import Given
+from relax_eg.rules.parameter_facts import Given
 from relax_eg.shapes import Dim, Proved, Scope, Unknown, prove
 
 Progress = Callable[[str, int, int], None]  # phase, nodes, rule matches so far
 
-# Of phases that have several rounds, the most: "library" makes patterns ready, calls routines, and looks at calls.
+# limit: most rounds of the phases that have several; "library" prepares patterns, makes calls to routines, and matches
+# these calls.
 ROUNDS = {"simplify": 200, "library": 6}
-APPLIED_PER_SECOND = 150_000.0  # matches, until a round of so many as here below tells better
-TELLING_MATCHES = 1_000
-# New nodes that a rule may make by merging, or as many as the graph has: where algebra found many ways to compute two
-# values, all pairs of them may be merged, and what is not chosen still has to be priced.
+APPLIED_PER_SECOND = 150_000.0  # chosen: matches, until a round of at least `TELLING_MATCHES` measures the speed
+TELLING_MATCHES = 1_000  # chosen: matches of a round that are enough to measure the speed of application
+# limit: new nodes that a rule may make in the merge phase, or as many as the graph has if that is more. Where algebra
+# found many ways to compute two values, all pairs of them may be merged, and unchosen nodes still have to be priced.
 MERGED = 10_000
-_TICK = 1e-6  # seconds: of a clock that may not have moved
-SIBLINGS = 3  # a value is merged with at most so many neighbours, itself included
+_TICK = 1e-6  # chosen: seconds; a lower bound, because the clock may not have moved
+_DOUBT = 2  # chosen: factor on the time left, because the speed is an estimate and leaving a rule out is final
+SIBLINGS = 3  # limit: siblings, itself included, in the window in which an input is paired with others
 
 
 class EGraph:
     """The e-graph of one dataflow block.
 
-    `alternatives`: (node, equal expression, rule) for what rules about functions propose; they stand beside what they
-    are equal to from the start. `given`: what is known of the values of parameters. `record`: keep every match, for
-    explaining what is found (`egraph.recording`)."""
+    - `alternatives`: (node, equal expression, rule) for the proposals of rules about functions; the expressions are
+      in the node's class from the start.
+    - `given`: what is known of the values of parameters.
+    - `record`: keep every match, so that results can be explained (`egraph.recording`).
+    """
 
     @stage("insert")
     def __init__(
@@ -70,18 +77,18 @@ class EGraph:
         self._rule_of: dict[str, str] = {}  # engine rule name -> our rule's name
         self._rulesets: dict[str, dict[str, str]] = {p: {} for p in PHASES}  # by phase: rule's name -> its ruleset
         self._asking: dict[str, str] = {}  # rule's name -> the ruleset of its questions
-        self._last = ""  # the last phase, while it runs: what rules of others ask then, nobody reads
+        self._last = ""  # the last phase, while it runs; other phases' rules then ask nothing, as none would read it
         self._growth = Growth(self.engine, self.words.by_symbol)
         self._left_out: dict[str, LeftOut] = {}
         self._budget = Budget()
         self._started = 0.0
         self._speed = APPLIED_PER_SECOND
-        self._tables: dict[str, list[Row]] | None = None
+        self._tables: dict[str, list[TableRow]] | None = None
         self._known: set[Instance] = set()
-        self._waiting: dict[Instance, frozenset[Needed]] = {}  # whose operators are not all present yet, or do not meet
+        self._waiting: dict[Instance, frozenset[Needed]] = {}  # operators not all present yet, or not joined
         self._present: tuple[frozenset[str], tuple[int, ...]] | None = None
         self._read: dict[str, int] = {}
-        self._joins: set[Joined] = set()  # what was found when matches and tables were of these sizes
+        self._joins: set[Joined] = set()  # as found when matches and tables had the sizes `_read_at`
         self._read_at: tuple[int, ...] = ()
         self._equal_sizes = EqualSizes(scope)
         self._sizes_shown = 0
@@ -93,7 +100,7 @@ class EGraph:
         self.written = postorder(self.roots)
         self.number = {e: i for i, e in enumerate(self.written)}
         self.facts = FactBase(self.engine, self.words, scope, given or Given(), self.roots, self.number)
-        self.fired: dict[str, tuple[Instance, tuple[str, ...]]] = {}  # relation of matches: instance, sizes it binds
+        self.fired: dict[str, tuple[Instance, tuple[str, ...]]] = {}  # relation of matches -> instance, sizes it binds
         kept = self.fired if record else None
         self._compiler = Compiler(self.words, self.demand, self.facts, self._declare, self._holds, kept)
         self._insert(self.written)
@@ -110,7 +117,7 @@ class EGraph:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Let the engine go here and now: it must not be collected later, by another thread."""
+        """Frees the engine at once: another thread must not collect it later."""
         self.engine.close()
 
     def _declare(self, o: Opcode) -> list[str]:
@@ -120,7 +127,7 @@ class EGraph:
         return [*declarations(o), *self.demand.annotation_of(o)]
 
     def _holds(self, guard: Condition, env: dict[str, Dim]) -> bool:
-        """Whether a guard is proved for all sizes the scope allows; unknown means no."""
+        """Whether a guard is proved for all sizes the scope allows; unknown counts as no."""
         statement = f"{guard.left.substitute(env)} {guard.op} {guard.right.substitute(env)}"
         verdict = prove(statement, self._scope)
         if isinstance(verdict, Unknown):
@@ -128,7 +135,7 @@ class EGraph:
         return isinstance(verdict, Proved)
 
     def _insert(self, nodes: Sequence[Expr], rule: str = "") -> None:
-        """Nodes of the program as written, or of what `rule` proposes. O(nodes)."""
+        """Inserts nodes of the program as written, or those that `rule` proposes. O(nodes)."""
         declared: list[str] = []
         commands: list[str] = []
         for e in nodes:
@@ -149,7 +156,7 @@ class EGraph:
         self.engine.run(commands)
 
     def _load(self) -> None:
-        """The annotations of what was inserted, and which inputs are siblings. O(nodes)."""
+        """Loads the annotations of what was inserted, and which inputs are siblings. O(nodes)."""
         annotations = {a: k for k, a in enumerate(dict.fromkeys(e.annotation for e in self.number))}
         self.engine.run(f"(set (annotation {k}) {self.words.annotation(a)})" for a, k in annotations.items())
         self.engine.load("row_has_ann", ((i, annotations[e.annotation]) for e, i in self.number.items()))
@@ -157,10 +164,10 @@ class EGraph:
         self.engine.step("load")
 
     def _siblings(self) -> Iterator[tuple[int, int]]:
-        """Pairs of program inputs that the same operator combines with the same first operand, in program order.
+        """Yields pairs of program inputs that the same operator combines with the same first operand, in program order.
 
-        What rules may merge (`InOrder`). Of many siblings only near neighbours are paired: all pairs of a fan-out of
-        thousands would be millions.
+        These are the inputs that rules may merge (`InOrder`). Of many siblings only near neighbours are paired: all
+        pairs of a fan-out of thousands would be millions.
         """
         groups: dict[tuple[str, Expr], list[Expr]] = {}
         for e in self.written:
@@ -177,7 +184,8 @@ class EGraph:
 
     @stage("saturate")
     def saturate(self, budget: Budget, progress: Progress | None = None) -> Saturation:
-        """Run the phases. Deterministic unless the clock ends it, which counts what this thread computes."""
+        """Runs the phases. The result is deterministic unless the time limit, on this thread's computing time, ends
+        it."""
         self._budget, self._started, self._tables = budget, time.thread_time(), None
         self._growth.allow(budget.seconds)
         seconds: dict[str, float] = {}
@@ -204,7 +212,7 @@ class EGraph:
         plan = ["simplify", *(["algebra", "simplify"] * budget.rounds), "merge", "simplify", "layout", "library"]
         saturated = False
         skip_to_merge = False
-        simplified = -1  # matches made when simplification was last at its fixpoint
+        simplified = -1  # matches made when simplify last reached its fixpoint
         for phase in plan if stop is None else ():
             self._last = phase if phase == plan[-1] else ""
             if (phase == "algebra" and skip_to_merge) or (phase == "simplify" and self._changes == simplified):
@@ -229,7 +237,7 @@ class EGraph:
             if stop is not None:
                 break
             if phase == "algebra" and self._changes == before:
-                # Nothing new is to be had from the algebra rules: further rounds would only repeat this one.
+                # The algebra rules find nothing new: further rounds would only repeat this one.
                 skip_to_merge = saturated = True
         if stop is None:
             stop = StopReason.SATURATED if saturated else StopReason.PHASES_DONE
@@ -241,7 +249,7 @@ class EGraph:
         return Saturation(stop, nodes, peak, rounds, rules, seconds, *told)
 
     def same(self, a: Expr, b: Expr) -> bool:
-        """Whether two expressions are in one class by now; nodes they lack are put in."""
+        """Whether two expressions are in one class now; their missing nodes are inserted."""
         new = [e for e in postorder((a, b), stop=self.number.__contains__) if e not in self.number]
         self.number |= {e: len(self.number) + i for i, e in enumerate(new)}
         self._insert(new)
@@ -251,8 +259,8 @@ class EGraph:
             return False
         return True
 
-    def tables(self) -> dict[str, list[Row]]:
-        """The engine's tables after saturation, read once."""
+    def tables(self) -> dict[str, list[TableRow]]:
+        """Returns the engine's tables after saturation, read once."""
         if self._tables is None:
             self._tables = self.engine.tables()
         return self._tables
@@ -270,15 +278,15 @@ class EGraph:
         return {r: RuleFigures(n, made[r], round(spent[r], 3)) for r, n in sorted(self.matches.items())}
 
     def nodes(self, sizes: dict[str, int]) -> int:
-        """Nodes of operators and leaves, given the table sizes."""
+        """Returns the number of operator and leaf nodes, given the table sizes."""
         return sizes.get("Leaf", 0) + sum(sizes.get(s, 0) for s in self.words.by_symbol)
 
     def _seconds_left(self) -> float:
         return self._budget.seconds - (time.thread_time() - self._started)
 
     def _round(self, phase: str) -> None:
-        """Run the phase's rules once: all at once if what they can do fits; else one by one, leaving out those that do
-        not, until the node budget is spent. So no round ends beyond twice that budget."""
+        """Runs the phase's rules once: all at once if their possible growth fits, else one by one, leaving out those
+        that do not fit, until the node budget is spent. So no round ends beyond twice that budget."""
         self._growth.begin()
         self._instantiate()
         rules = list(self._rulesets[phase])
@@ -301,10 +309,9 @@ class EGraph:
         self._settle()
 
     def _room(self, phase: str) -> tuple[int, Forecast]:
-        """Nodes there are, and what a round of `phase`, or a rule in it, may do to them."""
+        """Returns the present number of nodes, and what a round of `phase`, or a rule in it, may add."""
         nodes = self.nodes(self._sizes)
-        # Twice what is left of the time: speed is an estimate, and leaving out is final.
-        most = min(max(2 * self._speed * self._seconds_left(), TELLING_MATCHES), 1e18)
+        most = min(max(_DOUBT * self._speed * self._seconds_left(), TELLING_MATCHES), LARGEST_INT64)
         new = 2 * self._budget.nodes - nodes
         return nodes, Forecast(int(most), min(new, max(nodes, MERGED)) if phase == "merge" else new)
 
@@ -327,7 +334,7 @@ class EGraph:
             self._speed = (self._changes - before) / max(time.thread_time() - began, _TICK)
 
     def _settle(self) -> None:
-        """Annotate new nodes and answer what rules ask, to a fixpoint."""
+        """Annotates new nodes and answers what rules ask, to a fixpoint."""
         if self._askers():
             self._sizes = self.engine.sizes()
             self._drop_endless_questions()
@@ -340,7 +347,7 @@ class EGraph:
         self.facts.settle(self._sizes)
 
     def _union_sizes(self) -> bool:
-        """Make sizes one that are proved equal. True if there were any."""
+        """Unions sizes that are proved equal. Returns whether there were any."""
         new = self.words.dims_from(self._sizes_shown)
         self._sizes_shown += len(new)
         found = self._equal_sizes.proved(new)
@@ -350,16 +357,16 @@ class EGraph:
         return bool(found)
 
     def _ask(self) -> None:
-        """Let rules write down their questions."""
+        """Runs the rulesets that write down the rules' questions."""
         self.engine.step(*(self._asking[rule] for rule in self._askers()))
         self._sizes = self.engine.sizes()
 
     def _askers(self) -> list[str]:
-        """The rules whose questions matter from here on."""
+        """Returns the rules whose questions still matter."""
         return [rule for rule in self._asking if not self._last or rule in self._rulesets[self._last]]
 
     def _drop_endless_questions(self) -> None:
-        """Leave out rules that would have to go through more matches for their questions than could be counted."""
+        """Leaves out rules whose questions would need more matches than can be counted."""
         nodes = self.nodes(self._sizes)
         for rule in self._askers():
             found = self._growth.beyond_counting(rule, self._sizes, nodes)
@@ -367,7 +374,7 @@ class EGraph:
                 self._leave_out(LeftOut(rule, found, 0, nodes, StopReason.TIME_LIMIT))
 
     def _instantiate(self) -> None:
-        """Compile the rule instances whose left sides' operators are now all present, at those ranks and dtypes."""
+        """Compiles the rule instances whose left-side operators are now all present, at those ranks and dtypes."""
         present = {s for s in self.words.by_symbol if self._sizes.get(s, 0)}
         ranks, dtypes = self._seen()
         seen = (frozenset(present), tuple(ranks))
@@ -401,10 +408,10 @@ class EGraph:
             self.facts.settle(self._sizes)
 
     def _joined(self) -> set[Joined]:
-        """Which operators read which, in some of their forms. O(rows of tables times members of what they read).
+        """Returns which operators read classes that hold which others. O(rows of tables times members they hold).
 
-        A rule costs the engine about a millisecond before it has matched anything, so a small graph has those only
-        whose operators meet in it."""
+        A rule costs the engine about a millisecond before it has matched anything. A small graph therefore gets only
+        the rules whose operators meet in it."""
         rows = [(key, row) for s, key in self.words.keys.items() for row in self._growth.tables().get(s, ())]
         members: dict[Value, set[OpcodeKey]] = {}
         for key, row in rows:
@@ -412,7 +419,7 @@ class EGraph:
         return {(key, i, inner) for key, row in rows for i, x in enumerate(row.inputs) for inner in members.get(x, ())}
 
     def _compiled(self, instance: Instance) -> list[str]:
-        """The engine commands of an instance, each rule in a ruleset of its own."""
+        """Returns the engine commands of an instance; all instances of a rule share one ruleset."""
         rule, commands = instance.rule, list[str]()
         rulesets = self._rulesets[rule.phase]
         if rule.name not in rulesets:
@@ -428,7 +435,7 @@ class EGraph:
         return commands + compiled.commands
 
     def _seen(self) -> tuple[list[int], list[str]]:
-        ranks = [r for r in range(13) if self._sizes.get(f"Tensor{r}_", 0)]
+        ranks = [r for r in range(MAX_RANK + 1) if self._sizes.get(f"Tensor{r}_", 0)]
         found = {a.dtype for a in (e.annotation for e in self.written) if isinstance(a, Tensor)}
         return ranks, [d for d in FLOATS if d in found]
 
@@ -445,12 +452,12 @@ class EGraph:
         return list(values)
 
 
-@lru_cache(1 << 14)
+@lru_cache(MANY_KEPT)
 def _instances_at(
     rule: Rule, ranks: tuple[int, ...], dtypes: tuple[str, ...], choices: tuple[tuple[Any, ...], ...]
 ) -> tuple[Instance, ...]:
-    """The instances of a rule on operands of these ranks and float types, at these values of its attributes. The same
-    for every program that has them."""
+    """Returns the instances of a rule for operands of these ranks and float dtypes, at these attribute values. They are
+    the same for every program that has them."""
     found: list[Instance] = []
     for block_ranks in product(range(max(ranks, default=0) + 1), repeat=len(rule.stars)):
         if not rule.operand_ranks(block_ranks).issubset(ranks):

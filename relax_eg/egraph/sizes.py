@@ -1,8 +1,8 @@
-"""Sizes that are equal for all values of the size variables, made one size in the e-graph.
+"""Makes sizes that are equal for all values of the size variables one size in the e-graph.
 
 Two `Dim`s of different form may be equal in a scope: `(n//8)*8` and `n` where 8 divides `n`, `min(n, 4096)` and `n`
-where `n <= 4096`. Sizes that agree at a few points of the scope are handed to the prover, and what it proves is
-unioned, so that a rule's shape guard stays plain matching. There is one e-graph per block, so no union leaks.
+where `n <= 4096`. Sizes that agree at a few points of the scope are given to the prover, and those proved equal are
+unioned, so that a rule's shape guard stays plain matching. Each block has its own e-graph, so no union affects another.
 """
 
 from __future__ import annotations
@@ -11,27 +11,27 @@ from collections.abc import Iterable
 
 from relax_eg.shapes import Dim, Scope
 
-POINTS = 6
+POINTS = 6  # chosen: number of points at which two sizes must agree before a proof is tried
 
 
 class EqualSizes:
-    """Finds, among the sizes shown to it so far, those that are equal."""
+    """Finds equal sizes among those it has been given so far."""
 
     def __init__(self, scope: Scope) -> None:
         self._scope = scope
         self._names: frozenset[str] = frozenset()
         self._points: list[dict[str, int]] = []
         self._sizes: list[Dim] = []
-        self._alike: dict[tuple[int, ...], list[Dim]] = {}  # one of each proved-equal group, by values at the points
+        self._alike: dict[tuple[int, ...], list[Dim]] = {}  # by values at the points: one size of each equal group
 
     def proved(self, new: Iterable[Dim]) -> list[tuple[Dim, Dim]]:
-        """For each of the `new` sizes that equals one shown before, that one and it. O(new) where few sizes agree at
-        all points."""
+        """Returns, for each of the `new` sizes that equals an earlier one, the earlier size and it. O(new) if few sizes
+        agree at all points."""
         found: list[tuple[Dim, Dim]] = []
         sizes = list(new)
         names = self._names.union(*(d.variables for d in sizes))
         if names != self._names:
-            # Other points tell other sizes apart: what was kept apart before stays so.
+            # Other points separate other sizes; sizes that were not found equal before stay so.
             self._names = names
             self._points = self._scope.points(sorted(names), POINTS)
             self._alike = {}

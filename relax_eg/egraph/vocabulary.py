@@ -1,10 +1,10 @@
-"""What the engine's symbols mean: operators, sizes, annotations and leaves, numbered.
+"""Numbers the operators, sizes, annotations and leaves that the engine's symbols stand for.
 
 Every combination of an operator, its static attributes and the number of its sizes is a constructor of its own (an
 *opcode*), so that rules match on plain tables: `permute_dims` with axes (1, 0) is one symbol and with axes (0, 2, 1)
-another. Sizes are arguments of sort `Dim`, so that rules can bind them. What has no record in the operator table
-(calls of routines that nobody registered, calls of functions) is an opcode too, with its annotation fixed; a field of a
-tuple follows from the tuple's.
+another. Sizes are arguments of sort `Dim`, so that rules can bind them. An operator without a record in the operator
+table (a call of an unregistered routine, a call of a function) is an opcode too, with a fixed annotation. A field of a
+tuple gets its annotation from the tuple's.
 """
 
 from __future__ import annotations
@@ -16,11 +16,12 @@ from typing import Any
 from relax_eg.errors import OperatorError
 from relax_eg.ir.annotations import Annotation, Tensor, Tuple
 from relax_eg.ir.expr import CALL_DPS_LIBRARY, CONSTANT, FUNCTION, SHAPE, TUPLE_GET, VAR, Expr, node, tuple_get
+from relax_eg.limits import MANY_KEPT
 from relax_eg.ops import TABLE, call, deduce
+from relax_eg.ops.coarse_annotations import MAX_RANK
 from relax_eg.ops.libraries import LIBRARIES, library_call, library_of
 from relax_eg.shapes import Dim
 
-MAX_RANK = 12
 LEAVES = frozenset((VAR, CONSTANT, SHAPE, FUNCTION))
 
 PRELUDE = (
@@ -32,14 +33,14 @@ PRELUDE = (
     "(constructor Other (i64) Ann)",
     *(f"(constructor Tensor{r}_ (String{' Dim' * r}) Ann)" for r in range(MAX_RANK + 1)),
     "(relation has_ann (T Ann))",
-    "(relation doubled (T Ann))",  # annotations of values that have several
+    "(relation doubled (T Ann))",  # annotations of values that have several annotations
     "(function node (i64) T :no-merge)",
     "(relation in_order (T T))",
     "(ruleset annotate)",
     "(ruleset asked)",
     "(ruleset facts)",
     "(rule ((has_ann x a) (has_ann x b) (!= a b)) ((doubled x a)) :ruleset annotate)",
-    # What is known of the nodes as they came: rows of numbers, loaded in one go.
+    # Annotations and sibling pairs of the inserted nodes, as rows of numbers that are loaded in one go.
     "(ruleset load)",
     "(function annotation (i64) Ann :no-merge)",
     "(relation row_has_ann (i64 i64))",
@@ -51,8 +52,12 @@ PRELUDE = (
 
 @dataclass(frozen=True, slots=True)
 class Opcode:
-    """An engine constructor. `static`: the attributes that are part of it; `sizes`: its `dims` attributes and how many
-    sizes each has, which are arguments; `annotation`: the result's where it is fixed, else None."""
+    """An engine constructor.
+
+    - `static`: the attributes that are part of the constructor.
+    - `sizes`: the `dims` attributes with the number of sizes of each; the sizes are arguments.
+    - `annotation`: the result's annotation if it is fixed, else None.
+    """
 
     symbol: str
     op: str
@@ -66,7 +71,7 @@ class Opcode:
         return sum(n for _, n in self.sizes)
 
     def build(self, args: tuple[Expr, ...], dims: tuple[Dim, ...]) -> Expr:
-        """The expression this opcode stands for."""
+        """Builds the expression that this opcode stands for."""
         if self.annotation is not None:
             return node(self.op, args, self.static, self.annotation)
         if self.op == CALL_DPS_LIBRARY:
@@ -77,7 +82,7 @@ class Opcode:
         return call(self.op, args, self.attributes(dims))
 
     def deduce(self, operands: tuple[Annotation, ...], dims: tuple[Dim, ...]) -> Annotation:
-        """The annotation of a node on operands annotated so. Raises OperatorError."""
+        """Returns the annotation of a node whose operands have these annotations. Raises OperatorError."""
         if self.op == CALL_DPS_LIBRARY:
             attrs = self.attributes(dims)
             return LIBRARIES[attrs["name"]].annotation(operands, dict(attrs["attrs"]))
@@ -89,7 +94,7 @@ class Opcode:
         return fields.fields[dict(self.static)["index"]]
 
     def attributes(self, dims: tuple[Dim, ...]) -> dict[str, Any]:
-        """All attributes by name, sizes filled in."""
+        """Returns all attributes by name, with sizes filled in."""
         attrs = dict(self.static)
         start = 0
         for name, n in self.sizes:
@@ -101,19 +106,19 @@ class Opcode:
         return attrs
 
 
-# Operator, static attributes and how they print (their types count: an attribute 1 is not an attribute True), sizes,
-# arity, and the annotation where it is fixed: what tells opcodes apart, in any e-graph.
+# The identity of an opcode, in any e-graph: operator, static attributes, their printed form (types count: an attribute
+# 1 is not an attribute True), sizes, arity, and the annotation if it is fixed.
 OpcodeKey = tuple[str, tuple[tuple[str, Any], ...], str, tuple[tuple[str, int], ...], int, Annotation | None]
 
 
 def opcode_key(e: Expr) -> tuple[OpcodeKey, tuple[Dim, ...]]:
-    """What tells the opcode of a node that is no leaf, and its sizes."""
+    """Returns the key of the opcode of a node that is not a leaf, and the node's sizes."""
     return _opcode_key(e, library_of(e) is not None)
 
 
-@lru_cache(1 << 15)
+@lru_cache(MANY_KEPT)
 def _opcode_key(e: Expr, is_registered: bool) -> tuple[OpcodeKey, tuple[Dim, ...]]:
-    """`is_registered`: it calls a routine whose definition says what it fills."""
+    """`is_registered`: the node calls a routine whose definition says what it fills."""
     record = TABLE.get(e.op)
     if is_registered:
         sized = tuple((k, v) for k, v in e.attr("attrs") if _is_sizes(v))
@@ -137,7 +142,7 @@ def _is_sizes(value: Any) -> bool:
 
 
 class Vocabulary:
-    """Numbers symbols on demand. One per e-graph, so equal inputs get equal numbers."""
+    """Numbers symbols on demand. There is one per e-graph, so equal inputs get equal numbers."""
 
     def __init__(self) -> None:
         self._opcodes: dict[Any, Opcode] = {}
@@ -148,10 +153,10 @@ class Vocabulary:
         self._others: dict[Annotation, int] = {}
         self._other_list: list[Annotation] = []
         self.by_symbol: dict[str, Opcode] = {}
-        self.keys: dict[str, OpcodeKey] = {}  # of the same symbols
+        self.keys: dict[str, OpcodeKey] = {}  # by the same symbols
 
     def opcode(self, e: Expr) -> tuple[Opcode, tuple[Dim, ...]]:
-        """The opcode of a node that is no leaf, and its sizes."""
+        """Returns the opcode of a node that is not a leaf, and the node's sizes."""
         key, dims = opcode_key(e)
         found = self._opcodes.get(key)
         if found is None:
@@ -163,7 +168,7 @@ class Vocabulary:
         return found, dims
 
     def leaf(self, e: Expr) -> str:
-        """The term of a leaf. Leaves are numbered in order of first mention."""
+        """Returns the term of a leaf. Leaves are numbered in order of first mention."""
         index = self._leaves.get(e)
         if index is None:
             index = self._leaves[e] = len(self.leaf_list)
@@ -175,7 +180,7 @@ class Vocabulary:
         return e.op in LEAVES
 
     def dim(self, d: Dim) -> str:
-        """The term of a size."""
+        """Returns the term of a size."""
         index = self._dims.get(d)
         if index is None:
             index = self._dims[d] = len(self._dim_list)
@@ -183,14 +188,14 @@ class Vocabulary:
         return f"(D {index})"
 
     def dims_from(self, first: int) -> list[Dim]:
-        """The sizes numbered from `first` on."""
+        """Returns the sizes numbered from `first` on."""
         return self._dim_list[first:]
 
     def dim_at(self, index: int) -> Dim:
         return self._dim_list[index]
 
     def annotation(self, a: Annotation) -> str:
-        """The term of an annotation."""
+        """Returns the term of an annotation."""
         if isinstance(a, Tensor) and a.shape is not None and a.dtype is not None and len(a.shape) <= MAX_RANK:
             return f'(Tensor{len(a.shape)}_ "{a.dtype}"{"".join(" " + self.dim(d) for d in a.shape)})'
         index = self._others.get(a)
@@ -203,17 +208,17 @@ class Vocabulary:
         return self._other_list[index]
 
     def read_dim(self, term: Any) -> Dim:
-        """The size of a printed term `(D i)`."""
+        """Returns the size of a printed term `(D i)`."""
         return self._dim_list[int(term[1])]
 
     def read_annotation(self, term: Any) -> Annotation:
-        """The annotation of a printed term."""
+        """Returns the annotation of a printed term."""
         if term[0] == "Other":
             return self._other_list[int(term[1])]
         return Tensor(tuple(self.read_dim(t) for t in term[2:]), term[1].strip('"'))
 
 
 def declarations(o: Opcode) -> list[str]:
-    """The engine's declarations of an opcode and of the table that remembers which rule made a node."""
+    """Returns the engine's declarations of an opcode and of the table that records which rule made a node."""
     sorts = "T " * o.arity + "Dim " * o.size_count
     return [f"(constructor {o.symbol} ({sorts}) T)", f"(function made_{o.symbol} ({sorts}) String :merge old)"]

@@ -1,1 +1,1 @@
-"""Explanations: from the program as written to the one chosen by rules alone, found, checked, shown and certified."""
+"""Explanations of how the chosen program follows by rules from the one as written: found, checked, shown, certified."""

@@ -1,12 +1,12 @@
 """A derivation as plain data, which is checked without the search that found it and without the e-graph engine.
 
-The data holds both programs (as text for people, and exactly), and of each step what is needed to make it again: the
-rule by name and content, what its variables stood for, and between which expressions it leads. Expressions are nodes
-of one table, so a certificate is about as long as the programs and the steps together.
+The data holds both programs (exactly, and as text for people) and what is needed to make each step again: the rule by
+name and content, what its variables stood for, and the expressions that it leads from and to. Expressions are nodes of
+one table, so a certificate is about as long as the programs and the steps together.
 
-It claims that for all sizes that the program as written admits (`R.func_attr` says which) and all arguments that have
-the `facts`, the chosen program computes the same within the loosest of the `numerics` classes. That is what `verify`
-shows; `status`, `place`, `proofs`, and how far apart programs were, are remarks of whoever wrote it.
+A certificate claims that the chosen program computes the same as the one as written, within the loosest of the
+`numerics` classes, for all sizes that the latter admits (`R.func_attr` says which) and all arguments that have the
+`facts`. `verify` shows that. `status`, `place`, `proofs`, and how far apart programs were, are remarks by its writer.
 """
 
 from __future__ import annotations
@@ -24,39 +24,42 @@ from typing import Any, Self
 from relax_eg.accepted import PATH, accepts
 from relax_eg.errors import ExplanationError, RelaxEgError
 from relax_eg.explain.check import Replay, replay
-from relax_eg.explain.reader import Outside, Reader, program_text
-from relax_eg.explain.result import Derivation, Part
+from relax_eg.explain.reader import CertificateReader, NumberedObjects, program_text
+from relax_eg.explain.result import Derivation, DerivationPart
 from relax_eg.explain.steps import Equation, Goal, Rewritten, Step
-from relax_eg.explain.whole import Checked
+from relax_eg.explain.whole_programs import CheckedProgram
 from relax_eg.ir.expr import Expr, tuple_, var
 from relax_eg.ir.module import Binding, Block, Function, Module
 from relax_eg.ir.packed import pack
 from relax_eg.plain_data import DAMAGED, read_json, write_file
 from relax_eg.rules import RuleSet
-from relax_eg.rules.asked import Answers, Batched
 from relax_eg.rules.certificates import lasting_hash, status
+from relax_eg.rules.schema_answers import Answers, Batched
 
-VERSION = 3
+VERSION = 3  # given: version of the format; other versions are refused
 
 
 @dataclass(frozen=True)
-class Certificate:
-    """A derivation as plain data, `data`, for `json`. `verify` does all of it over; `batched` applies functions to
-    slices, without which steps by rules about loops do not hold."""
+class UnaidedCertificate:
+    """A derivation as plain data, which `verify` checks in full.
+
+    - `data`: the data, as written to JSON.
+    - `batched`: applies functions to slices; without it, steps by rules about loops do not hold.
+    """
 
     data: Mapping[str, Any]
     batched: Batched | None = field(default=None, repr=False, compare=False)
 
     @accepts(path=PATH)
     def save(self, path: str | Path) -> None:
-        """Write it as JSON."""
+        """Writes the certificate as JSON."""
         text = json.dumps(self.data, separators=(",", ":"), ensure_ascii=False)
         write_file(path, text, ExplanationError, "the certificate")
 
     @classmethod
     @accepts(path=PATH)
     def load(cls, path: str | Path) -> Self:
-        """Read what `save` wrote. ExplanationError where the file is no certificate."""
+        """Reads what `save` wrote. ExplanationError if the file is not a certificate."""
         try:
             data = read_json(Path(path).read_bytes())
         except (OSError, ValueError) as e:
@@ -67,13 +70,13 @@ class Certificate:
         return cls(data)
 
     def verify(self, rules: RuleSet) -> Replay:
-        """Do every step over, by rules of `rules`. ExplanationError names what does not hold, or cannot be checked."""
+        """Replays every step by rules of `rules`. ExplanationError names what does not hold or cannot be checked."""
         data: Any = self.data
         if not isinstance(data, Mapping) or data.get("version") != VERSION:  # type: ignore[reportUnknownMemberType]
             version = data.get("version") if isinstance(data, Mapping) else None  # type: ignore[reportUnknownMemberType]
             raise ExplanationError(f"certificate of version {version}; this is version {VERSION}")
         with _told_apart("read"):
-            derivation = Reader(self.data, rules).derivation()
+            derivation = CertificateReader(self.data, rules).derivation()
         with _told_apart("checked"):
             found = replay(derivation, batched=self.batched)
             for part, row, programs in zip(derivation.parts, self.data["parts"], found.programs, strict=True):
@@ -85,8 +88,8 @@ class Certificate:
 
     @property
     def premises(self) -> str:
-        """What the derivation takes for granted: the numerics classes, and what was declared of sizes and values. Of
-        other sizes that they are at least 1. ExplanationError where the data does not say it."""
+        """What the derivation takes for granted: the numerics classes, and what was declared of sizes and values. Other
+        sizes are only taken to be at least 1. ExplanationError if the data does not say it."""
         try:
             return self._premises()
         except DAMAGED as e:
@@ -100,7 +103,7 @@ class Certificate:
 
 @contextmanager
 def _told_apart(done: str) -> Generator[None]:
-    """ExplanationError for whatever is wrong with data that was to be `done`: nothing in it is trusted."""
+    """Raises ExplanationError for any error while data is `done` ("read", "checked"): nothing in it is trusted."""
     try:
         yield
     except ExplanationError:
@@ -109,18 +112,18 @@ def _told_apart(done: str) -> Generator[None]:
         raise ExplanationError(f"the certificate cannot be {done}: {e}") from e
     except KeyError as e:
         raise ExplanationError(f"the certificate cannot be {done}: there is no {e} where there should be") from e
-    except Exception as e:  # of data of any form at all
+    except Exception as e:  # the data may have any form at all
         text = str(e).partition("\n")[0] or "something is missing"
         raise ExplanationError(f"the certificate cannot be {done}; it holds what none holds: {text}") from e
 
 
 def certificate(derivation: Derivation, replayed: Replay | None) -> dict[str, Any]:
-    """`derivation` as the data of a certificate. ExplanationError where something in it cannot be."""
+    """Returns `derivation` as the data of a certificate. ExplanationError if something in it cannot be data."""
     return _Writer(derivation, replayed).data()
 
 
-def _told(part: Part, programs: Sequence[Checked]) -> list[dict[str, Any]]:
-    """The whole programs of a part, in order: what made each, and what was found when it was checked."""
+def _told(part: DerivationPart, programs: Sequence[CheckedProgram]) -> list[dict[str, Any]]:
+    """Returns the whole programs of a part, in order: what made each, and what its check found."""
     numbers = {g: i for i, g in enumerate(part.goals)}
     told: list[dict[str, Any]] = []
     for c in programs:
@@ -131,8 +134,8 @@ def _told(part: Part, programs: Sequence[Checked]) -> list[dict[str, Any]]:
     return told
 
 
-def _same_programs(part: Part, said: Sequence[Mapping[str, Any]], programs: Sequence[Checked]) -> None:
-    """Raise ExplanationError unless the whole programs are those that the certificate says."""
+def _same_programs(part: DerivationPart, said: Sequence[Mapping[str, Any]], programs: Sequence[CheckedProgram]) -> None:
+    """Raises ExplanationError unless the whole programs are those that the certificate lists."""
     found = _told(part, programs)
     for number, (a, b) in enumerate(zip_longest(said, found), 1):
         x, y = (None if p is None else (p.get("by"), p.get("goal"), p.get("step")) for p in (a, b))
@@ -158,7 +161,7 @@ class _Writer:
         functions = [_renamed(f, f"{kind}:{f.name}") for kind, module in kinds.items() for f in module]
         bindings = tuple(Binding(var(f"t{i}", e.annotation), e) for e, i in self.terms.items())
         functions.append(Function("terms", (), (Block(bindings),), tuple_(())))
-        programs, blob = pack(Module(tuple(functions)), Outside())
+        programs, blob = pack(Module(tuple(functions)), NumberedObjects())
         return {
             "format": "relax-eg certificate",
             "version": VERSION,
@@ -176,7 +179,7 @@ class _Writer:
     def _term(self, e: Expr) -> int:
         return self.terms.setdefault(e, len(self.terms))
 
-    def _part(self, part: Part, programs: Sequence[Checked]) -> dict[str, Any]:
+    def _part(self, part: DerivationPart, programs: Sequence[CheckedProgram]) -> dict[str, Any]:
         equations = {e: i for i, e in enumerate(part.equations)}
         goals = {g: i for i, g in enumerate(part.goals)}
         sources = self.derivation.sources.get(part.function, {})

@@ -1,6 +1,9 @@
-"""Doing a derivation over: every rule, condition, shape and size in it is looked at again, and rules about whole nodes
-are asked again (`proposed`). Both sides of every use of a rule, and every whole program that the steps lead through
-(`whole`), are evaluated by the reference interpreter besides, at small sizes and at sizes next to numbers in them."""
+"""Replays a derivation: checks every rule, condition, shape and size in it again, and asks rules about whole nodes
+again (`proposed`).
+
+Both sides of every use of a rule, and every whole program that the steps lead through (`whole_programs`), are also
+evaluated by the reference interpreter, at small sizes and at sizes next to numbers in them.
+"""
 
 from __future__ import annotations
 
@@ -14,10 +17,10 @@ from relax_eg.explain.closure import sizes_that_differ
 from relax_eg.explain.programs import Change
 from relax_eg.explain.proposed import Proposals
 from relax_eg.explain.record import signature, with_one
-from relax_eg.explain.result import Derivation, Libraries, Part, mentioned
+from relax_eg.explain.result import Derivation, DerivationPart, Libraries, mentioned
 from relax_eg.explain.steps import Equation, Goal, Inside, Rewritten, equation
 from relax_eg.explain.values import compared, deviation, draw, near, stand_in, tells
-from relax_eg.explain.whole import Checked, WholePrograms, off
+from relax_eg.explain.whole_programs import CheckedProgram, WholePrograms, off
 from relax_eg.ir.annotations import Annotation, Tensor, Tuple, dims_of, with_sizes
 from relax_eg.ir.calls import call_annotation
 from relax_eg.ir.calls import signature as function_annotation
@@ -45,35 +48,41 @@ from relax_eg.ir.tensor_calls import tir_annotation
 from relax_eg.ir.wellformed import check as check_module
 from relax_eg.ops import TABLE
 from relax_eg.ops.facts import FACTS, impossible
-from relax_eg.ops.interpret import Values, at_most, evaluate
+from relax_eg.ops.interpret import SharedValues, at_most, evaluate
 from relax_eg.ops.libraries import library_of
 from relax_eg.ops.record import deduce
 from relax_eg.rules import NUMERICS, Claim, Condition, Rule, RuleSet, ValueTest
-from relax_eg.rules.asked import Batched
 from relax_eg.rules.certificates import status
 from relax_eg.rules.conditions import key_of
-from relax_eg.rules.given import Leaves, Sizes, facts_of_functions
-from relax_eg.rules.propagation import Known
+from relax_eg.rules.parameter_facts import Leaves, PositiveSizes, facts_of_functions
+from relax_eg.rules.propagation import KnownFacts
+from relax_eg.rules.schema_answers import Batched
 from relax_eg.shapes import Dim, Proved, Scope, prove
 
-# Expressions that are said to be equal: with the rule that says so, None for a whole goal.
+# Two expressions that are said to be equal, with the use of a rule that says so; None for a whole goal.
 Pair = tuple[Expr, Expr, Equation | None]
 
-# At the first two everything is evaluated; at the other, near numbers in the programs, uses of rules and both ends.
+# chosen: seeds of the drawn values. At the first two everything is evaluated. At the further one, whose values are near
+# numbers in the programs, only uses of rules, goals of whole values, and both end programs are.
 _SEEDS, _FURTHER = (0, 1), (2,)
-_MOST_STEPS = 4_000  # of loops, at one of them: about a second; where there are more, steps are checked, not evaluated
+# limit: loop steps of one evaluation, about a second; derivations with more are checked, but not evaluated
+_MOST_STEPS = 4_000
 
 
 @dataclass
 class Replay:
-    """What doing a derivation over came to.
+    """The outcome of replaying a derivation.
 
-    `equations`: uses of rules; `conditions`: their side conditions, each with its proof; `equal_sizes`: sizes that are
-    written differently, with theirs; `compared`: pairs of expressions that were evaluated, at `sizes`; `programs`: for
-    each part of the derivation the whole programs that its steps lead through; `ends`: how far the results of the
-    chosen module are from those of the one as written, None where they were not evaluated; `not_evaluated`: why
-    some were not; `numerics`: the classes of the steps, the loosest last: facts that hold over the reals only, of
-    which a step makes use, count as rules of class reassociate.
+    - `equations`: number of uses of rules.
+    - `conditions`: by use of a rule, its side conditions, each with its proof.
+    - `equal_sizes`: equalities of sizes that are written differently, each with its proof.
+    - `compared`: number of pairs of expressions whose values were compared.
+    - `sizes`: the sizes at which they were evaluated.
+    - `programs`: for each part of the derivation, the whole programs that its steps lead through.
+    - `ends`: how far the results of the chosen module are from those of the module as written; None if not evaluated.
+    - `not_evaluated`: why some expressions were not evaluated.
+    - `numerics`: the classes of the steps, the loosest last. A step that uses a fact that holds over the reals only
+      counts as class reassociate.
     """
 
     equations: int = 0
@@ -81,7 +90,7 @@ class Replay:
     equal_sizes: dict[str, None] = field(default_factory=dict[str, None])
     compared: int = 0
     sizes: list[dict[str, int]] = field(default_factory=list[dict[str, int]])
-    programs: list[list[Checked]] = field(default_factory=list[list[Checked]])
+    programs: list[list[CheckedProgram]] = field(default_factory=list[list[CheckedProgram]])
     ends: float | None = None
     not_evaluated: list[str] = field(default_factory=list[str])
     numerics: tuple[str, ...] = NUMERICS[:1]
@@ -97,7 +106,7 @@ class Replay:
         return "; ".join([*parts, *(f"not evaluated: {why}" for why in self.not_evaluated)])
 
     def uses(self, numerics: str) -> None:
-        """A step is of this class."""
+        """Records that a step is of this class."""
         self.numerics = NUMERICS[: max(len(self.numerics), 1 + NUMERICS.index(numerics))]  # type: ignore[arg-type]
 
     def _whole(self) -> str:
@@ -112,10 +121,10 @@ class Replay:
 
 
 def replay(derivation: Derivation, libraries: Libraries | None = None, batched: Batched | None = None) -> Replay:
-    """Do `derivation` over. ExplanationError names the first step that does not hold, and why.
+    """Replays `derivation`. ExplanationError names the first step that does not hold, and why.
 
-    `libraries` computes library calls; without it each stands for some function of its operands. `batched` applies a
-    function to slices, as rules about loops ask for it; without it their steps do not hold.
+    - `libraries`: computes library calls; without it each call stands for some function of its operands.
+    - `batched`: applies a function to slices, as rules about loops ask for it; without it their steps do not hold.
     """
     entry = derivation.chosen.main.name
     for module in (derivation.written, derivation.shared, derivation.chosen):
@@ -127,7 +136,7 @@ def replay(derivation: Derivation, libraries: Libraries | None = None, batched: 
     scopes = scopes_of(derivation.shared, derivation.scope)
     used = {e.rule.name: e.rule for p in derivation.parts for e in p.equations if isinstance(e.rule, Rule)}
     asked = RuleSet("used", used.values())
-    # What is derived of values as they are computed, and what over the reals where that is allowed.
+    # Facts that hold of values as computed and, where that is allowed, facts that hold over the reals.
     strict = facts_of_functions(derivation.shared, derivation.facts, asked, True)
     exact = derivation.numerics == ("exact",)
     facts = strict if exact else facts_of_functions(derivation.shared, derivation.facts, asked, False)
@@ -144,7 +153,7 @@ def replay(derivation: Derivation, libraries: Libraries | None = None, batched: 
 
 
 def _compare_ends(d: Derivation, libraries: Libraries | None, found: Replay) -> None:
-    """Evaluate the module as written and the chosen one on the same arguments."""
+    """Evaluates the module as written and the chosen one on the same arguments."""
     apart: list[float] = []
     around = near(e for m in (d.written, d.chosen) for f in m for e in f.expressions())
     for seed in (*_SEEDS, *_FURTHER):
@@ -153,7 +162,7 @@ def _compare_ends(d: Derivation, libraries: Libraries | None, found: Replay) -> 
             with np.errstate(all="ignore"), at_most(_MOST_STEPS):
                 a, b = (evaluate(m, given, sizes=sizes, libraries=libraries or stand_in) for m in (d.written, d.chosen))
         except (OperatorError, ShapeError, BoundsError) as error:
-            if seed in _FURTHER:  # there are no values here
+            if seed in _FURTHER:  # no values exist at this seed
                 continue
             found.not_evaluated.append(f"the programs from end to end: {error}")
             return
@@ -168,7 +177,8 @@ def _compare_ends(d: Derivation, libraries: Libraries | None, found: Replay) -> 
 
 
 def _check_facts(d: Derivation) -> None:
-    """Facts are declared of parameters of the program as written, which may have them, all at once."""
+    """Raises ExplanationError unless every fact is declared of an array parameter of the program as written that can
+    have it, and arguments with all facts exist."""
     params = {str(p.attr("name")): p.annotation for p in d.written.main.params}
     for name, facts in d.facts.items():
         a = params.get(name)
@@ -189,7 +199,7 @@ def _check_facts(d: Derivation) -> None:
 
 
 def _no_values(function: Function, scope: Scope, facts: Mapping[str, frozenset[str]], seed: int) -> str:
-    """Why there are no arguments of `function` with these facts, empty where there are."""
+    """Returns why there are no arguments of `function` with these facts; empty if there are."""
     try:
         draw(function, scope, facts, seed)
     except OperatorError as error:
@@ -205,7 +215,7 @@ class _Check:
     def __init__(
         self,
         derivation: Derivation,
-        part: Part,
+        part: DerivationPart,
         scope: Scope,
         facts: Mapping[str, frozenset[str]],
         strict: Mapping[str, frozenset[str]],
@@ -217,12 +227,12 @@ class _Check:
         self.scope = scope
         self.facts = facts
         self.found = found
-        self.known = Known(Leaves(facts).have, exact, Sizes(scope).are_positive)
-        self.strict = Known(Leaves(strict).have, True, Sizes(scope).are_positive)
+        self.known = KnownFacts(Leaves(facts).have, exact, PositiveSizes(scope).are_positive)
+        self.strict = KnownFacts(Leaves(strict).have, True, PositiveSizes(scope).are_positive)
         self.loosest = derivation.numerics[-1]
         self.sources = derivation.sources.get(part.function, {})
-        self.equal: dict[tuple[Dim, Dim], None] = {}  # sizes that were proved equal
-        self.one: dict[Dim, Dim] = {}  # and for each one that stands for all its equals
+        self.equal: dict[tuple[Dim, Dim], None] = {}  # pairs of sizes proved equal
+        self.one: dict[Dim, Dim] = {}  # for each such size, the one that stands for all its equals
         self._proved: set[object] = set()
 
     def run(self) -> None:
@@ -233,7 +243,7 @@ class _Check:
         for goal in self.part.goals:
             self._goal(goal)
         self.one = _one_of(list(self.equal))
-        # Before anything is evaluated: what cannot have the shape it says may have no value either.
+        # Shapes are proved before anything is evaluated, because an expression of a wrong shape may have no value.
         sides = [x for e in self.part.equations for pair in e.pairs for x in pair]
         for e in postorder([*sides, *(x for g in self.part.goals for x in (g.start, *(to for _, to in g.steps)))]):
             self._deduced(e)
@@ -249,7 +259,7 @@ class _Check:
     # --- rules ---
 
     def _equation(self, e: Equation) -> list[str]:
-        """Check one use of a rule; the side conditions, each with its proof."""
+        """Checks one use of a rule. Returns the side conditions, each with its proof."""
         rule = e.rule
         verdict = status(rule)
         if verdict.status == "refuted":
@@ -295,7 +305,7 @@ class _Check:
         return proofs
 
     def _same_annotation(self, e: Equation | None, a: Annotation, b: Annotation, what: str = "the result") -> list[str]:
-        """Shapes and dtypes agree, by proof where sizes are written differently."""
+        """Checks that shapes and dtypes agree, by proof where sizes are written differently. Returns the proofs."""
         if a == b:
             return []
         xs, ys = dims_of(a), dims_of(b)
@@ -316,7 +326,7 @@ class _Check:
     # --- goals ---
 
     def _goal(self, goal: Goal) -> None:
-        """The steps lead from the start to the end, each by a rule that was checked or by goals that were."""
+        """Checks that the steps lead from start to end, each by a rule or goals that are checked on their own."""
         at = goal.start
         for step, to in goal.steps:
             if isinstance(step, Rewritten):
@@ -347,7 +357,7 @@ class _Check:
     # --- values ---
 
     def evaluate(self, libraries: Libraries | None) -> None:
-        """Evaluate every expression of the goals, and compare those that are said to be equal."""
+        """Evaluates every expression of the goals, and compares those that are said to be equal."""
         pairs = self._pairs(libraries is None)
         if not pairs:
             return
@@ -357,16 +367,16 @@ class _Check:
         body = Function("terms", tuple(reads), (), tuple_(terms))
         module = Module((body, *functions.values()))
         told: set[int] = set()
-        worlds: list[Values] = []
+        worlds: list[SharedValues] = []
         around = near(x for f in module for x in f.expressions())
         for seed in (*_SEEDS, *_FURTHER):
             try:
                 given, sizes = draw(body, self.scope, self.facts, seed, around)
-                world = Values(module, dict(zip(reads, given, strict=True)), sizes, libraries or stand_in)
+                world = SharedValues(module, dict(zip(reads, given, strict=True)), sizes, libraries or stand_in)
                 with np.errstate(all="ignore"), at_most(_MOST_STEPS):
                     told |= self._compare(pairs, world, sizes)
             except (OperatorError, ShapeError, BoundsError) as error:
-                if seed in _FURTHER:  # there are no values here
+                if seed in _FURTHER:  # no values exist at this seed
                     continue
                 self.found.not_evaluated.append(f"`{self.part.function}`: {error}")
                 return
@@ -382,8 +392,8 @@ class _Check:
                 self.found.not_evaluated.append(f"`{self.part.function}`: {what} {why}")
         self._whole_programs(worlds)
 
-    def _compare(self, pairs: Sequence[Pair], values: Values, sizes: Mapping[str, int]) -> set[int]:
-        """Compare pairs; the numbers of those that tell something."""
+    def _compare(self, pairs: Sequence[Pair], values: SharedValues, sizes: Mapping[str, int]) -> set[int]:
+        """Compares pairs. Returns the indices of those whose values are not all NaN or infinite (`tells`)."""
         told: set[int] = set()
         for i, (a, b, e) in enumerate(pairs):
             x, y = values.of(a), values.of(b)
@@ -395,7 +405,7 @@ class _Check:
                 raise self.fail(e, f"the values differ at {_at(sizes)}: {problem}")
         return told
 
-    def _whole_programs(self, worlds: Sequence[Values]) -> None:
+    def _whole_programs(self, worlds: Sequence[SharedValues]) -> None:
         sizes = self.found.sizes[-len(worlds) :]
 
         def fail(change: Change, number: int, world: int, why: str) -> ExplanationError:
@@ -409,7 +419,7 @@ class _Check:
             self.found.programs[-1] = programs.run()
 
     def _deduced(self, e: Expr) -> None:
-        """Prove the annotation of one operator from those of its operands."""
+        """Proves the annotation of one operator from those of its operands."""
         key = (e.op, tuple(a.annotation for a in e.args), e.attrs, e.annotation)
         if key in self._proved:
             return
@@ -453,7 +463,8 @@ class _Check:
         return function_annotation(known)
 
     def _pairs(self, opaque: bool) -> list[Pair]:
-        """Expressions that are said to be equal: each with the rule that says so, None for a whole goal."""
+        """Returns the pairs of expressions that are said to be equal (see `Pair`). `opaque`: library calls cannot be
+        computed."""
         found: list[Pair] = []
         for e in self.part.equations:
             if opaque and not isinstance(e.rule, Rule) and self._runs_opaque(e):
@@ -471,8 +482,8 @@ class _Check:
 
 
 def _one_of(pairs: Sequence[tuple[Dim, Dim]]) -> dict[Dim, Dim]:
-    """For sizes that are equal in pairs, one that stands for all its equals: a number where one is, for an axis of one
-    place broadcasts."""
+    """Maps each size of the equal `pairs` to one size that stands for all its equals: a constant if one is equal,
+    because an axis of size 1 broadcasts."""
     one: dict[Dim, Dim] = {}
     for x, y in pairs:
         kept, other = one.get(x, x), one.get(y, y)

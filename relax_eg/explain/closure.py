@@ -1,8 +1,8 @@
-"""Congruence closure over expressions that can say why two of them are equal.
+"""Congruence closure over expressions that can explain why two of them are equal.
 
-After Nieuwenhuis and Oliveras, "Proof-producing congruence closure" (RTA 2005): beside the union-find there is a forest
-in which each edge is one reason; the path between two expressions in it is why they are equal. A path between two that
-are equal never changes, so the operands' paths that a congruence stands on were there before it.
+After Nieuwenhuis and Oliveras, "Proof-producing congruence closure" (RTA 2005). Beside the union-find there is a forest
+in which each edge is one reason. The path between two expressions in the forest explains why they are equal. The path
+between two equal expressions never changes, so the operands' paths that a congruence relies on are older than it.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from relax_eg.explain.steps import Equation, Goal, Inside, Rewritten, Step
 from relax_eg.ir.expr import Expr, postorder
 from relax_eg.shapes import Dim
 
-# An equation with the place of a pair in it; None: operands are equal.
+# An equation, with the index of a pair in it; None for a congruence: the operands are equal.
 _Reason = tuple[Equation, int] | None
 
 
 class Closure:
-    """Expressions, and which of them are equal. `classes`, `one`: as in `Recording`; an expression that is in no class
-    there has class -1."""
+    """A set of expressions, with which of them are equal. `classes` and `one` are as in `Recording`; an expression that
+    is in no class there has class -1."""
 
     def __init__(self, classes: Mapping[tuple[Signature, tuple[int, ...]], int], one: One) -> None:
         self.terms: list[Expr] = []
@@ -29,7 +29,7 @@ class Closure:
         self._classes = classes
         self._one = one
         self._class: list[int] = []
-        self._parts: dict[int, list[int]] = {}  # class -> terms, one or more of each set of equals
+        self._parts: dict[int, list[int]] = {}  # class -> terms, at least one of each set of equals
         self._members: list[list[int]] = []
         self._parent: list[int] = []
         self._towards: list[tuple[int, _Reason] | None] = []
@@ -41,7 +41,7 @@ class Closure:
         self.changes = 0
 
     def find(self, i: int) -> int:
-        """The number that stands for all equals of `i`."""
+        """Returns the number that stands for all equals of `i`."""
         parent = self._parent
         while parent[i] != i:
             parent[i] = parent[parent[i]]
@@ -52,7 +52,7 @@ class Closure:
         return self.find(self.add(a)) == self.find(self.add(b))
 
     def add(self, root: Expr) -> int:
-        """The number of an expression, which is added with all below it. O(what is new)."""
+        """Returns the number of an expression, after adding it with all expressions below it. O(new expressions)."""
         found = self.number.get(root)
         if found is not None:
             return found
@@ -82,12 +82,12 @@ class Closure:
             self._union(i, equal, None)
 
     def lookup(self, sign: Signature, args: tuple[int, ...]) -> int | None:
-        """A node with this signature on these operands, if there is one."""
+        """Returns a node with this signature on these operands, or None."""
         number = self._known_signatures.get(sign)
         return None if number is None else self._table.get((number, args))
 
     def parts(self, where: int) -> list[int]:
-        """One of each set of equals in a class."""
+        """Returns one of each set of equals in a class."""
         if where < 0:
             return []
         found = list(dict.fromkeys(map(self.find, self._parts.get(where, ()))))
@@ -95,11 +95,11 @@ class Closure:
         return found
 
     def members(self, i: int) -> list[int]:
-        """All equals of `i`."""
+        """Returns all equals of `i`."""
         return self._members[self.find(i)]
 
     def learn(self, found: Equation) -> None:
-        """Both sides of every pair of an equation are equal."""
+        """Makes both sides of every pair of an equation equal."""
         for k, (left, right) in enumerate(found.pairs):
             self._union(self.add(left), self.add(right), (found, k))
 
@@ -127,7 +127,7 @@ class Closure:
             self._readers[ry] += readers
 
     def _reroot(self, x: int) -> None:
-        """Turn the edges from `x` to the root of its tree around."""
+        """Reverses the edges from `x` to the root of its tree."""
         edge, at = self._towards[x], x
         self._towards[x] = None
         while edge is not None:
@@ -139,7 +139,7 @@ class Closure:
     # --- why ---
 
     def goal(self, a: Expr, b: Expr) -> Goal:
-        """Why `a` equals `b`, which they must."""
+        """Returns why `a` equals `b`. They must be equal."""
         root = (self.number[a], self.number[b])
         todo = [root]
         while todo:
@@ -158,7 +158,7 @@ class Closure:
         return self._goals[root]
 
     def _path(self, a: int, b: int) -> list[tuple[int, int, _Reason]]:
-        """The edges from `a` to `b`."""
+        """Returns the edges from `a` to `b`."""
         up = {a: 0}
         line = [a]
         at = a
@@ -181,7 +181,7 @@ class Closure:
         return found + back[::-1]
 
     def congruent(self, a: Expr, b: Expr) -> Inside | None:
-        """The step from `a` to `b` by their operands alone, where these are equal."""
+        """Returns the step from `a` to `b` by their operands alone, or None if the operands are not equal."""
         x, y = self.number[a], self.number[b]
         if self._signatures[x] != self._signatures[y] or len(a.args) != len(b.args):
             return None
@@ -207,7 +207,7 @@ class Closure:
 
 
 def sizes_that_differ(a: Expr, b: Expr) -> list[tuple[Dim, Dim]]:
-    """Pairs of sizes in the attributes of two nodes of one signature that are written differently."""
+    """Returns the pairs of sizes that are written differently in the attributes of two nodes of one signature."""
     found: dict[tuple[Dim, Dim], None] = {}
     todo: list[tuple[Any, Any]] = [(dict(a.attrs)[k], v) for k, v in b.attrs]
     while todo:

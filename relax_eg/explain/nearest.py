@@ -1,4 +1,4 @@
-"""The largest partial match of a rule in an e-graph, and what stands in the way of a whole one."""
+"""Finds the largest partial match of a rule in an e-graph, and what prevents a whole match."""
 
 from __future__ import annotations
 
@@ -15,21 +15,20 @@ from relax_eg.ir.expr import TUPLE_GET, VAR, Expr, node, postorder, tuple_get, v
 from relax_eg.ops import TABLE, call
 from relax_eg.rules import Claim, Condition, InOrder, Instance, Rule, ValueTest
 from relax_eg.rules.conditions import WORDS, Guard, key_of
-from relax_eg.rules.domain import instances
 from relax_eg.rules.format import expression_text
-from relax_eg.rules.propagation import Known
+from relax_eg.rules.instances import instances
+from relax_eg.rules.propagation import KnownFacts
 from relax_eg.shapes import Dim, Proved, Scope, prove
 
-_MOST_INSTANCES = 256
-_MOST_ROWS = 8  # nodes of one operator in a class that are looked at
-_LARGEST_RANK = 4
+_MOST_INSTANCES = 256  # limit: instances of a rule that are tried
+_MOST_ROWS = 8  # limit: nodes of one operator in a class that are tried
+_LARGEST_RANK = 4  # limit: axes of a block of a rule's operand
 
 Row = tuple[str, Mapping[str, Any], tuple[int, ...]]
 
 
 class Graph:
-    """An e-graph that was recorded, with an expression for every class: one of the program as `written`, if any is in
-    it."""
+    """A recorded e-graph with an expression for every class: one of the program as `written` if the class has any."""
 
     def __init__(self, recording: Recording, written: Sequence[Expr]) -> None:
         self.recording = recording
@@ -48,7 +47,7 @@ class Graph:
         self._show_the_others()
 
     def _show_the_others(self) -> None:
-        """An expression for classes that rules made. O(nodes)."""
+        """Finds an expression for the classes that rules made. O(nodes)."""
         readers: dict[int, list[tuple[Any, tuple[int, ...], int]]] = {}
         ready: list[tuple[Any, tuple[int, ...], int]] = []
         for (sign, children), c in self.recording.classes.items():
@@ -63,13 +62,13 @@ class Graph:
                 continue
             try:
                 self.shown[c] = _made(sign, [self.shown[k] for k in children])
-            except OperatorError:  # a node that cannot be formed; its class may have another
+            except OperatorError:  # this node cannot be formed; its class may have another
                 continue
             ready += readers.get(c, ())
 
     @cached_property
     def operators(self) -> dict[str, list[int]]:
-        """The classes that have a node of an operator, those as written first."""
+        """By operator, the classes that have a node of it, those as written first."""
         found: dict[str, dict[int, None]] = {}
         for c in sorted(self.rows, key=lambda c: c not in self.written):
             for op, _, _ in self.rows[c]:
@@ -88,7 +87,12 @@ def _made(sign: Any, args: list[Expr]) -> Expr:
 
 @dataclass
 class Attempt:
-    """A partial match: the class it starts from, how many nodes of the left side are there, and what is not."""
+    """A partial match.
+
+    - `root`: the class it starts from.
+    - `nodes`: nodes of the left side that are present.
+    - `problems`: what is missing.
+    """
 
     instance: Instance
     pattern: Expr
@@ -108,21 +112,21 @@ class Attempt:
 
 
 class Nearest:
-    """Looks for the nearest match of a rule in an e-graph. `known`: facts; `scope`: sizes."""
+    """Finds the nearest match of a rule in an e-graph. `known` tells facts, `scope` sizes."""
 
-    def __init__(self, graph: Graph, rule: Rule, scope: Scope, known: Known) -> None:
+    def __init__(self, graph: Graph, rule: Rule, scope: Scope, known: KnownFacts) -> None:
         self.graph = graph
         self.rule = rule
         self.scope = scope
         self.known = known
 
     def find(self) -> Attempt | None:
-        """The best attempt; None where not one node of the left side is there."""
+        """Returns the best attempt, or None if no node of the left side is present."""
         best: Attempt | None = None
         made = list(islice(self._instances(), _MOST_INSTANCES))
         depth = max((len(i.left_nodes) for i in made), default=0)
         for inner in range(depth):
-            # The whole left side first, then what is inside it.
+            # The whole left side is tried first, then its inner nodes.
             for instance in made:
                 patterns = [e for e in reversed(instance.left_nodes) if e.op not in LEAVES]
                 if inner >= len(patterns):
@@ -151,7 +155,7 @@ class Nearest:
             yield found
 
     def _outside(self, pattern: Expr, c: int, instance: Instance) -> str:
-        """What should read a part of the left side, and what does."""
+        """Returns a text: what should read this part of the left side, and what does."""
         wanted = next((e for e in instance.left_nodes if pattern in e.args), pattern)
         here = [e for e, k in self.graph.class_of.items() if k == c]
         readers = dict.fromkeys(e.op for e in self.graph.class_of if any(a in here for a in e.args))
@@ -159,7 +163,7 @@ class Nearest:
         return f"needs `{wanted.op}`, as in {expression_text(wanted)}: {found}"
 
     def _instances(self) -> Iterator[Instance]:
-        """Instances of the rule that may fit: of ranks, dtypes and attribute values in the e-graph."""
+        """Yields instances of the rule that may fit: with ranks, dtypes and attribute values of the e-graph."""
         annotations = {e.annotation for e in self.graph.shown.values()}
         tensors = [a for a in annotations if isinstance(a, Tensor) and a.shape is not None]
         top = min(max((len(a.shape or ()) for a in tensors), default=0), _LARGEST_RANK)
@@ -184,7 +188,7 @@ class Nearest:
     # --- matching ---
 
     def _match(self, p: Expr, c: int, at: Attempt) -> Attempt:
-        """`at` with the pattern `p` matched against class `c` as far as that goes."""
+        """Returns `at` with the pattern `p` matched against class `c` as far as possible."""
         at = at.copy()
         if p.op == VAR:
             self._bind(p, c, at)
@@ -251,7 +255,7 @@ class Nearest:
     # --- conditions ---
 
     def _guards(self, at: Attempt) -> Iterable[str]:
-        """The conditions that do not hold of a whole match."""
+        """Yields the conditions that do not hold of a whole match."""
         values = {name: self.graph.shown[c] for name, c in at.bound.items()}
         for said, g in zip(self.rule.when, at.instance.guards, strict=True):
             why = self._guard(said, g, values, at.sizes)
@@ -284,13 +288,13 @@ class Nearest:
         return f"its condition {said}: {WORDS[g.word]}; {shown} is not such"
 
     def text(self, c: int, e: Expr | None = None) -> str:
-        """A class as text: a name, or an operator on few things."""
+        """Returns class `c`, or `e`, as short text."""
         shown = self.graph.shown[c] if e is None else e
         return clipped(shown)
 
 
 def clipped(e: Expr, depth: int = 2) -> str:
-    """`e` in infix spelling, what is further inside than `depth` as `...`."""
+    """Returns `e` in infix notation; nodes deeper than `depth` are shown as `...`."""
     text = expression_text(_clipped(e, depth))
     return text if len(text) <= 100 else f"{text[:97]}..."
 

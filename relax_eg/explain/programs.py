@@ -1,9 +1,9 @@
 """The whole programs that a derivation leads through, from the one as written to the one chosen.
 
-A step of a goal is a whole program: the one before, with the expression at the goal's place in it replaced. A goal that
-several places share is gone through at the first of them, in the order of operands; at each later place what it came to
-replaces what it started from at once, which is one program more. So there are as many programs as there are steps and
-uses of goals, and each differs from the one before on the way from one place up to a result.
+Each use of a rule in a goal makes a whole program: the previous one with the expression at the goal's place replaced.
+So does a step that changes sizes in attributes. A goal that several places share is walked at the first of them, in the
+order of operands. At each later place its end replaces its start at once, which makes one more program. Each program
+differs from the previous one only on the path from one place up to a result.
 """
 
 from __future__ import annotations
@@ -15,13 +15,18 @@ from typing import Literal
 from relax_eg.explain.steps import Goal, Inside, Rewritten
 from relax_eg.ir.expr import Expr
 
-# A rule was used; what a goal came to is used again; sizes of an attribute are written differently.
+# A rule was used; the end of a goal is used again; sizes of an attribute are written differently.
 How = Literal["rule", "again", "sizes"]
 
 
 @dataclass(eq=False, slots=True)
-class Place:
-    """A goal that is being gone through: `at` stands there, in which operand `operand` is the place below."""
+class GoalPlace:
+    """A goal that is being walked.
+
+    - `at`: the expression now at its place.
+    - `done`: number of steps that are done.
+    - `operand`: the operand of `at` that holds the place below.
+    """
 
     goal: Goal
     at: Expr
@@ -31,11 +36,16 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What makes the next program of the one before it: in result `result`, below `places` (the result first), `now`
-    stands instead. It is step `step` of `goal`, or, used again, all of them (-1)."""
+    """The change that turns one program into the next.
+
+    - `result`: index of the result in which it is.
+    - `places`: the places above it, the result's first.
+    - `now`: the expression that stands there instead.
+    - `step`: index of the step of `goal`; -1 if all of `goal` is used again.
+    """
 
     result: int
-    places: Sequence[Place]
+    places: Sequence[GoalPlace]
     now: Expr
     how: How
     goal: Goal
@@ -43,13 +53,14 @@ class Change:
 
     @property
     def rewritten(self) -> Rewritten | None:
-        """The use of a rule that it is."""
+        """The use of a rule that makes the change, or None."""
         step = self.goal.steps[self.step][0] if self.how == "rule" else None
         return step if isinstance(step, Rewritten) else None
 
 
 def changes(results: Sequence[Goal]) -> Iterator[Change]:
-    """The programs after the first, in order. `places` is the walk's own list: read it before the next is asked for."""
+    """Yields the change to each program after the first, in order. The walk reuses the list `places`: read it before
+    asking for the next change."""
     met: set[Goal] = set()
     for number, goal in enumerate(results):
         if goal in met:
@@ -60,7 +71,7 @@ def changes(results: Sequence[Goal]) -> Iterator[Change]:
 
 
 def _through(root: Goal, number: int, met: set[Goal]) -> Iterator[Change]:
-    places = [Place(root, root.start)]
+    places = [GoalPlace(root, root.start)]
     while places:
         place = places[-1]
         if place.done == len(place.goal.steps):
@@ -84,11 +95,11 @@ def _through(root: Goal, number: int, met: set[Goal]) -> Iterator[Change]:
         if below in met:
             yield Change(number, places, below.end, "again", below, -1)
         else:
-            places.append(Place(below, below.start))
+            places.append(GoalPlace(below, below.start))
 
 
-def inside_of(place: Place) -> Inside:
-    """The step that is being made at a place with one below it."""
+def inside_of(place: GoalPlace) -> Inside:
+    """Returns the current step at a place that has another place below it."""
     step = place.goal.steps[place.done][0]
     assert isinstance(step, Inside)
     return step

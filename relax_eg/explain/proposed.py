@@ -1,9 +1,9 @@
-"""Steps by rules about whole nodes, checked by asking the rule again.
+"""Checks steps by rules about whole nodes, by asking the rule again.
 
-A schema that is asked about the left side, and told what it was told, proposes the right side: nothing else passes. A
-form of a function that it was shown counts where the derivation says why it equals the function. That is said of the
-sizes at which the program runs it, so such a step must start from a node of the program as written, or from what was
-proposed for one; and a function that runs itself has no other forms.
+A step passes only if the schema, asked about the left side and given the same answers as before, proposes the right
+side. A form of a function that the schema was shown counts only if the derivation says why it equals the function. The
+derivation says so for the sizes at which the program runs the function. So such a step must start from a node of the
+program as written, or from what was proposed for one; and a function that runs itself has no other forms.
 """
 
 from __future__ import annotations
@@ -12,22 +12,22 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from relax_eg.errors import ExplanationError
-from relax_eg.explain.result import Derivation, Part, mentioned
+from relax_eg.explain.result import Derivation, DerivationPart, mentioned
 from relax_eg.explain.steps import Equation
 from relax_eg.ir.expr import Expr, postorder
 from relax_eg.ir.module import Function
 from relax_eg.rules import Schema
-from relax_eg.rules.asked import Again, Batched, Values, values_of
+from relax_eg.rules.schema_answers import Again, Batched, Values, values_of
 
 Fail = Callable[[Equation | None, str], ExplanationError]
 
 
 @dataclass
 class Proposals:
-    """The steps by rules about whole nodes in a part of a derivation. `fail` makes the error that is raised."""
+    """The steps by rules about whole nodes in a part of a derivation. `fail` makes the error to be raised."""
 
     derivation: Derivation
-    part: Part
+    part: DerivationPart
     batched: Batched | None
     fail: Fail
     written: dict[str, Function] = field(init=False)
@@ -50,7 +50,7 @@ class Proposals:
         return postorder([g.start for g in self.part.results])
 
     def check(self) -> None:
-        """Raise what `fail` gives for the first step that its rule does not propose."""
+        """Raises the error that `fail` makes for the first step that its rule does not propose."""
         starts = set(self._nodes)
         left = [e for e in self.part.equations if isinstance(e.rule, Schema)]
         while left:

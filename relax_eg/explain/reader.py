@@ -1,4 +1,5 @@
-"""Reading the data of a certificate, of which nothing is trusted: what is not as it is written is an error."""
+"""Reads the data of a certificate. Nothing in the data is trusted: whatever has another form than written is an
+error."""
 
 from __future__ import annotations
 
@@ -13,15 +14,15 @@ from typing import Any, TypeVar, cast, get_args
 import numpy as np
 
 from relax_eg.errors import ExplanationError, OperatorError
-from relax_eg.explain.result import Derivation, Part
+from relax_eg.explain.result import Derivation, DerivationPart
 from relax_eg.explain.steps import Equation, Goal, Inside, Rewritten, Step, equation
 from relax_eg.ir.expr import ConstantData
 from relax_eg.ir.foreign import Foreign
 from relax_eg.ir.module import Function, Module
 from relax_eg.ir.packed import unpack
 from relax_eg.rules import NUMERICS, Rule, RuleSet, Schema
-from relax_eg.rules.asked import Answers, Form
 from relax_eg.rules.certificates import lasting_hash
+from relax_eg.rules.schema_answers import Answers, Form
 from relax_eg.shapes import Dim, Scope
 
 T = TypeVar("T")
@@ -30,15 +31,15 @@ _PLACE = re.compile(r'(R\.foreign\("\w+", )\d+\)')
 
 
 @dataclass(frozen=True)
-class Opaque:
-    """Stands for an object of another library that a certificate does not hold: equal objects have equal numbers."""
+class OpaqueObject:
+    """Stands for an object of another library, which a certificate does not hold. Equal objects have equal numbers."""
 
     kind: str
     number: int
 
 
-class Outside:
-    """Opaque objects by number; every constant is part of the data."""
+class NumberedObjects:
+    """Names objects of other libraries by number; every constant is part of the data."""
 
     def __init__(self) -> None:
         self._numbers: dict[Foreign, int] = {}
@@ -48,7 +49,7 @@ class Outside:
 
     def foreign_of(self, name: Any) -> Foreign:
         kind, number = _items(name, "an object of another library", 2)
-        return Foreign(Opaque(_text(kind, "its kind"), _whole(number, "its number")))
+        return Foreign(OpaqueObject(_text(kind, "its kind"), _whole(number, "its number")))
 
     def array_name(self, data: ConstantData) -> str | None:
         return None
@@ -58,12 +59,13 @@ class Outside:
 
 
 def program_text(module: Module) -> str:
-    """The text of a module; objects of other libraries by kind, since their places differ from process to process."""
+    """Returns the text of a module, with objects of other libraries by kind, since their places in memory differ from
+    process to process."""
     return _PLACE.sub(r"\1_)", str(module))
 
 
-class Reader:
-    """The `data` of a certificate whose steps are by rules of `rules`."""
+class CertificateReader:
+    """Reads the `data` of a certificate whose steps use rules of `rules`."""
 
     def __init__(self, data: Mapping[str, Any], rules: RuleSet) -> None:
         self.data = data
@@ -71,7 +73,7 @@ class Reader:
         self.known: dict[str, Rule | Schema] = {r.name: r for r in (*rules, *rules.schemas)}
         constants = base64.b64decode(_text(data["constants"], "constants"), validate=True)
         self.kinds: dict[str, list[Function]] = {kind: [] for kind in KINDS}
-        for f in unpack(_table(data["programs"], "programs"), constants, Outside()):
+        for f in unpack(_table(data["programs"], "programs"), constants, NumberedObjects()):
             kind, _, name = f.name.partition(":")
             if kind not in self.kinds:
                 raise ExplanationError(f"a function of a certificate is {', '.join(KINDS)}, none is {kind!r}")
@@ -81,7 +83,7 @@ class Reader:
         self.terms = [b.value for block in self.kinds["terms"][0].blocks for b in block.bindings]
 
     def derivation(self) -> Derivation:
-        """What the certificate says. ExplanationError, and whatever reading other data may raise."""
+        """Returns what the certificate says. Raises ExplanationError, and whatever reading malformed data may raise."""
         data = self.data
         for kind in ("written", "shared", "chosen"):
             if not self.kinds[kind]:
@@ -110,7 +112,7 @@ class Reader:
             numerics, Scope(assume=assumed), facts,
         )  # fmt: skip
 
-    def _part(self, data: Mapping[str, Any]) -> Part:
+    def _part(self, data: Mapping[str, Any]) -> DerivationPart:
         equations = [self._equation(_table(e, "a use of a rule")) for e in _items(data["rules"], "rules")]
         goals: list[Goal] = []
         for row in _items(data["goals"], "goals"):
@@ -122,7 +124,7 @@ class Reader:
             return tuple(_at(goals, i, "goals") for i in _items(places, "results"))
 
         name, block = _text(data["function"], "function"), _whole(data["block"], "block")
-        return Part(name, block, chosen(data["results"]), tuple(map(chosen, _items(data["forms"], "forms"))))
+        return DerivationPart(name, block, chosen(data["results"]), tuple(map(chosen, _items(data["forms"], "forms"))))
 
     def _rule(self, data: Mapping[str, Any]) -> Rule | Schema:
         name = _text(data["rule"], "rule")

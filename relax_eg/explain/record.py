@@ -1,4 +1,4 @@
-"""What a search leaves for explaining its result: plain data, without the engine."""
+"""What a search records so that its result can be explained: plain data, without the engine."""
 
 from __future__ import annotations
 
@@ -31,8 +31,9 @@ class Firing:
 class Recording:
     """Everything that was equal in an e-graph, and why.
 
-    `classes`: for each node, as its signature and its operands' classes, the class it is in; `firings`: every match of
-    a rule; `one`: for each size the one that stands for all sizes proved equal to it.
+    - `classes`: for each node, given by its signature and its operands' classes, the class it is in.
+    - `firings`: every match of a rule.
+    - `one`: for each size, the one that stands for all sizes proved equal to it.
     """
 
     classes: dict[tuple[Signature, tuple[int, ...]], int] = field(
@@ -43,11 +44,11 @@ class Recording:
 
 
 def signature(op: str, attrs: Mapping[str, Any], annotation: Annotation | None, one: One) -> Signature:
-    """What two nodes share that are equal when their operands are: everything but the operands, sizes up to proved
-    equality. `annotation`: where it does not follow from the operands."""
+    """Returns what equal nodes on equal operands share: everything but the operands, with sizes up to proved equality.
+    `annotation`: the node's, if it does not follow from the operands; else None."""
     items = tuple((k, with_one(attrs[k], one)) for k in sorted(attrs))
     fixed = None if annotation is None else with_sizes(annotation, one)
-    # Types belong to it: an attribute 1 is not an attribute True.
+    # The printed form tells types apart: an attribute 1 is not an attribute True.
     return op, items, repr(items), fixed
 
 
@@ -56,7 +57,7 @@ def leaf_signature(e: Expr) -> Signature:
 
 
 def signature_of(e: Expr, one: One) -> Signature:
-    """The signature of an expression."""
+    """Returns the signature of an expression."""
     if e.op in LEAVES:
         return leaf_signature(e)
     return signature(e.op, dict(e.attrs), None if follows(e) else e.annotation, one)
@@ -68,7 +69,7 @@ def follows(e: Expr) -> bool:
 
 
 def with_one(value: Any, one: One) -> Any:
-    """An attribute's value with its sizes as the ones that stand for them."""
+    """Returns an attribute's value with each size replaced by the one that stands for it."""
     if isinstance(value, Dim):
         return one.get(value, value)
     return tuple(with_one(v, one) for v in value) if isinstance(value, tuple) else value  # type: ignore[reportUnknownVariableType]

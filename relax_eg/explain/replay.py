@@ -1,8 +1,8 @@
-"""Finding a derivation: the recorded matches, done over as rewriting of expressions.
+"""Finds a derivation by applying the recorded matches again, as rewriting of expressions.
 
-A match is recorded by the classes it bound, which have grown since. So it is done over for whatever was in them then:
-where its left side is there among the expressions that are already known to be equal to something of the program as
-written or of the chosen one. Round by round this equates what the e-graph equated, until the two programs meet.
+A match is recorded by the classes it bound, and these have grown since. So it is applied wherever its left side is
+present among the expressions that are already known to equal something in the program as written or in the chosen one.
+Round by round this equates what the e-graph equated, until the two programs meet.
 """
 
 from __future__ import annotations
@@ -23,18 +23,20 @@ from relax_eg.rules.conditions import Claim, OnValue, ValueTest
 
 Holds = Callable[[OnValue, Expr], bool]
 
-# Derivations of more goals, and goals of more steps, are left as they were found.
+# limit: derivations of more goals are not shortened.
 _SHORTENED = 4000
-_LONGEST_WAY = 12
+_LONGEST_WAY = 12  # limit: expressions on the way of a goal; longer ones are not shortened
 
 
 def derive(
     recording: Recording, written: Sequence[Expr], chosen: Sequence[Expr], given: Sequence[Equation], holds: Holds
 ) -> list[Goal]:
-    """A goal for every pair of a `written` and a `chosen` expression.
+    """Returns a goal for every pair of a `written` and a `chosen` expression.
 
-    `given`: equations that were there from the start; `holds`: whether an expression is known to be what a condition
-    asks. ExplanationError where the recorded matches do not lead from one to the other.
+    - `given`: equations that hold from the start.
+    - `holds`: whether an expression is known to satisfy a condition.
+
+    ExplanationError if the recorded matches do not lead from one to the other.
     """
     closure = Closure(recording.classes, recording.one)
     for e in (*written, *chosen):
@@ -45,7 +47,7 @@ def derive(
     pairs = list(zip(written, chosen, strict=True))
     while not all(closure.equal(a, b) for a, b in pairs):
         before = closure.changes
-        # All of a round on what was known before it: so the shortest ways are found first.
+        # A round uses only what was known before it, so the shortest ways are found first.
         learned = [found for m in pending for found in m.equations(closure, holds)]
         for found in learned:
             closure.learn(found)
@@ -58,7 +60,8 @@ def derive(
 
 
 def _shorten(closure: Closure, results: Sequence[Goal]) -> None:
-    """Where steps of a goal go the long way round, only operands having changed in the end, change only these."""
+    """Replaces steps of a goal that together change only operands by one step inside the operands, if that uses fewer
+    rules."""
     goals = goals_in_order(results)
     for goal in goals if len(goals) <= _SHORTENED else ():
         places = [goal.start, *(to for _, to in goal.steps)]
@@ -69,7 +72,7 @@ def _shorten(closure: Closure, results: Sequence[Goal]) -> None:
                 continue
             instead = [g for g in step.operands if g is not None]
             below = goals_in_order(instead)
-            # What the operands' goals stand on must not be this very goal.
+            # The operands' goals must not depend on this very goal.
             if goal in below:
                 continue
             now = Goal(places[i], places[j], goal.steps[i:j])
@@ -89,7 +92,7 @@ def _gap(closure: Closure, pairs: Sequence[tuple[Expr, Expr]]) -> str:
 
 @dataclass
 class _Match:
-    """A recorded match, to be done over."""
+    """A recorded match that is to be applied again."""
 
     firing: Firing
     recording: Recording
@@ -98,7 +101,7 @@ class _Match:
     _signatures: dict[Expr, Signature] = field(default_factory=dict[Expr, Signature])
 
     def equations(self, closure: Closure, holds: Holds) -> Iterator[Equation]:
-        """What it says of expressions that are there now and were not before."""
+        """Yields what the match says of expressions that are present now and were not before."""
         instance = self.firing.instance
         parts = {
             str(p.attr("name")): closure.parts(c) for p, c in zip(instance.params, self.firing.operands, strict=True)
@@ -116,13 +119,13 @@ class _Match:
             found = self._equation(operands)
             if found is not None:
                 yield found
-        # With one expression for each variable, equal to all else in the class, there is nothing more to come.
+        # With one expression for each variable, equal to all others in its class, no more can come.
         self.done = bool(self._tried) and all(len(p) == 1 for p in parts.values())
 
     def _equation(self, operands: Sequence[Expr]) -> Equation | None:
-        """What the match says of `operands`; None where it cannot be formed of these very expressions."""
+        """Returns what the match says of `operands`; None if it cannot be formed of these very expressions."""
         instance, sizes = self.firing.instance, dict(self.firing.sizes)
-        # Of sizes that are equal one stands for all; an operator may want the one that its operand has.
+        # One of several equal sizes stands for all of them; an operator may need the one that its operand has.
         own = {
             str(d): size
             for p, x in zip(instance.params, operands, strict=True)
@@ -135,7 +138,7 @@ class _Match:
         return None
 
     def _matches(self, closure: Closure, parts: Mapping[str, list[int]]) -> Iterator[dict[Expr, int]]:
-        """Nodes that the left side's nodes may be, by number; pattern variables too."""
+        """Yields the nodes, by number, that the left side's nodes and pattern variables may stand for."""
         nodes = self.firing.instance.left_nodes
         found: list[dict[Expr, int]] = [{}]
         for e in nodes:
@@ -169,8 +172,8 @@ class _Match:
         return found
 
     def _operands(self, closure: Closure, nodes: Mapping[Expr, int], holds: Holds) -> list[Expr] | None:
-        """For each pattern variable the very operand that a matched node has; where a condition asks something of it
-        that does not show, an equal of which it does. None where there is no such."""
+        """Returns for each pattern variable the operand of the matched node. If a condition is not known to hold of
+        that operand, an equal of which it is known is taken instead; None if there is none."""
         instance = self.firing.instance
         found: dict[Expr, Expr] = {}
         for e in reversed(instance.left_nodes):

@@ -1,4 +1,4 @@
-"""What an explanation is made of, and that its parts belong together."""
+"""The parts of an explanation, and the check that they belong together."""
 
 from __future__ import annotations
 
@@ -20,9 +20,12 @@ Libraries = Callable[[Expr, list[Any], dict[str, int]], Any]
 
 
 @dataclass(frozen=True)
-class Part:
-    """Block `block` of `function`: a goal for each of its bindings, from the value as written to the one chosen.
-    `forms`: the same for other forms of the function, from which rules about functions made something."""
+class DerivationPart:
+    """Block `block` of `function` in a derivation.
+
+    - `results`: a goal for each of its bindings, from the value as written to the one chosen.
+    - `forms`: the same for other forms of the function, from which rules about functions made something.
+    """
 
     function: str
     block: int
@@ -31,23 +34,27 @@ class Part:
 
     @cached_property
     def goals(self) -> list[Goal]:
-        """Every goal, each after those it uses."""
+        """Every goal, each after the goals it uses."""
         return goals_in_order(g for goals in (self.results, *self.forms) for g in goals)
 
     @cached_property
     def equations(self) -> list[Equation]:
-        """The uses of rules, each once."""
+        """Every use of a rule once."""
         return equations_of(self.goals)
 
 
 @dataclass(frozen=True)
 class Derivation:
-    """From a program as written to the one chosen for it.
+    """A derivation from a program as written to the one chosen for it.
 
-    `written`: the program; `shared`: the same with repeated blocks as calls; `chosen`: what was chosen; `functions`:
-    every function that a step mentions, as chosen; `parts`: why each block of `shared` equals that of `functions` where
-    it is another; `rules`: those that were allowed, `numerics`: their classes; `scope` and `facts`: what is known of
-    the sizes and of the values of the entry's parameters; `sources`: lines of the user's file.
+    - `written`: the program as written.
+    - `shared`: the same program with repeated blocks as calls.
+    - `functions`: every function that a step mentions, as chosen.
+    - `parts`: why each block of `shared` equals that of `functions` where the two differ.
+    - `rules`: the rules that were allowed.
+    - `numerics`: their classes.
+    - `scope`, `facts`: what is known of the sizes and of the values of the entry's parameters.
+    - `sources`: lines of the user's file.
     """
 
     name: str
@@ -55,7 +62,7 @@ class Derivation:
     shared: Module
     chosen: Module
     functions: Mapping[str, Function]
-    parts: tuple[Part, ...]
+    parts: tuple[DerivationPart, ...]
     rules: RuleSet
     numerics: tuple[str, ...]
     scope: Scope
@@ -63,12 +70,12 @@ class Derivation:
 
     @cached_property
     def sources(self) -> dict[str, Mapping[Expr, str]]:
-        """By function, the user's source line of expressions as written."""
+        """By function, the source lines of its expressions as written."""
         return {f.name: f.sources for f in self.shared}
 
     def check_structure(self) -> None:
-        """Raise ExplanationError unless repeated blocks are what they were, and the parts lead from one program to the
-        other. O(size of the programs and goals)."""
+        """Raises ExplanationError unless inlining repeated blocks gives the program as written, and the parts lead from
+        one program to the other. O(size of the programs and goals)."""
         self._check_outlined()
         done = {(p.function, p.block): p for p in self.parts}
         for f in self.shared:
@@ -87,7 +94,7 @@ class Derivation:
         if self.chosen.main.name != self.shared.main.name:
             raise ExplanationError(f"{self.name}: the chosen program starts with `{self.chosen.main.name}`")
 
-    def _check_block(self, name: str, n: int, old: Block, new: Block, part: Part | None) -> None:
+    def _check_block(self, name: str, n: int, old: Block, new: Block, part: DerivationPart | None) -> None:
         where = f"{self.name}: block {n} of `{name}`"
         named = [b.var for b in old.bindings] == [b.var for b in new.bindings]
         if old.dataflow != new.dataflow or not named:
@@ -109,7 +116,7 @@ class Derivation:
             )
 
     def _check_outlined(self) -> None:
-        """With the calls of the functions it made inlined, the shared program is the one as written."""
+        """Checks that the shared program, with the calls of outlined functions inlined, is the one as written."""
         names = {f.name for f in self.written}
         made: dict[str, Function] = {}
         for f in callees_first(self.shared):
@@ -125,7 +132,7 @@ class Derivation:
 
 
 def _without_calls(block: Block, made: Mapping[str, Function]) -> Block:
-    """`block` with the calls of `made` functions inlined."""
+    """Returns `block` with the calls of `made` functions inlined."""
     values = [b.value for b in block.bindings]
     if not any(e.op == FUNCTION and e.attr("name") in made for e in postorder(values)):
         return block
@@ -143,7 +150,7 @@ def _without_calls(block: Block, made: Mapping[str, Function]) -> Block:
 
 
 def mentioned(roots: Sequence[Expr], functions: Mapping[str, Function]) -> dict[str, Function]:
-    """The functions that expressions run, and those that these run."""
+    """Returns the functions that expressions run, directly or through other functions."""
     found: dict[str, Function] = {}
     work = list(postorder(roots))
     while work:

@@ -1,8 +1,8 @@
 """A derivation: why one expression equals another, step by step.
 
-A *goal* says that two expressions are equal and gives the way from one to the other, over expressions in between. Each
-step of the way applies a rule to the whole expression (`Rewritten`), or changes operands, each by a goal of its own
-(`Inside`). Goals are shared, so a derivation is as long as there are different steps in it.
+A *goal* says that two expressions are equal and gives the way from one to the other through expressions in between.
+Each step applies a rule to the whole expression (`Rewritten`), or changes operands, each by a goal of its own
+(`Inside`). Goals are shared, so a derivation is as long as it has different steps.
 """
 
 from __future__ import annotations
@@ -14,15 +14,20 @@ from typing import TypeAlias
 from relax_eg.ir.expr import Expr
 from relax_eg.ops.libraries import instantiated
 from relax_eg.rules import Instance, Rule, Schema
-from relax_eg.rules.asked import Answers
+from relax_eg.rules.schema_answers import Answers
 from relax_eg.shapes import Dim
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Equation:
-    """A rule at one place: `pairs` are its left sides and what they become. Of a rule over values `instance` is the one
-    used, `operands` what its pattern variables stand for, in order, and `sizes` its size variables; of a rule about
-    whole nodes `told` is what it was told when it proposed this."""
+    """A use of a rule.
+
+    - `pairs`: its left sides, each with what it becomes.
+    - `instance`: for a rule over values, the instance used.
+    - `operands`: what the pattern variables of `instance` stand for, in order.
+    - `sizes`: what its size variables stand for.
+    - `told`: for a rule about whole nodes, the answers it was given when it proposed this.
+    """
 
     rule: Rule | Schema
     pairs: tuple[tuple[Expr, Expr], ...]
@@ -34,7 +39,7 @@ class Equation:
 
 @dataclass(frozen=True, slots=True)
 class Rewritten:
-    """The whole expression, by pair `result` of an equation; from right to left unless `forward`."""
+    """A step that rewrites the whole expression by pair `result` of an equation; right to left unless `forward`."""
 
     equation: Equation
     result: int
@@ -49,7 +54,11 @@ class Rewritten:
 
 @dataclass(frozen=True, slots=True)
 class Inside:
-    """The operands, each by its goal, or not at all (None); `sizes`: attributes' sizes that are proved equal."""
+    """A step that changes operands.
+
+    - `operands`: the goal of each operand; None for one that stays.
+    - `sizes`: pairs of sizes in attributes that are proved equal.
+    """
 
     operands: tuple[Goal | None, ...]
     sizes: tuple[tuple[Dim, Dim], ...]
@@ -57,7 +66,8 @@ class Inside:
 
 @dataclass(eq=False, slots=True)
 class Goal:
-    """`start` equals `end`: each step with the expression it leads to, the last of which is `end`."""
+    """The equality of `start` and `end`. `steps` holds each step with the expression it leads to, the last being
+    `end`."""
 
     start: Expr
     end: Expr
@@ -68,7 +78,7 @@ Step: TypeAlias = Rewritten | Inside
 
 
 def goals_in_order(mains: Iterable[Goal]) -> list[Goal]:
-    """Every goal below `mains` once, each after those it uses."""
+    """Returns every goal below `mains` once, each after the goals it uses."""
     order: dict[Goal, None] = {}
     for main in mains:
         stack = [(main, False)]
@@ -86,14 +96,14 @@ def goals_in_order(mains: Iterable[Goal]) -> list[Goal]:
 
 
 def equations_of(goals: Iterable[Goal]) -> list[Equation]:
-    """The equations that goals use, each once, in order."""
+    """Returns the equations that goals use, each once, in order."""
     steps = [step for g in goals for step, _ in g.steps]
     return list(dict.fromkeys(step.equation for step in steps if isinstance(step, Rewritten)))
 
 
 def equation(instance: Instance, operands: Sequence[Expr], sizes: Mapping[str, Dim]) -> Equation:
-    """What a rule instance says where its pattern variables are `operands` and its size variables `sizes`.
-    OperatorError where a side cannot be formed."""
+    """Returns what a rule instance says if its pattern variables are `operands` and its size variables `sizes`.
+    OperatorError if a side cannot be formed."""
     env = dict(zip(instance.params, operands, strict=True))
     made = instantiated((*instance.left, *instance.right), env, sizes)
     count = len(instance.left)

@@ -1,4 +1,4 @@
-"""An explanation as people read it: like a proof on paper, one line of mathematics for each step."""
+"""Shows an explanation to people: like a proof on paper, with one line of mathematics for each step."""
 
 from __future__ import annotations
 
@@ -6,31 +6,35 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from relax_eg.explain.certificate import Certificate, certificate
+from relax_eg.explain.certificate import UnaidedCertificate, certificate
 from relax_eg.explain.check import Replay, replay
-from relax_eg.explain.result import Derivation, Libraries, Part
+from relax_eg.explain.result import Derivation, DerivationPart, Libraries
 from relax_eg.explain.steps import Equation, Goal, Inside, Rewritten, equations_of, goals_in_order
-from relax_eg.explain.whole import Checked
+from relax_eg.explain.whole_programs import CheckedProgram
 from relax_eg.ir.control import functions_of
 from relax_eg.ir.expr import CONSTANT, FUNCTION, VAR, Expr, node, postorder, var
 from relax_eg.ir.module import Function
 from relax_eg.ops import TABLE
 from relax_eg.ops.libraries import instantiated
 from relax_eg.rules import Rule, Schema
-from relax_eg.rules.asked import Batched
 from relax_eg.rules.certificates import status
 from relax_eg.rules.format import expression_text
+from relax_eg.rules.schema_answers import Batched
 
-_LONGEST_PROGRAM = 14  # lines of a program that is shown in full
-_MOST_OPERANDS = 6
-_SMALL = 40  # characters of a value that is shown where it stands
+_LONGEST_PROGRAM = 14  # limit: lines of a program that is shown in full
+_MOST_OPERANDS = 6  # limit: operands of a call that are shown
+_SMALL = 40  # limit: characters of a value that is shown in place
 
 
 @dataclass(frozen=True)
 class Line:
-    """One step, as shown: `before` became `after` by `rule`, in block `block` of `function`; `source` is the user's
-    line, `where` what the names in the texts stand for, `forward` whether the rule was used from left to right.
-    `checked`: what was checked of the first whole program that the step makes."""
+    """One step, as shown: `before` became `after` by `rule`.
+
+    - `source`: the line of the user's file.
+    - `forward`: whether the rule was used from left to right.
+    - `where`: what the names in the texts stand for.
+    - `checked`: what was checked of the first whole program that the step makes.
+    """
 
     number: int
     function: str
@@ -48,19 +52,22 @@ class Line:
 class Explanation:
     """How the chosen program follows from the program as written. Printing it shows the derivation.
 
-    `steps`: the uses of rules, in order; `replayed`: what doing it over came to, None where nothing was changed;
-    `kernels`: lines that say which of the chosen operators run in one kernel. Its program is composed of their
-    equations, so that takes no steps. `kind`: of its certificate.
+    - `replayed`: the outcome of replaying the derivation; None if nothing was changed.
+    - `kernels`: lines that say which of the chosen operators run in one kernel. A kernel's program is composed of their
+      equations, so that takes no steps.
+    - `kind`: the class of its certificate.
+    - `steps`: the uses of rules, in order.
     """
 
     derivation: Derivation
     replayed: Replay | None
     kernels: tuple[str, ...] = ()
-    kind: type[Certificate] = Certificate
+    kind: type[UnaidedCertificate] = UnaidedCertificate
 
     @staticmethod
     def of(derivation: Derivation, libraries: Libraries | None = None, batched: Batched | None = None) -> Explanation:
-        """The explanation of a derivation, which is done over (`replay`). ExplanationError where it does not hold."""
+        """Returns the explanation of a derivation, after replaying it (`replay`). ExplanationError if it does not
+        hold."""
         return Explanation(derivation, replay(derivation, libraries, batched))
 
     @cached_property
@@ -71,8 +78,8 @@ class Explanation:
             lines += _lines(part, self, len(lines), programs)
         return tuple(lines)
 
-    def certificate(self) -> Certificate:
-        """The derivation as plain data, to be checked by others without the search."""
+    def certificate(self) -> UnaidedCertificate:
+        """Returns the derivation as plain data, which others can check without the search."""
         return self.kind(certificate(self.derivation, self.replayed))
 
     def __str__(self) -> str:
@@ -146,13 +153,13 @@ def _program(function: Function) -> Iterator[str]:
 
 @dataclass
 class _Names:
-    """Short names for the values that rules speak of, made up as they are met."""
+    """Short names for the values in rules' sides, given as the values are met."""
 
     chosen: dict[Expr, str] = field(default_factory=dict[Expr, str])
     new: list[str] = field(default_factory=list[str])
 
     def __call__(self, e: Expr) -> Expr:
-        """What stands for `e` where a step is shown."""
+        """Returns what stands for `e` where a step is shown."""
         if e.op in (VAR, CONSTANT) or e in self.chosen:
             return var(self.chosen[e], e.annotation) if e in self.chosen else e
         text = self._small(e)
@@ -161,7 +168,7 @@ class _Names:
         return var(name, e.annotation)
 
     def _small(self, e: Expr) -> str:
-        """`e` on operands that have names; others are not shown."""
+        """Returns `e` over operands by name; those without a name are shown as `...`, unless all of `e` is short."""
         plain = (VAR, CONSTANT, FUNCTION)
         args = [a if a.op in plain else var(self.chosen.get(a, "..."), a.annotation) for a in e.args]
         whole = _text(e) if len(postorder((e,))) <= 8 else ""
@@ -169,7 +176,7 @@ class _Names:
 
 
 def _text(e: Expr) -> str:
-    """One expression over few others, functions of the module by name."""
+    """Returns one expression over few others as text, with functions of the module by name."""
     if any(x.op == FUNCTION for x in e.args) or (e.op not in TABLE and e.args):
         args = [str(a.attr("name")) if a.op in (FUNCTION, VAR) else f"{a.op}(...)" for a in e.args]
         shown = args if len(args) <= _MOST_OPERANDS else [*args[:_MOST_OPERANDS], "..."]
@@ -177,7 +184,9 @@ def _text(e: Expr) -> str:
     return expression_text(e)
 
 
-def _lines(part: Part, explanation: Explanation, before: int, programs: Sequence[Checked]) -> list[Line]:
+def _lines(
+    part: DerivationPart, explanation: Explanation, before: int, programs: Sequence[CheckedProgram]
+) -> list[Line]:
     d = explanation.derivation
     names, sources = _Names(), d.sources.get(part.function, {})
     replayed = explanation.replayed
@@ -200,8 +209,8 @@ def _lines(part: Part, explanation: Explanation, before: int, programs: Sequence
     return lines
 
 
-def _in_order(part: Part, sources: Mapping[Expr, str]) -> Iterator[tuple[Rewritten, str]]:
-    """The uses of rules in the order in which a reader needs them, operands' when they are reached, each once."""
+def _in_order(part: DerivationPart, sources: Mapping[Expr, str]) -> Iterator[tuple[Rewritten, str]]:
+    """Yields the uses of rules once each, in the order a reader needs them: those of operands when they are reached."""
     met: set[Goal] = set()
     shown: set[tuple[Equation, int]] = set()
     for root in part.results:
@@ -226,7 +235,7 @@ def _in_order(part: Part, sources: Mapping[Expr, str]) -> Iterator[tuple[Rewritt
 
 
 def _walk(goal: Goal, sources: Mapping[Expr, str], outer: str) -> Iterator[tuple[Rewritten | Inside, Expr, str]]:
-    """The steps of a goal with the line of the user's file that they are about."""
+    """Yields the steps of a goal, each with the expression after it and the line of the user's file it is about."""
     at, line = goal.start, sources.get(goal.start, outer)
     for step, to in goal.steps:
         line = sources.get(at, line)
@@ -235,7 +244,7 @@ def _walk(goal: Goal, sources: Mapping[Expr, str], outer: str) -> Iterator[tuple
 
 
 def _sides(e: Equation, result: int, names: _Names) -> tuple[str, str]:
-    """Both sides of a use of a rule as text."""
+    """Returns both sides of a use of a rule as text."""
     if e.instance is None:
         left, right = (_text(x) for x in e.pairs[result])
         return left, right

@@ -1,4 +1,4 @@
-"""Values to do a derivation over with: small random arguments, and how far results may be apart."""
+"""Values for replaying a derivation: small random arguments, and how far results may differ."""
 
 from __future__ import annotations
 
@@ -23,28 +23,33 @@ from relax_eg.shapes import Dim, Scope
 _NUMBER = re.compile(r"\b\d{1,9}\b")
 Array = np.ndarray[Any, Any]
 Facts = Mapping[str, frozenset[str]]
-# Sizes that are drawn in any case go up to this; those near numbers of the program to the next; elements of an array
-# whose axes are all of these are at most so many.
+# limit: largest size that is drawn in any case; largest size near a number of the program; elements of an array that
+# has all these axes.
 _LARGEST_SMALL, _LARGEST_SIZE, _MOST_ELEMENTS = 5, 70, 1 << 12
-# Numbers near which elements are drawn: as integers may say how often a loop runs, and exponentials have to be finite.
+# chosen: largest numbers near which integers and floats are drawn, because integers may say how often a loop runs and
+# exponentials have to be finite.
 _LARGEST_NUMBER, _LARGEST_FLOAT = 100, 12.0
-_FEW = 16  # elements of a constant that are looked at
-# Of float results, in units of rounding of their dtype, relative to the largest value there is.
+_FEW = 16  # limit: elements of a constant whose numbers are collected
+# chosen: allowed difference of float results by numerics class, in units of rounding of their dtype, relative to the
+# largest value.
 _ROUNDING = {"exact": 64.0, "reassociate": 4096.0, "approximate": 2.0**17}
 
 
 @dataclass(frozen=True)
 class Near:
-    """Numbers in programs, near which they may change what they do: `sizes`, which may be those of axes, and `values`,
-    which elements may be compared with."""
+    """Numbers in programs near which the programs may behave differently.
+
+    - `sizes`: those that may be sizes of axes.
+    - `values`: those that elements may be compared with.
+    """
 
     sizes: tuple[int, ...] = ()
     values: tuple[float, ...] = ()
 
 
 def near(expressions: Iterable[Expr]) -> Near:
-    """The numbers in expressions: small constants and attributes, the largest first. What some axis has anyway is no
-    size next to which others are worth looking at."""
+    """Returns the numbers in attributes and in constants of few elements, the largest first. A size that some axis has
+    anyway is not in `sizes`, because nothing new is found next to it."""
     values: set[float] = set()
     axes: set[int] = set()
     for e in expressions:
@@ -68,9 +73,9 @@ def near(expressions: Iterable[Expr]) -> Near:
 def draw(
     function: Function, scope: Scope, facts: Facts, seed: int, around: Near | None = None
 ) -> tuple[list[Any], dict[str, int]]:
-    """Arguments of `function`, which have the `facts` of its parameters, and all its sizes. From seed 2 on sizes and
-    elements are near the numbers of `around`. OperatorError where there are no values of some parameter's kind, or none
-    that have all facts."""
+    """Draws arguments of `function` that have the `facts` of its parameters, and all its sizes. From seed 2 on, sizes
+    and elements are near the numbers of `around`. OperatorError if no values of a parameter's kind can be drawn, or
+    none with all its facts."""
     rng = np.random.default_rng(seed)
     some = around if around is not None and seed > 1 else Near()
     sizes = _sizes(function, scope, seed, some.sizes)
@@ -85,8 +90,8 @@ def draw(
 
 
 def _sizes(function: Function, scope: Scope, seed: int, some: Sequence[int] = ()) -> dict[str, int]:
-    """Small sizes, different from each other where the scope lets them be: equal ones hide a transposition. The first
-    are next to one of `some`."""
+    """Draws small sizes, different from each other if the scope allows it, because equal sizes hide a transposition.
+    The first ones are next to a number of `some`."""
     names = sorted({*function.size_variables, *missing_sizes(function)})
     found: dict[str, int] = scope.example(names, 3) if names else {}
     fixed: dict[str, int] = {}
@@ -134,11 +139,12 @@ def _array(dtype: str, shape: tuple[int, ...], rng: Any, seed: int, some: Sequen
             found = np.where(rng.random(shape) < 0.5, found, beside).astype(kind)
         return found
     if kind.kind in "iu":
-        return rng.integers(0, 2, shape).astype(kind)  # they may be indices, or say how often a loop runs
-    # Positive ones first: all logarithms and roots have values there. Then small ones, with which loops stay finite.
+        return rng.integers(0, 2, shape).astype(kind)  # integers may be indices, or say how often a loop runs
+    # Seed 0 draws positive values, where all logarithms and roots are defined; seed 1 small ones, which keep loops
+    # finite.
     made = rng.uniform(0.5, 1.5, shape) if seed == 0 else (0.1 if seed == 1 else 1.0) * rng.normal(size=shape)
     fitting = [v for v in some if abs(v) <= _LARGEST_FLOAT]
-    if fitting and kind.kind != "c":  # next to a number, and that number
+    if fitting and kind.kind != "c":  # next to a number, or that number itself
         beside = np.asarray(fitting)[rng.integers(len(fitting), size=shape)] + 0.5 * rng.integers(-1, 2, shape)
         made = np.where(rng.random(shape) < 0.5, made, beside)
     if kind.kind == "c":
@@ -155,13 +161,13 @@ def _most(kind: np.dtype[Any]) -> int:
 
 
 def _numbers_in(d: Dim) -> set[float]:
-    """The numbers in a size: 30 in `min(n, 30)`."""
+    """Returns the numbers in a size: 30 in `min(n, 30)`."""
     return {float(text) for text in _NUMBER.findall(str(d))}
 
 
 def compared(a: Any, b: Any, numerics: str, near: Sequence[Any] = ()) -> str:
-    """How two values differ beyond what the numerics class allows, "" where they do not. `near`: values from which they
-    are computed, whose rounding counts too."""
+    """Returns how two values differ beyond what the numerics class allows, or "". `near`: values from which they are
+    computed, whose rounding counts too."""
     if isinstance(a, tuple) or isinstance(b, tuple):
         if not isinstance(a, tuple) or not isinstance(b, tuple) or len(a) != len(b):  # type: ignore[reportUnknownArgumentType]
             return "one is a tuple of other length"
@@ -175,8 +181,8 @@ def compared(a: Any, b: Any, numerics: str, near: Sequence[Any] = ()) -> str:
 
 
 def deviation(a: Any, b: Any) -> float:
-    """How far apart two values of one kind are, in units of the largest element; infinite where what is no finite float
-    differs."""
+    """Returns how far apart two values of one kind are, in units of the largest element; infinite if elements differ
+    that are not finite floats."""
     if isinstance(a, tuple):
         return max((deviation(x, y) for x, y in zip(a, b, strict=True)), default=0.0)  # type: ignore[reportUnknownArgumentType]
     return _apart(np.asarray(a), np.asarray(b))
@@ -200,12 +206,12 @@ def _has_rounding(x: Array) -> bool:
 
 
 def _rounding(x: Array) -> float:
-    return float(np.finfo(x.dtype).eps) if x.dtype.kind in "fc" else 2.0**-7  # bfloat16 and its like
+    return float(np.finfo(x.dtype).eps) if x.dtype.kind in "fc" else 2.0**-7  # bfloat16 and similar dtypes
 
 
 def _apart(x: Array, y: Array, near: Sequence[Any] = ()) -> float:
-    """The largest difference of two arrays of one shape and dtype, in units of the largest value of theirs and of
-    `near`; infinite where what is no finite float differs."""
+    """Returns the largest difference of two arrays of one shape and dtype, in units of the largest value in them and in
+    `near`; infinite if elements differ that are not finite floats."""
     if not _has_rounding(x):
         return 0.0 if np.array_equal(x, y) else math.inf
     wide = np.complex128 if x.dtype.kind == "c" else np.float64
@@ -220,7 +226,7 @@ def _apart(x: Array, y: Array, near: Sequence[Any] = ()) -> float:
 
 
 def tells(value: Any) -> bool:
-    """Whether a value says anything when it is compared: it is not all NaN and infinite."""
+    """Whether comparing a value says anything: it is not all NaN and infinite."""
     if isinstance(value, tuple):
         return all(map(tells, value))  # type: ignore[reportUnknownArgumentType]
     array = np.asarray(value)
@@ -244,8 +250,8 @@ def _most_different(x: Array, y: Array) -> str:
 
 
 def stand_in(call: Expr, operands: list[Any], sizes: Mapping[str, int]) -> Any:
-    """A value for a library call that is not at hand: some smooth function of its operands, so that equal operands
-    give equal results and nothing more is assumed."""
+    """Returns a value for a library call that cannot be computed: some smooth function of its operands, so that equal
+    operands give equal results and nothing more is assumed."""
     total = sum(float(np.sum(np.asarray(x, np.float64))) for x in _flat(operands) if np.asarray(x).dtype.kind in "fiub")
     return _made(call.annotation, 1e-3 * total + len(str(call.attr("name"))), dict(sizes))
 

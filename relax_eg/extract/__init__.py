@@ -1,1 +1,1 @@
-"""Extraction: device profiles, what programs cost on them, and the choice of the cheapest."""
+"""Extraction: device profiles, the cost of programs on them, and the choice of the cheapest program."""

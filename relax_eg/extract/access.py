@@ -1,7 +1,7 @@
-"""How a tensor program's stages read what is computed before them: what decides whether that may stay in the kernel.
+"""How the stages of a tensor program read earlier values, which decides whether these may stay inside the kernel.
 
-All of it is read off the index equations (`tir.classify` reads the same ones for a whole program): what a stage does
-at each point, and for every read which axis of the buffer follows which axis of what is written.
+Everything follows from the index equations (`tir.classify` reads the same ones for a whole program): what a stage does
+at each point, and for every read, which axis of the buffer follows which axis of the output.
 """
 
 from __future__ import annotations
@@ -15,12 +15,13 @@ from relax_eg.tir import Read, Reduce, TensorProgram, loop_names, loop_of, walk
 from relax_eg.tir.analyze import is_multiply_add
 from relax_eg.tir.program import Buffer, Stage
 
-FREE = -1  # an axis that follows no axis of what is written: it is gone over inside, or computed
-UNIT = -2  # an axis of extent 1
+FREE = -1  # given: an axis that follows no axis of the output: it is reduced or computed
+UNIT = -2  # given: an axis of extent 1
 
 
 class Does(IntEnum):
-    """What a stage does: a function of single elements; sums, maxima and the like; a sum of products (matmul)."""
+    """What a stage does: a function of single elements; a reduction such as a sum or maximum; a sum of products
+    (matmul)."""
 
     POINTWISE = 0
     REDUCES = 1
@@ -29,9 +30,13 @@ class Does(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """A read of `buffer`: for each of its axes the axis of what is written that it follows, FREE or UNIT. `loops`: the
-    extents of the loops that the indices mention. `identity`: the element written is the one read; `once`: no element
-    is read for two points of those loops."""
+    """A read of `buffer` by a stage.
+
+    - `axes`: for each axis of the buffer, the axis of the output that it follows, or FREE or UNIT.
+    - `loops`: extents of the loops that the indices mention.
+    - `identity`: the element read has the indices of the element written.
+    - `once`: no element is read at two points of those loops.
+    """
 
     buffer: str
     axes: tuple[int, ...]
@@ -42,7 +47,7 @@ class Reading:
 
 @dataclass(frozen=True, slots=True)
 class StageAccess:
-    """One stage: what it does, what it reads, what it writes."""
+    """One stage: what it does, what it reads, and what it writes."""
 
     does: Does
     output: Buffer
@@ -50,7 +55,7 @@ class StageAccess:
 
 
 def accesses(program: TensorProgram) -> tuple[StageAccess, ...] | None:
-    """The stages of `program`, or None where it is opaque: a scan, or a workspace in memory."""
+    """The stages of `program`; None if it is opaque: it has a scan, or a workspace in memory."""
     if program.workspaces or any(made.scans for made in program.stages):
         return None
     return tuple(_access(made, program.buffers) for made in program.stages)

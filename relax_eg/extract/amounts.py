@@ -1,4 +1,4 @@
-"""What operators and tensor programs do at any sizes: flops, bytes and launches as expressions in the sizes."""
+"""Flops, bytes and launches of operators and tensor programs, as expressions in the sizes."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import dataclass, fields
 from functools import lru_cache
 
 from relax_eg.ir.annotations import Annotation
+from relax_eg.limits import MANY_KEPT
 from relax_eg.ops import Site, bytes_of
 from relax_eg.ops.fused import Placed
 from relax_eg.shapes import Dim
@@ -19,8 +20,11 @@ NONE = Dim.of(0)
 
 @dataclass(frozen=True, slots=True)
 class Amounts:
-    """What a node does at any binding: flops and bytes moved, as expressions in the sizes; kernel launches; and bytes
-    of workspace inside tensor programs."""
+    """What a node does at any binding of sizes; `bytes` are those moved, and all fields are expressions in the sizes.
+
+    - `launches`: kernel launches.
+    - `workspace`: bytes of workspace inside tensor programs.
+    """
 
     flops: Dim = NONE
     bytes: Dim = NONE
@@ -34,26 +38,26 @@ class Amounts:
         return Amounts(*(change(getattr(self, f.name)) for f in fields(Amounts)))
 
 
-@lru_cache(1 << 14)
+@lru_cache(MANY_KEPT)
 def work_of(program: TensorProgram) -> Work:
-    """What `work` says of a program; each is asked about again and again."""
+    """`work(program)`, cached because programs are asked about many times."""
     return work(program)
 
 
-@lru_cache(1 << 14)
+@lru_cache(MANY_KEPT)
 def kind_of(program: TensorProgram) -> PatternKind:
-    """What `classify` says of a program."""
+    """`classify(program)`, cached."""
     return classify(program)
 
 
-@lru_cache(1 << 14)
+@lru_cache(MANY_KEPT)
 def counted_once(program: TensorProgram) -> Counts:
-    """What `count` says of a program."""
+    """`count(program)`, cached."""
     return count(program)
 
 
 def of_program(placed: Placed, launches: int) -> Amounts:
-    """What a tensor program does that is used with these sizes."""
+    """The amounts of a tensor program that is called with `placed.sizes`."""
     counted, done = counted_once(placed.program), work_of(placed.program)
     other = done.other_flops
     is_plain = other.const >= 0 and all(c >= 0 and all(x.op == "var" for x in monomial) for monomial, c in other.terms)
@@ -64,5 +68,5 @@ def of_program(placed: Placed, launches: int) -> Amounts:
 
 
 def moved_by(site: Site, result: Annotation) -> Dim:
-    """Bytes of operands and result, each once."""
+    """Bytes of the operands and the result, each counted once."""
     return sum((bytes_of(a) for a in (*site.operands, result)), NONE)

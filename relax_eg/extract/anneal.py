@@ -1,8 +1,8 @@
-"""Simulated annealing over choices: what a switch frees and needs is counted, so a step costs what it changes.
+"""Simulated annealing over choices with reference counts, so a step costs only what it changes.
 
-A class that is not used keeps a candidate, too, for the day it is needed: now and then all of them are chosen anew, as
-cheap as they come where what is used costs nothing. So a switch to a value far from all that is used is priced with the
-best way to compute it from there, not with a way that was good for another program.
+A class that is not used keeps a candidate too. Now and then all unused classes are chosen anew, each by its cheapest
+tree at prices under which used classes cost nothing. A switch to a value far from the used ones is therefore priced
+with the best way to compute it from the present program, not with a way that was good for another program.
 """
 
 from __future__ import annotations
@@ -14,24 +14,28 @@ import time
 from collections.abc import Sequence
 
 from relax_eg.extract.problem import Problem, choice_cost, repaired
-from relax_eg.extract.search import Program
+from relax_eg.extract.search import CountedChoice
 
-_FRESH = 2000  # steps after which the classes that are not used are chosen anew
-_NOISE = 0.3  # of the prices they are chosen by
-_GATHER, _LEAVE = 0.15, 0.1  # of the steps: several classes at once
-_SAMPLE = 400  # steps that the first temperature is taken from
-_COOLED = 0.01  # of that is the last temperature of a round
-_STEPS = 20  # of the first round, a candidate
-_LONGER = 1.4
-_HOTTEST = 0.5  # of what a step that does not pay costs, most often: the first temperature,
-_RANGE = 10.0  # or that divided by up to this
-_MANY = 12  # readers that are moved at once, at most
+_FRESH = 2000  # chosen: steps after which the unused classes are chosen anew
+_NOISE = 0.3  # chosen: share of random noise on the prices by which they are chosen
+# chosen: shares of the steps that switch several classes at once: to read a value, and to stop reading it
+_GATHER, _LEAVE = 0.15, 0.1
+_SAMPLE = 400  # chosen: sampled steps from which the first temperature is computed
+_COOLED = 0.01  # chosen: last temperature of a round, as a share of the first
+_STEPS = 20  # chosen: steps of the first round per candidate
+_LONGER = 1.4  # chosen: factor on the steps of each next round
+_HOTTEST = 0.5  # chosen: highest first temperature, as a share of the median increase of a step that raises the cost
+_RANGE = 10.0  # chosen: a round may begin at a temperature lower by up to this factor
+_MANY = 12  # limit: readers that one step switches
+_DRAWS = 400  # limit: classes drawn until one is used
+_FEW = 4  # chosen: number of ways of a reader from which on one is drawn instead of pricing all
 
 
 class Annealer:
-    """Rounds of annealing on a problem whose classes all can be computed, at finite costs.
+    """Rounds of annealing on a problem whose classes can all be computed at finite costs.
 
-    `best`, `cost`: the cheapest choice seen (acyclic over all classes)."""
+    - `best`, `cost`: the cheapest choice seen (acyclic over all classes), and its cost.
+    """
 
     def __init__(self, problem: Problem, choice: Sequence[int], rng: random.Random) -> None:
         self.problem = problem
@@ -47,8 +51,8 @@ class Annealer:
         self._start(self.best)
 
     def round(self, until: float) -> list[int]:
-        """One round from the best choice, until `until` at the latest; the cheapest choice it saw. The next one is
-        longer."""
+        """Runs one round from the best choice, at most until `until`; returns the cheapest choice of the round. The
+        next round is longer."""
         if not self.open:
             return self.best
         program = self._start(self.best)
@@ -63,7 +67,7 @@ class Annealer:
                 now = time.monotonic()
                 if now >= until:
                     break
-                # Cold at the end, whichever it is.
+                # The round ends cold, whether its steps or its time run out first.
                 temperature = first * _COOLED ** max(step / steps, (now - started) / (until - started))
                 self._refresh()
             change = self._step(temperature)
@@ -78,12 +82,12 @@ class Annealer:
         self.length = int(self.length * _LONGER)
         return found
 
-    def _start(self, choice: Sequence[int]) -> Program:
-        self.program = Program(self.problem, choice)
+    def _start(self, choice: Sequence[int]) -> CountedChoice:
+        self.program = CountedChoice(self.problem, choice)
         return self.program
 
     def _temperature(self) -> float:
-        """What a step that does not pay costs, most often."""
+        """The highest first temperature: a share of the median increase of the sampled steps that raise the cost."""
         rises: list[float] = []
         for _ in range(_SAMPLE):
             c, k = self._any()
@@ -95,9 +99,9 @@ class Annealer:
         return _HOTTEST * rises[len(rises) // 2] if rises else 1.0
 
     def _any(self) -> tuple[int, int]:
-        """A class that is used and another of its candidates; -1: none was found."""
+        """A random used class and another of its candidates; -1 if none was found."""
         rng, uses = self.rng, self.program.uses
-        for _ in range(400):
+        for _ in range(_DRAWS):
             c = self.open[int(rng.random() * len(self.open))]
             if uses[c]:
                 k = int(rng.random() * (len(self.problem.reads[c]) - 1))
@@ -105,7 +109,7 @@ class Annealer:
         return -1, -1
 
     def _step(self, temperature: float) -> float:
-        """One step, taken or not; what it changed."""
+        """Tries one step; returns the change of the cost, 0.0 if the step is rejected."""
         rng, program = self.rng, self.program
         most = -temperature * math.log(1.0 - rng.random())
         kind = rng.random()
@@ -126,7 +130,8 @@ class Annealer:
         return change
 
     def _gathered(self) -> dict[int, int]:
-        """A value, computed in any way, and for all that could read it a candidate that does."""
+        """A switch of several classes to read one value: the value with a random candidate, and candidates of its
+        possible readers."""
         rng, uses, choice = self.rng, self.program.uses, self.program.choice
         c, k = self._any()
         if c < 0 or not self.problem.reads[c][k]:
@@ -140,7 +145,7 @@ class Annealer:
         return group | found
 
     def _left(self) -> dict[int, int]:
-        """All that read a value: a candidate of each that does not."""
+        """A switch of all readers of a value to candidates that do not read it."""
         rng, program = self.rng, self.program
         c = self.open[int(rng.random() * len(self.open))]
         x = c
@@ -154,11 +159,12 @@ class Annealer:
             if program.uses[r] and program.choice[r] == j and r not in found:
                 ways = [k for k, reads in enumerate(program.reads[r]) if x not in reads]
                 if ways:
-                    found[r] = min(ways, key=lambda k: program.change(r, k)) if len(ways) < 4 else rng.choice(ways)
+                    found[r] = min(ways, key=lambda k: program.change(r, k)) if len(ways) < _FEW else rng.choice(ways)
         return found
 
     def _several(self, group: dict[int, int], most: float) -> float:
-        """Switch each class of `group` to its candidate, one after the other, unless all together cost too much."""
+        """Switches each class of `group` to its candidate; undoes all switches if together they cost more than
+        `most`."""
         program = self.program
         before: list[tuple[int, int]] = []
         change = 0.0
@@ -177,7 +183,7 @@ class Annealer:
         return 0.0
 
     def _refresh(self) -> None:
-        """Choose the classes that are not used anew: each as cheap as it comes from what is used, which is free."""
+        """Chooses the unused classes anew, each as its cheapest tree over the used classes, which are free."""
         program, problem = self.program, self.problem
         uses, choice = program.uses, program.choice
         used = sorted((c for c, n in enumerate(uses) if n), key=lambda c: program.label[c])

@@ -1,10 +1,11 @@
-"""A lower bound by dual ascent, and the cuts that it is the sum of.
+"""A lower bound by dual ascent, and the cuts whose sum it is.
 
-A class is as far away as the cheapest of its candidates, paid from the operand that is farthest away. As long as the
-roots are away from nothing, the classes through which the farthest of them is reached for free make a cut (`loops`):
-every choice has one of the candidates that enter them. What the cheapest of those costs is taken off all of them, and
-counts. In planning this is the LM-cut heuristic of Helmert and Domshlak (2009), for plain graphs Wong's dual ascent for
-Steiner trees (1984). It takes as long as a few greedy choices, where the relaxation takes minutes to find such cuts.
+The distance of a candidate is its remaining cost plus the distance of its most distant operand; the distance of a class
+is that of its nearest candidate. As long as the roots have a positive distance, the classes through which the most
+distant root is reached at no cost make a cut (`loops`): every choice has one of the candidates that enter them. The
+cost of the cheapest of these is subtracted from all of them and added to the bound. In planning this is the LM-cut
+heuristic of Helmert and Domshlak (2009); for plain graphs it is Wong's dual ascent for Steiner trees (1984). It takes
+as long as a few greedy choices, where the relaxation takes minutes to find such cuts.
 """
 
 from __future__ import annotations
@@ -16,13 +17,14 @@ import time
 from relax_eg.extract.loops import Loop
 from relax_eg.extract.problem import Problem
 
-_ROUNDING = 1e-10  # share of how far the roots are away: less than that is left by subtraction
+_ROUNDING = 1e-10  # chosen: share of the roots' distance: smaller remainders are rounding errors of subtraction
 
 
 def ascent(problem: Problem, until: float = math.inf) -> tuple[float, list[Loop]]:
-    """A lower bound on any choice's cost, and the cuts that show it. All classes must be computable, at finite costs.
+    """A lower bound on the cost of any choice, and the cuts that prove it. All classes must be computable at finite
+    costs.
 
-    O(cuts x what they bring nearer); the cuts are no more than the candidates. `until`: when to stop at the latest.
+    O(cuts x classes whose distance they change); there are at most as many cuts as candidates. `until`: latest end.
     """
     return _Ascent(problem).run(until)
 
@@ -30,7 +32,7 @@ def ascent(problem: Problem, until: float = math.inf) -> tuple[float, list[Loop]
 class _Ascent:
     def __init__(self, problem: Problem) -> None:
         self.roots = set(problem.roots)
-        # One class more, which reads all roots.
+        # One additional class, which reads all roots.
         self.top = len(problem.reads)
         rows = [*problem.reads, [problem.roots]]
         self.first = [0]
@@ -40,7 +42,7 @@ class _Ascent:
             self.owner += [c] * len(row)
             self.reads += row
             self.first.append(len(self.owner))
-        self.left = [x for row in problem.costs for x in row] + [0.0]  # of each candidate's cost
+        self.left = [x for row in problem.costs for x in row] + [0.0]  # remaining cost of each candidate
         self.users: list[list[int]] = [[] for _ in rows]
         for j, reads in enumerate(self.reads):
             for x in reads:
@@ -66,7 +68,7 @@ class _Ascent:
         return math.fsum(gained), loops
 
     def _nearer(self, changed: list[int]) -> None:
-        """Bring classes nearer whose candidates `changed` got cheaper, and what reads them."""
+        """Lowers the distances of classes whose candidates `changed` got cheaper, and of their readers."""
         away, left, reads, owner = self.away, self.left, self.reads, self.owner
         heap: list[tuple[float, int]] = []
         for j in changed:
@@ -87,7 +89,7 @@ class _Ascent:
                         heapq.heappush(heap, (further, o))
 
     def _inside(self) -> set[int]:
-        """The classes from which what is farthest away is reached for free, operand that is farthest by operand."""
+        """The classes from which the top is reached at no cost, each through the most distant operand."""
         inside = {self.top}
         stack = [self.top]
         while stack:

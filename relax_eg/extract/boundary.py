@@ -1,8 +1,9 @@
-"""Where two programs cost the same: a sum of products of sizes that grows with the difference of their costs.
+"""Where two programs cost the same: a sum of products of sizes that is about proportional to the difference of their
+costs.
 
-What programs cost is piecewise, but near the sizes at which two cost the same their difference is close to such a sum:
-flops, bytes and launches are. Its coefficients are fitted there, by least squares of the difference as a share of the
-cost, and made integers, so that a guard may compare it exactly.
+Costs of programs are piecewise, but near the sizes at which two programs cost the same their difference is close to
+such a sum, as flops, bytes and launches are. The coefficients are fitted there, by least squares of the difference as a
+share of the cost. They are made integers so that a guard can compare the sum exactly.
 """
 
 from __future__ import annotations
@@ -12,21 +13,29 @@ from collections.abc import Sequence
 
 import numpy as np
 
-_NEAR = 0.5  # shares of the cost: differences that are looked at
-_FEWEST, _MOST = 24, 1500  # points of them
-_TOLD = 0.01  # shares of the cost: which program is the cheaper one matters from here on
-_WRONG = 0.004  # of the points looked at: so few may be on the wrong side
-_BETTER = 0.7  # times as many are wrong: what longer sums have to reach
-_MATTERS = 0.01  # of the cost: a term below that everywhere is left out
-_DIGITS = 100.0  # coefficients are integers of about so much at least
-_LARGEST = 2.0**50  # values are exact as floats
+_NEAR = 0.5  # chosen: share of the cost: larger differences are not fitted
+_FEWEST, _MOST = 24, 1500  # chosen: number of points with such differences
+_TOLD = 0.01  # chosen: share of the cost: from this difference on it matters which program is cheaper
+_WRONG = 0.004  # chosen: share of the points that may be on the wrong side
+_BETTER = 0.7  # chosen: factor on wrong points that a longer sum has to reach
+_MATTERS = 0.01  # chosen: share of the cost: a term that is smaller everywhere is left out
+_LEVEL = 0.02  # chosen: share of the cost: differences below this get about equal weight in a fit
+_SINGULAR = 1e-10  # chosen: of the largest singular value: smaller ones are rounding
+_AT_ONCE = 4  # chosen: of the terms that do not matter, one in so many is left out per round
+_DIGITS = 100.0  # chosen: least coefficient before rounding to integers
+_LARGEST = 2.0**50  # given: values are exact as floats
 
 
 def boundary(a: np.ndarray, b: np.ndarray, terms: Sequence[np.ndarray], groups: Sequence[int]) -> list[int] | None:
-    """Integer coefficients of `terms` (columns of values, the first all ones) of a sum that is about proportional to
-    a - b where the costs `a` and `b` are nearly equal; None where neither is ever the cheaper one by much, or the
-    points are too few. `groups`: how many of the terms are tried, fewer ones first: the first sum that tells nearly all
-    points apart is taken, else the best."""
+    """Integer coefficients of `terms` whose sum is about proportional to a - b where the costs `a` and `b` are nearly
+    equal.
+
+    None if one of the two is never cheaper by much, or if the points are too few.
+
+    - `terms`: columns of values; the first is all ones.
+    - `groups`: numbers of terms to try, in this order. The first sum that separates nearly all points is taken, else
+      the best.
+    """
     scale = np.minimum(a, b)
     share = (a - b) / scale
     near = np.abs(share) < _NEAR
@@ -50,28 +59,28 @@ def boundary(a: np.ndarray, b: np.ndarray, terms: Sequence[np.ndarray], groups: 
 
 def _fitted(rows: np.ndarray, share: np.ndarray) -> tuple[list[int], np.ndarray]:
     """The terms that matter, and their coefficients."""
-    weight = 1.0 / (np.abs(share) + 0.02)
+    weight = 1.0 / (np.abs(share) + _LEVEL)
     kept = list(range(rows.shape[1]))
     while True:
-        unit = np.abs(rows[:, kept]).max(0)  # columns of one size: the fit is well conditioned
+        unit = np.abs(rows[:, kept]).max(0)  # columns of equal magnitude keep the fit well conditioned
         scaled = rows[:, kept] / unit
-        found = np.linalg.lstsq(scaled * weight[:, None], share * weight, rcond=1e-10)[0]
+        found = np.linalg.lstsq(scaled * weight[:, None], share * weight, rcond=_SINGULAR)[0]
         matters = np.abs(scaled * found).max(0)
         weak = [int(i) for i in np.argsort(matters, kind="stable") if matters[i] < _MATTERS]
         if not weak or len(kept) == 1:
             return kept, found / unit
-        # One at a time, as the others take over what it did; of many a fourth.
-        out = set(weak[: max(1, len(weak) // 4)])
+        # The other terms take over the part of a term that is left out, so few are left out at a time.
+        out = set(weak[: max(1, len(weak) // _AT_ONCE)])
         kept = [k for i, k in enumerate(kept) if i not in out] or kept[:1]
 
 
 def _whole(kept: Sequence[int], found: np.ndarray, terms: Sequence[np.ndarray]) -> list[int] | None:
-    """The coefficients as integers without a common divisor; None where only the constant is left."""
+    """The coefficients as integers without a common divisor; None if only the constant is left."""
     most = max(float((np.abs(terms[k]) * abs(c)).max()) for k, c in zip(kept, found, strict=True)) * len(kept)
     factor = min(_DIGITS / float(np.abs(found).min()), _LARGEST / most)
     whole = [0] * len(terms)
     for k, c in zip(kept, found, strict=True):
         whole[k] = round(float(f"{c * factor:.3g}"))
-    whole[0] = 0  # which number the sum is compared with is for others to find
+    whole[0] = 0  # callers find the number that the sum is compared with
     common = math.gcd(*whole)
     return [c // common for c in whole] if common else None

@@ -1,8 +1,8 @@
-"""A checker for choices that others made: from the JSON of the e-graph and of the choice alone, nothing shared with
-what chooses or reads.
+"""A checker for choices made elsewhere. It uses only the JSON of the e-graph and of the choice, and shares no code with
+extraction.
 
-A choice is right if each root has a node, each node's children's classes have one, no class depends on itself, each
-node is one of its class, and the sum of the costs of the nodes that the roots need is the cost that was claimed.
+A choice is right if each root has a node, the classes of each node's children have one, no class depends on itself,
+each node belongs to its class, and the sum of the costs of the nodes that the roots need is the claimed cost.
 """
 
 from __future__ import annotations
@@ -12,12 +12,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-_EXACT = 1e-9  # share of the cost by which a claimed sum may be off
+_EXACT = 1e-9  # chosen: share of the cost by which a claimed sum may be off
 
 
 @dataclass(frozen=True, slots=True)
-class Checked:
-    """What is wrong with a choice (empty: nothing), its cost and how many classes it needs, as far as it is whole."""
+class CheckedChoice:
+    """The result of checking a choice.
+
+    - `faults`: what is wrong with it; empty: nothing.
+    - `cost`: its cost, as far as it is complete.
+    - `classes`: number of classes it needs, as far as it is complete.
+    """
 
     faults: tuple[str, ...]
     cost: float
@@ -28,15 +33,16 @@ class Checked:
         return not self.faults
 
 
-def check_choice(egraph: Mapping[str, Any], saved: Mapping[str, Any]) -> Checked:
-    """Recompute a saved choice: `egraph` and `saved` are parsed JSON, of an e-graph and of what `--save` wrote."""
+def check_choice(egraph: Mapping[str, Any], saved: Mapping[str, Any]) -> CheckedChoice:
+    """Recomputes a saved choice. `egraph` and `saved` are the parsed JSON of an e-graph and of the output of
+    `--save`."""
     nodes: dict[str, Any] = egraph["nodes"]
     choice = saved.get("choice")
     if not isinstance(choice, dict):
-        return Checked(("there is no `choice`, an object of classes and their nodes",), math.nan, 0)
+        return CheckedChoice(("there is no `choice`, an object of classes and their nodes",), math.nan, 0)
     faults: list[str] = []
     spent: list[float] = []
-    # 1: under way, its children are being looked at; 2: done.
+    # 1: the class's children are being visited; 2: done.
     state: dict[str, int] = {}
     agenda = [(str(r), False) for r in egraph["root_eclasses"]]
     while agenda:
@@ -73,4 +79,4 @@ def check_choice(egraph: Mapping[str, Any], saved: Mapping[str, Any]) -> Checked
     close = isinstance(claimed, int | float) and math.isclose(cost, claimed, rel_tol=_EXACT)
     if not close:
         faults.append(f"the choice costs {cost!r}, not {claimed!r} as it says")
-    return Checked(tuple(faults), cost, len(spent))
+    return CheckedChoice(tuple(faults), cost, len(spent))

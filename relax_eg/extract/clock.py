@@ -1,8 +1,8 @@
 """The seconds that extraction may take, shared by its stages.
 
-Prices, integer programs and swap searches run for every block of a module, again for every price of prepared or held
-bytes, and again for every program that is looked at. Each stage has limits of its own; what bounds them together is
-one clock. Seconds are of computing in the calling thread, as in `Budget.seconds`.
+Pricing, integer programs and swap searches run for every block of a module, for every price of prepared or held bytes,
+and for every candidate program. Each stage has limits of its own; one clock bounds them together. Seconds are those of
+computing in the calling thread, as in `Budget.seconds`.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
-from relax_eg.extract.solve import Effort, Solved
+from relax_eg.extract.solve import Solved, SolverEffort
 
 
 @dataclass
 class Clock:
-    """Runs while a stage of extraction does, up to `seconds`.
+    """A time limit of `seconds` that runs while a stage of extraction runs.
 
-    `ran_out`: a stage did less than it would have, so another run may choose another program.
+    - `ran_out`: a stage did less than it would have, so another run may choose another program.
     """
 
     seconds: float = math.inf
@@ -30,7 +30,7 @@ class Clock:
 
     @contextmanager
     def running(self) -> Generator[None]:
-        """Count the seconds of this block; one inside another counts once."""
+        """Counts the seconds of this block; nested blocks count once."""
         outer = self._since is not None
         if not outer:
             self._since = time.thread_time()
@@ -43,23 +43,23 @@ class Clock:
 
     @property
     def spent(self) -> float:
-        """Seconds that were counted so far."""
+        """The seconds counted so far."""
         return self._spent + (0.0 if self._since is None else time.thread_time() - self._since)
 
     @property
     def left(self) -> float:
-        """Seconds that are left, 0.0 where none are."""
+        """The seconds that are left, at least 0.0."""
         return max(0.0, self.seconds - self.spent)
 
     def is_over(self) -> bool:
-        """Whether no seconds are left; who asks leaves work undone then, so that is noted."""
+        """Whether no seconds are left. The caller then leaves work undone, so this sets `ran_out`."""
         if self.left > 0.0:
             return False
         self.ran_out = True
         return True
 
-    def solved(self, search: Callable[[Effort], Solved], effort: Effort) -> Solved:
-        """What a search finds with this effort, which ends when the clock does."""
+    def solved(self, search: Callable[[SolverEffort], Solved], effort: SolverEffort) -> Solved:
+        """The result of a search with this effort, which ends when the clock does."""
         found = search(replace(effort, seconds=min(effort.seconds, self.left)))
         self.ran_out |= found.timed_out
         return found

@@ -1,9 +1,10 @@
-"""What an operator costs on a device, inside one XLA program (`execution="whole"`).
+"""Prices operators on a device inside one XLA program (`execution="whole"`).
 
 Flops and bytes come from the operators' index equations, as expressions in the sizes. XLA fuses elementwise code,
-broadcasts and slices into their readers and never materialises a reshape; matmuls, reductions, gathers,
-concatenations and opaque calls are kernels of their own. The model prices just that, operator by operator, so that a
-program costs the sum over its distinct nodes. A call costs what its function does at these sizes, a loop so many times.
+broadcasts and slices into their readers and never materialises a reshape; matmuls, reductions, gathers, concatenations
+and opaque calls are kernels of their own. The model prices each operator under these rules, so a program costs the sum
+over its distinct nodes. A call costs what its function costs at the sizes of the call; a loop costs its body times its
+number of steps.
 """
 
 from __future__ import annotations
@@ -52,22 +53,29 @@ from relax_eg.tir import Contraction, PatternKind
 _FREE = frozenset(("reshape", "expand_dims", "squeeze", "broadcast_to", "full", "iota", "dim_value"))
 _COPIES = frozenset(("concat", "pad", "take"))
 _FACTORISATIONS = frozenset(("cholesky", "lu", "qr", "eigh", "svd"))
-_DENSE = _FACTORISATIONS | {"triangular_solve"}  # blocked arithmetic inside
-_STORED = _DENSE | {"matmul", "linear", "conv"}  # of others XLA may keep the result inside the kernel that reads it
-# Of the traffic of a fusible operator, the share that is paid: its value often stays in registers.
+_DENSE = _FACTORISATIONS | {"triangular_solve"}  # every operator here contains blocked arithmetic
+# XLA may keep the results of other operators inside the kernel that reads them.
+_STORED = _DENSE | {"matmul", "linear", "conv"}
+# chosen: share of a fusible operator's memory traffic that is charged; its value often stays in registers.
 _FUSED_SHARE = 0.3
-ASSUMED_SIZE = 128  # of a size variable of which nothing is said
-ASSUMED_TRIPS = 16  # of a `while_loop`, whose number of steps no type tells
-# What a call's work takes in the steps of a loop instead: XLA cuts a loop's library fusions smaller. Seen: 1.1 to 1.3.
+ASSUMED_SIZE = 128  # chosen: value of a size variable that is not bound
+ASSUMED_TRIPS = 16  # chosen: steps of a `while_loop`, whose number no type tells
+# chosen: factor on the work of a call inside a loop's steps, because XLA cuts a loop's library fusions smaller. Seen:
+# 1.1 to 1.3.
 _IN_A_LOOP = 1.15
-_SHORTER = 1e-4  # a share: of programs that take equally long, the one with a call in place of a function is shorter
-_EPSILON = 1e-9  # seconds: a node is never quite free, or useless ones would pile up
+# chosen: a share: a call is this much cheaper than the same code inlined, because the program with the call is shorter
+_SHORTER = 1e-4
+_EPSILON = 1e-9  # chosen: seconds: least price of a node; at price 0 the choice would collect useless nodes
 
 
 @dataclass(frozen=True, slots=True)
 class Effort:
-    """Arithmetic of a part of a kernel at a binding: flops, and the seconds of contractions and of all else. `own`:
-    seconds of the contractions where XLA generates them; `vector`: whether one is a matrix times a vector."""
+    """The arithmetic of a part of a kernel at a binding of sizes.
+
+    - `contracting`, `other`: seconds of contractions, and of all other arithmetic.
+    - `own`: seconds of the contractions if XLA generates them.
+    - `vector`: whether a contraction is a matrix times a vector.
+    """
 
     flops: Number
     contracting: Number
@@ -77,10 +85,14 @@ class Effort:
 
 
 class WholeCost:
-    """What a device's profile says of operators, or another cost model, at one binding of the size variables, or at
-    many: a size is a number or a column of them, all equally long. Prices are memoised by use.
+    """A cost model of operators at one binding of the size variables, or at many, by a device profile or another model.
 
-    `functions`: those of the module, by name, which calls and control flow run; `cost`: prices the operators."""
+    A size is a number, or a column of numbers; all columns are equally long. Prices are memoised per use of an
+    operator.
+
+    - `functions`: the functions of the module by name, which calls and control flow run.
+    - `cost`: another model, which then prices the operators.
+    """
 
     def __init__(
         self,
@@ -93,34 +105,38 @@ class WholeCost:
         self.cost = cost
         self.binding: dict[str, Number] = dict(binding)
         self.functions = functions or {}
-        self._columns = max((len(n) for n in self.binding.values() if is_column(n)), default=0)  # entries; 0: no column
+        # Entries per column; 0: no column.
+        self._columns = max((len(n) for n in self.binding.values() if is_column(n)), default=0)
         self._memo: dict[tuple[object, ...], NodeCost] = {}
         self._models: dict[tuple[object, ...], WholeCost] = {}
-        self._running: frozenset[str] = frozenset()  # functions that are being priced: recursion adds nothing
-        self._around: tuple[Number, ...] = ()  # steps of the loops around what is priced, from the innermost on
-        self.constants: Mapping[str, int] = {}  # of how many of them parameters of the function are constants
+        self._running: frozenset[str] = frozenset()  # functions being priced: a recursive call adds nothing
+        self._around: tuple[Number, ...] = ()  # steps of the loops around the priced function, innermost first
+        self.constants: Mapping[str, int] = {}  # per parameter: the number of loops around in which it is constant
 
     @property
     def folds_transposes(self) -> bool:
-        """Whether a transposed matrix is read inside the matmul that follows, as XLA does."""
+        """Whether a matmul reads a transposed matrix in place, as XLA's matmuls do."""
         return self.cost is None
 
     def times(self, site: Site) -> Dim:
-        """How often a call or control node runs its functions; of a choice, each of its branches counts in part."""
+        """How often a call or control node runs its functions: the length of a scan, `ASSUMED_TRIPS` of a while loop,
+        else 1."""
         if site.op == SCAN:
             return Dim.of(site.attrs["length"])
         return Dim.of(ASSUMED_TRIPS if site.op == WHILE else 1)
 
     def trips(self, site: Site) -> list[tuple[Function, Number, WholeCost]]:
-        """The functions that a call or control node runs, how often, and the model at the sizes they get there."""
+        """The functions that a call or control node runs, how often each runs, and the model at the sizes inside
+        each."""
         names = [n for n in site.attrs.get("functions", ()) if n in self.functions and n not in self._running]
         times: Number = 1.0 * self._at(self.times(site))
         if site.op == COND:
-            times = 1.0 / len(site.attrs["functions"])  # one of the branches, each as likely
+            times = 1.0 / len(site.attrs["functions"])  # one branch runs; all are taken to be equally likely
         return [(self.functions[n], times, self.inside(self.functions[n], site)) for n in names]
 
     def sizes_inside(self, function: Function, site: Site) -> dict[str, Dim]:
-        """The size variables of `function` that its operands at this site tell, in the caller's sizes."""
+        """The size variables of `function` that the operands at this site determine, as expressions in the caller's
+        sizes."""
         operands = parts(site.op, site.operands, site.attrs) if site.op in CONTROL else None
         given = site.operands[1:]
         if operands is not None:
@@ -137,7 +153,7 @@ class WholeCost:
         return found
 
     def inside(self, function: Function, site: Site) -> WholeCost:
-        """The model at the sizes that `function` has at this site."""
+        """The model at the sizes of `function` at this site."""
         sizes = self.sizes_inside(function, site)
         same = constants(site, function) if self.profile.platform in PLATFORMS else {}
         attrs = tuple(site.attrs.items()) if same or site.op == SCAN else ()
@@ -153,8 +169,10 @@ class WholeCost:
         return model
 
     def _device_inside(self, site: Site) -> Profile:
-        """The device as it is inside a loop: memory is there from the first step on. Steps that hand nothing on read
-        and write other places each, so what all of them move streams past the cache together."""
+        """The profile that holds inside a loop: memory of results is allocated before the first step.
+
+        If the steps carry no value, each step reads and writes its own part of the arrays, so the cache is divided
+        among the steps."""
         if site.op not in (SCAN, WHILE):
             return self.profile
         cache = self.profile.cache_bytes
@@ -163,15 +181,16 @@ class WholeCost:
         return replace(self.profile, fresh_bytes=math.inf, cache_bytes=cache)
 
     def part(self, far: int) -> Number:
-        """Of what XLA takes out of so many of the loops around the function, what is left for each step."""
+        """The share of an expression's cost that each step pays if XLA hoists the expression out of `far` enclosing
+        loops."""
         return 1.0 / larger(1, math.prod(self._around[:far])) if far else 1.0
 
     def _kind(self, site: Site) -> type[WholeCost]:
-        """The model of the functions that run at this site."""
+        """The class of the model that prices the functions run at this site."""
         return type(self)
 
     def price(self, site: Site, result: Annotation) -> NodeCost:
-        # A library call's result is its own to say; everything else follows from operands and attributes.
+        # The result of a library call does not follow from operands and attributes, so the key has it too.
         key = (result, site.op, site.operands, tuple(site.attrs.items()))
         found = self._memo.get(key)
         if found is None:
@@ -183,12 +202,13 @@ class WholeCost:
         return found
 
     def _with_memory(self, found: NodeCost, result: Annotation) -> NodeCost:
-        """`found` with what the memory of its result takes; in a loop it is there from the first step on."""
+        """`found` plus the seconds to allocate its result; inside a loop that memory exists from the first step on."""
         each = (bytes_of(a) for a in (result.fields if isinstance(result, Tuple) else (result,)))
         return replace(found, seconds=found.seconds + sum(self.profile.fresh(self._at(n)) for n in each))
 
     def _alone(self, op: str) -> bool:
-        """Whether no flops of an operator's own are shared among cores: loops that do not vectorise run on one."""
+        """Whether the operator has no flops of its own that several cores share; loops that do not vectorise run on one
+        core."""
         return op in CONTROL or op == CALL or op in _FREE or op in self.profile.scalar_rate
 
     def _price(self, site: Site, result: Annotation) -> NodeCost:
@@ -202,7 +222,8 @@ class WholeCost:
             return self._tensor_program(site, result)
         done, p = self.amounts(site, result), self.profile
         flops, moved, launches = self._at(done.flops), self._at(done.bytes), done.launches.const
-        if site.op in CORE or not _all_known(site, result):  # a routine that is not looked into, or nothing
+        # A routine with an unknown pattern, or a node that computes nothing.
+        if site.op in CORE or not _all_known(site, result):
             return NodeCost(flops, moved, launches, launches * (p.launch + p.move(moved)))
         if site.op in _FREE:
             return NodeCost(0, 0, 0, _EPSILON)
@@ -218,7 +239,7 @@ class WholeCost:
         if site.op in _COPIES:
             return NodeCost(flops, moved, 1, p.launch + p.move(moved))
         if not launches:
-            # XLA divides 1 by a divisor that is broadcast, and multiplies by that.
+            # XLA turns division by a broadcast divisor into multiplication by its reciprocal.
             broadcast = site.op == "divide" and site.shape(1) != tuple(dims_of(result))
             work = math.prod(self._at(d) for d in dims_of(result)) if broadcast else flops
             return NodeCost(flops, moved, 0, _EPSILON + work / p.vector_rate + _FUSED_SHARE * p.move(moved))
@@ -226,14 +247,14 @@ class WholeCost:
         return NodeCost(flops, moved, 1, p.launch + flops / rate + p.move(moved))
 
     def _tensor_program(self, site: Site, result: Annotation) -> NodeCost:
-        """A `call_tir`: what its equations say, as XLA runs it."""
+        """The cost of a `call_tir` by its equations, as XLA runs it."""
         placed, done, p = called_program(site.operands, site.attrs), self.amounts(site, result), self.profile
         moved, launches = self._at(done.bytes), done.launches.const
         if placed is None:
             return NodeCost(0, moved, launches, p.launch + p.move(moved))
         effort = self.effort(site.op, placed)
         if kind_of(placed.program) <= PatternKind.INJECTIVE:
-            # What only moves is sometimes a part of its reader, sometimes a copy.
+            # XLA fuses a program that only moves elements into its reader in some places and copies in others.
             seconds = _EPSILON + launches * p.launch + effort.other + _FUSED_SHARE * p.move(moved)
         else:
             seconds = p.launch + larger(effort.contracting, p.move(moved)) + effort.other
@@ -241,12 +262,12 @@ class WholeCost:
         return NodeCost(effort.flops, moved, launches, seconds)
 
     def _operands(self, c: Contraction, sizes: Mapping[str, Dim]) -> Number:
-        """Seconds in which what is computed for a contraction goes through memory on its way there."""
+        """Seconds in which operands that are computed for a contraction pass through memory; 0 except on CPUs."""
         made, sources = self.number(c.made, sizes), self.number(c.sources, sizes)
         return made_on_cpu(self.profile, made, sources) if self.profile.platform == "cpu" else 0.0
 
     def amounts(self, site: Site, result: Annotation) -> Amounts:
-        """What one use of an operator does, at any sizes; what a call or control node runs is asked for by itself."""
+        """What one use of an operator does, as expressions in the sizes, without what a call or control node runs."""
         if _is_registered(site, result):
             definition, sizes = LIBRARIES[site["name"]].sizes_at(site.operands, dict(site["attrs"]))
             inside = [e for e in postorder(definition.results) if e.op not in CORE and e.op not in _FREE]
@@ -267,7 +288,7 @@ class WholeCost:
         return Amounts(count.flops, count.bytes_read + count.bytes_written, Dim.of(int(alone)))
 
     def effort(self, op: str, placed: Placed) -> Effort:
-        """The arithmetic of a tensor program that is used in operator `op`."""
+        """The arithmetic of a tensor program that operator `op` uses."""
         done = work_of(placed.program)
         rate = self.profile.scalar_rate.get(op, self.profile.vector_rate)
         other = larger(0, self.number(done.other_flops, placed.sizes))
@@ -279,17 +300,17 @@ class WholeCost:
         return Effort(flops, sum(c.seconds for c in each), other / rate, sum(c.own for c in each), vector)
 
     def number(self, d: Dim, sizes: Mapping[str, Dim]) -> Number:
-        """A size of a program that is used with these sizes, at the binding."""
+        """The value at the binding of `d`, a size of a program that is called with `sizes`."""
         return self._at(d.substitute(sizes) if sizes else d)
 
     def contraction(self, c: Contraction, sizes: Mapping[str, Dim]) -> Contracted:
-        """A matmul or convolution with all operands at hand."""
+        """The seconds of a matmul or convolution whose operands are in memory."""
         rows, columns, depth = (self.number(d, sizes) for d in (c.rows, c.columns, c.depth))
         matmul = Matmul(self.number(c.flops, sizes), rows, columns, depth, c.dtype)
         return contracted(self.profile, matmul, c.windowed, c.transposed)
 
     def _run(self, site: Site) -> NodeCost:
-        """A call or control node with everything that its functions do."""
+        """The cost of a call or control node, including everything that its functions do."""
         flops: Number = 0.0
         moved: Number = 0.0
         launches: Number = 0.0
@@ -315,10 +336,12 @@ class WholeCost:
         return NodeCost(whole(flops), whole(moved), whole(launches), _EPSILON + seconds, wakes)
 
     def _matmul(self, site: Site, flops: Number, moved: Number) -> Number:
-        """Seconds of a matmul: peak rate scaled down for thin sides, or memory, and the weight's layout."""
+        """Seconds of a matmul: the larger of its arithmetic, slower for thin sides, and its memory traffic, times the
+        penalty of the weight's layout."""
         a = [self._at(d) for d in site.shape(0)]
         b = [self._at(d) for d in site.shape(1)]
-        # With a plain matrix on the right all leading axes are rows; with batches on both sides the last is.
+        # With one plain matrix on the right all leading axes of the left operand are rows; with batches on both sides
+        # only the last one is.
         rows = math.prod(a[:-1]) if len(b) <= 2 else math.prod(a[-2:-1])
         columns = b[0] if site.op == "linear" else math.prod(b[1:][-1:])
         matmul = Matmul(flops, rows, columns, a[-1], site.dtype(0))
@@ -330,8 +353,8 @@ class WholeCost:
         return seconds + (self.profile.joining(rows, weight) if len(b) == 2 else 0.0)
 
     def _dense(self, site: Site, flops: Number) -> Number:
-        """Seconds of a factorisation, or of triangular systems: a share of the matmul rate, less for small sides and
-        few right-hand sides."""
+        """Seconds of a factorisation or a triangular solve, at a share of the matmul rate; the share is lower for small
+        sides and for few right-hand sides."""
         p, (rows, columns) = self.profile, (self._at(d) for d in site.shape(0)[-2:])
         if site.op in _FACTORISATIONS:
             share = p.factor_share * share_of_peak((smaller(rows, columns),), (p.factor_half,))
@@ -341,10 +364,12 @@ class WholeCost:
         return flops / (p.rate(site.dtype(0)) * share)
 
     def _conv(self, site: Site, result: Annotation, flops: Number, moved: Number) -> Number:
-        """Seconds of a convolution: of the matmul of its windows, places by window elements by channels out.
+        """Seconds of a convolution, priced as the matmul of its windows: output positions by window elements by output
+        channels.
 
-        Where transposes have a price, XLA's code wants channels last: images are turned on the way in and out. The
-        zeros that `input_dilation` puts between elements are skipped. Groups run in other, slower code.
+        If the profile has a `transpose_rate`, an ungrouped convolution also transposes its images on the way in and
+        out, because XLA's code wants channels last. The zeros that `input_dilation` puts between elements are skipped.
+        Grouped convolutions run in other, slower code.
         """
         p = self.profile
         assert isinstance(result, Tensor) and result.shape is not None
@@ -363,8 +388,10 @@ class WholeCost:
         return turned + larger(flops / math.prod(site["input_dilation"]) / rate, p.move(moved))
 
     def _library(self, library: Library, site: Site, result: Annotation) -> NodeCost:
-        """A registered routine: its pattern as one kernel, whose values in between are never in memory, times what is
-        known of its speed; or what its own cost function says."""
+        """The cost of a registered routine.
+
+        The routine's own cost function decides if there is one. Otherwise the price is that of the pattern as one
+        kernel, whose intermediate values never reach memory, divided by the measured or declared speed."""
         definition, sizes = library.sizes_at(site.operands, dict(site["attrs"]))
         inside, p = WholeCost(self.profile, {v: self._at(d) for v, d in sizes.items()}), self.profile
         flops: Number = 0
@@ -393,21 +420,22 @@ class WholeCost:
                 return NodeCost(flops, moved, 1, checked_cost(library, found, f"at {text}"))
 
             return one_by_one(price, self._columns, inside.binding, flops, moved)
-        if library.name in p.library_speed:  # no routine is faster than memory
+        if library.name in p.library_speed:  # only arithmetic is faster: no routine is faster than memory
             seconds = larger(seconds / p.library_speed[library.name], p.move(moved))
         else:
             seconds = larger(seconds, p.move(moved)) / (library.cost or 1.0)
         return NodeCost(flops, moved, 1, p.launch + seconds)
 
     def _at(self, d: Dim) -> Number:
-        """An amount or a size; nothing where a program cannot run for want of elements, as a slice of `n - 4` rows."""
+        """The value of an amount or a size at the binding, at least 0: a slice of `n - 4` rows has no negative size.
+        Unbound variables are `ASSUMED_SIZE`."""
         unknown = d.variables - self.binding.keys()
         at = {**dict.fromkeys(unknown, ASSUMED_SIZE), **self.binding} if unknown else self.binding
         return larger(evaluated(d, at), 0)
 
 
 def _is_registered(site: Site, result: Annotation) -> bool:
-    """Whether a registered routine is called whose pattern can be looked into."""
+    """Whether the site calls a registered routine, with known shapes and dtypes, so that its pattern can be priced."""
     return site.op == CALL_DPS_LIBRARY and site["name"] in LIBRARIES and _all_known(site, result)
 
 
@@ -417,19 +445,21 @@ def _all_known(site: Site, result: Annotation) -> bool:
 
 
 def _is_map(site: Site) -> bool:
-    """Whether it is a loop whose steps hand nothing on."""
+    """Whether the site is a scan whose steps carry no value."""
     return site.op == SCAN and not parts(site.op, site.operands, site.attrs).carry
 
 
 def _turns(site: Site) -> bool:
-    """Whether it is a transpose that moves the last axis."""
+    """Whether the site is a transpose that moves the last axis."""
     return site.op == "permute_dims" and site["axes"][-1] != len(site["axes"]) - 1
 
 
 @dataclass(frozen=True, slots=True)
 class Priced:
-    """A node of a function, what it costs at each step of the function, and the functions that it runs: how often, and
-    the model of each."""
+    """A node of a function and its cost at each step of the function.
+
+    - `runs`: functions that the node runs, how often each runs, and the model of each.
+    """
 
     node: Expr
     cost: NodeCost
@@ -453,11 +483,11 @@ def priced(function: Function, model: WholeCost, skip: set[Expr] | None = None) 
 def sites(
     function: Function, model: WholeCost, skip: set[Expr] | None = None
 ) -> Iterator[tuple[Expr, Site | None, int]]:
-    """Every node of `function` that does something, as what it is priced, and out of how many of the loops around the
-    function XLA takes it; nodes in `skip` are left out.
+    """Every node of `function` that does something, the site it is priced as, and the number of enclosing loops that
+    XLA hoists it out of; nodes in `skip` are left out.
 
-    Where a transposed matrix is read inside the matmul that follows, such a pair is the `linear` it runs as, and the
-    transpose nothing (None).
+    If a matmul reads a transposed matrix in place, the pair is priced as the `linear` that runs, and the transpose has
+    no site (None).
     """
     once = skip or set()
     expressions = [e for e in function.expressions() if e not in once]
@@ -474,7 +504,7 @@ def sites(
 
 
 def _folded_transposes(expressions: list[Expr], once: set[Expr]) -> set[Expr]:
-    """Matrix transposes that only matmuls read, at least one, as their second operand."""
+    """Matrix transposes that at least one matmul reads as its second operand, and nothing else reads."""
     read = {a for e in expressions for a in e.args}
     folded = {e for e in expressions if e.op == "permute_dims" and e.attr("axes") == (1, 0) and e in read} - once
     for e in expressions:

@@ -1,4 +1,4 @@
-"""The protocol of cost models: what the price of a node is, and how somebody's own model is asked for it."""
+"""The protocol of cost models: the price of a node, and how a user's model is called."""
 
 from __future__ import annotations
 
@@ -16,8 +16,12 @@ from relax_eg.ops import Site
 
 @dataclass(frozen=True, slots=True)
 class NodeCost:
-    """Cost of one node at a binding: flops, bytes moved, kernel launches, seconds; and whether it wakes other cores,
-    which a program pays once. At many bindings at once each is a column (`numbers`)."""
+    """The cost of one node at a binding, or at many; then each field is a column (`numbers`).
+
+    - `bytes`: bytes moved.
+    - `launches`: kernel launches.
+    - `wakes`: whether the node wakes other cores, which a program pays for once.
+    """
 
     flops: Number = 0
     bytes: Number = 0
@@ -27,26 +31,32 @@ class NodeCost:
 
 
 class CostModel(Protocol):
-    """Anything with this method can price operators: `optimize(..., cost=model)`."""
+    """Any object that can price operators: `optimize(..., cost=model)`."""
 
     def price(self, site: Site, result: Annotation, sizes: Mapping[str, int]) -> NodeCost:
         """The cost of one use of an operator at a binding of the size variables; `result` annotates its value.
 
-        Seconds decide, in whatever unit; infinite ones mean that nothing executes it. `relax_eg.ops.counts(site)` has
-        flops and bytes as expressions in the sizes. What a loop, a branch or a call runs is asked for by itself."""
+        Seconds decide, in any unit; infinite seconds mean that nothing executes the operator.
+        `relax_eg.ops.counts(site)` has flops and bytes as expressions in the sizes. The operators that a loop, a branch
+        or a call runs are priced by calls of their own."""
         ...
 
 
 def asked(model: CostModel, site: Site, result: Annotation, binding: Mapping[str, Number], columns: int) -> NodeCost:
-    """What a model says, which is asked of one binding at a time. `columns`: how many `binding` holds; 0: it is one."""
+    """The price that `model` gives, asked for one binding at a time.
+
+    - `columns`: number of bindings in `binding`; 0: `binding` is one binding.
+    """
     return one_by_one(lambda at: checked(site.op, model.price(site, result, at)), columns, binding)
 
 
 def one_by_one(
     price: Callable[..., NodeCost], columns: int, binding: Mapping[str, Number], *amounts: Number
 ) -> NodeCost:
-    """What `price` gives for a binding and amounts, of which it takes numbers only. `columns`: how long those are that
-    are columns; 0: there are none."""
+    """The result of `price`, which takes numbers only, for each binding and its amounts.
+
+    - `columns`: length of the columns in `binding` and `amounts`; 0: there are no columns.
+    """
     if not columns:
         return price(binding, *amounts)
 
@@ -60,7 +70,7 @@ def one_by_one(
 
 
 def checked(op: str, found: Any) -> NodeCost:
-    """What a cost model gave for an operator. ExtractionError unless that is a NodeCost of seconds >= 0."""
+    """`found`, the answer of a cost model for an operator. ExtractionError unless it is a NodeCost of seconds >= 0."""
     if not isinstance(found, NodeCost):
         raise ExtractionError(f"the cost model gave {found!r} for `{op}`; a NodeCost is accepted")
     if not found.seconds >= 0:  # a NaN is not

@@ -1,8 +1,9 @@
-"""Choosing few programs that are good everywhere, and boxes of sizes in which each of them serves.
+"""Chooses few programs that are good at all sizes, and boxes of sizes in which each of them serves.
 
-Both work on a table: what each program costs at each of many sample points, as a ratio to the best there. A program is
-near at a point where its ratio is at most a limit. First few programs are chosen of which one is near at each point;
-then the points are split by comparisons of sizes, a decision tree, until one program is near at all points of a box.
+Both steps work on a table of cost ratios: the cost of each program at each of many sample points over the best cost
+there. A program is near at a point if its ratio is at most a limit. First few programs are chosen so that one is near
+at each point. Then a decision tree splits the points by comparisons of sizes until one program is near at all points of
+a box.
 """
 
 from __future__ import annotations
@@ -13,25 +14,33 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from relax_eg.extract.numbers import TINY
+
 Table = np.ndarray  # programs x points
 Interval = tuple[int | None, int | None]
 
-LIMITS = (1.01, 1.02)  # what is near, at best and at most
-LEAVES = 48  # boxes of a family at most
-NEARER = 0.005  # of the cost: by so much a program has to be nearer where none may be near
-GAINING = 0.6  # of what a change has to gain: where it gains as much it may be taken, if that makes boxes simpler
-_CHANGE = 1e-3  # of the cost: by so much it counts as worse there
-_PENALTY = 0.003  # of the points: by so many more must a later group of features tell programs apart
+LIMITS = (1.01, 1.02)  # given: times the best, as documented for users: limits of "near", preferred and at most
+LEAVES = 48  # limit: boxes of a family
+NEARER = 0.005  # chosen: of the cost: the least improvement for which a program is added at points where none is near
+# given: share of the required gain, as documented for users, from which on a change may be taken if boxes get simpler
+GAINING = 0.6
+# chosen: of the cost: a change from the program as written counts as so much worse where that program stays
+_CHANGE = 1e-3
+_PENALTY = 0.003  # chosen: of the points: so many more must a feature beyond the `plain` ones tell apart
+_FAR = 10.0  # chosen: times the best: larger ratios count alike in means
+_ROUNDING = 1e-9  # chosen: a share: rounding error between sums in different orders
 
 
 def beside(costs: Table, pays: float, told: bool = False) -> Table:
-    """The ratios of a table of costs: to what would be chosen for a point alone. That is the cheapest program, or the
-    first, the one as written, where nothing is more than `pays` times cheaper. There others count as far off, however
-    cheap they are, unless they are about to gain as much: less is not what predictions can tell. `told`: they count as
-    what they cost."""
+    """The ratios of a table of costs to the cost of the program that would be chosen for each point alone.
+
+    That is the cheapest program, or the program as written (the first) if nothing is more than `pays` times cheaper. At
+    points of the second kind another program has a ratio of at least `pays`, however cheap it is, unless it gains at
+    least `GAINING` of the required gain, because predictions cannot tell smaller gains. With `told` all ratios follow
+    costs alone."""
     least = costs.min(0)
     stays = costs[0] <= pays * least
-    found = np.maximum(costs / np.maximum(np.where(stays, costs[0], least), 1e-300), 1.0)
+    found = np.maximum(costs / np.maximum(np.where(stays, costs[0], least), TINY), 1.0)
     if not told:
         found[1:, stays] += _CHANGE
         doubtful = costs[0] < (1 + GAINING * (pays - 1)) * costs[1:]
@@ -40,13 +49,15 @@ def beside(costs: Table, pays: float, told: bool = False) -> Table:
 
 
 def few(ratios: Table, most: int, fits: Callable[[Sequence[int]], bool]) -> tuple[list[int], float, np.ndarray]:
-    """At most `most` programs, a limit, and the points at which no program is within the limit: none of them where
-    greedy covering finds such programs. `fits`: whether programs may be chosen together; a single one always may."""
+    """At most `most` programs, a limit, and the points at which no chosen program is within the limit.
+
+    If greedy covering finds programs for all points, there are no such points. `fits` says whether programs may be
+    chosen together; a single program always may."""
     strict, loose = LIMITS
     chosen = _covering(ratios, ratios <= strict, most, fits, [])
     if (ratios[chosen].min(0) <= strict).all():
         return chosen, strict, np.zeros(0, np.int64)
-    # What is best in most places may stand in the way of what is needed in the others.
+    # The program that is best in most places may keep out programs that the other places need.
     near = ratios <= loose
     tried = [_covering(ratios, near, most, fits, first) for first in ([], *([p] for p in range(len(ratios))))]
     beyond = [float(np.maximum(ratios[c].min(0) - loose, 0.0).sum()) for c in tried]
@@ -58,7 +69,7 @@ def _covering(
     ratios: Table, near: Table, most: int, fits: Callable[[Sequence[int]], bool], first: list[int]
 ) -> list[int]:
     chosen = list(first)
-    mean = np.minimum(ratios, 10.0).mean(1)
+    mean = np.minimum(ratios, _FAR).mean(1)
     open_ = ~near[chosen].any(0)
     while open_.any() and len(chosen) < most:
         gains = (near & open_).sum(1)
@@ -68,7 +79,7 @@ def _covering(
             break
         chosen.append(best)
         open_ &= ~near[best]
-    while open_.any() and len(chosen) < most:  # where none may be near, one that is nearer helps
+    while open_.any() and len(chosen) < most:  # if none may be near, a nearer program helps
         least = ratios[chosen].min(0)[open_]
         gains = np.maximum(least - ratios[:, open_], 0.0).sum(1) / open_.sum()
         order = sorted(range(len(ratios)), key=lambda p: (-gains[p], mean[p], p))
@@ -80,9 +91,9 @@ def _covering(
 
 
 def _needed(ratios: Table, near: Table, chosen: list[int], fits: Callable[[Sequence[int]], bool]) -> list[int]:
-    """The chosen programs without those that came to be needless when others joined."""
+    """The chosen programs without those that later ones made unnecessary."""
     covered, least = near[chosen].any(0), ratios[chosen].min(0)
-    for p in list(reversed(chosen)):  # what came later may have made one needless
+    for p in list(reversed(chosen)):  # later programs may have made it unnecessary
         rest = [q for q in chosen if q != p]
         if not rest or not fits(rest):
             continue
@@ -92,8 +103,13 @@ def _needed(ratios: Table, near: Table, chosen: list[int], fits: Callable[[Seque
 
 
 @dataclass(slots=True)
-class Leaf:
-    """A box: bounds by feature, the points in it, the program that serves it, and at how many it is not near."""
+class CoverBox:
+    """A box of sizes and the program that serves it.
+
+    - `bounds`: intervals by feature.
+    - `points`: sample points in the box.
+    - `misses`: number of points at which the program is not near.
+    """
 
     bounds: dict[int, Interval]
     points: np.ndarray
@@ -103,9 +119,14 @@ class Leaf:
 
 @dataclass
 class Partition:
-    """Boxes that together hold every point once. `ratios`: of the programs that may serve; `features`: a column of
-    values for each expression of the sizes that may be compared; `plain`: how many of them, the first ones, are
-    preferred; `limit`: what is near; `steps`: of some features the last values before something changes at once."""
+    """Boxes that together contain every point once.
+
+    - `ratios`: rows of the programs that may serve.
+    - `features`: a column of values for each expression of the sizes that may be compared.
+    - `plain`: the first `plain` features are preferred.
+    - `limit`: ratio up to which a program is near.
+    - `steps`: per feature, the last values before a sudden change of costs.
+    """
 
     ratios: Table
     features: Sequence[np.ndarray]
@@ -113,13 +134,13 @@ class Partition:
     limit: float
     most: int = LEAVES
     steps: Mapping[int, Sequence[int]] = field(default_factory=dict[int, Sequence[int]])
-    leaves: list[Leaf] = field(init=False)
+    leaves: list[CoverBox] = field(init=False)
 
     def __post_init__(self) -> None:
-        # Where none is within the limit, those are near that are as good as the best.
-        self._near = self.ratios <= np.maximum(self.limit, self.ratios.min(0) * (1 + NEARER)) * (1 + 1e-9)
+        # If no program is within the limit, those about as good as the best count as near.
+        self._near = self.ratios <= np.maximum(self.limit, self.ratios.min(0) * (1 + NEARER)) * (1 + _ROUNDING)
         self.leaves = [self._leaf({}, np.arange(self.ratios.shape[1]))]
-        done: list[Leaf] = []
+        done: list[CoverBox] = []
         while self.leaves and len(self.leaves) + len(done) < self.most:
             self.leaves.sort(key=lambda leaf: leaf.misses)
             leaf = self.leaves.pop()
@@ -130,19 +151,21 @@ class Partition:
                 self.leaves += parts
         self.leaves = _merged([*done, *self.leaves])
 
-    def _leaf(self, bounds: dict[int, Interval], points: np.ndarray) -> Leaf:
+    def _leaf(self, bounds: dict[int, Interval], points: np.ndarray) -> CoverBox:
         near, ratios = self._near[:, points], self.ratios[:, points]
         misses = (~near).sum(1)
-        # Of programs that are near everywhere the one that is best on the whole; else the one that fails least.
+        # The program that is best on average among those near everywhere, else the one that misses least.
         worst, mean = ratios.max(1), ratios.mean(1)
         program = min(range(len(misses)), key=lambda p: (misses[p], worst[p] if misses[p] else 0.0, mean[p], p))
-        return Leaf(bounds, points, program, int(misses[program]))
+        return CoverBox(bounds, points, program, int(misses[program]))
 
-    def _parts(self, leaf: Leaf) -> list[Leaf] | None:
-        """The leaf in two, by the comparison after which most points have a near program; where none has more of them,
-        by the one that tells programs apart best (as Gini's impurity does). None where nothing can be compared."""
+    def _parts(self, leaf: CoverBox) -> list[CoverBox] | None:
+        """The leaf split in two by one comparison; None if no feature differs within it.
+
+        The comparison leaves most points with a near program. If none improves on the whole leaf, it separates programs
+        best (by Gini impurity)."""
         near = self._near[:, leaf.points]
-        hard = ~near.all(0)  # where any program will do, nothing is to be told apart
+        hard = ~near.all(0)  # points at which any program is near give no information
         near, points = near[:, hard], leaf.points[hard]
         counts = near.sum(1, keepdims=True)
         whole, count = int(counts.max()), len(points)
@@ -159,7 +182,7 @@ class Partition:
             pure = (left**2).sum(0) / (ends + 1) + (right**2).sum(0) / (count - ends - 1)
             scores = reached * count + pure if int(reached.max()) > whole else pure
             top = float(scores.max())
-            ties = np.flatnonzero(scores >= top * (1 - 1e-9))
+            ties = np.flatnonzero(scores >= top * (1 - _ROUNDING))
             end = ends[ties[len(ties) // 2]]
             late = _PENALTY * len(leaf.points) if f >= self.plain else 0.0
             score = (float(reached.max()) - whole - late, top)
@@ -179,12 +202,12 @@ class Partition:
 
 
 def _between(low: int, high: int) -> int:
-    """Where to cut between two sizes: by their geometric mean, as sizes differ by how many times."""
+    """The cut between two sizes: their geometric mean, because sizes differ by factors."""
     return min(max(low, math.isqrt(max(low, 0) * high)), high - 1)
 
 
-def _merged(leaves: Sequence[Leaf]) -> list[Leaf]:
-    """The same boxes, those of one program put together where they differ in one feature and touch there."""
+def _merged(leaves: Sequence[CoverBox]) -> list[CoverBox]:
+    """The same boxes, where boxes of one program that differ in one feature and touch there are merged."""
     left = list(leaves)
     while True:
         pair = next(
@@ -199,11 +222,11 @@ def _merged(leaves: Sequence[Leaf]) -> list[Leaf]:
         if outer == (None, None):
             del bounds[f]
         left = [x for x in left if x is not a and x is not b]
-        left.append(Leaf(bounds, np.concatenate([a.points, b.points]), a.program, a.misses + b.misses))
+        left.append(CoverBox(bounds, np.concatenate([a.points, b.points]), a.program, a.misses + b.misses))
 
 
-def _touching(a: Leaf, b: Leaf) -> int | None:
-    """The one feature in which two boxes of one program differ, if they touch there."""
+def _touching(a: CoverBox, b: CoverBox) -> int | None:
+    """The one feature in which two boxes of one program differ, if they touch there; else None."""
     if a.program != b.program or a.bounds.keys() != b.bounds.keys():
         return None
     differing = [f for f in a.bounds if a.bounds[f] != b.bounds[f]]

@@ -1,6 +1,6 @@
-"""A program's cost in detail: by kernel, the user's source line and the rule that made it; and rows of what is alive.
+"""The cost of a program by kernel, source line and rule, and rows of the tensors that are alive.
 
-Only reports ask for this. It is linear in the program.
+Only reports use this. It is linear in the program.
 """
 
 from __future__ import annotations
@@ -17,30 +17,38 @@ from relax_eg.ir.module import Function
 from relax_eg.ops.fused import VIEWS
 from relax_eg.ops.libraries import LIBRARIES
 
-_ROUNDING = 1e-6  # launches that rounding errors leave
-MOST_MOMENTS = 240  # of a timeline; of neighbouring moments the fullest is kept
+_ROUNDING = 1e-6  # chosen: launches that rounding errors leave
+MOST_MOMENTS = 240  # limit: moments of a timeline; of neighbouring ones the moment with most bytes is kept
 
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Where an expression comes from: the user's lines that it computes, and the rule that made it ("" as written)."""
+    """The origin of an expression.
+
+    - `lines`: the source lines that it computes.
+    - `rule`: the rule that made it, "" as written.
+    """
 
     lines: tuple[str, ...] = ()
     rule: str = ""
 
 
-Origins = Mapping[str, Mapping[Expr, Origin]]  # by function's name
+Origins = Mapping[str, Mapping[Expr, Origin]]  # by function name
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
-    """What a kernel of the program costs, or an operator that XLA puts into one: equal ones of a source line together.
+class KernelPart:
+    """The cost of a kernel of the program, or of an operator that XLA fuses into one. Equal parts of a source line are
+    one row.
 
-    `what`: the operator, library routine or tensor program; `result`: what it computes, with sizes by name; `lines`:
-    the user's lines that it stands for, first that of its result; `rule`: the rule that made it, "" as written;
-    `count`: how often the program text has it, all else as often as it runs; `operators`: those inside a kernel of
-    several, and those that a library routine stands for; `ahead`: computed once from the weights, and in no total;
-    `dtype`: that of what it reads first, which says how fast it multiplies.
+    - `what`: the operator, library routine or tensor program.
+    - `result`: the annotation of what it computes, with sizes by name.
+    - `lines`: the source lines that it stands for, that of its result first.
+    - `rule`: the rule that made it, "" as written.
+    - `count`: how often the program text has it; all other figures count how often it runs.
+    - `operators`: operators inside a kernel of several, or that a library routine stands for.
+    - `ahead`: computed once from the weights, and in no total.
+    - `dtype`: dtype of the first array it reads, which determines its matmul rate.
     """
 
     what: str
@@ -64,7 +72,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """What is alive while one kernel runs: bytes, the kernel, and its source line."""
+    """The bytes that are alive while one kernel runs, the kernel, and its source line."""
 
     bytes: int
     what: str
@@ -73,7 +81,11 @@ class Moment:
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """A tensor that is there when most is: its name in the module, shape and dtype, bytes, and its source line."""
+    """A tensor that is alive at the peak of memory.
+
+    - `name`: its name in the module.
+    - `tensor`: shape and dtype.
+    """
 
     name: str
     tensor: str
@@ -83,12 +95,18 @@ class Held:
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """Tensors that live between kernels, each until its last reader has run; inputs, weights and what is prepared from
-    them are not counted, results are. In kernels that is the plan that they run by; of one XLA program it is the same
-    for what XLA is predicted to store, and an estimate: order and aliasing are its own to decide.
+    """Bytes of tensors that live between kernels, each until its last reader has run. Results are counted; inputs,
+    weights and values prepared from weights are not.
 
-    `peak`: the most bytes at a time; `peak_at`: while what ran; `workspace`: the largest that a kernel needs for
-    itself; `moments`: bytes over the program; `tensors`: the largest at the peak."""
+    For kernels this is the plan that they run by. For one XLA program it is an estimate from the values that XLA is
+    predicted to store, because XLA decides order and aliasing.
+
+    - `peak`: the most bytes at a time.
+    - `peak_at`: the kernel that runs at the peak.
+    - `workspace`: the largest workspace of a kernel.
+    - `moments`: bytes over the program.
+    - `tensors`: the largest tensors at the peak.
+    """
 
     peak: int
     peak_at: str
@@ -98,7 +116,7 @@ class Memory:
 
 
 def label_of(e: Expr) -> str:
-    """What a node is called in reports."""
+    """The name of a node in reports."""
     if e.op == CALL_DPS_LIBRARY:
         return str(e.attr("name"))
     if e.op == CALL_TIR:
@@ -131,16 +149,19 @@ def parts_of(
     origins: Origins,
     skip: set[Expr] | None = None,
     operators: Mapping[str, tuple[str, ...]] | None = None,
-) -> tuple[Part, ...]:
-    """`function` by kernel, source line and rule, dearest first. `skip`: nodes that run once, ahead of the calls;
-    `operators`: by name of a tensor program, those it was composed of."""
+) -> tuple[KernelPart, ...]:
+    """The cost of `function` by kernel, source line and rule, dearest first.
+
+    - `skip`: nodes that run once, ahead of the calls.
+    - `operators`: per name of a tensor program, the operators that it was composed of.
+    """
     sums: dict[_Key, _Sum] = {}
     inside = operators or {}
     _add_parts(sums, function, model, origins, (), inside, skip, 1.0, False)
     if skip:
         _add_parts(sums, function, model, origins, (), inside, set(function.expressions()) - skip, 1.0, True)
     made = [
-        Part(
+        KernelPart(
             what, result, where, lines, rule, int(s.count), whole(s.flops), whole(s.bytes), whole(s.launches),
             s.seconds, within, ahead, dtype,
         )
@@ -160,7 +181,8 @@ def _add_parts(
     times: float,
     ahead: bool,
 ) -> None:
-    """`around`: the lines of the call, for what has none of its own."""
+    """Adds the parts of a function to `sums`; `around` has the lines of the call, for nodes without lines of their
+    own."""
     mine = origins.get(function.name, {})
     for node in priced(function, model, skip):
         e, rest = node.node, node.cost
@@ -187,13 +209,13 @@ def _of_library(e: Expr) -> tuple[str, ...]:
 
 
 def _dtype(e: Expr) -> str:
-    """The dtype of the first array that a node reads, else of what it gives; "" where there is none."""
+    """The dtype of the first array that a node reads, else of its result; "" if there is none."""
     found = (a.dtype for a in (*(x.annotation for x in e.args), e.annotation) if isinstance(a, Tensor))
     return next((str(d) for d in found if d is not None), "")
 
 
 def _less(cost: NodeCost, inside: list[NodeCost], times: float) -> NodeCost:
-    """What is left of a loop's or a call's cost without that of what it runs."""
+    """The cost of a loop or a call without the functions that it runs."""
     return NodeCost(
         max(0, cost.flops - times * sum(c.flops for c in inside)),
         max(0, cost.bytes - times * sum(c.bytes for c in inside)),

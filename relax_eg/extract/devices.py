@@ -1,8 +1,8 @@
 """Profiles that ship: a CPU that was measured by hand, and data sheets of well-known devices.
 
-The CPU is a 2-core x86-64 machine with JAX 0.10's CPU backend, a starting point. The others hold peak figures of their
-makers' data sheets (float32 matmuls run as TF32 there, as JAX has it by default), with assumed launch times and
-shares of linear algebra. None is calibrated: `relax-eg calibrate` measures the machine it runs on.
+The CPU, a starting point, is a 2-core x86-64 machine with JAX 0.10's CPU backend. The others have the peak figures of
+their makers' data sheets (float32 matmuls run as TF32 there, as is JAX's default), with assumed launch times and shares
+of linear algebra. None is calibrated: `relax-eg calibrate` measures the machine it runs on.
 """
 
 from __future__ import annotations
@@ -15,13 +15,14 @@ from relax_eg.accepted import shown
 from relax_eg.errors import OptionError
 from relax_eg.extract.profile import Mode, Profile
 
-# Without XLA's newer kernels for matmuls on CPUs: a weight that is stored output axis first is slow then.
+# Without XLA's newer kernels for matmuls on CPUs a weight that is stored output axis first is slow.
 WITHOUT_YNN = Mode(
     "ynn off",
     {"xla_cpu_experimental_ynn_fusion_type": ""},
     {"linear_penalty": ((24.0, 4.0), (64.0, 3.0), (256.0, 1.6)), "gemv_bytes": math.inf, "gemv_gain": 1.0},
 )
 
+# measured: by hand on a 2-core x86-64 machine with jax 0.10; `relax-eg calibrate` measures the machine it runs on
 CPU = Profile(
     name="cpu",
     matmul_rate={"float32": 120e9, "float64": 60e9, "float16": 10e9, "bfloat16": 20e9, "int32": 4e9},
@@ -57,7 +58,7 @@ CPU = Profile(
 )
 
 
-# Blocks of cuBLAS's matmuls, 64 rows at least: FlashDecoding++ (Hong et al., 2023, section 2).
+# given: blocks of cuBLAS's matmuls, of at least 64 rows: FlashDecoding++ (Hong et al., 2023, section 2).
 _TILES = ((64.0, 64.0), (64.0, 128.0), (128.0, 128.0), (128.0, 256.0))
 
 
@@ -65,8 +66,14 @@ def _gpu(
     name: str, cores: int, tf32: float, half: float, double: float, vector: float, bandwidth: float, l2_bytes: float,
     notes: str,
 ) -> Profile:  # fmt: skip
-    """A GPU from its data sheet: multiprocessors, dense tensor-core rates, float32 vector rate, memory bandwidth,
-    level-2 cache."""
+    """The profile of a GPU from its data sheet.
+
+    - `cores`: multiprocessors.
+    - `tf32`, `half`, `double`: dense tensor-core rates.
+    - `vector`: float32 vector rate.
+    - `bandwidth`: memory bandwidth.
+    - `l2_bytes`: level-2 cache.
+    """
     return Profile(
         name=name,
         matmul_rate={"float32": tf32, "float64": double, "float16": half, "bfloat16": half, "int32": vector / 4},
@@ -86,7 +93,7 @@ def _gpu(
         solve_share=0.3,
         solve_half=(4096.0, 512.0),
         scalar_rate={"sort": 2e9, **dict.fromkeys(("cumsum", "cumprod", "cummax", "cummin", "cumlogsumexp"), 50e9)},
-        # Assumed of every GPU, from what is published of an H100 (sources in docs/kernels.md).
+        # Assumed for every GPU, from published figures of an H100 (sources in docs/kernels.md).
         fused_share=0.76,
         pallas_share=0.52,
         library_speed=dict.fromkeys((f"cudnn.attention{kind}" for kind in ("", "_mask", "_bias", "_causal")), 0.8),
@@ -96,6 +103,7 @@ def _gpu(
     )
 
 
+# given: data sheets of 8 cores with AVX2 and two channels of DDR5; shares and times as of CPU
 LAPTOP = Profile(
     name="laptop",
     matmul_rate={"float32": 350e9, "float64": 175e9, "float16": 30e9, "bfloat16": 60e9, "int32": 15e9},
@@ -136,8 +144,10 @@ PROFILES: dict[str, Profile] = {
 
 
 def nearest(platform: str, kind: str) -> Profile:
-    """The profile of a device that JAX tells so: the data sheet whose name is in its kind, else A100's for what is no
-    CPU. What is no more than near says so in its name."""
+    """The profile of a device by the platform and kind that JAX reports.
+
+    It is the data sheet whose name is in `kind`, else that of the A100 for any device that is no CPU. A profile that is
+    only the nearest says so in its name."""
     if platform == "cpu":
         return CPU
     plain = kind.lower().replace(" ", "")
@@ -148,7 +158,9 @@ def nearest(platform: str, kind: str) -> Profile:
 
 def profile(target: str | Profile) -> Profile:
     """The profile of a target: a name of `PROFILES`, the path of a JSON file that `relax-eg calibrate` wrote, or a
-    profile itself."""
+    profile itself.
+
+    OptionError for any other target."""
     if isinstance(target, Profile):
         return target
     if isinstance(target, str) and target in PROFILES:

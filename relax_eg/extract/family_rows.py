@@ -1,4 +1,4 @@
-"""What a report tells of a family of programs: how it was found, and which variant serves which sizes."""
+"""Rows of reports on a family of programs: how it was found, and which variant serves which sizes."""
 
 from __future__ import annotations
 
@@ -8,9 +8,16 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class VariantRow:
-    """A variant of a family: the sizes it serves (`guard`); the binding its report is at; the rules that made nodes of
-    it; of the sizes sampled the share it serves, and the most that it costs there more than the best program known
-    (`regret`, a share); whether it is the `fallback` of symbolic sizes; and the bytes it prepares from weights."""
+    """One variant of a family.
+
+    - `guard`: the sizes it serves.
+    - `at`: the binding of its report.
+    - `rules`: the rules that made nodes of it.
+    - `share`: share of the sampled sizes that it serves.
+    - `regret`: the most that it costs there above the best program known, as a share.
+    - `fallback`: whether it serves symbolic sizes.
+    - `prepared_bytes`: bytes that it prepares from weights.
+    """
 
     label: str
     guard: str
@@ -25,10 +32,16 @@ class VariantRow:
 
 @dataclass(frozen=True, slots=True)
 class FamilyRow:
-    """How a family was found: `extractions`, until `stop`, gave `programs` different ones, priced at `points`
-    sizes; `cover`: how it was proved that exactly one guard holds at all sizes allowed; `regret`: the most that a
-    variant costs more than the best of these programs, a share; `prepared_bytes`: of all variants together, shared
-    values once; `seconds`: that all this took."""
+    """How a family of programs was found.
+
+    - `extractions`: number of extractions, until `stop`.
+    - `programs`: different programs that they gave.
+    - `points`: number of sizes at which these were priced.
+    - `cover`: how it was proved that exactly one guard holds at all allowed sizes.
+    - `regret`: the most that a variant costs above the best of these programs, as a share.
+    - `prepared_bytes`: bytes of all variants together; shared values count once.
+    - `seconds`: time that finding it took.
+    """
 
     extractions: int
     stop: str

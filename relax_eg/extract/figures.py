@@ -1,4 +1,4 @@
-"""How figures are written in reports: seconds, counts with a unit's prefix, shares."""
+"""Formats figures for reports: seconds, counts with a unit prefix, shares."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def si(x: float) -> str:
 
 
 def counted(n: int, one: str, several: str = "") -> str:
-    """1 call, 2 calls; `several`: the plural where it is not `one` with an s."""
+    """A count with its noun, such as "1 call" or "2 calls". `several`: the plural if it is not `one` with an s."""
     return f"{n} {one if n == 1 else several or one + 's'}"
 
 
@@ -33,5 +33,5 @@ def time(seconds: float) -> str:
 
 
 def sizes(at: Mapping[str, int]) -> str:
-    """A binding: b=1, s=128."""
+    """A binding as text: b=1, s=128."""
     return ", ".join(f"{k}={v}" for k, v in at.items())

@@ -1,4 +1,4 @@
-"""What a call of a program needs in memory beside its arguments, measured on what runs."""
+"""The memory that a call of a program needs beside its arguments, measured on the executables."""
 
 from __future__ import annotations
 
@@ -10,9 +10,13 @@ from relax_eg.byte_units import format_bytes
 
 @dataclass(frozen=True, slots=True)
 class Footprint:
-    """Bytes of a call at a binding. `planned`: storages of values in between, which are kept from call to call (in one
-    XLA program: none); `results`: what is handed out; `temporary`: what executables allocate while they run, the most
-    of one; `peak`: what is largest when most is needed, by name."""
+    """Bytes that a call needs at a binding.
+
+    - `planned`: storages of intermediate values, kept from call to call; none in one XLA program.
+    - `results`: bytes of the results.
+    - `temporary`: the most that one executable allocates while it runs.
+    - `peak`: the largest values, by name, when most is needed.
+    """
 
     at: Mapping[str, int]
     planned: int
@@ -22,15 +26,20 @@ class Footprint:
 
     @property
     def bytes(self) -> int:
-        """All that a call needs at once, beside its arguments."""
+        """All bytes that a call needs at once, beside its arguments."""
         return self.planned + self.results + self.temporary
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryRow:
-    """How `memory_limit` was kept: `bytes` of the chosen program in all that `Footprint` counts, and of the one that
-    would have been chosen without a limit; how much longer a call is predicted to take than that one; how many programs
-    were looked at; and what the chosen one needs, part by part, where it needs most."""
+    """How `memory_limit` was kept.
+
+    - `bytes`: bytes of the chosen program, as `Footprint.bytes`, at the binding that needs most.
+    - `without`: bytes of the program that would have been chosen without a limit.
+    - `slower`: predicted time of a call, as a multiple of that program's.
+    - `tried`: number of programs considered.
+    - `planned`, `results`, `temporary`: the parts of `bytes`, as in `Footprint`.
+    """
 
     limit: int
     bytes: int

@@ -1,8 +1,8 @@
-"""E-graphs of other tools, in the egraph-serialize format: read, extracted from, and the choice written down.
+"""E-graphs of other tools in the egraph-serialize format: reading, extraction, and writing of the choice.
 
 The format is JSON: `nodes`, each with `op`, `children` (nodes, each standing for its class), `eclass`, `cost` and
-perhaps `subsumed` (such a node is there for matching only, and never chosen); `root_eclasses`; `class_data`, which is
-not looked at.
+optionally `subsumed` (such a node is there for matching only and is never chosen); `root_eclasses`; and `class_data`,
+which is ignored.
 """
 
 from __future__ import annotations
@@ -19,19 +19,23 @@ from relax_eg.errors import ExtractionError
 from relax_eg.extract.greedy import dag_greedy
 from relax_eg.extract.helper import helping
 from relax_eg.extract.problem import Problem, choice_cost, tree_choice, used_classes
-from relax_eg.extract.solve import Effort, Progress, Solved, solve
+from relax_eg.extract.solve import Progress, Solved, SolverEffort, solve
 from relax_eg.plain_data import read_json as read_data
 
 CHOICE_SCHEMA = "relax_eg.choice/1"
 Method = Literal["all", "tree", "dag", "ilp"]
 METHODS = ("all", "tree", "dag", "ilp")
-_ALONE = 1000  # nodes up to which a second process is not worth starting
-_NAMED = 5  # classes or nodes named in one message
+_ALONE = 1000  # chosen: nodes up to which a second process is not worth starting
+_NAMED = 5  # limit: classes or nodes named in one message
 
 
 @dataclass(frozen=True, slots=True)
 class ForeignGraph:
-    """An e-graph read: the problem, the names of its classes, and of the nodes in the places of their candidates."""
+    """An e-graph that was read.
+
+    - `classes`: names of the classes.
+    - `nodes`: names of the nodes, in the places of their candidates.
+    """
 
     problem: Problem
     classes: list[str]
@@ -44,8 +48,13 @@ class ForeignGraph:
 
 @dataclass(frozen=True, slots=True)
 class Extracted:
-    """What one method chose: the node of each class that the roots need, what they cost, a lower bound on any choice's
-    cost (None where the method gives none), how it was found, and the seconds it took."""
+    """The result of one extraction method.
+
+    - `choice`: the node of each class that the roots need.
+    - `bound`: a lower bound on the cost of any choice; None if the method gives none.
+    - `how`: how the choice was found.
+    - `seconds`: time of the method.
+    """
 
     method: str
     choice: Mapping[str, str]
@@ -56,7 +65,7 @@ class Extracted:
 
     @property
     def gap(self) -> float | None:
-        """How much cheaper a choice could be at best, as a share of the cost."""
+        """The largest possible saving of another choice, as a share of the cost."""
         if self.bound is None:
             return None
         return max(0.0, (self.cost - self.bound) / self.cost) if self.cost > 0 else 0.0
@@ -76,12 +85,12 @@ class Extracted:
 
 
 def read_egraph(path: str | Path) -> ForeignGraph:
-    """The e-graph in a file. ExtractionError where it cannot be read or does not fit together."""
+    """The e-graph in a file. ExtractionError if it cannot be read or is inconsistent."""
     return egraph_of(read_json(path), str(path))
 
 
 def read_json(path: str | Path) -> Any:
-    """The JSON in a file. ExtractionError where there is none."""
+    """The JSON in a file. ExtractionError if the file cannot be read or is not JSON."""
     try:
         return read_data(Path(path).read_bytes())
     except OSError as e:
@@ -91,7 +100,8 @@ def read_json(path: str | Path) -> Any:
 
 
 def egraph_of(data: Any, name: str = "the e-graph") -> ForeignGraph:
-    """The e-graph that `data` (parsed JSON) describes; `name` is what messages call it."""
+    """The e-graph that `data` (parsed JSON) describes; `name` is its name in messages. ExtractionError if it is
+    inconsistent."""
     nodes = data.get("nodes") if isinstance(data, dict) else None
     if not isinstance(nodes, dict) or not nodes:
         raise ExtractionError(
@@ -152,7 +162,7 @@ def _finite(names: list[list[str]], costs: list[list[float]]) -> Iterator[tuple[
 
 
 def _cost(cost: Any, node: str, name: str) -> float:
-    """A cost as a number; "inf" and null (what some writers make of it) stand for a node that cannot be had."""
+    """A cost as a number; "inf" and null (which some writers make of it) stand for a node that cannot be chosen."""
     if isinstance(cost, int | float) and not isinstance(cost, bool) and cost >= 0:
         try:
             return float(cost)
@@ -204,9 +214,14 @@ def extract(
     seed: int = 0,
     jobs: int = 1,
 ) -> list[Extracted]:
-    """The choices of a method, or of all three: "tree" pays every use in full, "dag" pays shared classes once and is
-    greedy, "ilp" starts from both and searches until nothing cheaper exists or `seconds` are out. `seed`: of what that
-    looks at first. `jobs`: 2 for a second process that improves choices; what comes out then depends on the clock."""
+    """The choices of one method, or of all three.
+
+    "tree" pays for every use in full. "dag" pays for shared classes once and is greedy. "ilp" starts from both and
+    searches until nothing cheaper exists or `seconds` are over.
+
+    - `seed`: random seed of the neighbourhoods that "ilp" searches.
+    - `jobs`: 2 starts a second process that improves choices; the result then depends on the clock.
+    """
     if method not in METHODS:
         raise ExtractionError(f"method {method!r}; {', '.join(METHODS)} are accepted")
     problem = graph.problem
@@ -229,7 +244,7 @@ def extract(
     dag = dag_greedy(problem)
     add("dag", dag, None, "greedy", again)
     if method != "dag":
-        effort = Effort(seed=seed)
+        effort = SolverEffort(seed=seed)
         with helping(problem, dag, effort) if jobs > 1 and problem.node_count > _ALONE else nullcontext() as partner:
             left = max(0.0, seconds - (time.perf_counter() - started))
             solved: Solved = solve(problem, [tree, dag], replace(effort, seconds=left), progress, partner)

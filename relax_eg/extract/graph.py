@@ -1,4 +1,4 @@
-"""The extraction graph: classes of equal values, each with the candidates that compute it. Plain data."""
+"""The extraction graph: e-classes, each with the candidates that compute it. Plain data."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ from relax_eg.ops import Site
 class Candidate:
     """One way to compute a class: an operator on classes, or a leaf (no children).
 
-    `site`: the operator with its operand annotations and attributes, for pricing; `payload`: what the room that made
-    the graph needs to rebuild the expression; `made_by`: the rule that proposed it, "" for the program as written.
+    - `site`: the operator with its operand annotations and attributes, for pricing.
+    - `payload`: data with which the maker of the graph rebuilds the expression.
+    - `made_by`: the rule that proposed it, "" for the program as written.
     """
 
     op: str
@@ -25,8 +26,13 @@ class Candidate:
 
 @dataclass(slots=True)
 class ExtractionGraph:
-    """`candidates[c]`: the ways to compute class `c`; `annotations[c]`: what it is; `roots`: classes that must be
-    computed; `as_written[c]`: index of the candidate the input program uses, -1 where it does not compute `c`."""
+    """The classes of a program and the candidates of each.
+
+    - `candidates[c]`: the ways to compute class `c`.
+    - `annotations[c]`: its annotation.
+    - `roots`: classes that must be computed.
+    - `as_written[c]`: index of the candidate that the input program uses, -1 if it does not compute `c`.
+    """
 
     candidates: list[list[Candidate]] = field(default_factory=list[list[Candidate]])
     annotations: list[Annotation] = field(default_factory=list[Annotation])

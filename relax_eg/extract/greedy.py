@@ -1,4 +1,4 @@
-"""Greedy selection that pays shared classes once: bottom-up, each class with the set of classes it needs."""
+"""Greedy selection that pays for shared classes once: bottom-up, each class with the set of classes it needs."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ import math
 
 from relax_eg.extract.problem import Problem, repaired
 
-WORK = 40_000_000  # classes copied from set to set before the search is called off
+WORK = 40_000_000  # limit: classes copied between sets before the search stops
 
 
 def dag_greedy(problem: Problem) -> list[int]:
-    """For every class the candidate whose set of needed classes costs least, each class of the set once; -1 where
-    there is none. Acyclic.
+    """For every class, the candidate whose set of needed classes costs least, each class counted once; -1 if there is
+    none. Acyclic.
 
-    A candidate's set is its class and the sets of what it reads, as they stand. The candidate that looks cheapest is
-    looked at first; a class whose set got cheaper has its users looked at again. O(candidates x used classes) for a
-    few looks at each.
+    The set of a candidate is its class and the present sets of its operands. The candidate with the lowest estimate is
+    processed first; if the set of a class gets cheaper, its users are processed again. O(candidates x used classes) for
+    a few passes over each.
     """
     users: list[list[tuple[int, int]]] = [[] for _ in problem.reads]
     queue: list[tuple[float, int, int]] = []

@@ -1,8 +1,8 @@
-"""A second process that improves choices while the first one looks for bounds.
+"""A second process that improves choices while the first one computes bounds.
 
-Both take the same problem apart in the same way, so a part is known by its number. What goes to and fro are lines of
-JSON: the problem first, then `[part, choice]` whenever one has a better choice than the other knows of. The helper ends
-when its input does, whatever it is at.
+Both processes split the problem into the same parts, so a part is known by its number. They exchange lines of JSON: the
+problem first, then `[part, choice]` whenever one has a better choice than the other knows of. The helper ends when its
+input ends, whatever it is doing.
 
     python -m relax_eg.extract.helper
 """
@@ -22,25 +22,26 @@ from queue import Empty, SimpleQueue
 from typing import IO, Any
 
 from relax_eg.extract.problem import Problem
-from relax_eg.extract.solve import Effort, Partner, improver_of, ordered_parts, started
+from relax_eg.extract.solve import Partner, SolverEffort, improver_of, ordered_parts, started
 
-_TURN = 10.0  # seconds for a step, at most: what is found is told afterwards
-_SEEDS = 1000  # between the seeds of the two processes
+_TURN = 10.0  # limit: seconds of one step; its result is sent afterwards
+_SEEDS = 1000  # chosen: difference between the random seeds of the two processes
+_IDLE = 0.05  # chosen: seconds that an idle helper waits before it looks for messages again
 
 
 class Helper(Partner):
-    """The helper as the first process sees it."""
+    """The first process's end of the connection to a helper."""
 
     def __init__(self, lines: IO[str], queue: SimpleQueue[tuple[int, list[int]]], task: Mapping[str, Any]) -> None:
         self._queue = queue
         self._heard: dict[int, list[int]] = {}
-        # The helper reads when it is ready to, which must not be waited for.
+        # The helper may read late, so a thread sends the messages without blocking the search.
         self._outbox: SimpleQueue[Any] = SimpleQueue()
         self._outbox.put(task)
         threading.Thread(target=self._send_all, args=(lines,), daemon=True).start()
 
     def _send_all(self, lines: IO[str]) -> None:
-        with suppress(OSError, ValueError):  # it is gone, which is a loss of time only
+        with suppress(OSError, ValueError):  # the helper ended, which costs only time
             while (message := self._outbox.get()) is not None:
                 _send(lines, message)
             lines.close()
@@ -57,13 +58,14 @@ class Helper(Partner):
         self._outbox.put([part, choice])
 
     def close(self) -> None:
-        """No more is told."""
+        """Ends the messages to the helper."""
         self._outbox.put(None)
 
 
 @contextmanager
-def helping(problem: Problem, seed: Sequence[int], effort: Effort) -> Generator[Partner | None]:
-    """A helper for `problem`, from the choice `seed`, until the end of the block; None where none can be started."""
+def helping(problem: Problem, seed: Sequence[int], effort: SolverEffort) -> Generator[Partner | None]:
+    """A helper for `problem` that starts from the choice `seed` and ends with the block; None if no process can be
+    started."""
     try:
         process = subprocess.Popen(
             [sys.executable, "-m", "relax_eg.extract.helper"],
@@ -94,7 +96,7 @@ def _send(lines: IO[str], message: Any) -> None:
 
 
 def _listen(lines: IO[str], hear: Callable[[Any], None], at_end: Callable[[], None]) -> None:
-    """Let a thread hand over every line as it comes."""
+    """Starts a thread that passes each incoming message to `hear`, and calls `at_end` after the last."""
 
     def run() -> None:
         try:
@@ -108,11 +110,14 @@ def _listen(lines: IO[str], hear: Callable[[Any], None], at_end: Callable[[], No
 
 
 def main() -> None:
-    """Improve every part in turn until the input ends."""
-    task = json.loads(sys.stdin.readline())
+    """Improves every part in turn until the input ends."""
+    first = sys.stdin.readline()
+    if not first:
+        return
+    task = json.loads(first)
     queue: SimpleQueue[tuple[int, list[int] | None]] = SimpleQueue()
     _listen(sys.stdin, lambda message: queue.put((message[0], message[1])), lambda: os._exit(0))
-    effort = Effort(**task["effort"])
+    effort = SolverEffort(**task["effort"])
     effort = replace(effort, seed=effort.seed + _SEEDS)
     reads = [[tuple(r) for r in row] for row in task["reads"]]
     _, parts = ordered_parts(Problem(reads, task["costs"], tuple(task["roots"])))
@@ -137,7 +142,7 @@ def main() -> None:
                 known[i] = improver.cost
                 _send(sys.stdout, [i, improver.best])
         if not improvers:
-            time.sleep(0.05)
+            time.sleep(_IDLE)
 
 
 if __name__ == "__main__":

@@ -1,9 +1,10 @@
-"""What XLA takes out of loops by itself, so that it runs once for all steps.
+"""Which expressions XLA hoists out of loops, so that they run once for all steps.
 
-XLA's CPU compiler moves what depends on the constants of a loop alone out of the loop's body, at any size, and out of
-loops around that one as far as its operands allow. What only moves or repeats values stays where it is read, unless
-what reads it leaves. Conditions of loops and branches of choices keep what they have; a loop or a choice whose
-operands are all constants of the loop around it leaves as a whole. XLA's GPU compiler is not known to do any of it.
+XLA's CPU compiler hoists expressions that depend only on constants of a loop out of the loop's body, at any size, and
+out of further enclosing loops as far as their operands allow. An expression that only moves or repeats values stays
+with its reader, unless the reader is hoisted. Conditions of loops and branches of choices keep their expressions; a
+loop or choice whose operands are all constants of the enclosing loop is hoisted as a whole. XLA's GPU compiler is not
+known to hoist.
 """
 
 from __future__ import annotations
@@ -16,22 +17,26 @@ from relax_eg.ir.expr import CALL, CONTROL, SCAN, TUPLE, TUPLE_GET, VAR, WHILE, 
 from relax_eg.ir.module import Function
 from relax_eg.ops import Site
 
-PLATFORMS = frozenset(("cpu",))  # where XLA does so
+PLATFORMS = frozenset(("cpu",))  # where XLA hoists
 
-_OUTWARD = "outward"  # attribute of the site of a loop or call inside a loop: how far it leaves, and each operand
+# Attribute of the site of a loop or call inside a loop: number of loops that it, and each operand, is hoisted out of.
+_OUTWARD = "outward"
 _STAYS = frozenset(
     ("reshape", "expand_dims", "squeeze", "broadcast_to", "full", "iota", "permute_dims", "strided_slice", "flip")
 ) | {TUPLE, TUPLE_GET}
 
 
 def leaving(function: Function, params: Mapping[str, int]) -> dict[Expr, int]:
-    """How many of the loops around `function` XLA takes each of its expressions out of; what stays is left out.
+    """For each expression of `function` that XLA hoists, the number of enclosing loops that it is hoisted out of.
 
-    `params`: the same of the parameters, by name: of how many loops, from the innermost on, each is a constant."""
+    - `params`: per parameter name, the number of enclosing loops, from the innermost on, in which the parameter is
+      constant.
+    """
     most = max(params.values(), default=0)
     if not most:
         return {}
-    done = {b.value for block in function.blocks if not block.dataflow for b in block.bindings}  # in their order
+    # Bindings outside dataflow blocks run in order.
+    done = {b.value for block in function.blocks if not block.dataflow for b in block.bindings}
     expressions = list(function.expressions())
     free: dict[Expr, int] = {}
     for e in expressions:
@@ -45,7 +50,7 @@ def leaving(function: Function, params: Mapping[str, int]) -> dict[Expr, int]:
         far = free[e]
         if e.op in _STAYS:
             far = min(far, readers.get(e, far))
-        if far and e.op not in (VAR, CALL):  # a call is inlined: what it runs leaves by itself
+        if far and e.op not in (VAR, CALL):  # a call is inlined, and its body is hoisted expression by expression
             found[e] = far
         for a in e.args:
             readers[a] = min(readers.get(a, far), far)
@@ -53,7 +58,8 @@ def leaving(function: Function, params: Mapping[str, int]) -> dict[Expr, int]:
 
 
 def placed(e: Expr, site: Site, left: Mapping[Expr, int], params: Mapping[str, int]) -> Site:
-    """The site of a loop or a call inside loops, which says how far it and its operands leave; others as they are."""
+    """`site`, with an attribute that says how far the node and its operands are hoisted if it is a loop or call inside
+    loops."""
     if not params or (e.op != CALL and e.op not in CONTROL):
         return site
     far = left.get(e, 0)
@@ -63,8 +69,11 @@ def placed(e: Expr, site: Site, left: Mapping[Expr, int], params: Mapping[str, i
 
 
 def around(site: Site, times: Number, outside: tuple[Number, ...]) -> tuple[Number, ...]:
-    """The steps of the loops that what this site runs can leave, from the innermost on. `times`: the site's own;
-    `outside`: those of the loops that the site is in."""
+    """The steps of the loops that expressions run at this site can leave, innermost first.
+
+    - `times`: steps of the site itself.
+    - `outside`: steps of the loops around the site.
+    """
     outside = outside[site.attrs.get(_OUTWARD, (0,))[0] :]
     if site.op == CALL:
         return outside
@@ -72,8 +81,8 @@ def around(site: Site, times: Number, outside: tuple[Number, ...]) -> tuple[Numb
 
 
 def constants(site: Site, function: Function) -> dict[str, int]:
-    """For parameters of a function that this site runs, of how many of the loops `around` it each is a constant; those
-    of none are left out."""
+    """For each parameter of a function that this site runs, the number of loops `around` it in which it is constant;
+    parameters that are constant in none are left out."""
     outer = site.attrs.get(_OUTWARD, (0, (0,) * len(site.operands)))[1]
     if site.op == CALL:
         found = list(outer[1:])

@@ -1,11 +1,11 @@
-"""Exact selection: an integer program over what pruning leaves, solved by HiGHS.
+"""Exact selection: an integer program over the pruned problem, solved by HiGHS.
 
-A column for each candidate, and one for each class that may or may not be used. Of a class that is used exactly one
-candidate is; a class is used where a candidate that reads it is. Candidates of one class that read the same class share
-one constraint, since at most one of them is taken; that makes fractional solutions dearer than a constraint each.
+Each candidate has a column, and each class that may be unused has one. A used class takes exactly one candidate; a
+class is used if a taken candidate reads it. Candidates of one class that read the same class share one constraint,
+since at most one of them is taken; this makes fractional solutions dearer than one constraint each would.
 
-Circles are cut off, and classes that several halves of a solution share are paid in full, by the cuts of `loops`, which
-are found for the linear relaxation, and for integer solutions that run in circles.
+Cuts (`loops`) exclude cycles, and make classes that several halves of a solution share cost their full price. They are
+found for the linear relaxation, and for integer solutions that have cycles.
 """
 
 from __future__ import annotations
@@ -26,21 +26,27 @@ from relax_eg.extract.problem import Problem
 if TYPE_CHECKING:
     import highspy
 
-SCALE = 1e3  # what the program at hand costs in the units that HiGHS gets: its tolerances are absolute
-_CUTS = 150  # of one round, and
-_PAIRS = 300  # of those of two classes,
-_FEW = 2500  # where there are not so few that all of them are there from the start
-_TIGHT = 1e-6
-_STALL = 12  # rounds
-_SLOW = 0.03  # of what is open between bound and cost: gained in that many rounds, it is not enough
+SCALE = 1e3  # chosen: cost of the present program in the units that HiGHS gets, because its tolerances are absolute
+_CUTS = 150  # limit: cuts per round
+_PAIRS = 300  # limit: cuts of two classes per round
+_FEW = 2500  # limit: cuts of two classes that are in the program from the start
+_TIGHT = 1e-6  # chosen: in units: a cut whose left side exceeds its right side by less is kept
+_STALL = 12  # limit: rounds of cuts that together gain too little
+_SLOW = 0.03  # chosen: share of the gap between bound and cost that is too little to gain in that many rounds
+_ALIKE = 1e-6  # chosen: of SCALE: margin by which a candidate must be too dear to be left out
+SHORTEST = 0.01  # limit: least seconds that HiGHS is given, because it takes 0.0 for no limit
 
-Row = tuple[list[int], list[float], float]  # columns, coefficients, at least this
+Row = tuple[list[int], list[float], float]  # columns, coefficients, lower bound of the row
 
 
 @dataclass(slots=True)
 class Exact:
-    """What came out: the places chosen, for the classes used (None: nothing better than what was known), a lower
-    bound on any choice, and the nodes of the search."""
+    """The result of one search of HiGHS.
+
+    - `choice`: index of the chosen candidate of each used class; None: nothing better than what was known.
+    - `bound`: a lower bound on the cost of any choice.
+    - `nodes`: nodes of the search.
+    """
 
     choice: dict[int, int] | None
     bound: float
@@ -49,14 +55,18 @@ class Exact:
 
 @dataclass
 class Model:
-    """The integer program of `problem`, every class of which is needed by some choice. `unit`: what is 1 to HiGHS;
-    `loops`: the cuts so far."""
+    """The integer program of `problem`, every class of which some choice needs.
+
+    - `unit`: the cost that HiGHS gets as 1.
+    - `loops`: the cuts so far.
+    """
 
     problem: Problem
     unit: float
     loops: list[Loop] = field(default_factory=list[Loop])
-    first: list[int] = field(default_factory=list[int])  # column of a class' first candidate
-    used: dict[int, int] = field(default_factory=dict[int, int])  # column that says a class is used; none: it is
+    first: list[int] = field(default_factory=list[int])  # column of a class's first candidate
+    # Column that says whether a class is used; a class without one always is.
+    used: dict[int, int] = field(default_factory=dict[int, int])
 
     def __post_init__(self) -> None:
         columns = 0
@@ -85,7 +95,7 @@ class Model:
         self.pair_least = np.array([row[2] for _, row in rows])
 
     def add(self, loops: Iterable[Loop]) -> list[Row]:
-        """Cut off what `loops` say; the rows of those that say something."""
+        """Adds the cuts of `loops`; returns the rows of those that do not hold anyway."""
         rows: list[Row] = []
         for loop in loops:
             row = self.row(loop)
@@ -95,7 +105,7 @@ class Model:
         return rows
 
     def row(self, loop: Loop) -> Row | None:
-        """The cut as a row; None where it holds in any case."""
+        """The cut as a row; None if it always holds."""
         columns = self.candidates[self.finder.supports(loop.classes)].tolist()
         use = self.used.get(loop.target)
         if use in columns:
@@ -105,8 +115,8 @@ class Model:
         return [*columns, use], [1.0] * len(columns) + [-1.0], 0.0
 
     def violated(self, values: Sequence[float], most: int = _CUTS) -> list[Loop]:
-        """Cuts that a solution violates: those of two classes that it violates most, which are all looked at, and
-        others that are searched for."""
+        """Cuts that a solution violates: the most violated cuts of two classes, all of which are checked, and others
+        found by search."""
         x = np.array(values)
         short = self.pair_least - self.pair_rows @ x
         pairs = [self.pairs[i] for i in np.argsort(-short, kind="stable")[:_PAIRS] if short[i] > VIOLATED]
@@ -114,7 +124,7 @@ class Model:
         return list(dict.fromkeys([*pairs, *self.finder.violated(x[self.candidates], used, most)]))
 
     def forget(self, values: Sequence[float]) -> None:
-        """Drop the cuts that hold with room to spare."""
+        """Drops the cuts that hold with slack."""
         x = np.array(values)
         rows = [(loop, self.row(loop)) for loop in self.loops]
         self.loops = [loop for loop, row in rows if row is not None and x[row[0]] @ np.array(row[1]) < row[2] + _TIGHT]
@@ -147,7 +157,7 @@ class Model:
         return relaxation(cost, entries, upper)
 
     def columns_of(self, choice: Mapping[int, int]) -> np.ndarray[Any, Any]:
-        """The solution that stands for `choice`, by class used."""
+        """The values of the columns for `choice`, by used class."""
         values = np.zeros(self.columns)
         for c, k in choice.items():
             values[self.first[c] + k] = 1.0
@@ -156,7 +166,7 @@ class Model:
         return values
 
     def choice_of(self, values: Sequence[float]) -> dict[int, int]:
-        """What an integer solution takes, for the classes it needs."""
+        """The candidates that an integer solution takes, for the classes that the roots need."""
         choice: dict[int, int] = {}
         stack = list(self.problem.roots)
         while stack:
@@ -168,8 +178,8 @@ class Model:
         return choice
 
     def within(self, relaxed: Relaxed, cost: float, choice: Sequence[int]) -> list[list[int]]:
-        """For each class the candidates that a choice cheaper than `cost` may use, and `choice`'s."""
-        left = (cost - relaxed.bound) / self.unit + 1e-6 * SCALE
+        """For each class, the candidates that a choice cheaper than `cost` may use, and that of `choice`."""
+        left = (cost - relaxed.bound) / self.unit + _ALIKE * SCALE
         keep: list[list[int]] = []
         for c, row in enumerate(self.problem.reads):
             start = self.first[c]
@@ -180,7 +190,7 @@ class Model:
 
 
 def _pairs(problem: Problem) -> list[Loop]:
-    """Two classes that may read each other, whichever is used."""
+    """The cuts for pairs of classes that may read each other, one for each class of a pair."""
     below = [set[int]().union(*row) for row in problem.reads]
     both = [frozenset((c, x)) for c, reads in enumerate(below) for x in sorted(reads) if x > c and c in below[x]]
     return [Loop(pair, c) for pair in both for c in sorted(pair)]
@@ -189,8 +199,10 @@ def _pairs(problem: Problem) -> list[Loop]:
 def relaxation(
     cost: Sequence[float] | np.ndarray[Any, Any], entries: Sequence[Row], upper: Sequence[float]
 ) -> highspy.Highs:
-    """HiGHS with this linear program: a column for each cost, between 0 and 1; a row for each entry, at least
-    what it says and at most `upper`."""
+    """HiGHS with this linear program.
+
+    There is a column between 0 and 1 for each cost, and a row for each entry, at least the entry's bound and at most
+    `upper`. ExtractionError if HiGHS refuses the program."""
     import highspy
 
     solver: Any = highspy.Highs()
@@ -212,7 +224,12 @@ def relaxation(
 
 @dataclass
 class Relaxed:
-    """The linear relaxation solved: a lower bound, the solution, and each column's reduced cost (of `unit`s)."""
+    """The solved linear relaxation.
+
+    - `bound`: a lower bound on the cost of any choice.
+    - `values`: the solution.
+    - `reduced`: the reduced cost of each column, in `unit`s.
+    """
 
     bound: float
     values: Sequence[float]
@@ -220,8 +237,9 @@ class Relaxed:
 
 
 def relax(model: Model, rounds: int, cost: float, deadline: float) -> Relaxed | None:
-    """The linear relaxation of `model`, cut as long as that helps to close what is open to `cost`; None where the time
-    is out before. The cuts that hold with room to spare at the end are forgotten."""
+    """The linear relaxation of `model`, with cuts added as long as they close enough of the gap to `cost`.
+
+    None if the time is over before the first solution. Cuts that hold with slack at the end are dropped."""
     import highspy
 
     solver: Any = model.linear()
@@ -255,14 +273,14 @@ def relax(model: Model, rounds: int, cost: float, deadline: float) -> Relaxed | 
 
 
 def integer(model: Model, known: Mapping[int, int], gap: float, nodes: int, deadline: float) -> tuple[Exact, bool]:
-    """One search of HiGHS from the choice `known`, and whether what it found runs in a circle, which is cut off now."""
+    """One search of HiGHS from the choice `known`, and whether its solution had cycles, which are now cut off."""
     import highspy
 
     solver: Any = model.linear()
     kind = np.array([highspy.HighsVarType.kInteger] * model.columns)
     solver.changeColsIntegrality(model.columns, np.arange(model.columns, dtype=np.int32), kind)
     for option, value in (
-        ("time_limit", max(0.01, deadline - time.monotonic())),
+        ("time_limit", max(SHORTEST, deadline - time.monotonic())),
         ("mip_max_nodes", nodes),
         ("mip_rel_gap", gap),
         ("mip_abs_gap", 0.0),

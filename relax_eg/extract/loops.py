@@ -1,14 +1,15 @@
-"""Cuts that tie what is used to what it is founded on.
+"""Cuts that tie the use of a class to the classes it is computed from.
 
-Take a set of classes. If one of them, t, is used, then the one that is computed first has a candidate that reads none
-of the set. So
+Take a set of classes. If one of them, t, is used, then the class of the set that is computed first has a candidate that
+reads none of the set. So
 
     sum of (candidates of classes in the set that read none of the set)  >=  t is used
 
-for every choice without circles. In answer set programming these are the loop formulas of Lin and Zhao (2004), in
+for every choice without cycles. In answer set programming these are the loop formulas of Lin and Zhao (2004), in
 planning landmarks; for a plain graph they are the cuts of the directed Steiner tree. There are exponentially many, so
-those that a fractional solution violates are found one by one: of each candidate only one read is looked at, the one
-that is founded worst, which leaves a graph in which a smallest cut before t is found by maximum flow.
+the cuts that a fractional solution violates are searched for one by one. For each candidate only one read is
+considered, the class that is founded least. This leaves a graph in which maximum flow finds a smallest cut before t. A
+class is *founded* as far as the taken candidates compute it from nothing.
 """
 
 from __future__ import annotations
@@ -23,19 +24,22 @@ from scipy.sparse.csgraph import breadth_first_order, maximum_flow
 
 from relax_eg.extract.problem import Problem
 
-_UNIT = 1_000_000  # a flow of 1, for whole numbers
-VIOLATED = 2e-3
-_ROUNDS = 400  # of founding, at most: each goes one read deeper
-_NESTED = 4  # cuts for one class
-_SEEN = 1  # cuts a class may be in before it gets none of its own
-_WORK = 6_000_000  # arcs looked at in one call
+_UNIT = 1_000_000  # chosen: a flow of 1, so that capacities are integers
+VIOLATED = 2e-3  # chosen: of a class: the share by which its use has to exceed its foundation
+_ROUNDS = 400  # limit: rounds of founding; each goes one read deeper
+_NESTED = 4  # limit: cuts for one class
+_SEEN = 1  # limit: cuts that contain a class before it gets none of its own
+_WORK = 6_000_000  # limit: arcs visited in one call
+_SETTLED = 1e-6  # chosen: of a class: least gain of a round of founding
+_SHUFFLED = 1e-3  # chosen: of a class: random noise that orders equal reads
+_SOONER = 0.3  # chosen: of a class: random noise on the order of targets
 
 Floats = np.ndarray[Any, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Loop:
-    """A set of classes and the one of them whose use is cut."""
+    """A cut: a set of classes, and the one of them whose use it bounds."""
 
     classes: frozenset[int]
     target: int
@@ -49,28 +53,33 @@ class Loops:
         self.owner = np.array([c for c, row in enumerate(problem.reads) for _ in row], dtype=np.int64)
         self.first = np.concatenate([[0], np.cumsum([len(row) for row in problem.reads])]).astype(np.int64)
         rows = [reads for row in problem.reads for reads in row]
-        # A candidate that reads nothing reads what is always there: one class more.
+        # A candidate without reads reads an additional class that is always founded.
         self.always = len(problem.reads)
         self.reads = np.array([x for reads in rows for x in (reads or (self.always,))], dtype=np.int64)
         self.start = np.concatenate([[0], np.cumsum([max(1, len(reads)) for reads in rows])]).astype(np.int64)
         self.rng = np.random.default_rng(0)
 
     def founded(self, taken: Floats) -> Floats:
-        """How much of each class can be computed from nothing where each candidate is `taken` so far; at most 1."""
+        """The share of each class, at most 1, that can be computed from nothing if each candidate is `taken` to its
+        share."""
         reach = np.zeros(self.always + 1)
         reach[-1] = 1.0
         for _ in range(_ROUNDS):
             ways = np.minimum(taken, np.minimum.reduceat(reach[self.reads], self.start[:-1]))
             more = np.minimum(1.0, np.add.reduceat(ways, self.first[:-1]))
-            if not (more > reach[:-1] + 1e-6).any():
+            if not (more > reach[:-1] + _SETTLED).any():
                 break
             reach[:-1] = more
         return reach
 
     def violated(self, taken: Floats, used: Floats, most: int) -> list[Loop]:
-        """Up to `most` cuts that are violated. `taken`: of each candidate; `used`: of each class."""
+        """Up to `most` violated cuts.
+
+        - `taken`: share of each candidate.
+        - `used`: share of each class.
+        """
         reach = self.founded(taken)
-        hard = reach[self.reads] + 1e-3 * self.rng.random(len(self.reads))
+        hard = reach[self.reads] + _SHUFFLED * self.rng.random(len(self.reads))
         order = np.lexsort((hard, np.repeat(np.arange(len(self.owner)), np.diff(self.start))))
         worst = self.reads[order][self.start[:-1]]
         capacity = np.round(np.maximum(taken, 0.0) * _UNIT).astype(np.int32) + 1
@@ -78,7 +87,7 @@ class Loops:
         graph = csr_matrix((capacity, (worst, self.owner)), shape=(n, n))
         graph.sum_duplicates()
         targets = np.flatnonzero(used > VIOLATED)
-        targets = targets[np.argsort(-used[targets] + 0.3 * self.rng.random(len(targets)))]
+        targets = targets[np.argsort(-used[targets] + _SOONER * self.rng.random(len(targets)))]
         found: dict[frozenset[int], Loop] = {}
         seen = np.zeros(n, dtype=np.int64)
         left = _WORK
@@ -101,7 +110,7 @@ class Loops:
         return list(found.values())
 
     def _before(self, graph: Any, flow: Any, target: int) -> Floats:
-        """The classes from which more could still flow to `target`."""
+        """The classes from which more flow could still reach `target`."""
         n = graph.shape[0]
         capacities, flows = _arcs(graph), _arcs(flow)
         # A flow has the arcs of its graph and their reverses.
@@ -112,7 +121,7 @@ class Loops:
         return breadth_first_order(backwards, target, return_predecessors=False)
 
     def _saturated(self, graph: Any, inside: Floats) -> Any:
-        """The graph with what enters `inside` opened, so that the next cut lies elsewhere."""
+        """The graph with full capacity on the arcs that enter `inside`, so that the next cut lies elsewhere."""
         within = np.zeros(graph.shape[0], dtype=bool)
         within[inside] = True
         rows = np.repeat(np.arange(graph.shape[0]), np.diff(graph.indptr))
@@ -131,14 +140,14 @@ class Loops:
 
 
 def _arcs(matrix: Any) -> Floats:
-    """What stands in a matrix of rows in order, each entry as row * columns + column."""
+    """The entries of a sparse matrix in row order, each as row * columns + column."""
     rows, columns = matrix.shape
     return np.repeat(np.arange(rows), np.diff(matrix.indptr)) * columns + matrix.indices
 
 
 def loops_within(loops: Iterable[Loop], classes: Sequence[int]) -> list[Loop]:
-    """What is left of the cuts of a problem in a part of it that has these of its classes: a cut on fewer classes is
-    one, too."""
+    """The cuts of a problem restricted to a part with these of its classes; a cut restricted to fewer classes still
+    holds."""
     number = {c: i for i, c in enumerate(classes)}
     found: dict[Loop, None] = {}
     for loop in loops:

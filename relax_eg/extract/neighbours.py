@@ -1,7 +1,7 @@
-"""Improving a choice without a bound: annealing, the best of two choices, exact search around one class.
+"""Improves a choice without a bound: annealing, the best combination of two choices, exact search around one class.
 
-Large neighbourhood search: most of a choice stays as it is, what lies around one class is chosen anew, exactly. Two
-good choices make a small problem, too: every class may use what either uses.
+Large neighbourhood search keeps most of a choice and chooses the classes around one class anew, exactly. Two good
+choices also make a small problem: every class may use the candidate of either.
 """
 
 from __future__ import annotations
@@ -11,24 +11,32 @@ import time
 from collections.abc import Callable, Sequence
 
 from relax_eg.extract.anneal import Annealer
-from relax_eg.extract.problem import Part, Problem, choice_cost, repaired, restricted, used_classes
+from relax_eg.extract.problem import Problem, Subproblem, choice_cost, repaired, restricted, used_classes
+from relax_eg.extract.search import GAIN
 
-_TINY, _SMALL, _LARGEST = 40, 250, 3000  # candidates of a neighbourhood
-_GROWTH = 1.5
-_MISSES = 6  # neighbourhoods of one size without a gain before they grow
-_AROUND = 30  # neighbourhoods after the first round of annealing, and
-_LONGER = 1.4  # times as many after each next
-_SECONDS = 2.0  # for one; where they do not suffice, smaller ones are looked at
+_TINY, _SMALL, _LARGEST = 40, 250, 3000  # chosen: candidates of a neighbourhood
+_GROWTH = 1.5  # chosen: factor from one neighbourhood size to the next
+_MISSES = 6  # chosen: neighbourhoods of one size without a gain before the size grows
+_AROUND = 30  # chosen: neighbourhoods after the first round of annealing
+_LONGER = 1.4  # chosen: factor on their number after each further round
+_SECONDS = 2.0  # limit: seconds of one neighbourhood; if they do not suffice, smaller ones are searched
+_USED = 0.5  # chosen: share of the neighbourhoods around a used class; the others are around any class
+# chosen: share of the outward steps that go on from any class of the border; the others go on from its first
+_ASTRAY = 0.3
+_WIDE = 24  # limit: neighbours of a class that are considered
 
-# Solves a problem from a choice, until a time.
-Solver = Callable[[Part, Sequence[int], float], list[int]]
+# Solves a problem, starting at a choice, until a time.
+Solver = Callable[[Subproblem, Sequence[int], float], list[int]]
 
 
 class Improver:
-    """Improves a choice of `problem`, all of whose classes can be computed, step by step: a round of annealing, what it
-    found crossed with the best, then neighbourhoods. The same for the same `seed` as long as the clock does not decide.
+    """Improves a choice of `problem`, all of whose classes can be computed, step by step.
 
-    `best`, `cost`: the cheapest choice so far, acyclic over all classes."""
+    A cycle of steps is a round of annealing, the combination of its result with the best choice, then neighbourhoods.
+    The results for one `seed` are equal unless a time limit decides.
+
+    - `best`, `cost`: the cheapest choice so far (acyclic over all classes), and its cost.
+    """
 
     def __init__(self, problem: Problem, choice: Sequence[int], solver: Solver, seed: int) -> None:
         self.problem = problem
@@ -41,14 +49,14 @@ class Improver:
         self.size, self.misses = float(_SMALL), 0
 
     def offer(self, choice: Sequence[int]) -> None:
-        """A choice, acyclic where it is used, that somebody else found."""
+        """Takes a choice from elsewhere, acyclic on its used classes, if it is better."""
         cost = choice_cost(self.problem, choice)
-        if cost < self.cost * (1 - 1e-9):
+        if cost < self.cost * (1 - GAIN):
             self.best, self.cost = repaired(self.problem, choice), cost
             self.annealer.best, self.annealer.cost = self.best, cost
 
     def step(self, until: float) -> None:
-        """One round of annealing or one neighbourhood."""
+        """Runs one round of annealing, or searches one neighbourhood."""
         if self.left > 0:
             self.left -= 1
             self._look_around(until)
@@ -61,25 +69,25 @@ class Improver:
         self.cross(before if found is self.best else found, until)
 
     def cross(self, other: Sequence[int], until: float) -> None:
-        """The best of what the best choice and `other`, which has a candidate for every class, have between them."""
+        """Searches for the best combination of the best choice and `other`, which has a candidate for every class."""
         if other != self.best and time.monotonic() < until:
             best = self.best
             self._solve(lambda c: sorted({best[c], other[c]}), until)
 
     def _solve(self, keep: Callable[[int], Sequence[int]], until: float) -> bool:
-        """Choose anew among the candidates `keep(c)` of each class; whether that helped."""
+        """Chooses anew among the candidates `keep(c)` of each class; returns whether the best choice improved."""
         part = restricted(self.problem, keep)
         found = self.solver(part, part.into(self.best), min(until, time.monotonic() + _SECONDS))
-        if choice_cost(part.problem, found) >= self.cost * (1 - 1e-9):
+        if choice_cost(part.problem, found) >= self.cost * (1 - GAIN):
             return False
         better = part.out(found)
         self.offer([better.get(c, k) for c, k in enumerate(self.best)])
         return True
 
     def _look_around(self, until: float) -> None:
-        # Around a class that is used, or around any: that one may have to be used by several at once.
+        # Start at a used class, or at any class: several readers at once may have to switch to an unused one.
         rng, problem, best, before = self.rng, self.problem, self.best, time.monotonic()
-        starts = sorted(used_classes(problem, best)) if rng.random() < 0.5 else range(len(problem.reads))
+        starts = sorted(used_classes(problem, best)) if rng.random() < _USED else range(len(problem.reads))
         open_ = _around(problem, self.near, starts, int(self.size), rng)
         if self._solve(lambda c: range(len(problem.reads[c])) if c in open_ else (best[c],), until):
             self.misses = 0
@@ -94,7 +102,7 @@ class Improver:
 
 
 def _near(problem: Problem) -> list[list[int]]:
-    """For each class those that read it or that it may read."""
+    """For each class, the classes that may read it or that it may read."""
     near: list[dict[int, None]] = [{} for _ in problem.reads]
     for c, row in enumerate(problem.reads):
         for reads in row:
@@ -105,17 +113,17 @@ def _near(problem: Problem) -> list[list[int]]:
 
 
 def _around(problem: Problem, near: list[list[int]], starts: Sequence[int], size: int, rng: random.Random) -> set[int]:
-    """Classes around one of `starts`, in random order outwards, with about `size` candidates together."""
+    """Classes around one of `starts`, collected outwards in random order, with about `size` candidates together."""
     start = rng.choice(starts)
     found = {start}
     border = [start]
     left = size - len(problem.reads[start])
     while border and left > 0:
-        i = rng.randrange(len(border)) if rng.random() < 0.3 else 0
+        i = rng.randrange(len(border)) if rng.random() < _ASTRAY else 0
         c = border.pop(i)
         below = near[c][:]
         rng.shuffle(below)
-        for x in below[:24]:
+        for x in below[:_WIDE]:
             if x not in found and left > 0:
                 found.add(x)
                 border.append(x)

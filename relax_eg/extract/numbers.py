@@ -1,7 +1,7 @@
-"""Arithmetic of the cost models: on one number, or on a column of them, one entry for each of many bindings at once.
+"""Arithmetic of the cost models on one number, or on a column of numbers with one entry per binding.
 
-What a program costs is an expression in its sizes. With columns in place of sizes the models evaluate it for thousands
-of bindings in the time that a few take one by one.
+The cost of a program is an expression in its sizes. With columns in place of sizes, the models evaluate thousands of
+bindings in the time that a few take one by one.
 """
 
 from __future__ import annotations
@@ -13,7 +13,9 @@ import numpy as np
 
 from relax_eg.shapes import Dim
 
-_ERROR = 1e-9  # a share
+_ERROR = 1e-9  # chosen: a share: rounding error of a whole number
+TINY = 1e-300  # given: near the least float: the divisor of a quotient in place of 0
+LEAST_SECONDS = 1e-12  # chosen: seconds: the divisor of a quotient of two programs in place of 0
 
 Number = Any  # an int or float, or a column: numpy's array of one axis
 
@@ -37,21 +39,22 @@ def smaller(a: Number, b: Number) -> Number:
 
 
 def choose(condition: Number, then: Number, otherwise: Number) -> Number:
-    """`then` where the condition holds, else `otherwise`, entry by entry; both are numbers everywhere."""
+    """`then` where the condition holds, else `otherwise`, entry by entry; both must have values everywhere."""
     if is_column(condition):
         return np.where(condition, then, otherwise)
     return then if condition else otherwise
 
 
 def whole(x: Number) -> Number:
-    """The number without its fraction; one that rounding errors left just below a whole number is that number."""
+    """The number without its fraction; a number that rounding errors left just below a whole number becomes that
+    number."""
     nearest = np.rint(x)
     x = choose(abs(x - nearest) <= _ERROR * larger(1.0, abs(x)), nearest, x)
     return np.trunc(x) if is_column(x) else int(x)
 
 
 def evaluated(d: Dim, binding: Mapping[str, Number]) -> Number:
-    """The value of a size at a binding; a column where variables of it have one."""
+    """The value of a size at a binding; a column if one of its variables is a column."""
     if d.is_const:
         return d.const
     columns = [v for v in d.variables if is_column(binding[v])]
@@ -59,7 +62,7 @@ def evaluated(d: Dim, binding: Mapping[str, Number]) -> Number:
         return int(d.evaluate(binding))
     if all(atom.op == "var" for monomial, _ in d.terms for atom in monomial):
         return d.evaluate(binding)
-    # Division, max and select are exact on integers only, and each side of a select need not have a value.
+    # Division, max and select are exact on integers only, and one side of a select may have no value.
     rows = zip(*(binding[v].tolist() for v in columns), strict=True)
     rest = {v: binding[v] for v in d.variables if v not in columns}
     return np.array([float(d.evaluate({**rest, **dict(zip(columns, map(int, r), strict=True))})) for r in rows])

@@ -1,29 +1,35 @@
-"""What it costs to have a value, beside the seconds of computing it: what runs ahead of the calls is nearly free, and
-bytes may have a price, those that are prepared and those that a call needs."""
+"""Prices of having a value, beside the seconds of computing it.
+
+Work ahead of the calls is nearly free. Prepared bytes, and bytes that a call needs, may have a price."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-# Prepared work is nearly free, not free: of two ways to prepare, the shorter is taken, and of two equal programs
-# the one that prepares nothing.
+# chosen: prepared work is nearly free, not free: of two ways to prepare the shorter is chosen, and of two equal
+# programs the one that prepares nothing.
 ONCE = 1e-4
 
 
-_STEEP = 4
+_STEEP = 4  # chosen: power of (bytes inside over the limit), by which their price grows
 
 Members = frozenset[tuple[int, int]]  # the operators in a kernel: classes, and the candidate of each
 
 
 @dataclass(frozen=True, slots=True)
 class Pricing:
-    """`static`: for each class, whether it follows from what is known ahead of the calls alone (empty: none does);
-    `once`: the share of its seconds that such work costs; `prepared`: the price of a byte of it; `held`: the price of a
-    byte of any other value that a call has in memory, times `more` for single classes; `limit`: how many bytes a call
-    may have. What a kernel has for itself is gone when it ends, so that of two kernels the larger counts: far below the
-    limit it costs next to nothing, beyond it more than what is stored; `inside`: so many bytes, where they were
-    measured, by the kernel's operators."""
+    """Prices of prepared work and of bytes.
+
+    - `static`: per class, whether it follows from values known ahead of the calls; empty: no class does.
+    - `once`: share of its seconds that work ahead of the calls costs.
+    - `prepared`: price of a byte of a prepared value.
+    - `held`: price of a byte of any other value that a call has in memory.
+    - `more`: factor on `held` for single classes.
+    - `limit`: bytes that a call may have. Only the largest kernel's private bytes count, because they are freed when
+      the kernel ends: far below the limit they cost next to nothing, above it more than stored bytes.
+    - `inside`: measured private bytes of kernels, by the kernel's operators.
+    """
 
     static: Sequence[bool] = ()
     once: float = ONCE
@@ -36,8 +42,12 @@ class Pricing:
     def of(
         self, outputs: Sequence[int], reads: Sequence[int], seconds: float, sizes: Sequence[int], inside: int = 0
     ) -> float:
-        """What it costs to compute the classes `outputs`, of so many bytes each, from `reads` in so many seconds, with
-        bytes `inside` that nobody else sees."""
+        """The price of computing the classes `outputs` from the classes `reads`.
+
+        - `seconds`: seconds of the computation.
+        - `sizes`: bytes of each output.
+        - `inside`: bytes that only this kernel has in memory.
+        """
         if self.static and all(self.static[c] for c in outputs) and all(self.static[c] for c in reads):
             return self.once * seconds + self.prepared * sum(sizes)
         if not self.held:

@@ -1,8 +1,8 @@
-"""What every selection works on: classes, the ways to compute each, what they cost. Numbers only.
+"""The problem that every selection works on: classes, the ways to compute each, and their costs, as numbers only.
 
-An extraction graph (`graph`) and a foreign e-graph (`foreign`) both become one of these. A *choice* is a list with the
-place of a candidate for each class, -1 where the class has none; the classes that the roots need under it must not
-depend on themselves, and its cost is the sum over them, each once.
+An extraction graph (`graph`) and a foreign e-graph (`foreign`) both become such a problem. A *choice* is a list with
+the index of a candidate for each class, or -1 if the class has none. The classes that the roots need under a choice
+must not depend on themselves. The cost of a choice is the sum over these classes, each counted once.
 """
 
 from __future__ import annotations
@@ -15,8 +15,12 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """`reads[c][k]`: the distinct classes that candidate `k` of class `c` needs; `costs[c][k]`: its cost, a number
-    >= 0, infinite where it cannot be had; `roots`: classes that must be computed."""
+    """A selection problem.
+
+    - `reads[c][k]`: the distinct classes that candidate `k` of class `c` needs.
+    - `costs[c][k]`: its cost, a number >= 0; infinite if it cannot be chosen.
+    - `roots`: classes that must be computed.
+    """
 
     reads: Sequence[Sequence[tuple[int, ...]]]
     costs: Sequence[Sequence[float]]
@@ -28,15 +32,16 @@ class Problem:
 
 
 def tree_choice(problem: Problem, costs: Sequence[Sequence[float]] | None = None) -> list[int]:
-    """For every class its cheapest candidate when every use is paid in full; -1 where there is none. Acyclic.
+    """The cheapest candidate of every class if every use is paid in full; -1 if there is none. Acyclic.
 
-    Knuth's generalisation of Dijkstra's algorithm. O(candidates log candidates). `costs`: in place of the problem's.
+    Knuth's generalisation of Dijkstra's algorithm. O(candidates log candidates). `costs` replaces the problem's
+    costs.
     """
     return tree_greedy(problem, costs)[0]
 
 
 def tree_greedy(problem: Problem, costs: Sequence[Sequence[float]] | None = None) -> tuple[list[int], list[float]]:
-    """`tree_choice`, and for every class what its tree costs (infinite where there is none)."""
+    """The result of `tree_choice`, and the cost of every class's tree (infinite if there is none)."""
     costs = costs or problem.costs
     users: list[list[tuple[int, int]]] = [[] for _ in problem.reads]
     waiting = [list(map(len, row)) for row in problem.reads]
@@ -68,7 +73,7 @@ def tree_greedy(problem: Problem, costs: Sequence[Sequence[float]] | None = None
 
 
 def used_classes(problem: Problem, choice: Sequence[int]) -> set[int]:
-    """Classes the roots need under `choice`."""
+    """The classes that the roots need under `choice`."""
     seen: set[int] = set()
     stack = list(problem.roots)
     while stack:
@@ -80,12 +85,12 @@ def used_classes(problem: Problem, choice: Sequence[int]) -> set[int]:
 
 
 def choice_cost(problem: Problem, choice: Sequence[int]) -> float:
-    """Sum over the distinct classes the roots need."""
+    """The cost of `choice`: the sum over the distinct classes that the roots need."""
     return math.fsum(problem.costs[c][choice[c]] for c in used_classes(problem, choice))
 
 
 def operands_first(starts: Iterable[int], children: Callable[[int], Sequence[int]]) -> list[int]:
-    """The classes under `starts`, each after those it reads; a cycle is cut where it is closed."""
+    """The classes under `starts`, each after those it reads; a cycle is cut where it closes."""
     done: dict[int, None] = {}
     open_: set[int] = set()
     for start in starts:
@@ -118,8 +123,8 @@ def is_acyclic(problem: Problem, choice: Sequence[int]) -> bool:
 
 
 def repaired(problem: Problem, choice: Sequence[int]) -> list[int]:
-    """An acyclic choice for every class that can be computed: `choice` itself wherever that leads to no circle."""
-    # What was chosen is free and all else is not: others come in only where the chosen ones run in circles.
+    """An acyclic choice for every class that can be computed; it equals `choice` wherever that has no cycle."""
+    # Chosen candidates are free and all others are not, so others are taken only to break cycles.
     costs = [
         [0.0 if k == choice[c] and x < math.inf else 1.0 + x for k, x in enumerate(row)]
         for c, row in enumerate(problem.costs)
@@ -128,27 +133,31 @@ def repaired(problem: Problem, choice: Sequence[int]) -> list[int]:
 
 
 @dataclass(slots=True)
-class Part:
-    """A problem on its own: the classes, numbered anew, and their numbers and places before."""
+class Subproblem:
+    """A part of a problem as a problem of its own.
+
+    - `classes`: number of each class in the whole problem.
+    - `places`: index of each candidate in the whole problem.
+    """
 
     problem: Problem
     classes: list[int]
     places: list[list[int]]
 
     def out(self, choice: Sequence[int]) -> dict[int, int]:
-        """What `choice` uses, in the numbers of before."""
+        """The classes that `choice` uses and their candidates, in the numbers of the whole problem."""
         return {self.classes[i]: self.places[i][choice[i]] for i in used_classes(self.problem, choice)}
 
     def into(self, choice: Sequence[int]) -> list[int]:
-        """The part of a choice from before; -1 for a candidate that is not there any more."""
+        """The part of a choice of the whole problem; -1 for a candidate that the part does not have."""
         inside: list[int] = []
         for c, places in zip(self.classes, self.places, strict=True):
             inside.append(places.index(choice[c]) if choice[c] in places else -1)
         return inside
 
 
-def restricted(problem: Problem, keep: Callable[[int], Iterable[int]]) -> Part:
-    """What the roots can reach by the candidates `keep(c)` of each class `c`."""
+def restricted(problem: Problem, keep: Callable[[int], Iterable[int]]) -> Subproblem:
+    """The subproblem that the roots can reach by the candidates `keep(c)` of each class `c`."""
     places: dict[int, list[int]] = {}
     stack = list(problem.roots)
     while stack:
@@ -160,4 +169,6 @@ def restricted(problem: Problem, keep: Callable[[int], Iterable[int]]) -> Part:
     number = {c: i for i, c in enumerate(places)}
     reads = [[tuple(number[x] for x in problem.reads[c][k]) for k in ks] for c, ks in places.items()]
     costs = [[problem.costs[c][k] for k in ks] for c, ks in places.items()]
-    return Part(Problem(reads, costs, tuple(number[r] for r in problem.roots)), list(places), list(places.values()))
+    return Subproblem(
+        Problem(reads, costs, tuple(number[r] for r in problem.roots)), list(places), list(places.values())
+    )

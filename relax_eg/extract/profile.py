@@ -1,6 +1,6 @@
-"""Device profiles: what a device can do, as numbers the cost model reads. As JSON they are plain data with a version.
+"""Device profiles: the numbers about a device that the cost model reads. The JSON form is plain data with a version.
 
-Convolutions are priced as shares of the matmul rate, which carry over to other machines best.
+Convolutions are priced as shares of the matmul rate, because shares carry over best to other machines.
 """
 
 from __future__ import annotations
@@ -21,14 +21,19 @@ from relax_eg.extract.numbers import Number, choose, larger, smaller
 from relax_eg.ops.libraries import PLATFORMS
 from relax_eg.plain_data import compiler_options, read_json, write_file
 
-PROFILE_VERSION = 5
-_OLDEST = 4  # what later ones have beside it, those of this version have as a default
+PROFILE_VERSION = 5  # given: version of the format
+_OLDEST = 4  # given: oldest version accepted; all fields that later versions added have defaults
+_STREAMING = 4  # chosen: power of (cache over bytes): how fast hits fall when an array outgrows the cache
 
 
 @dataclass(frozen=True, slots=True)
 class Mode:
-    """Another way in which XLA may compile for a device: `name` tells it in reports, `options` are those of XLA's
-    compiler, `changes` the fields of the device's profile that are others then."""
+    """Another way in which XLA may compile for a device.
+
+    - `name`: its name in reports.
+    - `options`: options of XLA's compiler.
+    - `changes`: fields of the device's profile that have other values in this mode.
+    """
 
     name: str
     options: Mapping[str, str]
@@ -40,38 +45,50 @@ AS_USUAL = Mode("", {})
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """A device.
+    """The measured or assumed rates and limits of a device.
 
-    `matmul_rate`: peak flop/s of matmul by dtype ("float32" is the fallback); `vector_rate`: flop/s of fused
-    elementwise code; `scalar_rate`: flop/s of operators whose loops do not vectorise, by name; `bandwidth`: bytes/s
-    of memory, `cache_bandwidth` while the working set is below `cache_bytes`; `fresh_bytes`: from what size on an array
-    that an executable makes is given back to the system after it, and comes back page by page; `fresh_rate`: bytes/s
-    of that, before anything is written; `launch`: seconds per kernel inside one
-    executable; `dispatch`: seconds per call of an executable; `fork`: seconds that a call takes longer once a kernel of
-    `fork_flops` or more wakes other cores; `join`: seconds that a matmul of several rows takes besides its work when
-    its weight has `join_bytes` or more, so that of matmuls of the same rows one is faster than several;
-    `step`: seconds of a loop's step, or of a choice between branches, besides what is done in it; `matmul_half`: sizes
-    (m, n, k) at which a matmul reaches half its peak; `tiles`: instead of the first two, (rows, columns) of the
-    blocks of a result that the device's library computes, each on one of `cores` (of a GPU its multiprocessors; the
-    third size is then what of the depth a block takes to begin), `own_rows`: the least side of a block where XLA
-    generates the matmul; `linear_penalty`: (rows
-    up to, factor) pairs, of two rows on: how many times longer a matmul takes when its weight lies output axis first;
-    `gemv_bytes`, `gemv_gain`: with one row and a weight of so many bytes or more that layout is the faster one, by so
-    much;
-    `conv_factor`: how many times longer a convolution takes than the matmul of its windows; `group_share`: of the
-    matmul rate, what a convolution in groups reaches at most; `group_half`: channels out and window elements a group
-    at which it reaches half that; `factor_share`: of the matmul rate, what a factorisation of a large matrix reaches
-    (cholesky, lu, qr, eigh, svd; flops as their records count them), `factor_half`: the side at which it is half of
-    that; `solve_share`, `solve_half`: the same of triangular systems, for the side and the number of right-hand sides;
-    `transpose_rate`: elements/s of a transpose that moves the last axis, read inside
-    another kernel (0: as any elementwise operator); `modes`: other ways to compile, which `measure=k` tries;
-    `library_speed`: how many times faster the arithmetic of a library routine was measured to be than that of its
-    pattern as one kernel is predicted to be, by name; `fused_share`: of the matmul rate, what XLA's own matmul reaches
-    that computes its operands or computes on with its result, where kernels are executables (0: XLA stores these), and
-    one through Pallas that decodes an operand; `pallas_share`: of the rate of its two matmuls, what attention through
-    Pallas reaches; `platform`: "cpu", "gpu" or "tpu"; `pallas`:
-    whether GPUs get kernels that XLA serves badly through Pallas (`docs/kernels.md`); `calibrated`: whether a machine
-    was measured; `measured`: which, and when.
+    - `matmul_rate`: peak flop/s of matmul by dtype; "float32" is the fallback.
+    - `vector_rate`: flop/s of fused elementwise code.
+    - `scalar_rate`: flop/s, by name, of operators whose loops do not vectorise.
+    - `bandwidth`, `cache_bandwidth`: bytes/s of memory, and of the cache while the working set is below `cache_bytes`.
+    - `launch`: seconds per kernel inside one executable.
+    - `dispatch`: seconds per call of an executable.
+    - `fork`: extra seconds of a call that has a kernel of `fork_flops` or more, which wakes other cores.
+    - `join`: seconds that a matmul of several rows takes besides its work if its weight has `join_bytes` or more; one
+      matmul is therefore faster than several with the same rows.
+    - `step`: seconds of a loop's step, or of a choice between branches, besides the work inside.
+    - `fresh_bytes`: size from which on an array that an executable makes is given back to the system after the call and
+      comes back page by page.
+    - `fresh_rate`: bytes/s of getting these pages, before anything is written.
+    - `matmul_half`: sizes (m, n, k) at which a matmul reaches half its peak. With `tiles` only the third counts: the
+      depth that a block takes to begin.
+    - `cores`: cores that compute blocks of a matmul; on a GPU its multiprocessors.
+    - `tiles`: (rows, columns) of the blocks of a result that the device's library computes, each block on one core.
+    - `own_rows`: least side of a block if XLA generates the matmul.
+    - `linear_penalty`: (rows up to, factor) pairs, from two rows on: how many times longer a matmul takes if its weight
+      is stored output axis first.
+    - `gemv_bytes`, `gemv_gain`: with one row and a weight of at least `gemv_bytes`, that layout is `gemv_gain` times
+      faster.
+    - `conv_factor`: how many times longer a convolution takes than the matmul of its windows.
+    - `group_share`: share of the matmul rate that a grouped convolution reaches at most.
+    - `group_half`: output channels and window elements per group at which it reaches half of that.
+    - `factor_share`: share of the matmul rate that a factorisation of a large matrix reaches (cholesky, lu, qr, eigh,
+      svd; flops as their records count them).
+    - `factor_half`: side at which a factorisation reaches half of that.
+    - `solve_share`, `solve_half`: the same for triangular systems, by side and number of right-hand sides.
+    - `transpose_rate`: elements/s of a transpose that moves the last axis and is read inside another kernel; 0: as any
+      elementwise operator.
+    - `modes`: other ways to compile, which `measure=k` tries.
+    - `library_speed`: by name of a library routine, the measured speed of its arithmetic over the predicted speed of
+      its pattern as one kernel.
+    - `fused_share`: share of the matmul rate of XLA's own matmul that computes its operands or computes on with its
+      result, where kernels are executables (0: XLA stores these), and of a matmul through Pallas that decodes an
+      operand.
+    - `pallas_share`: share of the rate of its two matmuls that attention through Pallas reaches.
+    - `platform`: "cpu", "gpu" or "tpu".
+    - `pallas`: whether kernels that XLA serves badly go through Pallas on GPUs (`docs/kernels.md`).
+    - `calibrated`: whether a machine was measured.
+    - `measured`: which machine was measured, and when.
     """
 
     name: str
@@ -117,31 +134,34 @@ class Profile:
 
     @property
     def label(self) -> str:
-        """The device in a report."""
+        """The name of the device in a report."""
         return f"{self.name}, calibrated" if self.calibrated else self.name
 
     def in_mode(self, mode: Mode) -> Profile:
-        """The device as XLA's programs find it when they are compiled in this way."""
+        """The profile of the device for programs that XLA compiles in this mode."""
         return replace(self, **mode.changes, modes=()) if mode.name else self
 
     def rate(self, dtype: str) -> float:
         return self.matmul_rate.get(dtype, self.matmul_rate["float32"])
 
     def call(self, seconds: Number, wakes: Number) -> Number:
-        """Seconds of a call of an executable whose kernels take `seconds`, and of which one or none `wakes` cores."""
+        """Seconds of a call of one executable: dispatch, its kernels' `seconds`, and `fork` if a kernel `wakes` other
+        cores."""
         return self.dispatch + seconds + self.fork * wakes
 
     def run(self, seconds: Number, kernels: Number) -> Number:
-        """Seconds of a call of so many executables that take `seconds` in all. A GPU computes what was dispatched while
-        the host dispatches more, so what takes longer counts; a CPU's executables have their dispatch in `seconds`."""
+        """Seconds of a program of `kernels` executables that take `seconds` in all.
+
+        On a CPU `seconds` includes the dispatches. Other devices compute while the host dispatches, so the longer of
+        the two counts."""
         return seconds if self.platform == "cpu" else larger(seconds, self.dispatch * kernels)
 
     def linear_factor(self, rows: Number, weight_bytes: Number) -> Number:
-        """How many times longer a matmul of `rows` rows takes with its weight stored output axis first."""
+        """How many times longer a matmul of `rows` rows takes if its weight is stored output axis first."""
         factor: Number = 1.0
         for limit, penalty in reversed(self.linear_penalty):
             factor = choose(rows <= limit, penalty, factor)
-        # The products of one row are sums along what lies side by side.
+        # With one row, each output sums products along contiguous elements of the weight.
         alone = choose(weight_bytes >= self.gemv_bytes, 1.0 / self.gemv_gain, 1.0)
         return choose(rows <= 1, alone, factor)
 
@@ -150,12 +170,12 @@ class Profile:
         return choose((rows > 1) & (weight_bytes >= self.join_bytes), self.join, 0.0)
 
     def move(self, n_bytes: Number) -> Number:
-        """Seconds to move `n_bytes` once: from cache where they fit, from memory where they stream past it."""
-        hit = smaller(1.0, (self.cache_bytes / larger(n_bytes, 1e-30)) ** 4)
+        """Seconds to move `n_bytes` once: from the cache as far as they fit, and the rest from memory."""
+        hit = smaller(1.0, (self.cache_bytes / larger(n_bytes, 1.0)) ** _STREAMING)
         return n_bytes * (hit / self.cache_bandwidth + (1.0 - hit) / self.bandwidth)
 
     def fresh(self, n_bytes: Number) -> Number:
-        """Seconds until memory for an array of `n_bytes` is there."""
+        """Seconds to get memory for an array of `n_bytes`; 0 below `fresh_bytes`."""
         return choose(n_bytes >= self.fresh_bytes, n_bytes / self.fresh_rate, 0.0)
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
@@ -199,7 +219,7 @@ class Profile:
         yield table
 
     def as_data(self) -> dict[str, Any]:
-        """What `to_json` writes."""
+        """The plain data that `to_json` writes."""
         return {"relax_eg profile": PROFILE_VERSION, **asdict(self)}
 
     def to_json(self, path: str | Path | None = None) -> str:
@@ -212,7 +232,8 @@ class Profile:
     @staticmethod
     @accepts(source=PATH)
     def from_json(source: str | Path) -> Profile:
-        """The profile in a JSON file, or in a text that begins with `{`. OptionError says what is wrong with it."""
+        """The profile in a JSON file, or in a text that begins with `{`. OptionError says what is wrong with the
+        data."""
         is_text = isinstance(source, str) and source.lstrip().startswith("{")
         where = "profile" if is_text else f"profile {source}"
         try:
@@ -223,7 +244,8 @@ class Profile:
 
     @staticmethod
     def from_data(data: Any, where: str = "profile") -> Profile:
-        """The profile that gave this `as_data`. OptionError says what is wrong with it; `where`: what it is called."""
+        """The profile whose `as_data` is `data`. OptionError says what is wrong; `where` is the name of the source in
+        messages."""
         if not isinstance(data, Mapping) or "relax_eg profile" not in data:
             raise OptionError(f"{where} is no device profile: `relax-eg calibrate` writes one")
         found: dict[str, Any] = {str(k): v for k, v in data.items()}  # type: ignore[reportUnknownArgumentType]
@@ -236,20 +258,21 @@ class Profile:
         return _from_data(where, found)
 
 
-# What numbers a field holds that is none of a single number: "rates" by name, or the columns of a table.
+# given: numbers in each row of the fields that are tables.
 _ROWS: Mapping[str, int] = {"tiles": 2, "linear_penalty": 2}
+# given: numbers in the fields that are lists
 _COLUMNS: Mapping[str, int] = {"matmul_half": 3, "group_half": 2, "solve_half": 2}
 _RATES = ("matmul_rate", "scalar_rate", "library_speed")
 _TEXTS = ("name", "notes", "measured", "platform")
 _FLAGS = ("calibrated", "pallas")
-# Prices are divided by these.
+# Prices are divided by these fields.
 _POSITIVE = (
     "vector_rate", "bandwidth", "cache_bandwidth", "cache_bytes", "fresh_rate", "gemv_gain", "cores", "own_rows",
     "conv_factor", "group_share", "factor_share", "solve_share", "pallas_share", *_RATES,
 )  # fmt: skip
-# These may be infinite: from what size on something happens, or how fast something is that costs nothing.
+# These fields may be infinite: sizes from which on something happens, and rates of what costs nothing.
 _ENDLESS = ("fork_flops", "join_bytes", "fresh_bytes", "fresh_rate", "gemv_bytes")
-_LARGEST = 1e30  # flop/s, bytes, seconds: of the product of two, a float has the square
+_LARGEST = 1e30  # limit: flop/s, bytes, seconds: a float holds the square of a product of two
 
 
 def _from_data(where: str, data: dict[str, Any]) -> Profile:

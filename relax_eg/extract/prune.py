@@ -1,16 +1,17 @@
-"""Making a selection problem smaller without losing its optimum.
+"""Makes a selection problem smaller without losing its optimum.
 
-Every step keeps at least one optimal choice, and what it settles is remembered class by class, so that a choice for
-the rest is completed to one for the whole (`Pruned.complete`). The steps, until none finds anything:
+Every step keeps at least one optimal choice. The candidates of settled classes are recorded, so that a choice for the
+rest can be completed to one for the whole problem (`Pruned.complete`). The steps repeat until none changes anything:
 
-- candidates go that cannot be had: infinite cost, a class that has no candidate left, their own class;
-- classes that can be computed for nothing are computed so;
-- classes that the roots cannot reach go;
-- a class is *required* where every choice uses it: roots, and what all candidates of a required class read. Nobody
-  needs to ask for it, so reading it is forgotten, unless it could close a circle;
-- a class with one candidate is that candidate: what it costs is paid (where it is required), and where it costs
-  nothing its readers read what it reads;
-- a candidate goes that costs no less than another of its class that reads no more.
+- Candidates that cannot be chosen are dropped: infinite cost, a read of a class without candidates, or of their own
+  class.
+- Classes that can be computed at no cost are computed so.
+- Classes that the roots cannot reach are dropped.
+- A class is *required* if every choice uses it: the roots, and the classes that all candidates of a required class
+  read. No reader needs to ask for a required class, so reads of it are dropped unless they could close a cycle.
+- A class with one candidate is settled: its cost is paid if it is required, and if it costs nothing, its readers read
+  its operands instead.
+- A candidate is dropped if another of its class costs no more and reads no more.
 """
 
 from __future__ import annotations
@@ -25,17 +26,22 @@ from scipy.sparse.csgraph import connected_components
 
 from relax_eg.extract.problem import Problem, tree_greedy
 
-_ROUNDS = 20
-_WIDE = 64  # candidates of a class up to which each is compared with each
+_ROUNDS = 20  # limit: rounds of all steps, each of which may enable another
+_WIDE = 64  # limit: candidates of a class up to which all pairs are compared
+_MORE = 4  # limit: additional reads that settling a class may cause
 
-Candidates = list[tuple[int, float, frozenset[int]]]  # place in the class, cost, classes read
+Candidates = list[tuple[int, float, frozenset[int]]]  # index in the class, cost, classes read
 
 
 @dataclass(slots=True)
 class Pruned:
-    """What is left of `problem`: `rows[c]` the candidates of class `c`, more than one or part of a circle; `required`
-    those of its classes that every choice uses; `offset` what is paid in any case; `fixed` the candidates of the
-    classes that are settled."""
+    """The part of `problem` that is left after pruning.
+
+    - `rows[c]`: the candidates of class `c`; more than one, or part of a cycle.
+    - `required`: classes of `rows` that every choice uses.
+    - `offset`: cost of every choice besides that of the rows.
+    - `fixed`: the candidates of the settled classes.
+    """
 
     problem: Problem
     rows: dict[int, Candidates]
@@ -48,7 +54,7 @@ class Pruned:
         return sum(map(len, self.rows.values()))
 
     def complete(self, choice: dict[int, int]) -> list[int]:
-        """The choice for the whole problem of a choice of places for the classes that are left (those it uses)."""
+        """The choice for the whole problem, from a choice for the used classes of the rest."""
         whole = [-1] * len(self.problem.reads)
         for c, k in self.fixed.items():
             whole[c] = k
@@ -58,8 +64,10 @@ class Pruned:
 
 
 def prune(problem: Problem, keep: Sequence[Iterable[int]] | None = None) -> Pruned:
-    """`problem` without what an optimal choice can do without. `keep[c]`: the candidates of class `c` that may be
-    used; all if left out. The roots must be computable. A few passes, each about linear in the problem."""
+    """`problem` without the classes and candidates that an optimal choice does not need. The roots must be computable.
+
+    A few passes, each about linear in the problem. `keep[c]` restricts class `c` to these candidates; None allows
+    all."""
     p = _possible(problem, keep)
     _settle_free(p, problem)
     roots = set(problem.roots) - p.fixed.keys()
@@ -78,7 +86,7 @@ def prune(problem: Problem, keep: Sequence[Iterable[int]] | None = None) -> Prun
 
 
 def undominated(problem: Problem) -> dict[int, Candidates]:
-    """For each class that the roots can reach the candidates that some best choice uses, all classes apart."""
+    """For each class that the roots can reach, the candidates that are not dominated within their class."""
     p = _possible(problem, None)
     for _ in range(2):
         _drop_unreachable(p, set(problem.roots))
@@ -98,7 +106,8 @@ def _possible(problem: Problem, keep: Sequence[Iterable[int]] | None) -> Pruned:
 
 
 def strong_components(below: Mapping[int, set[int]]) -> dict[int, int]:
-    """For each class the number of its strongly connected component. `below`: what a class may read."""
+    """For each class the number of its strongly connected component; `below` has the classes that each class may
+    read."""
     place = {c: i for i, c in enumerate(below)}
     sources = [place[c] for c, reads in below.items() for _ in reads]
     targets = [place[x] for reads in below.values() for x in reads]
@@ -109,7 +118,7 @@ def strong_components(below: Mapping[int, set[int]]) -> dict[int, int]:
 
 
 def _drop_impossible(p: Pruned) -> None:
-    """Leave out candidates that no acyclic choice can use."""
+    """Drops candidates that no acyclic choice can use."""
     waiting: dict[tuple[int, int], int] = {}
     users: dict[int, list[tuple[int, int]]] = {}
     work: list[int] = []
@@ -135,7 +144,7 @@ def _drop_impossible(p: Pruned) -> None:
 
 
 def _settle_free(p: Pruned, problem: Problem) -> None:
-    """Settle the classes whose cheapest tree costs nothing: they read one another only, and in no circle."""
+    """Settles the classes whose cheapest tree costs nothing; they read only one another, without cycles."""
     allowed = {(c, k) for c, row in p.rows.items() for k, _, _ in row}
     costs = [[x if (c, k) in allowed else math.inf for k, x in enumerate(row)] for c, row in enumerate(problem.costs)]
     choice, total = tree_greedy(problem, costs)
@@ -180,7 +189,7 @@ def _find_required(p: Pruned, roots: set[int]) -> None:
 
 
 def _forget_required(p: Pruned) -> None:
-    """A required class is there in any case: to read it matters only where that could close a circle."""
+    """Drops reads of required classes, which are computed anyway, unless a read could close a cycle."""
     component = strong_components({c: set[int]().union(*(r for _, _, r in row)) for c, row in p.rows.items()})
     for c, row in p.rows.items():
         here = component[c]
@@ -190,7 +199,7 @@ def _forget_required(p: Pruned) -> None:
 
 
 def _contract(p: Pruned, roots: set[int]) -> set[int]:
-    """Settle classes with one candidate, where their readers can read what they read instead; the roots then."""
+    """Settles classes with one candidate if their readers can read its operands instead; returns the new roots."""
     readers: dict[int, int] = {}
     for row in p.rows.values():
         for _, _, reads in row:
@@ -207,11 +216,11 @@ def _contract(p: Pruned, roots: set[int]) -> set[int]:
             row[0] = (k, 0.0, reads)
             cost = 0.0
         n = readers.get(c, 0)
-        # Not where that made more to read than there was: the readers times the read.
-        if not cost and (len(reads) <= 2 or n <= 1 or n * len(reads) <= n + len(reads) + 4):
+        # Not if that makes more reads than before: the number of readers times the number of operands.
+        if not cost and (len(reads) <= 2 or n <= 1 or n * len(reads) <= n + len(reads) + _MORE):
             instead[c] = reads
     if not instead:
-        # One reader can take over the cost, too. Not in the same round: that reader must be there to stay.
+        # A single reader can take over the cost too; not in the same round, because that reader must stay.
         lonely = (c for c, row in p.rows.items() if len(row) == 1 and readers.get(c, 0) == 1 and c not in p.required)
         for c in lonely:
             _, carried[c], instead[c] = p.rows[c][0]
@@ -233,7 +242,7 @@ def _contract(p: Pruned, roots: set[int]) -> set[int]:
                 continue
             more = [final[r] for r in reads if r in instead]
             if any(m is None for m in more):
-                continue  # reads a class that only runs in a circle
+                continue  # reads a class that can only be computed from itself
             kept = {r for r in reads if r not in instead}.union(*(m for m in more if m is not None))
             if c not in kept:
                 paid = math.fsum(carried.get(r, 0.0) for r in _through(reads, instead))
@@ -257,7 +266,8 @@ def _through(reads: Iterable[int], instead: dict[int, frozenset[int]]) -> set[in
 
 
 def _resolve(start: int, instead: dict[int, frozenset[int]], final: dict[int, frozenset[int] | None]) -> None:
-    """Into `final`: what is read in place of `start`, contracted classes looked through; None in a circle."""
+    """Sets `final[start]` to the classes read in place of `start`, through other contracted classes; None in a
+    cycle."""
     if start in final:
         return
     open_: set[int] = set()

@@ -1,4 +1,4 @@
-"""What reports are made of: rows on operators, kernels, libraries, rules and choices; and the price of a program."""
+"""Rows of reports on operators, kernels, libraries, rules and choices, and the price of a program by operator."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from relax_eg.debug import stage
 from relax_eg.extract import figures
 from relax_eg.extract.cost import WholeCost, priced
-from relax_eg.extract.detail import Memory, Part
+from relax_eg.extract.detail import KernelPart, Memory
 from relax_eg.extract.numbers import whole
 from relax_eg.extract.profile import Profile
 from relax_eg.ir.expr import CALL_DPS_LIBRARY, Expr
@@ -17,7 +17,12 @@ from relax_eg.ir.module import Function
 
 @dataclass(frozen=True, slots=True)
 class OperatorRow:
-    """One operator's share of a program: how often it occurs, flops, bytes moved, kernel launches, seconds."""
+    """The share of one operator in a program.
+
+    - `count`: how often the operator occurs.
+    - `bytes`: bytes moved.
+    - `launches`: kernel launches.
+    """
 
     op: str
     count: int
@@ -29,16 +34,20 @@ class OperatorRow:
 
 @dataclass(frozen=True, slots=True)
 class ProgramCost:
-    """A program priced at a binding, by operator (dearest first) and in total. `prepared_values` and `prepared_bytes`:
-    what is computed once from the weights, and is not in the rows; `wakes`: whether a kernel wakes other cores, which
-    is paid once a call, and is in no row. In reports also `parts`, the same cost by kernel, source line and rule;
-    `memory`, what is alive when; and `call`, seconds of a whole call with its dispatch."""
+    """The price of a program at a binding, by operator (dearest first) and in total.
+
+    - `prepared_values`, `prepared_bytes`: values computed once from the weights; the rows do not include them.
+    - `wakes`: whether a kernel wakes other cores, which costs once per call; no row includes it.
+    - `parts`: the same cost by kernel, source line and rule; set in reports.
+    - `memory`: which tensors are alive when; set in reports.
+    - `call`: seconds of a whole call with its dispatch; set in reports.
+    """
 
     rows: tuple[OperatorRow, ...]
     prepared_values: int = 0
     prepared_bytes: int = 0
     wakes: bool = False
-    parts: tuple[Part, ...] = ()
+    parts: tuple[KernelPart, ...] = ()
     memory: Memory | None = None
     call: float = 0.0
 
@@ -65,8 +74,12 @@ class ProgramCost:
 
 @dataclass(frozen=True, slots=True)
 class DeviceRow:
-    """What a roofline needs of the device: peak flop/s of matmuls by dtype and of elementwise code, bytes/s of memory
-    and of cache, seconds to launch a kernel and to dispatch a call."""
+    """The rates of a device that a roofline needs.
+
+    - `matmul_rate`: peak flop/s of matmuls by dtype; `vector_rate`: of elementwise code.
+    - `bandwidth`, `cache_bandwidth`: bytes/s of memory and of the cache.
+    - `launch`, `dispatch`: seconds to launch a kernel and to dispatch a call.
+    """
 
     name: str
     platform: str
@@ -91,8 +104,12 @@ class DeviceRow:
 
 @dataclass(frozen=True, slots=True)
 class GrowthRow:
-    """One round of a search: the function whose e-graph it was, the phase, nodes after it, and its matches. Round 0 is
-    the e-graph as it was made."""
+    """One round of a search; round 0 is the e-graph as it was made.
+
+    - `function`: the function whose e-graph it is.
+    - `nodes`: nodes after the round.
+    - `matches`: matches of the round.
+    """
 
     function: str
     round: int
@@ -103,7 +120,7 @@ class GrowthRow:
 
 @dataclass(frozen=True, slots=True)
 class AtSizes:
-    """The program as written and the chosen one, priced at a binding."""
+    """The price of the program as written (`before`) and of the chosen one (`after`) at a binding."""
 
     at: Mapping[str, int]
     before: ProgramCost
@@ -112,7 +129,7 @@ class AtSizes:
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """Seconds of one program over the sizes of a curve; None outside of the sizes it serves."""
+    """Seconds of one program over the sizes of a curve; None at sizes that it does not serve."""
 
     label: str
     seconds: tuple[float | None, ...]
@@ -120,7 +137,7 @@ class Series:
 
 @dataclass(frozen=True, slots=True)
 class Crossover:
-    """From `size` on, another program is the cheaper one."""
+    """A size from which on program `after` is cheaper than program `before`."""
 
     size: int
     before: str
@@ -129,8 +146,9 @@ class Crossover:
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """Predicted cost over one size variable, all others as in `at`, for several programs: the variants of a family, or
-    the program as written beside the chosen one."""
+    """The predicted cost of several programs over one size variable; all other variables are as in `at`.
+
+    The programs are the variants of a family, or the program as written and the chosen one."""
 
     variable: str
     at: Mapping[str, int]
@@ -140,8 +158,8 @@ class Curve:
 
 
 @dataclass(frozen=True, slots=True)
-class Opaque:
-    """A call the optimizer cannot see into, and the user's line it came from ("" where unknown)."""
+class OpaqueCall:
+    """A call that the optimizer cannot look into, and its source line ("" if unknown)."""
 
     name: str
     source: str
@@ -150,8 +168,10 @@ class Opaque:
 
 @dataclass(frozen=True, slots=True)
 class LibraryRow:
-    """A library routine that the program calls, or one that it might call but for `why`: its version, how many calls,
-    and how many operators these stand for."""
+    """A library routine that the program calls, or one that it does not call for the reason `why`.
+
+    - `operators`: number of operators that the calls replace.
+    """
 
     name: str
     version: str
@@ -169,8 +189,12 @@ class LibraryRow:
 
 @dataclass(frozen=True, slots=True)
 class RuleRow:
-    """What a rule did in the search: matches, nodes it was the first to make, milliseconds (to about one). `left_out`:
-    why it was not let loose any more; "" for a rule that always ran."""
+    """What a rule did in the search.
+
+    - `nodes`: nodes that the rule was the first to make.
+    - `milliseconds`: time of the rule, to about one millisecond.
+    - `left_out`: why the rule stopped running; "" for a rule that always ran.
+    """
 
     rule: str
     matches: int
@@ -181,11 +205,14 @@ class RuleRow:
 
 @dataclass(frozen=True, slots=True)
 class SelectedRow:
-    """How a function's program was chosen: "greedy" (greedy choices and swap search), "ilp" (the exact search stopped
-    early) or "proved optimal". `cost`, and `bound` below which no choice of the `candidates` kept can cost: seconds,
-    or, where several bindings are weighed, the sum over them in units of the program as written. `fewer`: how much the
-    choice owes to how many candidates were kept: (of each value so many, the share that the best program found among
-    these costs more); empty where that was not looked into."""
+    """How a function's program was chosen.
+
+    - `how`: "greedy" (greedy choices and swap search), "ilp" (the exact search stopped early) or "proved optimal".
+    - `cost`: seconds; with several weighed bindings the sum over them in units of the program as written.
+    - `bound`: lower bound on the cost of any choice of the `candidates` kept, in the same units.
+    - `fewer`: pairs of (candidates kept per value, share by which the best program found among these costs more); empty
+      if this was not computed.
+    """
 
     function: str
     how: str
@@ -196,15 +223,19 @@ class SelectedRow:
 
     @property
     def gap(self) -> float:
-        """How much cheaper a choice could be at best, as a share of the cost."""
+        """The largest possible saving of another choice, as a share of the cost."""
         return max(0.0, (self.cost - self.bound) / self.cost) if self.cost > 0 else 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class KernelRow:
-    """A kernel that holds several operators, and `times` how often its function has it. `steps`: how often each fusion
-    step was used for it. `bytes` it moves, and `saved_bytes`, `saved_launches` what its operators one by one would
-    move and launch besides, at the first of `at`."""
+    """A kernel of several operators; figures are at the first of `at`.
+
+    - `steps`: how often each fusion step made the kernel.
+    - `times`: how often the function has the kernel.
+    - `bytes`: bytes that it moves.
+    - `saved_bytes`, `saved_launches`: what its operators one by one would move and launch in addition.
+    """
 
     function: str
     name: str
@@ -218,8 +249,13 @@ class KernelRow:
 
 @dataclass(frozen=True, slots=True)
 class MeasuredRow:
-    """A program that was timed: predicted seconds, median seconds of a call, and how many times faster it is than the
-    program as written, with its interval: those of all rows at `at` hold the true medians with 95%."""
+    """A timed program.
+
+    - `predicted`: predicted seconds.
+    - `seconds`: median seconds of a call.
+    - `speedup`: how many times faster it is than the program as written.
+    - `low`, `high`: interval of `speedup`. All intervals at `at` together contain the true medians with 95%.
+    """
 
     label: str
     predicted: float
@@ -237,11 +273,16 @@ class MeasuredRow:
 
 @dataclass(frozen=True, slots=True)
 class RunnerUp:
-    """The program that came second, in one function, and why it lost: it does `without` a rule that the chosen one
-    needs, or computes one value more by `with_rule` (both "": one value more as written); or, where the program was
-    kept as written, what the search found, `with_rule` all its rules. `extra`: what it costs more, a share of the
-    chosen one's cost. `why`: the operators whose cost differs most, each with its cost in the chosen
-    program and in this one, in the units of `SelectedRow`: `in_seconds`, or as a share of the program as written."""
+    """The second best program of one function, and why it lost.
+
+    It does `without` a rule that the chosen program needs, or computes one more value by `with_rule` (both "": one more
+    value as written). If the program was kept as written, it is what the search found, and `with_rule` has all its
+    rules.
+
+    - `extra`: additional cost, as a share of the chosen program's cost.
+    - `why`: operators whose cost differs most, each with its cost in the chosen program and in this one.
+    - `in_seconds`: whether these costs are seconds, or else shares of the program as written.
+    """
 
     function: str
     without: str
@@ -267,11 +308,13 @@ class RunnerUp:
 def price_program(
     function: Function, model: WholeCost, skip: set[Expr] | None = None, prepared: tuple[int, int] = (0, 0)
 ) -> ProgramCost:
-    """`function` priced by operator; nodes in `skip` (run once, on weights) cost nothing. `prepared`: how many values
-    the weights phase leaves, and their bytes.
+    """The price of `function` by operator.
 
-    What a loop or a call runs is in the rows of the operators that do the work, as often as it runs; a row of its own
-    has what is left.
+    - `skip`: nodes that run once, on weights; they cost nothing.
+    - `prepared`: number and bytes of the values that the weights phase leaves.
+
+    What a loop or a call runs is in the rows of the operators that do the work, as often as it runs; the row of the
+    loop or call has the rest.
     """
     rows: dict[str, list[float]] = {}
     wakes = _add_rows(rows, function, model, skip, 1.0)
@@ -282,7 +325,7 @@ def price_program(
 def _add_rows(
     rows: dict[str, list[float]], function: Function, model: WholeCost, skip: set[Expr] | None, times: float
 ) -> bool:
-    """Adds what a function costs to `rows`; whether it wakes other cores."""
+    """Adds the cost of a function to `rows`; returns whether it wakes other cores."""
     wakes = False
     for node in priced(function, model, skip):
         e, cost = node.node, node.cost

@@ -1,7 +1,7 @@
-"""Swap search: a choice is improved by switching classes, one or several at a time, as long as its cost falls.
+"""Swap search: improves a choice by switching one or several classes at a time, as long as its cost falls.
 
-One class goes to another of its candidates; or all readers of a value that is not used go to it together (three
-matmuls become parts of one only if all three do). Reference counts tell what a switch frees and what it needs.
+One class switches to another candidate; or all possible readers of an unused value switch to it together (three matmuls
+become parts of one only if all three switch). Reference counts tell what a switch frees and what it needs.
 """
 
 from __future__ import annotations
@@ -11,23 +11,27 @@ from collections.abc import Sequence
 
 from relax_eg.extract.problem import Problem, choice_cost, operands_first
 
-SWAP_PASSES = 8
-GAIN = 1e-9  # of the program's cost: smaller differences are rounding
-_ROUNDING = 1e-3  # of that: what sums in another order differ by
+SWAP_PASSES = 8  # limit: passes over all classes
+SWAP_WORK = 1_500_000  # limit: classes visited by one swap search
+GAIN = 1e-9  # chosen: share of the program's cost: smaller differences are rounding
+_ROUNDING = 1e-3  # chosen: of `GAIN`: rounding error between sums in different orders
+_CROWDED = 1e-9  # chosen: distance of two labels below which floats hardly tell them apart
 
 
-class Program:
-    """A choice with reference counts, so that a switch is priced by what it frees and what it needs, and with an order
-    of all classes, operands first, so that a switch is known to stay acyclic without looking at the whole program.
+class CountedChoice:
+    """A choice with reference counts and with an order of all classes, operands first.
 
-    `label[c]` is the place of class `c`: every class stands after the classes its chosen candidate reads.
+    The counts price a switch by what it frees and what it needs. The order shows that a switch stays acyclic without a
+    walk over the whole program.
+
+    - `label[c]`: the place of class `c`, after the classes that its chosen candidate reads.
     """
 
     def __init__(self, problem: Problem, choice: Sequence[int]) -> None:
         self.costs = problem.costs
         self.choice = list(choice)
         self.reads = problem.reads
-        self.work = 0  # classes looked at so far
+        self.work = 0  # classes visited so far
         self.uses = [0] * len(self.choice)
         self.label = [0.0] * len(self.choice)
         self._relabel()
@@ -37,7 +41,7 @@ class Program:
         return self.reads[c][self.choice[c]] if self.choice[c] >= 0 else ()
 
     def add(self, c: int) -> float:
-        """One more use of `c`; the cost of what that newly needs."""
+        """Adds a use of `c`; returns the cost of the classes that become used."""
         gained = 0.0
         stack = [c]
         while stack:
@@ -50,7 +54,7 @@ class Program:
         return gained
 
     def drop(self, c: int) -> float:
-        """One use of `c` less; the cost of what is no longer needed."""
+        """Removes a use of `c`; returns the cost of the classes that become unused."""
         freed = 0.0
         stack = [c]
         while stack:
@@ -62,9 +66,9 @@ class Program:
         return freed
 
     def above(self, starts: Sequence[int], c: int) -> list[int] | None:
-        """The classes under `starts` that do not stand before `c`, operands first; None where `c` is one of them.
+        """The classes under `starts` that are not placed before `c`, operands first; None if `c` is one of them.
 
-        Only these can be in the way of `c` reading `starts`: what stands before `c` does not reach it.
+        Only these can prevent `c` from reading `starts`: classes placed before `c` do not reach it.
         """
         limit = self.label[c]
         found: dict[int, None] = {}
@@ -87,16 +91,17 @@ class Program:
         return list(found)
 
     def freed(self, these: Sequence[int]) -> float:
-        """The cost of what nobody needed any more if these were used once less; nothing is changed."""
+        """The cost of the classes that become unused if each of `these` loses a use; nothing is changed."""
         found = sum(map(self.drop, these))
         for x in these:
             self.add(x)
         return found
 
     def change(self, c: int, k: int) -> float:
-        """What switching class `c`, which is used, to candidate `k` would change; nothing is switched."""
+        """The change of the cost if class `c`, which is used, switches to candidate `k`; nothing is switched."""
         old, new = self.children(c), self.reads[c][k]
-        # New operands first, there and back: only what the two candidates do not share is walked.
+        # New operands are added first and dropped last, so only classes that the two candidates do not share are
+        # visited.
         change = self.costs[c][k] - self.costs[c][self.choice[c]] + sum(map(self.add, new)) - sum(map(self.drop, old))
         for x in old:
             self.add(x)
@@ -105,15 +110,17 @@ class Program:
         return change
 
     def switch(self, c: int, k: int, moved: Sequence[int]) -> float:
-        """Let class `c` be computed by candidate `k`; the change of the program's cost. `moved`: what `above` found
-        under the candidate, which now has to stand before `c`."""
+        """Switches class `c` to candidate `k`; returns the change of the program's cost.
+
+        - `moved`: the classes that `above` found under the candidate; they are now placed before `c`.
+        """
         old = self.children(c)
         change = self.costs[c][k] - self.costs[c][self.choice[c]]
         self.choice[c] = k
         self._move_before(c, moved)
         if not self.uses[c]:
             return 0.0
-        # New operands first: what both need is never dropped in between.
+        # New operands are added first, so classes that both candidates need are never dropped in between.
         change += sum(self.add(x) for x in self.children(c))
         return change - sum(self.drop(x) for x in old)
 
@@ -125,14 +132,14 @@ class Program:
             (self.label[y] for x in moved for y in self.children(x) if y not in inside), default=self.label[c] - 1.0
         )
         step = (self.label[c] - low) / (len(moved) + 1)
-        if step < 1e-9:
+        if step < _CROWDED:
             self._relabel()
             return
         for i, x in enumerate(moved):
             self.label[x] = low + step * (i + 1)
 
     def _relabel(self) -> None:
-        """Places 0, 1, 2, ... for all classes."""
+        """Sets the labels of all classes to 0, 1, 2, ..."""
         for place, c in enumerate(operands_first(range(len(self.choice)), self.children)):
             self.label[c] = float(place)
 
@@ -140,10 +147,10 @@ class Program:
 def swap_search(
     problem: Problem, seed: Sequence[int], fallback: Sequence[int], most_work: float = math.inf
 ) -> tuple[list[int], float]:
-    """`seed` improved until no switch pays, or `most_work` classes were looked at; and its cost.
+    """The choice `seed` improved until no switch pays or `most_work` classes were visited; and its cost.
 
-    `seed` has to be acyclic over all classes. `fallback`: -1 where a class cannot be computed at all."""
-    program = Program(problem, seed)
+    `seed` must be acyclic over all classes. `fallback` is -1 for classes that cannot be computed."""
+    program = CountedChoice(problem, seed)
     for _ in range(SWAP_PASSES):
         improved = False
         for c in reversed(operands_first(problem.roots, program.children)):
@@ -159,9 +166,11 @@ def swap_search(
 
 
 def cheapest_switch(problem: Problem, choice: Sequence[int], least: float) -> tuple[float, int, int, list[int]] | None:
-    """The cheapest of all programs that compute one value of `choice` (acyclic over all classes) by another of its
-    candidates and cost more by `least`: its cost, the class and the candidate, and the choice. None: there is none."""
-    program = Program(problem, choice)
+    """The cheapest program that differs from `choice` in the candidate of one class and costs at least `least` more.
+
+    The result is its cost, the class, the candidate and the choice; None if there is none. `choice` must be acyclic
+    over all classes."""
+    program = CountedChoice(problem, choice)
     cost = choice_cost(problem, choice)
     best: tuple[float, int, int] | None = None
     for c in operands_first(problem.roots, program.children):
@@ -180,8 +189,8 @@ def cheapest_switch(problem: Problem, choice: Sequence[int], least: float) -> tu
     return cost + change, c, k, other
 
 
-def _improve(program: Program, c: int, fallback: Sequence[int]) -> bool:
-    """Switch class `c` to its candidate that lowers the program's cost most, if one does."""
+def _improve(program: CountedChoice, c: int, fallback: Sequence[int]) -> bool:
+    """Switches class `c` to the candidate that lowers the program's cost most; returns whether there was one."""
     costs, current = program.costs[c], program.choice[c]
     if len(costs) == 1:
         return False
@@ -200,8 +209,8 @@ def _improve(program: Program, c: int, fallback: Sequence[int]) -> bool:
     return best != current
 
 
-def _switch_groups(program: Program, fallback: Sequence[int], most_work: float) -> bool:
-    """For each value that several used classes could read and none does, switch all of them to it if that pays."""
+def _switch_groups(program: CountedChoice, fallback: Sequence[int], most_work: float) -> bool:
+    """For each unused value that several used classes could read, switches all of them to it if that pays."""
     readers: dict[int, dict[int, int]] = {}
     for c, row in enumerate(program.reads):
         if program.uses[c] == 0:
@@ -219,8 +228,9 @@ def _switch_groups(program: Program, fallback: Sequence[int], most_work: float) 
     return improved
 
 
-def _switch_group(program: Program, group: dict[int, int], fallback: Sequence[int]) -> bool:
-    """Switch every class of `group` to its candidate; undo it unless the program got cheaper and stays acyclic."""
+def _switch_group(program: CountedChoice, group: dict[int, int], fallback: Sequence[int]) -> bool:
+    """Switches every class of `group` to its candidate; undoes this unless the program gets cheaper and stays
+    acyclic."""
     before: dict[int, int] = {}
     change = 0.0
     for c, k in group.items():
@@ -234,7 +244,7 @@ def _switch_group(program: Program, group: dict[int, int], fallback: Sequence[in
     if change < -program.least:
         return True
     for c in reversed(before):
-        # A class may have been moved before what it used to read.
+        # A class may now be placed before its former operands.
         moved = program.above(program.reads[c][before[c]], c)
         assert moved is not None, "what was acyclic is again"
         program.switch(c, before[c], moved)

@@ -1,8 +1,8 @@
-"""Selection: the cheapest program in an extraction graph, shared values paid once.
+"""Selection: the cheapest program in an extraction graph, with shared values paid for once.
 
-Every seed (the program as written, and the greedy choices with sharing ignored and with sharing) is improved by swap
-search, and the best is where the exact search starts (`solve`). So the outcome never costs more than the program as
-written. What a rule adds to a graph only adds candidates: a search that ends proves that more rules never lose.
+Swap search improves every seed (the program as written, and the greedy choices without and with sharing), and the exact
+search starts from the best (`solve`). The result therefore never costs more than the program as written. A rule only
+adds candidates to a graph, so an exact search that finishes never loses by more rules.
 """
 
 from __future__ import annotations
@@ -16,23 +16,27 @@ from relax_eg.errors import ExtractionError, NotExecutableError
 from relax_eg.extract.clock import Clock
 from relax_eg.extract.graph import ExtractionGraph
 from relax_eg.extract.greedy import dag_greedy
+from relax_eg.extract.numbers import TINY
 from relax_eg.extract.problem import Problem, choice_cost, repaired, tree_choice, used_classes
-from relax_eg.extract.search import cheapest_switch, swap_search
-from relax_eg.extract.solve import Effort, solve
+from relax_eg.extract.search import GAIN, SWAP_WORK, cheapest_switch, swap_search
+from relax_eg.extract.solve import SolverEffort, solve
 
-# Inside `optimize`: nodes decide before the clock does, and a gap of a thousandth is below what prices can tell.
-EFFORT = Effort(seconds=20.0, nodes=20, gap=1e-3, candidates=1500, cut_rounds=10, neighbourhoods=0)
-_RULES = 4  # rules left out, one at a time, for the runner-up
-_REASONS = 3  # operators named in it
-_SWAP_WORK = 3_000_000  # classes looked at by one swap search
+# limit: inside `optimize`: nodes end the search before the clock does, and prices cannot tell a gap of a thousandth.
+EFFORT = SolverEffort(seconds=20.0, nodes=20, gap=1e-3, candidates=1500, cut_rounds=10, neighbourhoods=0)
+_RULES = 4  # limit: rules left out, one at a time, for the runner-up
+_REASONS = 3  # limit: operators named as reasons of the runner-up
 
 
 @dataclass(slots=True)
 class Selection:
-    """A choice of candidate per class (-1 where the class is not used), its cost, and the program as written's.
+    """A choice of candidates and its cost.
 
-    `seed`: where the search for it started. `bound`: no choice of these candidates costs less. `how`: "greedy" (greedy
-    choices and swap search), "ilp" (the exact search stopped early) or "proved optimal"."""
+    - `choice`: the candidate of each class, -1 if the class is not used.
+    - `written_cost`: cost of the program as written.
+    - `seed`: the choice from which the search found it.
+    - `bound`: a lower bound on the cost of any choice of these candidates.
+    - `how`: "greedy" (greedy choices and swap search), "ilp" (the exact search stopped early) or "proved optimal".
+    """
 
     choice: list[int]
     cost: float
@@ -44,9 +48,13 @@ class Selection:
 
 @dataclass(frozen=True, slots=True)
 class Second:
-    """The second best program: `without` a rule that the best one needs, or `with_rule` ("": what was written) in one
-    place more. `extra`: what it costs more, a share of the best's cost. `why`: operators whose cost differs most, each
-    with its cost in the best program and in this one."""
+    """The second best program.
+
+    - `without`: a rule that the best program needs and this one does not use.
+    - `with_rule`: or the rule of the one candidate in which it differs ("": the candidate as written).
+    - `extra`: additional cost, as a share of the best program's cost.
+    - `why`: operators whose cost differs most, each with its cost in the best program and in this one.
+    """
 
     without: str
     with_rule: str
@@ -65,7 +73,7 @@ def check_costs(graph: ExtractionGraph, costs: Sequence[Sequence[float]]) -> Non
 
 
 def problem_of(graph: ExtractionGraph, costs: Sequence[Sequence[float]]) -> Problem:
-    """The graph in numbers. A value used twice by one node is needed once."""
+    """The graph as a problem; a value that one node uses twice is needed once."""
     reads = [[tuple(dict.fromkeys(k.children)) for k in row] for row in graph.candidates]
     return Problem(reads, costs, tuple(dict.fromkeys(graph.roots)))
 
@@ -82,8 +90,8 @@ def select(graph: ExtractionGraph, costs: Sequence[Sequence[float]]) -> Selectio
     best: tuple[float, list[int], str] | None = None
     seeds = {"as written": repaired(problem, written) if written_cost < math.inf else tree, "tree-greedy": tree}
     for name, seed in (*seeds.items(), ("DAG-greedy", dag_greedy(problem))):
-        choice, cost = swap_search(problem, seed, tree, _SWAP_WORK)
-        if best is None or cost < best[0] * (1 - 1e-9):
+        choice, cost = swap_search(problem, seed, tree, SWAP_WORK)
+        if best is None or cost < best[0] * (1 - GAIN):
             best = (cost, choice, name)
     assert best is not None
     return Selection(_used(problem, best[1]), best[0], written_cost, best[2])
@@ -93,8 +101,8 @@ def select(graph: ExtractionGraph, costs: Sequence[Sequence[float]]) -> Selectio
 def select_exactly(
     graph: ExtractionGraph, costs: Sequence[Sequence[float]], found: Selection, clock: Clock
 ) -> Selection:
-    """`found`, or what the exact search finds from there before the clock is over, with a lower bound on any choice of
-    these candidates."""
+    """`found`, or a better choice that the exact search finds before the clock is over, with a lower bound on all
+    choices."""
     if clock.is_over():
         return found
     problem = problem_of(graph, costs)
@@ -108,7 +116,10 @@ def _used(problem: Problem, choice: Sequence[int]) -> list[int]:
 
 
 def check_executable(graph: ExtractionGraph, problem: Problem, tree: Sequence[int]) -> None:
-    """NotExecutableError where a result cannot be computed: by what operators, and which rules propose others."""
+    """NotExecutableError if nothing executes some operators that a result needs; it names them and the rules that
+    proposed others.
+
+    ExtractionError if a result can only be computed from itself."""
     stuck = [r for r in problem.roots if tree[r] < 0]
     if not stuck:
         return
@@ -133,14 +144,13 @@ def check_executable(graph: ExtractionGraph, problem: Problem, tree: Sequence[in
 
 
 def second_best(graph: ExtractionGraph, costs: Sequence[Sequence[float]], best: Selection) -> Second | None:
-    """The cheapest program found that differs from `best` by a rule and costs more, by what prices can tell; None
-    where there is no other.
+    """The cheapest program found that differs from `best` by a rule and costs measurably more; None if there is none.
 
-    The rules that `best` needs are left out one by one (the dearest few), and each of its values is once computed in
-    each other way."""
+    The candidates are the programs without one of the dearest rules that `best` uses, and the programs in which one
+    value is computed in another way."""
     problem = problem_of(graph, costs)
     choice = repaired(problem, best.choice)
-    least = max(EFFORT.gap * best.cost, 1e-300)
+    least = max(EFFORT.gap * best.cost, TINY)
     found: list[tuple[float, int, str, str, list[int]]] = []
     paid: dict[str, float] = {}
     for c, k in enumerate(best.choice):
@@ -155,7 +165,7 @@ def second_best(graph: ExtractionGraph, costs: Sequence[Sequence[float]], best: 
         rest = Problem(problem.reads, less, problem.roots)
         start = repaired(rest, choice)
         if all(start[r] >= 0 for r in problem.roots):
-            other, cost = swap_search(rest, start, start, _SWAP_WORK)
+            other, cost = swap_search(rest, start, start, SWAP_WORK)
             if cost - best.cost >= least:
                 found.append((cost, 0, rule, "", other))
     switch = cheapest_switch(problem, choice, least)
@@ -181,5 +191,5 @@ def _reasons(
         for c in sorted(used_classes(problem, choice)):
             row = totals.setdefault(graph.candidates[c][choice[c]].op, [0.0, 0.0])
             row[side] += costs[c][choice[c]]
-    differing = [(op, x, y) for op, (x, y) in totals.items() if abs(x - y) > 1e-9 * max(x, y)]
+    differing = [(op, x, y) for op, (x, y) in totals.items() if abs(x - y) > GAIN * max(x, y)]
     return tuple(sorted(differing, key=lambda d: (-abs(d[1] - d[2]), d[0]))[:_REASONS])

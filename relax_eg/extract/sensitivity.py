@@ -1,4 +1,4 @@
-"""How much a choice owes to how many candidates were kept: the same selection among the few best of each class."""
+"""How much a choice depends on the number of candidates kept: the same selection among the few best of each class."""
 
 from __future__ import annotations
 
@@ -8,14 +8,17 @@ from collections.abc import Sequence
 from relax_eg.extract.problem import Problem, restricted, tree_greedy
 from relax_eg.extract.solve import started
 
-KEPT = (1, 2, 4)  # candidates of a class
-MOST = 2000  # candidates in all: larger problems are not looked at
+KEPT = (1, 2, 4)  # limit: candidates per class
+MOST = 2000  # limit: candidates in all; larger problems are not examined
 
 
 def sensitivity(problem: Problem, cost: float, kept: Sequence[int] = KEPT) -> tuple[tuple[int, float], ...]:
-    """For each number in `kept` what a program costs more than `cost`, a share, that is chosen among so many candidates
-    of each class, those that are cheapest as trees. Greedy choices and swap search find it; numbers at which nothing is
-    left out are not told. The roots must be computable."""
+    """For each number in `kept`, the additional cost, as a share of `cost`, of a program chosen among only that many
+    candidates per class.
+
+    The candidates are those whose trees cost least. Greedy choices and swap search find the program. Numbers at which
+    no candidate is left out have no entry; nor has a problem of more than `MOST` candidates. The roots must be
+    computable."""
     if cost <= 0 or problem.node_count > MOST:
         return ()
     _, total = tree_greedy(problem)

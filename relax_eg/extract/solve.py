@@ -1,10 +1,10 @@
-"""Selection with a proof of how near it is: prune, take apart, relax, search.
+"""Selection with a lower bound: prune, split into parts, relax, search.
 
-A problem is pruned and falls into parts that share nothing; each part has its greedy choices, the best improved by swap
-search and, if it is large, by annealing; its linear relaxation gives a lower bound, a hint for another choice, and
-candidates that no better choice uses, which go. What then falls apart is solved part by part in the same way; what does
-not goes to HiGHS, and what that does not finish is improved without a bound (`neighbours`) until the time is out. A
-partner may improve choices meanwhile (`helper`).
+A pruned problem falls into parts that share nothing. Each part gets greedy choices, improved by swap search and, if the
+part is large, by annealing. The linear relaxation of a part gives a lower bound, a hint for another choice, and
+candidates that no better choice uses, which are dropped. If the part then splits further, its parts are solved in the
+same way; if not, it goes to HiGHS, and choices that HiGHS does not finish are improved without a bound (`neighbours`)
+until the time is over. A partner may improve choices meanwhile (`helper`).
 """
 
 from __future__ import annotations
@@ -19,32 +19,40 @@ from relax_eg.extract.ascent import ascent
 from relax_eg.extract.greedy import dag_greedy
 from relax_eg.extract.loops import Loop, loops_within
 from relax_eg.extract.neighbours import Improver
-from relax_eg.extract.problem import Part, Problem, choice_cost, repaired, tree_choice, used_classes
+from relax_eg.extract.problem import Problem, Subproblem, choice_cost, repaired, tree_choice, used_classes
 from relax_eg.extract.prune import Pruned, prune
-from relax_eg.extract.search import swap_search
+from relax_eg.extract.search import GAIN, SWAP_WORK, swap_search
 
-PROVED = 1e-6  # a gap below this is none: costs and bounds are sums of rounded numbers
-_SHRUNK = 0.8  # of the candidates: what is left after fixing is looked at as a new problem only if it is this small
-_DEPTH = 4
-_FIRST = 0.4  # of the time for HiGHS, which ends most problems early, and then
-_AROUND = 0.85  # of what is left for neighbourhoods
-_INNER_NODES = 100  # of HiGHS, in a search inside of the search, and
-_INNER_ROUNDS = 40  # of its cuts
-_RELAX = 0.4  # of the time for the relaxation, at most
-_FAR = 0.2  # open after that, as a share of the cost: HiGHS alone will not close it
-_ASCEND = 0.1  # of the time for the first bound, at most
-_TARGETS = (0.0, 0.05, 0.2)  # of what is open: how near the bound choices are looked for first,
-_NARROW = 0.1  # of the time for each
-_SWAP_WORK = 1_500_000  # classes looked at by one swap search
+PROVED = 1e-6  # chosen: smaller gaps count as none, because costs and bounds are sums of rounded numbers
+# chosen: share of the candidates left after fixing, below which the rest is solved as a new problem
+_SHRUNK = 0.8
+_DEPTH = 4  # limit: depth of nested searches
+_FIRST = 0.4  # chosen: share of the time for HiGHS at first, which finishes most problems early
+_AROUND = 0.85  # chosen: share of the remaining time for neighbourhoods
+_INNER_NODES = 100  # limit: nodes of HiGHS in a nested search
+_INNER_ROUNDS = 40  # limit: rounds of cuts in a nested search
+_RELAX = 0.4  # chosen: share of the time for the relaxation, at most
+_FAR = 0.2  # chosen: gap after the relaxation, as a share of the cost, above which HiGHS alone will not close it
+_ASCEND = 0.1  # chosen: share of the time for the first bound, at most
+# chosen: shares of the gap: targets above the bound that the first searches are restricted to
+_TARGETS = (0.0, 0.05, 0.2)
+_NARROW = 0.1  # chosen: share of the time for each of these searches
 
 Progress = Callable[[str, float, float], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Effort:
-    """How hard to try. `seconds`: when to stop at the latest; `nodes`: of HiGHS, for each part; `gap`: near enough, as
-    a share of the cost; `candidates`: a part of more is not relaxed, only greedy; `cut_rounds`: of
-    the relaxation; `neighbourhoods`: chosen anew, for each part; `seed`: of which ones."""
+class SolverEffort:
+    """The limits of a search.
+
+    - `seconds`: latest end of the search.
+    - `nodes`: nodes of HiGHS per part.
+    - `gap`: gap, as a share of the cost, at which the search ends.
+    - `candidates`: a part with more candidates is not relaxed, only chosen greedily.
+    - `cut_rounds`: rounds of cuts of the relaxation.
+    - `neighbourhoods`: neighbourhoods searched per part.
+    - `seed`: random seed of the neighbourhoods.
+    """
 
     seconds: float = 60.0
     nodes: int = 20_000
@@ -57,10 +65,13 @@ class Effort:
 
 @dataclass(frozen=True, slots=True)
 class Solved:
-    """A choice (of every class that can be computed; acyclic), its cost, a lower bound on any choice's, and how it was
-    found: "greedy" (nothing is known but the bound), "ilp" (searched, not to the end) or "proved optimal".
+    """The result of a search.
 
-    `timed_out`: the search ended because its seconds did."""
+    - `choice`: acyclic, for every class that can be computed.
+    - `bound`: a lower bound on the cost of any choice.
+    - `how`: "greedy" (only the bound is known), "ilp" (searched, but not to the end) or "proved optimal".
+    - `timed_out`: the search ended because its seconds were over.
+    """
 
     choice: list[int]
     cost: float
@@ -70,7 +81,7 @@ class Solved:
 
     @property
     def gap(self) -> float:
-        """How much cheaper a choice could be at best, as a share of the cost."""
+        """The largest possible saving of another choice, as a share of the cost."""
         return gap(self.cost, self.bound)
 
 
@@ -79,27 +90,28 @@ def gap(cost: float, bound: float) -> float:
 
 
 class Partner:
-    """Somebody who improves choices of the same parts at the same time; this one does nothing."""
+    """A process that improves choices of the same parts at the same time; this one does nothing."""
 
     def heard(self, part: int) -> list[int] | None:
-        """The last choice of a part that came; None where none did."""
+        """The partner's last choice of a part; None if there is none."""
         return None
 
     def tell(self, part: int, choice: Sequence[int] | None) -> None:
-        """Here is a choice of a part; None: a part needs no more work."""
+        """Sends a choice of a part to the partner; None: the part needs no more work."""
 
 
 def solve(
     problem: Problem,
     seeds: Sequence[Sequence[int]],
-    effort: Effort | None = None,
+    effort: SolverEffort | None = None,
     progress: Progress | None = None,
     partner: Partner | None = None,
 ) -> Solved:
-    """The cheapest choice found, never dearer than a seed. The roots must be computable, and a seed acyclic.
+    """The cheapest choice found, which never costs more than a seed. The roots must be computable, and a seed acyclic.
 
-    `progress`: called now and then with what is done, the cost so far and the bound so far."""
-    effort = effort or Effort()
+    - `progress`: called now and then with the last step, the cost and the bound.
+    """
+    effort = effort or SolverEffort()
     deadline = time.monotonic() + effort.seconds
     best = min(seeds, key=lambda s: choice_cost(problem, s))
     search = _Search(effort, progress, partner or Partner())
@@ -114,25 +126,25 @@ def solve(
 
 
 def started(problem: Problem, seed: Sequence[int]) -> tuple[list[int], float]:
-    """The best of the greedy choices and `seed` (-1: anything), each improved by swap search; and its cost."""
+    """The best of the greedy choices and `seed` (-1: any candidate), each improved by swap search; and its cost."""
     starts = (tree_choice(problem), repaired(problem, seed), dag_greedy(problem))
     return min((_swapped(problem, start) for start in starts), key=lambda found: found[1])
 
 
 def _swapped(problem: Problem, choice: Sequence[int]) -> tuple[list[int], float]:
-    return swap_search(problem, choice, choice, _SWAP_WORK)
+    return swap_search(problem, choice, choice, SWAP_WORK)
 
 
-def ordered_parts(problem: Problem, keep: Sequence[Sequence[int]] | None = None) -> tuple[Pruned, list[Part]]:
-    """What pruning leaves of `problem`, where of class `c` the candidates `keep[c]` may be used, and the parts it falls
-    into, the small ones first."""
+def ordered_parts(problem: Problem, keep: Sequence[Sequence[int]] | None = None) -> tuple[Pruned, list[Subproblem]]:
+    """The pruned `problem` and the parts it falls into, smallest first. With `keep`, class `c` may only use candidates
+    `keep[c]`."""
     pruned = prune(problem, keep)
     return pruned, sorted(parts_of(pruned), key=lambda part: part.problem.node_count)
 
 
 @dataclass(slots=True)
 class _Search:
-    effort: Effort
+    effort: SolverEffort
     progress: Progress | None
     partner: Partner
     searched: bool = False
@@ -140,13 +152,16 @@ class _Search:
     def whole(
         self,
         pruned: Pruned,
-        parts: Sequence[Part],
+        parts: Sequence[Subproblem],
         seed: Sequence[int],
         deadline: float,
         depth: int,
         known: Sequence[Loop],
     ) -> tuple[list[int], float]:
-        """The best choice found of what was pruned, and a bound on it. `known`: cuts that may help."""
+        """The best choice found for the pruned problem, and a lower bound.
+
+        - `known`: cuts that may help.
+        """
         sizes = [part.problem.node_count for part in parts]
         found: list[list[int]] = []
         bound = pruned.offset
@@ -167,7 +182,10 @@ class _Search:
 
 
 class _Part:
-    """The search in a problem that does not fall apart. `number`: by which the partner knows it; None: it does not."""
+    """The search in a problem that does not split further.
+
+    - `number`: the part's number for the partner; None: the partner does not know the part.
+    """
 
     def __init__(self, search: _Search, problem: Problem, number: int | None, deadline: float, depth: int) -> None:
         self.parent = search
@@ -178,7 +196,7 @@ class _Part:
         self.depth = depth
         self.best: list[int] = []
         self.cost = self.bound = 0.0
-        self.told = math.inf  # what the best that the partner was told of costs
+        self.told = math.inf  # cost of the best choice that the partner knows
         self.improver: Improver | None = None
 
     def tell(self, what: str) -> None:
@@ -194,19 +212,19 @@ class _Part:
         return gap(self.cost, self.bound) <= self.effort.gap
 
     def exchange(self) -> None:
-        """Hear of the partner's best choice, tell it of the best here."""
+        """Takes the partner's best choice if it is better, else sends the best one here."""
         if self.number is None:
             return
         heard = self.parent.partner.heard(self.number)
         cost = math.inf if heard is None else choice_cost(self.problem, heard)
         if heard is not None and cost < self.cost:
             self.offer(repaired(self.problem, heard), cost)
-        elif self.cost < min(cost, self.told) * (1 - 1e-9):
+        elif self.cost < min(cost, self.told) * (1 - GAIN):
             self.told = self.cost
             self.parent.partner.tell(self.number, self.best)
 
     def search(self, seed: Sequence[int], known: Sequence[Loop]) -> float:
-        """Find `best`; a bound on any choice."""
+        """Finds `best`; returns a lower bound on any choice."""
         self.best, self.cost = started(self.problem, seed)
         self.bound, found = ascent(self.problem, self._until(_ASCEND))
         known = list(dict.fromkeys([*known, *found]))
@@ -223,7 +241,7 @@ class _Part:
         return time.monotonic() + share * (self.deadline - time.monotonic())
 
     def _bounded(self, known: Sequence[Loop]) -> None:
-        """Relax, and search for what is better than the best and not dearer than the bound."""
+        """Relaxes the problem and searches for choices better than the best."""
         problem = self.problem
         if self.effort.neighbourhoods:
             self.improver = improver_of(problem, self.best, self.effort)
@@ -233,7 +251,7 @@ class _Part:
         if relaxed is None:
             self._around(self.effort.neighbourhoods, self.deadline)
             return
-        self.bound = max(self.bound, relaxed.bound - 1e-9 * self.cost)
+        self.bound = max(self.bound, relaxed.bound - GAIN * self.cost)
         self.tell("relaxed")
         for costs in _hints(problem, model, relaxed):
             self.offer(*_swapped(problem, tree_choice(problem, costs)))
@@ -247,14 +265,14 @@ class _Part:
             return
         pruned, parts = ordered_parts(problem, keep)
         choice, low = self.parent.whole(pruned, parts, self.best, self.deadline, self.depth + 1, model.loops)
-        # A choice cheaper than the best known is within what was kept.
+        # Any choice cheaper than the best known uses only the kept candidates.
         self.bound = max(self.bound, min(self.cost, low))
         cost = choice_cost(problem, choice)
         if cost < self.cost:
             self.offer(repaired(problem, choice), cost)
 
     def _near_bound(self, model: ilp.Model, relaxed: ilp.Relaxed) -> None:
-        """Search among the few candidates that a choice near the relaxation's bound may use, then among more."""
+        """Searches among the few candidates that a choice near the relaxation's bound may use, then among more."""
         for share in _TARGETS:
             if self.closed:
                 break
@@ -262,14 +280,15 @@ class _Part:
             pruned, parts = ordered_parts(self.problem, model.within(relaxed, target, self.best))
             inner = _Search(_inner(self.effort), None, Partner())
             choice, low = inner.whole(pruned, parts, self.best, self._until(_NARROW), _DEPTH - 1, model.loops)
-            # A choice cheaper than the target is within what was kept.
+            # Any choice cheaper than the target uses only the kept candidates.
             self.bound = max(self.bound, min(target, low))
             self.offer(repaired(self.problem, choice), choice_cost(self.problem, choice))
             self.tell("near the bound")
             self.exchange()
 
     def _integer(self, model: ilp.Model) -> None:
-        """HiGHS for a while; where that does not end it, improving without a bound, and HiGHS again from there."""
+        """Runs HiGHS for a while; if it does not finish, improves the choice without a bound, and runs HiGHS again from
+        there."""
         if self.improver is None:
             self._exact(model, self.effort.nodes, self.deadline)
         elif gap(self.cost, self.bound) > _FAR:
@@ -281,7 +300,7 @@ class _Part:
                 self._exact(model, left, self.deadline)
 
     def _exact(self, model: ilp.Model, nodes: int, until: float) -> int:
-        """HiGHS, again as long as what it finds runs in circles; the nodes that are left."""
+        """Runs HiGHS, again as long as its solutions have cycles; returns the nodes that are left."""
         while time.monotonic() < until and nodes > 0 and not self.closed:
             known = {c: self.best[c] for c in used_classes(self.problem, self.best)}
             found, again = ilp.integer(model, known, self.effort.gap, nodes, until)
@@ -296,7 +315,7 @@ class _Part:
         return nodes
 
     def _around(self, steps: int, until: float) -> None:
-        """Improve without a bound until the steps or the time are out."""
+        """Improves the choice without a bound until the steps or the time are over."""
         if self.improver is None:
             return
         for _ in range(steps):
@@ -309,15 +328,15 @@ class _Part:
             self.tell("around")
 
 
-def _inner(effort: Effort) -> Effort:
-    """How hard to try in a search inside of a search."""
+def _inner(effort: SolverEffort) -> SolverEffort:
+    """The effort of a nested search."""
     return replace(effort, nodes=_INNER_NODES, cut_rounds=_INNER_ROUNDS, neighbourhoods=0)
 
 
-def improver_of(problem: Problem, choice: Sequence[int], effort: Effort) -> Improver:
-    """What improves `choice`, acyclic over all classes, with the exact search for its neighbourhoods."""
+def improver_of(problem: Problem, choice: Sequence[int], effort: SolverEffort) -> Improver:
+    """An improver of `choice`, acyclic over all classes, that solves its neighbourhoods exactly."""
 
-    def solver(part: Part, start: Sequence[int], until: float) -> list[int]:
+    def solver(part: Subproblem, start: Sequence[int], until: float) -> list[int]:
         search = _Search(_inner(effort), None, Partner())
         return search.whole(*ordered_parts(part.problem), start, until, _DEPTH - 1, ())[0]
 
@@ -334,8 +353,8 @@ def _hints(problem: Problem, model: ilp.Model, relaxed: ilp.Relaxed) -> list[lis
     ]
 
 
-def parts_of(pruned: Pruned) -> list[Part]:
-    """What pruning left, taken apart where no candidate reads across."""
+def parts_of(pruned: Pruned) -> list[Subproblem]:
+    """The pruned problem split where no candidate reads across."""
     group = {c: c for c in pruned.rows}
 
     def find(c: int) -> int:
@@ -351,12 +370,12 @@ def parts_of(pruned: Pruned) -> list[Part]:
     members: dict[int, list[int]] = {}
     for c in pruned.rows:
         members.setdefault(find(c), []).append(c)
-    parts: list[Part] = []
+    parts: list[Subproblem] = []
     for classes in members.values():
         number = {c: i for i, c in enumerate(classes)}
         rows = [pruned.rows[c] for c in classes]
         reads = [[tuple(sorted(number[x] for x in r)) for _, _, r in row] for row in rows]
         costs = [[x for _, x, _ in row] for row in rows]
         roots = tuple(number[c] for c in classes if c in pruned.required)
-        parts.append(Part(Problem(reads, costs, roots), classes, [[k for k, _, _ in row] for row in rows]))
+        parts.append(Subproblem(Problem(reads, costs, roots), classes, [[k for k, _, _ in row] for row in rows]))
     return parts

@@ -1,4 +1,4 @@
-"""What a whole program does, as expressions in its sizes: the closed forms of the totals of a report."""
+"""The totals of a whole program as expressions in its sizes: the closed forms in a report."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ from relax_eg.shapes import Dim
 
 
 def total_amounts(function: Function, model: WholeCost, skip: set[Expr] | None = None) -> Amounts:
-    """What `function` does in all, as expressions in its sizes; nodes in `skip` are left out. A model of any binding
-    will do. Sizes inside of functions that no operand tells, and the steps of a `while_loop`, are assumed; loops make
-    a step at least, where something in them is done once."""
+    """The amounts of `function` in all, as expressions in its sizes; nodes in `skip` are left out.
+
+    A model of any binding will do. Values are assumed for sizes inside functions that no operand determines, and for
+    the steps of a `while_loop`. A loop in which something is done once is assumed to make at least one step."""
     total = Amounts()
     for (_, share), found in _by_loop(function, model, skip, frozenset()).items():
         flops, moved, launches = (d // share for d in (found.flops, found.bytes, found.launches))
@@ -25,8 +26,10 @@ def total_amounts(function: Function, model: WholeCost, skip: set[Expr] | None =
 def _by_loop(
     function: Function, model: WholeCost, skip: set[Expr] | None, running: frozenset[str]
 ) -> dict[tuple[int, int], Amounts]:
-    """What each step of `function` does, by how many of the loops around it leave with it, and by the share of what is
-    told that counts: of a choice, one of the branches runs."""
+    """The amounts of each step of `function`, by the number of enclosing loops that they are hoisted out of, and by a
+    divisor.
+
+    The divisor is the number of branches of the choices around them, because one branch runs."""
     totals: dict[tuple[int, int], Amounts] = {}
 
     def add(found: Amounts, far: int, share: int) -> None:
@@ -45,7 +48,7 @@ def _by_loop(
             sizes = model.sizes_inside(callee, site)
             for (k, share), told in _by_loop(callee, model.inside(callee, site), None, running | {n}).items():
                 found = _placed(told, sizes)
-                if k and site.op in (SCAN, WHILE):  # leaves this loop, and others around it
+                if k and site.op in (SCAN, WHILE):  # hoisted out of this loop, and of others around it
                     add(found, far + k - 1, share)
                     continue
                 flops, moved, launches = (d * times for d in (found.flops, found.bytes, found.launches))
@@ -54,5 +57,5 @@ def _by_loop(
 
 
 def _placed(found: Amounts, sizes: Mapping[str, Dim]) -> Amounts:
-    """The amounts in a caller's sizes."""
+    """The amounts in the caller's sizes."""
     return found.each(lambda d: d.substitute({**dict.fromkeys(d.variables, ASSUMED_SIZE), **sizes}))

@@ -1,4 +1,4 @@
-"""Selection with weights: what depends on them alone is computed once, ahead of the calls, and priced so."""
+"""Selection with weights: values that depend on weights alone are computed once, ahead of the calls, and priced so."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from relax_eg.extract.clock import Clock
 from relax_eg.extract.cost import WholeCost
 from relax_eg.extract.graph import ExtractionGraph
+from relax_eg.extract.numbers import LEAST_SECONDS
 from relax_eg.extract.pricing import FREE, ONCE, Pricing
 from relax_eg.extract.select import Selection, select, select_exactly
 from relax_eg.ir.annotations import Annotation, dims_of
@@ -16,13 +17,17 @@ from relax_eg.ir.module import Function
 from relax_eg.ir.partition import sizes_in, split
 from relax_eg.ops import bytes_of
 
-FRUGAL = (0.5, 0.25)  # of that, where several programs prepare and the whole has to fit
-PREPARED_SHARE = 1.5  # bytes of prepared values, as a multiple of the weights' own
+FRUGAL = (0.5, 0.25)  # chosen: of `PREPARED_SHARE`, if several programs prepare values and all together have to fit
+PREPARED_SHARE = 1.5  # limit: bytes of prepared values, as a multiple of the weights' own
+# chosen: first price of the bytes that may be prepared, as a share of the cost of the program as written
+FIRST_PRICE = 1 / 16
+_DEARER = 4  # chosen: times the price before
+_RAISED = 12  # limit: how often the price is raised
 
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """A selection, and the costs that it was made under."""
+    """A selection, and the costs under which it was made."""
 
     selection: Selection
     costs: list[list[float]]
@@ -38,12 +43,14 @@ def cheapest(
     pricing: Pricing = FREE,
     clock: Clock | None = None,
 ) -> Chosen:
-    """The cheapest choice over all bindings, one model each, every binding weighed by the program as written there.
+    """The cheapest choice over all bindings, with one model each; the program as written weighs every binding.
 
-    Bytes of prepared values get a price, which is raised until they fit into `share` times the weights'.
-    With `once`, `weights` are what is the same at every step of a loop: what follows from them alone costs that share
-    and takes no bytes to speak of. `pricing`: the price of a byte of every other value that a kernel stores.
-    `clock`: bounds the seconds of the exact search.
+    Bytes of prepared values have a price, which is raised until they fit into `share` times the bytes of the weights.
+
+    - `once`: if given, `weights` are the values that are the same at every step of a loop: values that follow from them
+      alone cost this share of their seconds, and their bytes have no price.
+    - `pricing`: price of a byte of every other stored value.
+    - `clock`: bounds the seconds of the exact search.
     """
     clock = clock or Clock()
     static = static_classes(graph, weights) if weights else [False] * len(graph.candidates)
@@ -53,33 +60,33 @@ def cheapest(
         return Chosen(select_exactly(graph, costs, selection, clock), costs)
     binding = models[0].binding
     limit = share * weight_bytes(graph, weights, binding)
-    price = selection.written_cost / max(limit, 1.0) / 16
+    price = selection.written_cost / max(limit, 1.0) * FIRST_PRICE
 
     def fits(selection: Selection) -> bool:
         return prepared_of(decode(selection.choice), weights, binding) <= limit
 
-    for _ in range(12):
+    for _ in range(_RAISED):
         if fits(selection):
             break
         costs = _costs(graph, static, models, price, pricing=pricing)
         selection = select(graph, costs)
-        price *= 4
+        price *= _DEARER
     exact = select_exactly(graph, costs, selection, clock)
-    # What the exact search found may prepare more again; the bound holds all the same.
+    # The result of the exact search may prepare more bytes again; its bound holds all the same.
     if exact.choice != selection.choice and not fits(exact):
         exact = replace(selection, bound=exact.bound, how="ilp")
     return Chosen(exact, costs)
 
 
 def prepared_of(values: Sequence[Expr], weights: set[str], binding: Mapping[str, int]) -> int:
-    """Bytes of what is prepared from `weights` for a program of these values."""
+    """Bytes of the values that a program with these results prepares from `weights`."""
     params = tuple(e for e in postorder(values) if e.op == VAR)
     cut = split(Function("block", params, (), tuple_(values)), weights).prepare.result.args
     return prepared_bytes(cut, binding)
 
 
 def prepared_bytes(cut: Iterable[Expr], binding: Mapping[str, int]) -> int:
-    """Bytes the prepared values take."""
+    """Bytes of the prepared values."""
     return sum(int(bytes_of(e.annotation).evaluate(binding)) for e in cut)
 
 
@@ -91,11 +98,15 @@ def _costs(
     once: float = ONCE,
     pricing: Pricing = FREE,
 ) -> list[list[float]]:
-    """Seconds of every candidate, summed over the bindings in units of the program as written; `price` per byte
-    prepared, `once` the share of its seconds that prepared work costs, by `pricing` per byte of what else is stored."""
+    """Seconds of every candidate, summed over the bindings in units of the program as written.
+
+    - `price`: price of a prepared byte.
+    - `once`: share of its seconds that prepared work costs.
+    - `pricing`: price of a byte of other stored values.
+    """
     weigh = [1.0]
     if len(models) > 1:
-        weigh = [1.0 / max(_written_seconds(graph, static, m), 1e-12) for m in models]
+        weigh = [1.0 / max(_written_seconds(graph, static, m), LEAST_SECONDS) for m in models]
     costs: list[list[float]] = []
     for c, row in enumerate(graph.candidates):
         prices: list[float] = []
@@ -126,7 +137,7 @@ def _written_seconds(graph: ExtractionGraph, static: Sequence[bool], model: Whol
 
 
 def weight_bytes(graph: ExtractionGraph, weights: set[str], binding: Mapping[str, int]) -> int:
-    """Bytes of the weights themselves."""
+    """Bytes of the weights."""
     return sum(
         int(bytes_of(graph.annotations[c]).evaluate(binding))
         for c, row in enumerate(graph.candidates)
@@ -136,7 +147,7 @@ def weight_bytes(graph: ExtractionGraph, weights: set[str], binding: Mapping[str
 
 
 def static_classes(graph: ExtractionGraph, weights: set[str]) -> list[bool]:
-    """For each class, whether some candidate computes it from weights, their sizes and constants alone. O(nodes)."""
+    """For each class, whether a candidate computes it from weights, their sizes and constants alone. O(nodes)."""
     known = {
         v
         for c, row in enumerate(graph.candidates)
@@ -160,7 +171,7 @@ def static_classes(graph: ExtractionGraph, weights: set[str]) -> list[bool]:
             leaf_is_static = candidate.op in (CONSTANT, FUNCTION) or (
                 candidate.op == VAR and candidate.site.attrs["name"] in weights
             )
-            # Operators without operands (iota, full) are constants too; library calls may be anything.
+            # Operators without operands (iota, full) are constants too; a library call may return anything.
             if not children and (leaf_is_static or candidate.op not in (VAR, CALL_DPS_LIBRARY)):
                 work.append(c)
     while work:

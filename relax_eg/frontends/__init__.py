@@ -1,4 +1,4 @@
-"""Programs come in here: JAX functions become modules."""
+"""Converts programs to modules; `trace` does so for JAX functions."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from relax_eg.frontends.modules import Written, written
 from relax_eg.ir.module import Module
 from relax_eg.shapes.relation import as_statements
 
-Source = Traced | Written  # what optimize works on
+Source = Traced | Written  # the programs that `optimize` takes
 
 __all__ = ["Source", "Traced", "Written", "trace", "trace_function", "written"]
 
@@ -28,15 +28,17 @@ def trace(
     assume: str | Sequence[str] = (),
     **kwspecs: Any,
 ) -> Module:
-    """The module of a JAX function, for arguments as the specs describe them: one spec per argument, keywords by name.
+    """The module of a JAX function for the arguments that the specs describe: one spec per argument, keywords by name.
 
     A spec is a string ("b s 768", "b s @ int32"; float32 if it names no dtype), an array (its own shape and dtype), a
     `jax.ShapeDtypeStruct`, a number, None, or a pytree of these. Equal names are equal sizes.
-    `specs`: specs by name, for arguments called `name`, `assume` or `specs`: `specs={"name": "n 4"}`. `name`: of the
-    module's first function (default: that of `fn`). `assume`: statements such as "s % 8 == 0", on which comparisons of
-    sizes in the function may rest; the module says them.
 
-    Raises TraceError where JAX cannot trace the function, SpecError for a spec that cannot be read.
+    - `specs`: specs by name, for arguments that are called `name`, `assume` or `specs`: `specs={"name": "n 4"}`.
+    - `name`: the name of the module's first function (default: the name of `fn`).
+    - `assume`: statements such as "s % 8 == 0". JAX uses them to decide comparisons of sizes in the function; the
+      module records them.
+
+    TraceError if JAX cannot trace the function. SpecError for a spec that cannot be read.
     """
     statements = as_statements(assume)
     return trace_function(fn, args, by_name(specs, kwspecs), name=name, assume=statements).module

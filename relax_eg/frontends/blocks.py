@@ -1,4 +1,4 @@
-"""From a graph with effects in order to a function of blocks."""
+"""Turns a graph with ordered effects into a function of dataflow blocks and steps."""
 
 from __future__ import annotations
 
@@ -17,11 +17,10 @@ if TYPE_CHECKING:
 def make_function(
     name: str, params: Sequence[Expr], walk: Walk, outputs: Sequence[Expr], single: bool = True
 ) -> Function:
-    """The function that computes `outputs`, the walk's effectful steps done in their order on the way. It returns a
-    tuple of them; with `single` an only output itself.
+    """The function that runs the walk's effectful steps in order and computes `outputs`.
 
-    What is pure is computed in the last dataflow block before the first step that needs it; such a block binds what
-    later blocks need of it.
+    It returns a tuple of the outputs; with `single`, it returns an only output itself. A pure expression is computed in
+    the last dataflow block before the first step that needs it. Each block binds the values that later blocks need.
     """
     roots = [[a for a in call.args if not _atomic(a)] for _, call in walk.steps] + [list(outputs)]
     exported = _exported(roots)
@@ -41,7 +40,7 @@ def make_function(
             result, call = walk.steps[i]
             (step,) = _renamed([call], named, sources)
             blocks.append(Block((Binding(result, step),), dataflow=False))
-    # Outputs that are arguments, constants or results of steps are bound as well.
+    # Outputs that are arguments, constants or results of steps also get a binding.
     bindings = list(blocks.pop().bindings) if blocks and blocks[-1].dataflow else []
     results: list[Expr] = []
     for output in outputs:
@@ -60,7 +59,7 @@ def _atomic(e: Expr) -> bool:
 
 
 def _exported(roots: Sequence[Sequence[Expr]]) -> list[list[Expr]]:
-    """For each segment what it must bind: its roots, and what later segments use of what it computes."""
+    """For each segment the expressions it must bind: its roots, and those it computes that later segments use."""
     owner: dict[Expr, int] = {}
     exported: list[dict[Expr, None]] = [{} for _ in roots]
     for i, wanted in enumerate(roots):
@@ -76,7 +75,7 @@ def _exported(roots: Sequence[Sequence[Expr]]) -> list[list[Expr]]:
 
 
 def _renamed(roots: Sequence[Expr], named: dict[Expr, Expr], sources: dict[Expr, str]) -> list[Expr]:
-    """`roots` with what earlier blocks bind replaced by its variable."""
+    """`roots` with each expression that an earlier block binds replaced by its variable."""
     done: dict[Expr, Expr] = dict(named)
     for e in postorder(roots, stop=lambda e: e in named):
         if e in done:

@@ -1,4 +1,4 @@
-"""Specs by name, for arguments of the user's function that are called as options of ours are."""
+"""Specs by name, for arguments of the user's function that have the same name as an option of our functions."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ R = TypeVar("R")
 
 
 def by_name(specs: Any, kwspecs: Mapping[str, Any]) -> dict[str, Any]:
-    """The specs that were given by name: in the mapping `specs`, or as keywords. SpecError for one that is given twice,
-    and for what is no mapping."""
+    """The specs given by name: in the mapping `specs` or as keywords. SpecError for a spec that is given twice.
+    SpecError if `specs` is not a mapping with string keys."""
     if specs is None:
         return dict(kwspecs)
     if not isinstance(specs, Mapping) or not all(isinstance(k, str) for k in specs):  # type: ignore[reportUnknownVariableType]
@@ -29,7 +29,8 @@ def by_name(specs: Any, kwspecs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def tells_clashes(function: Callable[P, R]) -> Callable[P, R]:
-    """`function`, whose errors say how an argument of the user's program gets a spec that is called as an option is."""
+    """Decorator for functions with options. If an argument of the user's program has the name of an option, errors that
+    mention this name also tell how to give the spec of the argument."""
     own = [p for p in inspect.signature(function).parameters.values() if p.kind is not p.VAR_KEYWORD]
     options = {p.name for p in own if p.kind is p.KEYWORD_ONLY}
     at = next((i for i, p in enumerate(own) if p.name in ("program", "fn")), 0)

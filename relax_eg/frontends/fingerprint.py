@@ -1,8 +1,8 @@
-"""What a jaxpr is, exactly, in few bytes that are the same in every process.
+"""Computes the digest of a jaxpr's exact content; it is the same in every process.
 
-The digest covers whatever a walk over the jaxpr reads: equations with their parameters, abstract values, the bits of
-constants and literals, nested jaxprs, and the user's line of each equation, since modules name those. Derivatives of
-the user's own are no part of it: a walk does not read them, and programs run those of the process they are in.
+The digest covers everything that a walk over the jaxpr reads: equations with their parameters, abstract values, the
+bits of constants and literals, nested jaxprs, and the user's line of each equation, since modules name these lines. It
+leaves out derivatives that the user defines: a walk does not read them, and a program runs those of its own process.
 """
 
 from __future__ import annotations
@@ -19,14 +19,16 @@ import numpy as np
 from jax.core import ShapedArray, Tracer
 from jax.extend.core import ClosedJaxpr, Jaxpr, Literal, Primitive, primitives
 
-from relax_eg.frontends.jax.sized import Sized
+from relax_eg.frontends.jax.sized import SizedParameter
 from relax_eg.frontends.sources import is_jax_function, line_of
 from relax_eg.frontends.symbolic import is_symbolic
 from relax_eg.ir.expr import ConstantData
 from relax_eg.ir.foreign import Foreign
 from relax_eg.ir.tokens import NoContentError, array_token, class_name, is_known, refuse, token
+from relax_eg.limits import FEW_KEPT
+from relax_eg.memo import Memo
 
-# Settings of JAX that what is traced, or how it runs, depends on without the jaxpr saying so.
+# JAX settings that change what is traced, or how it runs, without appearing in the jaxpr.
 _SETTINGS = (
     "jax_enable_x64",
     "jax_default_matmul_precision",
@@ -41,20 +43,22 @@ _DERIVATIVES = {
     "custom_vjp_call": ("fwd_jaxpr_thunk", "bwd", "out_trees"),
 }
 
-# Primitives of this process by identity, and whether they are JAX's own.
-_PRIMITIVES: dict[int, tuple[Any, bool]] = {}
+# By the identity of a primitive: the primitive, and whether it is JAX's own. JAX has a few hundred primitives.
+_PRIMITIVES = Memo[int, tuple[Any, bool]](1 << 12)
 
 
 def settings() -> tuple[tuple[str, str], ...]:
-    """The settings of JAX in this process that a program's meaning depends on."""
+    """The JAX settings of this process on which the meaning of a program depends, as (name, value) pairs."""
     return tuple((name, repr(getattr(jax.config, name, None))) for name in _SETTINGS)
 
 
 class Fingerprint:
-    """The content of a closed jaxpr, and its parts by their content: what a module has of them can be named in one
-    process and found again in another whose jaxpr has the same digest (`ir.packed.Outside`).
+    """The digest of a closed jaxpr, and an index of its parts by their content.
 
-    NoContentError where something in the jaxpr does not show its content: a callback, an object of another library.
+    One process can name a part that a module uses, and another process whose jaxpr has the same digest can find this
+    part by the name (`ir.packed.Outside`).
+
+    NoContentError if the content of a part of the jaxpr cannot be read: a callback, an object of another library.
     """
 
     def __init__(self, closed: Any) -> None:
@@ -62,24 +66,24 @@ class Fingerprint:
         self._things: dict[str, Any] = {}
         self._arrays: dict[str, Any] = {}
         self.digest: str = self._jaxpr(closed, True)
-        self._seen.clear()  # it keeps alive what nobody needs any more
+        self._seen.clear()  # its entries keep objects alive that are no longer needed
 
     # Parts by their content.
 
     def name_of(self, foreign: Foreign) -> Any:
-        """Plain data from which `foreign_of` finds an equal object. NoContentError where the jaxpr has none."""
+        """Plain data from which `foreign_of` finds an equal object. NoContentError if the jaxpr has no such object."""
         value = foreign.value
-        if isinstance(value, Sized):
+        if isinstance(value, SizedParameter):
             return ["sized", self._name(value.value)]
         return ["plain", self._name(value)]
 
     def foreign_of(self, name: Any) -> Foreign:
         kind, inner = name
         value = self._named(inner)
-        return Foreign(Sized(value) if kind == "sized" else value)
+        return Foreign(SizedParameter(value) if kind == "sized" else value)
 
     def array_name(self, data: ConstantData) -> str | None:
-        """The name of a constant of the jaxpr with these bits, or None where it has none."""
+        """The name of the jaxpr's constant with the bits of `data`, or None if there is none."""
         found = repr(array_token(data.array))
         return found if found in self._arrays else None
 
@@ -108,14 +112,15 @@ class Fingerprint:
     # Tokens.
 
     def _jaxpr(self, value: Any, lines: bool) -> str:
-        """The digest of a jaxpr, closed or not. `lines`: with the user's lines."""
+        """The digest of a jaxpr, closed or not. `lines`: whether the digest covers the user's lines."""
         return self._once(("jaxpr", lines), value, lambda value: self._jaxpr_digest(value, lines))
 
     def _once(self, role: Any, value: Any, make: Callable[[Any], Any]) -> Any:
-        """What `make` gives for `value` in this role, which is kept: the jaxprs of layers share much."""
+        """`make(value)`, computed once for each `role` and `value`, because the jaxprs of layers share many objects."""
         known = self._seen.get((role, id(value)))
         if known is None:
-            known = self._seen[role, id(value)] = (value, make(value))  # kept alive, so that no other has its id
+            # The entry keeps `value` alive, so that no other object gets its id.
+            known = self._seen[role, id(value)] = (value, make(value))
         return known[1]
 
     def _jaxpr_digest(self, value: Any, lines: bool) -> str:
@@ -144,7 +149,8 @@ class Fingerprint:
         return blake2b(repr(rows).encode(), digest_size=32).hexdigest()
 
     def _param(self, value: Any, lines: bool, inner: bool) -> Any:
-        """A parameter of an equation. `inner`: nested functions of JAX's own have lines too, as theirs has none."""
+        """The token of an equation's parameter. `inner`: whether the digests of nested functions of JAX cover lines;
+        they do if `lines` is set and the equation itself has no line."""
         kind = type(value)
         if value is None or kind is int or kind is str or kind is bool:
             return value
@@ -163,7 +169,7 @@ class Fingerprint:
         return found
 
     def _special(self, value: Any) -> Any:
-        """The token of an object of JAX."""
+        """The token of an object that JAX defines. Refuses objects whose content is unknown."""
         if is_symbolic(value):
             return ("size", str(value))
         if isinstance(value, (ClosedJaxpr, Jaxpr)):
@@ -181,7 +187,7 @@ class Fingerprint:
             return (class_name(type(value)), *[(s, token(getattr(value, s), self._special)) for s in slots])
         if _is_own_function(value):
             return ("function", value.__module__, value.__qualname__)
-        if type(value).__name__ == "UnspecifiedValue":  # the one object that says nothing
+        if type(value).__name__ == "UnspecifiedValue":  # JAX's singleton for "not specified"
             return "UnspecifiedValue"
         return refuse(value)
 
@@ -198,7 +204,7 @@ class Fingerprint:
         return self._once("aval", aval, self._aval_digest)
 
     def _aval_digest(self, aval: Any) -> str:
-        # Short, since every equation names several.
+        # A short digest, because every equation names several abstract values.
         return blake2b(repr(self._special(aval)).encode(), digest_size=16).hexdigest()
 
     def _constant(self, value: Any) -> Any:
@@ -226,7 +232,7 @@ class Fingerprint:
 
 @lru_cache(1)
 def _key_types() -> dict[Any, str]:
-    """The dtypes of PRNG keys of JAX's own kinds."""
+    """The dtypes of JAX's own PRNG keys, with the names of their implementations."""
     kinds = ("threefry2x32", "rbg", "unsafe_rbg")
     return {jax.eval_shape(lambda kind=kind: jax.random.key(0, impl=kind)).dtype: kind for kind in kinds}
 
@@ -254,9 +260,9 @@ def _named_sharding(sharding: Any) -> tuple[Any, ...]:
     return (sharding.mesh, sharding.spec, sharding.memory_kind)
 
 
-@lru_cache(256)
+@lru_cache(FEW_KEPT)
 def _slots(kind: type) -> tuple[str, ...]:
-    """The attributes of a class whose instances have these and no others; none where that cannot be told."""
+    """The attributes of a class whose instances have only `__slots__`; empty if the class does not guarantee that."""
     if any("__slots__" not in vars(k) for k in kind.__mro__[:-1]):
         return ()
     found = [s for k in kind.__mro__[:-1] for s in vars(k)["__slots__"]]
@@ -273,14 +279,14 @@ _CONTENT: tuple[tuple[type, Callable[[Any], tuple[Any, ...]]], ...] = (
 
 
 def _is_own_function(value: Any) -> bool:
-    """Whether `value` is a function that JAX has under its name."""
+    """Whether `value` is the function that a JAX module holds under its qualified name."""
     if not inspect.isfunction(value) or not value.__module__.startswith("jax."):
         return False
     return getattr(sys.modules.get(value.__module__), value.__qualname__, None) is value
 
 
 def _is_own_primitive(primitive: Any) -> bool:
-    """Whether a primitive is one of JAX's, which a name tells within one version."""
+    """Whether a primitive is JAX's own; within one version of JAX, the name of such a primitive identifies it."""
     if getattr(primitives, f"{primitive.name.replace('-', '_')}_p", None) is primitive:
         return True
     mine = [m for name, m in list(sys.modules.items()) if name.startswith("jax.")]

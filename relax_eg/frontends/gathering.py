@@ -1,5 +1,4 @@
-"""The module of a script in the making: the functions, tensor programs and constants that it uses, by names that do not
-clash."""
+"""Collects the functions, tensor programs and constants that a script uses, under names that do not clash."""
 
 from __future__ import annotations
 
@@ -18,10 +17,15 @@ from relax_eg.tir import TensorProgram
 
 
 class Gathered:
-    """What the function `entry` uses."""
+    """The functions, tensor programs and constants that the function `entry` uses.
+
+    - `taken`: names in use.
+    - `entries`: by `id`, each collected module and the name that its entry has here.
+    - `values`: constants by name.
+    """
 
     def __init__(self, entry: str) -> None:
-        # The entry of a module is `main`, so no other function may be called that.
+        # The entry of a module is `main`, so no other function may have that name.
         self.taken = {entry, "main"}
         self.functions: dict[str, Function] = {}
         self.entries: dict[int, tuple[Module, str]] = {}
@@ -33,14 +37,14 @@ class Gathered:
         return Surroundings(signatures, self.programs, self.values, sizes, line)
 
     def module(self, module: Module) -> str:
-        """Take in the functions of a module; the name that its entry has here."""
+        """Adds the functions of a module, and returns the name that its entry has here."""
         if id(module) in self.entries:
             return self.entries[id(module)][1]
         names: dict[str, str] = {}
         for f in module:
             same = self.functions.get(f.name)
             names[f.name] = f.name if same == f or f.name not in self.taken else self._fresh(f.name)
-        # What calls a function that is called otherwise here, is another function here.
+        # A function that calls a renamed function is itself a different function, and so needs a new name.
         while changed := [
             f.name
             for f in module
@@ -54,7 +58,7 @@ class Gathered:
         return names[module.main.name]
 
     def program(self, program: TensorProgram) -> str:
-        """The name that calls of `program` use."""
+        """The name that calls of `program` use; adds the program if it is new."""
         for name, known in self.programs.items():
             if known is program:
                 return name
@@ -63,7 +67,7 @@ class Gathered:
         return name
 
     def value(self, name: str, value: Expr) -> str:
-        """The name of a constant."""
+        """The name of a constant, `name` if it is free; adds the constant if it is new."""
         if self.values.get(name, value) is value and name not in self.taken:
             own = name
         else:
@@ -82,7 +86,7 @@ def _mentions(f: Function) -> list[str]:
 
 
 def _renamed(f: Function, names: dict[str, str]) -> Function:
-    """`f` with the functions of a module called otherwise, itself too."""
+    """`f` with itself and the functions that it mentions renamed by `names`."""
     if all(names.get(n, n) == n for n in (f.name, *_mentions(f))):
         return f
     sources = dict(f.sources)

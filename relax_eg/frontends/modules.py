@@ -1,4 +1,4 @@
-"""A module as what is optimized: as it is, its functions, calls and steps kept, not traced again."""
+"""Prepares a module for `optimize`. The module is not traced again: its functions, calls and steps are kept."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ import jax.numpy as jnp
 
 from relax_eg.errors import OperatorError, SpecError, WellFormedError
 from relax_eg.frontends.specs import Arguments, OfArguments, need_sizes, read_arguments
-from relax_eg.frontends.symbolic import Sizes
+from relax_eg.frontends.symbolic import SymbolicSizes
 from relax_eg.ir.annotations import Annotation, Shape, Tensor, Tuple
 from relax_eg.ir.annotations import Callable as Signature
 from relax_eg.ir.calls import needed_by, substituted
@@ -52,18 +52,20 @@ from relax_eg.shapes import Scope
 
 @dataclass(frozen=True)
 class Written(OfArguments):
-    """A module that was written, or traced before, in the place of a traced function (`jax.trace.Traced`).
+    """A module, written by hand or traced before, with the interface of a traced function (`jax.trace.Traced`).
 
-    `fn` runs it as it is. `in_steps`: its entry is no function of arrays that XLA can take as one program. `wide`: it
-    may hold 64-bit numbers, which it says whatever JAX has. `entry`: where it takes or returns tuples or shapes, the
-    annotations of its parameters by name, as text, and last that of its result; `module` takes and returns their
-    arrays, one by one.
+    - `fn`: runs the original module.
+    - `in_steps`: the entry is not a function of arrays that XLA can take as one program.
+    - `wide`: the module may hold 64-bit numbers, whatever the setting of JAX is.
+    - `entry`: the names and annotations, as text, of the original entry's parameters, and last those of its result
+      ("return"). Empty if the entry takes and returns only arrays of known sizes and dtypes. Otherwise (tuples, shapes,
+      tensors of known rank) `module` takes and returns the arrays one by one.
     """
 
     fn: Callable[..., Any]
     name: str
     arguments: Arguments
-    sizes: Sizes
+    sizes: SymbolicSizes
     module: Module
     out_tree: Any
     in_steps: bool
@@ -103,7 +105,7 @@ class Written(OfArguments):
 
     @property
     def assume(self) -> tuple[str, ...]:
-        """What must hold of the sizes of the module's entry."""
+        """The statements that must hold for the sizes of the module's entry."""
         return self.module.main.assume
 
     @property
@@ -111,16 +113,16 @@ class Written(OfArguments):
         return self.module.main.cast_variables
 
     @cached_property
-    def fingerprint(self) -> Fingerprint:
-        return Fingerprint(self.module)
+    def fingerprint(self) -> ModuleFingerprint:
+        return ModuleFingerprint(self.module)
 
     @property
     def effectful(self) -> bool:
         return any(not block.dataflow for block in self.module.main.blocks)
 
 
-class Fingerprint:
-    """The exact content of a module. NoContentError where it holds objects of other libraries."""
+class ModuleFingerprint:
+    """The digest of a module's exact content. NoContentError if the module holds objects of other libraries."""
 
     def __init__(self, module: Module) -> None:
         data, blob = pack(module, self)
@@ -143,11 +145,15 @@ class Fingerprint:
 def written(
     module: Module, run: Callable[[Module, Function, Sequence[Any]], Any], assume: Sequence[str] = ()
 ) -> Written:
-    """`module` as what is optimized. `run` runs a function of a module on arrays; `assume`: what else holds of the
-    sizes of its entry.
+    """Prepares `module` for `optimize`.
 
-    Every annotation is deduced anew, and what is pure outside dataflow blocks is put into such. WellFormedError for a
-    module that breaks a rule of the IR, or whose annotations do not follow.
+    Deduces every annotation anew, and moves pure bindings that are outside dataflow blocks into dataflow blocks.
+
+    - `run`: runs a function of a module on arrays.
+    - `assume`: further statements that hold for the sizes of the entry.
+
+    WellFormedError for a module that breaks a rule of the IR, or whose annotations do not follow. SpecError if the
+    module allocates memory explicitly, or if its entry takes a function. BoundsError for unknown sizes in `assume`.
     """
     check(module)
     if (name := first_explicit(module)) is not None:
@@ -160,7 +166,7 @@ def written(
     with_more = replace(entry, assume=(*entry.assume, *assume))
     module = Module(tuple(with_more if f is entry else f for f in module))
     formed = in_blocks(deduced(module))
-    check(formed)  # what was annotated too coarsely to be refused before
+    check(formed)  # again: the first check accepts errors that coarse annotations hide
     main = formed.main
     names = [str(p.attr("name")) for p in main.params]
 
@@ -170,7 +176,7 @@ def written(
     fn.__name__ = main.name
     parameters = [inspect.Parameter(n, inspect.Parameter.POSITIONAL_OR_KEYWORD) for n in names]
     fn.__signature__ = inspect.Signature(parameters)  # type: ignore[reportFunctionMemberAccess]
-    sizes = Sizes()
+    sizes = SymbolicSizes()
     for p in main.params:
         if isinstance(p.annotation, Signature):
             raise SpecError(
@@ -186,10 +192,13 @@ def written(
     return Written(fn, main.name, arguments, sizes, formed, out_tree, True, formed.wide)
 
 
-def _of_arrays(module: Module, fn: Callable[..., Any], sizes: Sizes) -> Written | None:
-    """`module` with an entry that takes and returns arrays: those in its tuples one by one, and for a shape an array of
-    that shape and one more axis of size 0, which has no elements. None where not all is known of what it takes and
-    returns, or where sizes of which only the rank is said decide."""
+def _of_arrays(module: Module, fn: Callable[..., Any], sizes: SymbolicSizes) -> Written | None:
+    """`module` with an entry that takes and returns arrays only.
+
+    The arrays of a tuple are passed one by one. A shape is passed as an array of that shape with one more axis of size
+    0, so that it has no elements. None if the parameters or the result are not fully known, or if the operators do not
+    accept the sizes that stand for a declared rank.
+    """
     main = module.main
     declared = [p.annotation for p in main.params]
     named = {v for v in (*main.size_variables, *main.cast_variables)}
@@ -219,7 +228,7 @@ def _of_arrays(module: Module, fn: Callable[..., Any], sizes: Sizes) -> Written 
         flat = replace(formed.main, result=whole)
         formed = in_blocks(Module(tuple(flat if f is formed.main else f for f in formed)))
         check(formed)
-    except (OperatorError, WellFormedError):  # it takes a rank for what only sizes tell, and runs in steps as it did
+    except (OperatorError, WellFormedError):  # only the actual sizes decide whether it is valid, so it runs in steps
         if takes == declared:
             raise
         return None
@@ -238,7 +247,7 @@ def _of_arrays(module: Module, fn: Callable[..., Any], sizes: Sizes) -> Written 
 
 
 def _sized(a: Annotation, name: str, taken: set[str]) -> Annotation:
-    """`a` with sizes of their own for tensors and shapes of which the rank is known."""
+    """`a` with fresh size variables in tensors and shapes of which only the rank is known."""
     if isinstance(a, Tuple):
         return Tuple(tuple(_sized(f, f"{name}_{i}", taken) for i, f in enumerate(a.fields)))
     if not isinstance(a, (Tensor, Shape)) or a.ndim is None or is_sized(a):
@@ -251,21 +260,21 @@ def _sized(a: Annotation, name: str, taken: set[str]) -> Annotation:
 
 
 def _is_known(a: Annotation) -> bool:
-    """Whether all is known of the arrays and shapes in a value."""
+    """Whether `a` gives the sizes and dtype of every array in a value, and the sizes of every shape."""
     if isinstance(a, Tuple):
         return all(map(_is_known, a.fields))
     return _is_exact(a) or (isinstance(a, Shape) and a.dims is not None)
 
 
 def _leaves_of(a: Annotation) -> Any:
-    """A pytree of the annotations of the arrays in a value."""
+    """A pytree of the annotations of the arrays that stand for a value."""
     if isinstance(a, Tuple):
         return tuple(map(_leaves_of, a.fields))
     return Tensor((*a.dims, 0), "bool") if isinstance(a, Shape) and a.dims is not None else a
 
 
 def _value_of(a: Annotation, leaves: Iterator[Expr], params: list[Expr]) -> Expr:
-    """The value of a parameter, of its arrays."""
+    """Builds the value of a parameter from the arrays in `leaves`, and appends these arrays to `params`."""
     if isinstance(a, Tuple):
         return tuple_([_value_of(f, leaves, params) for f in a.fields])
     params.append(next(leaves))
@@ -273,7 +282,7 @@ def _value_of(a: Annotation, leaves: Iterator[Expr], params: list[Expr]) -> Expr
 
 
 def _fields_of(e: Expr) -> list[Expr]:
-    """The arrays of a result, one by one."""
+    """The arrays that stand for a result."""
     if isinstance(e.annotation, Tuple):
         return [x for i in range(len(e.annotation.fields)) for x in _fields_of(tuple_get(e, i))]
     if isinstance(e.annotation, Shape) and e.annotation.dims is not None:
@@ -282,7 +291,9 @@ def _fields_of(e: Expr) -> list[Expr]:
 
 
 def _with_operands(module: Module, main: Function, env: Mapping[Expr, Expr], params: Sequence[Expr]) -> Module:
-    """`module`, of which the entry takes other parameters, and only the functions that it needs."""
+    """`module` with `params` as parameters of its entry, and without the functions that the entry does not need.
+
+    `env` gives the value that replaces each old parameter."""
     blocks: list[Block] = []
     sources = dict(main.sources)
     for block in main.blocks:
@@ -300,14 +311,14 @@ def _with_operands(module: Module, main: Function, env: Mapping[Expr, Expr], par
 
 
 def _outside(a: Annotation, value: Any) -> Any:
-    """An argument as the module takes it, of its arrays."""
+    """The argument that the original module takes, from its arrays."""
     if isinstance(a, Tuple):
         return tuple(_outside(f, x) for f, x in zip(a.fields, value, strict=True))
     return tuple(value.shape[:-1]) if isinstance(a, Shape) else value
 
 
 def _inside(a: Annotation, value: Any) -> Any:
-    """A result with arrays for its shapes."""
+    """A result of the original module, with arrays in place of its shapes."""
     if isinstance(a, Tuple):
         return tuple(_inside(f, x) for f, x in zip(a.fields, value, strict=True))
     return jnp.zeros((*value, 0), bool) if isinstance(a, Shape) else value
@@ -330,21 +341,21 @@ def _skeleton(a: Annotation) -> Any:
 
 
 def in_blocks(module: Module) -> Module:
-    """`module` with what is pure in dataflow blocks, those that follow each other as one. O(expressions)."""
+    """`module` with its pure bindings in dataflow blocks; consecutive dataflow blocks are merged. O(expressions)."""
     impure = impure_functions(module)
     return Module(tuple(_Former(f, impure).function() for f in module))
 
 
 @dataclass
 class _Group:
-    """Bindings that stand together: all pure, or one step."""
+    """Consecutive bindings: all of them pure, or a single step."""
 
     pure: bool
     bindings: tuple[Binding, ...]
 
 
 class _Former:
-    """Puts the pure lines of one function into dataflow blocks, between its steps."""
+    """Puts the pure bindings of one function into dataflow blocks between its steps."""
 
     def __init__(self, function: Function, impure: frozenset[str]) -> None:
         self.old = function
@@ -352,7 +363,8 @@ class _Former:
         self.sources = dict(function.sources)
         self.taken = {str(p.attr("name")) for p in function.params}
         self.taken |= {b.name for block in function.blocks for b in block.bindings}
-        self.named: dict[Expr, Expr] = {}  # what is computed inside a step or the result, by the variable it gets
+        # From an expression that a step or the result computes inline to the variable that it is bound to.
+        self.named: dict[Expr, Expr] = {}
 
     def function(self) -> Function:
         f = self.old
@@ -360,7 +372,7 @@ class _Former:
         result = self._result(groups)
         needed = _needed_after(groups, result)
         blocks: list[Block] = []
-        env: dict[Expr, Expr] = {}  # the values of the dataflow block that is being made
+        env: dict[Expr, Expr] = {}  # from variable to value, for the dataflow block under construction
         pure: list[Binding] = []
         for i, group in enumerate(groups):
             values = self._new([b.value for b in group.bindings], env)
@@ -395,7 +407,7 @@ class _Former:
         return groups
 
     def _is_step(self, e: Expr) -> bool:
-        # Of a `cond` whose branches may give other sizes, only one branch can run: outside XLA.
+        # The branches of such a `cond` may return different sizes. XLA cannot compile it, so it runs as a step.
         return effect_of(e, self.impure) is not None or (e.op == COND and not is_sized(e.annotation))
 
     def _result(self, groups: list[_Group]) -> Expr:
@@ -405,7 +417,7 @@ class _Former:
         return self._name(groups, result, "result")
 
     def _name(self, groups: list[_Group], e: Expr, stem: str) -> Expr:
-        """`e`, or the variable it gets where it computes something."""
+        """`e` if it computes nothing; otherwise a variable bound to it, in a new group."""
         if all(x.op in (VAR, SHAPE, TUPLE, FUNCTION, CONSTANT) for x in postorder([e])) and e.op != CONSTANT:
             return e
         if e not in self.named:
@@ -416,7 +428,7 @@ class _Former:
         return self.named[e]
 
     def _new(self, roots: Sequence[Expr], env: Mapping[Expr, Expr]) -> list[Expr]:
-        """`roots` with variables replaced by what `env` has for them; lines of the source go along."""
+        """`roots` with variables replaced by their values in `env`; source lines are kept."""
         new = substituted(roots, env)
         for old, e in zip(roots, new, strict=True):
             if old is not e and old in self.sources:
@@ -425,10 +437,10 @@ class _Former:
 
 
 def _needed_after(groups: Sequence[_Group], result: Expr) -> list[set[Expr]]:
-    """For each group the variables that are read after the block it falls into."""
+    """For each group: the variables that are read after the block into which the group goes."""
     after = {e for e in postorder([result]) if e.op == VAR}
     needed: list[set[Expr]] = []
-    inside: set[Expr] = set()  # read by the groups behind that fall into the same block
+    inside: set[Expr] = set()  # variables that later groups of the same block read
     for i in reversed(range(len(groups))):
         if not groups[i].pure or i + 1 == len(groups) or not groups[i + 1].pure:
             after, inside = after | inside, set()

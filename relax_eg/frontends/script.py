@@ -1,8 +1,8 @@
-"""`@function`: Relax written as Python functions, which are read and never run.
+"""`@function`: Relax programs written as Python functions, which are parsed and never run.
 
-A script is module text with `rx.` for `R.`: the same reader reads both. What is added here is what a function finds
-around it (other functions, tensor programs, numbers and arrays by name), names that are bound again, and lines and
-files in errors.
+A script is module text with `rx.` for `R.`; the same reader reads both. This file adds the names from the surroundings
+of a function (other functions, tensor programs, numbers and arrays), tuple and augmented assignments, and files and
+lines in errors.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def function(*, assume: str | Sequence[str] = ()) -> Callable[[Callable[..., Any
 def function(
     fn: Callable[..., Any] | None = None, /, *, assume: str | Sequence[str] = ()
 ) -> Module | Callable[[Callable[..., Any]], Module]:
-    """The module of a scripted function and of all that it calls. The function is read, not run.
+    """The module of a scripted function and of everything that it calls. The function is parsed, not run.
 
         @rx.function
         def main(x: rx.Tensor("n 4"), w: rx.Tensor("4 8")):
@@ -48,11 +48,12 @@ def function(
                 y = rx.call_tir(scale, (h,), rx.Tensor("n 8"))
             return y
 
-    Its entry has the function's name. Calls of other scripted functions and of tensor programs by `rx.call_tir` bring
-    these into the module; numbers and arrays that are defined outside are constants. `assume`: what holds of sizes at
-    every call, as statements such as "n % 8 == 0".
+    The entry of the module has the name of the function. The module includes the scripted functions that it calls, and
+    the tensor programs that it calls by `rx.call_tir`. Numbers and arrays that are defined outside become constants.
 
-    ScriptError, with file and line, for what cannot be read and for operators applied to what they do not accept;
+    - `assume`: statements about sizes that hold at every call, such as "n % 8 == 0".
+
+    ScriptError, with file and line, for text that cannot be read and for operands that an operator does not accept.
     WellFormedError for a module that breaks a rule of the IR.
     """
     if not STATEMENTS.fits(assume):
@@ -66,7 +67,7 @@ def function(
 
 
 class ScriptSource(Source):
-    """The text of a function: its first line is line `first` of `file`, `indent` columns were taken off its lines."""
+    """The text of a function. Its first line is line `first` of `file`; `indent` columns were cut from each line."""
 
     def __init__(self, text: str, file: str, first: int, indent: int) -> None:
         super().__init__(text)
@@ -121,7 +122,7 @@ def _text_of(fn: Callable[..., Any]) -> tuple[ScriptSource, ast.FunctionDef]:
 
 
 class _Plain(ast.NodeTransformer):
-    """Statements that are short for others: `a, b = pair`, `x += y`."""
+    """Expands the shorthand statements `a, b = pair` and `x += y`."""
 
     def __init__(self, definition: ast.FunctionDef) -> None:
         self.taken = {n.id for n in ast.walk(definition) if isinstance(n, ast.Name)}
@@ -155,7 +156,8 @@ def _at(made: ast.stmt, where: ast.stmt) -> ast.stmt:
 
 
 def _with_outputs(definition: ast.FunctionDef) -> None:
-    """`R.output(...)` where a dataflow block has none: what the lines after it mention."""
+    """Adds `R.output(...)` to each dataflow block that lacks it. It lists the names that later lines use, or all names
+    of the block if later lines use none."""
     loads = [n for n in ast.walk(definition) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)]
     for block in [n for n in ast.walk(definition) if isinstance(n, ast.With)]:
         call = block.items[0].context_expr
@@ -178,7 +180,7 @@ def _bound(body: Iterable[ast.stmt]) -> list[str]:
     return [t.id for t in targets if isinstance(t, ast.Name)]
 
 
-# --- what stands in scripts and is not run ---
+# --- functions that scripts mention and that are never run ---
 
 
 def _only_read(name: str) -> NoReturn:
@@ -186,19 +188,20 @@ def _only_read(name: str) -> NoReturn:
 
 
 def dataflow() -> AbstractContextManager[None]:
-    """`with rx.dataflow():` opens a region of a script without effects. What later lines use leaves it, or what its
-    last line, `rx.output(names)`, lists."""
+    """`with rx.dataflow():` opens a region of a script without effects. Its outputs are the names that its last line,
+    `rx.output(names)`, lists; without that line, the names that later lines use."""
     _only_read("dataflow")
 
 
 def output(*values: Any) -> None:
-    """The last line of a dataflow block: what leaves it."""
+    """The last line of a dataflow block; it lists the outputs of the block."""
     del values
     _only_read("output")
 
 
 def sym_var() -> Any:
-    """`n = rx.sym_var()` declares a size variable in a script. Sizes need no declaration; it tells editors the name."""
+    """`n = rx.sym_var()` declares a size variable in a script. The declaration is optional; it defines the name for
+    editors."""
     _only_read("sym_var")
 
 

@@ -1,10 +1,10 @@
-"""The arguments of `trace` and `optimize`: what a caller says of each argument of a function.
+"""Reads the specs that `trace` and `optimize` take: the description of each argument of a function.
 
-A spec is, for each argument, one of: a spec string ("b s 768", "b s @ int32"; float32 if it names no dtype), an array
-of JAX or numpy (it stands for arrays of its own shape and dtype), a `jax.ShapeDtypeStruct`, an `ir.Tensor`, a Python
-number (a weakly typed scalar, as `jax.jit` takes it), None, or a pytree of these.
+A spec is one of: a spec string ("b s 768", "b s @ int32"; float32 if it names no dtype), an array of JAX or numpy (it
+stands for arrays of its own shape and dtype), a `jax.ShapeDtypeStruct`, an `ir.Tensor`, a Python number (a weakly typed
+scalar, as `jax.jit` takes it), None, or a pytree of these.
 
-Sizes may be symbolic dimensions of JAX: what their `jax.export.SymbolicScope` says of them holds of the arguments.
+Sizes may be symbolic dimensions of JAX: the constraints of their `jax.export.SymbolicScope` hold for the arguments.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import jax
 import numpy as np
 
 from relax_eg.errors import BoundsError, SpecError, TraceError
-from relax_eg.frontends.symbolic import Sizes, constraints_of, is_symbolic, to_dim, variables_of
+from relax_eg.frontends.symbolic import SymbolicSizes, constraints_of, is_symbolic, to_dim, variables_of
 from relax_eg.ir.annotations import Tensor
 from relax_eg.ir.expr import np_dtype
 from relax_eg.shapes import Dim, Scope, parse_spec
@@ -36,12 +36,12 @@ ACCEPTED = (
 class Leaf:
     """One array of the arguments.
 
-    `path`: how the user would write it, `params['layers'][0]['w']`.
-    `argument`: the argument of the function that it belongs to: a parameter or, of `*xs`, `xs[0]`.
-    `name`: `path` as an identifier, unique in the signature.
-    `annotation`: its shape and dtype.
-    `aval`: the same as a `jax.ShapeDtypeStruct`, sizes as JAX's symbolic dimensions.
-    `weak_type`: it was given as a Python number.
+    - `path`: the array as the user would write it, `params['layers'][0]['w']`.
+    - `argument`: the argument of the function to which the array belongs: a parameter or, for `*xs`, `xs[0]`.
+    - `name`: `path` as an identifier, unique in the signature.
+    - `annotation`: shape and dtype.
+    - `aval`: shape and dtype as a `jax.ShapeDtypeStruct`, with symbolic dimensions of JAX as sizes.
+    - `weak_type`: the dtype is weak, as that of a Python number.
     """
 
     path: str
@@ -54,8 +54,11 @@ class Leaf:
 
 @dataclass(frozen=True, slots=True)
 class Arguments:
-    """The specs of a call, flattened. `tree` is the structure of `(args, kwargs)` as `signature` binds them; `scope`
-    knows what the sizes' own scopes say of them."""
+    """The specs of a call, flattened.
+
+    - `tree`: the structure of `(args, kwargs)` as `signature` binds them.
+    - `scope`: the constraints that the JAX scopes of symbolic sizes state.
+    """
 
     signature: inspect.Signature | None
     leaves: tuple[Leaf, ...]
@@ -64,11 +67,11 @@ class Arguments:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Names of the function's arguments that have a spec, in order: parameters, and `xs[0]`, ... of `*xs`."""
+        """Names of the arguments that have arrays in their specs, in order: parameters, and `xs[0]`, ... for `*xs`."""
         return tuple(dict.fromkeys(leaf.argument for leaf in self.leaves))
 
     def named(self, key: Any) -> tuple[str, ...]:
-        """The arguments that `key` names: one by name or position, all of `*xs` by `xs`; none if there is no such."""
+        """The arguments that `key` names: one by its name or position, all of `*xs` by `xs`; empty if there is none."""
         names = self.names
         if isinstance(key, int) and not isinstance(key, bool):
             return (names[key],) if -len(names) <= key < len(names) else ()
@@ -82,13 +85,13 @@ class Arguments:
 
 
 class OfArguments:
-    """What a program knows by its `arguments`."""
+    """Base of programs that have `arguments`: properties that follow from the arguments."""
 
     arguments: Arguments
 
     @property
     def why_in_steps(self) -> str:
-        """Why the program runs in steps, where it does, and what would be accepted."""
+        """Why the program runs in steps, and what would be accepted instead; "" if it does not run in steps."""
         return ""
 
     @property
@@ -102,7 +105,7 @@ class OfArguments:
 
     @property
     def arg_names(self) -> tuple[str, ...]:
-        """Names of the parameters of `fn` that have arrays in them, `xs` for all of `*xs`."""
+        """Names of the parameters of `fn` that hold arrays; `xs` stands for all of `*xs`."""
         return tuple(dict.fromkeys(n.partition("[")[0] for n in self.arguments.names))
 
     @property
@@ -116,11 +119,14 @@ def read_arguments(
     name: str,
     specs: tuple[Any, ...],
     kwspecs: Mapping[str, Any],
-    sizes: Sizes,
+    sizes: SymbolicSizes,
     assume: Sequence[str] = (),
 ) -> Arguments:
-    """The arguments of `fn` as `specs` and `kwspecs` describe them, whose sizes satisfy `assume`. SpecError,
-    TraceError, or BoundsError."""
+    """The arguments of `fn` as `specs` and `kwspecs` describe them, with sizes that satisfy `assume`.
+
+    SpecError for a spec that cannot be read. TraceError for specs that do not fit the signature. BoundsError for a
+    statement in `assume` about an unknown size.
+    """
     signature = _signature(fn)
     try:
         args, kwargs = _normalise(signature, specs, kwspecs)
@@ -140,7 +146,7 @@ def read_arguments(
 
 
 def need_sizes(name: str, assume: Iterable[str], known: Sequence[str]) -> None:
-    """BoundsError where a statement speaks of sizes that function `name` has not."""
+    """BoundsError if a statement in `assume` names a size that is not in `known`, the sizes of function `name`."""
     for text in assume:
         for v in sorted(variables_of(text) - set(known)):
             has = f"its sizes are {', '.join(known)}" if known else "it has no symbolic sizes"
@@ -148,9 +154,9 @@ def need_sizes(name: str, assume: Iterable[str], known: Sequence[str]) -> None:
 
 
 def _constraints(specs: Iterable[tuple[str, Any]]) -> list[str]:
-    """What the scopes of symbolic dimensions say of them. SpecError where two scopes have a variable of the same name.
+    """The constraints that the scopes of symbolic dimensions state. SpecError if two scopes share a variable name.
 
-    What is said of variables that no argument has cannot be checked when the function is called, so it is not believed.
+    Leaves out constraints on variables that no argument has: they cannot be checked when the function is called.
     """
     found: dict[int, tuple[str, ...]] = {}
     owners: dict[str, tuple[Any, str]] = {}
@@ -186,7 +192,7 @@ def _normalise(
 
 
 def _path(signature: inspect.Signature | None, positional: int, keys: tuple[Any, ...]) -> tuple[str, str]:
-    """The parameter a leaf belongs to and the leaf's path from it."""
+    """The argument that a leaf belongs to, and the full path of the leaf."""
     group, first, *rest = keys
     inner = jax.tree_util.keystr(tuple(rest))
     if group.idx == 1:  # keywords
@@ -200,12 +206,12 @@ def _path(signature: inspect.Signature | None, positional: int, keys: tuple[Any,
     if rest_name is None:
         argument = "x" if positional == 1 else f"x{first.idx}"
         return argument, argument + inner
-    argument = f"{rest_name}[{first.idx - len(fixed)}]"  # each of `*args` is an argument of its own
+    argument = f"{rest_name}[{first.idx - len(fixed)}]"  # each element of `*args` is a separate argument
     return argument, argument + inner
 
 
 def identifier(path: str, used: set[str]) -> str:
-    """`path` as an identifier that is not in `used`, and is then."""
+    """`path` as an identifier that is not in `used`; adds it to `used`."""
     name = re.sub(r"\W+", "_", path).strip("_") or "x"
     if name[0].isdigit() or keyword.iskeyword(name):
         name = f"x_{name}"
@@ -217,7 +223,7 @@ def identifier(path: str, used: set[str]) -> str:
     return chosen
 
 
-def _leaf(path: str, argument: str, name: str, spec: Any, sizes: Sizes) -> Leaf:
+def _leaf(path: str, argument: str, name: str, spec: Any, sizes: SymbolicSizes) -> Leaf:
     weak = False
     if isinstance(spec, str):
         shape, dtype = _read(path, name, spec)
@@ -253,7 +259,7 @@ def _leaf(path: str, argument: str, name: str, spec: Any, sizes: Sizes) -> Leaf:
 
 
 def _read(path: str, name: str, text: str) -> tuple[tuple[Dim, ...], str]:
-    """Sizes and dtype of a spec string; `_` becomes a size variable of its own."""
+    """Sizes and dtype of a spec string; each `_` becomes a new size variable."""
     try:
         spec = parse_spec(text)
     except SpecError as error:
@@ -270,7 +276,7 @@ def _read(path: str, name: str, text: str) -> tuple[tuple[Dim, ...], str]:
 
 
 def _dtype(path: str, name: str) -> Any:
-    """The JAX dtype of a dtype name; `key` is the default kind of PRNG key, `key<fry>` one kind of them."""
+    """The JAX dtype of a dtype name; `key` is the default kind of PRNG key, `key<fry>` a specific kind."""
     if not name.startswith("key"):
         return np_dtype(name)
     implementations = (None, "threefry2x32", "rbg", "unsafe_rbg")  # None: this process's default
@@ -284,7 +290,7 @@ def _dtype(path: str, name: str) -> Any:
 
 
 def _supported(path: str, dtype: Any) -> Any:
-    """`dtype`, which this process's JAX must be able to hold."""
+    """`dtype`, if JAX in this process can hold it; SpecError otherwise."""
     if not isinstance(dtype, np.dtype):
         return dtype  # an extended dtype: PRNG keys
     canonical = jax.dtypes.canonicalize_dtype(dtype)

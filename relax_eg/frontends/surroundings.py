@@ -1,4 +1,6 @@
-"""What a scripted function finds around it: what names of its file mean, put in their place."""
+"""Resolves the names that a scripted function uses from its surroundings: globals, closure and evaluated annotations.
+
+Each such name is replaced in the syntax tree by its meaning."""
 
 from __future__ import annotations
 
@@ -27,7 +29,8 @@ _WORDS: dict[Any, str] = {
     expr.call_dps_library: "R.call_dps_library", expr.match_cast: "R.match_cast", tensor_calls.call_tir: "R.call_tir",
     api: "R.op", **{f: f"R.op.{name}" for name, f in FUNCTIONS.items()},
 }  # fmt: skip
-_LOCAL_WORDS = ("dataflow", "output", "shape", "sym_var")  # of `script`, which imports this file
+# Functions of `script`. They are listed by name because `script` imports this file.
+_LOCAL_WORDS = ("dataflow", "output", "shape", "sym_var")
 
 ACCEPTED = (
     "functions under @rx.function, tensor programs, `rx` and its operators, numbers, text, arrays, dtypes and tuples"
@@ -35,7 +38,7 @@ ACCEPTED = (
 
 
 def size_names(definition: ast.FunctionDef) -> set[str]:
-    """The size variables that a function names: in the texts of its annotations, and by `sym_var()`."""
+    """The size variables that a function names in the texts of its annotations or declares by `sym_var()`."""
     found: set[str] = set()
     for at in ast.walk(definition):
         if isinstance(at, ast.Call) and last_name(at.func) in ("Tensor", "Shape"):
@@ -48,7 +51,7 @@ def size_names(definition: ast.FunctionDef) -> set[str]:
 
 
 class Surrounded(ast.NodeTransformer):
-    """Puts what names mean outside of a function in their place."""
+    """Replaces names from outside a function by their meaning."""
 
     def __init__(
         self,
@@ -70,7 +73,7 @@ class Surrounded(ast.NodeTransformer):
         self.around |= {name: cell.cell_contents for name, cell in closure if _is_filled(cell)}
 
     def resolve(self) -> None:
-        """Resolve the signature, whose annotations Python has evaluated, and the body."""
+        """Resolves the names in the body and in the signature, whose annotations Python has already evaluated."""
         d = self.definition
         evaluated: dict[str, Any] = getattr(self.fn, "__annotations__", {})
         for arg in d.args.args:
@@ -132,7 +135,7 @@ class Surrounded(ast.NodeTransformer):
         return _read_at(text, at)
 
     def _text(self, value: Any, name: str) -> str | None:
-        """What is written in place of a value; None where a literal is."""
+        """The text that replaces a value; None if a literal replaces it."""
         if isinstance(value, Module):
             return self.gathered.module(value)
         if isinstance(value, TensorProgram):
@@ -169,7 +172,7 @@ def _is_array(value: Any) -> bool:
 
 
 def _plain(value: Any) -> ast.expr | None:
-    """The literal of a number, text, None, a dtype, or a tuple of these."""
+    """The literal of a number, text, None, a dtype, or a tuple or list of these; None for any other value."""
     if isinstance(value, np.generic):
         value = value.item()
     if value is None or isinstance(value, (bool, int, float, str)):
@@ -189,7 +192,7 @@ def _plain(value: Any) -> ast.expr | None:
 
 
 def _read_at(text: str, at: ast.expr) -> ast.expr:
-    """The syntax of `text`, all of it at the place of `at`."""
+    """The syntax tree of `text`, with the source position of `at` in every node."""
     made = ast.parse(text, mode="eval").body
     for n in ast.walk(made):
         ast.copy_location(n, at)

@@ -1,7 +1,7 @@
-"""JAX's symbolic dimensions to `Dim` and back.
+"""Converts JAX's symbolic dimensions to `Dim` and back.
 
-It goes by their text (`shapes.constraints`), which `jax.export.symbolic_shape` documents and reads back, not by the
-private attributes of the expression objects.
+The conversion uses the text of the dimensions (`shapes.constraints`), which `jax.export.symbolic_shape` documents and
+reads back, and not the private attributes of the expression objects.
 """
 
 from __future__ import annotations
@@ -12,13 +12,14 @@ from typing import Any
 
 from jax import export
 
+from relax_eg.debug import unless_exhausted
 from relax_eg.errors import BoundsError, SpecError
 from relax_eg.limits import TRACED_EXTREMES
 from relax_eg.shapes import Dim
 from relax_eg.shapes.constraints import JAX_FUNCTIONS, constraints_of_jax, dim_of_jax
 from relax_eg.shapes.relation import atoms_of, read_statement
 
-_MOST_DIVIDED = 4096  # up to which the divisors of a divisor are looked for
+_MOST_DIVIDED = 4096  # limit: divisors of a divisor are searched below this number
 
 
 def is_symbolic(value: Any) -> bool:
@@ -32,7 +33,7 @@ def to_dim(size: Any) -> Dim:
 
 
 def constraints_of(size: Any) -> tuple[str, ...]:
-    """What the scope of a symbolic dimension of JAX says, in the words it was given in."""
+    """The constraints of the scope of a symbolic dimension of JAX, in their original spelling."""
     return constraints_of_jax(str(size.scope))
 
 
@@ -41,11 +42,11 @@ def variables_of(constraint: str) -> frozenset[str]:
     return frozenset[str]().union(*(relation.variables for relation in read_statement(constraint.replace("^", "**"))))
 
 
-class Sizes:
+class SymbolicSizes:
     """The symbolic dimensions of one trace, all in one JAX scope.
 
-    `bounds` (inclusive) become constraints of the scope, so that comparisons of sizes which they decide can be used in
-    Python control flow. JAX itself takes every variable to be at least 1.
+    The inclusive `bounds` become constraints of the scope, so that Python control flow can use the comparisons of sizes
+    that they decide. JAX itself assumes that every variable is at least 1.
     """
 
     def __init__(self, bounds: Mapping[str, tuple[int, int]] | None = None) -> None:
@@ -56,47 +57,48 @@ class Sizes:
             if low > high:
                 pair = f"({low}, {high})"
                 raise BoundsError(f"the bounds of `{name}` are empty: {pair}; accepted: (low, high) with low <= high")
-            if low > 1:  # 1 is JAX's own assumption, and it refuses to hear it again
+            if low > 1:  # JAX assumes `>= 1` itself, and rejects it as a constraint
                 constraints.append(f"{name} >= {low}")
             constraints.append(f"{name} <= {high}")
         self._constraints = constraints
         self._supposed: list[str] = []
         self.scope = export.SymbolicScope(constraints)
         self._variables: dict[str, Any] = {}
-        self.annotations: dict[Any, Any] = {}  # by shape and dtype, for the walk of this trace
+        self.annotations: dict[Any, Any] = {}  # cache of the walk of this trace, by shape and dtype
 
     def constrain(self, constraints: Iterable[str]) -> None:
-        """Adds constraints in JAX's spelling; before any size is met and anything is supposed."""
+        """Adds constraints in JAX's spelling. Call it before the first `to_jax` and the first `suppose`."""
         self._constraints.extend(constraints)
         self.scope = export.SymbolicScope(self._constraints)
 
     def suppose(self, constraints: Sequence[str]) -> None:
-        """As `constrain`, with what follows of remainders, and without what JAX does not take: it then knows less, and
-        asks in fewer cases."""
+        """Like `constrain`, but also adds the remainders that follow from those given, and skips constraints that JAX
+        rejects. JAX then decides fewer comparisons."""
         for text in (*constraints, *_remainders(constraints)):
             try:
                 self.scope = export.SymbolicScope([*self.constraints, text])
-            except Exception:  # its reading of constraints has moved between versions, the exception's class too
+            except Exception as e:  # the constraints that JAX accepts and its exception class vary with the version
+                unless_exhausted(e)
                 continue
             self._supposed.append(text)
 
     @property
     def constraints(self) -> tuple[str, ...]:
-        """What the scope says of sizes, in JAX's spelling."""
+        """The constraints of the scope, in JAX's spelling."""
         return (*self._constraints, *self._supposed)
 
     @property
     def declared(self) -> tuple[str, ...]:
-        """As `constraints`, without what is only supposed."""
+        """The constraints that `constrain` or the bounds gave, without those from `suppose`."""
         return tuple(self._constraints)
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The size variables met so far, sorted."""
+        """The size variables that `to_jax` has converted so far, sorted."""
         return tuple(sorted(self._variables))
 
     def to_jax(self, dim: Dim) -> Any:
-        """The JAX dimension of `dim`: an int, or an expression over this trace's variables."""
+        """The JAX dimension of `dim`: an int, or an expression over the variables of this trace."""
         if dim.is_const:
             return dim.value
         if (count := _extremes(dim)) > TRACED_EXTREMES:
@@ -107,12 +109,13 @@ class Sizes:
         return dim.evaluate({name: self._variable(name) for name in dim.variables})
 
     def known_nonnegative(self, dim: Dim) -> bool:
-        """Whether JAX can tell that `dim >= 0` for all sizes."""
+        """Whether JAX can prove that `dim >= 0` for all sizes."""
         if dim.is_const:
             return dim.value >= 0
         try:
             return bool(self.to_jax(dim) >= 0)
-        except Exception:  # "inconclusive": the exception's class has moved between versions
+        except Exception as e:  # "inconclusive"; the class of this exception varies with the version
+            unless_exhausted(e)
             return False
 
     def _variable(self, name: str) -> Any:
@@ -126,12 +129,13 @@ class Sizes:
 
 
 def _extremes(dim: Dim) -> int:
-    """How many operands the max, min and select in a size have; a select becomes several for JAX."""
+    """The number of operands of max, min and select in a size; a select counts 2 more, since JAX needs several."""
     return sum(len(a.args) + 2 * (a.op == "select") for a in atoms_of(dim) if a.op in ("max", "min", "select"))
 
 
 def _remainders(constraints: Iterable[str]) -> Iterator[str]:
-    """What a known remainder says of other divisors, which JAX does not see: of `n % 16 == 3` follows `n % 8 == 3`."""
+    """The remainders by smaller divisors that follow from a known remainder: `n % 16 == 3` implies `n % 8 == 3`. JAX
+    does not derive them itself."""
     for text in constraints:
         found = re.fullmatch(r"mod\((.+), (\d+)\) == (\d+)", text)
         if found is not None:

@@ -1,4 +1,4 @@
-"""Why a function cannot be traced, said in the user's terms."""
+"""Error messages that tell the user why a function cannot be traced."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from relax_eg.frontends.specs import Leaf
 from relax_eg.shapes.constraints import dim_of_jax
 
 _NEGATED = {">=": "<", ">": "<=", "<=": ">", "<": ">="}
-_SHOWN = 6  # arguments that a message lists
+_SHOWN = 6  # limit: arguments listed in a message
 
 _BRANCH = (
     "jnp.where, jax.lax.cond or jax.lax.while_loop where the decision depends on the value of an array; "
@@ -43,7 +43,7 @@ _SHAPES = "specs whose sizes and dtypes fit together; equal sizes need equal nam
 
 
 def checked_output(fn: Callable[..., Any], name: str, path: Any, value: Any) -> Any:
-    """`value`, a leaf of what `fn` returned, which must be an array or a number."""
+    """`value`, a leaf of the result of `fn`. TraceError unless it is an array or a number."""
     try:
         jax.typeof(value)
     except TypeError:
@@ -61,7 +61,7 @@ def trace_error(
     error: Exception,
     undecided: tuple[str, str] | None = None,
 ) -> TraceError:
-    """The TraceError for an exception that JAX raised while tracing `fn`. `undecided`: what `undecided_by` gives."""
+    """The TraceError for an exception that JAX raised while tracing `fn`. `undecided`: the result of `undecided_by`."""
     lines = [f"cannot trace `{name}`{_place(fn)}: {_reason(error)}"]
     where = user_line(error)
     if where is not None:
@@ -82,21 +82,21 @@ def trace_error(
 
 
 def undecided_by(error: Exception) -> tuple[str, str] | None:
-    """Of a comparison of sizes that JAX could not decide, and raised: two statements of which one holds. None where
-    that is not what is wrong."""
+    """For an error about a comparison of sizes that JAX could not decide: the comparison and its negation, of which one
+    holds. None for other errors."""
     asked = re.search(r"'([^']+)' (>=|>|<=|<) '([^']+)' is inconclusive", str(error))
     if asked is None:
         return open_in_text(str(error))
     try:
         left, op, right = dim_of_jax(asked[1]), asked[2], dim_of_jax(asked[3])
-    except RelaxEgError:  # a size that is not ours to read
+    except RelaxEgError:  # the size cannot be read as a `Dim`
         return None
     return f"{left} {op} {right}", f"{left} {_NEGATED[op]} {right}"
 
 
 def open_in_text(text: str) -> tuple[str, str] | None:
-    """The two statements of which one decides the first `min` or `max` in a message of JAX's, as in shapes that do not
-    fit each other because one was cut at a size: `(min(128, n - 1), 64)`. None where there is none."""
+    """The two statements of which either decides the first `min` or `max` in a message of JAX; None if the message has
+    none. Such messages are about shapes that do not fit because one was cut at a size: `(min(128, n - 1), 64)`."""
     for found in re.finditer(r"\b(?:min|max)\(", text):
         sides = _arguments(text, found.end())
         if len(sides) == 2:
@@ -104,7 +104,7 @@ def open_in_text(text: str) -> tuple[str, str] | None:
                 left, right = (dim_of_jax(s.strip()) for s in sides)
             except RelaxEgError:
                 continue
-            # The size that varies stands first, as one would say it.
+            # The variable size stands first, as a reader expects.
             if left.is_const:
                 left, right = right, left
             return f"{left} <= {right}", f"{left} > {right}"
@@ -112,7 +112,7 @@ def open_in_text(text: str) -> tuple[str, str] | None:
 
 
 def _arguments(text: str, start: int) -> Sequence[str]:
-    """The arguments of a call whose opening parenthesis ends at `start`; none where it is not closed."""
+    """The arguments of a call whose opening parenthesis ends at `start`; empty if the parenthesis is not closed."""
     depth, pieces, begun = 1, list[str](), start
     for i in range(start, len(text)):
         depth += (text[i] == "(") - (text[i] == ")")
@@ -125,7 +125,7 @@ def _arguments(text: str, start: int) -> Sequence[str]:
 
 
 def cause(error: BaseException) -> BaseException | None:
-    """`error` where the developer wants to see JAX's own traceback, else None."""
+    """`error` at debug level 3 and above, so that JAX's own traceback is shown; otherwise None."""
     return error if debug.level() >= 3 else None
 
 

@@ -1,4 +1,4 @@
-"""Expressions, annotations, modules; their text; what makes them well-formed."""
+"""Expressions, annotations and modules; their text form; the well-formedness rules."""
 
 from relax_eg.ir.annotations import (
     FLOATS,

@@ -1,7 +1,8 @@
-"""Annotations: what is known of a value at compile time (Relax, Table 1).
+"""Annotations: what the compiler knows about a value at compile time (Relax, Table 1).
 
-`Object` is any value; `Shape` a first-class shape; `Tensor` an array whose sizes may be symbolic, known in rank only,
-or unknown; `Tuple` and `Callable` are built from others. Annotations are immutable, hashable and compared by value.
+`Object` is any value. `Shape` is a first-class shape. `Tensor` is an array whose sizes may be symbolic, known in rank
+only, or unknown. `Tuple` and `Callable` are built from other annotations. Annotations are immutable, hashable and
+compared by value.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from relax_eg.shapes.spec import DTYPES, KEY_DTYPE, SHORT_DTYPES, accepted_dtype
 
 DimLike = int | str | Dim
 
+# given: bits per element
 ITEM_BITS: dict[str, int] = {
     "bool": 8, "int4": 4, "uint4": 4, "int8": 8, "uint8": 8, "int16": 16, "uint16": 16, "int32": 32, "uint32": 32,
     "int64": 64, "uint64": 64, "float8_e4m3fn": 8, "float8_e5m2": 8, "float16": 16, "bfloat16": 16, "float32": 32,
@@ -28,11 +30,14 @@ ITEM_BITS: dict[str, int] = {
 }  # fmt: skip
 
 WIDE = ("int64", "uint64", "float64", "complex128")
-"""The dtypes of 64-bit numbers."""
+"""Dtypes of 64-bit numbers."""
 
-UNKNOWN_RANK = -1  # Relax's spelling
+UNKNOWN_RANK = -1  # given: Relax's spelling
 
-FLOATS = ("float16", "bfloat16", "float32", "float64")
+HALF = ("float16", "bfloat16")
+"""16-bit floats."""
+
+FLOATS = (*HALF, "float32", "float64")
 
 
 def is_float(dtype: str) -> bool:
@@ -50,12 +55,12 @@ def is_integer(dtype: str) -> bool:
 
 
 def itemsize(dtype: str) -> int:
-    """Bytes of one element; sub-byte types count one byte, PRNG keys eight."""
+    """Bytes per element. A sub-byte type counts one byte, a PRNG key or unlisted dtype eight."""
     return max(1, ITEM_BITS.get(dtype, 64) // 8)
 
 
 class Annotation:
-    """Base of the five annotations."""
+    """Base class of the five annotations."""
 
     __slots__ = ()
 
@@ -70,7 +75,7 @@ class Object(Annotation):
 
 @dataclass(frozen=True, slots=True, init=False)
 class Shape(Annotation):
-    """A shape value: `Shape("n m")`, `Shape((n, 4))`, or only its rank: `Shape(ndim=2)`."""
+    """A shape value: `Shape("n m")`, `Shape((n, 4))`, or the rank alone: `Shape(ndim=2)`."""
 
     dims: tuple[Dim, ...] | None
     ndim: int | None
@@ -88,8 +93,9 @@ class Shape(Annotation):
 class Tensor(Annotation):
     """A tensor: `Tensor("n 4", "float32")`, `Tensor((n, 4), "float32")`, `Tensor(ndim=2)`, `Tensor(dtype="int32")`.
 
-    Sizes are `Dim`s, in elements. A missing dtype means unknown, except that a spec string may end in `@dtype`. A rank
-    of -1 means unknown, too, as in Relax. SpecError for another rank below 0, and for a dtype that there is not.
+    Sizes are `Dim`s, in elements. A spec string may end in `@dtype`; a spec string without a dtype means float32.
+    Without a spec string, a missing dtype means unknown. Rank -1 also means unknown, as in Relax. Any other negative
+    rank, or an unknown dtype name, raises SpecError.
     """
 
     shape: tuple[Dim, ...] | None
@@ -120,15 +126,16 @@ class Tensor(Annotation):
 
     @property
     def short(self) -> str:
-        """The spec spelling, for messages: `(n, 4) float32`."""
+        """The spec spelling, for error messages: `(n, 4) float32`."""
         if self.shape is None:
             return f"rank {'?' if self.ndim is None else self.ndim} {self.dtype or '?'}"
         return f"({', '.join(map(str, self.shape))}{',' if len(self.shape) == 1 else ''}) {self.dtype or '?'}"
 
 
-@lru_cache
+@lru_cache(1 << 7)  # about 30 dtype names exist
 def _dtype(name: str) -> str:
-    """The name of a dtype of ours or, of values that are only handed on, of JAX; SpecError for any other."""
+    """Returns the full name of a dtype of this package or of JAX (for values that are only passed on). SpecError for
+    any other name."""
     name = SHORT_DTYPES.get(name, name)
     if name in DTYPES or KEY_DTYPE.fullmatch(name) or name == "float0" or hasattr(ml_dtypes, name):
         return name
@@ -151,7 +158,7 @@ class Tuple(Annotation):
 
 @dataclass(frozen=True, slots=True)
 class Callable(Annotation):
-    """A function value, by its signature."""
+    """A function value, described by its signature."""
 
     params: tuple[Annotation, ...]
     result: Annotation
@@ -172,8 +179,10 @@ def _sequence(value: Any, what: str) -> Sequence[Annotation]:
 
 
 def _extent(inside: tuple[Annotation, ...]) -> tuple[int, int]:
-    """How many annotations are inside of one, counted as often as they stand there, and how deep. SpecError for more
-    than are accepted: what walks them does so one by one."""
+    """Returns the number of annotations inside `inside`, counting each occurrence, and the nesting depth.
+
+    SpecError if either exceeds its limit, because code that walks annotations visits each occurrence.
+    """
     for a in inside:
         if not isinstance(a, Annotation):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise SpecError(f"{shown(a)} is no annotation; accepted: Tensor, Shape, Tuple, Callable, Object")
@@ -217,14 +226,14 @@ def _sizes_text(dims: tuple[Dim, ...] | None, ndim: int | None) -> str:
 
 
 def may_be_wide(annotation: Annotation) -> bool:
-    """Whether there may be 64-bit numbers in what an annotation describes: where a tensor's dtype is not known, yes."""
+    """Whether a tensor described by `annotation` may hold 64-bit numbers. An unknown dtype counts as 64-bit."""
     if isinstance(annotation, Tuple):
         return any(map(may_be_wide, annotation.fields))
     return isinstance(annotation, Tensor) and (annotation.dtype is None or annotation.dtype in WIDE)
 
 
 def dims_of(annotation: Annotation) -> tuple[Dim, ...]:
-    """Every known size inside an annotation, tuples included, in order."""
+    """Returns every known size inside an annotation, tuples included, in order."""
     found: list[Dim] = []
     stack: list[Annotation] = [annotation]
     while stack:
@@ -239,15 +248,15 @@ def dims_of(annotation: Annotation) -> tuple[Dim, ...]:
 
 
 def has_functions(annotation: Annotation) -> bool:
-    """Whether a value annotated so is a function, or a tuple with one in it."""
+    """Whether a value with this annotation is a function or a tuple that contains one."""
     if isinstance(annotation, Tuple):
         return any(map(has_functions, annotation.fields))
     return isinstance(annotation, Callable)
 
 
 def paired_dims(a: Annotation, b: Annotation) -> Iterator[tuple[Dim, Dim]]:
-    """Sizes of two annotations that stand in the same place, as of a parameter and its argument, of a value and what is
-    asserted of it. Parts of different kinds have none in common."""
+    """Yields pairs of sizes at the same position of two annotations, for example a parameter and its argument, or a
+    value and its asserted annotation. Parts of different kinds yield nothing."""
     if isinstance(a, Tuple) and isinstance(b, Tuple):
         for x, y in zip(a.fields, b.fields, strict=False):
             yield from paired_dims(x, y)
@@ -256,7 +265,8 @@ def paired_dims(a: Annotation, b: Annotation) -> Iterator[tuple[Dim, Dim]]:
 
 
 def with_sizes(annotation: Annotation, env: Mapping[Dim, Dim]) -> Annotation:
-    """`annotation` with whole sizes replaced by others; those not in `env` stay."""
+    """Returns `annotation` with every size that is a key of `env` replaced. A size is replaced only as a whole; other
+    sizes stay."""
     if isinstance(annotation, Tensor) and annotation.shape is not None:
         return Tensor(tuple(env.get(d, d) for d in annotation.shape), annotation.dtype)
     if isinstance(annotation, Shape) and annotation.dims is not None:
@@ -267,8 +277,8 @@ def with_sizes(annotation: Annotation, env: Mapping[Dim, Dim]) -> Annotation:
 
 
 def named_sizes(name: str, a: Annotation) -> Iterator[tuple[str, tuple[Dim | None, ...]]]:
-    """The tensors and shapes in a value called `name`, those of known rank: what each is called, and its sizes, None
-    for any."""
+    """Yields name and sizes of each tensor and shape of known rank inside a value called `name`. An unknown size is
+    None."""
     if isinstance(a, Tuple):
         for i, field in enumerate(a.fields):
             yield from named_sizes(f"{name}[{i}]", field)
@@ -278,7 +288,7 @@ def named_sizes(name: str, a: Annotation) -> Iterator[tuple[str, tuple[Dim | Non
 
 
 def substitute(annotation: Annotation, env: dict[str, Dim]) -> Annotation:
-    """`annotation` with size variables replaced by other sizes."""
+    """Returns `annotation` with size variables replaced by sizes."""
     if isinstance(annotation, Tensor) and annotation.shape is not None:
         return Tensor(tuple(d.substitute(env) for d in annotation.shape), annotation.dtype)
     if isinstance(annotation, Shape) and annotation.dims is not None:

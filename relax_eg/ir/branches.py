@@ -1,7 +1,8 @@
-"""`if` in module text: each branch becomes a function of the module, and the statement a `cond` over both.
+"""`if` in module text: each branch becomes a module function, and the statement a `cond` over both.
 
-A branch takes what either reads of its surroundings, first of all the sizes that nothing else tells them (Relax,
-Fig. 8). It returns the names that both bind; names that only one binds are its own.
+Both functions take the variables that either branch reads from outside. If some sizes cannot be derived from these, a
+shape with those sizes is the first parameter (Relax, Fig. 8). Each function returns the names that both branches bind;
+a name bound in only one branch is local to it.
 """
 
 from __future__ import annotations
@@ -21,7 +22,10 @@ from relax_eg.ir.partition import missing_sizes
 
 @dataclass(frozen=True)
 class Branch:
-    """A branch as it was read: its blocks, and what each name that it binds stands for after it."""
+    """A branch as read from text.
+
+    - `names`: the value of each name that the branch binds, after the branch.
+    """
 
     blocks: tuple[Block, ...]
     names: Mapping[str, Expr]
@@ -35,8 +39,10 @@ class Branch:
 def conditional(
     condition: Expr, then: Branch, other: Branch, names: tuple[str, str]
 ) -> tuple[tuple[Function, Function], Expr, list[str]]:
-    """The functions of both branches under these names, the `cond` over them, and the names it joins: fields of its
-    value. OperatorError where what the branches give can never be of one annotation."""
+    """Returns both branch functions, the `cond` over them, and the names joined, which are the fields of its value.
+
+    OperatorError if the branches give a name values that no common annotation fits, or a function.
+    """
     results = [name for name in then.names if name in other.names]
     for name in results:
         one, two = then.names[name].annotation, other.names[name].annotation
@@ -68,7 +74,7 @@ def conditional(
 
 
 def joined(name: str, value: Expr, results: Sequence[str]) -> list[Binding]:
-    """The lines after a `cond`: its value under `name`, and the names it joins."""
+    """Returns the bindings after a `cond`: its value under `name`, then each joined name."""
     whole = var(name, value.annotation)
     fields = [tuple_get(whole, i) for i in range(len(results))]
     return [Binding(whole, value), *(Binding(var(n, f.annotation), f) for n, f in zip(results, fields, strict=True))]

@@ -10,9 +10,10 @@ from relax_eg.ir.annotations import Annotation, Callable, Object, Shape, Tensor,
 from relax_eg.ir.expr import CALL, FUNCTION, TUPLE, TUPLE_GET, VAR, Expr, node, postorder, tuple_get
 from relax_eg.ir.lattice import clash
 from relax_eg.ir.module import Function, Module
+from relax_eg.limits import KEPT
 from relax_eg.shapes import Dim
 
-# Ends the names of a callee's size variables where they stand beside the caller's: a letter that no name ends in.
+# Suffix of a callee's size variables when they appear beside the caller's. No variable name ends in this letter.
 _CALLEE = "\u02c1"
 
 NO_RECURSION = "functions that run others only; R.while_loop and R.scan repeat"
@@ -20,17 +21,17 @@ NO_FUNCTIONS = "what the function gives, computed where it is chosen; functions 
 
 
 def signature(function: Function) -> Callable:
-    """The annotation of a function as a value."""
+    """Returns the annotation of a function as a value."""
     return Callable(tuple(p.annotation for p in function.params), function.annotation)
 
 
 def function_ref(function: Function) -> Expr:
-    """A function of the module as a value: its name with its signature."""
+    """Returns a reference to a module function: its name with its signature."""
     return node(FUNCTION, (), (("name", function.name),), signature(function))
 
 
 def call_function(callee: Expr, args: Iterable[Expr]) -> Expr:
-    """The call of a function value: of `function_ref(f)`, or of a variable that is callable."""
+    """Returns the call of a function value: of `function_ref(f)`, or of a callable variable."""
     operands = tuple(args)
     name = str(callee.attr("name")) if callee.op in (FUNCTION, VAR) else "a function"
     annotation = call_annotation(callee.annotation, [a.annotation for a in operands], name)
@@ -38,15 +39,16 @@ def call_function(callee: Expr, args: Iterable[Expr]) -> Expr:
 
 
 def call_annotation(callee: Annotation, args: Sequence[Annotation], name: str = "a function") -> Annotation:
-    """What a call gives: the signature's result at the sizes of the arguments.
+    """Returns the annotation of a call: the signature's result at the sizes of the arguments.
 
-    Sizes that the arguments do not determine belong to the callee; what has them is known by its rank only. An argument
-    that may or may not fit its parameter is checked at the call; OperatorError for one that never does.
+    Sizes that the arguments do not determine are local to the callee; an annotation that contains one keeps only its
+    rank (and dtype). An argument that may or may not fit its parameter is checked at run time; OperatorError for one
+    that never fits.
     """
     return _call_annotation(callee, tuple(args), name)
 
 
-@lru_cache(1 << 12)  # repeated blocks are called hundreds of times on the same annotations
+@lru_cache(KEPT)  # repeated blocks are called hundreds of times with the same annotations
 def _call_annotation(callee: Annotation, args: tuple[Annotation, ...], name: str) -> Annotation:
     if not isinstance(callee, Callable):
         return Object()
@@ -58,8 +60,10 @@ def _call_annotation(callee: Annotation, args: tuple[Annotation, ...], name: str
 
 
 def call_sizes(params: Iterable[Annotation], args: Iterable[Annotation]) -> dict[str, Dim]:
-    """The size variables of a signature as the caller's sizes, as far as its arguments determine them: by an axis that
-    is the variable, or one that is linear in it."""
+    """Returns the size variables of a signature as the caller's sizes, as far as the arguments determine them.
+
+    A variable is determined by an axis that is the variable, or by an axis that is linear in it.
+    """
     sizes: dict[str, Dim] = {}
     axes = [pair for p, a in zip(params, args, strict=False) for pair in paired_dims(p, a)]
     for wanted, given in axes:
@@ -78,8 +82,9 @@ def call_sizes(params: Iterable[Annotation], args: Iterable[Annotation]) -> dict
 
 
 def _solved(wanted: Dim, v: str, given: Dim, sizes: dict[str, Dim]) -> Dim | None:
-    """The `v` at which `wanted` is `given`, where `wanted` is linear in it and that divides in canonical form."""
-    # What is left of the callee's own variables must not meet the caller's of the same name.
+    """Returns the value of `v` for which `wanted` equals `given`, or None unless `wanted` is linear in `v` and the
+    division is exact in canonical form."""
+    # Rename `v`, because the caller may have a variable of the same name.
     own = Dim.var(v + _CALLEE)
     wanted = wanted.substitute({**sizes, v: own})
     rest = wanted.substitute({str(own): Dim.of(0)})
@@ -105,8 +110,11 @@ def _coarse(annotation: Annotation, sizes: dict[str, Dim]) -> Annotation:
 
 
 def recursion(runs: Mapping[str, Iterable[str]]) -> list[str]:
-    """Functions each of which runs the next, the last one being the first again; empty where none runs itself.
-    `runs`: for each function, those that it runs."""
+    """Returns a call cycle: functions each of which runs the next, the first repeated at the end; empty if there is
+    none.
+
+    `runs`: for each function, the functions that it runs.
+    """
     ended: set[str] = set()
     for start in runs:
         path = {start: iter(runs[start])} if start not in ended else {}
@@ -125,14 +133,15 @@ def recursion(runs: Mapping[str, Iterable[str]]) -> list[str]:
 
 
 def runs_itself(functions: Sequence[str]) -> str:
-    """What is wrong with functions that `recursion` found."""
+    """Returns the error message for a cycle that `recursion` found."""
     first, *others = functions[:-1]
     by = f", by way of {', '.join(f'`{name}`' for name in others)}" if others else ""
     return f"`{first}` runs itself{by}; recursion is not supported"
 
 
 def callees_first(module: Module) -> list[Function]:
-    """The functions of `module`, each after those it runs; functions that run each other in order of the module."""
+    """Returns the functions of `module`, callees before callers. Mutually recursive functions keep the order of the
+    module."""
     runs = {f.name: [str(e.attr("name")) for e in f.expressions() if e.op == FUNCTION] for f in module}
     order: dict[str, None] = {}
     for start in runs:
@@ -154,7 +163,7 @@ def callees_first(module: Module) -> list[Function]:
 
 
 def needed_by(entry: Function, functions: Mapping[str, Function]) -> list[Function]:
-    """Those of `functions` that `entry` names, and those that they name in turn, in their order."""
+    """Returns the functions that `entry` names directly or indirectly, in the order of `functions`."""
     needed: set[str] = set()
     work = [entry]
     while work:
@@ -167,8 +176,11 @@ def needed_by(entry: Function, functions: Mapping[str, Function]) -> list[Functi
 
 
 def inlined(function: Function, args: Sequence[Expr]) -> list[Expr]:
-    """The values that a pure `function` returns for `args`, a tuple's fields one by one, as expressions of its caller.
-    The function's size variables must be the caller's."""
+    """Returns the values that a pure `function` returns for `args`, as expressions of the caller; a tuple's fields one
+    by one.
+
+    The function's size variables must be the caller's.
+    """
     env = dict(zip(function.params, args, strict=True))
     for block in function.blocks:
         for b, value in zip(block.bindings, substituted([b.value for b in block.bindings], env), strict=True):
@@ -178,7 +190,7 @@ def inlined(function: Function, args: Sequence[Expr]) -> list[Expr]:
 
 
 def substituted(roots: Sequence[Expr], env: Mapping[Expr, Expr]) -> list[Expr]:
-    """`roots` with the expressions in `env` replaced; what stands below them is not visited."""
+    """Returns `roots` with the expressions in `env` replaced. Operands of replaced expressions are not visited."""
     done: dict[Expr, Expr] = {}
     for e in postorder(roots, stop=env.__contains__):
         if e in env:

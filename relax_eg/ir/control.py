@@ -5,10 +5,10 @@
     scan(body, *constants, *carry, *xs)                             one step for each slice of the xs
     shard_map(body, *operands)                                      body on each device's part
 
-The functions are operands, by name with their signature, so that what a node gives follows from signatures alone
-(Relax, 3.2). A branch or body returns a tuple, even of one value; a condition returns a boolean scalar. What they need
-of their surroundings is passed to them: as constants in loops, as operands in `cond`. Branches of a `cond` may give
-values of which not the same is known; what it gives is then what all have in common.
+The functions are operands, given by name and signature, so a node's annotation follows from signatures alone (Relax,
+3.2). A branch or body returns a tuple, even for one value; a condition returns a boolean scalar. Values from outside
+are passed explicitly: as constants in loops, as operands in `cond`. Branches of a `cond` may return different
+annotations; the node's annotation is their join.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from relax_eg.ir.expr import CALL, COND, CONTROL, FUNCTION, SCAN, SHARD_MAP, WHI
 from relax_eg.ir.lattice import clash, covers, join
 from relax_eg.shapes import Dim
 
+# given: defaults of attributes
 ATTRIBUTES: Mapping[str, Mapping[str, Any]] = {
     COND: {"branches": 2},
     WHILE: {"condition_constants": 0, "body_constants": 0},
@@ -34,8 +35,10 @@ ATTRIBUTES: Mapping[str, Mapping[str, Any]] = {
 
 
 def cond(index: Expr, branches: Sequence[Expr], operands: Iterable[Expr]) -> Expr:
-    """Branch `index` (int32 scalar, moved to the nearest branch when out of range; a bool chooses between two, false
-    first) applied to `operands`."""
+    """Applies branch `index` to `operands`.
+
+    `index` is an int32 scalar, clamped to the valid range, or a bool that chooses between two branches, false first.
+    """
     return _made(COND, (index, *branches, *operands), {"branches": len(branches)})
 
 
@@ -46,7 +49,7 @@ def while_loop(
     body_constants: Sequence[Expr],
     carry: Iterable[Expr],
 ) -> Expr:
-    """`carry = body(*body_constants, *carry)` as long as `condition(*condition_constants, *carry)`."""
+    """Repeats `carry = body(*body_constants, *carry)` while `condition(*condition_constants, *carry)` is true."""
     counts = {"condition_constants": len(condition_constants), "body_constants": len(body_constants)}
     return _made(WHILE, (condition, body, *condition_constants, *body_constants, *carry), counts)
 
@@ -61,10 +64,14 @@ def scan(
     reverse: bool = False,
     unroll: int = 1,
 ) -> Expr:
-    """`(*carry, *y) = body(*constants, *carry, *x)` for each x of `length` slices of the xs along their first axis.
+    """Runs `(*carry, *y) = body(*constants, *carry, *x)` for each x of `length` slices of the xs along their first
+    axis.
 
-    The value is the last carry, then the ys stacked along a new first axis. `reverse`: from the last slice to the
-    first. `unroll`: how many steps the compiled loop makes at a time."""
+    The value is the last carry, then the ys stacked along a new first axis.
+
+    - `reverse`: run from the last slice to the first.
+    - `unroll`: number of steps per iteration of the compiled loop.
+    """
     attrs = {"constants": len(constants), "carry": len(carry), "length": length, "reverse": reverse, "unroll": unroll}
     return _made(SCAN, (body, *constants, *carry, *xs), attrs)
 
@@ -74,7 +81,7 @@ def _made(op: str, args: Sequence[Expr], attrs: Mapping[str, Any]) -> Expr:
 
 
 def functions_of(e: Expr) -> tuple[str, ...]:
-    """Names of the module's functions that `e` runs itself: a call's, a loop's, a `cond`'s."""
+    """Returns the names of the module functions that `e` itself runs, if `e` is a call or a control node."""
     if e.op == CALL:
         return (str(e.args[0].attr("name")),) if e.args and e.args[0].op == FUNCTION else ()
     if e.op not in CONTROL:
@@ -84,18 +91,18 @@ def functions_of(e: Expr) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """The operands of a control node by their part. What a node has none of is empty."""
+    """The operands of a control node, grouped by role. A role that the node does not have is empty."""
 
     functions: tuple[Any, ...]
     index: Any
-    constants: tuple[Any, ...]  # of the body; of a `cond` and a `shard_map`, all operands
+    constants: tuple[Any, ...]  # of the body; for `cond` and `shard_map`, all operands
     condition_constants: tuple[Any, ...]
     carry: tuple[Any, ...]
     xs: tuple[Any, ...]
 
 
 def parts(op: str, args: Sequence[Any], attrs: Mapping[str, Any]) -> Parts:
-    """`args` (expressions, or anything that stands for them in order) of a control node, by part."""
+    """Groups the `args` of a control node by role. `args` are expressions or anything in the same order."""
     a = tuple(args)
     if op == COND:
         n = attrs["branches"]
@@ -110,7 +117,8 @@ def parts(op: str, args: Sequence[Any], attrs: Mapping[str, Any]) -> Parts:
 
 
 def attributes_of_control(op: str, given: Mapping[str, Any]) -> dict[str, Any]:
-    """All attributes of a control node in order. OperatorError for one that it has not."""
+    """Returns all attributes of a control node in order, with defaults filled in. OperatorError for an unknown
+    attribute."""
     known = ATTRIBUTES[op]
     for name in given:
         if name not in known:
@@ -122,9 +130,10 @@ def attributes_of_control(op: str, given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def deduce_control(op: str, operands: Sequence[Annotation], attrs: Mapping[str, Any]) -> Annotation:
-    """What a control node gives, from the signatures of its functions. OperatorError where operands do not fit."""
+    """Returns the annotation of a control node, from its functions' signatures. OperatorError if the operands do not
+    fit."""
     if op == SHARD_MAP:
-        return attrs["out"]  # sizes of all devices' parts together: the mesh says, no signature
+        return attrs["out"]  # the global shape depends on the mesh, not on the body's signature
     p = parts(op, operands, attrs)
     wanted = {COND: attrs.get("branches"), WHILE: 2, SCAN: 1}[op]
     for f in p.functions:
@@ -165,7 +174,7 @@ def _check_condition(p: Parts) -> None:
 
 
 def _check_carry(op: str, result: Annotation, carry: Sequence[Annotation], exactly: bool) -> tuple[Annotation, ...]:
-    """The fields a body returns, of which the first are the next carry."""
+    """Returns the fields that a body returns; the first ones are the next carry."""
     n = len(result.fields) if isinstance(result, Tuple) else -1
     if not isinstance(result, Tuple) or n < len(carry) or (exactly and n > len(carry)):
         raise OperatorError(f"{op}: the body returns {result}; a tuple, first the {len(carry)} carried values")

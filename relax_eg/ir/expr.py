@@ -1,8 +1,8 @@
-"""Expressions: one node type, interned.
+"""Expressions: one interned node type.
 
-A program inside a dataflow block is a graph of `Expr`. Building the same expression twice gives the same object, so
-`==` is identity, hashing is free and common subexpressions are shared by construction. Nodes are held weakly. Every
-walk here is iterative: real graphs are thousands of nodes deep.
+A program inside a dataflow block is a graph of `Expr`. Building the same expression twice returns the same object, so
+`==` is identity, hashing costs nothing, and common subexpressions are shared by construction. The intern table holds
+nodes weakly. Every graph walk here is iterative, because real graphs are thousands of nodes deep.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ from relax_eg.ir.annotations import Annotation, Object, Shape, Tensor, Tuple
 from relax_eg.shapes import Dim
 from relax_eg.tir import numpy_dtype
 
-# Heads that are not operators of the table.
+# Heads that are not in the operator table.
 VAR = "var"
 CONSTANT = "constant"
 TUPLE = "tuple"
 TUPLE_GET = "tuple_get_item"
 SHAPE = "shape"
-FUNCTION = "function"  # a function of the module, by name
-CALL = "call"  # call of a module function or a callable value: args[0] is the callee
+FUNCTION = "function"  # reference to a module function, by name
+CALL = "call"  # call of a module function or of a callable value; args[0] is the callee
 CALL_TIR = "call_tir"
 CALL_DPS_LIBRARY = "call_dps_library"
-BARRIER = "jax.optimization_barrier"  # the library call that only keeps the compiler from mixing what is around it
+BARRIER = "jax.optimization_barrier"  # library call that only keeps the compiler from optimizing across it
 MATCH_CAST = "match_cast"
-COND = "cond"  # one of several functions, by number (see `control`)
+COND = "cond"  # runs one of several functions, chosen by index (see `control`)
 WHILE = "while_loop"
 SCAN = "scan"
 SHARD_MAP = "shard_map"
@@ -56,9 +56,13 @@ Attrs = tuple[tuple[str, Any], ...]
 class Expr:
     """One value of a program: an operator or core head applied to other values.
 
-    `op`: the head; `args`: the operands; `attrs`: attributes as (name, value) pairs, values hashable (numbers, text,
-    `Dim`s, annotations and tuples of these); `annotation`: what is known of the value. Do not construct directly: use
-    `node`, `var`, `const` or the operator functions.
+    Do not construct it directly: use `node`, `var`, `const` or the operator functions.
+
+    - `op`: the head.
+    - `args`: the operands.
+    - `attrs`: attributes as (name, value) pairs. Values are hashable: numbers, text, `Dim`s, annotations and tuples of
+      these.
+    - `annotation`: what is known about the value at compile time.
     """
 
     __slots__ = ("__weakref__", "annotation", "args", "attrs", "op")
@@ -74,7 +78,7 @@ class Expr:
         return self
 
     def __deepcopy__(self, memo: Any) -> Expr:
-        return self  # interned, and nothing in it changes
+        return self  # interned and immutable
 
     def __reduce__(self) -> tuple[Any, ...]:
         from relax_eg.ir.packed import reduced_expression
@@ -82,7 +86,7 @@ class Expr:
         return reduced_expression(self)
 
     def attr(self, name: str) -> Any:
-        """The value of attribute `name`; KeyError if there is none."""
+        """Returns the value of attribute `name`. KeyError if the node has none."""
         for key, value in self.attrs:
             if key == name:
                 return value
@@ -90,14 +94,14 @@ class Expr:
 
     @property
     def tensor(self) -> Tensor:
-        """The annotation, which must be a tensor's."""
+        """The annotation if it is a `Tensor`; TypeError otherwise."""
         if not isinstance(self.annotation, Tensor):
             raise TypeError(f"{self.op} is {self.annotation}, not a tensor")
         return self.annotation
 
     @property
     def shape(self) -> tuple[Dim, ...]:
-        """Sizes of a tensor whose shape is known."""
+        """Sizes of a tensor. UnknownShapeError if the shape is not known."""
         shape = self.tensor.shape
         if shape is None:
             raise UnknownShapeError(f"the shape of this {self.op} is not known: {self.annotation}")
@@ -119,7 +123,7 @@ class Expr:
             return f"{self.attr('name')}: {self.annotation}"
         return f"<{self.op}({', '.join(_atom(a) for a in self.args)}): {self.annotation}>"
 
-    # Arithmetic spelled as in programs; the operator table installs what these build (see `install`).
+    # Arithmetic operators. The operator table installs the builders they call (see `install`).
     def __add__(self, other: Any) -> Expr:
         return _built("add", self, other)
 
@@ -178,11 +182,11 @@ class Expr:
     def __bool__(self) -> bool:
         raise TypeError(f"the value of {self!r} is not known while the program is being built")
 
-    __array_priority__ = 1000  # numpy scalars on the left defer to us
+    __array_priority__ = 1000  # makes numpy scalars on the left defer to these methods
 
     @property
     def T(self) -> Expr:
-        """Axes reversed."""
+        """The tensor with its axes reversed."""
         return _built("permute_dims", self)
 
     def sum(self, axis: int | Sequence[int] | None = None, keepdims: bool = False) -> Expr:
@@ -200,7 +204,7 @@ _builders: dict[str, Builder] = {}
 
 
 def install(name: str, builder: Builder) -> None:
-    """Let `Expr`'s methods build operator `name` with `builder`; the operator table calls this once per spelling."""
+    """Makes `Expr`'s methods build operator `name` with `builder`. The operator table calls this once per spelling."""
     _builders[name] = builder
 
 
@@ -217,7 +221,7 @@ os.register_at_fork(before=_lock.acquire, after_in_parent=_lock.release, after_i
 
 
 def node(op: str, args: Iterable[Expr], attrs: Iterable[tuple[str, Any]], annotation: Annotation) -> Expr:
-    """The interned expression of these parts. O(number of parts)."""
+    """Returns the interned expression with these parts. O(number of parts)."""
     arg_tuple = tuple(args)
     attr_tuple = tuple(attrs)
     key = (op, tuple(map(id, arg_tuple)), tuple((k, _key(v)) for k, v in attr_tuple), annotation)
@@ -234,7 +238,7 @@ def node(op: str, args: Iterable[Expr], attrs: Iterable[tuple[str, Any]], annota
 
 
 def _key(value: Any) -> Any:
-    # 1, True and 1.0 are equal in Python and so are 0.0 and -0.0; as attributes they are different.
+    # Python treats 1, True and 1.0 as equal, and 0.0 and -0.0 too; as attributes they are different.
     if isinstance(value, tuple):
         return (type(value), *(_key(v) for v in value))  # type: ignore[reportUnknownVariableType]
     if isinstance(value, np.generic):
@@ -245,12 +249,12 @@ def _key(value: Any) -> Any:
 
 
 def var(name: str, annotation: Annotation) -> Expr:
-    """A variable: a parameter, or the name of a binding."""
+    """Returns a variable: a parameter or the name of a binding."""
     return node(VAR, (), (("name", name),), annotation)
 
 
 class ConstantData:
-    """An array's bits as an attribute: compared by dtype, shape and bytes, so NaNs and signed zeros are themselves."""
+    """An array as an attribute value. Compared by dtype, shape and bytes, so NaNs and signed zeros compare exactly."""
 
     __slots__ = ("array", "key")
 
@@ -277,7 +281,10 @@ class ConstantData:
 
 
 def const(value: Any, dtype: str | None = None) -> Expr:
-    """A constant tensor from a number or array. Python floats become float32, ints int32, unless `dtype` says more."""
+    """Returns a constant tensor for a number or an array.
+
+    Without `dtype`, Python floats become float32, ints int32 and complex numbers complex64.
+    """
     if dtype is None and not hasattr(value, "dtype"):
         probe = np.asarray(value)
         dtype = {"f": "float32", "i": "int32", "b": "bool", "c": "complex64"}.get(probe.dtype.kind)
@@ -286,7 +293,8 @@ def const(value: Any, dtype: str | None = None) -> Expr:
 
 
 def np_dtype(name: str) -> np.dtype[Any]:
-    """The numpy dtype of a dtype name, ml_dtypes' included (bfloat16, fp8, int4); a PRNG key is a record of words."""
+    """Returns the numpy dtype for a dtype name, including those of ml_dtypes (bfloat16, fp8, int4). A PRNG key is a
+    record of words."""
     try:
         return np.dtype(name)
     except TypeError:
@@ -298,19 +306,19 @@ def np_dtype(name: str) -> np.dtype[Any]:
 
 
 def constant_value(e: Expr) -> np.ndarray[Any, Any]:
-    """The array of a constant."""
+    """Returns the array of a constant node."""
     data: ConstantData = e.attr("data")
     return data.array
 
 
 def tuple_(fields: Iterable[Expr]) -> Expr:
-    """A tuple value."""
+    """Returns a tuple value."""
     items = tuple(fields)
     return node(TUPLE, items, (), Tuple(tuple(f.annotation for f in items)))
 
 
 def tuple_get(e: Expr, index: int) -> Expr:
-    """Field `index` of a tuple value; a field of a tuple just built is that field itself."""
+    """Returns field `index` of a tuple value. If `e` is a `tuple` node, the result is the operand itself."""
     if e.op == TUPLE:
         return e.args[index]
     if isinstance(e.annotation, Tuple) and not 0 <= index < len(e.annotation.fields):
@@ -320,12 +328,12 @@ def tuple_get(e: Expr, index: int) -> Expr:
 
 
 def shape_value(dims: Sequence[int | str | Dim]) -> Expr:
-    """A first-class shape."""
+    """Returns a first-class shape value."""
     sizes = tuple(Dim.of(d) for d in dims)
     return node(SHAPE, (), (("dims", sizes),), Shape(sizes))
 
 
-# Operands: of a sequence each is looked at; a generator gives them once.
+# Every element of a list or tuple is checked. An iterator is accepted unchecked, because it can be read only once.
 VALUES = Kind(
     lambda x: isinstance(x, Iterator) or (isinstance(x, (list, tuple)) and all(isinstance(v, Expr) for v in x)),  # type: ignore[reportUnknownVariableType]
     "a list of values",
@@ -347,7 +355,8 @@ def call_dps_library(
     attrs: Mapping[str, Any] | Iterable[tuple[str, Any]] = (),
     pure: bool = True,
 ) -> Expr:
-    """A call of library routine `name` in destination-passing style (Relax 3.3); `out` annotates what it fills."""
+    """Returns a call of library routine `name` in destination-passing style (Relax 3.3). `out` annotates what it
+    fills."""
     pairs = tuple(attrs.items() if isinstance(attrs, Mapping) else attrs)
     return node(CALL_DPS_LIBRARY, args, (("name", name), ("attrs", pairs), ("pure", pure)), out)
 
@@ -356,14 +365,15 @@ def call_dps_library(
     OperatorError, value=of("a value", Expr), annotation=of("an annotation, such as rx.Tensor('n 4'),", Annotation)
 )
 def match_cast(value: Expr, annotation: Annotation) -> Expr:
-    """`value`, asserted at run time to fit `annotation`, whose new size variables it defines (Relax 3.2)."""
+    """Returns `value` with a run-time check that it fits `annotation`. New size variables in `annotation` are defined
+    by the check (Relax 3.2)."""
     return node(MATCH_CAST, (value,), (), annotation)
 
 
 def postorder(roots: Iterable[Expr], stop: Callable[[Expr], bool] | None = None) -> list[Expr]:
-    """Every node under `roots` once, operands before users, in a deterministic order. O(nodes + edges).
+    """Returns every node under `roots` once, operands before users, in a deterministic order. O(nodes + edges).
 
-    Where `stop(node)` holds the node is listed but its operands are not visited.
+    A node for which `stop(node)` is true is listed, but its operands are not visited.
     """
     seen: set[Expr] = set()
     order: list[Expr] = []
@@ -386,7 +396,7 @@ def postorder(roots: Iterable[Expr], stop: Callable[[Expr], bool] | None = None)
 
 
 def rebuild(roots: Sequence[Expr], replace: Callable[[Expr, tuple[Expr, ...]], Expr]) -> list[Expr]:
-    """`roots` rebuilt bottom-up: `replace(old, new_args)` gives the node that stands for `old`."""
+    """Rebuilds `roots` bottom-up. `replace(old, new_args)` returns the node that replaces `old`."""
     done: dict[Expr, Expr] = {}
     for e in postorder(roots):
         done[e] = replace(e, tuple(done[a] for a in e.args))

@@ -1,26 +1,33 @@
-"""Opaque Python objects as attributes: jaxprs, callables, the named tuples of JAX.
+"""Opaque Python objects as attributes: jaxprs, callables, JAX's named tuples.
 
-Text names such an object by its place in a registry of this process, which keeps it alive; so text with a `Foreign`
-can be read back in the same process only.
+Text names such an object by its index in a registry of this process, which keeps the object alive. Text with a
+`Foreign` can therefore be read back only in the same process, and only while at most `MOST_HELD` other objects were
+named after it.
 """
 
 from __future__ import annotations
 
+import itertools
 import os
 import threading
 from typing import Any, cast
 
+from relax_eg.memo import Memo
+
 _lock = threading.RLock()
 os.register_at_fork(before=_lock.acquire, after_in_parent=_lock.release, after_in_child=_lock.release)
-_places: dict[Foreign, int] = {}
-_held: list[Foreign] = []
+# limit: objects named in texts. Covers the largest programs: 10,000 operators with one object each.
+MOST_HELD = 1 << 14
+_places = Memo["Foreign", int](MOST_HELD)
+_held = Memo[int, "Foreign"](MOST_HELD)
+_numbers = itertools.count()
 
 
 class Foreign:
-    """`value`, which the compiler passes along without looking inside.
+    """A wrapper of `value`, an object that the compiler passes along without inspecting it.
 
-    Two are equal when they hold the same object, or hashable objects of one type for which `==` returns True. The
-    fields of a tuple are compared in the same way, so 1, True and 1.0 differ there, and so do 0.0 and -0.0.
+    Two instances are equal if they hold the same object, or hashable objects of one type for which `==` returns True.
+    Fields of a tuple are compared in the same way, so 1, True and 1.0 differ, and so do 0.0 and -0.0.
     """
 
     __slots__ = ("_hash", "value")
@@ -31,7 +38,7 @@ class Foreign:
         self.value = value
         try:
             self._hash = hash(value)
-        except Exception:  # unhashable in any way: then it is itself only
+        except Exception:  # unhashable for any reason: equal only to itself
             self._hash = None
 
     def __eq__(self, other: object) -> bool:
@@ -45,13 +52,13 @@ class Foreign:
         return id(self.value) if self._hash is None else self._hash
 
     def __deepcopy__(self, memo: Any) -> Foreign:
-        return self  # the object itself is what it stands for
+        return self  # identity of the object is its meaning
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Foreign, (self.value,)  # hashes are of a process
+        return Foreign, (self.value,)  # the hash is valid in this process only
 
     def __str__(self) -> str:
-        """The text that reads back to an equal object in this process."""
+        """Returns text that reads back to an equal object in this process."""
         return f'R.foreign("{self.type_name}", {place_of(self)})'
 
     def __repr__(self) -> str:
@@ -63,18 +70,20 @@ class Foreign:
 
 
 def place_of(foreign: Foreign) -> int:
-    """Where the registry of this process holds `foreign`; it is added if it is new."""
+    """Returns the registry index of `foreign`, adding it if it is new."""
     with _lock:
-        place = _places.setdefault(foreign, len(_held))
-        if place == len(_held):
-            _held.append(foreign)
+        place = _places.get(foreign)
+        if place is None:
+            place = _places[foreign] = next(_numbers)
+            _held[place] = foreign
         return place
 
 
 def foreign_at(type_name: str, place: int) -> Foreign | None:
-    """What the registry holds at `place`, or None if this process has put no `type_name` there."""
+    """Returns the object at index `place` of the registry, or None if it is not there or its type is not
+    `type_name`."""
     with _lock:
-        found = _held[place] if 0 <= place < len(_held) else None
+        found = _held.get(place)
     return found if found is not None and found.type_name == type_name else None
 
 
@@ -88,5 +97,5 @@ def _same(a: Any, b: Any) -> bool:
         return len(xs) == len(ys) and all(map(_same, xs, ys))
     try:
         return (a == b) is True and (not isinstance(a, float) or a.hex() == b.hex())
-    except Exception:  # an `==` that fails says nothing
+    except Exception:  # a failing `==` proves nothing
         return False

@@ -1,8 +1,9 @@
-"""The order of annotations: which one says more, what two have in common, when no value fits both.
+"""The partial order of annotations: coverage, join, and conflicts between annotations.
 
-`Object` says least. A tensor's annotation may leave out dtype, sizes and rank, a shape's its sizes and rank. Sizes are
-compared by what is proved of all size variables >= 0, a `match_cast`'s included: `max(n, m) + min(n, m)` and `n + m`
-are one size, `2*n` and `2*m + 1` never are, `n` and `m` may or may not be equal.
+`Object` is the least specific. A tensor annotation may leave out dtype, sizes and rank; a shape annotation its sizes
+and rank. Sizes are compared by what can be proved when every size variable is >= 0, including those of a `match_cast`.
+Thus `max(n, m) + min(n, m)` and `n + m` are the same size, `2*n` and `2*m + 1` never are, and `n` and `m` are
+undecided.
 """
 
 from __future__ import annotations
@@ -11,30 +12,33 @@ from collections.abc import Sequence
 from functools import lru_cache
 
 from relax_eg.ir.annotations import Annotation, Callable, Object, Shape, Tensor, Tuple
+from relax_eg.limits import KEPT
 from relax_eg.shapes import Dim, Scope
 
 
 def same(a: Dim, b: Dim) -> bool | None:
-    """True where two sizes are equal whatever the size variables are, False where they differ, else None. Nothing is
-    searched, so the answer depends on no clock."""
+    """Returns True if the sizes are equal for all values of the size variables, False if they always differ, else None.
+
+    No search runs, so the answer does not depend on a time limit.
+    """
     if a is b:
         return True
     difference = a - b
     return difference.value == 0 if difference.is_const else _proved(a, b)
 
 
-@lru_cache(1 << 12)
+@lru_cache(KEPT)
 def _proved(a: Dim, b: Dim) -> bool | None:
     return Scope({v: (0, None) for v in a.variables | b.variables}).equal(a, b)
 
 
 def differ(a: Dim, b: Dim) -> bool:
-    """Whether two sizes differ whatever the size variables are."""
+    """Whether two sizes differ for all values of the size variables."""
     return same(a, b) is False
 
 
 def covers(coarse: Annotation, fine: Annotation) -> bool:
-    """Whether every value annotated `fine` may be annotated `coarse`. Every annotation covers itself."""
+    """Whether every value annotated `fine` may also be annotated `coarse`. Every annotation covers itself."""
     if coarse == fine or isinstance(coarse, Object):
         return True
     if isinstance(coarse, Tensor) and isinstance(fine, Tensor):
@@ -53,7 +57,7 @@ def _covers_sizes(
 
 
 def join(a: Annotation, b: Annotation) -> Annotation:
-    """The annotation that covers both and says most; of sizes that are equal it has those of `a`."""
+    """Returns the most specific annotation that covers both. Where sizes are equal it uses the spelling of `a`."""
     if a == b:
         return a
     if isinstance(a, Tensor) and isinstance(b, Tensor):
@@ -73,7 +77,7 @@ def _same_sizes(a: Sequence[Dim] | None, b: Sequence[Dim] | None) -> bool:
 
 
 def clash(a: Annotation, b: Annotation) -> str | None:
-    """Why no value can be annotated both `a` and `b`, or None where one may be."""
+    """Returns why no value can have both annotations, or None if one may."""
     if isinstance(a, Object) or isinstance(b, Object):
         return None
     if isinstance(a, Tensor) and isinstance(b, Tensor):
@@ -88,7 +92,7 @@ def clash(a: Annotation, b: Annotation) -> str | None:
         found = ((i, clash(x, y)) for i, (x, y) in enumerate(zip(a.fields, b.fields, strict=True)))
         return next((f"field {i}: {why}" for i, why in found if why is not None), None)
     if isinstance(a, Callable) and isinstance(b, Callable):
-        # Sizes in a signature are its own, so those of two signatures are not compared.
+        # The size variables of a signature are local to it, so sizes of two signatures are not compared.
         same = len(a.params) == len(b.params)
         return None if same else f"functions of {len(a.params)} and {len(b.params)} parameters"
     return f"{_kind(a)} and {_kind(b)}"

@@ -1,7 +1,6 @@
-"""Text of constants and attribute values, both ways.
+"""Text of constants and attribute values, in both directions.
 
-Text is exact: a constant is spelled in numbers only where reading them gives the same bits, and as packed bytes
-otherwise.
+Text is exact: a constant is written as numbers only if reading them gives the same bits, and as packed bytes otherwise.
 """
 
 from __future__ import annotations
@@ -21,17 +20,17 @@ from relax_eg.shapes import Dim
 
 Array = np.ndarray[Any, Any]
 
-# A constant of more elements is packed.
+# limit: a constant with more elements is packed.
 MAX_SPELLED = 16
 
 
 def quoted(text: str) -> str:
-    """`text` as a Python literal in double quotes, ASCII only."""
+    """Returns `text` as a Python literal in double quotes, ASCII only."""
     return '"' + text.encode("unicode_escape").decode("ascii").replace('"', '\\"') + '"'
 
 
 def number_text(value: bool | int | float | complex) -> str:
-    """A number as Python reads it; infinities and NaN as `float("inf")`, `float("nan")`."""
+    """Returns a number as Python reads it. Infinities and NaN are `float("inf")` and `float("nan")`."""
     if isinstance(value, complex):
         return f"complex({number_text(value.real)}, {number_text(value.imag)})"
     if isinstance(value, float) and not math.isfinite(value):
@@ -40,7 +39,8 @@ def number_text(value: bool | int | float | complex) -> str:
 
 
 def constant_text(array: Array) -> str:
-    """`R.const(values, dtype)`, or `R.const_data(dtype, shape, packed)` where values do not tell all or are many."""
+    """Returns `R.const(values, dtype)`, or `R.const_data(dtype, shape, packed)` if the values do not give the exact
+    bits or are more than `MAX_SPELLED`."""
     values = _values_text(array)
     if values is None:
         return f'R.const_data("{array.dtype.name}", {tuple(map(int, array.shape))}, "{pack(array)}")'
@@ -53,7 +53,7 @@ def _values_text(array: Array) -> str | None:
     elements = [_element(x) for x in array.reshape(-1)]
     try:
         again = np.stack([array_of(e, array.dtype.name) for e in elements]).reshape(array.shape)
-    except ValueError:  # no elements, or a dtype that is not of numbers
+    except ValueError:  # no elements, or a non-numeric dtype
         return None
     if array.size == 0 or again.tobytes() != array.tobytes():
         return None
@@ -64,7 +64,7 @@ def _values_text(array: Array) -> str | None:
 
 
 def _element(x: Any) -> bool | int | float | complex:
-    """A numpy scalar as a Python number, floats as the shortest one that reads back to the same bits."""
+    """Returns a numpy scalar as a Python number. A float is the shortest one that reads back to the same bits."""
     name = x.dtype.name
     if name == "bool":
         return bool(x)
@@ -73,16 +73,16 @@ def _element(x: Any) -> bool | int | float | complex:
     if is_complex(name):
         return complex(*(part if part == part else math.nan for part in (float(x.real), float(x.imag))))
     if x != x:
-        return math.nan  # any other NaN is no number to spell
+        return math.nan  # other NaN payloads cannot be spelled as a number
     short = float(str(x))
     return short if np.asarray(short, x.dtype).tobytes() == x.tobytes() else float(x)
 
 
 def array_of(values: Any, dtype: str) -> Array:
-    """The constant with these (nested lists of) numbers. Raises ValueError where the dtype does not hold them."""
+    """Returns the constant for (nested lists of) numbers. ValueError if the dtype cannot hold them."""
     wide = np.asarray(values)
     if dtype == "uint64" and wide.dtype.kind == "f":
-        # numpy takes integers on both sides of 2**63 for floats.
+        # numpy converts a list with integers on both sides of 2**63 to float.
         whole = np.asarray(values, object)
         if all(type(x) is int and 0 <= x < 2**64 for x in whole.reshape(-1)):
             wide = whole.astype(np.uint64)
@@ -99,12 +99,12 @@ def array_of(values: Any, dtype: str) -> Array:
 
 
 def pack(array: Array) -> str:
-    """The bytes of an array, deflated, in base64."""
+    """Returns the bytes of an array, deflated, in base64."""
     return base64.b64encode(zlib.compress(array.tobytes(), 6)).decode("ascii")
 
 
 def unpack(dtype: str, shape: tuple[int, ...], packed: str) -> Array:
-    """The array that `pack` packed. Raises ValueError where the bytes are damaged or are not as many as needed."""
+    """Returns the array that `pack` packed. ValueError if the bytes are damaged or have the wrong length."""
     item = np_dtype(dtype)
     wanted = math.prod(shape) * item.itemsize
     try:
@@ -122,7 +122,8 @@ def _amount(data: bytes, wanted: int) -> str:
 
 
 def attribute_text(value: Any) -> str:
-    """An attribute's value as text that tells its type too. Raises WellFormedError for a type that has none."""
+    """Returns an attribute's value as text that also identifies its type. WellFormedError for a type without a text
+    form."""
     kind = type(value)
     if value is None or kind in (bool, int, float):
         return repr(value) if value is None else number_text(value)
@@ -146,7 +147,7 @@ def attribute_text(value: Any) -> str:
 
 
 def dim_text(dim: Dim) -> str:
-    """A size as it stands in a shape: `4` or `"2*n"`."""
+    """Returns a size as it is written in a shape: `4` or `"2*n"`."""
     return str(dim.value) if dim.is_const else f'"{dim}"'
 
 

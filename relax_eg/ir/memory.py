@@ -1,13 +1,13 @@
-"""Explicit memory: storages, tensors in them, kernels that fill tensors, and the end of a tensor's life.
+"""Explicit memory: storages, tensors inside them, kernels that fill tensors, and the end of a tensor's life.
 
-    storage = alloc_storage(size, device, dtype)            size bytes
-    x = alloc_tensor(storage, offset, shape, dtype)         a tensor in it, from byte `offset` on
-    call_into(kernel, x, ...)                               the kernel's results are written there (Relax, Figure 5)
-    kill(x)                                                 what is there is not needed any more
+    storage = alloc_storage(size, device, dtype)            size in bytes
+    x = alloc_tensor(storage, offset, shape, dtype)         a tensor in the storage, starting at byte `offset`
+    call_into(kernel, x, ...)                               writes the kernel's results into x, ... (Relax, Figure 5)
+    kill(x)                                                 the contents of x are no longer needed
 
-All four are steps: whole values of bindings outside dataflow blocks, done in the order in which they stand. Storages
-and tensors are told apart by the variables they are bound to. A kernel is a call of a tensor program or of a library,
-an operator, a branch or a loop.
+All four are steps: whole values of bindings outside dataflow blocks, executed in order. A storage or tensor is
+identified by the variable it is bound to. A kernel is a call of a tensor program or of a library routine, an operator,
+a branch or a loop.
 """
 
 from __future__ import annotations
@@ -24,39 +24,39 @@ NOTHING = Tuple(())
 
 
 def alloc_storage(size: int | str | Dim, device: str = "cpu", dtype: str = "uint8") -> Expr:
-    """A storage of `size` bytes on `device`; `dtype` is what it mostly holds, for devices that ask."""
+    """Returns a storage of `size` bytes on `device`. `dtype` is its main element type, for devices that need one."""
     return node(ALLOC_STORAGE, (), (("size", Dim.of(size)), ("device", device), ("dtype", dtype)), Object())
 
 
 def alloc_tensor(storage: Expr, offset: int | str | Dim, shape: Iterable[int | str | Dim], dtype: str) -> Expr:
-    """A tensor in a storage, from byte `offset` on. Its contents are whatever is there."""
+    """Returns a tensor in a storage, starting at byte `offset`. Its contents are uninitialized."""
     return node(ALLOC_TENSOR, (storage,), (("offset", Dim.of(offset)),), Tensor(tuple(map(Dim.of, shape)), dtype))
 
 
 def call_into(kernel: Expr, into: Iterable[Expr]) -> Expr:
-    """`kernel`, its results written to the tensors `into`, one for each."""
+    """Runs `kernel` and writes its results into the tensors `into`, one for each."""
     return node(CALL_INTO, (kernel, *into), (), NOTHING)
 
 
 def kill(tensor: Expr) -> Expr:
-    """The end of a tensor's life."""
+    """Ends a tensor's life."""
     return node(KILL, (tensor,), (), NOTHING)
 
 
 def first_explicit(functions: Iterable[Function]) -> str | None:
-    """The first function with explicit memory, by name; None where there is none."""
+    """Returns the name of the first function with explicit memory, or None."""
     return next((f.name for f in functions if any(e.op in MEMORY for e in f.expressions())), None)
 
 
 def outputs_of(annotation: Annotation) -> tuple[Annotation, ...]:
-    """What a kernel of this annotation fills, one by one."""
+    """Returns the annotations of the outputs that a kernel of this annotation fills, tuples flattened."""
     if not isinstance(annotation, Tuple):
         return (annotation,)
     return tuple(a for field in annotation.fields for a in outputs_of(field))
 
 
 def tensor_bytes(annotation: Annotation) -> Dim | None:
-    """Bytes of a tensor, None where its shape or dtype is not known."""
+    """Returns the size of a tensor in bytes, or None if its shape or dtype is not known."""
     if not isinstance(annotation, Tensor) or annotation.shape is None or annotation.dtype is None:
         return None
     count = Dim.of(itemsize(annotation.dtype))
@@ -66,10 +66,13 @@ def tensor_bytes(annotation: Annotation) -> Dim | None:
 
 
 def check_memory(function: Function) -> None:
-    """Raise WellFormedError where explicit memory is used wrongly: a tensor before it is allocated or after its end, in
-    what is no storage or does not hold it, or a kernel into tensors that are not what it fills. Linear."""
+    """Raises WellFormedError where explicit memory is misused. Linear in the function's size.
+
+    Misuses: a tensor used after its end; a kill of a value that is not an allocated tensor; a tensor in a value that is
+    not a storage or is too small; a kernel into tensors that are not allocated or differ from its outputs.
+    """
     sizes: dict[Expr, Dim] = {}
-    tensors: dict[Expr, bool] = {}  # those of storages, and whether they live
+    tensors: dict[Expr, bool] = {}  # tensors in storages, and whether they are live
     for block in function.blocks:
         for b in block.bindings:
             where = f"function `{function.name}`, binding `{b.name}`"

@@ -1,8 +1,8 @@
 """Functions, blocks and modules.
 
 A function is a list of blocks. A *dataflow block* is pure: its bindings name the block's outputs, each a graph of
-interned expressions, and their order means nothing. A *binding block* holds, in order, what must not move: effectful
-calls and `match_cast`s. A module is an ordered set of named functions.
+interned expressions, in no significant order. A *binding block* holds, in order, the steps that must not move:
+effectful calls and `match_cast`s. A module is an ordered set of named functions.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Binding:
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Bindings; with `dataflow` they are the outputs of a pure region, else steps in order."""
+    """Bindings. If `dataflow`, they are the outputs of a pure region; otherwise they are steps in order."""
 
     bindings: tuple[Binding, ...]
     dataflow: bool = True
@@ -51,9 +51,9 @@ class Block:
 class Function:
     """A function: parameters, blocks, and the expression it returns.
 
-    `sources` tells for expressions the user's source line ("model.py:31") they came from; it is not part of equality.
-    `assume`: what must hold of the sizes at every call, as statements ("n % 8 == 0"); only the entry of a
-    module has any.
+    - `sources`: the user's source line ("model.py:31") of an expression; not part of equality.
+    - `assume`: conditions on the sizes that hold at every call, as statements ("n % 8 == 0"); only the entry of a
+      module has any.
     """
 
     name: str
@@ -67,7 +67,7 @@ class Function:
         return self
 
     def __deepcopy__(self, memo: Any) -> Function:
-        return self  # nothing in it changes
+        return self  # immutable
 
     def __reduce__(self) -> tuple[Any, ...]:
         from relax_eg.ir.packed import reduced_function
@@ -76,23 +76,23 @@ class Function:
 
     @property
     def annotation(self) -> Annotation:
-        """What the function returns."""
+        """The annotation of the result."""
         return self.result.annotation
 
     @property
     def size_variables(self) -> tuple[str, ...]:
-        """Names of the size variables the parameters bring in, sorted."""
+        """Names of the size variables in the parameters' annotations, sorted."""
         return tuple(sorted({v for p in self.params for d in dims_of(p.annotation) for v in d.variables}))
 
     @property
     def cast_variables(self) -> tuple[str, ...]:
-        """Names of the size variables that the function's `match_cast`s bring in, sorted."""
+        """Names of the size variables that the function's `match_cast`s define, sorted."""
         steps = [b.value for block in self.blocks if not block.dataflow for b in block.bindings]
         found = {v for e in steps if e.op == MATCH_CAST for d in dims_of(e.annotation) for v in d.variables}
         return tuple(sorted(found - set(self.size_variables)))
 
     def expressions(self) -> list[Expr]:
-        """Every expression of the body once, operands first."""
+        """Returns every expression of the body once, operands first."""
         return postorder([b.value for block in self.blocks for b in block.bindings] + [self.result])
 
     def __str__(self) -> str:
@@ -103,7 +103,7 @@ class Function:
 
 @dataclass(frozen=True, slots=True)
 class Module:
-    """Named functions, in order. `str(module)` prints Relax text, which `relax_eg.parse` reads back equal."""
+    """Named functions, in order. `str(module)` prints Relax text; `relax_eg.parse` reads it back as an equal module."""
 
     functions: tuple[Function, ...]
 
@@ -120,7 +120,7 @@ class Module:
         return self
 
     def __deepcopy__(self, memo: Any) -> Module:
-        return self  # nothing in it changes
+        return self  # immutable
 
     def __reduce__(self) -> tuple[Any, ...]:
         from relax_eg.ir.packed import reduced_module
@@ -138,18 +138,19 @@ class Module:
 
     @property
     def programs(self) -> tuple[TensorProgram, ...]:
-        """The tensor programs that its functions call, each once, in the order of the calls. Linear in its size."""
+        """The tensor programs that the functions call, each once, in the order of the calls. Linear in the module's
+        size."""
         calls = (e for f in self.functions for e in f.expressions() if e.op == CALL_TIR)
         return tuple(dict.fromkeys(e.attr("program").value for e in calls))
 
     @property
     def wide(self) -> bool:
-        """Whether any value in it may be of 64-bit numbers. Linear in its size."""
+        """Whether any value of the module may hold 64-bit numbers. Linear in the module's size."""
         return any(may_be_wide(e.annotation) for f in self.functions for e in (*f.params, *f.expressions()))
 
     @property
     def main(self) -> Function:
-        """The entry: `main`, or the first function. WellFormedError where there is none."""
+        """The entry: the function `main`, else the first function. WellFormedError if the module is empty."""
         if not self.functions:
             raise WellFormedError("the module has no functions\n  accepted: a module with a function, its entry")
         return next((f for f in self.functions if f.name == "main"), self.functions[0])
@@ -161,8 +162,11 @@ class Module:
 
 
 def pure_function(name: str, params: Iterable[Expr], outputs: Iterable[Expr], result: Expr | None = None) -> Function:
-    """A function of one dataflow block with these outputs. A single output is returned itself, several as a tuple,
-    unless `result` (an expression over variables `gv`, `gv1`, ... of the outputs) is given."""
+    """Returns a function of one dataflow block with these outputs.
+
+    `result`: an expression over the variables `gv`, `gv1`, ... of the outputs. Without it, a single output is returned
+    as itself and several as a tuple.
+    """
     from relax_eg.ir.expr import tuple_, var
 
     bindings = tuple(Binding(var(f"gv{i or ''}", e.annotation), e) for i, e in enumerate(outputs))

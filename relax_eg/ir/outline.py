@@ -1,12 +1,13 @@
-"""Repeated blocks: equal sub-graphs up to their inputs, as calls of one function.
+"""Outlining: repeated subgraphs, equal except for their inputs, become calls of one function.
 
-The layers of a transformer are one graph many times over, on other weights. Written in order, operands first, such a
-program repeats with a period; the repetitions become calls of a function that is optimized once. The last repetition
-stays in place, so that it is looked at together with what follows it, and so does whatever does not repeat.
+The layers of a transformer are one graph repeated with other weights. Written operands first, such a program is
+periodic. The repetitions become calls of a function that is optimized once. The last repetition stays in place, so that
+it is optimized together with the code after it; code that does not repeat also stays.
 
-The period is found by comparing the sequence of nodes with itself, shifted: O(nodes) for each of a few periods. They
-begin where fewest values cross, and of such places where most repetitions result. What repeats in a first layer, among
-nodes that only that layer has, is found by matching the graph from the value the second one takes.
+The period is found by comparing the node sequence with itself, shifted: O(nodes) for each of a few periods. A block
+starts where the fewest values cross; among such places, the one with the most repetitions wins. The first layer may be
+interleaved with nodes that only it has. Its repetition is found by matching the graph backwards from the value that the
+second layer reads.
 """
 
 from __future__ import annotations
@@ -27,12 +28,12 @@ from relax_eg.ir.module import Binding, Block, Function
 from relax_eg.ir.partition import missing_sizes
 from relax_eg.shapes import Dim
 
-SMALLEST_PROGRAM = 256  # nodes: below, everything is looked at together
-SMALLEST_BLOCK = 16  # nodes
-_PERIODS = 8  # candidates looked at
-_WAISTS = 4
-_ROUNDS = 8  # kinds of repeated block in one program
-_LEAST_SAVED = 48  # nodes
+SMALLEST_PROGRAM = 256  # chosen: nodes; smaller programs are optimized as a whole
+SMALLEST_BLOCK = 16  # chosen: nodes
+_PERIODS = 8  # limit: candidate periods examined
+_WAISTS = 4  # limit: candidate cut positions of a block
+_ROUNDS = 8  # limit: kinds of repeated block per program
+_LEAST_SAVED = 48  # chosen: nodes
 
 
 Naming = Callable[[str], str]
@@ -40,8 +41,10 @@ Naming = Callable[[str], str]
 
 @stage("share")
 def outline(function: Function, fresh: Naming) -> tuple[Function, list[Function]]:
-    """`function` with its repeated blocks as calls, and the functions called. `fresh(stem)` gives a function name that
-    is not taken."""
+    """Returns `function` with its repeated blocks replaced by calls, and the functions called.
+
+    `fresh(stem)` returns an unused function name.
+    """
     made: list[Function] = []
     blocks: list[Block] = []
     for block in function.blocks:
@@ -61,7 +64,7 @@ def outline(function: Function, fresh: Naming) -> tuple[Function, list[Function]
 
 
 def _outlined(block: Block, fresh: Naming, function: Function) -> tuple[dict[Expr, Expr], Function] | None:
-    """What the values of `block` become, and the function that they call."""
+    """Returns the replacement of each value of `block`, and the function they call; None if nothing repeats."""
     values = [b.value for b in block.bindings]
     order = [e for e in postorder(values) if e.args]
     if len(order) < SMALLEST_PROGRAM:
@@ -77,8 +80,11 @@ def _outlined(block: Block, fresh: Naming, function: Function) -> tuple[dict[Exp
 
 
 def _repeats(order: Sequence[Expr]) -> list[list[list[Expr]]]:
-    """The repetition that saves most nodes, from each place where fewest values cross to its end: `rows[r][k]` is node
-    k of repetition r, operands first, and the nodes of a column have equal operators, attributes and annotations."""
+    """Finds the repetition that saves the most nodes and returns one list of rows for each of its best cut positions.
+
+    `rows[r][k]` is node k of repetition r, operands first. The nodes of a column have equal operators, attributes and
+    annotations.
+    """
     kinds: dict[Any, int] = {}
     tokens = np.array([kinds.setdefault(_kind(e), len(kinds)) for e in order])
     best: tuple[int, int, int, int] | None = None  # saved, period, start, length
@@ -98,12 +104,15 @@ def _repeats(order: Sequence[Expr]) -> list[list[list[Expr]]]:
 
 
 def _kind(e: Expr) -> Any:
-    # Types belong to it: an attribute 1 is not an attribute True.
+    # `repr` separates types: attribute 1 is not attribute True.
     return (e.op, e.attrs, repr(e.attrs), e.annotation, tuple(a.annotation for a in e.args))
 
 
 def _periods(tokens: np.ndarray[Any, Any]) -> list[int]:
-    """Distances at which equal nodes follow each other most often; short ones a few times over."""
+    """Returns candidate periods: frequent distances between equal nodes, and the median distances of rare kinds.
+
+    A distance below `SMALLEST_BLOCK` is multiplied until it reaches it.
+    """
     votes: Counter[int] = Counter()
     last: dict[int, int] = {}
     for i, t in enumerate(tokens.tolist()):
@@ -113,7 +122,8 @@ def _periods(tokens: np.ndarray[Any, Any]) -> list[int]:
     found: dict[int, None] = {}
     for distance, _ in votes.most_common(_PERIODS):
         found[distance * -(-SMALLEST_BLOCK // distance)] = None
-    # Kinds that occur several times in a block vote for shorter distances; kinds that occur once have the period.
+    # Kinds that occur several times in a block vote for shorter distances; kinds that occur once per block give the
+    # period.
     counts = Counter(tokens.tolist())
     for n, _ in Counter(counts.values()).most_common(_PERIODS):
         rare = [t for t, c in counts.items() if c == n][:1] if n >= 3 else []
@@ -125,14 +135,14 @@ def _periods(tokens: np.ndarray[Any, Any]) -> list[int]:
 
 
 def _runs(equal: np.ndarray[Any, Any]) -> Iterator[tuple[int, int]]:
-    """Start and length of every stretch of True."""
+    """Yields start and length of every run of True."""
     edges = np.flatnonzero(np.diff(np.concatenate(([0], equal.astype(np.int8), [0]))))
     for start, end in zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True):
         yield start, end - start
 
 
 def _waists(order: Sequence[Expr], period: int, start: int) -> list[int]:
-    """The places, within a period of `start`, at which fewest values are needed later; the first few."""
+    """Returns the first `_WAISTS` cut positions, within a period of `start`, that the fewest values cross."""
     place = {e: i for i, e in enumerate(order)}
     last_use = list(range(len(order)))
     for i, e in enumerate(order):
@@ -143,13 +153,13 @@ def _waists(order: Sequence[Expr], period: int, start: int) -> list[int]:
     for i, last in enumerate(last_use):
         crossing[i + 1] += 1
         crossing[last + 1] -= 1
-    crossing = np.cumsum(crossing)  # crossing[b]: values before place b that b or a later place reads
+    crossing = np.cumsum(crossing)  # crossing[b]: number of values computed before position b and read at b or later
     costs = crossing[start + period : start + 2 * period]
     return [start + s for s in np.flatnonzero(costs == costs.min()).tolist()[:_WAISTS]]
 
 
 def _extended_back(rows: list[list[Expr]], order: Sequence[Expr]) -> list[list[Expr]]:
-    """The repetitions, with earlier ones whose nodes stand among others."""
+    """Returns the repetitions, preceded by earlier ones whose nodes are interleaved with other nodes."""
     while True:
         row = _before(rows, order)
         if row is None:
@@ -158,7 +168,7 @@ def _extended_back(rows: list[list[Expr]], order: Sequence[Expr]) -> list[list[E
 
 
 def _before(rows: list[list[Expr]], order: Sequence[Expr]) -> list[Expr] | None:
-    """The repetition that gives the first row what the first gives the second."""
+    """Returns the repetition that feeds the first row as the first row feeds the second; None if there is none."""
     if len(rows) < 2:
         return None
     first, second = rows[0], rows[1]
@@ -173,7 +183,8 @@ def _before(rows: list[list[Expr]], order: Sequence[Expr]) -> list[Expr] | None:
 
 
 def _matched(template: list[Expr], index: dict[Expr, int], root: int, at: Expr) -> list[Expr] | None:
-    """The nodes below `at` that stand to it as the template's to its node `root`; None unless all have one."""
+    """Returns the nodes below `at` that correspond to the template's nodes below its node `root`; None unless each
+    template node has one."""
     found: dict[int, Expr] = {root: at}
     work = [root]
     while work:
@@ -194,7 +205,7 @@ def _matched(template: list[Expr], index: dict[Expr, int], root: int, at: Expr) 
 
 
 def _is_closed(row: list[Expr], order: Sequence[Expr]) -> bool:
-    """Whether nothing outside `row` that it reads follows from it."""
+    """Whether no operand of `row` from outside the row depends on a node of the row."""
     members = set(row)
     follows: set[Expr] = set()
     inside = False
@@ -213,13 +224,13 @@ def _is_closed(row: list[Expr], order: Sequence[Expr]) -> bool:
 
 
 def _wiring(row: list[Expr]) -> tuple[int, ...]:
-    """For each operand of each node which node of the row it is, -1 for one outside."""
+    """Returns, for each operand of each node, its index in the row, or -1 for an operand from outside."""
     place = {e: k for k, e in enumerate(row)}
     return tuple(place.get(a, -1) for e in row for a in e.args)
 
 
 def _alike(rows: list[list[Expr]]) -> list[list[Expr]]:
-    """The longest stretch of repetitions that are wired in the same way."""
+    """Returns the longest run of repetitions with the same wiring."""
     wiring = list(map(_wiring, rows))
     best: list[list[Expr]] = []
     start = 0
@@ -232,7 +243,7 @@ def _alike(rows: list[list[Expr]]) -> list[list[Expr]]:
 
 
 def _outputs(rows: list[list[Expr]], order: Sequence[Expr], values: Sequence[Expr]) -> list[int]:
-    """Which nodes of a repetition are read outside it, in any."""
+    """Returns the indices of the nodes that are read outside their repetition, in at least one repetition."""
     owner = {e: (r, k) for r, row in enumerate(rows) for k, e in enumerate(row)}
     found = {owner[v][1] for v in values if v in owner}
     for e in order:
@@ -244,10 +255,11 @@ def _outputs(rows: list[list[Expr]], order: Sequence[Expr], values: Sequence[Exp
 def _function(
     rows: list[list[Expr]], outputs: Sequence[int], name: str, caller: Function
 ) -> tuple[Function, list[list[Expr]]]:
-    """The function of a repetition, and the operands of its call for each.
+    """Returns the function of a repetition, and the operands of its call for each repetition.
 
-    A parameter is what stands at some operand in every repetition; what is one constant or function in all of them is
-    that."""
+    Each distinct tuple of outside operands, one per repetition, becomes a parameter. A constant or function that is the
+    same in all repetitions stays inside the function.
+    """
     slots: dict[tuple[Expr, ...], Expr] = {}
     place = {e: k for k, e in enumerate(rows[0])}
     new: list[Expr] = []
@@ -277,8 +289,11 @@ def _function(
 def _with_calls(
     block: Block, rows: list[list[Expr]], outputs: Sequence[int], called: Function, operands: list[list[Expr]]
 ) -> dict[Expr, Expr] | None:
-    """What `block`'s values become when the repetitions' outputs are taken from calls, and what is below them; None
-    where a call does not give what stood there."""
+    """Returns the replacement of each value of `block`, and of every node below, when calls compute the repetitions'
+    outputs.
+
+    None if the annotation of a call's result differs from that of the value it replaces.
+    """
     where = {row[k]: (r, i) for r, row in enumerate(rows) for i, k in enumerate(outputs)}
     ref = function_ref(called)
     done: dict[Expr, Expr] = {}

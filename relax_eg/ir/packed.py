@@ -1,8 +1,8 @@
-"""Modules as plain data: tables for JSON, and the bytes of constants beside them.
+"""Modules as plain data: tables for JSON, and the bytes of constants.
 
-Exact: unpacking gives a module of the same interned expressions. Text (`printer`, `parser`) is for people; this is for
-programs, and many times faster to read. Objects of other libraries (`Foreign`) and constants that are at hand anyway
-are not in the data: `Outside` names them on the way out and finds them on the way in.
+Packing is exact: unpacking gives a module of the same interned expressions. Text (`printer`, `parser`) is for people;
+this format is for programs and is read many times faster. Objects of other libraries (`Foreign`) and constants stored
+elsewhere are not in the data: an `Outside` names them when packing and finds them when unpacking.
 """
 
 from __future__ import annotations
@@ -40,27 +40,27 @@ from relax_eg.ir.module import Binding, Block, Function, Module
 from relax_eg.shapes import Dim
 from relax_eg.tir import TensorProgram, parse_program
 
-VERSION = 3
+VERSION = 3  # given: version of the format; other versions are rejected
 
 
 class Outside(Protocol):
-    """Where objects and constants are that the data does not hold."""
+    """A store of the objects and constants that the packed data does not hold."""
 
     def name_of(self, foreign: Foreign) -> Any:
-        """Plain data that `foreign_of` turns into an equal object. Raises where there is none."""
+        """Returns plain data that `foreign_of` turns into an equal object. Raises if there is none."""
         ...
 
     def foreign_of(self, name: Any) -> Foreign: ...
 
     def array_name(self, data: ConstantData) -> str | None:
-        """The name of a constant that is at hand with these bits; None where it is to be part of the data."""
+        """Returns the name of a stored constant with these bits, or None if the constant must be part of the data."""
         ...
 
     def array_of(self, name: str) -> np.ndarray[Any, Any]: ...
 
 
 def pack(module: Module, outside: Outside) -> tuple[dict[str, Any], bytes]:
-    """`module` as data for JSON, and the bytes of its constants. Linear in its size."""
+    """Returns `module` as data for JSON, and the bytes of its constants. Linear in the module's size."""
     packer = _Packer(outside)
     functions = [packer.function(f) for f in module]
     data: dict[str, Any] = {"version": VERSION, "functions": functions}
@@ -68,7 +68,8 @@ def pack(module: Module, outside: Outside) -> tuple[dict[str, Any], bytes]:
 
 
 def unpack(data: Mapping[str, Any], blob: bytes, outside: Outside) -> Module:
-    """The module that `pack` packed. Data that is none raises what it raises: KeyError, ValueError, TypeError..."""
+    """Returns the module that `pack` packed. Malformed data raises KeyError, ValueError, TypeError or another
+    exception."""
     if data["version"] != VERSION:
         raise ValueError(f"packed module of version {data['version']}; this is version {VERSION}")
     unpacker = _Unpacker(data, blob, outside)
@@ -79,7 +80,7 @@ def unpack(data: Mapping[str, Any], blob: bytes, outside: Outside) -> Module:
 
 
 class _Objects:
-    """`Outside` of a pickle: the objects of other libraries go along, as pickles of their own."""
+    """The `Outside` of a pickle: objects of other libraries are pickled beside the data."""
 
     def __init__(self, objects: list[Foreign]) -> None:
         self.objects = objects
@@ -115,7 +116,7 @@ def _read_expression(*packed: Any) -> Expr:
 
 
 def reduced_module(module: Module) -> tuple[Any, ...]:
-    """What `pickle` keeps of a module, however long its chains of operators are."""
+    """Returns what `pickle` stores for a module. Works for operator chains of any length."""
     objects: list[Foreign] = []
     return _read, (*pack(module, _Objects(objects)), objects)
 
@@ -134,7 +135,7 @@ def reduced_expression(e: Expr) -> tuple[Any, ...]:
 
 @dataclass(slots=True)
 class _Table:
-    """Rows in order, equal things once."""
+    """Table rows in order, without duplicates."""
 
     places: dict[Any, int] = field(default_factory=dict[Any, int])
     rows: list[Any] = field(default_factory=list[Any])
@@ -240,7 +241,7 @@ class _Packer:
         return constants.add(data, row)
 
 
-# The attributes of nodes that are no operators, and their types.
+# Required attributes of core nodes, with their types.
 _CORE: Mapping[str, Mapping[str, type]] = {
     VAR: {"name": str},
     CONSTANT: {"data": ConstantData},
@@ -256,7 +257,7 @@ _CORE: Mapping[str, Mapping[str, type]] = {
 
 
 def _check_core(op: Any, attrs: tuple[tuple[Any, Any], ...]) -> None:
-    """ValueError for a node that is none of what it is called: what reads nodes asks for their attributes by name."""
+    """Raises ValueError for a malformed core node, because later passes read its attributes by name."""
     if not isinstance(op, str) or not all(isinstance(k, str) for k, _ in attrs):
         raise ValueError(f"{op!r} is no node")
     wanted = _CORE.get(op)

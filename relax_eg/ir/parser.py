@@ -1,7 +1,8 @@
-"""Relax text as modules: what `printer` writes, and what people write.
+"""Parser of Relax text: reads what `printer` writes and what people write.
 
-Read with Python's own syntax. Beyond the printed form: operators nested and infix, numbers as operands, annotations
-left out, `if` and `else` (see `branches`), `n = T.int64()` lines, functions without the class around them.
+The text is parsed with Python's own syntax. Beyond the printed form it accepts nested and infix operators, numbers as
+operands, missing annotations, `if` and `else` (see `branches`), `n = T.int64()` lines, and functions without a class
+around them.
 """
 
 from __future__ import annotations
@@ -23,9 +24,9 @@ from relax_eg.ir.expr import CONSTANT, FUNCTION, SHAPE, TUPLE, VAR, Expr, postor
 from relax_eg.ir.lattice import covers
 from relax_eg.ir.module import Binding, Block, Function, Module
 from relax_eg.ir.printer import HEADER, VERSION
+from relax_eg.ir.python_syntax import Functions
 from relax_eg.ir.reader import Reader, Source, near, spelled
-from relax_eg.ir.spelled import Functions
-from relax_eg.ir.values import Values
+from relax_eg.ir.values import ExpressionReader
 from relax_eg.plain_data import DAMAGED
 from relax_eg.tir import TensorProgram, read_program
 from relax_eg.tir.values import last_name
@@ -45,14 +46,18 @@ def parse_module(
     routines: Mapping[str, str] = MappingProxyType({}),
     functions: Functions = MappingProxyType({}),
 ) -> Module:
-    """The module that `text` tells. Raises ModuleTextError with the line.
+    """Returns the module that `text` describes. Raises ModuleTextError with the line.
 
-    `deduce(operator, operand annotations, attributes)` gives all attributes and the result's annotation; it is asked
-    where text leaves out the annotation, which is an error without it. `complete(operator, attributes)` gives all
-    attributes of an annotated operator in order, sizes as `Dim`s; without it they are taken as they stand: text
-    leaves out those that are None and does not tell sizes from whole numbers. `R.name(...)` of a name in `routines` is
-    a call of the library routine that it names there. `functions`: the operator functions, `R.op.name(...)`; with them
-    expressions may be spelled as in Python (`spelled`).
+    Text leaves out attributes that are None, and does not distinguish sizes from integers; `deduce` or `complete`
+    restores both.
+
+    - `deduce(operator, operand annotations, attributes)`: returns all attributes and the result's annotation. Without
+      it, a missing annotation is an error.
+    - `complete(operator, attributes)`: used without `deduce`; returns all attributes of an annotated operator in order,
+      sizes as `Dim`s. Without either, attributes are taken as written.
+    - `routines`: library routine per operator name; `R.name(...)` of a name in it is a call of that routine.
+    - `functions`: the operator functions, `R.op.name(...)`. With them, expressions may be written as in Python (see
+      `python_syntax`).
     """
     source = Source(text)
     _check_version(source)
@@ -69,7 +74,7 @@ def parse_function(
     routines: Mapping[str, str],
     functions: Functions,
 ) -> tuple[Function, ...]:
-    """The function that `definition` tells, and those that its `if`s stand for. Names may be bound again."""
+    """Returns the function for `definition`, then the functions made from its `if`s. Names may be bound again."""
     scope = ModuleScope(Reader(source), deduce, complete, routines, functions, surroundings)
     scope.names.add(definition.name)
     return _shallow(scope, lambda: (scope.function(definition), *scope.made))
@@ -101,8 +106,13 @@ def _check_version(source: Source) -> None:
 
 @dataclass(frozen=True)
 class Surroundings:
-    """What a function finds around it, by the names it uses: signatures of other functions, tensor programs, constants,
-    and which names are sizes. `line`: tells the user's line of a statement."""
+    """What a function sees of its context, by the names it uses.
+
+    - `signatures`: signatures of other functions.
+    - `values`: constants.
+    - `sizes`: the names that are size variables.
+    - `line`: returns the user's source line of a statement.
+    """
 
     signatures: Mapping[str, Signature]
     programs: Mapping[str, TensorProgram]
@@ -112,7 +122,7 @@ class Surroundings:
 
 
 class ModuleScope:
-    """What the functions of a text share: the callbacks and each other's signatures."""
+    """State that the functions of a text share: the callbacks and each other's signatures."""
 
     def __init__(
         self,
@@ -136,8 +146,8 @@ class ModuleScope:
         self.functions = functions
         self.around = around
         self.given: Mapping[str, Expr] = {}
-        self.reading = ""  # the definition that is being read
-        self.named: dict[str, dict[str, ast.expr]] = {}  # which functions each definition names, and where first
+        self.reading = ""  # name of the definition being read
+        self.named: dict[str, dict[str, ast.expr]] = {}  # per definition: functions it names, with first place
         if around is not None:
             self.names.update(around.signatures)
             self.signatures.update(around.signatures)
@@ -173,7 +183,7 @@ class ModuleScope:
         return Module((*read, *self.made))
 
     def function(self, definition: ast.FunctionDef) -> Function:
-        """One function by itself."""
+        """Reads one function on its own."""
         self._declare(definition)
         read = self._read(definition)
         self._refuse_recursion()
@@ -194,13 +204,13 @@ class ModuleScope:
             self.signatures[d.name] = Signature(params, self.reader.annotation(d.returns))
 
     def fresh(self, stem: str) -> str:
-        """A function name that is not taken, and is then."""
+        """Returns an unused function name and reserves it."""
         name = next(n for n in (f"{stem}{i or ''}" for i in itertools.count()) if n not in self.names)
         self.names.add(name)
         return name
 
     def add(self, function: Function) -> None:
-        """A function that a statement of another one stands for."""
+        """Adds a function made from a statement (an `if`) of another function."""
         self.made.append(function)
         self.signatures[function.name] = signature(function)
 
@@ -229,13 +239,13 @@ class ModuleScope:
 
 
 def _is_program(definition: ast.FunctionDef) -> bool:
-    """Whether a definition is marked `@R.tensor_program`, or `@T.prim_func` as in Relax."""
+    """Whether a definition is decorated with `@R.tensor_program`, or `@T.prim_func` as in Relax."""
     marks = [m.func if isinstance(m, ast.Call) else m for m in definition.decorator_list]
     return any(last_name(m) in ("tensor_program", "prim_func", "tensorir_function") for m in marks)
 
 
 def _is_text(statement: ast.stmt) -> bool:
-    """A docstring."""
+    """Whether a statement is a docstring."""
     return (
         isinstance(statement, ast.Expr)
         and isinstance(statement.value, ast.Constant)
@@ -244,7 +254,7 @@ def _is_text(statement: ast.stmt) -> bool:
 
 
 def is_size_declaration(statement: ast.stmt) -> bool:
-    """`n = T.int64()`, or several at once. Sizes need no declaration here."""
+    """Whether a statement is `n = T.int64()`, or several of these at once. Sizes need no declaration here."""
     if not isinstance(statement, ast.Assign):
         return False
     value = statement.value
@@ -255,13 +265,13 @@ def is_size_declaration(statement: ast.stmt) -> bool:
 
 
 def _attributes(statement: ast.stmt) -> ast.Call | None:
-    """The call in a line `R.func_attr(...)`."""
+    """Returns the call of a line `R.func_attr(...)`, else None."""
     call = statement.value if isinstance(statement, ast.Expr) else None
     return call if isinstance(call, ast.Call) and spelled(call.func) == "func_attr" else None
 
 
 class _FunctionReader:
-    """Reads one function."""
+    """A reader of one function."""
 
     def __init__(self, scope: ModuleScope, definition: ast.FunctionDef) -> None:
         self.scope = scope
@@ -269,9 +279,9 @@ class _FunctionReader:
         self.reader = scope.reader
         self.source = scope.reader.source
         self.sources: dict[Expr, str] = {}
-        self.values = Values(scope)
+        self.values = ExpressionReader(scope)
         self.values.sizes.update(scope.around.sizes if scope.around is not None else ())
-        self.lines: dict[str, int] = {}  # where each name is bound
+        self.lines: dict[str, int] = {}  # line where each name is bound
         self.blocks: list[Block] = []
         self.assume: tuple[str, ...] = ()
 
@@ -291,7 +301,7 @@ class _FunctionReader:
         return self._function(params, end)
 
     def _body(self, statements: list[ast.stmt]) -> ast.Return | None:
-        """Read lines up to a `return`, which is handed back."""
+        """Reads statements up to a `return` and returns that statement."""
         steps: list[Binding] = []
         for statement in statements:
             self.scope.line = statement.lineno
@@ -337,7 +347,7 @@ class _FunctionReader:
         return Function(d.name, tuple(params), tuple(self.blocks), result, sources, self.assume)
 
     def _region(self, statement: ast.stmt) -> str | None:
-        """`dataflow`, `bindings` or `inline`, if this is a `with` of one."""
+        """Returns `dataflow`, `bindings` or `inline` if the statement is a `with` of one, else None."""
         if not isinstance(statement, ast.With):
             return None
         item = statement.items[0]
@@ -348,7 +358,7 @@ class _FunctionReader:
         return kind
 
     def _step(self, statement: ast.stmt, steps: list[Binding]) -> None:
-        """One line of a binding block."""
+        """Reads one statement of a binding block."""
         if isinstance(statement, ast.Pass) or _is_text(statement) or is_size_declaration(statement):
             return
         if isinstance(statement, ast.If):
@@ -392,7 +402,7 @@ class _FunctionReader:
         steps += lines
 
     def _again(self, then: Branch, other: Branch) -> tuple[Branch, Branch]:
-        """The branches, each with the value from before for what only the other one binds again."""
+        """Completes each branch with the earlier value of every name that only the other branch binds again."""
         before = self.values.names
         both = {n for n in then.names.keys() | other.names.keys() if n in before}
         then, other = (replace(b, names={**{n: before[n] for n in both}, **b.names}) for b in (then, other))
@@ -452,7 +462,7 @@ class _FunctionReader:
         return names
 
     def _assigned(self, statement: ast.stmt) -> tuple[str, Expr, Expr]:
-        """Name, value and variable of `name: annotation = value`."""
+        """Returns name, value and variable of `name: annotation = value`."""
         self.scope.line = statement.lineno
         target: ast.expr | None = None
         if isinstance(statement, ast.AnnAssign):
@@ -474,14 +484,14 @@ class _FunctionReader:
         return target.id, value, bound
 
     def _tell_source(self, statement: ast.stmt, written: ast.expr, value: Expr) -> None:
-        """Keep where a value comes from: in text a comment says it, in a script the statement is it."""
+        """Records the origin of a value. In module text the origin is in a comment; in a script it is the statement."""
         if self.scope.around is not None:
             self._tell_line(statement, written, value)
         elif not isinstance(written, ast.Name) and (origin := self.source.origin(statement)) is not None:
             self.sources[value] = origin
 
     def _tell_line(self, statement: ast.stmt, written: ast.expr, value: Expr) -> None:
-        """In a script, keep the line of all that a statement computes."""
+        """In a script, records the source line of every node that a statement computes."""
         if self.scope.around is None or isinstance(written, ast.Name):
             return
         line = self.scope.around.line(statement)
@@ -490,7 +500,7 @@ class _FunctionReader:
                 self.sources.setdefault(e, line)
 
     def _name(self, name: str, at: ast.expr | ast.arg | ast.stmt) -> str:
-        """The variable's name for a value that is bound to `name`: in a script, a name may be bound again."""
+        """Returns the variable name for a value bound to `name`, unique because a script may bind a name again."""
         if name in self.lines and self.scope.around is None:
             problem = f"`{name}` is bound twice, first in line {self.lines[name]}"
             raise self.source.error(at, problem, "a name of its own for each value")

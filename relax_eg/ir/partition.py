@@ -1,4 +1,4 @@
-"""Cutting a function in two: what follows from some of its parameters alone, and the rest."""
+"""Splits a function in two: the values that depend on chosen parameters (weights) alone, and the rest."""
 
 from __future__ import annotations
 
@@ -13,15 +13,19 @@ from relax_eg.ir.foreign import Foreign
 from relax_eg.ir.module import Binding, Block, Function
 from relax_eg.shapes import Dim
 
-# Views of a weight that XLA computes in its reader for nothing: keeping a copy would only cost memory. A transpose is
-# none of them: how a weight lies in memory is what the layout rules choose.
+# View operators that XLA fuses into the reader at no cost; storing a copy would only use memory. A transpose is not
+# listed, because the layout rules choose a weight's memory layout.
 _VIEWS = frozenset(("reshape", "expand_dims", "squeeze", "broadcast_to"))
 
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """A function in two: `prepare` (of the weights alone; its result is a tuple) and `main`, whose parameters are the
-    prepared values, then the weights it still reads, then the other parameters. `kept`: names of those weights."""
+    """A function split in two.
+
+    - `prepare`: computes from the weights alone; its result is a tuple.
+    - `main`: its parameters are the prepared values, then the weights it still reads, then the other parameters.
+    - `kept`: names of the weights that `main` still reads, and of shape parameters among them.
+    """
 
     prepare: Function
     main: Function
@@ -29,7 +33,8 @@ class Split:
 
 
 def split(function: Function, weights: set[str]) -> Split:
-    """Cut `function` where values of weights alone meet the rest. Values that are only views of a weight stay."""
+    """Splits `function` where values of weights alone meet the rest. Values that are only views of a weight stay in
+    `main`."""
     static = static_expressions(function, weights)
     cut = frontier(function, static)
     names = {e: var(f"prepared{i}", e.annotation) for i, e in enumerate(cut)}
@@ -45,7 +50,7 @@ def split(function: Function, weights: set[str]) -> Split:
 
 
 def replaced(function: Function, names: Mapping[Expr, Expr]) -> tuple[tuple[Block, ...], Expr]:
-    """Blocks and result of `function` with the expressions in `names` replaced."""
+    """Returns blocks and result of `function` with the expressions in `names` replaced."""
     values = [b.value for block in function.blocks for b in block.bindings]
     *new, result = substituted([*values, function.result], names)
     made = iter(new)
@@ -54,15 +59,17 @@ def replaced(function: Function, names: Mapping[Expr, Expr]) -> tuple[tuple[Bloc
 
 
 def carried(function: Function, names: Mapping[Expr, Expr]) -> Mapping[Expr, str]:
-    """The sources of `function`, of what is left when the expressions in `names` are replaced."""
+    """Returns the source lines of the expressions that remain when those in `names` are replaced."""
     known = [e for e in function.expressions() if e in function.sources]
     made = zip(substituted(known, names), known, strict=True)
     return MappingProxyType({new: function.sources[old] for new, old in made if old not in names})
 
 
 def missing_sizes(function: Function, hidden: Iterable[str] = ()) -> set[str]:
-    """The size variables in a function that no axis of a parameter is. `hidden`: those that an attribute may have which
-    does not show its sizes."""
+    """Returns the size variables used in a function that are not by themselves an axis of a parameter.
+
+    `hidden`: the variables assumed used by each attribute that does not show its sizes.
+    """
     used: set[str] = set()
     for e in [*function.params, *function.expressions()]:
         used |= {v for d in dims_of(e.annotation) for v in d.variables}
@@ -86,7 +93,7 @@ def _hides_sizes(value: object) -> bool:
 
 
 def static_expressions(function: Function, weights: set[str]) -> set[Expr]:
-    """Expressions of `function` that depend on weights, their sizes and constants alone, on at least one weight."""
+    """Returns the expressions that depend only on weights, their sizes and constants, and on at least one weight."""
     chosen = _chosen(function.params, weights)
     known = {v for p in chosen for d in dims_of(p.annotation) for v in d.variables}
     static: set[Expr] = set()
@@ -106,7 +113,7 @@ def static_expressions(function: Function, weights: set[str]) -> set[Expr]:
 
 
 def frontier(function: Function, static: set[Expr]) -> list[Expr]:
-    """Static values that others read, views followed to what they show; weights themselves are not listed."""
+    """Returns the static values that the rest reads, without weights. A view is replaced by the value it shows."""
     found: dict[Expr, None] = {}
     readers = [e for e in function.expressions() if e not in static]
     reads = [a for e in readers for a in e.args if a in static]
@@ -121,7 +128,7 @@ def frontier(function: Function, static: set[Expr]) -> list[Expr]:
 
 
 def sizes_in(values: Iterable[object], known: set[str]) -> bool:
-    """Whether all sizes inside attribute values are made of the size variables `known`."""
+    """Whether all sizes inside attribute values use only the size variables `known`."""
     stack = list(values)
     while stack:
         value = stack.pop()

@@ -1,8 +1,7 @@
-"""Modules as Relax text, which `parser` reads back to an equal module.
+"""Prints modules as Relax text, which `parser` reads back to an equal module.
 
-What Relax has no spelling for: `with R.inline():` names expressions that the lines after it use in place (outside
-dataflow blocks every plain line is a binding), and `with R.bindings():` keeps a binding block apart from the one
-before it.
+Two forms are not in Relax. `with R.inline():` names expressions that later lines use in place, because outside dataflow
+blocks every plain line is a binding. `with R.bindings():` separates a binding block from the one before it.
 """
 
 from __future__ import annotations
@@ -41,21 +40,21 @@ from relax_eg.shapes import Dim
 from relax_eg.tir import TensorProgram
 from relax_eg.tir.printer import program_text
 
-VERSION = 1
+VERSION = 1  # given: version of the text, written in its first line
 HEADER = "# relax_eg module text, version "
 
-# Names that mean something else after `R.`, so no operator may have them.
+# Names with another meaning after `R.`; no operator may have one of them.
 RESERVED = frozenset(
     "Callable Object Shape Tensor Tuple alloc_storage alloc_tensor bindings call_dps_library call_into call_tir const"
     " const_data dataflow dim foreign func_attr function inline kill match_cast output scalar shape tuple".split()
 )
 
 INDENT = "    "
-MAX_NESTING = 8  # of tuples written in place; deeper ones get lines of their own
+MAX_NESTING = 8  # limit: nesting depth of tuples written in place; deeper ones get lines of their own
 
 
 def print_module(module: Module) -> str:
-    """The text of a module. Linear in its size."""
+    """Returns the text of a module. Linear in the module's size."""
     lines = [f"{HEADER}{VERSION}", "@I.ir_module", "class Module:"]
     programs = program_names(module)
     parts = [program_text(program, "R", name).split("\n") for program, name in programs.items()]
@@ -67,7 +66,7 @@ def print_module(module: Module) -> str:
 
 
 def program_names(module: Module) -> dict[TensorProgram, str]:
-    """The tensor programs that a module calls, by names that nothing else in its text has."""
+    """Returns the tensor programs that a module calls, each with a unique name in the module's text."""
     taken = {f.name for f in module}
     names: dict[TensorProgram, str] = {}
     for program in module.programs:
@@ -78,12 +77,12 @@ def program_names(module: Module) -> dict[TensorProgram, str]:
 
 
 def print_function(function: Function) -> str:
-    """The text of one function; its calls of other functions are written `Module.name(...)`."""
+    """Returns the text of one function. Calls of other functions are written `Module.name(...)`."""
     return "\n".join(_FunctionText(function, None, {}).lines) + "\n"
 
 
 class _FunctionText:
-    """The lines of one function."""
+    """The text lines of one function."""
 
     def __init__(self, function: Function, module: Module | None, programs: Mapping[TensorProgram, str]) -> None:
         self.programs = programs
@@ -91,8 +90,8 @@ class _FunctionText:
         self.signatures = None if module is None else {f.name: signature(f) for f in module}
         self.annotations: dict[Annotation, str] = {}
         self.uses: Counter[Expr] = Counter()
-        self.nesting: dict[Expr, int] = {}  # of tuples written in place
-        self.inline: dict[Expr, str] = {}  # names outside dataflow blocks
+        self.nesting: dict[Expr, int] = {}  # nesting depth of tuples written in place
+        self.inline: dict[Expr, str] = {}  # names of expressions outside dataflow blocks
         self.lines: list[str] = []
         self._count(function)
         params = ", ".join(f"{p.attr('name')}: {self._annotation(p.annotation)}" for p in function.params)
@@ -141,7 +140,7 @@ class _FunctionText:
         return text
 
     def _stands_in_place(self, e: Expr) -> bool:
-        """Whether `e` is written where it is used: its text tells its annotation and is short."""
+        """Whether `e` is written where it is used. Its text must be short and determine its annotation."""
         if e.op == CONSTANT:
             array = constant_value(e)
             return array.ndim == 0 and e.annotation == Tensor((), array.dtype.name)
@@ -166,7 +165,8 @@ class _FunctionText:
         indent = INDENT * 2
         self.lines.append(INDENT + "with R.dataflow():")
         names: dict[Expr, str] = {}
-        # An output whose variable says what its value says is the value's own line; others are lines `gv = lv`.
+        # If an output's variable has the same annotation as its value, the value's line binds the output's name. Other
+        # outputs are lines `gv = lv`.
         own: dict[Expr, str] = {}
         for b in block.bindings:
             if b.value.op != VAR and b.value.annotation == b.var.annotation:
@@ -196,7 +196,7 @@ class _FunctionText:
             self.lines.append(indent + "pass")
 
     def _named_in_place(self, root: Expr, indent: str, itself: bool) -> None:
-        """A `with R.inline():` for what is below `root`, and for the root `itself` if so."""
+        """Writes a `with R.inline():` block for the nodes below `root`, and for `root` if `itself`."""
         opened = False
         for e in postorder([root], stop=self.inline.__contains__):
             in_place = not itself if e is root else self._stands_in_place(e)
@@ -217,7 +217,7 @@ class _FunctionText:
         return ", ".join(self._operand(a, names) for a in args)
 
     def _text(self, e: Expr, names: dict[Expr, str]) -> str:
-        """The expression itself, operands by name."""
+        """Returns the text of the expression with its operands by name."""
         if e.op == VAR:
             return str(e.attr("name"))
         if e.op == CONSTANT:
@@ -259,7 +259,7 @@ class _FunctionText:
             place = f"{self._operand(e.args[0], names)}, {dim_text(e.attr('offset'))}"
             return f"R.alloc_tensor({place}, {sizes_text(a.shape or ())}, {quoted(a.dtype or '')})"
         if e.op == CALL_INTO:
-            # The kernel is not a value of its own: it stands where it is run.
+            # The kernel is not a value of its own; it is written inside the call that runs it.
             parts = [self._text(e.args[0], names), *(self._operand(a, names) for a in e.args[1:])]
             return f"R.call_into({', '.join(parts)})"
         return f"R.kill({self._operands(e.args, names)})"
@@ -274,13 +274,13 @@ class _FunctionText:
 
 
 def _written(e: Expr) -> list[tuple[str, object]]:
-    """The attributes that are printed; the operator table fills in the absent ones, whose value is None."""
+    """Returns the attributes to print. An absent attribute is None; the operator table restores it."""
     return [(k, v) for k, v in e.attrs if v is not None]
 
 
 def _keyword(attribute: tuple[str, object]) -> str:
     name, value = attribute
-    # The operator table says which attributes are sizes, so these need not say so themselves.
+    # The operator table knows which attributes are sizes, so the text does not mark them.
     if isinstance(value, tuple) and value and all(type(v) is Dim for v in value):
         return f"{name}={sizes_text(value)}"
     return f"{name}={attribute_text(value)}"

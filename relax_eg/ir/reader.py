@@ -1,4 +1,4 @@
-"""Reading the parts of module text that are not expressions: positions, annotations, attribute values, constants."""
+"""Reads the parts of module text that are not expressions: positions, annotations, attribute values, constants."""
 
 from __future__ import annotations
 
@@ -24,31 +24,31 @@ FUNCTION_ATTRIBUTES = (
     "tir_var_lower_bound likewise"
 )
 
-WINDOW = 110  # characters of a long line that an error shows
+WINDOW = 110  # limit: characters of a long line shown in an error
 
 _SOURCE = re.compile(r"\s*#\s*(\S.*:\d+)\s*$")
 
 
 def near(name: str, names: Iterable[str]) -> str:
-    """`; did you mean ...?`, or nothing where no name is near."""
+    """Returns `; did you mean ...?`, or an empty string if no name is similar."""
     found = difflib.get_close_matches(name, sorted(set(names)), 2)
     return f"; did you mean {' or '.join(f'`{n}`' for n in found)}?" if found else ""
 
 
 class Source:
-    """The text, for errors that show where."""
+    """The text being read; builds errors that show the position."""
 
     def __init__(self, text: str) -> None:
         self.text = text
         self.lines = re.split(r"\r\n|\r|\n", text)
 
     def tree(self) -> ast.Module:
-        """The syntax tree. Raises ModuleTextError."""
+        """Returns the syntax tree. Raises ModuleTextError."""
         python = "Relax text, which is Python's syntax"
         try:
             return ast.parse(self.text)
         except SyntaxError as error:
-            long = "Exceeds the limit" in error.msg  # of Python's own, whose text is for programmers
+            long = "Exceeds the limit" in error.msg  # Python's own message is meant for programmers
             problem = "an integer with more than 4300 digits" if long else error.msg
             raise self.error_at(error.lineno or 1, max(0, (error.offset or 1) - 1), problem, python) from None
         except (RecursionError, MemoryError):
@@ -57,7 +57,7 @@ class Source:
             raise self.error_at(1, 0, str(error), python) from None
 
     def error(self, at: Node, problem: str, expected: str) -> ModuleTextError:
-        """The error that `at` is wrong: the line, a caret, what was expected."""
+        """Returns an error at `at`, with the line, a caret and what was expected."""
         before = self._line(at.lineno).encode("utf-8", "surrogatepass")[: at.col_offset]
         return self.error_at(at.lineno, len(before.decode("utf-8", "replace")), problem, expected)
 
@@ -71,7 +71,7 @@ class Source:
         return ModuleTextError(f"line {line}: {problem}\n  {shown}\n  {caret}^\n  expected: {expected}")
 
     def refused(self, at: Node, error: Exception, expected: str) -> ModuleTextError:
-        """`error`, raised for what stands at `at`, with the place; unless it tells a place already."""
+        """Returns `error` with the position of `at`. An error that has a position is returned unchanged."""
         if isinstance(error, ModuleTextError):
             return error
         first, *rest = str(error).split("\n")
@@ -79,7 +79,7 @@ class Source:
         return self.error(at, first, accepted[0] if accepted else expected)
 
     def origin(self, statement: ast.stmt) -> str | None:
-        """The `file:line` of the comment that ends a statement."""
+        """Returns the `file:line` in the comment that ends a statement, else None."""
         line = self._line(statement.end_lineno or statement.lineno)
         after = line.encode("utf-8", "surrogatepass")[statement.end_col_offset or 0 :].decode("utf-8", "replace")
         found = _SOURCE.match(after)
@@ -90,14 +90,14 @@ class Source:
 
 
 def spelled(node: ast.expr, prefix: str = "R") -> str | None:
-    """`name` where `node` is `prefix.name`."""
+    """Returns `name` if `node` is `prefix.name`, else None."""
     if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == prefix:
         return node.attr
     return None
 
 
 class Reader:
-    """Reads annotations, sizes, attribute values and constants."""
+    """A reader of annotations, sizes, attribute values and constants."""
 
     def __init__(self, source: Source) -> None:
         self.source = source
@@ -142,7 +142,7 @@ class Reader:
         return made
 
     def sizes(self, node: ast.expr) -> tuple[Dim, ...]:
-        """A tuple of sizes: numbers, text such as "2*n", or names and arithmetic written out."""
+        """Returns a tuple of sizes, written as numbers, as text such as "2*n", or as names and arithmetic."""
         if not isinstance(node, (ast.Tuple, ast.List)):
             raise self.source.error(node, "these are not sizes", 'a tuple of sizes, such as ("n", 4)')
         return tuple(map(self.size, node.elts))
@@ -154,7 +154,8 @@ class Reader:
             raise self.source.refused(node, error, 'a size, such as 4, "n" or "2*n + 1"') from None
 
     def assumptions(self, call: ast.Call) -> list[str]:
-        """What `R.func_attr({...})` says of sizes, as statements: in our words, or as bounds the way Relax has them."""
+        """Returns the size assumptions in `R.func_attr({...})` as statements. Accepts `assume` statements and Relax's
+        bounds."""
         try:
             attributes = ast.literal_eval(call.args[0]) if len(call.args) == 1 and not call.keywords else None
         except ValueError:
@@ -181,11 +182,11 @@ class Reader:
         return found
 
     def number(self, node: ast.expr) -> bool | int | float | complex | None:
-        """The number written at `node`, or None if it is something else."""
+        """Returns the number written at `node`, or None if `node` is not a number."""
         sign = 1
         if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
             sign, node = -1, node.operand
-        if isinstance(node, ast.Constant) and isinstance(node.value, (int, float)):  # bool is an int
+        if isinstance(node, ast.Constant) and isinstance(node.value, (int, float)):  # bool is a subclass of int
             return node.value if sign == 1 else -node.value
         if isinstance(node, ast.Name) and node.id in ("inf", "nan"):
             return sign * float(node.id)
@@ -200,7 +201,7 @@ class Reader:
         return None
 
     def attribute(self, node: ast.expr) -> Any:
-        """An attribute's value."""
+        """Returns an attribute's value."""
         number = self.number(node)
         if number is not None:
             return number
@@ -250,7 +251,7 @@ class Reader:
         return found
 
     def constant(self, call: ast.Call, kind: str) -> Array:
-        """The array of `R.const(values, dtype)` or `R.const_data(dtype, shape, packed)`."""
+        """Returns the array of `R.const(values, dtype)` or `R.const_data(dtype, shape, packed)`."""
         expected = 'R.const(values, "dtype")' if kind == "const" else 'R.const_data("dtype", shape, "packed bytes")'
         args = call.args + list(self.keywords(call).values())
         try:

@@ -1,9 +1,9 @@
-"""What is known of sizes where: in each function of a module, and after each of its `match_cast`s.
+"""Size facts per program point: for each function of a module, and after each of its `match_cast`s.
 
-The entry's scope holds what its signature, declared bounds and assumptions say; calls are checked against it. A size
-variable of another function is its own, whatever its name: it is known to be what the call sites make it, so an
-assumption of the entry holds there only if every site passes the very variables it is about. What a `match_cast`
-asserts holds after it, in its own function: never before it, in a caller, or in another branch.
+The entry's scope holds its signature, declared bounds and assumptions; calls are checked against it. Size variables of
+another function are local to it; its facts come from the call sites. An assumption of the entry holds there only if
+every call site passes the same variables. The fact that a `match_cast` asserts holds after it in its own function: not
+before it, in a caller, or in another branch.
 """
 
 from __future__ import annotations
@@ -23,11 +23,13 @@ _CALLED = "the calls of the function"
 
 
 def scopes_of(module: Module, scope: Scope) -> dict[str, list[Scope]]:
-    """For each function, by name, what is known of its sizes in each of its blocks. `scope`: what is known of the
-    entry's. BoundsError where a `match_cast` of the entry contradicts it."""
+    """Returns for each function, by name, the scope of each of its blocks.
+
+    `scope`: the entry's scope. BoundsError if a `match_cast` of the entry contradicts it.
+    """
     entry = module.main
     sites = _sites(module)
-    # Per function, the variables that are the entry's of the same name, and what is known of all.
+    # Per function: the variables that equal the entry's variables of the same name, and the scope.
     same: dict[str, set[str]] = {entry.name: _variables(entry)}
     known: dict[str, Scope] = {entry.name: _with_cast_sizes(entry, scope)}
     for f in reversed(callees_first(module)):
@@ -54,7 +56,7 @@ def _variables(f: Function) -> set[str]:
 
 
 def _sites(module: Module) -> dict[str, list[tuple[str, Sequence[Annotation]]]]:
-    """Where each function is run: the function that does, and the annotations of what it passes."""
+    """Returns the call sites of each function: the caller, and the annotations of the arguments."""
     found: dict[str, list[tuple[str, Sequence[Annotation]]]] = {}
     for f in module:
         for e in f.expressions():
@@ -62,13 +64,14 @@ def _sites(module: Module) -> dict[str, list[tuple[str, Sequence[Annotation]]]]:
                 found.setdefault(name, []).append((f.name, args))
         values = [b.value for block in f.blocks for b in block.bindings]
         for e in (*values, f.result):
-            if e.op == FUNCTION:  # under another name, which may be called anywhere
+            if e.op == FUNCTION:  # bound to another name, so it may be called anywhere
                 found.setdefault(e.attr("name"), []).append((f.name, ()))
     return found
 
 
 def runs(e: Expr) -> Iterator[tuple[str, Sequence[Annotation]]]:
-    """The functions among the operands of `e`, and what each gets; nothing is known where one is only passed on."""
+    """Yields each function among the operands of `e` with the annotations of its arguments; none if it is only passed
+    on."""
     operands = [a.annotation for a in e.args]
     given: list[Sequence[Annotation]] = []
     if e.op == CALL:
@@ -87,13 +90,13 @@ def runs(e: Expr) -> Iterator[tuple[str, Sequence[Annotation]]]:
 
 
 def _low(scope: Scope | None, size: Dim | None) -> int:
-    """A lower bound of a size of a caller; 0 where nothing is known."""
+    """Returns a lower bound of a size of a caller; 0 if nothing is known."""
     low = scope.interval(size)[0] if scope is not None and size is not None else None
     return max(low or 0, 0)
 
 
 def _restricted(scope: Scope, names: set[str], lows: Mapping[str, int]) -> Scope:
-    """What `scope` says of the variables `names`, and of others that they are at least so."""
+    """Returns a scope with the facts of `scope` about the variables `names`, and the lower bounds `lows` of others."""
     if not lows and scope.names <= names:
         return scope
     child = Scope(statistics=scope.statistics)
@@ -108,7 +111,7 @@ def _restricted(scope: Scope, names: set[str], lows: Mapping[str, int]) -> Scope
 
 
 def _with_cast_sizes(f: Function, scope: Scope) -> Scope:
-    """`scope`, in which sizes that `match_cast`s of `f` bring in may be 0, unless something was declared of them."""
+    """Returns `scope` in which sizes defined by `match_cast`s of `f` may be 0, unless they are already declared."""
     new = [v for v in f.cast_variables if v not in scope.names]
     if not new:
         return scope
@@ -119,8 +122,11 @@ def _with_cast_sizes(f: Function, scope: Scope) -> Scope:
 
 
 def _by_block(f: Function, scope: Scope, must: bool) -> list[Scope]:
-    """What is known in each block of `f`: `scope`, and what the `match_cast`s before it assert. `must`: raise where
-    that contradicts itself; elsewhere such a function never gets that far."""
+    """Returns one scope per block of `f`: `scope` plus the facts of earlier `match_cast`s.
+
+    `must`: raise if these facts contradict each other. Otherwise contradictory facts are dropped, because execution
+    never passes such a `match_cast`.
+    """
     found: list[Scope] = []
     for block in f.blocks:
         found.append(scope)

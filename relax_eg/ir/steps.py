@@ -1,8 +1,8 @@
-"""Steps: what stands between dataflow blocks and is done in order, and which functions have any.
+"""Steps: operations that execute in order between dataflow blocks, and the functions that contain any.
 
-Effectful calls, `match_cast`s, what allocates, fills and ends tensors, and library calls that do not say the sizes of
-what they give: those sizes depend on values. The last XLA cannot take; a function that has such a step is run block by
-block.
+Steps are effectful calls, `match_cast`s, the memory operations (allocate, fill, kill), and library calls whose result
+sizes are unknown because they depend on values. XLA cannot compile that last kind; a function with such a step is run
+block by block.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from relax_eg.ir.module import Function, Module
 
 
 def is_sized(annotation: Annotation) -> bool:
-    """Whether `annotation` tells the sizes of all tensors and shapes in it."""
+    """Whether `annotation` gives the sizes of all tensors and shapes in it."""
     if isinstance(annotation, Tuple):
         return all(map(is_sized, annotation.fields))
     if isinstance(annotation, Tensor):
@@ -25,12 +25,12 @@ def is_sized(annotation: Annotation) -> bool:
 
 
 def is_data_dependent(e: Expr) -> bool:
-    """Whether `e` is a library call that does not say the sizes of what it gives."""
+    """Whether `e` is a library call whose annotation does not give the sizes of its result."""
     return e.op == CALL_DPS_LIBRARY and not is_sized(e.annotation)
 
 
 def effect_of(e: Expr, impure: frozenset[str]) -> str | None:
-    """What makes `e` a step, in words, or None where it is none. `impure`: the functions that have steps."""
+    """Returns what makes `e` a step, in words, or None if it is not one. `impure`: the functions that have steps."""
     if e.op == MATCH_CAST or e.op in MEMORY:
         return e.op
     if is_data_dependent(e):
@@ -42,14 +42,17 @@ def effect_of(e: Expr, impure: frozenset[str]) -> str | None:
 
 
 def impure_functions(module: Module) -> frozenset[str]:
-    """Names of the functions that have steps: one inside, or the mention of such a function."""
+    """Returns the names of the functions that contain a step or name such a function."""
     return _with_callers(module, lambda f: any(effect_of(e, frozenset()) for e in f.expressions()))
 
 
 def stepped_functions(module: Module) -> frozenset[str]:
-    """Names of the functions that XLA cannot run as one program: sizes inside depend on values, or on which branch of a
-    `cond` outside dataflow blocks is taken. Or they have a branch or a loop with a `match_cast` inside: it is to be
-    checked where the branch is taken and the loop makes a step, and XLA's program contains both all the same."""
+    """Returns the names of the functions that XLA cannot run as one program.
+
+    Reasons: sizes inside depend on values, or on the branch that a `cond` outside dataflow blocks takes; or a branch or
+    loop contains a `match_cast`. The check must run only when the branch is taken or the loop makes a step, but XLA's
+    program contains it unconditionally.
+    """
     asserting = _with_callers(module, lambda f: any(e.op == MATCH_CAST for e in f.expressions()))
 
     def is_stepped(function: Function) -> bool:
@@ -60,14 +63,14 @@ def stepped_functions(module: Module) -> frozenset[str]:
 
 
 def _decides(e: Expr, asserting: frozenset[str]) -> bool:
-    """Whether which functions a control node runs decides about sizes, or about what is checked."""
+    """Whether a control node's choice of function determines sizes or which checks run."""
     if e.op == COND and not is_sized(e.annotation):
         return True
     return e.op in (COND, WHILE, SCAN) and not asserting.isdisjoint(functions_of(e))
 
 
 def _with_callers(module: Module, holds: Callable[[Function], bool]) -> frozenset[str]:
-    """Names of the functions for which `holds`, and of those that mention one."""
+    """Returns the names of the functions for which `holds`, and of those that name one directly or indirectly."""
     callers: dict[str, list[str]] = {}
     found: dict[str, None] = {}
     for f in module:

@@ -1,7 +1,7 @@
 """`call_tir`: the call of a tensor program in destination-passing style (Relax, 3.3).
 
-The caller says what is filled, and passes the sizes that no axis of an argument tells (`sizes`, Relax's symbolic
-arguments). What the program fills follows from its buffers at the sizes of the arguments.
+The caller annotates the outputs, and passes in `sizes` the sizes that no argument axis determines (Relax's symbolic
+arguments). The outputs' annotation is deduced from the program's buffers at the sizes of the arguments.
 """
 
 from __future__ import annotations
@@ -33,8 +33,11 @@ def call_tir(
     out: Annotation | None = None,
     sizes: Mapping[str, DimLike] | None = None,
 ) -> Expr:
-    """`program` on `args`. `out` annotates what it fills, a tuple where it has several outputs; left out, it is what
-    follows. OperatorError where arguments, sizes or `out` do not fit the program's buffers."""
+    """Returns a call of `program` on `args`.
+
+    `out` annotates the outputs, as a tuple if there are several; by default it is deduced. OperatorError if arguments,
+    sizes or `out` do not fit the program's buffers.
+    """
     operands = tuple(args)
     told = tuple((name, Dim.of(size)) for name, size in (sizes or {}).items())
     found = tir_annotation(program, [a.annotation for a in operands], told)
@@ -49,15 +52,19 @@ def tir_annotation(
     told: Sequence[tuple[str, Dim]],
     buffers: Sequence[str] | None = None,
 ) -> Annotation:
-    """What `program` fills, by its buffers, where its arguments are annotated `args` and `told` gives further sizes:
-    its outputs, or those of its `buffers` that are named."""
+    """Returns the annotation of the outputs of `program`, deduced from its buffers.
+
+    - `args`: annotations of the arguments.
+    - `told`: sizes passed by name.
+    - `buffers`: names of the buffers to annotate instead of the outputs.
+    """
     name = f"call_tir: `{program.name}`"
     if len(args) != len(program.parameters):
         wanted = ", ".join(map(str, program.parameters))
         raise OperatorError(f"{name} takes {len(program.parameters)} arguments ({wanted}), got {len(args)}")
     inputs = [_annotation(b) for b in program.parameters]
     outputs = [_annotation(program.buffers[o]) for o in (program.outputs if buffers is None else buffers)]
-    # The sizes passed are a further parameter, as in Relax's Figure 8.
+    # The sizes passed are treated as one more parameter, as in Relax's Figure 8.
     sizes = Tuple(tuple(Tensor((v,)) for v, _ in told)), Tuple(tuple(Tensor((d,)) for _, d in told))
     for v in program.told:
         if v not in dict(told):

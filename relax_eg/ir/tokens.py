@@ -1,8 +1,8 @@
-"""Values as tokens: what can key something outside this process.
+"""Tokens: values in a form that can be a key outside this process.
 
-A token is made of nested tuples, text, numbers and None, and its `repr` tells everything about the value: two values
-have the same one only if they are of one type and equal bit by bit. 1, True and 1.0 differ, and so do 0.0 and -0.0.
-Nothing is evaluated to make one, and a value whose content does not show has none.
+A token is made of nested tuples, text, numbers and None. Its `repr` identifies the value: equal tokens mean the same
+type and the same bits. 1, True and 1.0 differ, and so do 0.0 and -0.0. Making a token evaluates nothing. A value whose
+content is not accessible has no token.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ import numpy as np
 from relax_eg.ir.annotations import Annotation
 from relax_eg.shapes import Dim
 
-# Packages whose classes are what they are by their name: their versions are part of whatever a token keys.
+# Packages whose classes are identified by name. Whatever a token keys must include their versions.
 KNOWN = frozenset(("builtins", "jax", "jaxlib", "ml_dtypes", "numpy", "relax_eg"))
 
 
 class NoContentError(Exception):
-    """A value whose content cannot be told: nothing can be keyed by it."""
+    """A value's content cannot be determined, so it cannot be a key."""
 
 
 def refuse(value: Any) -> NoReturn:
@@ -32,7 +32,7 @@ def refuse(value: Any) -> NoReturn:
 
 
 def is_known(kind: type) -> bool:
-    """Whether `kind` is a class of Python, numpy, JAX or ours."""
+    """Whether `kind` is a class of Python, numpy, JAX, ml_dtypes or this package."""
     return kind.__module__.partition(".")[0] in KNOWN
 
 
@@ -41,8 +41,8 @@ def class_name(kind: type) -> str:
 
 
 def token(value: Any, other: Callable[[Any], Any] = refuse) -> Any:
-    """The token of `value`. What is no plain value, nor made of such, `other` is asked for. NoContentError where there
-    is none."""
+    """Returns the token of `value`. `other` is called for values that are not plain data; by default it raises
+    NoContentError."""
     kind = type(value)
     if value is None or kind is int or kind is str or kind is bool:
         return value
@@ -81,7 +81,7 @@ def token(value: Any, other: Callable[[Any], Any] = refuse) -> Any:
 
 
 def array_token(value: Any) -> Any:
-    """The token of a numpy array or scalar: dtype, shape, and a hash of the bytes unless they are few."""
+    """Returns the token of a numpy array or scalar: dtype, shape, and its bytes, hashed if there are more than 32."""
     array = np.asarray(value)
     dtype = _dtype(array.dtype)
     data = np.ascontiguousarray(array, array.dtype.newbyteorder("=")).reshape(-1).view(np.uint8)

@@ -1,4 +1,4 @@
-"""Reading the expressions of module text."""
+"""Reads the expressions of module text."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ from relax_eg.ir.lattice import clash, covers
 from relax_eg.ir.literals import array_of
 from relax_eg.ir.memory import alloc_storage, alloc_tensor, call_into, kill
 from relax_eg.ir.printer import RESERVED
+from relax_eg.ir.python_syntax import Spelled
 from relax_eg.ir.reader import near, spelled
-from relax_eg.ir.spelled import Spelled
 from relax_eg.ir.tensor_calls import call_tir
 from relax_eg.shapes import Dim
 from relax_eg.tir import TensorProgram
@@ -65,11 +65,14 @@ def _dtype(annotation: Annotation) -> str | None:
     return annotation.dtype if isinstance(annotation, Tensor) else None
 
 
-class Values:
-    """Reads the expressions of one function over the `names` that are bound so far.
+class ExpressionReader:
+    """A reader of the expressions of one function.
 
-    `hidden` are names of blocks that have ended, with why they are not known and what would be accepted; `sizes` the
-    size variables. The annotation that text declares for an expression, where there is one, is its annotation.
+    An annotation declared in the text becomes the expression's annotation.
+
+    - `names`: the values of the names bound so far.
+    - `hidden`: names of ended blocks, with the reason why they are not visible and what would be accepted.
+    - `sizes`: the size variables.
     """
 
     def __init__(self, scope: ModuleScope) -> None:
@@ -128,7 +131,7 @@ class Values:
         return node(FUNCTION, (), (("name", name),), annotation)
 
     def _number(self, at: ast.expr, number: Any, dtypes: Sequence[str]) -> Expr:
-        """A number as a constant, of the first of `dtypes` that holds it."""
+        """Returns a number as a constant of the first of `dtypes` that can hold it."""
         problem: Exception | None = None
         for dtype in dtypes:
             try:
@@ -147,7 +150,7 @@ class Values:
         return node(TUPLE, fields, (), declared or found)
 
     def _operands(self, nodes: list[ast.expr]) -> list[Expr]:
-        """Operands of an operator; a bare number takes the dtype of another operand."""
+        """Returns the operands of an operator. A bare number takes the dtype of another operand."""
         numbers = [self._bare_number(at) for at in nodes]
         found = [self.expression(at) if n is None else None for at, n in zip(nodes, numbers, strict=True)]
         dtypes = [d for e in found if e is not None and (d := _dtype(e.annotation)) is not None]
@@ -169,7 +172,7 @@ class Values:
         return tuple_get(value, index)
 
     def _called(self, at: ast.Call, declared: Annotation | None) -> Expr | None:
-        """The value of a call, or None where it is a number such as `float("inf")`."""
+        """Returns the value of a call, or None if the call is a number such as `float("inf")`."""
         name = spelled(at.func)
         plain = at.func.id if isinstance(at.func, ast.Name) else None
         if plain is not None and plain not in self.names and plain not in self.scope.names:
@@ -302,7 +305,7 @@ class Values:
             raise self.source.refused(at, error, f"what {called.name} takes and fills") from None
 
     def _program(self, at: ast.expr) -> TensorProgram:
-        """The tensor program that `Module.name`, or the bare name, is."""
+        """Returns the tensor program that `at` names, as `Module.name` or as a bare name."""
         of_module = (
             isinstance(at, ast.Attribute) and isinstance(at.value, ast.Name) and at.value.id in self.scope.classes
         )
@@ -325,7 +328,7 @@ class Values:
         return tuple(pairs)
 
     def _result(self, at: ast.Call, callee: Expr, args: list[Expr], declared: Annotation | None) -> Annotation:
-        """What a call gives, from the callee's signature alone."""
+        """Returns the annotation of a call, deduced from the callee's signature."""
         if declared is not None and self.scope.deduce is None:
             return declared
         called = ast.unparse(at.func)
@@ -337,12 +340,12 @@ class Values:
         return declared or found
 
     def implied(self, at: ast.expr, found: Annotation, declared: Annotation | None) -> None:
-        """Refuse a declared annotation that does not follow from what was found, where operators are known."""
+        """Raises an error if a declared annotation does not cover the deduced one. Needs `deduce`."""
         if declared is None or self.scope.deduce is None or covers(declared, found):
             return
         why = clash(declared, found)
         if isinstance(declared, Signature) and why is None:
-            return  # the sizes of a signature are its own
+            return  # size variables of a signature are local to it
         problem = f"the name is declared {declared}, its value is {found}" + (f": {why}" if why else "")
         raise self.source.error(at, problem, "an annotation that follows, or R.match_cast(value, annotation)")
 

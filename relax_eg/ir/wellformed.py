@@ -1,4 +1,4 @@
-"""What holds of every module between stages."""
+"""The rules that every module satisfies between stages, and their checker."""
 
 from __future__ import annotations
 
@@ -29,27 +29,27 @@ from relax_eg.ir.expr import (
 from relax_eg.ir.memory import check_memory
 from relax_eg.ir.module import Block, Function, Module
 from relax_eg.ir.steps import effect_of, impure_functions
-from relax_eg.limits import CALL_DEPTH, CALLS
+from relax_eg.limits import CALL_DEPTH, CALLS, KEPT
 from relax_eg.shapes import Binder, Dim
 from relax_eg.shapes.relation import read_statement
 
 
 @stage("check")
 def check(module: Module) -> None:
-    """Raise WellFormedError if `module` breaks a rule of the IR. Linear in the module's size.
+    """Raises WellFormedError if `module` breaks a rule of the IR. Linear in the module's size.
 
     - Parameters are variables; no name is bound twice in a function; names are identifiers.
-    - What a variable stands for is bound before it is used. Outputs of a dataflow block can be used after it; inside
-      it their values are.
-    - Impure calls, `match_cast` and library calls that do not say their sizes stand as whole values of bindings outside
-      dataflow blocks, and so do calls of functions that have such.
-    - A size variable is brought in by a parameter or by a `match_cast` before it is used. The parameters' sizes tell
-      all their variables.
-    - Only the entry assumes something, and of its own sizes: what others are called with follows.
-    - Tensors are allocated in storages that hold them, filled by kernels that give what they are, and not used after
-      their end (`memory`).
-    - Calls name functions of the module and give as many arguments as they take; a tuple has the field that is taken.
-    - No function runs or names itself, by way of others neither, and none returns a function.
+    - A variable is bound before it is used. Outputs of a dataflow block can be used after the block; inside it, their
+      values are used instead.
+    - Impure calls, `match_cast`s, library calls of unknown result sizes, and calls of functions that contain any of
+      these are whole values of bindings outside dataflow blocks.
+    - A parameter or a `match_cast` defines a size variable before it is used. The parameters' sizes determine all their
+      variables.
+    - Only the entry has assumptions, and only about its own sizes; those of other functions follow from their calls.
+    - A tensor is allocated in a storage that is large enough, filled by a kernel whose outputs match it, and not used
+      after its end (`memory`).
+    - Calls name functions of the module and pass as many arguments as these take. A tuple has the field that is taken.
+    - No function calls or names itself, directly or through others, and none returns a function.
     """
     _check_calls(module)
     impure = impure_functions(module)
@@ -74,14 +74,17 @@ def _refuse_recursion(module: Module) -> None:
 
 
 def _check_calls(module: Module) -> None:
-    """WellFormedError for a module that makes too many calls: what walks its programs walks a function as often."""
+    """Raises WellFormedError if a function makes too many calls or its call chain is too long.
+
+    Calls are counted through callees, because passes visit a function once per call.
+    """
     sites: dict[str, list[str]] = {}
     for f in module:
         made = sites.setdefault(f.name, [])
         for e in f.expressions():
             made += functions_of(e)
     counts: dict[str, int] = {}
-    depths: dict[str, int] = {}  # functions in the longest row of calls, with the function itself
+    depths: dict[str, int] = {}  # length of the longest call chain in functions, including the function itself
     for root in sites:
         stack, entered = [root], set[str]()
         while stack:
@@ -119,7 +122,7 @@ class _FunctionCheck:
         self.bound: dict[str, Expr] = {}
         self.sizes: set[str] = set()
         self.seen: set[Expr] = set()
-        self.outputs: frozenset[Expr] = frozenset()  # of the dataflow block being checked
+        self.outputs: frozenset[Expr] = frozenset()  # outputs of the dataflow block being checked
         self.place = "the parameters"
         self.size_cache: dict[Annotation, frozenset[str]] = {}
 
@@ -189,7 +192,7 @@ class _FunctionCheck:
         self.bound[name] = v
 
     def _value(self, root: Expr, whole: bool) -> None:
-        """Check what is new under `root`; with `whole`, the root itself may have an effect."""
+        """Checks the nodes under `root` that were not checked before. If `whole`, `root` itself may have an effect."""
         if not whole and (effect := effect_of(root, self.impure)):
             self._fail(root, f"{effect} must be the whole value of a binding outside dataflow blocks")
         for e in postorder([root], stop=self.seen.__contains__):
@@ -208,7 +211,7 @@ class _FunctionCheck:
             self._passed(root)
 
     def _passed(self, e: Expr) -> None:
-        """A function as a value: whoever calls it cannot know that it has effects."""
+        """Rejects a function with effects as a value, because its callers cannot know about the effects."""
         if e.attr("name") in self.impure:
             self._fail(e, f"`{e.attr('name')}` has effects; only functions without may be values, such may be called")
 
@@ -224,7 +227,7 @@ class _FunctionCheck:
             self._call(e)
         elif e.op in CONTROL:
             self._control(e)
-        if e.op != MATCH_CAST:  # which may bring in sizes
+        if e.op != MATCH_CAST:  # a match_cast may define sizes
             self._known_sizes(e, self._sizes_of(e.annotation))
         for _, value in e.attrs:
             self._known_sizes(e, _sizes_in(value))
@@ -254,7 +257,7 @@ class _FunctionCheck:
         callee, given = e.args[0], len(e.args) - 1
         name = callee.attr("name") if callee.op in (FUNCTION, VAR) else callee.op
         if callee.op == FUNCTION:
-            wanted = self.arity[name]  # operands come first, so the function is known to exist
+            wanted = self.arity[name]  # the FUNCTION operand was checked before, so the function exists
         elif isinstance(callee.annotation, Callable):
             wanted = len(callee.annotation.params)
         elif isinstance(callee.annotation, Object):
@@ -304,9 +307,9 @@ def _sizes_in(value: Any) -> frozenset[str]:
     return frozenset()
 
 
-@lru_cache(1 << 12)
+@lru_cache(KEPT)
 def _is_name(name: str) -> bool:
-    # Python reads identifiers in their NFKC form, so text with another one would not read back.
+    # Python normalizes identifiers to NFKC, so text with another form would not read back.
     return name.isidentifier() and not keyword.iskeyword(name) and unicodedata.normalize("NFKC", name) == name
 
 

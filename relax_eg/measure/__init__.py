@@ -1,1 +1,1 @@
-"""What runs on the clock: timing, and the calibration of device profiles."""
+"""Timing of programs, and calibration of device profiles."""

@@ -1,9 +1,9 @@
-"""Measuring a device: what the cost model asks of it, from small programs that XLA compiles and runs here.
+"""Measures the parameters of the cost model on a device, with small programs that XLA compiles and runs here.
 
-Every program is timed in several passes over all of them, minutes of other work on the machine being in a few passes
-only, and a figure is the lower quartile of all its samples: less than what other users of the machine add, more than
-what is reached once in a while, since waking threads is part of what a kernel takes. `relax_eg.measure.fits` makes a
-profile of the figures. One to two minutes in all; XLA compiles some 210 programs.
+Programs are timed in several passes over all of them, so that minutes of other work on the machine affect only a few
+passes. A figure is the lower quartile of its samples. That leaves out the time that other users add, but is more than
+the rare best times, because the waking of threads is part of a kernel's time. `relax_eg.measure.fits` turns the figures
+into a profile. A calibration takes one to two minutes; XLA compiles some 210 programs.
 """
 
 from __future__ import annotations
@@ -20,15 +20,16 @@ from relax_eg.measure.figures import figures
 from relax_eg.measure.fits import Times, fitted
 from relax_eg.measure.timing import cores, in_passes
 
-SECONDS = 0.15  # of samples for one figure
-PASSES = 4
-Step = Callable[[str, int, int], None]  # what is measured, how many steps are done, of how many
+SECONDS = 0.15  # chosen: seconds of samples for one figure
+PASSES = 4  # chosen: passes over all figures, so that one minute of other work spoils no figure
+Step = Callable[[str, int, int], None]  # the current measurement, steps done, steps in all
 
 
 def calibrate(name: str = "", seconds: float = SECONDS, progress: Step | None = None) -> Profile:
-    """The profile of JAX's default device, measured now.
+    """Measures JAX's default device, and returns its profile.
 
-    `seconds`: of samples for each figure; `progress(what, done, of)` is called before each step.
+    - `seconds`: seconds of samples for each figure.
+    - `progress`: called as `progress(what, done, of)` before each step.
     """
     on, start = device(), here()
     p = fitted(start, measured(start, seconds, progress))
@@ -44,7 +45,7 @@ def calibrate(name: str = "", seconds: float = SECONDS, progress: Step | None = 
 
 
 def measured(start: Profile, seconds: float = SECONDS, progress: Step | None = None) -> Times:
-    """Seconds of a call of each figure of a device that is about like `start`."""
+    """Seconds per call of each figure, for a device similar to `start`."""
     wanted = list(figures(start))
     done, steps = 0, (1 + PASSES) * len(wanted)
 

@@ -1,4 +1,4 @@
-"""The choice by the clock: programs that compute the same, timed in turns on random arguments."""
+"""Chooses the fastest of several equivalent programs by timing them in turns on random arguments."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from relax_eg.ir.annotations import Tensor
 from relax_eg.ir.expr import np_dtype
 from relax_eg.measure.timing import Samples, interleaved, median_ranks
 
-# Seconds of timing for each program, look by look: a short first one, in which what is far apart is told apart; then
-# on, as long as a program seems faster and it is not beyond doubt.
+# chosen: seconds of timing for each program in each look. A short first look separates programs that differ much. More
+# looks follow as long as a program seems faster without being significantly faster.
 LOOKS = (0.15, 0.45, 0.6, 1.2)
-# Of a choice as a whole. In 12 rounds, the fewest there are, the winner has to win all (but one, where one program is
-# timed beside the first); in 200 rounds 60% to 63% of them.
+# chosen: confidence of a choice as a whole. In 12 rounds, the minimum, the winner has to win all rounds (all but one if
+# there are only two programs); in 200 rounds 60% to 63% of them.
 CERTAINTY = 0.95
-# Of one and the same program, compiled twice, one was up to 2% faster beyond doubt: where its buffers lie decides that,
-# and they lie elsewhere the next time.
+# chosen: of two compilations of the same program, one was up to 2% faster with significance. The placement of the
+# buffers causes that, and it differs from run to run.
 GAIN = 1.02
-_LARGEST = 16  # integers are below it, so that they may be positions in most axes
+_LARGEST = 16  # chosen: random integers are below it, so that they are valid positions in most axes
 _MATRICES = {"lower_triangular": np.tril, "upper_triangular": np.triu}
 
 
@@ -32,12 +32,20 @@ def fastest(
     tell: Callable[[str], None] | None = None,
     every: bool = False,
 ) -> tuple[MeasuredRow, ...]:
-    """Every program's predicted and measured seconds. `programs`: by label the call and its predicted seconds, the
-    program to beat first, then the others, those to be preferred first. Of what is faster than the program to beat by
-    more than 2% beyond doubt (the interval of their paired ratio lies above `GAIN`), chosen is the first, or what beats
-    that beyond doubt. All intervals of all looks together hold the true medians with `CERTAINTY`, so each by itself
-    with more: of several programs no faster than the first, one may well seem so. What beyond doubt will not be chosen
-    is timed no further, unless `every` program is to be. `tell(what)` is called before each look."""
+    """The predicted and measured seconds of every program; exactly one row is marked as chosen.
+
+    The first program is the one to beat. A program is significantly faster than it if the interval of their paired
+    ratio lies above `GAIN`, a gain of 2%. The choice is the first of the significantly faster programs, or a later one
+    that beats it significantly; without such a program it is the first program.
+
+    All intervals of all looks together hold the true medians with `CERTAINTY`, so each interval alone has a higher
+    confidence: of several programs that are no faster than the first, one is likely to seem faster by chance.
+
+    - `programs`: by label, the call and its predicted seconds: the program to beat, then the others in order of
+      preference.
+    - `tell`: called as `tell(what)` before each look.
+    - `every`: whether to keep timing programs that, with significance, cannot be chosen any more.
+    """
     calls = {label: call for label, (call, _) in programs.items()}
     predicted = {label: seconds for label, (_, seconds) in programs.items()}
     first = next(iter(programs))
@@ -57,7 +65,7 @@ def fastest(
                 chosen = label
         best = min((r for r in rows if r.label in calls), key=lambda r: r.seconds)
         seems_done = best.speedup <= GAIN or best.low > GAIN
-        if look == 0:  # few samples: what is left of the others has to seem no faster than what is chosen
+        if look == 0:  # few samples: no remaining program may seem faster than the chosen one
             seems_done = bool(won) and all(_ratio(samples, chosen, label)[0] <= 1.0 for label in calls)
         if not every:
             calls = {n: call for n, call in calls.items() if n == first or _may_win(samples, first, n, won)}
@@ -67,8 +75,8 @@ def fastest(
 
 
 def _may_win(samples: Samples, first: str, label: str, won: Sequence[str]) -> bool:
-    """Whether a program may still be chosen: it is not beyond doubt less than `GAIN` faster than the first, nor slower
-    than one of those that `won`."""
+    """Whether a program may still be chosen. It may not if, with significance, its gain over the first is below `GAIN`
+    or it is slower than one of the programs in `won`."""
     if _ratio(samples, first, label)[2] < GAIN:
         return False
     return not any(_ratio(samples, label, other)[1] > 1.0 for other in won if other != label)
@@ -82,8 +90,8 @@ def _rows(samples: Samples, first: str, predicted: Mapping[str, float]) -> list[
 
 
 def _ratio(samples: Samples, a: str, b: str) -> tuple[float, float, float]:
-    """How many times longer the one takes than the other: the median of the paired ratios, and its interval. Of a
-    program that is timed no further, the rounds that it was part of."""
+    """How many times longer `a` takes than `b`: the median of the paired ratios, and its interval. Uses only the rounds
+    of both programs."""
     certainty = 1.0 - (1.0 - CERTAINTY) / (len(LOOKS) * max(1, len(samples) - 1))
     rounds = min(len(samples[a]), len(samples[b]))
     ratios = np.sort(samples[a][:rounds] / samples[b][:rounds])
@@ -92,7 +100,7 @@ def _ratio(samples: Samples, a: str, b: str) -> tuple[float, float, float]:
 
 
 def argument(a: Tensor, binding: Mapping[str, int], facts: Collection[str], seed: int) -> jax.Array:
-    """A random array of this annotation at a binding, with the facts that were declared of it."""
+    """A random array with this annotation at a binding of sizes, which satisfies the declared facts."""
     rng = np.random.default_rng(seed)
     shape = tuple(d.evaluate(binding) for d in a.shape or ())
     dtype = np.dtype(np_dtype(a.dtype or "float32"))

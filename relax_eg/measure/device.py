@@ -1,4 +1,4 @@
-"""The device that JAX runs on, and the profile that stands for it when nobody names another."""
+"""The device that JAX runs on, and its default profile."""
 
 from __future__ import annotations
 
@@ -19,6 +19,6 @@ def device() -> Any:
 
 
 def here() -> Profile:
-    """The profile of JAX's default device: the hand-measured one of a CPU, or the nearest data sheet."""
+    """The profile of JAX's default device: the hand-measured profile for a CPU, or else the nearest data sheet."""
     found = device()
     return nearest(found.platform, found.device_kind)

@@ -1,4 +1,4 @@
-"""What calibration times: small programs of arrays, by name, each for one thing that the cost model asks."""
+"""The small array programs that calibration times. Each has a name and measures one parameter of the cost model."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ from jax import lax
 from relax_eg.extract.profile import Profile
 
 FLOATS = ("float32", "float64", "float16", "bfloat16")
-SMALL = (3, 4, 6, 8, 10, 12, 16, 20, 24, 32, 40, 48, 56, 64)  # of square matmuls that hardly take longer than the call
+# chosen: sides of square matmuls that take hardly longer than the call itself
+SMALL = (3, 4, 6, 8, 10, 12, 16, 20, 24, 32, 40, 48, 56, 64)
+# chosen: rows, columns and depth of matmuls
 MATMULS = [
     *((m, 1024, 1024) for m in (1, 2, 4, 8, 16, 64, 256, 1024)),
     *((1024, n, 1024) for n in (4, 16, 64, 256)),
@@ -22,13 +24,14 @@ MATMULS = [
     *((n, n, n) for n in (*SMALL, 128, 192, 256, 512)),
     (8, 384, 384), (64, 384, 1536), (128, 64, 128), (1, 256, 256), (16, 256, 256), (16, 16, 4096),
 ]  # fmt: skip
-ROWS = (2, 4, 8, 16, 24, 32, 48, 64, 128)  # of matmuls whose weights are stored either way
-APART = (64, 96, 128, 192, 256, 320, 384, 448, 512)  # sides of weights, three of which are used apart, and as one
-APART_ROWS = 8
-CHAINS, LOOPS = (32, 128), (100, 1100)
-CONVOLUTIONS = ((64, 28), (128, 14), (32, 56))  # channels, side
-ONE_ROW = (512, 1024, 2048)  # sides of weights that are used with one row
-DEPTH, TURNED, LAYOUT, SLOW = 64, 768, 768, 512
+ROWS = (2, 4, 8, 16, 24, 32, 48, 64, 128)  # chosen: rows of matmuls that are timed with both layouts of the weight
+# chosen: sides of weights; three weights are timed in separate matmuls, and joined in one matmul
+APART = (64, 96, 128, 192, 256, 320, 384, 448, 512)
+APART_ROWS = 8  # chosen: rows of the matmuls with the weights of `APART`
+CHAINS, LOOPS = (32, 128), (100, 1100)  # chosen: reductions in a chain; steps of a loop
+CONVOLUTIONS = ((64, 28), (128, 14), (32, 56))  # chosen: channels, side
+ONE_ROW = (512, 1024, 2048)  # chosen: sides of weights of matmuls with one row
+DEPTH, TURNED, LAYOUT, SLOW = 64, 768, 768, 512  # chosen: rows, depth and sides of single figures
 SLOW_LOOPS: Mapping[str, Callable[[Any], Any]] = {
     "sort": lambda a: jnp.sort(a, axis=-1),
     "argmax": lambda a: jnp.argmax(a, axis=-1),
@@ -38,7 +41,11 @@ SLOW_LOOPS: Mapping[str, Callable[[Any], Any]] = {
 
 @dataclass(frozen=True)
 class Figure:
-    """A function and what it is timed on; `options`: XLA's."""
+    """A function with its arguments, to be timed.
+
+    - `options`: XLA's compiler options.
+    - `x64`: whether it is compiled with 64-bit types enabled.
+    """
 
     name: str
     fn: Callable[..., Any]
@@ -53,7 +60,7 @@ class Figure:
 
 
 def is_large(p: Profile) -> bool:
-    """Whether a device is so fast that small programs say nothing."""
+    """Whether a device is so fast that small programs measure nothing."""
     return p.bandwidth > 3e11
 
 
@@ -66,29 +73,30 @@ def turned_size(p: Profile) -> int:
 
 
 def factored(p: Profile) -> list[int]:
-    """Sides of matrices that are factored."""
+    """Sides of the matrices that are factored."""
     return [n * (8 if is_large(p) else 1) for n in (64, 128, 256, 512)]
 
 
 def solved(p: Profile) -> list[tuple[int, int]]:
-    """Sides of triangular matrices, and how many right-hand sides they have."""
+    """Sides of the triangular matrices, and the numbers of their right-hand sides."""
     return [(n, columns) for n in factored(p)[1:] for columns in (1, 16, n)]
 
 
 def memory_sizes(p: Profile) -> list[int]:
-    """Bytes of arrays, largest first."""
+    """Bytes of the arrays of the bandwidth figures, largest first."""
     largest = 1 << 30 if is_large(p) else 1 << 26
     return [largest >> k for k in range(0, 13, 2)]
 
 
-# The results of larger ones may be given back to the system and come back page by page: not what bandwidth is.
+# chosen: bytes. The memory of larger results may go back to the system and return page by page, which is not bandwidth.
 LARGEST_RESULT = 1 << 24
+# chosen: bytes of results for which fresh memory may take time
 _FRESH = (24 << 20, 32 << 20, 48 << 20, 64 << 20)
 
 
 def results(p: Profile) -> list[tuple[int, str]]:
-    """Bytes of arrays that are made anew, smallest first, with the name of the figure; none where a device's memory
-    is the program's own."""
+    """Bytes of newly allocated results with the name of the figure, smallest first. Empty for devices other than CPUs,
+    on which the program keeps its memory."""
     if p.platform != "cpu":
         return []
     small = [(n, f"copy {n}") for n in reversed(memory_sizes(p)) if 1 << 22 <= n <= LARGEST_RESULT]
@@ -96,7 +104,7 @@ def results(p: Profile) -> list[tuple[int, str]]:
 
 
 def figures(p: Profile) -> Iterator[Figure]:
-    """All that is timed on a device which is about like `p`, in its ways of compiling too."""
+    """All figures for a device similar to `p`, including those of its compilation modes."""
     rng = np.random.default_rng(0)
 
     def normal(*shape: int) -> Any:
@@ -158,7 +166,7 @@ def figures(p: Profile) -> Iterator[Figure]:
 def _chain_of_reductions(count: int) -> Callable[[Any], Any]:
     def run(x: Any) -> Any:
         for _ in range(count):
-            x = x - jnp.max(x)  # each waits for the one before, and is a kernel
+            x = x - jnp.max(x)  # each step depends on the one before, and is a kernel
         return x
 
     return run

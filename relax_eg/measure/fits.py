@@ -1,8 +1,8 @@
-"""Profiles from measured times: the parameters that explain them best.
+"""Fits the parameters of a profile to measured times.
 
-On a machine that others use, single times are off by a factor. So whole calls are explained, dispatch and all, by the
-mean of absolute logarithms, which outliers hardly move; what can only fall with size is fitted so; and what no device
-does (float64 faster than float32, say) is not believed.
+On a shared machine, single times are off by a factor. So the fits predict whole calls, including dispatch, and minimize
+the mean of absolute logarithms, on which outliers have little effect. Parameters that can only fall with size are
+fitted as falling. Results that no device gives (for example, float64 faster than float32) are cut off.
 """
 
 from __future__ import annotations
@@ -41,22 +41,22 @@ from relax_eg.measure.figures import (
 from relax_eg.ops import counts, site_of
 from relax_eg.shapes import Dim
 
-Times = Mapping[str, float]  # seconds of a call, by the name of a figure
-_LEAST = 1e-8  # seconds: what is less was lost in the noise
-_MOST_FORK, _LEAST_FORK = 1e-4, 5e-7
-_MOST_PENALTY = 16.0
-_PAGED = 1.5  # times as long for a byte: then memory is given back between calls
-_STALLED = 4.0  # times what is expected of linear algebra
-# Times the rate of float32. Halves reach two to four times that on devices with units for them.
+Times = Mapping[str, float]  # seconds per call, by the name of the figure
+_LEAST = 1e-8  # chosen: seconds; smaller differences are lost in the noise
+_MOST_FORK, _LEAST_FORK = 1e-4, 5e-7  # chosen: seconds to wake cores; more is noise, less counts as none
+_MOST_PENALTY = 16.0  # chosen: largest factor between two layouts; a larger one comes from a disturbed measurement
+_PAGED = 1.5  # chosen: factor in seconds per byte above which memory was returned to the system between calls
+_STALLED = 4.0  # chosen: factor over the predicted time above which a linear algebra routine was stalled
+# chosen: largest factor over the rate of float32. 16-bit floats reach two to four times on devices with units for them.
 _MOST_RATE = {"float64": 1.0, "int32": 1.0, "float16": 4.0, "bfloat16": 4.0}
 
 
 def fitted(start: Profile, times: Times) -> Profile:
-    """The profile of which these are the times; what no figure tells is that of `start`."""
+    """The profile that explains `times`; parameters that no figure measures are those of `start`."""
     few, many = (times[f"chain {n}"] for n in CHAINS)
     launch = max((many - few) / (CHAINS[1] - CHAINS[0]), _LEAST)
     few, many = (times[f"loop {n}"] for n in LOOPS)
-    step = max((many - few) / (LOOPS[1] - LOOPS[0]) - launch, _LEAST)  # of the kernel in it
+    step = max((many - few) / (LOOPS[1] - LOOPS[0]) - launch, _LEAST)  # without the launch of the kernel in the step
     p = replace(start, dispatch=times["dispatch"], launch=launch, step=step)
     p = replace(p, **_waking(times), **_apart(times))
     n = vector_size(p)
@@ -75,12 +75,13 @@ def fitted(start: Profile, times: Times) -> Profile:
 
 
 def _work(p: Profile, seconds: float, flops: float) -> float:
-    """What of a call's seconds its one kernel works; a tenth at least."""
+    """The seconds that the single kernel of a call works: the call without its overheads, at least a tenth of it."""
     return max(seconds - p.call(p.launch, flops >= p.fork_flops), 0.1 * seconds)
 
 
 def _waking(times: Times, mode: str = "") -> dict[str, float]:
-    """What waking other cores takes, and from how many flops on: a step in the times of small matmuls."""
+    """The seconds to wake other cores, and the flops from which on they are woken: a step in the times of small
+    matmuls."""
     peak = max(2.0 * m * n * k / times[f"{mode}matmul {m} {n} {k}"] for m, n, k in MATMULS)
     found = [(2.0 * n**3, times[f"{mode}matmul {n} {n} {n}"] - 2.0 * n**3 / peak) for n in SMALL]
     found.insert(0, (1.0, times["dispatch"]))
@@ -100,7 +101,7 @@ def _waking(times: Times, mode: str = "") -> dict[str, float]:
 
 
 def _memory(p: Profile, times: Times) -> dict[str, float]:
-    """Bandwidth of memory and cache, and where the one becomes the other: of reading two arrays, and of a copy."""
+    """The bandwidths of memory and cache, and the bytes of the cache, fitted to reads of two arrays and to copies."""
     sizes = memory_sizes(p)
     found: list[tuple[float, float, float]] = []  # bytes, flops, seconds
     for n in sizes:
@@ -124,7 +125,8 @@ def _memory(p: Profile, times: Times) -> dict[str, float]:
 
 
 def _fresh(p: Profile, times: Times) -> dict[str, float]:
-    """From what size on memory for a result comes page by page, and how fast: a step in the seconds for a byte."""
+    """The bytes from which on the memory of a result is allocated page by page, and the rate of that: a step in the
+    seconds per byte."""
     sizes = results(p)
     found = [times[name] / n for n, name in sizes]
 
@@ -139,7 +141,7 @@ def _fresh(p: Profile, times: Times) -> dict[str, float]:
 
 
 def _matmuls(p: Profile, times: Times, mode: str) -> dict[str, Any]:
-    """The peak rate of float32, and how thin sides lower it: fitted over shapes."""
+    """The peak rate of float32 matmuls, and the sizes at which thin sides halve it, fitted over shapes."""
     found = [(shape, times[f"{mode}matmul {' '.join(map(str, shape))}"]) for shape in MATMULS]
 
     def predicted(at: Mapping[str, float], m: int, n: int, k: int) -> float:
@@ -163,15 +165,16 @@ def _matmuls(p: Profile, times: Times, mode: str) -> dict[str, Any]:
 
 
 def _rates(p: Profile, times: Times) -> dict[str, float]:
-    """Peak rates of matmul by dtype: that of float32, times how much faster or slower another is at one size."""
+    """Peak rates of matmul by dtype: the rate of float32 times the ratio of the dtypes at one size."""
     base, single = times["rate float32"], p.rate("float32")
     others = (*FLOATS[1:], "int32")
     return {"float32": single} | {d: single * min(base / times[f"rate {d}"], _MOST_RATE[d]) for d in others}
 
 
 def _layouts(p: Profile, times: Times, mode: str) -> dict[str, Any]:
-    """How many times longer a matmul takes with its weight stored output axis first, by rows: the more rows, the less
-    it is."""
+    """How many times longer a matmul takes if the output axis of its weight is stored first, by number of rows; the
+    factor falls with the rows. For one row: the gain of that layout, and the bytes of the weight from which on it
+    holds."""
 
     def ratio(rows: int, size: int) -> float:
         flops, join = 2.0 * rows * size * size, float(p.joining(rows, 4.0 * size * size))
@@ -181,7 +184,7 @@ def _layouts(p: Profile, times: Times, mode: str) -> dict[str, Any]:
 
     factors = [min(max(f, 1.0), _MOST_PENALTY) for f in falling([ratio(r, LAYOUT) for r in ROWS])]
     gains = [min(1.0 / ratio(1, n), _MOST_PENALTY) for n in ONE_ROW]
-    small = max((i for i, gain in enumerate(gains) if gain <= 1.05), default=-1)  # the last at which nothing is gained
+    small = max((i for i, gain in enumerate(gains) if gain <= 1.05), default=-1)  # the last size without a gain
     return {
         "linear_penalty": steps(list(zip(map(float, ROWS), factors, strict=True))),
         "gemv_gain": _mean(gains[small + 1 :]),
@@ -190,8 +193,8 @@ def _layouts(p: Profile, times: Times, mode: str) -> dict[str, Any]:
 
 
 def _apart(times: Times, mode: str = "") -> dict[str, float]:
-    """What a matmul of several rows takes besides its work, and from what size of its weight on: what three take longer
-    than the one that does their work."""
+    """The seconds that a matmul of several rows takes besides its work, and the bytes of its weight from which on it
+    does. Measured as the time of three matmuls minus the time of one matmul with their work."""
     extra = [(times[f"{mode}apart {n}"] - times[f"{mode}as one {n}"]) / 2 for n in APART]
 
     def error(split: int) -> float:
@@ -207,15 +210,15 @@ def _apart(times: Times, mode: str = "") -> dict[str, float]:
 
 
 def _from(sides: Sequence[int], first: int) -> float:
-    """Bytes of a weight from which on what begins at the side of this index is taken to hold: between it and the one
-    before; infinity where it never begins."""
+    """The bytes of a weight from which on an effect holds that is first seen at side `sides[first]`: between this side
+    and the one before. Infinity if the effect is never seen."""
     if first == len(sides):
         return math.inf
     return 4.0 * sides[first] * sides[max(first - 1, 0)]
 
 
 def falling(values: Sequence[float]) -> list[float]:
-    """The nearest values, in mean square of logarithms, that never rise (pool adjacent violators)."""
+    """The values nearest to `values`, in the mean square of logarithms, that never rise (pool adjacent violators)."""
     pools: list[tuple[float, int]] = []
     for v in values:
         mean, count = math.log(v), 1
@@ -227,7 +230,8 @@ def falling(values: Sequence[float]) -> list[float]:
 
 
 def steps(factors: Sequence[tuple[float, float]]) -> tuple[tuple[float, float], ...]:
-    """(rows up to, factor) where the factor is not about 1; neighbours that are about equal together."""
+    """Simplifies pairs of (rows up to, factor): merges neighbours with about equal factors, rounds factors near 1 to 1,
+    and drops a trailing factor of 1."""
     found: list[tuple[float, float]] = []
     for rows, factor in factors:
         f = 1.0 if factor < 1.05 else round(factor, 2)
@@ -241,8 +245,8 @@ def steps(factors: Sequence[tuple[float, float]]) -> tuple[tuple[float, float], 
 
 
 def _convolutions(p: Profile, times: Times) -> dict[str, float]:
-    """How much longer a convolution takes than the matmul of its windows, at the geometric mean of a few, when its
-    images are turned."""
+    """How many times longer a convolution takes than the matmul of its windows, without the transposition of its images
+    (geometric mean of a few), and the share of the peak rate that grouped convolutions reach."""
     ratios: list[float] = []
     for channels, size in CONVOLUTIONS:
         rows, depth = size * size, 9 * channels
@@ -258,7 +262,8 @@ def _convolutions(p: Profile, times: Times) -> dict[str, float]:
 
 
 def _linear_algebra(p: Profile, times: Times) -> dict[str, Any]:
-    """Of the matmul rate, what factorisations and triangular systems reach, and how small sides lower it."""
+    """The shares of the matmul rate that factorisations and triangular solves reach, and the sizes at which small sides
+    halve them."""
     from relax_eg.ops import api as op
 
     factors, systems = list[Timed](), list[Timed]()
@@ -284,11 +289,12 @@ Timed = tuple[tuple[int, ...], int, float]  # sizes of operands, flops, seconds 
 def _shares(
     p: Profile, found: Sequence[Timed], share: float, half: tuple[float, ...]
 ) -> tuple[float, tuple[float, ...]]:
-    """The share of the matmul rate that a routine reaches on large operands, and the sizes at which it is half of
-    that, from about `share` and `half` on.
+    """The share of the matmul rate that a routine reaches on large operands, and the sizes at which it reaches half of
+    that share. `share` and `half` are the estimates from which stalled calls are recognized.
 
-    On CPUs, threads of these libraries wait for each other by giving up their core. Where somebody else wants it, a
-    call of 50 microseconds takes 7 milliseconds: such times are left out, and where they are many, nothing is learned.
+    On CPUs, threads of these libraries yield their core while they wait for each other. If another process takes the
+    core, a call of 50 microseconds takes 7 milliseconds. Such times are left out; if they are more than a third, the
+    estimates are returned.
     """
 
     def predicted(sizes: Sequence[int], flops: int, share: float, half: Sequence[float]) -> float:
@@ -309,7 +315,7 @@ def _shares(
 
 
 def _slow_loops(p: Profile, times: Times) -> dict[str, float]:
-    """Flop/s, as their records count, of operators whose loops do not vectorise."""
+    """The flop/s, in the flops that operator records count, of operators whose loops do not vectorise."""
     from relax_eg.ops import api as op
 
     x = _matrix(SLOW, SLOW)
@@ -331,13 +337,13 @@ def _matrix(rows: int, columns: int) -> Expr:
 
 
 def _flops(written: Expr, op: str) -> int:
-    """Flops of the one node of an operator in an expression, as the operator's record counts them."""
+    """The flops of the only node of an operator in an expression, as the operator's record counts them."""
     (e,) = [e for e in postorder([written]) if e.op == op]
     return counts(site_of(e)).flops.value
 
 
 def _in_mode(p: Profile, times: Times, mode: Mode) -> Mode:
-    """What waking cores, matmuls and layouts are like when XLA compiles in another way."""
+    """`mode` with the parameters of waking cores, matmuls and layouts measured in this compilation mode."""
     name = f"{mode.name}: "
     changes: dict[str, Any] = _waking(times, name) | _apart(times, name)
     q = replace(p, **changes)
@@ -348,7 +354,7 @@ def _in_mode(p: Profile, times: Times, mode: Mode) -> Mode:
 
 
 def _mean(values: Sequence[float]) -> float:
-    """The geometric mean; 1 of none."""
+    """The geometric mean; 1 for no values."""
     return math.exp(sum(map(math.log, values)) / max(1, len(values)))
 
 
@@ -358,13 +364,14 @@ def _median(values: Iterable[float]) -> float:
 
 
 def _error(pairs: Iterable[tuple[float, float]]) -> float:
-    """Mean of the absolute logarithms of predicted over measured times."""
+    """The mean of the absolute logarithms of predicted over measured times."""
     logs = [abs(math.log(a / b)) for a, b in pairs]
     return sum(logs) / len(logs)
 
 
 def _search(error: Callable[[Mapping[str, float]], float], choices: Mapping[str, Sequence[float]]) -> dict[str, float]:
-    """The values of least error, one after the other until none changes; from each corner of the middle thirds."""
+    """The values of least error by coordinate descent: changes one value after another until none changes. Starts from
+    each corner of the middle thirds of the choices."""
     best: tuple[float, dict[str, float]] | None = None
     for third in itertools.product((1, 2), repeat=len(choices)):
         at = {n: v[len(v) * t // 3] for (n, v), t in zip(choices.items(), third, strict=True)}

@@ -1,7 +1,7 @@
-"""Timing on a machine that others use too.
+"""Timing on a shared machine.
 
-Callables that are to be compared take turns, so that a drift of the machine is no part of a ratio; what a call takes by
-itself is the lower quartile of many samples, since what others do adds to the upper ones.
+Callables that are compared take turns, so that a drift of the machine does not enter their ratio. The time of a single
+call is the lower quartile of many samples, because other work on the machine adds to the upper samples.
 """
 
 from __future__ import annotations
@@ -16,16 +16,17 @@ from typing import Any
 import jax
 import numpy as np
 
-SAMPLE_SECONDS = 0.003  # one sample repeats a call until it lasts about this long, so that the clock is no part of it
-FEWEST_ROUNDS, MOST_ROUNDS = 12, 201
+# chosen: one sample repeats a call until it lasts about this long, so that the cost of reading the clock is negligible
+SAMPLE_SECONDS = 0.003
+FEWEST_ROUNDS, MOST_ROUNDS = 12, 201  # chosen: rounds in which programs take turns
 
 Call = Callable[[], Any]
 Samples = dict[str, "np.ndarray[Any, np.dtype[np.float64]]"]
 
 
 def interleaved(calls: Mapping[str, Call], seconds: float, seed: int = 0) -> Samples:
-    """Seconds per call of every callable, one entry a round: each round times all of them, in a new order. Rounds go on
-    for about `seconds`; each call is without arguments and waited for."""
+    """Seconds per call of every callable, one entry for each round. Each round times all callables in a new order, and
+    waits for each result. Rounds go on for about `seconds`."""
     repeats = {name: _repeats(call) for name, call in calls.items()}
     samples: dict[str, list[float]] = {name: [] for name in calls}
     order = list(calls)
@@ -41,8 +42,8 @@ def interleaved(calls: Mapping[str, Call], seconds: float, seed: int = 0) -> Sam
 
 
 def in_passes(calls: Mapping[str, Call], seconds: float, passes: int, tell: Callable[[str], None]) -> dict[str, float]:
-    """The seconds that each call takes: the lower quartile of samples over about `seconds`, taken in several passes
-    over all of them. `tell(name)` is called before each call of each pass."""
+    """The seconds of each call: the lower quartile of samples over about `seconds` for each call, taken in several
+    passes over all calls. `tell(name)` is called before each call is timed in each pass."""
     repeats: dict[str, int] = {}
     samples: dict[str, list[float]] = {name: [] for name in calls}
     for _ in range(passes):
@@ -58,10 +59,11 @@ def in_passes(calls: Mapping[str, Call], seconds: float, passes: int, tell: Call
 
 
 def median_ranks(count: int, confidence: float = 0.95) -> tuple[int, int]:
-    """Which two of `count` sorted samples enclose the true median with at least this probability: by the binomial law,
-    whatever the distribution of the samples. ValueError where even the first and the last do not."""
+    """The ranks of the two of `count` sorted samples that enclose the true median with at least this probability. It
+    follows from the binomial law for any distribution of the samples. ValueError if even the first and the last sample
+    do not."""
     allowed = (1.0 - confidence) / 2 * 2**count
-    # `below`: of the 2**count ways in which samples lie about the median, those with `low` or fewer below it.
+    # `below`: of the 2**count ways in which samples lie above or below the median, those with at most `low` below it.
     low, below = -1, 0
     while (below := below + math.comb(count, low + 1)) <= allowed:
         low += 1
@@ -72,7 +74,7 @@ def median_ranks(count: int, confidence: float = 0.95) -> tuple[int, int]:
 
 
 def cores() -> int:
-    """Processors that this process may use."""
+    """The number of processors that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
@@ -84,7 +86,7 @@ def _sample(call: Call, repeats: int) -> float:
 
 
 def _repeats(call: Call) -> int:
-    # The first call compiles; of the next ones the quickest tells how many fit into a sample.
+    # The first call compiles. The quickest of the next ones determines how many calls fit into a sample.
     jax.block_until_ready(call())
     once = min(_sample(call, 1) for _ in range(3))
     return max(1, math.ceil(SAMPLE_SECONDS / once))

@@ -1,8 +1,8 @@
-"""The checker of plans: replays one at given sizes and reports what it would destroy. It knows nothing of lifetimes.
+"""The checker of plans: replays a plan at given sizes and reports what it would destroy, without using lifetimes.
 
-Memory is a list of who wrote where last. A kernel's operands must be as they were written; then its outputs and
-workspaces are written, and whatever they cover is gone. An output may cover an operand of its own kernel only where
-that is read element for element, and exactly.
+It keeps a list of who wrote each range of memory last. A kernel's operands must be intact; then its outputs and
+workspaces are written, and whatever they overlap is destroyed. An output may overlap an operand of its own kernel only
+if that is read element for element and both occupy the same bytes.
 """
 
 from __future__ import annotations
@@ -10,18 +10,20 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from relax_eg.memory.steps import Program, Step, leaves
+from relax_eg.memory.steps import MemoryProgram, Step, leaves
 from relax_eg.shapes import Dim
 
-ARENA = -1  # the space that offsets are in; storages are spaces by their number
+ARENA = -1  # given: the number of the arena's space; other spaces are storages, by their numbers
 
 
 @dataclass(frozen=True)
 class Placement:
-    """A plan as plain data: what is needed to follow it, and to check it.
+    """A plan as plain data: what is needed to follow it and to check it.
 
-    `order`: the steps, by their numbers in the module. `offsets`: of each planned value, in an arena of `arena` bytes.
-    `storages`: bytes of each; `storage_of`: the storage of each value that has one.
+    - `order`: the steps, by their numbers in the module.
+    - `offsets`: the offset of each planned value in an arena of `arena` bytes.
+    - `storages`: the bytes of each storage.
+    - `storage_of`: the storage of each value that has one.
     """
 
     order: tuple[int, ...]
@@ -32,8 +34,8 @@ class Placement:
 
 
 @dataclass(frozen=True, slots=True)
-class Problem:
-    """What is wrong with a plan: at which sizes, at which kernel, and what."""
+class PlanProblem:
+    """A problem of a plan: the sizes, the kernel, and what is wrong."""
 
     sizes: tuple[tuple[str, int], ...]
     step: str
@@ -44,14 +46,14 @@ class Problem:
         return f"{f'at {at}, ' if at else ''}{f'kernel {self.step}: ' if self.step else ''}{self.text}"
 
 
-def problems(program: Program, placed: Placement, bindings: Iterable[Mapping[str, int]]) -> list[Problem]:
-    """What is wrong with the placement of the values of `program`, which has its steps as the module has them: with the
-    order, whatever the sizes; then the first problem of arena and of storages at each of `bindings`."""
+def problems(program: MemoryProgram, placed: Placement, bindings: Iterable[Mapping[str, int]]) -> list[PlanProblem]:
+    """The problems of a placement of the values of `program`, whose steps are in the module's order. A problem of the
+    order is independent of sizes; else the first problem of the arena and of the storages at each of `bindings`."""
     wrong = _order_problem(program, placed.order)
     if wrong is not None:
-        return [Problem((), "", wrong)]
+        return [PlanProblem((), "", wrong)]
     steps = [program.steps[n] for n in placed.order]
-    found: list[Problem] = []
+    found: list[PlanProblem] = []
     for sizes in bindings:
         told = {d for x in program.values if (d := x.bytes) is not None and d.variables <= sizes.keys()}
         known = {d: int(d.evaluate(sizes)) for d in told}
@@ -62,19 +64,19 @@ def problems(program: Program, placed: Placement, bindings: Iterable[Mapping[str
         place = {v: (ARENA, offsets[d]) for v, d in placed.offsets.items()}
         first = _replayed(program, steps, bytes_of, place, {ARENA: arena})
         if first is not None:
-            found.append(Problem(at, *first))
+            found.append(PlanProblem(at, *first))
         spaces = {n: int(d.evaluate(sizes)) for n, d in enumerate(placed.storages)}
         if unknown := [s for s in placed.storage_of.values() if s not in spaces]:
-            found.append(Problem(at, "", f"there is no storage {unknown[0]}"))
+            found.append(PlanProblem(at, "", f"there is no storage {unknown[0]}"))
             continue
         whole = {v: (s, 0) for v, s in placed.storage_of.items()}
         first = _replayed(program, steps, bytes_of, whole, spaces)
         if first is not None:
-            found.append(Problem(at, *first))
+            found.append(PlanProblem(at, *first))
     return found
 
 
-def _order_problem(program: Program, order: Sequence[int]) -> str | None:
+def _order_problem(program: MemoryProgram, order: Sequence[int]) -> str | None:
     n = len(program.steps)
     if sorted(order) != list(range(n)):
         return f"the order does not name each of the {n} kernels once"
@@ -92,19 +94,20 @@ def _order_problem(program: Program, order: Sequence[int]) -> str | None:
     return None
 
 
-_Place = Mapping[int, tuple[int, int]]  # of values: the space, and the offset in it
+_Place = Mapping[int, tuple[int, int]]  # of each value: its space, and the offset in it
 
 
 def _replayed(
-    program: Program,
+    program: MemoryProgram,
     steps: Sequence[Step],
     bytes_of: Sequence[int | None],
     place: _Place,
     spaces: Mapping[int, int],
 ) -> tuple[str, str] | None:
-    """The first kernel that destroys something or finds it destroyed, and what; None where all is well."""
+    """The first kernel that destroys something it must not, or finds an operand destroyed, and what; None if there is
+    none."""
     held: dict[int, list[tuple[int, int, int]]] = {space: [] for space in spaces}  # low, high, value
-    destroyed: dict[int, int] = {}  # values, and what was written over them
+    destroyed: dict[int, int] = {}  # destroyed values, and what was written over them
     name = [x.name for x in program.values]
     for s in steps:
         for v in s.reads:

@@ -1,4 +1,4 @@
-"""Which operands a kernel may be written over: those that every output reads element for element."""
+"""In-place operands: the operands that every output of a kernel reads element for element."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from functools import lru_cache
 
 from relax_eg.ir import CALL_DPS_LIBRARY, CALL_TIR, CONTROL, Expr, Tensor, Tuple, itemsize
+from relax_eg.limits import KEPT
 from relax_eg.ops.fused import called_program, program_at
 from relax_eg.shapes import Dim
 from relax_eg.tir import Read, Stage, TensorProgram, walk
@@ -13,7 +14,7 @@ from relax_eg.tir import Read, Stage, TensorProgram, walk
 
 def overwritable(e: Expr, behind: Callable[[Expr], Expr]) -> Iterator[tuple[int, Expr]]:
     """Pairs (output, operand) of the kernel `e`: the output may be written over that operand, of the same size in
-    bytes, where nothing else needs it. `behind` gives what an operand is a view of."""
+    bytes, if nothing else needs the operand. `behind` maps an operand to what it is a view of."""
     program = _program(e)
     if program is None:
         return
@@ -43,18 +44,18 @@ def _program(e: Expr) -> TensorProgram | None:
     return None if placed is None else placed.program
 
 
-@lru_cache(1 << 10)
+@lru_cache(KEPT)
 def elementwise_pairs(program: TensorProgram) -> frozenset[tuple[str, str]]:
     """Pairs (output, input) such that the input has the output's shape, and each element of *any* output depends on
-    that input, if at all, through the element at the same place alone. Then all that needs an element is computed when
-    the output's element is, whatever the order of elements. Inputs that no output reads are in no pair."""
+    that input, if at all, only through the element at the same place. Then everything that needs an element is computed
+    together with the output's element, whatever the order of elements. Inputs that no output reads are in no pair."""
     inputs = [b.name for b in program.inputs]
-    # For each buffer and input: None where the input plays no part, else whether it is read at the same place only.
+    # For each buffer and input: no entry if the input plays no part, else whether it is read only at the same place.
     same: dict[str, dict[str, bool]] = {}
     for made in program.stages:
         own: dict[str, bool] = {}
         for read in (t for t in walk(made.value) if isinstance(t, Read)):
-            if read.buffer == made.output.name:  # a scan, of which below
+            if read.buffer == made.output.name:  # a scan, handled below
                 continue
             at_place = _at_same_place(made, read, program.buffers[read.buffer].shape)
             for name, was in {read.buffer: True}.items() if read.buffer in inputs else same[read.buffer].items():

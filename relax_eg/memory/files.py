@@ -1,4 +1,4 @@
-"""Plan files: versioned JSON, checked when it is read."""
+"""Plan files: versioned JSON, checked when a file is read."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from relax_eg.errors import MemoryPlanError
 from relax_eg.ir import Module
 from relax_eg.memory.check import Placement, problems
 from relax_eg.memory.planner import Plan, bindings_of
-from relax_eg.memory.steps import Program, Temporary, program_of
+from relax_eg.memory.steps import MemoryProgram, Temporary, program_of
 from relax_eg.memory.temporaries import Temporaries
 from relax_eg.plain_data import DAMAGED, read_json, write_file
 from relax_eg.shapes import Dim, Scope
 
 FORMAT = "relax_eg memory plan"
-VERSION = 1
+VERSION = 1  # given: version of the format; other versions are refused
 
 
 def to_data(plan: Plan) -> dict[str, Any]:
-    """The plan as JSON data: what is needed to follow it, where, and by which proofs."""
+    """The plan as JSON data: what is needed to follow it, the program and sizes it is for, and its proofs."""
     placed, values = plan.placement, plan.written.values
     rows = [
         {
@@ -76,10 +76,10 @@ def save(plan: Plan, path: str | Path) -> None:
 
 
 def load(path: str | Path, module: Module, temporary: Temporary | None = None) -> Placement:
-    """The plan in a file, for the entry of `module`, whose kernels must be those that it was made for.
+    """The placement in a plan file, for the entry of `module`, whose kernels must be those of the plan.
 
-    It is replayed first. MemoryPlanError for what is no plan, is of another version or program, was changed after it
-    was written, or would destroy something that is still needed.
+    The plan is replayed first. MemoryPlanError for a file that is no plan, is of another version or program, was
+    changed after it was written, or would destroy a value that is still needed.
     """
     where = str(path)
     try:
@@ -109,7 +109,7 @@ def load(path: str | Path, module: Module, temporary: Temporary | None = None) -
 
 
 def _temporaries(where: str, data: Mapping[str, Any]) -> Temporaries:
-    """What kernels have for themselves, as a plan file says; an older one says nothing."""
+    """The bytes that kernels allocate themselves, from a plan file; older files do not have them."""
     found = data.get("temporaries", {})
     try:
         return Temporaries(of_step={str(name): Dim.of(d) for name, d in found.get("bytes", {}).items()})
@@ -128,8 +128,8 @@ def _placement(data: Mapping[str, Any]) -> Placement:
     )
 
 
-def program_key(program: Program) -> str:
-    """A hash of what a plan depends on: which kernels read and write which values, of which sizes."""
+def program_key(program: MemoryProgram) -> str:
+    """A hash of what a plan depends on: which kernels read and write which values, and their sizes."""
     lines = [f"{x.number} {x.role} {x.annotation}" for x in program.values]
     lines += [f"{s.name} {s.operands} {s.writes} {s.workspaces} {s.overwritable} {s.region}" for s in program.steps]
     return hashlib.sha256("\n".join([*lines, str(program.result)]).encode()).hexdigest()

@@ -1,8 +1,8 @@
-"""TVM's planner, for comparison: greedy in program order (Relax, Algorithm 3, as TVM 0.27 does it).
+"""TVM's planner, for comparison: greedy in program order (Relax, Algorithm 3, as in TVM 0.27).
 
-A pool of storages for each dtype. A tensor takes the smallest free storage that is at least as large, up to 16 times;
-else the largest that is smaller, down to a sixteenth, which grows; symbolic sizes take one of equal size. Outputs are
-allocated before operands are let go of, so nothing is done in place.
+There is a pool of storages for each dtype. A tensor takes the smallest free storage that is at least as large, up to 16
+times as large; else the largest free one that is smaller, down to a sixteenth, which grows. Symbolic sizes take a
+storage of equal size. Outputs are allocated before operands are released, so nothing is done in place.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from relax_eg.memory.liveness import Results, last_use
-from relax_eg.memory.steps import Program
+from relax_eg.memory.steps import MemoryProgram
 from relax_eg.shapes import Dim
 
-RANGE = 16  # how many times larger or smaller a storage may be
+RANGE = 16  # chosen: how many times larger or smaller a storage may be
 
 
 @dataclass
@@ -25,7 +25,7 @@ class _Token:
 
 @dataclass(frozen=True, slots=True)
 class GreedyPlan:
-    """The storages of TVM's planner, in bytes, and which of them each value has."""
+    """The storages of TVM's planner, in bytes, and the storage of each value."""
 
     storages: tuple[int | Dim, ...]
     of_value: Mapping[int, int]
@@ -38,9 +38,9 @@ class GreedyPlan:
         return total
 
 
-def greedy(program: Program, most: Mapping[Dim, int], results: Results = "apart") -> GreedyPlan:
-    """The plan that TVM's algorithm makes for the steps of `program` in their order. `most`: the largest value of sizes
-    that are bounded; others stay symbolic."""
+def greedy(program: MemoryProgram, most: Mapping[Dim, int], results: Results = "apart") -> GreedyPlan:
+    """The plan that TVM's algorithm makes for the steps of `program` in their order. `most`: the largest values of
+    bounded sizes; other sizes stay symbolic."""
     last = last_use(program)
     tokens: list[_Token] = []
     free: list[int] = []

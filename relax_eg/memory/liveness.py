@@ -1,4 +1,4 @@
-"""Which bytes are needed when: lifetimes of values over the steps of a program, and what that needs at least."""
+"""Lifetimes of values over the steps of a program, and the least memory they need."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from functools import cached_property
 from itertools import accumulate
 from typing import Literal
 
-from relax_eg.memory.steps import Program, Step, leaves
+from relax_eg.memory.steps import MemoryProgram, Step, leaves
 from relax_eg.shapes import Dim
 
 Results = Literal["apart", "planned"]
@@ -16,9 +16,13 @@ Results = Literal["apart", "planned"]
 
 @dataclass(frozen=True, slots=True)
 class Lifetime:
-    """Values that have the same memory one after the other, each written over the one before while that is read for the
-    last time; mostly it is one. They need `bytes` from step `start` to step `end`, both included. `itemsize`: bytes of
-    an element, the same in all. `role`: "value", "workspace" or "result"."""
+    """A chain of values that share one memory range, each written over the previous one while that is read for the last
+    time; usually it is a single value.
+
+    - `start`, `end`: the steps during which `bytes` are needed, both included.
+    - `itemsize`: bytes of an element, the same in all values.
+    - `role`: "value", "workspace" or "result".
+    """
 
     number: int
     values: tuple[int, ...]
@@ -31,10 +35,13 @@ class Lifetime:
 
 @dataclass(frozen=True)
 class Liveness:
-    """The lifetimes in a program in the order in which they begin. `results`: whether what is handed out is among them
-    ("planned"), or the caller has it ("apart"). `unsized`: values whose size is not known before they are there."""
+    """The lifetimes in a program, in the order in which they begin.
 
-    program: Program
+    - `results`: whether the results of the call are among them ("planned"), or the caller has them ("apart").
+    - `unsized`: values whose size is unknown before they are computed.
+    """
+
+    program: MemoryProgram
     results: Results
     lifetimes: tuple[Lifetime, ...]
     unsized: tuple[int, ...]
@@ -45,7 +52,7 @@ class Liveness:
 
     @cached_property
     def sums(self) -> tuple[Dim, ...]:
-        """For each step the bytes of all that is needed then."""
+        """The bytes of all that is alive at each step."""
         change = [Dim.of(0)] * (len(self.program.steps) + 1)
         for x in self.lifetimes:
             change[x.start] = change[x.start] + x.bytes
@@ -58,7 +65,7 @@ class Liveness:
         return tuple(found)
 
     def at(self, sizes: Mapping[str, int]) -> list[int]:
-        """`sums` where the entry's sizes are these. No plan of this order needs less than the largest."""
+        """`sums` at these sizes of the entry. No plan of this order needs less than the largest."""
         known = {d: int(d.evaluate(sizes)) for d in {x.bytes for x in self.lifetimes}}
         change = [0] * (len(self.program.steps) + 1)
         for x in self.lifetimes:
@@ -67,22 +74,22 @@ class Liveness:
         return list(accumulate(change[:-1]))
 
     def needed_at(self, step: int) -> tuple[Lifetime, ...]:
-        """The lifetimes that are needed at a step."""
+        """The lifetimes that are alive at a step."""
         return tuple(x for x in self.lifetimes if x.start <= step <= x.end)
 
 
-def last_use(program: Program) -> list[int]:
-    """For each value the last step that reads it, or else the one that writes it; what is handed out is needed to the
-    end, what is there before and never read has -1."""
+def last_use(program: MemoryProgram) -> list[int]:
+    """For each value the last step that reads it, else the one that writes it. Results are needed to the end; an input
+    that is never read has -1."""
     last = [r[-1] if r else (-1 if w is None else w) for r, w in zip(program.readers, program.writer, strict=True)]
     for v in leaves(program.result):
         last[v] = len(program.steps) - 1
     return last
 
 
-def overwrites(program: Program, step: Step, dying: Collection[int]) -> list[tuple[int, int]]:
-    """The pairs (output, operand) of a step that are done in place where the values `dying` are read for the last time:
-    each value once."""
+def overwrites(program: MemoryProgram, step: Step, dying: Collection[int]) -> list[tuple[int, int]]:
+    """The pairs (output, operand) that a step computes in place, if the values `dying` are read for the last time; each
+    value is in at most one pair."""
     taken: set[int] = set()
     found: list[tuple[int, int]] = []
     for w, r in candidates(program, step):
@@ -92,8 +99,9 @@ def overwrites(program: Program, step: Step, dying: Collection[int]) -> list[tup
     return found
 
 
-def candidates(program: Program, step: Step) -> list[tuple[int, int]]:
-    """The pairs (output, operand) of a step that may be done in place, of equal sizes, where the operand is ours."""
+def candidates(program: MemoryProgram, step: Step) -> list[tuple[int, int]]:
+    """The pairs (output, operand) of a step that may be computed in place: equal sizes, and the operand is a planned
+    value."""
     values = program.values
     return [
         (w, r)
@@ -102,17 +110,18 @@ def candidates(program: Program, step: Step) -> list[tuple[int, int]]:
     ]
 
 
-def liveness(program: Program, results: Results = "apart", known: Collection[str] | None = None) -> Liveness:
-    """The lifetimes of all that a plan gives memory to. Linear in the program.
+def liveness(program: MemoryProgram, results: Results = "apart", known: Collection[str] | None = None) -> Liveness:
+    """The lifetimes of all values that a plan gives memory to. Linear in the program.
 
-    `known`: the size variables that have a value before the call runs, all if left out; what has others is unsized.
+    `known`: the size variables that have a value before the call runs (default: all). Values with other sizes are
+    unsized.
     """
     planned = ("value", "workspace", "result") if results == "planned" else ("value", "workspace")
     size_of = [x.bytes for x in program.values]
     if known is not None:
         size_of = [None if d is None or not d.variables.issubset(known) else d for d in size_of]
     last = last_use(program)
-    first: dict[int, int] = {}  # of a value, the first of those that have its memory one after the other
+    first: dict[int, int] = {}  # of each value, the first value of its chain
     chains: dict[int, list[int]] = {}
     unsized: list[int] = []
     for s in program.steps:

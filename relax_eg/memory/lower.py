@@ -1,7 +1,7 @@
-"""A planned entry as a module with explicit memory: kernels fill tensors of storages, in the planned order.
+"""Lowers a planned entry to a module with explicit memory: kernels fill tensors in storages, in the planned order.
 
-Calls of functions are followed, so the module is what a runtime does, one step after the other. It prints, parses, is
-checked and can be interpreted, which is what `tests` compare with the module that it was made from.
+Calls of functions are inlined, so the module shows what a runtime does, step after step. It prints, parses, is checked
+and can be interpreted; `tests` compare its results with those of the original module.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from relax_eg.ir import (
 )
 from relax_eg.memory.liveness import last_use
 from relax_eg.memory.planner import Plan
-from relax_eg.memory.steps import Program, Step, Tree, behind, operands_of
+from relax_eg.memory.steps import MemoryProgram, Step, Tree, behind, operands_of
 from relax_eg.ops import api
 from relax_eg.ops.libraries import with_sizes_of
 from relax_eg.shapes import Dim
@@ -44,17 +44,18 @@ Form = Literal["arena", "storages"]
 
 
 def lowered(plan: Plan, module: Module, form: Form = "arena", device: str = "cpu") -> Module:
-    """`module` with its entry as `plan` has it: in one arena, or in whole storages. What is handed out beside the plan
-    has storages of its own. MemoryPlanError for what has no explicit form: a `match_cast`, sizes that values decide."""
+    """`module` with its entry in the form of `plan`: in one arena, or in whole storages. Results outside the plan get
+    storages of their own. MemoryPlanError for what has no explicit form: a `match_cast`, or sizes that depend on
+    values."""
     return _Lowering(plan, module, form, device).run()
 
 
 class _Lowering:
     def __init__(self, plan: Plan, module: Module, form: Form, device: str) -> None:
         self.plan, self.module, self.form, self.device = plan, module, form, device
-        self.program: Program = plan.program
+        self.program: MemoryProgram = plan.program
         self.bindings: list[Binding] = []
-        self.vars: dict[int, Expr] = {}  # of values
+        self.vars: dict[int, Expr] = {}  # by value
         self.storages: list[Expr] = []
         self.names: set[str] = {str(p.attr("name")) for p in module.main.params}
 
@@ -106,7 +107,8 @@ class _Lowering:
         return self.vars[v]
 
     def _bury(self, s: Step, last: Sequence[int]) -> None:
-        """End what the step was the last to need. What was written over has ended already, with nothing to spoil."""
+        """Emit `kill` for values whose last use is this step. A value that was written over has ended already, and has
+        no bytes left of its own."""
         gone = [v for v in dict.fromkeys((*s.reads, *s.writes, *s.workspaces)) if last[v] == s.number]
         for v in gone:
             if self.program.values[v].role in ("value", "workspace") and not self._written_over(v, s):
@@ -132,7 +134,7 @@ class _Lowering:
         return node(e.op, [operand(a) for a in e.args], _at(e.attrs, sizes), annotation)
 
     def _result(self, tree: Tree, wanted: Annotation) -> Expr:
-        """What a tree of values is as an expression of the annotation `wanted`."""
+        """A tree of values as an expression of the annotation `wanted`."""
         if isinstance(tree, tuple):
             fields = wanted.fields if isinstance(wanted, Tuple) else ()
             return tuple_(self._result(t, a) for t, a in zip(tree, fields, strict=True))
@@ -141,13 +143,13 @@ class _Lowering:
         return self._as(self.vars[tree], wanted)
 
     def _as(self, e: Expr, wanted: Annotation) -> Expr:
-        """`e` under the shape that is wanted of it."""
+        """`e` reshaped to the shape of `wanted`."""
         if e.annotation == wanted or not isinstance(wanted, Tensor) or wanted.shape is None:
             return e
         return api.reshape(e, wanted.shape)
 
     def _needed(self, entry: Function) -> list[Function]:
-        """The functions that branches and loops of the entry run, and those that these run."""
+        """The functions that branches and loops of the entry run, directly or indirectly."""
         found: dict[str, None] = {}
         todo = [entry]
         while todo:

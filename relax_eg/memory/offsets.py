@@ -1,9 +1,9 @@
-"""The offset plan: one arena, and where in it everything lies.
+"""The offset plan: one arena, and the offset of every lifetime in it.
 
-Where every size is bounded the plan is *static*: each tensor has the bytes that it needs at most, offsets are numbers,
-and so is the arena. Else offsets are expressions over the sizes: the packing at sizes of interest says which of two
-tensors that are needed at once lies below the other, and each lies above all that are below it, at whatever sizes.
-Proofs of `<=` make the maxima short; that nothing overlaps needs none, and is looked at by `check` again.
+If every size is bounded, the plan is *static*: each tensor has its maximal bytes, and the offsets and the arena's size
+are numbers. Otherwise offsets are expressions over the sizes: a packing at the sizes of interest decides which of two
+tensors that are alive together is below the other, and each is placed above all those below it, at any sizes. Proofs of
+`<=` keep the maxima short. That nothing overlaps needs no proof; `check` verifies it again.
 """
 
 from __future__ import annotations
@@ -15,16 +15,19 @@ from functools import cached_property
 
 from relax_eg.memory.liveness import Lifetime, Liveness
 from relax_eg.memory.packing import Packing, Span, pack
-from relax_eg.memory.proofs import Reuse, Sizes
+from relax_eg.memory.proofs import Reuse, SizeProofs
 from relax_eg.shapes import Dim, ceildiv, dim_max
 from relax_eg.shapes.dim import product
 
 
 @dataclass(frozen=True)
 class OffsetPlan:
-    """Where each of `live.lifetimes` lies in an arena of `bytes`: from `offsets` on it has `reserved` bytes, at least
-    what it needs. `bound`: sizes of which the largest is needed at some step, so that no arena for this order is
-    smaller. `optimal`: whether the packing (at the sizes it was made for) is known to be the lowest."""
+    """The place of each of `live.lifetimes` in an arena of `bytes`.
+
+    - `offsets`, `reserved`: each lifetime's offset and reserved bytes, at least what it needs.
+    - `bound`: sums whose largest is needed at some step, so that no arena for this order is smaller.
+    - `optimal`: whether the packing is known to be the lowest at the sizes it was made for.
+    """
 
     live: Liveness
     static: bool
@@ -37,21 +40,21 @@ class OffsetPlan:
 
     @cached_property
     def of_value(self) -> Mapping[int, int]:
-        """The lifetime of each value that is planned."""
+        """The number of the lifetime of each planned value."""
         return {v: x.number for x in self.live.lifetimes for v in x.values}
 
     def bytes_at(self, sizes: Mapping[str, int]) -> int:
-        """Bytes of the arena where the entry's sizes are these."""
+        """Bytes of the arena at these sizes of the entry."""
         return int(self.bytes.evaluate(sizes))
 
     def bound_at(self, sizes: Mapping[str, int]) -> int:
-        """What any plan of this order needs at least, at these sizes."""
+        """The least bytes of any plan of this order at these sizes."""
         return max((int(d.evaluate(sizes)) for d in self.bound), default=0)
 
 
-def offset_plan(live: Liveness, sizes: Sizes, align: int | None = None) -> OffsetPlan:
-    """The arena for `live`: static where all of its sizes are bounded in the scope of `sizes`. Offsets are multiples of
-    `align` bytes; left out, of the largest element."""
+def offset_plan(live: Liveness, sizes: SizeProofs, align: int | None = None) -> OffsetPlan:
+    """The arena for `live`: static if all of its sizes are bounded in the scope of `sizes`. Offsets are multiples of
+    `align` bytes (default: the size of the largest element)."""
     step = align or max((x.itemsize for x in live.lifetimes), default=1)
     most = {d: _most(d, sizes) for d in {x.bytes for x in live.lifetimes}}
     static = all(n is not None for n in most.values())
@@ -71,13 +74,13 @@ def offset_plan(live: Liveness, sizes: Sizes, align: int | None = None) -> Offse
 
 
 def _rounded(d: Dim, step: int) -> Dim:
-    """The multiple of `step` that is not less than `d`: itself, where it is one."""
+    """`d` rounded up to a multiple of `step`; `d` itself if it is one."""
     whole = ceildiv(d, step) * step
     return d if d % step == 0 else whole
 
 
-def _most(d: Dim, sizes: Sizes) -> int | None:
-    """The largest value of a size in bounds, or what it cannot exceed; None where it is not bounded."""
+def _most(d: Dim, sizes: SizeProofs) -> int | None:
+    """An upper bound of a size; None if it is unbounded."""
     if d.is_const:
         return d.value
     if sizes.only_there:
@@ -85,11 +88,13 @@ def _most(d: Dim, sizes: Sizes) -> int | None:
     return sizes.scope.interval(d)[1]
 
 
-def _raised(live: Liveness, reserved: Sequence[Dim], packing: Packing, sizes: Sizes) -> tuple[tuple[Dim, ...], Dim]:
-    """Offsets as expressions, each above the ends of all that `packing` has below, and the height. An offset is the
-    largest of a few sums."""
-    # Of those at one place at most one has any bytes at these sizes; whatever the order, each lies above those before.
-    # What is on top at a step lies above all else that is needed then, so that only that is to be looked at.
+def _raised(
+    live: Liveness, reserved: Sequence[Dim], packing: Packing, sizes: SizeProofs
+) -> tuple[tuple[Dim, ...], Dim]:
+    """Symbolic offsets, each above the ends of everything that `packing` puts below, and the height. An offset is the
+    maximum of a few sums."""
+    # Of lifetimes that share an offset, at most one has bytes at these sizes, so each is put above those before it in
+    # any order. The top at a step lies above all else alive then, so only the tops are compared.
     ends: list[list[Dim]] = [[]] * len(live.lifetimes)
     offsets = [Dim.of(0)] * len(live.lifetimes)
     top = Tops(len(live.program.steps))
@@ -103,7 +108,7 @@ def _raised(live: Liveness, reserved: Sequence[Dim], packing: Packing, sizes: Si
 
 
 class Tops:
-    """What lies on top at each step, as ranges of steps."""
+    """The topmost lifetime at each step, as ranges of steps."""
 
     def __init__(self, steps: int) -> None:
         self._starts = [0]  # of the ranges; each ends where the next begins, the last at `steps`
@@ -111,8 +116,8 @@ class Tops:
         self._end = steps
 
     def put(self, n: int, start: int, end: int) -> set[int]:
-        """Put `n` on top from `start` until `end`; what was there. In all, linear in how often this is called, but for
-        the moving of lists."""
+        """Put `n` on top from `start` until `end`; returns what was on top there. All calls together are linear in
+        their number, apart from moving list elements."""
         first = bisect_right(self._starts, start) - 1
         after = bisect_left(self._starts, end)
         covered = self._tops[first:after]
@@ -129,12 +134,12 @@ class Tops:
         return {m for m in self._tops if m is not None}
 
 
-def _few(sums: set[Dim], sizes: Sizes) -> list[Dim]:
-    """Sums of which the largest is at least the largest of `sums`, and mostly is that."""
+def _few(sums: set[Dim], sizes: SizeProofs) -> list[Dim]:
+    """A few sums whose maximum is at least that of `sums`, and usually equal to it."""
     kept = sizes.largest(sums)
     while len(kept) > SUMS:
-        # Of two sums of products, what has the larger share of each product exceeds both; by least at the sizes at
-        # hand.
+        # Two sums of products are replaced by the sum with the larger coefficient of each product, which is at least
+        # both; the pair with the least such sum at the sizes of interest is chosen.
         pairs = [(a, b) for i, a in enumerate(kept) for b in kept[:i]]
         joined = [(d, a, b) for a, b in pairs if (d := _joined(a, b, sizes)) is not None]
         if not joined:
@@ -144,8 +149,8 @@ def _few(sums: set[Dim], sizes: Sizes) -> list[Dim]:
     return kept
 
 
-def _joined(a: Dim, b: Dim, sizes: Sizes) -> Dim | None:
-    """At least both `a` and `b`; None where a product in them may be negative."""
+def _joined(a: Dim, b: Dim, sizes: SizeProofs) -> Dim | None:
+    """A sum that is at least `a` and at least `b`; None if a product in them may be negative."""
     shares = {m: (c, 0) for m, c in a.terms}
     for m, c in b.terms:
         shares[m] = (shares.get(m, (0, 0))[0], c)
@@ -166,9 +171,9 @@ def _maximum(dims: Sequence[Dim]) -> Dim:
     return found
 
 
-def _reuses(live: Liveness, packing: Packing, known: Mapping[Dim, int], sizes: Sizes) -> tuple[Reuse, ...]:
-    """For each lifetime the one before whose bytes it is in, with the proof that it fits there; where it is not proved
-    to fit, that this was refused (the arena then leaves room for both). Of equal pairs of sizes the first is told."""
+def _reuses(live: Liveness, packing: Packing, known: Mapping[Dim, int], sizes: SizeProofs) -> tuple[Reuse, ...]:
+    """For each lifetime the earlier one whose bytes it reuses, with the proof that it fits there; if that is not
+    proved, a refusal (the arena then has room for both). Of equal pairs of sizes only the first is reported."""
     found: list[Reuse] = []
     told: set[tuple[Dim, Dim]] = set()
     gone: list[Lifetime] = []
@@ -190,5 +195,5 @@ def _reuses(live: Liveness, packing: Packing, known: Mapping[Dim, int], sizes: S
     return tuple(found)
 
 
-SUMS = 12  # of which an offset is the largest, about
-_BACK = 64  # of those that are gone, the latest that are looked at
+SUMS = 12  # limit: sums in the maximum of an offset
+_BACK = 64  # limit: latest ended lifetimes that are searched

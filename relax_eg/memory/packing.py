@@ -1,8 +1,9 @@
-"""Packing: offsets in one arena for tensors of known sizes and lifetimes, as low as possible.
+"""Packing: the lowest possible offsets in one arena for tensors of known sizes and lifetimes.
 
-What meets in time must not meet in bytes. Any packing that cannot be pushed down is given by an order: each tensor lies
-on the highest of those before it that it meets. Small problems are searched over such orders, exactly; large ones are
-packed in a few orders, each tensor into the lowest gap, and what ends up on top is put first and all packed again.
+Tensors that are alive at the same time must not overlap. Every packing that cannot be pushed down is given by an order:
+each tensor lies on the highest of those before it that are alive at the same time. Small problems are solved exactly by
+a search over such orders. Large ones are packed in a few orders, each tensor in its lowest gap; then the tensor on top
+is moved to the front of the order, and all are packed again.
 """
 
 from __future__ import annotations
@@ -10,14 +11,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-EXACT = 12  # tensors that are packed exactly, at most
-NODES = 20_000  # of the exact search
-PLACED = 20_000  # tensors placed while a packing is improved
+EXACT = 12  # limit: tensors of a problem that is solved exactly
+NODES = 20_000  # limit: nodes of the exact search
+PLACED = 20_000  # limit: tensors placed while a packing is improved
+_STRIDE = 7919  # chosen: a prime; makes the escape moves pseudo-random but the same in every run
+_ASTRAY = 5  # chosen: one turn in so many may make the packing larger
 
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A tensor that is needed from step `start` to step `end`, both included, of `size` bytes."""
+    """A tensor of `size` bytes, alive from step `start` to step `end`, both included."""
 
     start: int
     end: int
@@ -26,8 +29,12 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Packing:
-    """Offsets of spans, in bytes; the height of the arena; the most that is needed at one step, below which no packing
-    can be; whether the height is known to be the least there is."""
+    """Offsets of spans in bytes.
+
+    - `height`: bytes of the arena.
+    - `bound`: the most bytes alive at one step, a lower bound of every packing.
+    - `optimal`: whether the height is known to be minimal.
+    """
 
     offsets: tuple[int, ...]
     height: int
@@ -36,7 +43,7 @@ class Packing:
 
 
 def pack(spans: Sequence[Span]) -> Packing:
-    """A low packing of `spans`; the least where they are few. Deterministic."""
+    """A low packing of `spans`, minimal if they are few. Deterministic."""
     bound = liveness_bound(spans)
     used = [i for i, s in enumerate(spans) if s.size]
     meets = _meetings(spans, used)
@@ -51,7 +58,7 @@ def pack(spans: Sequence[Span]) -> Packing:
 
 
 def liveness_bound(spans: Sequence[Span]) -> int:
-    """The most bytes that are needed at one step."""
+    """The most bytes alive at one step."""
     change: dict[int, int] = {}
     for s in spans:
         change[s.start] = change.get(s.start, 0) + s.size
@@ -67,7 +74,7 @@ _Placed = tuple[dict[int, int], int]  # offsets, height
 
 
 def _meetings(spans: Sequence[Span], used: Sequence[int]) -> dict[int, list[int]]:
-    """For each of the spans `used`, those that are needed at the same time as it."""
+    """For each of the spans `used`, those that are alive at the same time."""
     found: dict[int, list[int]] = {i: [] for i in used}
     now: list[int] = []
     for i in sorted(used, key=lambda i: (spans[i].start, i)):
@@ -104,26 +111,27 @@ def _packed(spans: Sequence[Span], used: Sequence[int], meets: dict[int, list[in
 def _improved(
     spans: Sequence[Span], order: Sequence[int], meets: dict[int, list[int]], bound: int, best: _Placed
 ) -> _Placed:
-    """Packs again and again with what was on top put first, and then what it lies on."""
+    """Packs repeatedly with the topmost span, and sometimes those directly below it, moved to the front of the
+    order."""
     current, last = list(order), best
     seen = {tuple(current)}
     for turn in range(PLACED // max(len(order), 1)):
         offsets, height = last
         on_top = next(i for i in current if offsets[i] + spans[i].size == height)
         raised = [on_top]
-        if turn % 3:  # along the stack that holds it up
+        if turn % 3:  # together with spans directly below it
             below = [j for j in meets[on_top] if offsets[j] + spans[j].size == offsets[on_top]]
             raised = below[: turn % 3] + raised if turn % 2 else raised + below[: turn % 3]
         moved = [*raised, *(i for i in current if i not in raised)]
         if tuple(moved) in seen:
-            # Been there: a step aside, the same in every run.
-            k = (turn * 7919) % len(current)
+            # This order was tried: make an escape move, the same in every run.
+            k = (turn * _STRIDE) % len(current)
             moved = [*current[k : k + 1], *current[:k], *current[k + 1 :]]
             if tuple(moved) in seen:
                 continue
         seen.add(tuple(moved))
         found = _in_gaps(spans, moved, meets)
-        if found[1] <= last[1] or turn % 5 == 4:
+        if found[1] <= last[1] or turn % _ASTRAY == _ASTRAY - 1:
             current, last = moved, found
         if found[1] < best[1]:
             best, current, last = found, moved, found
@@ -151,14 +159,14 @@ def _in_gaps(spans: Sequence[Span], order: Sequence[int], meets: dict[int, list[
 def _exactly(
     spans: Sequence[Span], used: Sequence[int], meets: dict[int, list[int]], best: _Placed
 ) -> tuple[_Placed, bool]:
-    """The lowest packing, searched depth first over the orders by offset, cut off by what each step still needs on top
-    of what lies there; and whether the search ended."""
+    """The lowest packing, by depth-first search over the orders by offset, pruned by what each step still needs above
+    what is placed; and whether the search was complete."""
     steps = sorted({spans[i].start for i in used})
     at_step = {t: [i for i in used if spans[i].start <= t <= spans[i].end] for t in steps}
     by_size = sorted(used, key=lambda i: (-spans[i].size, i))
     nodes = 0
     seen: set[tuple[frozenset[int], tuple[int, ...]]] = set()
-    # What is placed, its height over each step, what is left to place over it, and where the last one lies.
+    # Offsets placed so far, their height at each step, and the offset and index of the last one.
     todo = [(dict[int, int](), (0,) * len(steps), (0, -1))]
     while todo:
         placed, sky, last = todo.pop()
@@ -175,7 +183,7 @@ def _exactly(
             if i in placed:
                 continue
             at = max((placed[j] + spans[j].size for j in meets[i] if j in placed), default=0)
-            if (at, i) < last:  # the same packing comes in the order of its offsets
+            if (at, i) < last:  # each packing is built in the order of its offsets only
                 continue
             now = {**placed, i: at}
             top = at + spans[i].size

@@ -1,4 +1,4 @@
-"""Pictures of a plan: bytes in use over the kernels, and the arena with what lies where when."""
+"""Pictures of a plan: bytes in use over the kernels, and the layout of the arena over time."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from relax_eg.memory.planner import Plan
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-NAMED = 0.05  # of the arena: what is at least so large is named where there is room
-LISTED = 10  # of the tensors at the peak
-LETTERS = 26  # of a name
-SHORT = 8  # letters of a name that is cut off, at least
-LINE = 130  # letters over all kernels
-TALL, WIDE = 130, 220  # outlined boxes above one another, and side by side, at most
+NAMED = 0.05  # limit: share of the arena from which a box is named, if there is room
+LISTED = 10  # limit: tensors listed at the peak
+LETTERS = 26  # limit: letters of a name
+SHORT = 8  # limit: least letters of a truncated name
+LINE = 130  # limit: letters over the whole width
+TALL, WIDE = 130, 220  # limit: a box is outlined if at most so many of its height, and of its width, fit into the plot
 COLORS = {"value": "#6f9fd8", "workspace": "#e0a458", "result": "#7fb685"}
 
 
 def draw(plan: Plan, path: str | Path) -> None:
-    """Write the memory timeline to a file, as PNG, SVG or PDF by its suffix: above, what is needed at once, as written
-    and as planned; below, the arena, each allocation a box over the kernels that need it, and the peak marked."""
+    """Write the memory timeline to a file, as PNG, SVG or PDF by its suffix. Above: the bytes alive at once, as written
+    and as planned. Below: the arena, each allocation a box over the kernels that need it, and the peak marked."""
     try:
         import matplotlib
     except ImportError:
@@ -48,7 +48,7 @@ def draw(plan: Plan, path: str | Path) -> None:
 
 
 def _needed(axes: Axes, plan: Plan) -> None:
-    """Bytes that are needed at each kernel."""
+    """Draws the bytes alive at each kernel."""
     unit = 1 << 20 if plan.bytes_at(plan.at) >= 1 << 20 else 1 << 10
     steps = range(len(plan.program.steps) + 1)
 
@@ -70,7 +70,7 @@ def _needed(axes: Axes, plan: Plan) -> None:
 
 
 def _arena(axes: Axes, plan: Plan) -> None:
-    """The arena, bottom up, over the kernels."""
+    """Draws the arena, bottom up, over the kernels."""
     from matplotlib.patches import Patch, Rectangle
 
     arena = max(plan.bytes_at(plan.at), 1)
@@ -84,7 +84,7 @@ def _arena(axes: Axes, plan: Plan) -> None:
         low = int(plan.offsets.offsets[x.number].evaluate(plan.at))
         length = x.end - x.start + 1
         at_peak = x.start <= peak <= x.end
-        # A box that is thinner than its outline would be nothing else.
+        # An outline would cover a box that is thinner than it.
         outlined = size * TALL >= arena and length * WIDE >= count
         axes.add_patch(
             Rectangle(

@@ -1,4 +1,4 @@
-"""`plan_memory` and `plan`: order, storages and offsets of what a module's entry needs."""
+"""`plan_memory` and `plan`: order, storages and offsets for the values of a module's entry."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from typing import Any
 from relax_eg.accepted import BOUNDS, FLAG, STATEMENTS, Kind, accepts, one_of, shown
 from relax_eg.errors import BoundsError, MemoryPlanError, OptionError
 from relax_eg.ir import Module
-from relax_eg.memory.check import Placement, Problem, problems
+from relax_eg.memory.check import Placement, PlanProblem, problems
 from relax_eg.memory.greedy import GreedyPlan, greedy
 from relax_eg.memory.liveness import Lifetime, Liveness, Results, liveness
 from relax_eg.memory.offsets import OffsetPlan, offset_plan
-from relax_eg.memory.proofs import Comparison, Sizes
+from relax_eg.memory.proofs import SizeComparison, SizeProofs
 from relax_eg.memory.schedule import Order, least_peak, peak_of
-from relax_eg.memory.steps import Program, Temporary, program_of, sizes_in
+from relax_eg.memory.steps import MemoryProgram, Temporary, program_of, sizes_in
 from relax_eg.memory.storages import Aliasing, RuntimePlan, runtime_plan
 from relax_eg.memory.temporaries import NOT_COUNTED, Asked, Measurable, Temporaries, estimated, measured
 from relax_eg.shapes import Dim, Scope, dim_max
@@ -27,22 +27,28 @@ from relax_eg.shapes.relation import as_statements
 
 Bounds = Mapping[str, "tuple[int | None, int | None] | int"]
 
-USUAL = 256  # a size that nothing is known of, where one is needed to compare by
-CHECKED = 16  # bindings at which a plan is checked
+USUAL = 256  # chosen: value assumed for an unbounded size when sizes are compared
+CHECKED = 16  # chosen: bindings at which a plan is checked
 
 
 @dataclass(frozen=True)
 class Plan:
-    """The memory of a call of a module's entry.
+    """The memory plan of a call of a module's entry.
 
-    `written`: its kernels as the module has them; `program`: in the order in which they run; `order`: how that was
-    found; `live`: what is needed when; `offsets`: one arena; `runtime`: whole storages; `scope`: what the sizes may be;
-    `at`: the sizes that order and packing were made for; `temporaries`: what kernels have for themselves, which is
-    among what is needed, in the arena, and beside the storages.
+    - `written`: its kernels in the module's order.
+    - `program`: the same in the planned order.
+    - `order`: how the order was found.
+    - `live`: the lifetimes.
+    - `offsets`: the plan with one arena.
+    - `runtime`: the plan with whole storages.
+    - `scope`: the possible sizes.
+    - `at`: the sizes for which order and packing were made.
+    - `temporaries`: what kernels allocate themselves; it counts as needed, lies in the arena, and comes on top of the
+      storages.
     """
 
-    written: Program
-    program: Program
+    written: MemoryProgram
+    program: MemoryProgram
     order: Order
     live: Liveness
     offsets: OffsetPlan
@@ -54,7 +60,7 @@ class Plan:
 
     @property
     def static(self) -> bool:
-        """Whether the arena is one number of bytes, for all sizes in bounds."""
+        """Whether the arena is one number of bytes for all sizes in bounds."""
         return self.offsets.static
 
     @property
@@ -64,7 +70,7 @@ class Plan:
 
     @property
     def results(self) -> Dim:
-        """Bytes of what is handed out and has no place in the arena."""
+        """Bytes of the results that have no place in the arena."""
         total = Dim.of(0)
         for x in self.program.values:
             if x.role == "result" and x.number not in self.offsets.of_value and x.bytes is not None:
@@ -72,24 +78,24 @@ class Plan:
         return total
 
     def bytes_at(self, sizes: Mapping[str, int]) -> int:
-        """Bytes of the arena for a call at these sizes. BoundsError where they are outside the bounds."""
+        """Bytes of the arena for a call at these sizes. BoundsError if they are outside the bounds."""
         return self.offsets.bytes_at(self.allowed(sizes))
 
     def bound_at(self, sizes: Mapping[str, int]) -> int:
-        """Bytes that are needed at once at these sizes, in this order: no plan has less."""
+        """The most bytes alive at once at these sizes in this order; no plan has less."""
         return max(self.live.at(self.allowed(sizes)), default=0)
 
     @property
     def gap(self) -> float:
-        """How much larger the arena is than what is needed at once: 0.01 is one percent. At the sizes `at`; where the
-        arena is fixed, at the largest sizes."""
+        """How much larger the arena is than the bytes alive at once: 0.01 is one percent. At the sizes `at`; for a
+        static arena, at the largest sizes."""
         sizes = self.largest
         bound = self.bound_at(sizes)
         return self.bytes_at(sizes) / bound - 1 if bound else 0.0
 
     @property
     def largest(self) -> Mapping[str, int]:
-        """Where the arena is fixed the upper bounds, if they are allowed together; else the sizes `at`."""
+        """For a static arena the upper bounds, if they are allowed together; else the sizes `at`."""
         corner = {n: self.scope.bounds(n)[1] or v for n, v in self.at.items()}
         try:
             self.scope.check(corner, self.program.name)
@@ -98,7 +104,7 @@ class Plan:
         return corner if self.static else self.at
 
     def allowed(self, sizes: Mapping[str, int]) -> Mapping[str, int]:
-        """`sizes`, if all are given and within bounds. BoundsError says which is not, before anything runs."""
+        """`sizes`, if all are given and within bounds. BoundsError names the one that is not, before anything runs."""
         for name in sorted(sizes_in(self.program)):
             if name not in sizes:
                 raise BoundsError(f"{self.program.name}(): no value for the size `{name}`; accepted: one for each size")
@@ -107,7 +113,7 @@ class Plan:
 
     @cached_property
     def peak(self) -> tuple[Lifetime, ...]:
-        """What is needed at the step at which most is, at the sizes `at`, largest first."""
+        """What is alive at the peak step at the sizes `at`, largest first."""
         needed = self.live.at(self.at)
         if not needed:
             return ()
@@ -115,9 +121,9 @@ class Plan:
         return tuple(sorted(self.live.needed_at(step), key=lambda x: -int(x.bytes.evaluate(self.at))))
 
     @cached_property
-    def lower_everywhere(self) -> Comparison:
-        """Whether the order needs at most what the order as written needs, for all sizes in bounds."""
-        sizes = Sizes(self.scope, self.at)
+    def lower_everywhere(self) -> SizeComparison:
+        """Whether the planned order needs at most what the order as written needs, for all sizes in bounds."""
+        sizes = SizeProofs(self.scope, self.at)
         peaks: list[Dim] = []
         for live in (self.live, liveness(self.written, self.live.results, self.at.keys())):
             largest = Dim.of(0)
@@ -133,14 +139,14 @@ class Plan:
         storages = tuple(s.bytes for s in self.runtime.storages)
         return Placement(self.order.steps, self.bytes, offsets, storages, self.runtime.of_value)
 
-    def check(self, bindings: Iterable[Mapping[str, int]] | None = None, seed: int = 0) -> list[Problem]:
-        """What the checker finds wrong with the plan, nothing if all is well: at the given sizes, or at some of those
-        that are allowed, the largest among them."""
+    def check(self, bindings: Iterable[Mapping[str, int]] | None = None, seed: int = 0) -> list[PlanProblem]:
+        """The problems that the checker finds, none if the plan holds: at the given sizes, or at some allowed ones that
+        include the largest."""
         points = bindings_of(self.scope, self.program.variables, seed) if bindings is None else bindings
         return problems(self.written, self.placement, points)
 
     def greedy(self) -> GreedyPlan:
-        """What TVM's planner makes of the same kernels in the same order."""
+        """The plan of TVM's planner for the same kernels in the same order."""
         known = {x.bytes for x in self.program.values if x.bytes is not None}
         high = {d: self.scope.interval(d)[1] for d in known}
         return greedy(self.program, {d: n for d, n in high.items() if n is not None}, self.live.results)
@@ -159,11 +165,11 @@ def plan(
     temporary: Temporary | None = None,
     reorder: bool = True,
 ) -> Plan:
-    """The plan of a call of the entry at the sizes `at`, all of them: what a runtime follows. Sizes that a `match_cast`
-    tells need not be there; what has them is not planned."""
+    """The plan of a call of the entry at the sizes `at`, which must be complete: what a runtime follows. Only sizes
+    that a `match_cast` binds may be missing; values with such sizes are not planned."""
     started = time.perf_counter()
     scope = Scope({name: (size, size) for name, size in at.items()})
-    sizes = Sizes(scope, at, only_there=True)
+    sizes = SizeProofs(scope, at, only_there=True)
     return planned(program_of(module, temporary), sizes, aliasing=aliasing, reorder=reorder, started=started)
 
 
@@ -199,20 +205,24 @@ def plan_memory(
     align: int | None = None,
     check: bool = False,
 ) -> Plan:
-    """The memory of a call of a module's entry, for all sizes in `bounds`, with proofs.
+    """The memory plan of a call of a module's entry, for all sizes in `bounds`, with proofs.
 
-    `module`: a Module, or what `optimize` returns. `bounds`: what sizes may be, `(low, high)` or one integer that fixes
-    the size; where all are bounded, the arena is one number of bytes. `at`: the sizes to be best at, one binding or a
-    list of which the first counts; left out, the upper bounds. `assume`: what else holds of sizes. `results`: whether
-    what is returned is in the arena ("planned": valid until the next call) or the caller's own ("apart"). `aliasing`:
-    which storages the backend lets a kernel take over. `reorder`: whether kernels may change places. `align`: what
-    offsets are multiples of, in bytes; left out, the largest element. `check`: replay the plan at many sizes;
-    MemoryPlanError if anything is destroyed.
-
-    `temporary`: what kernels allocate for themselves, planned as workspaces. "measured": they are compiled at the
-    largest sizes, or where those are not bounded at the first of `at`; the default for what
-    `optimize(execution="kernels")` returned, and for nothing else. "estimated": from their equations. "none". Or a
-    function that says it of each step (see `program_of`).
+    - `module`: a Module, or what `optimize` returns.
+    - `bounds`: the range of each size, `(low, high)`, or one integer that fixes it. If all sizes are bounded, the arena
+      is one number of bytes.
+    - `at`: the sizes to be best at, one binding or a list; default: the upper bounds. The order is chosen for all of
+      them, the packing for the first.
+    - `assume`: further statements about sizes.
+    - `results`: whether the results are in the arena ("planned": valid until the next call) or the caller's own
+      ("apart").
+    - `aliasing`: which storages the backend lets a kernel take over.
+    - `temporary`: what kernels allocate themselves, planned as workspaces. "measured": they are compiled at the largest
+      sizes, or, if those are unbounded, at the first of `at`; this is the default only for results of
+      `optimize(execution="kernels")`. "estimated": from their equations. "none". Or a function of a step (see
+      `program_of`).
+    - `reorder`: whether kernels may be reordered.
+    - `align`: offsets are multiples of so many bytes; default: the size of the largest element.
+    - `check`: replay the plan at many sizes; MemoryPlanError if anything is destroyed.
     """
     started = time.perf_counter()
     executables = module if isinstance(module, Measurable) else None
@@ -234,7 +244,7 @@ def plan_memory(
         sizes = _corner_of(scope, first) or first
         temporaries = measured(program, executables.temporary_bytes(sizes), sizes)
     made = planned(
-        program, Sizes(scope, first), results, aliasing, reorder, align, also, started, temporaries=temporaries
+        program, SizeProofs(scope, first), results, aliasing, reorder, align, also, started, temporaries=temporaries
     )  # fmt: skip
     if check and (found := made.check()):
         raise MemoryPlanError(f"{program.name}(): the plan does not hold: {found[0]}")
@@ -242,7 +252,7 @@ def plan_memory(
 
 
 def _checked(temporary: Temporary | Asked | None, executables: Measurable | None) -> Temporary | Asked:
-    """What is asked of kernels' own memory, or what is usual for what is planned."""
+    """The value of `temporary`, checked, or its default for what is planned."""
     if temporary is None:
         return "none" if executables is None else "measured"
     if not isinstance(temporary, str) or temporary in ("estimated", "none"):
@@ -260,7 +270,7 @@ def _checked(temporary: Temporary | Asked | None, executables: Measurable | None
 
 
 def _corner_of(scope: Scope, at: Mapping[str, int]) -> Mapping[str, int] | None:
-    """The upper bounds of all sizes, if there are such and they are allowed together."""
+    """The upper bounds of all sizes; None if one is missing or they are not allowed together."""
     sides = {n: scope.bounds(n)[1] for n in at}
     corner = {n: high for n, high in sides.items() if high is not None}
     try:
@@ -271,8 +281,8 @@ def _corner_of(scope: Scope, at: Mapping[str, int]) -> Mapping[str, int] | None:
 
 
 def planned(
-    written: Program,
-    sizes: Sizes,
+    written: MemoryProgram,
+    sizes: SizeProofs,
     results: Results = "apart",
     aliasing: Aliasing = "elements",
     reorder: bool = True,
@@ -281,8 +291,8 @@ def planned(
     started: float | None = None,
     temporaries: Temporaries = NOT_COUNTED,
 ) -> Plan:
-    """The plan for what happens to memory in a program; see `plan_memory`. `also`: other sizes that its order is to be
-    good at; `started`: when planning began; `temporaries`: what kernels have for themselves, beside what is in it."""
+    """The plan for a memory program; see `plan_memory`. `also`: further sizes that its order should be good at;
+    `started`: when planning began; `temporaries`: what kernels allocate beside what the program has."""
     started = time.perf_counter() if started is None else started
     written = temporaries.of(written)
     amounts = [counted(written, at) for at in (sizes.at, *also)]
@@ -292,21 +302,21 @@ def planned(
 
 
 def as_it_runs(made: Plan, bytes_of: Mapping[str, int]) -> Plan:
-    """A plan that `plan` made, the same order and storages, with what its executables were found to allocate for
-    themselves, by kernel, among what is needed."""
+    """A plan made by `plan`, with the same order and storages, that also counts what its executables were found to
+    allocate, by kernel."""
     temporaries = measured(made.written, bytes_of, made.at, only=True)
     written = temporaries.of(made.written)
     before, after = (peak_of(p, counted(p, made.at)) for p in (written, written.reordered(made.order.steps)))
     order = replace(made.order, before=before, after=after)
-    sizes = Sizes(made.scope, made.at, only_there=True)
+    sizes = SizeProofs(made.scope, made.at, only_there=True)
     counting = _in_order(written, order, sizes, made.live.results, made.runtime.aliasing)
     return replace(counting, temporaries=temporaries, seconds=made.seconds)
 
 
 def _in_order(
-    written: Program,
+    written: MemoryProgram,
     order: Order,
-    sizes: Sizes,
+    sizes: SizeProofs,
     results: Results = "apart",
     aliasing: Aliasing = "elements",
     align: int | None = None,
@@ -315,22 +325,22 @@ def _in_order(
     program, known = written.reordered(order.steps), sizes.at.keys()
     live = liveness(program, results, known)
     offsets = offset_plan(live, sizes, align)
-    # What is handed out has no storage that a later call could overwrite.
+    # Results have no storage, because a later call would overwrite it.
     apart = live if results == "apart" else liveness(program, "apart", known)
     runtime = runtime_plan(apart, sizes, aliasing)
     return Plan(written, program, order, live, offsets, runtime, sizes.scope, dict(sizes.at))
 
 
-def counted(program: Program, at: Mapping[str, int]) -> list[int]:
-    """The bytes of each value at these sizes; 0 for what is there anyway, and where they are not known."""
+def counted(program: MemoryProgram, at: Mapping[str, int]) -> list[int]:
+    """The bytes of each value at these sizes; 0 for arguments and constants, and for values of unknown size."""
     sized = {d for x in program.values if (d := x.bytes) is not None and d.variables <= at.keys()}
     known = {d: int(d.evaluate(at)) for d in sized}
     ours = ("value", "workspace", "result")
     return [known.get(x.bytes, 0) if x.bytes is not None and x.role in ours else 0 for x in program.values]
 
 
-def _best_order(program: Program, amounts: Sequence[Sequence[int]]) -> Order:
-    """Of the orders that are best at one binding, the one that is least above the best at the worst of all bindings."""
+def _best_order(program: MemoryProgram, amounts: Sequence[Sequence[int]]) -> Order:
+    """Among the best orders for each binding, the one whose worst ratio to the best peak over all bindings is least."""
     orders = [least_peak(program, sizes) for sizes in amounts]
     if len(orders) == 1:
         return orders[0]
@@ -347,8 +357,8 @@ def _best_order(program: Program, amounts: Sequence[Sequence[int]]) -> Order:
 
 
 def _scope(module: Module, bounds: Bounds, assume: Iterable[str], names: Sequence[str]) -> Scope:
-    """What is known of the sizes. BoundsError for bounds of what is no size, that are no integers, below 0, or
-    contradict; OptionError for what are no bounds."""
+    """The scope of the sizes. BoundsError for bounds that name no size, are no integers, are below 0 or contradict each
+    other; OptionError for values that are no bounds."""
     if not isinstance(bounds, Mapping):  # type: ignore[reportUnnecessaryIsInstance]
         raise OptionError(f"bounds={shown(bounds)}: {{'n': (1, 4096)}} is accepted")
     for name in bounds:
@@ -368,7 +378,7 @@ def _scope(module: Module, bounds: Bounds, assume: Iterable[str], names: Sequenc
 
 
 def _chosen(scope: Scope, names: Sequence[str], given: Mapping[str, int]) -> dict[str, int]:
-    """The sizes of interest: those given, upper bounds for others, else something usual."""
+    """The sizes of interest: those given, upper bounds for others, else a usual size."""
     for name, size in given.items():
         if name not in names:
             raise BoundsError(f"at names `{name}`, which is no size; the sizes: {', '.join(names) or 'none'}")
@@ -389,7 +399,7 @@ def _corner(scope: Scope, name: str) -> int:
 
 
 def bindings_of(scope: Scope, names: Sequence[str], seed: int = 0, most: int = CHECKED) -> list[dict[str, int]]:
-    """Sizes that are allowed: the largest, and others by chance, the same for the same `seed`."""
+    """Allowed sizes: the largest, and random others that depend only on `seed`."""
     rng = random.Random(seed)
     found = [{n: _corner(scope, n) for n in names}, *scope.points(names, most // 2)]
     while len(found) < most:

@@ -1,4 +1,4 @@
-"""Sizes compared for all bindings: by proof, else refused with a counterexample or a reason."""
+"""Comparisons of sizes for all bindings: proved, or refused with a counterexample or a reason."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from dataclasses import dataclass
 from relax_eg.shapes import Dim, Proved, Refuted, Relation, Scope, Verdict
 from relax_eg.shapes.dim import Monomial, product
 
-_LARGE = 1 << 20  # a size without bounds
-_ALONE = 4  # variables of which each is looked at by itself
-TIMEOUT_MS = 50  # of z3 for one comparison; most are settled without it
+_LARGE = 1 << 20  # chosen: value of a size without an upper bound
+_ALONE = 4  # limit: variables that get a corner in which they alone are large
+TIMEOUT_MS = 50  # limit: z3's time for one comparison; most are settled without it
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
-    """`left op right`, for all sizes in bounds, and what the prover said."""
+class SizeComparison:
+    """`left op right`, for all sizes in bounds, and the prover's verdict."""
 
     left: Dim
     op: str
@@ -33,24 +33,24 @@ class Comparison:
 
 @dataclass(frozen=True, slots=True)
 class Reuse:
-    """That a value was given, or refused, the memory that another one had before: what had to hold of their sizes, and
-    the verdict. `granted`: whether it was. Of equal refusals the first is told."""
+    """The decision whether a value gets the memory that another one had before. `granted`: whether it does;
+    `comparison`: what must hold of their sizes, and the verdict. Of equal refusals only the first is reported."""
 
     value: int
     before: int
     granted: bool
-    comparison: Comparison
+    comparison: SizeComparison
 
 
-class Sizes:
-    """What is known of the sizes of a program: comparisons are asked of `scope` and kept. `at`: sizes of interest, by
-    which candidates are ordered; with `only_there` the sizes are those, so that nothing is left to prove."""
+class SizeProofs:
+    """Comparisons of a program's sizes, proved in `scope` and cached. `at`: sizes of interest, by which candidates are
+    ordered; with `only_there` only those sizes occur, so that nothing is left to prove."""
 
     def __init__(self, scope: Scope, at: Mapping[str, int], only_there: bool = False) -> None:
         self.scope = scope
         self.at = dict(at)
         self.only_there = only_there
-        self._known: dict[tuple[Dim, str, Dim], Comparison] = {}
+        self._known: dict[tuple[Dim, str, Dim], SizeComparison] = {}
         self._plain: dict[tuple[Dim, Dim], bool] = {}
         self._corners = [self.at] if only_there else [self.at, *_corners(scope, self.at)]
         self._counted: dict[Monomial, bool] = {}
@@ -61,12 +61,12 @@ class Sizes:
         """The value of `d` at the sizes of interest."""
         return self._values(d)[0]
 
-    def compare(self, left: Dim, op: str, right: Dim) -> Comparison:
+    def compare(self, left: Dim, op: str, right: Dim) -> SizeComparison:
         """The comparison of two sizes, "==" or "<="."""
         key = (left, op, right)
         found = self._known.get(key)
         if found is None:
-            found = self._known[key] = Comparison(left, op, right, self._verdict(left, op, right))
+            found = self._known[key] = SizeComparison(left, op, right, self._verdict(left, op, right))
         return found
 
     def _verdict(self, left: Dim, op: str, right: Dim) -> Verdict:
@@ -81,7 +81,7 @@ class Sizes:
         return self.scope.prover.prove(Relation.of(left, op, right), TIMEOUT_MS)
 
     def largest(self, sizes: Iterable[Dim]) -> list[Dim]:
-        """Those of `sizes` of which none is plainly at most another: their maximum is that of all."""
+        """The members of `sizes` that are not plainly at most another one: their maximum is that of all."""
         kept: list[Dim] = []
         for d in sorted(set(sizes), key=lambda d: (-self.estimate(d), d.sort_key())):
             if not any(self._plainly(d, k) for k in kept):
@@ -90,8 +90,8 @@ class Sizes:
         return kept
 
     def _plainly(self, left: Dim, right: Dim) -> bool:
-        """Whether it is plain to see that `left <= right`: without a search, for there are many such questions. Most
-        are settled by a look at a few sizes."""
+        """Whether a cheap test shows that `left <= right`, without a search, because there are many such questions.
+        Most are settled by evaluation at a few sizes."""
         if any(a > b for a, b in zip(self._values(left), self._values(right), strict=True)):
             return False
         if self.only_there:
@@ -103,7 +103,8 @@ class Sizes:
         return found
 
     def _termwise(self, left: Dim, right: Dim) -> bool:
-        """Whether `right` has at least as much of each product of sizes as `left`, none of which is negative."""
+        """Whether `right` has at least the coefficient of `left` for each product of sizes, and no product is
+        negative."""
         if left.const > right.const:
             return False
         rest = dict(right.terms)
@@ -122,7 +123,7 @@ class Sizes:
         return -math.inf if low is None else low
 
     def _values(self, d: Dim) -> tuple[int, ...]:
-        """What `d` is at the sizes of interest, and at the others that sizes are compared at first."""
+        """The values of `d` at the sizes of interest and at the corners."""
         found = self._evaluated.get(d)
         if found is None:
             totals = [d.const] * len(self._corners)
@@ -137,8 +138,8 @@ class Sizes:
 
 
 def _unrounded(d: Dim) -> Dim:
-    """At most `d`: with k*(a//k), which is within k - 1 of a, replaced by what it is at least, or taken away at most.
-    So sizes are rounded to multiples."""
+    """A lower bound of `d` without rounding: k*(a//k), which is between a - (k - 1) and a, is replaced by the end that
+    makes the sum smaller. Sizes are rounded to multiples this way."""
     total = Dim.of(d.const)
     for m, c in d.terms:
         atom = m[0]
@@ -150,8 +151,8 @@ def _unrounded(d: Dim) -> Dim:
 
 
 def _corners(scope: Scope, at: Mapping[str, int]) -> list[dict[str, int]]:
-    """Sizes far from one another: all small, all large, and each large by itself. They need not be allowed together:
-    what does not hold there is only not plain to see."""
+    """Sizes far from one another: all small, all large, and each large by itself. They need not be allowed together: a
+    comparison that fails there is only not plain."""
     sides: dict[str, tuple[int, int]] = {}
     for name in at:
         low, high = scope.bounds(name)

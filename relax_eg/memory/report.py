@@ -1,4 +1,4 @@
-"""Plans as text: bytes, bound, gap; what makes the peak; who took whose memory, and by which proof."""
+"""Plans as text: bytes, bound and gap; the tensors at the peak; which values reuse whose memory, with the proofs."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from typing import TYPE_CHECKING
 
 from relax_eg.byte_units import format_bytes
 from relax_eg.memory.proofs import Reuse
-from relax_eg.memory.steps import Program
+from relax_eg.memory.steps import MemoryProgram
 from relax_eg.shapes import Dim, Refuted
 
 if TYPE_CHECKING:
     from relax_eg.memory.planner import Plan
 
-LINES = 12  # of tensors and of proofs that are listed
-WIDTH = 80  # characters of an expression
+LINES = 12  # limit: tensors, and proofs, that are listed
+WIDTH = 80  # limit: characters of an expression
 
 
 def plan_text(plan: Plan) -> str:
-    """What `print(plan)` shows."""
+    """The text that `print(plan)` shows."""
     at = ", ".join(f"{n} = {v}" for n, v in plan.at.items())
     here = f" at {at}" if at and not plan.static else ""
     offsets, needed = plan.offsets, plan.bound_at(plan.largest)
@@ -56,9 +56,9 @@ def plan_text(plan: Plan) -> str:
     return "\n".join(lines)
 
 
-def proofs_text(program: Program, what: str, reuses: Sequence[Reuse]) -> list[str]:
-    """Who took whose memory in a plan, with the proofs, and who did not, with the counterexamples; each pair of sizes
-    once."""
+def proofs_text(program: MemoryProgram, what: str, reuses: Sequence[Reuse]) -> list[str]:
+    """Which values of a plan reuse whose memory, with the proofs, and which do not, with the counterexamples; each pair
+    of sizes once."""
     out: list[str] = []
     for granted in (True, False):
         chosen = {
@@ -75,7 +75,7 @@ def proofs_text(program: Program, what: str, reuses: Sequence[Reuse]) -> list[st
     return out
 
 
-def _reuse(program: Program, r: Reuse) -> str:
+def _reuse(program: MemoryProgram, r: Reuse) -> str:
     taker, before = program.values[r.value].name, program.values[r.before].name
     c = r.comparison
     why = f"not proved: {c.verdict}" if not c.holds and not isinstance(c.verdict, Refuted) else str(c.verdict)
@@ -83,7 +83,7 @@ def _reuse(program: Program, r: Reuse) -> str:
 
 
 def _temporaries(plan: Plan, inside: Sequence[int], at: str) -> str:
-    """What executables allocate for themselves, and how that is known."""
+    """What executables allocate themselves, and how that is known."""
     told = plan.temporaries
     measured = ", ".join(f"{n} = {v}" for n, v in told.at.items())
     how = {
@@ -116,7 +116,7 @@ def _bytes_of(d: Dim, plan: Plan) -> str:
     return f"{_shown(d)} bytes"
 
 
-def _names(program: Program, values: Iterable[int]) -> str:
+def _names(program: MemoryProgram, values: Iterable[int]) -> str:
     named = [program.values[v] for v in values]
     shape = named[-1].annotation.short
     return f"{' then '.join(x.name for x in named[-2:])} {shape}"

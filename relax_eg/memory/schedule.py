@@ -1,8 +1,8 @@
-"""An order of least peak: the same kernels, so that as little as possible is needed at once.
+"""Orders the kernels of a program for a low peak of memory.
 
-The steps are cut into blocks where few values cross. A block is ordered exactly, by a search over the sets of steps
-that have run (of which the peak so far is all that matters), where it is small enough; beyond, steps are listed one by
-one, keeping the best few beginnings. Equal blocks, as the layers of a model, are ordered once.
+The steps are cut into blocks where few values cross. A small block is ordered exactly, by a search over the sets of
+steps that have run (only the peak so far matters for each). A larger block is ordered by beam search, step by step.
+Equal blocks, such as the layers of a model, are ordered once.
 """
 
 from __future__ import annotations
@@ -12,20 +12,24 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from relax_eg.memory.liveness import candidates, last_use, overwrites
-from relax_eg.memory.steps import Program, leaves
+from relax_eg.memory.steps import MemoryProgram, leaves
 
-BLOCK = 24  # steps that are ordered exactly, at most
-STATES = 10_000  # sets of steps looked at in a block
-NARROW = 4  # values that cross where blocks are cut, at most
-WORK = 6_000  # of the list: steps times beginnings kept
-BEAM = 16
-READY = 24  # steps that may be next, looked at
+BLOCK = 24  # limit: steps of a block that is ordered exactly
+STATES = 10_000  # limit: sets of steps visited in a block
+NARROW = 4  # limit: values that may cross a cut between blocks
+WORK = 6_000  # limit: of the beam search: steps times beginnings kept
+BEAM = 16  # limit: beginnings kept after each step, if WORK allows
+READY = 24  # limit: ready steps tried for each beginning
 
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """Steps in their new order, by their numbers before. `before`, `after`: the peaks in bytes; `exact`: of the
-    `blocks` in which the steps were ordered, those whose order is the best there is."""
+    """The steps in their new order, by their old numbers.
+
+    - `before`, `after`: the peaks in bytes.
+    - `blocks`: the number of blocks that were ordered.
+    - `exact`: how many of them have a provably best order.
+    """
 
     steps: tuple[int, ...]
     before: int
@@ -34,7 +38,7 @@ class Order:
     exact: int
 
     @staticmethod
-    def as_written(program: Program, sizes: Sequence[int]) -> Order:
+    def as_written(program: MemoryProgram, sizes: Sequence[int]) -> Order:
         """The order that the program has."""
         peak = peak_of(program, sizes)
         return Order(tuple(range(len(program.steps))), peak, peak, 0, 0)
@@ -42,8 +46,8 @@ class Order:
 
 @dataclass(frozen=True, slots=True)
 class _Node:
-    """A step of a block, its values numbered anew. `stays`: bytes of its outputs that somebody reads later; `during`:
-    bytes that it writes, workspaces included."""
+    """A step of a block, with values renumbered. `stays`: bytes of its outputs that are read later; `during`: bytes
+    that it writes, including workspaces."""
 
     reads: tuple[int, ...]
     stays: int
@@ -54,14 +58,16 @@ class _Node:
 
 @dataclass(frozen=True, slots=True)
 class _Block:
-    """Nodes, and of each value its bytes and which nodes read it (bits); 0 readers: it outlives the block."""
+    """Nodes, and for each value its bytes and the nodes that read it (bits); 0 readers: it outlives the block or is not
+    ours."""
 
     nodes: tuple[_Node, ...]
     sizes: tuple[int, ...]
     readers: tuple[int, ...]
 
     def run(self, i: int, done: int, live: int) -> tuple[int, int]:
-        """Bytes needed while node `i` runs after the nodes `done`, with `live` bytes there, and those left after it."""
+        """Bytes needed while node `i` runs after the nodes `done`, with `live` bytes alive, and the bytes alive after
+        it."""
         node = self.nodes[i]
         ran = done | 1 << i
         dying = [v for v in node.reads if self.readers[v] and not self.readers[v] & ~ran]
@@ -84,9 +90,9 @@ class _Block:
         return most
 
 
-def least_peak(program: Program, sizes: Sequence[int]) -> Order:
-    """An order of the steps of `program` whose peak is small; `sizes`: the bytes of each value, 0 where it is not
-    counted. Never worse than the order it has."""
+def least_peak(program: MemoryProgram, sizes: Sequence[int]) -> Order:
+    """An order of the steps of `program` with a low peak, never worse than the present order. `sizes`: the bytes of
+    each value, 0 if it is not counted."""
     last = last_use(program)
     ends = [0, *_cuts(program, sizes, last), len(program.steps)]
     order: list[int] = []
@@ -109,8 +115,8 @@ def least_peak(program: Program, sizes: Sequence[int]) -> Order:
     return Order(tuple(order), before, after, blocks, exact)
 
 
-def peak_of(program: Program, sizes: Sequence[int]) -> int:
-    """The bytes that the program needs at most at once, in its order."""
+def peak_of(program: MemoryProgram, sizes: Sequence[int]) -> int:
+    """The most bytes alive at once in the program's order."""
     last = last_use(program)
     live = most = 0
     for s in program.steps:
@@ -124,7 +130,7 @@ def peak_of(program: Program, sizes: Sequence[int]) -> int:
     return most
 
 
-def _cuts(program: Program, sizes: Sequence[int], last: Sequence[int]) -> list[int]:
+def _cuts(program: MemoryProgram, sizes: Sequence[int], last: Sequence[int]) -> list[int]:
     """Where the steps are cut: between regions, and where fewest values cross, so that blocks are small."""
     n = len(program.steps)
     change = [0] * (n + 1)
@@ -132,7 +138,7 @@ def _cuts(program: Program, sizes: Sequence[int], last: Sequence[int]) -> list[i
         if w is not None and sizes[v] and w < last[v]:
             change[w + 1] += 1
             change[last[v] + 1] -= 1
-    crossing: list[int] = []  # before step i
+    crossing: list[int] = []  # values that cross before step i
     total = 0
     for c in change[:n]:
         total += c
@@ -143,7 +149,8 @@ def _cuts(program: Program, sizes: Sequence[int], last: Sequence[int]) -> list[i
         out.append(start)
         while end - out[-1] > BLOCK:
             a = out[-1]
-            # As far as is ordered exactly; where everything crosses, nothing is gained by looking at a part alone.
+            # Prefer a cut within an exactly ordered length; where many values cross, ordering a part alone gains
+            # nothing.
             inside = [*range(a + BLOCK // 2, a + BLOCK + 1), *range(a + BLOCK + 1, end)]
             best = min(inside[: BLOCK // 2 + 1], key=lambda i: (crossing[i], -i))
             if crossing[best] > NARROW:
@@ -154,8 +161,8 @@ def _cuts(program: Program, sizes: Sequence[int], last: Sequence[int]) -> list[i
     return [a for a in out if a > 0]
 
 
-def _block(program: Program, sizes: Sequence[int], last: Sequence[int], start: int, end: int) -> _Block:
-    """The steps from `start` to `end` as a problem of its own, equal for equal blocks."""
+def _block(program: MemoryProgram, sizes: Sequence[int], last: Sequence[int], start: int, end: int) -> _Block:
+    """The steps from `start` to `end` as a separate problem; equal blocks give equal problems."""
     steps = program.steps[start:end]
     handed_out = set(leaves(program.result))
     number: dict[int, int] = {}
@@ -193,7 +200,7 @@ def _block(program: Program, sizes: Sequence[int], last: Sequence[int], start: i
 
 
 def _ordered(block: _Block) -> tuple[tuple[int, ...], bool]:
-    """The best order that was found, and whether there is none better."""
+    """The best order that was found, and whether it is provably the best."""
     as_it_is = tuple(range(len(block.nodes)))
     most = block.peak(as_it_is)
     found = _exactly(block, most) if len(block.nodes) <= BLOCK else None
@@ -204,10 +211,10 @@ def _ordered(block: _Block) -> tuple[tuple[int, ...], bool]:
 
 
 def _exactly(block: _Block, limit: int) -> tuple[int, ...] | None:
-    """An order of least peak, best first over the sets of steps that have run; None where there are too many. Orders
-    with peaks of `limit` and more are not looked for: the order as it is has that."""
+    """An order of least peak, by best-first search over the sets of steps that have run; None if there are too many.
+    Orders with peaks of `limit` or more are not searched, because the present order has that peak."""
     full = (1 << len(block.nodes)) - 1
-    queue: list[tuple[int, int, int, int]] = [(0, 0, 0, 0)]  # peak, steps to do, set, bytes there
+    queue: list[tuple[int, int, int, int]] = [(0, 0, 0, 0)]  # peak, minus the steps done, set of steps, live bytes
     best = {0: 0}
     came: dict[int, tuple[int, int]] = {}
     while queue:
@@ -221,7 +228,7 @@ def _exactly(block: _Block, limit: int) -> tuple[int, ...] | None:
         if peak > best[done]:
             continue
         moves = [(i, *block.run(i, done, live)) for i in block.ready(done)]
-        # What needs no more than was needed and leaves no more can be done now, whatever else.
+        # A step that neither raises the peak nor leaves more bytes alive can safely run now.
         free = next(((i, needed, left) for i, needed, left in moves if needed <= peak and left <= live), None)
         for i, needed, left in moves if free is None else [free]:
             ran, most = done | 1 << i, max(peak, needed)
@@ -234,7 +241,8 @@ def _exactly(block: _Block, limit: int) -> tuple[int, ...] | None:
 
 
 def _listed(block: _Block) -> tuple[int, ...]:
-    """An order made step by step, of which the best beginnings are kept: those of least peak, then of fewest bytes."""
+    """An order found by beam search: after each step the beginnings of least peak are kept, then those of fewest live
+    bytes."""
     n = len(block.nodes)
     width = max(1, min(BEAM, WORK // n))
     behind: list[list[int]] = [[] for _ in range(n)]
@@ -247,7 +255,7 @@ def _listed(block: _Block) -> tuple[int, ...]:
     for _ in range(n):
         found: dict[int, _Beginning] = {}
         for b in kept:
-            # Of many that may be next, those that could be for longest, and those that have just become so.
+            # Of many ready steps, try those that have been ready longest and those that became ready last.
             few = b.ready if len(b.ready) <= READY else (*b.ready[: READY // 2], *b.ready[-READY // 2 :])
             for i in few:
                 needed, left = block.run(i, b.done, b.live)
@@ -268,7 +276,7 @@ def _listed(block: _Block) -> tuple[int, ...]:
 
 @dataclass(frozen=True, slots=True)
 class _Beginning:
-    """Steps that have run: the peak so far, bytes there, the set, the steps that may be next, and the last one."""
+    """Steps that have run: the peak so far, live bytes, the set of steps, the ready steps, and the last step."""
 
     peak: int
     live: int

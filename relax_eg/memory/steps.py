@@ -1,8 +1,8 @@
-"""A module's entry as what happens to memory: values, and the kernels that read and write them, in order.
+"""A module's entry as a memory program: values, and the kernels that read and write them, in order.
 
-Calls of module functions are followed, so that liveness reaches through them: a layer that is called 32 times stands 32
-times in the list. What moves nothing (a reshape, a tuple, a match_cast) has no memory of its own. Branches and loops
-are one kernel each, whose functions are planned by themselves: what they need at most is the kernel's workspace.
+Calls of module functions are inlined, so that liveness reaches through them: a layer that is called 32 times is in the
+list 32 times. What moves no data (a reshape, a tuple, a match_cast) has no memory of its own. Branches and loops are
+one kernel each; their functions are planned separately, and the most that they need is the kernel's workspace.
 """
 
 from __future__ import annotations
@@ -48,20 +48,21 @@ from relax_eg.shapes import Dim, dim_max
 from relax_eg.tir import TensorProgram
 
 Role = Literal["argument", "constant", "value", "workspace", "result"]
-# What an operand is in memory: the number of a value, a tuple of such, or nothing (a shape, a function, an object).
+# An operand in memory: the number of a value, a tuple of trees, or None (a shape, a function, an object).
 Tree: TypeAlias = "int | tuple[Tree, ...] | None"
 
-MOST_READ = 32  # values that a kernel reads for what is computed inside it; XLA stores rather than read more again
-WORKSPACE_BYTES = "workspace_bytes"  # the attribute by which a library call says what it needs beside its operands
+# chosen: values that a kernel may read for a recomputed operand; beyond that XLA is assumed to store the operand
+MOST_READ = 32
+WORKSPACE_BYTES = "workspace_bytes"  # the attribute of a library call with the bytes of its workspace
 
 
 @dataclass(frozen=True, slots=True)
 class Value:
     """A tensor in memory.
 
-    `role`: an "argument" and a "constant" are there before and after, and are not planned; a "result" is handed out; a
-    "workspace" is for one kernel alone. `bytes` and `elements` are sizes over the entry's variables, None where they
-    are not known before the kernel has run.
+    - `role`: an "argument" and a "constant" exist before and after the call, and are not planned; a "result" is
+      returned; a "workspace" is used by one kernel only.
+    - `bytes`, `elements`: sizes over the entry's variables; None if unknown before the kernel has run.
     """
 
     number: int
@@ -93,11 +94,14 @@ class Value:
 class Step:
     """A kernel that runs.
 
-    `kernel`: the expression, in the terms of `function`, whose size variables are `sizes` in the entry's. `operands`:
-    what it reads, one for each of `operands_of(kernel)`. `writes`: its outputs in order. `workspaces`: memory that only
-    it uses; those that it is passed stand in `operands` too. `overwritable`: pairs (output, operand) of values of which
-    the output may be written where the operand is: it is read element for element. `region`: steps of one region may
-    change places, of several not: between them is an effect or a check.
+    - `kernel`: the expression, in the terms of `function`.
+    - `sizes`: the size variables of `function`, in the entry's terms.
+    - `operands`: what it reads, one tree for each of `operands_of(kernel)`.
+    - `writes`: its outputs in order.
+    - `workspaces`: memory that only it uses; those passed to it are in `operands`, too.
+    - `overwritable`: pairs (output, operand) of values: the output may be written in place of the operand, which is
+      read element for element.
+    - `region`: steps may be reordered within a region only; between regions is an effect or a check.
     """
 
     number: int
@@ -113,21 +117,21 @@ class Step:
 
     @property
     def reads(self) -> tuple[int, ...]:
-        """The values that it reads, each once; its workspaces are not read."""
+        """The values that it reads, each once, without its workspaces."""
         own = {*self.workspaces}
         return tuple(dict.fromkeys(v for t in self.operands for v in leaves(t) if v not in own))
 
     @property
     def result(self) -> Tree:
-        """What the kernel's expression is in memory."""
+        """The kernel's result in memory."""
         single = not isinstance(self.kernel.annotation, Tuple)
         return self.writes[0] if single and self.writes else tuple(self.writes)
 
 
 @dataclass(frozen=True)
-class Program:
-    """What happens to memory in a call of a module's entry. `result`: what it returns; `constants`: which values they
-    are."""
+class MemoryProgram:
+    """What a call of a module's entry does to memory. `result`: what it returns; `constants`: the value of each
+    constant."""
 
     name: str
     values: tuple[Value, ...]
@@ -147,15 +151,15 @@ class Program:
 
     @cached_property
     def writer(self) -> tuple[int | None, ...]:
-        """For each value, the step that writes it (or whose workspace it is); None for what is there before."""
+        """For each value, the step that writes it or whose workspace it is; None for arguments and constants."""
         found: list[int | None] = [None] * len(self.values)
         for s in self.steps:
             for v in (*s.writes, *s.workspaces):
                 found[v] = s.number
         return tuple(found)
 
-    def reordered(self, order: Sequence[int]) -> Program:
-        """The program with its steps in another order, by their numbers here; they are numbered anew."""
+    def reordered(self, order: Sequence[int]) -> MemoryProgram:
+        """The program with its steps in another order, given by their numbers here; the steps are renumbered."""
         steps = tuple(replace(self.steps[old], number=new) for new, old in enumerate(order))
         return replace(self, steps=steps)
 
@@ -172,7 +176,7 @@ def leaves(tree: Tree) -> Iterator[int]:
 
 
 def operands_of(e: Expr) -> tuple[Expr, ...]:
-    """What a kernel reads: of its operands what is behind views, each once; functions and shapes are no arrays."""
+    """The arrays that a kernel reads: its operands, seen through views, each once, without functions and shapes."""
     return tuple(dict.fromkeys(b for b in map(behind, e.args) if b.op not in (FUNCTION, SHAPE)))
 
 
@@ -184,17 +188,17 @@ def behind(e: Expr) -> Expr:
 
 
 def kernel_name(e: Expr) -> str:
-    """How a kernel is called in reports."""
+    """The name of a kernel in reports."""
     if e.op == CALL_TIR:
         return str(e.attr("program").value.name)
     return str(e.attr("name")) if e.op == CALL_DPS_LIBRARY else e.op
 
 
-# Bytes that a kernel needs beside its operands and results, None where that is not known.
+# Bytes that a kernel needs beside its operands and results; None if unknown.
 Temporary = Callable[[Step], "Dim | int | None"]
 
 
-# Of functions by name, the expressions whose values are stored.
+# By function name, the expressions whose values are stored.
 Stored = Mapping[str, Collection[Expr]]
 
 
@@ -204,14 +208,15 @@ def program_of(
     function: str | None = None,
     stored: Stored | None = None,
     ahead: Collection[Expr] = (),
-) -> Program:
-    """The memory program of a module's entry, or of another `function` of it, in the order in which its text has it.
-    Linear in what it runs.
+) -> MemoryProgram:
+    """The memory program of a module's entry, or of another `function` of it, in the order of its text. Linear in what
+    it runs.
 
-    `temporary` tells of a kernel what it allocates for itself (as from `memory_analysis`), beside what the module says.
-    `stored`: where a compiler fuses, what it stores; all else but results is computed anew inside the kernels that read
-    it, which then read its operands. Left out, each expression is a kernel. `ahead`: expressions of the entry that are
-    there before the call, and have no memory of its own.
+    - `temporary`: tells what a kernel allocates itself (as from `memory_analysis`), beside what the module states.
+    - `stored`: the expressions that a fusing compiler stores. All others but results are recomputed inside the kernels
+      that read them, which then read their operands. By default each expression is a kernel.
+    - `ahead`: expressions of the entry that are computed before the call and have no memory in it.
+
     MemoryPlanError for a module that allocates its memory itself.
     """
     if (name := first_explicit(module)) is not None:
@@ -222,9 +227,14 @@ def program_of(
 
 @dataclass(frozen=True, slots=True)
 class _Frame:
-    """A function that is being followed. `env`: what its expressions are in memory; `known`: callable variables by what
-    they stand for; `sizes`: its size variables in the entry's; `prefix`: of the names in it; `calls`: the functions
-    that lead here, it last."""
+    """A function that is being followed.
+
+    - `env`: its expressions in memory.
+    - `known`: callable variables, with the functions they stand for.
+    - `sizes`: its size variables in the entry's terms.
+    - `prefix`: prefix of the names in it.
+    - `calls`: the functions that lead here, including itself as the last.
+    """
 
     function: Function
     env: dict[Expr, Tree]
@@ -240,7 +250,7 @@ class _Tracer:
     ) -> None:
         self.module = module
         self.stored = stored
-        self.handed_on: dict[str, frozenset[Expr]] = {}  # of functions that have run so far
+        self.handed_on: dict[str, frozenset[Expr]] = {}  # by name, of functions followed so far
         self.functions = {f.name: f for f in module}
         self.temporary = temporary
         self.impure = impure
@@ -252,14 +262,14 @@ class _Tracer:
         self.region = 0
         self.pairs: dict[Expr, tuple[tuple[int, Expr], ...]] = {}
 
-    def run(self, f: Function, calls: tuple[str, ...], ahead: Collection[Expr] = ()) -> Program:
+    def run(self, f: Function, calls: tuple[str, ...], ahead: Collection[Expr] = ()) -> MemoryProgram:
         sizes = {v: Dim.var(v) for v in (*f.size_variables, *f.cast_variables)}
         args = [self._new(p.annotation, str(p.attr("name")), "argument") for p in f.params]
         result = self._function(f, args, sizes, "", calls, ahead)
-        for v in leaves(result):  # an argument or a constant that is returned stays what it is
+        for v in leaves(result):  # a returned argument or constant keeps its role
             if self.values[v].role == "value":
                 self.values[v] = replace(self.values[v], role="result")
-        return Program(f.name, tuple(self.values), tuple(self.steps), result, tuple(sizes), self.constants)
+        return MemoryProgram(f.name, tuple(self.values), tuple(self.steps), result, tuple(sizes), self.constants)
 
     def _new(self, annotation: Annotation, name: str, role: Role) -> Tree:
         if isinstance(annotation, Tuple):
@@ -287,7 +297,7 @@ class _Tracer:
         for block in f.blocks:
             for b in block.bindings:
                 if not block.dataflow and b.value.op != VAR:
-                    frame.env.pop(b.value, None)  # a step is run each time it is written
+                    frame.env.pop(b.value, None)  # a step runs each time it is written
                 is_step = effect_of(b.value, self.impure) is not None
                 self.region += is_step
                 self._visit(b.value, frame, b.name)
@@ -299,7 +309,7 @@ class _Tracer:
         return frame.env[f.result]
 
     def _visit(self, root: Expr, frame: _Frame, name: str | None = None) -> None:
-        """Put what `root` is in memory into the frame; `name`: of the variable it is bound to."""
+        """Puts `root`'s memory into the frame; `name`: that of the variable it is bound to."""
         env, calls = frame.env, frame.calls
         todo = [root]
         while todo:
@@ -340,7 +350,8 @@ class _Tracer:
                 env[e] = self._kernel(e, frame, own) if held is None else held
 
     def _held(self, f: Function, e: Expr, env: Mapping[Expr, Tree]) -> Tree:
-        """What must be there for a value that is computed anew where it is read; None for one that is stored."""
+        """The values that must be kept for an expression that is recomputed where it is read; None for one that is
+        stored."""
         if self.stored is None or e.op in CONTROL or e in self.stored.get(f.name, ()):
             return None
         if f.name not in self.handed_on:
@@ -359,7 +370,7 @@ class _Tracer:
         return tuple(a for a in operands_of(e) if a not in spaces)
 
     def _callee(self, e: Expr, known: Mapping[Expr, Expr], calls: tuple[str, ...]) -> Function | None:
-        """The function that a call is replaced by: neither one that has steps of its own, nor one that calls itself."""
+        """The function to inline for a call; None if it has effects or is recursive."""
         if e.op != CALL:
             return None
         called = known.get(e.args[0], e.args[0])
@@ -402,14 +413,14 @@ class _Tracer:
         if e not in self.pairs:
             self.pairs[e] = tuple(overwritable(e, behind))
         by_operand = dict(zip(operands_of(e), operands, strict=True))
-        # Two operands may be one value, where a function is called with it twice.
+        # Two operands may be the same value, if a function is called with it twice.
         times = Counter(v for t in operands for v in leaves(t))
         found = [(i, by_operand.get(a)) for i, a in self.pairs[e]]
         return tuple((writes[i], v) for i, v in found if isinstance(v, int) and times[v] == 1)
 
     def _inside(self, e: Expr, sizes: Mapping[str, Dim], calls: tuple[str, ...]) -> Dim:
-        """Bytes that the functions which a control node runs need at most, beside what goes in and out."""
-        from relax_eg.memory.liveness import liveness  # which is about programs
+        """The most bytes that the functions run by a control node need, beside its operands and results."""
+        from relax_eg.memory.liveness import liveness  # which imports this module
 
         most = Dim.of(0)
         for name, args in runs(e) if e.op in CONTROL else ():
@@ -418,7 +429,7 @@ class _Tracer:
             f = self.functions[name]
             if name not in self.inside:
                 inner = _Tracer(self.module, self.temporary, self.impure, self.stored).run(f, (*calls, name))
-                # What a branch gives is written where the caller wants it; a loop has the next carry beside the last.
+                # A branch writes its result where the caller wants it; a loop holds the next carry beside the last.
                 sums = liveness(inner, "apart" if e.op == COND else "planned").sums
                 self.inside[name] = tuple(dict.fromkeys(sums))
             passed = call_sizes([p.annotation for p in f.params], args)
@@ -431,7 +442,7 @@ class _Tracer:
 
 
 def _handed_on(f: Function) -> frozenset[Expr]:
-    """What the bindings and the result of a function are, through tuples."""
+    """The values of the bindings and the result of a function, through tuples."""
     found: set[Expr] = set()
     todo = [f.result, *(b.value for block in f.blocks for b in block.bindings)]
     while todo:
@@ -443,8 +454,8 @@ def _handed_on(f: Function) -> frozenset[Expr]:
 
 
 def _passed_workspaces(e: Expr) -> dict[Expr, str]:
-    """The arguments of a `call_tir` that are workspaces which its caller allocates, by the buffer's name. Only a value
-    that holds nothing (zeros, as lifting makes them) is one."""
+    """The arguments of a `call_tir` that are workspaces allocated by its caller, with the buffer's name. Only a value
+    without content (a `full`, as lifting makes it) is one."""
     if e.op != CALL_TIR:
         return {}
     program: TensorProgram = e.attr("program").value
@@ -458,7 +469,7 @@ def _is_read(e: Expr, a: Expr) -> bool:
 
 
 def _hidden_workspaces(e: Expr) -> Iterator[tuple[str, Annotation]]:
-    """What a kernel says that it allocates itself."""
+    """The workspaces that a kernel states it allocates itself."""
     if e.op == CALL_TIR:
         placed = called_program([a.annotation for a in e.args], dict(e.attrs))
         program: TensorProgram = e.attr("program").value
@@ -472,6 +483,6 @@ def _hidden_workspaces(e: Expr) -> Iterator[tuple[str, Annotation]]:
             yield "workspace", Tensor((Dim.of(size),), "uint8")
 
 
-def sizes_in(program: Program) -> frozenset[str]:
-    """The size variables that the sizes of values mention."""
+def sizes_in(program: MemoryProgram) -> frozenset[str]:
+    """The size variables in the sizes of values."""
     return frozenset(v for x in program.values for d in dims_of(x.annotation) for v in d.variables)

@@ -1,7 +1,7 @@
-"""The runtime plan: whole storages, each taken over only by what the backend really puts there.
+"""The runtime plan: whole storages, which a value reuses only if the backend really puts it there.
 
-A kernel's output takes over a storage in which nothing is needed any more (XLA: the dead array is donated), where sizes
-are equal by proof. What is handed out to the caller takes none, so that no later call can overwrite it.
+A kernel's output takes over a storage in which nothing is needed any more (XLA: the dead array is donated), if sizes
+are proved equal. Results of the call take none, so that no later call can overwrite them.
 """
 
 from __future__ import annotations
@@ -11,18 +11,18 @@ from dataclasses import dataclass
 from typing import Literal
 
 from relax_eg.memory.liveness import Lifetime, Liveness, last_use
-from relax_eg.memory.proofs import Comparison, Reuse, Sizes
-from relax_eg.memory.steps import Program, Step
+from relax_eg.memory.proofs import Reuse, SizeComparison, SizeProofs
+from relax_eg.memory.steps import MemoryProgram, Step
 from relax_eg.shapes import Dim
 
-# What may take over what: "elements" (XLA's donation): as many elements of as many bytes; "dtype": equal bytes and
-# dtype; "bytes": equal bytes; "fits": no more bytes.
+# Which storages a value may take over: "elements" (XLA's donation): the same number of elements of the same itemsize;
+# "dtype": equal bytes and dtype; "bytes": equal bytes; "fits": at least as many bytes.
 Aliasing = Literal["elements", "dtype", "bytes", "fits"]
 
 
 @dataclass(frozen=True, slots=True)
 class Storage:
-    """A buffer that several values have one after the other."""
+    """A buffer that holds several values, one after the other."""
 
     number: int
     bytes: Dim
@@ -32,10 +32,15 @@ class Storage:
 
 @dataclass(frozen=True, slots=True)
 class RuntimeStep:
-    """A kernel as it runs. For each of its `step.writes`: `storages`, the storage that holds it, None for what is
-    handed out and what is unsized, which the kernel allocates; `takes`, the value whose array it takes over, None where
-    the storage is used for the first time in a call (its array is then the one left from the call before, if any).
-    `workspaces`: the same for those of `step.workspaces` that are passed. `dies`: values that nobody needs after it."""
+    """A kernel as it runs.
+
+    - `storages`: for each of `step.writes` the storage that holds it; None for a result or an unsized value, which the
+      kernel allocates.
+    - `takes`: for each of `step.writes` the value whose array it takes over; None if the storage is used for the first
+      time in a call (its array is then the one left from the previous call, if any).
+    - `workspaces`: the same for those of `step.workspaces` that are passed.
+    - `dies`: values that nothing needs after this step.
+    """
 
     step: Step
     storages: tuple[int | None, ...]
@@ -48,7 +53,7 @@ class RuntimeStep:
 class RuntimePlan:
     """Whole storages and the steps that use them."""
 
-    program: Program
+    program: MemoryProgram
     aliasing: Aliasing
     storages: tuple[Storage, ...]
     of_value: Mapping[int, int]
@@ -64,27 +69,26 @@ class RuntimePlan:
         return total
 
     def bytes_at(self, sizes: Mapping[str, int]) -> int:
-        """Bytes of all storages where the entry's sizes are these."""
+        """Bytes of all storages at these sizes of the entry."""
         return sum(int(s.bytes.evaluate(sizes)) for s in self.storages)
 
     def inside_at(self, sizes: Mapping[str, int]) -> list[int]:
-        """For each step the bytes that its executable allocates for itself and gives back: the workspaces that it is
-        not passed."""
+        """For each step the bytes that its executable allocates and frees: the workspaces that are not passed to it."""
         values = self.program.values
         own = [[d for v in s.step.workspaces if v not in self.of_value and (d := values[v].bytes) is not None]
                for s in self.steps]  # fmt: skip
         return [sum(int(d.evaluate(sizes)) for d in space) for space in own]
 
     def peak_at(self, sizes: Mapping[str, int]) -> int:
-        """Bytes of all storages, which a call has from its beginning, and the most that an executable allocates."""
+        """Bytes of all storages, which a call holds from its beginning, plus the most that an executable allocates."""
         return self.bytes_at(sizes) + max(self.inside_at(sizes), default=0)
 
 
-def runtime_plan(live: Liveness, sizes: Sizes, aliasing: Aliasing = "elements") -> RuntimePlan:
+def runtime_plan(live: Liveness, sizes: SizeProofs, aliasing: Aliasing = "elements") -> RuntimePlan:
     """Storages for the lifetimes of `live`, in the order of its steps.
 
-    With sizes compared for equality, as few bytes as any such plan has: lifetimes of one size are an interval graph,
-    which going by their beginnings colours best.
+    If sizes are compared for equality, no such plan has fewer bytes: lifetimes of one size form an interval graph,
+    which is coloured optimally in the order of their beginnings.
     """
     program = live.program
     passed = {v for s in program.steps for t in s.operands if isinstance(t, int) for v in (t,) if v in s.workspaces}
@@ -125,20 +129,20 @@ def runtime_plan(live: Liveness, sizes: Sizes, aliasing: Aliasing = "elements") 
 
 
 class _Pool:
-    """Storages, and which of them nothing is needed in; the latest freed is last, and first to be taken."""
+    """Storages, and which of them are free; the one freed last is taken first."""
 
-    def __init__(self, sizes: Sizes, aliasing: Aliasing) -> None:
+    def __init__(self, sizes: SizeProofs, aliasing: Aliasing) -> None:
         self.sizes, self.aliasing = sizes, aliasing
         self.storages: list[Storage] = []
-        self.holder: list[int] = []  # of each storage, the value that was in it last
+        self.holder: list[int] = []  # of each storage, the last value in it
         self.free: list[int] = []
         self.reuses: list[Reuse] = []
-        self.told: set[tuple[Dim, Dim]] = set()  # refusals that were noted
+        self.told: set[tuple[Dim, Dim]] = set()  # refusals already reported
 
     def take(self, x: Lifetime, dtype: str) -> int:
         """The storage for a lifetime that begins."""
-        refused: list[tuple[int, Comparison]] = []
-        fitting: list[tuple[int, Comparison]] = []
+        refused: list[tuple[int, SizeComparison]] = []
+        fitting: list[tuple[int, SizeComparison]] = []
         for n in reversed(self.free):
             s = self.storages[n]
             if not _KINDS[self.aliasing](s, x, dtype):

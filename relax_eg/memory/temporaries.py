@@ -1,4 +1,4 @@
-"""What kernels allocate for themselves while they run, as workspaces of their steps: measured on executables, or
+"""The memory that kernels allocate themselves while they run, as workspaces of their steps: measured on executables, or
 estimated from equations."""
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal, Protocol, runtime_checkable
 
 from relax_eg.ir import CALL_TIR, Expr, Module, Tensor, itemsize
-from relax_eg.memory.steps import Program, Step, Value, leaves
+from relax_eg.memory.steps import MemoryProgram, Step, Value, leaves
 from relax_eg.ops.fused import Placed, called_program, program_at
 from relax_eg.shapes import Dim, ceildiv
 from relax_eg.tir import Buffer, Read, Reduce, Stage, walk
@@ -24,23 +24,24 @@ class Measurable(Protocol):
     def module(self) -> Module: ...
 
     def temporary_bytes(self, sizes: Mapping[str, int]) -> Mapping[str, int]:
-        """What each executable allocates for itself at these sizes, by the kernel's name in the plan."""
+        """What each executable allocates itself at these sizes, by the kernel's name in the plan."""
         ...
 
 
 @dataclass(frozen=True)
 class Temporaries:
-    """What kernels have for themselves beside what their module says, by the name of the step, over the entry's sizes.
+    """What kernels allocate beside what their module states, by the name of the step, over the entry's sizes.
 
-    `source`: "measured" at the sizes `at`, and in proportion to the estimate at others; "estimated" from the equations;
-    "given" by the caller; "none": not counted."""
+    - `source`: "measured" at the sizes `at`, and in proportion to the estimate at others; "estimated" from the
+      equations; "given" by the caller; "none": not counted.
+    """
 
     source: Literal["measured", "estimated", "given", "none"] = "none"
     at: Mapping[str, int] = field(default_factory=dict[str, int])
     of_step: Mapping[str, Dim] = field(default_factory=dict[str, Dim])
 
-    def of(self, program: Program) -> Program:
-        """The program with these as workspaces of its kernels."""
+    def of(self, program: MemoryProgram) -> MemoryProgram:
+        """The program with these temporaries as workspaces of its kernels."""
         values, steps = list(program.values), list[Step]()
         for s in program.steps:
             size = self.of_step.get(s.name, Dim.of(0))
@@ -55,9 +56,9 @@ class Temporaries:
 NOT_COUNTED = Temporaries()
 
 
-def estimated(program: Program, at: Mapping[str, int]) -> Temporaries:
-    """What XLA is likely to allocate inside each kernel, from its equations; `at`: sizes that tell when most is needed.
-    Nothing for what has no equations: what a library needs it must state itself."""
+def estimated(program: MemoryProgram, at: Mapping[str, int]) -> Temporaries:
+    """What XLA is likely to allocate inside each kernel, from its equations; `at`: sizes used to decide when most is
+    needed. Kernels without equations have none: a library must state its needs itself."""
     known: dict[tuple[Expr, tuple[tuple[str, Dim], ...]], Dim] = {}
     found: dict[str, Dim] = {}
     for s in program.steps:
@@ -70,10 +71,10 @@ def estimated(program: Program, at: Mapping[str, int]) -> Temporaries:
 
 
 def measured(
-    program: Program, bytes_of: Mapping[str, int], at: Mapping[str, int], *, only: bool = False
+    program: MemoryProgram, bytes_of: Mapping[str, int], at: Mapping[str, int], *, only: bool = False
 ) -> Temporaries:
-    """What executables were found to allocate at the sizes `at`, by kernel, less the workspaces that the module states.
-    At other sizes that is in proportion to the estimate; with `only` there are no others."""
+    """What executables were found to allocate at the sizes `at`, by kernel, minus the workspaces that the module
+    states. At other sizes it is scaled with the estimate; with `only` there are no other sizes."""
     likely = estimated(program, at).of_step
     found: dict[str, Dim] = {}
     for s in program.steps:
@@ -87,8 +88,8 @@ def measured(
     return Temporaries("measured", dict(at), found)
 
 
-def _stated(program: Program, s: Step, at: Mapping[str, int]) -> int:
-    """Bytes of the workspaces that a kernel allocates as its module says."""
+def _stated(program: MemoryProgram, s: Step, at: Mapping[str, int]) -> int:
+    """Bytes of the workspaces that a kernel allocates according to its module."""
     passed = {v for t in s.operands for v in leaves(t)}
     spaces = [program.values[v].bytes for v in s.workspaces if v not in passed]
     return sum(int(d.evaluate(at)) for d in spaces if d is not None)
@@ -102,8 +103,8 @@ def _equations(e: Expr) -> Placed | None:
 
 
 def _kept_inside(placed: Placed, sizes: Mapping[str, Dim], at: Mapping[str, int]) -> Dim:
-    """Bytes of what is in memory between the loops of a kernel where that is most. XLA computes single elements where
-    they are read, if they are read once, and writes a result over what is read for the last time."""
+    """The most bytes alive between the loops of a kernel. XLA computes elements where they are read if they are read
+    once, and writes a result over a value that is read for the last time."""
     program = placed.program
     stages = {made.output.name: n for n, made in enumerate(program.stages)}
     readers: dict[str, list[int]] = {}
@@ -116,7 +117,7 @@ def _kept_inside(placed: Placed, sizes: Mapping[str, Dim], at: Mapping[str, int]
         if name not in apart and (_reduces(program.stages[n]) or len(readers.get(name, ())) > 1)
     }  # fmt: skip
     change = [Dim.of(0)] * (len(program.stages) + 1)
-    gone_on: set[str] = set()  # written over another one, whose bytes go on as theirs
+    gone_on: set[str] = set()  # written over another buffer, whose bytes they continue to use
     for name, n in stages.items():
         if name not in stored or name in gone_on:
             continue
@@ -128,7 +129,7 @@ def _kept_inside(placed: Placed, sizes: Mapping[str, Dim], at: Mapping[str, int]
             end = max(readers.get(after.name, [end]))
             last, after = after.name, program.stages[end].output
         if after.name in program.outputs and _bytes(after, placed, sizes) == size:
-            continue  # it is where the result will be
+            continue  # it lies in the memory of the result
         change[n] = change[n] + size
         change[end + 1] = change[end + 1] - size
     most, total = Dim.of(0), Dim.of(0)

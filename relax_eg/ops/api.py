@@ -1,7 +1,7 @@
 """The operator functions of programs and rules, `rx.op`: jax.numpy's spelling, with negative axes and defaults.
 
 Operands are expressions, numbers, sizes or arrays. A number or size beside an expression takes that expression's
-dtype; an array keeps its own. Nothing else is converted: mixed dtypes are an error, `astype` says what is meant.
+dtype; an array keeps its own. Nothing else is converted: mixed dtypes are an error; `astype` converts.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def round(x: Operand, method: str = "to_even") -> Expr:
 
 
 def gelu(x: Operand, approximate: bool = True) -> Expr:
-    """Gaussian error linear unit; as in jax.nn the tanh approximation unless told otherwise."""
+    """The Gaussian error linear unit; the tanh approximation by default, as in jax.nn."""
     return gelu_tanh(x) if approximate else call("gelu", operands("gelu", x))
 
 
@@ -91,13 +91,13 @@ def where(condition: Operand, x: Operand, y: Operand) -> Expr:
 
 
 def clip(x: Operand, lo: Operand, hi: Operand) -> Expr:
-    """`x` limited to `lo` .. `hi`."""
+    """`x` clamped to `lo` .. `hi`."""
     value, low, high = operands("clip", x, lo, hi)
     return call("clip", (low, value, high))
 
 
 def astype(x: Operand, dtype: str) -> Expr:
-    """`x` converted; itself where it has that dtype."""
+    """`x` converted to `dtype`; `x` itself where it has that dtype."""
     (value,) = operands("astype", x)
     return value if value.dtype == dtype else call("astype", (value,), {"dtype": dtype})
 
@@ -142,12 +142,12 @@ def _position(name: str, x: Operand, axis: int, keepdims: bool, dtype: str) -> E
 
 
 def argmax(x: Operand, axis: int = -1, keepdims: bool = False, dtype: str = "int32") -> Expr:
-    """Where along `axis` the first maximum is; a NaN counts as one."""
+    """The position of the first maximum along `axis`; a NaN counts as a maximum."""
     return _position("argmax", x, axis, keepdims, dtype)
 
 
 def argmin(x: Operand, axis: int = -1, keepdims: bool = False, dtype: str = "int32") -> Expr:
-    """Where along `axis` the first minimum is; a NaN counts as one."""
+    """The position of the first minimum along `axis`; a NaN counts as a minimum."""
     return _position("argmin", x, axis, keepdims, dtype)
 
 
@@ -162,7 +162,7 @@ def trace(x: Operand) -> Expr:
 
 
 def permute_dims(x: Operand, axes: Sequence[int] | None = None) -> Expr:
-    """Axes reordered; reversed unless told how."""
+    """`x` with its axes in the order `axes`; reversed by default."""
     (value,) = operands("permute_dims", x)
     order = tuple(reversed(range(value.ndim))) if axes is None else axes
     normal = tuple(normal_axis("permute_dims", a, value.ndim) for a in order)
@@ -173,7 +173,7 @@ transpose = permute_dims
 
 
 def swapaxes(x: Operand, a: int, b: int) -> Expr:
-    """Two axes exchanged."""
+    """`x` with axes `a` and `b` exchanged."""
     (value,) = operands("swapaxes", x)
     first, second = (normal_axis("swapaxes", i, value.ndim) for i in (a, b))
     order = list(range(value.ndim))
@@ -182,13 +182,13 @@ def swapaxes(x: Operand, a: int, b: int) -> Expr:
 
 
 def reshape(x: Operand, shape: Size | Sequence[Size]) -> Expr:
-    """The same elements in order in another shape; one size may be -1."""
+    """The elements of `x` in order in another shape; one size may be -1."""
     (value,) = operands("reshape", x)
     return call("reshape", (value,), written_out("reshape", (value.annotation,), {"shape": as_dims(shape)}))
 
 
 def expand_dims(x: Operand, axis: Axes) -> Expr:
-    """Axes of size 1 put in; `axis` counts in the result."""
+    """`x` with new axes of size 1; `axis` counts in the result."""
     (value,) = operands("expand_dims", x)
     added = 1 if isinstance(axis, int) else len(axis or ())
     axes = () if axis is None else normal_axes("expand_dims", axis, value.ndim + added)
@@ -196,7 +196,7 @@ def expand_dims(x: Operand, axis: Axes) -> Expr:
 
 
 def squeeze(x: Operand, axis: Axes = None) -> Expr:
-    """Axes of size 1 taken out; all of them unless told which."""
+    """`x` without axes `axis`, which must have size 1; by default without all axes of size 1."""
     (value,) = operands("squeeze", x)
     ones = tuple(i for i, d in enumerate(value.shape) if d is ONE) if axis is None else axis
     return call("squeeze", (value,), {"axes": normal_axes("squeeze", ones, value.ndim)})
@@ -208,7 +208,7 @@ def broadcast_to(x: Operand, shape: Size | Sequence[Size]) -> Expr:
 
 
 def concat(xs: Sequence[Operand], axis: int = 0) -> Expr:
-    """Operands joined along `axis`."""
+    """The operands joined along `axis`."""
     values = operands("concat", *xs)
     rank = values[0].ndim if values else 0
     return call("concat", values, {"axis": normal_axis("concat", axis, rank)})
@@ -218,13 +218,13 @@ concatenate = concat
 
 
 def stack(xs: Sequence[Operand], axis: int = 0) -> Expr:
-    """Operands of one shape joined along a new `axis`."""
+    """The operands, of one shape, joined along a new `axis`."""
     return concat([expand_dims(v, axis) for v in operands("stack", *xs)], axis)
 
 
 def split(x: Operand, parts: int | Sequence[Size], axis: int = 0) -> Expr:
-    """A tuple of slices along `axis`: `parts` of them, of which all but the last are of one size, rounded up where that
-    does not divide; or cut at the given indices, as numpy.split."""
+    """A tuple of slices along `axis`. A number `parts` gives that many: all but the last have one size, rounded up
+    where it does not divide the axis. A sequence gives the indices to cut at, as in numpy.split."""
     (value,) = operands("split", x)
     attrs = {"sections": parts, "axis": normal_axis("split", axis, value.ndim)}
     if not isinstance(parts, int):
@@ -241,9 +241,11 @@ def strided_slice(x: Operand, begin: Sequence[Size], end: Sequence[Size], stride
 
 
 def getitem(x: Operand, key: Any) -> Expr:
-    """`x[key]`: integers, sizes, slices, None and `...`. Ends beyond a known size are clamped as in Python; where the
-    size is symbolic the slice must fit. A step of -1 takes a whole axis backwards; `take` gathers. A boolean tensor
-    selects, as `masked_select`."""
+    """`x[key]` for integers, sizes, slices, None and `...`, or for a boolean tensor, which selects as `masked_select`.
+
+    Bounds beyond a known size are clamped as in Python; where the size is symbolic, the slice must fit. A step of -1
+    reverses a whole axis. `take` gathers.
+    """
     (value,) = operands("getitem", x)
     if is_array(key) and str(getattr(key, "dtype", "")) == "bool":
         return further.masked_select(value, key)
@@ -256,7 +258,7 @@ def pad(
     value: Operand = 0,
     interior: Sequence[int] | None = None,
 ) -> Expr:
-    """`value` put before and after each axis, and `interior` times between elements; negative widths cut."""
+    """`x` with `value` before and after each axis, and `interior` times between elements; negative widths cut."""
     array, fill = operands("pad", x, value)
     low, high = tuple(Dim.of(w[0]) for w in pad_width), tuple(Dim.of(w[1]) for w in pad_width)
     between = (0,) * array.ndim if interior is None else tuple(interior)
@@ -264,8 +266,12 @@ def pad(
 
 
 def take(x: Operand, indices: Operand, axis: int | None = None, mode: str = "fill") -> Expr:
-    """Elements at `indices` along `axis` (of the flattened array where None). Constant negative indices count from
-    the end; others are out of range, which `mode` decides: "fill" (NaN or an extreme), "clip", "promise" (never)."""
+    """The elements at `indices` along `axis`, or of the flattened array where `axis` is None.
+
+    Constant negative indices count from the end of an axis of constant size; other negative indices are out of range.
+    `mode` decides about indices out of range: "fill" gives NaN or an extreme value, "clip" the nearest element, and
+    "promise" states that there are none.
+    """
     (value,) = operands("take", x)
     if axis is None:
         value, axis = reshape(value, -1), 0
@@ -281,7 +287,7 @@ def take(x: Operand, indices: Operand, axis: int | None = None, mode: str = "fil
 
 
 def flip(x: Operand, axis: Axes = None) -> Expr:
-    """Order reversed along `axis`."""
+    """`x` in reverse order along `axis`; along all axes by default."""
     (value,) = operands("flip", x)
     return call("flip", (value,), {"axes": normal_axes("flip", axis, value.ndim)})
 
@@ -300,7 +306,7 @@ def tril(x: Operand, k: int = 0) -> Expr:
 
 
 def full(shape: Size | Sequence[Size], value: Operand, dtype: str | None = None) -> Expr:
-    """`value` everywhere."""
+    """A tensor with `value` everywhere."""
     scalar = value if isinstance(value, Expr) else number("full", value, dtype)
     return call("full", (scalar,), {"shape": as_dims(shape)})
 
@@ -326,7 +332,7 @@ def ones_like(x: Expr) -> Expr:
 
 
 def iota(shape: Size | Sequence[Size], axis: int = 0, dtype: str = "int32") -> Expr:
-    """The position along `axis` of each element."""
+    """The position of each element along `axis`."""
     dims = as_dims(shape)
     return call("iota", (), {"shape": dims, "axis": normal_axis("iota", axis, len(dims)), "dtype": dtype})
 
@@ -345,7 +351,7 @@ def arange(start: Size, stop: Size | None = None, step: int = 1, dtype: str = "i
 
 
 def _diagonal(rows: Dim, columns: Dim, k: int) -> Expr:
-    """Whether an element is on diagonal `k`, traced as jax.numpy does."""
+    """Returns the boolean matrix that is true on diagonal `k`, built as jax.numpy traces it."""
     shape = (rows, columns)
     return equal(add(iota(shape, 0), k), iota(shape, 1))
 
@@ -372,7 +378,7 @@ def diag(v: Operand) -> Expr:
 
 
 def one_hot(indices: Operand, depth: Size, dtype: str = "float32") -> Expr:
-    """A new last axis of size `depth` with a one at each index."""
+    """A new last axis of size `depth` with a one at each index and zeros elsewhere."""
     return call("one_hot", operands("one_hot", indices), {"depth": (Dim.of(depth),), "dtype": dtype})
 
 

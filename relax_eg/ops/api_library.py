@@ -33,7 +33,7 @@ complex, nextafter, right_shift_logical = (_elementwise(n, 2) for n in ("complex
 
 
 def bitcast(x: Operand, dtype: str) -> Expr:
-    """The same bits as another dtype."""
+    """The bits of `x` read as another dtype."""
     return call("bitcast", operands("bitcast", x), {"dtype": dtype})
 
 
@@ -75,7 +75,7 @@ def _steps(op: str, value: Steps, rank: int) -> tuple[int, ...]:
 def _padding(
     op: str, padding: Padding, space: Sequence[Dim], window: Sequence[Dim], strides: Sequence[int]
 ) -> tuple[list[Dim], list[Dim]]:
-    """Widths before and after: none for "valid", for "same" what makes the result as large as the space / strides."""
+    """Returns widths before and after each axis: 0 for "valid"; "same" gives a result of ceil(space / strides)."""
     if not isinstance(padding, str):
         return [Dim.of(low) for low, _ in padding], [Dim.of(high) for _, high in padding]
     if padding.lower() == "valid":
@@ -102,8 +102,8 @@ def conv(
     precision: str | None = None,
     out_dtype: str | None = None,
 ) -> Expr:
-    """Convolution of `x` (batch, channels, *space) with `weight` (out, channels / groups, *window): any number of
-    axes of space. `dilation` spreads the window, `input_dilation` the elements of `x` (transposed convolution)."""
+    """Convolution of `x` (batch, channels, *space) with `weight` (out, channels / groups, *window), over any number of
+    spatial axes. `dilation` spreads the window, `input_dilation` the elements of `x` (transposed convolution)."""
     value, kernel = operands("conv", x, weight)
     rank = value.ndim - 2
     step, around, between = (_steps("conv", s, rank) for s in (strides, dilation, input_dilation))
@@ -125,7 +125,7 @@ def reduce_window(
     padding: Padding = "valid",
     dilation: Sequence[int] | None = None,
 ) -> Expr:
-    """`kind` ("sum", "prod", "max", "min") of every window; one entry for each axis."""
+    """`kind` ("sum", "prod", "max", "min") of every window; the other arguments have one entry for each axis."""
     (value,) = operands("reduce_window", x)
     sizes, ones = as_dims(window), (1,) * value.ndim
     step, around = _plain_steps(strides or ones), _plain_steps(dilation or ones)
@@ -136,7 +136,7 @@ def reduce_window(
 
 
 def _pool(op: str, kind: str, x: Operand, window: Steps, strides: Steps | None, padding: Padding) -> Expr:
-    """Windows of the axes of space of (batch, channels, *space); strides are the window's sizes unless given."""
+    """Reduces windows over the spatial axes of (batch, channels, *space); strides are the window's sizes by default."""
     (value,) = operands(op, x)
     sizes = _steps(op, window, value.ndim - 2)
     step = sizes if strides is None else _steps(op, strides, value.ndim - 2)
@@ -145,12 +145,12 @@ def _pool(op: str, kind: str, x: Operand, window: Steps, strides: Steps | None, 
 
 
 def max_pool(x: Operand, window: Steps, strides: Steps | None = None, padding: Padding = "valid") -> Expr:
-    """The greatest of every window of (batch, channels, *space); windows do not overlap unless `strides` says so."""
+    """The maximum of every window of (batch, channels, *space); `strides` are the window's sizes by default."""
     return _pool("max_pool", "max", x, window, strides, padding)
 
 
 def avg_pool(x: Operand, window: Steps, strides: Steps | None = None, padding: Padding = "valid") -> Expr:
-    """The mean of every window of (batch, channels, *space), padding counted as zeros."""
+    """The mean of every window of (batch, channels, *space); padding counts as zeros."""
     (value,) = operands("avg_pool", x)
     total = _pool("avg_pool", "sum", value, window, strides, padding)
     count = 1
@@ -163,13 +163,13 @@ def avg_pool(x: Operand, window: Steps, strides: Steps | None = None, padding: P
 
 
 def sort(x: Operand, axis: int = -1) -> Expr:
-    """Elements in ascending order along `axis`, NaN last."""
+    """The elements in ascending order along `axis`, NaN last."""
     (value,) = operands("sort", x)
     return call("sort", (value,), {"axis": normal_axis("sort", axis, value.ndim)})
 
 
 def argsort(x: Operand, axis: int = -1, dtype: str = "int32") -> Expr:
-    """The positions that put `x` in ascending order along `axis`; equal elements keep theirs."""
+    """The positions that sort `x` in ascending order along `axis`; equal elements keep their order."""
     (value,) = operands("argsort", x)
     along = normal_axis("argsort", axis, value.ndim)
     at = call("iota", (), {"shape": value.shape, "axis": along, "dtype": dtype})
@@ -177,28 +177,28 @@ def argsort(x: Operand, axis: int = -1, dtype: str = "int32") -> Expr:
 
 
 def top_k(x: Operand, k: Size, axis: int = -1) -> tuple[Expr, Expr]:
-    """The `k` greatest along `axis`, descending, and where they are."""
+    """The `k` greatest elements along `axis`, descending, and their positions."""
     (value,) = operands("top_k", x)
     made = call("top_k", (value,), {"k": (Dim.of(k),), "axis": normal_axis("top_k", axis, value.ndim)})
     return tuple_get(made, 0), tuple_get(made, 1)
 
 
 def dynamic_slice(x: Operand, starts: Sequence[Operand], sizes: Sequence[Size]) -> Expr:
-    """A slice of `sizes` at computed `starts`, one for each axis, moved so that it lies inside."""
+    """A slice of `sizes` at computed `starts`, one for each axis; the slice is moved so that it lies inside `x`."""
     (value,) = operands("dynamic_slice", x)
     at = [e for s in starts for e in operands("dynamic_slice", s)]
     return call("dynamic_slice", (value, *at), {"sizes": as_dims(sizes)})
 
 
 def dynamic_update_slice(x: Operand, update: Operand, starts: Sequence[Operand]) -> Expr:
-    """`x` with `update` in the place of a slice at computed `starts`, moved so that it lies inside."""
+    """`x` with `update` in place of a slice at computed `starts`; the slice is moved so that it lies inside `x`."""
     value, new = operands("dynamic_update_slice", x, update)
     at = [e for s in starts for e in operands("dynamic_update_slice", s)]
     return call("dynamic_update_slice", (value, new, *at))
 
 
 def take_along_axis(x: Operand, indices: Expr, axis: int = -1, mode: str = "fill") -> Expr:
-    """`x` at `indices` along `axis`, the other axes of both going together; out of range as in `take`."""
+    """`x` at `indices` along `axis`; the other axes of both correspond. `mode` is that of `take`."""
     (value,) = operands("take_along_axis", x)
     along = normal_axis("take_along_axis", axis, value.ndim)
     if indices.ndim != value.ndim:
@@ -212,8 +212,11 @@ def take_along_axis(x: Operand, indices: Expr, axis: int = -1, mode: str = "fill
 
 
 def scatter(x: Operand, indices: Operand, updates: Operand, kind: str = "add", mode: str = "fill") -> Expr:
-    """`x` with rows combined with `updates` (*k, ...) at row numbers `indices` (*k): "set", "add", "multiply", "min"
-    or "max". Rows out of range are left out with mode "fill", taken to the nearest with "clip"."""
+    """`x` with `updates` (*k, ...) combined into the rows with numbers `indices` (*k).
+
+    `kind`: "set", "add", "multiply", "min" or "max". Row numbers out of range are ignored with mode "fill" and clamped
+    with mode "clip".
+    """
     value, new = operands("scatter", x, updates)
     (rows,) = operands("scatter", indices)
     attrs = {
@@ -231,7 +234,7 @@ def _parts(value: Expr, count: int) -> tuple[Expr, ...]:
 
 
 def cholesky(a: Operand) -> Expr:
-    """The lower triangle L with L @ L.H = a, a Hermitian and positive definite; its lower triangle is read."""
+    """The lower triangle L with L @ L.H = a for a Hermitian, positive definite `a`, whose lower triangle is read."""
     return call("cholesky", operands("cholesky", a))
 
 
@@ -253,7 +256,7 @@ def triangular_solve(
 
 
 def lu(a: Operand) -> tuple[Expr, ...]:
-    """Both triangles of a's factors in one matrix, the row exchanges, and the order of rows they make."""
+    """Both triangular factors of `a` in one matrix, the row exchanges, and the resulting order of rows."""
     return _parts(call("lu", operands("lu", a)), 3)
 
 
@@ -287,31 +290,31 @@ def library(name: str, *xs: Operand, **attrs: Any) -> Expr:
     return called(name, *operands(name, *xs), **attrs)
 
 
-# --- results as large as values say: steps of their own, outside dataflow blocks ---
+# --- results whose sizes depend on values: steps of their own, outside dataflow blocks ---
 
 
 def unique(x: Operand, return_inverse: bool = False, return_counts: bool = False) -> Expr:
-    """The distinct elements, ascending: a tensor of rank 1 whose size `match_cast` names. With `return_inverse` also
-    where each element of `x` is among them, with `return_counts` how often each is in `x`: a tuple then."""
+    """The distinct elements, ascending: a tensor of rank 1 whose size `match_cast` names. The result is a tuple where
+    `return_inverse` adds the position of each element of `x` among them, or `return_counts` how often each occurs."""
     flags = {"return_inverse": return_inverse, "return_counts": return_counts}
     return call_routine("unique", tuple(operands("unique", x)), flags)
 
 
 def nonzero(x: Operand, dtype: str = "int32") -> Expr:
-    """The indices of the elements that are not zero, in order: a row for each axis, as in Relax."""
+    """The indices of the nonzero elements, in order, with a row for each axis, as in Relax."""
     return call_routine("nonzero", tuple(operands("nonzero", x)), {"dtype": dtype})
 
 
 def argwhere(x: Operand, dtype: str = "int32") -> Expr:
-    """The indices of the elements that are not zero, in order: a column for each axis."""
+    """The indices of the nonzero elements, in order, with a column for each axis."""
     return call_routine("argwhere", tuple(operands("argwhere", x)), {"dtype": dtype})
 
 
 def flatnonzero(x: Operand, dtype: str = "int32") -> Expr:
-    """The indices of the elements of the flattened operand that are not zero."""
+    """The indices of the nonzero elements of the flattened operand."""
     return call_routine("flatnonzero", tuple(operands("flatnonzero", x)), {"dtype": dtype})
 
 
 def masked_select(x: Operand, mask: Operand) -> Expr:
-    """`x[mask]`: the elements along the mask's axes, in order, at which it holds."""
+    """`x[mask]`: the elements along the mask's axes, in order, where the mask is true."""
     return call_routine("masked_select", (*operands("masked_select", x), *operands("masked_select", mask)), {})

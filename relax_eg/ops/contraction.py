@@ -1,4 +1,4 @@
-"""Contraction: matmul, and linear, a matmul whose weight is stored output axis first."""
+"""Contractions: matmul, products of groups of rows, and linear, a matmul whose weight has its output axis first."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ from relax_eg.tir import (
 )
 from relax_eg.tir.functions import kind
 
-# What a contraction may ask of the products of floats: a precision for both operands, or one for each.
+# Precisions of the products of floats in a contraction: one for both operands, or one for each.
 PRECISIONS = ("default", "high", "highest")
-# The algorithms that `jax.lax.DotAlgorithmPreset` names: dtypes of both operands and of the sum.
+# Algorithms of `jax.lax.DotAlgorithmPreset`, named by the dtypes of both operands and of the sum.
 ALGORITHMS = (
     "F16_F16_F16", "F16_F16_F32", "BF16_BF16_BF16", "BF16_BF16_F32", "BF16_BF16_F32_X3", "BF16_BF16_F32_X6",
     "BF16_BF16_F32_X9", "TF32_TF32_F32", "TF32_TF32_F32_X3", "F32_F32_F32", "F64_F64_F64", "ANY_F8_ANY_F8_F32",
@@ -41,7 +41,7 @@ ALGORITHMS = (
 
 
 def _result(site: Site) -> tuple[Dims, Dim]:
-    """The result's shape and the size contracted."""
+    """Returns the result's shape and the contracted size."""
     a, b = site.shape(0), site.shape(1)
     if not a or not b:
         raise site.error("a scalar has no axis to contract; multiply scales")
@@ -52,14 +52,14 @@ def _result(site: Site) -> tuple[Dims, Dim]:
 
 
 def accumulates(dtype: str, out: str) -> bool:
-    """Whether products of `dtype` may be summed as `out`, by XLA's rules."""
+    """Returns whether XLA permits products of `dtype` to be summed as `out`."""
     if out not in ITEM_BITS or ITEM_BITS[out] < ITEM_BITS[dtype]:
         return False
     return kind(out) in {"b": "iufc", "i": "if", "u": "uif", "f": "f", "c": "c"}[kind(dtype)]
 
 
 def accumulator(site: Site, dtype: str) -> str:
-    """The dtype of the result: attribute `out_dtype`, which products of `dtype` must accumulate in, or `dtype`."""
+    """Returns the dtype of the result: attribute `out_dtype`, in which products of `dtype` are summed, or `dtype`."""
     out = site["out_dtype"]
     if out is not None and not accumulates(dtype, out):
         raise site.error(f"out_dtype {out!r}; a dtype of the same kind, not narrower, is needed")
@@ -67,7 +67,7 @@ def accumulator(site: Site, dtype: str) -> str:
 
 
 def need_precision(site: Site, algorithms: Sequence[str] = ()) -> None:
-    """Attribute `precision`: None, one of `PRECISIONS` or a pair of them, or one of `algorithms`."""
+    """Requires attribute `precision` to be None, one of `PRECISIONS`, a pair of them, or one of `algorithms`."""
     asked = site["precision"]
     each = asked if isinstance(asked, tuple) and len(asked) == 2 else (asked,)  # type: ignore[reportUnknownArgumentType]
     if asked is not None and asked not in algorithms and any(p not in PRECISIONS for p in each):
@@ -143,7 +143,7 @@ def _ragged(site: Site) -> Annotation:
 
 
 def _ends(sizes: Buffer) -> Stage:
-    """The stage of the first rows after each group."""
+    """Returns the stage that computes the first row after each group."""
     h = loop("h")
 
     def end(i: Dim) -> Scalar:
@@ -154,7 +154,7 @@ def _ends(sizes: Buffer) -> Stage:
 
 
 def _in_group(ends: Stage, sizes: Buffer, group: Dim, row: Dim) -> Scalar:
-    """Whether a row belongs to a group."""
+    """Returns whether a row belongs to a group."""
     after = ends[group]
     return less_equal(after - cast(sizes[group], "int64"), Index(row)) & less(Index(row), after)
 
@@ -209,7 +209,7 @@ def _ragged_outer_lower(x: Any, y: Any, sizes: Any, *, precision: Any, out_dtype
 
 
 def _ragged_cost(site: Site) -> Counts:
-    # The equations look at every group for each row; a row has one.
+    # The equations visit every group for each row; this counts the one group that a row belongs to.
     read = bytes_of(site.operands[0]) + bytes_of(site.operands[1]) + bytes_of(site.operands[2])
     return Counts(product((*site.shape(0), site.shape(1)[-1])) * 2, read, bytes_of(get(site.op).deduce(site)))
 
@@ -259,8 +259,8 @@ def _linear_equations(site: Site, buffers: tuple[Buffer, ...]) -> TensorProgram:
 
 
 def _linear_lower(x: Any, weight: Any) -> Any:
-    # Spelled with the transpose: XLA reads the weight where it lies, and for one row makes a parallel loop of it on
-    # CPU, which it does not for a dot that contracts the second axis of both.
+    # Written with the transpose: XLA reads the weight in place and, on CPU, compiles a product of one row to a parallel
+    # loop. It does not do so for a dot that contracts the second axis of both.
     return x @ weight.T
 
 

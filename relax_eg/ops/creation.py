@@ -16,7 +16,7 @@ from relax_eg.tir.functions import kind
 
 
 def _dtype(site: Site, kinds: str) -> str:
-    """Attribute `dtype`, of one of `kinds` (letters of tir.kind)."""
+    """Returns attribute `dtype`, which must be of one of `kinds` (letters of `tir.kind`)."""
     dtype = site["dtype"]
     if dtype not in ITEM_BITS or kind(dtype) not in kinds:
         accepted = ", ".join(d for d in ITEM_BITS if kind(d) in kinds)

@@ -1,7 +1,7 @@
-"""Library routines whose results are as large as the values of their operands say.
+"""Library routines whose result sizes depend on the values of their operands.
 
-No size of what they give is known before it is computed, so they are library calls that say rank and dtype only; a
-`match_cast` after one names the sizes (Relax, 3.2). XLA cannot take them into a program: they run between programs.
+Such a size is unknown before the result is computed, so these are library calls annotated with rank and dtype only; a
+`match_cast` after one names the sizes (Relax, 3.2). XLA cannot compile them into a program: they run between programs.
 """
 
 from __future__ import annotations
@@ -24,8 +24,11 @@ PREFIX = "relax_eg."
 
 @dataclass(frozen=True)
 class Routine:
-    """A routine. `deduce`: the result's annotation from operands that are known fully or in part. `compute`: called
-    with numpy or jax.numpy, arrays of that kind, and the attributes as keywords."""
+    """A library routine whose result sizes depend on values.
+
+    - `deduce`: returns the result's annotation from operands that are known fully or in part.
+    - `compute`: called with numpy or jax.numpy, arrays of that kind, and the attributes as keywords.
+    """
 
     name: str
     parameters: tuple[str, ...]
@@ -36,7 +39,7 @@ class Routine:
 
     @property
     def library_name(self) -> str:
-        """The name that `call_dps_library` calls it by."""
+        """The routine's name in `call_dps_library`."""
         return PREFIX + self.name
 
 
@@ -127,7 +130,7 @@ BY_LIBRARY: Mapping[str, Routine] = {r.library_name: r for r in ROUTINES.values(
 def deduce_routine(
     name: str, operands: tuple[Annotation, ...], given: Mapping[str, Any]
 ) -> tuple[dict[str, Any], Annotation]:
-    """All attributes of routine `name`, and what it gives. OperatorError."""
+    """Returns all attributes of routine `name` and its result's annotation. Raises OperatorError."""
     routine = ROUTINES[name]
     attrs = attributes_of(routine, given)
     if len(operands) != len(routine.parameters):
@@ -137,6 +140,6 @@ def deduce_routine(
 
 
 def call_routine(name: str, args: tuple[Expr, ...], given: Mapping[str, Any]) -> Expr:
-    """The library call of routine `name`. It stands as a step of its own, outside dataflow blocks."""
+    """Returns the library call of routine `name`, which must be a step of its own outside dataflow blocks."""
     attrs, annotation = deduce_routine(name, tuple(a.annotation for a in args), given)
     return call_dps_library(ROUTINES[name].library_name, args, annotation, attrs.items())

@@ -1,7 +1,7 @@
 """Deduction over whole modules: forward, each expression once (Relax, 4.1).
 
-What an expression gives follows from its operands' annotations alone, a call from the signature of what it calls, a
-foreign call from what it says it fills, and what follows a `match_cast` from what that asserts.
+An expression's annotation follows from its operands' annotations alone, a call's from the signature of its callee, a
+foreign call's from the result that it declares, and a `match_cast`'s from what it asserts.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from relax_eg.ir.expr import (
 from relax_eg.ir.lattice import clash, covers
 from relax_eg.ir.module import Binding, Block, Function, Module
 from relax_eg.ir.tensor_calls import tir_annotation
-from relax_eg.ops.coarse import is_coarse
+from relax_eg.ops.coarse_annotations import is_coarse
 from relax_eg.ops.data_dependent import BY_LIBRARY, deduce_routine
 from relax_eg.ops.keys import dtype_name
 from relax_eg.ops.libraries import library_of
@@ -44,9 +44,9 @@ from relax_eg.ops.record import TABLE, deduce
 
 
 def deduced(module: Module) -> Module:
-    """`module` with every annotation what follows from the parameters'. O(expressions).
+    """Returns `module` with every annotation deduced from the parameters' annotations. O(expressions).
 
-    WellFormedError where an annotation does not follow: it contradicts what is deduced, or says more.
+    WellFormedError where a stated annotation contradicts the deduced one or says more.
     """
     signatures = {f.name: signature(f) for f in module}
     made: dict[str, Function] = {}
@@ -67,7 +67,7 @@ class _Deduction:
         f = self.old
         blocks: list[Block] = []
         for block in f.blocks:
-            # One by one: what a binding outside dataflow blocks gives is read by the next under its name.
+            # In order: outside dataflow blocks, later bindings read the value of an earlier one by its variable.
             blocks.append(Block(tuple(map(self._binding, block.bindings)), block.dataflow))
         self.place = "the result"
         result = self._value(f.result)
@@ -125,7 +125,7 @@ class _Deduction:
         return self._foreign(e, operands)
 
     def _foreign(self, e: Expr, operands: tuple[Annotation, ...]) -> Annotation:
-        """What a foreign call says it fills, or a match_cast asserts; it must be possible."""
+        """Returns what a foreign call fills or a match_cast asserts. OperatorError where that is impossible."""
         if e.op == CALL_TIR:
             found = tir_annotation(e.attr("program").value, operands, e.attr("sizes"))
             if why := clash(found, e.annotation):
@@ -146,7 +146,7 @@ class _Deduction:
         return e.annotation
 
     def _follows(self, e: Expr, found: Annotation) -> None:
-        """Refuse an annotation that does not follow from what was found for the same value."""
+        """Raises WellFormedError where the annotation of `e` does not follow from `found`, the deduced one."""
         if covers(e.annotation, found) or isinstance(e.annotation, Signature):
             return
         why = clash(e.annotation, found)

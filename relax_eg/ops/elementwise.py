@@ -1,4 +1,4 @@
-"""Elementwise operators: tables of a scalar function of the index equations beside the lax primitive it is."""
+"""Elementwise operators: tables that pair a scalar function of the index equations with its lax primitive."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 from relax_eg.errors import ShapeError
 from relax_eg.ir.annotations import ITEM_BITS, Annotation, Tensor, is_integer
-from relax_eg.ops.division import quotient, rest
+from relax_eg.ops.integers import magnitude, power, product, quotient, rest, square
 from relax_eg.ops.record import Attribute, Deduce, Equations, Operator, Site, register
 from relax_eg.ops.sizes import ONE, Dims, broadcast, need_kind, need_same_dtype
 from relax_eg.shapes import Dim
@@ -89,7 +89,7 @@ _BINARY: dict[str, tuple[str, str, str]] = {
 
 
 def read_aligned(buffer: Buffer, at: Sequence[Dim], shape: Dims) -> Read:
-    """The element of `buffer` that broadcasting to `shape` puts at `at`; stretched axes are read at 0."""
+    """Returns the element of `buffer` that broadcasting to `shape` puts at `at`; stretched axes are read at 0."""
     start = len(shape) - buffer.rank
     return buffer[
         tuple(
@@ -100,7 +100,7 @@ def read_aligned(buffer: Buffer, at: Sequence[Dim], shape: Dims) -> Read:
 
 
 def jax_broadcast(*arrays: Any) -> tuple[Any, ...]:
-    """JAX arrays brought to their common shape."""
+    """Returns JAX arrays broadcast to their common shape."""
     from jax import lax
 
     shape = lax.broadcast_shapes(*(a.shape for a in arrays))
@@ -111,7 +111,7 @@ def jax_broadcast(*arrays: Any) -> tuple[Any, ...]:
 
 
 def pointwise(function: Callable[..., Scalar]) -> Equations:
-    """Equations that apply `function` to the broadcast operands: `function(site, *scalars)`."""
+    """Returns equations that apply `function(site, *scalars)` to the broadcast operands."""
 
     def equations(site: Site, buffers: tuple[Buffer, ...]) -> TensorProgram:
         shape = broadcast(site, [b.shape for b in buffers])
@@ -125,7 +125,7 @@ def pointwise(function: Callable[..., Scalar]) -> Equations:
 
 
 def result_dtype(site: Site, function: str, accepts: str) -> str:
-    """The dtype of scalar `function` on the operands, whose dtypes `accepts` must cover."""
+    """Returns the dtype of scalar `function` on the operands, whose one dtype must be of a kind in `accepts`."""
     dtypes = [site.dtype(i) for i in range(len(site.operands))]
     need_same_dtype(site, range(len(dtypes)))
     need_kind(site, accepts)
@@ -143,16 +143,18 @@ def _deduction(function: str, accepts: str) -> Deduce:
     return deduce
 
 
-_BY_ZERO: dict[str, Callable[..., Any]] = {"div": quotient, "rem": rest}
+_OF_INTEGERS: dict[str, Callable[..., Any]] = {
+    "div": quotient, "rem": rest, "mul": product, "square": square, "abs": magnitude,
+}  # fmt: skip
 
 
 def jax_function(primitive: str) -> Callable[..., Any]:
-    """A lowering: the function of jax.lax on the broadcast operands."""
+    """Returns a lowering that applies a function of jax.lax to the broadcast operands."""
 
     def lower(*arrays: Any) -> Any:
         from jax import lax
 
-        function = _BY_ZERO.get(primitive) or getattr(lax, primitive)
+        function = _OF_INTEGERS.get(primitive) or getattr(lax, primitive)
         return function(*jax_broadcast(*arrays))
 
     return lower
@@ -165,7 +167,7 @@ def _function(name: str) -> Callable[..., Scalar]:
 def elementwise(
     name: str, parameters: tuple[str, ...], function: str, accepts: str, lower: Callable[..., Any] | str, doc: str = ""
 ) -> None:
-    """Register the operator that applies a scalar function of the index equations; `accepts`: kinds of dtype."""
+    """Registers the operator that applies a scalar function of the index equations; `accepts`: kinds of dtype."""
     words = f"{function} of elements, broadcast" if len(parameters) > 1 else f"{function} of each element"
     register(
         Operator(
@@ -175,7 +177,8 @@ def elementwise(
 
 
 for _name, (_scalar, _primitive, _accepts) in _UNARY.items():
-    elementwise(_name, ("x",), _scalar, _accepts, f"jax.lax.{_primitive}")
+    _own = jax_function(_primitive) if _primitive in _OF_INTEGERS else f"jax.lax.{_primitive}"
+    elementwise(_name, ("x",), _scalar, _accepts, _own)
 
 for _name, (_scalar, _primitive, _accepts) in _BINARY.items():
     elementwise(_name, ("x", "y"), _scalar, _accepts, jax_function(_primitive))
@@ -250,9 +253,7 @@ def _integer_pow_deduce(site: Site) -> Annotation:
 
 
 def _integer_pow(x: Any, *, y: int) -> Any:
-    from jax import lax
-
-    return lax.integer_pow(x, y)
+    return power(x, y)
 
 
 def _astype_deduce(site: Site) -> Annotation:

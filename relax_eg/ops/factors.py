@@ -1,4 +1,4 @@
-"""More of linear algebra: eigenvalues of general matrices, and the forms that LAPACK takes matrices to on the way."""
+"""More linear algebra: eigenvalues of general matrices, LAPACK's intermediate forms, systems and updates."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Array = np.ndarray[Any, Any]
 
 
 def _lapack(name: str, a: Array) -> Any:
-    """The routine of LAPACK for matrices of the dtype of `a`."""
+    """Returns the LAPACK routine `name` for matrices of the dtype of `a`."""
     (found,) = cast("tuple[Any]", scipy.linalg.get_lapack_funcs((name,), (a,)))
     return found
 
@@ -74,7 +74,7 @@ def _jax_schur(a: Any, *, vectors: bool) -> Any:
     return tuple(found) if vectors else found[0]
 
 
-# --- reflectors: vectors v below a diagonal, each of which means I - tau * v @ v.H ---
+# --- reflectors: vectors v below a diagonal, each of which stands for I - tau * v @ v.H ---
 
 
 def _hessenberg(site: Site) -> Annotation:

@@ -1,9 +1,9 @@
-"""Facts about values: the words in which inputs are described and rules ask.
+"""Facts about values: the vocabulary for describing inputs and for the conditions of rules.
 
-A fact is a claim about an array as it lies in memory. Facts about elements speak of those that are numbers: NaN is
-excluded by `finite` alone, so `positive` says that no element is 0 or less. Facts about matrices speak of the last two
-axes, which must be of one size, in every batch; `sorted` and `one-hot` of the last axis. An array without elements
-satisfies every fact but `one-hot`.
+A fact is a claim about an array as stored. Facts about elements cover the elements that are numbers: only `finite`
+excludes NaN, so `positive` says that no element is 0 or less. Facts about matrices cover the last two axes of every
+batch, which must have equal sizes; `sorted` and `one-hot` cover the last axis. An array without elements satisfies
+every fact, except that rows of size 0 are not `one-hot`.
 """
 
 from __future__ import annotations
@@ -21,17 +21,19 @@ from relax_eg.tir.functions import kind, widen
 
 Array = np.ndarray[Any, Any]
 Index = tuple[int, ...]
-# Where a claim fails: an index and what is wrong there, in words with `{x}` for the array's name.
+# Where a fact fails: the index, and a message with `{x}` for the array's name; None where it holds.
 Failing = tuple[Index, str] | None
 
 
 @dataclass(frozen=True, slots=True)
 class Fact:
-    """A word for values.
+    """A fact that an array can have.
 
-    `name`: as people write it; `axes`: of how many trailing axes it speaks, 0 for single elements, 2 for square
-    matrices; `kinds`: kinds of dtype that can have it (letters of `tir.kind`); `means`: one sentence; `failing`: where
-    an array does not have it.
+    - `name`: the spelling for users.
+    - `axes`: number of trailing axes that it covers: 0 for single elements, 2 for square matrices.
+    - `kinds`: kinds of dtype that can have it, as letters of `tir.kind`.
+    - `means`: its meaning in one sentence.
+    - `failing`: returns where an array lacks it, or None.
     """
 
     name: str
@@ -42,7 +44,7 @@ class Fact:
 
 
 def _first(wrong: Any) -> Index | None:
-    """The first index at which a boolean array holds."""
+    """Returns the first index at which a boolean array is true, or None."""
     found = np.argwhere(np.asarray(wrong, dtype=bool))
     return tuple(int(i) for i in found[0]) if len(found) else None
 
@@ -74,12 +76,13 @@ def _symmetric(a: Array) -> Failing:
 
 
 def _outside(kept: Callable[[Any, Any], Any]) -> Callable[[Array], Failing]:
-    """Failing where an element that is not 0 lies at a row and column that are not `kept`."""
+    """Returns a check that fails where a nonzero element lies at a row and column that are not `kept`."""
     return _element(lambda a: (a != 0) & ~kept(*np.ogrid[: a.shape[-2], : a.shape[-1]]))
 
 
 def _spectrum(least: Callable[[Any, int, Any], Any]) -> Callable[[Array], Failing]:
-    """Failing where a matrix is not symmetric, or its smallest eigenvalue is below `least(eps, n, largest)`."""
+    """Returns a check that fails where a matrix is not symmetric or not finite, or where its smallest eigenvalue is not
+    above `least(eps, n, largest)`; `largest` is its largest absolute eigenvalue."""
 
     def failing(a: Array) -> Failing:
         found = _symmetric(a)
@@ -177,7 +180,7 @@ _ROWS = (
 
 FACTS: dict[str, Fact] = {f.name.replace(" ", "_").replace("-", "_"): f for f in _ROWS}
 
-# What follows from what: every premise holds of a value, so the conclusion does.
+# Implications: a value that has all premises has the conclusion.
 IMPLIED: tuple[tuple[tuple[str, ...], str], ...] = (
     (("positive",), "nonnegative"),
     (("positive",), "nonzero"),
@@ -200,7 +203,7 @@ IMPLIED: tuple[tuple[tuple[str, ...], str], ...] = (
 
 
 def fact_named(text: str) -> str:
-    """The key in `FACTS` of a fact as people write it: "positive definite", "one-hot", "one_hot". OptionError."""
+    """Returns the key in `FACTS` for "positive definite", "one-hot" or "one_hot". Raises OptionError."""
     key = text.strip().lower().replace(" ", "_").replace("-", "_") if isinstance(text, str) else ""
     if key in FACTS:
         return key
@@ -213,14 +216,14 @@ def fact_named(text: str) -> str:
 
 
 def facts_named(text: str) -> list[str]:
-    """The keys in `FACTS` of one fact or several: "positive finite", "positive definite, diagonal". OptionError."""
+    """Returns the keys in `FACTS` for "positive finite" or "positive definite, diagonal". Raises OptionError."""
     if not isinstance(text, str):
         return [fact_named(text)]
     found: list[str] = []
     for part in text.split(","):
         words = part.split()
         while words:
-            # Names have one word or two; what is none at all is told as it was written.
+            # A name has one or two words. Text without a name is looked up whole, so the error quotes it as written.
             count = next((n for n in (2, 1) if "_".join(words[:n]).lower().replace("-", "_") in FACTS), len(words))
             found.append(fact_named(" ".join(words[:count])))
             del words[:count]
@@ -228,7 +231,7 @@ def facts_named(text: str) -> list[str]:
 
 
 def with_implied(facts: Iterable[str]) -> frozenset[str]:
-    """`facts` and all that follows from them."""
+    """Returns `facts` and all facts that follow from them."""
     found = set(facts)
     grown = True
     while grown:
@@ -239,7 +242,7 @@ def with_implied(facts: Iterable[str]) -> frozenset[str]:
 
 
 def facts_of_dtype(dtype: str) -> frozenset[str]:
-    """What holds of every value of a dtype."""
+    """Returns the facts that every value of a dtype has."""
     match kind(dtype):
         case "i":
             return frozenset({"integral", "finite"})
@@ -250,7 +253,7 @@ def facts_of_dtype(dtype: str) -> frozenset[str]:
 
 
 def impossible(fact: str, of: Tensor) -> str:
-    """Why no value annotated so has a fact; empty where one may."""
+    """Returns why no value with annotation `of` can have a fact; empty where one can."""
     f = FACTS[fact]
     if of.dtype is None or (of.shape is None and f.axes):
         return f"its {'dtype' if of.dtype is None else 'shape'} is not known"
@@ -267,12 +270,12 @@ def impossible(fact: str, of: Tensor) -> str:
 
 
 def violation(fact: str, value: Any, name: str = "x") -> str:
-    """Where `value` does not have a fact, as `x[3] = -1.0`; empty where it has."""
+    """Returns where `value` lacks a fact, such as `x[3] = -1.0`; empty where it has the fact."""
     a = np.asarray(value)
     found = FACTS[fact].failing(a if a.dtype == object else widen(a))
     return "" if found is None else found[1].format(x=name)
 
 
 def holds(fact: str, value: Any) -> bool:
-    """Whether an array has a fact."""
+    """Returns whether an array has a fact."""
     return not violation(fact, value)

@@ -1,4 +1,4 @@
-"""Kernels as expressions: several operators as one call of the tensor program that they compose to."""
+"""Kernels as expressions: a call of the tensor program that several operators compose to."""
 
 from __future__ import annotations
 
@@ -12,32 +12,36 @@ from relax_eg.ir.annotations import Annotation, Tensor
 from relax_eg.ir.calls import call_sizes
 from relax_eg.ir.expr import CALL_TIR, CORE, Attrs, Expr, postorder
 from relax_eg.ir.tensor_calls import call_tir
+from relax_eg.limits import MANY_KEPT
 from relax_eg.ops.record import Site, get, is_shown, program_of
 from relax_eg.shapes import Dim
-from relax_eg.tir import Buffer, TensorProgram, Use, compose
+from relax_eg.tir import Buffer, InlinedProgram, TensorProgram, compose
 
-# Heads that move nothing: their value is the operand's memory under another shape.
+# Operators that move nothing: their value is the operand's memory under another shape.
 VIEWS = frozenset(("reshape", "expand_dims", "squeeze", "flatten"))
-_MOST_NAMED = 5  # operators in a kernel's name
-# Left out of it where there are others: they compute nothing.
+_MOST_NAMED = 5  # limit: operators listed in a kernel's name
+# Operators left out of a kernel's name where it has others: they compute nothing.
 _MOVEMENTS = VIEWS | {"permute_dims", "broadcast_to", "strided_slice", "astype", "full", "dim_value", "concat", "take"}
 
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """A tensor program where it is used: its size variables have the values `sizes`, in the user's sizes."""
+    """A tensor program at one use.
+
+    - `sizes`: values of the program's size variables, as expressions in the sizes at the use.
+    """
 
     program: TensorProgram
     sizes: Mapping[str, Dim]
 
 
 def program_at(op: str, operands: tuple[Annotation, ...], attrs: Attrs, result: Annotation) -> Placed | None:
-    """The tensor program of one use of an operator or of a `call_tir`, if it may be part of a kernel: fully known, one
-    output, computed as its equations say. None where that is not so."""
+    """Returns the tensor program of one use of an operator or of a `call_tir`, or None where it cannot be in a kernel.
+    It can where all annotations are fully known, it has one output, and it is computed as its equations say."""
     return _program_at(op, operands, attrs, result)
 
 
-@lru_cache(1 << 14)
+@lru_cache(MANY_KEPT)
 def _program_at(op: str, operands: tuple[Annotation, ...], attrs: Attrs, result: Annotation) -> Placed | None:
     known = all(isinstance(a, Tensor) and a.shape is not None and a.dtype is not None for a in (*operands, result))
     if not known:
@@ -47,7 +51,7 @@ def _program_at(op: str, operands: tuple[Annotation, ...], attrs: Attrs, result:
         single = placed is not None and len(placed.program.outputs) == 1 and not placed.program.lifted
         return placed if single else None
     asked = dict(attrs)
-    # Equations hold no precision, and apply to whatever the operands turn out to be.
+    # Equations express no precision, and they would also apply to operands that the operator rejects.
     if op in CORE or get(op).cost is not None or asked.get("precision") not in (None, "default"):
         return None
     if not is_shown(op, operands, attrs):
@@ -60,7 +64,7 @@ def _program_at(op: str, operands: tuple[Annotation, ...], attrs: Attrs, result:
 
 
 def called_program(operands: Sequence[Annotation], attrs: Mapping[str, Any]) -> Placed | None:
-    """The program of a `call_tir`, with the values of its sizes; None where the operands do not tell all of them."""
+    """Returns the program of a `call_tir` with the values of its sizes; None where the call does not bind them all."""
     program: TensorProgram = attrs["program"].value
     sizes = {**call_sizes([Tensor(b.shape, b.dtype) for b in program.parameters], operands), **dict(attrs["sizes"])}
     return Placed(program, sizes) if program.sizes <= sizes.keys() else None
@@ -69,22 +73,25 @@ def called_program(operands: Sequence[Annotation], attrs: Mapping[str, Any]) -> 
 def fused_call(
     members: Collection[Expr], outputs: Sequence[Expr], instead: Mapping[Expr, Expr] | None = None, name: str = ""
 ) -> Expr:
-    """One call of the composition of `members`, which gives `outputs` (a tuple where they are several). What members
-    read and is none is an argument; `instead` says what is passed for it. OperatorError: a member has no equations."""
+    """Returns one call of the composition of `members` that computes `outputs`, as a tuple where they are several.
+
+    Operands of members that are no members become arguments; `instead` maps such an operand to the expression that is
+    passed for it. OperatorError where a member has no equations that a kernel could hold.
+    """
     inside = set(members)
     order = [e for e in postorder(outputs, stop=lambda e: e not in inside) if e in inside]
     loads = list(dict.fromkeys(a for e in order for a in e.args if a not in inside))
-    # Names of places, not of what is passed: kernels that do the same are the same.
+    # Parameters are named by position, so that kernels that compute the same are equal.
     names = {e: f"p{i}" for i, e in enumerate(loads)}
     taken: set[str] = set()
-    uses: list[Use] = []
+    uses: list[InlinedProgram] = []
     for e in order:
         placed = program_at(e.op, tuple(a.annotation for a in e.args), e.attrs, e.annotation)
         if placed is None:
             raise OperatorError(f"{e.op} has no index equations that a kernel could take in: {e!r}")
         stem = e.attr("program").value.name if e.op == CALL_TIR else e.op
         names[e] = _unique(f"T_{stem}", taken)
-        uses.append(Use(placed.program, tuple(names[a] for a in e.args), (names[e],), placed.sizes))
+        uses.append(InlinedProgram(placed.program, tuple(names[a] for a in e.args), (names[e],), placed.sizes))
     buffers = [Buffer(names[e], e.shape, e.dtype) for e in loads]
     program = compose(name or kernel_name(order), buffers, uses, [names[o] for o in outputs])
     passed = {b.name for b in program.inputs}
@@ -93,12 +100,12 @@ def fused_call(
 
 
 def operator_name(e: Expr) -> str:
-    """What a kernel calls an operator inside it: a tensor program by its name."""
+    """Returns the name of an operator inside a kernel; for a `call_tir` that of its tensor program."""
     return e.attr("program").value.name if e.op == CALL_TIR else e.op
 
 
 def kernel_name(members: Iterable[Expr]) -> str:
-    """A name that says what is inside: `fused_matmul_add_relu`."""
+    """Returns a name that lists the operators inside: `fused_matmul_add_relu`."""
     named = [(e, operator_name(e)) for e in members]
     telling = [word.removeprefix("fused_") for e, word in named if e.op not in _MOVEMENTS]
     words = telling or [word for e, word in named if e.op not in VIEWS] or ["view"]

@@ -1,7 +1,7 @@
 """Reading and writing at computed positions: slices, and gather and scatter with JAX's dimension numbers.
 
-Positions out of range, by `mode`: "clip" moves them inside, "fill" reads a fill value and writes nothing, "promise"
-says there are none. A slice counts as out of range when any part of it is.
+Attribute `mode` decides about positions out of range: "clip" moves them inside, "fill" reads a fill value and writes
+nothing, "promise" states that there are none. A slice is out of range when any part of it is.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ MODES = ("clip", "fill", "promise")
 
 
 def _need_starts(site: Site, first: int, rank: int) -> None:
-    """Operands from `first` on: a scalar integer for each axis."""
+    """Requires the operands from `first` on to be one scalar integer for each of `rank` axes."""
     if len(site.operands) - first != rank:
         raise site.error(f"{len(site.operands) - first} starts; {rank} are needed, one for each axis")
     for i in range(first, len(site.operands)):
@@ -67,7 +67,7 @@ def _dynamic_slice(site: Site) -> Annotation:
 
 
 def _moved_inside(start: Scalar, room: Dim) -> Scalar:
-    """`start` limited to 0 .. `room`."""
+    """Returns `start` clamped to 0 .. `room`."""
     return minimum(maximum(as_index(start), 0), Index(room))
 
 
@@ -123,13 +123,13 @@ def _jax_dynamic_update_slice(x: Any, update: Any, *starts: Any) -> Any:
 
 
 def _slice_cost(site: Site) -> Counts:
-    # The equations limit the starts at each element; it is done once.
+    # The equations would count clamping the starts for each element; they are clamped once.
     moved = product(site["sizes"]) * itemsize(site.dtype())
     return Counts(ZERO, moved, moved)
 
 
 def _update_cost(site: Site) -> Counts:
-    # As a rule the operand is copied; where nothing else reads it XLA writes into it.
+    # This counts a copy of the operand; XLA writes in place where nothing else reads the operand.
     size = itemsize(site.dtype())
     copied = product(site.shape(0)) * size
     return Counts(ZERO, copied + product(site.shape(1)) * size, copied)
@@ -137,18 +137,18 @@ def _update_cost(site: Site) -> Counts:
 
 # --- gather ---
 
-# The dimension numbers, in the words of jax.lax.GatherDimensionNumbers.
+# The dimension numbers, named as in `jax.lax.GatherDimensionNumbers`.
 _GATHER = ("offset_dims", "collapsed_slice_dims", "start_index_map", "operand_batching_dims",
            "start_indices_batching_dims")  # fmt: skip
 
 
 def _kept(site: Site, rank: int, dropped: Sequence[str]) -> list[int]:
-    """Axes of the operand that windows have: those in none of the attributes `dropped`."""
+    """Returns the operand axes that a window keeps: those in none of the attributes `dropped`."""
     return [a for a in range(rank) if not any(a in site[name] for name in dropped)]
 
 
 def _need_dimension_numbers(site: Site, index_map: Sequence[int], batches: Sequence[int], rank: int) -> None:
-    """What gather and scatter ask of their indices, operand 1, alike."""
+    """Checks what gather and scatter both require of the indices (operand 1), `mode` and the dimension numbers."""
     need_kind(site, "iu", 1)
     indices = site.shape(1)
     if site["mode"] not in MODES:
@@ -267,8 +267,8 @@ def _scatter_reference(
     scatter_dims_to_operand_dims: tuple[int, ...], operand_batching_dims: tuple[int, ...],
     scatter_indices_batching_dims: tuple[int, ...], sorted: bool, unique: bool,
 ) -> np.ndarray[Any, Any]:  # fmt: skip
-    """Every update's place in the operand as arrays of indices, then one unbuffered numpy operation. That indices are
-    sorted or unique is a hint, which changes nothing here."""
+    """Computes every update's place in the operand as index arrays, then runs one unbuffered numpy operation.
+    `sorted` and `unique` are hints about the indices and change nothing here."""
     out = np.array(x)
     if not updates.size:
         return out
@@ -297,7 +297,8 @@ def _scatter_reference(
     if combine is None:
         out[where] = updates[inside]
         return out
-    # What numpy cannot compute in is computed wide and rounded once; the sums of float16 XLA rounds at each step.
+    # Float16, and dtypes that numpy cannot compute in, are combined in float32 and rounded once; XLA rounds float16
+    # sums at each step.
     wide = out.astype(np.float32) if out.dtype.kind == "V" or out.dtype == np.float16 else out
     with np.errstate(all="ignore"):
         combine.at(wide, where, updates[inside].astype(wide.dtype))
@@ -305,7 +306,7 @@ def _scatter_reference(
 
 
 def _scatter_cost(site: Site) -> Counts:
-    # The operand is copied, as a rule; each update reads its index and what it is combined with.
+    # This counts a copy of the operand, as is usual, and reading the updates and their indices.
     size = itemsize(site.dtype())
     elements, updates = product(site.shape(0)) * size, product(site.shape(2))
     read = elements + updates * size + product(site.shape(1)) * itemsize(site.dtype(1))

@@ -14,7 +14,7 @@ from relax_eg.shapes import Dim
 
 
 def subscript(x: Expr, key: Any) -> Expr:
-    """`x[key]`, built of as few operators as it needs."""
+    """Returns `x[key]`, built of as few operators as it needs. Raises OperatorError."""
     begin: list[Dim] = []
     end: list[Dim] = []
     strides: list[int] = []
@@ -50,7 +50,7 @@ def subscript(x: Expr, key: Any) -> Expr:
 
 
 def _keys(x: Expr, key: Any) -> list[Any]:
-    """The subscript's entries, `...` and what is missing at the end written out."""
+    """Returns the subscript's entries; `...` and missing entries at the end are written out as slices."""
     keys = list(cast("tuple[Any, ...]", key)) if isinstance(key, tuple) else [key]
     used = len([k for k in keys if k is not None and k is not Ellipsis])
     if used > x.ndim:
@@ -73,7 +73,7 @@ def _index(value: Any) -> Dim:
 
 
 def _slice(key: slice, size: Dim) -> tuple[Dim, Dim, int]:
-    """Begin, end and step of a slice of an axis."""
+    """Returns begin, end and step of a slice of an axis."""
     step = 1 if key.step is None else key.step
     if not isinstance(step, int) or step == 0 or step < -1 or (step == -1 and (key.start, key.stop) != (None, None)):
         raise OperatorError(f"getitem: step {step}; integers >= 1 are accepted, and -1 in [::-1]")

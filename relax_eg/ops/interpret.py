@@ -1,4 +1,4 @@
-"""The reference interpreter: a module's meaning, computed from index equations on numpy or exact arrays."""
+"""The reference interpreter: evaluates a module from its operators' index equations on numpy or exact arrays."""
 
 from __future__ import annotations
 
@@ -39,6 +39,7 @@ from relax_eg.ir.expr import (
     postorder,
 )
 from relax_eg.ir.module import Function, Module
+from relax_eg.limits import KEPT
 from relax_eg.ops.data_dependent import BY_LIBRARY
 from relax_eg.ops.keys import dtype_name, is_key
 from relax_eg.ops.keys import from_jax as keys_from_jax
@@ -53,17 +54,17 @@ from relax_eg.tir.points import POINTS, at_points
 Array: TypeAlias = np.ndarray[Any, Any]
 Value: TypeAlias = "Array | tuple[Any, ...] | str"  # a tensor, a tuple or shape, the name of a function
 Domain = Literal["numpy", "exact"]
-SPOILED = 0xFF  # the bytes of memory that holds nothing; NaN as a float
+SPOILED = 0xFF  # given: the byte in memory that holds no value; NaN when read as a float
 Libraries = Callable[[Expr, list[Any], dict[str, int]], Any]
 
 
-# How many steps loops may still make, where that is bounded.
+# Number of loop steps still allowed, in a list of one; None without a bound.
 _LEFT: ContextVar[list[int] | None] = ContextVar("left", default=None)
 
 
 @contextmanager
 def at_most(steps: int) -> Generator[None]:
-    """Inside, loops make at most so many steps, all together; OperatorError at one more."""
+    """Inside, all loops together make at most `steps` steps; one more raises OperatorError."""
     token = _LEFT.set([steps])
     try:
         yield
@@ -88,12 +89,15 @@ def evaluate(
     ordered: bool = False,
     libraries: Libraries | None = None,
 ) -> Any:
-    """What `program` (a module's entry, or a function that calls no other) returns: an array, or a tuple of such.
+    """Returns the result of `program`: an array or a tuple of arrays.
 
-    Size variables are read off the arguments' shapes; `sizes` gives those that no argument tells. `domain` and
-    `ordered` are those of `tir.evaluate`. `libraries(call, operands, sizes)` computes a `call_dps_library` of a
-    routine that is not registered; others are what their definitions say.
-    PRNG keys come, go and are given to `libraries` as JAX's own.
+    - `program`: a module, whose entry function runs, or a function that calls no other.
+    - `sizes`: values of the size variables that no argument's shape determines.
+    - `domain`, `ordered`: as in `tir.evaluate`.
+    - `libraries(call, operands, sizes)`: computes a `call_dps_library` of a routine that is not registered; a
+      registered routine is evaluated by its definition.
+
+    Arguments, results and the operands of `libraries` hold PRNG keys as JAX key arrays.
     """
     module = program if isinstance(program, Module) else Module((program,))
     run = _Interpreter(module, domain, ordered, libraries)
@@ -101,7 +105,8 @@ def evaluate(
 
 
 def evaluate_within(program: Module, args: Sequence[Any], most: int) -> Any:
-    """As `evaluate`; None where that is more work than `most` flops and bytes moved, or a routine is not known here."""
+    """As `evaluate`; None where flops plus bytes moved exceed `most`, or where an OperatorError is raised, as for a
+    routine that is not registered."""
     try:
         return _outside(_Bounded(program, "numpy", False, None, [float(most)]).function(program.main, args, {}))
     except (_TooMuchError, OperatorError):
@@ -117,22 +122,22 @@ def evaluate_expr(
     ordered: bool = False,
     libraries: Libraries | None = None,
 ) -> Any:
-    """The value of `expr` where the nodes in `env`, usually variables, have these values."""
+    """Returns the value of `expr`; `env` gives the values of some nodes, usually variables."""
     return _Interpreter(Module(()), domain, ordered, libraries).value(expr, dict(env), dict(sizes))
 
 
 def evaluate_points(
     roots: Sequence[Expr], env: Mapping[Expr, Array], sizes: Mapping[str, int], count: int, *, ordered: bool = False
 ) -> list[Any]:
-    """The values of `roots` at `count` points at once (one or more), where the variables in `env` have arrays whose
-    first axis is that of the points; so have the results. `ordered`: as in `tir.evaluate`.
+    """Returns the values of `roots` at `count` >= 1 points at once.
 
-    Only operators, constants and tuples are evaluated so: OperatorError at any other node. A read out of range at one
-    point is a BoundsError of all.
+    The arrays in `env` and the results have the points as first axis. `ordered`: as in `tir.evaluate`.
+    Nodes whose value depends on `env` must be operators or tuples; any other raises OperatorError. A read out of range
+    at one point raises BoundsError for all points.
     """
     plain = _Interpreter(Module(()), "numpy", ordered, None)
     known: dict[Expr, Any] = dict(env)
-    still: dict[Expr, Any] = {}  # what is the same at every point is computed once
+    still: dict[Expr, Any] = {}  # values that are the same at every point, computed once
     for e in postorder(roots, stop=known.__contains__):
         if e in known:
             continue
@@ -170,11 +175,13 @@ def _operator_at_points(
     return np.stack(each)
 
 
-class Values:
-    """Values of expressions that share what they are made of, each computed once.
+class SharedValues:
+    """An evaluator of expressions that computes each shared subexpression once and keeps its value.
 
-    `env`: values of leaves, of variables; `module`: the functions that expressions run. Keys are held as
-    the interpreter holds them. Evaluating is deterministic: equal operands give equal bits.
+    - `module`: the functions that expressions run.
+    - `env`: values of leaves, such as variables.
+
+    PRNG keys are held as numpy key arrays. Evaluation is deterministic: equal operands give equal bits.
     """
 
     def __init__(
@@ -185,16 +192,16 @@ class Values:
         self._sizes = dict(sizes)
 
     def of(self, e: Expr) -> Any:
-        """The value of `e`."""
+        """Returns the value of `e`."""
         return self._run.value(e, self._known, self._sizes)
 
     @property
     def evaluated(self) -> int:
-        """How many nodes were evaluated, those of functions too."""
+        """Number of nodes evaluated, including those inside functions."""
         return self._run.count[0]
 
     def applied(self, e: Expr, operands: Sequence[Any]) -> Any:
-        """The value of `e` where its operands have these values. It is not kept."""
+        """Returns the kept value of `e`, or else its value for these operand values, which is not kept."""
         return self._known[e] if e in self._known else self._run.node(e, list(operands), self._sizes)
 
 
@@ -221,12 +228,12 @@ class _Interpreter:
         for block in function.blocks:
             for binding in block.bindings:
                 if not block.dataflow and binding.value.op != VAR:
-                    env.pop(binding.value, None)  # a step is run each time it is written
+                    env.pop(binding.value, None)  # outside dataflow blocks every binding runs, even of an equal node
                 env[binding.var] = self.value(binding.value, env, sizes)
         return self.value(function.result, env, sizes)
 
     def bind(self, where: str, fit: Sequence[tuple[str, Annotation, Any]], sizes: dict[str, int]) -> None:
-        """Check that each named value fits its annotation, and add to `sizes` the variables this tells."""
+        """Checks that each named value fits its annotation, and adds the size variables that this binds to `sizes`."""
         known = {name: Dim.of(size) for name, size in sizes.items()}
         patterns: list[list[Dim]] = []
         names: list[str] = []
@@ -298,7 +305,7 @@ class _Interpreter:
         return self.operator(e, args, sizes)
 
     def control(self, e: Expr, args: list[Any], sizes: dict[str, int]) -> Value:
-        """What a control node gives: its functions run one after the other."""
+        """Returns the result of a control node, whose functions run one after the other."""
         p = parts(e.op, args, dict(e.attrs))
         functions = [self.module[name] for name in p.functions]
         if e.op == COND:
@@ -346,7 +353,7 @@ class _Interpreter:
         return _arrays(reference(*args, **attrs))
 
     def defined(self, library: Library, e: Expr, args: list[Any], sizes: dict[str, int]) -> Value:
-        """What a registered routine computes, by its definition."""
+        """Returns the result of a registered routine, computed by its definition."""
         shapes = [Tensor(a.shape, x.tensor.dtype) for a, x in zip(args, e.args, strict=True)]
         attrs = {k: tuple(Dim.of(d.evaluate(sizes)) for d in v) if k in library.size_names else v
                  for k, v in e.attr("attrs")}  # fmt: skip
@@ -367,8 +374,8 @@ class _Interpreter:
         return tuple(results) if isinstance(e.annotation, Tuple) else results[0]
 
     def memory(self, e: Expr, args: list[Any], sizes: dict[str, int]) -> Value:
-        """What explicit memory does. A storage is an array of bytes and a tensor a part of it; what is killed is
-        spoiled, so that nobody who needs it all the same gets by."""
+        """Executes a node of explicit memory. A storage is an array of bytes, and a tensor is a view of a part of it.
+        Killed memory is overwritten with `SPOILED`, so that a later read of it does not pass unnoticed."""
         if self.domain == "exact":
             raise OperatorError(f"{e.op}: memory holds no exact numbers; the numpy domain is accepted")
         if e.op == ALLOC_STORAGE:
@@ -384,7 +391,7 @@ class _Interpreter:
             values = list(args[:1])
             while any(isinstance(v, tuple) for v in values):
                 values = [w for v in values for w in (v if isinstance(v, tuple) else (v,))]
-            # Computed before anything is written: a kernel in place reads each element before it writes it.
+            # All values are copied before the first write: an in-place kernel reads each element before it writes it.
             for into, value in zip(args[1:], [np.array(v) for v in values], strict=True):
                 into[...] = value
             return ()
@@ -392,7 +399,7 @@ class _Interpreter:
         return ()
 
     def at_sizes(self, e: Expr, args: list[Any], sizes: dict[str, int]) -> Site:
-        """The use of an operator on these very arrays. OperatorError where it does not apply to them."""
+        """Returns the site of `e` with the shapes of these arrays. OperatorError where the operator rejects them."""
         known = zip(args, (a.tensor.dtype for a in e.args), strict=True)
         operands = tuple(Tensor(x.shape, dtype or dtype_name(x)) for x, dtype in known)
         env = {v: Dim.of(n) for v, n in sizes.items()}
@@ -402,12 +409,12 @@ class _Interpreter:
         return Site(e.op, operands, attrs)
 
 
-@lru_cache(1 << 12)
+@lru_cache(KEPT)
 def _equations(
     op: str, operands: tuple[Annotation, ...], attrs: tuple[tuple[str, Any], ...], _text: str
 ) -> tuple[bool, TensorProgram | None]:
-    """Whether an operator is known to apply, whatever the sizes; if so, its index equations. `_text` is that of the
-    attributes, as 1 and True are equal."""
+    """Returns whether an operator is shown to apply at all sizes and, if so, its index equations. `_text` is the text
+    of the attributes: it keeps 1 and True apart in the cache, as they compare equal."""
     shown = is_shown(op, operands, attrs)
     return shown, program_of(Site(op, operands, dict(attrs))) if shown else None
 
@@ -422,12 +429,15 @@ class _Counting(_Interpreter):
 
 
 class _TooMuchError(Exception):
-    """What is evaluated is more work than it may be."""
+    """The evaluation exceeds its work limit."""
 
 
 @dataclass(frozen=True)
 class _Bounded(_Interpreter):
-    """`left`: the work that may still be done."""
+    """An interpreter with a work limit.
+
+    - `left`: flops and bytes moved that are still allowed, in a list of one.
+    """
 
     left: list[float]
 
@@ -452,7 +462,7 @@ class _Bounded(_Interpreter):
 
 
 def _as_given(a: Annotation, value: Any) -> Any:
-    """An argument as arrays, the sizes of shapes in it as numbers."""
+    """Returns an argument as arrays; sizes in a shape become plain numbers."""
     if isinstance(a, Tuple) and isinstance(value, (tuple, list)) and len(value) == len(a.fields):  # type: ignore[reportUnknownArgumentType]
         return tuple(map(_as_given, a.fields, cast("Sequence[Any]", value)))
     if isinstance(a, Shape) and isinstance(value, (tuple, list)):
@@ -461,7 +471,7 @@ def _as_given(a: Annotation, value: Any) -> Any:
 
 
 def _arrays(value: Any) -> Any:
-    """Arrays for numbers and JAX arrays; tuples of them. A key of a kind numpy cannot hold stays itself."""
+    """Returns numbers and JAX arrays, also in tuples, as numpy arrays. Keys of a kind that numpy cannot hold stay."""
     if isinstance(value, (tuple, list)):
         return tuple(map(_arrays, value))
     if isinstance(getattr(value, "dtype", np.dtype(bool)), np.dtype):
@@ -470,7 +480,7 @@ def _arrays(value: Any) -> Any:
 
 
 def _outside(value: Any) -> Any:
-    """A result as the caller gets it: arrays of keys are JAX's."""
+    """Returns a result as the caller gets it: key arrays become JAX key arrays."""
     if isinstance(value, tuple):
         return tuple(map(_outside, value))  # type: ignore[reportUnknownArgumentType]
     return keys_to_jax(value) if getattr(getattr(value, "dtype", None), "names", None) else value

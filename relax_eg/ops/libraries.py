@@ -1,8 +1,8 @@
-"""Library records: routines of other libraries, each with the program that says what it computes.
+"""Library records: routines of other libraries, each with the program that it computes.
 
-`call_dps_library(name, ...)` of a registered name means its *definition*: the pattern program of the rule that the
-record was made by (`RuleSet.library`). The interpreter evaluates it, annotations follow from it, and it runs in the
-routine's place where that is missing.
+`call_dps_library(name, ...)` of a registered name means the routine's *definition*: the pattern program of the rule
+that the record comes from (`RuleSet.library`). The interpreter evaluates the definition, annotations follow from it,
+and it runs in place of a routine that is missing.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from relax_eg.ir.expr import (
     tuple_,
     tuple_get,
 )
+from relax_eg.memo import Memo
 from relax_eg.ops.record import TABLE, call, get
 from relax_eg.shapes import Dim
 
@@ -44,7 +45,7 @@ EXECUTIONS = ("whole", "kernels")
 
 @dataclass(frozen=True, slots=True)
 class Requirements:
-    """What a routine needs: packages, as `name` or `name >= version`; of the others one of those named, if any is."""
+    """What a routine needs: all `packages`, as `name` or `name >= version`; one entry of each other nonempty field."""
 
     packages: tuple[str, ...] = ()
     platforms: tuple[str, ...] = ()
@@ -55,8 +56,13 @@ class Requirements:
 
 @dataclass(frozen=True)
 class Definition:
-    """What a routine computes on operands of certain ranks and dtypes: `results` over the variables `params`, whose
-    sizes are variables too. `many`: the routine gives a tuple. `instance`: gives the rule's instance, for samples."""
+    """The program that a routine computes on operands of certain ranks and dtypes.
+
+    - `params`: the variables for the operands; their sizes are size variables.
+    - `results`: expressions over `params`.
+    - `many`: whether the routine returns a tuple.
+    - `instance`: a function that returns the rule's instance, which samples are drawn for.
+    """
 
     params: tuple[Expr, ...]
     results: tuple[Expr, ...]
@@ -65,19 +71,23 @@ class Definition:
 
 
 Form = Callable[[tuple[Annotation, ...], Mapping[str, Any]], Definition]
-# Sizes near those given, small enough to be tried, and random operands of these sizes; None where there are none.
+# Returns sizes near the given ones, small enough for a trial, and random operands of these sizes; None without any.
 Sample = Callable[[Definition, Mapping[str, int]], "tuple[dict[str, int], dict[str, Array]] | None"]
 
 
 class Library:
-    """One routine; `RuleSet.library` makes them.
+    """The record of one routine, built by `RuleSet.library`.
 
-    `target`: a callable on JAX arrays, `"module:name"`, or `"ffi:name"` of a registered `jax.ffi` target; it gets the
-    call's attributes and sizes as keywords. `cost`: how many times faster it is than its pattern as one kernel is
-    predicted to be, or a function of flops, bytes and profile to seconds, or None. `sizes`: names of size attributes,
-    with whether each is one number; `pattern`: the function whose program it computes; `form` gives the definition for
-    operands annotated so; `sample` gives random operands to try it on, `operators` the names of its
-    pattern's operators.
+    - `target`: a callable on JAX arrays, `"module:name"`, or `"ffi:name"` of a registered `jax.ffi` target; it gets the
+      call's attributes and sizes as keywords.
+    - `cost`: the speedup over the predicted time of the pattern as one kernel, a function of flops, bytes and profile
+      that returns seconds, or None.
+    - `sizes`: names of the size attributes, each with whether it is a single size.
+    - `pattern`: the function whose program the routine computes.
+    - `where`: file and line of the registration.
+    - `form`: returns the definition for operands with given annotations.
+    - `sample`: returns random operands for a trial.
+    - `operators`: returns the names of the pattern's operators.
     """
 
     def __init__(
@@ -98,23 +108,23 @@ class Library:
         self.name, self.target, self.requires, self.cost = name, target, requires, cost
         self.first_run, self.attributes, self.sizes, self.where = first_run, attributes, sizes, where
         self.pattern, self.form, self.sample, self.operators = pattern, form, sample, operators
-        self._definitions: dict[Any, Definition] = {}
+        self._definitions = Memo[Any, Definition](_MOST_DEFINITIONS)
 
     def __repr__(self) -> str:
         return f"<library {self.name}>"
 
     @property
     def size_names(self) -> frozenset[str]:
-        """The attributes that are sizes."""
+        """Names of the attributes that are sizes."""
         return frozenset(n for n, _ in self.sizes)
 
     @property
     def content(self) -> tuple[Any, ...]:
-        """What tells this record from others, the pattern program apart: what is cached of a search goes by it."""
+        """Identifies this record, apart from its pattern program, in the keys of cached searches."""
         return self.name, self.target, self.requires, self.cost, self.first_run
 
     def definition(self, operands: Sequence[Annotation], attrs: Mapping[str, Any]) -> Definition:
-        """The definition for operands of these ranks and dtypes, and these attributes. OperatorError."""
+        """Returns the definition for the ranks and dtypes of `operands` and for `attrs`. Raises OperatorError."""
         static = {k: attrs[k] for k in self.attributes}
         counts = tuple(len(attrs[n]) for n, _ in self.sizes)
         key = (tuple((a.ndim, a.dtype) if isinstance(a, Tensor) else None for a in operands), repr(static), counts)
@@ -124,7 +134,7 @@ class Library:
         return found
 
     def sizes_at(self, operands: Sequence[Annotation], attrs: Mapping[str, Any]) -> tuple[Definition, dict[str, Dim]]:
-        """The definition, and what its size variables are for these operands. OperatorError."""
+        """Returns the definition and the values of its size variables for these operands. Raises OperatorError."""
         definition = self.definition(operands, attrs)
         found: dict[str, Dim] = {}
         for p, a in zip(definition.params, operands, strict=True):
@@ -139,13 +149,13 @@ class Library:
         return definition, found
 
     def annotation(self, operands: Sequence[Annotation], attrs: Mapping[str, Any]) -> Annotation:
-        """The annotation of what a call fills. OperatorError where the routine does not take such operands."""
+        """Returns the annotation of a call's result. OperatorError where the routine does not take such operands."""
         definition, sizes = self.sizes_at(operands, attrs)
         made = tuple(substitute(r.annotation, sizes) for r in definition.results)
         return Tuple(made) if definition.many else made[0]
 
     def keywords(self, attrs: Mapping[str, Any], sizes: Mapping[str, Any]) -> dict[str, Any]:
-        """The attributes of a call as the target gets them; `sizes` gives the size variables that they mention."""
+        """Returns the attributes of a call as the target gets them; `sizes` binds the size variables in them."""
         found = {k: attrs[k] for k in self.attributes}
         for name, single in self.sizes:
             values = tuple(d.evaluate(sizes) for d in attrs[name])
@@ -153,7 +163,8 @@ class Library:
         return found
 
     def function(self, results: Annotation, sizes: Mapping[str, Any]) -> Callable[..., Any]:
-        """The target as a callable, imported. LibraryError where it is not there. `results` annotates what it fills."""
+        """Returns the target as a callable, imported where it is named; `results` annotates the results. LibraryError
+        where the target is missing."""
         if callable(self.target):
             return self.target
         if self.target.startswith(FFI):
@@ -165,7 +176,7 @@ class Library:
         return _imported(self)
 
     def run(self, call: Expr, arrays: Sequence[Any], sizes: Mapping[str, Any]) -> Any:
-        """What the target gives for a call on JAX arrays; `sizes` gives the size variables of its attributes."""
+        """Runs the target for a call on JAX arrays; `sizes` binds the size variables of its attributes."""
         import jax.numpy as jnp
 
         told = dict(sizes)
@@ -176,7 +187,7 @@ class Library:
         return target(*map(jnp.asarray, arrays), **self.keywords(dict(call.attr("attrs")), told))
 
     def run_definition(self, call: Expr, arrays: Sequence[Any], sizes: Mapping[str, Any]) -> Any:
-        """What the definition gives for a call on JAX arrays."""
+        """Runs the definition for a call on JAX arrays; `sizes` binds the size variables of its attributes."""
         attrs = dict(call.attr("attrs"))
         definition = self.definition([Tensor(ndim=a.ndim, dtype=str(a.dtype)) for a in arrays], attrs)
         told: dict[str, Any] = {}
@@ -190,7 +201,7 @@ class Library:
 
 
 def on_jax(roots: Sequence[Expr], env: Mapping[Expr, Any], sizes: Mapping[str, Any]) -> list[Any]:
-    """Expressions of operators on JAX arrays, each operator by its lowering."""
+    """Returns the values of `roots` on JAX arrays; each operator runs by its lowering."""
     import jax.numpy as jnp
 
     done: dict[Expr, Any] = {e: jnp.asarray(x) for e, x in env.items()}
@@ -213,12 +224,14 @@ def _at(value: Any, sizes: Mapping[str, Any]) -> Any:
     return tuple(_at(v, sizes) for v in value) if isinstance(value, tuple) else value  # type: ignore[reportUnknownVariableType]
 
 
+_MOST_DEFINITIONS = 1 << 10  # limit: definitions kept per routine; an evicted one is built again
+
 LIBRARIES: dict[str, Library] = {}
 
 
 def register_library(library: Library) -> None:
-    """Make a routine known by its name. One of the same file is replaced, as where a notebook's cell runs again;
-    LibraryError for another of the same name."""
+    """Registers a routine under its name. A routine of that name from the same file is replaced, as a notebook's cell
+    may run again; one from another file raises LibraryError."""
     known = LIBRARIES.get(library.name)
     if known is not None and known.where.partition(":")[0] != library.where.partition(":")[0]:
         raise LibraryError(f"{library.where}: a library `{library.name}` is already registered, at {known.where}")
@@ -226,12 +239,12 @@ def register_library(library: Library) -> None:
 
 
 def library_of(e: Expr) -> Library | None:
-    """The record of the routine that a node calls; None where it calls none, or one that nobody registered."""
+    """Returns the record of the routine that a node calls; None where it calls none or one that is not registered."""
     return LIBRARIES.get(e.attr("name")) if e.op == CALL_DPS_LIBRARY else None
 
 
 def library_call(library: Library, operands: Sequence[Expr], attrs: Mapping[str, Any] | None = None) -> Expr:
-    """The call of a registered routine, its annotation deduced. OperatorError."""
+    """Returns the call of a registered routine with its annotation deduced. Raises OperatorError."""
     given = attrs or {}
     wanted = [*library.attributes, *(n for n, _ in library.sizes)]
     if sorted(given) != sorted(wanted):
@@ -247,7 +260,7 @@ def library_call(library: Library, operands: Sequence[Expr], attrs: Mapping[str,
 
 
 def called(name: str, *operands: Expr, **attrs: Any) -> Expr:
-    """The call of the routine registered as `name`, for the right sides of rules: further programs that it computes."""
+    """Returns the call of routine `name`, for the right sides of rules that lower further programs to it."""
     library = LIBRARIES.get(name)
     if library is None:
         raise OperatorError(f"no library `{name}` is registered; registered are {', '.join(LIBRARIES) or 'none'}")
@@ -255,7 +268,7 @@ def called(name: str, *operands: Expr, **attrs: Any) -> Expr:
 
 
 def inlined(roots: Sequence[Expr]) -> list[Expr]:
-    """Expressions with the definitions of registered routines in the place of their calls."""
+    """Returns `roots` with each call of a registered routine replaced by its definition."""
     if not any(library_of(e) for e in postorder(roots)):
         return list(roots)
 
@@ -275,7 +288,7 @@ def inlined(roots: Sequence[Expr]) -> list[Expr]:
 
 
 def instantiated(roots: Sequence[Expr], env: Mapping[Expr, Expr], sizes: Mapping[str, Dim]) -> list[Expr]:
-    """Patterns with expressions for their variables and sizes for their size variables. OperatorError."""
+    """Returns patterns with variables replaced by `env` and size variables by `sizes`. Raises OperatorError."""
     done: dict[Expr, Expr] = dict(env)
     for e in postorder(roots, stop=done.__contains__):
         if e in done:
@@ -300,7 +313,7 @@ def _with_sizes(attrs: Sequence[tuple[str, Any]], sizes: Mapping[str, Dim]) -> d
 
 
 def with_sizes_of(value: Any, sizes: Mapping[str, Dim]) -> Any:
-    """An attribute's value with sizes for its size variables."""
+    """Returns an attribute's value with its size variables replaced by `sizes`."""
     if isinstance(value, Dim):
         return value.substitute(sizes)
     if isinstance(value, tuple):
@@ -309,7 +322,7 @@ def with_sizes_of(value: Any, sizes: Mapping[str, Dim]) -> Any:
 
 
 def checked_cost(library: Library, seconds: Any, what: str) -> float:
-    """A cost as it comes from a user's function. LibraryError unless it is a finite number >= 0."""
+    """Returns the result of a user's cost function as a float. LibraryError unless it is a finite number >= 0."""
     try:
         found = float(seconds)
     except (TypeError, ValueError):

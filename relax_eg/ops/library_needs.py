@@ -1,4 +1,4 @@
-"""What routines of other libraries need, and whether it is there. Nothing is imported to find out."""
+"""Checks whether what library routines need is available, without importing anything."""
 
 from __future__ import annotations
 
@@ -8,21 +8,26 @@ from functools import lru_cache
 from importlib import metadata
 from importlib.util import find_spec
 
+from relax_eg.limits import FEW_KEPT
 from relax_eg.ops.libraries import FFI, Library
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """Where a routine is to run: platform ("cpu", "gpu", "tpu"), device name, and how programs are executed; "" says
-    nothing of that."""
+class RoutinePlace:
+    """The place where a routine is to run.
+
+    - `platform`: "cpu", "gpu" or "tpu".
+    - `device`: the device's name.
+    - `execution`: how programs are executed; "" meets every requirement.
+    """
 
     platform: str
     device: str
     execution: str = ""
 
 
-def missing(library: Library, place: Place) -> str:
-    """Why a routine cannot be used there; empty where it can."""
+def missing(library: Library, place: RoutinePlace) -> str:
+    """Returns why a routine cannot be used at `place`; empty where it can."""
     needs = library.requires
     for package in needs.packages:
         if why := _lacks(package):
@@ -38,13 +43,13 @@ def missing(library: Library, place: Place) -> str:
     if not isinstance(library.target, str):
         return ""
     if library.target.startswith(FFI):
-        return ""  # whether XLA knows a custom call, only what runs programs can tell
+        return ""  # only the backend can tell whether XLA knows a custom call
     top = library.target.partition(":")[0].partition(".")[0]
     return "" if top in sys.modules or _is_findable(top) else f"there is no module `{top}`"
 
 
 def version(library: Library) -> str:
-    """The version of what a routine calls: of the package it names first, else of the one that its target is from."""
+    """Returns name and version of the first installed package among those that a routine requires and its target's."""
     target = library.target
     module = target if isinstance(target, str) else str(getattr(target, "__module__", None) or "")
     top = "jaxlib" if module.startswith(FFI) else module.partition(":")[0].partition(".")[0]
@@ -57,9 +62,9 @@ def version(library: Library) -> str:
     return ""
 
 
-@lru_cache(1 << 8)
+@lru_cache(FEW_KEPT)
 def _version_of(package: str) -> str:
-    """The version of an installed package; empty where it is not installed."""
+    """Returns the version of a package; empty where it is not installed."""
     try:
         return metadata.version(package) if package else ""
     except metadata.PackageNotFoundError:
@@ -67,7 +72,7 @@ def _version_of(package: str) -> str:
 
 
 def _lacks(package: str) -> str:
-    """What is missing of a requirement such as `scipy >= 1.10`."""
+    """Returns what is missing of a requirement such as `scipy >= 1.10`; empty where it is met."""
     from packaging.requirements import Requirement
 
     wanted = Requirement(package)
@@ -77,7 +82,7 @@ def _lacks(package: str) -> str:
     return "" if wanted.specifier.contains(found, prereleases=True) else f"{package} is needed, found {found}"
 
 
-@lru_cache(1 << 8)
+@lru_cache(FEW_KEPT)
 def _is_findable(module: str) -> bool:
     try:
         return find_spec(module) is not None

@@ -1,12 +1,11 @@
 """Linear algebra and the Fourier transform: library routines, with a numpy reference and a cost.
 
-Matrices are the last two axes; leading axes are batches. Of an empty matrix there is nothing to factor, but the results
-have their shapes.
+Matrices are the last two axes; leading axes are batches. An empty matrix is not factored, but its results have their
+shapes.
 """
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Sequence
 from typing import Any, cast
 
@@ -28,7 +27,7 @@ _DTYPES = ("float32", "float64", "complex64", "complex128")
 
 
 def need_matrix(site: Site, i: int = 0, square: bool = False) -> tuple[Dims, Dim, Dim]:
-    """Batch axes, rows and columns of operand `i`, of a dtype that the routines take."""
+    """Returns batch axes, rows and columns of operand `i`, which must be a matrix of a dtype that the routines take."""
     shape, dtype = site.shape(i), site.dtype(i)
     if dtype not in _DTYPES:
         raise site.error(f"operand {i} is {dtype}; {', '.join(_DTYPES[:-1])} or {_DTYPES[-1]} is needed")
@@ -40,7 +39,7 @@ def need_matrix(site: Site, i: int = 0, square: bool = False) -> tuple[Dims, Dim
 
 
 def library_cost(flops: Callable[[Site], Dim]) -> Callable[[Site], Counts]:
-    """A cost of `flops(site)` multiply-adds; operands are read and results written once."""
+    """Returns a cost: `flops(site)` multiply-adds, 4 times as many if complex; operands and results are moved once."""
 
     def cost(site: Site) -> Counts:
         read = Dim.of(0)
@@ -53,7 +52,7 @@ def library_cost(flops: Callable[[Site], Dim]) -> Callable[[Site], Counts]:
 
 
 def cubes(times: int) -> Callable[[Site], Dim]:
-    """`times` rows * columns * the lesser of both."""
+    """Returns a function for `times` * rows * columns * min(rows, columns) flops for each matrix."""
 
     def flops(site: Site) -> Dim:
         *batch, m, n = site.shape(0)
@@ -63,7 +62,7 @@ def cubes(times: int) -> Callable[[Site], Dim]:
 
 
 def batched(function: Callable[..., Any], *arrays: Array, results: Sequence[tuple[tuple[int, ...], Any]]) -> Any:
-    """`function` of each matrix of a batch; `results`: shape and dtype of each result for one matrix."""
+    """Returns `function` of each matrix of a batch; `results`: shape and dtype of each result for one matrix."""
     batch = arrays[0].shape[:-2]
     made = [np.zeros((*batch, *shape), dtype) for shape, dtype in results]
     for at in np.ndindex(*batch):
@@ -127,12 +126,12 @@ def _triangular_solve_reference(
     return batched(solve, a, b, results=[(b.shape[-2:], b.dtype)])
 
 
-# Small systems are solved row by row: starting a library's threads would take longer.
+# chosen: rows of the largest system that is solved row by row: starting a library's threads would take longer.
 _BY_HAND = 16
 
 
 def _substituted(m: Array, right: Array, lower: bool, unit_diagonal: bool) -> Array:
-    """x with m @ x = right for a triangle of m; infinite or NaN in places where a diagonal element is 0."""
+    """Returns x with m @ x = right for a triangle of m; x has infinities or NaN where a diagonal element is 0."""
     if len(m) > _BY_HAND and (unit_diagonal or np.diagonal(m).all()):
         return scipy.linalg.solve_triangular(m, right, 0, lower, unit_diagonal, check_finite=False)
     x = right.copy()
@@ -167,9 +166,9 @@ def _lu_reference(a: Array) -> Any:
     m, n = a.shape[-2:]
 
     def factor(x: Array) -> tuple[Array, Array, Array]:
-        with warnings.catch_warnings():  # of a singular matrix: its factors are what they are
-            warnings.simplefilter("ignore", scipy.linalg.LinAlgWarning)
-            lu, pivots = cast("tuple[Array, Array]", scipy.linalg.lu_factor(x, check_finite=False))
+        # Not `scipy.linalg.lu_factor`: it warns of a singular matrix, which has factors all the same.
+        getrf = cast("Callable[[Array], tuple[Array, Array, int]]", scipy.linalg.get_lapack_funcs("getrf", (x,)))
+        lu, pivots, _ = getrf(x)
         order = np.arange(m)
         for i, p in enumerate(pivots):
             order[[i, p]] = order[[p, i]]
@@ -188,7 +187,7 @@ def _jax_lu(a: Any) -> Any:
 
 
 def _need_width(site: Site) -> tuple[Dims, Dim, Dim, Dim, bool]:
-    """Batch, rows, columns, the lesser of both, and attribute full_matrices."""
+    """Returns batch axes, rows, columns, min(rows, columns), and attribute `full_matrices`."""
     batch, m, n = need_matrix(site)
     return batch, m, n, m if m is n else dim_min(m, n), site["full_matrices"]
 
@@ -239,7 +238,7 @@ def _jax_eigh(a: Any, *, lower: bool) -> Any:
     return tuple(lax.linalg.eigh(a, lower=lower, symmetrize_input=False))
 
 
-# The ways that JAX knows to a singular value decomposition; None is the platform's own.
+# JAX's algorithms for a singular value decomposition; None is the platform's default.
 _SVD = (None, "qr", "jacobi", "polar")
 
 

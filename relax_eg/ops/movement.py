@@ -1,4 +1,4 @@
-"""Operators that move elements about and compute nothing."""
+"""Operators that move elements and compute nothing."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ from relax_eg.tir import (
 
 
 def _moved(site: Site) -> str:
-    """The dtype of operand 0: any."""
+    """Returns the dtype of operand 0, which may be any."""
     return need_kind(site, "biufckn")
 
 
@@ -64,7 +64,7 @@ def _permute_dims(site: Site) -> Annotation:
 def _reshape(site: Site) -> Annotation:
     have = site.shape()
     shape: Dims = site["shape"]
-    # A size that was -1 is what the others leave of the elements. Whether they divide them the sizes may decide.
+    # A size given as -1 is now the quotient that the others leave. Whether they divide may depend on size variables.
     left_over = any(rest(have, (*shape[:i], *shape[i + 1 :])) is d for i, d in enumerate(shape))
     (may_equal if left_over else need_equal)(site, product(have), product(shape), "the number of elements changes")
     return Tensor(shape, _moved(site))
@@ -183,7 +183,7 @@ def _triangle(site: Site) -> Annotation:
 
 
 def _indexed(deduce: Deduce, where: Callable[[Site, tuple[Dim, ...], Dims], Sequence[Dim]]) -> Equations:
-    """Equations of a pure move: `where(site, i, shape)` is the operand's index for element `i` of the result."""
+    """Returns equations of a pure move; `where(site, i, shape)` returns the operand's index for result element `i`."""
 
     def equations(site: Site, buffers: tuple[Buffer, ...]) -> TensorProgram:
         (x,) = buffers
@@ -285,7 +285,7 @@ def _pad_equations(site: Site, buffers: tuple[Buffer, ...]) -> TensorProgram:
 
 
 def fill_value(dtype: str) -> Any:
-    """What `take` puts for an index out of range: NaN, the least signed or greatest unsigned integer, True."""
+    """Returns the fill value of `take`: NaN, the least signed or greatest unsigned integer, or True."""
     if dtype == "bool":
         return True
     if is_integer(dtype):
@@ -385,7 +385,7 @@ def _jax_pad(x: Any, value: Any, *, low: tuple[int, ...], high: tuple[int, ...],
 
 
 def _jax_take(x: Any, indices: Any, *, axis: int, mode: str) -> Any:
-    # The gather itself: jax.numpy.take would wrap negative indices first.
+    # Calls `lax.gather`, as `jax.numpy.take` would wrap negative indices first.
     from jax import lax
 
     rank = indices.ndim
@@ -423,7 +423,7 @@ _X = ("x",)
 _AXES = (Attribute("axes"),)
 _AXIS = Attribute("axis")
 _SHAPE = (Attribute("shape", "dims"),)
-_K = (Attribute("k", default=0),)
+_K = (Attribute("k", default=0),)  # given: 0 is the main diagonal, as in numpy
 
 for _operator in (
     Operator("permute_dims", _X, _permute_dims, _transpose, _indexed(_permute_dims, _permuted), _AXES,

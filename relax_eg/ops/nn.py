@@ -114,7 +114,7 @@ def _softmax_deduce(site: Site) -> Annotation:
 
 
 def _shifted(site: Site, x: Buffer) -> tuple[Stage, Callable[..., Scalar]]:
-    """The stage of the maxima along the axis, and `x` less its maximum as a function of the index."""
+    """Returns the stage of the maxima along the axis, and a function from the index to `x` less its maximum."""
     axis, k = site["axis"], loop("k")
     peak = compute(
         "peak",
@@ -207,7 +207,7 @@ def _norm_deduce(site: Site) -> Annotation:
 
 
 def _average(name: str, x: Buffer, axes: tuple[int, ...], term: Callable[..., Scalar]) -> Stage:
-    """The stage of the means over trailing `axes` of `term(index)`."""
+    """Returns the stage of the means of `term(index)` over trailing `axes`."""
     loops = over(axes, x.shape)
     inner = tuple(v for v, _ in loops)
     count = product(n for _, n in loops)

@@ -1,4 +1,4 @@
-"""What the operator functions share: operands as expressions, axes counted from the front, sizes."""
+"""Helpers of the operator functions: operands as expressions, axes counted from the front, sizes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Axes = int | Sequence[int] | None
 
 
 def operands(op: str, *values: Any) -> list[Expr]:
-    """`values` as expressions: numbers and sizes in the dtype of the first expression or array among them."""
+    """Returns `values` as expressions; numbers and sizes take the dtype of the first expression or array among them."""
     made = [v if isinstance(v, Expr) else const(v) if is_array(v) else None for v in values]
     known = [e.tensor.dtype for e in made if e is not None]
     dtype = next((d for d in known if d is not None), None)
@@ -32,7 +32,7 @@ def operands(op: str, *values: Any) -> list[Expr]:
 
 
 def is_array(value: Any) -> bool:
-    # A numpy scalar is a number: `np.float64(2) * x` should not depend on what numpy made of 2.
+    # A numpy scalar is a number: `np.float64(2) * x` must not depend on the dtype that numpy gave to 2.
     return hasattr(value, "dtype") and not isinstance(value, np.generic)
 
 
@@ -59,7 +59,7 @@ def _fits(value: Any, dtype: str) -> bool:
 
 
 def normal_axis(op: str, axis: int, rank: int) -> int:
-    """`axis` counted from the front."""
+    """Returns `axis` counted from the front. Raises OperatorError."""
     if not -rank <= axis < rank:
         valid = f"axes are {-rank} to {rank - 1}" if rank else "there are none"
         raise OperatorError(f"{op}: axis {axis} does not exist at rank {rank}; {valid}")
@@ -67,7 +67,7 @@ def normal_axis(op: str, axis: int, rank: int) -> int:
 
 
 def normal_axes(op: str, axes: Axes, rank: int) -> tuple[int, ...]:
-    """`axes` counted from the front, ascending; None means all."""
+    """Returns `axes` counted from the front, ascending; None means all. Raises OperatorError."""
     if axes is None:
         return tuple(range(rank))
     given = (axes,) if isinstance(axes, int) else tuple(axes)

@@ -1,4 +1,4 @@
-"""The derivatives of pooling: what goes to, or comes from, where each window has its extreme."""
+"""The derivatives of pooling: operators that add to, or read from, the position of each window's extreme."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Array = np.ndarray[Any, Any]
 
 
 def _need_pool(site: Site) -> tuple[str, Dims]:
-    """The dtype of two operands, the second of which is pooled by its extremes, and the sizes that pooling gives."""
+    """Returns the dtype of both operands and the sizes of the result of pooling the second by its extremes."""
     if site["kind"] not in ("max", "min"):
         raise site.error(f"kind {site['kind']!r}; accepted: max, min")
     need_same_dtype(site, (0, 1))
@@ -46,7 +46,7 @@ def _gather(site: Site) -> Annotation:
 def _extremes(
     x: Array, windows: Sequence[int], kind: str, window: Sequence[Any], strides: Sequence[int], low: Sequence[Any]
 ) -> Array:
-    """The flat position in `x` of the first extreme of each window; -1 where a window has no element of `x`."""
+    """Returns the flat position in `x` of each window's first extreme; -1 where a window has no element of `x`."""
     better: Callable[..., Any] = np.greater_equal if kind == "max" else np.less_equal
     chosen = np.full(tuple(windows), -1)
     if not x.size or not chosen.size:
@@ -92,7 +92,7 @@ def _cost(site: Site) -> Counts:
 
 
 def _pool(x: Any, attrs: dict[str, Any]) -> Callable[[Any], Any]:
-    """Pooling with these attributes, whose derivatives are the public way to the primitives."""
+    """Returns pooling with these attributes; its derivatives are the public access to the primitives."""
     from jax import lax
 
     combine, start = (lax.max, -np.inf) if attrs["kind"] == "max" else (lax.min, np.inf)

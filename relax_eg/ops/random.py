@@ -1,7 +1,7 @@
-"""Random bits: keys are values, and the bits they give are JAX's, bit for bit.
+"""Operators on PRNG keys, which are values; the random bits equal JAX's bit for bit.
 
-The references compute the hashes themselves: Threefry-2x32 (Salmon et al., 2011) for keys of kind fry, and for the
-others XLA's generator, Philox-4x32 on the hosts and GPUs that programs here run on.
+The references compute the hashes themselves: Threefry-2x32 (Salmon et al., 2011) for keys of kind fry, and XLA's
+generator for the other kinds, which is Philox-4x32 on the hosts and GPUs that programs here run on.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from relax_eg.ir.annotations import Annotation, Tensor, Tuple
-from relax_eg.ops.coarse import is_unknown
+from relax_eg.ops.coarse_annotations import is_unknown
 from relax_eg.ops.elementwise import jax_broadcast
 from relax_eg.ops.keys import GENERATORS, dtype_name, is_key, keyed, words
 from relax_eg.ops.record import Attribute, Operator, Site, bytes_of, deduce, register
@@ -24,7 +24,7 @@ from relax_eg.tir import KEY_WORDS, Counts
 Array = np.ndarray[Any, Any]
 Shape = tuple[int, ...]
 
-# Operations on 32-bit integers for one hash: twenty rounds of three, and five keys put in.
+# given: operations on 32-bit integers for one hash: twenty rounds of three, and five key injections.
 _HASH = 120
 _LOW = np.uint64(0xFFFFFFFF)
 _THIRTY_TWO = np.uint64(32)
@@ -33,7 +33,7 @@ _THIRTY_TWO = np.uint64(32)
 
 
 def threefry(k0: Array, k1: Array, x0: Array, x1: Array) -> tuple[Array, Array]:
-    """Threefry-2x32 with 20 rounds, of uint32."""
+    """Returns the hash Threefry-2x32 with 20 rounds, on uint32."""
     ks = (k0, k1, k0 ^ k1 ^ np.uint32(0x1BD11BDA))
     rotations = ((13, 15, 26, 6), (17, 29, 16, 24))
     with np.errstate(over="ignore"):
@@ -47,7 +47,7 @@ def threefry(k0: Array, k1: Array, x0: Array, x1: Array) -> tuple[Array, Array]:
 
 
 def philox(k0: Array, k1: Array, counter: tuple[Array, Array, Array, Array]) -> tuple[Array, ...]:
-    """Philox-4x32 with 10 rounds: four words of 32 bits, all in uint64."""
+    """Returns the hash Philox-4x32 with 10 rounds: four words of 32 bits, each in a uint64."""
     c0, c1, c2, c3 = counter
     for _ in range(10):
         p, q = c0 * np.uint64(0xD2511F53), c2 * np.uint64(0xCD9E8D57)
@@ -57,8 +57,8 @@ def philox(k0: Array, k1: Array, counter: tuple[Array, Array, Array, Array]) -> 
 
 
 def generated(key: Array, count: int, bits: int) -> tuple[Array, Array]:
-    """The next key of XLA's generator, four words, and `count` numbers of 32 or 64 bits, as XLA expands it: the first
-    64 bits of the key are the hash's and the upper half of what is counted, the others its lower half."""
+    """Returns the next key of XLA's generator (four words) and `count` numbers of 32 or 64 bits, expanded as in XLA:
+    the first 64 bits of the key are the hash key and the upper half of the counter, the others its lower half."""
     start = int(key[2]) | int(key[3]) << 32
     needed = count * bits // 32
     steps = math.ceil(needed / 4)
@@ -73,7 +73,7 @@ def generated(key: Array, count: int, bits: int) -> tuple[Array, Array]:
     return np.array([key[0], key[1], after & 0xFFFFFFFF, after >> 32], np.uint32), flat
 
 
-# --- keys of kind fry; `data` are their words along the last axis ---
+# --- keys of kind fry; `data` holds their words along the last axis ---
 
 
 def _partitionable() -> bool:
@@ -83,8 +83,8 @@ def _partitionable() -> bool:
 
 
 def _counted(data: Array, count: int) -> Array:
-    """What a key makes of the numbers 0 to `count`, which it takes in two halves, along a new last axis; a 0 fills the
-    second half."""
+    """Returns each key's hash of the numbers 0 to `count` - 1, along a new last axis. The numbers are hashed in two
+    halves; a 0 pads the second half where `count` is odd."""
     numbers = np.concatenate([np.arange(count), np.zeros(count % 2)]).astype(np.uint32)
     first, second = np.split(numbers, 2)
     made = threefry(data[..., 0:1], data[..., 1:2], first, second)
@@ -92,7 +92,7 @@ def _counted(data: Array, count: int) -> Array:
 
 
 def _positions(data: Array, count: int) -> tuple[Array, Array]:
-    """What a key makes of each position as a number of 64 bits: two words, along a new last axis."""
+    """Returns each key's hash of the 64-bit numbers 0 to `count` - 1: two words, each along a new last axis."""
     at = np.arange(count, dtype=np.uint64)
     high, low = (at >> _THIRTY_TWO).astype(np.uint32), at.astype(np.uint32)
     return threefry(data[..., 0:1], data[..., 1:2], high, low)
@@ -135,7 +135,7 @@ def _fry_fold_in(data: Array, messages: Array) -> Array:
 
 
 def _rbg_bits(data: Array, shape: Shape, width: int) -> Array:
-    """Of several keys JAX takes the first for all."""
+    """Returns the bits that the first key generates: JAX uses it for all keys."""
     whole = (*data.shape[:-1], *shape)
     count = math.prod(whole)
     if not count:
@@ -149,7 +149,7 @@ def _rbg_seed(seeds: Array) -> Array:
 
 
 def split_words(kind: str, data: Array, shape: Shape) -> Array:
-    """The words of `shape` new keys from each key, whose words are the last axis of `data`."""
+    """Returns the words of `shape` new keys from each key; the last axis of `data` holds the words of a key."""
     count = math.prod(shape)
     lead = data.shape[:-1]
     if kind == "fry":
@@ -170,14 +170,14 @@ def _folded_words(kind: str, data: Array, messages: Array) -> Array:
 
 
 def bits_of(kind: str, data: Array, shape: Shape, width: int) -> Array:
-    """`shape` random integers of `width` bits from each key."""
+    """Returns `shape` random integers of `width` bits from each key."""
     if kind == "fry":
         return _fry_bits(data, math.prod(shape), width).reshape((*data.shape[:-1], *shape))
     return _rbg_bits(data, shape, width)
 
 
 def kind_of(keys: Array) -> str:
-    """The kind of a key array: fry, rbg or urbg."""
+    """Returns the kind of a key array: fry, rbg or urbg."""
     return dtype_name(keys)[4:-1]
 
 
@@ -185,7 +185,7 @@ def kind_of(keys: Array) -> str:
 
 
 def need_keys(site: Site, i: int = 0) -> str:
-    """The dtype of operand `i`, which must be keys."""
+    """Returns the dtype of operand `i`, which must be PRNG keys. Raises OperatorError."""
     dtype = site.dtype(i)
     if not is_key(dtype):
         raise site.error(f"operand {i} is {dtype}; one of {', '.join(f'key<{k}>' for k in KEY_WORDS)} is needed")
@@ -193,7 +193,7 @@ def need_keys(site: Site, i: int = 0) -> str:
 
 
 def _generator(site: Site) -> str:
-    """The dtype of the keys that attribute `impl` asks for."""
+    """Returns the dtype of the keys that attribute `impl` asks for."""
     if site["impl"] not in GENERATORS:
         raise site.error(f"impl {site['impl']!r}; accepted: {', '.join(GENERATORS)}")
     return f"key<{GENERATORS[site['impl']]}>"
@@ -297,7 +297,7 @@ def _generate_reference(key: Array, *, shape: Shape, dtype: str, algorithm: str)
 
 
 def _cost(hashes: Callable[[Site], Dim]) -> Callable[[Site], Counts]:
-    """A cost of `hashes(site)` hashes; operands are read and results written once."""
+    """Returns a cost function: `hashes(site)` hashes; operands are read and results written once."""
 
     def cost(site: Site) -> Counts:
         read = Dim.of(0)

@@ -1,7 +1,7 @@
 """The operator record: everything the compiler knows of an operator, in one place.
 
-From a record's *index equations* follow the reference semantics (numpy and exact), the pattern kind (Relax,
-Algorithm 1), flops and bytes. A record without equations says so by giving a numpy reference and a cost instead.
+The reference semantics (numpy and exact), the pattern kind (Relax, Algorithm 1), flops and bytes follow from a record's
+*index equations*. A record without equations gives a numpy reference and a cost instead.
 """
 
 from __future__ import annotations
@@ -11,14 +11,15 @@ from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from functools import cache, lru_cache
+from functools import lru_cache
 from typing import Any, Literal, Protocol
 
 from relax_eg.errors import OperatorError, UndecidedError
 from relax_eg.ir.annotations import Annotation, Tensor, Tuple, itemsize
 from relax_eg.ir.control import functions_of
 from relax_eg.ir.expr import Expr, node
-from relax_eg.ops.coarse import is_coarse, known_in_part
+from relax_eg.limits import KEPT, MANY_KEPT
+from relax_eg.ops.coarse_annotations import is_coarse, known_in_part
 from relax_eg.shapes import Dim
 from relax_eg.tir import Buffer, Counts, PatternKind, TensorProgram, classify, count
 
@@ -35,8 +36,8 @@ REQUIRED = _Required()
 class Attribute:
     """An attribute of an operator.
 
-    `kind`: "static" for plain hashable values (axes, permutations, dtypes), "dims" for a tuple of sizes, which may be
-    symbolic and which rules may bind.
+    - `kind`: "static" for plain hashable values (axes, permutations, dtypes), "dims" for a tuple of sizes, which may
+      be symbolic and which rules may bind.
     """
 
     name: str
@@ -48,8 +49,9 @@ class Attribute:
 class Site:
     """One use of an operator as its record's functions see it: operand annotations and attributes by name.
 
-    `strict`: what the operator needs equal must be shown to be. `shown`: the operands that errors show, where they are
-    others."""
+    - `strict`: sizes that the operator needs equal must be shown equal.
+    - `shown`: the operands that error messages show instead of `operands`.
+    """
 
     op: str
     operands: tuple[Annotation, ...]
@@ -61,14 +63,14 @@ class Site:
         return self.attrs[name]
 
     def tensor(self, i: int) -> Tensor:
-        """Operand `i`, which must be a tensor."""
+        """Returns the annotation of operand `i`, which must be a tensor. Raises OperatorError."""
         a = self.operands[i]
         if not isinstance(a, Tensor):
             raise self.error(f"operand {i} is {a}; a tensor is needed")
         return a
 
     def shape(self, i: int = 0) -> tuple[Dim, ...]:
-        """Sizes of operand `i`, whose shape must be known."""
+        """Returns the sizes of operand `i`, whose shape must be known. Raises OperatorError."""
         shape = self.tensor(i).shape
         if shape is None:
             raise self.error(f"the shape of operand {i} is not known ({self.operands[i]}); match_cast names it")
@@ -81,11 +83,11 @@ class Site:
         return dtype
 
     def error(self, text: str) -> OperatorError:
-        """An error that names the operator, its operands and attributes."""
+        """Returns an error that names the operator, its operands and attributes."""
         return OperatorError(self._named(text))
 
     def undecided(self, text: str) -> UndecidedError:
-        """As `error`, where the sizes decide whether the operator applies."""
+        """As `error`, for a use where the sizes decide whether the operator applies."""
         return UndecidedError(self._named(text))
 
     def _named(self, text: str) -> str:
@@ -106,14 +108,18 @@ Reference = Callable[..., Any]  # same, on numpy arrays
 
 @dataclass(frozen=True)
 class Operator:
-    """An operator.
+    """The record of an operator.
 
-    `name`: Relax's spelling where Relax has one. `parameters`: operand names; a last one with `*` takes any number.
-    `deduce`: the result's annotation from the operands' (all fully known tensors) and the attributes; raises
-    OperatorError. `equations`: index equations over buffers named after the operands. `lower`: the JAX lowering,
-    called with the attributes (sizes resolved) as keywords after the arrays, or the dotted name of a JAX function
-    that takes the arrays alone. `reference` and `cost` stand in for missing equations; a `cost` beside equations is for
-    an operator that is done with less work than they say (a scan).
+    - `name`: Relax's spelling where Relax has one.
+    - `parameters`: operand names; a last one with `*` takes any number of operands.
+    - `deduce`: returns the result's annotation from the operands', which are fully known tensors, and the attributes;
+      raises OperatorError.
+    - `equations`: returns index equations over buffers named after the operands.
+    - `lower`: the JAX lowering, called with the arrays and with the attributes (sizes resolved) as keywords, or the
+      dotted name of a JAX function that takes the arrays alone.
+    - `reference`: the numpy reference, needed where there are no equations.
+    - `cost`: needed where there are no equations; given beside them, it is for an operator that takes less work than
+      they say (a scan).
     """
 
     name: str
@@ -145,7 +151,7 @@ class Operator:
         return fixed + tuple(f"{self.parameters[-1][1:]}{i}" for i in range(n - len(fixed)))
 
 
-@cache
+@lru_cache(1 << 10)  # more than there are operators
 def _resolve(dotted: str) -> Lower:
     module, _, name = dotted.rpartition(".")
     return getattr(importlib.import_module(module), name)
@@ -163,7 +169,7 @@ def register(operator: Operator) -> Operator:
 
 
 def get(name: str) -> Operator:
-    """The record of operator `name`; OperatorError with near names if there is none."""
+    """Returns the record of operator `name`. Raises OperatorError, with similar names, where there is none."""
     found = TABLE.get(name)
     if found is None:
         import difflib
@@ -174,7 +180,7 @@ def get(name: str) -> Operator:
 
 
 class Described(Protocol):
-    """What has attributes: an operator, a library routine."""
+    """An operator or a library routine: anything with a name and attributes."""
 
     @property
     def name(self) -> str: ...
@@ -183,7 +189,10 @@ class Described(Protocol):
 
 
 def attributes_of(operator: Described, given: Mapping[str, Any]) -> dict[str, Any]:
-    """`given` in the record's order, defaults filled in, sizes as `Dim`s, lists as tuples."""
+    """Returns `given` in the record's order, with defaults filled in, sizes as `Dim`s and lists as tuples.
+
+    OperatorError for an unknown attribute, a missing one, or a size attribute that is no tuple of sizes.
+    """
     known = {a.name for a in operator.attributes}
     for name in given:
         if name not in known:
@@ -205,11 +214,12 @@ def attributes_of(operator: Described, given: Mapping[str, Any]) -> dict[str, An
 def deduce(
     name: str, operands: tuple[Annotation, ...], attrs: Mapping[str, Any], *, strict: bool = False
 ) -> Annotation:
-    """The annotation of operator `name` on operands annotated so. Operands known in part give what then is known.
+    """Returns the annotation of the result of operator `name` on operands with these annotations. Operands that are
+    known in part give a result that is known in part.
 
-    Raises OperatorError; as UndecidedError where the sizes decide. A few operators give an answer all the same (concat:
-    the rank; reshape and split: the sizes asked for), and the program is refused when it runs. With `strict` they do
-    not: what is not shown does not hold.
+    OperatorError where the operator rejects the operands; UndecidedError, a subclass, where the sizes decide. concat
+    and a reshape to -1 answer even then (concat gives the rank, reshape the sizes asked for), and a run at sizes that
+    do not fit is rejected. With `strict` they raise UndecidedError.
     """
     operator = get(name)
     fixed = len(operator.parameters) - operator.variadic
@@ -221,7 +231,7 @@ def deduce(
     return operator.deduce(Site(name, operands, attrs, strict))
 
 
-@lru_cache(1 << 12)
+@lru_cache(KEPT)
 def _in_part(
     name: str, operands: tuple[Annotation, ...], attrs: tuple[tuple[str, Any], ...], strict: bool
 ) -> Annotation:
@@ -229,7 +239,7 @@ def _in_part(
 
 
 def call(name: str, args: Iterable[Expr], attrs: Mapping[str, Any] | None = None) -> Expr:
-    """The expression `name(*args, **attrs)` with its annotation deduced. Raises OperatorError."""
+    """Returns the expression `name(*args, **attrs)` with its annotation deduced. Raises OperatorError."""
     operands = tuple(args)
     filled = attributes_of(get(name), attrs or {})
     annotation = deduce(name, tuple(a.annotation for a in operands), filled, strict=_strict.get())
@@ -249,9 +259,10 @@ def strictly() -> Generator[None]:
         _strict.reset(token)
 
 
-@lru_cache(1 << 14)
+@lru_cache(MANY_KEPT)
 def is_shown(op: str, operands: tuple[Annotation, ...], attrs: tuple[tuple[str, Any], ...]) -> bool:
-    """Whether operands are fully known and the operator is shown to apply to them; else running it may be refused."""
+    """Returns whether all operands are fully known and the operator is shown to apply to them; else a run may be
+    rejected."""
     if any(map(is_coarse, operands)):
         return False
     try:
@@ -264,10 +275,10 @@ def is_shown(op: str, operands: tuple[Annotation, ...], attrs: tuple[tuple[str, 
 _collected: ContextVar[dict[Dim, None] | None] = ContextVar("relax_eg_conditions", default=None)
 
 
-@lru_cache(1 << 14)
+@lru_cache(MANY_KEPT)
 def conditions(op: str, operands: tuple[Annotation, ...], attrs: tuple[tuple[str, Any], ...]) -> tuple[Dim, ...]:
-    """Sizes that must not be negative where the operator is to apply to fully known operands: preconditions that the
-    size variables decide, `0 <= begin <= end <= size` of a slice among them."""
+    """Returns the sizes that must be nonnegative for an operator to apply to fully known operands: the preconditions
+    that the size variables decide, such as `0 <= begin <= end <= size` of a slice."""
     if any(map(is_coarse, operands)):
         return ()
     found: dict[Dim, None] = {}
@@ -275,14 +286,14 @@ def conditions(op: str, operands: tuple[Annotation, ...], attrs: tuple[tuple[str
     try:
         deduce(op, operands, dict(attrs))
     except OperatorError:
-        return ()  # what does not apply at any size is refused where it is built or run
+        return ()  # a use that applies at no size is rejected where it is built or run
     finally:
         _collected.reset(token)
     return tuple(found)
 
 
 def note_condition(size: Dim) -> None:
-    """To a deduction that is under way, that `size` must not be negative."""
+    """Adds `size >= 0` to the preconditions that a running call of `conditions` collects."""
     found = _collected.get()
     if found is not None and not size.is_const and not _is_plainly_nonnegative(size):
         found[size] = None
@@ -293,8 +304,8 @@ def _is_plainly_nonnegative(size: Dim) -> bool:
 
 
 def site_of(e: Expr) -> Site:
-    """How expression `e` looks to its operator's record, or, where it is a core one, to who prices it: what runs
-    functions of the module says which, as attribute `functions`."""
+    """Returns the site of expression `e` for its operator's record or, for a core node, for the cost model. Attribute
+    `functions` names the functions of the module that a core node runs."""
     attrs = dict(e.attrs)
     functions = functions_of(e)
     if functions:
@@ -303,16 +314,17 @@ def site_of(e: Expr) -> Site:
 
 
 def program_of(site: Site) -> TensorProgram | None:
-    """The index equations of one use of an operator, or None where it has none."""
+    """Returns the index equations of one use of an operator, or None where it has none."""
     attrs = tuple(site.attrs.items())
     return _program(site.op, site.operands, attrs, repr(attrs))
 
 
-@lru_cache(1 << 14)
+@lru_cache(MANY_KEPT)
 def _program(
     op: str, operands: tuple[Annotation, ...], attrs: tuple[tuple[str, Any], ...], _text: str
 ) -> TensorProgram | None:
-    """`_text` is that of the attributes, as 1 and True, and zeros of both signs, are equal."""
+    """`_text` is the text of the attributes. It keeps 1 and True, and zeros of both signs, apart in the cache, as they
+    compare equal."""
     operator = get(op)
     if operator.equations is None:
         return None
@@ -323,30 +335,30 @@ def _program(
 
 
 def pattern_kind(site: Site) -> PatternKind:
-    """The pattern kind, read off the equations (Relax, Algorithm 1); Opaque where there are none."""
+    """Returns the pattern kind, found from the equations (Relax, Algorithm 1); Opaque where there are none."""
     return _analysed(site.op, site.operands, tuple(site.attrs.items()))[0]
 
 
 def counts(site: Site) -> Counts:
-    """Flops and bytes moved by one use of an operator, as expressions in the sizes."""
+    """Returns flops and bytes moved of one use of an operator, as expressions in the sizes."""
     return _analysed(site.op, site.operands, tuple(site.attrs.items()))[1]
 
 
-@lru_cache(1 << 14)
+@lru_cache(MANY_KEPT)
 def _analysed(
     op: str, operands: tuple[Annotation, ...], attrs: tuple[tuple[str, Any], ...]
 ) -> tuple[PatternKind, Counts]:
-    """Pattern kind and counts, which every model and every program that has this use asks for again."""
+    """Returns pattern kind and counts; cached, as every cost model and every program with this use asks for them."""
     site = Site(op, operands, dict(attrs))
     program, cost = program_of(site), get(op).cost
     if program is None:
-        assert cost is not None  # Operator.__post_init__ saw to it
+        assert cost is not None  # `Operator.__post_init__` requires it
         return PatternKind.OPAQUE, cost(site)
     return classify(program), count(program) if cost is None else cost(site)
 
 
 def bytes_of(annotation: Annotation) -> Dim:
-    """Bytes of a value whose sizes are known; what is unknown counts nothing."""
+    """Returns the bytes of a value. A tensor of unknown shape counts 0; an unknown dtype counts as float32."""
     if isinstance(annotation, Tuple):
         total = Dim.of(0)
         for f in annotation.fields:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
-from relax_eg.ir.annotations import Annotation, Tensor, is_integer
+from relax_eg.ir.annotations import HALF, Annotation, Tensor, is_integer
+from relax_eg.limits import LARGEST_INT32
 from relax_eg.ops.record import Attribute, Equations, Operator, Site, register
 from relax_eg.ops.sizes import ZERO, need_axes, need_axis, need_kind, product, reduced
 from relax_eg.shapes import Dim
@@ -26,19 +27,19 @@ _AXES = (Attribute("axes"), Attribute("keepdims", default=False))
 
 
 def over(axes: Sequence[int], shape: Sequence[Dim]) -> list[Axis]:
-    """A loop variable and extent for each of `axes`."""
+    """Returns a loop variable and an extent for each of `axes`."""
     return [(loop(f"k{a}"), shape[a]) for a in axes]
 
 
 def weave(rank: int, axes: Sequence[int], inner: Sequence[Dim], outer: Sequence[Dim]) -> tuple[Dim, ...]:
-    """Indices of a buffer of `rank`: `inner` at `axes`, `outer` in order elsewhere."""
+    """Returns indices of a buffer with `rank` axes: `inner` at `axes`, `outer` in order elsewhere."""
     rest = iter(outer)
     return tuple(inner[list(axes).index(i)] if i in axes else next(rest) for i in range(rank))
 
 
 def accumulator(dtype: str) -> str:
-    """The dtype in which statistics are taken: half precision is too coarse for sums."""
-    return "float32" if dtype in ("float16", "bfloat16") else dtype
+    """Returns the dtype in which sums are computed: float32 for half precision, which is too coarse for sums."""
+    return "float32" if dtype in HALF else dtype
 
 
 def _deduction(accepts: str) -> Callable[[Site], Annotation]:
@@ -51,7 +52,7 @@ def _deduction(accepts: str) -> Callable[[Site], Annotation]:
 
 
 def _equations(element: Callable[[Buffer, tuple[Dim, ...], list[Axis]], Scalar]) -> Equations:
-    """Equations of a reduction: `element(x, indices, over)` is the result at one point."""
+    """Returns equations of a reduction; `element(x, indices, over)` returns the result at one point."""
 
     def equations(site: Site, buffers: tuple[Buffer, ...]) -> TensorProgram:
         (x,) = buffers
@@ -157,8 +158,8 @@ def _position_lower(name: str) -> Callable[..., Any]:
     def lower(x: Any, *, axis: int, keepdims: bool, dtype: str) -> Any:
         from jax import lax
 
-        # JAX takes 64 bits for 32 where such are switched off while it lowers, which may be elsewhere.
-        is_long = isinstance(x.shape[axis], int) and x.shape[axis] >= 2**31
+        # JAX turns int64 into int32 where 64 bits are disabled while it lowers, which may happen elsewhere.
+        is_long = isinstance(x.shape[axis], int) and x.shape[axis] > LARGEST_INT32
         found = getattr(lax, name)(x, axis, "int64" if is_long else "int32")
         result = lax.convert_element_type(found, dtype)
         return lax.expand_dims(result, (axis,)) if keepdims else result

@@ -1,4 +1,4 @@
-"""Reshape as index arithmetic: where an element of one shape lies in another with the same number of elements."""
+"""Reshape as index arithmetic: the index of an element in another shape with the same number of elements."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from relax_eg.shapes import Dim
 
 
 def regroup(at: Sequence[Dim], shape: Dims, into: Dims) -> list[Dim]:
-    """The index in shape `into` of the element at index `at` of `shape`, in row-major order.
+    """Returns the index in shape `into` of the element at index `at` of `shape`, in row-major order.
 
     The shapes are cut into the smallest groups of axes with equal products, so an axis that a reshape leaves alone
     keeps its plain index; within a group the flat index is split by division and remainder.
@@ -17,14 +17,14 @@ def regroup(at: Sequence[Dim], shape: Dims, into: Dims) -> list[Dim]:
     outer = [i for i, d in enumerate(shape) if d is not ONE]
     inner = [i for i, d in enumerate(into) if d is not ONE]
     index = [ZERO] * len(into)
-    if ZERO in into:  # nothing is ever read, and there is no remainder by 0
+    if ZERO in into:  # no element is read, and a remainder by 0 does not exist
         return index
     sizes = [shape[i] for i in outer], [into[i] for i in inner]
     for group, parts in groups(*sizes) or [(range(len(outer)), range(len(inner)))]:
         flat = ZERO
         for i in group:
             flat = flat * shape[outer[i]] + at[outer[i]]
-        # From the last axis forwards; the first needs no remainder.
+        # From the last axis to the first, which needs no remainder.
         for n, i in enumerate(reversed(parts)):
             size = into[inner[i]]
             index[inner[i]] = flat if n == len(parts) - 1 else flat % size
@@ -33,7 +33,7 @@ def regroup(at: Sequence[Dim], shape: Dims, into: Dims) -> list[Dim]:
 
 
 def groups(a: Sequence[Dim], b: Sequence[Dim]) -> list[tuple[range, range]] | None:
-    """Runs of axes of `a` and of `b` with equal products, as short as possible; None where all of them have not."""
+    """Returns the shortest runs of axes of `a` and `b` with equal products; None where they do not cover all axes."""
     prefixes = [product(b[:j]) for j in range(len(b) + 1)]
     found: list[tuple[range, range]] = []
     i0 = j0 = 0

@@ -1,6 +1,6 @@
-"""The targets of the library rules that ship: what JAX and the libraries below it do as one routine.
+"""The targets of the shipped library rules: routines that JAX, or a library below it, runs as one.
 
-Each is an executable of its own where kernels are; XLA compiles it with its epilogue, as one.
+Where programs run as kernels, each target is an executable of its own, which XLA compiles together with its epilogue.
 """
 
 from __future__ import annotations
@@ -12,8 +12,11 @@ def attention(
     q: Any, k: Any, v: Any, extra: Any = None, *, r: int, kind: str = "",
     implementation: Literal["xla", "cudnn"] = "xla",
 ) -> Any:  # fmt: skip
-    """Attention of heads-first operands (batch, heads, positions, width), each key shared by `r` heads. `kind`: what
-    `extra` is, a "mask" or "bias" of (batch, heads, positions, positions), or "causal"."""
+    """Returns attention of heads-first operands (batch, heads, positions, width).
+
+    - `r`: number of heads that share a key.
+    - `kind`: "mask" or "bias", which `extra` (batch, heads, positions, positions) then is, or "causal".
+    """
     import jax
     import jax.numpy as jnp
 
@@ -28,8 +31,8 @@ def attention(
 
 
 def matmul(a: Any, b: Any, *rest: Any, transposed: bool, parts: tuple[str, ...]) -> Any:
-    """a @ b, or a @ b.T, and what follows it in order: "bias" and "residual" take the next operand, "relu", "silu" and
-    "gelu" none."""
+    """Returns a @ b, or a @ b.T where `transposed`, with its epilogue. `parts` are the steps of the epilogue in order:
+    "bias" and "residual" add the next operand; "relu", "silu" and "gelu" take none."""
     import jax
     import jax.numpy as jnp
 
@@ -41,7 +44,7 @@ def conv(
     x: Any, w: Any, bias: Any, *, strides: tuple[int, ...], dilation: tuple[int, ...], a: int, b: int, c: int, d: int,
     parts: tuple[str, ...],
 ) -> Any:  # fmt: skip
-    """A convolution of (batch, channels, height, width), a bias for each channel, and what follows."""
+    """Returns a convolution of (batch, channels, height, width) plus a bias for each channel, with epilogue `parts`."""
     import jax
 
     padding = [(a, b), (c, d)]
@@ -50,14 +53,14 @@ def conv(
 
 
 def layer_norm(x: Any, gamma: Any, beta: Any, *, epsilon: float) -> Any:
-    """Rows of mean 0 and variance 1, scaled and shifted; computed in float32 or wider."""
+    """Returns rows with mean 0 and variance 1, scaled and shifted; computed in float32 or wider."""
     from relax_eg.ops.record import get
 
     return get("layer_norm").jax_function()(x, gamma, beta, axes=(x.ndim - 1,), epsilon=epsilon)
 
 
 def rms_norm(x: Any, weight: Any, *, epsilon: float) -> Any:
-    """Rows divided by their root mean square, scaled; computed in float32 or wider."""
+    """Returns rows divided by their root mean square, scaled; computed in float32 or wider."""
     from relax_eg.ops.record import get
 
     return get("rms_norm").jax_function()(x, weight, axes=(x.ndim - 1,), epsilon=epsilon)

@@ -17,7 +17,8 @@ from relax_eg.tir import Counts
 
 Array = np.ndarray[Any, Any]
 
-# A sample takes about 1.1 rounds of three hashes of 120 operations, a logarithm and an inverse error function each.
+# chosen: operations of a sample: about 1.1 rounds, each of three hashes of 120 operations, a logarithm and an inverse
+# error function.
 _ROUND = 500
 
 
@@ -34,7 +35,7 @@ def _gamma(site: Site) -> Annotation:
 
 
 def _uniform(kind: str, key: Array, dtype: np.dtype[Any]) -> Any:
-    """A number in [0, 1): random bits as the mantissa of one in [1, 2)."""
+    """Returns a number in [0, 1): one in [1, 2) with random bits as mantissa, less 1."""
     width, mantissa = 8 * dtype.itemsize, np.finfo(dtype).nmant
     unsigned = np.dtype(f"uint{width}")
     bits = bits_of(kind, key, (1,), width) >> unsigned.type(width - mantissa)
@@ -48,7 +49,7 @@ def _normal(kind: str, key: Array, dtype: np.dtype[Any]) -> Any:
 
 
 def _gamma_sample(kind: str, key: Array, alpha: Any, log_space: bool) -> Any:
-    """Marsaglia and Tsang's method (2000), drawing from keys in the order that JAX does."""
+    """Returns a sample by Marsaglia and Tsang's method (2000), drawing from keys in JAX's order."""
     number = alpha.dtype.type
     boosted = alpha if alpha >= 1 else alpha + number(1)
     d = boosted - number(1 / 3)

@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 from relax_eg.ir.annotations import Annotation, itemsize
 from relax_eg.ops.record import Attribute, Equations, Operator, Site, register
+from relax_eg.ops.reduction import accumulator
 from relax_eg.ops.sizes import like, need_axis, need_kind, product
 from relax_eg.ops.windows import identity
 from relax_eg.shapes import Dim
@@ -42,7 +43,7 @@ def _deduction(accepts: str) -> Callable[[Site], Annotation]:
 
 
 def _running(site: Site, x: Buffer, i: tuple[Dim, ...], kind: _Kind, element: Callable[[Scalar], Scalar]) -> Scalar:
-    """The reduction of `element` of everything up to `i`, or from `i` on."""
+    """Returns the reduction of `element` over all positions up to `i`, or from `i` on with `reverse`."""
     axis, k = site["axis"], loop("k")
     first, last = (i[axis], k) if site["reverse"] else (k, i[axis])
     value = element(x[(*i[:axis], k, *i[axis + 1 :])])
@@ -59,9 +60,9 @@ def _equations(kind: _Kind) -> Equations:
 
 
 def _logsumexp_equations(site: Site, buffers: tuple[Buffer, ...]) -> TensorProgram:
-    """The greatest so far is taken out of the exponentials; where it is infinite, nothing is."""
+    """Subtracts the running maximum from the exponents, unless it is not finite."""
     (x,) = buffers
-    wide = "float32" if x.dtype in ("float16", "bfloat16") else x.dtype
+    wide = accumulator(x.dtype)
 
     def greatest(*i: Dim) -> Scalar:
         top = _running(site, x, i, "max", lambda v: cast(v, wide))
@@ -78,7 +79,7 @@ def _logsumexp_equations(site: Site, buffers: tuple[Buffer, ...]) -> TensorProgr
 
 def _cost(weight: int) -> Callable[[Site], Counts]:
     def cost(site: Site) -> Counts:
-        # The equations say what it means, n*n/2 steps; a scan does it in one pass.
+        # The equations define the result in n*n/2 steps; a scan computes it in one pass.
         elements = product(site.shape())
         moved = elements * itemsize(site.dtype())
         return Counts(elements * weight, moved, moved)

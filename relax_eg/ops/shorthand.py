@@ -1,5 +1,5 @@
-"""Attributes as Relax spells them: left out or None where Relax has a default, one axis for several, counted from the
-end; a size of -1, a number of parts."""
+"""Expands attributes in Relax's short forms: left out or None where Relax has a default, one axis in place of several,
+axes counted from the end, a size of -1, and a number of parts."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def _shape(name: str, operands: Sequence[Annotation]) -> Dims:
 
 
 def _reshaped(operands: Sequence[Annotation], shape: Any) -> Any:
-    """One size may be -1: what the others leave."""
+    """Returns `shape` with a size of -1 replaced by what the others leave; at most one may be -1."""
     if not isinstance(shape, (tuple, list)):
         return shape
     given = tuple(map(Dim.of, shape))  # type: ignore[reportUnknownArgumentType]
@@ -39,7 +39,7 @@ def _reshaped(operands: Sequence[Annotation], shape: Any) -> Any:
 
 
 def _sections(operands: Sequence[Annotation], sections: Any, axis: Any) -> Any:
-    """A number of parts: all but the last of one size, rounded up, as Relax splits."""
+    """Returns the sizes of a number of parts: all but the last have one size, rounded up, as in Relax."""
     if not isinstance(sections, int):
         return sections
     shape = _shape("split into a number of parts", operands)
@@ -52,7 +52,7 @@ def _sections(operands: Sequence[Annotation], sections: Any, axis: Any) -> Any:
 
 
 def _normal(name: str, what: str, axes: Any, rank: int) -> tuple[int, ...]:
-    """Axes, one or several, counted from the front."""
+    """Returns one axis or several, counted from the front."""
     given: tuple[Any, ...] = (axes,) if isinstance(axes, int) else axes  # type: ignore[reportUnknownVariableType]
     if not isinstance(given, (tuple, list)) or any(type(a) is not int for a in given):
         raise OperatorError(f"{name}: {what} is {axes!r}; an axis or several are needed, as whole numbers")
@@ -63,7 +63,7 @@ def _all_axes(shape: Dims) -> tuple[int, ...]:
     return tuple(range(len(shape)))
 
 
-# Operators whose `axes` may be left out or None, with what that means.
+# Operators whose `axes` may be left out or None, with the default.
 _NO_AXES: Mapping[str, Callable[[Dims], tuple[int, ...]]] = {
     **dict.fromkeys(
         ("sum", "prod", "max", "min", "mean", "any", "all", "reduce_and", "reduce_or", "reduce_xor", "flip"), _all_axes
@@ -73,14 +73,15 @@ _NO_AXES: Mapping[str, Callable[[Dims], tuple[int, ...]]] = {
     "layer_norm": lambda shape: (len(shape) - 1,),
     "rms_norm": lambda shape: (len(shape) - 1,),
 }
-# The axis where it is left out.
+# given: the default of `axis`.
 _NO_AXIS = {"softmax": -1, "log_softmax": -1, "sort": -1, "top_k": -1, "concat": 0, "split": 0}
-# Operators that Relax applies to the elements in one row where the axis is None.
+# Operators that Relax applies to the flattened operand where the axis is None.
 _IN_ONE_ROW = ("argmax", "argmin", "cumsum", "cumprod", "take")
 
 
 def _axes(name: str, operands: Sequence[Annotation], given: Mapping[str, Any]) -> Mapping[str, Any]:
-    """`axes` written out, which may also be called `axis` as in Relax. The rank of the operand must be known."""
+    """Returns `given` with `axes` written out, which may be called `axis` as in Relax. Axes that are left out or that
+    count from the end need the operand's rank."""
     if "axis" in given and "axes" in given:
         raise OperatorError(f"{name}: both `axis` and `axes` are given; one of them is accepted")
     key = "axis" if "axis" in given else "axes"
@@ -89,7 +90,7 @@ def _axes(name: str, operands: Sequence[Annotation], given: Mapping[str, Any]) -
     if axes is None:
         if name not in _NO_AXES:
             return given if key not in given else {**rest_, "axes": _normal(name, key, axes, 0)}
-        if name == "squeeze":  # which axes are of size 1 the sizes tell, the others tell by the rank alone
+        if name == "squeeze":  # this default needs the sizes; the others need only the rank
             return {**rest_, "axes": _NO_AXES[name](_shape("squeeze of all axes", operands))}
         rank = _rank(name, operands)
         return {**rest_, "axes": _NO_AXES[name]((Dim.of(1),) * rank)}
@@ -103,9 +104,9 @@ def _axes(name: str, operands: Sequence[Annotation], given: Mapping[str, Any]) -
 
 
 def _axis(name: str, operands: Sequence[Annotation], given: Mapping[str, Any]) -> Mapping[str, Any]:
-    """`axis` written out."""
+    """Returns `given` with `axis` written out."""
     axis = given.get("axis", _NO_AXIS.get(name, given))
-    if axis is given:  # it is missing, which the record says
+    if axis is given:  # a missing axis, which `attributes_of` reports
         return given
     if axis is None and name in _IN_ONE_ROW:
         if _rank(name, operands) != 1:
@@ -122,7 +123,7 @@ def _axis(name: str, operands: Sequence[Annotation], given: Mapping[str, Any]) -
 
 
 def _counted(operands: Sequence[Annotation], axes: Any) -> bool:
-    """Whether axes of an operand of unknown rank are counted from the front, so that they need no rank."""
+    """Returns whether the operand's rank is unknown and all axes count from the front, so that they need no rank."""
     unknown = not isinstance(operands[0], Tensor) or operands[0].ndim is None
     return unknown and isinstance(axes, (tuple, list)) and all(type(a) is int and a >= 0 for a in axes)  # type: ignore[reportUnknownVariableType]
 
@@ -134,7 +135,7 @@ def _rank(name: str, operands: Sequence[Annotation]) -> int:
     return a.ndim
 
 
-# What attributes hold, for errors; those of other names are sizes, or checked by their operators.
+# Checks of attribute values, with their errors. Other attributes are sizes, or their operators check them.
 _KINDS: Mapping[str, tuple[Callable[[Any], bool], str]] = {
     **dict.fromkeys(("dtype",), (lambda v: isinstance(v, str), 'a dtype is text such as "float32"')),
     **dict.fromkeys(("keepdims",), (lambda v: isinstance(v, bool), "True or False is accepted")),
@@ -150,7 +151,7 @@ _KINDS: Mapping[str, tuple[Callable[[Any], bool], str]] = {
 
 
 def written_out(name: str, operands: Sequence[Annotation], given: Mapping[str, Any]) -> Mapping[str, Any]:
-    """`given` with what is short in it written out. OperatorError for an attribute of another kind."""
+    """Returns `given` with short forms written out. OperatorError for an attribute value of the wrong kind."""
     attributes = {a.name for a in get(name).attributes}
     if operands and "axes" in attributes:
         given = _axes(name, operands, given)

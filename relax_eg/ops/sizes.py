@@ -1,4 +1,4 @@
-"""What deductions share: kinds of dtype, broadcasting, axes. Every refusal is an OperatorError of the site."""
+"""Helpers of deductions: kinds of dtype, broadcasting, axes. They reject a site with an OperatorError that names it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 from relax_eg.errors import ShapeError
 from relax_eg.ir.annotations import Tensor
 from relax_eg.ir.lattice import differ
-from relax_eg.ops.coarse import is_unknown
+from relax_eg.ops.coarse_annotations import is_unknown
 from relax_eg.ops.record import Site, note_condition
 from relax_eg.shapes import Dim, dim_max
 from relax_eg.shapes.dim import Atom
@@ -25,13 +25,13 @@ ZERO = Dim.of(0)
 _KINDS = {"b": "bool", "i": "int", "u": "uint", "f": "float", "c": "complex", "k": "PRNG key"}
 
 
-# Integers of 4 and floats of 8 bits: XLA computes little in them, and not the same on every device.
+# 4-bit integers and 8-bit floats: XLA supports few operations on them, and not the same on every device.
 _NARROW = frozenset({"int4", "uint4", "float8_e4m3fn", "float8_e5m2"})
 
 
 def need_kind(site: Site, kinds: str, i: int = 0) -> str:
-    """The dtype of operand `i`, whose kind must be among `kinds`, letters of tir.kind: b, i, u, f, c, k. With an n
-    among them the narrow dtypes of these kinds, int4 and fp8, are taken too."""
+    """Returns the dtype of operand `i`, whose kind must be among `kinds`, letters of `tir.kind`: b, i, u, f, c, k. An n
+    among them also accepts the narrow dtypes of these kinds: 4-bit integers and fp8."""
     dtype = site.dtype(i)
     if dtype in _NARROW and "n" not in kinds:
         raise site.error(
@@ -49,7 +49,7 @@ def need_kind(site: Site, kinds: str, i: int = 0) -> str:
 
 
 def need_same_dtype(site: Site, operands: Iterable[int]) -> str:
-    """The one dtype of `operands`."""
+    """Returns the dtype that all `operands` must have."""
     first, *others = operands
     dtype = site.dtype(first)
     for i in others:
@@ -61,13 +61,16 @@ def need_same_dtype(site: Site, operands: Iterable[int]) -> str:
 
 
 def need_equal(site: Site, a: Dim, b: Dim, what: str) -> None:
-    """Require two sizes to be equal in canonical form; `what` says which they are. An unknown size may be."""
+    """Requires two sizes to be equal in canonical form; an unknown size is accepted. `what` names them in the error."""
     if a is not b:
         may_equal(replace(site, strict=True), a, b, what)
 
 
 def may_equal(site: Site, a: Dim, b: Dim, what: str) -> bool:
-    """Whether two sizes are equal in canonical form. Refuses what never is, and strictly what may not be."""
+    """Returns whether two sizes are equal in canonical form.
+
+    OperatorError where they always differ; UndecidedError where `site` is strict and known sizes are not shown equal.
+    """
     if a is b:
         return True
     if differ(a, b):
@@ -78,7 +81,8 @@ def may_equal(site: Site, a: Dim, b: Dim, what: str) -> bool:
 
 
 def need_at_most(site: Site, a: Dim, b: Dim, what: str) -> None:
-    """Refuse sizes that are never `a <= b`. Where the size variables decide, it is the operator's precondition."""
+    """Raises OperatorError where `b - a` is a negative constant. Where size variables decide, `a <= b` becomes a
+    precondition of the operator."""
     difference = b - a
     if difference.is_const and difference.value < 0:
         raise site.error(f"{what}: {a} is more than {b}")
@@ -86,7 +90,7 @@ def need_at_most(site: Site, a: Dim, b: Dim, what: str) -> None:
 
 
 def broadcast(site: Site, shapes: Sequence[Dims]) -> Dims:
-    """The numpy broadcast of `shapes`, aligned at the right; a size of 1 gives way to any other."""
+    """Returns the numpy broadcast of `shapes`, aligned at the right; a size of 1 gives way to any other."""
     rank = max(map(len, shapes), default=0)
     result: list[Dim] = []
     for axis in range(rank):
@@ -97,7 +101,8 @@ def broadcast(site: Site, shapes: Sequence[Dims]) -> Dims:
                 continue
             if size is not ONE:
                 if is_unknown(size) or is_unknown(shape[i]):
-                    # It may be 1, so a size that may be 1 as well says nothing, and one that is not is the result's.
+                    # An unknown size may be 1. A constant beside it is not 1, so it is the result's size; otherwise the
+                    # result's size is unknown.
                     size = next((d for d in (size, shape[i]) if d.is_const), size if is_unknown(size) else shape[i])
                     continue
                 need_equal(site, size, shape[i], f"axis {axis - rank} does not broadcast")
@@ -107,7 +112,7 @@ def broadcast(site: Site, shapes: Sequence[Dims]) -> Dims:
 
 
 def need_axis(site: Site, axis: Any, rank: int, name: str = "axis") -> int:
-    """Attribute value `axis` as one nonnegative axis below `rank`."""
+    """Returns attribute value `axis`, which must be one nonnegative axis below `rank`."""
     if not isinstance(axis, int) or isinstance(axis, bool) or not 0 <= axis < rank:
         valid = f"axes are 0 to {rank - 1}" if rank else "there are none"
         raise site.error(f"{name} {axis} does not exist at rank {rank}; {valid}")
@@ -115,7 +120,7 @@ def need_axis(site: Site, axis: Any, rank: int, name: str = "axis") -> int:
 
 
 def need_axes(site: Site, rank: int, name: str = "axes") -> tuple[int, ...]:
-    """Attribute `name`: ascending distinct axes below `rank`."""
+    """Returns attribute `name`, which must hold ascending distinct axes below `rank`."""
     axes: tuple[int, ...] = site[name]
     for axis in axes:
         need_axis(site, axis, rank)
@@ -125,7 +130,7 @@ def need_axes(site: Site, rank: int, name: str = "axes") -> tuple[int, ...]:
 
 
 def need_length(site: Site, name: str, length: int, of: str) -> tuple[Any, ...]:
-    """Attribute `name`, which must have one entry for each axis."""
+    """Returns attribute `name`, which must have `length` entries, one for each axis of `of`."""
     value: tuple[Any, ...] = site[name]
     if len(value) != length:
         raise site.error(f"{name} has {len(value)} entries; {length} are needed, one for each axis of {of}")
@@ -133,7 +138,7 @@ def need_length(site: Site, name: str, length: int, of: str) -> tuple[Any, ...]:
 
 
 def like(site: Site, i: int = 0) -> Tensor:
-    """The annotation of operand `i`."""
+    """Returns the annotation of operand `i`, which must be fully known."""
     return Tensor(site.shape(i), site.dtype(i))
 
 
@@ -145,7 +150,7 @@ def product(dims: Iterable[Dim]) -> Dim:
 
 
 def quotient(a: Dim, b: Dim) -> Dim:
-    """`a // b`; where `b` is one term and divides every term of `a`, without a division."""
+    """Returns `a // b`, without a division where `b` is one term that divides every term of `a`."""
     terms = [*a.terms, *([((), a.const)] if a.const else [])]
     (by, scale), *more = [*b.terms, *([((), b.const)] if b.const else [])]
     total = ZERO
@@ -160,8 +165,8 @@ def quotient(a: Dim, b: Dim) -> Dim:
 
 
 def rest(have: Dims, others: Dims) -> Dim | None:
-    """The size that `others` leave where the elements of `have` are put in a shape; None where they are of no element.
-    What stands on both sides cancels before dividing: (n*m)//m is not n where m is 0."""
+    """Returns the size that `others` leave where a shape holds the elements of `have`; None where `others` hold none.
+    Sizes on both sides cancel before the division, because (n*m)//m is not n where m is 0."""
     left, by = list(have), ONE
     for d in others:
         if d in left:
@@ -172,14 +177,14 @@ def rest(have: Dims, others: Dims) -> Dim | None:
 
 
 def reduced(shape: Dims, axes: Sequence[int], keepdims: bool) -> Dims:
-    """`shape` without `axes`, or with ones in their place."""
+    """Returns `shape` without `axes`, or with ones in their place."""
     if keepdims:
         return tuple(ONE if i in axes else d for i, d in enumerate(shape))
     return tuple(d for i, d in enumerate(shape) if i not in axes)
 
 
 def dilated(size: Dim, interior: int) -> Dim:
-    """`size` elements with `interior` others between neighbours."""
+    """Returns the size of `size` elements with `interior` others between neighbours."""
     if interior == 0:
         return size
     between = size - 1
@@ -188,14 +193,14 @@ def dilated(size: Dim, interior: int) -> Dim:
 
 
 def at_least_zero(d: Dim) -> Dim:
-    """`d`, or 0 where it is negative; `d` itself where it cannot be while every size variable is 1 or more, which is
-    what a function's sizes are unless its bounds say otherwise."""
+    """Returns max(d, 0), simplified to `d` where `d` is not negative while every size variable is at least 1. A
+    function's sizes are at least 1 unless its bounds say otherwise."""
     least = _least(d)
     return d if least is not None and least >= 0 else dim_max(d, 0)
 
 
 def _least(d: Dim) -> int | None:
-    """A lower bound of `d` while every size variable is at least 1; None where none is plain."""
+    """Returns a lower bound of `d` while every size variable is at least 1; None where none is apparent."""
     total = d.const
     for atoms, coefficient in d.terms:
         bounds = [_least_atom(a) for a in atoms]

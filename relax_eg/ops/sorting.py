@@ -1,4 +1,4 @@
-"""Order: sorting and the greatest elements. No index equations say where an element goes."""
+"""Sorting and top-k. No index equations can say where an element goes."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from relax_eg.tir import Counts
 
 Array = np.ndarray[Any, Any]
 
-# What a comparison of two elements costs in flops: half the time the processor guesses its outcome wrong.
+# chosen: flops that a comparison of two elements costs: the processor predicts half of the outcomes wrong.
 _COMPARISON = 10
 
 
 def log2_of(size: Dim) -> int:
-    """The binary logarithm of a size, rounded up; of one that is not known, that of a thousand."""
+    """Returns the binary logarithm of a size, rounded up and at least 1; for a symbolic size that of a thousand."""
     return max(1, (size.value - 1).bit_length()) if size.is_const else 10
 
 
@@ -41,12 +41,12 @@ def _sort(site: Site) -> Annotation:
 
 
 def _comparable(x: Array) -> Array:
-    """`x` in a dtype that numpy sorts, in the same order: NaN is last, and the zeros are equal."""
+    """Returns `x` in a dtype that numpy sorts in the same order: NaN last, zeros of both signs equal."""
     return x.astype(np.float32) if x.dtype.kind == "V" else x
 
 
 def _keys(x: Array) -> list[Array]:
-    """What numpy compares for `x`, the first last: of complex numbers the real part goes before the imaginary."""
+    """Returns the keys of `x` for `np.lexsort`, which compares the last one first: the real part of complex numbers."""
     return [x.imag, x.real] if x.dtype.kind == "c" else [_comparable(x)]
 
 
@@ -83,7 +83,7 @@ def _top_k(site: Site) -> Annotation:
 
 
 def _top_k_reference(x: Array, *, k: tuple[Any], axis: int) -> tuple[Array, Array]:
-    # From the end of the reversed axis: of equals the first comes first, and NaN is the greatest.
+    # Takes the end of the sorted reversed axis: of equal elements the first comes first, and NaN is the greatest.
     turned = np.flip(_comparable(x), axis)
     order = np.flip(np.argsort(turned, axis=axis, kind="stable"), axis)
     first = np.take(x.shape[axis] - 1 - order, np.arange(int(k[0])), axis=axis)
@@ -100,7 +100,7 @@ def _approx_top_k(site: Site) -> Annotation:
 
 
 def _approx_top_k_reference(x: Array, *, k: tuple[Any], axis: int, largest: bool, recall: float) -> tuple[Array, Array]:
-    """The exact answer, which is one of those that are allowed."""
+    """Returns the exact answer, which is one of the allowed ones."""
     values = _comparable(x)
     order = np.argsort(-values if largest else values, axis=axis, kind="stable")
     first = np.take(order, np.arange(int(k[0])), axis=axis)

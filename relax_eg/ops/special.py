@@ -42,7 +42,7 @@ for _name, _parameters, _primitive, _accepts, _doc in (
     elementwise(_name, _parameters, _name, _accepts, jax_function(_primitive), _doc)
 
 
-# --- the order in which NaN is the greatest float, and -0 below 0 ---
+# --- the total order of floats: NaN is the greatest, and -0 is below 0 ---
 
 
 def _total_order(primitive: str) -> Callable[..., Any]:
@@ -62,7 +62,7 @@ for _name, _primitive, _doc in (
     elementwise(_name, ("x", "y"), _name, "f", _total_order(_primitive), _doc)
 
 
-# --- shifts that read the bits otherwise than their dtype says ---
+# --- logical shifts of signed integers ---
 
 
 def _logical_shift(site: Site) -> Annotation:

@@ -1,4 +1,4 @@
-"""Reading module text with the operator table at hand: missing annotations are deduced, attributes completed."""
+"""Reads module text with the operator table: missing annotations are deduced, and attributes completed."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from relax_eg.ops.shorthand import written_out
 
 _ROUTINES = {r.name: r.library_name for r in ROUTINES.values()}
 
-# `rx.op`: what text and scripts call as `R.op.name(...)`.
+# The functions of `rx.op`, which text and scripts call as `R.op.name(...)`.
 FUNCTIONS = {
     name: f
     for name, f in vars(api).items()
@@ -37,11 +37,11 @@ FUNCTIONS = {
 
 @accepts(text=TEXT)
 def parse(text: str) -> Module:
-    """The module that Relax text tells; the inverse of `str(module)`.
+    """Returns the module that Relax text describes; the inverse of `str(module)`.
 
-    Annotations may be left out where the operators determine them. ModuleTextError with the line for text that cannot
-    be read, for operators applied to what they do not accept, and for a declared annotation that does not follow;
-    WellFormedError for a module that breaks a rule of the IR.
+    Annotations may be left out where the operators determine them. Raises ModuleTextError, with the line, for text that
+    cannot be read, for operands that an operator does not accept, and for a declared annotation that does not follow.
+    Raises WellFormedError for a module that breaks a rule of the IR.
     """
     module = parse_module(text, _deduce, _complete, _ROUTINES, FUNCTIONS)
     check(module)
@@ -49,8 +49,8 @@ def parse(text: str) -> Module:
 
 
 def read_function(source: Source, definition: ast.FunctionDef, surroundings: Surroundings) -> tuple[Function, ...]:
-    """The function that a definition tells among its surroundings, and those that its `if`s stand for. What `parse`
-    raises, and WellFormedError is left to who puts it into a module."""
+    """Returns the function that a definition describes among its surroundings, and the functions for its `if`s. Raises
+    what `parse` does, apart from WellFormedError: whoever builds the module checks it."""
     return parse_function(source, definition, surroundings, _deduce, _complete, _ROUTINES, FUNCTIONS)
 
 

@@ -1,6 +1,6 @@
 """Operators over windows: convolution, and reductions of windows (pooling).
 
-Sizes of a window's result are floor divisions, 0 where the window is larger than what it slides over.
+The sizes of a result are floor divisions; they are 0 where the window is larger than the padded axis.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import numpy as np
 
 from relax_eg.errors import RuleError
 from relax_eg.ir.annotations import ITEM_BITS, Annotation, Tensor, is_integer
-from relax_eg.ops.coarse import is_unknown
+from relax_eg.ops.coarse_annotations import is_unknown
 from relax_eg.ops.contraction import accumulator, need_precision
 from relax_eg.ops.record import Attribute, Operator, Site, register
 from relax_eg.ops.sizes import (
@@ -50,12 +50,12 @@ from relax_eg.tir.expr import Axis, ReduceKind
 
 
 def window_count(size: Dim, window: Dim, stride: int) -> Dim:
-    """How many windows fit into `size` elements."""
+    """Returns the number of windows that fit into `size` elements."""
     return at_least_zero((size - window) // stride + 1)
 
 
 class Compared(RuleError):
-    """A rule's function asked whether a step that may be any is `value`."""
+    """Raised where a rule's function asks whether an `AnyStep` equals `value`."""
 
     def __init__(self, step: AnyStep, value: int) -> None:
         super().__init__(f"{step} is compared with {value}")
@@ -64,8 +64,11 @@ class Compared(RuleError):
 
 
 class AnyStep:
-    """A stride or dilation that may be any integer >= 1, in proofs. It can be handed on, and asked whether it is a
-    number: one of `other_than` it is not, of any other it is not known (Compared)."""
+    """A stride or dilation that stands for any integer >= 1 in proofs.
+
+    It can be passed on and compared with an integer: it differs from those in `other_than`, and comparing it with any
+    other raises Compared.
+    """
 
     def __init__(self, name: str, index: int, other_than: frozenset[int] = frozenset()) -> None:
         self.name = name
@@ -74,7 +77,7 @@ class AnyStep:
         self.dim = Dim.var(f"{_ANY}{name}__{index}")
 
     def but(self, value: int) -> AnyStep:
-        """The same step where it is not `value`."""
+        """Returns the same step, known to differ from `value`."""
         return AnyStep(self.name, self.index, self.other_than | {value})
 
     def __eq__(self, other: object) -> bool:
@@ -98,7 +101,7 @@ def is_any_step(value: object) -> bool:
 
 
 def _need_steps(site: Site, name: str, length: int, of: str) -> tuple[int, ...]:
-    """Attribute `name`: an integer >= 1 for each axis."""
+    """Returns attribute `name`, which must hold an integer >= 1 for each axis."""
     for value in need_length(site, name, length, of):
         if not is_any_step(value) and (not isinstance(value, int) or value < 1):
             raise site.error(f"{name} has {value}; integers >= 1 are accepted")
@@ -106,7 +109,7 @@ def _need_steps(site: Site, name: str, length: int, of: str) -> tuple[int, ...]:
 
 
 def _guarded(at: Dim, size: Dim, low: Dim, high: Dim, dilation: int) -> tuple[Dim, list[Scalar]]:
-    """Where position `at` of a padded, dilated axis lies in the axis itself, and what must hold for it to do so."""
+    """Returns the position in an axis of position `at` of the padded, dilated axis, and the guards for it to exist."""
     p = at - low
     guards: list[Scalar] = []
     if not (low.is_const and low.value <= 0):
@@ -198,7 +201,7 @@ def _jax_conv(
 
 # --- reductions of windows ---
 
-# What is taken of a window: kinds of dtype, the reduction of the equations, the function of jax.lax.
+# Reductions of a window: accepted kinds of dtype, reduction in the equations, function of jax.lax.
 _KINDS: dict[str, tuple[str, ReduceKind, str]] = {
     "sum": ("iufc", "sum", "add"), "prod": ("iufc", "prod", "mul"), "max": ("biuf", "max", "max"),
     "min": ("biuf", "min", "min"), "or": ("iu", "any", "bitwise_or"), "and": ("iu", "all", "bitwise_and"),
@@ -207,7 +210,7 @@ _KINDS: dict[str, tuple[str, ReduceKind, str]] = {
 
 
 def window_shape(site: Site, i: int = 0) -> Dims:
-    """How many windows there are along each axis of operand `i`."""
+    """Returns the number of windows along each axis of operand `i`."""
     shape = site.shape(i)
     window, low, high = (need_length(site, name, len(shape), "the operand") for name in ("window", "low", "high"))
     strides, around, between = (
@@ -230,7 +233,7 @@ def _reduce_window(site: Site) -> Annotation:
 
 
 def identity(kind: str, dtype: str) -> Any:
-    """What a reduction gives over nothing."""
+    """Returns the value of a reduction over no elements."""
     if kind in ("sum", "prod"):
         return int(kind == "prod")
     if kind in ("or", "and", "xor"):

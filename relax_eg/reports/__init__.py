@@ -1,4 +1,4 @@
-"""Cost reports: what they hold, how they are compared, and how they are shown as text, JSON and HTML."""
+"""Cost reports: their content, their comparison, and their output as text, JSON and HTML."""
 
 from relax_eg.reports.compare import Comparison, compare
 from relax_eg.reports.report import CostReport

@@ -1,7 +1,7 @@
-"""Programs of several reports, side by side: which of their kernels do the same work, and what became of it.
+"""Aligns the programs of several reports: which of their kernels do the same work, and what changed.
 
-Kernels are aligned by the user's source lines. A kernel that stands for several is divided among them, as these lines'
-costs are in the program as written. Where a report has no lines, all are aligned by operator.
+Kernels are aligned by the user's source lines. The cost of a kernel that stands for several lines is divided among them
+in proportion to their costs in the program as written. If a report has no lines, all are aligned by operator.
 """
 
 from __future__ import annotations
@@ -9,17 +9,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from relax_eg.extract.detail import Part
+from relax_eg.extract.detail import KernelPart
 from relax_eg.extract.report import ProgramCost
 from relax_eg.reports.report import CostReport
 
 NO_LINE = "(no source line)"
-MOST_RULES = 3  # named as a cause where no rule made anything at the line itself
+MOST_RULES = 3  # limit: rules named as a cause if no rule made a kernel at the line itself
 
 
 @dataclass(frozen=True)
 class Column:
-    """One program of a comparison: the chosen one of `report`, or with `as_written` the one it came from."""
+    """One program of a comparison: the chosen program of `report`, or with `as_written` its program as written."""
 
     label: str
     report: CostReport
@@ -31,19 +31,24 @@ class Column:
 
     @property
     def measured(self) -> float | None:
-        """Seconds of a call as timed; None where nothing was."""
+        """The measured seconds of a call; None if the program was not timed."""
         rows = [r for r in self.report.measured if dict(r.at) == dict(self.report.at) or not r.at]
         wanted = [r for r in rows if r.label == "as written"] if self.as_written else [r for r in rows if r.chosen]
         return wanted[0].seconds if wanted else None
 
 
 @dataclass
-class Row:
-    """Work that is the same in all programs: the user's lines (or an operator), and of each column what it costs there.
-    `causes`: of each column, what made it another than in the first; `code`: what stands at the line."""
+class AlignedRow:
+    """The same work in all programs.
+
+    - `where`: the user's line, or the operator.
+    - `parts`: for each column, the kernels that do the work.
+    - `causes`: for each column, the causes of its difference from the first column.
+    - `code`: the source text of the line.
+    """
 
     where: str
-    parts: list[list[Part]]
+    parts: list[list[KernelPart]]
     causes: list[list[str]] = field(default_factory=list[list[str]])
     code: str = ""
 
@@ -51,7 +56,7 @@ class Row:
         return sum(p.seconds for p in self.parts[column] if not p.ahead)
 
     def delta(self, column: int) -> float:
-        """How much dearer than in the first column: below 0 is a gain."""
+        """The seconds in `column` minus those in the first column; below 0 is a gain."""
         return self.seconds(column) - self.seconds(0)
 
     @property
@@ -60,17 +65,17 @@ class Row:
         return max(every) - min(every)
 
 
-def rows_of(columns: Sequence[Column]) -> tuple[str, list[Row]]:
-    """What the columns are aligned by ("line" or "operator"), and the rows, those that differ most first."""
+def rows_of(columns: Sequence[Column]) -> tuple[str, list[AlignedRow]]:
+    """The key by which the columns are aligned ("line" or "operator"), and the rows, those that differ most first."""
     by = "line" if all(_has_lines(c.cost) for c in columns) else "operator"
     parts = [_parts(c, by) for c in columns]
-    rows: dict[str, Row] = {}
+    rows: dict[str, AlignedRow] = {}
     for i, side in enumerate(parts):
         for p in side:
             where = p.what if by == "operator" else p.line or NO_LINE
             if where not in rows:
                 code = next((text for c in columns if (text := c.report.code.get(where))), "")
-                rows[where] = Row(where, [[] for _ in columns], code=code)
+                rows[where] = AlignedRow(where, [[] for _ in columns], code=code)
             row = rows[where]
             row.parts[i].append(p)
     made = [list(dict.fromkeys(r for p in side for r in _rules([p]))) for side in parts]
@@ -83,18 +88,19 @@ def _has_lines(cost: ProgramCost) -> bool:
     return any(p.lines for p in cost.parts) or not cost.rows
 
 
-def _parts(column: Column, by: str) -> list[Part]:
-    """The kernels of a program, those of several lines in as many parts; seconds add up to what they were."""
+def _parts(column: Column, by: str) -> list[KernelPart]:
+    """The kernels of a program. A kernel of several lines is divided into one part for each line; the seconds of the
+    parts add up to those of the kernel."""
     if by == "operator":
         rows = [r for r in column.cost.rows if r.seconds]
-        return [Part(r.op, "", "", (), "", r.count, r.flops, r.bytes, r.launches, r.seconds) for r in rows]
+        return [KernelPart(r.op, "", "", (), "", r.count, r.flops, r.bytes, r.launches, r.seconds) for r in rows]
     written: dict[str, float] = {}
     for p in column.report.before.parts:
         written[p.line] = written.get(p.line, 0.0) + p.seconds
     return [share for p in column.cost.parts for share in _divided(p, written)]
 
 
-def _divided(p: Part, written: Mapping[str, float]) -> Iterator[Part]:
+def _divided(p: KernelPart, written: Mapping[str, float]) -> Iterator[KernelPart]:
     if len(p.lines) < 2:
         yield p
         return
@@ -105,14 +111,14 @@ def _divided(p: Part, written: Mapping[str, float]) -> Iterator[Part]:
         yield replace(p, lines=(line,), seconds=share * p.seconds)
 
 
-def _rules(parts: Sequence[Part]) -> list[str]:
-    """The rules that made these kernels, the dearest one's first."""
+def _rules(parts: Sequence[KernelPart]) -> list[str]:
+    """The rules that made these kernels, those of the most expensive kernel first."""
     return list(dict.fromkeys(r for p in sorted(parts, key=lambda p: -p.seconds) for r in p.rule.split(", ") if r))
 
 
-def _causes(columns: Sequence[Column], row: Row, i: int, made: Sequence[str]) -> list[str]:
-    """Which rules or choices make a row another one in column `i` than in the first. `made`: the rules that made
-    anything in that column."""
+def _causes(columns: Sequence[Column], row: AlignedRow, i: int, made: Sequence[str]) -> list[str]:
+    """The rules and choices that make a row of column `i` different from that of the first column. `made`: the rules
+    that made any kernel in column `i`."""
     base, here = columns[0], columns[i]
     old, new = row.parts[0], row.parts[i]
     before, after = _rules(old), _rules(new)
@@ -134,12 +140,12 @@ def _causes(columns: Sequence[Column], row: Row, i: int, made: Sequence[str]) ->
     return causes if _work(old) != _work(new) or row.delta(i) else []
 
 
-def _work(parts: Sequence[Part]) -> list[tuple[str, str, int]]:
+def _work(parts: Sequence[KernelPart]) -> list[tuple[str, str, int]]:
     return sorted((p.what, p.result, p.count) for p in parts if not p.ahead)
 
 
 def _circumstances(a: CostReport, b: CostReport) -> list[str]:
-    """What else differs between two reports that changes prices."""
+    """Other differences between two reports that change prices."""
     found: list[str] = []
     if a.target != b.target:
         found.append(f"on {b.target}")

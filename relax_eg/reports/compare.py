@@ -1,4 +1,4 @@
-"""`compare`: any number of cost reports, side by side; what got better or worse, and which rule or choice did it."""
+"""`compare` compares any number of cost reports: what got better or worse, and by which rule or choice."""
 
 from __future__ import annotations
 
@@ -14,40 +14,42 @@ from relax_eg.accepted import FLAG, NONE, TEXT, accepts, many
 from relax_eg.errors import OptionError
 from relax_eg.extract.figures import sizes
 from relax_eg.reports import text
-from relax_eg.reports.align import Column, Row, rows_of
+from relax_eg.reports.align import AlignedRow, Column, rows_of
 from relax_eg.reports.plain import written
 from relax_eg.reports.report import CostReport
 
 SCHEMA = "relax_eg.comparison/1"
 AS_WRITTEN = "as written"
-MOST_CHANGES = 3
-NOTHING = 1e-9  # seconds below which a difference is none
+MOST_CHANGES = 3  # limit: changes that are reported
+NOTHING = 1e-9  # chosen: seconds up to which a difference is ignored
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """Reports side by side. `print` it, look at it in a notebook, `to_html(path)`, `to_json(path)`.
+    """A comparison of reports. `print` it, show it in a notebook, or call `to_html(path)` or `to_json(path)`.
 
-    `columns`: the programs, the first the one that the others are held against; `by`: what kernels are aligned by,
-    "line" or "operator"; `rows`: the same work in each of them, what differs most first; `statements`: what can be
-    compared and what cannot."""
+    - `columns`: the programs; the others are compared with the first.
+    - `by`: the key by which kernels are aligned, "line" or "operator".
+    - `rows`: the same work in each program, rows that differ most first.
+    - `statements`: what can be compared and what cannot.
+    """
 
     columns: tuple[Column, ...]
     by: str
-    rows: tuple[Row, ...]
+    rows: tuple[AlignedRow, ...]
     statements: tuple[str, ...]
 
     @property
     def reports(self) -> tuple[CostReport, ...]:
         return tuple({id(c.report): c.report for c in self.columns}.values())
 
-    def changes(self, column: int, most: int = MOST_CHANGES) -> list[Row]:
-        """The rows that changed most from the first column to this one."""
+    def changes(self, column: int, most: int = MOST_CHANGES) -> list[AlignedRow]:
+        """The rows that differ most between the first column and `column`."""
         moved = [r for r in self.rows if abs(r.delta(column)) > NOTHING]
         return sorted(moved, key=lambda r: (-abs(r.delta(column)), r.where))[:most]
 
     def as_data(self) -> dict[str, Any]:
-        """The comparison as plain data, with a schema version, and the reports in it."""
+        """The comparison and its reports as plain data with a schema version."""
         places = {id(r): i for i, r in enumerate(self.reports)}
         columns = [
             {
@@ -83,7 +85,7 @@ class Comparison:
         return told
 
     def to_html(self, path: str | Path | None = None) -> str:
-        """The comparison as one HTML file that needs nothing else; also written to `path` if given."""
+        """The comparison as one self-contained HTML file; also written to `path` if given."""
         from relax_eg.reports.html import page_of_comparison
 
         return page_of_comparison(self, path)
@@ -109,13 +111,17 @@ def compare(
     against: str | None = None,
     as_written: bool | None = None,
 ) -> Comparison:
-    """Cost reports side by side: before and after, devices, rule sets, sizes, releases.
+    """Compares cost reports: before and after, devices, rule sets, sizes, releases.
 
-    `reports`: each a `CostReport`, what `optimize` returned, or the path of a report's JSON. The first is what the rest
-    are held against, or that labelled `against`; one report alone is held against the program as it was written.
-    `labels`: what to call them; else they are called by what differs. `as_written`: whether the program as the first
-    report has it written is one of the columns; if left out, only beside one report. What cannot be compared (reports
-    of different programs, no common kernel) the result says. OptionError for what is no report.
+    - `reports`: each a `CostReport`, a result of `optimize`, or the path of a report's JSON. The others are compared
+      with the first; a single report is compared with its program as written.
+    - `labels`: names of the reports; the default names them by their differences.
+    - `against`: the label of the report with which the others are compared.
+    - `as_written`: whether the program as written, of the first report, is a column. By default it is one only if there
+      is a single report.
+
+    The result states what cannot be compared (reports of different programs, no common kernel). OptionError for an
+    argument that is not a report, for the wrong number of labels, and for an unknown `against`.
     """
     if not reports:
         raise OptionError("compare() takes one report or more: compare(before.report, after.report)")
@@ -149,7 +155,7 @@ def _report(given: Any, i: int) -> CostReport:
 
 
 def _labels(reports: Sequence[CostReport]) -> list[str]:
-    """Each report by what differs among them."""
+    """A label for each report, made of the properties in which the reports differ."""
     facets: list[list[str]] = [
         [r.name for r in reports],
         [r.target for r in reports],
@@ -170,8 +176,8 @@ def _labels(reports: Sequence[CostReport]) -> list[str]:
     return found
 
 
-def _statements(reports: Sequence[CostReport], by: str, rows: Sequence[Row]) -> list[str]:
-    """What can be compared and what cannot."""
+def _statements(reports: Sequence[CostReport], by: str, rows: Sequence[AlignedRow]) -> list[str]:
+    """Statements about what can be compared and what cannot."""
     found: list[str] = []
     names = list(dict.fromkeys(r.name for r in reports))
     signatures = list(dict.fromkeys(r.signature for r in reports if r.signature))

@@ -1,4 +1,5 @@
-"""A comparison as text: the totals, then what changed most, each with the rule or choice that did it, then the rest."""
+"""A comparison as text: the totals; then the largest changes, each with the rule or choice that caused it; then a table
+of all rows."""
 
 from __future__ import annotations
 
@@ -9,21 +10,21 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from relax_eg.extract.detail import Part
+from relax_eg.extract.detail import KernelPart
 from relax_eg.extract.figures import plain, si, sizes, time
-from relax_eg.reports.align import Row
+from relax_eg.reports.align import AlignedRow
 
 if TYPE_CHECKING:
     from relax_eg.reports.compare import Comparison
 
-MOST_ROWS = 12  # of the table by source line
-MOST_COLUMNS = 5  # of that table; the HTML has all
-MOST_CODE = 90  # letters of a source line
-MOST_KERNELS = 3  # that a change names on either side
+MOST_ROWS = 12  # limit: rows of the table by source line
+MOST_COLUMNS = 5  # limit: columns of that table; the HTML has all
+MOST_CODE = 90  # limit: characters of a source line
+MOST_KERNELS = 3  # limit: kernels that a change names on either side
 
 
 def comparison(c: Comparison) -> RenderResult:
-    """What is printed of a comparison."""
+    """The printed form of a comparison."""
     yield Text(headline(c), style="bold")
     for s in c.statements:
         yield Text(f"note: {s}", style="yellow")
@@ -42,7 +43,7 @@ def comparison(c: Comparison) -> RenderResult:
 
 
 def headline(c: Comparison) -> str:
-    """One line: which program, where, at which sizes, as far as these are the same in all."""
+    """One line: the programs, and the target and the sizes if they are the same for all."""
     first = c.columns[0].report
     names = dict.fromkeys(x.report.name for x in c.columns)
     targets = {x.report.target for x in c.columns}
@@ -54,7 +55,7 @@ def headline(c: Comparison) -> str:
 
 
 def summary(c: Comparison, i: int) -> str:
-    """One line: how much better or worse a column is than the first."""
+    """One line: how many times faster or slower a column is than the first."""
     x, y = c.columns[0].cost.seconds, c.columns[i].cost.seconds
     if x <= 0 or y <= 0:
         return f"{time(x)} -> {time(y)} predicted"
@@ -69,7 +70,8 @@ def summary(c: Comparison, i: int) -> str:
 
 
 def rules_told(c: Comparison, i: int) -> str:
-    """One line: the rules that a column's program needs and the first's does not, and the other way round."""
+    """One line: the rules that a column's program uses more often than the first column's program, and those that it
+    uses less often."""
     base, here = c.columns[0], c.columns[i]
     old = {} if base.as_written else dict(base.report.rules)
     new = {} if here.as_written else dict(here.report.rules)
@@ -80,8 +82,8 @@ def rules_told(c: Comparison, i: int) -> str:
     return "; ".join(both)
 
 
-def told(row: Row, i: int) -> str:
-    """One line: what became of the work of a row, and why."""
+def told(row: AlignedRow, i: int) -> str:
+    """One line: how the work of a row changed, and why."""
     x, y = row.seconds(0), row.seconds(i)
     sign = "-" if y < x else "+"
     change = f"{time(x)} -> {time(y)} ({sign}{time(abs(y - x))})"
@@ -92,15 +94,15 @@ def told(row: Row, i: int) -> str:
     return f"{change}: {kernels}" + (f"; {why}" if why else "")
 
 
-def kernels_of(parts: list[Part]) -> str:
-    """The kernels of a row, dearest first: "2 matmul, softmax"."""
+def kernels_of(parts: list[KernelPart]) -> str:
+    """The kernels of a row, the most expensive first: "2 matmul, softmax"."""
     counts = _names(parts)
     shown = [f"{n} {what}" if n > 1 else what for what, n in list(counts.items())[:MOST_KERNELS]]
     more = len(counts) - MOST_KERNELS
     return ", ".join(shown) + (f" and {more} more" if more > 0 else "") if shown else "nothing"
 
 
-def _names(parts: list[Part]) -> dict[str, int]:
+def _names(parts: list[KernelPart]) -> dict[str, int]:
     counts: dict[str, int] = {}
     for p in sorted(parts, key=lambda p: -p.seconds):
         if not p.ahead:
@@ -109,7 +111,7 @@ def _names(parts: list[Part]) -> dict[str, int]:
 
 
 def _totals(c: Comparison) -> Table:
-    """One line for each program. Columns that nothing is known for are left out."""
+    """A table with one line for each program. Columns without any value are left out."""
     first = c.columns[0].cost
     columns: list[tuple[str, list[str]]] = [
         ("predicted", [time(x.cost.seconds) for x in c.columns]),

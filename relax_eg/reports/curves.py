@@ -1,4 +1,4 @@
-"""Cost over a size: what reports at several bindings tell, without pricing anything again."""
+"""Cost over a size, taken from reports at several bindings of sizes, without pricing anything again."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from relax_eg.reports.align import Column
 
 
 def over_bindings(columns: Sequence[Column]) -> list[Curve]:
-    """For each size that varies alone among the bindings of the reports, what each column costs over it. The bindings
-    where all other sizes are as in the report's own are taken; columns that have fewer than two are left out."""
+    """For each size variable, the cost of each column over this size. Uses the bindings in which all other sizes are as
+    in the report's own binding. Columns with fewer than two such bindings are left out."""
     variables = dict.fromkeys(v for c in columns for v in c.report.at)
     found: list[Curve] = []
     for v in variables:
@@ -26,7 +26,7 @@ def over_bindings(columns: Sequence[Column]) -> list[Curve]:
 
 
 def _along(c: Column, variable: str) -> Mapping[int, float]:
-    """Seconds by size, of the bindings that differ from the report's own in this size only."""
+    """Seconds by size, from the bindings that differ from the report's own binding in this size only."""
     own = {k: n for k, n in c.report.at.items() if k != variable}
     found: dict[int, float] = {}
     for r in c.report.at_each():
@@ -36,7 +36,7 @@ def _along(c: Column, variable: str) -> Mapping[int, float]:
 
 
 def _crossovers(sizes: Sequence[int], series: Sequence[Series]) -> list[Crossover]:
-    """Where another program becomes the cheapest: the first size at which it is seen to be."""
+    """The crossovers: the first of `sizes` at which another program is the cheapest, for each such change."""
     found: list[Crossover] = []
     best = ""
     for i, n in enumerate(sizes):

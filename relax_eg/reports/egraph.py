@@ -1,7 +1,8 @@
-"""An e-graph as a picture: classes as boxes, in each the nodes that compute it, edges to the classes they read.
+"""Draws an e-graph: e-classes as boxes with their e-nodes, and edges from e-nodes to the e-classes that they read.
 
-Laid out here, in layers (Sugiyama's way: longest path, then a few sweeps that put a box below the middle of its
-readers), because the layout programs that do it better are none that `pip install` brings along. `to_dot` is for those.
+The layout has layers (Sugiyama's method: longest path, then a few sweeps that put a box below the middle of its
+readers). It is implemented here because `pip install` does not provide the layout programs that do it better; `to_dot`
+writes their input.
 """
 
 from __future__ import annotations
@@ -11,15 +12,20 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
-LETTER, LINE, GAP, BETWEEN = 7.0, 17.0, 18.0, 46.0  # pixels: a letter's width, a row, between boxes, between layers
-SWEEPS = 6
-MOST_ROWS = 8  # nodes that a box shows
+# chosen: pixels: width of a letter, height of a row, gap between boxes, gap between layers
+LETTER, LINE, GAP, BETWEEN = 7.0, 17.0, 18.0, 46.0
+SWEEPS = 6  # limit: sweeps over the layers that move boxes near their readers and the boxes that they read
+MOST_ROWS = 8  # limit: e-nodes that a box shows
 
 
 @dataclass(frozen=True)
-class Node:
-    """One way to compute a class: `label`, the rule that made it ("" as written), the classes it reads by number, and
-    whether it is chosen and whether the program as written has it."""
+class ENode:
+    """An e-node of a drawn e-class.
+
+    - `rule`: the rule that made it; "" for an e-node of the program as written.
+    - `reads`: the numbers of the e-classes that it reads.
+    - `chosen`, `written`: whether it is part of the chosen program, and of the program as written.
+    """
 
     label: str
     rule: str
@@ -30,16 +36,20 @@ class Node:
 
 @dataclass(frozen=True)
 class Box:
-    """A class of equal values: its number, what is said of it, its nodes; `asked`: whether it was asked for."""
+    """A drawn e-class.
+
+    - `title`: the text above its e-nodes.
+    - `asked`: whether the user asked for this e-class.
+    """
 
     number: int
     title: str
-    nodes: tuple[Node, ...]
+    nodes: tuple[ENode, ...]
     asked: bool = False
 
     @property
-    def rows(self) -> list[Node]:
-        """The nodes that are shown, chosen ones first, then those as written."""
+    def rows(self) -> list[ENode]:
+        """The e-nodes that are shown: chosen ones first, then those of the program as written."""
         return sorted(self.nodes, key=lambda n: (not n.chosen, not n.written))[:MOST_ROWS]
 
     @property
@@ -49,18 +59,23 @@ class Box:
 
 @dataclass(frozen=True)
 class Picture:
-    """Boxes to draw, roots first. `title` tells what is shown, `left_out` how many classes are not."""
+    """A drawing of an e-graph.
+
+    - `title`: what the drawing shows.
+    - `boxes`: the e-classes, roots first.
+    - `left_out`: number of e-classes that are not drawn.
+    """
 
     title: str
     boxes: tuple[Box, ...]
     left_out: int = 0
 
     def to_svg(self) -> str:
-        """The picture as SVG, which takes its colours from the page around it."""
+        """The picture as SVG; its colours come from the CSS of the page around it."""
         return str(_drawn(self))
 
     def to_dot(self) -> str:
-        """The picture in Graphviz' language: `dot -Tsvg`."""
+        """The picture in the language of Graphviz, for `dot -Tsvg`."""
         known = {b.number for b in self.boxes}
         lines = ["digraph egraph {", '  node [shape=box, fontname="sans-serif"];', "  compound=true;"]
         for b in self.boxes:
@@ -82,12 +97,13 @@ def _quoted(text: str) -> str:
     return text.replace("\\", "\\\\").replace('"', '\\"')
 
 
-def _row(n: Node) -> str:
+def _row(n: ENode) -> str:
     return f"{n.label}   by {n.rule}" if n.rule else n.label
 
 
 def _layers(boxes: Sequence[Box]) -> list[list[int]]:
-    """Numbers of boxes by layer, readers above what they read; edges of circles that would go up are ignored."""
+    """The numbers of the boxes by layer, readers above the boxes that they read. Edges that would close a cycle are
+    ignored."""
     reads = {b.number: sorted({r for n in b.nodes for r in n.reads}) for b in boxes}
     chosen = {b.number: [r for n in b.nodes if n.chosen for r in n.reads] for b in boxes}
     height: dict[int, int] = {}
@@ -100,7 +116,7 @@ def _layers(boxes: Sequence[Box]) -> list[list[int]]:
                 stack.pop()
                 continue
             open_.add(c)
-            # What is chosen is in no circle, so its layers come first.
+            # The chosen e-nodes form no cycle, so their edges are followed first.
             inside = [r for r in dict.fromkeys([*chosen[c], *reads[c]]) if r in reads and r != c]
             missing = [r for r in inside if r not in height and r not in open_]
             if missing:
@@ -136,7 +152,7 @@ def _drawn(p: Picture) -> Markup:
         at += max((sizes[c][1] for c in layer), default=0.0) + BETWEEN
     edges = {(c, r, n.chosen) for c, b in boxes.items() for n in b.nodes for r in n.reads if r in boxes}
     drawn = [_edge((x[c], y[c] + sizes[c][1]), (x[r], y[r]), chosen) for c, r, chosen in sorted(edges)]
-    drawn += [_box(b, x[c] - sizes[c][0] / 2, y[c], sizes[c]) for c, b in boxes.items()]  # over the edges
+    drawn += [_box(b, x[c] - sizes[c][0] / 2, y[c], sizes[c]) for c, b in boxes.items()]  # drawn over the edges
     size = Markup('viewBox="0 0 {0} {1}" style="width:{0}px; max-width:none"').format(round(width), round(at))
     shown = Markup('<svg class="egraph" {} role="img" aria-label="{}">{}</svg>')
     return shown.format(size, p.title, Markup("").join(drawn))
@@ -153,7 +169,7 @@ def _places(
     readers: Mapping[int, Sequence[int]],
     below: Mapping[int, Sequence[int]],
 ) -> dict[int, float]:
-    """Where the middle of each box is."""
+    """The horizontal position of the middle of each box."""
     x: dict[int, float] = {}
     for layer in layers:
         _put(list(layer), {c: float(i) for i, c in enumerate(layer)}, sizes, x)
@@ -169,7 +185,8 @@ def _places(
 def _put(
     order: Sequence[int], wanted: Mapping[int, float], sizes: Mapping[int, tuple[float, float]], x: dict[int, float]
 ) -> None:
-    """Boxes of a layer side by side in this order, each as near as may be to where it is wanted."""
+    """Places the boxes of a layer side by side in this order, near their wanted positions, and stores the result in
+    `x`."""
     end = float("-inf")
     for c in order:
         half = sizes[c][0] / 2

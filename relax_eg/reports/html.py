@@ -1,6 +1,6 @@
 """Reports as HTML: one file that opens offline, or a fragment for a notebook.
 
-The page needs nothing else: no script, no font, no request. It follows light and dark, reflows on a phone and prints.
+The page is self-contained: no script, no font, no request. It supports light and dark mode, phones and printing.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from relax_eg.reports.report import CostReport
 from relax_eg.reports.roofline import roofline
 from relax_eg.reports.short import in_short, ratio, timed
 
-MOST_BARS = 10  # rows of the chart by source line; the table has all
-MOST_STEPS = 200  # of a derivation
-AT_PEAK = 3  # tensors of those that are alive when most is
+MOST_BARS = 10  # limit: rows of the chart by source line; the table has all
+MOST_STEPS = 200  # limit: lines of a derivation
+AT_PEAK = 3  # limit: tensors named among those alive at the memory peak
 
 
 @dataclass(frozen=True)
-class Figure:
-    """A plot with its heading, what its colours stand for, and a line on how to read it."""
+class PlotFigure:
+    """A plot with its heading, the key of its colours, and a note on how to read it."""
 
     heading: str
     svg: Markup
@@ -50,7 +50,7 @@ class Section:
 
 
 def page(title: str, sections: Sequence[Section], path: str | Path | None = None, derivation: str = "") -> str:
-    """Comparisons on one page, also written to `path` if given. `derivation`: how the program was derived, as text."""
+    """A page with comparisons, also written to `path` if given. `derivation`: the derivation of the program as text."""
     every = [_shown(s.comparison, s.heading if len(sections) > 1 else "", n) for n, s in enumerate(sections)]
     reports = {id(r): r for s in sections for r in s.comparison.reports}
     steps = derivation.splitlines()
@@ -67,17 +67,17 @@ def page(title: str, sections: Sequence[Section], path: str | Path | None = None
 
 
 def page_of_comparison(c: Comparison, path: str | Path | None = None, derivation: str = "") -> str:
-    """A comparison as a page of its own."""
+    """A page with one comparison."""
     return page(compare_text.headline(c), [Section("", c)], path, derivation)
 
 
 def page_of_report(r: CostReport, path: str | Path | None = None, derivation: str = "") -> str:
-    """A report as a page of its own: the program as written beside the chosen one."""
+    """A page with one report: the program as written beside the chosen one."""
     return page_of_comparison(compare(r), path, derivation)
 
 
 def notebook_of_comparison(c: Comparison) -> str:
-    """What a notebook shows of a comparison: totals and what changed, without the plots."""
+    """The notebook form of a comparison: totals and changes, without the plots."""
     shown = _shown(c, "", 0, with_figures=False)
     return _template("notebook.html").render(section=shown, css=_css())
 
@@ -87,7 +87,7 @@ def notebook_of_report(r: CostReport) -> str:
 
 
 def page_of_picture(picture: Picture, path: str | Path | None = None, notebook: bool = False) -> str:
-    """The picture of an e-graph as a page of its own, or as a notebook shows it."""
+    """A page with the picture of an e-graph, or with `notebook` a fragment for a notebook."""
     svg = Markup(picture.to_svg())
     if notebook:
         inside = _template("picture.html").render(picture=picture, svg=svg)
@@ -97,7 +97,7 @@ def page_of_picture(picture: Picture, path: str | Path | None = None, notebook: 
     return told
 
 
-@lru_cache
+@lru_cache(1)
 def _environment() -> Environment:
     folder = files("relax_eg.reports") / "templates"
     names = ("page.html", "section.html", "notebook.html", "picture.html", "alone.html")
@@ -115,7 +115,7 @@ def _template(name: str) -> Any:
     return _environment().get_template(name)
 
 
-@lru_cache
+@lru_cache(1)
 def _css() -> Markup:
     return Markup((files("relax_eg.reports") / "templates" / "page.css").read_text(encoding="utf-8"))
 
@@ -126,7 +126,7 @@ def _versions(reports: Iterable[CostReport]) -> str:
 
 
 def _shown(c: Comparison, heading: str, number: int, with_figures: bool = True) -> dict[str, Any]:
-    """What the template shows of a comparison."""
+    """The data of a comparison for the templates."""
     longest = max((x.cost.seconds for x in c.columns), default=0.0) or 1.0
     measured = timed(c.columns)
     here = measured or [x.cost.seconds for x in c.columns]
@@ -190,7 +190,7 @@ def _shown(c: Comparison, heading: str, number: int, with_figures: bool = True) 
 
 
 def _roof(x: Column) -> str:
-    """One phrase: what limits a program, and how near it is to that."""
+    """One phrase: the limit of a program in the roofline model, and the share of the roof that it reaches."""
     if x.report.device is None:
         return ""
     found = roofline(x.cost, x.report.device)
@@ -206,12 +206,12 @@ def _kernels(x: Column) -> dict[str, Any]:
 
 
 def _at_peak(x: Column) -> str:
-    """The largest tensors that are alive when most is."""
+    """The largest tensors that are alive at the memory peak."""
     held = x.cost.memory.tensors if x.cost.memory is not None else ()
     return ", ".join(f"{t.name} {t.tensor} ({si(t.bytes)}B)" for t in held[:AT_PEAK])
 
 
-def _figures(c: Comparison) -> list[Figure]:
+def _figures(c: Comparison) -> list[PlotFigure]:
     numbered = list(enumerate(c.columns))
     labels = [(i, x.label) for i, x in numbered]
     found: list[tuple[str, Markup | None, Markup, str]] = []
@@ -239,4 +239,4 @@ def _figures(c: Comparison) -> list[Figure]:
     key = plots.key([(i, x.label) for i, x in searches])
     note = "Nodes of the largest e-graph of each search, after every round."
     found.append(("Growth of the search", plots.growth_plot(searches), key, note))
-    return [Figure(heading, svg, key, note) for heading, svg, key, note in found if svg is not None]
+    return [PlotFigure(heading, svg, key, note) for heading, svg, key, note in found if svg is not None]

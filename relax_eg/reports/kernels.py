@@ -1,4 +1,4 @@
-"""Which operators of a program went where, and what each fusion saved, as a table for a terminal."""
+"""A terminal table of a program's kernels: the operators in each kernel, and the savings of each fusion."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from relax_eg.extract.detail import Part
+from relax_eg.extract.detail import KernelPart
 from relax_eg.extract.figures import plain, si, time
 
 if TYPE_CHECKING:
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 
 def kernel_table(report: CostReport) -> RenderableType:
-    """Every kernel that a call runs, equal ones together: library calls, kernels of several operators with what
-    putting them together saves, kernels of one operator; and the views, which run nothing."""
+    """A table of every kernel that a call runs, equal kernels in one row: library calls, fused kernels with the bytes
+    and launches that fusion saves, and kernels of one operator. Below it, the views, which run nothing."""
     now = [p for p in report.after.parts if not p.ahead]
     run = [p for p in now if p.launches]
     names = {r.name for r in report.libraries} | {p.what for p in run if "." in p.what}
@@ -44,14 +44,14 @@ def kernel_table(report: CostReport) -> RenderableType:
     return Group(*shown)
 
 
-def _section(table: Table, title: str, report: CostReport, parts: Sequence[Part]) -> None:
+def _section(table: Table, title: str, report: CostReport, parts: Sequence[KernelPart]) -> None:
     if not parts:
         return
     runs = sum(p.launches for p in parts)
     inside = sum(len(p.operators) * p.launches for p in parts)
     table.add_row(Text(f"{title}: {runs}" + (f" ({inside} operators)" if inside else ""), style="bold"))
     saved = {r.name: (r.saved_bytes, r.saved_launches) for r in report.kernels}
-    groups: dict[tuple[str, tuple[str, ...]], list[Part]] = {}
+    groups: dict[tuple[str, tuple[str, ...]], list[KernelPart]] = {}
     for p in parts:
         groups.setdefault((p.what, p.operators), []).append(p)
     for (what, operators), same in groups.items():

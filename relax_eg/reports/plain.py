@@ -1,7 +1,8 @@
-"""Records to plain data and back, keeping what this release does not know; and what is told of them, to files.
+"""Reads records from plain data, keeps fields that this release does not know, and writes texts to files.
 
-A record's fields follow from its class: what is missing in the data has its default, what the class lacks is kept apart
-(`left_over`) and put back when the record is written again, so that a report survives a release that is older than it.
+The fields of a record follow from its class. A field that is missing in the data gets its default. Fields that the
+class lacks are kept apart (`left_over`), and put back when the record is written again, so that a report passes through
+an older release without loss.
 """
 
 from __future__ import annotations
@@ -17,21 +18,23 @@ from typing import Any, Union, cast, get_args, get_origin, get_type_hints
 from relax_eg.errors import OptionError
 from relax_eg.plain_data import write_file
 
-LEAST, LARGEST = 1e-100, 1e100  # seconds, bytes, flops, sizes: of their quotients and products a float holds each
+# limit: seconds, bytes, flops, sizes: a float holds the quotients and products of two such numbers
+LEAST, LARGEST = 1e-100, 1e100
 
 
 class Mismatch(ValueError):
-    """Data that does not fit its record; the text says where."""
+    """Data that does not fit its record; the text names the place."""
 
 
-@lru_cache
+@lru_cache(1 << 7)  # reports have 30 classes of records
 def hints(cls: type) -> dict[str, Any]:
     """The types of a record's fields."""
     return get_type_hints(cls)
 
 
 def read(kind: Any, data: Any, where: str) -> Any:
-    """`data` as a value of type `kind`: a record, tuple, mapping or scalar. Mismatch says what does not fit."""
+    """`data` as a value of type `kind`: a record, tuple, mapping or scalar. Mismatch if it does not fit; `where` names
+    the place in the error."""
     origin = get_origin(kind)
     if origin in (Union, types.UnionType):
         if data is None:
@@ -78,7 +81,7 @@ def _scalar(kind: Any, data: Any, where: str) -> Any:
     if is_number and not (data == 0 or LEAST <= abs(data) <= LARGEST):
         raise Mismatch(f"{where} is {_shown(data)}; 0 and numbers from {LEAST:g} to {LARGEST:g} are accepted")
     if kind is float and is_number:
-        return data  # a whole one stays as it is written
+        return data  # an int stays an int, so that it is written back unchanged
     if kind is int and isinstance(data, int) and not isinstance(data, bool):
         return data
     if kind in (bool, str) and isinstance(data, kind):
@@ -95,7 +98,7 @@ def _shown(data: Any) -> str:
 
 
 def left_over(given: Any, written: Any) -> Any:
-    """What `given` has and `written` lacks: of objects further keys, of lists by place; None where there is none."""
+    """The parts of `given` that `written` lacks: further keys of objects, also inside lists; None if there are none."""
     if isinstance(given, Mapping) and isinstance(written, Mapping):
         pairs = cast("Mapping[str, Any]", given), cast("Mapping[str, Any]", written)
         found = {k: v for k, v in pairs[0].items() if k not in pairs[1]}
@@ -111,7 +114,7 @@ def left_over(given: Any, written: Any) -> Any:
 
 
 def put_back(written: Any, more: Any) -> Any:
-    """`written` with what `left_over` kept, where its place is still there."""
+    """`written` with the parts that `left_over` kept, as far as their places still exist."""
     if more is None:
         return written
     if isinstance(written, Mapping):
@@ -123,8 +126,8 @@ def put_back(written: Any, more: Any) -> Any:
 
 
 def written(text: str, path: str | Path | None) -> None:
-    """Write `text` to `path`, in folders that are made where there are none; to nowhere if it is None."""
+    """Writes `text` to `path`, and creates missing folders; does nothing if `path` is None."""
     if path is not None:
-        with suppress(OSError, TypeError):  # writing tells what is wrong
+        with suppress(OSError, TypeError):  # `write_file` then raises the error
             Path(path).parent.mkdir(parents=True, exist_ok=True)
         write_file(path, text, OptionError, "the report")

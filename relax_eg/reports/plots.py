@@ -1,7 +1,7 @@
-"""Plots as SVG: rooflines, cost over size, memory over a program, growth of e-graphs.
+"""Plots as SVG: rooflines, cost over a size, memory over a program, growth of e-graphs.
 
-Drawn by hand, for colours that follow light and dark, text that a phone shows at reading size, and no script: lines and
-words take their colours from the page's variables (`page.css`).
+The SVG is written here without a plotting library, so that colours follow light and dark mode, text has reading size on
+a phone, and no script is needed. Lines and words take their colours from variables of the page (`page.css`).
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from relax_eg.extract.report import Curve, DeviceRow
 from relax_eg.reports.align import Column
 from relax_eg.reports.roofline import of_part, roofline
 
-WIDTH, HEIGHT = 440, 300
-LEFT, RIGHT, TOP, BOTTOM = 58, 24, 12, 44
-COLOURS = 8  # that the page has; further columns take them again
-_LEAST = 1e-300  # of what a logarithmic axis shows
-MOST_POINTS = 24  # kernels of a program in a roofline, the dearest
+WIDTH, HEIGHT = 440, 300  # chosen: pixels of a plot
+LEFT, RIGHT, TOP, BOTTOM = 58, 24, 12, 44  # chosen: pixels around the plot, for labels
+COLOURS = 8  # given: colours of the page; further columns reuse them
+_LEAST = 1e-300  # limit: smallest value on a logarithmic axis
+MOST_POINTS = 24  # limit: kernels of a program in a roofline, the most expensive ones
 
 
 @dataclass
 class Axis:
-    """Values from `low` to `high` on pixels from `start` to `end`; `show` writes one."""
+    """An axis that maps values from `low` to `high` to pixels from `start` to `end`; `show` formats a value."""
 
     low: float
     high: float
@@ -36,7 +36,7 @@ class Axis:
     log: bool = False
 
     def __post_init__(self) -> None:
-        if self.log:  # a report of a file may have rates of nothing
+        if self.log:  # a report from a file may have rates of 0
             self.low, self.high = max(self.low, _LEAST), max(self.high, _LEAST)
 
     def at(self, value: float) -> float:
@@ -47,7 +47,7 @@ class Axis:
         return round(self.start + share * (self.end - self.start), 1)
 
     def ticks(self, most: int = 5) -> list[float]:
-        """Round values along the axis, `most` or so."""
+        """Round values along the axis, about `most` of them."""
         if self.log:
             first, last = math.floor(math.log10(self.low)), math.ceil(math.log10(self.high))
             for leading in ((1, 2, 5), (1, 3), (1,)):
@@ -67,7 +67,7 @@ class Axis:
 
 @dataclass
 class Plot:
-    """Two axes, and what is drawn between them. `title` says in words what is to be seen."""
+    """A plot: two axes and the elements drawn between them. `title` describes the plot in words."""
 
     title: str
     x: Axis
@@ -124,8 +124,9 @@ def _y(low: float, high: float, show: Callable[[float], str], log: bool = False)
 
 
 def roofline_plot(device: DeviceRow, columns: Sequence[tuple[int, Column]]) -> Markup | None:
-    """Programs on one device (each with its number among all columns): whole programs as large dots, their dearest
-    kernels as small ones, below what the device allows. None where nothing has flops and bytes."""
+    """The roofline plot of programs on one device, each given with its number among all columns. Large dots are whole
+    programs, small dots are their most expensive kernels; the lines are the limits of the device. None if no program
+    has flops and bytes."""
     whole = [(i, c, roofline(c.cost, device)) for i, c in columns if c.cost.flops and c.cost.bytes]
     if not whole:
         return None
@@ -157,7 +158,7 @@ def roofline_plot(device: DeviceRow, columns: Sequence[tuple[int, Column]]) -> M
 
 
 def memory_plot(columns: Sequence[tuple[int, Column]]) -> Markup | None:
-    """Bytes that are alive while a program runs, over its kernels in order. None where no report tells."""
+    """A plot of the bytes alive while a program runs, over its kernels in order. None if no report has this data."""
     told = [(i, c, c.cost.memory) for i, c in columns if c.cost.memory is not None and c.cost.memory.moments]
     if not told:
         return None
@@ -176,7 +177,7 @@ def memory_plot(columns: Sequence[tuple[int, Column]]) -> Markup | None:
 
 
 def growth_plot(columns: Sequence[tuple[int, Column]]) -> Markup | None:
-    """Nodes of the largest e-graph of each search, round by round. None where no report tells."""
+    """A plot of the e-nodes of the largest e-graph of each search, by round. None without two rounds of any search."""
     lines: list[tuple[int, str, list[int]]] = []
     for i, c in columns:
         by: dict[str, list[int]] = {}
@@ -198,9 +199,10 @@ def growth_plot(columns: Sequence[tuple[int, Column]]) -> Markup | None:
 
 
 def curve_plot(curve: Curve) -> Markup | None:
-    """Cost over a size, one line a program, its crossovers marked. None where there is nothing to draw."""
+    """A plot of cost over a size, one line for each program, with its crossovers. None if there are fewer than two
+    points."""
     rows = [zip(curve.sizes, x.seconds, strict=True) for x in curve.series]
-    # What costs nothing has no place on the axis.
+    # A cost of 0 has no place on a logarithmic axis.
     found = [[(n, s) for n, s in row if s is not None and s > 0] for row in rows]
     flat = [p for line in found for p in line]
     if len(flat) < 2:
@@ -222,6 +224,6 @@ def curve_plot(curve: Curve) -> Markup | None:
 
 
 def key(labels: Sequence[tuple[int, str]]) -> Markup:
-    """What the colours stand for."""
+    """The key of the colours: a swatch and a label for each column."""
     one = '<span class="key"><i class="swatch {}"></i>{}</span>'
     return Markup(" ").join(Markup(one).format(_colour(i), escape(label)) for i, label in labels)

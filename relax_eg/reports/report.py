@@ -1,4 +1,4 @@
-"""The cost report: what was chosen, what it costs, and why the search stopped. Text for people, JSON for tools."""
+"""The cost report: the chosen program, its cost, and why the search stopped; as text for people and JSON for tools."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from relax_eg.extract.report import (
     KernelRow,
     LibraryRow,
     MeasuredRow,
-    Opaque,
+    OpaqueCall,
     ProgramCost,
     RuleRow,
     RunnerUp,
@@ -34,35 +34,45 @@ from relax_eg.reports.kernels import kernel_table
 from relax_eg.reports.plain import Mismatch, left_over, put_back, read, written
 from relax_eg.reports.roofline import Roofline, roofline
 
-FAMILY, VERSION = "relax_eg.report", 1
+FAMILY, VERSION = "relax_eg.report", 1  # given: name and version of the format
 SCHEMA = f"{FAMILY}/{VERSION}"
 
 
 @dataclass(frozen=True)
 class CostReport:
-    """What `optimize` did to a program. `print` it, look at it in a notebook, `to_html` or `to_json` it, and compare it
-    with others (`relax_eg.compare`).
+    """What `optimize` did to a program. `print` it, show it in a notebook, write it with `to_html` or `to_json`, or
+    compare it with others (`relax_eg.compare`). `to_json` and `from_json` keep fields of newer releases.
 
-    `before` and `after` are priced by the same model at `at`; `rules` counts, for each rule that made a node of the
-    chosen program, how many; `matches` all matches during saturation, and `searched` what each rule did there. `nodes`:
-    of all e-graphs at the end; `peak`: of the largest at its largest. `cached`: all this comes from the disk cache,
-    and only `seconds` is of this run. `selected`: how each function's program was chosen, and how near the best of its
-    candidates it is; `runner_up`: the program that came closest to it (None: there is no other);
-    `searched_for`: what search found the program, and how it is compiled; `compiler_options`: what XLA compiles it with
-    beside its usual options; `measured`: what `measure=k` timed at each of the bindings that this report is for, the
-    program as written first; `kernels`: with `execution="kernels"`, those that hold several operators; `libraries`: the
-    routines that it calls, and those that were missing; `device`: what a roofline needs of it; `growth`: the e-graphs
-    round by round; `unproved`: guards of rules that were neither proved nor refuted, so that the rule did not fire;
-    `others`: the same prices at the other bindings of `at=[...]`; `curves`: cost over a size, by variant; `signature`:
-    parameters and result of the function, by which reports of different programs are told apart; `rule_set`: the rules
-    that were allowed, by the name of their set; `code`: what stands at the source lines, as far as is known;
-    `at_exact_sizes`: what cannot run at capacity, and why, where the function has symbolic sizes and was asked to.
-    Where several programs share the sizes, `family` and `variants` tell how they were found and which serves which,
-    and `extracted_at` for which sizes this one was chosen. `expressions`: what both programs do, in the sizes (flops,
-    bytes, launches, bytes of workspace and of what is prepared). `memory`: how `memory_limit` was kept. `not_proved`:
-    those of `rules` that a user wrote and no proof covers, with the line and what is known of each.
-
-    `to_json` and `from_json` keep fields of newer releases.
+    - `before`, `after`: costs of the program as written and of the chosen program, priced by the same model at `at`.
+    - `rules`: for each rule that made nodes of the chosen program, their number.
+    - `matches`: for each rule, its matches during saturation.
+    - `searched`: what each rule did during saturation.
+    - `nodes`: e-nodes of all e-graphs at the end.
+    - `peak`: e-nodes of the largest e-graph at its largest.
+    - `cached`: the report comes from the disk cache, and only `seconds` is from this run.
+    - `selected`: for each function, how its program was chosen, and how near it is to the best of its candidates.
+    - `runner_up`: the program that came closest to the chosen one; None if there is no other program.
+    - `searched_for`: the search that found the program, and how the program is compiled.
+    - `compiler_options`: options with which XLA compiles the program, besides the usual ones.
+    - `measured`: times from `measure=k` at each binding of this report, the program as written first.
+    - `kernels`: with `execution="kernels"`, the kernels that hold several operators.
+    - `libraries`: the library routines that the program calls, and those that were missing.
+    - `device`: the parameters of the device for a roofline.
+    - `growth`: the e-graphs by round.
+    - `unproved`: guards that were neither proved nor refuted, so that their rules did not fire.
+    - `others`: the same prices at the other bindings of `at=[...]`.
+    - `curves`: cost over a size, by variant.
+    - `signature`: parameters and result of the function, which distinguish reports of different programs.
+    - `rule_set`: the allowed rules, by the name of their set.
+    - `code`: the text of the source lines, as far as it is known.
+    - `at_exact_sizes`: for a function with symbolic sizes that was to run at capacity: the parts that cannot, and why.
+    - `family`, `variants`: if several programs share the sizes: how they were found, and which program serves which
+      sizes.
+    - `extracted_at`: the sizes for which this variant was chosen.
+    - `expressions`: for both programs: flops, bytes, launches, bytes of workspace and prepared bytes as expressions of
+      the sizes.
+    - `memory`: how `memory_limit` was kept.
+    - `not_proved`: the user's rules among `rules` that no proof covers, with the line and what is known of each.
     """
 
     name: str
@@ -80,7 +90,7 @@ class CostReport:
     seconds: Mapping[str, float]
     kept_as_written: bool
     assumed_at: bool = False
-    opaque: tuple[Opaque, ...] = ()
+    opaque: tuple[OpaqueCall, ...] = ()
     versions: Mapping[str, str] = field(default_factory=dict[str, str])
     searched: tuple[RuleRow, ...] = ()
     peak: int = 0
@@ -111,27 +121,27 @@ class CostReport:
 
     @property
     def predicted_gain(self) -> float:
-        """Predicted time before, divided by after."""
+        """The predicted time of the program as written divided by that of the chosen program."""
         return self.before.seconds / self.after.seconds if self.after.seconds > 0 else 1.0
 
     @property
     def roofline(self) -> Roofline | None:
-        """Where the chosen program stands between the device's arithmetic and its memory; None where the report does
-        not say what the device can do."""
+        """The chosen program in the roofline model; None if the report has no parameters of the device."""
         return roofline(self.after, self.device) if self.device is not None else None
 
     def at_each(self) -> list[CostReport]:
-        """One report for each binding of `at=[...]`, that of the first as it is. What was searched is the same."""
+        """One report for each binding of `at=[...]`; the first is this report without `others`. All share the data of
+        the search."""
         here = replace(self, others=())
         return [here, *(replace(here, at=o.at, before=o.before, after=o.after) for o in self.others)]
 
     def kernel_table(self) -> RenderableType:
-        """Every kernel that a call runs and the operators in it: library calls, kernels of several operators and what
-        putting them together saves, kernels of one; and the views."""
+        """A table of every kernel that a call runs with its operators: library calls, fused kernels and what fusion
+        saves, and kernels of one operator. Below it, the views."""
         return kernel_table(self)
 
     def as_data(self) -> dict[str, Any]:
-        """The report as plain data for JSON, with a schema version (`relax_eg.reports.schema` has the schema)."""
+        """The report as plain data for JSON, with a schema version (the schema is in `relax_eg.reports.schema`)."""
         data: dict[str, Any] = {"schema": SCHEMA, **asdict(self)}
         del data["more"]
         for side in ("before", "after"):
@@ -141,8 +151,10 @@ class CostReport:
 
     @staticmethod
     def from_data(data: Any, where: str = "") -> CostReport:
-        """The report that gave this `as_data`; fields that this release does not know are kept. OptionError where it is
-        no report, or one that this release cannot read; `where`: what the error calls it."""
+        """The report from the plain data that `as_data` returned; keeps fields that this release does not know.
+
+        OptionError, which names the data `where`, if it is not a report or this release cannot read it.
+        """
         named = f"{where}: " if where else ""
         if not isinstance(data, Mapping) or "schema" not in data:
             raise OptionError(
@@ -170,7 +182,7 @@ class CostReport:
     @staticmethod
     @accepts(source=PATH)
     def from_json(source: str | Path) -> CostReport:
-        """The report in a JSON text (it begins with `{`), or in a file. OptionError where there is none."""
+        """The report from a JSON text (it begins with `{`) or from a file. OptionError if it cannot be read."""
         is_text = isinstance(source, str) and source.lstrip().startswith("{")
         where = "" if is_text else str(source)
         try:
@@ -189,8 +201,8 @@ class CostReport:
         return told
 
     def to_html(self, path: str | Path | None = None, derivation: object = "") -> str:
-        """The report as one HTML file that needs nothing else; also written to `path` if given. `derivation`: what
-        `best.explain()` returned, to be shown too."""
+        """The report as one self-contained HTML file; also written to `path` if given. `derivation`: the result of
+        `best.explain()`, which the file then shows too."""
         from relax_eg.reports.html import page_of_report
 
         return page_of_report(self, path, str(derivation))
@@ -208,7 +220,7 @@ class CostReport:
 
 
 def _check_amounts(report: CostReport) -> None:
-    """Mismatch unless costs are amounts, and the device does something in a second."""
+    """Mismatch if a cost is negative, if a rate of the device is not positive, or if the device has no float32 rate."""
     for cost in (report.before, report.after, *(c for o in report.others for c in (o.before, o.after))):
         for row in (*cost.rows, *cost.parts):
             if min(row.flops, row.bytes, row.launches, row.seconds) < 0:

@@ -1,4 +1,4 @@
-"""The JSON Schema of reports, which follows from their classes.
+"""The JSON Schema of reports, generated from their classes and the first sentences of their docstrings.
 
 python -m relax_eg.reports.schema > docs/report.schema.json
 """
@@ -21,7 +21,7 @@ _SCALARS: dict[Any, dict[str, Any]] = {
     float: {"type": "number"},
     Any: {},
 }
-# What `as_data` adds to the fields: sums of them, for readers that have no relax_eg.
+# The totals that `as_data` adds to the fields, for readers without relax_eg.
 _TOTAL = {
     "type": "object",
     "properties": {
@@ -35,7 +35,7 @@ _TOTAL = {
 
 
 def schema() -> dict[str, Any]:
-    """The schema of what `CostReport.to_json` writes. Further fields are allowed: newer releases add some."""
+    """The schema of the output of `CostReport.to_json`. It allows further fields, because newer releases add some."""
     defined: dict[str, Any] = {}
     report = _record(CostReport, defined)
     report["properties"] |= {"schema": {"const": SCHEMA}, "predicted_gain": {"type": "number"}}
@@ -84,7 +84,7 @@ def _first_sentence(cls: type) -> str:
 
 
 def text() -> str:
-    """The schema as it is on file."""
+    """The text of the schema file."""
     return json.dumps(schema(), indent=2) + "\n"
 
 

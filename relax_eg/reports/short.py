@@ -1,25 +1,25 @@
-"""A comparison in a few sentences: what was gained, where, by what, and where time still goes."""
+"""A comparison in a few sentences: the gain, its place and cause, and where the remaining time goes."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from relax_eg.extract.figures import sizes, time
-from relax_eg.reports.align import Column, Row
+from relax_eg.reports.align import AlignedRow, Column
 from relax_eg.reports.roofline import roofline
 
 if TYPE_CHECKING:
     from relax_eg.reports.compare import Comparison
 
-_SAME = 5e-3  # shares of a time: what differs by less is called the same
-_MOST_CODE = 60  # letters of a source line
-_MOST_LINES = 3
+_SAME = 5e-3  # chosen: share of a time up to which a difference counts as none
+_MOST_CODE = 60  # limit: characters of a source line
+_MOST_LINES = 3  # limit: source lines that are named
 _LIMITS = {"memory": "the device's memory", "cache": "the device's cache", "arithmetic": "the device's arithmetic"}
 
 
 def in_short(c: Comparison) -> list[tuple[str, str]]:
-    """What a newcomer should know first: what each sentence is about, and the sentence. Empty where there is nothing to
-    hold against each other."""
+    """The most important facts for a newcomer, as pairs of a topic and a sentence. Empty if there are fewer than two
+    columns, or if a column has no cost."""
     if len(c.columns) < 2 or not all(x.cost.seconds > 0 for x in c.columns):
         return []
     if len(c.columns) == 2:
@@ -30,7 +30,7 @@ def in_short(c: Comparison) -> list[tuple[str, str]]:
 
 
 def timed(columns: tuple[Column, ...]) -> list[float] | None:
-    """The measured seconds of all columns, None where one has none."""
+    """The measured seconds of all columns; None if a column was not measured."""
     found = [x.measured for x in columns]
     return [x for x in found if x is not None] if None not in found else None
 
@@ -55,7 +55,7 @@ def _gain(c: Comparison) -> str:
 
 
 def _by(c: Comparison) -> str:
-    """Where most of the difference is, what made it, and what the rest comes to."""
+    """A sentence on the row with most of the difference, its cause, and the sum of the other differences."""
     total = c.columns[1].cost.seconds - c.columns[0].cost.seconds
     if abs(total) <= _SAME * c.columns[0].cost.seconds or not c.rows:
         return ""
@@ -71,7 +71,7 @@ def _change(seconds: float) -> str:
 
 
 def _left(c: Comparison, i: int) -> str:
-    """Where the time of a column goes, and what limits it."""
+    """A sentence on the lines that take most of a column's time, and on its limit in the roofline model."""
     x = c.columns[i]
     rows = sorted((r for r in c.rows if r.seconds(i)), key=lambda r: -r.seconds(i))[:_MOST_LINES]
     if not rows:
@@ -101,7 +101,7 @@ def _ranking(c: Comparison) -> str:
 
 
 def _shares(c: Comparison) -> str:
-    """What share of each column's time goes to the line that is the dearest in the first."""
+    """A sentence on the most expensive line of the first column, with its share of the time of each column."""
     if not c.rows:
         return ""
     row = max(c.rows, key=lambda r: r.seconds(0))
@@ -114,7 +114,7 @@ def _shares(c: Comparison) -> str:
     return f"{_line(row)} takes {told} of the predicted time."
 
 
-def _line(r: Row) -> str:
+def _line(r: AlignedRow) -> str:
     code = r.code.partition("#")[0].strip()
     shown = code if len(code) <= _MOST_CODE else code[: _MOST_CODE - 3] + "..."
     return f"{r.where} ({shown})" if shown else r.where

@@ -16,12 +16,11 @@ from relax_eg.extract.report import KernelRow, OperatorRow, ProgramCost, RuleRow
 if TYPE_CHECKING:
     from relax_eg.reports.report import CostReport
 
-MOST_RULES = 3  # rules whose work in the search is told in the text; the JSON has all
-MOST_LINES = 5  # source lines that the text tells of
+MOST_RULES = 3  # limit: rules whose work in the search the text shows; the JSON has all
 
 
 def printed(*shown: RenderableType, width: int = 100) -> str:
-    """What a terminal of this width would show, without colours."""
+    """The text that a terminal of this width would show, without colours."""
     console = Console(width=width, no_color=True, highlight=False)
     with console.capture() as capture:
         for x in shown:
@@ -30,7 +29,7 @@ def printed(*shown: RenderableType, width: int = 100) -> str:
 
 
 def report(r: CostReport) -> RenderResult:
-    """What is printed of a report."""
+    """The printed form of a report."""
     sizes = ", ".join(f"{k}={v}" for k, v in r.at.items())
     title = f"{r.name}   {r.target}, {r.execution}" + (f", at {sizes}" if sizes else "")
     yield Text(title + (" (sizes assumed: none were given)" if r.assumed_at else ""), style="bold")
@@ -108,13 +107,14 @@ def notes(r: CostReport) -> list[str]:
 
 
 def not_proved(r: CostReport) -> str:
-    """One line on the rules of the user's that the chosen program rests on and no proof covers."""
+    """One line on the user's rules that the chosen program depends on and that no proof covers."""
     told = "; ".join(f"{rule} ({what})" for rule, what in r.not_proved.items())
     return f"rests on what is not proved: {told}"
 
 
 def _selection(rows: Sequence[SelectedRow]) -> str:
-    """One line on all functions; those that are not proved optimal by name, the widest gap first."""
+    """One line on the selection in all functions. It names functions that are not proved optimal, the widest gap
+    first."""
     candidates = sum(r.candidates for r in rows)
     open_ = sorted((r for r in rows if r.how != "proved optimal"), key=lambda r: (-r.gap, r.function))
     proved = f"selection among the {candidates} candidates kept: {len(rows) - len(open_)} of {len(rows)} proved optimal"
@@ -124,7 +124,7 @@ def _selection(rows: Sequence[SelectedRow]) -> str:
 
 
 def _sensitivity(rows: Sequence[SelectedRow]) -> list[str]:
-    """What fewer candidates would cost, in the function that they cost most."""
+    """The cost of keeping fewer candidates, for the function in which it is largest."""
     more: dict[int, float] = {}
     for r in rows:
         for n, extra in r.fewer:
@@ -136,7 +136,8 @@ def _sensitivity(rows: Sequence[SelectedRow]) -> list[str]:
 
 
 def _fused(rows: Sequence[KernelRow]) -> str:
-    """One line on all kernels: how many operators are where, what that saves, and how often each step was used."""
+    """One line on all fused kernels: the numbers of operators and kernels, what fusion saves, and how often each fusion
+    step was used."""
     steps: dict[str, int] = {}
     for r in rows:
         for step, n in r.steps.items():

@@ -1,6 +1,6 @@
-"""Rules: how they are written, checked, and the books of them that ship."""
+"""Rules: how they are written and checked, and the shipped rule books."""
 
-from relax_eg.rules.conditions import Claim, Condition, Guard, InOrder, ValueTest, Word
+from relax_eg.rules.conditions import Claim, Condition, Guard, InOrder, OriginGuard, ValueTest
 from relax_eg.rules.rule import NUMERICS, PHASES, Instance, Numerics, Rule, RuleSet
 from relax_eg.rules.schemas import Schema
 
@@ -38,11 +38,11 @@ __all__ = [
     "InOrder",
     "Instance",
     "Numerics",
+    "OriginGuard",
     "Rule",
     "RuleSet",
     "Schema",
     "ValueTest",
-    "Word",
     "algebra",
     "attention",
     "blocks",

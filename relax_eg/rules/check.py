@@ -1,12 +1,13 @@
-"""The probabilistic checker: a rule is tested at random sizes and values, exactly, or refuted by a counterexample.
+"""The probabilistic checker: tests a rule at random sizes and values, or refutes it with a counterexample.
 
-What passes may be more: `proved`, by the formal checker (`verify_formal`), which this one only calls.
+A rule that passes is `tested`. The formal checker (`verify_formal`), which this file calls, may raise that to `proved`,
+or to `axiom` if the rule restates something that the formal checker assumes.
 
-Which judges a rule meets follows from its numerics class (`judge.py`): equality over the reals always; the same bits
-for `exact`; the accuracy law for `reassociate`. The same seed gives the same verdict.
+The numerics class of a rule determines its judges (`judge.py`): equality over the reals always; equality of bits for
+`exact`; the accuracy law for `reassociate`. The same seed gives the same verdict.
 
-What no draw may be left to meet by luck is enumerated (`suspects.py`): special values and those that stand in the rule,
-sizes around the numbers in it, and every float type that an open dtype stands for.
+Random draws miss some points, so these are enumerated (`suspects.py`): special values, numbers that occur in the rule,
+sizes around those numbers, and every float type that an open dtype stands for.
 """
 
 from __future__ import annotations
@@ -30,11 +31,13 @@ from relax_eg.accepted import Kind, accepts
 from relax_eg.errors import RuleError
 from relax_eg.ir.annotations import FLOATS, is_float
 from relax_eg.ir.expr import postorder
+from relax_eg.memo import Memo
 from relax_eg.ops.libraries import library_of
 from relax_eg.rules import samples as draws
 from relax_eg.rules.check_schemas import first_difference
-from relax_eg.rules.domain import instances, need_instance
+from relax_eg.rules.function_errors import require_same_sides, unloadable
 from relax_eg.rules.hypotheses import under_hypotheses
+from relax_eg.rules.instances import instances, need_instance
 from relax_eg.rules.judge import (
     Absent,
     Case,
@@ -47,38 +50,40 @@ from relax_eg.rules.judge import (
     same_bits,
     widened,
 )
-from relax_eg.rules.raised import require_same_sides, unloadable
 from relax_eg.rules.rule import Instance, Rule, RuleSet
 from relax_eg.rules.samples import Draw, Sizes, admits, draw_sizes
 from relax_eg.rules.schemas import Schema
 from relax_eg.rules.suspects import size_suspects, sizes_near, special_suspects
 from relax_eg.rules.witness import Counterexample, witness
 
-# Raise when a change makes the checker stricter: verdicts on disk and in memory are then given anew.
-CHECKER_VERSION = 3
-SAMPLES = 48
-# About as many points are tried by each judge of what is not proved; 48 let a sign of zero pass once.
+SAMPLES = 48  # limit: points at which a rule is tested
+# limit: points, about, that each judge tests of a rule without a proof; 48 points once missed a wrong sign of zero.
 UNPROVED_SAMPLES = 400
-_INSTANCES = 12
-# Instances of each of the other float types that an open dtype stands for.
+_INSTANCES = 12  # limit: instances of a rule that are tested
+# limit: instances tested for each further float type that an open dtype stands for.
 _INSTANCES_OF_OTHERS = 2
-# Instances that are tried at sizes near the numbers in a rule.
+# limit: instances that are tested at sizes near the numbers in a rule.
 _INSTANCES_AT_LARGE_SIZES = 3
-# Exact arithmetic is slow: its samples hold no more elements than this where smaller sizes exist.
+# limit: elements of a sample in exact arithmetic, which is slow, if the rule admits smaller sizes.
 _EXACT_ELEMENTS = 150
 
-# "missing": it lowers to a routine that is not there, so that nothing was tested, and nothing runs.
-Status = Literal["proved", "tested", "refuted", "missing"]
+# "missing": the rule lowers to a routine that is not available, so it was not tested and does not run.
+Status = Literal["proved", "axiom", "tested", "refuted", "missing"]
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """What is known of a rule: `tested` at `samples` points, `proved` for all sizes besides, or `refuted` by a
-    counterexample, of text `problem`.
+    """The result of checking a rule.
 
-    `seconds` is 0 for a verdict that was known already. `untested`: sizes that stand in the rule and are too large to
-    be tried. Of what is proved, `theory` is "exact" (the same bits),
-    "modular" (integers modulo 2^w) or "real", and `ranks` tells of which ranks of `*b` blocks ("all", "0 to 3", "").
+    - `status`: `tested` at `samples` points, `proved` for all sizes too, an `axiom` that has no proof, `refuted` by a
+      counterexample, or `missing`.
+    - `seconds`: time spent; 0 for a verdict that was already known.
+    - `problem`: text of the counterexample, or the reason for "refuted" or "missing".
+    - `theory`: of a proof, "exact" (the same bits), "modular" (integers modulo 2^w) or "real"; of a tested library
+      rule, the numerics class that was measured.
+    - `ranks`: ranks of `*b` blocks for which the proof holds ("all", "0 to 3", "").
+    - `untested`: sizes that occur in the rule and are too large to test.
+    - `every`: of an axiom, the dtypes of which every value was tested.
     """
 
     rule: Rule | Schema
@@ -90,10 +95,16 @@ class Verdict:
     theory: str = ""
     ranks: str = ""
     untested: str = ""
+    every: str = ""
+
+    @property
+    def holds_everywhere(self) -> bool:
+        """Whether the rule is known to hold for all sizes and values, by a proof or as an axiom."""
+        return self.status in ("proved", "axiom")
 
     @property
     def told(self) -> str:
-        """What is known, in a few words: "proved (real)", "tested, not proved"."""
+        """The verdict in a few words: "proved (real)", "tested, not proved"."""
         if self.status == "tested":
             less = f", not tested at {self.untested}" if self.untested else ""
             return f"tested, {self.theory or 'not proved'}{less}"
@@ -102,9 +113,10 @@ class Verdict:
     def __str__(self) -> str:
         if self.status == "refuted":
             return f"{self.rule.where} rule `{self.rule.name}` is refuted\n{self.problem}"
-        if self.status == "proved":
+        if self.holds_everywhere:
             ranks = f", block ranks {self.ranks}" if self.ranks else ""
-            return f"{self.rule}      proved ({self.theory}{ranks}), {1000 * self.seconds:.0f} ms"
+            tried = f", every value of {self.every} tried" if self.every else ""
+            return f"{self.rule}      {self.status} ({self.theory}{ranks}){tried}, {1000 * self.seconds:.0f} ms"
         if self.status == "missing":
             return f"{self.rule}      missing: {self.problem}"
         less = f", not tested at {self.untested}" if self.untested else ""
@@ -113,19 +125,24 @@ class Verdict:
 
 @dataclass(frozen=True)
 class _Plan:
-    """One judge over the instances of a rule: how values are drawn, how many points, the least size of an axis."""
+    """The test of a rule's instances by one judge.
+
+    - `draw`: draws the values of the pattern variables.
+    - `count`: number of points.
+    - `least`: least size of an axis.
+    """
 
     judge: Judge
     draw: Draw
     instances: Sequence[Instance]
     count: int
     least: int = 0
-    # Sizes are cut to at most this many elements, or left small and sometimes doubled.
+    # Size variables are reduced to 2 or 3 each if their product exceeds this.
     elements: int | None = None
 
 
 def check(rule: Rule, samples: int = SAMPLES, seed: int = 0) -> Verdict:
-    """Test `rule` at about `samples` points for each judge it meets. Raises RuleError where it cannot be formed."""
+    """Tests `rule` at about `samples` points for each of its judges. Raises RuleError if the rule has no instance."""
     started = time.perf_counter()
     need_instance(rule)
     chosen, others = tested_instances(rule)
@@ -141,7 +158,7 @@ def check(rule: Rule, samples: int = SAMPLES, seed: int = 0) -> Verdict:
 def _compared(
     rule: Rule, chosen: Sequence[Instance], others: Mapping[str, Sequence[Instance]], samples: int, seed: int
 ) -> tuple[int, Counterexample | None]:
-    """At how many drawn points the sides of instances were compared, and where they differ."""
+    """The number of drawn points at which the sides of instances were compared, and a counterexample if they differ."""
     tested = 0
     for n, plan in enumerate(_plans(rule, chosen, others, samples)):
         rng = np.random.default_rng((seed, n, zlib.crc32(rule.name.encode())))
@@ -160,11 +177,11 @@ def _compared(
 
 
 def tested_instances(rule: Rule) -> tuple[list[Instance], dict[str, list[Instance]]]:
-    """The instances at which a rule is tested: those of its first float type, and of each other one."""
+    """The instances at which a rule is tested: those of its first float type, and a dict of those of the others."""
     chosen = list(instances(rule, limit=_INSTANCES))
     if not rule.has_open_dtype:
         return chosen, {}
-    # That the sides have one shape and dtype is seen when an instance is made: RuleError otherwise.
+    # Making an instance raises RuleError if its sides differ in shape or dtype.
     others = [d for d in FLOATS if d != rule.dtypes[0]]
     return chosen, {d: list(instances(rule, limit=_INSTANCES_OF_OTHERS, dtypes=(d,))) for d in others}
 
@@ -172,7 +189,7 @@ def tested_instances(rule: Rule) -> tuple[list[Instance], dict[str, list[Instanc
 def _enumerated(
     rule: Rule, chosen: Sequence[Instance], others: Mapping[str, Sequence[Instance]], seed: int
 ) -> Counterexample | None:
-    """A counterexample among what is enumerated, if there is one."""
+    """A counterexample among the enumerated points, or None."""
     bits = rule.numerics == "exact"
     judge: Judge = same_bits if bits else over_the_reals
     draw = under_hypotheses(draws.special) if bits else under_hypotheses(draws.moderate, wide=True)
@@ -190,13 +207,13 @@ def _enumerated(
 
 
 def _is_known(instance: Instance, chosen: Sequence[Instance]) -> bool:
-    """Whether an instance of another float type says over the reals what one of `chosen` says."""
+    """Whether an instance of another float type states, over the reals, the same equation as one of `chosen`."""
     wide = widened(instance)
     return any((w.left, w.right) == (wide.left, wide.right) for w in map(widened, chosen))
 
 
 def _untested(rule: Rule) -> str:
-    """At which sizes that stand in the rule it was not tested, since they are too large; empty where there is none."""
+    """The sizes that occur in the rule and are too large to test, as text; empty if there are none."""
     found: dict[str, None] = {}
     for instance in instances(rule, limit=_INSTANCES_AT_LARGE_SIZES):
         found.update(dict.fromkeys(f"{name} = {number:,}" for name, number in sizes_near(instance)[1]))
@@ -209,7 +226,7 @@ def _plans(
     moderate, mixed = under_hypotheses(draws.moderate, wide=True), under_hypotheses(draws.mixed)
     yield _Plan(over_the_reals, moderate, chosen, max(samples, 4 * len(chosen)))
     apart = [i for found in others.values() for i in found if not _is_known(i, chosen)]
-    if apart:  # what is another function in another float type
+    if apart:  # instances that are another function in another float type
         yield _Plan(over_the_reals, moderate, apart, max(samples // 4, 4 * len(apart)))
     rational = [i for i in chosen if is_rational(i)]
     if rational:
@@ -222,7 +239,7 @@ def _plans(
     if rule.numerics == "reassociate" and _has_floats(chosen):
         yield _Plan(accurate, mixed, chosen, samples // 2, least=1)
         for dtype, found in others.items():
-            if found and dtype != "float64":  # it stands for exact
+            if found and dtype != "float64":  # the accuracy law takes float64 as exact
                 yield _Plan(accurate, mixed, found, samples // 8, least=1)
 
 
@@ -231,7 +248,7 @@ def _has_floats(chosen: Sequence[Instance]) -> bool:
 
 
 def _cases(rule: Rule, plan: _Plan, rng: np.random.Generator) -> Iterator[Case]:
-    """Points of comparison: instances in turn, each meeting the planned sizes from another place on."""
+    """Cases to compare: the instances in turn, each starting at another position of its list of sizes."""
     turns = -(-plan.count // len(plan.instances))
     sizes_of: list[list[dict[str, int]]] = []
     for instance in plan.instances:
@@ -247,7 +264,7 @@ def _cases(rule: Rule, plan: _Plan, rng: np.random.Generator) -> Iterator[Case]:
 
 
 def _fitted(instance: Instance, sizes: Sizes, plan: _Plan, k: int) -> Sizes:
-    """`sizes`, made smaller for exact arithmetic, and sometimes larger for the accuracy law."""
+    """`sizes`, reduced for exact arithmetic, and sometimes increased for the accuracy law."""
     if plan.elements is not None:
         total = 1
         for v in sizes.values():
@@ -261,15 +278,18 @@ def _fitted(instance: Instance, sizes: Sizes, plan: _Plan, k: int) -> Sizes:
 
 
 _Key = tuple[Any, ...]
-# Verdicts by the content of a rule, each with the instances that it was reached on; and the instances that passed.
-_verdicts: dict[str, tuple[Verdict, frozenset[_Key]]] = {}
-_passed: set[_Key] = set()
+# `_verdicts`: verdicts by the content hash of a rule, each with the keys of its tested instances. `_passed`: keys of
+# the instances that passed.
+_MOST_VERDICTS = 1 << 12  # limit: verdicts kept: ten times the shipped rules; a rule that is evicted is tested again
+_MOST_PASSED = 1 << 15  # limit: keys of instances kept; an instance that is evicted is tested again
+_verdicts = Memo[str, tuple[Verdict, frozenset[_Key]]](_MOST_VERDICTS)
+_passed = Memo[_Key, None](_MOST_PASSED)
 _checking: ContextVar[bool] = ContextVar("checking", default=True)
 
 
 @contextmanager
 def unchecked() -> Generator[None]:
-    """Registration inside tests nothing: for reading a file of rules in order to report on all of them."""
+    """Context in which registration tests no rule, so that a file of rules is read to the end and all are reported."""
     token = _checking.set(False)
     try:
         yield
@@ -278,7 +298,7 @@ def unchecked() -> Generator[None]:
 
 
 def require_tested(rule: Rule) -> None:
-    """Raise RuleError unless `rule` passes the test. A rule of the same content is tested once."""
+    """Raises RuleError if `rule` is refuted. Rules of the same content are tested once."""
     if not _checking.get():
         return
     verdict = remembered(rule)
@@ -287,13 +307,13 @@ def require_tested(rule: Rule) -> None:
 
 
 def remembered(rule: Rule | Schema) -> Verdict:
-    """The verdict on `rule`, from memory where one of the same content, with the same sides, was given. From then on an
-    instance that a search makes of it is tested before it is used, unless it was."""
+    """The verdict on `rule`, from memory if a rule of the same content and the same sides has one. Afterwards, an
+    instance that a search makes of the rule and that was not tested is tested before use."""
     from relax_eg.rules.certificates import content_hash
 
     key = content_hash(rule)
     known, there = _verdicts.get(key, (None, frozenset[_Key]()))
-    # What a function returns may hang on more than its content tells.
+    # A function's result may depend on more than the content hash covers, so the instances are compared too.
     if known is not None and there == _keys(rule):
         verdict = replace(known, rule=rule, seconds=0.0)
     else:
@@ -307,13 +327,14 @@ def remembered(rule: Rule | Schema) -> Verdict:
 def _remember(key: str, verdict: Verdict) -> None:
     keys = _keys(verdict.rule)
     _verdicts[key] = verdict, keys
-    if verdict.status in ("tested", "proved"):
-        _passed.update(keys)
+    if verdict.status == "tested" or verdict.holds_everywhere:
+        for k in keys:
+            _passed[k] = None
 
 
 @lru_cache(1 << 10)
 def _keys(rule: Rule | Schema) -> frozenset[_Key]:
-    """What the instances that a rule is tested at say. A library rule's are run, whatever they say."""
+    """Keys of the instances at which a rule is tested; empty for schemas and library rules."""
     if not isinstance(rule, Rule) or rule.library is not None:
         return frozenset()
     chosen, others = tested_instances(rule)
@@ -325,19 +346,19 @@ def _key(i: Instance) -> _Key:
 
 
 def may_be_used(instance: Instance) -> bool:
-    """Whether an instance was tested, or is now and passes. False where it cannot be tested; RuleError, with the
-    counterexample, where it is refuted."""
+    """Whether an instance passed a test, which is run now unless it was before. False if it cannot be tested. Raises
+    RuleError, with the counterexample, if it is refuted."""
     rule, key = instance.rule, _key(instance)
     if key in _passed:
         return True
     require_same_sides(instance)
     try:
         _, found = _compared(rule, [instance], {}, SAMPLES // 3, 0)
-    except RuleError:  # no sizes or values to test it at
+    except RuleError:  # no sizes or values at which to test the instance
         return False
     if found is not None:
         raise RuleError(f"{rule.where} rule `{rule.name}` is refuted\n{found}")
-    _passed.add(key)
+    _passed[key] = None
     return True
 
 
@@ -357,46 +378,44 @@ def _tested(rule: Rule | Schema) -> Verdict:
 
 
 def _or_proved(verdict: Verdict) -> Verdict:
-    """`verdict`; of an exact rule that was not tested at all sizes that stand in it, that of a proof: what is not known
-    to hold there does not run as exact."""
+    """`verdict`, except for an exact rule that was not tested at every size that occurs in it. Such a rule must be
+    proved or an axiom; otherwise it is refuted, because it is not known to hold at those sizes."""
     rule = verdict.rule
     if not verdict.untested or rule.numerics != "exact" or not isinstance(rule, Rule):
         return verdict
-    from relax_eg.rules.verify_formal import prove_rule  # it imports z3, which nothing else here needs
+    from relax_eg.rules.axioms import shown
 
-    proof = prove_rule(rule)
-    seconds = verdict.seconds + proof.seconds
-    if proof.status == "proved":
-        theory, ranks = proof.theory or "", proof.ranks
-        return replace(verdict, status="proved", theory=theory, ranks=ranks, untested="", seconds=seconds)
+    proved, reason = shown(verdict, rule)
+    if proved is not None:
+        return proved
     problem = (
         f"  not tested at {verdict.untested}, a number that stands in it, which is too large to be tried, and not "
-        f'proved ({proof.reason})\n  accepted: a smaller number, a condition such as when="n <= 1000" that keeps sizes '
+        f'proved ({reason})\n  accepted: a smaller number, a condition such as when="n <= 1000" that keeps sizes '
         'below it, or numerics="reassociate"'
     )
-    return replace(verdict, status="refuted", problem=problem, seconds=seconds)
+    return replace(verdict, status="refuted", problem=problem)
 
 
 def raised(verdict: Verdict) -> Verdict:
-    """`verdict`; where it is "tested", "proved" if the formal checker proves the rule, and else that of a test at
-    about `UNPROVED_SAMPLES` points for each judge, unless a library's own code is its judge."""
+    """The verdict of a stronger check if `verdict` is "tested"; otherwise `verdict`.
+
+    The status becomes "proved" or "axiom" if the formal checker proves or assumes the rule. Otherwise the rule is
+    tested at about `UNPROVED_SAMPLES` points per judge, unless it was. Schemas and rules that use library routines keep
+    their verdict.
+    """
     if verdict.status != "tested" or isinstance(verdict.rule, Schema) or _runs_library(verdict.rule):
         return verdict
-    from relax_eg.rules.verify_formal import prove_rule  # it imports z3, which nothing else here needs
+    from relax_eg.rules.axioms import shown
 
-    proof = prove_rule(verdict.rule)
-    seconds = verdict.seconds + proof.seconds
-    if proof.status == "proved":
-        theory = proof.theory or ""
-        return replace(verdict, status="proved", theory=theory, ranks=proof.ranks, untested="", seconds=seconds)
-    if verdict.samples >= UNPROVED_SAMPLES:
-        return replace(verdict, seconds=seconds)
-    closer = check(verdict.rule, UNPROVED_SAMPLES)
-    return replace(closer, seconds=seconds + closer.seconds)
+    started = time.perf_counter()
+    found, _ = shown(verdict, verdict.rule)
+    if found is None and verdict.samples < UNPROVED_SAMPLES:
+        found = check(verdict.rule, UNPROVED_SAMPLES)
+    return replace(found or verdict, seconds=verdict.seconds + time.perf_counter() - started)
 
 
 def _runs_library(rule: Rule) -> bool:
-    """Whether a rule goes by what a library routine is said to compute, which no proof vouches for."""
+    """Whether a rule depends on what a library routine computes, which no proof covers."""
     if rule.library is not None:
         return True
     return any(library_of(e) for i in instances(rule, limit=1) for e in postorder((*i.left, *i.right)))
@@ -404,7 +423,7 @@ def _runs_library(rule: Rule) -> bool:
 
 @dataclass(frozen=True)
 class Report:
-    """Verdicts, in the order of the rules; `str()` is the table."""
+    """A list of verdicts, in the order of the rules; `str()` is the table."""
 
     verdicts: tuple[Verdict, ...] = field(default=())
 
@@ -431,8 +450,9 @@ class Report:
         Console(file=out, width=width, color_system=None).print(table)
         lines = [line.rstrip() for line in out.getvalue().rstrip().split("\n")]
         total = sum(v.seconds for v in self.verdicts)
-        proved = sum(v.status == "proved" for v in self.verdicts)
-        lines.append(f"{len(self.verdicts)} rules, {proved} proved, {len(self.refuted)} refuted, {total:.1f} s")
+        proved, axioms = (sum(v.status == s for v in self.verdicts) for s in ("proved", "axiom"))
+        counts = f"{proved} proved, {axioms} axioms, {len(self.refuted)} refuted"
+        lines.append(f"{len(self.verdicts)} rules, {counts}, {total:.1f} s")
         return "\n".join(chain(lines, (f"\n{v}" for v in self.refuted)))
 
 
@@ -444,8 +464,8 @@ def _are_rules(x: Any) -> bool:
 
 @accepts(rules=Kind(_are_rules, "a rule, a RuleSet, a list of rules, or the path of a Python file"))
 def verify(rules: Rule | Schema | RuleSet | Iterable[Rule | Schema] | str | Path) -> Report:
-    """Test one rule, a set, or every `RuleSet` of a Python file, from scratch, and try to prove what passes. No
-    verdict is taken from memory; those that are found go there, so that reports say what is proved."""
+    """Tests one rule, a set, or every `RuleSet` of a Python file from scratch, and tries to prove what passes. Takes no
+    verdict from memory, but stores its verdicts there, so that reports say what is proved."""
     if isinstance(rules, (str, Path)):
         chosen: Iterable[Rule | Schema] = rules_of(Path(rules))
     elif isinstance(rules, RuleSet):
@@ -470,12 +490,13 @@ def _verdict(rule: Rule | Schema) -> Verdict:
 def _is_file(path: Path) -> bool:
     try:
         return path.is_file()
-    except (OSError, ValueError):  # a name that no file can have
+    except (OSError, ValueError):  # a name that is invalid for a file
         return False
 
 
 def rules_of(path: Path) -> list[Rule | Schema]:
-    """Every rule of the sets that a Python file makes, none of them tested yet."""
+    """The rules of all sets that a Python file makes, without testing them. Raises RuleError if the file cannot be
+    loaded or makes no RuleSet."""
     if not _is_file(path):
         raise RuleError(f"no file of rules at {path}")
     try:
@@ -488,5 +509,5 @@ def rules_of(path: Path) -> list[Rule | Schema]:
     sets = [v for v in names.values() if isinstance(v, RuleSet)]
     if not sets:
         raise RuleError(f"{path}: the file makes no RuleSet")
-    # One set may be the sum of others: each rule once.
+    # A set may be the sum of others; each rule is listed once.
     return list({id(r): r for s in sets for r in (*s, *s.schemas)}.values())

@@ -1,7 +1,7 @@
-"""Testing a library rule: its target is run, and what it gives is compared with what its pattern says.
+"""Tests of library rules: the target runs, and its results are compared with those of its pattern.
 
-No proof can vouch for somebody else's code, so such a rule is `tested` on real runs at boundary sizes, or refuted with
-a counterexample. Its numerics class is what was measured: the same bits, the accuracy law, or 1e-2.
+No proof covers the code of a library, so such a rule is `tested` on real runs at boundary sizes, or refuted with a
+counterexample. Its numerics class is measured: the same bits, the accuracy law, or a relative error of 1e-2.
 """
 
 from __future__ import annotations
@@ -19,23 +19,23 @@ from relax_eg.ir.annotations import Tensor, Tuple
 from relax_eg.ir.expr import postorder
 from relax_eg.ops.interpret import evaluate_expr
 from relax_eg.ops.libraries import Library, library_of, on_jax
-from relax_eg.ops.library_needs import Place, missing
+from relax_eg.ops.library_needs import RoutinePlace, missing
 from relax_eg.rules import samples as draws
 from relax_eg.rules.check import Verdict
-from relax_eg.rules.domain import instances
 from relax_eg.rules.hypotheses import are_met, under_hypotheses
+from relax_eg.rules.instances import instances
 from relax_eg.rules.judge import Absent, Array, Case, Failure, disagreement, widened
 from relax_eg.rules.rule import NUMERICS, Instance, Numerics, Rule
 from relax_eg.rules.witness import witness
 
-_INSTANCES = 4
-_SIZES = 5  # for each instance: different sizes, then 0 and 1
-_APPROXIMATE = 1e-2  # of the largest element
+_INSTANCES = 4  # limit: instances of a rule that are tested
+_SIZES = 5  # limit: bindings of sizes for each instance: different sizes, then 0 and 1
+_APPROXIMATE = 1e-2  # chosen: accepted error of "approximate", relative to the largest element
 
 
 @dataclass(frozen=True)
 class _Judge:
-    """Runs the target at a case and compares."""
+    """A judge that runs the target at a case and compares its results with the pattern's."""
 
     library: Library
 
@@ -43,7 +43,7 @@ class _Judge:
         return self.judged(case)[0]
 
     def judged(self, case: Case) -> tuple[Failure | None, Numerics | None]:
-        """What is wrong, and the numerics class that was measured."""
+        """The failure, if any, and the numerics class that was measured."""
         lefts, rights = self.results(case)
         if isinstance(rights, Failure):
             return rights, None
@@ -55,7 +55,8 @@ class _Judge:
         return self.compared(case, lefts, rights)
 
     def results(self, case: Case) -> tuple[list[Array], list[Array] | Failure]:
-        """What the pattern gives, by its index equations, and the target. Absent where the pattern gives nothing."""
+        """The results of the pattern, evaluated by its index equations, and those of the target, or a Failure if the
+        target has none. Raises Absent if the values do not meet the rule's guards."""
         import jax
 
         instance = case.instance
@@ -66,7 +67,7 @@ class _Judge:
             lefts = [np.asarray(evaluate_expr(e, env, case.sizes)) for e in instance.left]
         call = next(e for e in postorder(instance.right) if library_of(e) is self.library)
         try:
-            # As one program: so it runs, and operator by operator each would be compiled for itself.
+            # Jitted as one program, as it runs in use; otherwise JAX would compile each operator by itself.
             run = jax.jit(lambda *xs: self.library.run(call, xs, case.sizes))
             made = run(*(env[p] for p in instance.params))
         except LibraryError as e:
@@ -94,13 +95,13 @@ class _Judge:
 
 
 def check_library(rule: Rule, library: Library) -> Verdict:
-    """Run the target of `rule` at boundary sizes, and judge it; "missing" where it is not there. RuleError where no
-    instance can be formed."""
+    """Runs the target of `rule` at boundary sizes and judges it. The verdict is "missing" if the routine is not
+    available. Raises RuleError if no instance can be formed or no sizes meet the conditions."""
     started = time.perf_counter()
     import jax
 
     device = jax.devices()[0]
-    why = missing(library, Place(device.platform, device.device_kind))
+    why = missing(library, RoutinePlace(device.platform, device.device_kind))
     if why:
         return Verdict(rule, "missing", 0, None, time.perf_counter() - started, why)
     judge, draw = _Judge(library), under_hypotheses(draws.moderate)
@@ -126,18 +127,19 @@ def check_library(rule: Rule, library: Library) -> Verdict:
 
 
 def _none(rule: Rule) -> list[Instance]:
-    from relax_eg.rules.domain import need_instance
+    from relax_eg.rules.instances import need_instance
 
     return [need_instance(rule)]
 
 
 def _classed(case: Case, lefts: list[Array], rights: list[Array]) -> Numerics | None:
-    """The numerics class that results are of; None where they are of no class."""
+    """The strictest numerics class that the results meet; None if they meet none."""
     if all(a.tobytes() == b.tobytes() for a, b in zip(lefts, rights, strict=True)):
         return "exact"
     if disagreement(case, lefts, rights) is None:
         return "reassociate"
-    # How exactly the pattern itself can be computed is for the device to say: matmuls of float32 may be of 10 bits.
+    # The device limits how accurately the pattern itself can be computed: float32 matmuls may have 10 bits. So the
+    # target is also compared with the pattern as JAX computes it here.
     instance = case.instance
     import jax
 
@@ -160,7 +162,8 @@ def _truths(case: Case) -> list[Array]:
 
 
 def _distance(a: Array, b: Array) -> float:
-    """The largest difference as a share of the largest element; infinite where one is not a number."""
+    """The largest difference relative to the largest element of `a`; infinite if the arrays are not finite at the same
+    positions."""
     if a.size == 0:
         return 0.0
     kinds = a.dtype.kind + b.dtype.kind

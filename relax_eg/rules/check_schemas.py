@@ -1,7 +1,8 @@
-"""Testing schemas: what one proposes for random loops, calls, sums and kernels is computed, exactly, beside them.
+"""Tests of schemas: the proposals for random loops, calls, sums and kernels are compared with the original nodes.
 
-The loops are small and their bodies random: products with a matrix that stays the same, of what is carried, of what is
-gone over, sums of these. Lengths are 0 to 3, values small integers, arithmetic exact, so what differs differs for good.
+The loops are small and have random bodies: products with a matrix that is the same at every step, with the carried
+values and with the slices, and sums of these. Lengths are 0 to 3 and values are small integers. Arithmetic is exact, so
+every difference is a real one.
 """
 
 from __future__ import annotations
@@ -26,14 +27,17 @@ from relax_eg.rules.schemas import KERNEL, MEMORY, Schema
 from relax_eg.shapes import Dim
 from relax_eg.tir import Buffer, loops, program, stage, sum_
 
-PROGRAMS = 60
-_KERNEL_PROGRAMS = 400  # of two operators each, of which few are what one step is about
+PROGRAMS = 60  # limit: random programs on which a schema is tested
+_KERNEL_PROGRAMS = 400  # limit: programs of two operators each for a fusion step, which applies to few of them
 _VECTOR, _MATRIX, _COUNT = Tensor("k"), Tensor("k k"), Tensor("", "int32")
 
 
 @dataclass(frozen=True)
 class Trial:
-    """One program before and after, with inputs."""
+    """A test program with its inputs.
+
+    - `node`: the node for which a schema proposes an equal expression.
+    """
 
     module: Module
     node: Expr
@@ -41,8 +45,11 @@ class Trial:
 
 
 @dataclass
-class Known:
-    """What a schema may ask (`schemas.Functions`), answered for a module as it stands."""
+class ModuleAnswers:
+    """The answers to a schema's questions (`schemas.Functions`) for a module as written.
+
+    - `written`: nodes of the block, for `readers`.
+    """
 
     functions: dict[str, Function]
     ahead: Sequence[bool] = ()
@@ -79,13 +86,14 @@ class Known:
         return made
 
     def batched(self, function: Function, mapped: Sequence[bool], length: Dim) -> Function | None:
-        """The function over slices, as a scan that carries nothing."""
+        """The function applied to slices, as a scan that carries nothing; None if a mapped parameter stands before one
+        that is not."""
         step = self.add(replace(function, result=_as_tuple(function.result)), "step")
         params = [
             var(str(p.attr("name")), _stacked(p.annotation, length) if m else p.annotation)
             for p, m in zip(function.params, mapped, strict=True)
         ]
-        # A scan takes first what stays and then what it goes over.
+        # A scan takes its constant operands before those that it slices.
         if list(mapped) != sorted(mapped):
             return None
         same = [p for p, m in zip(params, mapped, strict=True) if not m]
@@ -95,7 +103,8 @@ class Known:
 
 
 def first_difference(schema: Schema, programs: int | None = None) -> tuple[int, str]:
-    """How many proposals of `schema` were right, and the first that was not, told with its inputs ("" if none)."""
+    """The number of correct proposals of `schema` before the first wrong one, and that one, or the error that was
+    raised, as text with its program ("" if there is none)."""
     right = 0
     programs = programs or (_KERNEL_PROGRAMS if KERNEL in schema.operators else PROGRAMS)
     for seed in range(programs):
@@ -118,7 +127,7 @@ def first_difference(schema: Schema, programs: int | None = None) -> tuple[int, 
     return right, ""
 
 
-def _value(trial: Trial, e: Expr, known: Known) -> tuple[Any, ...]:
+def _value(trial: Trial, e: Expr, known: ModuleAnswers) -> tuple[Any, ...]:
     module = Module((_main(trial.module.main.params, e), *known.functions.values()))
     found = evaluate(module, trial.args, domain="exact")
     return found if isinstance(found, tuple) else (found,)
@@ -139,11 +148,11 @@ _KINDS = {
 }  # fmt: skip
 
 
-def _trial(schema: Schema, rng: np.random.Generator) -> tuple[Trial, Known]:
+def _trial(schema: Schema, rng: np.random.Generator) -> tuple[Trial, ModuleAnswers]:
     kinds = sorted({kind for op, kind in _KINDS.items() if op in schema.operators})
     if MEMORY in schema.tags:
         kinds = ["decoder"] if "decoding" in schema.tags else ["rows", "batch"]
-    elif len(schema.operators) > len(_KINDS):  # a rule about operators as such
+    elif len(schema.operators) > len(_KINDS):  # a rule about operators in general
         kinds = ["use"]
     if not kinds:
         raise schema.error(f"no test programs have {', '.join(sorted(schema.operators))}; {', '.join(_KINDS)} do")
@@ -165,8 +174,8 @@ def _trial(schema: Schema, rng: np.random.Generator) -> tuple[Trial, Known]:
     return _sum_trial(rng) if kind == "sum" else _call_trial(kind, rng)
 
 
-def _kernel_trial(rng: np.random.Generator) -> tuple[Trial, Known]:
-    """One operator over one or two others: elementwise ones, movements, reductions and matmuls of small matrices."""
+def _kernel_trial(rng: np.random.Generator) -> tuple[Trial, ModuleAnswers]:
+    """A program of one operator over others: elementwise ones, movements, reductions and matmuls of small matrices."""
     k = int(rng.integers(1, 4))
     params = x, y, v = var("x", _MATRIX), var("y", _MATRIX), var("v", _VECTOR)
     size = Dim.var("k")
@@ -186,12 +195,12 @@ def _kernel_trial(rng: np.random.Generator) -> tuple[Trial, Known]:
     inner = [e for e in (drawn((x, y)) for _ in range(6)) if e.ndim == 2] or [op.add(x, y)]
     node = drawn(inner)
     args = tuple(rng.integers(-3, 4, shape).astype(object) for shape in ((k, k), (k, k), (k,)))
-    return Trial(Module((_main(params, node),)), node, args), Known({})
+    return Trial(Module((_main(params, node),)), node, args), ModuleAnswers({})
 
 
-def _rows_trial(rng: np.random.Generator) -> tuple[Trial, Known]:
-    """A product or a sum of what is larger than it: matrices of products, through elementwise operators, reductions,
-    transposes and broadcasts, of which some are read elsewhere, too."""
+def _rows_trial(rng: np.random.Generator) -> tuple[Trial, ModuleAnswers]:
+    """A product or sum whose operand is larger than its result: a matrix product, transformed by elementwise operators,
+    reductions, transposes and broadcasts. Some intermediate values have several readers."""
     n, m = (int(rng.integers(0, 20)) for _ in range(2))
     specs = {"x": "n 2", "y": "m 2", "b": "m", "v": "m 2"}
     params = x, y, b, v = tuple(var(name, Tensor(spec)) for name, spec in specs.items())
@@ -219,12 +228,12 @@ def _rows_trial(rng: np.random.Generator) -> tuple[Trial, Known]:
     )  # fmt: skip
     node = ends[int(rng.integers(len(ends)))]()
     args = tuple(rng.integers(-2, 3, shape).astype(object) for shape in ((n, 2), (m, 2), (m,), (m, 2)))
-    large = (0.0, 1024.0, 8192.0)[int(rng.integers(3))]  # with a limit, and where pieces are to be smaller than that
-    return Trial(Module((_main(params, node),)), node, args), Known({}, (), postorder((node,)), large)
+    large = (0.0, 1024.0, 8192.0)[int(rng.integers(3))]  # bytes; 0 where every byte in memory has a price
+    return Trial(Module((_main(params, node),)), node, args), ModuleAnswers({}, (), postorder((node,)), large)
 
 
-def _batch_trial(rng: np.random.Generator) -> tuple[Trial, Known]:
-    """The same for a few matrices at a time, which share operands or do not."""
+def _batch_trial(rng: np.random.Generator) -> tuple[Trial, ModuleAnswers]:
+    """As `_rows_trial`, for a batch of a few matrices, which may share operands."""
     k, n, m = int(rng.integers(1, 6)), *(int(rng.integers(0, 9)) for _ in range(2))
     specs = {"x": f"{k} n 2", "y": f"{k} m 2", "b": "m", "v": f"{k} m 2", "w": "m 2"}
     params = x, y, b, v, w = tuple(var(name, Tensor(spec)) for name, spec in specs.items())
@@ -243,13 +252,13 @@ def _batch_trial(rng: np.random.Generator) -> tuple[Trial, Known]:
     )  # fmt: skip
     node = ends[int(rng.integers(len(ends)))]()
     args = tuple(rng.integers(-2, 3, shape).astype(object) for shape in ((k, n, 2), (k, m, 2), (m,), (k, m, 2), (m, 2)))
-    large = (0.0, 8192.0, 8192.0)[int(rng.integers(3))]  # mostly where rows are small enough and matrices are not
-    return Trial(Module((_main(params, node),)), node, args), Known({}, (), postorder((node,)), large)
+    large = (0.0, 8192.0, 8192.0)[int(rng.integers(3))]  # bytes; mostly rows are below this and matrices are not
+    return Trial(Module((_main(params, node),)), node, args), ModuleAnswers({}, (), postorder((node,)), large)
 
 
-def _use_trial(schema: Schema, rng: np.random.Generator) -> tuple[Trial, Known]:
-    """One use of an operator of the families that index equations tell apart: on elements, moving them, reducing them,
-    contracting, several results."""
+def _use_trial(schema: Schema, rng: np.random.Generator) -> tuple[Trial, ModuleAnswers]:
+    """A use of one operator, of each family that index equations distinguish: elementwise, movement, reduction,
+    contraction, several results."""
     n, m, k = (int(rng.integers(0, 4)) for _ in range(3))
     specs = {"x": "n m", "y": "n m", "z": "m k", "w": "m", "w0": ""}
     x, y, z, w, w0 = (var(name, Tensor(spec)) for name, spec in specs.items())
@@ -271,21 +280,21 @@ def _use_trial(schema: Schema, rng: np.random.Generator) -> tuple[Trial, Known]:
     params = tuple(e for e in postorder((node,)) if e.op == "var")
     shapes = {"x": (n, m), "y": (n, m), "z": (m, k), "w": (m,), "i": (k,), "w0": ()}
     args = tuple(np.asarray(rng.integers(-3, 4, shapes[str(p.attr("name"))]), object) for p in params)
-    return Trial(Module((_main(params, node),)), node, args), Known({}, (), postorder((node,)))
+    return Trial(Module((_main(params, node),)), node, args), ModuleAnswers({}, (), postorder((node,)))
 
 
-def _parts_trial(rng: np.random.Generator) -> tuple[Trial, Known]:
-    """A product of a few rows and columns over a long axis."""
+def _parts_trial(rng: np.random.Generator) -> tuple[Trial, ModuleAnswers]:
+    """A product of few rows and columns that contracts a long axis."""
     depth = 512 * int(rng.integers(8, 20))
     rows, columns = (int(rng.integers(0, 3)) for _ in range(2))
     params = var("x", Tensor(f"n {depth}")), var("w", Tensor(f"{depth} {columns}"))
     node = op.matmul(*params)
     args = tuple(rng.integers(-2, 3, shape).astype(object) for shape in ((rows, depth), (depth, columns)))
-    return Trial(Module((_main(params, node),)), node, args), Known({})
+    return Trial(Module((_main(params, node),)), node, args), ModuleAnswers({})
 
 
-def _decoder_trial(rng: np.random.Generator) -> tuple[Trial, Known]:
-    """A product with a matrix that is made of codes of blocks and of elements, and of scales."""
+def _decoder_trial(rng: np.random.Generator) -> tuple[Trial, ModuleAnswers]:
+    """A product with a matrix that is decoded from codes per block, codes per element, and scales."""
     rows, blocks, columns = (int(rng.integers(0, 4)) for _ in range(3))
     each = int(rng.integers(4, 9))
     g, m = Dim.var("g"), Dim.var("m")
@@ -304,12 +313,12 @@ def _decoder_trial(rng: np.random.Generator) -> tuple[Trial, Known]:
     node = op.linear(x, op.permute_dims(weight, (1, 0))) if turned else op.matmul(x, weight)
     shapes = ((rows, each * blocks), (blocks, columns), (each, columns), (columns,))
     args = tuple(rng.integers(-3, 4, shape).astype(object) for shape in shapes)
-    return Trial(Module((_main(params, node),)), node, args), Known({}, (), postorder((node,)))
+    return Trial(Module((_main(params, node),)), node, args), ModuleAnswers({}, (), postorder((node,)))
 
 
-def _workspace_trial(rng: np.random.Generator) -> tuple[Trial, Known]:
-    """A call of a kernel with workspaces: a product of matrices in parts that are added after, scaled by what another
-    workspace holds of its rows; of one of them, or both."""
+def _workspace_trial(rng: np.random.Generator) -> tuple[Trial, ModuleAnswers]:
+    """A call of a kernel with workspaces: a matrix product in parts that are summed afterwards, which may be scaled by
+    row sums in a second workspace. Either, both or none of the two buffers is a workspace."""
     parts, each, rows, columns = (int(rng.integers(1, 4)) for _ in range(4))
     n, m = Dim.var("n"), Dim.var("m")
     i, j, s, r = loops("i j s r")
@@ -329,11 +338,11 @@ def _workspace_trial(rng: np.random.Generator) -> tuple[Trial, Known]:
         rng.integers(-2, 3, (rows, parts * each)).astype(object),
         rng.integers(-2, 3, (parts * each, columns)).astype(object),
     )
-    return Trial(Module((_main(params, node),)), node, args), Known({})
+    return Trial(Module((_main(params, node),)), node, args), ModuleAnswers({})
 
 
-def _sum_trial(rng: np.random.Generator) -> tuple[Trial, Known]:
-    """A sum of three to eight terms, nested at random: products of matrices and elementwise ones, some scaled."""
+def _sum_trial(rng: np.random.Generator) -> tuple[Trial, ModuleAnswers]:
+    """A randomly nested sum of three to eight terms: matrix products and elementwise products, some scaled."""
     k = int(rng.integers(1, 4))
     params = (*(var(f"w{i}", _MATRIX) for i in range(4)), var("s", Tensor("")))
     *matrices, scalar = params
@@ -349,19 +358,19 @@ def _sum_trial(rng: np.random.Generator) -> tuple[Trial, Known]:
         i = int(rng.integers(len(terms) - 1))
         joined = (op.add, op.subtract)[int(rng.integers(2))](terms[i], terms[i + 1])
         terms[i : i + 2] = [op.negative(joined) if rng.integers(6) == 0 and len(terms) > 2 else joined]
-    known = Known({}, (), postorder(terms))
+    known = ModuleAnswers({}, (), postorder(terms))
     args = (*(rng.integers(-3, 4, (k, k)).astype(object) for _ in range(4)), np.asarray(rng.integers(-3, 4), object))
     return Trial(Module((_main(params, terms[0]),)), terms[0], args), known
 
 
-def _call_trial(kind: str, rng: np.random.Generator) -> tuple[Trial, Known]:
+def _call_trial(kind: str, rng: np.random.Generator) -> tuple[Trial, ModuleAnswers]:
     k, t = int(rng.integers(1, 4)), int(rng.integers(0, 4))
     matrix, same, carried, xs = (
         var("w", _MATRIX), var("c", _VECTOR), var("h", _VECTOR), var("x", Tensor("t k") if kind == "scan" else _VECTOR)
     )  # fmt: skip
     count = var("n", _COUNT)
     body = _body(rng, kind)
-    known = Known({body.name: body}, (True, True, False, False) if kind == "call" else ())
+    known = ModuleAnswers({body.name: body}, (True, True, False, False) if kind == "call" else ())
     params = (matrix, same, carried, xs)
     if kind == "scan":
         reverse = bool(rng.integers(2))
@@ -384,7 +393,7 @@ def _call_trial(kind: str, rng: np.random.Generator) -> tuple[Trial, Known]:
 
 
 def _body(rng: np.random.Generator, kind: str) -> Function:
-    """A random body over a matrix and a vector that stay the same, a carried vector, and one gone over or a counter."""
+    """A random loop body over a constant matrix, a constant vector, a carried vector, and a slice or a counter."""
     w, c, h = var("x0", _MATRIX), var("x1", _VECTOR), var("x3" if kind == "while" else "x2", _VECTOR)
     i, x = var("x2", _COUNT), var("x3", _VECTOR)
     matrices: list[Expr] = [w, op.matmul(w, w)]

@@ -1,9 +1,9 @@
-"""The conditions of rules, `when=`: what must hold besides the left side's shape for a rule to fire.
+"""Guards: the conditions of rules, `when=`, that must hold besides a match of the left side for a rule to fire.
 
-Of sizes: comparisons, `"n >= 1"`, `"k % 8 == 0"`. Of values: facts, `"positive(x)"` (see `ops.facts`); words on where
-a value comes from, `"is_constant(w)"`; tests of constants, `"s > 0"`. Of how siblings are met:
-`"inputs_in_order(w, v)"`. Sizes and facts are hypotheses under which a rule is tested and proved; the others only
-choose where it fires.
+On sizes: comparisons, `"n >= 1"`, `"k % 8 == 0"`. On values: facts, `"positive(x)"` (see `ops.facts`); words on the
+origin of a value, `"is_constant(w)"`; tests of constants, `"s > 0"`. On the order of siblings:
+`"inputs_in_order(w, v)"`. A rule is tested and proved under its conditions on sizes and facts. Tests of constants are
+hypotheses of the test only; the other guards only restrict where a rule fires.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Comparison = Literal["==", "!=", "<=", "<"]
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """A guard on sizes, `left op right`, with op one of `==` `!=` `<=` `<` and `%` spelled `k % 8 == 0`."""
+    """A guard on sizes, `left op right`, with op one of `==` `!=` `<=` `<`; sizes may use `%`, as in `k % 8 == 0`."""
 
     left: Dim
     op: Comparison
@@ -37,9 +37,9 @@ class Condition:
 
 @dataclass(frozen=True, slots=True)
 class InOrder:
-    """A guard on values: all are inputs of the program, all different, and met in one order only.
+    """A guard on values: all are different inputs of the program, and are matched in one order only.
 
-    Rules that merge siblings need it: without it they would match every permutation, and their own results again.
+    Rules that merge siblings need it. Without it they would match every permutation, and also their own results.
     """
 
     names: tuple[str, ...]
@@ -59,7 +59,7 @@ class Claim:
         return f"{self.fact}({self.name})"
 
 
-# Where a value comes from, and what the words mean.
+# Words on the origin of a value, with their meanings.
 WORDS = {
     "is_constant": "it is made of constants of the program alone",
     "is_weight": "it is made of declared weights and constants alone, so that it is known before the calls",
@@ -72,8 +72,8 @@ _OPERATORS: dict[str, Callable[[Any, Any], Any]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Word:
-    """A guard on where the value of the pattern variable `name` comes from; `word` is one of `WORDS`."""
+class OriginGuard:
+    """A guard on the origin of the value of the pattern variable `name`; `word` is one of `WORDS`."""
 
     word: str
     name: str
@@ -84,7 +84,7 @@ class Word:
 
 @dataclass(frozen=True, slots=True)
 class ValueTest:
-    """A guard on a value: `name` is a constant whose every element compares so with `number`."""
+    """A guard on a value: `name` is a constant, and every element `x` satisfies `x op number`."""
 
     name: str
     op: str
@@ -94,12 +94,12 @@ class ValueTest:
         return f"{self.name} {self.op} {self.number:g}"
 
     def holds(self, value: Any) -> bool:
-        with np.errstate(over="ignore"):  # a number beyond the dtype is an infinity there
+        with np.errstate(over="ignore"):  # a number beyond the dtype's range becomes infinity
             return bool(_OPERATORS[self.op](value, self.number).all())
 
 
-Guard = Condition | InOrder | Claim | Word | ValueTest
-OnValue = Claim | Word | ValueTest
+Guard = Condition | InOrder | Claim | OriginGuard | ValueTest
+OnValue = Claim | OriginGuard | ValueTest
 
 _CALL = re.compile(r"\s*([\w -]*\w)\s*\((.*)\)\s*")
 _COMPARED = re.compile(r"(.*?)(==|!=|<=|>=|<|>)(.*)")
@@ -111,7 +111,7 @@ _ACCEPTED = (
 
 
 def parse_guards(texts: Iterable[str], variables: Collection[str], error: Callable[[str], RuleError]) -> list[Guard]:
-    """`when=` conditions over pattern variables `variables`. `error` makes the RuleError of what is wrong."""
+    """The guards in `when=` texts over pattern variables `variables`. `error` makes the RuleError for a wrong text."""
     return [_guard(text, variables, lambda what, t=text: error(f"condition {t!r}: {what}")) for text in texts]
 
 
@@ -151,7 +151,7 @@ def _word(text: str, error: Callable[[str], RuleError]) -> Guard:
     if len(names) != 1 or not names[0].isidentifier():
         raise error(f"{word}(...) takes one pattern variable")
     if word in WORDS:
-        return Word(word, names[0])
+        return OriginGuard(word, names[0])
     try:
         return Claim(fact_named(word), names[0])
     except OptionError as e:
@@ -166,14 +166,14 @@ def names_of(guard: Guard) -> Collection[str]:
 
 
 def key_of(guard: OnValue) -> str:
-    """What a guard asks of a value, as one word."""
+    """The requirement of a guard on a value, as a string key."""
     if isinstance(guard, Claim):
         return guard.fact
     return f"{guard.op} {guard.number!r}" if isinstance(guard, ValueTest) else guard.word
 
 
 def claims_of(guards: Iterable[Guard]) -> dict[str, frozenset[str]]:
-    """The facts that guards ask of each pattern variable."""
+    """The facts that guards require of each pattern variable."""
     found: dict[str, frozenset[str]] = {}
     for g in guards:
         if isinstance(g, Claim):
@@ -189,8 +189,8 @@ __all__ = [
     "Guard",
     "InOrder",
     "OnValue",
+    "OriginGuard",
     "ValueTest",
-    "Word",
     "claims_of",
     "key_of",
     "names_of",

@@ -1,46 +1,105 @@
-"""What a rule says, exactly, as a token (`ir.tokens`): what is kept of a search outside this process goes by it.
+"""The exact content of a rule as a token (`ir.tokens`), by which search results are stored outside this process.
 
-A function counts by its compiled code, the values it closes over, and the globals it mentions, followed into functions,
-classes and modules of users. What is of Python's library, numpy, JAX or this package counts by its name; their versions
-are for the key to tell. Nothing is evaluated.
+The token of a function consists of its compiled code, the values it closes over, and the globals it mentions. Users'
+functions, classes and modules are followed recursively. Objects of Python's library, numpy, JAX and this package count
+by name; the cache key has to include their versions. Nothing is evaluated.
+
+Shipped verdicts must be valid for longer. So `text_token` uses source text instead of compiled code, and also follows
+this package's definitions of operators. Code that all verdicts depend on is in the files of `CHECKER`.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import functools
+import inspect
+import linecache
 import sys
 import types
+from collections.abc import Iterable
+from hashlib import blake2b
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from relax_eg.ir.tokens import KNOWN, NoContentError, class_name, refuse, token
+from relax_eg.ir.tokens import KNOWN, NoContentError, class_name, is_known, refuse, token
+from relax_eg.ops.libraries import Library
+from relax_eg.ops.record import TABLE, Operator
 from relax_eg.rules.rule import Rule
 from relax_eg.rules.schemas import Schema
 
-# What a rule tells people, and what it found out of itself.
+# Fields of a rule that are documentation or caches.
 _NO_CONTENT = ("doc", "where", "tags", "_instances")
 _NO_MEMBERS = ("__dict__", "__weakref__", "__doc__", "__module__", "__qualname__", "__annotations__")
 
+# Files of the package on which every test and proof depends, whatever operators the rule has: the checkers, arithmetic
+# of sizes, index equations and the reference interpreter. `text_token` follows nothing into these files.
+CHECKER = (
+    "rules/*.py", "rules/verify_formal/*.py", "shapes/*.py", "tir/*.py", "ir/annotations.py", "ir/expr.py",
+    "ops/facts.py", "ops/interpret.py", "ops/libraries.py", "ops/record.py", "ops/shorthand.py",
+)  # fmt: skip
+# Names of files in rules/ that match `CHECKER` but on which no verdict depends.
+_NO_CHECKER = (
+    "__init__ __main__ certificates content parallel parameter_facts propagation replacements schema_answers".split()
+)
+_PACKAGE = Path(__file__).parents[1]
+_FOLLOWED = ("relax_eg.ops.", "relax_eg.rules.book.")
+
 
 def rule_token(rule: Rule | Schema) -> Any:
-    """The token of a rule. NoContentError where it uses something whose content does not show."""
+    """The token of a rule. Raises NoContentError if the rule uses a value that has no token."""
     content = _Content()
     fields = {f.name: getattr(rule, f.name) for f in dataclasses.fields(rule) if f.name not in _NO_CONTENT}
     library = fields.pop("library", None)
-    if library is not None:  # its rule's function is made of the pattern and of this record
+    if library is not None:  # the function of a library rule is made from the pattern and this record
         fields |= {"function": library.pattern, "library": library.content}
     return (type(rule).__name__, *[(name, content.of(value)) for name, value in fields.items()])
 
 
 def value_token(value: Any) -> Any:
-    """The token of anything that a rule uses. NoContentError as above."""
+    """The token of any value that a rule uses. Raises NoContentError if it has none."""
     return _Content().of(value)
 
 
+def text_token(value: Any) -> Any:
+    """The token of any value that a rule uses, by source text. Raises NoContentError if it has none."""
+    return _Text().of(value)
+
+
+def meanings(operators: Iterable[str]) -> str:
+    """Hashes of the meanings of operators, one per line. A name that is not in the table (a variable, a call) has no
+    hash."""
+    return "\n".join(f"{name} {_meaning(TABLE[name]) if name in TABLE else ''}" for name in sorted(operators))
+
+
+@functools.lru_cache(1 << 10)
+def _meaning(operator: Operator) -> str:
+    """A hash of an operator's parameters, attributes, deduction function, index equations and reference."""
+    said = (operator.parameters, operator.attributes, operator.deduce, operator.equations, operator.reference)
+    return _hash(repr(text_token(said)))
+
+
+@functools.lru_cache(1)
+def checker() -> str:
+    """A hash of the files of `CHECKER` without comment lines and empty lines. Docstrings count."""
+    files = sorted({f.relative_to(_PACKAGE).as_posix() for pattern in CHECKER for f in _PACKAGE.glob(pattern)})
+    apart = {f"rules/{name}.py" for name in _NO_CHECKER}
+    texts = {f: (_PACKAGE / f).read_text(encoding="utf-8") for f in files if f not in apart}
+    return _hash("\n".join(f"{f}\n{_said(text.splitlines())}" for f, text in texts.items()))
+
+
+def _hash(text: str) -> str:
+    return blake2b(text.encode(), digest_size=16).hexdigest()
+
+
+def _said(lines: Iterable[str]) -> str:
+    """The lines without empty lines and comment lines."""
+    return "\n".join(t for line in lines if (t := line.rstrip()) and not t.lstrip().startswith("#"))
+
+
 class _Content:
-    """One walk over what a function uses; what is met again counts by its number."""
+    """A walk over everything that a function uses. An object that is met again is represented by its number."""
 
     def __init__(self) -> None:
         self.met: dict[int, tuple[int, Any]] = {}
@@ -49,7 +108,7 @@ class _Content:
         return token(value, self._other)
 
     def _again(self, value: Any) -> Any:
-        """The number of a function, class or module that was met before; None the first time."""
+        """The number of a function, class or module that was met before; None at the first time."""
         known = self.met.get(id(value))
         if known is not None:
             return ("again", known[0])
@@ -87,17 +146,17 @@ class _Content:
         except ValueError:
             raise NoContentError(f"{f.__qualname__} closes over a variable that has no value yet") from None
         inner = [cells, self.of(f.__defaults__), self.of(f.__kwdefaults__)]
-        if _is_fixed(f.__module__):
+        if self._is_fixed(f.__module__):
             return ("own", f.__module__, f.__qualname__, f.__code__.co_firstlineno, *inner)
         names, scope = _names(f.__code__), f.__globals__
         found = [(n, self._named(scope[n], names)) for n in names if n in scope]
         return ("function", self._code(f.__code__), *inner, found)
 
     def _named(self, value: Any, names: tuple[str, ...]) -> Any:
-        """A global that code mentions; of a module what it takes from there, as far as names tell."""
+        """The token of a global that code mentions. Of a module, only members whose names the code mentions count."""
         if not isinstance(value, types.ModuleType):
             return self.of(value)
-        if _is_fixed(value.__name__):
+        if self._is_fixed(value.__name__):
             return ("module", value.__name__)
         inside = vars(value)
         return self._again(value) or (
@@ -112,20 +171,119 @@ class _Content:
         return ("code", code.co_code.hex(), code.co_exceptiontable.hex(), counts, names, self.of(code.co_consts))
 
     def _class(self, kind: type) -> Any:
-        if _is_fixed(kind.__module__):
+        if self._is_fixed(kind.__module__):
             return ("class", class_name(kind))
         members = [(n, self.of(v)) for n, v in vars(kind).items() if n not in _NO_MEMBERS]
         return ("class", class_name(kind), members, [self.of(b) for b in kind.__bases__])
 
+    def _is_fixed(self, module: str | None) -> bool:
+        """Whether a module belongs to a package that its version identifies."""
+        top = (module or "").partition(".")[0]
+        return top in KNOWN or (top in sys.stdlib_module_names and top != "__main__")
 
-def _is_fixed(module: str | None) -> bool:
-    """Whether a module is of a package that its version describes."""
-    top = (module or "").partition(".")[0]
-    return top in KNOWN or (top in sys.stdlib_module_names and top != "__main__")
+
+class _Text(_Content):
+    """A walk that uses source text, which does not depend on the version of Python, and that follows code into
+    operators and the books."""
+
+    def _other(self, value: Any) -> Any:
+        if isinstance(value, Library):
+            return ("library", value.name, self.of(value.pattern))
+        if isinstance(value, (types.FunctionType, type)) or not is_known(type(value)):
+            return super()._other(value)
+        try:
+            return super()._other(value)
+        except NoContentError:  # an object of numpy or this package: a function in C, a marker such as `REQUIRED`
+            return (class_name(type(value)), getattr(value, "__name__", ""))
+
+    def _function(self, f: types.FunctionType) -> Any:
+        if not self._is_fixed(f.__module__):
+            return super()._function(f)
+        _, module, name, line, *inner = super()._function(f)
+        return ("own", module, name, line if "<lambda>" in name else 0, *inner)
+
+    def _code(self, code: types.CodeType) -> Any:
+        text = source_of(code)
+        return super()._code(code) if text is None else ("text", text)
+
+    def _class(self, kind: type) -> Any:
+        if self._is_fixed(kind.__module__):
+            return super()._class(kind)
+        # Members that decorators generate have no source and differ between versions of Python.
+        members = sorted((n, v) for n, v in vars(kind).items() if _has_source(v) or not n.startswith("__"))
+        return ("class", class_name(kind), [(n, self.of(v)) for n, v in members], [self.of(b) for b in kind.__bases__])
+
+    def _is_fixed(self, module: str | None) -> bool:
+        module = module or ""
+        return module.partition(".")[0] == "scipy" or (super()._is_fixed(module) and not _is_followed(module))
+
+
+@functools.lru_cache(1 << 8)
+def _is_followed(module: str) -> bool:
+    path = f"{module.removeprefix('relax_eg.').replace('.', '/')}.py"
+    return module.startswith(_FOLLOWED) and path not in CHECKER
+
+
+def _has_source(value: Any) -> bool:
+    if isinstance(value, property):
+        value = value.fget
+    f = getattr(value, "__func__", value)
+    return isinstance(f, types.FunctionType) and source_of(f.__code__) is not None
 
 
 @functools.lru_cache(1 << 12)
 def _names(code: types.CodeType) -> tuple[str, ...]:
-    """Global names and attributes that code mentions, inner functions included."""
+    """Global names and attributes that code mentions, including inner functions, in alphabetical order, because their
+    order in the code differs between versions of Python."""
     inner = [n for c in code.co_consts if isinstance(c, types.CodeType) for n in _names(c)]
-    return tuple(dict.fromkeys((*code.co_names, *inner)))
+    return tuple(sorted({*code.co_names, *inner}))
+
+
+@functools.lru_cache(1 << 13)
+def source_of(code: types.CodeType) -> str | None:
+    """The source text of a function from its first decorator, without empty lines and comment lines; for a lambda, its
+    parameters and body. None if the file is not available."""
+    linecache.checkcache(code.co_filename)  # the file may have changed and been loaded again
+    lines = linecache.getlines(code.co_filename)
+    first = code.co_firstlineno - 1
+    if not 0 <= first < len(lines):
+        return None
+    if code.co_name == "<lambda>":
+        return _lambda_text(code, lines)
+    # This costs a fraction of inspect.getsource, which tokenizes the text.
+    indent = len(lines[first]) - len(lines[first].lstrip())
+    taken: list[str] = []
+    in_body = False
+    for line in lines[first:]:
+        text = line.strip()
+        deeper = not text or len(line) - len(line.lstrip()) > indent
+        if in_body and not deeper:
+            break
+        taken.append(line)
+        head = not deeper and text.startswith("def ") and text.partition("#")[0].rstrip().endswith(":")
+        in_body = in_body or head or text.startswith(") ->")
+    if not in_body:  # a layout that the loop above cannot parse
+        try:
+            return inspect.getsource(code)
+        except (OSError, TypeError, IndentationError):
+            return None
+    return _said(taken)
+
+
+def _lambda_text(code: types.CodeType, lines: list[str]) -> str | None:
+    """Parameters and body of a lambda, cut out of its lines by position, because a line may hold several lambdas."""
+    spans = [
+        (line, start, end_line, end)
+        for line, end_line, start, end in code.co_positions()
+        if line is not None and end_line is not None and start is not None and end is not None and end
+    ]
+    if not spans:  # Python was started without code positions
+        return None
+    line, start = min(s[:2] for s in spans)
+    end_line, end = max(s[2:] for s in spans)
+    # Column positions count bytes.
+    text = [t.encode() for t in lines[line - 1 : end_line]]
+    text[-1] = text[-1][:end]
+    text[0] = text[0][start:]
+    parameters = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+    return f"lambda {', '.join(parameters)}: {b''.join(text).decode()}"

@@ -1,8 +1,8 @@
-"""Special values, enumerated: what no draw may be left to meet by luck.
+"""Enumeration of special values, which random draws may miss.
 
-For an instance at given sizes, `special_points` gives every combination of special values of its variables where these
-are few, and else every pair: of variables filled with one value each, and of single elements. Special are NaN, the
-zeros, infinities, the least and the largest numbers of a dtype, one and minus one, and the numbers that stand in the
+For an instance at given sizes, `special_points` gives every combination of special values of its variables if these are
+few, otherwise every pair: of variables filled with one value each, and of single elements. Special values are NaN, the
+zeros, infinities, the least and the largest numbers of a dtype, one and minus one, and the numbers that occur in the
 rule, with their neighbours.
 """
 
@@ -17,8 +17,9 @@ from typing import Any
 
 import numpy as np
 
-from relax_eg.ir.annotations import is_complex, is_float, is_integer
+from relax_eg.ir.annotations import ITEM_BITS, is_complex, is_float, is_integer, itemsize
 from relax_eg.ir.expr import Expr, np_dtype
+from relax_eg.limits import FEW_KEPT, KEPT
 from relax_eg.ops.facts import FACTS, holds
 from relax_eg.rules.conditions import ValueTest
 from relax_eg.rules.hypotheses import adapted, are_met, asked
@@ -28,17 +29,19 @@ from relax_eg.rules.samples import Sizes, limits, shape_of
 
 Array = np.ndarray[Any, Any]
 
-# Combinations of values of all variables are enumerated up to this many; beyond it, pairs are.
+# limit: combinations of values of all variables; if there are more, pairs are enumerated instead.
 _MOST_COMBINATIONS = 4096
-# Values of one variable in a pair: the special ones first.
+# limit: values of one variable in a pair; the special values of its dtype come first.
 _MOST_IN_PAIRS = 40
-# Points whose values are adapted one by one to facts about whole arrays.
+# limit: points whose values are adapted one by one, which facts about whole arrays require.
 _MOST_ADAPTED = 256
+# limit: bits of all elements of all variables together, if all their values are enumerated.
+_MOST_BITS = 16
 
 
 @dataclass(frozen=True)
 class Points:
-    """Values of the pattern variables at `count` points, along a first axis."""
+    """Values of the pattern variables at `count` points, stacked along the first axis."""
 
     count: int
     values: Mapping[str, Array]
@@ -50,9 +53,9 @@ class Points:
         return Points(int(kept.sum()), {n: v[kept] for n, v in self.values.items()})
 
 
-@lru_cache(1 << 8)
+@lru_cache(FEW_KEPT)
 def special_values(dtype: str) -> Array:
-    """The special values of a dtype, those of the rule's own numbers excepted."""
+    """The special values of a dtype, without the numbers of a rule."""
     to = np_dtype(dtype)
     if dtype == "bool":
         return np.array([False, True])
@@ -75,9 +78,10 @@ def special_values(dtype: str) -> Array:
     return np.array(found, to)
 
 
-@lru_cache(1 << 10)
+@lru_cache(KEPT)
 def values_near(dtype: str, numbers: tuple[Number, ...]) -> Array:
-    """`numbers` and their neighbours, as `dtype` holds them: one less, one more, and the next floats."""
+    """`numbers` and their neighbours in `dtype`: for integers one less, one more and two more; for floats one less, one
+    more and the adjacent floats. A complex dtype has n and n * 1j instead, without neighbours."""
     to = np_dtype(dtype)
     if is_integer(dtype):
         low, high = limits(dtype)
@@ -98,7 +102,7 @@ def values_near(dtype: str, numbers: tuple[Number, ...]) -> Array:
 
 
 def _distinct(values: Array) -> Array:
-    """Each value once, bit for bit, in order."""
+    """`values` without duplicates, compared by bits, in order."""
     if values.dtype == bool:
         return values
     raw = np.ascontiguousarray(values).view(np.uint8).reshape(len(values), -1)
@@ -107,10 +111,10 @@ def _distinct(values: Array) -> Array:
 
 
 def _candidates(instance: Instance, p: Expr, bits: bool) -> Array:
-    """The values that a variable takes in the enumeration: where bits are claimed all special ones, else the finite and
-    plain ones at which functions over the reals may part."""
+    """The values that a variable takes in the enumeration: all special values if `bits`; otherwise, for floats, the
+    finite ones at which functions over the reals may differ."""
     numbers = literals(instance).numbers if bits or is_piecewise(instance) or not is_float(p.dtype) else ()
-    if not bits:  # the accuracy law has a domain; values far outside are equal to what rounding leaves
+    if not bits:  # far outside the accuracy law's domain, rounding hides differences
         numbers = tuple(n for n in numbers if abs(n) <= LARGEST_EXTENT)
     named = [g for g in instance.guards if isinstance(g, ValueTest) and g.name == p.attr("name")]
     numbers = (*numbers, *(g.number for g in named if math.isfinite(g.number)))
@@ -126,15 +130,15 @@ def _candidates(instance: Instance, p: Expr, bits: bool) -> Array:
 
 
 def _of_elements(facts: Iterable[str]) -> bool:
-    """Whether facts speak of elements alone, so that they hold of an array if they hold of each."""
+    """Whether all facts are about single elements, so that they hold for an array if they hold for each element."""
     return all(FACTS[f].axes == 0 and f != "constant" for f in facts)
 
 
 def special_points(instance: Instance, sizes: Sizes, bits: bool, most: int) -> Points | None:
-    """The enumeration at these sizes, at most about `most` points; None where no variable has an element. `bits`:
-    whether every special value counts, or only finite ones, over the reals."""
+    """The enumeration at these sizes, of at most about `most` points; None if there is no point. `bits`: whether all
+    special values are enumerated; otherwise only finite ones, for a comparison over the reals."""
     wanted = {name: (facts, tests) for name, facts, tests in asked(instance)}
-    rng = np.random.default_rng(0)  # the enumeration is the same every time
+    rng = np.random.default_rng(0)  # a fixed seed, so that the enumeration is reproducible
     variables: list[_Variable] = []
     to_adapt: list[str] = []
     for p in instance.params:
@@ -172,9 +176,39 @@ def special_points(instance: Instance, sizes: Sizes, bits: bool, most: int) -> P
     return _adapted(instance, points, to_adapt, wanted)
 
 
+def every_point(instance: Instance, sizes: Sizes) -> Points | None:
+    """Every value that the variables can have at these sizes under the rule's guards; None if these are too many, or if
+    a fact is about more than single elements."""
+    wanted = {name: (facts, tests) for name, facts, tests in asked(instance)}
+    widths = {p: 1 if p.dtype == "bool" else ITEM_BITS.get(p.dtype, 64) for p in instance.params}
+    shapes = {p: shape_of(p, sizes) for p in instance.params}
+    total = sum(width * math.prod(shapes[p]) for p, width in widths.items())
+    if not 0 < total <= _MOST_BITS or not all(_of_elements(facts) for facts, _ in wanted.values()):
+        return None
+    left, values = np.arange(1 << total, dtype=np.uint32), dict[str, Array]()
+    for p, width in widths.items():
+        if p.dtype != "bool" and width != 8 * itemsize(p.dtype):  # two elements share a byte
+            return None
+        elements: list[Array] = []
+        for _ in range(math.prod(shapes[p])):
+            bits, left = left & ((1 << width) - 1), left >> width
+            to = np_dtype(p.dtype)
+            elements.append(bits.astype(bool) if p.dtype == "bool" else bits.astype(f"u{to.itemsize}").view(to))
+        name = str(p.attr("name"))
+        values[name] = np.stack(elements, 1).reshape(1 << total, *shapes[p])
+        if name in wanted:  # `adapted` does not change values that have the facts
+            with np.errstate(invalid="ignore"):
+                values[name] = adapted(values[name], *wanted[name], np.random.default_rng(0))
+    return Points(1 << total, values)
+
+
 @dataclass(frozen=True)
 class _Variable:
-    """A pattern variable: what it is where it is not special (flat), and its special values."""
+    """A pattern variable in the enumeration.
+
+    - `base`: its plain value, flat.
+    - `values`: special values of an element.
+    """
 
     name: str
     shape: tuple[int, ...]
@@ -183,7 +217,7 @@ class _Variable:
 
 
 def _base(dtype: str, shape: Sequence[int], which: int) -> Array:
-    """Plain values, flat: different from element to element and from variable to variable."""
+    """Plain values, flat, which differ between elements and between variables. `which`: number of the variable."""
     n = int(np.prod(shape))
     at = np.arange(n)
     if dtype == "bool":
@@ -195,8 +229,8 @@ def _base(dtype: str, shape: Sequence[int], which: int) -> Array:
 
 
 def _chunks(variables: Sequence[_Variable]) -> Iterator[dict[str, Array]]:
-    """Points in the order in which they matter: each variable filled with each of its values; all combinations of such,
-    or all pairs; pairs of single elements. Each chunk holds flat arrays (points, elements)."""
+    """Points in order of importance: each variable filled with each of its values; all combinations of these, or all
+    pairs; single elements, and pairs of them. Each chunk holds arrays of shape (points, elements)."""
     live = [v for v in variables if v.base.size and len(v.values)]
     for v in live:
         yield _filled(variables, {v.name: v.values})
@@ -245,7 +279,8 @@ def _placed(variables: Sequence[_Variable], at: Sequence[tuple[_Variable, int, A
 
 
 def _adapted(instance: Instance, points: Points, names: Sequence[str], wanted: Mapping[str, Any]) -> Points | None:
-    """The points, adapted one by one to facts that speak of whole arrays, where they then hold."""
+    """The points at which the guards hold after values are adapted one by one to facts about whole arrays; None if
+    there is none. At most `_MOST_ADAPTED` points are adapted."""
     step = -(-points.count // _MOST_ADAPTED)
     found: list[dict[str, Array]] = []
     for i in range(0, points.count, step):

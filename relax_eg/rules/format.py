@@ -1,4 +1,4 @@
-"""A rule as one line of mathematics."""
+"""Formatting of a rule as one line of mathematics."""
 
 from __future__ import annotations
 
@@ -12,15 +12,16 @@ if TYPE_CHECKING:
     from relax_eg.rules.rule import Rule
     from relax_eg.shapes import Dim
 
+# given: infix symbols and precedences
 _INFIX = {
     "matmul": ("@", 4), "multiply": ("*", 4), "divide": ("/", 4), "add": ("+", 3), "subtract": ("-", 3),
     "less": ("<", 2), "less_equal": ("<=", 2), "equal": ("==", 2), "greater": (">", 2), "greater_equal": (">=", 2),
 }  # fmt: skip
-_ATOM = 9
+_ATOM = 9  # given: precedence of a name
 
 
 def expression_text(e: Expr) -> str:
-    """`e` in infix spelling, shared nodes repeated: for the small programs that rules are."""
+    """`e` in infix notation. Shared nodes are repeated, which is acceptable because rules are small programs."""
     return _text(e)[0]
 
 
@@ -35,7 +36,7 @@ def _text(e: Expr) -> tuple[str, int]:
     if e.op in _INFIX and not any(v is not None for _, v in e.attrs):
         sign, level = _INFIX[e.op]
         left, right = (_text(a) for a in e.args)
-        # Every operator here associates to the left: the right operand needs parentheses at its own level too.
+        # Every operator is left-associative, so a right operand of the same precedence needs parentheses.
         a = left[0] if left[1] >= level else f"({left[0]})"
         b = right[0] if right[1] > level else f"({right[0]})"
         return f"{a} {sign} {b}", level
@@ -60,7 +61,8 @@ _REDUCTIONS = frozenset({"sum", "prod", "max", "min", "mean", "any", "all"})
 
 
 def _idiom(e: Expr) -> tuple[str, int] | None:
-    """What mathematics has a shorter name for: identity, diagonal, trace, slices, sizes, reductions over everything."""
+    """The shorter notation of an expression that has one, with its precedence: identity, diagonal, trace, slices,
+    sizes, reductions over all axes. None for any other expression."""
     match e.op:
         case "equal" if _is_identity(e):
             return f"eye({e.shape[0]})", _ATOM
@@ -85,7 +87,7 @@ def _idiom(e: Expr) -> tuple[str, int] | None:
 
 
 def _is_identity(e: Expr) -> bool:
-    """Whether this is the boolean identity matrix as jax.numpy traces it: iota over rows equals iota over columns."""
+    """Whether `e` is the boolean identity matrix as jax.numpy traces it: iota over rows equals iota over columns."""
     if e.op != "equal" or e.ndim != 2 or e.args[1].op != "iota" or e.args[1].attr("axis") != 1:
         return False
     rows = e.args[0].args[0] if e.args[0].op == "add" and _is_zero(e.args[0].args[1]) else e.args[0]
@@ -114,8 +116,8 @@ def _value(value: Any) -> str:
 
 
 def rule_text(rule: Rule) -> str:
-    """`name: left  =>  right   when ...`, shown for the smallest instance that can be formed."""
-    from relax_eg.rules.domain import instances
+    """`name: left  =>  right   when ...` for the first instance of `rule`."""
+    from relax_eg.rules.instances import instances
 
     instance = next(iter(instances(rule, limit=1)), None)
     if instance is None:

@@ -1,8 +1,8 @@
-"""Random values that have the facts a rule asks for: the hypotheses under which it is tested.
+"""Random values with the facts that a rule requires: the hypotheses under which the rule is tested.
 
-A drawn array is *adapted*: changed as little as gives it a fact, in its own arithmetic (floats, integers, or exact
-fractions), so that what is special about it (zeros, infinities, cancelling values) mostly stays. Whether the result
-has the facts is then looked at with the definition itself (`ops.facts`), and a sample that has not is no sample.
+A drawn array is *adapted*: it is changed as little as a fact requires, in its own arithmetic (floats, integers, or
+exact fractions), so that its special values (zeros, infinities, cancelling values) mostly stay. The definition of the
+fact (`ops.facts`) then decides whether the result has it; samples without the required facts are dropped.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from relax_eg.ir.annotations import is_float
+from relax_eg.limits import KEPT
 from relax_eg.ops.facts import holds
 from relax_eg.rules.conditions import ValueTest, claims_of
 from relax_eg.rules.rule import Instance
@@ -22,13 +23,14 @@ from relax_eg.rules.samples import Draw, Random, Sizes
 
 Array = np.ndarray[Any, Any]
 Adapter = Callable[[Array, Random], Array]
-# Values are made tame before they are multiplied into a matrix: their products must not overflow.
+# chosen: values are clipped to this magnitude before they are multiplied into a matrix, so that products do not
+# overflow; it is 1e6 for other dtypes.
 _LARGEST = {"float16": 8.0}
 
 
-@lru_cache(1 << 10)
+@lru_cache(KEPT)
 def asked(instance: Instance) -> tuple[tuple[str, frozenset[str], tuple[ValueTest, ...]], ...]:
-    """Of each pattern variable that guards speak of: its name, the facts it has, and the tests it passes."""
+    """For each pattern variable with guards on its value: its name, the required facts, and the tests to pass."""
     claims = claims_of(instance.guards)
     tests = [g for g in instance.guards if isinstance(g, ValueTest)]
     names = dict.fromkeys([*claims, *(t.name for t in tests)])
@@ -36,7 +38,7 @@ def asked(instance: Instance) -> tuple[tuple[str, frozenset[str], tuple[ValueTes
 
 
 def are_met(instance: Instance, values: Mapping[str, Array]) -> bool:
-    """Whether values have all that the rule asks of them."""
+    """Whether the values have the facts, and pass the tests, that the rule requires."""
     return all(
         all(holds(f, values[name]) for f in facts) and all(t.holds(np.asarray(values[name])) for t in tests)
         for name, facts, tests in asked(instance)
@@ -44,8 +46,8 @@ def are_met(instance: Instance, values: Mapping[str, Array]) -> bool:
 
 
 def under_hypotheses(draw: Draw, wide: bool = False) -> Draw:
-    """`draw`, its values adapted to what the rule asks; with `wide`, floats are made float64 first, so that what
-    facts say within rounding holds within that of float64."""
+    """`draw` with its values adapted to the facts and tests that the rule requires. With `wide`, floats are first
+    converted to float64, so that facts that hold up to rounding hold up to that of float64."""
 
     def adapted_draw(instance: Instance, sizes: Sizes, rng: Random, index: int) -> dict[str, Array]:
         values = draw(instance, sizes, rng, index)
@@ -60,15 +62,15 @@ def under_hypotheses(draw: Draw, wide: bool = False) -> Draw:
 
 
 def adapted(a: Array, facts: Collection[str], tests: Iterable[ValueTest], rng: Random) -> Array:
-    """`a` changed so that it has `facts` and passes `tests`, where that is known how."""
-    # What is implied needs no step of its own.
+    """`a` changed so that it has `facts` and passes `tests`, as far as adapters exist."""
+    # "positive" has no adapter of its own: the adapters of these two give it.
     wanted = set(facts) | ({"nonnegative", "nonzero"} if "positive" in facts else set())
     if not a.size:
         return a
     dtype = a.dtype
-    narrow = dtype.kind == "V" and is_float(dtype.name)  # bfloat16 and its like: computed in float32
+    narrow = dtype.kind == "V" and is_float(dtype.name)  # bfloat16 and similar types: computed in float32
     made = np.array(a, np.float32 if narrow else dtype)
-    with np.errstate(over="ignore", invalid="ignore"):  # a number beyond the dtype is an infinity there
+    with np.errstate(over="ignore", invalid="ignore"):  # a number beyond the dtype's range becomes infinity
         for t in tests:
             made = _tested(made, t)
     for fact, adapter in _ADAPTERS.items():
@@ -108,7 +110,7 @@ def _integral(a: Array, rng: Random) -> Array:
 
 
 def _nonnegative(a: Array, rng: Random) -> Array:
-    # Of integers the least has no opposite.
+    # The least integer has no opposite.
     opposite = ~a if a.dtype.kind == "i" else -a
     return np.where(a < 0, opposite, a).astype(a.dtype)
 
@@ -143,7 +145,7 @@ def _swapped(a: Array) -> Array:
 
 
 def _tame(a: Array, rng: Random) -> Array:
-    """Finite, and of a size whose square is too."""
+    """`a` made finite, with magnitudes whose squares are finite too."""
     a = _finite(a, rng)
     largest = _LARGEST.get(a.dtype.name, 1e6)
     return np.clip(a, -largest, largest) if a.dtype.kind == "f" else a
@@ -161,7 +163,7 @@ def _symmetric(a: Array, rng: Random) -> Array:
 def _semidefinite(a: Array, rng: Random) -> Array:
     a = _tame(a, rng)
     if rng.random() < 0.3:
-        a = a * (np.arange(a.shape[-1]) > 0)  # of less than full rank
+        a = a * (np.arange(a.shape[-1]) > 0)  # makes the rank less than full
     return _symmetric((a @ _swapped(a)).astype(a.dtype), rng)
 
 
@@ -191,7 +193,7 @@ def _diagonal(a: Array, rng: Random) -> Array:
 
 
 def _orthogonal(a: Array, rng: Random) -> Array:
-    """A product of reflections, along vectors taken from `a`."""
+    """A product of Householder reflections along rows of `a`."""
     wide = _tame(a, rng) if a.dtype == object else np.clip(np.asarray(_tame(a, rng), np.float64), -4, 4)
     made = _identity(wide)
     for i in range(min(2, a.shape[-1])):
@@ -218,7 +220,7 @@ def _invertible(a: Array, rng: Random) -> Array:
     return (a + _identity(a) * rows).astype(a.dtype)
 
 
-# In the order in which they leave what the earlier ones did in place.
+# In an order in which later adapters preserve the facts that earlier ones gave.
 _ADAPTERS: dict[str, Adapter] = {
     "finite": _finite,
     "integral": _integral,

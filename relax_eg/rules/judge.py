@@ -1,7 +1,7 @@
-"""Comparing the two sides of a rule instance at one point: each judge is a different sense of "equal".
+"""Judges, which compare the two sides of a rule instance at one point. Each judge has its own definition of "equal".
 
-A judge gives None where the sides agree, else a `Failure`; it raises `Absent` where the left side itself does not
-exist, so that there is nothing to rewrite.
+A judge returns None if the sides agree, otherwise a `Failure`. It raises `Absent` if the left side does not exist at
+the point, because then there is nothing to rewrite.
 """
 
 from __future__ import annotations
@@ -42,16 +42,16 @@ from relax_eg.tir.functions import FUNCTIONS, TRANSCENDENTAL
 Array = np.ndarray[Any, Any]
 Domain = Literal["numpy", "exact"]
 
-# Agreement of float64 results, relative to the largest intermediate value: far above its rounding on small sizes,
-# far below what any slip in a rule makes of it.
+# chosen: tolerance of float64 results, relative to the largest intermediate value: far above the rounding error at
+# small sizes, far below the difference that a mistake in a rule makes.
 TOLERANCE = 1e-11
-_PERTURBATIONS = 8
-_LAW = 8.0
+_PERTURBATIONS = 8  # limit: perturbations of the operands; if a result fails with these, eight times as many are tried
+_LAW = 8.0  # chosen: factor between the accepted error and the larger of left error and change under perturbation
 
 
 @dataclass(frozen=True)
 class Case:
-    """A point of comparison: an instance with sizes and values of its pattern variables."""
+    """A point of comparison: an instance with sizes and values for its pattern variables."""
 
     instance: Instance
     sizes: Mapping[str, int]
@@ -60,7 +60,12 @@ class Case:
 
 @dataclass(frozen=True)
 class Failure:
-    """Why the sides differ at a case: `what` in words, and result number `output` of both, None where it has none."""
+    """A difference between the sides at a case.
+
+    - `what`: description of the difference; empty if only values differ.
+    - `left`, `right`: values of result number `output`; None if it has none.
+    - `hint`: what may fix the rule.
+    """
 
     what: str
     left: Array | None = None
@@ -74,14 +79,14 @@ Judge = Callable[[Case], Failure | None]
 
 @dataclass(frozen=True)
 class Prepared:
-    """An instance, or its sides in other dtypes, laid out for evaluation in one pass."""
+    """The sides of an instance, possibly in other dtypes, arranged for evaluation in one pass."""
 
     left: tuple[Expr, ...]
     right: tuple[Expr, ...]
 
     @cached_property
     def nodes(self) -> tuple[Expr, ...]:
-        """The results, then every intermediate tensor."""
+        """The results of both sides, then every node with a tensor annotation."""
         inner = [e for e in postorder((*self.left, *self.right)) if isinstance(e.annotation, Tensor)]
         return (*self.left, *self.right, *inner)
 
@@ -112,13 +117,13 @@ def prepared(instance: Instance) -> Prepared:
 
 
 def _meaning(instance: Instance) -> tuple[tuple[Expr, ...], tuple[Expr, ...]]:
-    """Both sides, what library calls compute in their place."""
+    """Both sides, with library calls replaced by their definitions."""
     return tuple(inlined(instance.left)), tuple(inlined(instance.right))
 
 
 @lru_cache(1 << 10)
 def widened(instance: Instance) -> Prepared:
-    """The sides with every float type made float64, every complex one complex128."""
+    """The sides with every float type replaced by float64 and every complex type by complex128."""
 
     def replace(e: Expr, args: tuple[Expr, ...]) -> Expr:
         if e.op == VAR:
@@ -146,7 +151,7 @@ def _wide(dtype: str) -> str:
 
 @lru_cache(1 << 10)
 def is_rational(instance: Instance) -> bool:
-    """Whether both sides are made of what exact arithmetic knows entirely: + - * /, comparisons, max, roundings."""
+    """Whether exact arithmetic covers every operation of both sides: + - * /, comparisons, max, rounding."""
     left, right = _meaning(instance)
     for e in postorder((*left, *right)):
         if e.op in (VAR, CONSTANT, TUPLE, TUPLE_GET):
@@ -164,11 +169,11 @@ def is_rational(instance: Instance) -> bool:
 
 
 class Absent(Exception):
-    """The left side does not exist at these sizes and values: there is nothing to compare."""
+    """Raised if the left side does not exist at these sizes and values, so that there is nothing to compare."""
 
 
 def failing(judge: Judge, case: Case) -> Failure | None:
-    """What `judge` says, or None where there is nothing to judge."""
+    """The judgement of `judge` on `case`; None also if the judge raises `Absent`."""
     try:
         return judge(case)
     except Absent:
@@ -184,7 +189,8 @@ def _evaluate(p: Prepared, root: Expr, case: Case, domain: Domain = "numpy", ord
 def _sides(
     p: Prepared, root: Expr, case: Case, domain: Domain = "numpy", ordered: bool = False
 ) -> list[Array] | Failure:
-    """Values of `root`, which holds both sides."""
+    """The values of `root`, a tuple that holds both sides, or a Failure if only the right side cannot be formed. Raises
+    Absent if the left side does not exist."""
     _keep_promises(p, case)
     if not are_met(case.instance, case.values):
         raise Absent
@@ -202,7 +208,7 @@ def _sides(
 
 
 def _keep_promises(p: Prepared, case: Case) -> None:
-    """Raise Absent where an index of `take(..., mode="promise")` is out of range, even if nothing is read."""
+    """Raises Absent if an index of `take(..., mode="promise")` is out of range, even if nothing is read."""
     for e in p.promises:
         (indices,) = _evaluate(p, tuple_((e.args[1],)), case)
         extent = e.args[0].shape[e.attr("axis")].evaluate(case.sizes)
@@ -215,13 +221,13 @@ def _widened_case(case: Case) -> Case:
 
 
 def wide_array(v: Array) -> Array:
-    """Floats as float64, complex numbers as complex128, anything else as it is."""
+    """`v` with floats as float64 and complex numbers as complex128; any other dtype is unchanged."""
     wide = _wide(v.dtype.name)
     return v.astype(wide) if v.dtype != object and wide != v.dtype.name else v
 
 
 def exactly(case: Case) -> Failure | None:
-    """Equal as rational numbers, and undefined at the same places."""
+    """Judges whether the sides are equal as rational numbers, and undefined at the same positions."""
     p = prepared(case.instance)
     found = _sides(p, p.both, case, "exact")
     if isinstance(found, Failure):
@@ -237,7 +243,8 @@ def exactly(case: Case) -> Failure | None:
 
 
 def over_the_reals(case: Case) -> Failure | None:
-    """Equal in float64 up to its rounding, and finite at the same places. Integers and bools: equal."""
+    """Judges whether the sides are equal in float64 up to rounding, and finite at the same positions. Integers and
+    bools must be equal."""
     p = widened(case.instance)
     found = _sides(p, p.every, _widened_case(case))
     if isinstance(found, Failure):
@@ -256,8 +263,9 @@ def over_the_reals(case: Case) -> Failure | None:
         if not np.array_equal(finite, np.isfinite(b)):
             worse, better = ("right", "left") if np.any(finite & ~np.isfinite(b)) else ("left", "right")
             return Failure(f"the {worse} side is not finite there, the {better} side is", a, b, i)
-        # An empty maximum is minus infinity, which is a value, and 0 times it is none: infinities of different signs
-        # differ, and so do an infinity and NaN. At a pole there is no value, and neither is told from the other.
+        # Infinity can be a value: an empty maximum is minus infinity, and 0 times that is NaN. So infinities of
+        # different signs differ, and infinity differs from NaN. A pole has no value, so neither counts as a difference
+        # if a side has an operator with poles.
         apart = ~finite & ~(np.isnan(a) & np.isnan(b)) & (a != b)
         if np.any(apart) and not _has_poles(case.instance):
             return Failure("one side is infinite there, the other is not that", a, b, i)
@@ -268,7 +276,7 @@ def over_the_reals(case: Case) -> Failure | None:
 
 @lru_cache(1 << 10)
 def _has_poles(instance: Instance) -> bool:
-    # The sign of x/0 hangs on the sign of a zero, which is no matter of the reals; with it, what is computed further.
+    # The sign of x/0, and every result computed from it, depends on the sign of a zero, which the reals do not have.
     return any(e.op in _OF_POLES for e in postorder((*instance.left, *instance.right)))
 
 
@@ -287,7 +295,7 @@ def _magnitude(value: Any) -> float:
 
 
 def same_bits(case: Case) -> Failure | None:
-    """The same bits, reductions as folds in order; all NaNs are one."""
+    """Judges whether the sides have the same bits, with reductions as folds in order. All NaNs count as equal."""
     p = prepared(case.instance)
     found = _sides(p, p.both, case, ordered=True)
     if isinstance(found, Failure):
@@ -308,9 +316,9 @@ def _bits(a: Array) -> bytes:
 
 
 def accurate(case: Case) -> Failure | None:
-    """The accuracy law of numerics="reassociate": the right side is finite where the left is, and its error is at
-    most 8 times the larger of the left's error and the change of the exact left under half-ulp perturbations of
-    its inputs. Float64 stands for exact."""
+    """Judges the accuracy law of numerics="reassociate". The right side must be finite where the left side is. Its
+    error must be at most 8 times the larger of the left side's error and the change of the exact left side under
+    half-ulp perturbations of its inputs. Float64 counts as exact."""
     p = prepared(case.instance)
     found = _sides(p, p.both, case)
     if isinstance(found, Failure):
@@ -320,7 +328,8 @@ def accurate(case: Case) -> Failure | None:
 
 
 def disagreement(case: Case, lefts: Sequence[Any], rights: Sequence[Any]) -> Failure | None:
-    """Where results computed for the right side break the accuracy law against those of the left."""
+    """The first result of the right side that breaks the accuracy law relative to the left side, or None. Complex
+    results are not judged."""
     wide = widened(case.instance)
     n = len(wide.left)
     truths: list[Array] | None = None
@@ -339,7 +348,7 @@ def disagreement(case: Case, lefts: Sequence[Any], rights: Sequence[Any]) -> Fai
         with np.errstate(invalid="ignore", over="ignore"):
             error = np.where(judged, np.abs(narrow[1] - truth), 0.0)
             allowed = np.where(judged, np.maximum(np.abs(narrow[0] - truth), _half_ulp(left, truth)), np.inf)
-        # Most results need no perturbation to be judged; a doubtful one is judged by many.
+        # Most results pass without perturbations, so these are computed only for a result that does not.
         for count in (_PERTURBATIONS, 8 * _PERTURBATIONS):
             if not np.any(error > _LAW * allowed):
                 break
@@ -357,7 +366,8 @@ _NOT_ACCURATE = 'claim numerics="approximate", or restrict the rule to where it 
 
 
 def _half_ulp(left: Array, truth: Array) -> Array:
-    """No result of this dtype can be asked to be nearer than this to the truth."""
+    """Half an ulp of `truth` in the dtype of `left`, with a positive lower bound: no result of this dtype can be
+    required to be nearer to `truth`. Zeros if the dtype is not a float type."""
     if not is_float(left.dtype.name):
         return np.zeros(truth.shape)
     bits = {"float16": 10, "bfloat16": 7, "float32": 23, "float64": 52}.get(left.dtype.name, 23)
@@ -366,8 +376,8 @@ def _half_ulp(left: Array, truth: Array) -> Array:
 
 
 def _sensitivity(wide: Prepared, case: Case, truth: Array, i: int, count: int) -> Array:
-    """The largest change of the exact left side seen under `count` half-ulp perturbations of its inputs."""
-    rng = np.random.default_rng(count)  # the same perturbations every time: a case has one verdict
+    """The largest change of the exact left side under `count` half-ulp perturbations of its inputs."""
+    rng = np.random.default_rng(count)  # a fixed seed, so that a case always has the same verdict
     largest = np.zeros(truth.shape)
     dtypes = {str(p.attr("name")): p.dtype for p in case.instance.params}
     half = {"float16": 2.0**-11, "bfloat16": 2.0**-8, "float32": 2.0**-24, "float64": 2.0**-53}

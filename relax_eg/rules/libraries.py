@@ -1,4 +1,4 @@
-"""Rules that lower a program to a library call, and the records of what they call (`ops.libraries`)."""
+"""Rules that lower a program to a library call, and the registration of their routines (`ops.libraries`)."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from relax_eg.ops.libraries import (
     EXECUTIONS,
     FFI,
     FIRST_RUN,
+    LIBRARIES,
     PLATFORMS,
     Definition,
     FirstRun,
@@ -32,7 +33,7 @@ from relax_eg.rules.samples import fits, moderate
 from relax_eg.rules.signature import check_parameters, plain_name
 from relax_eg.shapes import Star, parse_signature
 
-_MOST_ELEMENTS = 1 << 18  # of an operand that a routine is tried on when it first runs
+_MOST_ELEMENTS = 1 << 18  # limit: elements of an operand in the sample that checks a routine at its first run
 _ACCEPTED = (
     '"name" or "name >= version" of a package, "platform: cpu gpu", "device: H100", "dtype: float16 bfloat16", '
     '"execution: kernels"'
@@ -54,7 +55,8 @@ def library_rule(
     tags: Iterable[str],
     doc: str | None,
 ) -> Rule:
-    """The rule from the program of `function` to a call of routine `name`, which is registered. RuleError."""
+    """Registers routine `name`, and returns the rule that lowers the program of `function` to its calls. Raises
+    RuleError if an argument is not accepted."""
     code = function.__code__
     where = f"{code.co_filename.rsplit('/', 1)[-1]}:{code.co_firstlineno}"
 
@@ -96,7 +98,8 @@ def library_rule(
 
 
 def _rewrite(function: RuleFunction, library: Library, is_open: Sequence[bool]) -> RuleFunction:
-    """The two sides: what the pattern function returns, and the call. `is_open`: the variables of any float type."""
+    """The rule function that returns both sides: the result of the pattern function, and the call. `is_open`: for each
+    variable, whether its dtype is any float type."""
 
     @functools.wraps(function)
     def sides(*params: Expr, **given: Any) -> Any:
@@ -133,7 +136,7 @@ def _need_all_bound(made: Any, params: Sequence[Expr], library: Library) -> None
 
 
 class _Form:
-    """A routine's definition from its pattern function, for operands annotated so."""
+    """Makes a routine's definition for annotated operands from its pattern function."""
 
     def __init__(self, function: RuleFunction) -> None:
         self.function = function
@@ -166,11 +169,11 @@ class _Form:
         return Definition(params, results, many, functools.partial(rule.instance, *asked))
 
     def operators(self) -> frozenset[str]:
-        """The names of the pattern's operators."""
+        """The names of the operators in the pattern."""
         return self.rule.left_operators if self.rule is not None else frozenset()
 
     def _ranks(self, operands: Sequence[Annotation], attrs: Mapping[str, Any]) -> dict[str, int]:
-        """How many axes each block has."""
+        """The number of axes of each block, from the ranks of the operands and the attributes."""
         rule = self.rule
         assert rule is not None
         told = {plain_name(n): len(attrs[plain_name(n)]) for n in rule.sizes if n.startswith("*")}
@@ -196,15 +199,16 @@ class _Form:
         if instance is None:
             return None
         for most in (None, 256, 64, 16, 8, 4, 2, 1):
-            # A multiple stays one: conditions mostly ask for that.
-            tried = {v: n if most is None or n <= most else most - most % math.gcd(n, most) for v, n in sizes.items()}
+            # A power of two: conditions mostly require multiples of a smaller one.
+            tried = {v: n if most is None else min(n, most) for v, n in sizes.items()}
             if fits(instance, tried, _MOST_ELEMENTS):
                 return tried, under_hypotheses(moderate)(instance, tried, np.random.default_rng(0), 1)
         return None
 
 
 def requirements(texts: Sequence[str], wrong: Callable[[str], RuleError]) -> Requirements:
-    """What `requires=` says. RuleError at what cannot be read."""
+    """The requirements in the texts of `requires=`. Raises RuleError, made by `wrong`, for a text that cannot be
+    parsed."""
     from packaging.requirements import InvalidRequirement, Requirement
 
     found: dict[str, tuple[str, ...]] = {}
@@ -253,3 +257,10 @@ def _check_cost(cost: Any, wrong: Callable[[str], RuleError]) -> None:
             f"cost={cost!r}: how many times faster it is than its pattern as one kernel, a finite number above 0, or a "
             "function (flops, bytes, profile) to seconds is accepted"
         )
+
+
+def libraries_of(rule: Rule) -> tuple[Library, ...]:
+    """The routines that a rule uses: the one it lowers to, or, in phase "library", those that its tags name."""
+    if rule.library is not None:
+        return (rule.library,)
+    return tuple(LIBRARIES[t] for t in sorted(rule.tags) if t in LIBRARIES) if rule.phase == "library" else ()

@@ -1,4 +1,4 @@
-"""The constants that stand in a rule: values and sizes at which its sides may part, and which no random draw meets."""
+"""The numbers that occur in a rule: values and sizes at which its sides may differ, and which random draws miss."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import numpy as np
 
 from relax_eg.ir.annotations import is_complex, is_float, is_integer
 from relax_eg.ir.expr import CALL_TIR, CONSTANT, TUPLE, TUPLE_GET, VAR, Expr, constant_value, postorder
+from relax_eg.limits import KEPT, LARGEST_INT32
 from relax_eg.ops.libraries import inlined
 from relax_eg.ops.record import TABLE, program_of, site_of
 from relax_eg.rules.rule import Instance
@@ -21,40 +22,43 @@ from relax_eg.tir.expr import Apply, Cast, Const, Index, Read, Reduce, Select, w
 from relax_eg.tir.program import TensorProgram
 
 Number = int | float | complex
-# Elements of a constant array that are looked at.
+# limit: elements of a constant array from which all are taken; of larger arrays only the first, last, least, greatest.
 _MOST_ELEMENTS = 16
-# Numbers looked at in all, those written in the rule first, then what arithmetic makes of two of them.
+# limit: numbers per instance; those written in the rule come first, then those derived from them by arithmetic.
 _MOST_NUMBERS = 24
-# Sizes up to this are tried anyway.
+# limit: sizes up to this are always tested.
 TRIED_ANYWAY = 5
-# A larger number is no size of an axis: XLA counts elements by int32 where it can, and no memory holds more.
-LARGEST_EXTENT = 2**31 - 1
+# given: a larger number is not the size of an axis: XLA counts elements by int32 if it can, and no memory holds more.
+LARGEST_EXTENT = LARGEST_INT32
 
 
 @dataclass(frozen=True)
 class Literals:
-    """Numbers that stand in a rule or are sums, differences, products, quotients or roots of such; and of the whole
-    numbers written in it those that may be compared with a size."""
+    """The numbers of a rule.
+
+    - `numbers`: numbers written in it, and sums, differences, products, quotients and roots of these.
+    - `extents`: whole numbers that may be compared with a size.
+    """
 
     numbers: tuple[Number, ...]
     extents: tuple[int, ...]
 
 
-@lru_cache(1 << 10)
+@lru_cache(KEPT)
 def literals(instance: Instance) -> Literals:
-    """The numbers in both sides of `instance`; those in its conditions are for the variables that they speak of."""
+    """The numbers in both sides of `instance`. Numbers in its conditions are excluded; they concern one variable."""
     written = list(dict.fromkeys(filter(_is_plain, _written(instance))))
     whole = {e for n in written if (e := _whole(n)) is not None and TRIED_ANYWAY < e <= LARGEST_EXTENT}
     numbers = dict.fromkeys([*written, *_derived(written)])
     return Literals(tuple(numbers)[:_MOST_NUMBERS], tuple(sorted(whole | _held_up_to(instance))))
 
 
-# Up to where these hold every whole number.
+# given: the number up to which a dtype represents every whole number.
 _HOLDS = {"bfloat16": 256, "float16": 2048, "int8": 127, "uint8": 255}
 
 
 def _held_up_to(instance: Instance) -> set[int]:
-    """The whole numbers up to which the narrow dtypes of positions, and of counts, hold all."""
+    """The numbers up to which the narrow dtypes of positions, and of counts, represent every whole number."""
     return {
         _HOLDS[t.dtype]
         for t in _terms(instance)
@@ -68,19 +72,19 @@ def _held_up_to(instance: Instance) -> set[int]:
 
 
 def _is_plain(n: Number) -> bool:
-    """Whether a number is to be looked at: 0, 1, infinities and NaN are anyway."""
+    """Whether a number needs a test of its own; 0, 1, -1, infinities and NaN are always tested."""
     return n not in (0, 1, -1) and (isinstance(n, complex) or math.isfinite(n))
 
 
 def _whole(n: Number) -> int | None:
-    """The absolute value of a whole number."""
+    """The absolute value of a whole number; None for any other number."""
     if isinstance(n, complex) or n != int(n):
         return None
     return abs(int(n))
 
 
 def _derived(plain: list[Number]) -> Iterator[Number]:
-    """At what else a side may change: x + 3 == 10 at 7, x * x > 144 at 12."""
+    """Further numbers at which a side may change: 7 for x + 3 == 10, 12 for x * x > 144."""
     few = [n for n in plain if not isinstance(n, complex) and abs(n) <= LARGEST_EXTENT][:6]
     yield from (-n for n in plain)
     for n in few:
@@ -104,14 +108,14 @@ def _written(instance: Instance) -> Iterator[Number]:
             program: TensorProgram = e.attr("program").value
             for stage in program.stages:
                 yield from (t.value for t in walk(stage.value) if isinstance(t, Const) and t.dtype != "bool")
-        else:  # axes, steps and other small numbers are no values
+        else:  # small numbers are axes, steps and the like, not values
             attributes = _numbers(e.shape if e.op == VAR else (v for _, v in e.attrs))
             yield from (n for n in attributes if not isinstance(n, int) or abs(n) > TRIED_ANYWAY)
 
 
 def _elements(value: np.ndarray[Any, Any]) -> Iterator[Number]:
     flat = value.reshape(-1)
-    if value.dtype.kind == "V":  # bfloat16 and its like
+    if value.dtype.kind == "V":  # bfloat16 and similar types
         flat = flat.astype(np.float64)
     if flat.size > _MOST_ELEMENTS:
         flat = np.asarray([flat[0], flat[-1], flat.min(), flat.max()])
@@ -135,7 +139,7 @@ def _numbers(values: Iterable[Any]) -> Iterator[Number]:
             yield from _numbers(v)  # type: ignore[reportUnknownArgumentType]
 
 
-# Functions of floats that are one and the same wherever they are defined.
+# Functions of floats that are not piecewise.
 _SMOOTH = frozenset({
     "add", "subtract", "multiply", "divide", "integer_pow", "power", "square", "reciprocal", "negative", "sqrt",
     "rsqrt", "cbrt", "exp", "exp2", "expm1", "log", "log1p", "sigmoid", "sin", "cos", "tan", "asin", "acos", "atan",
@@ -144,10 +148,10 @@ _SMOOTH = frozenset({
 })  # fmt: skip
 
 
-@lru_cache(1 << 10)
+@lru_cache(KEPT)
 def is_piecewise(instance: Instance) -> bool:
-    """Whether a side may be one function here and another there. What is not is the same everywhere as soon as it is
-    near one point."""
+    """Whether a side may be piecewise, that is, different functions at different values. Sides that are not piecewise
+    are equal everywhere if they are equal near one point."""
     return any(
         isinstance(t, Select)
         or (isinstance(t, Apply) and t.fn not in _SMOOTH)
@@ -157,9 +161,9 @@ def is_piecewise(instance: Instance) -> bool:
     )
 
 
-@lru_cache(1 << 10)
+@lru_cache(KEPT)
 def computes(instance: Instance) -> bool:
-    """Whether anything is computed of the variables' values. What is only moved is the same bits whatever they are."""
+    """Whether a side computes with the variables' values. Values that are only moved keep their bits."""
     if any(program_of(site_of(e)) is None for e in _operators(instance)):
         return True
     return any(
@@ -168,9 +172,10 @@ def computes(instance: Instance) -> bool:
     )
 
 
-@lru_cache(1 << 10)
+@lru_cache(KEPT)
 def counts(instance: Instance) -> bool:
-    """Whether values of a side may grow with the sizes: positions, sizes as numbers, sums, windows, sorting."""
+    """Whether values of a side may grow with the sizes: positions, sizes as numbers, sums, scans, and operators without
+    index equations."""
     for e in _operators(instance):
         program = program_of(site_of(e))
         if program is None or any(s.scans for s in program.stages):

@@ -1,8 +1,8 @@
-"""Verification of the rules that ship, or of a file of rules, in worker processes with limits of time and memory.
+"""Verification of the shipped rules, or of a file of rules, in worker processes with limits of time and memory.
 
-A rule is somebody's function: it may run forever, or ask for all memory there is, and so may what the checkers make of
-it. So every rule is checked in a process that can be stopped. Rules do not travel: each process reads the books, or the
-file, again, and is told numbers.
+The function of a rule, or its check, may run forever or allocate all memory. So every rule is checked in a process that
+can be stopped. Rules are not sent between processes: each worker loads the books, or the file, itself and receives the
+numbers of rules.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from relax_eg.rules.check import Report, Verdict, rules_of, verify
 from relax_eg.rules.rule import Rule
 from relax_eg.rules.schemas import Schema
 
-SECONDS = 60.0  # for one rule; the slowest that ships takes about 3
-MEMORY = 4 << 30  # bytes, beyond what the process has when its rules are read
-_FIELDS = ("status", "samples", "seconds", "problem", "theory", "ranks", "untested")
+SECONDS = 60.0  # limit: for one rule; the slowest shipped rule takes about 3
+MEMORY = 4 << 30  # limit: bytes, in addition to what the process has when it has loaded the rules
+_FIELDS = ("status", "samples", "seconds", "problem", "theory", "ranks", "untested", "every")
 _context = get_context("spawn")  # threads of JAX do not survive a fork
-# Matrices are small here, and threads of several processes would wait for one another longer than they compute.
+# Matrices are small here, and threads of several processes would spend more time waiting for each other than computing.
 _ONE_THREAD: Mapping[str, str] = dict.fromkeys(("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "OMP_NUM_THREADS"), "1")
 
 
@@ -35,10 +35,12 @@ def verify_in(
     memory: int = MEMORY,
     progress: Callable[[str, int, int], None] | None = None,
 ) -> Report:
-    """As `verify` of the books that ship, or of the file at `path`, in `jobs` processes. A rule whose check takes more
-    than `seconds`, or `memory` bytes, is refuted: what cannot be tested does not run. A refuted rule's verdict has the
-    counterexample as text only. `progress(rule, done, of)` is called before each. RuleError where the file cannot be
-    read."""
+    """As `verify` of the shipped books, or of the file at `path`, in `jobs` processes.
+
+    A rule whose check takes more than `seconds`, or `memory` bytes, is refuted, because a rule that cannot be tested
+    does not run. A verdict "refuted" has the counterexample as text only. `progress(rule, done, of)` is called before
+    each rule. Raises RuleError if the file cannot be read.
+    """
     rules = _rules(path)
     waiting, found = deque(range(len(rules))), dict[int, dict[str, Any]]()
     workers: list[_Worker] = []
@@ -76,14 +78,18 @@ def verify_in(
 
 @contextmanager
 def _environment(more: Mapping[str, str]) -> Generator[None]:
-    """`more` in the environment of processes that are started inside."""
-    before = dict(os.environ)
+    """Context in which `more` is in the environment of started processes. They inherit the environment of this process,
+    so it is changed too, and restored afterwards; other variables are not touched."""
+    before = {name: os.environ.get(name) for name in more}
     os.environ.update(more)
     try:
         yield
     finally:
-        os.environ.clear()
-        os.environ.update(before)
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
 
 
 def _stopped(why: str) -> dict[str, Any]:
@@ -91,7 +97,11 @@ def _stopped(why: str) -> dict[str, Any]:
 
 
 class _Worker:
-    """A process that checks one rule at a time: `number`, until `deadline` (monotonic seconds)."""
+    """A process that checks one rule at a time.
+
+    - `number`: number of the rule that it checks; None if it is idle.
+    - `deadline`: time at which the check is stopped, in monotonic seconds.
+    """
 
     def __init__(self, path: Path | None, memory: int) -> None:
         self.number: int | None = None
@@ -104,7 +114,7 @@ class _Worker:
         self._ready = False
 
     def give(self, number: int, seconds: float) -> None:
-        if not self._ready:  # reading the rules is not checking one
+        if not self._ready:  # the time to load the rules does not count
             with suppress(EOFError):
                 self.pipe.recv()
             self._ready = True
@@ -113,7 +123,7 @@ class _Worker:
             self.pipe.send(number)
 
     def answer(self) -> dict[str, Any] | None:
-        """The verdict, None where the process has ended."""
+        """The fields of the verdict; None if the process has ended."""
         try:
             return self.pipe.recv()
         except (EOFError, OSError):
@@ -133,13 +143,13 @@ class _Worker:
 def _rules(path: Path | None) -> list[Rule | Schema]:
     if path is not None:
         return rules_of(path)
-    from relax_eg.rules.book import default
+    from relax_eg.rules.book import everything
 
-    return [*default, *default.schemas]
+    return [*everything]
 
 
 def _work(pipe: Any, path: Path | None, memory: int) -> None:
-    """Answer numbers of rules with verdicts, until nobody asks any more."""
+    """Answers each number of a rule with a verdict, until the pipe is closed."""
     rules = _rules(path)
     _limit(memory)
     pipe.send("ready")
@@ -154,7 +164,7 @@ def _work(pipe: Any, path: Path | None, memory: int) -> None:
 
 
 def _limit(memory: int) -> None:
-    """Let this process have `memory` bytes more than it has now. Where a system has no such limits, there is none."""
+    """Limits this process to `memory` bytes more than it has now, if the system supports such limits."""
     try:
         import resource
 

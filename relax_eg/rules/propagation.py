@@ -1,17 +1,18 @@
-"""How facts spread through a program: the language of the table in `book/facts.py`, and its meaning on expressions.
+"""Propagation of facts through a program: the language of the table in `book/facts.py`, and its meaning on expressions.
 
-A line of the table is a *derivation*: a small pattern of operators, the fact its value has, and what must hold of its
-variables.
+A line of the table is a *derivation*: a small pattern of operators, the fact that its value has, and the premises on
+its variables.
 
     multiply(x, y): nonnegative if nonnegative(x), nonnegative(y)
     ~ exp(x): positive
     permute_dims[swaps](x): keeps symmetric orthogonal
     tuple_get_item[0](qr(x)): orthogonal
 
-Lines hold of values as they are computed, NaN, infinities and rounding included; those marked `~` hold over the
-reals, and are used where rules may be too. `keeps f g of x, y` is a line for each fact: it holds if it holds of all
-these, of all variables unless some are named. A word in brackets restricts attributes (`WORDS`), `xs...` is any number
-of operands, and `x == 0` asks for a constant of that value. Facts of matrices are derived of square ones only.
+A line holds for values as they are computed, including NaN, infinities and rounding. A line marked `~` holds only over
+the reals, and is used where rules that hold over the reals are allowed. `keeps f g of x, y` stands for one line per
+fact: the value has the fact if the named variables have it, or all variables if none are named. A word in brackets
+restricts attributes (`WORDS`), `xs...` is any number of operands, and `x == 0` requires a constant of that value. Facts
+about matrices are derived for square matrices only.
 
 The e-graph compiles the same derivations to rules of its engine (`egraph.facts`).
 """
@@ -21,13 +22,14 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import cache, lru_cache
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
 from relax_eg.ir.annotations import FLOATS, Annotation, Tensor, is_complex, is_float
 from relax_eg.ir.expr import CONSTANT, TUPLE_GET, Expr, constant_value
+from relax_eg.limits import FEW_KEPT
 from relax_eg.ops.facts import FACTS, IMPLIED, Fact, facts_of_dtype, holds, impossible
 from relax_eg.ops.record import TABLE
 from relax_eg.rules.conditions import ValueTest
@@ -38,7 +40,11 @@ ONE = Dim.of(1)
 
 @dataclass(frozen=True)
 class Pattern:
-    """An operator applied to patterns and variables; `rest` names a variable for any number of operands."""
+    """An operator applied to patterns and variables.
+
+    - `words`: restrictions on attributes, keys of `WORDS`.
+    - `rest`: name of a variable that stands for any number of further operands; empty if there is none.
+    """
 
     op: str
     words: tuple[str, ...]
@@ -52,7 +58,7 @@ class Pattern:
 
     @property
     def nodes(self) -> tuple[Pattern, ...]:
-        """Itself and the patterns inside, itself last."""
+        """The patterns inside this one, then this one."""
         return (*(n for a in self.args if isinstance(a, Pattern) for n in a.nodes), self)
 
     def __str__(self) -> str:
@@ -61,9 +67,13 @@ class Pattern:
 
 
 @dataclass(frozen=True)
-class Derivation:
-    """One line of the table: where `pattern` matches and every `(fact, variable)` of `premises` holds, its value has
-    the fact `gives`. `exact`: of values as computed; else over the reals. `floats`: of float values only."""
+class FactRule:
+    """A line of the table: if `pattern` matches and every `(fact, variable)` of `premises` holds, its value has the
+    fact `gives`.
+
+    - `exact`: whether the line holds for values as computed; otherwise it holds over the reals.
+    - `floats`: whether it holds for float values only.
+    """
 
     pattern: Pattern
     gives: str
@@ -76,7 +86,7 @@ class Derivation:
         return f"{'' if self.exact else '~ '}{self.pattern}: {self.gives}{given}"
 
 
-# --- words in brackets: what attributes must be; a number is the rank the value must have ---
+# --- words in brackets: conditions on attributes; a number is the required rank of the value ---
 
 Attributes = Mapping[str, Any]
 WORDS: dict[str, Callable[[Attributes], bool | int]] = {
@@ -102,7 +112,7 @@ WORDS: dict[str, Callable[[Attributes], bool | int]] = {
     "2": lambda a: a["index"] == 2,
 }
 
-# Facts that only derivations ask for.
+# Facts that only premises of derivations use.
 HELPERS: dict[str, Fact] = {
     f.name: f
     for f in (
@@ -120,7 +130,7 @@ _HELPERS_IMPLIED = (
 )
 ALL_IMPLIED = (*IMPLIED, *_HELPERS_IMPLIED)
 
-# What is known of a value by its annotation: words that derivations ask for, and facts.
+# What an annotation implies: words that premises use, and facts of dtypes.
 OF_ANNOTATIONS = ("is_float", "is_bool", "is_integer", "is_square", "is_nonempty")
 OF_DTYPES = ("integral", "finite", "nonnegative", "constant")
 
@@ -131,13 +141,13 @@ def _found(wrong: Any) -> tuple[tuple[int, ...], str] | None:
 
 
 def meaning(fact: str) -> Fact:
-    """The definition of a fact, one that derivations alone ask for included."""
+    """The definition of a fact, including those of `HELPERS`."""
     return FACTS[fact] if fact in FACTS else HELPERS[fact]
 
 
 def of_annotation(a: Annotation, positive: Callable[[Dim], bool]) -> frozenset[str]:
-    """What a value's annotation says of it: facts of its dtype, words of `OF_ANNOTATIONS`, its rank as `rank_2`, and
-    that a scalar is constant. `positive` tells whether a size is at least 1."""
+    """The facts that a value's annotation implies: facts of its dtype, words of `OF_ANNOTATIONS`, its rank as `rank_2`,
+    and `constant` for a scalar. `positive` returns whether a size is at least 1."""
     if not isinstance(a, Tensor) or a.shape is None or a.dtype is None or is_complex(a.dtype):
         return frozenset()
     if a.dtype not in _PLAIN:
@@ -147,7 +157,7 @@ def of_annotation(a: Annotation, positive: Callable[[Dim], bool]) -> frozenset[s
     found.add("is_float" if is_float(a.dtype) else "is_bool" if a.dtype == "bool" else "is_integer")
     if not a.shape:
         found.add("constant")
-    # A matrix of literal size 1 broadcasts against others: facts of matrices are of no use for it.
+    # A matrix of literal size 1 broadcasts against others, so facts about matrices are not derived for it.
     if len(a.shape) >= 2 and a.shape[-1] is a.shape[-2] and a.shape[-1] is not ONE:
         found.add("is_square")
     if all(map(positive, a.shape)):
@@ -170,12 +180,12 @@ POINTWISE = "pointwise"
 
 
 class TableError(ValueError):
-    """A line of the table that cannot be read: a mistake of ours."""
+    """Raised for a line of the table that cannot be parsed: a bug in this package."""
 
 
-def read(table: str, floats: bool, pointwise: Collection[str] = ()) -> Iterator[Derivation]:
-    """The derivations of a table's lines; `floats`: they are of float values only. A pattern of `pointwise` stands for
-    one of each of these operators."""
+def read(table: str, floats: bool, pointwise: Collection[str] = ()) -> Iterator[FactRule]:
+    """The derivations in a table. `floats`: whether they hold for float values only. A pattern whose operator is
+    `pointwise` stands for one pattern per operator of the argument `pointwise`. Raises TableError."""
     for line in table.strip().splitlines():
         text = line.split("#")[0].strip()
         if not text:
@@ -189,11 +199,11 @@ def read(table: str, floats: bool, pointwise: Collection[str] = ()) -> Iterator[
         premises = tuple(_premise(p) for p in _premises(given))
         for fact, more in _conclusions(gives.strip(), pattern):
             for p in _spread(pattern, pointwise):
-                yield Derivation(p, fact, (*premises, *more), exact, floats)
+                yield FactRule(p, fact, (*premises, *more), exact, floats)
 
 
 def _conclusions(text: str, pattern: Pattern) -> Iterator[tuple[str, tuple[tuple[str, str], ...]]]:
-    """Each fact with the premises that `keeps` adds."""
+    """The facts of a line, each with the premises that `keeps` adds."""
     words, _, of = text.partition(" of ")
     names = [w for w in _SEPARATED.split(words) if w]
     keeps = names[0] == "keeps"
@@ -261,17 +271,17 @@ def _spread(pattern: Pattern, pointwise: Collection[str]) -> Iterable[Pattern]:
     return (Pattern(op, pattern.words, pattern.args, pattern.rest) for op in pointwise)
 
 
-@cache
-def derivations() -> tuple[Derivation, ...]:
-    """All of them."""
+@lru_cache(1)
+def derivations() -> tuple[FactRule, ...]:
+    """All derivations of the table."""
     from relax_eg.rules.book import facts
 
     return tuple(dict.fromkeys(facts.derivations()))
 
 
-@lru_cache(64)
+@lru_cache(FEW_KEPT)
 def needed(asked: frozenset[str]) -> frozenset[str]:
-    """`asked` and every fact from which one of them may be derived."""
+    """`asked`, and every fact from which one of them may be derived. Words of `OF_ANNOTATIONS` are left out."""
     found = set(asked)
     todo = list(asked)
     while todo:
@@ -283,9 +293,9 @@ def needed(asked: frozenset[str]) -> frozenset[str]:
     return frozenset(found.difference(OF_ANNOTATIONS))
 
 
-@lru_cache(None)
-def _towards(fact: str, op: str, exact: bool) -> tuple[Derivation, ...]:
-    """The derivations that may tell, of a value of operator `op`, that it has `fact`: by itself, or by implication."""
+@lru_cache(1 << 14)  # facts times operators, twice
+def _towards(fact: str, op: str, exact: bool) -> tuple[FactRule, ...]:
+    """The derivations that may give `fact`, directly or by implication, for a value of operator `op`."""
     found = {fact}
     grown = True
     while grown:
@@ -295,23 +305,24 @@ def _towards(fact: str, op: str, exact: bool) -> tuple[Derivation, ...]:
     return tuple(d for d in _of_operator(op) if d.gives in found and (d.exact or not exact))
 
 
-@lru_cache(None)
-def _of_operator(op: str) -> tuple[Derivation, ...]:
+@lru_cache(1 << 10)  # more than there are operators
+def _of_operator(op: str) -> tuple[FactRule, ...]:
     return tuple(d for d in derivations() if d.pattern.op == op)
 
 
 # --- the facts of expressions ---
 
-# Operators that only move elements: what each element of a constant is, it stays.
+# Operators that only move elements. A test that every element of a constant passes still holds after them.
 MOVES = ("permute_dims", "reshape", "expand_dims", "squeeze", "broadcast_to", "full", "strided_slice")
 
 
 @dataclass
-class Known:
-    """The facts of a program's expressions, found when they are asked for: a few table lines for each.
+class KnownFacts:
+    """The facts of a program's expressions, computed on demand from a few table lines each.
 
-    `leaf`: whether a variable or constant has a fact, or passes a test of constants such as "== 0.0". `exact`: only
-    what holds of values as they are computed counts. `positive`: whether a size is at least 1.
+    - `leaf`: returns whether a variable or constant has a fact, or passes a test of constants such as "== 0.0".
+    - `exact`: whether only facts of values as computed count; otherwise facts over the reals count too.
+    - `positive`: returns whether a size is at least 1.
     """
 
     leaf: Callable[[Expr, str], bool]
@@ -321,11 +332,11 @@ class Known:
     _found: dict[tuple[Expr, str], bool] = field(default_factory=dict[tuple[Expr, str], bool])
 
     def has(self, e: Expr, fact: str) -> bool:
-        """Whether `e` is known to have a fact, or to pass a test of constants."""
+        """Whether `e` is known to have `fact`, or to pass it if it is a test of constants."""
         goals = [(e, fact)]
         while goals:
             goal = goals[-1]
-            # What is not known yet of an operand is found first; then the goal is looked at again.
+            # If a fact of an operand is unknown, it becomes the next goal; then this goal is attempted again.
             answer = self._found.get(goal)
             if answer is None:
                 answer = self._attempt(*goal)
@@ -337,7 +348,7 @@ class Known:
         return self._found[e, fact]
 
     def _attempt(self, e: Expr, fact: str) -> bool | tuple[Expr, str]:
-        """Whether `e` has the fact, or what must be found first."""
+        """Whether `e` has the fact, or the goal (expression, fact) that must be decided first."""
         said = self._of_annotation(e)
         if fact in said or (not e.args and self.leaf(e, fact)):
             return True
@@ -378,7 +389,7 @@ class Known:
 
 
 def closed(facts: set[str]) -> set[str]:
-    """`facts` with what they imply, helpers included."""
+    """`facts`, extended in place by the facts that they imply, including those of `HELPERS`."""
     grown = True
     while grown:
         new = {c for given, c in ALL_IMPLIED if c not in facts and facts.issuperset(given)}
@@ -388,7 +399,7 @@ def closed(facts: set[str]) -> set[str]:
 
 
 def matches(pattern: Pattern, e: Expr, env: dict[str, list[Expr]]) -> bool:
-    """Whether `e` is of this form; `env` then tells what each variable stands for."""
+    """Whether `e` matches `pattern`. If so, `env` maps each variable to the expressions it stands for."""
     rank = rank_needed(pattern, dict(e.attrs)) if e.op == pattern.op else None
     if rank is None or (rank >= 0 and (not isinstance(e.annotation, Tensor) or e.ndim != rank)):
         return False
@@ -406,8 +417,8 @@ def matches(pattern: Pattern, e: Expr, env: dict[str, list[Expr]]) -> bool:
 
 
 def rank_needed(pattern: Pattern, attrs: Attributes) -> int | None:
-    """The rank that a value of these attributes must have for the words of a pattern to hold, -1 where any will do;
-    None where they do not hold."""
+    """The rank that a value with these attributes must have for the words of a pattern to hold: -1 if any rank fits,
+    None if the words do not hold."""
     rank = -1
     for word in pattern.words:
         found = WORDS[word](attrs)
@@ -418,12 +429,12 @@ def rank_needed(pattern: Pattern, attrs: Attributes) -> int | None:
     return rank
 
 
-# Constants of more elements than this are not looked into for facts of matrices.
+# limit: elements of a constant that is inspected for facts about matrices.
 _LARGEST_MATRIX = 1 << 18
 
 
 def constant_has(e: Expr, fact: str) -> bool:
-    """Whether a constant has a fact, or passes a test, by inspection."""
+    """Whether `e` is a constant whose value has a fact, or passes a test of constants."""
     a = e.annotation
     if e.op != CONSTANT or not isinstance(a, Tensor) or a.dtype not in _PLAIN:
         return False
@@ -440,11 +451,11 @@ _TEST_NAME = re.compile(r"(==|!=|<=|<|>=|>) (\S+)")
 
 
 def is_test(key: str) -> bool:
-    """Whether a key stands for a test of constants, as "== 0" does."""
+    """Whether a key denotes a test of constants, as "== 0" does."""
     return _TEST_NAME.fullmatch(key) is not None
 
 
 def test_named(key: str) -> ValueTest | None:
-    """The test of constants that a key stands for."""
+    """The test of constants that a key denotes; None if it denotes none."""
     found = _TEST_NAME.fullmatch(key)
     return None if found is None else ValueTest("", found[1], float(found[2]))

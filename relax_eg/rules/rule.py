@@ -1,4 +1,4 @@
-"""Rules as people write them: a typed function over pattern variables that returns the two sides.
+"""Rewrite rules as users write them: a typed function over pattern variables that returns the two sides.
 
     book = RuleSet("mine")
 
@@ -7,13 +7,14 @@
         \"\"\"(A B) v = A (B v)\"\"\"
         return (a @ b) @ v, a @ (b @ v)
 
-A rule stands for a family of *instances*: one for every number of axes of its `*b` blocks, every float type, and every
-value of its attribute variables. An instance is two programs over the same typed variables, which is all that the
-e-graph and the checker ever see.
+A rule stands for a family of *instances*: one for every rank of its `*b` blocks, every float type, and every value of
+its attribute variables. An instance is two programs over the same typed variables. The e-graph and the checker see only
+instances.
 """
 
 from __future__ import annotations
 
+import difflib
 import inspect
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -23,15 +24,16 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from relax_eg.accepted import shown
-from relax_eg.errors import OperatorError, OptionError, RuleError, SpecError
+from relax_eg.accepted import TEXT, Kind, accepts, many, one_of, shown
+from relax_eg.errors import OperatorError, OptionError, RuleError, SpecError, UnknownRuleError
 from relax_eg.ir.expr import CONSTANT, VAR, Expr, postorder, var
-from relax_eg.limits import RANK
+from relax_eg.limits import KEPT, RANK
+from relax_eg.memo import Memo
 from relax_eg.ops.facts import impossible
-from relax_eg.ops.libraries import LIBRARIES, FirstRun, Library
+from relax_eg.ops.libraries import FirstRun, Library
 from relax_eg.ops.record import strictly
 from relax_eg.rules.conditions import Claim, Condition, Guard, names_of, parse_guards
-from relax_eg.rules.raised import raised
+from relax_eg.rules.function_errors import raised
 from relax_eg.rules.signature import check_parameters, pattern_of, plain_name, sizes_named, transpose_hint
 from relax_eg.shapes import Dim, Spec, Star, parse_signature
 
@@ -44,14 +46,17 @@ Phase = Literal["simplify", "algebra", "merge", "layout", "library"]
 PHASES: tuple[Phase, ...] = ("simplify", "algebra", "merge", "layout", "library")
 Sides = tuple[tuple[Expr, ...], tuple[Expr, ...]]
 RuleFunction = Callable[..., Any]
+_RULES = Kind(lambda x: isinstance(x, RuleSet), "a RuleSet")
+_RULES_OR_NAME = Kind(lambda x: isinstance(x, (RuleSet, str)), "a RuleSet, or the name of a rule, tag or class,")
+_CLASSES = many(f"a list of {', '.join(map(repr, NUMERICS))}", one_of(*NUMERICS))
 
 
 @dataclass(frozen=True)
 class Instance:
-    """One instance of a rule: `left[i]` may be rewritten to `right[i]`, for all i together.
+    """An instance of a rule: `left[i]` may be rewritten to `right[i]`, for all i together.
 
-    `params` are the pattern variables (variables with tensor annotations, whose sizes are variables too). `ranks`,
-    `dtype`, `attributes`: what `Rule.instance` was asked for.
+    - `params`: pattern variables, with tensor annotations whose sizes are variables too.
+    - `ranks`, `dtype`, `attributes`: arguments of the `Rule.instance` call that made it.
     """
 
     rule: Rule
@@ -65,20 +70,22 @@ class Instance:
 
     @cached_property
     def left_nodes(self) -> tuple[Expr, ...]:
-        """Every node of the left side but the pattern variables, operands first."""
+        """The nodes of the left side except the pattern variables, operands first."""
         return tuple(e for e in postorder(self.left) if e.op != VAR)
 
 
 @dataclass(frozen=True, eq=False)
 class Rule:
-    """A rewrite rule; make one with `RuleSet.rule`.
+    """A rewrite rule; `RuleSet.rule` makes one.
 
-    `signature`: pattern variables and their specs, in order. `attributes`: attribute variables, each
-    `operator.attribute` whose values in the program it ranges over. `sizes`: size variables that attributes of the left
-    side bind (slice bounds, say), `*t` for any number of them, `*t:b` for as many as block `*b` has axes; the function
-    gets each as a keyword, a `Dim` or a tuple of `Dim`s. `numerics`: see `docs/rules.md`. `phase`: when it runs:
-    "simplify" to a fixpoint, "algebra" and "library" for a few rounds, the others once. `library`: the routine that the
-    rule lowers to.
+    - `signature`: pattern variables and their specs, in order.
+    - `attributes`: attribute variables, each with the `operator.attribute` whose values in the program it ranges over.
+    - `sizes`: size variables that attributes of the left side bind (slice bounds, for example); `*t` stands for any
+      number of them, `*t:b` for as many as block `*b` has axes. The function receives each as a keyword argument, a
+      `Dim` or a tuple of `Dim`s.
+    - `numerics`: numerics class, see `docs/rules.md`.
+    - `phase`: when the rule runs: "simplify" to a fixpoint, "algebra" and "library" for a few rounds, the others once.
+    - `library`: the routine that the rule lowers to.
     """
 
     name: str
@@ -94,7 +101,7 @@ class Rule:
     reverse: bool = False
     sizes: tuple[str, ...] = ()
     library: Library | None = None
-    _instances: dict[Any, Instance | None] = field(default_factory=dict, repr=False)
+    _instances: Memo[Any, Instance | None] = field(default_factory=lambda: Memo(1 << 12), repr=False)  # for a program
 
     @cached_property
     def stars(self) -> tuple[str, ...]:
@@ -104,31 +111,31 @@ class Rule:
 
     @cached_property
     def left_operators(self) -> frozenset[str]:
-        """Names of the operators on the left side, read off the smallest instance: a program without them has no use
-        for the rule."""
-        from relax_eg.rules.domain import instances
+        """Names of the operators on the left side of the smallest instance. The rule cannot fire in a program that has
+        none of them."""
+        from relax_eg.rules.instances import instances
 
         smallest = next(iter(instances(self, limit=1)), None)
         return frozenset(e.op for e in smallest.left_nodes if e.op != CONSTANT) if smallest is not None else frozenset()
 
     def know_left_operators(self, operators: Iterable[str]) -> None:
-        """What `left_operators` is, from a file: no instance has to be formed to find out."""
+        """Sets `left_operators` from a file, so that no instance has to be formed to compute it."""
         self.__dict__.setdefault("left_operators", frozenset(operators))
 
     def operand_ranks(self, ranks: Sequence[int]) -> set[int]:
-        """Ranks of the pattern variables where the blocks have these ranks (in the order of `stars`)."""
+        """Ranks of the pattern variables when the blocks have these `ranks` (in the order of `stars`)."""
         blocks = dict(zip(self.stars, ranks, strict=True))
         return {sum(blocks[d.name] if isinstance(d, Star) else 1 for d in s.dims) for s in self.signature.values()}
 
     @cached_property
     def facts_asked(self) -> frozenset[str]:
-        """The facts that its conditions ask for (keys of `ops.facts.FACTS`)."""
+        """The facts that the rule's conditions require (keys of `ops.facts.FACTS`)."""
         guards = parse_guards(self.when, list(self.signature), self.error)
         return frozenset(g.fact for g in guards if isinstance(g, Claim))
 
     @property
     def dtypes(self) -> tuple[str, ...]:
-        """The float types that an open dtype is tested at, the most telling first."""
+        """The float types at which an open dtype is tested, the most informative first."""
         return self.library.requires.dtypes or ("float32",) if self.library else ("float32",)
 
     @property
@@ -138,24 +145,26 @@ class Rule:
     def instance(
         self, ranks: Sequence[int] = (), dtype: str = "float32", attributes: Mapping[str, Any] | None = None
     ) -> Instance | None:
-        """The instance with these block ranks (in the order of `stars`), float type and attribute values, or None where
-        the rule's sides cannot be formed for them. Raises RuleError where the sides disagree in shape or dtype."""
+        """The instance with these block ranks (in the order of `stars`), float type and attribute values, or None if
+        the sides cannot be formed for them. Raises RuleError if the sides disagree in shape or dtype."""
         chosen = dict(attributes or {})
-        if len(ranks) != len(self.stars) or not all(type(r) is int and 0 <= r <= RANK for r in ranks):
+        many_ranks = isinstance(ranks, (tuple, list)) and len(ranks) == len(self.stars)
+        if not many_ranks or not all(type(r) is int and 0 <= r <= RANK for r in ranks):
             accepted = f"{len(self.stars)} of 0 to {RANK} axes are accepted"
-            raise self.error(f"the ranks of its blocks are {shown(tuple(ranks))}; {accepted}")
+            raise self.error(f"the ranks of its blocks are {shown(ranks)}; {accepted}")
         key = (tuple(ranks), dtype, tuple(sorted((k, repr(v)) for k, v in chosen.items())))
         if key not in self._instances:
             self._instances[key] = self._build(dict(zip(self.stars, ranks, strict=True)), dtype, chosen)
         return self._instances[key]
 
     def test_at_use(self) -> None:
-        """From now on `usable` tests instances that were not tested before."""
+        """Makes `usable` test every instance that was not tested before."""
         self.__dict__["_is_tested_at_use"] = True
 
     def usable(self, ranks: Sequence[int], dtype: str, attributes: Mapping[str, Any]) -> Instance | None:
-        """As `instance`, for a search: of a user's rule, an instance at ranks, float type and attribute values that it
-        was not tested at is tested first; None also where it cannot be. RuleError where it is refuted."""
+        """The result of `instance`, for use in a search. After `test_at_use`, an instance of a rule without a library
+        is tested first unless it was tested before. Returns None also if the instance cannot be tested. Raises
+        RuleError if it is refuted."""
         found = self.instance(ranks, dtype, attributes)
         if found is None or self.library is not None or "_is_tested_at_use" not in self.__dict__:
             return found
@@ -177,7 +186,7 @@ class Rule:
         if self.reverse:
             left, right = right, left
         if attributes and any(a.op == VAR for a in left):
-            return None  # the operator does nothing for these values: there is nothing to match
+            return None  # the operator is the identity for these values: there is nothing to match
         guards = self._guards(params)
         if (ranks or attributes) and any(_impossible(g, params) for g in guards):
             return None
@@ -191,7 +200,8 @@ class Rule:
         return tuple(parse_guards(self.when, [n for n in self.signature if n not in sizes], self.error))
 
     def problem(self, ranks: Sequence[int], dtype: str, attributes: Mapping[str, Any]) -> str:
-        """Why the sides cannot be formed at these ranks and attribute values; empty where they can or are declined."""
+        """The reason why the sides cannot be formed at these ranks and attribute values; empty if they can, or if the
+        function returns None."""
         blocks = dict(zip(self.stars, ranks, strict=True))
         try:
             self._call(self._params(blocks, dtype), blocks, attributes)
@@ -206,7 +216,8 @@ class Rule:
     def program(
         self, function: RuleFunction, ranks: Mapping[str, int], dtype: str, attributes: Mapping[str, Any]
     ) -> tuple[tuple[Expr, ...], Any]:
-        """The pattern variables, and what `function` makes of them. OperatorError, IndexError."""
+        """The pattern variables, and what `function` returns for them. Raises OperatorError or IndexError if `function`
+        cannot form its result."""
         params = self._params(ranks, dtype)
         return params, self._call(params, ranks, attributes, function)
 
@@ -217,10 +228,11 @@ class Rule:
         attributes: Mapping[str, Any],
         function: RuleFunction | None = None,
     ) -> Any:
-        """What the function returns. OperatorError and IndexError pass through: there is no such instance."""
+        """What the function returns. OperatorError and IndexError pass through: they mean that no such instance
+        exists."""
         sizes = {plain_name(n): sizes_named(n, ranks) for n in self.sizes}
         try:
-            with strictly(), np.errstate(over="ignore"):  # a number beyond a float type is an infinity there
+            with strictly(), np.errstate(over="ignore"):  # a number beyond the float type's range becomes infinity
                 return (function or self.function)(*params, **sizes, **attributes)
         except (OperatorError, IndexError, RuleError):
             raise
@@ -228,7 +240,8 @@ class Rule:
             raise self.error(raised(e, function or self.function)) from e
 
     def sides(self, made: Any) -> Sides:
-        """The two sides in what the function returned, left first as it is written. RuleError where it is none."""
+        """The two sides from the function's return value `made`, in the order returned. Raises RuleError if `made` is
+        not two sides."""
         if not isinstance(made, tuple) or len(made) != 2:  # type: ignore[reportUnknownArgumentType]
             raise self.error("a rule returns its two sides: `return left, right`")
         sides: list[tuple[Expr, ...]] = []
@@ -297,13 +310,13 @@ class Rule:
         return f"<rule {self.name}>"
 
 
-@lru_cache(1 << 12)
+@lru_cache(KEPT)
 def _pattern(name: str, spec: Spec, blocks: tuple[tuple[str, int], ...], dtype: str) -> Expr:
     return var(name, pattern_of(name, spec, dict(blocks), dtype))
 
 
 def _impossible(g: Guard, params: Iterable[Expr]) -> str:
-    """Why no value of the pattern variable a guard speaks of can have the fact it asks; empty where one may."""
+    """The reason why no value of the guarded pattern variable can have the required fact; empty if one may have it."""
     if not isinstance(g, Claim):
         return ""
     return next((impossible(g.fact, p.tensor) for p in params if p.attr("name") == g.name), "")
@@ -316,9 +329,11 @@ def _attribute_sizes(e: Expr) -> Iterator[Dim]:
 
 
 class RuleSet:
-    """A named, ordered set of rules. Sets combine with `+`, and lose rules with `-`: by name, tag, numerics class, or
-    another set. `set["name"]` is one rule. `schemas`: the rules among them that are about functions of the module;
-    iterating gives the others."""
+    """A named, ordered set of rules. `+` combines sets; `-` removes rules by name, tag, numerics class, or another set.
+    `set["name"]` is one rule. Iteration gives the rules except the schemas.
+
+    - `schemas`: rules that are about whole nodes and the functions of the module.
+    """
 
     def __init__(self, name: str, rules: Iterable[Rule] = (), schemas: Iterable[Schema] = ()) -> None:
         if not isinstance(name, str):  # pyright: ignore[reportUnnecessaryIsInstance]
@@ -354,13 +369,15 @@ class RuleSet:
         doc: str | None = None,
         check: bool = True,
     ) -> Callable[[RuleFunction], RuleFunction]:
-        """Decorator: register a rule. It is checked at once, and RuleError names what is wrong, with file and line.
+        """Decorator that registers a rule. The rule is tested at once; RuleError names the problem, with file and line.
 
-        `shapes`: `"a: m k, b: k n, x: *b n"`; a missing dtype means any float type, the same one throughout.
-        `attrs`: attribute variables, `{"p": "permute_dims.axes"}`. `sizes`: further size variables, which attributes of
-        the left side bind: `"begin end"`, `"*begin:b *end:b"` for one each axis of block `*b`.
-        `when`: conditions, e.g. `"m < n"`. `both`: also the
-        other direction, as rule `<name>_reversed`. `check=False` leaves the test to the first use.
+        - `shapes`: `"a: m k, b: k n, x: *b n"`; a missing dtype means any float type, the same one throughout.
+        - `attrs`: attribute variables, `{"p": "permute_dims.axes"}`.
+        - `sizes`: further size variables, which attributes of the left side bind: `"begin end"`, or
+          `"*begin:b *end:b"` for one per axis of block `*b`.
+        - `when`: conditions, such as `"m < n"`.
+        - `both`: also registers the other direction, as rule `<name>_reversed`.
+        - `check`: False postpones the test to the first use.
         """
 
         def register(function: RuleFunction) -> RuleFunction:
@@ -413,16 +430,19 @@ class RuleSet:
         doc: str | None = None,
         check: bool = True,
     ) -> Callable[[RuleFunction], RuleFunction]:
-        """Decorator: a pattern program may be lowered to a call of library routine `name` (Relax 4.6). The function
-        returns the program, which is what the routine's calls mean from then on; a tuple for several results.
+        """Decorator that registers the lowering of a pattern program to a call of library routine `name` (Relax 4.6).
+        The function returns the pattern program, or a tuple for several results. From then on the program is the
+        meaning of the routine's calls.
 
-        `target`: what runs, a callable on JAX arrays, `"module:name"` that is imported when it is first needed, or
-        `"ffi:name"` of a `jax.ffi` target; attributes and sizes reach it as keywords. `requires`: `"scipy >= 1.10"`,
-        `"platform: cpu gpu"`, `"device: H100"`, `"dtype: float16 bfloat16"`, `"execution: kernels"`; where that is not
-        met the rule does not run, and the report says so. `cost`: how many times faster it is than its pattern as one
-        kernel is predicted to be (1 without it), or a function (flops, bytes, profile) to seconds. `first_run`: what
-        becomes of a routine that does not give what its pattern does: "check" raises LibraryError, "fall back" warns
-        and runs the pattern, "trust" does not look. The other options are those of `rule`.
+        - `target`: a callable on JAX arrays, `"module:name"`, imported when it is first needed, or `"ffi:name"` of a
+          `jax.ffi` target. It receives attributes and sizes as keyword arguments.
+        - `requires`: `"scipy >= 1.10"`, `"platform: cpu gpu"`, `"device: H100"`, `"dtype: float16 bfloat16"`,
+          `"execution: kernels"`. Where a requirement is not met the rule does not run, and the report says so.
+        - `cost`: how many times faster the routine is than the predicted time of its pattern as one kernel (1 if None),
+          or a function (flops, bytes, profile) to seconds.
+        - `first_run`: what happens when the routine's results differ from its pattern's: "check" raises LibraryError,
+          "fall back" warns and runs the pattern, "trust" does not compare.
+        - Other options: as in `rule`.
         """
         from relax_eg.rules.libraries import library_rule
 
@@ -447,34 +467,36 @@ class RuleSet:
         return len(self._rules)
 
     def __contains__(self, name: object) -> bool:
-        return name in self._rules or any(s.name == name for s in self.schemas)
+        return isinstance(name, str) and (name in self._rules or any(s.name == name for s in self.schemas))
 
     def __getitem__(self, name: str) -> Rule:
-        if name not in self._rules:
-            import difflib
-
-            near = difflib.get_close_matches(name, self._rules, 3)
+        said = name if isinstance(name, str) else shown(name)  # type: ignore[reportUnnecessaryIsInstance]
+        if said not in self._rules:
+            near = difflib.get_close_matches(said, self._rules, 3)
             hint = f"; did you mean {' or '.join(near)}?" if near else ""
-            raise KeyError(f"no rule `{name}` in set `{self.name}`{hint}")
-        return self._rules[name]
+            raise UnknownRuleError(f"no rule `{said}` in set `{self.name}`{hint}")
+        return self._rules[said]
 
+    @accepts(RuleError, other=_RULES)
     def __add__(self, other: RuleSet) -> RuleSet:
         return RuleSet(f"{self.name} + {other.name}", itertools.chain(self, other), (*self.schemas, *other.schemas))
 
+    @accepts(RuleError, other=_RULES_OR_NAME)
     def __sub__(self, other: RuleSet | str) -> RuleSet:
-        """Without the rules of `other`: a set, a rule's name, a tag or a numerics class."""
+        """The set without the rules of `other`: a set, a rule's name, a tag or a numerics class."""
         if isinstance(other, RuleSet):
             return self._where(f"{self.name} - {other.name}", lambda r: r.name not in other)
         return self._where(f"{self.name} - {other}", lambda r: not _is_called(r, other))
 
+    @accepts(RuleError, what=TEXT)
     def only(self, what: str) -> RuleSet:
         """The rules with this name, tag or numerics class."""
         return self._where(what, lambda r: _is_called(r, what))
 
-    def allowed(self, numerics: Iterable[Numerics]) -> RuleSet:
+    @accepts(RuleError, numerics=_CLASSES)
+    def allowed(self, numerics: Sequence[Numerics]) -> RuleSet:
         """The rules of these numerics classes."""
-        classes = tuple(numerics)
-        return self._where(self.name, lambda r: r.numerics in classes)
+        return self._where(self.name, lambda r: r.numerics in numerics)
 
     def _where(self, name: str, keep: Callable[[Rule | Schema], bool]) -> RuleSet:
         return RuleSet(name, filter(keep, self), filter(keep, self.schemas))
@@ -484,13 +506,6 @@ class RuleSet:
 
     def __str__(self) -> str:
         return "\n".join(map(str, (*self, *self.schemas)))
-
-
-def libraries_of(rule: Rule) -> tuple[Library, ...]:
-    """The routines that a rule is there for: what it lowers to, or those its tags name."""
-    if rule.library is not None:
-        return (rule.library,)
-    return tuple(LIBRARIES[t] for t in sorted(rule.tags) if t in LIBRARIES) if rule.phase == "library" else ()
 
 
 def _is_called(rule: Rule | Schema, what: str) -> bool:

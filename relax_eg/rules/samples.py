@@ -1,6 +1,6 @@
 """Random sizes and values at which the two sides of a rule instance are compared.
 
-Everything is drawn from the generator that is passed in, so one seed gives one test.
+All draws use the generator that is passed in, so one seed gives one test.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import numpy as np
 
 from relax_eg.ir.annotations import ITEM_BITS, Tensor, is_complex, is_float, is_integer, itemsize
 from relax_eg.ir.expr import Expr, np_dtype, postorder
+from relax_eg.limits import KEPT
 from relax_eg.ops.sizes import dilated, product
 from relax_eg.rules.conditions import Condition, Guard
 from relax_eg.rules.rule import Instance
@@ -26,12 +27,12 @@ Values = Mapping[str, Array]
 Random = np.random.Generator
 Draw = Callable[[Instance, Sizes, Random, int], dict[str, Array]]
 
-# No sample holds a tensor of more elements than this: the sizes that matter are small.
+# limit: elements of one operand of a sample; small sizes suffice to show differences.
 _MOST_ELEMENTS = 4096
-LARGEST_SIZE = 5000
-# Bindings tried as they are drawn, before they are made to fit.
+LARGEST_SIZE = 5000  # limit: numbers of a rule that are tried as sizes
+# limit: attempts with bindings as drawn, before slice bounds are redrawn to fit.
 _PLAIN_ATTEMPTS = 20
-# Sizes drawn, the likelier ones twice.
+# chosen: sizes to draw from; 2 and 3 are twice as likely.
 _SMALL = (0, 1, 2, 2, 3, 3, 4, 5)
 
 
@@ -51,13 +52,13 @@ def _attribute_sizes(nodes: Iterable[Expr]) -> Iterator[Dim]:
 
 @dataclass(frozen=True, slots=True)
 class Needs:
-    """What the sizes must satisfy for expressions to exist: these are >= 0, and those are 0."""
+    """The preconditions on sizes for expressions to exist: `nonnegative` must be >= 0, and `zero` must be 0."""
 
     nonnegative: tuple[Dim, ...]
     zero: tuple[Dim, ...]
 
     def unmet(self, sizes: Sizes) -> str:
-        """The first requirement that does not hold, in words; empty where all do."""
+        """The first precondition that does not hold, in words; empty if all hold."""
         for d in self.nonnegative:
             if d.evaluate(sizes) < 0:
                 return f"{d} is {d.evaluate(sizes)}, which cannot be a size or index"
@@ -67,9 +68,9 @@ class Needs:
         return ""
 
 
-@lru_cache(1 << 12)
+@lru_cache(KEPT)
 def needs(results: tuple[Expr, ...]) -> Needs:
-    """Preconditions of the operators under `results`, as far as they depend on sizes."""
+    """The preconditions of the operators under `results` that depend on sizes."""
     nonnegative: dict[Dim, None] = {}
     zero: dict[Dim, None] = {}
     for e in postorder(results):
@@ -89,7 +90,7 @@ def needs(results: tuple[Expr, ...]) -> Needs:
         elif e.op == "reshape":
             zero[product(e.shape) - product(e.args[0].shape)] = None
         elif e.op == "take" and e.attr("mode") != "fill":
-            # Only an empty axis has no element that a clipped index could mean.
+            # A clipped index has no element to read only if the axis is empty.
             zero[product(e.args[1].shape) * (1 - dim_min(e.args[0].shape[e.attr("axis")], 1))] = None
         elif e.op == "broadcast_to":
             for size, given in zip(reversed(e.shape), reversed(e.args[0].shape), strict=False):
@@ -102,12 +103,12 @@ def needs(results: tuple[Expr, ...]) -> Needs:
 
 
 def admits(instance: Instance, sizes: Sizes) -> bool:
-    """Whether the left side exists at these sizes, is small enough to test, and every condition holds."""
+    """Whether the left side exists at these sizes, its operands are small enough to test, and every condition holds."""
     return fits(instance, sizes, _MOST_ELEMENTS)
 
 
 def fits(instance: Instance, sizes: Sizes, most: int) -> bool:
-    """As `admits`, for tensors of at most so many elements."""
+    """As `admits`, for operands of at most `most` elements each."""
     for p in instance.params:
         total = 1
         for d in p.shape:
@@ -118,7 +119,7 @@ def fits(instance: Instance, sizes: Sizes, most: int) -> bool:
 
 
 def holds(guard: Guard, sizes: Sizes) -> bool:
-    """Whether a condition holds at these sizes. A guard on how a rule is matched, not on sizes, always does."""
+    """Whether a condition holds at these sizes. A guard that is not on sizes always does."""
     if not isinstance(guard, Condition):
         return True
     left, right = guard.left.evaluate(sizes), guard.right.evaluate(sizes)
@@ -134,8 +135,8 @@ def holds(guard: Guard, sizes: Sizes) -> bool:
 
 
 def draw_sizes(instance: Instance, rng: Random, count: int, least: int = 0) -> list[dict[str, int]]:
-    """Up to `count` bindings that the instance admits: different sizes first (equal ones hide a transposition), then
-    every variable at 0, 1, ..., 5 in turn among small others, then at random. Empty where no binding is found."""
+    """Up to `count` bindings that the instance admits: first different sizes, because equal ones hide a transposition,
+    then each variable at `least` to 5 in turn with small others, then random ones. Empty if no binding is found."""
     names = size_variables(instance)
     if not names:
         return [{}] * count if admits(instance, {}) else []
@@ -152,7 +153,7 @@ def draw_sizes(instance: Instance, rng: Random, count: int, least: int = 0) -> l
 
 
 def _wishes(names: Sequence[str], rng: Random, least: int) -> Iterator[dict[str, int]]:
-    """Bindings worth trying, some variables left open; endless."""
+    """Partial bindings to try, which may leave variables open; an infinite sequence."""
     yield {n: 2 + int(i) for n, i in zip(names, rng.permutation(min(len(names), 4)), strict=False)}
     for size in range(least, 6):
         for n in names:
@@ -164,13 +165,14 @@ def _wishes(names: Sequence[str], rng: Random, least: int) -> Iterator[dict[str,
 
 
 def _near(instance: Instance, names: Sequence[str], wish: Sizes, rng: Random, least: int) -> dict[str, int] | None:
-    """A binding with the wished sizes, or without where conditions forbid them."""
+    """A binding that the instance admits, with the sizes of `wish` if the first 50 attempts find one; None if 400
+    attempts find none."""
     special = sorted(c for c in _constants(instance) if least <= c <= LARGEST_SIZE)
     for attempt in range(400):
         places = rng.integers(len(_SMALL), size=len(names)).tolist()
         binding = {n: _SMALL[i] for n, i in zip(names, places, strict=True)}
         if special and attempt % 2:
-            # Conditions such as `k % 8 == 0` and `n > 64` are met near the constants they mention.
+            # Sizes near the constants of conditions such as `k % 8 == 0` and `n > 64` are likely to meet them.
             wide = [c for c in special if c <= 64 or attempt > 100]
             for n in names:
                 if wide and rng.random() < 0.6:
@@ -185,7 +187,7 @@ def _near(instance: Instance, names: Sequence[str], wish: Sizes, rng: Random, le
 
 
 def _fit_slices(instance: Instance, binding: dict[str, int], rng: Random) -> None:
-    """Bounds of slices that are variables of their own are drawn anew, inside of what is sliced."""
+    """Redraws slice bounds that are size variables of their own, so that they are within the sliced axis."""
     taken = {v for p in instance.params for d in p.shape for v in d.variables}
     for e in instance.left_nodes:
         if e.op != "strided_slice":
@@ -199,7 +201,7 @@ def _fit_slices(instance: Instance, binding: dict[str, int], rng: Random) -> Non
 
 
 def _constants(instance: Instance) -> set[int]:
-    """Constants of the conditions and sizes, with neighbours and multiples."""
+    """The constants above 1 in the conditions on sizes, with neighbours and multiples."""
     found: set[int] = set()
 
     def visit(d: Dim) -> None:
@@ -225,7 +227,7 @@ def shape_of(e: Expr, sizes: Sizes) -> tuple[int, ...]:
 def drawn(
     instance: Instance, sizes: Sizes, rng: Random, index: int, floats: Callable[[tuple[int, ...], Random, int], Array]
 ) -> dict[str, Array]:
-    """Values for all pattern variables: floats from `floats(shape, rng, index)`, integers and bools from here."""
+    """Values for all pattern variables: floats from `floats(shape, rng, index)`, integers and bools drawn here."""
     values: dict[str, Array] = {}
     for p in instance.params:
         shape, name = shape_of(p, sizes), str(p.attr("name"))
@@ -234,9 +236,9 @@ def drawn(
         elif is_integer(p.dtype):
             values[name] = integers(p.dtype, shape, rng, index)
         else:
-            made = np.asarray(floats(shape, rng, index))  # numpy makes scalars of arrays without axes
+            made = np.asarray(floats(shape, rng, index))  # numpy returns scalars for arrays without axes
             if is_complex(p.dtype) and made.dtype != object:
-                whole = np.empty(shape, np.complex128)  # adding 1j times an infinity would make NaN of the other part
+                whole = np.empty(shape, np.complex128)  # adding 1j * infinity would make the real part NaN
                 whole.real, whole.imag = made, floats(shape, rng, index + 1)
                 made = whole
             values[name] = made if made.dtype == object else made.astype(np_dtype(p.dtype))
@@ -252,7 +254,7 @@ def limits(dtype: str) -> tuple[int, int]:
 
 
 def integers(dtype: str, shape: tuple[int, ...], rng: Random, index: int) -> Array:
-    """Integers of `dtype`: small ones (good as indices, too), boundary ones, any."""
+    """Integers of `dtype`, by `index`: small ones (which also serve as indices), boundary values, or any."""
     low, high = limits(dtype)
     small = np.asarray(rng.integers(-3 if low else 0, 5, shape))
     match index % 4:
@@ -294,8 +296,8 @@ def _rationals(shape: tuple[int, ...], rng: Random, index: int) -> Array:
 
 
 def rationals(instance: Instance, sizes: Sizes, rng: Random, index: int) -> dict[str, Array]:
-    """Exact values (object arrays of ints and Fractions) for float variables; integers stay small, where int types
-    and the integers agree."""
+    """Exact values (object arrays of ints and Fractions) for float variables. Integer variables get small values, at
+    which integer dtypes do not overflow."""
     values = drawn(instance, sizes, rng, index, _rationals)
     for p in instance.params:
         name = str(p.attr("name"))
@@ -322,14 +324,14 @@ def _moderate(shape: tuple[int, ...], rng: Random, index: int) -> Array:
 
 
 def moderate(instance: Instance, sizes: Sizes, rng: Random, index: int) -> dict[str, Array]:
-    """Floats of magnitude up to 4, so that exp and its like stay far from overflow even when nested."""
+    """Floats mostly of magnitude up to 4, so that exp and similar functions stay far from overflow even if nested."""
     return drawn(instance, sizes, rng, index, _moderate)
 
 
 def _mixed(shape: tuple[int, ...], rng: Random, index: int, reach: float) -> Array:
     sign = rng.choice((-1.0, 1.0), shape)
     match index % 5:
-        case 1:  # a common offset with a small spread: what cancels in differences and variances
+        case 1:  # a common offset with a small spread, which cancels in differences and variances
             made = 10.0 ** rng.uniform(0, reach * 0.75) * (1 + 10.0 ** rng.uniform(-4, -1) * rng.standard_normal(shape))
         case 2:  # one magnitude per tensor
             made = 10.0 ** rng.uniform(-reach, reach) * rng.uniform(0.1, 1, shape) * sign
@@ -342,12 +344,12 @@ def _mixed(shape: tuple[int, ...], rng: Random, index: int, reach: float) -> Arr
     return np.clip(made, -(10.0**reach), 10.0**reach)
 
 
-# Stated domain of the accuracy law: magnitudes from 10**-reach to 10**reach.
+# given: domain of the accuracy law: magnitudes from 10**-reach to 10**reach.
 REACH = {"float32": 6.0, "float64": 6.0, "bfloat16": 6.0, "float16": 1.0}
 
 
 def mixed(instance: Instance, sizes: Sizes, rng: Random, index: int) -> dict[str, Array]:
-    """Floats over the stated domain of the accuracy law, with cancellations within a tensor and between two."""
+    """Floats over the domain of the accuracy law, with cancellation within a tensor and between two tensors."""
     dtype = next((p.dtype for p in instance.params if is_float(p.dtype)), "float32")
     reach = REACH.get(dtype, 1.0)
     values = drawn(instance, sizes, rng, index, lambda s, r, i: _mixed(s, r, i, reach))
@@ -357,7 +359,7 @@ def mixed(instance: Instance, sizes: Sizes, rng: Random, index: int) -> dict[str
 
 
 def _nearly_equal(arrays: Iterable[Array], rng: Random) -> None:
-    """Make arrays of one shape nearly equal or opposite, in place, so that their sums and differences cancel."""
+    """Makes arrays of one shape nearly equal or opposite, in place, so that their sums and differences cancel."""
     first: dict[tuple[int, ...], Array] = {}
     for a in arrays:
         base = first.setdefault(a.shape, a)
@@ -375,12 +377,12 @@ def _special(shape: tuple[int, ...], rng: Random, index: int) -> Array:
 
 
 def special(instance: Instance, sizes: Sizes, rng: Random, index: int) -> dict[str, Array]:
-    """Floats with NaN, infinities, both zeros, denormals and huge ones among them."""
+    """Floats that include NaN, infinities, both zeros, denormals and huge values."""
     with np.errstate(over="ignore"):
         values = drawn(instance, sizes, rng, index, _special)
     first: dict[tuple[int, ...], Array] = {}
     for name, v in values.items():
-        # Equal and opposite operands: differences that are zeros of either sign.
+        # Equal or opposite operands make differences and sums that are zeros of either sign.
         base = first.setdefault(v.shape, v)
         if base is not v and v.dtype == base.dtype and v.dtype.kind != "b" and rng.random() < 0.3:
             values[name] = base if rng.random() < 0.5 else np.asarray(-base).astype(base.dtype)

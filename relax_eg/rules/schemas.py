@@ -1,7 +1,7 @@
-"""Rules that no pattern over values can state: about functions of the module, and about terms of any length.
+"""Schemas: rules that a pattern over values cannot state, about functions of the module and terms of any length.
 
-A schema looks at one node (a loop, a call, a sum) and proposes an equal expression, for which it may make new
-functions. What it proposes stands in the e-graph beside the node as written, and extraction decides.
+A schema inspects one node (a loop, a call, a sum) and proposes an equal expression, for which it may make new
+functions. The proposal is added to the e-graph beside the node as written, and extraction chooses.
 """
 
 from __future__ import annotations
@@ -19,68 +19,73 @@ if TYPE_CHECKING:
     from relax_eg.rules.rule import Numerics
 
 
-# In place of an operator: a step by which extraction puts kernels together. What it proposes for a node is what is
-# checked; the e-graph is never asked, for kernels are not enumerated there.
+# Takes the place of an operator in `Schema.operators` of a step by which extraction fuses kernels. Its proposals for
+# nodes are checked, but the e-graph never applies it, because kernels are not enumerated there.
 KERNEL = "kernel"
 
 
 class Functions(Protocol):
-    """What a schema knows of the program. What it proposes is equal to the node whatever sizes, readers and so on it is
-    told: these only choose. The forms of functions are as the program has them, and it is right where they are."""
+    """The questions about the program that a schema may ask. Its proposal is equal to the node for any answers about
+    sizes, readers and so on; these answers only choose among equal expressions. The proposal is correct only if the
+    forms of functions that it gets are correct."""
 
     def readers(self, e: Expr) -> Sequence[Expr]:
-        """The nodes of the block as written that read `e`, once for each operand that is `e`."""
+        """The nodes of the block as written that read `e`; a node occurs once per operand that is `e`."""
         ...
 
     def extent(self, size: Dim) -> int:
-        """About how much a size is, at the sizes that the program is to be best at."""
+        """An approximate value of a size at the sizes for which the program is optimized."""
         ...
 
     def most(self, size: Dim) -> int:
-        """About how much a size is at the largest sizes that the program is to be good at."""
+        """An approximate value of a size at the largest sizes at which the program should be good."""
         ...
 
     @property
     def large(self) -> float:
-        """From how many bytes on a value in between is worth avoiding: 0 where a byte in memory has a price, infinity
-        where none is that large for the device."""
+        """Number of bytes from which an intermediate value is worth avoiding: 0 if a byte in memory has a price,
+        infinity if no value is that large for the device."""
         ...
 
     def best(self, name: str, outside: bool = False) -> Function | None:
-        """The function in its best form if it is one pure block, else None. With `outside`: best when what follows from
-        the parameters that are the same at every step is nearly free."""
+        """The function in its best form if it is one pure block, else None. With `outside`, the best form under the
+        assumption that values are nearly free if they depend only on parameters that are the same at every step."""
         ...
 
     def as_written(self, name: str) -> Function | None:
-        """The function as written if it is one pure block, else None; none that rules made."""
+        """The function as written if it is one pure block, else None; also None for a function that rules made."""
         ...
 
     def calls(self, name: str) -> int:
-        """How many calls of a function the program as written has."""
+        """The number of calls of a function in the program as written."""
         ...
 
     def known_ahead(self, name: str) -> Sequence[bool]:
-        """For each parameter of a function that is called, whether what it gets is known ahead of the calls."""
+        """For each parameter of a called function, whether its operand is known ahead of the calls."""
         ...
 
     def add(self, function: Function, suffix: str) -> Function:
-        """A new function of the module, named after `function` and what was done to it."""
+        """Adds `function` to the module under a new name, made from its name and `suffix`, and returns it."""
         ...
 
     def batched(self, function: Function, mapped: Sequence[bool], length: Dim) -> Function | None:
-        """`function` applied to each of `length` slices of its `mapped` parameters, the results stacked; None where
-        that cannot be formed."""
+        """A function that applies `function` to each of `length` slices of its `mapped` parameters and stacks the
+        results; None if that cannot be formed."""
         ...
 
 
-# The tag of what saves memory: asked where a byte in memory has a price, or memory for large values takes time.
+# The tag of schemas that save memory. They are applied if a byte in memory has a price, or if memory for large values
+# takes time.
 MEMORY = "memory"
 
 
 @dataclass(frozen=True)
 class Schema:
-    """A rule about whole nodes. `propose` is asked about nodes of these `operators`; it gives an expression equal to a
-    node, or None where it has nothing to say."""
+    """A rule about whole nodes.
+
+    - `propose`: returns an expression that is equal to a node, or None.
+    - `operators`: operators of the nodes for which `propose` is called.
+    """
 
     name: str
     doc: str
@@ -91,7 +96,7 @@ class Schema:
 
     @property
     def where(self) -> str:
-        """File and line of the function that proposes."""
+        """File and line of `propose`."""
         code = getattr(self.propose, "__code__", None)
         return f"{code.co_filename.rsplit('/', 1)[-1]}:{code.co_firstlineno}" if code is not None else "<rule>"
 

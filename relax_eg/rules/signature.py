@@ -1,4 +1,4 @@
-"""What the signature of a rule says: the typed variables of its patterns, and the parameters of its function."""
+"""The signature of a rule: the typed variables of its patterns, and the parameters of its function."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _TWO_MATRICES = re.compile(r"(\w+)\(\((\w+), (\w+)\) \w+, \((\w+), (\w+)\) \w+")
 
 
 def transpose_hint(problem: str) -> str:
-    """A line to append where an operator refused two matrices that fit once one is transposed."""
+    """A hint to append to an operator's error about two matrices that fit if one is transposed; otherwise empty."""
     found = _TWO_MATRICES.match(problem)
     if found is None:
         return ""
@@ -29,17 +29,18 @@ def transpose_hint(problem: str) -> str:
 
 
 def _block(name: str, rank: int) -> tuple[Dim, ...]:
-    """The sizes that the block `*name` stands for."""
+    """The size variables of the block `*name`."""
     return tuple(Dim.var(f"{name}__{i}") for i in range(rank))
 
 
 def plain_name(declared: str) -> str:
-    """`i` of a size variable `i`, `*i` or `*i:b`."""
+    """The name `i` in the declaration of a size variable: `i`, `*i` or `*i:b`."""
     return declared.lstrip("*").partition(":")[0]
 
 
 def sizes_named(declared: str, ranks: Mapping[str, int]) -> Dim | tuple[Dim, ...]:
-    """What stands for a size variable: `*i` is a block of its own, `*i:b` has as many sizes as block `b` has axes."""
+    """The value of a declared size variable: a `Dim` for `i`; a tuple for `*i`, which is a block of its own, and for
+    `*i:b`, which has as many sizes as block `b` has axes."""
     if not declared.startswith("*"):
         return Dim.var(declared)
     name = plain_name(declared)
@@ -57,7 +58,8 @@ def pattern_of(name: str, spec: Spec, ranks: Mapping[str, int], dtype: str) -> T
 
 
 def check_parameters(rule: Rule) -> None:
-    """The function takes the pattern variables by position under their own names, and the attribute variables."""
+    """Raises RuleError unless the function takes the pattern variables by position under their own names, and the size
+    and attribute variables by name."""
     parameters = inspect.signature(rule.function).parameters.values()
     if any(p.kind is p.VAR_POSITIONAL for p in parameters):
         return

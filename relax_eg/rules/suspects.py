@@ -1,7 +1,7 @@
-"""Points at which the sides of an instance seem to differ, found by evaluating both at many points at once.
+"""Suspects: points at which the sides of an instance seem to differ, found by evaluating both at many points at once.
 
-What is enumerated: special values at small sizes (`enumeration`), and sizes around the whole numbers that stand in the
-rule, one size variable at a time. A judge has the last word on every suspect (`check`).
+The points are special values at small sizes (`enumeration`), and sizes around the whole numbers that occur in the rule,
+one size variable at a time. A judge decides about every suspect (`check`).
 """
 
 from __future__ import annotations
@@ -16,9 +16,10 @@ import numpy as np
 from relax_eg.errors import BoundsError, OperatorError
 from relax_eg.ir.annotations import Tensor, is_complex, is_float
 from relax_eg.ir.expr import CONSTANT, TUPLE, TUPLE_GET, VAR, Expr, postorder
+from relax_eg.limits import KEPT
 from relax_eg.ops.interpret import evaluate_points
 from relax_eg.ops.record import TABLE, program_of, site_of
-from relax_eg.rules.enumeration import Points, special_points
+from relax_eg.rules.enumeration import Points, every_point, special_points
 from relax_eg.rules.judge import TOLERANCE, Case, Prepared, prepared, wide_array, widened
 from relax_eg.rules.literals import computes, counts, is_piecewise, literals
 from relax_eg.rules.rule import Instance
@@ -27,24 +28,24 @@ from relax_eg.tir.expr import Reduce, loop_names, walk
 
 Array = np.ndarray[Any, Any]
 
-# Elements of all values at all points of one evaluation, and at all points of one enumeration.
+# limit: elements of all values, at all points of one evaluation (`_AT_ONCE`) or of one enumeration (`_MOST_WORK`).
 _AT_ONCE = 1 << 19
-_MOST_WORK = 1 << 21
-# What one evaluation at a large size may hold (elements of all values), and how many steps a fold or scan may take: a
-# few tenths of a second each.
+_MOST_WORK = 1 << 21  # limit: as above
+# limit: elements of all values in one evaluation at a large size, and steps of a fold or scan there; each limit allows
+# a few tenths of a second.
 _LARGEST_WORK = 1 << 24
-_MOST_STEPS = 1 << 15
-_MOST_SCANNED = 1 << 12
-# Suspects told of one enumeration, and points judged one by one where they cannot be evaluated together.
+_MOST_STEPS = 1 << 15  # limit: steps of a fold
+_MOST_SCANNED = 1 << 12  # limit: steps of a scan
+# limit: suspects reported of one evaluation, and points judged one by one if they cannot be evaluated together.
 _MOST_SUSPECTS = 4
-_ONE_BY_ONE = 24
-# Draws at each size near a constant, where they are small.
+_ONE_BY_ONE = 24  # limit: as above
+# limit: draws at each size near a constant; fewer if an evaluation there is large.
 _DRAWS = 6
 
 
 def special_suspects(instance: Instance, bits: bool) -> Iterator[Case]:
-    """Suspects among the enumerated special values, at the least sizes with elements and at those of 2. `bits`: whether
-    the sides must have the same bits, or be equal over the reals."""
+    """Suspects among the enumerated special values, at the sizes of `small_sizes`. `bits`: whether the sides must have
+    the same bits; otherwise they must be equal over the reals."""
     if not is_telling(instance, bits):
         return
     p = prepared(instance) if bits else widened(instance)
@@ -55,10 +56,21 @@ def special_suspects(instance: Instance, bits: bool) -> Iterator[Case]:
             yield from _suspects(instance, p, sizes, points, bits, max(_AT_ONCE // work, 1))
 
 
+def suspects_among_all(instance: Instance) -> tuple[int, Iterator[Case]]:
+    """Enumerates all values of the variables, at the largest of `small_sizes` at which these are few enough. Returns
+    the number of points, and the suspects, at which bits differ; (0, none) if the values are too many at all sizes."""
+    for sizes in reversed(small_sizes(instance)):
+        if (points := every_point(instance, sizes)) is not None:
+            p = prepared(instance)
+            at_once = max(_AT_ONCE // max(_work(p, sizes), 1), 1)
+            return points.count, _suspects(instance, p, sizes, points, True, at_once)
+    return 0, iter(())
+
+
 def is_telling(instance: Instance, bits: bool) -> bool:
-    """Whether special values can tell the sides apart. Over the reals those of floats can where a side is one function
-    here and another there: other functions are the same everywhere if they are near some point. What is only moved is
-    the same whatever it is."""
+    """Whether special values can distinguish the sides. They cannot if values are only moved, because the bits are then
+    the same for any values. Over the reals, floats distinguish the sides only if a side is piecewise: other functions
+    that agree near one point agree everywhere."""
     return computes(instance) and (bits or is_piecewise(instance) or not all(is_real(p.dtype) for p in instance.params))
 
 
@@ -67,19 +79,20 @@ def is_real(dtype: str) -> bool:
 
 
 def small_sizes(instance: Instance) -> list[dict[str, int]]:
-    """The least sizes that have elements, and some with two of each."""
+    """The least sizes with elements: all 1, and all 2, if the instance admits them; otherwise the smallest drawn sizes
+    that it admits."""
     names = size_variables(instance)
     found = [s for n in (1, 2) if admits(instance, s := dict.fromkeys(names, n))]
     if not names:
         return found[:1]
-    if not found:  # conditions ask for more
+    if not found:  # conditions require larger or different sizes
         drawn = draw_sizes(instance, np.random.default_rng(0), 12, 1)
         found = sorted(drawn, key=lambda s: sum(s.values()))[:1]
     return found
 
 
 def size_suspects(instance: Instance, bits: bool, draw: Draw) -> Iterator[Case]:
-    """Suspects at sizes around the whole numbers in the rule, where values depend on sizes."""
+    """Suspects at sizes around the whole numbers in the rule, if its values depend on sizes."""
     p = prepared(instance) if bits else widened(instance)
     for sizes in sizes_near(instance)[0]:
         work = max(_work(p, sizes), 1)
@@ -91,8 +104,8 @@ def size_suspects(instance: Instance, bits: bool, draw: Draw) -> Iterator[Case]:
 
 
 def _patterned(values: dict[str, Array], k: int) -> dict[str, Array]:
-    """Values for one of the draws at a large size: ones, so that counts are as large as they can be; values that ascend
-    or descend, so that extremes stand at an end; positions; as drawn."""
+    """Values for draw number `k` at a large size: ones, so that counts are as large as possible; the drawn values in
+    ascending or descending order, so that extremes are at an end; positions; the drawn values themselves."""
     pattern = k % _DRAWS
     if pattern >= 4:
         return values
@@ -103,16 +116,16 @@ def _patterned(values: dict[str, Array], k: int) -> dict[str, Array]:
             continue
         flat = v.reshape(-1).astype(np.float64) if v.dtype.kind == "V" else v.reshape(-1)
         order = np.argsort(flat, kind="stable")
-        with np.errstate(over="ignore"):  # a position beyond the dtype
+        with np.errstate(over="ignore"):  # a position beyond the dtype's range
             positions = np.arange(v.size).astype(v.dtype)
         made[name] = (v.reshape(-1)[order], v.reshape(-1)[order[::-1]], positions)[pattern - 1].reshape(v.shape)
     return made
 
 
-@lru_cache(1 << 10)
+@lru_cache(KEPT)
 def sizes_near(instance: Instance) -> tuple[list[dict[str, int]], tuple[tuple[str, int], ...]]:
-    """Sizes at which a number of the rule is just reached or passed by one axis, the others being small; and the
-    (size variable, number) for which that is too large to be evaluated."""
+    """Bindings of sizes in which one size just reaches or passes a number of the rule and the others are small; and the
+    pairs (size variable, number) for which every such binding is too large to be evaluated."""
     numbers = literals(instance).extents
     names = size_variables(instance)
     if not numbers or not names or not counts(instance):
@@ -143,18 +156,19 @@ def sizes_near(instance: Instance) -> tuple[list[dict[str, int]], tuple[tuple[st
 
 
 def _may_be(instance: Instance, base: Sizes, name: str, n: int) -> bool:
-    """Whether the size `name` may be as large as `n` at all, as far as conditions on it alone tell."""
+    """Whether the size `name` may be `n` while the other sizes are those of `base`, by the conditions alone."""
     return all(holds(g, {**base, name: n}) for g in instance.guards)
 
 
 def _moved(instance: Instance, names: Sequence[str], name: str, n: int) -> dict[str, int] | None:
-    """Sizes with this one, where the other ones cannot be the least: all as large."""
+    """A binding of all sizes to `n`, for instances that do not admit `n` beside the least sizes; None if `n` is too
+    large or the instance does not admit this binding either."""
     sizes = dict.fromkeys(names, n)
     return sizes if n <= 256 and fits(instance, sizes, _LARGEST_WORK) and admits(instance, sizes) else None
 
 
 def _work(p: Prepared, sizes: Sizes) -> int:
-    """Elements of all values, those of what is reduced included."""
+    """Number of elements of all values, including those that reductions read."""
     total = 0
     for e in postorder((*p.left, *p.right)):
         elements = 1
@@ -172,7 +186,7 @@ def _is_feasible(p: Prepared, sizes: Sizes) -> bool:
 
 
 def _steps(e: Expr, sizes: Sizes) -> Iterator[tuple[str, int]]:
-    """Steps that are taken one after the other: of folds and scans."""
+    """Kind and number of steps of each scan and reduction: "scan", "fold", or "other" for argmax and argmin."""
     if e.op in (VAR, CONSTANT, TUPLE, TUPLE_GET) or e.op not in TABLE:
         return
     program = program_of(site_of(e))
@@ -199,7 +213,7 @@ def _suspects(
                 continue
             apart = _apart(p, sizes, wide, bits)
         except (BoundsError, OperatorError):
-            # One of them has no value, or is no operator: each is left to the judge.
+            # A point has no value, or a node is no operator: the judge decides up to `_ONE_BY_ONE` points one by one.
             step = -(-chunk.count // _ONE_BY_ONE)
             apart = np.arange(chunk.count) % step == 0
             yield from (Case(instance, sizes, chunk.at(int(i))) for i in np.flatnonzero(apart))
@@ -216,7 +230,7 @@ def _env(p: Prepared, points: Points) -> dict[Expr, Array]:
 
 
 def _promised(p: Prepared, sizes: Sizes, chunk: Points, wide: Points) -> tuple[Points, Points]:
-    """The points at which indices are in the range that the left side promises."""
+    """The points at which the indices of `promises` are in range."""
     kept = np.ones(chunk.count, bool)
     for e in p.promises:
         (indices,) = evaluate_points((e.args[1],), _env(p, wide), sizes, chunk.count)
@@ -226,7 +240,8 @@ def _promised(p: Prepared, sizes: Sizes, chunk: Points, wide: Points) -> tuple[P
 
 
 def _apart(p: Prepared, sizes: Sizes, points: Points, bits: bool) -> Array:
-    """At which of the points the sides differ."""
+    """A mask of the points at which the sides differ. Over the reals, points with a value that is not finite are left
+    out."""
     n, count = len(p.left), points.count
     with np.errstate(all="ignore"):
         if bits:
@@ -260,5 +275,6 @@ def _bits_differ(a: Array, b: Array) -> Array:
         return np.asarray(a != b)
     size = a.dtype.itemsize
     x, y = (np.ascontiguousarray(v).view(np.uint8).reshape(*v.shape, size) for v in (a, b))
-    wide = [v.astype(np.float64) if v.dtype.kind == "V" else v for v in (a, b)]
+    with np.errstate(invalid="ignore"):
+        wide = [v.astype(np.float64) if v.dtype.kind == "V" else v for v in (a, b)]
     return (x != y).any(-1) & ~(np.isnan(wide[0]) & np.isnan(wide[1]))

@@ -1,4 +1,4 @@
-"""Counterexamples: found by a judge, made small, told in a few lines."""
+"""Counterexamples: a failing case is reduced to small sizes and simple values, and shown in a few lines."""
 
 from __future__ import annotations
 
@@ -14,20 +14,22 @@ from relax_eg.rules.judge import Array, Case, Failure, Judge, failing
 from relax_eg.rules.rule import Instance
 from relax_eg.rules.samples import Draw, admits, size_variables
 
-_SHOWN = 24  # elements of an array that are written out
-_TRIES = 16  # random values tried at each smaller size
-_STEPS = 120  # evaluations spent on simpler values of up to so many elements, fewer of more
-_SMALL = 4096
-_LEAST = 32  # sizes below this are tried one by one
+_SHOWN = 24  # limit: elements of an array that is written out
+_TRIES = 16  # limit: random values tried at each smaller size
+_STEPS = 120  # limit: evaluations spent on simpler values of up to `_SMALL` elements; fewer if there are more
+_SMALL = 4096  # limit: elements of all values together, for `_STEPS`
+_LEAST = 32  # limit: smaller sizes are all tried
 
 
 @dataclass(frozen=True)
 class Counterexample:
-    """Sizes and values of the pattern variables at which the two sides of an instance differ.
+    """A counterexample: sizes and values of the pattern variables at which the two sides of an instance differ.
 
-    `left` and `right` are the results that differ (number `output`), None where a side cannot be formed; `what` and
-    `hint` say in words what is wrong and what may help. `holds()` evaluates both sides again and tells whether they
-    still differ.
+    - `left`, `right`: the results that differ, number `output` of each side; None if a side cannot be formed.
+    - `what`: description of the difference; empty if only values differ.
+    - `hint`: what may fix the rule.
+
+    `holds()` evaluates both sides again and returns whether they still differ.
     """
 
     instance: Instance
@@ -63,7 +65,7 @@ class Counterexample:
 
 
 def _first_apart(left: Array, right: Array) -> list[str]:
-    """A line on the first elements that differ, of arrays too long to be written out."""
+    """A line about the first elements that differ, if the arrays are too long to be written out; otherwise no line."""
     if left.shape != right.shape or left.size <= _SHOWN or left.dtype == object:
         return []
     for i in range(left.size):
@@ -75,7 +77,7 @@ def _first_apart(left: Array, right: Array) -> list[str]:
 
 
 def value_text(value: Array) -> str:
-    """An array as nested lists, or its shape and range where it is long."""
+    """An array as nested lists; for a long array its dtype, shape and first element."""
     a = np.asarray(value)
     if a.size > _SHOWN:
         return f"{a.dtype.name if a.dtype != object else 'array'}{list(a.shape)} of {_number(a.flat[0])}, ..."
@@ -92,12 +94,12 @@ def _number(value: Any) -> str:
     if isinstance(value, np.ndarray):
         value = value[()]
     text = str(value)
-    # 2, not 2.0; but -0.0 is what it is.
+    # Whole numbers are shown as 2, not 2.0, except -0.0.
     return text[:-2] if text.endswith(".0") and text != "-0.0" else text
 
 
 def witness(case: Case, failure: Failure, judge: Judge, draw: Draw, seed: int) -> Counterexample:
-    """A counterexample as small as a short search makes it, from a failing case."""
+    """The counterexample of a failing case, reduced by a short search for smaller sizes and simpler values."""
     case, failure = _smaller_sizes(case, failure, judge, draw, seed)
     case, failure = _simpler_values(case, failure, judge)
     hint = failure.hint or _needs_size(case, judge, draw, seed) or _relation(case, judge, draw, seed)
@@ -112,7 +114,7 @@ def _smaller_sizes(case: Case, failure: Failure, judge: Judge, draw: Draw, seed:
         progress = False
         for name in names:
             for size in _below(case.sizes[name]):
-                # Size 0 is no simpler than 1 where the failure is not about emptiness: nothing would be left to see.
+                # Unless the failure is about empty axes, size 0 is not simpler than 1: no elements would be shown.
                 if size == 0 and 0 not in case.sizes.values():
                     continue
                 sizes = {**case.sizes, name: size}
@@ -124,7 +126,7 @@ def _smaller_sizes(case: Case, failure: Failure, judge: Judge, draw: Draw, seed:
 
 
 def _below(size: int) -> Iterator[int]:
-    """Sizes worth trying in place of a larger one: the least, then some in between."""
+    """Smaller sizes to try in place of `size`: first those below `_LEAST`, then some in between."""
     yield from range(min(size, _LEAST))
     step = size - _LEAST
     while step > 1:
@@ -137,7 +139,7 @@ def _below(size: int) -> Iterator[int]:
 def _at(
     instance: Instance, sizes: Mapping[str, int], judge: Judge, draw: Draw, seed: int, tries: int = _TRIES
 ) -> tuple[Case, Failure] | None:
-    """A failure at these sizes, if random values show one."""
+    """A failing case at these sizes, if one of `tries` random draws gives one."""
     for index in range(tries):
         case = Case(instance, sizes, draw(instance, sizes, np.random.default_rng((seed, index)), index))
         failure = failing(judge, case)
@@ -165,7 +167,7 @@ def _simpler_values(case: Case, failure: Failure, judge: Judge) -> tuple[Case, F
 
 
 def _same_kind(a: Failure, b: Failure) -> bool:
-    # A difference of values must not turn into one of definedness: that would explain less.
+    # A difference of values must not be replaced by one of definedness, which would explain less.
     return (a.what == "") == (b.what == "") and a.hint == b.hint
 
 
@@ -173,8 +175,8 @@ Change = Callable[[Array], Array | None]
 
 
 def _changes(size: int) -> Iterator[Change]:
-    """Ways to make an array simpler: one value everywhere, then element by element, then fewer digits. Each gives
-    None where it would change nothing."""
+    """Functions that simplify an array: one value everywhere, then simple values for single elements, then fewer
+    digits. Each returns None if it does not apply."""
     for value in (0, 1):
         yield partial(_filled, value=value)
     for i in range(min(size, 16)):
@@ -206,7 +208,7 @@ def _rounded(a: Array, digits: int) -> Array | None:
 
 
 def _plain(value: Any) -> float:
-    """How far from simple a number is: 0, then 1 and 2, then anything else."""
+    """A rank of complexity of a number: 0 for 0, 1 for magnitude 1, 2 for magnitude 2, 3 for any other."""
     if isinstance(value, (np.bool_, bool)):
         return 0.0
     size = abs(complex(value)) if np.iscomplexobj(value) else abs(float(value))
@@ -214,7 +216,8 @@ def _plain(value: Any) -> float:
 
 
 def _relation(case: Case, judge: Judge, draw: Draw, seed: int) -> str:
-    """What the two results have to do with each other, where it is evident from a few larger cases."""
+    """A hint about the relation between the two results (transpose, sign, factor), if a few larger cases agree on one;
+    otherwise empty."""
     sizes = {n: max(v, 3) for n, v in case.sizes.items()}
     pairs: list[tuple[Array, Array]] = []
     for index in range(4):
@@ -247,13 +250,14 @@ def _relation(case: Case, judge: Judge, draw: Draw, seed: int) -> str:
 
 
 def _needs_size(case: Case, judge: Judge, draw: Draw, seed: int) -> str:
-    """Whether the rule only lacks a condition that excludes empty axes."""
+    """A hint about a missing condition that excludes empty axes, if the rule seems to hold without them; otherwise
+    empty."""
     empty = [n for n, v in case.sizes.items() if v == 0]
     if not empty:
         return ""
 
     def wrong(full: Iterable[str]) -> bool:
-        """Whether the sides still differ where `full` are not 0."""
+        """Whether the sides still differ, or the sizes are not admitted, if the sizes `full` are 1 to 3."""
         for size in range(1, 4):
             sizes = {**case.sizes, **dict.fromkeys(full, size)}
             if not admits(case.instance, sizes) or _at(case.instance, sizes, judge, draw, seed) is not None:

@@ -1,4 +1,4 @@
-"""Sizes: `Dim`, the canonical symbolic integer; the grammar of specs; `Scope`, what is known of sizes; `prove`."""
+"""Sizes: `Dim`, the canonical symbolic integer; the spec grammar; `Scope`, the facts about sizes; `prove`."""
 
 from relax_eg.shapes.binder import Binder
 from relax_eg.shapes.dim import Dim
@@ -8,18 +8,18 @@ from relax_eg.shapes.prove import prove
 from relax_eg.shapes.relation import Relation
 from relax_eg.shapes.scope import Scope
 from relax_eg.shapes.spec import Spec, Star, parse_signature, parse_spec
-from relax_eg.shapes.verdict import Proved, Refuted, Statistics, Unknown, Verdict
+from relax_eg.shapes.verdict import Proved, ProverStatistics, Refuted, Unknown, Verdict
 
 __all__ = [
     "Binder",
     "Dim",
     "Proved",
+    "ProverStatistics",
     "Refuted",
     "Relation",
     "Scope",
     "Spec",
     "Star",
-    "Statistics",
     "Unknown",
     "Verdict",
     "ceildiv",

@@ -1,8 +1,8 @@
-"""`Binder`: from the sizes of a call's arguments to the values of the variables in their patterns.
+"""`Binder`: computes the variables' values from the sizes of a call's arguments.
 
-It runs on every call of an optimized function. Which axis gives which variable, and which axes must agree, is settled
-beforehand; a call then costs a few comparisons of tuples. Only a call that does not fit is looked at axis by axis, to
-say why.
+It runs on every call of an optimized function. The constructor decides which axis gives which variable and which axes
+must agree, so a call costs a few tuple comparisons. Only a call that does not fit is examined axis by axis, for the
+error message.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _Pick = Callable[[Sequence[int]], tuple[int, ...]]
 
 @dataclass(frozen=True, slots=True)
 class _Axis:
-    """One axis of one argument, and the size it should have; None is any size."""
+    """One axis of one argument, and its expected size; None is any size."""
 
     argument: str
     axis: int
@@ -41,12 +41,14 @@ class _Solve:
 
 
 class Binder:
-    """Solves `patterns`, one tuple of sizes per argument, for their variables. None in a pattern is any size.
+    """A solver of `patterns`, one tuple of sizes per argument, for their variables.
 
-    A variable is taken from the first axis that is the bare variable; else from an axis linear in it once others are
-    known, such as `2*n + 1`, or `b*s` where `b` is known. Every other axis is then checked. A variable that cannot be
-    solved is a ShapeError here, not at the first call. `where` names the function in errors; a name with a backtick in
-    it stands there as it is.
+    None in a pattern is any size. A variable is taken from the first axis that is the bare variable, otherwise from an
+    axis that is linear in it once other variables are known, such as `2*n + 1`, or `b*s` with known `b`. Every other
+    axis is checked. A variable that cannot be solved raises ShapeError in the constructor, not at the first call.
+
+    - `names`: argument names for errors; a name that contains a backtick is used as is.
+    - `where`: name of the function for errors.
     """
 
     def __init__(self, patterns: Sequence[Sequence[Dim | None]], names: Sequence[str], where: str) -> None:
@@ -61,7 +63,7 @@ class Binder:
             for axis, dim in enumerate(pattern)
         ]
         sources: dict[str, int] = {}
-        repeats: list[tuple[int, int]] = []  # the place of a variable seen before, and where it was seen first
+        repeats: list[tuple[int, int]] = []  # positions of a repeated variable and of its first occurrence
         fixed: list[int] = []
         expressions: list[int] = []
         for place, axis in enumerate(self._axes):
@@ -86,7 +88,7 @@ class Binder:
         self._solves, self._checks = self._plan(expressions)
 
     def bind(self, sizes: Sequence[Sequence[int]]) -> dict[str, int]:
-        """The variables' values where the arguments have these `sizes`; ShapeError naming the first that is wrong."""
+        """Returns the variables' values for arguments with these `sizes`. ShapeError names the first wrong size."""
         if tuple(map(len, sizes)) != self._ranks:
             raise self._wrong_ranks(sizes)
         flat = list(chain.from_iterable(sizes))
@@ -99,12 +101,13 @@ class Binder:
             for place, dim in self._checks:
                 if dim.evaluate(env) != flat[place]:
                     raise self._wrong_size(flat, env)
-        except BoundsError as error:  # a division by zero, which does not know where it stands
+        except BoundsError as error:  # a division by zero; add the function's name
             raise BoundsError(f"{self._where}: {error}") from None
         return env
 
     def _plan(self, expressions: list[int]) -> tuple[list[_Solve], list[tuple[int, Dim]]]:
-        """In which order expressions give the variables that no axis is alone, and the expressions left to check."""
+        """Returns the order in which expressions determine the variables that are no axis by themselves, and the
+        expressions left to check."""
         solves: list[_Solve] = []
         known = set(self._sources)
         waiting = list(expressions)
@@ -112,7 +115,7 @@ class Binder:
             found = [solve for place in waiting if (solve := _linear(self._dim(place), known, place)) is not None]
             if not found:
                 raise self._unsolvable(waiting, known)
-            best = next((solve for solve in found if solve.scale.is_const), found[0])  # others fail where scale is 0
+            best = next((solve for solve in found if solve.scale.is_const), found[0])  # symbolic scales fail at 0
             solves.append(best)
             waiting.remove(best.place)
             known.add(best.variable)
@@ -139,7 +142,7 @@ class Binder:
         return value
 
     def _wrong_size(self, flat: list[int], env: Mapping[str, int]) -> ShapeError:
-        """The error for the first axis that differs from what `env` makes of it."""
+        """Returns the error for the first axis that differs from its expected size under `env`."""
         for place, axis in enumerate(self._axes):
             if axis.dim is None or not axis.dim.variables <= env.keys():
                 continue
@@ -177,7 +180,7 @@ class Binder:
         )
 
     def _origins(self, place: int, env: Mapping[str, int]) -> str:
-        """` (n = 24 from argument `ids`)`: the known variables of the axis, and where they came from."""
+        """Returns ` (n = 24 from argument `ids`)`: the known variables of the axis with their origins."""
         names = sorted(self._dim(place).variables & env.keys())
         if not names:
             return ""
@@ -189,7 +192,7 @@ class Binder:
 
 
 def said(where: str) -> str:
-    """A function's name as errors say it: `encode` -> `encode()`; anything that is no name stays."""
+    """Returns a function's name as in errors: `encode` -> `encode()`. Text that is not a name stays."""
     return f"{where}()" if where.replace(".", "_").isidentifier() else where
 
 
@@ -198,7 +201,7 @@ def _said_argument(name: str) -> str:
 
 
 def _bare_name(dim: Dim) -> str | None:
-    """The name of the variable that `dim` is; None for anything else."""
+    """Returns the name if `dim` is a bare variable, else None."""
     if dim.const or len(dim.terms) != 1:
         return None
     monomial, coefficient = dim.terms[0]
@@ -206,7 +209,7 @@ def _bare_name(dim: Dim) -> str | None:
 
 
 def _linear(dim: Dim, known: set[str], place: int) -> _Solve | None:
-    """How to solve `dim` for its only variable that is not `known`; None where it is not linear in it."""
+    """Returns how to solve `dim` for its only variable that is not `known`; None if `dim` is not linear in it."""
     unknown = dim.variables - known
     if len(unknown) != 1:
         return None
@@ -226,8 +229,8 @@ def _linear(dim: Dim, known: set[str], place: int) -> _Solve | None:
 
 
 def _picker(places: list[int]) -> _Pick:
-    """The function from all sizes to those at `places`, as fast as Python has it."""
+    """Returns a fast function from all sizes to those at `places`."""
     if not places:
         return lambda sizes: ()
-    # itemgetter of a single place would give no tuple; the place twice does no harm.
+    # itemgetter with one index returns no tuple, so the index is passed twice.
     return itemgetter(*places) if len(places) > 1 else itemgetter(places[0], places[0])

@@ -1,7 +1,7 @@
-"""Sizes and relations in the spelling of `jax.export.SymbolicScope` constraints.
+"""Sizes and relations in the syntax of `jax.export.SymbolicScope` constraints.
 
-JAX reads `+ - * ^`, `floordiv(a, b)`, `mod(a, b)`, `max(a, b)`, `min(a, b)`, and the comparisons `== <= >=`; a select
-is said with max and min.
+JAX reads `+ - * ^`, `floordiv(a, b)`, `mod(a, b)`, `max(a, b)`, `min(a, b)`, and the comparisons `== <= >=`. A select
+is expressed by max and min.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
+from relax_eg.limits import KEPT
 from relax_eg.shapes.dim import Dim
 from relax_eg.shapes.division import dim_max, dim_min
 from relax_eg.shapes.expression import fold_expression
@@ -25,21 +26,21 @@ JAX_FUNCTIONS: Mapping[str, Callable[..., Dim]] = {
 }
 
 
-@lru_cache(1 << 12)
+@lru_cache(KEPT)
 def dim_of_jax(text: str) -> Dim:
-    """The size that the text of a symbolic dimension of JAX says."""
+    """Returns the size for the text of a symbolic dimension of JAX."""
     return fold_expression(text.replace("^", "**"), Dim.of, Dim.var, JAX_FUNCTIONS)
 
 
 def constraints_of_jax(scope: str) -> tuple[str, ...]:
-    """The constraints in the text of a `jax.export.SymbolicScope`."""
+    """Returns the constraints in the text of a `jax.export.SymbolicScope`."""
     _, _, text = scope.partition(" with constraints:")
     return tuple(line.strip() for line in text.splitlines() if line.strip())
 
 
 @dataclass(frozen=True, slots=True)
 class _Spelled:
-    """A sum that `Dim.evaluate` computes with, as the texts of its terms; JAX reads no parentheses around a sum."""
+    """A sum for `Dim.evaluate`, as the texts of its terms. JAX reads no parentheses around a sum."""
 
     terms: tuple[str, ...]
 
@@ -96,12 +97,12 @@ def _call(function: str, a: _Spelled | int, b: _Spelled | int) -> _Spelled:
 
 
 def jax_text(dim: Dim) -> str:
-    """`dim` as JAX reads it."""
+    """Returns `dim` in JAX's syntax."""
     return _of(without_selects(dim).evaluate({name: _Spelled((name,)) for name in dim.variables})).text
 
 
 def jax_constraint(relation: Relation) -> str | None:
-    """The relation as JAX reads it; None where it has no spelling for it (`!=`)."""
+    """Returns the relation in JAX's syntax, or None if it has none (`!=`)."""
     left, op, right = relation.left, relation.op, relation.right
     match op:
         case "!=":

@@ -2,15 +2,15 @@
 
 A `Dim` is a polynomial with integer coefficients over variables and five kinds of atom: floor division, ceiling
 division, max, min and select (`piecewise`). Equal canonical forms are one object (weak hash-consing), so `==` is
-identity and hashing is free. There is no atom for the remainder: `x % c` is `x - c*(x//c)`, which makes every identity
-between quotient and remainder a matter of cancelling; the printer and the bounds recover it
+identity and hashing costs nothing. The remainder is not an atom: `x % c` is `x - c*(x//c)`, so every identity between
+quotient and remainder reduces to cancelling. The printer and the bounds recover remainders
 (`division.split_remainders`).
 
-What holds of the canonical form:
-- ring laws exactly: two polynomials over the same atoms are equal iff they are the same object;
-- simplifications of atoms are sound and cheap, not complete: `equal` in a `Scope` and the prover decide the rest;
-- the value is kept wherever both forms are defined. Cancelling may drop a division (`n//m - n//m` is 0), but no
-  rule assumes that a symbolic divisor is not zero: `(n*m)//m` stays.
+Properties of the canonical form:
+- Ring laws are exact: two polynomials over the same atoms are equal iff they are the same object.
+- Simplifications of atoms are sound and cheap, but not complete; `Scope.equal` and the prover decide the rest.
+- The value is preserved wherever both forms are defined. Cancelling may drop a division (`n//m - n//m` is 0), but no
+  rule assumes that a symbolic divisor is nonzero: `(n*m)//m` stays.
 """
 
 from __future__ import annotations
@@ -30,22 +30,23 @@ from relax_eg.errors import BoundsError, ShapeError, SpecError
 from relax_eg.limits import PRODUCTS, SIZE_BITS, SIZE_PARTS
 from relax_eg.shapes.expression import fold_expression
 
-# Results of arithmetic that are kept, per operator. Bounded: a compiler run touches a few thousand distinct sizes.
+# limit: arithmetic results kept per operator. Bounded, because a compiler run uses a few thousand distinct sizes.
 MEMO = 1 << 14
 
 Monomial: TypeAlias = "tuple[Atom, ...]"
 Terms: TypeAlias = "tuple[tuple[Monomial, int], ...]"
 
-_lock = threading.RLock()  # reentrant: the collector may run code that makes a Dim while it is held
+_lock = threading.RLock()  # reentrant: garbage collection may run code that makes a Dim while it is held
 os.register_at_fork(before=_lock.acquire, after_in_parent=_lock.release, after_in_child=_lock.release)
 
 
 class Atom:
-    """A variable (`op` is "var", `name` its name) or an operation on `args`; interned, compared by identity.
+    """A variable (`op` is "var") or an operation on `args`. Interned and compared by identity.
 
-    `op` is one of "var", "floordiv", "ceildiv", "max", "min", "select". A select has as `name` the comparison, ">=" or
-    "==", of `args[0]` with zero; it is `args[1]` where that holds, else `args[2]`. `parts`: how many names, numbers and
-    operations it stands for.
+    - `op`: "var", "floordiv", "ceildiv", "max", "min" or "select".
+    - `name`: the name of a variable; for a select, the comparison (">=" or "==") of `args[0]` with zero. A select is
+      `args[1]` if the comparison holds, else `args[2]`.
+    - `parts`: number of names, numbers and operations in the atom.
     """
 
     __slots__ = ("__weakref__", "args", "key", "name", "op", "parts")
@@ -57,7 +58,7 @@ class Atom:
     key: tuple[Any, ...]
 
     def evaluate(self, env: Mapping[str, Any]) -> Any:
-        """The value of the atom where variables have the values `env`."""
+        """Returns the value of the atom for the variables' values `env`."""
         if self.op == "var":
             try:
                 return env[self.name]
@@ -83,9 +84,9 @@ class Atom:
 class Dim:
     """An immutable canonical symbolic integer: `const` plus the sum of coefficient times monomial in `terms`.
 
-    A monomial is a sorted tuple of atoms, repeated for powers; `terms` are sorted, highest degree first, with no zero
-    coefficient. Built by `Dim.of`, `Dim.var` and arithmetic only. `d == 4` compares with ints; `<` and `bool` are
-    not defined: ask a `Scope`.
+    A monomial is a sorted tuple of atoms, repeated for powers. `terms` are sorted, highest degree first, without zero
+    coefficients. Dims are built only by `Dim.of`, `Dim.var` and arithmetic. `d == 4` compares with ints; `<` and `bool`
+    are not defined: ask a `Scope`.
     """
 
     __slots__ = ("__weakref__", "_hash", "_key", "_text", "_variables", "const", "is_const", "parts", "terms")
@@ -104,7 +105,7 @@ class Dim:
 
     @staticmethod
     def of(value: int | str | Dim) -> Dim:
-        """The Dim of an integer, of expression text such as `"2*n + 1"`, or of a Dim (itself)."""
+        """Returns the Dim of an integer, of expression text such as `"2*n + 1"`, or of a Dim (itself)."""
         if type(value) is Dim:
             return value
         if isinstance(value, str):
@@ -119,12 +120,12 @@ class Dim:
 
     @staticmethod
     def var(name: str) -> Dim:
-        """The variable `name`."""
+        """Returns the variable `name`."""
         return _variable(name)
 
     @property
     def value(self) -> int:
-        """The integer this is; ShapeError when it has variables."""
+        """The integer value. ShapeError if the size has terms."""
         if self.terms:
             names = ", ".join(sorted(self.variables)) or "none"
             raise ShapeError(f"the size {self} is not a constant (variables: {names}); use .evaluate or .substitute")
@@ -147,13 +148,13 @@ class Dim:
         return found
 
     def evaluate(self, env: Mapping[str, Any]) -> Any:
-        """The value where variables have the values `env`: ints, Dims, or objects with `+ * // %` such as JAX's
-        symbolic dimensions (max and min are taken by their `.max`, `.rmax`, `.min`, `.rmin`; a select by those too, so
-        that both its sizes must have a value).
+        """Returns the value for the variables' values `env`: ints, Dims, or objects with `+ * // %` such as JAX's
+        symbolic dimensions.
 
-        A missing variable, and a divisor that comes out zero, are a BoundsError.
+        Max and min use the objects' `.max`, `.rmax`, `.min`, `.rmin`. A select of JAX dimensions uses these too, so
+        both its sizes must have a value. BoundsError for a missing variable or a zero divisor.
         """
-        # Remainders are asked of the values as such: JAX does not see that b - 4*(b//4) is b%4.
+        # Evaluate remainders as remainders, because JAX does not see that b - 4*(b//4) is b%4.
         rest, remainders = division.split_remainders(self) if self.terms else (self, ())
         total: Any = rest.const
         for monomial, coefficient in rest.terms:
@@ -167,12 +168,12 @@ class Dim:
         return total
 
     def substitute(self, env: Mapping[str, Dim | int]) -> Dim:
-        """All variables in `env` replaced at once; the others stay."""
+        """Replaces all variables in `env` at once. Other variables stay."""
         mine = {name: Dim.of(env[name]) if name in env else Dim.var(name) for name in self.variables}
         return Dim.of(self.evaluate(mine))
 
     def sort_key(self) -> tuple[Any, ...]:
-        """A key that orders Dims totally, the same in every run: constants by value, then by shape of the terms."""
+        """Returns a key for a total order that is the same in every run: constants first by value, then by terms."""
         key = self._key
         if key is None:
             terms = tuple((*_monomial_key(monomial), coefficient) for monomial, coefficient in self.terms)
@@ -231,7 +232,7 @@ class Dim:
         if self is other:
             return True
         if type(other) is Dim:
-            return False  # equal forms are one object
+            return False  # equal canonical forms are one object
         if type(other) is int or isinstance(other, Integral):
             return not self.terms and self.const == int(other)
         return NotImplemented
@@ -246,12 +247,12 @@ class Dim:
         raise AttributeError(f"a Dim is immutable: cannot set {name}")
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Dim.of, (str(self),)  # so that copies are the same object
+        return Dim.of, (str(self),)  # makes copies the same object
 
     def __str__(self) -> str:
         text = self._text
         if text is None:
-            from relax_eg.shapes.text import dim_text  # the printer is written in terms of Dims
+            from relax_eg.shapes.text import dim_text  # imported late, because the printer uses Dim
 
             text = dim_text(self)
             object.__setattr__(self, "_text", text)
@@ -266,7 +267,7 @@ _atoms: WeakValueDictionary[tuple[str, str, tuple[Dim, ...]], Atom] = WeakValueD
 
 
 def make(terms: Terms, const: int) -> Dim:
-    """The one Dim with these sorted terms."""
+    """Returns the interned Dim with these sorted terms."""
     key = (terms, const)
     dim = _dims.get(key)
     if dim is not None:
@@ -280,7 +281,7 @@ def make(terms: Terms, const: int) -> Dim:
     put = object.__setattr__
     put(fresh, "terms", terms)
     put(fresh, "const", const)
-    put(fresh, "_hash", hash(key) if terms else hash(const))  # a constant hashes as the int it equals
+    put(fresh, "_hash", hash(key) if terms else hash(const))  # a constant has the hash of the int it equals
     put(fresh, "is_const", not terms)
     put(fresh, "parts", parts)
     for lazy in ("_key", "_text", "_variables"):
@@ -291,7 +292,7 @@ def make(terms: Terms, const: int) -> Dim:
 
 @lru_cache(MEMO)
 def _variable(name: str) -> Dim:
-    name = unicodedata.normalize("NFKC", name)  # as Python reads it, so that printed text reads back
+    name = unicodedata.normalize("NFKC", name)  # as Python does, so that printed text reads back
     if not name.isidentifier() or keyword.iskeyword(name) or name == "_":
         raise SpecError(f"`{name}` cannot name a variable; accepted: an identifier, no Python keyword, not `_`")
     return product((atom_of("var", name, ()),))
@@ -310,7 +311,7 @@ def atom_of(op: str, name: str, args: tuple[Dim, ...]) -> Atom:
     fresh = Atom()
     fresh.op, fresh.name, fresh.args = op, name, args
     fresh.parts = 1 + sum([arg.parts for arg in args])
-    fresh.key = (op != "var", op, name, tuple(arg.sort_key() for arg in args))  # variables first
+    fresh.key = (op != "var", op, name, tuple(arg.sort_key() for arg in args))  # variables sort first
     with _lock:
         return _atoms.setdefault(key, fresh)
 
@@ -331,7 +332,7 @@ def from_sum(coefficients: dict[Monomial, int], const: int) -> Dim:
 
 
 def rebuilt(dim: Dim, stands_for: Callable[[Atom], Dim]) -> Dim:
-    """`dim` with every atom replaced by the Dim that stands for it."""
+    """Returns `dim` with every atom replaced by `stands_for(atom)`."""
     total = constant(dim.const)
     for monomial, c in dim.terms:
         summand = constant(c)
@@ -389,5 +390,5 @@ def _read(text: str) -> Dim:
     return fold_expression(text, Dim.of, Dim.var, piecewise.FUNCTIONS)
 
 
-# These are written in terms of Dims, so they come after them; their functions are looked up when called.
+# Imported last, because these modules use Dim; their functions are looked up at call time.
 from relax_eg.shapes import division, piecewise  # noqa: E402

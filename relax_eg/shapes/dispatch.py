@@ -1,4 +1,4 @@
-"""Dispatch: which of several guards holds, as one Python function that decides in microseconds."""
+"""Dispatch: selects the guard that holds, by one generated Python function that decides in microseconds."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ from collections.abc import Callable, Mapping, Sequence
 from relax_eg.shapes.dim import Atom, Dim, Monomial
 from relax_eg.shapes.guards import Guard
 
-_MORE = 4  # of so many boxes one may be looked for on both sides of a comparison
+_MORE = 4  # chosen: one in this many boxes may be on both sides of a comparison
 
 Interval = tuple[int | None, int | None]
-Box = tuple[int, dict[Dim, Interval]]  # the guard that it is of, and what is still to be asked
+Box = tuple[int, dict[Dim, Interval]]  # index of the box's guard, and the bounds still to be tested
 
 
 class Dispatch:
-    """Which of several guards holds: `at(sizes)` is the place of the first that does.
+    """A decision function for guards: `at(sizes)` returns the index of the first guard that holds.
 
-    Their boxes are told apart by a tree of comparisons, each of which leaves about half of them, so that a call
-    computes few expressions of the sizes, each of them once, and compares plain integers.
+    A tree of comparisons separates the guards' boxes; each comparison leaves about half of them. A call therefore
+    computes few size expressions, each once, and compares plain integers.
     """
 
     def __init__(self, guards: Sequence[Guard], fallback: int = 0) -> None:
-        """`fallback`: the one where none holds."""
+        """`fallback`: the index returned if no guard holds."""
         boxes: list[Box] = [
             (index, {b.dim: (b.low, b.high) for b in box}) for index, guard in enumerate(guards) for box in guard.boxes
         ]
@@ -29,28 +29,30 @@ class Dispatch:
 
 
 class _Writer:
-    """Writes comparisons as Python: integers, names of its own, and calls for the rare sizes that are neither sums of
-    products nor quotients by a number."""
+    """A writer of comparisons as Python source, from integers and its own names.
+
+    Atoms other than variables and quotients by a positive constant become calls.
+    """
 
     def __init__(self, fallback: int) -> None:
         self._fallback = fallback
         self._lines: list[str] = []
         self._margin = "    "
-        self._names: dict[object, str] = {}  # of values that have been computed on the way here
+        self._names: dict[object, str] = {}  # values computed on the path to here
         self._called: dict[str, Callable[[Mapping[str, int]], int]] = {}
 
     def function(self, boxes: Sequence[Box]) -> Callable[[Mapping[str, int]], int]:
         self._tree(boxes)
         made: dict[str, Callable[[Mapping[str, int]], int]] = dict(self._called)
         body = "\n".join(self._lines)
-        exec(f"def at(sizes):\n{body}\n", made)  # no text of anybody else is in it: names are numbered
+        exec(f"def at(sizes):\n{body}\n", made)  # safe: numbered names; size names only as string literals
         return made["at"]
 
     def _write(self, line: str) -> None:
         self._lines.append(self._margin + line)
 
     def _tree(self, boxes: Sequence[Box]) -> None:
-        """Which of these boxes holds, the first that does."""
+        """Writes the code that returns the guard of the first of these boxes that holds."""
         cut = _cut(boxes)
         if cut is None:
             self._one_after_another(boxes)
@@ -104,7 +106,7 @@ class _Writer:
         return name
 
     def _value(self, key: object, text: str) -> str:
-        """The name of a value, computed where it is first needed."""
+        """Returns the name of a value, and computes the value at its first use."""
         if text.isidentifier():
             return text
         name = self._names.get(key)
@@ -115,8 +117,10 @@ class _Writer:
 
 
 def _cut(boxes: Sequence[Box]) -> tuple[Dim, int] | None:
-    """The comparison `dim <= n` that leaves fewest boxes on either side, the shorter expression of two as good; None
-    where each leaves too many on both."""
+    """Returns the comparison `dim <= n` that leaves the fewest boxes on either side; the shorter expression wins a tie.
+
+    None if each comparison leaves too many boxes on both sides.
+    """
     ends: dict[Dim, set[int]] = {}
     for _, bounds in boxes:
         for d, (low, high) in bounds.items():
@@ -136,7 +140,7 @@ def _cut(boxes: Sequence[Box]) -> tuple[Dim, int] | None:
 
 
 def _left(boxes: Sequence[Box], dim: Dim, n: int) -> list[Box]:
-    """The boxes that may hold where `dim <= n`, with what is left to be asked there."""
+    """Returns the boxes that may hold where `dim <= n`, with the bounds still to be tested there."""
     found: list[Box] = []
     for index, bounds in boxes:
         low, high = bounds.get(dim, (None, None))
@@ -146,7 +150,7 @@ def _left(boxes: Sequence[Box], dim: Dim, n: int) -> list[Box]:
 
 
 def _right(boxes: Sequence[Box], dim: Dim, n: int) -> list[Box]:
-    """The same where `dim > n`."""
+    """Returns the same for `dim > n`."""
     found: list[Box] = []
     for index, bounds in boxes:
         low, high = bounds.get(dim, (None, None))

@@ -1,6 +1,6 @@
-"""Atoms of a `Dim`: division, max and min, with their simplifications; and how remainders are recovered.
+"""Atoms of a `Dim`: division, max and min, with their simplifications. Also recovers remainders.
 
-`x//y` floors and `x % y` takes the sign of the divisor, as in Python, for negative values too.
+`x//y` rounds down and `x % y` has the sign of the divisor, as in Python, for negative values too.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from relax_eg.shapes.dim import MEMO, Atom, Dim, Monomial, Terms, atom_of, const
 
 
 def dim_max(first: Dim | int, *others: Dim | int) -> Dim:
-    """The greatest of the arguments."""
+    """Returns the largest argument."""
     return extreme("max", (Dim.of(first), *map(Dim.of, others)))
 
 
 def dim_min(first: Dim | int, *others: Dim | int) -> Dim:
-    """The least of the arguments."""
+    """Returns the smallest argument."""
     return extreme("min", (Dim.of(first), *map(Dim.of, others)))
 
 
 def ceildiv(a: Dim | int, b: Dim | int) -> Dim:
-    """`a / b` rounded up."""
+    """Returns `a / b` rounded up."""
     return -floordiv(-Dim.of(a), Dim.of(b))
 
 
@@ -34,10 +34,10 @@ def floordiv(a: Dim, b: Dim) -> Dim:
         if b.const == 0:
             raise SpecError(f"division by zero: ({a})//0")
         return _divide(a, b.const) if b.const > 0 else _divide(-a, -b.const)
-    # x//y == (-x)//(-y), and x//y == -ceildiv(-x, y): one form for all signs.
+    # x//y == (-x)//(-y), and x//y == -ceildiv(-x, y): use one form for all signs.
     if b.terms[0][1] < 0:
         a, b = -a, -b
-    # (g*p)//(g*q) == p//q; with a constant left over it would need to know the sign of q
+    # (g*p)//(g*q) == p//q. With a constant left over, the sign of q would have to be known.
     common = gcd(a.const, b.const, *(c for _, c in a.terms), *(c for _, c in b.terms))
     if common > 1:
         a, b = _shrink(a, common), _shrink(b, common)
@@ -54,18 +54,19 @@ def mod(a: Dim, b: Dim) -> Dim:
 
 
 def _sign(a: Dim) -> int:
-    """Above zero when more terms are positive than negative."""
+    """Positive if more terms are positive than negative."""
     return sum(1 if c > 0 else -1 for _, c in a.terms) if a.terms else a.const
 
 
 def _shrink(a: Dim, divisor: int) -> Dim:
-    """`a // divisor` for a divisor of every coefficient."""
+    """Returns `a // divisor`; `divisor` divides every coefficient."""
     return make(tuple((monomial, c // divisor) for monomial, c in a.terms), a.const // divisor)
 
 
 def _divide(a: Dim, divisor: int) -> Dim:
-    """`a // divisor` for a constant > 0."""
-    # Pull out multiples: coefficients towards zero, so that (n - k)//2 stays readable; the constant into 0..divisor-1.
+    """Returns `a // divisor` for a constant > 0."""
+    # Pull out multiples. Coefficients round towards zero, so that (n - k)//2 stays readable; the constant goes into
+    # 0..divisor-1.
     outer: dict[Monomial, int] = {}
     rest: dict[Monomial, int] = {}
     for monomial, c in a.terms:
@@ -74,11 +75,11 @@ def _divide(a: Dim, divisor: int) -> Dim:
     whole, part = from_sum(outer, a.const // divisor), from_sum(rest, a.const % divisor)
     if not part.terms:
         return whole
-    # x//c == -((c - 1 - x)//c): of the two the one with more positive terms, else with the smaller constant.
+    # x//c == -((c - 1 - x)//c): choose the form with more positive terms, then with the smaller constant.
     flipped = divisor - 1 - part
     if (_sign(part), -part.const, part.terms[0][1]) < (_sign(flipped), -flipped.const, flipped.terms[0][1]):
         return whole - floordiv(flipped, constant(divisor))
-    # (g*p + r)//(g*c) == (p + r//g)//c, where all of r lies in one multiple of g: a constant, or remainders too.
+    # (g*p + r)//(g*c) == (p + r//g)//c if all of r lies in one multiple of g; r is a constant, or includes remainders.
     for wide, low, high in ((part - part.const, part.const, part.const), _split_narrow(part)):
         step = gcd(divisor, *(c for _, c in wide.terms))
         if step > 1 and low // step == high // step:
@@ -94,7 +95,7 @@ def _divide(a: Dim, divisor: int) -> Dim:
 
 @lru_cache(MEMO)
 def extreme(op: str, dims: tuple[Dim, ...]) -> Dim:
-    """Max or min: flattened, deduplicated; of arguments that differ by a constant only one is kept."""
+    """Returns the max or min, flattened and deduplicated. Of arguments that differ by a constant only one is kept."""
     pick = max if op == "max" else min
     best: dict[Terms, int] = {}
     waiting = list(dims)
@@ -111,10 +112,10 @@ def extreme(op: str, dims: tuple[Dim, ...]) -> Dim:
 
 
 def extreme_value(op: str, a: Any, b: Any) -> Any:
-    """Max or min of two values that may be ints, Dims, symbolic dimensions of JAX, or arrays, traced ones too."""
+    """Returns the max or min of two values: ints, Dims, JAX's symbolic dimensions, or arrays (traced ones too)."""
     if type(a) is Dim or type(b) is Dim:
         return extreme(op, (Dim.of(a), Dim.of(b)))
-    if hasattr(a, "rmax"):  # JAX's, whose order the builtin cannot decide
+    if hasattr(a, "rmax"):  # JAX's dimensions, which the builtin cannot order
         return getattr(a, op)(b)
     if hasattr(b, "rmax"):
         return getattr(b, "r" + op)(a)
@@ -128,7 +129,7 @@ def extreme_value(op: str, a: Any, b: Any) -> Any:
 
 
 class Remainder(NamedTuple):
-    """The summand `factor * (dividend % modulus)`; the factor is one term."""
+    """A term `factor * (dividend % modulus)`; the factor is one monomial with a coefficient."""
 
     factor: Dim
     dividend: Dim
@@ -137,7 +138,7 @@ class Remainder(NamedTuple):
 
 @lru_cache(MEMO)
 def split_remainders(dim: Dim) -> tuple[Dim, tuple[Remainder, ...]]:
-    """`dim` as a rest plus remainders, where that makes it shorter: `m + n - 4*(n//4)` -> `m`, `n % 4`."""
+    """Returns `dim` as a rest plus remainders, if that is shorter: `m + n - 4*(n//4)` -> `m`, `n % 4`."""
     rest = dim
     found: list[Remainder] = []
     for monomial, c in dim.terms:
@@ -159,14 +160,14 @@ def _parts(dim: Dim) -> int:
 
 
 def _remainder_with(monomial: Monomial, c: int, quotient: Atom) -> Remainder | None:
-    """The remainder whose expansion `x - modulus*quotient`, times a factor, holds the term `c * monomial`."""
+    """Returns the remainder whose expansion `x - modulus*quotient`, times a factor, has the term `c * monomial`."""
     dividend, modulus = quotient.args
     others = list(monomial)
     others.remove(quotient)
     if modulus.is_const:
         if not modulus.const:
-            return None  # it has no value
-        # x//(a*m) is (x//a)//m, so the modulus may be a divisor of the constant.
+            return None  # undefined
+        # x//(a*m) is (x//a)//m, so the modulus may be a divisor of the constant divisor.
         part = gcd(c, modulus.const)
         if part == 1:
             return None
@@ -181,7 +182,8 @@ def _remainder_with(monomial: Monomial, c: int, quotient: Atom) -> Remainder | N
 
 
 def _split_narrow(dim: Dim) -> tuple[Dim, int, int]:
-    """`dim` as a sum without constant, plus something between two integers: the constant and constant remainders."""
+    """Splits `dim` into a sum without constant, and the range of the rest: the constant plus remainders with constant
+    factor and modulus."""
     rest, remainders = split_remainders(dim)
     wide, low, high = rest - rest.const, rest.const, rest.const
     for factor, dividend, modulus in remainders:

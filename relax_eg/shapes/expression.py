@@ -1,7 +1,7 @@
-"""Reading arithmetic: the text of a dimension expression, folded over whatever values the caller supplies.
+"""Parser of dimension expressions: folds the text over values that the caller supplies.
 
-Knows nothing of `Dim`, so that `Dim.of` can use it. Every refusal shows the source line with a caret under the
-offending place and says what would be accepted.
+It does not depend on `Dim`, so that `Dim.of` can use it. Every error shows the source line with a caret under the wrong
+place and says what is accepted.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from relax_eg.limits import EXPRESSION_PARTS, INTEGER_DIGITS, POWER
 
 ACCEPTED = "integers, names, + - * // % **, parentheses, max(a, b), min(a, b), ceildiv(a, b), select(n <= m, a, b)"
 
-_SHOWN = 120  # characters of a line before and after the place that a refusal points at
+_SHOWN = 120  # limit: characters shown before and after the place an error points at
 
 COMPARISONS: Mapping[type[ast.cmpop], str] = {
     ast.Eq: "==",
@@ -39,7 +39,7 @@ _OPERATORS: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
 
 
 class Arithmetic(Protocol):
-    """What a value must support to be built by `fold_expression`."""
+    """The operations that a value needs for `fold_expression`."""
 
     def __add__(self, other: Self, /) -> Self: ...
     def __sub__(self, other: Self, /) -> Self: ...
@@ -54,7 +54,8 @@ T = TypeVar("T", bound=Arithmetic)
 
 
 def refusal(source: str, position: int, problem: str, accepted: str) -> SpecError:
-    """The error for a `source` that cannot be read at `position`: the problem, the line, a caret, what would do."""
+    """Returns the error for a `source` that cannot be read at `position`: the problem, the line, a caret, what is
+    accepted."""
     position = max(0, min(position, len(source)))
     start = source.rfind("\n", 0, position) + 1
     end = source.find("\n", position)
@@ -65,7 +66,7 @@ def refusal(source: str, position: int, problem: str, accepted: str) -> SpecErro
 
 
 def check_integers(source: str, start: int, text: str) -> None:
-    """SpecError where `text`, at `start` in `source`, has an integer too long to read."""
+    """Raises SpecError if `text`, at `start` in `source`, contains an integer that is too long."""
     if long := re.search(rf"(?<!\d)\d{{{INTEGER_DIGITS + 1},}}", text):
         problem = f"an integer of {len(long[0])} digits"
         raise refusal(source, start + long.start(), problem, f"integers of at most {INTEGER_DIGITS} digits")
@@ -80,14 +81,14 @@ def fold_expression(
     source: str | None = None,
     start: int = 0,
 ) -> T:
-    """The value of `text`. `source` and `start` say where `text` stands in what the user wrote, for the caret."""
+    """Returns the value of `text`. `source` and `start` locate `text` in the user's input, for the caret."""
     reader = _Reader(text, text if source is None else source, start, constant, variable, functions)
     return reader.read()
 
 
 @dataclass(frozen=True)
 class _Reader(Generic[T]):
-    """One reading of one expression: a whitelist of Python's syntax nodes, each folded to a value."""
+    """A reader of one expression: accepts a whitelist of Python's syntax nodes and folds each to a value."""
 
     text: str
     source: str
@@ -101,7 +102,8 @@ class _Reader(Generic[T]):
         body = self.text.strip()
         if not body:
             raise self._refuse(0, "a dimension expression is missing")
-        # Python's parser would pass over a comment, and warn of the others before it refuses them.
+        # Reject these before parsing: Python's parser ignores a comment, and warns about the others before it rejects
+        # them.
         if foreign := re.search(r"[#'\"\\]", body):
             raise self._refuse(lead + foreign.start(), f"cannot read `{foreign[0]}` in a dimension expression")
         check_integers(self.source, self.start, self.text)
@@ -130,7 +132,7 @@ class _Reader(Generic[T]):
             return self._refuse(self._place(node, body, lead), problem)
 
         def guarded(build: Callable[[], T]) -> T:
-            """What `build` returns; its refusal (a division by zero, a reserved name) is shown at its place."""
+            """Returns the result of `build`; its SpecError (a division by zero, a reserved name) gets the position."""
             try:
                 return build()
             except SpecError as error:
@@ -172,7 +174,7 @@ class _Reader(Generic[T]):
                 raise refused(f"cannot read `{ast.unparse(node)}` in a dimension expression")
 
     def _select(self, test: ast.expr, then: ast.expr, otherwise: ast.expr, body: str, lead: int) -> T:
-        """`then if test else otherwise`; the function `select` decides which of the two sizes are computed."""
+        """Folds `then if test else otherwise`. The function `select` decides which of the two sizes is computed."""
         if not isinstance(test, ast.Compare) or len(test.ops) != 1 or type(test.ops[0]) not in COMPARISONS:
             here = self._place(test, body, lead)
             raise self._refuse(here, f"`{ast.unparse(test)}` does not compare two sizes by == != <= < >= >")
@@ -193,7 +195,7 @@ class _Reader(Generic[T]):
 
     @staticmethod
     def _characters(body: str, node: ast.expr) -> int:
-        """The column of `node` in characters; `ast` counts UTF-8 bytes."""
+        """Returns the column of `node` in characters; `ast` counts UTF-8 bytes."""
         line = body.splitlines()[node.lineno - 1]
         return len(line.encode()[: node.col_offset].decode(errors="ignore"))
 

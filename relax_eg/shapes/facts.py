@@ -1,8 +1,8 @@
 """`Facts`: the assumptions of a scope, solved as far as that is cheap.
 
-Equalities and divisibilities become a change of variables: `n == 2*m` replaces n by 2*m, `n % 8 == 0` replaces n by
-8*q with a new q. In the new variables canonical forms and intervals decide most of what the assumptions imply. What
-cannot be solved stays as a list of expressions that are >= 0, == 0 or != 0.
+Equalities and divisibilities become a change of variables: `n == 2*m` replaces n by 2*m, `n % 8 == 0` replaces n by 8*q
+with a new q. In the new variables, canonical forms and intervals decide most consequences of the assumptions. Unsolved
+facts stay as a list of expressions that are >= 0, == 0 or != 0.
 """
 
 from __future__ import annotations
@@ -17,18 +17,20 @@ from relax_eg.shapes.interval import Interval, interval_of
 from relax_eg.shapes.piecewise import normal
 from relax_eg.shapes.relation import Relation
 
+# given: bounds of a size without facts: an axis of at least one element
 DEFAULT: Interval = (1, None)
 
-# Rounds of tightening bounds by each other. `n <= m, m <= k, k <= 64` needs as many as it has links; what is missed
-# is left to z3.
+# limit: rounds of tightening bounds by each other. `n <= m, m <= k, k <= 64` needs one round per link. Consequences
+# that need more rounds are left to z3.
 _ROUNDS = 3
 
 
 class Facts:
-    """What is known of variables with `bounds` (`DEFAULT` for others) where the `assumptions` hold and have values.
+    """The facts about variables when the `assumptions` hold and have values. A variable without `bounds` has `DEFAULT`.
 
-    `values` maps an eliminated variable to its value in the free ones; `bounds` are those of the free variables;
-    `nonnegative`, `zero` and `nonzero` hold of the free variables besides.
+    - `values`: value of each eliminated variable in terms of the free ones.
+    - `bounds`: bounds of the free variables.
+    - `nonnegative`, `zero`, `nonzero`: expressions of the free variables for which further facts hold.
     """
 
     def __init__(self, bounds: Mapping[str, Interval], assumptions: Iterable[Relation] = ()) -> None:
@@ -37,13 +39,13 @@ class Facts:
         self.nonnegative: list[Dim] = []
         self.zero: list[Dim] = []
         self.nonzero: list[Dim] = []
-        self.contradictory = False  # seen to be, that is; False says nothing
+        self.contradictory = False  # True if a contradiction was detected; False proves nothing
         for name, (low, high) in bounds.items():
             if low is not None and low == high:
                 self.values[name] = Dim.of(low)
         try:
             self._take(assumptions)
-        except SpecError:  # a divisor is zero wherever the others hold
+        except SpecError:  # a divisor is zero wherever the other facts hold
             self.contradictory = True
         self.variables = frozenset().union(*(d.variables for d in self.leftover))
 
@@ -63,22 +65,25 @@ class Facts:
 
     @property
     def leftover(self) -> list[Dim]:
-        """The expressions of all facts that could not be solved."""
+        """The expressions of all facts that were not solved."""
         return [*self.nonnegative, *self.zero, *self.nonzero]
 
     def bound(self, name: str) -> Interval:
         return self.bounds.get(name, DEFAULT)
 
     def reduce(self, dim: Dim) -> Dim:
-        """`dim` in the free variables."""
+        """Returns `dim` in terms of the free variables."""
         return dim.substitute(self.values) if self.values and dim.variables & self.values.keys() else dim
 
     def plain_interval(self, dim: Dim) -> Interval:
         return interval_of(dim, self.bound)
 
     def interval(self, dim: Dim) -> Interval:
-        """Bounds of a `dim` in free variables: by interval arithmetic, and again with every variable counted from its
-        lower bound, which shows that `b*s - b` is not negative: (b + 1)*(s + 1) - (b + 1) = b*s + s."""
+        """Returns bounds of `dim`, which is in free variables.
+
+        Uses interval arithmetic twice: directly, and with every variable shifted by its lower bound. The shift shows
+        that `b*s - b` is not negative: (b + 1)*(s + 1) - (b + 1) = b*s + s.
+        """
         low, high = self.plain_interval(dim)
         if (low is not None and high is not None) or len(dim.terms) < 2 or all(len(m) == 1 for m, _ in dim.terms):
             return low, high
@@ -99,14 +104,14 @@ class Facts:
         return _meet((low, high), other)
 
     def holds(self, env: Mapping[str, int]) -> bool:
-        """Whether the free variables `env` satisfy what is left of the assumptions; False where one has no value."""
+        """Whether the free variables' values `env` satisfy the unsolved facts. False if one has no value."""
         try:
             return (
                 all(d.evaluate(env) >= 0 for d in self.nonnegative)
                 and all(d.evaluate(env) == 0 for d in self.zero)
                 and all(d.evaluate(env) != 0 for d in self.nonzero)
             )
-        except ValueError:  # a BoundsError: divided by zero
+        except ValueError:  # BoundsError (a ValueError): division by zero
             return False
 
     # --- solving ---
@@ -129,7 +134,8 @@ class Facts:
         self.zero = [reduced for dim in waiting if (reduced := self.reduce(dim)) != 0]
 
     def _unremaindered(self, dim: Dim) -> Dim:
-        """The equation `dim == 0` with one remainder replaced: `x % y == t` becomes `x == y*q + t` for a new q."""
+        """Returns the equation `dim == 0` with one remainder replaced: `x % y == t` becomes `x == y*q + t` with a new
+        q."""
         dim = self.reduce(dim)
         rest, remainders = split_remainders(dim)
         if len(remainders) != 1:
@@ -143,7 +149,7 @@ class Facts:
         if quotient.is_const or (modulus.is_const and not 0 <= left < modulus.const):
             return dim
         if not modulus.is_const and left:
-            return dim  # it would also say that the modulus is greater than what is left
+            return dim  # the new equation would also have to state that the modulus exceeds the remainder
         name = _fresh(names, str(modulus), self.values.keys() | self.bounds.keys())
         low, high = self.plain_interval(quotient)
         x, y = self.plain_interval(dividend), self.plain_interval(modulus)
@@ -153,10 +159,10 @@ class Facts:
         return dividend - modulus * Dim.var(name) - left
 
     def _eliminate(self, dim: Dim) -> bool:
-        """Solves `dim == 0` for a variable, if it is linear in one with a coefficient that divides the rest."""
+        """Solves `dim == 0` for a variable if it is linear in one with a coefficient that divides the rest."""
         content = gcd(*(c for _, c in dim.terms))
         if not content or dim.const % content:
-            return False  # no integers solve it
+            return False  # no integer solution
         dim = dim // content
         choices: list[tuple[tuple[bool, ...], str, Dim]] = []
         for monomial, c in dim.terms:
@@ -168,7 +174,7 @@ class Facts:
                 continue
             if abs(c) == 1:
                 low, high = self.bound(name)
-                # The least is lost by eliminating a variable whose bounds say least; new ones are kept.
+                # Prefer a variable whose bounds carry the least information, and keep variables made by `_fresh`.
                 choices.append(((is_made(name), high is not None, low != 1), name, -c * rest))
             elif (congruence := self._congruence(name, c, rest)) is not None:
                 self._replace(name, congruence)
@@ -180,7 +186,8 @@ class Facts:
         return True
 
     def _congruence(self, name: str, c: int, rest: Dim) -> Dim | None:
-        """`c*v + a*w + b == 0` means `v == a'*q + r`; the value of v, where the rest has one linear term."""
+        """Returns the value of v from `c*v + a*w + b == 0`, which implies `v == a'*q + r`. Needs a rest with one linear
+        term."""
         if len(rest.terms) != 1 or len(rest.terms[0][0]) != 1 or rest.terms[0][0][0].op != "var":
             return None
         _, a = rest.terms[0]
@@ -214,7 +221,7 @@ class Facts:
         low, high = interval
         if low is not None and high is not None and low > high:
             self.contradictory = True
-            interval = (low, None)  # interval arithmetic needs one that is not empty
+            interval = (low, None)  # interval arithmetic needs a nonempty interval
         self.bounds[name] = interval
 
     def _reduced(self, dims: list[Dim]) -> list[Dim]:
@@ -231,7 +238,7 @@ class Facts:
                 return
 
     def _tighten_by(self, dim: Dim, monomial: Monomial, c: int) -> None:
-        """What `c*v*w + rest >= 0` says of v, where w is at least 1."""
+        """Derives a bound of v from `c*v*w + rest >= 0`, if w is at least 1."""
         if any(atom.op != "var" for atom in monomial):
             return
         _, most = self.plain_interval(dim - product(monomial, c))
@@ -252,12 +259,12 @@ class Facts:
 
 
 def is_made(name: str) -> bool:
-    """Whether `name` is one that `_fresh` made."""
+    """Whether `_fresh` made `name`."""
     return "·" in name
 
 
 def _fresh(names: Iterable[str], by: str, taken: Iterable[str]) -> str:
-    """A name for a new variable that no user will have typed."""
+    """Returns a new variable name that no user would type."""
     stem = "·".join([*sorted(names), by if by.isalnum() else "x"])
     name, known = stem, set(taken)
     while name in known:

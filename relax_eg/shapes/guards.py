@@ -1,7 +1,7 @@
-"""Guards: which sizes a variant of a program serves. A guard is a union of boxes; a box bounds sizes and expressions
-of them: `n <= 16`, `17 <= n <= 128 and b*n <= 4096`, `s % 8 == 0`.
+"""Guards: the sizes that a variant of a program serves.
 
-That some guards together cover all sizes, and none twice, is proved (`covered`) before anything relies on it.
+A guard is a union of boxes. A box bounds sizes and expressions of sizes: `n <= 16`, `17 <= n <= 128 and b*n <= 4096`,
+`s % 8 == 0`. Before a set of guards is used, `covered` proves that it covers all sizes, and none twice.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from relax_eg.shapes.scope import Scope
 from relax_eg.shapes.verdict import Verdict
 
 EVERYWHERE = "all sizes"
-PROOF_MS = 5000
+PROOF_MS = 5000  # limit: milliseconds of z3 for one proof of coverage
 
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """`low <= dim <= high`; None where there is no bound on that side. At least one is there."""
+    """The bound `low <= dim <= high`. None means no bound on that side; at least one side has one."""
 
     dim: Dim
     low: int | None
@@ -45,13 +45,14 @@ Box = tuple[Bound, ...]
 
 @dataclass(frozen=True, slots=True)
 class Guard:
-    """The sizes at which all bounds of one of `boxes` hold. No box holds nowhere, an empty one everywhere."""
+    """The sizes at which all bounds of one of `boxes` hold. A guard without boxes holds nowhere; an empty box holds
+    everywhere."""
 
     boxes: tuple[Box, ...]
 
     @staticmethod
     def read(text: str) -> Guard:
-        """The guard that prints so. SpecError for a text that is none."""
+        """Returns the guard with this printed form. SpecError if the text is not one."""
         if text == EVERYWHERE:
             return Guard(((),))
         if not isinstance(text, str) or len(text) > STATEMENT_CHARACTERS:  # pyright: ignore[reportUnnecessaryIsInstance] -- files say it
@@ -95,7 +96,7 @@ def _bound(relation: Relation) -> Bound:
 
 
 def covered(guards: Sequence[Guard], scope: Scope, timeout_ms: int = PROOF_MS) -> Verdict:
-    """Whether exactly one box of one guard holds at all sizes that the scope allows."""
+    """Returns the verdict on: at all allowed sizes, exactly one box of all guards holds."""
     total = Dim.of(0)
     for g in guards:
         for box in g.boxes:

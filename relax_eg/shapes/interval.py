@@ -1,6 +1,6 @@
 """Interval arithmetic over sizes: bounds of a `Dim` from bounds of its variables.
 
-An end of None is infinite. Each operation encloses all values its operands may take where it is defined.
+An end of None is infinite. Each operation encloses all values that its operands may take where it is defined.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ ANY: Interval = (None, None)
 
 
 def interval_of(dim: Dim, bounds: Callable[[str], Interval]) -> Interval:
-    """An interval that holds the value of `dim` for all variables within their `bounds`."""
+    """Returns an interval that contains the value of `dim` for all variables within their `bounds`."""
     if dim.is_const:
         return dim.const, dim.const
-    # Remainders first: `n - 4*(n//4)` is at most 3, which its summands one by one do not show.
+    # Remainders first: `n - 4*(n//4)` is at most 3, which the separate terms do not show.
     rest, remainders = split_remainders(dim)
     total: Interval = (rest.const, rest.const)
     for monomial, coefficient in rest.terms:
@@ -53,7 +53,8 @@ def _atom(atom: Atom, bounds: Callable[[str], Interval]) -> Interval:
 
 
 def _select(atom: Atom, bounds: Callable[[str], Interval]) -> Interval:
-    """Both sizes, each for the values of the variables at which it is chosen; one where only that one ever is."""
+    """Returns the hull of both sizes, each over the variables' values at which it is chosen; one size if only it is
+    ever chosen."""
     condition, then, otherwise = atom.args
     low, high = interval_of(condition, bounds)
     if atom.name == ">=":
@@ -72,7 +73,7 @@ def _select(atom: Atom, bounds: Callable[[str], Interval]) -> Interval:
 
 
 def _where(bounds: Callable[[str], Interval], condition: Dim) -> Callable[[str], Interval]:
-    """The `bounds` where `condition >= 0`, if that is a bound of one variable."""
+    """Returns the `bounds` restricted to `condition >= 0`, if that bounds a single variable."""
     if len(condition.terms) != 1:
         return bounds
     ((monomial, c),) = condition.terms
@@ -89,7 +90,7 @@ def _where(bounds: Callable[[str], Interval], condition: Dim) -> Callable[[str],
 
 
 def _remainder(remainder: Remainder, bounds: Callable[[str], Interval]) -> Interval:
-    """`x % y` lies in 0..y-1 for y > 0; where x already does, it is x."""
+    """Returns bounds of `x % y`: 0..y-1 for y > 0, and the interval of x if it already lies there."""
     low, high = interval_of(remainder.dividend, bounds)
     least, greatest = interval_of(remainder.modulus, bounds)
     if least is None or least < 0 or greatest == 0:
@@ -128,7 +129,7 @@ def _multiply(a: Interval, b: Interval) -> Interval:
         return _negate(_multiply(_negate(a), b))
     if _is_negative(b):
         return _negate(_multiply(a, _negate(b)))
-    # An infinite end is left, and nothing is known of a factor whose sign is not.
+    # At least one end is infinite. A factor of unknown sign then gives no bounds.
     if a[0] is None or a[0] < 0:
         a, b = b, a
     if a[0] is None or a[0] < 0:
@@ -138,7 +139,7 @@ def _multiply(a: Interval, b: Interval) -> Interval:
 
 
 def _scaled_low(a: Interval, b: Interval) -> int | None:
-    """The least `x*y` for x in `a`, which is >= 0, and y in `b`."""
+    """Returns the least `x*y` for x in `a`, which is >= 0, and y in `b`."""
     low, high = a
     if b[0] is None or low is None:
         return None
@@ -152,7 +153,7 @@ def _is_negative(a: Interval) -> bool:
 
 
 def _floordiv(a: Interval, b: Interval) -> Interval:
-    """`x//y`; the y that are zero do not count, as nothing is defined there."""
+    """Returns bounds of `x//y`. A y of zero is ignored, because the quotient is undefined there."""
     if b == (0, 0):
         return ANY
     if b[1] is not None and b[1] <= 0:
@@ -166,7 +167,7 @@ def _floordiv(a: Interval, b: Interval) -> Interval:
 
 
 def _quotient(x: int, y: int | None) -> int:
-    """`x//y`; y of None is as large as one likes."""
+    """Returns `x//y`; y of None is infinitely large."""
     if y is None:
         return 0 if x >= 0 else -1
     return x // y

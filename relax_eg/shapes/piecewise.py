@@ -1,7 +1,7 @@
-"""`select`: a size that is one of two, by a comparison; and what sizes known to be >= 0 say of comparisons.
+"""`select`: a size that is one of two, depending on a comparison. Also decides comparisons from sizes known to be >= 0.
 
-A comparison is kept as `d >= 0` or `d == 0`. Only the chosen size need have a value: `select(m == 0, 0, n//m)` has one
-for every m.
+A comparison is stored as `d >= 0` or `d == 0`. Only the chosen size must have a value: `select(m == 0, 0, n//m)` has
+one for every m.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from relax_eg.shapes.expression import COMPARISONS
 
 
 def dim_select(left: Dim | int, op: str, right: Dim | int, then: Dim | int, otherwise: Dim | int) -> Dim:
-    """`then` where `left op right` holds, else `otherwise`; `op` is one of == != <= < >= >."""
+    """Returns `then` where `left op right` holds, else `otherwise`. `op` is one of == != <= < >= >."""
     if op not in COMPARISONS.values():
         raise SpecError(f"`{op}` does not compare sizes; accepted: {' '.join(COMPARISONS.values())}")
     op, difference = normal(op, Dim.of(left) - Dim.of(right))
@@ -28,7 +28,7 @@ def dim_select(left: Dim | int, op: str, right: Dim | int, then: Dim | int, othe
 
 
 def normal(op: str, difference: Dim) -> tuple[str, Dim]:
-    """`difference op 0` with op one of `==`, `!=`, `>=`."""
+    """Returns the comparison `difference op 0` with op one of `==`, `!=`, `>=`."""
     match op:
         case "<=":
             return ">=", -difference
@@ -41,17 +41,17 @@ def normal(op: str, difference: Dim) -> tuple[str, Dim]:
 
 
 def holds(op: str, value: int) -> bool:
-    """Whether `value op 0`, where op is one of `==`, `!=`, `>=`."""
+    """Whether `value op 0` holds; op is one of `==`, `!=`, `>=`."""
     return value >= 0 if op == ">=" else (value == 0) == (op == "==")
 
 
 @lru_cache(MEMO)
 def select(op: str, d: Dim, then: Dim, otherwise: Dim) -> Dim:
-    """`then` where `d op 0`, else `otherwise`; op is one of `==`, `!=`, `>=`.
+    """Returns `then` where `d op 0` holds, else `otherwise`; op is one of `==`, `!=`, `>=`.
 
-    One form for a comparison and its negation: `d >= 0` where the constant of d is not negative, else the two sizes
-    change places; `d == 0` with a positive first coefficient. In each size the comparison is decided, and what is a
-    max or a min becomes one.
+    A comparison and its negation have one form: `d >= 0` with a nonnegative constant in d (else the two sizes swap), or
+    `d == 0` with a positive first coefficient. Inside each size the comparison is decided. A select that equals a max
+    or a min becomes one.
     """
     if op == "!=":
         op, then, otherwise = "==", otherwise, then
@@ -68,7 +68,7 @@ def select(op: str, d: Dim, then: Dim, otherwise: Dim) -> Dim:
     then = _within(then, (d,) if op == ">=" else (d, -d), None)
     otherwise = _within(otherwise, (-d - 1,) if op == ">=" else (), d)
     scale, rest = _ratio(then - otherwise, d)
-    if op == "==" and rest == 0:  # where they differ, the second is chosen
+    if op == "==" and rest == 0:  # where the sizes differ, `otherwise` is chosen
         return otherwise
     if op == ">=" and rest is not None:
         if 0 <= rest <= scale:
@@ -81,12 +81,12 @@ def select(op: str, d: Dim, then: Dim, otherwise: Dim) -> Dim:
 def _within(dim: Dim, known: tuple[Dim, ...], unequal: Dim | None) -> Dim:
     try:
         return decided(dim, known, unequal)
-    except SpecError:  # it has no value there; it may be looked at where it has one
+    except SpecError:  # no value under the condition, but it may have one elsewhere
         return dim
 
 
 def _ratio(a: Dim, b: Dim) -> tuple[int, int | None]:
-    """The integers with `a == scale*b + rest`; a rest of None where there are none. `b` is not constant."""
+    """Returns the integers with `a == scale*b + rest`; rest is None if there are none. `b` is not constant."""
     if a.is_const:
         return 0, a.const
     if len(a.terms) == len(b.terms):
@@ -96,12 +96,12 @@ def _ratio(a: Dim, b: Dim) -> tuple[int, int | None]:
     return 0, None
 
 
-# A size without a value: the branch of a select that divides by zero when values are put in.
+# A size without a value: stands for a branch of a select that divides by zero after substitution.
 _NOWHERE = product((atom_of("floordiv", "", (constant(1), constant(0))),))
 
 
 def chosen(atom: Atom, env: Mapping[str, Any]) -> Any:
-    """The value of a select where variables have the values `env`."""
+    """Returns the value of a select for the variables' values `env`."""
     condition, then, otherwise = atom.args
     at = condition.evaluate(env)
     if type(at) is Dim:
@@ -114,7 +114,8 @@ def chosen(atom: Atom, env: Mapping[str, Any]) -> Any:
 
 
 def without_selects(dim: Dim) -> Dim:
-    """`dim` with every select said by max and min; it has a value where both sizes of each have one."""
+    """Returns `dim` with every select expressed by max and min. It has a value where both sizes of each select have
+    one."""
     if all(atom.op == "var" for monomial, _ in dim.terms for atom in monomial):
         return dim
     return rebuilt(dim, _without_select)
@@ -145,7 +146,7 @@ def _or_nowhere(dim: Dim, env: Mapping[str, Any]) -> Dim:
 
 
 def remade(atom: Atom, args: Sequence[Dim]) -> Dim:
-    """The operation of `atom`, which is no variable, on other operands."""
+    """Returns the operation of `atom`, which must not be a variable, on other operands."""
     match atom.op:
         case "floordiv":
             return floordiv(args[0], args[1])
@@ -161,7 +162,7 @@ def remade(atom: Atom, args: Sequence[Dim]) -> Dim:
 
 
 def implied(op: str, d: Dim, known: Sequence[Dim]) -> bool | None:
-    """Whether `d op 0` (op is `==` or `>=`) where all of `known` are >= 0; None where no one of them tells."""
+    """Whether `d op 0` (op is `==` or `>=`) holds if all of `known` are >= 0; None if no single one decides it."""
     if d.is_const:
         return holds(op, d.const)
 
@@ -184,9 +185,9 @@ def _follows(dim: Dim, known: Dim) -> bool:
 
 
 def decided(dim: Dim, known: Sequence[Dim], unequal: Dim | None = None) -> Dim:
-    """`dim` with every max, min and select resolved that is plain where all of `known` are >= 0 and `unequal` is not 0.
+    """Returns `dim` with each max, min and select resolved if it is decided by `known` >= 0 and `unequal` != 0.
 
-    SpecError where it divides by zero there.
+    SpecError if `dim` divides by zero under these conditions.
     """
     if all(atom.op == "var" for monomial, _ in dim.terms for atom in monomial):
         return dim
@@ -210,7 +211,7 @@ def _decided_atom(atom: Atom, known: Sequence[Dim], unequal: Dim | None) -> Dim:
 
 
 def unbeaten(op: str, args: Sequence[Dim], nonnegative: Callable[[Dim], bool]) -> list[Dim]:
-    """The arguments of a max or min without those that another one beats."""
+    """Returns the arguments of a max or min without those that another argument dominates."""
     kept: list[Dim] = []
     for arg in args:
         gap = (lambda x, y: x - y) if op == "max" else (lambda x, y: y - x)
@@ -221,8 +222,8 @@ def unbeaten(op: str, args: Sequence[Dim], nonnegative: Callable[[Dim], bool]) -
     return kept
 
 
-# The functions that text may call. `select` is handed its comparison in parts, and what gives the two sizes, so that
-# of plain integers only the chosen one is computed.
+# The functions that text may call. `select` gets the parts of its comparison and callables for the two sizes, so that
+# with plain integers only the chosen size is computed.
 FUNCTIONS: Mapping[str, Callable[..., Dim]] = {
     "max": dim_max,
     "min": dim_min,

@@ -1,4 +1,4 @@
-"""Points a scope allows: a few to refute with, or all of them where they are few."""
+"""Points that a scope allows: a sample for refutation, or all of them if they are few."""
 
 from __future__ import annotations
 
@@ -11,17 +11,20 @@ from relax_eg.shapes.interval import Interval
 
 Point = Mapping[str, int]
 
-_TRIES = 24
-# Sizes that bring out what small ones hide: (x//3)//4 and x//13 agree below 13.
+_TRIES = 24  # limit: points drawn per call of `samples`, by default
+_TRIES_NEAR = 200  # limit: points drawn if none near the target size fits
+# given: sizes that reveal what small ones hide: (x//3)//4 and x//13 agree below 12.
 _LARGE = (13, 24, 63, 64, 97, 127, 128, 255, 1000, 1023, 4096, 65521)
 
 
 def samples(facts: Facts, names: Sequence[str], tries: int = _TRIES) -> Iterator[dict[str, int]]:
-    """Values of the free variables `names` at which the facts hold: corners first, then random ones, the same in
-    every run. Few or none where the facts are hard to meet by chance."""
+    """Yields values of the free variables `names` at which the facts hold: corners first, then random ones.
+
+    The same in every run. Few or none if random points rarely satisfy the facts.
+    """
     ranges = [facts.bound(name) for name in names]
     if any(low is not None and high is not None and low > high for low, high in ranges):
-        return  # assumptions that contradict each other
+        return  # contradictory assumptions
     chance = random.Random(len(names))
     for attempt in range(tries):
         env = {name: _pick(span, attempt, chance) for name, span in zip(names, ranges, strict=True)}
@@ -30,8 +33,11 @@ def samples(facts: Facts, names: Sequence[str], tries: int = _TRIES) -> Iterator
 
 
 def near(facts: Facts, names: Sequence[str], size: int) -> Iterator[dict[str, int]]:
-    """Values of the free variables `names` at which the facts hold: those that make sizes about as large as `size`, or
-    half of it, and so on, or twice as large, and so on; then whatever `samples` finds."""
+    """Yields values of the free variables `names` at which the facts hold.
+
+    First points that make sizes about `size`, size/2, size/4, ... 1, then 2*size, 4*size, ...; then the points of
+    `samples`.
+    """
     for target in (*(size >> shift for shift in range(size.bit_length())), *(size << shift for shift in range(1, 12))):
         env: dict[str, int] = {}
         for name in names:
@@ -42,11 +48,11 @@ def near(facts: Facts, names: Sequence[str], size: int) -> Iterator[dict[str, in
             env[name] = value if high is None else min(value, high)
         if facts.holds(env):
             yield env
-    yield from samples(facts, names, 200)
+    yield from samples(facts, names, _TRIES_NEAR)
 
 
 def _told(facts: Facts, name: str) -> tuple[int, int]:
-    """The integers with `size == scale*name + rest` for a variable of the user's; 1 and 0 where `name` is one."""
+    """Returns the integers with `size == scale*name + rest` for a user's variable; 1 and 0 if `name` is itself one."""
     for value in facts.values.values():
         if len(value.terms) == 1 and name in value.variables:
             ((monomial, c),) = value.terms
@@ -56,7 +62,7 @@ def _told(facts: Facts, name: str) -> tuple[int, int]:
 
 
 def everywhere(facts: Facts, names: Sequence[str], most: int) -> list[dict[str, int]] | None:
-    """All points over `names` at which the facts hold; None where there are more than `most` to look at."""
+    """Returns all points over `names` at which the facts hold; None if more than `most` candidates would be checked."""
     spans: list[range] = []
     count = 1
     for name in names:
@@ -82,7 +88,7 @@ def _pick(span: Interval, attempt: int, chance: random.Random) -> int:
     if attempt == 1:
         return most if high is not None else least + 1
     kind = chance.random() if attempt > 8 else 0.0
-    if kind < 0.6:  # small ones collide with each other, and with the constants of the statement
+    if kind < 0.6:  # small values collide with each other and with the constants of the statement
         return min(least + chance.randrange(1 + 2 * attempt), most)
     if kind < 0.75 and high is not None:
         return max(high - chance.randrange(4), least)

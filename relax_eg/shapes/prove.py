@@ -1,4 +1,4 @@
-"""`prove`: whether a statement about sizes holds for all sizes that a scope allows."""
+"""`prove`: decides whether a statement about sizes holds for all sizes that a scope allows."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ def prove(
     assume: Iterable[str] = (),
     timeout_ms: int = TIMEOUT_MS,
 ) -> Verdict:
-    """`Proved(by)`, `Refuted(counterexample)` or `Unknown(reason)` for a comparison of sizes: `"n*4 == 4*n"`.
+    """Returns `Proved(by)`, `Refuted(counterexample)` or `Unknown(reason)` for a comparison of sizes: `"n*4 == 4*n"`.
 
-    A variable is at least 1 unless `scope`, `bounds` or `assume` say otherwise. `bounds` and `assume` hold for this
-    question only. Divisibility is written `"n % 8 == 0"`; a chain, and statements joined by `and`, are proved when
-    each of them is. Division by zero is no value: a statement is Proved only if it has a value everywhere, and Unknown
-    if it holds wherever it has one. `timeout_ms` bounds each question to z3; 0 leaves z3 out.
+    A variable is at least 1 unless `scope`, `bounds` or `assume` say otherwise. `bounds` and `assume` apply to this
+    query only. Divisibility is written `"n % 8 == 0"`. A chain, or statements joined by `and`, are proved if each part
+    is. Division by zero has no value: a statement is Proved only if it has a value everywhere; if it holds wherever it
+    has a value but lacks one somewhere, it is Unknown. `timeout_ms` bounds each z3 query; 0 disables z3.
     """
     relations = (statement,) if isinstance(statement, Relation) else read_statement(statement)
     where = scope if scope is not None else Scope()
@@ -50,7 +50,7 @@ def prove(
         found = where.prover.prove(relation, timeout_ms)
         if isinstance(found, Refuted):
             names = sorted(frozenset[str]().union(*(other.variables for other in relations)))
-            # Of what only the other parts mention no assumption speaks, so any size will do.
+            # No assumption constrains variables that only the other parts mention, so any size works.
             others = {name: where.prover.some(name) for name in names if name not in found.counterexample}
             return replace(found, counterexample={**found.counterexample, **others}) if others else found
         if answer is None or isinstance(found, Unknown):
@@ -59,7 +59,7 @@ def prove(
 
 
 def _mentioned(bounds: Iterable[str], known: Iterable[str]) -> None:
-    """BoundsError for a bound of a variable that nothing else mentions, which is a slip of the finger."""
+    """Raises BoundsError for a bound of a variable that nothing else mentions, because it is probably a typo."""
     names = sorted(known)
     for name in bounds:
         if name not in names:

@@ -1,12 +1,13 @@
-"""`Prover`: decides relations of sizes from a fixed set of assumptions, cheapest means first.
+"""`Prover`: decides relations of sizes from a fixed set of assumptions, cheapest method first.
 
 The order: canonical form; interval arithmetic; congruence (a common divisor of the coefficients that does not divide
-the constant); one assumption at a time; simplification by what is known; case analysis on max, min and select; points
-that refute; all points, where they are few; z3. Each step is sound for all integers, so the order decides speed only.
+the constant); one assumption at a time; a few points that may refute; simplification by known facts; case analysis on
+max, min and select; lemmas about one division, max or min; residues; more points that may refute; all points, if they
+are few; z3. Each step is sound for all integers, so the order affects only speed.
 
-**Undefined statements.** A statement has no value where it divides by zero. It is Proved only where it has a value at
-every point the scope allows; Refuted only by a point at which it has a value and is false. Where it holds at all points
-at which it has a value, and one is missing, the answer is Unknown with that point as its reason.
+**Undefined statements.** A statement has no value where it divides by zero. It is Proved only if it has a value at
+every allowed point; Refuted only by a point at which it has a value and is false. If it holds wherever it has a value,
+but lacks a value at some point, the answer is Unknown with that point as the reason.
 """
 
 from __future__ import annotations
@@ -26,28 +27,32 @@ from relax_eg.shapes.points import everywhere, near, samples
 from relax_eg.shapes.relation import Relation, atoms_of
 from relax_eg.shapes.rewrite import alternatives, simplified
 from relax_eg.shapes.solver import Solver
-from relax_eg.shapes.verdict import Path, Proved, Refuted, Statistics, Unknown, Verdict
+from relax_eg.shapes.verdict import Path, Proved, ProverStatistics, Refuted, Unknown, Verdict
 
-TIMEOUT_MS = 500
+TIMEOUT_MS = 500  # limit: milliseconds of z3 per query, by default
 
-_CASES = 4  # nested case distinctions; 2**4 leaves
-_EVERYWHERE = 512  # points looked at one by one before z3 is asked
-_FIRST_POINTS = 6
-_RESIDUES = 64  # cases of a distinction by residues
-_MEMO = 1 << 14
+_CASES = 4  # limit: nested case distinctions; 2**4 leaves
+_EVERYWHERE = 512  # limit: points checked exhaustively instead of asking z3
+_FIRST_POINTS = 6  # limit: points checked before the costlier proofs
+_TRIES = 100  # limit: points drawn before z3 is asked whether one exists
+_RESIDUES = 64  # limit: cases of a residue distinction
+_MEMO = 1 << 14  # limit: answers kept
 
 _Goal = tuple[str, Dim]
 
 
 class Prover:
-    """What follows from `bounds` of variables and `assumptions`."""
+    """A decision procedure for relations, given `bounds` of variables and `assumptions`."""
 
     def __init__(
-        self, bounds: Mapping[str, Interval], assumptions: Sequence[Relation], statistics: Statistics | None = None
+        self,
+        bounds: Mapping[str, Interval],
+        assumptions: Sequence[Relation],
+        statistics: ProverStatistics | None = None,
     ) -> None:
         self._given = dict(bounds)
         self._assumptions = tuple(assumptions)
-        self._statistics = statistics if statistics is not None else Statistics()
+        self._statistics = statistics if statistics is not None else ProverStatistics()
         self.facts = Facts(bounds, assumptions)
         self._memo: dict[tuple[str, Dim, tuple[Dim, ...]], tuple[Verdict, int]] = {}
         self._simplified: dict[Dim, Dim] = {}
@@ -57,7 +62,7 @@ class Prover:
         return Solver(self.facts)
 
     def prove(self, relation: Relation, timeout_ms: int = TIMEOUT_MS) -> Verdict:
-        """The verdict on `relation`; a `timeout_ms` of 0 leaves z3 out."""
+        """Returns the verdict on `relation`. A `timeout_ms` of 0 disables z3."""
         verdict = self.decide(relation, timeout_ms)
         if not isinstance(verdict, Proved):
             return verdict
@@ -73,18 +78,20 @@ class Prover:
         return verdict
 
     def decide(self, relation: Relation, timeout_ms: int = TIMEOUT_MS, *, refute: bool = True) -> Verdict:
-        """As `prove`, of the points at which the relation has a value. Without `refute`, and with a `timeout_ms` of 0,
-        only what needs no search is tried."""
+        """Like `prove`, but considers only points at which the relation has a value.
+
+        Without `refute`, and with a `timeout_ms` of 0, no search runs.
+        """
         started = time.perf_counter()
         op, difference = normal(relation.op, relation.left - relation.right)
         key = (op, difference, relation.divisors)
         known = self._memo.get(key)
-        # What was not found in less time, or without search, is looked for again.
+        # An Unknown found with less time, or without search, is retried.
         effort = timeout_ms + refute
         if known is not None and (known[1] >= effort or not isinstance(known[0], Unknown)):
             verdict = known[0]
             self._statistics.count("memo", time.perf_counter() - started)
-            if isinstance(verdict, Refuted):  # an equal difference: the sides may be others, over more variables
+            if isinstance(verdict, Refuted):  # same difference, but the sides may differ and contain more variables
                 env = {name: self.some(name) for name in sorted(relation.variables)} | dict(verdict.counterexample)
                 again = self._confirmed(env, relation, verdict.by)
                 return verdict if again is None else again
@@ -111,7 +118,7 @@ class Prover:
             return Proved(path)
         names = sorted(goal[1].variables.union(self.facts.variables, *(d.variables for d in divisors)))
         points = samples(self.facts, names) if refute else iter(())
-        # A few points before the costlier ways to prove: most of what is false is false at small sizes.
+        # Try a few points before the costlier proofs: most false statements are false at small sizes.
         for env in itertools.islice(points, _FIRST_POINTS):
             if (found := self._refuted(env, goal, relation, "points")) is not None:
                 return found
@@ -132,7 +139,8 @@ class Prover:
     # --- what needs no search ---
 
     def _derived(self, goal: _Goal) -> Path | None:
-        """How `goal` (in free variables), which is not plain to see, follows without search; None where it does not."""
+        """Returns the method that proves `goal` without search, or None. `goal` is in free variables and not decided by
+        `_plain`."""
         op, dim = goal
         if dim.is_const:
             return None
@@ -145,11 +153,11 @@ class Prover:
             if op == ">=" and self._by_lemma(simple):
                 return "lemma"
             return "residues" if self._by_residues(op, simple) else None
-        except SpecError:  # a division by zero came out: the goal has a value nowhere there
+        except SpecError:  # a division by zero: the goal has no value there
             return None
 
     def simple(self, dim: Dim) -> Dim:
-        """`dim` simplified by what is known."""
+        """Returns `dim` simplified by the known facts."""
         found = self._simplified.get(dim)
         if found is None:
             found = simplified(dim, self.facts.interval, self._nonnegative)
@@ -157,7 +165,7 @@ class Prover:
         return found
 
     def _plain(self, op: str, dim: Dim) -> Path | None:
-        """How `dim op 0` is plain to see."""
+        """Returns the cheap method that proves `dim op 0`, or None."""
         if dim.is_const:
             return "canonical" if holds(op, dim.const) else None
         low, high = self.facts.interval(dim)
@@ -200,7 +208,8 @@ class Prover:
         return self._above(dim) or self._assumed(">=", dim, self.facts.nonnegative)
 
     def _in_cases(self, op: str, dim: Dim, known: tuple[Dim, ...], depth: int) -> bool:
-        """Whether the goal holds in every case of every max, min and select; `known` are >= 0 in this case."""
+        """Whether the goal holds in every case of every max, min and select. `known`: expressions that are >= 0 in this
+        case."""
         if known:
             if dim.is_const:
                 return holds(op, dim.const)
@@ -212,7 +221,7 @@ class Prover:
         return all(self._in_cases(op, case, (*known, *more), depth - 1) for more, case in cases)
 
     def _by_lemma(self, dim: Dim) -> bool:
-        """Whether `dim >= 0` follows from what one division, max or min in it says of its operands."""
+        """Whether `dim >= 0` follows from the defining inequalities of one division, max or min in it."""
         for atom in atoms_of(dim):
             if atom.op in ("var", "select"):
                 continue
@@ -228,14 +237,16 @@ class Prover:
                 over = a - b * own if atom.op == "floordiv" else b * own - a
                 lemmas = [over, b - 1 - over]
                 scale = b.const if b.is_const else 1
-            # scale*dim >= lemma - (scale - 1) makes dim > -1
+            # scale*dim >= lemma - (scale - 1) implies dim > -1, because lemma >= 0.
             if any(self._above(scale * dim + (scale - 1) - lemma) for lemma in lemmas):
                 return True
         return False
 
     def _by_residues(self, op: str, dim: Dim) -> bool:
-        """Whether the goal holds for every residue of the variables that products are divided by constants over:
-        `n*n % 4 <= 1`. Linear dividends are left to z3, which is good at them."""
+        """Whether the goal holds for every residue of the variables in products divided by constants: `n*n % 4 <= 1`.
+
+        Linear dividends are left to z3, which handles them well.
+        """
         modulus, names = 1, set[str]()
         for atom in atoms_of(dim):
             if atom.op in ("floordiv", "ceildiv") and atom.args[1].is_const:
@@ -247,7 +258,7 @@ class Prover:
         rest: dict[str, Dim] = {}
         for name in names:
             low, high = self.facts.bound(name)
-            whole = f"{name}·{modulus}·0"  # no name that `Facts` makes ends in ·0
+            whole = f"{name}·{modulus}·0"  # `Facts` makes no name that ends in ·0
             self.facts.bounds[whole] = (
                 None if low is None else low // modulus,
                 None if high is None else high // modulus,
@@ -272,7 +283,7 @@ class Prover:
             return Proved("z3")
         if found.holds is None:
             return Unknown(f"z3 gave up after {timeout_ms} ms ({found.reason or 'no reason given'})")
-        # z3 was not told of variables that simplifying removed: any value will do.
+        # z3 did not see variables that simplification removed; any value works for them.
         refuted = self._refuted(
             {name: self.some(name) for name in goal[1].variables} | found.point, goal, relation, "z3"
         )
@@ -287,18 +298,18 @@ class Prover:
         return Proved("enumeration")
 
     def _refuted(self, env: Mapping[str, int], goal: _Goal, relation: Relation, by: Path) -> Refuted | None:
-        """The refutation that the free variables' values `env` give, if they give one."""
+        """Returns the refutation at the free variables' values `env`, or None if the goal holds there."""
         op, dim = goal
         try:
             if holds(op, dim.evaluate(env)):
                 return None
             full = self._completed(env, relation.variables)
-        except BoundsError:  # divided by zero
+        except BoundsError:  # division by zero
             return None
         return self._confirmed(full, relation, by)
 
     def _completed(self, env: Mapping[str, int], names: Iterable[str]) -> dict[str, int]:
-        """The variables `names` and those of the assumptions at a point of the free variables."""
+        """Returns the values of `names` and of the assumptions' variables at a point of the free variables."""
         out: dict[str, int] = {}
         for name in sorted({*names, *(name for assumption in self._assumptions for name in assumption.variables)}):
             value = self.facts.values.get(name, Dim.var(name))
@@ -307,12 +318,13 @@ class Prover:
         return out
 
     def some(self, name: str) -> int:
-        """A value within the bounds of the free variable `name`."""
+        """Returns a value within the bounds of the free variable `name`."""
         low, high = self.facts.bound(name)
         return low if low is not None else high if high is not None else 0
 
     def _confirmed(self, env: Mapping[str, int], relation: Relation, by: Path) -> Refuted | None:
-        """The refutation by the variables' values `env`, evaluated once more on what was said."""
+        """Returns the refutation at `env` after re-evaluating the statement as written and the assumptions; None if it
+        fails."""
         values = relation.values(env)
         if values is None or relation.holds(env) or not self.allows(env):
             return None
@@ -324,7 +336,7 @@ class Prover:
         return Refuted(dict(env), said, by)
 
     def allows(self, env: Mapping[str, int]) -> bool:
-        """Whether the bounds and assumptions as given allow the variables' values `env`."""
+        """Whether the given bounds and assumptions allow the variables' values `env`."""
         for name, size in env.items():
             low, high = self._given.get(name, (1, None))
             if (low is not None and size < low) or (high is not None and size > high):
@@ -332,7 +344,7 @@ class Prover:
         return all(assumption.holds(env) for assumption in self._assumptions if assumption.variables <= env.keys())
 
     def example(self, names: Iterable[str], size: int, timeout_ms: int = TIMEOUT_MS) -> dict[str, int] | None:
-        """Values of `names` that are allowed, about as large as `size` where that goes; None where none were found."""
+        """Returns allowed values of `names`, about as large as `size` if possible; None if none were found."""
         names = sorted(names)
         values = [self.facts.values.get(name, Dim.var(name)) for name in names]
         free = sorted(self.facts.variables.union(*(value.variables for value in values)))
@@ -343,8 +355,10 @@ class Prover:
         return None
 
     def points(self, names: Iterable[str], most: int) -> list[dict[str, int]]:
-        """Up to `most` different points over `names` that are allowed, the same in every run; fewer, or none, where
-        the assumptions are hard to meet by chance."""
+        """Returns up to `most` different allowed points over `names`, the same in every run.
+
+        Fewer or none if random points rarely satisfy the assumptions.
+        """
         names = sorted(names)
         values = [self.facts.values.get(name, Dim.var(name)) for name in names]
         free = sorted(self.facts.variables.union(*(value.variables for value in values)))
@@ -364,11 +378,11 @@ class Prover:
             yield found.point
 
     def satisfiable(self, timeout_ms: int = TIMEOUT_MS) -> bool | None:
-        """Whether any sizes satisfy the assumptions; None where that was not found out."""
+        """Whether any sizes satisfy the assumptions; None if undecided."""
         if self.facts.contradictory:
             return False
         names = sorted(self.facts.variables)
-        if any(self.allows(self._completed(env, ())) for env in samples(self.facts, names, 100)):
+        if any(self.allows(self._completed(env, ())) for env in samples(self.facts, names, _TRIES)):
             return True
         found = self.solver.point(timeout_ms).holds
         return None if found is None else not found

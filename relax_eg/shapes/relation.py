@@ -1,4 +1,4 @@
-"""`Relation`: a comparison of two sizes, and the reading of statements such as `"n % 8 == 0"` or `"0 <= y < 32"`."""
+"""`Relation`: a comparison of two sizes. Also the parser of statements such as `"n % 8 == 0"` or `"0 <= y < 32"`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 
 from relax_eg.accepted import shown
 from relax_eg.errors import BoundsError, SpecError
-from relax_eg.limits import STATEMENT_CHARACTERS
+from relax_eg.limits import KEPT, STATEMENT_CHARACTERS
 from relax_eg.shapes.dim import Atom, Dim
 from relax_eg.shapes.expression import COMPARISONS, check_integers, fold_expression, refusal
 from relax_eg.shapes.piecewise import FUNCTIONS, dim_select, select
@@ -28,7 +28,7 @@ OPERATORS: Mapping[str, Callable[[Any, Any], bool]] = {
 }
 _ACCEPTED = "two sizes compared by == != <= < >= >, a chain such as 0 <= y < 32, several joined by `and`"
 
-# Statements may use JAX's spelling of division too.
+# Statements may also use JAX's names for division.
 DIM_FUNCTIONS: Mapping[str, Callable[..., Dim]] = {
     **FUNCTIONS,
     "floordiv": lambda a, b: Dim.of(a) // b,
@@ -46,12 +46,13 @@ _INT_FUNCTIONS: Mapping[str, Callable[..., int]] = {
 
 @dataclass(frozen=True, slots=True)
 class Relation:
-    """`left op right`.
+    """The comparison `left op right`.
 
-    `divisors` are the expressions that the relation divides by as it was written: it has a value where none of them
-    is zero. (The canonical form of a Dim may have dropped a division, or a variable, so they are kept apart.) `words`
-    is how the user said it, `sides` are the texts that `holds`
-    evaluates, over variables `written`.
+    - `divisors`: expressions that the relation divides by as written. It has a value where none of them is zero. They
+      are kept apart, because the canonical form of a Dim may have dropped a division or a variable.
+    - `words`: the text as the user wrote it.
+    - `sides`: texts that `values` and `holds` evaluate.
+    - `written`: variables of `sides`.
     """
 
     left: Dim
@@ -64,7 +65,7 @@ class Relation:
 
     @staticmethod
     def of(left: Dim | int | str, op: str, right: Dim | int | str) -> Relation:
-        """The relation of two sizes; it divides by what their canonical forms divide by."""
+        """Returns the relation of two sizes. Its divisors are those of their canonical forms."""
         if op not in OPERATORS:
             raise SpecError(f"`{op}` does not compare sizes; accepted: {' '.join(OPERATORS)}")
         a, b = Dim.of(left), Dim.of(right)
@@ -76,8 +77,7 @@ class Relation:
         return names.union(*(divisor.variables for divisor in self.divisors))
 
     def values(self, env: Mapping[str, int]) -> tuple[int, int] | None:
-        """Both sides where the variables have the values `env`, by plain integer arithmetic on what was written; None
-        where a divisor is zero."""
+        """Returns both sides at `env`, by integer arithmetic on the text as written; None if a divisor is zero."""
         try:
             if self.sides is None:
                 if any(divisor.evaluate(env) == 0 for divisor in self.divisors):
@@ -89,7 +89,7 @@ class Relation:
             return None
 
     def holds(self, env: Mapping[str, int]) -> bool | None:
-        """Whether it holds at `env`; None where it has no value."""
+        """Whether the relation holds at `env`; None if it has no value."""
         found = self.values(env)
         return None if found is None else OPERATORS[self.op](*found)
 
@@ -98,18 +98,18 @@ class Relation:
 
 
 def as_statements(assume: str | Iterable[str]) -> tuple[str, ...]:
-    """What an option such as `assume` says: one statement, or several."""
-    return (assume,) if isinstance(assume, str) else tuple(assume)  # a str is iterable too, one letter at a time
+    """Returns the statements in an option such as `assume`, which is one statement or several."""
+    return (assume,) if isinstance(assume, str) else tuple(assume)  # a str is iterable too, by characters
 
 
 def read_statement(text: str) -> tuple[Relation, ...]:
-    """The comparisons in `text`, all of which it states: a chain gives several, and so does `and`."""
+    """Returns the comparisons in `text`, all of which it states. A chain or an `and` gives several."""
     if not isinstance(text, str):  # pyright: ignore[reportUnnecessaryIsInstance] -- callers may be untyped
         raise SpecError(f"a statement is text such as 'n*4 == 4*n', got {shown(text)} ({type(text).__name__})")
     return _read(text)
 
 
-@lru_cache(1 << 12)
+@lru_cache(KEPT)
 def _read(text: str) -> tuple[Relation, ...]:
     if len(text) > STATEMENT_CHARACTERS:
         problem = f"the statement has {len(text)} characters"
@@ -162,7 +162,7 @@ def _compared(text: str, lead: int, body: str, a: ast.expr, op: str, b: ast.expr
 
 @dataclass(frozen=True, slots=True)
 class _Written:
-    """A size as it is read, and what it divides by: it has a value where none of `divisors` is zero."""
+    """A size as read, with the expressions it divides by. It has a value where none of `divisors` is zero."""
 
     dim: Dim
     divisors: tuple[Dim, ...] = ()
@@ -201,7 +201,7 @@ class _Written:
         def chosen(x: Dim | int, y: Dim | int) -> Dim:
             return dim_select(left.dim, op, right.dim, x, y)
 
-        # What the size that is not chosen divides by is replaced by 1, and so never zero.
+        # A divisor of the size that is not chosen is replaced by 1, so it is never zero.
         inside = (*(chosen(d, 1) for d in a.divisors), *(chosen(1, d) for d in b.divisors))
         return _Written(chosen(a.dim, b.dim), left.divisors + right.divisors + inside)
 
@@ -221,16 +221,16 @@ _WRITTEN_FUNCTIONS: Mapping[str, Callable[..., _Written]] = {
 
 
 def _column(body: str, node: ast.expr, end: bool = False) -> int:
-    """Where `node` starts or ends in `body`, in characters; `ast` counts UTF-8 bytes of a line."""
+    """Returns the start or end of `node` in `body`, in characters. `ast` counts UTF-8 bytes of a line."""
     line, column = (node.end_lineno or 1, node.end_col_offset or 0) if end else (node.lineno, node.col_offset)
     if line == 1 and body.isascii():
         return column
-    lines = re.split(r"(?<=\n)|(?<=\r)(?!\n)", body)  # as Python's parser counts them
+    lines = re.split(r"(?<=\n)|(?<=\r)(?!\n)", body)  # line ends as in Python's parser
     return sum(map(len, lines[: line - 1])) + len(lines[line - 1].encode()[:column].decode(errors="ignore"))
 
 
 def atoms_of(*dims: Dim) -> tuple[Atom, ...]:
-    """All atoms in the Dims at any depth, inner ones first."""
+    """Returns all atoms in the Dims at any depth, inner ones first."""
     found: dict[Atom, None] = {}
     for dim in dims:
         for monomial, _ in dim.terms:
@@ -242,8 +242,11 @@ def atoms_of(*dims: Dim) -> tuple[Atom, ...]:
 
 
 def divisors_of(*dims: Dim) -> tuple[Dim, ...]:
-    """What the canonical forms divide by, constants left out: they have values where none of these is zero. A divisor
-    that only one of the two sizes of a select has is 1 where that one is not chosen."""
+    """Returns the nonconstant expressions that the canonical forms divide by, and constant zeros. The Dims have values
+    where none of these is zero.
+
+    A divisor inside only one of the two sizes of a select counts as 1 where that size is not chosen.
+    """
     found: dict[Dim, None] = {}
     for dim in dims:
         for monomial, _ in dim.terms:

@@ -1,7 +1,7 @@
-"""Simplifying a `Dim` by what a scope knows: quotients that come out even, max, min and select with a known winner.
+"""Simplifies a `Dim` by the facts of a scope: exact quotients, and max, min and select with a known result.
 
-`(n*m)//m` is n only where m is at least 1, and `(32*x + y)//64` is `x//2` only for y in 0..31, so the canonical form
-leaves both alone.
+`(n*m)//m` is n only if m is at least 1, and `(32*x + y)//64` is `x//2` only for y in 0..31, so the canonical form
+changes neither.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from relax_eg.shapes.division import extreme
 from relax_eg.shapes.interval import Interval
 from relax_eg.shapes.piecewise import decided, remade, select, unbeaten
 
-Bounds = Callable[[Dim], Interval]  # of the value of a Dim
+Bounds = Callable[[Dim], Interval]  # interval of a Dim's value
 Test = Callable[[Dim], bool]  # whether a Dim is known to be >= 0
 
 
 def simplified(dim: Dim, bounds: Bounds, nonnegative: Test) -> Dim:
-    """A Dim equal to `dim` wherever the facts behind `bounds` and `nonnegative` hold and `dim` has a value."""
+    """Returns a Dim equal to `dim` wherever the facts behind `bounds` and `nonnegative` hold and `dim` has a value."""
     if all(atom.op == "var" for monomial, _ in dim.terms for atom in monomial):
         return dim
     return rebuilt(dim, lambda atom: _atom(atom, bounds, nonnegative))
@@ -34,7 +34,7 @@ def _atom(atom: Atom, bounds: Bounds, nonnegative: Test) -> Dim:
     if atom.op in ("max", "min"):
         return extreme(atom.op, tuple(unbeaten(atom.op, args, nonnegative)))
     a, b = args
-    if b == 0:  # nowhere defined
+    if b == 0:  # undefined
         return product((atom,))
     sign = 1 if atom.op == "floordiv" else -1  # ceildiv(a, b) is -((-a)//b)
     quotient = _quotient(sign * a, b, bounds, nonnegative)
@@ -58,7 +58,7 @@ def _select(atom: Atom, bounds: Bounds, nonnegative: Test) -> Dim:
 
 
 def _quotient(a: Dim, b: Dim, bounds: Bounds, nonnegative: Test) -> Dim | None:
-    """`a//b` as q, where `a == b*q + r` with r in 0..b-1; None where no such q is found."""
+    """Returns `a//b` as q with `a == b*q + r` and r in 0..b-1; None if no such q is found."""
     low, high = bounds(b)
     if low is None or low < 1:
         if high is None or high > -1:
@@ -75,7 +75,7 @@ def _quotient(a: Dim, b: Dim, bounds: Bounds, nonnegative: Test) -> Dim | None:
 
 
 def _by_constant(a: Dim, divisor: int, bounds: Bounds) -> Dim | None:
-    """`(g*p + r)//(g*c) == (p + r//g)//c`, where all values of r lie in one multiple of g; g*c is `divisor`."""
+    """Rewrites `(g*p + r)//(g*c) == (p + r//g)//c` if all values of r lie in one multiple of g; g*c is `divisor`."""
     steps = {divisor, *(gcd(divisor, c) for _, c in a.terms)}
     for step in sorted(steps, reverse=True):
         if step == 1:
@@ -88,9 +88,9 @@ def _by_constant(a: Dim, divisor: int, bounds: Bounds) -> Dim | None:
 
 
 def _divided(a: Dim, b: Dim) -> tuple[Dim, Dim]:
-    """Polynomial division by the leading term of `b`: whole and rest with `a == b*whole + rest`."""
+    """Polynomial division by the leading term of `b`: returns whole and rest with `a == b*whole + rest`."""
     (leading, scale), whole, rest = b.terms[0], Dim.of(0), a
-    for _ in range(8):  # each step takes off one term; sizes have few
+    for _ in range(8):  # each step removes one term; sizes have few
         for monomial, c in rest.terms:
             left = list(monomial)
             for atom in leading:
@@ -108,10 +108,10 @@ def _divided(a: Dim, b: Dim) -> tuple[Dim, Dim]:
 
 
 def alternatives(dim: Dim) -> list[tuple[tuple[Dim, ...], Dim]] | None:
-    """The cases of a max, min or select in `dim`, one of which holds at any point: what is >= 0 there, and `dim`
-    there. Every other comparison that a case decides is decided in it at once. None where `dim` has none.
+    """Returns the cases of one max, min or select in `dim`; None if `dim` has none.
 
-    SpecError where a case divides by zero.
+    At any point one case holds. A case gives the expressions that are >= 0 there, and `dim` there, with every other
+    comparison decided that the case decides. SpecError if a case divides by zero.
     """
     atom = _choice(dim)
     if atom is None:
@@ -132,7 +132,7 @@ def alternatives(dim: Dim) -> list[tuple[tuple[Dim, ...], Dim]] | None:
 
 
 def _choice(dim: Dim) -> Atom | None:
-    """A max, min or select in `dim` with none inside it."""
+    """Returns a max, min or select in `dim` that contains no other one."""
     for monomial, _ in dim.terms:
         for atom in monomial:
             for arg in atom.args:
@@ -145,7 +145,7 @@ def _choice(dim: Dim) -> Atom | None:
 
 
 def _solved(dim: Dim) -> dict[str, Dim] | None:
-    """A variable and its value where `dim == 0`, if `dim` is linear in it with a coefficient of 1 or -1."""
+    """Returns a variable and its value where `dim == 0`, if `dim` is linear in it with coefficient 1 or -1."""
     for monomial, c in dim.terms:
         if abs(c) == 1 and len(monomial) == 1 and monomial[0].op == "var":
             rest = dim - product(monomial, c)
@@ -155,6 +155,6 @@ def _solved(dim: Dim) -> dict[str, Dim] | None:
 
 
 def _primitive(dim: Dim) -> Dim:
-    """`dim` divided by the greatest common divisor of all its coefficients."""
+    """Returns `dim` divided by the greatest common divisor of its coefficients."""
     common = gcd(dim.const, *(c for _, c in dim.terms))
     return dim // common if common > 1 else dim

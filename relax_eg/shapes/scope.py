@@ -1,4 +1,4 @@
-"""`Scope`: what is known of the variables of a function, a branch, or what follows a `match_cast`."""
+"""`Scope`: the facts about size variables in a function, in a branch, or after a `match_cast`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from relax_eg.shapes.interval import ANY, Interval
 from relax_eg.shapes.piecewise import normal
 from relax_eg.shapes.prover import TIMEOUT_MS, Prover
 from relax_eg.shapes.relation import Relation, as_statements, read_statement
-from relax_eg.shapes.verdict import Proved, Statistics
+from relax_eg.shapes.verdict import Proved, ProverStatistics
 
 _DEFAULT_SAID = "every size is at least 1 unless declared otherwise"
 _ACCEPTED = "accepted: (low, high) with low <= high, either may be None, or one integer for a fixed size"
@@ -24,7 +24,7 @@ _ACCEPTED = "accepted: (low, high) with low <= high, either may be None, or one 
 
 @dataclass(frozen=True, slots=True)
 class _Bound:
-    """What one variable may be, and who said so."""
+    """Bounds of one variable, and the source of each bound for error messages."""
 
     low: int | None
     high: int | None
@@ -36,14 +36,15 @@ _DEFAULT = _Bound(1, None, _DEFAULT_SAID, "")
 
 
 class Scope:
-    """What is known of variables: bounds, and assumptions in text. A variable is at least 1 unless declared otherwise.
+    """Facts about size variables: bounds, and assumptions in text.
 
-    `bounds` maps a name to `(low, high)`, where None leaves that side as it is by default, or to one integer, which
-    fixes the size. Each of `assume` is a statement such as `"n % 8 == 0"`, `"n == 2*m"`, `"0 <= y < 32"`.
+    A variable is at least 1 unless declared otherwise. Scopes nest by `child()`: a child starts with the facts its
+    parent has at that time; facts added to the child stay in the child.
 
-    `statistics` is where its questions are counted; by default it counts its own and its children's.
-
-    Scopes nest by `child()`: a child knows what its parent knew when it was made, and what it learns stays in it.
+    - `bounds`: maps a name to `(low, high)`, or to one integer, which fixes the size. None keeps the default of that
+      side.
+    - `assume`: statements such as `"n % 8 == 0"`, `"n == 2*m"`, `"0 <= y < 32"`.
+    - `statistics`: counts the prover's queries; by default a new one, shared with the scope's children.
     """
 
     def __init__(
@@ -51,38 +52,38 @@ class Scope:
         bounds: Mapping[str, tuple[int | None, int | None] | int] | None = None,
         *,
         assume: Iterable[str] = (),
-        statistics: Statistics | None = None,
+        statistics: ProverStatistics | None = None,
     ) -> None:
         self._bounds: dict[str, _Bound] = {}
         self._assumptions: list[Relation] = []
         self._prover: Prover | None = None
-        self._statistics = statistics if statistics is not None else Statistics()
+        self._statistics = statistics if statistics is not None else ProverStatistics()
         for name, bound in (bounds or {}).items():
             self.bound(name, bound)
         self.assume(*as_statements(assume))
 
     def child(self) -> Scope:
-        """A scope that starts with what this one knows; neither hears what the other learns later."""
+        """Returns a scope that starts with the facts of this one. Later facts of one do not reach the other."""
         inner = Scope(statistics=self._statistics)
         inner._bounds = dict(self._bounds)
         inner._assumptions = list(self._assumptions)
-        # A prover does not change with the questions put to it, so both may ask the same one until either learns more.
+        # A prover is not changed by queries, so both scopes share it until either adds a fact.
         inner._prover = self._prover
         return inner
 
     def bound(
         self, name: str, bound: tuple[int | None, int | None] | int, said_by: str = "optimize(bounds=...)"
     ) -> None:
-        """Adds a bound as `bounds` of a scope gives it; `said_by` is named in errors."""
+        """Adds a bound in the form of the `bounds` argument. `said_by` is named in errors."""
         low, high = _pair(name, bound)
         self.declare(name, low, high, said_by)
 
     def declare(
         self, name: str, low: int | None = None, high: int | None = None, said_by: str = "optimize(bounds=...)"
     ) -> None:
-        """Adds that `low <= name <= high`; what was declared before still holds. `said_by` is named in errors.
+        """Adds `low <= name <= high`; earlier bounds still hold. `said_by` is named in errors.
 
-        The first lower bound that is given replaces the default of 1.
+        The first lower bound given replaces the default of 1.
         """
         Dim.var(name)
         low, high = _pair(name, (low, high))
@@ -104,11 +105,11 @@ class Scope:
         self._change({**self._bounds, name: _Bound(low, high, low_said, high_said)}, self._assumptions)
 
     def assume(self, *statements: str) -> None:
-        """Adds that each of `statements` holds and has a value: `"n % 8 == 0"`, `"b*s <= 4096"`, `"0 <= y < 32"`.
+        """Adds the fact that each statement holds and has a value: `"n % 8 == 0"`, `"b*s <= 4096"`, `"0 <= y < 32"`.
 
-        A statement that compares one variable with an integer declares a bound, so `n >= 0` allows an `n` of which
-        nothing was declared to be 0. BoundsError where no sizes satisfy all that is known, naming the least set of
-        statements that contradict each other; the scope then stays as it was.
+        A statement that compares one variable with an integer declares a bound, so `n >= 0` allows `n` to be 0 if
+        nothing was declared about it. If no sizes satisfy all facts, BoundsError names a minimal set of contradictory
+        statements, and the scope stays unchanged.
         """
         bounds, assumptions = self._bounds, self._assumptions
         try:
@@ -134,13 +135,13 @@ class Scope:
         self._bounds, self._assumptions, self._prover = bounds, assumptions, fresh
 
     @property
-    def statistics(self) -> Statistics:
-        """The count of the questions put to this scope, its parents and its children."""
+    def statistics(self) -> ProverStatistics:
+        """The query counts of this scope, its parents and its children."""
         return self._statistics
 
     @property
     def prover(self) -> Prover:
-        """What decides relations by what is known now."""
+        """The prover for the current facts."""
         if self._prover is None:
             self._prover = Prover(
                 {name: (bound.low, bound.high) for name, bound in self._bounds.items()},
@@ -151,17 +152,17 @@ class Scope:
 
     @property
     def assumptions(self) -> tuple[str, ...]:
-        """The assumptions in the words they were given in; bounds are not among them."""
+        """The assumptions as the user wrote them, without bounds."""
         return tuple(map(str, self._assumptions))
 
     @property
     def relations(self) -> tuple[Relation, ...]:
-        """The assumptions as comparisons."""
+        """The assumptions as relations."""
         return tuple(self._assumptions)
 
     @property
     def statements(self) -> tuple[str, ...]:
-        """All that was declared and assumed, as statements that `assume` takes."""
+        """All bounds and assumptions, as statements that `assume` accepts."""
         found: list[str] = []
         for name, bound in self._bounds.items():
             found += [] if bound.low in (None, 1) else [f"{name} >= {bound.low}"]
@@ -170,29 +171,32 @@ class Scope:
 
     @property
     def names(self) -> frozenset[str]:
-        """The variables of which something was declared or assumed."""
+        """The variables with a declared bound or an assumption."""
         return frozenset(self._bounds).union(*(relation.variables for relation in self._assumptions))
 
     def bounds(self, name: str) -> Interval:
-        """The lower and upper bound of the variable `name` as declared; None where there is none."""
+        """Returns the declared lower and upper bound of the variable `name`; None for a missing one."""
         bound = self._bounds.get(name, _DEFAULT)
         return bound.low, bound.high
 
     def interval(self, d: Dim | int) -> Interval:
-        """Bounds of the value of `d` wherever it is defined; None where none is known. Sound, not always tight."""
+        """Returns bounds of the value of `d` wherever it is defined; None if unknown. Sound, not always tight."""
         facts = self.prover.facts
         try:
             return facts.interval(facts.reduce(Dim.of(d)))
-        except SpecError:  # a divisor is fixed at zero: there is no value to enclose
+        except SpecError:  # a divisor is always zero, so there is no value to bound
             return ANY
 
     def solved(self) -> dict[str, Dim]:
-        """The variables that bounds and equalities give, each as a number or in the others: `n == 2*m` gives n as 2*m.
-        None of those given is in what they are given as."""
+        """Returns variables determined by bounds and equalities, each as a number or in terms of others: `n == 2*m`
+        gives n as 2*m.
+
+        No value contains a variable that is a key of the result.
+        """
         found = {n: Dim.of(b.low) for n, b in self._bounds.items() if b.low is not None and b.low == b.high}
         for relation in self._assumptions:
             left, right = relation.left.substitute(found), relation.right.substitute(found)
-            # The side that JAX replaces goes first, so that what it traced stays as it is.
+            # Try the side that JAX replaces first, so that traced sizes stay unchanged.
             for d, value in ((left, right), (right, left)) if relation.op == "==" and not relation.divisors else ():
                 if str(d) in d.variables and str(d) not in value.variables:
                     found = {n: known.substitute({str(d): value}) for n, known in found.items()}
@@ -201,8 +205,11 @@ class Scope:
         return found
 
     def equal(self, a: Dim | int, b: Dim | int, *, deep: bool = False) -> bool | None:
-        """True or False where equality or difference, for all sizes allowed, is plain to see; else None. Sizes are
-        compared where both have a value. `deep` searches, by z3 in the end; without it nothing is searched."""
+        """Returns True or False if equality or difference holds for all allowed sizes at which both have a value; else
+        None.
+
+        Without `deep`, nothing is searched. With `deep`, the prover searches, finally with z3.
+        """
         left, right = Dim.of(a), Dim.of(b)
         difference = left - right
         if difference.is_const:
@@ -219,8 +226,11 @@ class Scope:
         return None
 
     def check(self, env: Mapping[str, int], where: str) -> None:
-        """BoundsError for the first size in `env` outside its bounds, and the first assumption that does not hold;
-        `where` names the function that was called."""
+        """Raises BoundsError for the first size in `env` outside its bounds, and for the first assumption that is
+        false.
+
+        `where` names the called function.
+        """
         for name, size in env.items():
             bound = self._bounds.get(name, _DEFAULT)
             if bound.low is not None and bound.low == bound.high and size != bound.low:
@@ -244,8 +254,10 @@ class Scope:
                 raise BoundsError(f"{said(where)}: the assumption `{relation}` does not hold at {at}")
 
     def unproved(self, env: Mapping[str, Dim], known: Scope) -> str | None:
-        """The first statement of this scope that is not proved where its variables are the sizes `env` of which `known`
-        says more; None where all are."""
+        """Returns the first statement of this scope that `known` does not prove, or None if all are proved.
+
+        `env`: the value of each variable of this scope, as a size over the variables of `known`.
+        """
         for text in self.statements:
             for relation in read_statement(text):
                 moved = Relation.of(relation.left.substitute(env), relation.op, relation.right.substitute(env))
@@ -255,8 +267,9 @@ class Scope:
         return None
 
     def example(self, names: Sequence[str], size: int, fixed: Mapping[str, int] | None = None) -> dict[str, int]:
-        """Values of the variables `names` that are allowed together, about as large as `size` where that goes, with
-        those in `fixed` as given. BoundsError where there are none, or none were found.
+        """Returns allowed values of the variables `names`, about as large as `size` if possible.
+
+        `fixed`: values that are given. BoundsError if no allowed values were found.
         """
         inner = self.child()
         for name, value in (fixed or {}).items():
@@ -270,28 +283,33 @@ class Scope:
         return found
 
     def points(self, names: Iterable[str], most: int) -> list[dict[str, int]]:
-        """Up to `most` values of the variables `names` that are allowed together, the same in every run."""
+        """Returns up to `most` allowed assignments of the variables `names`, the same in every run."""
         return self.prover.points(names, most)
 
     @staticmethod
     def from_constraints(constraints: Iterable[str]) -> Scope:
-        """The scope of constraints in the spelling of `jax.export.SymbolicScope`: `"mod(s, 8) == 0"`,
-        `"b*s <= 4096"`."""
+        """Returns the scope for constraints in the syntax of `jax.export.SymbolicScope`.
+
+        Examples: `"mod(s, 8) == 0"`, `"b*s <= 4096"`.
+        """
         scope = Scope()
         statements: dict[object, str] = {}
         for text in as_statements(constraints):
             statement = text.replace("^", "**")
-            # To `mod(s, 8) == 0` JAX adds `8*floordiv(s, 8) == s` in front, which says the same in other words.
+            # JAX adds `8*floordiv(s, 8) == s` before `mod(s, 8) == 0`; the two are equivalent.
             statements[tuple(map(_meaning, read_statement(statement)))] = statement
         scope.assume(*statements.values())
-        for name in scope._bounds:  # JAX takes every variable to be at least 1, whatever else is said
+        for name in scope._bounds:  # JAX assumes every variable >= 1, in addition to the constraints
             low, _ = scope.bounds(name)
             scope.declare(name, 1 if low is None else max(low, 1), said_by="jax.export")
         return scope
 
     def to_constraints(self) -> list[str]:
-        """What is known, as `jax.export.SymbolicScope` takes it. `!=` has no spelling there and is left out, so JAX
-        knows less. BoundsError where a variable may be less than 1, which JAX rules out."""
+        """Returns the facts in the syntax of `jax.export.SymbolicScope`.
+
+        `!=` has no such syntax and is left out, so JAX knows less. BoundsError if a variable may be less than 1, which
+        JAX does not allow.
+        """
         out: list[str] = []
         for name, bound in self._bounds.items():
             if bound.low is None or bound.low < 1:
@@ -299,7 +317,7 @@ class Scope:
                     f"`{name}` may be {bound.low} ({bound.low_said}), and a symbolic dimension of JAX is at least 1; "
                     f"accepted: a lower bound of 1 or more"
                 )
-            out += [f"{name} >= {bound.low}"] * (bound.low > 1)  # JAX refuses to hear `>= 1` again
+            out += [f"{name} >= {bound.low}"] * (bound.low > 1)  # JAX rejects a repeated `>= 1`
             out += [] if bound.high is None else [f"{name} <= {bound.high}"]
         return out + [text for relation in self._assumptions if (text := jax_constraint(relation)) is not None]
 
@@ -310,9 +328,9 @@ class Scope:
         names: Sequence[str],
         where: str,
     ) -> dict[str, int]:
-        """The variables' values at which the arguments `names` have these `sizes`, checked against the bounds.
+        """Returns the variables' values for arguments `names` with these `sizes`, checked against the facts.
 
-        ShapeError and BoundsError say what does not fit. To bind many times, keep a `Binder`.
+        ShapeError or BoundsError if the sizes do not fit. To bind many times, keep a `Binder`.
         """
         env = Binder(patterns, names, where).bind(sizes)
         self.check(env, where)
@@ -324,13 +342,13 @@ class Scope:
 
 
 def _meaning(relation: Relation) -> tuple[str, frozenset[Dim]]:
-    """Equal for two relations that compare the same difference with zero."""
+    """Returns a key that is equal for two relations that compare the same difference with zero."""
     op, difference = normal(relation.op, relation.left - relation.right)
     return op, frozenset((difference,) if op == ">=" else (difference, -difference))
 
 
 def _as_bound(relation: Relation) -> tuple[str, int | None, int | None] | None:
-    """The bound that the relation is, if it compares a variable with an integer."""
+    """Returns the bound that the relation states, if it compares a variable with an integer."""
     a, op, b = relation.left, relation.op, relation.right
     if a.is_const and not b.is_const:
         a, op, b = b, {"<=": ">=", "<": ">", ">=": "<=", ">": "<"}.get(op, op), a
@@ -348,14 +366,14 @@ def _as_bound(relation: Relation) -> tuple[str, int | None, int | None] | None:
 
 
 def _contradiction(bounds: Mapping[str, _Bound], assumptions: Sequence[Relation]) -> str:
-    """The error text for assumptions that no sizes satisfy: those of which none can be left out."""
+    """Returns the error text for contradictory facts: a minimal contradictory set."""
     sides: list[tuple[str, str, int, str]] = []
     for name in sorted({*bounds, *(name for relation in assumptions for name in relation.variables)}):
         bound = bounds.get(name, _DEFAULT)
         sides += [] if bound.low is None else [(name, ">=", bound.low, bound.low_said)]
         sides += [] if bound.high is None else [(name, "<=", bound.high, bound.high_said)]
     core: list[tuple[str, str, int, str] | Relation] = [*sides, *assumptions]
-    # What the user did not say is left out first.
+    # Leave out defaults first, because the user did not write them.
     for item in sorted(core, key=lambda item: isinstance(item, Relation) or item[3] != _DEFAULT_SAID):
         rest = [other for other in core if other is not item]
         if _clash(rest):
@@ -378,7 +396,7 @@ def _clash(items: Sequence[tuple[str, str, int, str] | Relation]) -> bool:
 
 
 def _pair(name: str, bound: object) -> Interval:
-    """`bound` as a pair of integers or None; BoundsError for anything else."""
+    """Returns `bound` as a pair of integers or None. BoundsError for anything else."""
     pair = cast("Sequence[object]", bound) if isinstance(bound, (tuple, list)) else (bound, bound)
     if len(pair) != 2 or bound is None:
         raise BoundsError(f"the bounds of `{name}` are {shown(bound)}; {_ACCEPTED}")

@@ -1,9 +1,9 @@
-"""Questions about sizes put to z3.
+"""Queries about sizes to z3.
 
-A quotient is given as its witness: `x//y` is a q with `y*q <= x < y*q + y` for y > 0, and any integer for y = 0: that
-what is asked about has a value is said apart, as a select may have one where the size not chosen has none. There is
-one z3 context in the process and one solver per set of facts; a question is pushed and popped. z3 is imported when the
-first question gets this far, and used under a lock, as its context is not safe for threads.
+z3 sees a quotient `x//y` as a witness: a q with `y*q <= x < y*q + y` for y > 0, and any integer for y = 0. That the
+queried expression has a value is stated separately, because a select may have a value where the size not chosen has
+none. The process has one z3 context, and each set of facts one solver; a query is pushed and popped. z3 is imported at
+the first query and used under a lock, because its context is not thread-safe.
 """
 
 from __future__ import annotations
@@ -21,14 +21,18 @@ from relax_eg.shapes.relation import atoms_of, divisors_of
 _lock = threading.RLock()
 os.register_at_fork(before=_lock.acquire, after_in_parent=_lock.release, after_in_child=_lock.release)
 
-# z3 counts its own steps besides the clock, so that a slow machine does not change an answer when the time is ample.
-# About 10 s of work on nonlinear questions.
+# limit: z3 counts its own steps besides the clock, so that a slow machine gives the same answer when time is ample.
+# About 10 s of work on nonlinear queries.
 _STEPS = 20_000_000
 
 
 @dataclass(frozen=True)
-class Found:
-    """What z3 says: `holds` is None for "do not know", False with a `point` in the free variables."""
+class SolverAnswer:
+    """The answer of z3.
+
+    - `holds`: None for "unknown"; False comes with a counterexample `point`.
+    - `point`: values of the free variables.
+    """
 
     holds: bool | None
     point: dict[str, int]
@@ -36,7 +40,7 @@ class Found:
 
 
 class Solver:
-    """One z3 solver that knows `facts`."""
+    """A z3 solver that has the `facts` asserted."""
 
     def __init__(self, facts: Facts) -> None:
         self._facts = facts
@@ -60,36 +64,39 @@ class Solver:
             ]:
                 self._solver.add(constraint)
 
-    def ask(self, op: str, dim: Dim, nonzero: Iterable[Dim], timeout_ms: int) -> Found:
-        """Whether `dim op 0` (op is `==`, `!=` or `>=`) at all points where the facts hold and every divisor in it,
-        and every one of `nonzero`, is not zero."""
+    def ask(self, op: str, dim: Dim, nonzero: Iterable[Dim], timeout_ms: int) -> SolverAnswer:
+        """Asks whether `dim op 0` (op is `==`, `!=` or `>=`) holds at all points where the facts hold and no divisor is
+        zero.
+
+        Divisors are those in `dim` and `nonzero`.
+        """
         with _lock:
             defined = list(dict.fromkeys((*nonzero, *divisors_of(dim))))
             try:
                 term = self._term(dim)
                 constraints = self._surroundings([dim, *defined], self._based)
                 constraints += [self._term(divisor) != 0 for divisor in defined]
-            except ValueError:  # Python does not print integers of more than 4300 digits, which is how z3 gets them
-                return Found(None, {}, "an integer is too large for z3")
+            except ValueError:  # z3 gets integers as text, and Python does not print more than 4300 digits
+                return SolverAnswer(None, {}, "an integer is too large for z3")
             constraints.append(term != 0 if op == "==" else term == 0 if op == "!=" else term < 0)
             names = self._facts.variables.union(*(d.variables for d in (dim, *defined)))
             half = max(1, timeout_ms // 2)
             found = self._checked(self._solver, constraints, names, half)
             return found if found.holds is not None else self._afresh(constraints, names, half)
 
-    def point(self, timeout_ms: int) -> Found:
-        """A point at which the facts hold (`holds` is False), or that there is none (True)."""
+    def point(self, timeout_ms: int) -> SolverAnswer:
+        """Returns a point at which the facts hold (`holds` is False), or that there is none (True)."""
         with _lock:
             return self._checked(self._solver, [], self._facts.variables, timeout_ms)
 
-    def _afresh(self, constraints: list[Any], names: frozenset[str], timeout_ms: int) -> Found:
-        # Without push and pop z3 preprocesses, which settles some nonlinear questions that its incremental core cannot.
+    def _afresh(self, constraints: list[Any], names: frozenset[str], timeout_ms: int) -> SolverAnswer:
+        # Without push and pop z3 preprocesses, which settles some nonlinear queries that its incremental core cannot.
         solver = self._z3.SolverFor("QF_NIA")
         solver.add(*self._solver.assertions())
         return self._checked(solver, constraints, names, timeout_ms)
 
-    def _checked(self, solver: Any, constraints: list[Any], names: frozenset[str], timeout_ms: int) -> Found:
-        """What `solver` says of `constraints`; they and the facts are about the variables `names`."""
+    def _checked(self, solver: Any, constraints: list[Any], names: frozenset[str], timeout_ms: int) -> SolverAnswer:
+        """Checks `constraints` with `solver`. The facts and constraints are about the variables `names`."""
         z3 = self._z3
         solver.push()
         try:
@@ -98,21 +105,21 @@ class Solver:
             solver.add(*constraints)
             answer = solver.check()
             if answer == z3.unsat:
-                return Found(True, {})
+                return SolverAnswer(True, {})
             if answer == z3.unknown:
-                return Found(None, {}, solver.reason_unknown())
+                return SolverAnswer(None, {}, solver.reason_unknown())
             model = solver.model()
-            # Of variables in other questions nothing was said, so their values are arbitrary.
+            # Other queries' variables are unconstrained here, so their values are arbitrary.
             known = ((name, self._variables[name]) for name in sorted(names))
             point = {name: model.eval(variable, model_completion=True).as_long() for name, variable in known}
-            return Found(False, point)
+            return SolverAnswer(False, point)
         except z3.Z3Exception as error:  # out of memory, or a number too long to print
-            return Found(None, {}, str(error))
+            return SolverAnswer(None, {}, str(error))
         finally:
             solver.pop()
 
     def _surroundings(self, dims: list[Dim], known: frozenset[Atom]) -> list[Any]:
-        """The definitions of the atoms in `dims`, and the bounds of their variables."""
+        """Returns the definitions of the atoms in `dims`, and the bounds of their variables."""
         out: list[Any] = []
         for atom in atoms_of(*dims):
             if atom not in known:
@@ -142,7 +149,7 @@ class Solver:
                 *([] if high is None else [made <= high]),
             ]
         else:
-            args = [self._term(arg) for arg in atom.args]  # first: it numbers the atoms inside
+            args = [self._term(arg) for arg in atom.args]  # before `made`, because it numbers the inner atoms
             made = self._z3.Int(f"{atom.op}.{len(self._atoms)}")
             self._definitions[atom] = self._definition(atom, made, args)
         self._atoms[atom] = made

@@ -1,7 +1,7 @@
-"""The one grammar of signatures: `spec := dims ['@' dtype]`, and `name: spec, name: spec` for rules.
+"""The grammar of signatures: `spec := dims ['@' dtype]`, and `name: spec, name: spec` for rules.
 
-A dim is an integer, a name, `*name` (any number of axes), `_` (unknown), or an expression, either without spaces or
-in parentheses. `""` is a scalar. Examples: `"b s 768"`, `"*b 2*n+1 @ float16"`, `"(n + 1) _"`, `"@ int32"`.
+A dim is an integer, a name, `*name` (any number of axes), `_` (unknown), or an expression without spaces or in
+parentheses. `""` is a scalar. Examples: `"b s 768"`, `"*b 2*n+1 @ float16"`, `"(n + 1) _"`, `"@ int32"`.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from difflib import get_close_matches
 from typing import TypeAlias
 
 from relax_eg.errors import SpecError
+from relax_eg.limits import LARGEST_INT64
 from relax_eg.shapes.dim import Dim
 from relax_eg.shapes.expression import fold_expression, refusal
 from relax_eg.shapes.piecewise import FUNCTIONS
@@ -31,12 +32,11 @@ SHORT_DTYPES = {
 }
 
 _DIMS = "dims separated by spaces: 4, n, 2*n+1, (n + 1), *batch, _"
-_LARGEST = 2**63 - 1
 KEY_DTYPE = re.compile(r"key<\w+>")
 
 
 def accepted_dtypes(name: str) -> str:
-    """What is accepted in the place of `name`, which is no dtype."""
+    """Returns the accepted dtypes for an error about `name`, with a similar name if there is one."""
     near = get_close_matches(name.lower(), [*DTYPES, *SHORT_DTYPES], n=1)
     hint = f"did you mean `{near[0]}`? " if near else ""
     return f"{hint}{', '.join(DTYPES)}, key<name>, or short forms such as f16, bf16, i32, u8"
@@ -44,7 +44,7 @@ def accepted_dtypes(name: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Star:
-    """`*name`: any number of axes."""
+    """`*name`: stands for any number of axes."""
 
     name: str
 
@@ -57,9 +57,11 @@ SpecDim: TypeAlias = Dim | Star | None
 
 @dataclass(frozen=True, slots=True)
 class Spec:
-    """A shape and a dtype as written. A dim of None is unknown (`_`); a dtype of None was not given.
+    """A shape and a dtype as written.
 
-    `text` is what was written; it takes no part in equality.
+    - `dims`: a dim of None is unknown (`_`).
+    - `dtype`: None if not given.
+    - `text`: the source text; not part of equality.
     """
 
     dims: tuple[SpecDim, ...]
@@ -68,23 +70,24 @@ class Spec:
 
 
 def parse_spec(text: str) -> Spec:
-    """Reads one spec: `"b s 768 @ float16"`."""
+    """Parses one spec: `"b s 768 @ float16"`."""
     return _Reader(text).spec()
 
 
 def parse_signature(text: str) -> dict[str, Spec]:
-    """Reads the signature of a rule, in order: `"a: m k, b: k n, c:"`; `c:` is a scalar, a last comma is allowed."""
+    """Parses the signature of a rule, in order: `"a: m k, b: k n, c:"`. `c:` is a scalar; a trailing comma is
+    allowed."""
     return _Reader(text).signature()
 
 
 def parse_dtype(text: str) -> str:
-    """The full name of a dtype given by its full or short name: `"f16"` -> `"float16"`."""
+    """Returns the full name of a dtype given by its full or short name: `"f16"` -> `"float16"`."""
     return _Reader(text).dtype()
 
 
 @dataclass(frozen=True, slots=True)
 class _Reader:
-    """Reads parts of one source, given as positions in it, so that every error can point at its place."""
+    """A parser of parts of one source, given as positions in it, so that every error points at its place."""
 
     source: str
 
@@ -99,7 +102,7 @@ class _Reader:
         starts = [0, *(i + 1 for i in commas)]
         for start, end in zip(starts, [*commas, len(self.source)], strict=True):
             if not self.source[start:end].strip() and end == len(self.source):
-                continue  # nothing at all, or after a trailing comma
+                continue  # empty source, or after a trailing comma
             name, colon = self._name(start, end)
             if name in specs:
                 raise self._refuse(self._skip(start, end), f"`{name}` is declared twice", "each name once")
@@ -107,7 +110,7 @@ class _Reader:
         return specs
 
     def _name(self, start: int, end: int) -> tuple[str, int]:
-        """The name before the colon in a part of a signature, and where the colon is."""
+        """Returns the name before the colon in a part of a signature, and the position of the colon."""
         at = self._skip(start, end)
         colon = self.source.find(":", start, end)
         accepted = "`name: dims` separated by commas, such as `a: m k, b: k n, c:`"
@@ -156,8 +159,8 @@ class _Reader:
         dim = fold_expression(word, Dim.of, Dim.var, FUNCTIONS, source=self.source, start=start)
         if dim.is_const and dim.value < 0:
             raise self._refuse(start, f"the size {dim} is negative", _DIMS)
-        if dim.is_const and dim.value > _LARGEST:
-            raise self._refuse(start, f"no array has an axis of {dim}", f"sizes up to 2**63 - 1 = {_LARGEST}")
+        if dim.is_const and dim.value > LARGEST_INT64:
+            raise self._refuse(start, f"no array has an axis of {dim}", f"sizes up to 2**63 - 1 = {LARGEST_INT64}")
         return dim
 
     def _star(self, word: str, start: int) -> Star:
@@ -169,7 +172,7 @@ class _Reader:
         return Star(name)
 
     def _words(self, start: int, end: int) -> Iterator[tuple[int, int]]:
-        """Where the words are: stretches without a space outside parentheses."""
+        """Yields start and end of each word: a stretch without spaces outside parentheses."""
         begin = None
         for i, c in self._outside_parentheses(start, end):
             if c.isspace():
@@ -182,7 +185,7 @@ class _Reader:
             yield begin, end
 
     def _outside_parentheses(self, start: int, end: int) -> Iterator[tuple[int, str]]:
-        """The characters that stand outside parentheses, and the parentheses themselves."""
+        """Yields position and character of each character outside parentheses, and of the outermost parentheses."""
         opened: list[int] = []
         for i in range(start, end):
             c = self.source[i]
@@ -198,7 +201,7 @@ class _Reader:
             raise self._refuse(opened[-1], "`(` is never closed", _DIMS)
 
     def _skip(self, start: int, end: int) -> int:
-        """The first position that is no space, or `end`."""
+        """Returns the first position that is not a space, or `end`."""
         return next((i for i in range(start, end) if not self.source[i].isspace()), end)
 
     def _refuse(self, position: int, problem: str, accepted: str) -> SpecError:

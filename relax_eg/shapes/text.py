@@ -1,6 +1,6 @@
-"""Printing a `Dim` as text that `Dim.of` reads back to the equal Dim.
+"""Prints a `Dim` as text that `Dim.of` reads back to the equal Dim.
 
-Divisions are said the way people write them: `n%4` for `n - 4*(n//4)`, `ceildiv(n, 4)` for `(n + 3)//4`.
+Divisions are printed the usual way: `n%4` for `n - 4*(n//4)`, `ceildiv(n, 4)` for `(n + 3)//4`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from relax_eg.shapes.division import Remainder, mod, split_remainders
 
 
 def dim_text(dim: Dim) -> str:
-    """`2*n + 1`, `n//2`, `n%4`, `max(m, n)`: highest degree first, starting with a positive term if there is one."""
+    """Returns text such as `2*n + 1`, `n//2`, `n%4`, `max(m, n)`: highest degree first, starting with a positive term
+    if there is one."""
     rest, remainders = split_remainders(dim)
     const = rest.const
     terms = [(c, _factors(monomial)) for monomial, c in rest.terms]
@@ -38,7 +39,7 @@ def dim_text(dim: Dim) -> str:
 
 
 def _collected(remainders: tuple[Remainder, ...]) -> list[Remainder]:
-    """Remainders of the same division as one: `m*(n%8) - 8*(m//8)*(n%8)` is `(m%8)*(n%8)`."""
+    """Combines remainders of the same division: `m*(n%8) - 8*(m//8)*(n%8)` is `(m%8)*(n%8)`."""
     factors: dict[tuple[Dim, Dim], Dim] = {}
     for factor, dividend, modulus in remainders:
         factors[dividend, modulus] = factors.get((dividend, modulus), Dim.of(0)) + factor
@@ -46,7 +47,7 @@ def _collected(remainders: tuple[Remainder, ...]) -> list[Remainder]:
 
 
 def _padding(const: int, remainder: Remainder) -> tuple[int, Remainder]:
-    """`3 - (n + 3)%4` -> `(-n)%4`, what is missing to the next multiple; anything else stays."""
+    """Rewrites `3 - (n + 3)%4` as `(-n)%4`, the distance to the next multiple. Anything else stays."""
     factor, dividend, modulus = remainder
     if factor.terms or modulus.terms or factor.const > 0 or const != -factor.const * (modulus.const - 1):
         return const, remainder
@@ -54,7 +55,7 @@ def _padding(const: int, remainder: Remainder) -> tuple[int, Remainder]:
 
 
 def _term(size: int, factors: list[str], *, bare: bool) -> str:
-    """A product; a lone division needs no parentheses where it stands `bare` in a sum."""
+    """Returns a product. A lone division needs no parentheses if it is a `bare` term of a sum."""
     if size.bit_length() > PRINTED_BITS:
         raise SpecError(f"a size with an integer of {size.bit_length()} bits; at most {PRINTED_BITS} are printed")
     if size != 1 or not factors:
@@ -65,7 +66,7 @@ def _term(size: int, factors: list[str], *, bare: bool) -> str:
 
 
 def _factors(monomial: Monomial) -> list[str]:
-    """One text per distinct atom, powers as `n**2`, divisions in parentheses."""
+    """Returns one text per distinct atom, powers as `n**2`, divisions in parentheses."""
     powers = [(atom, len(list(group))) for atom, group in groupby(monomial)]
     return [_atom_text(atom) + (f"**{power}" if power > 1 else "") for atom, power in powers]
 
@@ -85,7 +86,7 @@ def _atom_text(atom: Atom) -> str:
 
 
 def _comparison(op: str, difference: Dim) -> str:
-    """`difference op 0`, what is subtracted on the other side: `n <= m + 3`, `n%4 == 0`."""
+    """Returns `difference op 0` with negative terms on the other side: `n <= m + 3`, `n%4 == 0`."""
     rest, remainders = split_remainders(difference)
     parts = [product(monomial, c) for monomial, c in rest.terms]
     parts += [factor * mod(dividend, modulus) for factor, dividend, modulus in remainders]

@@ -1,4 +1,4 @@
-"""What the prover answers, and the count of its work."""
+"""The prover's answers, and statistics of its work."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal, NoReturn, TypeAlias
 
-# How an answer was found, cheapest first.
+# The method that found an answer, cheapest first.
 Path: TypeAlias = Literal[
     "memo",
     "canonical",
@@ -29,7 +29,7 @@ PATHS: tuple[Path, ...] = (
 
 
 class _Answer:
-    """Base of the three answers. They have no truth value, so that `if prove(...)` cannot mistake Unknown for yes."""
+    """Base of the three answers. They have no truth value, so that `if prove(...)` cannot take Unknown for yes."""
 
     __slots__ = ()
 
@@ -42,7 +42,7 @@ class _Answer:
 
 @dataclass(frozen=True)
 class Proved(_Answer):
-    """The statement has a value and holds for all sizes the scope allows; `by` names the path that showed it."""
+    """The statement has a value and holds for all allowed sizes. `by` names the method that proved it."""
 
     by: Path
 
@@ -52,7 +52,7 @@ class Proved(_Answer):
 
 @dataclass(frozen=True)
 class Refuted(_Answer):
-    """The statement has a value and is false at `counterexample`, which the scope allows; `said` shows both sides."""
+    """The statement has a value and is false at `counterexample`, an allowed point. `said` shows both sides."""
 
     counterexample: Mapping[str, int] = field(hash=False)
     said: str = ""
@@ -65,7 +65,7 @@ class Refuted(_Answer):
 
 @dataclass(frozen=True)
 class Unknown(_Answer):
-    """Neither was shown; `reason` says why, in words."""
+    """Neither proved nor refuted. `reason` says why."""
 
     reason: str
 
@@ -77,10 +77,10 @@ Verdict: TypeAlias = Proved | Refuted | Unknown
 
 
 @dataclass
-class Statistics:
-    """How many questions each path answered and the seconds spent; "unknown" counts those that none did.
+class ProverStatistics:
+    """Number of queries answered by each method, and seconds spent. "unknown" counts undecided queries.
 
-    A scope shares it with its children, so that one object tells of a whole run.
+    A scope shares it with its children, so one object covers a whole run.
     """
 
     queries: Counter[str] = field(default_factory=lambda: Counter[str]())

@@ -1,7 +1,7 @@
 """The loop level: tensor programs as index equations, their pattern kinds, costs and reference semantics."""
 
 from relax_eg.tir.analyze import Counts, PatternKind, classify, count, workspace_bytes
-from relax_eg.tir.compose import Use, compose
+from relax_eg.tir.compose import InlinedProgram, compose
 from relax_eg.tir.evaluate import evaluate
 from relax_eg.tir.exact import UNDEFINED
 from relax_eg.tir.expr import (
@@ -30,7 +30,7 @@ from relax_eg.tir.expr import (
     select,
     walk,
 )
-from relax_eg.tir.functions import FUNCTIONS, KEY_WORDS, Function, numpy_dtype
+from relax_eg.tir.functions import FUNCTIONS, KEY_WORDS, ScalarFunction, numpy_dtype
 from relax_eg.tir.notation import (
     all_,
     any_,
@@ -73,18 +73,18 @@ __all__ = [
     "Const",
     "Contraction",
     "Counts",
-    "Function",
     "Index",
+    "InlinedProgram",
     "PatternKind",
     "Read",
     "Reduce",
     "Scalar",
+    "ScalarFunction",
     "ScalarLike",
     "Scan",
     "Select",
     "Stage",
     "TensorProgram",
-    "Use",
     "Work",
     "all_",
     "any_",

@@ -1,4 +1,4 @@
-"""What is read off a tensor program's equations: its pattern kind, its arithmetic and its memory traffic."""
+"""Analyses of a tensor program's equations: pattern kind, arithmetic and memory traffic."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _ONE, _ZERO = Dim.of(1), Dim.of(0)
 
 
 class PatternKind(IntEnum):
-    """Pattern kinds of Relax, Algorithm 1, the easiest to fuse first."""
+    """Pattern kinds of Relax, Algorithm 1, from the easiest to fuse to the hardest."""
 
     ELEMENT_WISE = 0
     BROADCAST = 1
@@ -39,7 +39,7 @@ class PatternKind(IntEnum):
     OPAQUE = 5
 
     def __str__(self) -> str:
-        """The paper's spelling."""
+        """Returns the paper's spelling."""
         return {4: "OutputWiseFusible"}.get(self, self.name.title().replace("_", ""))
 
 
@@ -47,18 +47,18 @@ class PatternKind(IntEnum):
 
 
 def classify(program: TensorProgram) -> PatternKind:
-    """The pattern kind, by Relax's Algorithm 1 on the index equations.
+    """Returns the pattern kind, by Relax's Algorithm 1 on the index equations.
 
     Where the paper's pseudocode is silent or depends on an order:
-    - two stages have the same write indices when their domains are equal; other programs are Opaque;
-    - a stage may read what was written before, by itself too, only at the point it writes, else the program is Opaque;
-    - the kind of several reads is the weakest of theirs, and Broadcast reads beside an ElementWise one do not count;
-      one read that is not even Injective leaves only the reductions, as in TVM;
-    - a loop of extent 1 is index 0, and a reduction over such loops is none;
-    - ElementWise and Broadcast reads cover the whole axis of the buffer, which a slice does not (Injective);
-    - what reads nothing is ElementWise: it can be computed anywhere;
-    - a sum of products is a multiply-add only if the factors depend on different outer loops (matmul, convolution).
-      Where they do not, nothing is reused, and it is a Reduction (a sum of squares).
+    - Two stages have the same write indices if their domains are equal; other programs are Opaque.
+    - A stage may read a written buffer, its own included, only at the point it writes; otherwise the program is Opaque.
+    - The kind of several reads is the weakest of their kinds, except that Broadcast reads beside an ElementWise one do
+      not count. If one read is not even Injective, only the reductions decide, as in TVM.
+    - A loop of extent 1 is index 0; a reduction over only such loops is not a reduction.
+    - ElementWise and Broadcast reads cover the whole axis of the buffer. A slice does not (Injective).
+    - A program without reads is ElementWise: it can be computed anywhere.
+    - A sum of products is a multiply-add only if the factors depend on different outer loops (matmul, convolution).
+      Otherwise nothing is reused, and it is a Reduction (a sum of squares).
     """
     domain = program.stages[0].output.shape
     if any(made.output.shape != domain or made.scans for made in program.stages):
@@ -84,7 +84,7 @@ def classify(program: TensorProgram) -> PatternKind:
 
 
 def _first_point(index: Dim, extent: Dim) -> Dim:
-    """The index, or 0 where the loop has extent 1."""
+    """Returns the index, or 0 if the loop has extent 1."""
     return _ZERO if extent == 1 else index
 
 
@@ -97,7 +97,7 @@ def _is_reduction(term: Scalar) -> bool:
 
 
 def _relation(read: Read, buffer: Buffer, made: Stage, write: tuple[Dim, ...]) -> PatternKind:
-    """How the indices of `read` follow from those written: ElementWise, Broadcast, Injective, or else Opaque."""
+    """Relates the indices of `read` to those written: ElementWise, Broadcast, Injective, or else Opaque."""
     extents = dict(zip(made.indices, made.output.shape, strict=True))
     single = {
         **{name: 0 for index, extent in extents.items() if extent == 1 for name in index.variables},
@@ -119,7 +119,7 @@ def _relation(read: Read, buffer: Buffer, made: Stage, write: tuple[Dim, ...]) -
 
 
 def _unit_loops(expr: Scalar) -> set[str]:
-    """Loop variables of reductions over extent 1."""
+    """Returns the loop variables of reductions over extent 1."""
     reduces = (term for term in walk(expr) if isinstance(term, Reduce))
     return {name for term in reduces for var, extent in term.over if extent == 1 for name in var.variables}
 
@@ -129,7 +129,7 @@ def _ascending(places: list[int]) -> bool:
 
 
 def is_multiply_add(made: Stage, term: Scalar) -> bool:
-    """Whether `term` sums products of factors that depend on different outer loops; casts may stand anywhere."""
+    """Whether `term` sums products of factors that depend on different outer loops. Casts are ignored."""
     if not (isinstance(term, Reduce) and term.kind == "sum"):
         return False
     outer = frozenset[str]().union(*(index.variables for index in made.indices))
@@ -138,7 +138,7 @@ def is_multiply_add(made: Stage, term: Scalar) -> bool:
 
 
 def factors_of(expr: Scalar) -> list[Scalar]:
-    """The distinct factors of a product in order, casts around products looked through."""
+    """Returns the distinct factors of a product in order, looking through casts around products."""
     factors: list[Scalar] = []
     todo, seen = [expr], {expr}
     while todo:
@@ -170,16 +170,16 @@ class Counts:
 
 
 def count(program: TensorProgram) -> Counts:
-    """Flops, bytes read and bytes written.
+    """Returns flops, bytes read and bytes written.
 
-    Flops: at each point of a stage's domain the weights (`functions.py`) of the functions of its value, equal
-    subterms once, both branches of a select, each once per value of the loop variables it depends on; a reduction does
-    its body and one more flop per point. Arithmetic on indices alone is free.
+    Flops: each function of a stage's value costs its weight (`functions.py`) once per value of the loop variables it
+    depends on. Equal subterms count once; both branches of a select count. A reduction costs its body plus one flop per
+    point. Arithmetic on indices alone is free.
 
-    Bytes: an element of an input is read once however often it is used, an output is written once, locals are not
-    traffic, but workspaces are: written once, read as inputs are. What is read of a buffer is a bound from above: exact
-    where every index is a loop variable, a multiple of one plus an offset, or a window of consecutive elements. Reads
-    under a select are bounded by the buffer.
+    Bytes: an input element counts once however often it is read; each output is written once. Locals cause no traffic.
+    Workspaces do: they are written once and read like inputs. The bytes read of a buffer are an upper bound, exact if
+    every index is a loop variable, a multiple of one plus an offset, or a window of consecutive elements. Reads under a
+    select are bounded by the buffer.
     """
     flops = sum((stage_flops(made) for made in program.stages), _ZERO)
     touched: dict[str, list[tuple[tuple[IndexValue, ...], Dim]]] = {}
@@ -196,13 +196,13 @@ def count(program: TensorProgram) -> Counts:
 
 
 def workspace_bytes(program: TensorProgram) -> dict[str, Dim]:
-    """The bytes of each workspace that the program allocates itself, by its name."""
+    """Returns the bytes of each workspace that the program allocates itself, by name."""
     mine = [program.buffers[name] for name in program.workspaces if name not in program.lifted]
     return {buffer.name: _product(buffer.shape) * itemsize(buffer.dtype) for buffer in mine}
 
 
 def itemsize(dtype: str) -> int:
-    return numpy_dtype(dtype).itemsize  # what is smaller than a byte takes one
+    return numpy_dtype(dtype).itemsize  # a sub-byte element takes one byte
 
 
 def _product(dims: Iterable[Dim]) -> Dim:
@@ -213,7 +213,7 @@ def _product(dims: Iterable[Dim]) -> Dim:
 
 
 def stage_flops(made: Stage) -> Dim:
-    """The arithmetic of one stage. A function is computed once per value of the loop variables it depends on."""
+    """Returns the flops of one stage. A function is computed once per value of the loop variables it depends on."""
     loops = {str(loop_of(index)): size for index, size in zip(made.indices, made.output.shape, strict=True)}
     total = _ZERO
     seen: set[tuple[Scalar, frozenset[str]]] = set()
@@ -237,7 +237,7 @@ def stage_flops(made: Stage) -> Dim:
 
 
 def _scoped_reads(value: Scalar, loops: dict[str, Dim]) -> Iterator[tuple[Read, dict[str, Dim], bool]]:
-    """Every read with the loops around it and whether a select may skip it."""
+    """Yields every read with the loops around it and whether a select may skip it."""
     seen: set[tuple[Scalar, frozenset[str], bool]] = set()
     todo: list[tuple[Scalar, dict[str, Dim], bool]] = [(value, loops, False)]
     while todo:
@@ -256,7 +256,7 @@ def _scoped_reads(value: Scalar, loops: dict[str, Dim]) -> Iterator[tuple[Read, 
 
 
 def _touched(read: Read, buffer: Buffer, loops: dict[str, Dim], guarded: bool) -> Dim:
-    """How many elements of `buffer` the read touches, bounded from above."""
+    """Returns an upper bound on the number of elements of `buffer` that the read touches."""
     total, names, joint = _ONE, frozenset[str](), False
     for index, size in zip(read.indices, buffer.shape, strict=True):
         mine = loop_names(index) if isinstance(index, Dim) else index.free
@@ -268,7 +268,8 @@ def _touched(read: Read, buffer: Buffer, loops: dict[str, Dim], guarded: bool) -
 
 
 def _touched_axis(index: IndexValue, size: Dim, loops: dict[str, Dim], guarded: bool) -> Dim | None:
-    """How many positions of an axis of extent `size` an index reaches; None where only the axis bounds it."""
+    """Returns the number of positions of an axis of extent `size` that an index reaches; None if only the axis bounds
+    it."""
     points = _product(loops.values())
     if not isinstance(index, Dim):
         return _smaller(points, size)
@@ -282,7 +283,8 @@ def _touched_axis(index: IndexValue, size: Dim, loops: dict[str, Dim], guarded: 
 
 
 def _strides(index: Dim) -> dict[str, int] | None:
-    """The factor of each loop variable in an affine index; None where it is not affine. A symbolic factor is 0."""
+    """Returns the factor of each loop variable in an affine index, 0 for a symbolic factor; None if the index is not
+    affine."""
     strides: dict[str, int] = {}
     for monomial, coefficient in index.terms:
         loops = [atom for atom in monomial if any(map(is_loop, (atom.name, *_atom_variables(atom))))]
@@ -300,9 +302,10 @@ def _atom_variables(atom: Atom) -> frozenset[str]:
 
 
 def _progression(strides: dict[str, int], loops: dict[str, Dim]) -> Dim | None:
-    """How many values a sum of strides times loop variables takes, or None where that is not easily told.
+    """Returns the number of values of a sum of strides times loop variables, or None if that is hard to determine.
 
-    By growing strides, each new one either fits within the run of values so far, or steps clear of it.
+    In order of increasing stride, each loop variable must either fill or extend the run of values so far, or step clear
+    of it.
     """
     ordered = sorted((abs(stride), name) for name, stride in strides.items())
     if not ordered or ordered[0][0] == 0:
@@ -323,7 +326,7 @@ def _progression(strides: dict[str, int], loops: dict[str, Dim]) -> Dim | None:
 
 
 def _read_bytes(buffer: Buffer, reads: list[tuple[tuple[IndexValue, ...], Dim]]) -> Dim:
-    """Bytes of the elements of an input that its reads touch together."""
+    """Returns the bytes of the elements of an input that its reads touch together."""
     elements = _product(buffer.shape)
     distinct = dict(reads)
     if elements in distinct.values():
@@ -335,5 +338,5 @@ def _read_bytes(buffer: Buffer, reads: list[tuple[tuple[IndexValue, ...], Dim]])
 
 
 def _smaller(a: Dim, b: Dim) -> Dim:
-    """The lesser of two sizes, without a `min` where their difference has a sign."""
+    """Returns the smaller of two sizes, without a `min` if the sign of their difference is known."""
     return a if plainly_nonnegative(b - a) else b if plainly_nonnegative(a - b) else dim_min(a, b)

@@ -1,4 +1,4 @@
-"""Sizes and casts on numpy arrays, typed and exact: what the evaluator of tensor programs is built from."""
+"""Sizes and casts on numpy arrays, typed and exact; used by the evaluator of tensor programs."""
 
 from __future__ import annotations
 
@@ -10,13 +10,14 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
+from relax_eg.limits import FEW_KEPT
 from relax_eg.shapes import Dim
 from relax_eg.tir.exact import UNDEFINED, to_exact, uninterpreted
 from relax_eg.tir.functions import FUNCTIONS, Array, exact_function, kind, widen
 
 
 def dim_values(dim: Dim, env: Mapping[str, Any]) -> Any:
-    """The value of `dim` where variables are arrays: `Dim.evaluate` cannot compare those."""
+    """Returns the value of `dim` for variables that are arrays, which `Dim.evaluate` cannot compare."""
     total: Any = dim.const
     for monomial, coefficient in dim.terms:
         product: Any = coefficient
@@ -44,7 +45,7 @@ def dim_values(dim: Dim, env: Mapping[str, Any]) -> Any:
 
 
 def converted(x: Array, dtype: str) -> Array:
-    """`x` converted as XLA does; from float to integer it saturates, and NaN is 0."""
+    """Converts `x` as XLA does. From float to integer it saturates, and NaN becomes 0."""
     to = np.dtype(dtype)
     if x.dtype == to:
         return x
@@ -68,14 +69,14 @@ def exactly(x: Array) -> Array:
 
 
 def _wrapped(value: Any, dtype: str) -> Any:
-    """An exact value as dtype `dtype` holds it: integers wrap, anything else is kept."""
+    """Returns an exact value as `dtype` holds it: integers wrap, other values are unchanged."""
     if kind(dtype) not in "iu" or value is UNDEFINED or isinstance(value, float):
         return value
     limits = ml_dtypes.iinfo(np.dtype(dtype))
     return (int(value) - int(limits.min)) % (1 << limits.bits) + int(limits.min)
 
 
-@lru_cache(256)
+@lru_cache(FEW_KEPT)
 def exact_ufunc(fn: str, argument: str, dtype: str) -> Any:
     function = exact_function(FUNCTIONS[fn], argument)
 
@@ -85,7 +86,7 @@ def exact_ufunc(fn: str, argument: str, dtype: str) -> Any:
     return np.frompyfunc(call, FUNCTIONS[fn].arity, 1)
 
 
-@lru_cache(256)
+@lru_cache(FEW_KEPT)
 def exact_converted(source: str, target: str) -> Any:
     letters = kind(source) + kind(target)
 

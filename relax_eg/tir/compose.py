@@ -1,8 +1,8 @@
-"""Composition (Relax, 4.2: FuseTensorIR): one tensor program that does what several do, one after the other.
+"""Composition (Relax, 4.2: FuseTensorIR): one tensor program equivalent to several run in sequence.
 
-Composing is substitution in index equations. A stage without a reduction is *inlined*: where its buffer is read, its
-value stands instead, at the indices of the read. A stage with a reduction stays, as a local of the composed program,
-and so does one that computes something and that several others read: in a kernel every value is computed once.
+Composing is substitution in index equations. A stage without a reduction is *inlined*: each read of its buffer becomes
+its value at the indices of the read. A stage with a reduction stays, as a local of the composed program. A stage that
+computes something and that several other stages read also stays, so that a kernel computes every value once.
 """
 
 from __future__ import annotations
@@ -32,13 +32,16 @@ from relax_eg.tir.expr import (
 from relax_eg.tir.program import Buffer, Stage, TensorProgram
 from relax_eg.tir.substitute import rebuilt, with_parts
 
-Env = Mapping[str, "Dim | Scalar"]  # what stands for size variables and loop variables
+Env = Mapping[str, "Dim | Scalar"]  # replacements of size variables and loop variables
 
 
 @dataclass(frozen=True)
-class Use:
-    """A program inside a kernel: the kernel's names of the buffers it reads and of those it writes, in its own order,
-    and the values of its size variables in the kernel's sizes (those left out keep their names)."""
+class InlinedProgram:
+    """A program inside a kernel.
+
+    - `reads`, `writes`: the kernel's names of the buffers it reads and writes, in the program's order.
+    - `sizes`: values of its size variables in the kernel's sizes; omitted ones keep their names.
+    """
 
     program: TensorProgram
     reads: tuple[str, ...]
@@ -46,12 +49,15 @@ class Use:
     sizes: Mapping[str, Dim] = field(default_factory=dict[str, Dim])
 
 
-def compose(name: str, inputs: Sequence[Buffer], uses: Sequence[Use], outputs: Sequence[str]) -> TensorProgram:
-    """The program `name` from `inputs` to `outputs` that does what `uses` do in order. Inputs that nothing needs are
-    left out. ShapeError where a use reads what is not there, or a buffer of another shape or dtype.
+def compose(
+    name: str, inputs: Sequence[Buffer], uses: Sequence[InlinedProgram], outputs: Sequence[str]
+) -> TensorProgram:
+    """Returns the program `name` from `inputs` to `outputs` that runs `uses` in order. Unneeded inputs are dropped.
 
-    A size variable that is no axis of an input (where buffers are of shape (n-1, 4), n) is `passed` at every call. What
-    is a workspace of a program is one of the composed program."""
+    A size variable that is not by itself an axis of an input (n, if buffers have shape (n-1, 4)) is `passed` at every
+    call. A workspace of a program is a workspace of the composed program. ShapeError if a use reads a missing buffer,
+    or one of another shape or dtype.
+    """
     buffers = {b.name: b for b in inputs}
     if len(buffers) < len(inputs):
         raise ShapeError(f"{name}: two inputs have one name; their names are {', '.join(b.name for b in inputs)}")
@@ -81,9 +87,9 @@ def compose(name: str, inputs: Sequence[Buffer], uses: Sequence[Use], outputs: S
     return replace(made, passed=tuple(sorted(made.sizes - told))).validate()
 
 
-def _placed(name: str, use: Use, buffers: dict[str, Buffer], workspaces: list[str]) -> Iterable[Stage]:
-    """The stages of a program in the kernel's names and sizes; what they write is added to `buffers`, and to
-    `workspaces` what are such."""
+def _placed(name: str, use: InlinedProgram, buffers: dict[str, Buffer], workspaces: list[str]) -> Iterable[Stage]:
+    """Yields the stages of a program in the kernel's names and sizes. Adds their outputs to `buffers` and
+    `workspaces`."""
     program = use.program
     if len(use.reads) != len(program.inputs) or len(use.writes) != len(program.outputs):
         counts = f"{len(program.inputs)} buffers and writes {len(program.outputs)}"
@@ -120,7 +126,7 @@ def _sized(shape: Sequence[Dim], sizes: Mapping[str, Dim]) -> tuple[Dim, ...]:
 
 
 def _needed(stages: Sequence[Stage], outputs: Sequence[str]) -> set[str]:
-    """The buffers that the outputs follow from."""
+    """Returns the buffers that the outputs depend on."""
     needed = set(outputs)
     for made in reversed(stages):
         if made.output.name in needed:
@@ -129,10 +135,10 @@ def _needed(stages: Sequence[Stage], outputs: Sequence[str]) -> set[str]:
 
 
 def _kept(stages: Sequence[Stage], stored: set[str]) -> set[str]:
-    """What stays a stage of its own: what is `stored`, reductions, scans, and what is computed once for several that
-    stay."""
+    """Returns the buffers whose stages stay: those `stored`, reductions, scans, and values computed once for several
+    remaining stages."""
     kept: set[str] = set()
-    readers: dict[str, set[str]] = {}  # the stages that stay in which a buffer is read, once others are inlined
+    readers: dict[str, set[str]] = {}  # the remaining stages in which a buffer is read, after inlining others
     for made in reversed(stages):
         name = made.output.name
         inside = readers.get(name, set())
@@ -152,12 +158,12 @@ def _kept(stages: Sequence[Stage], stored: set[str]) -> set[str]:
 
 
 def substituted(value: Scalar, env: Env, buffers: Mapping[str, str] | None = None) -> Scalar:
-    """`value` with other sizes and indices, and with other names for buffers."""
+    """Returns `value` with other sizes and indices, and other buffer names."""
     return _rewritten(value, env, lambda read: read, buffers or {})
 
 
 def inlining(value: Scalar, inlined: Mapping[str, Stage]) -> Scalar:
-    """`value` with, for each read of an inlined stage, that stage's value at the indices of the read."""
+    """Returns `value` with each read of an inlined stage replaced by that stage's value at the indices of the read."""
     memo: dict[Read, Scalar] = {}
 
     def instead(read: Read) -> Scalar:
@@ -173,7 +179,7 @@ def inlining(value: Scalar, inlined: Mapping[str, Stage]) -> Scalar:
 
 
 def _rewritten(value: Scalar, env: Env, instead: Callable[[Read], Scalar], buffers: Mapping[str, str]) -> Scalar:
-    """`value` rebuilt bottom-up: variables by `env`, buffers by `buffers`, then each read by `instead`."""
+    """Rebuilds `value` bottom-up: replaces variables by `env`, buffers by `buffers`, then each read by `instead`."""
 
     def made(at: Scalar, done: Mapping[Scalar, Scalar]) -> Scalar:
         new = _rebuilt(at, env, done, buffers)
@@ -198,14 +204,14 @@ def _rebuilt(at: Scalar, env: Env, done: Mapping[Scalar, Scalar], buffers: Mappi
 
 
 def _size(extent: Dim, env: Env) -> Dim:
-    """An extent: sizes only, which never become data-dependent."""
+    """Returns an extent after substitution. It contains only sizes, so it never becomes data-dependent."""
     found = _index(extent, env)
     assert isinstance(found, Dim)
     return found
 
 
 def _index(dim: Dim, env: Env) -> IndexValue:
-    """An index where variables are what `env` says: a Dim, or a Scalar where one of them is data-dependent."""
+    """Returns an index after substitution: a Dim, or a Scalar if one of its variables is data-dependent."""
     given = {v: env[v] for v in dim.variables if v in env}
     if not given:
         return dim
@@ -219,7 +225,7 @@ def _index(dim: Dim, env: Env) -> IndexValue:
 
 
 def _computed(dim: Dim, env: Env) -> Scalar:
-    """The value of `dim`, some of whose variables are data-dependent, as arithmetic."""
+    """Returns the value of `dim`, some of whose variables are data-dependent, as arithmetic."""
     total: Scalar | None = None
     for monomial, coefficient in dim.terms:
         term: Scalar = const(coefficient, INDEX_DTYPE)

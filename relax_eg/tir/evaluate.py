@@ -1,6 +1,6 @@
-"""The reference semantics of tensor programs: vectorised evaluation on numpy arrays, typed or exact.
+"""Reference semantics of tensor programs: vectorised evaluation on numpy arrays, typed or exact.
 
-Every loop variable of a stage gets an axis; a term's value is an array with all of these axes, of extent 1 where the
+Every loop variable of a stage has an axis. A term's value is an array with all of these axes, of extent 1 where the
 term does not depend on the variable.
 """
 
@@ -25,7 +25,7 @@ from relax_eg.tir.functions import FUNCTIONS, Array, kind, numpy_dtype, widen
 from relax_eg.tir.program import Stage, TensorProgram
 from relax_eg.tir.text import index_text
 
-# What combines two elements in a reduction: a function of the table, and numpy's.
+# The function that combines two elements of a reduction: its name in the table, and the numpy ufunc.
 _COMBINE: dict[str, tuple[str, np.ufunc]] = {
     "sum": ("add", np.add),
     "prod": ("multiply", np.multiply),
@@ -45,18 +45,17 @@ def evaluate(
     domain: Literal["numpy", "exact"] = "numpy",
     ordered: bool = False,
 ) -> list[Array]:
-    """The program's outputs on `arrays`, where its size variables have the values `sizes`.
+    """Returns the program's outputs on `arrays`, for size variables with the values `sizes`.
 
-    `domain="numpy"`: arrays of the buffers' dtypes, computed as XLA does (NaN propagates, integers wrap). Sums are in
-    the dtype of what is summed, but low-precision floats are summed in float32 and rounded once.
-    `ordered=True`: reductions are left folds in the dtype itself, starting at the first element, the last axis of
-    `over` running fastest: the result depends on the equations alone.
+    - `arrays`: one for each of `program.parameters`. The contents of a workspace passed by the caller do not matter.
+    - `domain="numpy"`: arrays of the buffers' dtypes, computed as XLA does (NaN propagates, integers wrap). Sums use
+      the dtype of the summed values, but low-precision floats are summed in float32 and rounded once.
+    - `domain="exact"`: object arrays. Floats and complex are ints, Fractions, infinities or UNDEFINED (see `exact.py`);
+      integers wrap to their dtype; casts between floats do nothing. Inputs may be numeric or object arrays.
+    - `ordered=True`: reductions are left folds in the dtype itself, from the first element, with the last axis of
+      `over` running fastest. The result then depends on the equations alone.
 
-    `domain="exact"`: object arrays. Floats and complex are ints, Fractions, infinities or UNDEFINED (see `exact.py`);
-    integers wrap to their dtype; casts between floats do nothing. Inputs may be numeric or object arrays.
-
-    One array for each of `program.parameters`; what is in a workspace that the caller passes does not matter.
-    A read out of range that no `select` guards is a BoundsError that names buffer, index and extent.
+    BoundsError, with buffer, index and extent, for a read out of range that no `select` guards.
     """
     if len(arrays) != len(program.parameters):
         raise ShapeError(f"{program.name} takes {len(program.parameters)} arrays, got {len(arrays)}")
@@ -79,10 +78,14 @@ def evaluate(
 
 @dataclass(eq=False)
 class _Frame:
-    """Where a term is evaluated: the axis and extent of each loop variable bound there, and which points count.
+    """The context of a term's evaluation: axes and extents of the bound loop variables, and the points that count.
 
-    `rank`: axes of every value. `used`: how many of them are bound. `active`: the points whose value is wanted, None
-    for all. `memo`: values computed already in this frame. `fixed`: loop variables that stand still at a value.
+    - `loops`: axis and extent of each loop variable.
+    - `rank`: number of axes of every value.
+    - `used`: number of bound axes.
+    - `active`: the points whose value is needed, None for all.
+    - `memo`: values already computed in this frame.
+    - `fixed`: loop variables with a fixed value.
     """
 
     loops: dict[str, tuple[int, int]]
@@ -94,7 +97,7 @@ class _Frame:
 
     @cached_property
     def empty(self) -> bool:
-        """Whether there is no point at all."""
+        """Whether the frame has no points."""
         return any(extent == 0 for _, extent in self.loops.values())
 
     @cached_property
@@ -107,12 +110,12 @@ class _Frame:
         }
 
     def where(self, mask: Array) -> _Frame:
-        """This frame at the points in `mask` only."""
+        """Returns this frame restricted to the points in `mask`."""
         active = mask if self.active is None else self.active & mask
         return _Frame(self.loops, self.rank, self.used, active, fixed=self.fixed)
 
     def inside(self, names: Sequence[str], extents: Sequence[int]) -> _Frame:
-        """This frame with more loop variables bound, on the next axes."""
+        """Returns this frame with more loop variables bound, on the next axes."""
         bound = {name: (self.used + n, extent) for n, (name, extent) in enumerate(zip(names, extents, strict=True))}
         return _Frame(self.loops | bound, self.rank, self.used + len(bound), self.active, fixed=self.fixed)
 
@@ -139,14 +142,15 @@ class _Run:
         names = [str(loop_of(index)) for index in stage.indices]
         if stage.scans:
             return self._scan(stage, extents, names)
-        rank = max(1, len(extents) + stage.value.binders)  # numpy makes scalars of arrays without axes
+        rank = max(1, len(extents) + stage.value.binders)  # numpy turns arrays without axes into scalars
         frame = _Frame({}, rank, 0).inside(names, extents)
         value = self.term(stage.value, frame)
         full = np.broadcast_to(value, (*extents, *(1,) * (rank - len(extents))))
         return np.array(full.reshape(extents))
 
     def _scan(self, stage: Stage, extents: tuple[int, ...], names: Sequence[str]) -> Array:
-        """A stage that reads what it wrote before: step by step along its scans, all at once along the other axes."""
+        """Evaluates a stage that reads what it wrote earlier: stepwise along its scans, vectorised along the other
+        axes."""
         dtype = np.dtype(object) if self.exact else numpy_dtype(stage.output.dtype)
         made = self.data[stage.output.name] = np.zeros(extents, dtype)
         along = [scan.axis for scan in stage.scans]
@@ -165,7 +169,7 @@ class _Run:
 
     def term(self, expr: Scalar, frame: _Frame) -> Array:
         memo, todo = frame.memo, [expr]
-        while todo:  # parts first, so that long chains do not recurse
+        while todo:  # operands first, so that long chains do not recurse
             at = todo[-1]
             missing = [part for part in _parts(at) if part not in memo] if at not in memo else []
             if missing:
@@ -206,7 +210,7 @@ class _Run:
             return np.full((1,) * frame.rank, value).astype(np.dtype(dtype))
 
     def _dim(self, dim: Dim, frame: _Frame) -> Array:
-        """The value of `dim` at every point."""
+        """Returns the value of `dim` at every point."""
         if frame.empty:
             return np.zeros((1,) * frame.rank, np.int64)
         with np.errstate(divide="ignore", invalid="ignore"):
@@ -214,9 +218,9 @@ class _Run:
         return value if value.ndim == frame.rank else value.reshape((1,) * frame.rank)
 
     def _call(self, fn: str, args: Sequence[Array], argument: str, dtype: str) -> Array:
-        """The function `fn`, whose first argument is of dtype `argument`, with a result of dtype `dtype`."""
+        """Applies the function `fn`, whose first argument has dtype `argument` and whose result has dtype `dtype`."""
         if self.exact:
-            with np.errstate(all="ignore"):  # numpy warns where infinities make UNDEFINED
+            with np.errstate(all="ignore"):  # numpy warns where infinities give UNDEFINED
                 return np.asarray(exact_ufunc(fn, argument, dtype)(*args), dtype=object)
         return FUNCTIONS[fn](args, dtype)
 
@@ -255,7 +259,7 @@ class _Run:
                     f"whose extent is {extent}"
                 )
             indices.append(np.clip(value, 0, max(extent - 1, 0)))
-        if not data.size:  # all points are inactive: any value will do
+        if not data.size:  # all points are inactive, so any value works
             return np.zeros(np.broadcast_shapes(*(index.shape for index in indices)), data.dtype)
         value = data[tuple(indices)]
         return value if undefined is None else np.where(undefined, UNDEFINED, value)  # type: ignore[call-overload]
@@ -304,7 +308,8 @@ class _Run:
         return np.asarray(value).astype(np.dtype(expr.dtype))
 
     def _sum_of_products(self, body: Scalar, inner: _Frame, first: int) -> Array | None:
-        """The sum over axes from `first` of a product, contracted without forming the product; None if it is none."""
+        """Sums a product over the axes from `first`, contracted without forming the product; None if `body` is not a
+        product."""
         factors = _factors(body)
         if len(factors) < 2:
             return None
@@ -322,7 +327,7 @@ class _Run:
         return total.reshape([shape[axis] if axis < first else 1 for axis in range(inner.rank)])
 
     def _identity(self, expr: Reduce) -> Any:
-        """The value of a reduction over nothing."""
+        """Returns the value of an empty reduction."""
         if expr.kind in ("argmax", "argmin"):
             raise BoundsError(f"{self.program.name}: {expr} is over nothing; {expr.kind} needs an element")
         if expr.kind in ("any", "all", "xor"):
@@ -362,14 +367,14 @@ class _Run:
 
 
 def _parts(expr: Scalar) -> tuple[Scalar, ...]:
-    """The subterms that `expr` needs at the very points it is needed at."""
+    """Returns the subterms that `expr` needs at exactly the points where it is needed."""
     if isinstance(expr, Reduce):
         return ()
     return (expr.cond,) if isinstance(expr, Select) else expr.children
 
 
 def _factors(expr: Scalar) -> list[Scalar]:
-    """The factors of a product, in order; a few of them, for a power of a product has any number."""
+    """Returns the factors of a product in order. Stops at 8, because a power of a product has any number of factors."""
     factors, at = [expr], 0
     while at < len(factors) < 8:
         factor = factors[at]

@@ -1,10 +1,10 @@
 """Exact arithmetic on Python ints and Fractions, for testing identities at random points.
 
-A value is an int, a bool, a Fraction, an infinity (a float, which orders correctly against Fractions) or `UNDEFINED`,
-the poison that 0/0, inf - inf and NaN become. Functions that leave the rationals are *uninterpreted*: equal arguments
-give equal, pseudo-random results, so an identity that holds exactly must hold whatever those functions are.
+A value is an int, a bool, a Fraction, an infinity (a float, which orders correctly against Fractions) or `UNDEFINED`.
+0/0, inf - inf and NaN become UNDEFINED, which propagates. Functions that leave the rationals are *uninterpreted*: equal
+arguments give equal, pseudo-random results, so an identity that holds exactly must hold for any such functions.
 
-The functions here take no UNDEFINED: the evaluator propagates it.
+The functions here do not take UNDEFINED: the evaluator propagates it.
 """
 
 from __future__ import annotations
@@ -17,10 +17,13 @@ from functools import lru_cache
 from hashlib import blake2b
 from typing import Any
 
+from relax_eg.limits import MANY_KEPT
+
 _INF = math.inf
 _POSITIVE = frozenset({"exp", "exp2", "sqrt", "cosh"})
-_ODD_DENOMINATOR = 1009  # one prime for all, so that sums of many values keep small denominators
-_LARGEST_POWER = 64
+_ODD_DENOMINATOR = 1009  # given: one prime for all results, so that sums of many values keep small denominators
+_LARGEST_POWER = 64  # limit: integer exponents of exact numbers
+# given: function values that are exact
 _VALUES: dict[tuple[str, Any], Any] = {
     ("exp", 0): 1, ("exp", -_INF): 0, ("exp", _INF): _INF,
     ("exp2", 0): 1, ("exp2", -_INF): 0, ("exp2", _INF): _INF,
@@ -33,7 +36,7 @@ _VALUES: dict[tuple[str, Any], Any] = {
 
 
 class Undefined:
-    """The class of `UNDEFINED`; equal to itself only."""
+    """The class of `UNDEFINED`, which is equal only to itself."""
 
     def __repr__(self) -> str:
         return "UNDEFINED"
@@ -43,21 +46,23 @@ UNDEFINED = Undefined()
 
 
 def to_exact(value: Any) -> Any:
-    """A bool, int, Fraction, infinity or UNDEFINED for a Python or numpy scalar; floats keep their exact value."""
+    """Converts a Python or numpy scalar to a bool, int, Fraction, infinity or UNDEFINED. Floats keep their exact
+    value."""
     if isinstance(value, (bool, int, Fraction, Undefined)):
         return value
     if isinstance(value, float):
         return UNDEFINED if math.isnan(value) else value if math.isinf(value) else Fraction(value)
     if isinstance(value, complex):
-        # Only ring identities are tested on complex data: a number off the real line is one more unknown.
+        # Only ring identities are tested on complex data, so a number off the real line is one more unknown.
         real, imag = to_exact(value.real), to_exact(value.imag)
         return real if imag == 0 else uninterpreted("complex", real, imag)
     return to_exact(value.item() if hasattr(value, "item") else float(value))
 
 
-@lru_cache(1 << 16)
+@lru_cache(MANY_KEPT)
 def uninterpreted(name: str, *args: Any) -> Any:
-    """The value of the unknown function `name` at `args`: known at a few points (exp(0), log(1)...), else hashed."""
+    """Returns the value of the unknown function `name` at `args`: exact at a few points (exp(0), log(1)...), else a
+    hash."""
     if len(args) == 1:
         known = _VALUES.get((name, args[0]))
         if known is not None:
@@ -68,12 +73,12 @@ def uninterpreted(name: str, *args: Any) -> Any:
 
 
 def field(function: Callable[..., Any]) -> Callable[..., Any]:
-    """`function`, made of + - * /, extended to infinities as floats do; division by zero is UNDEFINED."""
+    """Extends `function`, made of + - * /, to infinities as floats do. Division by zero is UNDEFINED."""
 
     def extended(*args: Any) -> Any:
         infinite = any(isinstance(a, float) for a in args)
         try:
-            # Beside an infinity only the sign of a finite number matters, and it may be too large for a float.
+            # Beside an infinity only the sign of a finite number matters; the number may be too large for a float.
             value = function(*(a if isinstance(a, float) else float(sign(a)) for a in args) if infinite else args)
         except ZeroDivisionError:
             return UNDEFINED
@@ -85,7 +90,7 @@ def field(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def finite(function: Callable[..., Any]) -> Callable[..., Any]:
-    """`function` on finite arguments; UNDEFINED where it divides by zero or meets an infinity."""
+    """Returns `function` on finite arguments; UNDEFINED if it divides by zero or an argument is infinite."""
 
     def guarded(*args: Any) -> Any:
         if any(isinstance(a, float) for a in args):
@@ -99,7 +104,7 @@ def finite(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def rounding(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """`function`, which rounds, and keeps an infinity as it is."""
+    """Extends a rounding `function` to infinities, which stay as they are."""
     return lambda x: x if isinstance(x, float) else function(x)
 
 
@@ -120,7 +125,7 @@ def sign(x: Any) -> int:
 
 
 def round_away(x: Any) -> int:
-    """The nearest integer, halves away from zero."""
+    """Returns the nearest integer, halves away from zero."""
     return sign(x) * math.floor(abs(x) + Fraction(1, 2))
 
 
@@ -129,7 +134,7 @@ def integer_pow(x: Any, n: int) -> Any:
 
 
 def power(x: Any, y: Any) -> Any:
-    """`x ** y` for small integers `y`; elsewhere unknown."""
+    """Returns `x ** y` for small integers `y`; otherwise an uninterpreted value."""
     if isinstance(x, float) or isinstance(y, float) or y != int(y) or abs(y) > _LARGEST_POWER:
         return uninterpreted("power", x, y)
     return integer_pow(x, int(y))
@@ -155,7 +160,7 @@ def exp(x: Any) -> Any:
     return uninterpreted("exp", x)
 
 
-# What is defined by another function keeps its defining identity.
+# A function defined by others keeps its defining identity.
 add = field(operator.add)
 subtract = field(operator.sub)
 multiply = field(operator.mul)
@@ -172,7 +177,7 @@ def square(x: Any) -> Any:
 
 
 def _defined(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """`function`, composed of others; UNDEFINED inside makes UNDEFINED."""
+    """Guards a `function` composed of others: UNDEFINED inside gives UNDEFINED."""
 
     def guarded(x: Any) -> Any:
         try:

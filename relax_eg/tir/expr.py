@@ -1,10 +1,10 @@
-"""Scalar expressions, the right-hand sides of index equations.
+"""Scalar expressions: the right-hand sides of index equations.
 
-An *index* is a `Dim` over loop variables and sizes, or a `Scalar` of integer dtype (data-dependent). A loop variable
-is a `Dim` variable made by `loop`; its name ends in a mark that no size's name has, so the two never clash.
+An *index* is a `Dim` over loop variables and sizes, or a `Scalar` of integer dtype (data-dependent). A loop variable is
+a `Dim` variable made by `loop`; its name ends in a mark that no size name has, so the two never clash.
 
-Expressions are immutable and hashable; `==` is structural equality (`equal` builds the comparison). Dtypes must agree:
-nothing is promoted. A Python number or a `Dim` beside a Scalar takes the Scalar's dtype.
+Expressions are immutable and hashable; `==` is structural equality (`equal` builds the comparison). Dtypes must agree;
+there is no promotion. A Python number or a `Dim` beside a Scalar takes the Scalar's dtype.
 """
 
 from __future__ import annotations
@@ -18,10 +18,11 @@ import ml_dtypes
 import numpy as np
 
 from relax_eg.errors import ShapeError
+from relax_eg.limits import MANY_KEPT
 from relax_eg.shapes import Dim
 from relax_eg.tir.functions import FUNCTIONS, kind
 
-_LOOP_MARK = "\u00b7"  # a middle dot: valid in a Dim's variable name, in no size anyone writes
+_LOOP_MARK = "\u00b7"  # a middle dot: valid in a Dim's variable name, but not used in size names
 INDEX_DTYPE = "int64"
 
 ReduceKind: TypeAlias = Literal["sum", "prod", "max", "min", "any", "all", "xor", "argmax", "argmin"]
@@ -32,17 +33,17 @@ Axis: TypeAlias = tuple[Dim, Dim]  # a loop variable and its extent
 
 
 def loop(name: str) -> Dim:
-    """The loop variable `name`."""
+    """Returns the loop variable `name`."""
     return Dim.var(name + _LOOP_MARK)
 
 
 def loops(names: str) -> tuple[Dim, ...]:
-    """Loop variables from a string of names: `i, j = loops("i j")`."""
+    """Returns loop variables for a string of names: `i, j = loops("i j")`."""
     return tuple(map(loop, names.split()))
 
 
 def axes(rank: int, prefix: str = "i") -> tuple[Dim, ...]:
-    """`rank` loop variables `i0`, `i1`, ..."""
+    """Returns `rank` loop variables `i0`, `i1`, ..."""
     return tuple(loop(f"{prefix}{n}") for n in range(rank))
 
 
@@ -52,16 +53,16 @@ def is_loop(name: str) -> bool:
 
 
 def loop_names(dim: Dim) -> frozenset[str]:
-    """The loop variables in `dim`."""
+    """Returns the loop variables in `dim`."""
     return frozenset(filter(is_loop, dim.variables))
 
 
 def loop_of(dim: IndexValue) -> str | None:
-    """The name of the loop variable that `dim` is, or None."""
+    """Returns the variable name if `dim` is a bare loop variable, else None."""
     return _loop_of(dim) if isinstance(dim, Dim) else None
 
 
-@lru_cache(1 << 14)
+@lru_cache(MANY_KEPT)
 def _loop_of(dim: Dim) -> str | None:
     if len(dim.variables) != 1:
         return None
@@ -70,13 +71,17 @@ def _loop_of(dim: Dim) -> str | None:
 
 
 class Scalar:
-    """Base of scalar expressions. `dtype` is a dtype's name; `free` the loop variables it does not bind itself."""
+    """Base class of scalar expressions.
+
+    - `dtype`: name of the dtype.
+    - `free`: loop variables that the expression does not bind itself.
+    """
 
     dtype: str
 
     @property
     def children(self) -> tuple[Scalar, ...]:
-        """Direct subexpressions, those in indices included."""
+        """Direct subexpressions, including those in indices."""
         return ()
 
     @cached_property
@@ -85,26 +90,26 @@ class Scalar:
 
     @cached_property
     def binders(self) -> int:
-        """How many loop variables are bound at once inside, at most."""
+        """Maximum number of loop variables bound at once inside the expression."""
         return max((child.binders for child in self.children), default=0)
 
     @cached_property
     def on_indices(self) -> bool:
-        """Whether it computes, without a cast, on constants and on integers made of indices."""
+        """Whether it computes, without a cast, on constants and integer indices only."""
         return False
 
     @cached_property
     def hashed(self) -> int:
-        """The structural hash, computed once: composed expressions share subterms."""
+        """The structural hash, computed once, because composed expressions share subterms."""
         return hash((type(self).__name__, *(getattr(self, name) for name in self.__dataclass_fields__)))  # type: ignore[attr-defined]
 
     @property
     def head(self) -> tuple[Any, ...]:
-        """What the term has beside its children; equal heads have as many children."""
+        """The parts of the term other than its children. Terms with equal heads have equally many children."""
         raise NotImplementedError
 
     def __eq__(self, other: object) -> bool:
-        """Structural equality, linear in the number of distinct terms."""
+        """Structural equality. Linear in the number of distinct terms."""
         if not isinstance(other, Scalar):
             return NotImplemented
         todo: list[tuple[Scalar, Scalar]] = [(self, other)]
@@ -189,7 +194,7 @@ class Scalar:
         return apply("shift_left", self, other)
 
     def __rshift__(self, other: ScalarLike) -> Scalar:
-        """The logical shift of unsigned integers, the arithmetic one of signed."""
+        """Shifts unsigned integers logically, signed ones arithmetically."""
         return apply("shift_right_logical" if kind(self.dtype) == "u" else "shift_right_arithmetic", self, other)
 
     def __bool__(self) -> bool:
@@ -203,7 +208,7 @@ class Scalar:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Const(Scalar):
-    """A constant, kept as `dtype` holds it. Equality tells 0.0 from -0.0 and one dtype from another."""
+    """A constant, rounded to `dtype`. Equality distinguishes 0.0 from -0.0, and different dtypes."""
 
     value: Number
     dtype: str
@@ -217,7 +222,7 @@ class Const(Scalar):
 
     @property
     def head(self) -> tuple[Any, ...]:
-        return self.dtype, repr(self.value)  # repr tells the sign of zero, NaN and infinities
+        return self.dtype, repr(self.value)  # repr distinguishes the sign of zero, NaN and infinities
 
     @cached_property
     def hashed(self) -> int:
@@ -226,7 +231,7 @@ class Const(Scalar):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Index(Scalar):
-    """The value of an index or of a size, as a number of dtype `dtype`."""
+    """The value of an index or a size, as a number of dtype `dtype`."""
 
     dim: Dim
     dtype: str = INDEX_DTYPE
@@ -273,7 +278,8 @@ class Read(Scalar):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Apply(Scalar):
-    """A function of the table `FUNCTIONS` applied; made by `apply`, which also turns numbers into constants."""
+    """An application of a function of the table `FUNCTIONS`. Built by `apply`, which also turns numbers into
+    constants."""
 
     fn: str
     args: tuple[Scalar, ...]
@@ -303,13 +309,14 @@ class Apply(Scalar):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Cast(Scalar):
-    """`arg` as dtype `dtype`: floats to integers truncate and saturate, NaN to 0; integers wrap; to bool is `!= 0`."""
+    """`arg` converted to `dtype`. Floats to integers truncate and saturate, NaN becomes 0; integers wrap; to bool is
+    `!= 0`."""
 
     arg: Scalar
     dtype: str
 
     def __post_init__(self) -> None:
-        kind(self.dtype)  # raises where there is no such dtype
+        kind(self.dtype)  # raises ShapeError for an unknown dtype
         _settle(self)
 
     @property
@@ -323,7 +330,7 @@ class Cast(Scalar):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Select(Scalar):
-    """`then` where `cond`, else `other`. Lazy: what is not selected is not read, so it may be out of range."""
+    """`then` where `cond`, else `other`. Lazy: reads in the branch not selected may be out of range."""
 
     cond: Scalar
     then: Scalar
@@ -348,12 +355,12 @@ class Select(Scalar):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Reduce(Scalar):
-    """`body` reduced over all values of the loop variables in `over`, the last one running fastest.
+    """`body` reduced over all values of the loop variables in `over`; the last one runs fastest.
 
-    any, all and xor combine the bits of integers, and are the logical connectives on bool. Over nothing it is the
-    identity: 0, 1, the least or greatest value of the dtype (infinite for floats), no bit, every bit, no bit.
-    argmax and argmin are int64 positions along one axis, the first among equals; NaN wins, as in numpy; over
-    nothing they have no value.
+    any, all and xor combine the bits of integers, and are the logical connectives on bool. An empty reduction is the
+    identity: 0 for sum, 1 for prod, the least value of the dtype for max and the greatest for min (infinite for
+    floats), no bit for any, every bit for all, no bit for xor. argmax and argmin are int64 positions along one axis,
+    the first among equals; NaN wins, as in numpy; an empty one has no value.
     """
 
     kind: ReduceKind
@@ -394,12 +401,12 @@ class Reduce(Scalar):
 
     @property
     def bound(self) -> frozenset[str]:
-        """The loop variables it binds."""
+        """The loop variables that this reduction binds."""
         return frozenset[str]().union(*(var.variables for var, _ in self.over))
 
 
 def walk(expr: Scalar) -> Iterator[Scalar]:
-    """Every distinct subexpression of `expr` once, those in indices included; parents come before children."""
+    """Yields every distinct subexpression of `expr` once, including those in indices; parents before children."""
     seen = {expr}
     todo = [expr]
     while todo:
@@ -412,7 +419,7 @@ def walk(expr: Scalar) -> Iterator[Scalar]:
 
 
 def scalar(value: ScalarLike, dtype: str) -> Scalar:
-    """`value` as a Scalar: a Python number becomes a `Const`, a `Dim` an `Index` of dtype `dtype`."""
+    """Returns `value` as a Scalar: a Python number becomes a `Const`, a `Dim` an `Index`, of dtype `dtype`."""
     if isinstance(value, Scalar):
         return value
     return Index(value, dtype) if isinstance(value, Dim) else Const(value, dtype)
@@ -427,18 +434,18 @@ def index(dim: Dim | int, dtype: str = INDEX_DTYPE) -> Index:
 
 
 def apply(fn: str, *args: ScalarLike) -> Scalar:
-    """The function `fn` of `FUNCTIONS`. Numbers and Dims take the dtype of the first Scalar, else int64."""
+    """Applies the function `fn` of `FUNCTIONS`. Numbers and Dims take the dtype of the first Scalar, else int64."""
     dtype = next((arg.dtype for arg in args if isinstance(arg, Scalar)), INDEX_DTYPE)
     return Apply(fn, tuple(scalar(arg, dtype) for arg in args))
 
 
 def cast(arg: Scalar, dtype: str) -> Scalar:
-    """`arg` as dtype `dtype`; itself where it already is."""
+    """Returns `arg` cast to `dtype`, or `arg` itself if it has that dtype."""
     return arg if arg.dtype == dtype else Cast(arg, dtype)
 
 
 def select(cond: Scalar, then: ScalarLike, other: ScalarLike) -> Scalar:
-    """`then` where `cond`, else `other`; one of the two must be a Scalar."""
+    """Returns `then` where `cond`, else `other`. One of the two must be a Scalar."""
     dtype = next((arg.dtype for arg in (then, other) if isinstance(arg, Scalar)), None)
     if dtype is None:
         raise ShapeError("select between two numbers: give one of them a dtype with const(value, dtype)")
@@ -446,19 +453,20 @@ def select(cond: Scalar, then: ScalarLike, other: ScalarLike) -> Scalar:
 
 
 def integer_pow(x: Scalar, exponent: int) -> Scalar:
-    """`x` to a constant integer power, by repeated multiplication."""
+    """Returns `x` to a constant integer power, computed by repeated multiplication."""
     return Apply("integer_pow", (x, Const(exponent, "int32")))
 
 
 def _settle(expr: Scalar, dtype: str | None = None) -> None:
-    """Set a new term's dtype, and compute what is cached now, while its parts know theirs: no recursion later."""
+    """Sets a new term's dtype and fills its caches now, while the caches of its children are filled, to avoid deep
+    recursion later."""
     if dtype is not None:
         object.__setattr__(expr, "dtype", dtype)
     _ = expr.free, expr.binders, expr.on_indices, hash(expr)
 
 
 def _rounded(value: Any, dtype: str) -> Number:
-    """`value` as dtype `dtype` holds it, as the Python number of that kind."""
+    """Returns `value` rounded to `dtype`, as a Python number of that kind."""
     letter = kind(dtype)
     if letter == "b":
         return bool(value)

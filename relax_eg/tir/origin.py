@@ -1,4 +1,4 @@
-"""Where the text of a tensor program stands, for errors that show the line."""
+"""Source position of a tensor program's text, for errors that show the line."""
 
 from __future__ import annotations
 
@@ -12,8 +12,11 @@ from relax_eg.errors import TensorProgramError
 
 
 def text_of(function: Callable[..., Any]) -> tuple[str, str, int, int]:
-    """A function's text with its decorators, the file and line where it begins, and how many columns were taken off its
-    lines. OSError or TypeError where its text is not at hand."""
+    """Returns a function's text with its decorators, its file and first line, and the number of columns removed from
+    its lines.
+
+    OSError or TypeError if the text is not available.
+    """
     lines, first = inspect.getsourcelines(function)
     text = "".join(lines)
     plain = textwrap.dedent(text)
@@ -22,7 +25,7 @@ def text_of(function: Callable[..., Any]) -> tuple[str, str, int, int]:
 
 
 class TextOrigin:
-    """Text whose first line is line `first` of `file`; `indent` columns were taken off its lines."""
+    """A text whose first line is line `first` of `file`. `indent`: columns removed from its lines."""
 
     def __init__(self, text: str, file: str = "", first: int = 1, indent: int = 0) -> None:
         self.lines = re.split(r"\r\n|\r|\n", text)
@@ -30,7 +33,7 @@ class TextOrigin:
         self.name = "the tensor program"
 
     def error(self, at: Any, problem: str, expected: str) -> TensorProgramError:
-        """The error that the syntax node `at` is wrong: the program, file, line and column, the text, a caret."""
+        """Returns an error at the syntax node `at`: the program, file, line and column, the text, a caret."""
         number, column = int(at.lineno), int(at.col_offset)
         line = self.lines[number - 1] if 0 < number <= len(self.lines) else ""
         before = len(line.encode("utf-8", "surrogatepass")[:column].decode(errors="replace"))
@@ -43,7 +46,7 @@ class TextOrigin:
         )
 
     def refused(self, at: Any, error: Exception, expected: str) -> TensorProgramError:
-        """`error`, raised for what stands at `at`, with the place; itself where it tells one already."""
+        """Returns `error` with the position of `at`. An error that has a position is returned unchanged."""
         if isinstance(error, TensorProgramError):
             return error
         first, *rest = str(error).split("\n")

@@ -1,24 +1,25 @@
-"""A tensor program at many points at once: every buffer gets one more axis, the first, along which the points lie."""
+"""A tensor program at many points at once: every buffer gets a new first axis, along which the points lie."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import lru_cache
 
+from relax_eg.limits import KEPT
 from relax_eg.shapes import Dim
 from relax_eg.tir.expr import Read, Scalar, loop
 from relax_eg.tir.program import Buffer, Stage, TensorProgram
 from relax_eg.tir.substitute import rebuilt, with_parts
 
-# The size variable of the new axis: how many points there are. No size that anyone writes is named so.
+# Size variable of the new axis: the number of points. The name is not used for other sizes.
 POINTS = "points\u00b7of"
 _AT = loop("point\u00b7of")
 
 
-@lru_cache(1 << 12)
+@lru_cache(KEPT)
 def at_points(program: TensorProgram) -> TensorProgram:
-    """`program` with one more axis, of extent `POINTS`, in front of every buffer's; element by element along it, it
-    computes what `program` does."""
+    """Returns `program` with a new first axis of extent `POINTS` on every buffer. It computes `program` at each index
+    of that axis."""
 
     def buffer(b: Buffer) -> Buffer:
         return Buffer(b.name, (Dim.var(POINTS), *b.shape), b.dtype)

@@ -1,4 +1,4 @@
-"""Tensor programs as text, as one writes it under `@rx.tensor_program`; `reader` reads an equal program back."""
+"""Prints tensor programs as written under `@rx.tensor_program`; `reader` reads back an equal program."""
 
 from __future__ import annotations
 
@@ -16,8 +16,11 @@ INDENT = "    "
 
 
 def program_text(program: TensorProgram, prefix: str = "rx", called: str | None = None) -> str:
-    """The text of `program`, names of the language written `prefix.name`, as the function `called`: its own name,
-    where that can stand in text."""
+    """Returns the text of `program`.
+
+    - `prefix`: written before names of the language: `prefix.name`.
+    - `called`: name of the function; by default the program's name, or `program` if that is no identifier.
+    """
     if called is None:
         called = program.name if _is_name(program.name) else "program"
     mark = f"@{prefix}.tensor_program" + ("" if called == program.name else f"(name={program.name!r})")
@@ -46,7 +49,7 @@ def program_text(program: TensorProgram, prefix: str = "rx", called: str | None 
 
 
 def stage_text(made: Stage) -> str:
-    """The equation of `made`; a constant alone takes the dtype of the buffer."""
+    """Returns the equation of `made`. A constant alone takes the dtype of the buffer."""
     value = constant_text(made.value) if isinstance(made.value, Const) else scalar_text(made.value)
     return f"{_target(made, frozenset())} = {value}"
 
@@ -57,7 +60,7 @@ def _target(made: Stage, sizes: frozenset[str]) -> str:
 
 
 def _fresh_names(program: TensorProgram) -> Iterator[str]:
-    """Names that nothing in the program has."""
+    """Yields names that are not used in the program."""
     loops = {str(v) for made in program.stages for v in made.indices}
     for made in program.stages:
         loops |= {v for term in walk(made.value) if isinstance(term, Reduce) for v in term.bound}

@@ -39,7 +39,7 @@ from relax_eg.tir.text import index_text
 
 @dataclass(frozen=True)
 class Buffer:
-    """A named array; `buffer[i, j]` reads it. Indices are Dims, ints, or Scalars of integer dtype."""
+    """A named array. `buffer[i, j]` reads it; indices are Dims, ints, or Scalars of integer dtype."""
 
     name: str
     shape: tuple[Dim, ...]
@@ -75,11 +75,11 @@ class Stage:
 
     @cached_property
     def scans(self) -> tuple[Scan, ...]:
-        """The axes along which the stage reads what it has written, outermost first; () where it does not."""
+        """The axes along which the stage reads its own output, outermost first; () if it does not."""
         return scans_of(self.output.name, self.indices, self.value)
 
     def __getitem__(self, indices: IndexValue | int | tuple[IndexValue | int, ...]) -> Read:
-        """A read of what the stage writes, for a later stage."""
+        """Returns a read of the stage's output, for a later stage."""
         return self.output[indices]
 
     def __str__(self) -> str:
@@ -90,12 +90,12 @@ class Stage:
 
 @dataclass(frozen=True)
 class TensorProgram:
-    """Stages in order, from `inputs` to the buffers named in `outputs`; other stages write locals.
+    """Stages in order, from `inputs` to the buffers named in `outputs`. Other stages write locals.
 
-    `workspaces` are the locals that live in the device's memory: what a kernel allocates for itself. Those in `lifted`
-    the caller allocates and passes after the inputs; what is in them before does not matter. `passed` are size
-    variables that each call is told (Relax's symbolic arguments) though axes of the parameters mention them; what no
-    axis mentions must be told anyway (`told`). Workspaces are kept in the order of the stages.
+    - `workspaces`: locals in device memory, which a kernel allocates for itself; kept in the order of the stages.
+    - `lifted`: workspaces that the caller allocates and passes after the inputs; their initial contents do not matter.
+    - `passed`: size variables passed at each call (Relax's symbolic arguments) although axes of the parameters mention
+      them. Sizes that no axis mentions are passed in any case (`told`).
     """
 
     name: str
@@ -116,13 +116,13 @@ class TensorProgram:
             object.__setattr__(self, "passed", tuple(name for name in self.passed if name in mentioned))
 
     def _mentioned(self) -> frozenset[str]:
-        """The size variables in the axes of what a call passes."""
+        """Returns the size variables in the axes of the arrays that a call passes."""
         lifted = (made.output for made in self.stages if made.output.name in self.lifted)
         return frozenset(v for buffer in (*self.inputs, *lifted) for size in buffer.shape for v in size.variables)
 
     @cached_property
     def told(self) -> tuple[str, ...]:
-        """The size variables that each call is told: `passed`, then what no axis of a parameter mentions."""
+        """The size variables passed at each call: `passed`, then those that no axis of a parameter mentions."""
         return (*self.passed, *sorted(self.sizes - self._mentioned() - set(self.passed)))
 
     @cached_property
@@ -132,12 +132,12 @@ class TensorProgram:
 
     @cached_property
     def buffers(self) -> dict[str, Buffer]:
-        """All buffers by name: inputs, then what stages write."""
+        """All buffers by name: inputs, then outputs of stages."""
         return {buffer.name: buffer for buffer in (*self.inputs, *(stage.output for stage in self.stages))}
 
     @cached_property
     def sizes(self) -> frozenset[str]:
-        """The size variables it mentions."""
+        """The size variables that the program mentions."""
         names: set[str] = set(self.passed)
         for buffer in self.buffers.values():
             names.update(*(size.variables for size in buffer.shape))
@@ -147,7 +147,7 @@ class TensorProgram:
         return frozenset(name for name in names if not is_loop(name))
 
     def validate(self) -> TensorProgram:
-        """Itself, if it is well-formed; ShapeError otherwise."""
+        """Returns the program itself if it is well-formed. ShapeError otherwise."""
         written: dict[str, Buffer] = {}
         later = {made.output.name for made in self.stages}
         for buffer in self.inputs:
@@ -183,25 +183,27 @@ class TensorProgram:
         for size in buffer.shape:
             if loop_names(size):
                 raise ShapeError(f"{self.name}: the shape of {buffer} depends on a loop variable")
-        kind(buffer.dtype)  # raises where there is no such dtype
+        kind(buffer.dtype)  # raises ShapeError for an unknown dtype
         written[buffer.name] = buffer
 
     def __str__(self) -> str:
-        """The text that `parse_program` reads back to an equal program, as one writes it under the decorator."""
+        """Returns text that `parse_program` reads back to an equal program, as written under the decorator."""
         from relax_eg.tir.printer import program_text
 
         return program_text(self)
 
 
 def stage(output: Buffer, indices: Sequence[Dim] | Dim, value: ScalarLike) -> Stage:
-    """The equation `output[indices] = value`; a number takes the output's dtype."""
+    """Returns the equation `output[indices] = value`. A number takes the output's dtype."""
     at = (indices,) if isinstance(indices, Dim) else tuple(indices)
     return Stage(output, at, scalar(value, output.dtype))
 
 
 def compute(name: str, shape: Iterable[Dim | int], value: Callable[..., ScalarLike], dtype: str | None = None) -> Stage:
-    """The stage that writes `name[i, j, ...] = value(i, j, ...)`: loop variables are named as the parameters of
-    `value`, or `i0`, `i1`, ... where it takes `*i`. The dtype is the value's; a number or a Dim needs `dtype`.
+    """Returns the stage that writes `name[i, j, ...] = value(i, j, ...)`.
+
+    The loop variables have the names of the parameters of `value`, or `i0`, `i1`, ... if it takes `*i`. The dtype is
+    that of the value; a number or a Dim needs `dtype`.
     """
     sizes = tuple(map(Dim.of, shape))
     parameters = inspect.signature(value).parameters.values()
@@ -224,7 +226,8 @@ def program(
     workspaces: Sequence[str] = (),
     passed: Sequence[str] = (),
 ) -> TensorProgram:
-    """The validated program. Without `outputs`, they are what stages write and no other stage reads."""
+    """Returns the validated program. By default, `outputs` are the buffers that stages write and no other stage
+    reads."""
     if outputs is None:
         terms = ((made, term) for made in stages for term in walk(made.value) if isinstance(term, Read))
         read = {term.buffer for made, term in terms if term.buffer != made.output.name}
@@ -234,7 +237,7 @@ def program(
 
 
 def dims_of(term: Scalar) -> tuple[Dim, ...]:
-    """The Dims that stand in `term` itself: indices of a read, extents of a reduction, the value of an `Index`."""
+    """Returns the Dims in `term` itself: indices of a read, extents of a reduction, the value of an `Index`."""
     if isinstance(term, Index):
         return (term.dim,)
     if isinstance(term, Read):
@@ -243,7 +246,7 @@ def dims_of(term: Scalar) -> tuple[Dim, ...]:
 
 
 def _check_stage(program: str, made: Stage, written: dict[str, Buffer], later: set[str]) -> None:
-    """Raise ShapeError unless the equation is well-formed over the buffers `written` so far."""
+    """Raises ShapeError unless the equation is well-formed over the buffers `written` so far."""
     where = f"{program}: {made.output.name}"
     names = [loop_of(index) for index in made.indices]
     if len(names) != made.output.rank:
@@ -254,11 +257,11 @@ def _check_stage(program: str, made: Stage, written: dict[str, Buffer], later: s
         raise ShapeError(f"{where}: the value is {made.value.dtype}, the buffer {made.output.dtype}; cast it")
     itself = {**written, made.output.name: made.output} if made.output.name not in written else written
     _check_terms(where, made.value, frozenset(filter(None, names)), itself, later)
-    _ = made.scans  # raises where it reads what it has not written
+    _ = made.scans  # raises ShapeError for a read of an element not yet written
 
 
 def _check_terms(where: str, value: Scalar, outer: frozenset[str], written: dict[str, Buffer], later: set[str]) -> None:
-    """Check every term of `value`, where the loop variables `outer` are bound."""
+    """Checks every term of `value` with the loop variables `outer` bound."""
     first = (value, outer)
     todo, seen = [first], {first}
     while todo:
@@ -282,7 +285,7 @@ def _check_terms(where: str, value: Scalar, outer: frozenset[str], written: dict
 
 
 def _check_read(where: str, read: Read, written: dict[str, Buffer], later: set[str]) -> None:
-    """Check the buffer, the number of indices and the dtype of a read."""
+    """Checks the buffer, the number of indices and the dtype of a read."""
     buffer = written.get(read.buffer)
     if buffer is None:
         known = ", ".join(written) or "none"

@@ -1,4 +1,4 @@
-"""Whether the reads of an equation stay in their buffers: proved, refuted at some sizes, or to be seen at run time."""
+"""Range checks of the reads of an equation: proved, refuted at some sizes, or left to run time."""
 
 from __future__ import annotations
 
@@ -15,13 +15,16 @@ _OPPOSITE = {"<": ">=", "<=": ">", ">": "<=", ">=": "<", "==": "!=", "!=": "=="}
 _RELATION = {
     "less": "<", "less_equal": "<=", "greater": ">", "greater_equal": ">=", "equal": "==", "not_equal": "!=",
 }  # fmt: skip
-TIMEOUT_MS = 1000
+TIMEOUT_MS = 1000  # limit: milliseconds of z3 per bound
 
 
 @dataclass(frozen=True)
 class Finding:
-    """An index of a read that is not proved to be in range. `at` are sizes and loop variables at which it is not, empty
-    where it may or may not be; then `text` is what must hold."""
+    """An index of a read that is not proved to be in range.
+
+    - `text`: the condition that must hold.
+    - `at`: sizes and loop variables at which the index is out of range; empty if undecided.
+    """
 
     read: Read
     axis: int
@@ -30,8 +33,10 @@ class Finding:
 
 
 def obligations(program: TensorProgram) -> list[str]:
-    """What must hold for every read to be in range, beyond what is proved: of data-dependent indices, and of sizes that
-    the prover cannot decide. The reference evaluator checks it."""
+    """Returns the conditions under which every read is in range, except those proved.
+
+    They concern data-dependent indices and sizes that the prover cannot decide. The reference evaluator checks them.
+    """
     found: dict[str, None] = {}
     for made in program.stages:
         loops = {str(loop_of(i)): size for i, size in zip(made.indices, made.output.shape, strict=True)}
@@ -41,7 +46,8 @@ def obligations(program: TensorProgram) -> list[str]:
 
 
 def out_of_range(value: Scalar, loops: Mapping[str, Dim], buffers: Mapping[str, Buffer]) -> Iterator[Finding]:
-    """The indices of reads in `value`, computed for the `loops` with their extents, that are not proved in range."""
+    """Yields the indices of reads in `value` that are not proved in range. `loops`: extents of the loops around
+    `value`."""
     todo: list[tuple[Scalar, dict[str, Dim], tuple[Relation, ...], bool]] = [(value, dict(loops), (), True)]
     seen: set[tuple[Scalar, frozenset[str], tuple[str, ...], bool]] = set()
     while todo:
@@ -64,9 +70,11 @@ def out_of_range(value: Scalar, loops: Mapping[str, Dim], buffers: Mapping[str, 
 
 
 def margins(program: TensorProgram) -> list[Dim]:
-    """Sizes that must not be negative where the reads of `program` are to be in range: of each that no select may skip,
-    how far its least index is from 0 and its greatest from the last. Of indices that are linear in the loops, with
-    constant steps; of others nothing is said here."""
+    """Returns sizes that must not be negative for the reads of `program` to be in range.
+
+    For each read that no select may skip: the distance of its least index from 0, and of its greatest index from the
+    last element. Covers only indices that are linear in the loops with constant steps.
+    """
     found: dict[Dim, None] = {}
     for made in program.stages:
         loops = {str(loop_of(i)): size for i, size in zip(made.indices, made.output.shape, strict=True)}
@@ -113,7 +121,7 @@ def _of_read(
             continue
         said = f"0 <= {index_text(index)} < {size} in {read}"
         scope = _scope(index, size, loops, known)
-        if scope is None:  # nothing reads there
+        if scope is None:  # no point satisfies the conditions, so nothing is read
             continue
         answers = [prove(r, scope, timeout_ms=TIMEOUT_MS) for r in _within(index, size)]
         wrong = next((a for a in answers if isinstance(a, Refuted)), None)
@@ -129,8 +137,11 @@ def _within(index: Dim, size: Dim) -> tuple[Relation, Relation]:
 
 
 def _scope(index: Dim, size: Dim, loops: Mapping[str, Dim], known: tuple[Relation, ...]) -> Scope | None:
-    """What is known where the index is computed: loop variables are below their extents, and what selects say. None
-    where no point satisfies it."""
+    """Returns the facts where the index is computed: loop variables are below their extents, and select conditions
+    hold.
+
+    None if no point satisfies them.
+    """
     scope = Scope()
     names = set(index.variables | size.variables)
     for relation in known:
@@ -149,7 +160,8 @@ def _scope(index: Dim, size: Dim, loops: Mapping[str, Dim], known: tuple[Relatio
 
 
 def _relations(cond: Scalar) -> tuple[tuple[Relation, ...] | None, tuple[Relation, ...] | None]:
-    """What holds of indices where `cond` does, and where it does not; None where neither can be told of indices."""
+    """Returns the relations of indices that hold where `cond` is true, and where it is false; None for a side not
+    expressible."""
     if isinstance(cond, Apply) and cond.fn == "bitwise_and":
         (a, not_a), (b, not_b) = map(_relations, cond.args)
         both = (*a, *b) if a is not None and b is not None else None

@@ -1,10 +1,10 @@
-"""Reading tensor programs from Python's syntax, without running it: what people write, and what `printer` writes.
+"""Reads tensor programs from Python's syntax without running it: what people write, and what `printer` writes.
 
     def mm(X: rx.Buffer("n k"), W: rx.Buffer("k m"), Y: rx.Buffer("n m")):
         Y[i, j] = rx.sum(X[i, l] * W[l, j], over=(l, k))
 
-Names of the language may stand bare or after any one prefix. Loops may be written out (`for i, j in rx.grid(n, m):`),
-sums as `Y[i, j] += ...` after a store that starts them, values named (`word = ...`) and used in what follows.
+Names of the language may be bare or follow any single prefix. Loops may be explicit (`for i, j in rx.grid(n, m):`). A
+sum may be `Y[i, j] += ...` after a store that initializes Y. A named value (`word = ...`) may be used in later lines.
 """
 
 from __future__ import annotations
@@ -23,16 +23,17 @@ from relax_eg.tir.expr import Const, Read, Reduce, ReduceKind, Scalar, apply, lo
 from relax_eg.tir.origin import TextOrigin
 from relax_eg.tir.program import Buffer, Stage, TensorProgram
 from relax_eg.tir.ranges import out_of_range
-from relax_eg.tir.stores import ONCE, Store, stage_of
+from relax_eg.tir.stores import ONCE, BufferStore, stage_of
 from relax_eg.tir.substitute import substitute
 from relax_eg.tir.text import index_text
-from relax_eg.tir.values import BINARY, Origin, Value, ValueReader, last_name, loop_named
+from relax_eg.tir.values import BINARY, SourcePlace, Value, ValueReader, last_name, loop_named
 
 PARAMETER = 'a buffer `X: rx.Buffer("n 128", "float32")`, a workspace `P: rx.workspace("n 128")` or a size `n: int`'
 STATEMENT = (
     'an equation `Y[i, j] = value`, a sum `Y[i, j] += value`, `T = rx.local("n 4")`, `P = rx.workspace("n 4")`, '
     "a named value `x = value`, or `for i, j in rx.grid(n, 4):`"
 )
+# given: the initial element of a fold
 _FOLDS: dict[str, tuple[ReduceKind, float]] = {
     "add": ("sum", 0), "multiply": ("prod", 1), "maximum": ("max", float("-inf")), "minimum": ("min", float("inf")),
     "bitwise_or": ("any", 0), "bitwise_and": ("all", -1), "bitwise_xor": ("xor", 0),
@@ -41,8 +42,10 @@ _SPACES = ("local", "workspace")
 
 
 def parse_program(text: str, *, ranges: bool = True) -> TensorProgram:
-    """The tensor program that `text` tells; the inverse of `str(program)`. TensorProgramError with the line; without
-    `ranges`, reads out of range are not looked for."""
+    """Returns the tensor program that `text` describes; the inverse of `str(program)`.
+
+    TensorProgramError, with the line, if the text is wrong. `ranges`: check for reads out of range.
+    """
     origin = TextOrigin(text)
     try:
         tree = ast.parse(text)
@@ -57,8 +60,8 @@ def parse_program(text: str, *, ranges: bool = True) -> TensorProgram:
     return read_program(origin, found[0], ranges=ranges)
 
 
-def read_program(origin: Origin, definition: ast.FunctionDef, *, ranges: bool = True) -> TensorProgram:
-    """The program of a function definition; its decorator may give it another name."""
+def read_program(origin: SourcePlace, definition: ast.FunctionDef, *, ranges: bool = True) -> TensorProgram:
+    """Returns the program of a function definition. Its decorator may give it another name."""
     try:
         return _ProgramReader(origin, definition, ranges).read()
     except RecursionError:
@@ -66,9 +69,9 @@ def read_program(origin: Origin, definition: ast.FunctionDef, *, ranges: bool = 
 
 
 class _ProgramReader:
-    """Reads one definition."""
+    """A reader of one function definition."""
 
-    def __init__(self, origin: Origin, definition: ast.FunctionDef, ranges: bool) -> None:
+    def __init__(self, origin: SourcePlace, definition: ast.FunctionDef, ranges: bool) -> None:
         self.origin = origin
         self.ranges = ranges
         self.definition = definition
@@ -80,7 +83,7 @@ class _ProgramReader:
         self.sizes: dict[str, Dim] = {}
         self.buffers: dict[str, Buffer] = {}
         self.named: dict[str, ast.expr] = {}
-        self.stores: list[Store] = []
+        self.stores: list[BufferStore] = []
 
     def read(self) -> TensorProgram:
         d = self.definition
@@ -147,7 +150,7 @@ class _ProgramReader:
                 self.fail(arg, f"the parameter {arg.arg} is annotated {text}", PARAMETER)
 
     def _declared(self, call: ast.Call, name: str) -> Buffer:
-        """The buffer of `Buffer("n 128", "float32")`, `Buffer(("n", 128), "f32")` or `local("n 128")`."""
+        """Returns the buffer of `Buffer("n 128", "float32")`, `Buffer(("n", 128), "f32")` or `local("n 128")`."""
         given = dict(zip(("shape", "dtype"), call.args, strict=False)) | {str(k.arg): k.value for k in call.keywords}
         shape, dtype = given.get("shape"), given.get("dtype")
         wanted = 'a shape and a dtype: ("n 128", "float32")'
@@ -182,7 +185,11 @@ class _ProgramReader:
     def _statements(
         self, body: Iterable[ast.stmt], names: Mapping[str, Dim], extents: Mapping[str, Dim], init: bool
     ) -> None:
-        """Lines inside loops: `names` tells what each loop's name stands for, `extents` how far its variable runs."""
+        """Reads statements inside loops.
+
+        - `names`: index of each loop name.
+        - `extents`: extent of each loop variable.
+        """
         for s in body:
             match s:
                 case ast.Pass() | ast.Expr(value=ast.Constant(value=str())):
@@ -239,7 +246,7 @@ class _ProgramReader:
         self, s: ast.stmt, target: ast.Subscript, value: ast.expr, names: Mapping[str, Dim],
         extents: Mapping[str, Dim], init: bool,
     ) -> None:  # fmt: skip
-        """`Y[i] = value`, or `Y[i] = max(Y[i], value)`, which is a fold."""
+        """Reads `Y[i] = value`, or `Y[i] = max(Y[i], value)`, which is a fold."""
         if isinstance(value, ast.Call) and not value.keywords and len(value.args) == 2:
             fold = {"maximum": "maximum", "max": "maximum", "minimum": "minimum", "min": "minimum"}.get(
                 last_name(value.func) or ""
@@ -278,8 +285,8 @@ class _ProgramReader:
         for n, variable in summed.items():
             over.append((variable, reader.extent(ast.copy_location(ast.Name(n), value), variable, found, None)))
         loops = {n: e for n, e in reach.items() if n in mine or fold is None}
-        store = Store(s, target, buffer, indices, loops, found)
-        store.solve(self.origin)  # what makes no sense to write is told before what is read for it
+        store = BufferStore(s, target, buffer, indices, loops, found)
+        store.solve(self.origin)  # first, because an invalid store is reported before the reads of its value
         self._in_range(found, {**loops, **{str(loop_of(v)): e for v, e in over}}, reader)
         if fold is not None:
             self._fold(store, fold, over)
@@ -295,7 +302,7 @@ class _ProgramReader:
         return buffer
 
     def _unknown(self, value: ast.expr, reader: ValueReader) -> list[str]:
-        """Names in `value` that nothing binds: loop variables to add over."""
+        """Returns the names in `value` that nothing binds: loop variables to reduce over."""
         bound = set(reader.names) | set(self.buffers) | {"inf", "nan"}
         found: dict[str, None] = {}
         todo: list[ast.expr] = [value]
@@ -322,7 +329,7 @@ class _ProgramReader:
                     f"0 <= {index} < {size} for all sizes, or select(condition, {finding.read}, other)",
                 )
 
-    def _new(self, store: Store) -> None:
+    def _new(self, store: BufferStore) -> None:
         name = store.buffer.name
         if reader := next((o.buffer.name for o in self.stores if o.buffer.name != name and _reads(o, name)), None):
             self.fail(
@@ -332,8 +339,8 @@ class _ProgramReader:
             )
         self.stores.append(store)
 
-    def _fold(self, store: Store, fold: str, over: list[tuple[Dim, Dim]]) -> None:
-        """`Y[i] += value`: what is in Y so far, and the values of all loops that Y is not indexed by."""
+    def _fold(self, store: BufferStore, fold: str, over: list[tuple[Dim, Dim]]) -> None:
+        """Reads `Y[i] += value`: combines Y's earlier value with `value` over all loops that do not index Y."""
         name = store.buffer.name
         before = [s for s in self.stores if s.buffer.name == name]
         if not before:
@@ -364,7 +371,7 @@ class _ProgramReader:
 
 
 def _names(at: ast.AST) -> list[str]:
-    """Names that stand for values in `at`, buffers and functions left out, in order."""
+    """Returns the names of values in `at` in order, without buffers and functions."""
     heads = {n.func for n in ast.walk(at) if isinstance(n, ast.Call)} | {
         n.value for n in ast.walk(at) if isinstance(n, (ast.Subscript, ast.Attribute))
     }
@@ -372,12 +379,12 @@ def _names(at: ast.AST) -> list[str]:
 
 
 def _bound(at: ast.AST) -> set[str]:
-    """Loop variables that reductions in `at` bind."""
+    """Returns the loop variables that reductions in `at` bind."""
     overs = [k.value for n in ast.walk(at) if isinstance(n, ast.Call) for k in n.keywords if k.arg == "over"]
     return {name for over in overs for name in _names(over)}
 
 
-def _reads(store: Store, name: str) -> bool:
+def _reads(store: BufferStore, name: str) -> bool:
     return any(isinstance(t, Read) and t.buffer == name for t in walk(store.value))
 
 

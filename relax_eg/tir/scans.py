@@ -1,10 +1,10 @@
-"""Scans: index equations that read what they themselves wrote at an earlier point, as a running sum does.
+"""Scans: index equations that read their own output at an earlier point, like a running sum.
 
     Y[i] = select(i < 1, X[0], Y[i - 1] + X[i])
 
-Such an equation has a meaning because its points can be put in an order in which every read comes after its write. The
-order is that of nested loops over the axes: a read is earlier if, on the first axis where it differs from the point
-that is written, it lies a whole number of steps before it (or, on an axis that runs backwards, behind it).
+Such an equation has a meaning because its points can be ordered so that every read follows its write. The order is that
+of nested loops over the axes. A read is earlier if, on the first axis where it differs from the written point, it lies
+a whole number of steps before it (or, on an axis that runs backwards, after it).
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from relax_eg.tir.text import index_text
 
 @dataclass(frozen=True, slots=True)
 class Scan:
-    """An axis of a stage's domain whose points are computed one after the other, from the last with `reverse`."""
+    """An axis of a stage's domain whose points are computed one after the other, from the last if `reverse`."""
 
     axis: int
     reverse: bool = False
 
 
 def scans_of(name: str, indices: tuple[Dim, ...], value: Scalar) -> tuple[Scan, ...]:
-    """The axes along which the equation `name[indices] = value` reads itself, outermost first.
+    """Returns the axes along which the equation `name[indices] = value` reads itself, outermost first.
 
-    ShapeError where a read of itself is not plainly of an earlier point.
+    ShapeError if a read of itself is not provably of an earlier point.
     """
     found: dict[int, bool] = {}
     for term in walk(value):
@@ -51,7 +51,7 @@ def scans_of(name: str, indices: tuple[Dim, ...], value: Scalar) -> tuple[Scan, 
 
 
 def plainly_nonnegative(dim: Dim) -> bool:
-    """Whether `dim` is plainly >= 0: sizes and loop variables are, and sums and products of what is."""
+    """Whether `dim` is >= 0 by its form: sizes and loop variables are, and so are sums and products of such."""
     return dim.const >= 0 and all(c > 0 and all(map(_nonnegative_atom, monomial)) for monomial, c in dim.terms)
 
 
@@ -59,4 +59,4 @@ def _nonnegative_atom(atom: Atom) -> bool:
     if atom.op == "max":
         return any(map(plainly_nonnegative, atom.args))
     either = atom.args[1:] if atom.op == "select" else atom.args
-    return all(map(plainly_nonnegative, either))  # a variable, which has none, is a size
+    return all(map(plainly_nonnegative, either))  # a variable has no args, so it passes

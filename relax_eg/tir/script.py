@@ -1,4 +1,4 @@
-"""`@tensor_program`: tensor programs written as Python functions, which are read and never run."""
+"""`@tensor_program`: tensor programs written as Python functions, which are read but never run."""
 
 from __future__ import annotations
 
@@ -20,16 +20,18 @@ def tensor_program(*, name: str) -> Callable[[Callable[..., Any]], TensorProgram
 def tensor_program(
     function: Callable[..., Any] | None = None, /, *, name: str = ""
 ) -> TensorProgram | Callable[[Callable[..., Any]], TensorProgram]:
-    """The tensor program that a function's text tells. The function is not run, so its loop variables need not exist.
+    """Returns the tensor program that a function's text describes.
+
+    The function is not run, so its loop variables need not exist.
 
         @rx.tensor_program
         def mm(X: rx.Buffer("n k"), W: rx.Buffer("k m"), Y: rx.Buffer("n m")):
             Y[i, j] = rx.sum(X[i, l] * W[l, j], over=(l, k))
 
     Parameters are buffers, sizes (`n: int`) and, last, the outputs: buffers that are written. `rx.local(shape)` and
-    `rx.workspace(shape)` declare temporaries, the latter in the device's memory. TensorProgramError, with the line, for
-    what cannot be read, for reads out of range at some sizes, and for outputs not written exactly once.
-    `name` is the program's name where it is not the function's.
+    `rx.workspace(shape)` declare temporaries, the latter in device memory. `name`: the program's name, by default the
+    function's. TensorProgramError, with the line, for text that cannot be read, for reads out of range at some sizes,
+    and for outputs not written exactly once.
     """
     del name  # read from the text
     if function is None:
@@ -64,7 +66,8 @@ def _declaration(what: str) -> Callable[..., Any]:
     return declared
 
 
-# Annotations are evaluated where a function is defined, before its text is read; these are what stands there.
+# Annotations are evaluated when the function is defined, before its text is read; these functions serve that
+# evaluation.
 Buffer = _declaration("Buffer")
 Buffer.__doc__ = 'A buffer parameter of a tensor program: `X: rx.Buffer("n 128", "float32")`.'
 workspace = _declaration("workspace")

@@ -1,4 +1,4 @@
-"""Which axes of inputs are sliced where an output is: what equations tell of computing something in pieces."""
+"""Slicing: which input axes are sliced when an output is computed in pieces."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ Axes = tuple[int | None, ...]
 
 
 def sliced_with(program: TensorProgram, axis: int) -> Axes | None:
-    """What a slice of the output along `axis` is computed from: for each input the axis that is sliced likewise, None
-    where all of it is read. None altogether where that cannot be: an element then depends on its place, on what is at
-    other places of the axis, or the axis of an input has another extent.
+    """Returns, for each input, the axis to slice when the output is sliced along `axis`; None for an input read whole.
 
-    A program of one output."""
+    Returns None altogether if slicing is impossible: an element depends on its position, or on other positions of the
+    axis, or the axis of an input has another extent. `program` must have one output.
+    """
     (output,) = program.outputs
     axes: dict[str, int | None] = {output: axis}
     for made in reversed(program.stages):
@@ -32,8 +32,10 @@ def sliced_with(program: TensorProgram, axis: int) -> Axes | None:
 
 
 def _asked(program: TensorProgram, made: Stage, axis: int | None) -> dict[str, int | None] | None:
-    """For each buffer that a stage reads the axis along which it is read at the place that is written, None for all of
-    it; None altogether where a read is of neither kind."""
+    """Returns, for each buffer that a stage reads, the axis read at the written position, or None if it is read whole.
+
+    Returns None altogether if a read is of neither kind.
+    """
     index = None if axis is None else made.indices[axis]
     name = "" if index is None else loop_of(index)
     if name is None:

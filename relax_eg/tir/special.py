@@ -1,4 +1,4 @@
-"""Numpy implementations of scalar functions that numpy and scipy do not have as XLA computes them."""
+"""Numpy implementations of scalar functions that numpy and scipy lack or compute differently from XLA."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ Array = np.ndarray[Any, Any]
 
 
 def in_double(function: Callable[..., Any]) -> Callable[..., Array]:
-    """`function` computed in float64, to be rounded once."""
+    """Returns `function` computed in float64, to be rounded once."""
     return lambda *xs: np.asarray(function(*(x.astype(np.float64) for x in xs)))
 
 
-# Where the difference quotient of `igamma_grad_a` is taken, in parts of `a`, and with which weights: the central
+# given: relative step (in units of `a`) and weights of the difference quotient in `igamma_grad_a`: the central
 # difference of eighth order, exact to about 1e-11 in float64.
 _STEP = 2.0**-6
-_WEIGHTS = (4 / 5, -1 / 5, 4 / 105, -1 / 280)
+_WEIGHTS = (4 / 5, -1 / 5, 4 / 105, -1 / 280)  # given: as above
 
 
 def igamma_grad_a(a: Array, x: Array) -> Array:
-    """The derivative of the lower regularised incomplete gamma function by its first argument."""
+    """Returns the derivative of the lower regularised incomplete gamma function with respect to its first argument."""
     step = a * _STEP
     total = np.zeros(np.broadcast_shapes(a.shape, x.shape))
     for i, weight in enumerate(_WEIGHTS, 1):
@@ -34,28 +34,35 @@ def igamma_grad_a(a: Array, x: Array) -> Array:
     return np.where((x < 0) | (a <= 0), np.nan, np.where(x == 0, 0.0, found))
 
 
+def digamma(x: Array) -> Array:
+    """Returns the derivative of lgamma; NaN at every pole, including 0."""
+    return np.where(x == 0, np.nan, scipy.special.digamma(x))
+
+
 def polygamma(n: Array, x: Array) -> Array:
-    """The nth derivative of digamma, by the Hurwitz zeta function from the first on."""
+    """Returns the nth derivative of digamma; for n > 0 by the Hurwitz zeta function."""
     sign = np.where(n % 2 == 0, -1.0, 1.0)
     found = sign * scipy.special.gamma(n + 1) * scipy.special.zeta(n + 1, x)
-    return np.where(n == 0, scipy.special.digamma(x), found)
+    return np.where(n == 0, digamma(x), found)
 
 
 def ordered(x: Array) -> Array:
-    """Integers in the total order of floats: -NaN, -inf, ..., -0, 0, ..., inf, NaN."""
+    """Returns integers in the total order of floats: -NaN, -inf, ..., -0, 0, ..., inf, NaN."""
     signed = np.dtype(f"i{x.dtype.itemsize}")
     bits = np.ascontiguousarray(x).view(signed).reshape(x.shape)
     return np.where(bits < 0, bits ^ np.iinfo(signed).max, bits)
 
 
 def total(compare: Callable[..., Array]) -> Callable[..., Array]:
-    """`compare` in the total order of floats."""
+    """Returns `compare` in the total order of floats."""
     return lambda x, y: compare(ordered(x), ordered(y))
 
 
 def reduce_precision(x: Array, exponent_bits: Array, mantissa_bits: Array) -> Array:
-    """`x` rounded to the nearest float of fewer bits, to even between two; beyond its range are infinities, below its
-    normal numbers zeros. NaN stays itself."""
+    """Rounds `x` to the nearest float of fewer bits, ties to even.
+
+    Values above the range become infinities, values below the normal numbers zeros. NaN is unchanged.
+    """
     exponent, mantissa = int(exponent_bits.reshape(-1)[0]), int(mantissa_bits.reshape(-1)[0])
     info = ml_dtypes.finfo(x.dtype)
     unsigned = np.dtype(f"u{x.dtype.itemsize}")

@@ -1,7 +1,8 @@
-"""Stores of a program text put together to index equations: each writes a box of a buffer, and together all of it.
+"""Combines the stores of a program text into index equations: each store writes a box of a buffer, all together the
+whole.
 
-An index that is written is a size, or one loop variable plus or minus a size, so that every element is written at most
-once. Several stores into one buffer may split it along one axis: they become one equation with cases.
+A written index is a size, or one loop variable plus or minus a size, so every element is written at most once. Several
+stores into one buffer may split it along one axis; they become one equation with cases.
 """
 
 from __future__ import annotations
@@ -15,14 +16,14 @@ from relax_eg.tir.expr import Index, Reduce, Scalar, apply, loop, loop_names, se
 from relax_eg.tir.program import Buffer, Stage
 from relax_eg.tir.substitute import substitute
 from relax_eg.tir.text import index_text
-from relax_eg.tir.values import Origin
+from relax_eg.tir.values import SourcePlace
 
 INDICES = "distinct loop variables, each alone or plus a size, such as Y[i, j + 1]"
 ONCE = "every element of a buffer is written exactly once"
 
 
 @dataclass(eq=False)
-class Store:
+class BufferStore:
     """`buffer[indices] = value` for all values of the `loops`, in a box of the buffer."""
 
     at: ast.stmt
@@ -31,10 +32,10 @@ class Store:
     indices: tuple[Dim, ...]
     loops: Mapping[str, Dim]
     value: Scalar
-    box: list[tuple[Dim, Dim]] = field(default_factory=list[tuple[Dim, Dim]])  # from, up to, along each axis
+    box: list[tuple[Dim, Dim]] = field(default_factory=list[tuple[Dim, Dim]])  # [start, end) along each axis
 
-    def solve(self, origin: Origin) -> dict[int, tuple[str, Dim]]:
-        """Fill in `box`; the loop variable of each axis, as an index of what is written (its own name is `at`)."""
+    def solve(self, origin: SourcePlace) -> dict[int, tuple[str, Dim]]:
+        """Fills in `box`. Returns for each axis its loop variable and the inverse of the written index."""
         solved: dict[int, tuple[str, Dim]] = {}
         used: set[str] = set()
         self.box = []
@@ -72,8 +73,8 @@ def _not_once(twice: bool) -> str:
     return "elements off the diagonal are not written" if twice else "elements may be written twice or not at all"
 
 
-def stage_of(origin: Origin, stores: Sequence[Store]) -> Stage:
-    """The equation of a buffer from all stores into it."""
+def stage_of(origin: SourcePlace, stores: Sequence[BufferStore]) -> Stage:
+    """Returns the equation of a buffer from all stores into it."""
     buffer = stores[0].buffer
     solved = [store.solve(origin) for store in stores]
     taken = {name for s in stores for t in walk(s.value) if isinstance(t, Reduce) for name in t.bound}
@@ -101,8 +102,8 @@ def stage_of(origin: Origin, stores: Sequence[Store]) -> Stage:
     return Stage(buffer, tuple(indices), value)
 
 
-def _split(origin: Origin, stores: Sequence[Store]) -> int | None:
-    """The axis along which the stores split the buffer; None where one writes all of it."""
+def _split(origin: SourcePlace, stores: Sequence[BufferStore]) -> int | None:
+    """Returns the axis along which the stores split the buffer; None if one store writes all of it."""
     scope, buffer = Scope(), stores[0].buffer
     partial = [
         axis
@@ -125,8 +126,8 @@ def _split(origin: Origin, stores: Sequence[Store]) -> int | None:
     return None if len(stores) == 1 else partial[0]
 
 
-def _order(origin: Origin, stores: Sequence[Store], axis: int) -> list[int]:
-    """The stores in the order of their parts of the axis; an error where they overlap or leave a gap."""
+def _order(origin: SourcePlace, stores: Sequence[BufferStore], axis: int) -> list[int]:
+    """Returns the stores in the order of their parts of the axis. Raises an error if they overlap or leave a gap."""
     scope, buffer = Scope(), stores[0].buffer
     left, order, reached = list(range(len(stores))), list[int](), Dim.of(0)
     while left:

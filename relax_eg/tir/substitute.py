@@ -1,4 +1,4 @@
-"""Terms with parts replaced: loop variables and sizes by indices, or parts by others."""
+"""Replaces parts of terms: loop variables and sizes by indices, or subterms by others."""
 
 from __future__ import annotations
 
@@ -10,8 +10,10 @@ from relax_eg.tir.expr import Apply, Cast, Index, Read, Reduce, Scalar, Select, 
 
 
 def substitute(term: Scalar, env: Mapping[str, Dim | int]) -> Scalar:
-    """`term` where the Dim variables in `env` are replaced. What a reduction binds is its own: none of `env` may be
-    named so, nor mention it. Linear in the number of distinct terms."""
+    """Returns `term` with the Dim variables in `env` replaced. Linear in the number of distinct terms.
+
+    Variables bound by a reduction are local to it: no key of `env` may have such a name, and no value may mention one.
+    """
     if not env:
         return term
     return rebuilt(term, lambda at, done: _with(at, env, done))
@@ -22,8 +24,10 @@ def rebuilt(
     make: Callable[[Scalar, Mapping[Scalar, Scalar]], Scalar],
     known: Mapping[Scalar, Scalar] | None = None,
 ) -> Scalar:
-    """`term` made anew, its distinct parts first, so that long ones do not recurse: `make` gets a term, and what became
-    of the parts. What is in `known` is what became of it already, and is not looked into."""
+    """Rebuilds `term` bottom-up without recursion: `make` gets each distinct term and the replacements of its children.
+
+    `known`: replacements given in advance; these terms are not visited.
+    """
     done = dict(known or {})
     todo = [term]
     while todo:
@@ -53,7 +57,7 @@ def _with(at: Scalar, env: Mapping[str, Dim | int], done: Mapping[Scalar, Scalar
 
 
 def with_parts(at: Scalar, done: Mapping[Scalar, Scalar]) -> Scalar:
-    """`at` with each of its parts replaced by what `done` has for it; itself where nothing changes."""
+    """Returns `at` with each child replaced by its entry in `done`; `at` itself if nothing changes."""
     if all(done[c] is c for c in at.children):
         return at
     match at:

@@ -1,7 +1,7 @@
-"""How index equations read as text: `Y[i, j] = sum(X[i, k] * W[k, j], over=(k, 2048))`.
+"""Text of index equations: `Y[i, j] = sum(X[i, k] * W[k, j], over=(k, 2048))`.
 
-The text reads back to an equal term (`values.py`): a number or an index stands bare only where what is beside it tells
-its dtype, and a loop variable that shares the name of a size keeps its mark.
+The text reads back to an equal term (`values.py`). A number or an index is bare only if its neighbour determines its
+dtype. A loop variable with the same name as a size keeps its mark.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import numpy as np
 from relax_eg.shapes import Dim
 from relax_eg.tir.expr import INDEX_DTYPE, Apply, Cast, Const, Index, Read, Reduce, Scalar, Select, is_loop, walk
 
+# given: operator precedence, as in Python
 _INFIX = {
     "bitwise_or": ("|", 2), "bitwise_xor": ("^", 3), "bitwise_and": ("&", 4),
     "less": ("<", 1), "less_equal": ("<=", 1), "greater": (">", 1), "greater_equal": (">=", 1),
@@ -23,16 +24,17 @@ _INFIX = {
     "multiply": ("*", 7), "divide": ("/", 7), "floor_divide": ("//", 7), "floor_mod": ("%", 7),
 }  # fmt: skip
 _PREFIX = {"negative": "-", "bitwise_not": "~"}
-_COMPARISON = 1
+_COMPARISON = 1  # given: the level of comparisons
 _COMPARISONS = frozenset(fn for fn, (_, level) in _INFIX.items() if level == _COMPARISON)
-_UNARY, _POWER, _ATOM = 8, 9, 10
+_UNARY, _POWER, _ATOM = 8, 9, 10  # given: levels above the operators
 _NO_SIZES = frozenset[str]()
 _NOTHING: Mapping[Scalar, int] = MappingProxyType({})
-_LONG = 60  # characters of a term that has a name where it stands in several places
+_LONG = 60  # limit: characters of a repeated term; a longer one gets a name
 
 
 def index_text(dim: Dim, sizes: Iterable[str] = ()) -> str:
-    """A size or an index. Loop variables stand without their mark, unless a size in `dim` or `sizes` is named so."""
+    """Returns the text of a size or an index. A loop variable has no mark, unless a size in `dim` or `sizes` has its
+    name."""
     taken = {*dim.variables, *sizes}
     plain: dict[str, Dim | int] = {
         name: Dim.var(name[:-1]) for name in dim.variables if is_loop(name) and name[:-1] not in taken
@@ -41,13 +43,15 @@ def index_text(dim: Dim, sizes: Iterable[str] = ()) -> str:
 
 
 def scalar_text(expr: Scalar, sizes: frozenset[str] = _NO_SIZES) -> str:
-    """`expr` as mathematics, with Python's operators and precedence, beside sizes of the names `sizes`."""
+    """Returns `expr` with Python's operators and precedence. `sizes`: the size names in use."""
     return _Text(sizes).text(expr)[0]
 
 
 def named_text(expr: Scalar, sizes: frozenset[str], names: Iterator[str]) -> tuple[list[str], str]:
-    """`scalar_text` where long terms that stand in several places have a name: the lines that say what the next of
-    `names` are, and the text. Linear in the number of distinct terms."""
+    """Returns the lines that define names, and the text of `expr` with long repeated terms replaced by these names.
+
+    The names are taken from `names`. Linear in the number of distinct terms.
+    """
     uses = Counter(child for term in walk(expr) for child in term.children)
     text = _Text(sizes, names, uses)
     whole = text.text(expr)[0]
@@ -55,7 +59,7 @@ def named_text(expr: Scalar, sizes: frozenset[str], names: Iterator[str]) -> tup
 
 
 def constant_text(expr: Const) -> str:
-    """The shortest text that gives the constant's value back in its dtype."""
+    """Returns the shortest text that reads back to the constant's value in its dtype."""
     if isinstance(expr.value, complex):
         part = "float32" if expr.dtype == "complex64" else "float64"
         return f"complex({', '.join(constant_text(Const(x, part)) for x in (expr.value.real, expr.value.imag))})"
@@ -63,7 +67,7 @@ def constant_text(expr: Const) -> str:
 
 
 class _Text:
-    """Writes terms. A term is written once, however often it stands in the terms above it."""
+    """A writer of terms. A term is written once, however often it occurs in the terms above it."""
 
     def __init__(
         self, sizes: frozenset[str], names: Iterator[str] | None = None, uses: Mapping[Scalar, int] = _NOTHING
@@ -75,9 +79,9 @@ class _Text:
         self.written: dict[Scalar, tuple[str, int]] = {}
 
     def text(self, expr: Scalar) -> tuple[str, int]:
-        """The text and how tightly its outermost operator binds."""
+        """Returns the text and the precedence of its outermost operator."""
         todo = [expr]
-        while todo:  # parts first, so that long chains do not recurse
+        while todo:  # operands first, so that long chains do not recurse
             at = todo[-1]
             missing = [child for child in at.children if child not in self.written] if at not in self.written else []
             if missing:
@@ -132,14 +136,14 @@ class _Text:
             return f"{expr.fn}({', '.join(text for text, _ in args)})", _ATOM
         symbol, mine = _INFIX[expr.fn]
         (left, left_level), (right, right_level) = args
-        chains = mine > _COMPARISON  # a < b < c would mean something else
+        chains = mine > _COMPARISON  # a < b < c would have another meaning
         left = left if left_level > mine or (left_level == mine and chains) else f"({left})"
         right = right if right_level > mine else f"({right})"
         return f"{left} {symbol} {right}", mine
 
     def _siblings(self, args: tuple[Scalar, ...], comparison: bool) -> list[tuple[str, int]]:
-        """The arguments' texts; numbers and indices are bare where what decides the dtype of a bare one, the first
-        argument that is neither, or being compared, tells theirs."""
+        """Returns the arguments' texts. A number or index is bare if its dtype is determined: by the first other
+        argument, or by the comparison."""
         typed = next((arg.dtype for arg in args if not _may_be_bare(arg)), None)
         if comparison and typed is None and any(isinstance(arg, Index) for arg in args):
             typed = INDEX_DTYPE if all(arg.dtype == INDEX_DTYPE for arg in args) else None

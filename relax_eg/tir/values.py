@@ -1,7 +1,7 @@
-"""Reading the right-hand sides of index equations: Python expressions, from their syntax, as scalar terms and indices.
+"""Reads the right-hand sides of index equations: Python syntax trees become scalar terms and indices.
 
-What is read is one of three things: a number, an index (a `Dim` over loop variables and sizes), or a `Scalar`. Numbers
-and indices take the dtype of the Scalar beside them.
+A value is a number, an index (a `Dim` over loop variables and sizes), or a `Scalar`. Numbers and indices take the dtype
+of a Scalar operand beside them.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ _COMPARED: dict[type[ast.cmpop], str] = {
     ast.NotEq: "not_equal",
 }  # fmt: skip
 REDUCTIONS = ("sum", "prod", "max", "min", "any", "all", "xor", "argmax", "argmin")
-_TWO = {"max": "maximum", "min": "minimum"}  # of values, where they do not reduce
+_TWO = {"max": "maximum", "min": "minimum"}  # binary forms, used when they do not reduce
 _SAME = {
     "arcsin": "asin", "arccos": "acos", "arctan": "atan", "arctan2": "atan2", "arcsinh": "asinh", "arccosh": "acosh",
     "arctanh": "atanh", "absolute": "abs", "fabs": "abs", "pow": "power", "logical_and": "bitwise_and",
@@ -73,29 +73,30 @@ _OVER = "over=(k, 128), over=((k, 128), (l, n)), or over=k where a read X[i, k] 
 Value: TypeAlias = "Scalar | Dim | bool | int | float | complex"
 
 
-class Origin(Protocol):
-    """Where a program's text stands."""
+class SourcePlace(Protocol):
+    """The source position of a program's text; builds errors."""
 
     def error(self, at: Any, problem: str, expected: str) -> Exception:
-        """The error that what stands at the syntax node `at` is wrong, and what would be accepted."""
+        """Returns an error for the syntax node `at`, with what is accepted."""
         ...
 
     def refused(self, at: Any, error: Exception, expected: str) -> Exception:
-        """`error`, raised for what stands at `at`, with the place."""
+        """Returns `error`, raised for the syntax node `at`, with the position."""
         ...
 
 
 class ValueReader:
-    """Reads the expressions of one equation.
+    """A reader of the expressions of one equation.
 
-    `names` are loop variables and sizes; `buffers` what can be read; `named` values with names, read where they are
-    used, for only there their loop variables are known. `reads` keeps where each read stands, for what is found out
-    about it later.
+    - `names`: loop variables and sizes.
+    - `buffers`: the buffers that can be read.
+    - `named`: named values, read at each use, because only there their loop variables are known.
+    - `reads`: syntax node of each read, for later errors about it.
     """
 
     def __init__(
         self,
-        origin: Origin,
+        origin: SourcePlace,
         names: Mapping[str, Value],
         buffers: Mapping[str, Buffer],
         named: Mapping[str, ast.expr] = MappingProxyType({}),
@@ -103,19 +104,19 @@ class ValueReader:
         self.origin = origin
         self.names = dict(names)
         self.named = named
-        self.values: dict[str, Value] = {}  # of names, where the loops are as they are now
+        self.values: dict[str, Value] = {}  # values of names under the current loops
         self.outer = self.names, self.values
         self.inner_only: set[str] = set()
         self.buffers = buffers
         self.reads: dict[Scalar, ast.expr] = {}
 
     def scalar(self, at: ast.expr, dtype: str) -> Scalar:
-        """The value at `at`; a number or an index alone takes `dtype`."""
+        """Returns the value at `at`; a number or an index alone takes `dtype`."""
         value = self.value(at)
         return self._guarded(at, lambda: scalar(value, dtype))
 
     def value(self, at: ast.expr) -> Value:
-        """What stands at `at`. Long sums and products do not recurse."""
+        """Returns the value at `at`. Long sums and products do not recurse."""
         spine: list[ast.BinOp] = []
         inner = at
         while isinstance(inner, ast.BinOp) and type(inner.op) in BINARY:
@@ -127,7 +128,7 @@ class ValueReader:
         return value
 
     def dim(self, at: ast.expr, what: str) -> Dim:
-        """The index or size at `at`."""
+        """Returns the index or size at `at`."""
         value = self.value(at)
         if isinstance(value, (Dim, int)) and not isinstance(value, bool):
             return Dim.of(value)
@@ -191,7 +192,8 @@ class ValueReader:
         )
 
     def _named_value(self, name: str) -> Value:
-        """The value of a name: read once, outside all reductions, where it has a meaning there; else once in each."""
+        """Returns the value of a name. It is read once outside all reductions if it has a meaning there, else once per
+        reduction."""
         inside = self.names, self.values
         if name not in self.inner_only and self.names is not self.outer[0]:
             self.names, self.values = self.outer
@@ -252,7 +254,7 @@ class ValueReader:
         return self._apply(at, fn, a, b)
 
     def _on_sizes(self, at: ast.expr, fn: str, a: Value, b: Value) -> Value:
-        """Arithmetic on numbers and indices."""
+        """Evaluates arithmetic on numbers and indices."""
         whole = all(isinstance(x, (Dim, int)) and not isinstance(x, bool) for x in (a, b))
         if fn == "power" and whole and isinstance(b, int):
             return self._guarded(at, lambda: a**b)  # type: ignore[operator]
@@ -294,7 +296,7 @@ class ValueReader:
     def _select(self, at: ast.expr, test: ast.expr, then: ast.expr, other: ast.expr) -> Value:
         values = self.value(then), self.value(other)
         if not any(isinstance(v, Scalar) for v in values):
-            # Sizes by cases are a size; the grammar of sizes reads them.
+            # A size by cases is a size; the grammar of sizes parses it.
             if all(isinstance(v, (Dim, int)) for v in values) and any(isinstance(v, Dim) for v in values):
                 return self._size_by_cases(at)
             self.fail(at, "select between two numbers", 'const(value, "dtype") for one of them')
@@ -351,7 +353,7 @@ class ValueReader:
             return self._cast(at, args[0], dtype)
         fn = _TWO.get(name) or _SAME.get(name, name)
         if name == "remainder" and isinstance(at.func, ast.Attribute) and ast.unparse(at.func.value) in _NUMPYS:
-            fn = "floor_mod"  # numpy's has the sign of the divisor, XLA's that of the dividend
+            fn = "floor_mod"  # numpy's result has the sign of the divisor, XLA's that of the dividend
         if fn not in FUNCTIONS and fn != "shift_right":
             near = _near(name)
             self.fail(at, f"no function is named `{name}`{near}", f"one of {', '.join(FUNCTIONS)}; {EXPRESSIONS}")
@@ -364,7 +366,7 @@ class ValueReader:
         return self._apply(at, fn, *values)
 
     def _complex(self, args: list[ast.expr]) -> complex | None:
-        """The number of `complex(1.0, -2.0)`, where both are numbers."""
+        """Returns the number of `complex(1.0, -2.0)` if both parts are real numbers, else None."""
         parts = [self.value(a) for a in args]
         if any(isinstance(p, (Scalar, Dim, complex)) for p in parts):
             return None
@@ -413,7 +415,7 @@ class ValueReader:
         return self._guarded(at, lambda: Reduce(name, tuple(pairs), body))  # type: ignore[arg-type]
 
     def _axes(self, over: ast.expr) -> list[tuple[ast.expr, ast.expr | None]]:
-        """The loop variables of a reduction with their extents, where given."""
+        """Returns the loop variables of a reduction with their extents, None where not given."""
         parts = over.elts if isinstance(over, (ast.Tuple, ast.List)) else [over]
         if isinstance(over, ast.Tuple) and len(parts) == 2 and isinstance(parts[0], ast.Name):
             return [(parts[0], parts[1])]
@@ -430,7 +432,7 @@ class ValueReader:
         return axes
 
     def extent(self, at: ast.expr, variable: Value, body: Scalar, given: ast.expr | None) -> Dim:
-        """The extent of a loop variable: as `given`, or that of the axes it is the index of."""
+        """Returns the extent of a loop variable: `given`, or the size of the axes that the variable alone indexes."""
         if given is not None:
             return self.dim(given, "the extent")
         found = axes_of(variable, body, self.buffers)
@@ -450,7 +452,7 @@ class ValueReader:
 
 
 def axes_of(variable: Value, body: Scalar, buffers: Mapping[str, Buffer]) -> dict[Dim, str]:
-    """The sizes of the axes that `variable` alone indexes in `body`, and where."""
+    """Returns the sizes of the axes that `variable` alone indexes in `body`, with the place of each."""
     found: dict[Dim, str] = {}
     for term in walk(body):
         if isinstance(term, Read):
@@ -461,19 +463,19 @@ def axes_of(variable: Value, body: Scalar, buffers: Mapping[str, Buffer]) -> dic
 
 
 def loop_named(name: str) -> Dim:
-    """The loop variable of a name, which may have the mark that sets it apart from a size."""
+    """Returns the loop variable of a name, with or without the mark that distinguishes it from a size."""
     return loop(name[:-1] if is_loop(name) else name)
 
 
 def last_name(func: ast.expr) -> str | None:
-    """The last name of `rx.exp`, `jnp.exp` or `exp`."""
+    """Returns the last name of `rx.exp`, `jnp.exp` or `exp`."""
     if isinstance(func, ast.Name):
         return func.id
     return func.attr if isinstance(func, ast.Attribute) else None
 
 
 def _as_dtype(name: str) -> str | None:
-    """The dtype that `name` is as a function; there are no short forms here."""
+    """Returns `name` if it is the full name of a dtype, else None. Short names are not accepted here."""
     try:
         return name if name != "key" and parse_dtype(name) == name else None
     except RelaxEgError:

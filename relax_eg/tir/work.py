@@ -1,4 +1,4 @@
-"""What a tensor program has to do, told apart by what does it: contractions, and everything else."""
+"""The work of a tensor program, split into contractions and everything else."""
 
 from __future__ import annotations
 
@@ -10,21 +10,27 @@ from relax_eg.tir.analyze import factors_of, is_multiply_add, itemsize, stage_fl
 from relax_eg.tir.expr import Apply, Cast, Read, Reduce, Scalar, is_loop, loop_of, walk
 from relax_eg.tir.program import Stage, TensorProgram
 
+# chosen: a computed operand with this many times the bytes of its sources should never be written as a whole
 DECODED = 2
-"""Times as many bytes as what it is computed from: an operand of so many is better never written as a whole."""
+# chosen: bytes below which a computed operand is written as a whole on a CPU, whatever its sources are
 LEAST_BYTES = 1 << 17
-"""Bytes below which a computed operand is written as a whole on a CPU, whatever it is computed from."""
 _NONE = Dim.of(0)
 
 
 @dataclass(frozen=True, slots=True)
 class Contraction:
-    """A sum of products of two operands: a matmul of `rows` by `depth` by `columns` for each of `batch`; `dtype` is
-    what is multiplied. `transposed`: the columns' operand is stored with what is summed over last, as the weight of a
-    linear layer. `windowed`: an operand is read at sums of loop variables, as in a convolution. `made`: bytes of the
-    operands that are computed in the equation, which reads `sources` bytes for them; `result`: bytes of its value where
-    the program computes on with it; `reduced`: a later reduction goes over that. `online`: an operand has exponentials
-    less a maximum over what is summed; `staged`: one is computed from what a reduction of the program left."""
+    """A sum of products of two operands: a matmul of `rows` by `depth` by `columns` for each of `batch`.
+
+    - `dtype`: dtype of the operands.
+    - `transposed`: the columns' operand is stored with the summed axis last, like the weight of a linear layer.
+    - `windowed`: an operand is read at sums of loop variables, as in a convolution.
+    - `made`: bytes of the operands that the equation computes.
+    - `sources`: bytes of the buffers read to compute these operands.
+    - `result`: bytes of the value if the program computes further with it, else 0.
+    - `reduced`: a later reduction goes over the value.
+    - `online`: an operand contains exponentials minus a maximum over the summed axis.
+    - `staged`: an operand is computed from the result of a reduction of the program.
+    """
 
     batch: Dim
     rows: Dim
@@ -47,17 +53,17 @@ class Contraction:
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """The contractions of a program, and the flops of all that is not one."""
+    """The contractions of a program, and the flops of everything else."""
 
     contractions: tuple[Contraction, ...]
     other_flops: Dim
 
 
 def work(program: TensorProgram) -> Work:
-    """What `program` has to do, as expressions in the sizes."""
+    """Returns the work of `program`, as expressions in the sizes."""
     found: list[Contraction] = []
     other = _NONE
-    there = set(program.workspaces)  # in memory anyway
+    there = set(program.workspaces)  # these are in memory in any case
     uses = _Uses(_computed_on(program) - there, _reduced(program) - there, _exponentials(program), _left(program))
     for made in program.stages:
         terms = [t for t in walk(made.value) if isinstance(t, Reduce) and is_multiply_add(made, t)]
@@ -70,7 +76,7 @@ def work(program: TensorProgram) -> Work:
 
 
 def _computed_on(program: TensorProgram) -> set[str]:
-    """The buffers with which something is computed where they are read: more than a move to another place."""
+    """Returns the buffers whose readers compute with them rather than only move them."""
     return {
         t.buffer
         for made in program.stages
@@ -81,7 +87,7 @@ def _computed_on(program: TensorProgram) -> set[str]:
 
 
 def _reduced(program: TensorProgram) -> set[str]:
-    """The buffers whose elements, or what is made of them, a reduction of a later stage goes over."""
+    """Returns the buffers whose elements, or values computed from them, a later stage reduces."""
     found: set[str] = set()
     for made in reversed(program.stages):
         terms = list(walk(made.value))
@@ -92,7 +98,7 @@ def _reduced(program: TensorProgram) -> set[str]:
 
 
 def _exponentials(program: TensorProgram) -> set[str]:
-    """The buffers from which exponentials less a maximum are computed, and those that hold such."""
+    """Returns the maxima from which exponentials are computed, and the buffers that hold such exponentials."""
     maxima, found = set[str](), set[str]()
     for made in program.stages:
         terms = list(walk(made.value))
@@ -106,7 +112,7 @@ def _exponentials(program: TensorProgram) -> set[str]:
 
 
 def _left(program: TensorProgram) -> set[str]:
-    """The buffers that hold what a reduction left, or what is computed from such."""
+    """Returns the buffers that hold results of reductions, or values computed from such."""
     found = set[str]()
     for made in program.stages:
         terms = list(walk(made.value))
@@ -123,8 +129,13 @@ def _uncast(term: Scalar) -> Scalar:
 
 @dataclass(frozen=True, slots=True)
 class _Uses:
-    """Of a program, the buffers with which something is computed, those that are reduced, those of exponentials, and
-    those that reductions left."""
+    """Buffers of a program by use.
+
+    - `computed`: something is computed with them where they are read.
+    - `reduced`: a later stage reduces them.
+    - `exponentials`: hold exponentials minus a maximum, or such a maximum.
+    - `left`: results of reductions, or computed from such.
+    """
 
     computed: set[str]
     reduced: set[str]
@@ -136,7 +147,7 @@ def _contraction(program: TensorProgram, made: Stage, term: Reduce, uses: _Uses)
     extents = {str(loop_of(i)): size for i, size in zip(made.indices, made.output.shape, strict=True)}
     outer = frozenset(extents) & term.free
     factors = [f for f in factors_of(term.body) if any(isinstance(t, Read) for t in walk(f))]
-    # Two factors that depend on different loops; a scale that depends on fewer belongs to either.
+    # Two factors that depend on different loops. A scale that depends on fewer loops belongs to either.
     first = max(factors, key=lambda f: len(f.free & outer))
     second = max(factors, key=lambda f: (len((f.free - first.free) & outer), len((f.free ^ first.free) & outer)))
     if factors.index(second) < factors.index(first):
@@ -146,7 +157,7 @@ def _contraction(program: TensorProgram, made: Stage, term: Reduce, uses: _Uses)
     reduced = {str(loop_of(var)) for var, _ in term.over}
     every = extents | {str(loop_of(var)): extent for var, extent in term.over}
     groups = _groups(factors)
-    # A single group (a matrix and a vector) is multiplied and summed at once, as no matmul.
+    # A single group (a matrix and a vector) is multiplied and summed at once; it is not a matmul.
     computed = [g for g in groups if len(groups) > 1 and (len(g) > 1 or not isinstance(_uncast(g[0]), Read))]
     sources = {t.buffer for g in computed for f in g for t in _reads(f)}
     on = made.output.name in uses.computed or _uncast(made.value) is not term
@@ -168,7 +179,8 @@ def _contraction(program: TensorProgram, made: Stage, term: Reduce, uses: _Uses)
 
 
 def _groups(factors: Sequence[Scalar]) -> list[list[Scalar]]:
-    """The factors that are multiplied before anything is summed: each with the first whose loops include its own."""
+    """Groups the factors that are multiplied before the summation: each joins the first group whose loops include its
+    own."""
     groups: list[list[Scalar]] = []
     for f in sorted(factors, key=lambda f: -len(f.free)):
         wider = next((g for g in groups if f.free <= g[0].free), None)

@@ -16,11 +16,14 @@ import pytest
 from jax.extend.core import jaxprs_in_params
 
 import relax_eg as rx
+from benchmarks.triton import attention as benchmarked_attention
+from benchmarks.triton import cases
 from relax_eg import ir
 from relax_eg.backend.kernels import InKernels, KernelRunner
 from relax_eg.backend.pallas.choice import Pallas
 from relax_eg.backend.pallas.plan import Unsuitable, pallas_plan
 from relax_eg.backend.pallas.programs import lower_pallas
+from relax_eg.ops.triton import left_out
 from relax_eg.tir import TensorProgram, evaluate
 
 TOLERANCE = 2e-5  # of the largest element, in float32
@@ -143,10 +146,13 @@ def test_random_sizes() -> None:
         np.testing.assert_allclose(got, want, atol=2e-3 * float(np.max(np.abs(want))))
 
 
-@pytest.mark.skipif(
+lowers_without_gpu = pytest.mark.skipif(
     tuple(map(int, jaxlib.__version__.split(".")[:3])) > (0, 10, 2),
     reason="lowering compiles Triton's code there, which takes JAX's plugin for GPUs",
 )
+
+
+@lowers_without_gpu
 @pytest.mark.parametrize(("program", "sizes"), [*CASES[2::3], LOOKUP], ids=lambda x: str(getattr(x, "name", "")))
 def test_it_is_lowered_for_gpus_where_none_is(program: TensorProgram, sizes: dict[str, int]) -> None:
     lowered = lower_pallas(program, sizes)
@@ -154,6 +160,46 @@ def test_it_is_lowered_for_gpus_where_none_is(program: TensorProgram, sizes: dic
     text = traced.lower(lowering_platforms=("cuda",)).as_text()
     assert text.count("triton") >= len(pallas_plan(program, sizes).kernels)
     assert "stablehlo.dot_general" not in text and "stablehlo.reduce" not in text, "something is left to XLA"
+
+
+@lowers_without_gpu
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32"])
+def test_what_is_not_left_out_is_lowered(dtype: str) -> None:
+    """Every scalar function, cast and reduction, and attention; `python -m benchmarks.triton` compiles them too."""
+    found = 0
+    for name, _, program in cases([dtype]):
+        if left_out(program):
+            continue
+        found += 1
+        run = lower_pallas(program, {}).run
+        shapes = [jax.ShapeDtypeStruct(tuple(d.const for d in b.shape), b.dtype) for b in program.inputs]
+        with jax.enable_x64(True):
+            text = jax.jit(run).trace(*shapes).lower(lowering_platforms=("cuda",)).as_text()
+        assert "triton" in text, name
+    assert found > 60
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_attention_in_sixteen_bits(dtype: str) -> None:
+    program, rng = benchmarked_attention(dtype), np.random.default_rng(3)
+    args = [jnp.asarray(rng.normal(size=(64, 64)) / 2, dtype) for _ in program.inputs]
+    got = np.asarray(lower_pallas(program, {}, interpret=True).run(*args)[0], "float32")
+    wide = [np.asarray(a, "float32") for a in args]
+    scores = np.exp(wide[0] @ wide[1].T)
+    np.testing.assert_allclose(got, scores / scores.sum(1, keepdims=True) @ wide[2], atol=0.05)
+
+
+def test_what_triton_does_not_compile_is_xlas_and_priced_so() -> None:
+    """Attention with scores through erf, which Pallas does not lower, has its scores in memory."""
+
+    def capped(act: Any) -> Any:
+        return lambda q, k, v: jax.nn.softmax(act(q @ k.transpose(0, 2, 1))) @ v
+
+    specs, at = ("16 s 64",) * 3, {"s": 2048}
+    plain, special = (in_kernels(capped(act), specs, at) for act in (jnp.tanh, jax.scipy.special.erf))
+    scores = 4 * 16 * 2048**2  # bytes
+    assert plain.report.after.launches == 1 and plain.report.after.bytes < scores
+    assert special.report.after.launches == 2 and special.report.after.bytes > 2 * scores
 
 
 def test_rows_that_are_masked_throughout_and_values_that_are_none() -> None:

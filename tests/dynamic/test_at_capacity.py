@@ -15,7 +15,7 @@ import pytest
 import relax_eg as rx
 from relax_eg.dynamic.at_capacity import AtCapacity
 from relax_eg.dynamic.bodies import Body
-from relax_eg.dynamic.fitting import Fit
+from relax_eg.dynamic.fitting import CapacityFit
 from relax_eg.errors import BoundsError, OptionError, ShapeError
 
 Array = Any
@@ -59,14 +59,14 @@ def test_many_sizes_in_few_executables() -> None:
 
 
 def test_what_a_capacity_holds_besides_is_never_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    def with_nan(self: Fit, operands: list[Any], on_host: bool) -> list[Any]:
+    def with_nan(self: CapacityFit, operands: list[Any], jit: Any) -> list[Any]:
         grown = list(operands)
         for i, shape, inside in self.pads:
             grown[i] = np.full(shape, np.nan, np.float32)
             grown[i][inside] = operands[i]
         return grown
 
-    monkeypatch.setattr(Fit, "padded", with_nan)
+    monkeypatch.setattr(CapacityFit, "padded", with_nan)
     same(optimized()(W, values(3, 5)), jax.jit(attend)(W, values(3, 5)))
 
 
@@ -302,7 +302,7 @@ def test_no_padding_costs_no_copy() -> None:
     x = jnp.asarray(values(1, 6)[0])
     same(best(x), 2 * x)
     (call,) = best._sized_for({})._calls.values()
-    assert call.fit == Fit((), ()) and call.fit.padded([x], True)[0] is x
+    assert call.fit == CapacityFit((), ()) and call.fit.padded([x], None)[0] is x
 
 
 def test_statistics_as_text_and_data() -> None:

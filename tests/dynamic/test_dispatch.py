@@ -16,13 +16,13 @@ import numpy as np
 import pytest
 
 import relax_eg as rx
+from relax_eg.backend.call_keys import UnseenError, only_for, shown
+from relax_eg.backend.executables import Tally
 from relax_eg.backend.optimized import Optimized
 from relax_eg.backend.program import Program
 from relax_eg.backend.ready import Ready
-from relax_eg.backend.shown import UnseenError, only_for, shown
 from relax_eg.driver.jit import Jitted
 from relax_eg.dynamic.at_capacity import AtCapacity
-from relax_eg.dynamic.executables import Tally
 from relax_eg.dynamic.runtime import MOST_REFUSED, TIMED, Sized
 from relax_eg.errors import ShapeError
 

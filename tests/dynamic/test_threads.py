@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import gc
+import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
@@ -13,7 +14,8 @@ import numpy as np
 import pytest
 
 import relax_eg as rx
-from relax_eg.dynamic.executables import Executable, Executables
+from relax_eg.backend import kernels
+from relax_eg.backend.executables import Executable, Executables
 
 LOW, HIGH = 1, 40
 
@@ -39,6 +41,15 @@ def run(threads: int, work: Callable[[int], None]) -> None:
         t.join()
     if failed:
         raise failed[0]
+
+
+@pytest.fixture
+def often() -> Iterator[None]:
+    """Threads take turns as often as Python lets them."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(before)
 
 
 def calls_of(best: Any, calls: int) -> Callable[[int], None]:
@@ -72,6 +83,47 @@ def test_eight_threads(dynamic: Any) -> None:
     assert found.compilations == 7 + len(hot) and len({r.at["n"] for r in hot}) == len(hot)
     # A size that is seen for the first time is kept as an array; nothing else is.
     assert len(jax.live_arrays()) <= before + HIGH
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"dynamic": "auto", "at": {"n": 8}},
+        {"dynamic": "capacity"},
+        {"execution": "kernels"},
+        {"execution": "kernels", "executables": 1},
+    ],
+    ids=str,
+)
+def test_first_calls_of_threads_compile_once(options: Any, often: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    plans, plan = [], kernels.plan
+    monkeypatch.setattr(kernels, "plan", lambda *args: plans.append(args) or plan(*args))
+    best, start = rx.optimize(scores, "4 4", "n 4", bounds={"n": (LOW, HIGH)}, **options), threading.Barrier(8)
+    w, x = (np.random.default_rng(0).standard_normal(shape).astype(np.float32) for shape in ((4, 4), (8, 4)))
+
+    def work(_: int) -> None:
+        start.wait()
+        for _ in range(20):
+            np.testing.assert_allclose(best(w, x)[1], x.sum(0), rtol=1e-3, atol=1e-4)
+
+    run(8, work)
+    if "execution" in options:
+        assert len(plans) == 1
+    else:
+        found = best.statistics()
+        assert found.calls == found.executables[0].calls == 160 and found.compilations == 1
+
+
+def test_first_calls_of_threads_optimize_once(often: None) -> None:
+    best, start = rx.jit(scores, dims=("4 4", "n 4"), bounds={"n": (LOW, HIGH)}), threading.Barrier(8)
+    w, x = (np.random.default_rng(0).standard_normal(shape).astype(np.float32) for shape in ((4, 4), (8, 4)))
+
+    def work(_: int) -> None:
+        start.wait()
+        np.testing.assert_allclose(best(w, x)[1], x.sum(0), rtol=1e-3, atol=1e-4)
+
+    run(8, work)
+    assert len(best.optimized) == 1 and best.optimized[0].statistics().calls == 8
 
 
 def test_what_all_ask_for_at_once_is_made_once() -> None:

@@ -14,7 +14,7 @@ from jax import lax
 from padding import POISONS, padded, within
 
 import relax_eg as rx
-from relax_eg.dynamic import Plan, plan
+from relax_eg.dynamic import CapacityPlan, plan
 from relax_eg.ir import Module, Tensor, np_dtype
 
 QUICKLY = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
@@ -50,7 +50,7 @@ def argument(annotation: Any, sizes: Mapping[str, int], indices: int, rng: np.ra
 
 
 def is_right(
-    program: Program, module: Module, p: Plan, rng: np.random.Generator, poisons: Sequence[str] = POISONS,
+    program: Program, module: Module, p: CapacityPlan, rng: np.random.Generator, poisons: Sequence[str] = POISONS,
     without: Sequence[int] = (),
 ) -> bool:  # fmt: skip
     """Whether the program at capacity gives, at all sizes and with every poison, what it gives at exact sizes."""
@@ -241,7 +241,7 @@ PROGRAMS: dict[str, Program] = {
 }  # fmt: skip
 
 
-def planned(name: str) -> tuple[Program, Module, Plan]:
+def planned(name: str) -> tuple[Program, Module, CapacityPlan]:
     program = PROGRAMS[name]
     module = program.module()
     return program, module, plan(module)

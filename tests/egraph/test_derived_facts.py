@@ -15,9 +15,9 @@ from relax_eg.ir import Expr, Function, Module, const, var
 from relax_eg.ir.calls import call_function, function_ref
 from relax_eg.ops.facts import FACTS
 from relax_eg.rules import Claim, Rule, RuleSet, systems, values
-from relax_eg.rules.domain import instances
-from relax_eg.rules.given import Given, facts_of_functions
-from relax_eg.rules.propagation import Known, closed, constant_has, needed
+from relax_eg.rules.instances import instances
+from relax_eg.rules.parameter_facts import Given, facts_of_functions
+from relax_eg.rules.propagation import KnownFacts, closed, constant_has, needed
 from relax_eg.shapes import Scope
 
 Facts = Mapping[str, str]
@@ -211,9 +211,9 @@ class Counted:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.attempts = self.kept_up = 0
-        attempt, keep_up = Known._attempt, FactBase._keep_up  # pyright: ignore[reportPrivateUsage]
+        attempt, keep_up = KnownFacts._attempt, FactBase._keep_up  # pyright: ignore[reportPrivateUsage]
 
-        def counted(known: Known, e: Expr, fact: str) -> Any:
+        def counted(known: KnownFacts, e: Expr, fact: str) -> Any:
             self.attempts += 1
             return attempt(known, e, fact)
 
@@ -221,7 +221,7 @@ class Counted:
             self.kept_up += 1
             keep_up(base, present)
 
-        monkeypatch.setattr(Known, "_attempt", counted)
+        monkeypatch.setattr(KnownFacts, "_attempt", counted)
         monkeypatch.setattr(FactBase, "_keep_up", kept)
 
 
@@ -273,7 +273,7 @@ def test_the_engine_derives_what_is_known_of_the_program(monkeypatch: pytest.Mon
         symbols = base._symbols  # pyright: ignore[reportPrivateUsage]
         classes = {egraph.engine.integer(r.inputs[0]): r.output for r in egraph.engine.tables()["node"]}
         held = {f: {r.inputs[0] for r in egraph.engine.tables()[symbols[f]]} for f in FACTS if f in symbols}
-        known = Known(lambda e, f: _leaf(e, f, declared), False, lambda d: True)
+        known = KnownFacts(lambda e, f: _leaf(e, f, declared), False, lambda d: True)
         for e, n in egraph.number.items():
             if e.op == "exp" and e.args[0] in (x, A):
                 continue  # equal to exp(x) * 1.0, which rules made

@@ -17,7 +17,7 @@ import relax_eg as rx
 from relax_eg.egraph import Budget, Dump, EGraph, Saturation, StopReason, dump, saturate
 from relax_eg.egraph.engine import Engine
 from relax_eg.egraph.growth import Forecast, Growth
-from relax_eg.egraph.patterns import Atom, Compiled
+from relax_eg.egraph.patterns import Compiled, QueryAtom
 from relax_eg.egraph.saturate import MERGED
 from relax_eg.egraph.vocabulary import PRELUDE
 from relax_eg.errors import OptionError
@@ -355,17 +355,17 @@ def engine_of(nodes: list[tuple[str, int, int]], unions: list[tuple[int, int]]) 
     return engine
 
 
-def pattern_of(atoms: list[tuple[str, int, int]]) -> tuple[Atom, ...]:
+def pattern_of(atoms: list[tuple[str, int, int]]) -> tuple[QueryAtom, ...]:
     """Atoms, operands first: the operands of each are earlier atoms or variables; the last two may be roots alike."""
-    made: list[Atom] = []
+    made: list[QueryAtom] = []
     for i, (table, a, b) in enumerate(atoms):
         pool = [*(x.output for x in made), *(f"v_{k}" for k in range(5))]
         operands = (pool[a % len(pool)], pool[b % len(pool)])[: TABLES[table][0]]
-        made.append(Atom(table, operands, (f"s_{b % 2}",) * TABLES[table][1], f"e{i}"))
+        made.append(QueryAtom(table, operands, (f"s_{b % 2}",) * TABLES[table][1], f"e{i}"))
     return tuple(made)
 
 
-def enumerated(engine: Engine, atoms: tuple[Atom, ...]) -> int:
+def enumerated(engine: Engine, atoms: tuple[QueryAtom, ...]) -> int:
     """Matches, found by trying every row for every atom."""
     tables = engine.tables()
     found = 0
@@ -399,13 +399,13 @@ def test_bounds_hold_on_random_graphs(
     bound = {v for a in atoms for v in (*a.operands, a.output)}
     sizes = sorted({v for a in atoms for v in a.sizes})
     # A right side over what the left side binds.
-    made: list[Atom] = []
+    made: list[QueryAtom] = []
     for i, (table, a, b) in enumerate(right):
         pool = [*sorted(bound), *(x.output for x in made)]
         if table == "g" and not sizes:
             continue
         operands = (pool[a % len(pool)], pool[b % len(pool)])[: TABLES[table][0]]
-        made.append(Atom(table, operands, (sizes[b % len(sizes)],) if table == "g" else (), f"r{i}"))
+        made.append(QueryAtom(table, operands, (sizes[b % len(sizes)],) if table == "g" else (), f"r{i}"))
     facts = " ".join(a.fact for a in atoms)
     actions = " ".join(f"(let {a.output} {a.row})" for a in made) or f"(union {atoms[-1].output} {atoms[-1].output})"
     engine.run(["(ruleset real)", f'(rule ({facts}) ({actions}) :ruleset real :name "real")'])

@@ -16,18 +16,18 @@ import relax_eg as rx
 from benchmarks import scale
 from benchmarks.cases import CASES
 from relax_eg.egraph import EGraph, recording
-from relax_eg.explain import whole
+from relax_eg.explain import whole_programs
 from relax_eg.explain.check import replay
 from relax_eg.explain.programs import changes, inside_of
 from relax_eg.explain.replay import derive
-from relax_eg.explain.result import Derivation, Part
+from relax_eg.explain.result import Derivation, DerivationPart
 from relax_eg.explain.steps import Equation, Goal, Inside, Rewritten, equations_of, goals_in_order
-from relax_eg.explain.whole import Checked, WholePrograms
+from relax_eg.explain.whole_programs import CheckedProgram, WholePrograms
 from relax_eg.ir.expr import Expr, const, node, var
 from relax_eg.ir.module import pure_function
 from relax_eg.ops import api as op
 from relax_eg.rules import Numerics, Schema
-from relax_eg.rules.asked import Answers
+from relax_eg.rules.schema_answers import Answers
 from relax_eg.rules.schemas import Functions
 from relax_eg.shapes import Dim, Scope
 
@@ -180,13 +180,15 @@ def test_weights_alone() -> None:
 # --- what does not hold is found ---
 
 
-def broken(name: str, explained: Callable[[str], rx.Explanation], change: Callable[[Part], Part]) -> Derivation:
+def broken(
+    name: str, explained: Callable[[str], rx.Explanation], change: Callable[[DerivationPart], DerivationPart]
+) -> Derivation:
     d = explained(name).derivation
     return replace(d, parts=(*(change(p) for p in d.parts[:1]), *d.parts[1:]))
 
 
 def test_a_step_that_leads_elsewhere_is_refused(explained: Callable[[str], rx.Explanation]) -> None:
-    def change(part: Part) -> Part:
+    def change(part: DerivationPart) -> DerivationPart:
         (goal,) = part.results
         return replace(part, results=(Goal(goal.start, goal.end, goal.steps[:-1]),))
 
@@ -195,7 +197,7 @@ def test_a_step_that_leads_elsewhere_is_refused(explained: Callable[[str], rx.Ex
 
 
 def test_a_derivation_of_something_else_is_refused(explained: Callable[[str], rx.Explanation]) -> None:
-    def change(part: Part) -> Part:
+    def change(part: DerivationPart) -> DerivationPart:
         (goal,) = part.results
         return replace(part, results=(Goal(goal.start, goal.start, []),))
 
@@ -224,7 +226,11 @@ def test_a_wrong_value_is_found_by_evaluation() -> None:
     (binding,) = block.bindings
     chosen = rx.Module((replace(f, blocks=(replace(block, bindings=(replace(binding, value=goal.end),)),)),))
     d = replace(
-        best, chosen=chosen, functions={f.name: chosen.main}, parts=(Part(f.name, 0, (goal,)),), rules=rx.rules.default
+        best,
+        chosen=chosen,
+        functions={f.name: chosen.main},
+        parts=(DerivationPart(f.name, 0, (goal,)),),
+        rules=rx.rules.default,
     )
     with pytest.raises(rx.errors.ExplanationError, match=r"step by rule `\w+` .*: the values differ at n="):
         replay(d)
@@ -238,7 +244,7 @@ def said_to_be(*values: Expr) -> Derivation:
     before, after = (rx.Module((pure_function("main", (X,), [e]),)) for e in (values[0], values[-1]))
     return replace(
         best, written=before, shared=before, chosen=after, functions={"main": after.main},
-        parts=(Part("main", 0, (goal,)),), rules=rx.rules.default,
+        parts=(DerivationPart("main", 0, (goal,)),), rules=rx.rules.default,
     )  # fmt: skip
 
 
@@ -303,18 +309,18 @@ def test_what_is_left_out_beyond_the_budget_is_told(monkeypatch: pytest.MonkeyPa
     specs = scale.decoder_specs(4), "b s @ int32"
     best = rx.optimize(scale.decoder, *specs, weights=("params",), at={"b": 8, "s": 64}, sharing="off", cache=False)
     d = best.explain().derivation
-    counts: list[list[Checked]] = []
+    counts: list[list[CheckedProgram]] = []
     work: list[int] = []
 
     class Counted(WholePrograms):
-        def run(self) -> list[Checked]:
+        def run(self) -> list[CheckedProgram]:
             found = super().run()
             work.append(self.evaluated)
             return found
 
     monkeypatch.setattr("relax_eg.explain.check.WholePrograms", Counted)
     for most in (10**9, 0):
-        monkeypatch.setattr(whole, "MOST_OPERATORS", most)
+        monkeypatch.setattr(whole_programs, "MOST_OPERATORS", most)
         done = replay(d)
         counts.append([c for programs in done.programs for c in programs])
         assert ("of" in str(done).split("whole programs")[0].split("; ")[-1]) == (most == 0)
@@ -370,7 +376,7 @@ def test_sizes_that_are_proved_equal_are_conditions_of_a_step() -> None:
     def derivation(scope: Scope) -> Derivation:
         before, after = (rx.Module((pure_function("main", (x,), [e]),)) for e in (written, chosen))
         functions = {"main": after.main}
-        parts = (Part("main", 0, tuple(results)),)
+        parts = (DerivationPart("main", 0, tuple(results)),)
         return Derivation("f", before, before, after, functions, parts, rx.rules.default, ("exact",), scope, {})
 
     done = replay(derivation(scope))

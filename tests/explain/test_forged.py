@@ -19,7 +19,7 @@ Data = dict[str, Any]
 # In turn as written, with two bounds, an assumption, a lower bound, and in kernels (`certificates.variants`).
 SOME = (
     "trace_of_a_product", "conv_batch_norm_channels_last", "elman_network", "dora", "gp_weights", "stack_and_split",
-    "filter_bank_energy",
+    "energy_of_padded",
 )  # fmt: skip
 
 

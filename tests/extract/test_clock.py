@@ -10,7 +10,7 @@ import pytest
 import relax_eg as rx
 from benchmarks.corpus import CORPUS
 from relax_eg.extract.clock import Clock
-from relax_eg.extract.solve import Effort, Solved
+from relax_eg.extract.solve import Solved, SolverEffort
 
 DECODER = CORPUS["four_layer_decoder"]
 _NONE = rx.Budget(extraction=0.0)
@@ -38,13 +38,13 @@ def test_a_clock_counts_what_runs_inside_it_once() -> None:
 def test_a_search_is_given_what_is_left() -> None:
     clock, given = Clock(3.0), list[float]()
 
-    def search(effort: Effort) -> Solved:
+    def search(effort: SolverEffort) -> Solved:
         given.append(effort.seconds)
         return Solved([], 0.0, 0.0, "ilp", timed_out=len(given) == 2)
 
-    clock.solved(search, Effort(seconds=1.0))
+    clock.solved(search, SolverEffort(seconds=1.0))
     assert given == [1.0] and not clock.ran_out
-    clock.solved(search, Effort(seconds=20.0))
+    clock.solved(search, SolverEffort(seconds=20.0))
     assert given == [1.0, 3.0] and clock.ran_out
 
 

@@ -17,10 +17,10 @@ from relax_eg.extract.anneal import Annealer
 from relax_eg.extract.foreign import egraph_of
 from relax_eg.extract.helper import helping
 from relax_eg.extract.neighbours import Improver
-from relax_eg.extract.problem import Part, Problem, choice_cost, is_acyclic, repaired, tree_choice, used_classes
+from relax_eg.extract.problem import Problem, Subproblem, choice_cost, is_acyclic, repaired, tree_choice, used_classes
 from relax_eg.extract.prune import prune
 from relax_eg.extract.search import swap_search
-from relax_eg.extract.solve import Effort, improver_of, ordered_parts, started
+from relax_eg.extract.solve import SolverEffort, improver_of, ordered_parts, started
 from tests.extract.problems import needed, optimum, problems
 
 
@@ -72,7 +72,7 @@ def test_steps_gain_on_swap_search_and_are_the_same_again(kind: str) -> None:
     tree = tree_choice(problem)
     swapped, cost = swap_search(problem, tree, tree)
 
-    def solver(part: Part, start: Sequence[int], until: float) -> list[int]:
+    def solver(part: Subproblem, start: Sequence[int], until: float) -> list[int]:
         assert until > 0
         return swap_search(part.problem, repaired(part.problem, start), tree_choice(part.problem))[0]
 
@@ -94,7 +94,7 @@ def test_what_is_offered_is_taken_where_it_is_better() -> None:
     tree = tree_choice(problem)
     good, cost = started(problem, tree)
     used = used_classes(problem, good)
-    improver = improver_of(problem, tree, Effort())
+    improver = improver_of(problem, tree, SolverEffort())
     assert improver.cost > cost
     improver.offer([k if c in used else -1 for c, k in enumerate(good)])
     assert improver.cost == pytest.approx(cost) and is_acyclic(problem, improver.best)
@@ -107,7 +107,7 @@ def test_a_helper_tells_of_better_choices_and_takes_them() -> None:
     tree = tree_choice(problem)
     (part,) = ordered_parts(problem)[1]
     _, first = started(part.problem, part.into(tree))
-    with helping(problem, tree, Effort()) as partner:
+    with helping(problem, tree, SolverEffort()) as partner:
         assert isinstance(partner, helper.Helper)
         heard = None
         end = time.monotonic() + 60  # a loaded machine takes its time to start a process
@@ -127,7 +127,7 @@ def test_a_helper_tells_of_better_choices_and_takes_them() -> None:
 def test_where_no_process_can_be_started_there_is_no_helper(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(helper.sys, "executable", "/nowhere/python")
     problem = egraph_of(KINDS["cyclic"](200, 1)).problem
-    with helping(problem, tree_choice(problem), Effort()) as partner:
+    with helping(problem, tree_choice(problem), SolverEffort()) as partner:
         assert partner is None
     assert prune(problem).node_count > 0
 
@@ -136,6 +136,6 @@ def test_two_choices_are_crossed_exactly() -> None:
     # Two halves, each cheap in one of the choices: the best of both is neither.
     reads = [[(), ()], [(), ()], [(0, 1)]]
     problem = Problem(reads, [[1.0, 5.0], [5.0, 1.0], [0.0]], (2,))
-    improver = improver_of(problem, [0, 0, 0], Effort())
+    improver = improver_of(problem, [0, 0, 0], SolverEffort())
     improver.cross([1, 1, 0], math.inf)
     assert improver.best == [0, 1, 0] and improver.cost == 2.0

@@ -10,7 +10,7 @@ import relax_eg as rx
 from benchmarks.llama_layer import Layer, Widths
 from examples import minilm
 from relax_eg.extract.kernels import selection, states
-from relax_eg.extract.solve import Effort
+from relax_eg.extract.solve import SolverEffort
 
 LAYER = Layer(Widths(256, 4, 2, 512))
 
@@ -26,7 +26,7 @@ def chosen(half: str, target: str) -> tuple[int, float]:
 @pytest.mark.parametrize("half", ["attention_half", "mlp_half"])
 def test_few_states_are_about_as_good_as_many(half: str, target: str, monkeypatch: pytest.MonkeyPatch) -> None:
     moved, seconds = chosen(half, target)
-    monkeypatch.setattr(selection, "_EFFORT", Effort(seconds=60.0, nodes=200, gap=1e-6, candidates=20000))
+    monkeypatch.setattr(selection, "_EFFORT", SolverEffort(seconds=60.0, nodes=200, gap=1e-6, candidates=20000))
     for kept, partial in ((8, 32), (12, 48)):
         monkeypatch.setattr(states, "KEPT", kept)
         monkeypatch.setattr(states, "_PARTIAL", partial)

@@ -17,9 +17,9 @@ from relax_eg.extract.ilp import Row, relaxation
 from relax_eg.extract.kernels import ilp
 from relax_eg.extract.kernels.ilp import Overlap, solve_kernels
 from relax_eg.extract.problem import Problem, choice_cost, is_acyclic, repaired, tree_choice
-from relax_eg.extract.solve import Effort
+from relax_eg.extract.solve import SolverEffort
 
-EXACT = Effort(seconds=20.0, nodes=1000, gap=0.0, candidates=1000)
+EXACT = SolverEffort(seconds=20.0, nodes=1000, gap=0.0, candidates=1000)
 
 
 def overlapping(seed: int) -> tuple[Problem, Overlap]:
@@ -100,7 +100,7 @@ def test_beyond_the_candidates_allowed_it_only_bounds() -> None:
     for seed in range(8):
         problem, overlap = overlapping(seed)
         start = repaired(problem, tree_choice(problem))
-        solved = solve_kernels(problem, overlap, start, Effort(candidates=2))
+        solved = solve_kernels(problem, overlap, start, SolverEffort(candidates=2))
         assert solved.choice == start and 0 < solved.bound <= solved.cost
         assert (solved.how == "proved optimal") == (solved.gap < 1e-6)
         found.add(solved.how)

@@ -29,10 +29,10 @@ from relax_eg.extract.problem import (
 )
 from relax_eg.extract.prune import prune, strong_components
 from relax_eg.extract.search import cheapest_switch, swap_search
-from relax_eg.extract.solve import Effort, Partner, parts_of, solve
+from relax_eg.extract.solve import Partner, SolverEffort, parts_of, solve
 from tests.extract.problems import needed, optimum, problems
 
-EXACT = Effort(seconds=60.0, gap=0.0)
+EXACT = SolverEffort(seconds=60.0, gap=0.0)
 
 
 def computable(problem: Problem) -> bool:
@@ -213,7 +213,7 @@ def test_hard_instances_are_solved_better_than_greedily(kind: str) -> None:
     graph = egraph_of(KINDS[kind](120, 1))
     problem = graph.problem
     tree, dag = tree_choice(problem), dag_greedy(problem)
-    effort = Effort(seconds=math.inf, nodes=3, neighbourhoods=2)
+    effort = SolverEffort(seconds=math.inf, nodes=3, neighbourhoods=2)
     found = solve(problem, [tree, dag], effort)
     assert found.cost <= min(choice_cost(problem, tree), choice_cost(problem, dag))
     assert 0 < found.bound <= found.cost
@@ -236,7 +236,7 @@ def test_progress_is_told() -> None:
     problem = egraph_of(KINDS["fan_in"](200, 0)).problem
     told: list[tuple[str, float, float]] = []
     tree = tree_choice(problem)
-    found = solve(problem, [tree], Effort(), lambda what, cost, bound: told.append((what, cost, bound)))
+    found = solve(problem, [tree], SolverEffort(), lambda what, cost, bound: told.append((what, cost, bound)))
     assert {what for what, _, _ in told} >= {"greedy", "relaxed"}
     assert all(bound <= cost + 1e-6 for _, cost, bound in told)
     assert found.how == "proved optimal"
@@ -245,7 +245,7 @@ def test_progress_is_told() -> None:
 def test_without_time_the_best_seed_is_improved_and_a_bound_is_known() -> None:
     problem = egraph_of(KINDS["cyclic"](300, 0)).problem
     tree = tree_choice(problem)
-    found = solve(problem, [tree], Effort(seconds=0.0))
+    found = solve(problem, [tree], SolverEffort(seconds=0.0))
     assert found.bound <= found.cost <= choice_cost(problem, tree)
     assert found.how in ("greedy", "ilp")
 
@@ -269,7 +269,7 @@ def test_what_a_partner_finds_is_taken_and_it_is_told_of_what_is_better() -> Non
     tree = tree_choice(problem)
     (part,) = parts_of(prune(problem))
     good = solve(part.problem, [tree_choice(part.problem)], EXACT)
-    short = Effort(seconds=math.inf, nodes=0, cut_rounds=1, neighbourhoods=0)
+    short = SolverEffort(seconds=math.inf, nodes=0, cut_rounds=1, neighbourhoods=0)
     alone = solve(problem, [tree], short)
     cheaper = prune(problem).offset + good.cost
     assert cheaper < alone.cost

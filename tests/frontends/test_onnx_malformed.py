@@ -20,10 +20,10 @@ SOON = 5.0  # seconds in which any model of a few nodes is read or refused
 
 
 def refused(proto: Any, said: str) -> None:
-    begun = time.monotonic()
+    begun = time.process_time()
     with pytest.raises(OnnxError, match=said):
         rx.from_onnx(proto)
-    assert time.monotonic() - begun < SOON
+    assert time.process_time() - begun < SOON
 
 
 # --- initializers and attributes ---
@@ -154,9 +154,9 @@ def test_what_is_large_is_left_to_the_program(nodes: Any) -> None:
     }  # fmt: skip
     proto = model(nodes, {"x": ([2, 4], FLOAT)}, weights=weights)
     proto.graph.initializer.append(LONG)
-    begun = time.monotonic()
+    begun = time.process_time()
     rx.from_onnx(proto)
-    assert time.monotonic() - begun < SOON
+    assert time.process_time() - begun < SOON
 
 
 def test_what_is_too_large_names_the_bound() -> None:

@@ -19,7 +19,7 @@ from relax_eg.dynamic import plan
 from relax_eg.errors import RelaxEgError
 from relax_eg.frontends.jax.indexing import _reach  # type: ignore[reportPrivateUsage]
 from relax_eg.frontends.jax.trace import trace_function
-from relax_eg.frontends.symbolic import Sizes
+from relax_eg.frontends.symbolic import SymbolicSizes
 from relax_eg.ops.interpret import evaluate
 from relax_eg.shapes import Dim, ceildiv, dim_min
 
@@ -104,7 +104,7 @@ def test_a_slice_that_is_inside_stays_a_slice() -> None:
 
 @pytest.mark.parametrize("stride", [2, 3])
 def test_the_length_of_a_slice_is_read_off_its_count(stride: int) -> None:
-    n, sizes = Dim.of("n"), Sizes()
+    n, sizes = Dim.of("n"), SymbolicSizes()
     length = dim_min(n, 5) - dim_min(n, 3)
     for shorter in (length, dim_min(n, 7) - 1):
         count = ceildiv(shorter, stride)

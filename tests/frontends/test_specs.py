@@ -11,7 +11,7 @@ import pytest
 
 from relax_eg.errors import BoundsError, SpecError, TraceError
 from relax_eg.frontends import trace_function
-from relax_eg.frontends.symbolic import Sizes, to_dim
+from relax_eg.frontends.symbolic import SymbolicSizes, to_dim
 from relax_eg.ir.annotations import Tensor
 from relax_eg.shapes import Dim
 
@@ -107,9 +107,9 @@ def test_number_of_specs() -> None:
 
 def test_bounds() -> None:
     with pytest.raises(BoundsError, match="bounds of `n` are empty"):
-        Sizes({"n": (4, 2)})
-    assert Sizes({"n": (4, 9)}).known_nonnegative(Dim.of("n - 4"))
-    assert not Sizes().known_nonnegative(Dim.of("n - 4"))
+        SymbolicSizes({"n": (4, 2)})
+    assert SymbolicSizes({"n": (4, 9)}).known_nonnegative(Dim.of("n - 4"))
+    assert not SymbolicSizes().known_nonnegative(Dim.of("n - 4"))
 
 
 @pytest.mark.parametrize(
@@ -118,6 +118,6 @@ def test_bounds() -> None:
 )
 def test_dimensions_go_to_jax_and_back(text: str) -> None:
     dim = Dim.of(text)
-    back = to_dim(Sizes().to_jax(dim))
+    back = to_dim(SymbolicSizes().to_jax(dim))
     for n, m in ((1, 2), (5, 3), (16, 9)):
         assert back.evaluate({"n": n, "m": m}) == dim.evaluate({"n": n, "m": m})

@@ -7,16 +7,16 @@ import re
 from collections.abc import Mapping, Sequence
 
 from relax_eg.ir import Object, Tensor, var
-from relax_eg.memory import Program, Step, Value
+from relax_eg.memory import MemoryProgram, Step, Value
 from relax_eg.memory.planner import Plan, planned
-from relax_eg.memory.proofs import Sizes
+from relax_eg.memory.proofs import SizeProofs
 from relax_eg.shapes import Dim, Scope
 
 LINE = re.compile(r"(?P<name>\w+): (?P<size>[^@=]+?)(?: @ (?P<dtype>\w+))? = (?P<how>\w+)\((?P<reads>[\w, ]*)\)")
 UNITS = {"uint8": 1, "float16": 2, "float32": 4, "int32": 4}
 
 
-def memory_program(text: str) -> Program:
+def memory_program(text: str) -> MemoryProgram:
     """A program of one kernel a line, `name: elements @ dtype = kernel(operands)`; the dtype is uint8 if left out, so
     that elements are bytes. A kernel called `inplace` reads its operands element for element. The last line `return
     names`."""
@@ -47,12 +47,12 @@ def memory_program(text: str) -> Program:
     return made(values, steps, tuple(number[r] for r in returned))
 
 
-def made(values: Sequence[Value], steps: Sequence[Step], result: tuple[int, ...]) -> Program:
+def made(values: Sequence[Value], steps: Sequence[Step], result: tuple[int, ...]) -> MemoryProgram:
     names = sorted({v for x in values for v in (x.bytes.variables if x.bytes is not None else ())})
-    return Program("f", tuple(values), tuple(steps), result, tuple(names))
+    return MemoryProgram("f", tuple(values), tuple(steps), result, tuple(names))
 
 
-def random_program(rng: random.Random, steps: int, symbolic: bool = True) -> Program:
+def random_program(rng: random.Random, steps: int, symbolic: bool = True) -> MemoryProgram:
     """A program of about as many steps, over sizes n and m: values of all kinds, kernels in place, with workspaces, of
     several outputs, with results in the middle, values that nobody reads, regions."""
     values = [Value(0, "x", Tensor((1,), "uint8"), "argument")]
@@ -89,7 +89,7 @@ def random_program(rng: random.Random, steps: int, symbolic: bool = True) -> Pro
 
 
 def planned_in(
-    program: Program,
+    program: MemoryProgram,
     at: Mapping[str, int] | None = None,
     bounds: Mapping[str, tuple[int, int]] | None = None,
     **kw: object,
@@ -97,4 +97,4 @@ def planned_in(
     """The plan of a program in bounds, made for the sizes `at`."""
     scope = Scope(bounds or {})
     usual = {n: (bounds or {}).get(n, (1, 8))[1] for n in program.variables}
-    return planned(program, Sizes(scope, {**usual, **(at or {})}), **kw)  # type: ignore[arg-type]
+    return planned(program, SizeProofs(scope, {**usual, **(at or {})}), **kw)  # type: ignore[arg-type]

@@ -15,7 +15,7 @@ import relax_eg as rx
 from relax_eg import ir
 from relax_eg.memory import Plan, leaves, program_of
 from relax_eg.rules.book.workspace import workspace
-from relax_eg.rules.check_schemas import Known
+from relax_eg.rules.check_schemas import ModuleAnswers
 from relax_eg.shapes import Dim, Proved, Refuted
 from relax_eg.tir import parse_program
 
@@ -151,7 +151,7 @@ def attention(Q: rx.Buffer("128 64"), K: rx.Buffer("128 64"), V: rx.Buffer("128 
 def test_a_workspace_is_one_allocation_for_each_caller_and_shares(lift: bool) -> None:
     def attended(x: ir.Expr, y: ir.Expr) -> ir.Expr:
         e = ir.call_tir(ATTENTION, (x, y, y))
-        found = workspace.schemas[0].propose(e, Known({})) if lift else e
+        found = workspace.schemas[0].propose(e, ModuleAnswers({})) if lift else e
         assert found is not None
         return found
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from memory_programs import memory_program, planned_in, random_program
 from scipy.optimize import Bounds, LinearConstraint, milp
 
-from relax_eg.memory import Program, leaves, packing
+from relax_eg.memory import MemoryProgram, leaves, packing
 from relax_eg.memory.check import problems
 from relax_eg.memory.packing import Span, liveness_bound, pack
 from relax_eg.memory.planner import Plan
@@ -89,7 +89,7 @@ def test_the_checker_finds_what_is_moved(seed: int) -> None:
     )
 
 
-def _overlaps(program: Program, order: tuple[int, ...], offsets: dict[int, int], arena: int) -> bool:
+def _overlaps(program: MemoryProgram, order: tuple[int, ...], offsets: dict[int, int], arena: int) -> bool:
     """Whether any two values that are needed at once overlap, by pairs: another way to look at the same thing."""
     place = {old: new for new, old in enumerate(order)}
     end: dict[int, int] = {}

@@ -10,7 +10,7 @@ from memory_programs import memory_program, planned_in
 from relax_eg.memory import Reuse
 from relax_eg.memory.offsets import Tops
 from relax_eg.memory.planner import planned
-from relax_eg.memory.proofs import Sizes
+from relax_eg.memory.proofs import SizeProofs
 from relax_eg.shapes import Dim, Proved, Refuted, Scope
 
 # bytes of the one before, bytes of the one after, bounds, what else is known, what is proved: "==", "<=" (the one after
@@ -79,7 +79,7 @@ def test_memory_is_taken_over_where_that_is_proved(
     scope = Scope(bounds, assume=assume)
     at = scope.example(program.variables, 32) if program.variables else {}
     for aliasing, taken in (("elements", wanted == "=="), ("fits", wanted != "no")):
-        plan = planned(program, Sizes(scope, at), aliasing=aliasing)  # type: ignore[arg-type]
+        plan = planned(program, SizeProofs(scope, at), aliasing=aliasing)  # type: ignore[arg-type]
         assert (plan.runtime.of_value[1] == plan.runtime.of_value[3]) == taken
         assert plan.check() == []
         (told,) = (r for r in plan.runtime.reuses if {r.value, r.before} == {1, 3})
@@ -182,7 +182,7 @@ def test_what_is_on_top_is_found_as_by_looking_at_every_step() -> None:
 
 def test_rounding_is_compared_without_rounding() -> None:
     scope = Scope({})
-    sizes = Sizes(scope, {"n": 100, "m": 100})
+    sizes = SizeProofs(scope, {"n": 100, "m": 100})
     rounded = Dim.of("4*ceildiv(n*m, 4)")
     # At most n*m + 3, and at least n*m; n*m itself is at least 1.
     assert sizes.largest([rounded, Dim.of("n*m + 3")]) == [Dim.of("n*m + 3")]

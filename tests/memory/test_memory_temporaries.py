@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 import relax_eg as rx
 from relax_eg import ir
-from relax_eg.backend.accounting import FRUGAL
+from relax_eg.backend import accounting
 from relax_eg.backend.kernels import InKernels, KernelRunner
 from relax_eg.cli import app
 from relax_eg.errors import MemoryPlanError, OptionError
@@ -88,7 +88,7 @@ def test_an_estimate_is_near_what_is_measured(best: InKernels) -> None:
     assert plan.temporaries.source == "estimated" and "(estimated from the equations)" in str(plan)
     # The scores, and one number of each row: the largest; their sum comes when that is gone.
     assert plan.temporaries.of_step[KERNEL] == Dim.of("16*b*n*n + 16*b*n")
-    accounted = KernelRunner(best.module, FRUGAL)  # compiled so that XLA's account leaves nothing out
+    accounted = KernelRunner(best.module, accounting.FRUGAL)  # compiled so that XLA's account leaves nothing out
     assert spaces(plan)[KERNEL] == pytest.approx(accounted.temporary_bytes(AT)[KERNEL], rel=0.35)
     assert accounted.temporary_bytes(AT)[KERNEL] <= best.temporary_bytes(AT)[KERNEL]
 
@@ -176,3 +176,21 @@ def test_the_command_says_how_it_knows(options: list[str], how: str, tmp_path: P
     result = CliRunner().invoke(app, words)
     assert result.exit_code == 0, result.output
     assert how in result.output
+
+
+def test_kernels_of_one_text_are_compiled_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    compiled: list[str] = []
+    original = jax.stages.Lowered.compile
+    monkeypatch.setattr(jax.stages.Lowered, "compile", lambda self: compiled.append("") or original(self))
+    x = jax.ShapeDtypeStruct((64, 64), "float32")
+
+    def bytes_of(scale: float, options: dict[str, str]) -> int:
+        lowered = jax.jit(lambda x: jnp.sort(x @ x * scale), compiler_options=options).lower(x)
+        return accounting.allocated_by(lowered, options)
+
+    accounting._known.clear()  # pyright: ignore[reportPrivateUsage]
+    first = bytes_of(2.0, {})
+    assert first >= 64 * 64 * 4 and bytes_of(2.0, {}) == first and len(compiled) == 1
+    for scale, options in ((3.0, {}), (2.0, accounting.FRUGAL), (2.0, accounting.FRUGAL)):
+        bytes_of(scale, options)
+    assert len(compiled) == 3

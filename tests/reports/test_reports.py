@@ -14,7 +14,7 @@ import pytest
 
 import relax_eg as rx
 from relax_eg.errors import OptionError
-from relax_eg.extract.detail import Part
+from relax_eg.extract.detail import KernelPart
 from relax_eg.extract.report import DeviceRow, OperatorRow, ProgramCost
 from relax_eg.reports.roofline import of_part, roofline
 from relax_eg.reports.schema import schema, text
@@ -109,8 +109,8 @@ def test_where_bytes_come_from_by_hand() -> None:
     rates = {"float32": 50.0, "bfloat16": 100.0}
     device = DeviceRow("slow", "cpu", False, rates, 1.0, 10.0, 100.0, 64.0, 0.0, 0.0)
 
-    def kernel(seconds: float, dtype: str = "float32") -> Part:
-        return Part("matmul", "", "main", (), "", 1, 100, 1000, 1, seconds, dtype=dtype)
+    def kernel(seconds: float, dtype: str = "float32") -> KernelPart:
+        return KernelPart("matmul", "", "main", (), "", 1, 100, 1000, 1, seconds, dtype=dtype)
 
     parts = kernel(200.0), kernel(20.0), kernel(5.0, "bfloat16")
     each = [of_part(p, device) for p in parts]

@@ -15,7 +15,7 @@ from relax_eg.ops.facts import FACTS, impossible, violation
 from relax_eg.ops.interpret import evaluate_expr
 from relax_eg.ops.record import Attribute, call, get
 from relax_eg.rules.hypotheses import adapted
-from relax_eg.rules.propagation import HELPERS, OF_ANNOTATIONS, WORDS, Derivation, Pattern, meaning, of_annotation
+from relax_eg.rules.propagation import HELPERS, OF_ANNOTATIONS, WORDS, FactRule, Pattern, meaning, of_annotation
 from relax_eg.rules.propagation import test_named as named_test
 from relax_eg.rules.samples import integers
 from relax_eg.shapes import Dim
@@ -115,7 +115,7 @@ class Example:
     params: tuple[tuple[Expr, frozenset[str]], ...]
 
 
-def examples(d: Derivation, dtype: str, rng: Random, count: int) -> Iterator[Example]:
+def examples(d: FactRule, dtype: str, rng: Random, count: int) -> Iterator[Example]:
     """Up to `count` expressions to which `d` applies, floats of `dtype`."""
     premises: dict[str, frozenset[str]] = {v: frozenset() for v in d.pattern.variables}
     for f, v in d.premises:
@@ -166,7 +166,7 @@ def _shape(facts: Any, rng: Random) -> tuple[int, ...]:
     return choices[int(rng.integers(len(choices)))]
 
 
-def _dtype(d: Derivation, v: str, n: int, facts: frozenset[str], dtype: str, rng: Random) -> str:
+def _dtype(d: FactRule, v: str, n: int, facts: frozenset[str], dtype: str, rng: Random) -> str:
     condition = v in d.pattern.args[:1] or (v == d.pattern.rest and n == 0)
     if "is_bool" in facts or facts & HELPERS.keys() or d.pattern.op.startswith("logical"):
         return "bool"
@@ -177,7 +177,7 @@ def _dtype(d: Derivation, v: str, n: int, facts: frozenset[str], dtype: str, rng
     return "int32" if not d.floats and rng.random() < 0.2 and dtype != "float64" else dtype
 
 
-def _applies(d: Derivation, result: Expr, params: list[tuple[Expr, frozenset[str]]]) -> bool:
+def _applies(d: FactRule, result: Expr, params: list[tuple[Expr, frozenset[str]]]) -> bool:
     words = of_annotation(result.annotation, lambda size: size.value >= 1)
     if not isinstance(result.annotation, Tensor) or not words & set(OF_ANNOTATIONS):
         return False
@@ -236,7 +236,7 @@ def _mask(made: Array, facts: frozenset[str]) -> Array:
     return made
 
 
-def counterexample(d: Derivation, rng: Random, count: int = 6, tries: int = 4) -> str | None:
+def counterexample(d: FactRule, rng: Random, count: int = 6, tries: int = 4) -> str | None:
     """A program and values at which `d` is wrong, as text; None where none was found, which says nothing if the
     derivation applies to no program (`examples`)."""
     dtypes = ("float32", "float16") if d.exact else ("float64",)

@@ -15,14 +15,14 @@ from relax_eg.ir.annotations import Tensor, is_float
 from relax_eg.ir.expr import CONSTANT, TUPLE_GET, VAR, Expr, const, rebuild, tuple_get, var
 from relax_eg.ops import api as op
 from relax_eg.ops.record import TABLE, call
-from relax_eg.rules import Claim, Condition, Instance, Rule, RuleSet, Word, default
+from relax_eg.rules import Claim, Condition, Instance, OriginGuard, Rule, RuleSet, default
 from relax_eg.rules.book.attention import row_sums
 from relax_eg.rules.book.blocks import diagonal
 from relax_eg.rules.book.contraction import eye_mask
 from relax_eg.rules.book.systems import inverse
 from relax_eg.rules.conditions import claims_of
-from relax_eg.rules.domain import instances
-from relax_eg.rules.given import Given
+from relax_eg.rules.instances import instances
+from relax_eg.rules.parameter_facts import Given
 from relax_eg.shapes import Scope
 
 BUDGET = Budget(nodes=2000, seconds=20)
@@ -37,7 +37,7 @@ def fires(rule: Rule, roots: tuple[Expr, ...], instance: Instance, given: Given 
 
 
 def _weights(instance: Instance) -> frozenset[str]:
-    return frozenset(g.name for g in instance.guards if isinstance(g, Word))
+    return frozenset(g.name for g in instance.guards if isinstance(g, OriginGuard))
 
 
 def smallest(rule: Rule) -> Instance:
@@ -88,7 +88,7 @@ def test_a_rule_fires_on_what_it_is_about(rule: Rule) -> None:
 
 def _closed(instance: Instance) -> tuple[Expr, ...]:
     """The left side, with constants for what a rule asks to be constant."""
-    asked = {g.name for g in instance.guards if isinstance(g, Word) and g.word == "is_constant"}
+    asked = {g.name for g in instance.guards if isinstance(g, OriginGuard) and g.word == "is_constant"}
 
     def replace(e: Expr, args: tuple[Expr, ...]) -> Expr:
         if e.op == VAR:
@@ -207,7 +207,7 @@ def test_a_rule_does_not_fire_on_a_near_miss(rule: Rule) -> None:
         spec, program = _MISSES[rule.name]
         made = program(*tensors(spec))
         assert not fires(rule, made if isinstance(made, tuple) else (made,), instance)
-    elif any(isinstance(g, (Claim, Word)) for g in instance.guards):
+    elif any(isinstance(g, (Claim, OriginGuard)) for g in instance.guards):
         # The same program, of which nothing is known.
         assert not fires(rule, instance.left, instance, Given())
     else:

@@ -69,7 +69,7 @@ def test_the_report_is_a_table(tmp_path: Any) -> None:
     assert lines[0].split() == ["rule", "status", "numerics", "samples", "ms", "theory"]
     assert lines[1].split()[:3] == ["associates", "proved", "reassociate"]
     assert lines[1].split()[-1] == "real"
-    assert lines[3].startswith("2 rules, 1 proved, 1 refuted, ")
+    assert lines[3].startswith("2 rules, 1 proved, 0 axioms, 1 refuted, ")
     assert "rule `sign_lost` is refuted" in lines[5]
 
 

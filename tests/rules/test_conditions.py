@@ -11,12 +11,12 @@ from relax_eg.errors import RuleError
 from relax_eg.ir import np_dtype
 from relax_eg.ops import api as op
 from relax_eg.ops.facts import FACTS, holds, violation
-from relax_eg.rules import Claim, Condition, Instance, RuleSet, ValueTest, Word
+from relax_eg.rules import Claim, Condition, Instance, OriginGuard, RuleSet, ValueTest
 from relax_eg.rules import samples as draws
 from relax_eg.rules.check import check
 from relax_eg.rules.conditions import WORDS
-from relax_eg.rules.domain import instances
 from relax_eg.rules.hypotheses import adapted, are_met, under_hypotheses
+from relax_eg.rules.instances import instances
 
 
 def one(shapes: str, function: Any, **options: Any) -> Instance:
@@ -33,7 +33,8 @@ def test_conditions_are_read() -> None:
     when = ("positive(x)", "lower triangular(x)", "is_weight(s)", "used_once(x)", "s >= 0.5", "2 > s", "n >= 1")
     guards = one("x: n n, s:", product, when=when).guards
     assert guards[:-1] == (
-        Claim("positive", "x"), Claim("lower_triangular", "x"), Word("is_weight", "s"), Word("used_once", "x"),
+        Claim("positive", "x"), Claim("lower_triangular", "x"),
+        OriginGuard("is_weight", "s"), OriginGuard("used_once", "x"),
         ValueTest("s", ">=", 0.5), ValueTest("s", "<", 2.0),
     )  # fmt: skip
     assert isinstance(guards[-1], Condition)

@@ -1,11 +1,13 @@
-"""Every law fires on a program as people write it, and what is chosen of every program of the corpus equals what was
-written, as the reference interpreter and as XLA runs it; the slow part takes other arguments and sizes.
+"""Every law fires on a program of the corpus or, where there is none, on its own left side, and what is chosen of every
+program equals what was written, as the reference interpreter and as XLA runs it; the slow part takes other arguments
+and sizes.
 
     python -m pytest -m slow tests/rules/test_corpus.py
 """
 
 from __future__ import annotations
 
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +17,16 @@ import pytest
 
 import relax_eg as rx
 from benchmarks.corpus import CORPUS, Program
-from benchmarks.corpus.fired import fired, is_stopped, shipped, variants, witnesses
+from benchmarks.corpus.disguise import disguised
+from benchmarks.corpus.fired import fired, is_stopped, looked_at, shipped, variants, witnesses
+from benchmarks.minimality import reached
 from relax_eg.explain.values import compared, draw, stand_in
 from relax_eg.ops.interpret import evaluate
+from relax_eg.rules.instances import instances
 
 WITNESSES = witnesses()
 LAW_OF = variants()
+INSTANCES = 4  # of a rule, of which one has to fire
 
 
 def assert_equal(program: Program, best: Any, seed: int) -> None:
@@ -69,8 +75,36 @@ def test_a_residual_stream_is_not_multiplied_out() -> None:
     assert CORPUS["six_blocks_without_norms"].optimized().report.peak <= 8_000
 
 
-def test_every_law_has_a_program() -> None:
-    assert [law for law in shipped() if law not in WITNESSES] == []
+BY_NAME = {r.name: r for r in looked_at()}
+
+
+@pytest.mark.parametrize("law", [law for law in shipped() if law not in WITNESSES])
+def test_a_law_without_a_program_fires_on_its_left_side(law: str) -> None:
+    rule = BY_NAME[law]
+    assert any(reached(i, rx.RuleSet("alone", [rule])) for i in islice(instances(rule), INSTANCES))
+
+
+def test_no_program_is_a_left_side() -> None:
+    rules = looked_at()
+    found = {name: disguised(p, rules) for name, p in CORPUS.items()}
+    assert {name: rule.name for name, rule in found.items() if rule is not None} == {}
+
+
+def test_a_left_side_in_disguise_is_found() -> None:
+    def adapted(w: Any, a: Any, b: Any, x: Any) -> Any:
+        return x @ (w + a @ b)
+
+    def scaled(w: Any, a: Any, b: Any, x: Any) -> Any:
+        return 2.0 * adapted(w, a, b, x)
+
+    def judged(fn: Any, *specs: str) -> str | None:
+        rule = disguised(Program(fn.__name__, "", "", fn, specs, {}, {}), looked_at())
+        return None if rule is None else rule.name
+
+    specs = ("n m", "n 4", "4 m", "b n")
+    assert judged(adapted, *specs) == "adapter_applies"
+    assert judged(scaled, *specs) is None  # something is around it
+    assert judged(lambda a: jax.numpy.exp(jax.numpy.tanh(a)), "n m") is None
 
 
 def test_the_corpus_is_large_and_says_what_it_is() -> None:

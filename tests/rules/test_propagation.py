@@ -14,8 +14,8 @@ from relax_eg.ops.facts import FACTS
 from relax_eg.rules.book.facts import derivations as table
 from relax_eg.rules.propagation import (
     OF_ANNOTATIONS,
-    Derivation,
-    Known,
+    FactRule,
+    KnownFacts,
     TableError,
     closed,
     constant_has,
@@ -28,7 +28,7 @@ from relax_eg.rules.propagation import (
 EVERY = derivations()
 
 
-def found(d: Derivation, seed: int = 0, count: int = 3, tries: int = 3) -> str | None:
+def found(d: FactRule, seed: int = 0, count: int = 3, tries: int = 3) -> str | None:
     return counterexample(d, np.random.default_rng(seed), count, tries)
 
 
@@ -39,7 +39,7 @@ def test_every_derivation_holds() -> None:
 
 
 def test_every_derivation_is_tried() -> None:
-    def applies(d: Derivation) -> bool:
+    def applies(d: FactRule) -> bool:
         dtype = "float32" if d.exact else "float64"
         return any(True for seed in range(5) for _ in examples(d, dtype, np.random.default_rng(seed), 1))
 
@@ -135,7 +135,7 @@ WRONG = [*read(MUTANTS, True), *read(MUTANTS_OF_ANY_DTYPE, False)]
 
 
 @pytest.mark.parametrize("d", WRONG, ids=str)
-def test_wrong_derivations_are_found_out(d: Derivation) -> None:
+def test_wrong_derivations_are_found_out(d: FactRule) -> None:
     assert d not in EVERY
     assert any(found(d, seed, 20, 8) for seed in range(6)), f"not refuted: {d}"
 
@@ -156,7 +156,7 @@ def known(e: Expr, **facts: str) -> frozenset[str]:
             return constant_has(x, fact)
         return fact in closed(set(facts.get(str(x.attr("name")), "").split()))
 
-    derived = Known(leaf, False, lambda d: True)
+    derived = KnownFacts(leaf, False, lambda d: True)
     return frozenset(f for f in FACTS if derived.has(e, f))
 
 

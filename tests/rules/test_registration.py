@@ -16,9 +16,9 @@ from relax_eg.ops import api as op
 from relax_eg.ops.interpret import evaluate_expr, evaluate_points
 from relax_eg.rules import RuleSet, default
 from relax_eg.rules.check import check, verify
-from relax_eg.rules.domain import instances
 from relax_eg.rules.enumeration import special_points, special_values, values_near
 from relax_eg.rules.hypotheses import under_hypotheses
+from relax_eg.rules.instances import instances
 from relax_eg.rules.judge import prepared
 from relax_eg.rules.literals import literals
 from relax_eg.rules.samples import draw_sizes, moderate

@@ -13,7 +13,7 @@ from relax_eg.ir import Expr, postorder, var
 from relax_eg.ops import api as op
 from relax_eg.rules import Schema
 from relax_eg.rules.book.sums import sums
-from relax_eg.rules.check_schemas import Known
+from relax_eg.rules.check_schemas import ModuleAnswers
 
 X, Y, A, B, C = (var(n, rx.Tensor("n n")) for n in "xyabc")
 S = var("s", rx.Tensor(""))
@@ -21,7 +21,7 @@ S = var("s", rx.Tensor(""))
 
 
 def ordered(e: Expr) -> Expr | None:
-    return IN_ORDER.propose(e, Known({}, (), postorder([e])))
+    return IN_ORDER.propose(e, ModuleAnswers({}, (), postorder([e])))
 
 
 CASES: list[tuple[Expr, Expr | None]] = [
@@ -49,10 +49,10 @@ def test_order(written: Expr, wanted: Expr | None) -> None:
 def test_inner_sums_are_looked_at_with_the_whole() -> None:
     whole = X @ A + Y + X @ B
     inner = whole.args[0]
-    known = Known({}, (), postorder([whole]))
+    known = ModuleAnswers({}, (), postorder([whole]))
     assert IN_ORDER.propose(inner, known) is None
     # An inner sum with readers besides is computed anyway: it is a term.
-    known = Known({}, (), postorder([whole, op.exp(inner)]))
+    known = ModuleAnswers({}, (), postorder([whole, op.exp(inner)]))
     assert IN_ORDER.propose(whole, known) is None
 
 
@@ -79,12 +79,12 @@ def test_each_sum_adds_one_sum() -> None:
         for t in terms:
             whole = whole + t
         before = postorder([whole])
-        made = IN_ORDER.propose(whole, Known({}, (), before) if n < 50 else Readers(before))
+        made = IN_ORDER.propose(whole, ModuleAnswers({}, (), before) if n < 50 else Readers(before))
         assert made is not None
         assert len(postorder([made, whole])) - len(before) <= n
 
 
-class Readers(Known):
+class Readers(ModuleAnswers):
     """Readers by table: the harness's own way looks through the whole program for each."""
 
     def __init__(self, written: list[Expr]) -> None:

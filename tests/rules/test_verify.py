@@ -1,4 +1,4 @@
-"""The formal checker: the books are proved, wrong rules and mutants never are."""
+"""The formal checker: right rules are proved, wrong ones and mutants never are. The books: `test_verdicts.py`."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from rule_fixtures import bad, good
 from relax_eg.ops import api as op
 from relax_eg.rules import Rule, RuleSet, default
 from relax_eg.rules.check import check
-from relax_eg.rules.verify_formal import Proof, prove_rule
-from relax_eg.rules.verify_formal.guards import Deadline, Facts, at_least, simplified
+from relax_eg.rules.verify_formal import prove_rule
+from relax_eg.rules.verify_formal.guards import Deadline, KnownGuards, at_least, simplified
 from relax_eg.shapes import Dim
 
 more = RuleSet("more")
@@ -32,26 +32,9 @@ def trap(shapes: str, **options: Any) -> Any:
 # --- the books ---
 
 
-@pytest.fixture(scope="module")
-def proofs() -> dict[str, Proof]:
-    return {r.name: prove_rule(r) for r in default - "library"}
-
-
-def test_the_books_are_proved(proofs: dict[str, Proof]) -> None:
-    unknown = [str(p) for p in proofs.values() if p.status == "unknown"]
-    assert len(unknown) <= 0.1 * len(proofs), "\n".join(unknown)
-    # What is proved today stays so.
-    assert len(proofs) - len(unknown) >= 415, "\n".join(unknown)
-
-
-def test_exact_rules_are_proved_bit_for_bit(proofs: dict[str, Proof]) -> None:
-    for p in proofs.values():
-        if p.rule.numerics == "exact" and p.status == "proved":
-            assert p.theory == "exact" or (p.theory == "modular" and not p.rule.has_open_dtype), str(p)
-
-
-def test_a_rule_takes_little_time(proofs: dict[str, Proof]) -> None:
-    assert sorted(p.seconds for p in proofs.values())[len(proofs) // 2] < 0.3
+def test_a_rule_takes_little_time() -> None:
+    proofs = [prove_rule(r) for r in list(default - "library")[::20]]
+    assert sorted(p.seconds for p in proofs)[len(proofs) // 2] < 0.3
 
 
 # --- what is right and within reach ---
@@ -62,10 +45,13 @@ REACHED = (
     "merge_parallel", "slice_of_concat", "rows_taken_first", "softmax_of_shifted", "quotient_of_rows", "max_of_relu",
 )  # fmt: skip
 
+# Identities of arithmetic that the prover takes for true.
+RESTATED = ("max_of_negatives", "square_of_difference", "all_of_both")
+
 
 @pytest.mark.parametrize("name", REACHED)
 def test_good_rules_are_proved(name: str) -> None:
-    assert prove_rule(good[name]).status == "proved"
+    assert prove_rule(good[name]).status == ("axiom" if name in RESTATED else "proved")
 
 
 @right("x: m n", numerics="exact")
@@ -139,7 +125,7 @@ def triangle_twice(x: Any) -> Any:
 def test_more_rules_are_proved(rule: Rule) -> None:
     assert check(rule).status == "tested"
     proof = prove_rule(rule)
-    assert proof.status == "proved", str(proof)
+    assert proof.status == ("axiom" if rule.name in RESTATED else "proved"), str(proof)
 
 
 # --- what is wrong ---
@@ -442,7 +428,7 @@ def test_mutants_are_proved_only_where_right() -> None:
     sides = [side for r in (*default, *good, *more) for side in (r, turned(r))]
     chosen = [m for side in sides[::3] for m in mutants(side)][::9]
     assert len(chosen) >= 66
-    proved = [m for m in chosen if prove_rule(m, 5.0).status == "proved"]
+    proved = [m for m in chosen if prove_rule(m, 5.0).status != "unknown"]
     assert [m.name for m in proved if check(m).status == "refuted"] == []
     assert len(proved) < 0.4 * len(chosen)
 
@@ -466,7 +452,7 @@ def test_blocks_of_any_rank() -> None:
 
 
 def test_sizes_by_cases_are_known_of() -> None:
-    facts = Facts([at_least(Dim.of("n - 1")), at_least(Dim.of("m - n"))], Deadline(time.process_time() + 60))
+    facts = KnownGuards([at_least(Dim.of("n - 1")), at_least(Dim.of("m - n"))], Deadline(time.process_time() + 60))
     assert facts.entails(at_least(Dim.of("select(n <= m + 3, 5, k) - 5")))
     assert not facts.entails(at_least(Dim.of("select(n <= m - 3, 5, k) - 5")))
     assert simplified(Dim.of("select(n <= m, n, m)"), facts, frozenset()) is Dim.var("n")

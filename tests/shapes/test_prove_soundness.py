@@ -12,7 +12,7 @@ import pytest
 from random_queries import Query, compiled, queries, value
 
 from relax_eg.errors import BoundsError, SpecError
-from relax_eg.shapes import Proved, Refuted, Scope, Statistics, Unknown, prove, prover
+from relax_eg.shapes import Proved, ProverStatistics, Refuted, Scope, Unknown, prove, prover
 
 COUNT = int(os.environ.get("RELAX_EG_QUERIES", "3000"))
 
@@ -21,7 +21,7 @@ def test_no_wrong_answers(monkeypatch):
     """Bounded scopes, where the truth is known, with the enumeration switched off that would make it easy."""
     monkeypatch.setattr(prover, "_EVERYWHERE", 0)
     counts: Counter[tuple[str, str]] = Counter()
-    statistics = Statistics()
+    statistics = ProverStatistics()
     for query in queries(COUNT, seed=1):
         holds, defined, points = query.truth()
         kind = "linear" if query.linear else "nonlinear"

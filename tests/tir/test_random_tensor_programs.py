@@ -10,7 +10,7 @@ from tir_reference import kind_of_accesses, naive
 from tir_strategies import SIZES, M, N, arrays_for, programs
 
 from relax_eg.tir import Buffer, TensorProgram, classify, evaluate
-from relax_eg.tir.compose import Use, compose
+from relax_eg.tir.compose import InlinedProgram, compose
 
 
 @settings(max_examples=60)
@@ -48,7 +48,7 @@ def test_what_is_composed_does_one_after_the_other(pair: tuple[TensorProgram, Te
     first, second = pair
     one, two = (tuple(f"{o}_{name}" for o in p.outputs) for p, name in zip(pair, ("first", "second"), strict=True))
     inputs = first.inputs
-    uses = [Use(first, tuple(b.name for b in inputs), one), Use(second, one, two, SWAPPED)]
+    uses = [InlinedProgram(first, tuple(b.name for b in inputs), one), InlinedProgram(second, one, two, SWAPPED)]
     every = compose("both", inputs, uses, one + two)  # the results in between are stored as well
     last = compose("last", inputs, uses, two)  # they are not: inlined, local, or left out
     for sizes in SIZES:

@@ -1,1 +1,1 @@
-"""Tensor programs through Pallas: whether one suits, how it is cut in blocks, the kernel."""
+"""Lowering of tensor programs through Pallas: which ones, in which blocks, and the kernels."""

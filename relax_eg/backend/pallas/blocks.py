@@ -1,8 +1,8 @@
-"""Terms of index equations inside a Pallas kernel, for blocks of loop variables at once.
+"""Evaluates terms of index equations inside a Pallas kernel, for a block of loop variables at once.
 
-What a term is inside is a `Value` over the loops that run in blocks. A read is a load at computed positions, masked
-where a block reaches beyond its loop; a reduction runs over blocks of what it binds, a sum of products of two operands
-through the tensor cores.
+The value of a term is a `LoopValue` over the loops that run in blocks. A read is a load at computed positions, masked
+where a block reaches beyond its loop. A reduction runs over blocks of its bound loops; a sum of products of two
+operands uses the tensor cores.
 """
 
 from __future__ import annotations
@@ -18,24 +18,28 @@ from jax.experimental.pallas import triton
 
 from relax_eg.backend.contractions import factors_of, grouped, unwidened
 from relax_eg.backend.index_maps import bounds, is_inside
-from relax_eg.backend.loop_values import Value, pointwise
+from relax_eg.backend.loop_values import LoopValue, pointwise
 from relax_eg.backend.pallas.plan import Online, depth_of
 from relax_eg.backend.scalar_functions import accumulator, apply_function, combine, convert, identity, reduce_axes
+from relax_eg.ir.annotations import HALF
 from relax_eg.shapes import Dim
 from relax_eg.tir import Apply, Cast, Const, Index, Read, Reduce, Scalar, Select, loop_of, substitute, walk
-from relax_eg.tir.functions import kind
+from relax_eg.tir.functions import FUNCTIONS, kind
 
 Array: TypeAlias = Any
 _INT = np.dtype("int32")
-_LARGEST = 1 << 15  # elements of a block that is reduced element by element
-_SHALLOW = 128  # a loop within another that is no longer is one block
+_LARGEST = 1 << 15  # limit: elements of a block that is reduced element by element
+_SHALLOW = 128  # chosen: most values in a block of a contraction inside another reduction
 
 
 class Blocks:
-    """Loop variables at the values that are computed together, and the terms known there.
+    """A scope of loop variables whose values are computed together, and the terms computed there so far.
 
-    `axes`: of the loops that run in blocks, outermost first, how many values. `at`: for each loop its values, an int32
-    array for those and a scalar for others. `extents`: of all loops.
+    - `axes`: number of values of each loop that runs in blocks, outermost first.
+    - `at`: values of each loop: an int32 array for loops in `axes`, a scalar for others.
+    - `extents`: extents of all loops.
+    - `buffers`: reference and shape of each buffer.
+    - `outside`: the enclosing scope.
     """
 
     def __init__(
@@ -53,33 +57,33 @@ class Blocks:
         self.outside = outside
         self.order = {name: n for n, name in enumerate(self.axes)}
         self.new = frozenset(self.at) - frozenset(outside.at if outside is not None else ())
-        self.memo: dict[Scalar, Value] = {}
+        self.memo: dict[Scalar, LoopValue] = {}
 
     def inside(self, axes: Mapping[str, int], at: Mapping[str, Array]) -> Blocks:
-        """These loops and more."""
+        """A scope inside this one, with more loops."""
         return Blocks({**self.axes, **axes}, {**self.at, **at}, self.extents, self.buffers, self)
 
-    def over(self, value: Value, loops: Sequence[str]) -> Array:
+    def over(self, value: LoopValue, loops: Sequence[str]) -> Array:
         """The array of `value` with an axis for each of `loops`."""
         return value.over(loops, self.axes)
 
-    def mask(self, loops: Sequence[str]) -> Value | None:
-        """Where all of `loops` are within their extents; None where they always are."""
-        found: Value | None = None
+    def mask(self, loops: Sequence[str]) -> LoopValue | None:
+        """A mask of the points at which all `loops` are within their extents; None if all points are."""
+        found: LoopValue | None = None
         for name in loops:
             if name in self.axes and self.extents[name] % self.axes[name]:
-                inside = Value(lax.lt(self.at[name], _full(self.at[name], self.extents[name])), (name,))
+                inside = LoopValue(lax.lt(self.at[name], _full(self.at[name], self.extents[name])), (name,))
                 found = inside if found is None else self.each(lax.bitwise_and, found, inside)
         return found
 
-    def each(self, function: Callable[..., Any], *values: Value) -> Value:
-        """`function` of arrays of one shape."""
+    def each(self, function: Callable[..., Any], *values: LoopValue) -> LoopValue:
+        """Applies `function`, which takes arrays of one shape, to values over different loops."""
         return pointwise(function, values, self.order, self.axes)
 
     # --- terms ---
 
-    def term(self, term: Scalar) -> Value:
-        """The value of `term`, parts first."""
+    def term(self, term: Scalar) -> LoopValue:
+        """The value of `term`; subterms are computed first, from a stack."""
         todo = [term]
         while todo:
             at = todo[-1]
@@ -97,7 +101,7 @@ class Blocks:
         assert found is not None
         return found
 
-    def _known(self, term: Scalar) -> Value | None:
+    def _known(self, term: Scalar) -> LoopValue | None:
         blocks: Blocks | None = self
         while blocks is not None:
             if term in blocks.memo:
@@ -107,11 +111,11 @@ class Blocks:
             blocks = blocks.outside
         return None
 
-    def _term(self, term: Scalar) -> Value:
+    def _term(self, term: Scalar) -> LoopValue:
         parts = [v for v in map(self._known, term.children) if v is not None]
         match term:
             case Const():
-                return Value(_scalar(term.value, term.dtype))
+                return LoopValue(_scalar(term.value, term.dtype))
             case Index():
                 return _converted(self.position(term.dim), term.dtype)
             case Read():
@@ -119,7 +123,7 @@ class Blocks:
             case Apply():
                 if term.fn in ("maximum", "minimum") and kind(term.dtype) == "f":
                     return self.each(lambda x, y: _extreme(term.fn, x, y), *parts)
-                return self.each(lambda *xs: apply_function(term.fn, xs, term.args), *parts)
+                return self._applied(term, parts)
             case Cast():
                 return _converted(parts[0], term.dtype)
             case Select():
@@ -129,11 +133,18 @@ class Blocks:
             case _:
                 raise TypeError(f"not a scalar expression: {type(term).__name__}")
 
-    def position(self, dim: Dim) -> Value:
+    def _applied(self, term: Apply, parts: Sequence[LoopValue]) -> LoopValue:
+        """A scalar function. 16-bit floats are computed in float32 and rounded: Triton lacks some functions of them,
+        such as the quotient."""
+        if FUNCTIONS[term.fn].widens:
+            parts = [_converted(v, "float32") if a.dtype in HALF else v for v, a in zip(parts, term.args, strict=True)]
+        return _converted(self.each(lambda *xs: apply_function(term.fn, xs, term.args), *parts), term.dtype)
+
+    def position(self, dim: Dim) -> LoopValue:
         """An index as int32."""
-        total = Value(_scalar(dim.const, "int32"))
+        total = LoopValue(_scalar(dim.const, "int32"))
         for n, (monomial, coefficient) in enumerate(dim.terms):
-            product: Value | None = None if coefficient == 1 else Value(_scalar(coefficient, "int32"))
+            product: LoopValue | None = None if coefficient == 1 else LoopValue(_scalar(coefficient, "int32"))
             for atom in monomial:
                 factor = self._atom(atom.op, atom.name, atom.args)
                 product = factor if product is None else self.each(lax.mul, product, factor)
@@ -141,9 +152,9 @@ class Blocks:
             total = product if n == 0 and not dim.const else self.each(lax.add, total, product)
         return total
 
-    def _atom(self, op: str, name: str, args: Sequence[Dim]) -> Value:
+    def _atom(self, op: str, name: str, args: Sequence[Dim]) -> LoopValue:
         if op == "var":
-            return Value(self.at[name], (name,) if name in self.axes else ())
+            return LoopValue(self.at[name], (name,) if name in self.axes else ())
         first, *others = map(self.position, args)
         if op == "select":
             compare = lax.ge if name == ">=" else lax.eq
@@ -159,9 +170,9 @@ class Blocks:
             first = self.each(lax.max if op == "max" else lax.min, first, other)
         return first
 
-    def _read(self, term: Read) -> Value:
+    def _read(self, term: Read) -> LoopValue:
         ref, shape = self.buffers[term.buffer]
-        place = Value(_scalar(0, "int32"))
+        place = LoopValue(_scalar(0, "int32"))
         for axis, (i, size) in enumerate(zip(term.indices, shape, strict=True)):
             at = self.position(i) if isinstance(i, Dim) else self._known(i)
             assert at is not None
@@ -173,14 +184,14 @@ class Blocks:
             place = at if axis == 0 else self.each(lax.add, place, at)
         mask = self.mask(place.loops)
         if mask is None:
-            return Value(triton.load(ref.at[place.array]), place.loops)
+            return LoopValue(triton.load(ref.at[place.array]), place.loops)
         inside = self.over(mask, place.loops)
-        return Value(triton.load(ref.at[place.array], mask=inside, other=_scalar(0, term.dtype)), place.loops)
+        return LoopValue(triton.load(ref.at[place.array], mask=inside, other=_scalar(0, term.dtype)), place.loops)
 
     # --- reductions ---
 
-    def reduce(self, term: Reduce) -> Value:
-        """The value of a reduction, blocks of its longest loop one after the other."""
+    def reduce(self, term: Reduce) -> LoopValue:
+        """The value of a reduction, as a loop over blocks of its longest loop."""
         names = [str(loop_of(var)) for var, _ in term.over]
         stream = max(names, key=lambda n: self.extents[n])
         wide = accumulator(term.kind, term.dtype)
@@ -190,7 +201,7 @@ class Blocks:
         steps = along * math.prod(self.extents[n] for n in rest)
         self.hoist(term.body, frozenset(names))
 
-        def block(n: Array) -> Value:
+        def block(n: Array) -> LoopValue:
             at: dict[str, Array] = {}
             n, first = (
                 (n, n) if not rest else (lax.div(n, _scalar(along, "int32")), lax.rem(n, _scalar(along, "int32")))
@@ -203,13 +214,13 @@ class Blocks:
         return _converted(self._accumulated(term.kind, wide, steps, block), term.dtype)
 
     def _depth(self, term: Reduce, stream: str) -> int:
-        """How many values of the loop `stream` are taken at once."""
+        """The number of values of the loop `stream` in a block."""
         others = math.prod(self.axes[n] for n in term.free if n in self.axes)
         if term.kind == "sum" and self.inside({stream: 16}, {stream: None}).operands(term, stream) is not None:
             return depth_of(self.extents[stream], _SHALLOW if self.outside is not None else 64)
         return depth_of(self.extents[stream], max(16, min(1024, _LARGEST // others)))
 
-    def _accumulated(self, kind_of: Any, dtype: str, steps: int, block: Callable[[Array], Value]) -> Value:
+    def _accumulated(self, kind_of: Any, dtype: str, steps: int, block: Callable[[Array], LoopValue]) -> LoopValue:
         first = block(_scalar(0, "int32"))
         if steps == 1:
             return first
@@ -219,11 +230,11 @@ class Blocks:
         def step(n: Array, total: Array) -> Array:
             return join(total, block(convert(n, "int32")).over(loops, self.axes))
 
-        # The first block is done before, so that nothing has to be known of what the loops are.
-        return Value(lax.fori_loop(1, steps, step, first.array), loops)
+        # The first block is computed before the loop: it tells the loops and the shape of the result.
+        return LoopValue(lax.fori_loop(1, steps, step, first.array), loops)
 
-    def partial(self, term: Reduce, stream: str, wide: str) -> Value:
-        """`term` reduced over the block of `stream` that is here."""
+    def partial(self, term: Reduce, stream: str, wide: str) -> LoopValue:
+        """`term` reduced over this scope's block of the loop `stream`, in dtype `wide`."""
         mask = self.mask([stream])
         pair = self.operands(term, stream) if term.kind == "sum" else None
         if pair is not None:
@@ -234,7 +245,7 @@ class Blocks:
             if np.dtype(a.array.dtype) != np.dtype(b.array.dtype):
                 a, b = (_converted(v, term.dtype) for v in (a, b))
             dims = (((a.loops.index(stream),), (b.loops.index(stream),)), ((), ()))
-            return Value(
+            return LoopValue(
                 lax.dot_general(a.array, b.array, dims, preferred_element_type=np.dtype(wide)), (rows, columns)
             )
         value = _converted(self.term(term.body), wide)
@@ -242,24 +253,27 @@ class Blocks:
         loops = (*(n for n in value.loops if n != stream), stream)
         array = self.over(value, loops)
         total = reduce_axes(term.kind, array, [len(loops) - 1])
-        if term.kind != "sum" and kind(wide) == "f":  # Triton's extremes drop NaN
+        if term.kind != "sum" and kind(wide) == "f":  # Triton's max and min drop NaN
             bad = reduce_axes("max", convert(lax.ne(array, array), "int32"), [len(loops) - 1])
             total = lax.select(lax.gt(bad, _full(bad, 0)), _full(total, np.nan), total)
-        return Value(total, loops[:-1])
+        return LoopValue(total, loops[:-1])
 
-    def masked(self, value: Value, mask: Value | None, other: Any) -> Value:
+    def masked(self, value: LoopValue, mask: LoopValue | None, other: Any) -> LoopValue:
         if mask is None:
             return value
         return self.each(lambda x, inside: lax.select(inside, x, _full(x, other)), value, mask)
 
-    def _product(self, factors: Sequence[Value]) -> Value:
+    def _product(self, factors: Sequence[LoopValue]) -> LoopValue:
         product = factors[0]
         for more in factors[1:]:
             product = self.each(lax.mul, product, more)
         return product
 
     def operands(self, term: Reduce, stream: str) -> list[list[Scalar]] | None:
-        """The factors of a sum as two operands of the tensor cores, each over `stream` and one loop of its own."""
+        """The factors of a sum as two operands for the tensor cores, each over `stream` and one loop of its own.
+
+        None where the sum has no such form.
+        """
         factors = factors_of(term.body, "multiply")
         groups = grouped([(f, f.free & self.axes.keys()) for f in factors])
         if len(groups) != 2 or kind(term.dtype) != "f":
@@ -274,8 +288,10 @@ class Blocks:
         return sorted(unwidened(groups), key=lambda g: min(self.order[n] for f in g for n in f.free & self.axes.keys()))
 
     def hoist(self, body: Scalar, bound: frozenset[str], without: Scalar | None = None) -> None:
-        """Compute here what in `body` does not vary over the loops `bound`, before a loop over them begins; nothing
-        that `without` is a part of."""
+        """Computes the terms in `body` that do not vary over the loops `bound` in this scope, before a loop over these.
+
+        Terms that contain `without` are left out.
+        """
         seen, todo = {body}, [body]
         while todo:
             at = todo.pop()
@@ -284,12 +300,12 @@ class Blocks:
                     self.term(at)
                 continue
             if isinstance(at, Reduce):
-                continue  # what it binds has no value here
+                continue  # its bound loops have no value here
             todo += [c for c in at.children if c not in seen]
             seen.update(at.children)
 
     def online(self, group: Online) -> None:
-        """Compute the sums of a softmax in one pass, with the maximum so far in place of the maximum."""
+        """Computes the sums of a softmax in one pass, with the running maximum in place of the maximum."""
         m = group.maximum
         own = str(loop_of(m.over[0][0]))
         size = depth_of(self.extents[own])
@@ -300,22 +316,22 @@ class Blocks:
             mine = str(loop_of(s.over[0][0]))
             self.hoist(s.body, frozenset((mine,)), m)
 
-        def block(n: Array, highest: Value | None) -> tuple[Value, list[Value]]:
+        def block(n: Array, highest: LoopValue | None) -> tuple[LoopValue, list[LoopValue]]:
             here = run_of(n, size)
             scores = self.inside({own: size}, {own: here})
             mask = scores.mask([own])
             x = scores.term(group.scores)
             filled = scores.masked(x, mask, identity("max", dtype))
             loops = (*(k for k in filled.loops if k != own), own)
-            top = Value(reduce_axes("max", scores.over(filled, loops), [len(loops) - 1]), loops[:-1])
+            top = LoopValue(reduce_axes("max", scores.over(filled, loops), [len(loops) - 1]), loops[:-1])
             if highest is not None:
                 top = self.each(lax.max, highest, top)
-            sums: list[Value] = []
+            sums: list[LoopValue] = []
             for s, wide in zip(group.sums, wides, strict=True):
                 name = str(loop_of(s.over[0][0]))
                 inside = self.inside({name: size}, {name: here})
                 inside.memo[m] = _finite(top)
-                inside.memo[substitute(group.scores, {own: Dim.var(name)})] = Value(
+                inside.memo[substitute(group.scores, {own: Dim.var(name)})] = LoopValue(
                     x.array, tuple(name if k == own else k for k in x.loops)
                 )
                 sums.append(inside.partial(s, name, wide))
@@ -326,34 +342,37 @@ class Blocks:
             loops = [s.loops for s in sums]
 
             def step(n: Array, carry: tuple[Array, ...]) -> tuple[Array, ...]:
-                before = Value(carry[0], top.loops)
+                before = LoopValue(carry[0], top.loops)
                 now, more = block(convert(n, "int32"), before)
-                shrunk = self.each(lambda old, new: lax.exp(lax.sub(old, new)), before, _finite(now))
+                old, new = (_converted(v, "float32") if dtype in HALF else v for v in (before, _finite(now)))
+                shrunk = self.each(lambda x, y: lax.exp(lax.sub(x, y)), old, new)
                 totals = [
-                    self.each(lambda t, f, x: lax.add(lax.mul(t, convert(f, t.dtype.name)), x), Value(t, k), shrunk, x)
+                    self.each(
+                        lambda t, f, x: lax.add(lax.mul(t, convert(f, t.dtype.name)), x), LoopValue(t, k), shrunk, x
+                    )
                     for t, k, x in zip(carry[1:], loops, more, strict=True)
                 ]
                 return (now.array, *(t.over(k, self.axes) for t, k in zip(totals, loops, strict=True)))
 
             start = (top.array, *(s.array for s in sums))
             highest, *totals = lax.fori_loop(1, steps, step, start)
-            top = Value(highest, top.loops)
-            sums = [Value(t, k) for t, k in zip(totals, loops, strict=True)]
+            top = LoopValue(highest, top.loops)
+            sums = [LoopValue(t, k) for t, k in zip(totals, loops, strict=True)]
         for s, total in zip(group.sums, sums, strict=True):
-            # Of a row that is -inf throughout every difference to the maximum is NaN.
+            # In a row of -inf only, every difference to the maximum is NaN.
             whole = self.each(lambda t, h: lax.select(lax.eq(h, _full(h, -np.inf)), _full(t, np.nan), t), total, top)
             self.memo[s] = _converted(whole, s.dtype)
 
 
 def run_of(n: Array, size: int) -> Array:
-    """The values of a loop in its block number `n`."""
+    """The values of a loop variable in its block `n` of `size` values."""
     return lax.add(lax.iota(_INT, size), lax.broadcast(lax.mul(n, _scalar(size, "int32")), (size,)))
 
 
-def _finite(top: Value) -> Value:
+def _finite(top: LoopValue) -> LoopValue:
     """A maximum to subtract: 0 where it is -inf, so that exp gives 0 and not NaN."""
     array = top.array
-    return Value(lax.select(lax.eq(array, _full(array, -np.inf)), _full(array, 0), array), top.loops)
+    return LoopValue(lax.select(lax.eq(array, _full(array, -np.inf)), _full(array, 0), array), top.loops)
 
 
 def _joined(kind_of: Any, dtype: str) -> Callable[[Array, Array], Array]:
@@ -363,13 +382,13 @@ def _joined(kind_of: Any, dtype: str) -> Callable[[Array, Array], Array]:
 
 
 def _extreme(fn: str, x: Array, y: Array) -> Array:
-    """The maximum or minimum of floats; NaN wins, which Triton's own drop."""
+    """The maximum or minimum of floats. NaN is propagated; Triton's own functions drop it."""
     found = (lax.max if fn == "maximum" else lax.min)(x, y)
     return lax.select(lax.ne(x, x), x, lax.select(lax.ne(y, y), y, found))
 
 
-def _converted(value: Value, dtype: str) -> Value:
-    return Value(convert(value.array, dtype), value.loops)
+def _converted(value: LoopValue, dtype: str) -> LoopValue:
+    return LoopValue(convert(value.array, dtype), value.loops)
 
 
 def _scalar(value: Any, dtype: Any) -> Array:

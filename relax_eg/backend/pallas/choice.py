@@ -1,4 +1,4 @@
-"""Whether Pallas or XLA lowers a tensor program where kernels are executables of their own."""
+"""The choice between Pallas and XLA for tensor programs, for `execution="kernels"`."""
 
 from __future__ import annotations
 
@@ -10,17 +10,20 @@ import jax
 
 from relax_eg.backend.pallas.plan import Unsuitable
 from relax_eg.backend.tensor_programs import lower_program
+from relax_eg.debug import unless_exhausted
 from relax_eg.errors import RelaxEgError
+from relax_eg.ops.triton import left_out
 from relax_eg.tir import TensorProgram
 
 log = logging.getLogger("relax_eg")
 
 
 class Pallas:
-    """The choice for the kernels of a module, remembered. `interpret`: run what Pallas takes in its interpreter, which
-    any device does, for tests.
+    """Chooses, for the kernels of a module, which are lowered through Pallas, and records the choices.
 
-    `taken`, `left`: by a program's name what was lowered through Pallas, and what was left to XLA, with reasons.
+    - `interpret`: whether to run Pallas kernels in its interpreter, which works on any device; for tests.
+    - `taken`: reason by name of each program that was lowered through Pallas.
+    - `left`: reason by name of each program that was left to XLA.
     """
 
     def __init__(self, interpret: bool = False) -> None:
@@ -30,14 +33,16 @@ class Pallas:
 
     @classmethod
     def here(cls, wanted: bool) -> Pallas | None:
-        """The choice on JAX's device; None where everything is XLA's: not `wanted`, or no GPU."""
+        """A new instance for JAX's default device; None where all programs go to XLA: not `wanted`, or no GPU."""
         return cls() if wanted and jax.default_backend() == "gpu" else None
 
     def lower(self, program: TensorProgram, sizes: Mapping[str, Any]) -> Callable[..., tuple[Any, ...]]:
         """Like `lower_program`, through Pallas where that is preferred."""
-        from relax_eg.backend.pallas.programs import lower_pallas  # half a JAX, which CPUs never need
+        from relax_eg.backend.pallas.programs import lower_pallas  # imports a large part of JAX that CPUs never need
 
         try:
+            if why := left_out(program):
+                raise Unsuitable(why)
             if not all(isinstance(n, int) for n in sizes.values()):
                 raise Unsuitable("its sizes are not known when it is compiled")
             lowered = lower_pallas(program, sizes, interpret=self.interpret)
@@ -50,7 +55,7 @@ class Pallas:
         return lowered.run
 
     def failed(self, name: str, error: Exception) -> None:
-        """What Pallas took could not be compiled."""
+        """Records that a program chosen for Pallas could not be compiled and is left to XLA."""
         reason = f"Pallas failed: {type(error).__name__}: {str(error).strip().splitlines()[0] if str(error) else ''}"
         self.taken.pop(name, None)
         self.left[name] = reason
@@ -58,8 +63,10 @@ class Pallas:
 
 
 class Preferred:
-    """A kernel compiled with what Pallas takes of it; with XLA alone once that does not compile. Called, and lowered,
-    like the result of `jax.jit`."""
+    """A kernel lowered through Pallas, or through XLA if that does not compile.
+
+    It is called and lowered like the result of `jax.jit`.
+    """
 
     def __init__(self, name: str, pallas: Pallas, through_pallas: Any, through_xla: Any) -> None:
         self._name, self._pallas = name, pallas
@@ -75,14 +82,15 @@ class Preferred:
     def _settle(self, arrays: tuple[Any, ...]) -> Any:
         first, second = self._pair
         try:
-            # Before the first call, which may write over what it is passed.
+            # Compiled before the first call, which may write over donated arguments.
             first.lower(*arrays).compile()
             self._settled = first
         except RelaxEgError:
             raise
-        except Exception as e:  # whatever Pallas, Triton or the driver raise: XLA computes the same
+        except Exception as e:  # any error of Pallas, Triton or the driver: XLA computes the same
             if self._name not in self._pallas.taken:
                 raise
+            unless_exhausted(e)
             self._pallas.failed(self._name, e)
             self._settled = second
         return self._settled

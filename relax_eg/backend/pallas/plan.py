@@ -1,8 +1,8 @@
-"""Which tensor programs are lowered through Pallas, and how their loops are laid out.
+"""Selects the tensor programs that are lowered through Pallas, and lays out their loops.
 
-XLA serves three kinds badly: a contraction with an operand that is decoded from much less than itself (a weight of four
-bits), which it writes to memory first; a softmax before a contraction, which it writes, too; a reduction that its
-author has split over a workspace. They are told by their index equations alone. All sizes are known here.
+XLA compiles three kinds badly: a contraction with an operand that is decoded from much fewer bytes than it has (a 4-bit
+weight), which XLA writes to memory first; a softmax before a contraction, which it writes to memory, too; a reduction
+that its author has split over a workspace. They are recognized by their index equations alone. All sizes are known.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from relax_eg.backend.contractions import factors_of
 from relax_eg.backend.index_maps import is_inside
 from relax_eg.ir.annotations import itemsize
+from relax_eg.limits import LARGEST_INT32
 from relax_eg.shapes import Dim
 from relax_eg.tir import (
     Apply,
@@ -38,36 +39,38 @@ from relax_eg.tir import (
 from relax_eg.tir.compose import inlining
 from relax_eg.tir.work import DECODED
 
-_DTYPES = frozenset("bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 bfloat16 float16 float32 float64".split())
-_LEAST, _SIDE, _DEPTH = 16, 64, 64  # sizes of blocks; tensor cores take 16 at least
-_WIDEST = 256  # columns that are one block, so that a softmax is computed once for all of them
-_MOST_PLACES = 2**31 - 1  # positions are 32 bits wide
+_LEAST, _SIDE, _DEPTH = 16, 64, 64  # chosen: sizes of blocks; tensor cores need at least 16
+_WIDEST = 256  # chosen: most columns in one block, so that a softmax is computed once for all of them
 
 
 class Unsuitable(Exception):
-    """A tensor program that is left to XLA; the message says why."""
+    """Raised for a tensor program that is left to XLA; the message says why."""
 
 
 @dataclass(frozen=True, slots=True)
 class Online:
-    """Sums of which each has the factor exp(x - `maximum`), `maximum` being that of x over a loop of as many steps:
-    computed in one pass, the sums corrected where the maximum grows."""
+    """Sums that each have a factor exp(x - `maximum`), where `maximum` is that of x over a loop of the same extent.
+
+    They are computed in one pass; when the running maximum grows, the sums are corrected.
+    """
 
     maximum: Reduce
     sums: tuple[Reduce, ...]
 
     @property
     def scores(self) -> Scalar:
-        """x, as the maximum has it."""
+        """The term x, over the loop of `maximum`."""
         return self.maximum.body
 
 
 @dataclass(frozen=True, slots=True)
 class PallasKernel:
-    """One `pallas_call`: `output[loops] = value`, where `value` reads buffers that lie in memory only.
+    """One `pallas_call`, which computes `output[loops] = value`. `value` reads only buffers that are in memory.
 
-    `extents`: of all loops, those of reductions included. `blocks`: the loops of `loops` of which a program of the grid
-    computes several values, with how many; the others have one value in each program.
+    - `extents`: extents of all loops, including those of reductions.
+    - `blocks`: number of values that a program of the grid computes, for loops of `loops` that run in blocks; a program
+      computes one value of each other loop.
+    - `online`: groups of sums that are computed in one pass.
     """
 
     output: Buffer
@@ -83,28 +86,24 @@ class PallasKernel:
 
     @property
     def programs(self) -> int:
-        """How many programs the grid has."""
+        """Number of programs in the grid."""
         return math.prod(-(-self.extents[name] // self.blocks.get(name, 1)) for name in self.loops)
 
 
 @dataclass(frozen=True, slots=True)
 class PallasPlan:
-    """What replaces a tensor program: kernels in order. `why`: what XLA would serve badly."""
+    """The kernels that replace a tensor program, in order. `why`: what XLA would compile badly."""
 
     why: str
     kernels: tuple[PallasKernel, ...]
 
 
 def pallas_plan(program: TensorProgram, sizes: Mapping[str, int]) -> PallasPlan:
-    """The kernels of `program` at these sizes. Unsuitable, with the reason, where XLA is to have it."""
-    if len(program.outputs) != 1:
-        raise Unsuitable(f"{len(program.outputs)} outputs; one is lowered through Pallas")
+    """The kernels of `program` at these sizes. Unsuitable, with the reason, for a program that is left to XLA."""
     known = {name: Dim.of(n) for name, n in sizes.items()}
     buffers = {b.name: tuple(d.evaluate(sizes) for d in b.shape) for b in program.buffers.values()}
     for b in program.buffers.values():
-        if b.dtype not in _DTYPES:
-            raise Unsuitable(f"{b.name} is of dtype {b.dtype}, which Triton does not load")
-        if not 0 < math.prod(buffers[b.name]) <= _MOST_PLACES:
+        if not 0 < math.prod(buffers[b.name]) <= LARGEST_INT32:
             raise Unsuitable(f"{b.name} has {math.prod(buffers[b.name])} elements")
     stored = {*program.outputs, *program.workspaces, *program.lifted}
     inlined: dict[str, Stage] = {}
@@ -129,7 +128,7 @@ def pallas_plan(program: TensorProgram, sizes: Mapping[str, int]) -> PallasPlan:
 
 
 def _distinct(value: Scalar, name: str) -> Scalar:
-    """`value` where what its reductions bind has names that no other stage's reductions have."""
+    """`value` with the bound loops of its reductions renamed, so that no other stage has loops of the same names."""
     number = itertools.count()
 
     def renamed(term: Scalar) -> Scalar:
@@ -144,7 +143,7 @@ def _distinct(value: Scalar, name: str) -> Scalar:
 
 
 def _rewritten(value: Scalar, instead: Mapping[Scalar, Scalar], change: Callable[[Scalar], Scalar]) -> Scalar:
-    """`value` rebuilt bottom-up: the outermost terms that are in `instead` by it, every other one by `change`."""
+    """`value` rebuilt bottom-up: the outermost terms in `instead` are replaced by it, every other term by `change`."""
     return rebuilt(value, lambda at, done: change(with_parts(at, done)), instead)
 
 
@@ -154,7 +153,7 @@ def _rewritten(value: Scalar, instead: Mapping[Scalar, Scalar], change: Callable
 def _kernel(
     output: Buffer, loops: Sequence[str], value: Scalar, buffers: Mapping[str, tuple[int, ...]]
 ) -> tuple[PallasKernel, list[str]]:
-    """The kernel that writes `output`, and what of it XLA would serve badly."""
+    """The kernel that writes `output`, and the reasons why XLA would compile it badly."""
     extents = dict(zip(loops, buffers[output.name], strict=True))
     for term in walk(value):
         if isinstance(term, Reduce):
@@ -174,14 +173,9 @@ def _kernel(
 
 
 def _check(value: Scalar, extents: Mapping[str, int], buffers: Mapping[str, tuple[int, ...]]) -> None:
-    """Unsuitable where a term has no counterpart in a kernel, or a read is not shown to be inside its buffer."""
+    """Raises Unsuitable where a loop has extent 0, or a read is not shown to be inside its buffer."""
     if not all(extents.values()):
         raise Unsuitable("there is a loop of no step")
-    for term in walk(value):
-        if term.dtype not in _DTYPES:
-            raise Unsuitable(f"{term} is of dtype {term.dtype}")
-        if isinstance(term, Reduce) and term.kind not in ("sum", "max", "min"):
-            raise Unsuitable(f"there is a reduction of kind {term.kind}")
     for read in _unguarded(value):
         for i, size in zip(read.indices, buffers[read.buffer], strict=True):
             if isinstance(i, Dim) and not is_inside(i, size, extents):
@@ -189,7 +183,7 @@ def _check(value: Scalar, extents: Mapping[str, int], buffers: Mapping[str, tupl
 
 
 def _unguarded(value: Scalar) -> Iterator[Read]:
-    """The reads that are made whatever is selected."""
+    """The reads that are made regardless of what `Select`s choose."""
     seen, todo = {value}, [value]
     while todo:
         at = todo.pop()
@@ -201,7 +195,7 @@ def _unguarded(value: Scalar) -> Iterator[Read]:
 
 
 def _outermost(value: Scalar) -> list[Reduce]:
-    """The reductions in `value` that are in no other."""
+    """The reductions in `value` that are inside no other reduction."""
     found: list[Reduce] = []
     seen, todo = {value}, [value]
     while todo:
@@ -227,8 +221,11 @@ def _blocks(
     buffers: Mapping[str, tuple[int, ...]],
     online: Sequence[Online],
 ) -> tuple[dict[str, int], bool]:
-    """The loops that run in blocks: of each operand of the main contraction the longest of its own; and whether one of
-    the operands is decoded. Without a contraction the last loop of some length."""
+    """The loops that run in blocks, with their block sizes, and whether an operand of the main contraction is decoded.
+
+    For each operand of the main contraction, the longest loop that the other one does not have. Without a contraction,
+    the last loop of extent above 1.
+    """
     open_loops = [n for n in loops if extents[n] > 1]
     if main is None:
         return ({open_loops[-1]: _block(extents[open_loops[-1]], _WIDEST)} if open_loops else {}), False
@@ -236,7 +233,7 @@ def _blocks(
     decoded = any(_is_decoded(f, extents, buffers) for f in factors)
     sides = sorted({frozenset(f.free) & set(open_loops) for f in factors}, key=lambda side: (len(side), sorted(side)))
     left = sides[-1]
-    # The other operand is the one that shares least with the first.
+    # The other operand is the factor with most loops that the first does not have.
     right = max(sides, key=lambda side: (len(side - left), sorted(side)))
     chosen: list[str] = []
     for own in (left - right, right - left):
@@ -254,7 +251,8 @@ def _blocks(
 
 
 def _is_decoded(factor: Scalar, extents: Mapping[str, int], buffers: Mapping[str, tuple[int, ...]]) -> bool:
-    """Whether a factor has many more bytes than what it is made of, and is no plain read, which XLA broadcasts."""
+    """Whether a factor has `DECODED` times the bytes of the buffers it is computed from. Plain reads, which XLA
+    broadcasts, are not decoded."""
     if (isinstance(factor, Read) and not factor.children) or any(isinstance(t, Reduce) for t in walk(factor)):
         return False
     made = math.prod(extents[n] for n in factor.free) * itemsize(factor.dtype)
@@ -267,12 +265,12 @@ def _block(extent: int, most: int) -> int:
 
 
 def power_of_two(n: int) -> int:
-    """The least power of two that is not below `n`."""
+    """The least power of two that is at least `n`."""
     return 1 << (n - 1).bit_length()
 
 
 def depth_of(extent: int, most: int = _DEPTH) -> int:
-    """How many values of a loop that is reduced are taken at once."""
+    """The number of values of a reduced loop in a block."""
     return _block(extent, most)
 
 
@@ -280,7 +278,7 @@ def depth_of(extent: int, most: int = _DEPTH) -> int:
 
 
 def _online(value: Scalar, extents: Mapping[str, int]) -> tuple[Scalar, tuple[Online, ...]]:
-    """`value`, where what does not vary over a sum divides the sum, and the sums that one pass computes."""
+    """`value` with divisors that do not vary over a sum moved out of it, and the groups of sums of one pass."""
     value = _rewritten(value, {r: _divided_last(r) for r in _outermost(value) if r.kind == "sum"}, lambda term: term)
     groups: dict[Reduce, list[Reduce]] = {}
     for r in _outermost(value):
@@ -291,13 +289,13 @@ def _online(value: Scalar, extents: Mapping[str, int]) -> tuple[Scalar, tuple[On
 
 
 def _single(r: Reduce, extents: Mapping[str, int]) -> str:
-    """The one loop that a reduction runs over; "" where there are several, or it has one step."""
+    """The only loop that a reduction runs over; "" where there are several, or its extent is 1."""
     name = str(loop_of(r.over[0][0]))
     return name if len(r.over) == 1 and extents[name] > 1 else ""
 
 
 def _exponent_of(r: Reduce, extents: Mapping[str, int]) -> Reduce | None:
-    """The maximum M where `r` is a sum with a factor exp(x - M), x being what M is the maximum of."""
+    """The maximum M, if `r` is a sum with a factor exp(x - M), where M is the maximum of x; otherwise None."""
     stream = _single(r, extents) if r.kind == "sum" else ""
     for factor in factors_of(r.body, "multiply") if stream else ():
         inner = factor.arg if isinstance(factor, Cast) else factor
@@ -316,7 +314,7 @@ def _exponent_of(r: Reduce, extents: Mapping[str, int]) -> Reduce | None:
 
 
 def _divided_last(r: Reduce) -> Scalar:
-    """A sum of quotients by what is the same for all of them, as the quotient of the sum."""
+    """A sum of quotients by the same divisor as the quotient of the sum; other sums unchanged."""
     divisors: list[Scalar] = []
     factors: list[Scalar] = []
     for f in factors_of(r.body, "multiply"):

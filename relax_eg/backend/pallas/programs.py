@@ -1,8 +1,8 @@
-"""Tensor programs as Pallas kernels, on GPUs through Triton.
+"""Lowers tensor programs to Pallas kernels, for GPUs through Triton.
 
-Every stage that stays in memory (the output, and workspaces) is one `pallas_call` over a grid of blocks of its
-elements; what is read is computed inside, at the block's positions (`blocks.py`). Buffers are passed as they lie
-in memory, and where a block reaches beyond an axis its loads and stores are masked, so sizes need not divide.
+Each stage that is stored (the output, and workspaces) is one `pallas_call` over a grid of blocks of its elements; other
+stages are computed inside, at the positions of the block (`blocks.py`). Buffers are passed flat. Where a block reaches
+beyond an axis, its loads and stores are masked, so blocks need not divide sizes.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from jax import lax
 from jax.experimental import pallas
 from jax.experimental.pallas import triton
 
-from relax_eg.backend.loop_values import Value
+from relax_eg.backend.loop_values import LoopValue
 from relax_eg.backend.pallas.blocks import Blocks, run_of
 from relax_eg.backend.pallas.plan import PallasKernel, pallas_plan
 from relax_eg.backend.scalar_functions import convert
@@ -29,20 +29,24 @@ from relax_eg.tir import Read, TensorProgram, walk
 
 @dataclass(frozen=True, slots=True)
 class Lowered:
-    """A tensor program through Pallas: a function of arrays, like `lower_program` gives, and why XLA is not to have
-    it."""
+    """A tensor program lowered through Pallas.
+
+    - `run`: a function of arrays, as `lower_program` returns.
+    - `why`: why it is not left to XLA.
+    """
 
     run: Callable[..., tuple[Any, ...]]
     why: str
 
 
 def lower_pallas(program: TensorProgram, sizes: Mapping[str, int], *, interpret: bool = False) -> Lowered:
-    """`program` at these sizes as a function of one JAX array for each parameter, which gives a tuple of its output.
-    It can be traced anywhere; it is lowered for GPUs, and with `interpret` runs anywhere.
+    """`program` at these sizes, as a function that takes one JAX array per parameter and returns a tuple of its output.
 
-    Sums are accumulated in another order than the equations have, so results differ as `reassociate` allows; float32
-    products go through the tensor cores in the precision that JAX is set to. Raises `Unsuitable`, with the reason, for
-    a program that XLA serves as well or that a kernel cannot compute.
+    The function can be traced anywhere. It is lowered for GPUs; with `interpret` it runs on any device.
+
+    Sums are accumulated in another order than in the equations, so results differ as `reassociate` allows. float32
+    products use the tensor cores in the precision that JAX is set to. Raises `Unsuitable`, with the reason, for a
+    program that XLA compiles as well or that a kernel cannot compute.
     """
     plan = pallas_plan(program, sizes)
     checked = Lowering(program, sizes, LARGEST, guarded=False)
@@ -82,7 +86,7 @@ def _called(program: TensorProgram, kernel: PallasKernel, data: Mapping[str, Any
 
 
 def _block(kernel: PallasKernel, buffers: Mapping[str, tuple[Any, tuple[int, ...]]], written: Any) -> None:
-    """What one program of the grid does: the elements of one block."""
+    """The body of one program of the grid: computes and stores the elements of one block."""
     number: Any = pallas.program_id(0)
     at: dict[str, Any] = {}
     for name in reversed(kernel.loops):
@@ -94,9 +98,9 @@ def _block(kernel: PallasKernel, buffers: Mapping[str, tuple[Any, tuple[int, ...
     for group in kernel.online:
         blocks.online(group)
     value = blocks.term(kernel.value)
-    loops, place = tuple(blocks.axes), Value(np.int32(0))
+    loops, place = tuple(blocks.axes), LoopValue(np.int32(0))
     for name, stride in zip(kernel.loops, _strides(kernel.shape), strict=True):
-        along = Value(at[name], (name,) if name in blocks.axes else ())
+        along = LoopValue(at[name], (name,) if name in blocks.axes else ())
         step = blocks.each(lambda x, stride=stride: lax.mul(x, lax.full_like(x, stride)), along)
         place = blocks.each(lax.add, place, step)
     array, places = convert(blocks.over(value, loops), kernel.output.dtype), blocks.over(place, loops)
@@ -105,7 +109,7 @@ def _block(kernel: PallasKernel, buffers: Mapping[str, tuple[Any, tuple[int, ...
         triton.store(written.at[places], array)
         return
     inside = blocks.over(mask, loops)
-    # What is outside has no place: where this is interpreted it would be another element's.
+    # Points outside get a place beyond the buffer: in the interpreter, theirs could be the place of another element.
     places = lax.select(inside, places, lax.full_like(places, math.prod(kernel.shape)))
     triton.store(written.at[places], array, mask=inside)
 

@@ -1,1 +1,2 @@
-"""Kernels as choices: what one may hold and costs, and selection over them together with the algebra."""
+"""Kernels as candidates: what a kernel may hold, what it costs, and selection over kernels together with the
+algebra."""

@@ -1,4 +1,4 @@
-"""The contractions inside a kernel, and what of their operands and results the kernel computes."""
+"""The contractions inside a kernel, and which of their operands and results the kernel computes."""
 
 from __future__ import annotations
 
@@ -6,14 +6,20 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from relax_eg.extract.cost import Effort
-from relax_eg.extract.kernels.cost import Part
+from relax_eg.extract.kernels.cost import ContractionCost
 
 
 @dataclass(frozen=True, slots=True)
 class Anchor:
-    """A contraction in a kernel: the classes of the operands that are computed inside, and those that are loaded for
-    them; whether one of them has exponentials of rows that are reduced inside, or is made of any reduction; whether its
-    own value is computed on, and whether it, or what is made of it, is reduced."""
+    """A contraction in a kernel.
+
+    - `made`: classes of the operands that are computed inside.
+    - `sources`: classes that are loaded to compute them.
+    - `online`: such an operand has exponentials and is made from a reduction inside.
+    - `staged`: such an operand is made from any reduction or contraction inside.
+    - `read`: the kernel computes on with the contraction's value.
+    - `reduced`: the value, or a value made from it, is reduced inside.
+    """
 
     made: frozenset[int] = frozenset()
     sources: frozenset[int] = frozenset()
@@ -37,8 +43,8 @@ def merged(each: Iterable[Anchors]) -> dict[int, Anchor]:
     return found
 
 
-def part_of(effort: Effort, c: int, anchor: Anchor, sizes: Mapping[int, int] | Sequence[int]) -> Part:
-    """The contraction of class `c` as it is priced; `sizes`: bytes of classes."""
+def part_of(effort: Effort, c: int, anchor: Anchor, sizes: Mapping[int, int] | Sequence[int]) -> ContractionCost:
+    """The contraction of class `c` for pricing; `sizes` are bytes of classes."""
     made, sources = (sum(sizes[x] for x in classes) for classes in (anchor.made, anchor.sources))
     result, of = sizes[c] if anchor.read else 0, (effort.own, effort.vector)
-    return Part(effort.contracting, made, sources, result, anchor.reduced, anchor.online, anchor.staged, *of)
+    return ContractionCost(effort.contracting, made, sources, result, anchor.reduced, anchor.online, anchor.staged, *of)

@@ -1,4 +1,4 @@
-"""From chosen kernels to expressions: each kernel one `call_tir`, what is no kernel as it stands."""
+"""Builds expressions from chosen kernels: each kernel becomes one `call_tir`, all other operators stay as they are."""
 
 from __future__ import annotations
 
@@ -24,7 +24,12 @@ Build = Callable[[int, int, Sequence[Expr]], Expr]  # class, candidate and opera
 
 @dataclass(frozen=True, slots=True)
 class BuiltKernel:
-    """A kernel of several operators: the call, the operators inside, and how often each fusion step was used."""
+    """A kernel of several operators.
+
+    - `call`: the call of its program.
+    - `operators`: the operators inside.
+    - `steps`: how often each fusion step was used.
+    """
 
     call: Expr
     operators: tuple[Expr, ...]
@@ -33,9 +38,17 @@ class BuiltKernel:
 
 @dataclass(slots=True)
 class Built:
-    """The roots' expressions; the same in operators, as if nothing were fused; the kernels of several operators; how
-    often each rule made an operator, and how often each fusion step was used; the classes that each expression
-    computes, its result's last; what rules made them; of values in memory the class; what is inside each kernel."""
+    """The expressions built from a selection of kernels.
+
+    - `roots`: the expressions of the roots.
+    - `operators`: the same expressions without fusion.
+    - `stored`: the class of each value in memory.
+    - `members`: the operators inside each kernel.
+    - `kernels`: the kernels of several operators.
+    - `made`: how often each rule made an operator, and how often each fusion step was used.
+    - `classes`: the classes that each expression computes, that of its result last.
+    - `rules`: the rules and fusion steps that made each expression.
+    """
 
     roots: list[Expr]
     operators: list[Expr] = field(default_factory=list[Expr])
@@ -47,7 +60,7 @@ class Built:
     rules: dict[Expr, str] = field(default_factory=dict[Expr, str])
 
     def rows(self, function: str, model: KernelCost) -> tuple[KernelRow, ...]:
-        """What each kernel holds and saves, equal ones together."""
+        """One row per distinct kernel: what it holds and what it saves."""
         found: dict[tuple[str, tuple[str, ...]], KernelRow] = {}
         for k in self.kernels:
             name, words = operator_name(k.call), tuple(operator_name(e) for e in k.operators if e.op not in VIEWS)
@@ -65,11 +78,14 @@ class Built:
 def build_kernels(
     graph: ExtractionGraph, selection: KernelSelection, build: Build, names: Names | None = None
 ) -> Built:
-    """The expressions of the roots: every kernel of more than one operator is one call of its composed program.
-    `names`: those of the programs so far, where several graphs become one module."""
+    """The expressions of the roots, in which every kernel of more than one operator is one call of its composed
+    program.
+
+    - `names`: names of the programs so far, if several graphs become one module.
+    """
     built = Built([])
     env: dict[int, Expr] = {}
-    plain: dict[int, Expr] = {}  # the same values in operators
+    plain: dict[int, Expr] = {}  # the same values without fusion
     tuples: dict[int, Expr] = {}
     called = names or Names()
 
@@ -129,7 +145,7 @@ def kernel_of(
     build: Build,
     names: Names,
 ) -> BuiltKernel:
-    """The kernel that computes the classes `outputs` by its `members` from what is loaded."""
+    """The kernel that computes the classes `outputs` by its `members` from the `loaded` expressions."""
     inner = _members(graph, members, loaded, build)
     order = [inner[x] for x in inner if x in members]
     results = [inner[c] for c in outputs]
@@ -138,11 +154,11 @@ def kernel_of(
 
 
 def composed_seconds(graph: ExtractionGraph, build: Build, models: Sequence[KernelCost]) -> Composed:
-    """What tells the seconds, at each binding, of the program that a kernel is composed to."""
+    """A function that prices the composed program of a kernel at each binding."""
 
     def seconds(outputs: tuple[int, ...], members: Mapping[int, int], loads: Mapping[int, int]) -> list[float]:
         loaded = {x: var(f"x{x}", graph.annotations[x]) for x in loads}
-        if len(members) == 1:  # what is a kernel by itself stays an operator
+        if len(members) == 1:  # a one-operator kernel stays an operator
             ((c, k),) = members.items()
             call = build(c, k, [loaded[x] for x in graph.candidates[c][k].children])
         else:
@@ -154,7 +170,7 @@ def composed_seconds(graph: ExtractionGraph, build: Build, models: Sequence[Kern
 
 
 class Names:
-    """Distinct names for distinct programs: equal programs share one."""
+    """Distinct names for distinct programs; equal programs share one name."""
 
     def __init__(self, known: Names | None = None) -> None:
         self._programs: dict[str, object] = {} if known is None else dict(known._programs)
@@ -176,7 +192,7 @@ class Names:
 def _members(
     graph: ExtractionGraph, members: Mapping[int, int], loaded: Mapping[int, Expr], build: Build
 ) -> dict[int, Expr]:
-    """The expressions of what is computed inside a kernel, operands first, over what it loads."""
+    """The expressions computed inside a kernel, operands first, from the expressions it loads."""
     done: dict[int, Expr] = dict(loaded)
     todo = list(members)
     while todo:
@@ -195,7 +211,7 @@ def _members(
 def _steps(
     graph: ExtractionGraph, members: Mapping[int, int], operations: Mapping[tuple[int, int], Operation]
 ) -> Counter[str]:
-    """The fusion steps that put a kernel together: one for each operand that stays inside."""
+    """How often each fusion step was used for a kernel: once for each operand that stays inside."""
     found: Counter[str] = Counter()
     phases: dict[int, int] = {}
 

@@ -1,4 +1,4 @@
-"""What dispatching kernels takes, where a device computes what was dispatched while the host dispatches more."""
+"""Seconds of dispatching kernels on devices that compute while the host dispatches further kernels."""
 
 from __future__ import annotations
 
@@ -21,8 +21,9 @@ def dispatch_seconds(
     static: Sequence[bool],
     chosen: Iterable[tuple[int, Way]],
 ) -> float:
-    """Seconds, weighed as `models` are, that the host takes to dispatch the chosen ways of classes; what is computed
-    ahead of the calls (`static`) is not dispatched."""
+    """Seconds, weighed over `models`, that the host takes to dispatch the chosen ways of classes.
+
+    Values computed ahead of the calls (`static`) need no dispatch."""
     several: set[int] = set()
     total = 0.0
     for c, way in chosen:

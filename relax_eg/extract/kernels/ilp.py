@@ -1,10 +1,10 @@
-"""Exact selection of kernels: an integer program that also says by which operators each value is derived.
+"""Exact selection of kernels: an integer program that also says which operators derive each value.
 
-Kernels overlap: one matmul is in many of them, and a linear relaxation that only knows kernels takes a little of each
-without ever computing the matmul in full. So a second layer of columns says which operators derive the results (one
-for each value at most, its operands derived as well, in no circle), and an operator derives only as far as kernels
-that hold it are taken. What every derivation of a value needs is a row of its own. With both, the relaxation is within
-a few percent, and the search mostly ends at its root.
+Kernels overlap: one matmul is in many of them, and a linear relaxation over kernels alone takes a fraction of each
+without ever computing the matmul in full. A second layer of columns therefore says which operators derive the results:
+at most one per value, whose operands are derived too, without cycles. An operator derives only as far as kernels that
+hold it are taken. The values that every derivation of a value needs get rows of their own. With both layers the
+relaxation is within a few percent, and the search mostly ends at its root.
 """
 
 from __future__ import annotations
@@ -18,32 +18,36 @@ from typing import Any
 import numpy as np
 
 from relax_eg.extract.ascent import ascent
-from relax_eg.extract.ilp import SCALE, Row, relaxation
+from relax_eg.extract.ilp import SCALE, SHORTEST, Row, relaxation
 from relax_eg.extract.problem import Problem, choice_cost, operands_first, repaired, used_classes
 from relax_eg.extract.prune import strong_components, undominated
-from relax_eg.extract.solve import PROVED, Effort, Solved, gap
+from relax_eg.extract.solve import PROVED, Solved, SolverEffort, gap
 
-_NEGLIGIBLE = 1e-4  # of SCALE: prices of views are far below what HiGHS can tell apart
-_SHORTEST = 0.01  # seconds that HiGHS is given at least: it takes 0.0 for no limit
+# chosen: of SCALE: smaller costs, such as those of views, are 0, because HiGHS cannot tell them apart
+_NEGLIGIBLE = 1e-4
 
-Members = Mapping[int, int]  # the candidate of each class that a kernel computes, operands before what reads them
+Members = Mapping[int, int]  # the candidate of each class that a kernel computes, operands before their readers
 Operator = tuple[int, int]  # class and candidate
 
 
 @dataclass(frozen=True, slots=True)
 class Overlap:
-    """What the kernels of a problem have in common: `members[c][k]` the operators inside way `k` of class `c`;
-    `operands`: of each operator the classes that it reads."""
+    """The operators that the kernels of a problem hold.
+
+    - `members[c][k]`: the operators inside way `k` of class `c`.
+    - `operands`: per operator the classes that it reads.
+    """
 
     members: Sequence[Sequence[Members]]
     operands: Mapping[Operator, tuple[int, ...]]
 
 
 def solve_kernels(
-    problem: Problem, overlap: Overlap, seed: Sequence[int], effort: Effort, known: float = 0.0
+    problem: Problem, overlap: Overlap, seed: Sequence[int], effort: SolverEffort, known: float = 0.0
 ) -> Solved:
-    """The cheapest choice found, never dearer than the acyclic `seed`, and a lower bound on any. `known`: a lower bound
-    already, of the problem when its prices were no higher. Ends within `effort.seconds`, about."""
+    """The cheapest choice found, which never costs more than the acyclic `seed`, and a lower bound on all choices.
+
+    Ends after about `effort.seconds`. `known` is a lower bound from earlier, when no price was higher."""
     deadline = time.monotonic() + effort.seconds
     cost, best = choice_cost(problem, seed), list(seed)
     most = problem.node_count > effort.candidates
@@ -77,15 +81,15 @@ class _Program:
     derived: dict[Operator, int] = field(default_factory=dict[Operator, int])
     levels: list[dict[int, tuple[int, int, int]]] = field(default_factory=list[dict[int, tuple[int, int, int]]])
 
-    def run(self, seed: Sequence[int], effort: Effort, deadline: float) -> tuple[list[int] | None, float]:
-        """A choice, where one was found that is no dearer, and the lower bound; found before the `deadline`."""
+    def run(self, seed: Sequence[int], effort: SolverEffort, deadline: float) -> tuple[list[int] | None, float]:
+        """A choice that costs no more than `seed`, if one is found before the `deadline`, and a lower bound."""
         import highspy
 
         self._kernels(seed)
         whole = len(self.costs)
         self._derivations()
         solver: Any = relaxation(self.costs, self.entries, self.upper)
-        solver.setOptionValue("time_limit", max(_SHORTEST, deadline - time.monotonic()))
+        solver.setOptionValue("time_limit", max(SHORTEST, deadline - time.monotonic()))
         solver.run()
         if solver.getModelStatus() != highspy.HighsModelStatus.kOptimal:
             return None, 0.0
@@ -93,18 +97,18 @@ class _Program:
         if gap(SCALE, bound) <= effort.gap:
             return None, bound * self.unit
         solver = relaxation(self.costs, self.entries, self.upper)
-        # Derivations are settled by kernels, but branching on them is what decides much at once.
+        # The kernels determine the derivations, but branching on derivations decides more at once.
         columns = [*range(whole), *self.derived.values()]
         kinds = np.array([highspy.HighsVarType.kInteger] * len(columns))
         solver.changeColsIntegrality(len(columns), np.array(columns, dtype=np.int32), kinds)
         for option, value in (
-            # Presolve takes a quarter longer than it saves on the halves of a layer, with equal outcomes.
+            # On the halves of a layer presolve takes a quarter longer than it saves, with equal results.
             ("presolve", "off"),
-            # With these HiGHS did not come back from the root of some programs, whatever its limits.
+            # With these options HiGHS did not return from the root of some programs, whatever its limits.
             ("mip_heuristic_run_rins", False),
             ("mip_heuristic_run_rens", False),
             ("mip_heuristic_run_root_reduced_cost", False),
-            ("time_limit", max(_SHORTEST, deadline - time.monotonic())),
+            ("time_limit", max(SHORTEST, deadline - time.monotonic())),
             ("mip_max_nodes", effort.nodes),
             ("mip_rel_gap", effort.gap),
             ("mip_abs_gap", 0.0),
@@ -126,12 +130,12 @@ class _Program:
         return choice, bound
 
     def _row(self, entry: tuple[list[int], list[float], float], low: float = -math.inf) -> None:
-        """A row: columns, coefficients, at most this; and at least `low`. A column may be said twice."""
+        """Adds a row: the sum is at most the entry's bound, and at least `low`. A column may occur twice."""
         columns, coefficients, high = entry
         total: dict[int, float] = {}
         for column, x in zip(columns, coefficients, strict=True):
             total[column] = total.get(column, 0.0) + x
-        # HiGHS does not survive, or come back from, some programs in which a row has a column twice.
+        # HiGHS crashes or hangs on some programs in which a row has a column twice.
         said = [(column, x) for column, x in total.items() if x]
         if said:
             self.entries.append(([column for column, _ in said], [x for _, x in said], low))
@@ -143,13 +147,13 @@ class _Program:
         return len(self.costs) - 1
 
     def _implies(self, these: Sequence[int], those: Sequence[int]) -> None:
-        """No more of `these` than of `those`."""
+        """Adds a row: the sum of `these` is at most the sum of `those`."""
         self._row(([*these, *those], [1.0] * len(these) + [-1.0] * len(those), 0.0))
 
     def _kernels(self, seed: Sequence[int]) -> None:
-        """A column for each way and each class; a class that is used has one way, what a way reads is used."""
+        """A column for each way and each class; a used class has exactly one way, and a way's reads are used."""
         rows = undominated(self.problem)
-        for c in used_classes(self.problem, seed):  # the seed stays, though others may be as good
+        for c in used_classes(self.problem, seed):  # the seed's ways stay, even if others dominate them
             entry = (seed[c], self.problem.costs[c][seed[c]], frozenset(self.problem.reads[c][seed[c]]))
             if entry not in rows.setdefault(c, []):
                 rows[c].append(entry)
@@ -171,7 +175,7 @@ class _Program:
         self._no_circles(reading, {c: [column] for c, column in self.used.items()})
 
     def _derivations(self) -> None:
-        """A column for each operator that a kernel holds: whether it is the one that derives its class."""
+        """A column for each operator that a kernel holds: whether the operator derives its class."""
         holding: dict[Operator, list[int]] = {}
         for (c, k), column in self.ways.items():
             for member in self.overlap.members[c][k].items():
@@ -196,8 +200,11 @@ class _Program:
         self._no_circles(reading, by_class)
 
     def _no_circles(self, reading: Mapping[tuple[int, int], list[int]], whole: Mapping[int, list[int]]) -> None:
-        """Levels for classes that may read one another: who reads is a step above. `whole`: what says that a class is
-        there at all."""
+        """Adds levels for classes that may read one another: a reader is one step above its operands.
+
+        - `reading`: per pair (reader, operand), the columns of ways that read it.
+        - `whole`: per class, the columns that say whether the class is there.
+        """
         below: dict[int, set[int]] = {c: set() for c in whole}
         for c, x in reading:
             below[c].add(x)
@@ -217,7 +224,7 @@ class _Program:
         self.levels.append(level)
 
     def _values(self, choice: Sequence[int]) -> list[float]:
-        """The solution that stands for a choice."""
+        """The values of all columns for a choice."""
         values = [0.0] * len(self.costs)
         order = operands_first(self.problem.roots, lambda c: self.problem.reads[c][choice[c]])
         derived: dict[int, int] = {}
@@ -242,7 +249,7 @@ class _Program:
 
 
 def _always(operators: Iterable[Operator], operands: Mapping[Operator, tuple[int, ...]]) -> dict[int, set[int]]:
-    """For each class what every derivation of it derives, itself included: the largest sets that fit together."""
+    """Per class, the classes that every derivation of it derives, itself included: the greatest fixed point."""
     ways: dict[int, list[tuple[int, ...]]] = {}
     for c, k in operators:
         ways.setdefault(c, []).append(operands[c, k])

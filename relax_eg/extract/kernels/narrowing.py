@@ -1,4 +1,4 @@
-"""Parts of a selection problem over kernels: of some operators only, the cheapest operators, what kernels hold."""
+"""Parts of a selection problem over kernels: only some operators, the cheapest operators, and what kernels hold."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from relax_eg.extract.kernels.states import Several
 from relax_eg.extract.kernels.ways import Way, members_of
 from relax_eg.extract.problem import Problem
 
-_WAYS = 6  # operators of a class, by what their trees cost, that kernels are made of
+_WAYS = 6  # limit: operators of a class, by the cost of their trees, that kernels are made of
 
 
 def restricted_to(ways: Sequence[Sequence[Way]], problem: Problem, allowed: Sequence[Sequence[int]]) -> Problem:
-    """The problem with the `allowed` operators of each class only."""
+    """The problem with only the `allowed` operators of each class."""
 
     def may(way: Way, c: int) -> bool:
         if way.state is None:
@@ -29,8 +29,9 @@ def restricted_to(ways: Sequence[Sequence[Way]], problem: Problem, allowed: Sequ
 
 
 def without_given(problem: Problem) -> Problem:
-    """The problem where nothing reads what costs nothing and reads nothing, such as a parameter: choices, and what they
-    cost, are the same, and half of what there is to look at is such."""
+    """The problem without reads of classes that cost nothing and read nothing, such as parameters.
+
+    Choices and their costs are unchanged, and half of the reads are of this kind."""
     given = {
         c for c, (row, costs) in enumerate(zip(problem.reads, problem.costs, strict=True))
         if any(not reads and cost == 0.0 for reads, cost in zip(row, costs, strict=True))
@@ -42,8 +43,11 @@ def without_given(problem: Problem) -> Problem:
 def cheap_ways(
     problem: Problem, ways: Sequence[Sequence[Way]], total: Sequence[float], *always: Sequence[Sequence[int]]
 ) -> list[list[int]]:
-    """For each class of the graph the operators that kernels are made of: those of `always`, then those whose trees
-    cost least. `total`: what a tree of each class costs."""
+    """Per class of the graph, the operators that kernels are made of: those of `always`, then those whose trees cost
+    least.
+
+    - `total`: cost of the tree of each class.
+    """
     found: list[list[int]] = []
     for c in range(len(always[0])):
         dear: dict[int, float] = {}
@@ -56,7 +60,7 @@ def cheap_ways(
 
 
 def overlap_of(graph: ExtractionGraph, ways: Sequence[Sequence[Way]], several: Sequence[Several]) -> Overlap:
-    """What is inside each way of the problem; what reads a result of a kernel with several holds nothing."""
+    """The operators inside each way of the problem; a way that reads one result of a kernel with several holds none."""
     members: list[list[Mapping[int, int]]] = []
     for c, row in enumerate(ways):
         if c >= len(graph.candidates):

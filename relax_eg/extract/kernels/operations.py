@@ -1,4 +1,4 @@
-"""The operators of a graph that may be part of a kernel: their programs, and what is in them."""
+"""The operators of a graph that may be part of a kernel, with their programs and properties."""
 
 from __future__ import annotations
 
@@ -11,14 +11,21 @@ from relax_eg.extract.cost import Effort
 from relax_eg.extract.graph import ExtractionGraph
 from relax_eg.extract.kernels.cost import VIEW, KernelCost
 from relax_eg.ir.expr import CONSTANT, VAR
+from relax_eg.limits import MANY_KEPT
 from relax_eg.ops.fused import VIEWS, Placed, program_at
+from relax_eg.ops.triton import left_out
 from relax_eg.tir import Apply, Cast, Read, TensorProgram, walk
 
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """A candidate of the graph that may be part of a kernel. `contracts`: it has a contraction; `moves`: it computes
-    nothing; `exponential`: it has exponentials."""
+    """A candidate of the graph that may be part of a kernel.
+
+    - `contracts`: it has a contraction.
+    - `moves`: it computes nothing.
+    - `exponential`: it has exponentials.
+    - `triton`: Triton compiles it.
+    """
 
     placed: Placed
     stages: tuple[StageAccess, ...]
@@ -27,12 +34,16 @@ class Operation:
     contracts: bool
     moves: bool
     exponential: bool
+    triton: bool
 
 
 def operations_of(
     graph: ExtractionGraph, model: KernelCost, only: Sequence[int] | None = None
 ) -> dict[tuple[int, int], Operation]:
-    """The candidates of a graph that may be part of a kernel. `only`: the one to look at of each class, or -1."""
+    """The candidates of a graph that may be part of a kernel, by class and candidate.
+
+    - `only`: per class the one candidate to consider, or -1.
+    """
     found: dict[tuple[int, int], Operation] = {}
     for c, row in enumerate(graph.candidates):
         for k, candidate in enumerate(row):
@@ -45,14 +56,15 @@ def operations_of(
             stages = None if placed is None else accesses(placed.program)
             if placed is not None and stages is not None:
                 is_view = site.op in VIEWS
-                # Inside a kernel a view is a little dearer than outside, where it leaves the kernel an operator.
+                # A view inside a kernel is slightly dearer than outside, where the kernel has one operator less.
                 effort = Effort(0, 0.0, 2 * VIEW) if is_view else model.effort(site.op, placed)
                 contracts = any(s.does is Does.CONTRACTS for s in stages)
-                found[c, k] = Operation(placed, stages, effort, is_view, contracts, *_nature(placed.program))
+                triton = not left_out(placed.program)
+                found[c, k] = Operation(placed, stages, effort, is_view, contracts, *_nature(placed.program), triton)
     return found
 
 
-@lru_cache(1 << 14)
+@lru_cache(MANY_KEPT)
 def _nature(program: TensorProgram) -> tuple[bool, bool]:
     """Whether a program only moves elements, and whether it has exponentials."""
     values = [made.value for made in program.stages]

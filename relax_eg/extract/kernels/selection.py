@@ -1,10 +1,10 @@
-"""Selection over kernels: which values go to memory, and which kernel computes each, together with the algebra.
+"""Selection over kernels: which values go to memory and which kernel computes each, together with the algebra.
 
-The problem is the one of `select`, with kernels (`states`) for candidates: a class that is used is a value in memory,
-a kernel reads what it loads, and its price is that of the whole kernel. Kernels are made in rounds, each priced by the
-best program so far: with the operators as written only, with those of the best algebra only, with and without calls of
-libraries, with all. Kernels are kept from round to round, so the outcome is never dearer than fusion alone or than
-algebra first and fusion after.
+The problem is that of `select` with kernels (`states`) as candidates: a class that is used is a value in memory, a
+kernel reads its loads, and its price is that of the whole kernel. Kernels are made in rounds, each priced by the best
+program so far: with the operators as written only, with those of the best algebra only, with those of the best algebra
+without library calls, and with all. Kernels are kept from round to round, so the result never costs more than fusion
+alone, or than algebra first and fusion after.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from relax_eg.extract.kernels.operations import Operation, operations_of
 from relax_eg.extract.kernels.siblings import sibling_kernels
 from relax_eg.extract.kernels.states import OVERSIZED, Several, State, StateTable
 from relax_eg.extract.kernels.ways import KernelSelection, Way, is_alone, same
+from relax_eg.extract.numbers import LEAST_SECONDS
 from relax_eg.extract.pricing import Pricing
 from relax_eg.extract.problem import (
     Problem,
@@ -37,10 +38,10 @@ from relax_eg.extract.problem import (
     tree_greedy,
     used_classes,
 )
-from relax_eg.extract.search import swap_search
+from relax_eg.extract.search import GAIN, SWAP_WORK, swap_search
 from relax_eg.extract.select import check_executable
 from relax_eg.extract.sensitivity import sensitivity
-from relax_eg.extract.solve import Effort, Solved
+from relax_eg.extract.solve import Solved, SolverEffort
 from relax_eg.ir.expr import CALL_DPS_LIBRARY, CONSTANT, VAR
 from relax_eg.ops.fused import VIEWS
 
@@ -49,19 +50,21 @@ VIEW_OF_RESHAPE = "view_of_reshape"
 STEPS = frozenset(
     ("inline_elementwise", "inline_prologue", "inline_epilogue", "fuse_stages", FUSE_SIBLINGS, VIEW_OF_RESHAPE)
 )
-_ROUNDS = 3  # of pricing anew
-_SWAP_WORK = 1_500_000
-_EFFORT = Effort(seconds=20.0, nodes=20, gap=1e-3, candidates=2000)
-_QUICK = Effort(seconds=5.0, nodes=1, gap=1e-2, candidates=500)  # where bytes have a price, one of several tried
-_CORRECTIONS = 12  # of prices by the programs that kernels are composed to
-_AS_ESTIMATED = 1.02
-_PART = 1e-12  # seconds: the price of a result of a kernel with several
+_ROUNDS = 3  # limit: rounds of making kernels at new prices
+_EFFORT = SolverEffort(seconds=20.0, nodes=20, gap=1e-3, candidates=2000)  # limit: of one search for kernels
+_QUICK = SolverEffort(
+    seconds=5.0, nodes=1, gap=1e-2, candidates=500
+)  # limit: if bytes have a price; then one of several searches
+_CORRECTIONS = 12  # limit: rounds of correcting prices by the programs that kernels are composed to
+_AS_ESTIMATED = 1.02  # chosen: times its estimate: a kernel that takes longer as composed gets a new price
+_PART = 1e-12  # chosen: seconds: the price of reading one result of a kernel with several
+_HELPS = 1e-6  # chosen: share of a program's cost that a round has to gain to be followed by another
 AS_TIMED = Pricing()
 
 
 Row = tuple[list[Way], list[tuple[int, ...]], list[float]]  # ways, what each reads, what each costs
 
-# Of the classes that a kernel stores, its members and loads: seconds at each binding.
+# From the classes that a kernel stores, its members and its loads: its seconds at each binding.
 Composed = Callable[[tuple[int, ...], Mapping[int, int], Mapping[int, int]], Sequence[float]]
 
 
@@ -74,17 +77,27 @@ def select_kernels(
     pricing: Pricing = AS_TIMED,
     clock: Clock | None = None,
 ) -> KernelSelection:
-    """The cheapest program of kernels found. `models`: one for each binding; several are weighed by the program as
-    written. `steps`: the fusion steps that are allowed (`STEPS`). `composed`: what the tensor program of a kernel costs
-    at each binding; where that is more than its parts say, it counts. `pricing`: what else counts. `clock`: when it is
-    over, rounds, corrections and integer programs that are not begun are left out."""
+    """The cheapest program of kernels found.
+
+    - `models`: one per binding; several are weighed by the program as written.
+    - `steps`: the allowed fusion steps (`STEPS`).
+    - `composed`: price of a kernel's composed tensor program at each binding; it counts if it is higher than the
+      estimate from the kernel's parts.
+    - `pricing`: prices of bytes and of work ahead of the calls.
+    - `clock`: once it is over, no further round, correction or integer program begins.
+    """
     return KernelSearch(graph, models, steps, composed, pricing, clock or Clock()).run()
 
 
 @dataclass
 class KernelSearch:
-    """The search for the kernels of one graph. `pool`: for each class the kernels made so far; `several`: those with
-    several outputs."""
+    """The search for the kernels of one graph.
+
+    - `pool`: per class, the kernels made so far.
+    - `several`: the kernels with several outputs.
+    - `memo`: seconds of kernels, by the id of the state.
+    - `checked`: ids of the states whose composed program was priced.
+    """
 
     graph: ExtractionGraph
     models: Sequence[KernelCost]
@@ -101,9 +114,9 @@ class KernelSearch:
     checked: set[int] = field(default_factory=set[int])
     priced: dict[float, tuple[dict[int, float], set[int]]] = field(
         default_factory=dict[float, tuple[dict[int, float], set[int]]]
-    )  # memo and what was checked, by what kernels make others wait
-    made: tuple[list[list[Way]], Problem] | None = None  # until kernels or prices change, as are
-    rows: dict[int, Row] = field(default_factory=dict[int, Row])  # those of each class
+    )  # `memo` and `checked`, by the share of waiting that is charged
+    made: tuple[list[list[Way]], Problem] | None = None  # valid until kernels or prices change
+    rows: dict[int, Row] = field(default_factory=dict[int, Row])  # per class, valid until its ways or prices change
 
     def run(self) -> KernelSelection:
         graph = self.graph
@@ -161,7 +174,7 @@ class KernelSearch:
             self._changed(c)
 
     def _changed(self, *classes: int) -> None:
-        """The ways of these classes are others now, or have other prices; none: of all classes."""
+        """Forgets the rows of these classes, whose ways or prices changed; without classes those of all."""
         self.made = None
         for c in classes or tuple(self.rows):
             self.rows.pop(c, None)
@@ -177,7 +190,7 @@ class KernelSearch:
         return operation is not None and operation.is_view and VIEW_OF_RESHAPE in self.steps
 
     def _problem(self) -> tuple[list[list[Way]], Problem]:
-        """All ways to compute each class, then each kernel with several outputs, with reads and costs."""
+        """All ways to compute each class, then each kernel with several outputs; with their reads and costs."""
         if self.made is None:
             self.made = self._made_problem()
         return self.made
@@ -220,8 +233,9 @@ class KernelSearch:
         return mine, needs, prices
 
     def _inside(self, outputs: Sequence[int], members: Mapping[int, int]) -> int:
-        """Bytes of what the executable of a kernel has in memory for itself: measured, or else what is likely to be
-        that, contractions that it does not store and what is read more than once."""
+        """Bytes that only the kernel's executable has in memory: measured, or else estimated.
+
+        The estimate counts members that are not outputs and are contractions or read more than once."""
         if not self.pricing.held or len(members) == 1:
             return 0
         measured = self.pricing.inside.get(frozenset(members.items()))
@@ -234,7 +248,7 @@ class KernelSearch:
             x for x, k in members.items()
             if x not in outputs and (reads[x] > 1 or self.operations[x, k].effort.contracting > 0)
         }  # fmt: skip
-        for x in sorted(kept):  # written over what nobody else reads
+        for x in sorted(kept):  # written over an operand that nothing else reads
             kept -= {y for y in self.graph.candidates[x][members[x]].children if reads[y] == 1}
         return sum(self.table.bytes[x] for x in kept)
 
@@ -245,7 +259,7 @@ class KernelSearch:
 
     def _candidate_seconds(self, c: int, k: int) -> float:
         site, annotation = self.graph.candidates[c][k].site, self.graph.annotations[c]
-        if site.op in VIEWS and c in self.graph.roots:  # what is handed out is no view: it is copied
+        if site.op in VIEWS and c in self.graph.roots:  # a result is no view: it is copied
             each = (m.kernel((), 0.0, 2 * m.bytes(annotation)) for m in self.models)
             return sum(w * s for w, s in zip(self.weights, each, strict=True))
         return sum(w * m.price(site, annotation).seconds for w, m in zip(self.weights, self.models, strict=True))
@@ -254,7 +268,8 @@ class KernelSearch:
         found = self.memo.get(id(state))
         if found is None:
             each: Iterable[float] = (self.table.seconds(state, c, m) for m in self.models)
-            if self.composed is not None and self.models[0].cost is not None:  # it prices programs, not their parts
+            # The user's model prices programs, not their parts.
+            if self.composed is not None and self.models[0].cost is not None:
                 each = self.composed((c,), state.members, state.loads)
             found = self.memo[id(state)] = sum(w * s for w, s in zip(self.weights, each, strict=True))
         return found
@@ -266,14 +281,14 @@ class KernelSearch:
         return sum(w * s for w, s in zip(self.weights, each, strict=True))
 
     def _weigh(self, ways: Sequence[Sequence[Way]], written: Sequence[int]) -> None:
-        """Let each binding count as many times as the program as written takes there."""
+        """Sets the weight of each binding to 1 over the cost of the program as written at that binding."""
         problem = self._problem()[1]
         used = [c for c in used_classes(problem, written) if c < len(self.graph.candidates)]
         weights: list[float] = []
         for i in range(len(self.models)):
             self.weights, self.memo = [float(i == j) for j in range(len(self.models))], {}
             total = sum(self._way_seconds(c, ways[c][written[c]]) for c in used)
-            weights.append(1.0 / max(total, 1e-12))
+            weights.append(1.0 / max(total, LEAST_SECONDS))
         self.weights, self.memo = weights, {}
         self._changed()
 
@@ -283,7 +298,11 @@ class KernelSearch:
         return self._candidate_seconds(c, way.candidate)
 
     def _each_alone(self, ways: Sequence[Sequence[Way]], candidates: Sequence[int], tree: Sequence[int]) -> list[int]:
-        """These candidates of the graph (-1: none), every operator a kernel of its own; else as in `tree`."""
+        """A choice in which every operator is a kernel of its own.
+
+        - `candidates`: per class the candidate of the graph, or -1.
+        - `tree`: the choice for classes where this is not possible.
+        """
         choice: list[int] = []
         for c, row in enumerate(ways):
             k = candidates[c] if c < len(candidates) else -1
@@ -294,8 +313,10 @@ class KernelSearch:
     # --- the search ---
 
     def _without_libraries(self, ways: Sequence[Sequence[Way]], problem: Problem) -> list[Way | None] | None:
-        """The best algebra that calls no library, every operator a kernel of its own: calls that win there keep from
-        being fused what may be worth more when it is. None where nothing calls any, or something must."""
+        """The best algebra without library calls, every operator a kernel of its own; None if the graph has no calls or
+        needs one.
+
+        A call that wins without fusion keeps operators from fusion that may be cheaper when fused."""
         candidates = self.graph.candidates
         if all(k.op != CALL_DPS_LIBRARY for row in candidates for k in row):
             return None
@@ -313,8 +334,8 @@ class KernelSearch:
         for seed in (*seeds, tree, dag_greedy(problem)):
             if best is not None and self.clock.is_over():
                 break
-            choice, cost = swap_search(problem, seed, tree, _SWAP_WORK)
-            if best is None or cost < best[1] * (1 - 1e-9):
+            choice, cost = swap_search(problem, seed, tree, SWAP_WORK)
+            if best is None or cost < best[1] * (1 - GAIN):
                 best = choice, cost
         assert best is not None
         return best
@@ -322,8 +343,9 @@ class KernelSearch:
     def _rounds(
         self, classes: Sequence[int], allowed: Sequence[Sequence[int]], start: list[Way | None], only: bool
     ) -> list[Way | None]:
-        """The best program after some rounds, each of which is priced by the one before, as long as they help."""
-        # By what is read, not by price: an operand may cost more than what reads it, which has cheaper ways.
+        """The best program after rounds of making kernels, each priced by the program before, as long as rounds
+        help."""
+        # The order follows reads, not prices: an operand may cost more than a reader of it that has cheaper ways.
         below = [[x for k in allowed[c] for x in row[k].children] for c, row in enumerate(self.graph.candidates)]
         order = operands_first((*self.graph.roots, *classes), below.__getitem__)
         best, afresh = start, False
@@ -332,11 +354,11 @@ class KernelSearch:
                 break
             before = self._cost(best)
             best = self._cheapest([best, self._round(order, allowed, best, only, afresh)])
-            if self._cost(best) < before * (1 - 1e-6):
+            if self._cost(best) < before * (1 - _HELPS):
                 afresh = False
             elif only or afresh:
                 break
-            else:  # a program is hard to leave by the prices that it sets itself
+            else:  # a program rarely loses at the prices that it sets itself
                 afresh = True
         return best
 
@@ -348,8 +370,12 @@ class KernelSearch:
         only: bool,
         afresh: bool,
     ) -> list[Way | None]:
-        """Kernels of the `allowed` operators, priced by the program `start`, or `afresh` as if nothing were there; and
-        the best program then; with `only`, of these operators."""
+        """Makes kernels of the `allowed` operators and returns the best program with them.
+
+        - `start`: the program that sets the prices.
+        - `only`: the program has only the `allowed` operators.
+        - `afresh`: prices are as if no value were in memory.
+        """
         ways, problem = self._problem()
         choice = self._numbers(ways, start)
         total = tree_greedy(problem)[1]
@@ -358,7 +384,7 @@ class KernelSearch:
         for c in used:
             for x in problem.reads[c][choice[c]]:
                 readers[x] = readers.get(x, 0) + 1
-        # In memory already: nothing where it stays there for others, or else its share.
+        # Price of a class in memory: 0 if it also stays there for other readers, else the reader's share.
         prices = [
             0.0 if c in used and readers.get(c, 0) > 1 and not only
             else problem.costs[c][choice[c]] / max(1, readers.get(c, 1)) if c in used
@@ -382,7 +408,7 @@ class KernelSearch:
         return [ways[c][k] if k >= 0 else None for c, k in enumerate(choice[:n])]
 
     def _numbers(self, ways: Sequence[Sequence[Way]], chosen: Sequence[Way | None]) -> list[int]:
-        """The places of `chosen` ways in a problem that has more of them."""
+        """The indices of the `chosen` ways in a problem that may have more ways."""
         places = [next((i for i, w in enumerate(row) if w is x or same(w, x)), -1) for row, x in zip(ways, chosen)]  # noqa: B905
         return [*places, *(0 for _ in self.several)]
 
@@ -395,7 +421,7 @@ class KernelSearch:
         return min(found, key=lambda f: choice_cost(problem, self._numbers(ways, f)))
 
     def _add_siblings(self, program: Sequence[Way | None]) -> None:
-        """Kernels with several outputs, of those in this program."""
+        """Adds kernels with several outputs, made of the kernels of this program."""
         ways, problem = self._problem()
         used = used_classes(problem, self._numbers(ways, program))
         states = {c: w.state for c in sorted(used) if (w := program[c]) is not None and w.state is not None}
@@ -422,13 +448,15 @@ class KernelSearch:
         return KernelSelection(used, self.several, self.operations, *found, sensitivity(problem, solved.cost))
 
     def _ahead(self, solved: Solved, seeds: Sequence[Sequence[int]], written_cost: float) -> tuple[Solved, float]:
-        """Where the device takes longer for the kernels than the host for dispatching them, the best program by what
-        the device takes, as long as the host still keeps up; and the price of the program as written."""
+        """The best program at the device's prices, if the device takes longer than the host's dispatching; and the
+        price of the program as written.
+
+        `solved` stays if dispatching takes longer, or if the new program is slower on the device or on the host."""
         before = self._busy(solved.choice)
         if before[0] < before[1]:
             self._waiting(1.0)
             return solved, written_cost
-        # Kernels stay; prices are others.
+        # The kernels stay the same; their prices change.
         faster = self._solved([solved.choice, *seeds])
         busy, dispatching = self._busy(faster.choice)
         if max(busy, dispatching) > before[0]:
@@ -439,7 +467,7 @@ class KernelSearch:
         return faster, choice_cost(problem, written)
 
     def _busy(self, choice: Sequence[int]) -> tuple[float, float]:
-        """Seconds that the device takes for a program, and the host; from here on prices are what the device takes."""
+        """The seconds that the device and the host take for a program; sets the prices to the device's seconds."""
         self._waiting(0.0)
         ways, problem = self._problem()
         used = [c for c in sorted(used_classes(problem, choice)) if c < len(self.graph.candidates)]
@@ -448,7 +476,7 @@ class KernelSearch:
         return choice_cost(problem, choice), host
 
     def _waiting(self, waits: float) -> None:
-        """Price kernels with so much of what they make others wait."""
+        """Sets the share `waits` of dispatch time beyond a kernel's own time that kernels are charged."""
         if self.models[0].waits != waits:
             self.priced[self.models[0].waits] = self.memo, self.checked
             self.memo, self.checked = self.priced.get(waits, ({}, set()))
@@ -457,7 +485,7 @@ class KernelSearch:
                 m.waiting(waits)
 
     def _solved(self, seeds: Sequence[Sequence[int]]) -> Solved:
-        """The best choice found from these on."""
+        """The best choice found from the seeds, with the prices of composed programs."""
         ways, problem = self._problem()
         effort = _QUICK if self.pricing.held else _EFFORT
         choice, _ = self._best(problem, seeds)
@@ -472,7 +500,7 @@ class KernelSearch:
             if self.clock.is_over() or not self._corrected(ways, problem, solved.choice):
                 break
             ways, problem = self._problem()
-            # The places of ways are as before; what costs more now is one choice among others.
+            # The indices of ways are unchanged, so the choice with the higher price remains one of the seeds.
             choice, _ = self._best(problem, [solved.choice, *seeds[:1]])
             overlap = overlap_of(self.graph, ways, self.several)
             known = solved.bound  # prices only rise
@@ -480,7 +508,8 @@ class KernelSearch:
         return solved
 
     def _corrected(self, ways: Sequence[Sequence[Way]], problem: Problem, choice: Sequence[int]) -> bool:
-        """Give the chosen kernels the price of the programs that they are composed to, where that is higher."""
+        """Raises the prices of chosen kernels to those of their composed programs if these are higher; whether any
+        was."""
         found = False
         for c in sorted(used_classes(problem, choice)):
             state = ways[c][choice[c]].state if c < len(self.graph.candidates) else None

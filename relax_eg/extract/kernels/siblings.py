@@ -9,7 +9,7 @@ from relax_eg.extract.kernels.anchors import merged
 from relax_eg.extract.kernels.operations import Operation
 from relax_eg.extract.kernels.states import Several, State, StateTable
 
-_OUTPUTS = 4  # of one kernel
+_OUTPUTS = 4  # limit: of one kernel
 
 
 def sibling_kernels(
@@ -18,8 +18,13 @@ def sibling_kernels(
     operations: Mapping[tuple[int, int], Operation],
     states: Mapping[int, State],
 ) -> Iterator[Several]:
-    """Of a program whose kernels are `states`, by the class that each stores: one that another reads, which may then be
-    computed inside it and stored as well; and some that read the same and have the same shape."""
+    """The kernels with several outputs that can be made of a program's kernels.
+
+    Either a kernel reads another kernel's result of the same shape, which is then computed inside it and stored as
+    well; or several kernels read the same class and have results of one shape.
+
+    - `states`: the kernels of the program, by the class that each stores.
+    """
     annotations = graph.annotations
     for c, s in states.items():
         for x in s.loads:
@@ -43,7 +48,7 @@ def sibling_kernels(
 def _together(
     operations: Mapping[tuple[int, int], Operation], outputs: tuple[int, ...], states: Sequence[State]
 ) -> Several | None:
-    """One kernel of all `states` that stores `outputs`; None where they do not go together."""
+    """One kernel of all `states` that stores `outputs`; None if they cannot be combined."""
     loads: dict[int, int] = {}
     members: dict[int, int] = {}
     anchors = frozenset[int]().union(*(s.local.anchors for s in states))

@@ -1,14 +1,14 @@
-"""Kernel candidates: for every value the ways to compute it inside a kernel, from what is loaded, bottom-up.
+"""Kernel candidates: for every value the ways to compute it inside a kernel from loaded operands, built bottom-up.
 
-A *state* of a value says what a kernel loads, which operators it holds, and how far it has come. A kernel has an outer
-domain: axes that every value kept inside it shares, so that each of its points is worked on apart. Values of single
-elements (*pointwise*) are computed where they are needed. Reductions and contractions are *staged*: kept inside for
-one outer point, whatever reads them there. Which stage may follow which decides `StateTable.advanced`:
+A *state* of a value says what a kernel loads, which operators it holds, and which phase it has reached. A kernel has an
+outer domain: axes that all values kept inside share, so that each point of the domain is computed independently. Values
+of single elements (*pointwise*) are computed where they are needed. Reductions and contractions are *staged*: their
+values are kept inside for one outer point and read there. `StateTable._advanced` decides which stage may follow which:
 
-- reductions follow one another (softmax, norms), and so does one contraction that sums over what they left;
-- a contraction's value is read at the point where it was written; or reduced, which ends its columns' being outer;
+- reductions follow one another (softmax, norms), and so does one contraction that sums over the reduced values;
+- a contraction's value is read at the point where it was written; a reduction over it makes its columns inner axes;
 - after such a reduction a second contraction may follow (attention), and then pointwise work only;
-- what is kept for one outer point must fit near a core.
+- the values kept for one outer point must fit near a core.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from relax_eg.extract.access import FREE, Does, Reading, StageAccess
 from relax_eg.extract.cost import Effort
 from relax_eg.extract.graph import ExtractionGraph
 from relax_eg.extract.kernels.anchors import NO_ANCHOR, Anchor, Anchors, merged, part_of
-from relax_eg.extract.kernels.cost import KernelCost, Part
+from relax_eg.extract.kernels.cost import ContractionCost, KernelCost
 from relax_eg.extract.kernels.operations import Operation
 from relax_eg.extract.problem import operands_first
 from relax_eg.ir.annotations import itemsize
 from relax_eg.ir.expr import CONSTANT, VAR
 
-LOCAL_BYTES = 1 << 19  # what a kernel may keep for one outer point
-KEPT = 5  # states of a value of each phase, besides its one-operator kernel
-MOST_MEMBERS = 64
-OVERSIZED = 3000  # candidates of a graph beyond which only the program as written and the best algebra are fused
-_TILE = 256  # columns of a contraction that are computed at once: prologues are computed again for the next
-_PARTIAL = 24  # combinations of operands' states that are looked at further
+LOCAL_BYTES = 1 << 19  # chosen: bytes that a kernel may keep for one outer point
+KEPT = 5  # limit: states kept per value and phase, besides the smallest state and the deepest one
+MOST_MEMBERS = 64  # limit: operators of a kernel
+OVERSIZED = 3000  # limit: candidates of a graph beyond which only the program as written and the best algebra are fused
+_TILE = 256  # chosen: columns of a contraction computed at once; a prologue is computed again for each such block
+_PARTIAL = 24  # limit: combinations of operands' states that are extended further
 
 INLINE_ELEMENTWISE = "inline_elementwise"
 INLINE_PROLOGUE = "inline_prologue"
@@ -45,12 +45,19 @@ POINTWISE, REDUCED, CONTRACTED, REDUCED_AFTER, CLOSED = range(5)
 _AFTER_REDUCTION = {POINTWISE: REDUCED, REDUCED: REDUCED, CONTRACTED: REDUCED_AFTER, REDUCED_AFTER: REDUCED_AFTER}
 _AFTER_CONTRACTION = {POINTWISE: CONTRACTED, REDUCED: CONTRACTED, REDUCED_AFTER: CLOSED}
 
-Marks = Mapping[int, tuple[int, ...]]  # of a staged value's axes, the axes of this value they are; (): in flat order
+# Per staged value: which axis of this value each of its axes is; (): in flat order.
+Marks = Mapping[int, tuple[int, ...]]
 
 
 @dataclass(frozen=True, slots=True)
 class Local:
-    """Where a value inside a kernel stands: its phase, contractions so far, outer axes, and the staged values."""
+    """The position of a value inside a kernel.
+
+    - `phase`: the phase it has reached.
+    - `anchors`: contractions so far.
+    - `outer`: its outer axes.
+    - `marks`: the staged values and how their axes map to its own.
+    """
 
     phase: int
     anchors: frozenset[int]
@@ -59,16 +66,22 @@ class Local:
 
     @property
     def flat(self) -> bool:
-        """Whether a staged value stands in flat order only, where fewer things may follow."""
+        """Whether a staged value is in flat order only, after which fewer stages may follow."""
         return any(mark == () for mark in self.marks.values())
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class State:
-    """A way to compute a value inside a kernel. `loads`: classes read from memory, with their bytes; `members`: the
-    candidate of each class computed inside; `anchors`: the contractions among them; seconds of other arithmetic,
-    `again` of it what is done more than once; `moves`: nothing is computed, only moved; `own`: seconds of the kernel
-    alone, as far as an operator that reads its value is concerned."""
+    """A way to compute a value inside a kernel.
+
+    - `loads`: classes read from memory, with their bytes.
+    - `members`: the candidate of each class computed inside.
+    - `anchors`: the contractions among the members.
+    - `contracting`, `other`: seconds of contractions and of other arithmetic.
+    - `again`: additional seconds of arithmetic that is repeated; not in `other`.
+    - `moves`: whether the members only move elements.
+    - `own`: seconds of the kernel that stores the value.
+    """
 
     loads: Mapping[int, int]
     members: Mapping[int, int]
@@ -87,7 +100,12 @@ class State:
 
 @dataclass(frozen=True, slots=True)
 class Several:
-    """A kernel with several outputs, of these classes: what it loads, what is inside, seconds as in `State`."""
+    """A kernel with several outputs.
+
+    - `outputs`: the classes that it stores.
+    - `loads`, `members`, `anchors`: as in `State`.
+    - `other`: seconds of arithmetic besides contractions, repeated arithmetic included.
+    """
 
     outputs: tuple[int, ...]
     loads: Mapping[int, int]
@@ -97,8 +115,13 @@ class Several:
 
 
 class StateTable:
-    """The states of all classes of a graph. `ways[c]`: the candidates of class `c` that may be used; `prices[c]`: what
-    it costs to have `c` in memory; `steps`: names of the fusion steps that are allowed."""
+    """The states of all classes of a graph.
+
+    - `steps`: names of the allowed fusion steps.
+    - `operations`: the candidates that may be part of a kernel.
+    - `states[c]`: the states of class `c`, made by `fill`.
+    - `prices[c]`: the price of having `c` in memory, set by `fill`.
+    """
 
     def __init__(
         self,
@@ -113,16 +136,19 @@ class StateTable:
         self.operations = operations
         self.bytes = [model.bytes(a) for a in graph.annotations]
         self._given = [any(k.op in (VAR, CONSTANT) for k in row) for row in graph.candidates]
-        self._shapes: dict[int, tuple[tuple[int, ...], int]] = {}  # of staged values: extents, bytes of an element
-        self._parts: dict[tuple[int, int, int], int] = {}  # bytes of a class that a candidate of another reads
-        self._sizes: dict[tuple[int, int], list[tuple[tuple[int, ...], list[float]]]] = {}  # of operators' stages
-        self._placements: dict[tuple[int, int, tuple[State | None, ...]], State | None] = {}  # whatever prices are
-        self._estimates: dict[State, float] = {}  # at these prices: seconds of a kernel, and of what it loads
+        self._shapes: dict[int, tuple[tuple[int, ...], int]] = {}  # per staged value: extents, and bytes of an element
+        self._parts: dict[tuple[int, int, int], int] = {}  # (class, reading class, candidate): bytes that are read
+        # Per operator: sizes of its stages.
+        self._sizes: dict[tuple[int, int], list[tuple[tuple[int, ...], list[float]]]] = {}
+        self._placements: dict[tuple[int, int, tuple[State | None, ...]], State | None] = {}  # independent of prices
+        # At the present prices: seconds of a kernel plus the prices of its loads.
+        self._estimates: dict[State, float] = {}
         self.states: list[list[State]] = []
         self.prices: Sequence[float] = ()
 
     def fill(self, order: Iterable[int], ways: Sequence[Sequence[int]], prices: Sequence[float]) -> None:
-        """Make the states of the classes in `order`, operands first as far as that goes."""
+        """Makes the states of the classes in `order` (operands first, as far as possible) from the candidates
+        `ways[c]`."""
         self.prices, self._estimates = prices, {}
         self.states = [[] for _ in self.graph.candidates]
         for c in order:
@@ -134,17 +160,17 @@ class StateTable:
             self.states[c] = self._kept(found)
 
     def alone(self, c: int, k: int) -> State | None:
-        """The kernel of one operator."""
+        """The state of the one-operator kernel of a candidate; None if the operator makes no kernel."""
         operation = self.operations[c, k]
         children = self.graph.candidates[c][k].children
         return self._placed(c, k, operation, dict.fromkeys(children))
 
     def seconds(self, state: State, c: int, model: KernelCost) -> float:
-        """Seconds of the kernel that stores class `c`, at the binding of any model."""
+        """Seconds, by `model`, of the kernel that stores class `c`."""
         return self._seconds((c,), state.loads, state.members, state.anchors, state.other + state.again, model)
 
     def seconds_of(self, several: Several, model: KernelCost) -> float:
-        """Seconds of a kernel with several outputs."""
+        """Seconds, by `model`, of a kernel with several outputs."""
         return self._seconds(several.outputs, several.loads, several.members, several.anchors, several.other, model)
 
     def _seconds(
@@ -156,7 +182,7 @@ class StateTable:
         other: float,
         model: KernelCost,
     ) -> float:
-        single = len(outputs) == 1
+        single = len(outputs) == 1 and self._triton(members)
         if model is self.model:
             moved = sum(loads.values()) + sum(self.bytes[c] for c in outputs)
             return model.kernel(self._contractions(members, anchors), other, moved, single)
@@ -166,15 +192,20 @@ class StateTable:
         moved = sum(sizes[x] for x in (*loads, *outputs))
         return model.kernel(parts, sum(e.other for e in efforts.values()), moved, single)
 
+    def _triton(self, members: Mapping[int, int]) -> bool:
+        """Whether a kernel may go through Pallas: on a GPU, if Triton compiles all its members."""
+        return self.model.profile.pallas and all(self.operations[x, k].triton for x, k in members.items())
+
     def _effort(self, c: int, k: int, model: KernelCost) -> Effort:
         return model.effort(self.graph.candidates[c][k].op, self.operations[c, k].placed)
 
-    def _contractions(self, members: Mapping[int, int], anchors: Anchors) -> list[Part]:
-        """The contractions of a kernel, at the table's binding."""
+    def _contractions(self, members: Mapping[int, int], anchors: Anchors) -> list[ContractionCost]:
+        """The contractions of a kernel, priced at the table's binding."""
         return [part_of(self.operations[x, members[x]].effort, x, a, self.bytes) for x, a in anchors.items()]
 
     def recomposed(self, c: int, state: State, inside: Mapping[int, State]) -> State | None:
-        """The kernel `state` of class `c` with some of what it loads computed inside; None where that is none."""
+        """The kernel `state` of class `c` with the loaded classes `inside` computed inside it; None if that makes no
+        kernel."""
         env: dict[int, State] = dict(inside)
 
         def below(x: int) -> Sequence[int]:
@@ -198,7 +229,7 @@ class StateTable:
             options += [(s, self._estimate(s)) for s in apart]
             grown = [(cost + price, {**chosen, child: s}) for cost, chosen in partial for s, price in options]
             grown.sort(key=lambda pair: pair[0])
-            # The one that loads everything stays.
+            # The combination that loads all operands stays.
             loaded = next(pair for pair in grown if all(s is None for s in pair[1].values()))
             partial = [*grown[:_PARTIAL], *([loaded] if loaded not in grown[:_PARTIAL] else [])]
         combined = [chosen for _, chosen in partial]
@@ -209,20 +240,21 @@ class StateTable:
         return [s for s in made if s is not None]
 
     def _deepest(self, child: int, reader: int) -> State | None:
-        """The state of an operand that asks least of other kernels; None where loading it asks less."""
+        """The state of an operand that loads fewest computed values; None if loading the operand itself is fewer."""
         inside = (s for s in self.states[child] if reader not in s.members and reader not in s.loads)
         best = min(inside, key=self._asks, default=None)
         return best if best is not None and self._asks(best) <= (not self._given[child]) else None
 
     def _estimate(self, state: State) -> float:
-        """Seconds of a kernel and of what it loads."""
+        """Seconds of a kernel plus the prices of what it loads."""
         found = self._estimates.get(state)
         if found is None:
             found = self._estimates[state] = state.own + sum([self.prices[x] for x in state.loads])
         return found
 
     def _placed(self, c: int, k: int, operation: Operation, chosen: Mapping[int, State | None]) -> State | None:
-        """The state of class `c` by its candidate `k` where operands are loaded (None) or in these states."""
+        """The state of class `c` by its candidate `k`, whose operands are loaded (None) or computed in the `chosen`
+        states."""
         key = c, k, tuple(chosen.values())
         if key not in self._placements:
             self._placements[key] = self._composed(c, k, operation, chosen)
@@ -244,7 +276,7 @@ class StateTable:
         if len(members) > MOST_MEMBERS or not members.keys().isdisjoint(loads):
             return None
         for x, n in loads.items():
-            if n < self.bytes[x]:  # parts of it, of which others may read other parts
+            if n < self.bytes[x]:  # the members may read different parts of it
                 parts = ((y, way) for y, way in members.items() if x in self.graph.candidates[y][way].children)
                 loads[x] = min(self.bytes[x], sum(self._touched(x, y, way) for y, way in parts))
         children = self.graph.candidates[c][k].children
@@ -267,18 +299,19 @@ class StateTable:
         assert local is not None
         efforts = [self.operations[x, way].effort for x, way in members.items()]
         contracting = sum(e.contracting for e in efforts)
-        # What reads a value several times is asked for once.
+        # A value that several operands read is counted once.
         other = sum(e.other for e in efforts)
         staged = sum(s.again for s in {id(s): s for s in chosen.values() if s is not None}.values() if s.local.phase)
         moved = sum(loads.values()) + self.bytes[c]
         below = {x: s for x, s in chosen.items() if s is not None}
         anchors = self._anchors(c, operation, below)
-        own = self.model.kernel(self._contractions(members, anchors), other + again + staged, moved)
+        parts = self._contractions(members, anchors)
+        own = self.model.kernel(parts, other + again + staged, moved, self._triton(members))
         moves = operation.moves and all(s.moves for s in below.values())
         return State(loads, members, anchors, contracting, other, again + staged, local, moves, own)
 
     def _sizes_of(self, c: int, k: int, operation: Operation) -> list[tuple[tuple[int, ...], list[float]]]:
-        """Of each stage of an operator the extents of its value, and how often it computes what it reads."""
+        """Per stage of an operator: the extents of its value, and how often each of its readings is computed."""
         found = self._sizes.get((c, k))
         if found is None:
             operands = {b.name for b in operation.placed.program.inputs}
@@ -292,7 +325,7 @@ class StateTable:
         return found
 
     def _anchors(self, c: int, operation: Operation, inside: Mapping[int, State]) -> Anchors:
-        """The contractions of a kernel whose last operation reads these states."""
+        """The contractions of a kernel whose last operation reads the states `inside`."""
         found = merged(s.anchors for s in inside.values())
         if not operation.moves:
             reduces = any(stage.does is not Does.POINTWISE for stage in operation.stages)
@@ -309,7 +342,7 @@ class StateTable:
         return any(self.operations[x, k].exponential for x, k in state.members.items())
 
     def _touched(self, child: int, c: int, k: int) -> int:
-        """The bytes of a loaded operand that an operator reads."""
+        """Bytes of a loaded operand that an operator reads."""
         found = self._parts.get((child, c, k))
         if found is not None:
             return found
@@ -331,12 +364,13 @@ class StateTable:
         return self.model.number(d, operation.placed.sizes)  # type: ignore[arg-type]
 
     def _times(self, stage: StageAccess, r: Reading, operation: Operation) -> float:
-        """How often a pointwise operand is computed for each of its elements."""
+        """How often a pointwise operand is computed per element."""
         buffer = next(b for b in operation.placed.program.buffers.values() if b.name == r.buffer)
         elements = math.prod(self._number(d, operation) for d in buffer.shape)
         points = math.prod(self._number(d, operation) for d in r.loops)
         times = 1.0 if r.once else max(1.0, points / max(1, elements))
-        if stage.does is Does.CONTRACTS and self.model.profile.fused_share:  # else it is stored before the matmul
+        # Else the operand is stored before the matmul.
+        if stage.does is Does.CONTRACTS and self.model.profile.fused_share:
             others = (d for y, d in enumerate(stage.output.shape) if y not in r.axes)
             times *= math.ceil(math.prod(self._number(d, operation) for d in others) / _TILE)
         return times
@@ -351,7 +385,7 @@ class StateTable:
         operation: Operation,
         extents: tuple[int, ...],
     ) -> Local | None:
-        """Where a stage's value stands when what it reads does; None where that makes no kernel."""
+        """The position of a stage's value, given the positions of the values it reads; None if this makes no kernel."""
         shape = stage.output.shape
         units = {y for y, d in enumerate(shape) if d == 1}
         wanted = set(range(len(shape))) - units
@@ -391,7 +425,7 @@ class StateTable:
                     marks[sid] = tuple(p if p == q else FREE for p, q in zip(old, new, strict=True))
             phase, anchors, most = max(phase, v.phase), anchors | v.anchors, max(most, len(v.anchors))
         if len(anchors) > most:
-            return None  # two contractions that do not follow one another
+            return None  # neither of two contractions reads the other
         staged = phase != POINTWISE
         after = phase_after(stage.does, phase)
         if after < 0:
@@ -408,7 +442,7 @@ class StateTable:
         return Local(after, anchors, frozenset(outer), marks)
 
     def _fits(self, extents: tuple[int, ...], size: int, outer: set[int], marks: Marks) -> bool:
-        """Whether what is kept for one outer point, and what is made of it there, stays near a core."""
+        """Whether the values kept for one outer point, and the value computed from them there, fit near a core."""
         total = math.prod(d for y, d in enumerate(extents) if y not in outer) * size
         for sid, mark in marks.items():
             shape, item = self._shapes[sid]
@@ -417,14 +451,15 @@ class StateTable:
         return total <= LOCAL_BYTES
 
     def _asks(self, state: State) -> int:
-        """How many values that something has to compute a kernel loads."""
+        """Number of loaded values that another kernel has to compute."""
         return sum(not self._given[x] for x in state.loads)
 
     def _kept(self, found: list[State]) -> list[State]:
-        """The states worth keeping: the cheapest of each phase that no other beats in every respect."""
+        """The states to keep: the cheapest of each phase, without those that another state beats in every respect."""
         found.sort(key=lambda s: (self._estimate(s), len(s.loads), len(s.members)))
-        # The smallest of each kind stays too: others may fill a kernel before its last stages are reached. So does the
-        # one that asks least of other kernels: what it takes in may be shared with others in the end.
+        # The smallest state of each kind stays too, because larger ones may fill a kernel before its last stages are
+        # reached. So does the state that loads fewest computed values, because other kernels may share what it
+        # computes.
         small: dict[tuple[int, bool], State] = {}
         deep: dict[tuple[int, bool], State] = {}
         for s in found:
@@ -449,19 +484,19 @@ class StateTable:
 
 
 def _goes_over(r: Reading) -> bool:
-    """Whether an axis of what is read is not followed point by point."""
+    """Whether an axis of the operand that is read follows no axis of the output."""
     return FREE in r.axes
 
 
 def phase_after(does: Does, phase: int) -> int:
-    """The phase of a stage's value where it reads values of `phase` at most; -1 where the stage cannot follow."""
+    """The phase of the value of a stage that reads values of `phase` at most; -1 if the stage cannot follow."""
     if does is Does.POINTWISE:
         return phase
     return (_AFTER_REDUCTION if does is Does.REDUCES else _AFTER_CONTRACTION).get(phase, -1)
 
 
 def step_of(does: Does, phase: int) -> str:
-    """The fusion step that puts a value of this phase under a stage that does so."""
+    """The fusion step that puts a value of `phase` under a stage of kind `does`."""
     if phase == POINTWISE:
         return INLINE_ELEMENTWISE if does is Does.POINTWISE else INLINE_PROLOGUE
     return INLINE_EPILOGUE if does is Does.POINTWISE and phase in (CONTRACTED, CLOSED) else FUSE_STAGES

@@ -1,4 +1,4 @@
-"""The ways in which a class can be computed where programs are made of kernels, and a choice among them."""
+"""The ways to compute a class if programs are made of kernels, and a choice among them."""
 
 from __future__ import annotations
 
@@ -11,8 +11,12 @@ from relax_eg.extract.kernels.states import Several, State
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """How a class is computed: as candidate `candidate` of the graph on its own, by the kernel `state`, or as one
-    output of kernel number `several`."""
+    """One way to compute a class.
+
+    - `candidate`: the candidate of the graph, a kernel of its own if the other fields are unset.
+    - `state`: the kernel that computes it.
+    - `several`: index of the kernel with several outputs that computes it, or -1.
+    """
 
     candidate: int
     state: State | None = None
@@ -21,9 +25,13 @@ class Way:
 
 @dataclass(slots=True)
 class KernelSelection:
-    """The chosen ways, by class that is in memory, operands first; prices are as in `Selection`. `operations`: the
-    candidates that kernels may hold; `kept`: candidates in the problem; `fewer`: what a program costs that is chosen
-    among fewer (`sensitivity`)."""
+    """A choice of ways for the classes in memory; `cost`, `written_cost`, `bound` and `how` are as in `Selection`.
+
+    - `ways`: the chosen way by class, operands first.
+    - `operations`: the candidates that kernels may hold.
+    - `kept`: number of candidates in the problem.
+    - `fewer`: cost of a program chosen among fewer candidates (`sensitivity`).
+    """
 
     ways: dict[int, Way]
     several: list[Several]
@@ -37,14 +45,14 @@ class KernelSelection:
 
 
 def members_of(c: int, way: Way) -> Mapping[int, int]:
-    """The operators that a way of computing class `c` holds: of each class the candidate."""
+    """The operators inside a way of computing class `c`: the candidate of each class."""
     if way.state is not None:
         return way.state.members
     return {c: way.candidate} if way.several < 0 else {}
 
 
 def is_alone(way: Way) -> bool:
-    """Whether it is one operator, and nothing else comes out."""
+    """Whether the way is one operator with one output."""
     return way.several < 0 and (way.state is None or len(way.state.members) == 1)
 
 

@@ -1,4 +1,4 @@
-"""Kernels where some of the program is computed ahead of the calls, or where bytes have a price."""
+"""Selection of kernels if part of the program is computed ahead of the calls, or if bytes have a price."""
 
 from __future__ import annotations
 
@@ -12,14 +12,15 @@ from relax_eg.extract.kernels.cost import KernelCost
 from relax_eg.extract.kernels.selection import AS_TIMED, select_kernels
 from relax_eg.extract.kernels.ways import KernelSelection
 from relax_eg.extract.pricing import ONCE, Pricing
-from relax_eg.extract.weights import PREPARED_SHARE, prepared_of, static_classes, weight_bytes
+from relax_eg.extract.weights import FIRST_PRICE, PREPARED_SHARE, prepared_of, static_classes, weight_bytes
 
-_RAISED = 6  # times that the price of prepared bytes is raised at most
+_RAISED = 6  # limit: how often the price of prepared bytes is raised
+_DEARER = 8  # chosen: times the price before
 
 
 @dataclass(frozen=True, slots=True)
 class ChosenKernels:
-    """A selection, and what it is built to."""
+    """A selection of kernels, and the expressions built from it."""
 
     selection: KernelSelection
     built: Built
@@ -37,11 +38,17 @@ def cheapest_kernels(
     share: float = PREPARED_SHARE,
     clock: Clock | None = None,
 ) -> ChosenKernels:
-    """The cheapest kernels over all bindings. What depends on `weights` alone is computed ahead of the calls; its bytes
-    get a price, which is raised until they fit into `share` times the weights'. With `once`, `weights` are
-    what is the same at every step of a loop: what follows from them costs that share, and takes no bytes to speak of.
-    `bytes_cost`: what a byte in memory costs. `names`: of the programs so far, in the end also of those built here.
-    `clock`: bounds the seconds of all selections."""
+    """The cheapest kernels over all bindings.
+
+    Values that depend only on `weights` are computed ahead of the calls. Their bytes have a price, which is raised
+    until they fit into `share` times the bytes of the weights.
+
+    - `once`: if given, `weights` are the values that are the same at every step of a loop: values that follow from them
+      cost this share of their seconds, and their bytes have no price.
+    - `bytes_cost`: price of a byte in memory.
+    - `names`: names of the programs so far; those built here are added.
+    - `clock`: bounds the seconds of all selections.
+    """
     composed = composed_seconds(graph, build, models)
     static = static_classes(graph, weights) if weights else []
     pricing = replace(bytes_cost, static=static, once=ONCE if once is None else once)
@@ -55,11 +62,11 @@ def cheapest_kernels(
     if weights and once is None:
         binding = models[0].binding
         limit = share * weight_bytes(graph, weights, binding)
-        price = found.selection.written_cost / max(limit, 1.0) / 16
+        price = found.selection.written_cost / max(limit, 1.0) * FIRST_PRICE
         for _ in range(_RAISED):
             if prepared_of(found.built.roots, weights, binding) <= limit:
                 break
-            pricing, price = replace(pricing, prepared=price), 8 * price
+            pricing, price = replace(pricing, prepared=price), _DEARER * price
             found, made = chosen(pricing)
     names.add(made)
     return found

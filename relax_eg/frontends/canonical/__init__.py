@@ -1,1 +1,1 @@
-"""One form for what two traces of a function compute."""
+"""A canonical form of jaxprs, in which two traces of one function can be compared."""

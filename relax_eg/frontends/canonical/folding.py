@@ -1,6 +1,7 @@
-"""What an operator of JAX computes of few known numbers, as sizes are, by numpy.
+"""Constant folding of JAX primitives by numpy, for a few known numbers such as sizes.
 
-Numpy computes these as XLA does, up to the rounding of powers; None is what was not computed, as it may not.
+Numpy computes these primitives as XLA does, up to the rounding of powers. A fold returns None if numpy may give another
+result than XLA.
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ import numpy as np
 
 
 def _quotient(a: Any, b: Any) -> Any:
-    """As `jax.lax.div`, which rounds integers towards zero; None where nothing is said of it."""
+    """Like `jax.lax.div`, which rounds integers towards zero. None for integer division by zero, and for integers of
+    absolute value 2**52 or more."""
     if jax.dtypes.issubdtype(a.dtype, np.inexact):
         return a / b
     return None if np.any(b == 0) else np.trunc(a.astype(np.float64) / b) if np.all(np.abs(a) < 1 << 52) else None
@@ -37,7 +39,7 @@ def _of(function: Callable[..., Any]) -> _Fold:
     return lambda xs, _, __: function(*xs)
 
 
-# By the primitive's name: of the operands, the parameters with sizes as numbers, and the result's shape.
+# Folds by primitive name. A fold takes the operands, the parameters with sizes as numbers, and the result's shape.
 FOLDED: Mapping[str, _Fold] = {
     **{
         name: _of(function)
@@ -74,7 +76,7 @@ FOLDED: Mapping[str, _Fold] = {
 
 
 def _converted(x: Any, dtype: Any) -> Any:
-    """None where a number does not fit, which XLA converts in its own way."""
+    """`x` as `dtype`. None if a number does not fit, because XLA then converts it in its own way."""
     if jax.dtypes.issubdtype(dtype, jax.dtypes.extended):
         return None
     if jax.dtypes.issubdtype(x.dtype, np.inexact) and not jax.dtypes.issubdtype(dtype, np.inexact):

@@ -1,5 +1,5 @@
-"""Equations that say the same in other words: moves that move nothing, products without axes of size 1, gathers of
-what lies side by side."""
+"""Canonical forms of single equations. `Forms` removes data movement that moves nothing, drops axes of size 1 from
+products, and turns gathers of contiguous or evenly spaced elements into slices."""
 
 from __future__ import annotations
 
@@ -10,11 +10,15 @@ import jax
 import numpy as np
 
 from relax_eg.frontends.canonical.folding import FOLDED
-from relax_eg.frontends.canonical.nodes import Node, Nodes, count, is_small
+from relax_eg.frontends.canonical.nodes import CanonicalNode, Nodes, count, is_small
 
 
 class Forms:
-    """`size`: the number that a size is; `token`: something hashable for a parameter."""
+    """Builds canonical nodes of equations.
+
+    - `size`: gives the number of a symbolic size.
+    - `token`: gives a hashable value for a parameter.
+    """
 
     def __init__(self, nodes: Nodes, size: Callable[[Any], Any], token: Callable[[Any], Hashable]) -> None:
         self.nodes, self.size, self.token = nodes, size, token
@@ -25,11 +29,11 @@ class Forms:
         return tuple(map(self.size, shape)), getattr(aval, "dtype", type(aval).__name__)
 
     def at(self, value: Any) -> Any:
-        """A parameter of plain values with its sizes as numbers."""
+        """A parameter, possibly a nested tuple, with its sizes as numbers."""
         return tuple(map(self.at, value)) if type(value) is tuple else self.size(value)
 
     def of(self, eqn: Any, args: list[int], shape: tuple[Any, ...], dtype: Any) -> int | None:
-        """The number of an equation with one result that has another form than its own; None where it has not."""
+        """The number of the canonical node of an equation with one result; None if the equation is its own form."""
         name, params, nodes = eqn.primitive.name, eqn.params, self.nodes
         operands = [nodes.all[i] for i in args]
         if name in FOLDED and all(o.value is not None for o in operands) and is_small(shape, dtype):
@@ -39,7 +43,7 @@ class Forms:
                 return nodes.known(np.asarray(value).astype(dtype).reshape(shape), eqn)
         if not args:
             return None
-        if count(shape) == 0 and isinstance(dtype, np.dtype):  # of nothing it does not matter what it was
+        if count(shape) == 0 and isinstance(dtype, np.dtype):  # all empty arrays of one shape and dtype are equal
             return nodes.known(np.zeros(shape, dtype), eqn)
         x = operands[0]
         match name:
@@ -119,7 +123,7 @@ class Forms:
         return self._reshaped(arg, tuple(n for n in node.shape if n != 1), node.dtype, eqn)
 
     def _contracted(self, eqn: Any, args: list[int], shape: tuple[Any, ...], dtype: Any) -> int:
-        """A product of matrices without axes of size 1, which `jnp.matmul` drops in some cases."""
+        """A product of matrices without axes of size 1, because `jnp.matmul` drops these axes in some cases."""
         numbers = eqn.params["dimension_numbers"]
         left, right = (_without_ones(self.nodes.all[i].shape) for i in args)
         (a, b), (c, d) = (
@@ -134,7 +138,7 @@ class Forms:
         return self._reshaped(found, shape, dtype, eqn)
 
     def _gathered(self, eqn: Any, args: list[int]) -> int | None:
-        """A gather of a box as the slice that JAX makes where it knows sizes; None where it is something else."""
+        """A gather of a box, as the slice that JAX makes if it knows the sizes; None for other gathers."""
         numbers, shape = eqn.params["dimension_numbers"], self.type_of(eqn.outvars[0].aval)[0]
         if numbers.operand_batching_dims:
             return None
@@ -142,7 +146,7 @@ class Forms:
         box = _Box(x.shape, sizes, numbers.collapsed_slice_dims, numbers.start_index_map, numbers.offset_dims)
         if eqn.params["mode"] == jax.lax.GatherScatterMode.PROMISE_IN_BOUNDS:
             starts = self._starts(args[1], box, eqn)
-            if starts is not None:  # a slice is moved to lie inside, as such a gather is
+            if starts is not None:  # XLA moves the slice inside the array, as it does for a gather in this mode
                 found = self.nodes.add(("dynamic_slice", tuple(sizes)), [args[0], *starts], sizes, x.dtype, eqn)
                 return self._reshaped(found, shape, x.dtype, eqn)
         moves = eqn.params["mode"] != jax.lax.GatherScatterMode.FILL_OR_DROP
@@ -152,13 +156,13 @@ class Forms:
         return self._reshaped(found, shape, x.dtype, eqn)
 
     def _scattered(self, eqn: Any, args: list[int]) -> int | None:
-        """A box added to zeros, the derivative of a gather, as the padding or update that is a slice's; None where it
-        is something else."""
+        """A scatter that adds a box to zeros (the derivative of a gather), as the pad or `dynamic_update_slice` that is
+        the derivative of a slice; None for other scatters."""
         nodes, numbers = self.nodes, eqn.params["dimension_numbers"]
         x, places, updates = (nodes.all[i] for i in args)
         zeros = nodes.all[x.args[0]].value if _is(x, "broadcast_in_dim") else x.value
         if nodes.exact or zeros is None or np.any(zeros) or numbers.operand_batching_dims:
-            return None  # -0.0 is added to 0.0 here, and moved there
+            return None  # with `exact`: a scatter turns -0.0 into 0.0 by adding it to 0.0, a pad keeps it
         windows = iter(updates.shape[d] for d in numbers.update_window_dims)
         sizes = [1 if d in numbers.inserted_window_dims else next(windows) for d in range(len(x.shape))]
         box = _Box(
@@ -179,13 +183,13 @@ class Forms:
         return nodes.add(("pad", config), [given, zero], x.shape, x.dtype, eqn) if any(map(any, config)) else given
 
     def _starts(self, places: int, box: _Box, eqn: Any) -> list[int] | None:
-        """The numbers of where a single box starts, on each axis, where that is computed; None where it is known, or
-        there are several."""
+        """The node numbers of the start of a single box on each axis, if the start is computed at run time. None if the
+        start is known or there are several boxes."""
         nodes = self.nodes
         where = nodes.all[places]
         if len(where.shape) != 1 or where.value is not None:
             return None
-        # Places side by side are put together of single ones.
+        # A vector of places is either one element or a concatenation of single places.
         single = [places] if where.shape == (1,) else where.args if where.key == ("concatenate", 0) else ()
         if len(single) != where.shape[0]:
             return None
@@ -207,18 +211,23 @@ class Forms:
 
 
 def _without_ones(shape: Sequence[Any]) -> dict[int, int]:
-    """The number that each axis has once those of size 1 are gone."""
+    """From each axis of size other than 1 to its position after the axes of size 1 are removed."""
     return {d: i for i, d in enumerate(d for d, n in enumerate(shape) if n != 1)}
 
 
-def _is(node: Node, name: str) -> bool:
+def _is(node: CanonicalNode, name: str) -> bool:
     return isinstance(node.key, tuple) and node.key[0] == name
 
 
 class _Box:
-    """What a gather reads, or a scatter writes, of an array of shape `of` where it is a box: along each axis `sizes`
-    places from `starts` on, `steps` apart. `gone`: the axes that a window has not; `mapped`: those that places are of;
-    `offsets`: the axes of a window in what is read or written."""
+    """The box that a gather reads, or a scatter writes, in an array of shape `of`.
+
+    Along each axis it has `sizes` places, from `starts` on, `steps` apart.
+
+    - `gone`: axes of the array that a window lacks.
+    - `mapped`: axes of the array to which the columns of the places belong.
+    - `offsets`: axes of the gather's result, or of the scatter's updates, that belong to a window.
+    """
 
     def __init__(
         self,
@@ -233,8 +242,12 @@ class _Box:
         self._gone, self._offsets = gone, offsets
 
     def read(self, places: Any, rank: int, moves: bool) -> bool:
-        """Whether known places, a row for each window, are a box inside the array, of which starts, sizes and steps
-        are then told. `rank`: of what is read or written; `moves`: whether a window outside is moved inside."""
+        """Whether known places, one row for each window, form a box inside the array. If so, sets starts, sizes and
+        steps.
+
+        - `rank`: the rank of the gather's result or of the scatter's updates.
+        - `moves`: whether XLA moves a window that lies outside to the inside.
+        """
         if places is None or not places.size:
             return False
         columns = places.reshape(-1, len(self.mapped)).T
@@ -253,7 +266,7 @@ class _Box:
             return False
         if lines == 1:
             return True
-        # The windows stand side by side on an axis of their own, which must be where the box has it.
+        # The windows lie side by side along an axis of their own, which must be at the position it has in the box.
         left = [d for d in range(len(self.of)) if d not in self._gone or d == moving]
         own = [i for i in range(rank) if i not in self._offsets]
         return moving is not None and places.ndim == 2 and own == [left.index(moving)]

@@ -1,15 +1,16 @@
-"""What a jaxpr computes, in a form that two traces of one function share where they are one program.
+"""A canonical form of jaxprs. Two traces of one function have the same form if they are the same program.
 
-The trace for symbolic sizes is held against the trace at certain sizes (`frontends.own`). They differ in how they were
-made: what the one computes from sizes while it runs (`dim_as_value`), the other has as a literal; a loop to a size is a
-`while` in the one and a `scan` in the other; what does nothing at some size is left out there. So both are read as
-nodes, operators over nodes, in which
+`frontends.trace_check` compares the trace for symbolic sizes with the trace at certain sizes. The traces differ in how
+they were made. The first computes values from sizes at run time (`dim_as_value`), the second has them as literals. A
+loop up to a size is a `while` in the first and a `scan` in the second. The second leaves out operations that do nothing
+at its sizes. So both are read as nodes, operators over nodes, in which
 
-* symbolic sizes are numbers, and what depends on sizes alone is computed;
-* functions that are only called are inlined, and bodies of loops see what stays the same as it is outside of them;
-* reshapes, slices and the like that change nothing are left out, and reshapes of reshapes are one.
+* symbolic sizes are numbers, and values that depend only on sizes are computed;
+* functions that are only called are inlined, and loop bodies use loop-invariant values as they are outside the loop;
+* reshapes, slices and the like that change nothing are left out, and a reshape of a reshape is one reshape.
 
-Equal nodes have equal numbers. What is not known here is equal to itself with equal parameters and operands only.
+Equal nodes have equal numbers. Two nodes of an operator unknown here are equal only if their parameters and operands
+are equal.
 """
 
 from __future__ import annotations
@@ -25,16 +26,25 @@ import jax
 import numpy as np
 from jax.core import ShapedArray, Tracer
 
-_SMALL = 64  # elements of an array that is computed with here: a few sizes, or what a few sizes index
-_PLACES, _FEW = 1 << 16, 8  # of integers, which may be places along an axis: elements, and such axes side by side
-_ULPS = 8  # by which numbers may differ that Python computed from sizes in 64 bits, and JAX in 32
+from relax_eg.memo import Memo
+
+_SMALL = 64  # limit: elements of an array that is folded here: a few sizes, or what a few sizes index
+# limit: for integers and booleans, which may be places along an axis: elements in all, and the factor by which they may
+# exceed the longest axis
+_PLACES, _FEW = 1 << 16, 8
+_ULPS = 8  # chosen: ulps by which two numbers computed from sizes may differ: Python uses 64 bits, JAX 32
 
 
 @dataclass(frozen=True, slots=True)
-class Node:
-    """An operator over other nodes. `key`: its name and parameters; `args`: the numbers of its operands, and of the
-    results of functions that it runs; `shape`, `dtype`: of its result, if it has one; `value`: its elements, where they
-    are few and known; `eqn`: an equation it stands for."""
+class CanonicalNode:
+    """An operator over other nodes.
+
+    - `key`: name and parameters.
+    - `args`: the node numbers of the operands, and of the results of functions that the operator runs.
+    - `shape`, `dtype`: those of the result, if there is exactly one.
+    - `value`: the elements, if they are few and known.
+    - `eqn`: an equation that the node stands for.
+    """
 
     key: Hashable
     args: tuple[int, ...]
@@ -46,7 +56,8 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """What a function computes: its results, what it does besides, in order, and the types of its results."""
+    """What a function computes: the node numbers of its results, those of its effects in order, and the types of its
+    results."""
 
     results: tuple[int, ...]
     effects: tuple[int, ...]
@@ -55,44 +66,50 @@ class Form:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """Two forms are two programs. `eqns`: the equations that one has and the other has not, the first one first; none
-    where both compute the same values, and return them otherwise."""
+    """The difference between two forms.
+
+    - `eqns`: the equations that only one of the forms has, in order. Empty if both compute the same values but return
+      them in another way.
+    """
 
     eqns: tuple[Any, ...]
 
 
 class Nodes:
-    """Nodes of both traces, numbered in one sequence. `exact`: whether every bit counts; otherwise numbers that were
-    computed from sizes may differ by their rounding, and zeros by their signs."""
+    """The nodes of both traces, numbered in one sequence.
+
+    - `exact`: whether every bit counts. Otherwise numbers computed from sizes may differ by rounding, and zeros by
+      their signs.
+    """
 
     def __init__(self, exact: bool = False) -> None:
         self.exact = exact
-        self.all: list[Node] = []
+        self.all: list[CanonicalNode] = []
         self._numbers: dict[Hashable, int] = {}
         self._constants: dict[int, tuple[Any, int]] = {}
-        self.alive: list[Any] = []  # what nodes name by its identity
+        self.alive: list[Any] = []  # keeps alive the objects that nodes name by `id`
 
     def add(self, key: Hashable, args: Sequence[int], shape: Sequence[int], dtype: Any, eqn: Any = None) -> int:
-        """The number of a node."""
+        """The number of a node; adds the node if it is new."""
         named = (key, tuple(args))
         found = self._numbers.get(named)
         if found is None:
             found = self._numbers[named] = len(self.all)
-            self.all.append(Node(key, tuple(args), tuple(shape), dtype, None, eqn))
+            self.all.append(CanonicalNode(key, tuple(args), tuple(shape), dtype, None, eqn))
         return found
 
     def known(self, array: np.ndarray[Any, Any], eqn: Any = None) -> int:
-        """The number of a small array."""
+        """The number of the node of a small array; adds the node if it is new."""
         key = ("constant", str(array.dtype), array.shape, array.tobytes())
         found = self._numbers.get(key)
         if found is None:
             found = self._numbers[key] = len(self.all)
-            self.all.append(Node(key, (), array.shape, array.dtype, array, eqn))
+            self.all.append(CanonicalNode(key, (), array.shape, array.dtype, array, eqn))
         return found
 
     def constant(self, x: Any) -> int:
-        """The number of an array that a function holds, by its content."""
-        lasting = isinstance(x, (jax.Array, Tracer))  # it cannot change, so one look is enough
+        """The node number of an array that a function holds as a constant; arrays of equal content share a node."""
+        lasting = isinstance(x, (jax.Array, Tracer))  # immutable, so its content is read once
         held = self._constants.get(id(x)) if lasting else None
         if held is not None:
             return held[1]
@@ -104,7 +121,8 @@ class Nodes:
     def _constant(self, x: Any) -> int:
         aval: Any = jax.typeof(x)
         shape, dtype = getattr(aval, "shape", ()), getattr(aval, "dtype", None)
-        if isinstance(x, Tracer) or not isinstance(aval, ShapedArray):  # of a transformation around both; a reference
+        # A tracer of a transformation around both traces, or a reference: identified by `id`.
+        if isinstance(x, Tracer) or not isinstance(aval, ShapedArray):
             self.alive.append(x)
             return self.add(("object", id(x)), (), shape, dtype)
         keys = jax.dtypes.issubdtype(aval.dtype, jax.dtypes.prng_key)
@@ -114,7 +132,7 @@ class Nodes:
         return self.add(("constant", str(dtype), shape, _digest(x, array)), (), shape, dtype)
 
     def difference(self, a: Form, b: Form) -> Difference | None:
-        """None where two forms are one program."""
+        """The difference between two forms; None if they are the same program."""
         if a.types != b.types or len(a.effects) != len(b.effects):
             return self._first_of(a, b)
         work = [*zip(a.results, b.results, strict=True), *zip(a.effects, b.effects, strict=True)][::-1]
@@ -149,26 +167,24 @@ class Nodes:
         return seen
 
 
-# Of large arrays that functions hold, so that each is read once: by identity, while they live.
-_digests: dict[int, tuple[weakref.ref[Any], bytes]] = {}
-_MOST_DIGESTS = 1024
+# Digests of large arrays that functions hold, by `id` while the array lives, so that each array is read once.
+_MOST_DIGESTS = 1024  # limit: arrays whose digests are kept
+_digests = Memo[int, tuple[weakref.ref[Any], bytes]](_MOST_DIGESTS)
 
 
 def _digest(x: Any, array: np.ndarray[Any, Any]) -> bytes:
-    """Of the elements of `x`, which are `array`."""
+    """The digest of the elements of `x`; `array` holds these elements."""
     known = _digests.get(id(x))
     if known is not None and known[0]() is x:
         return known[1]
     found = blake2b(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data, digest_size=32).digest()
-    if isinstance(x, jax.Array):  # nobody can write to it
-        if len(_digests) >= _MOST_DIGESTS:
-            _digests.clear()
+    if isinstance(x, jax.Array):  # immutable
         _digests[id(x)] = weakref.ref(x), found
     return found
 
 
 def _near(x: Any, y: Any) -> bool:
-    """Whether two known arrays are equal up to how they were rounded."""
+    """Whether two known arrays are equal up to rounding (`_ULPS`)."""
     if x.dtype != y.dtype or x.shape != y.shape:
         return False
     if not jax.dtypes.issubdtype(x.dtype, np.inexact):
@@ -179,7 +195,7 @@ def _near(x: Any, y: Any) -> bool:
 
 
 def is_small(shape: Sequence[Any], dtype: Any) -> bool:
-    """Whether an array of this shape is computed with here."""
+    """Whether an array of this shape and dtype is small enough to be folded."""
     if (size := count(shape)) <= _SMALL:
         return True
     is_places = jax.dtypes.issubdtype(dtype, np.integer) or jax.dtypes.issubdtype(dtype, np.bool_)

@@ -1,4 +1,4 @@
-"""Jaxprs read as nodes (`canonical.nodes`): equation by equation, and the functions inside of them."""
+"""Reads jaxprs as nodes (`canonical.nodes`), equation by equation, including nested functions."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from relax_eg.frontends.canonical.forms import Forms
 from relax_eg.frontends.canonical.nodes import Form, Nodes
 from relax_eg.frontends.symbolic import is_symbolic
 
-# Functions that are only called, and where in the parameters they are. What is there for derivatives only is no part
-# of what is computed.
+# Primitives that only call a function, and the parameter that holds the function. Parameters that only derivatives use
+# do not change what is computed.
 _CALLS: Mapping[str, str] = {
     "jit": "jaxpr",
     "pjit": "jaxpr",
@@ -31,11 +31,11 @@ _CALLS: Mapping[str, str] = {
     "custom_vjp_call": "call_jaxpr",
 }
 _UNREAD = frozenset(("name", "weak_type", "linear", "unroll", "_split_transpose"))  # parameters that compute nothing
-_STATEFUL = ("rng_uniform",)  # it gives another result each time, though JAX knows no effect of it
+_STATEFUL = ("rng_uniform",)  # its result differs from call to call, though JAX records no effect
 
 
 def form(nodes: Nodes, closed: Any, sizes: Callable[[Any], Any] | None = None) -> Form:
-    """The form of a closed jaxpr. `sizes`: the number that a symbolic size is."""
+    """The form of a closed jaxpr. `sizes` gives the number of a symbolic size."""
     walk = _Walk(nodes, sizes)
     type_of = walk.forms.type_of
     inputs = [nodes.add(("input", i), (), *type_of(v.aval)) for i, v in enumerate(closed.jaxpr.invars)]
@@ -45,7 +45,10 @@ def form(nodes: Nodes, closed: Any, sizes: Callable[[Any], Any] | None = None) -
 
 
 class _Walk:
-    """Over a jaxpr and those inside of it. `effects`: what it does besides computing, so far."""
+    """A walk over a jaxpr and its nested jaxprs.
+
+    - `effects`: the node numbers of the effects so far, in order.
+    """
 
     def __init__(self, nodes: Nodes, sizes: Callable[[Any], Any] | None) -> None:
         self._nodes, self._sizes = nodes, sizes
@@ -55,7 +58,7 @@ class _Walk:
         self.forms = Forms(nodes, self.size, self._token)
 
     def applied(self, function: Any, args: Sequence[int]) -> list[int]:
-        """The results of a jaxpr, closed or not, of these operands."""
+        """The results of a jaxpr, closed or not, for these operands."""
         closed = isinstance(function, ClosedJaxpr)
         jaxpr: Any = function.jaxpr if closed else function
         env: dict[Any, int] = {}
@@ -105,16 +108,16 @@ class _Walk:
         return [self._nodes.add(("item", i), [whole], *kind, eqn) for i, kind in enumerate(kinds)]
 
     def _effect(self, eqn: Any, key: Hashable, args: Sequence[int]) -> list[int]:
-        """What is done once for each equation, in order."""
+        """Adds a node with an effect. Equal equations get different nodes, because each runs, in order."""
         key = ("effect", len(self.effects), self._depth, key)
         self.effects.append(self._nodes.add(key, args, (), None, eqn))
         kinds = [self.forms.type_of(v.aval) for v in eqn.outvars]
         return [self._nodes.add(("item", i), [self.effects[-1]], *k, eqn) for i, k in enumerate(kinds)]
 
-    # --- functions inside of functions ---
+    # --- nested functions ---
 
     def _inside(self, function: Any, before: Sequence[int], kinds: Sequence[tuple[Any, Any]]) -> _Inside:
-        """A function of operands that stay the same, and of parameters of these types."""
+        """A nested function. `before`: loop-invariant operands; `kinds`: the types of its other parameters."""
         params = [self._nodes.add(("parameter", self._depth, i, *k), (), *k) for i, k in enumerate(kinds)]
         outer, self.effects = self.effects, []
         self._depth += 1
@@ -126,7 +129,7 @@ class _Walk:
             self.effects = outer
 
     def _loop(self, eqn: Any, key: Hashable, args: Sequence[int], inside: Sequence[_Inside]) -> list[int]:
-        """The node of an equation that runs functions: their results are among its operands."""
+        """The node of an equation that runs functions; the results of these functions are among its operands."""
         counts = tuple((len(f.results), len(f.effects)) for f in inside)
         all_args = [*args, *(i for f in inside for i in (*f.results, *f.effects))]
         make = self._effect if eqn.effects else self._node
@@ -147,7 +150,7 @@ class _Walk:
         carry = args[tested + run :]
         kinds = [self.forms.type_of(v.aval) for v in eqn.outvars]
         body = self._inside(p["body_jaxpr"], args[tested : tested + run], kinds)
-        # What a step leaves as it is, such as the end of a `fori_loop`, is the same at every step.
+        # A carried value that a step does not change, such as the end of a `fori_loop`, is loop-invariant.
         kept = [r == q for r, q in zip(body.results, body.params, strict=True)]
         if not any(kept) or eqn.effects:
             cond = self._inside(p["cond_jaxpr"], args[:tested], kinds)
@@ -168,7 +171,7 @@ class _Walk:
         steps = self._steps(test, params, left, start)
         if steps is None:
             key, inside = "while", [_Inside(params, [test], []), _Inside(params, left, [])]
-        else:  # as JAX has it where it knows the number of steps
+        else:  # JAX traces the loop as a `scan` if it knows the number of steps
             key, inside = ("scan", len(moving), steps, False), [_Inside(params, left, [])]
         counts = tuple((len(f.results), 0) for f in inside)
         all_args = [*start, *(r for f in inside for r in f.results)]
@@ -181,7 +184,7 @@ class _Walk:
         return found
 
     def _steps(self, test: int, params: list[int], results: list[int], start: list[int]) -> int | None:
-        """The number of steps of a loop that counts up to a known number."""
+        """The number of steps of a loop that counts up by 1 from a known to a known number; None for other loops."""
         node = self._nodes.all[test]
         if not (isinstance(node.key, tuple) and node.key[0] == "lt" and node.args[0] in params):
             return None
@@ -206,13 +209,13 @@ class _Walk:
         return tuple((k, self._token(v)) for k, v in sorted(params.items()) if k not in _UNREAD)
 
     def _token(self, value: Any) -> Hashable:
-        """Something hashable that is equal for parameters that mean the same."""
+        """A hashable value that is equal for parameters with the same meaning."""
         kind = type(value)
         if value is None or kind in (int, str):
             return value
         if isinstance(value, np.integer):
             return int(value)
-        if kind in (bool, float, complex):  # equal to integers in Python
+        if kind in (bool, float, complex):  # these may equal integers in Python, so the token has the type
             return kind.__name__, repr(value)
         if is_symbolic(value):
             return self.size(value)
@@ -232,8 +235,8 @@ class _Walk:
         return self._object(value)
 
     def _object(self, value: Any) -> Hashable:
-        """The token of a function of Python by its code and what it holds, of a record by its fields; other objects are
-        equal as they say themselves."""
+        """The token of an object: a Python function by its code and the values it holds, a dataclass by its fields, any
+        other object by its own `==`, or by `id` if it is not hashable."""
         if id(value) in self._reading:
             return "inside", self._reading.index(id(value))
         parts: Any = None
@@ -262,7 +265,7 @@ class _Walk:
 
 @dataclass(frozen=True, slots=True)
 class _Inside:
-    """A function inside of another: its parameters, its results, and what it does besides."""
+    """A nested function: the node numbers of its parameters, results and effects."""
 
     params: list[int]
     results: list[int]
@@ -272,12 +275,12 @@ class _Inside:
 def _content(cell: Any) -> Any:
     try:
         return cell.cell_contents
-    except ValueError:  # nothing yet
+    except ValueError:  # the cell is still empty
         return None
 
 
 def _is_placed(params: Mapping[str, Any]) -> bool:
-    """Whether a call says where its operands or results lie."""
+    """Whether a call specifies the sharding of its operands or results."""
     shardings = (*params.get("in_shardings", ()), *params.get("out_shardings", ()))
     return any(type(s).__name__ != "UnspecifiedValue" for s in shardings)
 

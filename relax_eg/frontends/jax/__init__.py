@@ -1,1 +1,1 @@
-"""JAX functions traced to modules: equation by equation, each primitive to operators or to an opaque call."""
+"""Traces JAX functions to modules. Each equation of the jaxpr becomes operators or an opaque call."""

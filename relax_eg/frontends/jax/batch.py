@@ -1,4 +1,4 @@
-"""A function of a module over a new first axis, by JAX's own batching."""
+"""Batches a function of a module over a new first axis, with JAX's own batching."""
 
 from __future__ import annotations
 
@@ -17,8 +17,9 @@ from relax_eg.shapes import Dim
 def batched(
     run: Callable[..., tuple[Any, ...]], function: Function, mapped: Sequence[bool], length: Dim
 ) -> Function | None:
-    """The function that `run`, which computes `function` on JAX arrays, is over `length` slices of the `mapped`
-    parameters. None where JAX cannot batch it, or where the outcome is not one pure block.
+    """The batched `function`, over `length` slices of its `mapped` parameters. `run` computes `function` on JAX arrays.
+
+    None if JAX cannot batch it, or if the batched function is not one pure block.
     """
     of = [p.annotation for p in function.params]
     specs = [_stacked(a, length) if m else a for a, m in zip(of, mapped, strict=True)]

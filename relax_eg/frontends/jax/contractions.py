@@ -1,19 +1,21 @@
-"""`dot_general` as `matmul`, with the axes brought into place around it."""
+"""`dot_general` as `matmul`, with permutations and reshapes of the axes before and after it."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from relax_eg.frontends.jax.equation import ONE, Equation, astype, expanded, permuted, reshaped, squeezed
+from relax_eg.frontends.jax.equation import ONE, JaxprEquation, astype, expanded, permuted, reshaped, squeezed
 from relax_eg.ir.expr import Expr
 from relax_eg.ops.contraction import PRECISIONS, accumulates
 from relax_eg.ops.record import call
 from relax_eg.shapes import Dim
 
 
-def dot_general(e: Equation) -> Expr | None:
-    """Batch axes lead on both sides. Without batch axes a left side of any rank and a right side of rank 1 or 2 need no
-    reshape: that is numpy's matmul. Else each side's free axes are one axis, made by a reshape where there are several.
+def dot_general(e: JaxprEquation) -> Expr | None:
+    """`dot_general` as operators, or None if `matmul` cannot express it.
+
+    Batch axes come first on both sides. Without batch axes, a left side of any rank and a right side of rank 1 or 2
+    need no reshape, as in numpy's matmul. Otherwise a reshape merges the free axes of each side into one.
     """
     a, b = e.args
     precision = precision_of(e["precision"])
@@ -22,7 +24,7 @@ def dot_general(e: Equation) -> Expr | None:
         return None
     a, b = astype(a, dtype), astype(b, dtype)
     (contract_a, contract_b), (batch_a, batch_b) = e["dimension_numbers"]
-    # The pairs may be contracted in any order; the left's own needs the fewest moves.
+    # The pairs may be contracted in any order; the order of the left side needs the fewest moves.
     pairs = sorted(zip(contract_a, contract_b, strict=True))
     contract_a, contract_b = [p[0] for p in pairs], [p[1] for p in pairs]
     free_a = [i for i in range(a.ndim) if i not in contract_a and i not in batch_a]
@@ -66,9 +68,10 @@ def _outer(a: Expr, b: Expr, batch: int, free: int, dtype: str) -> Expr:
     return call(times, (expanded(a, range(a.ndim, rank)), b))
 
 
-def ragged_dot(e: Equation) -> Expr | None:
-    """Rows in groups, each with a matrix of its own, or making one: what `jax.lax.ragged_dot` and its derivatives are.
-    Batch axes and other ragged ones have no operator."""
+def ragged_dot(e: JaxprEquation) -> Expr | None:
+    """`ragged_dot_general` as operators: the rows come in groups, and each group is multiplied by its own matrix, or
+    yields its own matrix. `jax.lax.ragged_dot` and its derivatives have these forms. None for batch axes and for other
+    ragged axes."""
     numbers = e["ragged_dot_dimension_numbers"]
     (contract_x, contract_y), batch = numbers.dot_dimension_numbers
     x, y, sizes = e.args
@@ -89,8 +92,8 @@ def ragged_dot(e: Equation) -> Expr | None:
 
 
 def common_dtype(a: Expr, b: Expr, out: str) -> str | None:
-    """The dtype both operands of a product get: their own, or that of the result where they differ and keep their
-    values in it."""
+    """The common dtype of the operands of a product: their own dtype, or that of the result if they differ and it keeps
+    their values. None if there is no such dtype."""
     if a.dtype == b.dtype:
         return a.dtype
     return out if accumulates(a.dtype, out) and accumulates(b.dtype, out) else None
@@ -104,7 +107,7 @@ def _product(dims: tuple[Dim, ...]) -> Dim:
 
 
 def precision_of(value: Any) -> str | tuple[str, str] | None:
-    """The operator's spelling; "odd" for what it cannot express."""
+    """The operator's spelling of a precision; "odd" for a precision that the operator cannot express."""
     if isinstance(value, tuple):
         first, second = map(precision_of, value)
         return first if first == second else (str(first).lower(), str(second).lower())

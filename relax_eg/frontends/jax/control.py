@@ -1,7 +1,8 @@
-"""JAX's control flow as nodes that run functions of the module.
+"""Translates JAX's control flow to nodes that run functions of the module.
 
-A body, branch or condition becomes a function named after what it is. It takes what JAX's takes and, first of all, the
-sizes that its other parameters do not tell (Relax, Fig. 8). Equal bodies are one function.
+A body, branch or condition becomes a function named after its role. Its first parameter is the sizes that its other
+parameters do not determine (Relax, Fig. 8), if any; then come the parameters of the JAX function. Equal bodies share
+one function.
 """
 
 from __future__ import annotations
@@ -27,15 +28,15 @@ if TYPE_CHECKING:
 
 
 @dataclass
-class Functions:
-    """The functions that one trace made beside the traced one, equal ones once."""
+class TracedFunctions:
+    """The functions that one trace made besides the traced one; equal functions are kept once."""
 
     names: set[str]
     made: list[Function] = field(default_factory=list[Function])
     _known: dict[Any, Function] = field(default_factory=dict[Any, Function])
 
     def add(self, stem: str, function: Function) -> Function:
-        """`function` under a name of its own, or the equal one that is there."""
+        """Adds `function` under a new name, or returns the equal function that was added before."""
         key = (stem, function.params, function.blocks, function.result)
         found = self._known.get(key)
         if found is None:
@@ -52,7 +53,7 @@ class Functions:
         return len(self.made)
 
     def back_to(self, mark: int) -> None:
-        """Forget what was added since `mark`."""
+        """Removes the functions that were added since `mark`."""
         gone = {f.name for f in self.made[mark:]}
         del self.made[mark:]
         self.names -= gone
@@ -60,21 +61,21 @@ class Functions:
 
 
 def control(walk: Walk, eqn: Any, operands: Sequence[Expr], line: str | None) -> Expr | None:
-    """The node for an equation of control flow, a tuple; None if there is none for it: it has an operand that is no
-    array (a reference, a token), or is no control flow."""
+    """The node, a tuple, for an equation of control flow. None for other equations, for operands that are not arrays
+    (references, tokens), and if the annotations of its functions do not fit each other."""
     builder = _BUILDERS.get(eqn.primitive.name)
     if builder is None or not all(isinstance(o.annotation, Tensor) for o in operands):
         return None
     before = walk.functions.mark()
     try:
         return builder(walk, eqn, list(operands), line)
-    except RelaxEgError:  # signatures that do not meet in form
+    except RelaxEgError:  # the annotations of its functions do not agree in form
         walk.functions.back_to(before)
         return None
 
 
 def _function(walk: Walk, closed: Any, line: str | None, single: bool = False) -> Function:
-    """A jaxpr, closed or not, as a function that returns a tuple; with `single` its only result itself."""
+    """A jaxpr, closed or not, as a function that returns a tuple; with `single`, it returns an only result itself."""
     jaxpr, consts = getattr(closed, "jaxpr", closed), getattr(closed, "consts", ())
     inner = walk.child(len(jaxpr.invars))
     params = [var(f"x{i}", inner.annotation_of(v.aval)) for i, v in enumerate(jaxpr.invars)]
@@ -83,7 +84,8 @@ def _function(walk: Walk, closed: Any, line: str | None, single: bool = False) -
 
 
 def _bodies(walk: Walk, stem: str, functions: Sequence[Function]) -> tuple[list[Expr], tuple[Expr, ...]]:
-    """Functions as values, and the operands that all of them take first: the sizes that one needs, if any."""
+    """The functions as values, and the operand that all of them take first: the sizes that any of them needs. The
+    operands are empty if none needs a size."""
     names = {v for f in functions for v in missing_sizes(f, walk.size_names)}
     sizes = tuple(Dim.var(v) for v in sorted(names))
     first = (var("sizes", Shape(sizes)),) if sizes else ()

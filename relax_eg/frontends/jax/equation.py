@@ -1,6 +1,6 @@
-"""An equation of a jaxpr as the translation rules see it, and the small builders they share.
+"""The view of a jaxpr equation that translation rules get, and the builders that they share.
 
-The builders leave out what does nothing: identity permutations, reshapes to the same sizes, empty lists of axes.
+The builders add no operator that does nothing: identity permutations, reshapes to the same sizes, empty lists of axes.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from relax_eg.frontends.symbolic import Sizes
+from relax_eg.frontends.symbolic import SymbolicSizes
 from relax_eg.ir.annotations import Tensor
 from relax_eg.ir.expr import Expr
 from relax_eg.ops.record import call
@@ -20,14 +20,17 @@ ZERO = Dim.of(0)
 
 
 @dataclass(frozen=True, slots=True)
-class Equation:
-    """An equation of a jaxpr as the rules see it: operands, parameters, what its outputs are. `inline(closed, args)`
-    gives the outputs of a nested jaxpr for these arguments."""
+class JaxprEquation:
+    """The view of a jaxpr equation that translation rules get.
+
+    - `out`: the annotations of its outputs.
+    - `inline`: `inline(closed, args)` gives the outputs of a nested jaxpr for these arguments.
+    """
 
     args: tuple[Expr, ...]
     params: Mapping[str, Any]
     out: tuple[Tensor, ...]
-    sizes: Sizes
+    sizes: SymbolicSizes
     inline: Callable[[Any, Sequence[Expr]], list[Expr]]
 
     @property
@@ -36,7 +39,7 @@ class Equation:
 
     @property
     def shape(self) -> tuple[Dim, ...]:
-        """Sizes of the only output."""
+        """The sizes of the first output."""
         return self.out[0].shape or ()
 
     @property
@@ -47,7 +50,7 @@ class Equation:
         return self.params[name]
 
 
-Rule = Callable[[Equation], "Expr | Sequence[Expr] | None"]
+Rule = Callable[[JaxprEquation], "Expr | Sequence[Expr] | None"]
 
 
 def astype(x: Expr, dtype: str) -> Expr:
@@ -55,7 +58,7 @@ def astype(x: Expr, dtype: str) -> Expr:
 
 
 def permuted(x: Expr, axes: Sequence[int]) -> Expr:
-    """`x` with its axes in this order."""
+    """`x` with its axes in the given order."""
     order = tuple(axes)
     return x if order == tuple(range(x.ndim)) else call("permute_dims", (x,), {"axes": order})
 
@@ -66,7 +69,7 @@ def reshaped(x: Expr, shape: Sequence[Dim]) -> Expr:
 
 
 def expanded(x: Expr, axes: Sequence[int]) -> Expr:
-    """`x` with axes of size one at these positions of the result."""
+    """`x` with new axes of size one at the given positions of the result."""
     return call("expand_dims", (x,), {"axes": tuple(axes)}) if axes else x
 
 
@@ -81,8 +84,11 @@ def sliced(x: Expr, begin: Sequence[Dim], end: Sequence[Dim], strides: Sequence[
 
 
 def broadcast(x: Expr, shape: tuple[Dim, ...], positions: Sequence[int]) -> Expr:
-    """`x` with its axes at `positions` of a result of `shape`, repeated along the others: axes of size one where they
-    are missing after the first, then a broadcast from the left unless that is all."""
+    """`x` with its axes at `positions` of a result of `shape`, repeated along the other axes.
+
+    Inserts axes of size one where axes are missing after the first axis of `x`, and then, if needed, broadcasts. If all
+    leading sizes are one, it inserts the leading axes too.
+    """
     first = positions[0] if positions else len(shape)
     leading = range(first) if positions and all(d is ONE for d in shape[:first]) else range(first, first)
     missing = [*leading, *(i for i in range(first, len(shape)) if i not in positions)]
@@ -92,8 +98,8 @@ def broadcast(x: Expr, shape: tuple[Dim, ...], positions: Sequence[int]) -> Expr
 
 
 def combines_with(jaxpr: Any) -> str | None:
-    """The primitive that a combining function of two scalars is: its name, "second" where it gives back the second
-    argument, None where it is anything else."""
+    """The name of the single primitive that a combining function of two scalars applies; "second" if the function
+    returns its second argument; None for any other function."""
     inner = getattr(jaxpr, "jaxpr", jaxpr)
     if not inner.eqns:
         return "second" if list(inner.outvars) == [inner.invars[1]] else None

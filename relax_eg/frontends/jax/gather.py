@@ -1,4 +1,4 @@
-"""Reads and writes at computed positions: dynamic slices, general gathers, scatters."""
+"""Translates reads and writes at computed positions: dynamic slices, general gathers, scatters."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from typing import Any
 import jax
 from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
 
-from relax_eg.frontends.jax.equation import ONE, Equation, Rule, combines_with
+from relax_eg.frontends.jax.equation import ONE, JaxprEquation, Rule, combines_with
 from relax_eg.frontends.jax.indexing import GATHER_MODES, are_inside, known_gather, known_slice
 from relax_eg.frontends.symbolic import to_dim
 from relax_eg.ir.expr import Expr, np_dtype
 from relax_eg.ops.record import call
 from relax_eg.shapes import Dim
 
-# XLA drops updates that are out of range, promised or not.
+# XLA drops updates that are out of range, even if they were promised to be inside.
 _SCATTER_MODES = {"PROMISE_IN_BOUNDS": "fill", "CLIP": "clip", "FILL_OR_DROP": "fill"}
 _GATHER = ("offset_dims", "collapsed_slice_dims", "start_index_map", "operand_batching_dims",
            "start_indices_batching_dims")  # fmt: skip
@@ -22,22 +22,22 @@ _SCATTER = ("update_window_dims", "inserted_window_dims", "scatter_dims_to_opera
             "scatter_indices_batching_dims")  # fmt: skip
 
 
-def _numbers(e: Equation, names: tuple[str, ...]) -> dict[str, tuple[int, ...]]:
+def _numbers(e: JaxprEquation, names: tuple[str, ...]) -> dict[str, tuple[int, ...]]:
     return {name: tuple(map(int, getattr(e["dimension_numbers"], name))) for name in names}
 
 
-def _dynamic_slice(e: Equation) -> Expr:
+def _dynamic_slice(e: JaxprEquation) -> Expr:
     found = known_slice(e)
     if found is not None:
         return found
     return call("dynamic_slice", e.args, {"sizes": tuple(map(to_dim, e["slice_sizes"]))})
 
 
-def _dynamic_update_slice(e: Equation) -> Expr:
+def _dynamic_update_slice(e: JaxprEquation) -> Expr:
     return call("dynamic_update_slice", e.args)
 
 
-def _gather(e: Equation) -> Expr | None:
+def _gather(e: JaxprEquation) -> Expr | None:
     found = known_gather(e)
     mode = GATHER_MODES.get(e["mode"].name)
     if found is not None or mode is None:
@@ -47,12 +47,12 @@ def _gather(e: Equation) -> Expr | None:
     if fill is not None and type(fill) not in (bool, int, float):
         fill = getattr(fill, "item", lambda: fill)()
     if isinstance(fill, float) and fill != fill:
-        fill = None if e.x.dtype.startswith(("float", "bfloat")) else fill  # NaN is what None means there
+        fill = None if e.x.dtype.startswith(("float", "bfloat")) else fill  # for floats, None means NaN
     return call("gather", e.args, {"slice_sizes": sizes, "mode": mode, "fill_value": fill, **_numbers(e, _GATHER)})
 
 
-def _windows(e: Equation) -> tuple[Dim, ...]:
-    """How large the window of a scatter is along each axis of its operand."""
+def _windows(e: JaxprEquation) -> tuple[Dim, ...]:
+    """The size of a scatter's window along each axis of its operand."""
     x, _, updates = e.args
     numbers = _numbers(e, _SCATTER)
     left_out = {*numbers["inserted_window_dims"], *numbers["operand_batching_dims"]}
@@ -60,9 +60,9 @@ def _windows(e: Equation) -> tuple[Dim, ...]:
     return tuple(ONE if a in left_out else updates.shape[next(places)] for a in range(x.ndim))
 
 
-def _apply(e: Equation) -> Expr | None:
-    """`at[].apply`: windows that do not meet are read, given to the function, and set. Where they may meet it is
-    applied again for each, which no operator does."""
+def _apply(e: JaxprEquation) -> Expr | None:
+    """`at[].apply` for windows that do not overlap: gathers the windows, applies the function, and scatters the result.
+    None if windows may overlap: the function would apply once for each of them, which no operator can express."""
     if not e["unique_indices"] or len(e.params["update_consts"]):
         return None
     x, indices, updates = e.args
@@ -82,9 +82,10 @@ def _apply(e: Equation) -> Expr | None:
 
 
 def _scatter(kind: str, primitive: str) -> Rule:
-    """The rule for a scatter whose combining function is `primitive`; `at[].apply` has another."""
+    """The rule for a scatter whose combining function is `primitive`. A "set" scatter with another function is
+    `at[].apply`."""
 
-    def rule(e: Equation) -> Expr | None:
+    def rule(e: JaxprEquation) -> Expr | None:
         mode = _SCATTER_MODES.get(e["mode"].name)
         combine: Any = e.params.get("update_jaxpr")
         if mode is None:

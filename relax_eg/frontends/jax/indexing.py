@@ -1,10 +1,10 @@
-"""`gather` and `dynamic_slice` as slices, where the positions are known, and as `take` along one axis.
+"""Translates `gather` and `dynamic_slice` at known positions to slices, and other gathers to `take` along one axis.
 
 `jax.numpy` turns `x[:, -1]` and `x[::2]` on symbolic sizes into gathers whose positions it computes from the sizes with
-ordinary arithmetic. `_affine` reads such positions back.
+ordinary arithmetic. `_affine` recovers such positions.
 
-A gather whose positions are promised to be inside gives in JAX what a clipped one gives: XLA moves each window inside.
-So that is what it means here, at every size: `x[3]` of three rows is the last.
+A gather that promises its positions to be in bounds gives the same result in JAX as a clipped gather, because XLA moves
+each window inside. Here it means a clipped gather at every size: `x[3]` of three rows is the last row.
 """
 
 from __future__ import annotations
@@ -16,23 +16,23 @@ from typing import Any
 
 import numpy as np
 
-from relax_eg.frontends.jax.equation import ONE, ZERO, Equation, expanded, permuted, sliced, squeezed
-from relax_eg.frontends.symbolic import Sizes, to_dim
+from relax_eg.frontends.jax.equation import ONE, ZERO, JaxprEquation, expanded, permuted, sliced, squeezed
+from relax_eg.frontends.symbolic import SymbolicSizes, to_dim
 from relax_eg.ir.annotations import is_integer
 from relax_eg.ir.expr import CONSTANT, Expr, constant_value
 from relax_eg.ops.record import call
 from relax_eg.shapes import Dim, ceildiv, dim_max, dim_min
 
-# By the name of JAX's mode, that of the operators.
+# From the name of a JAX mode to the mode of the operators.
 GATHER_MODES = {"PROMISE_IN_BOUNDS": "clip", "CLIP": "clip", "FILL_OR_DROP": "fill"}
 
-# Positions are computed by a handful of operators; a long chain is no position of a slice.
+# limit: operators in a chain that computes a position; the position of a slice takes a handful.
 _DEPTH = 24
 
 
 @dataclass(frozen=True, slots=True)
-class Affine:
-    """An integer array whose element at coordinates i is `const` + the sum of `steps[a]` * i[a]."""
+class AffineArray:
+    """An integer array whose element at coordinates i is `const` plus the sum of `steps[a] * i[a]` over its axes a."""
 
     const: Dim
     steps: tuple[Dim, ...]
@@ -42,13 +42,14 @@ class Affine:
         return all(s is ZERO for s in self.steps)
 
 
-def known_slice(e: Equation) -> Expr | None:
-    """A slice whose starts are known; JAX moves starts so that the slice lies inside."""
+def known_slice(e: JaxprEquation) -> Expr | None:
+    """A `dynamic_slice` with known starts as a slice, or None if a start is unknown. The starts are moved so that the
+    slice lies inside, as JAX does."""
     x, *starts = e.args
     begin: list[Dim] = []
     end: list[Dim] = []
     for start, size, room in zip(starts, map(to_dim, e["slice_sizes"]), x.shape, strict=False):
-        at = Affine(ZERO, ()) if size is room else _affine(start, e.sizes)
+        at = AffineArray(ZERO, ()) if size is room else _affine(start, e.sizes)
         if at is None:
             return None
         first = _moved_inside(at.const, room - size, e.sizes)
@@ -57,16 +58,16 @@ def known_slice(e: Equation) -> Expr | None:
     return sliced(x, begin, end, (1,) * x.ndim) if len(begin) == x.ndim else None
 
 
-def _moved_inside(first: Dim, room: Dim, sizes: Sizes) -> Dim:
-    """`first`, moved to 0 .. `room` where it may be outside of that."""
+def _moved_inside(first: Dim, room: Dim, sizes: SymbolicSizes) -> Dim:
+    """`first`, moved into 0 .. `room` if it is not known to be inside."""
     if not sizes.known_nonnegative(room - first):
         first = dim_min(first, room)
     return first if sizes.known_nonnegative(first) else dim_max(ZERO, first)
 
 
-def are_inside(indices: Expr, windows: Sequence[Dim], rooms: Sequence[Dim], sizes: Sizes) -> bool:
-    """Whether windows of these sizes, one place for each column of `indices`, are known to lie inside of axes of these
-    `rooms`. Of places that do not vary."""
+def are_inside(indices: Expr, windows: Sequence[Dim], rooms: Sequence[Dim], sizes: SymbolicSizes) -> bool:
+    """Whether windows of the sizes `windows` are known to lie inside axes of the sizes `rooms`. The columns of
+    `indices` are the places of the windows along these axes; they must be constant over all windows."""
     columns = _columns(indices, sizes)
     return columns is not None and all(
         at.is_uniform and sizes.known_nonnegative(at.const) and sizes.known_nonnegative(room - size - at.const)
@@ -74,8 +75,8 @@ def are_inside(indices: Expr, windows: Sequence[Dim], rooms: Sequence[Dim], size
     )
 
 
-def known_gather(e: Equation) -> Expr | None:
-    """A gather that is a slice, or that takes whole slices along one axis."""
+def known_gather(e: JaxprEquation) -> Expr | None:
+    """A gather as a slice or as a `take` of whole slices along one axis; None if it is neither."""
     numbers = e["dimension_numbers"]
     if numbers.operand_batching_dims or e["mode"].name not in GATHER_MODES:
         return None
@@ -83,8 +84,8 @@ def known_gather(e: Equation) -> Expr | None:
     return _as_take(e, numbers) if found is None else found
 
 
-def _as_take(e: Equation, numbers: Any) -> Expr | None:
-    """Whole slices of one axis picked by an index each."""
+def _as_take(e: JaxprEquation, numbers: Any) -> Expr | None:
+    """A gather as a `take`: each index picks a whole slice along one axis. None if it is not such a gather."""
     x, indices = e.args
     if len(numbers.start_index_map) != 1 or tuple(numbers.collapsed_slice_dims) != tuple(numbers.start_index_map):
         return None
@@ -97,7 +98,7 @@ def _as_take(e: Equation, numbers: Any) -> Expr | None:
         return None
     picks = indices.ndim - 1
     taken = call("take", (x, squeezed_last(indices)), {"axis": axis, "mode": mode})
-    # `take` puts the indices' axes where `axis` was; the gather wants the others at `offset_dims`.
+    # `take` puts the axes of the indices in the place of `axis`; the gather puts the other axes at `offset_dims`.
     others = [*range(axis), *range(axis + picks, taken.ndim)]
     order = [0] * taken.ndim
     for place, source in zip(numbers.offset_dims, others, strict=True):
@@ -109,7 +110,7 @@ def _as_take(e: Equation, numbers: Any) -> Expr | None:
 
 
 def squeezed_last(x: Expr) -> Expr:
-    """`x` without its last axis, of size one; undoes the `expand_dims` that made it."""
+    """`x` without its last axis, which has size one; undoes an `expand_dims` that added this axis."""
     last = x.ndim - 1
     if x.op == "expand_dims" and last in x.attr("axes"):
         return expanded(x.args[0], [a for a in x.attr("axes") if a != last])
@@ -117,14 +118,14 @@ def squeezed_last(x: Expr) -> Expr:
 
 
 def _is_default_fill(value: Any, dtype: str) -> bool:
-    """Whether `value` is what `take` in mode "fill" puts for indices out of range, at this dtype."""
+    """Whether `value` is the value that `take` in mode "fill" gives for indices out of range, for this dtype."""
     if value is None:
         return dtype != "bool"
     return isinstance(value, float) and math.isnan(value) and dtype.startswith(("float", "bfloat"))
 
 
-def _as_slice(e: Equation, numbers: Any) -> Expr | None:
-    """A gather at known, evenly spaced positions: a strided slice with its axes brought into place."""
+def _as_slice(e: JaxprEquation, numbers: Any) -> Expr | None:
+    """A gather at known, evenly spaced positions, as a strided slice with permuted axes; None for other gathers."""
     x, indices = e.args
     columns = _columns(indices, e.sizes)
     if columns is None or len(columns) != len(numbers.start_index_map):
@@ -170,7 +171,8 @@ def _as_slice(e: Equation, numbers: Any) -> Expr | None:
 
 
 def _placed(x: Expr, axes: list[int], walked: Mapping[int, int], offsets: Sequence[int], batch: int) -> Expr:
-    """`x`, whose axes are `axes` of the gather's operand, with its axes where the gather puts them."""
+    """`x` with its axes in the positions that the gather's result gives them. `axes`: the axes of the gather's operand
+    that the axes of `x` are."""
     rank = len(offsets) + batch
     batch_places = [p for p in range(rank) if p not in offsets]
     kept = iter(offsets)
@@ -179,9 +181,11 @@ def _placed(x: Expr, axes: list[int], walked: Mapping[int, int], offsets: Sequen
     return expanded(x, [p for p in range(rank) if p not in place.values()])
 
 
-def _reach(count: Dim, stride: int, left: Dim, sizes: Sizes) -> Dim | None:
-    """The length of a slice that has `count` elements at this stride, of which there may be none, out of the `left`
-    elements that there are: one that says so in canonical form. None where that is not seen."""
+def _reach(count: Dim, stride: int, left: Dim, sizes: SymbolicSizes) -> Dim | None:
+    """The length of a slice of the `left` remaining elements that has `count` elements at this stride, possibly none.
+
+    The length is such that `ceildiv(length, stride)` has the canonical form of `count`. None if none is found.
+    """
     if ceildiv(left, stride) is count and sizes.known_nonnegative(left):
         return left
     if sizes.known_nonnegative(count - 1):
@@ -201,11 +205,12 @@ def _reach(count: Dim, stride: int, left: Dim, sizes: Sizes) -> Dim | None:
 # --- positions ---
 
 
-def _columns(indices: Expr, sizes: Sizes) -> list[Affine] | None:
-    """The positions along each indexed axis: the last axis of `indices` taken apart."""
+def _columns(indices: Expr, sizes: SymbolicSizes) -> list[AffineArray] | None:
+    """The positions along each indexed axis, one array for each element of the last axis of `indices`. None if they are
+    not known."""
     last = indices.ndim - 1
     if indices.op == "concat" and indices.attr("axis") == last:
-        columns: list[Affine] = []
+        columns: list[AffineArray] = []
         for part in indices.args:
             found = _columns(part, sizes)
             if found is None:
@@ -220,10 +225,10 @@ def _columns(indices: Expr, sizes: Sizes) -> list[Affine] | None:
     count = indices.shape[last]
     if at is None or not count.is_const:
         return None
-    return [Affine(at.const + at.steps[last] * i, at.steps[:last]) for i in range(count.value)]
+    return [AffineArray(at.const + at.steps[last] * i, at.steps[:last]) for i in range(count.value)]
 
 
-def _affine_array(array: np.ndarray[Any, Any]) -> Affine | None:
+def _affine_array(array: np.ndarray[Any, Any]) -> AffineArray | None:
     if array.size == 0:
         return None
     origin = int(array[(0,) * array.ndim])
@@ -234,22 +239,23 @@ def _affine_array(array: np.ndarray[Any, Any]) -> Affine | None:
     expected = np.full(array.shape, origin, np.int64)
     for a, step in enumerate(steps):
         expected = expected + step * np.arange(array.shape[a]).reshape([-1 if i == a else 1 for i in range(array.ndim)])
-    return Affine(Dim.of(origin), tuple(map(Dim.of, steps))) if np.array_equal(expected, array) else None
+    return AffineArray(Dim.of(origin), tuple(map(Dim.of, steps))) if np.array_equal(expected, array) else None
 
 
-def _affine(e: Expr, sizes: Sizes, depth: int = _DEPTH) -> Affine | None:
-    """The elements of an integer tensor as an affine function of their coordinates, if they are one."""
+def _affine(e: Expr, sizes: SymbolicSizes, depth: int = _DEPTH) -> AffineArray | None:
+    """The elements of an integer tensor as an affine function of their coordinates; None if they are not known to be
+    one."""
     if depth == 0 or not is_integer(e.dtype):
         return None
     rank = e.ndim
     if e.op == CONSTANT:
         return _affine_array(constant_value(e))
     if e.op == "dim_value":
-        return Affine(e.attr("dim")[0], ())
+        return AffineArray(e.attr("dim")[0], ())
     if e.op == "iota":
         axis = e.attr("axis")
         step = ZERO if e.shape[axis] is ONE else ONE
-        return Affine(ZERO, tuple(step if i == axis else ZERO for i in range(rank)))
+        return AffineArray(ZERO, tuple(step if i == axis else ZERO for i in range(rank)))
     if e.op == "where":
         truth = _truth(e.args[0], sizes, depth - 1)
         return None if truth is None else _aligned(e.args[1 if truth else 2], rank, sizes, depth - 1)
@@ -263,45 +269,45 @@ def _affine(e: Expr, sizes: Sizes, depth: int = _DEPTH) -> Affine | None:
         return None
     match e.op:
         case "negative":
-            return Affine(-x.const, tuple(-s for s in x.steps))
+            return AffineArray(-x.const, tuple(-s for s in x.steps))
         case "broadcast_to":
             return _aligned(e.args[0], rank, sizes, depth - 1)
         case "expand_dims":
             steps = list(x.steps)
             for axis in e.attr("axes"):
                 steps.insert(axis, ZERO)
-            return Affine(x.const, tuple(steps))
+            return AffineArray(x.const, tuple(steps))
         case "squeeze":
-            return Affine(x.const, tuple(s for i, s in enumerate(x.steps) if i not in e.attr("axes")))
+            return AffineArray(x.const, tuple(s for i, s in enumerate(x.steps) if i not in e.attr("axes")))
         case "flip":
             turned = [(s, e.shape[i] - 1) if i in e.attr("axes") else (ZERO, ZERO) for i, s in enumerate(x.steps)]
             last = sum((s * n for s, n in turned), x.const)
-            return Affine(last, tuple(-s if i in e.attr("axes") else s for i, s in enumerate(x.steps)))
+            return AffineArray(last, tuple(-s if i in e.attr("axes") else s for i, s in enumerate(x.steps)))
         case "permute_dims":
-            return Affine(x.const, tuple(x.steps[a] for a in e.attr("axes")))
+            return AffineArray(x.const, tuple(x.steps[a] for a in e.attr("axes")))
         case "reshape":
-            return Affine(x.const, (ZERO,) * rank) if x.is_uniform else None
+            return AffineArray(x.const, (ZERO,) * rank) if x.is_uniform else None
         case _:
             return x
 
 
-def _aligned(e: Expr, rank: int, sizes: Sizes, depth: int) -> Affine | None:
-    """`e` broadcast to `rank`: no step along the axes it does not have."""
+def _aligned(e: Expr, rank: int, sizes: SymbolicSizes, depth: int) -> AffineArray | None:
+    """`e` broadcast to `rank`, with no step along the axes that it lacks."""
     x = _affine(e, sizes, depth)
-    return None if x is None else Affine(x.const, (ZERO,) * (rank - len(x.steps)) + x.steps)
+    return None if x is None else AffineArray(x.const, (ZERO,) * (rank - len(x.steps)) + x.steps)
 
 
-def _arithmetic(op: str, a: Affine, b: Affine) -> Affine | None:
+def _arithmetic(op: str, a: AffineArray, b: AffineArray) -> AffineArray | None:
     if op == "multiply":
         if not a.is_uniform:
             a, b = b, a
-        return Affine(a.const * b.const, tuple(a.const * s for s in b.steps)) if a.is_uniform else None
+        return AffineArray(a.const * b.const, tuple(a.const * s for s in b.steps)) if a.is_uniform else None
     sign = 1 if op == "add" else -1
-    return Affine(a.const + sign * b.const, tuple(s + sign * t for s, t in zip(a.steps, b.steps, strict=True)))
+    return AffineArray(a.const + sign * b.const, tuple(s + sign * t for s, t in zip(a.steps, b.steps, strict=True)))
 
 
-def _truth(e: Expr, sizes: Sizes, depth: int) -> bool | None:
-    """Whether a condition on positions holds everywhere (True), nowhere (False), or neither is known."""
+def _truth(e: Expr, sizes: SymbolicSizes, depth: int) -> bool | None:
+    """True if a condition on positions holds everywhere, False if it holds nowhere, None if neither is known."""
     if e.op in ("broadcast_to", "expand_dims", "reshape"):
         return _truth(e.args[0], sizes, depth)
     if e.op != "less":

@@ -1,10 +1,10 @@
-"""Primitives that become operators without equations: order, linear algebra, Fourier transforms."""
+"""Translates primitives of sorting, linear algebra and Fourier transforms."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from relax_eg.frontends.jax.equation import Equation, Rule, permuted
+from relax_eg.frontends.jax.equation import JaxprEquation, Rule, permuted
 from relax_eg.frontends.symbolic import to_dim
 from relax_eg.ir.expr import Expr, const, tuple_get
 from relax_eg.ops.record import call
@@ -14,50 +14,50 @@ def _fields(value: Expr, count: int) -> list[Expr]:
     return [tuple_get(value, i) for i in range(count)]
 
 
-def _sort(e: Equation) -> Sequence[Expr]:
+def _sort(e: JaxprEquation) -> Sequence[Expr]:
     attrs = {"axis": e["dimension"], "num_keys": e["num_keys"], "stable": e["is_stable"]}
     made = call("sort", e.args, attrs)
     return [made] if len(e.args) == 1 else _fields(made, len(e.args))
 
 
-def _top_k(e: Equation) -> Sequence[Expr]:
+def _top_k(e: JaxprEquation) -> Sequence[Expr]:
     axis = e.params.get("axis", e.x.ndim - 1)
     return _fields(call("top_k", e.args, {"k": (to_dim(e["k"]),), "axis": axis % e.x.ndim}), 2)
 
 
-def _cholesky(e: Equation) -> Expr:
-    """The operator leaves the upper triangle 0; what the primitive leaves there is not said, and nobody reads it."""
+def _cholesky(e: JaxprEquation) -> Expr:
+    """The operator sets the upper triangle to 0; for the primitive its content is undefined, so nothing reads it."""
     return call("cholesky", e.args)
 
 
-def _triangular_solve(e: Equation) -> Expr:
+def _triangular_solve(e: JaxprEquation) -> Expr:
     names = ("left_side", "lower", "transpose_a", "conjugate_a", "unit_diagonal")
     return call("triangular_solve", e.args, {name: bool(e[name]) for name in names})
 
 
-def _lu(e: Equation) -> Sequence[Expr]:
+def _lu(e: JaxprEquation) -> Sequence[Expr]:
     return _fields(call("lu", e.args), 3)
 
 
-def _unset(e: Equation, *names: str) -> bool:
-    """Whether parameters that ask for a certain algorithm or a part of the result are absent or None."""
+def _unset(e: JaxprEquation, *names: str) -> bool:
+    """Whether the parameters that select an algorithm or a part of the result are absent or None."""
     return all(e.params.get(name) is None for name in names)
 
 
-def _qr(e: Equation) -> Sequence[Expr] | None:
+def _qr(e: JaxprEquation) -> Sequence[Expr] | None:
     if not _unset(e, "use_magma"):
         return None
     pivoting = bool(e.params.get("pivoting"))
     return _fields(call("qr", e.args, {"full_matrices": e["full_matrices"], "pivoting": pivoting}), 2 + pivoting)
 
 
-def _eigh(e: Equation) -> Sequence[Expr] | None:
+def _eigh(e: JaxprEquation) -> Sequence[Expr] | None:
     if not _unset(e, "subset_by_index", "algorithm", "implementation") or not e.params.get("sort_eigenvalues", True):
         return None
     return _fields(call("eigh", e.args, {"lower": e["lower"]}), 2)
 
 
-def _svd(e: Equation) -> Sequence[Expr] | None:
+def _svd(e: JaxprEquation) -> Sequence[Expr] | None:
     if not _unset(e, "subset_by_index"):
         return None
     way = getattr(e.params.get("algorithm"), "name", "DEFAULT").lower()
@@ -69,7 +69,7 @@ def _svd(e: Equation) -> Sequence[Expr] | None:
     return _fields(made, 3) if e["compute_uv"] else [made]
 
 
-def _eig(e: Equation) -> Sequence[Expr] | None:
+def _eig(e: JaxprEquation) -> Sequence[Expr] | None:
     if not _unset(e, "implementation"):
         return None
     left, right = bool(e["compute_left_eigenvectors"]), bool(e["compute_right_eigenvectors"])
@@ -77,7 +77,7 @@ def _eig(e: Equation) -> Sequence[Expr] | None:
     return _fields(made, 1 + left + right) if left or right else [made]
 
 
-def _schur(e: Equation) -> Sequence[Expr] | None:
+def _schur(e: JaxprEquation) -> Sequence[Expr] | None:
     if e["sort_eig_vals"] or not _unset(e, "select_callable"):
         return None
     made = call("schur", e.args, {"vectors": e["compute_schur_vectors"]})
@@ -85,20 +85,20 @@ def _schur(e: Equation) -> Sequence[Expr] | None:
 
 
 def _several(name: str, count: int) -> Rule:
-    """The rule for a primitive of `count` results whose parameters say nothing."""
+    """The rule for a primitive with `count` results and without significant parameters."""
     return lambda e: _fields(call(name, e.args), count)
 
 
-def _tridiagonal(e: Equation) -> Sequence[Expr]:
+def _tridiagonal(e: JaxprEquation) -> Sequence[Expr]:
     return _fields(call("tridiagonal", e.args, {"lower": e["lower"]}), 4)
 
 
-def _tridiagonal_solve(e: Equation) -> Expr | None:
+def _tridiagonal_solve(e: JaxprEquation) -> Expr | None:
     return None if e.params.get("perturb_singular") else call("tridiagonal_solve", e.args)
 
 
-def _symmetric_product(e: Equation) -> Expr:
-    """alpha * a @ a.T + beta * c, as JAX lowers it where there is no routine for it."""
+def _symmetric_product(e: JaxprEquation) -> Expr:
+    """`alpha * a @ a.T + beta * c`, as JAX lowers it if there is no routine for it."""
     a, c = e.args
     turned = permuted(a, (*range(a.ndim - 2), a.ndim - 1, a.ndim - 2))
     product = call("matmul", (a, turned), {"precision": "highest"})
@@ -106,12 +106,13 @@ def _symmetric_product(e: Equation) -> Expr:
     return call("add", scaled)
 
 
-def _permutation(e: Equation) -> Expr:
+def _permutation(e: JaxprEquation) -> Expr:
     return call("lu_pivots_to_permutation", e.args, {"size": (to_dim(e["permutation_size"]),)})
 
 
-def _approx_top_k(e: Equation) -> Sequence[Expr] | None:
-    """Where the parts are put together in the end; how many values there are otherwise is the device's choice."""
+def _approx_top_k(e: JaxprEquation) -> Sequence[Expr] | None:
+    """The operator if the partial results are aggregated to `k` values. Otherwise None: the device then decides the
+    number of values."""
     if not e["aggregate_to_topk"]:
         return None
     axis = e["reduction_dimension"] % e.x.ndim
@@ -119,7 +120,7 @@ def _approx_top_k(e: Equation) -> Sequence[Expr] | None:
     return _fields(call("approx_top_k", e.args, attrs), 2)
 
 
-def _fft(e: Equation) -> Expr:
+def _fft(e: JaxprEquation) -> Expr:
     lengths = tuple(map(to_dim, e["fft_lengths"]))
     return call("fft", e.args, {"kind": e["fft_type"].name.lower(), "lengths": lengths})
 

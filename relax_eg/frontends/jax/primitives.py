@@ -1,8 +1,8 @@
-"""The table of JAX primitives that have a form in operators.
+"""The translation table from JAX primitives to operators.
 
-A rule takes an equation and returns its result, one expression or one for each output, or None where this use of the
-primitive has no such form; the caller then keeps the primitive as a library call. Rules need not check dtypes that the
-operators check themselves: an OperatorError means the same as None.
+A rule takes an equation and returns its result: one expression, or one for each output. It returns None if operators
+cannot express this use of the primitive; the caller then keeps the primitive as a library call. Rules need not check
+dtypes that the operators check themselves: an OperatorError means the same as None.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from relax_eg.frontends.jax.contractions import dot_general, ragged_dot
 from relax_eg.frontends.jax.equation import (
     ONE,
     ZERO,
-    Equation,
+    JaxprEquation,
     Rule,
     astype,
     broadcast,
@@ -32,7 +32,7 @@ from relax_eg.ir.expr import CONSTANT, Expr, const, constant_value
 from relax_eg.ops.record import call
 from relax_eg.shapes import Dim
 
-# Primitive -> operator, operands as they are and no parameters.
+# From primitive to operator, with the same operands and no parameters.
 _SAME: dict[str, str] = {
     "neg": "negative",
     "logistic": "sigmoid",
@@ -71,10 +71,10 @@ _REDUCTIONS: dict[str, str] = {
     "reduce_xor": "reduce_xor",
 }
 
-# Of bits; bool has operators of its own.
+# Bitwise reductions: the operators for bool and for integers.
 _BIT_REDUCTIONS: dict[str, tuple[str, str]] = {"reduce_and": ("all", "reduce_and"), "reduce_or": ("any", "reduce_or")}
 
-# What a combining function of two scalars is: the reduction, and the operator that combines two.
+# By the primitive of a combining function of two scalars: the primitive that reduces, and the one that combines two.
 _MONOIDS: dict[str, tuple[str, str]] = {
     "add": ("reduce_sum", "add"), "mul": ("reduce_prod", "mul"), "max": ("reduce_max", "max"),
     "min": ("reduce_min", "min"), "and": ("reduce_and", "and"), "or": ("reduce_or", "or"),
@@ -89,7 +89,7 @@ def _same(name: str) -> Rule:
 
 
 def _reduction(name: str) -> Rule:
-    def rule(e: Equation) -> Expr:
+    def rule(e: JaxprEquation) -> Expr:
         axes = tuple(sorted(e["axes"]))
         return call(name, e.args, {"axes": axes}) if axes else e.x
 
@@ -100,8 +100,8 @@ def _bit_reduction(boolean: str, integer: str) -> Rule:
     return lambda e: _reduction(boolean if e.dtype == "bool" else integer)(e)
 
 
-def _reduce(e: Equation) -> Expr | None:
-    """`reduce` with a combining function that is one operator; the initial value is one more element."""
+def _reduce(e: JaxprEquation) -> Expr | None:
+    """`reduce` with a combining function of one primitive. The initial value is combined with the reduced value."""
     if len(e.args) != 2:
         return None
     names = _MONOIDS.get(combines_with(e["jaxpr"]) or "")
@@ -116,9 +116,10 @@ def _reduce(e: Equation) -> Expr | None:
 
 
 def _collective(name: str) -> Rule:
-    """A collective over axes of the operands themselves: what `vmap` makes of one over the axis it maps."""
+    """The rule for a collective over axes of the operands themselves. `vmap` makes such a collective of one over the
+    axis that it maps."""
 
-    def rule(e: Equation) -> Sequence[Expr] | None:
+    def rule(e: JaxprEquation) -> Sequence[Expr] | None:
         if e["axis_index_groups"] is not None or not all(isinstance(a, int) for a in e["axes"]):
             return None
         axes = tuple(sorted(e["axes"]))
@@ -131,53 +132,54 @@ def _bitwise(name: str) -> Rule:
     return lambda e: call(f"{'logical' if e.dtype == 'bool' else 'bitwise'}_{name}", e.args)
 
 
-def _identity(e: Equation) -> Sequence[Expr]:
+def _identity(e: JaxprEquation) -> Sequence[Expr]:
     return e.args
 
 
-def _round(e: Equation) -> Expr:
+def _round(e: JaxprEquation) -> Expr:
     return call("round", e.args, {"method": "to_even" if int(e["rounding_method"]) == 1 else "away"})
 
 
-def _one_minus_square(e: Equation) -> Expr:
-    """As JAX lowers it: near 1 the product keeps digits that 1 - x*x loses."""
+def _one_minus_square(e: JaxprEquation) -> Expr:
+    """`(1 + x) * (1 - x)`, as JAX lowers it: near 1 the product keeps digits that `1 - x*x` loses."""
     one = const(1, e.x.dtype)
     return call("multiply", (call("add", (one, e.x)), call("subtract", (one, e.x))))
 
 
-def _power(e: Equation) -> Expr:
-    """An integer exponent is converted to the base's dtype, as JAX lowers it."""
+def _power(e: JaxprEquation) -> Expr:
+    """`power` with the exponent converted to the dtype of the result, as JAX lowers integer exponents."""
     return call("power", (e.x, astype(e.args[1], e.dtype)))
 
 
-def _shift_right_logical(e: Equation) -> Expr:
-    """`right_shift` keeps the sign of signed integers."""
+def _shift_right_logical(e: JaxprEquation) -> Expr:
+    """A logical right shift. Signed integers need `right_shift_logical`, because `right_shift` keeps their sign."""
     return call("right_shift_logical" if e.dtype.startswith("int") else "right_shift", e.args)
 
 
-def _shift_right_arithmetic(e: Equation) -> Expr:
-    """The sign is kept; the top bit of unsigned integers is repeated as if it were one."""
+def _shift_right_arithmetic(e: JaxprEquation) -> Expr:
+    """A right shift that keeps the sign. It shifts unsigned integers as signed ones, so that the top bit repeats."""
     signed = e.dtype.removeprefix("u")
     return astype(call("right_shift", [astype(x, signed) for x in e.args]), e.dtype)
 
 
 def _total_order(name: str) -> Rule:
-    """Comparisons in which NaN is the greatest and -0 below 0 are the usual ones where there is neither."""
+    """The rule for a comparison in which NaN is the greatest value and -0 is below 0. For dtypes other than floats it
+    is the usual comparison."""
     return lambda e: call(f"{name}_total" if is_float(e.x.dtype) else name, e.args)
 
 
-def _reduce_precision(e: Equation) -> Expr:
+def _reduce_precision(e: JaxprEquation) -> Expr:
     return call("reduce_precision", e.args, {k: int(e[k]) for k in ("exponent_bits", "mantissa_bits")})
 
 
-def _convert(e: Equation) -> Expr:
+def _convert(e: JaxprEquation) -> Expr:
     if e.x.op == CONSTANT and e.x.ndim == 0 and is_float(e.dtype) and not is_complex(e.x.dtype):
         return const(constant_value(e.x), e.dtype)  # rounds to nearest even, as XLA does
     return astype(e.x, e.dtype)
 
 
-def _select_n(e: Equation) -> Expr:
-    """The case that the first operand numbers; among more than two by halving."""
+def _select_n(e: JaxprEquation) -> Expr:
+    """The case that the first operand selects; among more than two cases, by binary search."""
     which, *cases = e.args
     if len(cases) == 1:
         return cases[0]
@@ -195,7 +197,7 @@ def _select_n(e: Equation) -> Expr:
 
 
 def _arg_reduction(name: str) -> Rule:
-    def rule(e: Equation) -> Expr:
+    def rule(e: JaxprEquation) -> Expr:
         (axis,) = e["axes"]
         return call(name, e.args, {"axis": axis, "dtype": e.dtype})
 
@@ -209,30 +211,30 @@ def _scan(name: str) -> Rule:
 # --- movement ---
 
 
-def _broadcast_in_dim(e: Equation) -> Expr | None:
+def _broadcast_in_dim(e: JaxprEquation) -> Expr | None:
     return broadcast(e.x, e.shape, e["broadcast_dimensions"]) if len(e.args) == 1 else None
 
 
-def _reshape(e: Equation) -> Expr | None:
+def _reshape(e: JaxprEquation) -> Expr | None:
     if len(e.args) > 1:
         return None
     x = e.x if e["dimensions"] is None else permuted(e.x, e["dimensions"])
     return reshaped(x, e.shape)
 
 
-def _transpose(e: Equation) -> Expr:
+def _transpose(e: JaxprEquation) -> Expr:
     return permuted(e.x, e["permutation"])
 
 
-def _squeeze(e: Equation) -> Expr:
+def _squeeze(e: JaxprEquation) -> Expr:
     return squeezed(e.x, e["dimensions"])
 
 
-def _concatenate(e: Equation) -> Expr:
+def _concatenate(e: JaxprEquation) -> Expr:
     return e.x if len(e.args) == 1 else call("concat", e.args, {"axis": e["dimension"]})
 
 
-def _stack(e: Equation) -> Expr:
+def _stack(e: JaxprEquation) -> Expr:
     parts = [expanded(x, (e["axis"],)) for x in e.args]
     return parts[0] if len(parts) == 1 else call("concat", parts, {"axis": e["axis"]})
 
@@ -249,16 +251,16 @@ def _pieces(x: Expr, sizes: Sequence[Dim], axis: int) -> list[Expr]:
     return found
 
 
-def _split(e: Equation) -> Sequence[Expr]:
+def _split(e: JaxprEquation) -> Sequence[Expr]:
     return _pieces(e.x, [to_dim(s) for s in e["sizes"]], e["axis"])
 
 
-def _unstack(e: Equation) -> Sequence[Expr]:
+def _unstack(e: JaxprEquation) -> Sequence[Expr]:
     return [squeezed(p, (e["axis"],)) for p in _pieces(e.x, [ONE] * len(e.out), e["axis"])]
 
 
-def _tile(e: Equation) -> Expr:
-    """Repeating axis n of size d r times: (d) -> (1, d) -> (r, d) -> (r*d)."""
+def _tile(e: JaxprEquation) -> Expr:
+    """`tile`. To repeat an axis of size d r times, its shape goes (d) -> (1, d) -> (r, d) -> (r*d)."""
     repeats = [to_dim(r) for r in e["reps"]]
     wide: list[Dim] = []
     new: list[int] = []
@@ -272,13 +274,13 @@ def _tile(e: Equation) -> Expr:
     return reshaped(x, e.shape)
 
 
-def _slice(e: Equation) -> Expr:
+def _slice(e: JaxprEquation) -> Expr:
     strides = e["strides"] or (1,) * e.x.ndim
     begin, end = (tuple(map(to_dim, e[k])) for k in ("start_indices", "limit_indices"))
     return sliced(e.x, begin, end, strides)
 
 
-def _pad(e: Equation) -> Expr:
+def _pad(e: JaxprEquation) -> Expr:
     low, high, interior = zip(*e["padding_config"], strict=True) if e["padding_config"] else ((), (), ())
     low, high = tuple(map(to_dim, low)), tuple(map(to_dim, high))
     if all(d == 0 for d in (*low, *high, *interior)):
@@ -286,7 +288,7 @@ def _pad(e: Equation) -> Expr:
     return call("pad", e.args, {"low": low, "high": high, "interior": tuple(interior)})
 
 
-def _rev(e: Equation) -> Expr:
+def _rev(e: JaxprEquation) -> Expr:
     axes = tuple(sorted(e["dimensions"]))
     return call("flip", e.args, {"axes": axes}) if axes else e.x
 
@@ -294,16 +296,16 @@ def _rev(e: Equation) -> Expr:
 # --- creation ---
 
 
-def _iota(e: Equation) -> Expr:
+def _iota(e: JaxprEquation) -> Expr:
     return call("iota", (), {"shape": e.shape, "axis": e["dimension"], "dtype": e.dtype})
 
 
-def _empty(e: Equation) -> Expr:
-    """What is in it is not said; JAX lowers it to zeros."""
+def _empty(e: JaxprEquation) -> Expr:
+    """Zeros, as JAX lowers it; the content is undefined."""
     return broadcast(const(0, e.dtype), e.shape, ())
 
 
-def _dim_as_value(e: Equation) -> Expr:
+def _dim_as_value(e: JaxprEquation) -> Expr:
     dim = to_dim(e["dim"])
     return const(dim.value, e.dtype) if dim.is_const else call("dim_value", (), {"dim": (dim,), "dtype": e.dtype})
 
@@ -311,17 +313,18 @@ def _dim_as_value(e: Equation) -> Expr:
 _PLATFORMS = ("cpu", "gpu", "cuda", "rocm", "tpu")
 
 
-def _platform_index(e: Equation) -> Expr | None:
-    """Which of several branches a platform takes: the default, where none is for a platform that programs here run on.
-    (`jnp.diagonal` and others have one for Pallas.)"""
+def _platform_index(e: JaxprEquation) -> Expr | None:
+    """The index of the default branch. None if another branch is for a platform on which our programs run, or if there
+    is no default. (`jnp.diagonal` and others have a branch for Pallas.)"""
     platforms = e["platforms"]
     if None not in platforms or any(p in _PLATFORMS for names in platforms if names is not None for p in names):
         return None
     return const(platforms.index(None), e.dtype)
 
 
-def _device_put(e: Equation) -> Sequence[Expr] | None:
-    """Inside a traced function a `device_put` that names no device changes nothing."""
+def _device_put(e: JaxprEquation) -> Sequence[Expr] | None:
+    """The operands, since a `device_put` without a device changes nothing in a traced function. None if it names a
+    device."""
     return e.args if all(d is None for d in (*e["devices"], *e["srcs"])) else None
 
 

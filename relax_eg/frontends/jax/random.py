@@ -1,10 +1,10 @@
-"""Random keys and bits: every primitive of JAX's generators with keys of the kinds that have words here."""
+"""Translates random keys and bits: every primitive of JAX's generators, for the kinds of keys that operators know."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from relax_eg.frontends.jax.equation import Equation, Rule
+from relax_eg.frontends.jax.equation import JaxprEquation, Rule
 from relax_eg.frontends.symbolic import to_dim
 from relax_eg.ir.expr import Expr, tuple_get
 from relax_eg.ops.record import call
@@ -13,24 +13,24 @@ _ALGORITHMS = {0: "default", 2: "philox"}  # by number in jax.lax.RandomAlgorith
 
 
 def _from_data(name: str) -> Rule:
-    """The rule for a primitive that makes keys for a generator; one that is not JAX's own the operator refuses."""
+    """The rule for a primitive that makes keys for a generator. The operator refuses generators that are not JAX's."""
     return lambda e: call(name, e.args, {"impl": e["impl"].name})
 
 
-def _split(e: Equation) -> Expr:
+def _split(e: JaxprEquation) -> Expr:
     return call("random_split", e.args, {"shape": tuple(map(to_dim, e["shape"]))})
 
 
-def _bits(e: Equation) -> Expr:
+def _bits(e: JaxprEquation) -> Expr:
     return call("random_bits", e.args, {"shape": tuple(map(to_dim, e["shape"])), "bit_width": int(e["bit_width"])})
 
 
-def _hash(e: Equation) -> Sequence[Expr]:
+def _hash(e: JaxprEquation) -> Sequence[Expr]:
     made = call("threefry2x32", e.args)
     return [tuple_get(made, 0), tuple_get(made, 1)]
 
 
-def _generate(e: Equation) -> Sequence[Expr] | None:
+def _generate(e: JaxprEquation) -> Sequence[Expr] | None:
     algorithm = _ALGORITHMS.get(int(e["algorithm"]))
     if algorithm is None:
         return None

@@ -1,7 +1,7 @@
-"""Parameters of JAX primitives that have symbolic dimensions inside, and their form at known sizes.
+"""Parameters of JAX primitives that contain symbolic dimensions, and their form at known sizes.
 
-Nested custom derivatives survive where no size inside is symbolic. Where one is, the nested function is replaced by its
-primal, and derivatives are those of the primal: JAX made the custom ones for symbolic sizes only.
+A nested custom derivative is kept if no size inside is symbolic. Otherwise the nested function is replaced by its
+primal, whose derivatives are used: JAX made the custom derivatives for symbolic sizes only.
 """
 
 from __future__ import annotations
@@ -16,14 +16,15 @@ from jax.core import ShapedArray
 from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
 
 from relax_eg.frontends.symbolic import is_symbolic, to_dim
+from relax_eg.limits import FEW_KEPT, KEPT
 
 Sizes = tuple[tuple[str, Any], ...]
 
 _CUSTOM = ("custom_jvp_call", "custom_vjp_call")
 
 
-class Sized:
-    """A parameter with symbolic dimensions inside: a jaxpr, an abstract value, or a structure with these in it."""
+class SizedParameter:
+    """A parameter that contains symbolic dimensions: a jaxpr, an abstract value, or a structure that holds these."""
 
     __slots__ = ("value",)
 
@@ -31,7 +32,7 @@ class Sized:
         self.value = value
 
     def at_sizes(self, sizes: Mapping[str, Any]) -> Any:
-        """The parameter where the size variables have these values."""
+        """The parameter with these values of the size variables."""
         return _at(self.value, tuple(sorted(sizes.items(), key=lambda item: item[0])))
 
     def __repr__(self) -> str:
@@ -39,7 +40,7 @@ class Sized:
 
 
 def has_sizes(value: Any) -> bool:
-    """Whether there is a symbolic dimension inside `value`."""
+    """Whether `value` contains a symbolic dimension."""
     if is_symbolic(value):
         return True
     if isinstance(value, ClosedJaxpr):
@@ -56,7 +57,7 @@ def has_sizes(value: Any) -> bool:
     return inner is not None and has_sizes(inner)
 
 
-@lru_cache(1024)
+@lru_cache(KEPT)
 def _is_symbolic_inside(jaxpr: Any) -> bool:
     variables = [*jaxpr.constvars, *jaxpr.invars, *jaxpr.outvars, *(v for eqn in jaxpr.eqns for v in eqn.outvars)]
     return any(has_sizes(v.aval) for v in variables) or any(
@@ -65,7 +66,7 @@ def _is_symbolic_inside(jaxpr: Any) -> bool:
 
 
 def _at(value: Any, sizes: Sizes) -> Any:
-    """`value`, anything a parameter may be, with its symbolic dimensions replaced; itself where it has none."""
+    """A parameter value with its symbolic dimensions replaced; the same object if it has none."""
     if is_symbolic(value):
         return to_dim(value).evaluate(dict(sizes))
     if isinstance(value, (ClosedJaxpr, Jaxpr)):  # one class from jax 0.11 on
@@ -73,7 +74,8 @@ def _at(value: Any, sizes: Sizes) -> Any:
         inner = value.jaxpr if closed else value
         if not _is_symbolic_inside(inner):
             return value
-        # Sizes that are themselves symbolic (during export) cannot be compared across scopes, so they are no keys.
+        # Sizes that are themselves symbolic (during export) cannot be compared across scopes, so they cannot be cache
+        # keys.
         known = all(isinstance(s, int) for _, s in sizes)
         found = _specialised(inner, sizes) if known else _copy(inner, sizes)
         return ClosedJaxpr(found, value.consts) if closed else found
@@ -97,13 +99,13 @@ def _at(value: Any, sizes: Sizes) -> Any:
     return value
 
 
-@lru_cache(256)
+@lru_cache(FEW_KEPT)
 def _specialised(jaxpr: Any, sizes: Sizes) -> Any:
     return _copy(jaxpr, sizes)
 
 
 def _copy(jaxpr: Any, sizes: Sizes) -> Any:
-    """`jaxpr` at these sizes: the same equations over variables whose shapes are numbers."""
+    """`jaxpr` at these sizes: the same equations over variables with known shapes."""
     equations: list[Any] = []
     env: dict[Any, Any] = {v: _variable(v, sizes) for v in (*jaxpr.constvars, *jaxpr.invars)}
     outputs = _copied(jaxpr, env, equations, sizes)
@@ -116,7 +118,7 @@ def _copy(jaxpr: Any, sizes: Sizes) -> Any:
 
 
 def _copied(jaxpr: Any, env: dict[Any, Any], equations: list[Any], sizes: Sizes) -> list[Any]:
-    """Append the equations of `jaxpr` at these sizes; `env` maps its variables to the new ones. Returns its outputs."""
+    """Appends the equations of `jaxpr` at these sizes; returns its outputs. `env` maps its variables to new ones."""
 
     def read(atom: Any) -> Any:
         return atom if isinstance(atom, Literal) else env[atom]
@@ -126,7 +128,7 @@ def _copied(jaxpr: Any, env: dict[Any, Any], equations: list[Any], sizes: Sizes)
         if eqn.primitive.name == "dim_as_value":
             (result,) = eqn.outvars
             size = _at(eqn.params["dim"], sizes)
-            if isinstance(size, int):  # the primitive itself is for symbolic sizes only
+            if isinstance(size, int):  # `dim_as_value` accepts symbolic sizes only
                 env[result] = Literal(np.asarray(size, result.aval.dtype), result.aval)
                 continue
         nested = eqn.params.get("call_jaxpr") if eqn.primitive.name in _CUSTOM else None
@@ -142,5 +144,5 @@ def _copied(jaxpr: Any, env: dict[Any, Any], equations: list[Any], sizes: Sizes)
 
 
 def _variable(v: Any, sizes: Sizes) -> Any:
-    """A new variable for `v`, its shape known."""
+    """A new variable for `v` with a known shape."""
     return type(v)(_at(v.aval, sizes))

@@ -1,4 +1,4 @@
-"""A JAX function becomes a module."""
+"""Traces a JAX function, and turns the trace into a module."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from relax_eg.debug import stage
 from relax_eg.errors import RelaxEgError, TraceError
 from relax_eg.frontends.blocks import make_function
 from relax_eg.frontends.fingerprint import Fingerprint
-from relax_eg.frontends.jax.control import Functions
+from relax_eg.frontends.jax.control import TracedFunctions
 from relax_eg.frontends.jax.walk import Walk, annotation_of, constant, in_form
 from relax_eg.frontends.sources import is_raised_by_jax
 from relax_eg.frontends.specs import Arguments, OfArguments, read_arguments
-from relax_eg.frontends.symbolic import Sizes
+from relax_eg.frontends.symbolic import SymbolicSizes
 from relax_eg.frontends.trace_errors import cause, checked_output, trace_error, undecided_by
 from relax_eg.ir.annotations import Annotation, Tuple, dims_of
 from relax_eg.ir.expr import Expr, var
@@ -33,18 +33,20 @@ from relax_eg.shapes.relation import read_statement
 class Traced(OfArguments):
     """A traced function.
 
-    `arguments`: the specs, flattened, and how to bind a call to them. `jaxpr`: what JAX traced for `sizes`, closed.
-    `out_tree`: the structure of what `fn` returns. `assume`: what must hold of sizes beyond `arguments.scope`. `wide`:
-    JAX had 64-bit numbers then.
+    - `arguments`: the specs, flattened, and how to bind a call to them.
+    - `jaxpr`: the closed jaxpr that JAX traced for `sizes`.
+    - `out_tree`: the structure of the result of `fn`.
+    - `assume`: statements that must hold for sizes beyond `arguments.scope`.
+    - `wide`: JAX had 64-bit types enabled during the trace.
 
-    Sizes that `fn` compares by `==` differ in `jaxpr` wherever JAX does not know them to be equal, and so on: whether
-    it is the program of `fn` at certain sizes is `frontends.own`'s to tell.
+    The jaxpr may be wrong at some sizes: for example, `==` of sizes is False unless JAX knows that they are equal.
+    `frontends.trace_check` tells whether the jaxpr is the program of `fn` at certain sizes.
     """
 
     fn: Callable[..., Any]
     name: str
     arguments: Arguments
-    sizes: Sizes
+    sizes: SymbolicSizes
     jaxpr: Any
     out_tree: Any
     assume: tuple[str, ...] = ()
@@ -52,13 +54,13 @@ class Traced(OfArguments):
 
     @cached_property
     def module(self) -> Module:
-        """Its first function's parameters are `params`, its result the output's only leaf or a tuple of the leaves.
-        Made when first asked for; TraceError where the jaxpr cannot be one."""
+        """The module, made at the first access. The parameters of its first function are `params`; the result is the
+        only leaf of the output or a tuple of the leaves. TraceError if the jaxpr cannot be turned into a module."""
         return _module(self)
 
     @property
     def identifier(self) -> str:
-        """The name of the module's first function; a lambda is `main`."""
+        """The name of the module's first function: `main` for a lambda and for a name that is no identifier."""
         found = re.sub(r"\W+", "_", self.name.strip("<>"))
         return "main" if found == "lambda" or not found.isidentifier() else found
 
@@ -69,13 +71,13 @@ class Traced(OfArguments):
 
     @property
     def result(self) -> Annotation:
-        """What the module's first function returns."""
+        """The annotation of the result of the module's first function."""
         found = tuple(map(annotation_of, self.out_avals))
         return found[0] if len(found) == 1 else Tuple(found)
 
     @property
     def out_avals(self) -> tuple[Any, ...]:
-        """The leaves of what `fn` returns as JAX sees them, weak types included."""
+        """JAX's abstract values of the leaves of the result of `fn`, with weak types."""
         return tuple(self.jaxpr.out_avals)
 
     @property
@@ -85,22 +87,22 @@ class Traced(OfArguments):
 
     @property
     def cast_variables(self) -> tuple[str, ...]:
-        """Names of the size variables that the module's entry brings in later: none, JAX knows all sizes."""
+        """Names of the size variables that the module's entry binds inside: none, because JAX knows all sizes."""
         return ()
 
     @property
     def in_steps(self) -> bool:
-        """Whether XLA cannot take the program as one; JAX traces no such."""
+        """Whether XLA cannot compile the program as a whole: never, because JAX traces no such program."""
         return False
 
     @cached_property
     def fingerprint(self) -> Fingerprint:
-        """The exact content of the jaxpr. NoContentError where there is something in it that does not show its own."""
+        """The digest of the jaxpr's exact content. NoContentError if the content of a part cannot be read."""
         return Fingerprint(self.jaxpr)
 
     @property
     def effectful(self) -> bool:
-        """Whether the function does anything besides computing its results."""
+        """Whether the function has effects besides its results."""
         return any(not block.dataflow for block in self.module.main.blocks)
 
 
@@ -114,18 +116,17 @@ def trace_function(
     bounds: Mapping[str, tuple[int, int]] | None = None,
     assume: Sequence[str] = (),
 ) -> Traced:
-    """`fn` traced for arguments that fit `specs` and `kwspecs`, with what a caller needs to run it.
+    """Traces `fn` for arguments that fit `specs` and `kwspecs`.
 
-    `bounds` of sizes (inclusive), and statements about them, let the function compare sizes in Python where they
-    decide. TraceError, with the
-    user's line, where JAX cannot trace the function; SpecError for a spec that cannot be read.
+    The inclusive `bounds` of sizes and the statements in `assume` decide comparisons of sizes in the Python code of
+    `fn`. TraceError, with the user's line, if JAX cannot trace the function. SpecError for a spec that cannot be read.
     """
     if not callable(fn):
         raise TraceError(f"trace takes a function, got {type(fn).__name__}")
     label = name or _name_of(fn)
     proved: list[str] = []
     while True:
-        sizes = Sizes(bounds)
+        sizes = SymbolicSizes(bounds)
         arguments = read_arguments(fn, label, specs, kwspecs or {}, sizes, (*assume, *proved))
         try:
             closed, out_tree = traced_at(fn, label, arguments, [leaf.aval.shape for leaf in arguments.leaves])
@@ -140,12 +141,12 @@ def trace_function(
             more = None if undecided is None else _proved(undecided, arguments.scope, bounds or {}, assume)
             if more is None or more in proved:
                 raise trace_error(fn, label, arguments.leaves, error, undecided) from cause(error)
-            proved.append(more)  # JAX is told, and asked again
+            proved.append(more)  # trace again, with the proved statement as an assumption
 
 
 def traced_at(fn: Callable[..., Any], name: str, arguments: Arguments, shapes: Sequence[Any]) -> tuple[Any, Any]:
-    """The closed jaxpr of `fn` for arguments with arrays of these shapes, and the structure of its result. What the
-    function itself raises is in an `OwnError`."""
+    """The closed jaxpr of `fn` for arguments with arrays of these shapes, and the structure of its result. OwnError if
+    the function itself raises."""
     out_tree: Any = None
 
     def flat(*leaves: Any) -> Any:
@@ -167,7 +168,7 @@ def traced_at(fn: Callable[..., Any], name: str, arguments: Arguments, shapes: S
 
 
 class OwnError(Exception):
-    """What a function that is traced raised itself, not JAX: `error`."""
+    """A wrapper of `error`, which the traced function itself raised, and not JAX."""
 
     def __init__(self, error: Exception) -> None:
         super().__init__(error)
@@ -177,7 +178,7 @@ class OwnError(Exception):
 def _proved(
     undecided: tuple[str, str], scope: Scope, bounds: Mapping[str, tuple[int, int]], assume: Sequence[str]
 ) -> str | None:
-    """The one of two statements that follows from what is known of sizes; None where neither does."""
+    """The one of the two statements that follows from the known facts about sizes; None if neither does."""
     known = scope.child()
     for v, bound in bounds.items():
         known.bound(v, bound)
@@ -191,15 +192,15 @@ def _proved(
 @stage("trace")
 def _module(traced: Traced) -> Module:
     identifier = traced.identifier
-    walk = Walk(traced.sizes, {leaf.name for leaf in traced.leaves}, Functions({identifier}))
+    walk = Walk(traced.sizes, {leaf.name for leaf in traced.leaves}, TracedFunctions({identifier}))
     closed, params = traced.jaxpr, list(traced.params)
-    # JAX says sizes that are equal, as after n == 2*m, in one form; so parameters get that form before they are read.
+    # JAX writes equal sizes, as after `n == 2*m`, in one form, so the parameters are brought to that form before use.
     wanted = (walk.annotation_of(v.aval) for v in closed.jaxpr.invars)
     forms = [in_form(p, a, traced.sizes) for p, a in zip(params, wanted, strict=True)]
     given = [p if form is None else form for p, form in zip(params, forms, strict=True)]
     outputs = walk.run(closed.jaxpr, [constant(c) for c in closed.consts], given)
     function = make_function(identifier, params, walk, outputs)
-    # What the function's own comparisons of sizes may have rested on.
+    # The statements that may have decided comparisons of sizes in the function.
     assume = (*Scope.from_constraints(traced.sizes.declared).statements, *traced.assume)
     return Module((replace(function, assume=assume), *walk.functions.made))
 

@@ -1,7 +1,7 @@
-"""Walking a jaxpr: from JAX's equations to expressions.
+"""Walks a jaxpr, and turns its equations into expressions.
 
-Nested functions are inlined, equations with an operator become operators (`primitives.RULES`), control flow runs
-functions of the module (`jax_control`), and every other equation becomes `call_dps_library("jax.<primitive>", ...)`
+Nested functions are inlined. Equations that operators can express become operators (`primitives.RULES`). Control flow
+runs functions of the module (`jax.control`). Every other equation becomes `call_dps_library("jax.<primitive>", ...)`
 with its parameters as attributes. Effectful equations are kept in order as steps of the function.
 """
 
@@ -17,12 +17,12 @@ from jax.core import ShapedArray
 from jax.extend.core import Literal, primitives
 
 from relax_eg.errors import OperatorError, RelaxEgError, TraceError
-from relax_eg.frontends.jax.control import Functions, control
-from relax_eg.frontends.jax.equation import Equation
+from relax_eg.frontends.jax.control import TracedFunctions, control
+from relax_eg.frontends.jax.equation import JaxprEquation
 from relax_eg.frontends.jax.primitives import RULES
-from relax_eg.frontends.jax.sized import Sized, has_sizes
+from relax_eg.frontends.jax.sized import SizedParameter, has_sizes
 from relax_eg.frontends.sources import is_jax_function, line_of
-from relax_eg.frontends.symbolic import Sizes, is_symbolic, to_dim
+from relax_eg.frontends.symbolic import SymbolicSizes, is_symbolic, to_dim
 from relax_eg.ir.annotations import Annotation, Object, Tensor, Tuple
 from relax_eg.ir.expr import BARRIER, CONSTANT, VAR, Expr, call_dps_library, const, constant_value, tuple_get, var
 from relax_eg.ir.foreign import Foreign
@@ -30,8 +30,8 @@ from relax_eg.ops.keys import generator_of, is_key
 from relax_eg.ops.record import call
 from relax_eg.shapes import Scope
 
-# Primitives that only call a function, and where in the parameters it is. Custom derivatives and rematerialisation
-# vanish: the module is the primal.
+# Primitives that only call a function, and the parameter that holds it. Custom derivatives and rematerialisation are
+# dropped, because the module is the primal.
 _CALLS: dict[str, str] = {
     "jit": "jaxpr",
     "pjit": "jaxpr",
@@ -47,25 +47,26 @@ _CALLS: dict[str, str] = {
     "custom_vjp_call": "call_jaxpr",
 }
 
-# What gives another result each time, though JAX knows no effect of it.
+# Primitives whose result differs from call to call, though JAX records no effect.
 _STATEFUL = ("rng_uniform",)
 
-# Parameters that ask for something no operator expresses, unless they ask for nothing.
+# Parameters that no operator expresses; an equation may become operators only if they are None (or an empty mesh).
 _GUARDS = ("accuracy", "out_dtype", "sharding", "out_sharding")
 
-# Parameters whose dtype is written as text; `backend.jax_library` reads them back.
+# Parameters whose dtype is stored as text; `backend.jax_library` reads them back.
 DTYPE_PARAMETERS = ("dtype", "new_dtype", "index_dtype", "preferred_element_type")
 
 
 def annotation_of(aval: Any) -> Annotation:
-    """The annotation of a JAX abstract value; what is no array (tokens, references) is an Object."""
+    """The annotation of a JAX abstract value; an Object for tokens and references."""
     if not isinstance(aval, ShapedArray):
         return Object()
     return Tensor(tuple(map(to_dim, aval.shape)), str(aval.dtype))
 
 
 def constant(value: Any) -> Expr:
-    """A constant of a jaxpr. PRNG keys, which have no bits of their own in the IR, are wrapped from their data."""
+    """A constant of a jaxpr. A PRNG key becomes a call that wraps its data, because the IR has no constant keys.
+    TraceError for a constant that is not an array."""
     aval = jax.typeof(value)
     if not isinstance(aval, ShapedArray):
         raise TraceError(
@@ -85,18 +86,20 @@ def constant(value: Any) -> Expr:
 class Walk:
     """One walk over a jaxpr and everything nested in it.
 
-    `steps`: the effectful calls in program order, each with the variable that names its result; `sources`: for
-    expressions the user's line they come from.
+    - `taken`: names of variables in use.
+    - `steps`: the effectful calls in program order, each as a pair of the variable of its result and the call.
+    - `sources`: the user's line of each expression.
     """
 
-    sizes: Sizes
+    sizes: SymbolicSizes
     taken: set[str]
-    functions: Functions
+    functions: TracedFunctions
     steps: list[tuple[Expr, Expr]] = field(default_factory=list[tuple[Expr, Expr]])
     sources: dict[Expr, str] = field(default_factory=dict[Expr, str])
 
     def run(self, jaxpr: Any, consts: Sequence[Expr], args: Sequence[Expr], caller: str | None = None) -> list[Expr]:
-        """The outputs of `jaxpr` for `args`. `caller`: the line to give for equations of JAX's own functions."""
+        """The outputs of `jaxpr` for `args`. `caller`: inside JAX's own functions, the line of the user's call, which
+        is recorded for all equations."""
         env: dict[Any, Expr] = dict(zip([*jaxpr.constvars, *jaxpr.invars], [*consts, *args], strict=True))
         literals: dict[int, Expr] = {}
 
@@ -141,15 +144,15 @@ class Walk:
         return self.run(jaxpr, [constant(c) for c in consts], operands, caller)
 
     def _behind_barrier(self, operands: list[Expr]) -> list[Expr]:
-        """The operands of what a derivative computes a second time to save memory, so that it is not taken for equal
-        to the first time: as JAX itself keeps them apart."""
+        """The operands behind an optimization barrier. JAX itself uses one where a derivative recomputes values to save
+        memory, so that the recomputation is not merged with the first computation."""
         annotations = Tuple(tuple(o.annotation for o in operands))
         value = call_dps_library(BARRIER, operands, annotations)
         return [tuple_get(value, i) for i in range(len(operands))]
 
     def _solved(self, eqn: Any, operands: list[Expr], caller: str | None) -> list[Expr]:
-        """The function that a custom linear solve solves with; its operands are the constants of four functions, of
-        which this is the third, and the right sides."""
+        """The results of the `solve` function of a custom linear solve. The operands are the constants of four
+        functions, of which `solve` is the third, and the right-hand sides."""
         lengths: Any = eqn.params["const_lengths"]
         solve: Any = eqn.params["jaxprs"].solve
         start, total = lengths.matvec + lengths.vecmat, sum(lengths)
@@ -157,14 +160,15 @@ class Walk:
         return self.run(solve.jaxpr, [constant(c) for c in solve.consts], given, caller)
 
     def _chosen(self, eqn: Any, operands: list[Expr], caller: str | None) -> list[Expr]:
-        """The branch of a `cond` whose number is known; `jax.lax` moves a number out of range to the nearest."""
+        """The results of the branch that a `cond` with a known index takes; an index out of range is clamped, as in
+        `jax.lax`."""
         branches: Any = eqn.params["branches"]
         which = min(max(int(constant_value(operands[0])), 0), len(branches) - 1)
         branch = branches[which]
         return self.run(branch.jaxpr, [constant(c) for c in branch.consts], operands[1:], caller)
 
     def _operators(self, eqn: Any, operands: list[Expr]) -> list[Expr] | None:
-        """The equation in operators, or None if it has no such form."""
+        """The equation as operators, or None if operators cannot express it."""
         rule = RULES.get(eqn.primitive.name)
         if rule is None or _has_effects(eqn) or any(_asks(eqn.params.get(g)) for g in _GUARDS):
             return None
@@ -174,12 +178,12 @@ class Walk:
         try:
             tensors = tuple(a for a in out if isinstance(a, Tensor))
             params = {key: _without_numpy(value) for key, value in eqn.params.items()}
-            found = rule(Equation(tuple(operands), params, tensors, self.sizes, self._applied))
+            found = rule(JaxprEquation(tuple(operands), params, tensors, self.sizes, self._applied))
             if found is None:
                 return None
             results = [found] if isinstance(found, Expr) else list(found)
             fitted = [in_form(r, a, self.sizes) for r, a in zip(results, out, strict=True)]
-        except RelaxEgError:  # a dtype or a size the operator does not take
+        except RelaxEgError:  # the operator does not accept a dtype or a size
             return None
         return None if None in fitted else [f for f in fitted if f is not None]
 
@@ -188,7 +192,7 @@ class Walk:
         return self.run(closed.jaxpr, [constant(c) for c in closed.consts], args)
 
     def _control(self, eqn: Any, operands: list[Expr], caller: str | None, line: str | None) -> list[Expr] | None:
-        """The equation as a node that runs functions of the module, or None if it is no control flow."""
+        """The equation as a node that runs functions of the module, or None if `control` has no node for it."""
         value = control(self, eqn, operands, line if caller is None else caller)
         if value is None:
             return None
@@ -197,24 +201,25 @@ class Walk:
         return [tuple_get(value, i) for i in range(len(eqn.outvars))]
 
     def _step(self, value: Expr, line: str | None) -> Expr:
-        """The variable that stands for the result of an effectful `value`, which is done here."""
+        """Adds the effectful `value` as the next step, and returns the variable of its result."""
         self.steps.append((var(self.fresh("ev"), value.annotation), value))
         if line is not None:
             self.sources.setdefault(value, line)
         return self.steps[-1][0]
 
     def child(self, parameters: int) -> Walk:
-        """A walk over the body of a function of the module that takes so many parameters."""
+        """A walk over the body of a function of the module with this number of parameters."""
         names = {"sizes", *(f"x{i}" for i in range(parameters))}
         return Walk(self.sizes, names, self.functions)
 
     @property
     def size_names(self) -> tuple[str, ...]:
-        """Every size variable of the trace."""
+        """Every size variable of the trace, sorted."""
         return self.sizes.names
 
     def annotation_of(self, aval: Any) -> Annotation:
-        """As the function of this name, each shape and dtype read once: a symbolic size is read from its text."""
+        """Like the function `annotation_of`, with a cache by shape and dtype, because it parses the text of symbolic
+        sizes."""
         key = (aval.shape, aval.dtype) if isinstance(aval, ShapedArray) else None
         if key is None:
             return Object()
@@ -232,7 +237,7 @@ class Walk:
         annotation = Tuple(tuple(out)) if primitive.multiple_results else out[0]
         attrs = [(key, _attribute(key, eqn.params[key])) for key in sorted(eqn.params)]
         if getattr(primitives, f"{primitive.name.replace('-', '_')}_p", None) is not primitive:
-            attrs.append(("primitive", Foreign(primitive)))  # cannot be found again by its name
+            attrs.append(("primitive", Foreign(primitive)))  # not one of JAX's own, so its name does not identify it
         pure = not _has_effects(eqn) and primitive.name not in _STATEFUL
         value = call_dps_library(f"jax.{primitive.name}", operands, annotation, attrs, pure)
         if not pure:
@@ -240,7 +245,7 @@ class Walk:
         return [tuple_get(value, i) for i in range(len(out))] if primitive.multiple_results else [value]
 
     def fresh(self, stem: str) -> str:
-        """A variable name that is not taken: `stem`, `stem1`, ..."""
+        """A new variable name: the first of `stem`, `stem1`, ... that is not taken."""
         name, count = stem, 0
         while name in self.taken:
             count += 1
@@ -249,7 +254,8 @@ class Walk:
         return name
 
     def _note(self, results: list[Expr], operands: list[Expr], line: str) -> None:
-        """Give `line` as the source of what was built for one equation; the first equation to build a node keeps it."""
+        """Records `line` as the source of the expressions built for an equation. The first equation that builds a node
+        keeps it."""
         known = set(operands)
         work = list(results)
         while work:
@@ -260,14 +266,16 @@ class Walk:
 
 
 def _has_effects(eqn: Any) -> bool:
-    """Whether an equation does more than compute; that it speaks of an axis of the mesh is no effect."""
+    """Whether an equation has effects; the use of a mesh axis by name does not count."""
     return any(type(e).__name__ != "NamedAxisEffect" for e in eqn.effects)
 
 
-def in_form(result: Expr, wanted: Annotation, sizes: Sizes) -> Expr | None:
-    """`result` with the annotation JAX gives it. Sizes that are equal in value but not in form, as far as can be seen,
-    are renamed: by a reshape that moves nothing, or by a slice that leaves nothing out where the numbers of elements
-    are not of one form either. A result that does not fit is None."""
+def in_form(result: Expr, wanted: Annotation, sizes: SymbolicSizes) -> Expr | None:
+    """`result` with the annotation that JAX gives it; None if it does not fit.
+
+    Sizes that differ in form but are equal at all tested points are rewritten by a reshape that moves nothing. If the
+    numbers of elements differ in form too, a slice that leaves nothing out is used instead.
+    """
     found = result.annotation
     if found == wanted:
         return result
@@ -286,8 +294,8 @@ def in_form(result: Expr, wanted: Annotation, sizes: Sizes) -> Expr | None:
         return call("strided_slice", (result,), {"begin": zeros, "end": wanted.shape, "strides": ones})
 
 
-def _points(names: Sequence[str], sizes: Sizes) -> list[dict[str, int]]:
-    """Some values of size variables that what was declared of them allows."""
+def _points(names: Sequence[str], sizes: SymbolicSizes) -> list[dict[str, int]]:
+    """Some values of the size variables that satisfy the declared constraints."""
     declared = sizes.constraints
     if declared:
         return Scope.from_constraints(declared).points(names, 5)
@@ -295,7 +303,7 @@ def _points(names: Sequence[str], sizes: Sizes) -> list[dict[str, int]]:
 
 
 def _without_numpy(value: Any) -> Any:
-    """A parameter with numpy's integers, which JAX leaves in some, as Python's."""
+    """A parameter with Python integers in place of numpy integers, which JAX leaves in some parameters."""
     if isinstance(value, np.integer):
         return int(value)
     if isinstance(value, tuple) and value:
@@ -305,20 +313,20 @@ def _without_numpy(value: Any) -> Any:
 
 
 def _asks(value: Any) -> bool:
-    """Whether a guarded parameter asks for anything. Transposed conversions carry a sharding of the operand's; over a
-    mesh without axes it says nothing."""
+    """Whether a guarded parameter has an effect. Transposed conversions carry the sharding of the operand; over a mesh
+    without axes it has none."""
     mesh = getattr(value, "mesh", None)
     return value is not None and (mesh is None or not mesh.empty)
 
 
 def _is_sharded(params: dict[str, Any]) -> bool:
-    """Whether a call places its operands or results; such a call must stay a call."""
+    """Whether a call specifies the sharding of its operands or results; such a call must not be inlined."""
     shardings = (*params.get("in_shardings", ()), *params.get("out_shardings", ()))
     return any(type(s).__name__ != "UnspecifiedValue" for s in shardings)
 
 
 def _attribute(key: str, value: Any) -> Any:
-    """A parameter as an attribute: plain values and tuples of them, sizes as Dims, all else a Foreign."""
+    """A parameter as an attribute: plain values and tuples of them as they are, sizes as `Dim`, others as `Foreign`."""
     if isinstance(value, np.dtype) and key in DTYPE_PARAMETERS:
         return value.name
     return _plain(value)
@@ -333,4 +341,4 @@ def _plain(value: Any) -> Any:
         return to_dim(value)
     if type(value) is tuple:
         return tuple(map(_plain, value))
-    return Foreign(Sized(value) if has_sizes(value) else value)
+    return Foreign(SizedParameter(value) if has_sizes(value) else value)

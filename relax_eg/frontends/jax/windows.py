@@ -1,4 +1,5 @@
-"""Convolutions and reductions of windows, brought to the operators' layout: batch, channels, space."""
+"""Translates convolutions and window reductions, and brings convolutions to the operators' layout: batch, channels,
+space."""
 
 from __future__ import annotations
 
@@ -7,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from relax_eg.frontends.jax.contractions import common_dtype, precision_of
-from relax_eg.frontends.jax.equation import Equation, Rule, astype, combines_with, permuted, reshaped
+from relax_eg.frontends.jax.equation import JaxprEquation, Rule, astype, combines_with, permuted, reshaped
 from relax_eg.frontends.symbolic import to_dim
 from relax_eg.ir.expr import CONSTANT, Expr, constant_value
 from relax_eg.ops.record import call
@@ -15,9 +16,11 @@ from relax_eg.ops.windows import identity
 from relax_eg.shapes import Dim
 
 
-def _convolution(e: Equation) -> Expr | None:
-    """`conv_general_dilated`. Batch groups are feature groups once the groups of the batch are side by side as
-    channels: JAX makes them when it differentiates a grouped convolution."""
+def _convolution(e: JaxprEquation) -> Expr | None:
+    """`conv_general_dilated` as `conv`, or None if the operator cannot express it.
+
+    JAX makes batch groups when it differentiates a grouped convolution. They become feature groups when the groups of
+    the batch are moved into the channels."""
     precision = precision_of(e["precision"])
     x, w = e.args
     dtype = common_dtype(x, w, e.dtype)
@@ -45,11 +48,11 @@ def _convolution(e: Equation) -> Expr | None:
 
 
 def _edges(padding: Any) -> tuple[tuple[Dim, ...], tuple[Dim, ...]]:
-    """The widths before and after each axis."""
+    """The padding widths before and after each axis."""
     return tuple(to_dim(low) for low, _ in padding), tuple(to_dim(high) for _, high in padding)
 
 
-def _window(e: Equation) -> dict[str, Any]:
+def _window(e: JaxprEquation) -> dict[str, Any]:
     low, high = _edges(e["padding"])
     window = tuple(map(to_dim, e["window_dimensions"]))
     return {"window": window, "strides": tuple(map(int, e["window_strides"])), "low": low, "high": high}
@@ -58,22 +61,23 @@ def _window(e: Equation) -> dict[str, Any]:
 def _window_reduction(kind: str) -> Rule:
     """The rule for `reduce_window_<kind>`."""
 
-    def rule(e: Equation) -> Expr:
+    def rule(e: JaxprEquation) -> Expr:
         dilations = {"dilation": tuple(e["window_dilation"]), "input_dilation": tuple(e["base_dilation"])}
         return call("reduce_window", e.args, {"kind": kind, **_window(e), **dilations})
 
     return rule
 
 
-# What a combining function of two scalars reduces, by dtype: bool, or anything else.
+# From the primitive of a combining function to the kind of reduction: for bool, and for other dtypes.
 _BOOLEAN = {"and": "min", "or": "max", "min": "min", "max": "max", "xor": "xor"}
 _COMBINE = {"add": "sum", "mul": "prod", "max": "max", "min": "min", "and": "and", "or": "or", "xor": "xor"}
-# The operator that combines a window with an initial value.
+# From the kind of reduction to the operator that combines a window with an initial value.
 _WITH = {"sum": "add", "prod": "multiply", "max": "maximum", "min": "minimum"}
 
 
-def _general_window(e: Equation) -> Expr | None:
-    """`reduce_window` with any initial value, which is combined into every window once; what is padded is not."""
+def _general_window(e: JaxprEquation) -> Expr | None:
+    """`reduce_window` with any initial value, which is combined once into every window; the padding is the neutral
+    element."""
     if len(e.args) != 2:
         return None
     x, start = e.args
@@ -89,14 +93,14 @@ def _general_window(e: Equation) -> Expr | None:
     return call(_WITH.get(kind, bits), (start, made))
 
 
-def _select_and_scatter(e: Equation) -> Expr | None:
-    """`select_and_scatter_add`, the transpose of pooling: each window's cotangent goes to its extreme."""
+def _select_and_scatter(e: JaxprEquation) -> Expr | None:
+    """`select_and_scatter_add`, the transpose of pooling: the cotangent of each window goes to its extreme element."""
     kind = {"ge": "max", "le": "min"}.get(e["select_prim"].name)
     return None if kind is None else call("window_scatter", e.args, {"kind": kind, **_window(e)})
 
 
-def _select_and_gather(e: Equation) -> Expr | None:
-    """`select_and_gather_add`, the derivative of pooling: each window takes the tangent at its extreme."""
+def _select_and_gather(e: JaxprEquation) -> Expr | None:
+    """`select_and_gather_add`, the derivative of pooling: each window takes the tangent of its extreme element."""
     kind = {"ge": "max", "le": "min"}.get(e["select_prim"].name)
     if kind is None or {*e["base_dilation"], *e["window_dilation"]} - {1}:
         return None

@@ -1,1 +1,1 @@
-"""ONNX models read to modules, what they compute of shapes while they are read."""
+"""Converts ONNX models to modules. Computations on shapes are done during the conversion."""

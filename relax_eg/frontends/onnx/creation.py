@@ -1,4 +1,4 @@
-"""ONNX nodes that make tensors of sizes, limits and positions."""
+"""ONNX nodes that make tensors from sizes, limits and positions."""
 
 from __future__ import annotations
 
@@ -6,38 +6,39 @@ import math
 
 import numpy as np
 
-from relax_eg.frontends.onnx.nodes import Handler, Node
-from relax_eg.frontends.onnx.values import MOST_KNOWN, Known, Value, known
+from relax_eg.frontends.onnx.nodes import Handler, OnnxNode
+from relax_eg.frontends.onnx.values import MOST_KNOWN, KnownArray, Value, known
 from relax_eg.frontends.onnx.widths import in_float32
 from relax_eg.ir.annotations import is_float
 from relax_eg.ir.expr import Expr, const
+from relax_eg.limits import LARGEST_INT64
 from relax_eg.ops import api as op
 from relax_eg.ops.sizes import product
 from relax_eg.shapes import Dim
 
-_FEW_EQUAL = 64  # equal elements that are a constant, which may be part of a shape; more are a program
+_FEW_EQUAL = 64  # limit: equal elements that become a constant, which may be part of a shape; more become a `full`
 
 
 def from_the_front(indices: Expr, size: Dim) -> Expr:
-    """Indices, of which negative ones count from the end of an axis."""
+    """Indices counted from the front of an axis; negative ones count from its end."""
     length = size.value if size.is_const else size
     return op.where(op.less(indices, 0), indices + length, indices)
 
 
-def _constant_of_shape(n: Node) -> Value:
+def _constant_of_shape(n: OnnxNode) -> Value:
     shape, given = n.all_sizes("shape", 0), n.at("value")
-    value = given if isinstance(given, Known) else Known(np.zeros(1, np.float32), "float32")
+    value = given if isinstance(given, KnownArray) else KnownArray(np.zeros(1, np.float32), "float32")
     fill = value.array.reshape(())
     if all(d.is_const for d in shape) and math.prod(d.value for d in shape) <= _FEW_EQUAL:
-        return Known(np.full([d.value for d in shape], fill), value.dtype)
+        return KnownArray(np.full([d.value for d in shape], fill), value.dtype)
     return op.full(shape, const(fill))
 
 
-def _range(n: Node) -> Value:
+def _range(n: OnnxNode) -> Value:
     parts = [n.known(i, "the limits") for i in range(3) if n.needed(i)]
     start, stop, step = (p.reshape(()).item() for p in parts if p is not None)
     dtype = n.dtype(0)
-    n.choice("stash_type", 1, 1)  # half precision counts in float32
+    n.choice("stash_type", 1, 1)  # half precision is computed in float32
     if isinstance(step, Dim):
         raise n.error(f"the step {step}", "a step that is known")
     if step == 0:
@@ -49,16 +50,16 @@ def _range(n: Node) -> Value:
         count = max(-((start.value - stop.value) // step), 0)
         if count <= MOST_KNOWN:
             return known(np.array(range(start.value, stop.value, step), np.int64), dtype)
-        if count >= 2**63:
+        if count > LARGEST_INT64:
             raise n.error(f"{count} elements", "fewer than 2**63")
     return op.arange(start, stop, step, dtype)
 
 
-def _floats_between(n: Node, start: float, stop: float, step: float, dtype: str) -> Value:
+def _floats_between(n: OnnxNode, start: float, stop: float, step: float, dtype: str) -> Value:
     wide = np.dtype("float64" if dtype == "float64" else "float32").type
     with np.errstate(all="ignore"):
         quotient = (wide(stop) - wide(start)) / wide(step)
-    if not all(map(math.isfinite, (start, stop, step))) or not quotient < 2**63:
+    if not all(map(math.isfinite, (start, stop, step))) or not quotient < LARGEST_INT64:
         raise n.error(f"limits {start}, {stop} and the step {step}", "finite numbers, and fewer than 2**63 elements")
     count = max(math.ceil(quotient), 0)
     if count <= MOST_KNOWN:
@@ -67,18 +68,18 @@ def _floats_between(n: Node, start: float, stop: float, step: float, dtype: str)
     return op.astype(float(wide(start)) + places * float(wide(step)), dtype)
 
 
-def _shape(n: Node) -> Value:
+def _shape(n: OnnxNode) -> Value:
     shape = n.shape(0)
     made = np.empty(len(shape), object)
     made[:] = list(shape)
     return known(made[n.at("start", 0) : n.at("end")], "int64")
 
 
-def _size(n: Node) -> Value:
+def _size(n: OnnxNode) -> Value:
     return known(product(n.shape(0)), "int64")
 
 
-def _one_hot(n: Node) -> Expr:
+def _one_hot(n: OnnxNode) -> Expr:
     at, depth, values = n[0], n.sizes("depth", 1), n[2]
     if depth is None or len(depth) != 1:
         raise n.error("no single depth", "a known depth")
@@ -88,21 +89,21 @@ def _one_hot(n: Node) -> Expr:
     return op.where(op.equal(at, places), values[1], values[0])
 
 
-def _cumsum(n: Node) -> Expr:
+def _cumsum(n: OnnxNode) -> Expr:
     x, axes, back = n[0], [d.value for d in n.all_sizes("axis", 1)], n.flag("reverse")
     if len(axes) != 1:
         raise n.error(f"{len(axes)} axes", "one axis")
     axis = n.from_the_front(axes[0], x.ndim)
-    if n.flag("exclusive"):  # the sums of the axis moved by one, so that nothing is lost by taking an element away
+    if n.flag("exclusive"):  # sums the axis shifted by one; to subtract each element from its sum would lose precision
         moved = (-1, 1) if back else (1, -1)
         x = op.pad(x, [moved if a == axis else (0, 0) for a in range(x.ndim)])
     return in_float32(lambda wide: op.cumsum(wide, axis, back), x)
 
 
-def _trilu(n: Node) -> Expr:
+def _trilu(n: OnnxNode) -> Expr:
     x, k = n[0], n.known(1, "the diagonal")
     f = op.triu if n.flag("upper", 1) else op.tril
-    far = 2**30  # beyond every diagonal, and within 32 bits
+    far = 2**30  # beyond every diagonal, and fits into 32 bits
     return f(x, 0 if k is None else min(max(int(k.reshape(())), -far), far))
 
 

@@ -1,4 +1,5 @@
-"""What ONNX nodes give for arrays that are known while the graph is read: shapes, and what is computed of them."""
+"""Constant folding of ONNX nodes: their results for arrays that are known while the graph is read, such as shapes and
+values computed from shapes."""
 
 from __future__ import annotations
 
@@ -8,26 +9,26 @@ from typing import Any
 
 import numpy as np
 
-from relax_eg.frontends.onnx.nodes import Node
-from relax_eg.frontends.onnx.values import MOST_KNOWN, MOST_SIZES, Array, Known, known
+from relax_eg.frontends.onnx.nodes import OnnxNode
+from relax_eg.frontends.onnx.values import MOST_KNOWN, MOST_SIZES, Array, KnownArray, known
 from relax_eg.ir.expr import np_dtype
 from relax_eg.ops.sizes import rest
 from relax_eg.shapes import Dim, Proved, prove
 
 
 class UndecidedNow(Exception):
-    """A question of sizes that has no answer for all of them, or an answer that is too large to be computed now.
+    """Raised if a node cannot be folded: its result depends on the sizes, or is too large to be computed now. The node
+    is then computed when the program runs."""
 
-    The node is computed when the program runs."""
 
-
-def folded(node: Node) -> Known | None:
-    """What a node gives, where all its inputs are known and small; None where it is left to the program."""
+def folded(node: OnnxNode) -> KnownArray | None:
+    """The result of a node if all its inputs are known and small and it can be folded; otherwise None, and the program
+    computes the node."""
     inputs = [v for v in node.inputs if v is not None]
     if node.kind not in _FOLDS or not inputs:
         return None
     for v in inputs:
-        if not isinstance(v, Known) or v.array.size > (MOST_SIZES if v.is_symbolic else MOST_KNOWN):
+        if not isinstance(v, KnownArray) or v.array.size > (MOST_SIZES if v.is_symbolic else MOST_KNOWN):
             return None
     try:
         return _FOLDS[node.kind](node)
@@ -35,8 +36,8 @@ def folded(node: Node) -> Known | None:
         return None
 
 
-def _array(n: Node, i: int) -> Array:
-    """Input `i`, whose elements are whole numbers, sizes or booleans."""
+def _array(n: OnnxNode, i: int) -> Array:
+    """Input `i`, an array of integers, sizes or booleans. UndecidedNow for other inputs."""
     found = n.known(i, f"input {i}")
     if found is None or found.dtype.kind not in "iubO":
         raise UndecidedNow
@@ -72,14 +73,14 @@ def _less(a: Any, b: Any) -> bool:
 
 
 def _part(a: Any, b: Any) -> Dim:
-    """A size divided by another one: what is left of a product, where that is plain."""
+    """A size divided by another size: the remaining factors if the division is plain, otherwise a floor division."""
     left, right = _dim(a), _dim(b)
     found = rest((left,), (right,))
     return found if found is not None and found * right == left else left // right
 
 
 def _quotients(a: Array, b: Array) -> Array:
-    """Whole numbers divided towards zero."""
+    """Quotients of integers, rounded towards zero."""
     if not b.all():
         raise UndecidedNow
     down = a // b
@@ -93,35 +94,36 @@ def _remainders(a: Array, b: Array) -> Array:
 
 
 def _binary(f: Callable[[Any, Any], Any], plain: Callable[[Array, Array], Any], dtype: str = "") -> Fold:
-    """Element by element: `f` of sizes, `plain` of whole numbers. `dtype`: the result's, unless it is the operands'."""
+    """The fold of an elementwise operator: `f` for sizes, `plain` for integers. `dtype`: that of the result, if it is
+    not the dtype of the operands."""
 
-    def fold(n: Node) -> Known:
+    def fold(n: OnnxNode) -> KnownArray:
         a, b = _array(n, 0), _array(n, 1)
         if len(n.inputs) != 2 or n.dtype(0) != n.dtype(1) or a.dtype == bool:
             raise UndecidedNow
         _need_few(math.prod(np.broadcast_shapes(a.shape, b.shape)), a, b)
         symbolic = a.dtype == object or b.dtype == object
-        with np.errstate(all="ignore"):  # whole numbers wrap
+        with np.errstate(all="ignore"):  # integers wrap around
             made = np.frompyfunc(f, 2, 1)(a, b) if symbolic else plain(a, b)
         return known(made, dtype or n.dtype(0))
 
     return fold
 
 
-def _mod(n: Node) -> Known:
+def _mod(n: OnnxNode) -> KnownArray:
     if n.flag("fmod"):
         raise UndecidedNow
     return _binary(lambda a, b: _dim(a) % _dim(b), _remainders)(n)
 
 
-def _neg(n: Node) -> Known:
+def _neg(n: OnnxNode) -> KnownArray:
     x = _array(n, 0)
     if x.dtype.kind not in "iO":
         raise UndecidedNow
     return known(-x, n.dtype(0))
 
 
-def _where(n: Node) -> Known:
+def _where(n: OnnxNode) -> KnownArray:
     at, x, y = _array(n, 0), _array(n, 1), _array(n, 2)
     if at.dtype != bool or n.dtype(1) != n.dtype(2):
         raise UndecidedNow
@@ -129,7 +131,7 @@ def _where(n: Node) -> Known:
     return known(np.where(at, x, y), n.dtype(1))
 
 
-def _product(n: Node) -> Known:
+def _product(n: OnnxNode) -> KnownArray:
     x = _array(n, 0)
     axes = n.listed("axes", 1)
     if x.ndim != 1 or axes not in (None, [0], [-1]) or x.dtype == bool:
@@ -141,13 +143,13 @@ def _product(n: Node) -> Known:
         return known(np.prod(x, keepdims=n.flag("keepdims", 1), dtype=wide), n.dtype(0))
 
 
-def _cast(n: Node) -> Known:
+def _cast(n: OnnxNode) -> KnownArray:
     value, to = n.needed(0), n.at("to")
-    assert isinstance(value, Known)
+    assert isinstance(value, KnownArray)
     x = value.array
     n.without_effect("saturate", "round_mode")
     if value.is_symbolic:
-        # A size is a whole number that every wider type than a byte is taken to hold.
+        # Sizes are assumed to fit into int32 and int64.
         if to not in ("int32", "int64"):
             raise UndecidedNow
         return known(x, to)
@@ -165,13 +167,13 @@ def _cast(n: Node) -> Known:
 # --- movement ---
 
 
-def _identity(n: Node) -> Known:
+def _identity(n: OnnxNode) -> KnownArray:
     value = n.needed(0)
-    assert isinstance(value, Known)
+    assert isinstance(value, KnownArray)
     return value
 
 
-def _gather(n: Node) -> Known:
+def _gather(n: OnnxNode) -> KnownArray:
     x, at = _array(n, 0), _array(n, 1)
     axis = n.axis(0, x.ndim)
     if at.dtype.kind not in "iu":
@@ -180,7 +182,7 @@ def _gather(n: Node) -> Known:
     return known(np.take(x, at.astype(np.int64), axis=axis), n.dtype(0))
 
 
-def _concat(n: Node) -> Known:
+def _concat(n: OnnxNode) -> KnownArray:
     xs = [_array(n, i) for i in range(len(n.inputs))]
     if len({n.dtype(i) for i in range(len(xs))}) > 1:
         raise UndecidedNow
@@ -191,7 +193,7 @@ def _concat(n: Node) -> Known:
 
 
 def effective(start: int, end: int, step: int, size: int) -> tuple[int, int]:
-    """Where the slice of an axis begins, and how many elements it has, as ONNX has it."""
+    """The first position of a slice of an axis, and the number of its elements, as ONNX defines them."""
     start, end = (v + size if v < 0 else v for v in (start, end))
     if step > 0:
         first, last = min(max(start, 0), size), min(max(end, 0), size)
@@ -200,7 +202,7 @@ def effective(start: int, end: int, step: int, size: int) -> tuple[int, int]:
     return first, max(-(-(first - last) // -step), 0)
 
 
-def _slice(n: Node) -> Known:
+def _slice(n: OnnxNode) -> KnownArray:
     x = _array(n, 0)
     starts, ends, axes, steps = (n.sizes(s, i) for i, s in enumerate(("starts", "ends", "axes", "steps"), 1))
     if starts is None or ends is None or any(not d.is_const for d in (*starts, *ends, *(axes or ()), *(steps or ()))):
@@ -216,23 +218,23 @@ def _slice(n: Node) -> Known:
     return known(x, n.dtype(0))
 
 
-def _axes(n: Node) -> tuple[int, ...] | None:
+def _axes(n: OnnxNode) -> tuple[int, ...] | None:
     found = n.listed("axes", 1)
     return None if found is None else tuple(found)
 
 
-def _need_axes(n: Node) -> tuple[int, ...]:
+def _need_axes(n: OnnxNode) -> tuple[int, ...]:
     return tuple(d.value for d in n.all_sizes("axes", 1))
 
 
-def _reshape(n: Node) -> Known:
+def _reshape(n: OnnxNode) -> KnownArray:
     x, shape = _array(n, 0), [d.value for d in n.all_sizes("shape", 1)]
     if not n.flag("allowzero"):
         shape = [x.shape[i] if d == 0 else d for i, d in enumerate(shape)]
     return known(x.reshape(shape), n.dtype(0))
 
 
-Fold = Callable[[Node], Known]
+Fold = Callable[[OnnxNode], KnownArray]
 
 _FOLDS: dict[str, Fold] = {
     "Add": _binary(lambda a, b: a + b, np.add), "Sub": _binary(lambda a, b: a - b, np.subtract),

@@ -1,4 +1,5 @@
-"""ONNX models as modules. The `onnx` package reads and checks them; what its graph computes becomes operators."""
+"""Converts ONNX models to modules. The `onnx` package reads and checks a model; the nodes of its graph become
+operators."""
 
 from __future__ import annotations
 
@@ -13,9 +14,9 @@ import numpy as np
 
 from relax_eg.errors import OnnxError, RelaxEgError
 from relax_eg.frontends.onnx.folding import folded
-from relax_eg.frontends.onnx.nodes import Node
+from relax_eg.frontends.onnx.nodes import OnnxNode
 from relax_eg.frontends.onnx.ops import HANDLERS
-from relax_eg.frontends.onnx.values import Array, Known, Value
+from relax_eg.frontends.onnx.values import Array, KnownArray, Value
 from relax_eg.frontends.specs import identifier
 from relax_eg.ir.annotations import ITEM_BITS, Tensor
 from relax_eg.ir.expr import Expr, postorder, var
@@ -24,34 +25,40 @@ from relax_eg.ir.wellformed import check
 from relax_eg.shapes import Dim, parse_spec
 
 _INSTALL = "the package `onnx`: pip install relax-eg[onnx]"
-FEW = 16  # whole numbers of an initializer that stay constants
-OLDEST = 7  # the opset from which on operators broadcast as numpy does
+FEW = 16  # limit: elements of an initializer without floats that stays a constant
+OLDEST = 7  # given: the first opset whose operators broadcast as numpy does
 _DOMAINS = ("", "ai.onnx")
 
 
 @dataclass(frozen=True)
 class OnnxModule(Module):
-    """A module that came from ONNX. `weights`: the arrays of the model by the names of the parameters that take them:
+    """A module that was converted from ONNX.
 
-    best = rx.optimize(module, weights=tuple(module.weights))
-    ready = best.prepare(**module.weights)
+    - `weights`: the arrays of the model, by the names of the parameters that take them:
+
+          best = rx.optimize(module, weights=tuple(module.weights))
+          ready = best.prepare(**module.weights)
     """
 
     weights: Mapping[str, Array] = field(default_factory=lambda: MappingProxyType({}), compare=False, repr=False)
 
 
 def from_onnx(model: Any, *, inputs: Mapping[str, str] | None = None, constants: bool = False) -> OnnxModule:
-    """The module of an ONNX model: a path, the bytes of a file, or an `onnx.ModelProto`.
+    """The module of an ONNX model.
 
-    Its entry takes the model's inputs, then its weights (initializers and constants of several elements, no part
-    of shapes), which are the module's `weights`; with `constants` they are constants of the module instead. Sizes
-    that have a name (`dim_param`) are size variables, sizes without one get variables of their own, and `inputs` says
-    more: `{"x": "n 3 32*h 32*w"}` for a model that takes multiples of 32 only. What is computed of shapes is computed
-    now. Dtypes are the model's own, int64 and float64 included. Of a path, data in other files is read from the model's
-    folder, as ONNX says; bytes and a ModelProto must hold all of theirs.
+    The entry takes the inputs of the model, then its weights: the initializers and constants of several elements that
+    are not part of shapes. The module's `weights` hold their arrays. Sizes with a name (`dim_param`) become size
+    variables; each unnamed unknown size becomes a variable of its own. Computations on shapes are done now. Dtypes are
+    those of the model, including int64 and float64.
 
-    OnnxError, with the node, its operator and opset, for what cannot be read or is not supported. An attribute, input
-    or output that a node has and that is not understood is not supported.
+    - `model`: a path, the bytes of a file, or an `onnx.ModelProto`. For a path, external data is read from the folder
+      of the model, as ONNX specifies. Bytes and a ModelProto must hold all their data.
+    - `inputs`: specs of inputs by name, to declare more about their sizes: `{"x": "n 3 32*h 32*w"}` for a model that
+      takes only multiples of 32.
+    - `constants`: whether the weights become constants of the module instead of parameters.
+
+    OnnxError, with the node, its operator and opset, for a model that cannot be read and for unsupported nodes. A node
+    is unsupported if it has an attribute, input or output that is not understood.
     """
     onnx = _package()
     proto, name = _read(onnx, model)
@@ -59,7 +66,7 @@ def from_onnx(model: Any, *, inputs: Mapping[str, str] | None = None, constants:
         return _Graph(onnx, proto, name, inputs or {}, constants).module()
     except OnnxError:
         raise
-    except Exception as error:  # names that are no text, versions that are none: whatever protobuf lets through
+    except Exception as error:  # protobuf accepts malformed content, such as names that are not valid text
         text = f"{type(error).__name__}: {error}".splitlines()[0]
         raise OnnxError(f"from_onnx: {name} is malformed ({text})\n  accepted: an ONNX model") from error
 
@@ -84,13 +91,13 @@ def _read(onnx: Any, model: Any) -> tuple[Any, str]:
         return onnx.load(str(model), format="protobuf"), Path(model).name
     except OSError as error:
         raise OnnxError(f"from_onnx: cannot read {model}: {error.strerror or error}\n  accepted: {accepted}") from None
-    except Exception as error:  # protobuf's errors have no common class of their own
+    except Exception as error:  # the errors of protobuf have no common class
         what = "these bytes are" if isinstance(model, bytes) else f"{model} is"
         raise OnnxError(f"from_onnx: {what} no ONNX model ({error})\n  accepted: {accepted}") from None
 
 
 class _Graph:
-    """Reads one graph."""
+    """The conversion of one graph."""
 
     def __init__(self, onnx: Any, proto: Any, name: str, inputs: Mapping[str, str], constants: bool) -> None:
         self.onnx = onnx
@@ -107,9 +114,9 @@ class _Graph:
         self.made: dict[str, Expr] = {}
         self.waiting: dict[str, Any] = {}
         self.sources: dict[Expr, str] = {}
-        self.sizes: dict[str, Dim] = {}  # those that have a name
+        self.sizes: dict[str, Dim] = {}  # the sizes that have a name in the model
         self.size_names: set[str] = set()
-        # What a node gives and something reads.
+        # The names of all values that a node or the result reads.
         self.read = {x for node in self.graph.node for x in node.input} | {o.name for o in self.graph.output}
 
     def module(self) -> OnnxModule:
@@ -161,7 +168,7 @@ class _Graph:
         return found
 
     def _name_sizes(self) -> None:
-        """Gives each named size of the inputs its variable, so that no size without a name takes one of them."""
+        """Creates the variables of all named sizes of the inputs first, so that no unnamed size takes their names."""
         for given in self.graph.input:
             for dim in given.type.tensor_type.shape.dim:
                 text = dim.dim_param
@@ -194,7 +201,7 @@ class _Graph:
         self.values[given.name] = made
 
     def _declared(self, name: str, shape: Sequence[Dim | None]) -> tuple[Dim, ...]:
-        """The sizes that the caller says an input has."""
+        """The sizes that the caller declares for an input. OnnxError if they contradict the model."""
         told = Tensor(self.inputs[name]).shape
         pairs = None if told is None or len(told) != len(shape) else zip(told, shape, strict=True)
         if told is None or pairs is None or any(a != b for a, b in pairs if b is not None and b.is_const):
@@ -203,7 +210,7 @@ class _Graph:
         return told
 
     def _size(self, dim: Any) -> Dim | None:
-        """A size of an input; None for one that is neither fixed nor named."""
+        """A size of an input; None for a size that is neither fixed nor named."""
         if dim.HasField("dim_value") and dim.dim_value >= 0:
             return Dim.of(int(dim.dim_value))
         return self.sizes.get(dim.dim_param)
@@ -219,13 +226,13 @@ class _Graph:
                 raise OnnxError(f"{self.name}: initializer `{name}`: {error}") from None
         return self.values[name]
 
-    def _initializer(self, name: str, tensor: Any) -> Known:
+    def _initializer(self, name: str, tensor: Any) -> KnownArray:
         found = self._tensor(tensor)
         few = found.array.size <= (1 if found.array.dtype.kind == "f" else FEW)
         return found if few or self.constants else replace(found, weight=lambda: self._weight(name, found))
 
-    def _weight(self, name: str, found: Known) -> Expr:
-        """The parameter that stands for an initializer."""
+    def _weight(self, name: str, found: KnownArray) -> Expr:
+        """The parameter that takes an initializer; adds it at the first use."""
         if name not in self.made:
             own = identifier(name, self.taken)
             self.made[name] = var(own, Tensor(found.array.shape, found.dtype))
@@ -233,24 +240,24 @@ class _Graph:
             self.params.append(self.made[name])
         return self.made[name]
 
-    def _tensor(self, tensor: Any) -> Known:
-        """The numbers in a TensorProto, which must hold them itself. OnnxError where it holds others than it says."""
+    def _tensor(self, tensor: Any) -> KnownArray:
+        """The numbers in a TensorProto. OnnxError if they are in another file, or do not fit its dtype and sizes."""
         if tensor.data_location == self.onnx.TensorProto.EXTERNAL:
             accepted = "a path to the model, from whose folder its data is read, or onnx.load(path)"
             raise OnnxError(f"its data is in another file, which bytes and protos do not name\n  accepted: {accepted}")
         dtype = self._dtype(tensor.data_type)
         try:
             array = self.onnx.numpy_helper.to_array(tensor)
-        except Exception as error:  # whatever numpy and onnx make of lengths and numbers that do not fit
+        except Exception as error:  # numpy and onnx raise various errors for lengths and numbers that do not fit
             size = f"{dtype} of shape ({', '.join(map(str, tensor.dims))})"
             raise OnnxError(f"no {size} ({error})\n  accepted: as many numbers as the shape has elements") from None
         if array.shape != tuple(tensor.dims):
             raise OnnxError(f"sizes {list(tensor.dims)}\n  accepted: sizes from 0 on")
-        return Known(array, dtype)
+        return KnownArray(array, dtype)
 
     def _output(self, output: Any) -> Expr:
         value = self._value(output.name, f"{self.name}: output `{output.name}`")
-        made = value.expr if isinstance(value, Known) else value
+        made = value.expr if isinstance(value, KnownArray) else value
         kind = output.type.tensor_type.elem_type
         if kind and (dtype := self._dtype(kind)) != made.dtype:
             text = f"output `{output.name}` is {made.dtype}, and declared {dtype}"
@@ -279,7 +286,7 @@ class _Graph:
         except OnnxError as error:
             text = str(error)
             raise error if text.startswith(where) else OnnxError(f"{where}: {text}") from None
-        except Exception as error:  # what is raised deep below for a node that is malformed: of any kind
+        except Exception as error:  # a malformed node can cause any kind of error deep inside the handlers
             text = str(error) if isinstance(error, (RelaxEgError, ValueError)) else f"{type(error).__name__}: {error}"
             raise OnnxError(f"{where}: {text}\n  accepted: inputs and attributes that {kind} takes") from error
         for name, value in zip(node.output, results, strict=False):
@@ -290,9 +297,10 @@ class _Graph:
                 self._tell_source(value, f"{self.name}:{i}")
 
     def _check(self, node: Any, checked: Any) -> None:
-        """OnnxError for a node that is none of its operator: by what ONNX's own table of operators says of it."""
+        """OnnxError for a node that does not fit the definition of its operator in ONNX's own table."""
         if not all(node.input):
-            # Exporters leave out inputs that older versions ask for and do not read. What is read must be there.
+            # Exporters leave out inputs that older versions require but do not read, so each omitted input gets a name
+            # for the check. The handler refuses a missing input that it reads.
             node, given = self.onnx.NodeProto.FromString(node.SerializeToString()), list(node.input)
             node.input[:] = [x or "left_out" for x in given]
         try:
@@ -302,15 +310,15 @@ class _Graph:
             raise OnnxError(f"{first}\n  accepted: a {node.op_type} as ONNX defines it") from None
 
     def _results(self, node: Any, where: str, inputs: list[Value | None], opset: int) -> list[Value]:
-        """What a node gives: every output that something reads."""
+        """The outputs of a node. OnnxError if an output that something reads is not supported."""
         if node.op_type == "Constant":
             return [self._constant(node)]
         while inputs and inputs[-1] is None:
-            inputs.pop()  # left out in another spelling
+            inputs.pop()  # an empty name at the end also means that the input is left out
         listed = list(node.output)
         while listed and not listed[-1]:
             listed.pop()
-        n = Node(
+        n = OnnxNode(
             node.op_type, where, tuple(inputs), self._attributes(node), tuple(o in self.read for o in listed), opset
         )
         made: Value | Sequence[Value] | None = folded(n)
@@ -319,7 +327,7 @@ class _Graph:
             made = HANDLERS[node.op_type](n)
         if (unread := n.unread()) is not None:
             raise n.error(f"{unread} is not supported", f"a {node.op_type} without it")
-        results: list[Value] = [made] if isinstance(made, (Expr, Known)) else list(made)
+        results: list[Value] = [made] if isinstance(made, (Expr, KnownArray)) else list(made)
         for i, name in enumerate(listed):
             if i >= len(results) and name in self.read:
                 raise n.error(f"output {i}, `{name}`, is not supported", f"a {node.op_type} of which nothing reads it")
@@ -331,7 +339,7 @@ class _Graph:
                 if e.args:
                     self.sources.setdefault(e, line)
 
-    def _constant(self, node: Any) -> Known:
+    def _constant(self, node: Any) -> KnownArray:
         accepted = "one of value, value_float(s), value_int(s)"
         if len(node.attribute) != 1:
             raise OnnxError(f"{len(node.attribute)} attributes\n  accepted: {accepted}")
@@ -340,9 +348,9 @@ class _Graph:
         if a.name == "value":
             return self._initializer(node.output[0], value)
         if a.name in ("value_float", "value_floats"):
-            return Known(np.array(value, np.float32), "float32")
+            return KnownArray(np.array(value, np.float32), "float32")
         if a.name in ("value_int", "value_ints"):
-            return Known(np.array(value, np.int64), "int64")
+            return KnownArray(np.array(value, np.int64), "int64")
         raise OnnxError(f"{a.name}\n  accepted: {accepted}")
 
     def _attributes(self, node: Any) -> dict[str, Any]:

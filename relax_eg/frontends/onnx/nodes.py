@@ -1,7 +1,7 @@
-"""What a node of an ONNX graph is asked for: inputs as expressions or known arrays, attributes, its opset's version.
+"""The view of an ONNX node that handlers get: inputs as expressions or known arrays, attributes, and the opset version.
 
-A node remembers what of it was read. What nobody read may mean anything, so the reader of the graph refuses it
-(`unread`).
+A node records which of its inputs and attributes were read. An unread one could change the meaning of the node, so the
+reader of the graph refuses it (`unread`).
 """
 
 from __future__ import annotations
@@ -13,15 +13,20 @@ from typing import Any
 import numpy as np
 
 from relax_eg.errors import OnnxError
-from relax_eg.frontends.onnx.values import Array, Known, Value, dims
+from relax_eg.frontends.onnx.values import Array, KnownArray, Value, dims
 from relax_eg.ir.expr import Expr
 from relax_eg.shapes import Dim
 
 
 @dataclass(frozen=True, eq=False)
-class Node:
-    """A node: `where` tells it in errors. `inputs` that are left out are None. `outputs`: for each output that the node
-    names, whether anything reads it. Attributes that are tensors are `Known`."""
+class OnnxNode:
+    """A node of an ONNX graph.
+
+    - `where`: the description of the node in errors.
+    - `inputs`: the inputs; None for one that is left out.
+    - `attributes`: attributes by name; tensors are `KnownArray`.
+    - `outputs`: for each output that the node names, whether anything reads it.
+    """
 
     kind: str
     where: str
@@ -38,96 +43,96 @@ class Node:
     # --- inputs ---
 
     def value(self, i: int) -> Value | None:
-        """Input `i`, or None where it is left out."""
+        """Input `i`, or None if it is left out."""
         self._places.add(i)
         return self.inputs[i] if i < len(self.inputs) else None
 
     def needed(self, i: int) -> Value:
-        """Input `i`, which must be there."""
+        """Input `i`. OnnxError if it is left out."""
         found = self.value(i)
         if found is None:
             raise self.error(f"input {i} is left out", f"a {self.kind} with this input")
         return found
 
     def given(self, i: int) -> Expr | None:
-        """Input `i` as an expression, or None where it is left out."""
+        """Input `i` as an expression, or None if it is left out."""
         value = self.value(i)
-        return value.expr if isinstance(value, Known) else value
+        return value.expr if isinstance(value, KnownArray) else value
 
     def __getitem__(self, i: int) -> Expr:
-        """Input `i` as an expression."""
+        """Input `i` as an expression. OnnxError if it is left out."""
         value = self.needed(i)
-        return value.expr if isinstance(value, Known) else value
+        return value.expr if isinstance(value, KnownArray) else value
 
     @property
     def all(self) -> list[Expr]:
-        """Every input as an expression; at least one."""
+        """Every input as an expression. OnnxError if there are no inputs."""
         if not self.inputs:
             raise self.error("no inputs", f"a {self.kind} of at least one input")
         return [self[i] for i in range(len(self.inputs))]
 
     def shape(self, i: int) -> tuple[Dim, ...]:
-        """The shape of input `i`, of which nothing else is read."""
+        """The shape of input `i`; its value is not used."""
         value = self.needed(i)
-        return tuple(map(Dim.of, value.array.shape)) if isinstance(value, Known) else value.shape
+        return tuple(map(Dim.of, value.array.shape)) if isinstance(value, KnownArray) else value.shape
 
     def dtype(self, i: int) -> str:
-        """The dtype of input `i`, of which nothing else is read."""
+        """The dtype of input `i`; its value is not used."""
         return self.needed(i).dtype
 
     def known(self, i: int, what: str) -> Array | None:
-        """Input `i` as an array that is known now; None where it is left out."""
+        """Input `i` as a known array; None if it is left out. OnnxError, which calls it `what`, if it is not known."""
         value = self.value(i)
-        if value is None or isinstance(value, Known):
+        if value is None or isinstance(value, KnownArray):
             return None if value is None else value.array
         raise self.error(f"{what} computed when the model runs", f"{what} computed of sizes and constants")
 
     # --- attributes ---
 
     def at(self, name: str, default: Any = None) -> Any:
-        """Attribute `name`, or `default` where it is left out."""
+        """Attribute `name`, or `default` if it is left out."""
         self._names.add(name)
         return self.attributes.get(name, default)
 
     def flag(self, name: str, default: int = 0) -> bool:
-        """Attribute `name`, which is 0 or 1."""
+        """Attribute `name`, which must be 0 or 1, as a bool."""
         found = self.at(name, default)
         if found not in (0, 1):
             raise self.error(f"{name}={found}", f"{name}=0 or {name}=1")
         return bool(found)
 
     def choice(self, name: str, default: Any, *accepted: Any) -> Any:
-        """Attribute `name`, which is one of `accepted`."""
+        """Attribute `name`, which must be one of `accepted`."""
         found = self.at(name, default)
         if found not in accepted:
             raise self.error(f"{name}={found!r}", ", ".join(f"{name}={a!r}" for a in accepted))
         return found
 
     def axis(self, default: int | None, rank: int, last: bool = False) -> int:
-        """Attribute `axis` counted from the front; with `last` the one behind the last axis counts, too."""
+        """Attribute `axis` counted from the front; with `last`, the position behind the last axis is accepted too."""
         found = self.at("axis", default)
         return self.from_the_front(found, rank, last)
 
     def from_the_front(self, axis: Any, rank: int, last: bool = False) -> int:
-        """An axis of a value of `rank` counted from the front."""
+        """An axis of a value of `rank`, counted from the front. OnnxError if it is out of range."""
         most = rank if last else rank - 1
         if not isinstance(axis, int) or not -rank <= axis <= most:
             raise self.error(f"axis {axis} of a value of rank {rank}", f"axes from {-rank} to {most}")
         return axis % rank if axis < 0 else axis
 
     def without_effect(self, *names: str) -> None:
-        """Attributes that change nothing in what the node gives."""
+        """Marks attributes as read that do not change the result of the node."""
         self._names.update(names)
 
-    # --- what was an attribute and is an input ---
+    # --- values that are attributes in older opsets and inputs in newer ones ---
 
     def listed(self, name: str, i: int) -> list[int] | None:
-        """Whole numbers that are an attribute in older versions, input `i` in newer ones."""
+        """Integers that are an attribute in older opsets, and input `i` in newer ones; None if they are left out."""
         found = self.sizes(name, i)
         return None if found is None else [d.value for d in found]
 
     def sizes(self, name: str, i: int) -> tuple[Dim, ...] | None:
-        """As `listed`, of sizes, which may be symbolic."""
+        """Like `listed`, for sizes that may be symbolic."""
         if (found := self.at(name)) is not None:
             return dims(np.array(found))
         array = self.known(i, f"the {name}")
@@ -136,14 +141,14 @@ class Node:
         return None if array is None else dims(array)
 
     def all_sizes(self, name: str, i: int) -> tuple[Dim, ...]:
-        """As `sizes`, which must be there."""
+        """Like `sizes`. OnnxError if they are left out."""
         found = self.sizes(name, i)
         if found is None:
             raise self.error(f"input {i} is left out", f"a {self.kind} with this input")
         return found
 
     def steps(self, name: str, rank: int) -> list[int]:
-        """Attribute `name`, a whole number from 1 on for each of `rank` axes of space; ones where it is left out."""
+        """Attribute `name`, an integer >= 1 for each of `rank` spatial axes; ones if it is left out."""
         found = [int(v) for v in self.at(name, [1] * rank)]
         if len(found) != rank or any(v < 1 for v in found):
             raise self.error(f"{name}={found} for {rank} axes of space", "a whole number >= 1 for each")
@@ -157,12 +162,12 @@ class Node:
 
     # --- after all ---
 
-    def afresh(self) -> Node:
-        """The node, of which nothing was read yet."""
-        return Node(self.kind, self.where, self.inputs, self.attributes, self.outputs, self.opset)
+    def afresh(self) -> OnnxNode:
+        """A copy of the node in which nothing counts as read."""
+        return OnnxNode(self.kind, self.where, self.inputs, self.attributes, self.outputs, self.opset)
 
     def unread(self) -> str | None:
-        """An attribute or input that the node has and nobody read, as text; None where there is none."""
+        """An attribute or input of the node that was not read, as text; None if there is none."""
         for name, value in self.attributes.items():
             if name not in self._names:
                 text = repr(value)
@@ -173,4 +178,4 @@ class Node:
         return None
 
 
-Handler = Callable[[Node], "Value | Sequence[Value]"]
+Handler = Callable[[OnnxNode], "Value | Sequence[Value]"]

@@ -1,31 +1,32 @@
-"""ONNX nodes that normalise.
+"""ONNX normalisation nodes.
 
-They have two stages: statistics and the normalised value are computed in the dtype that `stash_type` names, float32
-unless it says more; scale and bias are applied in the operands' own.
+They have two stages. Statistics and the normalised value are computed in the dtype that `stash_type` names, float32 by
+default. Scale and bias are applied in the dtype of the operands.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from relax_eg.frontends.onnx.nodes import Handler, Node
+from relax_eg.frontends.onnx.nodes import Handler, OnnxNode
 from relax_eg.frontends.onnx.values import Value
-from relax_eg.frontends.onnx.widths import in_float32, wide
+from relax_eg.frontends.onnx.widths import in_float32
 from relax_eg.frontends.onnx.windows import channels, space_of
 from relax_eg.ir.expr import Expr, np_dtype
 from relax_eg.ops import api as op
+from relax_eg.ops.reduction import accumulator
 
-_STASH = {1: "float32", 16: "bfloat16"}  # ONNX's numbers of the dtypes that statistics may have
-_EPSILON = 1e-5
+_STASH = {1: "float32", 16: "bfloat16"}  # the dtypes that statistics may have, by their ONNX numbers
+_EPSILON = 1e-5  # given: the default of ONNX
 
 
-def _stash(n: Node) -> str:
+def _stash(n: OnnxNode) -> str:
     return _STASH[n.choice("stash_type", 1, *_STASH)]
 
 
 def _stage(x: Expr, stash: str) -> Expr:
-    """`x` in the dtype of the first stage. Doubles stay: with fewer digits than the operands have the result would be
-    wrong in all of the others, and no runtime does so."""
+    """`x` in the dtype of the first stage. float64 stays float64: a narrower stage would make the remaining digits of
+    the result wrong, and no runtime does that."""
     return x if x.dtype == "float64" else op.astype(x, stash)
 
 
@@ -37,14 +38,14 @@ def _statistics(x: Expr, axes: tuple[int, ...], epsilon: float) -> tuple[Expr, E
     return centred * inverse, mean, inverse
 
 
-def _scaled(n: Node, y: Expr, scale: Expr, bias: Expr | None) -> Expr:
+def _scaled(n: OnnxNode, y: Expr, scale: Expr, bias: Expr | None) -> Expr:
     made = y * scale if bias is None else y * scale + bias
     if made.shape != y.shape:
         raise n.error(f"a scale or bias that does not broadcast to {y.tensor.short}", "shapes that broadcast to it")
     return made
 
 
-def _layer_norm(n: Node) -> list[Value]:
+def _layer_norm(n: OnnxNode) -> list[Value]:
     x, scale, stash = n[0], n[1], _stash(n)
     axes = tuple(range(n.axis(-1, x.ndim), x.ndim))
     y, mean, inverse = _statistics(_stage(x, stash), axes, n.at("epsilon", _EPSILON))
@@ -55,7 +56,7 @@ def _layer_norm(n: Node) -> list[Value]:
     ]
 
 
-def _rms_norm(n: Node) -> Expr:
+def _rms_norm(n: OnnxNode) -> Expr:
     x, scale, stash = n[0], n[1], _stash(n)
     axes = tuple(range(n.axis(-1, x.ndim), x.ndim))
     staged = _stage(x, stash)
@@ -63,13 +64,13 @@ def _rms_norm(n: Node) -> Expr:
     return _scaled(n, op.astype(op.astype(y, x.dtype), scale.dtype), scale, None)
 
 
-def _instance_norm(n: Node) -> Expr:
+def _instance_norm(n: OnnxNode) -> Expr:
     x, scale, bias = n[0], n[1], n[2]
     y, _, _ = _statistics(_stage(x, "float32"), space_of(x), n.at("epsilon", _EPSILON))
     return op.astype(y, x.dtype) * channels(scale, x.ndim) + channels(bias, x.ndim)
 
 
-def _group_norm(n: Node) -> Expr:
+def _group_norm(n: OnnxNode) -> Expr:
     x, scale, bias, groups = n[0], n[1], n[2], n.at("num_groups")
     stash = _stash(n)
     if x.ndim < 3 or not x.shape[1].is_const or groups < 1 or x.shape[1].value % groups:
@@ -77,26 +78,26 @@ def _group_norm(n: Node) -> Expr:
     split = op.reshape(x, (x.shape[0], groups, x.shape[1].value // groups, *x.shape[2:]))
     y, _, _ = _statistics(_stage(split, stash), tuple(range(2, split.ndim)), n.at("epsilon", _EPSILON))
     y = op.astype(y, x.dtype)
-    if n.opset < 21:  # scale and bias are the groups' there, the channels' afterwards
+    if n.opset < 21:  # scale and bias are per group before opset 21, and per channel from then on
         return op.reshape(y * channels(scale, split.ndim) + channels(bias, split.ndim), x.shape)
     return op.reshape(y, x.shape) * channels(scale, x.ndim) + channels(bias, x.ndim)
 
 
-def _batch_norm(n: Node) -> Expr:
+def _batch_norm(n: OnnxNode) -> Expr:
     if n.opset < 14 and len(n.outputs) > 1:
         raise n.error(f"{len(n.outputs)} outputs, which mean training", "a model exported for inference")
     if n.flag("training_mode") or not n.flag("spatial", 1):
         raise n.error("training_mode=1 or spatial=0", "a model exported for inference")
-    n.without_effect("momentum")  # of the running statistics
+    n.without_effect("momentum")  # it only affects the running statistics
     x, *others = (n[i] for i in range(5))
-    dtype = str(np.result_type(*(np_dtype(wide(e.dtype)) for e in (x, *others))))
+    dtype = str(np.result_type(*(np_dtype(accumulator(e.dtype)) for e in (x, *others))))
     scale, bias, mean, variance = (op.astype(e, dtype) for e in others)
     factor = scale * op.rsqrt(variance + n.at("epsilon", _EPSILON))
     y = op.astype(x, dtype) * channels(factor, x.ndim) + channels(bias - mean * factor, x.ndim)
     return op.astype(y, x.dtype)
 
 
-def _lrn(n: Node) -> Expr:
+def _lrn(n: OnnxNode) -> Expr:
     size, bias = n.at("size"), n.at("bias", 1.0)
     alpha, beta = n.at("alpha", 1e-4), float(n.at("beta", 0.75))
     before = (size - 1) // 2

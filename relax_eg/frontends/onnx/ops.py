@@ -1,4 +1,4 @@
-"""ONNX nodes as operators: elementwise, movement, contraction, reduction."""
+"""Handlers that turn ONNX nodes into operators: elementwise, movement, contraction, reduction."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import numpy as np
 from relax_eg.frontends.onnx import creation, normalisation, resize, windows
 from relax_eg.frontends.onnx.creation import from_the_front
 from relax_eg.frontends.onnx.folding import effective
-from relax_eg.frontends.onnx.nodes import Handler, Node
-from relax_eg.frontends.onnx.values import MOST_KNOWN, Array, Known
+from relax_eg.frontends.onnx.nodes import Handler, OnnxNode
+from relax_eg.frontends.onnx.values import MOST_KNOWN, Array, KnownArray
 from relax_eg.frontends.onnx.widths import in_float32
 from relax_eg.ir.annotations import is_float, is_integer
 from relax_eg.ir.expr import Expr, const, np_dtype
@@ -38,36 +38,36 @@ def _softplus(x: Expr) -> Expr:
     return op.maximum(x, 0) + op.log1p(op.exp(-op.abs(x)))
 
 
-def _fits(n: Node, y: Expr, x: Expr) -> Expr:
-    """`y`, which has the shape of `x` unless an operand that is broadcast to `x` is larger than it."""
+def _fits(n: OnnxNode, y: Expr, x: Expr) -> Expr:
+    """`y`, which must have the shape of `x`. OnnxError if an operand that is broadcast to `x` made it larger."""
     if y.shape != x.shape:
         shapes = f"{', '.join(map(str, y.shape))} instead of {', '.join(map(str, x.shape))}"
         raise n.error(f"an operand makes the result larger: {shapes}", "operands that broadcast to the first one")
     return y
 
 
-def _single(n: Node, i: int, what: str) -> Expr | None:
-    """Input `i`, which has a single element, as a scalar; None where it is left out."""
+def _single(n: OnnxNode, i: int, what: str) -> Expr | None:
+    """Input `i`, which must have a single element, as a scalar; None if it is left out."""
     found = n.given(i)
     if found is not None and product(found.shape) != 1:
         raise n.error(f"{what} of shape ({', '.join(map(str, found.shape))})", f"a scalar as {what}")
     return None if found is None else op.reshape(found, ())
 
 
-_GREATEST_FLOAT = 3.4028234663852886e38  # of 32 bits
+_GREATEST_FLOAT = 3.4028234663852886e38  # given: the greatest float32
 
 
-def _clip(n: Node) -> Expr:
+def _clip(n: OnnxNode) -> Expr:
     x = n[0]
     if n.opset < 11:
         bounds = n.at("min", -_GREATEST_FLOAT), n.at("max", _GREATEST_FLOAT)
     else:
         bounds = _single(n, 1, "min"), _single(n, 2, "max")
-    # A bound that is left out is the greatest number of the dtype, which infinities are beyond.
+    # An omitted bound is the greatest finite number of the dtype, so it limits infinities.
     most = float(ml_dtypes.finfo(np_dtype(x.dtype)).max) if is_float(x.dtype) else None
     for limited, bound, sign in zip((op.maximum, op.minimum), bounds, (-1, 1), strict=True):
         if isinstance(bound, float) and most is not None and abs(bound) > most:
-            continue  # beyond every number of the dtype, infinities are meant
+            continue  # a bound beyond every number of the dtype stands for infinity
         if bound is None and most is not None:
             bound = sign * most
         if bound is not None:
@@ -79,12 +79,12 @@ def _abs(x: Expr) -> Expr:
     return x if x.dtype.startswith("uint") else op.abs(x)
 
 
-def _prelu(n: Node) -> Expr:
+def _prelu(n: OnnxNode) -> Expr:
     x, slope = n[0], n[1]
     return _fits(n, op.where(op.less(x, 0), slope * x, x), x)
 
 
-def _gelu(n: Node) -> Expr:
+def _gelu(n: OnnxNode) -> Expr:
     return op.gelu(n[0], approximate=n.choice("approximate", "none", "none", "tanh") == "tanh")
 
 
@@ -100,22 +100,22 @@ def _celu(x: Expr, alpha: float) -> Expr:
     return op.maximum(x, 0) + op.minimum(alpha * op.expm1(x / alpha), 0)
 
 
-def _selu(n: Node) -> Expr:
+def _selu(n: OnnxNode) -> Expr:
     alpha, gamma = n.at("alpha", 1.67326319217681884765625), n.at("gamma", 1.05070102214813232421875)
     return gamma * _elu(n[0], alpha)
 
 
-def _leaky(n: Node) -> Expr:
+def _leaky(n: OnnxNode) -> Expr:
     x = n[0]
     return op.where(op.less(x, 0), n.at("alpha", 0.01) * x, x)
 
 
-_MOST_MULTIPLIED = 8  # a constant exponent up to which a power is a product
+_MOST_MULTIPLIED = 8  # limit: the largest constant exponent for which a power becomes a product
 
 
-def _pow(n: Node) -> Expr:
+def _pow(n: OnnxNode) -> Expr:
     x, y = n[0], n.needed(1)
-    if isinstance(y, Known) and y.array.size == 1 and not y.is_symbolic and y.array.ndim <= x.ndim:
+    if isinstance(y, KnownArray) and y.array.size == 1 and not y.is_symbolic and y.array.ndim <= x.ndim:
         value = float(y.array.reshape(()))
         if abs(value) <= _MOST_MULTIPLIED and value == int(value) and (value >= 0 or is_float(x.dtype)):
             return op.integer_pow(x, int(value))
@@ -127,9 +127,9 @@ def _pow(n: Node) -> Expr:
     return op.astype(op.power(op.astype(x, both), op.astype(exponent, both)), x.dtype)
 
 
-def _mod(n: Node) -> Expr:
+def _mod(n: OnnxNode) -> Expr:
     x, y = n[0], n[1]
-    left = op.remainder(x, y)  # of the sign of x
+    left = op.remainder(x, y)  # it has the sign of x
     if n.flag("fmod") or x.dtype.startswith("uint"):
         return left
     if is_float(x.dtype):
@@ -139,18 +139,18 @@ def _mod(n: Node) -> Expr:
 
 
 def _softmax(f: Callable[[Expr, int], Expr]) -> Handler:
-    def handler(n: Node) -> Expr:
+    def handler(n: OnnxNode) -> Expr:
         x = n[0]
         if n.opset >= 13:
             return in_float32(lambda wide: f(wide, n.axis(-1, x.ndim)), x)
         axis = n.axis(1, x.ndim)
-        flat = op.reshape(x, (*x.shape[:axis], product(x.shape[axis:])))  # over all axes from this one on
+        flat = op.reshape(x, (*x.shape[:axis], product(x.shape[axis:])))  # older opsets: over all axes from this one on
         return op.reshape(in_float32(lambda wide: f(wide, axis), flat), x.shape)
 
     return handler
 
 
-def _scale(n: Node, name: str, dtype: str) -> Any:
+def _scale(n: OnnxNode, name: str, dtype: str) -> Any:
     """Attribute `name`, a float, as a number of `dtype`."""
     found = float(n.at(name, 1.0))
     if is_float(dtype):
@@ -160,7 +160,7 @@ def _scale(n: Node, name: str, dtype: str) -> Any:
     return int(found)
 
 
-def _gemm(n: Node) -> Expr:
+def _gemm(n: OnnxNode) -> Expr:
     a, b = n[0], n[1]
     if a.ndim != 2 or b.ndim != 2:
         raise n.error(f"operands of rank {a.ndim} and {b.ndim}", "matrices")
@@ -175,7 +175,7 @@ def _gemm(n: Node) -> Expr:
 # --- movement ---
 
 
-def _reshape(n: Node) -> Expr:
+def _reshape(n: OnnxNode) -> Expr:
     x = n[0]
     shape = list(n.all_sizes("shape", 1))
     if not n.flag("allowzero"):
@@ -187,13 +187,13 @@ def _reshape(n: Node) -> Expr:
     return op.reshape(x, shape)
 
 
-def _flatten(n: Node) -> Expr:
+def _flatten(n: OnnxNode) -> Expr:
     x = n[0]
     axis = n.axis(1, x.ndim, last=True)
     return op.reshape(x, (product(x.shape[:axis]), product(x.shape[axis:])))
 
 
-def _squeeze(n: Node) -> Expr:
+def _squeeze(n: OnnxNode) -> Expr:
     x, axes = n[0], n.listed("axes", 1)
     if axes is None and any(not d.is_const for d in x.shape):
         shape = ", ".join(map(str, x.shape))
@@ -201,20 +201,20 @@ def _squeeze(n: Node) -> Expr:
     return op.squeeze(x, None if axes is None else tuple(axes))
 
 
-def _concat(n: Node) -> Expr:
+def _concat(n: OnnxNode) -> Expr:
     xs = n.all
     return op.concat(xs, n.axis(None, xs[0].ndim))
 
 
-def _expand(n: Node) -> Expr:
+def _expand(n: OnnxNode) -> Expr:
     x, shape = n[0], list(n.all_sizes("shape", 1))
     own = [Dim.of(1)] * (len(shape) - x.ndim) + list(x.shape)
     shape = [Dim.of(1)] * (x.ndim - len(shape)) + shape
-    # A size of 1 in the shape leaves the axis as it is.
+    # A size of 1 in the shape leaves the axis unchanged.
     return op.broadcast_to(x, [a if b == 1 else b for a, b in zip(own, shape, strict=True)])
 
 
-def _split(n: Node) -> Sequence[Expr]:
+def _split(n: OnnxNode) -> Sequence[Expr]:
     x = n[0]
     axis, size = n.axis(0, x.ndim), x.shape[n.axis(0, x.ndim)]
     parts, count = n.sizes("split", 1), len(n.outputs)
@@ -234,10 +234,10 @@ def _split(n: Node) -> Sequence[Expr]:
     return list(made)
 
 
-_NO_END = 10**9  # no axis is as long; how exporters write that a slice has no end
+_NO_END = 10**9  # given: longer than any axis; exporters write such numbers for a slice without an end
 
 
-def _slice(n: Node) -> Expr:
+def _slice(n: OnnxNode) -> Expr:
     x = n[0]
     starts, ends = n.all_sizes("starts", 1), n.all_sizes("ends", 2)
     if not len(starts) == len(ends):
@@ -271,9 +271,12 @@ def _slice(n: Node) -> Expr:
 
 
 def _place(at: Dim, size: Dim) -> Dim:
-    """Where a slice of `size` elements begins or ends: as ONNX has it, numbers below 0 count from the end, and what is
-    out of range is the nearest place inside. A size that is never below 0 is taken to be inside (of a table of
-    positions, as many as there are tokens): that is the slice's precondition, which calls are held to."""
+    """The place where a slice of an axis of `size` elements begins or ends.
+
+    As in ONNX, numbers below 0 count from the end, and places out of range are clamped. A symbolic place that is never
+    below 0 is assumed to be inside, as in a slice of a table of positions up to the number of tokens. This is the
+    precondition of the slice, which is checked at calls.
+    """
     if at.is_const and abs(at.value) >= _NO_END:
         return size if at.value > 0 else ZERO
     if at.is_const and at.value < 0:
@@ -287,15 +290,15 @@ def _place(at: Dim, size: Dim) -> Dim:
 
 
 def _proved(low: Dim, high: Dim) -> bool:
-    """Whether `low <= high` at all sizes, as far as can be seen without a search."""
+    """Whether `low <= high` can be proved for all sizes without a search."""
     return isinstance(prove(f"{low} <= {high}", timeout_ms=0), Proved)
 
 
-def _gather(n: Node) -> Expr:
+def _gather(n: OnnxNode) -> Expr:
     x, at = n[0], n.needed(1)
     axis = n.axis(0, x.ndim)
     size = x.shape[axis]
-    if isinstance(at, Known) and not at.is_symbolic:
+    if isinstance(at, KnownArray) and not at.is_symbolic:
         array = at.array
         if array.ndim == 0:
             key: list[Any] = [slice(None)] * x.ndim
@@ -306,17 +309,17 @@ def _gather(n: Node) -> Expr:
     return op.take(x, from_the_front(n[1], size), axis, mode="clip")
 
 
-def _gather_elements(n: Node) -> Expr:
+def _gather_elements(n: OnnxNode) -> Expr:
     x, at = n[0], n[1]
     axis = n.axis(0, x.ndim)
     if at.ndim != x.ndim:
         raise n.error(f"indices of rank {at.ndim} for data of rank {x.ndim}", "equal ranks")
-    # Along the other axes the indices may be fewer than the data.
+    # Along the other axes, there may be fewer indices than data.
     x = op.getitem(x, tuple(slice(None) if a == axis else slice(0, d) for a, d in enumerate(at.shape)))
     return op.take_along_axis(x, from_the_front(at, x.shape[axis]), axis, mode="clip")
 
 
-def _tile(n: Node) -> Expr:
+def _tile(n: OnnxNode) -> Expr:
     x, times = n[0], n.all_sizes("repeats", 1)
     if len(times) != x.ndim:
         raise n.error(f"{len(times)} repeats for rank {x.ndim}", "one for each axis")
@@ -326,7 +329,7 @@ def _tile(n: Node) -> Expr:
     return op.reshape(op.broadcast_to(op.reshape(x, inner), outer), whole)
 
 
-def _pad(n: Node) -> Expr:
+def _pad(n: OnnxNode) -> Expr:
     x, mode = n[0], n.choice("mode", "constant", "constant", "reflect", "edge", "wrap")
     pads, given = n.all_sizes("pads", 1), n.listed("axes", 3)
     axes = [n.from_the_front(a, x.ndim) for a in (range(x.ndim) if given is None else given)]
@@ -347,8 +350,8 @@ def _pad(n: Node) -> Expr:
     return x
 
 
-def _places_around(n: Node, mode: Any, size: Dim, low: Dim, high: Dim) -> Array:
-    """Which elements of an axis stand along the padded axis."""
+def _places_around(n: OnnxNode, mode: Any, size: Dim, low: Dim, high: Dim) -> Array:
+    """The positions of the elements of an axis that the padded axis holds, in order."""
     if not (size.is_const and low.is_const and high.is_const):
         raise n.error(f"mode={mode!r} with {size} elements and the widths {low} and {high}", "fixed sizes")
     if size.value + max(low.value, 0) + max(high.value, 0) > MOST_KNOWN:
@@ -357,7 +360,7 @@ def _places_around(n: Node, mode: Any, size: Dim, low: Dim, high: Dim) -> Array:
     return np.pad(at, (max(low.value, 0), max(high.value, 0)), mode).astype(np.int32)
 
 
-def _transpose(n: Node) -> Expr:
+def _transpose(n: OnnxNode) -> Expr:
     return op.permute_dims(n[0], n.at("perm"))
 
 
@@ -365,9 +368,9 @@ def _transpose(n: Node) -> Expr:
 
 
 def _reduced(f: Callable[..., Expr]) -> Handler:
-    def handler(n: Node) -> Expr:
+    def handler(n: OnnxNode) -> Expr:
         x, axes = n[0], n.listed("axes", 1)
-        # Over no axes, but with all that is done of elements.
+        # With no axes to reduce, the elementwise parts of the reduction still apply.
         none = n.flag("noop_with_empty_axes") and not axes
         over = () if none else tuple(axes) if axes else tuple(range(x.ndim))
         keep = n.flag("keepdims", 1)
@@ -385,14 +388,14 @@ def _mean(x: Expr, axes: Any, keepdims: bool) -> Expr:
 
 def _log_sum_exp(x: Expr, axes: Any, keepdims: bool) -> Expr:
     top = op.max(x, axes, True)
-    # Of infinities nothing is taken away: -inf - -inf is no number.
+    # Infinities are not subtracted, because -inf - -inf is NaN.
     top = op.where(op.isfinite(top), top, 0)
     total = op.log(op.sum(op.exp(x - top), axes, keepdims))
     return total + (top if keepdims else op.squeeze(top, axes))
 
 
 def _position(f: Callable[..., Expr]) -> Handler:
-    def handler(n: Node) -> Expr:
+    def handler(n: OnnxNode) -> Expr:
         x, keep = n[0], n.flag("keepdims", 1)
         axis = n.axis(0, x.ndim)
         if not n.flag("select_last_index"):
@@ -404,29 +407,29 @@ def _position(f: Callable[..., Expr]) -> Handler:
     return handler
 
 
-def _top_k(n: Node) -> Sequence[Expr]:
+def _top_k(n: OnnxNode) -> Sequence[Expr]:
     x, k = n[0], n.sizes("k", 1)
     if k is None or len(k) != 1:
         raise n.error("no single k", "a known k")
     axis = n.axis(-1, x.ndim)
-    n.flag("sorted", 1)  # 0 leaves the order open, so sorted is right as well
+    n.flag("sorted", 1)  # 0 leaves the order undefined, so a sorted result is also correct
     if n.flag("largest", 1):
         values, at = op.top_k(x, k[0], axis)
     else:
-        # What turns the order around without leaving the dtype.
+        # Reverses the order of values without leaving the dtype.
         turned = op.negative if is_float(x.dtype) else op.bitwise_not
         values, at = op.top_k(turned(x), k[0], axis)
         values = turned(values)
     return [values, op.astype(at, "int64")]
 
 
-# The greatest numbers of the dtypes to which `saturate` applies.
+# given: the greatest numbers of the dtypes to which `saturate` applies
 _GREATEST = {"float8_e4m3fn": 448.0, "float8_e5m2": 57344.0}
 
 
-def _cast(n: Node) -> Expr:
+def _cast(n: OnnxNode) -> Expr:
     x, to = n[0], n.dtype(1) if n.kind == "CastLike" else n.at("to")
-    n.without_effect("round_mode")  # of a dtype that there is not here
+    n.without_effect("round_mode")  # it applies to a dtype that is not supported here
     saturate = n.flag("saturate", 1)
     if to == "bool":
         return x if x.dtype == "bool" else op.not_equal(x, 0)
@@ -436,7 +439,7 @@ def _cast(n: Node) -> Expr:
     return op.astype(x, to)
 
 
-def _dropout(n: Node) -> Sequence[Expr]:
+def _dropout(n: OnnxNode) -> Sequence[Expr]:
     training = n.known(2, "training_mode")
     if training is not None and bool(training.any()):
         raise n.error("dropout in training", "a model exported for inference")

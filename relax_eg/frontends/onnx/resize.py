@@ -1,8 +1,9 @@
-"""ONNX's Resize and Upsample, to the nearest element.
+"""ONNX's Resize and Upsample in mode "nearest".
 
-Every place of the result takes one element of the operand, found along each axis alone. Where an axis is symbolic its
-elements are repeated as often as the factor says; else it is computed now which elements are taken. Coordinates are
-exact fractions, so no rounding decides between two elements: a scale is the plainest fraction that is it in float32.
+Every place of the result takes one element of the operand, which is found along each axis separately. The elements of a
+symbolic axis are repeated by a whole factor. For a fixed axis, the positions of the elements are computed now.
+Coordinates are exact fractions, so that no rounding decides between two elements: a scale is read as the fraction with
+a denominator up to 1000 that equals it in float32, if there is one.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from fractions import Fraction
 
 import numpy as np
 
-from relax_eg.frontends.onnx.nodes import Node
+from relax_eg.frontends.onnx.nodes import OnnxNode
 from relax_eg.frontends.onnx.values import MOST_KNOWN, Array
 from relax_eg.ir.expr import Expr
 from relax_eg.ops import api as op
@@ -23,7 +24,12 @@ from relax_eg.shapes import Dim
 
 @dataclass(frozen=True, slots=True)
 class _Way:
-    """How coordinates of the result are taken to those of the operand (`coordinates`), and those to whole numbers."""
+    """A resize mode.
+
+    - `coordinates`: how coordinates of the result are mapped to those of the operand.
+    - `nearest`: how coordinates are rounded to integers.
+    - `extrapolated`: the value of places outside the operand.
+    """
 
     coordinates: str
     nearest: str
@@ -32,7 +38,11 @@ class _Way:
 
 @dataclass(frozen=True, slots=True)
 class _Axis:
-    """An axis that is resized: its size, the factor, and the part of it that is looked at (`tf_crop_and_resize`)."""
+    """An axis that is resized.
+
+    - `size`, `result`: its sizes before and after.
+    - `roi`: start and end of the part of the axis that is used (`tf_crop_and_resize`).
+    """
 
     size: Dim
     factor: Fraction
@@ -41,7 +51,7 @@ class _Axis:
 
 
 _HALF, _WHOLE = Fraction(1, 2), (Fraction(0), Fraction(1))
-_PLAIN = 1000  # the greatest denominator of a fraction that exporters write as a float
+_PLAIN = 1000  # limit: denominator of a fraction that exporters write as a float
 
 _ROUNDED: dict[str, Callable[[Fraction], int]] = {
     "round_prefer_floor": lambda x: math.ceil(x - _HALF),
@@ -55,11 +65,11 @@ _COORDINATES = (
 )  # fmt: skip
 
 
-def resize(n: Node) -> Expr:
-    """Resize and Upsample with mode "nearest"."""
+def resize(n: OnnxNode) -> Expr:
+    """The handler of Resize and Upsample in mode "nearest"."""
     x = n[0]
     n.choice("mode", "nearest", "nearest")
-    # They say how elements are weighed, of which there is one here.
+    # These attributes control the weights of elements; here each place takes a single element.
     n.without_effect("antialias", "cubic_coeff_a", "exclude_outside")
     old = n.kind == "Upsample" or n.opset < 11
     way = _Way(
@@ -84,16 +94,16 @@ def resize(n: Node) -> Expr:
     return x
 
 
-def _fraction(n: Node, value: float) -> Fraction:
-    """What a float of 32 bits stands for."""
+def _fraction(n: OnnxNode, value: float) -> Fraction:
+    """The fraction that a float32 stands for: a plain one if there is one, otherwise the exact value."""
     if not math.isfinite(value):
         raise n.error(f"a scale or region of {value}", "finite numbers")
     plain = Fraction(value).limit_denominator(_PLAIN)
     return plain if np.float32(plain) == np.float32(value) else Fraction(value)
 
 
-def _resized(n: Node, x: Expr, axes: Sequence[int]) -> list[_Axis]:
-    """What the node says of each of `axes`."""
+def _resized(n: OnnxNode, x: Expr, axes: Sequence[int]) -> list[_Axis]:
+    """The size, factor, result and region of each of `axes`, as the node gives them."""
     attribute = n.kind == "Upsample" and n.opset < 9
     old = n.kind == "Upsample" or n.opset < 11
     scales = n.at("scales") if attribute else n.known(1 if old else 2, "the scales")
@@ -126,7 +136,8 @@ def _resized(n: Node, x: Expr, axes: Sequence[int]) -> list[_Axis]:
         elif size.is_const:
             result = Dim.of(math.floor(size.value * factor))
             if result != math.floor(size.value * (roi[i][1] - roi[i][0]) * factor):
-                # ONNX's text has the part's size times the scale; its shape inference and runtimes the whole one's.
+                # The text of ONNX multiplies the size of the region by the scale. Its shape inference and the runtimes
+                # multiply the size of the whole axis.
                 raise n.error(
                     "scales of a part of an axis", "sizes with coordinate_transformation_mode='tf_crop_and_resize'"
                 )
@@ -136,8 +147,8 @@ def _resized(n: Node, x: Expr, axes: Sequence[int]) -> list[_Axis]:
     return made
 
 
-def _regions(n: Node, count: int) -> list[tuple[Fraction, Fraction]]:
-    """Where the part of each axis begins and ends that is looked at."""
+def _regions(n: OnnxNode, count: int) -> list[tuple[Fraction, Fraction]]:
+    """Start and end of the region of interest on each axis, as fractions of the axis."""
     if n.at("coordinate_transformation_mode") != "tf_crop_and_resize":
         return [_WHOLE] * count
     found = n.known(1, "the region of interest")
@@ -147,8 +158,9 @@ def _regions(n: Node, count: int) -> list[tuple[Fraction, Fraction]]:
     return list(zip(values[:count], values[count:], strict=True))
 
 
-def _places(n: Node, way: _Way, axis: _Axis) -> tuple[Array, Array]:
-    """Which element of a fixed axis each place takes, and which places are beyond its ends and take none."""
+def _places(n: OnnxNode, way: _Way, axis: _Axis) -> tuple[Array, Array]:
+    """For each place of a fixed axis of the result: the element that it takes, and whether it lies beyond the ends of
+    the operand and takes no element."""
     size, count = axis.size.value, axis.result.value
     if count > MOST_KNOWN:
         raise n.error(f"{count} elements along an axis", f"up to {MOST_KNOWN}")
@@ -161,7 +173,7 @@ def _places(n: Node, way: _Way, axis: _Axis) -> tuple[Array, Array]:
 
 
 def _coordinate(kind: str, axis: _Axis, i: int) -> Fraction:
-    """Where place `i` of the result lies in the operand."""
+    """The coordinate in the operand of place `i` of the result."""
     size, count, factor = axis.size.value, axis.result.value, axis.factor
     first, last = axis.roi
     match kind:
@@ -186,8 +198,9 @@ def _coordinate(kind: str, axis: _Axis, i: int) -> Fraction:
             return (i + _HALF) / factor - _HALF
 
 
-def _repeated(n: Node, way: _Way, x: Expr, axis: int, resized: _Axis) -> Expr:
-    """Each element of a symbolic axis as often as the factor says, where the way comes to that at every size."""
+def _repeated(n: OnnxNode, way: _Way, x: Expr, axis: int, resized: _Axis) -> Expr:
+    """`x` with each element of a symbolic axis repeated by the factor. OnnxError if the resize mode does not amount to
+    that at every size."""
     k = int(resized.factor)
     if resized.factor == 1 and way.coordinates != "tf_crop_and_resize":
         return x
@@ -195,8 +208,8 @@ def _repeated(n: Node, way: _Way, x: Expr, axis: int, resized: _Axis) -> Expr:
         raise n.error(
             f"the factor {float(resized.factor):g} of the size {resized.size}", "whole factors, or fixed sizes"
         )
-    # Element q stands at k*q .. k*q + k - 1 of the result: the middle of its pixel is nearest to theirs, and k divides
-    # them down to q.
+    # Element q of the operand fills the places k*q .. k*q + k - 1 of the result: with centred coordinates, the middle
+    # of its pixel is nearest to theirs; otherwise, their division by k rounds down to q.
     centred = way.coordinates in ("half_pixel", "half_pixel_symmetric", "pytorch_half_pixel")
     repeats = way.nearest.startswith("round") if centred else way.nearest == "floor"
     if not repeats or not (centred or way.coordinates in ("asymmetric", "tf_half_pixel_for_nn")):

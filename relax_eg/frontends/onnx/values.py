@@ -1,7 +1,7 @@
-"""Values while an ONNX graph is read: expressions, or arrays that are known now.
+"""Values during the conversion of an ONNX graph: expressions, or known arrays.
 
-Shapes and what is computed of them are known: arrays of whole numbers and sizes (`Dim`). `folding` says what nodes give
-for them. So `Shape`, `Gather`, `Concat` and `Reshape` over symbolic sizes leave no trace in the module.
+Shapes and values computed from shapes are known arrays of integers and sizes (`Dim`). `folding` computes the results of
+nodes for them. So `Shape`, `Gather`, `Concat` and `Reshape` over symbolic sizes leave no trace in the module.
 """
 
 from __future__ import annotations
@@ -14,21 +14,24 @@ import numpy as np
 
 from relax_eg.errors import OnnxError
 from relax_eg.ir.expr import Expr, const, np_dtype
+from relax_eg.limits import LARGEST_INT64
 from relax_eg.ops import api as op
 from relax_eg.shapes import Dim
 
-MOST_KNOWN = 1 << 16  # elements of an array that is computed now
-MOST_SIZES = 1 << 10  # elements of such an array with sizes in it, each of which costs a thousand times as much
-MOST_TERMS = 200  # variables, numbers and operations in one size; those of real models have fewer than twenty
+MOST_KNOWN = 1 << 16  # limit: elements of an array that is computed during the conversion
+MOST_SIZES = 1 << 10  # limit: elements of such an array if it holds sizes, which cost a thousand times as much each
+MOST_TERMS = 200  # limit: variables, numbers and operations in one size; sizes of real models have fewer than twenty
 
 Array = np.ndarray[Any, Any]
 
 
 @dataclass(frozen=True)
-class Known:
-    """An array that is known: numbers of dtype `dtype`, or sizes among whole numbers as an array of objects.
+class KnownArray:
+    """A known array.
 
-    `weight`: gives the parameter that stands for it where the program itself uses it."""
+    - `array`: numbers of dtype `dtype`, or, with sizes among them, an array of objects.
+    - `weight`: gives the parameter that takes the array if the program itself uses it.
+    """
 
     array: Array
     dtype: str
@@ -43,7 +46,7 @@ class Known:
 
     @property
     def expr(self) -> Expr:
-        """The array as part of the program."""
+        """The array as an expression of the program."""
         if self.weight is not None:
             return self.weight()
         if not self.is_symbolic:
@@ -55,18 +58,18 @@ class Known:
         return flat if self.array.ndim == 1 else op.reshape(flat, self.array.shape)
 
 
-Value = Expr | Known
+Value = Expr | KnownArray
 
 
-def known(found: Any, dtype: str) -> Known:
-    """An array, or a single size, as a value of `dtype`; an array of objects without sizes in it as numbers.
+def known(found: Any, dtype: str) -> KnownArray:
+    """An array or a single size as a value of `dtype`. An array of objects without sizes becomes an array of numbers.
 
-    OnnxError for a size of too many terms and for a number that is none of `dtype`."""
+    OnnxError for a size with too many terms, and for a number that does not fit into `dtype`."""
     array = np.empty((), object) if isinstance(found, Dim) else np.asarray(found)
     if isinstance(found, Dim):
         array[()] = found
     if array.dtype != object:
-        return Known(array.astype(np_dtype(dtype), copy=False), dtype)
+        return KnownArray(array.astype(np_dtype(dtype), copy=False), dtype)
     items = [int(d) if isinstance(d, Dim) and d.is_const else d for d in array.reshape(-1)]
     if any(isinstance(d, Dim) for d in items):
         for d in items:
@@ -74,9 +77,9 @@ def known(found: Any, dtype: str) -> Known:
                 _need_plain(d)
         made = np.empty(len(items), object)
         made[:] = items
-        return Known(made.reshape(array.shape), dtype)
+        return KnownArray(made.reshape(array.shape), dtype)
     try:
-        return Known(np.array(items, np_dtype(dtype)).reshape(array.shape), dtype)
+        return KnownArray(np.array(items, np_dtype(dtype)).reshape(array.shape), dtype)
     except OverflowError:
         raise OnnxError(
             f"{max(map(int, items), key=abs)} is computed of sizes\n  accepted: numbers that are {dtype}s"
@@ -89,13 +92,13 @@ def _need_plain(size: Dim) -> None:
 
 
 def _terms(size: Dim) -> int:
-    """Variables, numbers and operations in a size written out, of which no number may be beyond 64 bits."""
+    """The number of variables, numbers and operations in an expanded size. OnnxError if a number exceeds 64 bits."""
     counted: dict[Dim, int] = {}
 
     def count(d: Dim) -> int:
         if d not in counted:
             atoms = (a for monomial, _ in d.terms for a in monomial)
-            if any(abs(c) >= 2**63 for c in (d.const, *(c for _, c in d.terms))):
+            if any(abs(c) > LARGEST_INT64 for c in (d.const, *(c for _, c in d.terms))):
                 raise OnnxError("a size with a number beyond 64 bits\n  accepted: numbers that are int64s")
             counted[d] = 1 + len(d.terms) + sum(1 + sum(map(count, a.args)) for a in atoms)
         return counted[d]
@@ -104,7 +107,7 @@ def _terms(size: Dim) -> int:
 
 
 def dims(array: Array) -> tuple[Dim, ...]:
-    """Sizes in an array of rank 1 or 0."""
+    """The sizes in an array of rank 1 or 0. OnnxError for a higher rank."""
     if array.ndim > 1:
         raise OnnxError(f"sizes in an array of rank {array.ndim}\n  accepted: rank 1 or 0")
     return tuple(d if isinstance(d, Dim) else Dim.of(int(d)) for d in np.atleast_1d(array))

@@ -1,11 +1,11 @@
-"""ONNX nodes over windows of space."""
+"""ONNX nodes over spatial windows: convolution and pooling, and `DepthToSpace`."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 
-from relax_eg.frontends.onnx.nodes import Handler, Node
+from relax_eg.frontends.onnx.nodes import Handler, OnnxNode
 from relax_eg.frontends.onnx.widths import in_float32
 from relax_eg.ir.expr import Expr
 from relax_eg.ops import api as op
@@ -15,8 +15,10 @@ _POOLS = ("AveragePool", "MaxPool")
 _Pads = list[tuple[int | Dim, int | Dim]]
 
 
-def _pads(n: Node, space: Sequence[Dim], window: Sequence[int], strides: Sequence[int], around: Sequence[int]) -> _Pads:
-    """Widths before and after each axis of space."""
+def _pads(
+    n: OnnxNode, space: Sequence[Dim], window: Sequence[int], strides: Sequence[int], around: Sequence[int]
+) -> _Pads:
+    """The padding widths before and after each spatial axis."""
     auto = n.choice("auto_pad", "NOTSET", "NOTSET", "VALID", "SAME_UPPER", "SAME_LOWER")
     pads = n.at("pads", [0] * 2 * len(space))
     if len(pads) != 2 * len(space):
@@ -31,7 +33,7 @@ def _pads(n: Node, space: Sequence[Dim], window: Sequence[int], strides: Sequenc
             reach = (k - 1) * d + 1
             total = (ceildiv(size, s) - 1) * s + reach - size
             if n.kind in _POOLS and (d > 1 or (total.is_const and total.value < 0)):
-                # ONNX's text has a formula for it, which neither its reference nor runtimes compute with.
+                # The text of ONNX has a formula for this case, but neither its reference nor the runtimes use it.
                 said = f"auto_pad={auto!r} with the dilation {d} and the stride {s} of a window of {k}"
                 raise n.error(said, "pads")
             if total.is_const:
@@ -46,8 +48,8 @@ def _pads(n: Node, space: Sequence[Dim], window: Sequence[int], strides: Sequenc
     return list(zip(pads[: len(space)], pads[len(space) :], strict=True))
 
 
-def _window(n: Node, w: Expr, space: int) -> list[int]:
-    """The sizes of a convolution's window, which are those of its weights."""
+def _window(n: OnnxNode, w: Expr, space: int) -> list[int]:
+    """The sizes of a convolution's window: those of its weights. OnnxError if `kernel_shape` contradicts them."""
     window = [int(d) for d in w.shape[2:]]
     told = n.at("kernel_shape", window)
     if list(told) != window:
@@ -58,16 +60,16 @@ def _window(n: Node, w: Expr, space: int) -> list[int]:
 
 
 def channels(v: Expr, rank: int) -> Expr:
-    """A vector along axis 1 of `rank` axes."""
+    """A vector reshaped to lie along axis 1 of `rank` axes."""
     return op.reshape(v, (1, -1, *[1] * (rank - 2)))
 
 
 def space_of(x: Expr) -> tuple[int, ...]:
-    """The axes of space of (batch, channels, *space)."""
+    """The spatial axes of (batch, channels, *space)."""
     return tuple(range(2, x.ndim))
 
 
-def _conv(n: Node) -> Expr:
+def _conv(n: OnnxNode) -> Expr:
     x, w = n[0], n[1]
     space = x.ndim - 2
     window = _window(n, w, space)
@@ -78,7 +80,7 @@ def _conv(n: Node) -> Expr:
     return y if bias is None else y + channels(bias, x.ndim)
 
 
-def _conv_transpose(n: Node) -> Expr:
+def _conv_transpose(n: OnnxNode) -> Expr:
     x, w, groups = n[0], n[1], n.at("group", 1)
     space = x.ndim - 2
     window = _window(n, w, space)
@@ -88,7 +90,7 @@ def _conv_transpose(n: Node) -> Expr:
     pads = n.at("pads", [0] * 2 * space)
     low = [d * (k - 1) - p for k, d, p in zip(window, around, pads[:space], strict=True)]
     high = [d * (k - 1) - p + e for k, d, p, e in zip(window, around, pads[space:], extra, strict=True)]
-    # Weights are stored (in, out / groups, *window) and turned around.
+    # Weights are stored as (in, out / groups, *window). A transposed convolution flips them along the window.
     w = op.flip(w, tuple(range(2, w.ndim)))
     rows, columns = w.shape[0] // groups, w.shape[1]
     w = op.reshape(w, (groups, rows, columns, *w.shape[2:]))
@@ -98,21 +100,23 @@ def _conv_transpose(n: Node) -> Expr:
     return y if bias is None else y + channels(bias, x.ndim)
 
 
-def _pool(n: Node, x: Expr, kind: str) -> tuple[Expr, Expr | None]:
-    """Every window's sum or maximum; how many elements a window has where padding is not counted."""
+def _pool(n: OnnxNode, x: Expr, kind: str) -> tuple[Expr, Expr | None]:
+    """The sum or maximum of every window, and the number of elements to count in each window. The number is None if
+    whole windows count, or if `kind` is "max"."""
     space = x.ndim - 2
     window = n.steps("kernel_shape", space)
     strides, around = n.steps("strides", space), n.steps("dilations", space)
     pads = _pads(n, x.shape[2:], window, strides, around)
     beyond = [(0, 0)] * space
     if n.flag("ceil_mode") and n.at("auto_pad") == "VALID":
-        # ONNX's text and its reference leave out windows beyond the end, its shape inference and runtimes do not.
+        # The text of ONNX and its reference leave out windows beyond the end; its shape inference and the runtimes do
+        # not.
         for size, k, s, d in zip(x.shape[2:], window, strides, around, strict=True):
             if (size - ((k - 1) * d + 1)) % s != 0:
                 raise n.error(
                     f"auto_pad='VALID' with ceil_mode=1 and the size {size}", "auto_pad='NOTSET', or ceil_mode=0"
                 )
-    # With auto_pad="SAME_*" there is a window for each stride, rounded up, with ceil_mode or without.
+    # With auto_pad="SAME_*" the number of windows is the size divided by the stride, rounded up, for either ceil_mode.
     if n.flag("ceil_mode") and n.at("auto_pad", "NOTSET") == "NOTSET":
         for i, (size, k, s, d) in enumerate(zip(x.shape[2:], window, strides, around, strict=True)):
             low, high = pads[i]
@@ -120,7 +124,7 @@ def _pool(n: Node, x: Expr, kind: str) -> tuple[Expr, Expr | None]:
             more = ceildiv(room, s) * s - room
             if not more.is_const:
                 raise n.error(f"ceil_mode=1 with the size {size}", "fixed sizes, or ceil_mode=0")
-            # A window that would begin in the padding after the end is left out.
+            # A window that would begin in the padding behind the axis is left out.
             steps = ceildiv(room, s)
             if steps.is_const and (size + low).is_const and steps.value * s >= (size + low).value:
                 more = Dim.of(0)
@@ -138,12 +142,12 @@ def _pool(n: Node, x: Expr, kind: str) -> tuple[Expr, Expr | None]:
     return y, op.reduce_window(ones, "sum", (1, 1, *window), (1, 1, *strides), whole, spread)
 
 
-def _max_pool(n: Node) -> Expr:
-    n.without_effect("storage_order")  # of the indices, which are not given
+def _max_pool(n: OnnxNode) -> Expr:
+    n.without_effect("storage_order")  # it only affects the indices output, which is not supported
     return _pool(n, n[0], "max")[0]
 
 
-def _average_pool(n: Node) -> Expr:
+def _average_pool(n: OnnxNode) -> Expr:
     def mean(x: Expr) -> Expr:
         total, counts = _pool(n, x, "sum")
         return total / (math.prod(n.steps("kernel_shape", x.ndim - 2)) if counts is None else counts)
@@ -151,7 +155,7 @@ def _average_pool(n: Node) -> Expr:
     return in_float32(mean, n[0])
 
 
-def _depth_to_space(n: Node) -> Expr:
+def _depth_to_space(n: OnnxNode) -> Expr:
     x, k = n[0], n.at("blocksize")
     if x.ndim != 4 or k < 1:
         raise n.error(f"rank {x.ndim} and blocksize={k}", "rank 4 and blocksize >= 1")

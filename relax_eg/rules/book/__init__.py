@@ -1,4 +1,4 @@
-"""The books of rules that ship. Every rule has a checked verdict on file (`verdicts.json`)."""
+"""The shipped books of rules. Every rule has a checked verdict on file (`verdicts.json`)."""
 
 from relax_eg.rules.book.attention import attention
 from relax_eg.rules.book.blocks import blocks
@@ -29,6 +29,8 @@ default = RuleSet(
     [*algebra, *movement, *values, *systems, *layout, *libraries],
     (*sums.schemas, *functions.schemas, *fusion.schemas, *splitting.schemas, *decoding.schemas, *pieces.schemas),
 )
+# Every rule and schema with a verdict on file.
+everything = (*default, *default.schemas, *legalization.schemas, *workspace.schemas)
 
 __all__ = [
     "algebra",

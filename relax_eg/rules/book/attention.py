@@ -1,5 +1,5 @@
-"""Normalisation and attention: scales and quotients of rows that pass a matmul, shifts that softmax does not see,
-exponentials in stable form, and keys and values that groups of queries share."""
+"""Normalisation and attention: row scales and quotients moved through a matmul, shifts that do not change a softmax,
+numerically stable exponentials, and keys and values that groups of queries share."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Products of parts: concatenated operands, Kronecker products, factors that are one row or column, and sums in which
-a product hides."""
+"""Products of parts: concatenated operands, Kronecker products, factors that are one row or column, and sums that are
+products."""
 
 from __future__ import annotations
 

@@ -76,8 +76,8 @@ def low_rank_update_times_vector(w: Any, u: Any, v: Any, x: Any) -> Any:
     return (w + u @ v) @ x, w @ x + u @ (v @ x)
 
 
-# Of sums that others read too, as those of residual connections are, each layer would be multiplied out through all
-# layers before it, in exponentially many ways.
+# Only for sums with one reader: those of residual connections have more, and each layer would be multiplied out through
+# all layers before it, in exponentially many ways.
 @_rule("w: m n, u: m r, v: r n, x: n p", when="used_once(w)", tags=("matmul",), check=False)
 def low_rank_update_times_matrix(w: Any, u: Any, v: Any, x: Any) -> Any:
     """(W + U V) X = W X + U (V X)"""

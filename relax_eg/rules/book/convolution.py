@@ -1,7 +1,7 @@
-"""Convolutions and pooling: linearity, channels merged, kernels of one element, padding and scales folded into weights.
+"""Convolutions and pooling: linearity, merged channels, kernels of one element, padding and scales folded into weights.
 
-All are of two axes of space, (batch, channels, height, width) with a kernel (out, channels, height, width), for any
-strides, padding and dilation unless a rule says otherwise.
+All have two spatial axes: an image is (batch, channels, height, width), a kernel (out, channels, height, width).
+Strides, padding and dilation are arbitrary unless a rule says otherwise.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _rule = convolution.rule
 
 _STEPS = {"strides": "conv.strides", "dilation": "conv.dilation"}
 _PADDED = "a b c d"
-# An image of any channels and its kernel.
+# An image with any number of channels, and its kernel.
 _X, _W = "x: n k h w", "f: o k p q"
 
 
@@ -26,12 +26,12 @@ def _around(a: Any, b: Any, c: Any, d: Any) -> list[tuple[Any, Any]]:
 
 
 def _per_channel(v: Any) -> Any:
-    """A number for each channel of an image."""
+    """Returns `v`, one number for each channel, in a shape that broadcasts with an image."""
     return op.expand_dims(v, (1, 2))
 
 
 def _per_kernel(v: Any) -> Any:
-    """A number for each kernel."""
+    """Returns `v`, one number for each output channel, in a shape that broadcasts with the kernels."""
     return op.expand_dims(v, (1, 2, 3))
 
 

@@ -1,9 +1,9 @@
-"""A matmul with what its weight is decoded by: one tensor program that never has all of the decoded weight.
+"""A matmul and the decoder of its weight as one tensor program that never holds the whole decoded weight.
 
-XLA's matmuls on CPUs take operands from memory, so a weight of four or eight bits is decoded to memory at every call,
-several times the bytes it is kept in. A tensor program that decodes inside is lowered tile by tile (`backend.tiles`).
-The rule is asked where memory for large values has a price (`Functions.large`): in one program of XLA's on a CPU, and
-within a memory limit. In kernels such a product is put together by extraction.
+XLA's matmuls on CPUs read operands from memory, so a weight of four or eight bits is decoded to memory at every call,
+to several times its stored bytes. A tensor program that decodes inside is lowered tile by tile (`backend.tiles`). The
+rule runs where memory for large values has a price (`Functions.large`): for a single XLA program on a CPU, and within a
+memory limit. With `execution="kernels"`, extraction builds such products.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from relax_eg.rules.schemas import MEMORY, Functions, Schema
 from relax_eg.tir import PatternKind, classify
 from relax_eg.tir.work import DECODED
 
-_LARGE = 1 << 23  # bytes of a weight from which on no core's cache keeps it
-_MOST = 48  # operators of a decoder
+_LARGE = 1 << 23  # chosen: least bytes of a weight that no core's cache holds
+_MOST = 48  # limit: operators of a decoder
 
 
 def _decoded_inside(e: Expr, known: Functions) -> Expr | None:
@@ -35,12 +35,12 @@ def _decoded_inside(e: Expr, known: Functions) -> Expr | None:
         return None
     try:
         return fused_call([*decoder, e], [e])
-    except OperatorError:  # a precision, or types, that equations do not tell
+    except OperatorError:  # a precision or dtypes that equations do not express
         return None
 
 
 def _decoder(e: Expr, weight: Expr, known: Functions) -> set[Expr]:
-    """What computes `weight` element by element, and is read by nothing but that and `e`."""
+    """Returns the nodes that compute `weight` element by element and that only they themselves and `e` read."""
     inside = {e}
     todo = [weight]
     while todo and len(inside) <= _MOST:

@@ -1,4 +1,4 @@
-"""Scalar laws that hold bit for bit or over the reals without conditions."""
+"""Scalar laws that hold without conditions, bit for bit or over the reals."""
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ def multiply_by_column_commutes(x: Any, y: Any) -> Any:
     return x * y, y * x
 
 
-# --- exponentials and their kin: fewer of them, and in the form that keeps its digits ---
+# --- exponentials and related functions: fewer of them, and in accurate form ---
 
 
 @_rule("x: *b, y: *b", tags=("exp",), check=False)

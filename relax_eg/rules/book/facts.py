@@ -1,17 +1,17 @@
-"""How facts spread through operators. The language is told in `rules/propagation.py`; every line is tested there where
-it is used: on random values that have the premises, and without each of its premises it fails.
+"""How facts propagate through operators. `rules/propagation.py` describes the language. Every line is tested where it
+is used: it must hold on random values that have the premises, and fail without any one of them.
 
-Floats round, overflow and underflow: exp(-200) is 0 in float32, and so is the product of two small numbers. What holds
-in spite of that stands plain; what holds over the reals is marked `~`.
+Floats round, overflow and underflow: exp(-200) is 0 in float32, and so is the product of two small numbers. A line that
+holds in spite of that has no mark; a line that holds over the reals only is marked `~`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from relax_eg.rules.propagation import Derivation, read
+from relax_eg.rules.propagation import FactRule, read
 
-# Element by element, whatever the dtype. Operands broadcast as numpy's do.
+# Elementwise operators at any dtype. Operands broadcast as in numpy.
 _POINTWISE = (
     "negative abs sign floor ceil exp exp2 expm1 log log1p sqrt rsqrt cbrt square reciprocal sin cos tan tanh sinh "
     "cosh asin acos atan asinh acosh atanh sigmoid erf erfc relu silu gelu gelu_tanh add subtract multiply divide "
@@ -140,7 +140,7 @@ relu(x): keeps sorted
 sign(x): keeps sorted
 """
 
-# Of floats alone: integers wrap, and so keep no sign through arithmetic.
+# For floats only: integers wrap, so arithmetic does not keep their signs.
 _FLOATS = """
 # --- signs ---
 add(x, y): keeps nonnegative
@@ -348,7 +348,7 @@ round(x): keeps sorted
 """
 
 
-def derivations() -> Iterator[Derivation]:
+def derivations() -> Iterator[FactRule]:
     """The lines of the table."""
     yield from read(_ANY, False, _POINTWISE)
     yield from read(_FLOATS, True)

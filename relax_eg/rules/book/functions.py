@@ -1,7 +1,7 @@
-"""Rules about loops and calls: where work is done.
+"""Rules about loops and calls that move where work is done.
 
-They move work and change no arithmetic. What they move is pure and defined for all values, so it may as well be done
-where a loop makes no step at all.
+They change no arithmetic. The moved work is pure and defined for all values, so it may run even where a loop makes no
+step.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from relax_eg.ops.libraries import instantiated
 from relax_eg.rules.rule import RuleSet
 from relax_eg.rules.schemas import Functions, Schema
 
-# What is done better for all steps at once: it reads its matrix once, and has rows enough for the machine.
+# Faster for all steps at once: that reads the matrix once, and has enough rows for the machine.
 _CONTRACTIONS = frozenset(("matmul", "linear", "conv"))
 
 
@@ -75,15 +75,18 @@ def _run_ahead(e: Expr, known: Functions) -> Expr | None:
 def _outside(
     ref: Expr, same: Sequence[Expr], stepping: Sequence[Expr], known: Functions, flags: Sequence[bool] = ()
 ) -> tuple[Expr, Sequence[Expr]] | None:
-    """A function that takes, instead of the operands that are the `same` at all steps, what follows from them; and its
-    operands before the `stepping` ones. The former stand first among the parameters, or where `flags` says."""
+    """Returns a version of function `ref` without the work that needs only the operands `same`, which are equal at all
+    steps, and the operands to pass before the `stepping` ones: the results of that work, and what is still read.
+
+    The parameters for `same` come first, or where `flags` is true. None where nothing can be moved.
+    """
     function = known.best(str(ref.attr("name")), outside=True)
     if function is None:
         return None
     flags = flags or [True] * len(same) + [False] * len(stepping)
     given = dict(zip((p for p, flag in zip(function.params, flags, strict=True) if flag), same, strict=True))
     if any(p.annotation != a.annotation for p, a in given.items()):
-        return None  # its sizes have other names than here
+        return None  # the function names its sizes differently
     cut = split(function, {str(p.attr("name")) for p in given})
     if not cut.prepare.result.args or missing_sizes(cut.main):
         return None
@@ -93,7 +96,8 @@ def _outside(
 
 
 def _batch(e: Expr, known: Functions) -> Expr | None:
-    """Asked of the body in its best form first: that may have put what waits for no step and what does in one."""
+    """Tries the body in its best form first, then as written: the best form may have merged work that waits for a step
+    with work that does not."""
     name = str(parts(e.op, e.args, dict(e.attrs)).functions[0].attr("name"))
     best = known.best(name)
     made = None if best is None else _batched(e, best, known)
@@ -139,7 +143,7 @@ def _is_shape(param: Expr) -> bool:
 
 
 def _with_contractions(function: Function, within: set[Expr]) -> set[Expr]:
-    """The expressions in `within` that are a contraction or follow, inside it, from one."""
+    """Returns the expressions in `within` that are a contraction or follow from one inside it."""
     found: set[Expr] = set()
     for e in function.expressions():
         if e in within and (e.op in _CONTRACTIONS or any(a in found for a in e.args)):
@@ -147,8 +151,8 @@ def _with_contractions(function: Function, within: set[Expr]) -> set[Expr]:
     return found
 
 
-# Operators, at most, of a function that is put in the place of a call, with what it calls in turn: of one that is
-# called once, and of one that is called more often. A repeated block that `ir.outline` made a function has more.
+# limit: most operators of a function that is inlined, including its callees: one that is called once, and one that is
+# called more often. A repeated block that `ir.outline` made a function has more.
 _ONCE, _SMALL = 256, 12
 _NO_OPERATORS = frozenset((VAR, CONSTANT, TUPLE, TUPLE_GET, FUNCTION, SHAPE))
 
@@ -159,7 +163,7 @@ def _inline(e: Expr, known: Functions) -> Expr | None:
         return None
     try:
         found = _body(called, known, _ONCE)
-    except OperatorError:  # the body does not apply to these operands for all sizes: the call will say so
+    except OperatorError:  # the body does not apply to these operands at all sizes: the call reports that
         return None
     if found is None:
         return None
@@ -167,8 +171,8 @@ def _inline(e: Expr, known: Functions) -> Expr | None:
 
 
 def _body(e: Expr, known: Functions, most: int) -> tuple[Expr, int] | None:
-    """What a call computes, without the call, and of how many operators; None where these would be more than `most`,
-    or the function is not one pure block at sizes that the call tells. A call that stays counts as an operator."""
+    """Returns a call's result without the call, and its number of operators; a call that stays counts as one. None
+    where that is more than `most`, or the function is not one pure block whose sizes the call binds."""
     name = str(e.args[0].attr("name")) if e.args[0].op == FUNCTION else ""
     function = known.as_written(name) if name else None
     if function is None or missing_sizes(function):
@@ -178,7 +182,7 @@ def _body(e: Expr, known: Functions, most: int) -> tuple[Expr, int] | None:
     if not set(function.size_variables) <= sizes.keys():
         return None
     if any(substitute(p, sizes) != a for p, a in zip(params, operands, strict=True)):
-        return None  # whether they fit is looked at when it is called
+        return None  # the call checks at run time whether they fit
     inside = [x for x in function.expressions() if x.op not in _NO_OPERATORS]
     most = most if known.calls(name) == 1 else min(most, _SMALL)
     count = len(inside)

@@ -1,8 +1,8 @@
-"""Fusion: the steps by which extraction puts kernels together (`execution="kernels"`).
+"""Fusion: the steps by which extraction builds kernels (`execution="kernels"`).
 
-What permits a step is the pattern kind that analysis finds in the operators' index equations; what licenses it is
-composition, the substitution of one index equation in another, and that is what is checked: each step is done to random
-programs, and the call of the composed program has the values of the operators.
+The pattern kind that analysis finds in the operators' index equations permits a step. Composition, the substitution of
+one index equation into another, justifies it and is what is checked: each step is applied to random programs, and the
+call of the composed program must have the values of the operators.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from relax_eg.rules.rule import RuleSet
 from relax_eg.rules.schemas import KERNEL, Functions, Schema
 from relax_eg.tir import PatternKind
 
-Kinds = Callable[[PatternKind, PatternKind], bool]  # of an operator and its operand: whether the step is about them
+Kinds = Callable[[PatternKind, PatternKind], bool]  # whether a step applies to an operator and its operand
 
 
 def _kind(e: Expr) -> PatternKind:
-    """The pattern kind of an operator; Opaque for what no kernel may hold."""
+    """Returns the pattern kind of an operator; Opaque where no kernel may hold it."""
     placed = program_at(e.op, tuple(a.annotation for a in e.args), e.attrs, e.annotation) if e.args else None
     return PatternKind.OPAQUE if placed is None else pattern_kind(site_of(e))
 
@@ -33,7 +33,7 @@ def _pointwise(kind: PatternKind) -> bool:
 
 
 def _with_operand(kinds: Kinds) -> Callable[[Expr, Functions], Expr | None]:
-    """A step that takes an operand into the kernel of the operator that reads it."""
+    """Returns a step that takes an operand into the kernel of the operator that reads it."""
 
     def propose(e: Expr, functions: Functions) -> Expr | None:
         mine = _kind(e)
@@ -49,7 +49,7 @@ def _with_operand(kinds: Kinds) -> Callable[[Expr, Functions], Expr | None]:
 
 
 def _siblings(e: Expr, functions: Functions) -> Expr | None:
-    """Both operands of `e` from one kernel, where they read the same and have the same shape."""
+    """Returns `e` with its first two operands from one kernel, where they share an operand and have one annotation."""
     a, *rest = e.args or (None,)
     b = rest[0] if rest else None
     if a is None or b is None or a is b or a.annotation != b.annotation or a in b.args or b in a.args:
@@ -61,7 +61,7 @@ def _siblings(e: Expr, functions: Functions) -> Expr | None:
 
 
 def _view(e: Expr, functions: Functions) -> Expr | None:
-    """A reshape, by way of the elements in the order of memory."""
+    """Returns a reshape as a reshape of the flattened operand, whose elements are in the order of memory."""
     if e.op not in VIEWS or not isinstance(e.annotation, Tensor):
         return None
     return op.reshape(op.reshape(e.args[0], (product(e.args[0].shape),)), e.shape)

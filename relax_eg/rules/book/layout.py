@@ -1,4 +1,4 @@
-"""How weights lie in memory: the axis a matmul reads along is a choice like any other, priced by the profile."""
+"""The layout of weights in memory: the axis that a matmul reads along is a choice, priced by the profile."""
 
 from __future__ import annotations
 

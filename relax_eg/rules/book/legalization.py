@@ -1,7 +1,7 @@
-"""Legalisation (Relax's LegalizeOps) as a rule: an operator is the tensor program of its index equations.
+"""Legalisation (Relax's LegalizeOps) as a rule: an operator is a call of the tensor program of its index equations.
 
-The set is no part of `default`: XLA lowers operators by itself, and better than it does their equations where it knows
-them by name; with `execution="kernels"` every operator counts as its tensor program anyway.
+The set is not part of `default`. XLA lowers operators itself, and lowers those that it knows by name better than their
+equations; with `execution="kernels"` every operator counts as its tensor program anyway.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from relax_eg.shapes import Dim
 
 
 def _legalize(e: Expr, known: Functions) -> Expr | None:
-    """The call of the operator's tensor program. None for a use whose sizes decide whether it applies, and for one that
-    asks for a precision of its products, which equations do not hold."""
+    """Returns the call of the operator's tensor program. None where the sizes decide whether the operator applies, and
+    where a precision of its products is asked for, which equations do not express."""
     site = site_of(e)
     if not all(isinstance(a, Tensor) for a in site.operands) or not is_shown(site.op, site.operands, e.attrs):
         return None

@@ -1,8 +1,8 @@
-"""Library calls: attention, matmuls with what follows them, convolutions, norms.
+"""Library calls: attention, matmuls with epilogues, convolutions, norms.
 
-A routine that XLA compiles is the same code inside a larger program, so `execution: kernels` is asked for; cuDNN's
+A routine that XLA compiles is the same code inside a larger program, so its rule requires `execution: kernels`. cuDNN's
 attention is other code, and competes wherever there is a GPU. Attention is one routine with heads before positions; the
-many ways in which people write it lead there by rules that are checked like any other (`library_forms`).
+rules of `library_forms`, which are checked like any other, lead there from the many ways in which people write it.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import itertools
 from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
+from relax_eg.ir.annotations import HALF
 from relax_eg.ir.expr import const
 from relax_eg.ops import api as op
 from relax_eg.ops import routines
@@ -20,8 +21,7 @@ from relax_eg.rules.rule import RuleSet
 
 calls = RuleSet("calls")
 
-FILL = -0.7 * 3.4028234663852886e38  # what jax.nn puts where a mask does not hold
-_HALF = ("float16", "bfloat16")
+FILL = -0.7 * 3.4028234663852886e38  # given: the value of masked logits in jax.nn
 KINDS = ("", "mask", "bias", "causal")
 KERNELS = "execution: kernels"
 CUDNN = ("platform: gpu", "dtype: float16 bfloat16")
@@ -29,7 +29,7 @@ CUDNN = ("platform: gpu", "dtype: float16 bfloat16")
 
 def attended(q: Any, k: Any, v: Any, logits: Callable[[Any], Any]) -> Any:
     """softmax(logits(q k')) v for heads-first operands; half precision has its logits in float32, as in jax.nn."""
-    half = q.dtype in _HALF
+    half = q.dtype in HALF
     made = op.matmul(q, op.permute_dims(k, (0, 1, 3, 2)), out_dtype="float32" if half else None)
     return op.astype(op.softmax(logits(made)), q.dtype) @ v
 
@@ -93,7 +93,7 @@ for _kind in KINDS:
     _attention(_kind, _cudnn, "cudnn", CUDNN)
 
 
-# --- matmuls and what follows them ---
+# --- matmuls with epilogues ---
 
 _ACTIVATIONS = ("relu", "silu", "gelu")
 

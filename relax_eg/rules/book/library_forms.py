@@ -1,8 +1,8 @@
-"""The ways in which people write what library routines compute, as rules that lead to their calls.
+"""Rules that lead from the ways in which people write what library routines compute to the routines' calls.
 
-They run in the phase "library" and only where a routine is there: some make patterns ready (softmax by hand, scales,
-transposed products), some are whole spellings of attention (`jax.nn.dot_product_attention` taken to parts, heads first
-or last, masks chosen or added), some make a call a more special one (causal masks, repeated keys).
+They run in the phase "library" and only where a routine is available. Some prepare patterns (softmax by hand, scales,
+transposed products), some match whole spellings of attention (the parts of `jax.nn.dot_product_attention`, heads first
+or last, masks selected or added), and some make a call more specific (causal masks, repeated keys).
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from relax_eg.ir.annotations import HALF
 from relax_eg.ir.expr import const
 from relax_eg.ops import api as op
 from relax_eg.ops.libraries import LIBRARIES, called
@@ -18,11 +19,10 @@ from relax_eg.rules.book.libraries import attention_names, causal, conditions
 from relax_eg.rules.rule import RuleSet
 
 forms = RuleSet("forms")
-_HEADS = (0, 2, 1, 3)
-_TURNED = (0, 1, 3, 2)
-_HALF = ("float16", "bfloat16")
-# What is put where a mask does not hold: lower than any logit, and finite, since a row without any position is then
-# a mean and not NaN. What a logit may go below is another matter: -1e9 says something else of such a row.
+_HEADS = (0, 2, 1, 3)  # given: the permutation that moves heads before positions, and back
+_TURNED = (0, 1, 3, 2)  # given: the permutation that exchanges the last two axes
+# Conditions on `f`, the value of masked logits. With `_NEVER` it is below any logit, and finite, because a row without
+# any position is then a mean and not NaN. Logits may go below -1e9 (`_HARDLY`), which gives such a row another value.
 _NEVER = ("f <= -1e30", "f >= -3.5e38")
 _HARDLY = ("f <= -1e9", "f > -1e30")
 
@@ -31,7 +31,7 @@ def _rule(shapes: str, *tags: str, numerics: Any = "reassociate", **options: Any
     return forms.rule(shapes, phase="library", numerics=numerics, tags=(*tags, "library"), check=False, **options)
 
 
-# --- made ready ---
+# --- preparation ---
 
 
 @_rule("x: *b n, m: *b", "softmax", when="n >= 1")
@@ -88,7 +88,7 @@ def _scales_of_wide_logits(dtype: str) -> None:
     _rule(shapes, "attention", name=f"divisor_into_query_{dtype}_summed", doc=doc, when="d >= 1")(summed_over)
 
 
-for _dtype in _HALF:
+for _dtype in HALF:
     _scales_of_wide_logits(_dtype)
 
 
@@ -133,9 +133,14 @@ _BIASES = ("b h s t", "b 1 s t", "b 1 1 t", "1 1 s t", "s t")
 
 
 def _heads_first(kind: str, name: str, dtype: str, how: str, extra: str, rare: bool = False) -> None:
-    """softmax(edited(q k)) v, k with its last axes exchanged already. `how`: "wide" where the logits are made float32
-    first, "summed" where they are summed so, "" where they are of the operands' dtype, which is `dtype`, "" for any;
-    `extra`: the sizes of a bias; `rare`: a mask's fill may be reached."""
+    """Adds the rule for softmax(edited(q k)) v, where the last two axes of k are exchanged already.
+
+    - `dtype`: the dtype of the operands; "" for any.
+    - `how`: "wide" where the logits are converted to float32, "summed" where they are summed in float32, "" where they
+      have the dtype of the operands.
+    - `extra`: the sizes of a bias.
+    - `rare`: whether logits may reach the value of masked logits.
+    """
     at, of_logits = (f" @ {dtype}", " @ float32" if how else f" @ {dtype}") if dtype else ("", "")
     shapes = f"q: b h s d{at}, k: b h d t{at}, v: b h t d{at}"
     suffix = "_".join(x for x in (dtype, how, extra.replace(" ", "_"), "rare" if rare else "") if x)
@@ -152,7 +157,7 @@ def _heads_first(kind: str, name: str, dtype: str, how: str, extra: str, rare: b
             logits = logits + more
         return op.astype(op.softmax(logits), q.dtype) @ v, called(name, *right, r=1)
 
-    # Functions with a name each: a verdict on file is found by their text.
+    # Each is a function with a name, because verdicts on file are found by a function's text.
     def plain(q: Any, k: Any, v: Any) -> Any:
         return made(q, k, v)
 
@@ -184,9 +189,9 @@ def _dtypes(name: str) -> tuple[str, ...]:
 
 
 def _all_heads_first(kind: str, name: str) -> None:
-    for dtype, how in ((d, w) for d in _dtypes(name) for w in (("", "wide", "summed") if d in _HALF else ("",))):
+    for dtype, how in ((d, w) for d in _dtypes(name) for w in (("", "wide", "summed") if d in HALF else ("",))):
         if kind == "mask" and dtype != "float32" and not how:
-            continue  # no number of half precision is beyond all logits
+            continue  # no half-precision number is below all logits
         for extra in _BIASES if kind == "bias" else ("",):
             _heads_first(kind, name, dtype, how, extra)
         if kind == "mask":
@@ -197,14 +202,15 @@ def _all_heads_first(kind: str, name: str) -> None:
 
 
 def _from_jax_nn(kind: str, name: str, dtype: str, single: bool = False) -> None:
-    """`single`: where each head has a key of its own, and a causal mask is not copied for groups."""
+    """Adds the rules for one kind, routine and dtype. `single`: whether each head has a key of its own, so that a
+    causal mask is not copied for groups."""
 
     def sides(q: Any, k: Any, v: Any, c: Any, r: Any, extra: Any = None, f: Any = None) -> Any:
         b, s, h, d = q.shape
         t, g = k.shape[1], k.shape[2]
         x = op.permute_dims(op.reshape(q, (b, s, g, r, d)), (0, 2, 1, 3, 4))
         wide = {"precision": "BF16_BF16_F32" if dtype == "bfloat16" else "F16_F16_F32", "out_dtype": "float32"}
-        how = wide if dtype in _HALF else {}
+        how = wide if dtype in HALF else {}
         x = op.matmul(op.reshape(x, (b, g, r * s, d)), op.permute_dims(k, (0, 2, 3, 1)), **how)
         x = op.permute_dims(op.reshape(x, (b, g, s, r, t)) * c, (3, 0, 1, 2, 4))
         heads = [op.permute_dims(_scaled(q, c), _HEADS), op.permute_dims(k, _HEADS), op.permute_dims(v, _HEADS)]
@@ -254,7 +260,7 @@ def _from_jax_nn(kind: str, name: str, dtype: str, single: bool = False) -> None
         needed = (*conditions(name, "b g s t d"), "f <= -1e30")
         rule(apart, "attention", name, name=f"{base}_single", when=needed, doc=options["doc"])(ordered_single)
     elif kind == "causal":
-        # Minus infinity too: no row of a lower triangle is without a position.
+        # Minus infinity is accepted too: every row of a lower triangle has a position.
         rule(f"{shapes}, f:{wide}", "attention", name, name=base, when=(*when, "f <= -1e30"), **options)(ordered)
     elif kind == "bias":
         for which, bias in (("row", "1 1 1 s t"), ("whole", "r b g s t")):
@@ -265,8 +271,8 @@ def _from_jax_nn(kind: str, name: str, dtype: str, single: bool = False) -> None
 
 
 def _scaled(q: Any, c: Any) -> Any:
-    """q c, rounded once."""
-    return op.astype(op.astype(q, "float32") * c, q.dtype) if q.dtype in _HALF else q * c
+    """Returns q c, rounded once."""
+    return op.astype(op.astype(q, "float32") * c, q.dtype) if q.dtype in HALF else q * c
 
 
 # --- calls of calls ---

@@ -169,7 +169,8 @@ def _through_reshape(name: str, f: Callable[..., Any], operands: int) -> None:
     )(function)  # fmt: skip
 
 
-# Those that stand between transposes, reshapes and slices in real programs: each more is compiled for every program.
+# given: the operators that stand between transposes, reshapes and slices in real programs. The rules of each further
+# one are compiled for every program.
 _MOVED = (("negative", 1), ("exp", 1), ("tanh", 1), ("relu", 1), ("add", 2), ("multiply", 2))
 for _name, _operands in _MOVED:
     _through_transpose(_name, getattr(op, _name), _operands)
@@ -341,7 +342,7 @@ def broadcast_of_broadcast(x: Any, s: Any, t: Any) -> Any:
 
 
 def _elementwise_rules(name: str, f: Callable[..., Any]) -> None:
-    """A broadcast operand of an elementwise operator need not be broadcast first."""
+    """Adds the rules by which an elementwise operator's operand need not be broadcast first."""
 
     def suffix(x: Any, y: Any) -> Any:
         return f(x, op.broadcast_to(y, x.shape)), f(x, y)
@@ -349,7 +350,7 @@ def _elementwise_rules(name: str, f: Callable[..., Any]) -> None:
     def prefix(x: Any, y: Any) -> Any:
         return f(op.broadcast_to(y, x.shape), x), f(y, x)
 
-    # JAX gives operands of fewer axes axes of size 1 in front.
+    # JAX puts axes of size 1 in front of an operand with fewer axes.
     def behind(x: Any, y: Any) -> Any:
         front = tuple(range(x.ndim - y.ndim))
         return (f(x, op.expand_dims(y, front)), f(x, y)) if front else None

@@ -1,10 +1,10 @@
-"""Less memory by computing in pieces: what is large only on the way to a smaller result is there a piece at a time.
+"""Saves memory by computing in pieces: a large intermediate value of a smaller result exists one piece at a time.
 
-An attention's scores, the hidden layer of a perceptron, the products that a sum is of: where the equations say that
-rows of the result follow from rows of what is on the way, the result is computed for some rows, then for others, and
-joined. A loop takes longer than one kernel, but for one thing: on CPUs memory for a large array comes page by page, at
-every call. So the rule is asked where `optimize` is given a `memory_limit`, of any value; and without one of what makes
-something smaller of a value that is so large (`Functions.large`).
+Examples are an attention's scores, the hidden layer of a perceptron, and the products that a sum adds. Where the
+equations say that rows of the result follow from rows of the intermediate value, the result is computed for some rows
+at a time and joined. A loop takes longer than one kernel, except that on CPUs memory for a large array is obtained page
+by page, at every call. So the rule is tried for every value where `optimize` has a `memory_limit`; without one it is
+tried for nodes that make something smaller of a value of at least `Functions.large` bytes.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ from relax_eg.tir.program import Stage
 from relax_eg.tir.slicing import Axes, sliced_with
 
 ANCHORS = ("matmul", "linear", "conv", "sum", "mean", "max", "min", "add", "subtract", "multiply", "divide")
-PIECES, _MOST_PIECES = 8, 64
-_ROOM = 2  # arrays of the size of a piece that are alive in a step, about
-_LEAST = 2  # elements of the axis in each of the pieces that save memory, at the sizes of interest
-_MOST = 48  # operators that are computed in pieces together
-_SHAPED = ("broadcast_to", "reshape", "full")  # their attribute `shape` is that of the result
+PIECES, _MOST_PIECES = 8, 64  # chosen: pieces of an axis under a memory limit; without one the least and the most
+_ROOM = 2  # chosen: approximate number of arrays of the size of a piece that are live in a step
+_LEAST = 2  # chosen: least elements of the axis in a piece under a memory limit, at the sizes of interest
+_MOST = 48  # limit: operators computed in pieces together
+_SHAPED = ("broadcast_to", "reshape", "full")  # operators whose attribute `shape` is the result's
 
 
-Region = dict[Expr, tuple[int, Axes]]  # readers first: the axis of each, and those of its operands
+Region = dict[Expr, tuple[int, Axes]]  # readers first: the cut axis of each node, and those of its operands
 
 
 def _in_pieces(e: Expr, known: Functions) -> Expr | None:
@@ -50,10 +50,10 @@ def _in_pieces(e: Expr, known: Functions) -> Expr | None:
     axis, largest, region = found
     about = known.most if known.large else known.extent
     size = e.shape[axis]
-    count = PIECES  # with a limit so many: what a piece needs is an eighth at any size
+    count = PIECES  # for a memory limit: a piece needs an eighth at any size
     while known.large and count < _MOST_PIECES and largest * _ROOM > count * known.large:
         count *= 2
-    if known.large and size.is_const:  # no piece has places that are thrown away, where that takes few more pieces
+    if known.large and size.is_const:  # avoids padding, where less than twice as many pieces divide the axis
         count = next((n for n in range(count, 2 * count) if size.value % n == 0), count)
     if about(size) <= count:
         return _in_a_loop(e, axis, region, Dim.of(1), size, known)
@@ -61,8 +61,8 @@ def _in_pieces(e: Expr, known: Functions) -> Expr | None:
 
 
 def _one_by_one(e: Expr, known: Functions) -> Expr | None:
-    """Where pieces along one axis are small enough at the largest sizes, those along another may be larger, and better
-    at any size: whole matrices of a batch."""
+    """Proposes pieces of one place each along another axis than `_in_pieces` cuts, such as whole matrices of a batch.
+    They may be larger than pieces that are small enough at the largest sizes, and better at any size."""
     found = _largest_part(e, known) if known.large else None
     if found is None:
         return None
@@ -77,7 +77,7 @@ def _one_by_one(e: Expr, known: Functions) -> Expr | None:
 
 
 def _largest_part(e: Expr, known: Functions) -> tuple[int, int, Region] | None:
-    """The axis along which most is computed in pieces, the bytes of the largest value inside, and what that is."""
+    """Returns the best axis to cut, the bytes of the largest value that is then computed in pieces, and the region."""
     if not isinstance(e.annotation, Tensor) or e.annotation.shape is None:
         return None
     if known.large and not _reads_large(e, known):
@@ -92,7 +92,7 @@ def _largest_part(e: Expr, known: Functions) -> tuple[int, int, Region] | None:
         largest = _most_inside(e, region, about)
         small_enough = largest * _ROOM <= extent * known.large or not known.large
         if largest > about(bytes_of(e.annotation)) and largest >= known.large:
-            # Of many elements in a row a piece is read as it lies; with a limit, finer pieces need less.
+            # Early axes give pieces of contiguous elements, read in place; with a limit, finer pieces need less.
             found.append((small_enough, largest, 0 if known.large else extent, -axis, region))
     if not found:
         return None
@@ -105,15 +105,15 @@ def _most_inside(e: Expr, region: Region, about: Callable[[Dim], int]) -> int:
 
 
 def _reads_large(e: Expr, known: Functions) -> bool:
-    """Whether a node makes something smaller of an operand that is large. So only the first of those that follow from
-    a large value is computed in pieces with it."""
+    """Returns whether a node makes something smaller of a large operand. So only the first such node after a large
+    value is computed in pieces with it."""
     own = known.most(bytes_of(e.annotation))
     return any(known.most(bytes_of(a.annotation)) >= max(known.large, own + 1) for a in e.args)
 
 
 def _region(e: Expr, axis: int, known: Functions) -> Region:
-    """What is computed in pieces with `e`, readers first: the axis of each, and those of its operands. It is read
-    nowhere else, unless nothing is computed."""
+    """Returns the nodes that are computed in pieces with `e`, readers first, with the axis of each and those of its
+    operands. Only nodes of the region read them, apart from nodes that compute nothing."""
     region: Region = {}
     wants: dict[Expr, list[int | None]] = {}
     todo = [(e, axis)]
@@ -146,7 +146,7 @@ def _sliced(x: Expr, axis: int) -> Axes | None:
         return None
     axes = sliced_with(placed.program, axis)
     if axes is not None and x.op not in _SHAPED and any(True for _, v in x.attrs for _ in _sizes_in(v)):
-        # Sizes among its attributes, such as a convolution's padding, may be of this axis or of others.
+        # Sizes among the attributes, such as a convolution's padding, may belong to this axis or to others.
         size = Dim.var(_unused(x, {}))
         pieces = [
             a if place is None else var(f"x{i}", Tensor(_with(a.shape, place, size), a.dtype))
@@ -157,7 +157,7 @@ def _sliced(x: Expr, axis: int) -> Axes | None:
 
 
 def _sizes_in(value: Any) -> Iterator[Dim]:
-    """The sizes in an attribute."""
+    """Yields the sizes in an attribute's value."""
     if isinstance(value, Dim):
         yield value
     elif isinstance(value, tuple):
@@ -166,12 +166,12 @@ def _sizes_in(value: Any) -> Iterator[Dim]:
 
 
 def _in_a_loop(e: Expr, axis: int, region: Region, rows: Dim, count: Dim, known: Functions) -> Expr | None:
-    """`e` from `count` pieces of so many `rows` along `axis`, made one after the other and stacked. So that all have
-    one size, zeros stand behind the last places; what follows from them is cut off."""
+    """Returns `e` from `count` pieces of `rows` places along `axis`, computed one after the other and stacked. Zeros
+    pad the end of the axis so that all pieces have one size; the results of the padding are cut off."""
     more = rows * count - e.shape[axis]
     size = rows if rows.is_const else Dim.var(_unused(e, region))
-    whole: dict[Expr, Expr] = {}  # what every step reads all of, as the loop's body knows it
-    sliced: dict[tuple[Expr, int], Expr] = {}  # what it reads a piece of, along that axis
+    whole: dict[Expr, Expr] = {}  # parameters of the loop's body for what every step reads whole
+    sliced: dict[tuple[Expr, int], Expr] = {}  # parameters for what a step reads a piece of, along that axis
     made: dict[Expr, Expr] = {}
     for x in reversed(region):
         a, axes = region[x]
@@ -208,7 +208,7 @@ def _in_a_loop(e: Expr, axis: int, region: Region, rows: Dim, count: Dim, known:
 
 
 def _places(x: Expr, axis: int, rows: Dim, count: Dim, size: Dim, sliced: dict[tuple[Expr, int], Expr]) -> Expr:
-    """A piece of an `iota`, made where it is read."""
+    """Returns a piece of an `iota`, computed where it is read."""
     shape = _with(x.shape, axis, size)
     if x.attr("axis") != axis:
         return op.iota(shape, x.attr("axis"), x.dtype)
@@ -218,7 +218,7 @@ def _places(x: Expr, axis: int, rows: Dim, count: Dim, size: Dim, sliced: dict[t
 
 
 def _pieces(x: Expr, axis: int, rows: Dim, count: Dim, more: Dim) -> Expr:
-    """`x` cut along `axis` and stacked, with zeros behind."""
+    """Returns `x` cut along `axis` and stacked, with zeros at its end."""
     if more != 0 and x.shape[axis] != rows * count:
         widths = [(Dim.of(0), more if i == axis else Dim.of(0)) for i in range(x.ndim)]
         x = op.pad(x, widths, op.zeros((), x.dtype))
@@ -227,7 +227,7 @@ def _pieces(x: Expr, axis: int, rows: Dim, count: Dim, more: Dim) -> Expr:
 
 
 def _unused(e: Expr, region: Region) -> str:
-    """A name for the size of a piece that no size has."""
+    """Returns a name for the size of a piece that no other size has."""
     inside = (e, *region)
     taken = {v for x in inside for y in (x, *x.args) for d in dims_of(y.annotation) for v in d.variables}
     taken |= {v for x in inside for _, value in x.attrs for d in _sizes_in(value) for v in d.variables}
@@ -243,16 +243,16 @@ def _with(shape: Sequence[Dim], axis: int, size: Dim) -> tuple[Dim, ...]:
 
 
 def _again(x: Expr, args: list[Expr], axis: int, size: Dim) -> Expr | None:
-    """The operator of `x` for as many places along `axis` as its operands have now; None where its equations are
-    others then. Where they are the same, and read what is sliced at the place that is written alone (`sliced_with`),
-    every element is the term that it was."""
+    """Returns the operator of `x` on `args`, with `size` places along `axis`; None where its equations then differ.
+    Where they are the same and read sliced operands only at the place that is written (`sliced_with`), every element
+    is the same term as before."""
     wanted = Tensor(_with(x.shape, axis, size), x.dtype)
-    # An attribute with an entry for each axis, such as the end of a slice, may say where this one ends.
+    # An attribute with an entry for each axis, such as the end of a slice, may hold the extent of this axis.
     ends = {k: _with(v, axis, size) for k, v in x.attrs if _is_extent(v, x, axis)}
     for attrs in ({**dict(x.attrs), **ends}, dict(x.attrs))[not ends :]:
         try:
             made = call(x.op, args, attrs)
-        except OperatorError:  # what an attribute says is of other places
+        except OperatorError:  # the attributes do not fit a piece
             continue
         if made.annotation == wanted and _same_equations(x, made):
             return made
@@ -260,14 +260,14 @@ def _again(x: Expr, args: list[Expr], axis: int, size: Dim) -> Expr | None:
 
 
 def _is_extent(value: Any, x: Expr, axis: int) -> bool:
-    """Whether an attribute is a size for each axis, and for this one what the axis has."""
+    """Returns whether an attribute has a size for each axis, which for this axis is its extent in `x`."""
     sized = isinstance(value, tuple) and len(value) == x.ndim and isinstance(value[axis], Dim)  # type: ignore[reportUnknownArgumentType]
     return sized and value[axis] == x.shape[axis]
 
 
 def _same_equations(whole: Expr, piece: Expr) -> bool:
-    """Whether two uses of an operator compute the same at each place that both have. Where an axis of the piece has one
-    place, that is 0."""
+    """Returns whether two uses of an operator compute the same at each place that both have. Where an axis of the piece
+    has one place, that is place 0."""
     stages: list[Sequence[Stage]] = []
     for x in (whole, piece):
         placed = program_at(x.op, tuple(a.annotation for a in x.args), x.attrs, x.annotation)

@@ -127,7 +127,7 @@ def _of_moved(name: str) -> None:
     )(lambda x, axis: over_one(x, axis[0]) if len(axis) == 1 else None)  # fmt: skip
 
 
-# Not bit for bit: of two zeros, the order says which sign a maximum has.
+# Not bit for bit: the order decides about the sign of a maximum of two zeros.
 for _name in ("sum", "max", "min"):
     _of_moved(_name)
 

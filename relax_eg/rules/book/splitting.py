@@ -1,27 +1,28 @@
 """A product over a long axis as a sum of products of its parts (split-K).
 
-A matmul of few rows and columns over a long depth has few blocks of results, and most cores of a device have none of
-them. Parts of the depth are a batch of matmuls, and one more reduction adds them up; what is computed before and after
-stays with them. Where that wins is a matter of prices: libraries cut the depth of plain matmuls by themselves.
+A matmul of few rows and columns over a long depth has few result blocks, so most cores of a device have none. The parts
+of the depth form a batch of matmuls, and one more reduction adds them up; what is computed before and after stays with
+them. Prices decide where that wins: libraries cut the depth of plain matmuls by themselves.
 """
 
 from __future__ import annotations
 
+from relax_eg.ir.annotations import HALF
 from relax_eg.ir.expr import Expr
 from relax_eg.ops import api as op
 from relax_eg.rules.rule import RuleSet
 from relax_eg.rules.schemas import Functions, Schema
 from relax_eg.shapes import Dim
 
-_SIDE = 64  # of a block of the result
-_BLOCKS = 256  # that keep the cores of a large device busy
-_LEAST = 512  # elements of the depth in a part
-_HALF = ("float16", "bfloat16")
+_SIDE = 64  # chosen: rows and columns of a result block
+_BLOCKS = 256  # chosen: result blocks that keep the cores of a large device busy
+_LEAST = 512  # chosen: least elements of the depth in a part
+_FEWEST = 8  # chosen: fewest parts: fewer gain nothing over a longer pipeline
 
 
 def _split(e: Expr, known: Functions) -> Expr | None:
     x, w = e.args
-    if x.ndim != 2 or w.ndim != 2 or e.dtype not in ("float32", *_HALF):
+    if x.ndim != 2 or w.ndim != 2 or e.dtype not in ("float32", *HALF):
         return None
     rows, depth, columns = x.shape[0], x.shape[1], w.shape[1]
     blocks = -(-known.extent(rows) // _SIDE) * -(-known.extent(columns) // _SIDE)
@@ -30,16 +31,15 @@ def _split(e: Expr, known: Functions) -> Expr | None:
         parts * blocks > _BLOCKS or known.extent(depth) < _LEAST * parts or depth % parts != Dim.of(0)
     ):
         parts //= 2
-    # A few parts gain nothing that a longer pipeline would not.
-    if parts < 8 or not blocks:
+    if parts < _FEWEST or not blocks:
         return None
     each = depth // parts
     first = op.permute_dims(op.reshape(x, (rows, Dim.of(parts), each)), (1, 0, 2))
     second = op.reshape(w, (Dim.of(parts), each, columns))
-    # Partial sums are added before anything is rounded.
+    # Partial sums are in float32, so that they are added before anything is rounded.
     products = op.matmul(first, second, precision=e.attr("precision"), out_dtype="float32")
     total = op.sum(products, 0)
-    return op.astype(total, e.dtype) if e.dtype in _HALF else total
+    return op.astype(total, e.dtype) if e.dtype in HALF else total
 
 
 splitting = RuleSet(

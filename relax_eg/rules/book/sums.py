@@ -1,9 +1,9 @@
-"""The order of sums: what could be factored out stands together.
+"""The order of sums: terms with a common factor stand side by side.
 
 Addition of many terms has no canonical order that pairwise rules can see, and associativity with commutativity would
-write down all of them. So a sum is looked at as a whole, once: its terms are gathered through nested additions,
-subtractions and negations, those with a factor in common are put side by side, and rules on two terms do the rest. One
-new sum for each sum of a program.
+enumerate all orders. So the schema looks at a whole sum once: it gathers the terms through nested additions,
+subtractions and negations and puts those with a common factor side by side; rules on two terms do the rest. It makes
+one new sum for each sum of a program.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from relax_eg.rules.schemas import Functions, Schema
 
 _SUMS = frozenset(("add", "subtract", "negative"))
 _PRODUCTS = frozenset(("matmul", "linear"))
-Term = tuple[bool, Expr]  # whether it is subtracted
+Term = tuple[bool, Expr]  # whether the term is subtracted, and the term
 
 
 def _in_order(e: Expr, known: Functions) -> Expr | None:
@@ -40,7 +40,7 @@ def _is_inside_a_sum(e: Expr, known: Functions) -> bool:
 
 
 def _terms(e: Expr, known: Functions) -> Iterator[Term]:
-    """The terms of the sum `e`, in order. An inner sum that others read as well is a term: it is computed anyway."""
+    """Yields the terms of the sum `e`, in order. An inner sum with other readers is one term: it is computed anyway."""
     stack: list[tuple[bool, Expr, bool]] = [(False, e, True)]
     while stack:
         minus, x, is_top = stack.pop()
@@ -54,8 +54,8 @@ def _terms(e: Expr, known: Functions) -> Iterator[Term]:
 
 
 def _grouped(terms: Sequence[Term]) -> list[list[Term]]:
-    """The terms in groups that have a factor in common, each term in the first group that it fits; a common factor of
-    products stands first. O(factors)."""
+    """Returns the terms in groups with a common factor, each term in the first group that it fits. A common factor of
+    products comes first in each product. O(factors)."""
     groups: list[list[Term]] = []
     shared: list[set[Hashable]] = []  # factors that all terms of a group have
     by_factor: dict[Hashable, list[int]] = {}
@@ -82,7 +82,7 @@ def _with_first(group: list[Term], shared: set[Hashable]) -> list[Term]:
 
 
 def _without(product: Expr, factor: Expr) -> Expr:
-    """A product without one of its factors."""
+    """Returns a product without one of its factors."""
     rest = list(_leaves(product))
     rest.remove(factor)
     value = rest[0]
@@ -102,7 +102,7 @@ def _leaves(product: Expr) -> Iterator[Expr]:
 
 
 def _factors(t: Expr) -> Iterator[Hashable]:
-    """What can be factored out of a term: the matrices it begins and ends with, or the factors of a product."""
+    """Yields what can be factored out of a term: the matrices it begins and ends with, or the factors of a product."""
     leaves = list(_leaves(t))
     if len(leaves) > 1:
         yield from (x for x in leaves if x.annotation == t.annotation)
@@ -112,7 +112,7 @@ def _factors(t: Expr) -> Iterator[Hashable]:
 
 
 def _ends(x: Expr) -> Iterator[Hashable]:
-    """The matrices, or products of some, that a chain of matmuls begins with and ends with."""
+    """Yields the matrices, or products of several, that a chain of matmuls begins and ends with."""
     for side in (0, 1):
         e = x
         while e.op == "matmul":
@@ -123,7 +123,7 @@ def _ends(x: Expr) -> Iterator[Hashable]:
 
 
 def _sum(terms: Sequence[Term]) -> Term:
-    """The sum of terms as a balanced tree, so that it takes few rounds to factor it, with its sign."""
+    """Returns the signed sum of terms as a balanced tree, which takes few rounds to factor."""
     level = list(terms)
     while len(level) > 1:
         pairs = zip(level[::2], level[1::2], strict=False)

@@ -1,6 +1,6 @@
-"""Linear systems: inverses not taken, and solved by what is known of the matrix.
+"""Linear systems: solutions without an inverse, and solutions that use what is known of the matrix.
 
-The left sides are what `jnp.linalg.solve` and `jnp.linalg.inv` trace to, once `index_not_negative` has seen that the
+The left sides are what `jnp.linalg.solve` and `jnp.linalg.inv` trace to, once `index_not_negative` has found that the
 order of rows needs no correction; `tests/rules/test_values.py` optimizes such programs.
 """
 

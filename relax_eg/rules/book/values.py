@@ -1,6 +1,6 @@
 """Laws that hold on part of the domain: roots, logarithms, quotients, comparisons, order, and special matrices.
 
-Each stands behind the facts that make it true (`when=`), and is tested and proved under them.
+Each requires the facts that make it true (`when=`), and is tested and proved under them.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""Workspace lifting (Relax, 4.4 and Figure 11): what a kernel allocates for itself, its caller may allocate.
+"""Workspace lifting (Relax, 4.4 and Figure 11): a kernel's caller may allocate the kernel's workspaces.
 
-The call of a kernel with workspaces equals that of the kernel that is passed them: what is in a workspace before does
-not matter. The allocation is then a value of the caller's, of the size that the caller knows, and part of its memory
-plan.
+A call of a kernel with workspaces equals a call of the kernel that is passed them, as a workspace's initial contents do
+not matter. The allocation is then a value of the caller, of a size that the caller knows, and part of its memory plan.
 """
 
 from __future__ import annotations
@@ -28,8 +27,8 @@ def _lift(e: Expr, known: Functions) -> Expr | None:
     made: list[Expr] = []
     for space in spaces:
         if not isinstance(space, Tensor) or space.shape is None or space.dtype is None:
-            return None  # the caller does not know how large it is
-        # Zeros are what memory may hold; nobody reads them.
+            return None  # the caller does not know its size
+        # The contents do not matter: nothing reads these zeros.
         made.append(op.zeros(space.shape, space.dtype))
     lifted = replace(kernel, lifted=(*kernel.lifted, *own)).validate()
     return call_tir(lifted, (*e.args, *made), e.annotation, dict(e.attr("sizes")))

@@ -1,7 +1,7 @@
-"""A guard against sums that are equal over the reals and far less accurate in floats.
+"""Guards against sums that are equal over the reals but far less accurate in floats.
 
-This is no proof of the accuracy law, which the probabilistic checker tests: it keeps rules from being called proved
-whose right side visibly expands a product or cancels.
+This is not a proof of the accuracy law, which the probabilistic checker tests. It prevents rules from being called
+proved if their right side visibly expands a product or cancels.
 """
 
 from __future__ import annotations
@@ -12,15 +12,18 @@ from relax_eg.ir.annotations import is_float
 from relax_eg.rules.verify_formal.sums import Sum, Term
 from relax_eg.tir.expr import Const, Index, Read, Reduce, Scalar, walk
 
-# Functions that jump, so that the last bit of an argument matters.
+# Discontinuous functions: the last bit of an argument matters.
 DISCONTINUOUS = frozenset(
     {"sign", "floor", "ceil", "trunc", "round", "round_away", "floor_divide", "remainder", "floor_mod"}
 )
 
 
 def is_tame(s: Sum) -> bool:
-    """Whether the sum, evaluated in any order, is about as accurate as in any other: nothing cancelled, and either it
-    is one contraction, or in each product no tensor occurs twice and one factor occurs in no other product."""
+    """Whether the sum is about as accurate in one order of evaluation as in any other.
+
+    Nothing may cancel. One contraction is enough then; otherwise no tensor may occur twice in a product, and either
+    each product has a factor that occurs in no other product, or no product has more than one factor.
+    """
     if any(abs(c) != m for _, c, m in s.items()):
         return False
     if len(s.terms) <= 1:
@@ -44,23 +47,24 @@ def _tensors(t: Term) -> list[str]:
 
 
 def is_given(s: Scalar) -> bool:
-    """Whether `s` is not computed, so that it has no rounding error."""
+    """Whether `s` is a read, a constant or an index: it is not computed, so it has no rounding error."""
     return isinstance(s, (Read, Const, Index))
 
 
-# Significant bits.
+# given: significant bits of float dtypes.
 _BITS = {"bfloat16": 8, "float16": 11, "float32": 24, "float64": 53}
 
 
 def keeps_precision(left: Scalar, right: Scalar) -> bool:
-    """Whether the right term computes, and sums, in no coarser float than the left does somewhere."""
+    """Whether the right term computes, and sums, in no coarser float than the coarsest in which the left does."""
     computed, summed = _coarsest(left)
     other_computed, other_summed = _coarsest(right)
     return other_computed >= computed and other_summed >= (computed if summed == float("inf") else summed)
 
 
 def _coarsest(s: Scalar) -> tuple[float, float]:
-    """The fewest bits in which anything is computed, and in which anything is summed, infinite where nothing is."""
+    """Returns the fewest bits in which anything is computed, and in which anything is summed; infinite if nothing
+    is."""
     computed, summed = float("inf"), float("inf")
     for t in walk(s):
         if is_given(t) or not is_float(t.dtype):

@@ -1,9 +1,10 @@
-"""Whether the `*b` blocks of a rule pass through its operators untouched, so that one opaque index stands for any rank.
+"""Checks whether the `*b` blocks of a rule pass through its operators unchanged, so that one opaque index stands for a
+block of any rank.
 
-Seen at rank 2: where a block occurs in a shape it is one run of axes in order, and every index equation reads the run
-of its operands at the run of its result, in order, and uses those indices and the block's sizes for nothing else. The
-equations then say of a block of any rank what they say of two axes. That operators and the rule's function treat
-all ranks alike is taken from their being made of the same operators at ranks 1, 2 and 3.
+The check is made at rank 2. Where a block occurs in a shape it must be one run of axes in order. Every index equation
+must read the run of its operands at the run of its result, in order, and use those indices and the block's sizes for
+nothing else. The equations then say of a block of any rank what they say of two axes. That operators and the rule's
+function treat all ranks alike is inferred from the same operators being used at ranks 1, 2 and 3.
 """
 
 from __future__ import annotations
@@ -18,15 +19,15 @@ from relax_eg.shapes import Dim
 from relax_eg.tir import Stage
 from relax_eg.tir.expr import Read, walk
 
-Run = tuple[int, int] | None  # where a block's run of axes stands in a shape
+Run = tuple[int, int] | None  # the positions of a block's axes in a shape
 
 
 class _Touched(Exception):
-    """A block is not passed through."""
+    """Raised if a block is not passed through unchanged."""
 
 
 def any_rank(rule: Rule) -> bool:
-    """Whether what is proved of blocks of ranks 0 to 2 holds of any rank."""
+    """Whether what is proved of blocks of ranks 0 to 2 holds for any rank."""
     if not rule.stars or rule.attributes:
         return False
     try:
@@ -53,7 +54,7 @@ def _passes(instance: Instance, star: str) -> bool:
 
 
 def _run(shape: tuple[Dim, ...], block: tuple[Dim, ...]) -> Run:
-    """The run of the block in a shape; raises where it stands there otherwise."""
+    """Returns the run of the block in a shape. Raises `_Touched` if the block occurs there in any other way."""
     names = frozenset[str]().union(*(d.variables for d in block))
     at = [i for i, d in enumerate(shape) if d.variables & names]
     if not at:

@@ -1,4 +1,4 @@
-"""Left minus right: terms grouped by their factors, guards weighed against each other by z3 where they differ."""
+"""Left minus right: terms are grouped by their factors; where guards differ, z3 weighs them against each other."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ import math
 from collections.abc import Iterable
 from fractions import Fraction
 
-from relax_eg.rules.verify_formal.guards import Facts, Guard
+from relax_eg.rules.verify_formal.guards import GuardLiteral, KnownGuards
 from relax_eg.rules.verify_formal.sums import Factor, Sum, Term
 from relax_eg.rules.verify_formal.terms import Normalizer
 from relax_eg.shapes import Dim
 
-# How much more than the left side's the absolute sum of the right side's summands may be.
+# chosen: largest allowed ratio of the absolute sum of the right side's summands to that of the left side's.
 _MASS = 2
 
-Summand = tuple[Fraction, Dim, frozenset[Guard]]
+Summand = tuple[Fraction, Dim, frozenset[GuardLiteral]]
 
 
 class _Group:
-    """Terms that differ in guards and integer factors only: coefficients of both sides and masses."""
+    """Terms that differ only in guards and integer factors: coefficients and masses of both sides."""
 
     def __init__(self) -> None:
         self.left: list[Summand] = []
@@ -27,9 +27,9 @@ class _Group:
         self.right_mass: list[Summand] = []
 
 
-def same_sums(left: Sum, right: Sum, facts: Facts, normal: Normalizer, modulus: int, accurately: bool) -> str:
-    """Why `left` and `right`, settled, are not shown equal; empty where they are. With `accurately`, also that the
-    right side adds up no larger summands than the left."""
+def same_sums(left: Sum, right: Sum, facts: KnownGuards, normal: Normalizer, modulus: int, accurately: bool) -> str:
+    """Returns why the settled sums `left` and `right` are not shown equal; empty if they are. With `accurately`,
+    they must also not add up larger summands on the right than on the left (`_lighter`)."""
     groups: dict[tuple[tuple[str, ...], frozenset[str]], _Group] = {}
     for side, s in (("left", left), ("right", right)):
         for t, c, m in s.items():
@@ -59,7 +59,7 @@ def _without_dims(t: Term) -> tuple[list[Factor], Dim]:
 
 
 def _collected(left: Iterable[Summand], right: Iterable[Summand], modulus: int = 0) -> list[Summand]:
-    total: dict[tuple[Dim, frozenset[Guard]], Fraction] = {}
+    total: dict[tuple[Dim, frozenset[GuardLiteral]], Fraction] = {}
     for sign, side in ((1, left), (-1, right)):
         for c, d, g in side:
             total[d, g] = total.get((d, g), Fraction(0)) + sign * c
@@ -69,8 +69,8 @@ def _collected(left: Iterable[Summand], right: Iterable[Summand], modulus: int =
     return [(c, d, g) for (d, g), c in total.items() if c]
 
 
-def _lighter(group: _Group, facts: Facts) -> bool:
-    """Whether the right side's mass is at most `_MASS` times the left's wherever anything is."""
+def _lighter(group: _Group, facts: KnownGuards) -> bool:
+    """Whether the right side's mass is at most `_MASS` times the left's at every point that the facts allow."""
     rest = _collected([(_MASS * c, d, g) for c, d, g in group.left_mass], group.right_mass)
     if all(c > 0 for c, _, _ in rest):
         return True

@@ -1,8 +1,8 @@
-"""One scalar term for an element of a program: the index equations of its operators put into one another.
+"""Makes one scalar term for an element of a program, by substituting the operators' index equations into one another.
 
-The term reads pattern variables only, each index is a `Dim`, and bound variables are distinct throughout. An index
-that depends on data becomes an *opaque* variable, whose definition, a scalar term, `Composer.opaque` keeps: equal
-definitions have one variable.
+The term reads only pattern variables, each index is a `Dim`, and all bound variables are distinct. An index that
+depends on data becomes an *opaque* variable. `Composer.opaque` keeps its definition, a scalar term; equal definitions
+have one variable.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from relax_eg.ir.annotations import Tensor
 from relax_eg.ir.expr import CONSTANT, CORE, TUPLE_GET, VAR, Expr, constant_value, postorder
 from relax_eg.ops.record import program_of, site_of
 from relax_eg.ops.sizes import dilated
-from relax_eg.rules.verify_formal.guards import Guard, at_least, divisors, not_zero, zero
+from relax_eg.rules.verify_formal.guards import GuardLiteral, at_least, divisors, not_zero, zero
 from relax_eg.shapes import Dim, dim_max, dim_min
 from relax_eg.tir.expr import (
     Apply,
@@ -32,23 +32,24 @@ from relax_eg.tir.functions import kind
 
 ZERO = Dim.of(0)
 ONE = Dim.of(1)
-# Sizes and positions are taken to fit these; what is computed with them is so only in the wide one.
+# Sizes and positions are assumed to fit these dtypes; results computed from them are assumed to fit only the wide one.
 _INDEX_DTYPES = ("int32", "int64", "uint32", "uint64")
 _WIDE = "int64"
-_NEAR = 2**20
+_NEAR = 2**20  # limit: constant that is added to or subtracted from a position: no axis is that long
 
 Reader = Callable[[str, tuple[Dim, ...], str], Scalar]
 
 
 class Unsupported(Exception):
-    """Not expressible here; the proof ends as unknown."""
+    """Raised for what cannot be expressed here; the proof ends as unknown."""
 
 
 class Composer:
-    """Makes terms; one for both sides of an instance, so that they share bound variables' and opaque names.
+    """Makes terms. One composer serves both sides of an instance, so that they share names of bound and opaque
+    variables.
 
-    `given`: expressions not to be looked into, with names that stand for them, as if they were pattern variables.
-    `claims`: facts of matrices and rows that pattern variables have; the terms are made under them.
+    - `given`: expressions that are not looked into, with names that stand for them as if they were pattern variables.
+    - `claims`: facts of matrices and rows that pattern variables have; terms are made under them.
     """
 
     def __init__(
@@ -66,7 +67,7 @@ class Composer:
         return loop(f"{prefix}{self._count}")
 
     def element(self, e: Expr, at: Sequence[Dim], output: int = 0) -> Scalar:
-        """Element `at` of `e`, or of its result number `output`."""
+        """Returns element `at` of `e`, or of its result number `output`."""
         key = (e, output, tuple(at))
         if key not in self._memo:
             self._memo[key] = self._element(e, tuple(at), output)
@@ -107,7 +108,7 @@ class Composer:
         return read(name, at, made.buffers[name].dtype)
 
     def _position(self, e: Expr, at: tuple[Dim, ...]) -> Scalar | None:
-        """Where the one of a one-hot row is; None for any other argmax."""
+        """Returns the position of the one in a one-hot row; None for any other argmax."""
         (x,) = e.args
         last = e.attr("axis") == x.ndim - 1 and not e.attr("keepdims") and e.attr("dtype") == _PLACE
         if x.op != VAR or not last or "one_hot" not in self.claims.get(str(x.attr("name")), frozenset()):
@@ -115,7 +116,7 @@ class Composer:
         return _place_of_one(x, at)
 
     def translate(self, s: Scalar, env: Mapping[str, Dim], read: Reader) -> Scalar:
-        """`s` with its loop variables replaced and its reads given by `read`."""
+        """Returns `s` with its loop variables replaced and its reads given by `read`."""
         if isinstance(s, Const):
             return s
         if isinstance(s, Index):
@@ -135,7 +136,7 @@ class Composer:
         for v, extent in s.over:
             (name,) = v.variables
             size = self.replaced(extent, env)
-            # One element: its index is 0. A position is kept, for what it says of an empty axis.
+            # An axis of one element has index 0. Reductions to positions keep it, for what they say of an empty axis.
             if size is ONE and not s.kind.startswith("arg"):
                 inner[name] = ZERO
                 continue
@@ -148,19 +149,19 @@ class Composer:
         return self.replaced(i, env) if isinstance(i, Dim) else self.as_dim(self.translate(i, env, read))
 
     def as_dim(self, s: Scalar) -> Dim:
-        """The integer `s` as a Dim; what depends on data is an opaque variable."""
+        """Returns the integer `s` as a Dim, with opaque variables for what depends on data."""
         found = index_dim(s, self.name_of)
         return Dim.var(self.name_of(s)) if found is None else found
 
     def name_of(self, s: Scalar) -> str:
-        """The opaque variable that stands for `s`."""
+        """Returns the opaque variable that stands for `s`."""
         if s not in self._names:
             (name,) = self.fresh("o").variables
             self._names[s], self.opaque[name] = name, s
         return self._names[s]
 
     def free(self, d: Dim) -> frozenset[str]:
-        """The variables of `d`, those in definitions of opaque ones included."""
+        """Returns the variables of `d`, including those in definitions of opaque ones."""
         return self.closed(d.variables)
 
     def closed(self, names: Iterable[str]) -> frozenset[str]:
@@ -176,7 +177,7 @@ class Composer:
         return frozenset(found)
 
     def replaced(self, d: Dim, env: Mapping[str, Dim]) -> Dim:
-        """`d` with variables replaced, also in the definitions of its opaque ones."""
+        """Returns `d` with variables replaced, also in the definitions of its opaque ones."""
         mine: dict[str, Dim] = {}
         for n in d.variables:
             if n in env:
@@ -186,7 +187,7 @@ class Composer:
         return d.substitute(mine) if mine else d
 
     def renamed(self, s: Scalar, env: Mapping[str, Dim]) -> Scalar:
-        """`s` with its free variables replaced."""
+        """Returns `s` with its free variables replaced."""
         return self.translate(s, env, lambda name, at, dtype: Read(name, at, dtype))
 
 
@@ -199,7 +200,7 @@ def _place_of_one(e: Expr, at: tuple[Dim, ...]) -> Scalar:
 
 
 def claimed(e: Expr, at: tuple[Dim, ...], claims: frozenset[str]) -> Scalar:
-    """Element `at` of a pattern variable that has these facts."""
+    """Returns element `at` of a pattern variable that has the facts `claims`."""
     if "one_hot" in claims:
         here = Apply("equal", (Index(at[-1], _PLACE), _place_of_one(e, at[:-1])))
         return Cast(here, e.dtype)
@@ -228,7 +229,7 @@ def dims_in(t: Scalar) -> tuple[Dim, ...]:
 
 
 def index_dim(s: Scalar, name_of: Callable[[Scalar], str]) -> Dim | None:
-    """The integer term `s` as a Dim where that is exact, reads as opaque variables; else None."""
+    """Returns the integer term `s` as a Dim if that is exact, with reads as opaque variables; else None."""
     if isinstance(s, Const):
         return Dim.of(int(s.value)) if kind(s.dtype) in "iu" and isinstance(s.value, int) else None
     if isinstance(s, Index):
@@ -250,7 +251,7 @@ def index_dim(s: Scalar, name_of: Callable[[Scalar], str]) -> Dim | None:
                 return dim_max(a, b)
             case "minimum":
                 return dim_min(a, b)
-            case "add" | "subtract" | "multiply" if s.on_indices:  # of data, they might wrap
+            case "add" | "subtract" | "multiply" if s.on_indices:  # on data they might wrap
                 return a + b if s.fn == "add" else a - b if s.fn == "subtract" else a * b
             case _:
                 return None
@@ -258,7 +259,7 @@ def index_dim(s: Scalar, name_of: Callable[[Scalar], str]) -> Dim | None:
 
 
 def _is_near(s: Apply) -> bool:
-    """Whether it is a position and a small constant, in either order."""
+    """Whether `s` combines a position and a small constant, in either order."""
     x, y = s.args if isinstance(s.args[0], Index) else reversed(s.args)
     return isinstance(x, Index) and isinstance(y, Const) and isinstance(y.value, int) and abs(y.value) <= _NEAR
 
@@ -281,9 +282,9 @@ STATED = frozenset({
 _PROMISE = "promise"
 
 
-def size_conditions(results: Sequence[Expr]) -> list[tuple[Guard, ...]]:
-    """What the sizes must satisfy for `results` to exist: in each tuple one guard, at least, holds."""
-    found: dict[tuple[Guard, ...], None] = {}
+def size_conditions(results: Sequence[Expr]) -> list[tuple[GuardLiteral, ...]]:
+    """Returns what the sizes must satisfy for `results` to exist: at least one guard in each tuple holds."""
+    found: dict[tuple[GuardLiteral, ...], None] = {}
     for e in postorder(results):
         if not isinstance(e.annotation, Tensor):
             if e.op == "split":
@@ -304,7 +305,7 @@ def size_conditions(results: Sequence[Expr]) -> list[tuple[Guard, ...]]:
             if e.op == "reduce_window":
                 found.update(dict.fromkeys((at_least(d - 1),) for d in e.attr("window")))
         elif e.op == "take" and e.attr("mode") != "fill":
-            # Only an empty axis has no element that a clipped index could mean.
+            # Only an empty axis has no element that a clipped index could select.
             extent = e.args[0].shape[e.attr("axis")]
             found[(at_least(extent - 1), *(zero(d) for d in e.args[1].shape))] = None
         elif e.op in ("argmax", "argmin"):
@@ -313,18 +314,18 @@ def size_conditions(results: Sequence[Expr]) -> list[tuple[Guard, ...]]:
     return [c for c in found if not any(g.dim.is_const and _true(g) for g in c)]
 
 
-def _true(g: Guard) -> bool:
+def _true(g: GuardLiteral) -> bool:
     return g.dim.value >= 0 if g.kind == "ge" else (g.dim.value == 0) == (g.kind == "eq")
 
 
-# Operators that give the elements of their operand, each once, in other places.
+# Operators whose result has each element of their operand once, in other places.
 _REARRANGED = frozenset({"permute_dims", "reshape", "expand_dims", "squeeze", "flip"})
 
 
-def promises(results: Sequence[Expr], entails: Callable[[Guard], bool]) -> set[tuple[Expr, Dim]]:
-    """Index tensors promised to be in range, and of what extent. What is promised of a tensor is promised of its
-    elements, wherever they stand; what holds of itself is no promise, nor what does at the sizes that `entails` knows
-    of."""
+def promises(results: Sequence[Expr], entails: Callable[[GuardLiteral], bool]) -> set[tuple[Expr, Dim]]:
+    """Returns the index tensors promised to be in range, each with the extent. A promise about a tensor is one about
+    its elements, wherever they stand. Indices that are in range anyway, given what `entails` knows of
+    sizes, are left out."""
     found = {
         (_elements(e.args[1]), e.args[0].shape[e.attr("axis")])
         for e in postorder(results)
@@ -334,15 +335,15 @@ def promises(results: Sequence[Expr], entails: Callable[[Guard], bool]) -> set[t
 
 
 def _elements(e: Expr) -> Expr:
-    """A tensor of the same elements, in whatever places."""
+    """Returns a tensor of the same elements, in whatever places."""
     while e.op in _REARRANGED:
         (e,) = e.args
     return e
 
 
-def _is_position(e: Expr, extent: Dim, entails: Callable[[Guard], bool]) -> bool:
-    """Whether every element is a place in an axis of this extent: that of an extreme, where one exists at all (that is
-    a condition of its own), or its number in an axis that is no longer."""
+def _is_position(e: Expr, extent: Dim, entails: Callable[[GuardLiteral], bool]) -> bool:
+    """Whether every element is a position in an axis of this extent. That of an extreme is, if one exists at all (a
+    condition of its own); so is that of `iota` along an axis that is no longer."""
     if not isinstance(e.annotation, Tensor) or e.dtype not in _INDEX_DTYPES:
         return False
     if e.op in ("argmax", "argmin"):

@@ -1,32 +1,43 @@
-"""Equality bit for bit: the same scalar term at the same places, float functions uninterpreted, reductions as folds in
-order; and a list of identities of IEEE arithmetic, each true of every bit pattern but the payload of a NaN.
+"""Equality bit for bit: both sides are the same scalar term at the same places.
 
-The comparison walks both terms at once under facts. Where a condition on indices is undecided, both cases are walked.
+Float functions are uninterpreted and reductions are folds in order. A list of identities of IEEE arithmetic is used
+too, each true of every bit pattern except the payload of a NaN. The comparison walks both terms at once under facts. If
+a condition on indices is undecided, both cases are walked.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from itertools import permutations
+from typing import TypeVar
 
 from relax_eg.rules.verify_formal.compose import Composer, dims_in, index_dim
-from relax_eg.rules.verify_formal.guards import Facts, Guard, at_least, in_range, is_plain, not_zero, simplified, zero
+from relax_eg.rules.verify_formal.guards import (
+    GuardLiteral,
+    KnownGuards,
+    at_least,
+    in_range,
+    is_plain,
+    not_zero,
+    simplified,
+    zero,
+)
 from relax_eg.shapes import Dim
 from relax_eg.tir.expr import Apply, Cast, Const, Index, Read, Reduce, ReduceKind, Scalar, Select, walk
 from relax_eg.tir.functions import kind
 
 _COMMUTE = frozenset({"add", "multiply", "equal", "not_equal", "bitwise_and", "bitwise_or", "bitwise_xor"})
-# Of two NaNs, or two zeros, either may be given: only equal arguments say which.
+# The maximum or minimum of two NaNs, or of two zeros, may be either: only equal arguments determine the result.
 _IDEMPOTENT = frozenset({"maximum", "minimum", "bitwise_and", "bitwise_or"})
-# A fold of folds in the same order: those whose function is associative on bits, whatever is done with signed zeros,
-# as long as it is the first or the last of equals, or the greater bit pattern.
+# Reductions for which a fold of folds is one fold in the same order: their function is associative on bits. With signed
+# zeros it is too, as long as it gives the first or the last of equals, or the greater bit pattern.
 _ASSOCIATIVE = frozenset({"max", "min", "any", "all"})
-# What joins two of these folds into one: with maximum and minimum, another order of the elements.
+# The functions that join two of these folds into one; with maximum and minimum, in another order of the elements.
 _JOINS = {"bitwise_or": "any", "bitwise_and": "all", "maximum": "max", "minimum": "min"}
 _DUAL: dict[str, ReduceKind] = {"any": "all", "all": "any", "max": "min", "min": "max"}
-_MOST_STEPS = 20_000
-_MOST_ORDERS = 4  # axes of a reduction whose order does not matter
+_MOST_STEPS = 20_000  # limit: comparisons of terms by one `Folds`
+_MOST_ORDERS = 4  # limit: axes of a reduction of which all orders are tried
 _ROUNDINGS = frozenset({"floor", "ceil", "trunc", "round", "round_away"})
 # Comparisons with 0, or with itself, that facts decide for every element, NaN included.
 _TRUTHS: tuple[tuple[str, frozenset[str], bool], ...] = (
@@ -42,27 +53,39 @@ _TRUTHS: tuple[tuple[str, frozenset[str], bool], ...] = (
     ("is_nan", frozenset({"finite"}), False),
 )
 
-_EMPTY: frozenset[Guard] = frozenset()
+_EMPTY: frozenset[GuardLiteral] = frozenset()
+_T = TypeVar("_T")
 
 
 class Folds:
-    """Compares terms made by one composer. `claims`: facts that the buffers they read have. With `unordered`, extremes
-    are those of sets, whatever the order in which they are taken: the same numbers, but for the sign of a zero."""
+    """Compares terms made by one composer.
+
+    - `claims`: facts of the buffers that the terms read.
+    - `unordered`: extremes are those of sets, whatever the order: the same numbers, except for the sign of a zero.
+    - `identities`: whether identities of arithmetic may be applied to whole terms; inside a fold they always may.
+    - `uses_identities`: whether an identity was applied to whole terms, outside all folds.
+
+    Identities of arithmetic are assumed to be true, so what they alone show is not a proof.
+    """
 
     def __init__(
         self,
         composer: Composer,
-        facts: Facts,
+        facts: KnownGuards,
         claims: Mapping[str, frozenset[str]] | None = None,
         unordered: bool = False,
+        identities: bool = True,
     ) -> None:
+        self.uses_identities = False
+        self._identities = identities
+        self._folds = 0  # number of folds around the terms that are being compared
         self._orderless = _ASSOCIATIVE if unordered else frozenset({"any", "all"})
         self.composer = composer
         self.facts = facts
         self._claims = claims or {}
         self._steps = 0
 
-    def same(self, a: Scalar, b: Scalar, extra: frozenset[Guard] = _EMPTY) -> bool:
+    def same(self, a: Scalar, b: Scalar, extra: frozenset[GuardLiteral] = _EMPTY) -> bool:
         """Whether the terms have the same bits wherever the facts and `extra` hold."""
         self._steps += 1
         if self._steps > _MOST_STEPS:
@@ -99,11 +122,11 @@ class Folds:
             return self._same_fold(a, b, extra)
         return isinstance(a, Apply) and isinstance(b, Apply) and self._same_call(a, b, extra)
 
-    def _same_in_both_cases(self, cond: Scalar, a: Scalar, b: Scalar, extra: frozenset[Guard]) -> bool:
-        """Whether the terms are the same where `cond`, on data, holds, and where it does not."""
+    def _same_in_both_cases(self, cond: Scalar, a: Scalar, b: Scalar, extra: frozenset[GuardLiteral]) -> bool:
+        """Whether the terms are the same where `cond`, a condition on data, holds, and where it does not."""
         return all(self.same(_decided(a, cond, c), _decided(b, cond, c), extra) for c in (True, False))
 
-    def _equal(self, xs: Iterable[object], ys: Iterable[object], extra: frozenset[Guard]) -> bool:
+    def _equal(self, xs: Iterable[object], ys: Iterable[object], extra: frozenset[GuardLiteral]) -> bool:
         for x, y in zip(xs, ys, strict=True):
             if not isinstance(x, Dim) or not isinstance(y, Dim):
                 return False
@@ -111,20 +134,23 @@ class Folds:
                 return False
         return True
 
-    def _are_equal(self, x: Dim, y: Dim, extra: frozenset[Guard]) -> bool:
+    def _are_equal(self, x: Dim, y: Dim, extra: frozenset[GuardLiteral]) -> bool:
         x, y = simplified(x, self.facts, extra), simplified(y, self.facts, extra)
         return x is y or self.facts.entails(zero(x - y), extra)
 
-    def _same_call(self, a: Apply, b: Apply, extra: frozenset[Guard]) -> bool:
+    def _same_call(self, a: Apply, b: Apply, extra: frozenset[GuardLiteral]) -> bool:
         if a.fn != b.fn or len(a.args) != len(b.args):
             return False
         if all(self.same(x, y, extra) for x, y in zip(a.args, b.args, strict=True)):
             return True
+        return self._may_use_identities() and self._same_by_identity(a, b, extra) and self._used_identity()
+
+    def _same_by_identity(self, a: Apply, b: Apply, extra: frozenset[GuardLiteral]) -> bool:
         if _is_square(a) and _is_square(b) and (turned := _turned_difference(a.args[0])) is not None:
             return self.same(turned, b.args[0], extra)
         return a.fn in _COMMUTE and self.same(a.args[0], b.args[1], extra) and self.same(a.args[1], b.args[0], extra)
 
-    def _same_fold(self, a: Reduce, b: Reduce, extra: frozenset[Guard]) -> bool:
+    def _same_fold(self, a: Reduce, b: Reduce, extra: frozenset[GuardLiteral]) -> bool:
         if a.kind != b.kind or len(a.over) != len(b.over):
             return False
         if a.kind in self._orderless and 1 < len(a.over) <= _MOST_ORDERS:
@@ -132,7 +158,7 @@ class Folds:
             return any(self._same_in_order(a, c, extra) for c in orders)
         return self._same_in_order(a, b, extra)
 
-    def _same_in_order(self, a: Reduce, b: Reduce, extra: frozenset[Guard]) -> bool:
+    def _same_in_order(self, a: Reduce, b: Reduce, extra: frozenset[GuardLiteral]) -> bool:
         if not self._equal([n for _, n in a.over], [n for _, n in b.over], extra):
             return False
         env: dict[str, Dim] = {}
@@ -141,10 +167,27 @@ class Folds:
             (name,) = w.variables
             env[name] = v
             more.update(in_range(v, n))
-        return self.same(a.body, self.composer.renamed(b.body, env), frozenset(more))
+        return self._inside(lambda: self.same(a.body, self.composer.renamed(b.body, env), frozenset(more)))
 
-    def _guard(self, cond: Scalar) -> Guard | None:
-        """A comparison of indices as a guard; None for any other condition."""
+    # --- identities of arithmetic ---
+
+    def _may_use_identities(self) -> bool:
+        return self._identities or self._folds > 0
+
+    def _used_identity(self) -> bool:
+        self.uses_identities = self.uses_identities or not self._folds
+        return True
+
+    def _inside(self, compare: Callable[[], _T]) -> _T:
+        """Returns what `compare` returns for the body of a fold."""
+        self._folds += 1
+        try:
+            return compare()
+        finally:
+            self._folds -= 1
+
+    def _guard(self, cond: Scalar) -> GuardLiteral | None:
+        """Returns a comparison of indices as a guard; None for any other condition."""
         if isinstance(cond, Apply) and len(cond.args) == 2:
             a, b = cond.args
             if kind(a.dtype) not in "iu":
@@ -171,15 +214,15 @@ class Folds:
 
     # --- one step of rewriting at the head ---
 
-    def reduced(self, s: Scalar, extra: frozenset[Guard]) -> Scalar:
-        """`s` rewritten at its head, as long as a step applies."""
+    def reduced(self, s: Scalar, extra: frozenset[GuardLiteral]) -> Scalar:
+        """Returns `s` rewritten at its head until no step applies."""
         while True:
             t = self._step(s, extra)
             if t is s:
                 return s
             s = t
 
-    def _step(self, s: Scalar, extra: frozenset[Guard]) -> Scalar:
+    def _step(self, s: Scalar, extra: frozenset[GuardLiteral]) -> Scalar:
         if isinstance(s, Select):
             return self._select(s, extra)
         if isinstance(s, Reduce):
@@ -190,12 +233,13 @@ class Folds:
         if isinstance(s, Cast):
             if s.arg.dtype == s.dtype:
                 return s.arg
-            if isinstance(s.arg, Cast) and s.arg.arg.dtype == s.dtype and _holds_all_of(s.arg.dtype, s.dtype):
+            if isinstance(s.arg, Cast) and _is_there_and_back(s.arg, s.dtype) and self._may_use_identities():
+                self._used_identity()
                 return s.arg.arg
             return Index(s.arg.dim, s.dtype) if isinstance(s.arg, Index) and _wide_enough(s) else s
-        return self._identity(s, extra) if isinstance(s, Apply) else s
+        return self._call(s, extra) if isinstance(s, Apply) else s
 
-    def _select(self, s: Select, extra: frozenset[Guard]) -> Scalar:
+    def _select(self, s: Select, extra: frozenset[GuardLiteral]) -> Scalar:
         cond = self.reduced(s.cond, extra)
         if isinstance(cond, Const):
             return s.then if cond.value else s.other
@@ -213,16 +257,16 @@ class Folds:
             return s.then
         return s if cond == s.cond else Select(cond, s.then, s.other)
 
-    def _fold(self, s: Reduce, extra: frozenset[Guard]) -> Scalar:
+    def _fold(self, s: Reduce, extra: frozenset[GuardLiteral]) -> Scalar:
         inside = extra | {g for v, n in s.over for g in in_range(v, n)}
-        body = self.reduced(s.body, inside)
+        body = self._inside(lambda: self.reduced(s.body, inside))
         if s.kind in _ASSOCIATIVE and isinstance(body, Reduce) and body.kind == s.kind:
             return Reduce(s.kind, (*s.over, *body.over), body.body)
         return self._in_two(s, inside) if s.kind in _ASSOCIATIVE else s
 
-    def _in_two(self, s: Reduce, inside: frozenset[Guard]) -> Reduce:
-        """A fold over an index that is divided by a divisor of its extent, as one over quotients and remainders, which
-        goes through the elements in the same order."""
+    def _in_two(self, s: Reduce, inside: frozenset[GuardLiteral]) -> Reduce:
+        """Returns a fold over an index that is divided by a divisor of its extent as a fold over quotients and
+        remainders, which visits the elements in the same order."""
         for n, (v, extent) in enumerate(s.over):
             for by in _divisors_of(s.body, v):
                 whole = simplified(extent // by, self.facts, inside)
@@ -234,24 +278,34 @@ class Folds:
                 return Reduce(s.kind, over, self.composer.renamed(s.body, {name: q * by + r}))
         return s
 
-    def _identity(self, s: Apply, extra: frozenset[Guard]) -> Scalar:
-        """Identities of bits. Each is tested on all special values by `tests/rules/test_identities.py`."""
+    def _call(self, s: Apply, extra: frozenset[GuardLiteral]) -> Scalar:
         args = tuple(self.reduced(a, extra) for a in s.args)
+        given = s if args == s.args else Apply(s.fn, args)
+        # Complex numbers are left out: (a + bi) * 1 computes b * 0, which is NaN if b is infinite.
+        if not self._may_use_identities() or kind(args[0].dtype) == "c":
+            return given
+        found = self._identity(given, extra)
+        if found is not given:
+            self._used_identity()
+        return found
+
+    def _identity(self, s: Apply, extra: frozenset[GuardLiteral]) -> Scalar:
+        """Applies an identity of bits. `tests/rules/test_identities.py` tests each one on all special values. A rule
+        that says no more than one is tested on all values of small dtypes (`rules.axioms`)."""
+        args = s.args
         x = args[0]
         y = args[1] if len(args) == 2 else None
-        if kind(x.dtype) == "c":  # (a + bi) * 1 computes b * 0, which is NaN where b is infinite
-            return s if args == s.args else Apply(s.fn, args)
         match s.fn:
             case "negative" if isinstance(x, Apply) and x.fn == "negative":
                 return x.args[0]
-            # Of equals, zeros of either sign, both take the last.
+            # Of equal elements, such as zeros of either sign, both take the last.
             case "negative" if isinstance(x, Reduce) and x.kind in ("max", "min") and kind(x.dtype) == "f":
                 return Reduce(_DUAL[x.kind], x.over, Apply("negative", (x.body,)))
             case "bitwise_not" if isinstance(x, Reduce) and x.kind in ("any", "all") and x.dtype == "bool":
                 return Reduce(_DUAL[x.kind], x.over, Apply("bitwise_not", (x.body,)))
             case "clamp" if isinstance(clamped := args[1], Apply) and clamped.fn == "clamp":
                 same = (args[0], args[-1]) == (clamped.args[0], clamped.args[-1])
-                return clamped if same else s if args == s.args else Apply(s.fn, args)
+                return clamped if same else s
             case "maximum" | "minimum" if y is not None and _is_least(x, s.fn):
                 return y
             case "maximum" | "minimum" if y is not None and _is_least(y, s.fn):
@@ -280,7 +334,7 @@ class Folds:
                 return Apply("negative", (Apply(s.fn, (_need(_negated(x)), y)),))
             case "multiply" | "divide" if y is not None and _negated(y) is not None and kind(s.dtype) == "f":
                 return Apply("negative", (Apply(s.fn, (x, _need(_negated(y)))),))
-            # With the same second operand, so that a tie of zeros is broken the same way twice.
+            # The second operand is the same, so a tie of zeros is broken the same way twice.
             case "maximum" | "minimum" if isinstance(x, Apply) and x.fn == s.fn and x.args[1] == y:
                 return x
             case "divide" if y is not None and _is(y, 1):
@@ -301,10 +355,10 @@ class Folds:
                 return joined
             case _:
                 found = self._known(s.fn, x, y)
-                return found if found is not None else s if args == s.args else Apply(s.fn, args)
+                return found if found is not None else s
 
-    def _joined(self, fn: str, x: Scalar, y: Scalar, extra: frozenset[Guard]) -> Scalar | None:
-        """The fold of both of two folds over the same ranges, where the order does not matter; None for others."""
+    def _joined(self, fn: str, x: Scalar, y: Scalar, extra: frozenset[GuardLiteral]) -> Scalar | None:
+        """Returns two folds over the same ranges as one fold of both, if the order does not matter; else None."""
         if not isinstance(x, Reduce) or not isinstance(y, Reduce) or x.kind not in self._orderless:
             return None
         if _JOINS.get(fn) != x.kind or y.kind != x.kind or x.dtype != y.dtype or len(x.over) != len(y.over):
@@ -315,7 +369,7 @@ class Folds:
         return Reduce(x.kind, x.over, Apply(fn, (x.body, self.composer.renamed(y.body, env))))
 
     def _known(self, fn: str, x: Scalar, y: Scalar | None) -> Scalar | None:
-        """What a function of an element is that has the facts claimed of its buffer; None where they do not say."""
+        """Returns what a function of an element is, by the facts claimed of its buffer; None if they do not decide."""
         claims = self._claims.get(x.buffer, frozenset[str]()) if isinstance(x, Read) else frozenset[str]()
         if fn in _ROUNDINGS:
             return x if "integral" in claims else None
@@ -341,7 +395,7 @@ def _is_minus_zero(s: Scalar) -> bool:
 
 
 def _is_least(s: Scalar, fn: str) -> bool:
-    """Whether the maximum, or minimum, of anything and `s` is the other, NaN included."""
+    """Whether the maximum, or minimum, of any value and `s` is that value, NaN included."""
     return isinstance(s, Const) and s.value == (-math.inf if fn == "maximum" else math.inf)
 
 
@@ -350,13 +404,14 @@ def _negated(s: Scalar) -> Scalar | None:
 
 
 def _divisors_of(s: Scalar, v: Dim) -> list[Dim]:
-    """What the index `v` alone is divided by in the indices of reads."""
+    """Returns what the index `v` alone is divided by in the sizes and indices in `s`."""
     atoms = [a for t in walk(s) for d in dims_in(t) for atoms, _ in d.terms for a in atoms]
     return list(dict.fromkeys(a.args[1] for a in atoms if a.op == "floordiv" and a.args[0] is v))
 
 
 def _turned_difference(s: Scalar) -> Scalar | None:
-    """y - x of x - y: its negative, but for the sign of a zero, and so of the same square."""
+    """Returns y - x for x - y: its negative except for the sign of a zero, and so of the same square. None for other
+    terms."""
     return Apply("subtract", (s.args[1], s.args[0])) if isinstance(s, Apply) and s.fn == "subtract" else None
 
 
@@ -369,7 +424,7 @@ def _magnitude(s: Scalar) -> Scalar | None:
 
 
 def _decided(s: Scalar, cond: Scalar, holds: bool) -> Scalar:
-    """`s` where it is known whether `cond` holds."""
+    """Returns `s` with selects on `cond` resolved, given whether `cond` holds."""
     if isinstance(s, Select):
         if s.cond == cond:
             return _decided(s.then if holds else s.other, cond, holds)
@@ -393,9 +448,9 @@ _WIDER = {
 }  # fmt: skip
 
 
-def _holds_all_of(wide: str, narrow: str) -> bool:
-    """Whether every value of one dtype is one of the other, so that a conversion there and back changes nothing."""
-    return wide in _WIDER.get(narrow, ())
+def _is_there_and_back(first: Cast, dtype: str) -> bool:
+    """Whether a conversion and then one back to `dtype` change nothing: the wider dtype has every value of `dtype`."""
+    return first.arg.dtype == dtype and first.dtype in _WIDER.get(dtype, ())
 
 
 def _need(s: Scalar | None) -> Scalar:
@@ -404,5 +459,5 @@ def _need(s: Scalar | None) -> Scalar:
 
 
 def _wide_enough(s: Cast) -> bool:
-    """Whether an index of the cast's source is the same integer in its result's dtype."""
+    """Whether an index of the cast's source dtype is the same integer in its result's dtype."""
     return s.dtype == "int64" and s.arg.dtype in ("int32", "uint32")

@@ -1,7 +1,7 @@
-"""Guards, conjunctions of facts about integers, and what follows from them.
+"""Guards, which are facts about integers, and what follows from conjunctions of them.
 
-A guard is a `Dim` said to be >= 0, zero or not zero, or a boolean value said to be true or false. `Facts` answers what
-follows: by comparison of canonical forms first, by z3 under a resource limit else. No answer is "no".
+A guard says that a `Dim` is >= 0, zero or not zero, or that a boolean value is true or false. `KnownGuards` answers
+what follows: first by comparing canonical forms, then by z3 under a resource limit. No answer counts as "no".
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ from relax_eg.shapes.dim import product as monomial_dim
 from relax_eg.shapes.dim import rebuilt
 from relax_eg.shapes.piecewise import remade
 
-# z3's own count of steps, the same on every machine, and its clock beside it.
+# limit: steps in z3's own count, which is the same on every machine; its clock is limited too.
 _STEPS = 3_000_000
-_MILLISECONDS = 2_000
-_MEMORY_MB = 1_500
+_MILLISECONDS = 2_000  # limit: time of z3 for one question
+_MEMORY_MB = 1_500  # limit: memory of z3
 
 GuardKind = Literal["ge", "eq", "ne", "true", "false"]
 
 
 class OutOfTime(Exception):
-    """The proof's time is up."""
+    """Raised when the proof's time is up."""
 
 
 @dataclass(frozen=True)
-class Guard:
-    """`dim >= 0` (ge), `dim == 0` (eq), `dim != 0` (ne), or the boolean value `of` is so (true, false)."""
+class GuardLiteral:
+    """A guard: `dim >= 0` (ge), `dim == 0` (eq), `dim != 0` (ne), or the boolean value `of` is so (true, false)."""
 
     kind: GuardKind
     dim: Dim
@@ -49,47 +49,47 @@ class Guard:
     def __hash__(self) -> int:
         return hash((self.kind, self.dim, self.of))
 
-    def negated(self) -> Guard:
+    def negated(self) -> GuardLiteral:
         match self.kind:
             case "ge":
                 return at_least(-self.dim - 1)
             case "eq":
-                return Guard("ne", self.dim)
+                return GuardLiteral("ne", self.dim)
             case "ne":
-                return Guard("eq", self.dim)
+                return GuardLiteral("eq", self.dim)
             case "true":
-                return Guard("false", self.dim, self.of)
+                return GuardLiteral("false", self.dim, self.of)
             case _:
-                return Guard("true", self.dim, self.of)
+                return GuardLiteral("true", self.dim, self.of)
 
 
-def at_least(dim: Dim) -> Guard:
-    """`dim >= 0`, coefficients without common factor."""
+def at_least(dim: Dim) -> GuardLiteral:
+    """Returns the guard `dim >= 0`, with coefficients divided by their common factor."""
     common = math.gcd(*(c for _, c in dim.terms)) if dim.terms else 0
     # Dividing rounds the constant down, which loses no integer solution.
-    return Guard("ge", dim // common if common > 1 else dim)
+    return GuardLiteral("ge", dim // common if common > 1 else dim)
 
 
-def zero(dim: Dim) -> Guard:
-    """`dim == 0`; of `e` and `-e` the same one is taken."""
-    return Guard("eq", min(dim, -dim, key=Dim.sort_key))
+def zero(dim: Dim) -> GuardLiteral:
+    """Returns the guard `dim == 0`, the same for `e` and `-e`."""
+    return GuardLiteral("eq", min(dim, -dim, key=Dim.sort_key))
 
 
-def not_zero(dim: Dim) -> Guard:
+def not_zero(dim: Dim) -> GuardLiteral:
     return zero(dim).negated()
 
 
-def in_range(v: Dim, extent: Dim) -> tuple[Guard, Guard]:
-    """`0 <= v < extent`"""
+def in_range(v: Dim, extent: Dim) -> tuple[GuardLiteral, GuardLiteral]:
+    """Returns the guards that say `0 <= v < extent`."""
     return at_least(v), at_least(extent - 1 - v)
 
 
-Guards = frozenset[Guard]
+Guards = frozenset[GuardLiteral]
 
 
 @dataclass
 class Deadline:
-    """When to give up, by the processor time of this process: a proof does not hang on what else runs."""
+    """The processor time of this process at which to give up. A proof thus does not depend on what else runs."""
 
     at: float
 
@@ -99,19 +99,19 @@ class Deadline:
 
 
 @dataclass
-class Facts:
-    """What holds at every point looked at."""
+class KnownGuards:
+    """The guards that hold at every point considered, and what follows from them."""
 
-    known: list[Guard]
+    known: list[GuardLiteral]
     deadline: Deadline
     _memo: dict[Any, bool] = field(default_factory=dict)
     calls: int = 0
 
-    def with_(self, more: Iterable[Guard]) -> Facts:
-        return Facts([*self.known, *more], self.deadline, {})
+    def with_(self, more: Iterable[GuardLiteral]) -> KnownGuards:
+        return KnownGuards([*self.known, *more], self.deadline, {})
 
-    def entails(self, goal: Guard, extra: Iterable[Guard] = ()) -> bool:
-        """Whether `goal` follows from the facts and `extra`."""
+    def entails(self, goal: GuardLiteral, extra: Iterable[GuardLiteral] = ()) -> bool:
+        """Whether `goal` follows from the known guards and `extra`."""
         local = list(extra)
         plain = _plainly(goal, self.known) or _plainly(goal, local)
         if plain:
@@ -121,19 +121,19 @@ class Facts:
             self._memo[key] = self._ask([*local, goal.negated()])
         return self._memo[key]
 
-    def impossible(self, extra: Iterable[Guard]) -> bool:
-        """Whether `extra` contradicts the facts."""
+    def impossible(self, extra: Iterable[GuardLiteral]) -> bool:
+        """Whether `extra` contradicts the known guards."""
         local = frozenset(extra)
         if ("none", local) not in self._memo:
             self._memo["none", local] = self._ask(list(local))
         return self._memo["none", local]
 
-    def _ask(self, guards: Sequence[Guard]) -> bool:
-        """Whether the facts and `guards` have no solution."""
+    def _ask(self, guards: Sequence[GuardLiteral]) -> bool:
+        """Whether the known guards and `guards` have no solution together."""
         return self._unsat(lambda w: [w.guard(g) for g in guards])
 
     def never(self, formula: Callable[[Translation], Any]) -> bool:
-        """Whether the facts have no solution in which the formula that `formula` makes holds."""
+        """Whether the known guards have no solution in which the formula made by `formula` holds."""
         return self._unsat(lambda w: [formula(w)])
 
     def _unsat(self, make: Callable[[Translation], list[Any]]) -> bool:
@@ -153,7 +153,7 @@ class Facts:
             return False
 
 
-def _plainly(goal: Guard, known: Sequence[Guard]) -> bool:
+def _plainly(goal: GuardLiteral, known: Sequence[GuardLiteral]) -> bool:
     d = goal.dim
     if goal.of is None and d.is_const:
         return d.value >= 0 if goal.kind == "ge" else (d.value == 0) == (goal.kind == "eq")
@@ -168,7 +168,7 @@ def _plainly(goal: Guard, known: Sequence[Guard]) -> bool:
 
 
 class Translation:
-    """Dims and guards as z3 terms; `side` holds what defines the divisions."""
+    """Translates Dims and guards to z3 terms; `side` holds the definitions of the divisions."""
 
     def __init__(self) -> None:
         self.side: list[Any] = []
@@ -201,7 +201,7 @@ class Translation:
             return z3.If(args[0] >= 0 if a.name == ">=" else args[0] == 0, args[1], args[2])
         top, by = args
         q = z3.Int(f"!{len(self._atoms)}!{a}")
-        # Of a divisor <= 0 nothing is said: whatever follows then holds of any quotient.
+        # Nothing is said about a divisor <= 0, so what follows then holds for any quotient.
         self.side.append(
             z3.Implies(by > 0, z3.And(q * by <= top, top < q * by + by))
             if a.op == "floordiv"
@@ -209,18 +209,18 @@ class Translation:
         )
         return q
 
-    def guard(self, g: Guard) -> Any:
+    def guard(self, g: GuardLiteral) -> Any:
         if g.of is not None:
             truth = z3.Bool(f"?{g.of.key}")
             return truth if g.kind == "true" else z3.Not(truth)
         value = self.dim(g.dim)
         return value >= 0 if g.kind == "ge" else value == 0 if g.kind == "eq" else value != 0
 
-    def all_of(self, guards: Iterable[Guard]) -> Any:
+    def all_of(self, guards: Iterable[GuardLiteral]) -> Any:
         return z3.And(*(self.guard(g) for g in guards))
 
-    def weighted(self, summands: Iterable[tuple[Fraction | int, Dim, Iterable[Guard]]], scale: int) -> Any:
-        """The sum of coefficient times dim where the guards hold, times `scale`, which makes it an integer."""
+    def weighted(self, summands: Iterable[tuple[Fraction | int, Dim, Iterable[GuardLiteral]]], scale: int) -> Any:
+        """Returns the sum of coefficient times dim where the guards hold, times `scale`, which makes it an integer."""
         total: Any = z3.IntVal(0)
         for c, d, guards in summands:
             value = z3.IntVal(int(c * scale)) * self.dim(d)
@@ -237,7 +237,7 @@ class Translation:
 
 
 def divisors(dim: Dim) -> set[Dim]:
-    """Every divisor in `dim`, constants but 0 left out."""
+    """Returns every divisor in `dim` except constants other than 0."""
     found: set[Dim] = set()
     for atoms, _ in dim.terms:
         for a in atoms:
@@ -253,8 +253,8 @@ def is_plain(dim: Dim) -> bool:
     return all(a.op == "var" for atoms, _ in dim.terms for a in atoms)
 
 
-def simplified(dim: Dim, facts: Facts, extra: Guards) -> Dim:
-    """`dim` with divisions, maxima and minima resolved that the facts decide."""
+def simplified(dim: Dim, facts: KnownGuards, extra: Guards) -> Dim:
+    """Returns `dim` with those divisions, maxima and minima resolved that the facts decide."""
     if is_plain(dim):
         return dim
 
@@ -269,15 +269,16 @@ def simplified(dim: Dim, facts: Facts, extra: Guards) -> Dim:
     return rebuilt(dim, make)
 
 
-def _extreme(op: str, args: list[Dim], facts: Facts, extra: Guards) -> Dim:
+def _extreme(op: str, args: list[Dim], facts: KnownGuards, extra: Guards) -> Dim:
     for x in args:
         if all(x is y or facts.entails(at_least(x - y if op == "max" else y - x), extra) for y in args):
             return x
     return dim_max(*args) if op == "max" else dim_min(*args)
 
 
-def _quotient(a: Dim, b: Dim, facts: Facts, extra: Guards) -> Dim:
-    """`a // b`: the multiple of `b` in `a` pulled out, where what remains provably is a remainder."""
+def _quotient(a: Dim, b: Dim, facts: KnownGuards, extra: Guards) -> Dim:
+    """Returns `a // b` with the multiple of `b` in `a` pulled out, and without the rest if it provably is a
+    remainder."""
     plain = a // b
     if len(b.terms) + (b.const != 0) != 1:
         whole, rest = Dim.of(0), a

@@ -1,18 +1,18 @@
-"""Linear algebra by its defining equations: words of matrices, of which inverses cancel.
+"""Linear algebra by its defining equations: sums of words, in which inverses cancel.
 
-Inverses, factors and orthogonal matrices have no index equations, but laws. A program of matrices is a sum of words, a
-word a product of matrices and a number. What is known:
+Inverses, factors and orthogonal matrices have no index equations, but they have laws. A program of matrices is a sum of
+words. A word is a number times a product of matrices. The laws are:
 
-- P A = L U for the factors and the order of rows that `lu(A)` gives, each triangular system is solved, so the solution
-  of A x = b by them is inv(A) b;
+- P A = L U for the factors and the order of rows that `lu(A)` gives, and each triangular system is solved, so the
+  solution of A x = b by them is inv(A) b;
 - inv(A) A = A inv(A) = I, and Q' Q = Q Q' = I for orthogonal Q, which is square;
 - x / rowsum(D) is inv(D) x for diagonal D.
 
-Sides are the same where their difference vanishes. In a difference in which all words end on `inv(Z) v` or on `v`, the
-latter is Z inv(Z) v, and what stands before `inv(Z) v` has to vanish; so it is with beginnings. Both sides must be
+Two sides are the same if their difference vanishes. If all words of a difference end on `inv(Z) v` or on `v`, then `v`
+is Z inv(Z) v, and what stands before `inv(Z) v` has to vanish. The same holds for beginnings. Both sides must be
 defined: a matrix that only one of them inverts must be known to have an inverse, or be a positive definite sum.
 
-This says nothing of accuracy: it is for rules that claim the class "approximate".
+This says nothing about accuracy: it is for rules that claim the class "approximate".
 """
 
 from __future__ import annotations
@@ -32,38 +32,45 @@ from relax_eg.rules.verify_formal.compose import Composer, Unsupported, index_di
 from relax_eg.rules.verify_formal.guards import Deadline
 from relax_eg.tir.expr import Apply, Cast, loop
 
-# Whose existence is settled here.
+# Operators whose preconditions are checked here.
 OPERATORS = frozenset({"lu", "triangular_solve"})
-_DEPTH = 6
+_DEPTH = 6  # limit: inverses that are removed one after another
 
 
 @dataclass(frozen=True)
-class Atom:
-    """A pattern variable (`name`), or what is made of a sum of words (`of`): its inverse, its factors, the order of
-    rows that its factorisation makes."""
+class MatrixAtom:
+    """A matrix in a word.
+
+    - `name`: the pattern variable, for kind "var".
+    - `of`: for the other kinds, the sum of words from which the matrix is made: its inverse, its triangular factors, or
+      the order of rows of its factorisation.
+    """
 
     kind: Literal["var", "inverse", "lower", "upper", "order"]
     name: str = ""
-    of: frozenset[tuple[Word, Fraction]] = frozenset()
+    of: frozenset[tuple[MatrixProduct, Fraction]] = frozenset()
     transposed: bool = False
 
 
 @dataclass(frozen=True)
-class Word:
-    """The product of numbers, by name, and of matrices, in order."""
+class MatrixProduct:
+    """A word: the product of numbers, by name, and of matrices, in order."""
 
     scalars: tuple[str, ...] = ()
-    factors: tuple[Atom, ...] = ()
+    factors: tuple[MatrixAtom, ...] = ()
 
 
-Words = dict[Word, Fraction]
-_IDENTITY: Words = {Word(): Fraction(1)}
+Words = dict[MatrixProduct, Fraction]
+_IDENTITY: Words = {MatrixProduct(): Fraction(1)}
 
 
 @dataclass(frozen=True)
-class Value:
-    """A tensor: a matrix, or its diagonal, and which of the tensor's axes are its rows "r", its columns "c" and axes of
-    size 1. A vector is a column."""
+class MatrixValue:
+    """A tensor that is a matrix, or the diagonal of one.
+
+    - `axes`: for each axis of the tensor, whether it holds the matrix's rows "r", its columns "c", or has size 1. A
+      vector is a column.
+    """
 
     words: Words
     axes: str
@@ -71,9 +78,9 @@ class Value:
 
 
 def same(instance: Instance, deadline: Deadline) -> bool:
-    """Whether the results of the sides are the same matrices, and defined at the same ones."""
+    """Whether the results of both sides are the same matrices, and defined for the same ones."""
     algebra = Algebra(instance, deadline)
-    inverted: list[set[frozenset[tuple[Word, Fraction]]]] = []
+    inverted: list[set[frozenset[tuple[MatrixProduct, Fraction]]]] = []
     values: list[list[Words]] = []
     for side in (instance.left, instance.right):
         algebra.inverted = set()
@@ -85,17 +92,17 @@ def same(instance: Instance, deadline: Deadline) -> bool:
 
 
 class Algebra:
-    """Words under what an instance's conditions claim of its variables."""
+    """Arithmetic of words under what an instance's conditions claim of its variables."""
 
     def __init__(self, instance: Instance, deadline: Deadline) -> None:
         self.claims = {n: with_implied(f) for n, f in claims_of(instance.guards).items()}
         self.deadline = deadline
-        self.inverted: set[frozenset[tuple[Word, Fraction]]] = set()
-        self._values: dict[Expr, Value] = {}
+        self.inverted: set[frozenset[tuple[MatrixProduct, Fraction]]] = set()
+        self._values: dict[Expr, MatrixValue] = {}
 
     # --- programs as words ---
 
-    def value(self, e: Expr) -> Value:
+    def value(self, e: Expr) -> MatrixValue:
         self._values = {}
         for x in postorder((e,)):
             self.deadline.check()
@@ -103,49 +110,56 @@ class Algebra:
                 self._values[x] = self._value(x)
         return self._known(e)
 
-    def _known(self, e: Expr) -> Value:
+    def _known(self, e: Expr) -> MatrixValue:
         if e not in self._values:
             raise Unsupported("a tensor of other than real numbers")
         return self._values[e]
 
-    def _value(self, e: Expr) -> Value:
+    def _value(self, e: Expr) -> MatrixValue:
         args = [self._values.get(a) for a in e.args]
         match e.op, args:
             case "var", _ if e.ndim <= 2:
-                word = Word((str(e.attr("name")),)) if e.ndim == 0 else Word((), (Atom("var", str(e.attr("name"))),))
-                return Value({word: Fraction(1)}, _axes(e))
+                word = (
+                    MatrixProduct((str(e.attr("name")),))
+                    if e.ndim == 0
+                    else MatrixProduct((), (MatrixAtom("var", str(e.attr("name"))),))
+                )
+                return MatrixValue({word: Fraction(1)}, _axes(e))
             case "constant", _ if e.ndim == 0 and math.isfinite(number := float(constant_value(e))):
-                return Value(_scaled(_IDENTITY, Fraction(number)), "")
+                return MatrixValue(_scaled(_IDENTITY, Fraction(number)), "")
             case "astype", _ if _is_identity(e):
-                return Value(_IDENTITY, "rc")
-            case (("permute_dims" | "expand_dims" | "squeeze" | "reshape"), [Value() as x]):
-                return Value(x.words, _moved(e, x.axes), x.is_diagonal)
-            case "negative", [Value(is_diagonal=False) as x]:
-                return Value(_scaled(x.words, Fraction(-1)), x.axes)
-            case (("add" | "subtract"), [Value(is_diagonal=False) as x, Value(is_diagonal=False) as y]):
+                return MatrixValue(_IDENTITY, "rc")
+            case (("permute_dims" | "expand_dims" | "squeeze" | "reshape"), [MatrixValue() as x]):
+                return MatrixValue(x.words, _moved(e, x.axes), x.is_diagonal)
+            case "negative", [MatrixValue(is_diagonal=False) as x]:
+                return MatrixValue(_scaled(x.words, Fraction(-1)), x.axes)
+            case (("add" | "subtract"), [MatrixValue(is_diagonal=False) as x, MatrixValue(is_diagonal=False) as y]):
                 if e.args[0].shape == e.args[1].shape:
-                    return Value(_sum(self._as(x, y.axes), y.words, 1 if e.op == "add" else -1), y.axes)
-            case "multiply", [Value(is_diagonal=False) as x, Value(is_diagonal=False) as y] if "" in (x.axes, y.axes):
-                return Value(self.product(x.words, y.words), x.axes or y.axes)
-            case "matmul", [Value(is_diagonal=False) as x, Value(is_diagonal=False) as y]:
+                    return MatrixValue(_sum(self._as(x, y.axes), y.words, 1 if e.op == "add" else -1), y.axes)
+            case "multiply", [MatrixValue(is_diagonal=False) as x, MatrixValue(is_diagonal=False) as y] if "" in (
+                x.axes,
+                y.axes,
+            ):
+                return MatrixValue(self.product(x.words, y.words), x.axes or y.axes)
+            case "matmul", [MatrixValue(is_diagonal=False) as x, MatrixValue(is_diagonal=False) as y]:
                 return self._matmul(e, x, y)
-            case (("sum" | "max"), [Value(is_diagonal=False) as x]) if e.args[0].ndim == 2 and e.ndim == 1:
-                # The largest of a row is on the diagonal where nothing there is negative.
+            case (("sum" | "max"), [MatrixValue(is_diagonal=False) as x]) if e.args[0].ndim == 2 and e.ndim == 1:
+                # The largest element of a row is on the diagonal if no element there is negative.
                 if self._only(x.words, "diagonal", *["positive_semidefinite"] * (e.op == "max")):
-                    return Value(x.words, "r", True)
-            case "divide", [Value(is_diagonal=False) as x, Value(is_diagonal=True) as d]:
+                    return MatrixValue(x.words, "r", True)
+            case "divide", [MatrixValue(is_diagonal=False) as x, MatrixValue(is_diagonal=True) as d]:
                 if d.axes == ("r" if e.ndim == 1 else "r1") and e.shape == e.args[0].shape:
-                    return Value(self.product(self._inverse(d.words), self.matrix(x)), _axes(e))
-            case "take", [Value(is_diagonal=False) as x, *_]:
+                    return MatrixValue(self.product(self._inverse(d.words), self.matrix(x)), _axes(e))
+            case "take", [MatrixValue(is_diagonal=False) as x, *_]:
                 return self._permuted(e, x)
-            case "triangular_solve", [_, Value(is_diagonal=False) as x]:
+            case "triangular_solve", [_, MatrixValue(is_diagonal=False) as x]:
                 return self._solved(e, x)
             case _:
                 pass
         raise Unsupported(f"{e.op} is none of matrix algebra")
 
-    def matrix(self, x: Value) -> Words:
-        """The matrix whose rows are the first axis of `x`, or the column that a vector is."""
+    def matrix(self, x: MatrixValue) -> Words:
+        """Returns the matrix whose rows are the first axis of `x`, or the column that a vector is."""
         if x.is_diagonal:
             raise Unsupported("a diagonal as a vector")
         first, second = f"{x.axes}11"[:2]
@@ -153,39 +167,39 @@ class Algebra:
             raise Unsupported("a tensor that is no matrix")
         return x.words if first in "r1" and second in "c1" else self.transposed(x.words)
 
-    def _as(self, x: Value, axes: str) -> Words:
+    def _as(self, x: MatrixValue, axes: str) -> Words:
         if x.axes == axes:
             return x.words
         return self.transposed(x.words) if len(axes) == 2 and x.axes == axes[::-1] else _no_matrix()
 
-    def _matmul(self, e: Expr, x: Value, y: Value) -> Value:
+    def _matmul(self, e: Expr, x: MatrixValue, y: MatrixValue) -> MatrixValue:
         a, b = self.matrix(x), self.matrix(y)
         if e.dtype != e.args[0].dtype:
             raise Unsupported("a product in another dtype")
         match e.args[0].ndim, e.args[1].ndim:
             case (2, 2) | (2, 1):
-                return Value(self.product(a, b), _axes(e))
+                return MatrixValue(self.product(a, b), _axes(e))
             case (1, 2):
-                return Value(self.product(self.transposed(b), a), _axes(e))
+                return MatrixValue(self.product(self.transposed(b), a), _axes(e))
             case _:
                 raise Unsupported("a product of vectors")
 
-    def _permuted(self, e: Expr, x: Value) -> Value:
-        """Rows in the order that an LU factorisation gives."""
+    def _permuted(self, e: Expr, x: MatrixValue) -> MatrixValue:
+        """Returns rows in the order that an LU factorisation gives."""
         order = e.args[1]
         while order.op == "permute_dims" and order.ndim == 1:
             (order,) = order.args
         made = order.args[0] if order.op == TUPLE_GET and order.attr("index") == 2 else None
-        # All are in range, so that no mode makes a difference.
+        # All indices are in range, so the mode makes no difference.
         if made is None or made.op != "lu" or x.axes[e.attr("axis")] not in "rc":
             raise Unsupported("rows taken")
-        atom = Atom("order", of=self._key(made.args[0]))
+        atom = MatrixAtom("order", of=self._key(made.args[0]))
         if x.axes[e.attr("axis")] == "r":
-            return Value(self.product({Word((), (atom,)): Fraction(1)}, x.words), x.axes)
-        found = self.product({Word((), (atom,)): Fraction(1)}, self.transposed(x.words))
-        return Value(found, x.axes.translate(str.maketrans("rc", "cr")))
+            return MatrixValue(self.product({MatrixProduct((), (atom,)): Fraction(1)}, x.words), x.axes)
+        found = self.product({MatrixProduct((), (atom,)): Fraction(1)}, self.transposed(x.words))
+        return MatrixValue(found, x.axes.translate(str.maketrans("rc", "cr")))
 
-    def _solved(self, e: Expr, x: Value) -> Value:
+    def _solved(self, e: Expr, x: MatrixValue) -> MatrixValue:
         factors = e.args[0]
         made = factors.args[0] if factors.op == TUPLE_GET and factors.attr("index") == 0 else None
         lower, unit = e.attr("lower"), e.attr("unit_diagonal")
@@ -194,17 +208,17 @@ class Algebra:
             raise Unsupported("a triangular system that is no half of another")
         key = self._key(made.args[0])
         self.inverted.add(key)
-        atom = Atom("lower" if lower else "upper", of=key)
-        inverse = Atom("inverse", of=frozenset({(Word((), (atom,)), Fraction(1))}))
-        return Value(self.product({Word((), (inverse,)): Fraction(1)}, self.matrix(x)), _axes(e))
+        atom = MatrixAtom("lower" if lower else "upper", of=key)
+        inverse = MatrixAtom("inverse", of=frozenset({(MatrixProduct((), (atom,)), Fraction(1))}))
+        return MatrixValue(self.product({MatrixProduct((), (inverse,)): Fraction(1)}, self.matrix(x)), _axes(e))
 
-    def _key(self, e: Expr) -> frozenset[tuple[Word, Fraction]]:
+    def _key(self, e: Expr) -> frozenset[tuple[MatrixProduct, Fraction]]:
         return frozenset(self.matrix(self._known(e)).items())
 
     def _inverse(self, words: Words) -> Words:
         key = frozenset(words.items())
         self.inverted.add(key)
-        return {Word((), (Atom("inverse", of=key),)): Fraction(1)}
+        return {MatrixProduct((), (MatrixAtom("inverse", of=key),)): Fraction(1)}
 
     # --- arithmetic ---
 
@@ -216,49 +230,49 @@ class Algebra:
         return total
 
     def transposed(self, words: Words) -> Words:
-        return {Word(w.scalars, tuple(map(self._flipped, reversed(w.factors)))): c for w, c in words.items()}
+        return {MatrixProduct(w.scalars, tuple(map(self._flipped, reversed(w.factors)))): c for w, c in words.items()}
 
-    def _flipped(self, a: Atom) -> Atom:
+    def _flipped(self, a: MatrixAtom) -> MatrixAtom:
         if a.kind == "inverse":
-            return Atom("inverse", of=frozenset(self.transposed(dict(a.of)).items()))
+            return MatrixAtom("inverse", of=frozenset(self.transposed(dict(a.of)).items()))
         if "symmetric" in self._claims(a):
             return a
-        return Atom(a.kind, a.name, a.of, not a.transposed)
+        return MatrixAtom(a.kind, a.name, a.of, not a.transposed)
 
-    def _reduced(self, scalars: tuple[str, ...], factors: tuple[Atom, ...]) -> Word:
-        done: list[Atom] = []
+    def _reduced(self, scalars: tuple[str, ...], factors: tuple[MatrixAtom, ...]) -> MatrixProduct:
+        done: list[MatrixAtom] = []
         for a in factors:
             done.append(self._known_inverse(a))
             if len(done) > 2 and (solved := _of_factors(*done[-3:])) is not None:
                 done[-3:] = [self._known_inverse(solved)]
             if len(done) > 1 and self._cancel(*done[-2:]):
                 del done[-2:]
-        return Word(tuple(sorted(scalars)), tuple(done))
+        return MatrixProduct(tuple(sorted(scalars)), tuple(done))
 
-    def _known_inverse(self, a: Atom) -> Atom:
-        """The transpose for the inverse of an orthogonal matrix."""
+    def _known_inverse(self, a: MatrixAtom) -> MatrixAtom:
+        """Returns the transpose for the inverse of an orthogonal matrix, and `a` for any other matrix."""
         inner = _only_atom(dict(a.of)) if a.kind == "inverse" else None
         return self._flipped(inner) if inner is not None and "orthogonal" in self._claims(inner) else a
 
-    def _cancel(self, a: Atom, b: Atom) -> bool:
+    def _cancel(self, a: MatrixAtom, b: MatrixAtom) -> bool:
         if "orthogonal" in self._claims(a) and self._flipped(a) == b:
             return True
         return any(x.kind == "inverse" and _only_atom(dict(x.of)) == y for x, y in ((a, b), (b, a)))
 
-    def _claims(self, a: Atom) -> frozenset[str]:
+    def _claims(self, a: MatrixAtom) -> frozenset[str]:
         return self.claims.get(a.name, frozenset()) if a.kind == "var" else frozenset()
 
     # --- what holds ---
 
     def vanishes(self, words: Words, depth: int = _DEPTH) -> bool:
-        """Whether the sum is zero wherever its inverses exist."""
+        """Whether the sum `words` is zero wherever its inverses exist."""
         self.deadline.check()
         if not words:
             return True
         return depth > 0 and any(self.vanishes(rest, depth - 1) for rest in self._without_an_inverse(words))
 
     def _without_an_inverse(self, words: Words) -> Iterator[Words]:
-        """Sums that vanish only where `words` do."""
+        """Yields sums that vanish only where `words` does."""
         first = min(words, key=repr)
         for k, inverse in enumerate(first.factors):
             if inverse.kind != "inverse":
@@ -270,7 +284,7 @@ class Algebra:
                     rest = w.factors[: len(w.factors) - len(after)]
                     by = _IDENTITY if rest[-1:] == (inverse,) else matrix
                     rest = rest[:-1] if by is _IDENTITY else rest
-                    total = _sum(total, self.product({Word(w.scalars, rest): c}, by))
+                    total = _sum(total, self.product({MatrixProduct(w.scalars, rest): c}, by))
                 yield total
             if all(w.factors[: len(before)] == before for w in words):
                 total = {}
@@ -278,19 +292,19 @@ class Algebra:
                     rest = w.factors[len(before) :]
                     by = _IDENTITY if rest[:1] == (inverse,) else matrix
                     rest = rest[1:] if by is _IDENTITY else rest
-                    total = _sum(total, self.product(by, {Word(w.scalars, rest): c}))
+                    total = _sum(total, self.product(by, {MatrixProduct(w.scalars, rest): c}))
                 yield total
 
     def is_invertible(self, words: Words) -> bool:
         return self._only(words, "invertible") or self.is_definite(words)
 
     def is_definite(self, words: Words) -> bool:
-        """Whether it is a sum of positive semidefinite matrices, one of which is definite."""
+        """Whether `words` is a sum of positive semidefinite matrices, one of which is definite."""
         known = [self._sign(w) if c > 0 else 0 for w, c in words.items()]
         return 2 in known and 0 not in known
 
-    def _sign(self, w: Word) -> int:
-        """2 for a word that is positive definite, 1 for a semidefinite one, 0 where neither is known."""
+    def _sign(self, w: MatrixProduct) -> int:
+        """Returns 2 for a word that is positive definite, 1 for a semidefinite one, 0 if neither is known."""
         claimed = [self.claims.get(s, frozenset()) for s in w.scalars]
         if not all("nonnegative" in c for c in claimed) or list(self.transposed({w: Fraction(1)})) != [w]:
             return 0
@@ -299,7 +313,7 @@ class Algebra:
             return 0
         return 2 if len(w.factors) < 2 and all("positive" in c for c in claimed) else 1
 
-    def _is_definite_atom(self, a: Atom) -> bool:
+    def _is_definite_atom(self, a: MatrixAtom) -> bool:
         if a.kind == "inverse":
             return self.is_definite(dict(a.of))
         return "positive_definite" in self._claims(a)
@@ -309,17 +323,17 @@ class Algebra:
         return atom is not None and self._claims(atom).issuperset(facts)
 
 
-def _of_factors(a: Atom, b: Atom, c: Atom) -> Atom | None:
-    """inv(U) inv(L) P = inv(A)"""
+def _of_factors(a: MatrixAtom, b: MatrixAtom, c: MatrixAtom) -> MatrixAtom | None:
+    """Returns inv(A) for inv(U) inv(L) P; None for other products."""
     upper, lower = (_only_atom(dict(x.of)) if x.kind == "inverse" else None for x in (a, b))
     if upper is None or lower is None or c.kind != "order" or c.transposed:
         return None
     matches = (upper.kind, lower.kind) == ("upper", "lower") and upper.of == lower.of == c.of
-    return Atom("inverse", of=c.of) if matches and not upper.transposed and not lower.transposed else None
+    return MatrixAtom("inverse", of=c.of) if matches and not upper.transposed and not lower.transposed else None
 
 
-def _only_atom(words: Mapping[Word, Fraction]) -> Atom | None:
-    """The matrix that a sum of words is, where it is one."""
+def _only_atom(words: Mapping[MatrixProduct, Fraction]) -> MatrixAtom | None:
+    """Returns the single matrix that a sum of words is, or None."""
     if len(words) != 1:
         return None
     ((w, c),) = words.items()
@@ -327,7 +341,7 @@ def _only_atom(words: Mapping[Word, Fraction]) -> Atom | None:
 
 
 def _is_identity(e: Expr) -> bool:
-    """Whether element i, j is 1 where i is j, and 0 elsewhere."""
+    """Whether element i, j of `e` is 1 if i is j, and 0 elsewhere."""
     if e.ndim != 2 or e.shape[0] is not e.shape[1]:
         return False
     i, j = loop("i"), loop("j")
@@ -344,7 +358,7 @@ def _axes(e: Expr) -> str:
 
 
 def _moved(e: Expr, axes: str) -> str:
-    """Which axes of `e`, its operand's in other places, are rows and columns."""
+    """Returns which axes of `e`, a rearrangement of its operand's, are rows and columns."""
     if e.op == "permute_dims":
         return "".join(axes[p] for p in e.attr("axes"))
     kept = iter([a for a in axes if a != "1"])
@@ -358,7 +372,7 @@ def _no_matrix() -> Words:
     raise Unsupported("a sum of a matrix and something else")
 
 
-def _add(total: Words, w: Word, c: Fraction) -> None:
+def _add(total: Words, w: MatrixProduct, c: Fraction) -> None:
     total[w] = total.get(w, Fraction(0)) + c
     if not total[w]:
         del total[w]

@@ -1,9 +1,9 @@
 """Equality of terms without reductions, by z3 over the reals: roots, logarithms, quotients under hypotheses.
 
-Both sides become real terms over the elements they read, of which the facts a rule asks for are assumed. A root, a
-quotient or a logarithm is a new unknown with what defines it, where its argument allows; the laws of exp and log are
-given for the very products, quotients and powers that occur. Shown are: that one side has a value exactly where the
-other has, and that the values are equal there.
+Both sides become real terms over the elements they read; the facts that a rule asks for are assumed of these elements.
+A root, a quotient or a logarithm is a new unknown with its definition, where its argument allows one. The laws of exp
+and log are given only for the products, quotients and powers that occur. It is shown that one side has a value exactly
+where the other has, and that the values are equal there.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from relax_eg.rules.verify_formal.guards import Deadline
 from relax_eg.tir.expr import Apply, Cast, Const, Read, Scalar, Select, walk
 from relax_eg.tir.functions import kind
 
-_STEPS = 4_000_000
-_MILLISECONDS = 3_000
-_MEMORY_MB = 1_500
-_LARGEST_POWER = 6
+_STEPS = 4_000_000  # limit: steps in z3's own count, which is the same on every machine
+_MILLISECONDS = 3_000  # limit: time of z3 for one question
+_MEMORY_MB = 1_500  # limit: memory of z3
+_LARGEST_POWER = 6  # limit: whole exponents that are multiplied out
 
 Term = Any
 Formula = Any
 
 
 def same_elements(left: Scalar, right: Scalar, claims: Mapping[str, frozenset[str]], deadline: Deadline) -> str:
-    """Why the terms are not shown equal and equally defined; empty where they are. `claims`: facts of buffers."""
+    """Returns why the terms are not shown equal and equally defined; empty if they are. `claims`: facts of buffers."""
     deadline.check()
     try:
         world = _World(claims)
@@ -48,15 +48,16 @@ def same_elements(left: Scalar, right: Scalar, claims: Mapping[str, frozenset[st
         raise Unsupported(f"z3: {e}") from None
 
 
-# What makes no number of an infinity or NaN among its operands, except the divisor; and what of NaN makes NaN.
+# Functions that never make a number of an infinity or NaN among their operands (`divide`: except as the divisor); and
+# functions that make NaN of NaN.
 _KEEPS = frozenset({"add", "subtract", "multiply", "negative", "divide", "log", "sqrt", "abs", "floor", "ceil"})
 _KEEPS_NAN = frozenset({"exp", "sign"})
 
 
 def _swallowed(s: Scalar) -> set[Scalar]:
-    """Terms inside of functions that may make a number of what they are where they have no value."""
+    """Returns the terms inside functions that may turn them into a number where they have no value."""
     found: set[Scalar] = set()
-    todo: list[tuple[Scalar, str]] = [(s, "seen")]  # a missing value is seen, is seen if it is NaN, or is lost
+    todo: list[tuple[Scalar, str]] = [(s, "seen")]  # a missing value is "seen", seen only if it is "nan", or "lost"
     met: set[tuple[Scalar, str]] = set()
     while todo:
         t, how = todo.pop()
@@ -75,7 +76,7 @@ def _swallowed(s: Scalar) -> set[Scalar]:
 
 
 class _World:
-    """The real terms of both sides, and what is known of them."""
+    """The real terms of both sides, and what is known about them."""
 
     def __init__(self, claims: Mapping[str, frozenset[str]]) -> None:
         self._claims = claims
@@ -97,11 +98,11 @@ class _World:
         return solver.check() == z3.unsat
 
     def defined(self, terms: Iterable[Scalar]) -> Formula:
-        """Where every one of `terms` has a value, if its arguments have."""
+        """Returns the formula that says that every one of `terms` has a value if its arguments have."""
         return z3.And(*(self._obligations[t] for t in terms if t in self._obligations))
 
     def fresh(self) -> Term:
-        """An unknown number."""
+        """Returns a new unknown number."""
         self._count += 1
         return z3.Real(f"u{self._count}")
 
@@ -120,7 +121,7 @@ class _World:
                 raise Unsupported(f"the constant {s.value!r}")
             exact = Fraction(s.value)
             return z3.RealVal(f"{exact.numerator}/{exact.denominator}")
-        if isinstance(s, Select):  # what it does not choose need have no value: that is left to `_swallowed`
+        if isinstance(s, Select):  # the branch that is not chosen need not have a value: `_swallowed` checks that
             return z3.If(self.term(s.cond), self.term(s.then), self.term(s.other))
         if isinstance(s, Cast) and kind(s.dtype) == kind(s.arg.dtype) == "f":
             return self.term(s.arg)
@@ -189,14 +190,14 @@ class _World:
         return value
 
     def odd(self, s: Apply) -> Term:
-        """A function of which only f(-x) = -f(x) is used."""
+        """Returns the value of a function about which only f(-x) = -f(x) is used."""
         x = self.term(s.args[0])
         f: Any = z3.Function(s.fn, z3.RealSort(), z3.RealSort())
         self.known.append(f(-x) == -f(x))
         return f(x)
 
     def _logarithm(self, s: Scalar) -> None:
-        """The laws of the logarithm for the function that `s` is."""
+        """Adds the laws of the logarithm for the function that `s` applies."""
         if not isinstance(s, Apply):
             return
         x, law = self.term(s), self._log
@@ -223,7 +224,7 @@ class _World:
             self._logarithm(a)
 
     def laws(self) -> None:
-        """exp(a + b) = exp(a) exp(b) for the arguments that occur, and log(1) = 0."""
+        """Adds exp(a + b) = exp(a) exp(b) for the arguments that occur, log(1) = 0 and exp(0) = 1."""
         self.known.append(self._log(z3.RealVal(1)) == 0)
         self.known.append(self._exp(z3.RealVal(0)) == 1)
         for a, x in self._powers:
@@ -246,7 +247,7 @@ def _integer_pow(w: _World, s: Apply) -> Term:
 
 
 def _real_power(w: _World, s: Apply) -> Term:
-    """exp(y log(x)), of which nothing is said unless x is positive; the root where y is 1/2."""
+    """Returns exp(y log(x)), or the root if y is 1/2. Raises Unsupported if y is not 1/2 and x may not be positive."""
     if isinstance(s.args[1], Const) and s.args[1].value == 0.5:
         return w.root(s)
     x, y = (w.term(a) for a in s.args)

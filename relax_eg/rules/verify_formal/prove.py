@@ -1,15 +1,16 @@
-"""Proofs of rules, for all sizes: `prove_rule`.
+"""Proves rules for all sizes: `prove_rule`.
 
-A rule is proved when every instance is: at block ranks 0 to `LARGEST_RANK`, at every value of its attribute variables
-(ranks 0 to 3 then, and operands of up to `_LARGEST_OPERAND` axes), and in the other float types for a few instances of
-each. An instance is proved when
+A rule is proved if every instance is. The instances have block ranks 0 to `LARGEST_RANK`. A rule with attribute
+variables has one for every value of these, at block ranks 0 to 3 and for operands of up to `_LARGEST_OPERAND` axes. In
+each of the other float types a few instances are proved. An instance is proved if
 
 - the right side exists wherever the left does: sizes of axes, slice bounds, divisors, what `take` needs;
-- each result is the same at every index, by `folds` (bit for bit) or, where the rule does not claim bits, by `values`
+- each result is the same at every index, by `folds` (bit for bit) or, if the rule does not claim bits, by `values`
   (over the reals, or modulo 2^w), equally defined, and the right side adds up no larger summands than the left.
 
-Anything else, running out of time included, is "unknown": the prover never refutes. Assumed: sizes and positions fit
-int32 and int64, and the arithmetic of positions does not wrap.
+If only an identity that `folds` takes for true shows an instance, the rule restates the identity: it is an "axiom". Any
+other outcome, including running out of time, is "unknown": the prover never refutes. It assumes that sizes and
+positions fit int32 and int64, and that the arithmetic of positions does not wrap.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from relax_eg.ir.expr import CONSTANT, CORE, VAR, Expr, postorder
 from relax_eg.ops.facts import with_implied
 from relax_eg.ops.windows import AnyStep, Compared, is_any_step
 from relax_eg.rules.conditions import Condition, claims_of
-from relax_eg.rules.domain import attribute_values, instances
+from relax_eg.rules.instances import attribute_values, instances
 from relax_eg.rules.rule import Instance, Rule
 from relax_eg.rules.verify_formal.accuracy import is_tame, keeps_precision
 from relax_eg.rules.verify_formal.blocks import any_rank
@@ -39,11 +40,12 @@ from relax_eg.rules.verify_formal.compose import (
     promises,
     size_conditions,
 )
+from relax_eg.rules.verify_formal.empty_axes import cases
 from relax_eg.rules.verify_formal.folds import Folds
 from relax_eg.rules.verify_formal.guards import (
     Deadline,
-    Facts,
-    Guard,
+    GuardLiteral,
+    KnownGuards,
     OutOfTime,
     at_least,
     in_range,
@@ -52,40 +54,43 @@ from relax_eg.rules.verify_formal.guards import (
 )
 from relax_eg.rules.verify_formal.matrices import OPERATORS as LINEAR_ALGEBRA
 from relax_eg.rules.verify_formal.matrices import same as same_matrices
-from relax_eg.rules.verify_formal.nothing import cases
 from relax_eg.rules.verify_formal.pointwise import same_elements
 from relax_eg.rules.verify_formal.terms import Normalizer
-from relax_eg.rules.verify_formal.values import Values, modulus_of
+from relax_eg.rules.verify_formal.values import TermValues, modulus_of
 from relax_eg.shapes import Dim, Star
 from relax_eg.tir.expr import Apply, Read, Scalar, loop, walk
 from relax_eg.tir.functions import kind
 
-LARGEST_RANK = 2
-SECONDS = 10.0
-# Instances in each of the other float types, which differ from float32's in accumulators and casts only.
+LARGEST_RANK = 2  # limit: axes of a block
+SECONDS = 10.0  # limit: processor time for one rule
+# limit: instances in each of the other float types, which differ from float32's in accumulators and casts only.
 _OTHER_FLOATS = 6
-_MOST_INSTANCES = 400
-_LARGEST_OPERAND = 4
-# Attributes whose values on operands of a given rank are finitely many, all of which are tried.
+_MOST_INSTANCES = 400  # limit: instances of a rule; a rule with more is not proved, only tested
+_LARGEST_OPERAND = 4  # limit: axes of an operand
+# Attributes that have finitely many values on operands of a given rank; all of them are tried.
 _CLOSED = frozenset({"axes", "axis", "keepdims", "reverse", "mode", "method", "precision"})
-# Attributes for whose values variables stand, one for each axis.
+# Attributes whose values are represented by variables, one for each axis.
 _OF_STEPS = frozenset({"conv.strides", "conv.dilation", "reduce_window.strides", "reduce_window.dilation"})
 
 Theory = Literal["exact", "modular", "real"]
-_STRENGTH: tuple[Theory, ...] = ("exact", "modular", "real")
+# The result for an instance; "axiom": the same bits, by an identity that is taken for true.
+_Found = Literal[Theory, "axiom"]
+_STRENGTH: tuple[_Found, ...] = ("axiom", "exact", "modular", "real")
 
 
 @dataclass(frozen=True)
 class Proof:
     """What the prover says of a rule.
 
-    `theory`: "exact" (the same bits), "modular" (integers modulo 2^w), "real" (over the reals, no cancellation added),
-    the weakest that an instance needed; None where unknown. `ranks`: block ranks proved, or "all" where every
-    operator was seen to pass the blocks through in order. `reason`: why it is unknown.
+    - `status`: "axiom" if the rule is an identity that the prover itself takes for true.
+    - `theory`: the weakest theory that an instance needed: "exact" (the same bits), "modular" (integers modulo 2^w) or
+      "real" (over the reals, no cancellation added); None if unknown.
+    - `ranks`: block ranks proved, or "all" if every operator was seen to pass the blocks through in order.
+    - `reason`: why it is unknown.
     """
 
     rule: Rule
-    status: Literal["proved", "unknown"]
+    status: Literal["proved", "axiom", "unknown"]
     theory: Theory | None
     instances: int
     ranks: str
@@ -96,15 +101,15 @@ class Proof:
         if self.status == "unknown":
             return f"{self.rule.name}: unknown ({self.reason})"
         ranks = f", block ranks {self.ranks}" if self.ranks else ""
-        return f"{self.rule.name}: proved ({self.theory}, {self.instances} instances{ranks})"
+        return f"{self.rule.name}: {self.status} ({self.theory}, {self.instances} instances{ranks})"
 
 
 def prove_rule(rule: Rule, seconds: float = SECONDS) -> Proof:
-    """Try to prove `rule` for all sizes, within about `seconds` of processor time."""
+    """Tries to prove `rule` for all sizes, within about `seconds` of processor time."""
     started = time.perf_counter()
     deadline = Deadline(time.process_time() + seconds)
     count = 0
-    theories: set[Theory] = set()
+    theories: set[_Found] = set()
     reason = ""
     try:
         for instance in _instances(rule):
@@ -124,7 +129,9 @@ def prove_rule(rule: Rule, seconds: float = SECONDS) -> Proof:
     spent = time.perf_counter() - started
     if reason:
         return Proof(rule, "unknown", None, count, "", spent, reason)
-    return Proof(rule, "proved", max(theories, key=_STRENGTH.index), count, _ranks(rule), spent)
+    weakest = max(theories, key=_STRENGTH.index)
+    status = "axiom" if "axiom" in theories else "proved"
+    return Proof(rule, status, "exact" if weakest == "axiom" else weakest, count, _ranks(rule), spent)
 
 
 def _instances(rule: Rule) -> Iterator[Instance]:
@@ -142,7 +149,8 @@ def _instances(rule: Rule) -> Iterator[Instance]:
 
 
 def _every_instance(rule: Rule) -> Iterator[Instance]:
-    """The instances of a rule with attribute variables: every value on operands of up to as many axes as it has."""
+    """Yields the instances of a rule with attribute variables, at every attribute value for operands of up to
+    `_LARGEST_OPERAND` axes."""
     for source in rule.attributes.values():
         if source.rpartition(".")[2] not in _CLOSED and source not in _OF_STEPS:
             raise Unsupported(f"{source} has more values than can be tried")
@@ -158,8 +166,8 @@ def _every_instance(rule: Rule) -> Iterator[Instance]:
 
 
 def _formed(rule: Rule, blocks: tuple[int, ...], choices: Iterable[tuple[Any, ...]]) -> Iterator[Instance | None]:
-    """The instances at these attribute values. Where the rule's function asks whether a step is a number, the case in
-    which it is and the case in which it is not."""
+    """Yields the instances at these attribute values. If the rule's function asks whether a step equals a number, there
+    is one for the case in which it does and one for the case in which it does not."""
     for chosen in choices:
         cases = [chosen]
         while cases:
@@ -180,7 +188,7 @@ def _decided(values: tuple[Any, ...], asked: Compared, holds: bool) -> tuple[Any
 
 
 def _attribute_values(rule: Rule, source: str, rank: int) -> list[Any]:
-    """The values of an attribute on operands of up to `rank` axes, or what stands for them."""
+    """Returns the values of an attribute on operands of up to `rank` axes, or variables that stand for them."""
     if source in _OF_STEPS:
         name = source.rpartition(".")[2]
         return [tuple(AnyStep(name, i) for i in range(r)) for r in range(rank + 1)]
@@ -194,25 +202,25 @@ def _ranks(rule: Rule) -> str:
 
 
 def _largest_rank(rule: Rule) -> int:
-    # With attribute variables ranks differ in more than a block's length.
+    # With attribute variables, ranks differ in more than the length of a block.
     return LARGEST_RANK + bool(rule.attributes)
 
 
-def prove_instance(instance: Instance, deadline: Deadline) -> Theory:
-    """The theory in which the instance is proved; raises Unsupported where it is not."""
+def prove_instance(instance: Instance, deadline: Deadline) -> _Found:
+    """Returns the theory in which the instance is proved, or "axiom". Raises Unsupported if it is neither."""
     base = _facts(instance, deadline)
     _need_sizes(instance, base)
     if instance.rule.numerics == "approximate" and _is_linear_algebra(instance) and _same_matrices(instance, deadline):
         return "real"
     _need_operators(instance, base)
-    theories: set[Theory] = set()
+    theories: set[_Found] = set()
     for left, right in zip(instance.left, instance.right, strict=True):
         theories.add(_prove_result(instance, left, right, base))
-    return max(theories, key=_STRENGTH.index)
+    return "axiom" if "axiom" in theories else max(theories, key=_STRENGTH.index)
 
 
-def _facts(instance: Instance, deadline: Deadline) -> Facts:
-    """What holds wherever the rule applies and its left side exists."""
+def _facts(instance: Instance, deadline: Deadline) -> KnownGuards:
+    """Returns what holds wherever the rule applies and its left side exists."""
     names: dict[str, None] = {}
     for e in postorder((*instance.left, *instance.right)):
         for d in _dims(e):
@@ -224,10 +232,10 @@ def _facts(instance: Instance, deadline: Deadline) -> Facts:
     for g in instance.guards:
         if isinstance(g, Condition):
             known.append(_condition(g))
-    return Facts(list(dict.fromkeys(known)), deadline)
+    return KnownGuards(list(dict.fromkeys(known)), deadline)
 
 
-def _condition(c: Condition) -> Guard:
+def _condition(c: Condition) -> GuardLiteral:
     match c.op:
         case "==":
             return zero(c.left - c.right)
@@ -254,12 +262,13 @@ def _is_linear_algebra(instance: Instance) -> bool:
 def _same_matrices(instance: Instance, deadline: Deadline) -> bool:
     try:
         return same_matrices(instance, deadline)
-    except Unsupported:  # there is more in it than matrices
+    except Unsupported:  # it contains more than matrices
         return False
 
 
-def _need_sizes(instance: Instance, facts: Facts) -> None:
-    """The right side's sizes are possible wherever the left's are."""
+def _need_sizes(instance: Instance, facts: KnownGuards) -> None:
+    """Raises Unsupported unless the right side's sizes are possible wherever the left's are, and the right side's
+    contractions ask for the left's precisions."""
     given = set(size_conditions(instance.left))
     for needed in size_conditions(instance.right):
         if needed in given or any(facts.entails(g) for g in needed):
@@ -271,8 +280,8 @@ def _need_sizes(instance: Instance, facts: Facts) -> None:
         raise Unsupported("the matmuls of the sides ask for other precisions")
 
 
-def _need_operators(instance: Instance, facts: Facts) -> None:
-    """The right side's operators exist on all values on which the left's do."""
+def _need_operators(instance: Instance, facts: KnownGuards) -> None:
+    """Raises Unsupported unless the right side's operators exist on all values on which the left's do."""
     if not _unlisted(instance.right) <= _unlisted(instance.left):
         raise Unsupported("the right side uses an operator, the left does not, whose preconditions are not known here")
     if not promises(instance.right, facts.entails) <= promises(instance.left, facts.entails):
@@ -280,14 +289,14 @@ def _need_operators(instance: Instance, facts: Facts) -> None:
 
 
 def _precisions(results: tuple[Expr, ...]) -> set[str]:
-    """What contractions ask for, of which index equations say nothing."""
+    """Returns the precisions that contractions ask for; index equations do not mention them."""
     attributes = [(e.op, dict(e.attrs)) for e in postorder(results)]
     return {str(a.get("precision")) for op, a in attributes if op == "linear" or "precision" in a}
 
 
 def _unlisted(results: tuple[Expr, ...]) -> set[tuple[object, ...]]:
-    """Uses of operators whose preconditions are not stated here: by operator, attributes and operand annotations, on
-    which alone they depend."""
+    """Returns the uses of operators whose preconditions are not stated in `compose`: by operator, attributes and
+    operand annotations, which alone determine the preconditions."""
     return {
         (e.op, e.attrs, tuple(str(a.annotation) for a in e.args))
         for e in postorder(results)
@@ -295,21 +304,26 @@ def _unlisted(results: tuple[Expr, ...]) -> set[tuple[object, ...]]:
     }
 
 
-def _prove_result(instance: Instance, left: Expr, right: Expr, base: Facts) -> Theory:
+def _prove_result(instance: Instance, left: Expr, right: Expr, base: KnownGuards) -> _Found:
     at = tuple(Dim.of(0) if n == 1 else loop(f"i{axis}") for axis, n in enumerate(left.shape))
     facts = base.with_(_ranges(at, left.shape))
     claims = {n: with_implied(f) for n, f in claims_of(instance.guards).items()}
     composer = Composer(claims={n: f & _OF_BITS for n, f in claims.items()})
     a, b = composer.element(left, at), composer.element(right, at)
-    # Windows have a condition for each end of each axis, and as many cases: bits are compared where they are claimed.
+    # Windows have a condition for each end of each axis, and that many cases, so bits are compared only if claimed.
     compared = instance.rule.numerics == "exact" or not _has_windows(instance)
-    if compared and Folds(composer, facts, claims).same(a, b):
-        return "exact"
+    is_axiom = False
+    if compared and (folds := Folds(composer, facts, claims)).same(a, b):
+        if not folds.uses_identities or Folds(composer, facts, claims, identities=False).same(a, b):
+            return "exact"
+        is_axiom = True
     floats = _has_floats((*instance.left, *instance.right))
     as_sets = compared and instance.rule.numerics != "exact" and _has_extremes(instance)
     if as_sets and Folds(composer, facts, claims, unordered=True).same(a, b):
         return "real"
     if instance.rule.numerics == "exact" and floats:
+        if is_axiom:
+            return "axiom"
         raise Unsupported("not shown to have the same bits")
     accurately = instance.rule.numerics != "approximate"
     reasons: list[str] = []
@@ -324,6 +338,8 @@ def _prove_result(instance: Instance, left: Expr, right: Expr, base: Facts) -> T
         reasons.append(why)
     if floats and not _equal_elements(a, b, claims, facts.deadline, accurately):
         return "real"
+    if is_axiom:
+        return "axiom"
     raise Unsupported(reasons[-1])
 
 
@@ -335,29 +351,30 @@ def _has_extremes(instance: Instance) -> bool:
     return any(e.op in ("max", "min") for e in instance.left_nodes)
 
 
-def _ranges(at: Iterable[Dim], shape: Iterable[Dim]) -> list[Guard]:
-    """That indices lie in a shape, as far as that is worth knowing."""
+def _ranges(at: Iterable[Dim], shape: Iterable[Dim]) -> list[GuardLiteral]:
+    """Returns the guards that indices lie in a shape, except upper bounds that proofs do without
+    (`_is_any_division`)."""
     pairs = [(v, n) for v, n in zip(at, shape, strict=True) if not v.is_const]
     return [g for v, n in pairs for g in ((at_least(v),) if _is_any_division(n) else in_range(v, n))]
 
 
 def _is_any_division(d: Dim) -> bool:
-    """Whether a step that may be any divides in `d`: z3 gets lost in such facts, and proofs do without them."""
+    """Whether `d` divides and has a step of any value. z3 gets lost in such facts, and proofs do without them."""
     return not is_plain(d) and any(is_any_step(Dim.var(v)) for v in d.variables)
 
 
-# Facts that say that elements are the same bits; off its diagonal a diagonal matrix may have zeros of either sign.
+# Facts that say that elements have the same bits. "diagonal" is none: zeros off the diagonal may have either sign.
 _OF_BITS = frozenset({"symmetric"})
 
 
-# What may cancel, and what grows beyond every float.
+# Functions that may cancel or grow beyond every float.
 _DOUBTFUL = frozenset({"add", "subtract", "exp", "power"})
 
 
-def _with_positions(facts: Facts, composer: Composer, instance: Instance) -> Facts:
-    """`facts`, and that the one of a one-hot row is in it."""
+def _with_positions(facts: KnownGuards, composer: Composer, instance: Instance) -> KnownGuards:
+    """Returns `facts`, and that the one of a one-hot row is in the row."""
     rows = {str(p.attr("name")): p.shape[-1] for p in instance.params if p.ndim}
-    more: list[Guard] = []
+    more: list[GuardLiteral] = []
     for name, s in composer.opaque.items():
         if isinstance(s, Read) and s.buffer.startswith(POSITION):
             more += in_range(Dim.var(name), rows[s.buffer.removeprefix(POSITION)])
@@ -367,7 +384,7 @@ def _with_positions(facts: Facts, composer: Composer, instance: Instance) -> Fac
 def _equal_elements(
     a: Scalar, b: Scalar, claims: Mapping[str, frozenset[str]], deadline: Deadline, accurately: bool
 ) -> str:
-    """Why terms without reductions are not shown equal; empty where they are."""
+    """Returns why terms without reductions are not shown equal; empty if they are."""
     try:
         why = same_elements(a, b, claims, deadline)
     except Unsupported as e:
@@ -381,8 +398,11 @@ def _equal_elements(
 
 
 def _same_exponents(a: Scalar, b: Scalar) -> set[Scalar]:
-    """Exponentials of `b` whose exponent is a sum or difference of exponents in `a`, and that exponent: it is as large
-    as theirs, and off by no more than what half an ulp of them does; the exponential is the product that `a` computes.
+    """Returns the exponentials of `b` whose exponent is a sum, difference or negative of exponents in `a`, and these
+    exponents of `b`.
+
+    Such an exponent is as large as those in `a`, and off by no more than what half an ulp of them does. The exponential
+    is the product that `a` computes.
     """
     exponents = {t.args[0] for t in walk(a) if isinstance(t, Apply) and t.fn == "exp"}
     found: set[Scalar] = set()
@@ -395,23 +415,23 @@ def _same_exponents(a: Scalar, b: Scalar) -> set[Scalar]:
     return found
 
 
-def _shared(left: Expr, right: Expr, facts: Facts) -> dict[Expr, str]:
-    """The largest expressions that both sides compute, with names to stand for them: what holds whatever their values
-    holds of theirs, if they have values everywhere."""
+def _shared(left: Expr, right: Expr, facts: KnownGuards) -> dict[Expr, str]:
+    """Returns the largest expressions that both sides compute, with names to stand for them. What holds whatever their
+    values are holds of them, if they have values everywhere."""
     both = set(postorder((left,))) & set(postorder((right,)))
     users = [e for e in postorder((left, right)) if e not in both]
     inner = [e for e in dict.fromkeys(a for e in users for a in e.args) if e in both]
     return {e: f"shared {n}" for n, e in enumerate(inner) if e.op not in (VAR, CONSTANT) and _is_total(e, facts)}
 
 
-def _is_total(e: Expr, facts: Facts) -> bool:
-    """Whether each element of `e` is a real number at all sizes and values that the facts allow."""
+def _is_total(e: Expr, facts: KnownGuards) -> bool:
+    """Whether each element of `e` is a real number for all sizes and values that the facts allow."""
     if not isinstance(e.annotation, Tensor) or not is_float(e.dtype):
         return False
     at = tuple(Dim.of(0) if n == 1 else loop(f"s{axis}") for axis, n in enumerate(e.shape))
     inside = facts.with_(_ranges(at, e.shape))
     composer = Composer()
-    values = Values(composer, inside, Normalizer(composer, inside))
+    values = TermValues(composer, inside, Normalizer(composer, inside))
     try:
         values.sum_of(composer.element(e, at))
     except Unsupported:
@@ -419,8 +439,8 @@ def _is_total(e: Expr, facts: Facts) -> bool:
     return not values.hazards
 
 
-def _equal_in_all_cases(a: Scalar, b: Scalar, composer: Composer, facts: Facts, instance: Instance) -> str:
-    """Why the terms are not shown equal, whether or not axes of extremes are empty; empty where they are."""
+def _equal_in_all_cases(a: Scalar, b: Scalar, composer: Composer, facts: KnownGuards, instance: Instance) -> str:
+    """Returns why the terms are not shown equal, whether or not axes of extremes are empty; empty if they are."""
     accurately = instance.rule.numerics != "approximate"
     for x, y, inside in cases(a, b, composer, facts):
         why = _equal_values(x, y, composer, _with_positions(inside, composer, instance), accurately)
@@ -429,10 +449,10 @@ def _equal_in_all_cases(a: Scalar, b: Scalar, composer: Composer, facts: Facts, 
     return ""
 
 
-def _equal_values(a: Scalar, b: Scalar, composer: Composer, facts: Facts, accurately: bool) -> str:
-    """Why the terms are not shown equal and equally defined, and the right one as accurate; empty where they are."""
+def _equal_values(a: Scalar, b: Scalar, composer: Composer, facts: KnownGuards, accurately: bool) -> str:
+    """Returns why the terms are not shown equal, equally defined, and the right one as accurate; empty if they are."""
     normal = Normalizer(composer, facts)
-    left, right = Values(composer, facts, normal), Values(composer, facts, normal)
+    left, right = TermValues(composer, facts, normal), TermValues(composer, facts, normal)
     x, y = left.sum_of(a), right.sum_of(b)
     if left.hazards != right.hazards:
         return "not shown equally defined"

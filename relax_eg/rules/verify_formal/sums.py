@@ -1,8 +1,8 @@
-"""Values as sums of terms: coefficient times factors times guards, summed over bound variables.
+"""Values as sums of terms: coefficient times factors where guards hold, summed over bound variables.
 
-`Sum` is the working form, a map from terms to coefficients; `Form` the frozen, canonical one. Bound variables of a
-canonical form are named by how deeply forms nest inside and by position, so that forms equal up to renaming are equal,
-and no name is captured by a form around it.
+`Sum` is the working form, a map from terms to coefficients; `CanonicalSum` is the frozen, canonical form. Bound
+variables of a canonical sum are named by how deeply sums nest inside it and by position. So sums that are equal up to
+renaming are equal, and an enclosing sum captures no name.
 """
 
 from __future__ import annotations
@@ -14,20 +14,20 @@ from functools import cached_property
 from typing import Literal
 
 from relax_eg.rules.verify_formal.compose import Unsupported
-from relax_eg.rules.verify_formal.guards import Guard
+from relax_eg.rules.verify_formal.guards import GuardLiteral
 from relax_eg.shapes import Dim
 
-_MOST_TERMS = 400
+_MOST_TERMS = 400  # limit: summands of a sum
 
 
 @dataclass(frozen=True, eq=False)
 class Factor:
-    """What a term multiplies: an element of a buffer, a function of sums, or an integer that is one atom of a Dim."""
+    """A factor of a term: an element of a buffer, a function of sums, or an integer that is one atom of a Dim."""
 
     kind: Literal["read", "apply", "dim"]
     name: str
     dims: tuple[Dim, ...] = ()
-    args: tuple[Form, ...] = ()
+    args: tuple[CanonicalSum, ...] = ()
 
     @cached_property
     def key(self) -> str:
@@ -39,7 +39,7 @@ class Factor:
 
     @cached_property
     def variables(self) -> frozenset[str]:
-        """Variables it mentions, except what its arguments bind."""
+        """The variables it mentions, except those that its arguments bind."""
         return frozenset[str]().union(*(d.variables for d in self.dims), *(a.variables for a in self.args))
 
     def __eq__(self, other: object) -> bool:
@@ -49,7 +49,7 @@ class Factor:
         return hash(self.key)
 
 
-def guard_variables(g: Guard) -> frozenset[str]:
+def guard_variables(g: GuardLiteral) -> frozenset[str]:
     return g.dim.variables if g.of is None else g.dim.variables | g.of.variables
 
 
@@ -58,7 +58,7 @@ class Term:
     """The product of `factors` where `guards` hold, summed over all integers for each of `bound`."""
 
     factors: tuple[Factor, ...] = ()
-    guards: frozenset[Guard] = frozenset()
+    guards: frozenset[GuardLiteral] = frozenset()
     bound: frozenset[str] = frozenset()
 
     @cached_property
@@ -76,7 +76,7 @@ class Term:
 
 
 @dataclass(frozen=True, eq=False)
-class Form:
+class CanonicalSum:
     """A canonical sum; `modulus` is 2^w for integers of width w, 0 for reals."""
 
     terms: tuple[tuple[Term, Fraction], ...]
@@ -99,14 +99,14 @@ class Form:
 
     @property
     def constant(self) -> Fraction | None:
-        """Its value where it is a constant."""
+        """Its value if it is a constant, else None."""
         if not self.terms:
             return Fraction(0)
         (t, c), *more = self.terms
         return c if not more and t == Term() else None
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Form) and self.key == other.key
+        return isinstance(other, CanonicalSum) and self.key == other.key
 
     def __hash__(self) -> int:
         return hash(self.key)
@@ -114,8 +114,8 @@ class Form:
 
 @dataclass
 class Sum:
-    """A sum of terms. `mass` is what the sum of absolute coefficients was before equal terms met: where it exceeds
-    the coefficient, something cancelled."""
+    """A sum of terms. `mass` is the sum of absolute coefficients before equal terms were merged; if it exceeds the
+    coefficient, something cancelled."""
 
     terms: dict[Term, Fraction] = field(default_factory=dict)
     mass: dict[Term, Fraction] = field(default_factory=dict)

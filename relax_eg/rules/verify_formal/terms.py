@@ -1,4 +1,4 @@
-"""Bringing sums to canonical form: guards solved and dropped, variables split, counted, shifted and renamed."""
+"""Brings sums to canonical form: solves and drops guards; splits, counts, shifts and renames variables."""
 
 from __future__ import annotations
 
@@ -8,15 +8,23 @@ from collections.abc import Iterable, Mapping, Sequence
 from fractions import Fraction
 
 from relax_eg.rules.verify_formal.compose import Composer, Unsupported
-from relax_eg.rules.verify_formal.guards import Facts, Guard, at_least, in_range, is_plain, simplified, zero
-from relax_eg.rules.verify_formal.sums import Factor, Form, Sum, Term, guard_variables
+from relax_eg.rules.verify_formal.guards import (
+    GuardLiteral,
+    KnownGuards,
+    at_least,
+    in_range,
+    is_plain,
+    simplified,
+    zero,
+)
+from relax_eg.rules.verify_formal.sums import CanonicalSum, Factor, Sum, Term, guard_variables
 from relax_eg.shapes import Dim
 from relax_eg.shapes.dim import product as monomial_dim
 from relax_eg.tir.expr import is_loop, loop
 
-# Orders of bound variables that look alike tried for a canonical one, and rounds of simplification.
+# limit: orders of bound variables that look alike which are tried to find the canonical one
 _MOST_ORDERS = 120
-_MOST_ROUNDS = 60
+_MOST_ROUNDS = 60  # limit: rounds of simplification of a term
 
 _ANY = loop("any")
 _THIS = loop("this")
@@ -25,7 +33,7 @@ _THIS = loop("this")
 class Normalizer:
     """Brings terms to canonical form under facts."""
 
-    def __init__(self, composer: Composer, facts: Facts) -> None:
+    def __init__(self, composer: Composer, facts: KnownGuards) -> None:
         self.composer = composer
         self.facts = facts
         self._given = set(facts.known)
@@ -43,7 +51,7 @@ class Normalizer:
             tuple(self.form_with(a, env) for a in f.args),
         )
 
-    def form_with(self, form: Form, env: Mapping[str, Dim]) -> Form:
+    def form_with(self, form: CanonicalSum, env: Mapping[str, Dim]) -> CanonicalSum:
         if not self.composer.closed(form.variables) & env.keys():
             return form
         total = Sum()
@@ -51,16 +59,16 @@ class Normalizer:
             total.add(self.term_with(t, env), c)
         return self.frozen(self.settled(total), form.modulus)
 
-    def guard_with(self, g: Guard, env: Mapping[str, Dim]) -> Guard:
+    def guard_with(self, g: GuardLiteral, env: Mapping[str, Dim]) -> GuardLiteral:
         if g.of is not None:
-            return Guard(g.kind, g.dim, self.factor_with(g.of, env))
+            return GuardLiteral(g.kind, g.dim, self.factor_with(g.of, env))
         d = self.composer.replaced(g.dim, env)
         if g.kind == "ge":
             return at_least(d)
         return zero(d) if g.kind == "eq" else zero(d).negated()
 
     def term_with(self, t: Term, env: Mapping[str, Dim]) -> Term:
-        """`t` with its free variables replaced."""
+        """Returns `t` with its free variables replaced."""
         return Term(
             tuple(self.factor_with(f, env) for f in t.factors),
             frozenset(self.guard_with(g, env) for g in t.guards),
@@ -68,7 +76,7 @@ class Normalizer:
         )
 
     def rebound(self, t: Term, names: Iterable[str] | None = None) -> Term:
-        """`t` with its bound variables, or those of `names`, renamed afresh."""
+        """Returns `t` with its bound variables, or those of `names`, renamed to fresh names."""
         env = {n: self.composer.fresh() for n in (t.bound if names is None else names)}
         bound = (t.bound - env.keys()) | {v for d in env.values() for v in d.variables}
         made = self.term_with(t, env)
@@ -113,7 +121,7 @@ class Normalizer:
         return found
 
     def _step(self, t: Term) -> list[tuple[Term, Fraction]] | None:
-        """One simplification of `t`, as a sum; None where there is none."""
+        """Returns one simplification of `t`, as a sum; None if there is none."""
         for step in (self._guards, self._solve, self._factors, self._split, self._fuse, self._count, self._shift):
             found = step(t)
             if found is not None:
@@ -121,8 +129,8 @@ class Normalizer:
         return None
 
     def _guards(self, t: Term) -> list[tuple[Term, Fraction]] | None:
-        """Guards decided or given are dropped; a term whose guards contradict one another is 0."""
-        kept: set[Guard] = set()
+        """Drops guards that are decided or given. A term whose guards contradict one another is 0."""
+        kept: set[GuardLiteral] = set()
         for g in t.guards:
             if g.of is not None:
                 if g.negated() in t.guards:
@@ -152,7 +160,7 @@ class Normalizer:
             if opposite in kept or opposite in self._given:
                 kept -= {g, opposite}
                 kept.add(zero(g.dim))
-        # Of parallel bounds the tightest stays.
+        # Of parallel bounds only the tightest is kept.
         for g in list(kept):
             if g.kind == "ge" and any(
                 h is not g and h.kind == "ge" and h.of is None and _less_by_constant(h.dim, g.dim) for h in kept
@@ -162,7 +170,7 @@ class Normalizer:
         return None if guards == t.guards else [(Term(t.factors, guards, t.bound), Fraction(1))]
 
     def _solve(self, t: Term) -> list[tuple[Term, Fraction]] | None:
-        """An equation is solved for a bound variable, else for its last loop variable, which then occurs in it only."""
+        """Solves an equation for a bound variable, else for its last loop variable, which then occurs nowhere else."""
         for g in sorted((g for g in t.guards if g.kind == "eq"), key=lambda g: g.key):
             loops = sorted(n for n in g.dim.variables if is_loop(n) and n not in self.composer.opaque)
             solvable = [n for n in loops if self.coefficient(g.dim, n) in (1, -1)]
@@ -180,7 +188,7 @@ class Normalizer:
         return None
 
     def _factors(self, t: Term) -> list[tuple[Term, Fraction]] | None:
-        """Indices simplified, integers written out as sums of products of atoms."""
+        """Simplifies indices, and writes integers as sums of products of atoms."""
         for n, f in enumerate(t.factors):
             dims = tuple(simplified(d, self.facts, t.guards) for d in f.dims)
             others = (*t.factors[:n], *t.factors[n + 1 :])
@@ -202,7 +210,7 @@ class Normalizer:
         return [d for f in t.factors for d in f.dims] + [g.dim for g in t.guards]
 
     def _split(self, t: Term) -> list[tuple[Term, Fraction]] | None:
-        """A bound `v` that is divided by `d` is written `q*d + r`."""
+        """Writes a bound `v` that is divided by `d` as `q*d + r`."""
         for d in self._dims(t):
             for atoms, _ in d.terms:
                 for a in atoms:
@@ -216,7 +224,7 @@ class Normalizer:
                         continue
                     v, q, r = top, self.composer.fresh(), self.composer.fresh()
                     bound = (t.bound - {name}) | q.variables | r.variables
-                    # 0 <= v, and v < by * e, say the same of q alone.
+                    # 0 <= v and v < by * e are replaced by bounds on q alone, which say the same.
                     guards = {g for g in t.guards if g.kind != "ge" or g.dim is not v}
                     more = {*in_range(r, by)}
                     if len(guards) < len(t.guards):
@@ -234,7 +242,7 @@ class Normalizer:
         return None
 
     def _fuse(self, t: Term) -> list[tuple[Term, Fraction]] | None:
-        """Bound `i` and `j`, `0 <= j < e`, that occur as `i*e + j` only are one variable."""
+        """Replaces bound `i` and `j`, `0 <= j < e`, that occur only as `i*e + j`, by one variable."""
         ranged = [(n, e) for n in sorted(t.bound) if (e := self._extent(t, n)) is not None]
         for (i, outer), (j, inner) in itertools.permutations(ranged, 2):
             if any((i in d.variables) != (j in d.variables) for f in t.factors for d in f.dims):
@@ -252,13 +260,13 @@ class Normalizer:
         return None
 
     def _extent(self, t: Term, name: str) -> Dim | None:
-        """The extent of a bound variable that runs from 0."""
+        """Returns the extent of a bound variable that runs from 0, else None."""
         v = Dim.var(name)
         bounds = [g.dim + v + 1 for g in t.guards if g.kind == "ge" and self.coefficient(g.dim, name) == -1]
         return bounds[0] if len(bounds) == 1 and at_least(v) in t.guards else None
 
     def coefficient(self, d: Dim, name: str) -> int | None:
-        """The coefficient of a variable that stands in `d` linearly, 0 where it does not occur, else None."""
+        """Returns the coefficient of a variable that occurs linearly in `d`, 0 if it does not occur, else None."""
         found = 0
         for atoms, c in d.terms:
             if len(atoms) == 1 and atoms[0].op == "var" and atoms[0].name == name:
@@ -271,13 +279,13 @@ class Normalizer:
         return self.composer.closed((name,) if not args else frozenset[str]().union(*(x.variables for x in args)))
 
     def _count(self, t: Term) -> list[tuple[Term, Fraction]] | None:
-        """A bound variable in no factor is counted: its term is multiplied by how many values it has."""
+        """Counts a bound variable that is in no factor: multiplies its term by the number of its values."""
         used = self.composer.closed(frozenset[str]().union(*(f.variables for f in t.factors)))
         for name in sorted(t.bound - used):
             v = Dim.var(name)
             low: list[Dim] = []
             high: list[Dim] = []
-            others: set[Guard] = set()
+            others: set[GuardLiteral] = set()
             for g in t.guards:
                 if name not in self.composer.closed(guard_variables(g)):
                     others.add(g)
@@ -300,14 +308,14 @@ class Normalizer:
                 return [(self._with(made, factors), Fraction(1))]
         return None
 
-    def _extreme(self, dims: list[Dim], guards: frozenset[Guard], sign: int) -> Dim | None:
+    def _extreme(self, dims: list[Dim], guards: frozenset[GuardLiteral], sign: int) -> Dim | None:
         for d in dims:
             if all(d is e or self.facts.entails(at_least((d - e) * sign), guards) for e in dims):
                 return d
         return None
 
     def _shift(self, t: Term) -> list[tuple[Term, Fraction]] | None:
-        """A bound variable that indexes the first tensor it occurs in as `v + e` or `e - v` only is replaced by that
+        """Replaces a bound variable that indexes the first tensor it occurs in only as `v + e` or `e - v` by that
         index."""
         reads = sorted(_reads(t.factors), key=lambda f: f.name)
         for name in sorted(t.bound):
@@ -317,7 +325,7 @@ class Normalizer:
             if any(d is v for d in places):
                 continue
             offsets = [d for d in places if self.coefficient(d, name) in (1, -1)]
-            # Once other bound variables are in it, which to replace is a matter of taste: left as it is.
+            # If other bound variables are in the index, the choice of one to replace is arbitrary: it stays as it is.
             offsets = [d for d in offsets if not (d.variables - {name}) & t.bound]
             if not offsets:
                 continue
@@ -331,25 +339,25 @@ class Normalizer:
 
     # --- canonical names ---
 
-    def frozen(self, s: Sum, modulus: int = 0) -> Form:
-        """The canonical form of a settled sum."""
+    def frozen(self, s: Sum, modulus: int = 0) -> CanonicalSum:
+        """Returns the canonical form of a settled sum."""
         total: dict[Term, Fraction] = {}
         for t, c, _ in s.items():
             named = self.named(t)
             total[named] = total.get(named, Fraction(0)) + c
         kept = {t: _reduced(c, modulus) for t, c in total.items()}
-        return Form(tuple(sorted(((t, c) for t, c in kept.items() if c), key=lambda x: x[0].key)), modulus)
+        return CanonicalSum(tuple(sorted(((t, c) for t, c in kept.items() if c), key=lambda x: x[0].key)), modulus)
 
     def merged(self, s: Sum) -> Sum:
-        """A settled sum with terms equal up to bound variables' names put together, so that its masses tell what
-        cancels; terms of coefficient 0 are kept."""
+        """Returns a settled sum with terms merged that are equal up to bound variables' names, so that its masses show
+        what cancels. Terms of coefficient 0 are kept."""
         total = Sum()
         for t, c, m in s.items():
             total.add(self.named(t), c, m)
         return total
 
     def named(self, t: Term) -> Term:
-        """`t` with canonical names for its bound variables."""
+        """Returns `t` with canonical names for its bound variables."""
         if not t.bound:
             return self._with(t, t.factors)
         inner = [f.height for f in t.factors] + [g.of.height for g in t.guards if g.of is not None]
@@ -398,14 +406,14 @@ def _reduced(c: Fraction, modulus: int) -> Fraction:
 
 
 def _reads(factors: Sequence[Factor]) -> list[Factor]:
-    """The elements read by `factors`; where there are none, those read by their arguments."""
+    """Returns the elements read by `factors`; if there are none, those read by their arguments."""
     found = [f for f in factors if f.kind == "read"]
     inner = ((f, t) for g in factors for a in g.args for t, _ in a.terms for f in _reads(t.factors))
     return found or [f for f, t in inner if not f.variables & t.bound]
 
 
 def _power(d: Dim) -> int:
-    """1 where `d` is one atom to the first power."""
+    """Returns the number of atoms in the only term of `d` if its coefficient is 1, else 0."""
     ((atoms, c),) = d.terms
     return len(atoms) if c == 1 else 0
 

@@ -1,8 +1,8 @@
 """Scalar terms as sums: over the reals, or modulo 2^w for integers.
 
-What is not polynomial stays an opaque function of canonical forms. Where a function has no value, as 1/x at 0, is
-noted as a *hazard*: a term whose only factor names the function and its argument. Two sides are equally defined where
-their hazards are the same.
+What is not polynomial stays an opaque function of canonical forms. A point at which a function has no value, as 1/x at
+0, is recorded as a *hazard*: a term whose only factor names the function and its argument. Two sides are equally
+defined if their hazards are the same.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from fractions import Fraction
 from relax_eg.ir.annotations import is_float
 from relax_eg.rules.verify_formal.accuracy import DISCONTINUOUS, is_given, is_tame
 from relax_eg.rules.verify_formal.compose import Composer, Unsupported, index_dim
-from relax_eg.rules.verify_formal.guards import Facts, Guard, Guards, at_least, in_range, zero
-from relax_eg.rules.verify_formal.sums import Factor, Form, Sum, Term
+from relax_eg.rules.verify_formal.guards import GuardLiteral, Guards, KnownGuards, at_least, in_range, zero
+from relax_eg.rules.verify_formal.sums import CanonicalSum, Factor, Sum, Term
 from relax_eg.rules.verify_formal.terms import Normalizer, loop_name
 from relax_eg.shapes import Dim
 from relax_eg.tir.expr import Apply, Cast, Const, Index, Read, Reduce, Scalar, Select
@@ -28,10 +28,10 @@ _NOTHING: Guards = frozenset()
 _TRUE: Condition = ((_NOTHING,), ())
 _FALSE: Condition = ((), (_NOTHING,))
 _ZERO = Dim.of(0)
-_MOST_PATHS = 32
-_LARGEST_POWER = 6
+_MOST_PATHS = 32  # limit: cases of one comparison
+_LARGEST_POWER = 6  # limit: whole exponents that are multiplied out
 
-# What gives NaN where it has no value, and not infinity; and what of NaN gives NaN.
+# Functions that give NaN, not infinity, where they have no value; and functions that give NaN for NaN.
 _MAKES_NAN = frozenset({"sqrt", "constant nan"})
 _KEEPS_NAN = frozenset({
     "exp", "exp2", "expm1", "sin", "cos", "tan", "tanh", "sinh", "cosh", "asin", "acos", "atan", "asinh", "acosh",
@@ -46,44 +46,49 @@ _TOTAL = frozenset({
     "bitwise_and", "bitwise_or", "bitwise_xor", "bitwise_not", "shift_left", "shift_right_arithmetic",
     "shift_right_logical", "population_count", "count_leading_zeros",
 })  # fmt: skip
-# Of these, those that grow wherever their argument does.
+# Functions in `_TOTAL` that increase with their argument.
 _INCREASING = frozenset({"exp", "exp2", "expm1", "tanh", "sinh", "atan", "asinh", "erf", "sigmoid", "cbrt"})
 _SYMMETRIC = frozenset({"bitwise_and", "bitwise_or", "bitwise_xor", "equal", "not_equal"})
 _IDEMPOTENT = frozenset({"bitwise_and", "bitwise_or"})
 
 
 def modulus_of(dtype: str) -> int:
-    """2^w for integers of width w, else 0."""
+    """Returns 2^w for integers of width w, else 0."""
     return 2 ** int(dtype.lstrip("uint")) if kind(dtype) in "iu" else 0
 
 
-class Values:
-    """Evaluates the terms of one side. `fragile` tells that an argument of a function was summed with cancellation,
-    so that nothing is known of its accuracy."""
+class TermValues:
+    """Evaluates the terms of one side.
 
-    def __init__(self, composer: Composer, facts: Facts, normalizer: Normalizer) -> None:
+    - `hazards`: the hazards of the terms evaluated so far.
+    - `fragile`: whether an argument of a function was summed with cancellation, or that of a discontinuous function was
+      computed, so that nothing is known of the accuracy.
+    """
+
+    def __init__(self, composer: Composer, facts: KnownGuards, normalizer: Normalizer) -> None:
         self.composer = composer
         self.facts = facts
         self.normal = normalizer
-        self.hazards: set[Form] = set()
+        self.hazards: set[CanonicalSum] = set()
         self.fragile = False
         self._memo: dict[tuple[Scalar, Guards, frozenset[str], int], Sum] = {}
         self._bound: frozenset[str] = frozenset()
-        # How many functions are around what is evaluated: they may make a number of what is none.
+        # Number of functions around the term being evaluated. They may make a number where it has no value.
         self._inside = 0
-        # How many of them make a number of NaN too.
+        # Number of these functions that make a number of NaN too.
         self._swallowing = 0
 
     def sum_of(self, s: Scalar, path: Guards = _NOTHING) -> Sum:
-        """`s` as a settled sum, at points where `path` holds."""
+        """Returns `s` as a settled sum, at points where `path` holds."""
         self.facts.deadline.check()
         key = (s, path, self._bound, (self._inside > 0) + (self._swallowing > 0))
         if key not in self._memo:
             self._memo[key] = self._sum(s, path)
         return self._memo[key]
 
-    def form_of(self, s: Scalar, path: Guards, jumps: bool = False, swallows: bool = False) -> Form:
-        """`s` as the argument of a function, one that `jumps`, that `swallows` NaN, or neither."""
+    def form_of(self, s: Scalar, path: Guards, jumps: bool = False, swallows: bool = False) -> CanonicalSum:
+        """Returns `s` as the argument of a function. `jumps`: the function is discontinuous; `swallows`: it may give a
+        number for NaN."""
         if jumps and not is_given(s) and not modulus_of(s.dtype):
             self.fragile = True
         self._inside += 1
@@ -110,7 +115,7 @@ class Values:
         return total
 
     def _where(self, paths: Iterable[Guards]) -> Sum:
-        """1 where one of `paths` holds."""
+        """Returns the sum that is 1 where one of `paths` holds."""
         total = Sum()
         for p in paths:
             total.add(Term((), p), Fraction(1))
@@ -123,7 +128,7 @@ class Values:
             raise Unsupported("complex numbers")
         if isinstance(s, Const):
             if isinstance(s.value, float) and not math.isfinite(s.value):
-                if math.isinf(s.value):  # sums and products of it are not those of a number
+                if math.isinf(s.value):  # sums and products with it do not follow the laws of numbers
                     raise Unsupported(f"arithmetic with {s.value}")
                 self._hazard(f"constant {s.value!r}", (), path)
                 return Sum()
@@ -160,7 +165,7 @@ class Values:
             return self.sum_of(s.arg, path)
         if isinstance(s.arg, Index):
             return self.sum_of(Index(s.arg.dim, s.dtype), path)
-        if is_float(source) and is_float(s.dtype):  # `accuracy.keeps_precision` sees to the rounding
+        if is_float(source) and is_float(s.dtype):  # `accuracy.keeps_precision` checks the rounding
             return self.sum_of(s.arg, path)
         return self._one(Factor("apply", f"cast {source} {s.dtype}", (), (self.form_of(s.arg, path, True, True),)))
 
@@ -221,12 +226,12 @@ class Values:
         divides = s.fn in ("int_divide", "remainder", "floor_divide", "floor_mod")
         if s.fn not in _TOTAL and not (divides and forms[1].constant):
             self._hazard(s.fn, forms, path)
-        # The dtype: the same function of another width of integers is another one.
+        # The name has the dtype: the same function of integers of another width is another function.
         name = f"{s.fn} {s.dtype}" if kind(s.dtype) in "iu" else s.fn
         return self._one(Factor("apply", name, (), tuple(forms)))
 
-    def _hazard(self, fn: str, args: Sequence[Form], path: Guards) -> None:
-        """Note that `fn(args)` is asked for where `path` holds, at any values of the variables bound around."""
+    def _hazard(self, fn: str, args: Sequence[CanonicalSum], path: Guards) -> None:
+        """Records that `fn(args)` is needed where `path` holds, at any values of the variables bound around it."""
         total = Sum()
         total.add(Term((Factor("apply", f"hazard {fn}", (), tuple(args)),), path, self._bound), Fraction(1))
         settled = self.normal.settled(total)
@@ -243,7 +248,7 @@ class Values:
         self.hazards.add(self.normal.frozen(settled))
 
     def _existing(self, t: Term) -> Term:
-        """`t` without counts: how often does not matter, where they are 1 or more."""
+        """Returns `t` without counts, which do not matter where they are 1 or more; guards say that they are."""
         guards = set(t.guards)
         for f in t.factors:
             if f.kind == "dim":
@@ -253,14 +258,14 @@ class Values:
         return Term(tuple(f for f in t.factors if f.kind != "dim"), frozenset(guards), t.bound)
 
     def _needed(self, t: Term) -> Term:
-        """`t` without guards that follow from the others."""
+        """Returns `t` without guards that follow from its other guards."""
         guards = t.guards
         for g in sorted(guards, key=lambda g: g.key):
             if g.of is None and len(guards) > 1 and self.facts.entails(g, guards - {g}):
                 guards -= {g}
         return Term(t.factors, guards, t.bound)
 
-    def _is_positive_size(self, form: Form, path: Guards) -> bool:
+    def _is_positive_size(self, form: CanonicalSum, path: Guards) -> bool:
         """Whether `form` is an integer made of sizes that is shown positive where `path` holds."""
         total = Dim.of(0)
         for t, c in form.terms:
@@ -280,7 +285,7 @@ class Values:
         variables = frozenset(loop_name(v) for v, _ in s.over)
         ranges = frozenset(g for v, n in s.over for g in in_range(v, n))
         if s.kind in ("max", "min"):
-            # Over nothing it is infinite, and so no matter of real arithmetic.
+            # Over an empty axis it is infinite, which real arithmetic does not cover.
             for _, n in s.over:
                 if not self.facts.entails(at_least(n - 1), path):
                     raise Unsupported(f"a {s.kind} over an axis that may be empty")
@@ -296,12 +301,13 @@ class Values:
             body = self._one(Factor("apply", "value", (), (self.form_of(s.body, path | ranges, False, True),)))
         finally:
             self._bound = around
-        # An unordered function of the values: of their formal sum, each a term of its own.
+        # Any other kind is a function of the unordered values: of their formal sum, in which each is a term.
         total = self.normal.frozen(self._over(body, ranges, variables))
         return self._one(Factor("apply", f"{s.kind} {s.dtype}", (), (total,)))
 
     def _known_extreme(self, s: Reduce) -> Scalar | None:
-        """The extreme, over axes that are not empty, of what an increasing function makes, or of a sorted row."""
+        """Returns the extreme, over nonempty axes, of an increasing function or of a sorted row, as another term; None
+        for any other extreme."""
         x = s.body
         if isinstance(x, Apply) and x.fn in _INCREASING:
             return Apply(x.fn, (Reduce(s.kind, s.over, x.args[0]),))
@@ -314,14 +320,14 @@ class Values:
         return Read(x.buffer, (*others, n - 1 if s.kind == "max" else _ZERO), x.dtype)
 
     def _over(self, body: Sum, ranges: Guards, variables: frozenset[str]) -> Sum:
-        """`body` summed over variables and their ranges."""
+        """Returns `body` summed over variables and their ranges."""
         total = Sum()
         for t, c, m in body.items():
             total.add(Term(t.factors, t.guards | ranges, t.bound | variables), c, m)
         return self.normal.settled(total)
 
     def _extreme_over(self, s: Reduce, path: Guards, ranges: Guards, variables: frozenset[str]) -> Sum:
-        """A maximum or minimum, over axes that are not empty; what all values have added to them is pulled out."""
+        """Returns a maximum or minimum over nonempty axes; summands that all values share are pulled out."""
         form = self.form_of(s.body, path | ranges, False, True)
         scale, form = self._scale(form, variables)
         common = [(t, c) for t, c in form.terms if not self.composer.closed(t.variables) & variables]
@@ -329,7 +335,7 @@ class Values:
         if common and not form.modulus and len(common) < len(form.terms):
             for t, c in common:
                 rest.add(self.normal.rebound(t), c)
-            kept = Form(tuple((t, c) for t, c in form.terms if (t, c) not in common))
+            kept = CanonicalSum(tuple((t, c) for t, c in form.terms if (t, c) not in common))
             values = self._one(Factor("apply", "value", (), (kept,)))
         elif scale:
             values = self._one(Factor("apply", "value", (), (form,)))
@@ -340,9 +346,9 @@ class Values:
             found = self.normal.product(self._one(f), found)
         return found
 
-    def _scale(self, form: Form, variables: frozenset[str]) -> tuple[list[Factor], Form]:
-        """Elements that a single product is scaled by, which are not negative, and what is left of it: they come out of
-        its extremes."""
+    def _scale(self, form: CanonicalSum, variables: frozenset[str]) -> tuple[list[Factor], CanonicalSum]:
+        """Returns the nonnegative elements that scale a single product, and the rest of the product. Such elements can
+        be pulled out of its extremes."""
         if len(form.terms) != 1 or form.modulus:
             return [], form
         ((t, c),) = form.terms
@@ -356,10 +362,10 @@ class Values:
         if not scale or t.guards:
             return [], form
         rest = Term(tuple(f for f in t.factors if f not in scale), t.guards, t.bound)
-        return scale, Form(((rest, c),))
+        return scale, CanonicalSum(((rest, c),))
 
     def _values(self, s: Scalar, which: str, path: Guards) -> Sum:
-        """The formal sum of the values of which `s` is the extreme; of itself, where it is no extreme."""
+        """Returns the formal sum of the values of which `s` is the extreme; of `s` itself if it is no extreme."""
         if isinstance(s, Select):
             return self._values_of_cases(s, which, path)
         form = self.form_of(s, path, False, True)
@@ -375,7 +381,7 @@ class Values:
         return self._one(Factor("apply", "value", (), (form,)))
 
     def _values_of_cases(self, s: Select, which: str, path: Guards) -> Sum:
-        """The values of both cases, each where it is chosen."""
+        """Returns the values of both cases, each where it is chosen."""
         total = Sum()
         for paths, x in zip(self.condition(s.cond, path), (s.then, s.other), strict=True):
             for p in paths:
@@ -384,7 +390,7 @@ class Values:
         return self.normal.settled(total)
 
     def _extreme(self, which: str, dtype: str, values: Sum) -> Sum:
-        """The extreme of a formal sum of values, in which how often one occurs does not matter."""
+        """Returns the extreme of a formal sum of values. How often a value occurs does not matter."""
         found: dict[Term, Fraction] = {}
         for t, c, _ in self.normal.settled(values).items():
             if c <= 0:
@@ -406,7 +412,7 @@ class Values:
     # --- conditions ---
 
     def condition(self, s: Scalar, path: Guards) -> Condition:
-        """Where the boolean `s` holds and where it does not."""
+        """Returns where the boolean `s` holds and where it does not."""
         yes, no = self._condition(s, path)
         if len(yes) > _MOST_PATHS or len(no) > _MOST_PATHS:
             raise Unsupported("a condition of too many parts")
@@ -417,7 +423,7 @@ class Values:
             return _TRUE if s.value else _FALSE
         if isinstance(s, Read):
             return _on(
-                Guard("true", _ZERO, Factor("read", s.buffer, tuple(i for i in s.indices if isinstance(i, Dim))))
+                GuardLiteral("true", _ZERO, Factor("read", s.buffer, tuple(i for i in s.indices if isinstance(i, Dim))))
             )
         if isinstance(s, Select):
             c, a, b = (self.condition(x, path) for x in (s.cond, s.then, s.other))
@@ -464,10 +470,10 @@ class Values:
             return _TRUE if fn == "equal" else _FALSE
         if fn in _SYMMETRIC:
             forms.sort(key=lambda f: f.key)
-        return _on(Guard("true", _ZERO, Factor("apply", f"{fn} {a.dtype}", (), tuple(forms))))
+        return _on(GuardLiteral("true", _ZERO, Factor("apply", f"{fn} {a.dtype}", (), tuple(forms))))
 
 
-def _on(g: Guard, positive: bool = True) -> Condition:
+def _on(g: GuardLiteral, positive: bool = True) -> Condition:
     g = g if positive else g.negated()
     return (frozenset({g}),), (frozenset({g.negated()}),)
 

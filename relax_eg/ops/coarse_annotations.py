@@ -1,9 +1,9 @@
 """Deduction from operands that are known only in part (Relax, 4.1: coarse annotations as the safety net).
 
-The deduction of a record takes operands that are fully known. Where some are not, it is asked what it gives for each
-that they may be: an unknown size is a variable of its own, which may be equal to any size; an unknown dtype or rank is
-every one there is. What all answers have in common is known of the result. What the operator refuses is no answer;
-where it refuses everything, so is its use.
+The deduction of a record takes fully known operands. For operands known in part it runs on each combination that they
+may stand for: an unknown size is a variable of its own, which may equal any size; an unknown dtype or rank takes every
+value in turn. The result's annotation is what all answers have in common. Combinations that the operator rejects are
+skipped; where it rejects all of them, it rejects the use.
 """
 
 from __future__ import annotations
@@ -23,26 +23,26 @@ from relax_eg.tir import KEY_WORDS
 if TYPE_CHECKING:
     from relax_eg.ops.record import Site
 
-_MARK = "\u0294"  # ends the name of an unknown size: a letter that looks like a question mark, in no name anyone writes
-_MANY = 600  # uses that are asked about together
-_MAX_RANK = 12
+_MARK = "\u0294"  # ends the variable of an unknown size: a letter like a question mark that no user's name has
+_MANY = 600  # chosen: most combinations of dtypes and ranks that are all tried
+MAX_RANK = 12  # limit: greatest rank that is tried here and that annotations in the e-graph have
 _DTYPES = (*ITEM_BITS, *(f"key<{kind}>" for kind in KEY_WORDS))
 
 Deduction = Callable[["Site"], Annotation]
 
 
 def is_unknown(size: Dim) -> bool:
-    """Whether `size` is made of an unknown size."""
+    """Returns whether `size` contains an unknown size."""
     return any(name.endswith(_MARK) for name in size.variables)
 
 
 def is_coarse(a: Annotation) -> bool:
-    """Whether `a` is a tensor's annotation that leaves out dtype, sizes or rank."""
+    """Returns whether `a` is a tensor's annotation without dtype, sizes or rank."""
     return isinstance(a, Tensor) and (a.shape is None or a.dtype is None)
 
 
 def known_in_part(site: Site, deduce: Deduction) -> Annotation:
-    """What `deduce` gives for all that the operands of `site` may be. OperatorError where it refuses everything."""
+    """Returns what the answers of `deduce` for all possible operands share. OperatorError where it rejects all."""
     ranks = range(_greatest_rank(site) + 1)
     dtypes = [_DTYPES if isinstance(a, Tensor) and a.dtype is None else (None,) for a in site.operands]
     shapes = [tuple(ranks) if isinstance(a, Tensor) and a.ndim is None else (None,) for a in site.operands]
@@ -55,9 +55,9 @@ def known_in_part(site: Site, deduce: Deduction) -> Annotation:
 def _one_by_one(
     site: Site, deduce: Deduction, dtypes: Sequence[Sequence[str | None]], shapes: Sequence[Sequence[int | None]]
 ) -> Annotation:
-    """As `known_in_part` where there are too many uses to ask about: the result's dtype from operands of some rank, its
-    shape from operands of some dtype, of operators for which one does not hang on the other."""
-    for dtype, rank in itertools.product(_DTYPES, range(_MAX_RANK + 1)):
+    """As `known_in_part` where there are too many combinations: finds the result's dtype for operands of one rank, and
+    its shape for operands of one dtype. This assumes that neither depends on the other."""
+    for dtype, rank in itertools.product(_DTYPES, range(MAX_RANK + 1)):
         d = tuple(dtype if len(choice) > 1 else None for choice in dtypes)
         r = tuple(rank if len(choice) > 1 else None for choice in shapes)
         try:
@@ -79,8 +79,8 @@ def _answers(
     dtypes: Iterable[tuple[str | None, ...]],
     ranks: Sequence[tuple[int | None, ...]],
 ) -> Iterator[Annotation]:
-    """What `deduce` gives where the operands have these dtypes and ranks; None is what they are known to have. Where
-    everything is refused, the refusal given most often is raised."""
+    """Yields the answers of `deduce` for operands with these dtypes and ranks; None keeps the known one. Where all
+    combinations are rejected, raises the most frequent error."""
     refused: dict[str, OperatorError] = {}
     times: Counter[str] = Counter()
     answered = False
@@ -100,7 +100,7 @@ def _answers(
 
 
 def _known(i: int, a: Annotation, dtype: str | None, rank: int | None) -> Annotation:
-    """Operand `i` with a variable for each size that is not known."""
+    """Returns operand `i` with this dtype and rank where it has none, and a variable for each unknown size."""
     if not isinstance(a, Tensor):
         return a
     shape = a.shape
@@ -126,7 +126,7 @@ def _joined(answers: Iterable[Annotation]) -> Annotation:
 
 
 def _combined(shapes: Annotation, dtypes: Annotation) -> Annotation:
-    """The sizes of one and the dtypes of the other."""
+    """Returns the sizes of `shapes` with the dtypes of `dtypes`."""
     if isinstance(shapes, Tuple) and isinstance(dtypes, Tuple):
         return Tuple(tuple(map(_combined, shapes.fields, dtypes.fields)))
     if isinstance(shapes, Tensor) and isinstance(dtypes, Tensor):
@@ -146,9 +146,9 @@ def _count(choices: Sequence[Sequence[object]]) -> int:
 
 
 def _greatest_rank(site: Site) -> int:
-    """Up to which rank an operand is tried: beyond what attributes and other operands speak of, all ranks are alike."""
+    """Returns the greatest rank to try: beyond what attributes and other operands mention, all ranks are alike."""
     spoken = [a.ndim or 0 for a in site.operands if isinstance(a, Tensor)]
     for value in site.attrs.values():
         items: tuple[object, ...] = value if isinstance(value, tuple) else (value,)
         spoken += [len(items), *(v for v in items if isinstance(v, int))]
-    return min(_MAX_RANK, max(spoken, default=0) + 4)
+    return min(MAX_RANK, max(spoken, default=0) + 4)

@@ -1,5 +1,5 @@
-"""What is known of the parameters of a program's functions: the entry's as declared, those of functions it calls by
-their operands at every call."""
+"""Facts of the parameters of a program's functions: those of the entry are declared; those of a called function are
+the facts that its operands have at every call."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from relax_eg.ir.control import functions_of
 from relax_eg.ir.expr import CALL, VAR, Expr
 from relax_eg.ir.module import Function, Module
 from relax_eg.ops.facts import FACTS
-from relax_eg.rules.propagation import Known, closed, constant_has, needed, of_annotation
+from relax_eg.rules.propagation import KnownFacts, closed, constant_has, needed, of_annotation
 from relax_eg.rules.rule import RuleSet
 from relax_eg.shapes import Dim, Proved, Scope, prove
 
@@ -20,10 +20,12 @@ Facts = Mapping[str, frozenset[str]]
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """What is known of a program's parameters, by name: their facts, and which are weights.
+    """The declared properties of a program's parameters.
 
-    `exact`: only what holds of values as they are computed counts; otherwise also what holds over the reals, as the
-    rules that are then allowed do.
+    - `facts`: facts of each parameter, by name.
+    - `weights`: names of the parameters that are weights.
+    - `exact`: whether only facts of values as computed count; otherwise facts over the reals count too, like the rules
+      that are then allowed.
     """
 
     facts: Facts = field(default_factory=dict[str, frozenset[str]])
@@ -32,13 +34,13 @@ class Given:
 
 
 class Leaves:
-    """The facts of a function's variables, as given by name, and of constants, by inspection."""
+    """The facts of a function's variables, which are given by name, and of constants, which are inspected."""
 
     def __init__(self, facts: Facts) -> None:
         self._facts = {name: closed(set(f)) for name, f in facts.items()}
 
     def have(self, e: Expr, fact: str) -> bool:
-        # A matrix of literal size 1 broadcasts: see `of_annotation`.
+        # Facts about matrices do not apply to a matrix of literal size 1, which broadcasts: see `of_annotation`.
         said = of_annotation(e.annotation, _is_positive_number)
         if fact in FACTS and FACTS[fact].axes == 2 and "is_square" not in said:
             return False
@@ -49,8 +51,8 @@ def _is_positive_number(d: Dim) -> bool:
     return d.is_const and d.value >= 1
 
 
-class Sizes:
-    """Which sizes are at least 1 in a scope, each asked once."""
+class PositiveSizes:
+    """A cache of proofs that sizes are at least 1 in a scope."""
 
     def __init__(self, scope: Scope) -> None:
         self._scope = scope
@@ -63,10 +65,11 @@ class Sizes:
 
 
 def facts_of_functions(module: Module, declared: Facts, rules: RuleSet, exact: bool) -> dict[str, Facts]:
-    """The facts of each function's parameters, by function, as far as `rules` ask for any and some are declared.
+    """The facts of each function's parameters, by function. If `declared` is empty or `rules` require no facts, the
+    result contains only the entry.
 
-    A parameter has the facts that its operands have at every call; of what is used in any other way (the body of a
-    loop) nothing is said. O(expressions).
+    A parameter has the facts that its operands have at every call. The parameters of a function that is used in any
+    other way (the body of a loop) have no facts. O(expressions).
     """
     entry = module.main
     found: dict[str, Facts] = {entry.name: declared}
@@ -77,7 +80,7 @@ def facts_of_functions(module: Module, declared: Facts, rules: RuleSet, exact: b
     for f in reversed(list(callees_first(module))):
         if f.name != entry.name:
             found[f.name] = _at_every_call(f, operands.get(f.name, ()))
-        known = Known(Leaves(found[f.name]).have, exact, _is_positive_number)
+        known = KnownFacts(Leaves(found[f.name]).have, exact, _is_positive_number)
         for e in f.expressions():
             for name in functions_of(e):
                 args = e.args[1:] if e.op == CALL else ()

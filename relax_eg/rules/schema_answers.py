@@ -1,9 +1,9 @@
-"""Asking a schema again: what it was told when it proposed something, and the same answers given a second time.
+"""Replay of a schema's proposal: `Asking` records the answers that a schema gets, and `Again` gives them again.
 
-A schema may propose whatever is equal to a node; which of that it proposes follows from what it is told of the program
-(`schemas.Functions`). So who checks a proposal keeps the answers (`Asking`) and gives them again (`Again`): what comes
-out must be the proposal. Answers about sizes, memory and who knows what ahead only choose among equal expressions. The
-forms of functions are different: a proposal is right where they are, so each must be shown to be equal to the function
+A schema chooses among expressions that are equal to a node by the answers about the program that it gets
+(`schemas.Functions`). To check a proposal, the schema is asked again with the recorded answers and must propose the
+same expression. Answers about sizes, memory and parameters known ahead only choose among equal expressions. Forms of
+functions are different: a proposal is correct only if they are, so each form must be shown to be equal to the function
 as written.
 """
 
@@ -19,22 +19,22 @@ from relax_eg.ir.module import Function, Module
 from relax_eg.rules.schemas import Functions
 from relax_eg.shapes import Dim
 
-# Applies a function of a module to each slice of some of its parameters; None where that cannot be formed.
+# Applies a function of a module to each slice of some of its parameters; None if that cannot be formed.
 Batched = Callable[[Module, Function, Sequence[bool], Dim], Function | None]
-# In which form a function was asked for.
+# The form in which a function was requested.
 Form = Literal["best", "outside", "written"]
-# The values that the bindings of a function have in some form.
+# The values of a function's bindings in some form.
 Values = tuple[Expr, ...]
 
 
 @dataclass
 class Answers:
-    """What a schema was told.
+    """The answers that a schema got.
 
-    `sizes`: numbers, by question and what it is asked of: a size, or a function that is called.
-    `large`: from how many bytes on a value is large.
-    `ahead`: which parameters of a function are known ahead.
-    `forms`: functions in the form asked for, None where there is no such form.
+    - `sizes`: numbers, by question and its subject: a size, or the name of a called function.
+    - `large`: number of bytes from which a value is large.
+    - `ahead`: by function, for each parameter whether it is known ahead.
+    - `forms`: functions in the requested form; None if that form does not exist.
     """
 
     sizes: dict[tuple[str, str], int] = field(default_factory=dict[tuple[str, str], int])
@@ -45,7 +45,7 @@ class Answers:
 
 @dataclass
 class Asking:
-    """`known`, with what it answers kept as `answers`."""
+    """A wrapper of `known` that records its answers in `answers`."""
 
     known: Functions
     answers: Answers = field(default_factory=Answers)
@@ -89,11 +89,14 @@ class Asking:
 
 @dataclass
 class Again:
-    """The `answers` given again. `functions`: those of the program in which the proposal stands, what it made
-    included; `written`: by name, those that are not made by a schema, as written; `readers_of`: of nodes of the block
-    as written, who reads them; `is_form`: whether values are shown to be a form of a function as written.
+    """A source of answers that replays recorded `answers`.
 
-    Each answer that was not given before is an ExplanationError, and so is a form that is not shown to be one."""
+    - `functions`: functions of the program that contains the proposal, including those that the schema made.
+    - `written`: functions as written, by name, without those that a schema made.
+    - `readers_of`: for nodes of the block as written, the nodes that read them.
+    - `is_form`: returns whether values are shown to be a form of a function as written.
+
+    Raises ExplanationError for a question without a recorded answer, and for a form that is not shown to be one."""
 
     answers: Answers
     functions: Mapping[str, Function]
@@ -142,7 +145,8 @@ class Again:
         return found
 
     def add(self, function: Function, suffix: str) -> Function:
-        """The function of the program that is what the schema makes now."""
+        """The function of the program that equals the one that the schema makes now. Raises ExplanationError if there
+        is none."""
         stem = f"{function.name}_{suffix}"
         for name, f in self.functions.items():
             if name not in self.written and name.startswith(stem) and replace(f, name=function.name) == function:
@@ -176,7 +180,7 @@ class Again:
 
 
 def is_one_block(function: Function) -> bool:
-    """Whether a function is one pure block, so that it is its values."""
+    """Whether a function is one dataflow block, so that its values determine it."""
     return len(function.blocks) == 1 and function.blocks[0].dataflow
 
 
@@ -186,7 +190,7 @@ def values_of(function: Function) -> Values:
 
 
 def with_values(function: Function, values: Values) -> Function:
-    """A function of one block with other values."""
+    """`function`, which has one block, with other `values` of its bindings."""
     (block,) = function.blocks
     bindings = tuple(replace(b, value=v) for b, v in zip(block.bindings, values, strict=True))
     return replace(function, blocks=(replace(block, bindings=bindings),))

@@ -1,9 +1,9 @@
-"""What of a call tells its sizes, read without taking the call apart.
+"""Size keys: reads the sizes of a call from a few of its arrays, without flattening the arguments.
 
-A call costs what `jax.jit` costs where its own C++ finds the executable. Between the call and that only one question is
-left to Python: which of several executables. The shapes of one or two arrays answer it, mostly those of arguments by
-themselves. That is a guess about a call whose other arrays nobody looked at, so whatever is kept under such a key
-either serves all calls or refuses (`jax.jit` traces it for no others, see `only_for`).
+A call should cost no more than a call of `jax.jit`, whose C++ code finds the executable. Python only decides which of
+several functions to call. The shapes of one or two arrays decide that, usually of arrays that are arguments themselves.
+The other arrays are not inspected, so the key is a guess: a function kept under a key must either serve all calls or
+refuse those that do not fit (`only_for` keeps `jax.jit` from tracing it for others).
 """
 
 from __future__ import annotations
@@ -19,24 +19,25 @@ from jax.extend.core import get_opaque_trace_state
 from jax.tree_util import DictKey, GetAttrKey, SequenceKey
 
 from relax_eg.ir.expr import Expr
+from relax_eg.memo import Memo
 
 _trace_state = functools.partial(get_opaque_trace_state, convention="nnx")
 _NO_TRACE = _trace_state()
 
-_array_types: dict[type, bool] = {}  # types of arrays met so far: whether they are JAX's
+_array_types = Memo[type, bool](64)  # by type of array met so far, which are few: whether it is a type of JAX
 NOT_SHOWN = (LookupError, AttributeError, TypeError)
-MOST_SHOWN = 4096  # keys that are kept
+# limit: size keys that a function remembers: all combinations of two sizes up to 64, one or two MiB
+MOST_SHOWN = 4096
 
 Shown = Callable[[tuple[Any, ...], Mapping[str, Any]], Any]
 
 
 class UnseenError(Exception):
-    """A call that what was tried is not made for; something else serves it."""
+    """Raised for a call that the tried function was not made for; another function serves it."""
 
 
 def kind_of(x: Any) -> Any:
-    """Shape and dtype of an array of JAX or numpy, as something hashable; LookupError for all else, such as what JAX
-    traces."""
+    """Shape and dtype of a JAX or numpy array, as a hashable value. LookupError for anything else, such as a tracer."""
     is_jax = _array_types.get(type(x))
     if is_jax is None:
         if isinstance(x, Tracer) or not isinstance(x, (jax.Array, np.ndarray)):
@@ -47,20 +48,22 @@ def kind_of(x: Any) -> Any:
 
 
 def is_tracing() -> bool:
-    """Whether JAX traces what runs now, be it with constants."""
+    """Whether JAX is tracing now. Arguments without tracers do not show that: they may be constants of the trace."""
     return _trace_state() != _NO_TRACE
 
 
 def shown(params: Sequence[Expr], tree: Any) -> Shown:
-    """For calls whose `(args, kwargs)` have the structure `tree`, with these parameters as leaves: `(args, kwargs) -> `
-    something hashable that tells the sizes. It raises what `NOT_SHOWN` has, or gives what no call has, where arrays are
-    not where they should be; see `kind_of` for what is an array."""
+    """A function from the `(args, kwargs)` of a call to its size key: a hashable value that determines the sizes.
+
+    The calls have the structure `tree`, whose leaves are `params`. For a call of another structure, or with leaves that
+    are no arrays (`kind_of`), the function raises one of `NOT_SHOWN` or returns a key that no valid call has.
+    """
     numbered = jax.tree_util.tree_unflatten(tree, range(tree.num_leaves))
     paths = [path for path, _ in jax.tree_util.tree_flatten_with_path(numbered)[0]]
     names = numbered[1].keys()
     telling = _telling(params, [len(path) for path in paths])
 
-    if not names and len(telling) == 1 and len(paths[telling[0]]) == 2:  # mostly one array by itself tells all
+    if not names and len(telling) == 1 and len(paths[telling[0]]) == 2:  # usual: one argument tells all
         place = paths[telling[0]][1].idx
 
         def of_one(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
@@ -84,16 +87,12 @@ def shown(params: Sequence[Expr], tree: Any) -> Shown:
     return of_leaves if None in steps else of_all
 
 
-def remember(found: dict[Any, Any], key: Any, value: Any) -> None:
-    """Keeps what was found for a call; where there are too many, the others go."""
-    if len(found) >= MOST_SHOWN:
-        found.clear()
-    found[key] = value
-
-
 def only_for(leaves: Sequence[jax.ShapeDtypeStruct], tree: Any, given: Any) -> list[Any]:
-    """The leaves of what `jax.jit` traces, `given`; UnseenError where it has not this structure with such leaves. Under
-    other settings of JAX it is traced again, for the same."""
+    """The leaves of `given`, the arguments of a function that `jax.jit` traces.
+
+    UnseenError unless they have the structure `tree` and the shapes, dtypes and weak types of `leaves`. Under other
+    settings JAX traces the function again, for the same arguments.
+    """
     found, structure = jax.tree_util.tree_flatten(given)
     if structure != tree:
         raise UnseenError
@@ -106,8 +105,11 @@ def only_for(leaves: Sequence[jax.ShapeDtypeStruct], tree: Any, given: Any) -> l
 
 
 def _telling(params: Sequence[Expr], depths: Sequence[int]) -> list[int]:
-    """Parameters whose shapes tell all sizes: few that have each size as an axis of its own, those that are arguments
-    by themselves first; all that depend on sizes where some size is no axis."""
+    """The indices of a few parameters whose shapes determine all sizes.
+
+    Greedily takes the parameter with most of the remaining sizes as axes; of equals the one of least depth in the
+    arguments. If some size is no axis of any parameter, all parameters whose shapes depend on sizes.
+    """
     shapes = [p.tensor.shape or () for p in params]
     left = {v for dims in shapes for d in dims for v in d.variables}
     found: list[int] = []
@@ -122,7 +124,7 @@ def _telling(params: Sequence[Expr], depths: Sequence[int]) -> list[int]:
 
 
 def _steps(path: Sequence[Any]) -> list[tuple[bool, Any]] | None:
-    """How to get at a place of a pytree: attributes and keys, in turn; None where only JAX can take it apart."""
+    """A path of a pytree as pairs (is it an attribute, name or key); None where only JAX can follow it."""
     found: list[tuple[bool, Any]] = []
     for k in path:
         if not isinstance(k, (SequenceKey, DictKey, GetAttrKey)):

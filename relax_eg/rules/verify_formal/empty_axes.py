@@ -1,8 +1,10 @@
-"""Maxima and minima over axes that may be empty: one case in which none is, and one for each that may be.
+"""Splits a proof about maxima and minima by whether axes are empty: one case in which none is, and one for each axis
+that may be.
 
-A maximum over nothing is -inf, which is no real number, so the proof over the reals is of axes that have an element.
-Where an axis is empty, both sides are shown to be the same infinity, by what an infinity becomes in sums, extremes and
-the like of finite elements; or the infinity goes away, as `maximum(-inf, y)` is y, and what is left is a case to prove.
+A maximum over an empty axis is -inf, which is no real number, so the proof over the reals is about axes that have an
+element. If an axis is empty, both sides are shown to be the same infinity, by what an infinity becomes in sums,
+extremes and the like of finite elements. Or the infinity disappears, as `maximum(-inf, y)` is y, and the rest is a case
+to prove.
 """
 
 from __future__ import annotations
@@ -12,18 +14,18 @@ from collections.abc import Iterator
 
 from relax_eg.ir.annotations import is_float
 from relax_eg.rules.verify_formal.compose import Composer, dims_in
-from relax_eg.rules.verify_formal.guards import Facts, at_least, zero
+from relax_eg.rules.verify_formal.guards import KnownGuards, at_least, zero
 from relax_eg.shapes import Dim
 from relax_eg.tir.expr import Apply, Cast, Const, Index, Read, Reduce, Scalar, Select, is_loop, walk
 
-_EMPTY = {"max": -1, "min": 1}
+_EMPTY = {"max": -1, "min": 1}  # given: the sign of the infinity that is the extreme over an empty axis
 _NEUTRAL = {"maximum": -math.inf, "minimum": math.inf}
 
 
-def cases(a: Scalar, b: Scalar, composer: Composer, facts: Facts) -> Iterator[tuple[Scalar, Scalar, Facts]]:
-    """The sides and what holds, in cases that together are all that `facts` allow but those in which both sides are
-    shown to be the same infinity. Where that is not known of an empty axis and its infinity stays, the sides are given
-    as they are, with an axis that may be empty."""
+def cases(a: Scalar, b: Scalar, composer: Composer, facts: KnownGuards) -> Iterator[tuple[Scalar, Scalar, KnownGuards]]:
+    """Yields the sides, with the facts, case by case. Together the cases are all that `facts` allow, except those in
+    which both sides are shown to be the same infinity. If that is not shown for an empty axis and its infinity stays,
+    the sides are yielded as they are, with an axis that may be empty."""
     extents = _maybe_empty(a, b, facts) if is_float(a.dtype) else []
     for n in extents:
         inside = facts.with_([zero(n)])
@@ -38,8 +40,8 @@ def cases(a: Scalar, b: Scalar, composer: Composer, facts: Facts) -> Iterator[tu
     yield a, b, facts
 
 
-def _maybe_empty(a: Scalar, b: Scalar, facts: Facts) -> list[Dim]:
-    """Extents of extremes that are not known to be 1 or more."""
+def _maybe_empty(a: Scalar, b: Scalar, facts: KnownGuards) -> list[Dim]:
+    """Returns the extents of extremes that are not known to be 1 or more."""
     extents = dict.fromkeys(
         n
         for t in (*walk(a), *walk(b))
@@ -59,8 +61,9 @@ def _is_infinite(s: Scalar) -> bool:
     return any(isinstance(t, Const) and isinstance(t.value, float) and math.isinf(t.value) for t in walk(s))
 
 
-def _without_nothing(s: Scalar, facts: Facts) -> Scalar:
-    """`s` with extremes over nothing as the infinities that they are, and without those that change nothing."""
+def _without_nothing(s: Scalar, facts: KnownGuards) -> Scalar:
+    """Returns `s` with extremes over empty axes replaced by infinities, without those infinities that change
+    nothing."""
     if isinstance(s, Reduce):
         if s.kind in _EMPTY and any(facts.entails(zero(n)) for _, n in s.over):
             return Const(_EMPTY[s.kind] * math.inf, s.dtype)
@@ -77,14 +80,13 @@ def _without_nothing(s: Scalar, facts: Facts) -> Scalar:
     return kept[0] if neutral is not None and len(kept) == 1 else Apply(s.fn, args)
 
 
-def _same_infinity(a: Scalar, b: Scalar, facts: Facts) -> bool:
+def _same_infinity(a: Scalar, b: Scalar, facts: KnownGuards) -> bool:
     x, y = _infinity(a, facts), _infinity(b, facts)
     return x == y and x in (-1, 1)
 
 
-def _infinity(s: Scalar, facts: Facts) -> int | None:
-    """1 and -1 where `s` is infinite, 0 where it is a number, at all elements that are numbers; None where neither is
-    shown."""
+def _infinity(s: Scalar, facts: KnownGuards) -> int | None:
+    """Returns 1 or -1 if `s` is infinite, 0 if it is a number, for all finite elements; None if neither is shown."""
     if isinstance(s, (Read, Index)):
         return 0
     if isinstance(s, Const):
@@ -101,7 +103,7 @@ def _infinity(s: Scalar, facts: Facts) -> int | None:
     return None if None in args else _of_call(s.fn, [x for x in args if x is not None])
 
 
-def _of_reduction(s: Reduce, facts: Facts) -> int | None:
+def _of_reduction(s: Reduce, facts: KnownGuards) -> int | None:
     empty = any(facts.entails(zero(n)) for _, n in s.over)
     if s.kind in _EMPTY:
         if empty:

@@ -1,4 +1,4 @@
-"""Which of the rule sets that ship put other operators in the place of one."""
+"""Advice on the shipped rule sets that rewrite a given operator to other operators."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ from collections.abc import Sequence
 
 from relax_eg.ir.expr import postorder
 from relax_eg.rules import book
-from relax_eg.rules.domain import instances
+from relax_eg.rules.instances import instances
 from relax_eg.rules.rule import RuleSet
 
 
 def advice(operators: Sequence[str], used: RuleSet) -> str:
-    """What would supply executable forms of these operators, which nothing executes: the rule sets that ship, by name,
-    with a rule, not among the `used` ones, which computes the same without the operator."""
+    """A text about how to get executable forms of `operators`, which nothing can execute. It names the shipped rule
+    sets with a rule, not among the `used` ones, that computes the same without the operator."""
     known = {r.name for r in (*used, *used.schemas)}
     rewritten = {name: _rewritten(getattr(book, name), known) for name in book.__all__}
     said: list[str] = []
     for op in operators:
-        # Of what is in the default set the parts need no mention.
+        # If the default set has such a rule, its parts need not be named.
         found = [name for name, ops in rewritten.items() if op in ops]
         names = ["default"] if "default" in found else found
         if names:
@@ -29,7 +29,8 @@ def advice(operators: Sequence[str], used: RuleSet) -> str:
 
 
 def _rewritten(rules: RuleSet, known: set[str]) -> set[str]:
-    """The operators that rules other than the `known` ones do without."""
+    """The operators that a rule, not among the `known` ones, rewrites to an expression without them, and the operators
+    of schemas that are not `known`."""
     found = {op for s in rules.schemas if s.name not in known for op in s.operators}
     for r in (r for r in rules if r.name not in known):
         smallest = next(iter(instances(r, limit=1)), None)

@@ -1,7 +1,7 @@
-"""Expressions spelled as in Python, with the operator functions at hand: `R.op.sum(x, axis=-1)`, `x[:, 1:]`, `x > 0`.
+"""Expressions written as in Python with the operator functions: `R.op.sum(x, axis=-1)`, `x[:, 1:]`, `x > 0`.
 
-What is read is applied as Python would apply it, part by part; only names of the program, sizes and numbers have
-values here, so nothing of the text is run.
+The reader applies each part as Python would. Only names of the program, sizes and numbers have values, so no code of
+the text runs.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from relax_eg.plain_data import DAMAGED
 from relax_eg.shapes import Dim
 
 if TYPE_CHECKING:
-    from relax_eg.ir.values import Values
+    from relax_eg.ir.values import ExpressionReader
 
 Functions = Mapping[str, Callable[..., Any]]
 
@@ -33,7 +33,7 @@ COMPARED: dict[type[ast.cmpop], str] = {
     ast.Lt: "less", ast.LtE: "less_equal", ast.Gt: "greater", ast.GtE: "greater_equal", ast.Eq: "equal",
     ast.NotEq: "not_equal",
 }  # fmt: skip
-# Of numbers and sizes, before any operator sees them.
+# Arithmetic on numbers and sizes, done at read time without an operator.
 _EARLY: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
     ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv,
     ast.FloorDiv: operator.floordiv, ast.Mod: operator.mod, ast.Pow: operator.pow,
@@ -41,19 +41,19 @@ _EARLY: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
 METHODS = ("sum", "prod", "max", "min", "mean", "any", "all", "argmax", "argmin", "reshape", "astype", "transpose",
            "squeeze", "swapaxes")  # fmt: skip
 PROPERTIES = ("shape", "ndim", "dtype", "T")
-_LARGEST_POWER = 1024  # of numbers written in a program
+_LARGEST_POWER = 1024  # limit: exponent in a program text
 
 
 class Spelled:
-    """Reads what is spelled as in Python, for the `values` of one function."""
+    """A reader of expressions written as in Python, for the `values` of one function."""
 
-    def __init__(self, values: Values, functions: Functions) -> None:
+    def __init__(self, values: ExpressionReader, functions: Functions) -> None:
         self.values = values
         self.functions = functions
         self.source = values.source
 
     def reads(self, at: ast.expr) -> bool:
-        """Whether `at` is spelled so."""
+        """Whether `at` has a form that this class reads."""
         if isinstance(at, ast.Call):
             return self._function(at) is not None or self._method(at) is not None
         if isinstance(at, ast.Attribute):
@@ -61,7 +61,7 @@ class Spelled:
         return isinstance(at, (ast.BinOp, ast.Compare, ast.UnaryOp, ast.Subscript))
 
     def value(self, at: ast.expr, declared: Annotation | None) -> Expr:
-        """The value of what `reads` accepts."""
+        """Returns the value of an expression that `reads` accepts."""
         found = self.argument(at)
         if isinstance(found, tuple) and all(isinstance(f, Expr) for f in cast("tuple[Any, ...]", found)):
             found = tuple_(cast("tuple[Expr, ...]", found))
@@ -74,7 +74,7 @@ class Spelled:
         return found
 
     def argument(self, at: ast.expr) -> Any:
-        """An argument of an operator function: what Python would pass."""
+        """Returns an argument of an operator function, as Python would pass it."""
         number = self.values.reader.number(at)
         if number is not None:
             return number
@@ -111,7 +111,7 @@ class Spelled:
         return self.values.expression(at)
 
     def _function(self, at: ast.Call) -> str | None:
-        """`name` where `at` calls `R.op.name`."""
+        """Returns `name` if `at` calls `R.op.name`, else None."""
         func = at.func
         return func.attr if isinstance(func, ast.Attribute) and spelled(func.value) == "op" else None
 
@@ -176,7 +176,7 @@ class Spelled:
         if any(isinstance(a, ast.Starred) for a in at.args):
             raise self.source.error(at, "`*` has no meaning here", "arguments written out")
         args = (*first, *map(self.argument, at.args))
-        if first and name in ("reshape", "transpose") and len(args) > 2:  # x.reshape(2, 3), as numpy has it
+        if first and name in ("reshape", "transpose") and len(args) > 2:  # x.reshape(2, 3), as in numpy
             args = (args[0], args[1:])
         keywords = {k: self.argument(v) for k, v in self.values.reader.keywords(at).items()}
         return self._applied(at, name, args, keywords)
@@ -198,7 +198,7 @@ class Spelled:
 
 
 def _signature(function: Callable[..., Any]) -> str:
-    """The names of a function's parameters with their defaults, without annotations."""
+    """Returns a function's parameter names with defaults, without annotations."""
     parameters = [
         p.replace(annotation=inspect.Parameter.empty) for p in inspect.signature(function).parameters.values()
     ]

@@ -1,10 +1,11 @@
-"""Evaluating every whole program of a derivation (`programs`), at the cost of what changes from each to the next.
+"""Evaluates every whole program of a derivation (`programs`), at the cost of what changes from each to the next.
 
-A program differs from the one before on the way from one place up to a result. Operators on the way are evaluated anew,
-each once; where the new value of one has the same bits as the old, so has all that is computed of it, and so has the
-program. What is left is steps times depth. It is bounded: after `MOST_OPERATORS` evaluations of operators only every
-fourth program is evaluated up to its results, after as many again every sixteenth, and so on; of the others, what
-changes is evaluated up to the first value that is the old one within rounding. Each is reported as what it is.
+A program differs from the previous one only on the path from one place up to a result. Operators on the path are
+evaluated again, each once. If the new value of an operator has the same bits as the old one, then so has everything
+computed from it, and so has the program. The cost is then steps times depth. It is bounded: after `MOST_OPERATORS`
+evaluations of operators only every fourth program is evaluated up to its results, after as many again every sixteenth,
+and so on. In the other programs, changed operators are evaluated up to the first value that equals the old one within
+rounding. Each report says which of the two was done.
 """
 
 from __future__ import annotations
@@ -13,21 +14,26 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from relax_eg.explain.programs import Change, How, Place, changes, inside_of
+from relax_eg.explain.programs import Change, GoalPlace, How, changes, inside_of
 from relax_eg.explain.steps import Goal
 from relax_eg.explain.values import compared, deviation, identical
 from relax_eg.ir.expr import Expr, node, postorder
-from relax_eg.ops.interpret import Values
+from relax_eg.ops.interpret import SharedValues
 
-MOST_OPERATORS = 20_000
-_RARER = 4
+MOST_OPERATORS = 20_000  # limit: evaluations of operators before fewer programs are evaluated whole
+_RARER = 4  # chosen: factor by which they become fewer each time
 
 
 @dataclass(frozen=True, slots=True)
-class Checked:
-    """What was checked of whole program `number` of a block (1: after the first change), made `how` by step `step` of
-    `goal`. `deviation`: how far its results are from those of the program as written, in units of the largest element,
-    None where it was not evaluated up to its results; `operators`: how many have had their shapes deduced anew."""
+class CheckedProgram:
+    """The outcome of checking whole program `number` of a block (1: after the first change).
+
+    - `how`: what made it.
+    - `goal`, `step`: the goal, and the index of its step, that made it.
+    - `deviation`: how far its results are from those of the program as written, in units of the largest element; None
+      if it was not evaluated up to its results.
+    - `operators`: number of operators whose shapes were deduced anew.
+    """
 
     number: int
     how: How
@@ -45,25 +51,30 @@ class Checked:
 
 
 def off(deviation: float) -> str:
-    """A deviation in words."""
+    """Returns a deviation in words."""
     return f"off by {deviation:.1g} of the largest value" if deviation else "the same bits"
 
 
 @dataclass(slots=True)
 class _Level:
-    """A place with one below it: its expression with what is below as it is now, and per world the values of its
-    operands and its own, as last evaluated."""
+    """A place with one below it.
 
-    place: Place
+    - `args`: its operands as they are now.
+    - `operands`: by world, the values of its operands.
+    - `now`: its expression over the operands as they are now.
+    - `values`: by world, its value as last evaluated.
+    """
+
+    place: GoalPlace
     step: int
     args: list[Expr]
     operands: list[list[Any]]
     now: Expr
     values: list[Any]
-    stale: bool = False  # whether operands were changed since
+    stale: bool = False  # whether operands changed since the last evaluation
 
     def put(self, i: int, e: Expr, values: Sequence[Any]) -> None:
-        """Operand `i` is `e` now."""
+        """Makes `e` operand `i`."""
         self.args[i] = e
         for operands, value in zip(self.operands, values, strict=True):
             operands[i] = value
@@ -71,12 +82,16 @@ class _Level:
 
 @dataclass
 class WholePrograms:
-    """The programs from `results`' starts to their ends. `worlds`: values of the same expressions at several sizes;
-    `numerics`: the class within which results have to agree; `deduced`: proves the annotation of one operator;
-    `fail(change, number, world, why)` gives the error to be raised."""
+    """The programs from the starts of `results` to their ends.
+
+    - `worlds`: values of the same expressions, each at other sizes.
+    - `numerics`: the class within which results have to agree.
+    - `deduced`: proves the annotation of one operator.
+    - `fail`: `fail(change, number, world, why)` returns the error to be raised.
+    """
 
     results: Sequence[Goal]
-    worlds: Sequence[Values]
+    worlds: Sequence[SharedValues]
     numerics: str
     deduced: Callable[[Expr], None]
     fail: Callable[[Change, int, int, str], Exception]
@@ -84,25 +99,25 @@ class WholePrograms:
     _shown: set[Expr] = field(default_factory=set[Expr])
     _stride: int = 1
     _spent: int = 0
-    _behind: bool = False  # whether levels above the last change were left as they were
+    _behind: bool = False  # whether levels above the last change were not updated
     _result: int = -1
     _deviations: list[float] = field(default_factory=list[float])
 
-    def run(self) -> list[Checked]:
-        """Evaluate them all, in order."""
+    def run(self) -> list[CheckedProgram]:
+        """Evaluates all programs, in order."""
         self._deviations = [0.0] * len(self.results)
         self._operators([g.start for g in self.results])
-        found: list[Checked] = []
+        found: list[CheckedProgram] = []
         for number, change in enumerate(changes(self.results), 1):
             operators = self._operators([change.now])
             self._descend(change)
             more, reached = self._ascend(change, number)
             deviation = max(self._deviations) if reached else None
-            found.append(Checked(number, change.how, change.goal, change.step, deviation, operators + more))
+            found.append(CheckedProgram(number, change.how, change.goal, change.step, deviation, operators + more))
         return found
 
     def _operators(self, roots: Sequence[Expr]) -> int:
-        """Prove the annotations of what is new below `roots`; how many operators that is."""
+        """Proves the annotations of new operators below `roots`. Returns how many there are."""
         found = 0
         for e in postorder(roots, stop=self._shown.__contains__):
             if e not in self._shown:
@@ -112,7 +127,7 @@ class WholePrograms:
         return found
 
     def _descend(self, change: Change) -> None:
-        """Levels for the places above a change: those that are there, and new ones."""
+        """Makes `_levels` the places above a change: keeps those that are there, and adds new ones."""
         levels, places = self._levels, change.places
         if levels and change.result != self._result:
             levels.clear()
@@ -135,8 +150,8 @@ class WholePrograms:
             levels.append(_Level(place, place.done, list(place.at.args), operands, place.at, values))
 
     def _ascend(self, change: Change, number: int) -> tuple[int, bool]:
-        """Evaluate what is above a change; how many operators had their annotations proved, and whether the value of
-        the whole is known."""
+        """Evaluates what is above a change. Returns how many operators had their annotations proved, and whether the
+        value of the whole program is known."""
         whole, before, shown = number % self._stride == 0, self.evaluated, 0
         now, values = change.now, [w.of(change.now) for w in self.worlds]
         for level in reversed(self._levels):
@@ -172,7 +187,7 @@ class WholePrograms:
 
     @property
     def evaluated(self) -> int:
-        """How many operators were evaluated, those of functions too."""
+        """Number of operators that were evaluated, including those of functions."""
         return sum(w.evaluated for w in self.worlds)
 
     def _differ(self, a: Any, b: Any) -> str:

@@ -1,7 +1,7 @@
-"""The instances of a rule: which block ranks and attribute values it ranges over, enumerated in a fixed order.
+"""The instances of a rule: its block ranks and attribute values, enumerated in a fixed order.
 
-An attribute variable `operator.attribute` ranges over the values that attribute has on operands of up to
-`MAX_OPERAND_RANK` axes. What the rule's function declines (returns None) or cannot form is no instance.
+An attribute variable `operator.attribute` ranges over the values of that attribute on operands of up to
+`MAX_OPERAND_RANK` axes. There is no instance where the rule's function returns None or its sides cannot be formed.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from relax_eg.errors import OperatorError, RuleError
 from relax_eg.ops.record import get
 from relax_eg.rules.rule import Instance, Rule
 
-MAX_OPERAND_RANK = 4
-# How many attribute values of one group are tried, and after how many that form nothing the group is given up.
+MAX_OPERAND_RANK = 4  # limit: axes of an operand
+# limit: attribute values tried in one group, and how many of them without any instance end the group.
 _MOST_VALUES = 64
-_FRUITLESS = 8
-# The ranks that say most come first: they are what a rule is printed with, and what a short test covers.
+_FRUITLESS = 8  # limit: as above
+# given: the most informative ranks come first, because a rule is printed with the first, and a short test covers few.
 _OPERAND_RANKS = (2, 1, 3, 0, 4)
-_BLOCK_RANKS = (1, 0, 2, 3)
+_BLOCK_RANKS = (1, 0, 2, 3)  # given: as above, of a block
 
 Values = list[Any]
 
 
 def _permutations(rank: int) -> Values:
-    # Reversed: the identity, which says least, comes last.
+    # Reversed: the identity, which is the least informative, comes last.
     return list(itertools.permutations(range(rank)))[::-1]
 
 
@@ -49,7 +49,7 @@ def _per_axis(*choices: Any) -> Callable[[int], Values]:
 
 
 def _pool_steps(rank: int) -> Values:
-    # Pools go over the axes of space, which are the last.
+    # Pooling windows move along the spatial axes, which are the last.
     space = max(rank - 2, 0)
     return [(1,) * (rank - space) + c for c in _per_axis(1, 2, 3)(space)] + _per_axis(1, 2)(rank)
 
@@ -59,7 +59,7 @@ def _one_of(*values: Any) -> Callable[[int], Values]:
 
 
 _FLAG = _one_of(False, True)
-# By attribute name; an entry `operator.attribute` goes before it.
+# By attribute name; an entry `operator.attribute` takes precedence.
 _DOMAINS: dict[str, Callable[[int], Values]] = {
     "permute_dims.axes": _permutations,
     "layer_norm.axes": _trailing_axes,
@@ -84,7 +84,8 @@ _DOMAINS: dict[str, Callable[[int], Values]] = {
 
 
 def attribute_values(rule: Rule, source: str, rank: int) -> Values:
-    """The values of attribute `source`, `operator.attribute`, on operands of `rank` axes. RuleError if it has none."""
+    """The values of attribute `source` (`operator.attribute`) on operands of `rank` axes. Raises RuleError if a rule
+    cannot range over it."""
     op, _, name = source.partition(".")
     try:
         known = [a.name for a in get(op).attributes if a.kind == "static"]
@@ -101,7 +102,10 @@ def attribute_values(rule: Rule, source: str, rank: int) -> Values:
 
 @dataclass(slots=True)
 class _Group:
-    """Instances of one choice of block ranks, dtype and operand ranks: the attribute values left to try."""
+    """The instances with one choice of block ranks, dtype and operand ranks.
+
+    - `values`: attribute values that are left to try.
+    """
 
     blocks: tuple[int, ...]
     dtype: str
@@ -110,11 +114,11 @@ class _Group:
     formed: int = 0
 
     def next(self, rule: Rule, seen: set[int]) -> tuple[Instance | None, bool]:
-        """The next new instance, if any, and whether there may be more."""
+        """The next new instance, if there is one, and whether there may be more."""
         for attributes in self.values:
             self.tries += 1
             instance = rule.instance(self.blocks, self.dtype, attributes)
-            # One value may belong to several operand ranks, and an instance with equal sides says nothing.
+            # One value may belong to several operand ranks. An instance with equal sides is useless.
             if instance is not None and id(instance) not in seen and instance.left != instance.right:
                 seen.add(id(instance))
                 self.formed += 1
@@ -128,7 +132,7 @@ def _groups(rule: Rule, ranks: Iterable[int], dtypes: Sequence[str]) -> Iterator
     allowed = set(ranks)
     order = [r for r in _BLOCK_RANKS if r in allowed] + sorted(allowed.difference(_BLOCK_RANKS))
     blocks = sorted(itertools.product(order, repeat=len(rule.stars)), key=lambda b: sum(map(order.index, b)))
-    # Several attribute variables mostly speak of operands of one rank: those combinations come first.
+    # Several attribute variables mostly belong to operands of equal rank, so these combinations come first.
     operands = sorted(
         itertools.product(_OPERAND_RANKS, repeat=len(rule.attributes)),
         key=lambda o: (max(o, default=0) - min(o, default=0), sum(map(_OPERAND_RANKS.index, o))),
@@ -141,7 +145,7 @@ def _groups(rule: Rule, ranks: Iterable[int], dtypes: Sequence[str]) -> Iterator
 
 
 def _combinations(rule: Rule, domains: list[Values]) -> Iterator[dict[str, Any]]:
-    """Combinations of attribute values, the first values first; a fixed sample where there are many."""
+    """Combinations of attribute values, the first values first; a fixed random sample if there are many."""
     size = 1
     for d in domains:
         size *= len(d)
@@ -157,11 +161,11 @@ def _combinations(rule: Rule, domains: list[Values]) -> Iterator[dict[str, Any]]
 def instances(
     rule: Rule, limit: int | None = None, ranks: Iterable[int] = range(4), dtypes: Sequence[str] | None = None
 ) -> Iterator[Instance]:
-    """Instances of `rule`, at most `limit`, the most telling first, in the same order every time.
+    """Instances of `rule`, at most `limit`, the most informative first, in a fixed order.
 
-    They are taken in turn from every combination of block ranks (`ranks`), dtypes (`rule.dtypes` unless given; of no
-    effect on a rule without open dtypes) and operand ranks, so that a few of them already are of many kinds.
-    Raises RuleError where the sides of one disagree in shape or dtype.
+    They are taken in turn from the combinations of block ranks (`ranks`), dtypes (`rule.dtypes` unless given; without
+    effect on a rule without open dtypes) and operand ranks, so that a few instances already cover many kinds. Raises
+    RuleError if the sides of an instance disagree in shape or dtype.
     """
     floats = tuple(dtypes or rule.dtypes) if rule.has_open_dtype else ("float32",)
     live = list(_groups(rule, ranks, floats))
@@ -180,7 +184,7 @@ def instances(
 
 
 def need_instance(rule: Rule) -> Instance:
-    """The first instance; RuleError where the rule has none."""
+    """The first instance. Raises RuleError if the rule has none."""
     found = next(instances(rule, limit=1), None)
     if found is None:
         raise RuleError(f"{rule.where} rule `{rule.name}`: no instance can be formed{_why(rule)}")
@@ -188,7 +192,7 @@ def need_instance(rule: Rule) -> Instance:
 
 
 def _why(rule: Rule) -> str:
-    """What stands in the way of the first instance."""
+    """The reason why the first instance cannot be formed, as text."""
     blocks = tuple(1 for _ in rule.stars)
     attributes = {n: next(iter(attribute_values(rule, s, 2)), None) for n, s in rule.attributes.items()}
     problem = rule.problem(blocks, rule.dtypes[0], attributes)

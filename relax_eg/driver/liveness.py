@@ -1,7 +1,7 @@
-"""What is alive while a program runs, as reports tell it: the memory room's plan, and the source lines.
+"""What is alive while a program runs, for reports: the memory plan with the source lines.
 
-In kernels that is the order and the liveness of the plan that the runtime follows. Of one XLA program it is the same of
-what XLA is predicted to store, by the cost model that priced it, in the order of the text.
+In kernels it uses the order and the liveness of the plan that the runtime follows. For one XLA program it uses the
+values that the pricing cost model predicts XLA to store, in the order of the text.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from relax_eg.ir.module import Module
 from relax_eg.memory.steps import Step, kernel_name
 from relax_eg.memory.timeline import Timeline, timeline
 
-_HELD = 12  # tensors at the peak that a report names
+_HELD = 12  # limit: tensors at the peak that a report names
 
 
 def memory_of(
     module: Module, model: WholeCost, binding: Sizes, origins: Origins, ahead: set[Expr], in_kernels: bool
 ) -> Memory | None:
-    """What is alive while each kernel of a module's entry runs; what is computed `ahead`, from weights, is not counted.
+    """What is alive while each kernel of a module's entry runs. Values computed `ahead`, from weights, are not counted.
     None for a module that allocates its memory itself."""
     if first_explicit(module) is not None:
         return None
@@ -43,7 +43,7 @@ def memory_of(
 
 
 def _stored(module: Module, model: WholeCost, ahead: set[Expr]) -> dict[str, set[Expr]]:
-    """Of each function that runs the nodes whose values XLA is predicted to store: those that launch a kernel."""
+    """For each function that runs, the nodes whose values XLA is predicted to store: those that launch a kernel."""
     found: dict[str, set[Expr]] = {}
     todo = [(module.main, model, ahead)]
     while todo:
@@ -63,13 +63,13 @@ def _line(step: Step, origins: Origins) -> str:
 
 
 def _written(found: Timeline, values: Sequence[int], origins: Origins) -> str:
-    """The line of the kernel that writes the last of `values`."""
+    """The source line of the kernel that writes the last of `values`."""
     writer = found.program.writer[values[-1]]
     return "" if writer is None else _line(found.program.steps[writer], origins)
 
 
 def _workspace(found: Timeline) -> int:
-    """Bytes of the workspaces of the step that has most of them."""
+    """The workspace bytes of the step that has most of them."""
     of_step: dict[int, int] = {}
     for x in found.live.lifetimes:
         if x.role == "workspace":

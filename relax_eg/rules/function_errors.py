@@ -1,5 +1,5 @@
-"""What is wrong with the function of a rule, said so that its author can mend it: what it raised, and that it returns
-one thing now and another then."""
+"""Error messages about the function of a rule, with hints for its author: exceptions that it raised, and results that
+differ between two calls."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _ARITHMETIC = "variables take + - * / @ ** and comparisons"
 
 
 def raised(error: Exception, function: Callable[..., Any]) -> str:
-    """`its function raised ...`: the line of `function` it comes from, and what is accepted in its place."""
+    """The message `its function raised ...`, with the line of `function` that raised and a hint about accepted code."""
     if isinstance(error, AttributeError) and error.obj is api and error.name:
         text, hint = f"rx.op has no `{error.name}`", _near(error.name)
     else:
@@ -29,7 +29,7 @@ def raised(error: Exception, function: Callable[..., Any]) -> str:
 
 
 def unloadable(path: Path, error: Exception) -> str:
-    """What a Python file raised as it was loaded, with the last line of it that was reached."""
+    """The message about an error that a Python file raised while it was loaded, with the last line that was reached."""
     lines = [f.lineno for f in traceback.extract_tb(error.__traceback__) if Path(f.filename).name == path.name]
     line = error.lineno if isinstance(error, SyntaxError) else lines[-1] if lines else None
     text = error.msg if isinstance(error, SyntaxError) else str(error)
@@ -37,7 +37,7 @@ def unloadable(path: Path, error: Exception) -> str:
 
 
 def _place(error: Exception, function: Callable[..., Any]) -> str:
-    """The last line of the function's own file that was reached, where that can be read."""
+    """The last line reached in the file of `function`, as text; empty if it cannot be read."""
     code = getattr(function, "__code__", None)
     own = [f for f in traceback.extract_tb(error.__traceback__) if code is not None and f.filename == code.co_filename]
     return f", at line {own[-1].lineno}: {own[-1].line}" if own and own[-1].line else ""
@@ -61,7 +61,7 @@ def _accepted(error: Exception) -> str:
 
 
 def require_same_sides(instance: Instance) -> None:
-    """RuleError where the rule's function, called again for what `instance` was made for, returns other sides."""
+    """Raises RuleError if the rule's function, called again with the arguments of `instance`, returns other sides."""
     rule = instance.rule
     ranks = dict(zip(rule.stars, instance.ranks, strict=True))
     _, again = rule.program(rule.function, ranks, instance.dtype, dict(instance.attributes))

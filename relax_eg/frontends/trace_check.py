@@ -1,9 +1,9 @@
-"""Whether the trace of a function for symbolic sizes is the function's own at the sizes of a call.
+"""Checks whether a function's trace for symbolic sizes is correct at the sizes of a call.
 
-JAX answers questions about symbolic sizes for all sizes at once, some of them wrongly and without a word: a size is no
-key of a dictionary of numbers, no member of a set of them, and has no digits. So a program that was made of such a
-trace runs at certain sizes only where the function, traced for these very sizes, is that program (`canonical`).
-That takes a trace for each combination of sizes, and compiles nothing.
+JAX answers questions about symbolic sizes for all sizes at once, and silently gets some wrong: it finds no size in a
+dictionary or set of numbers, and a size has no digits. So a program made from such a trace runs at certain sizes only
+if the function, traced at exactly these sizes, gives the same program (`canonical`). The check traces once for each
+combination of sizes, and compiles nothing.
 """
 
 from __future__ import annotations
@@ -18,26 +18,29 @@ from relax_eg.frontends.canonical.walk import form
 from relax_eg.frontends.jax.trace import OwnError, Traced, traced_at
 from relax_eg.frontends.sources import line_of, text_of
 from relax_eg.frontends.symbolic import to_dim
+from relax_eg.memo import Memo
 from relax_eg.settings import settings_now
 from relax_eg.shapes import Dim
 
-_MOST_KNOWN = 4096  # combinations of sizes of which the answer is kept
+_MOST_KNOWN = 4096  # limit: combinations of sizes whose answers are kept
 
 
 class Own:
-    """A trace for symbolic sizes beside those of the function for the sizes of calls. `exact`: whether every bit of a
-    number that the function computes from sizes counts."""
+    """A comparison of a trace for symbolic sizes with the function's traces at the sizes of calls.
+
+    - `exact`: whether every bit of a number that the function computes from sizes counts.
+    """
 
     def __init__(self, traced: Traced, exact: bool) -> None:
         self._traced, self._exact = traced, exact
         self._made_at = settings_now()
-        self._dims: dict[int, tuple[Any, Dim]] = {}  # the sizes in the trace, by identity
-        self._known: dict[Hashable, str | None] = {}
+        self._dims: dict[int, tuple[Any, Dim]] = {}  # the symbolic sizes of the trace and their `Dim`, by `id`
+        self._known = Memo[Hashable, str | None](_MOST_KNOWN)
         self._lock = threading.Lock()
 
     def difference(self, sizes: Mapping[str, int]) -> str | None:
-        """None where the trace is the function's own at these sizes; else where it first is not, as text. What the
-        function raises at these sizes is raised."""
+        """None if the function gives the same program at these sizes; otherwise a text that tells where the programs
+        first differ. Passes on what the function raises at these sizes."""
         settings = settings_now()
         key = (settings, tuple(sorted(sizes.items())))
         try:
@@ -46,14 +49,13 @@ class Own:
             pass
         found = self._compared(sizes, settings == self._made_at)
         with self._lock:
-            if len(self._known) >= _MOST_KNOWN:
-                del self._known[next(iter(self._known))]
             self._known[key] = found
         return found
 
     @stage("check of traces")
     def _compared(self, sizes: Mapping[str, int], as_made: bool) -> str | None:
-        """`as_made`: whether the settings of JAX are those of the trace; under others it is made again."""
+        """Compares the two traces. `as_made`: whether the JAX settings are those under which the symbolic trace was
+        made; if not, the function is traced again for symbolic sizes."""
         traced = self._traced
         shapes = [tuple(d.evaluate(sizes) for d in leaf.annotation.shape or ()) for leaf in traced.leaves]
         closed, out_tree = self._trace(shapes)

@@ -1,0 +1,57 @@
+"""Which program is nothing but the left side of a rule, under another name: it would show only that the rule is itself.
+
+A program is a left side in disguise where one rule's left side matches it from its results on, with all its conditions,
+and has no fewer operators than the program. Then nothing of the program is around or inside what the rule is about.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from benchmarks.corpus.program import Program
+from relax_eg.driver.optimize import traced_program
+from relax_eg.driver.options import read_options
+from relax_eg.driver.units import Units
+from relax_eg.egraph import Budget
+from relax_eg.explain.nearest import Graph, Nearest
+from relax_eg.ir import CONSTANT, VAR, Expr, postorder
+from relax_eg.rules import Rule, RuleSet
+from relax_eg.rules.parameter_facts import Leaves
+from relax_eg.rules.parameter_facts import PositiveSizes as KnownSizes
+from relax_eg.rules.propagation import KnownFacts
+
+
+def disguised(program: Program, rules: Iterable[Rule]) -> Rule | None:
+    """The first of `rules` whose left side the program is."""
+    o = program.options
+    traced = traced_program(program.made_of, program.specs, program.keywords, o.get("bounds"), ())
+    bindings = (b for block in traced.module.main.blocks for b in block.bindings)
+    names = {e.op for e in operators(b.value for b in bindings)}
+    possible = [r for r in rules if r.left_operators == names]
+    if not possible:
+        return None
+    options = read_options(
+        traced, RuleSet("none", []), None, o.get("at"), o.get("bounds"), o.get("weights", ()), o.get("facts"),
+        o.get("numerics", "reassociate"), Budget(), None, "off", 0,
+    )  # fmt: skip
+    units = Units(traced.module, options, record=True)
+    units.run({leaf.name for leaf in traced.leaves if leaf.argument in options.weights})
+    if len(units.searched) != 1:  # several functions, or blocks
+        return None
+    (as_written,) = units.searched
+    used, graph = operators(as_written.written), Graph(as_written.recording, as_written.written)
+    results = {graph.class_of[e] for e in as_written.written}
+    known = KnownFacts(
+        Leaves(as_written.known.facts).have, as_written.known.exact, KnownSizes(as_written.scope).are_positive
+    )
+    for rule in possible:
+        found = Nearest(graph, rule, as_written.scope, known).find()
+        is_match = found is not None and not found.problems and found.root in results
+        if is_match and len(used) <= len(operators(found.instance.left)):
+            return rule
+    return None
+
+
+def operators(roots: Iterable[Expr]) -> list[Expr]:
+    """What is computed, constants aside."""
+    return [e for e in postorder(list(roots)) if e.op not in (VAR, CONSTANT)]

@@ -1,0 +1,400 @@
+"""Caches of compiled programs. Each program is compiled once, even if several threads ask for it at the same time.
+
+All programs of one function count towards one limit: executables for certain sizes or capacities, which are kept by
+key; executables that a `jax.jit` makes for the arguments of its calls; kernels. When the limit is reached, the least
+recently used one is evicted. A `jax.jit` does not report its calls, so it counts as used when it was last traced.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import threading
+import time
+from collections.abc import Callable, Hashable, Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol
+from weakref import WeakSet
+
+import jax
+
+from relax_eg.backend.width import has_x64
+from relax_eg.debug import fallback
+
+Why = Literal["call", "named", "ahead", "hot"]
+
+# limit: executables kept per function by default: enough for all powers of two of two sizes up to 128.
+EXECUTABLES = 64
+
+# limit: the same for functions whose calls run many kernels or blocks: with 16 per call, 64 combinations of sizes.
+PARTS = 1024
+
+
+def executables(at_sizes: Mapping[str, Any], usual: int = EXECUTABLES) -> Executables:
+    """An empty cache for a function. Its limit is `at_sizes["executables"]`, or `usual` where that is not set."""
+    return Executables(at_sizes.get("executables") or usual)
+
+
+tick = itertools.count(1).__next__  # a clock for "least recently used": it counts uses
+
+
+class FullError(Exception):
+    """Raised while JAX traces a program for which the cache has no room."""
+
+
+class Holder(Protocol):
+    """An object that holds executables and can drop them one by one.
+
+    - `held`: number of executables it holds.
+    - `unused_since`: time (in ticks) of the last use of the one that it would drop next; None if it drops nothing.
+    - `let_go`: drops that one.
+    """
+
+    @property
+    def held(self) -> int: ...
+
+    @property
+    def unused_since(self) -> int | None: ...
+
+    def let_go(self) -> None: ...
+
+
+class Tally:
+    """A counter that several threads increment without a lock: `tick()` is one step of C."""
+
+    def __init__(self) -> None:
+        self.tick = itertools.count().__next__
+        self._reads, self._lock = 0, threading.Lock()
+
+    @property
+    def total(self) -> int:
+        """Number of ticks so far."""
+        with self._lock:  # a read calls `tick`, too, and is subtracted
+            self._reads += 1
+            return self.tick() - self._reads + 1
+
+
+@dataclass(eq=False)
+class Executable:
+    """A compiled program, with its statistics.
+
+    - `run`: the function that `jax.jit` returned; it is compiled for these arguments only.
+    - `at`: the sizes of its buffers.
+    - `exact`: whether these are the sizes of the calls that it serves.
+    - `why`: why it was compiled.
+    - `memory`: bytes of arguments, outputs and temporaries, as XLA reports them at compilation; None if it does not.
+    - `options`: whether it was compiled with options of XLA's.
+    - `tally`: counts the calls that went to it directly (`Sized.straight`).
+    - `counted`: number of all other calls.
+    - `timed`: number of timed calls among these.
+    - `seconds`: time of the fastest timed call; None before the first.
+    - `used`: time (in ticks) of its last use.
+    - `noted`: number of direct calls that `used` takes into account.
+    - `dropped`: whether it was evicted.
+    """
+
+    run: Any
+    at: Mapping[str, int]
+    exact: bool
+    why: Why
+    compile_seconds: float
+    memory: tuple[int, int, int] | None
+    options: bool = False
+    tally: Tally = field(default_factory=Tally)
+    counted: int = 0
+    seconds: float | None = None
+    timed: int = 0
+    used: int = 0
+    noted: int = 0
+    dropped: bool = False
+
+    @property
+    def calls(self) -> int:
+        """Number of calls so far."""
+        return self.counted + self.tally.total
+
+    def took(self, seconds: float) -> None:
+        self.timed += 1
+        self.seconds = seconds if self.seconds is None else min(self.seconds, seconds)
+
+
+def compiled(
+    function: Callable[..., Any],
+    arguments: tuple[Any, ...],
+    named: Mapping[str, Any],
+    at: Mapping[str, int],
+    exact: bool,
+    why: Why,
+    options: Mapping[str, str],
+    **donated: Any,
+) -> Executable:
+    """Compiles `function` for positional `arguments` and keyword arguments `named`, given as `jax.ShapeDtypeStruct`s.
+
+    `donated`: the options of `jax.jit` that name the donated arguments.
+    """
+    started = time.perf_counter()
+    jitted = jax.jit(function, compiler_options=dict(options) or None, **donated)
+    # What `compile` returns is not kept: a call of `jitted` finds this executable, and it respects JAX's settings,
+    # which the result of `compile` does not.
+    analysis = jitted.lower(*arguments, **named).compile().memory_analysis()
+    seconds = time.perf_counter() - started
+    memory = None
+    if analysis is not None:  # some platforms report nothing
+        memory = analysis.argument_size_in_bytes, analysis.output_size_in_bytes, analysis.temp_size_in_bytes
+    return Executable(jitted, dict(at), exact, why, seconds, memory, bool(options))
+
+
+class _Traced:
+    """Statistics of a `jax.jit`: the number of programs that it was traced for, and the time of the last trace."""
+
+    __slots__ = ("count", "last")
+
+    def __init__(self) -> None:
+        self.count = self.last = 0
+
+
+class Jit:
+    """A `jax.jit(function, **options)`, called and lowered like it, whose executables count in `executables`.
+
+    Where there is no room for another executable, the trace is aborted, one is evicted, and the trace is repeated.
+    """
+
+    __slots__ = ("__weakref__", "_executables", "_function", "_jitted", "_options", "_traced")
+
+    def __init__(self, executables: Executables, function: Callable[..., Any], options: Any) -> None:
+        self._executables, self._function, self._options = executables, function, options
+        self.let_go()
+
+    def let_go(self) -> None:
+        """Drops all its executables, by replacing the traced function, with which JAX keeps them."""
+        executables, function, traced = self._executables, self._function, _Traced()
+
+        @functools.wraps(function)
+        def counted(*args: Any, **kwargs: Any) -> Any:
+            executables.take(traced)
+            try:
+                return function(*args, **kwargs)
+            except BaseException:
+                traced.count -= 1
+                raise
+
+        self._traced = traced
+        self._jitted = jax.jit(counted, **self._options)
+
+    @property
+    def held(self) -> int:
+        return self._traced.count
+
+    @property
+    def unused_since(self) -> int | None:
+        return self._traced.last if self._traced.count else None
+
+    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return self._jitted(*args, **kwargs)
+        except FullError:
+            self._executables.make_room()
+            return self(*args, **kwargs)
+
+    def lower(self, /, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return self._jitted.lower(*args, **kwargs)
+        except FullError:
+            self._executables.make_room()
+            return self.lower(*args, **kwargs)
+
+
+class Executables:
+    """A cache of the executables of a function, at most `limit`; beyond that, the least recently used is evicted.
+
+    Whatever the limit is, it keeps one executable of each part of the function (`jit`), and those that a running call
+    needs. `lock` must be held by the caller of `count`.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self._holders: WeakSet[Holder] = WeakSet()
+        self._parts: WeakSet[Jit] = WeakSet()
+        self._outer: Executables | None = None
+        self.evicted = 0
+        self.compilations = 0
+        self.compile_seconds = 0.0
+        self.lock = threading.RLock()  # reentrant: dropped objects may be garbage-collected here while it is held
+        self._kept: dict[Hashable, Executable] = {}
+        self._making: dict[Hashable, Future[Executable]] = {}
+
+    def jit(self, function: Callable[..., Any], part: bool = False, **options: Any) -> Jit:
+        """A `jax.jit(function, **options)` whose executables count here.
+
+        `part`: whether it is one of several that a call runs.
+        """
+        made = Jit(self, function, options)
+        self.hold(made)
+        if part:
+            self._parts.add(made)
+        return made
+
+    def hold(self, holder: Holder) -> None:
+        """Counts the executables of `holder` here, as long as `holder` is referenced elsewhere.
+
+        `holder` may be an `Executables` that has made none yet; its executables then respect both limits.
+        """
+        with self.lock:
+            self._holders.add(holder)
+        if isinstance(holder, Executables):
+            holder._outer, holder.lock = self, self.lock
+
+    @property
+    def unused_since(self) -> int | None:
+        with self.lock:
+            return None if (oldest := self._oldest()) is None else oldest[0]
+
+    def let_go(self) -> None:
+        with self.lock:
+            if (oldest := self._oldest()) is not None:
+                oldest[1]()
+
+    @property
+    def held(self) -> int:
+        """Number of executables now, including those of holders."""
+        with self.lock:
+            return len(self._kept) + sum(h.held for h in self._holders)
+
+    def take(self, traced: _Traced) -> None:
+        """Counts one more program, which JAX is tracing. FullError if there is no room for it."""
+        with self.lock:
+            if self._is_full:
+                raise FullError
+            traced.count += 1
+            traced.last = tick()
+
+    def make_room(self, more: int = 1) -> None:
+        """Evicts the least recently used executables until there is room for `more` new ones."""
+        with self.lock:
+            before = self.held
+            while self.held + more > self._most and (oldest := self._oldest()) is not None:
+                oldest[1]()
+            if self._outer is not None:
+                self._outer.make_room(more)
+            self.evicted += before - self.held
+
+    @property
+    def _most(self) -> int:
+        return max(self.limit, len(self._parts))
+
+    @property
+    def _is_full(self) -> bool:
+        """Whether something must be evicted before another program is made."""
+        full = self.held >= self._most and self._oldest() is not None
+        return full or (self._outer is not None and self._outer._is_full)
+
+    def _oldest(self) -> tuple[int, Callable[[], None]] | None:
+        """The least recently used entry: the time of its last use and a function that drops it; None if none may go."""
+        found = [(used, h.let_go) for h in self._holders if (used := h.unused_since) is not None]
+        found += [(e.used, functools.partial(self._drop, key)) for key, e in self._by_use()[:1]]
+        return min(found, key=lambda x: x[0], default=None)
+
+    def _drop(self, key: Hashable) -> None:
+        old = self._kept.pop(key)
+        old.dropped = True
+        old.run.clear_cache()
+
+    def get(self, key: Hashable) -> Executable | None:
+        """The executable of `key`, for a call, which is counted; None where there is none (yet)."""
+        with self.lock:
+            found = self._kept.get(key)
+            if found is not None:
+                self.count(found)
+            return found
+
+    def count(self, executable: Executable) -> None:
+        """Counts a call. The caller holds `lock`."""
+        executable.counted += 1
+        executable.used = tick()
+
+    def _by_use(self) -> list[tuple[Any, Executable]]:
+        """Pairs of key and executable, by time of last use.
+
+        Direct calls (`Sized.straight`) have no time: an executable that had any since the last call of this method
+        counts as used now.
+        """
+        found = sorted(self._kept.items(), key=lambda item: item[1].used)
+        for _, executable in found:
+            straight = executable.tally.total
+            if straight != executable.noted:
+                executable.used, executable.noted = tick(), straight
+        return sorted(found, key=lambda item: item[1].used)
+
+    def made(self, key: Hashable, make: Callable[[], Executable]) -> Executable:
+        """The executable of `key`, for a call, which is counted; compiled now where there is none.
+
+        If another thread is compiling it, this waits for that thread.
+        """
+        found = self.get(key)
+        if found is None:
+            found = self.make(key, make)
+            with self.lock:
+                self.count(found)
+        return found
+
+    def make(self, key: Hashable, make: Callable[[], Executable]) -> Executable:
+        """As `made`, without counting a call."""
+        with self.lock:
+            found, making = self._kept.get(key), self._making.get(key)
+            if found is not None:
+                return found
+            mine = making is None
+            if making is None:
+                making = self._making[key] = Future()
+        if not mine:
+            return making.result()
+        try:
+            self.make_room()
+            made = make()
+        except BaseException as e:
+            with self.lock:
+                del self._making[key]
+            making.set_exception(e)
+            raise
+        with self.lock:
+            del self._making[key]
+            self.make_room()
+            self._kept[key] = made
+            made.used = tick()
+            self.compilations += 1
+            self.compile_seconds += made.compile_seconds
+        making.set_result(made)
+        return made
+
+    def make_beside(self, key: Hashable, make: Callable[[], Executable]) -> None:
+        """Compiles the executable of `key` in a thread of its own, unless it exists or is being compiled."""
+        with self.lock:
+            if key in self._kept or key in self._making:
+                return
+
+        wide = has_x64()  # the setting of this thread; a new one starts with JAX's global settings
+
+        def work() -> None:
+            # A call that waits for this executable gets the same error; for all others it is reported.
+            try:
+                with jax.enable_x64(wide):
+                    self.make(key, make)
+            except Exception as e:
+                fallback("what was to be compiled beside the calls is not there", e)
+
+        threading.Thread(target=work, name="relax_eg compile").start()
+
+    def is_due(self, key: Hashable) -> bool:
+        """Whether the executable of `key` exists or is being compiled."""
+        with self.lock:
+            return key in self._kept or key in self._making
+
+    @property
+    def mean_compile_seconds(self) -> float:
+        return self.compile_seconds / self.compilations if self.compilations else 0.0
+
+    def items(self) -> list[tuple[Any, Executable]]:
+        """Pairs of key and executable, by time of last use."""
+        with self.lock:
+            return self._by_use()

@@ -1,0 +1,106 @@
+"""Random programs with random memory limits: what the returned object calls keeps them, by XLA's own analysis.
+
+Where nothing is found that does, the least that the error names is reached, and a search whose clock does not run finds
+nothing that needs a tenth less. `RELAX_EG_LIMITS=200 pytest -n0 -m slow -s tests/test_random_limits.py` tries so many
+programs, each in both ways of running, and says what came of them.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections import Counter
+from typing import Any
+
+import hypothesis.strategies as st
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from programs import programs
+
+import relax_eg as rx
+from relax_eg.backend import accounting
+from relax_eg.backend.footprint import avals
+from relax_eg.errors import ExtractionError
+from relax_eg.ir import Module
+
+LIMITS = int(os.environ.get("RELAX_EG_LIMITS", "200"))
+LARGEST = 96
+SHARES = (0.2, 1.1)  # of what the program takes without a limit
+NEAR = 0.9  # of the least that is named: less is not to be found
+# Applying rules goes on for three times as long as usual: a few programs have no end of equal ones.
+UNTIMED = rx.Budget(seconds=30.0, extraction=1e6)
+
+
+def limited(module: Module, sizes: dict[str, int], execution: Any, limit: int, **options: Any) -> rx.Optimized:
+    return rx.optimize(module, at=sizes, execution=execution, memory_limit=limit, cache=False, **options)
+
+
+def called(best: Any, sizes: dict[str, int]) -> int:
+    """Bytes that what is called allocates beside its arguments, as XLA accounts for it when it is compiled."""
+    shapes = avals(best.module.main, sizes)
+    accounting._known.clear()  # pyright: ignore[reportPrivateUsage]  # XLA is asked anew
+    if best.report.execution == "kernels":
+        call = best.runner.call(sizes)
+        values = call.plan.program.values
+        results = sum(int(v.bytes.evaluate(sizes)) for v in values if v.role == "result" and v.bytes is not None)
+        return call.planned_bytes + results + max(call.temporaries(shapes).values(), default=0)
+    run = best._whole if best._compiled is None else best._compiled(0)
+    analysis = run.lower(*shapes).compile().memory_analysis()
+    return analysis.temp_size_in_bytes + analysis.output_size_in_bytes
+
+
+def outcome(module: Module, sizes: dict[str, int], execution: str, share: float) -> str:
+    """What came of one limit; AssertionError where a limit or an error does not say what is so."""
+    usual = limited(module, sizes, execution, 1 << 40).report.memory
+    if usual is None or not usual.bytes:
+        return "no memory"
+    limit = max(1, int(share * usual.bytes))
+    try:
+        best = limited(module, sizes, execution, limit)
+    except ExtractionError as e:
+        said = re.search(r"accepted: memory_limit=(\d+)", str(e))
+        assert said is not None, str(e)
+        least = int(said[1])
+        found = limited(module, sizes, execution, least)
+        assert called(found, sizes) <= least, f"{called(found, sizes)} for the least, {least}"
+        try:
+            more = limited(module, sizes, execution, int(NEAR * least), budget=UNTIMED)
+        except ExtractionError:
+            return "refused"
+        raise AssertionError(f"{least} was named, and {more.report.memory.bytes} fits without a clock") from e
+    assert called(best, sizes) <= limit, f"{called(best, sizes)} of {limit} bytes"
+    return "kept" if limit < usual.bytes else "kept anyway"
+
+
+def tried(module: Module, sizes_seed: int, share: float, execution: str) -> str:
+    rng = np.random.default_rng(sizes_seed)
+    sizes = {v: int(rng.integers(8, LARGEST)) for v in module.main.size_variables}
+    return outcome(module, sizes, execution, share)
+
+
+@pytest.mark.parametrize("execution", ["whole", "kernels"])
+@settings(max_examples=2, deadline=None, suppress_health_check=list(HealthCheck), phases=[Phase.generate])
+@given(programs(), st.integers(0, 1000), st.floats(*SHARES))
+def test_a_limit_is_kept_or_the_least_is_named(execution: str, module: Module, seed: int, share: float) -> None:
+    tried(module, seed, share, execution)
+
+
+@pytest.mark.slow
+def test_limits_of_many_programs() -> None:
+    count = {"whole": Counter[str](), "kernels": Counter[str]()}
+    wrong: list[str] = []
+
+    @settings(max_examples=LIMITS, deadline=None, suppress_health_check=list(HealthCheck), phases=[Phase.generate])
+    @given(programs(), st.integers(0, 1000), st.floats(*SHARES))
+    def each(module: Module, seed: int, share: float) -> None:
+        for execution, found in count.items():
+            try:
+                found[tried(module, seed, share, execution)] += 1
+            except Exception as e:
+                wrong.append(f"{execution}, share {share}, sizes {seed}: {type(e).__name__}: {e}\n{module}")
+                print(wrong[-1], flush=True)
+        print({k: dict(v) for k, v in count.items()}, len(wrong), flush=True)
+
+    each()
+    assert not wrong, "\n\n".join(wrong)
