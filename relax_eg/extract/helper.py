@@ -111,6 +111,9 @@ def _listen(lines: IO[str], hear: Callable[[Any], None], at_end: Callable[[], No
 
 def main() -> None:
     """Improves every part in turn until the input ends."""
+    # What a library prints must not get between the messages.
+    messages = os.fdopen(os.dup(sys.stdout.fileno()), "w")
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     first = sys.stdin.readline()
     if not first:
         return
@@ -140,7 +143,7 @@ def main() -> None:
             improver.step(time.monotonic() + _TURN)
             if improver.cost < known[i]:
                 known[i] = improver.cost
-                _send(sys.stdout, [i, improver.best])
+                _send(messages, [i, improver.best])
         if not improvers:
             time.sleep(_IDLE)
 

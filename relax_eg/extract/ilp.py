@@ -14,6 +14,7 @@ import math
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -196,6 +197,20 @@ def _pairs(problem: Problem) -> list[Loop]:
     return [Loop(pair, c) for pair in both for c in sorted(pair)]
 
 
+@cache
+def _silent_solver() -> type[highspy.Highs]:
+    """The class of solvers that print nothing. From version 1.16 on, the first solver of a process prints its licence
+    when callbacks are enabled in its constructor, so an option that is set afterwards is too late."""
+    import highspy
+
+    class SilentHighs(highspy.Highs):
+        def enableCallbacks(self) -> None:
+            self.silent()
+            super().enableCallbacks()
+
+    return SilentHighs
+
+
 def relaxation(
     cost: Sequence[float] | np.ndarray[Any, Any], entries: Sequence[Row], upper: Sequence[float]
 ) -> highspy.Highs:
@@ -205,8 +220,8 @@ def relaxation(
     `upper`. ExtractionError if HiGHS refuses the program."""
     import highspy
 
-    solver: Any = highspy.Highs()
-    for option, value in (("output_flag", False), ("threads", 1), ("random_seed", 1), ("parallel", "off")):
+    solver: Any = _silent_solver()()
+    for option, value in (("threads", 1), ("random_seed", 1), ("parallel", "off")):
         solver.setOptionValue(option, value)
     lp: Any = highspy.HighsLp()
     n = len(cost)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import itertools
 import math
 import random
+import subprocess
+import sys
 from collections.abc import Sequence
 
 import numpy as np
@@ -284,3 +286,10 @@ def test_what_a_partner_finds_is_taken_and_it_is_told_of_what_is_better() -> Non
     done = Knowing({})
     assert solve(easy, [tree_choice(easy)], EXACT, partner=done).how == "proved optimal"
     assert done.told[-1] == (0, None)
+
+
+def test_the_solver_prints_nothing() -> None:
+    # In a process of its own, because HiGHS prints its licence once in a process.
+    script = "from relax_eg.extract.ilp import relaxation; relaxation([1.0], [], []).run()"
+    ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert ran.stdout == ran.stderr == ""
