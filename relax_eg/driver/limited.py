@@ -186,10 +186,10 @@ class _Limited:
         return bool(self.fitting)
 
     def reach_least(self, base: float) -> None:
-        """If nothing fits: look for programs that need a little less than the least so far, until none is found. A
-        program may fit after all, because what is extracted depends on the bytes aimed at."""
-        while (aim := int(self.least.most.bytes / _NEAR)) > self.limit and not self.search.limiting.is_over():
-            self.aim, self.allowed = aim, self.programs + MOST // 2
+        """If nothing fits: look for programs that need a little less than the least so far, until none is found or one
+        is within the limit. A program may be, because what is extracted depends on the bytes aimed at."""
+        while self.least.most.bytes > self.limit and not self.search.limiting.is_over():
+            self.aim, self.allowed = int(self.least.most.bytes / _NEAR), self.programs + MOST // 2
             if not self.reach(base):
                 break
         self.aim = self.limit
@@ -214,6 +214,20 @@ def limited(search: Search, unlimited: bool) -> tuple[CandidateProgram, MemoryRo
     than the one as written, would be chosen without a limit. ExtractionError if no program is within the limit."""
     limit = search.options.memory_limit
     assert limit is not None
+    tries, usual = _searched(search, unlimited, limit)
+    if not tries.fitting:
+        raise _error(search, limit, tries, _accepted(search, unlimited, tries.least))
+    best = min(tries.fitting, key=lambda t: (t.seconds, t.most.bytes))
+    m = best.most
+    slower = best.seconds / usual.seconds if usual.seconds > 0 else 1.0
+    row = MemoryRow(
+        limit, m.bytes, usual.most.bytes, slower, tries.programs, m.planned, m.results, m.temporary
+    )  # fmt: skip
+    return CandidateProgram(best.entry, best.mode), row
+
+
+def _searched(search: Search, unlimited: bool, limit: int) -> tuple[_Limited, Tried]:
+    """The programs tried for a limit, and the one that would be chosen without a limit."""
     tries = _Limited(search, limit)
     usual = tries.look(search.entry() if unlimited else None)
     if not tries.fits(usual):
@@ -225,15 +239,18 @@ def limited(search: Search, unlimited: bool) -> tuple[CandidateProgram, MemoryRo
         tries.look(None if unlimited else search.entry())
         if not tries.reach(base):
             tries.reach_least(base)
-    if not tries.fitting:
-        raise _error(search, limit, tries)
-    best = min(tries.fitting, key=lambda t: (t.seconds, t.most.bytes))
-    m = best.most
-    slower = best.seconds / usual.seconds if usual.seconds > 0 else 1.0
-    row = MemoryRow(
-        limit, m.bytes, usual.most.bytes, slower, tries.programs, m.planned, m.results, m.temporary
-    )  # fmt: skip
-    return CandidateProgram(best.entry, best.mode), row
+    return tries, usual
+
+
+def _accepted(search: Search, unlimited: bool, least: Tried) -> Tried:
+    """A program that a search under its own bytes as the limit finds. What is extracted depends on the limit, so a
+    search for fewer bytes may come by a program that the search for exactly its bytes does not find."""
+    while not search.limiting.is_over():
+        tries, _ = _searched(search, unlimited, least.most.bytes)
+        if tries.fitting:
+            break
+        least = tries.least
+    return least
 
 
 def _kernel_of(e: Expr) -> Expr:
@@ -251,8 +268,8 @@ def _modes(profile: Profile) -> tuple[Mode, ...]:
     return AS_USUAL, Mode("for memory", FRUGAL, changes)
 
 
-def _error(search: Search, limit: int, tries: _Limited) -> ExtractionError:
-    least = tries.least.most
+def _error(search: Search, limit: int, tries: _Limited, accepted: Tried) -> ExtractionError:
+    least = accepted.most
     at = ", ".join(f"{v}={n}" for v, n in least.at.items())
     shares = Counter(dict[str, int]())
     for value, count in least.peak:
