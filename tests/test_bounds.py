@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import Any
 
 import jax.numpy as jnp
+import pytest
 
 import relax_eg as rx
 from relax_eg.ir import foreign
 from relax_eg.memo import Memo
 
 PACKAGE = Path(rx.__file__).parent
-MODULES = {str(p.relative_to(PACKAGE)): ast.parse(p.read_text()) for p in sorted(PACKAGE.rglob("*.py"))}
 
 # Tables of a module that are no memory of calls: what was registered by name, which is all that there is.
 REGISTERED = {
@@ -26,6 +26,12 @@ REGISTERED = {
     "driver/cache.py _count", "egraph/engine.py _loaded", "egraph/engine.py _used_by",
 }  # fmt: skip
 TABLES = ("dict", "set", "list", "Counter", "OrderedDict", "defaultdict")
+
+
+@pytest.fixture(scope="module")
+def modules() -> dict[str, ast.Module]:
+    """The syntax trees of the package, kept for these tests alone: they are many objects for the collector."""
+    return {str(p.relative_to(PACKAGE)): ast.parse(p.read_text()) for p in sorted(PACKAGE.rglob("*.py"))}
 
 
 def test_a_memo_holds_no_more_than_it_says() -> None:
@@ -69,16 +75,16 @@ def cached(tree: ast.Module) -> Iterator[ast.expr]:
                     yield d
 
 
-def test_functions_that_remember_say_how_much() -> None:
-    found = [(module, d) for module, tree in MODULES.items() for d in cached(tree)]
+def test_functions_that_remember_say_how_much(modules: dict[str, ast.Module]) -> None:
+    found = [(module, d) for module, tree in modules.items() for d in cached(tree)]
     for module, d in found:
         assert isinstance(d, ast.Call) and d.args and ast.unparse(d.args[0]) != "None", (module, ast.unparse(d))
     assert len(found) > 50
 
 
-def test_tables_of_modules_have_bounds() -> None:
+def test_tables_of_modules_have_bounds(modules: dict[str, ast.Module]) -> None:
     found: list[str] = []
-    for module, tree in MODULES.items():
+    for module, tree in modules.items():
         for s in tree.body:
             value = s.value if isinstance(s, ast.Assign | ast.AnnAssign) else None
             empty = (isinstance(value, ast.Dict) and not value.keys) or (isinstance(value, ast.List) and not value.elts)
@@ -126,8 +132,8 @@ ALLOWED = {
 }
 
 
-def test_nothing_that_belongs_to_the_whole_process_is_changed() -> None:
-    found = {module: set(changes(tree)) for module, tree in MODULES.items()}
+def test_nothing_that_belongs_to_the_whole_process_is_changed(modules: dict[str, ast.Module]) -> None:
+    found = {module: set(changes(tree)) for module, tree in modules.items()}
     assert {module: what for module, what in found.items() if what} == ALLOWED
 
 

@@ -14,7 +14,7 @@ import math
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -197,7 +197,7 @@ def _pairs(problem: Problem) -> list[Loop]:
     return [Loop(pair, c) for pair in both for c in sorted(pair)]
 
 
-@cache
+@lru_cache(1)
 def _silent_solver() -> type[highspy.Highs]:
     """The class of solvers that print nothing. From version 1.16 on, the first solver of a process prints its licence
     when callbacks are enabled in its constructor, so an option that is set afterwards is too late."""
