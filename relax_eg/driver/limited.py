@@ -57,7 +57,13 @@ class Tried:
 
 
 class _Limited:
-    def __init__(self, search: Search, limit: int) -> None:
+    """The search for a program within a limit. It begins with the program that would be chosen without a limit
+    (`usual`) and, if that does not fit, the other of the best program and the one as written.
+
+    - `base`: seconds per byte, from which the prices of a byte are made.
+    """
+
+    def __init__(self, search: Search, limit: int, unlimited: bool) -> None:
         self.search = search
         self.limit = limit
         self.aim = limit  # bytes aimed at: the limit, or more where no program keeps it
@@ -67,6 +73,11 @@ class _Limited:
         self.known: dict[tuple[str, int], Pricing] = {}  # by function and block: kernel bytes measured, prices raised
         written = CandidateProgram(None, AS_USUAL)
         self.shares = [search.predicted(written, b) for b in search.options.bindings]
+        self.usual = self.look(search.entry() if unlimited else None)
+        if not self.fits(self.usual):
+            self.look(None if unlimited else search.entry())
+        bindings = len(self.shares)
+        self.base = self.usual.seconds / max(self.usual.most.bytes, 1) * (self.shares[0] if bindings == 1 else bindings)
 
     def look(self, entry: Entry | None, held: float = 0.0) -> Tried:
         """A program compiled in the fastest mode in which it fits, or else in the mode that needs least. Programs tried
@@ -131,10 +142,10 @@ class _Limited:
     def fitting(self) -> list[Tried]:
         return [t for t in self.tried if self.fits(t)]
 
-    def sweep(self, base: float, within: int) -> None:
+    def sweep(self, within: int) -> None:
         """Try programs at prices of a byte from low to high until one fits, then at prices in between. `within`: the
         limit to which the bytes inside kernels are compared (`Pricing.limit`)."""
-        low, price = 0.0, base * _FIRST
+        low, price = 0.0, self.base * _FIRST
         self.known = {p: replace(c, limit=within) for p, c in self.known.items()}
         for _ in range(_PRICES):
             if self.full or self.fits(self.look(self.priced(price), price)):
@@ -152,7 +163,7 @@ class _Limited:
             else:
                 low = middle
 
-    def raise_at_peak(self, base: float) -> None:
+    def raise_at_peak(self) -> None:
         """Raise the price of the values alive at the peak, a few times."""
         found = [t for t in self.tried if t.entry is not None]
         if not found:
@@ -170,27 +181,28 @@ class _Limited:
                 self.known[place] = replace(old, more={**old.more, **more})
             if not raised:
                 return
-            held = least.held or base
+            held = least.held or self.base
             least = self.look(self.priced(held), held)
             if self.fits(least):
                 return
 
-    def reach(self, base: float) -> bool:
-        """Look for a program that fits: first with prices of a byte from low to high, then with higher prices at the
-        peak."""
-        self.sweep(base, self.aim)
+    def reach(self) -> bool:
+        """Look for a program that fits, if none does yet: first with prices of a byte from low to high, then with
+        higher prices at the peak."""
         if not self.fitting:
-            self.sweep(base, max(self.aim, int(_HALF * self.least.most.bytes)))
+            self.sweep(self.aim)
         if not self.fitting:
-            self.raise_at_peak(base)
+            self.sweep(max(self.aim, int(_HALF * self.least.most.bytes)))
+        if not self.fitting:
+            self.raise_at_peak()
         return bool(self.fitting)
 
-    def reach_least(self, base: float) -> None:
+    def reach_least(self) -> None:
         """If nothing fits: look for programs that need a little less than the least so far, until none is found or one
         is within the limit. A program may be, because what is extracted depends on the bytes aimed at."""
         while self.least.most.bytes > self.limit and not self.search.limiting.is_over():
             self.aim, self.allowed = int(self.least.most.bytes / _NEAR), self.programs + MOST // 2
-            if not self.reach(base):
+            if not self.reach():
                 break
         self.aim = self.limit
 
@@ -214,11 +226,14 @@ def limited(search: Search, unlimited: bool) -> tuple[CandidateProgram, MemoryRo
     than the one as written, would be chosen without a limit. ExtractionError if no program is within the limit."""
     limit = search.options.memory_limit
     assert limit is not None
-    tries, usual = _searched(search, unlimited, limit)
+    tries = _Limited(search, limit, unlimited)
+    if not tries.reach():
+        tries.reach_least()
     if not tries.fitting:
         raise _error(search, limit, tries, _accepted(search, unlimited, tries.least))
     best = min(tries.fitting, key=lambda t: (t.seconds, t.most.bytes))
     m = best.most
+    usual = tries.usual
     slower = best.seconds / usual.seconds if usual.seconds > 0 else 1.0
     row = MemoryRow(
         limit, m.bytes, usual.most.bytes, slower, tries.programs, m.planned, m.results, m.temporary
@@ -226,28 +241,12 @@ def limited(search: Search, unlimited: bool) -> tuple[CandidateProgram, MemoryRo
     return CandidateProgram(best.entry, best.mode), row
 
 
-def _searched(search: Search, unlimited: bool, limit: int) -> tuple[_Limited, Tried]:
-    """The programs tried for a limit, and the one that would be chosen without a limit."""
-    tries = _Limited(search, limit)
-    usual = tries.look(search.entry() if unlimited else None)
-    if not tries.fits(usual):
-        base = usual.seconds / max(usual.most.bytes, 1)
-        if len(search.options.bindings) == 1:
-            base *= tries.shares[0]
-        else:
-            base *= len(search.options.bindings)
-        tries.look(None if unlimited else search.entry())
-        if not tries.reach(base):
-            tries.reach_least(base)
-    return tries, usual
-
-
 def _accepted(search: Search, unlimited: bool, least: Tried) -> Tried:
-    """A program that a search under its own bytes as the limit finds. What is extracted depends on the limit, so a
-    search for fewer bytes may come by a program that the search for exactly its bytes does not find."""
+    """A program that a search with its bytes as the limit finds. What is extracted depends on the limit, so a search
+    for fewer bytes may find a program that the search for exactly its bytes does not find."""
     while not search.limiting.is_over():
-        tries, _ = _searched(search, unlimited, least.most.bytes)
-        if tries.fitting:
+        tries = _Limited(search, least.most.bytes, unlimited)
+        if tries.reach():
             break
         least = tries.least
     return least
