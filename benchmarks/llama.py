@@ -25,8 +25,9 @@ from rich.table import Table
 import relax_eg as rx
 from benchmarks import Quick
 from relax_eg.ir import Tensor
+from relax_eg.ir.calls import label_of
+from relax_eg.memory import Step
 from relax_eg.memory.picture import draw
-from relax_eg.memory.steps import Step, kernel_name
 from relax_eg.shapes import Dim
 
 Params = dict[str, Any]
@@ -72,7 +73,7 @@ def attention_workspace(step: Step) -> Dim | None:
     """Bytes that the attention routine needs beside its operands, by the rows that it attends for: the logarithms of
     the sums in float32; in a decode step (one token of each sequence) that and partial results, for each part of the
     cache."""
-    if kernel_name(step.kernel) != ROUTINE:
+    if label_of(step.kernel) != ROUTINE:
         return None
     qkv, keys, _ = (a.annotation for a in step.kernel.args)
     assert isinstance(qkv, Tensor) and isinstance(keys, Tensor) and qkv.shape and keys.shape
@@ -162,7 +163,8 @@ def planned(module: rx.Module, work: Workload, size: int | None = None, bounded:
     bounds = dict(work.bounds) if size is None else {work.name: (size, size)}
     at = work.at(size)
     options: Any = {"bounds": bounds} if bounded else {}
-    return rx.plan_memory(module, at=at, temporary=attention_workspace, results="planned", **options)
+    options |= {"results": "planned", "layout": "arena"}
+    return rx.plan_memory(module, at=at, temporary=attention_workspace, **options)
 
 
 def main(
@@ -181,13 +183,13 @@ def main(
     plans = {name: planned(modules[name], work) for name, work in WORKLOADS.items()}
     for name, work in WORKLOADS.items():
         plan = plans[name]
-        greedy = plan.greedy()
+        greedy, whole = plan.laid_out("greedy"), plan.laid_out("storages", results="apart")
         figures = {
             "paper, Table 2": f"{work.paper}",
             "TVM 0.27, its graph": f"{work.tvm}",
             "liveness of that graph": f"{work.tvm_bound}",
             "TVM's algorithm, our graph": f"{int(greedy.bytes.evaluate(plan.at)) / mib:.2f}",
-            "ours: whole storages, logits apart": f"{plan.runtime.bytes_at(plan.at) / mib:.2f}",
+            "ours: whole storages, logits apart": f"{whole.bytes_at(plan.at) / mib:.2f}",
             "ours: arena": f"{int(plan.bytes.evaluate({})) / mib:.2f}",
             "needed at once, our graph": f"{plan.bound_at(plan.at) / mib:.2f}",
             "kernels": f"{len(plan.program.steps)}",
@@ -214,7 +216,8 @@ def main(
             both = free.bytes_at(work.at(size)), alone.bytes_at(work.at(size))
             sizes.add_row(str(size), *(f"{b / mib:.3f}" for b in both))
         out.print(sizes)
-        out.print(f"{len(free.runtime.storages)} whole storages without bounds")
+        whole = free.laid_out("storages", results="apart")
+        out.print(f"{len(whole.storages)} whole storages without bounds")
 
 
 if __name__ == "__main__":

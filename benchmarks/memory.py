@@ -5,8 +5,8 @@
 
 Every program runs in kernels (`execution="kernels"`), called at the given sizes one after the other, then once more. A
 column is a number of bytes for all those calls: *live* is what the arrays of the process were seen to take, most at
-once after any kernel of a call, beside arguments and results; *planned* what the runtime plan says; the *arena* is the
-offset plan; *bound* is what is needed at once in that order. *inside* is the most that one kernel allocates for
+once after any kernel of a call, beside arguments and results; *planned* what the plan says; the *arena* is its
+kernels in that layout; *bound* is what is needed at once in that order. *inside* is the most that one kernel allocates for
 itself, which no array shows and no other column but *XLA* has; *XLA* is its assignment for the program as one
 executable. Both are of executables compiled for that in the accounting mode that leaves nothing out, not of those
 that run. A *pool* gives every value of the kernels a block of its own size, kept for the next value that fits
@@ -236,7 +236,7 @@ def row(name: str, case: Case, tell: Callable[[str], None]) -> Row:
         calls[at] = call
         # The storages of bindings that were called before are kept, as far as they were not let go of.
         kept = [c for c in calls.values() if c is call or c.held_bytes]
-        live, planned = max(live, seen), max(planned, sum(c.plan.runtime.bytes_at(c.sizes) for c in kept))
+        live, planned = max(live, seen), max(planned, sum(c.plan.bytes_at(c.sizes) for c in kept))
         if is_new:
             inside = max(inside, in_kernels(best.module, set(), sizes, FRUGAL).footprint.temporary)
             xla = max(xla, in_whole(written, set(), sizes, FRUGAL).temporary)
@@ -247,7 +247,7 @@ def row(name: str, case: Case, tell: Callable[[str], None]) -> Row:
         len(plans[0][0].program.steps),
         live,
         planned,
-        max(p.bytes_at(s) for p, s in plans),
+        max(p.laid_out("arena").bytes_at(s) for p, s in plans),
         max(p.bound_at(s) for p, s in plans),
         inside,
         xla,
@@ -269,8 +269,7 @@ def watched(best: InKernels, sizes: Mapping[str, int]) -> tuple[Call, int]:
     outside = live_bytes() - best.runner.held_bytes
     results = {v.number for v in call.plan.program.values if v.role == "result"}
     handed_out = {
-        s.step.name: sum(_bytes(call.plan, w, sizes) for w in s.step.writes if w in results)
-        for s in call.plan.runtime.steps
+        s.name: sum(_bytes(call.plan, w, sizes) for w in s.writes if w in results) for s in call.plan.program.steps
     }
     made, most = 0, 0
 
@@ -285,7 +284,7 @@ def watched(best: InKernels, sizes: Mapping[str, int]) -> tuple[Call, int]:
 
 def greedy_bytes(plan: Plan, sizes: Mapping[str, int]) -> int:
     """What TVM's planner takes for one call, the sizes being known."""
-    return int(plan.greedy().bytes.evaluate(sizes))
+    return plan.laid_out("greedy").bytes_at(sizes)
 
 
 def pool(plans: Sequence[tuple[Plan, Mapping[str, int]]]) -> int:

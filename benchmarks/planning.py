@@ -66,10 +66,11 @@ def row(name: str, module: rx.Module) -> Row:
         started = time.process_time()
         return plan(), time.process_time() - started
 
-    free, first = timed(lambda: rx.plan_memory(module, at=at))
-    _, second = timed(lambda: rx.plan_memory(module, at=at, bounds={v: (1, n) for v, n in at.items()}))
+    bounds = {v: (1, n) for v, n in at.items()}
+    free, first = timed(lambda: rx.plan_memory(module, at=at, layout="arena"))
+    _, second = timed(lambda: rx.plan_memory(module, at=at, bounds=bounds, layout="arena"))
     _, third = timed(lambda: rx.memory.plan(module, at))
-    tensors = len(free.offsets.of_value)
+    tensors = len(free.places)
     return Row(name, len(free.program.steps), tensors, free.bytes_at(at), free.bound_at(at), first, second, third)
 
 

@@ -71,7 +71,7 @@ def chosen_programs(only: str = "") -> dict[str, Any]:
     if only:
         return found
     case, at = CASES["batch h100"], {"b": 4}
-    found["bytes"] = rx.memory.plan(rx.trace(case.fn, *case.specs), at).runtime.bytes_at(at)
+    found["bytes"] = rx.memory.plan(rx.trace(case.fn, *case.specs), at).bytes_at(at)
     for seed in (1, 2):
         problem = random_problem(random.Random(seed))
         effort = SolverEffort(seconds=3.0, nodes=50, gap=1e-3, neighbourhoods=20)

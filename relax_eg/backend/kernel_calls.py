@@ -23,7 +23,7 @@ from relax_eg.backend.tensor_programs import lower_program
 from relax_eg.ir.annotations import Annotation, Shape, Tensor, Tuple, dims_of
 from relax_eg.ir.expr import CALL_TIR, CONSTANT, Expr, constant_value, np_dtype, postorder
 from relax_eg.ir.module import Binding, Block, Module
-from relax_eg.memory import Plan, RuntimeStep, Tree, Value, leaves, operands_of
+from relax_eg.memory import Plan, Step, Tree, Value, leaves, operands_of
 from relax_eg.ops.fused import VIEWS
 from relax_eg.shapes import Dim
 
@@ -172,12 +172,12 @@ class Call:
         self.used = 0  # time of the last use, set by the owner
         self._kernels = kernels
         values = plan.program.values
-        runtime = plan.runtime
+        places = plan.places
         self._shapes = [_shape(v, sizes) for v in values]
         self._arguments = sum(v.role == "argument" for v in values)
         # The value in each storage at the end of a call, and so at the start of the next. Workspaces are left out, as
         # XLA allocates its own.
-        last = {runtime.of_value[w]: w for s in runtime.steps for w in s.step.writes if w in runtime.of_value}
+        last = {places[w].storage: w for s in plan.program.steps for w in s.writes if w in places}
         kept = [(n, w) for n, w in last.items() if storages and _is_plain(values[w]) and 0 not in self._shapes[w]]
         self._first = [values[w] for _, w in kept]
         self._last = [w for _, w in kept]
@@ -186,7 +186,7 @@ class Call:
         self._held: list[list[Any]] = []
         self._written = {v: e for e, v in plan.program.constants.items()}
         self._constants: dict[int, Any] = {}
-        self._steps: list[_Do] = [self._step(s) for s in runtime.steps]
+        self._steps: list[_Do] = [self._step(s) for s in plan.program.steps]
         self._result = self._results(plan.program.result, result)
         blank: list[Any] = [None] * (len(values) - self._arguments)
         for v, array in self._constants.items():
@@ -262,21 +262,22 @@ class Call:
 
     # --- how steps are made ---
 
-    def _step(self, s: RuntimeStep) -> _Do:
-        kernel, values = s.step.kernel, self.plan.program.values
+    def _step(self, s: Step) -> _Do:
+        kernel, program, places = s.kernel, self.plan.program, self.plan.places
+        values = program.values
         pairs = [
             (e, t)
-            for e, t in zip(operands_of(kernel), s.step.operands, strict=True)
+            for e, t in zip(operands_of(kernel), s.operands, strict=True)
             if not (e.op == CONSTANT and _is_small(self._shapes[int(t)]))  # type: ignore[arg-type]
-            and t not in s.step.workspaces
+            and t not in s.workspaces
         ]
         reads = tuple(e for e, _ in pairs)
-        sizes = {v: int(d.evaluate(self.sizes)) for v, d in s.step.sizes.items()}
+        sizes = {v: int(d.evaluate(self.sizes)) for v, d in s.sizes.items()}
         over: list[int] = []
         extra: list[int] = []
         given = [t for _, t in pairs]
-        for w, storage in zip(s.step.writes, s.storages, strict=True):
-            if storage not in self._holder:
+        for w in s.writes:
+            if w not in places or (storage := places[w].storage) not in self._holder:
                 continue
             there = self._holder[storage]
             self._holder[storage] = w
@@ -291,14 +292,14 @@ class Call:
             else:
                 extra.append(there)
         run = self._kernels.get(kernel, reads, sizes, Donations(tuple(over), len(extra)))
-        writes = s.step.writes if isinstance(kernel.annotation, Tuple) else s.step.writes[0]
+        writes = s.writes if isinstance(kernel.annotation, Tuple) else s.writes[0]
         # An array in a storage is kept until another one is put there.
-        drops = tuple(v for v in s.dies if self.plan.runtime.of_value.get(v) not in self._holder)
+        drops = tuple(v for v in program.dying[s.number] if v not in places or places[v].storage not in self._holder)
         if all(isinstance(t, int) for t in given):
             for t in given:
                 self._keep_constant(int(t))  # type: ignore[arg-type]
-            return _Do(s.step.name, run, (*given, *extra), writes, drops)  # type: ignore[arg-type]
-        return self._structured(s.step.name, run, given, extra, writes, drops)
+            return _Do(s.name, run, (*given, *extra), writes, drops)  # type: ignore[arg-type]
+        return self._structured(s.name, run, given, extra, writes, drops)
 
     def _structured(
         self,

@@ -30,8 +30,11 @@ def plan(
         list[str] | None, typer.Option("--assume", help='What else holds of sizes: "s % 8 == 0".')
     ] = None,
     results: Annotated[
-        str, typer.Option("--results", help="apart: the caller's own; planned: in the arena.")
+        str, typer.Option("--results", help="apart: the caller's own; planned: in the planned memory.")
     ] = "apart",
+    layout: Annotated[
+        str, typer.Option("--layout", help="storages: as kernels run; arena: with offsets; greedy: TVM's planner.")
+    ] = "storages",
     aliasing: Annotated[
         str, typer.Option("--aliasing", help="Storages that may be taken over: elements, dtype, bytes or fits.")
     ] = "elements",
@@ -48,7 +51,7 @@ def plan(
     ] = None,
     check: Annotated[Path | None, typer.Option("--check", help="Check this plan file against the model.")] = None,
 ) -> None:
-    """Plan the memory of a program: one arena, whole storages, what makes the peak, and the proofs."""
+    """Plan the memory of a program: whole storages or an arena, what makes the peak, and the proofs."""
 
     def action() -> None:
         bounds = read_upper(bound or [])
@@ -64,6 +67,7 @@ def plan(
             at=sizes or None,
             assume=assume or (),
             results=results,  # type: ignore[arg-type]
+            layout=layout,  # type: ignore[arg-type]
             aliasing=aliasing,  # type: ignore[arg-type]
             temporary=temporary or _usual(target),  # type: ignore[arg-type]
             check=True,

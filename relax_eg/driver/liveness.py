@@ -11,11 +11,11 @@ from collections.abc import Iterator, Sequence
 from relax_eg.driver.options import Sizes
 from relax_eg.extract.cost import WholeCost, priced
 from relax_eg.extract.detail import MOST_MOMENTS, Held, Memory, Moment, Origin, Origins
+from relax_eg.ir.calls import label_of
 from relax_eg.ir.expr import CALL, CONTROL, Expr
 from relax_eg.ir.memory import first_explicit
 from relax_eg.ir.module import Module
-from relax_eg.memory.steps import Step, kernel_name
-from relax_eg.memory.timeline import Timeline, timeline
+from relax_eg.memory import Liveness, Step, lifetimes
 
 _HELD = 12  # limit: tensors at the peak that a report names
 
@@ -28,18 +28,20 @@ def memory_of(
     if first_explicit(module) is not None:
         return None
     stored = None if in_kernels else _stored(module, model, ahead)
-    found = timeline(module, dict(binding), stored=stored, ahead=ahead, reorder=in_kernels)
-    steps, values = found.program.steps, found.program.values
-    moments = [Moment(n, kernel_name(s.kernel), _line(s, origins)) for s, n in zip(steps, found.needed, strict=True)]
+    sizes = dict(binding)
+    live = lifetimes(module, sizes, stored=stored, ahead=ahead, reorder=in_kernels)
+    steps, values = live.program.steps, live.program.values
+    needed = zip(steps, live.at(sizes), strict=True)
+    moments = [Moment(n, label_of(s.kernel), _line(s, origins)) for s, n in needed]
     if not moments:
         return Memory(0, "", 0, ())
-    peak = moments[found.peak_step]
-    held = [
-        Held(values[x.values[-1]].name, values[x.values[-1]].annotation.short, n, _written(found, x.values, origins))
-        for x, n in found.peak[:_HELD]
-    ]
+    peak = moments[live.peak_step(sizes)]
+    held: list[Held] = []
+    for x in live.peak(sizes)[:_HELD]:
+        last, n = values[x.values[-1]], int(x.bytes.evaluate(sizes))
+        held.append(Held(last.name, last.annotation.short, n, _written(live, x.values, origins)))
     at = f"{peak.what} at {peak.line}" if peak.line else peak.what
-    return Memory(peak.bytes, at, _workspace(found), tuple(_thinned(moments)), tuple(held))
+    return Memory(peak.bytes, at, _workspace(live, sizes), tuple(_thinned(moments)), tuple(held))
 
 
 def _stored(module: Module, model: WholeCost, ahead: set[Expr]) -> dict[str, set[Expr]]:
@@ -62,18 +64,18 @@ def _line(step: Step, origins: Origins) -> str:
     return next(iter(origins.get(step.function, {}).get(step.kernel, Origin()).lines), "")
 
 
-def _written(found: Timeline, values: Sequence[int], origins: Origins) -> str:
+def _written(live: Liveness, values: Sequence[int], origins: Origins) -> str:
     """The source line of the kernel that writes the last of `values`."""
-    writer = found.program.writer[values[-1]]
-    return "" if writer is None else _line(found.program.steps[writer], origins)
+    writer = live.program.writer[values[-1]]
+    return "" if writer is None else _line(live.program.steps[writer], origins)
 
 
-def _workspace(found: Timeline) -> int:
+def _workspace(live: Liveness, sizes: Sizes) -> int:
     """The workspace bytes of the step that has most of them."""
     of_step: dict[int, int] = {}
-    for x in found.live.lifetimes:
+    for x in live.lifetimes:
         if x.role == "workspace":
-            of_step[x.start] = of_step.get(x.start, 0) + int(x.bytes.evaluate(found.at))
+            of_step[x.start] = of_step.get(x.start, 0) + int(x.bytes.evaluate(sizes))
     return max(of_step.values(), default=0)
 
 

@@ -12,6 +12,7 @@ from relax_eg.extract.cost import WholeCost, priced
 from relax_eg.extract.cost_model import NodeCost
 from relax_eg.extract.numbers import whole
 from relax_eg.ir.annotations import Tensor
+from relax_eg.ir.calls import label_of
 from relax_eg.ir.expr import CALL_DPS_LIBRARY, CALL_TIR, CORE, Expr, postorder
 from relax_eg.ir.module import Function
 from relax_eg.ops.fused import VIEWS
@@ -113,15 +114,6 @@ class Memory:
     workspace: int
     moments: tuple[Moment, ...]
     tensors: tuple[Held, ...] = ()
-
-
-def label_of(e: Expr) -> str:
-    """The name of a node in reports."""
-    if e.op == CALL_DPS_LIBRARY:
-        return str(e.attr("name"))
-    if e.op == CALL_TIR:
-        return str(e.attr("program").value.name)
-    return e.op
 
 
 @dataclass(slots=True)

@@ -7,7 +7,19 @@ from functools import lru_cache
 
 from relax_eg.errors import OperatorError
 from relax_eg.ir.annotations import Annotation, Callable, Object, Shape, Tensor, Tuple, dims_of, paired_dims, substitute
-from relax_eg.ir.expr import CALL, FUNCTION, TUPLE, TUPLE_GET, VAR, Expr, node, postorder, tuple_get
+from relax_eg.ir.expr import (
+    CALL,
+    CALL_DPS_LIBRARY,
+    CALL_TIR,
+    FUNCTION,
+    TUPLE,
+    TUPLE_GET,
+    VAR,
+    Expr,
+    node,
+    postorder,
+    tuple_get,
+)
 from relax_eg.ir.lattice import clash
 from relax_eg.ir.module import Function, Module
 from relax_eg.limits import KEPT
@@ -173,6 +185,13 @@ def needed_by(entry: Function, functions: Mapping[str, Function]) -> list[Functi
                 needed.add(name)
                 work.append(functions[name])
     return [f for name, f in functions.items() if name in needed]
+
+
+def label_of(e: Expr) -> str:
+    """Returns the name of a kernel in plans and reports."""
+    if e.op == CALL_TIR:
+        return str(e.attr("program").value.name)
+    return str(e.attr("name")) if e.op == CALL_DPS_LIBRARY else e.op
 
 
 def inlined(function: Function, args: Sequence[Expr]) -> list[Expr]:

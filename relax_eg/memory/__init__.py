@@ -1,28 +1,32 @@
-"""Memory planning with proofs: the liveness, order, storages and offsets of the values of a module's entry."""
+"""Memory planning with proofs: the liveness, order and layout of the values of a module's entry."""
 
 from relax_eg.memory.liveness import Lifetime, Liveness, liveness
-from relax_eg.memory.planner import Plan, as_it_runs, plan, plan_memory
-from relax_eg.memory.steps import MemoryProgram, Step, Tree, Value, leaves, operands_of, program_of
-from relax_eg.memory.storages import Reuse, RuntimePlan, RuntimeStep, Storage, runtime_plan
+from relax_eg.memory.placement import Place, Placement, Storage
+from relax_eg.memory.plan import Plan, PlanOptions
+from relax_eg.memory.planner import as_it_runs, lifetimes, plan, plan_memory
+from relax_eg.memory.program import MemoryProgram, Step, Tree, Value, leaves, operands_of
+from relax_eg.memory.proofs import Reuse
+from relax_eg.memory.steps import program_of
 
 __all__ = [
     "Lifetime",
     "Liveness",
     "MemoryProgram",
+    "Place",
+    "Placement",
     "Plan",
+    "PlanOptions",
     "Reuse",
-    "RuntimePlan",
-    "RuntimeStep",
     "Step",
     "Storage",
     "Tree",
     "Value",
     "as_it_runs",
     "leaves",
+    "lifetimes",
     "liveness",
     "operands_of",
     "plan",
     "plan_memory",
     "program_of",
-    "runtime_plan",
 ]

@@ -8,29 +8,10 @@ if that is read element for element and both occupy the same bytes.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-from relax_eg.memory.steps import MemoryProgram, Step, leaves
-from relax_eg.shapes import Dim
-
-ARENA = -1  # given: the number of the arena's space; other spaces are storages, by their numbers
-
-
-@dataclass(frozen=True)
-class Placement:
-    """A plan as plain data: what is needed to follow it and to check it.
-
-    - `order`: the steps, by their numbers in the module.
-    - `offsets`: the offset of each planned value in an arena of `arena` bytes.
-    - `storages`: the bytes of each storage.
-    - `storage_of`: the storage of each value that has one.
-    """
-
-    order: tuple[int, ...]
-    arena: Dim
-    offsets: Mapping[int, Dim]
-    storages: tuple[Dim, ...] = ()
-    storage_of: Mapping[int, int] = field(default_factory=dict[int, int])
+from relax_eg.memory.placement import Placement
+from relax_eg.memory.program import MemoryProgram, Step, leaves
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,31 +29,23 @@ class PlanProblem:
 
 def problems(program: MemoryProgram, placed: Placement, bindings: Iterable[Mapping[str, int]]) -> list[PlanProblem]:
     """The problems of a placement of the values of `program`, whose steps are in the module's order. A problem of the
-    order is independent of sizes; else the first problem of the arena and of the storages at each of `bindings`."""
+    order, or a missing storage, is independent of sizes; else the first problem at each of `bindings`."""
     wrong = _order_problem(program, placed.order)
+    if wrong is None:
+        unknown = [p.storage for p in placed.places.values() if not 0 <= p.storage < len(placed.storages)]
+        wrong = f"there is no storage {unknown[0]}" if unknown else None
     if wrong is not None:
         return [PlanProblem((), "", wrong)]
     steps = [program.steps[n] for n in placed.order]
+    offsets = {p.offset for p in placed.places.values()}
     found: list[PlanProblem] = []
     for sizes in bindings:
-        told = {d for x in program.values if (d := x.bytes) is not None and d.variables <= sizes.keys()}
-        known = {d: int(d.evaluate(sizes)) for d in told}
-        bytes_of = [None if x.bytes is None else known.get(x.bytes) for x in program.values]
-        at = tuple(sorted(sizes.items()))
-        arena = int(placed.arena.evaluate(sizes))
-        offsets = {d: int(d.evaluate(sizes)) for d in set(placed.offsets.values())}
-        place = {v: (ARENA, offsets[d]) for v, d in placed.offsets.items()}
-        first = _replayed(program, steps, bytes_of, place, {ARENA: arena})
+        known = {d: int(d.evaluate(sizes)) for d in offsets}
+        place = {v: (p.storage, known[p.offset]) for v, p in placed.places.items()}
+        spaces = [int(s.bytes.evaluate(sizes)) for s in placed.storages]
+        first = _replayed(program, steps, program.bytes_at(sizes), place, spaces)
         if first is not None:
-            found.append(PlanProblem(at, *first))
-        spaces = {n: int(d.evaluate(sizes)) for n, d in enumerate(placed.storages)}
-        if unknown := [s for s in placed.storage_of.values() if s not in spaces]:
-            found.append(PlanProblem(at, "", f"there is no storage {unknown[0]}"))
-            continue
-        whole = {v: (s, 0) for v, s in placed.storage_of.items()}
-        first = _replayed(program, steps, bytes_of, whole, spaces)
-        if first is not None:
-            found.append(PlanProblem(at, *first))
+            found.append(PlanProblem(tuple(sorted(sizes.items())), *first))
     return found
 
 
@@ -94,19 +67,16 @@ def _order_problem(program: MemoryProgram, order: Sequence[int]) -> str | None:
     return None
 
 
-_Place = Mapping[int, tuple[int, int]]  # of each value: its space, and the offset in it
-
-
 def _replayed(
     program: MemoryProgram,
     steps: Sequence[Step],
     bytes_of: Sequence[int | None],
-    place: _Place,
-    spaces: Mapping[int, int],
+    place: Mapping[int, tuple[int, int]],
+    spaces: Sequence[int],
 ) -> tuple[str, str] | None:
     """The first kernel that destroys something it must not, or finds an operand destroyed, and what; None if there is
-    none."""
-    held: dict[int, list[tuple[int, int, int]]] = {space: [] for space in spaces}  # low, high, value
+    none. `place`: of each value its storage, and the offset in it; `spaces`: the bytes of each storage."""
+    held: list[list[tuple[int, int, int]]] = [[] for _ in spaces]  # low, high, value
     destroyed: dict[int, int] = {}  # destroyed values, and what was written over them
     name = [x.name for x in program.values]
     for s in steps:
@@ -120,8 +90,7 @@ def _replayed(
             space, low = place[v]
             high = low + (bytes_of[v] or 0)
             if low < 0 or high > spaces[space]:
-                where = "the arena" if space == ARENA else f"storage {space}"
-                return s.name, f"{name[v]} has bytes {low} to {high}, {where} has {spaces[space]}"
+                return s.name, f"{name[v]} has bytes {low} to {high}, storage {space} has {spaces[space]}"
             for _, _, _, other in (x for x in new if x[0] == space and x[1] < high and low < x[2]):
                 return s.name, f"{name[v]} and {name[other]} are written at the same time, to the same bytes"
             for a, b, other in held[space]:

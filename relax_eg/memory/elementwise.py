@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import lru_cache
 
-from relax_eg.ir import CALL_DPS_LIBRARY, CALL_TIR, CONTROL, Expr, Tensor, Tuple, itemsize
+from relax_eg.ir import Expr, Tensor, Tuple, itemsize
 from relax_eg.limits import KEPT
-from relax_eg.ops.fused import called_program, program_at
+from relax_eg.memory.program import behind, equations_of
 from relax_eg.shapes import Dim
 from relax_eg.tir import Read, Stage, TensorProgram, walk
 
 
-def overwritable(e: Expr, behind: Callable[[Expr], Expr]) -> Iterator[tuple[int, Expr]]:
+def overwritable(e: Expr) -> Iterator[tuple[int, Expr]]:
     """Pairs (output, operand) of the kernel `e`: the output may be written over that operand, of the same size in
-    bytes, if nothing else needs the operand. `behind` maps an operand to what it is a view of."""
-    program = _program(e)
-    if program is None:
+    bytes, if nothing else needs the operand. An operand that is a view is replaced by what it is a view of."""
+    placed = equations_of(e)
+    if placed is None:
         return
+    program = placed.program
     buffers = program.parameters[: len(program.inputs)]
     fields = e.annotation.fields if isinstance(e.annotation, Tuple) else (e.annotation,)
     read_as: dict[Expr, list[str]] = {}
@@ -32,16 +33,6 @@ def overwritable(e: Expr, behind: Callable[[Expr], Expr]) -> Iterator[tuple[int,
                 continue
             if all((program.outputs[i], name) in elementwise_pairs(program) for name in names):
                 yield i, operand
-
-
-def _program(e: Expr) -> TensorProgram | None:
-    if e.op == CALL_TIR:
-        placed = called_program([a.annotation for a in e.args], dict(e.attrs))
-    elif e.op == CALL_DPS_LIBRARY or e.op in CONTROL:
-        return None
-    else:
-        placed = program_at(e.op, tuple(a.annotation for a in e.args), e.attrs, e.annotation)
-    return None if placed is None else placed.program
 
 
 @lru_cache(KEPT)

@@ -10,42 +10,41 @@ from typing import Any
 
 from relax_eg.errors import MemoryPlanError
 from relax_eg.ir import Module
-from relax_eg.memory.check import Placement, problems
-from relax_eg.memory.planner import Plan, bindings_of
-from relax_eg.memory.steps import MemoryProgram, Temporary, program_of
+from relax_eg.memory.check import problems
+from relax_eg.memory.placement import Place, Placement, Storage
+from relax_eg.memory.plan import Plan, bindings_of
+from relax_eg.memory.program import MemoryProgram, Temporary
+from relax_eg.memory.steps import program_of
 from relax_eg.memory.temporaries import Temporaries
 from relax_eg.plain_data import DAMAGED, read_json, write_file
 from relax_eg.shapes import Dim, Scope
 
 FORMAT = "relax_eg memory plan"
-VERSION = 1  # given: version of the format; other versions are refused
+VERSION = 2  # given: version of the format; other versions are refused
 
 
 def to_data(plan: Plan) -> dict[str, Any]:
     """The plan as JSON data: what is needed to follow it, the program and sizes it is for, and its proofs."""
-    placed, values = plan.placement, plan.written.values
+    values = plan.written.values
     rows = [
         {
             "value": v,
             "name": values[v].name,
             "bytes": str(values[v].bytes),
-            "offset": str(offset),
-            "reserved": str(plan.offsets.reserved[plan.offsets.of_value[v]]),
-            **({"storage": placed.storage_of[v]} if v in placed.storage_of else {}),
+            "storage": p.storage,
+            "offset": str(p.offset),
         }
-        for v, offset in sorted(placed.offsets.items())
+        for v, p in sorted(plan.places.items())
     ]
     proofs = [
         {
-            "in": what,
             "value": r.value,
             "after": r.before,
             "granted": r.granted,
             "statement": f"{r.comparison.left} {r.comparison.op} {r.comparison.right}",
             "verdict": str(r.comparison.verdict),
         }
-        for what, reuses in (("arena", plan.offsets.reuses), ("storages", plan.runtime.reuses))
-        for r in reuses
+        for r in plan.reuses
     ]
     data: dict[str, Any] = {
         "format": FORMAT,
@@ -54,16 +53,17 @@ def to_data(plan: Plan) -> dict[str, Any]:
         "kernels": program_key(plan.written),
         "sizes": list(plan.scope.statements),
         "at": dict(plan.at),
+        "layout": plan.layout,
         "static": plan.static,
-        "arena": str(plan.bytes),
-        "bound": [str(d) for d in plan.offsets.bound],
+        "bytes": str(plan.bytes),
+        "bound": [str(d) for d in plan.bound],
         "temporaries": {
             "source": plan.temporaries.source,
             "at": dict(plan.temporaries.at),
             "bytes": {name: str(d) for name, d in plan.temporaries.of_step.items()},
         },
-        "order": list(placed.order),
-        "storages": [{"bytes": str(s.bytes), "itemsize": s.itemsize, "dtype": s.dtype} for s in plan.runtime.storages],
+        "order": list(plan.placement.order),
+        "storages": [{"bytes": str(s.bytes), "itemsize": s.itemsize, "dtype": s.dtype} for s in plan.storages],
         "values": rows,
         "proofs": proofs,
     }
@@ -109,22 +109,18 @@ def load(path: str | Path, module: Module, temporary: Temporary | None = None) -
 
 
 def _temporaries(where: str, data: Mapping[str, Any]) -> Temporaries:
-    """The bytes that kernels allocate themselves, from a plan file; older files do not have them."""
-    found = data.get("temporaries", {})
+    """The bytes that kernels allocate themselves, from a plan file."""
     try:
-        return Temporaries(of_step={str(name): Dim.of(d) for name, d in found.get("bytes", {}).items()})
+        return Temporaries(of_step={str(name): Dim.of(d) for name, d in data["temporaries"]["bytes"].items()})
     except DAMAGED as e:
         raise MemoryPlanError(f"{where}: not a plan that can be followed: {type(e).__name__}: {e}") from None
 
 
 def _placement(data: Mapping[str, Any]) -> Placement:
-    rows = data["values"]
     return Placement(
         tuple(int(n) for n in data["order"]),
-        Dim.of(data["arena"]),
-        {int(r["value"]): Dim.of(r["offset"]) for r in rows},
-        tuple(Dim.of(s["bytes"]) for s in data["storages"]),
-        {int(r["value"]): int(r["storage"]) for r in rows if "storage" in r},
+        tuple(Storage(Dim.of(s["bytes"]), int(s["itemsize"]), str(s["dtype"])) for s in data["storages"]),
+        {int(r["value"]): Place(int(r["storage"]), Dim.of(r["offset"])) for r in data["values"]},
     )
 
 

@@ -2,16 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import accumulate
-from typing import Literal
+from typing import Literal, TypeVar
 
-from relax_eg.memory.steps import MemoryProgram, Step, leaves
+from relax_eg.memory.program import MemoryProgram, Step
 from relax_eg.shapes import Dim
 
 Results = Literal["apart", "planned"]
+Amount = TypeVar("Amount", int, Dim)
+
+
+def alive(spans: Iterable[tuple[int, int, Amount]], steps: int, nothing: Amount) -> list[Amount]:
+    """For each step, the sum of the amounts of the spans that contain it. A span is its first step, its last step, and
+    an amount; `nothing` is the sum of none."""
+    change = [nothing] * (steps + 1)
+    for start, end, amount in spans:
+        change[start] = change[start] + amount
+        change[end + 1] = change[end + 1] - amount
+    found: list[Amount] = []
+    for c in change[:-1]:
+        nothing = nothing + c
+        found.append(nothing)
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,55 +61,40 @@ class Liveness:
     unsized: tuple[int, ...]
 
     @cached_property
-    def of_value(self) -> Mapping[int, Lifetime]:
-        return {v: x for x in self.lifetimes for v in x.values}
-
-    @cached_property
     def sums(self) -> tuple[Dim, ...]:
         """The bytes of all that is alive at each step."""
-        change = [Dim.of(0)] * (len(self.program.steps) + 1)
-        for x in self.lifetimes:
-            change[x.start] = change[x.start] + x.bytes
-            change[x.end + 1] = change[x.end + 1] - x.bytes
-        found: list[Dim] = []
-        total = Dim.of(0)
-        for c in change[:-1]:
-            total = total + c
-            found.append(total)
-        return tuple(found)
+        spans = ((x.start, x.end, x.bytes) for x in self.lifetimes)
+        return tuple(alive(spans, len(self.program.steps), Dim.of(0)))
 
     def at(self, sizes: Mapping[str, int]) -> list[int]:
         """`sums` at these sizes of the entry. No plan of this order needs less than the largest."""
         known = {d: int(d.evaluate(sizes)) for d in {x.bytes for x in self.lifetimes}}
-        change = [0] * (len(self.program.steps) + 1)
-        for x in self.lifetimes:
-            change[x.start] += known[x.bytes]
-            change[x.end + 1] -= known[x.bytes]
-        return list(accumulate(change[:-1]))
+        return alive(((x.start, x.end, known[x.bytes]) for x in self.lifetimes), len(self.program.steps), 0)
+
+    def peak_step(self, sizes: Mapping[str, int]) -> int:
+        """The step at which most is needed, the first of several; 0 if there is none."""
+        needed = self.at(sizes)
+        return max(range(len(needed)), key=lambda i: (needed[i], -i), default=0)
+
+    def peak(self, sizes: Mapping[str, int]) -> tuple[Lifetime, ...]:
+        """What is alive at the peak, largest first."""
+        found = self.needed_at(self.peak_step(sizes))
+        return tuple(sorted(found, key=lambda x: -int(x.bytes.evaluate(sizes))))
 
     def needed_at(self, step: int) -> tuple[Lifetime, ...]:
         """The lifetimes that are alive at a step."""
         return tuple(x for x in self.lifetimes if x.start <= step <= x.end)
 
 
-def last_use(program: MemoryProgram) -> list[int]:
-    """For each value the last step that reads it, else the one that writes it. Results are needed to the end; an input
-    that is never read has -1."""
-    last = [r[-1] if r else (-1 if w is None else w) for r, w in zip(program.readers, program.writer, strict=True)]
-    for v in leaves(program.result):
-        last[v] = len(program.steps) - 1
-    return last
-
-
-def overwrites(program: MemoryProgram, step: Step, dying: Collection[int]) -> list[tuple[int, int]]:
-    """The pairs (output, operand) that a step computes in place, if the values `dying` are read for the last time; each
-    value is in at most one pair."""
+def in_place(pairs: Iterable[tuple[int, int]], dying: Collection[int]) -> dict[int, int]:
+    """Of pairs (output, operand) those that a step computes in place, if the operands `dying` are read for the last
+    time; each value is in at most one pair."""
+    found: dict[int, int] = {}
     taken: set[int] = set()
-    found: list[tuple[int, int]] = []
-    for w, r in candidates(program, step):
+    for w, r in pairs:
         if r in dying and not taken & {w, r}:
             taken |= {w, r}
-            found.append((w, r))
+            found[w] = r
     return found
 
 
@@ -110,22 +109,29 @@ def candidates(program: MemoryProgram, step: Step) -> list[tuple[int, int]]:
     ]
 
 
-def liveness(program: MemoryProgram, results: Results = "apart", known: Collection[str] | None = None) -> Liveness:
+def liveness(
+    program: MemoryProgram,
+    results: Results = "apart",
+    known: Collection[str] | None = None,
+    overwriting: bool = True,
+) -> Liveness:
     """The lifetimes of all values that a plan gives memory to. Linear in the program.
 
-    `known`: the size variables that have a value before the call runs (default: all). Values with other sizes are
-    unsized.
+    - `known`: the size variables that have a value before the call runs (default: all). Values with other sizes are
+      unsized.
+    - `overwriting`: whether values are written over others; else each value has a lifetime of its own.
     """
     planned = ("value", "workspace", "result") if results == "planned" else ("value", "workspace")
     size_of = [x.bytes for x in program.values]
     if known is not None:
         size_of = [None if d is None or not d.variables.issubset(known) else d for d in size_of]
-    last = last_use(program)
+    last = program.last
     first: dict[int, int] = {}  # of each value, the first value of its chain
     chains: dict[int, list[int]] = {}
     unsized: list[int] = []
     for s in program.steps:
-        over = dict(overwrites(program, s, [r for r in s.reads if last[r] == s.number]))
+        pairs = candidates(program, s) if overwriting else ()
+        over = in_place(pairs, [r for r in s.reads if last[r] == s.number])
         for v in (*s.writes, *s.workspaces):
             if size_of[v] is None:
                 unsized.append(v)

@@ -6,8 +6,7 @@ and can be interpreted; `tests` compare its results with those of the original m
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Literal
+from collections.abc import Mapping
 
 from relax_eg.errors import MemoryPlanError
 from relax_eg.ir import (
@@ -26,33 +25,29 @@ from relax_eg.ir import (
     alloc_storage,
     alloc_tensor,
     call_into,
-    functions_of,
     kill,
     node,
     substitute,
     tuple_,
     var,
 )
-from relax_eg.memory.liveness import last_use
-from relax_eg.memory.planner import Plan
-from relax_eg.memory.steps import MemoryProgram, Step, Tree, behind, operands_of
+from relax_eg.ir.calls import needed_by
+from relax_eg.memory.plan import Plan
+from relax_eg.memory.program import MemoryProgram, Step, Tree, behind, operands_of
 from relax_eg.ops import api
 from relax_eg.ops.libraries import with_sizes_of
 from relax_eg.shapes import Dim
 
-Form = Literal["arena", "storages"]
 
-
-def lowered(plan: Plan, module: Module, form: Form = "arena", device: str = "cpu") -> Module:
-    """`module` with its entry in the form of `plan`: in one arena, or in whole storages. Results outside the plan get
-    storages of their own. MemoryPlanError for what has no explicit form: a `match_cast`, or sizes that depend on
-    values."""
-    return _Lowering(plan, module, form, device).run()
+def lowered(plan: Plan, module: Module, device: str = "cpu") -> Module:
+    """`module` with its entry in the storages of `plan`. Values without a place there get storages of their own.
+    MemoryPlanError for what has no explicit form: a `match_cast`, or sizes that depend on values."""
+    return _Lowering(plan, module, device).run()
 
 
 class _Lowering:
-    def __init__(self, plan: Plan, module: Module, form: Form, device: str) -> None:
-        self.plan, self.module, self.form, self.device = plan, module, form, device
+    def __init__(self, plan: Plan, module: Module, device: str) -> None:
+        self.plan, self.module, self.device = plan, module, device
         self.program: MemoryProgram = plan.program
         self.bindings: list[Binding] = []
         self.vars: dict[int, Expr] = {}  # by value
@@ -70,18 +65,16 @@ class _Lowering:
         parameters = [a for p in f.params for a in _fields(p)]
         self.vars.update(zip(arguments, parameters, strict=True))
         self.vars.update((v, e) for e, v in self.program.constants.items())
-        sizes = [self.plan.bytes] if self.form == "arena" else [s.bytes for s in self.plan.runtime.storages]
-        for n, size in enumerate(sizes):
-            name = "arena" if self.form == "arena" else f"storage{n}"
-            self.storages.append(self._bind(name, alloc_storage(size, self.device)))
-        last = last_use(self.program)
+        for n, s in enumerate(self.plan.storages):
+            name = "arena" if self.plan.layout == "arena" else f"storage{n}"
+            self.storages.append(self._bind(name, alloc_storage(s.bytes, self.device)))
         for s in self.program.steps:
             into = [self._allocated(v) for v in (*s.workspaces, *s.writes)][len(s.workspaces) :]
             self._bind(f"ran{s.number}", call_into(self._kernel(s), into))
-            self._bury(s, last)
+            self._bury(s)
         result = self._result(self.program.result, f.result.annotation)
         entry = Function(f.name, f.params, (Block(tuple(self.bindings), dataflow=False),), result, assume=f.assume)
-        return Module((entry, *self._needed(entry)))
+        return Module((entry, *needed_by(entry, {g.name: g for g in self.module})))
 
     def _bind(self, name: str, value: Expr) -> Expr:
         n, own = 0, name
@@ -97,26 +90,22 @@ class _Lowering:
         value = self.program.values[v]
         a = value.annotation
         assert a.shape is not None and a.dtype is not None and value.bytes is not None
-        if self.form == "arena" and v in self.plan.offsets.of_value:
-            storage, offset = self.storages[0], self.plan.offsets.offsets[self.plan.offsets.of_value[v]]
-        elif self.form == "storages" and v in self.plan.runtime.of_value:
-            storage, offset = self.storages[self.plan.runtime.of_value[v]], Dim.of(0)
+        place = self.plan.places.get(v)
+        if place is not None:
+            storage, offset = self.storages[place.storage], place.offset
         else:
             storage, offset = self._bind("storage", alloc_storage(value.bytes, self.device)), Dim.of(0)
         self.vars[v] = self._bind(_identifier(value.name), alloc_tensor(storage, offset, a.shape, a.dtype))
         return self.vars[v]
 
-    def _bury(self, s: Step, last: Sequence[int]) -> None:
+    def _bury(self, s: Step) -> None:
         """Emit `kill` for values whose last use is this step. A value that was written over has ended already, and has
         no bytes left of its own."""
-        gone = [v for v in dict.fromkeys((*s.reads, *s.writes, *s.workspaces)) if last[v] == s.number]
-        for v in gone:
-            if self.program.values[v].role in ("value", "workspace") and not self._written_over(v, s):
+        places = self.plan.places
+        over = [places[w] for w in s.writes if w in places]
+        for v in self.program.dying[s.number]:
+            if not (v in s.reads and places.get(v) in over):
                 self._bind("end", kill(self.vars[v]))
-
-    def _written_over(self, v: int, s: Step) -> bool:
-        of = self.plan.offsets.of_value if self.form == "arena" else self.plan.runtime.of_value
-        return v in s.reads and any(v in of and of.get(w) == of[v] for w in s.writes)
 
     def _kernel(self, s: Step) -> Expr:
         """The kernel on the variables of its operands, at the entry's sizes."""
@@ -147,18 +136,6 @@ class _Lowering:
         if e.annotation == wanted or not isinstance(wanted, Tensor) or wanted.shape is None:
             return e
         return api.reshape(e, wanted.shape)
-
-    def _needed(self, entry: Function) -> list[Function]:
-        """The functions that branches and loops of the entry run, directly or indirectly."""
-        found: dict[str, None] = {}
-        todo = [entry]
-        while todo:
-            f = todo.pop()
-            for name in (n for e in f.expressions() for n in functions_of(e)):
-                if name not in found:
-                    found[name] = None
-                    todo.append(self.module[name])
-        return [f for f in self.module if f.name in found]
 
 
 def _fields(p: Expr) -> list[Expr]:

@@ -11,6 +11,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from relax_eg.memory.liveness import alive
+
 EXACT = 12  # limit: tensors of a problem that is solved exactly
 NODES = 20_000  # limit: nodes of the exact search
 PLACED = 20_000  # limit: tensors placed while a packing is improved
@@ -59,15 +61,8 @@ def pack(spans: Sequence[Span]) -> Packing:
 
 def liveness_bound(spans: Sequence[Span]) -> int:
     """The most bytes alive at one step."""
-    change: dict[int, int] = {}
-    for s in spans:
-        change[s.start] = change.get(s.start, 0) + s.size
-        change[s.end + 1] = change.get(s.end + 1, 0) - s.size
-    live = most = 0
-    for t in sorted(change):
-        live += change[t]
-        most = max(most, live)
-    return most
+    steps = max((s.end + 1 for s in spans), default=0)
+    return max(alive(((s.start, s.end, s.size) for s in spans), steps, 0), default=0)
 
 
 _Placed = tuple[dict[int, int], int]  # offsets, height

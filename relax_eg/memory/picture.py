@@ -1,19 +1,20 @@
-"""Pictures of a plan: bytes in use over the kernels, and the layout of the arena over time."""
+"""Pictures of a plan: bytes in use over the kernels, and the layout of the storages over time."""
 
 from __future__ import annotations
 
+from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from relax_eg.byte_units import format_bytes
 from relax_eg.errors import MemoryPlanError
 from relax_eg.memory.liveness import Lifetime, liveness
-from relax_eg.memory.planner import Plan
+from relax_eg.memory.plan import Plan
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-NAMED = 0.05  # limit: share of the arena from which a box is named, if there is room
+NAMED = 0.05  # limit: share of all bytes from which a box is named, if there is room
 LISTED = 10  # limit: tensors listed at the peak
 LETTERS = 26  # limit: letters of a name
 SHORT = 8  # limit: least letters of a truncated name
@@ -24,7 +25,8 @@ COLORS = {"value": "#6f9fd8", "workspace": "#e0a458", "result": "#7fb685"}
 
 def draw(plan: Plan, path: str | Path) -> None:
     """Write the memory timeline to a file, as PNG, SVG or PDF by its suffix. Above: the bytes alive at once, as written
-    and as planned. Below: the arena, each allocation a box over the kernels that need it, and the peak marked."""
+    and as planned. Below: the storages, one above the other, then what executables allocate; each allocation is a box
+    over the kernels that need it, and the peak is marked."""
     try:
         import matplotlib
     except ImportError:
@@ -39,7 +41,7 @@ def draw(plan: Plan, path: str | Path) -> None:
         )
         try:
             _needed(above, plan)
-            _arena(below, plan)
+            _places(below, plan)
             figure.savefig(path, dpi=150, metadata={"Date": None} if str(path).endswith(".svg") else None)
         except ValueError as e:
             raise MemoryPlanError(f"{path}: {e}") from None
@@ -49,7 +51,8 @@ def draw(plan: Plan, path: str | Path) -> None:
 
 def _needed(axes: Axes, plan: Plan) -> None:
     """Draws the bytes alive at each kernel."""
-    unit = 1 << 20 if plan.bytes_at(plan.at) >= 1 << 20 else 1 << 10
+    whole = plan.peak_at(plan.at)
+    unit = 1 << 20 if whole >= 1 << 20 else 1 << 10
     steps = range(len(plan.program.steps) + 1)
 
     def line(amounts: list[int], **style: Any) -> None:
@@ -60,8 +63,8 @@ def _needed(axes: Axes, plan: Plan) -> None:
     if plan.order.after < plan.order.before:
         line(written, color="#999999", linewidth=1, label=f"as written, {format_bytes(max(written))}")
     line(planned, color="#2f5f9e", linewidth=1.2, label=f"needed, {format_bytes(max(planned, default=0))}")
-    arena = plan.bytes_at(plan.at)
-    axes.axhline(arena / unit, color="#b03a3a", linewidth=0.8, linestyle="--", label=f"arena, {format_bytes(arena)}")
+    label = f"{plan.layout}, {format_bytes(whole)}"
+    axes.axhline(whole / unit, color="#b03a3a", linewidth=0.8, linestyle="--", label=label)
     axes.set_ylabel("MiB" if unit == 1 << 20 else "KiB")
     axes.set_ylim(0)
     axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), fontsize=7, frameon=False)
@@ -69,23 +72,25 @@ def _needed(axes: Axes, plan: Plan) -> None:
     axes.set_title(f"memory of {plan.program.name}(){f' at {at}' if at else ''}", fontsize=9)
 
 
-def _arena(axes: Axes, plan: Plan) -> None:
-    """Draws the arena, bottom up, over the kernels."""
+def _places(axes: Axes, plan: Plan) -> None:
+    """Draws the storages, bottom up, over the kernels."""
     from matplotlib.patches import Patch, Rectangle
 
-    arena = max(plan.bytes_at(plan.at), 1)
-    unit = 1 << 20 if arena >= 1 << 20 else 1 << 10
+    whole = max(plan.peak_at(plan.at), 1)
+    unit = 1 << 20 if whole >= 1 << 20 else 1 << 10
     count = len(plan.program.steps)
     needed = plan.live.at(plan.at)
-    peak = max(range(count), key=lambda i: (needed[i], -i), default=0)
+    peak = plan.live.peak_step(plan.at)
+    *bottoms, top = accumulate((int(s.bytes.evaluate(plan.at)) for s in plan.storages), initial=0)
     roles: dict[str, None] = {}
     for x in plan.live.lifetimes:
         size = int(x.bytes.evaluate(plan.at))
-        low = int(plan.offsets.offsets[x.number].evaluate(plan.at))
+        place = plan.places.get(x.values[0])
+        low = top if place is None else bottoms[place.storage] + int(place.offset.evaluate(plan.at))
         length = x.end - x.start + 1
         at_peak = x.start <= peak <= x.end
         # An outline would cover a box that is thinner than it.
-        outlined = size * TALL >= arena and length * WIDE >= count
+        outlined = size * TALL >= whole and length * WIDE >= count
         axes.add_patch(
             Rectangle(
                 (x.start, low / unit), length, size / unit, facecolor=COLORS[x.role], alpha=1.0 if at_peak else 0.6,
@@ -96,20 +101,20 @@ def _arena(axes: Axes, plan: Plan) -> None:
         roles[x.role] = None
         room = min(LETTERS, length * LINE // count)
         name = _label(plan, x, room)
-        if size >= NAMED * arena and (len(name) >= SHORT or not name.endswith("…")):
+        if size >= NAMED * whole and (len(name) >= SHORT or not name.endswith("…")):
             axes.text(x.start + length / 2, (low + size / 2) / unit, name, ha="center", va="center", fontsize=6)
     axes.axvspan(peak, peak + 1, color="#b03a3a", alpha=0.12, linewidth=0)
     name = plan.program.steps[peak].name if count else ""
-    place = "right" if peak > count / 2 else "left"
+    side = "right" if peak > count / 2 else "left"
     axes.annotate(
         f"peak: {format_bytes(max(needed, default=0))} in {name}",
-        (peak + (0 if place == "right" else 1), arena / unit),
-        ha=place, va="bottom", fontsize=7, color="#b03a3a",
+        (peak + (0 if side == "right" else 1), whole / unit),
+        ha=side, va="bottom", fontsize=7, color="#b03a3a",
     )  # fmt: skip
     axes.set_xlim(0, max(count, 1))
-    axes.set_ylim(0, arena / unit * 1.08)
+    axes.set_ylim(0, whole / unit * 1.08)
     axes.set_xlabel("kernels, in the order in which they run")
-    axes.set_ylabel(f"place in the arena, {'MiB' if unit == 1 << 20 else 'KiB'}")
+    axes.set_ylabel(f"place in the {plan.layout}, {'MiB' if unit == 1 << 20 else 'KiB'}")
     boxes = [Patch(color=COLORS[r], label=r) for r in roles]
     axes.legend(handles=boxes, loc="upper left", bbox_to_anchor=(1.0, 1.0), fontsize=7, frameon=False)
     listed = [f"{format_bytes(int(x.bytes.evaluate(plan.at)))}  {_label(plan, x, LETTERS)}" for x in plan.peak[:LISTED]]

@@ -61,6 +61,10 @@ class SizeProofs:
         """The value of `d` at the sizes of interest."""
         return self._values(d)[0]
 
+    def most(self, d: Dim) -> int | None:
+        """An upper bound of `d`; None if it is unbounded."""
+        return self.estimate(d) if d.is_const or self.only_there else self.scope.interval(d)[1]
+
     def compare(self, left: Dim, op: str, right: Dim) -> SizeComparison:
         """The comparison of two sizes, "==" or "<="."""
         key = (left, op, right)

@@ -8,11 +8,11 @@ Equal blocks, such as the layers of a model, are ordered once.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
-from relax_eg.memory.liveness import candidates, last_use, overwrites
-from relax_eg.memory.steps import MemoryProgram, leaves
+from relax_eg.memory.liveness import alive, candidates, in_place, liveness
+from relax_eg.memory.program import MemoryProgram, leaves
 
 BLOCK = 24  # limit: steps of a block that is ordered exactly
 STATES = 10_000  # limit: sets of steps visited in a block
@@ -38,10 +38,17 @@ class Order:
     exact: int
 
     @staticmethod
-    def as_written(program: MemoryProgram, sizes: Sequence[int]) -> Order:
+    def as_written(program: MemoryProgram, at: Mapping[str, int]) -> Order:
         """The order that the program has."""
-        peak = peak_of(program, sizes)
+        peak = peak_of(program, at)
         return Order(tuple(range(len(program.steps))), peak, peak, 0, 0)
+
+    def measured(self, program: MemoryProgram, at: Mapping[str, int]) -> Order:
+        """The same order with its peaks for `program` at these sizes."""
+        before = peak_of(program, at)
+        moved = self.steps != tuple(range(len(self.steps)))
+        after = peak_of(program.reordered(self.steps), at) if moved else before
+        return replace(self, before=before, after=after)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +59,7 @@ class _Node:
     reads: tuple[int, ...]
     stays: int
     during: int
-    pairs: tuple[tuple[int, int, int], ...]  # output, operand, bytes
+    pairs: tuple[tuple[int, int], ...]  # output, operand
     after: int  # the steps that must have run, as bits
 
 
@@ -71,12 +78,7 @@ class _Block:
         node = self.nodes[i]
         ran = done | 1 << i
         dying = [v for v in node.reads if self.readers[v] and not self.readers[v] & ~ran]
-        taken: set[int] = set()
-        saved = 0
-        for w, r, size in node.pairs:
-            if r in dying and not taken & {w, r}:
-                taken |= {w, r}
-                saved += size
+        saved = sum(self.sizes[w] for w in in_place(node.pairs, dying)) if node.pairs else 0
         return live + node.during - saved, live + node.stays - sum(self.sizes[v] for v in dying)
 
     def ready(self, done: int) -> list[int]:
@@ -90,11 +92,26 @@ class _Block:
         return most
 
 
-def least_peak(program: MemoryProgram, sizes: Sequence[int]) -> Order:
-    """An order of the steps of `program` with a low peak, never worse than the present order. `sizes`: the bytes of
-    each value, 0 if it is not counted."""
-    last = last_use(program)
-    ends = [0, *_cuts(program, sizes, last), len(program.steps)]
+def best_order(program: MemoryProgram, bindings: Sequence[Mapping[str, int]]) -> Order:
+    """An order of the steps of `program` with a low peak, for one binding never worse than the present order. For
+    several, among the best orders for each, the one whose worst ratio to the best peak over all bindings is least; its
+    peaks are those at the first."""
+    orders = [_least_peak(program, at) for at in bindings]
+    if len(orders) == 1:
+        return orders[0]
+    least = [max(o.after, 1) for o in orders]
+
+    def worst(order: Order) -> float:
+        moved = program.reordered(order.steps)
+        return max(peak_of(moved, at) / best for at, best in zip(bindings, least, strict=True))
+
+    return min(orders, key=worst).measured(program, bindings[0])
+
+
+def _least_peak(program: MemoryProgram, at: Mapping[str, int]) -> Order:
+    """The order for one binding of sizes."""
+    sizes = _counted(program, at)
+    ends = [0, *_cuts(program, sizes), len(program.steps)]
     order: list[int] = []
     known: dict[_Block, tuple[tuple[int, ...], bool]] = {}
     exact = blocks = 0
@@ -102,47 +119,33 @@ def least_peak(program: MemoryProgram, sizes: Sequence[int]) -> Order:
         if end - start < 2:
             order += range(start, end)
             continue
-        block = _block(program, sizes, last, start, end)
+        block = _block(program, sizes, start, end)
         if block not in known:
             known[block] = _ordered(block)
         own, is_exact = known[block]
         order += [start + i for i in own]
         blocks, exact = blocks + 1, exact + is_exact
-    before = peak_of(program, sizes)
-    after = peak_of(program.reordered(order), sizes) if order != list(range(len(order))) else before
-    if after >= before:
-        return Order(tuple(range(len(order))), before, before, blocks, exact)
-    return Order(tuple(order), before, after, blocks, exact)
+    as_it_is = tuple(range(len(order)))
+    found = Order(tuple(order), 0, 0, blocks, exact).measured(program, at)
+    return found if found.after < found.before else replace(found, steps=as_it_is, after=found.before)
 
 
-def peak_of(program: MemoryProgram, sizes: Sequence[int]) -> int:
-    """The most bytes alive at once in the program's order."""
-    last = last_use(program)
-    live = most = 0
-    for s in program.steps:
-        dying = [r for r in s.reads if last[r] == s.number]
-        saved = sum(sizes[w] for w, _ in overwrites(program, s, dying))
-        written = sum(sizes[v] for v in s.writes)
-        most = max(most, live + written + sum(sizes[v] for v in s.workspaces) - saved)
-        unread = sum(sizes[v] for v in s.writes if last[v] == s.number)
-        gone = sum(sizes[v] for v in dying if program.writer[v] is not None)
-        live += written - unread - gone
-    return most
+def peak_of(program: MemoryProgram, at: Mapping[str, int]) -> int:
+    """The most bytes alive at once in the program's order at these sizes, results included."""
+    return max(liveness(program, "planned", at.keys()).at(at), default=0)
 
 
-def _cuts(program: MemoryProgram, sizes: Sequence[int], last: Sequence[int]) -> list[int]:
+def _counted(program: MemoryProgram, at: Mapping[str, int]) -> list[int]:
+    """The bytes of each value at these sizes; 0 for arguments and constants, and for values of unknown size."""
+    ours = ("value", "workspace", "result")
+    return [n or 0 if x.role in ours else 0 for x, n in zip(program.values, program.bytes_at(at), strict=True)]
+
+
+def _cuts(program: MemoryProgram, sizes: Sequence[int]) -> list[int]:
     """Where the steps are cut: between regions, and where fewest values cross, so that blocks are small."""
-    n = len(program.steps)
-    change = [0] * (n + 1)
-    for v, w in enumerate(program.writer):
-        if w is not None and sizes[v] and w < last[v]:
-            change[w + 1] += 1
-            change[last[v] + 1] -= 1
-    crossing: list[int] = []  # values that cross before step i
-    total = 0
-    for c in change[:n]:
-        total += c
-        crossing.append(total)
+    n, last = len(program.steps), program.last
+    kept = ((v, w) for v, w in enumerate(program.writer) if w is not None and sizes[v] and w < last[v])
+    crossing = alive(((w + 1, last[v], 1) for v, w in kept), n, 0)  # values that cross before step i
     always = [i for i in range(1, n) if program.steps[i].region != program.steps[i - 1].region]
     out: list[int] = []
     for start, end in zip([0, *always], [*always, n], strict=True):
@@ -161,9 +164,9 @@ def _cuts(program: MemoryProgram, sizes: Sequence[int], last: Sequence[int]) -> 
     return [a for a in out if a > 0]
 
 
-def _block(program: MemoryProgram, sizes: Sequence[int], last: Sequence[int], start: int, end: int) -> _Block:
+def _block(program: MemoryProgram, sizes: Sequence[int], start: int, end: int) -> _Block:
     """The steps from `start` to `end` as a separate problem; equal blocks give equal problems."""
-    steps = program.steps[start:end]
+    steps, last = program.steps[start:end], program.last
     handed_out = set(leaves(program.result))
     number: dict[int, int] = {}
     readers: list[int] = []
@@ -192,7 +195,7 @@ def _block(program: MemoryProgram, sizes: Sequence[int], last: Sequence[int], st
                 tuple(number[v] for v in s.reads),
                 sum(sizes[v] for v in stays),
                 sum(sizes[v] for v in (*s.writes, *s.workspaces)),
-                tuple((number[w], number[r], sizes[w]) for w, r in candidates(program, s)),
+                tuple((number[w], number[r]) for w, r in candidates(program, s)),
                 after,
             )
         )

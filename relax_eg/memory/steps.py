@@ -8,10 +8,9 @@ one kernel each; their functions are planned separately, and the most that they 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from functools import cached_property
-from typing import Literal, TypeAlias, cast
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import cast
 
 from relax_eg.errors import MemoryPlanError
 from relax_eg.ir import (
@@ -33,170 +32,34 @@ from relax_eg.ir import (
     Module,
     Tensor,
     Tuple,
-    dims_of,
     impure_functions,
-    itemsize,
     substitute,
 )
-from relax_eg.ir.calls import call_sizes
+from relax_eg.ir.calls import call_sizes, label_of
 from relax_eg.ir.memory import first_explicit
 from relax_eg.ir.scopes import runs
 from relax_eg.ir.steps import effect_of
 from relax_eg.memory.elementwise import overwritable
-from relax_eg.ops.fused import VIEWS, called_program
+from relax_eg.memory.liveness import liveness
+from relax_eg.memory.program import (
+    MemoryProgram,
+    Role,
+    Step,
+    Temporary,
+    Tree,
+    Value,
+    behind,
+    equations_of,
+    leaves,
+    operands_of,
+)
+from relax_eg.ops.fused import VIEWS
 from relax_eg.shapes import Dim, dim_max
 from relax_eg.tir import TensorProgram
-
-Role = Literal["argument", "constant", "value", "workspace", "result"]
-# An operand in memory: the number of a value, a tuple of trees, or None (a shape, a function, an object).
-Tree: TypeAlias = "int | tuple[Tree, ...] | None"
 
 # chosen: values that a kernel may read for a recomputed operand; beyond that XLA is assumed to store the operand
 MOST_READ = 32
 WORKSPACE_BYTES = "workspace_bytes"  # the attribute of a library call with the bytes of its workspace
-
-
-@dataclass(frozen=True, slots=True)
-class Value:
-    """A tensor in memory.
-
-    - `role`: an "argument" and a "constant" exist before and after the call, and are not planned; a "result" is
-      returned; a "workspace" is used by one kernel only.
-    - `bytes`, `elements`: sizes over the entry's variables; None if unknown before the kernel has run.
-    """
-
-    number: int
-    name: str
-    annotation: Tensor
-    role: Role
-
-    @property
-    def elements(self) -> Dim | None:
-        shape = self.annotation.shape
-        if shape is None or self.annotation.dtype is None:
-            return None
-        count = Dim.of(1)
-        for d in shape:
-            count = count * d
-        return count
-
-    @property
-    def itemsize(self) -> int:
-        return itemsize(self.annotation.dtype or "uint8")
-
-    @property
-    def bytes(self) -> Dim | None:
-        count = self.elements
-        return None if count is None else count * self.itemsize
-
-
-@dataclass(frozen=True, slots=True)
-class Step:
-    """A kernel that runs.
-
-    - `kernel`: the expression, in the terms of `function`.
-    - `sizes`: the size variables of `function`, in the entry's terms.
-    - `operands`: what it reads, one tree for each of `operands_of(kernel)`.
-    - `writes`: its outputs in order.
-    - `workspaces`: memory that only it uses; those passed to it are in `operands`, too.
-    - `overwritable`: pairs (output, operand) of values: the output may be written in place of the operand, which is
-      read element for element.
-    - `region`: steps may be reordered within a region only; between regions is an effect or a check.
-    """
-
-    number: int
-    name: str
-    kernel: Expr
-    function: str
-    sizes: Mapping[str, Dim]
-    operands: tuple[Tree, ...]
-    writes: tuple[int, ...]
-    workspaces: tuple[int, ...] = ()
-    overwritable: tuple[tuple[int, int], ...] = ()
-    region: int = 0
-
-    @property
-    def reads(self) -> tuple[int, ...]:
-        """The values that it reads, each once, without its workspaces."""
-        own = {*self.workspaces}
-        return tuple(dict.fromkeys(v for t in self.operands for v in leaves(t) if v not in own))
-
-    @property
-    def result(self) -> Tree:
-        """The kernel's result in memory."""
-        single = not isinstance(self.kernel.annotation, Tuple)
-        return self.writes[0] if single and self.writes else tuple(self.writes)
-
-
-@dataclass(frozen=True)
-class MemoryProgram:
-    """What a call of a module's entry does to memory. `result`: what it returns; `constants`: the value of each
-    constant."""
-
-    name: str
-    values: tuple[Value, ...]
-    steps: tuple[Step, ...]
-    result: Tree
-    variables: tuple[str, ...]
-    constants: Mapping[Expr, int] = field(default_factory=dict[Expr, int])
-
-    @cached_property
-    def readers(self) -> tuple[tuple[int, ...], ...]:
-        """For each value, the numbers of the steps that read it."""
-        found: list[list[int]] = [[] for _ in self.values]
-        for s in self.steps:
-            for v in s.reads:
-                found[v].append(s.number)
-        return tuple(map(tuple, found))
-
-    @cached_property
-    def writer(self) -> tuple[int | None, ...]:
-        """For each value, the step that writes it or whose workspace it is; None for arguments and constants."""
-        found: list[int | None] = [None] * len(self.values)
-        for s in self.steps:
-            for v in (*s.writes, *s.workspaces):
-                found[v] = s.number
-        return tuple(found)
-
-    def reordered(self, order: Sequence[int]) -> MemoryProgram:
-        """The program with its steps in another order, given by their numbers here; the steps are renumbered."""
-        steps = tuple(replace(self.steps[old], number=new) for new, old in enumerate(order))
-        return replace(self, steps=steps)
-
-
-def leaves(tree: Tree) -> Iterator[int]:
-    """The values in a tree, in order."""
-    todo = [tree]
-    while todo:
-        t = todo.pop()
-        if isinstance(t, tuple):
-            todo.extend(reversed(t))
-        elif t is not None:
-            yield t
-
-
-def operands_of(e: Expr) -> tuple[Expr, ...]:
-    """The arrays that a kernel reads: its operands, seen through views, each once, without functions and shapes."""
-    return tuple(dict.fromkeys(b for b in map(behind, e.args) if b.op not in (FUNCTION, SHAPE)))
-
-
-def behind(e: Expr) -> Expr:
-    """What `e` is a view of, or `e`."""
-    while e.op in VIEWS:
-        e = e.args[0]
-    return e
-
-
-def kernel_name(e: Expr) -> str:
-    """The name of a kernel in reports."""
-    if e.op == CALL_TIR:
-        return str(e.attr("program").value.name)
-    return str(e.attr("name")) if e.op == CALL_DPS_LIBRARY else e.op
-
-
-# Bytes that a kernel needs beside its operands and results; None if unknown.
-Temporary = Callable[[Step], "Dim | int | None"]
-
 
 # By function name, the expressions whose values are stored.
 Stored = Mapping[str, Collection[Expr]]
@@ -379,7 +242,7 @@ class _Tracer:
 
     def _kernel(self, e: Expr, frame: _Frame, name: str | None) -> Tree:
         prefix, env = frame.prefix, frame.env
-        label = self._fresh(prefix + kernel_name(e))
+        label = self._fresh(prefix + label_of(e))
         spaces = _passed_workspaces(e)
         at = dict(frame.sizes)
         own: list[int] = []
@@ -411,7 +274,7 @@ class _Tracer:
 
     def _overwritable(self, e: Expr, operands: Sequence[Tree], writes: Sequence[int]) -> tuple[tuple[int, int], ...]:
         if e not in self.pairs:
-            self.pairs[e] = tuple(overwritable(e, behind))
+            self.pairs[e] = tuple(overwritable(e))
         by_operand = dict(zip(operands_of(e), operands, strict=True))
         # Two operands may be the same value, if a function is called with it twice.
         times = Counter(v for t in operands for v in leaves(t))
@@ -420,8 +283,6 @@ class _Tracer:
 
     def _inside(self, e: Expr, sizes: Mapping[str, Dim], calls: tuple[str, ...]) -> Dim:
         """The most bytes that the functions run by a control node need, beside its operands and results."""
-        from relax_eg.memory.liveness import liveness  # which imports this module
-
         most = Dim.of(0)
         for name, args in runs(e) if e.op in CONTROL else ():
             if name in calls or name not in self.functions:
@@ -471,18 +332,12 @@ def _is_read(e: Expr, a: Expr) -> bool:
 def _hidden_workspaces(e: Expr) -> Iterator[tuple[str, Annotation]]:
     """The workspaces that a kernel states it allocates itself."""
     if e.op == CALL_TIR:
-        placed = called_program([a.annotation for a in e.args], dict(e.attrs))
-        program: TensorProgram = e.attr("program").value
-        for name in program.workspaces:
-            if name not in program.lifted and placed is not None:
-                b = program.buffers[name]
+        placed = equations_of(e)
+        for name in placed.program.workspaces if placed is not None else ():
+            if placed is not None and name not in placed.program.lifted:
+                b = placed.program.buffers[name]
                 yield name, substitute(Tensor(b.shape, b.dtype), dict(placed.sizes))
     elif e.op == CALL_DPS_LIBRARY:
         size = dict(e.attr("attrs")).get(WORKSPACE_BYTES)
         if isinstance(size, (int, Dim)) and not (isinstance(size, int) and size <= 0):
             yield "workspace", Tensor((Dim.of(size),), "uint8")
-
-
-def sizes_in(program: MemoryProgram) -> frozenset[str]:
-    """The size variables in the sizes of values."""
-    return frozenset(v for x in program.values for d in dims_of(x.annotation) for v in d.variables)

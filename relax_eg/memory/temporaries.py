@@ -7,9 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal, Protocol, runtime_checkable
 
-from relax_eg.ir import CALL_TIR, Expr, Module, Tensor, itemsize
-from relax_eg.memory.steps import MemoryProgram, Step, Value, leaves
-from relax_eg.ops.fused import Placed, called_program, program_at
+from relax_eg.ir import Expr, Module, Tensor, itemsize
+from relax_eg.memory.liveness import alive
+from relax_eg.memory.program import MemoryProgram, Step, Value, equations_of
+from relax_eg.ops.fused import Placed
 from relax_eg.shapes import Dim, ceildiv
 from relax_eg.tir import Buffer, Read, Reduce, Stage, walk
 
@@ -64,7 +65,7 @@ def estimated(program: MemoryProgram, at: Mapping[str, int]) -> Temporaries:
     for s in program.steps:
         key = s.kernel, tuple(s.sizes.items())
         if key not in known:
-            placed = _equations(s.kernel)
+            placed = equations_of(s.kernel)
             known[key] = Dim.of(0) if placed is None else _kept_inside(placed, s.sizes, at)
         found[s.name] = known[key]
     return Temporaries("estimated", {}, found)
@@ -90,16 +91,8 @@ def measured(
 
 def _stated(program: MemoryProgram, s: Step, at: Mapping[str, int]) -> int:
     """Bytes of the workspaces that a kernel allocates according to its module."""
-    passed = {v for t in s.operands for v in leaves(t)}
-    spaces = [program.values[v].bytes for v in s.workspaces if v not in passed]
+    spaces = [program.values[v].bytes for v in s.hidden]
     return sum(int(d.evaluate(at)) for d in spaces if d is not None)
-
-
-def _equations(e: Expr) -> Placed | None:
-    operands = tuple(a.annotation for a in e.args)
-    if e.op == CALL_TIR:
-        return called_program(operands, dict(e.attrs))
-    return program_at(e.op, operands, e.attrs, e.annotation)
 
 
 def _kept_inside(placed: Placed, sizes: Mapping[str, Dim], at: Mapping[str, int]) -> Dim:
@@ -116,7 +109,7 @@ def _kept_inside(placed: Placed, sizes: Mapping[str, Dim], at: Mapping[str, int]
         name for name, n in stages.items()
         if name not in apart and (_reduces(program.stages[n]) or len(readers.get(name, ())) > 1)
     }  # fmt: skip
-    change = [Dim.of(0)] * (len(program.stages) + 1)
+    spans: list[tuple[int, int, Dim]] = []
     gone_on: set[str] = set()  # written over another buffer, whose bytes they continue to use
     for name, n in stages.items():
         if name not in stored or name in gone_on:
@@ -130,14 +123,9 @@ def _kept_inside(placed: Placed, sizes: Mapping[str, Dim], at: Mapping[str, int]
             last, after = after.name, program.stages[end].output
         if after.name in program.outputs and _bytes(after, placed, sizes) == size:
             continue  # it lies in the memory of the result
-        change[n] = change[n] + size
-        change[end + 1] = change[end + 1] - size
-    most, total = Dim.of(0), Dim.of(0)
-    for c in change:
-        total = total + c
-        if int(total.evaluate(at)) > int(most.evaluate(at)):
-            most = total
-    return most
+        spans.append((n, end, size))
+    none = Dim.of(0)
+    return max((none, *alive(spans, len(program.stages), none)), key=lambda d: int(d.evaluate(at)))
 
 
 def _reduces(made: Stage) -> bool:

@@ -70,7 +70,7 @@ def test_what_is_live_during_a_call_is_what_was_planned() -> None:
     outside = live_bytes() - best.runner.held_bytes
     seen: list[int] = []
     y = call.run([x, w], lambda _: seen.append(live_bytes() - outside))
-    planned = call.plan.runtime.bytes_at({"n": 48})
+    planned = call.plan.bytes_at({"n": 48})
     assert call.held_bytes == planned
     assert max(seen) <= planned + y.nbytes and planned < 5 * y.nbytes
     assert max(call.plan.live.at({"n": 48})) <= planned
@@ -118,10 +118,8 @@ def test_storages_of_other_dtypes_and_shapes_are_used_again() -> None:
     args = arrays((32, 32), (32, 32))
     assert np.allclose(best(*args), fn(*args), atol=1e-4)
     plan = best.runner.call({"n": 32}).plan
-    storages = {
-        plan.runtime.of_value[w] for s in plan.runtime.steps for w in s.step.writes if w in plan.runtime.of_value
-    }
-    assert len(storages) < len(plan.runtime.steps) - 1
+    used = {plan.places[w].storage for s in plan.program.steps for w in s.writes if w in plan.places}
+    assert len(used) < len(plan.program.steps) - 1
     before = live_bytes()
     best(*args)
     assert live_bytes() == before

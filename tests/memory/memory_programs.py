@@ -5,10 +5,11 @@ from __future__ import annotations
 import random
 import re
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from relax_eg.ir import Object, Tensor, var
-from relax_eg.memory import MemoryProgram, Step, Value
-from relax_eg.memory.planner import Plan, planned
+from relax_eg.memory import MemoryProgram, Plan, PlanOptions, Step, Value
+from relax_eg.memory.planner import planned
 from relax_eg.memory.proofs import SizeProofs
 from relax_eg.shapes import Dim, Scope
 
@@ -92,9 +93,11 @@ def planned_in(
     program: MemoryProgram,
     at: Mapping[str, int] | None = None,
     bounds: Mapping[str, tuple[int, int]] | None = None,
-    **kw: object,
+    reorder: bool = True,
+    also: Sequence[Mapping[str, int]] = (),
+    **wanted: Any,
 ) -> Plan:
-    """The plan of a program in bounds, made for the sizes `at`."""
+    """The plan of a program in bounds, made for the sizes `at`; `wanted`: as in `PlanOptions`."""
     scope = Scope(bounds or {})
     usual = {n: (bounds or {}).get(n, (1, 8))[1] for n in program.variables}
-    return planned(program, SizeProofs(scope, {**usual, **(at or {})}), **kw)  # type: ignore[arg-type]
+    return planned(program, SizeProofs(scope, {**usual, **(at or {})}), PlanOptions(**wanted), reorder, also)

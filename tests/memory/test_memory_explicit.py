@@ -16,9 +16,10 @@ from programs import arguments, programs, size_bindings
 import relax_eg as rx
 from relax_eg import ir
 from relax_eg.errors import MemoryPlanError, ModuleTextError, OperatorError, WellFormedError
+from relax_eg.memory import Place
 from relax_eg.memory.elementwise import overwritable
 from relax_eg.memory.lower import lowered
-from relax_eg.memory.steps import behind
+from relax_eg.memory.plan import LAYOUTS
 from relax_eg.ops.interpret import evaluate
 
 
@@ -53,14 +54,14 @@ def drawn(module: rx.Module, sizes: dict[str, int]) -> list[Any]:
     return made
 
 
-@pytest.mark.parametrize("form", ["arena", "storages"])
+@pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("results", ["apart", "planned"])
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_a_planned_module_computes_the_same(name: str, results: Any, form: Any) -> None:
+def test_a_planned_module_computes_the_same(name: str, results: Any, layout: Any) -> None:
     fn, specs, bindings = PROGRAMS[name]
     module = rx.trace(fn, *specs)
-    plan = rx.plan_memory(module, results=results, at=bindings[0], check=True)
-    explicit = lowered(plan, module, form)
+    plan = rx.plan_memory(module, results=results, layout=layout, at=bindings[0], check=True)
+    explicit = lowered(plan, module)
     assert rx.parse(str(explicit)) == explicit
     for sizes in bindings:
         args = drawn(module, sizes)
@@ -72,12 +73,13 @@ def test_a_planned_module_computes_the_same(name: str, results: Any, form: Any) 
 
 
 @settings(max_examples=60)
-@given(programs(), st.integers(0, 2**16), st.sampled_from(["arena", "storages"]))
-def test_random_modules_compute_the_same_in_their_memory(module: rx.Module, seed: int, form: Any) -> None:
+@given(programs(), st.integers(0, 2**16), st.sampled_from(LAYOUTS))
+def test_random_modules_compute_the_same_in_their_memory(module: rx.Module, seed: int, layout: Any) -> None:
     rng = np.random.default_rng(seed)
     bindings = size_bindings(module, rng, 3)
-    plan = rx.plan_memory(module, at=bindings[-1], results=("apart", "planned")[seed % 2], check=True)
-    explicit = lowered(plan, module, form)
+    results = ("apart", "planned")[seed % 2]
+    plan = rx.plan_memory(module, at=bindings[-1], results=results, layout=layout, check=True)
+    explicit = lowered(plan, module)
     assert rx.parse(str(explicit)) == explicit
     for sizes in bindings:
         args = arguments(module, sizes, rng)
@@ -94,9 +96,9 @@ def test_a_wrong_plan_computes_something_else() -> None:
     from dataclasses import replace
 
     module = rx.trace(lambda x: jnp.transpose(x @ x) @ jnp.sin(x), "n n")
-    plan = rx.plan_memory(module, at={"n": 3}, check=True)
-    zero = (rx.ops.api.Dim.of(0),) * len(plan.offsets.offsets)
-    wrong = replace(plan, offsets=replace(plan.offsets, offsets=zero))
+    plan = rx.plan_memory(module, at={"n": 3}, layout="arena", check=True)
+    same = dict.fromkeys(plan.places, Place(0, rx.ops.api.Dim.of(0)))
+    wrong = replace(plan, placement=replace(plan.placement, places=same))
     args = drawn(module, {"n": 3})
     assert not np.allclose(evaluate(module, args), evaluate(lowered(wrong, module), args), equal_nan=False)
 
@@ -112,15 +114,15 @@ def test_kernels_that_optimize_chose() -> None:
         np.testing.assert_array_equal(a, b)
 
 
-@pytest.mark.parametrize("form", ["arena", "storages"])
-def test_calls_of_all_levels_are_given_their_memory(form: Any) -> None:
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_calls_of_all_levels_are_given_their_memory(layout: Any) -> None:
     """A tensor program, an operator that runs over its operand, and a routine of a library, which may not."""
     from examples.figures import cross_level
 
     module = cross_level.module()
-    plan = rx.plan_memory(module, results="planned", at={"n": 3}, check=True)
-    assert str(plan.bytes) == "2048*n" and len({str(o) for o in plan.offsets.offsets}) == 2
-    explicit = lowered(plan, module, form)
+    plan = rx.plan_memory(module, results="planned", layout=layout, at={"n": 3}, check=True)
+    assert str(plan.bytes) == "2048*n" and len(set(plan.places.values())) == 2
+    explicit = lowered(plan, module)
     text = str(explicit)
     assert rx.parse(text) == explicit and "R.alloc_storage(" in text and "R.kill(" in text
     for call in ("R.call_tir(Module.mm, ", "R.relu(", 'R.call_dps_library("cutlass.rms_norm", '):
@@ -288,7 +290,7 @@ def test_an_output_goes_over_operands_that_are_read_element_for_element(name: st
         kernel = rx.ops.fused.fused_call(members, [root])
     except OperatorError:
         kernel = root  # not one kernel
-    operands = {a for _, a in overwritable(kernel, behind)}
+    operands = {a for _, a in overwritable(kernel)}
     x, y = traced.main.params
     found = [x in operands, y in operands]
     assert found == wanted

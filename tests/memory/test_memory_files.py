@@ -15,6 +15,8 @@ from relax_eg.cli import app
 from relax_eg.errors import BoundsError, MemoryPlanError, OptionError
 from relax_eg.memory.files import load, save
 from relax_eg.memory.picture import draw
+from relax_eg.memory.placement import Layout
+from relax_eg.memory.plan import LAYOUTS
 
 
 def run(x: Any) -> Any:
@@ -29,16 +31,20 @@ def module() -> rx.Module:
 @pytest.fixture
 def written(module: rx.Module, tmp_path: Path) -> Path:
     path = tmp_path / "plan.json"
-    save(rx.plan_memory(module, bounds={"n": (1, 64)}), path)
+    save(rx.plan_memory(module, bounds={"n": (1, 64)}, layout="arena"), path)
     return path
 
 
-def test_a_plan_file_is_read_back(module: rx.Module, written: Path) -> None:
-    plan = rx.plan_memory(module, bounds={"n": (1, 64)})
-    assert load(written, module) == plan.placement
-    data = json.loads(written.read_text())
-    assert (data["version"], data["static"], data["sizes"]) == (1, True, ["n <= 64"])
-    assert {"statement", "verdict", "granted"} <= data["proofs"][0].keys()
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_plan_file_is_read_back(layout: Layout, module: rx.Module, tmp_path: Path) -> None:
+    plan, path = rx.plan_memory(module, bounds={"n": (1, 64)}, layout=layout), tmp_path / "plan.json"
+    save(plan, path)
+    assert load(path, module) == plan.placement
+    data = json.loads(path.read_text())
+    assert (data["version"], data["layout"], data["sizes"]) == (2, layout, ["n <= 64"])
+    assert data["static"] == plan.static == (layout != "storages")
+    assert all({"statement", "verdict", "granted"} <= row.keys() for row in data["proofs"])
+    assert bool(data["proofs"]) == (layout != "greedy")
 
 
 def edited(path: Path, change: Any) -> None:
@@ -60,13 +66,15 @@ def test_an_offset_changed_by_hand_is_refused(module: rx.Module, written: Path) 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda d: d.update(arena="4096"), r"has bytes \d+ to \d+, the arena has 4096"),
-        (lambda d: d.update(arena=str(int(d["arena"]) + 64)), "changed after it was written"),
+        (lambda d: d["storages"][0].update(bytes="4096"), r"has bytes \d+ to \d+, storage 0 has 4096"),
+        (lambda d: d["storages"][0].update(bytes=str(int(d["bytes"]) + 64)), "changed after it was written"),
+        (lambda d: d.update(bytes="4096"), "changed after it was written"),
         (lambda d: d["order"].reverse(), "reads .* before it is written"),
         (lambda d: d["order"].pop(), "does not name each of the"),
         (lambda d: d["storages"].pop(), "there is no storage"),
-        (lambda d: d["storages"][0].update(bytes="4"), r"storage 0 has 4"),
-        (lambda d: d.update(version=2), "version 2; version 1 is accepted"),
+        (lambda d: d["values"][0].update(storage=1), "there is no storage 1"),
+        (lambda d: d["values"][0].update(storage=-1), "there is no storage -1"),
+        (lambda d: d.update(version=1), "version 1; version 2 is accepted"),
         (lambda d: d.update(format="x"), 'a file with "format": "relax_eg memory plan" is accepted'),
         (lambda d: d.update(kernels="0"), r"the plan is of other kernels than those of run\(\)"),
         (lambda d: d.pop("values"), "not a plan that can be followed: KeyError"),
@@ -114,6 +122,7 @@ def test_sizes_that_make_no_sense_are_refused(options: Any, message: str, module
     [
         ({"results": "here"}, "results='here': 'apart' or 'planned' is accepted"),
         ({"aliasing": "all"}, "aliasing='all': one of elements, dtype, bytes, fits is accepted"),
+        ({"layout": "here"}, "layout='here': one of storages, arena, greedy is accepted"),
         ({"align": 0}, "align=0: a number of bytes from 1 on is accepted"),
     ],
 )
@@ -128,18 +137,24 @@ def test_what_is_no_module_is_refused() -> None:
 
 
 def test_a_call_beyond_a_bound_is_refused(module: rx.Module) -> None:
-    plan = rx.plan_memory(module, bounds={"n": (1, 64)})
-    with pytest.raises(BoundsError, match=r"run\(\): n = 65 exceeds its bound 64"):
-        plan.bytes_at({"n": 65})
-    with pytest.raises(BoundsError, match=r"run\(\): no value for the size `n`"):
-        plan.bytes_at({})
+    for layout in LAYOUTS:
+        plan = rx.plan_memory(module, bounds={"n": (1, 64)}, layout=layout)
+        with pytest.raises(BoundsError, match=r"run\(\): n = 65 exceeds its bound 64"):
+            plan.bytes_at({"n": 65})
+        with pytest.raises(BoundsError, match=r"run\(\): no value for the size `n`"):
+            plan.bytes_at({})
 
 
 def test_the_report_tells_bytes_peak_and_proofs(module: rx.Module) -> None:
-    text = str(rx.plan_memory(module, at={"n": 100}))
-    assert "needed at once 117.2 KiB at n = 100: gap 0.00%" in text
-    assert "at the peak (n = 100):" in text and "matmul" in text
-    assert "proved (canonical)" in text and "handed out     400 B beside the arena" in text
+    for layout in ("storages", "arena"):
+        text = str(rx.plan_memory(module, at={"n": 100}, layout=layout))
+        assert "needed at once 117.2 KiB at n = 100: gap 0.00%" in text
+        assert "at the peak (n = 100):" in text and "matmul" in text
+        assert "proved (canonical)" in text and f"handed out     400 B beside the {layout}" in text
+        assert f"  {layout}: memory taken over" in text and "greedy 117.2 KiB (gap 0.00%) at n = 100" in text
+    text = str(rx.plan_memory(module, at={"n": 100}, layout="greedy"))
+    assert "  greedy         117.2 KiB at n = 100 = 12*n**2 bytes" in text
+    assert "  other layouts  storages 117.2 KiB (gap 0.00%), arena 117.2 KiB (gap 0.00%) at n = 100" in text
     text = str(
         rx.plan_memory(
             rx.trace(lambda x: jnp.log(jnp.pad(jnp.transpose(jnp.pad(jnp.exp(x), 1)), 1)), "n n"), aliasing="fits"
@@ -151,28 +166,34 @@ def test_the_report_tells_bytes_peak_and_proofs(module: rx.Module) -> None:
 def test_offsets_are_multiples_of_what_is_asked_for() -> None:
     module = rx.trace(lambda x: jnp.sum((jnp.sin(x) > 0) & (jnp.transpose(x) > 0.5), axis=0), "n n")
     for bounds in ({}, {"n": (1, 9)}):
-        plan = rx.plan_memory(module, bounds=bounds, at={"n": 7}, align=64, check=True)
-        assert all(int(o.evaluate({"n": 7})) % 64 == 0 for o in plan.offsets.offsets)
+        plan = rx.plan_memory(module, bounds=bounds, at={"n": 7}, layout="arena", align=64, check=True)
+        assert all(int(p.offset.evaluate({"n": 7})) % 64 == 0 for p in plan.places.values())
 
 
 def test_a_program_without_kernels() -> None:
-    plan = rx.plan_memory(rx.trace(lambda x: x, "n"), check=True)
-    assert plan.bytes == 0 and plan.peak == () and "0 kernels" in str(plan)
+    for layout in LAYOUTS:
+        plan = rx.plan_memory(rx.trace(lambda x: x, "n"), layout=layout, check=True)
+        assert plan.bytes == 0 and plan.peak == () and "0 kernels" in str(plan)
 
 
-@pytest.mark.parametrize("suffix", ["svg", "png"])
-def test_a_picture_names_the_peak_and_its_tensors(suffix: str, module: rx.Module, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("suffix", "layout"), [("svg", "storages"), ("svg", "arena"), ("svg", "greedy"), ("png", "storages")]
+)
+def test_a_picture_names_the_peak_and_its_tensors(
+    suffix: str, layout: Layout, module: rx.Module, tmp_path: Path
+) -> None:
     pytest.importorskip("matplotlib")
     path = tmp_path / f"plan.{suffix}"
-    draw(rx.plan_memory(module, at={"n": 100}), path)
+    plan = rx.plan_memory(module, at={"n": 100}, layout=layout)
+    draw(plan, path)
     data = path.read_bytes()
     if suffix == "png":
         assert data.startswith(b"\x89PNG")
         return
     text = data.decode()
-    for word in ("peak: 117.2 KiB in matmul.2", "arena, 117.2 KiB", "memory of run() at n = 100", "cos"):
+    for word in ("peak: 117.2 KiB in matmul.2", f"{layout}, 117.2 KiB", "memory of run() at n = 100", "cos"):
         assert word in text
-    draw(rx.plan_memory(module, at={"n": 100}), path)
+    draw(plan, path)
     assert path.read_text() == text  # the same picture each time
 
 
@@ -203,7 +224,7 @@ def command(*args: str | Path) -> Result:
 def test_the_command_plans_a_function(model: Path) -> None:
     plan = model.parent / "plan.json"
     picture = model.parent / "plan.svg"
-    words = f"{model}:run", "--spec", "n n", "--bound", "n=64", "--as-written"
+    words = f"{model}:run", "--spec", "n n", "--bound", "n=64", "--as-written", "--layout", "arena"
     result = command(*words, "--json", plan, "--picture", picture)
     assert result.exit_code == 0, result.output
     assert "fixed for all sizes in bounds" in result.output and "at the peak (n = 64)" in result.output
@@ -218,6 +239,7 @@ def test_the_command_plans_a_function(model: Path) -> None:
 def test_the_command_takes_a_bound_for_each_size(model: Path) -> None:
     (model.parent / "two.py").write_text("def run(x, w):\n    return ((x @ w) @ w).sum(1)\n")
     words = f"{model.parent / 'two.py'}:run", "--spec", "b s 4", "--spec", "4 4", "--as-written"
+    words = *words, "--layout", "arena"
     result = command(*words, "--bound", "s=1024", "--bound", "b=64")
     said = " ".join(result.output.split())
     assert result.exit_code == 0, said
@@ -228,8 +250,9 @@ def test_the_command_takes_a_bound_for_each_size(model: Path) -> None:
 
 def test_the_command_plans_module_text(module: rx.Module, tmp_path: Path) -> None:
     (tmp_path / "m.txt").write_text(str(module))
-    result = command(tmp_path / "m.txt", "--bound", "n=2:8")
-    assert result.exit_code == 0 and "fixed for all sizes in bounds" in result.output
+    for layout, fixed in (("arena", True), ("storages", False)):
+        result = command(tmp_path / "m.txt", "--bound", "n=2:8", "--layout", layout)
+        assert result.exit_code == 0 and ("fixed for all sizes in bounds" in result.output) == fixed
 
 
 @pytest.mark.parametrize(("options", "kernels"), [(["--as-written"], "6 kernels"), ([], "fused_sin_sum_linear")])
@@ -245,6 +268,7 @@ def test_the_command_plans_kernels_or_what_is_written(options: list[str], kernel
         (["--bound", "n=x"], "--bound 'n=x': name=high or name=low:high is accepted"),
         (["--bound", "n=8:4"], "the bounds of `n` are empty: (8, 4)"),
         (["--results", "x"], "results='x'"),
+        (["--layout", "x"], "layout='x': one of storages, arena, greedy is accepted"),
     ],
 )
 def test_the_command_refuses(args: list[str], message: str, model: Path) -> None:

@@ -21,14 +21,14 @@ def test_llama3_8b_needs_less_than_is_published(workload: str) -> None:
     assert arena < min(work.paper, work.tvm, work.tvm_bound)
     assert plan.check() == []
     # Logits and what attention needs beside its operands are in the arena.
-    assert all(v in plan.offsets.of_value for v in leaves(plan.program.result))
+    assert all(v in plan.places for v in leaves(plan.program.result))
     assert sum(x.role == "workspace" for x in plan.live.lifetimes) == 32
-    greedy = plan.greedy()
+    greedy = plan.laid_out("greedy")
     assert int(greedy.bytes) / MIB > 1.2 * arena
     # The peak is told tensor by tensor.
     assert sum(int(x.bytes.evaluate(plan.at)) for x in plan.peak) == plan.bound_at(plan.at)
     free = planned(module, work, bounded=False)
-    assert not free.static and len(free.runtime.storages) <= 8
+    assert not free.static and len(free.laid_out("storages", results="apart").storages) <= 8
     for size in work.sizes:
         alone = planned(module, work, size)
         assert free.bytes_at(work.at(size)) <= 1.05 * alone.bytes_at(work.at(size))

@@ -21,15 +21,16 @@ def test_a_storage_may_be_a_sixteenth_rounded_down() -> None:
         d: 1 = k(c)
         return d
     """)
-    assert sorted(planned_in(program, {}).greedy().storages) == [24, 1000]
+    plan = planned_in(program, {}, layout="greedy")
+    assert sorted(int(s.bytes) for s in plan.storages) == [24, 1000] and plan.check() == []
 
 
 @pytest.mark.skipif(not memory_tvm.is_there(), reason="TVM is not installed")
 def test_the_algorithm_is_tvms() -> None:
     for seed in range(60):
         program = random_program(random.Random(seed), 1 + seed % 14, symbolic=False)
-        plan = planned_in(program, {}, reorder=False)
-        assert memory_tvm.planned_bytes(plan.program, {}) == int(plan.greedy().bytes)
+        plan = planned_in(program, {}, reorder=False, layout="greedy")
+        assert memory_tvm.planned_bytes(plan.program, {}) == int(plan.bytes)
 
 
 def test_a_pool_keeps_blocks_of_the_sizes_asked_for() -> None:

@@ -17,7 +17,7 @@ from scipy.optimize import Bounds, LinearConstraint, milp
 from relax_eg.memory import MemoryProgram, leaves, packing
 from relax_eg.memory.check import problems
 from relax_eg.memory.packing import Span, liveness_bound, pack
-from relax_eg.memory.planner import Plan
+from relax_eg.memory.plan import LAYOUTS, Plan
 
 ALIASING = ("elements", "dtype", "bytes", "fits")
 
@@ -36,14 +36,16 @@ def checked(seed: int) -> Plan:
         aliasing=rng.choice(ALIASING),
         reorder=rng.random() < 0.7,
         align=rng.choice([None, 1, 64]),
+        layout="arena",
     )
     sides = bounds or dict.fromkeys(program.variables, (1, 60))
     bindings = [{n: rng.randint(*sides[n]) for n in program.variables} for _ in range(3)]
-    assert plan.check(bindings) == []
     assert plan.order.after <= plan.order.before
-    for sizes in bindings:
-        assert plan.bytes_at(sizes) >= plan.bound_at(sizes)
-        assert max((int(d.evaluate(sizes)) for d in plan.offsets.bound), default=0) == plan.bound_at(sizes)
+    for each in map(plan.laid_out, LAYOUTS):
+        assert each.check(bindings) == []
+        for sizes in bindings:
+            assert each.peak_at(sizes) >= each.bound_at(sizes)
+            assert max((int(d.evaluate(sizes)) for d in each.bound), default=0) == each.bound_at(sizes)
     return plan
 
 
@@ -76,17 +78,16 @@ def test_the_checker_finds_what_is_moved(seed: int) -> None:
     share as in place, the checker says so; and it says nothing of a move that another program of checking allows."""
     rng = random.Random(seed)
     program = random_program(rng, rng.randint(3, 12), symbolic=False)
-    plan = planned_in(program, results="planned", align=1)
+    plan = planned_in(program, results="planned", align=1, layout="arena")
     placed = plan.placement
-    moved = rng.choice(sorted(placed.offsets)) if placed.offsets else None
+    moved = rng.choice(sorted(placed.places)) if placed.places else None
     if moved is None:
         return
-    target = rng.choice(sorted(placed.offsets))
-    wrong = replace(placed, offsets={**placed.offsets, moved: placed.offsets[target]}, storages=(), storage_of={})
+    target = rng.choice(sorted(placed.places))
+    wrong = replace(placed, places={**placed.places, moved: placed.places[target]})
     found = problems(plan.written, wrong, [{}])
-    assert bool(found) == _overlaps(
-        plan.written, wrong.order, {v: int(d) for v, d in wrong.offsets.items()}, int(plan.bytes)
-    )
+    offsets = {v: int(p.offset) for v, p in wrong.places.items()}
+    assert bool(found) == _overlaps(plan.written, wrong.order, offsets, int(plan.bytes))
 
 
 def _overlaps(program: MemoryProgram, order: tuple[int, ...], offsets: dict[int, int], arena: int) -> bool:
@@ -211,13 +212,13 @@ def test_another_order_needs_less() -> None:
         e: 1 = k(c, d)
         return e
     """)
-    plan = planned_in(program, {"n": 4})
+    plan = planned_in(program, {"n": 4}, layout="arena")
     assert (plan.order.before, plan.order.after) == (804, 408)
     assert plan.order.exact == plan.order.blocks == 1
     assert plan.lower_everywhere.holds
     assert "408 B at once instead of 804 B as written (1 of 1 blocks ordered exactly; never more" in str(plan)
     assert plan.bytes_at({"n": 4}) == 408
-    assert planned_in(program, {"n": 4}, reorder=False).bytes_at({"n": 4}) == 804
+    assert planned_in(program, {"n": 4}, reorder=False, layout="arena").bytes_at({"n": 4}) == 804
 
 
 def test_the_order_stays_where_there_are_effects() -> None:

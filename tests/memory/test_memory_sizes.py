@@ -7,8 +7,8 @@ import random
 import pytest
 from memory_programs import memory_program, planned_in
 
-from relax_eg.memory import Reuse
-from relax_eg.memory.offsets import Tops
+from relax_eg.memory import PlanOptions, Reuse
+from relax_eg.memory.arena import Tops
 from relax_eg.memory.planner import planned
 from relax_eg.memory.proofs import SizeProofs
 from relax_eg.shapes import Dim, Proved, Refuted, Scope
@@ -79,10 +79,10 @@ def test_memory_is_taken_over_where_that_is_proved(
     scope = Scope(bounds, assume=assume)
     at = scope.example(program.variables, 32) if program.variables else {}
     for aliasing, taken in (("elements", wanted == "=="), ("fits", wanted != "no")):
-        plan = planned(program, SizeProofs(scope, at), aliasing=aliasing)  # type: ignore[arg-type]
-        assert (plan.runtime.of_value[1] == plan.runtime.of_value[3]) == taken
+        plan = planned(program, SizeProofs(scope, at), PlanOptions(aliasing=aliasing))  # type: ignore[arg-type]
+        assert (plan.places[1] == plan.places[3]) == taken
         assert plan.check() == []
-        (told,) = (r for r in plan.runtime.reuses if {r.value, r.before} == {1, 3})
+        (told,) = (r for r in plan.reuses if {r.value, r.before} == {1, 3})
         _holds(told, scope, taken, "==" if aliasing == "elements" else "<=")
 
 
@@ -111,7 +111,7 @@ def test_what_is_not_decided_is_not_taken() -> None:
         return d
     """)
     plan = planned_in(program, {"a": 5, "b": 6, "c": 7})
-    assert len(plan.runtime.storages) == 3
+    assert len(plan.storages) == 3
 
 
 def test_the_arena_makes_use_of_what_fits() -> None:
@@ -124,10 +124,10 @@ def test_the_arena_makes_use_of_what_fits() -> None:
         e: 4 = k(d)
         return e
     """)
-    plan = planned_in(program, {"n": 100})
+    plan = planned_in(program, {"n": 100}, layout="arena")
     assert plan.bytes == Dim.of("10*n + 2")
     assert plan.bound_at({"n": 100}) == plan.bytes_at({"n": 100}) == 1002
-    assert any(r.granted and r.comparison.op == "<=" for r in plan.offsets.reuses)
+    assert any(r.granted and r.comparison.op == "<=" for r in plan.reuses)
 
 
 def test_the_arena_is_sound_where_the_order_of_sizes_turns() -> None:
@@ -139,7 +139,7 @@ def test_the_arena_is_sound_where_the_order_of_sizes_turns() -> None:
         e: 4 = k(d, c)
         return e
     """)
-    plan = planned_in(program, {"n": 100, "m": 3})
+    plan = planned_in(program, {"n": 100, "m": 3}, layout="arena")
     sizes = [{"n": n, "m": m} for n in (1, 7, 100) for m in (1, 3, 400)]
     assert plan.check(sizes) == []
 
@@ -161,7 +161,7 @@ def test_symbolic_offsets_ask_few_questions(layers: int, monkeypatch: pytest.Mon
         return interval(self, d)
 
     monkeypatch.setattr(Scope, "interval", counted)
-    plan = planned_in(program, {"b": 4, "s": 128})
+    plan = planned_in(program, {"b": 4, "s": 128}, layout="arena")
     assert len(plan.live.lifetimes) > 3 * layers and plan.gap < 0.01
     assert asked <= len(plan.live.lifetimes)
     assert plan.check([{"b": 1, "s": 1}, {"b": 3, "s": 7}, {"b": 64, "s": 2}]) == []

@@ -40,7 +40,7 @@ def best() -> InKernels:
 
 def spaces(plan: rx.Plan) -> dict[str, int]:
     """Bytes of each kernel's own memory, by name, where that is any."""
-    return {s.name: n for s, n in zip(plan.program.steps, plan.runtime.inside_at(plan.at), strict=True) if n}
+    return {s.name: n for s, n in zip(plan.program.steps, plan.inside_at(plan.at), strict=True) if n}
 
 
 def test_what_executables_allocate_is_part_of_the_plan(best: InKernels) -> None:
@@ -52,18 +52,22 @@ def test_what_executables_allocate_is_part_of_the_plan(best: InKernels) -> None:
     own = [x for x in plan.live.lifetimes if x.role == "workspace"]
     assert [(x.start, x.end) for x in own] == [(s.number, s.number) for s in plan.program.steps if told[s.name]]
     none = rx.plan_memory(best, at=AT, temporary="none")
-    steps = zip(none.live.at(AT), plan.live.at(AT), plan.runtime.inside_at(AT), strict=True)
+    steps = zip(none.live.at(AT), plan.live.at(AT), plan.inside_at(AT), strict=True)
     assert all(live + inside == needed for live, needed, inside in steps)
     # XLA has it, so it takes none of the storages.
-    assert plan.runtime.storages == none.runtime.storages and spaces(none) == {}
-    assert plan.runtime.peak_at(AT) == none.runtime.bytes_at(AT) + max(told.values())
+    assert plan.storages == none.storages and spaces(none) == {}
+    assert plan.peak_at(AT) == none.bytes_at(AT) + max(told.values())
+    # An arena has room for it.
+    packed = plan.laid_out("arena")
+    assert packed.check([AT]) == [] and packed.peak_at(AT) == packed.bytes_at(AT) >= packed.bound_at(AT)
+    assert spaces(packed) == spaces(plan) and all(x.values[0] in packed.places for x in own)
     assert f"inside {KERNEL} (measured at b = 1, n = 64)" in str(plan)
     assert "temporaries    none (only what the module states)" in str(none)
 
 
 def test_a_call_tells_its_memory_as_it_runs(best: InKernels) -> None:
     plan, call = best.runner.measured_plan(AT), best.runner.call(AT)
-    assert plan.order.steps == call.plan.order.steps and plan.placement.storage_of == call.plan.placement.storage_of
+    assert plan.order.steps == call.plan.order.steps and plan.placement == call.plan.placement
     assert spaces(plan) == {name: n for name, n in best.runner.temporary_bytes(AT).items() if n}
     assert plan.check([AT]) == [] and plan.bound_at(AT) > call.plan.bound_at(AT)
 
@@ -78,7 +82,7 @@ def test_what_was_measured_is_exact_there_and_in_proportion_elsewhere(best: InKe
 
 
 def test_with_bounds_it_is_measured_where_most_is_needed(best: InKernels) -> None:
-    plan = rx.plan_memory(best, bounds={"b": (1, 2), "n": (1, 64)}, at=AT, check=True)
+    plan = rx.plan_memory(best, bounds={"b": (1, 2), "n": (1, 64)}, at=AT, layout="arena", check=True)
     assert plan.static and plan.temporaries.at == {"b": 2, "n": 64}
     assert int(plan.bytes) >= best.temporary_bytes({"b": 2, "n": 64})[KERNEL]
 

@@ -1,91 +1,46 @@
-"""The offset plan: one arena, and the offset of every lifetime in it.
+"""The arena: one storage, and the offset of every lifetime in it.
 
-If every size is bounded, the plan is *static*: each tensor has its maximal bytes, and the offsets and the arena's size
-are numbers. Otherwise offsets are expressions over the sizes: a packing at the sizes of interest decides which of two
-tensors that are alive together is below the other, and each is placed above all those below it, at any sizes. Proofs of
-`<=` keep the maxima short. That nothing overlaps needs no proof; `check` verifies it again.
+If every size is bounded, offsets are numbers and the arena is *static*: each tensor has its maximal bytes. Otherwise
+offsets are expressions over the sizes: a packing at the sizes of interest decides which of two tensors that are alive
+together is below the other, and each is placed above all those below it, at any sizes. Proofs of `<=` keep the maxima
+short. That nothing overlaps needs no proof; `check` verifies it again.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
 
 from relax_eg.memory.liveness import Lifetime, Liveness
 from relax_eg.memory.packing import Packing, Span, pack
+from relax_eg.memory.placement import Laid, Place, Storage
 from relax_eg.memory.proofs import Reuse, SizeProofs
 from relax_eg.shapes import Dim, ceildiv, dim_max
 from relax_eg.shapes.dim import product
 
 
-@dataclass(frozen=True)
-class OffsetPlan:
-    """The place of each of `live.lifetimes` in an arena of `bytes`.
-
-    - `offsets`, `reserved`: each lifetime's offset and reserved bytes, at least what it needs.
-    - `bound`: sums whose largest is needed at some step, so that no arena for this order is smaller.
-    - `optimal`: whether the packing is known to be the lowest at the sizes it was made for.
-    """
-
-    live: Liveness
-    static: bool
-    offsets: tuple[Dim, ...]
-    reserved: tuple[Dim, ...]
-    bytes: Dim
-    bound: tuple[Dim, ...]
-    optimal: bool
-    reuses: tuple[Reuse, ...]
-
-    @cached_property
-    def of_value(self) -> Mapping[int, int]:
-        """The number of the lifetime of each planned value."""
-        return {v: x.number for x in self.live.lifetimes for v in x.values}
-
-    def bytes_at(self, sizes: Mapping[str, int]) -> int:
-        """Bytes of the arena at these sizes of the entry."""
-        return int(self.bytes.evaluate(sizes))
-
-    def bound_at(self, sizes: Mapping[str, int]) -> int:
-        """The least bytes of any plan of this order at these sizes."""
-        return max((int(d.evaluate(sizes)) for d in self.bound), default=0)
-
-
-def offset_plan(live: Liveness, sizes: SizeProofs, align: int | None = None) -> OffsetPlan:
-    """The arena for `live`: static if all of its sizes are bounded in the scope of `sizes`. Offsets are multiples of
+def arena(live: Liveness, sizes: SizeProofs, align: int | None = None) -> Laid:
+    """One arena for `live`: static if all of its sizes are bounded in the scope of `sizes`. Offsets are multiples of
     `align` bytes (default: the size of the largest element)."""
     step = align or max((x.itemsize for x in live.lifetimes), default=1)
-    most = {d: _most(d, sizes) for d in {x.bytes for x in live.lifetimes}}
-    static = all(n is not None for n in most.values())
+    most = {d: sizes.most(d) for d in {x.bytes for x in live.lifetimes}}
+    static = None not in most.values()
     known = {d: n if static and n is not None else sizes.estimate(d) for d, n in most.items()}
     room = {d: -(-n // step) * step for d, n in known.items()}
     packing = pack([Span(x.start, x.end, room[x.bytes]) for x in live.lifetimes])
     if static:
-        offsets = tuple(map(Dim.of, packing.offsets))
-        reserved = tuple(Dim.of(room[x.bytes]) for x in live.lifetimes)
-        height = Dim.of(packing.height)
+        offsets, height = tuple(map(Dim.of, packing.offsets)), Dim.of(packing.height)
     else:
-        reserved = tuple(_rounded(x.bytes, step) for x in live.lifetimes)
+        reserved = [_rounded(x.bytes, step) for x in live.lifetimes]
         offsets, height = _raised(live, reserved, packing, sizes)
-    bound = tuple(sizes.largest(live.sums))
-    reuses = _reuses(live, packing, room, sizes)
-    return OffsetPlan(live, static, offsets, reserved, height, bound, packing.optimal, reuses)
+    places = {v: Place(0, offsets[x.number]) for x in live.lifetimes for v in x.values}
+    return (Storage(height),), places, _reuses(live, packing, room, sizes), packing.optimal
 
 
 def _rounded(d: Dim, step: int) -> Dim:
     """`d` rounded up to a multiple of `step`; `d` itself if it is one."""
     whole = ceildiv(d, step) * step
     return d if d % step == 0 else whole
-
-
-def _most(d: Dim, sizes: SizeProofs) -> int | None:
-    """An upper bound of a size; None if it is unbounded."""
-    if d.is_const:
-        return d.value
-    if sizes.only_there:
-        return sizes.estimate(d)
-    return sizes.scope.interval(d)[1]
 
 
 def _raised(
@@ -101,10 +56,10 @@ def _raised(
     for n in sorted(range(len(offsets)), key=lambda n: (packing.offsets[n], n)):
         x = live.lifetimes[n]
         below = _few({d for m in top.put(n, x.start, x.end + 1) for d in ends[m]}, sizes) or [Dim.of(0)]
-        offsets[n] = _maximum(below)
+        offsets[n] = dim_max(*below)
         ends[n] = [d + reserved[n] for d in below]
     highest = {d for m in top.all for d in ends[m]}
-    return tuple(offsets), _maximum(_few(highest, sizes) or [Dim.of(0)])
+    return tuple(offsets), dim_max(*(_few(highest, sizes) or [Dim.of(0)]))
 
 
 class Tops:
@@ -162,13 +117,6 @@ def _joined(a: Dim, b: Dim, sizes: SizeProofs) -> Dim | None:
             return None
         total = total + term * max(one, other)
     return total
-
-
-def _maximum(dims: Sequence[Dim]) -> Dim:
-    found = dims[0]
-    for d in dims[1:]:
-        found = dim_max(found, d)
-    return found
 
 
 def _reuses(live: Liveness, packing: Packing, known: Mapping[Dim, int], sizes: SizeProofs) -> tuple[Reuse, ...]:
