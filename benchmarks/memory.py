@@ -5,8 +5,8 @@
 
 Every program runs in kernels (`execution="kernels"`), called at the given sizes one after the other, then once more. A
 column is a number of bytes for all those calls: *live* is what the arrays of the process were seen to take, most at
-once after any kernel of a call, beside arguments and results; *planned* what the plan says; the *arena* is its
-kernels in that layout; *bound* is what is needed at once in that order. *inside* is the most that one kernel allocates for
+once after any kernel of a call, beside arguments and results; *planned* what the plan says; *arena* what it
+says in that layout; *bound* is what is needed at once in that order. *inside* is the most that one kernel allocates for
 itself, which no array shows and no other column but *XLA* has; *XLA* is its assignment for the program as one
 executable. Both are of executables compiled for that in the accounting mode that leaves nothing out, not of those
 that run. A *pool* gives every value of the kernels a block of its own size, kept for the next value that fits
