@@ -24,6 +24,8 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+import platformdirs
+
 from relax_eg.debug import stage, tell, unless_exhausted
 from relax_eg.driver.fixed import with_numbers
 from relax_eg.driver.options import Options
@@ -284,11 +286,4 @@ def _folder() -> Path:
     given = os.environ.get("RELAX_EG_CACHE_DIR")
     if given:
         return Path(given).expanduser()
-    home = Path(os.path.expanduser("~"))
-    if sys.platform == "darwin":
-        return home / "Library" / "Caches" / "relax_eg"
-    if sys.platform == "win32":
-        return Path(os.environ.get("LOCALAPPDATA") or home / "AppData" / "Local") / "relax_eg" / "Cache"
-    # https://specifications.freedesktop.org/basedir-spec: a path that is not absolute is to be ignored.
-    base = Path(os.environ.get("XDG_CACHE_HOME") or "")
-    return (base if base.is_absolute() else home / ".cache") / "relax_eg"
+    return Path(platformdirs.user_cache_dir("relax_eg", appauthor=False))
