@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import fields, is_dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, cast, get_args
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -48,7 +48,7 @@ def read(kind: Any, data: Any, where: str) -> Any:
         found = reader(kind).validate_json(json.dumps(data), strict=True)
     except (ValidationError, TypeError, ValueError, RecursionError) as e:
         raise Mismatch(_told(e, where)) from None
-    for place, number in _numbers(found, where):
+    for place, number in () if Any in get_args(kind) else _numbers(found, where):
         if not (number == 0 or LEAST <= abs(number) <= LARGEST):
             raise Mismatch(f"{place} is {shown(number)}; 0 and numbers from {LEAST:g} to {LARGEST:g} are accepted")
     return found
