@@ -6,13 +6,13 @@ import ast
 import itertools
 from collections.abc import Callable
 from dataclasses import replace
-from types import MappingProxyType
 
 from relax_eg.ir.annotations import Callable as Signature
 from relax_eg.ir.calls import signature
-from relax_eg.ir.expr import FUNCTION, Expr, node, rebuild
-from relax_eg.ir.module import Binding, Block, Function, Module
+from relax_eg.ir.expr import FUNCTION, Expr, node
+from relax_eg.ir.module import Function, Module
 from relax_eg.ir.parser import Surroundings
+from relax_eg.ir.partition import carried, replaced
 from relax_eg.tir import TensorProgram
 
 
@@ -89,19 +89,10 @@ def _renamed(f: Function, names: dict[str, str]) -> Function:
     """`f` with itself and the functions that it mentions renamed by `names`."""
     if all(names.get(n, n) == n for n in (f.name, *_mentions(f))):
         return f
-    sources = dict(f.sources)
-
-    def other(e: Expr, args: tuple[Expr, ...]) -> Expr:
-        attrs = e.attrs
-        if e.op == FUNCTION:
-            attrs = (("name", names.get(e.attr("name"), e.attr("name"))),)
-        made = node(e.op, args, attrs, e.annotation)
-        if e in f.sources:
-            sources[made] = f.sources[e]
-        return made
-
-    bindings = [b for block in f.blocks for b in block.bindings]
-    *values, result = rebuild([*(b.value for b in bindings), f.result], other)
-    new = iter([Binding(b.var, v) for b, v in zip(bindings, values, strict=True)])
-    blocks = tuple(Block(tuple(next(new) for _ in block.bindings), block.dataflow) for block in f.blocks)
-    return replace(f, name=names.get(f.name, f.name), blocks=blocks, result=result, sources=MappingProxyType(sources))
+    other = {
+        e: node(FUNCTION, (), (("name", names.get(e.attr("name"), e.attr("name"))),), e.annotation)
+        for e in f.expressions()
+        if e.op == FUNCTION
+    }
+    blocks, result = replaced(f, other)
+    return replace(f, name=names.get(f.name, f.name), blocks=blocks, result=result, sources=carried(f, other))

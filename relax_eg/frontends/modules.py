@@ -42,6 +42,7 @@ from relax_eg.ir.foreign import Foreign
 from relax_eg.ir.memory import first_explicit
 from relax_eg.ir.module import Binding, Block, Function, Module
 from relax_eg.ir.packed import pack
+from relax_eg.ir.partition import carried, replaced
 from relax_eg.ir.steps import effect_of, impure_functions, is_sized, stepped_functions
 from relax_eg.ir.tokens import NoContentError
 from relax_eg.ir.wellformed import check
@@ -218,8 +219,7 @@ def _of_arrays(module: Module, fn: Callable[..., Any], sizes: SymbolicSizes) -> 
     if {str(p.attr("name")) for p in params} & {b.name for b in bound}:
         return None
     try:
-        replaced = _with_operands(module, main, env, params)
-        formed = in_blocks(deduced(in_blocks(replaced)))
+        formed = in_blocks(deduced(in_blocks(_with_operands(module, main, env, params))))
         result = formed.main.result
         if not _is_known(result.annotation):
             return None
@@ -294,18 +294,8 @@ def _with_operands(module: Module, main: Function, env: Mapping[Expr, Expr], par
     """`module` with `params` as parameters of its entry, and without the functions that the entry does not need.
 
     `env` gives the value that replaces each old parameter."""
-    blocks: list[Block] = []
-    sources = dict(main.sources)
-    for block in main.blocks:
-        values = substituted([b.value for b in block.bindings], env)
-        for b, value in zip(block.bindings, values, strict=True):
-            if b.value in sources:
-                sources.setdefault(value, sources[b.value])
-        blocks.append(
-            Block(tuple(Binding(b.var, v) for b, v in zip(block.bindings, values, strict=True)), block.dataflow)
-        )
-    (result,) = substituted([main.result], env)
-    entry = replace(main, params=tuple(params), blocks=tuple(blocks), result=result, sources=MappingProxyType(sources))
+    blocks, result = replaced(main, env)
+    entry = replace(main, params=tuple(params), blocks=blocks, result=result, sources=carried(main, env))
     needed = needed_by(entry, {f.name: f for f in module})
     return Module(tuple(entry if f is main else f for f in module if f is main or f in needed))
 
