@@ -365,7 +365,7 @@ class _Former:
         env: dict[Expr, Expr] = {}  # from variable to value, for the dataflow block under construction
         pure: list[Binding] = []
         for i, group in enumerate(groups):
-            values = self._new([b.value for b in group.bindings], env)
+            values = substituted([b.value for b in group.bindings], env, self.sources)
             new = [Binding(b.var, value) for b, value in zip(group.bindings, values, strict=True)]
             if not group.pure:
                 before = blocks.pop().bindings if blocks and not blocks[-1].dataflow else ()
@@ -416,14 +416,6 @@ class _Former:
             self.named[e] = var(name, e.annotation)
             groups.append(_Group(True, (Binding(self.named[e], e),)))
         return self.named[e]
-
-    def _new(self, roots: Sequence[Expr], env: Mapping[Expr, Expr]) -> list[Expr]:
-        """`roots` with variables replaced by their values in `env`; source lines are kept."""
-        new = substituted(roots, env)
-        for old, e in zip(roots, new, strict=True):
-            if old is not e and old in self.sources:
-                self.sources.setdefault(e, self.sources[old])
-        return new
 
 
 def _needed_after(groups: Sequence[_Group], result: Expr) -> list[set[Expr]]:
