@@ -16,6 +16,7 @@ from relax_eg.errors import ExtractionError, OptionError
 from relax_eg.extract.check_choice import check_choice
 from relax_eg.extract.foreign import METHODS, Extracted, egraph_of, read_json
 from relax_eg.extract.foreign import extract as choose
+from relax_eg.plain_data import write_file
 
 
 @command
@@ -59,7 +60,7 @@ def extract(
     else:
         out.print(_extraction_table(graph.name, read.node_count, len(read.classes), results))
     if save is not None:
-        save.write_text(json_format.dumps(best.as_data(), indent=1) + "\n")
+        write_file(save, json_format.dumps(best.as_data(), indent=1) + "\n", OptionError, "--save")
         err.print(f"choice of {best.method} written to {save}")
 
 

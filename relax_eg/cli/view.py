@@ -10,6 +10,8 @@ import typer
 from relax_eg.cli import given
 from relax_eg.cli.common import command, err, load_object, out, read_rules
 from relax_eg.driver.view import view as viewed
+from relax_eg.errors import OptionError
+from relax_eg.plain_data import write_file
 
 
 @command
@@ -41,7 +43,7 @@ def view(
     )
     found.to_html(html)
     if dot is not None:
-        dot.write_text(found.to_dot(), encoding="utf-8")
+        write_file(dot, found.to_dot(), OptionError, "--dot")
     shown, more = len(found.picture.boxes), found.picture.left_out
     out.print(f"{found.picture.title}: {shown} classes" + (f", {more} more are not shown" if more else ""))
     err.print(f"picture written to {html}")

@@ -33,10 +33,6 @@ def _dynamic_slice(e: JaxprEquation) -> Expr:
     return call("dynamic_slice", e.args, {"sizes": tuple(map(to_dim, e["slice_sizes"]))})
 
 
-def _dynamic_update_slice(e: JaxprEquation) -> Expr:
-    return call("dynamic_update_slice", e.args)
-
-
 def _gather(e: JaxprEquation) -> Expr | None:
     found = known_gather(e)
     mode = GATHER_MODES.get(e["mode"].name)
@@ -110,7 +106,6 @@ def _scatter(kind: str, primitive: str) -> Rule:
 
 RULES: dict[str, Rule] = {
     "dynamic_slice": _dynamic_slice,
-    "dynamic_update_slice": _dynamic_update_slice,
     "gather": _gather,
     "scatter": _scatter("set", "second"),
     "scatter-add": _scatter("add", "add"),

@@ -59,7 +59,9 @@ _SAME: dict[str, str] = {
     for name in (
         "abs sign floor ceil exp exp2 expm1 log log1p sqrt rsqrt cbrt sin cos tan tanh sinh cosh asin acos atan asinh "
         "acosh atanh erf erfc erf_inv square add atan2 lgamma digamma population_count real imag conj complex "
-        "nextafter igamma igammac igamma_grad_a polygamma zeta bessel_i0e bessel_i1e"
+        "nextafter igamma igammac igamma_grad_a polygamma zeta bessel_i0e bessel_i1e dynamic_update_slice "
+        # `cholesky` sets the upper triangle to 0; for the primitive its content is undefined, so nothing reads it.
+        "cholesky cholesky_update householder_product"
     ).split()
 }
 
