@@ -194,11 +194,9 @@ _OWN_CODE = (
     "/jinja2/",
     "/dataclasses.py",
     "/typing.py",  # annotations of our classes
-    "/pydantic/",
     "/collections/__init__.py",
     "<frozen importlib",
 )
-_OWN_MODULES = ("relax_eg.", "pydantic.")  # they load parts of their own at first use
 
 
 class Watch:
@@ -217,7 +215,7 @@ class Watch:
             is_sentinel = isinstance(path, str) and self.sentinel in path
             if is_sentinel or (writing and path != "/dev/null" and not _is_search()):
                 self.seen.append(f"open {path!r} {mode}")
-        elif event == "import" and args[0] not in sys.modules and not args[0].startswith(_OWN_MODULES):
+        elif event == "import" and args[0] not in sys.modules and not args[0].startswith("relax_eg."):
             self.seen.append(f"import {args[0]}")
         elif event == "exec":
             made_by = sys._getframe(1).f_code

@@ -13,13 +13,14 @@ from contextlib import suppress
 from dataclasses import fields, is_dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, cast, get_args
-
-from pydantic import TypeAdapter, ValidationError
+from typing import TYPE_CHECKING, Any, cast, get_args
 
 from relax_eg.accepted import shown
 from relax_eg.errors import OptionError
 from relax_eg.plain_data import write_file
+
+if TYPE_CHECKING:
+    from pydantic import TypeAdapter
 
 # limit: seconds, bytes, flops, sizes: a float holds the quotients and products of two such numbers
 LEAST, LARGEST = 1e-100, 1e100
@@ -37,6 +38,8 @@ class Mismatch(ValueError):
 @lru_cache(1 << 7)  # a report, and the kinds of values of artifacts and of the cache
 def reader(kind: Any) -> TypeAdapter[Any]:
     """Pydantic's reader of a record, tuple, mapping or scalar."""
+    from pydantic import TypeAdapter  # only who reads files waits for the import
+
     return TypeAdapter(kind)
 
 
@@ -46,7 +49,7 @@ def read(kind: Any, data: Any, where: str) -> Any:
     try:
         # As JSON, because there lists are tuples and objects are records even where no other value is converted.
         found = reader(kind).validate_json(json.dumps(data), strict=True)
-    except (ValidationError, TypeError, ValueError, RecursionError) as e:
+    except (TypeError, ValueError, RecursionError) as e:  # a ValidationError is a ValueError
         raise Mismatch(_told(e, where)) from None
     for place, number in () if Any in get_args(kind) else _numbers(found, where):
         if not (number == 0 or LEAST <= abs(number) <= LARGEST):
@@ -56,6 +59,8 @@ def read(kind: Any, data: Any, where: str) -> Any:
 
 def _told(e: Exception, where: str) -> str:
     """The first error of pydantic in our words."""
+    from pydantic import ValidationError
+
     if not isinstance(e, ValidationError):
         return f"{where} is no plain data: {e}"
     errors = e.errors(include_url=False)
