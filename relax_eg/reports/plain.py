@@ -1,100 +1,100 @@
 """Reads records from plain data, keeps fields that this release does not know, and writes texts to files.
 
-Pydantic reads records by their classes. A field that is missing in the data gets its default. Fields that the class
-lacks are kept apart (`left_over`), and put back when the record is written again, so that a report passes through an
-older release without loss.
+The fields of a record follow from its class. A field that is missing in the data gets its default. Fields that the
+class lacks are kept apart (`left_over`), and put back when the record is written again, so that a report passes through
+an older release without loss.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Iterator, Mapping
+import types
+from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import fields, is_dataclass
+from dataclasses import MISSING, fields, is_dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast, get_args
+from typing import Any, Union, cast, get_args, get_origin, get_type_hints
 
-from relax_eg.accepted import shown
 from relax_eg.errors import OptionError
 from relax_eg.plain_data import write_file
 
-if TYPE_CHECKING:
-    from pydantic import TypeAdapter
-
 # limit: seconds, bytes, flops, sizes: a float holds the quotients and products of two such numbers
 LEAST, LARGEST = 1e-100, 1e100
-# By the type of pydantic's error.
-_ACCEPTED = {
-    "int_type": "a whole number", "float_type": "a number", "bool_type": "a truth value", "string_type": "a text",
-    "tuple_type": "a list", "dict_type": "an object", "mapping_type": "an object", "dataclass_type": "an object",
-}  # fmt: skip
 
 
 class Mismatch(ValueError):
     """Data that does not fit its record; the text names the place."""
 
 
-@lru_cache(1 << 7)  # a report, and the kinds of values of artifacts and of the cache
-def reader(kind: Any) -> TypeAdapter[Any]:
-    """Pydantic's reader of a record, tuple, mapping or scalar."""
-    from pydantic import TypeAdapter  # only who reads files waits for the import
-
-    return TypeAdapter(kind)
+@lru_cache(1 << 7)  # reports have 30 classes of records
+def hints(cls: type) -> dict[str, Any]:
+    """The types of a record's fields."""
+    return get_type_hints(cls)
 
 
 def read(kind: Any, data: Any, where: str) -> Any:
     """`data` as a value of type `kind`: a record, tuple, mapping or scalar. Mismatch if it does not fit; `where` names
     the place in the error."""
-    try:
-        # As JSON, because there lists are tuples and objects are records even where no other value is converted.
-        found = reader(kind).validate_json(json.dumps(data), strict=True)
-    except (TypeError, ValueError, RecursionError) as e:  # a ValidationError is a ValueError
-        raise Mismatch(_told(e, where)) from None
-    for place, number in () if Any in get_args(kind) else _numbers(found, where):
-        if not (number == 0 or LEAST <= abs(number) <= LARGEST):
-            raise Mismatch(f"{place} is {shown(number)}; 0 and numbers from {LEAST:g} to {LARGEST:g} are accepted")
-    return found
+    origin = get_origin(kind)
+    if origin in (Union, types.UnionType):
+        if data is None:
+            return None
+        return read(next(k for k in get_args(kind) if k is not type(None)), data, where)
+    if is_dataclass(kind):
+        return _record(cast("type", kind), data, where)
+    if origin is tuple:
+        if not isinstance(data, list | tuple):
+            raise Mismatch(f"{where} is {_shown(data)}; a list is accepted")
+        items = cast("list[Any]", list(data))
+        inner = get_args(kind)
+        if len(inner) == 2 and inner[1] is Ellipsis:
+            return tuple(read(inner[0], x, f"{where}[{i}]") for i, x in enumerate(items))
+        if len(items) != len(inner):
+            raise Mismatch(f"{where} has {len(items)} values; {len(inner)} are accepted")
+        return tuple(read(k, x, f"{where}[{i}]") for i, (k, x) in enumerate(zip(inner, items, strict=True)))
+    if origin is not None and issubclass(origin, Mapping):
+        if not isinstance(data, Mapping):
+            raise Mismatch(f"{where} is {_shown(data)}; an object is accepted")
+        inner = get_args(kind)[1]
+        return {str(k): read(inner, v, f"{where}.{k}") for k, v in cast("Mapping[Any, Any]", data).items()}
+    return _scalar(kind, data, where)
 
 
-def _told(e: Exception, where: str) -> str:
-    """The first error of pydantic in our words."""
-    from pydantic import ValidationError
-
-    if not isinstance(e, ValidationError):
-        return f"{where} is no plain data: {e}"
-    errors = e.errors(include_url=False)
-    first, at = errors[0], errors[0]["loc"]
-    kind, value, around = first["type"], first["input"], _place(where, at[:-1])
-    if kind == "json_invalid":
-        return f"{where} has a text that is no Unicode, or lists that are nested too deeply"
-    if kind == "missing" and isinstance(at[-1], str):
-        return f"{around} lacks `{at[-1]}`"
-    if kind == "missing":
-        wanted = 1 + max(int(x["loc"][-1]) for x in errors if x["type"] == kind and x["loc"][:-1] == at[:-1])
-        return f"{around} has {len(value)} values; {wanted} are accepted"
-    if kind == "too_long":
-        return f"{_place(where, at)} has {len(value)} values; {first['ctx']['max_length']} are accepted"  # type: ignore[reportTypedDictNotRequiredAccess]
-    return f"{_place(where, at)} is {shown(value)}; {_ACCEPTED.get(kind, first['msg'])} is accepted"
+def _record(cls: type, data: Any, where: str) -> Any:
+    if isinstance(data, cls):
+        return data
+    if not isinstance(data, Mapping):
+        raise Mismatch(f"{where} is {_shown(data)}; an object is accepted")
+    found: dict[str, Any] = {}
+    for f in fields(cls):
+        if f.name in data:
+            found[f.name] = read(hints(cls)[f.name], data[f.name], f"{where}.{f.name}")
+        elif f.default is MISSING and f.default_factory is MISSING:
+            raise Mismatch(f"{where} lacks `{f.name}`")
+    return cls(**found)
 
 
-def _place(where: str, steps: Iterable[int | str]) -> str:
-    return where + "".join(f"[{x}]" if isinstance(x, int) else f".{x}" for x in steps)
+def _scalar(kind: Any, data: Any, where: str) -> Any:
+    if kind is Any:
+        return data
+    is_number = isinstance(data, int | float) and not isinstance(data, bool)
+    if is_number and not (data == 0 or LEAST <= abs(data) <= LARGEST):
+        raise Mismatch(f"{where} is {_shown(data)}; 0 and numbers from {LEAST:g} to {LARGEST:g} are accepted")
+    if kind is float and is_number:
+        return data  # an int stays an int, so that it is written back unchanged
+    if kind is int and isinstance(data, int) and not isinstance(data, bool):
+        return data
+    if kind in (bool, str) and isinstance(data, kind):
+        return data
+    raise Mismatch(f"{where} is {_shown(data)}; a {_WORDS.get(kind, kind)} is accepted")
 
 
-def _numbers(value: Any, where: str) -> Iterator[tuple[str, float]]:
-    """All numbers of a record with their places."""
-    if isinstance(value, int | float) and not isinstance(value, bool):
-        yield where, value
-    elif isinstance(value, tuple):
-        for i, x in enumerate(cast("tuple[Any, ...]", value)):
-            yield from _numbers(x, f"{where}[{i}]")
-    elif isinstance(value, Mapping):
-        for k, x in cast("Mapping[str, Any]", value).items():
-            yield from _numbers(x, f"{where}.{k}")
-    elif is_dataclass(value):
-        for f in fields(value):
-            yield from _numbers(getattr(value, f.name), f"{where}.{f.name}")
+_WORDS = {float: "number", int: "whole number", bool: "truth value", str: "text"}
+
+
+def _shown(data: Any) -> str:
+    text = repr(data)
+    return text if len(text) <= 40 else f"{text[:37]}..."
 
 
 def left_over(given: Any, written: Any) -> Any:
