@@ -51,7 +51,9 @@ def schema() -> dict[str, Any]:
     for side in ("before", "after"):
         properties[side] = {"allOf": [properties[side], {"properties": {"total": _TOTAL}}]}
     report["required"] = ["schema", *report["required"]]
-    return {"$schema": GenerateJsonSchema.schema_dialect, "title": "relax_eg cost report", **report}
+    defined = report.pop("$defs")
+    title = "relax_eg cost report"
+    return {"$schema": GenerateJsonSchema.schema_dialect, "title": title, **report, "$defs": defined}
 
 
 def text() -> str:
