@@ -31,6 +31,7 @@ from relax_eg.ir.expr import (
     VAR,
     ConstantData,
     Expr,
+    fresh,
     node,
     postorder,
     shape_value,
@@ -411,9 +412,7 @@ class _Former:
         if all(x.op in (VAR, SHAPE, TUPLE, FUNCTION, CONSTANT) for x in postorder([e])) and e.op != CONSTANT:
             return e
         if e not in self.named:
-            name = next(n for n in (f"{stem}{i or ''}" for i in itertools.count()) if n not in self.taken)
-            self.taken.add(name)
-            self.named[e] = var(name, e.annotation)
+            self.named[e] = var(fresh(stem, self.taken), e.annotation)
             groups.append(_Group(True, (Binding(self.named[e], e),)))
         return self.named[e]
 

@@ -7,6 +7,7 @@ nodes weakly. Every graph walk here is iterative, because real graphs are thousa
 
 from __future__ import annotations
 
+import itertools
 import math
 import os
 import threading
@@ -251,6 +252,13 @@ def _key(value: Any) -> Any:
 def var(name: str, annotation: Annotation) -> Expr:
     """Returns a variable: a parameter or the name of a binding."""
     return node(VAR, (), (("name", name),), annotation)
+
+
+def fresh(stem: str, taken: set[str]) -> str:
+    """Returns the first of `stem`, `stem1`, `stem2`, ... that is not in `taken`, and adds it there."""
+    name = next(n for i in itertools.count() if (n := f"{stem}{i or ''}") not in taken)
+    taken.add(name)
+    return name
 
 
 class ConstantData:

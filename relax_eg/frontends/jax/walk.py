@@ -24,7 +24,18 @@ from relax_eg.frontends.jax.sized import SizedParameter, has_sizes
 from relax_eg.frontends.sources import is_jax_function, line_of
 from relax_eg.frontends.symbolic import SymbolicSizes, is_symbolic, to_dim
 from relax_eg.ir.annotations import Annotation, Object, Tensor, Tuple
-from relax_eg.ir.expr import BARRIER, CONSTANT, VAR, Expr, call_dps_library, const, constant_value, tuple_get, var
+from relax_eg.ir.expr import (
+    BARRIER,
+    CONSTANT,
+    VAR,
+    Expr,
+    call_dps_library,
+    const,
+    constant_value,
+    fresh,
+    tuple_get,
+    var,
+)
 from relax_eg.ir.foreign import Foreign
 from relax_eg.ops.keys import generator_of, is_key
 from relax_eg.ops.record import call
@@ -181,7 +192,7 @@ class Walk:
 
     def _step(self, value: Expr, line: str | None) -> Expr:
         """Adds the effectful `value` as the next step, and returns the variable of its result."""
-        self.steps.append((var(self.fresh("ev"), value.annotation), value))
+        self.steps.append((var(fresh("ev", self.taken), value.annotation), value))
         if line is not None:
             self.sources.setdefault(value, line)
         return self.steps[-1][0]
@@ -222,15 +233,6 @@ class Walk:
         if not pure:
             value = self._step(value, line)
         return [tuple_get(value, i) for i in range(len(out))] if primitive.multiple_results else [value]
-
-    def fresh(self, stem: str) -> str:
-        """A new variable name: the first of `stem`, `stem1`, ... that is not taken."""
-        name, count = stem, 0
-        while name in self.taken:
-            count += 1
-            name = f"{stem}{count}"
-        self.taken.add(name)
-        return name
 
     def _note(self, results: list[Expr], operands: list[Expr], line: str) -> None:
         """Records `line` as the source of the expressions built for an equation. The first equation that builds a node
