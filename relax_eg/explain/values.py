@@ -18,11 +18,12 @@ from relax_eg.ir.partition import missing_sizes
 from relax_eg.ops.facts import violation
 from relax_eg.ops.keys import is_key, words
 from relax_eg.rules.hypotheses import adapted
+from relax_eg.rules.parameter_facts import Facts
+from relax_eg.rules.samples import limits
 from relax_eg.shapes import Dim, Scope
 
 _NUMBER = re.compile(r"\b\d{1,9}\b")
 Array = np.ndarray[Any, Any]
-Facts = Mapping[str, frozenset[str]]
 # limit: largest size that is drawn in any case; largest size near a number of the program; elements of an array that
 # has all these axes.
 _LARGEST_SMALL, _LARGEST_SIZE, _MOST_ELEMENTS = 5, 70, 1 << 12
@@ -131,9 +132,9 @@ def _array(dtype: str, shape: tuple[int, ...], rng: Any, seed: int, some: Sequen
     if kind.kind == "b":
         return rng.random(shape) < 0.7
     if kind.kind in "iu" and seed > 1:
-        lowest, highest = max(_least(kind), -3), min(_most(kind), _LARGEST_SMALL)
-        found = rng.integers(lowest, highest + 1, shape).astype(kind)
-        fitting = [int(v) for v in some if _least(kind) < v < _most(kind) and v == int(v) and abs(v) <= _LARGEST_NUMBER]
+        low, high = limits(dtype)
+        found = rng.integers(max(low, -3), min(high, _LARGEST_SMALL) + 1, shape).astype(kind)
+        fitting = [int(v) for v in some if low < v < high and v == int(v) and abs(v) <= _LARGEST_NUMBER]
         if fitting:
             beside = np.asarray(fitting, kind)[rng.integers(len(fitting), size=shape)] + rng.integers(-1, 2, shape)
             found = np.where(rng.random(shape) < 0.5, found, beside).astype(kind)
@@ -152,14 +153,6 @@ def _array(dtype: str, shape: tuple[int, ...], rng: Any, seed: int, some: Sequen
     return np.asarray(made).astype(kind)
 
 
-def _least(kind: np.dtype[Any]) -> int:
-    return int(np.iinfo(kind).min) if kind.kind in "iu" and kind.itemsize else 0
-
-
-def _most(kind: np.dtype[Any]) -> int:
-    return int(np.iinfo(kind).max)
-
-
 def _numbers_in(d: Dim) -> set[float]:
     """Returns the numbers in a size: 30 in `min(n, 30)`."""
     return {float(text) for text in _NUMBER.findall(str(d))}
@@ -175,9 +168,8 @@ def compared(a: Any, b: Any, numerics: str, near: Sequence[Any] = ()) -> str:
     x, y = np.asarray(a), np.asarray(b)
     if x.shape != y.shape or x.dtype != y.dtype:
         return f"{x.dtype.name}{list(x.shape)} against {y.dtype.name}{list(y.shape)}"
-    apart = _apart(x, y, near)
-    allowed = _ROUNDING[numerics] * _rounding(x) if _has_rounding(x) else 0.0
-    return "" if apart <= allowed else _most_different(x, y)
+    allowed = 0.0 if _wide(x) is None else _ROUNDING[numerics] * _rounding(x)
+    return "" if _apart(x, y, near) <= allowed else _most_different(x, y)
 
 
 def deviation(a: Any, b: Any) -> float:
@@ -188,21 +180,16 @@ def deviation(a: Any, b: Any) -> float:
     return _apart(np.asarray(a), np.asarray(b))
 
 
-def identical(a: Any, b: Any) -> bool:
-    """Whether two values have the same bits."""
-    if a is b:
-        return True
-    if isinstance(a, tuple) or isinstance(b, tuple):
-        alike = isinstance(a, tuple) and isinstance(b, tuple) and len(a) == len(b)  # type: ignore[reportUnknownArgumentType]
-        return alike and all(map(identical, a, b))  # type: ignore[reportUnknownArgumentType]
-    if isinstance(a, str) or isinstance(b, str):
-        return a == b
-    x, y = np.asarray(a), np.asarray(b)
-    return x.dtype == y.dtype and x.shape == y.shape and x.tobytes() == y.tobytes()
+def off(deviation: float) -> str:
+    """Returns a deviation in words."""
+    return f"off by {deviation:.1g} of the largest value" if deviation else "the same bits"
 
 
-def _has_rounding(x: Array) -> bool:
-    return not x.dtype.names and x.dtype.kind not in "biuOSU"
+def _wide(x: Array) -> Array | None:
+    """Returns an array of floats or complex numbers in the widest dtype; None if the elements are no such numbers."""
+    if x.dtype.names or x.dtype.kind in "biuOSU":
+        return None
+    return x.astype(np.complex128 if x.dtype.kind == "c" else np.float64)
 
 
 def _rounding(x: Array) -> float:
@@ -212,10 +199,9 @@ def _rounding(x: Array) -> float:
 def _apart(x: Array, y: Array, near: Sequence[Any] = ()) -> float:
     """Returns the largest difference of two arrays of one shape and dtype, in units of the largest value in them and in
     `near`; infinite if elements differ that are not finite floats."""
-    if not _has_rounding(x):
+    p, q = _wide(x), _wide(y)
+    if p is None or q is None:
         return 0.0 if np.array_equal(x, y) else math.inf
-    wide = np.complex128 if x.dtype.kind == "c" else np.float64
-    p, q = x.astype(wide), y.astype(wide)
     finite = np.isfinite(p) & np.isfinite(q)
     if not np.array_equal(p[~finite], q[~finite], equal_nan=True):
         return math.inf
@@ -229,17 +215,14 @@ def tells(value: Any) -> bool:
     """Whether comparing a value says anything: it is not all NaN and infinite."""
     if isinstance(value, tuple):
         return all(map(tells, value))  # type: ignore[reportUnknownArgumentType]
-    array = np.asarray(value)
-    if array.dtype.names or array.dtype.kind not in "fcV" or not array.size:
-        return True
-    return bool(np.isfinite(array.astype(np.complex128 if array.dtype.kind == "c" else np.float64)).any())
+    wide = _wide(np.asarray(value))
+    return wide is None or not wide.size or bool(np.isfinite(wide).any())
 
 
 def _largest(value: Any) -> float:
-    array = np.asarray(value)
-    if isinstance(value, tuple) or array.dtype.names or array.dtype.kind not in "fV":
+    wide = None if isinstance(value, tuple) else _wide(np.asarray(value))
+    if wide is None or np.iscomplexobj(wide):
         return 0.0
-    wide = array.astype(np.float64)
     return float(np.max(np.abs(wide[np.isfinite(wide)]), initial=0.0))
 
 

@@ -306,7 +306,7 @@ def _with_operands(module: Module, main: Function, env: Mapping[Expr, Expr], par
         )
     (result,) = substituted([main.result], env)
     entry = replace(main, params=tuple(params), blocks=tuple(blocks), result=result, sources=MappingProxyType(sources))
-    needed = needed_by(entry, {f.name: f for f in module})
+    needed = needed_by(entry.expressions(), {f.name: f for f in module})
     return Module(tuple(entry if f is main else f for f in module if f is main or f in needed))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Literal, TypeAlias, cast
 
@@ -181,28 +181,19 @@ class SharedValues:
     - `module`: the functions that expressions run.
     - `env`: values of leaves, such as variables.
 
-    PRNG keys are held as numpy key arrays. Evaluation is deterministic: equal operands give equal bits.
+    PRNG keys are held as numpy key arrays.
     """
 
     def __init__(
         self, module: Module, env: Mapping[Expr, Any], sizes: Mapping[str, int], libraries: Libraries | None = None
     ) -> None:
-        self._run = _Counting(module, "numpy", False, libraries)
+        self._run = _Interpreter(module, "numpy", False, libraries)
         self._known: dict[Expr, Any] = {e: _arrays(v) for e, v in env.items()}
         self._sizes = dict(sizes)
 
     def of(self, e: Expr) -> Any:
         """Returns the value of `e`."""
         return self._run.value(e, self._known, self._sizes)
-
-    @property
-    def evaluated(self) -> int:
-        """Number of nodes evaluated, including those inside functions."""
-        return self._run.count[0]
-
-    def applied(self, e: Expr, operands: Sequence[Any]) -> Any:
-        """Returns the kept value of `e`, or else its value for these operand values, which is not kept."""
-        return self._known[e] if e in self._known else self._run.node(e, list(operands), self._sizes)
 
 
 @dataclass(frozen=True)
@@ -417,15 +408,6 @@ def _equations(
     of the attributes: it keeps 1 and True apart in the cache, as they compare equal."""
     shown = is_shown(op, operands, attrs)
     return shown, program_of(Site(op, operands, dict(attrs))) if shown else None
-
-
-@dataclass(frozen=True)
-class _Counting(_Interpreter):
-    count: list[int] = field(default_factory=lambda: [0])
-
-    def node(self, e: Expr, args: list[Any], sizes: dict[str, int]) -> Value:
-        self.count[0] += 1
-        return super().node(e, args, sizes)
 
 
 class _TooMuchError(Exception):
