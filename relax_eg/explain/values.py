@@ -16,6 +16,7 @@ from relax_eg.ir.expr import CONSTANT, Expr, constant_value, np_dtype
 from relax_eg.ir.module import Function
 from relax_eg.ir.partition import missing_sizes
 from relax_eg.ops.facts import violation
+from relax_eg.ops.interpret import as_arrays
 from relax_eg.ops.keys import is_key, words
 from relax_eg.rules.hypotheses import adapted
 from relax_eg.rules.parameter_facts import Facts
@@ -165,7 +166,7 @@ def compared(a: Any, b: Any, numerics: str, near: Sequence[Any] = ()) -> str:
         if not isinstance(a, tuple) or not isinstance(b, tuple) or len(a) != len(b):  # type: ignore[reportUnknownArgumentType]
             return "one is a tuple of other length"
         return next((why for x, y in zip(a, b, strict=True) if (why := compared(x, y, numerics, near))), "")  # type: ignore[reportUnknownArgumentType]
-    x, y = np.asarray(a), np.asarray(b)
+    x, y = as_arrays(a), as_arrays(b)
     if x.shape != y.shape or x.dtype != y.dtype:
         return f"{x.dtype.name}{list(x.shape)} against {y.dtype.name}{list(y.shape)}"
     allowed = 0.0 if _wide(x) is None else _ROUNDING[numerics] * _rounding(x)
@@ -177,7 +178,7 @@ def deviation(a: Any, b: Any) -> float:
     that are not finite floats."""
     if isinstance(a, tuple):
         return max((deviation(x, y) for x, y in zip(a, b, strict=True)), default=0.0)  # type: ignore[reportUnknownArgumentType]
-    return _apart(np.asarray(a), np.asarray(b))
+    return _apart(as_arrays(a), as_arrays(b))
 
 
 def off(deviation: float) -> str:
@@ -215,12 +216,12 @@ def tells(value: Any) -> bool:
     """Whether comparing a value says anything: it is not all NaN and infinite."""
     if isinstance(value, tuple):
         return all(map(tells, value))  # type: ignore[reportUnknownArgumentType]
-    wide = _wide(np.asarray(value))
+    wide = _wide(as_arrays(value))
     return wide is None or not wide.size or bool(np.isfinite(wide).any())
 
 
 def _largest(value: Any) -> float:
-    wide = None if isinstance(value, tuple) else _wide(np.asarray(value))
+    wide = None if isinstance(value, tuple) else _wide(as_arrays(value))
     if wide is None or np.iscomplexobj(wide):
         return 0.0
     return float(np.max(np.abs(wide[np.isfinite(wide)]), initial=0.0))
@@ -235,7 +236,8 @@ def _most_different(x: Array, y: Array) -> str:
 def stand_in(call: Expr, operands: list[Any], sizes: Mapping[str, int]) -> Any:
     """Returns a value for a library call that cannot be computed: some smooth function of its operands, so that equal
     operands give equal results and nothing more is assumed."""
-    total = sum(float(np.sum(np.asarray(x, np.float64))) for x in _flat(operands) if np.asarray(x).dtype.kind in "fiub")
+    numbers = (x for x in _flat(as_arrays(operands)) if x.dtype.kind in "fiub")
+    total = sum(float(np.sum(x.astype(np.float64))) for x in numbers)
     return _made(call.annotation, 1e-3 * total + len(str(call.attr("name"))), dict(sizes))
 
 
@@ -246,7 +248,7 @@ def _flat(values: Any) -> list[Any]:
         v = todo.pop()
         if isinstance(v, tuple):
             todo += v  # type: ignore[reportUnknownArgumentType]
-        elif not isinstance(v, str):
+        else:
             found.append(v)
     return found
 

@@ -188,7 +188,7 @@ class SharedValues:
         self, module: Module, env: Mapping[Expr, Any], sizes: Mapping[str, int], libraries: Libraries | None = None
     ) -> None:
         self._run = _Interpreter(module, "numpy", False, libraries)
-        self._known: dict[Expr, Any] = {e: _arrays(v) for e, v in env.items()}
+        self._known: dict[Expr, Any] = {e: as_arrays(v) for e, v in env.items()}
         self._sizes = dict(sizes)
 
     def of(self, e: Expr) -> Any:
@@ -280,13 +280,13 @@ class _Interpreter:
         if e.op == CALL_DPS_LIBRARY:
             routine = BY_LIBRARY.get(e.attr("name"))
             if routine is not None:
-                return _arrays(routine.compute(np, *args, **dict(e.attr("attrs"))))
+                return as_arrays(routine.compute(np, *args, **dict(e.attr("attrs"))))
             library = library_of(e)
             if library is not None:
                 return self.defined(library, e, args, sizes)
             if self.libraries is None:
                 raise OperatorError(f"library call `{e.attr('name')}`: pass `libraries` to evaluate it")
-            return _arrays(self.libraries(e, [_outside(a) for a in args], sizes))
+            return as_arrays(self.libraries(e, [_outside(a) for a in args], sizes))
         if e.op == CALL_TIR:
             return self.tensor_program(e, args, sizes)
         if e.op in MEMORY:
@@ -341,7 +341,7 @@ class _Interpreter:
             raise OperatorError(f"{e.op} has no index equations and so no value in the {self.domain} domain")
         dims = {a.name for a in get(e.op).attributes if a.kind == "dims"}
         attrs = {k: tuple(d.evaluate(sizes) for d in v) if k in dims else v for k, v in e.attrs}
-        return _arrays(reference(*args, **attrs))
+        return as_arrays(reference(*args, **attrs))
 
     def defined(self, library: Library, e: Expr, args: list[Any], sizes: dict[str, int]) -> Value:
         """Returns the result of a registered routine, computed by its definition."""
@@ -449,13 +449,13 @@ def _as_given(a: Annotation, value: Any) -> Any:
         return tuple(map(_as_given, a.fields, cast("Sequence[Any]", value)))
     if isinstance(a, Shape) and isinstance(value, (tuple, list)):
         return tuple(n.item() if isinstance(n, np.ndarray) else n for n in cast("Sequence[Any]", value))
-    return _arrays(value)
+    return as_arrays(value)
 
 
-def _arrays(value: Any) -> Any:
+def as_arrays(value: Any) -> Any:
     """Returns numbers and JAX arrays, also in tuples, as numpy arrays. Keys of a kind that numpy cannot hold stay."""
     if isinstance(value, (tuple, list)):
-        return tuple(map(_arrays, value))
+        return tuple(map(as_arrays, value))
     if isinstance(getattr(value, "dtype", np.dtype(bool)), np.dtype):
         return np.asarray(value)
     return keys_from_jax(value) if is_key(str(value.dtype.name)) else value

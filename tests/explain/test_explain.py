@@ -170,6 +170,17 @@ def test_explaining_something_from_the_cache(tmp_path: Any, monkeypatch: pytest.
     assert "trace_of_product" in {s.rule for s in best.explain().steps}
 
 
+def test_keys_are_compared_by_their_words() -> None:
+    def halved(key, a, b):
+        return jax.random.split(key), jnp.trace(a @ b)
+
+    key = jax.eval_shape(lambda: jax.random.key(0))
+    best = rx.optimize(halved, key, "n k", "k n", at={"n": 256, "k": 64}, cache=False)
+    found = best.explain().replayed
+    assert found is not None and found.not_evaluated == [] and found.ends is not None
+    best.certificate().verify(rx.rules.default)
+
+
 def test_weights_alone() -> None:
     best = rx.optimize(lora, "b n", "n n", "n 4", "4 n", at={"b": 8, "n": 256}, weights=("w", "a", "b"), cache=False)
     assert "the gain is in what runs once, ahead of the calls, on weights alone" in str(best.explain())
