@@ -180,14 +180,14 @@ def _check_facts(d: Derivation) -> None:
         return
     drawn = [p for p in d.written.main.params if p.attr("name") in d.facts and p.tensor.shape is not None]
     some = Function("facts", tuple(drawn), (), tuple_(()))
-    why: list[str] = []
+    lacking: list[str] = []
     for seed in _SEEDS:
         try:
             draw(some, d.scope, d.facts, seed)
         except OperatorError as error:
-            why.append(str(error))
-    if len(why) == len(_SEEDS):
-        raise ExplanationError(f"{d.name}: {why[0]}; a derivation from facts that nothing has says nothing")
+            lacking.append(str(error))
+    if len(lacking) == len(_SEEDS):
+        raise ExplanationError(f"{d.name}: {lacking[0]}; a derivation from facts that nothing has says nothing")
 
 
 def _at(sizes: Mapping[str, int]) -> str:
