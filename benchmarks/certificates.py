@@ -94,7 +94,6 @@ def _of_one_step(e: Equation, numerics: str) -> Data:
     )
     data = json.loads(json.dumps(certificate(derivation, None)))
     data["numerics"] = list(NUMERICS[: 1 + NUMERICS.index(numerics)])  # type: ignore[arg-type]
-    data["parts"][0]["programs"] = [{"by": e.rule.name, "goal": 0, "step": 0, "apart": 0.0, "operators": 1}]
     return data
 
 

@@ -16,9 +16,7 @@ from relax_eg.egraph import Budget
 from relax_eg.explain.nearest import Graph, Nearest
 from relax_eg.ir import CONSTANT, VAR, Expr, postorder
 from relax_eg.rules import Rule, RuleSet
-from relax_eg.rules.parameter_facts import Leaves
-from relax_eg.rules.parameter_facts import PositiveSizes as KnownSizes
-from relax_eg.rules.propagation import KnownFacts
+from relax_eg.rules.parameter_facts import known_facts
 
 
 def disguised(program: Program, rules: Iterable[Rule]) -> Rule | None:
@@ -41,9 +39,7 @@ def disguised(program: Program, rules: Iterable[Rule]) -> Rule | None:
     (as_written,) = units.searched
     used, graph = operators(as_written.written), Graph(as_written.recording, as_written.written)
     results = {graph.class_of[e] for e in as_written.written}
-    known = KnownFacts(
-        Leaves(as_written.known.facts).have, as_written.known.exact, KnownSizes(as_written.scope).are_positive
-    )
+    known = known_facts(as_written.known.facts, as_written.known.exact, as_written.scope)
     for rule in possible:
         found = Nearest(graph, rule, as_written.scope, known).find()
         is_match = found is not None and not found.problems and found.root in results

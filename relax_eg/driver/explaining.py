@@ -12,18 +12,19 @@ from relax_eg.driver.fixed import stated
 from relax_eg.driver.options import Options, Sizes
 from relax_eg.driver.units import Searched, Units
 from relax_eg.errors import ExplanationError
-from relax_eg.explain.replay import derive
-from relax_eg.explain.result import Derivation, DerivationPart, mentioned
+from relax_eg.explain.check import replay
+from relax_eg.explain.derive import derive
+from relax_eg.explain.result import Derivation, DerivationPart
 from relax_eg.explain.steps import Equation
 from relax_eg.explain.text import Explanation
 from relax_eg.extract.profile import Profile
 from relax_eg.extract.weights import FRUGAL, PREPARED_SHARE
 from relax_eg.frontends import Source
+from relax_eg.ir.calls import needed_by
 from relax_eg.ir.expr import Expr
 from relax_eg.ir.module import Module
 from relax_eg.rules.conditions import OnValue, key_of
-from relax_eg.rules.parameter_facts import Leaves, PositiveSizes
-from relax_eg.rules.propagation import KnownFacts
+from relax_eg.rules.parameter_facts import known_facts
 from relax_eg.rules.schema_answers import Values, values_of
 from relax_eg.shapes import Scope
 
@@ -56,11 +57,10 @@ def explained(
             f"{traced.name}: the search came to another program this time, so there is nothing on record of the one "
             "that was chosen; a larger budget(seconds=...) keeps the clock from deciding"
         )
-    found = Explanation.of(_derivation(traced, options, units, again), library_call, batched)
+    derivation = _derivation(traced, options, units, again)
     rows = [row for o in units.outcomes for row in o.kernels]
-    return replace(
-        found, kind=Certificate, kernels=tuple(f"  {r.times} x {r.name}: {', '.join(r.operators)}" for r in rows)
-    )
+    kernels = tuple(f"  {r.times} x {r.name}: {', '.join(r.operators)}" for r in rows)
+    return Explanation(derivation, replay(derivation, library_call, batched), kernels, Certificate)
 
 
 def _in_kernels(units: Units, chosen: Module) -> bool:
@@ -94,7 +94,7 @@ def _derivation(traced: Source, options: Options, units: Units, chosen: Module) 
     needed = {f.name: best[f.name] for f in (*shared, *chosen)}
     ends = [x for p in parts for e in p.equations for pair in e.pairs for x in pair]
     bodies = [x for f in needed.values() for x in f.expressions()]
-    needed |= mentioned([*ends, *bodies], best)
+    needed |= {f.name: f for f in needed_by([*ends, *bodies], best)}
     return Derivation(
         traced.name, written, shared, chosen, needed, tuple(parts), options.rules, options.numerics, scope,
         dict(options.facts),
@@ -125,8 +125,7 @@ def _part(searched: Searched, units: Units, forms: Sequence[Values]) -> Derivati
     proposed = [
         Equation(schemas[rule], ((old, new),), told=told) for (old, new, rule), told in searched.alternatives.items()
     ]
-    leaves, sizes = Leaves(searched.known.facts), PositiveSizes(searched.scope)
-    known = KnownFacts(leaves.have, searched.known.exact, sizes.are_positive)
+    known = known_facts(searched.known.facts, searched.known.exact, searched.scope)
 
     def holds(guard: OnValue, value: Expr) -> bool:
         return known.has(value, key_of(guard))

@@ -209,7 +209,7 @@ class Units:
             self.functions[f.name] = self._optimized(f, set(), same, once)
             tell(2, f"function {f.name}: {len(f.expressions())} nodes as written")
         main = self._optimized(entry, weights)
-        return Module((main, *needed_by(main, self.functions)))
+        return Module((main, *needed_by(main.expressions(), self.functions)))
 
     def _optimized(
         self, function: Function, weights: set[str], same: set[str] | None = None, once: float | None = None

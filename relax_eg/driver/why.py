@@ -14,22 +14,20 @@ from relax_eg.driver.prices import pays, prices
 from relax_eg.driver.units import Searched, Units
 from relax_eg.egraph import Budget
 from relax_eg.errors import OperatorError, OptionError
-from relax_eg.explain.nearest import Attempt, Graph, Nearest, clipped
-from relax_eg.explain.record import Firing, signature
+from relax_eg.explain.nearest import Attempt, Graph, Nearest
+from relax_eg.explain.record import Firing, signature_of
+from relax_eg.explain.shown import clipped
 from relax_eg.explain.steps import Equation, equation
 from relax_eg.extract.cost import WholeCost
 from relax_eg.extract.profile import Profile
 from relax_eg.frontends.clashes import by_name, tells_clashes
-from relax_eg.ir.expr import TUPLE_GET, Expr, postorder
+from relax_eg.ir.expr import Expr, postorder
 from relax_eg.ir.module import Module
-from relax_eg.ops import TABLE, site_of
-from relax_eg.ops.libraries import with_sizes_of
+from relax_eg.ops import site_of
 from relax_eg.rules import NUMERICS, Numerics, Rule, RuleSet, Schema
 from relax_eg.rules.book import default as default_rules
 from relax_eg.rules.certificates import status
-from relax_eg.rules.parameter_facts import Leaves
-from relax_eg.rules.parameter_facts import PositiveSizes as KnownSizes
-from relax_eg.rules.propagation import KnownFacts
+from relax_eg.rules.parameter_facts import known_facts
 from relax_eg.shapes.relation import as_statements
 
 _MOST_PLACES = 4  # limit: further source lines that a reason names
@@ -218,7 +216,7 @@ class _Answer:
     def _nearest(self, rule: Rule) -> WhyNot:
         best: tuple[Attempt, Nearest, Searched] | None = None
         for s in self.units.searched:
-            known = KnownFacts(Leaves(s.known.facts).have, s.known.exact, KnownSizes(s.scope).are_positive)
+            known = known_facts(s.known.facts, s.known.exact, s.scope)
             nearest = Nearest(Graph(s.recording, s.written), rule, s.scope, known)
             found = nearest.find()
             if found is not None and (best is None or found.rank > best[0].rank):
@@ -260,10 +258,7 @@ def _root(f: Firing, graph: Graph) -> int:
     """The e-class of a match's first left side, -1 if it is not found."""
     classes = dict(zip(f.instance.params, f.operands, strict=True))
     for e in f.instance.left_nodes:
-        attrs = {k: with_sizes_of(v, dict(f.sizes)) for k, v in e.attrs}
-        fixed = None if e.op in TABLE or e.op == TUPLE_GET else e.annotation
-        one = graph.recording.one
-        sign = signature(e.op, attrs, fixed, one) if e.args or e.op in TABLE else ("leaf", e)
+        sign = signature_of(e, graph.recording.one, dict(f.sizes))
         found = graph.recording.classes.get((sign, tuple(classes[a] for a in e.args if a in classes)))
         if found is None:
             return -1

@@ -10,8 +10,9 @@ from typing import Any
 
 from relax_eg.errors import OperatorError
 from relax_eg.explain.record import LEAVES, Recording, leaf_signature, signature_of
+from relax_eg.explain.shown import clipped
 from relax_eg.ir.annotations import FLOATS, Tensor
-from relax_eg.ir.expr import TUPLE_GET, VAR, Expr, node, postorder, tuple_get, var
+from relax_eg.ir.expr import TUPLE_GET, VAR, Expr, node, postorder, tuple_get
 from relax_eg.ops import TABLE, call
 from relax_eg.rules import Claim, Condition, InOrder, Instance, Rule, ValueTest
 from relax_eg.rules.conditions import WORDS, Guard, key_of
@@ -269,12 +270,12 @@ class Nearest:
             used = ", ".join(f"{v} = {sizes[v]}" for v in sorted(g.left.variables | g.right.variables))
             return "" if isinstance(answer, Proved) else f"its condition {said}, with {used}: {answer}"
         if isinstance(g, InOrder):
-            shown = ", ".join(self.text(self.graph.class_of.get(values[n], -1), values[n]) for n in g.names)
+            shown = ", ".join(clipped(values[n]) for n in g.names)
             ordered = all(values[n].op == VAR for n in g.names)
             why = "they are met in another order" if ordered else "not all are inputs of the program"
             return f"its condition {said}: {shown}: {why}, or no neighbours below one operand"
         value = values[g.name]
-        shown = self.text(-1, value)
+        shown = clipped(value)
         if isinstance(g, Claim):
             if self.known.has(value, key_of(g)):
                 return ""
@@ -287,24 +288,9 @@ class Nearest:
             return f"its condition {said}: {shown} is no constant of which it holds"
         return f"its condition {said}: {WORDS[g.word]}; {shown} is not such"
 
-    def text(self, c: int, e: Expr | None = None) -> str:
-        """Returns class `c`, or `e`, as short text."""
-        shown = self.graph.shown[c] if e is None else e
-        return clipped(shown)
-
-
-def clipped(e: Expr, depth: int = 2) -> str:
-    """Returns `e` in infix notation; nodes deeper than `depth` are shown as `...`."""
-    text = expression_text(_clipped(e, depth))
-    return text if len(text) <= 100 else f"{text[:97]}..."
-
-
-def _clipped(e: Expr, depth: int) -> Expr:
-    if not e.args or e.op == VAR:
-        return e if e.op in LEAVES or e.op in TABLE else var(e.op, e.annotation)
-    if depth == 0:
-        return var("...", e.annotation)
-    return node(e.op, [_clipped(a, depth - 1) for a in e.args], e.attrs, e.annotation)
+    def text(self, c: int) -> str:
+        """Returns class `c` as short text."""
+        return clipped(self.graph.shown[c])
 
 
 def _dims(dims: Sequence[Dim]) -> str:

@@ -297,7 +297,7 @@ def _with_operands(module: Module, main: Function, env: Mapping[Expr, Expr], par
     `env` gives the value that replaces each old parameter."""
     blocks, result = replaced(main, env)
     entry = replace(main, params=tuple(params), blocks=blocks, result=result, sources=carried(main, env))
-    needed = needed_by(entry, {f.name: f for f in module})
+    needed = needed_by(entry.expressions(), {f.name: f for f in module})
     return Module(tuple(entry if f is main else f for f in module if f is main or f in needed))
 
 

@@ -174,16 +174,16 @@ def callees_first(module: Module) -> list[Function]:
     return [module[name] for name in order]
 
 
-def needed_by(entry: Function, functions: Mapping[str, Function]) -> list[Function]:
-    """Returns the functions that `entry` names directly or indirectly, in the order of `functions`."""
+def needed_by(roots: Sequence[Expr], functions: Mapping[str, Function]) -> list[Function]:
+    """Returns those of `functions` that `roots` name directly or indirectly, in the order of `functions`."""
     needed: set[str] = set()
-    work = [entry]
+    work = list(postorder(roots))
     while work:
-        for e in work.pop().expressions():
-            name = str(e.attr("name")) if e.op == FUNCTION else ""
-            if name and name not in needed:
-                needed.add(name)
-                work.append(functions[name])
+        e = work.pop()
+        name = str(e.attr("name")) if e.op == FUNCTION else ""
+        if name in functions and name not in needed:
+            needed.add(name)
+            work += functions[name].expressions()
     return [f for name, f in functions.items() if name in needed]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Literal, TypeAlias, cast
 
@@ -181,28 +181,19 @@ class SharedValues:
     - `module`: the functions that expressions run.
     - `env`: values of leaves, such as variables.
 
-    PRNG keys are held as numpy key arrays. Evaluation is deterministic: equal operands give equal bits.
+    PRNG keys are held as numpy key arrays.
     """
 
     def __init__(
         self, module: Module, env: Mapping[Expr, Any], sizes: Mapping[str, int], libraries: Libraries | None = None
     ) -> None:
-        self._run = _Counting(module, "numpy", False, libraries)
-        self._known: dict[Expr, Any] = {e: _arrays(v) for e, v in env.items()}
+        self._run = _Interpreter(module, "numpy", False, libraries)
+        self._known: dict[Expr, Any] = {e: as_arrays(v) for e, v in env.items()}
         self._sizes = dict(sizes)
 
     def of(self, e: Expr) -> Any:
         """Returns the value of `e`."""
         return self._run.value(e, self._known, self._sizes)
-
-    @property
-    def evaluated(self) -> int:
-        """Number of nodes evaluated, including those inside functions."""
-        return self._run.count[0]
-
-    def applied(self, e: Expr, operands: Sequence[Any]) -> Any:
-        """Returns the kept value of `e`, or else its value for these operand values, which is not kept."""
-        return self._known[e] if e in self._known else self._run.node(e, list(operands), self._sizes)
 
 
 @dataclass(frozen=True)
@@ -289,13 +280,13 @@ class _Interpreter:
         if e.op == CALL_DPS_LIBRARY:
             routine = BY_LIBRARY.get(e.attr("name"))
             if routine is not None:
-                return _arrays(routine.compute(np, *args, **dict(e.attr("attrs"))))
+                return as_arrays(routine.compute(np, *args, **dict(e.attr("attrs"))))
             library = library_of(e)
             if library is not None:
                 return self.defined(library, e, args, sizes)
             if self.libraries is None:
                 raise OperatorError(f"library call `{e.attr('name')}`: pass `libraries` to evaluate it")
-            return _arrays(self.libraries(e, [_outside(a) for a in args], sizes))
+            return as_arrays(self.libraries(e, [_outside(a) for a in args], sizes))
         if e.op == CALL_TIR:
             return self.tensor_program(e, args, sizes)
         if e.op in MEMORY:
@@ -350,7 +341,7 @@ class _Interpreter:
             raise OperatorError(f"{e.op} has no index equations and so no value in the {self.domain} domain")
         dims = {a.name for a in get(e.op).attributes if a.kind == "dims"}
         attrs = {k: tuple(d.evaluate(sizes) for d in v) if k in dims else v for k, v in e.attrs}
-        return _arrays(reference(*args, **attrs))
+        return as_arrays(reference(*args, **attrs))
 
     def defined(self, library: Library, e: Expr, args: list[Any], sizes: dict[str, int]) -> Value:
         """Returns the result of a registered routine, computed by its definition."""
@@ -419,15 +410,6 @@ def _equations(
     return shown, program_of(Site(op, operands, dict(attrs))) if shown else None
 
 
-@dataclass(frozen=True)
-class _Counting(_Interpreter):
-    count: list[int] = field(default_factory=lambda: [0])
-
-    def node(self, e: Expr, args: list[Any], sizes: dict[str, int]) -> Value:
-        self.count[0] += 1
-        return super().node(e, args, sizes)
-
-
 class _TooMuchError(Exception):
     """The evaluation exceeds its work limit."""
 
@@ -467,13 +449,13 @@ def _as_given(a: Annotation, value: Any) -> Any:
         return tuple(map(_as_given, a.fields, cast("Sequence[Any]", value)))
     if isinstance(a, Shape) and isinstance(value, (tuple, list)):
         return tuple(n.item() if isinstance(n, np.ndarray) else n for n in cast("Sequence[Any]", value))
-    return _arrays(value)
+    return as_arrays(value)
 
 
-def _arrays(value: Any) -> Any:
+def as_arrays(value: Any) -> Any:
     """Returns numbers and JAX arrays, also in tuples, as numpy arrays. Keys of a kind that numpy cannot hold stay."""
     if isinstance(value, (tuple, list)):
-        return tuple(map(_arrays, value))
+        return tuple(map(as_arrays, value))
     if isinstance(getattr(value, "dtype", np.dtype(bool)), np.dtype):
         return np.asarray(value)
     return keys_from_jax(value) if is_key(str(value.dtype.name)) else value

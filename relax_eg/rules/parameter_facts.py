@@ -64,6 +64,12 @@ class PositiveSizes:
         return self._known[d]
 
 
+def known_facts(facts: Facts, exact: bool, scope: Scope) -> KnownFacts:
+    """Returns the facts of expressions that follow from `facts` of parameters at the sizes of `scope`. `exact`: as in
+    `Given`."""
+    return KnownFacts(Leaves(facts).have, exact, PositiveSizes(scope).are_positive)
+
+
 def facts_of_functions(module: Module, declared: Facts, rules: RuleSet, exact: bool) -> dict[str, Facts]:
     """The facts of each function's parameters, by function. If `declared` is empty or `rules` require no facts, the
     result contains only the entry.
