@@ -9,6 +9,7 @@ from relax_eg.debug import stage
 from relax_eg.extract import figures
 from relax_eg.extract.cost import WholeCost
 from relax_eg.extract.detail import KernelPart, Memory
+from relax_eg.extract.numbers import gap
 from relax_eg.extract.profile import Profile
 from relax_eg.extract.walk import by_key, own_costs
 from relax_eg.ir.expr import CALL_DPS_LIBRARY, Expr
@@ -224,7 +225,7 @@ class SelectedRow:
     @property
     def gap(self) -> float:
         """The largest possible saving of another choice, as a share of the cost."""
-        return max(0.0, (self.cost - self.bound) / self.cost) if self.cost > 0 else 0.0
+        return gap(self.cost, self.bound)
 
 
 @dataclass(frozen=True, slots=True)

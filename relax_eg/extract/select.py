@@ -17,8 +17,8 @@ from relax_eg.extract.clock import Clock
 from relax_eg.extract.graph import ExtractionGraph
 from relax_eg.extract.greedy import dag_greedy
 from relax_eg.extract.numbers import TINY
-from relax_eg.extract.problem import Problem, choice_cost, repaired, tree_choice, used_classes
-from relax_eg.extract.search import GAIN, SWAP_WORK, cheapest_switch, swap_search
+from relax_eg.extract.problem import Problem, choice_cost, impossible, repaired, tree_choice, used_classes
+from relax_eg.extract.search import GAIN, best_of, cheapest_switch, swap_search
 from relax_eg.extract.solve import SolverEffort, solve
 
 # limit: inside `optimize`: nodes end the search before the clock does, and prices cannot tell a gap of a thousandth.
@@ -87,14 +87,9 @@ def select(graph: ExtractionGraph, costs: Sequence[Sequence[float]]) -> Selectio
     check_executable(graph, problem, tree)
     written = [w if w >= 0 else t for w, t in zip(graph.as_written, tree, strict=True)]
     written_cost = choice_cost(problem, written)
-    best: tuple[float, list[int], str] | None = None
-    seeds = {"as written": repaired(problem, written) if written_cost < math.inf else tree, "tree-greedy": tree}
-    for name, seed in (*seeds.items(), ("DAG-greedy", dag_greedy(problem))):
-        choice, cost = swap_search(problem, seed, tree, SWAP_WORK)
-        if best is None or cost < best[0] * (1 - GAIN):
-            best = (cost, choice, name)
-    assert best is not None
-    return Selection(_used(problem, best[1]), best[0], written_cost, best[2])
+    first = repaired(problem, written) if written_cost < math.inf else tree
+    choice, cost, place = best_of(problem, (first, tree, dag_greedy(problem)))
+    return Selection(_used(problem, choice), cost, written_cost, ("as written", "tree-greedy", "DAG-greedy")[place])
 
 
 @stage("select exactly")
@@ -120,16 +115,9 @@ def check_executable(graph: ExtractionGraph, problem: Problem, tree: Sequence[in
     proposed others.
 
     ExtractionError if a result can only be computed from itself."""
-    stuck = [r for r in problem.roots if tree[r] < 0]
-    if not stuck:
+    reached = impossible(problem, tree)
+    if not reached:
         return
-    reached: set[int] = set()
-    stack = stuck[:]
-    while stack:
-        c = stack.pop()
-        if c not in reached and tree[c] < 0:
-            reached.add(c)
-            stack += [x for row in problem.reads[c] for x in row]
     dear = [c for c in sorted(reached) if all(x == math.inf for x in problem.costs[c])]
     if not dear:
         ops = sorted({k.op for c in reached for k in graph.candidates[c]})
@@ -165,7 +153,7 @@ def second_best(graph: ExtractionGraph, costs: Sequence[Sequence[float]], best: 
         rest = Problem(problem.reads, less, problem.roots)
         start = repaired(rest, choice)
         if all(start[r] >= 0 for r in problem.roots):
-            other, cost = swap_search(rest, start, start, SWAP_WORK)
+            other, cost = swap_search(rest, start)
             if cost - best.cost >= least:
                 found.append((cost, 0, rule, "", other))
     switch = cheapest_switch(problem, choice, least)

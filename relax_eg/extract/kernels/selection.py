@@ -38,7 +38,7 @@ from relax_eg.extract.problem import (
     tree_greedy,
     used_classes,
 )
-from relax_eg.extract.search import GAIN, SWAP_WORK, swap_search
+from relax_eg.extract.search import best_of
 from relax_eg.extract.select import check_executable
 from relax_eg.extract.sensitivity import sensitivity
 from relax_eg.extract.solve import Solved, SolverEffort
@@ -139,7 +139,7 @@ class KernelSearch:
             self._weigh(ways, written)
             ways, problem = self._problem()
             written_cost = choice_cost(problem, written)
-        algebra, _ = self._best(problem, [repaired(problem, written)] if written_cost < math.inf else [])
+        algebra = self._best(problem, [repaired(problem, written)] if written_cost < math.inf else [])
         as_written = [[k] if k >= 0 else [] for k in graph.as_written]
         chosen = [ways[c][k].candidate if k >= 0 else -1 for c, k in enumerate(algebra[: len(graph.candidates)])]
         by_algebra = [[k] if k >= 0 else [] for k in chosen]
@@ -325,20 +325,11 @@ class KernelSearch:
         total = tree_greedy(problem)[1]
         if any(total[c] == math.inf for c in problem.roots):
             return None
-        return self._ways_of(ways, self._best(problem, [])[0])
+        return self._ways_of(ways, self._best(problem, []))
 
-    def _best(self, problem: Problem, seeds: Sequence[Sequence[int]]) -> tuple[list[int], float]:
+    def _best(self, problem: Problem, seeds: Sequence[Sequence[int]]) -> list[int]:
         problem = without_given(problem)
-        tree = tree_choice(problem)
-        best: tuple[list[int], float] | None = None
-        for seed in (*seeds, tree, dag_greedy(problem)):
-            if best is not None and self.clock.is_over():
-                break
-            choice, cost = swap_search(problem, seed, tree, SWAP_WORK)
-            if best is None or cost < best[1] * (1 - GAIN):
-                best = choice, cost
-        assert best is not None
-        return best
+        return best_of(problem, (*seeds, tree_choice(problem), dag_greedy(problem)), self.clock.is_over)[0]
 
     def _rounds(
         self, classes: Sequence[int], allowed: Sequence[Sequence[int]], start: list[Way | None], only: bool
@@ -400,7 +391,7 @@ class KernelSearch:
         seed = self._numbers(ways, start)
         if only:
             problem = restricted_to(ways, problem, allowed)
-        choice, _ = self._best(problem, [repaired(problem, seed)])
+        choice = self._best(problem, [repaired(problem, seed)])
         return self._ways_of(ways, choice)
 
     def _ways_of(self, ways: Sequence[Sequence[Way]], choice: Sequence[int]) -> list[Way | None]:
@@ -488,12 +479,12 @@ class KernelSearch:
         """The best choice found from the seeds, with the prices of composed programs."""
         ways, problem = self._problem()
         effort = _QUICK if self.pricing.held else _EFFORT
-        choice, _ = self._best(problem, seeds)
+        choice = self._best(problem, seeds)
         for _ in range(_CORRECTIONS):  # before the integer program, which takes longer
             if self.clock.is_over() or not self._corrected(ways, problem, choice):
                 break
             ways, problem = self._problem()
-            choice, _ = self._best(problem, [choice, *seeds[:1]])
+            choice = self._best(problem, [choice, *seeds[:1]])
         overlap = overlap_of(self.graph, ways, self.several)
         solved = self.clock.solved(partial(solve_kernels, problem, overlap, choice), effort)
         for _ in range(_CORRECTIONS):
@@ -501,7 +492,7 @@ class KernelSearch:
                 break
             ways, problem = self._problem()
             # The indices of ways are unchanged, so the choice with the higher price remains one of the seeds.
-            choice, _ = self._best(problem, [solved.choice, *seeds[:1]])
+            choice = self._best(problem, [solved.choice, *seeds[:1]])
             overlap = overlap_of(self.graph, ways, self.several)
             known = solved.bound  # prices only rise
             solved = self.clock.solved(partial(solve_kernels, problem, overlap, choice, known=known), effort)
