@@ -126,7 +126,7 @@ def timed(program: Program, at: Mapping[str, int], target: str, seconds: float) 
     entries = search.alternatives(COUNT)
     for name in OTHERS:
         other = Search(traced, replace(options, profile=PROFILES[name])).entry()
-        entries.append(Entry(SearchSpec(mode=name), other.units, other.module, other.seconds))
+        entries.append(Entry(SearchSpec(mode=name), other.units, other.found, other.seconds))
     distinct = {e.module: e for e in reversed(entries) if e.module != traced.module or search.weights}
     candidates = [
         CandidateProgram(None, AS_USUAL),

@@ -8,7 +8,6 @@ the sizes asked for, the variants of lowest price in each mode are timed. The de
 
 from __future__ import annotations
 
-import copy
 import functools
 import itertools
 import math
@@ -21,9 +20,9 @@ from typing import Any
 import jax
 
 from relax_eg.debug import tell
-from relax_eg.driver.options import Options, SearchSpec, Sizes, allows
+from relax_eg.driver.options import Options, SearchSpec, Sizes, allows, weight_names
 from relax_eg.driver.prices import of_a_call, price
-from relax_eg.driver.units import Units
+from relax_eg.driver.units import Found, Units
 from relax_eg.errors import OptionError
 from relax_eg.extract.clock import Clock
 from relax_eg.extract.numbers import TINY
@@ -47,16 +46,20 @@ class Entry:
     """A program that a search found.
 
     - `spec`: what was searched for.
-    - `units`: the search.
+    - `units`, `found`: the search, and what this run of it found.
     - `seconds`: how long it took.
     - `at`: the single binding it was priced at; None: all that were asked for.
     """
 
     spec: SearchSpec
     units: Units
-    module: Module
+    found: Found
     seconds: float
     at: Sizes | None = None
+
+    @property
+    def module(self) -> Module:
+        return self.found.module
 
     @property
     def label(self) -> str:
@@ -66,7 +69,7 @@ class Entry:
     def rules(self) -> tuple[str, ...]:
         """The rules that made its nodes, those that made most first."""
         made: Counter[str] = Counter()
-        for o in self.units.outcomes:
+        for o in self.found.outcomes:
             made.update(o.made)
         return tuple(r for r, _ in made.most_common())
 
@@ -95,7 +98,7 @@ class Search:
     def __init__(self, traced: Source, options: Options) -> None:
         self.traced = traced
         self.options = options
-        self.weights = {leaf.name for leaf in traced.leaves if leaf.argument in options.weights}
+        self.weights = weight_names(traced, options)
         self._found: dict[SearchSpec, Entry] = {}
         self.made: list[Entry] = []  # the programs found so far
         self._predicted: dict[tuple[Module | None, str, tuple[tuple[str, int], ...]], float] = {}
@@ -111,9 +114,9 @@ class Search:
     def _searched(self, spec: SearchSpec, **more: Any) -> Entry:
         """A new search; `more`: further fields of its `Units`."""
         started = time.perf_counter()
-        units = Units(self.traced.module, spec.options(self.options), **more)
-        module = units.run(self.weights)
-        self.made.append(Entry(spec, units, module, time.perf_counter() - started))
+        units = Units(self.traced.module, spec.options(self.options), self.weights, **more)
+        found = units.run()
+        self.made.append(Entry(spec, units, found, time.perf_counter() - started))
         return self.made[-1]
 
     def entry_at(self, binding: Sizes, mode: Mode = AS_USUAL, share: float = PREPARED_SHARE) -> Entry:
@@ -121,9 +124,8 @@ class Search:
         how much may be prepared, as a multiple of the weights' bytes."""
         units = self.entry().units
         started = time.perf_counter()
-        module = units.again(self.weights, binding, self.in_mode(mode).profile, share)
-        spec = SearchSpec(mode=mode.name)
-        return Entry(spec, copy.copy(units), module, time.perf_counter() - started, dict(binding))
+        found = units.again(binding, self.in_mode(mode).profile, share)
+        return Entry(SearchSpec(mode=mode.name), units, found, time.perf_counter() - started, dict(binding))
 
     def frugal(self, held: float, bytes_cost: Mapping[tuple[str, int], Pricing]) -> Entry:
         """The program found if a byte in memory costs `held`. `bytes_cost`: prices known more exactly, by function and

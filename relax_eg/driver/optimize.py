@@ -263,8 +263,8 @@ def _search(traced: Source, options: Options, place: EntryPlace | None) -> Cache
     else:
         choices = (_predicted(search) if options.memory_limit is None else _within_limit(search),)
     found = CachedResult(choices, traced.effectful)
-    stopped = any(o.saturation.stop is StopReason.TIME_LIMIT for e in search.made for o in e.units.outcomes)
-    stopped = stopped or any(e.units.extraction.ran_out for e in search.made)
+    stopped = any(o.saturation.stop is StopReason.TIME_LIMIT for e in search.made for o in e.found.outcomes)
+    stopped = stopped or any(e.found.extraction.ran_out for e in search.made)
     stopped = stopped or (found.report.family is not None and found.report.family.stop == BY_CLOCK)
     if place is not None and stopped:
         tell(1, f"{traced.name} is not cached: the clock stopped the search")

@@ -136,6 +136,11 @@ class SearchSpec:
         return replace(options, rules=rules, held=held, profile=options.profile.in_mode(mode))
 
 
+def weight_names(traced: Source, options: Options) -> set[str]:
+    """The names of the parameters that are weights."""
+    return {leaf.name for leaf in traced.leaves if leaf.argument in options.weights}
+
+
 _MANY = (list, tuple)
 
 # The kinds of the options that `optimize` shares with `jit`, `why_not`, `view` and others.

@@ -320,4 +320,4 @@ def price_program(
     costs = list(own_costs(function, model, skip))
     rows = by_key((str(v.node.attr("name")) if v.node.op == CALL_DPS_LIBRARY else v.node.op, c) for v, c in costs)
     made = sorted((OperatorRow(op, *figures) for op, figures in rows.items()), key=lambda r: (-r.seconds, r.op))
-    return ProgramCost(tuple(made), *prepared, any(c.wakes for _, c in costs))
+    return ProgramCost(tuple(made), *prepared, any(c.wakes for v, c in costs if not v.path))

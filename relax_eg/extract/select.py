@@ -18,6 +18,7 @@ from relax_eg.extract.graph import ExtractionGraph
 from relax_eg.extract.greedy import dag_greedy
 from relax_eg.extract.numbers import TINY
 from relax_eg.extract.problem import Problem, choice_cost, impossible, repaired, tree_choice, used_classes
+from relax_eg.extract.report import RunnerUp
 from relax_eg.extract.search import GAIN, best_of, cheapest_switch, swap_search
 from relax_eg.extract.solve import SolverEffort, solve
 
@@ -44,22 +45,6 @@ class Selection:
     seed: str
     bound: float = 0.0
     how: str = "greedy"
-
-
-@dataclass(frozen=True, slots=True)
-class Second:
-    """The second best program.
-
-    - `without`: a rule that the best program needs and this one does not use.
-    - `with_rule`: or the rule of the one candidate in which it differs ("": the candidate as written).
-    - `extra`: additional cost, as a share of the best program's cost.
-    - `why`: operators whose cost differs most, each with its cost in the best program and in this one.
-    """
-
-    without: str
-    with_rule: str
-    extra: float
-    why: tuple[tuple[str, float, float], ...]
 
 
 def check_costs(graph: ExtractionGraph, costs: Sequence[Sequence[float]]) -> None:
@@ -131,11 +116,17 @@ def check_executable(graph: ExtractionGraph, problem: Problem, tree: Sequence[in
     raise NotExecutableError(text, ops)
 
 
-def second_best(graph: ExtractionGraph, costs: Sequence[Sequence[float]], best: Selection) -> Second | None:
+def second_best(
+    graph: ExtractionGraph, costs: Sequence[Sequence[float]], best: Selection, function: str, bindings: int
+) -> RunnerUp | None:
     """The cheapest program found that differs from `best` by a rule and costs measurably more; None if there is none.
 
     The candidates are the programs without one of the dearest rules that `best` uses, and the programs in which one
-    value is computed in another way."""
+    value is computed in another way.
+
+    - `function`: name of the function of the graph.
+    - `bindings`: number of bindings that the costs are summed over; reasons are told by their mean.
+    """
     problem = problem_of(graph, costs)
     choice = repaired(problem, best.choice)
     least = max(EFFORT.gap * best.cost, TINY)
@@ -164,7 +155,10 @@ def second_best(graph: ExtractionGraph, costs: Sequence[Sequence[float]], best: 
         return None
     cost, _, without, with_rule, other = min(found, key=lambda f: f[:4])
     extra = (cost - best.cost) / best.cost if best.cost > 0 else 0.0
-    return Second(without, with_rule, extra, _reasons(graph, costs, problem, choice, other))
+    reasons = _reasons(graph, costs, problem, choice, other)
+    why = tuple((op, x / bindings, y / bindings) for op, x, y in reasons)
+    # Over several bindings, costs are sums of shares of the program as written.
+    return RunnerUp(function, without, with_rule, extra, why, bindings == 1)
 
 
 def _reasons(
