@@ -116,18 +116,14 @@ def prices(written: Module, candidate: Module, weights: set[str], binding: Sizes
     return price(written, options, binding), price(candidate, options, binding, weights)
 
 
-def of_a_call(cost: ProgramCost, options: PriceOptions) -> float:
-    """Seconds of a call of a program. For one executable priced by the profile this includes its dispatch and waking
-    other cores."""
-    return _of_a_call(cost.seconds, cost.launches, cost.wakes, options)
-
-
-def _of_a_call(seconds: Number, launches: Number, wakes: Number, options: PriceOptions) -> Number:
+def of_a_call(cost: ProgramCost | NodeCost, options: PriceOptions) -> Number:
+    """Seconds of a call of a program that costs so much. For one executable priced by the profile this includes its
+    dispatch and waking other cores."""
     if options.cost is not None:
-        return seconds
+        return cost.seconds
     if options.execution == "whole":
-        return options.profile.call(seconds, wakes)
-    return options.profile.run(seconds, launches)
+        return options.profile.call(cost.seconds, cost.wakes)
+    return options.profile.run(cost.seconds, cost.launches)
 
 
 def call_predictor(
@@ -153,7 +149,7 @@ def seconds_at(module: Module, options: Options, columns: Columns, weights: set[
     model = _model(module, options, {v: np.asarray(c, np.float64) for v, c in columns.items()})
     skip = None if weights is None else static_expressions(module.main, weights)
     total = sum((v.cost for v in visits(module.main, model, skip)), NodeCost())
-    found = _of_a_call(total.seconds, total.launches, total.wakes, options)
+    found = of_a_call(total, options)
     return np.broadcast_to(np.asarray(found, np.float64), len(next(iter(columns.values())))).copy()
 
 

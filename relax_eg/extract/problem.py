@@ -122,18 +122,6 @@ def operands_first(starts: Iterable[int], children: Callable[[int], Sequence[int
     return list(done)
 
 
-def is_acyclic(problem: Problem, choice: Sequence[int]) -> bool:
-    """Whether no class that the roots need depends on itself."""
-    place: dict[int, int] = {}
-
-    def below(c: int) -> tuple[int, ...]:
-        return problem.reads[c][choice[c]]
-
-    for i, c in enumerate(operands_first(problem.roots, below)):
-        place[c] = i
-    return all(place[x] < i for c, i in place.items() for x in below(c))
-
-
 def repaired(problem: Problem, choice: Sequence[int]) -> list[int]:
     """An acyclic choice for every class that can be computed; it equals `choice` wherever that has no cycle."""
     # Chosen candidates are free and all others are not, so others are taken only to break cycles.

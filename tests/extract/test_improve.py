@@ -17,11 +17,11 @@ from relax_eg.extract.anneal import Annealer
 from relax_eg.extract.foreign import egraph_of
 from relax_eg.extract.helper import helping
 from relax_eg.extract.neighbours import Improver
-from relax_eg.extract.problem import Problem, Subproblem, choice_cost, is_acyclic, repaired, tree_choice, used_classes
+from relax_eg.extract.problem import Problem, Subproblem, choice_cost, repaired, tree_choice, used_classes
 from relax_eg.extract.prune import prune
 from relax_eg.extract.search import swap_search
 from relax_eg.extract.solve import SolverEffort, improver_of, ordered_parts, started
-from tests.extract.problems import needed, optimum, problems
+from tests.extract.problems import is_acyclic, needed, optimum, problems
 
 
 @settings(max_examples=150)

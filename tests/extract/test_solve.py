@@ -23,7 +23,6 @@ from relax_eg.extract.loops import Loop, Loops, loops_within
 from relax_eg.extract.problem import (
     Problem,
     choice_cost,
-    is_acyclic,
     repaired,
     tree_choice,
     tree_greedy,
@@ -32,7 +31,7 @@ from relax_eg.extract.problem import (
 from relax_eg.extract.prune import prune, strong_components
 from relax_eg.extract.search import cheapest_switch, swap_search
 from relax_eg.extract.solve import Partner, SolverEffort, parts_of, solve
-from tests.extract.problems import needed, optimum, problems
+from tests.extract.problems import is_acyclic, needed, optimum, problems
 
 EXACT = SolverEffort(seconds=60.0, gap=0.0)
 

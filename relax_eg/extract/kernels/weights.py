@@ -9,9 +9,9 @@ from relax_eg.extract.clock import Clock
 from relax_eg.extract.graph import ExtractionGraph
 from relax_eg.extract.kernels.build import Build, Built, Names, build_kernels, composed_seconds
 from relax_eg.extract.kernels.cost import KernelCost
-from relax_eg.extract.kernels.selection import AS_TIMED, select_kernels
+from relax_eg.extract.kernels.selection import select_kernels
 from relax_eg.extract.kernels.ways import KernelSelection
-from relax_eg.extract.pricing import ONCE, Pricing
+from relax_eg.extract.pricing import FREE, ONCE, Pricing
 from relax_eg.extract.weights import PREPARED_SHARE, PreparedLimit, static_classes
 from relax_eg.ir.expr import Expr
 
@@ -35,7 +35,7 @@ def cheapest_kernels(
     names: Names,
     weights: set[str],
     once: float | None = None,
-    bytes_cost: Pricing = AS_TIMED,
+    bytes_cost: Pricing = FREE,
     share: float = PREPARED_SHARE,
     clock: Clock | None = None,
 ) -> ChosenKernels:
