@@ -65,7 +65,9 @@ def explained(
 def _in_kernels(found: Found, chosen: Module) -> bool:
     """Whether a recorded search, which returns programs in operators, came to the `chosen` kernels."""
     values = {(f.name, n): tuple(b.value for b in block.bindings) for f in chosen for n, block in enumerate(f.blocks)}
-    return all(values.get(place, mine) == mine for place, mine in found.in_kernels.items())
+    mine = ((o.place, o.extracted.forms[0]) for o in found.outcomes)
+    kernels = {place: tuple(form.values) for place, form in mine if form.built is not None}
+    return all(values.get(place, own) == own for place, own in kernels.items())
 
 
 def _nothing(traced: Source, options: Options) -> Derivation:

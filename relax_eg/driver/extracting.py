@@ -99,6 +99,7 @@ class ExtractedBlock:
     """What was extracted for a block.
 
     - `forms`: the cheapest values and, if it is wanted, the second form.
+    - `held`: the form whose values get prices of bytes in memory.
     - `taken`: the candidate chosen for each class that is computed.
     - `made`: how many chosen nodes each rule made.
     - `selected`: how near the choice is to the best.
@@ -106,6 +107,7 @@ class ExtractedBlock:
     """
 
     forms: tuple[BlockForm, ...]
+    held: BlockForm
     taken: Mapping[int, int]
     made: Mapping[str, int]
     selected: SelectedRow
@@ -134,7 +136,7 @@ def extracted(read: Dump, asked: BlockRequest) -> ExtractedBlock:
         with clock.running():
             apart = cheapest(read.graph, read.decode, asked.same, models, asked.once, clock=clock)
         forms.append(_form(read, apart))
-    return ExtractedBlock(tuple(forms), taken, dict(made), row, runner_up)
+    return ExtractedBlock(tuple(forms), forms[0], taken, dict(made), row, runner_up)
 
 
 def _form(read: Dump, chosen: Chosen) -> BlockForm:
@@ -164,8 +166,8 @@ def extracted_kernels(read: Dump, asked: BlockRequest) -> ExtractedBlock:
     taken = {c: w.candidate for c, w in selection.ways.items()}
     for w in selection.ways.values():
         taken |= {} if w.state is None else w.state.members
-    row = SelectedRow(
-        asked.function, selection.how, selection.cost, selection.bound, selection.kept, selection.fewer
-    )  # fmt: skip
-    forms = (BlockForm(b.roots, b.operators, b.classes, b.rules, b.stored, b) for b in (x.built for x in found))
-    return ExtractedBlock(tuple(forms), taken, dict(built.made), row, None, built.rows(asked.function, models[0]))
+    row = SelectedRow(asked.function, selection.how, selection.cost, selection.bound, selection.kept, selection.fewer)
+    forms = [BlockForm(b.roots, b.operators, b.classes, b.rules, b.stored, b) for b in (x.built for x in found)]
+    held = forms[-1] if asked.once is None else forms[0]
+    rows = built.rows(asked.function, models[0])
+    return ExtractedBlock(tuple(forms), held, taken, dict(built.made), row, None, rows)

@@ -20,7 +20,7 @@ from relax_eg.extract.numbers import Number
 from relax_eg.extract.profile import AS_USUAL, Mode, Profile
 from relax_eg.extract.report import OperatorRow, ProgramCost, price_program
 from relax_eg.extract.totals import total_amounts
-from relax_eg.extract.walk import visits
+from relax_eg.extract.walk import walk
 from relax_eg.extract.weights import prepared_bytes
 from relax_eg.ir.module import Module
 from relax_eg.ir.partition import split, static_expressions
@@ -148,7 +148,7 @@ def seconds_at(module: Module, options: Options, columns: Columns, weights: set[
     # float64, because products of large sizes overflow 64-bit integers.
     model = _model(module, options, {v: np.asarray(c, np.float64) for v, c in columns.items()})
     skip = None if weights is None else static_expressions(module.main, weights)
-    total = sum((v.cost for v in visits(module.main, model, skip)), NodeCost())
+    total = sum((v.cost for v in walk(module.main, model, skip, deep=False)), NodeCost())
     found = of_a_call(total, options)
     return np.broadcast_to(np.asarray(found, np.float64), len(next(iter(columns.values())))).copy()
 

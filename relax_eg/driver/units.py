@@ -29,7 +29,7 @@ from relax_eg.explain.record import Recording
 from relax_eg.extract.clock import Clock
 from relax_eg.extract.detail import Origin
 from relax_eg.extract.hoisting import PLATFORMS
-from relax_eg.extract.kernels.build import Built, Names
+from relax_eg.extract.kernels.build import Names
 from relax_eg.extract.pricing import Pricing
 from relax_eg.extract.profile import Profile
 from relax_eg.extract.weights import PREPARED_SHARE
@@ -52,8 +52,9 @@ _AT_LEAST = 0.05  # chosen: share of the budget's seconds that an e-graph gets o
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The result of one e-graph: its saturation, and what was extracted from it."""
+    """The result of one e-graph: its saturation, and what was extracted from it. `place`: the block it is of."""
 
+    place: Place
     saturation: Saturation
     extracted: ExtractedBlock
 
@@ -95,9 +96,7 @@ class Found:
 
     - `functions`: every function in its best form, including those that rules made.
     - `outcomes`: the result of each e-graph.
-    - `searched`: what explaining the outcome needs, if it is kept. `module` then has operators in place of kernels, and
-      `in_kernels[f, n]` holds the values in kernels of block `n` of function `f`.
-    - `built`, `stored`: by function and block, the kernels, and the values that may be in memory with their classes.
+    - `searched`: what explaining the outcome needs, if it is kept; `module` then has operators in place of kernels.
     - `origins`: by function, each expression's source lines and the rules that made it.
     - `extraction`: the clock of extraction, which may be that of other runs as well.
     """
@@ -107,9 +106,6 @@ class Found:
     extraction: Clock
     outcomes: list[Outcome] = field(default_factory=list[Outcome])
     searched: list[Searched] = field(default_factory=list[Searched])
-    in_kernels: dict[Place, tuple[Expr, ...]] = field(default_factory=dict[Place, tuple[Expr, ...]])
-    built: dict[Place, Built] = field(default_factory=dict[Place, Built])
-    stored: dict[Place, Mapping[Expr, int]] = field(default_factory=dict[Place, Mapping[Expr, int]])
     origins: dict[str, dict[Expr, Origin]] = field(default_factory=dict[str, dict[Expr, Origin]])
 
 
@@ -125,7 +121,6 @@ class _Run:
 
     options: Options
     share: float
-    clock: Clock
     loops: Mapping[str, Repeated]
     started: float
     extracted: float
@@ -203,7 +198,7 @@ class Units:
     def _run(self, options: Options, share: float) -> Found:
         clock, entry = self.clock or Clock(options.budget.extraction), self.module.main
         loops = repeated(self.module, partial(_extent, options))
-        run = _Run(options, share, clock, loops, time.thread_time(), clock.spent, Found(self.module, {}, clock))
+        run = _Run(options, share, loops, time.thread_time(), clock.spent, Found(self.module, {}, clock))
         for f in callees_first(self.module):
             if f.name == entry.name:
                 continue
@@ -298,36 +293,29 @@ class Units:
         is_hoisted = name in run.loops and run.loops[name].is_body and run.options.profile.platform in PLATFORMS
         pricing = self.bytes_cost.get(place, Pricing(held=run.options.held, limit=run.options.memory_limit or 1))
         asked = BlockRequest(
-            name, block, run.options, self.functions, weights, same, once, is_hoisted, run.share, pricing, run.clock,
-            self._names, is_again,
+            name, block, run.options, self.functions, weights, same, once, is_hoisted, run.share, pricing,
+            found.extraction, self._names, is_again,
         )  # fmt: skip
         in_kernels = run.options.execution == "kernels" and name not in self._in_loops
         chosen = (extracted_kernels if in_kernels else extracted)(read, asked)
         if self.watch is not None:
             self.watch(name, read, chosen.taken)
-        found.outcomes.append(Outcome(saturated.saturation, chosen))
+        found.outcomes.append(Outcome(place, saturated.saturation, chosen))
         for i, form in enumerate(chosen.forms):
             if i and form is chosen.forms[0]:
                 continue
             lines = {e: origin.lines for e, origin in found.origins[name].items()}
             found.origins[name].update(origins_of(form.values, form.classes, form.makers, read.written, lines))
-            if i == 0 or (in_kernels and once is None):
-                found.stored[place] = form.stored
-                if form.built is not None:
-                    found.built[place] = form.built
         if saturated.recording is None:
             return [f.values for f in chosen.forms]
         # Derivations are between operators, not kernels.
-        first = chosen.forms[0]
-        if in_kernels:
-            found.in_kernels[place] = tuple(first.values)
-        equal = tuple(roots), tuple(first.operators), saturated.alternatives
+        equal = tuple(roots), tuple(chosen.forms[0].operators), saturated.alternatives
         found.searched.append(Searched(*place, *equal, scope, known, saturated.recording))
         return [f.operators for f in chosen.forms]
 
     def _saturate(self, place: Place, roots: list[Expr], scope: Scope, known: Given, run: _Run) -> _Saturated:
         options = self.options
-        spent = time.thread_time() - run.started - (run.clock.spent - run.extracted)
+        spent = time.thread_time() - run.started - (run.found.extraction.spent - run.extracted)
         left = max(options.budget.seconds - spent, _AT_LEAST * options.budget.seconds)
         budget = replace(options.budget, seconds=min(options.budget.seconds, left))
         alternatives = self._alternatives(roots)

@@ -27,7 +27,7 @@ from relax_eg.extract.matmuls import (
 )
 from relax_eg.extract.numbers import Number, evaluated, is_column, larger, smaller, whole
 from relax_eg.extract.profile import Profile
-from relax_eg.extract.walk import visits
+from relax_eg.extract.walk import walk
 from relax_eg.ir.annotations import Annotation, Tensor, Tuple, dims_of
 from relax_eg.ir.control import parts
 from relax_eg.ir.expr import (
@@ -311,7 +311,7 @@ class WholeCost:
         """The cost of a call or control node, including everything that its functions do."""
         found, steps = NodeCost(), 1.0
         for function, times, model in self.trips(site):
-            found += sum((v.cost for v in visits(function, model)), NodeCost()).scaled(times)
+            found += sum((v.cost for v in walk(function, model, deep=False)), NodeCost()).scaled(times)
             steps = larger(steps, times)
         seconds = found.seconds
         if site.op in (SCAN, WHILE):

@@ -1,6 +1,6 @@
 """The walk over a chosen program: every node that does something, how often it runs, and what it costs.
 
-Prices, reports, closed forms, loops and liveness all read this walk (`walk`, or `visits` for one function alone).
+Prices, reports, closed forms, loops and liveness all read this walk.
 """
 
 from __future__ import annotations
@@ -55,17 +55,23 @@ class Visit:
         return cost.scaled(self.model.part(self.far)) if self.far else cost
 
 
-def visits(
+def walk(
     function: Function,
     model: WholeCost,
     skip: set[Expr] | None = None,
+    deep: bool = True,
     times: Number = 1.0,
     path: tuple[Visit, ...] = (),
 ) -> Iterator[Visit]:
-    """Every node of `function` that does something; nodes in `skip` are left out.
+    """Every node of `function` that does something, and of everything that it runs; what a node runs comes before the
+    node.
 
     If a matmul reads a transposed matrix in place, the pair is priced as the `linear` that runs, and the transpose has
-    no site."""
+    no site.
+
+    - `skip`: nodes of the function itself that are left out.
+    - `deep`: whether to go into the functions that it runs.
+    """
     once = skip or set()
     expressions = [e for e in function.expressions() if e not in once]
     folded = _folded_transposes(expressions, once) if model.folds_transposes else set[Expr]()
@@ -74,26 +80,14 @@ def visits(
     for e in expressions:
         if (e.op in CORE and not e.args) or e.op in (TUPLE, TUPLE_GET):
             continue
-        site = placed(e, site_of(e), left, model.constants)
+        site, far = placed(e, site_of(e), left, model.constants), left.get(e, 0)
         if e.op == "matmul" and e.args[1] in folded:
             site = Site("linear", (e.args[0].annotation, e.args[1].args[0].annotation), {})
-        yield Visit(e, function, None if e in folded else site, left.get(e, 0), model, times, path)
-
-
-def walk(
-    function: Function,
-    model: WholeCost,
-    skip: set[Expr] | None = None,
-    times: Number = 1.0,
-    path: tuple[Visit, ...] = (),
-) -> Iterator[Visit]:
-    """`visits` of a function and of everything that it runs; what a node runs comes before the node. `skip`: nodes of
-    the function itself."""
-    for v in visits(function, model, skip, times, path):
-        if v.runs_functions and v.site is not None:
-            part = model.part(v.far)
-            for callee, n, inner in model.trips(v.site):
-                yield from walk(callee, inner, None, times * (n * part), (*path, v))
+        v = Visit(e, function, None if e in folded else site, far, model, times, path)
+        if deep and v.runs_functions:
+            part = model.part(far)
+            for callee, n, inner in model.trips(site):
+                yield from walk(callee, inner, None, True, times * (n * part), (*path, v))
         yield v
 
 

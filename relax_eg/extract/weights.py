@@ -86,11 +86,15 @@ class PreparedLimit:
     @staticmethod
     def of(graph: ExtractionGraph, weights: set[str], binding: Mapping[str, int], share: float) -> PreparedLimit:
         """The limit of `share` times the bytes of the weights."""
-        return PreparedLimit(weights, binding, share * _weight_bytes(graph, weights, binding))
+        rows = zip(graph.candidates, graph.annotations, strict=True)
+        held = (a for row, a in rows for x in row if x.op == VAR and x.site.attrs["name"] in weights)
+        return PreparedLimit(weights, binding, share * sum(int(bytes_of(a).evaluate(binding)) for a in held))
 
     def is_kept(self, values: Sequence[Expr]) -> bool:
         """Whether a program with these results prepares few enough bytes."""
-        return _prepared_of(values, self.weights, self.binding) <= self.bytes
+        params = tuple(e for e in postorder(values) if e.op == VAR)
+        cut = split(Function("block", params, (), tuple_(values)), self.weights).prepare.result.args
+        return prepared_bytes(cut, self.binding) <= self.bytes
 
     def kept_by(
         self,
@@ -114,13 +118,6 @@ class PreparedLimit:
             found, price = chosen(price), price * dearer
             values, _ = told(found)
         return found
-
-
-def _prepared_of(values: Sequence[Expr], weights: set[str], binding: Mapping[str, int]) -> int:
-    """Bytes of the values that a program with these results prepares from `weights`."""
-    params = tuple(e for e in postorder(values) if e.op == VAR)
-    cut = split(Function("block", params, (), tuple_(values)), weights).prepare.result.args
-    return prepared_bytes(cut, binding)
 
 
 def prepared_bytes(cut: Iterable[Expr], binding: Mapping[str, int]) -> int:
@@ -160,16 +157,6 @@ def _written_seconds(graph: ExtractionGraph, static: Sequence[bool], model: Whol
         model.price(graph.candidates[c][k].site, graph.annotations[c]).seconds
         for c, k in enumerate(graph.as_written)
         if k >= 0 and not (static and static[c])
-    )
-
-
-def _weight_bytes(graph: ExtractionGraph, weights: set[str], binding: Mapping[str, int]) -> int:
-    """Bytes of the weights."""
-    return sum(
-        int(bytes_of(graph.annotations[c]).evaluate(binding))
-        for c, row in enumerate(graph.candidates)
-        for x in row
-        if x.op == VAR and x.site.attrs["name"] in weights
     )
 
 
