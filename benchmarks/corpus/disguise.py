@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 from benchmarks.corpus.program import Program
 from relax_eg.driver.optimize import traced_program
-from relax_eg.driver.options import read_options
+from relax_eg.driver.options import read_options, weight_names
 from relax_eg.driver.units import Units
 from relax_eg.egraph import Budget
 from relax_eg.explain.nearest import Graph, Nearest
@@ -32,11 +32,10 @@ def disguised(program: Program, rules: Iterable[Rule]) -> Rule | None:
         traced, RuleSet("none", []), None, o.get("at"), o.get("bounds"), o.get("weights", ()), o.get("facts"),
         o.get("numerics", "reassociate"), Budget(), None, "off", 0,
     )  # fmt: skip
-    units = Units(traced.module, options, record=True)
-    units.run({leaf.name for leaf in traced.leaves if leaf.argument in options.weights})
-    if len(units.searched) != 1:  # several functions, or blocks
+    searched = Units(traced.module, options, weight_names(traced, options), record=True).run().searched
+    if len(searched) != 1:  # several functions, or blocks
         return None
-    (as_written,) = units.searched
+    (as_written,) = searched
     used, graph = operators(as_written.written), Graph(as_written.recording, as_written.written)
     results = {graph.class_of[e] for e in as_written.written}
     known = known_facts(as_written.known.facts, as_written.known.exact, as_written.scope)

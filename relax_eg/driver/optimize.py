@@ -24,8 +24,8 @@ from relax_eg.driver.cache import CachedResult, Choice, EntryPlace, place_of
 from relax_eg.driver.explaining import explained
 from relax_eg.driver.families import BY_CLOCK, family, nearest_guards
 from relax_eg.driver.limited import limited
-from relax_eg.driver.measured import CandidateProgram, Decision, Search, check_measurable, decided, searched_with
-from relax_eg.driver.options import KINDS, Bounds, Execution, Facts, Options, Progress, Sizes, read_options
+from relax_eg.driver.measured import CandidateProgram, Decision, Search, check_measurable, decided
+from relax_eg.driver.options import KINDS, Bounds, Execution, Facts, Options, Progress, SearchSpec, Sizes, read_options
 from relax_eg.driver.prices import call_predictor, closed_forms, doubt, moves_less, pays, price
 from relax_eg.driver.reporting import report_of
 from relax_eg.dynamic.at_capacity import REASSOCIATED, at_sizes
@@ -234,7 +234,7 @@ def _of_arrays(traced: Source, options: Options, found: CachedResult, policy: Po
         for c in found.choices
     )
     tolerance = _TOLERANCES[options.numerics[-1]]
-    searched, at = searched_with(options, found.report.searched_for), found.report.extracted_at
+    searched, at = found.choices[0].spec.options(options), found.report.extracted_at
     explain = functools.partial(explained, traced, searched, found.choices[0].module)
     if at:  # a variant of a family: extracted for these sizes from the e-graphs of one search
         explain = functools.partial(explained, traced, options, found.choices[0].module, at, searched.profile)
@@ -263,8 +263,8 @@ def _search(traced: Source, options: Options, place: EntryPlace | None) -> Cache
     else:
         choices = (_predicted(search) if options.memory_limit is None else _within_limit(search),)
     found = CachedResult(choices, traced.effectful)
-    stopped = any(o.saturation.stop is StopReason.TIME_LIMIT for e in search.made for o in e.units.outcomes)
-    stopped = stopped or any(e.units.extraction.ran_out for e in search.made)
+    stopped = any(o.saturation.stop is StopReason.TIME_LIMIT for e in search.made for o in e.found.outcomes)
+    stopped = stopped or any(e.found.extraction.ran_out for e in search.made)
     stopped = stopped or (found.report.family is not None and found.report.family.stop == BY_CLOCK)
     if place is not None and stopped:
         tell(1, f"{traced.name} is not cached: the clock stopped the search")
@@ -290,7 +290,7 @@ def _predicted(search: Search) -> Choice:
     best = CandidateProgram(search.entry(), AS_USUAL)
     if search.options.profile.calibrated and not search.traced.in_steps:
         for mode in search.options.profile.modes:
-            found = CandidateProgram(search.entry(mode=mode), mode)
+            found = CandidateProgram(search.entry(SearchSpec(mode=mode.name)), mode)
             faster = geometric_mean(
                 [search.predicted(best, b) / search.predicted(found, b) for b in search.options.bindings]
             )
@@ -370,4 +370,4 @@ def _choice(search: Search, variant: CandidateProgram, bindings: Sequence[Sizes]
         compiler_options=dict(variant.mode.options),
         expressions={"before": before, "after": after},
     )
-    return Choice(None if kept else module, report, (), dict(variant.mode.options))
+    return Choice(None if kept else module, report, (), dict(variant.mode.options), spec=variant.spec)

@@ -10,12 +10,12 @@ number of steps.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from relax_eg.extract.amounts import NONE, Amounts, kind_of, moved_by, of_program, work_of
 from relax_eg.extract.cost_model import CostModel, NodeCost, asked, one_by_one
-from relax_eg.extract.hoisting import PLATFORMS, around, constants, leaving, placed
+from relax_eg.extract.hoisting import PLATFORMS, around, constants
 from relax_eg.extract.matmuls import (
     Contracted,
     Matmul,
@@ -27,6 +27,7 @@ from relax_eg.extract.matmuls import (
 )
 from relax_eg.extract.numbers import Number, evaluated, is_column, larger, smaller, whole
 from relax_eg.extract.profile import Profile
+from relax_eg.extract.walk import walk
 from relax_eg.ir.annotations import Annotation, Tensor, Tuple, dims_of
 from relax_eg.ir.control import parts
 from relax_eg.ir.expr import (
@@ -37,10 +38,7 @@ from relax_eg.ir.expr import (
     CONTROL,
     CORE,
     SCAN,
-    TUPLE,
-    TUPLE_GET,
     WHILE,
-    Expr,
     postorder,
 )
 from relax_eg.ir.module import Function
@@ -311,21 +309,11 @@ class WholeCost:
 
     def _run(self, site: Site) -> NodeCost:
         """The cost of a call or control node, including everything that its functions do."""
-        flops: Number = 0.0
-        moved: Number = 0.0
-        launches: Number = 0.0
-        seconds: Number = 0.0
-        steps: Number = 1.0
-        wakes: Number = False
+        found, steps = NodeCost(), 1.0
         for function, times, model in self.trips(site):
-            inner = [node.cost for node in priced(function, model)]
-            for c in inner:
-                wakes = wakes | c.wakes
-            flops += times * sum(c.flops for c in inner)
-            moved += times * sum(c.bytes for c in inner)
-            launches += times * sum(c.launches for c in inner)
-            seconds += times * sum(c.seconds for c in inner)
+            found += sum((v.cost for v in walk(function, model, deep=False)), NodeCost()).scaled(times)
             steps = larger(steps, times)
+        seconds = found.seconds
         if site.op in (SCAN, WHILE):
             slower = _IN_A_LOOP if self.profile.platform == "cpu" and _is_map(site) else 1.0
             seconds = slower * seconds + steps * self.profile.step
@@ -333,7 +321,8 @@ class WholeCost:
             seconds += self.profile.step
         elif site.op == CALL:
             seconds *= 1 - _SHORTER
-        return NodeCost(whole(flops), whole(moved), whole(launches), _EPSILON + seconds, wakes)
+        amounts = whole(found.flops), whole(found.bytes), whole(found.launches)
+        return NodeCost(*amounts, _EPSILON + seconds, found.wakes)
 
     def _matmul(self, site: Site, flops: Number, moved: Number) -> Number:
         """Seconds of a matmul: the larger of its arithmetic, slower for thin sides, and its memory traffic, times the
@@ -452,63 +441,3 @@ def _is_map(site: Site) -> bool:
 def _turns(site: Site) -> bool:
     """Whether the site is a transpose that moves the last axis."""
     return site.op == "permute_dims" and site["axes"][-1] != len(site["axes"]) - 1
-
-
-@dataclass(frozen=True, slots=True)
-class Priced:
-    """A node of a function and its cost at each step of the function.
-
-    - `runs`: functions that the node runs, how often each runs, and the model of each.
-    """
-
-    node: Expr
-    cost: NodeCost
-    runs: Sequence[tuple[Function, Number, WholeCost]] = ()
-
-
-def priced(function: Function, model: WholeCost, skip: set[Expr] | None = None) -> Iterator[Priced]:
-    """Every node of `function` that does something, with its price; nodes in `skip` are left out."""
-    for e, site, far in sites(function, model, skip):
-        if site is None:
-            yield Priced(e, NodeCost())
-            continue
-        part = model.part(far)
-        cost = model.price(site, e.annotation)
-        if far:
-            amounts = (x * part for x in (cost.flops, cost.bytes, cost.launches, cost.seconds))
-            cost = NodeCost(*amounts, wakes=cost.wakes)
-        yield Priced(e, cost, [(f, n * part, inner) for f, n, inner in model.trips(site)])
-
-
-def sites(
-    function: Function, model: WholeCost, skip: set[Expr] | None = None
-) -> Iterator[tuple[Expr, Site | None, int]]:
-    """Every node of `function` that does something, the site it is priced as, and the number of enclosing loops that
-    XLA hoists it out of; nodes in `skip` are left out.
-
-    If a matmul reads a transposed matrix in place, the pair is priced as the `linear` that runs, and the transpose has
-    no site (None).
-    """
-    once = skip or set()
-    expressions = [e for e in function.expressions() if e not in once]
-    folded = _folded_transposes(expressions, once) if model.folds_transposes else set[Expr]()
-    folded -= {b.value for block in function.blocks for b in block.bindings if b.value in folded} | {function.result}
-    left = leaving(function, model.constants)
-    for e in expressions:
-        if (e.op in CORE and not e.args) or e.op in (TUPLE, TUPLE_GET):
-            continue
-        site = placed(e, site_of(e), left, model.constants)
-        if e.op == "matmul" and e.args[1] in folded:
-            site = Site("linear", (e.args[0].annotation, e.args[1].args[0].annotation), {})
-        yield e, None if e in folded else site, left.get(e, 0)
-
-
-def _folded_transposes(expressions: list[Expr], once: set[Expr]) -> set[Expr]:
-    """Matrix transposes that at least one matmul reads as its second operand, and nothing else reads."""
-    read = {a for e in expressions for a in e.args}
-    folded = {e for e in expressions if e.op == "permute_dims" and e.attr("axes") == (1, 0) and e in read} - once
-    for e in expressions:
-        for i, a in enumerate(e.args):
-            if a in folded and not (e.op == "matmul" and i == 1 and e.args[0].ndim >= 1):
-                folded.discard(a)
-    return folded
