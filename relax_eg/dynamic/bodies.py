@@ -11,7 +11,7 @@ import numpy as np
 
 from relax_eg.backend.call_keys import only_for
 from relax_eg.backend.lower import run_at
-from relax_eg.backend.program import Program
+from relax_eg.backend.program import Program, abstract_array
 from relax_eg.debug import fallback
 from relax_eg.dynamic.fitting import CapacityFit, Pattern, at, fit
 from relax_eg.dynamic.lowering import capacity_of
@@ -19,7 +19,6 @@ from relax_eg.dynamic.plan import CapacityPlan, plan
 from relax_eg.ir.annotations import Annotation, Tensor, Tuple
 from relax_eg.ir.module import Module
 from relax_eg.ir.partition import split
-from relax_eg.ops.keys import given_dtype
 
 # A function `(held, *args, **kwargs) -> result`, the specs of `held` (a tuple of the prepared values) and `args`, and
 # those of `kwargs`.
@@ -128,7 +127,7 @@ class Body:
         if self._order is not None:
             weak = [p.weak_in[i] for i in sorted(self._indices)] + others
         return [
-            jax.ShapeDtypeStruct(shape(a.shape or ()), given_dtype(str(a.dtype)), weak_type=w)
+            abstract_array(a, shape(a.shape or ()), w)
             for a, w in zip(self._operands, weak, strict=True)
             if isinstance(a, Tensor)
         ]
