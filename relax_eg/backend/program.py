@@ -144,30 +144,6 @@ class Program:
             raise self._wrong_structure(bound)
         return leaves
 
-    def tree_without(self, held: frozenset[int]) -> Any:
-        """The structure of `(args, kwargs)` of calls that leave out the arguments whose leaves are all in `held`."""
-        args, kwargs = jax.tree_util.tree_unflatten(self.in_tree, range(self.in_tree.num_leaves))
-
-        def given(x: Any) -> bool:
-            leaves = jax.tree_util.tree_leaves(x)
-            return not leaves or not held.issuperset(leaves)
-
-        rest = tuple(x for x in args if given(x)), {k: x for k, x in kwargs.items() if given(x)}
-        return jax.tree_util.tree_structure(rest)
-
-    def names_without(self, held: frozenset[int]) -> tuple[str, ...]:
-        """The names, in order, of the arguments of calls that leave out the arguments whose leaves are all in `held`.
-
-        Empty where some argument cannot be given both by position and by name.
-        """
-        args, kwargs = jax.tree_util.tree_unflatten(self.in_tree, range(self.in_tree.num_leaves))
-        parameters = [] if self.signature is None else list(self.signature.parameters.values())
-        ordinary = all(p.kind is p.POSITIONAL_OR_KEYWORD for p in parameters)
-        if kwargs or not ordinary or len(parameters) < len(args):
-            return ()
-        leaves = map(jax.tree_util.tree_leaves, args)
-        return tuple(p.name for p, x in zip(parameters, leaves, strict=False) if not x or not held.issuperset(x))
-
     def _wrong_structure(self, bound: tuple[tuple[Any, ...], dict[str, Any]]) -> ShapeError:
         """The error for the first argument of a call that is not the pytree that the function was optimized for."""
         args, kwargs = jax.tree_util.tree_unflatten(self.in_tree, [object()] * self.in_tree.num_leaves)

@@ -128,7 +128,7 @@ class Jitted:
 
     def statistics(self) -> Statistics | None:
         """Statistics of the newest function optimized for sizes that vary; None if there is none."""
-        found = [best for best in self.optimized if isinstance(best, AtCapacity)]
+        found = [best for best in self.optimized if isinstance(best.strategy, AtCapacity)]
         return found[-1].statistics() if found else None
 
     def _as_shaped(self, call: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -201,7 +201,7 @@ class Jitted:
             unless_exhausted(e)
             self._exact = True  # tracing turns the error into a warning
             return _Way(self._jitted)
-        if not isinstance(best, AtCapacity) or not self._is_for(best, operands):
+        if not isinstance(best.strategy, AtCapacity) or not self._is_for(best, operands):
             return _Way(self._jitted, lasts=not self._static)
         if not kwargs and len(args) == len(operands) and all(map(operator.is_, args, operands)):
             return _Way(best, lasts=True)
@@ -301,23 +301,22 @@ class Jitted:
         best = optimize(flat, *specs, target=self._device(), **options)
         places = jax.tree_util.tree_unflatten(tree, range(tree.num_leaves))
         by_name = places if self._static else {**dict(zip(signature.parameters, places[0], strict=False)), **places[1]}
-        self._donate(best, by_name)
-        if isinstance(best, AtCapacity):
-            settings = settings_now()
-
-            def elsewhere(*xs: Any) -> Any:
-                return self._elsewhere(settings, *arguments(xs))
-
-            best.serve_under(settings, elsewhere)
-        self._keep(best)
+        self._of_sizes(best, by_name, arguments)
         self._forget_ways(settings_now())
-        return best
+        return self._keep(best)
 
-    def _donate(self, best: Optimized, places: Mapping[str, Any]) -> None:
-        """Lets calls reuse the donated arguments. `places`: the parameters' numbers, in the structure of each
-        argument."""
-        if isinstance(best, AtCapacity) and self._donated:
-            best.donate(jax.tree_util.tree_leaves([x for n, x in places.items() if n in self._donated]))
+    def _of_sizes(self, best: Optimized, places: Mapping[str, Any], arguments: Callable[[Sequence[Any]], Any]) -> None:
+        """Prepares a function of sizes that vary to serve calls of this one.
+
+        - `places`: the parameters' numbers, in the structure of each argument.
+        - `arguments`: from the arguments of `best` to `(args, kwargs)` of a call of this function.
+        """
+        strategy, settings = best.strategy, settings_now()
+        if not isinstance(strategy, AtCapacity):
+            return
+        if self._donated:
+            strategy.donate(jax.tree_util.tree_leaves([x for n, x in places.items() if n in self._donated]))
+        strategy.serve_under(settings, lambda *xs: self._elsewhere(settings, *arguments(xs)))
 
     def _device(self) -> Profile:
         return replace(here() if self._target is None else profile(self._target), modes=())
@@ -384,14 +383,7 @@ class Jitted:
             best = optimize(of_arrays, *(specs[n] for n in taken), target=self._device(), **self._options)
             tree = jax.tree_util.tree_structure(list(taken.values()))
             places = jax.tree_util.tree_unflatten(tree, range(tree.num_leaves))
-            self._donate(best, dict(zip(taken, places, strict=True)))
-            if isinstance(best, AtCapacity):
-                settings = settings_now()
-
-                def elsewhere(*xs: Any) -> Any:
-                    return self._elsewhere(settings, *arguments(xs))
-
-                best.serve_under(settings, elsewhere)
+            self._of_sizes(best, dict(zip(taken, places, strict=True)), arguments)
             return self._keep(best)
 
         return self._symbolic.made(key, make), list(taken.values())
