@@ -16,10 +16,10 @@ import numpy as np
 from jax import lax
 from jax.extend.core import primitives
 
+from relax_eg.dtypes import dtype_of, kind
 from relax_eg.ops.integers import magnitude, power, product, quotient, rest, square
 from relax_eg.tir import Const, Scalar
 from relax_eg.tir.expr import ReduceKind
-from relax_eg.tir.functions import kind
 
 Array: TypeAlias = Any
 
@@ -127,10 +127,8 @@ _COMBINE: dict[str, Callable[..., Array]] = {
 def accumulator(kind_of: ReduceKind, dtype: str) -> str:
     """The dtype in which `dtype` is reduced: float32 for sums and products of low-precision floats, bytes for 4-bit
     integers."""
-    if dtype in ("int4", "uint4"):
-        return dtype.replace("4", "8")
-    low = dtype.startswith(("float8", "bfloat16", "float16"))
-    return "float32" if (low and kind_of in ("sum", "prod")) or dtype.startswith("float8") else dtype
+    record = dtype_of(dtype)
+    return record.wider.name if record.is_narrow or kind_of in ("sum", "prod") else dtype
 
 
 def reduce_axes(kind_of: ReduceKind, x: Array, axes: Sequence[int]) -> Array:

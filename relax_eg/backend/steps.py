@@ -25,11 +25,12 @@ from relax_eg.backend.optimized import Optimized
 from relax_eg.backend.program import Program, as_declared, without_notes
 from relax_eg.backend.ready import Ready
 from relax_eg.backend.width import as_jax_takes_it
+from relax_eg.dtypes import numpy_dtype
 from relax_eg.errors import OptionError, RelaxEgError, ShapeError, TraceError
 from relax_eg.explain.text import Explanation
 from relax_eg.ir.annotations import Annotation, Shape, Tensor, Tuple
 from relax_eg.ir.control import parts
-from relax_eg.ir.expr import CALL, COND, CONTROL, MATCH_CAST, SCAN, VAR, WHILE, Expr, np_dtype, postorder
+from relax_eg.ir.expr import CALL, COND, CONTROL, MATCH_CAST, SCAN, VAR, WHILE, Expr, postorder
 from relax_eg.ir.module import Binding, Block, Function, Module
 from relax_eg.ir.partition import missing_sizes
 from relax_eg.ir.steps import is_data_dependent, stepped_functions
@@ -198,7 +199,7 @@ def _stacked(values: Sequence[Any], a: Annotation, sizes: Mapping[str, int]) -> 
         return jnp.stack(values)
     if not isinstance(a, Tensor) or a.shape is None or a.dtype is None:
         raise ShapeError(f"scan: no step is made, and how large its result {a} would be is not known")
-    return jnp.zeros([int(d.evaluate(sizes)) for d in a.shape], np_dtype(a.dtype))
+    return jnp.zeros([int(d.evaluate(sizes)) for d in a.shape], numpy_dtype(a.dtype))
 
 
 class InSteps(Optimized):

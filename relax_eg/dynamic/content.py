@@ -12,9 +12,10 @@ from typing import Any
 
 import numpy as np
 
+from relax_eg.dtypes import dtype_of, kind
 from relax_eg.errors import ShapeError
 from relax_eg.tir import Apply, Cast, Const, Index, Read, Reduce, Scalar, Select
-from relax_eg.tir.functions import FUNCTIONS, kind
+from relax_eg.tir.functions import FUNCTIONS
 
 
 @dataclass(frozen=True)
@@ -127,8 +128,15 @@ def _cast(term: Cast, part: Content) -> Content:
             return FINITE
         with np.errstate(all="ignore"):
             return known(held.astype(np.dtype(term.dtype)).item())
-    narrow = ("float16", "float8_e4m3fn", "float8_e5m2")  # a finite number may overflow there
-    return FINITE if part.is_finite and term.dtype not in narrow and term.arg.dtype != "float64" else ANY
+    return FINITE if part.is_finite and not _may_overflow(term.arg.dtype, term.dtype) else ANY
+
+
+def _may_overflow(source: str, target: str) -> bool:
+    """Whether a finite number of one dtype may be no finite number of another."""
+    given, made = dtype_of(source).part, dtype_of(target).part
+    if not made.is_float or given.kind not in "iuf":
+        return False
+    return given.powers > made.powers if given.is_float else given.greatest > made.greatest
 
 
 def _number(value: Any, dtype: str) -> Any:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from relax_eg.dtypes import numpy_dtype
 from relax_eg.errors import BoundsError, ExplanationError, OperatorError, ShapeError
 from relax_eg.explain.closure import sizes_that_differ
 from relax_eg.explain.programs import Change
@@ -37,7 +38,6 @@ from relax_eg.ir.expr import (
     VAR,
     Expr,
     constant_value,
-    np_dtype,
     postorder,
     tuple_,
 )
@@ -444,7 +444,7 @@ class _Check:
                 return
             elif e.op == CONSTANT:
                 data = constant_value(e)
-                found = Tensor(data.shape, e.dtype if data.dtype == np_dtype(e.dtype) else data.dtype.name)
+                found = Tensor(data.shape, e.dtype if data.dtype == numpy_dtype(e.dtype) else data.dtype.name)
             elif e.op == FUNCTION:
                 found = self._signature(str(e.attr("name")))
             else:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from relax_eg.dtypes import NUMBERS, is_integer, kind
 from relax_eg.errors import ShapeError
-from relax_eg.ir.annotations import ITEM_BITS, Annotation, Tensor, is_integer
+from relax_eg.ir.annotations import Annotation, Tensor
 from relax_eg.ops.integers import magnitude, power, product, quotient, rest, square
 from relax_eg.ops.record import Attribute, Deduce, Equations, Operator, Site, register
 from relax_eg.ops.sizes import ONE, Dims, broadcast, need_kind, need_same_dtype
@@ -191,7 +192,7 @@ elementwise("isnan", ("x",), "is_nan", "fc", "jax.numpy.isnan", "whether each el
 
 def _by_dtype(integer: str, other: str, unsigned: str | None = None) -> Callable[..., Scalar]:
     def function(site: Site, x: Scalar, y: Scalar) -> Scalar:
-        if x.dtype.startswith("uint"):
+        if kind(x.dtype) == "u":
             return apply(unsigned or integer, x, y)
         return apply(integer if is_integer(x.dtype) else other, x, y)
 
@@ -201,7 +202,7 @@ def _by_dtype(integer: str, other: str, unsigned: str | None = None) -> Callable
 def _right_shift(x: Any, y: Any) -> Any:
     from jax import lax
 
-    unsigned = x.dtype.name.startswith("uint")
+    unsigned = kind(x.dtype.name) == "u"
     return (lax.shift_right_logical if unsigned else lax.shift_right_arithmetic)(*jax_broadcast(x, y))
 
 
@@ -257,8 +258,8 @@ def _integer_pow(x: Any, *, y: int) -> Any:
 
 
 def _astype_deduce(site: Site) -> Annotation:
-    if site["dtype"] not in ITEM_BITS:
-        raise site.error(f"no dtype {site['dtype']!r}; there are: {', '.join(ITEM_BITS)}")
+    if site["dtype"] not in NUMBERS:
+        raise site.error(f"no dtype {site['dtype']!r}; there are: {', '.join(NUMBERS)}")
     need_kind(site, "biufcn")
     return Tensor(site.shape(), site["dtype"])
 

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import scipy.special
 
+from relax_eg.dtypes import FLOATS, HALF
 from relax_eg.ir.annotations import Annotation, Tensor
 from relax_eg.ops.keys import words
 from relax_eg.ops.random import bits_of, kind_of, need_keys, split_words
@@ -25,7 +26,7 @@ _ROUND = 500
 def _gamma(site: Site) -> Annotation:
     need_keys(site)
     dtype, keys, shape = site.dtype(1), site.shape(0), site.shape(1)
-    if dtype not in ("float32", "float64"):
+    if dtype not in FLOATS or dtype in HALF:
         raise site.error(f"operand 1 is {dtype}; float32 or float64 is needed")
     if len(keys) > len(shape):
         raise site.error(f"{len(keys)} axes of keys for {len(shape)} of the shape parameter")

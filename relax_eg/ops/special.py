@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from relax_eg.ir.annotations import ITEM_BITS, Annotation, Tensor
+from relax_eg.dtypes import NUMBERS, dtype_of, kind
+from relax_eg.ir.annotations import Annotation, Tensor
 from relax_eg.ops.elementwise import elementwise, jax_broadcast, jax_function, pointwise
 from relax_eg.ops.record import Attribute, Operator, Site, bytes_of, deduce, register
 from relax_eg.ops.sizes import broadcast, need_equal, need_kind, need_same_dtype
@@ -122,9 +123,9 @@ register(
 def _bitcast(site: Site) -> Annotation:
     dtype, target, shape = site.dtype(), site["dtype"], site.shape()
     need_kind(site, "iufn")
-    if target not in ITEM_BITS or target == "bool" or target.startswith("complex") or ITEM_BITS[target] < 8:
+    if target not in NUMBERS or kind(target) not in "iuf" or dtype_of(target).bits < 8:
         raise site.error(f"dtype {target!r}; an integer or float dtype of whole bytes is needed")
-    have, want = ITEM_BITS[dtype], ITEM_BITS[target]
+    have, want = dtype_of(dtype).bits, dtype_of(target).bits
     if have < 8:
         raise site.error(f"operand 0 is {dtype}; a dtype of whole bytes is needed")
     if have > want:
@@ -148,7 +149,7 @@ def _bitcast_reference(x: Array, *, dtype: str) -> Array:
 
 def _bitcast_equations(site: Site, buffers: tuple[Buffer, ...]) -> TensorProgram | None:
     (x,) = buffers
-    if ITEM_BITS[x.dtype] != ITEM_BITS[site["dtype"]]:
+    if dtype_of(x.dtype).bits != dtype_of(site["dtype"]).bits:
         return None
     return program("bitcast", buffers, compute("out", x.shape, lambda *i: apply(f"bits_as_{site['dtype']}", x[i])))
 

@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 
+from relax_eg.dtypes import dtype_of
 from relax_eg.errors import RuleError
-from relax_eg.ir.annotations import ITEM_BITS, Annotation, Tensor, is_integer
+from relax_eg.ir.annotations import Annotation, Tensor
 from relax_eg.ops.coarse_annotations import is_unknown
 from relax_eg.ops.contraction import accumulator, need_precision
 from relax_eg.ops.record import Attribute, Operator, Site, register
@@ -234,17 +234,15 @@ def _reduce_window(site: Site) -> Annotation:
 
 def identity(kind: str, dtype: str) -> Any:
     """Returns the value of a reduction over no elements."""
+    record = dtype_of(dtype)
     if kind in ("sum", "prod"):
         return int(kind == "prod")
     if kind in ("or", "and", "xor"):
-        every = 2 ** ITEM_BITS[dtype] - 1 if dtype.startswith("uint") else -1
+        every = record.greatest if record.kind == "u" else -1
         return False if dtype == "bool" else every if kind == "and" else 0
-    if dtype == "bool":
-        return kind == "min"
-    if is_integer(dtype):
-        limits = ml_dtypes.iinfo(np.dtype(dtype))
-        return int(limits.min if kind == "max" else limits.max)
-    return float("-inf") if kind == "max" else float("inf")
+    if record.is_float:
+        return float("-inf") if kind == "max" else float("inf")
+    return record.extreme(kind == "min")
 
 
 def _window_equations(site: Site, buffers: tuple[Buffer, ...]) -> TensorProgram:

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from relax_eg.ir.annotations import is_complex, is_float, is_integer
+from relax_eg.dtypes import dtype_of, is_complex, is_float, is_integer, names_where
 from relax_eg.ir.expr import CALL_TIR, CONSTANT, TUPLE, TUPLE_GET, VAR, Expr, constant_value, postorder
 from relax_eg.limits import KEPT, LARGEST_INT32
 from relax_eg.ops.libraries import inlined
@@ -53,16 +53,13 @@ def literals(instance: Instance) -> Literals:
     return Literals(tuple(numbers)[:_MOST_NUMBERS], tuple(sorted(whole | _held_up_to(instance))))
 
 
-# given: the number up to which a dtype represents every whole number.
-_HOLDS = {"bfloat16": 256, "float16": 2048, "int8": 127, "uint8": 255}
-
-
 def _held_up_to(instance: Instance) -> set[int]:
-    """The numbers up to which the narrow dtypes of positions, and of counts, represent every whole number."""
+    """The numbers up to which the short dtypes of positions, and of counts, represent every whole number."""
+    short = {d: dtype_of(d) for d in names_where(lambda d: d.is_half or (d.is_integer and d.bits == 8))}
     return {
-        _HOLDS[t.dtype]
+        2 ** short[t.dtype].digits if is_float(t.dtype) else short[t.dtype].greatest
         for t in _terms(instance)
-        if t.dtype in _HOLDS
+        if t.dtype in short
         and (
             isinstance(t, Index)
             or (isinstance(t, Reduce) and is_integer(t.dtype))

@@ -16,12 +16,13 @@ from typing import Any, Literal
 import ml_dtypes
 import numpy as np
 
+from relax_eg.dtypes import kind, numpy_dtype
 from relax_eg.errors import BoundsError, ShapeError
 from relax_eg.shapes import Dim
 from relax_eg.tir.arrays import converted, dim_values, exact_converted, exact_ufunc, exactly
 from relax_eg.tir.exact import UNDEFINED, to_exact
 from relax_eg.tir.expr import Apply, Cast, Const, Index, Read, Reduce, Scalar, Select, loop_of
-from relax_eg.tir.functions import FUNCTIONS, Array, kind, numpy_dtype, widen
+from relax_eg.tir.functions import FUNCTIONS, Array, widen
 from relax_eg.tir.program import Stage, TensorProgram
 from relax_eg.tir.text import index_text
 

@@ -14,15 +14,13 @@ import math
 import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 import scipy.special
 
+from relax_eg.dtypes import KINDS, PARTS, dtype_of, kind, names_where
 from relax_eg.errors import ShapeError
-from relax_eg.limits import FEW_KEPT
 from relax_eg.tir import exact, special
 
 Array = np.ndarray[Any, Any]
@@ -31,13 +29,6 @@ DIVIDE = 4  # chosen: flops of a division or a square root
 TRANSCENDENTAL = 10  # chosen: flops of exp, log, sin and similar functions
 SPECIAL = 20  # chosen: flops of erf, lgamma and similar functions
 SERIES = 160  # chosen: flops of functions summed until convergence
-
-_KINDS = {"bool": "b", "int": "i", "uint": "u", "float": "f", "bfloat": "f", "complex": "c"}
-
-# given: 32-bit words in one PRNG key of each of JAX's generators; the dtype is `key<fry>` and so on.
-KEY_WORDS = {"fry": 2, "rbg": 4, "urbg": 4}
-
-_COMPLEX = {"float32": "complex64", "float64": "complex128"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,18 +59,19 @@ class ScalarFunction:
             raise ShapeError(f"{self.name} takes {self.arity} arguments, got {len(args)}")
         for dtype in args[:1] if self.result == "first" else args:
             if kind(dtype) not in self.accepts:
-                accepted = " or ".join(word for word, letter in _KINDS.items() if letter in self.accepts)
+                accepted = " or ".join(word for letter, word in KINDS.items() if letter in self.accepts)
                 raise ShapeError(f"{self.name}({', '.join(args)}): {dtype} is not accepted; {accepted} is")
         if self.result == "first" and any(kind(dtype) != "i" for dtype in args[1:]):
             raise ShapeError(f"{self.name}({', '.join(args)}): the second argument must be a signed integer")
         if self.result != "first" and len(set(args)) > 1:
             raise ShapeError(f"{self.name}({', '.join(args)}): the dtypes differ; cast one side")
         if self.result == "real":
-            return next((real for real, made in _COMPLEX.items() if made == args[0]), args[0])
+            return dtype_of(args[0]).part.name
         if self.result == "complex":
-            if args[0] not in _COMPLEX:
-                raise ShapeError(f"{self.name}({', '.join(args)}): {' or '.join(_COMPLEX)} is needed")
-            return _COMPLEX[args[0]]
+            made = dtype_of(args[0]).complex
+            if made is None:
+                raise ShapeError(f"{self.name}({', '.join(args)}): {' or '.join(PARTS)} is needed")
+            return made.name
         return args[0] if self.result in ("same", "first") else self.result
 
     def __call__(self, args: Sequence[Array], dtype: str) -> Array:
@@ -89,37 +81,14 @@ class ScalarFunction:
             return np.asarray(self.compute(*given)).astype(dtype, copy=False)
 
 
-@lru_cache(FEW_KEPT)
-def numpy_dtype(dtype: str) -> np.dtype[Any]:
-    """Returns the numpy dtype of a dtype name. A PRNG key is a record of its words."""
-    if kind(dtype) == "k":
-        return np.dtype([(dtype[4:-1], np.uint32, (KEY_WORDS[dtype[4:-1]],))])
-    return np.dtype(dtype)
-
-
-@lru_cache(FEW_KEPT)
-def kind(dtype: str) -> str:
-    """Returns the letter of a dtype's kind: b, i, u, f or c; k for a PRNG key, which can only be moved."""
-    for word, letter in _KINDS.items():
-        if dtype.startswith(word):
-            return letter
-    if dtype.startswith("key<") and dtype[4:-1] in KEY_WORDS:
-        return "k"
-    raise ShapeError(f"unknown dtype {dtype!r}; accepted: bool, int*, uint*, float*, bfloat16, complex*, key<*>")
-
-
 def widen(x: Array, *, sums: bool = False) -> Array:
     """Returns `x` in a dtype that numpy computes in. Rounding one operation's result back gives the narrow dtype's
     result.
 
     With `sums`, float16 also becomes float32, for summation.
     """
-    if sums and x.dtype == np.float16:
-        return x.astype(np.float32)
-    if x.dtype.kind == "V" or x.dtype == ml_dtypes.float8_e5m2:
-        narrow = {"int4": np.int8, "uint4": np.uint8}
-        return x.astype(narrow.get(x.dtype.name, np.float32))
-    return x
+    dtype = dtype_of(x.dtype.name)
+    return x if dtype.is_native and not sums else x.astype(dtype.wider.numpy, copy=False)
 
 
 def _int_divide(a: Array, b: Array) -> Array:
@@ -278,13 +247,7 @@ def _bits_as(dtype: str) -> ScalarFunction:
     return ScalarFunction(f"bits_as_{dtype}", 1, lambda x: x.view(dtype), "iuf", dtype, 0, widens=False)
 
 
-_BITS = tuple(
-    _bits_as(dtype)
-    for dtype in (
-        "int8", "uint8", "float8_e4m3fn", "float8_e5m2", "int16", "uint16", "float16", "bfloat16", "int32", "uint32",
-        "float32", "int64", "uint64", "float64",
-    )
-)  # fmt: skip
+_BITS = tuple(map(_bits_as, names_where(lambda d: d.kind in "iuf" and d.bits >= 8)))
 
 FUNCTIONS: dict[str, ScalarFunction] = {row.name: row for row in (*_ROWS, *_BITS)}
 

@@ -12,6 +12,7 @@ from types import MappingProxyType
 
 import numpy as np
 
+from relax_eg.dtypes import dtype_of
 from relax_eg.shapes import Dim
 from relax_eg.tir.expr import INDEX_DTYPE, Apply, Cast, Const, Index, Read, Reduce, Scalar, Select, is_loop, walk
 
@@ -61,7 +62,7 @@ def named_text(expr: Scalar, sizes: frozenset[str], names: Iterator[str]) -> tup
 def constant_text(expr: Const) -> str:
     """Returns the shortest text that reads back to the constant's value in its dtype."""
     if isinstance(expr.value, complex):
-        part = "float32" if expr.dtype == "complex64" else "float64"
+        part = dtype_of(expr.dtype).part.name
         return f"complex({', '.join(constant_text(Const(x, part)) for x in (expr.value.real, expr.value.imag))})"
     return repr(expr.value) if isinstance(expr.value, (bool, int)) else str(np.dtype(expr.dtype).type(expr.value))
 

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any, NoReturn, Protocol, TypeAlias
 
+from relax_eg.dtypes import kind
 from relax_eg.errors import RelaxEgError, ShapeError
 from relax_eg.shapes import Dim, ceildiv, dim_max, dim_min
 from relax_eg.shapes.spec import parse_dtype
@@ -34,7 +35,7 @@ from relax_eg.tir.expr import (
     select,
     walk,
 )
-from relax_eg.tir.functions import FUNCTIONS, kind
+from relax_eg.tir.functions import FUNCTIONS
 from relax_eg.tir.program import Buffer
 from relax_eg.tir.text import index_text
 

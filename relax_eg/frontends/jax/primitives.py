@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from relax_eg.dtypes import is_complex, is_float, kind
 from relax_eg.frontends.jax import gather, library, random, windows
 from relax_eg.frontends.jax.contractions import dot_general, ragged_dot
 from relax_eg.frontends.jax.equation import (
@@ -27,7 +28,6 @@ from relax_eg.frontends.jax.equation import (
     squeezed,
 )
 from relax_eg.frontends.symbolic import to_dim
-from relax_eg.ir.annotations import is_complex, is_float
 from relax_eg.ir.expr import CONSTANT, Expr, const, constant_value
 from relax_eg.ops.record import call
 from relax_eg.shapes import Dim
@@ -153,7 +153,7 @@ def _power(e: JaxprEquation) -> Expr:
 
 def _shift_right_logical(e: JaxprEquation) -> Expr:
     """A logical right shift. Signed integers need `right_shift_logical`, because `right_shift` keeps their sign."""
-    return call("right_shift_logical" if e.dtype.startswith("int") else "right_shift", e.args)
+    return call("right_shift_logical" if kind(e.dtype) == "i" else "right_shift", e.args)
 
 
 def _shift_right_arithmetic(e: JaxprEquation) -> Expr:

@@ -16,6 +16,7 @@ import numpy as np
 from jax.core import ShapedArray
 from jax.extend.core import Literal, primitives
 
+from relax_eg.dtypes import is_key
 from relax_eg.errors import OperatorError, RelaxEgError, TraceError
 from relax_eg.frontends.jax.control import TracedFunctions, control
 from relax_eg.frontends.jax.equation import JaxprEquation
@@ -26,7 +27,7 @@ from relax_eg.frontends.symbolic import SymbolicSizes, is_symbolic, to_dim
 from relax_eg.ir.annotations import Annotation, Object, Tensor, Tuple
 from relax_eg.ir.expr import BARRIER, CONSTANT, VAR, Expr, call_dps_library, const, constant_value, tuple_get, var
 from relax_eg.ir.foreign import Foreign
-from relax_eg.ops.keys import generator_of, is_key
+from relax_eg.ops.keys import generator_of
 from relax_eg.ops.record import call
 from relax_eg.shapes import Scope
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from itertools import permutations
 from typing import TypeVar
 
+from relax_eg.dtypes import dtype_of, is_integer, kind
 from relax_eg.rules.verify_formal.compose import Composer, dims_in, index_dim
 from relax_eg.rules.verify_formal.guards import (
     GuardLiteral,
@@ -25,7 +26,6 @@ from relax_eg.rules.verify_formal.guards import (
 )
 from relax_eg.shapes import Dim
 from relax_eg.tir.expr import Apply, Cast, Const, Index, Read, Reduce, ReduceKind, Scalar, Select, walk
-from relax_eg.tir.functions import kind
 
 _COMMUTE = frozenset({"add", "multiply", "equal", "not_equal", "bitwise_and", "bitwise_or", "bitwise_xor"})
 # The maximum or minimum of two NaNs, or of two zeros, may be either: only equal arguments determine the result.
@@ -437,20 +437,9 @@ def _decided(s: Scalar, cond: Scalar, holds: bool) -> Scalar:
     return s
 
 
-_WIDER = {
-    "bool": {"int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64", "float16", "bfloat16", "float32",
-             "float64"},
-    "int8": {"int16", "int32", "int64"}, "int16": {"int32", "int64"}, "int32": {"int64"},
-    "uint8": {"uint16", "uint32", "uint64", "int16", "int32", "int64"},
-    "uint16": {"uint32", "uint64", "int32", "int64"}, "uint32": {"uint64", "int64"},
-    "float16": {"float32", "float64"}, "bfloat16": {"float32", "float64"},
-    "float32": {"float64"},
-}  # fmt: skip
-
-
 def _is_there_and_back(first: Cast, dtype: str) -> bool:
     """Whether a conversion and then one back to `dtype` change nothing: the wider dtype has every value of `dtype`."""
-    return first.arg.dtype == dtype and first.dtype in _WIDER.get(dtype, ())
+    return first.arg.dtype == dtype and dtype_of(first.dtype).contains(dtype_of(dtype))
 
 
 def _need(s: Scalar | None) -> Scalar:
@@ -460,4 +449,4 @@ def _need(s: Scalar | None) -> Scalar:
 
 def _wide_enough(s: Cast) -> bool:
     """Whether an index of the cast's source dtype is the same integer in its result's dtype."""
-    return s.dtype == "int64" and s.arg.dtype in ("int32", "uint32")
+    return s.dtype == "int64" and is_integer(s.arg.dtype) and dtype_of(s.arg.dtype).bits == 32

@@ -14,10 +14,10 @@ from typing import Any
 
 import z3
 
+from relax_eg.dtypes import kind
 from relax_eg.rules.verify_formal.compose import Unsupported
 from relax_eg.rules.verify_formal.guards import Deadline
 from relax_eg.tir.expr import Apply, Cast, Const, Read, Scalar, Select, walk
-from relax_eg.tir.functions import kind
 
 _STEPS = 4_000_000  # limit: steps in z3's own count, which is the same on every machine
 _MILLISECONDS = 3_000  # limit: time of z3 for one question

@@ -11,7 +11,7 @@ import math
 from collections.abc import Iterable, Sequence
 from fractions import Fraction
 
-from relax_eg.ir.annotations import is_float
+from relax_eg.dtypes import dtype_of, is_float, kind
 from relax_eg.rules.verify_formal.accuracy import DISCONTINUOUS, is_given, is_tame
 from relax_eg.rules.verify_formal.compose import Composer, Unsupported, index_dim
 from relax_eg.rules.verify_formal.guards import GuardLiteral, Guards, KnownGuards, at_least, in_range, zero
@@ -19,7 +19,6 @@ from relax_eg.rules.verify_formal.sums import CanonicalSum, Factor, Sum, Term
 from relax_eg.rules.verify_formal.terms import Normalizer, loop_name
 from relax_eg.shapes import Dim
 from relax_eg.tir.expr import Apply, Cast, Const, Index, Read, Reduce, Scalar, Select
-from relax_eg.tir.functions import kind
 
 Paths = tuple[Guards, ...]
 Condition = tuple[Paths, Paths]  # where it holds, and where it does not: disjoint conjunctions
@@ -54,7 +53,7 @@ _IDEMPOTENT = frozenset({"bitwise_and", "bitwise_or"})
 
 def modulus_of(dtype: str) -> int:
     """Returns 2^w for integers of width w, else 0."""
-    return 2 ** int(dtype.lstrip("uint")) if kind(dtype) in "iu" else 0
+    return 2 ** dtype_of(dtype).bits if kind(dtype) in "iu" else 0
 
 
 class TermValues:
