@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import jax.numpy as jnp
-import ml_dtypes
 import numpy as np
 import pytest
 
@@ -84,10 +83,9 @@ def test_spellings_are_found(text: str) -> None:
 
 
 def test_every_dtype_of_jax_has_a_record() -> None:
-    kinds = (np.number, np.bool_, ml_dtypes.bfloat16)
     names = {n for n in dir(jnp) if isinstance(t := getattr(jnp, n), type(jnp.float32)) and hasattr(t, "dtype")}
     found = {np.dtype(getattr(jnp, n).dtype).name for n in names}
-    assert kinds and len(found) > 25
+    assert len(found) > 25
     assert found <= set(RECORDS)
 
 
@@ -101,26 +99,22 @@ def test_limits(d) -> None:
     if d.is_float:
         assert d.smallest == float(np.array(d.smallest).astype(d.numpy))
         assert not d.has_infinity or float(np.array([np.inf]).astype(d.numpy)[0]) == np.inf
-        assert 2.0 ** (d.powers - 1) <= d.greatest < 2.0**d.powers or d.powers == 1024
+        assert d.greatest / 2 < 2.0 ** (d.powers - 1) <= d.greatest
 
 
 @pytest.mark.parametrize("d", SMALL, ids=lambda d: d.name)
 def test_one_dtype_contains_another(d) -> None:
-    """Tried at all values of one, converted to the other and back."""
+    """Tried at all values of the one, converted to the other."""
     bits = np.arange(2**d.bits, dtype=np.uint8 if d.bits <= 8 else np.uint16)
     values = bits.view(d.numpy) if d.bits >= 8 or d.is_float else np.arange(d.least, d.greatest + 1).astype(d.numpy)
-    for other in SMALL:
-        if other.kind == d.kind or (d.is_integer and other.is_integer):
-            with np.errstate(all="ignore"):
-                back = values.astype(other.numpy).astype(d.numpy)
-            a, b = values.astype(np.float64), back.astype(np.float64)
-            kept = (
-                np.array_equal(a, b, equal_nan=True)
-                and np.array_equal(np.signbit(a), np.signbit(b)) | np.isnan(a).any()
-            )
-            signs = d.kind == other.kind or d.kind == "u" or other.kind == "i"
-            assert not other.contains(d) or kept, (d.name, other.name)
-            assert not (kept and signs) or other.contains(d) or other is d or d.is_float, (d.name, other.name)
+    with np.errstate(all="ignore"):
+        given = values.astype(np.float64)
+    for other in (o for o in SMALL if o.contains(d)):
+        with np.errstate(all="ignore"):
+            kept = given.astype(other.numpy).astype(np.float64)
+        np.testing.assert_array_equal(kept, given, err_msg=other.name)
+        signs = np.signbit(kept) == np.signbit(given)
+        assert signs[~np.isnan(given)].all(), other.name
 
 
 def test_contains_long_dtypes() -> None:

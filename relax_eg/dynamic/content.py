@@ -15,7 +15,7 @@ import numpy as np
 from relax_eg.dtypes import dtype_of, kind
 from relax_eg.errors import ShapeError
 from relax_eg.tir import Apply, Cast, Const, Index, Read, Reduce, Scalar, Select
-from relax_eg.tir.functions import FUNCTIONS
+from relax_eg.tir.functions import FUNCTIONS, having
 
 
 @dataclass(frozen=True)
@@ -48,13 +48,6 @@ class Content:
 
 
 ANY, FINITE = Content("any"), Content("finite")
-
-# Functions that are finite for all finite arguments.
-_BOUNDED = frozenset(
-    "negative abs sign floor ceil round round_away maximum minimum tanh sigmoid sin cos erf erfc real imag conj".split()
-)
-# Functions of one argument that map NaN to NaN.
-_NAN_STAYS = frozenset("negative exp exp2 sqrt tanh".split())
 
 
 def known(value: Any, or_nan: bool = False) -> Content:
@@ -145,7 +138,7 @@ def _number(value: Any, dtype: str) -> Any:
 
 def _applied(term: Apply, parts: Sequence[Content]) -> Content:
     nan = any(p.or_nan for p in parts)
-    if nan and term.fn not in _NAN_STAYS:
+    if nan and term.fn not in having("nan"):
         return ANY
     if all(p.what == "is" for p in parts):
         given = [_number(p.value, a.dtype) for p, a in zip(parts, term.args, strict=True)]
@@ -154,7 +147,7 @@ def _applied(term: Apply, parts: Sequence[Content]) -> Content:
     finite = all(p.is_finite for p in parts)
     if term.fn in ("multiply", "bitwise_and") and finite and any(p.equals(0) for p in parts):
         return known(False if term.dtype == "bool" else 0)
-    return FINITE if finite and term.fn in _BOUNDED else ANY
+    return FINITE if finite and term.fn in having("bounded") else ANY
 
 
 def _reduced(term: Reduce, body: Content) -> Content:

@@ -17,30 +17,26 @@ from relax_eg.tir import Buffer, Counts, TensorProgram, apply, compute, const, p
 
 Array = np.ndarray[Any, Any]
 
-for _name, _scalar, _primitive, _accepts in (
-    ("lgamma", "lgamma", "lgamma", "f"),
-    ("digamma", "digamma", "digamma", "f"),
-    ("population_count", "population_count", "population_count", "iu"),
-    ("count_leading_zeros", "count_leading_zeros", "clz", "iu"),
-    ("real", "real", "real", "c"),
-    ("imag", "imag", "imag", "c"),
-    ("conj", "conj", "conj", "c"),
+for _name, _parameters, _accepts, _doc in (
+    ("lgamma", ("x",), "f", ""),
+    ("digamma", ("x",), "f", ""),
+    ("population_count", ("x",), "iu", ""),
+    ("count_leading_zeros", ("x",), "iu", ""),
+    ("real", ("x",), "c", ""),
+    ("imag", ("x",), "c", ""),
+    ("conj", ("x",), "c", ""),
+    ("complex", ("x", "y"), "f", "the complex number x + iy"),
+    ("nextafter", ("x", "y"), "f", "the float beside x in the direction of y"),
+    ("igamma", ("a", "x"), "f", "the regularised lower incomplete gamma function"),
+    ("igammac", ("a", "x"), "f", "the regularised upper incomplete gamma function"),
+    ("igamma_grad_a", ("a", "x"), "f", "the derivative of igamma by a"),
+    ("betainc", ("a", "b", "x"), "f", "the regularised incomplete beta function"),
+    ("polygamma", ("n", "x"), "f", "the nth derivative of digamma"),
+    ("zeta", ("x", "q"), "f", "the Hurwitz zeta function"),
+    ("bessel_i0e", ("x",), "f", "the modified Bessel function of order 0, scaled by exp(-abs(x))"),
+    ("bessel_i1e", ("x",), "f", "the modified Bessel function of order 1, scaled by exp(-abs(x))"),
 ):
-    elementwise(_name, ("x",), _scalar, _accepts, f"jax.lax.{_primitive}")
-
-for _name, _parameters, _primitive, _accepts, _doc in (
-    ("complex", ("x", "y"), "complex", "f", "the complex number x + iy"),
-    ("nextafter", ("x", "y"), "nextafter", "f", "the float beside x in the direction of y"),
-    ("igamma", ("a", "x"), "igamma", "f", "the regularised lower incomplete gamma function"),
-    ("igammac", ("a", "x"), "igammac", "f", "the regularised upper incomplete gamma function"),
-    ("igamma_grad_a", ("a", "x"), "igamma_grad_a", "f", "the derivative of igamma by a"),
-    ("betainc", ("a", "b", "x"), "betainc", "f", "the regularised incomplete beta function"),
-    ("polygamma", ("n", "x"), "polygamma", "f", "the nth derivative of digamma"),
-    ("zeta", ("x", "q"), "zeta", "f", "the Hurwitz zeta function"),
-    ("bessel_i0e", ("x",), "bessel_i0e", "f", "the modified Bessel function of order 0, scaled by exp(-abs(x))"),
-    ("bessel_i1e", ("x",), "bessel_i1e", "f", "the modified Bessel function of order 1, scaled by exp(-abs(x))"),
-):
-    elementwise(_name, _parameters, _name, _accepts, jax_function(_primitive), _doc)
+    elementwise(_name, _parameters, _name, _accepts, doc=_doc)
 
 
 # --- the total order of floats: NaN is the greatest, and -0 is below 0 ---

@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 
-from relax_eg.dtypes import dtype_of
 from relax_eg.errors import RuleError
 from relax_eg.ir.annotations import Annotation, Tensor
 from relax_eg.ops.coarse_annotations import is_unknown
@@ -47,6 +46,7 @@ from relax_eg.tir import (
     sum_,
 )
 from relax_eg.tir.expr import Axis, ReduceKind
+from relax_eg.tir.functions import identity as identity_of
 
 
 def window_count(size: Dim, window: Dim, stride: int) -> Dim:
@@ -234,15 +234,7 @@ def _reduce_window(site: Site) -> Annotation:
 
 def identity(kind: str, dtype: str) -> Any:
     """Returns the value of a reduction over no elements."""
-    record = dtype_of(dtype)
-    if kind in ("sum", "prod"):
-        return int(kind == "prod")
-    if kind in ("or", "and", "xor"):
-        every = record.greatest if record.kind == "u" else -1
-        return False if dtype == "bool" else every if kind == "and" else 0
-    if record.is_float:
-        return float("-inf") if kind == "max" else float("inf")
-    return record.extreme(kind == "min")
+    return identity_of(_KINDS[kind][1], dtype)
 
 
 def _window_equations(site: Site, buffers: tuple[Buffer, ...]) -> TensorProgram:

@@ -19,6 +19,7 @@ from relax_eg.ops.record import TABLE, program_of, site_of
 from relax_eg.rules.rule import Instance
 from relax_eg.shapes import Dim
 from relax_eg.tir.expr import Apply, Cast, Const, Index, Read, Reduce, Select, walk
+from relax_eg.tir.functions import having
 from relax_eg.tir.program import TensorProgram
 
 Number = int | float | complex
@@ -136,22 +137,13 @@ def _numbers(values: Iterable[Any]) -> Iterator[Number]:
             yield from _numbers(v)  # type: ignore[reportUnknownArgumentType]
 
 
-# Functions of floats that are not piecewise.
-_SMOOTH = frozenset({
-    "add", "subtract", "multiply", "divide", "integer_pow", "power", "square", "reciprocal", "negative", "sqrt",
-    "rsqrt", "cbrt", "exp", "exp2", "expm1", "log", "log1p", "sigmoid", "sin", "cos", "tan", "asin", "acos", "atan",
-    "sinh", "cosh", "tanh", "asinh", "acosh", "atanh", "erf", "erfc", "erf_inv", "lgamma", "digamma", "real", "imag",
-    "conj", "complex",
-})  # fmt: skip
-
-
 @lru_cache(KEPT)
 def is_piecewise(instance: Instance) -> bool:
     """Whether a side may be piecewise, that is, different functions at different values. Sides that are not piecewise
     are equal everywhere if they are equal near one point."""
     return any(
         isinstance(t, Select)
-        or (isinstance(t, Apply) and t.fn not in _SMOOTH)
+        or (isinstance(t, Apply) and t.fn not in having("smooth"))
         or (isinstance(t, (Apply, Cast)) and not (is_float(t.dtype) or is_complex(t.dtype)))
         or (isinstance(t, Reduce) and t.kind not in ("sum", "prod"))
         for t in _terms(instance)

@@ -15,15 +15,14 @@ import numpy as np
 from relax_eg.dtypes import dtype_of
 from relax_eg.shapes import Dim
 from relax_eg.tir.expr import INDEX_DTYPE, Apply, Cast, Const, Index, Read, Reduce, Scalar, Select, is_loop, walk
+from relax_eg.tir.functions import FUNCTIONS
 
 # given: operator precedence, as in Python
-_INFIX = {
-    "bitwise_or": ("|", 2), "bitwise_xor": ("^", 3), "bitwise_and": ("&", 4),
-    "less": ("<", 1), "less_equal": ("<=", 1), "greater": (">", 1), "greater_equal": (">=", 1),
-    "equal": ("==", 1), "not_equal": ("!=", 1),
-    "shift_left": ("<<", 5), "add": ("+", 6), "subtract": ("-", 6),
-    "multiply": ("*", 7), "divide": ("/", 7), "floor_divide": ("//", 7), "floor_mod": ("%", 7),
+_LEVELS = {
+    **dict.fromkeys(("<", "<=", ">", ">=", "==", "!="), 1), "|": 2, "^": 3, "&": 4, "<<": 5, "+": 6, "-": 6,
+    **dict.fromkeys(("*", "/", "//", "%"), 7),
 }  # fmt: skip
+_INFIX = {f.name: (f.symbol, _LEVELS[f.symbol]) for f in FUNCTIONS.values() if f.symbol}
 _PREFIX = {"negative": "-", "bitwise_not": "~"}
 _COMPARISON = 1  # given: the level of comparisons
 _COMPARISONS = frozenset(fn for fn, (_, level) in _INFIX.items() if level == _COMPARISON)

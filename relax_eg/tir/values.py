@@ -49,7 +49,7 @@ _ON_SIZES: dict[str, Callable[[Any, Any], Any]] = {
     "floor_mod": operator.mod, "maximum": dim_max, "minimum": dim_min,
 }  # fmt: skip
 _ON_NUMBERS = _ON_SIZES | {"divide": operator.truediv, "power": operator.pow, "maximum": max, "minimum": min}
-_COMPARED: dict[type[ast.cmpop], str] = {
+COMPARED: dict[type[ast.cmpop], str] = {
     ast.Lt: "less", ast.LtE: "less_equal", ast.Gt: "greater", ast.GtE: "greater_equal", ast.Eq: "equal",
     ast.NotEq: "not_equal",
 }  # fmt: skip
@@ -287,9 +287,9 @@ class ValueReader:
         sides = [self.value(side) for side in (at.left, *at.comparators)]
         found: Scalar | None = None
         for op, a, b in zip(at.ops, sides, sides[1:], strict=False):
-            if type(op) not in _COMPARED:
+            if type(op) not in COMPARED:
                 self.fail(at, f"`{ast.unparse(at)}` is no comparison of numbers", "< <= > >= == !=")
-            made = self._apply(at, _COMPARED[type(op)], a, b)
+            made = self._apply(at, COMPARED[type(op)], a, b)
             found = made if found is None else self._apply(at, "bitwise_and", found, made)
         assert found is not None
         return found

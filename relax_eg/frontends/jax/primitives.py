@@ -29,38 +29,18 @@ from relax_eg.frontends.jax.equation import (
 )
 from relax_eg.frontends.symbolic import to_dim
 from relax_eg.ir.expr import CONSTANT, Expr, const, constant_value
-from relax_eg.ops.record import call
+from relax_eg.ops.record import TABLE, call
 from relax_eg.shapes import Dim
+from relax_eg.tir import FUNCTIONS
 
-# From primitive to operator, with the same operands and no parameters.
-_SAME: dict[str, str] = {
-    "neg": "negative",
-    "logistic": "sigmoid",
+# From primitive to operator, with the same operands and no parameters. Scalar functions with an operator of their own
+# name say their primitive themselves.
+_SAME: dict[str, str] = {f.primitive: f.name for f in FUNCTIONS.values() if f.name in TABLE} | {
     "is_finite": "isfinite",
     "add_any": "add",
-    "sub": "subtract",
-    "mul": "multiply",
-    "div": "divide",
-    "max": "maximum",
-    "min": "minimum",
-    "rem": "remainder",
-    "eq": "equal",
-    "ne": "not_equal",
-    "lt": "less",
-    "le": "less_equal",
-    "gt": "greater",
-    "ge": "greater_equal",
     "shift_left": "left_shift",
     "clamp": "clip",
-    "clz": "count_leading_zeros",
     "regularized_incomplete_beta": "betainc",
-} | {
-    name: name
-    for name in (
-        "abs sign floor ceil exp exp2 expm1 log log1p sqrt rsqrt cbrt sin cos tan tanh sinh cosh asin acos atan asinh "
-        "acosh atanh erf erfc erf_inv square add atan2 lgamma digamma population_count real imag conj complex "
-        "nextafter igamma igammac igamma_grad_a polygamma zeta bessel_i0e bessel_i1e"
-    ).split()
 }
 
 _REDUCTIONS: dict[str, str] = {

@@ -12,11 +12,6 @@ from relax_eg.dtypes import dtype_of, is_float
 from relax_eg.rules.verify_formal.sums import Sum, Term
 from relax_eg.tir.expr import Const, Index, Read, Reduce, Scalar, walk
 
-# Discontinuous functions: the last bit of an argument matters.
-DISCONTINUOUS = frozenset(
-    {"sign", "floor", "ceil", "trunc", "round", "round_away", "floor_divide", "remainder", "floor_mod"}
-)
-
 
 def is_tame(s: Sum) -> bool:
     """Whether the sum is about as accurate in one order of evaluation as in any other.
