@@ -69,6 +69,7 @@ _BINARY: dict[str, tuple[str, str]] = {
     "subtract": ("subtract", "iufcn"),
     "multiply": ("multiply", "iufcn"),
     "power": ("power", "fc"),
+    "multiply_high": ("multiply_high", "iu"),
     "maximum": ("maximum", "biufcn"),
     "minimum": ("minimum", "biufcn"),
     "remainder": ("remainder", "iuf"),

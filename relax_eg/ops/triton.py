@@ -19,7 +19,7 @@ _NUMBERS = DTYPES - {"bool"}
 _ONLY: Mapping[str, frozenset[str]] = {
     **dict.fromkeys(
         """round round_away erf erfc lgamma digamma bessel_i0e bessel_i1e igamma igammac igamma_grad_a betainc polygamma
-        zeta less_total less_equal_total equal_total reduce_precision""".split(),
+        zeta less_total less_equal_total equal_total reduce_precision multiply_high""".split(),
         frozenset(),
     ),
     **dict.fromkeys(("maximum", "minimum", "clamp"), _NUMBERS),

@@ -166,6 +166,11 @@ def _complex(re: Array, im: Array) -> Array:
     return made
 
 
+def _multiply_high(x: Array, y: Array) -> Array:
+    bits = dtype_of(x.dtype.name).bits
+    return np.asarray(np.frompyfunc(lambda a, b: int(a) * int(b) >> bits, 2, 1)(x, y))
+
+
 def identity(reduction: str, dtype: str) -> Any:
     """Returns the value of a reduction over no elements, as a Python number."""
     record = dtype_of(dtype)
@@ -293,6 +298,8 @@ _ROWS = (
     ScalarFunction("population_count", 1, lambda x: np.bitwise_count(x.view(f"u{x.dtype.itemsize}")), "iu",
                    traits="total"),
     ScalarFunction("count_leading_zeros", 1, _leading_zeros, "iu", lax="clz", traits="total"),
+    # the upper half of the bits of a product
+    ScalarFunction("multiply_high", 2, _multiply_high, "iu", lax="mulhi", traits="commutes total", widens=False),
     ScalarFunction("nextafter", 2, np.nextafter, "f", flops=DIVIDE, widens=False),
     # x, and the bits of exponent and of mantissa, two constants
     ScalarFunction("reduce_precision", 3, special.reduce_precision, "f", "first", DIVIDE, widens=False),
