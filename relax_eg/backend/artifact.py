@@ -27,10 +27,11 @@ from relax_eg.backend.family import Solution, Variant
 from relax_eg.backend.jax_library import PRIMITIVES, is_plain
 from relax_eg.backend.lower import run_function
 from relax_eg.backend.program import Program
+from relax_eg.dtypes import NUMBERS, numpy_dtype
 from relax_eg.errors import ArtifactError, ExplanationError, TraceError
 from relax_eg.explain.text import Explanation
 from relax_eg.ir.annotations import Tensor
-from relax_eg.ir.expr import CALL_DPS_LIBRARY, ConstantData, Expr, np_dtype
+from relax_eg.ir.expr import CALL_DPS_LIBRARY, ConstantData, Expr
 from relax_eg.ir.foreign import Foreign
 from relax_eg.ir.module import Module
 from relax_eg.ir.packed import pack, unpack
@@ -41,14 +42,12 @@ from relax_eg.reports import CostReport
 from relax_eg.reports.plain import read as checked
 from relax_eg.shapes import Scope
 from relax_eg.shapes.guards import Guard
-from relax_eg.shapes.spec import DTYPES
 from relax_eg.store import checksum
 
 VERSION = 3  # given: version of the format; files of other versions are refused
 _HEAD = b"relax_eg artifact "
 _RUNS = ("whole", "steps", "kernels")
 _TEXTS = tuple[str, ...]
-_DTYPES = tuple(d for d in DTYPES if d != "key")
 _ACCEPTED = "a file that `best.save(path)` of this version of relax_eg wrote"
 
 # The enumerations and records of JAX that a program may hold and a file may name. All of them are plain values.
@@ -91,7 +90,7 @@ class _Outside:
 
     def array_of(self, name: str) -> np.ndarray[Any, Any]:
         dtype, shape, start, count = self.rows[int(name)]
-        return np.frombuffer(bytes(self.blob[start : start + count]), np_dtype(dtype)).reshape(shape)
+        return np.frombuffer(bytes(self.blob[start : start + count]), numpy_dtype(dtype)).reshape(shape)
 
     def name_of(self, foreign: Foreign) -> Any:
         return _name(foreign.value)
@@ -109,7 +108,7 @@ def _name(value: Any) -> Any:
         return [kind.__name__, *map(_name, value)]
     if kind is frozenset:
         return ["frozenset", *sorted(map(_name, value), key=repr)]
-    if isinstance(value, np.dtype) and value.name in _DTYPES:
+    if isinstance(value, np.dtype) and value.name in NUMBERS:
         return ["dtype", value.name]
     if isinstance(value, Primitive) and PRIMITIVES.get(value.name) is value:
         return ["primitive", value.name]
@@ -139,9 +138,9 @@ def _named(name: Any) -> Any:
     if kind in ("tuple", "list", "frozenset"):
         return {"tuple": tuple, "list": list, "frozenset": frozenset}[kind](map(_named, items))
     if kind == "dtype":
-        if items[0] not in _DTYPES:
-            raise ValueError(f"{items[0]!r} is no dtype that a file may name; accepted: {', '.join(_DTYPES)}")
-        return np_dtype(items[0])
+        if items[0] not in NUMBERS:
+            raise ValueError(f"{items[0]!r} is no dtype that a file may name; accepted: {', '.join(NUMBERS)}")
+        return numpy_dtype(items[0])
     if kind == "primitive":
         return PRIMITIVES[items[0]]
     if kind == "enum":

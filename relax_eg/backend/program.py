@@ -17,9 +17,10 @@ from jax.custom_derivatives import SymbolicZero
 from relax_eg.backend.checks import bind_sizes
 from relax_eg.backend.lower import run_at
 from relax_eg.backend.width import as_jax_takes_it, has_x64, in_width
+from relax_eg.dtypes import WIDE, dtype_of, is_integer, numpy_dtype
 from relax_eg.errors import BoundsError, RelaxEgError, ShapeError, TraceError
-from relax_eg.ir.annotations import WIDE, Tensor
-from relax_eg.ir.expr import Expr, np_dtype
+from relax_eg.ir.annotations import Tensor
+from relax_eg.ir.expr import Expr
 from relax_eg.ir.module import Module
 from relax_eg.memo import Memo
 from relax_eg.ops.facts import FACTS, violation
@@ -320,7 +321,7 @@ def as_declared(where: str, declared: Tensor, leaf: Any, weak: bool = False) -> 
     if str(aval.dtype) != dtype:
         # As in JAX, a Python number takes the parameter's dtype, unless that is of a lower kind: 2.5 is no integer.
         is_number = getattr(aval, "weak_type", False) and declared.ndim in (0, None) and not aval.shape
-        if not is_number or _kind(aval.dtype) > _kind(np_dtype(dtype)):
+        if not is_number or _kind(aval.dtype) > _kind(numpy_dtype(dtype)):
             hint = "convert it, or optimize for that dtype"
             if dtype in WIDE and isinstance(leaf, Tracer):
                 hint = (
@@ -333,7 +334,7 @@ def as_declared(where: str, declared: Tensor, leaf: Any, weak: bool = False) -> 
         return leaf
     elif isinstance(leaf, (np.ndarray, np.generic)) and not weak:
         return jax.device_put(np.array(leaf))  # compiles nothing
-    array = jax.lax.convert_element_type(cast("Any", leaf), np_dtype(dtype))
+    array = jax.lax.convert_element_type(cast("Any", leaf), numpy_dtype(dtype))
     return _weak(array) if weak else array
 
 
@@ -360,10 +361,7 @@ def _too_large(where: str, dtype: str, number: int) -> ShapeError:
 
 def _holds(dtype: str, number: int) -> bool:
     """Whether `number` is in the range of `dtype`; always for dtypes that are not integers."""
-    if not jnp.issubdtype(np_dtype(dtype), jnp.integer):
-        return True
-    limits = jnp.iinfo(np_dtype(dtype))
-    return int(limits.min) <= number <= int(limits.max)
+    return not is_integer(dtype) or dtype_of(dtype).least <= number <= dtype_of(dtype).greatest
 
 
 def _weak(x: Any) -> Any:

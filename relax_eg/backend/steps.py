@@ -22,10 +22,11 @@ from relax_eg.backend.lower import library_call, new_sizes, run_at, run_block
 from relax_eg.backend.program import Program, as_declared
 from relax_eg.backend.runtime import UNSEEN, Strategy
 from relax_eg.backend.width import as_jax_takes_it
+from relax_eg.dtypes import numpy_dtype
 from relax_eg.errors import OptionError, ShapeError, TraceError
 from relax_eg.ir.annotations import Annotation, Shape, Tensor, Tuple
 from relax_eg.ir.control import parts
-from relax_eg.ir.expr import CALL, COND, CONTROL, MATCH_CAST, SCAN, VAR, WHILE, Expr, np_dtype, postorder
+from relax_eg.ir.expr import CALL, COND, CONTROL, MATCH_CAST, SCAN, VAR, WHILE, Expr, postorder
 from relax_eg.ir.module import Binding, Block, Function, Module
 from relax_eg.ir.partition import missing_sizes
 from relax_eg.ir.steps import is_data_dependent, stepped_functions
@@ -194,7 +195,7 @@ def _stacked(values: Sequence[Any], a: Annotation, sizes: Mapping[str, int]) -> 
         return jnp.stack(values)
     if not isinstance(a, Tensor) or a.shape is None or a.dtype is None:
         raise ShapeError(f"scan: no step is made, and how large its result {a} would be is not known")
-    return jnp.zeros([int(d.evaluate(sizes)) for d in a.shape], np_dtype(a.dtype))
+    return jnp.zeros([int(d.evaluate(sizes)) for d in a.shape], numpy_dtype(a.dtype))
 
 
 class InSteps(Strategy):

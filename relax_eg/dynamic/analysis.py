@@ -9,6 +9,7 @@ from typing import Any
 
 from jax import lax
 
+from relax_eg.dtypes import is_key
 from relax_eg.dynamic.content import known
 from relax_eg.dynamic.equations import derived
 from relax_eg.dynamic.layout import Digit, States, TensorLayout, boxed, joined_states, unmerged
@@ -44,7 +45,6 @@ from relax_eg.ir.expr import (
 )
 from relax_eg.ir.module import Function, Module
 from relax_eg.ops import Site, program_of
-from relax_eg.ops.keys import is_key
 from relax_eg.ops.libraries import inlined, with_sizes_of
 from relax_eg.ops.record import conditions, is_shown
 from relax_eg.shapes import Dim

@@ -8,10 +8,11 @@ from functools import cached_property
 from itertools import islice, product
 from typing import Any
 
+from relax_eg.dtypes import FLOATS
 from relax_eg.errors import OperatorError
 from relax_eg.explain.record import LEAVES, Recording, leaf_signature, signature_of
 from relax_eg.explain.shown import clipped
-from relax_eg.ir.annotations import FLOATS, Tensor
+from relax_eg.ir.annotations import Tensor
 from relax_eg.ir.expr import TUPLE_GET, VAR, Expr, node, postorder, tuple_get
 from relax_eg.ops import TABLE, call
 from relax_eg.rules import Claim, Condition, InOrder, Instance, Rule, ValueTest

@@ -10,14 +10,15 @@ from typing import Any
 
 import numpy as np
 
+from relax_eg.dtypes import is_key, numpy_dtype
 from relax_eg.errors import BoundsError, OperatorError
 from relax_eg.ir.annotations import Annotation, Shape, Tensor, Tuple, dims_of
-from relax_eg.ir.expr import CONSTANT, Expr, constant_value, np_dtype
+from relax_eg.ir.expr import CONSTANT, Expr, constant_value
 from relax_eg.ir.module import Function
 from relax_eg.ir.partition import missing_sizes
 from relax_eg.ops.facts import violation
 from relax_eg.ops.interpret import as_arrays
-from relax_eg.ops.keys import is_key, words
+from relax_eg.ops.keys import words
 from relax_eg.rules.hypotheses import adapted
 from relax_eg.rules.parameter_facts import Facts
 from relax_eg.rules.samples import limits
@@ -125,7 +126,7 @@ def _value(
 
 
 def _array(dtype: str, shape: tuple[int, ...], rng: Any, seed: int, some: Sequence[float]) -> Array:
-    kind = np_dtype(dtype)
+    kind = numpy_dtype(dtype)
     if is_key(dtype):
         made = np.empty(shape, kind)
         words(made)[...] = rng.integers(0, 1 << 32, words(made).shape, dtype=np.uint32)
@@ -260,5 +261,5 @@ def _made(a: Annotation, seed: float, sizes: dict[str, int]) -> Any:
         raise OperatorError(f"a library call gives {a}, for which no value can stand in")
     shape = tuple(d.evaluate(sizes) for d in a.shape)
     count = np.arange(int(np.prod(shape))).reshape(shape)
-    kind = np_dtype(a.dtype)
+    kind = numpy_dtype(a.dtype)
     return (count % 2).astype(kind) if kind.kind in "biu" else np.cos(seed + count).astype(kind)

@@ -18,10 +18,10 @@ from typing import Any
 import numpy as np
 
 from relax_eg.accepted import FLAG, TEXT, Kind, accepts, of
+from relax_eg.dtypes import DEFAULTS, numpy_dtype
 from relax_eg.errors import OperatorError, UnknownShapeError
 from relax_eg.ir.annotations import Annotation, Object, Shape, Tensor, Tuple
 from relax_eg.shapes import Dim
-from relax_eg.tir import numpy_dtype
 
 # Heads that are not in the operator table.
 VAR = "var"
@@ -294,23 +294,9 @@ def const(value: Any, dtype: str | None = None) -> Expr:
     Without `dtype`, Python floats become float32, ints int32 and complex numbers complex64.
     """
     if dtype is None and not hasattr(value, "dtype"):
-        probe = np.asarray(value)
-        dtype = {"f": "float32", "i": "int32", "b": "bool", "c": "complex64"}.get(probe.dtype.kind)
-    array = np.asarray(value, dtype=None if dtype is None else np_dtype(dtype))
+        dtype = DEFAULTS.get(np.asarray(value).dtype.kind)
+    array = np.asarray(value, dtype=None if dtype is None else numpy_dtype(dtype))
     return node(CONSTANT, (), (("data", ConstantData(array)),), Tensor(array.shape, array.dtype.name))
-
-
-def np_dtype(name: str) -> np.dtype[Any]:
-    """Returns the numpy dtype for a dtype name, including those of ml_dtypes (bfloat16, fp8, int4). A PRNG key is a
-    record of words."""
-    try:
-        return np.dtype(name)
-    except TypeError:
-        if name.startswith("key<"):
-            return numpy_dtype(name)
-        import ml_dtypes
-
-        return np.dtype(getattr(ml_dtypes, name))
 
 
 def constant_value(e: Expr) -> np.ndarray[Any, Any]:

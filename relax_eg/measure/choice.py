@@ -9,9 +9,9 @@ from typing import Any
 import jax
 import numpy as np
 
+from relax_eg.dtypes import numpy_dtype
 from relax_eg.extract.report import MeasuredRow
 from relax_eg.ir.annotations import Tensor
-from relax_eg.ir.expr import np_dtype
 from relax_eg.measure.timing import Samples, interleaved, median_ranks
 
 # chosen: seconds of timing for each program in each look. A short first look separates programs that differ much. More
@@ -103,7 +103,7 @@ def argument(a: Tensor, binding: Mapping[str, int], facts: Collection[str], seed
     """A random array with this annotation at a binding of sizes, which satisfies the declared facts."""
     rng = np.random.default_rng(seed)
     shape = tuple(d.evaluate(binding) for d in a.shape or ())
-    dtype = np.dtype(np_dtype(a.dtype or "float32"))
+    dtype = np.dtype(numpy_dtype(a.dtype or "float32"))
     if dtype.kind == "b":
         return jax.numpy.asarray(rng.random(shape) < 0.5)
     if dtype.kind in "iu":

@@ -7,8 +7,9 @@ from typing import Any, cast
 import numpy as np
 import scipy.linalg
 
+from relax_eg.dtypes import PARTS, dtype_of
 from relax_eg.ir.annotations import Annotation, Tensor, Tuple
-from relax_eg.ops.linalg import COMPLEX, REAL, batched, cubes, library_cost, need_matrix
+from relax_eg.ops.linalg import batched, complex_of, cubes, library_cost, need_matrix
 from relax_eg.ops.record import Attribute, Operator, Site, register
 from relax_eg.ops.sizes import ONE, need_at_most, need_equal, need_length, need_same_dtype, product
 from relax_eg.shapes import Dim, dim_min
@@ -27,14 +28,14 @@ def _lapack(name: str, a: Array) -> Any:
 
 def _eig(site: Site) -> Annotation:
     batch, n, _ = need_matrix(site, square=True)
-    made = COMPLEX.get(site.dtype(), site.dtype())
+    made = complex_of(site.dtype())
     vectors = Tensor((*batch, n, n), made)
     count = site["left"] + site["right"]
     return Tuple((Tensor((*batch, n), made), *[vectors] * count)) if count else Tensor((*batch, n), made)
 
 
 def _eig_reference(a: Array, *, left: bool, right: bool) -> Any:
-    n, made = a.shape[-1], COMPLEX.get(a.dtype.name, a.dtype.name)
+    n, made = a.shape[-1], complex_of(a.dtype.name)
     forms = [((n,), made), *[((n, n), made)] * (left + right)]
 
     def factor(x: Array) -> tuple[Array, ...]:
@@ -98,13 +99,13 @@ def _jax_hessenberg(a: Any) -> Any:
 def _tridiagonal(site: Site) -> Annotation:
     batch, n, _ = need_matrix(site, square=True)
     need_at_most(site, ONE, n, "one, and the size of the matrix")
-    real = REAL.get(site.dtype(), site.dtype())
+    real = dtype_of(site.dtype()).part.name
     others = (Tensor((*batch, n), real), Tensor((*batch, n - 1), real), Tensor((*batch, n - 1), site.dtype()))
     return Tuple((Tensor(site.shape(), site.dtype()), *others))
 
 
 def _tridiagonal_reference(a: Array, *, lower: bool) -> Any:
-    n, real = a.shape[-1], REAL.get(a.dtype.name, a.dtype.name)
+    n, real = a.shape[-1], dtype_of(a.dtype.name).part.name
     name = "hetrd" if a.dtype.kind == "c" else "sytrd"
     results = [((n, n), a.dtype), ((n,), real), ((n - 1,), real), ((n - 1,), a.dtype)]
     return batched(lambda x: _lapack(name, x)(x, lower=int(lower))[:4], a, results=results)
@@ -201,7 +202,7 @@ def _jax_tridiagonal_solve(lower: Any, diagonal: Any, upper: Any, b: Any) -> Any
 def _cholesky_update(site: Site) -> Annotation:
     dtype = need_same_dtype(site, (0, 1))
     batch, n, _ = need_matrix(site, square=True)
-    if dtype not in COMPLEX:
+    if dtype not in PARTS:
         raise site.error(f"operand 0 is {dtype}; float32 or float64 is needed")
     if batch or len(site.shape(1)) != 1:
         raise site.error("one matrix and one vector are needed")

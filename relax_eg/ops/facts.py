@@ -15,9 +15,10 @@ from typing import Any
 
 import numpy as np
 
+from relax_eg.dtypes import KINDS, NUMBERS, kind
 from relax_eg.errors import OptionError
-from relax_eg.ir.annotations import ITEM_BITS, Tensor
-from relax_eg.tir.functions import kind, widen
+from relax_eg.ir.annotations import Tensor
+from relax_eg.tir.functions import widen
 
 Array = np.ndarray[Any, Any]
 Index = tuple[int, ...]
@@ -31,7 +32,7 @@ class Fact:
 
     - `name`: the spelling for users.
     - `axes`: number of trailing axes that it covers: 0 for single elements, 2 for square matrices.
-    - `kinds`: kinds of dtype that can have it, as letters of `tir.kind`.
+    - `kinds`: kinds of dtype that can have it, as letters of `dtypes.kind`.
     - `means`: its meaning in one sentence.
     - `failing`: returns where an array lacks it, or None.
     """
@@ -257,9 +258,8 @@ def impossible(fact: str, of: Tensor) -> str:
     f = FACTS[fact]
     if of.dtype is None or (of.shape is None and f.axes):
         return f"its {'dtype' if of.dtype is None else 'shape'} is not known"
-    if of.dtype not in ITEM_BITS or kind(of.dtype) not in f.kinds:
-        words = {"b": "bool", "i": "int", "u": "uint", "f": "float"}
-        return f"its dtype is {of.dtype}; {', '.join(words[k] for k in f.kinds)} can be {f.name}"
+    if of.dtype not in NUMBERS or kind(of.dtype) not in f.kinds:
+        return f"its dtype is {of.dtype}; {', '.join(KINDS[k] for k in f.kinds)} can be {f.name}"
     shape = list(of.shape or ())
     if len(shape) < f.axes:
         needs = "a matrix, or a batch of them," if f.axes == 2 else "an axis"

@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from relax_eg.ir.annotations import Annotation, Tensor, itemsize
-from relax_eg.ops.keys import is_key
+from relax_eg.dtypes import is_key, itemsize
+from relax_eg.ir.annotations import Annotation, Tensor
 from relax_eg.ops.movement import fill_value
 from relax_eg.ops.positions import as_index, as_indices, jax_positions
 from relax_eg.ops.record import Attribute, Operator, Site, register

@@ -11,6 +11,7 @@ from typing import Any, Literal, TypeAlias, cast
 
 import numpy as np
 
+from relax_eg.dtypes import is_key, numpy_dtype
 from relax_eg.errors import OperatorError, ShapeError, WellFormedError
 from relax_eg.ir.annotations import Annotation, Shape, Tensor, Tuple
 from relax_eg.ir.control import parts
@@ -35,13 +36,12 @@ from relax_eg.ir.expr import (
     WHILE,
     Expr,
     constant_value,
-    np_dtype,
     postorder,
 )
 from relax_eg.ir.module import Function, Module
 from relax_eg.limits import KEPT
 from relax_eg.ops.data_dependent import BY_LIBRARY
-from relax_eg.ops.keys import dtype_name, is_key
+from relax_eg.ops.keys import dtype_name
 from relax_eg.ops.keys import from_jax as keys_from_jax
 from relax_eg.ops.keys import to_jax as keys_to_jax
 from relax_eg.ops.libraries import Library, library_of
@@ -327,7 +327,7 @@ class _Interpreter:
             return np.stack(values)
         assert isinstance(annotation, Tensor) and annotation.shape is not None and annotation.dtype is not None
         shape = tuple(int(d.evaluate(sizes)) for d in annotation.shape)
-        return np.zeros(shape, object if self.domain == "exact" else np_dtype(annotation.dtype))
+        return np.zeros(shape, object if self.domain == "exact" else numpy_dtype(annotation.dtype))
 
     def operator(self, e: Expr, args: list[Any], sizes: dict[str, int]) -> Value:
         shown, program = _equations(e.op, tuple(a.annotation for a in e.args), e.attrs, repr(e.attrs))
@@ -373,7 +373,7 @@ class _Interpreter:
             return np.full(int(e.attr("size").evaluate(sizes)), SPOILED, np.uint8)
         if e.op == ALLOC_TENSOR:
             a, start = e.tensor, int(e.attr("offset").evaluate(sizes))
-            shape, dtype = tuple(int(d.evaluate(sizes)) for d in e.shape), np_dtype(a.dtype or "")
+            shape, dtype = tuple(int(d.evaluate(sizes)) for d in e.shape), numpy_dtype(a.dtype or "")
             size = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
             if start < 0 or start + size > args[0].size:
                 raise ShapeError(f"alloc_tensor: bytes {start} to {start + size} of a storage that has {args[0].size}")

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from relax_eg.ir.annotations import ITEM_BITS, Annotation, Tensor, Tuple, is_integer
+from relax_eg.dtypes import dtype_of, is_key
+from relax_eg.ir.annotations import Annotation, Tensor, Tuple
 from relax_eg.ops.elementwise import read_aligned
-from relax_eg.ops.keys import is_key
 from relax_eg.ops.positions import as_index, jax_positions
 from relax_eg.ops.record import Attribute, Deduce, Equations, Operator, Site, register
 from relax_eg.ops.regroup import regroup
@@ -288,9 +288,9 @@ def fill_value(dtype: str) -> Any:
     """Returns the fill value of `take`: NaN, the least signed or greatest unsigned integer, or True."""
     if dtype == "bool":
         return True
-    if is_integer(dtype):
-        bits = ITEM_BITS[dtype]
-        return 2**bits - 1 if dtype.startswith("uint") else -(2 ** (bits - 1))
+    record = dtype_of(dtype)
+    if record.is_integer:
+        return record.greatest if record.kind == "u" else record.least
     return float("nan")
 
 

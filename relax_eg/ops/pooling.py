@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from relax_eg.ir.annotations import Annotation, Tensor, itemsize
+from relax_eg.dtypes import itemsize
+from relax_eg.ir.annotations import Annotation, Tensor
 from relax_eg.ops.record import Operator, Site, register
 from relax_eg.ops.sizes import Dims, need_equal, need_kind, need_same_dtype, product
 from relax_eg.ops.windows import WINDOW, window_shape

@@ -11,14 +11,15 @@ from typing import Any
 
 import numpy as np
 
+from relax_eg.dtypes import KEY_WORDS, is_key, names_where
 from relax_eg.ir.annotations import Annotation, Tensor, Tuple
 from relax_eg.ops.coarse_annotations import is_unknown
 from relax_eg.ops.elementwise import jax_broadcast
-from relax_eg.ops.keys import GENERATORS, from_jax, is_key, to_jax, words
+from relax_eg.ops.keys import GENERATORS, from_jax, to_jax, words
 from relax_eg.ops.record import Attribute, Operator, Site, bytes_of, deduce, register
 from relax_eg.ops.sizes import Dims, broadcast, need_equal, need_kind, need_same_dtype, product
 from relax_eg.shapes import Dim
-from relax_eg.tir import KEY_WORDS, Counts
+from relax_eg.tir import Counts
 
 Array = np.ndarray[Any, Any]
 Shape = tuple[int, ...]
@@ -104,6 +105,7 @@ def _hash(site: Site) -> Annotation:
 
 
 _ALGORITHMS = ("default", "philox")
+_WORDS = names_where(lambda d: d.kind == "u" and not d.is_narrow)
 
 
 def _generate(site: Site) -> Annotation:
@@ -112,8 +114,8 @@ def _generate(site: Site) -> Annotation:
         raise site.error("operand 0, the key, must be 4 words of uint32 or 2 of uint64")
     if site["algorithm"] not in _ALGORITHMS:
         raise site.error(f"algorithm {site['algorithm']!r}; accepted: {', '.join(_ALGORITHMS)}")
-    if site["dtype"] not in ("uint8", "uint16", "uint32", "uint64"):
-        raise site.error(f"dtype {site['dtype']!r}; accepted: uint8, uint16, uint32, uint64")
+    if site["dtype"] not in _WORDS:
+        raise site.error(f"dtype {site['dtype']!r}; accepted: {', '.join(_WORDS)}")
     return Tuple((Tensor((words,), site.dtype()), Tensor(site["shape"], site["dtype"])))
 
 

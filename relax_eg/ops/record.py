@@ -14,8 +14,9 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Literal, Protocol
 
+from relax_eg.dtypes import itemsize
 from relax_eg.errors import OperatorError, UndecidedError
-from relax_eg.ir.annotations import Annotation, Tensor, Tuple, itemsize
+from relax_eg.ir.annotations import Annotation, Tensor, Tuple
 from relax_eg.ir.control import functions_of
 from relax_eg.ir.expr import Expr, node
 from relax_eg.limits import KEPT, MANY_KEPT

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
-from relax_eg.ir.annotations import HALF, Annotation, Tensor, is_integer
+from relax_eg.dtypes import HALF, dtype_of, is_integer
+from relax_eg.ir.annotations import Annotation, Tensor
 from relax_eg.limits import LARGEST_INT32
 from relax_eg.ops.record import Attribute, Equations, Operator, Site, register
 from relax_eg.ops.sizes import ZERO, need_axes, need_axis, need_kind, product, reduced
@@ -39,7 +40,7 @@ def weave(rank: int, axes: Sequence[int], inner: Sequence[Dim], outer: Sequence[
 
 def accumulator(dtype: str) -> str:
     """Returns the dtype in which sums are computed: float32 for half precision, which is too coarse for sums."""
-    return "float32" if dtype in HALF else dtype
+    return dtype_of(dtype).wider.name if dtype in HALF else dtype
 
 
 def _deduction(accepts: str) -> Callable[[Site], Annotation]:

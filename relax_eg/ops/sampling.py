@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from relax_eg.dtypes import FLOATS, HALF
 from relax_eg.ir.annotations import Annotation, Tensor
 from relax_eg.ops.random import by_jax, need_keys
 from relax_eg.ops.record import Attribute, Operator, Site, bytes_of, register
@@ -18,7 +19,7 @@ _ROUND = 500
 def _gamma(site: Site) -> Annotation:
     need_keys(site)
     dtype, keys, shape = site.dtype(1), site.shape(0), site.shape(1)
-    if dtype not in ("float32", "float64"):
+    if dtype not in FLOATS or dtype in HALF:
         raise site.error(f"operand 1 is {dtype}; float32 or float64 is needed")
     if len(keys) > len(shape):
         raise site.error(f"{len(keys)} axes of keys for {len(shape)} of the shape parameter")

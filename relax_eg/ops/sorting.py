@@ -6,7 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from relax_eg.ir.annotations import Annotation, Tensor, Tuple, itemsize
+from relax_eg.dtypes import itemsize
+from relax_eg.ir.annotations import Annotation, Tensor, Tuple
 from relax_eg.ops.record import Attribute, Operator, Site, register
 from relax_eg.ops.sizes import ONE, like, need_at_most, need_axis, need_equal, need_kind, product
 from relax_eg.shapes import Dim

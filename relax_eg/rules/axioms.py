@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from relax_eg.dtypes import names_where
 from relax_eg.rules.check import Verdict
 from relax_eg.rules.hypotheses import under_hypotheses
 from relax_eg.rules.instances import instances
@@ -18,7 +19,7 @@ from relax_eg.rules.suspects import suspects_among_all
 from relax_eg.rules.witness import witness
 
 # Float types of which all values of one variable can be tested; of the first, all values of two variables.
-_SMALL_FLOATS = ("float8_e5m2", "float16", "bfloat16")
+_SMALL_FLOATS = names_where(lambda d: d.has_infinity and d.bits <= 16)
 _INSTANCES = 3  # limit: instances per dtype, which differ in rank or attributes
 
 

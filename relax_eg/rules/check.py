@@ -28,8 +28,8 @@ from typing import Any, Literal
 import numpy as np
 
 from relax_eg.accepted import Kind, accepts
+from relax_eg.dtypes import FLOATS, is_float
 from relax_eg.errors import RuleError
-from relax_eg.ir.annotations import FLOATS, is_float
 from relax_eg.ir.expr import postorder
 from relax_eg.memo import Memo
 from relax_eg.ops.libraries import library_of

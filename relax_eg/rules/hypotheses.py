@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from relax_eg.ir.annotations import is_float
+from relax_eg.dtypes import is_float
 from relax_eg.limits import KEPT
 from relax_eg.ops.facts import holds
 from relax_eg.rules.conditions import ValueTest, claims_of

@@ -13,8 +13,9 @@ from typing import Any, Literal
 
 import numpy as np
 
+from relax_eg.dtypes import FLOATS, dtype_of, is_complex, is_float, numpy_dtype
 from relax_eg.errors import BoundsError
-from relax_eg.ir.annotations import Tensor, is_complex, is_float
+from relax_eg.ir.annotations import Tensor
 from relax_eg.ir.expr import (
     CONSTANT,
     TUPLE,
@@ -23,7 +24,6 @@ from relax_eg.ir.expr import (
     Expr,
     const,
     constant_value,
-    np_dtype,
     postorder,
     rebuild,
     tuple_,
@@ -131,7 +131,7 @@ def widened(instance: Instance) -> Prepared:
         if e.op == CONSTANT:
             value = constant_value(e)
             wide = _wide(value.dtype.name)
-            return const(value.astype(np_dtype(wide))) if wide != value.dtype.name else e
+            return const(value.astype(numpy_dtype(wide))) if wide != value.dtype.name else e
         if e.op == TUPLE:
             return tuple_(args)
         if e.op == TUPLE_GET:
@@ -370,9 +370,8 @@ def _half_ulp(left: Array, truth: Array) -> Array:
     required to be nearer to `truth`. Zeros if the dtype is not a float type."""
     if not is_float(left.dtype.name):
         return np.zeros(truth.shape)
-    bits = {"float16": 10, "bfloat16": 7, "float32": 23, "float64": 52}.get(left.dtype.name, 23)
-    least = {"float16": 2.0**-24, "float64": 2.0**-1074}.get(left.dtype.name, 2.0**-149)
-    return np.maximum(np.abs(truth) * 2.0 ** -(bits + 1), least)
+    dtype = dtype_of(left.dtype.name)
+    return np.maximum(np.abs(truth) * dtype.half_ulp, dtype.smallest)
 
 
 def _sensitivity(wide: Prepared, case: Case, truth: Array, i: int, count: int) -> Array:
@@ -380,12 +379,11 @@ def _sensitivity(wide: Prepared, case: Case, truth: Array, i: int, count: int) -
     rng = np.random.default_rng(count)  # a fixed seed, so that a case always has the same verdict
     largest = np.zeros(truth.shape)
     dtypes = {str(p.attr("name")): p.dtype for p in case.instance.params}
-    half = {"float16": 2.0**-11, "bfloat16": 2.0**-8, "float32": 2.0**-24, "float64": 2.0**-53}
     for _ in range(count):
         values: dict[str, Array] = {}
         for name, v in case.values.items():
-            if dtypes[name] in half:
-                v = v.astype(np.float64) * (1 + half[dtypes[name]] * rng.choice((-1.0, 1.0), v.shape))
+            if dtypes[name] in FLOATS:
+                v = v.astype(np.float64) * (1 + dtype_of(dtypes[name]).half_ulp * rng.choice((-1.0, 1.0), v.shape))
             values[name] = np.asarray(v)  # type: ignore[reportUnknownArgumentType]
         moved = np.asarray(_evaluate(wide, wide.only_left, Case(case.instance, case.sizes, values))[i]).astype(
             np.float64

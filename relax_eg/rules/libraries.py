@@ -11,8 +11,9 @@ from typing import Any
 
 import numpy as np
 
+from relax_eg.dtypes import FLOATS
 from relax_eg.errors import LibraryError, OperatorError, RuleError, SpecError
-from relax_eg.ir.annotations import FLOATS, Annotation, Tensor
+from relax_eg.ir.annotations import Annotation, Tensor
 from relax_eg.ir.expr import VAR, Expr, postorder, tuple_get
 from relax_eg.ops.libraries import (
     EXECUTIONS,

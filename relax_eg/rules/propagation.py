@@ -27,7 +27,8 @@ from typing import Any
 
 import numpy as np
 
-from relax_eg.ir.annotations import FLOATS, Annotation, Tensor, is_complex, is_float
+from relax_eg.dtypes import FLOATS, dtype_of, is_complex, is_float, names_where
+from relax_eg.ir.annotations import Annotation, Tensor
 from relax_eg.ir.expr import CONSTANT, TUPLE_GET, Expr, constant_value
 from relax_eg.limits import FEW_KEPT
 from relax_eg.ops.facts import FACTS, IMPLIED, Fact, facts_of_dtype, holds, impossible
@@ -89,6 +90,7 @@ class FactRule:
 # --- words in brackets: conditions on attributes; a number is the required rank of the value ---
 
 Attributes = Mapping[str, Any]
+_LONG_RANGE = names_where(lambda d: d.is_float and d.powers >= dtype_of("float32").powers)
 WORDS: dict[str, Callable[[Attributes], bool | int]] = {
     "swaps": lambda a: a["axes"][-2:] == (len(a["axes"]) - 1, len(a["axes"]) - 2),
     "keeps_matrix": lambda a: a["axes"][-2:] == (len(a["axes"]) - 2, len(a["axes"]) - 1),
@@ -103,7 +105,7 @@ WORDS: dict[str, Callable[[Attributes], bool | int]] = {
     "last": lambda a: a["axis"] + 1,
     "forward": lambda a: not a["reverse"],
     "to_float": lambda a: a["dtype"] in FLOATS,
-    "to_wide": lambda a: a["dtype"] in ("bfloat16", "float32", "float64"),
+    "to_wide": lambda a: a["dtype"] in _LONG_RANGE,
     "at_or_below": lambda a: a["k"] <= 0,
     "at_or_above": lambda a: a["k"] >= 0,
     "main": lambda a: a["k"] == 0,
@@ -165,10 +167,7 @@ def of_annotation(a: Annotation, positive: Callable[[Dim], bool]) -> frozenset[s
     return frozenset(found)
 
 
-_PLAIN = frozenset(
-    ("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float16", "bfloat16", "float32",
-     "float64")
-)  # fmt: skip
+_PLAIN = names_where(lambda d: d.kind in "biuf" and not d.is_narrow)
 
 
 # --- reading the table ---

@@ -13,8 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from relax_eg.ir.annotations import ITEM_BITS, Tensor, is_complex, is_float, is_integer, itemsize
-from relax_eg.ir.expr import Expr, np_dtype, postorder
+from relax_eg.dtypes import dtype_of, is_complex, is_float, is_integer, numpy_dtype
+from relax_eg.ir.annotations import Tensor
+from relax_eg.ir.expr import Expr, postorder
 from relax_eg.limits import KEPT
 from relax_eg.ops.sizes import dilated, product
 from relax_eg.rules.conditions import Condition, Guard
@@ -241,16 +242,13 @@ def drawn(
                 whole = np.empty(shape, np.complex128)  # adding 1j * infinity would make the real part NaN
                 whole.real, whole.imag = made, floats(shape, rng, index + 1)
                 made = whole
-            values[name] = made if made.dtype == object else made.astype(np_dtype(p.dtype))
+            values[name] = made if made.dtype == object else made.astype(numpy_dtype(p.dtype))
     return values
 
 
 def limits(dtype: str) -> tuple[int, int]:
     """The least and the greatest integer of a dtype."""
-    import ml_dtypes
-
-    info = ml_dtypes.iinfo(np_dtype(dtype))
-    return int(info.min), int(info.max)
+    return dtype_of(dtype).least, dtype_of(dtype).greatest
 
 
 def integers(dtype: str, shape: tuple[int, ...], rng: Random, index: int) -> Array:
@@ -262,7 +260,7 @@ def integers(dtype: str, shape: tuple[int, ...], rng: Random, index: int) -> Arr
             edge = (low, low + 1, low // 2, -1 if low else 1, 0, 1, 2, 3, high // 2, high // 2 + 1, high - 1, high)
             made = np.asarray(rng.choice(np.array(edge, dtype=object), shape))
         case 2:
-            drawn_as = np_dtype(dtype) if itemsize(dtype) * 8 == ITEM_BITS[dtype] else np.dtype(np.int64)  # not int4
+            drawn_as = numpy_dtype(dtype) if dtype_of(dtype).is_native else np.dtype(np.int64)
             made = np.asarray(rng.integers(low, high, shape, dtype=drawn_as, endpoint=True))
         case 3:
             made = np.where(
@@ -270,7 +268,7 @@ def integers(dtype: str, shape: tuple[int, ...], rng: Random, index: int) -> Arr
             )
         case _:
             made = small
-    return made.astype(np_dtype(dtype))
+    return made.astype(numpy_dtype(dtype))
 
 
 def _rationals(shape: tuple[int, ...], rng: Random, index: int) -> Array:
@@ -344,14 +342,16 @@ def _mixed(shape: tuple[int, ...], rng: Random, index: int, reach: float) -> Arr
     return np.clip(made, -(10.0**reach), 10.0**reach)
 
 
-# given: domain of the accuracy law: magnitudes from 10**-reach to 10**reach.
-REACH = {"float32": 6.0, "float64": 6.0, "bfloat16": 6.0, "float16": 1.0}
+def reach_of(dtype: str) -> float:
+    """The domain of the accuracy law: magnitudes from 10**-reach to 10**reach."""
+    has_range_of_float32 = dtype_of(dtype).powers >= dtype_of("float32").powers
+    return 6.0 if has_range_of_float32 else 1.0  # chosen: products of a few numbers stay finite
 
 
 def mixed(instance: Instance, sizes: Sizes, rng: Random, index: int) -> dict[str, Array]:
     """Floats over the domain of the accuracy law, with cancellation within a tensor and between two tensors."""
     dtype = next((p.dtype for p in instance.params if is_float(p.dtype)), "float32")
-    reach = REACH.get(dtype, 1.0)
+    reach = reach_of(dtype)
     values = drawn(instance, sizes, rng, index, lambda s, r, i: _mixed(s, r, i, reach))
     if index % 2:
         _nearly_equal([values[str(p.attr("name"))] for p in instance.params if is_float(p.dtype)], rng)

@@ -13,8 +13,9 @@ from typing import Any
 
 import numpy as np
 
+from relax_eg.dtypes import is_complex, is_float
 from relax_eg.errors import BoundsError, OperatorError
-from relax_eg.ir.annotations import Tensor, is_complex, is_float
+from relax_eg.ir.annotations import Tensor
 from relax_eg.ir.expr import CONSTANT, TUPLE, TUPLE_GET, VAR, Expr, postorder
 from relax_eg.limits import KEPT
 from relax_eg.ops.interpret import evaluate_points

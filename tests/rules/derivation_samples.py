@@ -8,8 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from relax_eg.dtypes import numpy_dtype
 from relax_eg.errors import RelaxEgError
-from relax_eg.ir import Expr, Tensor, np_dtype, var
+from relax_eg.ir import Expr, Tensor, var
 from relax_eg.ir.expr import TUPLE_GET, tuple_get
 from relax_eg.ops.facts import FACTS, impossible, violation
 from relax_eg.ops.interpret import evaluate_expr
@@ -218,7 +219,7 @@ def value(p: Expr, facts: frozenset[str], special: tuple[float, ...], rng: Rando
                 made = np.rint(made)
             if special:
                 made = np.where(rng.random(shape) < 0.4, rng.choice(special, shape), made)
-            made = np.asarray(made).astype(np_dtype(p.dtype))
+            made = np.asarray(made).astype(numpy_dtype(p.dtype))
     claims = [f for f in facts if f in FACTS]
     tests = [t for f in facts if (t := named_test(f)) is not None]
     return adapted(np.asarray(made), claims, tests, rng)

@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from relax_eg.dtypes import is_float
 from relax_eg.egraph import Budget, EGraph
-from relax_eg.ir.annotations import Tensor, is_float
+from relax_eg.ir.annotations import Tensor
 from relax_eg.ir.expr import CONSTANT, TUPLE_GET, VAR, Expr, const, rebuild, tuple_get, var
 from relax_eg.ops import api as op
 from relax_eg.ops.record import TABLE, call

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from relax_eg.dtypes import numpy_dtype
 from relax_eg.errors import RuleError
-from relax_eg.ir import np_dtype
 from relax_eg.ops import api as op
 from relax_eg.ops.facts import FACTS, holds, violation
 from relax_eg.rules import Claim, Condition, Instance, OriginGuard, RuleSet, ValueTest
@@ -118,9 +118,9 @@ def test_samples_have_the_facts(fact: str, draw: str) -> None:
 def test_samples_have_several_facts(facts: tuple[str, ...], dtype: str) -> None:
     keys = [f.replace(" ", "_") for f in facts]
     rng = np.random.default_rng(3)
-    found = [adapted(rng.standard_normal((3, 3)).astype(np_dtype(dtype)), keys, (), rng) for _ in range(20)]
+    found = [adapted(rng.standard_normal((3, 3)).astype(numpy_dtype(dtype)), keys, (), rng) for _ in range(20)]
     assert [violation(k, a) for a in found for k in keys if not holds(k, a)] == []
-    assert {a.dtype for a in found} == {np_dtype(dtype)}
+    assert {a.dtype for a in found} == {numpy_dtype(dtype)}
 
 
 def test_samples_keep_what_is_special() -> None:

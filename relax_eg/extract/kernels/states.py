@@ -18,6 +18,7 @@ from collections import Counter
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from relax_eg.dtypes import itemsize
 from relax_eg.extract.access import FREE, Does, Reading, StageAccess
 from relax_eg.extract.cost import Effort
 from relax_eg.extract.graph import ExtractionGraph
@@ -25,7 +26,6 @@ from relax_eg.extract.kernels.anchors import NO_ANCHOR, Anchor, Anchors, merged,
 from relax_eg.extract.kernels.cost import ContractionCost, KernelCost
 from relax_eg.extract.kernels.operations import Operation
 from relax_eg.extract.problem import operands_first
-from relax_eg.ir.annotations import itemsize
 from relax_eg.ir.expr import CONSTANT, VAR
 
 LOCAL_BYTES = 1 << 19  # chosen: bytes that a kernel may keep for one outer point

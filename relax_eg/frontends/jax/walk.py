@@ -16,6 +16,7 @@ import numpy as np
 from jax.core import ShapedArray
 from jax.extend.core import Literal, primitives
 
+from relax_eg.dtypes import is_key
 from relax_eg.errors import OperatorError, RelaxEgError, TraceError
 from relax_eg.frontends.jax.control import TracedFunctions, control
 from relax_eg.frontends.jax.equation import STATEFUL, JaxprEquation, called
@@ -37,7 +38,7 @@ from relax_eg.ir.expr import (
     var,
 )
 from relax_eg.ir.foreign import Foreign
-from relax_eg.ops.keys import generator_of, is_key
+from relax_eg.ops.keys import generator_of
 from relax_eg.ops.record import call
 from relax_eg.shapes import Scope
 

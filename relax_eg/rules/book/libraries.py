@@ -12,7 +12,7 @@ import itertools
 from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
-from relax_eg.ir.annotations import HALF
+from relax_eg.dtypes import HALF
 from relax_eg.ir.expr import const
 from relax_eg.ops import api as op
 from relax_eg.ops import routines

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from relax_eg.ir.annotations import HALF
+from relax_eg.dtypes import HALF
 from relax_eg.ir.expr import const
 from relax_eg.ops import api as op
 from relax_eg.ops.libraries import LIBRARIES, called

@@ -7,7 +7,7 @@ them. Prices decide where that wins: libraries cut the depth of plain matmuls by
 
 from __future__ import annotations
 
-from relax_eg.ir.annotations import HALF
+from relax_eg.dtypes import HALF
 from relax_eg.ir.expr import Expr
 from relax_eg.ops import api as op
 from relax_eg.rules.rule import RuleSet

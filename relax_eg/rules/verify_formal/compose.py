@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
+from relax_eg.dtypes import kind, names_where
 from relax_eg.ir.annotations import Tensor
 from relax_eg.ir.expr import CONSTANT, CORE, TUPLE_GET, VAR, Expr, constant_value, postorder
 from relax_eg.ops.record import program_of, site_of
@@ -28,12 +29,11 @@ from relax_eg.tir.expr import (
     loop,
     walk,
 )
-from relax_eg.tir.functions import kind
 
 ZERO = Dim.of(0)
 ONE = Dim.of(1)
 # Sizes and positions are assumed to fit these dtypes; results computed from them are assumed to fit only the wide one.
-_INDEX_DTYPES = ("int32", "int64", "uint32", "uint64")
+_INDEX_DTYPES = names_where(lambda d: d.is_integer and d.bits >= 32)
 _WIDE = "int64"
 _NEAR = 2**20  # limit: constant that is added to or subtracted from a position: no axis is that long
 

@@ -21,8 +21,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from relax_eg.dtypes import FLOATS, is_float, kind
 from relax_eg.errors import RelaxEgError
-from relax_eg.ir.annotations import FLOATS, Tensor, is_float
+from relax_eg.ir.annotations import Tensor
 from relax_eg.ir.expr import CONSTANT, CORE, VAR, Expr, postorder
 from relax_eg.ops.facts import with_implied
 from relax_eg.ops.windows import AnyStep, Compared, is_any_step
@@ -59,7 +60,6 @@ from relax_eg.rules.verify_formal.terms import Normalizer
 from relax_eg.rules.verify_formal.values import TermValues, modulus_of
 from relax_eg.shapes import Dim, Star
 from relax_eg.tir.expr import Apply, Read, Scalar, loop, walk
-from relax_eg.tir.functions import kind
 
 LARGEST_RANK = 2  # limit: axes of a block
 SECONDS = 10.0  # limit: processor time for one rule
