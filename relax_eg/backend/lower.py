@@ -40,7 +40,7 @@ from relax_eg.ir.module import Block, Function, Module
 from relax_eg.ops import deduce, get
 from relax_eg.ops.data_dependent import BY_LIBRARY
 from relax_eg.ops.libraries import library_of
-from relax_eg.ops.record import conditions, is_shown
+from relax_eg.ops.record import conditions, is_shown, may_be_met
 from relax_eg.shapes import Dim, Scope
 from relax_eg.tir import TensorProgram
 
@@ -143,7 +143,7 @@ class _Run:
         operands = tuple(a.annotation for a in e.args)
         try:
             if not is_shown(e.op, operands, e.attrs) or any(
-                _is_negative(d, sizes) for d in conditions(e.op, operands, e.attrs)
+                not may_be_met(c, sizes) for c in conditions(e.op, operands, e.attrs)
             ):
                 _need_to_apply(e, args, sizes)
             attrs = {k: _resolved(v, sizes) for k, v in e.attrs}
@@ -277,12 +277,6 @@ def new_sizes(fit: Fit, value: Any, sizes: dict[str, Any], scope: Scope | None, 
     sizes.update({v: n for v, n in told.items() if v not in sizes})
     if scope is not None and all(isinstance(n, int) for n in sizes.values()):
         scope.check(sizes, where)  # all sizes: an assumption may relate new ones to known ones
-
-
-def _is_negative(dim: Dim, sizes: Sizes) -> bool:
-    """Whether `dim` is known to be negative at these sizes, which are symbolic while JAX exports."""
-    found = dim.evaluate(sizes)
-    return isinstance(found, int) and found < 0
 
 
 def _need_to_apply(e: Expr, args: Sequence[Any], sizes: Sizes) -> None:

@@ -12,10 +12,9 @@ from jax import lax
 from relax_eg.dynamic.content import known
 from relax_eg.dynamic.equations import derived
 from relax_eg.dynamic.layout import Digit, States, TensorLayout, boxed, joined_states, unmerged
-from relax_eg.dynamic.moving import Rule
 from relax_eg.dynamic.native import native
-from relax_eg.dynamic.softmax import IDIOMS, softmax
-from relax_eg.dynamic.special import SPECIAL
+from relax_eg.dynamic.softmax import IDIOMS
+from relax_eg.dynamic.special import BEHAVIOURS
 from relax_eg.dynamic.step import CapacityStep, NotPredicated, OperatorUse
 from relax_eg.errors import RelaxEgError
 from relax_eg.ir.annotations import Annotation, Tensor, Tuple, dims_of, substitute
@@ -43,10 +42,10 @@ from relax_eg.ir.expr import (
     postorder,
 )
 from relax_eg.ir.module import Function, Module
-from relax_eg.ops import Site, program_of
+from relax_eg.ops import Site, get, program_of
 from relax_eg.ops.keys import is_key
 from relax_eg.ops.libraries import inlined, with_sizes_of
-from relax_eg.ops.record import conditions, is_shown
+from relax_eg.ops.record import Precondition, conditions, is_shown
 from relax_eg.shapes import Dim
 from relax_eg.tir import TensorProgram, margins
 from relax_eg.tir import substitute as substitute_sizes
@@ -107,7 +106,7 @@ class Analysis:
         self.masks: list[Mask] = []
         self.exact: dict[str, str] = {}
         self.exact_dims: set[str] = set()
-        self.conditions: set[Dim] = set()
+        self.conditions: set[Precondition] = set()
         self._known: dict[tuple[Any, ...], FunctionPlan] = {}
         main = module.main
         self.main = self.function(main, tuple(map(_states_of, (p.annotation for p in main.params))), {})
@@ -225,7 +224,7 @@ class _FunctionAnalysis:
             raise NotPredicated("an operand is no tensor")
         if e.op == CALL_TIR:
             called = self._program(e)
-            self.whole.conditions |= set(margins(called))
+            self.whole.conditions |= {((">=", d),) for d in margins(called)}
             return derived(called, states, self.whole.moves, None)
         attrs = {k: with_sizes_of(v, self.sizes) for k, v in e.attrs}
         if not is_shown(e.op, operands, tuple(attrs.items())):
@@ -233,10 +232,11 @@ class _FunctionAnalysis:
         self.whole.conditions |= set(conditions(e.op, operands, tuple(attrs.items())))
         constants = {i: constant_value(a).item() for i, a in enumerate(e.args) if a.op == CONSTANT and not a.shape}
         use = OperatorUse(Site(e.op, operands, attrs), states, self.whole.moves, constants)
-        special: Rule | None = softmax if e.op in ("softmax", "log_softmax") else SPECIAL.get(e.op)
+        operator = get(e.op)
+        special = BEHAVIOURS[operator.capacity] if operator.capacity else None
         found = special(use) if special is not None else None
-        if found is None and e.op == "reshape" and use.merged:
-            found = special(OperatorUse(use.site, tuple(map(unmerged, states)), use.moves)) if special else None
+        if found is None and special is not None and operator.moves == "view" and use.merged:
+            found = special(OperatorUse(use.site, tuple(map(unmerged, states)), use.moves))
             if found is not None:
                 return CapacityStep(found.compute, found.states, unmerged=use.merged)
         if found is not None:

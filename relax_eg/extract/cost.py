@@ -44,18 +44,21 @@ from relax_eg.ir.expr import (
     postorder,
 )
 from relax_eg.ir.module import Function
-from relax_eg.ops import Site, bytes_of, counts, pattern_kind, site_of
+from relax_eg.ops import Site, bytes_of, counts, get, pattern_kind, site_of
 from relax_eg.ops.fused import Placed, called_program
 from relax_eg.ops.libraries import LIBRARIES, Library, checked_cost
+from relax_eg.ops.movement import is_transpose, turns
+from relax_eg.ops.record import moving, run_as
 from relax_eg.shapes import Dim
 from relax_eg.tir import Contraction, PatternKind
 
-_FREE = frozenset(("reshape", "expand_dims", "squeeze", "broadcast_to", "full", "iota", "dim_value"))
-_COPIES = frozenset(("concat", "pad", "take"))
-_FACTORISATIONS = frozenset(("cholesky", "lu", "qr", "eigh", "svd"))
-_DENSE = _FACTORISATIONS | {"triangular_solve"}  # every operator here contains blocked arithmetic
+_FREE = moving("view", "repeat", "make")
+_COPIES = run_as("copy")
+(_MATMUL,), (_LINEAR,) = run_as("matmul"), run_as("linear")
+_MATMULS = frozenset((_MATMUL, _LINEAR))
+_DENSE = run_as("factorisation", "solve")  # every operator here contains blocked arithmetic
 # XLA may keep the results of other operators inside the kernel that reads them.
-_STORED = _DENSE | {"matmul", "linear", "conv"}
+_STORED = _DENSE | _MATMULS | run_as("conv")
 # chosen: share of a fusible operator's memory traffic that is charged; its value often stays in registers.
 _FUSED_SHARE = 0.3
 ASSUMED_SIZE = 128  # chosen: value of a size variable that is not bound
@@ -227,13 +230,9 @@ class WholeCost:
             return NodeCost(flops, moved, launches, launches * (p.launch + p.move(moved)))
         if site.op in _FREE:
             return NodeCost(0, 0, 0, _EPSILON)
-        if site.op in ("matmul", "linear"):
-            return NodeCost(flops, moved, 1, p.launch + self._matmul(site, flops, moved))
-        if site.op == "conv":
-            return NodeCost(flops, moved, 1, p.launch + self._conv(site, result, flops, moved))
-        if site.op in _DENSE:
-            return NodeCost(flops, moved, 1, p.launch + larger(self._dense(site, flops), p.move(moved)))
-        if _turns(site) and p.transpose_rate:
+        if site.op in _STORED:
+            return NodeCost(flops, moved, 1, p.launch + self._stored(site, result, flops, moved))
+        if p.transpose_rate and turns(site):
             elements = math.prod(self._at(d) for d in site.shape(0))
             return NodeCost(flops, moved, 0, _EPSILON + elements / p.transpose_rate)
         if site.op in _COPIES:
@@ -335,6 +334,14 @@ class WholeCost:
             seconds *= 1 - _SHORTER
         return NodeCost(whole(flops), whole(moved), whole(launches), _EPSILON + seconds, wakes)
 
+    def _stored(self, site: Site, result: Annotation, flops: Number, moved: Number) -> Number:
+        """Seconds of an operator of `_STORED`: its arithmetic, or its memory traffic if that takes longer."""
+        if site.op in _MATMULS:
+            return self._matmul(site, flops, moved)
+        if site.op in _DENSE:
+            return larger(self._dense(site, flops), self.profile.move(moved))
+        return self._conv(site, result, flops, moved)
+
     def _matmul(self, site: Site, flops: Number, moved: Number) -> Number:
         """Seconds of a matmul: the larger of its arithmetic, slower for thin sides, and its memory traffic, times the
         penalty of the weight's layout."""
@@ -343,12 +350,12 @@ class WholeCost:
         # With one plain matrix on the right all leading axes of the left operand are rows; with batches on both sides
         # only the last one is.
         rows = math.prod(a[:-1]) if len(b) <= 2 else math.prod(a[-2:-1])
-        columns = b[0] if site.op == "linear" else math.prod(b[1:][-1:])
+        columns = b[0] if site.op == _LINEAR else math.prod(b[1:][-1:])
         matmul = Matmul(flops, rows, columns, a[-1], site.dtype(0))
         seconds = larger(matmul_seconds(self.profile, matmul), self.profile.move(moved))
         seconds = seconds + packing_seconds(self.profile, matmul)
         weight = self._at(bytes_of(site.operands[1]))
-        if site.op == "linear":
+        if site.op == _LINEAR:
             seconds *= self.profile.linear_factor(rows, weight)
         return seconds + (self.profile.joining(rows, weight) if len(b) == 2 else 0.0)
 
@@ -356,7 +363,7 @@ class WholeCost:
         """Seconds of a factorisation or a triangular solve, at a share of the matmul rate; the share is lower for small
         sides and for few right-hand sides."""
         p, (rows, columns) = self.profile, (self._at(d) for d in site.shape(0)[-2:])
-        if site.op in _FACTORISATIONS:
+        if get(site.op).kernel == "factorisation":
             share = p.factor_share * share_of_peak((smaller(rows, columns),), (p.factor_half,))
         else:
             right = self._at(site.shape(1)[-1 if site["left_side"] else -2])
@@ -402,12 +409,8 @@ class WholeCost:
             within = site_of(e)
             count = inside._at(counts(within).flops)
             flops += count
-            if e.op == "matmul":
-                seconds += inside._matmul(within, count, 0)
-            elif e.op == "conv":
-                seconds += inside._conv(within, e.annotation, count, 0)
-            elif e.op in _DENSE:
-                seconds += inside._dense(within, count)
+            if e.op in _STORED:
+                seconds += inside._stored(within, e.annotation, count, 0)
             else:
                 seconds += count / p.scalar_rate.get(e.op, p.vector_rate)
         moved: Number = self._at(moved_by(site, result))
@@ -447,11 +450,6 @@ def _all_known(site: Site, result: Annotation) -> bool:
 def _is_map(site: Site) -> bool:
     """Whether the site is a scan whose steps carry no value."""
     return site.op == SCAN and not parts(site.op, site.operands, site.attrs).carry
-
-
-def _turns(site: Site) -> bool:
-    """Whether the site is a transpose that moves the last axis."""
-    return site.op == "permute_dims" and site["axes"][-1] != len(site["axes"]) - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -498,17 +496,17 @@ def sites(
         if (e.op in CORE and not e.args) or e.op in (TUPLE, TUPLE_GET):
             continue
         site = placed(e, site_of(e), left, model.constants)
-        if e.op == "matmul" and e.args[1] in folded:
-            site = Site("linear", (e.args[0].annotation, e.args[1].args[0].annotation), {})
+        if e.op == _MATMUL and e.args[1] in folded:
+            site = Site(_LINEAR, (e.args[0].annotation, e.args[1].args[0].annotation), {})
         yield e, None if e in folded else site, left.get(e, 0)
 
 
 def _folded_transposes(expressions: list[Expr], once: set[Expr]) -> set[Expr]:
     """Matrix transposes that at least one matmul reads as its second operand, and nothing else reads."""
     read = {a for e in expressions for a in e.args}
-    folded = {e for e in expressions if e.op == "permute_dims" and e.attr("axes") == (1, 0) and e in read} - once
+    folded = {e for e in expressions if is_transpose(e) and e in read} - once
     for e in expressions:
         for i, a in enumerate(e.args):
-            if a in folded and not (e.op == "matmul" and i == 1 and e.args[0].ndim >= 1):
+            if a in folded and not (e.op == _MATMUL and i == 1 and e.args[0].ndim >= 1):
                 folded.discard(a)
     return folded

@@ -16,14 +16,13 @@ from relax_eg.ir.control import parts
 from relax_eg.ir.expr import CALL, CONTROL, SCAN, TUPLE, TUPLE_GET, VAR, WHILE, Expr
 from relax_eg.ir.module import Function
 from relax_eg.ops import Site
+from relax_eg.ops.record import moving
 
 PLATFORMS = frozenset(("cpu",))  # where XLA hoists
 
 # Attribute of the site of a loop or call inside a loop: number of loops that it, and each operand, is hoisted out of.
 _OUTWARD = "outward"
-_STAYS = frozenset(
-    ("reshape", "expand_dims", "squeeze", "broadcast_to", "full", "iota", "permute_dims", "strided_slice", "flip")
-) | {TUPLE, TUPLE_GET}
+_STAYS = moving("view", "order", "part", "repeat", "make") | {TUPLE, TUPLE_GET}
 
 
 def leaving(function: Function, params: Mapping[str, int]) -> dict[Expr, int]:

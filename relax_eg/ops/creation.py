@@ -117,6 +117,7 @@ register(
         _full,
         _full_equations,
         (Attribute("shape", "dims"),),
+        moves="repeat",
         doc="a scalar everywhere",
     )
 )
@@ -128,6 +129,8 @@ register(
         _iota,
         _iota_equations,
         (Attribute("shape", "dims"), Attribute("axis"), Attribute("dtype")),
+        moves="make",
+        below=lambda site: site["shape"][site["axis"]],
         doc="the position along an axis of each element",
     )
 )
@@ -150,6 +153,7 @@ register(
         _dim_value,
         _dim_value_equations,
         (Attribute("dim", "dims"), Attribute("dtype")),
+        moves="make",
         doc="a size as a scalar tensor",
     )
 )

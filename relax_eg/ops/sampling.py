@@ -103,6 +103,7 @@ register(
         (Attribute("log_space", default=False),),
         _gamma_reference,
         _gamma_cost,
+        capacity="each",
         doc="samples of the gamma distribution with these shape parameters, or their logarithms",
     )
 )
