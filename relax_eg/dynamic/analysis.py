@@ -19,24 +19,22 @@ from relax_eg.dynamic.step import CapacityStep, NotPredicated, OperatorUse
 from relax_eg.errors import RelaxEgError
 from relax_eg.ir.annotations import Annotation, Tensor, Tuple, dims_of, substitute
 from relax_eg.ir.calls import call_sizes
-from relax_eg.ir.control import parts
+from relax_eg.ir.control import Run, arguments_of, runs_of, steps_of
 from relax_eg.ir.expr import (
     BARRIER,
     CALL,
     CALL_DPS_LIBRARY,
     CALL_TIR,
-    COND,
     CONSTANT,
-    CONTROL,
     FUNCTION,
+    LOOPS,
     MATCH_CAST,
-    SCAN,
+    RUNNING,
     SHAPE,
     SHARD_MAP,
     TUPLE,
     TUPLE_GET,
     VAR,
-    WHILE,
     Expr,
     constant_value,
     postorder,
@@ -174,7 +172,7 @@ class _FunctionAnalysis:
         if self._stays(e):
             return _states_of(self.annotation(e))
         try:
-            if e.op == CALL or e.op in CONTROL:
+            if e.op in RUNNING:
                 return self.runs(e)
             step = self.step(e)
         except NotPredicated as error:
@@ -190,7 +188,7 @@ class _FunctionAnalysis:
 
     def _stays(self, e: Expr) -> bool:
         """Whether no size in `e` moves, so that it runs unchanged."""
-        if e.op in (CALL, MATCH_CAST, *CONTROL):
+        if e.op == MATCH_CAST or e.op in RUNNING:
             return False
         annotations = [self.annotation(x) for x in (e, *e.args)]
         dims = [d for a in annotations for d in dims_of(a)] + [d for _, v in e.attrs for d in _dims_in(v)]
@@ -289,34 +287,35 @@ class _FunctionAnalysis:
         given = [_unmerged_all(self.states[a]) for a in e.args]
         if e.op == SHARD_MAP:
             raise NotPredicated("it runs on parts of arrays on several devices")
-        if e.op == CALL:
-            if e.args[0].op != FUNCTION:
-                raise NotPredicated("which function it calls is not known")
-            plan = self._function(e.args[0], args[1:], given[1:])
-            self.plan.runs[e] = (plan,)
-            return _unmerged_all(plan.result)
-        attrs = {k: v for k, v in e.attrs}
-        p, q, functions = parts(e.op, args, attrs), parts(e.op, given, attrs), parts(e.op, e.args, attrs).functions
-        if e.op == COND:
-            plans = [self._function(f, p.constants, q.constants) for f in functions]
-            self.plan.runs[e] = tuple(plans)
-            return functools.reduce(joined_states, (_unmerged_all(x.result) for x in plans))
-        if e.op == WHILE:
-            return self._loop(e, functions, p, q, None)
-        assert e.op == SCAN
-        length: Dim = e.attr("length").substitute(self.sizes)
-        return self._loop(e, functions, p, q, length)
+        if e.op == CALL and e.args[0].op != FUNCTION:
+            raise NotPredicated("which function it calls is not known")
+        attrs = dict(e.attrs)
+        annotated, laid_out = runs_of(e.op, args, attrs), runs_of(e.op, given, attrs)
+        functions = [r.function for r in runs_of(e.op, e.args, attrs)]
+        if e.op in LOOPS:
+            steps = steps_of(e.op, attrs)
+            length = None if steps is None else steps.substitute(self.sizes)
+            return self._loop(e, functions, annotated, laid_out, length)
+        plans = [self._function(f, p.same, q.same) for f, p, q in zip(functions, annotated, laid_out, strict=True)]
+        self.plan.runs[e] = tuple(plans)
+        return functools.reduce(joined_states, (_unmerged_all(x.result) for x in plans))
 
-    def _loop(self, e: Expr, functions: Sequence[Expr], p: Any, q: Any, length: Dim | None) -> States:
+    def _loop(
+        self, e: Expr, functions: Sequence[Expr], annotated: Sequence[Run], laid_out: Sequence[Run], length: Dim | None
+    ) -> States:
         """A loop whose carry has a layout and padding that hold after any number of steps, found by fixed-point
-        iteration."""
-        slices = tuple(Tensor(x.shape[1:], x.dtype) for x in p.xs)
-        xs = tuple(TensorLayout(s.axes[1:], s.dtype) for s in q.xs)
-        carry: tuple[States, ...] = tuple(q.carry)
+        iteration.
+
+        - `annotated`: its runs, of annotations.
+        - `laid_out`: the same, of layouts.
+        """
+        q = laid_out[-1]
+        xs = tuple(TensorLayout(s.axes[1:], s.dtype) for s in q.slices)
+        carry: tuple[States, ...] = q.carry
         count = len(carry)
         while True:
             before = self.whole.snapshot()
-            body = self._function(functions[-1], (*p.constants, *p.carry, *slices), (*q.constants, *carry, *xs))
+            body = self._function(functions[-1], arguments_of(annotated[-1]), (*q.same, *carry, *xs))
             fields = _unmerged_all(body.result)
             assert isinstance(fields, tuple)
             after = tuple(joined_states(a, b) for a, b in zip(carry, fields, strict=False))
@@ -324,13 +323,9 @@ class _FunctionAnalysis:
                 break
             self.whole.back_to(before)  # only the findings of the last round count
             carry = after
-        plans = [body]
-        if e.op == WHILE:
-            plans = [
-                self._function(functions[0], (*p.condition_constants, *p.carry), (*q.condition_constants, *carry)),
-                body,
-            ]
-        self.plan.runs[e] = tuple(plans)
+        conditions_ = zip(functions[:-1], annotated[:-1], laid_out[:-1], strict=True)
+        plans = [self._function(f, arguments_of(p), (*c.same, *carry)) for f, p, c in conditions_]
+        self.plan.runs[e] = (*plans, body)
         if length is None:
             return carry
         annotation = self.annotation(e)

@@ -28,18 +28,18 @@ from relax_eg.extract.matmuls import (
 from relax_eg.extract.numbers import Number, evaluated, is_column, larger, smaller, whole
 from relax_eg.extract.profile import Profile
 from relax_eg.ir.annotations import Annotation, Tensor, Tuple, dims_of
-from relax_eg.ir.control import parts
+from relax_eg.ir.control import arguments_of, parts, runs_of, steps_of
 from relax_eg.ir.expr import (
     CALL,
     CALL_DPS_LIBRARY,
     CALL_TIR,
     COND,
-    CONTROL,
     CORE,
+    LOOPS,
+    RUNNING,
     SCAN,
     TUPLE,
     TUPLE_GET,
-    WHILE,
     Expr,
     postorder,
 )
@@ -54,7 +54,7 @@ from relax_eg.tir import Contraction, PatternKind
 
 _FREE = moving("view", "repeat", "make")
 _COPIES = run_as("copy")
-(_MATMUL,), (_LINEAR,) = run_as("matmul"), run_as("linear")
+(_MATMUL,), (_LINEAR,) = run_as("matmul"), run_as("transposed_matmul")
 _MATMULS = frozenset((_MATMUL, _LINEAR))
 _DENSE = run_as("factorisation", "solve")  # every operator here contains blocked arithmetic
 # XLA may keep the results of other operators inside the kernel that reads them.
@@ -124,9 +124,8 @@ class WholeCost:
     def times(self, site: Site) -> Dim:
         """How often a call or control node runs its functions: the length of a scan, `ASSUMED_TRIPS` of a while loop,
         else 1."""
-        if site.op == SCAN:
-            return Dim.of(site.attrs["length"])
-        return Dim.of(ASSUMED_TRIPS if site.op == WHILE else 1)
+        steps = steps_of(site.op, site.attrs)
+        return Dim.of(ASSUMED_TRIPS) if steps is None else steps
 
     def trips(self, site: Site) -> list[tuple[Function, Number, WholeCost]]:
         """The functions that a call or control node runs, how often each runs, and the model at the sizes inside
@@ -140,16 +139,10 @@ class WholeCost:
     def sizes_inside(self, function: Function, site: Site) -> dict[str, Dim]:
         """The size variables of `function` that the operands at this site determine, as expressions in the caller's
         sizes."""
-        operands = parts(site.op, site.operands, site.attrs) if site.op in CONTROL else None
-        given = site.operands[1:]
-        if operands is not None:
-            constants = operands.constants
-            if site.op == WHILE and function.name == site.attrs["functions"][0]:
-                constants = operands.condition_constants
-            xs = (Tensor(x.shape[1:], x.dtype) if isinstance(x, Tensor) and x.shape else x for x in operands.xs)
-            given = (*constants, *operands.carry, *xs)
+        runs = zip(site.attrs["functions"], runs_of(site.op, site.operands, site.attrs), strict=False)
+        arguments = next((arguments_of(run) for name, run in runs if name == function.name), ())
         found: dict[str, Dim] = {}
-        for p, a in zip(function.params, given, strict=False):
+        for p, a in zip(function.params, arguments, strict=False):
             for wanted, d in zip(dims_of(p.annotation), dims_of(a), strict=False):
                 if str(wanted) in wanted.variables and d.variables <= self.binding.keys():
                     found.setdefault(str(wanted), d)
@@ -176,7 +169,7 @@ class WholeCost:
 
         If the steps carry no value, each step reads and writes its own part of the arrays, so the cache is divided
         among the steps."""
-        if site.op not in (SCAN, WHILE):
+        if site.op not in LOOPS:
             return self.profile
         cache = self.profile.cache_bytes
         if _is_map(site):
@@ -212,10 +205,10 @@ class WholeCost:
     def _alone(self, op: str) -> bool:
         """Whether the operator has no flops of its own that several cores share; loops that do not vectorise run on one
         core."""
-        return op in CONTROL or op == CALL or op in _FREE or op in self.profile.scalar_rate
+        return op in RUNNING or op in _FREE or op in self.profile.scalar_rate
 
     def _price(self, site: Site, result: Annotation) -> NodeCost:
-        if site.op in CONTROL or site.op == CALL:
+        if site.op in RUNNING:
             return self._run(site)
         if self.cost is not None and (site.op not in CORE or site.op in (CALL_DPS_LIBRARY, CALL_TIR)):
             return asked(self.cost, site, result, self.binding, self._columns)
@@ -325,7 +318,7 @@ class WholeCost:
             launches += times * sum(c.launches for c in inner)
             seconds += times * sum(c.seconds for c in inner)
             steps = larger(steps, times)
-        if site.op in (SCAN, WHILE):
+        if site.op in LOOPS:
             slower = _IN_A_LOOP if self.profile.platform == "cpu" and _is_map(site) else 1.0
             seconds = slower * seconds + steps * self.profile.step
         elif site.op == COND:

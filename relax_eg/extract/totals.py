@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from relax_eg.extract.amounts import Amounts
 from relax_eg.extract.cost import ASSUMED_SIZE, WholeCost, sites
-from relax_eg.ir.expr import CALL, COND, CONTROL, SCAN, WHILE, Expr
+from relax_eg.ir.expr import COND, LOOPS, RUNNING, Expr
 from relax_eg.ir.module import Function
 from relax_eg.shapes import Dim
 
@@ -38,7 +38,7 @@ def _by_loop(
     for e, site, far in sites(function, model, skip):
         if site is None:
             continue
-        if site.op not in CONTROL and site.op != CALL:
+        if site.op not in RUNNING:
             add(model.amounts(site, e.annotation), far, 1)
             continue
         names = [n for n in site.attrs.get("functions", ()) if n in model.functions and n not in running]
@@ -48,7 +48,7 @@ def _by_loop(
             sizes = model.sizes_inside(callee, site)
             for (k, share), told in _by_loop(callee, model.inside(callee, site), None, running | {n}).items():
                 found = _placed(told, sizes)
-                if k and site.op in (SCAN, WHILE):  # hoisted out of this loop, and of others around it
+                if k and site.op in LOOPS:  # hoisted out of this loop, and of others around it
                     add(found, far + k - 1, share)
                     continue
                 flops, moved, launches = (d * times for d in (found.flops, found.bytes, found.launches))

@@ -272,7 +272,7 @@ register(
         _linear_deduce,
         _linear_lower,
         _linear_equations,
-        kernel="linear",
+        kernel="transposed_matmul",
         doc="x @ weight.T for a weight (out, in): the same product, read along the other axis of memory",
     )
 )

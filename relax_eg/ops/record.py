@@ -110,9 +110,9 @@ def _plain(value: Any) -> str:
 #   convert    each in its place, in another dtype
 #   make       none: the elements follow from the attributes
 Moves = Literal["view", "order", "part", "repeat", "select", "join", "convert", "make"]
-# The kernel as which XLA runs an operator, where prices tell it from a fused loop. The weight of "linear" is stored
-# output axis first.
-Kernel = Literal["copy", "matmul", "linear", "conv", "factorisation", "solve"]
+# The kernel as which XLA runs an operator, where prices tell it from a fused loop. A "transposed_matmul" reads a weight
+# that is stored output axis first.
+Kernel = Literal["copy", "matmul", "transposed_matmul", "conv", "factorisation", "solve"]
 Deduce = Callable[[Site], Annotation]
 Equations = Callable[[Site, tuple[Buffer, ...]], "TensorProgram | None"]  # None where this use has none
 Lower = Callable[..., Any]  # (attrs: dict with sizes as ints, *arrays) -> array or tuple of arrays
@@ -351,7 +351,7 @@ def note_condition(*comparisons: Comparison) -> None:
 
 
 def may_be_met(precondition: Precondition, sizes: Mapping[str, Any]) -> bool:
-    """Returns whether a precondition holds at these sizes; symbolic ones, as while JAX exports, are taken to meet it."""
+    """Returns whether sizes may meet a precondition. Symbolic ones, as while JAX exports, may."""
     for sign, size in precondition:
         value = size.evaluate(sizes)
         if not isinstance(value, int) or (value >= 0 if sign == ">=" else value == 0):

@@ -25,6 +25,7 @@ from relax_eg.errors import RelaxEgError
 from relax_eg.ir.annotations import FLOATS, Tensor, is_float
 from relax_eg.ir.expr import CONSTANT, VAR, Expr, postorder
 from relax_eg.ops.facts import with_implied
+from relax_eg.ops.record import run_as
 from relax_eg.ops.windows import AnyStep, Compared, is_any_step
 from relax_eg.rules.conditions import Condition, claims_of
 from relax_eg.rules.instances import attribute_values, instances
@@ -289,10 +290,13 @@ def _need_operators(instance: Instance, facts: KnownGuards) -> None:
         raise Unsupported("the right side promises more of indices than the left")
 
 
+_LINEAR = run_as("transposed_matmul")  # contractions that ask for no precision
+
+
 def _precisions(results: tuple[Expr, ...]) -> set[str]:
     """Returns the precisions that contractions ask for; index equations do not mention them."""
     attributes = [(e.op, dict(e.attrs)) for e in postorder(results)]
-    return {str(a.get("precision")) for op, a in attributes if op == "linear" or "precision" in a}
+    return {str(a.get("precision")) for op, a in attributes if op in _LINEAR or "precision" in a}
 
 
 def _prove_result(instance: Instance, left: Expr, right: Expr, base: KnownGuards) -> _Found:
