@@ -90,6 +90,8 @@ def householder_product(use: OperatorUse) -> CapacityStep | None:
     if use.moves(n) and n is not m:
         raise NotPredicated(f"its matrices have {m} rows and {n} columns, which at capacity may be more than rows")
     masks = [*_zeros(use, 0, -2, -1), *_zeros(use, 1, -1)]
+    if len(use.states) == 3:  # what the product is multiplied with
+        masks += _zeros(use, 2, -2 if use.site["left"] else -1)
     return as_it_is(use, *masks)
 
 

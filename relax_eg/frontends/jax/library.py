@@ -142,6 +142,7 @@ RULES: dict[str, Rule] = {
     "tridiagonal": _tridiagonal,
     "tridiagonal_solve": _tridiagonal_solve,
     "householder_product": lambda e: call("householder_product", e.args),
+    "ormqr": lambda e: call("ormqr", e.args, {"left": e["left"], "transpose": e["transpose"]}),
     "cholesky_update": lambda e: call("cholesky_update", e.args),
     "symmetric_product": _symmetric_product,
     "lu_pivots_to_permutation": _permutation,
