@@ -25,8 +25,8 @@ from relax_eg.backend.width import as_jax_takes_it
 from relax_eg.dtypes import numpy_dtype
 from relax_eg.errors import OptionError, ShapeError, TraceError
 from relax_eg.ir.annotations import Annotation, Shape, Tensor, Tuple
-from relax_eg.ir.control import parts
-from relax_eg.ir.expr import CALL, COND, CONTROL, MATCH_CAST, SCAN, VAR, WHILE, Expr, postorder
+from relax_eg.ir.control import in_turn, parts
+from relax_eg.ir.expr import CALL, CONTROL, MATCH_CAST, SHARD_MAP, VAR, Expr, postorder
 from relax_eg.ir.module import Binding, Block, Function, Module
 from relax_eg.ir.partition import missing_sizes
 from relax_eg.ir.steps import is_data_dependent, stepped_functions
@@ -167,27 +167,16 @@ class Runner:
         return value
 
     def _control(self, e: Expr, args: list[Any], sizes: dict[str, int]) -> Any:
-        p = parts(e.op, args, dict(e.attrs))
-        functions = [self._functions[name] for name in p.functions]
-        if e.op == COND:
-            return self._function(functions[min(max(int(p.index), 0), len(functions) - 1)], p.constants)
-        carry: tuple[Any, ...] = p.carry
-        if e.op == WHILE:
-            while self._function(functions[0], (*p.condition_constants, *carry)):
-                carry = self._function(functions[1], (*p.constants, *carry))
-            return carry
-        if e.op != SCAN:
+        if e.op == SHARD_MAP:
             raise TraceError(f"{e.op}: a function that has steps cannot run on several devices")
-        steps = range(int(e.attr("length").evaluate(sizes)))
-        ys: list[tuple[Any, ...]] = []
-        for i in reversed(steps) if e.attr("reverse") else steps:
-            result = self._function(functions[0], (*p.constants, *carry, *(x[i] for x in p.xs)))
-            carry = result[: len(carry)]
-            ys.append(result[len(carry) :])
-        ys = ys[::-1] if e.attr("reverse") else ys
-        assert isinstance(e.annotation, Tuple)
-        rest = e.annotation.fields[len(carry) :]
-        return (*carry, *(_stacked([y[i] for y in ys], a, sizes) for i, a in enumerate(rest)))
+        functions = [self._functions[name] for name in parts(e.op, args, dict(e.attrs)).functions]
+        return in_turn(
+            e,
+            args,
+            lambda i, given: self._function(functions[i], given),
+            lambda d: int(d.evaluate(sizes)),
+            lambda values, a: _stacked(values, a, sizes),
+        )
 
 
 def _stacked(values: Sequence[Any], a: Annotation, sizes: Mapping[str, int]) -> Any:

@@ -11,6 +11,7 @@ from relax_eg.errors import BoundsError, OptionError, ShapeError
 from relax_eg.ir.annotations import Annotation, Shape, Tensor, Tuple, dims_of
 from relax_eg.ir.expr import Expr
 from relax_eg.ir.module import Module
+from relax_eg.ops.record import may_be_met
 from relax_eg.shapes import Dim
 
 
@@ -52,7 +53,7 @@ class CapacityPlan:
     def applies(self, sizes: Mapping[str, int]) -> bool:
         """Whether every operator applies at these sizes, for example whether all slices are in range. The program at
         capacity would not detect a violation; run at exact sizes, it is refused."""
-        return all(d.evaluate(sizes) >= 0 for d in self._analysis.conditions)
+        return all(may_be_met(c, sizes) for c in self._analysis.conditions)
 
     @property
     def exact_dims(self) -> frozenset[str]:

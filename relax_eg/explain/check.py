@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 
-from relax_eg.dtypes import numpy_dtype
 from relax_eg.errors import BoundsError, ExplanationError, OperatorError, ShapeError
 from relax_eg.explain.closure import sizes_that_differ
 from relax_eg.explain.programs import changes

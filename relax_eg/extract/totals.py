@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from relax_eg.extract.amounts import Amounts
 from relax_eg.extract.cost import ASSUMED_SIZE, WholeCost
 from relax_eg.extract.walk import Visit, walk
-from relax_eg.ir.expr import COND, SCAN, WHILE, Expr
+from relax_eg.ir.expr import COND, LOOPS, Expr
 from relax_eg.ir.module import Function
 
 
@@ -43,7 +43,7 @@ def _in_all(found: Amounts, name: str, far: int, path: Sequence[Visit]) -> tuple
         assert v.site is not None
         sizes = v.model.sizes_inside(v.model.functions[name], v.site)
         found = found.each(lambda d, sizes=sizes: d.substitute({**dict.fromkeys(d.variables, ASSUMED_SIZE), **sizes}))
-        if far and v.node.op in (SCAN, WHILE):
+        if far and v.node.op in LOOPS:
             far -= 1
         else:
             times = v.model.times(v.site)

@@ -12,14 +12,17 @@ from typing import TYPE_CHECKING, TypeVar
 from relax_eg.extract.cost_model import NodeCost
 from relax_eg.extract.hoisting import leaving, placed
 from relax_eg.extract.numbers import Number, whole
-from relax_eg.ir.expr import CALL, CONTROL, CORE, TUPLE, TUPLE_GET, Expr
+from relax_eg.ir.expr import CORE, RUNNING, TUPLE, TUPLE_GET, Expr
 from relax_eg.ir.module import Function
 from relax_eg.ops import Site, site_of
+from relax_eg.ops.movement import is_transpose
+from relax_eg.ops.record import run_as
 
 if TYPE_CHECKING:
     from relax_eg.extract.cost import WholeCost
 
 Key = TypeVar("Key", bound=Hashable)
+(MATMUL,), (LINEAR,) = run_as("matmul"), run_as("transposed_matmul")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -44,7 +47,7 @@ class Visit:
     @property
     def runs_functions(self) -> bool:
         """Whether the node is a loop, a choice or a call."""
-        return self.node.op in CONTROL or self.node.op == CALL
+        return self.node.op in RUNNING
 
     @property
     def cost(self) -> NodeCost:
@@ -81,8 +84,8 @@ def walk(
         if (e.op in CORE and not e.args) or e.op in (TUPLE, TUPLE_GET):
             continue
         site, far = placed(e, site_of(e), left, model.constants), left.get(e, 0)
-        if e.op == "matmul" and e.args[1] in folded:
-            site = Site("linear", (e.args[0].annotation, e.args[1].args[0].annotation), {})
+        if e.op == MATMUL and e.args[1] in folded:
+            site = Site(LINEAR, (e.args[0].annotation, e.args[1].args[0].annotation), {})
         v = Visit(e, function, None if e in folded else site, far, model, times, path)
         if deep and v.runs_functions:
             part = model.part(far)
@@ -116,9 +119,9 @@ def by_key(costs: Iterable[tuple[Key, NodeCost]]) -> dict[Key, tuple[int, int, i
 def _folded_transposes(expressions: list[Expr], once: set[Expr]) -> set[Expr]:
     """Matrix transposes that at least one matmul reads as its second operand, and nothing else reads."""
     read = {a for e in expressions for a in e.args}
-    folded = {e for e in expressions if e.op == "permute_dims" and e.attr("axes") == (1, 0) and e in read} - once
+    folded = {e for e in expressions if is_transpose(e) and e in read} - once
     for e in expressions:
         for i, a in enumerate(e.args):
-            if a in folded and not (e.op == "matmul" and i == 1 and e.args[0].ndim >= 1):
+            if a in folded and not (e.op == MATMUL and i == 1 and e.args[0].ndim >= 1):
                 folded.discard(a)
     return folded

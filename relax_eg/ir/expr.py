@@ -45,6 +45,8 @@ CALL_INTO = "call_into"
 KILL = "kill"
 MEMORY = frozenset((ALLOC_STORAGE, ALLOC_TENSOR, CALL_INTO, KILL))
 CONTROL = frozenset((COND, WHILE, SCAN, SHARD_MAP))
+LOOPS = frozenset((WHILE, SCAN))
+RUNNING = CONTROL | {CALL}  # nodes that run functions
 CORE = (
     CONTROL
     | MEMORY

@@ -121,6 +121,7 @@ register(
         _lower,
         _equations,
         (Attribute("precision", default=None), Attribute("out_dtype", default=None)),
+        kernel="matmul",
         doc="numpy.matmul: leading axes are batches, which broadcast; a vector is a row left, a column right",
     )
 )
@@ -271,6 +272,7 @@ register(
         _linear_deduce,
         _linear_lower,
         _linear_equations,
+        kernel="transposed_matmul",
         doc="x @ weight.T for a weight (out, in): the same product, read along the other axis of memory",
     )
 )

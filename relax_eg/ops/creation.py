@@ -116,6 +116,7 @@ register(
         _full,
         _full_equations,
         (Attribute("shape", "dims"),),
+        moves="repeat",
         doc="a scalar everywhere",
     )
 )
@@ -127,6 +128,8 @@ register(
         _iota,
         _iota_equations,
         (Attribute("shape", "dims"), Attribute("axis"), Attribute("dtype")),
+        moves="make",
+        below=lambda site: site["shape"][site["axis"]],
         doc="the position along an axis of each element",
     )
 )
@@ -149,6 +152,7 @@ register(
         _dim_value,
         _dim_value_equations,
         (Attribute("dim", "dims"), Attribute("dtype")),
+        moves="make",
         doc="a size as a scalar tensor",
     )
 )

@@ -166,6 +166,10 @@ def _function(name: str) -> Callable[..., Scalar]:
     return lambda site, *operands: apply(name, *operands)
 
 
+# Scalar functions with poles.
+_POLES = frozenset({"reciprocal", "rsqrt", "power", "log", "log1p", "tan", "atanh", "erf_inv"})
+
+
 def elementwise(
     name: str,
     parameters: tuple[str, ...],
@@ -185,7 +189,13 @@ def elementwise(
     words = f"{function} of elements, broadcast" if len(parameters) > 1 else f"{function} of each element"
     register(
         Operator(
-            name, parameters, _deduction(function, accepts), lower, pointwise(_function(function)), doc=doc or words
+            name,
+            parameters,
+            _deduction(function, accepts),
+            lower,
+            pointwise(_function(function)),
+            doc=doc or words,
+            poles=function in _POLES,
         )
     )
 
@@ -225,6 +235,7 @@ register(
         _deduction("add", "iufc"),
         jax_function("div"),
         pointwise(_by_dtype("int_divide", "divide")),
+        poles=True,
         doc="x / y; integer quotients are truncated",
     )
 )
@@ -301,6 +312,7 @@ register(
         _integer_pow,
         pointwise(lambda site, x: integer_pow(x, site["y"])),
         (Attribute("y"),),
+        poles=True,
         doc="x to a constant integer power",
     )
 )
@@ -312,6 +324,7 @@ register(
         _astype,
         pointwise(lambda site, x: cast(x, site["dtype"])),
         (Attribute("dtype"),),
+        moves="convert",
         doc="x converted as XLA converts",
     )
 )

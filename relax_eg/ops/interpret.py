@@ -14,7 +14,7 @@ import numpy as np
 from relax_eg.dtypes import is_key, numpy_dtype
 from relax_eg.errors import OperatorError, ShapeError, WellFormedError
 from relax_eg.ir.annotations import Annotation, Shape, Tensor, Tuple
-from relax_eg.ir.control import parts
+from relax_eg.ir.control import in_turn, parts
 from relax_eg.ir.expr import (
     ALLOC_STORAGE,
     ALLOC_TENSOR,
@@ -22,10 +22,10 @@ from relax_eg.ir.expr import (
     CALL_DPS_LIBRARY,
     CALL_INTO,
     CALL_TIR,
-    COND,
     CONSTANT,
     CONTROL,
     FUNCTION,
+    LOOPS,
     MATCH_CAST,
     MEMORY,
     SHAPE,
@@ -33,7 +33,6 @@ from relax_eg.ir.expr import (
     TUPLE,
     TUPLE_GET,
     VAR,
-    WHILE,
     Expr,
     constant_value,
     postorder,
@@ -297,30 +296,16 @@ class _Interpreter:
 
     def control(self, e: Expr, args: list[Any], sizes: dict[str, int]) -> Value:
         """Returns the result of a control node, whose functions run one after the other."""
-        p = parts(e.op, args, dict(e.attrs))
-        functions = [self.module[name] for name in p.functions]
-        if e.op == COND:
-            return self.function(functions[min(max(int(p.index), 0), len(functions) - 1)], p.constants, {})
+        functions = [self.module[name] for name in parts(e.op, args, dict(e.attrs)).functions]
         if e.op == SHARD_MAP:
             raise OperatorError("shard_map: what a part of it computes on several devices has no value here")
-        carry: tuple[Any, ...] = p.carry
-        if e.op == WHILE:
-            while self.function(functions[0], (*p.condition_constants, *carry), {}):
+
+        def run(i: int, given: tuple[Any, ...]) -> Any:
+            if e.op in LOOPS and i == len(functions) - 1:
                 _count_step()
-                carry = self.function(functions[1], (*p.constants, *carry), {})
-            return carry
-        length = int(e.attr("length").evaluate(sizes))
-        ys: list[tuple[Any, ...]] = []
-        for step in range(length)[:: -1 if e.attr("reverse") else 1]:
-            _count_step()
-            result = self.function(functions[0], (*p.constants, *carry, *(x[step] for x in p.xs)), {})
-            carry = result[: len(carry)]
-            ys.append(result[len(carry) :])
-        if e.attr("reverse"):
-            ys.reverse()
-        assert isinstance(e.annotation, Tuple)
-        fields = e.annotation.fields[len(carry) :]
-        return (*carry, *(self.stacked([y[i] for y in ys], a, sizes) for i, a in enumerate(fields)))
+            return self.function(functions[i], given, {})
+
+        return in_turn(e, args, run, lambda d: int(d.evaluate(sizes)), lambda values, a: self.stacked(values, a, sizes))
 
     def stacked(self, values: list[Any], annotation: Annotation, sizes: dict[str, int]) -> Array:
         if values:

@@ -116,8 +116,10 @@ def _jax_gather(tangents: Any, x: Any, **attrs: Any) -> Any:
 
 for _operator in (
     Operator("window_scatter", ("source", "x"), _scatter, _jax_scatter, None, WINDOW, _scatter_reference, _cost,
+             capacity="window_derivative",
              doc="each source element added where its window of x has its first extreme: pooling's transpose"),
     Operator("window_gather", ("tangents", "x"), _gather, _jax_gather, None, WINDOW, _gather_reference, _cost,
+             capacity="window_derivative",
              doc="for each window of x the tangent where its first extreme is: pooling's derivative"),
 ):  # fmt: skip
     register(_operator)

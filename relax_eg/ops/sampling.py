@@ -49,6 +49,7 @@ register(
         (Attribute("log_space", default=False),),
         by_jax(_jax_gamma),
         _gamma_cost,
+        capacity="each",
         doc="samples of the gamma distribution with these shape parameters, or their logarithms",
     )
 )

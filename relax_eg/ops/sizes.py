@@ -71,6 +71,7 @@ def may_equal(site: Site, a: Dim, b: Dim, what: str) -> bool:
         raise site.error(f"{what}: sizes {a} and {b} differ")
     if site.strict and not is_unknown(a) and not is_unknown(b):
         raise site.undecided(f"{what}: sizes {a} and {b} cannot be shown equal")
+    note_condition(("==", a - b))
     return False
 
 
@@ -80,7 +81,12 @@ def need_at_most(site: Site, a: Dim, b: Dim, what: str) -> None:
     difference = b - a
     if difference.is_const and difference.value < 0:
         raise site.error(f"{what}: {a} is more than {b}")
-    note_condition(difference)
+    note_condition((">=", difference))
+
+
+def need_elements(size: Dim, read: Iterable[Dim]) -> None:
+    """Makes it a precondition of the operator that an axis has elements, unless a tensor of sizes `read` has none."""
+    note_condition((">=", size - 1), *(("==", d) for d in read))
 
 
 def broadcast(site: Site, shapes: Sequence[Dims]) -> Dims:

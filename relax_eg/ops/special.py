@@ -170,6 +170,7 @@ register(
         (Attribute("dtype"),),
         _bitcast_reference,
         _copied,
+        capacity="bitcast",
         doc="the same bits as another dtype; where widths differ a last axis holds the parts",
     )
 )

@@ -282,8 +282,10 @@ for _operator in (
              (Attribute("strides"), Attribute("low", "dims"), Attribute("high", "dims"), *_DILATIONS,
               Attribute("groups", default=1), Attribute("precision", default=None),
               Attribute("out_dtype", default=None)),
+             kernel="conv", capacity="conv",
              doc="convolution of (batch, channels, *space) with a kernel (out, channels / groups, *window)"),
     Operator("reduce_window", ("x",), _reduce_window, _jax_reduce_window, _window_equations, (*WINDOW, *_DILATIONS),
+             capacity="reduce_window",
              doc="the sum, product, extreme or bits of every window; what is padded counts nothing"),
 ):  # fmt: skip
     register(_operator)

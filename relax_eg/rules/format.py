@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from relax_eg.ir.expr import CALL_DPS_LIBRARY, CONSTANT, TUPLE_GET, VAR, Expr, constant_value
+from relax_eg.ops.movement import is_transpose
 
 if TYPE_CHECKING:
     from relax_eg.rules.rule import Rule
@@ -43,7 +44,7 @@ def _text(e: Expr) -> tuple[str, int]:
     if e.op == "negative":
         text, level = _text(e.args[0])
         return f"-{text if level == _ATOM else f'({text})'}", 8
-    if e.op == "permute_dims" and e.attr("axes") == (1, 0):
+    if is_transpose(e):
         text, level = _text(e.args[0])
         return f"{text if level == _ATOM else f'({text})'}.T", _ATOM
     idiom = _idiom(e)

@@ -32,10 +32,11 @@ from relax_eg.ir.expr import (
 )
 from relax_eg.ops.interpret import evaluate_expr
 from relax_eg.ops.libraries import inlined
-from relax_eg.ops.record import call, program_of, site_of
+from relax_eg.ops.record import TABLE, call, program_of, promises, site_of
 from relax_eg.rules.hypotheses import are_met
 from relax_eg.rules.rule import Instance
-from relax_eg.rules.samples import needs
+from relax_eg.rules.samples import needs, unmet
+from relax_eg.shapes import Dim
 from relax_eg.tir.expr import Apply, walk
 from relax_eg.tir.functions import FUNCTIONS, TRANSCENDENTAL
 
@@ -95,8 +96,9 @@ class Prepared:
         return {str(e.attr("name")): e for e in postorder((*self.left, *self.right)) if e.op == VAR}
 
     @cached_property
-    def promises(self) -> list[Expr]:
-        return [e for e in postorder(self.left) if e.op == "take" and e.attr("mode") == "promise"]
+    def promises(self) -> list[tuple[Expr, Dim]]:
+        """The tensors that the left side promises to hold positions along an axis, each with the size of that axis."""
+        return promises(self.left)
 
     @cached_property
     def every(self) -> Expr:
@@ -194,9 +196,8 @@ def _sides(
     _keep_promises(p, case)
     if not are_met(case.instance, case.values):
         raise Absent
-    unmet = needs(p.right).unmet(case.sizes)
-    if unmet:
-        return Failure(f"the right side cannot be formed there: {unmet}")
+    if why := unmet(needs(p.right), case.sizes):
+        return Failure(f"the right side cannot be formed there: {why}")
     try:
         return _evaluate(p, root, case, domain, ordered)
     except BoundsError as e:
@@ -208,11 +209,10 @@ def _sides(
 
 
 def _keep_promises(p: Prepared, case: Case) -> None:
-    """Raises Absent if an index of `take(..., mode="promise")` is out of range, even if nothing is read."""
-    for e in p.promises:
-        (indices,) = _evaluate(p, tuple_((e.args[1],)), case)
-        extent = e.args[0].shape[e.attr("axis")].evaluate(case.sizes)
-        if np.any((indices < 0) | (indices >= extent)):
+    """Raises Absent if a position that is promised to be in range is not, even if nothing is read."""
+    for e, extent in p.promises:
+        (indices,) = _evaluate(p, tuple_((e,)), case)
+        if np.any((indices < 0) | (indices >= extent.evaluate(case.sizes))):
             raise Absent
 
 
@@ -277,13 +277,7 @@ def over_the_reals(case: Case) -> Failure | None:
 @lru_cache(1 << 10)
 def _has_poles(instance: Instance) -> bool:
     # The sign of x/0, and every result computed from it, depends on the sign of a zero, which the reals do not have.
-    return any(e.op in _OF_POLES for e in postorder((*instance.left, *instance.right)))
-
-
-_OF_POLES = frozenset({
-    "divide", "reciprocal", "rsqrt", "integer_pow", "power", "mean", "lu", "triangular_solve", "log", "log1p", "tan",
-    "atanh", "erf_inv",
-})  # fmt: skip
+    return any(e.op in TABLE and TABLE[e.op].poles for e in postorder((*instance.left, *instance.right)))
 
 
 def _magnitude(value: Any) -> float:

@@ -169,7 +169,7 @@ def counts(instance: Instance) -> bool:
         program = program_of(site_of(e))
         if program is None or any(s.scans for s in program.stages):
             return True
-        if any(not isinstance(v, bool) and isinstance(v, int) for _, v in e.attrs if e.op in ("tril", "triu", "eye")):
+        if any(name == "k" and isinstance(v, int) for name, v in e.attrs):  # the number of a diagonal
             return True
     return any(
         isinstance(t, Index) or (isinstance(t, Reduce) and t.kind in ("sum", "prod", "argmax", "argmin"))

@@ -32,7 +32,7 @@ from relax_eg.ir.annotations import Annotation, Tensor
 from relax_eg.ir.expr import CONSTANT, TUPLE_GET, Expr, constant_value
 from relax_eg.limits import FEW_KEPT
 from relax_eg.ops.facts import FACTS, IMPLIED, Fact, facts_of_dtype, holds, impossible
-from relax_eg.ops.record import TABLE
+from relax_eg.ops.record import TABLE, moving
 from relax_eg.rules.conditions import ValueTest
 from relax_eg.shapes import Dim
 
@@ -312,7 +312,7 @@ def _of_operator(op: str) -> tuple[FactRule, ...]:
 # --- the facts of expressions ---
 
 # Operators that only move elements. A test that every element of a constant passes still holds after them.
-MOVES = ("permute_dims", "reshape", "expand_dims", "squeeze", "broadcast_to", "full", "strided_slice")
+MOVES = moving("view", "order", "part", "repeat")
 
 
 @dataclass

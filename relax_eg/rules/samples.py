@@ -6,7 +6,6 @@ All draws use the generator that is passed in, so one seed gives one test.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
 from typing import Any
@@ -17,10 +16,10 @@ from relax_eg.dtypes import dtype_of, is_complex, is_float, is_integer, numpy_dt
 from relax_eg.ir.annotations import Tensor
 from relax_eg.ir.expr import Expr, postorder
 from relax_eg.limits import KEPT
-from relax_eg.ops.sizes import dilated, product
+from relax_eg.ops.record import TABLE, Precondition, conditions, may_be_met
 from relax_eg.rules.conditions import Condition, Guard
 from relax_eg.rules.rule import Instance
-from relax_eg.shapes import Dim, dim_min
+from relax_eg.shapes import Dim
 
 Array = np.ndarray[Any, Any]
 Sizes = Mapping[str, int]
@@ -51,56 +50,33 @@ def _attribute_sizes(nodes: Iterable[Expr]) -> Iterator[Dim]:
             yield from (v for v in (value if isinstance(value, tuple) else (value,)) if isinstance(v, Dim))
 
 
-@dataclass(frozen=True, slots=True)
-class Needs:
-    """The preconditions on sizes for expressions to exist: `nonnegative` must be >= 0, and `zero` must be 0."""
-
-    nonnegative: tuple[Dim, ...]
-    zero: tuple[Dim, ...]
-
-    def unmet(self, sizes: Sizes) -> str:
-        """The first precondition that does not hold, in words; empty if all hold."""
-        for d in self.nonnegative:
-            if d.evaluate(sizes) < 0:
-                return f"{d} is {d.evaluate(sizes)}, which cannot be a size or index"
-        for d in self.zero:
-            if d.evaluate(sizes) != 0:
-                return f"sizes disagree: {d} is not 0"
-        return ""
-
-
 @lru_cache(KEPT)
-def needs(results: tuple[Expr, ...]) -> Needs:
-    """The preconditions of the operators under `results` that depend on sizes."""
-    nonnegative: dict[Dim, None] = {}
-    zero: dict[Dim, None] = {}
+def needs(results: tuple[Expr, ...]) -> tuple[Precondition, ...]:
+    """What sizes must satisfy for `results` to exist: no size of a tensor is negative, and the preconditions of
+    operators hold."""
+    found: dict[Precondition, None] = {}
     for e in postorder(results):
         if isinstance(e.annotation, Tensor):
-            nonnegative.update(dict.fromkeys(e.shape))
-        if e.op == "strided_slice":
-            for begin, end, size in zip(e.attr("begin"), e.attr("end"), e.args[0].shape, strict=True):
-                nonnegative.update(dict.fromkeys((begin, end - begin, size - end)))
-        elif e.op in ("conv", "reduce_window"):
-            space = e.args[0].shape[e.args[0].ndim - len(e.attr("low")) :]
-            parts = zip(e.attr("low"), space, e.attr("high"), e.attr("input_dilation"), strict=True)
-            nonnegative.update(dict.fromkeys(low + dilated(d, by - 1) + high for low, d, high, by in parts))
-            if e.op == "reduce_window":
-                nonnegative.update(dict.fromkeys(d - 1 for d in e.attr("window")))
-        elif e.op == "split":
-            nonnegative.update(dict.fromkeys(e.attr("sections")))
-        elif e.op == "reshape":
-            zero[product(e.shape) - product(e.args[0].shape)] = None
-        elif e.op == "take" and e.attr("mode") != "fill":
-            # A clipped index has no element to read only if the axis is empty.
-            zero[product(e.args[1].shape) * (1 - dim_min(e.args[0].shape[e.attr("axis")], 1))] = None
-        elif e.op == "broadcast_to":
-            for size, given in zip(reversed(e.shape), reversed(e.args[0].shape), strict=False):
-                zero[(given - 1) * (given - size)] = None
-    # A size variable is never negative.
-    open_ = (
-        d for d in nonnegative if not (d.is_const and d.value >= 0) and not any(d == Dim.var(v) for v in d.variables)
-    )
-    return Needs(tuple(open_), tuple(d for d in zero if d != 0))
+            found.update(dict.fromkeys(((">=", d),) for d in e.shape if not _is_size(d)))
+        if e.op in TABLE:
+            found.update(dict.fromkeys(conditions(e.op, tuple(a.annotation for a in e.args), e.attrs)))
+    return tuple(found)
+
+
+def _is_size(d: Dim) -> bool:
+    """Whether `d` is never negative: a number, or a size variable."""
+    return d.value >= 0 if d.is_const else any(d == Dim.var(v) for v in d.variables)
+
+
+def unmet(needed: Iterable[Precondition], sizes: Sizes) -> str:
+    """The first precondition that does not hold at these sizes, in words; empty if all hold."""
+    for precondition in needed:
+        if not may_be_met(precondition, sizes):
+            ((sign, d), *_) = precondition
+            if sign == ">=":
+                return f"{d} is {d.evaluate(sizes)}, which cannot be a size or index"
+            return f"sizes disagree: {d} is not 0"
+    return ""
 
 
 def admits(instance: Instance, sizes: Sizes) -> bool:
@@ -116,7 +92,7 @@ def fits(instance: Instance, sizes: Sizes, most: int) -> bool:
             total *= d.evaluate(sizes)
         if total > most:
             return False
-    return not needs(instance.left).unmet(sizes) and all(holds(g, sizes) for g in instance.guards)
+    return not unmet(needs(instance.left), sizes) and all(holds(g, sizes) for g in instance.guards)
 
 
 def holds(guard: Guard, sizes: Sizes) -> bool:
@@ -191,9 +167,10 @@ def _fit_slices(instance: Instance, binding: dict[str, int], rng: Random) -> Non
     """Redraws slice bounds that are size variables of their own, so that they are within the sliced axis."""
     taken = {v for p in instance.params for d in p.shape for v in d.variables}
     for e in instance.left_nodes:
-        if e.op != "strided_slice":
+        attrs = dict(e.attrs)
+        if not {"begin", "end"} <= attrs.keys():
             continue
-        for begin, end, size in zip(e.attr("begin"), e.attr("end"), e.args[0].shape, strict=True):
+        for begin, end, size in zip(attrs["begin"], attrs["end"], e.args[0].shape, strict=True):
             low, high = 0, max(size.evaluate(binding), 0)
             for d in (begin, end):
                 if d.variables and d == Dim.var(min(d.variables)) and not d.variables & taken:

@@ -135,6 +135,7 @@ RULES: dict[str, Rule] = {
     "geqrf": _several("geqrf", 2),
     "tridiagonal": _tridiagonal,
     "tridiagonal_solve": _tridiagonal_solve,
+    "ormqr": lambda e: call("ormqr", e.args, {"left": e["left"], "transpose": e["transpose"]}),
     "symmetric_product": _symmetric_product,
     "lu_pivots_to_permutation": _permutation,
     "approx_top_k": _approx_top_k,
