@@ -10,8 +10,8 @@ from rich.progress import Progress
 
 import relax_eg as rx
 from relax_eg.cli.common import err, out, read_rules, run
-from relax_eg.rules.parallel import SECONDS as SECONDS_A_RULE
-from relax_eg.rules.parallel import verify_in
+from relax_eg.rules.verification import SECONDS as SECONDS_A_RULE
+from relax_eg.rules.verification import verify_in
 
 
 def list_rules(

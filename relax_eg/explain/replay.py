@@ -14,9 +14,9 @@ from itertools import product
 
 from relax_eg.errors import ExplanationError, OperatorError
 from relax_eg.explain.closure import Closure
-from relax_eg.explain.record import LEAVES, Firing, Recording, Signature, signature
+from relax_eg.explain.record import Firing, Recording, Signature, signature
 from relax_eg.explain.steps import Equation, Goal, equation, equations_of, goals_in_order
-from relax_eg.ir.expr import TUPLE_GET, VAR, Expr
+from relax_eg.ir.expr import LEAVES, TUPLE_GET, VAR, Expr
 from relax_eg.ops import TABLE
 from relax_eg.ops.libraries import with_sizes_of
 from relax_eg.rules.conditions import Claim, OnValue, ValueTest

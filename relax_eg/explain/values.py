@@ -17,7 +17,7 @@ from relax_eg.ir.module import Function
 from relax_eg.ir.partition import missing_sizes
 from relax_eg.ops.facts import violation
 from relax_eg.ops.keys import is_key, words
-from relax_eg.rules.hypotheses import adapted
+from relax_eg.rules.samples import adapted
 from relax_eg.shapes import Dim, Scope
 
 _NUMBER = re.compile(r"\b\d{1,9}\b")
