@@ -190,10 +190,13 @@ def _integral_from(a: Array, rng: Random) -> Array:
     return np.rint(a) if a.dtype.kind == "f" else a
 
 
+def _opposite(a: Array) -> Array:
+    # The least integer has no opposite, and unsigned numbers have none but 0.
+    return ~a if a.dtype.kind == "i" else np.zeros_like(a) if a.dtype.kind == "u" else -a
+
+
 def _nonnegative_from(a: Array, rng: Random) -> Array:
-    # The least integer has no opposite.
-    opposite = ~a if a.dtype.kind == "i" else -a
-    return np.where(a < 0, opposite, a).astype(a.dtype)
+    return np.where(a < 0, _opposite(a), a).astype(a.dtype)
 
 
 def _nonzero_from(a: Array, rng: Random) -> Array:
@@ -301,6 +304,8 @@ def _eye(a: Array) -> Array:
 POSITIVE = Fact("positive", 0, "iuf", "every element that is a number is greater than 0",
     _element(lambda a: a <= 0), lambda a, rng: _nonzero_from(_nonnegative_from(a, rng), rng))  # fmt: skip
 NONNEGATIVE = Fact("nonnegative", 0, "iuf", "no element is less than 0", _element(lambda a: a < 0), _nonnegative_from)
+NONPOSITIVE = Fact("nonpositive", 0, "iuf", "no element is greater than 0",
+    _element(lambda a: a > 0), lambda a, rng: np.where(a > 0, _opposite(a), a).astype(a.dtype))  # fmt: skip
 NONZERO = Fact("nonzero", 0, "iuf", "no element is 0", _element(lambda a: a == 0), _nonzero_from)
 FINITE = Fact("finite", 0, "iuf", "no element is NaN or infinite",
     _element(lambda a: ~np.isfinite(a) if a.dtype != object else np.zeros(a.shape, bool)), _finite_from)  # fmt: skip
@@ -362,14 +367,14 @@ def _by_key(*facts: Fact) -> dict[str, Fact]:
 
 
 FACTS = _by_key(
-    POSITIVE, NONNEGATIVE, NONZERO, FINITE, INTEGRAL, CONSTANT, SORTED, ONE_HOT, SYMMETRIC, POSITIVE_DEFINITE,
-    POSITIVE_SEMIDEFINITE, LOWER_TRIANGULAR, UPPER_TRIANGULAR, DIAGONAL, ORTHOGONAL, INVERTIBLE,
+    POSITIVE, NONNEGATIVE, NONPOSITIVE, NONZERO, FINITE, INTEGRAL, CONSTANT, SORTED, ONE_HOT, SYMMETRIC,
+    POSITIVE_DEFINITE, POSITIVE_SEMIDEFINITE, LOWER_TRIANGULAR, UPPER_TRIANGULAR, DIAGONAL, ORTHOGONAL, INVERTIBLE,
 )  # fmt: skip
 HELPERS = _by_key(IDENTITY_MASK, ONLY_DIAGONAL, ONLY_LOWER, ALL_BELOW)
 
 # An array is given these facts first, because facts that are given later keep them.
 _FIRST = (
-    FINITE, INTEGRAL, NONNEGATIVE, NONZERO, POSITIVE, CONSTANT, SORTED, ONE_HOT, POSITIVE_SEMIDEFINITE,
+    FINITE, INTEGRAL, NONNEGATIVE, NONPOSITIVE, NONZERO, POSITIVE, CONSTANT, SORTED, ONE_HOT, POSITIVE_SEMIDEFINITE,
     POSITIVE_DEFINITE,
 )  # fmt: skip
 
@@ -411,7 +416,7 @@ def fact_named(text: str) -> str:
     if key in ("triangular", "definite", "semidefinite"):
         near = [f.name for k, f in FACTS.items() if k.endswith(key)]
     else:
-        near = [FACTS[k].name for k in difflib.get_close_matches(key, FACTS, 2)]
+        near = [FACTS[k].name for k in difflib.get_close_matches(key, FACTS, 2, cutoff=0.8)]
     hint = f"did you mean {' or '.join(near)}? " if near else ""
     raise OptionError(f"{text!r} is no fact; {hint}accepted: {', '.join(f.name for f in FACTS.values())}")
 

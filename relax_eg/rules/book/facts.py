@@ -23,6 +23,7 @@ from relax_eg.ops.facts import (
     INVERTIBLE,
     LOWER_TRIANGULAR,
     NONNEGATIVE,
+    NONPOSITIVE,
     NONZERO,
     ONE_HOT,
     ONLY_DIAGONAL,
@@ -38,7 +39,7 @@ from relax_eg.ops.facts import (
 from relax_eg.rules.fact_rules import FactForms, FactRule, annotated, anything, equals, floats, form, has, reals, var
 from relax_eg.rules.matching import Test
 
-ELEMENTS = (POSITIVE, NONNEGATIVE, NONZERO, FINITE, INTEGRAL)
+ELEMENTS = (POSITIVE, NONNEGATIVE, NONPOSITIVE, NONZERO, FINITE, INTEGRAL)
 TRIANGLES = (LOWER_TRIANGULAR, UPPER_TRIANGULAR, DIAGONAL)
 DEFINITE = (POSITIVE_SEMIDEFINITE, POSITIVE_DEFINITE)
 
@@ -153,7 +154,10 @@ def _moved() -> Iterator[FactRule]:
         (*ELEMENTS, CONSTANT),
     )
     yield from anything.keeps(p.each("broadcast_to strided_slice", x), (*ELEMENTS, CONSTANT, SORTED))
-    yield from anything.keeps((*p.each("full cummax cummin", x), p.concat(xs), p.pad(x, v), p.minimum(x, y)), ELEMENTS)
+    yield from anything.keeps((*p.each("full cummax cummin", x), p.concat(xs), p.pad(x, v)), ELEMENTS)
+    yield from anything.keeps(p.minimum(x, y), (POSITIVE, NONNEGATIVE, NONZERO, FINITE, INTEGRAL))
+    yield from anything.gives(p.minimum(x, y), NONPOSITIVE, has(x, NONPOSITIVE))
+    yield from anything.gives(p.minimum(x, y), NONPOSITIVE, has(y, NONPOSITIVE))
     yield from anything.gives(p.full(x), CONSTANT)
     yield from anything.keeps(
         (p.dynamic_slice(x, starts), p.take(x, i, where=inside), field(p.sort(x, y), 0)), (*ELEMENTS, CONSTANT), x
@@ -165,6 +169,7 @@ def _moved() -> Iterator[FactRule]:
     yield from anything.gives(p.maximum(x, y), NONNEGATIVE, has(y, NONNEGATIVE))
     yield from anything.gives(p.maximum(x, y), POSITIVE, has(x, POSITIVE))
     yield from anything.gives(p.maximum(x, y), POSITIVE, has(y, POSITIVE))
+    yield from anything.keeps(p.maximum(x, y), NONPOSITIVE)
     yield from anything.keeps(p.clip(lo, x, hi), (FINITE, INTEGRAL, NONZERO))
     yield from anything.keeps(p.clip(lo, x, hi), (POSITIVE, NONNEGATIVE), lo, hi)
     yield from anything.gives(p.max(x), POSITIVE, has(x, POSITIVE), annotated(x, "is_nonempty"))
@@ -260,6 +265,13 @@ def _signs() -> Iterator[FactRule]:
         ),
         NONNEGATIVE,
     )
+    yield from floats.keeps((p.add(x, y), *p.each("sum cumsum", x)), NONPOSITIVE)
+    yield from floats.gives(p.negative(x), NONPOSITIVE, has(x, NONNEGATIVE))
+    yield from floats.gives(p.negative(x), NONNEGATIVE, has(x, NONPOSITIVE))
+    yield from floats.gives(p.subtract(x, y), NONPOSITIVE, has(x, NONPOSITIVE), has(y, NONNEGATIVE))
+    yield from floats.gives(p.multiply(x, y), NONNEGATIVE, has(x, NONPOSITIVE), has(y, NONPOSITIVE))
+    yield from floats.gives(p.multiply(x, y), NONPOSITIVE, has(x, NONPOSITIVE), has(y, NONNEGATIVE))
+    yield from floats.gives(p.multiply(x, y), NONPOSITIVE, has(x, NONNEGATIVE), has(y, NONPOSITIVE))
     yield from floats.gives(p.add(x, y), POSITIVE, has(x, POSITIVE), has(y, NONNEGATIVE))
     yield from floats.gives(p.add(x, y), POSITIVE, has(x, NONNEGATIVE), has(y, POSITIVE))
     yield from reals.keeps(
