@@ -9,8 +9,8 @@ import typer
 
 import relax_eg as rx
 from relax_eg.cli.common import command, err, read_rules, say, steps
-from relax_eg.rules.parallel import SECONDS as SECONDS_A_RULE
-from relax_eg.rules.parallel import verify_in
+from relax_eg.rules.verification import SECONDS as SECONDS_A_RULE
+from relax_eg.rules.verification import verify_in
 
 
 @command

@@ -27,7 +27,7 @@ from relax_eg.rules import NUMERICS, Numerics, RuleSet
 from relax_eg.rules.book import default as default_rules
 from relax_eg.rules.certificates import status
 from relax_eg.rules.libraries import libraries_of
-from relax_eg.rules.schemas import KERNEL
+from relax_eg.rules.schemas import ExtractionStep
 from relax_eg.shapes import Dim, Scope
 
 Progress = Callable[[str, int, int], None]
@@ -75,7 +75,7 @@ class Options:
     @property
     def steps(self) -> frozenset[str]:
         """The fusion steps that the rules allow."""
-        return frozenset(s.name for s in self.rules.schemas if KERNEL in s.operators)
+        return frozenset(s.name for s in self.rules.schemas if isinstance(s, ExtractionStep))
 
     @property
     def corners(self) -> int:

@@ -28,6 +28,7 @@ from relax_eg.rules import NUMERICS, Numerics, Rule, RuleSet, Schema
 from relax_eg.rules.book import default as default_rules
 from relax_eg.rules.certificates import status
 from relax_eg.rules.parameter_facts import known_facts
+from relax_eg.rules.schemas import ExtractionStep
 from relax_eg.shapes.relation import as_statements
 
 _MOST_PLACES = 4  # limit: further source lines that a reason names
@@ -139,6 +140,8 @@ class _Answer:
             if matches:
                 why = "what it proposes was not cheaper, at the sizes asked for"
                 return WhyNot(self.rule, "not chosen", "", "", (why,))
+            if isinstance(self.rule, ExtractionStep):
+                return WhyNot(self.rule, "no match", "", "", ("extraction built no kernel by it",))
             operators = " or ".join(f"`{op}`" for op in sorted(self.rule.operators))
             return WhyNot(self.rule, "no match", "", "", (f"it proposes nothing for any {operators} there",))
         if matches:

@@ -33,7 +33,8 @@ from relax_eg.ir.module import Binding, Block, Function, Module
 from relax_eg.ir.packed import pack
 from relax_eg.plain_data import DAMAGED, read_json, write_file
 from relax_eg.rules import RuleSet
-from relax_eg.rules.certificates import lasting_hash, status
+from relax_eg.rules.certificates import status
+from relax_eg.rules.content import lasting_hash
 from relax_eg.rules.schema_answers import Answers, Batched
 
 VERSION = 3  # given: version of the format; other versions are refused

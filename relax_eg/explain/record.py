@@ -7,13 +7,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from relax_eg.ir.annotations import Annotation, Tuple, with_sizes
-from relax_eg.ir.expr import CONSTANT, FUNCTION, SHAPE, TUPLE_GET, VAR, Expr
+from relax_eg.ir.expr import LEAVES, TUPLE_GET, Expr
 from relax_eg.ops import TABLE
 from relax_eg.ops.libraries import with_sizes_of
 from relax_eg.rules import Instance
 from relax_eg.shapes import Dim
-
-LEAVES = frozenset((VAR, CONSTANT, SHAPE, FUNCTION))
 
 Signature = tuple[Any, ...]
 One = Mapping[Dim, Dim]

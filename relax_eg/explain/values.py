@@ -19,9 +19,8 @@ from relax_eg.ir.partition import missing_sizes
 from relax_eg.ops.facts import violation
 from relax_eg.ops.interpret import as_arrays
 from relax_eg.ops.keys import words
-from relax_eg.rules.hypotheses import adapted
 from relax_eg.rules.parameter_facts import Facts
-from relax_eg.rules.samples import limits
+from relax_eg.rules.samples import adapted, limits
 from relax_eg.shapes import Dim, Scope
 
 _NUMBER = re.compile(r"\b\d{1,9}\b")

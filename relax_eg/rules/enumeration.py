@@ -22,10 +22,9 @@ from relax_eg.ir.expr import Expr
 from relax_eg.limits import FEW_KEPT, KEPT
 from relax_eg.ops.facts import FACTS, holds
 from relax_eg.rules.conditions import ValueTest
-from relax_eg.rules.hypotheses import adapted, are_met, asked
 from relax_eg.rules.literals import LARGEST_EXTENT, Number, is_piecewise, literals
 from relax_eg.rules.rule import Instance
-from relax_eg.rules.samples import Sizes, limits, shape_of
+from relax_eg.rules.samples import Sizes, adapted, are_met, asked, limits, shape_of
 
 Array = np.ndarray[Any, Any]
 

@@ -33,9 +33,8 @@ from relax_eg.ir.expr import (
 from relax_eg.ops.interpret import evaluate_expr
 from relax_eg.ops.libraries import inlined
 from relax_eg.ops.record import TABLE, call, program_of, promises, site_of
-from relax_eg.rules.hypotheses import are_met
 from relax_eg.rules.rule import Instance
-from relax_eg.rules.samples import needs, unmet
+from relax_eg.rules.samples import are_met, needs, unmet
 from relax_eg.shapes import Dim
 from relax_eg.tir.expr import Apply, walk
 from relax_eg.tir.functions import FUNCTIONS, TRANSCENDENTAL

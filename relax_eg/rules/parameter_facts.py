@@ -12,7 +12,7 @@ from relax_eg.ir.expr import CALL, VAR, Expr
 from relax_eg.ir.module import Function, Module
 from relax_eg.ops.facts import FACTS
 from relax_eg.rules.propagation import KnownFacts, closed, constant_has, needed, of_annotation
-from relax_eg.rules.rule import RuleSet
+from relax_eg.rules.rule_set import RuleSet
 from relax_eg.shapes import Dim, Proved, Scope, prove
 
 Facts = Mapping[str, frozenset[str]]

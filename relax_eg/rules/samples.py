@@ -1,11 +1,13 @@
 """Random sizes and values at which the two sides of a rule instance are compared.
 
-All draws use the generator that is passed in, so one seed gives one test.
+All draws use the generator that is passed in, so one seed gives one test. Values that must have facts are *adapted*:
+each fact changes them as little as it requires (`ops.facts`). The definition of the fact then decides whether the
+result has it; samples without the required facts are dropped.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from fractions import Fraction
 from functools import lru_cache
 from typing import Any
@@ -16,8 +18,10 @@ from relax_eg.dtypes import dtype_of, is_complex, is_float, is_integer, numpy_dt
 from relax_eg.ir.annotations import Tensor
 from relax_eg.ir.expr import Expr, postorder
 from relax_eg.limits import KEPT
+from relax_eg.ops.facts import holds as has_fact
+from relax_eg.ops.facts import with_facts
 from relax_eg.ops.record import TABLE, Precondition, conditions, may_be_met
-from relax_eg.rules.conditions import Condition, Guard
+from relax_eg.rules.conditions import Condition, Guard, ValueTest, claims_of
 from relax_eg.rules.rule import Instance
 from relax_eg.shapes import Dim
 
@@ -364,3 +368,70 @@ def special(instance: Instance, sizes: Sizes, rng: Random, index: int) -> dict[s
         if base is not v and v.dtype == base.dtype and v.dtype.kind != "b" and rng.random() < 0.3:
             values[name] = base if rng.random() < 0.5 else np.asarray(-base).astype(base.dtype)
     return values
+
+
+# --- values that meet the conditions of a rule ---
+
+
+@lru_cache(KEPT)
+def asked(instance: Instance) -> tuple[tuple[str, frozenset[str], tuple[ValueTest, ...]], ...]:
+    """For each pattern variable with guards on its value: its name, the required facts, and the tests to pass."""
+    claims = claims_of(instance.guards)
+    tests = [g for g in instance.guards if isinstance(g, ValueTest)]
+    names = dict.fromkeys([*claims, *(t.name for t in tests)])
+    return tuple((n, claims.get(n, frozenset()), tuple(t for t in tests if t.name == n)) for n in names)
+
+
+def are_met(instance: Instance, values: Mapping[str, Array]) -> bool:
+    """Whether the values have the facts, and pass the tests, that the rule requires."""
+    return all(
+        all(has_fact(f, values[name]) for f in facts) and all(t.holds(np.asarray(values[name])) for t in tests)
+        for name, facts, tests in asked(instance)
+    )
+
+
+def under_hypotheses(draw: Draw, wide: bool = False) -> Draw:
+    """`draw` with its values adapted to the facts and tests that the rule requires. With `wide`, floats are first
+    converted to float64, so that facts that hold up to rounding hold up to that of float64."""
+
+    def adapted_draw(instance: Instance, sizes: Sizes, rng: Random, index: int) -> dict[str, Array]:
+        values = draw(instance, sizes, rng, index)
+        wanted = asked(instance)
+        if wanted and wide:
+            values = {n: np.asarray(v, np.float64) if is_float(v.dtype.name) else v for n, v in values.items()}
+        for name, facts, tests in wanted:
+            values[name] = adapted(np.asarray(values[name]), facts, tests, rng)
+        return values
+
+    return adapted_draw
+
+
+def adapted(a: Array, facts: Collection[str], tests: Iterable[ValueTest], rng: Random) -> Array:
+    """`a` changed so that it has `facts` and passes `tests`, as far as possible."""
+    if not a.size:
+        return a
+    dtype = a.dtype
+    narrow = dtype.kind == "V" and is_float(dtype.name)  # bfloat16 and similar types: computed in float32
+    made = np.array(a, np.float32 if narrow else dtype)
+    with np.errstate(over="ignore", invalid="ignore"):  # a number beyond the dtype's range becomes infinity
+        for t in tests:
+            made = _tested(made, t)
+    made = with_facts(made, facts, rng)
+    return made.astype(dtype) if narrow else made
+
+
+def _tested(a: Array, t: ValueTest) -> Array:
+    number: Any = Fraction(t.number) if a.dtype == object else np.asarray(t.number).astype(a.dtype)[()]
+    match t.op:
+        case "==":
+            return np.full(a.shape, number, a.dtype)
+        case "!=":
+            return np.where(a == number, number + 1, a).astype(a.dtype)
+        case ">" | ">=":
+            above = np.where(a >= number, a, number + abs(a - number) if a.dtype.kind != "i" else number)
+        case _:
+            above = np.where(a <= number, a, number - abs(a - number) if a.dtype.kind != "i" else number)
+    if t.op in (">", "<"):
+        beyond = number + 1 if t.op == ">" else number - 1
+        above = np.where((above == number) | (above != above), beyond, above)
+    return np.where(above != above, number, above).astype(a.dtype)

@@ -22,8 +22,8 @@ from relax_eg.rules.book.blocks import diagonal
 from relax_eg.rules.book.contraction import eye_mask
 from relax_eg.rules.book.systems import inverse
 from relax_eg.rules.conditions import claims_of
-from relax_eg.rules.instances import instances
 from relax_eg.rules.parameter_facts import Given
+from relax_eg.rules.rule import instances
 from relax_eg.shapes import Scope
 
 BUDGET = Budget(nodes=2000, seconds=20)

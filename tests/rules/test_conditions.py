@@ -15,8 +15,8 @@ from relax_eg.rules import Claim, Condition, Instance, OriginGuard, RuleSet, Val
 from relax_eg.rules import samples as draws
 from relax_eg.rules.check import check
 from relax_eg.rules.conditions import WORDS
-from relax_eg.rules.hypotheses import adapted, are_met, under_hypotheses
-from relax_eg.rules.instances import instances
+from relax_eg.rules.rule import instances
+from relax_eg.rules.samples import adapted, are_met, under_hypotheses
 
 
 def one(shapes: str, function: Any, **options: Any) -> Instance:

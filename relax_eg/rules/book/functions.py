@@ -34,7 +34,8 @@ from relax_eg.ir.expr import (
 from relax_eg.ir.module import Function
 from relax_eg.ir.partition import carried, frontier, missing_sizes, replaced, split, static_expressions
 from relax_eg.ops.libraries import instantiated
-from relax_eg.rules.rule import RuleSet
+from relax_eg.rules.rule_set import RuleSet
+from relax_eg.rules.schema_trials import calls, scans, while_loops
 from relax_eg.rules.schemas import Functions, Schema
 
 # Faster for all steps at once: that reads the matrix once, and has enough rows for the machine.
@@ -211,6 +212,7 @@ functions = RuleSet(
             frozenset(("loops",)),
             _leave_the_loop,
             frozenset((SCAN, WHILE)),
+            (scans, while_loops),
         ),
         Schema(
             "loop_steps",
@@ -219,6 +221,7 @@ functions = RuleSet(
             frozenset(("loops",)),
             _batch,
             frozenset((SCAN,)),
+            (scans,),
         ),
         Schema(
             "calls_ahead",
@@ -227,6 +230,7 @@ functions = RuleSet(
             frozenset(("calls",)),
             _run_ahead,
             frozenset((CALL,)),
+            (calls,),
         ),
         Schema(
             "calls_inlined",
@@ -235,6 +239,7 @@ functions = RuleSet(
             frozenset(("calls",)),
             _inline,
             frozenset((CALL, TUPLE_GET)),
+            (calls,),
         ),
     ),
 )

@@ -16,7 +16,7 @@ from relax_eg.ops import api as op
 from relax_eg.ops.libraries import LIBRARIES, called
 from relax_eg.rules.book.attention import repeated
 from relax_eg.rules.book.libraries import attention_names, causal, conditions
-from relax_eg.rules.rule import RuleSet
+from relax_eg.rules.rule_set import RuleSet
 
 forms = RuleSet("forms")
 _HEADS = (0, 2, 1, 3)  # given: the permutation that moves heads before positions, and back

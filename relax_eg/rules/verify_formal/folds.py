@@ -292,7 +292,7 @@ class Folds:
 
     def _identity(self, s: Apply, extra: frozenset[GuardLiteral]) -> Scalar:
         """Applies an identity of bits. `tests/rules/test_identities.py` tests each one on all special values. A rule
-        that says no more than one is tested on all values of small dtypes (`rules.axioms`)."""
+        that says no more than one is tested on all values of small dtypes (`rules.check`)."""
         args = s.args
         x = args[0]
         y = args[1] if len(args) == 2 else None

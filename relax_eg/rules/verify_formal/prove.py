@@ -29,8 +29,7 @@ from relax_eg.ops.facts import with_implied
 from relax_eg.ops.record import run_as
 from relax_eg.ops.windows import AnyStep, Compared, is_any_step
 from relax_eg.rules.conditions import Condition, claims_of
-from relax_eg.rules.instances import attribute_values, instances
-from relax_eg.rules.rule import Instance, Rule
+from relax_eg.rules.rule import Instance, Rule, attribute_values, instances
 from relax_eg.rules.verify_formal.accuracy import is_tame, keeps_precision
 from relax_eg.rules.verify_formal.blocks import any_rank
 from relax_eg.rules.verify_formal.compare import same_sums
