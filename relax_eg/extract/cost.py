@@ -304,6 +304,7 @@ class WholeCost:
         for function, times, model in self.trips(site):
             found += sum((v.cost for v in walk(function, model, deep=False)), NodeCost()).scaled(times)
             steps = larger(steps, times)
+        seconds = found.seconds
         if site.op in LOOPS:
             slower = _IN_A_LOOP if self.profile.platform == "cpu" and _is_map(site) else 1.0
             seconds = slower * seconds + steps * self.profile.step

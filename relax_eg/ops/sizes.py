@@ -12,7 +12,7 @@ from relax_eg.errors import ShapeError
 from relax_eg.ir.annotations import Tensor
 from relax_eg.ir.lattice import differ
 from relax_eg.ops.coarse_annotations import is_unknown
-from relax_eg.ops.record import Site, note_condition
+from relax_eg.ops.record import Comparison, Site, note_condition
 from relax_eg.shapes import Dim, dim_max
 from relax_eg.shapes.dim import Atom
 from relax_eg.shapes.dim import product as monomial
@@ -86,7 +86,8 @@ def need_at_most(site: Site, a: Dim, b: Dim, what: str) -> None:
 
 def need_elements(size: Dim, read: Iterable[Dim]) -> None:
     """Makes it a precondition of the operator that an axis has elements, unless a tensor of sizes `read` has none."""
-    note_condition((">=", size - 1), *(("==", d) for d in read))
+    empty: list[Comparison] = [("==", d) for d in read]
+    note_condition((">=", size - 1), *empty)
 
 
 def broadcast(site: Site, shapes: Sequence[Dims]) -> Dims:
