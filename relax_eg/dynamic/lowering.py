@@ -99,7 +99,7 @@ class CapacitySizes:
         return self._inner[inner] not in self.without
 
 
-class Run:
+class CapacityRun:
     """One evaluation of a planned module at capacity."""
 
     def __init__(self, analysis: Analysis, sizes: CapacitySizes) -> None:
@@ -114,7 +114,7 @@ class Run:
 
 
 class _Call:
-    def __init__(self, run: Run, plan: FunctionPlan, args: Sequence[Any]) -> None:
+    def __init__(self, run: CapacityRun, plan: FunctionPlan, args: Sequence[Any]) -> None:
         self.run = run
         self.plan = plan
         self.at = run.at
@@ -260,4 +260,4 @@ class _Call:
 
     def called(self, plan: FunctionPlan, args: Sequence[Any], at: CapacitySizes) -> Any:
         """The result of a function, in boxes."""
-        return Run(self.run.analysis, at).function(plan, args)
+        return CapacityRun(self.run.analysis, at).function(plan, args)
