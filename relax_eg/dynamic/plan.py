@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from relax_eg.dynamic.analysis import Analysis, Mask
-from relax_eg.dynamic.lowering import CapacitySizes, Run, capacity_of
+from relax_eg.dynamic.lowering import CapacityRun, CapacitySizes, capacity_of
 from relax_eg.errors import BoundsError, OptionError, ShapeError
 from relax_eg.ir.annotations import Annotation, Shape, Tensor, Tuple, dims_of
 from relax_eg.ir.expr import Expr
@@ -82,7 +82,7 @@ class CapacityPlan:
         def run(leaves: Sequence[Any], sizes: Mapping[str, Any]) -> Any:
             fixed = self._fixed(leaves, given)
             at = CapacitySizes(given, fixed, {v: sizes[v] for v in self.dims}, dropped)
-            return Run(self._analysis, at).function(self._analysis.main, self._arguments(leaves, at))
+            return CapacityRun(self._analysis, at).function(self._analysis.main, self._arguments(leaves, at))
 
         return run
 
