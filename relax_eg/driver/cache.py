@@ -17,18 +17,16 @@ import sys
 import threading
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field, fields
 from functools import lru_cache
 from hashlib import blake2b
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-import platformdirs
-
 from relax_eg.debug import stage, tell, unless_exhausted
 from relax_eg.driver.fixed import with_numbers
-from relax_eg.driver.options import Options, SearchSpec
+from relax_eg.driver.options import Options
 from relax_eg.errors import OptionError
 from relax_eg.frontends import Source
 from relax_eg.frontends.fingerprint import settings
@@ -47,7 +45,7 @@ from relax_eg.shapes import Scope
 from relax_eg.shapes.guards import EVERYWHERE, Guard
 from relax_eg.store import Store
 
-FORMAT = 4  # given: version of the entry format; entries of other versions are not found
+FORMAT = 3  # given: version of the entry format; entries of other versions are not found
 LIMIT = 256 << 20  # limit: bytes of the folder, unless RELAX_EG_CACHE_BYTES is set
 _PACKAGES = ("jax", "jaxlib", "egglog", "z3-solver", "numpy", "scipy", "ml_dtypes")
 
@@ -97,7 +95,6 @@ class Choice:
     - `compiler_options`: the options with which XLA compiles it.
     - `guard`: the sizes it serves.
     - `fallback`: whether it also serves symbolic sizes.
-    - `spec`: the search that found it.
     """
 
     module: Module | None
@@ -106,7 +103,6 @@ class Choice:
     compiler_options: Mapping[str, str] = field(default_factory=dict[str, str])
     guard: str = EVERYWHERE
     fallback: bool = False
-    spec: SearchSpec = field(default_factory=SearchSpec)
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +163,7 @@ class EntryPlace:
                 {
                     "module": packed, "bytes": len(blob), "report": c.report.as_data(),
                     "at": [dict(b) for b in c.at], "compiler_options": dict(c.compiler_options),
-                    "guard": c.guard, "fallback": c.fallback, "spec": asdict(c.spec),
+                    "guard": c.guard, "fallback": c.fallback,
                 }
             )  # fmt: skip
         data: dict[str, Any] = {"key": self.key, "effectful": found.effectful, "choices": choices}
@@ -187,8 +183,7 @@ class EntryPlace:
             report = CostReport.from_data(c["report"])
             at = checked(tuple[Mapping[str, int], ...], c["at"], "at")
             guard, fallback = str(Guard.read(c["guard"])), checked(bool, c["fallback"], "fallback")
-            spec = checked(SearchSpec, c["spec"], "spec")
-            choices.append(Choice(module, report, at, compiler_options(c["compiler_options"]), guard, fallback, spec))
+            choices.append(Choice(module, report, at, compiler_options(c["compiler_options"]), guard, fallback))
         if not choices:
             raise ValueError("it has no programs")
         return CachedResult(tuple(choices), checked(bool, data["effectful"], "effectful"))
@@ -289,4 +284,11 @@ def _folder() -> Path:
     given = os.environ.get("RELAX_EG_CACHE_DIR")
     if given:
         return Path(given).expanduser()
-    return Path(platformdirs.user_cache_dir("relax_eg", appauthor=False))
+    home = Path(os.path.expanduser("~"))
+    if sys.platform == "darwin":
+        return home / "Library" / "Caches" / "relax_eg"
+    if sys.platform == "win32":
+        return Path(os.environ.get("LOCALAPPDATA") or home / "AppData" / "Local") / "relax_eg" / "Cache"
+    # https://specifications.freedesktop.org/basedir-spec: a path that is not absolute is to be ignored.
+    base = Path(os.environ.get("XDG_CACHE_HOME") or "")
+    return (base if base.is_absolute() else home / ".cache") / "relax_eg"

@@ -127,10 +127,7 @@ class _Limited:
 
     def _learn(self, entry: Entry, own: Mapping[tuple[str, Expr], int]) -> None:
         """Keep the bytes that kernels were found to need inside."""
-        for o in entry.found.outcomes:
-            place, built = o.place, o.extracted.held.built
-            if built is None:
-                continue
+        for place, built in entry.units.built.items():
             inside = {m: own[place[0], e] for e, m in built.members.items() if (place[0], e) in own}
             old = self.known.get(place, Pricing(limit=self.aim))
             self.known[place] = replace(old, inside={**old.inside, **inside})
@@ -176,8 +173,7 @@ class _Limited:
             entry, raised = least.entry, False
             if entry is None or self.full:
                 return
-            for o in entry.found.outcomes:
-                place, stored = o.place, o.extracted.held.stored
+            for place, stored in entry.units.stored.items():
                 there = {e for function, e in least.at_peak if function == place[0]}
                 old = self.known.get(place, Pricing(limit=self.aim))
                 more = {c: old.more.get(c, 1.0) * _MORE for e, c in stored.items() if _kernel_of(e) in there}

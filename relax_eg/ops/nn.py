@@ -171,7 +171,6 @@ register(
         _softmax,
         _softmax_equations,
         (Attribute("axis"),),
-        capacity="softmax",
         doc="exponentials divided by their sum along the axis",
     )
 )
@@ -183,7 +182,6 @@ register(
         _log_softmax,
         _log_softmax_equations,
         (Attribute("axis"),),
-        capacity="softmax",
         doc="the logarithm of softmax",
     )
 )

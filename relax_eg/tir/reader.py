@@ -14,7 +14,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import NoReturn
 
-from relax_eg.dtypes import dtype_of
+import numpy as np
+
 from relax_eg.errors import RelaxEgError
 from relax_eg.shapes import Dim, parse_spec
 from relax_eg.shapes.spec import parse_dtype
@@ -390,7 +391,6 @@ def _reads(store: BufferStore, name: str) -> bool:
 def _is_neutral(value: Const, kind: str, neutral: float | None) -> bool:
     if value.dtype == "bool":
         return value.value == (kind == "all")
-    record = dtype_of(value.dtype)
-    if kind == "all" and record.kind == "u":
-        return value.value == record.greatest
+    if kind == "all" and value.dtype.startswith("uint"):
+        return value.value == np.iinfo(value.dtype).max
     return value.value == neutral

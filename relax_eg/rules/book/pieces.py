@@ -24,8 +24,7 @@ from relax_eg.ops import api as op
 from relax_eg.ops import bytes_of
 from relax_eg.ops.fused import program_at
 from relax_eg.ops.record import call
-from relax_eg.rules.rule_set import RuleSet
-from relax_eg.rules.schema_trials import batches, rows
+from relax_eg.rules.rule import RuleSet
 from relax_eg.rules.schemas import MEMORY, Functions, Schema
 from relax_eg.shapes import Dim, ceildiv
 from relax_eg.tir.compose import substituted
@@ -297,7 +296,6 @@ pieces = RuleSet(
             frozenset((MEMORY,)),
             _in_pieces,
             frozenset(ANCHORS),
-            (rows, batches),
         ),
         Schema(
             "computed_one_by_one",
@@ -306,7 +304,6 @@ pieces = RuleSet(
             frozenset((MEMORY,)),
             _one_by_one,
             frozenset(ANCHORS),
-            (rows, batches),
         ),
     ),
 )
