@@ -33,8 +33,8 @@ from relax_eg.ir.expr import VAR, Expr, const, postorder, var
 from relax_eg.ir.module import Module, pure_function
 from relax_eg.ops import api as op
 from relax_eg.rules import NUMERICS, Claim, Condition, Rule, Schema
-from relax_eg.rules.certificates import lasting_hash
-from relax_eg.rules.instances import instances
+from relax_eg.rules.content import lasting_hash
+from relax_eg.rules.rule import instances
 from relax_eg.rules.schema_answers import Answers
 from relax_eg.shapes import Dim, Scope
 
@@ -94,7 +94,6 @@ def _of_one_step(e: Equation, numerics: str) -> Data:
     )
     data = json.loads(json.dumps(certificate(derivation, None)))
     data["numerics"] = list(NUMERICS[: 1 + NUMERICS.index(numerics)])  # type: ignore[arg-type]
-    data["parts"][0]["programs"] = [{"by": e.rule.name, "goal": 0, "step": 0, "apart": 0.0, "operators": 1}]
     return data
 
 

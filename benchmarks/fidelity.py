@@ -51,7 +51,7 @@ from benchmarks.timing import (
 )  # fmt: skip
 from relax_eg.driver.measured import AS_WRITTEN, CandidateProgram, Entry, Search, arguments
 from relax_eg.driver.optimize import optimized, traced_program
-from relax_eg.driver.options import read_options
+from relax_eg.driver.options import SearchSpec, read_options
 from relax_eg.egraph import Budget
 from relax_eg.extract.cost import WholeCost
 from relax_eg.extract.devices import PROFILES, profile
@@ -126,7 +126,7 @@ def timed(program: Program, at: Mapping[str, int], target: str, seconds: float) 
     entries = search.alternatives(COUNT)
     for name in OTHERS:
         other = Search(traced, replace(options, profile=PROFILES[name])).entry()
-        entries.append(Entry(f"for {name}", other.units, other.module, other.seconds))
+        entries.append(Entry(SearchSpec(mode=name), other.units, other.found, other.seconds))
     distinct = {e.module: e for e in reversed(entries) if e.module != traced.module or search.weights}
     candidates = [
         CandidateProgram(None, AS_USUAL),
@@ -176,7 +176,7 @@ def returned(program: Program, at: Mapping[str, int], target: str, search: Searc
     given: Any = {"at": at, "target": target, "weights": program.weights, "facts": program.facts, "cache": False}
     best = rx.optimize(program.fn, *program.specs, **given)
     mode = next(m for m in (AS_USUAL, *search.options.profile.modes) if dict(m.options) == dict(best.compiler_options))
-    entry = None if best.report.kept_as_written else search.entry(mode=mode)
+    entry = None if best.report.kept_as_written else search.entry(SearchSpec(mode=mode.name))
     assert entry is None or entry.module == best.module, "two searches for one program differ"
     return best, CandidateProgram(entry, mode)
 

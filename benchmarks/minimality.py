@@ -19,8 +19,8 @@ from relax_eg.egraph import Budget, EGraph
 from relax_eg.errors import RelaxEgError
 from relax_eg.rules import Condition, Instance, OriginGuard, Rule, RuleSet, book
 from relax_eg.rules.conditions import claims_of
-from relax_eg.rules.instances import instances
 from relax_eg.rules.parameter_facts import Given
+from relax_eg.rules.rule import instances
 from relax_eg.shapes import Scope
 
 BOOKS = {

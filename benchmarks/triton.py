@@ -28,12 +28,13 @@ from rich.progress import track
 from benchmarks import Quick
 from relax_eg.backend.pallas.plan import Unsuitable
 from relax_eg.backend.pallas.programs import lower_pallas
+from relax_eg.dtypes import numpy_dtype
 from relax_eg.errors import RelaxEgError
 from relax_eg.ops import triton
 from relax_eg.shapes import Dim
 from relax_eg.tir import Buffer, Const, Read, Reduce, Scalar, Stage, TensorProgram, apply, cast, loop
 from relax_eg.tir.expr import ReduceKind
-from relax_eg.tir.functions import FUNCTIONS, numpy_dtype
+from relax_eg.tir.functions import FUNCTIONS
 
 app = typer.Typer(add_completion=False)
 N = 64  # rows and columns of each array

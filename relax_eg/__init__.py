@@ -41,7 +41,7 @@ from relax_eg.ops import api as op
 from relax_eg.ops.text import parse
 from relax_eg.reports import Comparison, CostReport, compare
 from relax_eg.rules import RuleSet
-from relax_eg.rules.check import verify
+from relax_eg.rules.verification import verify
 from relax_eg.shapes import Proved, Refuted, Unknown, prove
 from relax_eg.tir import TensorProgram
 from relax_eg.tir.script import Buffer, local, tensor_program, workspace

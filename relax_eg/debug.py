@@ -142,17 +142,19 @@ def unless_exhausted(error: Exception) -> None:
         raise error
 
 
-def fallback(instead: str, error: Exception) -> str:
+def fallback(instead: str, error: Exception, warned: bool = False) -> str:
     """Reports that something slower runs, and returns the reason as text.
 
-    `instead` tells what runs. An error of this package is logged at level 1; any other error is unexpected, and becomes
-    a warning. Raises `error` itself if it reports that memory ran out, because the alternative needs no less.
+    `instead` tells what runs. An error of this package is logged at level 1, or becomes a warning if `warned`; any
+    other error is unexpected, and becomes a warning. Raises `error` itself if it reports that memory ran out, because
+    the alternative needs no less.
     """
     unless_exhausted(error)
-    if isinstance(error, RelaxEgError):
+    ours, why = isinstance(error, RelaxEgError), f"{type(error).__name__}: {error}"
+    if ours and not warned:
         tell(1, f"{instead}: {error}")
         return str(error)
-    why = f"internal {type(error).__name__}: {error}"
+    why = why if ours else f"internal {why}"
     warnings.warn(f"{instead}: {why}", stacklevel=2)
     return why
 

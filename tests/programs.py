@@ -13,9 +13,9 @@ import numpy as np
 from hypothesis import strategies as st
 
 from relax_eg import op
+from relax_eg.dtypes import is_float, is_integer, numpy_dtype
 from relax_eg.errors import OperatorError
-from relax_eg.ir import Expr, Module, Tensor, np_dtype, postorder, pure_function, var
-from relax_eg.ir.annotations import is_float, is_integer
+from relax_eg.ir import Expr, Module, Tensor, postorder, pure_function, var
 from relax_eg.ops.sizes import product
 from relax_eg.shapes import Dim, Scope
 
@@ -466,7 +466,7 @@ def arguments(module: Module, sizes: Sizes, rng: np.random.Generator) -> list[np
         else:
             assert is_float(p.dtype)
             array = rng.integers(-8, 9, shape) / 4
-        made.append(np.asarray(array).astype(np_dtype(p.dtype)))
+        made.append(np.asarray(array).astype(numpy_dtype(p.dtype)))
     return made
 
 

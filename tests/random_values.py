@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from relax_eg.ir.expr import np_dtype
+from relax_eg.dtypes import numpy_dtype
 
 INTEGERS = ("int8", "uint8", "int16", "int32", "uint32", "int64", "uint64")
 FLOATS = ("float16", "bfloat16", "float32", "float64")
@@ -97,7 +97,7 @@ def _array(rng: np.random.Generator, p: Value, shape: list[int]) -> Any:
     quarters = rng.integers(-16, 17, shape) / 4
     if p.dtype in COMPLEX:
         quarters = quarters + 1j * rng.integers(-16, 17, shape) / 4
-    return np.asarray(quarters).astype(np_dtype(p.dtype))
+    return np.asarray(quarters).astype(numpy_dtype(p.dtype))
 
 
 class Text:

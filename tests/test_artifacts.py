@@ -158,7 +158,7 @@ def test_hot_sizes_are_told_as_where_it_was_saved(at_capacity: Path) -> None:
     made = rx.optimize(pooled, POOLED, "n 64", weights=("params",), at={"n": 5}, bounds={"n": (1, 32)}, cache=False)
     again = rx.load(at_capacity)
     for n in (1, 9, 32):
-        assert again._predict(0, {"n": n}) == made._predict(0, {"n": n}) > 0
+        assert again.strategy._predict(0, {"n": n}) == made.strategy._predict(0, {"n": n}) > 0
 
 
 def test_options_that_a_loaded_function_refuses(at_capacity: Path, tmp_path: Path) -> None:

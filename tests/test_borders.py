@@ -19,11 +19,12 @@ PACKAGE = ROOT / "relax_eg"
 NAME = PACKAGE.name
 
 # What all rooms may import.
-EVERYWHERE = {"errors", "debug", "byte_units", "limits", "plain_data", "accepted", "memo"}
+EVERYWHERE = {"errors", "dtypes", "debug", "byte_units", "limits", "plain_data", "accepted", "memo"}
 
 # A room, and the rooms of ours it may import; "extract.graph" is that one module.
 ROOMS: dict[str, set[str]] = {
     "errors": set(),
+    "dtypes": {"errors"},
     "debug": {"errors"},
     "byte_units": {"errors"},
     "limits": set(),

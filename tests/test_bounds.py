@@ -79,7 +79,7 @@ def test_functions_that_remember_say_how_much(modules: dict[str, ast.Module]) ->
     found = [(module, d) for module, tree in modules.items() for d in cached(tree)]
     for module, d in found:
         assert isinstance(d, ast.Call) and d.args and ast.unparse(d.args[0]) != "None", (module, ast.unparse(d))
-    assert len(found) > 50
+    assert len(found) > 40
 
 
 def test_tables_of_modules_have_bounds(modules: dict[str, ast.Module]) -> None:
@@ -128,7 +128,7 @@ def changes(tree: ast.Module) -> Iterator[str]:
 # By module: what is done in a block, or for a program of one's own.
 ALLOWED = {
     "cli/common.py": {"sys.modules.setdefault"},
-    "rules/parallel.py": {"os.environ.update", "os.environ[name]"},  # while workers start, which inherit it
+    "rules/verification.py": {"os.environ.update", "os.environ[name]"},  # while workers start, which inherit it
 }
 
 

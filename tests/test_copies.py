@@ -126,7 +126,7 @@ def test_a_forked_process_works_or_says_at_once_that_it_cannot(when: str) -> Non
     lines = run.stdout.split("\n")
     assert lines[0] == "Proved", run.stdout + run.stderr
     if when == "first":
-        assert lines[1] == "AtCapacity"
+        assert lines[1] == "Optimized"
     else:
         assert lines[1].startswith("ForkedError this process was forked from one in which relax_eg had searched")
         assert "accepted: processes that are started by themselves" in lines[2]

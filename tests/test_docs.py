@@ -46,11 +46,11 @@ def names(document: Path) -> list[str]:
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda p: p.name)
 def test_names_are_there(document: Path) -> None:
     import relax_eg as rx
-    from relax_eg.ir.annotations import ITEM_BITS
+    from relax_eg.dtypes import NUMBERS
     from relax_eg.tir import FUNCTIONS
 
     for name in names(document):
-        if name[1:] not in {*FUNCTIONS, *ITEM_BITS}:  # words of tensor programs, which may have any prefix
+        if name[1:] not in {*FUNCTIONS, *NUMBERS}:  # words of tensor programs, which may have any prefix
             assert attrgetter(name[1:])(rx) is not None, f"{document.name} speaks of rx{name}"
 
 

@@ -422,7 +422,7 @@ def test_what_depends_on_weights_alone_is_prepared() -> None:
     p = {"w": w, "a": a, "b": b, "g": g}
     ready = best.prepare(p)
     assert best.report.after.prepared_values >= 1
-    assert len(ready.runner.kernels()) == 1  # type: ignore[attr-defined]
+    assert len(ready.strategy.runners[0].kernels()) == 1  # type: ignore[attr-defined]
     for _ in range(2):
         assert np.allclose(ready(x), fn(p, x), atol=1e-5) and np.allclose(best(p, x), fn(p, x), atol=1e-5)
     assert np.allclose(jax.jit(lambda p, x: best(p, x))(p, x), fn(p, x), atol=1e-5)
@@ -442,7 +442,7 @@ def test_repeated_blocks_prepare_their_weights() -> None:
     ready = best.prepare(ps)
     assert np.allclose(ready(x), fn(ps, x), atol=1e-5)
     assert best.report.after.prepared_values >= 6
-    assert len(ready.runner.call({"n": 8}).plan.program.steps) <= 6  # type: ignore[attr-defined]
+    assert len(ready.strategy.runners[0].call({"n": 8}).plan.program.steps) <= 6  # type: ignore[attr-defined]
 
 
 def test_a_derivation_ends_in_operators_and_tells_the_kernels() -> None:

@@ -129,8 +129,8 @@ def test_the_executable_that_is_called_keeps_the_limit(share: float) -> None:
     limit = int(share * needed(limited("1 GiB", "whole", attention, specs)))
     best = limited(limit, "whole", attention, specs)
     xs = [jax.ShapeDtypeStruct(s, jnp.float32) for s in ((256, 64), *[(64, 64)] * 3)]
-    called = best._whole if best._compiled is None else best._compiled(0)
-    compiled = called.lower(*xs).compile()
+    called, prepared = best.strategy.executable(0)
+    compiled = called.lower(prepared, *xs).compile()
     analysis = compiled.memory_analysis()
     assert analysis.temp_size_in_bytes + analysis.output_size_in_bytes <= limit
     assert allocated(compiled) + analysis.output_size_in_bytes == best.report.memory.bytes <= limit

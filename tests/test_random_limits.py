@@ -50,8 +50,8 @@ def called(best: Any, sizes: dict[str, int]) -> int:
         values = call.plan.program.values
         results = sum(int(v.bytes.evaluate(sizes)) for v in values if v.role == "result" and v.bytes is not None)
         return call.planned_bytes + results + max(call.temporaries(shapes).values(), default=0)
-    run = best._whole if best._compiled is None else best._compiled(0)
-    analysis = run.lower(*shapes).compile().memory_analysis()
+    run, prepared = best.strategy.executable(0)
+    analysis = run.lower(prepared, *shapes).compile().memory_analysis()
     return analysis.temp_size_in_bytes + analysis.output_size_in_bytes
 
 

@@ -274,3 +274,10 @@ def test_the_training_example_runs(monkeypatch: pytest.MonkeyPatch, capsys: pyte
     training.main(steps=3)
     shown = capsys.readouterr().out
     assert "3 steps of training on texts of 3 lengths" in shown and "executable" in shown
+
+
+def test_an_argument_that_is_none_is_not_one_that_was_left_out() -> None:
+    fast = rx.jit(lambda x, k=2.0: x + 1 if k is None else x * k)
+    for n in (3, 4, 5, 5):
+        np.testing.assert_array_equal(fast(jnp.ones(n), k=None), np.full(n, 2.0))
+    np.testing.assert_array_equal(fast(jnp.full(5, 5.0, jnp.float32)), np.full(5, 10.0))

@@ -10,15 +10,13 @@ from collections.abc import Iterable
 
 from benchmarks.corpus.program import Program
 from relax_eg.driver.optimize import traced_program
-from relax_eg.driver.options import read_options
+from relax_eg.driver.options import read_options, weight_names
 from relax_eg.driver.units import Units
 from relax_eg.egraph import Budget
 from relax_eg.explain.nearest import Graph, Nearest
 from relax_eg.ir import CONSTANT, VAR, Expr, postorder
 from relax_eg.rules import Rule, RuleSet
-from relax_eg.rules.parameter_facts import Leaves
-from relax_eg.rules.parameter_facts import PositiveSizes as KnownSizes
-from relax_eg.rules.propagation import KnownFacts
+from relax_eg.rules.parameter_facts import known_facts
 
 
 def disguised(program: Program, rules: Iterable[Rule]) -> Rule | None:
@@ -34,16 +32,13 @@ def disguised(program: Program, rules: Iterable[Rule]) -> Rule | None:
         traced, RuleSet("none", []), None, o.get("at"), o.get("bounds"), o.get("weights", ()), o.get("facts"),
         o.get("numerics", "reassociate"), Budget(), None, "off", 0,
     )  # fmt: skip
-    units = Units(traced.module, options, record=True)
-    units.run({leaf.name for leaf in traced.leaves if leaf.argument in options.weights})
-    if len(units.searched) != 1:  # several functions, or blocks
+    searched = Units(traced.module, options, weight_names(traced, options), record=True).run().searched
+    if len(searched) != 1:  # several functions, or blocks
         return None
-    (as_written,) = units.searched
+    (as_written,) = searched
     used, graph = operators(as_written.written), Graph(as_written.recording, as_written.written)
     results = {graph.class_of[e] for e in as_written.written}
-    known = KnownFacts(
-        Leaves(as_written.known.facts).have, as_written.known.exact, KnownSizes(as_written.scope).are_positive
-    )
+    known = known_facts(as_written.known.facts, as_written.known.exact, as_written.scope)
     for rule in possible:
         found = Nearest(graph, rule, as_written.scope, known).find()
         is_match = found is not None and not found.problems and found.root in results

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import relax_eg as rx
 from relax_eg import ir
-from relax_eg.rules.check_schemas import ModuleAnswers
+from relax_eg.rules.schemas import ModuleAnswers
 
 
 @rx.tensor_program

@@ -23,17 +23,15 @@ import jax
 import numpy as np
 from jax.extend.core import Primitive
 
-from relax_eg.backend.family import Variant
+from relax_eg.backend.family import Solution, Variant
 from relax_eg.backend.jax_library import PRIMITIVES, is_plain
-from relax_eg.backend.kernels import InKernels
 from relax_eg.backend.lower import run_function
-from relax_eg.backend.optimized import Optimized
 from relax_eg.backend.program import Program
-from relax_eg.backend.steps import InSteps
+from relax_eg.dtypes import NUMBERS, numpy_dtype
 from relax_eg.errors import ArtifactError, ExplanationError, TraceError
 from relax_eg.explain.text import Explanation
 from relax_eg.ir.annotations import Tensor
-from relax_eg.ir.expr import CALL_DPS_LIBRARY, ConstantData, Expr, np_dtype
+from relax_eg.ir.expr import CALL_DPS_LIBRARY, ConstantData, Expr
 from relax_eg.ir.foreign import Foreign
 from relax_eg.ir.module import Module
 from relax_eg.ir.packed import pack, unpack
@@ -44,14 +42,12 @@ from relax_eg.reports import CostReport
 from relax_eg.reports.plain import read as checked
 from relax_eg.shapes import Scope
 from relax_eg.shapes.guards import Guard
-from relax_eg.shapes.spec import DTYPES
 from relax_eg.store import checksum
 
 VERSION = 3  # given: version of the format; files of other versions are refused
 _HEAD = b"relax_eg artifact "
-_KINDS = {"steps": InSteps, "kernels": InKernels}
+_RUNS = ("whole", "steps", "kernels")
 _TEXTS = tuple[str, ...]
-_DTYPES = tuple(d for d in DTYPES if d != "key")
 _ACCEPTED = "a file that `best.save(path)` of this version of relax_eg wrote"
 
 # The enumerations and records of JAX that a program may hold and a file may name. All of them are plain values.
@@ -94,7 +90,7 @@ class _Outside:
 
     def array_of(self, name: str) -> np.ndarray[Any, Any]:
         dtype, shape, start, count = self.rows[int(name)]
-        return np.frombuffer(bytes(self.blob[start : start + count]), np_dtype(dtype)).reshape(shape)
+        return np.frombuffer(bytes(self.blob[start : start + count]), numpy_dtype(dtype)).reshape(shape)
 
     def name_of(self, foreign: Foreign) -> Any:
         return _name(foreign.value)
@@ -112,7 +108,7 @@ def _name(value: Any) -> Any:
         return [kind.__name__, *map(_name, value)]
     if kind is frozenset:
         return ["frozenset", *sorted(map(_name, value), key=repr)]
-    if isinstance(value, np.dtype) and value.name in _DTYPES:
+    if isinstance(value, np.dtype) and value.name in NUMBERS:
         return ["dtype", value.name]
     if isinstance(value, Primitive) and PRIMITIVES.get(value.name) is value:
         return ["primitive", value.name]
@@ -142,9 +138,9 @@ def _named(name: Any) -> Any:
     if kind in ("tuple", "list", "frozenset"):
         return {"tuple": tuple, "list": list, "frozenset": frozenset}[kind](map(_named, items))
     if kind == "dtype":
-        if items[0] not in _DTYPES:
-            raise ValueError(f"{items[0]!r} is no dtype that a file may name; accepted: {', '.join(_DTYPES)}")
-        return np_dtype(items[0])
+        if items[0] not in NUMBERS:
+            raise ValueError(f"{items[0]!r} is no dtype that a file may name; accepted: {', '.join(NUMBERS)}")
+        return numpy_dtype(items[0])
     if kind == "primitive":
         return PRIMITIVES[items[0]]
     if kind == "enum":
@@ -209,15 +205,16 @@ def _signature_of(data: Any) -> inspect.Signature | None:
 # --- saving ---
 
 
-def save(best: Optimized, program: Program, weights: tuple[str, ...], tolerance: float, path: str | Path) -> None:
-    """Writes `best` to a file, atomically."""
+def save(solution: Solution, path: str | Path) -> None:
+    """Writes the function to a file, atomically."""
     outside = _Outside()
+    program = solution.program
     scope = program.scope
     written = _packed(program.written(), outside)
     data: dict[str, Any] = {
         "name": program.name,
         "x64": program.wide,
-        "runs": next((name for name, kind in _KINDS.items() if isinstance(best, kind)), "whole"),
+        "runs": solution.runs,
         "from_function": program.from_function,
         "signature": _signature(program.signature),
         "in_tree": _tree(program.in_tree, f"the arguments of {program.name}()"),
@@ -229,9 +226,9 @@ def save(best: Optimized, program: Program, weights: tuple[str, ...], tolerance:
         "facts": program.facts,
         "bounds": [[name, *scope.bounds(name)] for name in sorted(scope.names)],
         "assumptions": scope.assumptions,
-        "weights": weights,
-        "tolerance": tolerance,
-        "pallas": isinstance(best, InKernels) and best.pallas,
+        "weights": solution.weights,
+        "tolerance": solution.tolerance,
+        "pallas": solution.pallas,
         "at_sizes": dict(program.at_sizes),
         "entry": list(map(list, program.entry)),
         "written": written,
@@ -244,7 +241,7 @@ def save(best: Optimized, program: Program, weights: tuple[str, ...], tolerance:
                 "at": [dict(b) for b in v.at],
                 "fallback": v.fallback,
             }
-            for v in best.variants
+            for v in solution.variants
         ],
     }
     data["arrays"] = outside.rows
@@ -282,37 +279,8 @@ def _refused(module: Module) -> ArtifactError:
 # --- loading ---
 
 
-@dataclasses.dataclass(frozen=True)
-class Saved:
-    """The contents of an artifact.
-
-    - `runs`: how it is executed: "whole", "steps" or "kernels".
-    - `pallas`: the option `pallas` of "kernels".
-    """
-
-    program: Program
-    variants: tuple[Variant, ...]
-    weights: tuple[str, ...]
-    tolerance: float
-    runs: str
-    pallas: bool
-
-    @property
-    def explained(self) -> Callable[[], Explanation]:
-        return _explained(self.program.name)
-
-    def in_parts(self) -> Optimized | None:
-        """The optimized function if it runs in steps or kernels; None if it runs as one XLA program."""
-        p, v = self.program, self.variants
-        if self.runs == "steps":
-            return InSteps(p, v, self.tolerance, p.written(), self.explained)
-        if self.runs == "kernels":
-            return InKernels(p, v, self.weights, self.tolerance, self.explained, self.pallas)
-        return None
-
-
-def read(path: str | Path) -> Saved:
-    """The contents of a file that `best.save(path)` wrote. No code from the file is run.
+def read(path: str | Path) -> Solution:
+    """The function in a file that `best.save(path)` wrote. No code from the file is run.
 
     ArtifactError for a file that is no artifact, was cut off or changed, or has another version.
     """
@@ -358,13 +326,13 @@ def _payload(data: bytes, where: Path) -> bytes:
     return payload
 
 
-def _saved(data: Any, blob: bytes, where: Path) -> Saved:
+def _saved(data: Any, blob: bytes, where: Path) -> Solution:
     outside = _Outside(data["arrays"], blob)
     written = _unpacked(data["written"], outside)
     variants = tuple(_variant(v, written, outside) for v in data["variants"])
     runs = data["runs"]
-    if runs not in ("whole", *_KINDS):
-        raise ValueError(f"it runs {runs!r}; accepted: whole, {', '.join(_KINDS)}")
+    if runs not in _RUNS:
+        raise ValueError(f"it runs {runs!r}; accepted: {', '.join(_RUNS)}")
     if len(variants) == 0:
         raise ValueError("it has no variants")
     scope = Scope()
@@ -378,7 +346,7 @@ def _saved(data: Any, blob: bytes, where: Path) -> Saved:
         _as_written(written, name, out_tree, signature, from_function),
         name,
         written.main.params,
-        variants[0].module if runs == "kernels" else variants[0].chosen,
+        variants[0].chosen,
         checked(_TEXTS, data["names"], "names"),
         checked(_TEXTS, data["arguments"], "arguments"),
         _treedef(data["in_tree"]),
@@ -397,7 +365,7 @@ def _saved(data: Any, blob: bytes, where: Path) -> Saved:
     )
     _check_fits(program, [v.chosen for v in variants if v.chosen is not None])
     weights, tolerance = checked(_TEXTS, data["weights"], "weights"), checked(float, data["tolerance"], "tolerance")
-    return Saved(program, variants, weights, float(tolerance), runs, checked(bool, data["pallas"], "pallas"))
+    return Solution(program, variants, weights, float(tolerance), runs, checked(bool, data["pallas"], "pallas"))
 
 
 def _kind(e: Expr) -> Any:
@@ -443,7 +411,9 @@ def _unpacked(data: Any, outside: _Outside) -> Module:
     return module
 
 
-def _explained(name: str) -> Callable[[], Explanation]:
+def without_search(name: str) -> Callable[[], Explanation]:
+    """In place of the function that explains what a search found."""
+
     def explained() -> Explanation:
         raise ExplanationError(
             f"{name} was loaded, and an artifact keeps no record of its search\n"

@@ -8,6 +8,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from relax_eg.dtypes import RECORDS
 from relax_eg.ir.annotations import Tensor
 from relax_eg.ir.module import Module
 from relax_eg.ops.interpret import evaluate_within
@@ -15,8 +16,6 @@ from relax_eg.ops.interpret import evaluate_within
 AS_WRITTEN = "the function as written"
 INTERPRETED = "the reference interpreter"
 ITSELF = "itself, since it runs as it was written"
-# chosen: accepted error of a result by the dtypes in its definition, relative to the largest magnitude of the result
-ROUNDING = {"float64": 1e-6, "float32": 1e-3, "complex64": 1e-3, "float16": 2e-2, "bfloat16": 5e-2}
 _MOST_WORK = 20_000_000  # limit: flops and bytes of a program that is interpreted, about a second
 
 
@@ -70,7 +69,7 @@ def against_reference(module: Module, ours: Any, args: Any, tolerance: float) ->
     dtypes = {
         e.annotation.dtype for f in module for e in (*f.params, *f.expressions()) if isinstance(e.annotation, Tensor)
     }
-    near = max(tolerance, *(ROUNDING.get(d or "", 0.0) for d in dtypes))
+    near = max((tolerance, *(RECORDS[d].tolerance for d in dtypes if d in RECORDS)))
     return compared(ours, meant, near, INTERPRETED)
 
 

@@ -11,9 +11,9 @@ from jax import lax
 
 from relax_eg.backend.loop_values import Indices, LoopValue, pointwise
 from relax_eg.backend.scalar_functions import convert
+from relax_eg.dtypes import dtype_of, kind
 from relax_eg.shapes import Dim
 from relax_eg.tir import Apply, Cast, Reduce, Scalar, is_loop
-from relax_eg.tir.functions import kind
 
 
 class Frame(Protocol):
@@ -59,7 +59,7 @@ def contracted(expr: Reduce, inner: Any, wide: str, term: Term) -> LoopValue | N
         for more in arrays[1:]:
             product = pointwise(combine, (product, more), order, extents)
         operands.append(product)
-    if expr.dtype in ("int4", "uint4"):  # not every device has contractions of these in XLA
+    if dtype_of(expr.dtype).bits < 8:  # not every device has contractions of these in XLA
         operands = [LoopValue(convert(v.array, wide), v.loops) for v in operands]
     if logical:
         wide = "float32"  # whether a sum of ones is 0 is exact
@@ -104,8 +104,8 @@ def unwidened(groups: list[list[Scalar]]) -> list[list[Scalar]]:
 
 def _widens(source: str, target: str) -> bool:
     """Whether `target` is a wider dtype of the same kind as `source`; False for 4-bit integers and float8."""
-    same = kind(source) == kind(target) and kind(source) in "iuf" and not source.endswith("int4")
-    return same and "float8" not in source and np.dtype(source).itemsize < np.dtype(target).itemsize
+    narrow, wide = dtype_of(source), dtype_of(target)
+    return narrow.kind == wide.kind and narrow.kind in "iuf" and not narrow.is_narrow and narrow.bits < wide.bits
 
 
 def factors_of(body: Scalar, fn: str) -> list[Scalar]:

@@ -6,18 +6,12 @@ sizes that a call may have, exactly one guard holds (`shapes.guards`).
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import jax
-
-from relax_eg.backend.call_keys import MOST_SHOWN
-from relax_eg.backend.executables import Executables
 from relax_eg.backend.program import Program
 from relax_eg.ir.module import Module
-from relax_eg.memo import Memo
 from relax_eg.reports import CostReport
 from relax_eg.shapes.dispatch import Dispatch
 from relax_eg.shapes.guards import Guard
@@ -47,6 +41,26 @@ class Variant:
         return self.made()
 
 
+@dataclass(frozen=True)
+class Solution:
+    """What was chosen for a function: all that a saved file keeps of it (`artifact`).
+
+    - `program`: the function; its module is that of the first variant.
+    - `variants`: the programs of the family.
+    - `weights`: names of the arguments that are declared as weights.
+    - `tolerance`: for the difference from the results of the function as written; 0 if results must be bit-exact.
+    - `runs`: how it is executed: "whole", "steps" or "kernels".
+    - `pallas`: the option `pallas` of "kernels".
+    """
+
+    program: Program
+    variants: tuple[Variant, ...]
+    weights: tuple[str, ...]
+    tolerance: float
+    runs: str = "whole"
+    pallas: bool = False
+
+
 class Family:
     """The variants of a function, with a `Program` for each."""
 
@@ -55,12 +69,6 @@ class Family:
         self.programs = tuple(replace(program, module=v.chosen) for v in variants)
         self.fallback = next((i for i, v in enumerate(variants) if v.fallback), 0)
         self._dispatch = Dispatch([Guard.read(v.guard) for v in variants], self.fallback)
-        self._by_shapes = Memo[tuple[Any, ...], int](MOST_SHOWN)
-
-    @property
-    def kept(self) -> bool:
-        """Whether the function runs as written at all sizes."""
-        return all(p.kept for p in self.programs)
 
     def at(self, sizes: Mapping[str, Any]) -> int:
         """The index of the variant that serves these sizes; of the fallback if one is symbolic."""
@@ -69,37 +77,3 @@ class Family:
         if not all(isinstance(n, int) for n in sizes.values()):
             return self.fallback
         return self._dispatch.at(sizes)
-
-    def at_shapes(self, shapes: Sequence[Any]) -> int:
-        """The index of the variant for arrays of these shapes, one per parameter.
-
-        ShapeError or BoundsError for shapes that do not fit.
-        """
-        if len(self.variants) == 1:
-            return 0
-        key = tuple(shapes)
-        found = self._by_shapes.get(key)
-        if found is None:
-            found = self._by_shapes[key] = self.at(self.programs[0].sizes(shapes))
-        return found
-
-    def at_leaves(self, leaves: Sequence[Any]) -> int:
-        """The index of the variant for these arrays, one per parameter."""
-        return 0 if len(self.variants) == 1 else self.at_shapes([jax.numpy.shape(x) for x in leaves])
-
-    def compiled(
-        self, executables: Executables, function: Callable[[int], Callable[..., Any]]
-    ) -> Callable[[int], Any] | None:
-        """A function from the index of a variant to `function(index)` under `jax.jit` with that variant's options.
-
-        None where no variant has compiler options: one `jax.jit` then serves all variants.
-        """
-        if not any(v.compiler_options for v in self.variants):
-            return None
-
-        @functools.lru_cache(len(self.variants))
-        def jitted(index: int) -> Any:
-            options = dict(self.variants[index].compiler_options)
-            return executables.jit(function(index), compiler_options=options or None)
-
-        return jitted

@@ -11,9 +11,10 @@ import jax
 from relax_eg.backend.accounting import allocated
 from relax_eg.backend.kernel_calls import Call, Kernels
 from relax_eg.backend.lower import run_at
+from relax_eg.backend.program import abstract_array
 from relax_eg.extract.footprint import Footprint
 from relax_eg.ir.annotations import Annotation, Tensor, Tuple
-from relax_eg.ir.expr import Expr, np_dtype
+from relax_eg.ir.expr import Expr
 from relax_eg.ir.module import Function, Module
 from relax_eg.ir.partition import split
 from relax_eg.memory import Plan, plan
@@ -103,4 +104,4 @@ def _aval(a: Annotation, sizes: Mapping[str, int]) -> Any:
     if isinstance(a, Tuple):
         return tuple(_aval(x, sizes) for x in a.fields)
     assert isinstance(a, Tensor) and a.shape is not None and a.dtype is not None
-    return jax.ShapeDtypeStruct([int(d.evaluate(sizes)) for d in a.shape], np_dtype(a.dtype))
+    return abstract_array(a, [int(d.evaluate(sizes)) for d in a.shape])

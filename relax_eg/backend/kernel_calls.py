@@ -20,8 +20,9 @@ from relax_eg.backend.accounting import allocated_by
 from relax_eg.backend.lower import run_block
 from relax_eg.backend.pallas.choice import Pallas, Preferred
 from relax_eg.backend.tensor_programs import lower_program
+from relax_eg.dtypes import RECORDS, numpy_dtype
 from relax_eg.ir.annotations import Annotation, Shape, Tensor, Tuple, dims_of
-from relax_eg.ir.expr import CALL_TIR, CONSTANT, Expr, constant_value, np_dtype, postorder
+from relax_eg.ir.expr import CALL_TIR, CONSTANT, Expr, constant_value, postorder
 from relax_eg.ir.module import Binding, Block, Module
 from relax_eg.memory import Plan, Step, Tree, Value, leaves, operands_of
 from relax_eg.ops.fused import VIEWS
@@ -255,10 +256,10 @@ class Call:
 
     def _zeros(self, v: Value) -> Any:
         # `jnp.zeros` would compile an executable per shape.
-        return jax.device_put(np.zeros(self._shapes[v.number], np_dtype(v.annotation.dtype or "float32")))
+        return jax.device_put(np.zeros(self._shapes[v.number], numpy_dtype(v.annotation.dtype or "float32")))
 
     def _aval(self, v: Value) -> Any:
-        return jax.ShapeDtypeStruct(self._shapes[v.number], np_dtype(v.annotation.dtype or "float32"))
+        return jax.ShapeDtypeStruct(self._shapes[v.number], numpy_dtype(v.annotation.dtype or "float32"))
 
     # --- how steps are made ---
 
@@ -349,9 +350,9 @@ class Call:
 
 
 def _is_plain(v: Value) -> bool:
-    """Whether the elements of a value are whole bytes: neither random keys nor 4- or 2-bit integers."""
+    """Whether the elements of a value are whole bytes: neither random keys nor numbers of less than a byte."""
     dtype = v.annotation.dtype
-    return dtype is not None and not dtype.startswith("key<") and not dtype.endswith(("int4", "int2"))
+    return dtype in RECORDS and RECORDS[dtype].kind != "k" and RECORDS[dtype].bits >= 8
 
 
 def _is_small(shape: tuple[int, ...]) -> bool:

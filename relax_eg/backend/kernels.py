@@ -18,16 +18,16 @@ from jax.core import Tracer
 from relax_eg.backend.call_keys import MOST_SHOWN
 from relax_eg.backend.checks import Fit, cast_fits, check_addressable
 from relax_eg.backend.executables import PARTS, Executables, tick
-from relax_eg.backend.family import Family, Variant
+from relax_eg.backend.family import Family, Solution
 from relax_eg.backend.footprint import avals
 from relax_eg.backend.kernel_calls import Call, Kernels
 from relax_eg.backend.lower import new_sizes
 from relax_eg.backend.optimized import Optimized
 from relax_eg.backend.pallas.choice import Pallas
-from relax_eg.backend.program import Program, without_notes
-from relax_eg.backend.ready import WRITTEN, Ready
+from relax_eg.backend.runtime import UNSEEN
+from relax_eg.backend.whole import Whole
 from relax_eg.backend.width import in_its_width
-from relax_eg.errors import OptionError, RelaxEgError
+from relax_eg.errors import OptionError
 from relax_eg.explain.text import Explanation
 from relax_eg.ir.annotations import Tensor
 from relax_eg.ir.expr import Expr
@@ -204,6 +204,53 @@ class _Alike:
         return True
 
 
+class ByKernel(Whole):
+    """Runs the kernels of a call one by one. Under a trace of JAX, calls are one program.
+
+    - `pallas`: whether programs that XLA compiles badly are lowered through Pallas on GPUs; a field of device profiles.
+    - `runners`: the runner of each variant, on the prepared values and the other arguments.
+    """
+
+    usually_kept = PARTS
+
+    def __init__(
+        self,
+        family: Family,
+        pallas: bool = False,
+        executables: Executables | None = None,
+        indices: Sequence[int] = (),
+        weights: Sequence[Any] = (),
+    ) -> None:
+        super().__init__(family, executables, indices, weights)
+        self.pallas = pallas
+        scope, b = self.program.scope, self.bound_family
+        self.runners = [
+            KernelRunner(b.of_variant(i).module, v.compiler_options, scope, Pallas.here(pallas), self.executables)
+            for i, v in enumerate(family.variants)
+        ]
+        self._alike: _Alike | None = None  # the latest calls that are known
+
+    def straight(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        return UNSEEN
+
+    def run(self, given: list[Any]) -> Any:
+        if any(isinstance(x, Tracer) for x in given):
+            return self.run_whole(given)
+        b, alike = self.bound_family, self._alike
+        if alike is None or not alike.fit(given):
+            given = b.check(given)
+            sizes = b.sizes([x.shape for x in given])
+            if self.program.other_at(sizes) is not None:
+                return self.run_whole(given)
+            alike = self._alike = _Alike(given, sizes)
+        variant = self.family.at(alike.sizes)
+        operands = [*self.held[b.which[variant]], *given]
+        return self.program.result(self.runners[variant].run(operands, alike.sizes))
+
+    def bound(self, indices: Sequence[int], weights: list[Any]) -> ByKernel:
+        return ByKernel(self.family, self.pallas, self.executables, indices, weights)
+
+
 class InKernels(Optimized):
     """An optimized function whose kernels run one by one. Under a trace of JAX it is one program.
 
@@ -211,26 +258,14 @@ class InKernels(Optimized):
     - `pallas`: whether programs that XLA compiles badly are lowered through Pallas on GPUs; a field of device profiles.
     """
 
-    _usually_kept = PARTS
-
-    def __init__(
-        self,
-        program: Program,
-        variants: tuple[Variant, ...],
-        weights: tuple[str, ...],
-        tolerance: float,
-        explained: Callable[[], Explanation],
-        pallas: bool = False,
-    ) -> None:
-        self.pallas = pallas
+    def __init__(self, solution: Solution, explained: Callable[[], Explanation]) -> None:
         # A variant that is kept as written runs in kernels, too: one per operator.
-        variants = tuple(replace(v, chosen=v.module) for v in variants)
-        super().__init__(program, variants, weights, tolerance, explained)
-        self.runners = [
-            KernelRunner(v.module, v.compiler_options, program.scope, Pallas.here(pallas), self._executables)
-            for v in variants
-        ]
-        self._alike: _Alike | None = None
+        variants = tuple(replace(v, chosen=v.module) for v in solution.variants)
+        program = replace(solution.program, module=variants[0].module)
+        self.pallas = solution.pallas
+        strategy = ByKernel(Family(program, variants), self.pallas)
+        self.runners = strategy.runners
+        super().__init__(replace(solution, program=program, variants=variants), strategy, explained)
 
     @property
     def runner(self) -> KernelRunner:
@@ -240,69 +275,3 @@ class InKernels(Optimized):
     def temporary_bytes(self, sizes: Mapping[str, int]) -> Mapping[str, int]:
         """For each kernel of `module`, by name, the bytes that its executable allocates for itself at these sizes."""
         return self.runner.temporary_bytes(sizes)
-
-    def _run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        p = self._program
-        leaves = p.leaves(args, kwargs)
-        if any(isinstance(x, Tracer) for x in leaves):
-            return super()._run(args, kwargs)
-        try:
-            alike = self._alike
-            if alike is None or not alike.fit(leaves):
-                leaves = p.check(leaves)
-                sizes = p.sizes([x.shape for x in leaves])
-                if p.other_at(sizes) is not None:
-                    return self._whole(*args, **kwargs)
-                alike = self._alike = _Alike(leaves, sizes)
-            return p.result(self.runners[self._family.at(alike.sizes)].run(leaves, alike.sizes))
-        except RelaxEgError as e:
-            raise without_notes(e) from None
-
-    def _bind(self, weights: list[Any]) -> Ready:
-        return ReadyInKernels(self._family, self._executables, self._weight_indices, weights, self.pallas)
-
-
-class ReadyInKernels(Ready):
-    """An optimized function with its weights bound, which runs in kernels. `runners`: the runner of each variant."""
-
-    def __init__(
-        self,
-        family: Family,
-        executables: Executables,
-        indices: Sequence[int],
-        weights: list[Any],
-        pallas: bool = False,
-    ) -> None:
-        super().__init__(family, executables, indices, weights)
-        pairs = zip(self._of_variant, family.variants, strict=True)
-        scope = family.programs[0].scope
-        self.runners = [
-            KernelRunner(b.module, v.compiler_options, scope, Pallas.here(pallas), executables) for b, v in pairs
-        ]
-        self._alike: _Alike | None = None
-
-    @property
-    def runner(self) -> KernelRunner:
-        """The runner of the variant for the first binding of `at`, on the prepared values and the other arguments."""
-        return self.runners[0]
-
-    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
-        if self._wide and self._program.is_elsewhere:
-            return self._from_elsewhere(args, kwargs)
-        return self.run(self._others(args, kwargs))
-
-    def run(self, others: list[Any]) -> Any:
-        if any(isinstance(x, Tracer) for x in others):
-            return super().run(others)
-        p = self._program
-        try:
-            alike = self._alike
-            if alike is None or not alike.fit(others):
-                others = p.check(others, self._others_at)
-                if self._variant(others) == WRITTEN:
-                    return self._as_written(others)
-                alike = self._alike = _Alike(others, p.sizes(self._shapes(others)))
-            which = self._family.at(alike.sizes)
-            return p.result(self.runners[which].run([*self._of_variant[which].prepared, *others], alike.sizes))
-        except RelaxEgError as e:
-            raise without_notes(e) from None

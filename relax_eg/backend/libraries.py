@@ -17,8 +17,8 @@ import jax
 import jaxlib.xla_client
 import numpy as np
 
-from relax_eg.backend.compare import ROUNDING
 from relax_eg.debug import log, unless_exhausted
+from relax_eg.dtypes import RECORDS
 from relax_eg.errors import LibraryError, RelaxEgError
 from relax_eg.ir.annotations import Annotation, Object, Tensor, Tuple, substitute
 from relax_eg.ir.expr import Expr, node, var
@@ -238,7 +238,7 @@ def _tried(library: Library, operands: Sequence[Tensor], attrs: Mapping[str, Any
 
 
 def _tolerance(dtype: str) -> float:
-    least = ROUNDING.get(dtype, 0.0)
+    least = RECORDS[dtype].tolerance if dtype in RECORDS else 0.0
     return max(least, _ON_ACCELERATOR) if dtype == "float32" and jax.default_backend() != "cpu" else least
 
 

@@ -17,7 +17,7 @@ from relax_eg.backend.libraries import run_registered
 from relax_eg.backend.tensor_programs import lower_program
 from relax_eg.errors import OperatorError, RelaxEgError, ShapeError, TraceError
 from relax_eg.ir.annotations import Tensor, Tuple
-from relax_eg.ir.control import functions_of, parts
+from relax_eg.ir.control import Parts, functions_of, parts
 from relax_eg.ir.expr import (
     CALL,
     CALL_DPS_LIBRARY,
@@ -40,7 +40,7 @@ from relax_eg.ir.module import Block, Function, Module
 from relax_eg.ops import deduce, get
 from relax_eg.ops.data_dependent import BY_LIBRARY
 from relax_eg.ops.libraries import library_of
-from relax_eg.ops.record import conditions, is_shown
+from relax_eg.ops.record import conditions, is_shown, may_be_met
 from relax_eg.shapes import Dim, Scope
 from relax_eg.tir import TensorProgram
 
@@ -143,7 +143,7 @@ class _Run:
         operands = tuple(a.annotation for a in e.args)
         try:
             if not is_shown(e.op, operands, e.attrs) or any(
-                _is_negative(d, sizes) for d in conditions(e.op, operands, e.attrs)
+                not may_be_met(c, sizes) for c in conditions(e.op, operands, e.attrs)
             ):
                 _need_to_apply(e, args, sizes)
             attrs = {k: _resolved(v, sizes) for k, v in e.attrs}
@@ -195,36 +195,11 @@ class _Run:
         Values from outside that its functions read are closed over, so that they may be of any kind, such as shapes.
         """
         p = parts(e.op, args, dict(e.attrs))
-
-        def run(i: int, *operands: Any) -> Any:
-            return self.function(p.functions[i], operands)
-
-        if e.op == COND:
-            # A boolean condition becomes 0 or 1, the number of its branch in JAX.
-            branches = [functools.partial(run, i, *p.constants) for i in range(len(p.functions))]
-            try:
-                return jax.lax.switch(jnp.asarray(p.index, jnp.int32), branches)
-            except TypeError:
-                _refuse_branches(p.functions, branches)
-                raise
-        if e.op == WHILE:
-            return jax.lax.while_loop(
-                lambda carry: run(0, *p.condition_constants, *carry),
-                lambda carry: run(1, *p.constants, *carry),
-                p.carry,
-            )
         if e.op == SHARD_MAP:
             return self.shard_map(e, p.functions[0], p.constants)
-
-        def step(carry: tuple[Any, ...], xs: tuple[Any, ...]) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
-            result = run(0, *p.constants, *carry, *xs)
-            return result[: len(carry)], result[len(carry) :]
-
-        # If there are xs, they determine the length: JAX would compare it with one given beside them, which fails for a
-        # symbolic length.
-        length = None if p.xs else _resolved(e.attr("length"), sizes)
-        last, ys = jax.lax.scan(step, p.carry, p.xs, length, reverse=e.attr("reverse"), unroll=e.attr("unroll"))
-        return (*last, *ys)
+        return run_control(
+            e, p, lambda i, *operands: self.function(p.functions[i], operands), lambda d: _resolved(d, sizes)
+        )
 
     def shard_map(self, e: Expr, name: str, operands: Sequence[Any]) -> Any:
         placed = {k: e.attr(k).value for k in ("mesh", "in_specs", "out_specs", "manual_axes")}
@@ -238,6 +213,41 @@ class _Run:
             check_vma=e.attr("check_vma"),
         )
         return body(*operands[len(shapes) :])
+
+
+def run_control(e: Expr, p: Parts, run: Callable[..., Any], length: Callable[[Dim], Any]) -> Any:
+    """The result of a `cond`, `while_loop` or `scan` with operands `p`, by JAX's operator for it.
+
+    - `run`: gives the result of the node's function of a number on operands.
+    - `length`: gives the value of a size.
+    """
+    if e.op == COND:
+        # A boolean condition becomes 0 or 1, the number of its branch in JAX.
+        branches = [functools.partial(run, i, *p.constants) for i in range(len(p.functions))]
+        try:
+            return jax.lax.switch(jnp.asarray(p.index, jnp.int32), branches)
+        except TypeError:
+            _refuse_branches(functions_of(e), branches)
+            raise
+    if e.op == WHILE:
+        return jax.lax.while_loop(
+            lambda carry: run(0, *p.condition_constants, *carry), lambda carry: run(1, *p.constants, *carry), p.carry
+        )
+    # If there are xs, they determine the length: JAX would compare it with one given beside them, which fails for a
+    # symbolic length.
+    steps = None if p.xs else length(e.attr("length"))
+    last, ys = jax.lax.scan(one_step(p, run), p.carry, p.xs, steps, reverse=e.attr("reverse"), unroll=e.attr("unroll"))
+    return (*last, *ys)
+
+
+def one_step(p: Parts, run: Callable[..., Any]) -> Callable[..., tuple[Any, Any]]:
+    """One step of a `scan`, as `jax.lax.scan` takes it."""
+
+    def step(carry: tuple[Any, ...], xs: tuple[Any, ...]) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+        result = run(0, *p.constants, *carry, *xs)
+        return result[: len(carry)], result[len(carry) :]
+
+    return step
 
 
 def tensor_program_call(
@@ -277,12 +287,6 @@ def new_sizes(fit: Fit, value: Any, sizes: dict[str, Any], scope: Scope | None, 
     sizes.update({v: n for v, n in told.items() if v not in sizes})
     if scope is not None and all(isinstance(n, int) for n in sizes.values()):
         scope.check(sizes, where)  # all sizes: an assumption may relate new ones to known ones
-
-
-def _is_negative(dim: Dim, sizes: Sizes) -> bool:
-    """Whether `dim` is known to be negative at these sizes, which are symbolic while JAX exports."""
-    found = dim.evaluate(sizes)
-    return isinstance(found, int) and found < 0
 
 
 def _need_to_apply(e: Expr, args: Sequence[Any], sizes: Sizes) -> None:

@@ -17,10 +17,12 @@ from jax.custom_derivatives import SymbolicZero
 from relax_eg.backend.checks import bind_sizes
 from relax_eg.backend.lower import run_at
 from relax_eg.backend.width import as_jax_takes_it, has_x64, in_width
+from relax_eg.dtypes import WIDE, dtype_of, is_integer, numpy_dtype
 from relax_eg.errors import BoundsError, RelaxEgError, ShapeError, TraceError
-from relax_eg.ir.annotations import WIDE, Tensor
-from relax_eg.ir.expr import Expr, np_dtype
+from relax_eg.ir.annotations import Tensor
+from relax_eg.ir.expr import Expr
 from relax_eg.ir.module import Module
+from relax_eg.memo import Memo
 from relax_eg.ops.facts import FACTS, violation
 from relax_eg.ops.keys import given_dtype
 from relax_eg.shapes import Scope
@@ -142,30 +144,6 @@ class Program:
         if tree != self.in_tree:
             raise self._wrong_structure(bound)
         return leaves
-
-    def tree_without(self, held: frozenset[int]) -> Any:
-        """The structure of `(args, kwargs)` of calls that leave out the arguments whose leaves are all in `held`."""
-        args, kwargs = jax.tree_util.tree_unflatten(self.in_tree, range(self.in_tree.num_leaves))
-
-        def given(x: Any) -> bool:
-            leaves = jax.tree_util.tree_leaves(x)
-            return not leaves or not held.issuperset(leaves)
-
-        rest = tuple(x for x in args if given(x)), {k: x for k, x in kwargs.items() if given(x)}
-        return jax.tree_util.tree_structure(rest)
-
-    def names_without(self, held: frozenset[int]) -> tuple[str, ...]:
-        """The names, in order, of the arguments of calls that leave out the arguments whose leaves are all in `held`.
-
-        Empty where some argument cannot be given both by position and by name.
-        """
-        args, kwargs = jax.tree_util.tree_unflatten(self.in_tree, range(self.in_tree.num_leaves))
-        parameters = [] if self.signature is None else list(self.signature.parameters.values())
-        ordinary = all(p.kind is p.POSITIONAL_OR_KEYWORD for p in parameters)
-        if kwargs or not ordinary or len(parameters) < len(args):
-            return ()
-        leaves = map(jax.tree_util.tree_leaves, args)
-        return tuple(p.name for p, x in zip(parameters, leaves, strict=False) if not x or not held.issuperset(x))
 
     def _wrong_structure(self, bound: tuple[tuple[Any, ...], dict[str, Any]]) -> ShapeError:
         """The error for the first argument of a call that is not the pytree that the function was optimized for."""
@@ -310,22 +288,25 @@ def refusals(program: Program) -> Callable[[Mapping[str, int]], None]:
     its operands. The chosen program may have dropped such a place. So the module as written is traced, once per
     combination of sizes; nothing is compiled.
     """
-    taken: set[tuple[tuple[str, int], ...]] = set()
+    taken = Memo[tuple[tuple[str, int], ...], None](_MOST_TAKEN)
 
     def look(sizes: Mapping[str, int]) -> None:
         key = tuple(sorted(sizes.items()))
         if key in taken:
             return
-        tensors = [p.tensor for p in program.params]
         avals = [
-            jax.ShapeDtypeStruct([d.evaluate(sizes) for d in t.shape or ()], given_dtype(str(t.dtype)), weak_type=weak)
-            for t, weak in zip(tensors, program.weak_in, strict=True)
+            abstract_array(p.tensor, [d.evaluate(sizes) for d in p.tensor.shape or ()], weak)
+            for p, weak in zip(program.params, program.weak_in, strict=True)
         ]
         jax.eval_shape(lambda *xs: program.original(list(xs)), *avals)
-        if len(taken) < _MOST_TAKEN:
-            taken.add(key)
+        taken[key] = None
 
     return look
+
+
+def abstract_array(declared: Tensor, shape: Sequence[int], weak: bool = False) -> jax.ShapeDtypeStruct:
+    """An array of the declared dtype and of this shape, weakly typed if `weak`, without values."""
+    return jax.ShapeDtypeStruct(shape, given_dtype(str(declared.dtype)), weak_type=weak)
 
 
 def as_declared(where: str, declared: Tensor, leaf: Any, weak: bool = False) -> Any:
@@ -340,7 +321,7 @@ def as_declared(where: str, declared: Tensor, leaf: Any, weak: bool = False) -> 
     if str(aval.dtype) != dtype:
         # As in JAX, a Python number takes the parameter's dtype, unless that is of a lower kind: 2.5 is no integer.
         is_number = getattr(aval, "weak_type", False) and declared.ndim in (0, None) and not aval.shape
-        if not is_number or _kind(aval.dtype) > _kind(np_dtype(dtype)):
+        if not is_number or _kind(aval.dtype) > _kind(numpy_dtype(dtype)):
             hint = "convert it, or optimize for that dtype"
             if dtype in WIDE and isinstance(leaf, Tracer):
                 hint = (
@@ -353,7 +334,7 @@ def as_declared(where: str, declared: Tensor, leaf: Any, weak: bool = False) -> 
         return leaf
     elif isinstance(leaf, (np.ndarray, np.generic)) and not weak:
         return jax.device_put(np.array(leaf))  # compiles nothing
-    array = jax.lax.convert_element_type(cast("Any", leaf), np_dtype(dtype))
+    array = jax.lax.convert_element_type(cast("Any", leaf), numpy_dtype(dtype))
     return _weak(array) if weak else array
 
 
@@ -380,10 +361,7 @@ def _too_large(where: str, dtype: str, number: int) -> ShapeError:
 
 def _holds(dtype: str, number: int) -> bool:
     """Whether `number` is in the range of `dtype`; always for dtypes that are not integers."""
-    if not jnp.issubdtype(np_dtype(dtype), jnp.integer):
-        return True
-    limits = jnp.iinfo(np_dtype(dtype))
-    return int(limits.min) <= number <= int(limits.max)
+    return not is_integer(dtype) or dtype_of(dtype).least <= number <= dtype_of(dtype).greatest
 
 
 def _weak(x: Any) -> Any:

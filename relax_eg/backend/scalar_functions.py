@@ -11,24 +11,18 @@ from functools import lru_cache, partial
 from typing import Any, TypeAlias
 
 import jax.numpy as jnp
-import ml_dtypes
 import numpy as np
 from jax import lax
 from jax.extend.core import primitives
 
+from relax_eg.dtypes import dtype_of, kind
 from relax_eg.ops.integers import magnitude, power, product, quotient, rest, square
 from relax_eg.tir import Const, Scalar
 from relax_eg.tir.expr import ReduceKind
-from relax_eg.tir.functions import kind
+from relax_eg.tir.functions import FUNCTIONS
+from relax_eg.tir.functions import identity as identity_of
 
 Array: TypeAlias = Any
-
-# Functions that have another name in jax.lax.
-_LAX = {
-    "subtract": "sub", "divide": "div", "power": "pow",
-    "negative": "neg", "maximum": "max", "minimum": "min", "sigmoid": "logistic", "equal": "eq", "not_equal": "ne",
-    "less": "lt", "less_equal": "le", "greater": "gt", "greater_equal": "ge", "count_leading_zeros": "clz",
-}  # fmt: skip
 
 
 def apply_function(fn: str, args: Sequence[Array], terms: Sequence[Scalar]) -> Array:
@@ -49,7 +43,7 @@ def _constant(term: Scalar) -> int:
 
 @lru_cache(1 << 8)  # more than the number of scalar functions
 def _implementation(fn: str) -> Callable[..., Array]:
-    return _OWN.get(fn) or getattr(lax, _LAX.get(fn, fn))
+    return NOT_IN_LAX.get(fn) or getattr(lax, FUNCTIONS[fn].primitive)
 
 
 def _floor_divide(x: Array, y: Array) -> Array:
@@ -84,7 +78,7 @@ def _rounded(x: Array, method: Any) -> Array:
     return lax.round(x, method)
 
 
-_OWN: dict[str, Callable[..., Array]] = {
+NOT_IN_LAX: dict[str, Callable[..., Array]] = {
     "abs": lambda x: x if kind(x.dtype.name) == "u" else magnitude(x),
     "multiply": product,
     "square": square,
@@ -127,10 +121,8 @@ _COMBINE: dict[str, Callable[..., Array]] = {
 def accumulator(kind_of: ReduceKind, dtype: str) -> str:
     """The dtype in which `dtype` is reduced: float32 for sums and products of low-precision floats, bytes for 4-bit
     integers."""
-    if dtype in ("int4", "uint4"):
-        return dtype.replace("4", "8")
-    low = dtype.startswith(("float8", "bfloat16", "float16"))
-    return "float32" if (low and kind_of in ("sum", "prod")) or dtype.startswith("float8") else dtype
+    record = dtype_of(dtype)
+    return record.wider.name if record.is_narrow or kind_of in ("sum", "prod") else dtype
 
 
 def reduce_axes(kind_of: ReduceKind, x: Array, axes: Sequence[int]) -> Array:
@@ -151,19 +143,4 @@ def combine(kind_of: ReduceKind, x: Array, y: Array) -> Array:
 
 def identity(kind_of: ReduceKind, dtype: str) -> Any:
     """The value of a reduction over no elements, as a numpy scalar."""
-    letter, to = kind(dtype), np.dtype(dtype)
-    if kind_of in ("any", "xor", "sum", "prod"):
-        return np.asarray(int(kind_of == "prod")).astype(to)
-    if kind_of == "all":
-        return np.asarray(True) if letter == "b" else np.invert(np.asarray(0).astype(to))
-    least = kind_of == "max"
-    if letter == "b":
-        return np.asarray(not least)
-    if letter in "iu":
-        limits = ml_dtypes.iinfo(to)
-        return np.asarray(int(limits.min if least else limits.max)).astype(to)
-    infinite = np.asarray(-np.inf if least else np.inf).astype(to)
-    if np.isinf(infinite.astype(np.float64)):
-        return infinite
-    limits = ml_dtypes.finfo(to)  # some 8-bit floats have no infinity
-    return np.asarray(limits.min if least else limits.max).astype(to)
+    return np.asarray(identity_of(kind_of, dtype)).astype(np.dtype(dtype))

@@ -17,19 +17,16 @@ import numpy as np
 from jax.core import Tracer
 
 from relax_eg.backend.checks import Fit, cast_fits, signature_fit
-from relax_eg.backend.compare import AS_WRITTEN, ITSELF, Check, against_reference, compared
-from relax_eg.backend.executables import PARTS, Executables, executables
-from relax_eg.backend.family import Variant
+from relax_eg.backend.executables import PARTS, Executables
 from relax_eg.backend.lower import library_call, new_sizes, run_at, run_block
-from relax_eg.backend.optimized import Optimized
-from relax_eg.backend.program import Program, as_declared, without_notes
-from relax_eg.backend.ready import Ready
+from relax_eg.backend.program import Program, as_declared
+from relax_eg.backend.runtime import UNSEEN, Strategy
 from relax_eg.backend.width import as_jax_takes_it
-from relax_eg.errors import OptionError, RelaxEgError, ShapeError, TraceError
-from relax_eg.explain.text import Explanation
+from relax_eg.dtypes import numpy_dtype
+from relax_eg.errors import OptionError, ShapeError, TraceError
 from relax_eg.ir.annotations import Annotation, Shape, Tensor, Tuple
-from relax_eg.ir.control import parts
-from relax_eg.ir.expr import CALL, COND, CONTROL, MATCH_CAST, SCAN, VAR, WHILE, Expr, np_dtype, postorder
+from relax_eg.ir.control import in_turn, parts
+from relax_eg.ir.expr import CALL, CONTROL, MATCH_CAST, SHARD_MAP, VAR, Expr, postorder
 from relax_eg.ir.module import Binding, Block, Function, Module
 from relax_eg.ir.partition import missing_sizes
 from relax_eg.ir.steps import is_data_dependent, stepped_functions
@@ -170,27 +167,16 @@ class Runner:
         return value
 
     def _control(self, e: Expr, args: list[Any], sizes: dict[str, int]) -> Any:
-        p = parts(e.op, args, dict(e.attrs))
-        functions = [self._functions[name] for name in p.functions]
-        if e.op == COND:
-            return self._function(functions[min(max(int(p.index), 0), len(functions) - 1)], p.constants)
-        carry: tuple[Any, ...] = p.carry
-        if e.op == WHILE:
-            while self._function(functions[0], (*p.condition_constants, *carry)):
-                carry = self._function(functions[1], (*p.constants, *carry))
-            return carry
-        if e.op != SCAN:
+        if e.op == SHARD_MAP:
             raise TraceError(f"{e.op}: a function that has steps cannot run on several devices")
-        steps = range(int(e.attr("length").evaluate(sizes)))
-        ys: list[tuple[Any, ...]] = []
-        for i in reversed(steps) if e.attr("reverse") else steps:
-            result = self._function(functions[0], (*p.constants, *carry, *(x[i] for x in p.xs)))
-            carry = result[: len(carry)]
-            ys.append(result[len(carry) :])
-        ys = ys[::-1] if e.attr("reverse") else ys
-        assert isinstance(e.annotation, Tuple)
-        rest = e.annotation.fields[len(carry) :]
-        return (*carry, *(_stacked([y[i] for y in ys], a, sizes) for i, a in enumerate(rest)))
+        functions = [self._functions[name] for name in parts(e.op, args, dict(e.attrs)).functions]
+        return in_turn(
+            e,
+            args,
+            lambda i, given: self._function(functions[i], given),
+            lambda d: int(d.evaluate(sizes)),
+            lambda values, a: _stacked(values, a, sizes),
+        )
 
 
 def _stacked(values: Sequence[Any], a: Annotation, sizes: Mapping[str, int]) -> Any:
@@ -198,51 +184,31 @@ def _stacked(values: Sequence[Any], a: Annotation, sizes: Mapping[str, int]) -> 
         return jnp.stack(values)
     if not isinstance(a, Tensor) or a.shape is None or a.dtype is None:
         raise ShapeError(f"scan: no step is made, and how large its result {a} would be is not known")
-    return jnp.zeros([int(d.evaluate(sizes)) for d in a.shape], np_dtype(a.dtype))
+    return jnp.zeros([int(d.evaluate(sizes)) for d in a.shape], numpy_dtype(a.dtype))
 
 
-class InSteps(Optimized):
-    """An optimized module whose entry cannot be one XLA program. It is called like any optimized function.
+class InSteps(Strategy):
+    """Runs a module whose entry cannot be one XLA program, block by block.
 
-    - `as_written`: the module before optimization.
+    A size that does not fit and that only a step determines raises ShapeError or BoundsError as soon as it is known.
     """
 
-    _usually_kept = PARTS
+    usually_kept = PARTS
 
-    def __init__(
-        self,
-        program: Program,
-        variants: tuple[Variant, ...],
-        tolerance: float,
-        as_written: Module,
-        explained: Callable[[], Explanation],
-    ) -> None:
-        self._explained = explained
-        self._explanation = None
-        self._program = program
-        self.variants = variants
-        self._tolerance = tolerance
-        self._weights = ()
-        kept = self._executables = executables(program.at_sizes, self._usually_kept)
-        self._written = Runner(as_written, program.scope, kept)
+    def __init__(self, program: Program) -> None:
+        self.program = program
+        kept = self.executables = self.new_executables(program)
+        self._written = Runner(program.written(), program.scope, kept)
         self._chosen = self._written if program.module is None else Runner(program.module, program.scope, kept)
 
-    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
-        """Runs on XLA, block by block.
+    def straight(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        return UNSEEN
 
-        ShapeError or BoundsError: for arguments that do not fit, before anything runs; for a size that does not fit and
-        that only a step determines, as soon as it is known.
-        """
-        given = self._given(args, kwargs)
-        try:
-            with self._program.width():
-                return self._chosen.run(self._values(given))
-        except RelaxEgError as e:
-            raise without_notes(e) from None
+    def run(self, given: list[Any]) -> Any:
+        return self._chosen.run(self.checked(given))
 
-    def _given(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Any]:
-        """The arguments of a call in the order of the parameters, as JAX takes them in the caller's x64 mode."""
-        p = self._program
+    def given(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Any]:
+        p = self.program
         try:
             given, named = p.bind(args, kwargs)
         except TypeError as e:
@@ -256,14 +222,17 @@ class InSteps(Optimized):
             return values
         return [_as_given(q.annotation, x) for q, x in zip(p.params, values, strict=True)]
 
-    def _values(self, values: Sequence[Any]) -> list[Any]:
-        p = self._program
-        named_values = zip(p.params, values, strict=True)
+    def again(self, given: list[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        return tuple(given), {}
+
+    def checked(self, given: Sequence[Any]) -> list[Any]:
+        p = self.program
+        named_values = zip(p.params, given, strict=True)
         return [_as_value(f"{p.name}(): argument `{q.attr('name')}`", q.annotation, x) for q, x in named_values]
 
     def _why(self) -> str:
         """The message of the error that says why the program is no JAX function."""
-        runner, name = self._chosen, self._program.name
+        runner, name = self._chosen, self.program.name
         accepted = f"\n  accepted: a call of what optimize returned, {name}(...), outside of jax.jit, grad and vmap"
         for f in runner.module:
             for b in (b for block in f.blocks for b in block.bindings):
@@ -281,19 +250,15 @@ class InSteps(Optimized):
     def to_jax(self) -> Callable[..., Any]:
         raise TraceError(self._why())
 
-    def prepare(self, *weights: Any, **named: Any) -> Ready:
-        raise OptionError("prepare(): what runs in steps is not prepared; call it with all its arguments")
+    def written(self, checked: list[Any]) -> Any:
+        return self._written.run(checked)
 
-    def check(self, /, *args: Any, **kwargs: Any) -> Check:
-        given = self._given(args, kwargs)
-        with self._program.width():
-            return self._compared(self._values(given))
+    @property
+    def unbindable(self) -> str:
+        return "what runs in steps is not prepared; call it with all its arguments"
 
-    def _compared(self, values: Sequence[Any]) -> Check:
-        ours, kept = self._chosen.run(values), self._chosen is self._written
-        found = against_reference(self._written.module, ours, values, self._tolerance) if kept else None
-        other = ITSELF if kept else AS_WRITTEN
-        return found or compared(ours, self._written.run(values), self._tolerance, other)
+    def bound(self, indices: Sequence[int], weights: list[Any]) -> Strategy:
+        raise OptionError(f"prepare(): {self.unbindable}")
 
 
 def _as_given(a: Annotation, value: Any) -> Any:

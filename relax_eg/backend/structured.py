@@ -18,8 +18,9 @@ import numpy as np
 from jax.core import Tracer
 
 from relax_eg.backend.compare import Check
-from relax_eg.backend.optimized import Optimized, Ready
+from relax_eg.backend.optimized import Optimized
 from relax_eg.backend.program import Program
+from relax_eg.backend.ready import Ready
 from relax_eg.errors import ShapeError
 from relax_eg.ir.annotations import Annotation, Shape, Tuple
 from relax_eg.ir.reader import Reader, Source

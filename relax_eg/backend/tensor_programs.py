@@ -31,6 +31,7 @@ from relax_eg.backend.scalar_functions import (
     reduce_axes,
 )
 from relax_eg.backend.tiles import Tiles, tiles
+from relax_eg.dtypes import WIDE
 from relax_eg.errors import BoundsError, RelaxEgError, ShapeError
 from relax_eg.ops.keys import dtype_name
 from relax_eg.shapes import Dim
@@ -211,7 +212,7 @@ class Lowering:
                 raise ShapeError(f"{program.name}: {buffer} got an array of {dtype_name(array)}")
         if not jax.config.values["jax_enable_x64"]:
             for name in program.outputs:
-                if program.buffers[name].dtype in ("int64", "uint64", "float64", "complex128"):
+                if program.buffers[name].dtype in WIDE:
                     raise RelaxEgError(
                         f"{program.name}: the output {program.buffers[name]} has a 64-bit dtype, which JAX has not "
                         "without its x64 mode\n  accepted: jax.config.update('jax_enable_x64', True), or a narrower "

@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 
 from relax_eg.backend.contractions import factors_of, grouped
 from relax_eg.backend.index_maps import bounds, is_inside, simplified
+from relax_eg.dtypes import itemsize
 from relax_eg.shapes import Dim
 from relax_eg.tir import (
     Buffer,
@@ -31,7 +32,6 @@ from relax_eg.tir import (
     walk,
     with_parts,
 )
-from relax_eg.tir.analyze import itemsize
 from relax_eg.tir.work import DECODED, LEAST_BYTES
 
 TILE_BYTES = 1 << 20  # chosen: bytes of the computed operand in a tile, per core: about the size of its own cache

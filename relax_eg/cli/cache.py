@@ -5,24 +5,22 @@ from __future__ import annotations
 import typer
 
 import relax_eg as rx
-from relax_eg.cli.common import out, run
+from relax_eg.cli.common import command, say
 
 app = typer.Typer(help="What earlier searches found, on disk.", no_args_is_help=True)
 
 
 @app.command()
+@command
 def info() -> None:
     """Print where the cache is, and how full."""
-    run(lambda: out.print(str(rx.cache.info()), markup=False, highlight=False, soft_wrap=True))
+    say(rx.cache.info())
 
 
 @app.command()
+@command
 def clear() -> None:
     """Remove everything in the cache."""
-
-    def action() -> None:
-        folder, count = rx.cache.info().folder, rx.cache.clear()
-        text = f"{folder}: {count} {'entry' if count == 1 else 'entries'} removed"
-        out.print(text, markup=False, highlight=False, soft_wrap=True)
-
-    run(action)
+    folder, count = rx.cache.info().folder, rx.cache.clear()
+    text = f"{folder}: {count} {'entry' if count == 1 else 'entries'} removed"
+    say(text)

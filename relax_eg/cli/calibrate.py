@@ -6,15 +6,15 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.progress import Progress
 
-from relax_eg.cli.common import err, out, run
+from relax_eg.cli.common import command, out, steps
 from relax_eg.errors import OptionError
 from relax_eg.measure.calibrate import SECONDS
 from relax_eg.measure.calibrate import calibrate as measure_device
 from relax_eg.measure.device import device
 
 
+@command
 def calibrate(
     path: Annotated[Path | None, typer.Argument(help="The JSON file to write; <device>.json if left out.")] = None,
     name: Annotated[str, typer.Option("--name", help="What reports call the device; else its platform.")] = "",
@@ -22,26 +22,17 @@ def calibrate(
 ) -> None:
     """Measure the device JAX runs on, and write its profile: `--target file.json` uses it. One to two minutes; on
     a machine at rest, for what others do meanwhile is measured too."""
-
-    def action() -> None:
-        if not 0 < seconds <= 10:
-            raise OptionError(f"--seconds {seconds:g}: a number above 0, at most 10, is accepted")
-        to = path or Path(f"{name or device().platform}.json")
-        # Before a minute of measuring, not after it.
-        if to.suffix != ".json" or to.is_dir() or not to.parent.is_dir():
-            raise OptionError(f"{to}: a file that ends in .json, in a folder that exists, is accepted")
-        with Progress(console=err, transient=True) as bar:
-            task = bar.add_task("measuring", total=None)
-
-            def tell(what: str, done: int, of: int) -> None:
-                bar.update(task, description=f"measuring: {what}", completed=done, total=of)
-
-            profile = measure_device(name, seconds, tell)
-        try:
-            profile.to_json(to)
-        except OSError as e:
-            raise OptionError(f"{to} cannot be written: {e.strerror}") from None
-        out.print(profile)
-        out.print(f"written to {to}: optimize(target={str(to)!r}), relax-eg optimize --target {to}", soft_wrap=True)
-
-    run(action)
+    if not 0 < seconds <= 10:
+        raise OptionError(f"--seconds {seconds:g}: a number above 0, at most 10, is accepted")
+    to = path or Path(f"{name or device().platform}.json")
+    # Before a minute of measuring, not after it.
+    if to.suffix != ".json" or to.is_dir() or not to.parent.is_dir():
+        raise OptionError(f"{to}: a file that ends in .json, in a folder that exists, is accepted")
+    with steps("measuring") as tell:
+        profile = measure_device(name, seconds, tell)
+    try:
+        profile.to_json(to)
+    except OSError as e:
+        raise OptionError(f"{to} cannot be written: {e.strerror}") from None
+    out.print(profile)
+    out.print(f"written to {to}: optimize(target={str(to)!r}), relax-eg optimize --target {to}", soft_wrap=True)

@@ -1,19 +1,22 @@
-"""What the commands share: the two consoles, the line that tells progress, and how options are read."""
+"""What the commands share: the two consoles, what tells progress, how options are read and how errors are told."""
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import sys
 import sysconfig
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, ParamSpec
 
 import typer
 from rich.console import Console
 from rich.live import Live
+from rich.progress import Progress, ProgressColumn
 from rich.spinner import Spinner
 
 import relax_eg as rx
@@ -23,8 +26,49 @@ from relax_eg.plain_data import is_count
 from relax_eg.rules import RuleSet
 from relax_eg.rules.function_errors import unloadable
 
+P = ParamSpec("P")
+
 out = Console()
 err = Console(stderr=True)
+
+
+def command(body: Callable[P, None]) -> Callable[P, None]:
+    """Decorator of a command. Errors of ours, and of the user's function while it is traced, are printed plainly; the
+    command then ends with status 1."""
+
+    @functools.wraps(body)
+    def told(*args: P.args, **kwargs: P.kwargs) -> None:
+        try:
+            body(*args, **kwargs)
+        except RelaxEgError as e:
+            _fail(e, str(e))
+        except Exception as e:
+            reached = _lines_reached(e)
+            if not reached:  # a mistake of ours, of which all is wanted
+                raise
+            _fail(e, "\n  ".join([str(e), *reached]))
+
+    return told
+
+
+def say(text: object) -> None:
+    """Prints a text as it is, however long its lines are."""
+    out.print(str(text), markup=False, highlight=False, soft_wrap=True)
+
+
+def wrote(what: str, path: Path | None, write: Callable[[Path], object]) -> None:
+    """Writes a file, and tells so; does nothing without a path."""
+    if path is not None:
+        write(path)
+        err.print(f"{what} written to {path}")
+
+
+@contextmanager
+def steps(what: str, *columns: ProgressColumn) -> Generator[Callable[[str, int, int], None]]:
+    """A bar on the terminal. What it gives is called with the step that begins, the steps done and the steps in all."""
+    with Progress(*columns, console=err, transient=True) as bar:
+        task = bar.add_task(what, total=None)
+        yield lambda step, done, of: bar.update(task, description=f"{what}: {step}", completed=done, total=of)
 
 
 class LiveLine:
@@ -121,20 +165,6 @@ def read_rules(path: Path | None) -> RuleSet:
     for book in found:
         rules = rules + book
     return rules
-
-
-def run(action: Callable[[], None]) -> None:
-    """Run a command; errors of ours, and of the user's function while it is traced, are printed plainly and end it with
-    status 1."""
-    try:
-        action()
-    except RelaxEgError as e:
-        _fail(e, str(e))
-    except Exception as e:
-        reached = _lines_reached(e)
-        if not reached:  # a mistake of ours, of which all is wanted
-            raise
-        _fail(e, "\n  ".join([str(e), *reached]))
 
 
 def _fail(error: Exception, text: str) -> NoReturn:

@@ -8,9 +8,10 @@ from typing import Annotated
 import typer
 
 import relax_eg as rx
-from relax_eg.cli.common import err, out, run
+from relax_eg.cli.common import command, out, wrote
 
 
+@command
 def compare(
     reports: Annotated[list[Path], typer.Argument(help="JSON files of reports, the first to hold the others against.")],
     html: Annotated[Path | None, typer.Option("--html", help="Write one HTML file, which opens offline.")] = None,
@@ -18,13 +19,7 @@ def compare(
     label: Annotated[list[str] | None, typer.Option("--label", help="What to call them, one for each.")] = None,
 ) -> None:
     """Compare cost reports: what got better or worse, at which source line, and which rule or choice did it."""
-
-    def action() -> None:
-        found = rx.compare(*reports, labels=label or None)
-        out.print(found)
-        for path, write in ((html, found.to_html), (json, found.to_json)):
-            if path is not None:
-                write(path)
-                err.print(f"comparison written to {path}")
-
-    run(action)
+    found = rx.compare(*reports, labels=label or None)
+    out.print(found)
+    wrote("comparison", html, found.to_html)
+    wrote("comparison", json, found.to_json)

@@ -9,30 +9,28 @@ import typer
 
 import relax_eg as rx
 from relax_eg.byte_units import parse_bytes
-from relax_eg.cli.common import LiveLine, err, load_object, out, read_bounds, read_rules, read_sizes, run
+from relax_eg.cli import given
+from relax_eg.cli.common import LiveLine, command, err, load_object, out, read_rules, say, wrote
 from relax_eg.errors import OptionError
 
 
+@command
 def optimize(
     function: Annotated[str, typer.Argument(help="file.py:function, or m.rxe: what --save wrote.")],
-    spec: Annotated[
-        list[str] | None, typer.Option("--spec", help='One per argument, in order: "b s 768", "b s @ int32".')
-    ] = None,
-    at: Annotated[list[str] | None, typer.Option("--at", help="Sizes to be best at: s=128.")] = None,
-    bounds: Annotated[list[str] | None, typer.Option("--bounds", help="What sizes may ever be: s=1:4096.")] = None,
-    assume: Annotated[
-        list[str] | None, typer.Option("--assume", help='What else holds of sizes: "s % 8 == 0".')
-    ] = None,
-    weights: Annotated[list[str] | None, typer.Option("--weights", help="Arguments known ahead of the calls.")] = None,
-    rules: Annotated[Path | None, typer.Option("--rules", help="A file with rule sets to add.")] = None,
+    spec: given.Spec = None,
+    at: given.At = None,
+    bounds: given.Bounds = None,
+    assume: given.Assume = None,
+    weights: given.Weights = None,
+    rules: given.Rules = None,
     without: Annotated[list[str] | None, typer.Option("--without", help="Rules, tags or classes to leave out.")] = None,
-    target: Annotated[str, typer.Option("--target", help="Device profile, or the file of one (calibrate).")] = "",
-    numerics: Annotated[str, typer.Option("--numerics", help="exact, reassociate or approximate.")] = "reassociate",
+    target: given.Target = "",
+    numerics: given.Numerics = "reassociate",
     nodes: Annotated[int, typer.Option("--nodes", help="E-graph node budget.")] = 200_000,
     seconds: Annotated[float, typer.Option("--seconds", help="Search time budget.")] = 10.0,
     measure: Annotated[int, typer.Option("--measure", help="Programs to time; 0: price decides.")] = 0,
     sharing: Annotated[str, typer.Option("--sharing", help="Repeated blocks optimized once: on or off.")] = "on",
-    execution: Annotated[str, typer.Option("--execution", help="whole, or kernels: one by one.")] = "whole",
+    execution: given.Execution = "whole",
     memory_limit: Annotated[
         str | None, typer.Option("--memory-limit", help="Bytes of a call beside its arguments, at --at: 80MiB, 2GB.")
     ] = None,
@@ -64,11 +62,8 @@ def optimize(
                 fn,
                 *(spec or []),
                 rules=chosen,
-                target=target or None,
-                at=read_sizes(at or [], "--at") or None,
-                bounds=read_bounds(bounds or []) or None,
                 assume=assume or (),
-                weights=tuple(weights or ()),
+                **given.searched_with(at, bounds, weights, target),
                 numerics=numerics,  # type: ignore[arg-type]
                 budget=rx.Budget(nodes=nodes, seconds=seconds),
                 progress=line,
@@ -80,28 +75,21 @@ def optimize(
             )
 
     def saved() -> rx.Optimized:
-        given = {"--spec": spec, "--at": at, "--bounds": bounds, "--assume": assume, "--weights": weights}
-        given |= {"--rules": rules, "--without": without, "--measure": measure, "--target": target}
-        given |= {"--memory-limit": memory_limit}
-        if wrong := [option for option, value in given.items() if value]:
+        told = {"--spec": spec, "--at": at, "--bounds": bounds, "--assume": assume, "--weights": weights}
+        told |= {"--rules": rules, "--without": without, "--measure": measure, "--target": target}
+        told |= {"--memory-limit": memory_limit}
+        if wrong := [option for option, value in told.items() if value]:
             raise OptionError(f"{function} is saved and not searched again: {', '.join(wrong)} cannot change it")
         return rx.load(function)
 
-    def action() -> None:
-        best = saved() if function.endswith(".rxe") else searched()
-        out.print(best.report)
-        if show is not None:
-            out.print(best.report.kernel_table())
-        if module:
-            out.print(str(best.module), markup=False, highlight=False, soft_wrap=True)
-        if json is not None:
-            best.report.to_json(json)
-            err.print(f"report written to {json}")
-        if html is not None:
-            best.report.to_html(html)
-            err.print(f"report written to {html}")
-        if save is not None:
-            best.save(save)
-            err.print(f"program written to {save}: rx.load({str(save)!r}), relax-eg optimize {save}")
-
-    run(action)
+    best = saved() if function.endswith(".rxe") else searched()
+    out.print(best.report)
+    if show is not None:
+        out.print(best.report.kernel_table())
+    if module:
+        say(best.module)
+    wrote("report", json, best.report.to_json)
+    wrote("report", html, best.report.to_html)
+    if save is not None:
+        best.save(save)
+        err.print(f"program written to {save}: rx.load({str(save)!r}), relax-eg optimize {save}")

@@ -9,7 +9,8 @@ from typing import Annotated
 import typer
 
 import relax_eg as rx
-from relax_eg.cli.common import LiveLine, err, load_object, out, read_bounds, read_sizes, run
+from relax_eg.cli import given
+from relax_eg.cli.common import LiveLine, command, load_object, read_bounds, read_sizes, say, wrote
 from relax_eg.errors import OptionError
 from relax_eg.extract.devices import profile
 from relax_eg.measure.device import here
@@ -17,18 +18,15 @@ from relax_eg.memory.files import load, save
 from relax_eg.memory.picture import draw
 
 
+@command
 def plan(
     model: Annotated[str, typer.Argument(help="file.py:function, m.rxe, model.onnx, or a file of module text.")],
-    spec: Annotated[
-        list[str] | None, typer.Option("--spec", help='One per argument, in order: "b s 768", "b s @ int32".')
-    ] = None,
+    spec: given.Spec = None,
     bound: Annotated[
         list[str] | None, typer.Option("--bound", help="What sizes may ever be: s=1024 (at most), or s=1:1024.")
     ] = None,
-    at: Annotated[list[str] | None, typer.Option("--at", help="Sizes to be best at: s=128.")] = None,
-    assume: Annotated[
-        list[str] | None, typer.Option("--assume", help='What else holds of sizes: "s % 8 == 0".')
-    ] = None,
+    at: given.At = None,
+    assume: given.Assume = None,
     results: Annotated[
         str, typer.Option("--results", help="apart: the caller's own; planned: in the planned memory.")
     ] = "apart",
@@ -41,7 +39,7 @@ def plan(
     written: Annotated[
         bool, typer.Option("--as-written", help="Plan the operators as written, not the kernels optimize chooses.")
     ] = False,
-    target: Annotated[str, typer.Option("--target", help="Device profile, for the kernels.")] = "",
+    target: given.Target = "",
     temporary: Annotated[
         str, typer.Option("--temporary", help="Kernels' own memory: measured (compiled here), estimated or none.")
     ] = "",
@@ -52,41 +50,33 @@ def plan(
     check: Annotated[Path | None, typer.Option("--check", help="Check this plan file against the model.")] = None,
 ) -> None:
     """Plan the memory of a program: whole storages or an arena, what makes the peak, and the proofs."""
-
-    def action() -> None:
-        bounds = read_upper(bound or [])
-        sizes = read_sizes(at or [], "--at")
-        found = _found(model, spec or [], bounds, sizes, assume or [], target, written)
-        if check is not None:
-            load(check, found if isinstance(found, rx.Module) else found.module)
-            out.print(f"{check}: holds", markup=False, highlight=False, soft_wrap=True)
-            return
-        made = rx.plan_memory(
-            found,
-            bounds=bounds,
-            at=sizes or None,
-            assume=assume or (),
-            results=results,  # type: ignore[arg-type]
-            layout=layout,  # type: ignore[arg-type]
-            aliasing=aliasing,  # type: ignore[arg-type]
-            temporary=temporary or _usual(target),  # type: ignore[arg-type]
-            check=True,
-        )
-        out.print(str(made), markup=False, highlight=False, soft_wrap=True)
-        if json is not None:
-            save(made, json)
-            err.print(f"plan written to {json}")
-        if picture is not None:
-            draw(made, picture)
-            err.print(f"picture written to {picture}")
-
-    run(action)
+    bounds = read_upper(bound or [])
+    sizes = read_sizes(at or [], "--at")
+    found = _found(model, spec or [], bounds, sizes, assume or [], target, written)
+    if check is not None:
+        load(check, found if isinstance(found, rx.Module) else found.module)
+        say(f"{check}: holds")
+        return
+    made = rx.plan_memory(
+        found,
+        bounds=bounds,
+        at=sizes or None,
+        assume=assume or (),
+        results=results,  # type: ignore[arg-type]
+        layout=layout,  # type: ignore[arg-type]
+        aliasing=aliasing,  # type: ignore[arg-type]
+        temporary=temporary or _usual(target),  # type: ignore[arg-type]
+        check=True,
+    )
+    say(made)
+    wrote("plan", json, lambda path: save(made, path))
+    wrote("picture", picture, lambda path: draw(made, path))
 
 
 def read_upper(texts: list[str]) -> dict[str, tuple[int | None, int | None]]:
     """`["s=1024", "b=1:64"]` as bounds: a single number is the largest."""
     wide: list[str] = []
-    for text in (t for given in texts for t in given.split(",")):
+    for text in (t for each in texts for t in each.split(",")):
         name, _, value = text.partition("=")
         wide.append(text if ":" in value else f"{name}=:{value}")
         if not name.isidentifier() or not re.fullmatch(r"[0-9]*:?[0-9]+|[0-9]+:", value):

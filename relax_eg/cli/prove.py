@@ -7,9 +7,10 @@ from typing import Annotated
 import typer
 
 import relax_eg as rx
-from relax_eg.cli.common import out, read_bounds, run
+from relax_eg.cli.common import command, read_bounds, say
 
 
+@command
 def prove(
     statement: Annotated[str, typer.Argument(help='A comparison of sizes: "n*4 == 4*n", "n % 8 == 0".')],
     assume: Annotated[list[str] | None, typer.Option("--assume", help='What is known: "n >= 2", "n == 2*m".')] = None,
@@ -17,11 +18,7 @@ def prove(
     timeout: Annotated[int, typer.Option("--timeout", help="Milliseconds for z3; 0 leaves it out.")] = 500,
 ) -> None:
     """Prove a statement for all sizes, or print a counterexample; ends with status 1 if it is not proved."""
-
-    def action() -> None:
-        verdict = rx.prove(statement, assume=assume or (), bounds=read_bounds(bounds or []), timeout_ms=timeout)
-        out.print(str(verdict), markup=False, highlight=False, soft_wrap=True)
-        if not isinstance(verdict, rx.Proved):
-            raise typer.Exit(1)
-
-    run(action)
+    verdict = rx.prove(statement, assume=assume or (), bounds=read_bounds(bounds or []), timeout_ms=timeout)
+    say(verdict)
+    if not isinstance(verdict, rx.Proved):
+        raise typer.Exit(1)

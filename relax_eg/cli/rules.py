@@ -6,29 +6,26 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.progress import Progress
 
 import relax_eg as rx
-from relax_eg.cli.common import err, out, read_rules, run
-from relax_eg.rules.parallel import SECONDS as SECONDS_A_RULE
-from relax_eg.rules.parallel import verify_in
+from relax_eg.cli.common import command, err, read_rules, say, steps
+from relax_eg.rules.verification import SECONDS as SECONDS_A_RULE
+from relax_eg.rules.verification import verify_in
 
 
+@command
 def list_rules(
     rules: Annotated[Path | None, typer.Argument(help="A rule file; the books that ship if left out.")] = None,
     only: Annotated[str | None, typer.Option("--only", help="A tag, a numerics class or a name.")] = None,
 ) -> None:
     """Print rules, each as one line of mathematics."""
-
-    def action() -> None:
-        chosen = read_rules(rules)
-        shown = chosen.only(only) if only else chosen
-        for r in (*shown, *shown.schemas):
-            out.print(str(r), markup=False, highlight=False, soft_wrap=True)
-
-    run(action)
+    chosen = read_rules(rules)
+    shown = chosen.only(only) if only else chosen
+    for r in (*shown, *shown.schemas):
+        say(r)
 
 
+@command
 def verify(
     rules: Annotated[Path | None, typer.Argument(help="A rule file; the books that ship if left out.")] = None,
     certificate: Annotated[
@@ -45,22 +42,14 @@ def verify(
         found = rx.Certificate.load(path)
         with err.status("checking every step"):
             done = found.verify(read_rules(rules))
-        out.print(f"{found.data['name']}: holds; {done}", markup=False, highlight=False, soft_wrap=True)
-        out.print(f"by {found.premises}", markup=False, highlight=False, soft_wrap=True)
+        say(f"{found.data['name']}: holds; {done}")
+        say(f"by {found.premises}")
 
-    def action() -> None:
-        if certificate is not None:
-            certified(certificate)
-            return
-        with Progress(console=err, transient=True) as bar:
-            task = bar.add_task("checking rules", total=None)
-
-            def tell(rule: str, done: int, of: int) -> None:
-                bar.update(task, description=f"checking {rule}", completed=done, total=of)
-
-            report = verify_in(jobs or (2 if rules is None else 1), rules, seconds, progress=tell)
-        out.print(str(report), markup=False, highlight=False, soft_wrap=True)
-        if report.refuted:
-            raise typer.Exit(1)
-
-    run(action)
+    if certificate is not None:
+        certified(certificate)
+        return
+    with steps("checking rules") as tell:
+        report = verify_in(jobs or (2 if rules is None else 1), rules, seconds, progress=tell)
+    say(report)
+    if report.refuted:
+        raise typer.Exit(1)

@@ -17,16 +17,18 @@ import sys
 import threading
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields
 from functools import lru_cache
 from hashlib import blake2b
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+import platformdirs
+
 from relax_eg.debug import stage, tell, unless_exhausted
 from relax_eg.driver.fixed import with_numbers
-from relax_eg.driver.options import Options
+from relax_eg.driver.options import Options, SearchSpec
 from relax_eg.errors import OptionError
 from relax_eg.frontends import Source
 from relax_eg.frontends.fingerprint import settings
@@ -45,7 +47,7 @@ from relax_eg.shapes import Scope
 from relax_eg.shapes.guards import EVERYWHERE, Guard
 from relax_eg.store import Store
 
-FORMAT = 3  # given: version of the entry format; entries of other versions are not found
+FORMAT = 4  # given: version of the entry format; entries of other versions are not found
 LIMIT = 256 << 20  # limit: bytes of the folder, unless RELAX_EG_CACHE_BYTES is set
 _PACKAGES = ("jax", "jaxlib", "egglog", "z3-solver", "numpy", "scipy", "ml_dtypes")
 
@@ -95,6 +97,7 @@ class Choice:
     - `compiler_options`: the options with which XLA compiles it.
     - `guard`: the sizes it serves.
     - `fallback`: whether it also serves symbolic sizes.
+    - `spec`: the search that found it.
     """
 
     module: Module | None
@@ -103,6 +106,7 @@ class Choice:
     compiler_options: Mapping[str, str] = field(default_factory=dict[str, str])
     guard: str = EVERYWHERE
     fallback: bool = False
+    spec: SearchSpec = field(default_factory=SearchSpec)
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +167,7 @@ class EntryPlace:
                 {
                     "module": packed, "bytes": len(blob), "report": c.report.as_data(),
                     "at": [dict(b) for b in c.at], "compiler_options": dict(c.compiler_options),
-                    "guard": c.guard, "fallback": c.fallback,
+                    "guard": c.guard, "fallback": c.fallback, "spec": asdict(c.spec),
                 }
             )  # fmt: skip
         data: dict[str, Any] = {"key": self.key, "effectful": found.effectful, "choices": choices}
@@ -183,7 +187,8 @@ class EntryPlace:
             report = CostReport.from_data(c["report"])
             at = checked(tuple[Mapping[str, int], ...], c["at"], "at")
             guard, fallback = str(Guard.read(c["guard"])), checked(bool, c["fallback"], "fallback")
-            choices.append(Choice(module, report, at, compiler_options(c["compiler_options"]), guard, fallback))
+            spec = checked(SearchSpec, c["spec"], "spec")
+            choices.append(Choice(module, report, at, compiler_options(c["compiler_options"]), guard, fallback, spec))
         if not choices:
             raise ValueError("it has no programs")
         return CachedResult(tuple(choices), checked(bool, data["effectful"], "effectful"))
@@ -284,11 +289,4 @@ def _folder() -> Path:
     given = os.environ.get("RELAX_EG_CACHE_DIR")
     if given:
         return Path(given).expanduser()
-    home = Path(os.path.expanduser("~"))
-    if sys.platform == "darwin":
-        return home / "Library" / "Caches" / "relax_eg"
-    if sys.platform == "win32":
-        return Path(os.environ.get("LOCALAPPDATA") or home / "AppData" / "Local") / "relax_eg" / "Cache"
-    # https://specifications.freedesktop.org/basedir-spec: a path that is not absolute is to be ignored.
-    base = Path(os.environ.get("XDG_CACHE_HOME") or "")
-    return (base if base.is_absolute() else home / ".cache") / "relax_eg"
+    return Path(platformdirs.user_cache_dir("relax_eg", appauthor=False))

@@ -9,21 +9,22 @@ from relax_eg.backend.lower import library_call
 from relax_eg.driver.batching import batched
 from relax_eg.driver.certified import Certificate
 from relax_eg.driver.fixed import stated
-from relax_eg.driver.options import Options, Sizes
-from relax_eg.driver.units import Searched, Units
+from relax_eg.driver.options import Options, Sizes, weight_names
+from relax_eg.driver.units import Found, Searched, Units
 from relax_eg.errors import ExplanationError
-from relax_eg.explain.replay import derive
-from relax_eg.explain.result import Derivation, DerivationPart, mentioned
+from relax_eg.explain.check import replay
+from relax_eg.explain.derive import derive
+from relax_eg.explain.result import Derivation, DerivationPart
 from relax_eg.explain.steps import Equation
 from relax_eg.explain.text import Explanation
 from relax_eg.extract.profile import Profile
 from relax_eg.extract.weights import FRUGAL, PREPARED_SHARE
 from relax_eg.frontends import Source
+from relax_eg.ir.calls import needed_by
 from relax_eg.ir.expr import Expr
 from relax_eg.ir.module import Module
 from relax_eg.rules.conditions import OnValue, key_of
-from relax_eg.rules.parameter_facts import Leaves, PositiveSizes
-from relax_eg.rules.propagation import KnownFacts
+from relax_eg.rules.parameter_facts import known_facts
 from relax_eg.rules.schema_answers import Values, values_of
 from relax_eg.shapes import Scope
 
@@ -39,16 +40,15 @@ def explained(
     """
     if chosen is None:
         return Explanation(_nothing(traced, options), None, kind=Certificate)
-    units = Units(traced.module, options, record=True)
-    weights = {leaf.name for leaf in traced.leaves if leaf.argument in options.weights}
-    again = units.run(weights)
+    units = Units(traced.module, options, weight_names(traced, options), record=True)
+    again = units.run()
     in_kernels = options.execution == "kernels"
 
     def is_chosen() -> bool:
-        return _in_kernels(units, chosen) if in_kernels else again == chosen
+        return _in_kernels(again, chosen) if in_kernels else again.module == chosen
 
     for share in (1.0, *FRUGAL) if at and not is_chosen() else ():
-        again = units.again(weights, at or {}, profile or options.profile, share * PREPARED_SHARE)
+        again = units.again(at or {}, profile or options.profile, share * PREPARED_SHARE)
         if is_chosen():
             break
     if not is_chosen():
@@ -56,17 +56,18 @@ def explained(
             f"{traced.name}: the search came to another program this time, so there is nothing on record of the one "
             "that was chosen; a larger budget(seconds=...) keeps the clock from deciding"
         )
-    found = Explanation.of(_derivation(traced, options, units, again), library_call, batched)
-    rows = [row for o in units.outcomes for row in o.kernels]
-    return replace(
-        found, kind=Certificate, kernels=tuple(f"  {r.times} x {r.name}: {', '.join(r.operators)}" for r in rows)
-    )
+    derivation = _derivation(traced, options, units, again)
+    rows = [row for o in again.outcomes for row in o.extracted.kernels]
+    kernels = tuple(f"  {r.times} x {r.name}: {', '.join(r.operators)}" for r in rows)
+    return Explanation(derivation, replay(derivation, library_call, batched), kernels, Certificate)
 
 
-def _in_kernels(units: Units, chosen: Module) -> bool:
+def _in_kernels(found: Found, chosen: Module) -> bool:
     """Whether a recorded search, which returns programs in operators, came to the `chosen` kernels."""
     values = {(f.name, n): tuple(b.value for b in block.bindings) for f in chosen for n, block in enumerate(f.blocks)}
-    return all(values.get(place, found) == found for place, found in units.in_kernels.items())
+    mine = ((o.place, o.extracted.forms[0]) for o in found.outcomes)
+    kernels = {place: tuple(form.values) for place, form in mine if form.built is not None}
+    return all(values.get(place, own) == own for place, own in kernels.items())
 
 
 def _nothing(traced: Source, options: Options) -> Derivation:
@@ -85,36 +86,36 @@ def _with_all_assumed(module: Module, scope: Scope) -> tuple[Module, Scope]:
     return said, Scope(assume=assume)
 
 
-def _derivation(traced: Source, options: Options, units: Units, chosen: Module) -> Derivation:
-    parts = _parts(units)
+def _derivation(traced: Source, options: Options, units: Units, found: Found) -> Derivation:
+    parts = _parts(units, found)
     written, scope = _with_all_assumed(units.written, options.scope)
     shared, _ = _with_all_assumed(units.module, options.scope)
-    chosen, _ = _with_all_assumed(chosen, options.scope)
-    best = {**units.functions, chosen.main.name: chosen.main}
+    chosen, _ = _with_all_assumed(found.module, options.scope)
+    best = {**found.functions, chosen.main.name: chosen.main}
     needed = {f.name: best[f.name] for f in (*shared, *chosen)}
     ends = [x for p in parts for e in p.equations for pair in e.pairs for x in pair]
     bodies = [x for f in needed.values() for x in f.expressions()]
-    needed |= mentioned([*ends, *bodies], best)
+    needed |= {f.name: f for f in needed_by([*ends, *bodies], best)}
     return Derivation(
         traced.name, written, shared, chosen, needed, tuple(parts), options.rules, options.numerics, scope,
         dict(options.facts),
     )  # fmt: skip
 
 
-def _parts(units: Units) -> list[DerivationPart]:
+def _parts(units: Units, search: Found) -> list[DerivationPart]:
     """The derivations of each changed block, and of the forms of functions from which a rule made something used in
     them."""
     found: list[DerivationPart] = []
     forms: dict[str, dict[Values, None]] = {}
     # Callers first: they determine which forms of their callees are needed.
-    for searched in reversed(units.searched):
+    for searched in reversed(search.searched):
         part = _part(searched, units, tuple(forms.get(searched.function, ())))
         if not part.forms and all(g.start is g.end for g in part.results):
             continue
         found.append(part)
         told = [e.told.forms for e in part.equations if e.told is not None]
         for (_, name), values in (item for answers in told for item in answers.items()):
-            known = [values_of(units.functions[name]), *(values_of(f) for f in units.module if f.name == name)]
+            known = [values_of(search.functions[name]), *(values_of(f) for f in units.module if f.name == name)]
             if values is not None and values not in known:
                 forms.setdefault(name, {})[values] = None
     return found[::-1]
@@ -125,8 +126,7 @@ def _part(searched: Searched, units: Units, forms: Sequence[Values]) -> Derivati
     proposed = [
         Equation(schemas[rule], ((old, new),), told=told) for (old, new, rule), told in searched.alternatives.items()
     ]
-    leaves, sizes = Leaves(searched.known.facts), PositiveSizes(searched.scope)
-    known = KnownFacts(leaves.have, searched.known.exact, sizes.are_positive)
+    known = known_facts(searched.known.facts, searched.known.exact, searched.scope)
 
     def holds(guard: OnValue, value: Expr) -> bool:
         return known.has(value, key_of(guard))

@@ -6,7 +6,6 @@ import functools
 import inspect
 import operator
 import threading
-import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -20,7 +19,7 @@ from relax_eg.accepted import NONE, Kind, accepts, of, shown
 from relax_eg.backend.call_keys import MOST_SHOWN, NOT_SHOWN, kind_of
 from relax_eg.backend.executables import executables
 from relax_eg.backend.optimized import Optimized
-from relax_eg.debug import unless_exhausted
+from relax_eg.debug import fallback, unless_exhausted
 from relax_eg.driver.optimize import optimize
 from relax_eg.driver.options import KINDS, Bounds, Sizes
 from relax_eg.driver.varying import OtherSizesError, Varying, kinds_of, shapes_of
@@ -90,11 +89,10 @@ class Jitted:
         self._exact = options["dynamic"] == "exact" or unknown
         self._varies = dims is not None
         self._varying = Memo[Any, Varying](self._executables.limit)
-        # How to run calls of sizes seen before, by tree structure and kinds of the leaves; for calls with arrays only,
-        # by the kinds alone. Valid under the settings of JAX in `_settings`.
+        # How to run calls of sizes seen before: of arrays alone by their kinds, of others by tree structure and kinds
+        # of the leaves. Valid under the settings of JAX in `_settings`.
         self._settings: Hashable = None
         self._ways = Memo[Any, _Way](MOST_SHOWN)
-        self._of_arrays = Memo[tuple[Any, ...], Callable[..., Any]](MOST_SHOWN)
         self._local = threading.local()
         self._lock = threading.RLock()
 
@@ -108,13 +106,13 @@ class Jitted:
                 pass
             self._varies = True
         try:
-            if self._of_arrays and not kwargs:
+            if self._ways and not kwargs:
                 try:
-                    run = self._of_arrays.get(tuple(map(kind_of, args)))
+                    way = self._ways.get(tuple(map(kind_of, args)))
                 except NOT_SHOWN:
-                    run = None
-                if run is not None:
-                    return run(*args)
+                    way = None
+                if way is not None:
+                    return way.run(*args)
             return self._at_sizes(args, kwargs)
         except OtherSizesError:  # these sizes were the first ones, under other settings of JAX
             self._forget_ways(settings_now())
@@ -130,7 +128,7 @@ class Jitted:
 
     def statistics(self) -> Statistics | None:
         """Statistics of the newest function optimized for sizes that vary; None if there is none."""
-        found = [best for best in self.optimized if isinstance(best, AtCapacity)]
+        found = [best for best in self.optimized if isinstance(best.strategy, AtCapacity)]
         return found[-1].statistics() if found else None
 
     def _as_shaped(self, call: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -149,21 +147,20 @@ class Jitted:
             kinds = tuple(map(kind_of, leaves))
         except NOT_SHOWN:  # a number, a static argument or a tracer
             return self._way(args, kwargs).call(args, kwargs, leaves)
-        way = self._ways.get((tree, kinds))
+        only_arrays = not kwargs and len(leaves) == len(args) and all(map(operator.is_, leaves, args))
+        key = kinds if only_arrays else (tree, kinds)
+        way = self._ways.get(key)
         if way is None:
             way = self._way(args, kwargs)
             if way.lasts:
                 settings = settings_now()
                 if settings != self._settings:
                     self._forget_ways(settings)
-                self._ways[tree, kinds] = way
-                if len(leaves) == len(args) and all(map(operator.is_, leaves, args)):
-                    self._of_arrays[kinds] = way.run
+                self._ways[key] = way
         return way.call(args, kwargs, leaves)
 
     def _forget_ways(self, settings: Hashable) -> None:
         self._ways.clear()
-        self._of_arrays.clear()
         self._settings = settings
 
     def _elsewhere(self, settings: Hashable, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -204,7 +201,7 @@ class Jitted:
             unless_exhausted(e)
             self._exact = True  # tracing turns the error into a warning
             return _Way(self._jitted)
-        if not isinstance(best, AtCapacity) or not self._is_for(best, operands):
+        if not isinstance(best.strategy, AtCapacity) or not self._is_for(best, operands):
             return _Way(self._jitted, lasts=not self._static)
         if not kwargs and len(args) == len(operands) and all(map(operator.is_, args, operands)):
             return _Way(best, lasts=True)
@@ -260,10 +257,7 @@ class Jitted:
             result = self._fn(*args, **kwargs)
             if not self._warned:
                 self._warned = True
-                text = f"{'' if isinstance(e, RelaxEgError) else 'internal '}{type(e).__name__}: {e}"
-                warnings.warn(
-                    f"{self.__name__} runs as written under jax.jit; it was not optimized: {text}", stacklevel=2
-                )
+                fallback(f"{self.__name__} runs as written under jax.jit; it was not optimized", e, warned=True)
             return result
         return best.to_jax()(*operands)
 
@@ -307,23 +301,22 @@ class Jitted:
         best = optimize(flat, *specs, target=self._device(), **options)
         places = jax.tree_util.tree_unflatten(tree, range(tree.num_leaves))
         by_name = places if self._static else {**dict(zip(signature.parameters, places[0], strict=False)), **places[1]}
-        self._donate(best, by_name)
-        if isinstance(best, AtCapacity):
-            settings = settings_now()
-
-            def elsewhere(*xs: Any) -> Any:
-                return self._elsewhere(settings, *arguments(xs))
-
-            best.serve_under(settings, elsewhere)
-        self._keep(best)
+        self._of_sizes(best, by_name, arguments)
         self._forget_ways(settings_now())
-        return best
+        return self._keep(best)
 
-    def _donate(self, best: Optimized, places: Mapping[str, Any]) -> None:
-        """Lets calls reuse the donated arguments. `places`: the parameters' numbers, in the structure of each
-        argument."""
-        if isinstance(best, AtCapacity) and self._donated:
-            best.donate(jax.tree_util.tree_leaves([x for n, x in places.items() if n in self._donated]))
+    def _of_sizes(self, best: Optimized, places: Mapping[str, Any], arguments: Callable[[Sequence[Any]], Any]) -> None:
+        """Prepares a function of sizes that vary to serve calls of this one.
+
+        - `places`: the parameters' numbers, in the structure of each argument.
+        - `arguments`: from the arguments of `best` to `(args, kwargs)` of a call of this function.
+        """
+        strategy, settings = best.strategy, settings_now()
+        if not isinstance(strategy, AtCapacity):
+            return
+        if self._donated:
+            strategy.donate(jax.tree_util.tree_leaves([x for n, x in places.items() if n in self._donated]))
+        strategy.serve_under(settings, lambda *xs: self._elsewhere(settings, *arguments(xs)))
 
     def _device(self) -> Profile:
         return replace(here() if self._target is None else profile(self._target), modes=())
@@ -390,14 +383,7 @@ class Jitted:
             best = optimize(of_arrays, *(specs[n] for n in taken), target=self._device(), **self._options)
             tree = jax.tree_util.tree_structure(list(taken.values()))
             places = jax.tree_util.tree_unflatten(tree, range(tree.num_leaves))
-            self._donate(best, dict(zip(taken, places, strict=True)))
-            if isinstance(best, AtCapacity):
-                settings = settings_now()
-
-                def elsewhere(*xs: Any) -> Any:
-                    return self._elsewhere(settings, *arguments(xs))
-
-                best.serve_under(settings, elsewhere)
+            self._of_sizes(best, dict(zip(taken, places, strict=True)), arguments)
             return self._keep(best)
 
         return self._symbolic.made(key, make), list(taken.values())

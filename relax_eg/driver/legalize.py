@@ -18,7 +18,7 @@ from relax_eg.ir.module import Binding, Block, Function, Module
 from relax_eg.ir.scopes import scopes_of
 from relax_eg.ops import get
 from relax_eg.rules import RuleSet
-from relax_eg.rules.check_schemas import ModuleAnswers
+from relax_eg.rules.schemas import ModuleAnswers
 from relax_eg.shapes import Scope
 
 _CALLED = 1e-6  # chosen: price of a call, as a share of the price of the operator it replaces

@@ -127,7 +127,10 @@ class _Limited:
 
     def _learn(self, entry: Entry, own: Mapping[tuple[str, Expr], int]) -> None:
         """Keep the bytes that kernels were found to need inside."""
-        for place, built in entry.units.built.items():
+        for o in entry.found.outcomes:
+            place, built = o.place, o.extracted.held.built
+            if built is None:
+                continue
             inside = {m: own[place[0], e] for e, m in built.members.items() if (place[0], e) in own}
             old = self.known.get(place, Pricing(limit=self.aim))
             self.known[place] = replace(old, inside={**old.inside, **inside})
@@ -173,7 +176,8 @@ class _Limited:
             entry, raised = least.entry, False
             if entry is None or self.full:
                 return
-            for place, stored in entry.units.stored.items():
+            for o in entry.found.outcomes:
+                place, stored = o.place, o.extracted.held.stored
                 there = {e for function, e in least.at_peak if function == place[0]}
                 old = self.known.get(place, Pricing(limit=self.aim))
                 more = {c: old.more.get(c, 1.0) * _MORE for e, c in stored.items() if _kernel_of(e) in there}

@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from relax_eg.driver.options import Sizes
-from relax_eg.extract.cost import WholeCost, priced
+from relax_eg.extract.cost import WholeCost
 from relax_eg.extract.detail import MOST_MOMENTS, Held, Memory, Moment, Origin, Origins
+from relax_eg.extract.walk import walk
 from relax_eg.ir.calls import label_of
-from relax_eg.ir.expr import CALL, CONTROL, Expr
+from relax_eg.ir.expr import Expr
 from relax_eg.ir.memory import first_explicit
 from relax_eg.ir.module import Module
 from relax_eg.memory import Liveness, Step, lifetimes
@@ -47,16 +48,9 @@ def memory_of(
 def _stored(module: Module, model: WholeCost, ahead: set[Expr]) -> dict[str, set[Expr]]:
     """For each function that runs, the nodes whose values XLA is predicted to store: those that launch a kernel."""
     found: dict[str, set[Expr]] = {}
-    todo = [(module.main, model, ahead)]
-    while todo:
-        f, inside, once = todo.pop()
-        if f.name in found:
-            continue
-        mine = found[f.name] = set[Expr]()
-        for p in priced(f, inside, once):
-            if p.runs or p.node.op == CALL or p.node.op in CONTROL or p.cost.launches > 0:
-                mine.add(p.node)
-            todo += [(callee, within, set[Expr]()) for callee, _, within in p.runs]
+    for v in walk(module.main, model, ahead):
+        if v.runs_functions or v.cost.launches > 0:
+            found.setdefault(v.function.name, set()).add(v.node)
     return found
 
 

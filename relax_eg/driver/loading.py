@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from relax_eg.accepted import FLAG, NONE, PATH, accepts
-from relax_eg.backend.artifact import describing, read
+from relax_eg.backend.artifact import describing, read, without_search
 from relax_eg.backend.optimized import Optimized
 from relax_eg.backend.program import refusals
-from relax_eg.backend.structured import structured
 from relax_eg.driver.options import KINDS, Execution
 from relax_eg.driver.prices import call_predictor
-from relax_eg.dynamic.at_capacity import at_sizes
+from relax_eg.driver.running import running
 from relax_eg.dynamic.policy import Capacities, Dynamic, check_one_program, read_policy
 from relax_eg.extract.cost_model import CostModel
 from relax_eg.extract.profile import Profile
@@ -67,9 +67,6 @@ def load(
         data = {**policy.as_data(), "profile": saved.program.at_sizes["profile"]}
         saved = replace(saved, program=replace(saved.program, at_sizes=data))
     check_one_program(name, policy.dynamic, saved.runs)
-    in_parts = saved.in_parts()
-    if in_parts is not None:
-        return structured(in_parts)
-    predict = call_predictor(saved.program, [v.chosen for v in saved.variants], saved.weights, _Pricing(profile))
-    made = at_sizes(saved.program, saved.variants, saved.weights, saved.tolerance, saved.explained, policy, predict)
-    return structured(made)
+    chosen = [v.chosen for v in saved.variants]
+    predict = partial(call_predictor, saved.program, chosen, saved.weights, _Pricing(profile))
+    return running(saved, without_search(name), policy, predict)

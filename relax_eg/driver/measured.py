@@ -8,7 +8,6 @@ the sizes asked for, the variants of lowest price in each mode are timed. The de
 
 from __future__ import annotations
 
-import copy
 import functools
 import itertools
 import math
@@ -21,9 +20,9 @@ from typing import Any
 import jax
 
 from relax_eg.debug import tell
-from relax_eg.driver.options import Options, Sizes, allows
+from relax_eg.driver.options import Options, SearchSpec, Sizes, allows, weight_names
 from relax_eg.driver.prices import of_a_call, price
-from relax_eg.driver.units import Units
+from relax_eg.driver.units import Found, Units
 from relax_eg.errors import OptionError
 from relax_eg.extract.clock import Clock
 from relax_eg.extract.numbers import TINY
@@ -35,8 +34,8 @@ from relax_eg.frontends import Source
 from relax_eg.ir.module import Module
 from relax_eg.measure.choice import argument, fastest
 
-AS_WRITTEN, BY_PRICE, WITHOUT, FOR = "as written", "by price", "without ", " for "
-WITH_BYTES_AT = "with a byte in memory at "
+AS_WRITTEN = "as written"
+BY_PRICE = SearchSpec()
 ALIKE = 1.01  # chosen: programs whose prices differ by less at all sizes are timed last
 _SAME = 1.0 + 1e-6  # chosen: prices that differ by less are sums of the same terms in another order
 CUTS = 3  # limit: bisections by timing between two sizes with different winners
@@ -46,23 +45,31 @@ CUTS = 3  # limit: bisections by timing between two sizes with different winners
 class Entry:
     """A program that a search found.
 
-    - `label`: what was searched for.
-    - `units`: the search.
+    - `spec`: what was searched for.
+    - `units`, `found`: the search, and what this run of it found.
     - `seconds`: how long it took.
     - `at`: the single binding it was priced at; None: all that were asked for.
     """
 
-    label: str
+    spec: SearchSpec
     units: Units
-    module: Module
+    found: Found
     seconds: float
     at: Sizes | None = None
+
+    @property
+    def module(self) -> Module:
+        return self.found.module
+
+    @property
+    def label(self) -> str:
+        return self.spec.label
 
     @property
     def rules(self) -> tuple[str, ...]:
         """The rules that made its nodes, those that made most first."""
         made: Counter[str] = Counter()
-        for o in self.units.outcomes:
+        for o in self.found.outcomes:
             made.update(o.made)
         return tuple(r for r, _ in made.most_common())
 
@@ -73,6 +80,11 @@ class CandidateProgram:
 
     entry: Entry | None
     mode: Mode
+
+    @property
+    def spec(self) -> SearchSpec:
+        """The search that found it; for the program as written, the one that it was compared with."""
+        return BY_PRICE if self.entry is None else self.entry.spec
 
     @property
     def label(self) -> str:
@@ -86,49 +98,40 @@ class Search:
     def __init__(self, traced: Source, options: Options) -> None:
         self.traced = traced
         self.options = options
-        self.weights = {leaf.name for leaf in traced.leaves if leaf.argument in options.weights}
-        self._found: dict[str, Entry] = {}
+        self.weights = weight_names(traced, options)
+        self._found: dict[SearchSpec, Entry] = {}
+        self.made: list[Entry] = []  # the programs found so far
         self._predicted: dict[tuple[Module | None, str, tuple[tuple[str, int], ...]], float] = {}
         self._grown: dict[Any, Any] = {}
         self.limiting = Clock(options.budget.extraction)  # shared by all calls of `frugal`
 
-    @property
-    def made(self) -> list[Entry]:
-        """The programs found so far."""
-        return list(self._found.values())
+    def entry(self, spec: SearchSpec = BY_PRICE) -> Entry:
+        """The program that a search finds."""
+        if spec not in self._found:
+            self._found[spec] = self._searched(spec)
+        return self._found[spec]
 
-    def entry(self, label: str = BY_PRICE, mode: Mode = AS_USUAL) -> Entry:
-        """The program found `by price` or `without` a rule, for a compilation mode."""
-        if mode.name:
-            label += FOR + mode.name
-        if label not in self._found:
-            started = time.perf_counter()
-            units = Units(self.traced.module, searched_with(self.options, label))
-            module = units.run(self.weights)
-            self._found[label] = Entry(label, units, module, time.perf_counter() - started)
-        return self._found[label]
+    def _searched(self, spec: SearchSpec, **more: Any) -> Entry:
+        """A new search; `more`: further fields of its `Units`."""
+        started = time.perf_counter()
+        units = Units(self.traced.module, spec.options(self.options), self.weights, **more)
+        found = units.run()
+        self.made.append(Entry(spec, units, found, time.perf_counter() - started))
+        return self.made[-1]
 
     def entry_at(self, binding: Sizes, mode: Mode = AS_USUAL, share: float = PREPARED_SHARE) -> Entry:
         """The program of lowest price at one binding, for a compilation mode, from the e-graphs of `entry()`. `share`:
         how much may be prepared, as a multiple of the weights' bytes."""
         units = self.entry().units
         started = time.perf_counter()
-        module = units.again(self.weights, binding, self.in_mode(mode).profile, share)
-        label = BY_PRICE + (FOR + mode.name if mode.name else "")
-        return Entry(label, copy.copy(units), module, time.perf_counter() - started, dict(binding))
+        found = units.again(binding, self.in_mode(mode).profile, share)
+        return Entry(SearchSpec(mode=mode.name), units, found, time.perf_counter() - started, dict(binding))
 
     def frugal(self, held: float, bytes_cost: Mapping[tuple[str, int], Pricing]) -> Entry:
         """The program found if a byte in memory costs `held`. `bytes_cost`: prices known more exactly, by function and
         block."""
-        label = f"{WITH_BYTES_AT}{held!r}"
-        started = time.perf_counter()
-        options = searched_with(self.options, label)
         cost = {place: replace(c, held=held) for place, c in bytes_cost.items()}
-        units = Units(self.traced.module, options, bytes_cost=cost, grown=self._grown, clock=self.limiting)
-        module = units.run(self.weights)
-        entry = Entry(label, units, module, time.perf_counter() - started)
-        self._found[f"{label}, {len(self._found)}"] = entry
-        return entry
+        return self._searched(SearchSpec(held=held), bytes_cost=cost, grown=self._grown, clock=self.limiting)
 
     def alternatives(self, count: int) -> list[Entry]:
         """At most `count` programs: the best one, then those for other compilation modes, then those found when one of
@@ -136,17 +139,17 @@ class Search:
         programs of equal costs count as one."""
         found = [self.entry()]
         if count > 1:
-            self._add(found, [(BY_PRICE, m) for m in self.options.profile.modes])
+            self._add(found, [SearchSpec(mode=m.name) for m in self.options.profile.modes])
             first = len(found)
-            self._add(found, [(f"{WITHOUT}{rule}", AS_USUAL) for rule in found[0].rules[: 2 * count]])
-            costs = {e.label: self._costs(e) for e in found}
-            found[first:] = sorted(found[first:], key=lambda e: costs[e.label][0])
+            self._add(found, [SearchSpec(without=rule) for rule in found[0].rules[: 2 * count]])
+            costs = {e.spec: self._costs(e) for e in found}
+            found[first:] = sorted(found[first:], key=lambda e: costs[e.spec][0])
             different, alike = list[Entry](), list[Entry]()
             for e in found:
-                nearest = min((_apart(costs[e.label], costs[o.label]) for o in different), default=math.inf)
+                nearest = min((_apart(costs[e.spec], costs[o.spec]) for o in different), default=math.inf)
                 if nearest > ALIKE:
                     different.append(e)
-                elif min(_apart(costs[e.label], costs[o.label]) for o in (*different, *alike)) > _SAME:
+                elif min(_apart(costs[e.spec], costs[o.spec]) for o in (*different, *alike)) > _SAME:
                     alike.append(e)
             found = [*different, *alike]
         return found[:count]
@@ -156,9 +159,9 @@ class Search:
         modes = (AS_USUAL, *self.options.profile.modes)
         return [self.predicted(CandidateProgram(entry, m), b) for m in modes for b in self.options.bindings]
 
-    def _add(self, found: list[Entry], more: Sequence[tuple[str, Mode]]) -> None:
-        for label, mode in more:
-            entry = self.entry(label, mode)
+    def _add(self, found: list[Entry], more: Sequence[SearchSpec]) -> None:
+        for spec in more:
+            entry = self.entry(spec)
             if all(entry.module != e.module for e in found):
                 found.append(entry)
 
@@ -192,18 +195,6 @@ def check_measurable(traced: Source, options: Options) -> None:
         raise OptionError(f"measure: sizes to time at are needed: at={{...}} with {sizes}")
     if jax.process_count() > 1:
         raise OptionError("measure: of several processes each would decide for itself; leave measure out")
-
-
-def searched_with(options: Options, label: str) -> Options:
-    """The options of the search that gave a program, or a variant of it, this label."""
-    searched, _, _ = label.partition(", ")
-    searched, _, name = searched.partition(FOR)
-    if searched.startswith(WITH_BYTES_AT):
-        options = replace(options, held=float(searched.removeprefix(WITH_BYTES_AT)))
-    if searched.startswith(WITHOUT):
-        options = replace(options, rules=options.rules - searched.removeprefix(WITHOUT))
-    mode = next((m for m in options.profile.modes if m.name == name), AS_USUAL)
-    return replace(options, profile=options.profile.in_mode(mode))
 
 
 def arguments(
@@ -274,7 +265,7 @@ def decided(search: Search, call: Callable[[CandidateProgram], Any]) -> list[Dec
     for binding in options.bindings:
         predicted = {v.label: search.predicted(v, binding) for v in others}
         # The choice by price is always timed; of each other mode, the cheapest program in it.
-        order = sorted(others, key=lambda v: (v.label != BY_PRICE, predicted[v.label]))
+        order = sorted(others, key=lambda v: (v.spec != BY_PRICE or bool(v.mode.name), predicted[v.label]))
         best = [v for v in order if v.mode == AS_USUAL][: options.measure]
         best += [next(v for v in order if v.mode == m) for m in options.profile.modes]
         found.append(fastest_of(best, binding))

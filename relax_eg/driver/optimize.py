@@ -10,13 +10,10 @@ from statistics import geometric_mean
 from typing import Any, Literal
 
 from relax_eg.accepted import accepts
-from relax_eg.backend.family import Variant
-from relax_eg.backend.kernels import InKernels
+from relax_eg.backend.family import Solution, Variant
 from relax_eg.backend.lower import run_function
 from relax_eg.backend.optimized import Optimized
 from relax_eg.backend.program import Program, refusals
-from relax_eg.backend.steps import InSteps
-from relax_eg.backend.structured import structured
 from relax_eg.backend.width import in_width
 from relax_eg.debug import dump as dump_stages
 from relax_eg.debug import dump_folder, tell
@@ -24,11 +21,12 @@ from relax_eg.driver.cache import CachedResult, Choice, EntryPlace, place_of
 from relax_eg.driver.explaining import explained
 from relax_eg.driver.families import BY_CLOCK, family, nearest_guards
 from relax_eg.driver.limited import limited
-from relax_eg.driver.measured import CandidateProgram, Decision, Search, check_measurable, decided, searched_with
-from relax_eg.driver.options import KINDS, Bounds, Execution, Facts, Options, Progress, Sizes, read_options
+from relax_eg.driver.measured import CandidateProgram, Decision, Search, check_measurable, decided
+from relax_eg.driver.options import KINDS, Bounds, Execution, Facts, Options, Progress, SearchSpec, Sizes, read_options
 from relax_eg.driver.prices import call_predictor, closed_forms, doubt, moves_less, pays, price
 from relax_eg.driver.reporting import report_of
-from relax_eg.dynamic.at_capacity import REASSOCIATED, at_sizes
+from relax_eg.driver.running import of_arrays, running
+from relax_eg.dynamic.at_capacity import REASSOCIATED
 from relax_eg.dynamic.policy import POWERS, Capacities, Dynamic, Policy, check_one_program, read_policy
 from relax_eg.egraph import Budget, StopReason
 from relax_eg.errors import OptionError
@@ -184,13 +182,7 @@ def _is_pair(b: Any) -> bool:
 def _optimized(
     traced: Source, options: Options, found: CachedResult, policy: Policy | None = None, trust: bool = True
 ) -> Optimized:
-    made = _of_arrays(traced, options, found, policy, trust)
-    return made if policy is None else structured(made)
-
-
-def _of_arrays(traced: Source, options: Options, found: CachedResult, policy: Policy | None, trust: bool) -> Optimized:
-    """The optimized program as a function of arrays. `measure` times it; calls with shapes and tuples delegate to
-    it."""
+    """The optimized program. Without a policy, as `measure` times it: a function of arrays, at exact sizes."""
     looks = bool(traced.size_variables) and not trust
     own = Own(traced, options.is_exact).difference if looks and isinstance(traced, Traced) else None
     program = Program(
@@ -234,20 +226,18 @@ def _of_arrays(traced: Source, options: Options, found: CachedResult, policy: Po
         for c in found.choices
     )
     tolerance = _TOLERANCES[options.numerics[-1]]
-    searched, at = searched_with(options, found.report.searched_for), found.report.extracted_at
+    searched, at = found.choices[0].spec.options(options), found.report.extracted_at
     explain = functools.partial(explained, traced, searched, found.choices[0].module)
     if at:  # a variant of a family: extracted for these sizes from the e-graphs of one search
         explain = functools.partial(explained, traced, options, found.choices[0].module, at, searched.profile)
-    if options.execution == "kernels":
-        program = replace(program, module=variants[0].module)
-        pallas = options.profile.pallas and not options.is_exact  # Pallas sums in blocks, softmax in one pass
-        return InKernels(program, variants, options.weights, tolerance, explain, pallas)
-    if traced.in_steps:
-        return InSteps(program, variants, tolerance, traced.module, explain)
+    runs = "kernels" if options.execution == "kernels" else "steps" if traced.in_steps else "whole"
+    # Pallas sums in blocks, softmax in one pass.
+    pallas = runs == "kernels" and options.profile.pallas and not options.is_exact
+    solution = Solution(program, variants, options.weights, tolerance, runs, pallas)
     if policy is None:
-        return Optimized(program, variants, options.weights, tolerance, explain)
-    predict = call_predictor(program, [c.module for c in found.choices], options.weights, options)
-    return at_sizes(program, variants, options.weights, tolerance, explain, policy, predict)
+        return of_arrays(solution, explain)
+    predict = functools.partial(call_predictor, program, [c.module for c in found.choices], options.weights, options)
+    return running(solution, explain, policy, predict)
 
 
 def _search(traced: Source, options: Options, place: EntryPlace | None) -> CachedResult:
@@ -263,8 +253,8 @@ def _search(traced: Source, options: Options, place: EntryPlace | None) -> Cache
     else:
         choices = (_predicted(search) if options.memory_limit is None else _within_limit(search),)
     found = CachedResult(choices, traced.effectful)
-    stopped = any(o.saturation.stop is StopReason.TIME_LIMIT for e in search.made for o in e.units.outcomes)
-    stopped = stopped or any(e.units.extraction.ran_out for e in search.made)
+    stopped = any(o.saturation.stop is StopReason.TIME_LIMIT for e in search.made for o in e.found.outcomes)
+    stopped = stopped or any(e.found.extraction.ran_out for e in search.made)
     stopped = stopped or (found.report.family is not None and found.report.family.stop == BY_CLOCK)
     if place is not None and stopped:
         tell(1, f"{traced.name} is not cached: the clock stopped the search")
@@ -290,7 +280,7 @@ def _predicted(search: Search) -> Choice:
     best = CandidateProgram(search.entry(), AS_USUAL)
     if search.options.profile.calibrated and not search.traced.in_steps:
         for mode in search.options.profile.modes:
-            found = CandidateProgram(search.entry(mode=mode), mode)
+            found = CandidateProgram(search.entry(SearchSpec(mode=mode.name)), mode)
             faster = geometric_mean(
                 [search.predicted(best, b) / search.predicted(found, b) for b in search.options.bindings]
             )
@@ -370,4 +360,4 @@ def _choice(search: Search, variant: CandidateProgram, bindings: Sequence[Sizes]
         compiler_options=dict(variant.mode.options),
         expressions={"before": before, "after": after},
     )
-    return Choice(None if kept else module, report, (), dict(variant.mode.options))
+    return Choice(None if kept else module, report, (), dict(variant.mode.options), spec=variant.spec)

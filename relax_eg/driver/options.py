@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -15,7 +15,7 @@ from relax_eg.errors import BoundsError, OptionError
 from relax_eg.extract.cost import ASSUMED_SIZE
 from relax_eg.extract.cost_model import CostModel
 from relax_eg.extract.devices import PROFILES, profile
-from relax_eg.extract.profile import Profile
+from relax_eg.extract.profile import AS_USUAL, Profile
 from relax_eg.frontends import Source
 from relax_eg.frontends.specs import Leaf
 from relax_eg.limits import LARGEST_INT64
@@ -27,7 +27,7 @@ from relax_eg.rules import NUMERICS, Numerics, RuleSet
 from relax_eg.rules.book import default as default_rules
 from relax_eg.rules.certificates import status
 from relax_eg.rules.libraries import libraries_of
-from relax_eg.rules.schemas import KERNEL
+from relax_eg.rules.schemas import ExtractionStep
 from relax_eg.shapes import Dim, Scope
 
 Progress = Callable[[str, int, int], None]
@@ -75,7 +75,7 @@ class Options:
     @property
     def steps(self) -> frozenset[str]:
         """The fusion steps that the rules allow."""
-        return frozenset(s.name for s in self.rules.schemas if KERNEL in s.operators)
+        return frozenset(s.name for s in self.rules.schemas if isinstance(s, ExtractionStep))
 
     @property
     def corners(self) -> int:
@@ -105,6 +105,40 @@ class Options:
     def is_exact(self) -> bool:
         """Whether only bit-exact rules are allowed."""
         return self.numerics == ("exact",)
+
+
+@dataclass(frozen=True, slots=True)
+class SearchSpec:
+    """What one of the searches for a program looks for.
+
+    - `without`: the rule that it may not use; "": it may use all.
+    - `held`: the price of a byte in memory; None: that of the options.
+    - `mode`: name of the compilation mode for which it prices; "": as usual.
+    """
+
+    without: str = ""
+    held: float | None = None
+    mode: str = ""
+
+    @property
+    def label(self) -> str:
+        """The search in a report."""
+        what = "by price" if self.held is None else f"with a byte in memory at {self.held!r}"
+        if self.without:
+            what = f"without {self.without}"
+        return f"{what} for {self.mode}" if self.mode else what
+
+    def options(self, options: Options) -> Options:
+        """`options`, as this search takes them."""
+        rules = options.rules - self.without if self.without else options.rules
+        mode = next((m for m in options.profile.modes if m.name == self.mode), AS_USUAL)
+        held = options.held if self.held is None else self.held
+        return replace(options, rules=rules, held=held, profile=options.profile.in_mode(mode))
+
+
+def weight_names(traced: Source, options: Options) -> set[str]:
+    """The names of the parameters that are weights."""
+    return {leaf.name for leaf in traced.leaves if leaf.argument in options.weights}
 
 
 _MANY = (list, tuple)

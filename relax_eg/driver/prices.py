@@ -12,14 +12,15 @@ import numpy as np
 from relax_eg.backend.program import Program
 from relax_eg.driver.liveness import memory_of
 from relax_eg.driver.options import Execution, Options, Sizes
-from relax_eg.extract.cost import WholeCost, priced
-from relax_eg.extract.cost_model import CostModel
+from relax_eg.extract.cost import WholeCost
+from relax_eg.extract.cost_model import CostModel, NodeCost
 from relax_eg.extract.detail import Origins, parts_of
 from relax_eg.extract.kernels.cost import KernelCost
 from relax_eg.extract.numbers import Number
 from relax_eg.extract.profile import AS_USUAL, Mode, Profile
 from relax_eg.extract.report import OperatorRow, ProgramCost, price_program
 from relax_eg.extract.totals import total_amounts
+from relax_eg.extract.walk import walk
 from relax_eg.extract.weights import prepared_bytes
 from relax_eg.ir.module import Module
 from relax_eg.ir.partition import split, static_expressions
@@ -115,18 +116,14 @@ def prices(written: Module, candidate: Module, weights: set[str], binding: Sizes
     return price(written, options, binding), price(candidate, options, binding, weights)
 
 
-def of_a_call(cost: ProgramCost, options: PriceOptions) -> float:
-    """Seconds of a call of a program. For one executable priced by the profile this includes its dispatch and waking
-    other cores."""
-    return _of_a_call(cost.seconds, cost.launches, cost.wakes, options)
-
-
-def _of_a_call(seconds: Number, launches: Number, wakes: Number, options: PriceOptions) -> Number:
+def of_a_call(cost: ProgramCost | NodeCost, options: PriceOptions) -> Number:
+    """Seconds of a call of a program that costs so much. For one executable priced by the profile this includes its
+    dispatch and waking other cores."""
     if options.cost is not None:
-        return seconds
+        return cost.seconds
     if options.execution == "whole":
-        return options.profile.call(seconds, wakes)
-    return options.profile.run(seconds, launches)
+        return options.profile.call(cost.seconds, cost.wakes)
+    return options.profile.run(cost.seconds, cost.launches)
 
 
 def call_predictor(
@@ -151,13 +148,8 @@ def seconds_at(module: Module, options: Options, columns: Columns, weights: set[
     # float64, because products of large sizes overflow 64-bit integers.
     model = _model(module, options, {v: np.asarray(c, np.float64) for v, c in columns.items()})
     skip = None if weights is None else static_expressions(module.main, weights)
-    seconds: Number = 0.0
-    launches: Number = 0
-    wakes: Number = False
-    for p in priced(module.main, model, skip):
-        cost = p.cost
-        seconds, launches, wakes = seconds + cost.seconds, launches + cost.launches, wakes | cost.wakes
-    found = _of_a_call(seconds, launches, wakes, options)
+    total = sum((v.cost for v in walk(module.main, model, skip, deep=False)), NodeCost())
+    found = of_a_call(total, options)
     return np.broadcast_to(np.asarray(found, np.float64), len(next(iter(columns.values())))).copy()
 
 

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from relax_eg.extract.cost import ASSUMED_TRIPS
-from relax_eg.ir.control import functions_of, parts
-from relax_eg.ir.expr import CALL, SCAN, WHILE, Expr
+from relax_eg.ir.control import functions_of, runs_of, steps_of
+from relax_eg.ir.expr import CALL, LOOPS, Expr
 from relax_eg.ir.module import Function, Module
 from relax_eg.ir.partition import static_expressions
 from relax_eg.shapes import Dim
@@ -33,16 +33,16 @@ def repeated(module: Module, extent: Callable[[Dim], int]) -> dict[str, Repeated
     found: dict[str, Repeated] = {}
     for f in module:
         for e in f.expressions():
-            if e.op not in (SCAN, WHILE):
+            if e.op not in LOOPS:
                 continue
-            p = parts(e.op, e.args, dict(e.attrs))
-            constants = (p.condition_constants, p.constants) if e.op == WHILE else (p.constants,)
-            steps = ASSUMED_TRIPS if e.op == WHILE else max(1, extent(e.attr("length")))
-            for ref, same in zip(p.functions, constants, strict=True):
-                name, is_body = str(ref.attr("name")), ref is p.functions[-1]
-                before = found.get(name, Repeated(len(same), steps, is_body))
+            attrs = dict(e.attrs)
+            length, loop = steps_of(e.op, attrs), runs_of(e.op, e.args, attrs)
+            steps = ASSUMED_TRIPS if length is None else max(1, extent(length))
+            for run in loop:
+                name, is_body, same = str(run.function.attr("name")), run.function is loop[-1].function, len(run.same)
+                before = found.get(name, Repeated(same, steps, is_body))
                 found[name] = Repeated(
-                    min(before.constants, len(same)), min(before.steps, steps), before.is_body and is_body
+                    min(before.constants, same), min(before.steps, steps), before.is_body and is_body
                 )
     return found
 

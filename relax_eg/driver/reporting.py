@@ -42,7 +42,7 @@ def report_of(
     - `found`: the prices at each binding; the first is that of the report.
     - `seconds`: the total time of the work.
     """
-    traced, options, outcomes = search.traced, search.options, entry.units.outcomes
+    traced, options, outcomes = search.traced, search.options, entry.found.outcomes
     module = traced.module if kept else entry.module
     matches: dict[str, int] = {}
     used: dict[str, int] = {}
@@ -61,7 +61,7 @@ def report_of(
     }
     searched, peak = _searched([o.saturation for o in outcomes])
     stops = list(dict.fromkeys(o.saturation.stop.value for o in outcomes))
-    if entry.units.extraction.ran_out:
+    if entry.found.extraction.ran_out:
         stops.append("extraction time limit")
     here, *others = _in_detail(search, entry, inside, kept, found)
     lines = dict.fromkeys(line for side in (here.before, here.after) for p in side.parts for line in p.lines)
@@ -85,10 +85,10 @@ def report_of(
         versions={p: version_of(p) for p in PACKAGES},
         searched=searched,
         peak=peak,
-        selected=tuple(o.selected for o in outcomes),
+        selected=tuple(o.extracted.selected for o in outcomes),
         runner_up=_runner_up(traced.name, found[0][1], kept, outcomes),
         libraries=_libraries(traced.module, module, options),
-        kernels=() if kept else tuple(row for o in outcomes for row in o.kernels),
+        kernels=() if kept else tuple(row for o in outcomes for row in o.extracted.kernels),
         device=DeviceRow.of(inside.profile) if options.cost is None else None,
         growth=_growth(outcomes),
         unproved=tuple(dict.fromkeys(u for o in outcomes for u in o.saturation.unproved)),
@@ -106,8 +106,8 @@ def _in_detail(
     """Both programs at every binding, by kernel, source line and rule."""
     written, chosen, options = search.traced.module, entry.module, search.options
     as_written: Origins = {f.name: origins_told(f) for f in written}
-    made: Origins = {f.name: entry.units.origins.get(f.name) or origins_told(f) for f in chosen}
-    kernels = {row.name: row.operators for o in entry.units.outcomes for row in o.kernels}
+    made: Origins = {f.name: entry.found.origins.get(f.name) or origins_told(f) for f in chosen}
+    kernels = {row.name: row.operators for o in entry.found.outcomes for row in o.extracted.kernels}
     rows: list[AtSizes] = []
     for at, (before, after) in found:
         old = detailed(before, written, options, at, as_written)
@@ -118,7 +118,7 @@ def _in_detail(
 
 def _growth(outcomes: Sequence[Outcome]) -> tuple[GrowthRow, ...]:
     return tuple(
-        GrowthRow(o.selected.function, n, r.phase, r.nodes, r.matches)
+        GrowthRow(o.extracted.selected.function, n, r.phase, r.nodes, r.matches)
         for o in outcomes
         for n, r in enumerate(o.saturation.growth)
     )
@@ -153,7 +153,9 @@ def _runner_up(name: str, prices: Prices, kept: bool, outcomes: Sequence[Outcome
     before, after = prices
     rules = sorted({rule for o in outcomes for rule in o.made})
     if not kept or not rules:
-        return min((o.runner_up for o in outcomes if o.runner_up), key=lambda r: r.extra, default=None)
+        return min(
+            (o.extracted.runner_up for o in outcomes if o.extracted.runner_up), key=lambda r: r.extra, default=None
+        )
     old, new = ({r.op: r.seconds for r in p.rows} for p in (before, after))
     differing = [(op, old.get(op, 0.0), new.get(op, 0.0)) for op in sorted(old.keys() | new.keys())]
     why = sorted((d for d in differing if d[1] != d[2]), key=lambda d: -abs(d[1] - d[2]))[:3]

@@ -10,63 +10,58 @@ import itertools
 import math
 import time
 from collections import Counter
-from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from types import MappingProxyType
 from typing import Any
 
 from relax_eg.debug import tell
 from relax_eg.driver.batching import batched
+from relax_eg.driver.extracting import BlockRequest, ExtractedBlock, extracted, extracted_kernels
 from relax_eg.driver.fixed import with_fixed_sizes
 from relax_eg.driver.options import ASSUMED_SIZE, Options
 from relax_eg.driver.origins import origins_of, origins_told, source_text
 from relax_eg.driver.proposals import Proposal, proposals
 from relax_eg.driver.repeated import Repeated, known_ahead, repeated
 from relax_eg.egraph import Dump, EGraph, Saturation, dump, recording
-from relax_eg.errors import NotExecutableError
 from relax_eg.explain.record import Recording
 from relax_eg.extract.clock import Clock
-from relax_eg.extract.cost import WholeCost
 from relax_eg.extract.detail import Origin
 from relax_eg.extract.hoisting import PLATFORMS
-from relax_eg.extract.kernels.build import Built, Names
-from relax_eg.extract.kernels.cost import KernelCost
-from relax_eg.extract.kernels.weights import ChosenKernels, cheapest_kernels
+from relax_eg.extract.kernels.build import Names
 from relax_eg.extract.pricing import Pricing
 from relax_eg.extract.profile import Profile
-from relax_eg.extract.report import KernelRow, RunnerUp, SelectedRow
-from relax_eg.extract.select import problem_of, second_best
-from relax_eg.extract.sensitivity import sensitivity
-from relax_eg.extract.weights import PREPARED_SHARE, cheapest
+from relax_eg.extract.weights import PREPARED_SHARE
 from relax_eg.ir.calls import callees_first, needed_by
 from relax_eg.ir.control import functions_of
 from relax_eg.ir.expr import CALL, CONTROL, Expr, postorder
 from relax_eg.ir.module import Binding, Block, Function, Module
 from relax_eg.ir.outline import outline
-from relax_eg.ir.partition import missing_sizes
 from relax_eg.ir.scopes import scopes_of
 from relax_eg.rules import Schema
 from relax_eg.rules.parameter_facts import Given, facts_of_functions
-from relax_eg.rules.replacements import advice
 from relax_eg.rules.schema_answers import Answers
 from relax_eg.rules.schemas import MEMORY
 from relax_eg.shapes import Dim, Scope
+
+Place = tuple[str, int]  # a function, and the number of a block in it
 
 _AT_LEAST = 0.05  # chosen: share of the budget's seconds that an e-graph gets once the budget is spent
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The result of one e-graph: its saturation, how many chosen nodes each rule made, how near the choice is to the
-    best, the runner-up, and the kernels that hold several operators."""
+    """The result of one e-graph: its saturation, and what was extracted from it. `place`: the block it is of."""
 
+    place: Place
     saturation: Saturation
-    made: Mapping[str, int]
-    selected: SelectedRow
-    runner_up: RunnerUp | None
-    kernels: tuple[KernelRow, ...] = ()
+    extracted: ExtractedBlock
+
+    @property
+    def made(self) -> Mapping[str, int]:
+        """How many chosen nodes each rule made."""
+        return self.extracted.made
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,53 +90,74 @@ class _Saturated:
     recording: Recording | None
 
 
+@dataclass(slots=True)
+class Found:
+    """What a run of `Units` found.
+
+    - `functions`: every function in its best form, including those that rules made.
+    - `outcomes`: the result of each e-graph.
+    - `searched`: what explaining the outcome needs, if it is kept; `module` then has operators in place of kernels.
+    - `origins`: by function, each expression's source lines and the rules that made it.
+    - `extraction`: the clock of extraction, which may be that of other runs as well.
+    """
+
+    module: Module
+    functions: Mapping[str, Function]
+    extraction: Clock
+    outcomes: list[Outcome] = field(default_factory=list[Outcome])
+    searched: list[Searched] = field(default_factory=list[Searched])
+    origins: dict[str, dict[Expr, Origin]] = field(default_factory=dict[str, dict[Expr, Origin]])
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """A run under way.
+
+    - `options`: those of the search, or with another binding and device.
+    - `share`: how much may be prepared.
+    - `loops`: the functions that a loop repeats.
+    - `started`, `extracted`: CPU seconds of this thread, and seconds of extraction on the clock, when it began.
+    """
+
+    options: Options
+    share: float
+    loops: Mapping[str, Repeated]
+    started: float
+    extracted: float
+    found: Found
+
+
 @dataclass
 class Units:
     """The search over the functions of a module; it also answers what schemas ask (`rules.schemas.Functions`).
 
-    - `record`: keep in `searched` what explaining the outcome needs. `run` then returns operators in place of kernels,
-      and `in_kernels[f, n]` holds the values in kernels of block `n` of function `f`.
+    - `weights`: the entry's parameters that are known ahead of the calls.
+    - `record`: keep what explaining the outcome needs.
     - `bytes_cost`: price of bytes in memory, by function and block.
     - `grown`: saturated e-graphs of other searches for the same program, by what they were made from.
     - `watch`: called with each e-graph: function name, graph, and the candidate chosen for each computed class.
     - `clock`: bounds the seconds of extraction; by default each run has its own.
     - `written`: the module with fixed sizes as numbers.
     - `functions`: every function in its best form so far, including those that rules made.
-    - `outcomes`, `built`, `stored`: of the latest run: the result of each e-graph; by block, the kernels, and the
-      values that may be in memory with their classes.
-    - `origins`: of the latest run, by function: each expression's source lines and the rules that made it.
     """
 
     module: Module
     options: Options
+    weights: set[str]
     record: bool = False
-    bytes_cost: Mapping[tuple[str, int], Pricing] = field(default_factory=dict[Any, Any])
+    bytes_cost: Mapping[Place, Pricing] = field(default_factory=dict[Any, Any])
     grown: dict[Any, _Saturated] | None = None
-    built: dict[tuple[str, int], Built] = field(default_factory=dict[Any, Any])
-    stored: dict[tuple[str, int], Mapping[Expr, int]] = field(default_factory=dict[Any, Any])
-    searched: list[Searched] = field(default_factory=list[Searched])
     watch: Callable[[str, Dump, Mapping[int, int]], None] | None = None
     clock: Clock | None = None
-    extraction: Clock = field(default_factory=Clock)  # of the latest run
     written: Module = field(init=False)
     functions: dict[str, Function] = field(init=False)
-    outcomes: list[Outcome] = field(default_factory=list[Outcome])
-    in_kernels: dict[tuple[str, int], tuple[Expr, ...]] = field(default_factory=dict[tuple[str, int], tuple[Expr, ...]])
-    origins: dict[str, dict[Expr, Origin]] = field(default_factory=dict[str, dict[Expr, Origin]])
+    corner: int = 0  # the corner that `most` refers to, while schemas propose
     _outside: dict[str, Function] = field(default_factory=dict[str, Function])
-    _scopes: dict[str, list[Scope]] = field(default_factory=dict[str, list[Scope]])
-    _ahead: dict[str, tuple[bool, ...]] = field(default_factory=dict[str, tuple[bool, ...]])
-    _loops: dict[str, Repeated] = field(default_factory=dict[str, Repeated])
     _made: dict[str, list[Function]] = field(default_factory=dict[str, list[Function]])
     _given: set[str] = field(default_factory=set[str])  # names taken, also by functions still being made
-    _facts: dict[str, Mapping[str, frozenset[str]]] = field(default_factory=dict[str, Mapping[str, frozenset[str]]])
     _readers: dict[Expr, list[Expr]] = field(default_factory=dict[Expr, list[Expr]])
     _names: Names = field(default_factory=Names)
-    corner: int = 0  # the corner that `most` refers to, while schemas propose
-    _started: float = 0.0  # CPU seconds of this thread when the latest run began
-    _extracted: float = 0.0  # seconds of extraction that `clock` had counted then
-    _share_prepared: float = PREPARED_SHARE
-    _saturated: dict[tuple[str, int], _Saturated] = field(default_factory=dict[tuple[str, int], _Saturated])
+    _saturated: dict[Place, _Saturated] = field(default_factory=dict[Any, _Saturated])
 
     def __post_init__(self) -> None:
         self.module = self.written = with_fixed_sizes(self.module, self.options.scope)
@@ -170,55 +186,54 @@ class Units:
         """The number of candidates in all e-graphs together."""
         return sum(s.read.graph.node_count for s in self._saturated.values())
 
-    def again(
-        self, weights: set[str], binding: Mapping[str, int], profile: Profile, share: float = PREPARED_SHARE
-    ) -> Module:
+    def run(self) -> Found:
+        """The optimized module, with the functions that its entry needs."""
+        return self._run(self.options, PREPARED_SHARE)
+
+    def again(self, binding: Mapping[str, int], profile: Profile, share: float = PREPARED_SHARE) -> Found:
         """What `run`, called before, finds for another binding or device: the same e-graphs are priced again, and
         nothing is saturated. `share`: how much may be prepared, as a multiple of the weights' bytes."""
-        given = self.options, self._share_prepared
-        self.options, self._share_prepared = replace(given[0], bindings=(dict(binding),), profile=profile), share
-        try:
-            return self.run(weights)
-        finally:
-            self.options, self._share_prepared = given
+        return self._run(replace(self.options, bindings=(dict(binding),), profile=profile), share)
 
-    def run(self, weights: set[str]) -> Module:
-        """The optimized module, with the functions that its entry needs. `weights`: the entry's parameters that are
-        known ahead of the calls."""
-        self._started = time.thread_time()
-        self.extraction = self.clock or Clock(self.options.budget.extraction)
-        self._extracted = self.extraction.spent
-        # New containers: a copy of this object keeps the results of the previous run.
-        self.outcomes, self.searched, self.built, self.stored, self.in_kernels = [], [], {}, {}, {}
-        self.functions, self.origins = dict(self.functions), dict(self.origins)
-        entry = self.module.main
-        self._ahead = known_ahead(entry, weights)
-        self._facts = facts_of_functions(
-            self.module, dict(self.options.facts), self.options.rules, self.options.is_exact
-        )
-        self._loops = repeated(self.module, self.extent)
-        self._scopes = scopes_of(self.module, self.options.scope)
+    def _run(self, options: Options, share: float) -> Found:
+        clock, entry = self.clock or Clock(options.budget.extraction), self.module.main
+        loops = repeated(self.module, partial(_extent, options))
+        run = _Run(options, share, loops, time.thread_time(), clock.spent, Found(self.module, {}, clock))
         for f in callees_first(self.module):
             if f.name == entry.name:
                 continue
             flags, once = self._ahead.get(f.name, ()), None
-            loop = self._loops.get(f.name)
+            loop = loops.get(f.name)
             if loop is not None and not any(flags):
                 flags, once = [i < loop.constants for i in range(len(f.params))], 1 / loop.steps
             same = {str(p.attr("name")) for p, flag in zip(f.params, flags, strict=False) if flag}
-            self.functions[f.name] = self._optimized(f, set(), same, once)
+            self.functions[f.name] = self._optimized(f, run, set(), same, once)
             tell(2, f"function {f.name}: {len(f.expressions())} nodes as written")
-        main = self._optimized(entry, weights)
-        return Module((main, *needed_by(main, self.functions)))
+        main = self._optimized(entry, run, self.weights)
+        module = Module((main, *needed_by(main.expressions(), self.functions)))
+        return replace(run.found, module=module, functions=dict(self.functions))
+
+    @cached_property
+    def _ahead(self) -> Mapping[str, tuple[bool, ...]]:
+        return known_ahead(self.module.main, self.weights)
+
+    @cached_property
+    def _facts(self) -> Mapping[str, Mapping[str, frozenset[str]]]:
+        options = self.options
+        return facts_of_functions(self.module, dict(options.facts), options.rules, options.is_exact)
+
+    @cached_property
+    def _scopes(self) -> Mapping[str, list[Scope]]:
+        return scopes_of(self.module, self.options.scope)
 
     def _optimized(
-        self, function: Function, weights: set[str], same: set[str] | None = None, once: float | None = None
+        self, function: Function, run: _Run, weights: set[str], same: set[str] | None = None, once: float | None = None
     ) -> Function:
         """`function` with the cheapest values. If some parameters are the `same` at every step, a second form is kept:
         the best one if what follows from them is nearly free, or costs the share `once`."""
         blocks: list[Block] = []
         sources = dict(function.sources)
-        self.origins[function.name] = origins_told(function)
+        origins = run.found.origins[function.name] = origins_told(function)
         outside: list[Block] = []
         for n, (block, scope) in enumerate(zip(function.blocks, self._scopes[function.name], strict=True)):
             if not block.dataflow or not block.bindings:
@@ -227,12 +242,12 @@ class Units:
             flags = zip(function.params, self._ahead.get(function.name, ()), strict=False)
             ahead = {str(p.attr("name")) for p, flag in flags if flag}
             known = Given(self._facts.get(function.name, {}), frozenset(weights | ahead), self.options.is_exact)
-            forms = self._choices(block, (function.name, n), scope, weights, same or set(), once, known)
+            forms = self._forms(block, (function.name, n), run, scope, weights, same or set(), once, known)
             new = [
                 Block(tuple(Binding(b.var, v) for b, v in zip(block.bindings, values, strict=True))) for values in forms
             ]
             blocks.append(new[0])
-            told = {e: source_text(o, self._where(o)) for e, o in self.origins[function.name].items()}
+            told = {e: source_text(o, self._where(o)) for e, o in origins.items()}
             sources = {**told, **sources}
             if len(new) > 1 and len(function.blocks) == 1:
                 outside.append(new[1])
@@ -255,10 +270,11 @@ class Units:
     def _schemas(self) -> dict[str, Schema]:
         return {s.name: s for s in self.options.rules.schemas}
 
-    def _choices(
+    def _forms(
         self,
         block: Block,
-        place: tuple[str, int],
+        place: Place,
+        run: _Run,
         scope: Scope,
         weights: set[str],
         same: set[str],
@@ -267,77 +283,39 @@ class Units:
     ) -> list[list[Expr]]:
         """The block's cheapest values; if something is the `same` at every step, also the values that are cheapest when
         what follows from it is nearly free."""
-        options = self.options
-        roots = [b.value for b in block.bindings]
-        saturated = self._saturated.get(place)
-        is_again = saturated is not None
-        if saturated is None:
-            saturated = self._saturated[place] = self._saturate(place, roots, scope, known)
-        read, saturation, kept = saturated.read, saturated.saturation, saturated.recording
-        if options.execution == "kernels" and place[0] not in self._in_loops:
-            found = read.settled(lambda: self._kernels(read, block, place, weights))
-            forms = [found.built]
-            if same and not is_again:  # callers have their proposals from the first run
-                forms.append(read.settled(lambda: self._kernels(read, block, place, same, once)).built)
-            self.outcomes.append(self._of_kernels(found, read, block, place[0], saturation))
-            for f in forms:
-                self._tell_origins(place[0], read, f.roots, f.classes, f.rules)
-            if kept is None:
-                return [f.roots for f in forms]
-            # Derivations are between operators, not kernels.
-            self.in_kernels[place] = tuple(found.built.roots)
-            equal = tuple(roots), tuple(found.built.operators), saturated.alternatives
-            self.searched.append(Searched(*place, *equal, scope, known, kept))
-            return [f.operators for f in forms]
-        sizes = [self._sizes(block, b) for b in options.bindings]
-        models = [WholeCost(options.profile, s, self.functions, options.cost) for s in sizes]
-        clock = self.extraction
-        with self._advised(), clock.running():
-            share, pricing = self._share_prepared, self._pricing(place)
-            leaves = once is not None and self._hoisted(place[0])
-            known_once, ahead = (same, once) if leaves else (weights, None)
-            chosen = cheapest(read.graph, read.decode, known_once, models, ahead, share, pricing, clock)
-        selection = chosen.selection
+        name, found, roots = place[0], run.found, [b.value for b in block.bindings]
+        is_again = place in self._saturated
+        if not is_again:
+            self._saturated[place] = self._saturate(place, roots, scope, known, run)
+        saturated = self._saturated[place]
+        read = saturated.read
+        # XLA hoists loop-invariant code out of the body of a loop.
+        is_hoisted = name in run.loops and run.loops[name].is_body and run.options.profile.platform in PLATFORMS
+        pricing = self.bytes_cost.get(place, Pricing(held=run.options.held, limit=run.options.memory_limit or 1))
+        asked = BlockRequest(
+            name, block, run.options, self.functions, weights, same, once, is_hoisted, run.share, pricing,
+            found.extraction, self._names, is_again,
+        )  # fmt: skip
+        in_kernels = run.options.execution == "kernels" and name not in self._in_loops
+        chosen = (extracted_kernels if in_kernels else extracted)(read, asked)
         if self.watch is not None:
-            self.watch(place[0], read, {c: k for c, k in enumerate(selection.choice) if k >= 0})
-        made: dict[str, int] = {}
-        for c, k in enumerate(selection.choice):
-            rule = read.graph.candidates[c][k].made_by if k >= 0 else ""
-            if rule:
-                made[rule] = made.get(rule, 0) + 1
-        fewer = () if is_again else sensitivity(problem_of(read.graph, chosen.costs), selection.cost)
-        row = SelectedRow(place[0], selection.how, selection.cost, selection.bound, read.graph.node_count, fewer)
-        second = second_best(read.graph, chosen.costs, selection)
-        runner_up = None
-        if second is not None:
-            # Over several bindings, costs are sums of shares of the program as written; report their mean.
-            why = tuple((op, x / len(models), y / len(models)) for op, x, y in second.why)
-            runner_up = RunnerUp(place[0], second.without, second.with_rule, second.extra, why, len(models) == 1)
-        self.outcomes.append(Outcome(saturation, made, row, runner_up))
-        cheap, makers, classes = read.decode_with_rules(selection.choice)
-        self.stored[place] = classes
-        self._tell_origins(place[0], read, cheap, {e: (c,) for e, c in classes.items()}, makers)
-        values = [cheap]
-        if kept is not None:
-            equal = tuple(roots), tuple(values[0]), saturated.alternatives
-            self.searched.append(Searched(*place, *equal, scope, known, kept))
-        if leaves and not is_again:
-            values.append(cheap)
-        elif same and not is_again:  # callers have their proposals from the first run
-            with clock.running():
-                apart = cheapest(read.graph, read.decode, same, models, once, clock=clock).selection.choice
-            other, made_by, classes = read.decode_with_rules(apart)
-            self._tell_origins(place[0], read, other, {e: (c,) for e, c in classes.items()}, made_by)
-            values.append(other)
-        return values
+            self.watch(name, read, chosen.taken)
+        found.outcomes.append(Outcome(place, saturated.saturation, chosen))
+        for i, form in enumerate(chosen.forms):
+            if i and form is chosen.forms[0]:
+                continue
+            lines = {e: origin.lines for e, origin in found.origins[name].items()}
+            found.origins[name].update(origins_of(form.values, form.classes, form.makers, read.written, lines))
+        if saturated.recording is None:
+            return [f.values for f in chosen.forms]
+        # Derivations are between operators, not kernels.
+        equal = tuple(roots), tuple(chosen.forms[0].operators), saturated.alternatives
+        found.searched.append(Searched(*place, *equal, scope, known, saturated.recording))
+        return [f.operators for f in chosen.forms]
 
-    def _hoisted(self, name: str) -> bool:
-        """Whether the function is a loop body from which XLA hoists loop-invariant code."""
-        return name in self._loops and self._loops[name].is_body and self.options.profile.platform in PLATFORMS
-
-    def _saturate(self, place: tuple[str, int], roots: list[Expr], scope: Scope, known: Given) -> _Saturated:
+    def _saturate(self, place: Place, roots: list[Expr], scope: Scope, known: Given, run: _Run) -> _Saturated:
         options = self.options
-        spent = time.thread_time() - self._started - (self.extraction.spent - self._extracted)
+        spent = time.thread_time() - run.started - (run.found.extraction.spent - run.extracted)
         left = max(options.budget.seconds - spent, _AT_LEAST * options.budget.seconds)
         budget = replace(options.budget, seconds=min(options.budget.seconds, left))
         alternatives = self._alternatives(roots)
@@ -355,62 +333,6 @@ class Units:
             options.progress("extract", grown.saturation.nodes, sum(grown.saturation.matches.values()))
         return grown
 
-    def _kernels(
-        self, read: Dump, block: Block, place: tuple[str, int], weights: set[str], once: float | None = None
-    ) -> ChosenKernels:
-        """The cheapest kernels for the block's values."""
-        models, steps, clock = self._kernel_models(block), self.options.steps, self.extraction
-        cost, share = self._pricing(place), self._share_prepared
-        with self._advised(), clock.running():
-            found = cheapest_kernels(
-                read.graph, read.build, models, steps, self._names, weights, once, cost, share, clock
-            )
-        if once is None:
-            self.built[place], self.stored[place] = found.built, found.built.stored
-        return found
-
-    def _pricing(self, place: tuple[str, int]) -> Pricing:
-        """The price of bytes in a block."""
-        return self.bytes_cost.get(place, Pricing(held=self.options.held, limit=self.options.memory_limit or 1))
-
-    def _kernel_models(self, block: Block) -> list[KernelCost]:
-        options = self.options
-        bindings = [self._sizes(block, b) for b in options.bindings]
-        return [KernelCost(options.profile, b, self.functions, options.cost) for b in bindings]
-
-    def _of_kernels(
-        self, found: ChosenKernels, read: Dump, block: Block, function: str, saturation: Saturation
-    ) -> Outcome:
-        selection, built = found.selection, found.built
-        if self.watch is not None:
-            inside = [w.state.members for w in selection.ways.values() if w.state is not None]
-            own = {c: w.candidate for c, w in selection.ways.items()}
-            self.watch(function, read, {c: k for m in (own, *inside) for c, k in m.items()})
-        how = selection.how, selection.cost, selection.bound, selection.kept, selection.fewer
-        row = SelectedRow(function, *how)
-        rows = built.rows(function, self._kernel_models(block)[0])
-        return Outcome(saturation, dict(built.made), row, None, rows)
-
-    def _tell_origins(
-        self,
-        function: str,
-        read: Dump,
-        values: Sequence[Expr],
-        classes: Mapping[Expr, Sequence[int]],
-        makers: Mapping[Expr, str],
-    ) -> None:
-        mine = self.origins[function]
-        lines = {e: origin.lines for e, origin in mine.items()}
-        mine.update(origins_of(values, classes, makers, read.written, lines))
-
-    @contextmanager
-    def _advised(self) -> Generator[None]:
-        """Adds to a NotExecutableError which rule sets would help."""
-        try:
-            yield
-        except NotExecutableError as e:
-            raise NotExecutableError(f"{e}; {advice(e.operators, self.options.rules)}", e.operators) from None
-
     @cached_property
     def _in_loops(self) -> set[str]:
         """The functions that run inside a loop or branch, which is one executable."""
@@ -422,11 +344,6 @@ class Units:
                 found.add(name)
                 work += [n for e in self.functions[name].expressions() for n in functions_of(e)]
         return found
-
-    def _sizes(self, block: Block, binding: Mapping[str, int]) -> dict[str, int]:
-        """`binding` with an assumed size for each size variable of the function that the entry does not have."""
-        names = missing_sizes(Function("block", (), (block,), block.bindings[0].value))
-        return {**{v: ASSUMED_SIZE for v in sorted(names)}, **binding}
 
     def _alternatives(self, roots: Sequence[Expr]) -> dict[Proposal, Answers]:
         """The proposals of schemas for a block, each with the answers that it was given."""
@@ -442,8 +359,7 @@ class Units:
 
     def extent(self, size: Dim) -> int:
         """See `rules.schemas.Functions`."""
-        known = self.options.bindings[0]
-        return int(size.evaluate({v: known.get(v, ASSUMED_SIZE) for v in size.variables}))
+        return _extent(self.options, size)
 
     def most(self, size: Dim) -> int:
         return self.options.most(size, self.corner)
@@ -497,3 +413,9 @@ class Units:
     def batched(self, function: Function, mapped: Sequence[bool], length: Dim) -> Function | None:
         others = (f for f in self.functions.values() if f.name != function.name)
         return batched(Module((function, *others)), function, mapped, length)
+
+
+def _extent(options: Options, size: Dim) -> int:
+    """The value of a size at the first binding."""
+    known = options.bindings[0]
+    return int(size.evaluate({v: known.get(v, ASSUMED_SIZE) for v in size.variables}))

@@ -53,13 +53,13 @@ class Varying:
         self._name, self._optimize = name, optimize
         self._seen = [first]
         self._patterns: list[Pattern] = [*first]
-        self._programs: list[AtCapacity] = []
-        self._known = Memo[Shapes, AtCapacity | None](_MOST_KNOWN)
+        self._programs: list[Optimized] = []
+        self._known = Memo[Shapes, Optimized | None](_MOST_KNOWN)
         self._gave_up = False
         self._calls = Memo[Shapes, int](_MOST_KNOWN)
         self._lock = threading.Lock()
 
-    def best_for(self, shapes: Shapes, leaves: Sequence[Any]) -> AtCapacity | None:
+    def best_for(self, shapes: Shapes, leaves: Sequence[Any]) -> Optimized | None:
         """The program for arrays of these shapes; None if no program for sizes that vary serves them."""
         try:
             return self._known[shapes]
@@ -77,7 +77,7 @@ class Varying:
             self._calls[shapes] = self._calls.get(shapes, 0) + 1
             return self._calls[shapes] > _HOT
 
-    def _found(self, shapes: Shapes, leaves: Sequence[Any]) -> AtCapacity | None:
+    def _found(self, shapes: Shapes, leaves: Sequence[Any]) -> Optimized | None:
         if self._gave_up:
             return None
         sizes = _bound(self._patterns, shapes)
@@ -91,7 +91,7 @@ class Varying:
         found = self._learn(sizes, leaves)
         return None if found is None else self._shown(found, leaves)
 
-    def _shown(self, program: AtCapacity, leaves: Sequence[Any]) -> AtCapacity | None:
+    def _shown(self, program: Optimized, leaves: Sequence[Any]) -> Optimized | None:
         """The program, if it is the function's own at the sizes of these arrays; None otherwise. An error that the
         function raises at these sizes is raised again when it runs as written."""
         try:
@@ -114,7 +114,7 @@ class Varying:
         self._programs.clear()
         self._known.clear()
 
-    def _learn(self, sizes: dict[str, int], leaves: Sequence[Any]) -> AtCapacity | None:
+    def _learn(self, sizes: dict[str, int], leaves: Sequence[Any]) -> Optimized | None:
         """A new program that serves `sizes`, and as many others as the function allows."""
         if len(self._programs) >= _MOST_PROGRAMS:
             return None
@@ -134,10 +134,10 @@ class Varying:
             except Exception as e:
                 best = self._refused(e)
                 break
-        if not isinstance(best, AtCapacity):
+        if best is None or not isinstance(best.strategy, AtCapacity):
             self._gave_up = not self._programs
             return None
-        best.expect_other_sizes()
+        best.strategy.expect_other_sizes()
         self._programs.append(best)
         return best
 

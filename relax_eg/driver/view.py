@@ -9,7 +9,7 @@ from typing import Any
 
 from relax_eg.accepted import TEXT, accepts, whole
 from relax_eg.driver.optimize import traced_program
-from relax_eg.driver.options import KINDS, Bounds, Execution, Sizes, read_options
+from relax_eg.driver.options import KINDS, Bounds, Execution, Sizes, read_options, weight_names
 from relax_eg.driver.units import Units
 from relax_eg.egraph import Budget, Dump
 from relax_eg.errors import OptionError
@@ -90,7 +90,7 @@ def view(
         traced, rules, target, at, bounds, weights, None, numerics, budget or Budget(), None, "on", 0, None, execution
     )
     seen: list[_Seen] = []
-    units = Units(traced.module, options)
+    units = Units(traced.module, options, weight_names(traced, options))
 
     def watch(function: str, read: Dump, chosen: Mapping[int, int]) -> None:
         sources = units.module[function].sources if function in {f.name for f in units.module} else {}
@@ -98,7 +98,7 @@ def view(
         seen.append(_Seen(function, read, dict(chosen), lines))
 
     units.watch = watch
-    units.run({leaf.name for leaf in traced.leaves if leaf.argument in options.weights})
+    units.run()
     found = _wanted(seen, value)
     if found is None:
         raise OptionError(_nothing(traced.name, seen, value))

@@ -9,27 +9,26 @@ from typing import Any
 
 from relax_eg.accepted import accepts, of
 from relax_eg.driver.optimize import traced_program
-from relax_eg.driver.options import KINDS, Bounds, Facts, Options, Sizes, read_options
+from relax_eg.driver.options import KINDS, Bounds, Facts, Options, Sizes, read_options, weight_names
 from relax_eg.driver.prices import pays, prices
-from relax_eg.driver.units import Searched, Units
+from relax_eg.driver.units import Found, Searched, Units
 from relax_eg.egraph import Budget
 from relax_eg.errors import OperatorError, OptionError
-from relax_eg.explain.nearest import Attempt, Graph, Nearest, clipped
-from relax_eg.explain.record import Firing, signature
+from relax_eg.explain.nearest import Attempt, Graph, Nearest
+from relax_eg.explain.record import Firing, signature_of
+from relax_eg.explain.shown import clipped
 from relax_eg.explain.steps import Equation, equation
 from relax_eg.extract.cost import WholeCost
 from relax_eg.extract.profile import Profile
 from relax_eg.frontends.clashes import by_name, tells_clashes
-from relax_eg.ir.expr import TUPLE_GET, Expr, postorder
+from relax_eg.ir.expr import Expr, postorder
 from relax_eg.ir.module import Module
-from relax_eg.ops import TABLE, site_of
-from relax_eg.ops.libraries import with_sizes_of
+from relax_eg.ops import site_of
 from relax_eg.rules import NUMERICS, Numerics, Rule, RuleSet, Schema
 from relax_eg.rules.book import default as default_rules
 from relax_eg.rules.certificates import status
-from relax_eg.rules.parameter_facts import Leaves
-from relax_eg.rules.parameter_facts import PositiveSizes as KnownSizes
-from relax_eg.rules.propagation import KnownFacts
+from relax_eg.rules.parameter_facts import known_facts
+from relax_eg.rules.schemas import ExtractionStep
 from relax_eg.shapes.relation import as_statements
 
 _MOST_PLACES = 4  # limit: further source lines that a reason names
@@ -103,11 +102,11 @@ def why_not(
         allowed = NUMERICS[NUMERICS.index(found.numerics)]
         why = f"its class is {found.numerics}; numerics={numerics!r} allows {', '.join(options.numerics)}"
         return WhyNot(found, "not allowed", "", "", (f"{why}. numerics={allowed!r} allows it",))
-    units = Units(traced.module, options, record=True)
-    held = {leaf.name for leaf in traced.leaves if leaf.argument in options.weights}
-    candidate = units.run(held)
-    gained = pays([prices(traced.module, candidate, held, b, options) for b in options.bindings], options)
-    return _Answer(found, units, candidate, gained, named).answer()
+    held = weight_names(traced, options)
+    units = Units(traced.module, options, held, record=True)
+    run = units.run()
+    gained = pays([prices(traced.module, run.module, held, b, options) for b in options.bindings], options)
+    return _Answer(found, units, run, gained, named).answer()
 
 
 def _rule(rule: Rule | Schema | str, rules: RuleSet) -> Rule | Schema:
@@ -122,10 +121,10 @@ def _rule(rule: Rule | Schema | str, rules: RuleSet) -> Rule | Schema:
 
 
 class _Answer:
-    def __init__(self, rule: Rule | Schema, units: Units, chosen: Module, gained: bool, named: bool) -> None:
+    def __init__(self, rule: Rule | Schema, units: Units, found: Found, gained: bool, named: bool) -> None:
         self.rule = rule
         self.units = units
-        self.chosen = chosen
+        self.found = found
         self.gained = gained
         self.named = named
 
@@ -134,18 +133,20 @@ class _Answer:
         return self.units.options
 
     def answer(self) -> WhyNot:
-        if any(self.rule.name in o.made for o in self.units.outcomes):
+        if any(self.rule.name in o.made for o in self.found.outcomes):
             return self._fired()
-        matches = sum(o.saturation.matches.get(self.rule.name, 0) for o in self.units.outcomes)
+        matches = sum(o.saturation.matches.get(self.rule.name, 0) for o in self.found.outcomes)
         if isinstance(self.rule, Schema):
             if matches:
                 why = "what it proposes was not cheaper, at the sizes asked for"
                 return WhyNot(self.rule, "not chosen", "", "", (why,))
+            if isinstance(self.rule, ExtractionStep):
+                return WhyNot(self.rule, "no match", "", "", ("extraction built no kernel by it",))
             operators = " or ".join(f"`{op}`" for op in sorted(self.rule.operators))
             return WhyNot(self.rule, "no match", "", "", (f"it proposes nothing for any {operators} there",))
         if matches:
             return self._not_chosen()
-        left_out = [x for o in self.units.outcomes for x in o.saturation.left_out if x.rule == self.rule.name]
+        left_out = [x for o in self.found.outcomes for x in o.saturation.left_out if x.rule == self.rule.name]
         if left_out:
             return WhyNot(self.rule, "no match", "", "", (str(left_out[0]),))
         return self._nearest(self.rule)
@@ -185,7 +186,7 @@ class _Answer:
     def _places(self) -> list[tuple[str, str, tuple[float, float]]]:
         """Where the rule fired: the user's line, the left side there, and the prices of both sides."""
         found: list[tuple[str, str, tuple[float, float]]] = []
-        for s in self.units.searched:
+        for s in self.found.searched:
             firings = [f for f in s.recording.firings if f.instance.rule is self.rule]
             graph = Graph(s.recording, s.written) if firings else None
             for f in firings:
@@ -204,7 +205,7 @@ class _Answer:
 
     def _prices(self, e: Equation) -> tuple[float, float]:
         """Seconds of the left and of the right side of a rule application, at the first sizes asked for."""
-        model = WholeCost(self.options.profile, self.options.bindings[0], self.units.functions, self.options.cost)
+        model = WholeCost(self.options.profile, self.options.bindings[0], self.found.functions, self.options.cost)
         operands = set(e.operands)
         sides: list[float] = []
         for k in (0, 1):
@@ -217,15 +218,15 @@ class _Answer:
 
     def _nearest(self, rule: Rule) -> WhyNot:
         best: tuple[Attempt, Nearest, Searched] | None = None
-        for s in self.units.searched:
-            known = KnownFacts(Leaves(s.known.facts).have, s.known.exact, KnownSizes(s.scope).are_positive)
+        for s in self.found.searched:
+            known = known_facts(s.known.facts, s.known.exact, s.scope)
             nearest = Nearest(Graph(s.recording, s.written), rule, s.scope, known)
             found = nearest.find()
             if found is not None and (best is None or found.rank > best[0].rank):
                 best = found, nearest, s
         if best is None:
             wanted = sorted(rule.left_operators)
-            there = {e.op for s in self.units.searched for e in postorder(s.written)}
+            there = {e.op for s in self.found.searched for e in postorder(s.written)}
             missing = ", ".join(f"`{op}`" for op in wanted if op not in there)
             why = f"the program has no {missing}, which its left side needs"
             formed = "its left side cannot be formed at the ranks, dtypes and attributes of the program"
@@ -239,7 +240,7 @@ class _Answer:
         return WhyNot(rule, "no match", source, clipped(shown, 3), tuple(reasons))
 
     def _unexplained(self) -> str:
-        stops = ", ".join(dict.fromkeys(o.saturation.stop.value for o in self.units.outcomes))
+        stops = ", ".join(dict.fromkeys(o.saturation.stop.value for o in self.found.outcomes))
         return f"everything it asks for is there, yet it had not fired when the search ended ({stops})"
 
     def _source(self, s: Searched, graph: Graph, c: int) -> str:
@@ -260,10 +261,7 @@ def _root(f: Firing, graph: Graph) -> int:
     """The e-class of a match's first left side, -1 if it is not found."""
     classes = dict(zip(f.instance.params, f.operands, strict=True))
     for e in f.instance.left_nodes:
-        attrs = {k: with_sizes_of(v, dict(f.sizes)) for k, v in e.attrs}
-        fixed = None if e.op in TABLE or e.op == TUPLE_GET else e.annotation
-        one = graph.recording.one
-        sign = signature(e.op, attrs, fixed, one) if e.args or e.op in TABLE else ("leaf", e)
+        sign = signature_of(e, graph.recording.one, dict(f.sizes))
         found = graph.recording.classes.get((sign, tuple(classes[a] for a in e.args if a in classes)))
         if found is None:
             return -1

@@ -9,44 +9,41 @@ from typing import Any
 
 from jax import lax
 
+from relax_eg.dtypes import is_key
 from relax_eg.dynamic.content import known
 from relax_eg.dynamic.equations import derived
 from relax_eg.dynamic.layout import Digit, States, TensorLayout, boxed, joined_states, unmerged
-from relax_eg.dynamic.moving import Rule
 from relax_eg.dynamic.native import native
-from relax_eg.dynamic.softmax import IDIOMS, softmax
-from relax_eg.dynamic.special import SPECIAL
+from relax_eg.dynamic.softmax import IDIOMS
+from relax_eg.dynamic.special import BEHAVIOURS
 from relax_eg.dynamic.step import CapacityStep, NotPredicated, OperatorUse
 from relax_eg.errors import RelaxEgError
 from relax_eg.ir.annotations import Annotation, Tensor, Tuple, dims_of, substitute
 from relax_eg.ir.calls import call_sizes
-from relax_eg.ir.control import parts
+from relax_eg.ir.control import Run, arguments_of, runs_of, steps_of
 from relax_eg.ir.expr import (
     BARRIER,
     CALL,
     CALL_DPS_LIBRARY,
     CALL_TIR,
-    COND,
     CONSTANT,
-    CONTROL,
     FUNCTION,
+    LOOPS,
     MATCH_CAST,
-    SCAN,
+    RUNNING,
     SHAPE,
     SHARD_MAP,
     TUPLE,
     TUPLE_GET,
     VAR,
-    WHILE,
     Expr,
     constant_value,
     postorder,
 )
 from relax_eg.ir.module import Function, Module
-from relax_eg.ops import Site, program_of
-from relax_eg.ops.keys import is_key
+from relax_eg.ops import Site, get, program_of
 from relax_eg.ops.libraries import inlined, with_sizes_of
-from relax_eg.ops.record import conditions, is_shown
+from relax_eg.ops.record import Precondition, conditions, is_shown
 from relax_eg.shapes import Dim
 from relax_eg.tir import TensorProgram, margins
 from relax_eg.tir import substitute as substitute_sizes
@@ -107,7 +104,7 @@ class Analysis:
         self.masks: list[Mask] = []
         self.exact: dict[str, str] = {}
         self.exact_dims: set[str] = set()
-        self.conditions: set[Dim] = set()
+        self.conditions: set[Precondition] = set()
         self._known: dict[tuple[Any, ...], FunctionPlan] = {}
         main = module.main
         self.main = self.function(main, tuple(map(_states_of, (p.annotation for p in main.params))), {})
@@ -175,7 +172,7 @@ class _FunctionAnalysis:
         if self._stays(e):
             return _states_of(self.annotation(e))
         try:
-            if e.op == CALL or e.op in CONTROL:
+            if e.op in RUNNING:
                 return self.runs(e)
             step = self.step(e)
         except NotPredicated as error:
@@ -191,7 +188,7 @@ class _FunctionAnalysis:
 
     def _stays(self, e: Expr) -> bool:
         """Whether no size in `e` moves, so that it runs unchanged."""
-        if e.op in (CALL, MATCH_CAST, *CONTROL):
+        if e.op == MATCH_CAST or e.op in RUNNING:
             return False
         annotations = [self.annotation(x) for x in (e, *e.args)]
         dims = [d for a in annotations for d in dims_of(a)] + [d for _, v in e.attrs for d in _dims_in(v)]
@@ -225,7 +222,7 @@ class _FunctionAnalysis:
             raise NotPredicated("an operand is no tensor")
         if e.op == CALL_TIR:
             called = self._program(e)
-            self.whole.conditions |= set(margins(called))
+            self.whole.conditions |= {((">=", d),) for d in margins(called)}
             return derived(called, states, self.whole.moves, None)
         attrs = {k: with_sizes_of(v, self.sizes) for k, v in e.attrs}
         if not is_shown(e.op, operands, tuple(attrs.items())):
@@ -233,10 +230,11 @@ class _FunctionAnalysis:
         self.whole.conditions |= set(conditions(e.op, operands, tuple(attrs.items())))
         constants = {i: constant_value(a).item() for i, a in enumerate(e.args) if a.op == CONSTANT and not a.shape}
         use = OperatorUse(Site(e.op, operands, attrs), states, self.whole.moves, constants)
-        special: Rule | None = softmax if e.op in ("softmax", "log_softmax") else SPECIAL.get(e.op)
+        operator = get(e.op)
+        special = BEHAVIOURS[operator.capacity] if operator.capacity else None
         found = special(use) if special is not None else None
-        if found is None and e.op == "reshape" and use.merged:
-            found = special(OperatorUse(use.site, tuple(map(unmerged, states)), use.moves)) if special else None
+        if found is None and special is not None and operator.moves == "view" and use.merged:
+            found = special(OperatorUse(use.site, tuple(map(unmerged, states)), use.moves))
             if found is not None:
                 return CapacityStep(found.compute, found.states, unmerged=use.merged)
         if found is not None:
@@ -289,34 +287,35 @@ class _FunctionAnalysis:
         given = [_unmerged_all(self.states[a]) for a in e.args]
         if e.op == SHARD_MAP:
             raise NotPredicated("it runs on parts of arrays on several devices")
-        if e.op == CALL:
-            if e.args[0].op != FUNCTION:
-                raise NotPredicated("which function it calls is not known")
-            plan = self._function(e.args[0], args[1:], given[1:])
-            self.plan.runs[e] = (plan,)
-            return _unmerged_all(plan.result)
-        attrs = {k: v for k, v in e.attrs}
-        p, q, functions = parts(e.op, args, attrs), parts(e.op, given, attrs), parts(e.op, e.args, attrs).functions
-        if e.op == COND:
-            plans = [self._function(f, p.constants, q.constants) for f in functions]
-            self.plan.runs[e] = tuple(plans)
-            return functools.reduce(joined_states, (_unmerged_all(x.result) for x in plans))
-        if e.op == WHILE:
-            return self._loop(e, functions, p, q, None)
-        assert e.op == SCAN
-        length: Dim = e.attr("length").substitute(self.sizes)
-        return self._loop(e, functions, p, q, length)
+        if e.op == CALL and e.args[0].op != FUNCTION:
+            raise NotPredicated("which function it calls is not known")
+        attrs = dict(e.attrs)
+        annotated, laid_out = runs_of(e.op, args, attrs), runs_of(e.op, given, attrs)
+        functions = [r.function for r in runs_of(e.op, e.args, attrs)]
+        if e.op in LOOPS:
+            steps = steps_of(e.op, attrs)
+            length = None if steps is None else steps.substitute(self.sizes)
+            return self._loop(e, functions, annotated, laid_out, length)
+        plans = [self._function(f, p.same, q.same) for f, p, q in zip(functions, annotated, laid_out, strict=True)]
+        self.plan.runs[e] = tuple(plans)
+        return functools.reduce(joined_states, (_unmerged_all(x.result) for x in plans))
 
-    def _loop(self, e: Expr, functions: Sequence[Expr], p: Any, q: Any, length: Dim | None) -> States:
+    def _loop(
+        self, e: Expr, functions: Sequence[Expr], annotated: Sequence[Run], laid_out: Sequence[Run], length: Dim | None
+    ) -> States:
         """A loop whose carry has a layout and padding that hold after any number of steps, found by fixed-point
-        iteration."""
-        slices = tuple(Tensor(x.shape[1:], x.dtype) for x in p.xs)
-        xs = tuple(TensorLayout(s.axes[1:], s.dtype) for s in q.xs)
-        carry: tuple[States, ...] = tuple(q.carry)
+        iteration.
+
+        - `annotated`: its runs, of annotations.
+        - `laid_out`: the same, of layouts.
+        """
+        q = laid_out[-1]
+        xs = tuple(TensorLayout(s.axes[1:], s.dtype) for s in q.slices)
+        carry: tuple[States, ...] = q.carry
         count = len(carry)
         while True:
             before = self.whole.snapshot()
-            body = self._function(functions[-1], (*p.constants, *p.carry, *slices), (*q.constants, *carry, *xs))
+            body = self._function(functions[-1], arguments_of(annotated[-1]), (*q.same, *carry, *xs))
             fields = _unmerged_all(body.result)
             assert isinstance(fields, tuple)
             after = tuple(joined_states(a, b) for a, b in zip(carry, fields, strict=False))
@@ -324,13 +323,9 @@ class _FunctionAnalysis:
                 break
             self.whole.back_to(before)  # only the findings of the last round count
             carry = after
-        plans = [body]
-        if e.op == WHILE:
-            plans = [
-                self._function(functions[0], (*p.condition_constants, *p.carry), (*q.condition_constants, *carry)),
-                body,
-            ]
-        self.plan.runs[e] = tuple(plans)
+        conditions_ = zip(functions[:-1], annotated[:-1], laid_out[:-1], strict=True)
+        plans = [self._function(f, arguments_of(p), (*c.same, *carry)) for f, p, c in conditions_]
+        self.plan.runs[e] = (*plans, body)
         if length is None:
             return carry
         annotation = self.annotation(e)

@@ -9,17 +9,14 @@ from typing import Any
 import jax
 import numpy as np
 
+from relax_eg.backend.bound import BoundProgram
 from relax_eg.backend.call_keys import only_for
-from relax_eg.backend.lower import run_at
-from relax_eg.backend.program import Program
+from relax_eg.backend.program import abstract_array
 from relax_eg.debug import fallback
 from relax_eg.dynamic.fitting import CapacityFit, Pattern, at, fit
 from relax_eg.dynamic.lowering import capacity_of
 from relax_eg.dynamic.plan import CapacityPlan, plan
 from relax_eg.ir.annotations import Annotation, Tensor, Tuple
-from relax_eg.ir.module import Module
-from relax_eg.ir.partition import split
-from relax_eg.ops.keys import given_dtype
 
 # A function `(held, *args, **kwargs) -> result`, the specs of `held` (a tuple of the prepared values) and `args`, and
 # those of `kwargs`.
@@ -27,42 +24,33 @@ Taking = tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]
 
 
 class Body:
-    """A program whose parameters at `indices` are weights that are bound once, with sizes `fixed`.
+    """A program some of whose parameters are bound, which determine the sizes `fixed`; compiled for certain sizes.
 
-    Its operands are the values prepared from the weights, then the other leaves. `reasons`, filled once `dims` are
-    known: what cannot run at capacity (an operator and its line, or the program), and why.
+    Its operands are the values prepared from the bound parameters, then the other leaves. `reasons`, filled once `dims`
+    are known: what cannot run at capacity (an operator and its line, or the program), and why.
     """
 
-    def __init__(self, program: Program, indices: frozenset[int], fixed: frozenset[str]) -> None:
-        self._program, self._indices, self._fixed = program, indices, fixed
+    def __init__(self, bound: BoundProgram, fixed: frozenset[str]) -> None:
+        self._bound, self._program, self._fixed = bound, bound.program, fixed
         self.reasons: dict[str, str] = {}
-        self._order: tuple[int, ...] | None = None
-        if indices and program.module is None:
-            # A program kept as written prepares nothing: its operands begin with the weights themselves.
-            places = [*sorted(indices), *(i for i in range(len(program.params)) if i not in indices)]
-            self._order = tuple(places.index(i) for i in range(len(places)))
 
     # These are cached properties, because the module of a function kept as written is made on demand; the first call
     # may not need it.
 
     @cached_property
-    def _module(self) -> Module:
-        program, indices = self._program, self._indices
-        whole = program.module or program.written()
-        if not indices or program.module is None:
-            return whole
-        main = split(whole.main, {str(program.params[i].attr("name")) for i in indices}).main
-        return Module((main, *(f for f in whole if f is not whole.main)))
-
-    @cached_property
-    def _operands(self) -> list[Annotation]:
-        params = self._program.params if self._program.module is None else self._module.main.params
-        annotations = [p.annotation for p in params]
-        return annotations if self._order is None else [annotations[i] for i in _inverse(self._order)]
+    def _operands(self) -> list[tuple[Annotation, bool]]:
+        """The annotation of each operand, and whether it is weakly typed."""
+        p, indices = self._program, self._bound.indices
+        others = [i for i in range(len(p.params)) if i not in indices]
+        if self._bound.kept:  # the bound parameters themselves
+            return [(p.params[i].annotation, p.weak_in[i]) for i in (*sorted(indices), *others)]
+        params = self._bound.module.main.params
+        weak = [*[False] * (len(params) - len(others)), *(p.weak_in[i] for i in others)]
+        return [(q.annotation, w) for q, w in zip(params, weak, strict=True)]
 
     @cached_property
     def _results(self) -> Sequence[Annotation]:
-        return _fields(self._module.main.result.annotation)
+        return _fields(self._bound.module.main.result.annotation)
 
     @cached_property
     def dims(self) -> tuple[str, ...]:
@@ -72,7 +60,8 @@ class Body:
     @cached_property
     def _plan(self) -> tuple[CapacityPlan, tuple[str, ...]] | None:
         program = self._program
-        unknown = [a for a in (*self._operands, *self._results) if not isinstance(a, Tensor) or a.shape is None]
+        annotations = (*(a for a, _ in self._operands), *self._results)
+        unknown = [a for a in annotations if not isinstance(a, Tensor) or a.shape is None]
         weak = [a for a, weak in zip(self._results, program.weak_out, strict=False) if weak and _patterns([a])[0]]
         if program.effectful or unknown or weak:
             self.reasons[program.name] = (
@@ -84,11 +73,11 @@ class Body:
         names = dict.fromkeys(v for p in program.params for d in p.tensor.shape or () for v in sorted(d.variables))
         free = tuple(v for v in names if v not in self._fixed)
         try:
-            found = plan(self._module, free)
+            found = plan(self._bound.module, free)
             while found.exact and free:  # the other sizes may be possible without these
                 self.reasons.update(found.exact)
                 free = tuple(v for v in free if v not in found.exact_dims) if found.exact_dims else ()
-                found = plan(self._module, free)
+                found = plan(self._bound.module, free)
         except Exception as e:  # without a plan the program runs at exact sizes
             self.refuse(e)
             return None
@@ -109,7 +98,7 @@ class Body:
         room = self._room(capacities)
         operands, results = (
             [(at(dims, sizes), room(dims)) for dims in _patterns(annotations)]
-            for annotations in (self._operands, self._results)
+            for annotations in ([a for a, _ in self._operands], self._results)
         )
         return fit(operands, results)
 
@@ -120,19 +109,6 @@ class Body:
         moving = {v: capacities[v] for v in self.dims}
         return lambda dims: tuple(capacity_of(d.substitute(fixed), moving) for d in dims)
 
-    def operands(self, shape: Callable[[Pattern], tuple[int, ...]]) -> list[jax.ShapeDtypeStruct]:
-        """The specs of the operands of a call; `shape` gives the shape of an array with these sizes."""
-        p = self._program
-        others = [w for i, w in enumerate(p.weak_in) if i not in self._indices]
-        weak = [False] * (len(self._operands) - len(others)) + others
-        if self._order is not None:
-            weak = [p.weak_in[i] for i in sorted(self._indices)] + others
-        return [
-            jax.ShapeDtypeStruct(shape(a.shape or ()), given_dtype(str(a.dtype)), weak_type=w)
-            for a, w in zip(self._operands, weak, strict=True)
-            if isinstance(a, Tensor)
-        ]
-
     def at_capacity(self, capacities: Mapping[str, int], tree: Any) -> Taking:
         """Like `exact`, for arrays at these capacities; the first item of `held` is the true sizes, as `scalars` gives
         them."""
@@ -141,7 +117,7 @@ class Body:
 
         def padded(held: tuple[Any, ...], /, *args: Any, **kwargs: Any) -> Any:
             leaves = only_for(operands, structure, (held[1:], args, kwargs))
-            return self._program.result(run(self._ordered(leaves), held[0]))
+            return self._program.result(run(self._bound.in_order(*self._apart(leaves)), held[0]))
 
         padded.__name__ = f"{self._program.name}_at_capacity"
         operands, structure, (held, *args), kwargs = self._given(self._room(capacities), tree)
@@ -154,17 +130,12 @@ class Body:
 
     def exact(self, sizes: Mapping[str, int], tree: Any) -> Taking:
         """The function for arrays of exactly these sizes; it raises UnseenError for others."""
-        p = self._program
 
         def exact(held: tuple[Any, ...], /, *args: Any, **kwargs: Any) -> Any:
-            given = self._ordered(only_for(operands, structure, (held, args, kwargs)))
-            if p.module is None:
-                return p.original(given)
-            if not self._indices:
-                return p.differentiable(given)
-            return p.result(run_at(self._module, self._module.main, given, sizes, p.scope))
+            leaves = only_for(operands, structure, (held, args, kwargs))
+            return self._bound.main(*self._apart(leaves), sizes)
 
-        exact.__name__ = p.name
+        exact.__name__ = self._program.name
         operands, structure, args, kwargs = self._given(lambda dims: at(dims, sizes), tree)
         return exact, args, kwargs
 
@@ -172,17 +143,17 @@ class Body:
         self, shape: Callable[[Pattern], tuple[int, ...]], tree: Any
     ) -> tuple[list[Any], Any, tuple[Any, ...], dict[str, Any]]:
         """The operands of a call: as a flat list, their tree structure, as arguments, as keywords."""
-        operands = self.operands(shape)
+        operands = [
+            abstract_array(a, shape(a.shape or ()), weak) for a, weak in self._operands if isinstance(a, Tensor)
+        ]
         split = len(operands) - tree.num_leaves
         held, (args, kwargs) = tuple(operands[:split]), jax.tree_util.tree_unflatten(tree, operands[split:])
         return operands, jax.tree_util.tree_structure((held, args, kwargs)), (held, *args), kwargs
 
-    def _ordered(self, operands: list[Any]) -> list[Any]:
-        return operands if self._order is None else [operands[i] for i in self._order]
-
-
-def _inverse(order: Sequence[int]) -> list[int]:
-    return [order.index(i) for i in range(len(order))]
+    def _apart(self, leaves: list[Any]) -> tuple[list[Any], list[Any]]:
+        """The prepared values among the operands, and the others."""
+        split = len(leaves) - (len(self._program.params) - len(self._bound.indices))
+        return leaves[:split], leaves[split:]
 
 
 def _fields(a: Annotation) -> list[Annotation]:

@@ -12,9 +12,10 @@ from typing import Any
 
 import numpy as np
 
+from relax_eg.dtypes import dtype_of, kind
 from relax_eg.errors import ShapeError
 from relax_eg.tir import Apply, Cast, Const, Index, Read, Reduce, Scalar, Select
-from relax_eg.tir.functions import FUNCTIONS, kind
+from relax_eg.tir.functions import FUNCTIONS, having
 
 
 @dataclass(frozen=True)
@@ -47,13 +48,6 @@ class Content:
 
 
 ANY, FINITE = Content("any"), Content("finite")
-
-# Functions that are finite for all finite arguments.
-_BOUNDED = frozenset(
-    "negative abs sign floor ceil round round_away maximum minimum tanh sigmoid sin cos erf erfc real imag conj".split()
-)
-# Functions of one argument that map NaN to NaN.
-_NAN_STAYS = frozenset("negative exp exp2 sqrt tanh".split())
 
 
 def known(value: Any, or_nan: bool = False) -> Content:
@@ -127,8 +121,15 @@ def _cast(term: Cast, part: Content) -> Content:
             return FINITE
         with np.errstate(all="ignore"):
             return known(held.astype(np.dtype(term.dtype)).item())
-    narrow = ("float16", "float8_e4m3fn", "float8_e5m2")  # a finite number may overflow there
-    return FINITE if part.is_finite and term.dtype not in narrow and term.arg.dtype != "float64" else ANY
+    return FINITE if part.is_finite and not _may_overflow(term.arg.dtype, term.dtype) else ANY
+
+
+def _may_overflow(source: str, target: str) -> bool:
+    """Whether a finite number of one dtype may be no finite number of another."""
+    given, made = dtype_of(source).part, dtype_of(target).part
+    if not made.is_float or given.kind not in "iuf":
+        return False
+    return given.powers > made.powers if given.is_float else given.greatest > made.greatest
 
 
 def _number(value: Any, dtype: str) -> Any:
@@ -137,7 +138,7 @@ def _number(value: Any, dtype: str) -> Any:
 
 def _applied(term: Apply, parts: Sequence[Content]) -> Content:
     nan = any(p.or_nan for p in parts)
-    if nan and term.fn not in _NAN_STAYS:
+    if nan and term.fn not in having("nan"):
         return ANY
     if all(p.what == "is" for p in parts):
         given = [_number(p.value, a.dtype) for p, a in zip(parts, term.args, strict=True)]
@@ -146,7 +147,7 @@ def _applied(term: Apply, parts: Sequence[Content]) -> Content:
     finite = all(p.is_finite for p in parts)
     if term.fn in ("multiply", "bitwise_and") and finite and any(p.equals(0) for p in parts):
         return known(False if term.dtype == "bool" else 0)
-    return FINITE if finite and term.fn in _BOUNDED else ANY
+    return FINITE if finite and term.fn in having("bounded") else ANY
 
 
 def _reduced(term: Reduce, body: Content) -> Content:

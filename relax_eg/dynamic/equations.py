@@ -17,6 +17,7 @@ from typing import Any
 from relax_eg.backend.contractions import factors_of
 from relax_eg.backend.scalar_functions import identity
 from relax_eg.backend.tensor_programs import lower_program
+from relax_eg.dtypes import dtype_of, is_float
 from relax_eg.dynamic.content import Content, evaluated, is_identity, of_dtype
 from relax_eg.dynamic.layout import Axis, Digit, Moves, TensorLayout, size_of, unmerged
 from relax_eg.dynamic.step import At, CapacityStep, Inner, Wanted, after_masks
@@ -309,7 +310,7 @@ def _keeps(fill: Any, source: str, target: str) -> bool:
     """Whether `fill` is representable in `source` and stays the same when cast to `target`."""
     if fill in (0, 1):
         return True
-    return all(d.startswith(("float", "bfloat")) for d in (source, target)) and "float8" not in source
+    return is_float(source) and is_float(target) and not dtype_of(source).is_narrow
 
 
 def _extents(stage: Stage) -> dict[Dim, Dim]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -11,7 +10,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from relax_eg.backend.lower import library_call, tensor_program_call
+from relax_eg.backend.lower import library_call, one_step, run_control, tensor_program_call
 from relax_eg.dynamic.analysis import Analysis, FunctionPlan
 from relax_eg.dynamic.layout import States, TensorLayout, size_of, unmerged
 from relax_eg.dynamic.moving import fitted
@@ -23,14 +22,13 @@ from relax_eg.ir.expr import (
     CALL,
     CALL_DPS_LIBRARY,
     CALL_TIR,
-    COND,
     CONSTANT,
     FUNCTION,
+    SCAN,
     SHAPE,
     TUPLE,
     TUPLE_GET,
     VAR,
-    WHILE,
     Expr,
     constant_value,
     postorder,
@@ -101,7 +99,7 @@ class CapacitySizes:
         return self._inner[inner] not in self.without
 
 
-class Run:
+class CapacityRun:
     """One evaluation of a planned module at capacity."""
 
     def __init__(self, analysis: Analysis, sizes: CapacitySizes) -> None:
@@ -116,7 +114,7 @@ class Run:
 
 
 class _Call:
-    def __init__(self, run: Run, plan: FunctionPlan, args: Sequence[Any]) -> None:
+    def __init__(self, run: CapacityRun, plan: FunctionPlan, args: Sequence[Any]) -> None:
         self.run = run
         self.plan = plan
         self.at = run.at
@@ -234,26 +232,11 @@ class _Call:
         def run(i: int, *given: Any) -> Any:
             return self.called(plans[i], given, at())
 
-        if e.op == COND:
-            branches = [functools.partial(run, i, *p.constants) for i in range(len(plans))]
-            return lax.switch(jnp.asarray(p.index, jnp.int32), branches)
-        if e.op == WHILE:
-            return lax.while_loop(
-                lambda carry: run(0, *p.condition_constants, *carry),
-                lambda carry: run(1, *p.constants, *carry),
-                p.carry,
-            )
-        length: Dim = e.attr("length").substitute(self.plan.sizes)
-
-        def step(carry: tuple[Any, ...], xs: tuple[Any, ...]) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
-            result = run(0, *p.constants, *carry, *xs)
-            return result[: len(carry)], result[len(carry) :]
-
-        if not self.run.moves(length):
-            steps = None if p.xs else self.at.true(length)
-            last, ys = lax.scan(step, p.carry, p.xs, steps, reverse=e.attr("reverse"), unroll=e.attr("unroll"))
-            return (*last, *ys)
-        return self.steps(step, p.carry, p.xs, length, e.attr("reverse"))
+        if e.op == SCAN:
+            length: Dim = e.attr("length").substitute(self.plan.sizes)
+            if self.run.moves(length):
+                return self.steps(one_step(p, run), p.carry, p.xs, length, e.attr("reverse"))
+        return run_control(e, p, run, lambda d: self.at.true(d.substitute(self.plan.sizes)))
 
     def steps(
         self, step: Callable[..., Any], carry: tuple[Any, ...], xs: tuple[Any, ...], length: Dim, reverse: bool
@@ -277,4 +260,4 @@ class _Call:
 
     def called(self, plan: FunctionPlan, args: Sequence[Any], at: CapacitySizes) -> Any:
         """The result of a function, in boxes."""
-        return Run(self.run.analysis, at).function(plan, args)
+        return CapacityRun(self.run.analysis, at).function(plan, args)

@@ -59,6 +59,10 @@ def cholesky(use: OperatorUse) -> CapacityStep | None:
     return _square()(use)
 
 
+def cholesky_update(use: OperatorUse) -> CapacityStep | None:
+    return _square((1, -1))(use)
+
+
 def lu(use: OperatorUse) -> CapacityStep | None:
     m, n = use.site.shape()[-2:]
     if use.moves(m) or use.moves(n):
@@ -86,6 +90,8 @@ def householder_product(use: OperatorUse) -> CapacityStep | None:
     if use.moves(n) and n is not m:
         raise NotPredicated(f"its matrices have {m} rows and {n} columns, which at capacity may be more than rows")
     masks = [*_zeros(use, 0, -2, -1), *_zeros(use, 1, -1)]
+    if len(use.states) == 3:  # what the product is multiplied with
+        masks += _zeros(use, 2, -2 if use.site["left"] else -1)
     return as_it_is(use, *masks)
 
 
@@ -140,11 +146,11 @@ def fft(use: OperatorUse) -> CapacityStep | None:
     return _each_of_many(len(use.site["lengths"]))(use)
 
 
-_WHOLE = ("eigh", "svd", "eig", "schur", "hessenberg", "tridiagonal")
+def whole_matrices(use: OperatorUse) -> CapacityStep | None:
+    return _each_of_many(2)(use)
 
-MATRICES: dict[str, Rule] = {
-    "cholesky": cholesky, "lu": lu, "triangular_solve": triangular_solve, "geqrf": geqrf,
-    "qr": qr, "householder_product": householder_product, "tridiagonal_solve": tridiagonal_solve,
-    "cholesky_update": _square((1, -1)), "lu_pivots_to_permutation": permutation, "fft": fft,
-    **{name: _each_of_many(2) for name in _WHOLE},
-}  # fmt: skip
+
+MATRICES: tuple[Rule, ...] = (
+    cholesky, cholesky_update, lu, triangular_solve, geqrf, qr, householder_product, tridiagonal_solve, permutation,
+    fft, whole_matrices,
+)  # fmt: skip

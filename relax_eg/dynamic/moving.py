@@ -241,9 +241,6 @@ def _moves_any(use: OperatorUse, *names: str) -> bool:
     return any(use.moves(d) for name in names for d in use.site[name])
 
 
-MOVING: dict[str, Rule] = {
-    "reshape": reshape, "strided_slice": strided_slice, "split": split, "flip": flip, "concat": concat,
-    "dynamic_slice": dynamic_slice, "dynamic_update_slice": dynamic_update_slice,
-}  # fmt: skip
+MOVING: tuple[Rule, ...] = (reshape, strided_slice, split, flip, concat, dynamic_slice, dynamic_update_slice)
 
 __all__ = ["MOVING", "Rule", "fitted", "plain_result", "size_of", "unmerged", "window"]

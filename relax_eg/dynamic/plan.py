@@ -6,11 +6,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from relax_eg.dynamic.analysis import Analysis, Mask
-from relax_eg.dynamic.lowering import CapacitySizes, Run, capacity_of
+from relax_eg.dynamic.lowering import CapacityRun, CapacitySizes, capacity_of
 from relax_eg.errors import BoundsError, OptionError, ShapeError
 from relax_eg.ir.annotations import Annotation, Shape, Tensor, Tuple, dims_of
 from relax_eg.ir.expr import Expr
 from relax_eg.ir.module import Module
+from relax_eg.ops.record import may_be_met
 from relax_eg.shapes import Dim
 
 
@@ -52,7 +53,7 @@ class CapacityPlan:
     def applies(self, sizes: Mapping[str, int]) -> bool:
         """Whether every operator applies at these sizes, for example whether all slices are in range. The program at
         capacity would not detect a violation; run at exact sizes, it is refused."""
-        return all(d.evaluate(sizes) >= 0 for d in self._analysis.conditions)
+        return all(may_be_met(c, sizes) for c in self._analysis.conditions)
 
     @property
     def exact_dims(self) -> frozenset[str]:
@@ -81,7 +82,7 @@ class CapacityPlan:
         def run(leaves: Sequence[Any], sizes: Mapping[str, Any]) -> Any:
             fixed = self._fixed(leaves, given)
             at = CapacitySizes(given, fixed, {v: sizes[v] for v in self.dims}, dropped)
-            return Run(self._analysis, at).function(self._analysis.main, self._arguments(leaves, at))
+            return CapacityRun(self._analysis, at).function(self._analysis.main, self._arguments(leaves, at))
 
         return run
 

@@ -7,23 +7,25 @@ import math
 import threading
 import time
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import jax
 import numpy as np
 from jax.core import Tracer
 
-from relax_eg.backend.call_keys import NOT_SHOWN, UnseenError, is_tracing, shown
-from relax_eg.backend.checks import bind_sizes, check_addressable
+from relax_eg.backend.bound import BoundFamily
+from relax_eg.backend.call_keys import MOST_SHOWN, NOT_SHOWN, UnseenError, is_tracing
+from relax_eg.backend.checks import check_addressable
 from relax_eg.backend.executables import Executable, Executables, Tally, Why, compiled
-from relax_eg.backend.family import Family
 from relax_eg.backend.program import as_declared
+from relax_eg.backend.runtime import UNSEEN
 from relax_eg.dynamic.bodies import Body, Taking
 from relax_eg.dynamic.fitting import CapacityFit, is_key_array
 from relax_eg.dynamic.policy import Policy, earns_exact
 from relax_eg.dynamic.statistics import SizeRow
 from relax_eg.errors import OptionError
+from relax_eg.memo import Memo
 from relax_eg.ops.keys import given_dtype
 from relax_eg.settings import settings_now
 
@@ -43,9 +45,6 @@ class ElsewhereError(Exception):
     has other settings, or the function is another program at its sizes."""
 
 
-UNSEEN: Any = object()
-
-
 @dataclass(eq=False)
 class _Call:
     """The calls with certain sizes.
@@ -55,7 +54,7 @@ class _Call:
     - `counted`: number of calls, without those on the straight path.
     - `tallies`: counters of the executables that calls went to on the straight path.
     - `missed`: calls at capacity since the last exact executable was given up.
-    - `refused`: calls on the straight path that the executable could not take.
+    - `refused`: calls on the straight path that the executable could not take; that path is closed at `MOST_REFUSED`.
     - `share`: predicted share of padding in the time of a call.
     """
 
@@ -85,40 +84,24 @@ _Straight = tuple[int, dict[str, Any], Any, Callable[[], int], Executable, _Call
 class Sized:
     """The state of a function whose sizes vary, and the path of each of its calls.
 
-    - `others_at`: the parameters given by a call; the rest are weights of `weight_shapes`.
-    - `tree`: the structure of `(args, kwargs)` of a call.
+    - `bound`: the programs, with the parameters that are bound.
     - `predict`: predicted seconds of a call of a variant at given sizes.
     - `alone`: whether the first call's sizes are assumed to be the only ones.
     - `named`: the sizes that run exactly because the user named them.
     - `donated`: indices into `others_at` of the arguments whose arrays a call may reuse.
     """
 
-    def __init__(
-        self,
-        family: Family,
-        others_at: Sequence[int],
-        weight_shapes: Mapping[int, tuple[int, ...]],
-        tree: Any,
-        policy: Policy,
-        executables: Executables,
-        predict: Predict,
-    ) -> None:
-        program = family.programs[0]
-        self._tree, self._shown = tree, shown([program.params[i] for i in others_at], tree)
-        self._straight: dict[Any, _Straight] = {}  # by the kinds of the arguments
+    def __init__(self, bound: BoundFamily, policy: Policy, executables: Executables, predict: Predict) -> None:
+        program = bound.program
+        self._bound, self._family, self._program = bound, bound.family, program
+        self._straight = Memo[Any, _Straight](MOST_SHOWN)  # by the kinds of the arguments
         self._only: _Straight | None = None  # serves every call as long as all are alike
         self._mixed = False
-        self._family, self._program = family, program
-        self._others_at, self._weight_shapes = tuple(others_at), dict(weight_shapes)
+        self._tree, self._shown, self._others_at = bound.tree, bound.shown, bound.others_at
         self._policy, self._executables, self._predict = policy, executables, predict
-        indices = frozenset(range(len(program.params))) - frozenset(others_at)
-        held = sorted(indices)
-        shapes = [weight_shapes[i] for i in held]
-        self._fixed: dict[str, int] = bind_sizes("prepare", [program.params[i] for i in held], shapes) if held else {}
-        distinct = list(dict.fromkeys(p.module for p in family.programs))
-        self._which = [distinct.index(p.module) for p in family.programs]
-        self.bodies = [Body(replace(program, module=m), indices, frozenset(self._fixed)) for m in distinct]
-        self._declared = [program.params[i].tensor for i in others_at]
+        self._fixed, self._which = bound.fixed, bound.which
+        self.bodies = [Body(p, frozenset(self._fixed)) for p in bound.programs]
+        self._declared = [program.params[i].tensor for i in self._others_at]
         self._dtypes = [None if t.dtype is None else given_dtype(t.dtype) for t in self._declared]
         self._calls: dict[tuple[Any, ...], _Call] = {}
         self._lock = threading.RLock()
@@ -144,7 +127,7 @@ class Sized:
             if found is None:
                 return UNSEEN
         body, scalars, run, tick, executable, call = found
-        if executable.dropped or (executable.options and is_tracing()):
+        if executable.dropped or call.refused >= MOST_REFUSED or (executable.options and is_tracing()):
             return UNSEEN
         try:
             result = run((scalars, *held[body]) if scalars else held[body], *args, **kwargs)
@@ -167,8 +150,6 @@ class Sized:
                 self._only, self._mixed = None, True
                 return
             call.refused += 1
-            if call.refused >= MOST_REFUSED:
-                self._straight = {k: v for k, v in self._straight.items() if v[-1] is not call}
 
     def _let_straight(self, call: _Call, executable: Executable, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Open the straight path to this executable for calls like this one, if nothing is padded for them; for all
@@ -183,7 +164,6 @@ class Sized:
             try:
                 self._straight[self._shown(args, kwargs)] = entry
             except NOT_SHOWN:
-                call.refused = MOST_REFUSED
                 return
             if executable.tally not in call.tallies:
                 call.tallies.append(executable.tally)
@@ -237,8 +217,7 @@ class Sized:
 
     def _first_of(self, shapes: tuple[Any, ...]) -> _Call:
         """The `_Call` for these shapes, made at their first call."""
-        known = {**self._weight_shapes, **dict(zip(self._others_at, shapes, strict=True))}
-        bound = self._program.sizes([known[i] for i in range(len(self._program.params))])
+        bound = self._bound.sizes(shapes)
         sizes = {v: bound[v] for v in self._policy.ladders}
         with self._lock:
             # Many functions are only ever called at one combination of sizes: nothing is padded before a second one
@@ -258,8 +237,7 @@ class Sized:
             if found is None:  # another thread may have been here
                 found = call
                 if len(self._calls) >= _MOST_CALLS:
-                    gone = self._calls.pop(next(iter(self._calls)))
-                    self._straight = {k: v for k, v in self._straight.items() if v[-1] is not gone}
+                    self._calls.pop(next(iter(self._calls))).refused = MOST_REFUSED
                 self._calls[shapes] = found
         return found
 

@@ -11,11 +11,11 @@ import math
 from collections.abc import Callable
 from dataclasses import replace
 
+from relax_eg.dtypes import is_float
 from relax_eg.dynamic.content import Content, known
 from relax_eg.dynamic.layout import Digit, TensorLayout
 from relax_eg.dynamic.native import native, unless_there
 from relax_eg.dynamic.step import CapacityStep, OperatorUse
-from relax_eg.ir.annotations import is_float
 from relax_eg.ir.expr import CONSTANT, Expr, constant_value
 
 _NEGATIVE_INFINITY = float("-inf")

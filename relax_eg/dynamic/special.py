@@ -19,6 +19,7 @@ from relax_eg.dynamic.matrices import MATRICES
 from relax_eg.dynamic.moving import MOVING, Rule, fitted, plain_result
 from relax_eg.dynamic.native import as_it_is, native, resolved, unless_there
 from relax_eg.dynamic.scattering import scatter
+from relax_eg.dynamic.softmax import softmax
 from relax_eg.dynamic.step import At, CapacityStep, Inner, NotPredicated, OperatorUse, Wanted
 from relax_eg.ops import get, program_of
 from relax_eg.ops.sizes import ONE, dilated
@@ -196,10 +197,11 @@ def varying(use: OperatorUse) -> CapacityStep | None:
     raise NotPredicated("what it gives depends on its whole operands")
 
 
-SPECIAL: dict[str, Rule] = {
-    **MOVING, "sort": sort, "top_k": top_k, "approx_top_k": top_k, "scatter": scatter, "conv": conv,
-    "reduce_window": reduce_window, "window_scatter": window_derivative, "window_gather": window_derivative,
-    **MATRICES, "random_seed": each, "random_fold_in": each,
-    "random_wrap": each, "random_unwrap": each, "random_gamma": each, "threefry2x32": each,
-    "bitcast": bitcast, "random_split": counted, "random_bits": counted, "rng_bit_generator": varying,
+# The ways to compute operators at capacity without their index equations; `Operator.capacity` names one.
+BEHAVIOURS: dict[str, Rule] = {
+    rule.__name__: rule
+    for rule in (
+        *MOVING, *MATRICES, softmax, sort, top_k, scatter, conv, reduce_window, window_derivative, each, bitcast,
+        counted, varying,
+    )
 }  # fmt: skip

@@ -13,7 +13,7 @@ from relax_eg.egraph.vocabulary import Opcode
 from relax_eg.errors import OperatorError, RelaxEgError
 from relax_eg.extract.graph import Candidate, ExtractionGraph
 from relax_eg.ir.annotations import Annotation, Tensor, with_sizes
-from relax_eg.ir.expr import CALL, CONTROL, FUNCTION, Expr
+from relax_eg.ir.expr import CALL, CONTROL, FUNCTION, LEAVES, Expr
 from relax_eg.ops import Site, call
 from relax_eg.ops.coarse_annotations import MAX_RANK
 from relax_eg.shapes import Dim
@@ -165,7 +165,7 @@ def dump(egraph: EGraph) -> Dump:
     class_of = {egraph.engine.integer(r.inputs[0]): classes[r.output] for r in tables["node"]}
     forms: dict[_Key, tuple[Annotation, ...]] = {}
     for e in egraph.number:
-        if not egraph.words.is_leaf(e) and egraph.words.opcode(e)[0].annotation is not None:
+        if e.op not in LEAVES and egraph.words.opcode(e)[0].annotation is not None:
             key = _key(egraph, e, class_of, one)
             forms.setdefault(key, tuple(a.annotation for a in e.args))
     return Dump(graph, payloads, written, forms)
@@ -238,7 +238,7 @@ def _mark_as_written(
     for i, e in enumerate(egraph.written):
         c, k = class_of[i], 0
         written.setdefault(c, []).append(e)
-        if e.args or not egraph.words.is_leaf(e):
+        if e.args or e.op not in LEAVES:
             _, k = where[_key(egraph, e, class_of, one)]
             if graph.candidates[c][k].made_by:  # a rule made this written node too
                 graph.candidates[c][k] = replace(graph.candidates[c][k], made_by="")

@@ -17,31 +17,23 @@ from functools import cached_property
 from itertools import product
 
 from relax_eg.egraph.engine import Engine
+from relax_eg.egraph.query import Query
 from relax_eg.egraph.vocabulary import Opcode, Vocabulary
-from relax_eg.ir.annotations import Tensor, dims_of
+from relax_eg.ir.annotations import dims_of
 from relax_eg.ir.expr import CONSTANT, TUPLE, TUPLE_GET, VAR, Expr
 from relax_eg.ops import TABLE
 from relax_eg.ops.coarse_annotations import MAX_RANK
+from relax_eg.ops.facts import ALL_IMPLIED
 from relax_eg.rules import Claim, Instance
+from relax_eg.rules.book.facts import derivations
 from relax_eg.rules.conditions import OnValue, key_of
+from relax_eg.rules.fact_rules import OF_ANNOTATIONS, FactRule
+from relax_eg.rules.matching import Expressions, rank_needed, rest_of
 from relax_eg.rules.parameter_facts import Given, Leaves, PositiveSizes
-from relax_eg.rules.propagation import (
-    ALL_IMPLIED,
-    MOVES,
-    OF_ANNOTATIONS,
-    OF_DTYPES,
-    FactRule,
-    KnownFacts,
-    Pattern,
-    derivations,
-    is_test,
-    meaning,
-    needed,
-    of_annotation,
-    rank_needed,
-)
+from relax_eg.rules.propagation import MOVES, OF_DTYPES, KnownFacts, is_test, meaning, needed, of_annotation
 from relax_eg.shapes import Dim, Scope
 
+_EXPRESSIONS = Expressions()
 _ORIGINS = ("is_constant", "is_weight")
 _COMMON = frozenset(
     "add subtract multiply divide matmul sum max min maximum minimum where less less_equal greater greater_equal equal "
@@ -140,8 +132,8 @@ class FactBase:
         if not claims or self._given.facts or any(e.op not in _COMMON for e in instance.left_nodes):
             return True
         for e in self._by_op.get(instance.left[0].op, ()):
-            env = bindings(instance.left[0], e)
-            if env is not None and all(self._known.has(env[g.name], g.fact) for g in claims):
+            found = _EXPRESSIONS.match(instance.left[0], e)
+            if not found.problems and all(self._known.has(found.bound[g.name], g.fact) for g in claims):
                 return True
         return False
 
@@ -280,8 +272,8 @@ class FactBase:
         held = {key for key, symbol in self._symbols.items() if sizes.get(symbol, 0)}.union(OF_ANNOTATIONS)
         for d in derivations():
             usable = d.gives in self._kept and (d.exact or not self._given.exact)
-            if usable and all(f in held for f, _ in d.premises):
-                choices = [by_op.get(p.op, []) for p in d.pattern.nodes]
+            if usable and all(key_of(p) in held for p in d.premises):
+                choices = [by_op.get(p.op, []) for p in d.nodes]
                 for opcodes in product(*choices) if all(choices) else ():
                     yield from self._derivation(d, opcodes)
         for o in present:
@@ -290,19 +282,19 @@ class FactBase:
                     yield self._passed_on(key, o)
 
     def _derivation(self, d: FactRule, opcodes: Sequence[Opcode]) -> Iterator[str]:
-        body = _Body(self._symbols)
-        for p, o in zip(d.pattern.nodes, opcodes, strict=True):
-            if not body.match(p, o):
-                return
-        for fact, v in d.premises:
-            for x in body.variables[v]:
-                body.premise(fact, x)
-        result = body.names[d.pattern]
+        query = _Query(self._symbols)
+        if not all(query.match(p, o) for p, o in zip(d.nodes, opcodes, strict=True)):
+            return
+        for premise in d.premises:
+            for x in query.values(premise.name):
+                query.premise(key_of(premise), x)
+        result = query.names[d.pattern]
         if d.floats:
-            body.premise("is_float", result)
+            query.premise("is_float", result)
         if meaning(d.gives).axes == 2:
-            body.premise("is_square", result)
-        yield f"(rule ({' '.join(body.facts)}) (({self._symbols[d.gives]} {result})) :ruleset facts)"
+            query.premise("is_square", result)
+        facts = [*(a.fact for a in query.atoms), *query.facts]
+        yield f"(rule ({' '.join(facts)}) (({self._symbols[d.gives]} {result})) :ruleset facts)"
 
     def _passed_on(self, key: str, o: Opcode) -> str:
         """Returns the engine rule by which `o` passes `key` on from its operands: an origin from all of them, a test of
@@ -315,41 +307,35 @@ class FactBase:
         return f"(rule ({' '.join([found, *given])}) (({symbol} e)) :ruleset facts)"
 
 
-class _Body:
+class _Query(Query):
     """The left side of an engine rule that derives a fact."""
 
     def __init__(self, symbols: Mapping[str, str]) -> None:
+        super().__init__()
         self._symbols = symbols
-        self.facts: list[str] = []
-        self.names: dict[Pattern, str] = {}
-        self.variables: dict[str, list[str]] = {}
+        self._several: dict[str, list[str]] = {}
         self._annotated: set[str] = set()
-        self._count = 0
 
-    def match(self, p: Pattern, o: Opcode) -> bool:
+    def match(self, p: Expr, o: Opcode) -> bool:
         """Adds a node of the pattern. Returns False if the opcode does not have the pattern's form."""
-        attrs = {**dict(o.static), **{name: (None,) * n for name, n in o.sizes}}
-        rank = rank_needed(p, attrs)
-        if rank is None or o.arity < len(p.args) or (o.arity > len(p.args) and not p.rest):
+        rank = rank_needed(p, {**dict(o.static), **{name: (None,) * n for name, n in o.sizes}})
+        rest = rest_of(p)
+        args = p.args if rest is None else p.args[:-1]
+        if rank is None or o.arity < len(args) or (o.arity > len(args) and rest is None):
             return False
-        args: list[str] = []
-        for a in p.args:
-            if isinstance(a, Pattern):
-                args.append(self.names[a])
-            else:
-                args += self.variables.setdefault(a, [f"v_{a}"])
-        if p.rest:
-            rest = [f"v_{p.rest}{i}" for i in range(o.arity - len(p.args))]
-            args += self.variables.setdefault(p.rest, rest)
-        sizes: list[str] = []
-        for _ in range(o.size_count):
-            sizes.append(f"d{self._count}")
-            self._count += 1
-        self.names[p] = f"e{len(self.names)}"
-        self.facts.append(f"(= {self.names[p]} ({o.symbol} {' '.join(args + sizes)}))")
+        operands = [self.operand(a) for a in args]
+        if rest is not None:
+            self._several[rest] = [f"v_{rest.rstrip('.')}{i}" for i in range(o.arity - len(args))]
+            operands += self._several[rest]
+        first = sum(len(atom.sizes) for atom in self.atoms)
+        self.row(p, o, operands, [f"d{first + i}" for i in range(o.size_count)])
         if rank >= 0:
             self.premise(f"rank_{rank}", self.names[p])
         return True
+
+    def values(self, name: str) -> list[str]:
+        """The engine variables of what a variable of the pattern stands for."""
+        return self._several.get(name, [f"v_{name}"])
 
     def premise(self, fact: str, x: str) -> None:
         if fact not in _OF_ANNOTATIONS or fact in OF_DTYPES:
@@ -359,37 +345,6 @@ class _Body:
             self._annotated.add(x)
             self.facts.append(f"(has_ann {x} a_{x})")
         self.facts.append(f"(ann_{fact} a_{x})")
-
-
-def bindings(pattern: Expr, e: Expr) -> dict[str, Expr] | None:
-    """Returns the value of each pattern variable if `e` may have the pattern's form, else None. Operators, attributes,
-    ranks and dtypes are compared; sizes only on axes whose size in the pattern is a single variable."""
-    env: dict[str, Expr] = {}
-    sizes: dict[str, Dim] = {}
-    todo = [(pattern, e)]
-    while todo:
-        p, x = todo.pop()
-        if p.op == VAR:
-            if env.setdefault(str(p.attr("name")), x) is not x or not _fits(p, x, sizes):
-                return None
-        elif p.op == CONSTANT or p.op != x.op or len(p.args) != len(x.args):
-            if p is not x:
-                return None
-        else:
-            for (_, v), (_, w) in zip(p.attrs, x.attrs, strict=True):
-                of_sizes = isinstance(v, tuple) and any(isinstance(d, Dim) for d in v)
-                if not of_sizes and v != w:
-                    return None
-            todo += zip(p.args, x.args, strict=True)
-    return env
-
-
-def _fits(p: Expr, x: Expr, sizes: dict[str, Dim]) -> bool:
-    a, b = p.tensor, x.annotation
-    if not isinstance(b, Tensor) or a.dtype != b.dtype or a.ndim != b.ndim or b.shape is None:
-        return False
-    axes = zip(p.shape, b.shape, strict=True)
-    return all(str(d) not in d.variables or sizes.setdefault(str(d), n) is n for d, n in axes)
 
 
 def _keeps_origin(op: str) -> bool:

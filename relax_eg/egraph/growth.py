@@ -22,7 +22,8 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from relax_eg.egraph.engine import Engine, TableRow, Value
-from relax_eg.egraph.patterns import Compiled, QueryAtom
+from relax_eg.egraph.patterns import Compiled
+from relax_eg.egraph.query import QueryAtom
 from relax_eg.ir.expr import Expr
 
 COUNTED_PER_SECOND = 5_000_000  # chosen: matches that a counter finds in a second, about half of the measured number

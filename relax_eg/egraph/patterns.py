@@ -8,43 +8,16 @@ from functools import lru_cache
 
 from relax_eg.egraph.demand import Demand, Operands, operands_of
 from relax_eg.egraph.facts import FactBase
-from relax_eg.egraph.vocabulary import LEAVES, Opcode, OpcodeKey, Vocabulary, opcode_key
+from relax_eg.egraph.query import Query, QueryAtom
+from relax_eg.egraph.vocabulary import Opcode, OpcodeKey, Vocabulary, opcode_key
 from relax_eg.ir.annotations import Tensor
-from relax_eg.ir.expr import VAR, Expr, postorder
+from relax_eg.ir.expr import LEAVES, Expr, postorder
 from relax_eg.limits import MANY_KEPT
 from relax_eg.rules import Condition, InOrder, Instance
 from relax_eg.rules.conditions import OnValue
 from relax_eg.shapes import Dim
 
 Holds = Callable[[Condition, dict[str, Dim]], bool]
-
-
-@dataclass(frozen=True, slots=True)
-class QueryAtom:
-    """A row that a left side asks for, of an operator's table or, if `output` is "", of a relation.
-
-    `operands` and `output` hold variables of sort T, `sizes` those of sort Dim. An entry that is not a variable is a
-    term in parentheses.
-    """
-
-    table: str
-    operands: tuple[str, ...]
-    sizes: tuple[str, ...] = ()
-    output: str = ""
-
-    @property
-    def columns(self) -> tuple[str, ...]:
-        """The columns in the order of the engine's table."""
-        return (*self.operands, *self.sizes, self.output)
-
-    @property
-    def row(self) -> str:
-        """The row as a term, without its output."""
-        return f"({' '.join((self.table, *self.operands, *self.sizes))})"
-
-    @property
-    def fact(self) -> str:
-        return f"(= {self.output} {self.row})" if self.output else self.row
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,15 +165,13 @@ class _Right:
             self.actions.append(f"(union {body.names[left]} {names[right]})")
 
 
-class _Body:
-    """The left side of an engine rule, without what Python has to answer."""
+class _Body(Query):
+    """The left side of a rule instance, without what Python has to answer."""
 
     def __init__(self, compiler: Compiler) -> None:
+        super().__init__()
         self.compiler = compiler
         self.words = compiler.words
-        self.atoms: list[QueryAtom] = []
-        self.facts: list[str] = []  # facts that only filter
-        self.names: dict[Expr, str] = {}
         self.sizes: dict[str, str] = {}  # size variable -> engine variable, for size variables that an axis binds
         self.compound: list[tuple[str, Dim]] = []  # engine variable, and the expression it must equal
         self.commands: list[str] = []
@@ -211,14 +182,7 @@ class _Body:
             return
         opcode, dims = self.words.opcode(e)
         self.commands += self.compiler.declare(opcode)
-        operands, sizes = tuple(self._operand(a) for a in e.args), tuple(self._size(d) for d in dims)
-        self.names[e] = f"e{len(self.names)}"
-        self.atoms.append(QueryAtom(opcode.symbol, operands, sizes, self.names[e]))
-
-    def _operand(self, e: Expr) -> str:
-        if e.op == VAR and e not in self.names:
-            self.names[e] = f"v_{e.attr('name')}"
-        return self.names[e]
+        self.row(e, opcode, [self.operand(a) for a in e.args], [self._size(d) for d in dims])
 
     def annotated(self, p: Expr) -> None:
         annotation = p.annotation

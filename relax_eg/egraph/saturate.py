@@ -16,6 +16,7 @@ from itertools import product
 from typing import Any
 
 from relax_eg.debug import log, stage, tell
+from relax_eg.dtypes import FLOATS
 from relax_eg.egraph.budget import Budget, LeftOut, RoundFigures, RuleFigures, Saturation, StopReason
 from relax_eg.egraph.demand import Demand
 from relax_eg.egraph.engine import Engine, EngineError, TableRow, Value
@@ -23,9 +24,9 @@ from relax_eg.egraph.facts import FactBase
 from relax_eg.egraph.growth import READ_ANYWAY, Forecast, Growth
 from relax_eg.egraph.patterns import Compiler, Joined, Needed, joined, needed
 from relax_eg.egraph.sizes import EqualSizes
-from relax_eg.egraph.vocabulary import LEAVES, PRELUDE, Opcode, OpcodeKey, Vocabulary, declarations
-from relax_eg.ir.annotations import FLOATS, Tensor
-from relax_eg.ir.expr import VAR, Expr, postorder
+from relax_eg.egraph.vocabulary import PRELUDE, Opcode, OpcodeKey, Vocabulary, declarations
+from relax_eg.ir.annotations import Tensor
+from relax_eg.ir.expr import LEAVES, VAR, Expr, postorder
 from relax_eg.limits import LARGEST_INT64, MANY_KEPT
 from relax_eg.ops.coarse_annotations import MAX_RANK
 from relax_eg.rules import PHASES, Condition, Instance, Rule, RuleSet

@@ -15,14 +15,12 @@ from typing import Any
 
 from relax_eg.errors import OperatorError
 from relax_eg.ir.annotations import Annotation, Tensor, Tuple
-from relax_eg.ir.expr import CALL_DPS_LIBRARY, CONSTANT, FUNCTION, SHAPE, TUPLE_GET, VAR, Expr, node, tuple_get
+from relax_eg.ir.expr import CALL_DPS_LIBRARY, TUPLE_GET, Expr, node, tuple_get
 from relax_eg.limits import MANY_KEPT
 from relax_eg.ops import TABLE, call, deduce
 from relax_eg.ops.coarse_annotations import MAX_RANK
 from relax_eg.ops.libraries import LIBRARIES, library_call, library_of
 from relax_eg.shapes import Dim
-
-LEAVES = frozenset((VAR, CONSTANT, SHAPE, FUNCTION))
 
 PRELUDE = (
     "(sort T)",
@@ -174,10 +172,6 @@ class Vocabulary:
             index = self._leaves[e] = len(self.leaf_list)
             self.leaf_list.append(e)
         return f"(Leaf {index})"
-
-    @staticmethod
-    def is_leaf(e: Expr) -> bool:
-        return e.op in LEAVES
 
     def dim(self, d: Dim) -> str:
         """Returns the term of a size."""

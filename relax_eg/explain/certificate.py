@@ -6,7 +6,7 @@ one table, so a certificate is about as long as the programs and the steps toget
 
 A certificate claims that the chosen program computes the same as the one as written, within the loosest of the
 `numerics` classes, for all sizes that the latter admits (`R.func_attr` says which) and all arguments that have the
-`facts`. `verify` shows that. `status`, `place`, `proofs`, and how far apart programs were, are remarks by its writer.
+`facts`. `verify` shows that. `status`, `place` and `proofs` are remarks by its writer.
 """
 
 from __future__ import annotations
@@ -24,16 +24,17 @@ from typing import Any, Self
 from relax_eg.accepted import PATH, accepts
 from relax_eg.errors import ExplanationError, RelaxEgError
 from relax_eg.explain.check import Replay, replay
+from relax_eg.explain.programs import changes
 from relax_eg.explain.reader import CertificateReader, NumberedObjects, program_text
 from relax_eg.explain.result import Derivation, DerivationPart
 from relax_eg.explain.steps import Equation, Goal, Rewritten, Step
-from relax_eg.explain.whole_programs import CheckedProgram
 from relax_eg.ir.expr import Expr, tuple_, var
 from relax_eg.ir.module import Binding, Block, Function, Module
 from relax_eg.ir.packed import pack
 from relax_eg.plain_data import DAMAGED, read_json, write_file
 from relax_eg.rules import RuleSet
-from relax_eg.rules.certificates import lasting_hash, status
+from relax_eg.rules.certificates import status
+from relax_eg.rules.content import lasting_hash
 from relax_eg.rules.schema_answers import Answers, Batched
 
 VERSION = 3  # given: version of the format; other versions are refused
@@ -79,8 +80,8 @@ class UnaidedCertificate:
             derivation = CertificateReader(self.data, rules).derivation()
         with _told_apart("checked"):
             found = replay(derivation, batched=self.batched)
-            for part, row, programs in zip(derivation.parts, self.data["parts"], found.programs, strict=True):
-                _same_programs(part, row["programs"], programs)
+            for part, row in zip(derivation.parts, self.data["parts"], strict=True):
+                _same_programs(part, row["programs"])
         if found.numerics != derivation.numerics:
             said, are = (", ".join(classes) for classes in (derivation.numerics, found.numerics))
             raise ExplanationError(f"the certificate says that its steps are of class {said}; they are of class {are}")
@@ -91,14 +92,12 @@ class UnaidedCertificate:
         """What the derivation takes for granted: the numerics classes, and what was declared of sizes and values. Other
         sizes are only taken to be at least 1. ExplanationError if the data does not say it."""
         try:
-            return self._premises()
+            facts = ((name, fact) for name, facts in self.data["facts"].items() for fact in facts)
+            given = [*self.data["assumptions"], *(f"{name} is {fact.replace('_', ' ')}" for name, fact in facts)]
+            said = f"rules of class {', '.join(self.data['numerics'])}"
+            return f"{said}; given {', '.join(given)}" if given else said
         except DAMAGED as e:
             raise ExplanationError(f"the certificate cannot be read: {type(e).__name__}: {e}") from None
-
-    def _premises(self) -> str:
-        facts = [f"{name} is {fact.replace('_', ' ')}" for name, facts in self.data["facts"].items() for fact in facts]
-        given = [*self.data["assumptions"], *facts]
-        return f"rules of class {', '.join(self.data['numerics'])}" + (f"; given {', '.join(given)}" if given else "")
 
 
 @contextmanager
@@ -122,22 +121,15 @@ def certificate(derivation: Derivation, replayed: Replay | None) -> dict[str, An
     return _Writer(derivation, replayed).data()
 
 
-def _told(part: DerivationPart, programs: Sequence[CheckedProgram]) -> list[dict[str, Any]]:
-    """Returns the whole programs of a part, in order: what made each, and what its check found."""
+def _programs(part: DerivationPart) -> list[dict[str, Any]]:
+    """Returns the whole programs of a part, in order: what makes each."""
     numbers = {g: i for i, g in enumerate(part.goals)}
-    told: list[dict[str, Any]] = []
-    for c in programs:
-        step = c.goal.steps[c.step][0] if c.how == "rule" else None
-        by = step.equation.rule.name if isinstance(step, Rewritten) else c.how
-        made = {"by": by, "goal": numbers[c.goal], "step": c.step}
-        told.append({**made, "apart": c.deviation, "operators": c.operators})
-    return told
+    return [{"by": c.by, "goal": numbers[c.goal], "step": c.step} for c in changes(part.results)]
 
 
-def _same_programs(part: DerivationPart, said: Sequence[Mapping[str, Any]], programs: Sequence[CheckedProgram]) -> None:
+def _same_programs(part: DerivationPart, said: Sequence[Mapping[str, Any]]) -> None:
     """Raises ExplanationError unless the whole programs are those that the certificate lists."""
-    found = _told(part, programs)
-    for number, (a, b) in enumerate(zip_longest(said, found), 1):
+    for number, (a, b) in enumerate(zip_longest(said, _programs(part)), 1):
         x, y = (None if p is None else (p.get("by"), p.get("goal"), p.get("step")) for p in (a, b))
         if x != y:
             words = ["nothing" if p is None else f"`{p[0]}`, step {p[2]} of goal {p[1]}" for p in (x, y)]
@@ -150,15 +142,14 @@ def _same_programs(part: DerivationPart, said: Sequence[Mapping[str, Any]], prog
 class _Writer:
     def __init__(self, derivation: Derivation, replayed: Replay | None) -> None:
         self.derivation = derivation
-        self.replayed = replayed
+        self.replayed = replayed or Replay()
         self.terms: dict[Expr, int] = {}
 
     def data(self) -> dict[str, Any]:
         d = self.derivation
-        programs = [[] for _ in d.parts] if self.replayed is None else self.replayed.programs
-        parts = [self._part(p, found) for p, found in zip(d.parts, programs, strict=True)]
+        parts = [self._part(p) for p in d.parts]
         kinds = {"written": d.written, "shared": d.shared, "chosen": d.chosen, "functions": d.functions.values()}
-        functions = [_renamed(f, f"{kind}:{f.name}") for kind, module in kinds.items() for f in module]
+        functions = [replace(f, name=f"{kind}:{f.name}") for kind, module in kinds.items() for f in module]
         bindings = tuple(Binding(var(f"t{i}", e.annotation), e) for e, i in self.terms.items())
         functions.append(Function("terms", (), (Block(bindings),), tuple_(())))
         programs, blob = pack(Module(tuple(functions)), NumberedObjects())
@@ -168,7 +159,7 @@ class _Writer:
             "name": d.name,
             "written": program_text(d.written),
             "chosen": program_text(d.chosen),
-            "numerics": list(Replay().numerics if self.replayed is None else self.replayed.numerics),
+            "numerics": list(self.replayed.numerics),
             "assumptions": list(d.written.main.assume),
             "facts": {name: sorted(facts) for name, facts in d.facts.items()},
             "parts": parts,
@@ -179,7 +170,7 @@ class _Writer:
     def _term(self, e: Expr) -> int:
         return self.terms.setdefault(e, len(self.terms))
 
-    def _part(self, part: DerivationPart, programs: Sequence[CheckedProgram]) -> dict[str, Any]:
+    def _part(self, part: DerivationPart) -> dict[str, Any]:
         equations = {e: i for i, e in enumerate(part.equations)}
         goals = {g: i for i, g in enumerate(part.goals)}
         sources = self.derivation.sources.get(part.function, {})
@@ -193,14 +184,14 @@ class _Writer:
             ],
             "results": [goals[g] for g in part.results],
             "forms": [[goals[g] for g in form] for form in part.forms],
-            "programs": _told(part, programs),
+            "programs": _programs(part),
         }
 
     def _equation(self, e: Equation, sources: Mapping[Expr, str]) -> dict[str, Any]:
         verdict = status(e.rule)
         place = next((sources[x] for pair in e.pairs for x in pair if x in sources), "")
         said = {"rule": e.rule.name, "content": lasting_hash(e.rule), "status": verdict.status, "place": place}
-        proofs = self.replayed.conditions.get(e, []) if self.replayed is not None else []
+        proofs = self.replayed.conditions.get(e, [])
         if e.instance is None:
             pairs = [[self._term(a), self._term(b)] for a, b in e.pairs]
             return {**said, "pairs": pairs, "told": self._told(e.told or Answers()), "proofs": proofs}
@@ -242,7 +233,3 @@ def _plain(value: Any) -> str:
     if not same:
         raise ExplanationError(f"an attribute variable is {text}, which a certificate cannot hold")
     return text
-
-
-def _renamed(function: Function, name: str) -> Function:
-    return replace(function, name=name)

@@ -1,69 +1,51 @@
 """Replays a derivation: checks every rule, condition, shape and size in it again, and asks rules about whole nodes
 again (`proposed`).
 
-Both sides of every use of a rule, and every whole program that the steps lead through (`whole_programs`), are also
-evaluated by the reference interpreter, at small sizes and at sizes next to numbers in them.
+Both sides of every use of a rule, the values of every part as written and as chosen, and both end programs are also
+evaluated by the reference interpreter, at small sizes and at sizes next to numbers in them. The whole programs in
+between (`programs`) are not evaluated one by one: each differs from the previous one by the sides of one use of a rule.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
 from relax_eg.errors import BoundsError, ExplanationError, OperatorError, ShapeError
 from relax_eg.explain.closure import sizes_that_differ
-from relax_eg.explain.programs import Change
+from relax_eg.explain.programs import changes
 from relax_eg.explain.proposed import Proposals
 from relax_eg.explain.record import signature, with_one
-from relax_eg.explain.result import Derivation, DerivationPart, Libraries, mentioned
+from relax_eg.explain.result import Derivation, DerivationPart
 from relax_eg.explain.steps import Equation, Goal, Inside, Rewritten, equation
-from relax_eg.explain.values import compared, deviation, draw, near, stand_in, tells
-from relax_eg.explain.whole_programs import CheckedProgram, WholePrograms, off
-from relax_eg.ir.annotations import Annotation, Tensor, Tuple, dims_of, with_sizes
-from relax_eg.ir.calls import call_annotation
+from relax_eg.explain.values import compared, deviation, draw, near, off, stand_in, tells
+from relax_eg.ir.annotations import Annotation, Tensor, dims_of, with_sizes
+from relax_eg.ir.calls import needed_by
 from relax_eg.ir.calls import signature as function_annotation
-from relax_eg.ir.control import deduce_control
-from relax_eg.ir.expr import (
-    CALL,
-    CALL_DPS_LIBRARY,
-    CALL_TIR,
-    CONSTANT,
-    CONTROL,
-    FUNCTION,
-    TUPLE,
-    TUPLE_GET,
-    VAR,
-    Expr,
-    constant_value,
-    np_dtype,
-    postorder,
-    tuple_,
-)
-from relax_eg.ir.lattice import clash
+from relax_eg.ir.expr import CALL_DPS_LIBRARY, FUNCTION, VAR, Expr, node, postorder, tuple_
 from relax_eg.ir.module import Function, Module
 from relax_eg.ir.scopes import scopes_of
-from relax_eg.ir.tensor_calls import tir_annotation
 from relax_eg.ir.wellformed import check as check_module
-from relax_eg.ops import TABLE
+from relax_eg.ops.deduction import annotation_from
 from relax_eg.ops.facts import FACTS, impossible
-from relax_eg.ops.interpret import SharedValues, at_most, evaluate
+from relax_eg.ops.interpret import Libraries, SharedValues, at_most, evaluate
 from relax_eg.ops.libraries import library_of
-from relax_eg.ops.record import deduce
 from relax_eg.rules import NUMERICS, Claim, Condition, Rule, RuleSet, ValueTest
 from relax_eg.rules.certificates import status
 from relax_eg.rules.conditions import key_of
-from relax_eg.rules.parameter_facts import Leaves, PositiveSizes, facts_of_functions
-from relax_eg.rules.propagation import KnownFacts
+from relax_eg.rules.parameter_facts import Facts, facts_of_functions, known_facts
 from relax_eg.rules.schema_answers import Batched
 from relax_eg.shapes import Dim, Proved, Scope, prove
 
 # Two expressions that are said to be equal, with the use of a rule that says so; None for a whole goal.
 Pair = tuple[Expr, Expr, Equation | None]
+# Compares what is computed from arguments at sizes.
+Compare = Callable[[list[Any], dict[str, int]], None]
 
-# chosen: seeds of the drawn values. At the first two everything is evaluated. At the further one, whose values are near
-# numbers in the programs, only uses of rules, goals of whole values, and both end programs are.
+# chosen: seeds of the drawn values; those of the further one are near numbers in the programs, and may not exist
 _SEEDS, _FURTHER = (0, 1), (2,)
 # limit: loop steps of one evaluation, about a second; derivations with more are checked, but not evaluated
 _MOST_STEPS = 4_000
@@ -76,9 +58,11 @@ class Replay:
     - `equations`: number of uses of rules.
     - `conditions`: by use of a rule, its side conditions, each with its proof.
     - `equal_sizes`: equalities of sizes that are written differently, each with its proof.
+    - `operators`: number of operators whose shapes were proved.
     - `compared`: number of pairs of expressions whose values were compared.
+    - `apart`: by use of a rule and index of its pair, how far apart both sides are, in units of the largest element.
     - `sizes`: the sizes at which they were evaluated.
-    - `programs`: for each part of the derivation, the whole programs that its steps lead through.
+    - `programs`: number of whole programs that the steps make.
     - `ends`: how far the results of the chosen module are from those of the module as written; None if not evaluated.
     - `not_evaluated`: why some expressions were not evaluated.
     - `numerics`: the classes of the steps, the loosest last. A step that uses a fact that holds over the reals only
@@ -88,9 +72,11 @@ class Replay:
     equations: int = 0
     conditions: dict[Equation, list[str]] = field(default_factory=dict[Equation, list[str]])
     equal_sizes: dict[str, None] = field(default_factory=dict[str, None])
+    operators: int = 0
     compared: int = 0
+    apart: dict[tuple[Equation, int], float] = field(default_factory=dict[tuple[Equation, int], float])
     sizes: list[dict[str, int]] = field(default_factory=list[dict[str, int]])
-    programs: list[list[CheckedProgram]] = field(default_factory=list[list[CheckedProgram]])
+    programs: int = 0
     ends: float | None = None
     not_evaluated: list[str] = field(default_factory=list[str])
     numerics: tuple[str, ...] = NUMERICS[:1]
@@ -98,8 +84,9 @@ class Replay:
     def __str__(self) -> str:
         proved = sum(map(len, self.conditions.values())) + len(self.equal_sizes)
         parts = [
-            f"{self.equations} uses of rules, {proved} side conditions proved, {self.compared} pairs evaluated",
-            self._whole(),
+            f"{self.equations} uses of rules, {proved} side conditions proved, {self.compared} pairs evaluated, "
+            f"{off(max(self.apart.values(), default=0.0))}, shapes of {self.operators} operators proved",
+            f"{self.programs} whole programs",
         ]
         if self.ends is not None:
             parts.append(f"the chosen program against the one as written: {off(self.ends)}")
@@ -108,16 +95,6 @@ class Replay:
     def uses(self, numerics: str) -> None:
         """Records that a step is of this class."""
         self.numerics = NUMERICS[: max(len(self.numerics), 1 + NUMERICS.index(numerics))]  # type: ignore[arg-type]
-
-    def _whole(self) -> str:
-        every = [c for programs in self.programs for c in programs]
-        whole = [c.deviation for c in every if c.deviation is not None]
-        part = "" if len(whole) == len(every) else f"{len(whole)} of "
-        operators = sum(c.operators for c in every)
-        return (
-            f"{part}{len(every)} whole programs evaluated, {off(max(whole, default=0.0))}, "
-            f"shapes of {operators} operators in them proved"
-        )
 
 
 def replay(derivation: Derivation, libraries: Libraries | None = None, batched: Batched | None = None) -> Replay:
@@ -155,25 +132,35 @@ def replay(derivation: Derivation, libraries: Libraries | None = None, batched: 
 def _compare_ends(d: Derivation, libraries: Libraries | None, found: Replay) -> None:
     """Evaluates the module as written and the chosen one on the same arguments."""
     apart: list[float] = []
-    around = near(e for m in (d.written, d.chosen) for f in m for e in f.expressions())
-    for seed in (*_SEEDS, *_FURTHER):
-        try:
-            given, sizes = draw(d.written.main, d.scope, d.facts, seed, around)
-            with np.errstate(all="ignore"), at_most(_MOST_STEPS):
-                a, b = (evaluate(m, given, sizes=sizes, libraries=libraries or stand_in) for m in (d.written, d.chosen))
-        except (OperatorError, ShapeError, BoundsError) as error:
-            if seed in _FURTHER:  # no values exist at this seed
-                continue
-            found.not_evaluated.append(f"the programs from end to end: {error}")
-            return
+
+    def compare(given: list[Any], sizes: dict[str, int]) -> None:
+        a, b = (evaluate(m, given, sizes=sizes, libraries=libraries or stand_in) for m in (d.written, d.chosen))
         if why := compared(a, b, d.numerics[-1]):
             raise ExplanationError(f"{d.name}: the chosen program and the one as written differ at {_at(sizes)}: {why}")
         if tells(a):
             apart.append(deviation(a, b))
-    if apart:
+
+    if why := _at_seeds(d.written.main, (*d.written, *d.chosen), d.scope, d.facts, compare):
+        found.not_evaluated.append(f"the programs from end to end: {why}")
+    elif apart:
         found.ends = max(apart)
     else:
         found.not_evaluated.append("the programs from end to end have no finite values where they were tried")
+
+
+def _at_seeds(function: Function, functions: Iterable[Function], scope: Scope, facts: Facts, compare: Compare) -> str:
+    """Calls `compare` with arguments of `function` that have `facts`, and their sizes, drawn near the numbers of
+    `functions`. Returns why some have no values; empty if all have."""
+    around = near(e for f in functions for e in f.expressions())
+    for seed in (*_SEEDS, *_FURTHER):
+        try:
+            given, sizes = draw(function, scope, facts, seed, around)
+            with np.errstate(all="ignore"), at_most(_MOST_STEPS):
+                compare(given, sizes)
+        except (OperatorError, ShapeError, BoundsError) as error:
+            if seed not in _FURTHER:
+                return str(error)
+    return ""
 
 
 def _check_facts(d: Derivation) -> None:
@@ -193,18 +180,14 @@ def _check_facts(d: Derivation) -> None:
         return
     drawn = [p for p in d.written.main.params if p.attr("name") in d.facts and p.tensor.shape is not None]
     some = Function("facts", tuple(drawn), (), tuple_(()))
-    why = [_no_values(some, d.scope, d.facts, seed) for seed in _SEEDS]
-    if all(why):
-        raise ExplanationError(f"{d.name}: {why[0]}; a derivation from facts that nothing has says nothing")
-
-
-def _no_values(function: Function, scope: Scope, facts: Mapping[str, frozenset[str]], seed: int) -> str:
-    """Returns why there are no arguments of `function` with these facts; empty if there are."""
-    try:
-        draw(function, scope, facts, seed)
-    except OperatorError as error:
-        return str(error)
-    return ""
+    lacking: list[str] = []
+    for seed in _SEEDS:
+        try:
+            draw(some, d.scope, d.facts, seed)
+        except OperatorError as error:
+            lacking.append(str(error))
+    if len(lacking) == len(_SEEDS):
+        raise ExplanationError(f"{d.name}: {lacking[0]}; a derivation from facts that nothing has says nothing")
 
 
 def _at(sizes: Mapping[str, int]) -> str:
@@ -217,8 +200,8 @@ class _Check:
         derivation: Derivation,
         part: DerivationPart,
         scope: Scope,
-        facts: Mapping[str, frozenset[str]],
-        strict: Mapping[str, frozenset[str]],
+        facts: Facts,
+        strict: Facts,
         exact: bool,
         found: Replay,
     ) -> None:
@@ -227,16 +210,18 @@ class _Check:
         self.scope = scope
         self.facts = facts
         self.found = found
-        self.known = KnownFacts(Leaves(facts).have, exact, PositiveSizes(scope).are_positive)
-        self.strict = KnownFacts(Leaves(strict).have, True, PositiveSizes(scope).are_positive)
+        self.known = known_facts(facts, exact, scope)
+        self.strict = known_facts(strict, True, scope)
         self.loosest = derivation.numerics[-1]
         self.sources = derivation.sources.get(part.function, {})
         self.equal: dict[tuple[Dim, Dim], None] = {}  # pairs of sizes proved equal
         self.one: dict[Dim, Dim] = {}  # for each such size, the one that stands for all its equals
+        named = (*derivation.functions.values(), *derivation.shared)
+        self.signatures = {f.name: function_annotation(f) for f in named}
         self._proved: set[object] = set()
 
     def run(self) -> None:
-        self.found.programs.append([])
+        self.found.programs += sum(1 for _ in changes(self.part.results))
         for e in self.part.equations:
             self.found.conditions[e] = list(self._equation(e))
             self.found.equations += 1
@@ -247,6 +232,7 @@ class _Check:
         sides = [x for e in self.part.equations for pair in e.pairs for x in pair]
         for e in postorder([*sides, *(x for g in self.part.goals for x in (g.start, *(to for _, to in g.steps)))]):
             self._deduced(e)
+            self.found.operators += bool(e.args)
 
     def fail(self, e: Equation | None, text: str) -> ExplanationError:
         where = f"{self.derivation.name}: in `{self.part.function}`"
@@ -346,6 +332,8 @@ class _Check:
             if (a is not b) if goal is None else (goal.start, goal.end) != (a, b):
                 raise self.fail(None, f"an operand of {at.op} was changed, and no step says why")
         differing = sizes_that_differ(at, to)
+        if list(step.sizes) != differing:
+            raise self.fail(None, f"a step inside operands says of other sizes of {at.op} that they are equal")
         one = _one_of(differing)
         if signature(at.op, dict(at.attrs), None, one) != signature(to.op, dict(to.attrs), None, one):
             raise self.fail(None, f"a step inside operands changes attributes of {at.op}")
@@ -363,60 +351,36 @@ class _Check:
             return
         terms = list(dict.fromkeys(x for a, b, e in pairs for x in (a, b, *(() if e is None else e.operands))))
         reads = [x for x in postorder(terms) if x.op == VAR]
-        functions = mentioned(terms, self.derivation.functions)
+        functions = needed_by(terms, self.derivation.functions)
         body = Function("terms", tuple(reads), (), tuple_(terms))
-        module = Module((body, *functions.values()))
-        told: set[int] = set()
-        worlds: list[SharedValues] = []
-        around = near(x for f in module for x in f.expressions())
-        for seed in (*_SEEDS, *_FURTHER):
-            try:
-                given, sizes = draw(body, self.scope, self.facts, seed, around)
-                world = SharedValues(module, dict(zip(reads, given, strict=True)), sizes, libraries or stand_in)
-                with np.errstate(all="ignore"), at_most(_MOST_STEPS):
-                    told |= self._compare(pairs, world, sizes)
-            except (OperatorError, ShapeError, BoundsError) as error:
-                if seed in _FURTHER:  # no values exist at this seed
-                    continue
-                self.found.not_evaluated.append(f"`{self.part.function}`: {error}")
-                return
-            if seed in _SEEDS:
-                worlds.append(world)
-                self.found.sizes.append(sizes)
+        module = Module((body, *functions))
+        told: set[int] = set()  # indices of pairs whose values tell something
+
+        def compare(given: list[Any], sizes: dict[str, int]) -> None:
+            values = SharedValues(module, dict(zip(reads, given, strict=True)), sizes, libraries or stand_in)
+            told.update(i for i, pair in enumerate(pairs) if self._compare(*pair, values, sizes))
+            self.found.sizes.append(sizes)
+
+        if why := _at_seeds(body, module, self.scope, self.facts, compare):
+            self.found.not_evaluated.append(f"`{self.part.function}`: {why}")
+            return
         self.found.compared += len(told)
-        for i in range(len(pairs)):
+        for i, (_, _, e) in enumerate(pairs):
             if i not in told:
-                rule = pairs[i][2]
-                what = f"step by rule `{rule.rule.name}`" if rule is not None else "a result"
+                what = "a result" if e is None else f"step by rule `{e.rule.name}`"
                 why = "has no finite values where it was tried"
                 self.found.not_evaluated.append(f"`{self.part.function}`: {what} {why}")
-        self._whole_programs(worlds)
 
-    def _compare(self, pairs: Sequence[Pair], values: SharedValues, sizes: Mapping[str, int]) -> set[int]:
-        """Compares pairs. Returns the indices of those whose values are not all NaN or infinite (`tells`)."""
-        told: set[int] = set()
-        for i, (a, b, e) in enumerate(pairs):
-            x, y = values.of(a), values.of(b)
-            if tells(x):
-                told.add(i)
-            near = [values.of(v) for v in (() if e is None else e.operands)]
-            problem = compared(x, y, self.loosest if e is None else e.rule.numerics, near)
-            if problem:
-                raise self.fail(e, f"the values differ at {_at(sizes)}: {problem}")
-        return told
-
-    def _whole_programs(self, worlds: Sequence[SharedValues]) -> None:
-        sizes = self.found.sizes[-len(worlds) :]
-
-        def fail(change: Change, number: int, world: int, why: str) -> ExplanationError:
-            step = change.rewritten
-            by = "" if step is None else f", which the step by rule `{step.equation.rule.name}` makes,"
-            text = f"the results of whole program {number}{by} differ from those of the program as written"
-            return self.fail(None, f"{text} at {_at(sizes[world])}: {why}")
-
-        programs = WholePrograms(self.part.results, worlds, self.loosest, self._deduced, fail)
-        with np.errstate(all="ignore"):
-            self.found.programs[-1] = programs.run()
+    def _compare(self, a: Expr, b: Expr, e: Equation | None, values: SharedValues, sizes: Mapping[str, int]) -> bool:
+        """Compares the values of a pair. Returns whether that says anything (`tells`)."""
+        x, y = values.of(a), values.of(b)
+        near = [values.of(v) for v in (() if e is None else e.operands)]
+        if problem := compared(x, y, self.loosest if e is None else e.rule.numerics, near):
+            raise self.fail(e, f"the values differ at {_at(sizes)}: {problem}")
+        if e is not None and tells(x):
+            key = e, e.pairs.index((a, b))
+            self.found.apart[key] = max(self.found.apart.get(key, 0.0), deviation(x, y))
+        return tells(x)
 
     def _deduced(self, e: Expr) -> None:
         """Proves the annotation of one operator from those of its operands."""
@@ -424,43 +388,17 @@ class _Check:
         if key in self._proved:
             return
         self._proved.add(key)
-        operands = [with_sizes(a, self.one) for a in key[1]]
+        if e.op == VAR:
+            return
+        if e.op == FUNCTION and e.attr("name") not in self.signatures:
+            raise self.fail(None, f"the derivation has no function `{e.attr('name')}`")
+        attrs = {k: with_one(v, self.one) for k, v in e.attrs}
+        shown = node(e.op, e.args, attrs.items(), with_sizes(e.annotation, self.one))
         try:
-            if e.op in TABLE:
-                attrs = {k: with_one(v, self.one) for k, v in e.attrs}
-                found = deduce(e.op, tuple(operands), attrs)
-            elif e.op == CALL:
-                found = call_annotation(operands[0], operands[1:])
-            elif e.op in CONTROL:
-                found = deduce_control(e.op, operands, dict(e.attrs))
-            elif e.op == TUPLE:
-                found = Tuple(tuple(operands))
-            elif e.op == TUPLE_GET and isinstance(operands[0], Tuple):
-                found = operands[0].fields[e.attr("index")]
-            elif e.op == CALL_TIR:
-                found = tir_annotation(e.attr("program").value, operands, e.attr("sizes"))
-                if why := clash(e.annotation, found):
-                    raise self.fail(None, f"a kernel fills {found}, to be filled is {e.annotation}: {why}")
-                return
-            elif e.op == CONSTANT:
-                data = constant_value(e)
-                found = Tensor(data.shape, e.dtype if data.dtype == np_dtype(e.dtype) else data.dtype.name)
-            elif e.op == FUNCTION:
-                found = self._signature(str(e.attr("name")))
-            else:
-                return
+            found = annotation_from(shown, [with_sizes(a, self.one) for a in key[1]], self.signatures)
         except (OperatorError, IndexError) as error:
-            raise self.fail(None, f"a whole program has {e.op} of what it does not take: {error}") from None
-        self._same_annotation(
-            None, found, with_sizes(e.annotation, self.one), f"the shape of {e.op} in a whole program"
-        )
-
-    def _signature(self, name: str) -> Annotation:
-        d = self.derivation
-        known = next((f for f in d.shared if f.name == name), None) or d.functions.get(name)
-        if known is None:
-            raise self.fail(None, f"the derivation has no function `{name}`")
-        return function_annotation(known)
+            raise self.fail(None, f"the derivation has {e.op} of what it does not take: {error}") from None
+        self._same_annotation(None, found, shown.annotation, f"the shape of {e.op}")
 
     def _pairs(self, opaque: bool) -> list[Pair]:
         """Returns the pairs of expressions that are said to be equal (see `Pair`). `opaque`: library calls cannot be
@@ -476,8 +414,7 @@ class _Check:
 
     def _runs_opaque(self, e: Equation) -> bool:
         sides = [x for pair in e.pairs for x in pair]
-        functions = mentioned(sides, self.derivation.functions).values()
-        inside = [x for f in functions for x in f.expressions()]
+        inside = [x for f in needed_by(sides, self.derivation.functions) for x in f.expressions()]
         return any(x.op == CALL_DPS_LIBRARY and library_of(x) is None for x in (*postorder(sides), *inside))
 
 

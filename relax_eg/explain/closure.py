@@ -158,27 +158,20 @@ class Closure:
         return self._goals[root]
 
     def _path(self, a: int, b: int) -> list[tuple[int, int, _Reason]]:
-        """Returns the edges from `a` to `b`."""
-        up = {a: 0}
-        line = [a]
-        at = a
-        while (edge := self._towards[at]) is not None:
-            at = edge[0]
-            up[at] = len(line)
-            line.append(at)
-        back: list[tuple[int, int, _Reason]] = []
-        at = b
-        while at not in up:
-            edge = self._towards[at]
-            assert edge is not None, "not equal"
-            back.append((edge[0], at, edge[1]))
-            at = edge[0]
+        """Returns the edges from `a` to `b`, which are in one tree."""
+        up, down = self._to_root(a), self._to_root(b)
+        while up and down and up[-1] == down[-1]:
+            up.pop()
+            down.pop()
+        return up + [(y, x, why) for x, y, why in reversed(down)]
+
+    def _to_root(self, at: int) -> list[tuple[int, int, _Reason]]:
+        """Returns the edges from `at` to the root of its tree."""
         found: list[tuple[int, int, _Reason]] = []
-        for x in line[: up[at]]:
-            edge = self._towards[x]
-            assert edge is not None
-            found.append((x, edge[0], edge[1]))
-        return found + back[::-1]
+        while (edge := self._towards[at]) is not None:
+            found.append((at, *edge))
+            at = edge[0]
+        return found
 
     def congruent(self, a: Expr, b: Expr) -> Inside | None:
         """Returns the step from `a` to `b` by their operands alone, or None if the operands are not equal."""

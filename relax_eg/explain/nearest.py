@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice, product
 from typing import Any
 
+from relax_eg.dtypes import FLOATS
 from relax_eg.errors import OperatorError
-from relax_eg.explain.record import LEAVES, Recording, leaf_signature, signature_of
-from relax_eg.ir.annotations import FLOATS, Tensor
-from relax_eg.ir.expr import TUPLE_GET, VAR, Expr, node, postorder, tuple_get, var
+from relax_eg.explain.record import Recording, leaf_signature, signature_of
+from relax_eg.explain.shown import clipped
+from relax_eg.ir.annotations import Annotation, Tensor
+from relax_eg.ir.expr import LEAVES, TUPLE_GET, VAR, Expr, node, postorder, tuple_get
 from relax_eg.ops import TABLE, call
 from relax_eg.rules import Claim, Condition, InOrder, Instance, Rule, ValueTest
 from relax_eg.rules.conditions import WORDS, Guard, key_of
 from relax_eg.rules.format import expression_text
-from relax_eg.rules.instances import instances
+from relax_eg.rules.matching import Match, Matcher
 from relax_eg.rules.propagation import KnownFacts
+from relax_eg.rules.rule import instances
 from relax_eg.shapes import Dim, Proved, Scope, prove
 
 _MOST_INSTANCES = 256  # limit: instances of a rule that are tried
@@ -87,32 +90,32 @@ def _made(sign: Any, args: list[Expr]) -> Expr:
 
 @dataclass
 class Attempt:
-    """A partial match.
+    """A partial match of a rule.
 
+    - `pattern`: the node of the left side at which it begins.
     - `root`: the class it starts from.
-    - `nodes`: nodes of the left side that are present.
-    - `problems`: what is missing.
     """
 
     instance: Instance
     pattern: Expr
     root: int
-    nodes: int = 0
-    problems: list[str] = field(default_factory=list[str])
-    bound: dict[str, int] = field(default_factory=dict[str, int])
-    sizes: dict[str, Dim] = field(default_factory=dict[str, Dim])
+    match: Match[int]
 
-    def copy(self) -> Attempt:
-        more = list(self.problems), dict(self.bound), dict(self.sizes)
-        return Attempt(self.instance, self.pattern, self.root, self.nodes, *more)
+    @property
+    def problems(self) -> list[str]:
+        """What is missing."""
+        return self.match.problems
 
     @property
     def rank(self) -> tuple[int, int]:
-        return self.nodes, -len(self.problems)
+        return self.match.rank
 
 
-class Nearest:
+class Nearest(Matcher[int]):
     """Finds the nearest match of a rule in an e-graph. `known` tells facts, `scope` sizes."""
+
+    partial = True
+    most = _MOST_ROWS
 
     def __init__(self, graph: Graph, rule: Rule, scope: Scope, known: KnownFacts) -> None:
         self.graph = graph
@@ -137,22 +140,22 @@ class Nearest:
             if best is not None:
                 break
         if best is not None and not best.problems:
-            best.problems += self._guards(best)
+            best.problems.extend(self._guards(best))
         return best
 
     def _attempts(self, instance: Instance, pattern: Expr) -> Iterator[Attempt]:
         whole = pattern in instance.left
         for c in self.graph.operators.get(pattern.op, ()):
-            found = self._match(pattern, c, Attempt(instance, pattern, c))
+            found = self.match(pattern, c)
             for other in instance.left if whole else ():
                 if other is not pattern:
-                    tried = [self._match(other, k, found) for k in self.graph.operators.get(other.op, ()) if k != c]
+                    tried = [self.match(other, k, found) for k in self.graph.operators.get(other.op, ()) if k != c]
                     missing = found.copy()
                     missing.problems.append(f"needs `{expression_text(other)}` as well: there is none")
-                    found = max([*tried, missing], key=lambda a: a.rank)
+                    found = max([*tried, missing], key=lambda m: m.rank)
             if not whole:
                 found.problems.append(self._outside(pattern, c, instance))
-            yield found
+            yield Attempt(instance, pattern, c, found)
 
     def _outside(self, pattern: Expr, c: int, instance: Instance) -> str:
         """Returns a text: what should read this part of the left side, and what does."""
@@ -185,80 +188,28 @@ class Nearest:
         rows = (row for c in self.graph.operators.get(op, ()) for row in self.graph.rows[c] if row[0] == op)
         return list(dict.fromkeys(attrs[name] for _, attrs, _ in rows))
 
-    # --- matching ---
+    # --- the values of the e-graph: its classes ---
 
-    def _match(self, p: Expr, c: int, at: Attempt) -> Attempt:
-        """Returns `at` with the pattern `p` matched against class `c` as far as possible."""
-        at = at.copy()
-        if p.op == VAR:
-            self._bind(p, c, at)
-            return at
-        if p.op in LEAVES:
-            if self.graph.recording.classes.get((leaf_signature(p), ())) != c:
-                at.problems.append(f"needs {expression_text(p)} where there is {self.text(c)}")
-            else:
-                at.nodes += 1
-            return at
-        rows = [row for row in self.graph.rows.get(c, ()) if row[0] == p.op and len(row[2]) == len(p.args)]
-        if not rows:
-            at.problems.append(f"needs `{p.op}`, as in {expression_text(p)}, where there is {self.text(c)}")
-            return at
-        found: list[Attempt] = []
-        for _, attrs, children in rows[:_MOST_ROWS]:
-            inner = at.copy()
-            inner.nodes += 1
-            self._attributes(p, attrs, inner)
-            for a, k in zip(p.args, children, strict=True):
-                inner = self._match(a, k, inner)
-            found.append(inner)
-        return max(found, key=lambda a: a.rank)
+    def nodes(self, value: int, op: str) -> Sequence[tuple[Mapping[str, Any], Sequence[int]]]:
+        return [(attrs, operands) for o, attrs, operands in self.graph.rows.get(value, ()) if o == op]
 
-    def _bind(self, p: Expr, c: int, at: Attempt) -> None:
-        name = str(p.attr("name"))
-        before = at.bound.setdefault(name, c)
-        if before != c:
-            x, y = self.text(before), self.text(c)
-            at.problems.append(f"needs the same `{name}` in both places: found {x} and {y}, which are different values")
-            return
-        a, wanted = self.graph.shown[c].annotation, p.tensor
-        if not isinstance(a, Tensor) or a.shape is None:
-            at.problems.append(f"`{name}` is {self.text(c)}, of which the shape is not known")
-        elif len(a.shape) != p.ndim:
-            of = f"{len(a.shape)} axes {a.short}"
-            at.problems.append(f"`{name}` should have {p.ndim} axes ({_dims(p.shape)}): {self.text(c)} has {of}")
-        elif a.dtype != wanted.dtype:
-            at.problems.append(f"`{name}` should be {wanted.dtype}: {self.text(c)} is {a.dtype}")
-        else:
-            for i, (want, have) in enumerate(zip(p.shape, a.shape, strict=True)):
-                self._size(want, have, f"axis {i} of `{name}`", at)
+    def annotation(self, value: int) -> Annotation:
+        return self.graph.shown[value].annotation
 
-    def _attributes(self, p: Expr, attrs: Mapping[str, Any], at: Attempt) -> None:
-        for k, want in p.attrs:
-            have = attrs.get(k)
-            if isinstance(want, tuple) and any(isinstance(d, Dim) for d in want):  # type: ignore[reportUnknownVariableType]
-                for d, n in zip(want, have or (), strict=False):  # type: ignore[reportUnknownArgumentType]
-                    self._size(d, n, f"{k} of `{p.op}`", at)
-            elif want != have:
-                at.problems.append(f"`{p.op}` has {k}={have}; the rule needs {k}={want}")
+    def is_leaf(self, value: int, leaf: Expr) -> bool:
+        return self.graph.recording.classes.get((leaf_signature(leaf), ())) == value
 
-    def _size(self, want: Dim, have: Dim, what: str, at: Attempt) -> None:
-        free = want.variables - at.sizes.keys()
-        if str(want) in free:
-            at.sizes[str(want)] = have
-        elif not free:
-            size = want.substitute(at.sizes)
-            answer = prove(f"{size} == {have}", self.scope)
-            if not isinstance(answer, Proved):
-                said = f" = {size}" if str(size) != str(want) else ""
-                at.problems.append(f"{what} should be {want}{said}, it is {have} ({answer})")
+    def differs(self, want: Dim, have: Dim) -> str:
+        answer = prove(f"{want} == {have}", self.scope)
+        return "" if isinstance(answer, Proved) else str(answer)
 
     # --- conditions ---
 
     def _guards(self, at: Attempt) -> Iterable[str]:
         """Yields the conditions that do not hold of a whole match."""
-        values = {name: self.graph.shown[c] for name, c in at.bound.items()}
+        values = {name: self.graph.shown[c] for name, c in at.match.bound.items()}
         for said, g in zip(self.rule.when, at.instance.guards, strict=True):
-            why = self._guard(said, g, values, at.sizes)
+            why = self._guard(said, g, values, at.match.sizes)
             if why:
                 yield why
 
@@ -269,12 +220,12 @@ class Nearest:
             used = ", ".join(f"{v} = {sizes[v]}" for v in sorted(g.left.variables | g.right.variables))
             return "" if isinstance(answer, Proved) else f"its condition {said}, with {used}: {answer}"
         if isinstance(g, InOrder):
-            shown = ", ".join(self.text(self.graph.class_of.get(values[n], -1), values[n]) for n in g.names)
+            shown = ", ".join(clipped(values[n]) for n in g.names)
             ordered = all(values[n].op == VAR for n in g.names)
             why = "they are met in another order" if ordered else "not all are inputs of the program"
             return f"its condition {said}: {shown}: {why}, or no neighbours below one operand"
         value = values[g.name]
-        shown = self.text(-1, value)
+        shown = clipped(value)
         if isinstance(g, Claim):
             if self.known.has(value, key_of(g)):
                 return ""
@@ -287,25 +238,5 @@ class Nearest:
             return f"its condition {said}: {shown} is no constant of which it holds"
         return f"its condition {said}: {WORDS[g.word]}; {shown} is not such"
 
-    def text(self, c: int, e: Expr | None = None) -> str:
-        """Returns class `c`, or `e`, as short text."""
-        shown = self.graph.shown[c] if e is None else e
-        return clipped(shown)
-
-
-def clipped(e: Expr, depth: int = 2) -> str:
-    """Returns `e` in infix notation; nodes deeper than `depth` are shown as `...`."""
-    text = expression_text(_clipped(e, depth))
-    return text if len(text) <= 100 else f"{text[:97]}..."
-
-
-def _clipped(e: Expr, depth: int) -> Expr:
-    if not e.args or e.op == VAR:
-        return e if e.op in LEAVES or e.op in TABLE else var(e.op, e.annotation)
-    if depth == 0:
-        return var("...", e.annotation)
-    return node(e.op, [_clipped(a, depth - 1) for a in e.args], e.attrs, e.annotation)
-
-
-def _dims(dims: Sequence[Dim]) -> str:
-    return " ".join(map(str, dims)) or "a scalar"
+    def text(self, value: int) -> str:
+        return clipped(self.graph.shown[value])

@@ -10,13 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal
 
-from relax_eg.explain.steps import Goal, Inside, Rewritten
+from relax_eg.explain.steps import Goal, Rewritten
 from relax_eg.ir.expr import Expr
-
-# A rule was used; the end of a goal is used again; sizes of an attribute are written differently.
-How = Literal["rule", "again", "sizes"]
 
 
 @dataclass(eq=False, slots=True)
@@ -41,21 +37,30 @@ class Change:
     - `result`: index of the result in which it is.
     - `places`: the places above it, the result's first.
     - `now`: the expression that stands there instead.
+    - `goal`: the goal whose step, or whose end, stands there now.
     - `step`: index of the step of `goal`; -1 if all of `goal` is used again.
     """
 
     result: int
     places: Sequence[GoalPlace]
     now: Expr
-    how: How
     goal: Goal
     step: int
 
     @property
     def rewritten(self) -> Rewritten | None:
         """The use of a rule that makes the change, or None."""
-        step = self.goal.steps[self.step][0] if self.how == "rule" else None
+        step = self.goal.steps[self.step][0] if self.step >= 0 else None
         return step if isinstance(step, Rewritten) else None
+
+    @property
+    def by(self) -> str:
+        """What makes the change: a rule, by name; "again" if the end of a goal is used again; "sizes" if only sizes of
+        an attribute are written differently."""
+        use = self.rewritten
+        if use is not None:
+            return use.equation.rule.name
+        return "again" if self.step < 0 else "sizes"
 
 
 def changes(results: Sequence[Goal]) -> Iterator[Change]:
@@ -65,7 +70,7 @@ def changes(results: Sequence[Goal]) -> Iterator[Change]:
     for number, goal in enumerate(results):
         if goal in met:
             if goal.start is not goal.end:
-                yield Change(number, [], goal.end, "again", goal, -1)
+                yield Change(number, [], goal.end, goal, -1)
             continue
         yield from _through(goal, number, met)
 
@@ -80,26 +85,19 @@ def _through(root: Goal, number: int, met: set[Goal]) -> Iterator[Change]:
             continue
         step, to = place.goal.steps[place.done]
         if isinstance(step, Rewritten):
-            yield Change(number, places[:-1], to, "rule", place.goal, place.done)
+            yield Change(number, places[:-1], to, place.goal, place.done)
             place.at, place.done = to, place.done + 1
             continue
         place.operand += 1
         if place.operand == len(step.operands):
             if step.sizes:
-                yield Change(number, places[:-1], to, "sizes", place.goal, place.done)
+                yield Change(number, places[:-1], to, place.goal, place.done)
             place.at, place.done, place.operand = to, place.done + 1, -1
             continue
         below = step.operands[place.operand]
         if below is None or below.start is below.end:
             continue
         if below in met:
-            yield Change(number, places, below.end, "again", below, -1)
+            yield Change(number, places, below.end, below, -1)
         else:
             places.append(GoalPlace(below, below.start))
-
-
-def inside_of(place: GoalPlace) -> Inside:
-    """Returns the current step at a place that has another place below it."""
-    step = place.goal.steps[place.done][0]
-    assert isinstance(step, Inside)
-    return step

@@ -12,8 +12,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from relax_eg.errors import ExplanationError
-from relax_eg.explain.result import Derivation, DerivationPart, mentioned
+from relax_eg.explain.result import Derivation, DerivationPart
 from relax_eg.explain.steps import Equation
+from relax_eg.ir.calls import needed_by
 from relax_eg.ir.expr import Expr, postorder
 from relax_eg.ir.module import Function
 from relax_eg.rules import Schema
@@ -32,11 +33,13 @@ class Proposals:
     fail: Fail
     written: dict[str, Function] = field(init=False)
     _forms: dict[str, set[Values]] = field(init=False)
+    _functions: dict[str, Function] = field(init=False)
     _readers: dict[Expr, list[Expr]] = field(default_factory=dict[Expr, list[Expr]])
 
     def __post_init__(self) -> None:
         d = self.derivation
         self.written = {f.name: f for f in d.shared}
+        self._functions = {**d.functions, **self.written}
         self._forms = {name: {values_of(f)} for name, f in d.functions.items()}
         for p in d.parts:
             self._forms.setdefault(p.function, set()).update(tuple(g.end for g in form) for form in p.forms)
@@ -77,9 +80,8 @@ class Proposals:
             raise self.fail(e, f"the rule says nothing of {left.op}")
         for _, name in e.told.forms:
             function = self.written.get(name)
-            if function is not None and self.part.function in (
-                name, *mentioned(function.expressions(), {**self.derivation.functions, **self.written})
-            ):  # fmt: skip
+            run = [] if function is None else [function, *needed_by(function.expressions(), self._functions)]
+            if any(f.name == self.part.function for f in run):
                 raise self.fail(e, f"`{name}` runs itself, so a form of it is nothing to go by")
         d = self.derivation
         again = Again(e.told, d.functions, self.written, self._readers, self._is_form, self.batched)

@@ -21,7 +21,7 @@ from relax_eg.ir.foreign import Foreign
 from relax_eg.ir.module import Function, Module
 from relax_eg.ir.packed import unpack
 from relax_eg.rules import NUMERICS, Rule, RuleSet, Schema
-from relax_eg.rules.certificates import lasting_hash
+from relax_eg.rules.content import lasting_hash
 from relax_eg.rules.schema_answers import Answers, Form
 from relax_eg.shapes import Dim, Scope
 

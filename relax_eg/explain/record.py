@@ -7,12 +7,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from relax_eg.ir.annotations import Annotation, Tuple, with_sizes
-from relax_eg.ir.expr import CONSTANT, FUNCTION, SHAPE, TUPLE_GET, VAR, Expr
+from relax_eg.ir.expr import LEAVES, TUPLE_GET, Expr
 from relax_eg.ops import TABLE
+from relax_eg.ops.libraries import with_sizes_of
 from relax_eg.rules import Instance
 from relax_eg.shapes import Dim
-
-LEAVES = frozenset((VAR, CONSTANT, SHAPE, FUNCTION))
 
 Signature = tuple[Any, ...]
 One = Mapping[Dim, Dim]
@@ -56,11 +55,12 @@ def leaf_signature(e: Expr) -> Signature:
     return ("leaf", e)
 
 
-def signature_of(e: Expr, one: One) -> Signature:
-    """Returns the signature of an expression."""
+def signature_of(e: Expr, one: One, sizes: Mapping[str, Dim] | None = None) -> Signature:
+    """Returns the signature of an expression, or of a node of a pattern whose size variables stand for `sizes`."""
     if e.op in LEAVES:
         return leaf_signature(e)
-    return signature(e.op, dict(e.attrs), None if follows(e) else e.annotation, one)
+    attrs = {k: with_sizes_of(v, sizes) if sizes else v for k, v in e.attrs}
+    return signature(e.op, attrs, None if follows(e) else e.annotation, one)
 
 
 def follows(e: Expr) -> bool:

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
 
 from relax_eg.errors import ExplanationError
 from relax_eg.explain.steps import Equation, Goal, equations_of, goals_in_order
 from relax_eg.ir.calls import callees_first, inlined
-from relax_eg.ir.control import functions_of
-from relax_eg.ir.expr import CALL, FUNCTION, TUPLE_GET, Expr, node, postorder, tuple_, tuple_get
+from relax_eg.ir.expr import CALL, FUNCTION, TUPLE_GET, Expr, node, postorder, rebuild, tuple_, tuple_get
 from relax_eg.ir.module import Binding, Block, Function, Module
 from relax_eg.rules import RuleSet
 from relax_eg.shapes import Scope
-
-Libraries = Callable[[Expr, list[Any], dict[str, int]], Any]
 
 
 @dataclass(frozen=True)
@@ -136,28 +132,14 @@ def _without_calls(block: Block, made: Mapping[str, Function]) -> Block:
     values = [b.value for b in block.bindings]
     if not any(e.op == FUNCTION and e.attr("name") in made for e in postorder(values)):
         return block
-    done: dict[Expr, Expr] = {}
-    for e in postorder(values):
-        args = tuple(done[a] for a in e.args)
+
+    def without(e: Expr, args: tuple[Expr, ...]) -> Expr:
         if e.op == CALL and args[0].op == FUNCTION and args[0].attr("name") in made:
             found = inlined(made[str(args[0].attr("name"))], args[1:])
-            done[e] = found[0] if len(found) == 1 else tuple_(found)
-        elif e.op == TUPLE_GET:
-            done[e] = tuple_get(args[0], e.attr("index"))
-        else:
-            done[e] = node(e.op, args, e.attrs, e.annotation)
-    return Block(tuple(Binding(b.var, done[b.value]) for b in block.bindings), block.dataflow)
+            return found[0] if len(found) == 1 else tuple_(found)
+        if e.op == TUPLE_GET:
+            return tuple_get(args[0], e.attr("index"))
+        return node(e.op, args, e.attrs, e.annotation)
 
-
-def mentioned(roots: Sequence[Expr], functions: Mapping[str, Function]) -> dict[str, Function]:
-    """Returns the functions that expressions run, directly or through other functions."""
-    found: dict[str, Function] = {}
-    work = list(postorder(roots))
-    while work:
-        e = work.pop()
-        names = functions_of(e) if e.op != FUNCTION else (str(e.attr("name")),)
-        for name in names:
-            if name in functions and name not in found:
-                found[name] = functions[name]
-                work += functions[name].expressions()
-    return found
+    rebuilt = rebuild(values, without)
+    return Block(tuple(Binding(b.var, v) for b, v in zip(block.bindings, rebuilt, strict=True)), block.dataflow)

@@ -2,28 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
 from relax_eg.explain.certificate import UnaidedCertificate, certificate
-from relax_eg.explain.check import Replay, replay
-from relax_eg.explain.result import Derivation, DerivationPart, Libraries
-from relax_eg.explain.steps import Equation, Goal, Inside, Rewritten, equations_of, goals_in_order
-from relax_eg.explain.whole_programs import CheckedProgram
+from relax_eg.explain.check import Replay
+from relax_eg.explain.programs import Change, changes
+from relax_eg.explain.result import Derivation, DerivationPart
+from relax_eg.explain.shown import shown
+from relax_eg.explain.steps import Equation, equations_of, goals_in_order
+from relax_eg.explain.values import off
 from relax_eg.ir.control import functions_of
 from relax_eg.ir.expr import CONSTANT, FUNCTION, VAR, Expr, node, postorder, var
 from relax_eg.ir.module import Function
-from relax_eg.ops import TABLE
 from relax_eg.ops.libraries import instantiated
 from relax_eg.rules import Rule, Schema
 from relax_eg.rules.certificates import status
 from relax_eg.rules.format import expression_text
-from relax_eg.rules.schema_answers import Batched
 
 _LONGEST_PROGRAM = 14  # limit: lines of a program that is shown in full
-_MOST_OPERANDS = 6  # limit: operands of a call that are shown
-_SMALL = 40  # limit: characters of a value that is shown in place
+_SMALL = 40  # limit: characters of a value that is shown in full
+_FEW = 8  # limit: nodes of such a value
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class Line:
     - `source`: the line of the user's file.
     - `forward`: whether the rule was used from left to right.
     - `where`: what the names in the texts stand for.
-    - `checked`: what was checked of the first whole program that the step makes.
+    - `checked`: the first whole program that the step makes, by number, and how far apart both sides of the step are.
     """
 
     number: int
@@ -64,18 +64,11 @@ class Explanation:
     kernels: tuple[str, ...] = ()
     kind: type[UnaidedCertificate] = UnaidedCertificate
 
-    @staticmethod
-    def of(derivation: Derivation, libraries: Libraries | None = None, batched: Batched | None = None) -> Explanation:
-        """Returns the explanation of a derivation, after replaying it (`replay`). ExplanationError if it does not
-        hold."""
-        return Explanation(derivation, replay(derivation, libraries, batched))
-
     @cached_property
     def steps(self) -> tuple[Line, ...]:
         lines: list[Line] = []
-        for n, part in enumerate(self.derivation.parts):
-            programs = self.replayed.programs[n] if self.replayed is not None else []
-            lines += _lines(part, self, len(lines), programs)
+        for part in self.derivation.parts:
+            lines += _lines(part, self, len(lines))
         return tuple(lines)
 
     def certificate(self) -> UnaidedCertificate:
@@ -171,82 +164,45 @@ class _Names:
         """Returns `e` over operands by name; those without a name are shown as `...`, unless all of `e` is short."""
         plain = (VAR, CONSTANT, FUNCTION)
         args = [a if a.op in plain else var(self.chosen.get(a, "..."), a.annotation) for a in e.args]
-        whole = _text(e) if len(postorder((e,))) <= 8 else ""
-        return whole if whole and len(whole) <= _SMALL else _text(node(e.op, args, e.attrs, e.annotation))
+        whole = shown(e, _FEW) if len(postorder((e,))) <= _FEW else ""
+        return whole if whole and len(whole) <= _SMALL else shown(node(e.op, args, e.attrs, e.annotation))
 
 
-def _text(e: Expr) -> str:
-    """Returns one expression over few others as text, with functions of the module by name."""
-    if any(x.op == FUNCTION for x in e.args) or (e.op not in TABLE and e.args):
-        args = [str(a.attr("name")) if a.op in (FUNCTION, VAR) else f"{a.op}(...)" for a in e.args]
-        shown = args if len(args) <= _MOST_OPERANDS else [*args[:_MOST_OPERANDS], "..."]
-        return f"{e.op}({', '.join(shown)})"
-    return expression_text(e)
-
-
-def _lines(
-    part: DerivationPart, explanation: Explanation, before: int, programs: Sequence[CheckedProgram]
-) -> list[Line]:
-    d = explanation.derivation
-    names, sources = _Names(), d.sources.get(part.function, {})
-    replayed = explanation.replayed
-    conditions = replayed.conditions if replayed is not None else {}
-    checked: dict[tuple[Equation, int], str] = {}
-    for c in programs:
-        made = c.goal.steps[c.step][0] if c.how == "rule" else None
-        if isinstance(made, Rewritten):
-            checked.setdefault((made.equation, made.result), str(c))
-    lines: list[Line] = []
-    for step, source in _in_order(part, sources):
-        e = step.equation
+def _lines(part: DerivationPart, explanation: Explanation, before: int) -> list[Line]:
+    """Returns a line for each use of a rule, where it makes its first whole program. `before`: number of lines before
+    them."""
+    names, sources = _Names(), explanation.derivation.sources.get(part.function, {})
+    replayed = explanation.replayed or Replay()
+    lines: dict[tuple[Equation, int], Line] = {}
+    for number, change in enumerate(changes(part.results), 1):
+        step = change.rewritten
+        if step is None or (step.equation, step.result) in lines:
+            continue
+        e, key = step.equation, (step.equation, step.result)
         left, right = _sides(e, step.result, names)
         texts = (left, right) if step.forward else (right, left)
         where, names.new = tuple(names.new), []
-        number = before + len(lines) + 1
-        proofs = tuple(dict.fromkeys(conditions.get(e, ())))
-        done = checked.get((e, step.result), "")
-        lines.append(Line(number, part.function, e.rule.name, *texts, source, step.forward, where, proofs, done))
-    return lines
+        proofs = tuple(dict.fromkeys(replayed.conditions.get(e, ())))
+        checked = f"both sides evaluated, {off(replayed.apart[key])}" if key in replayed.apart else "not evaluated"
+        lines[key] = Line(
+            before + len(lines) + 1, part.function, e.rule.name, *texts, _source(change, sources), step.forward, where,
+            proofs, f"program {number}: {checked}",
+        )  # fmt: skip
+    return list(lines.values())
 
 
-def _in_order(part: DerivationPart, sources: Mapping[Expr, str]) -> Iterator[tuple[Rewritten, str]]:
-    """Yields the uses of rules once each, in the order a reader needs them: those of operands when they are reached."""
-    met: set[Goal] = set()
-    shown: set[tuple[Equation, int]] = set()
-    for root in part.results:
-        first: list[tuple[Rewritten | Inside, Expr, str]] = [(Inside((root,), ()), root.end, "")]
-        stack: list[Iterator[tuple[Rewritten | Inside, Expr, str]]] = [iter(first)]
-        while stack:
-            found = next(stack[-1], None)
-            if found is None:
-                stack.pop()
-                continue
-            step, _, source = found
-            if isinstance(step, Rewritten):
-                key = step.equation, step.result
-                if key not in shown:
-                    shown.add(key)
-                    yield step, source
-                continue
-            for goal in reversed(step.operands):
-                if goal is not None and goal not in met:
-                    met.add(goal)
-                    stack.append(_walk(goal, sources, source))
-
-
-def _walk(goal: Goal, sources: Mapping[Expr, str], outer: str) -> Iterator[tuple[Rewritten | Inside, Expr, str]]:
-    """Yields the steps of a goal, each with the expression after it and the line of the user's file it is about."""
-    at, line = goal.start, sources.get(goal.start, outer)
-    for step, to in goal.steps:
-        line = sources.get(at, line)
-        yield step, to, line
-        at = to
+def _source(change: Change, sources: Mapping[Expr, str]) -> str:
+    """Returns the line of the user's file that a change is about: that of the expression at its place or, if it has
+    none, of an expression from which that was made, or of one around it."""
+    walked = [(place.goal, place.done) for place in change.places] + [(change.goal, change.step)]
+    passed = [e for goal, done in walked for e in (goal.start, *(to for _, to in goal.steps[:done]))]
+    return next((sources[e] for e in reversed(passed) if e in sources), "")
 
 
 def _sides(e: Equation, result: int, names: _Names) -> tuple[str, str]:
     """Returns both sides of a use of a rule as text."""
     if e.instance is None:
-        left, right = (_text(x) for x in e.pairs[result])
+        left, right = map(shown, e.pairs[result])
         return left, right
     env = {p: names(x) for p, x in zip(e.instance.params, e.operands, strict=True)}
     pair = e.instance.left[result], e.instance.right[result]

@@ -10,19 +10,21 @@ from typing import Any
 
 import numpy as np
 
+from relax_eg.dtypes import is_key, numpy_dtype
 from relax_eg.errors import BoundsError, OperatorError
 from relax_eg.ir.annotations import Annotation, Shape, Tensor, Tuple, dims_of
-from relax_eg.ir.expr import CONSTANT, Expr, constant_value, np_dtype
+from relax_eg.ir.expr import CONSTANT, Expr, constant_value
 from relax_eg.ir.module import Function
 from relax_eg.ir.partition import missing_sizes
 from relax_eg.ops.facts import violation
-from relax_eg.ops.keys import is_key, words
-from relax_eg.rules.hypotheses import adapted
+from relax_eg.ops.interpret import as_arrays
+from relax_eg.ops.keys import words
+from relax_eg.rules.parameter_facts import Facts
+from relax_eg.rules.samples import adapted, limits
 from relax_eg.shapes import Dim, Scope
 
 _NUMBER = re.compile(r"\b\d{1,9}\b")
 Array = np.ndarray[Any, Any]
-Facts = Mapping[str, frozenset[str]]
 # limit: largest size that is drawn in any case; largest size near a number of the program; elements of an array that
 # has all these axes.
 _LARGEST_SMALL, _LARGEST_SIZE, _MOST_ELEMENTS = 5, 70, 1 << 12
@@ -123,7 +125,7 @@ def _value(
 
 
 def _array(dtype: str, shape: tuple[int, ...], rng: Any, seed: int, some: Sequence[float]) -> Array:
-    kind = np_dtype(dtype)
+    kind = numpy_dtype(dtype)
     if is_key(dtype):
         made = np.empty(shape, kind)
         words(made)[...] = rng.integers(0, 1 << 32, words(made).shape, dtype=np.uint32)
@@ -131,9 +133,9 @@ def _array(dtype: str, shape: tuple[int, ...], rng: Any, seed: int, some: Sequen
     if kind.kind == "b":
         return rng.random(shape) < 0.7
     if kind.kind in "iu" and seed > 1:
-        lowest, highest = max(_least(kind), -3), min(_most(kind), _LARGEST_SMALL)
-        found = rng.integers(lowest, highest + 1, shape).astype(kind)
-        fitting = [int(v) for v in some if _least(kind) < v < _most(kind) and v == int(v) and abs(v) <= _LARGEST_NUMBER]
+        low, high = limits(dtype)
+        found = rng.integers(max(low, -3), min(high, _LARGEST_SMALL) + 1, shape).astype(kind)
+        fitting = [int(v) for v in some if low < v < high and v == int(v) and abs(v) <= _LARGEST_NUMBER]
         if fitting:
             beside = np.asarray(fitting, kind)[rng.integers(len(fitting), size=shape)] + rng.integers(-1, 2, shape)
             found = np.where(rng.random(shape) < 0.5, found, beside).astype(kind)
@@ -152,14 +154,6 @@ def _array(dtype: str, shape: tuple[int, ...], rng: Any, seed: int, some: Sequen
     return np.asarray(made).astype(kind)
 
 
-def _least(kind: np.dtype[Any]) -> int:
-    return int(np.iinfo(kind).min) if kind.kind in "iu" and kind.itemsize else 0
-
-
-def _most(kind: np.dtype[Any]) -> int:
-    return int(np.iinfo(kind).max)
-
-
 def _numbers_in(d: Dim) -> set[float]:
     """Returns the numbers in a size: 30 in `min(n, 30)`."""
     return {float(text) for text in _NUMBER.findall(str(d))}
@@ -172,12 +166,11 @@ def compared(a: Any, b: Any, numerics: str, near: Sequence[Any] = ()) -> str:
         if not isinstance(a, tuple) or not isinstance(b, tuple) or len(a) != len(b):  # type: ignore[reportUnknownArgumentType]
             return "one is a tuple of other length"
         return next((why for x, y in zip(a, b, strict=True) if (why := compared(x, y, numerics, near))), "")  # type: ignore[reportUnknownArgumentType]
-    x, y = np.asarray(a), np.asarray(b)
+    x, y = as_arrays(a), as_arrays(b)
     if x.shape != y.shape or x.dtype != y.dtype:
         return f"{x.dtype.name}{list(x.shape)} against {y.dtype.name}{list(y.shape)}"
-    apart = _apart(x, y, near)
-    allowed = _ROUNDING[numerics] * _rounding(x) if _has_rounding(x) else 0.0
-    return "" if apart <= allowed else _most_different(x, y)
+    allowed = 0.0 if _wide(x) is None else _ROUNDING[numerics] * _rounding(x)
+    return "" if _apart(x, y, near) <= allowed else _most_different(x, y)
 
 
 def deviation(a: Any, b: Any) -> float:
@@ -185,24 +178,19 @@ def deviation(a: Any, b: Any) -> float:
     that are not finite floats."""
     if isinstance(a, tuple):
         return max((deviation(x, y) for x, y in zip(a, b, strict=True)), default=0.0)  # type: ignore[reportUnknownArgumentType]
-    return _apart(np.asarray(a), np.asarray(b))
+    return _apart(as_arrays(a), as_arrays(b))
 
 
-def identical(a: Any, b: Any) -> bool:
-    """Whether two values have the same bits."""
-    if a is b:
-        return True
-    if isinstance(a, tuple) or isinstance(b, tuple):
-        alike = isinstance(a, tuple) and isinstance(b, tuple) and len(a) == len(b)  # type: ignore[reportUnknownArgumentType]
-        return alike and all(map(identical, a, b))  # type: ignore[reportUnknownArgumentType]
-    if isinstance(a, str) or isinstance(b, str):
-        return a == b
-    x, y = np.asarray(a), np.asarray(b)
-    return x.dtype == y.dtype and x.shape == y.shape and x.tobytes() == y.tobytes()
+def off(deviation: float) -> str:
+    """Returns a deviation in words."""
+    return f"off by {deviation:.1g} of the largest value" if deviation else "the same bits"
 
 
-def _has_rounding(x: Array) -> bool:
-    return not x.dtype.names and x.dtype.kind not in "biuOSU"
+def _wide(x: Array) -> Array | None:
+    """Returns an array of floats or complex numbers in the widest dtype; None if the elements are no such numbers."""
+    if x.dtype.names or x.dtype.kind in "biuOSU":
+        return None
+    return x.astype(np.complex128 if x.dtype.kind == "c" else np.float64)
 
 
 def _rounding(x: Array) -> float:
@@ -212,10 +200,9 @@ def _rounding(x: Array) -> float:
 def _apart(x: Array, y: Array, near: Sequence[Any] = ()) -> float:
     """Returns the largest difference of two arrays of one shape and dtype, in units of the largest value in them and in
     `near`; infinite if elements differ that are not finite floats."""
-    if not _has_rounding(x):
+    p, q = _wide(x), _wide(y)
+    if p is None or q is None:
         return 0.0 if np.array_equal(x, y) else math.inf
-    wide = np.complex128 if x.dtype.kind == "c" else np.float64
-    p, q = x.astype(wide), y.astype(wide)
     finite = np.isfinite(p) & np.isfinite(q)
     if not np.array_equal(p[~finite], q[~finite], equal_nan=True):
         return math.inf
@@ -229,17 +216,14 @@ def tells(value: Any) -> bool:
     """Whether comparing a value says anything: it is not all NaN and infinite."""
     if isinstance(value, tuple):
         return all(map(tells, value))  # type: ignore[reportUnknownArgumentType]
-    array = np.asarray(value)
-    if array.dtype.names or array.dtype.kind not in "fcV" or not array.size:
-        return True
-    return bool(np.isfinite(array.astype(np.complex128 if array.dtype.kind == "c" else np.float64)).any())
+    wide = _wide(as_arrays(value))
+    return wide is None or not wide.size or bool(np.isfinite(wide).any())
 
 
 def _largest(value: Any) -> float:
-    array = np.asarray(value)
-    if isinstance(value, tuple) or array.dtype.names or array.dtype.kind not in "fV":
+    wide = None if isinstance(value, tuple) else _wide(as_arrays(value))
+    if wide is None or np.iscomplexobj(wide):
         return 0.0
-    wide = array.astype(np.float64)
     return float(np.max(np.abs(wide[np.isfinite(wide)]), initial=0.0))
 
 
@@ -252,7 +236,8 @@ def _most_different(x: Array, y: Array) -> str:
 def stand_in(call: Expr, operands: list[Any], sizes: Mapping[str, int]) -> Any:
     """Returns a value for a library call that cannot be computed: some smooth function of its operands, so that equal
     operands give equal results and nothing more is assumed."""
-    total = sum(float(np.sum(np.asarray(x, np.float64))) for x in _flat(operands) if np.asarray(x).dtype.kind in "fiub")
+    numbers = (x for x in _flat(as_arrays(operands)) if x.dtype.kind in "fiub")
+    total = sum(float(np.sum(x.astype(np.float64))) for x in numbers)
     return _made(call.annotation, 1e-3 * total + len(str(call.attr("name"))), dict(sizes))
 
 
@@ -263,7 +248,7 @@ def _flat(values: Any) -> list[Any]:
         v = todo.pop()
         if isinstance(v, tuple):
             todo += v  # type: ignore[reportUnknownArgumentType]
-        elif not isinstance(v, str):
+        else:
             found.append(v)
     return found
 
@@ -275,5 +260,5 @@ def _made(a: Annotation, seed: float, sizes: dict[str, int]) -> Any:
         raise OperatorError(f"a library call gives {a}, for which no value can stand in")
     shape = tuple(d.evaluate(sizes) for d in a.shape)
     count = np.arange(int(np.prod(shape))).reshape(shape)
-    kind = np_dtype(a.dtype)
+    kind = numpy_dtype(a.dtype)
     return (count % 2).astype(kind) if kind.kind in "biu" else np.cos(seed + count).astype(kind)

@@ -114,9 +114,9 @@ class Annealer:
         most = -temperature * math.log(1.0 - rng.random())
         kind = rng.random()
         if kind < _GATHER:
-            return self._several(self._gathered(), most)
+            return self.program.switch_all(self._gathered(), most)
         if kind < _GATHER + _LEAVE:
-            return self._several(self._left(), most)
+            return self.program.switch_all(self._left(), most)
         c, k = self._any()
         if c < 0:
             return 0.0
@@ -161,26 +161,6 @@ class Annealer:
                 if ways:
                     found[r] = min(ways, key=lambda k: program.change(r, k)) if len(ways) < _FEW else rng.choice(ways)
         return found
-
-    def _several(self, group: dict[int, int], most: float) -> float:
-        """Switches each class of `group` to its candidate; undoes all switches if together they cost more than
-        `most`."""
-        program = self.program
-        before: list[tuple[int, int]] = []
-        change = 0.0
-        for c, k in group.items():
-            if program.choice[c] != k:
-                moved = program.above(program.reads[c][k], c)
-                if moved is not None:
-                    before.append((c, program.choice[c]))
-                    change += program.switch(c, k, moved)
-        if change <= most:
-            return change
-        for c, k in reversed(before):
-            moved = program.above(program.reads[c][k], c)
-            assert moved is not None, "what was acyclic is again"
-            program.switch(c, k, moved)
-        return 0.0
 
     def _refresh(self) -> None:
         """Chooses the unused classes anew, each as its cheapest tree over the used classes, which are free."""

@@ -10,12 +10,12 @@ number of steps.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from relax_eg.extract.amounts import NONE, Amounts, kind_of, moved_by, of_program, work_of
 from relax_eg.extract.cost_model import CostModel, NodeCost, asked, one_by_one
-from relax_eg.extract.hoisting import PLATFORMS, around, constants, leaving, placed
+from relax_eg.extract.hoisting import PLATFORMS, around, constants
 from relax_eg.extract.matmuls import (
     Contracted,
     Matmul,
@@ -27,35 +27,35 @@ from relax_eg.extract.matmuls import (
 )
 from relax_eg.extract.numbers import Number, evaluated, is_column, larger, smaller, whole
 from relax_eg.extract.profile import Profile
+from relax_eg.extract.walk import LINEAR, MATMUL, walk
 from relax_eg.ir.annotations import Annotation, Tensor, Tuple, dims_of
-from relax_eg.ir.control import parts
+from relax_eg.ir.control import arguments_of, parts, runs_of, steps_of
 from relax_eg.ir.expr import (
     CALL,
     CALL_DPS_LIBRARY,
     CALL_TIR,
     COND,
-    CONTROL,
     CORE,
+    LOOPS,
+    RUNNING,
     SCAN,
-    TUPLE,
-    TUPLE_GET,
-    WHILE,
-    Expr,
     postorder,
 )
 from relax_eg.ir.module import Function
-from relax_eg.ops import Site, bytes_of, counts, pattern_kind, site_of
+from relax_eg.ops import Site, bytes_of, counts, get, pattern_kind, site_of
 from relax_eg.ops.fused import Placed, called_program
 from relax_eg.ops.libraries import LIBRARIES, Library, checked_cost
+from relax_eg.ops.movement import turns
+from relax_eg.ops.record import moving, run_as
 from relax_eg.shapes import Dim
 from relax_eg.tir import Contraction, PatternKind
 
-_FREE = frozenset(("reshape", "expand_dims", "squeeze", "broadcast_to", "full", "iota", "dim_value"))
-_COPIES = frozenset(("concat", "pad", "take"))
-_FACTORISATIONS = frozenset(("cholesky", "lu", "qr", "eigh", "svd"))
-_DENSE = _FACTORISATIONS | {"triangular_solve"}  # every operator here contains blocked arithmetic
+_FREE = moving("view", "repeat", "make")
+_COPIES = run_as("copy")
+_MATMULS = frozenset((MATMUL, LINEAR))
+_DENSE = run_as("factorisation", "solve")  # every operator here contains blocked arithmetic
 # XLA may keep the results of other operators inside the kernel that reads them.
-_STORED = _DENSE | {"matmul", "linear", "conv"}
+_STORED = _DENSE | _MATMULS | run_as("conv")
 # chosen: share of a fusible operator's memory traffic that is charged; its value often stays in registers.
 _FUSED_SHARE = 0.3
 ASSUMED_SIZE = 128  # chosen: value of a size variable that is not bound
@@ -121,9 +121,8 @@ class WholeCost:
     def times(self, site: Site) -> Dim:
         """How often a call or control node runs its functions: the length of a scan, `ASSUMED_TRIPS` of a while loop,
         else 1."""
-        if site.op == SCAN:
-            return Dim.of(site.attrs["length"])
-        return Dim.of(ASSUMED_TRIPS if site.op == WHILE else 1)
+        steps = steps_of(site.op, site.attrs)
+        return Dim.of(ASSUMED_TRIPS) if steps is None else steps
 
     def trips(self, site: Site) -> list[tuple[Function, Number, WholeCost]]:
         """The functions that a call or control node runs, how often each runs, and the model at the sizes inside
@@ -137,16 +136,10 @@ class WholeCost:
     def sizes_inside(self, function: Function, site: Site) -> dict[str, Dim]:
         """The size variables of `function` that the operands at this site determine, as expressions in the caller's
         sizes."""
-        operands = parts(site.op, site.operands, site.attrs) if site.op in CONTROL else None
-        given = site.operands[1:]
-        if operands is not None:
-            constants = operands.constants
-            if site.op == WHILE and function.name == site.attrs["functions"][0]:
-                constants = operands.condition_constants
-            xs = (Tensor(x.shape[1:], x.dtype) if isinstance(x, Tensor) and x.shape else x for x in operands.xs)
-            given = (*constants, *operands.carry, *xs)
+        runs = zip(site.attrs["functions"], runs_of(site.op, site.operands, site.attrs), strict=False)
+        arguments = next((arguments_of(run) for name, run in runs if name == function.name), ())
         found: dict[str, Dim] = {}
-        for p, a in zip(function.params, given, strict=False):
+        for p, a in zip(function.params, arguments, strict=False):
             for wanted, d in zip(dims_of(p.annotation), dims_of(a), strict=False):
                 if str(wanted) in wanted.variables and d.variables <= self.binding.keys():
                     found.setdefault(str(wanted), d)
@@ -173,7 +166,7 @@ class WholeCost:
 
         If the steps carry no value, each step reads and writes its own part of the arrays, so the cache is divided
         among the steps."""
-        if site.op not in (SCAN, WHILE):
+        if site.op not in LOOPS:
             return self.profile
         cache = self.profile.cache_bytes
         if _is_map(site):
@@ -209,10 +202,10 @@ class WholeCost:
     def _alone(self, op: str) -> bool:
         """Whether the operator has no flops of its own that several cores share; loops that do not vectorise run on one
         core."""
-        return op in CONTROL or op == CALL or op in _FREE or op in self.profile.scalar_rate
+        return op in RUNNING or op in _FREE or op in self.profile.scalar_rate
 
     def _price(self, site: Site, result: Annotation) -> NodeCost:
-        if site.op in CONTROL or site.op == CALL:
+        if site.op in RUNNING:
             return self._run(site)
         if self.cost is not None and (site.op not in CORE or site.op in (CALL_DPS_LIBRARY, CALL_TIR)):
             return asked(self.cost, site, result, self.binding, self._columns)
@@ -227,13 +220,9 @@ class WholeCost:
             return NodeCost(flops, moved, launches, launches * (p.launch + p.move(moved)))
         if site.op in _FREE:
             return NodeCost(0, 0, 0, _EPSILON)
-        if site.op in ("matmul", "linear"):
-            return NodeCost(flops, moved, 1, p.launch + self._matmul(site, flops, moved))
-        if site.op == "conv":
-            return NodeCost(flops, moved, 1, p.launch + self._conv(site, result, flops, moved))
-        if site.op in _DENSE:
-            return NodeCost(flops, moved, 1, p.launch + larger(self._dense(site, flops), p.move(moved)))
-        if _turns(site) and p.transpose_rate:
+        if site.op in _STORED:
+            return NodeCost(flops, moved, 1, p.launch + self._stored(site, result, flops, moved))
+        if p.transpose_rate and turns(site):
             elements = math.prod(self._at(d) for d in site.shape(0))
             return NodeCost(flops, moved, 0, _EPSILON + elements / p.transpose_rate)
         if site.op in _COPIES:
@@ -311,29 +300,28 @@ class WholeCost:
 
     def _run(self, site: Site) -> NodeCost:
         """The cost of a call or control node, including everything that its functions do."""
-        flops: Number = 0.0
-        moved: Number = 0.0
-        launches: Number = 0.0
-        seconds: Number = 0.0
-        steps: Number = 1.0
-        wakes: Number = False
+        found, steps = NodeCost(), 1.0
         for function, times, model in self.trips(site):
-            inner = [node.cost for node in priced(function, model)]
-            for c in inner:
-                wakes = wakes | c.wakes
-            flops += times * sum(c.flops for c in inner)
-            moved += times * sum(c.bytes for c in inner)
-            launches += times * sum(c.launches for c in inner)
-            seconds += times * sum(c.seconds for c in inner)
+            found += sum((v.cost for v in walk(function, model, deep=False)), NodeCost()).scaled(times)
             steps = larger(steps, times)
-        if site.op in (SCAN, WHILE):
+        seconds = found.seconds
+        if site.op in LOOPS:
             slower = _IN_A_LOOP if self.profile.platform == "cpu" and _is_map(site) else 1.0
             seconds = slower * seconds + steps * self.profile.step
         elif site.op == COND:
             seconds += self.profile.step
         elif site.op == CALL:
             seconds *= 1 - _SHORTER
-        return NodeCost(whole(flops), whole(moved), whole(launches), _EPSILON + seconds, wakes)
+        amounts = whole(found.flops), whole(found.bytes), whole(found.launches)
+        return NodeCost(*amounts, _EPSILON + seconds, found.wakes)
+
+    def _stored(self, site: Site, result: Annotation, flops: Number, moved: Number) -> Number:
+        """Seconds of an operator of `_STORED`: its arithmetic, or its memory traffic if that takes longer."""
+        if site.op in _MATMULS:
+            return self._matmul(site, flops, moved)
+        if site.op in _DENSE:
+            return larger(self._dense(site, flops), self.profile.move(moved))
+        return self._conv(site, result, flops, moved)
 
     def _matmul(self, site: Site, flops: Number, moved: Number) -> Number:
         """Seconds of a matmul: the larger of its arithmetic, slower for thin sides, and its memory traffic, times the
@@ -343,12 +331,12 @@ class WholeCost:
         # With one plain matrix on the right all leading axes of the left operand are rows; with batches on both sides
         # only the last one is.
         rows = math.prod(a[:-1]) if len(b) <= 2 else math.prod(a[-2:-1])
-        columns = b[0] if site.op == "linear" else math.prod(b[1:][-1:])
+        columns = b[0] if site.op == LINEAR else math.prod(b[1:][-1:])
         matmul = Matmul(flops, rows, columns, a[-1], site.dtype(0))
         seconds = larger(matmul_seconds(self.profile, matmul), self.profile.move(moved))
         seconds = seconds + packing_seconds(self.profile, matmul)
         weight = self._at(bytes_of(site.operands[1]))
-        if site.op == "linear":
+        if site.op == LINEAR:
             seconds *= self.profile.linear_factor(rows, weight)
         return seconds + (self.profile.joining(rows, weight) if len(b) == 2 else 0.0)
 
@@ -356,7 +344,7 @@ class WholeCost:
         """Seconds of a factorisation or a triangular solve, at a share of the matmul rate; the share is lower for small
         sides and for few right-hand sides."""
         p, (rows, columns) = self.profile, (self._at(d) for d in site.shape(0)[-2:])
-        if site.op in _FACTORISATIONS:
+        if get(site.op).kernel == "factorisation":
             share = p.factor_share * share_of_peak((smaller(rows, columns),), (p.factor_half,))
         else:
             right = self._at(site.shape(1)[-1 if site["left_side"] else -2])
@@ -402,12 +390,8 @@ class WholeCost:
             within = site_of(e)
             count = inside._at(counts(within).flops)
             flops += count
-            if e.op == "matmul":
-                seconds += inside._matmul(within, count, 0)
-            elif e.op == "conv":
-                seconds += inside._conv(within, e.annotation, count, 0)
-            elif e.op in _DENSE:
-                seconds += inside._dense(within, count)
+            if e.op in _STORED:
+                seconds += inside._stored(within, e.annotation, count, 0)
             else:
                 seconds += count / p.scalar_rate.get(e.op, p.vector_rate)
         moved: Number = self._at(moved_by(site, result))
@@ -447,68 +431,3 @@ def _all_known(site: Site, result: Annotation) -> bool:
 def _is_map(site: Site) -> bool:
     """Whether the site is a scan whose steps carry no value."""
     return site.op == SCAN and not parts(site.op, site.operands, site.attrs).carry
-
-
-def _turns(site: Site) -> bool:
-    """Whether the site is a transpose that moves the last axis."""
-    return site.op == "permute_dims" and site["axes"][-1] != len(site["axes"]) - 1
-
-
-@dataclass(frozen=True, slots=True)
-class Priced:
-    """A node of a function and its cost at each step of the function.
-
-    - `runs`: functions that the node runs, how often each runs, and the model of each.
-    """
-
-    node: Expr
-    cost: NodeCost
-    runs: Sequence[tuple[Function, Number, WholeCost]] = ()
-
-
-def priced(function: Function, model: WholeCost, skip: set[Expr] | None = None) -> Iterator[Priced]:
-    """Every node of `function` that does something, with its price; nodes in `skip` are left out."""
-    for e, site, far in sites(function, model, skip):
-        if site is None:
-            yield Priced(e, NodeCost())
-            continue
-        part = model.part(far)
-        cost = model.price(site, e.annotation)
-        if far:
-            amounts = (x * part for x in (cost.flops, cost.bytes, cost.launches, cost.seconds))
-            cost = NodeCost(*amounts, wakes=cost.wakes)
-        yield Priced(e, cost, [(f, n * part, inner) for f, n, inner in model.trips(site)])
-
-
-def sites(
-    function: Function, model: WholeCost, skip: set[Expr] | None = None
-) -> Iterator[tuple[Expr, Site | None, int]]:
-    """Every node of `function` that does something, the site it is priced as, and the number of enclosing loops that
-    XLA hoists it out of; nodes in `skip` are left out.
-
-    If a matmul reads a transposed matrix in place, the pair is priced as the `linear` that runs, and the transpose has
-    no site (None).
-    """
-    once = skip or set()
-    expressions = [e for e in function.expressions() if e not in once]
-    folded = _folded_transposes(expressions, once) if model.folds_transposes else set[Expr]()
-    folded -= {b.value for block in function.blocks for b in block.bindings if b.value in folded} | {function.result}
-    left = leaving(function, model.constants)
-    for e in expressions:
-        if (e.op in CORE and not e.args) or e.op in (TUPLE, TUPLE_GET):
-            continue
-        site = placed(e, site_of(e), left, model.constants)
-        if e.op == "matmul" and e.args[1] in folded:
-            site = Site("linear", (e.args[0].annotation, e.args[1].args[0].annotation), {})
-        yield e, None if e in folded else site, left.get(e, 0)
-
-
-def _folded_transposes(expressions: list[Expr], once: set[Expr]) -> set[Expr]:
-    """Matrix transposes that at least one matmul reads as its second operand, and nothing else reads."""
-    read = {a for e in expressions for a in e.args}
-    folded = {e for e in expressions if e.op == "permute_dims" and e.attr("axes") == (1, 0) and e in read} - once
-    for e in expressions:
-        for i, a in enumerate(e.args):
-            if a in folded and not (e.op == "matmul" and i == 1 and e.args[0].ndim >= 1):
-                folded.discard(a)
-    return folded

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from relax_eg.errors import ExtractionError
-from relax_eg.extract.numbers import Number, is_column
+from relax_eg.extract.numbers import Number, is_column, larger
 from relax_eg.ir.annotations import Annotation
 from relax_eg.ops import Site
 
@@ -28,6 +28,30 @@ class NodeCost:
     launches: Number = 0
     seconds: Number = 0.0
     wakes: Number = False
+
+    def __add__(self, other: NodeCost) -> NodeCost:
+        return NodeCost(
+            self.flops + other.flops,
+            self.bytes + other.bytes,
+            self.launches + other.launches,
+            self.seconds + other.seconds,
+            self.wakes | other.wakes,
+        )
+
+    def scaled(self, times: Number) -> NodeCost:
+        """The cost of so many runs."""
+        amounts = (x * times for x in (self.flops, self.bytes, self.launches, self.seconds))
+        return NodeCost(*amounts, wakes=self.wakes)
+
+    def without(self, part: NodeCost) -> NodeCost:
+        """The cost without that of a part, each amount at least 0."""
+        return NodeCost(
+            larger(0.0, self.flops - part.flops),
+            larger(0.0, self.bytes - part.bytes),
+            larger(0.0, self.launches - part.launches),
+            larger(0.0, self.seconds - part.seconds),
+            self.wakes,
+        )
 
 
 class CostModel(Protocol):

@@ -8,9 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from relax_eg.extract.cost import WholeCost, priced
-from relax_eg.extract.cost_model import NodeCost
-from relax_eg.extract.numbers import whole
+from relax_eg.extract.cost import WholeCost
+from relax_eg.extract.walk import Visit, by_key, own_costs
 from relax_eg.ir.annotations import Tensor
 from relax_eg.ir.calls import label_of
 from relax_eg.ir.expr import CALL_DPS_LIBRARY, CALL_TIR, CORE, Expr, postorder
@@ -116,22 +115,7 @@ class Memory:
     tensors: tuple[Held, ...] = ()
 
 
-@dataclass(slots=True)
-class _Sum:
-    count: float = 0
-    flops: float = 0
-    bytes: float = 0
-    launches: float = 0
-    seconds: float = 0.0
-
-    def add(self, count: float, c: NodeCost, times: float) -> None:
-        self.count += count
-        self.flops += c.flops * times
-        self.bytes += c.bytes * times
-        self.launches += c.launches * times
-        self.seconds += c.seconds * times
-
-
+# What is told apart: operator, result, function, lines, rule, operators inside, whether it is ahead of calls, dtype.
 _Key = tuple[str, str, str, tuple[str, ...], str, tuple[str, ...], bool, str]
 
 
@@ -147,49 +131,23 @@ def parts_of(
     - `skip`: nodes that run once, ahead of the calls.
     - `operators`: per name of a tensor program, the operators that it was composed of.
     """
-    sums: dict[_Key, _Sum] = {}
-    inside = operators or {}
-    _add_parts(sums, function, model, origins, (), inside, skip, 1.0, False)
+    costs = [(v, c, False) for v, c in own_costs(function, model, skip)]
     if skip:
-        _add_parts(sums, function, model, origins, (), inside, set(function.expressions()) - skip, 1.0, True)
-    made = [
-        KernelPart(
-            what, result, where, lines, rule, int(s.count), whole(s.flops), whole(s.bytes), whole(s.launches),
-            s.seconds, within, ahead, dtype,
-        )
-        for (what, result, where, lines, rule, within, ahead, dtype), s in sums.items()
-    ]  # fmt: skip
+        costs += [(v, c, True) for v, c in own_costs(function, model, set(function.expressions()) - skip)]
+
+    def key(v: Visit, ahead: bool) -> _Key:
+        e, what = v.node, label_of(v.node)
+        told = [origins.get(x.function.name, {}).get(x.node, Origin()) for x in (v, *reversed(v.path))]
+        lines = next((o.lines for o in told if o.lines), ())  # a node without lines has those of the call around it
+        inside = (operators or {}).get(what, ()) if e.op == CALL_TIR else _of_library(e)
+        return what, str(e.annotation), v.function.name, lines, told[0].rule, inside, ahead, _dtype(e)
+
+    rows = by_key((key(v, ahead), c) for v, c, ahead in costs if c.seconds > 0 or c.launches >= _ROUNDING)
+    made = (
+        KernelPart(what, result, where, lines, rule, *figures, inside, once, dtype)
+        for (what, result, where, lines, rule, inside, once, dtype), figures in rows.items()
+    )
     return tuple(sorted(made, key=lambda p: (p.ahead, -p.seconds, p.what, p.lines, p.result, p.dtype)))
-
-
-def _add_parts(
-    sums: dict[_Key, _Sum],
-    function: Function,
-    model: WholeCost,
-    origins: Origins,
-    around: tuple[str, ...],
-    operators: Mapping[str, tuple[str, ...]],
-    skip: set[Expr] | None,
-    times: float,
-    ahead: bool,
-) -> None:
-    """Adds the parts of a function to `sums`; `around` has the lines of the call, for nodes without lines of their
-    own."""
-    mine = origins.get(function.name, {})
-    for node in priced(function, model, skip):
-        e, rest = node.node, node.cost
-        origin = mine.get(e, Origin())
-        lines = origin.lines or around
-        for callee, n, inner in node.runs:
-            within = [p.cost for p in priced(callee, inner)]
-            _add_parts(sums, callee, inner, origins, lines, operators, None, times * n, ahead)
-            rest = _less(rest, within, n)
-        if rest.seconds <= 0 and rest.launches < _ROUNDING:
-            continue
-        what = label_of(e)
-        within = operators.get(what, ()) if e.op == CALL_TIR else _of_library(e)
-        key = (what, str(e.annotation), function.name, lines, origin.rule, within, ahead, _dtype(e))
-        sums.setdefault(key, _Sum()).add(1, rest, times)
 
 
 def _of_library(e: Expr) -> tuple[str, ...]:
@@ -204,13 +162,3 @@ def _dtype(e: Expr) -> str:
     """The dtype of the first array that a node reads, else of its result; "" if there is none."""
     found = (a.dtype for a in (*(x.annotation for x in e.args), e.annotation) if isinstance(a, Tensor))
     return next((str(d) for d in found if d is not None), "")
-
-
-def _less(cost: NodeCost, inside: list[NodeCost], times: float) -> NodeCost:
-    """The cost of a loop or a call without the functions that it runs."""
-    return NodeCost(
-        max(0, cost.flops - times * sum(c.flops for c in inside)),
-        max(0, cost.bytes - times * sum(c.bytes for c in inside)),
-        max(0, cost.launches - times * sum(c.launches for c in inside)),
-        max(0.0, cost.seconds - times * sum(c.seconds for c in inside)),
-    )

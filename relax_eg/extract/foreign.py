@@ -18,7 +18,8 @@ from typing import Any, Literal
 from relax_eg.errors import ExtractionError
 from relax_eg.extract.greedy import dag_greedy
 from relax_eg.extract.helper import helping
-from relax_eg.extract.problem import Problem, choice_cost, tree_choice, used_classes
+from relax_eg.extract.numbers import gap
+from relax_eg.extract.problem import Problem, choice_cost, impossible, tree_choice, used_classes
 from relax_eg.extract.solve import Progress, Solved, SolverEffort, solve
 from relax_eg.plain_data import read_json as read_data
 
@@ -66,9 +67,7 @@ class Extracted:
     @property
     def gap(self) -> float | None:
         """The largest possible saving of another choice, as a share of the cost."""
-        if self.bound is None:
-            return None
-        return max(0.0, (self.cost - self.bound) / self.cost) if self.cost > 0 else 0.0
+        return None if self.bound is None else gap(self.cost, self.bound)
 
     def as_data(self) -> dict[str, Any]:
         """Plain data for JSON, with a schema version."""
@@ -178,16 +177,9 @@ def _cost(cost: Any, node: str, name: str) -> float:
 def _check_computable(graph: ForeignGraph, name: str) -> None:
     problem = graph.problem
     tree = tree_choice(problem)
-    stuck = [r for r in problem.roots if tree[r] < 0]
-    if not stuck:
+    reached = impossible(problem, tree)
+    if not reached:
         return
-    reached: dict[int, None] = {}
-    stack = stuck
-    while stack:
-        c = stack.pop()
-        if c not in reached and tree[c] < 0:
-            reached[c] = None
-            stack = stack + [x for row in problem.reads[c] for x in row]
     dear = [c for c in reached if all(x == math.inf for x in problem.costs[c])]
     root = graph.classes[next(r for r in problem.roots if tree[r] < 0)]
     if dear:
@@ -196,7 +188,7 @@ def _check_computable(graph: ForeignGraph, name: str) -> None:
             "infinity or is subsumed"
         )
     raise ExtractionError(
-        f"{name}: the root {root!r} cannot be computed: classes {_list(graph, list(reached))} can only be computed "
+        f"{name}: the root {root!r} cannot be computed: classes {_list(graph, reached)} can only be computed "
         "from themselves; each circle needs a node that leads out of it"
     )
 

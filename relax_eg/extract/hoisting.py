@@ -12,18 +12,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from relax_eg.extract.numbers import Number
-from relax_eg.ir.control import parts
-from relax_eg.ir.expr import CALL, CONTROL, SCAN, TUPLE, TUPLE_GET, VAR, WHILE, Expr
+from relax_eg.ir.control import runs_of
+from relax_eg.ir.expr import CALL, LOOPS, RUNNING, TUPLE, TUPLE_GET, VAR, Expr
 from relax_eg.ir.module import Function
 from relax_eg.ops import Site
+from relax_eg.ops.record import moving
 
 PLATFORMS = frozenset(("cpu",))  # where XLA hoists
 
 # Attribute of the site of a loop or call inside a loop: number of loops that it, and each operand, is hoisted out of.
 _OUTWARD = "outward"
-_STAYS = frozenset(
-    ("reshape", "expand_dims", "squeeze", "broadcast_to", "full", "iota", "permute_dims", "strided_slice", "flip")
-) | {TUPLE, TUPLE_GET}
+_STAYS = moving("view", "order", "part", "repeat", "make") | {TUPLE, TUPLE_GET}
 
 
 def leaving(function: Function, params: Mapping[str, int]) -> dict[Expr, int]:
@@ -60,7 +59,7 @@ def leaving(function: Function, params: Mapping[str, int]) -> dict[Expr, int]:
 def placed(e: Expr, site: Site, left: Mapping[Expr, int], params: Mapping[str, int]) -> Site:
     """`site`, with an attribute that says how far the node and its operands are hoisted if it is a loop or call inside
     loops."""
-    if not params or (e.op != CALL and e.op not in CONTROL):
+    if not params or e.op not in RUNNING:
         return site
     far = left.get(e, 0)
     free = (params.get(str(a.attr("name")), 0) if a.op == VAR else left.get(a, 0) for a in e.args)
@@ -77,17 +76,16 @@ def around(site: Site, times: Number, outside: tuple[Number, ...]) -> tuple[Numb
     outside = outside[site.attrs.get(_OUTWARD, (0,))[0] :]
     if site.op == CALL:
         return outside
-    return (times, *outside) if site.op in (SCAN, WHILE) else ()
+    return (times, *outside) if site.op in LOOPS else ()
 
 
 def constants(site: Site, function: Function) -> dict[str, int]:
     """For each parameter of a function that this site runs, the number of loops `around` it in which it is constant;
     parameters that are constant in none are left out."""
     outer = site.attrs.get(_OUTWARD, (0, (0,) * len(site.operands)))[1]
-    if site.op == CALL:
-        found = list(outer[1:])
-    elif site.op == SCAN or (site.op == WHILE and function.name == site.attrs["functions"][-1]):
-        found = [1 + outer[i] for i in parts(site.op, range(len(site.operands)), site.attrs).constants]
-    else:
+    is_loop = site.op in LOOPS
+    if site.op != CALL and not (is_loop and function.name == site.attrs["functions"][-1]):
         return {}
+    body = runs_of(site.op, range(len(site.operands)), site.attrs)[-1]
+    found = [is_loop + outer[i] for i in body.same]
     return {str(p.attr("name")): n for p, n in zip(function.params, found, strict=False) if n}

@@ -287,13 +287,33 @@ def relax(model: Model, rounds: int, cost: float, deadline: float) -> Relaxed | 
     return result
 
 
-def integer(model: Model, known: Mapping[int, int], gap: float, nodes: int, deadline: float) -> tuple[Exact, bool]:
-    """One search of HiGHS from the choice `known`, and whether its solution had cycles, which are now cut off."""
+@dataclass(frozen=True, slots=True)
+class Branched:
+    """The result of branch and bound.
+
+    - `values`: the columns of the best solution; None if there is none.
+    - `bound`: a lower bound, in units; 0.0 if there is none.
+    - `nodes`: nodes of the search.
+    """
+
+    values: list[float] | None
+    bound: float
+    nodes: int
+
+
+def branch(
+    solver: Any,
+    columns: Sequence[int],
+    start: Sequence[float] | np.ndarray[Any, Any],
+    gap: float,
+    nodes: int,
+    deadline: float,
+) -> Branched:
+    """Branch and bound of HiGHS with whole numbers in these columns, from the solution `start`."""
     import highspy
 
-    solver: Any = model.linear()
-    kind = np.array([highspy.HighsVarType.kInteger] * model.columns)
-    solver.changeColsIntegrality(model.columns, np.arange(model.columns, dtype=np.int32), kind)
+    kinds = np.array([highspy.HighsVarType.kInteger] * len(columns))
+    solver.changeColsIntegrality(len(columns), np.array(columns, dtype=np.int32), kinds)
     for option, value in (
         ("time_limit", max(SHORTEST, deadline - time.monotonic())),
         ("mip_max_nodes", nodes),
@@ -301,16 +321,23 @@ def integer(model: Model, known: Mapping[int, int], gap: float, nodes: int, dead
         ("mip_abs_gap", 0.0),
     ):
         solver.setOptionValue(option, value)
-    start = highspy.HighsSolution()
-    start.col_value = list(model.columns_of(known))
-    solver.setSolution(start)
+    first = highspy.HighsSolution()
+    first.col_value = list(start)
+    solver.setSolution(first)
     solver.run()
     info = solver.getInfo()
-    bound = info.mip_dual_bound * model.unit if math.isfinite(info.mip_dual_bound) else 0.0
-    searched = max(0, int(info.mip_node_count))
-    if info.primal_solution_status != highspy.SolutionStatus.kSolutionStatusFeasible:
-        return Exact(None, bound, searched), False
-    values = list(solver.getSolution().col_value)
-    choice = model.choice_of(values)
-    circles = model.add(model.violated([float(round(v)) for v in values]))
-    return Exact(choice, bound, searched), bool(circles)
+    found = info.primal_solution_status == highspy.SolutionStatus.kSolutionStatusFeasible
+    values = list(solver.getSolution().col_value) if found else None
+    bound = info.mip_dual_bound if math.isfinite(info.mip_dual_bound) else 0.0
+    return Branched(values, bound, max(0, int(info.mip_node_count)))
+
+
+def integer(model: Model, known: Mapping[int, int], gap: float, nodes: int, deadline: float) -> tuple[Exact, bool]:
+    """One search of HiGHS from the choice `known`, and whether its solution had cycles, which are now cut off."""
+    found = branch(model.linear(), range(model.columns), model.columns_of(known), gap, nodes, deadline)
+    bound = found.bound * model.unit
+    if found.values is None:
+        return Exact(None, bound, found.nodes), False
+    choice = model.choice_of(found.values)
+    circles = model.add(model.violated([float(round(v)) for v in found.values]))
+    return Exact(choice, bound, found.nodes), bool(circles)

@@ -12,9 +12,9 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from relax_eg.dtypes import itemsize
 from relax_eg.extract.numbers import Number, choose, larger, smaller
 from relax_eg.extract.profile import Profile
-from relax_eg.ir.annotations import itemsize
 from relax_eg.tir.work import DECODED, LEAST_BYTES
 
 _PARTIAL_BYTES = 8  # given: bytes per element of a partial sum: float32, written and read again

@@ -53,6 +53,11 @@ def whole(x: Number) -> Number:
     return np.trunc(x) if is_column(x) else int(x)
 
 
+def gap(cost: float, bound: float) -> float:
+    """The largest possible saving of another choice, as a share of the cost; `bound` is a lower bound on all costs."""
+    return max(0.0, (cost - bound) / cost) if cost > 0 else 0.0
+
+
 def evaluated(d: Dim, binding: Mapping[str, Number]) -> Number:
     """The value of a size at a binding; a column if one of its variables is a column."""
     if d.is_const:

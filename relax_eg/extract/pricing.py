@@ -39,6 +39,10 @@ class Pricing:
     limit: int = 1
     inside: Mapping[Members, int] = field(default_factory=dict[Members, int])
 
+    def is_ahead(self, outputs: Sequence[int], reads: Sequence[int]) -> bool:
+        """Whether the classes `outputs`, computed from the classes `reads`, are computed ahead of the calls."""
+        return bool(self.static) and all(self.static[c] for c in (*outputs, *reads))
+
     def of(
         self, outputs: Sequence[int], reads: Sequence[int], seconds: float, sizes: Sequence[int], inside: int = 0
     ) -> float:
@@ -48,7 +52,7 @@ class Pricing:
         - `sizes`: bytes of each output.
         - `inside`: bytes that only this kernel has in memory.
         """
-        if self.static and all(self.static[c] for c in outputs) and all(self.static[c] for c in reads):
+        if self.is_ahead(outputs, reads):
             return self.once * seconds + self.prepared * sum(sizes)
         if not self.held:
             return seconds

@@ -72,6 +72,18 @@ def tree_greedy(problem: Problem, costs: Sequence[Sequence[float]] | None = None
     return choice, total
 
 
+def impossible(problem: Problem, choice: Sequence[int]) -> list[int]:
+    """The classes that the roots need and that cannot be computed, roots first; `choice` is -1 for these."""
+    reached: dict[int, None] = {}
+    stack = [r for r in problem.roots if choice[r] < 0]
+    while stack:
+        c = stack.pop()
+        if c not in reached and choice[c] < 0:
+            reached[c] = None
+            stack += [x for row in problem.reads[c] for x in row]
+    return list(reached)
+
+
 def used_classes(problem: Problem, choice: Sequence[int]) -> set[int]:
     """The classes that the roots need under `choice`."""
     seen: set[int] = set()
@@ -108,18 +120,6 @@ def operands_first(starts: Iterable[int], children: Callable[[int], Sequence[int
             else:
                 done[c] = None
     return list(done)
-
-
-def is_acyclic(problem: Problem, choice: Sequence[int]) -> bool:
-    """Whether no class that the roots need depends on itself."""
-    place: dict[int, int] = {}
-
-    def below(c: int) -> tuple[int, ...]:
-        return problem.reads[c][choice[c]]
-
-    for i, c in enumerate(operands_first(problem.roots, below)):
-        place[c] = i
-    return all(place[x] < i for c, i in place.items() for x in below(c))
 
 
 def repaired(problem: Problem, choice: Sequence[int]) -> list[int]:

@@ -7,10 +7,11 @@ from dataclasses import dataclass, field
 
 from relax_eg.debug import stage
 from relax_eg.extract import figures
-from relax_eg.extract.cost import WholeCost, priced
+from relax_eg.extract.cost import WholeCost
 from relax_eg.extract.detail import KernelPart, Memory
-from relax_eg.extract.numbers import whole
+from relax_eg.extract.numbers import gap
 from relax_eg.extract.profile import Profile
+from relax_eg.extract.walk import by_key, own_costs
 from relax_eg.ir.expr import CALL_DPS_LIBRARY, Expr
 from relax_eg.ir.module import Function
 
@@ -224,7 +225,7 @@ class SelectedRow:
     @property
     def gap(self) -> float:
         """The largest possible saving of another choice, as a share of the cost."""
-        return max(0.0, (self.cost - self.bound) / self.cost) if self.cost > 0 else 0.0
+        return gap(self.cost, self.bound)
 
 
 @dataclass(frozen=True, slots=True)
@@ -316,33 +317,7 @@ def price_program(
     What a loop or a call runs is in the rows of the operators that do the work, as often as it runs; the row of the
     loop or call has the rest.
     """
-    rows: dict[str, list[float]] = {}
-    wakes = _add_rows(rows, function, model, skip, 1.0)
-    made = [OperatorRow(op, int(r[0]), whole(r[1]), whole(r[2]), whole(r[3]), r[4]) for op, r in rows.items()]
-    return ProgramCost(tuple(sorted(made, key=lambda r: (-r.seconds, r.op))), *prepared, wakes)
-
-
-def _add_rows(
-    rows: dict[str, list[float]], function: Function, model: WholeCost, skip: set[Expr] | None, times: float
-) -> bool:
-    """Adds the cost of a function to `rows`; returns whether it wakes other cores."""
-    wakes = False
-    for node in priced(function, model, skip):
-        e, cost = node.node, node.cost
-        wakes = wakes or cost.wakes
-        total = (1, cost.flops * times, cost.bytes * times, cost.launches * times, cost.seconds * times)
-        inside: dict[str, list[float]] = {}
-        for callee, n, inner in node.runs:
-            _add_rows(inside, callee, inner, None, times * n)
-        for label, row in inside.items():
-            _add_to(rows, label, row)
-        rest = [x - sum(row[i] for row in inside.values()) for i, x in enumerate(total)]
-        label = str(e.attr("name")) if e.op == CALL_DPS_LIBRARY else e.op
-        _add_to(rows, label, [1, *(max(0.0, x) for x in rest[1:])])
-    return wakes
-
-
-def _add_to(rows: dict[str, list[float]], label: str, more: list[float]) -> None:
-    row = rows.setdefault(label, [0, 0, 0, 0, 0.0])
-    for i, x in enumerate(more):
-        row[i] += x
+    costs = list(own_costs(function, model, skip))
+    rows = by_key((str(v.node.attr("name")) if v.node.op == CALL_DPS_LIBRARY else v.node.op, c) for v, c in costs)
+    made = sorted((OperatorRow(op, *figures) for op, figures in rows.items()), key=lambda r: (-r.seconds, r.op))
+    return ProgramCost(tuple(made), *prepared, any(c.wakes for v, c in costs if not v.path))

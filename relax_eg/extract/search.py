@@ -7,7 +7,7 @@ become parts of one only if all three switch). Reference counts tell what a swit
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from relax_eg.extract.problem import Problem, choice_cost, operands_first
 
@@ -124,6 +124,35 @@ class CountedChoice:
         change += sum(self.add(x) for x in self.children(c))
         return change - sum(self.drop(x) for x in old)
 
+    def switch_all(self, group: Mapping[int, int], most: float, only_used: bool = False) -> float:
+        """Switches each class of `group` to its candidate, as far as the choice stays acyclic; returns the change of
+        the program's cost. Undoes all switches and returns 0.0 unless together they cost less than `most`.
+
+        - `only_used`: leave out classes that are not used when their turn comes.
+        """
+        before: list[tuple[int, int]] = []
+        change = 0.0
+        for c, k in group.items():
+            children = self.reads[c][k]
+            if self.choice[c] == k or (only_used and not self.uses[c]) or self.needs_impossible(children):
+                continue
+            moved = self.above(children, c)
+            if moved is not None:
+                before.append((c, self.choice[c]))
+                change += self.switch(c, k, moved)
+        if change < most:
+            return change
+        for c, k in reversed(before):
+            # A class may now be placed before its former operands.
+            moved = self.above(self.reads[c][k], c)
+            assert moved is not None, "what was acyclic is again"
+            self.switch(c, k, moved)
+        return 0.0
+
+    def needs_impossible(self, classes: Iterable[int]) -> bool:
+        """Whether one of these classes cannot be computed."""
+        return any(self.choice[x] < 0 for x in classes)
+
     def _move_before(self, c: int, moved: Sequence[int]) -> None:
         if not moved:
             return
@@ -144,25 +173,42 @@ class CountedChoice:
             self.label[c] = float(place)
 
 
-def swap_search(
-    problem: Problem, seed: Sequence[int], fallback: Sequence[int], most_work: float = math.inf
-) -> tuple[list[int], float]:
-    """The choice `seed` improved until no switch pays or `most_work` classes were visited; and its cost.
+def swap_search(problem: Problem, seed: Sequence[int]) -> tuple[list[int], float]:
+    """The choice `seed` improved until no switch pays or `SWAP_WORK` classes were visited; and its cost.
 
-    `seed` must be acyclic over all classes. `fallback` is -1 for classes that cannot be computed."""
+    `seed` must be acyclic over all classes, and -1 for classes that cannot be computed."""
     program = CountedChoice(problem, seed)
     for _ in range(SWAP_PASSES):
         improved = False
         for c in reversed(operands_first(problem.roots, program.children)):
-            if program.work > most_work:
+            if program.work > SWAP_WORK:
                 break
-            if program.uses[c] > 0 and _improve(program, c, fallback):
+            if program.uses[c] > 0 and _improve(program, c):
                 improved = True
-        if program.work <= most_work:
-            improved |= _switch_groups(program, fallback, most_work)
+        if program.work <= SWAP_WORK:
+            improved |= _switch_groups(program)
         if not improved:
             break
     return program.choice, choice_cost(problem, program.choice)
+
+
+def best_of(
+    problem: Problem, seeds: Iterable[Sequence[int]], is_over: Callable[[], bool] = lambda: False
+) -> tuple[list[int], float, int]:
+    """The best of the `seeds`, each improved by swap search; its cost; and its place among the seeds, of which the
+    first counts if several cost the same.
+
+    - `is_over`: whether no further seed is to be improved.
+    """
+    best: tuple[list[int], float, int] | None = None
+    for place, seed in enumerate(seeds):
+        if best is not None and is_over():
+            break
+        choice, cost = swap_search(problem, seed)
+        if best is None or cost < best[1] * (1 - GAIN):
+            best = choice, cost, place
+    assert best is not None, "there is no seed"
+    return best
 
 
 def cheapest_switch(problem: Problem, choice: Sequence[int], least: float) -> tuple[float, int, int, list[int]] | None:
@@ -176,7 +222,7 @@ def cheapest_switch(problem: Problem, choice: Sequence[int], least: float) -> tu
     for c in operands_first(problem.roots, program.children):
         for k, new in enumerate(program.reads[c]):
             x = program.costs[c][k]
-            if k == choice[c] or x == math.inf or any(choice[r] < 0 for r in new) or program.above(new, c) is None:
+            if k == choice[c] or x == math.inf or program.needs_impossible(new) or program.above(new, c) is None:
                 continue
             change = program.change(c, k)
             if change >= least and (best is None or (change, c, k) < best):
@@ -189,7 +235,7 @@ def cheapest_switch(problem: Problem, choice: Sequence[int], least: float) -> tu
     return cost + change, c, k, other
 
 
-def _improve(program: CountedChoice, c: int, fallback: Sequence[int]) -> bool:
+def _improve(program: CountedChoice, c: int) -> bool:
     """Switches class `c` to the candidate that lowers the program's cost most; returns whether there was one."""
     costs, current = program.costs[c], program.choice[c]
     if len(costs) == 1:
@@ -197,7 +243,7 @@ def _improve(program: CountedChoice, c: int, fallback: Sequence[int]) -> bool:
     best, best_change, best_moved = current, -program.least, list[int]()
     most = program.freed(program.children(c)) + costs[current] + program.least * _ROUNDING
     for k, new in enumerate(program.reads[c]):
-        if k == current or costs[k] - most >= best_change or any(fallback[x] < 0 for x in new):
+        if k == current or costs[k] - most >= best_change or program.needs_impossible(new):
             continue
         change = program.change(c, k)
         if change < best_change:
@@ -209,7 +255,7 @@ def _improve(program: CountedChoice, c: int, fallback: Sequence[int]) -> bool:
     return best != current
 
 
-def _switch_groups(program: CountedChoice, fallback: Sequence[int], most_work: float) -> bool:
+def _switch_groups(program: CountedChoice) -> bool:
     """For each unused value that several used classes could read, switches all of them to it if that pays."""
     readers: dict[int, dict[int, int]] = {}
     for c, row in enumerate(program.reads):
@@ -217,35 +263,12 @@ def _switch_groups(program: CountedChoice, fallback: Sequence[int], most_work: f
             continue
         for k, children in enumerate(row):
             for x in children:
-                if program.uses[x] == 0 and fallback[x] >= 0 and math.isfinite(program.costs[c][k]):
+                if program.uses[x] == 0 and program.choice[x] >= 0 and math.isfinite(program.costs[c][k]):
                     readers.setdefault(x, {}).setdefault(c, k)
     improved = False
     for value, group in readers.items():
-        if program.work > most_work:
+        if program.work > SWAP_WORK:
             break
         if len(group) > 1 and program.uses[value] == 0:
-            improved |= _switch_group(program, group, fallback)
+            improved |= program.switch_all(group, -program.least, only_used=True) < 0
     return improved
-
-
-def _switch_group(program: CountedChoice, group: dict[int, int], fallback: Sequence[int]) -> bool:
-    """Switches every class of `group` to its candidate; undoes this unless the program gets cheaper and stays
-    acyclic."""
-    before: dict[int, int] = {}
-    change = 0.0
-    for c, k in group.items():
-        children = program.reads[c][k]
-        if program.uses[c] == 0 or any(fallback[x] < 0 for x in children):
-            continue
-        moved = program.above(children, c)
-        if moved is not None:
-            before[c] = program.choice[c]
-            change += program.switch(c, k, moved)
-    if change < -program.least:
-        return True
-    for c in reversed(before):
-        # A class may now be placed before its former operands.
-        moved = program.above(program.reads[c][before[c]], c)
-        assert moved is not None, "what was acyclic is again"
-        program.switch(c, before[c], moved)
-    return False

@@ -17,8 +17,9 @@ from relax_eg.extract.clock import Clock
 from relax_eg.extract.graph import ExtractionGraph
 from relax_eg.extract.greedy import dag_greedy
 from relax_eg.extract.numbers import TINY
-from relax_eg.extract.problem import Problem, choice_cost, repaired, tree_choice, used_classes
-from relax_eg.extract.search import GAIN, SWAP_WORK, cheapest_switch, swap_search
+from relax_eg.extract.problem import Problem, choice_cost, impossible, repaired, tree_choice, used_classes
+from relax_eg.extract.report import RunnerUp
+from relax_eg.extract.search import GAIN, best_of, cheapest_switch, swap_search
 from relax_eg.extract.solve import SolverEffort, solve
 
 # limit: inside `optimize`: nodes end the search before the clock does, and prices cannot tell a gap of a thousandth.
@@ -46,22 +47,6 @@ class Selection:
     how: str = "greedy"
 
 
-@dataclass(frozen=True, slots=True)
-class Second:
-    """The second best program.
-
-    - `without`: a rule that the best program needs and this one does not use.
-    - `with_rule`: or the rule of the one candidate in which it differs ("": the candidate as written).
-    - `extra`: additional cost, as a share of the best program's cost.
-    - `why`: operators whose cost differs most, each with its cost in the best program and in this one.
-    """
-
-    without: str
-    with_rule: str
-    extra: float
-    why: tuple[tuple[str, float, float], ...]
-
-
 def check_costs(graph: ExtractionGraph, costs: Sequence[Sequence[float]]) -> None:
     """ExtractionError unless every cost is a number >= 0 (infinite: not executable)."""
     for c, row in enumerate(costs):
@@ -87,14 +72,9 @@ def select(graph: ExtractionGraph, costs: Sequence[Sequence[float]]) -> Selectio
     check_executable(graph, problem, tree)
     written = [w if w >= 0 else t for w, t in zip(graph.as_written, tree, strict=True)]
     written_cost = choice_cost(problem, written)
-    best: tuple[float, list[int], str] | None = None
-    seeds = {"as written": repaired(problem, written) if written_cost < math.inf else tree, "tree-greedy": tree}
-    for name, seed in (*seeds.items(), ("DAG-greedy", dag_greedy(problem))):
-        choice, cost = swap_search(problem, seed, tree, SWAP_WORK)
-        if best is None or cost < best[0] * (1 - GAIN):
-            best = (cost, choice, name)
-    assert best is not None
-    return Selection(_used(problem, best[1]), best[0], written_cost, best[2])
+    first = repaired(problem, written) if written_cost < math.inf else tree
+    choice, cost, place = best_of(problem, (first, tree, dag_greedy(problem)))
+    return Selection(_used(problem, choice), cost, written_cost, ("as written", "tree-greedy", "DAG-greedy")[place])
 
 
 @stage("select exactly")
@@ -120,16 +100,9 @@ def check_executable(graph: ExtractionGraph, problem: Problem, tree: Sequence[in
     proposed others.
 
     ExtractionError if a result can only be computed from itself."""
-    stuck = [r for r in problem.roots if tree[r] < 0]
-    if not stuck:
+    reached = impossible(problem, tree)
+    if not reached:
         return
-    reached: set[int] = set()
-    stack = stuck[:]
-    while stack:
-        c = stack.pop()
-        if c not in reached and tree[c] < 0:
-            reached.add(c)
-            stack += [x for row in problem.reads[c] for x in row]
     dear = [c for c in sorted(reached) if all(x == math.inf for x in problem.costs[c])]
     if not dear:
         ops = sorted({k.op for c in reached for k in graph.candidates[c]})
@@ -143,11 +116,17 @@ def check_executable(graph: ExtractionGraph, problem: Problem, tree: Sequence[in
     raise NotExecutableError(text, ops)
 
 
-def second_best(graph: ExtractionGraph, costs: Sequence[Sequence[float]], best: Selection) -> Second | None:
+def second_best(
+    graph: ExtractionGraph, costs: Sequence[Sequence[float]], best: Selection, function: str, bindings: int
+) -> RunnerUp | None:
     """The cheapest program found that differs from `best` by a rule and costs measurably more; None if there is none.
 
     The candidates are the programs without one of the dearest rules that `best` uses, and the programs in which one
-    value is computed in another way."""
+    value is computed in another way.
+
+    - `function`: name of the function of the graph.
+    - `bindings`: number of bindings that the costs are summed over; reasons are told by their mean.
+    """
     problem = problem_of(graph, costs)
     choice = repaired(problem, best.choice)
     least = max(EFFORT.gap * best.cost, TINY)
@@ -165,7 +144,7 @@ def second_best(graph: ExtractionGraph, costs: Sequence[Sequence[float]], best: 
         rest = Problem(problem.reads, less, problem.roots)
         start = repaired(rest, choice)
         if all(start[r] >= 0 for r in problem.roots):
-            other, cost = swap_search(rest, start, start, SWAP_WORK)
+            other, cost = swap_search(rest, start)
             if cost - best.cost >= least:
                 found.append((cost, 0, rule, "", other))
     switch = cheapest_switch(problem, choice, least)
@@ -176,7 +155,10 @@ def second_best(graph: ExtractionGraph, costs: Sequence[Sequence[float]], best: 
         return None
     cost, _, without, with_rule, other = min(found, key=lambda f: f[:4])
     extra = (cost - best.cost) / best.cost if best.cost > 0 else 0.0
-    return Second(without, with_rule, extra, _reasons(graph, costs, problem, choice, other))
+    reasons = _reasons(graph, costs, problem, choice, other)
+    why = tuple((op, x / bindings, y / bindings) for op, x, y in reasons)
+    # Over several bindings, costs are sums of shares of the program as written.
+    return RunnerUp(function, without, with_rule, extra, why, bindings == 1)
 
 
 def _reasons(

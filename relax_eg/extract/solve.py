@@ -19,9 +19,10 @@ from relax_eg.extract.ascent import ascent
 from relax_eg.extract.greedy import dag_greedy
 from relax_eg.extract.loops import Loop, loops_within
 from relax_eg.extract.neighbours import Improver
+from relax_eg.extract.numbers import gap
 from relax_eg.extract.problem import Problem, Subproblem, choice_cost, repaired, tree_choice, used_classes
 from relax_eg.extract.prune import Pruned, prune
-from relax_eg.extract.search import GAIN, SWAP_WORK, swap_search
+from relax_eg.extract.search import GAIN, best_of, swap_search
 
 PROVED = 1e-6  # chosen: smaller gaps count as none, because costs and bounds are sums of rounded numbers
 # chosen: share of the candidates left after fixing, below which the rest is solved as a new problem
@@ -79,14 +80,16 @@ class Solved:
     how: str
     timed_out: bool = False
 
+    @staticmethod
+    def of(choice: list[int], cost: float, bound: float, searched: bool, deadline: float) -> Solved:
+        """The result of a search that was to end by `deadline`; `searched`: it did more than greedy choices."""
+        how = "proved optimal" if gap(cost, bound) <= PROVED else "ilp" if searched else "greedy"
+        return Solved(choice, cost, bound, how, time.monotonic() >= deadline)
+
     @property
     def gap(self) -> float:
         """The largest possible saving of another choice, as a share of the cost."""
         return gap(self.cost, self.bound)
-
-
-def gap(cost: float, bound: float) -> float:
-    return max(0.0, (cost - bound) / cost) if cost > 0 else 0.0
 
 
 class Partner:
@@ -121,18 +124,12 @@ def solve(
     if cost > least:
         choice, cost = list(best), least
     bound = min(bound, cost)
-    how = "proved optimal" if gap(cost, bound) <= PROVED else "ilp" if search.searched else "greedy"
-    return Solved(repaired(problem, choice), cost, bound, how, time.monotonic() >= deadline)
+    return Solved.of(repaired(problem, choice), cost, bound, search.searched, deadline)
 
 
 def started(problem: Problem, seed: Sequence[int]) -> tuple[list[int], float]:
     """The best of the greedy choices and `seed` (-1: any candidate), each improved by swap search; and its cost."""
-    starts = (tree_choice(problem), repaired(problem, seed), dag_greedy(problem))
-    return min((_swapped(problem, start) for start in starts), key=lambda found: found[1])
-
-
-def _swapped(problem: Problem, choice: Sequence[int]) -> tuple[list[int], float]:
-    return swap_search(problem, choice, choice, SWAP_WORK)
+    return best_of(problem, (tree_choice(problem), repaired(problem, seed), dag_greedy(problem)))[:2]
 
 
 def ordered_parts(problem: Problem, keep: Sequence[Sequence[int]] | None = None) -> tuple[Pruned, list[Subproblem]]:
@@ -254,7 +251,7 @@ class _Part:
         self.bound = max(self.bound, relaxed.bound - GAIN * self.cost)
         self.tell("relaxed")
         for costs in _hints(problem, model, relaxed):
-            self.offer(*_swapped(problem, tree_choice(problem, costs)))
+            self.offer(*swap_search(problem, tree_choice(problem, costs)))
         if self.improver is not None:
             self._near_bound(model, relaxed)
         if self.closed:
@@ -308,7 +305,7 @@ class _Part:
             nodes -= found.nodes + 1
             if found.choice is not None:
                 start = [found.choice.get(c, -1) for c in range(len(self.problem.reads))]
-                self.offer(*_swapped(self.problem, repaired(self.problem, start)))
+                self.offer(*swap_search(self.problem, repaired(self.problem, start)))
             self.tell("searched")
             if not again:
                 break

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 from relax_eg.extract.clock import Clock
 from relax_eg.extract.cost import WholeCost
@@ -20,9 +21,11 @@ from relax_eg.ops import bytes_of
 FRUGAL = (0.5, 0.25)  # chosen: of `PREPARED_SHARE`, if several programs prepare values and all together have to fit
 PREPARED_SHARE = 1.5  # limit: bytes of prepared values, as a multiple of the weights' own
 # chosen: first price of the bytes that may be prepared, as a share of the cost of the program as written
-FIRST_PRICE = 1 / 16
+_FIRST_PRICE = 1 / 16
 _DEARER = 4  # chosen: times the price before
 _RAISED = 12  # limit: how often the price is raised
+
+Found = TypeVar("Found")
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,36 +56,68 @@ def cheapest(
     - `clock`: bounds the seconds of the exact search.
     """
     clock = clock or Clock()
-    static = static_classes(graph, weights) if weights else [False] * len(graph.candidates)
-    costs = _costs(graph, static, models, once=ONCE if once is None else once, pricing=pricing)
-    selection = select(graph, costs)
+    static = static_classes(graph, weights) if weights else ()
+    priced = replace(pricing, static=static, once=ONCE if once is None else once)
+
+    def chosen(price: float) -> Chosen:
+        costs = _costs(graph, models, replace(priced, prepared=price))
+        return Chosen(select(graph, costs), costs)
+
     if not weights or once is not None:
-        return Chosen(select_exactly(graph, costs, selection, clock), costs)
-    binding = models[0].binding
-    limit = share * weight_bytes(graph, weights, binding)
-    price = selection.written_cost / max(limit, 1.0) * FIRST_PRICE
-
-    def fits(selection: Selection) -> bool:
-        return prepared_of(decode(selection.choice), weights, binding) <= limit
-
-    for _ in range(_RAISED):
-        if fits(selection):
-            break
-        costs = _costs(graph, static, models, price, pricing=pricing)
-        selection = select(graph, costs)
-        price *= _DEARER
-    exact = select_exactly(graph, costs, selection, clock)
+        found = chosen(0.0)
+        return replace(found, selection=select_exactly(graph, found.costs, found.selection, clock))
+    limit = PreparedLimit.of(graph, weights, models[0].binding, share)
+    found = limit.kept_by(chosen, lambda c: (decode(c.selection.choice), c.selection.written_cost), _DEARER, _RAISED)
+    exact = select_exactly(graph, found.costs, found.selection, clock)
     # The result of the exact search may prepare more bytes again; its bound holds all the same.
-    if exact.choice != selection.choice and not fits(exact):
-        exact = replace(selection, bound=exact.bound, how="ilp")
-    return Chosen(exact, costs)
+    if exact.choice != found.selection.choice and not limit.is_kept(decode(exact.choice)):
+        exact = replace(found.selection, bound=exact.bound, how="ilp")
+    return Chosen(exact, found.costs)
 
 
-def prepared_of(values: Sequence[Expr], weights: set[str], binding: Mapping[str, int]) -> int:
-    """Bytes of the values that a program with these results prepares from `weights`."""
-    params = tuple(e for e in postorder(values) if e.op == VAR)
-    cut = split(Function("block", params, (), tuple_(values)), weights).prepare.result.args
-    return prepared_bytes(cut, binding)
+@dataclass(frozen=True, slots=True)
+class PreparedLimit:
+    """The most bytes that a program may prepare from `weights`, counted at a binding."""
+
+    weights: set[str]
+    binding: Mapping[str, int]
+    bytes: float
+
+    @staticmethod
+    def of(graph: ExtractionGraph, weights: set[str], binding: Mapping[str, int], share: float) -> PreparedLimit:
+        """The limit of `share` times the bytes of the weights."""
+        rows = zip(graph.candidates, graph.annotations, strict=True)
+        held = (a for row, a in rows for x in row if x.op == VAR and x.site.attrs["name"] in weights)
+        return PreparedLimit(weights, binding, share * sum(int(bytes_of(a).evaluate(binding)) for a in held))
+
+    def is_kept(self, values: Sequence[Expr]) -> bool:
+        """Whether a program with these results prepares few enough bytes."""
+        params = tuple(e for e in postorder(values) if e.op == VAR)
+        cut = split(Function("block", params, (), tuple_(values)), self.weights).prepare.result.args
+        return prepared_bytes(cut, self.binding) <= self.bytes
+
+    def kept_by(
+        self,
+        chosen: Callable[[float], Found],
+        told: Callable[[Found], tuple[Sequence[Expr], float]],
+        dearer: float,
+        raised: int,
+    ) -> Found:
+        """What is `chosen` at the least price tried of a prepared byte at which the limit is kept: a Lagrange
+        multiplier, first 0.
+
+        - `told`: the results of what was chosen, and the cost of the program as written.
+        - `dearer`, `raised`: factor by which the price is raised, and how often it is.
+        """
+        found = chosen(0.0)
+        values, written_cost = told(found)
+        price = written_cost / max(self.bytes, 1.0) * _FIRST_PRICE
+        for _ in range(raised):
+            if self.is_kept(values):
+                break
+            found, price = chosen(price), price * dearer
+            values, _ = told(found)
+        return found
 
 
 def prepared_bytes(cut: Iterable[Expr], binding: Mapping[str, int]) -> int:
@@ -90,35 +125,24 @@ def prepared_bytes(cut: Iterable[Expr], binding: Mapping[str, int]) -> int:
     return sum(int(bytes_of(e.annotation).evaluate(binding)) for e in cut)
 
 
-def _costs(
-    graph: ExtractionGraph,
-    static: Sequence[bool],
-    models: Sequence[WholeCost],
-    price: float = 0.0,
-    once: float = ONCE,
-    pricing: Pricing = FREE,
-) -> list[list[float]]:
-    """Seconds of every candidate, summed over the bindings in units of the program as written.
-
-    - `price`: price of a prepared byte.
-    - `once`: share of its seconds that prepared work costs.
-    - `pricing`: price of a byte of other stored values.
-    """
+def _costs(graph: ExtractionGraph, models: Sequence[WholeCost], pricing: Pricing) -> list[list[float]]:
+    """Seconds of every candidate at the prices of bytes, summed over the bindings in units of the program as
+    written."""
     weigh = [1.0]
     if len(models) > 1:
-        weigh = [1.0 / max(_written_seconds(graph, static, m), LEAST_SECONDS) for m in models]
+        weigh = [1.0 / max(_written_seconds(graph, pricing.static, m), LEAST_SECONDS) for m in models]
     costs: list[list[float]] = []
     for c, row in enumerate(graph.candidates):
         prices: list[float] = []
         for candidate in row:
             per_model = [m.price(candidate.site, graph.annotations[c]) for m in models]
             seconds = sum(w * p.seconds for w, p in zip(weigh, per_model, strict=True))
-            runs_once = static[c] and all(static[k] for k in candidate.children)
-            if runs_once:
-                prices.append(once * seconds + price * per_model[0].bytes)
-            else:
-                size = _bytes(graph.annotations[c], models[0].binding) if pricing.held and per_model[0].launches else 0
-                prices.append(pricing.of((c,), candidate.children, seconds, (size,)))
+            size = 0
+            if pricing.is_ahead((c,), candidate.children):
+                size = per_model[0].bytes  # also what is read ahead of the calls
+            elif pricing.held and per_model[0].launches:
+                size = _bytes(graph.annotations[c], models[0].binding)
+            prices.append(pricing.of((c,), candidate.children, seconds, (size,)))
         costs.append(prices)
     return costs
 
@@ -132,17 +156,7 @@ def _written_seconds(graph: ExtractionGraph, static: Sequence[bool], model: Whol
     return sum(
         model.price(graph.candidates[c][k].site, graph.annotations[c]).seconds
         for c, k in enumerate(graph.as_written)
-        if k >= 0 and not static[c]
-    )
-
-
-def weight_bytes(graph: ExtractionGraph, weights: set[str], binding: Mapping[str, int]) -> int:
-    """Bytes of the weights."""
-    return sum(
-        int(bytes_of(graph.annotations[c]).evaluate(binding))
-        for c, row in enumerate(graph.candidates)
-        for x in row
-        if x.op == VAR and x.site.attrs["name"] in weights
+        if k >= 0 and not (static and static[c])
     )
 
 

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from relax_eg.ir.expr import CONSTANT, FUNCTION, SHAPE, VAR, Expr, node, postorder, tuple_
+from relax_eg.ir.calls import substituted
+from relax_eg.ir.expr import CONSTANT, FUNCTION, SHAPE, VAR, Expr, fresh, postorder, tuple_
 from relax_eg.ir.expr import var as variable
 from relax_eg.ir.module import Binding, Block, Function
 
@@ -28,24 +29,24 @@ def make_function(
     sources = dict(walk.sources)
     blocks: list[Block] = []
     for i, wanted in enumerate(exported):
-        new = _renamed(wanted, named, sources)
+        new = substituted(wanted, named, sources)
         bindings: list[Binding] = []
         for old, value in zip(wanted, new, strict=True):
-            bound = variable(walk.fresh("gv"), old.annotation)
+            bound = variable(fresh("gv", walk.taken), old.annotation)
             bindings.append(Binding(bound, value))
             named[old] = bound
         if bindings:
             blocks.append(Block(tuple(bindings)))
         if i < len(walk.steps):
             result, call = walk.steps[i]
-            (step,) = _renamed([call], named, sources)
+            (step,) = substituted([call], named, sources)
             blocks.append(Block((Binding(result, step),), dataflow=False))
     # Outputs that are arguments, constants or results of steps also get a binding.
     bindings = list(blocks.pop().bindings) if blocks and blocks[-1].dataflow else []
     results: list[Expr] = []
     for output in outputs:
         if output not in named:
-            named[output] = variable(walk.fresh("gv"), output.annotation)
+            named[output] = variable(fresh("gv", walk.taken), output.annotation)
             bindings.append(Binding(named[output], output))
         results.append(named[output])
     if bindings:
@@ -72,16 +73,3 @@ def _exported(roots: Sequence[Sequence[Expr]]) -> list[list[Expr]]:
             if not _atomic(e):
                 exported[owner[e]][e] = None
     return [list(e) for e in exported]
-
-
-def _renamed(roots: Sequence[Expr], named: dict[Expr, Expr], sources: dict[Expr, str]) -> list[Expr]:
-    """`roots` with each expression that an earlier block binds replaced by its variable."""
-    done: dict[Expr, Expr] = dict(named)
-    for e in postorder(roots, stop=lambda e: e in named):
-        if e in done:
-            continue
-        args = tuple(done[a] for a in e.args)
-        done[e] = e if args == e.args else node(e.op, args, e.attrs, e.annotation)
-        if e in sources:
-            sources.setdefault(done[e], sources[e])
-    return [done[r] for r in roots]

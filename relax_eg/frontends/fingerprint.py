@@ -27,6 +27,7 @@ from relax_eg.ir.foreign import Foreign
 from relax_eg.ir.tokens import NoContentError, array_token, class_name, is_known, refuse, token
 from relax_eg.limits import FEW_KEPT
 from relax_eg.memo import Memo
+from relax_eg.ops.keys import generator_of, is_key, jax_dtype
 
 # JAX settings that change what is traced, or how it runs, without appearing in the jaxpr.
 _SETTINGS = (
@@ -181,8 +182,12 @@ class Fingerprint:
                 return (class_name(type(value)), *[token(v, self._special) for v in content(value)])
         if isinstance(value, Primitive):
             return self._primitive(value)
-        if getattr(value, "type", None) is jax.dtypes.prng_key and value in _key_types():
-            return ("key", _key_types()[value])
+        if (
+            getattr(value, "type", None) is jax.dtypes.prng_key
+            and is_key(str(value))
+            and value == jax_dtype(str(value))
+        ):
+            return ("key", generator_of(str(value)))
         if is_known(type(value)) and (slots := _slots(type(value))):
             return (class_name(type(value)), *[(s, token(getattr(value, s), self._special)) for s in slots])
         if _is_own_function(value):
@@ -228,13 +233,6 @@ class Fingerprint:
     def _literal_token(self, literal: Any) -> Any:
         aval: Any = literal.aval
         return ("literal", self._aval(aval), array_token(np.asarray(literal.val, aval.dtype)))
-
-
-@lru_cache(1)
-def _key_types() -> dict[Any, str]:
-    """The dtypes of JAX's own PRNG keys, with the names of their implementations."""
-    kinds = ("threefry2x32", "rbg", "unsafe_rbg")
-    return {jax.eval_shape(lambda kind=kind: jax.random.key(0, impl=kind)).dtype: kind for kind in kinds}
 
 
 def _tree(structure: Any) -> tuple[Any, ...]:

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import ast
-import itertools
 from collections.abc import Callable
 from dataclasses import replace
-from types import MappingProxyType
 
 from relax_eg.ir.annotations import Callable as Signature
 from relax_eg.ir.calls import signature
-from relax_eg.ir.expr import FUNCTION, Expr, node, rebuild
-from relax_eg.ir.module import Binding, Block, Function, Module
+from relax_eg.ir.expr import FUNCTION, Expr, fresh, node
+from relax_eg.ir.module import Function, Module
 from relax_eg.ir.parser import Surroundings
+from relax_eg.ir.partition import carried, replaced
 from relax_eg.tir import TensorProgram
 
 
@@ -43,14 +42,14 @@ class Gathered:
         names: dict[str, str] = {}
         for f in module:
             same = self.functions.get(f.name)
-            names[f.name] = f.name if same == f or f.name not in self.taken else self._fresh(f.name)
+            names[f.name] = f.name if same == f or f.name not in self.taken else fresh(f.name, self.taken)
         # A function that calls a renamed function is itself a different function, and so needs a new name.
         while changed := [
             f.name
             for f in module
             if names[f.name] == f.name and f.name in self.functions and any(names.get(c, c) != c for c in _mentions(f))
         ]:
-            names |= {name: self._fresh(name) for name in changed}
+            names |= {name: fresh(name, self.taken) for name in changed}
         for f in module:
             self.taken.add(names[f.name])
             self.functions.setdefault(names[f.name], _renamed(f, names))
@@ -62,7 +61,7 @@ class Gathered:
         for name, known in self.programs.items():
             if known is program:
                 return name
-        name = self._fresh(program.name if program.name.isidentifier() else "program")
+        name = fresh(program.name if program.name.isidentifier() else "program", self.taken)
         self.programs[name] = program
         return name
 
@@ -71,14 +70,9 @@ class Gathered:
         if self.values.get(name, value) is value and name not in self.taken:
             own = name
         else:
-            own = next((n for n, v in self.values.items() if v is value), None) or self._fresh(name)
+            own = next((n for n, v in self.values.items() if v is value), None) or fresh(name, self.taken)
         self.values[own] = value
         return own
-
-    def _fresh(self, stem: str) -> str:
-        name = next(n for i in itertools.count() if (n := f"{stem}{i or ''}") not in self.taken)
-        self.taken.add(name)
-        return name
 
 
 def _mentions(f: Function) -> list[str]:
@@ -89,19 +83,10 @@ def _renamed(f: Function, names: dict[str, str]) -> Function:
     """`f` with itself and the functions that it mentions renamed by `names`."""
     if all(names.get(n, n) == n for n in (f.name, *_mentions(f))):
         return f
-    sources = dict(f.sources)
-
-    def other(e: Expr, args: tuple[Expr, ...]) -> Expr:
-        attrs = e.attrs
-        if e.op == FUNCTION:
-            attrs = (("name", names.get(e.attr("name"), e.attr("name"))),)
-        made = node(e.op, args, attrs, e.annotation)
-        if e in f.sources:
-            sources[made] = f.sources[e]
-        return made
-
-    bindings = [b for block in f.blocks for b in block.bindings]
-    *values, result = rebuild([*(b.value for b in bindings), f.result], other)
-    new = iter([Binding(b.var, v) for b, v in zip(bindings, values, strict=True)])
-    blocks = tuple(Block(tuple(next(new) for _ in block.bindings), block.dataflow) for block in f.blocks)
-    return replace(f, name=names.get(f.name, f.name), blocks=blocks, result=result, sources=MappingProxyType(sources))
+    other = {
+        e: node(FUNCTION, (), (("name", names.get(e.attr("name"), e.attr("name"))),), e.annotation)
+        for e in f.expressions()
+        if e.op == FUNCTION
+    }
+    blocks, result = replaced(f, other)
+    return replace(f, name=names.get(f.name, f.name), blocks=blocks, result=result, sources=carried(f, other))

@@ -31,6 +31,7 @@ from relax_eg.ir.expr import (
     VAR,
     ConstantData,
     Expr,
+    fresh,
     node,
     postorder,
     shape_value,
@@ -42,6 +43,7 @@ from relax_eg.ir.foreign import Foreign
 from relax_eg.ir.memory import first_explicit
 from relax_eg.ir.module import Binding, Block, Function, Module
 from relax_eg.ir.packed import pack
+from relax_eg.ir.partition import carried, replaced
 from relax_eg.ir.steps import effect_of, impure_functions, is_sized, stepped_functions
 from relax_eg.ir.tokens import NoContentError
 from relax_eg.ir.wellformed import check
@@ -218,8 +220,7 @@ def _of_arrays(module: Module, fn: Callable[..., Any], sizes: SymbolicSizes) -> 
     if {str(p.attr("name")) for p in params} & {b.name for b in bound}:
         return None
     try:
-        replaced = _with_operands(module, main, env, params)
-        formed = in_blocks(deduced(in_blocks(replaced)))
+        formed = in_blocks(deduced(in_blocks(_with_operands(module, main, env, params))))
         result = formed.main.result
         if not _is_known(result.annotation):
             return None
@@ -294,19 +295,9 @@ def _with_operands(module: Module, main: Function, env: Mapping[Expr, Expr], par
     """`module` with `params` as parameters of its entry, and without the functions that the entry does not need.
 
     `env` gives the value that replaces each old parameter."""
-    blocks: list[Block] = []
-    sources = dict(main.sources)
-    for block in main.blocks:
-        values = substituted([b.value for b in block.bindings], env)
-        for b, value in zip(block.bindings, values, strict=True):
-            if b.value in sources:
-                sources.setdefault(value, sources[b.value])
-        blocks.append(
-            Block(tuple(Binding(b.var, v) for b, v in zip(block.bindings, values, strict=True)), block.dataflow)
-        )
-    (result,) = substituted([main.result], env)
-    entry = replace(main, params=tuple(params), blocks=tuple(blocks), result=result, sources=MappingProxyType(sources))
-    needed = needed_by(entry, {f.name: f for f in module})
+    blocks, result = replaced(main, env)
+    entry = replace(main, params=tuple(params), blocks=blocks, result=result, sources=carried(main, env))
+    needed = needed_by(entry.expressions(), {f.name: f for f in module})
     return Module(tuple(entry if f is main else f for f in module if f is main or f in needed))
 
 
@@ -375,7 +366,7 @@ class _Former:
         env: dict[Expr, Expr] = {}  # from variable to value, for the dataflow block under construction
         pure: list[Binding] = []
         for i, group in enumerate(groups):
-            values = self._new([b.value for b in group.bindings], env)
+            values = substituted([b.value for b in group.bindings], env, self.sources)
             new = [Binding(b.var, value) for b, value in zip(group.bindings, values, strict=True)]
             if not group.pure:
                 before = blocks.pop().bindings if blocks and not blocks[-1].dataflow else ()
@@ -421,19 +412,9 @@ class _Former:
         if all(x.op in (VAR, SHAPE, TUPLE, FUNCTION, CONSTANT) for x in postorder([e])) and e.op != CONSTANT:
             return e
         if e not in self.named:
-            name = next(n for n in (f"{stem}{i or ''}" for i in itertools.count()) if n not in self.taken)
-            self.taken.add(name)
-            self.named[e] = var(name, e.annotation)
+            self.named[e] = var(fresh(stem, self.taken), e.annotation)
             groups.append(_Group(True, (Binding(self.named[e], e),)))
         return self.named[e]
-
-    def _new(self, roots: Sequence[Expr], env: Mapping[Expr, Expr]) -> list[Expr]:
-        """`roots` with variables replaced by their values in `env`; source lines are kept."""
-        new = substituted(roots, env)
-        for old, e in zip(roots, new, strict=True):
-            if old is not e and old in self.sources:
-                self.sources.setdefault(e, self.sources[old])
-        return new
 
 
 def _needed_after(groups: Sequence[_Group], result: Expr) -> list[set[Expr]]:

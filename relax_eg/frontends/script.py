@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import ast
 import inspect
-import itertools
 import os
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
@@ -20,7 +19,7 @@ from relax_eg.accepted import STATEMENTS, shown
 from relax_eg.errors import ModuleTextError, OptionError, ScriptError
 from relax_eg.frontends.gathering import Gathered
 from relax_eg.frontends.surroundings import Surrounded, size_names
-from relax_eg.ir.expr import Expr, shape_value
+from relax_eg.ir.expr import Expr, fresh, shape_value
 from relax_eg.ir.module import Module
 from relax_eg.ir.reader import Source, spelled
 from relax_eg.ir.wellformed import check
@@ -137,8 +136,7 @@ class _Plain(ast.NodeTransformer):
             or all(isinstance(v, ast.Call) and ast.unparse(v.func).endswith("sym_var") for v in declares)
         ):
             return node
-        whole = next(n for i in itertools.count() if (n := f"fields{i or ''}") not in self.taken)
-        self.taken.add(whole)
+        whole = fresh("fields", self.taken)
         made: list[ast.stmt] = [ast.Assign([ast.Name(whole, ast.Store())], node.value)]
         for i, t in enumerate(target.elts):
             made.append(ast.Assign([t], ast.Subscript(ast.Name(whole, ast.Load()), ast.Constant(i), ast.Load())))

@@ -19,12 +19,12 @@ from typing import Any
 import jax
 import numpy as np
 
+from relax_eg.dtypes import KEY_DTYPE, numpy_dtype
 from relax_eg.errors import BoundsError, SpecError, TraceError
 from relax_eg.frontends.symbolic import SymbolicSizes, constraints_of, is_symbolic, to_dim, variables_of
 from relax_eg.ir.annotations import Tensor
-from relax_eg.ir.expr import np_dtype
 from relax_eg.shapes import Dim, Scope, parse_spec
-from relax_eg.shapes.spec import Star
+from relax_eg.shapes.spec import ANY_KEY, Star
 
 ACCEPTED = (
     "a spec string such as 'b s 768' or 'n @ int32', an array, a jax.ShapeDtypeStruct, a number, None, "
@@ -277,12 +277,12 @@ def _read(path: str, name: str, text: str) -> tuple[tuple[Dim, ...], str]:
 
 def _dtype(path: str, name: str) -> Any:
     """The JAX dtype of a dtype name; `key` is the default kind of PRNG key, `key<fry>` a specific kind."""
-    if not name.startswith("key"):
-        return np_dtype(name)
+    if name != ANY_KEY and not KEY_DTYPE.fullmatch(name):
+        return numpy_dtype(name)
     implementations = (None, "threefry2x32", "rbg", "unsafe_rbg")  # None: this process's default
     kinds = [jax.eval_shape(lambda i=i: jax.random.key(0, impl=i)).dtype for i in implementations]
     for dtype in kinds:
-        if name in ("key", str(dtype)):
+        if name in (ANY_KEY, str(dtype)):
             return dtype
     raise SpecError(
         f"argument `{path}`: no kind of PRNG key is `{name}`\n  accepted: {', '.join(dict.fromkeys(map(str, kinds)))}"

@@ -1,22 +1,6 @@
 """Expressions, annotations and modules; their text form; the well-formedness rules."""
 
-from relax_eg.ir.annotations import (
-    FLOATS,
-    ITEM_BITS,
-    Annotation,
-    Callable,
-    DimLike,
-    Object,
-    Shape,
-    Tensor,
-    Tuple,
-    dims_of,
-    is_complex,
-    is_float,
-    is_integer,
-    itemsize,
-    substitute,
-)
+from relax_eg.ir.annotations import Annotation, Callable, DimLike, Object, Shape, Tensor, Tuple, dims_of, substitute
 from relax_eg.ir.calls import call_annotation, call_function, function_ref, signature
 from relax_eg.ir.control import (
     attributes_of_control,
@@ -57,7 +41,6 @@ from relax_eg.ir.expr import (
     install,
     match_cast,
     node,
-    np_dtype,
     postorder,
     rebuild,
     shape_value,
@@ -85,9 +68,7 @@ __all__ = [
     "CONSTANT",
     "CONTROL",
     "CORE",
-    "FLOATS",
     "FUNCTION",
-    "ITEM_BITS",
     "KILL",
     "MATCH_CAST",
     "MEMORY",
@@ -131,14 +112,9 @@ __all__ = [
     "functions_of",
     "impure_functions",
     "install",
-    "is_complex",
-    "is_float",
-    "is_integer",
-    "itemsize",
     "kill",
     "match_cast",
     "node",
-    "np_dtype",
     "parse_module",
     "postorder",
     "print_function",

@@ -12,51 +12,16 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, cast
 
-import ml_dtypes
-
 from relax_eg.accepted import shown
+from relax_eg.dtypes import KEY_DTYPE, RECORDS, SHORT_NAMES, WIDE
 from relax_eg.errors import SpecError
 from relax_eg.limits import FIELDS, NESTED, RANK
 from relax_eg.shapes import Dim, Star, parse_spec
-from relax_eg.shapes.spec import DTYPES, KEY_DTYPE, SHORT_DTYPES, accepted_dtypes
+from relax_eg.shapes.spec import ANY_KEY, accepted_dtypes
 
 DimLike = int | str | Dim
 
-# given: bits per element
-ITEM_BITS: dict[str, int] = {
-    "bool": 8, "int4": 4, "uint4": 4, "int8": 8, "uint8": 8, "int16": 16, "uint16": 16, "int32": 32, "uint32": 32,
-    "int64": 64, "uint64": 64, "float8_e4m3fn": 8, "float8_e5m2": 8, "float16": 16, "bfloat16": 16, "float32": 32,
-    "float64": 64, "complex64": 64, "complex128": 128,
-}  # fmt: skip
-
-WIDE = ("int64", "uint64", "float64", "complex128")
-"""Dtypes of 64-bit numbers."""
-
 UNKNOWN_RANK = -1  # given: Relax's spelling
-
-HALF = ("float16", "bfloat16")
-"""16-bit floats."""
-
-FLOATS = (*HALF, "float32", "float64")
-
-
-def is_float(dtype: str) -> bool:
-    """Whether `dtype` is a real floating-point type, fp8 included."""
-    return dtype.startswith(("float", "bfloat"))
-
-
-def is_complex(dtype: str) -> bool:
-    return dtype.startswith("complex")
-
-
-def is_integer(dtype: str) -> bool:
-    """Whether `dtype` is a signed or unsigned integer type; bool is not."""
-    return dtype.startswith(("int", "uint"))
-
-
-def itemsize(dtype: str) -> int:
-    """Bytes per element. A sub-byte type counts one byte, a PRNG key or unlisted dtype eight."""
-    return max(1, ITEM_BITS.get(dtype, 64) // 8)
 
 
 class Annotation:
@@ -136,8 +101,8 @@ class Tensor(Annotation):
 def _dtype(name: str) -> str:
     """Returns the full name of a dtype of this package or of JAX (for values that are only passed on). SpecError for
     any other name."""
-    name = SHORT_DTYPES.get(name, name)
-    if name in DTYPES or KEY_DTYPE.fullmatch(name) or name == "float0" or hasattr(ml_dtypes, name):
+    name = SHORT_NAMES.get(name, name)
+    if name in RECORDS or name == ANY_KEY or KEY_DTYPE.fullmatch(name):
         return name
     raise SpecError(f"`{shown(name)[1:-1]}` is not a dtype\n  accepted: {accepted_dtypes(name)}")
 

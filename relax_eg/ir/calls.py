@@ -174,16 +174,16 @@ def callees_first(module: Module) -> list[Function]:
     return [module[name] for name in order]
 
 
-def needed_by(entry: Function, functions: Mapping[str, Function]) -> list[Function]:
-    """Returns the functions that `entry` names directly or indirectly, in the order of `functions`."""
+def needed_by(roots: Sequence[Expr], functions: Mapping[str, Function]) -> list[Function]:
+    """Returns those of `functions` that `roots` name directly or indirectly, in the order of `functions`."""
     needed: set[str] = set()
-    work = [entry]
+    work = list(postorder(roots))
     while work:
-        for e in work.pop().expressions():
-            name = str(e.attr("name")) if e.op == FUNCTION else ""
-            if name and name not in needed:
-                needed.add(name)
-                work.append(functions[name])
+        e = work.pop()
+        name = str(e.attr("name")) if e.op == FUNCTION else ""
+        if name in functions and name not in needed:
+            needed.add(name)
+            work += functions[name].expressions()
     return [f for name, f in functions.items() if name in needed]
 
 
@@ -208,8 +208,11 @@ def inlined(function: Function, args: Sequence[Expr]) -> list[Expr]:
     return list(result.args) if result.op == TUPLE else [result]
 
 
-def substituted(roots: Sequence[Expr], env: Mapping[Expr, Expr]) -> list[Expr]:
-    """Returns `roots` with the expressions in `env` replaced. Operands of replaced expressions are not visited."""
+def substituted(roots: Sequence[Expr], env: Mapping[Expr, Expr], sources: dict[Expr, str] | None = None) -> list[Expr]:
+    """Returns `roots` with the expressions in `env` replaced. Operands of replaced expressions are not visited.
+
+    `sources`: source lines of expressions; an expression that is made anew gets the line of the old one there.
+    """
     done: dict[Expr, Expr] = {}
     for e in postorder(roots, stop=env.__contains__):
         if e in env:
@@ -220,4 +223,6 @@ def substituted(roots: Sequence[Expr], env: Mapping[Expr, Expr]) -> list[Expr]:
             done[e] = tuple_get(done[e.args[0]], e.attr("index"))
         else:
             done[e] = node(e.op, tuple(done[a] for a in e.args), e.attrs, e.annotation)
+        if sources is not None and e in sources and e not in env:
+            sources.setdefault(done[e], sources[e])
     return [done[r] for r in roots]

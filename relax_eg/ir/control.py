@@ -14,6 +14,7 @@ annotations; the node's annotation is their join.
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable as Callable_
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -91,29 +92,99 @@ def functions_of(e: Expr) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """The operands of a control node, grouped by role. A role that the node does not have is empty."""
+    """The operands of a call or control node, grouped by role. A role that the node does not have is empty."""
 
     functions: tuple[Any, ...]
     index: Any
-    constants: tuple[Any, ...]  # of the body; for `cond` and `shard_map`, all operands
+    constants: tuple[Any, ...]  # of the body; for nodes that are no loops, all operands
     condition_constants: tuple[Any, ...]
     carry: tuple[Any, ...]
     xs: tuple[Any, ...]
 
 
 def parts(op: str, args: Sequence[Any], attrs: Mapping[str, Any]) -> Parts:
-    """Groups the `args` of a control node by role. `args` are expressions or anything in the same order."""
+    """Groups the `args` of a call or control node by role. `args` are expressions or anything in the same order."""
     a = tuple(args)
     if op == COND:
         n = attrs["branches"]
         return Parts(a[1 : 1 + n], a[0], a[1 + n :], (), (), ())
-    if op == SHARD_MAP:
+    if op in (SHARD_MAP, CALL):
         return Parts(a[:1], None, a[1:], (), (), ())
     if op == WHILE:
         n, m = attrs["condition_constants"], attrs["body_constants"]
         return Parts(a[:2], None, a[2 + n : 2 + n + m], a[2 : 2 + n], a[2 + n + m :], ())
     n, m = attrs["constants"], attrs["carry"]
     return Parts(a[:1], None, a[1 : 1 + n], (), a[1 + n : 1 + n + m], a[1 + n + m :])
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A function that a call or control node runs, with its arguments in the order of its parameters.
+
+    - `same`: the same at every step.
+    - `carry`: what a step gets from the one before; first the node's operands.
+    - `slices`: operands of which every step gets a slice along the first axis.
+    """
+
+    function: Any
+    same: tuple[Any, ...]
+    carry: tuple[Any, ...] = ()
+    slices: tuple[Any, ...] = ()
+
+
+def runs_of(op: str, args: Sequence[Any], attrs: Mapping[str, Any]) -> tuple[Run, ...]:
+    """Returns what a call or control node runs; the body of a loop is last. `args`: as for `parts`."""
+    p = parts(op, args, attrs)
+    bodies = (Run(f, p.constants, p.carry, p.xs) for f in p.functions)
+    if op == WHILE:
+        condition, body = bodies
+        return Run(condition.function, p.condition_constants, p.carry), body
+    return tuple(bodies)
+
+
+def arguments_of(run: Run) -> tuple[Annotation, ...]:
+    """Returns the annotations of the arguments of one step of a run of annotations."""
+    slices = (Tensor(x.shape[1:], x.dtype) if isinstance(x, Tensor) and x.shape else x for x in run.slices)
+    return (*run.same, *run.carry, *slices)
+
+
+def steps_of(op: str, attrs: Mapping[str, Any]) -> Dim | None:
+    """Returns how often a call or control node runs its body; None for a `while_loop`, whose number no type tells."""
+    if op == WHILE:
+        return None
+    return Dim.of(attrs["length"] if op == SCAN else 1)
+
+
+def in_turn(
+    e: Expr,
+    args: Sequence[Any],
+    run: Callable_[[int, tuple[Any, ...]], Any],
+    length: Callable_[[Dim], int],
+    stacked: Callable_[[list[Any], Annotation], Any],
+) -> Any:
+    """Returns the value of a `cond`, `while_loop` or `scan` on plain values: its functions run one after the other.
+
+    - `run`: gives the value of the node's function of a number for arguments.
+    - `length`: gives the value of a size.
+    - `stacked`: stacks the values that steps give, perhaps none, to a value with this annotation.
+    """
+    p = parts(e.op, args, dict(e.attrs))
+    if e.op == COND:
+        return run(min(max(int(p.index), 0), len(p.functions) - 1), p.constants)
+    carry = p.carry
+    if e.op == WHILE:
+        while run(0, (*p.condition_constants, *carry)):
+            carry = run(1, (*p.constants, *carry))
+        return carry
+    ys: list[tuple[Any, ...]] = []
+    order = -1 if e.attr("reverse") else 1
+    for i in range(length(e.attr("length")))[::order]:
+        result = run(0, (*p.constants, *carry, *(x[i] for x in p.xs)))
+        carry = result[: len(carry)]
+        ys.append(result[len(carry) :])
+    assert isinstance(e.annotation, Tuple)
+    fields = e.annotation.fields[len(carry) :]
+    return (*carry, *(stacked([y[i] for y in ys[::order]], a) for i, a in enumerate(fields)))
 
 
 def attributes_of_control(op: str, given: Mapping[str, Any]) -> dict[str, Any]:

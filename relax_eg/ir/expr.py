@@ -7,6 +7,7 @@ nodes weakly. Every graph walk here is iterative, because real graphs are thousa
 
 from __future__ import annotations
 
+import itertools
 import math
 import os
 import threading
@@ -17,10 +18,10 @@ from typing import Any
 import numpy as np
 
 from relax_eg.accepted import FLAG, TEXT, Kind, accepts, of
+from relax_eg.dtypes import DEFAULTS, numpy_dtype
 from relax_eg.errors import OperatorError, UnknownShapeError
 from relax_eg.ir.annotations import Annotation, Object, Shape, Tensor, Tuple
 from relax_eg.shapes import Dim
-from relax_eg.tir import numpy_dtype
 
 # Heads that are not in the operator table.
 VAR = "var"
@@ -44,11 +45,10 @@ CALL_INTO = "call_into"
 KILL = "kill"
 MEMORY = frozenset((ALLOC_STORAGE, ALLOC_TENSOR, CALL_INTO, KILL))
 CONTROL = frozenset((COND, WHILE, SCAN, SHARD_MAP))
-CORE = (
-    CONTROL
-    | MEMORY
-    | frozenset((VAR, CONSTANT, TUPLE, TUPLE_GET, SHAPE, FUNCTION, CALL, CALL_TIR, CALL_DPS_LIBRARY, MATCH_CAST))
-)
+LOOPS = frozenset((WHILE, SCAN))
+RUNNING = CONTROL | {CALL}  # nodes that run functions
+LEAVES = frozenset((VAR, CONSTANT, SHAPE, FUNCTION))
+CORE = CONTROL | MEMORY | LEAVES | frozenset((TUPLE, TUPLE_GET, CALL, CALL_TIR, CALL_DPS_LIBRARY, MATCH_CAST))
 
 Attrs = tuple[tuple[str, Any], ...]
 
@@ -253,6 +253,13 @@ def var(name: str, annotation: Annotation) -> Expr:
     return node(VAR, (), (("name", name),), annotation)
 
 
+def fresh(stem: str, taken: set[str]) -> str:
+    """Returns the first of `stem`, `stem1`, `stem2`, ... that is not in `taken`, and adds it there."""
+    name = next(n for i in itertools.count() if (n := f"{stem}{i or ''}") not in taken)
+    taken.add(name)
+    return name
+
+
 class ConstantData:
     """An array as an attribute value. Compared by dtype, shape and bytes, so NaNs and signed zeros compare exactly."""
 
@@ -286,23 +293,9 @@ def const(value: Any, dtype: str | None = None) -> Expr:
     Without `dtype`, Python floats become float32, ints int32 and complex numbers complex64.
     """
     if dtype is None and not hasattr(value, "dtype"):
-        probe = np.asarray(value)
-        dtype = {"f": "float32", "i": "int32", "b": "bool", "c": "complex64"}.get(probe.dtype.kind)
-    array = np.asarray(value, dtype=None if dtype is None else np_dtype(dtype))
+        dtype = DEFAULTS.get(np.asarray(value).dtype.kind)
+    array = np.asarray(value, dtype=None if dtype is None else numpy_dtype(dtype))
     return node(CONSTANT, (), (("data", ConstantData(array)),), Tensor(array.shape, array.dtype.name))
-
-
-def np_dtype(name: str) -> np.dtype[Any]:
-    """Returns the numpy dtype for a dtype name, including those of ml_dtypes (bfloat16, fp8, int4). A PRNG key is a
-    record of words."""
-    try:
-        return np.dtype(name)
-    except TypeError:
-        if name.startswith("key<"):
-            return numpy_dtype(name)
-        import ml_dtypes
-
-        return np.dtype(getattr(ml_dtypes, name))
 
 
 def constant_value(e: Expr) -> np.ndarray[Any, Any]:

@@ -12,9 +12,10 @@ from typing import Any, cast
 
 import numpy as np
 
+from relax_eg.dtypes import is_complex, is_float, is_integer, numpy_dtype
 from relax_eg.errors import WellFormedError
-from relax_eg.ir.annotations import Annotation, is_complex, is_float, is_integer
-from relax_eg.ir.expr import ConstantData, np_dtype
+from relax_eg.ir.annotations import Annotation
+from relax_eg.ir.expr import ConstantData
 from relax_eg.ir.foreign import Foreign
 from relax_eg.shapes import Dim
 
@@ -90,7 +91,7 @@ def array_of(values: Any, dtype: str) -> Array:
     if wide.size and wide.dtype.kind not in kinds:
         raise ValueError(f"{dtype} does not hold such values")
     with np.errstate(all="ignore"):
-        narrow = np.asarray(wide, np_dtype(dtype))
+        narrow = np.asarray(wide, numpy_dtype(dtype))
     if is_integer(dtype) and [int(x) for x in narrow.reshape(-1)] != wide.reshape(-1).tolist():
         raise ValueError(f"{dtype} does not hold integers so large")
     if is_float(dtype) and bool(np.any(np.isfinite(wide) & ~np.isfinite(narrow.astype(np.float64)))):
@@ -105,7 +106,7 @@ def pack(array: Array) -> str:
 
 def unpack(dtype: str, shape: tuple[int, ...], packed: str) -> Array:
     """Returns the array that `pack` packed. ValueError if the bytes are damaged or have the wrong length."""
-    item = np_dtype(dtype)
+    item = numpy_dtype(dtype)
     wanted = math.prod(shape) * item.itemsize
     try:
         inflate = zlib.decompressobj()

@@ -15,6 +15,7 @@ from typing import Any, Protocol, cast
 
 import numpy as np
 
+from relax_eg.dtypes import numpy_dtype
 from relax_eg.errors import WellFormedError
 from relax_eg.ir.annotations import Annotation, Callable, Object, Shape, Tensor, Tuple
 from relax_eg.ir.expr import (
@@ -31,7 +32,6 @@ from relax_eg.ir.expr import (
     ConstantData,
     Expr,
     node,
-    np_dtype,
     postorder,
     tuple_,
 )
@@ -325,7 +325,7 @@ class _Unpacker:
         if row[0] == "outside":
             return outside.array_of(row[1])
         _, dtype, shape, start, count = row
-        return np.frombuffer(self.blob[start : start + count], np_dtype(dtype)).reshape(shape)
+        return np.frombuffer(self.blob[start : start + count], numpy_dtype(dtype)).reshape(shape)
 
     def _value(self, value: Any) -> Any:
         if not isinstance(value, list):

@@ -18,6 +18,7 @@ from relax_eg.ir.expr import Expr, const, tuple_, tuple_get
 from relax_eg.ir.reader import near, spelled
 from relax_eg.plain_data import DAMAGED
 from relax_eg.shapes import Dim
+from relax_eg.tir.values import COMPARED
 
 if TYPE_CHECKING:
     from relax_eg.ir.values import ExpressionReader
@@ -28,10 +29,6 @@ BINARY: dict[type[ast.operator], str] = {
     ast.Add: "add", ast.Sub: "subtract", ast.Mult: "multiply", ast.Div: "divide", ast.MatMult: "matmul",
     ast.Pow: "power", ast.Mod: "remainder", ast.BitAnd: "bitwise_and", ast.BitOr: "bitwise_or",
     ast.BitXor: "bitwise_xor", ast.LShift: "left_shift", ast.RShift: "right_shift",
-}  # fmt: skip
-COMPARED: dict[type[ast.cmpop], str] = {
-    ast.Lt: "less", ast.LtE: "less_equal", ast.Gt: "greater", ast.GtE: "greater_equal", ast.Eq: "equal",
-    ast.NotEq: "not_equal",
 }  # fmt: skip
 # Arithmetic on numbers and sizes, done at read time without an operator.
 _EARLY: dict[type[ast.operator], Callable[[Any, Any], Any]] = {

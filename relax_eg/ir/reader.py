@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterable
 from typing import Any, TypeAlias
 
+from relax_eg.dtypes import DEFAULTS
 from relax_eg.errors import ModuleTextError, RelaxEgError, SpecError
 from relax_eg.ir.annotations import Annotation, Callable, Object, Shape, Tensor, Tuple, dims_of
 from relax_eg.ir.expr import ConstantData
@@ -278,5 +279,5 @@ class Reader:
 def _default_dtype(values: Any) -> str:
     while isinstance(values, list) and values:
         values = values[0]  # type: ignore[reportUnknownVariableType]
-    kinds = {bool: "bool", int: "int32", complex: "complex64"}
-    return kinds.get(type(values), "float32")  # type: ignore[reportUnknownArgumentType]
+    kinds = {bool: "b", int: "i", complex: "c"}
+    return DEFAULTS[kinds.get(type(values), "f")]  # type: ignore[reportUnknownArgumentType]

@@ -11,10 +11,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from relax_eg.errors import BoundsError
-from relax_eg.ir.annotations import Annotation, Tensor, paired_dims
+from relax_eg.ir.annotations import Annotation, paired_dims
 from relax_eg.ir.calls import call_sizes, callees_first
-from relax_eg.ir.control import parts
-from relax_eg.ir.expr import CALL, CONTROL, FUNCTION, MATCH_CAST, SHARD_MAP, WHILE, Expr
+from relax_eg.ir.control import arguments_of, runs_of
+from relax_eg.ir.expr import FUNCTION, MATCH_CAST, RUNNING, SHARD_MAP, Expr
 from relax_eg.ir.module import Function, Module
 from relax_eg.shapes import Dim, Scope
 from relax_eg.shapes.relation import read_statement
@@ -72,21 +72,17 @@ def _sites(module: Module) -> dict[str, list[tuple[str, Sequence[Annotation]]]]:
 def runs(e: Expr) -> Iterator[tuple[str, Sequence[Annotation]]]:
     """Yields each function among the operands of `e` with the annotations of its arguments; none if it is only passed
     on."""
-    operands = [a.annotation for a in e.args]
-    given: list[Sequence[Annotation]] = []
-    if e.op == CALL:
-        given = [operands[1:]]
-    elif e.op in CONTROL and e.op != SHARD_MAP:
-        p = parts(e.op, operands, dict(e.attrs))
-        slices = tuple(Tensor(x.shape[1:], x.dtype) if isinstance(x, Tensor) and x.shape else x for x in p.xs)
-        given = [(*p.constants, *p.carry, *slices)] * len(p.functions)
-        if e.op == WHILE:
-            given[0] = (*p.condition_constants, *p.carry)
-    seen = 0
-    for i, a in enumerate(e.args):
+    passed = list(e.args)
+    if e.op in RUNNING and e.op != SHARD_MAP:
+        attrs = dict(e.attrs)
+        annotated = runs_of(e.op, [a.annotation for a in e.args], attrs)
+        for run, of in zip(runs_of(e.op, e.args, attrs), annotated, strict=True):
+            if run.function.op == FUNCTION:
+                passed.remove(run.function)
+                yield run.function.attr("name"), arguments_of(of)
+    for a in passed:
         if a.op == FUNCTION:
-            yield a.attr("name"), given[seen] if seen < len(given) and (e.op in CONTROL or i == 0) else ()
-            seen += 1
+            yield a.attr("name"), ()
 
 
 def _low(scope: Scope | None, size: Dim | None) -> int:

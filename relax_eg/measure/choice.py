@@ -9,10 +9,11 @@ from typing import Any
 import jax
 import numpy as np
 
+from relax_eg.dtypes import numpy_dtype
 from relax_eg.extract.report import MeasuredRow
 from relax_eg.ir.annotations import Tensor
-from relax_eg.ir.expr import np_dtype
 from relax_eg.measure.timing import Samples, interleaved, median_ranks
+from relax_eg.ops.facts import with_facts
 
 # chosen: seconds of timing for each program in each look. A short first look separates programs that differ much. More
 # looks follow as long as a program seems faster without being significantly faster.
@@ -24,7 +25,6 @@ CERTAINTY = 0.95
 # buffers causes that, and it differs from run to run.
 GAIN = 1.02
 _LARGEST = 16  # chosen: random integers are below it, so that they are valid positions in most axes
-_MATRICES = {"lower_triangular": np.tril, "upper_triangular": np.triu}
 
 
 def fastest(
@@ -103,7 +103,7 @@ def argument(a: Tensor, binding: Mapping[str, int], facts: Collection[str], seed
     """A random array with this annotation at a binding of sizes, which satisfies the declared facts."""
     rng = np.random.default_rng(seed)
     shape = tuple(d.evaluate(binding) for d in a.shape or ())
-    dtype = np.dtype(np_dtype(a.dtype or "float32"))
+    dtype = np.dtype(numpy_dtype(a.dtype or "float32"))
     if dtype.kind == "b":
         return jax.numpy.asarray(rng.random(shape) < 0.5)
     if dtype.kind in "iu":
@@ -111,29 +111,4 @@ def argument(a: Tensor, binding: Mapping[str, int], facts: Collection[str], seed
     x = rng.standard_normal(shape)
     if dtype.kind == "c":
         return jax.numpy.asarray((x + 1j * rng.standard_normal(shape)).astype(dtype))
-    return jax.numpy.asarray(_with_facts(x, frozenset(facts)).astype(dtype))
-
-
-def _with_facts(x: Any, facts: frozenset[str]) -> Any:
-    eye = np.eye(x.shape[-1]) if x.ndim >= 2 else None
-    if facts & {"positive", "nonnegative"}:
-        x = np.abs(x)
-    if facts & {"positive", "nonzero", "invertible"}:
-        x = x + np.sign(x) * 0.1 if eye is None or "invertible" not in facts else x + x.shape[-1] * eye
-    if facts & {"symmetric", "positive_definite", "positive_semidefinite"}:
-        x = x @ np.swapaxes(x, -1, -2) / x.shape[-1] + eye
-    if "orthogonal" in facts:
-        x = np.linalg.qr(x)[0]
-    if "diagonal" in facts:
-        x = x * eye
-    for name, part in _MATRICES.items():
-        x = part(x) if name in facts else x
-    if "sorted" in facts:
-        x = np.sort(x, axis=-1)
-    if "integral" in facts:
-        x = np.round(x)
-    if "constant" in facts:
-        x = np.full_like(x, x.flat[0] if x.size else 0.0)
-    if "one_hot" in facts:
-        x = np.asarray(np.argmax(x, -1)[..., None] == np.arange(x.shape[-1]), np.float64)
-    return x
+    return jax.numpy.asarray((with_facts(x, facts, rng) if x.size else x).astype(dtype))

@@ -11,7 +11,10 @@ import itertools
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from statistics import geometric_mean, median_high
 from typing import Any
+
+import numpy as np
 
 from relax_eg.extract.matmuls import share_of_peak
 from relax_eg.extract.profile import Mode, Profile
@@ -88,12 +91,12 @@ def _waking(times: Times, mode: str = "") -> dict[str, float]:
 
     def error(split: int) -> float:
         parts = found[:split], found[split:]
-        return sum(abs(math.log(s / _median(t for _, t in part))) for part in parts for _, s in part)
+        return sum(abs(math.log(s / median_high(t for _, t in part))) for part in parts for _, s in part)
 
     split = min(range(1, len(found) + 1), key=error)
     if split == len(found):
         return {"fork": 0.0, "fork_flops": math.inf}
-    below, above = (_median(t for _, t in part) for part in (found[:split], found[split:]))
+    below, above = (median_high(t for _, t in part) for part in (found[:split], found[split:]))
     fork = min(above - below, _MOST_FORK)
     if fork < _LEAST_FORK:
         return {"fork": 0.0, "fork_flops": math.inf}
@@ -131,12 +134,12 @@ def _fresh(p: Profile, times: Times) -> dict[str, float]:
     found = [times[name] / n for n, name in sizes]
 
     def error(split: int) -> float:
-        return sum(abs(math.log(s / _median(part))) for part in (found[:split], found[split:]) for s in part)
+        return sum(abs(math.log(s / median_high(part))) for part in (found[:split], found[split:]) for s in part)
 
     split = min(range(1, len(found)), key=error, default=0)
-    if not split or _median(found[split:]) < _PAGED * _median(found[:split]):
+    if not split or median_high(found[split:]) < _PAGED * median_high(found[:split]):
         return {"fresh_bytes": math.inf, "fresh_rate": math.inf}
-    rate = 1 / (_median(found[split:]) - _median(found[:split]))
+    rate = 1 / (median_high(found[split:]) - median_high(found[:split]))
     return {"fresh_bytes": float(sizes[split][0]), "fresh_rate": rate}
 
 
@@ -187,7 +190,7 @@ def _layouts(p: Profile, times: Times, mode: str) -> dict[str, Any]:
     small = max((i for i, gain in enumerate(gains) if gain <= 1.05), default=-1)  # the last size without a gain
     return {
         "linear_penalty": steps(list(zip(map(float, ROWS), factors, strict=True))),
-        "gemv_gain": _mean(gains[small + 1 :]),
+        "gemv_gain": geometric_mean(gains[small + 1 :]) if gains[small + 1 :] else 1.0,
         "gemv_bytes": _from(ONE_ROW, small + 1),
     }
 
@@ -198,13 +201,13 @@ def _apart(times: Times, mode: str = "") -> dict[str, float]:
     extra = [(times[f"{mode}apart {n}"] - times[f"{mode}as one {n}"]) / 2 for n in APART]
 
     def error(split: int) -> float:
-        above = _median(extra[split:]) if split < len(extra) else 0.0
+        above = median_high(extra[split:]) if split < len(extra) else 0.0
         return sum(map(abs, extra[:split])) + sum(abs(x - above) for x in extra[split:])
 
     split = min(range(len(extra) + 1), key=error)
-    join = min(_median(extra[split:]), _MOST_FORK) if split < len(extra) else 0.0
+    join = min(median_high(extra[split:]), _MOST_FORK) if split < len(extra) else 0.0
     longer = [times[f"{mode}apart {n}"] / times[f"{mode}as one {n}"] for n in APART[split:]]
-    if join < _LEAST_FORK or _median(longer) < 1.05:
+    if join < _LEAST_FORK or median_high(longer) < 1.05:
         return {"join": 0.0, "join_bytes": math.inf}
     return {"join": join, "join_bytes": _from(APART, split)}
 
@@ -218,15 +221,10 @@ def _from(sides: Sequence[int], first: int) -> float:
 
 
 def falling(values: Sequence[float]) -> list[float]:
-    """The values nearest to `values`, in the mean square of logarithms, that never rise (pool adjacent violators)."""
-    pools: list[tuple[float, int]] = []
-    for v in values:
-        mean, count = math.log(v), 1
-        while pools and pools[-1][0] < mean:
-            before, n = pools.pop()
-            mean, count = (mean * count + before * n) / (count + n), count + n
-        pools.append((mean, count))
-    return [math.exp(mean) for mean, count in pools for _ in range(count)]
+    """The values nearest to `values`, in the mean square of logarithms, that never rise."""
+    from scipy.optimize import isotonic_regression  # only calibration needs it, and importing it takes long
+
+    return np.exp(isotonic_regression(np.log(values), increasing=False).x).tolist()
 
 
 def steps(factors: Sequence[tuple[float, float]]) -> tuple[tuple[float, float], ...]:
@@ -258,7 +256,7 @@ def _convolutions(p: Profile, times: Times) -> dict[str, float]:
     flops = 2.0 * 9 * 128 * 28 * 28
     share = (1.0 / (1.0 + p.group_half[0])) * (9.0 / (9.0 + p.group_half[1]))
     reached = flops / _work(p, times["depthwise"], flops) / p.rate("float32")
-    return {"conv_factor": max(1.0, _mean(ratios)), "group_share": min(1.0, reached / share)}
+    return {"conv_factor": max(1.0, geometric_mean(ratios)), "group_share": min(1.0, reached / share)}
 
 
 def _linear_algebra(p: Profile, times: Times) -> dict[str, Any]:
@@ -351,16 +349,6 @@ def _in_mode(p: Profile, times: Times, mode: Mode) -> Mode:
     scale = changes["matmul_rate"]["float32"] / p.rate("float32")
     changes["matmul_rate"] = {dtype: scale * rate for dtype, rate in p.matmul_rate.items()}
     return replace(mode, changes=changes)
-
-
-def _mean(values: Sequence[float]) -> float:
-    """The geometric mean; 1 for no values."""
-    return math.exp(sum(map(math.log, values)) / max(1, len(values)))
-
-
-def _median(values: Iterable[float]) -> float:
-    found = sorted(values)
-    return found[len(found) // 2]
 
 
 def _error(pairs: Iterable[tuple[float, float]]) -> float:

@@ -15,6 +15,7 @@ from typing import Any
 
 import jax
 import numpy as np
+import scipy.special
 
 # chosen: one sample repeats a call until it lasts about this long, so that the cost of reading the clock is negligible
 SAMPLE_SECONDS = 0.003
@@ -62,11 +63,9 @@ def median_ranks(count: int, confidence: float = 0.95) -> tuple[int, int]:
     """The ranks of the two of `count` sorted samples that enclose the true median with at least this probability. It
     follows from the binomial law for any distribution of the samples. ValueError if even the first and the last sample
     do not."""
-    allowed = (1.0 - confidence) / 2 * 2**count
-    # `below`: of the 2**count ways in which samples lie above or below the median, those with at most `low` below it.
-    low, below = -1, 0
-    while (below := below + math.comb(count, low + 1)) <= allowed:
-        low += 1
+    # `below[k]`: the probability that at most `k` samples lie below the median.
+    below = scipy.special.bdtr(np.arange(count), count, 0.5)
+    low = int(np.searchsorted(below, (1.0 - confidence) / 2, "right")) - 1
     if low < 0:
         fewest = math.ceil(1 - math.log2(1.0 - confidence))
         raise ValueError(f"{count} samples enclose no median with {confidence:.2%}; {fewest} or more do")

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import lru_cache
 
-from relax_eg.ir import Expr, Tensor, Tuple, itemsize
+from relax_eg.dtypes import itemsize
+from relax_eg.ir import Expr, Tensor, Tuple
 from relax_eg.limits import KEPT
 from relax_eg.memory.program import behind, equations_of
 from relax_eg.shapes import Dim

@@ -74,7 +74,7 @@ class _Lowering:
             self._bury(s)
         result = self._result(self.program.result, f.result.annotation)
         entry = Function(f.name, f.params, (Block(tuple(self.bindings), dataflow=False),), result, assume=f.assume)
-        return Module((entry, *needed_by(entry, {g.name: g for g in self.module})))
+        return Module((entry, *needed_by(entry.expressions(), {g.name: g for g in self.module})))
 
     def _bind(self, name: str, value: Expr) -> Expr:
         n, own = 0, name

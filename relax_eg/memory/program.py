@@ -7,7 +7,8 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Literal, TypeAlias
 
-from relax_eg.ir import CALL_DPS_LIBRARY, CALL_TIR, CONTROL, FUNCTION, SHAPE, Expr, Tensor, dims_of, itemsize
+from relax_eg.dtypes import itemsize
+from relax_eg.ir import CALL_DPS_LIBRARY, CALL_TIR, CONTROL, FUNCTION, SHAPE, Expr, Tensor, dims_of
 from relax_eg.ir.memory import tensor_bytes
 from relax_eg.ops.fused import VIEWS, Placed, called_program, program_at
 from relax_eg.shapes import Dim

@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal, Protocol, runtime_checkable
 
-from relax_eg.ir import Expr, Module, Tensor, itemsize
+from relax_eg.dtypes import itemsize
+from relax_eg.ir import Expr, Module, Tensor
 from relax_eg.memory.liveness import alive
 from relax_eg.memory.program import MemoryProgram, Step, Value, equations_of
 from relax_eg.ops.fused import Placed

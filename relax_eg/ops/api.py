@@ -57,7 +57,7 @@ add, subtract, multiply, divide = (_binary(n) for n in ("add", "subtract", "mult
 maximum, minimum, remainder, atan2 = (_binary(n) for n in ("maximum", "minimum", "remainder", "atan2"))
 logical_and, logical_or, logical_xor = (_binary(n) for n in ("logical_and", "logical_or", "logical_xor"))
 bitwise_and, bitwise_or, bitwise_xor = (_binary(n) for n in ("bitwise_and", "bitwise_or", "bitwise_xor"))
-left_shift, right_shift = _binary("left_shift"), _binary("right_shift")
+left_shift, right_shift, multiply_high = (_binary(n) for n in ("left_shift", "right_shift", "multiply_high"))
 equal, not_equal, less, less_equal = (_binary(n) for n in ("equal", "not_equal", "less", "less_equal"))
 greater, greater_equal = _binary("greater"), _binary("greater_equal")
 

@@ -14,11 +14,11 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from relax_eg.dtypes import RECORDS
 from relax_eg.errors import OperatorError
-from relax_eg.ir.annotations import ITEM_BITS, Annotation, Tensor, Tuple
+from relax_eg.ir.annotations import Annotation, Tensor, Tuple
 from relax_eg.ir.lattice import join
 from relax_eg.shapes import Dim
-from relax_eg.tir import KEY_WORDS
 
 if TYPE_CHECKING:
     from relax_eg.ops.record import Site
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 _MARK = "\u0294"  # ends the variable of an unknown size: a letter like a question mark that no user's name has
 _MANY = 600  # chosen: most combinations of dtypes and ranks that are all tried
 MAX_RANK = 12  # limit: greatest rank that is tried here and that annotations in the e-graph have
-_DTYPES = (*ITEM_BITS, *(f"key<{kind}>" for kind in KEY_WORDS))
+_DTYPES = tuple(d.name for d in RECORDS.values() if not d.only_moved)
 
 Deduction = Callable[["Site"], Annotation]
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from relax_eg.ir.annotations import ITEM_BITS, Annotation, Tensor
+from relax_eg.dtypes import NUMBERS, dtype_of, kind
+from relax_eg.ir.annotations import Annotation, Tensor
 from relax_eg.ops.elementwise import read_aligned
 from relax_eg.ops.record import Attribute, Operator, Site, bytes_of, get, register
 from relax_eg.ops.sizes import Dims, broadcast, need_equal, need_kind, need_same_dtype, product
@@ -28,7 +29,6 @@ from relax_eg.tir import (
     select,
     sum_,
 )
-from relax_eg.tir.functions import kind
 
 # Precisions of the products of floats in a contraction: one for both operands, or one for each.
 PRECISIONS = ("default", "high", "highest")
@@ -53,7 +53,7 @@ def _result(site: Site) -> tuple[Dims, Dim]:
 
 def accumulates(dtype: str, out: str) -> bool:
     """Returns whether XLA permits products of `dtype` to be summed as `out`."""
-    if out not in ITEM_BITS or ITEM_BITS[out] < ITEM_BITS[dtype]:
+    if out not in NUMBERS or dtype_of(out).bits < dtype_of(dtype).bits:
         return False
     return kind(out) in {"b": "iufc", "i": "if", "u": "uif", "f": "f", "c": "c"}[kind(dtype)]
 
@@ -121,6 +121,7 @@ register(
         _lower,
         _equations,
         (Attribute("precision", default=None), Attribute("out_dtype", default=None)),
+        kernel="matmul",
         doc="numpy.matmul: leading axes are batches, which broadcast; a vector is a row left, a column right",
     )
 )
@@ -271,6 +272,7 @@ register(
         _linear_deduce,
         _linear_lower,
         _linear_equations,
+        kernel="transposed_matmul",
         doc="x @ weight.T for a weight (out, in): the same product, read along the other axis of memory",
     )
 )

@@ -6,20 +6,19 @@ from typing import Any
 
 import numpy as np
 
-from relax_eg.ir.annotations import ITEM_BITS, Annotation, Tensor, itemsize
-from relax_eg.ir.expr import np_dtype
+from relax_eg.dtypes import NUMBERS, itemsize, kind, numpy_dtype
+from relax_eg.ir.annotations import Annotation, Tensor
 from relax_eg.ops.record import Attribute, Operator, Site, register
 from relax_eg.ops.sizes import need_axis, need_kind
 from relax_eg.shapes import Dim
 from relax_eg.tir import Buffer, Index, TensorProgram, cast, compute, equal, program
-from relax_eg.tir.functions import kind
 
 
 def _dtype(site: Site, kinds: str) -> str:
-    """Returns attribute `dtype`, which must be of one of `kinds` (letters of `tir.kind`)."""
+    """Returns attribute `dtype`, which must be of one of `kinds` (letters of `dtypes.kind`)."""
     dtype = site["dtype"]
-    if dtype not in ITEM_BITS or kind(dtype) not in kinds:
-        accepted = ", ".join(d for d in ITEM_BITS if kind(d) in kinds)
+    if dtype not in NUMBERS or kind(dtype) not in kinds:
+        accepted = ", ".join(d for d in NUMBERS if kind(d) in kinds)
         raise site.error(f"dtype {dtype!r}; accepted: {accepted}")
     return dtype
 
@@ -105,7 +104,7 @@ def _dim_value(*, dim: tuple[int], dtype: str) -> Any:
     import jax.numpy as jnp
 
     if isinstance(dim[0], int):
-        return jnp.asarray(np.asarray(dim[0]).astype(np_dtype(dtype)))
+        return jnp.asarray(np.asarray(dim[0]).astype(numpy_dtype(dtype)))
     return jnp.asarray(dim[0]).astype(dtype)  # symbolic, while JAX exports
 
 
@@ -117,6 +116,7 @@ register(
         _full,
         _full_equations,
         (Attribute("shape", "dims"),),
+        moves="repeat",
         doc="a scalar everywhere",
     )
 )
@@ -128,6 +128,8 @@ register(
         _iota,
         _iota_equations,
         (Attribute("shape", "dims"), Attribute("axis"), Attribute("dtype")),
+        moves="make",
+        below=lambda site: site["shape"][site["axis"]],
         doc="the position along an axis of each element",
     )
 )
@@ -150,6 +152,7 @@ register(
         _dim_value,
         _dim_value_equations,
         (Attribute("dim", "dims"), Attribute("dtype")),
+        moves="make",
         doc="a size as a scalar tensor",
     )
 )

@@ -12,8 +12,9 @@ from typing import Any
 
 import numpy as np
 
+from relax_eg.dtypes import KEY_DTYPE, is_complex, is_integer
 from relax_eg.errors import OperatorError
-from relax_eg.ir.annotations import Annotation, Tensor, Tuple, is_integer
+from relax_eg.ir.annotations import Annotation, Tensor, Tuple
 from relax_eg.ir.expr import Expr, call_dps_library
 from relax_eg.ir.lattice import differ
 from relax_eg.ops.record import Attribute, Site, attributes_of
@@ -45,7 +46,7 @@ class Routine:
 
 def _unique(site: Site) -> Annotation:
     x = site.tensor(0)
-    if (x.dtype or "").startswith(("complex", "key")):
+    if x.dtype is not None and (is_complex(x.dtype) or KEY_DTYPE.fullmatch(x.dtype)):
         raise site.error(f"operand 0 is {x.dtype}; a dtype with an order is needed")
     values = Tensor(dtype=x.dtype, ndim=1)
     places = Tensor(x.shape, "int32", x.ndim)

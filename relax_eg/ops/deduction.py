@@ -6,7 +6,7 @@ foreign call's from the result that it declares, and a `match_cast`'s from what 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 
@@ -92,58 +92,13 @@ class _Deduction:
         if e.op == VAR:
             return e
         try:
-            found = self._annotation(e, args)
+            found = annotation_from(e, [a.annotation for a in args], self.signatures)
         except OperatorError as error:
             raise self._error(e, str(error)) from None
         self._follows(e, found)
         if found == e.annotation and args == e.args:
             return e
         return node(e.op, args, e.attrs, found)
-
-    def _annotation(self, e: Expr, args: Sequence[Expr]) -> Annotation:
-        operands = tuple(a.annotation for a in args)
-        if e.op in TABLE:
-            return deduce(e.op, operands, dict(e.attrs))
-        if e.op == CONSTANT:
-            array = constant_value(e)
-            return Tensor(array.shape, dtype_name(array))
-        if e.op == TUPLE:
-            return Tuple(operands)
-        if e.op == TUPLE_GET:
-            whole, index = operands[0], e.attr("index")
-            return whole.fields[index] if isinstance(whole, Tuple) and index < len(whole.fields) else Object()
-        if e.op == SHAPE:
-            return Shape(e.attr("dims"))
-        if e.op == FUNCTION:
-            return self.signatures.get(e.attr("name"), e.annotation)
-        if e.op == CALL:
-            callee = args[0]
-            name = str(callee.attr("name")) if callee.op in (FUNCTION, VAR) else "a function"
-            return call_annotation(callee.annotation, operands[1:], name)
-        if e.op in CONTROL:
-            return deduce_control(e.op, operands, dict(e.attrs))
-        return self._foreign(e, operands)
-
-    def _foreign(self, e: Expr, operands: tuple[Annotation, ...]) -> Annotation:
-        """Returns what a foreign call fills or a match_cast asserts. OperatorError where that is impossible."""
-        if e.op == CALL_TIR:
-            found = tir_annotation(e.attr("program").value, operands, e.attr("sizes"))
-            if why := clash(found, e.annotation):
-                raise OperatorError(f"call_tir: {found} is filled, and annotated {e.annotation}: {why}")
-            return e.annotation
-        routine = BY_LIBRARY.get(e.attr("name")) if e.op == CALL_DPS_LIBRARY else None
-        if routine is not None:
-            return deduce_routine(routine.name, operands, dict(e.attr("attrs")))[1]
-        library = library_of(e)
-        if library is not None and not any(map(is_coarse, operands)):
-            found = library.annotation(operands, dict(e.attr("attrs")))
-            if why := clash(found, e.annotation):
-                raise OperatorError(f"library `{library.name}` fills {found}, and is annotated {e.annotation}: {why}")
-            if covers(e.annotation, found):
-                return found
-        if e.op == MATCH_CAST and (why := clash(operands[0], e.annotation)):
-            raise OperatorError(f"match_cast: a value annotated {operands[0]} is never {e.annotation}: {why}")
-        return e.annotation
 
     def _follows(self, e: Expr, found: Annotation) -> None:
         """Raises WellFormedError where the annotation of `e` does not follow from `found`, the deduced one."""
@@ -157,3 +112,54 @@ class _Deduction:
         line = self.old.sources.get(e)
         where = f"function `{self.old.name}`, {self.place}" + (f" ({line})" if line else "")
         return WellFormedError(f"{where}: {text}")
+
+
+def annotation_from(e: Expr, operands: Sequence[Annotation], signatures: Mapping[str, Signature]) -> Annotation:
+    """Returns the annotation of a node other than a variable, from those of its operands. OperatorError if it does not
+    take such operands.
+
+    `signatures`: of the functions of the module, by name. One that is not there is taken as it is annotated.
+    """
+    if e.op in TABLE:
+        return deduce(e.op, tuple(operands), dict(e.attrs))
+    if e.op == CONSTANT:
+        array = constant_value(e)
+        return Tensor(array.shape, dtype_name(array))
+    if e.op == TUPLE:
+        return Tuple(tuple(operands))
+    if e.op == TUPLE_GET:
+        whole, index = operands[0], e.attr("index")
+        return whole.fields[index] if isinstance(whole, Tuple) and index < len(whole.fields) else Object()
+    if e.op == SHAPE:
+        return Shape(e.attr("dims"))
+    if e.op == FUNCTION:
+        return signatures.get(e.attr("name"), e.annotation)
+    if e.op == CALL:
+        callee = e.args[0]
+        name = str(callee.attr("name")) if callee.op in (FUNCTION, VAR) else "a function"
+        return call_annotation(operands[0], operands[1:], name)
+    if e.op in CONTROL:
+        return deduce_control(e.op, operands, dict(e.attrs))
+    return _of_foreign(e, operands)
+
+
+def _of_foreign(e: Expr, operands: Sequence[Annotation]) -> Annotation:
+    """Returns what a foreign call fills or a match_cast asserts. OperatorError where that is impossible."""
+    if e.op == CALL_TIR:
+        found = tir_annotation(e.attr("program").value, operands, e.attr("sizes"))
+        if why := clash(found, e.annotation):
+            raise OperatorError(f"call_tir: {found} is filled, and annotated {e.annotation}: {why}")
+        return e.annotation
+    routine = BY_LIBRARY.get(e.attr("name")) if e.op == CALL_DPS_LIBRARY else None
+    if routine is not None:
+        return deduce_routine(routine.name, tuple(operands), dict(e.attr("attrs")))[1]
+    library = library_of(e)
+    if library is not None and not any(map(is_coarse, operands)):
+        found = library.annotation(operands, dict(e.attr("attrs")))
+        if why := clash(found, e.annotation):
+            raise OperatorError(f"library `{library.name}` fills {found}, and is annotated {e.annotation}: {why}")
+        if covers(e.annotation, found):
+            return found
+    if e.op == MATCH_CAST and (why := clash(operands[0], e.annotation)):
+        raise OperatorError(f"match_cast: a value annotated {operands[0]} is never {e.annotation}: {why}")
+    return e.annotation

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from relax_eg.dtypes import NUMBERS, is_integer, kind
 from relax_eg.errors import ShapeError
-from relax_eg.ir.annotations import ITEM_BITS, Annotation, Tensor, is_integer
+from relax_eg.ir.annotations import Annotation, Tensor
 from relax_eg.ops.integers import magnitude, power, product, quotient, rest, square
 from relax_eg.ops.record import Attribute, Deduce, Equations, Operator, Site, register
 from relax_eg.ops.sizes import ONE, Dims, broadcast, need_kind, need_same_dtype
@@ -25,66 +26,67 @@ from relax_eg.tir import (
     select,
 )
 
-# operator: (scalar function, lax primitive, kinds of dtype it takes; see need_kind)
-_UNARY: dict[str, tuple[str, str, str]] = {
-    "negative": ("negative", "neg", "iufcn"),
-    "abs": ("abs", "abs", "ifc"),
-    "sign": ("sign", "sign", "iufc"),
-    "floor": ("floor", "floor", "f"),
-    "ceil": ("ceil", "ceil", "f"),
-    "exp": ("exp", "exp", "fc"),
-    "exp2": ("exp2", "exp2", "fc"),
-    "expm1": ("expm1", "expm1", "fc"),
-    "log": ("log", "log", "fc"),
-    "log1p": ("log1p", "log1p", "fc"),
-    "sqrt": ("sqrt", "sqrt", "fc"),
-    "rsqrt": ("rsqrt", "rsqrt", "fc"),
-    "cbrt": ("cbrt", "cbrt", "f"),
-    "sin": ("sin", "sin", "fc"),
-    "cos": ("cos", "cos", "fc"),
-    "tan": ("tan", "tan", "fc"),
-    "tanh": ("tanh", "tanh", "fc"),
-    "sinh": ("sinh", "sinh", "fc"),
-    "cosh": ("cosh", "cosh", "fc"),
-    "asin": ("asin", "asin", "fc"),
-    "acos": ("acos", "acos", "fc"),
-    "atan": ("atan", "atan", "fc"),
-    "asinh": ("asinh", "asinh", "fc"),
-    "acosh": ("acosh", "acosh", "fc"),
-    "atanh": ("atanh", "atanh", "fc"),
-    "sigmoid": ("sigmoid", "logistic", "fc"),
-    "erf": ("erf", "erf", "f"),
-    "erfc": ("erfc", "erfc", "f"),
-    "erf_inv": ("erf_inv", "erf_inv", "f"),
-    "square": ("square", "square", "iufc"),
-    "reciprocal": ("reciprocal", "reciprocal", "fc"),
-    "isfinite": ("is_finite", "is_finite", "f"),
-    "logical_not": ("bitwise_not", "bitwise_not", "b"),
-    "bitwise_not": ("bitwise_not", "bitwise_not", "iu"),
+# operator: (scalar function, kinds of dtype it takes; see need_kind)
+_UNARY: dict[str, tuple[str, str]] = {
+    "negative": ("negative", "iufcn"),
+    "abs": ("abs", "ifc"),
+    "sign": ("sign", "iufc"),
+    "floor": ("floor", "f"),
+    "ceil": ("ceil", "f"),
+    "exp": ("exp", "fc"),
+    "exp2": ("exp2", "fc"),
+    "expm1": ("expm1", "fc"),
+    "log": ("log", "fc"),
+    "log1p": ("log1p", "fc"),
+    "sqrt": ("sqrt", "fc"),
+    "rsqrt": ("rsqrt", "fc"),
+    "cbrt": ("cbrt", "f"),
+    "sin": ("sin", "fc"),
+    "cos": ("cos", "fc"),
+    "tan": ("tan", "fc"),
+    "tanh": ("tanh", "fc"),
+    "sinh": ("sinh", "fc"),
+    "cosh": ("cosh", "fc"),
+    "asin": ("asin", "fc"),
+    "acos": ("acos", "fc"),
+    "atan": ("atan", "fc"),
+    "asinh": ("asinh", "fc"),
+    "acosh": ("acosh", "fc"),
+    "atanh": ("atanh", "fc"),
+    "sigmoid": ("sigmoid", "fc"),
+    "erf": ("erf", "f"),
+    "erfc": ("erfc", "f"),
+    "erf_inv": ("erf_inv", "f"),
+    "square": ("square", "iufc"),
+    "reciprocal": ("reciprocal", "fc"),
+    "isfinite": ("is_finite", "f"),
+    "logical_not": ("bitwise_not", "b"),
+    "bitwise_not": ("bitwise_not", "iu"),
 }
 
-_BINARY: dict[str, tuple[str, str, str]] = {
-    "add": ("add", "add", "iufcn"),
-    "subtract": ("subtract", "sub", "iufcn"),
-    "multiply": ("multiply", "mul", "iufcn"),
-    "power": ("power", "pow", "fc"),
-    "maximum": ("maximum", "max", "biufcn"),
-    "minimum": ("minimum", "min", "biufcn"),
-    "remainder": ("remainder", "rem", "iuf"),
-    "atan2": ("atan2", "atan2", "f"),
-    "logical_and": ("bitwise_and", "bitwise_and", "b"),
-    "logical_or": ("bitwise_or", "bitwise_or", "b"),
-    "logical_xor": ("bitwise_xor", "bitwise_xor", "b"),
-    "bitwise_and": ("bitwise_and", "bitwise_and", "iu"),
-    "bitwise_or": ("bitwise_or", "bitwise_or", "iu"),
-    "bitwise_xor": ("bitwise_xor", "bitwise_xor", "iu"),
-    "left_shift": ("shift_left", "shift_left", "iu"),
-    "equal": ("equal", "eq", "biufcn"),
-    "not_equal": ("not_equal", "ne", "biufcn"),
-    "less": ("less", "lt", "biufn"),
-    "less_equal": ("less_equal", "le", "biufn"),
-    "greater": ("greater", "gt", "biufn"),
-    "greater_equal": ("greater_equal", "ge", "biufn"),
+_BINARY: dict[str, tuple[str, str]] = {
+    "add": ("add", "iufcn"),
+    "subtract": ("subtract", "iufcn"),
+    "multiply": ("multiply", "iufcn"),
+    "power": ("power", "fc"),
+    "multiply_high": ("multiply_high", "iu"),
+    "maximum": ("maximum", "biufcn"),
+    "minimum": ("minimum", "biufcn"),
+    "remainder": ("remainder", "iuf"),
+    "atan2": ("atan2", "f"),
+    "logical_and": ("bitwise_and", "b"),
+    "logical_or": ("bitwise_or", "b"),
+    "logical_xor": ("bitwise_xor", "b"),
+    "bitwise_and": ("bitwise_and", "iu"),
+    "bitwise_or": ("bitwise_or", "iu"),
+    "bitwise_xor": ("bitwise_xor", "iu"),
+    "left_shift": ("shift_left", "iu"),
+    "equal": ("equal", "biufcn"),
+    "not_equal": ("not_equal", "biufcn"),
+    "less": ("less", "biufn"),
+    "less_equal": ("less_equal", "biufn"),
+    "greater": ("greater", "biufn"),
+    "greater_equal": ("greater_equal", "biufn"),
 }
 
 
@@ -164,24 +166,45 @@ def _function(name: str) -> Callable[..., Scalar]:
     return lambda site, *operands: apply(name, *operands)
 
 
+# Scalar functions with poles.
+_POLES = frozenset({"reciprocal", "rsqrt", "power", "log", "log1p", "tan", "atanh", "erf_inv"})
+
+
 def elementwise(
-    name: str, parameters: tuple[str, ...], function: str, accepts: str, lower: Callable[..., Any] | str, doc: str = ""
+    name: str,
+    parameters: tuple[str, ...],
+    function: str,
+    accepts: str,
+    lower: Callable[..., Any] | str | None = None,
+    doc: str = "",
 ) -> None:
-    """Registers the operator that applies a scalar function of the index equations; `accepts`: kinds of dtype."""
+    """Registers the operator that applies a scalar function of the index equations; `accepts`: kinds of dtype.
+
+    Without `lower`, it is lowered to the function's primitive in jax.lax.
+    """
+    primitive = FUNCTIONS[function].primitive
+    if lower is None:
+        alone = len(parameters) == 1 and primitive not in _OF_INTEGERS
+        lower = f"jax.lax.{primitive}" if alone else jax_function(primitive)
     words = f"{function} of elements, broadcast" if len(parameters) > 1 else f"{function} of each element"
     register(
         Operator(
-            name, parameters, _deduction(function, accepts), lower, pointwise(_function(function)), doc=doc or words
+            name,
+            parameters,
+            _deduction(function, accepts),
+            lower,
+            pointwise(_function(function)),
+            doc=doc or words,
+            poles=function in _POLES,
         )
     )
 
 
-for _name, (_scalar, _primitive, _accepts) in _UNARY.items():
-    _own = jax_function(_primitive) if _primitive in _OF_INTEGERS else f"jax.lax.{_primitive}"
-    elementwise(_name, ("x",), _scalar, _accepts, _own)
+for _name, (_scalar, _accepts) in _UNARY.items():
+    elementwise(_name, ("x",), _scalar, _accepts)
 
-for _name, (_scalar, _primitive, _accepts) in _BINARY.items():
-    elementwise(_name, ("x", "y"), _scalar, _accepts, jax_function(_primitive))
+for _name, (_scalar, _accepts) in _BINARY.items():
+    elementwise(_name, ("x", "y"), _scalar, _accepts)
 
 elementwise("isnan", ("x",), "is_nan", "fc", "jax.numpy.isnan", "whether each element is not a number")
 
@@ -191,7 +214,7 @@ elementwise("isnan", ("x",), "is_nan", "fc", "jax.numpy.isnan", "whether each el
 
 def _by_dtype(integer: str, other: str, unsigned: str | None = None) -> Callable[..., Scalar]:
     def function(site: Site, x: Scalar, y: Scalar) -> Scalar:
-        if x.dtype.startswith("uint"):
+        if kind(x.dtype) == "u":
             return apply(unsigned or integer, x, y)
         return apply(integer if is_integer(x.dtype) else other, x, y)
 
@@ -201,7 +224,7 @@ def _by_dtype(integer: str, other: str, unsigned: str | None = None) -> Callable
 def _right_shift(x: Any, y: Any) -> Any:
     from jax import lax
 
-    unsigned = x.dtype.name.startswith("uint")
+    unsigned = kind(x.dtype.name) == "u"
     return (lax.shift_right_logical if unsigned else lax.shift_right_arithmetic)(*jax_broadcast(x, y))
 
 
@@ -212,6 +235,7 @@ register(
         _deduction("add", "iufc"),
         jax_function("div"),
         pointwise(_by_dtype("int_divide", "divide")),
+        poles=True,
         doc="x / y; integer quotients are truncated",
     )
 )
@@ -257,8 +281,8 @@ def _integer_pow(x: Any, *, y: int) -> Any:
 
 
 def _astype_deduce(site: Site) -> Annotation:
-    if site["dtype"] not in ITEM_BITS:
-        raise site.error(f"no dtype {site['dtype']!r}; there are: {', '.join(ITEM_BITS)}")
+    if site["dtype"] not in NUMBERS:
+        raise site.error(f"no dtype {site['dtype']!r}; there are: {', '.join(NUMBERS)}")
     need_kind(site, "biufcn")
     return Tensor(site.shape(), site["dtype"])
 
@@ -288,6 +312,7 @@ register(
         _integer_pow,
         pointwise(lambda site, x: integer_pow(x, site["y"])),
         (Attribute("y"),),
+        poles=True,
         doc="x to a constant integer power",
     )
 )
@@ -299,6 +324,7 @@ register(
         _astype,
         pointwise(lambda site, x: cast(x, site["dtype"])),
         (Attribute("dtype"),),
+        moves="convert",
         doc="x converted as XLA converts",
     )
 )

@@ -7,8 +7,9 @@ from typing import Any, cast
 import numpy as np
 import scipy.linalg
 
+from relax_eg.dtypes import PARTS, dtype_of
 from relax_eg.ir.annotations import Annotation, Tensor, Tuple
-from relax_eg.ops.linalg import COMPLEX, REAL, batched, cubes, library_cost, need_matrix
+from relax_eg.ops.linalg import batched, complex_of, cubes, library_cost, need_matrix
 from relax_eg.ops.record import Attribute, Operator, Site, register
 from relax_eg.ops.sizes import ONE, need_at_most, need_equal, need_length, need_same_dtype, product
 from relax_eg.shapes import Dim, dim_min
@@ -27,14 +28,14 @@ def _lapack(name: str, a: Array) -> Any:
 
 def _eig(site: Site) -> Annotation:
     batch, n, _ = need_matrix(site, square=True)
-    made = COMPLEX.get(site.dtype(), site.dtype())
+    made = complex_of(site.dtype())
     vectors = Tensor((*batch, n, n), made)
     count = site["left"] + site["right"]
     return Tuple((Tensor((*batch, n), made), *[vectors] * count)) if count else Tensor((*batch, n), made)
 
 
 def _eig_reference(a: Array, *, left: bool, right: bool) -> Any:
-    n, made = a.shape[-1], COMPLEX.get(a.dtype.name, a.dtype.name)
+    n, made = a.shape[-1], complex_of(a.dtype.name)
     forms = [((n,), made), *[((n, n), made)] * (left + right)]
 
     def factor(x: Array) -> tuple[Array, ...]:
@@ -98,13 +99,13 @@ def _jax_hessenberg(a: Any) -> Any:
 def _tridiagonal(site: Site) -> Annotation:
     batch, n, _ = need_matrix(site, square=True)
     need_at_most(site, ONE, n, "one, and the size of the matrix")
-    real = REAL.get(site.dtype(), site.dtype())
+    real = dtype_of(site.dtype()).part.name
     others = (Tensor((*batch, n), real), Tensor((*batch, n - 1), real), Tensor((*batch, n - 1), site.dtype()))
     return Tuple((Tensor(site.shape(), site.dtype()), *others))
 
 
 def _tridiagonal_reference(a: Array, *, lower: bool) -> Any:
-    n, real = a.shape[-1], REAL.get(a.dtype.name, a.dtype.name)
+    n, real = a.shape[-1], dtype_of(a.dtype.name).part.name
     name = "hetrd" if a.dtype.kind == "c" else "sytrd"
     results = [((n, n), a.dtype), ((n,), real), ((n - 1,), real), ((n - 1,), a.dtype)]
     return batched(lambda x: _lapack(name, x)(x, lower=int(lower))[:4], a, results=results)
@@ -164,6 +165,38 @@ def _jax_householder(a: Any, taus: Any) -> Any:
     return lax.linalg.householder_product(a, taus)
 
 
+def _ormqr(site: Site) -> Annotation:
+    need_same_dtype(site, range(3))
+    _householder(site)
+    batch, m, _ = need_matrix(site)
+    shape = site.shape(2)
+    if len(shape) != len(batch) + 2:
+        raise site.error(f"operand 2 has rank {len(shape)}; {len(batch) + 2} is needed")
+    axis = -2 if site["left"] else -1
+    for i, (p, q) in enumerate(zip((*batch, m), (*shape[:-2], shape[axis]), strict=True)):
+        need_equal(site, p, q, f"batch axis {i}" if i < len(batch) else f"rows, and axis {axis} of operand 2")
+    return Tensor(shape, site.dtype())
+
+
+def _ormqr_reference(a: Array, taus: Array, c: Array, *, left: bool, transpose: bool) -> Any:
+    m = a.shape[-2]
+    reflectors = np.zeros((*a.shape[:-1], m), a.dtype)  # with columns of zeros, which are factors of no reflector
+    reflectors[..., : a.shape[-1]] = a
+    q = _householder_reference(reflectors, taus)
+    q = np.conj(np.swapaxes(q, -1, -2)) if transpose else q
+    return (q @ c if left else c @ q).astype(c.dtype)
+
+
+def _jax_ormqr(a: Any, taus: Any, c: Any, *, left: bool, transpose: bool) -> Any:
+    from jax import lax
+
+    return lax.linalg.ormqr(a, taus, c, left=left, transpose=transpose)
+
+
+def _ormqr_flops(site: Site) -> Dim:
+    return product(site.shape(2)) * site.shape(1)[-1] * 2
+
+
 # --- systems and updates ---
 
 
@@ -201,7 +234,7 @@ def _jax_tridiagonal_solve(lower: Any, diagonal: Any, upper: Any, b: Any) -> Any
 def _cholesky_update(site: Site) -> Annotation:
     dtype = need_same_dtype(site, (0, 1))
     batch, n, _ = need_matrix(site, square=True)
-    if dtype not in COMPLEX:
+    if dtype not in PARTS:
         raise site.error(f"operand 0 is {dtype}; float32 or float64 is needed")
     if batch or len(site.shape(1)) != 1:
         raise site.error("one matrix and one vector are needed")
@@ -253,26 +286,36 @@ _A = ("a",)
 for _operator in (
     Operator("eig", _A, _eig, _jax_eig, None, (Attribute("left", default=False), Attribute("right", default=True)),
              _eig_reference, library_cost(cubes(25)),
+             capacity="whole_matrices",
              doc="eigenvalues of a square matrix, and its left and right eigenvectors where asked for"),
     Operator("schur", _A, _schur, _jax_schur, None, (Attribute("vectors", default=True),), _schur_reference,
-             library_cost(cubes(25)), doc="the upper (quasi-)triangle T with a = Z @ T @ Z.H, and Z where asked for"),
+             library_cost(cubes(25)), capacity="whole_matrices",
+             doc="the upper (quasi-)triangle T with a = Z @ T @ Z.H, and Z where asked for"),
     Operator("hessenberg", _A, _hessenberg, _jax_hessenberg, None, (), _hessenberg_reference, library_cost(cubes(3)),
+             capacity="whole_matrices",
              doc="the upper Hessenberg form, the reflectors that lead to it below, and their factors"),
     Operator("tridiagonal", _A, _tridiagonal, _jax_tridiagonal, None, (Attribute("lower", default=True),),
              _tridiagonal_reference, library_cost(cubes(2)),
+             capacity="whole_matrices",
              doc="the tridiagonal form of a Hermitian matrix with its reflectors, its diagonals, and their factors"),
     Operator("geqrf", _A, _geqrf, _jax_geqrf, None, (), _geqrf_reference, library_cost(cubes(2)),
+             capacity="geqrf",
              doc="the upper triangular factor of a QR factorisation with the reflectors below, and their factors"),
     Operator("householder_product", ("a", "taus"), _householder, _jax_householder, None, (), _householder_reference,
-             library_cost(_householder_flops), doc="the first columns of the product of reflectors"),
+             library_cost(_householder_flops), capacity="householder_product",
+             doc="the first columns of the product of reflectors"),
+    Operator("ormqr", ("a", "taus", "c"), _ormqr, _jax_ormqr, None,
+             (Attribute("left", default=True), Attribute("transpose", default=False)), _ormqr_reference,
+             library_cost(_ormqr_flops), capacity="householder_product",
+             doc="q @ c, or c @ q unless left, for the product q of reflectors, or its conjugate transpose"),
     Operator("tridiagonal_solve", ("lower", "diagonal", "upper", "b"), _tridiagonal_solve, _jax_tridiagonal_solve,
              None, (), _tridiagonal_solve_reference, library_cost(lambda site: product(site.shape(3)) * 8),
-             doc="x with A @ x = b for the matrix A with these diagonals"),
+             capacity="tridiagonal_solve", doc="x with A @ x = b for the matrix A with these diagonals"),
     Operator("cholesky_update", ("r", "w"), _cholesky_update, _jax_cholesky_update, None, (),
              _cholesky_update_reference, library_cost(lambda site: product(site.shape()) * 2),
-             doc="the upper triangle R with R.T @ R = r.T @ r + w w.T"),
+             capacity="cholesky_update", doc="the upper triangle R with R.T @ R = r.T @ r + w w.T"),
     Operator("lu_pivots_to_permutation", ("pivots",), _permutation, _jax_permutation, None,
              (Attribute("size", "dims"),), _permutation_reference, library_cost(lambda site: product(site.shape())),
-             doc="the order of rows that successive exchanges make"),
+             capacity="permutation", doc="the order of rows that successive exchanges make"),
 ):  # fmt: skip
     register(_operator)

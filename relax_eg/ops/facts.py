@@ -4,25 +4,33 @@ A fact is a claim about an array as stored. Facts about elements cover the eleme
 excludes NaN, so `positive` says that no element is 0 or less. Facts about matrices cover the last two axes of every
 batch, which must have equal sizes; `sorted` and `one-hot` cover the last axis. An array without elements satisfies
 every fact, except that rows of size 0 are not `one-hot`.
+
+A fact carries its check (`failing`) and its generator (`adapt`), which changes an array as little as the fact requires,
+in the array's own arithmetic (floats, integers, or exact fractions), so that special values (zeros, infinities,
+cancelling values) mostly stay. How facts follow from facts of operands is in `rules/book/facts.py`.
 """
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
 
+from relax_eg.dtypes import KINDS, NUMBERS, kind
 from relax_eg.errors import OptionError
-from relax_eg.ir.annotations import ITEM_BITS, Tensor
-from relax_eg.tir.functions import kind, widen
+from relax_eg.ir.annotations import Tensor
+from relax_eg.tir.functions import widen
 
 Array = np.ndarray[Any, Any]
 Index = tuple[int, ...]
 # Where a fact fails: the index, and a message with `{x}` for the array's name; None where it holds.
 Failing = tuple[Index, str] | None
+Random = np.random.Generator
+Adapter = Callable[[Array, Random], Array]
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,9 +39,11 @@ class Fact:
 
     - `name`: the spelling for users.
     - `axes`: number of trailing axes that it covers: 0 for single elements, 2 for square matrices.
-    - `kinds`: kinds of dtype that can have it, as letters of `tir.kind`.
+    - `kinds`: kinds of dtype that can have it, as letters of `dtypes.kind`.
     - `means`: its meaning in one sentence.
     - `failing`: returns where an array lacks it, or None.
+    - `adapt`: returns an array of at least one element, changed so that it has the fact, as far as possible.
+    - `adapt_whole`: as `adapt`, for an array of whole numbers, which it keeps whole.
     """
 
     name: str
@@ -41,6 +51,13 @@ class Fact:
     kinds: str
     means: str
     failing: Callable[[Array], Failing]
+    adapt: Adapter
+    adapt_whole: Adapter | None = None
+
+    @property
+    def key(self) -> str:
+        """The name as an identifier."""
+        return self.name.replace(" ", "_").replace("-", "_")
 
 
 def _first(wrong: Any) -> Index | None:
@@ -155,51 +172,241 @@ def _one_hot(a: Array) -> Failing:
     return None if at is None else (at, f"{{x}}{_at((*at,))} has {ones[at]} ones")
 
 
-_ROWS = (
-    Fact("positive", 0, "iuf", "every element that is a number is greater than 0", _element(lambda a: a <= 0)),
-    Fact("nonnegative", 0, "iuf", "no element is less than 0", _element(lambda a: a < 0)),
-    Fact("nonzero", 0, "iuf", "no element is 0", _element(lambda a: a == 0)),
-    Fact("finite", 0, "iuf", "no element is NaN or infinite",
-         _element(lambda a: ~np.isfinite(a) if a.dtype != object else np.zeros(a.shape, bool))),
-    Fact("integral", 0, "iuf", "every element that is a finite number is a whole one",
-         _element(lambda a: a != a // 1 if a.dtype == object else np.isfinite(a) & (a != np.floor(a)))),
-    Fact("constant", 0, "biuf", "all elements are equal", _constant),
-    Fact("sorted", 1, "iuf", "elements ascend along the last axis, NaN last", _sorted),
-    Fact("one-hot", 1, "biuf", "along the last axis one element is 1 and the others are 0", _one_hot),
-    Fact("symmetric", 2, "biuf", "each matrix is its transpose", _symmetric),
-    Fact("positive definite", 2, "f", "each matrix is symmetric, and its eigenvalues are greater than 0",
-         _spectrum(lambda eps, n, largest: 0 * largest)),
-    Fact("positive semidefinite", 2, "f", "each matrix is symmetric, and no eigenvalue is less than 0, within rounding",
-         _spectrum(lambda eps, n, largest: -4 * n * eps * largest - 1e-300)),
-    Fact("lower triangular", 2, "iuf", "elements above the diagonal are 0", _outside(lambda i, j: j <= i)),
-    Fact("upper triangular", 2, "iuf", "elements below the diagonal are 0", _outside(lambda i, j: i <= j)),
-    Fact("diagonal", 2, "iuf", "elements off the diagonal are 0", _outside(lambda i, j: i == j)),
-    Fact("orthogonal", 2, "f", "each matrix times its transpose is the identity, within rounding", _orthogonal),
-    Fact("invertible", 2, "f", "each matrix has an inverse: no singular value is 0, within rounding", _invertible),
+# chosen: values are clipped to this magnitude before they are multiplied into a matrix, so that products do not
+# overflow; it is 1e6 for other dtypes.
+_LARGEST = {"float16": 8.0}
+_INSPECTED = 1 << 12  # limit: elements of matrices whose singular values are computed; larger ones are always changed
+
+
+# --- arrays that have a fact: elements ---
+
+
+def _finite_from(a: Array, rng: Random) -> Array:
+    return a if a.dtype.kind != "f" else np.where(np.isfinite(a), a, a.dtype.type(1))
+
+
+def _integral_from(a: Array, rng: Random) -> Array:
+    if a.dtype == object:
+        return a // 1
+    return np.rint(a) if a.dtype.kind == "f" else a
+
+
+def _opposite(a: Array) -> Array:
+    # The least integer has no opposite, and unsigned numbers have none but 0.
+    return ~a if a.dtype.kind == "i" else np.zeros_like(a) if a.dtype.kind == "u" else -a
+
+
+def _nonnegative_from(a: Array, rng: Random) -> Array:
+    return np.where(a < 0, _opposite(a), a).astype(a.dtype)
+
+
+def _nonzero_from(a: Array, rng: Random) -> Array:
+    return np.where(a == 0, a.dtype.type(1) if a.dtype != object else 1, a).astype(a.dtype)
+
+
+def _constant_from(a: Array, rng: Random) -> Array:
+    made = np.empty_like(a)
+    made[...] = a.reshape(-1)[int(rng.integers(a.size))]
+    return made
+
+
+def _one_hot_from(a: Array, rng: Random) -> Array:
+    made = np.zeros_like(a)
+    if a.shape[-1]:
+        at = rng.integers(a.shape[-1], size=(*a.shape[:-1], 1))
+        np.put_along_axis(made, at, 1, -1)
+    return made
+
+
+# --- arrays that have a fact: matrices ---
+
+
+def _tame(a: Array, rng: Random) -> Array:
+    """`a` made finite, with magnitudes whose squares are finite too."""
+    a = _finite_from(a, rng)
+    largest = _LARGEST.get(a.dtype.name, 1e6)
+    return np.clip(a, -largest, largest) if a.dtype.kind == "f" else a
+
+
+def _identity(a: Array) -> Array:
+    return np.eye(a.shape[-1], dtype=int).astype(a.dtype)
+
+
+def _symmetric_from(a: Array, rng: Random) -> Array:
+    lower = np.tri(a.shape[-1], dtype=bool)
+    return np.where(lower, a, _swapped(a))
+
+
+def _semidefinite_from(a: Array, rng: Random) -> Array:
+    a = _tame(a, rng)
+    if rng.random() < 0.3:
+        a = a * (np.arange(a.shape[-1]) > 0)  # makes the rank less than full
+    return _symmetric_from((a @ _swapped(a)).astype(a.dtype), rng)
+
+
+def _definite_from(a: Array, rng: Random) -> Array:
+    if a.dtype == object:
+        return _whole_definite_from(a, rng)
+    made = _semidefinite_from(a, rng)
+    mean = np.trace(made, axis1=-2, axis2=-1)[..., None, None] / a.shape[-1]
+    share = a.dtype.type(rng.choice((1.0, 0.1, 0.01)))
+    return made + _identity(a) * (mean * share + share).astype(a.dtype)
+
+
+def _whole_definite_from(a: Array, rng: Random) -> Array:
+    return (_semidefinite_from(a, rng) + _identity(a)).astype(a.dtype)
+
+
+def _orthogonal_from(a: Array, rng: Random) -> Array:
+    """A product of Householder reflections along rows of `a`."""
+    wide = _tame(a, rng) if a.dtype == object else np.clip(np.asarray(_tame(a, rng), np.float64), -4, 4)
+    made = _identity(wide)
+    for i in range(min(2, a.shape[-1])):
+        v = wide[..., i, :, None]
+        length = (_swapped(v) @ v)[..., 0, 0]
+        v = np.where((length == 0)[..., None, None], _identity(wide)[0, :, None], v)
+        length = _swapped(v) @ v
+        step = v @ _swapped(v)
+        twice = 2 * step if a.dtype != object else step * Fraction(2)
+        made = made @ (_identity(wide) - twice / length)
+    return made.astype(a.dtype)
+
+
+def _permutation_from(a: Array, rng: Random) -> Array:
+    return _identity(a)[rng.permutation(a.shape[-1])] * np.ones_like(a)
+
+
+def _invertible_from(a: Array, rng: Random) -> Array:
+    if a.size <= _INSPECTED and holds("invertible", a):
+        return a
+    a = _tame(a, rng)
+    a = np.clip(a, -1000, 1000) if a.dtype.kind == "f" else a
+    rows = np.abs(a).sum(-1)[..., None] + 1
+    return (a + _identity(a) * rows).astype(a.dtype)
+
+
+# --- masks ---
+
+
+def _outside_mask(wrong: Callable[[Array], Array]) -> Callable[[Array], Failing]:
+    def failing(a: Array) -> Failing:
+        at = _first(wrong(a))
+        return None if at is None else (at, "")
+
+    return failing
+
+
+def _eye(a: Array) -> Array:
+    return np.eye(a.shape[-1], dtype=bool)
+
+
+# --- the facts ---
+
+POSITIVE = Fact("positive", 0, "iuf", "every element that is a number is greater than 0",
+    _element(lambda a: a <= 0), lambda a, rng: _nonzero_from(_nonnegative_from(a, rng), rng))  # fmt: skip
+NONNEGATIVE = Fact("nonnegative", 0, "iuf", "no element is less than 0", _element(lambda a: a < 0), _nonnegative_from)
+NONPOSITIVE = Fact("nonpositive", 0, "iuf", "no element is greater than 0",
+    _element(lambda a: a > 0), lambda a, rng: np.where(a > 0, _opposite(a), a).astype(a.dtype))  # fmt: skip
+NONZERO = Fact("nonzero", 0, "iuf", "no element is 0", _element(lambda a: a == 0), _nonzero_from)
+FINITE = Fact("finite", 0, "iuf", "no element is NaN or infinite",
+    _element(lambda a: ~np.isfinite(a) if a.dtype != object else np.zeros(a.shape, bool)), _finite_from)  # fmt: skip
+INTEGRAL = Fact(
+    "integral",
+    0,
+    "iuf",
+    "every element that is a finite number is a whole one",
+    _element(lambda a: a != a // 1 if a.dtype == object else np.isfinite(a) & (a != np.floor(a))),
+    _integral_from,
+)
+CONSTANT = Fact("constant", 0, "biuf", "all elements are equal", _constant, _constant_from)
+SORTED = Fact("sorted", 1, "iuf", "elements ascend along the last axis, NaN last",
+    _sorted, lambda a, rng: np.sort(a, -1))  # fmt: skip
+ONE_HOT = Fact("one-hot", 1, "biuf", "along the last axis one element is 1 and the others are 0",
+    _one_hot, _one_hot_from)  # fmt: skip
+SYMMETRIC = Fact("symmetric", 2, "biuf", "each matrix is its transpose", _symmetric, _symmetric_from)
+POSITIVE_DEFINITE = Fact(
+    "positive definite",
+    2,
+    "f",
+    "each matrix is symmetric, and its eigenvalues are greater than 0",
+    _spectrum(lambda eps, n, largest: 0 * largest),
+    _definite_from,
+    _whole_definite_from,
+)
+POSITIVE_SEMIDEFINITE = Fact(
+    "positive semidefinite",
+    2,
+    "f",
+    "each matrix is symmetric, and no eigenvalue is less than 0, within rounding",
+    _spectrum(lambda eps, n, largest: -4 * n * eps * largest - 1e-300),
+    _semidefinite_from,
+)
+LOWER_TRIANGULAR = Fact("lower triangular", 2, "iuf", "elements above the diagonal are 0",
+    _outside(lambda i, j: j <= i), lambda a, rng: np.tril(a))  # fmt: skip
+UPPER_TRIANGULAR = Fact("upper triangular", 2, "iuf", "elements below the diagonal are 0",
+    _outside(lambda i, j: i <= j), lambda a, rng: np.triu(a))  # fmt: skip
+DIAGONAL = Fact("diagonal", 2, "iuf", "elements off the diagonal are 0",
+    _outside(lambda i, j: i == j), lambda a, rng: np.tril(np.triu(a)))  # fmt: skip
+ORTHOGONAL = Fact("orthogonal", 2, "f", "each matrix times its transpose is the identity, within rounding",
+    _orthogonal, _orthogonal_from, _permutation_from)  # fmt: skip
+INVERTIBLE = Fact("invertible", 2, "f", "each matrix has an inverse: no singular value is 0, within rounding",
+    _invertible, _invertible_from)  # fmt: skip
+
+# Facts that only premises of rules about facts use: of boolean matrices, such as masks of triangles.
+ONLY_LOWER = Fact("only_lower", 2, "b", "true nowhere above the diagonal",
+    _outside_mask(lambda a: np.triu(a, 1)), lambda a, rng: np.tril(a))  # fmt: skip
+ALL_BELOW = Fact("all_below", 2, "b", "true everywhere below the diagonal",
+    _outside_mask(lambda a: np.tril(~a, -1)), lambda a, rng: a | np.tri(a.shape[-1], k=-1, dtype=bool))  # fmt: skip
+ONLY_DIAGONAL = Fact("only_diagonal", 2, "b", "true nowhere off the diagonal",
+    _outside_mask(lambda a: a & ~_eye(a)), lambda a, rng: a & _eye(a))  # fmt: skip
+IDENTITY_MASK = Fact("identity_mask", 2, "b", "true on the diagonal alone",
+    _outside_mask(lambda a: a != _eye(a)), lambda a, rng: np.broadcast_to(_eye(a), a.shape))  # fmt: skip
+
+
+def _by_key(*facts: Fact) -> dict[str, Fact]:
+    return {f.key: f for f in facts}
+
+
+FACTS = _by_key(
+    POSITIVE, NONNEGATIVE, NONPOSITIVE, NONZERO, FINITE, INTEGRAL, CONSTANT, SORTED, ONE_HOT, SYMMETRIC,
+    POSITIVE_DEFINITE, POSITIVE_SEMIDEFINITE, LOWER_TRIANGULAR, UPPER_TRIANGULAR, DIAGONAL, ORTHOGONAL, INVERTIBLE,
+)  # fmt: skip
+HELPERS = _by_key(IDENTITY_MASK, ONLY_DIAGONAL, ONLY_LOWER, ALL_BELOW)
+
+# An array is given these facts first, because facts that are given later keep them.
+_FIRST = (
+    FINITE, INTEGRAL, NONNEGATIVE, NONPOSITIVE, NONZERO, POSITIVE, CONSTANT, SORTED, ONE_HOT, POSITIVE_SEMIDEFINITE,
+    POSITIVE_DEFINITE,
 )  # fmt: skip
 
-FACTS: dict[str, Fact] = {f.name.replace(" ", "_").replace("-", "_"): f for f in _ROWS}
+Implied = tuple[tuple[tuple[str, ...], str], ...]
+
+
+def _implied(*rows: tuple[tuple[Fact, ...], Fact]) -> Implied:
+    return tuple((tuple(f.key for f in premises), conclusion.key) for premises, conclusion in rows)
+
 
 # Implications: a value that has all premises has the conclusion.
-IMPLIED: tuple[tuple[tuple[str, ...], str], ...] = (
-    (("positive",), "nonnegative"),
-    (("positive",), "nonzero"),
-    (("nonnegative", "nonzero"), "positive"),
-    (("one_hot",), "nonnegative"),
-    (("one_hot",), "integral"),
-    (("one_hot",), "finite"),
-    (("positive_definite",), "positive_semidefinite"),
-    (("positive_definite",), "invertible"),
-    (("positive_semidefinite",), "symmetric"),
-    (("positive_semidefinite", "invertible"), "positive_definite"),
-    (("orthogonal",), "invertible"),
-    (("diagonal",), "symmetric"),
-    (("diagonal",), "lower_triangular"),
-    (("diagonal",), "upper_triangular"),
-    (("lower_triangular", "upper_triangular"), "diagonal"),
-    (("symmetric", "lower_triangular"), "diagonal"),
-    (("symmetric", "upper_triangular"), "diagonal"),
+IMPLIED = _implied(
+    ((POSITIVE,), NONNEGATIVE),
+    ((POSITIVE,), NONZERO),
+    ((NONNEGATIVE, NONZERO), POSITIVE),
+    ((ONE_HOT,), NONNEGATIVE),
+    ((ONE_HOT,), INTEGRAL),
+    ((ONE_HOT,), FINITE),
+    ((POSITIVE_DEFINITE,), POSITIVE_SEMIDEFINITE),
+    ((POSITIVE_DEFINITE,), INVERTIBLE),
+    ((POSITIVE_SEMIDEFINITE,), SYMMETRIC),
+    ((POSITIVE_SEMIDEFINITE, INVERTIBLE), POSITIVE_DEFINITE),
+    ((ORTHOGONAL,), INVERTIBLE),
+    ((DIAGONAL,), SYMMETRIC),
+    ((DIAGONAL,), LOWER_TRIANGULAR),
+    ((DIAGONAL,), UPPER_TRIANGULAR),
+    ((LOWER_TRIANGULAR, UPPER_TRIANGULAR), DIAGONAL),
+    ((SYMMETRIC, LOWER_TRIANGULAR), DIAGONAL),
+    ((SYMMETRIC, UPPER_TRIANGULAR), DIAGONAL),
 )
+ALL_IMPLIED = (*IMPLIED, *_implied(((IDENTITY_MASK,), ONLY_DIAGONAL), ((ONLY_DIAGONAL,), ONLY_LOWER)))
 
 
 def fact_named(text: str) -> str:
@@ -210,9 +417,9 @@ def fact_named(text: str) -> str:
     if key in ("triangular", "definite", "semidefinite"):
         near = [f.name for k, f in FACTS.items() if k.endswith(key)]
     else:
-        near = [FACTS[k].name for k in difflib.get_close_matches(key, FACTS, 2)]
+        near = [FACTS[k].name for k in difflib.get_close_matches(key, FACTS, 2, cutoff=0.8)]
     hint = f"did you mean {' or '.join(near)}? " if near else ""
-    raise OptionError(f"{text!r} is no fact; {hint}accepted: {', '.join(f.name for f in _ROWS)}")
+    raise OptionError(f"{text!r} is no fact; {hint}accepted: {', '.join(f.name for f in FACTS.values())}")
 
 
 def facts_named(text: str) -> list[str]:
@@ -257,9 +464,8 @@ def impossible(fact: str, of: Tensor) -> str:
     f = FACTS[fact]
     if of.dtype is None or (of.shape is None and f.axes):
         return f"its {'dtype' if of.dtype is None else 'shape'} is not known"
-    if of.dtype not in ITEM_BITS or kind(of.dtype) not in f.kinds:
-        words = {"b": "bool", "i": "int", "u": "uint", "f": "float"}
-        return f"its dtype is {of.dtype}; {', '.join(words[k] for k in f.kinds)} can be {f.name}"
+    if of.dtype not in NUMBERS or kind(of.dtype) not in f.kinds:
+        return f"its dtype is {of.dtype}; {', '.join(KINDS[k] for k in f.kinds)} can be {f.name}"
     shape = list(of.shape or ())
     if len(shape) < f.axes:
         needs = "a matrix, or a batch of them," if f.axes == 2 else "an axis"
@@ -274,6 +480,14 @@ def violation(fact: str, value: Any, name: str = "x") -> str:
     a = np.asarray(value)
     found = FACTS[fact].failing(a if a.dtype == object else widen(a))
     return "" if found is None else found[1].format(x=name)
+
+
+def with_facts(a: Array, facts: Collection[str], rng: Random) -> Array:
+    """Returns `a`, which has elements, changed so that it has `facts`, as far as possible."""
+    for f in dict.fromkeys((*_FIRST, *FACTS.values(), *HELPERS.values())):
+        if f.key in facts:
+            a = (f.adapt_whole if f.adapt_whole is not None and "integral" in facts else f.adapt)(a, rng)
+    return a
 
 
 def holds(fact: str, value: Any) -> bool:

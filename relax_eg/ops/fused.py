@@ -13,15 +13,15 @@ from relax_eg.ir.calls import call_sizes
 from relax_eg.ir.expr import CALL_TIR, CORE, Attrs, Expr, postorder
 from relax_eg.ir.tensor_calls import call_tir
 from relax_eg.limits import MANY_KEPT
-from relax_eg.ops.record import Site, get, is_shown, program_of
+from relax_eg.ops.record import Site, get, is_shown, moving, named, program_of
 from relax_eg.shapes import Dim
 from relax_eg.tir import Buffer, InlinedProgram, TensorProgram, compose
 
 # Operators that move nothing: their value is the operand's memory under another shape.
-VIEWS = frozenset(("reshape", "expand_dims", "squeeze", "flatten"))
+VIEWS = moving("view")
 _MOST_NAMED = 5  # limit: operators listed in a kernel's name
 # Operators left out of a kernel's name where it has others: they compute nothing.
-_MOVEMENTS = VIEWS | {"permute_dims", "broadcast_to", "strided_slice", "astype", "full", "dim_value", "concat", "take"}
+_MOVEMENTS = named(lambda o: o.moves is not None)
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from relax_eg.ir.annotations import Annotation, Tensor, itemsize
-from relax_eg.ops.keys import is_key
+from relax_eg.dtypes import is_key, itemsize
+from relax_eg.ir.annotations import Annotation, Tensor
 from relax_eg.ops.movement import fill_value
 from relax_eg.ops.positions import as_index, as_indices, jax_positions
 from relax_eg.ops.record import Attribute, Operator, Site, register
@@ -330,9 +330,11 @@ def _jax_scatter(
 for _operator in (
     Operator("dynamic_slice", ("x", "*start"), _dynamic_slice, _jax_dynamic_slice, _dynamic_slice_equations,
              (Attribute("sizes", "dims"),), cost=_slice_cost,
+             capacity="dynamic_slice",
              doc="a slice of the given sizes at computed starts, which are moved so that it lies inside"),
     Operator("dynamic_update_slice", ("x", "update", "*start"), _dynamic_update_slice, _jax_dynamic_update_slice,
              _dynamic_update_slice_equations, cost=_update_cost,
+             capacity="dynamic_update_slice",
              doc="x with a slice replaced, at computed starts, which are moved so that it lies inside"),
     Operator("gather", ("x", "indices"), _gather, _jax_gather, _gather_equations,
              (Attribute("slice_sizes", "dims"), Attribute("mode"), Attribute("fill_value", default=None),
@@ -342,6 +344,7 @@ for _operator in (
              (Attribute("kind"), Attribute("mode"), *(Attribute(name, default=()) for name in _SCATTER),
               Attribute("sorted", default=False), Attribute("unique", default=False)),
              _scatter_reference, _scatter_cost,
+             capacity="scatter",
              doc="x with updates set, added, multiplied or compared in at computed positions, as jax.lax.scatter"),
 ):  # fmt: skip
     register(_operator)

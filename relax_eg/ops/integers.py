@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from relax_eg.ir.annotations import is_integer
+from relax_eg.dtypes import is_integer, kind
 
 
 def quotient(x: Any, y: Any) -> Any:
@@ -69,7 +69,7 @@ def magnitude(x: Any) -> Any:
 
 
 def _is_signed(x: Any) -> bool:
-    return x.dtype.name.startswith("int")
+    return kind(x.dtype.name) == "i"
 
 
 def _bits(x: Any) -> Any:

@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Literal, TypeAlias, cast
 
 import numpy as np
 
+from relax_eg.dtypes import is_key, numpy_dtype
 from relax_eg.errors import OperatorError, ShapeError, WellFormedError
 from relax_eg.ir.annotations import Annotation, Shape, Tensor, Tuple
-from relax_eg.ir.control import parts
+from relax_eg.ir.control import in_turn, parts
 from relax_eg.ir.expr import (
     ALLOC_STORAGE,
     ALLOC_TENSOR,
@@ -21,10 +22,10 @@ from relax_eg.ir.expr import (
     CALL_DPS_LIBRARY,
     CALL_INTO,
     CALL_TIR,
-    COND,
     CONSTANT,
     CONTROL,
     FUNCTION,
+    LOOPS,
     MATCH_CAST,
     MEMORY,
     SHAPE,
@@ -32,16 +33,14 @@ from relax_eg.ir.expr import (
     TUPLE,
     TUPLE_GET,
     VAR,
-    WHILE,
     Expr,
     constant_value,
-    np_dtype,
     postorder,
 )
 from relax_eg.ir.module import Function, Module
 from relax_eg.limits import KEPT
 from relax_eg.ops.data_dependent import BY_LIBRARY
-from relax_eg.ops.keys import dtype_name, is_key
+from relax_eg.ops.keys import dtype_name
 from relax_eg.ops.keys import from_jax as keys_from_jax
 from relax_eg.ops.keys import to_jax as keys_to_jax
 from relax_eg.ops.libraries import Library, library_of
@@ -181,28 +180,19 @@ class SharedValues:
     - `module`: the functions that expressions run.
     - `env`: values of leaves, such as variables.
 
-    PRNG keys are held as numpy key arrays. Evaluation is deterministic: equal operands give equal bits.
+    PRNG keys are held as numpy key arrays.
     """
 
     def __init__(
         self, module: Module, env: Mapping[Expr, Any], sizes: Mapping[str, int], libraries: Libraries | None = None
     ) -> None:
-        self._run = _Counting(module, "numpy", False, libraries)
-        self._known: dict[Expr, Any] = {e: _arrays(v) for e, v in env.items()}
+        self._run = _Interpreter(module, "numpy", False, libraries)
+        self._known: dict[Expr, Any] = {e: as_arrays(v) for e, v in env.items()}
         self._sizes = dict(sizes)
 
     def of(self, e: Expr) -> Any:
         """Returns the value of `e`."""
         return self._run.value(e, self._known, self._sizes)
-
-    @property
-    def evaluated(self) -> int:
-        """Number of nodes evaluated, including those inside functions."""
-        return self._run.count[0]
-
-    def applied(self, e: Expr, operands: Sequence[Any]) -> Any:
-        """Returns the kept value of `e`, or else its value for these operand values, which is not kept."""
-        return self._known[e] if e in self._known else self._run.node(e, list(operands), self._sizes)
 
 
 @dataclass(frozen=True)
@@ -289,13 +279,13 @@ class _Interpreter:
         if e.op == CALL_DPS_LIBRARY:
             routine = BY_LIBRARY.get(e.attr("name"))
             if routine is not None:
-                return _arrays(routine.compute(np, *args, **dict(e.attr("attrs"))))
+                return as_arrays(routine.compute(np, *args, **dict(e.attr("attrs"))))
             library = library_of(e)
             if library is not None:
                 return self.defined(library, e, args, sizes)
             if self.libraries is None:
                 raise OperatorError(f"library call `{e.attr('name')}`: pass `libraries` to evaluate it")
-            return _arrays(self.libraries(e, [_outside(a) for a in args], sizes))
+            return as_arrays(self.libraries(e, [_outside(a) for a in args], sizes))
         if e.op == CALL_TIR:
             return self.tensor_program(e, args, sizes)
         if e.op in MEMORY:
@@ -306,37 +296,23 @@ class _Interpreter:
 
     def control(self, e: Expr, args: list[Any], sizes: dict[str, int]) -> Value:
         """Returns the result of a control node, whose functions run one after the other."""
-        p = parts(e.op, args, dict(e.attrs))
-        functions = [self.module[name] for name in p.functions]
-        if e.op == COND:
-            return self.function(functions[min(max(int(p.index), 0), len(functions) - 1)], p.constants, {})
+        functions = [self.module[name] for name in parts(e.op, args, dict(e.attrs)).functions]
         if e.op == SHARD_MAP:
             raise OperatorError("shard_map: what a part of it computes on several devices has no value here")
-        carry: tuple[Any, ...] = p.carry
-        if e.op == WHILE:
-            while self.function(functions[0], (*p.condition_constants, *carry), {}):
+
+        def run(i: int, given: tuple[Any, ...]) -> Any:
+            if e.op in LOOPS and i == len(functions) - 1:
                 _count_step()
-                carry = self.function(functions[1], (*p.constants, *carry), {})
-            return carry
-        length = int(e.attr("length").evaluate(sizes))
-        ys: list[tuple[Any, ...]] = []
-        for step in range(length)[:: -1 if e.attr("reverse") else 1]:
-            _count_step()
-            result = self.function(functions[0], (*p.constants, *carry, *(x[step] for x in p.xs)), {})
-            carry = result[: len(carry)]
-            ys.append(result[len(carry) :])
-        if e.attr("reverse"):
-            ys.reverse()
-        assert isinstance(e.annotation, Tuple)
-        fields = e.annotation.fields[len(carry) :]
-        return (*carry, *(self.stacked([y[i] for y in ys], a, sizes) for i, a in enumerate(fields)))
+            return self.function(functions[i], given, {})
+
+        return in_turn(e, args, run, lambda d: int(d.evaluate(sizes)), lambda values, a: self.stacked(values, a, sizes))
 
     def stacked(self, values: list[Any], annotation: Annotation, sizes: dict[str, int]) -> Array:
         if values:
             return np.stack(values)
         assert isinstance(annotation, Tensor) and annotation.shape is not None and annotation.dtype is not None
         shape = tuple(int(d.evaluate(sizes)) for d in annotation.shape)
-        return np.zeros(shape, object if self.domain == "exact" else np_dtype(annotation.dtype))
+        return np.zeros(shape, object if self.domain == "exact" else numpy_dtype(annotation.dtype))
 
     def operator(self, e: Expr, args: list[Any], sizes: dict[str, int]) -> Value:
         shown, program = _equations(e.op, tuple(a.annotation for a in e.args), e.attrs, repr(e.attrs))
@@ -350,7 +326,7 @@ class _Interpreter:
             raise OperatorError(f"{e.op} has no index equations and so no value in the {self.domain} domain")
         dims = {a.name for a in get(e.op).attributes if a.kind == "dims"}
         attrs = {k: tuple(d.evaluate(sizes) for d in v) if k in dims else v for k, v in e.attrs}
-        return _arrays(reference(*args, **attrs))
+        return as_arrays(reference(*args, **attrs))
 
     def defined(self, library: Library, e: Expr, args: list[Any], sizes: dict[str, int]) -> Value:
         """Returns the result of a registered routine, computed by its definition."""
@@ -382,7 +358,7 @@ class _Interpreter:
             return np.full(int(e.attr("size").evaluate(sizes)), SPOILED, np.uint8)
         if e.op == ALLOC_TENSOR:
             a, start = e.tensor, int(e.attr("offset").evaluate(sizes))
-            shape, dtype = tuple(int(d.evaluate(sizes)) for d in e.shape), np_dtype(a.dtype or "")
+            shape, dtype = tuple(int(d.evaluate(sizes)) for d in e.shape), numpy_dtype(a.dtype or "")
             size = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
             if start < 0 or start + size > args[0].size:
                 raise ShapeError(f"alloc_tensor: bytes {start} to {start + size} of a storage that has {args[0].size}")
@@ -417,15 +393,6 @@ def _equations(
     of the attributes: it keeps 1 and True apart in the cache, as they compare equal."""
     shown = is_shown(op, operands, attrs)
     return shown, program_of(Site(op, operands, dict(attrs))) if shown else None
-
-
-@dataclass(frozen=True)
-class _Counting(_Interpreter):
-    count: list[int] = field(default_factory=lambda: [0])
-
-    def node(self, e: Expr, args: list[Any], sizes: dict[str, int]) -> Value:
-        self.count[0] += 1
-        return super().node(e, args, sizes)
 
 
 class _TooMuchError(Exception):
@@ -467,13 +434,13 @@ def _as_given(a: Annotation, value: Any) -> Any:
         return tuple(map(_as_given, a.fields, cast("Sequence[Any]", value)))
     if isinstance(a, Shape) and isinstance(value, (tuple, list)):
         return tuple(n.item() if isinstance(n, np.ndarray) else n for n in cast("Sequence[Any]", value))
-    return _arrays(value)
+    return as_arrays(value)
 
 
-def _arrays(value: Any) -> Any:
+def as_arrays(value: Any) -> Any:
     """Returns numbers and JAX arrays, also in tuples, as numpy arrays. Keys of a kind that numpy cannot hold stay."""
     if isinstance(value, (tuple, list)):
-        return tuple(map(_arrays, value))
+        return tuple(map(as_arrays, value))
     if isinstance(getattr(value, "dtype", np.dtype(bool)), np.dtype):
         return np.asarray(value)
     return keys_from_jax(value) if is_key(str(value.dtype.name)) else value

@@ -11,18 +11,12 @@ from typing import Any
 
 import numpy as np
 
-from relax_eg.ir.expr import np_dtype
-from relax_eg.tir import KEY_WORDS, numpy_dtype
+from relax_eg.dtypes import is_key, numpy_dtype
 
 Array = np.ndarray[Any, Any]
 
 # JAX's names of the generators, with the kinds of their keys.
 GENERATORS = {"threefry2x32": "fry", "rbg": "rbg", "unsafe_rbg": "urbg"}
-
-
-def is_key(dtype: str | None) -> bool:
-    """Returns whether `dtype` is that of a PRNG key whose kind is in `KEY_WORDS`."""
-    return dtype is not None and dtype.startswith("key<") and dtype[4:-1] in KEY_WORDS
 
 
 def dtype_name(array: Any) -> str:
@@ -59,7 +53,7 @@ def jax_dtype(dtype: str) -> Any:
 
 def given_dtype(dtype: str) -> Any:
     """Returns the dtype that a call's arrays have for our `dtype`: JAX's own for keys, else numpy's."""
-    return jax_dtype(dtype) if is_key(dtype) else np_dtype(dtype)
+    return jax_dtype(dtype) if is_key(dtype) else numpy_dtype(dtype)
 
 
 def from_jax(keys: Any) -> Array:

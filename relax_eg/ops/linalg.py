@@ -12,7 +12,8 @@ from typing import Any, cast
 import numpy as np
 import scipy.linalg
 
-from relax_eg.ir.annotations import Annotation, Tensor, Tuple, itemsize
+from relax_eg.dtypes import PARTS, dtype_of, is_complex, itemsize, names_where
+from relax_eg.ir.annotations import Annotation, Tensor, Tuple
 from relax_eg.ops.record import Attribute, Operator, Site, bytes_of, deduce, register
 from relax_eg.ops.sizes import Dims, need_equal, need_kind, need_same_dtype, product
 from relax_eg.ops.sorting import log2_of
@@ -21,9 +22,13 @@ from relax_eg.tir import Counts
 
 Array = np.ndarray[Any, Any]
 
-REAL = {"complex64": "float32", "complex128": "float64"}
-COMPLEX = {"float32": "complex64", "float64": "complex128"}
-_DTYPES = ("float32", "float64", "complex64", "complex128")
+_DTYPES = names_where(lambda d: d.kind in "fc" and d.part.bits >= 32)
+
+
+def complex_of(dtype: str) -> str:
+    """Returns the complex dtype whose parts are of `dtype`; a complex `dtype` itself."""
+    made = dtype_of(dtype).complex
+    return dtype if made is None else made.name
 
 
 def need_matrix(site: Site, i: int = 0, square: bool = False) -> tuple[Dims, Dim, Dim]:
@@ -45,7 +50,7 @@ def library_cost(flops: Callable[[Site], Dim]) -> Callable[[Site], Counts]:
         read = Dim.of(0)
         for a in site.operands:
             read = read + bytes_of(a)
-        scale = 4 if site.dtype().startswith("complex") else 1
+        scale = 4 if is_complex(site.dtype()) else 1
         return Counts(flops(site) * scale, read, bytes_of(deduce(site.op, site.operands, site.attrs)))
 
     return cost
@@ -218,12 +223,12 @@ def _jax_qr(a: Any, *, full_matrices: bool, pivoting: bool) -> Any:
 
 def _eigh(site: Site) -> Annotation:
     batch, n, _ = need_matrix(site, square=True)
-    values = Tensor((*batch, n), REAL.get(site.dtype(), site.dtype()))
+    values = Tensor((*batch, n), dtype_of(site.dtype()).part.name)
     return Tuple((Tensor(site.shape(), site.dtype()), values))
 
 
 def _eigh_reference(a: Array, *, lower: bool) -> Any:
-    n, real = a.shape[-1], REAL.get(a.dtype.name, a.dtype.name)
+    n, real = a.shape[-1], dtype_of(a.dtype.name).part.name
 
     def factor(x: Array) -> tuple[Array, Array]:
         values, vectors = np.linalg.eigh(x, "L" if lower else "U")
@@ -244,7 +249,7 @@ _SVD = (None, "qr", "jacobi", "polar")
 
 def _svd(site: Site) -> Annotation:
     batch, m, n, k, full = _need_width(site)
-    values = Tensor((*batch, k), REAL.get(site.dtype(), site.dtype()))
+    values = Tensor((*batch, k), dtype_of(site.dtype()).part.name)
     if site["algorithm"] not in _SVD:
         raise site.error(f"algorithm {site['algorithm']!r}; accepted: {', '.join(map(str, _SVD))}")
     if not site["compute_uv"]:
@@ -255,7 +260,7 @@ def _svd(site: Site) -> Annotation:
 
 def _svd_reference(a: Array, *, full_matrices: bool, compute_uv: bool, algorithm: str | None) -> Any:
     m, n = a.shape[-2:]
-    k, real = min(m, n), REAL.get(a.dtype.name, a.dtype.name)
+    k, real = min(m, n), dtype_of(a.dtype.name).part.name
     if not compute_uv:
         return batched(lambda x: (np.linalg.svd(x, compute_uv=False),), a, results=[((k,), real)])
     left, right = (m, n) if full_matrices else (k, k)
@@ -299,11 +304,11 @@ def _fft(site: Site) -> Annotation:
         wanted = half if site["kind"] == "irfft" and axis == len(lengths) - 1 else size
         need_equal(site, shape[first + axis], wanted, f"axis {first + axis} and its length")
     if site["kind"] == "rfft":
-        if dtype not in COMPLEX:
+        if dtype not in PARTS:
             raise site.error(f"operand 0 is {dtype}; float32 or float64 is needed")
-        return Tensor((*shape[:first], *lengths[:-1], half), COMPLEX[dtype])
+        return Tensor((*shape[:first], *lengths[:-1], half), complex_of(dtype))
     if site["kind"] == "irfft":
-        return Tensor((*shape[:first], *lengths), REAL[dtype])
+        return Tensor((*shape[:first], *lengths), dtype_of(dtype).part.name)
     return Tensor(shape, dtype)
 
 
@@ -311,8 +316,8 @@ def _fft_reference(x: Array, *, kind: str, lengths: tuple[Any, ...]) -> Array:
     sizes = [int(n) for n in lengths]
     axes = list(range(-len(sizes), 0))
     transform: Any = {"fft": np.fft.fftn, "ifft": np.fft.ifftn, "rfft": np.fft.rfftn, "irfft": np.fft.irfftn}[kind]
-    to_complex = x.dtype if x.dtype.kind == "c" else np.dtype(COMPLEX[x.dtype.name])
-    made = REAL[x.dtype.name] if kind == "irfft" else to_complex
+    to_complex = x.dtype if x.dtype.kind == "c" else np.dtype(complex_of(x.dtype.name))
+    made = dtype_of(x.dtype.name).part.name if kind == "irfft" else to_complex
     if not x.size:
         last = sizes[-1] // 2 + 1 if kind == "rfft" else sizes[-1]
         return np.zeros((*x.shape[: -len(sizes)], *sizes[:-1], last), made)
@@ -343,22 +348,28 @@ _FLAGS = tuple(
 for _operator in (
     Operator("cholesky", _A, _cholesky, _jax_cholesky, None, (), _cholesky_reference,
              library_cost(lambda site: product(site.shape()) * site.shape()[-1] // 2),  # half of lu's: one triangle
+             kernel="factorisation", capacity="cholesky",
              doc="the lower triangle L with L @ L.H = a, of which the lower triangle is read; NaN where there is none"),
     Operator("triangular_solve", ("a", "b"), _triangular_solve, _jax_triangular_solve, None, _FLAGS,
              _triangular_solve_reference, library_cost(_triangular_solve_flops),
+             kernel="solve", capacity="triangular_solve", poles=True,
              doc="x with a @ x = b, or x @ a = b unless left_side, for the lower or upper triangle of a"),
     Operator("lu", _A, _lu, _jax_lu, None, (), _lu_reference, library_cost(cubes(1)),
+             kernel="factorisation", capacity="lu", poles=True,
              doc="both triangles of a's factors in one matrix, the row exchanges, and the order of rows they make"),
     Operator("qr", _A, _qr, _jax_qr, None, (_FULL, Attribute("pivoting", default=False)), _qr_reference,
              library_cost(cubes(4)),
+             kernel="factorisation", capacity="qr",
              doc="an orthogonal and an upper triangular factor; with pivoting also the order of columns factored"),
     Operator("eigh", _A, _eigh, _jax_eigh, None, (Attribute("lower", default=True),), _eigh_reference,
              library_cost(cubes(9)),
+             kernel="factorisation", capacity="whole_matrices",
              doc="eigenvectors and ascending eigenvalues of a Hermitian matrix, of which one triangle is read"),
     Operator("svd", _A, _svd, _jax_svd, None,
              (_FULL, Attribute("compute_uv", default=True), Attribute("algorithm", default=None)), _svd_reference,
-             library_cost(cubes(14)), doc="singular values, descending, and the left and right singular vectors"),
+             library_cost(cubes(14)), kernel="factorisation", capacity="whole_matrices",
+             doc="singular values, descending, and the left and right singular vectors"),
     Operator("fft", ("x",), _fft, _jax_fft, None, (Attribute("kind"), Attribute("lengths", "dims")), _fft_reference,
-             _fft_cost, doc="the discrete Fourier transform of the last axes: fft, ifft, rfft, irfft"),
+             _fft_cost, capacity="fft", doc="the discrete Fourier transform of the last axes: fft, ifft, rfft, irfft"),
 ):  # fmt: skip
     register(_operator)

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from relax_eg.ir.annotations import ITEM_BITS, Annotation, Tensor, Tuple, is_integer
+from relax_eg.dtypes import dtype_of, is_key
+from relax_eg.ir.annotations import Annotation, Tensor, Tuple
+from relax_eg.ir.expr import Expr
 from relax_eg.ops.elementwise import read_aligned
-from relax_eg.ops.keys import is_key
 from relax_eg.ops.positions import as_index, jax_positions
 from relax_eg.ops.record import Attribute, Deduce, Equations, Operator, Site, register
 from relax_eg.ops.regroup import regroup
@@ -20,6 +21,7 @@ from relax_eg.ops.sizes import (
     need_at_most,
     need_axes,
     need_axis,
+    need_elements,
     need_equal,
     need_kind,
     need_length,
@@ -165,7 +167,13 @@ def _take(site: Site) -> Annotation:
         raise site.error("there is no key to fill with; mode clip or promise is needed")
     if shape[axis] is ZERO and ZERO not in indices:
         raise site.error(f"axis {axis} has no elements to take")
+    if site["mode"] != "fill":
+        need_elements(shape[axis], indices)
     return Tensor((*shape[:axis], *indices, *shape[axis + 1 :]), _moved(site))
+
+
+def _promised(site: Site) -> tuple[int, Dim] | None:
+    return (1, site.shape(0)[site["axis"]]) if site["mode"] == "promise" else None
 
 
 def _flip(site: Site) -> Annotation:
@@ -288,9 +296,9 @@ def fill_value(dtype: str) -> Any:
     """Returns the fill value of `take`: NaN, the least signed or greatest unsigned integer, or True."""
     if dtype == "bool":
         return True
-    if is_integer(dtype):
-        bits = ITEM_BITS[dtype]
-        return 2**bits - 1 if dtype.startswith("uint") else -(2 ** (bits - 1))
+    record = dtype_of(dtype)
+    if record.is_integer:
+        return record.greatest if record.kind == "u" else record.least
     return float("nan")
 
 
@@ -325,6 +333,21 @@ def _triangle_equations(upper: bool) -> Equations:
         return program(site.op, buffers, compute("out", x.shape, element))
 
     return equations
+
+
+# --- transposes ---
+
+_PERMUTE = "permute_dims"
+
+
+def is_transpose(e: Expr) -> bool:
+    """Returns whether `e` is the transpose of a matrix."""
+    return e.op == _PERMUTE and e.attr("axes") == (1, 0)
+
+
+def turns(site: Site) -> bool:
+    """Returns whether a use is a transpose that moves the last axis."""
+    return site.op == _PERMUTE and site["axes"][-1] != len(site["axes"]) - 1
 
 
 # --- lowering ---
@@ -426,29 +449,32 @@ _SHAPE = (Attribute("shape", "dims"),)
 _K = (Attribute("k", default=0),)  # given: 0 is the main diagonal, as in numpy
 
 for _operator in (
-    Operator("permute_dims", _X, _permute_dims, _transpose, _indexed(_permute_dims, _permuted), _AXES,
-             doc="axes reordered: axis i of the result is axes[i] of the operand"),
+    Operator(_PERMUTE, _X, _permute_dims, _transpose, _indexed(_permute_dims, _permuted), _AXES,
+             moves="order", doc="axes reordered: axis i of the result is axes[i] of the operand"),
     Operator("reshape", _X, _reshape, _jax_reshape, _indexed(_reshape, _regrouped), _SHAPE,
-             doc="the same elements in order in another shape"),
+             moves="view", capacity="reshape", doc="the same elements in order in another shape"),
     Operator("expand_dims", _X, _expand_dims, _jax_expand_dims, _indexed(_expand_dims, _expanded), _AXES,
-             doc="axes of size 1 put in; axes count in the result"),
+             moves="view", doc="axes of size 1 put in; axes count in the result"),
     Operator("squeeze", _X, _squeeze, _jax_squeeze, _indexed(_squeeze, _squeezed), _AXES,
-             doc="axes of size 1 taken out; axes count in the operand"),
+             moves="view", doc="axes of size 1 taken out; axes count in the operand"),
     Operator("broadcast_to", _X, _broadcast_to, _jax_broadcast_to, _broadcast_equations, _SHAPE,
-             doc="numpy.broadcast_to"),
+             moves="repeat", doc="numpy.broadcast_to"),
     Operator("concat", ("*x",), _concat, _jax_concat, _concat_equations, (_AXIS,),
-             doc="operands joined along an axis"),
+             moves="join", kernel="copy", capacity="concat", doc="operands joined along an axis"),
     Operator("split", _X, _split, _jax_split, _split_equations, (Attribute("sections", "dims"), _AXIS),
-             doc="a tuple of consecutive slices of the given sizes"),
+             capacity="split", doc="a tuple of consecutive slices of the given sizes"),
     Operator("strided_slice", _X, _strided_slice, _jax_slice, _indexed(_strided_slice, _sliced),
              (Attribute("begin", "dims"), Attribute("end", "dims"), Attribute("strides")),
+             moves="part", capacity="strided_slice",
              doc="x[begin:end:strides] on every axis; 0 <= begin <= end <= size is a precondition"),
     Operator("pad", ("x", "value"), _pad, _jax_pad, _pad_equations,
              (Attribute("low", "dims"), Attribute("high", "dims"), Attribute("interior")),
-             doc="a scalar put before, after and between elements; negative widths cut"),
+             kernel="copy", doc="a scalar put before, after and between elements; negative widths cut"),
     Operator("take", ("x", "indices"), _take, _jax_take, _take_equations, (_AXIS, Attribute("mode")),
+             moves="select", kernel="copy", promised=_promised,
              doc="elements at indices along an axis; out of range: clip, fill, or promise there is none"),
-    Operator("flip", _X, _flip, _jax_flip, _indexed(_flip, _flipped), _AXES, doc="order reversed along axes"),
+    Operator("flip", _X, _flip, _jax_flip, _indexed(_flip, _flipped), _AXES,
+             moves="order", capacity="flip", doc="order reversed along axes"),
     Operator("triu", _X, _triangle, _jax_triu, _triangle_equations(True), _K,
              doc="zeros below diagonal k of the last two axes"),
     Operator("tril", _X, _triangle, _jax_tril, _triangle_equations(False), _K,

@@ -171,6 +171,7 @@ register(
         _softmax,
         _softmax_equations,
         (Attribute("axis"),),
+        capacity="softmax",
         doc="exponentials divided by their sum along the axis",
     )
 )
@@ -182,6 +183,7 @@ register(
         _log_softmax,
         _log_softmax_equations,
         (Attribute("axis"),),
+        capacity="softmax",
         doc="the logarithm of softmax",
     )
 )

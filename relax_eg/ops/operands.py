@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from relax_eg.dtypes import dtype_of, is_complex, is_float, is_integer
 from relax_eg.errors import OperatorError
-from relax_eg.ir.annotations import is_complex, is_float, is_integer
 from relax_eg.ir.expr import Expr, const
 from relax_eg.ops.record import call
 from relax_eg.ops.sizes import Dims
@@ -53,8 +53,8 @@ def _fits(value: Any, dtype: str) -> bool:
     if is_float(dtype) or is_complex(dtype):
         return is_complex(dtype) or not isinstance(value, complex)
     if is_integer(dtype):
-        info = np.iinfo(dtype) if dtype not in ("int4", "uint4") else None
-        return isinstance(value, int) and (info is None or info.min <= value <= info.max)
+        record = dtype_of(dtype)
+        return isinstance(value, int) and record.least <= value <= record.greatest
     return isinstance(value, bool)
 
 

@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from relax_eg.ir.annotations import Annotation, Tensor, itemsize
+from relax_eg.dtypes import itemsize
+from relax_eg.ir.annotations import Annotation, Tensor
 from relax_eg.ops.record import Operator, Site, register
 from relax_eg.ops.sizes import Dims, need_equal, need_kind, need_same_dtype, product
 from relax_eg.ops.windows import WINDOW, window_shape
@@ -115,8 +116,10 @@ def _jax_gather(tangents: Any, x: Any, **attrs: Any) -> Any:
 
 for _operator in (
     Operator("window_scatter", ("source", "x"), _scatter, _jax_scatter, None, WINDOW, _scatter_reference, _cost,
+             capacity="window_derivative",
              doc="each source element added where its window of x has its first extreme: pooling's transpose"),
     Operator("window_gather", ("tangents", "x"), _gather, _jax_gather, None, WINDOW, _gather_reference, _cost,
+             capacity="window_derivative",
              doc="for each window of x the tangent where its first extreme is: pooling's derivative"),
 ):  # fmt: skip
     register(_operator)

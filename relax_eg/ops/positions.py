@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from relax_eg.ir.annotations import itemsize
+from relax_eg.dtypes import itemsize
 from relax_eg.limits import LARGEST_INT32, LARGEST_INT64
 from relax_eg.tir import Scalar, cast, const, minimum
 

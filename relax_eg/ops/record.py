@@ -14,10 +14,11 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Literal, Protocol
 
+from relax_eg.dtypes import itemsize
 from relax_eg.errors import OperatorError, UndecidedError
-from relax_eg.ir.annotations import Annotation, Tensor, Tuple, itemsize
+from relax_eg.ir.annotations import Annotation, Tensor, Tuple
 from relax_eg.ir.control import functions_of
-from relax_eg.ir.expr import Expr, node
+from relax_eg.ir.expr import Expr, node, postorder
 from relax_eg.limits import KEPT, MANY_KEPT
 from relax_eg.ops.coarse_annotations import is_coarse, known_in_part
 from relax_eg.shapes import Dim
@@ -100,6 +101,19 @@ def _plain(value: Any) -> str:
     return f"({', '.join(map(_plain, value))})" if isinstance(value, tuple) else str(value)  # type: ignore[reportUnknownVariableType]
 
 
+# How an operator places the elements of its operands where it computes nothing:
+#   view       in the same order, under another shape
+#   order      each once, in other places
+#   part       some of them
+#   repeat     all of them, in several places
+#   select     those at computed positions
+#   join       those of several operands, one after the other
+#   convert    each in its place, in another dtype
+#   make       none: the elements follow from the attributes
+Moves = Literal["view", "order", "part", "repeat", "select", "join", "convert", "make"]
+# The kernel as which XLA runs an operator, where prices tell it from a fused loop. A "transposed_matmul" reads a weight
+# that is stored output axis first.
+Kernel = Literal["copy", "matmul", "transposed_matmul", "conv", "factorisation", "solve"]
 Deduce = Callable[[Site], Annotation]
 Equations = Callable[[Site, tuple[Buffer, ...]], "TensorProgram | None"]  # None where this use has none
 Lower = Callable[..., Any]  # (attrs: dict with sizes as ints, *arrays) -> array or tuple of arrays
@@ -120,6 +134,14 @@ class Operator:
     - `reference`: the numpy reference, needed where there are no equations.
     - `cost`: needed where there are no equations; given beside them, it is for an operator that takes less work than
       they say (a scan).
+    - `moves`: how it places elements; None for an operator that computes.
+    - `kernel`: the kernel as which XLA runs it; None where its pattern kind tells.
+    - `capacity`: how it is computed on arrays at capacity, a key of `dynamic.special.BEHAVIOURS`; empty where the
+      equations tell.
+    - `poles`: whether it has poles, near which the sign of a zero decides the result.
+    - `below`: for an operator whose elements are positions along an axis: the size of that axis.
+    - `promised`: the operand whose elements a use promises to be positions along an axis, and the size of that axis;
+      None for a use that promises nothing.
     """
 
     name: str
@@ -131,6 +153,12 @@ class Operator:
     reference: Reference | None = None
     cost: Callable[[Site], Counts] | None = None
     doc: str = ""
+    moves: Moves | None = None
+    kernel: Kernel | None = None
+    capacity: str = ""
+    poles: bool = False
+    below: Callable[[Site], Dim] | None = None
+    promised: Callable[[Site], tuple[int, Dim] | None] | None = None
 
     def __post_init__(self) -> None:
         if self.equations is None and (self.reference is None or self.cost is None):
@@ -177,6 +205,21 @@ def get(name: str) -> Operator:
         near = difflib.get_close_matches(name, TABLE, 3)
         raise OperatorError(f"no operator `{name}`" + (f"; did you mean {' or '.join(near)}?" if near else ""))
     return found
+
+
+def named(has: Callable[[Operator], bool]) -> frozenset[str]:
+    """Returns the names of the operators of which `has` is true."""
+    return frozenset(o.name for o in TABLE.values() if has(o))
+
+
+def moving(*how: Moves) -> frozenset[str]:
+    """Returns the names of the operators that move elements in one of these ways."""
+    return named(lambda o: o.moves in how)
+
+
+def run_as(*kernels: Kernel) -> frozenset[str]:
+    """Returns the names of the operators that XLA runs as one of these kernels."""
+    return named(lambda o: o.kernel in kernels)
 
 
 class Described(Protocol):
@@ -272,16 +315,22 @@ def is_shown(op: str, operands: tuple[Annotation, ...], attrs: tuple[tuple[str, 
     return True
 
 
-_collected: ContextVar[dict[Dim, None] | None] = ContextVar("relax_eg_conditions", default=None)
+# A comparison of a size with 0, and a precondition on sizes: at least one of its comparisons holds.
+Comparison = tuple[Literal[">=", "=="], Dim]
+Precondition = tuple[Comparison, ...]
+
+_collected: ContextVar[dict[Precondition, None] | None] = ContextVar("relax_eg_conditions", default=None)
 
 
 @lru_cache(MANY_KEPT)
-def conditions(op: str, operands: tuple[Annotation, ...], attrs: tuple[tuple[str, Any], ...]) -> tuple[Dim, ...]:
-    """Returns the sizes that must be nonnegative for an operator to apply to fully known operands: the preconditions
-    that the size variables decide, such as `0 <= begin <= end <= size` of a slice."""
+def conditions(
+    op: str, operands: tuple[Annotation, ...], attrs: tuple[tuple[str, Any], ...]
+) -> tuple[Precondition, ...]:
+    """Returns the preconditions of an operator on fully known operands that the size variables decide, such as
+    `0 <= begin <= end <= size` of a slice. The operator's deduction states them."""
     if any(map(is_coarse, operands)):
         return ()
-    found: dict[Dim, None] = {}
+    found: dict[Precondition, None] = {}
     token = _collected.set(found)
     try:
         deduce(op, operands, dict(attrs))
@@ -292,11 +341,28 @@ def conditions(op: str, operands: tuple[Annotation, ...], attrs: tuple[tuple[str
     return tuple(found)
 
 
-def note_condition(size: Dim) -> None:
-    """Adds `size >= 0` to the preconditions that a running call of `conditions` collects."""
+def note_condition(*comparisons: Comparison) -> None:
+    """Adds a precondition, that one of `comparisons` holds, to those that a running call of `conditions` collects."""
     found = _collected.get()
-    if found is not None and not size.is_const and not _is_plainly_nonnegative(size):
-        found[size] = None
+    if found is None or any(_is_plain(*c) for c in comparisons):
+        return
+    open_ = tuple(c for c in comparisons if not c[1].is_const)
+    if open_:
+        found[open_] = None
+
+
+def may_be_met(precondition: Precondition, sizes: Mapping[str, Any]) -> bool:
+    """Returns whether sizes may meet a precondition. Symbolic ones, as while JAX exports, may."""
+    for sign, size in precondition:
+        value = size.evaluate(sizes)
+        if not isinstance(value, int) or (value >= 0 if sign == ">=" else value == 0):
+            return True
+    return False
+
+
+def _is_plain(sign: str, size: Dim) -> bool:
+    """Whether a comparison plainly holds."""
+    return _is_plainly_nonnegative(size) if sign == ">=" else size == 0
 
 
 def _is_plainly_nonnegative(size: Dim) -> bool:
@@ -311,6 +377,18 @@ def site_of(e: Expr) -> Site:
     if functions:
         attrs["functions"] = functions
     return Site(e.op, tuple(a.annotation for a in e.args), attrs)
+
+
+def promises(results: Iterable[Expr]) -> list[tuple[Expr, Dim]]:
+    """Returns the operands under `results` that are promised to hold positions along an axis, each with the size of
+    that axis."""
+    found: dict[tuple[Expr, Dim], None] = {}
+    for e in postorder(results):
+        operator = TABLE.get(e.op)
+        promised = operator.promised(site_of(e)) if operator is not None and operator.promised is not None else None
+        if promised is not None:
+            found[e.args[promised[0]], promised[1]] = None
+    return list(found)
 
 
 def program_of(site: Site) -> TensorProgram | None:

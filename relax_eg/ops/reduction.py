@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
-from relax_eg.ir.annotations import HALF, Annotation, Tensor, is_integer
+from relax_eg.dtypes import HALF, dtype_of, is_integer
+from relax_eg.ir.annotations import Annotation, Tensor
 from relax_eg.limits import LARGEST_INT32
 from relax_eg.ops.record import Attribute, Equations, Operator, Site, register
-from relax_eg.ops.sizes import ZERO, need_axes, need_axis, need_kind, product, reduced
+from relax_eg.ops.sizes import ZERO, need_axes, need_axis, need_elements, need_kind, product, reduced
 from relax_eg.shapes import Dim
 from relax_eg.tir import (
     Buffer,
@@ -39,7 +40,7 @@ def weave(rank: int, axes: Sequence[int], inner: Sequence[Dim], outer: Sequence[
 
 def accumulator(dtype: str) -> str:
     """Returns the dtype in which sums are computed: float32 for half precision, which is too coarse for sums."""
-    return "float32" if dtype in HALF else dtype
+    return dtype_of(dtype).wider.name if dtype in HALF else dtype
 
 
 def _deduction(accepts: str) -> Callable[[Site], Annotation]:
@@ -120,6 +121,7 @@ register(
         _mean,
         _equations(_mean_element),
         _AXES,
+        poles=True,
         doc="the sum divided by the count; half precision is summed in float32",
     )
 )
@@ -136,7 +138,13 @@ def _position_deduce(site: Site) -> Annotation:
         raise site.error(f"axis {axis} is empty and has no extreme element")
     if not is_integer(site["dtype"]):
         raise site.error(f"positions of dtype {site['dtype']!r}; an integer dtype is needed")
-    return Tensor(reduced(shape, (axis,), site["keepdims"]), site["dtype"])
+    result = reduced(shape, (axis,), site["keepdims"])
+    need_elements(shape[axis], result)
+    return Tensor(result, site["dtype"])
+
+
+def _searched(site: Site) -> Dim:
+    return site.shape()[site["axis"]]
 
 
 def _position_equations(kind: Literal["argmax", "argmin"]) -> Equations:
@@ -177,6 +185,7 @@ register(
         _position_lower("argmax"),
         _position_equations("argmax"),
         _POSITION,
+        below=_searched,
         doc="where along the axis the first maximum is; NaN counts as one",
     )
 )
@@ -188,6 +197,7 @@ register(
         _position_lower("argmin"),
         _position_equations("argmin"),
         _POSITION,
+        below=_searched,
         doc="where along the axis the first minimum is; NaN counts as one",
     )
 )

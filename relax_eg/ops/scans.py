@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Literal
 
-from relax_eg.ir.annotations import Annotation, itemsize
+from relax_eg.dtypes import itemsize
+from relax_eg.ir.annotations import Annotation
 from relax_eg.ops.record import Attribute, Equations, Operator, Site, register
 from relax_eg.ops.reduction import accumulator
 from relax_eg.ops.sizes import like, need_axis, need_kind, product

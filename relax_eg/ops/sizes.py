@@ -7,33 +7,27 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
+from relax_eg.dtypes import KINDS, RECORDS, kind
 from relax_eg.errors import ShapeError
 from relax_eg.ir.annotations import Tensor
 from relax_eg.ir.lattice import differ
 from relax_eg.ops.coarse_annotations import is_unknown
-from relax_eg.ops.record import Site, note_condition
+from relax_eg.ops.record import Comparison, Site, note_condition
 from relax_eg.shapes import Dim, dim_max
 from relax_eg.shapes.dim import Atom
 from relax_eg.shapes.dim import product as monomial
-from relax_eg.tir.functions import kind
 
 Dims = tuple[Dim, ...]
 
 ONE = Dim.of(1)
 ZERO = Dim.of(0)
 
-_KINDS = {"b": "bool", "i": "int", "u": "uint", "f": "float", "c": "complex", "k": "PRNG key"}
-
-
-# 4-bit integers and 8-bit floats: XLA supports few operations on them, and not the same on every device.
-_NARROW = frozenset({"int4", "uint4", "float8_e4m3fn", "float8_e5m2"})
-
 
 def need_kind(site: Site, kinds: str, i: int = 0) -> str:
-    """Returns the dtype of operand `i`, whose kind must be among `kinds`, letters of `tir.kind`: b, i, u, f, c, k. An n
+    """Returns the dtype of operand `i`, whose kind must be among `kinds`, letters of `dtypes.KINDS`. An n
     among them also accepts the narrow dtypes of these kinds: 4-bit integers and fp8."""
     dtype = site.dtype(i)
-    if dtype in _NARROW and "n" not in kinds:
+    if dtype in RECORDS and RECORDS[dtype].is_narrow and "n" not in kinds:
         raise site.error(
             f"operand {i} is {dtype}, which is moved, converted, compared, added and multiplied only; "
             "a wider dtype is needed"
@@ -43,7 +37,7 @@ def need_kind(site: Site, kinds: str, i: int = 0) -> str:
     except ShapeError:  # a PRNG key of a kind that is not known here
         letter = "none"
     if letter not in kinds:
-        *others, last = (_KINDS[k] for k in kinds if k in _KINDS)
+        *others, last = (KINDS[k] for k in kinds if k in KINDS)
         raise site.error(f"operand {i} is {dtype}; {', '.join(others) + ' or ' if others else ''}{last} is needed")
     return dtype
 
@@ -77,6 +71,7 @@ def may_equal(site: Site, a: Dim, b: Dim, what: str) -> bool:
         raise site.error(f"{what}: sizes {a} and {b} differ")
     if site.strict and not is_unknown(a) and not is_unknown(b):
         raise site.undecided(f"{what}: sizes {a} and {b} cannot be shown equal")
+    note_condition(("==", a - b))
     return False
 
 
@@ -86,7 +81,13 @@ def need_at_most(site: Site, a: Dim, b: Dim, what: str) -> None:
     difference = b - a
     if difference.is_const and difference.value < 0:
         raise site.error(f"{what}: {a} is more than {b}")
-    note_condition(difference)
+    note_condition((">=", difference))
+
+
+def need_elements(size: Dim, read: Iterable[Dim]) -> None:
+    """Makes it a precondition of the operator that an axis has elements, unless a tensor of sizes `read` has none."""
+    empty: list[Comparison] = [("==", d) for d in read]
+    note_condition((">=", size - 1), *empty)
 
 
 def broadcast(site: Site, shapes: Sequence[Dims]) -> Dims:

@@ -6,7 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from relax_eg.ir.annotations import Annotation, Tensor, Tuple, itemsize
+from relax_eg.dtypes import itemsize
+from relax_eg.ir.annotations import Annotation, Tensor, Tuple
 from relax_eg.ops.record import Attribute, Operator, Site, register
 from relax_eg.ops.sizes import ONE, like, need_at_most, need_axis, need_equal, need_kind, product
 from relax_eg.shapes import Dim
@@ -131,13 +132,16 @@ for _operator in (
     Operator("sort", ("*x",), _sort, _jax_sort, None,
              (Attribute("axis"), Attribute("num_keys", default=1), Attribute("stable", default=True)),
              _sort_reference, _sort_cost,
+             capacity="sort",
              doc="operands put in the ascending order of the first num_keys of them; a tuple where there are several"),
     Operator("top_k", ("x",), _top_k, _jax_top_k, None, (Attribute("k", "dims"), Attribute("axis")),
-             _top_k_reference, _top_k_cost, doc="the k greatest along the axis, descending, and where they are"),
+             _top_k_reference, _top_k_cost, capacity="top_k",
+             doc="the k greatest along the axis, descending, and where they are"),
     Operator("approx_top_k", ("x",), _approx_top_k, _jax_approx_top_k, None,
              (Attribute("k", "dims"), Attribute("axis"), Attribute("largest", default=True),
               Attribute("recall", default=0.95)),
              _approx_top_k_reference, _top_k_cost,
+             capacity="top_k",
              doc="k of the greatest or least along the axis, as many as `recall` of them right, in order"),
 ):  # fmt: skip
     register(_operator)

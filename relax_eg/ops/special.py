@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from relax_eg.ir.annotations import ITEM_BITS, Annotation, Tensor
+from relax_eg.dtypes import NUMBERS, dtype_of, kind
+from relax_eg.ir.annotations import Annotation, Tensor
 from relax_eg.ops.elementwise import elementwise, jax_broadcast, jax_function, pointwise
 from relax_eg.ops.record import Attribute, Operator, Site, bytes_of, deduce, register
 from relax_eg.ops.sizes import broadcast, need_equal, need_kind, need_same_dtype
@@ -16,30 +17,26 @@ from relax_eg.tir import Buffer, Counts, TensorProgram, apply, compute, const, p
 
 Array = np.ndarray[Any, Any]
 
-for _name, _scalar, _primitive, _accepts in (
-    ("lgamma", "lgamma", "lgamma", "f"),
-    ("digamma", "digamma", "digamma", "f"),
-    ("population_count", "population_count", "population_count", "iu"),
-    ("count_leading_zeros", "count_leading_zeros", "clz", "iu"),
-    ("real", "real", "real", "c"),
-    ("imag", "imag", "imag", "c"),
-    ("conj", "conj", "conj", "c"),
+for _name, _parameters, _accepts, _doc in (
+    ("lgamma", ("x",), "f", ""),
+    ("digamma", ("x",), "f", ""),
+    ("population_count", ("x",), "iu", ""),
+    ("count_leading_zeros", ("x",), "iu", ""),
+    ("real", ("x",), "c", ""),
+    ("imag", ("x",), "c", ""),
+    ("conj", ("x",), "c", ""),
+    ("complex", ("x", "y"), "f", "the complex number x + iy"),
+    ("nextafter", ("x", "y"), "f", "the float beside x in the direction of y"),
+    ("igamma", ("a", "x"), "f", "the regularised lower incomplete gamma function"),
+    ("igammac", ("a", "x"), "f", "the regularised upper incomplete gamma function"),
+    ("igamma_grad_a", ("a", "x"), "f", "the derivative of igamma by a"),
+    ("betainc", ("a", "b", "x"), "f", "the regularised incomplete beta function"),
+    ("polygamma", ("n", "x"), "f", "the nth derivative of digamma"),
+    ("zeta", ("x", "q"), "f", "the Hurwitz zeta function"),
+    ("bessel_i0e", ("x",), "f", "the modified Bessel function of order 0, scaled by exp(-abs(x))"),
+    ("bessel_i1e", ("x",), "f", "the modified Bessel function of order 1, scaled by exp(-abs(x))"),
 ):
-    elementwise(_name, ("x",), _scalar, _accepts, f"jax.lax.{_primitive}")
-
-for _name, _parameters, _primitive, _accepts, _doc in (
-    ("complex", ("x", "y"), "complex", "f", "the complex number x + iy"),
-    ("nextafter", ("x", "y"), "nextafter", "f", "the float beside x in the direction of y"),
-    ("igamma", ("a", "x"), "igamma", "f", "the regularised lower incomplete gamma function"),
-    ("igammac", ("a", "x"), "igammac", "f", "the regularised upper incomplete gamma function"),
-    ("igamma_grad_a", ("a", "x"), "igamma_grad_a", "f", "the derivative of igamma by a"),
-    ("betainc", ("a", "b", "x"), "betainc", "f", "the regularised incomplete beta function"),
-    ("polygamma", ("n", "x"), "polygamma", "f", "the nth derivative of digamma"),
-    ("zeta", ("x", "q"), "zeta", "f", "the Hurwitz zeta function"),
-    ("bessel_i0e", ("x",), "bessel_i0e", "f", "the modified Bessel function of order 0, scaled by exp(-abs(x))"),
-    ("bessel_i1e", ("x",), "bessel_i1e", "f", "the modified Bessel function of order 1, scaled by exp(-abs(x))"),
-):
-    elementwise(_name, _parameters, _name, _accepts, jax_function(_primitive), _doc)
+    elementwise(_name, _parameters, _name, _accepts, doc=_doc)
 
 
 # --- the total order of floats: NaN is the greatest, and -0 is below 0 ---
@@ -122,9 +119,9 @@ register(
 def _bitcast(site: Site) -> Annotation:
     dtype, target, shape = site.dtype(), site["dtype"], site.shape()
     need_kind(site, "iufn")
-    if target not in ITEM_BITS or target == "bool" or target.startswith("complex") or ITEM_BITS[target] < 8:
+    if target not in NUMBERS or kind(target) not in "iuf" or dtype_of(target).bits < 8:
         raise site.error(f"dtype {target!r}; an integer or float dtype of whole bytes is needed")
-    have, want = ITEM_BITS[dtype], ITEM_BITS[target]
+    have, want = dtype_of(dtype).bits, dtype_of(target).bits
     if have < 8:
         raise site.error(f"operand 0 is {dtype}; a dtype of whole bytes is needed")
     if have > want:
@@ -148,7 +145,7 @@ def _bitcast_reference(x: Array, *, dtype: str) -> Array:
 
 def _bitcast_equations(site: Site, buffers: tuple[Buffer, ...]) -> TensorProgram | None:
     (x,) = buffers
-    if ITEM_BITS[x.dtype] != ITEM_BITS[site["dtype"]]:
+    if dtype_of(x.dtype).bits != dtype_of(site["dtype"]).bits:
         return None
     return program("bitcast", buffers, compute("out", x.shape, lambda *i: apply(f"bits_as_{site['dtype']}", x[i])))
 
@@ -173,6 +170,7 @@ register(
         (Attribute("dtype"),),
         _bitcast_reference,
         _copied,
+        capacity="bitcast",
         doc="the same bits as another dtype; where widths differ a last axis holds the parts",
     )
 )

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import lru_cache
 
+from relax_eg.dtypes import FLOATS, HALF, is_integer
 from relax_eg.tir.expr import Apply, Reduce, walk
 from relax_eg.tir.program import TensorProgram
 
@@ -18,13 +19,13 @@ _NUMBERS = DTYPES - {"bool"}
 _ONLY: Mapping[str, frozenset[str]] = {
     **dict.fromkeys(
         """round round_away erf erfc lgamma digamma bessel_i0e bessel_i1e igamma igammac igamma_grad_a betainc polygamma
-        zeta less_total less_equal_total equal_total reduce_precision""".split(),
+        zeta less_total less_equal_total equal_total reduce_precision multiply_high""".split(),
         frozenset(),
     ),
     **dict.fromkeys(("maximum", "minimum", "clamp"), _NUMBERS),
     **dict.fromkeys(("population_count", "count_leading_zeros"), frozenset(("int32", "int64"))),
-    "floor_divide": frozenset(d for d in DTYPES if "int" in d),
-    "nextafter": frozenset(("float32", "float64")),
+    "floor_divide": frozenset(filter(is_integer, DTYPES)),
+    "nextafter": frozenset(FLOATS) - frozenset(HALF),
 }
 """The dtypes at which Triton compiles a function, for functions that it does not compile at every dtype."""
 

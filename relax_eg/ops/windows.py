@@ -8,11 +8,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 
 from relax_eg.errors import RuleError
-from relax_eg.ir.annotations import ITEM_BITS, Annotation, Tensor, is_integer
+from relax_eg.ir.annotations import Annotation, Tensor
 from relax_eg.ops.coarse_annotations import is_unknown
 from relax_eg.ops.contraction import accumulator, need_precision
 from relax_eg.ops.record import Attribute, Operator, Site, register
@@ -47,6 +46,7 @@ from relax_eg.tir import (
     sum_,
 )
 from relax_eg.tir.expr import Axis, ReduceKind
+from relax_eg.tir.functions import identity as identity_of
 
 
 def window_count(size: Dim, window: Dim, stride: int) -> Dim:
@@ -234,17 +234,7 @@ def _reduce_window(site: Site) -> Annotation:
 
 def identity(kind: str, dtype: str) -> Any:
     """Returns the value of a reduction over no elements."""
-    if kind in ("sum", "prod"):
-        return int(kind == "prod")
-    if kind in ("or", "and", "xor"):
-        every = 2 ** ITEM_BITS[dtype] - 1 if dtype.startswith("uint") else -1
-        return False if dtype == "bool" else every if kind == "and" else 0
-    if dtype == "bool":
-        return kind == "min"
-    if is_integer(dtype):
-        limits = ml_dtypes.iinfo(np.dtype(dtype))
-        return int(limits.min if kind == "max" else limits.max)
-    return float("-inf") if kind == "max" else float("inf")
+    return identity_of(_KINDS[kind][1], dtype)
 
 
 def _window_equations(site: Site, buffers: tuple[Buffer, ...]) -> TensorProgram:
@@ -292,8 +282,10 @@ for _operator in (
              (Attribute("strides"), Attribute("low", "dims"), Attribute("high", "dims"), *_DILATIONS,
               Attribute("groups", default=1), Attribute("precision", default=None),
               Attribute("out_dtype", default=None)),
+             kernel="conv", capacity="conv",
              doc="convolution of (batch, channels, *space) with a kernel (out, channels / groups, *window)"),
     Operator("reduce_window", ("x",), _reduce_window, _jax_reduce_window, _window_equations, (*WINDOW, *_DILATIONS),
+             capacity="reduce_window",
              doc="the sum, product, extreme or bits of every window; what is padded counts nothing"),
 ):  # fmt: skip
     register(_operator)

@@ -13,6 +13,8 @@ from rich.text import Text
 from relax_eg.extract.detail import KernelPart
 from relax_eg.extract.figures import plain, si, sizes, time
 from relax_eg.reports.align import AlignedRow
+from relax_eg.reports.short import ratio, timed
+from relax_eg.reports.text import figures_table
 
 if TYPE_CHECKING:
     from relax_eg.reports.compare import Comparison
@@ -59,13 +61,11 @@ def summary(c: Comparison, i: int) -> str:
     x, y = c.columns[0].cost.seconds, c.columns[i].cost.seconds
     if x <= 0 or y <= 0:
         return f"{time(x)} -> {time(y)} predicted"
-    if abs(x - y) <= 5e-3 * x:
+    if (change := ratio(x, y)) == "as fast":
         return f"the same predicted time, {time(y)}"
-    ratio = f"{x / y:.3g}x faster" if y < x else f"{y / x:.3g}x slower"
-    text = f"{ratio}, {time(x)} -> {time(y)} predicted"
-    timed = c.columns[0].measured, c.columns[i].measured
-    if timed[0] is not None and timed[1] is not None:
-        text += f"; {timed[0] / timed[1]:.3g}x measured, {time(timed[0])} -> {time(timed[1])}"
+    text = f"{change}, {time(x)} -> {time(y)} predicted"
+    if measured := timed((c.columns[0], c.columns[i])):
+        text += f"; {measured[0] / measured[1]:.3g}x measured, {time(measured[0])} -> {time(measured[1])}"
     return text
 
 
@@ -123,21 +123,15 @@ def _totals(c: Comparison) -> Table:
         ("peak", ["" if x.cost.memory is None else f"{si(x.cost.memory.peak)}B" for x in c.columns]),
         ("prepared", [f"{si(x.cost.prepared_bytes)}B" if x.cost.prepared_bytes else "" for x in c.columns]),
     ]
-    table = Table(box=None, pad_edge=False, header_style="dim")
-    table.add_column("", overflow="fold")
     shown = [(label, values) for label, values in columns if any(values)]
-    for label, _ in shown:
-        table.add_column(label, justify="right")
+    table = figures_table("", *(label for label, _ in shown))
     for i, x in enumerate(c.columns):
         table.add_row(x.label, *(values[i] for _, values in shown))
     return table
 
 
 def _by_row(c: Comparison) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="dim")
-    table.add_column("source line" if c.by == "line" else "operator", overflow="fold")
-    for column in c.columns:
-        table.add_column(column.label, justify="right", overflow="fold")
+    table = figures_table("source line" if c.by == "line" else "operator", *(column.label for column in c.columns))
     for row in c.rows[:MOST_ROWS]:
         table.add_row(row.where, *(time(row.seconds(i)) for i in range(len(c.columns))))
     if len(c.rows) > MOST_ROWS:

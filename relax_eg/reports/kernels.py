@@ -13,6 +13,7 @@ from rich.text import Text
 
 from relax_eg.extract.detail import KernelPart
 from relax_eg.extract.figures import plain, si, time
+from relax_eg.reports.text import figures_table
 
 if TYPE_CHECKING:
     from relax_eg.reports.report import CostReport
@@ -27,10 +28,7 @@ def kernel_table(report: CostReport) -> RenderableType:
     libraries = [p for p in run if p.what in names]
     fused = [p for p in run if p.what not in names and p.operators]
     single = [p for p in run if p.what not in names and not p.operators]
-    table = Table(box=None, pad_edge=False, header_style="dim")
-    table.add_column("kernel", overflow="fold")
-    for column in ("runs", "time", "bytes", "bytes\nsaved", "launches\nsaved"):
-        table.add_column(column, justify="right", no_wrap=True)
+    table = figures_table("kernel", "runs", "time", "bytes", "bytes\nsaved", "launches\nsaved", no_wrap=True)
     _section(table, "library calls", report, libraries)
     _section(table, "fused kernels", report, fused)
     _section(table, "single operators", report, single)

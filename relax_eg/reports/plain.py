@@ -15,6 +15,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Union, cast, get_args, get_origin, get_type_hints
 
+from relax_eg.accepted import shown
 from relax_eg.errors import OptionError
 from relax_eg.plain_data import write_file
 
@@ -44,7 +45,7 @@ def read(kind: Any, data: Any, where: str) -> Any:
         return _record(cast("type", kind), data, where)
     if origin is tuple:
         if not isinstance(data, list | tuple):
-            raise Mismatch(f"{where} is {_shown(data)}; a list is accepted")
+            raise Mismatch(f"{where} is {shown(data)}; a list is accepted")
         items = cast("list[Any]", list(data))
         inner = get_args(kind)
         if len(inner) == 2 and inner[1] is Ellipsis:
@@ -54,7 +55,7 @@ def read(kind: Any, data: Any, where: str) -> Any:
         return tuple(read(k, x, f"{where}[{i}]") for i, (k, x) in enumerate(zip(inner, items, strict=True)))
     if origin is not None and issubclass(origin, Mapping):
         if not isinstance(data, Mapping):
-            raise Mismatch(f"{where} is {_shown(data)}; an object is accepted")
+            raise Mismatch(f"{where} is {shown(data)}; an object is accepted")
         inner = get_args(kind)[1]
         return {str(k): read(inner, v, f"{where}.{k}") for k, v in cast("Mapping[Any, Any]", data).items()}
     return _scalar(kind, data, where)
@@ -64,7 +65,7 @@ def _record(cls: type, data: Any, where: str) -> Any:
     if isinstance(data, cls):
         return data
     if not isinstance(data, Mapping):
-        raise Mismatch(f"{where} is {_shown(data)}; an object is accepted")
+        raise Mismatch(f"{where} is {shown(data)}; an object is accepted")
     found: dict[str, Any] = {}
     for f in fields(cls):
         if f.name in data:
@@ -79,22 +80,17 @@ def _scalar(kind: Any, data: Any, where: str) -> Any:
         return data
     is_number = isinstance(data, int | float) and not isinstance(data, bool)
     if is_number and not (data == 0 or LEAST <= abs(data) <= LARGEST):
-        raise Mismatch(f"{where} is {_shown(data)}; 0 and numbers from {LEAST:g} to {LARGEST:g} are accepted")
+        raise Mismatch(f"{where} is {shown(data)}; 0 and numbers from {LEAST:g} to {LARGEST:g} are accepted")
     if kind is float and is_number:
         return data  # an int stays an int, so that it is written back unchanged
     if kind is int and isinstance(data, int) and not isinstance(data, bool):
         return data
     if kind in (bool, str) and isinstance(data, kind):
         return data
-    raise Mismatch(f"{where} is {_shown(data)}; a {_WORDS.get(kind, kind)} is accepted")
+    raise Mismatch(f"{where} is {shown(data)}; a {_WORDS.get(kind, kind)} is accepted")
 
 
 _WORDS = {float: "number", int: "whole number", bool: "truth value", str: "text"}
-
-
-def _shown(data: Any) -> str:
-    text = repr(data)
-    return text if len(text) <= 40 else f"{text[:37]}..."
 
 
 def left_over(given: Any, written: Any) -> Any:

@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from relax_eg.extract.family_rows import told as told_of_family
-from relax_eg.extract.figures import counted, plain, si, time
+from relax_eg.extract.figures import counted, plain, si, sizes, time
 from relax_eg.extract.report import KernelRow, OperatorRow, ProgramCost, RuleRow, SelectedRow
 
 if TYPE_CHECKING:
@@ -28,15 +28,20 @@ def printed(*shown: RenderableType, width: int = 100) -> str:
     return "\n".join(line.rstrip() for line in capture.get().splitlines())
 
 
+def figures_table(names: str, *figures: str, no_wrap: bool = False) -> Table:
+    """A table without lines: a column of names, then columns of figures, which are flush right."""
+    made = Table(box=None, pad_edge=False, header_style="dim")
+    made.add_column(names, overflow="fold")
+    for title in figures:
+        made.add_column(title, justify="right", overflow="fold", no_wrap=no_wrap)
+    return made
+
+
 def report(r: CostReport) -> RenderResult:
     """The printed form of a report."""
-    sizes = ", ".join(f"{k}={v}" for k, v in r.at.items())
-    title = f"{r.name}   {r.target}, {r.execution}" + (f", at {sizes}" if sizes else "")
+    title = f"{r.name}   {r.target}, {r.execution}" + (f", at {sizes(r.at)}" if r.at else "")
     yield Text(title + (" (sizes assumed: none were given)" if r.assumed_at else ""), style="bold")
-    table = Table(box=None, pad_edge=False, header_style="dim")
-    table.add_column("")
-    for column in ("as written", "chosen", "ratio"):
-        table.add_column(column, justify="right")
+    table = figures_table("", "as written", "chosen", "ratio")
     b, a = r.before, r.after
     for label, x, y, show in (
         ("operators", b.count, a.count, plain),
@@ -64,8 +69,8 @@ def notes(r: CostReport) -> list[str]:
         lines.append(f"kept as written: no program {why}")
     bindings = list({str(row.at): row.at for row in r.measured}.values())
     for at in bindings:
-        sizes = f" at {', '.join(f'{v}={n}' for v, n in at.items())}" if len(bindings) > 1 else ""
-        lines.append(f"measured{sizes}: " + "; ".join(str(row) for row in r.measured if row.at == at))
+        where = f" at {sizes(at)}" if len(bindings) > 1 else ""
+        lines.append(f"measured{where}: " + "; ".join(str(row) for row in r.measured if row.at == at))
     if r.measured or r.compiler_options:
         told = ", ".join(f"{k}={v!r}" for k, v in r.compiler_options.items()) or "as usual"
         lines.append(f"compiler options: {told}")
@@ -157,10 +162,7 @@ def _figures(r: RuleRow) -> str:
 
 
 def _operators(before: ProgramCost, after: ProgramCost, most: int = 8) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="dim")
-    table.add_column("operator")
-    for column in ("count", "flops", "bytes", "launches", "time"):
-        table.add_column(column, justify="right")
+    table = figures_table("operator", "count", "flops", "bytes", "launches", "time")
     old = {r.op: r for r in before.rows}
     new = {r.op: r for r in after.rows}
     none = OperatorRow("", 0, 0, 0, 0, 0.0)

@@ -1,8 +1,10 @@
 """Rules: how they are written and checked, and the shipped rule books."""
 
 from relax_eg.rules.conditions import Claim, Condition, Guard, InOrder, OriginGuard, ValueTest
-from relax_eg.rules.rule import NUMERICS, PHASES, Instance, Numerics, Rule, RuleSet
+from relax_eg.rules.rule import PHASES, Instance, Rule
+from relax_eg.rules.rule_set import RuleSet
 from relax_eg.rules.schemas import Schema
+from relax_eg.rules.signature import NUMERICS, Numerics
 
 # isort: split
 from relax_eg.rules.book import (

@@ -3,7 +3,7 @@
 import os
 
 from relax_eg.rules.certificates import write_verdicts
-from relax_eg.rules.parallel import verify_in
+from relax_eg.rules.verification import verify_in
 
 if __name__ == "__main__":
     report = verify_in(os.cpu_count() or 1)

@@ -11,7 +11,7 @@ stays instant.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from hashlib import blake2b
 from itertools import chain
@@ -20,22 +20,19 @@ from typing import Any, get_args
 
 from relax_eg.errors import RuleError
 from relax_eg.ir.expr import CONSTANT, VAR, postorder
-from relax_eg.ir.tokens import NoContentError
 from relax_eg.memo import Memo
 from relax_eg.ops.libraries import inlined
 from relax_eg.ops.record import TABLE
 from relax_eg.plain_data import read_json
-from relax_eg.rules.check import Status, Verdict, remembered, tested_instances
-from relax_eg.rules.content import checker, meanings, text_token, value_token
-from relax_eg.rules.format import expression_text
-from relax_eg.rules.instances import instances
+from relax_eg.rules.check import remembered, tested_instances
+from relax_eg.rules.content import BOOKS, checker, content_hash, meanings
 from relax_eg.rules.rule import Rule
 from relax_eg.rules.schemas import Schema
+from relax_eg.rules.verdict import Status, Verdict
 
 FORMAT_VERSION = 2  # given: version of the file; verdicts of any other version are ignored
 BOOK_VERDICTS = Path(__file__).parent / "book" / "verdicts.json"
 
-_BOOKS = "relax_eg.rules.book."
 _MOST_RULES = 1 << 12  # limit: rules whose verdicts are kept; some 650 ship
 _found = Memo[Any, tuple[Any, "Verdict | None"]](_MOST_RULES)  # by rule, with the state for which it was computed
 
@@ -54,63 +51,6 @@ def operators_of(rule: Rule | Schema) -> frozenset[str]:
     chosen, others = tested_instances(rule)
     sides = ((*i.left, *i.right) for i in (*chosen, *chain.from_iterable(others.values())))
     return frozenset(e.op for roots in sides for e in postorder((*roots, *inlined(roots)))) - {VAR, CONSTANT}
-
-
-def content_hash(rule: Rule | Schema) -> str:
-    """A hash of the content of `rule`. It may differ between processes, see `lasting_hash`."""
-    if isinstance(rule, Schema):
-        return blake2b(_schema_text(rule).encode(), digest_size=16).hexdigest()
-    signature = [(n, tuple(map(str, s.dims)), s.dtype) for n, s in rule.signature.items()]
-    declared = (
-        rule.name, signature, list(rule.attributes.items()), rule.sizes, rule.when, rule.numerics, rule.reverse,
-    )  # fmt: skip
-    text = "\n".join([repr(declared), *_function_text(rule), *_library_text(rule)])
-    return blake2b(text.encode(), digest_size=16).hexdigest()
-
-
-def lasting_hash(rule: Rule | Schema) -> str:
-    """`content_hash` if it is the same in every process; empty if the rule contains something that can only be
-    identified within this process."""
-    if isinstance(rule, Schema):
-        return content_hash(rule) if rule.propose.__module__.startswith(_BOOKS) else ""
-    try:
-        if rule.library is not None:
-            value_token(rule.library.content[1])
-    except NoContentError:
-        return ""
-    return content_hash(rule)
-
-
-def _schema_text(schema: Schema) -> str:
-    """The source file of a shipped schema. Any other schema gets a text that is unique in this process, so that it is
-    tested once per process: its function may use anything."""
-    module = schema.propose.__module__
-    if not module.startswith(_BOOKS):
-        return f"{schema.name!r} {id(schema.propose)}"
-    file = BOOK_VERDICTS.parent / f"{module.rpartition('.')[2]}.py"
-    return f"{schema.name!r} {file.read_text(encoding='utf-8')}"
-
-
-def _library_text(rule: Rule) -> Iterator[str]:
-    """The name, requirements and target of the routine, if the rule lowers to a library call."""
-    if rule.library is not None:
-        name, target, requires, *_ = rule.library.content
-        yield repr((name, requires))
-        try:
-            yield repr(value_token(target))
-        except NoContentError:  # the target can be identified in this process only
-            yield f"{type(target).__name__} {id(target)}"
-
-
-def _function_text(rule: Rule) -> Iterator[str]:
-    try:
-        yield repr(text_token(rule.library.pattern if rule.library else rule.function))
-    except NoContentError:
-        # The source is not available, or a value has no content token: the instances stand for the function.
-        for instance in instances(rule, limit=32):
-            typed = ", ".join(map(repr, instance.params))
-            left, right = (" ; ".join(map(expression_text, side)) for side in (instance.left, instance.right))
-            yield f"{typed}: {left} => {right}"
 
 
 @lru_cache(1)
@@ -174,7 +114,7 @@ def known_verdict(rule: Rule | Schema) -> Verdict | None:
         if isinstance(rule, Rule):
             rule.know_left_operators(entry["left"].split())
     function = rule.function if isinstance(rule, Rule) else rule.propose
-    if (function.__module__ or "").startswith(_BOOKS):
+    if (function.__module__ or "").startswith(BOOKS):
         _found[rule] = state, verdict
     return verdict
 

@@ -12,32 +12,27 @@ sizes around those numbers, and every float type that an open dtype stands for.
 
 from __future__ import annotations
 
-import runpy
 import time
 import zlib
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
-from io import StringIO
 from itertools import chain
-from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
-from relax_eg.accepted import Kind, accepts
+from relax_eg.dtypes import FLOATS, is_float, names_where
 from relax_eg.errors import RuleError
-from relax_eg.ir.annotations import FLOATS, is_float
-from relax_eg.ir.expr import postorder
+from relax_eg.ir.expr import Expr, postorder
 from relax_eg.memo import Memo
 from relax_eg.ops.libraries import library_of
 from relax_eg.rules import samples as draws
-from relax_eg.rules.check_schemas import first_difference
-from relax_eg.rules.function_errors import require_same_sides, unloadable
-from relax_eg.rules.hypotheses import under_hypotheses
-from relax_eg.rules.instances import instances, need_instance
+from relax_eg.rules.check_libraries import check_library
+from relax_eg.rules.content import content_hash
+from relax_eg.rules.format import expression_text
 from relax_eg.rules.judge import (
     Absent,
     Case,
@@ -50,10 +45,12 @@ from relax_eg.rules.judge import (
     same_bits,
     widened,
 )
-from relax_eg.rules.rule import Instance, Rule, RuleSet
-from relax_eg.rules.samples import Draw, Sizes, admits, draw_sizes
+from relax_eg.rules.rule import Instance, Rule, instances, need_instance
+from relax_eg.rules.samples import Draw, Sizes, admits, draw_sizes, under_hypotheses
+from relax_eg.rules.schema_trials import first_difference
 from relax_eg.rules.schemas import Schema
-from relax_eg.rules.suspects import size_suspects, sizes_near, special_suspects
+from relax_eg.rules.suspects import size_suspects, sizes_near, special_suspects, suspects_among_all
+from relax_eg.rules.verdict import Verdict
 from relax_eg.rules.witness import Counterexample, witness
 
 SAMPLES = 48  # limit: points at which a rule is tested
@@ -66,61 +63,6 @@ _INSTANCES_OF_OTHERS = 2
 _INSTANCES_AT_LARGE_SIZES = 3
 # limit: elements of a sample in exact arithmetic, which is slow, if the rule admits smaller sizes.
 _EXACT_ELEMENTS = 150
-
-# "missing": the rule lowers to a routine that is not available, so it was not tested and does not run.
-Status = Literal["proved", "axiom", "tested", "refuted", "missing"]
-
-
-@dataclass(frozen=True)
-class Verdict:
-    """The result of checking a rule.
-
-    - `status`: `tested` at `samples` points, `proved` for all sizes too, an `axiom` that has no proof, `refuted` by a
-      counterexample, or `missing`.
-    - `seconds`: time spent; 0 for a verdict that was already known.
-    - `problem`: text of the counterexample, or the reason for "refuted" or "missing".
-    - `theory`: of a proof, "exact" (the same bits), "modular" (integers modulo 2^w) or "real"; of a tested library
-      rule, the numerics class that was measured.
-    - `ranks`: ranks of `*b` blocks for which the proof holds ("all", "0 to 3", "").
-    - `untested`: sizes that occur in the rule and are too large to test.
-    - `every`: of an axiom, the dtypes of which every value was tested.
-    """
-
-    rule: Rule | Schema
-    status: Status
-    samples: int
-    counterexample: Counterexample | None = None
-    seconds: float = 0.0
-    problem: str = ""
-    theory: str = ""
-    ranks: str = ""
-    untested: str = ""
-    every: str = ""
-
-    @property
-    def holds_everywhere(self) -> bool:
-        """Whether the rule is known to hold for all sizes and values, by a proof or as an axiom."""
-        return self.status in ("proved", "axiom")
-
-    @property
-    def told(self) -> str:
-        """The verdict in a few words: "proved (real)", "tested, not proved"."""
-        if self.status == "tested":
-            less = f", not tested at {self.untested}" if self.untested else ""
-            return f"tested, {self.theory or 'not proved'}{less}"
-        return f"{self.status} ({self.theory})" if self.theory else self.status
-
-    def __str__(self) -> str:
-        if self.status == "refuted":
-            return f"{self.rule.where} rule `{self.rule.name}` is refuted\n{self.problem}"
-        if self.holds_everywhere:
-            ranks = f", block ranks {self.ranks}" if self.ranks else ""
-            tried = f", every value of {self.every} tried" if self.every else ""
-            return f"{self.rule}      {self.status} ({self.theory}{ranks}){tried}, {1000 * self.seconds:.0f} ms"
-        if self.status == "missing":
-            return f"{self.rule}      missing: {self.problem}"
-        less = f", not tested at {self.untested}" if self.untested else ""
-        return f"{self.rule}      tested at {self.samples} points{less}, {1000 * self.seconds:.0f} ms"
 
 
 @dataclass(frozen=True)
@@ -309,8 +251,6 @@ def require_tested(rule: Rule) -> None:
 def remembered(rule: Rule | Schema) -> Verdict:
     """The verdict on `rule`, from memory if a rule of the same content and the same sides has one. Afterwards, an
     instance that a search makes of the rule and that was not tested is tested before use."""
-    from relax_eg.rules.certificates import content_hash
-
     key = content_hash(rule)
     known, there = _verdicts.get(key, (None, frozenset[_Key]()))
     # A function's result may depend on more than the content hash covers, so the instances are compared too.
@@ -320,7 +260,7 @@ def remembered(rule: Rule | Schema) -> Verdict:
         verdict = _tested(rule)
         _remember(key, verdict)
     if isinstance(rule, Rule):
-        rule.test_at_use()
+        rule.test_at_use(may_be_used)
     return verdict
 
 
@@ -364,8 +304,6 @@ def may_be_used(instance: Instance) -> bool:
 
 def _tested(rule: Rule | Schema) -> Verdict:
     if isinstance(rule, Rule) and rule.library is not None:
-        from relax_eg.rules.check_libraries import check_library
-
         return check_library(rule, rule.library)
     if isinstance(rule, Rule):
         return _or_proved(check(rule))
@@ -383,9 +321,7 @@ def _or_proved(verdict: Verdict) -> Verdict:
     rule = verdict.rule
     if not verdict.untested or rule.numerics != "exact" or not isinstance(rule, Rule):
         return verdict
-    from relax_eg.rules.axioms import shown
-
-    proved, reason = shown(verdict, rule)
+    proved, reason = at_best(verdict, rule)
     if proved is not None:
         return proved
     problem = (
@@ -405,10 +341,8 @@ def raised(verdict: Verdict) -> Verdict:
     """
     if verdict.status != "tested" or isinstance(verdict.rule, Schema) or _runs_library(verdict.rule):
         return verdict
-    from relax_eg.rules.axioms import shown
-
     started = time.perf_counter()
-    found, _ = shown(verdict, verdict.rule)
+    found, _ = at_best(verdict, verdict.rule)
     if found is None and verdict.samples < UNPROVED_SAMPLES:
         found = check(verdict.rule, UNPROVED_SAMPLES)
     return replace(found or verdict, seconds=verdict.seconds + time.perf_counter() - started)
@@ -421,63 +355,8 @@ def _runs_library(rule: Rule) -> bool:
     return any(library_of(e) for i in instances(rule, limit=1) for e in postorder((*i.left, *i.right)))
 
 
-@dataclass(frozen=True)
-class Report:
-    """A list of verdicts, in the order of the rules; `str()` is the table."""
-
-    verdicts: tuple[Verdict, ...] = field(default=())
-
-    def __iter__(self) -> Iterator[Verdict]:
-        return iter(self.verdicts)
-
-    def __len__(self) -> int:
-        return len(self.verdicts)
-
-    @property
-    def refuted(self) -> tuple[Verdict, ...]:
-        return tuple(v for v in self.verdicts if v.status == "refuted")
-
-    def __str__(self) -> str:
-        from rich.console import Console
-        from rich.table import Table
-
-        table = Table("rule", "status", "numerics", "samples", "ms", "theory", box=None, pad_edge=False)
-        for v in self.verdicts:
-            ms = f"{1000 * v.seconds:.0f}"
-            table.add_row(v.rule.name, v.status, v.rule.numerics, str(v.samples), ms, v.theory)
-        out = StringIO()
-        width = 60 + max((len(v.rule.name) for v in self.verdicts), default=0)
-        Console(file=out, width=width, color_system=None).print(table)
-        lines = [line.rstrip() for line in out.getvalue().rstrip().split("\n")]
-        total = sum(v.seconds for v in self.verdicts)
-        proved, axioms = (sum(v.status == s for v in self.verdicts) for s in ("proved", "axiom"))
-        counts = f"{proved} proved, {axioms} axioms, {len(self.refuted)} refuted"
-        lines.append(f"{len(self.verdicts)} rules, {counts}, {total:.1f} s")
-        return "\n".join(chain(lines, (f"\n{v}" for v in self.refuted)))
-
-
-def _are_rules(x: Any) -> bool:
-    if isinstance(x, (list, tuple)):
-        return all(isinstance(r, (Rule, Schema)) for r in x)  # type: ignore[reportUnknownVariableType]
-    return isinstance(x, (Rule, Schema, RuleSet, str, Path)) or (isinstance(x, Iterable) and iter(x) is x)  # type: ignore[reportUnknownArgumentType]
-
-
-@accepts(rules=Kind(_are_rules, "a rule, a RuleSet, a list of rules, or the path of a Python file"))
-def verify(rules: Rule | Schema | RuleSet | Iterable[Rule | Schema] | str | Path) -> Report:
-    """Tests one rule, a set, or every `RuleSet` of a Python file from scratch, and tries to prove what passes. Takes no
-    verdict from memory, but stores its verdicts there, so that reports say what is proved."""
-    if isinstance(rules, (str, Path)):
-        chosen: Iterable[Rule | Schema] = rules_of(Path(rules))
-    elif isinstance(rules, RuleSet):
-        chosen = (*rules, *rules.schemas)
-    else:
-        chosen = (rules,) if isinstance(rules, (Rule, Schema)) else rules
-    return Report(tuple(_verdict(r) for r in chosen))
-
-
-def _verdict(rule: Rule | Schema) -> Verdict:
-    from relax_eg.rules.certificates import content_hash
-
+def verdict_on(rule: Rule | Schema) -> Verdict:
+    """The verdict of a test from scratch and of an attempt to prove what passes; it is kept in memory."""
     started = time.perf_counter()
     try:
         verdict = raised(_tested(rule))
@@ -487,27 +366,61 @@ def _verdict(rule: Rule | Schema) -> Verdict:
         return Verdict(rule, "refuted", 0, None, time.perf_counter() - started, f"  {e}")
 
 
-def _is_file(path: Path) -> bool:
-    try:
-        return path.is_file()
-    except (OSError, ValueError):  # a name that is invalid for a file
-        return False
+# --- proofs and axioms ---
+
+# Float types of which all values of one variable can be tested; of the first, all values of two variables.
+_SMALL_FLOATS = names_where(lambda d: d.has_infinity and d.bits <= 16)
+_AXIOM_INSTANCES = 3  # limit: instances per dtype, which differ in rank or attributes
 
 
-def rules_of(path: Path) -> list[Rule | Schema]:
-    """The rules of all sets that a Python file makes, without testing them. Raises RuleError if the file cannot be
-    loaded or makes no RuleSet."""
-    if not _is_file(path):
-        raise RuleError(f"no file of rules at {path}")
-    try:
-        with unchecked():
-            names = runpy.run_path(str(path))
-    except RuleError:
-        raise
-    except Exception as e:
-        raise RuleError(unloadable(path, e)) from e
-    sets = [v for v in names.values() if isinstance(v, RuleSet)]
-    if not sets:
-        raise RuleError(f"{path}: the file makes no RuleSet")
-    # A set may be the sum of others; each rule is listed once.
-    return list({id(r): r for s in sets for r in (*s, *s.schemas)}.values())
+def at_best(verdict: Verdict, rule: Rule) -> tuple[Verdict | None, str]:
+    """The "tested" `verdict` raised to "proved" or "axiom", with an empty text; None, with the reason, if the formal
+    checker shows neither. An axiom may turn out refuted."""
+    from relax_eg.rules.verify_formal import prove_rule  # imports z3, which nothing else here needs
+
+    proof = prove_rule(rule)
+    if proof.status == "unknown":
+        return None, proof.reason
+    seconds = verdict.seconds + proof.seconds
+    raised = replace(verdict, theory=proof.theory or "", ranks=proof.ranks, untested="", seconds=seconds)
+    return (at_all_values(raised, rule) if proof.status == "axiom" else replace(raised, status="proved")), ""
+
+
+def at_all_values(verdict: Verdict, rule: Rule) -> Verdict:
+    """`verdict` with status "axiom" and the dtypes of which every value was tested; a verdict "refuted" if one of these
+    values is a counterexample."""
+    tried: dict[str, None] = {}
+    samples = verdict.samples
+    for dtype in _SMALL_FLOATS if rule.has_open_dtype else (None,):
+        for instance in instances(rule, _AXIOM_INSTANCES, dtypes=dtype and (dtype,)):
+            count, suspects = suspects_among_all(instance)
+            samples += count
+            if count:
+                tried.update(dict.fromkeys(p.dtype for p in instance.params))
+            for index, case in enumerate(suspects):
+                failure = failing(same_bits, case)
+                if failure is not None:
+                    found = witness(case, failure, same_bits, under_hypotheses(draws.special), index)
+                    return Verdict(rule, "refuted", samples, found, verdict.seconds, str(found))
+    return replace(verdict, status="axiom", samples=samples, every=", ".join(tried))
+
+
+def require_same_sides(instance: Instance) -> None:
+    """Raises RuleError if the rule's function, called again with the arguments of `instance`, returns other sides."""
+    rule = instance.rule
+    ranks = dict(zip(rule.stars, instance.ranks, strict=True))
+    _, again = rule.program(rule.function, ranks, instance.dtype, dict(instance.attributes))
+    left, right = rule.sides(again) if again is not None else ((), ())
+    if rule.reverse:
+        left, right = right, left
+    if (left, right) == (instance.left, instance.right):
+        return
+
+    def shown(*sides: Sequence[Expr]) -> str:
+        return "  =>  ".join(", ".join(map(expression_text, side)) for side in sides)
+
+    raise rule.error(
+        "its function returns other sides when it is called again for the same arguments:\n"
+        f"  first  {shown(instance.left, instance.right)}\n  then   {shown(left, right) if left else None}\n"
+        "  accepted: a function whose sides depend on nothing but its arguments"
+    )

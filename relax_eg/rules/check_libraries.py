@@ -21,11 +21,11 @@ from relax_eg.ops.interpret import evaluate_expr
 from relax_eg.ops.libraries import Library, library_of, on_jax
 from relax_eg.ops.library_needs import RoutinePlace, missing
 from relax_eg.rules import samples as draws
-from relax_eg.rules.check import Verdict
-from relax_eg.rules.hypotheses import are_met, under_hypotheses
-from relax_eg.rules.instances import instances
 from relax_eg.rules.judge import Absent, Array, Case, Failure, disagreement, widened
-from relax_eg.rules.rule import NUMERICS, Instance, Numerics, Rule
+from relax_eg.rules.rule import Rule, instances, need_instance
+from relax_eg.rules.samples import are_met, under_hypotheses
+from relax_eg.rules.signature import NUMERICS, Numerics
+from relax_eg.rules.verdict import Verdict
 from relax_eg.rules.witness import witness
 
 _INSTANCES = 4  # limit: instances of a rule that are tested
@@ -107,7 +107,7 @@ def check_library(rule: Rule, library: Library) -> Verdict:
     judge, draw = _Judge(library), under_hypotheses(draws.moderate)
     rng = np.random.default_rng(zlib.crc32(library.name.encode()))
     tested, worst = 0, 0
-    chosen = list(instances(rule, limit=_INSTANCES)) or _none(rule)
+    chosen = list(instances(rule, limit=_INSTANCES)) or [need_instance(rule)]
     for instance in chosen:
         for k, sizes in enumerate(draws.draw_sizes(instance, rng, _SIZES)):
             case = Case(instance, sizes, draw(instance, sizes, rng, 2 * k))
@@ -124,12 +124,6 @@ def check_library(rule: Rule, library: Library) -> Verdict:
         raise rule.error(f"no sizes up to {draws.LARGEST_SIZE} meet its conditions: {' and '.join(rule.when)}")
     spent = time.perf_counter() - started
     return Verdict(rule, "tested", tested, None, spent, theory=f"measured: {NUMERICS[worst]}")
-
-
-def _none(rule: Rule) -> list[Instance]:
-    from relax_eg.rules.instances import need_instance
-
-    return [need_instance(rule)]
 
 
 def _classed(case: Case, lefts: list[Array], rights: list[Array]) -> Numerics | None:

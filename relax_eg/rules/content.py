@@ -16,7 +16,7 @@ import inspect
 import linecache
 import sys
 import types
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
@@ -26,11 +26,12 @@ import numpy as np
 from relax_eg.ir.tokens import KNOWN, NoContentError, class_name, is_known, refuse, token
 from relax_eg.ops.libraries import Library
 from relax_eg.ops.record import TABLE, Operator
-from relax_eg.rules.rule import Rule
+from relax_eg.rules.format import expression_text
+from relax_eg.rules.rule import Rule, instances
 from relax_eg.rules.schemas import Schema
 
-# Fields of a rule that are documentation or caches.
-_NO_CONTENT = ("doc", "where", "tags", "_instances")
+# Fields of a rule that are documentation, tests or caches.
+_NO_CONTENT = ("doc", "where", "tags", "trials", "_instances")
 _NO_MEMBERS = ("__dict__", "__weakref__", "__doc__", "__module__", "__qualname__", "__annotations__")
 
 # Files of the package on which every test and proof depends, whatever operators the rule has: the checkers, arithmetic
@@ -41,10 +42,12 @@ CHECKER = (
 )  # fmt: skip
 # Names of files in rules/ that match `CHECKER` but on which no verdict depends.
 _NO_CHECKER = (
-    "__init__ __main__ certificates content parallel parameter_facts propagation replacements schema_answers".split()
-)
+    "__init__ __main__ certificates content fact_rules matching parallel parameter_facts propagation replacements "
+    "schema_answers"
+).split()
 _PACKAGE = Path(__file__).parents[1]
-_FOLLOWED = ("relax_eg.ops.", "relax_eg.rules.book.")
+BOOKS = "relax_eg.rules.book."
+_FOLLOWED = ("relax_eg.ops.", BOOKS)
 
 
 def rule_token(rule: Rule | Schema) -> Any:
@@ -96,6 +99,63 @@ def _hash(text: str) -> str:
 def _said(lines: Iterable[str]) -> str:
     """The lines without empty lines and comment lines."""
     return "\n".join(t for line in lines if (t := line.rstrip()) and not t.lstrip().startswith("#"))
+
+
+def content_hash(rule: Rule | Schema) -> str:
+    """A hash of the content of `rule`. It may differ between processes, see `lasting_hash`."""
+    if isinstance(rule, Schema):
+        return blake2b(_schema_text(rule).encode(), digest_size=16).hexdigest()
+    signature = [(n, tuple(map(str, s.dims)), s.dtype) for n, s in rule.signature.items()]
+    declared = (
+        rule.name, signature, list(rule.attributes.items()), rule.sizes, rule.when, rule.numerics, rule.reverse,
+    )  # fmt: skip
+    text = "\n".join([repr(declared), *_function_text(rule), *_library_text(rule)])
+    return blake2b(text.encode(), digest_size=16).hexdigest()
+
+
+def lasting_hash(rule: Rule | Schema) -> str:
+    """`content_hash` if it is the same in every process; empty if the rule contains something that can only be
+    identified within this process."""
+    if isinstance(rule, Schema):
+        return content_hash(rule) if rule.propose.__module__.startswith(BOOKS) else ""
+    try:
+        if rule.library is not None:
+            value_token(rule.library.content[1])
+    except NoContentError:
+        return ""
+    return content_hash(rule)
+
+
+def _schema_text(schema: Schema) -> str:
+    """The source file of a shipped schema. Any other schema gets a text that is unique in this process, so that it is
+    tested once per process: its function may use anything."""
+    module = schema.propose.__module__
+    if not module.startswith(BOOKS):
+        return f"{schema.name!r} {id(schema.propose)}"
+    file = Path(__file__).parent / "book" / f"{module.rpartition('.')[2]}.py"
+    return f"{schema.name!r} {file.read_text(encoding='utf-8')}"
+
+
+def _library_text(rule: Rule) -> Iterator[str]:
+    """The name, requirements and target of the routine, if the rule lowers to a library call."""
+    if rule.library is not None:
+        name, target, requires, *_ = rule.library.content
+        yield repr((name, requires))
+        try:
+            yield repr(value_token(target))
+        except NoContentError:  # the target can be identified in this process only
+            yield f"{type(target).__name__} {id(target)}"
+
+
+def _function_text(rule: Rule) -> Iterator[str]:
+    try:
+        yield repr(text_token(rule.library.pattern if rule.library else rule.function))
+    except NoContentError:
+        # The source is not available, or a value has no content token: the instances stand for the function.
+        for instance in instances(rule, limit=32):
+            typed = ", ".join(map(repr, instance.params))
+            left, right = (" ; ".join(map(expression_text, side)) for side in (instance.left, instance.right))
+            yield f"{typed}: {left} => {right}"
 
 
 class _Content:

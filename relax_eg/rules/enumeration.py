@@ -17,15 +17,14 @@ from typing import Any
 
 import numpy as np
 
-from relax_eg.ir.annotations import ITEM_BITS, is_complex, is_float, is_integer, itemsize
-from relax_eg.ir.expr import Expr, np_dtype
+from relax_eg.dtypes import dtype_of, is_complex, is_float, is_integer, itemsize, numpy_dtype
+from relax_eg.ir.expr import Expr
 from relax_eg.limits import FEW_KEPT, KEPT
 from relax_eg.ops.facts import FACTS, holds
 from relax_eg.rules.conditions import ValueTest
-from relax_eg.rules.hypotheses import adapted, are_met, asked
 from relax_eg.rules.literals import LARGEST_EXTENT, Number, is_piecewise, literals
 from relax_eg.rules.rule import Instance
-from relax_eg.rules.samples import Sizes, limits, shape_of
+from relax_eg.rules.samples import Sizes, adapted, are_met, asked, limits, shape_of
 
 Array = np.ndarray[Any, Any]
 
@@ -56,7 +55,7 @@ class Points:
 @lru_cache(FEW_KEPT)
 def special_values(dtype: str) -> Array:
     """The special values of a dtype, without the numbers of a rule."""
-    to = np_dtype(dtype)
+    to = numpy_dtype(dtype)
     if dtype == "bool":
         return np.array([False, True])
     if is_integer(dtype):
@@ -82,7 +81,7 @@ def special_values(dtype: str) -> Array:
 def values_near(dtype: str, numbers: tuple[Number, ...]) -> Array:
     """`numbers` and their neighbours in `dtype`: for integers one less, one more and two more; for floats one less, one
     more and the adjacent floats. A complex dtype has n and n * 1j instead, without neighbours."""
-    to = np_dtype(dtype)
+    to = numpy_dtype(dtype)
     if is_integer(dtype):
         low, high = limits(dtype)
         reals = [n for n in numbers if not isinstance(n, complex)]
@@ -121,7 +120,7 @@ def _candidates(instance: Instance, p: Expr, bits: bool) -> Array:
     if bits or not (is_float(p.dtype) or is_complex(p.dtype)):
         found = special_values(p.dtype)
     else:
-        found = np.array([0.0, 1.0, -1.0]).astype(np_dtype(p.dtype))
+        found = np.array([0.0, 1.0, -1.0]).astype(numpy_dtype(p.dtype))
     found = np.concatenate([found, values_near(p.dtype, numbers)])
     if not bits and (is_float(p.dtype) or is_complex(p.dtype)):
         with np.errstate(all="ignore"):
@@ -180,7 +179,7 @@ def every_point(instance: Instance, sizes: Sizes) -> Points | None:
     """Every value that the variables can have at these sizes under the rule's guards; None if these are too many, or if
     a fact is about more than single elements."""
     wanted = {name: (facts, tests) for name, facts, tests in asked(instance)}
-    widths = {p: 1 if p.dtype == "bool" else ITEM_BITS.get(p.dtype, 64) for p in instance.params}
+    widths = {p: 1 if p.dtype == "bool" else dtype_of(p.dtype).bits for p in instance.params}
     shapes = {p: shape_of(p, sizes) for p in instance.params}
     total = sum(width * math.prod(shapes[p]) for p, width in widths.items())
     if not 0 < total <= _MOST_BITS or not all(_of_elements(facts) for facts, _ in wanted.values()):
@@ -192,7 +191,7 @@ def every_point(instance: Instance, sizes: Sizes) -> Points | None:
         elements: list[Array] = []
         for _ in range(math.prod(shapes[p])):
             bits, left = left & ((1 << width) - 1), left >> width
-            to = np_dtype(p.dtype)
+            to = numpy_dtype(p.dtype)
             elements.append(bits.astype(bool) if p.dtype == "bool" else bits.astype(f"u{to.itemsize}").view(to))
         name = str(p.attr("name"))
         values[name] = np.stack(elements, 1).reshape(1 << total, *shapes[p])
@@ -223,9 +222,9 @@ def _base(dtype: str, shape: Sequence[int], which: int) -> Array:
     if dtype == "bool":
         return (at + which) % 3 != 0
     if is_integer(dtype):
-        return ((at * 5 + which * 3) % 4).astype(np_dtype(dtype))
+        return ((at * 5 + which * 3) % 4).astype(numpy_dtype(dtype))
     plain = 0.75 + 0.375 * ((at * 3 + which * 5) % 7) * np.where((at + which) % 2, -1, 1)
-    return (plain + (0.5j if is_complex(dtype) else 0.0)).astype(np_dtype(dtype))
+    return (plain + (0.5j if is_complex(dtype) else 0.0)).astype(numpy_dtype(dtype))
 
 
 def _chunks(variables: Sequence[_Variable]) -> Iterator[dict[str, Array]]:

@@ -1,4 +1,4 @@
-"""Formatting of a rule as one line of mathematics."""
+"""Formatting of expressions as mathematics."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from relax_eg.ir.expr import CALL_DPS_LIBRARY, CONSTANT, TUPLE_GET, VAR, Expr, constant_value
+from relax_eg.ops.movement import is_transpose
 
 if TYPE_CHECKING:
-    from relax_eg.rules.rule import Rule
     from relax_eg.shapes import Dim
 
 # given: infix symbols and precedences
@@ -43,7 +43,7 @@ def _text(e: Expr) -> tuple[str, int]:
     if e.op == "negative":
         text, level = _text(e.args[0])
         return f"-{text if level == _ATOM else f'({text})'}", 8
-    if e.op == "permute_dims" and e.attr("axes") == (1, 0):
+    if is_transpose(e):
         text, level = _text(e.args[0])
         return f"{text if level == _ATOM else f'({text})'}.T", _ATOM
     idiom = _idiom(e)
@@ -113,16 +113,3 @@ def _value(value: Any) -> str:
     if isinstance(value, tuple):
         return f"({', '.join(_value(v) for v in value)}{',' if len(value) == 1 else ''})"  # type: ignore[reportUnknownArgumentType]
     return str(value)
-
-
-def rule_text(rule: Rule) -> str:
-    """`name: left  =>  right   when ...` for the first instance of `rule`."""
-    from relax_eg.rules.instances import instances
-
-    instance = next(iter(instances(rule, limit=1)), None)
-    if instance is None:
-        return f"{rule.name}: (no instance can be formed)"
-    left = ", ".join(map(expression_text, instance.left))
-    right = ", ".join(map(expression_text, instance.right))
-    guard = f"   when {' and '.join(rule.when)}" if rule.when else ""
-    return f"{rule.name}: {left}  =>  {right}{guard}"

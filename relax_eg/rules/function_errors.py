@@ -1,19 +1,15 @@
-"""Error messages about the function of a rule, with hints for its author: exceptions that it raised, and results that
-differ between two calls."""
+"""Error messages about exceptions that the function of a rule, or a file of rules, raised, with hints."""
 
 from __future__ import annotations
 
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from difflib import get_close_matches
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from relax_eg.ir.expr import Expr
 from relax_eg.ops import api
-
-if TYPE_CHECKING:
-    from relax_eg.rules.rule import Instance
 
 _ARITHMETIC = "variables take + - * / @ ** and comparisons"
 
@@ -58,25 +54,3 @@ def _accepted(error: Exception) -> str:
     if isinstance(error, TypeError) and "Expr" in str(error):
         return f"hint: {_ARITHMETIC}; functions of them are those of rx.op, not of jax.numpy, numpy or math"
     return ""
-
-
-def require_same_sides(instance: Instance) -> None:
-    """Raises RuleError if the rule's function, called again with the arguments of `instance`, returns other sides."""
-    rule = instance.rule
-    ranks = dict(zip(rule.stars, instance.ranks, strict=True))
-    _, again = rule.program(rule.function, ranks, instance.dtype, dict(instance.attributes))
-    left, right = rule.sides(again) if again is not None else ((), ())
-    if rule.reverse:
-        left, right = right, left
-    if (left, right) == (instance.left, instance.right):
-        return
-    from relax_eg.rules.format import expression_text
-
-    def shown(*sides: Sequence[Expr]) -> str:
-        return "  =>  ".join(", ".join(map(expression_text, side)) for side in sides)
-
-    raise rule.error(
-        "its function returns other sides when it is called again for the same arguments:\n"
-        f"  first  {shown(instance.left, instance.right)}\n  then   {shown(left, right) if left else None}\n"
-        "  accepted: a function whose sides depend on nothing but its arguments"
-    )

@@ -13,8 +13,9 @@ from typing import Any, Literal
 
 import numpy as np
 
+from relax_eg.dtypes import FLOATS, dtype_of, is_complex, is_float, numpy_dtype
 from relax_eg.errors import BoundsError
-from relax_eg.ir.annotations import Tensor, is_complex, is_float
+from relax_eg.ir.annotations import Tensor
 from relax_eg.ir.expr import (
     CONSTANT,
     TUPLE,
@@ -23,7 +24,6 @@ from relax_eg.ir.expr import (
     Expr,
     const,
     constant_value,
-    np_dtype,
     postorder,
     rebuild,
     tuple_,
@@ -32,10 +32,10 @@ from relax_eg.ir.expr import (
 )
 from relax_eg.ops.interpret import evaluate_expr
 from relax_eg.ops.libraries import inlined
-from relax_eg.ops.record import call, program_of, site_of
-from relax_eg.rules.hypotheses import are_met
+from relax_eg.ops.record import TABLE, call, program_of, promises, site_of
 from relax_eg.rules.rule import Instance
-from relax_eg.rules.samples import needs
+from relax_eg.rules.samples import are_met, needs, unmet
+from relax_eg.shapes import Dim
 from relax_eg.tir.expr import Apply, walk
 from relax_eg.tir.functions import FUNCTIONS, TRANSCENDENTAL
 
@@ -95,8 +95,9 @@ class Prepared:
         return {str(e.attr("name")): e for e in postorder((*self.left, *self.right)) if e.op == VAR}
 
     @cached_property
-    def promises(self) -> list[Expr]:
-        return [e for e in postorder(self.left) if e.op == "take" and e.attr("mode") == "promise"]
+    def promises(self) -> list[tuple[Expr, Dim]]:
+        """The tensors that the left side promises to hold positions along an axis, each with the size of that axis."""
+        return promises(self.left)
 
     @cached_property
     def every(self) -> Expr:
@@ -131,7 +132,7 @@ def widened(instance: Instance) -> Prepared:
         if e.op == CONSTANT:
             value = constant_value(e)
             wide = _wide(value.dtype.name)
-            return const(value.astype(np_dtype(wide))) if wide != value.dtype.name else e
+            return const(value.astype(numpy_dtype(wide))) if wide != value.dtype.name else e
         if e.op == TUPLE:
             return tuple_(args)
         if e.op == TUPLE_GET:
@@ -194,9 +195,8 @@ def _sides(
     _keep_promises(p, case)
     if not are_met(case.instance, case.values):
         raise Absent
-    unmet = needs(p.right).unmet(case.sizes)
-    if unmet:
-        return Failure(f"the right side cannot be formed there: {unmet}")
+    if why := unmet(needs(p.right), case.sizes):
+        return Failure(f"the right side cannot be formed there: {why}")
     try:
         return _evaluate(p, root, case, domain, ordered)
     except BoundsError as e:
@@ -208,11 +208,10 @@ def _sides(
 
 
 def _keep_promises(p: Prepared, case: Case) -> None:
-    """Raises Absent if an index of `take(..., mode="promise")` is out of range, even if nothing is read."""
-    for e in p.promises:
-        (indices,) = _evaluate(p, tuple_((e.args[1],)), case)
-        extent = e.args[0].shape[e.attr("axis")].evaluate(case.sizes)
-        if np.any((indices < 0) | (indices >= extent)):
+    """Raises Absent if a position that is promised to be in range is not, even if nothing is read."""
+    for e, extent in p.promises:
+        (indices,) = _evaluate(p, tuple_((e,)), case)
+        if np.any((indices < 0) | (indices >= extent.evaluate(case.sizes))):
             raise Absent
 
 
@@ -277,13 +276,7 @@ def over_the_reals(case: Case) -> Failure | None:
 @lru_cache(1 << 10)
 def _has_poles(instance: Instance) -> bool:
     # The sign of x/0, and every result computed from it, depends on the sign of a zero, which the reals do not have.
-    return any(e.op in _OF_POLES for e in postorder((*instance.left, *instance.right)))
-
-
-_OF_POLES = frozenset({
-    "divide", "reciprocal", "rsqrt", "integer_pow", "power", "mean", "lu", "triangular_solve", "log", "log1p", "tan",
-    "atanh", "erf_inv",
-})  # fmt: skip
+    return any(e.op in TABLE and TABLE[e.op].poles for e in postorder((*instance.left, *instance.right)))
 
 
 def _magnitude(value: Any) -> float:
@@ -370,9 +363,8 @@ def _half_ulp(left: Array, truth: Array) -> Array:
     required to be nearer to `truth`. Zeros if the dtype is not a float type."""
     if not is_float(left.dtype.name):
         return np.zeros(truth.shape)
-    bits = {"float16": 10, "bfloat16": 7, "float32": 23, "float64": 52}.get(left.dtype.name, 23)
-    least = {"float16": 2.0**-24, "float64": 2.0**-1074}.get(left.dtype.name, 2.0**-149)
-    return np.maximum(np.abs(truth) * 2.0 ** -(bits + 1), least)
+    dtype = dtype_of(left.dtype.name)
+    return np.maximum(np.abs(truth) * dtype.half_ulp, dtype.smallest)
 
 
 def _sensitivity(wide: Prepared, case: Case, truth: Array, i: int, count: int) -> Array:
@@ -380,12 +372,11 @@ def _sensitivity(wide: Prepared, case: Case, truth: Array, i: int, count: int) -
     rng = np.random.default_rng(count)  # a fixed seed, so that a case always has the same verdict
     largest = np.zeros(truth.shape)
     dtypes = {str(p.attr("name")): p.dtype for p in case.instance.params}
-    half = {"float16": 2.0**-11, "bfloat16": 2.0**-8, "float32": 2.0**-24, "float64": 2.0**-53}
     for _ in range(count):
         values: dict[str, Array] = {}
         for name, v in case.values.items():
-            if dtypes[name] in half:
-                v = v.astype(np.float64) * (1 + half[dtypes[name]] * rng.choice((-1.0, 1.0), v.shape))
+            if dtypes[name] in FLOATS:
+                v = v.astype(np.float64) * (1 + dtype_of(dtypes[name]).half_ulp * rng.choice((-1.0, 1.0), v.shape))
             values[name] = np.asarray(v)  # type: ignore[reportUnknownArgumentType]
         moved = np.asarray(_evaluate(wide, wide.only_left, Case(case.instance, case.sizes, values))[i]).astype(
             np.float64

@@ -11,8 +11,9 @@ from typing import Any
 
 import numpy as np
 
+from relax_eg.dtypes import FLOATS
 from relax_eg.errors import LibraryError, OperatorError, RuleError, SpecError
-from relax_eg.ir.annotations import FLOATS, Annotation, Tensor
+from relax_eg.ir.annotations import Annotation, Tensor
 from relax_eg.ir.expr import VAR, Expr, postorder, tuple_get
 from relax_eg.ops.libraries import (
     EXECUTIONS,
@@ -27,10 +28,9 @@ from relax_eg.ops.libraries import (
     library_call,
     register_library,
 )
-from relax_eg.rules.hypotheses import under_hypotheses
-from relax_eg.rules.rule import NUMERICS, Numerics, Rule, RuleFunction
-from relax_eg.rules.samples import fits, moderate
-from relax_eg.rules.signature import check_parameters, plain_name
+from relax_eg.rules.rule import Rule, RuleFunction, check_parameters
+from relax_eg.rules.samples import fits, moderate, under_hypotheses
+from relax_eg.rules.signature import NUMERICS, Numerics, plain_name
 from relax_eg.shapes import Star, parse_signature
 
 _MOST_ELEMENTS = 1 << 18  # limit: elements of an operand in the sample that checks a routine at its first run

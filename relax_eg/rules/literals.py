@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from relax_eg.ir.annotations import is_complex, is_float, is_integer
+from relax_eg.dtypes import dtype_of, is_complex, is_float, is_integer, names_where
 from relax_eg.ir.expr import CALL_TIR, CONSTANT, TUPLE, TUPLE_GET, VAR, Expr, constant_value, postorder
 from relax_eg.limits import KEPT, LARGEST_INT32
 from relax_eg.ops.libraries import inlined
@@ -19,6 +19,7 @@ from relax_eg.ops.record import TABLE, program_of, site_of
 from relax_eg.rules.rule import Instance
 from relax_eg.shapes import Dim
 from relax_eg.tir.expr import Apply, Cast, Const, Index, Read, Reduce, Select, walk
+from relax_eg.tir.functions import having
 from relax_eg.tir.program import TensorProgram
 
 Number = int | float | complex
@@ -53,16 +54,13 @@ def literals(instance: Instance) -> Literals:
     return Literals(tuple(numbers)[:_MOST_NUMBERS], tuple(sorted(whole | _held_up_to(instance))))
 
 
-# given: the number up to which a dtype represents every whole number.
-_HOLDS = {"bfloat16": 256, "float16": 2048, "int8": 127, "uint8": 255}
-
-
 def _held_up_to(instance: Instance) -> set[int]:
-    """The numbers up to which the narrow dtypes of positions, and of counts, represent every whole number."""
+    """The numbers up to which the short dtypes of positions, and of counts, represent every whole number."""
+    short = {d: dtype_of(d) for d in names_where(lambda d: d.is_half or (d.is_integer and d.bits == 8))}
     return {
-        _HOLDS[t.dtype]
+        2 ** short[t.dtype].digits if is_float(t.dtype) else short[t.dtype].greatest
         for t in _terms(instance)
-        if t.dtype in _HOLDS
+        if t.dtype in short
         and (
             isinstance(t, Index)
             or (isinstance(t, Reduce) and is_integer(t.dtype))
@@ -139,22 +137,13 @@ def _numbers(values: Iterable[Any]) -> Iterator[Number]:
             yield from _numbers(v)  # type: ignore[reportUnknownArgumentType]
 
 
-# Functions of floats that are not piecewise.
-_SMOOTH = frozenset({
-    "add", "subtract", "multiply", "divide", "integer_pow", "power", "square", "reciprocal", "negative", "sqrt",
-    "rsqrt", "cbrt", "exp", "exp2", "expm1", "log", "log1p", "sigmoid", "sin", "cos", "tan", "asin", "acos", "atan",
-    "sinh", "cosh", "tanh", "asinh", "acosh", "atanh", "erf", "erfc", "erf_inv", "lgamma", "digamma", "real", "imag",
-    "conj", "complex",
-})  # fmt: skip
-
-
 @lru_cache(KEPT)
 def is_piecewise(instance: Instance) -> bool:
     """Whether a side may be piecewise, that is, different functions at different values. Sides that are not piecewise
     are equal everywhere if they are equal near one point."""
     return any(
         isinstance(t, Select)
-        or (isinstance(t, Apply) and t.fn not in _SMOOTH)
+        or (isinstance(t, Apply) and t.fn not in having("smooth"))
         or (isinstance(t, (Apply, Cast)) and not (is_float(t.dtype) or is_complex(t.dtype)))
         or (isinstance(t, Reduce) and t.kind not in ("sum", "prod"))
         for t in _terms(instance)
@@ -180,7 +169,7 @@ def counts(instance: Instance) -> bool:
         program = program_of(site_of(e))
         if program is None or any(s.scans for s in program.stages):
             return True
-        if any(not isinstance(v, bool) and isinstance(v, int) for _, v in e.attrs if e.op in ("tril", "triu", "eye")):
+        if any(name == "k" and isinstance(v, int) for name, v in e.attrs):  # the number of a diagonal
             return True
     return any(
         isinstance(t, Index) or (isinstance(t, Reduce) and t.kind in ("sum", "prod", "argmax", "argmin"))

@@ -12,7 +12,7 @@ from relax_eg.ir.expr import CALL, VAR, Expr
 from relax_eg.ir.module import Function, Module
 from relax_eg.ops.facts import FACTS
 from relax_eg.rules.propagation import KnownFacts, closed, constant_has, needed, of_annotation
-from relax_eg.rules.rule import RuleSet
+from relax_eg.rules.rule_set import RuleSet
 from relax_eg.shapes import Dim, Proved, Scope, prove
 
 Facts = Mapping[str, frozenset[str]]
@@ -62,6 +62,12 @@ class PositiveSizes:
         if d not in self._known:
             self._known[d] = d.value >= 1 if d.is_const else isinstance(prove(f"{d} >= 1", self._scope), Proved)
         return self._known[d]
+
+
+def known_facts(facts: Facts, exact: bool, scope: Scope) -> KnownFacts:
+    """Returns the facts of expressions that follow from `facts` of parameters at the sizes of `scope`. `exact`: as in
+    `Given`."""
+    return KnownFacts(Leaves(facts).have, exact, PositiveSizes(scope).are_positive)
 
 
 def facts_of_functions(module: Module, declared: Facts, rules: RuleSet, exact: bool) -> dict[str, Facts]:

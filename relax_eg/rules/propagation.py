@@ -1,143 +1,30 @@
-"""Propagation of facts through a program: the language of the table in `book/facts.py`, and its meaning on expressions.
+"""Propagation of facts through a program: the facts of expressions, derived by the rules of `book/facts.py`.
 
-A line of the table is a *derivation*: a small pattern of operators, the fact that its value has, and the premises on
-its variables.
-
-    multiply(x, y): nonnegative if nonnegative(x), nonnegative(y)
-    ~ exp(x): positive
-    permute_dims[swaps](x): keeps symmetric orthogonal
-    tuple_get_item[0](qr(x)): orthogonal
-
-A line holds for values as they are computed, including NaN, infinities and rounding. A line marked `~` holds only over
-the reals, and is used where rules that hold over the reals are allowed. `keeps f g of x, y` stands for one line per
-fact: the value has the fact if the named variables have it, or all variables if none are named. A word in brackets
-restricts attributes (`WORDS`), `xs...` is any number of operands, and `x == 0` requires a constant of that value. Facts
-about matrices are derived for square matrices only.
-
-The e-graph compiles the same derivations to rules of its engine (`egraph.facts`).
+The e-graph compiles the same rules to rules of its engine (`egraph.facts`).
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any
 
-import numpy as np
-
-from relax_eg.ir.annotations import FLOATS, Annotation, Tensor, is_complex, is_float
-from relax_eg.ir.expr import CONSTANT, TUPLE_GET, Expr, constant_value
+from relax_eg.dtypes import is_complex, is_float, names_where
+from relax_eg.ir.annotations import Annotation, Tensor
+from relax_eg.ir.expr import CONSTANT, Expr, constant_value
 from relax_eg.limits import FEW_KEPT
-from relax_eg.ops.facts import FACTS, IMPLIED, Fact, facts_of_dtype, holds, impossible
-from relax_eg.ops.record import TABLE
-from relax_eg.rules.conditions import ValueTest
+from relax_eg.ops.facts import ALL_IMPLIED, FACTS, HELPERS, Fact, facts_of_dtype, holds, impossible
+from relax_eg.ops.record import moving
+from relax_eg.rules.book.facts import derivations
+from relax_eg.rules.conditions import ValueTest, key_of
+from relax_eg.rules.fact_rules import OF_ANNOTATIONS, FactRule
+from relax_eg.rules.matching import Expressions
 from relax_eg.shapes import Dim
 
 ONE = Dim.of(1)
-
-
-@dataclass(frozen=True)
-class Pattern:
-    """An operator applied to patterns and variables.
-
-    - `words`: restrictions on attributes, keys of `WORDS`.
-    - `rest`: name of a variable that stands for any number of further operands; empty if there is none.
-    """
-
-    op: str
-    words: tuple[str, ...]
-    args: tuple[Pattern | str, ...]
-    rest: str = ""
-
-    @property
-    def variables(self) -> tuple[str, ...]:
-        found = [v for a in self.args for v in (a.variables if isinstance(a, Pattern) else (a,))]
-        return tuple(dict.fromkeys([*found, *([self.rest] if self.rest else [])]))
-
-    @property
-    def nodes(self) -> tuple[Pattern, ...]:
-        """The patterns inside this one, then this one."""
-        return (*(n for a in self.args if isinstance(a, Pattern) for n in a.nodes), self)
-
-    def __str__(self) -> str:
-        args = [*map(str, self.args), *([f"{self.rest}..."] if self.rest else [])]
-        return f"{self.op}{'[' + ', '.join(self.words) + ']' if self.words else ''}({', '.join(args)})"
-
-
-@dataclass(frozen=True)
-class FactRule:
-    """A line of the table: if `pattern` matches and every `(fact, variable)` of `premises` holds, its value has the
-    fact `gives`.
-
-    - `exact`: whether the line holds for values as computed; otherwise it holds over the reals.
-    - `floats`: whether it holds for float values only.
-    """
-
-    pattern: Pattern
-    gives: str
-    premises: tuple[tuple[str, str], ...]
-    exact: bool
-    floats: bool
-
-    def __str__(self) -> str:
-        given = f" if {', '.join(f'{f}({v})' for f, v in self.premises)}" if self.premises else ""
-        return f"{'' if self.exact else '~ '}{self.pattern}: {self.gives}{given}"
-
-
-# --- words in brackets: conditions on attributes; a number is the required rank of the value ---
-
-Attributes = Mapping[str, Any]
-WORDS: dict[str, Callable[[Attributes], bool | int]] = {
-    "swaps": lambda a: a["axes"][-2:] == (len(a["axes"]) - 1, len(a["axes"]) - 2),
-    "keeps_matrix": lambda a: a["axes"][-2:] == (len(a["axes"]) - 2, len(a["axes"]) - 1),
-    "keeps_last": lambda a: a["axes"][-1:] == (len(a["axes"]) - 1,),
-    "even": lambda a: a["y"] % 2 == 0,
-    "natural": lambda a: a["y"] >= 0,
-    "growing": lambda a: a["y"] > 0,
-    "inside": lambda a: a["mode"] in ("clip", "promise"),
-    "rows": lambda a: a["axis"] == 0 and len(a["shape"]) == 2,
-    "columns": lambda a: a["axis"] == 1 and len(a["shape"]) == 2,
-    "along_last": lambda a: a["axis"] == len(a["shape"]) - 1,
-    "last": lambda a: a["axis"] + 1,
-    "forward": lambda a: not a["reverse"],
-    "to_float": lambda a: a["dtype"] in FLOATS,
-    "to_wide": lambda a: a["dtype"] in ("bfloat16", "float32", "float64"),
-    "at_or_below": lambda a: a["k"] <= 0,
-    "at_or_above": lambda a: a["k"] >= 0,
-    "main": lambda a: a["k"] == 0,
-    "0": lambda a: a["index"] == 0,
-    "1": lambda a: a["index"] == 1,
-    "2": lambda a: a["index"] == 2,
-}
-
-# Facts that only premises of derivations use.
-HELPERS: dict[str, Fact] = {
-    f.name: f
-    for f in (
-        Fact("only_lower", 2, "b", "true nowhere above the diagonal", lambda a: _found(np.triu(a, 1))),
-        Fact("all_below", 2, "b", "true everywhere below the diagonal", lambda a: _found(np.tril(~a, -1))),
-        Fact("only_diagonal", 2, "b", "true nowhere off the diagonal",
-             lambda a: _found(np.triu(a, 1) | np.tril(a, -1))),
-        Fact("identity_mask", 2, "b", "true on the diagonal alone",
-             lambda a: _found(a != np.eye(a.shape[-1], dtype=bool))),
-    )
-}  # fmt: skip
-_HELPERS_IMPLIED = (
-    (("identity_mask",), "only_diagonal"),
-    (("only_diagonal",), "only_lower"),
-)
-ALL_IMPLIED = (*IMPLIED, *_HELPERS_IMPLIED)
-
-# What an annotation implies: words that premises use, and facts of dtypes.
-OF_ANNOTATIONS = ("is_float", "is_bool", "is_integer", "is_square", "is_nonempty")
-OF_DTYPES = ("integral", "finite", "nonnegative", "constant")
-
-
-def _found(wrong: Any) -> tuple[tuple[int, ...], str] | None:
-    at = np.argwhere(wrong)
-    return (tuple(at[0]), "") if len(at) else None
+OF_DTYPES = ("integral", "finite", "nonnegative", "constant")  # facts that annotations imply
+_EXPRESSIONS = Expressions()
 
 
 def meaning(fact: str) -> Fact:
@@ -165,118 +52,7 @@ def of_annotation(a: Annotation, positive: Callable[[Dim], bool]) -> frozenset[s
     return frozenset(found)
 
 
-_PLAIN = frozenset(
-    ("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float16", "bfloat16", "float32",
-     "float64")
-)  # fmt: skip
-
-
-# --- reading the table ---
-
-_TOKEN = re.compile(r"\s*([\w.]+|\S)")
-_TEST = re.compile(r"(\w+)\s*(==)\s*(-?\d+)")
-_SEPARATED = re.compile(r"[,\s]+")
-POINTWISE = "pointwise"
-
-
-class TableError(ValueError):
-    """Raised for a line of the table that cannot be parsed: a bug in this package."""
-
-
-def read(table: str, floats: bool, pointwise: Collection[str] = ()) -> Iterator[FactRule]:
-    """The derivations in a table. `floats`: whether they hold for float values only. A pattern whose operator is
-    `pointwise` stands for one pattern per operator of the argument `pointwise`. Raises TableError."""
-    for line in table.strip().splitlines():
-        text = line.split("#")[0].strip()
-        if not text:
-            continue
-        exact = not text.startswith("~")
-        head, colon, tail = text.removeprefix("~").partition(":")
-        if not colon:
-            raise TableError(f"{line!r}: `pattern: facts` is accepted")
-        pattern = _pattern(head)
-        gives, _, given = tail.partition(" if ")
-        premises = tuple(_premise(p) for p in _premises(given))
-        for fact, more in _conclusions(gives.strip(), pattern):
-            for p in _spread(pattern, pointwise):
-                yield FactRule(p, fact, (*premises, *more), exact, floats)
-
-
-def _conclusions(text: str, pattern: Pattern) -> Iterator[tuple[str, tuple[tuple[str, str], ...]]]:
-    """The facts of a line, each with the premises that `keeps` adds."""
-    words, _, of = text.partition(" of ")
-    names = [w for w in _SEPARATED.split(words) if w]
-    keeps = names[0] == "keeps"
-    variables = [v for v in _SEPARATED.split(of) if v] or list(pattern.variables)
-    for name in names[keeps:]:
-        if name not in FACTS and name not in HELPERS:
-            raise TableError(f"{text!r}: no fact {name!r}")
-        yield name, tuple((name, v) for v in variables) if keeps else ()
-
-
-def _premises(text: str) -> list[str]:
-    return [p.strip() for p in text.split(",") if p.strip()]
-
-
-def _premise(text: str) -> tuple[str, str]:
-    test = _TEST.fullmatch(text)
-    if test is not None:
-        return f"{test[2]} {float(test[3])!r}", test[1]
-    fact, _, rest = text.partition("(")
-    if fact not in FACTS and fact not in HELPERS and fact not in OF_ANNOTATIONS:
-        raise TableError(f"{text!r}: no fact {fact!r}")
-    return fact, rest.rstrip(")").strip()
-
-
-def _pattern(text: str) -> Pattern:
-    tokens = _TOKEN.findall(text)
-    found, at = _parsed(tokens, 0)
-    if at != len(tokens) or not isinstance(found, Pattern):
-        raise TableError(f"{text!r} is no pattern")
-    return found
-
-
-def _parsed(tokens: list[str], at: int) -> tuple[Pattern | str, int]:
-    name, at = tokens[at], at + 1
-    words: list[str] = []
-    if at < len(tokens) and tokens[at] == "[":
-        end = tokens.index("]", at)
-        words = [t for t in tokens[at + 1 : end] if t != ","]
-        at = end + 1
-    if at >= len(tokens) or tokens[at] != "(":
-        return name, at
-    args: list[Pattern | str] = []
-    rest = ""
-    at += 1
-    while tokens[at] != ")":
-        if tokens[at] == ",":
-            at += 1
-            continue
-        arg, at = _parsed(tokens, at)
-        if isinstance(arg, str) and arg.endswith("..."):
-            rest = arg[:-3]
-        else:
-            args.append(arg)
-    if name not in TABLE and name not in (TUPLE_GET, POINTWISE):
-        raise TableError(f"no operator {name!r}")
-    for w in words:
-        if w not in WORDS:
-            raise TableError(f"no word {w!r}")
-    return Pattern(name, tuple(words), tuple(args), rest), at + 1
-
-
-def _spread(pattern: Pattern, pointwise: Collection[str]) -> Iterable[Pattern]:
-    if pattern.op != POINTWISE:
-        return (pattern,)
-    return (Pattern(op, pattern.words, pattern.args, pattern.rest) for op in pointwise)
-
-
-@lru_cache(1)
-def derivations() -> tuple[FactRule, ...]:
-    """All derivations of the table."""
-    from relax_eg.rules.book import facts
-
-    return tuple(dict.fromkeys(facts.derivations()))
+_PLAIN = names_where(lambda d: d.kind in "biuf" and not d.is_narrow)
 
 
 @lru_cache(FEW_KEPT)
@@ -286,7 +62,7 @@ def needed(asked: frozenset[str]) -> frozenset[str]:
     todo = list(asked)
     while todo:
         fact = todo.pop()
-        premises = {p for d in derivations() if d.gives == fact for p, _ in d.premises}
+        premises = {key_of(p) for d in derivations() if d.gives == fact for p in d.premises}
         premises.update(p for given, c in ALL_IMPLIED if c == fact for p in given)
         todo += premises - found
         found |= premises
@@ -313,7 +89,7 @@ def _of_operator(op: str) -> tuple[FactRule, ...]:
 # --- the facts of expressions ---
 
 # Operators that only move elements. A test that every element of a constant passes still holds after them.
-MOVES = ("permute_dims", "reshape", "expand_dims", "squeeze", "broadcast_to", "full", "strided_slice")
+MOVES = moving("view", "order", "part", "repeat")
 
 
 @dataclass
@@ -363,10 +139,10 @@ class KnownFacts:
                 continue
             if meaning(d.gives).axes == 2 and "is_square" not in said:
                 continue
-            env: dict[str, list[Expr]] = {}
-            if not matches(d.pattern, e, env):
+            match = _EXPRESSIONS.match(d.pattern, e)
+            if match.problems:
                 continue
-            for premise, x in ((f, x) for f, v in d.premises for x in env[v]):
+            for premise, x in ((key_of(p), x) for p in d.premises for x in match.values(p.name)):
                 if premise in OF_ANNOTATIONS:
                     holds_ = premise in self._of_annotation(x)
                 elif (x, premise) in self._found:
@@ -396,37 +172,6 @@ def closed(facts: set[str]) -> set[str]:
         facts |= new
         grown = bool(new)
     return facts
-
-
-def matches(pattern: Pattern, e: Expr, env: dict[str, list[Expr]]) -> bool:
-    """Whether `e` matches `pattern`. If so, `env` maps each variable to the expressions it stands for."""
-    rank = rank_needed(pattern, dict(e.attrs)) if e.op == pattern.op else None
-    if rank is None or (rank >= 0 and (not isinstance(e.annotation, Tensor) or e.ndim != rank)):
-        return False
-    if len(e.args) < len(pattern.args) or (len(e.args) > len(pattern.args) and not pattern.rest):
-        return False
-    for p, a in zip(pattern.args, e.args, strict=False):
-        if isinstance(p, Pattern):
-            if not matches(p, a, env):
-                return False
-        elif env.setdefault(p, [a]) != [a]:
-            return False
-    if pattern.rest:
-        env[pattern.rest] = list(e.args[len(pattern.args) :])
-    return True
-
-
-def rank_needed(pattern: Pattern, attrs: Attributes) -> int | None:
-    """The rank that a value with these attributes must have for the words of a pattern to hold: -1 if any rank fits,
-    None if the words do not hold."""
-    rank = -1
-    for word in pattern.words:
-        found = WORDS[word](attrs)
-        if found is False:
-            return None
-        if found is not True:
-            rank = found
-    return rank
 
 
 # limit: elements of a constant that is inspected for facts about matrices.

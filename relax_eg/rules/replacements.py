@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from relax_eg.ir.expr import postorder
 from relax_eg.rules import book
-from relax_eg.rules.instances import instances
-from relax_eg.rules.rule import RuleSet
+from relax_eg.rules.rule import instances
+from relax_eg.rules.rule_set import RuleSet
 
 
 def advice(operators: Sequence[str], used: RuleSet) -> str:

@@ -10,45 +10,42 @@
 A rule stands for a family of *instances*: one for every rank of its `*b` blocks, every float type, and every value of
 its attribute variables. An instance is two programs over the same typed variables. The e-graph and the checker see only
 instances.
+
+Instances are enumerated in a fixed order (`instances`). An attribute variable `operator.attribute` ranges over the
+values of that attribute on operands of up to `MAX_OPERAND_RANK` axes. There is no instance where the rule's function
+returns None or its sides cannot be formed.
 """
 
 from __future__ import annotations
 
-import difflib
 import inspect
 import itertools
+import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 
-from relax_eg.accepted import TEXT, Kind, accepts, many, one_of, shown
-from relax_eg.errors import OperatorError, OptionError, RuleError, SpecError, UnknownRuleError
+from relax_eg.accepted import shown
+from relax_eg.errors import OperatorError, RuleError
 from relax_eg.ir.expr import CONSTANT, VAR, Expr, postorder, var
 from relax_eg.limits import KEPT, RANK
 from relax_eg.memo import Memo
 from relax_eg.ops.facts import impossible
-from relax_eg.ops.libraries import FirstRun, Library
-from relax_eg.ops.record import strictly
+from relax_eg.ops.libraries import Library
+from relax_eg.ops.record import get, strictly
 from relax_eg.rules.conditions import Claim, Condition, Guard, names_of, parse_guards
+from relax_eg.rules.format import expression_text
 from relax_eg.rules.function_errors import raised
-from relax_eg.rules.signature import check_parameters, pattern_of, plain_name, sizes_named, transpose_hint
-from relax_eg.shapes import Dim, Spec, Star, parse_signature
+from relax_eg.rules.signature import Numerics, pattern_of, plain_name, sizes_named, transpose_hint
+from relax_eg.shapes import Dim, Spec, Star
 
-if TYPE_CHECKING:
-    from relax_eg.rules.schemas import Schema
-
-Numerics = Literal["exact", "reassociate", "approximate"]
-NUMERICS: tuple[Numerics, ...] = ("exact", "reassociate", "approximate")
 Phase = Literal["simplify", "algebra", "merge", "layout", "library"]
 PHASES: tuple[Phase, ...] = ("simplify", "algebra", "merge", "layout", "library")
 Sides = tuple[tuple[Expr, ...], tuple[Expr, ...]]
 RuleFunction = Callable[..., Any]
-_RULES = Kind(lambda x: isinstance(x, RuleSet), "a RuleSet")
-_RULES_OR_NAME = Kind(lambda x: isinstance(x, (RuleSet, str)), "a RuleSet, or the name of a rule, tag or class,")
-_CLASSES = many(f"a list of {', '.join(map(repr, NUMERICS))}", one_of(*NUMERICS))
 
 
 @dataclass(frozen=True)
@@ -113,8 +110,6 @@ class Rule:
     def left_operators(self) -> frozenset[str]:
         """Names of the operators on the left side of the smallest instance. The rule cannot fire in a program that has
         none of them."""
-        from relax_eg.rules.instances import instances
-
         smallest = next(iter(instances(self, limit=1)), None)
         return frozenset(e.op for e in smallest.left_nodes if e.op != CONSTANT) if smallest is not None else frozenset()
 
@@ -157,20 +152,19 @@ class Rule:
             self._instances[key] = self._build(dict(zip(self.stars, ranks, strict=True)), dtype, chosen)
         return self._instances[key]
 
-    def test_at_use(self) -> None:
-        """Makes `usable` test every instance that was not tested before."""
-        self.__dict__["_is_tested_at_use"] = True
+    def test_at_use(self, passes: Callable[[Instance], bool]) -> None:
+        """Makes `usable` return only instances that pass a test."""
+        self.__dict__["_passes"] = passes
 
     def usable(self, ranks: Sequence[int], dtype: str, attributes: Mapping[str, Any]) -> Instance | None:
         """The result of `instance`, for use in a search. After `test_at_use`, an instance of a rule without a library
         is tested first unless it was tested before. Returns None also if the instance cannot be tested. Raises
         RuleError if it is refuted."""
         found = self.instance(ranks, dtype, attributes)
-        if found is None or self.library is not None or "_is_tested_at_use" not in self.__dict__:
+        passes = self.__dict__.get("_passes")
+        if found is None or self.library is not None or passes is None:
             return found
-        from relax_eg.rules.check import may_be_used
-
-        return found if may_be_used(found) else None
+        return found if passes(found) else None
 
     def _build(self, ranks: Mapping[str, int], dtype: str, attributes: Mapping[str, Any]) -> Instance | None:
         params = self._params(ranks, dtype)
@@ -302,9 +296,13 @@ class Rule:
         return RuleError(f"{self.where} rule `{self.name}`: {text}")
 
     def __str__(self) -> str:
-        from relax_eg.rules.format import rule_text
-
-        return rule_text(self)
+        """`name: left  =>  right   when ...` for the first instance."""
+        instance = next(iter(instances(self, limit=1)), None)
+        if instance is None:
+            return f"{self.name}: (no instance can be formed)"
+        left, right = (", ".join(map(expression_text, side)) for side in (instance.left, instance.right))
+        guard = f"   when {' and '.join(self.when)}" if self.when else ""
+        return f"{self.name}: {left}  =>  {right}{guard}"
 
     def __repr__(self) -> str:
         return f"<rule {self.name}>"
@@ -328,186 +326,216 @@ def _attribute_sizes(e: Expr) -> Iterator[Dim]:
             yield from (d for d in value if isinstance(d, Dim))  # type: ignore[reportUnknownVariableType]
 
 
-class RuleSet:
-    """A named, ordered set of rules. `+` combines sets; `-` removes rules by name, tag, numerics class, or another set.
-    `set["name"]` is one rule. Iteration gives the rules except the schemas.
+def check_parameters(rule: Rule) -> None:
+    """Raises RuleError unless the function takes the pattern variables by position under their own names, and the size
+    and attribute variables by name."""
+    parameters = inspect.signature(rule.function).parameters.values()
+    if any(p.kind is p.VAR_POSITIONAL for p in parameters):
+        return
+    blocks = set(rule.stars)
+    for n in rule.sizes:
+        _, tied, block = n.partition(":")
+        if tied and (not n.startswith("*") or block not in blocks):
+            accepted = ", ".join(f"*{plain_name(n)}:{b}" for b in rule.stars) or "no block is declared"
+            raise rule.error(f"sizes: {n!r} names a block that the rule lacks; accepted: {accepted}")
+    further = [*map(plain_name, rule.sizes), *rule.attributes]
+    wanted = [*rule.signature, *further]
+    named = [p.name for p in parameters if p.kind is not p.VAR_KEYWORD]
+    given = [n for n, p in zip(named, parameters, strict=False) if n in wanted or p.default is p.empty]
+    if any(p.kind is p.VAR_KEYWORD for p in parameters):
+        given += [n for n in further if n not in given]
+    if given[: len(rule.signature)] != list(rule.signature) or sorted(given) != sorted(wanted):
+        raise rule.error(
+            f"its function takes ({', '.join(named)}); shapes=, attrs= and sizes= declare ({', '.join(wanted)})"
+        )
 
-    - `schemas`: rules that are about whole nodes and the functions of the module.
+
+# --- the instances of a rule ---
+
+MAX_OPERAND_RANK = 4  # limit: axes of an operand
+# limit: attribute values tried in one group, and how many of them without any instance end the group.
+_MOST_VALUES = 64
+_FRUITLESS = 8  # limit: as above
+# given: the most informative ranks come first, because a rule is printed with the first, and a short test covers few.
+_OPERAND_RANKS = (2, 1, 3, 0, 4)
+_BLOCK_RANKS = (1, 0, 2, 3)  # given: as above, of a block
+
+Values = list[Any]
+
+
+def _permutations(rank: int) -> Values:
+    # Reversed: the identity, which is the least informative, comes last.
+    return list(itertools.permutations(range(rank)))[::-1]
+
+
+def _axis(rank: int) -> Values:
+    return list(range(rank))
+
+
+def _axes(rank: int) -> Values:
+    return [c for n in range(1, rank + 1) for c in itertools.combinations(range(rank), n)]
+
+
+def _trailing_axes(rank: int) -> Values:
+    return [tuple(range(i, rank)) for i in reversed(range(rank))]
+
+
+def _per_axis(*choices: Any) -> Callable[[int], Values]:
+    return lambda rank: list(itertools.product(choices, repeat=rank))[::-1]
+
+
+def _pool_steps(rank: int) -> Values:
+    # Pooling windows move along the spatial axes, which are the last.
+    space = max(rank - 2, 0)
+    return [(1,) * (rank - space) + c for c in _per_axis(1, 2, 3)(space)] + _per_axis(1, 2)(rank)
+
+
+def _one_of(*values: Any) -> Callable[[int], Values]:
+    return lambda rank: list(values)
+
+
+_FLAG = _one_of(False, True)
+# By attribute name; an entry `operator.attribute` takes precedence.
+_DOMAINS: dict[str, Callable[[int], Values]] = {
+    "permute_dims.axes": _permutations,
+    "layer_norm.axes": _trailing_axes,
+    "rms_norm.axes": _trailing_axes,
+    "axes": _axes,
+    "axis": _axis,
+    "keepdims": _FLAG,
+    "reverse": _FLAG,
+    "reduce_window.strides": _pool_steps,
+    "strides": _per_axis(1, 2, 3),
+    "dilation": _per_axis(1, 2),
+    "interior": _per_axis(0, 1),
+    "y": _one_of(2, 3, 1, 0, -1, -2, 4),
+    "k": _one_of(0, 1, -1, 2, -2),
+    "method": _one_of("to_even", "away"),
+    "mode": _one_of("clip", "fill", "promise"),
+    "precision": _one_of(None, "default", "high", "highest"),
+    "out_dtype": _one_of(None, "float32", "float64"),
+    "dtype": _one_of("float32", "float16", "bfloat16", "float64", "int32", "uint8", "bool"),
+    "epsilon": _one_of(1e-5, 1e-6, 0.0, 0.5),
+}  # fmt: skip
+
+
+def attribute_values(rule: Rule, source: str, rank: int) -> Values:
+    """The values of attribute `source` (`operator.attribute`) on operands of `rank` axes. Raises RuleError if a rule
+    cannot range over it."""
+    op, _, name = source.partition(".")
+    try:
+        known = [a.name for a in get(op).attributes if a.kind == "static"]
+    except OperatorError as e:
+        raise rule.error(f"attrs: {source!r}: {e}") from None
+    domain = _DOMAINS.get(source) or _DOMAINS.get(name)
+    if name not in known or domain is None:
+        accepted = (
+            ", ".join(f"{op}.{a}" for a in known if a in _DOMAINS or f"{op}.{a}" in _DOMAINS) or "none of this operator"
+        )
+        raise rule.error(f"attrs: {source!r} is not an attribute that a rule can range over; accepted: {accepted}")
+    return domain(rank)
+
+
+@dataclass(slots=True)
+class _Group:
+    """The instances with one choice of block ranks, dtype and operand ranks.
+
+    - `values`: attribute values that are left to try.
     """
 
-    def __init__(self, name: str, rules: Iterable[Rule] = (), schemas: Iterable[Schema] = ()) -> None:
-        if not isinstance(name, str):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise OptionError(f"RuleSet({shown(name)}): a name is accepted")
-        for what, given in (("rules", rules), ("schemas", schemas)):
-            if not isinstance(given, Iterable):  # pyright: ignore[reportUnnecessaryIsInstance]
-                raise OptionError(f"RuleSet({name!r}, {what}={shown(given)}): a list of {what} is accepted")
-        self.name = name
-        found = list(schemas)
-        if no_schema := [s for s in found if not hasattr(s, "propose")]:
-            raise OptionError(f"RuleSet({name!r}): {shown(no_schema[0])} is no schema")
-        self.schemas = tuple(dict.fromkeys(found))
-        self._rules: dict[str, Rule] = {}
-        for r in rules:
-            if not isinstance(r, Rule):  # pyright: ignore[reportUnnecessaryIsInstance]
-                raise OptionError(f"RuleSet({name!r}): {shown(r)} is no rule; `@book.rule(...)` makes one")
-            known = self._rules.setdefault(r.name, r)
-            if known is not r:
-                raise r.error(f"another rule of this name, at {known.where}, is in the set `{name}` too")
+    blocks: tuple[int, ...]
+    dtype: str
+    values: Iterator[dict[str, Any]]
+    tries: int = 0
+    formed: int = 0
 
-    def rule(
-        self,
-        shapes: str,
-        *,
-        name: str | None = None,
-        attrs: Mapping[str, str] | None = None,
-        sizes: str = "",
-        when: str | Sequence[str] = (),
-        numerics: Numerics = "reassociate",
-        phase: Phase = "algebra",
-        both: bool = False,
-        tags: Iterable[str] = (),
-        doc: str | None = None,
-        check: bool = True,
-    ) -> Callable[[RuleFunction], RuleFunction]:
-        """Decorator that registers a rule. The rule is tested at once; RuleError names the problem, with file and line.
-
-        - `shapes`: `"a: m k, b: k n, x: *b n"`; a missing dtype means any float type, the same one throughout.
-        - `attrs`: attribute variables, `{"p": "permute_dims.axes"}`.
-        - `sizes`: further size variables, which attributes of the left side bind: `"begin end"`, or
-          `"*begin:b *end:b"` for one per axis of block `*b`.
-        - `when`: conditions, such as `"m < n"`.
-        - `both`: also registers the other direction, as rule `<name>_reversed`.
-        - `check`: False postpones the test to the first use.
-        """
-
-        def register(function: RuleFunction) -> RuleFunction:
-            code = getattr(function, "__code__", None)
-            where = f"{code.co_filename.rsplit('/', 1)[-1]}:{code.co_firstlineno}" if code is not None else "<rule>"
-            rule_name = name or function.__name__
-            conditions = (when,) if isinstance(when, str) else tuple(when)
-            try:
-                signature = parse_signature(shapes)
-            except SpecError as e:
-                raise RuleError(f"{where} rule `{rule_name}`: {e}") from None
-            text = doc or inspect.getdoc(function) or ""
-            common = (function, signature, dict(attrs or {}), numerics, phase, conditions)
-            more = tuple(sizes.split())
-            made = [Rule(rule_name, *common, frozenset(tags), text, where, sizes=more)]
-            for option, value, accepted in (("numerics", numerics, NUMERICS), ("phase", phase, PHASES)):
-                if value not in accepted:
-                    raise made[0].error(f"{option}={value!r}: one of {', '.join(accepted)} is accepted")
-            check_parameters(made[0])
-            if both:
-                reversed_name = rule_name + "_reversed"
-                made.append(Rule(reversed_name, *common, frozenset(tags), text, where, reverse=True, sizes=more))
-            for r in made:
-                if r.name in self._rules:
-                    raise r.error(f"a rule of this name is already in the set (at {self._rules[r.name].where})")
-                if check:
-                    from relax_eg.rules.check import require_tested
-
-                    require_tested(r)
-            for r in made:
-                self._rules[r.name] = r
-            return function
-
-        return register
-
-    def library(
-        self,
-        name: str,
-        *,
-        shapes: str,
-        target: RuleFunction | str,
-        requires: str | Sequence[str] = (),
-        cost: float | Callable[..., float] | None = None,
-        attrs: Mapping[str, str] | None = None,
-        sizes: str = "",
-        when: str | Sequence[str] = (),
-        numerics: Numerics = "reassociate",
-        first_run: FirstRun = "check",
-        tags: Iterable[str] = (),
-        doc: str | None = None,
-        check: bool = True,
-    ) -> Callable[[RuleFunction], RuleFunction]:
-        """Decorator that registers the lowering of a pattern program to a call of library routine `name` (Relax 4.6).
-        The function returns the pattern program, or a tuple for several results. From then on the program is the
-        meaning of the routine's calls.
-
-        - `target`: a callable on JAX arrays, `"module:name"`, imported when it is first needed, or `"ffi:name"` of a
-          `jax.ffi` target. It receives attributes and sizes as keyword arguments.
-        - `requires`: `"scipy >= 1.10"`, `"platform: cpu gpu"`, `"device: H100"`, `"dtype: float16 bfloat16"`,
-          `"execution: kernels"`. Where a requirement is not met the rule does not run, and the report says so.
-        - `cost`: how many times faster the routine is than the predicted time of its pattern as one kernel (1 if None),
-          or a function (flops, bytes, profile) to seconds.
-        - `first_run`: what happens when the routine's results differ from its pattern's: "check" raises LibraryError,
-          "fall back" warns and runs the pattern, "trust" does not compare.
-        - Other options: as in `rule`.
-        """
-        from relax_eg.rules.libraries import library_rule
-
-        def register(function: RuleFunction) -> RuleFunction:
-            options = (shapes, target, requires, cost, attrs or {}, sizes, when, numerics, first_run, tags, doc)
-            made = library_rule(name, function, *options)
-            if made.name in self._rules:
-                raise made.error(f"a rule of this name is already in the set (at {self._rules[made.name].where})")
-            if check:
-                from relax_eg.rules.check import require_tested
-
-                require_tested(made)
-            self._rules[made.name] = made
-            return function
-
-        return register
-
-    def __iter__(self) -> Iterator[Rule]:
-        return iter(self._rules.values())
-
-    def __len__(self) -> int:
-        return len(self._rules)
-
-    def __contains__(self, name: object) -> bool:
-        return isinstance(name, str) and (name in self._rules or any(s.name == name for s in self.schemas))
-
-    def __getitem__(self, name: str) -> Rule:
-        said = name if isinstance(name, str) else shown(name)  # type: ignore[reportUnnecessaryIsInstance]
-        if said not in self._rules:
-            near = difflib.get_close_matches(said, self._rules, 3)
-            hint = f"; did you mean {' or '.join(near)}?" if near else ""
-            raise UnknownRuleError(f"no rule `{said}` in set `{self.name}`{hint}")
-        return self._rules[said]
-
-    @accepts(RuleError, other=_RULES)
-    def __add__(self, other: RuleSet) -> RuleSet:
-        return RuleSet(f"{self.name} + {other.name}", itertools.chain(self, other), (*self.schemas, *other.schemas))
-
-    @accepts(RuleError, other=_RULES_OR_NAME)
-    def __sub__(self, other: RuleSet | str) -> RuleSet:
-        """The set without the rules of `other`: a set, a rule's name, a tag or a numerics class."""
-        if isinstance(other, RuleSet):
-            return self._where(f"{self.name} - {other.name}", lambda r: r.name not in other)
-        return self._where(f"{self.name} - {other}", lambda r: not _is_called(r, other))
-
-    @accepts(RuleError, what=TEXT)
-    def only(self, what: str) -> RuleSet:
-        """The rules with this name, tag or numerics class."""
-        return self._where(what, lambda r: _is_called(r, what))
-
-    @accepts(RuleError, numerics=_CLASSES)
-    def allowed(self, numerics: Sequence[Numerics]) -> RuleSet:
-        """The rules of these numerics classes."""
-        return self._where(self.name, lambda r: r.numerics in numerics)
-
-    def _where(self, name: str, keep: Callable[[Rule | Schema], bool]) -> RuleSet:
-        return RuleSet(name, filter(keep, self), filter(keep, self.schemas))
-
-    def __repr__(self) -> str:
-        return f"<RuleSet {self.name}: {len(self)} rules>"
-
-    def __str__(self) -> str:
-        return "\n".join(map(str, (*self, *self.schemas)))
+    def next(self, rule: Rule, seen: set[int]) -> tuple[Instance | None, bool]:
+        """The next new instance, if there is one, and whether there may be more."""
+        for attributes in self.values:
+            self.tries += 1
+            instance = rule.instance(self.blocks, self.dtype, attributes)
+            # One value may belong to several operand ranks. An instance with equal sides is useless.
+            if instance is not None and id(instance) not in seen and instance.left != instance.right:
+                seen.add(id(instance))
+                self.formed += 1
+                return instance, True
+            if not self.formed and self.tries >= _FRUITLESS:
+                break
+        return None, False
 
 
-def _is_called(rule: Rule | Schema, what: str) -> bool:
-    """Whether `what` is the rule's name, numerics class or one of its tags."""
-    return what in (rule.name, rule.numerics) or what in rule.tags
+def _groups(rule: Rule, ranks: Iterable[int], dtypes: Sequence[str]) -> Iterator[_Group]:
+    allowed = set(ranks)
+    order = [r for r in _BLOCK_RANKS if r in allowed] + sorted(allowed.difference(_BLOCK_RANKS))
+    blocks = sorted(itertools.product(order, repeat=len(rule.stars)), key=lambda b: sum(map(order.index, b)))
+    # Several attribute variables mostly belong to operands of equal rank, so these combinations come first.
+    operands = sorted(
+        itertools.product(_OPERAND_RANKS, repeat=len(rule.attributes)),
+        key=lambda o: (max(o, default=0) - min(o, default=0), sum(map(_OPERAND_RANKS.index, o))),
+    )
+    domains = {
+        o: [attribute_values(rule, s, r) for s, r in zip(rule.attributes.values(), o, strict=True)] for o in operands
+    }
+    for o, dtype, b in itertools.product(operands, dtypes, blocks):
+        yield _Group(b, dtype, _combinations(rule, domains[o]))
+
+
+def _combinations(rule: Rule, domains: list[Values]) -> Iterator[dict[str, Any]]:
+    """Combinations of attribute values, the first values first; a fixed random sample if there are many."""
+    size = 1
+    for d in domains:
+        size *= len(d)
+    if size <= _MOST_VALUES:
+        chosen: Iterable[tuple[Any, ...]] = itertools.product(*domains)
+    else:
+        rng = random.Random(size)
+        chosen = [tuple(d[0] for d in domains)] + [tuple(map(rng.choice, domains)) for _ in range(_MOST_VALUES)]
+    for values in chosen:
+        yield dict(zip(rule.attributes, values, strict=True))
+
+
+def instances(
+    rule: Rule, limit: int | None = None, ranks: Iterable[int] = range(4), dtypes: Sequence[str] | None = None
+) -> Iterator[Instance]:
+    """Instances of `rule`, at most `limit`, the most informative first, in a fixed order.
+
+    They are taken in turn from the combinations of block ranks (`ranks`), dtypes (`rule.dtypes` unless given; without
+    effect on a rule without open dtypes) and operand ranks, so that a few instances already cover many kinds. Raises
+    RuleError if the sides of an instance disagree in shape or dtype.
+    """
+    floats = tuple(dtypes or rule.dtypes) if rule.has_open_dtype else ("float32",)
+    live = list(_groups(rule, ranks, floats))
+    seen: set[int] = set()
+    while live and (limit is None or len(seen) < limit):
+        more: list[_Group] = []
+        for group in live:
+            instance, go_on = group.next(rule, seen)
+            if instance is not None:
+                yield instance
+                if limit is not None and len(seen) >= limit:
+                    return
+            if go_on:
+                more.append(group)
+        live = more
+
+
+def need_instance(rule: Rule) -> Instance:
+    """The first instance. Raises RuleError if the rule has none."""
+    found = next(instances(rule, limit=1), None)
+    if found is None:
+        raise RuleError(f"{rule.where} rule `{rule.name}`: no instance can be formed{_why(rule)}")
+    return found
+
+
+def _why(rule: Rule) -> str:
+    """The reason why the first instance cannot be formed, as text."""
+    blocks = tuple(1 for _ in rule.stars)
+    attributes = {n: next(iter(attribute_values(rule, s, 2)), None) for n, s in rule.attributes.items()}
+    problem = rule.problem(blocks, rule.dtypes[0], attributes)
+    if problem:
+        return f": {problem}"
+    if rule.instance(blocks, rule.dtypes[0], attributes) is not None:
+        return ": both sides are the same expression"
+    if not rule.attributes and not rule.sizes:
+        return ": its function returned None; `return left, right` is accepted"
+    return ": its function declines every value of its attribute variables"

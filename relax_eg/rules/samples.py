@@ -1,25 +1,29 @@
 """Random sizes and values at which the two sides of a rule instance are compared.
 
-All draws use the generator that is passed in, so one seed gives one test.
+All draws use the generator that is passed in, so one seed gives one test. Values that must have facts are *adapted*:
+each fact changes them as little as it requires (`ops.facts`). The definition of the fact then decides whether the
+result has it; samples without the required facts are dropped.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from fractions import Fraction
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
-from relax_eg.ir.annotations import ITEM_BITS, Tensor, is_complex, is_float, is_integer, itemsize
-from relax_eg.ir.expr import Expr, np_dtype, postorder
+from relax_eg.dtypes import dtype_of, is_complex, is_float, is_integer, numpy_dtype
+from relax_eg.ir.annotations import Tensor
+from relax_eg.ir.expr import Expr, postorder
 from relax_eg.limits import KEPT
-from relax_eg.ops.sizes import dilated, product
-from relax_eg.rules.conditions import Condition, Guard
+from relax_eg.ops.facts import holds as has_fact
+from relax_eg.ops.facts import with_facts
+from relax_eg.ops.record import TABLE, Precondition, conditions, may_be_met
+from relax_eg.rules.conditions import Condition, Guard, ValueTest, claims_of
 from relax_eg.rules.rule import Instance
-from relax_eg.shapes import Dim, dim_min
+from relax_eg.shapes import Dim
 
 Array = np.ndarray[Any, Any]
 Sizes = Mapping[str, int]
@@ -50,56 +54,33 @@ def _attribute_sizes(nodes: Iterable[Expr]) -> Iterator[Dim]:
             yield from (v for v in (value if isinstance(value, tuple) else (value,)) if isinstance(v, Dim))
 
 
-@dataclass(frozen=True, slots=True)
-class Needs:
-    """The preconditions on sizes for expressions to exist: `nonnegative` must be >= 0, and `zero` must be 0."""
-
-    nonnegative: tuple[Dim, ...]
-    zero: tuple[Dim, ...]
-
-    def unmet(self, sizes: Sizes) -> str:
-        """The first precondition that does not hold, in words; empty if all hold."""
-        for d in self.nonnegative:
-            if d.evaluate(sizes) < 0:
-                return f"{d} is {d.evaluate(sizes)}, which cannot be a size or index"
-        for d in self.zero:
-            if d.evaluate(sizes) != 0:
-                return f"sizes disagree: {d} is not 0"
-        return ""
-
-
 @lru_cache(KEPT)
-def needs(results: tuple[Expr, ...]) -> Needs:
-    """The preconditions of the operators under `results` that depend on sizes."""
-    nonnegative: dict[Dim, None] = {}
-    zero: dict[Dim, None] = {}
+def needs(results: tuple[Expr, ...]) -> tuple[Precondition, ...]:
+    """What sizes must satisfy for `results` to exist: no size of a tensor is negative, and the preconditions of
+    operators hold."""
+    found: dict[Precondition, None] = {}
     for e in postorder(results):
         if isinstance(e.annotation, Tensor):
-            nonnegative.update(dict.fromkeys(e.shape))
-        if e.op == "strided_slice":
-            for begin, end, size in zip(e.attr("begin"), e.attr("end"), e.args[0].shape, strict=True):
-                nonnegative.update(dict.fromkeys((begin, end - begin, size - end)))
-        elif e.op in ("conv", "reduce_window"):
-            space = e.args[0].shape[e.args[0].ndim - len(e.attr("low")) :]
-            parts = zip(e.attr("low"), space, e.attr("high"), e.attr("input_dilation"), strict=True)
-            nonnegative.update(dict.fromkeys(low + dilated(d, by - 1) + high for low, d, high, by in parts))
-            if e.op == "reduce_window":
-                nonnegative.update(dict.fromkeys(d - 1 for d in e.attr("window")))
-        elif e.op == "split":
-            nonnegative.update(dict.fromkeys(e.attr("sections")))
-        elif e.op == "reshape":
-            zero[product(e.shape) - product(e.args[0].shape)] = None
-        elif e.op == "take" and e.attr("mode") != "fill":
-            # A clipped index has no element to read only if the axis is empty.
-            zero[product(e.args[1].shape) * (1 - dim_min(e.args[0].shape[e.attr("axis")], 1))] = None
-        elif e.op == "broadcast_to":
-            for size, given in zip(reversed(e.shape), reversed(e.args[0].shape), strict=False):
-                zero[(given - 1) * (given - size)] = None
-    # A size variable is never negative.
-    open_ = (
-        d for d in nonnegative if not (d.is_const and d.value >= 0) and not any(d == Dim.var(v) for v in d.variables)
-    )
-    return Needs(tuple(open_), tuple(d for d in zero if d != 0))
+            found.update(dict.fromkeys(((">=", d),) for d in e.shape if not _is_size(d)))
+        if e.op in TABLE:
+            found.update(dict.fromkeys(conditions(e.op, tuple(a.annotation for a in e.args), e.attrs)))
+    return tuple(found)
+
+
+def _is_size(d: Dim) -> bool:
+    """Whether `d` is never negative: a number, or a size variable."""
+    return d.value >= 0 if d.is_const else any(d == Dim.var(v) for v in d.variables)
+
+
+def unmet(needed: Iterable[Precondition], sizes: Sizes) -> str:
+    """The first precondition that does not hold at these sizes, in words; empty if all hold."""
+    for precondition in needed:
+        if not may_be_met(precondition, sizes):
+            ((sign, d), *_) = precondition
+            if sign == ">=":
+                return f"{d} is {d.evaluate(sizes)}, which cannot be a size or index"
+            return f"sizes disagree: {d} is not 0"
+    return ""
 
 
 def admits(instance: Instance, sizes: Sizes) -> bool:
@@ -115,7 +96,7 @@ def fits(instance: Instance, sizes: Sizes, most: int) -> bool:
             total *= d.evaluate(sizes)
         if total > most:
             return False
-    return not needs(instance.left).unmet(sizes) and all(holds(g, sizes) for g in instance.guards)
+    return not unmet(needs(instance.left), sizes) and all(holds(g, sizes) for g in instance.guards)
 
 
 def holds(guard: Guard, sizes: Sizes) -> bool:
@@ -190,9 +171,10 @@ def _fit_slices(instance: Instance, binding: dict[str, int], rng: Random) -> Non
     """Redraws slice bounds that are size variables of their own, so that they are within the sliced axis."""
     taken = {v for p in instance.params for d in p.shape for v in d.variables}
     for e in instance.left_nodes:
-        if e.op != "strided_slice":
+        attrs = dict(e.attrs)
+        if not {"begin", "end"} <= attrs.keys():
             continue
-        for begin, end, size in zip(e.attr("begin"), e.attr("end"), e.args[0].shape, strict=True):
+        for begin, end, size in zip(attrs["begin"], attrs["end"], e.args[0].shape, strict=True):
             low, high = 0, max(size.evaluate(binding), 0)
             for d in (begin, end):
                 if d.variables and d == Dim.var(min(d.variables)) and not d.variables & taken:
@@ -241,16 +223,13 @@ def drawn(
                 whole = np.empty(shape, np.complex128)  # adding 1j * infinity would make the real part NaN
                 whole.real, whole.imag = made, floats(shape, rng, index + 1)
                 made = whole
-            values[name] = made if made.dtype == object else made.astype(np_dtype(p.dtype))
+            values[name] = made if made.dtype == object else made.astype(numpy_dtype(p.dtype))
     return values
 
 
 def limits(dtype: str) -> tuple[int, int]:
     """The least and the greatest integer of a dtype."""
-    import ml_dtypes
-
-    info = ml_dtypes.iinfo(np_dtype(dtype))
-    return int(info.min), int(info.max)
+    return dtype_of(dtype).least, dtype_of(dtype).greatest
 
 
 def integers(dtype: str, shape: tuple[int, ...], rng: Random, index: int) -> Array:
@@ -262,7 +241,7 @@ def integers(dtype: str, shape: tuple[int, ...], rng: Random, index: int) -> Arr
             edge = (low, low + 1, low // 2, -1 if low else 1, 0, 1, 2, 3, high // 2, high // 2 + 1, high - 1, high)
             made = np.asarray(rng.choice(np.array(edge, dtype=object), shape))
         case 2:
-            drawn_as = np_dtype(dtype) if itemsize(dtype) * 8 == ITEM_BITS[dtype] else np.dtype(np.int64)  # not int4
+            drawn_as = numpy_dtype(dtype) if dtype_of(dtype).is_native else np.dtype(np.int64)
             made = np.asarray(rng.integers(low, high, shape, dtype=drawn_as, endpoint=True))
         case 3:
             made = np.where(
@@ -270,7 +249,7 @@ def integers(dtype: str, shape: tuple[int, ...], rng: Random, index: int) -> Arr
             )
         case _:
             made = small
-    return made.astype(np_dtype(dtype))
+    return made.astype(numpy_dtype(dtype))
 
 
 def _rationals(shape: tuple[int, ...], rng: Random, index: int) -> Array:
@@ -344,14 +323,16 @@ def _mixed(shape: tuple[int, ...], rng: Random, index: int, reach: float) -> Arr
     return np.clip(made, -(10.0**reach), 10.0**reach)
 
 
-# given: domain of the accuracy law: magnitudes from 10**-reach to 10**reach.
-REACH = {"float32": 6.0, "float64": 6.0, "bfloat16": 6.0, "float16": 1.0}
+def reach_of(dtype: str) -> float:
+    """The domain of the accuracy law: magnitudes from 10**-reach to 10**reach."""
+    has_range_of_float32 = dtype_of(dtype).powers >= dtype_of("float32").powers
+    return 6.0 if has_range_of_float32 else 1.0  # chosen: products of a few numbers stay finite
 
 
 def mixed(instance: Instance, sizes: Sizes, rng: Random, index: int) -> dict[str, Array]:
     """Floats over the domain of the accuracy law, with cancellation within a tensor and between two tensors."""
     dtype = next((p.dtype for p in instance.params if is_float(p.dtype)), "float32")
-    reach = REACH.get(dtype, 1.0)
+    reach = reach_of(dtype)
     values = drawn(instance, sizes, rng, index, lambda s, r, i: _mixed(s, r, i, reach))
     if index % 2:
         _nearly_equal([values[str(p.attr("name"))] for p in instance.params if is_float(p.dtype)], rng)
@@ -387,3 +368,70 @@ def special(instance: Instance, sizes: Sizes, rng: Random, index: int) -> dict[s
         if base is not v and v.dtype == base.dtype and v.dtype.kind != "b" and rng.random() < 0.3:
             values[name] = base if rng.random() < 0.5 else np.asarray(-base).astype(base.dtype)
     return values
+
+
+# --- values that meet the conditions of a rule ---
+
+
+@lru_cache(KEPT)
+def asked(instance: Instance) -> tuple[tuple[str, frozenset[str], tuple[ValueTest, ...]], ...]:
+    """For each pattern variable with guards on its value: its name, the required facts, and the tests to pass."""
+    claims = claims_of(instance.guards)
+    tests = [g for g in instance.guards if isinstance(g, ValueTest)]
+    names = dict.fromkeys([*claims, *(t.name for t in tests)])
+    return tuple((n, claims.get(n, frozenset()), tuple(t for t in tests if t.name == n)) for n in names)
+
+
+def are_met(instance: Instance, values: Mapping[str, Array]) -> bool:
+    """Whether the values have the facts, and pass the tests, that the rule requires."""
+    return all(
+        all(has_fact(f, values[name]) for f in facts) and all(t.holds(np.asarray(values[name])) for t in tests)
+        for name, facts, tests in asked(instance)
+    )
+
+
+def under_hypotheses(draw: Draw, wide: bool = False) -> Draw:
+    """`draw` with its values adapted to the facts and tests that the rule requires. With `wide`, floats are first
+    converted to float64, so that facts that hold up to rounding hold up to that of float64."""
+
+    def adapted_draw(instance: Instance, sizes: Sizes, rng: Random, index: int) -> dict[str, Array]:
+        values = draw(instance, sizes, rng, index)
+        wanted = asked(instance)
+        if wanted and wide:
+            values = {n: np.asarray(v, np.float64) if is_float(v.dtype.name) else v for n, v in values.items()}
+        for name, facts, tests in wanted:
+            values[name] = adapted(np.asarray(values[name]), facts, tests, rng)
+        return values
+
+    return adapted_draw
+
+
+def adapted(a: Array, facts: Collection[str], tests: Iterable[ValueTest], rng: Random) -> Array:
+    """`a` changed so that it has `facts` and passes `tests`, as far as possible."""
+    if not a.size:
+        return a
+    dtype = a.dtype
+    narrow = dtype.kind == "V" and is_float(dtype.name)  # bfloat16 and similar types: computed in float32
+    made = np.array(a, np.float32 if narrow else dtype)
+    with np.errstate(over="ignore", invalid="ignore"):  # a number beyond the dtype's range becomes infinity
+        for t in tests:
+            made = _tested(made, t)
+    made = with_facts(made, facts, rng)
+    return made.astype(dtype) if narrow else made
+
+
+def _tested(a: Array, t: ValueTest) -> Array:
+    number: Any = Fraction(t.number) if a.dtype == object else np.asarray(t.number).astype(a.dtype)[()]
+    match t.op:
+        case "==":
+            return np.full(a.shape, number, a.dtype)
+        case "!=":
+            return np.where(a == number, number + 1, a).astype(a.dtype)
+        case ">" | ">=":
+            above = np.where(a >= number, a, number + abs(a - number) if a.dtype.kind != "i" else number)
+        case _:
+            above = np.where(a <= number, a, number - abs(a - number) if a.dtype.kind != "i" else number)
+    if t.op in (">", "<"):
+        beyond = number + 1 if t.op == ">" else number - 1
+        above = np.where((above == number) | (above != above), beyond, above)
+    return np.where(above != above, number, above).astype(a.dtype)

@@ -7,21 +7,21 @@ functions. The proposal is added to the e-graph beside the node as written, and 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
 
 from relax_eg.errors import RuleError
-from relax_eg.ir.expr import Expr
-from relax_eg.ir.module import Function
+from relax_eg.ir.annotations import Tensor
+from relax_eg.ir.calls import function_ref
+from relax_eg.ir.control import scan
+from relax_eg.ir.expr import Expr, tuple_, tuple_get, var
+from relax_eg.ir.module import Function, Module, pure_function
 from relax_eg.shapes import Dim
 
 if TYPE_CHECKING:
-    from relax_eg.rules.rule import Numerics
-
-
-# Takes the place of an operator in `Schema.operators` of a step by which extraction fuses kernels. Its proposals for
-# nodes are checked, but the e-graph never applies it, because kernels are not enumerated there.
-KERNEL = "kernel"
+    from relax_eg.rules.signature import Numerics
 
 
 class Functions(Protocol):
@@ -74,6 +74,80 @@ class Functions(Protocol):
         ...
 
 
+@dataclass
+class ModuleAnswers:
+    """The answers to a schema's questions (`schemas.Functions`) for a module as written.
+
+    - `written`: nodes of the block, for `readers`.
+    """
+
+    functions: dict[str, Function]
+    ahead: Sequence[bool] = ()
+    written: Sequence[Expr] = ()
+    large: float = 0.0
+    _made: int = field(default=0)
+
+    def readers(self, e: Expr) -> Sequence[Expr]:
+        return [x for x in self.written for a in x.args if a is e]
+
+    def extent(self, size: Dim) -> int:
+        return int(size.evaluate(dict.fromkeys(size.variables, 64)))
+
+    def most(self, size: Dim) -> int:
+        return self.extent(size)
+
+    def best(self, name: str, outside: bool = False) -> Function | None:
+        found = self.functions.get(name)
+        return found if found is not None and len(found.blocks) == 1 and found.blocks[0].dataflow else None
+
+    def as_written(self, name: str) -> Function | None:
+        return self.best(name)
+
+    def calls(self, name: str) -> int:
+        return 1
+
+    def known_ahead(self, name: str) -> Sequence[bool]:
+        return self.ahead or (False,) * len(self.functions[name].params)
+
+    def add(self, function: Function, suffix: str) -> Function:
+        self._made += 1
+        made = replace(function, name=f"{function.name}_{suffix}{self._made}")
+        self.functions[made.name] = made
+        return made
+
+    def batched(self, function: Function, mapped: Sequence[bool], length: Dim) -> Function | None:
+        """The function applied to slices, as a scan that carries nothing; None if a mapped parameter stands before one
+        that is not."""
+        step = self.add(replace(function, result=as_tuple(function.result)), "step")
+        params = [
+            var(str(p.attr("name")), _stacked(p.annotation, length) if m else p.annotation)
+            for p, m in zip(function.params, mapped, strict=True)
+        ]
+        # A scan takes its constant operands before those that it slices.
+        if list(mapped) != sorted(mapped):
+            return None
+        same = [p for p, m in zip(params, mapped, strict=True) if not m]
+        value = scan(function_ref(step), same, (), params[len(same) :], length=length)
+        count = len(step.result.args)
+        return pure_function(f"{function.name}_batched", params, [tuple_get(value, i) for i in range(count)])
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A test program with its inputs.
+
+    - `node`: the node for which a schema proposes an equal expression.
+    - `known`: the answers to the schema's questions.
+    """
+
+    module: Module
+    node: Expr
+    args: tuple[Any, ...]
+    known: ModuleAnswers
+
+
+# Draws a test program of a schema.
+Trials = Callable[[np.random.Generator], Trial]
 # The tag of schemas that save memory. They are applied if a byte in memory has a price, or if memory for large values
 # takes time.
 MEMORY = "memory"
@@ -85,6 +159,8 @@ class Schema:
 
     - `propose`: returns an expression that is equal to a node, or None.
     - `operators`: operators of the nodes for which `propose` is called.
+    - `trials`: generators of the programs on which it is tested (`schema_trials`); if there are none, programs that
+      have one of its operators.
     """
 
     name: str
@@ -93,6 +169,7 @@ class Schema:
     tags: frozenset[str]
     propose: Callable[[Expr, Functions], Expr | None]
     operators: frozenset[str]
+    trials: tuple[Trials, ...] = ()
 
     @property
     def where(self) -> str:
@@ -105,3 +182,21 @@ class Schema:
 
     def __str__(self) -> str:
         return f"{self.name}: {self.doc}"
+
+
+@dataclass(frozen=True)
+class ExtractionStep(Schema):
+    """A step by which extraction builds kernels (`extract.kernels`), not a rule of the search: kernels are chosen, not
+    enumerated in the e-graph, so `operators` is empty. Rule sets hold it, so that it can be left out.
+
+    `propose` states the property that justifies the step, which is tested like a schema.
+    """
+
+
+def as_tuple(result: Expr) -> Expr:
+    """A tuple of the fields of `result`, or of `result` alone."""
+    return result if result.op == "tuple" else tuple_((result,))
+
+
+def _stacked(a: Any, length: Dim) -> Tensor:
+    return Tensor((length, *(a.shape or ())), a.dtype)

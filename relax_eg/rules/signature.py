@@ -1,18 +1,16 @@
-"""The signature of a rule: the typed variables of its patterns, and the parameters of its function."""
+"""What the signature of a rule declares: the typed variables of its patterns, and its numerics class."""
 
 from __future__ import annotations
 
-import inspect
 import re
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import Literal
 
 from relax_eg.ir.annotations import Tensor
 from relax_eg.shapes import Dim, Spec, Star
 
-if TYPE_CHECKING:
-    from relax_eg.rules.rule import Rule
-
+Numerics = Literal["exact", "reassociate", "approximate"]
+NUMERICS: tuple[Numerics, ...] = ("exact", "reassociate", "approximate")
 _TWO_MATRICES = re.compile(r"(\w+)\(\((\w+), (\w+)\) \w+, \((\w+), (\w+)\) \w+")
 
 
@@ -55,27 +53,3 @@ def pattern_of(name: str, spec: Spec, ranks: Mapping[str, int], dtype: str) -> T
         else:
             dims.append(Dim.var(f"{name}__{i}") if d is None else d)
     return Tensor(dims, spec.dtype or dtype)
-
-
-def check_parameters(rule: Rule) -> None:
-    """Raises RuleError unless the function takes the pattern variables by position under their own names, and the size
-    and attribute variables by name."""
-    parameters = inspect.signature(rule.function).parameters.values()
-    if any(p.kind is p.VAR_POSITIONAL for p in parameters):
-        return
-    blocks = set(rule.stars)
-    for n in rule.sizes:
-        _, tied, block = n.partition(":")
-        if tied and (not n.startswith("*") or block not in blocks):
-            accepted = ", ".join(f"*{plain_name(n)}:{b}" for b in rule.stars) or "no block is declared"
-            raise rule.error(f"sizes: {n!r} names a block that the rule lacks; accepted: {accepted}")
-    further = [*map(plain_name, rule.sizes), *rule.attributes]
-    wanted = [*rule.signature, *further]
-    named = [p.name for p in parameters if p.kind is not p.VAR_KEYWORD]
-    given = [n for n, p in zip(named, parameters, strict=False) if n in wanted or p.default is p.empty]
-    if any(p.kind is p.VAR_KEYWORD for p in parameters):
-        given += [n for n in further if n not in given]
-    if given[: len(rule.signature)] != list(rule.signature) or sorted(given) != sorted(wanted):
-        raise rule.error(
-            f"its function takes ({', '.join(named)}); shapes=, attrs= and sizes= declare ({', '.join(wanted)})"
-        )

@@ -13,8 +13,9 @@ from typing import Any
 
 import numpy as np
 
+from relax_eg.dtypes import is_complex, is_float
 from relax_eg.errors import BoundsError, OperatorError
-from relax_eg.ir.annotations import Tensor, is_complex, is_float
+from relax_eg.ir.annotations import Tensor
 from relax_eg.ir.expr import CONSTANT, TUPLE, TUPLE_GET, VAR, Expr, postorder
 from relax_eg.limits import KEPT
 from relax_eg.ops.interpret import evaluate_points
@@ -23,7 +24,7 @@ from relax_eg.rules.enumeration import Points, every_point, special_points
 from relax_eg.rules.judge import TOLERANCE, Case, Prepared, prepared, wide_array, widened
 from relax_eg.rules.literals import computes, counts, is_piecewise, literals
 from relax_eg.rules.rule import Instance
-from relax_eg.rules.samples import Draw, Sizes, admits, draw_sizes, fits, holds, needs, size_variables
+from relax_eg.rules.samples import Draw, Sizes, admits, draw_sizes, fits, holds, needs, size_variables, unmet
 from relax_eg.tir.expr import Reduce, loop_names, walk
 
 Array = np.ndarray[Any, Any]
@@ -141,7 +142,7 @@ def sizes_near(instance: Instance) -> tuple[list[dict[str, int]], tuple[tuple[st
             reached = False
             for n in (number - 1, number, number + 1, number + 2):
                 sizes = {**base, name: n}
-                if not all(holds(g, sizes) for g in instance.guards) or needs(instance.left).unmet(sizes):
+                if not all(holds(g, sizes) for g in instance.guards) or unmet(needs(instance.left), sizes):
                     sizes = _moved(instance, names, name, n)
                     if sizes is None:
                         reached = reached or not _may_be(instance, base, name, n)
@@ -232,10 +233,9 @@ def _env(p: Prepared, points: Points) -> dict[Expr, Array]:
 def _promised(p: Prepared, sizes: Sizes, chunk: Points, wide: Points) -> tuple[Points, Points]:
     """The points at which the indices of `promises` are in range."""
     kept = np.ones(chunk.count, bool)
-    for e in p.promises:
-        (indices,) = evaluate_points((e.args[1],), _env(p, wide), sizes, chunk.count)
-        extent = e.args[0].shape[e.attr("axis")].evaluate(sizes)
-        kept &= ((indices >= 0) & (indices < extent)).reshape(chunk.count, -1).all(1)
+    for e, extent in p.promises:
+        (indices,) = evaluate_points((e,), _env(p, wide), sizes, chunk.count)
+        kept &= ((indices >= 0) & (indices < extent.evaluate(sizes))).reshape(chunk.count, -1).all(1)
     return (chunk, wide) if kept.all() else (chunk.where(kept), wide.where(kept))
 
 

@@ -6,38 +6,29 @@ parentheses. `""` is a scalar. Examples: `"b s 768"`, `"*b 2*n+1 @ float16"`, `"
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from typing import TypeAlias
 
+from relax_eg.dtypes import KEY_DTYPE, NUMBERS, SHORT_NAMES
 from relax_eg.errors import SpecError
 from relax_eg.limits import LARGEST_INT64
 from relax_eg.shapes.dim import Dim
 from relax_eg.shapes.expression import fold_expression, refusal
 from relax_eg.shapes.piecewise import FUNCTIONS
 
-DTYPES = (
-    "bool",
-    *("int4", "int8", "int16", "int32", "int64", "uint4", "uint8", "uint16", "uint32", "uint64"),
-    *("float8_e4m3fn", "float8_e5m2", "float16", "bfloat16", "float32", "float64"),
-    *("complex64", "complex128", "key"),
-)
-SHORT_DTYPES = {
-    **{f"i{bits}": f"int{bits}" for bits in (4, 8, 16, 32, 64)},
-    **{f"u{bits}": f"uint{bits}" for bits in (4, 8, 16, 32, 64)},
-    **{"bf16": "bfloat16", "f16": "float16", "f32": "float32", "f64": "float64"},
-    **{"c64": "complex64", "c128": "complex128"},
-}
+ANY_KEY = "key"
+"""The dtype of PRNG keys of the generator that this process uses."""
+
+DTYPES = (*NUMBERS, ANY_KEY)
 
 _DIMS = "dims separated by spaces: 4, n, 2*n+1, (n + 1), *batch, _"
-KEY_DTYPE = re.compile(r"key<\w+>")
 
 
 def accepted_dtypes(name: str) -> str:
     """Returns the accepted dtypes for an error about `name`, with a similar name if there is one."""
-    near = get_close_matches(name.lower(), [*DTYPES, *SHORT_DTYPES], n=1)
+    near = get_close_matches(name.lower(), [*DTYPES, *SHORT_NAMES], n=1)
     hint = f"did you mean `{near[0]}`? " if near else ""
     return f"{hint}{', '.join(DTYPES)}, key<name>, or short forms such as f16, bf16, i32, u8"
 
@@ -136,8 +127,8 @@ class _Reader:
         name = self.source[start:end].strip()
         if name in DTYPES or KEY_DTYPE.fullmatch(name):
             return name
-        if name in SHORT_DTYPES:
-            return SHORT_DTYPES[name]
+        if name in SHORT_NAMES:
+            return SHORT_NAMES[name]
         problem = f"`{name}` is not a dtype" if name else "a dtype is missing after `@`"
         raise self._refuse(self._skip(start, end), problem, accepted_dtypes(name))
 
@@ -150,7 +141,7 @@ class _Reader:
             return None
         if word.startswith("*"):
             return self._star(word, start)
-        if word in DTYPES and word != "key":
+        if word in NUMBERS:
             raise self._refuse(start, f"`{word}` is a dtype, not a dim", f"the dtype after `@`: `@ {word}`")
         if word[0] == "[" or word[-1] == ",":
             raise self._refuse(start, "dims are separated by spaces, without brackets or commas", _DIMS)

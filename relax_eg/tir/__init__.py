@@ -30,7 +30,7 @@ from relax_eg.tir.expr import (
     select,
     walk,
 )
-from relax_eg.tir.functions import FUNCTIONS, KEY_WORDS, ScalarFunction, numpy_dtype
+from relax_eg.tir.functions import FUNCTIONS, ScalarFunction
 from relax_eg.tir.notation import (
     all_,
     any_,
@@ -65,7 +65,6 @@ from relax_eg.tir.work import Contraction, Work, work
 __all__ = [
     "FUNCTIONS",
     "INDEX_DTYPE",
-    "KEY_WORDS",
     "UNDEFINED",
     "Apply",
     "Buffer",
@@ -117,7 +116,6 @@ __all__ = [
     "min_",
     "minimum",
     "not_equal",
-    "numpy_dtype",
     "obligations",
     "parse_program",
     "prod_",

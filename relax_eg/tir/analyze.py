@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import IntEnum
 
+from relax_eg.dtypes import itemsize
 from relax_eg.shapes import Dim, dim_min
 from relax_eg.shapes.dim import Atom
 from relax_eg.tir.expr import (
@@ -21,7 +22,7 @@ from relax_eg.tir.expr import (
     loop_of,
     walk,
 )
-from relax_eg.tir.functions import FUNCTIONS, numpy_dtype
+from relax_eg.tir.functions import FUNCTIONS
 from relax_eg.tir.program import Buffer, Stage, TensorProgram
 from relax_eg.tir.scans import plainly_nonnegative
 
@@ -199,10 +200,6 @@ def workspace_bytes(program: TensorProgram) -> dict[str, Dim]:
     """Returns the bytes of each workspace that the program allocates itself, by name."""
     mine = [program.buffers[name] for name in program.workspaces if name not in program.lifted]
     return {buffer.name: _product(buffer.shape) * itemsize(buffer.dtype) for buffer in mine}
-
-
-def itemsize(dtype: str) -> int:
-    return numpy_dtype(dtype).itemsize  # a sub-byte element takes one byte
 
 
 def _product(dims: Iterable[Dim]) -> Dim:

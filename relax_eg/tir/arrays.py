@@ -7,13 +7,13 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 
+from relax_eg.dtypes import dtype_of, kind
 from relax_eg.limits import FEW_KEPT
 from relax_eg.shapes import Dim
 from relax_eg.tir.exact import UNDEFINED, to_exact, uninterpreted
-from relax_eg.tir.functions import FUNCTIONS, Array, exact_function, kind, widen
+from relax_eg.tir.functions import FUNCTIONS, Array, exact_function, widen
 
 
 def dim_values(dim: Dim, env: Mapping[str, Any]) -> Any:
@@ -57,8 +57,7 @@ def converted(x: Array, dtype: str) -> Array:
             return widen(x) != 0
         if source not in "fc" or target not in "iu":
             return x.astype(to)
-        x, limits = widen(x), ml_dtypes.iinfo(to)
-        low, high = int(limits.min), int(limits.max)
+        x, low, high = widen(x), dtype_of(dtype).least, dtype_of(dtype).greatest
         below, above = x <= float(low), x >= float(high)
         inside = np.where(below | above | np.isnan(x), 0, x).astype(np.int64 if high < 2**63 else np.uint64)
         return np.where(below, low, np.where(above, high, inside)).astype(to)
@@ -72,8 +71,8 @@ def _wrapped(value: Any, dtype: str) -> Any:
     """Returns an exact value as `dtype` holds it: integers wrap, other values are unchanged."""
     if kind(dtype) not in "iu" or value is UNDEFINED or isinstance(value, float):
         return value
-    limits = ml_dtypes.iinfo(np.dtype(dtype))
-    return (int(value) - int(limits.min)) % (1 << limits.bits) + int(limits.min)
+    held = dtype_of(dtype)
+    return (int(value) - held.least) % (1 << held.bits) + held.least
 
 
 @lru_cache(FEW_KEPT)
@@ -100,8 +99,7 @@ def exact_converted(source: str, target: str) -> Any:
         if letters[1] in "iu":
             if letters[0] in "iub":
                 return _wrapped(int(x), target)
-            limits = ml_dtypes.iinfo(np.dtype(target))
-            low, high = int(limits.min), int(limits.max)
+            low, high = dtype_of(target).least, dtype_of(target).greatest
             return low if x <= low else high if x >= high else math.trunc(x)
         return int(x) if letters[0] == "b" else x
 

@@ -13,15 +13,15 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal
 
-import ml_dtypes
 import numpy as np
 
+from relax_eg.dtypes import kind, numpy_dtype
 from relax_eg.errors import BoundsError, ShapeError
 from relax_eg.shapes import Dim
 from relax_eg.tir.arrays import converted, dim_values, exact_converted, exact_ufunc, exactly
 from relax_eg.tir.exact import UNDEFINED, to_exact
 from relax_eg.tir.expr import Apply, Cast, Const, Index, Read, Reduce, Scalar, Select, loop_of
-from relax_eg.tir.functions import FUNCTIONS, Array, kind, numpy_dtype, widen
+from relax_eg.tir.functions import FUNCTIONS, Array, identity, widen
 from relax_eg.tir.program import Stage, TensorProgram
 from relax_eg.tir.text import index_text
 
@@ -330,23 +330,9 @@ class _Run:
         """Returns the value of an empty reduction."""
         if expr.kind in ("argmax", "argmin"):
             raise BoundsError(f"{self.program.name}: {expr} is over nothing; {expr.kind} needs an element")
-        if expr.kind in ("any", "all", "xor"):
-            none = self._scalar(0 if kind(expr.dtype) in "iu" else False, expr.dtype)
-            return self._call("bitwise_not", [none], expr.dtype, expr.dtype)[()] if expr.kind == "all" else none
-        if expr.kind in ("sum", "prod"):
-            return self._scalar(int(expr.kind == "prod"), expr.dtype)
-        letter = kind(expr.dtype)
-        if letter == "f":
-            extreme: Any = -math.inf if expr.kind == "max" else math.inf
-            limits = ml_dtypes.finfo(np.dtype(expr.dtype))
-            if not self.exact and not np.isinf(np.asarray(extreme).astype(limits.dtype).astype(np.float64)):
-                extreme = limits.min if expr.kind == "max" else limits.max  # some 8-bit floats have no infinity
-        elif letter == "b":
-            extreme = expr.kind == "min"
-        else:
-            limits = ml_dtypes.iinfo(np.dtype(expr.dtype))
-            extreme = int(limits.min if expr.kind == "max" else limits.max)
-        return self._scalar(extreme, expr.dtype)
+        if self.exact and expr.kind in ("max", "min") and kind(expr.dtype) == "f":
+            return self._scalar(math.inf if expr.kind == "min" else -math.inf, expr.dtype)
+        return self._scalar(identity(expr.kind, expr.dtype), expr.dtype)
 
     def _scalar(self, value: Any, dtype: str) -> Any:
         return np.asarray(value).astype(np.dtype(dtype))[()] if not self.exact else np.array(value, object)

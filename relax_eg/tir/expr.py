@@ -14,13 +14,13 @@ from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from typing import Any, Literal, TypeAlias
 
-import ml_dtypes
 import numpy as np
 
+from relax_eg.dtypes import dtype_of, kind
 from relax_eg.errors import ShapeError
 from relax_eg.limits import MANY_KEPT
 from relax_eg.shapes import Dim
-from relax_eg.tir.functions import FUNCTIONS, kind
+from relax_eg.tir.functions import FUNCTIONS
 
 _LOOP_MARK = "\u00b7"  # a middle dot: valid in a Dim's variable name, but not used in size names
 INDEX_DTYPE = "int64"
@@ -473,8 +473,8 @@ def _rounded(value: Any, dtype: str) -> Number:
     if letter in "iu":
         if value != int(value):
             raise ShapeError(f"the constant {value} is not an integer, as dtype {dtype} needs")
-        limits = ml_dtypes.iinfo(np.dtype(dtype))
-        if not int(limits.min) <= value <= int(limits.max):
+        record = dtype_of(dtype)
+        if not record.least <= value <= record.greatest:
             raise ShapeError(f"the constant {value} does not fit {dtype}")
         return int(value)
     with np.errstate(over="ignore"):

@@ -15,12 +15,12 @@ import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, Literal
 
-import ml_dtypes
 import numpy as np
 import scipy.special
 
+from relax_eg.dtypes import KINDS, PARTS, dtype_of, kind, names_where
 from relax_eg.errors import ShapeError
 from relax_eg.limits import FEW_KEPT
 from relax_eg.tir import exact, special
@@ -32,12 +32,20 @@ TRANSCENDENTAL = 10  # chosen: flops of exp, log, sin and similar functions
 SPECIAL = 20  # chosen: flops of erf, lgamma and similar functions
 SERIES = 160  # chosen: flops of functions summed until convergence
 
-_KINDS = {"bool": "b", "int": "i", "uint": "u", "float": "f", "bfloat": "f", "complex": "c"}
 
-# given: 32-bit words in one PRNG key of each of JAX's generators; the dtype is `key<fry>` and so on.
-KEY_WORDS = {"fry": 2, "rbg": 4, "urbg": 4}
-
-_COMPLEX = {"float32": "complex64", "float64": "complex128"}
+Trait = Literal[
+    "commutes",  # its arguments may be exchanged, bit for bit; those of `maximum` may not: two zeros may give either
+    "idempotent",  # f(x, x) is x
+    "total",  # a function of reals that has a value at all real numbers, or a function of integers
+    "increasing",  # a total function of reals that increases with its argument
+    "smooth",  # a function of floats that is not piecewise
+    "rounds",  # gives a whole number near its argument
+    "jumps",  # discontinuous: the last bit of an argument matters
+    "ring",  # keeps its meaning when complex numbers are tested as points of the real line
+    "nan",  # a function of one argument that gives NaN for NaN
+    "infinite",  # never makes a number of an infinity or NaN among its arguments (`divide`: except as the divisor)
+    "bounded",  # finite for all finite arguments
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +59,9 @@ class ScalarFunction:
     - `flops`: flop weight.
     - `exact`: implementation on ints and Fractions, or None if uninterpreted (see `exact.py`).
     - `widens`: whether low precision is computed in a wider dtype and rounded. False for functions that inspect bits.
+    - `symbol`: the operator of Python for it, or "".
+    - `lax`: the name of its primitive in jax.lax, or "" where that is its own name, or where there is none.
+    - `traits`: words of `Trait`, separated by spaces.
     """
 
     name: str
@@ -61,6 +72,14 @@ class ScalarFunction:
     flops: int = 1
     exact: Callable[..., Any] | None = None
     widens: bool = True
+    symbol: str = ""
+    lax: str = ""
+    traits: str = ""
+
+    @property
+    def primitive(self) -> str:
+        """The name of its primitive in jax.lax."""
+        return self.lax or self.name
 
     def dtype(self, args: Sequence[str]) -> str:
         """Returns the result's dtype for arguments of these dtypes. ShapeError if they are not accepted."""
@@ -68,18 +87,19 @@ class ScalarFunction:
             raise ShapeError(f"{self.name} takes {self.arity} arguments, got {len(args)}")
         for dtype in args[:1] if self.result == "first" else args:
             if kind(dtype) not in self.accepts:
-                accepted = " or ".join(word for word, letter in _KINDS.items() if letter in self.accepts)
+                accepted = " or ".join(word for letter, word in KINDS.items() if letter in self.accepts)
                 raise ShapeError(f"{self.name}({', '.join(args)}): {dtype} is not accepted; {accepted} is")
         if self.result == "first" and any(kind(dtype) != "i" for dtype in args[1:]):
             raise ShapeError(f"{self.name}({', '.join(args)}): the second argument must be a signed integer")
         if self.result != "first" and len(set(args)) > 1:
             raise ShapeError(f"{self.name}({', '.join(args)}): the dtypes differ; cast one side")
         if self.result == "real":
-            return next((real for real, made in _COMPLEX.items() if made == args[0]), args[0])
+            return dtype_of(args[0]).part.name
         if self.result == "complex":
-            if args[0] not in _COMPLEX:
-                raise ShapeError(f"{self.name}({', '.join(args)}): {' or '.join(_COMPLEX)} is needed")
-            return _COMPLEX[args[0]]
+            made = dtype_of(args[0]).complex
+            if made is None:
+                raise ShapeError(f"{self.name}({', '.join(args)}): {' or '.join(PARTS)} is needed")
+            return made.name
         return args[0] if self.result in ("same", "first") else self.result
 
     def __call__(self, args: Sequence[Array], dtype: str) -> Array:
@@ -89,37 +109,14 @@ class ScalarFunction:
             return np.asarray(self.compute(*given)).astype(dtype, copy=False)
 
 
-@lru_cache(FEW_KEPT)
-def numpy_dtype(dtype: str) -> np.dtype[Any]:
-    """Returns the numpy dtype of a dtype name. A PRNG key is a record of its words."""
-    if kind(dtype) == "k":
-        return np.dtype([(dtype[4:-1], np.uint32, (KEY_WORDS[dtype[4:-1]],))])
-    return np.dtype(dtype)
-
-
-@lru_cache(FEW_KEPT)
-def kind(dtype: str) -> str:
-    """Returns the letter of a dtype's kind: b, i, u, f or c; k for a PRNG key, which can only be moved."""
-    for word, letter in _KINDS.items():
-        if dtype.startswith(word):
-            return letter
-    if dtype.startswith("key<") and dtype[4:-1] in KEY_WORDS:
-        return "k"
-    raise ShapeError(f"unknown dtype {dtype!r}; accepted: bool, int*, uint*, float*, bfloat16, complex*, key<*>")
-
-
 def widen(x: Array, *, sums: bool = False) -> Array:
     """Returns `x` in a dtype that numpy computes in. Rounding one operation's result back gives the narrow dtype's
     result.
 
     With `sums`, float16 also becomes float32, for summation.
     """
-    if sums and x.dtype == np.float16:
-        return x.astype(np.float32)
-    if x.dtype.kind == "V" or x.dtype == ml_dtypes.float8_e5m2:
-        narrow = {"int4": np.int8, "uint4": np.uint8}
-        return x.astype(narrow.get(x.dtype.name, np.float32))
-    return x
+    dtype = dtype_of(x.dtype.name)
+    return x if dtype.is_native and not sums else x.astype(dtype.wider.numpy, copy=False)
 
 
 def _int_divide(a: Array, b: Array) -> Array:
@@ -169,6 +166,23 @@ def _complex(re: Array, im: Array) -> Array:
     return made
 
 
+def _multiply_high(x: Array, y: Array) -> Array:
+    bits = dtype_of(x.dtype.name).bits
+    return np.asarray(np.frompyfunc(lambda a, b: int(a) * int(b) >> bits, 2, 1)(x, y))
+
+
+def identity(reduction: str, dtype: str) -> Any:
+    """Returns the value of a reduction over no elements, as a Python number."""
+    record = dtype_of(dtype)
+    if reduction in ("max", "min"):
+        return record.extreme(reduction == "min")
+    if record.kind == "b":
+        return reduction == "all"
+    if reduction == "all":
+        return record.greatest if record.kind == "u" else -1
+    return int(reduction == "prod")
+
+
 def _unknown(name: str) -> Callable[..., Any]:
     return lambda *args: exact.uninterpreted(name, *args)
 
@@ -176,61 +190,76 @@ def _unknown(name: str) -> Callable[..., Any]:
 # given: operands and flops of functions
 _ROWS = (
     # arithmetic
-    ScalarFunction("add", 2, np.add, "iufc", exact=exact.add),
-    ScalarFunction("subtract", 2, np.subtract, "iufc", exact=exact.subtract),
-    ScalarFunction("multiply", 2, np.multiply, "iufc", exact=exact.multiply),
-    ScalarFunction("divide", 2, np.divide, "fc", flops=DIVIDE, exact=exact.true_divide),
+    ScalarFunction("add", 2, np.add, "iufc", exact=exact.add, symbol="+", traits="commutes smooth ring infinite"),
+    ScalarFunction("subtract", 2, np.subtract, "iufc", exact=exact.subtract,
+                   symbol="-", lax="sub", traits="smooth ring infinite"),
+    ScalarFunction("multiply", 2, np.multiply, "iufc", exact=exact.multiply,
+                   symbol="*", lax="mul", traits="commutes smooth ring infinite"),
+    ScalarFunction("divide", 2, np.divide, "fc", flops=DIVIDE, exact=exact.true_divide,
+                   symbol="/", lax="div", traits="smooth ring infinite"),
     ScalarFunction("int_divide", 2, _int_divide, "iu", flops=DIVIDE, exact=exact.finite(exact.truncated_quotient)),
-    ScalarFunction("floor_divide", 2, np.floor_divide, "iuf", flops=DIVIDE, exact=exact.finite(operator.floordiv)),
-    ScalarFunction("remainder", 2, _remainder, "iuf", flops=DIVIDE, exact=exact.finite(exact.truncated_remainder)),
-    ScalarFunction("floor_mod", 2, np.mod, "iuf", flops=DIVIDE, exact=exact.finite(operator.mod)),
-    ScalarFunction("power", 2, np.power, "fc", flops=2 * TRANSCENDENTAL, exact=exact.finite(exact.power)),
-    ScalarFunction("integer_pow", 2, _integer_pow, "iufc", "first", 2, exact.finite(exact.integer_pow)),
-    ScalarFunction("square", 1, np.square, "iufc", exact=exact.square),
-    ScalarFunction("reciprocal", 1, lambda x: 1 / x, "fc", flops=DIVIDE, exact=exact.reciprocal),
-    ScalarFunction("negative", 1, np.negative, "iufc", exact=exact.negative),
-    ScalarFunction("abs", 1, np.abs, "iufc", "real", exact=abs),
-    ScalarFunction("sign", 1, np.sign, "iufc", exact=exact.sign),
-    ScalarFunction("floor", 1, np.floor, "f", exact=exact.rounding(math.floor)),
-    ScalarFunction("ceil", 1, np.ceil, "f", exact=exact.rounding(math.ceil)),
-    ScalarFunction("trunc", 1, np.trunc, "f", exact=exact.rounding(math.trunc)),
-    ScalarFunction("round", 1, np.rint, "f", exact=exact.rounding(round)),
-    ScalarFunction("round_away", 1, _round_away, "f", exact=exact.rounding(exact.round_away)),
-    ScalarFunction("maximum", 2, np.maximum, "biufc", exact=max),
-    ScalarFunction("minimum", 2, np.minimum, "biufc", exact=min),
+    ScalarFunction("floor_divide", 2, np.floor_divide, "iuf", flops=DIVIDE, exact=exact.finite(operator.floordiv),
+                   symbol="//", traits="jumps"),
+    ScalarFunction("remainder", 2, _remainder, "iuf", flops=DIVIDE, exact=exact.finite(exact.truncated_remainder),
+                   lax="rem", traits="jumps"),
+    ScalarFunction("floor_mod", 2, np.mod, "iuf", flops=DIVIDE, exact=exact.finite(operator.mod),
+                   symbol="%", traits="jumps"),
+    ScalarFunction("power", 2, np.power, "fc", flops=2 * TRANSCENDENTAL, exact=exact.finite(exact.power),
+                   lax="pow", traits="smooth"),
+    ScalarFunction("integer_pow", 2, _integer_pow, "iufc", "first", 2, exact.finite(exact.integer_pow),
+                   traits="smooth ring"),
+    ScalarFunction("square", 1, np.square, "iufc", exact=exact.square, traits="smooth ring"),
+    ScalarFunction("reciprocal", 1, lambda x: 1 / x, "fc", flops=DIVIDE, exact=exact.reciprocal, traits="smooth ring"),
+    ScalarFunction("negative", 1, np.negative, "iufc", exact=exact.negative,
+                   lax="neg", traits="smooth ring nan infinite bounded"),
+    ScalarFunction("abs", 1, np.abs, "iufc", "real", exact=abs, traits="total nan infinite bounded"),
+    ScalarFunction("sign", 1, np.sign, "iufc", exact=exact.sign, traits="total jumps nan bounded"),
+    ScalarFunction("floor", 1, np.floor, "f", exact=exact.rounding(math.floor),
+                   traits="total rounds jumps nan infinite bounded"),
+    ScalarFunction("ceil", 1, np.ceil, "f", exact=exact.rounding(math.ceil),
+                   traits="total rounds jumps nan infinite bounded"),
+    ScalarFunction("trunc", 1, np.trunc, "f", exact=exact.rounding(math.trunc), traits="total rounds jumps nan"),
+    ScalarFunction("round", 1, np.rint, "f", exact=exact.rounding(round), traits="total rounds jumps nan bounded"),
+    ScalarFunction("round_away", 1, _round_away, "f", exact=exact.rounding(exact.round_away),
+                   traits="total rounds jumps nan bounded"),
+    ScalarFunction("maximum", 2, np.maximum, "biufc", exact=max, lax="max", traits="idempotent bounded"),
+    ScalarFunction("minimum", 2, np.minimum, "biufc", exact=min, lax="min", traits="idempotent bounded"),
     ScalarFunction("clamp", 3, lambda low, x, high: np.minimum(np.maximum(x, low), high), "biuf", flops=2,
-                   exact=lambda low, x, high: min(max(x, low), high)),
+                   exact=lambda low, x, high: min(max(x, low), high), traits="total"),
     # roots, exponentials, logarithms
-    ScalarFunction("sqrt", 1, np.sqrt, "fc", flops=DIVIDE),
-    ScalarFunction("rsqrt", 1, lambda x: 1 / np.sqrt(x), "fc", flops=DIVIDE, exact=exact.rsqrt),
-    ScalarFunction("cbrt", 1, np.cbrt, "f", flops=TRANSCENDENTAL),
-    ScalarFunction("exp", 1, np.exp, "fc", flops=TRANSCENDENTAL),
-    ScalarFunction("exp2", 1, np.exp2, "fc", flops=TRANSCENDENTAL),
-    ScalarFunction("expm1", 1, np.expm1, "fc", flops=TRANSCENDENTAL, exact=exact.expm1),
-    ScalarFunction("log", 1, np.log, "fc", flops=TRANSCENDENTAL),
-    ScalarFunction("log1p", 1, np.log1p, "fc", flops=TRANSCENDENTAL, exact=exact.log1p),
+    ScalarFunction("sqrt", 1, np.sqrt, "fc", flops=DIVIDE, traits="smooth nan infinite"),
+    ScalarFunction("rsqrt", 1, lambda x: 1 / np.sqrt(x), "fc", flops=DIVIDE, exact=exact.rsqrt, traits="smooth"),
+    ScalarFunction("cbrt", 1, np.cbrt, "f", flops=TRANSCENDENTAL, traits="total increasing smooth nan"),
+    ScalarFunction("exp", 1, np.exp, "fc", flops=TRANSCENDENTAL, traits="total increasing smooth nan"),
+    ScalarFunction("exp2", 1, np.exp2, "fc", flops=TRANSCENDENTAL, traits="total increasing smooth nan"),
+    ScalarFunction("expm1", 1, np.expm1, "fc", flops=TRANSCENDENTAL, exact=exact.expm1,
+                   traits="total increasing smooth nan"),
+    ScalarFunction("log", 1, np.log, "fc", flops=TRANSCENDENTAL, traits="smooth nan infinite"),
+    ScalarFunction("log1p", 1, np.log1p, "fc", flops=TRANSCENDENTAL, exact=exact.log1p, traits="smooth nan"),
     ScalarFunction("sigmoid", 1, lambda x: scipy.special.expit(x) if x.dtype.kind == "f" else 1 / (1 + np.exp(-x)),
-                   "fc", flops=TRANSCENDENTAL, exact=exact.sigmoid),
+                   "fc", flops=TRANSCENDENTAL, exact=exact.sigmoid,
+                   lax="logistic", traits="total increasing smooth nan bounded"),
     # circular and hyperbolic
-    ScalarFunction("sin", 1, np.sin, "fc", flops=TRANSCENDENTAL),
-    ScalarFunction("cos", 1, np.cos, "fc", flops=TRANSCENDENTAL),
-    ScalarFunction("tan", 1, np.tan, "fc", flops=TRANSCENDENTAL, exact=exact.tan),
-    ScalarFunction("asin", 1, np.arcsin, "fc", flops=TRANSCENDENTAL),
-    ScalarFunction("acos", 1, np.arccos, "fc", flops=TRANSCENDENTAL),
-    ScalarFunction("atan", 1, np.arctan, "fc", flops=TRANSCENDENTAL),
-    ScalarFunction("atan2", 2, np.arctan2, "f", flops=TRANSCENDENTAL),
-    ScalarFunction("sinh", 1, np.sinh, "fc", flops=TRANSCENDENTAL),
-    ScalarFunction("cosh", 1, np.cosh, "fc", flops=TRANSCENDENTAL),
-    ScalarFunction("tanh", 1, np.tanh, "fc", flops=TRANSCENDENTAL),
-    ScalarFunction("asinh", 1, np.arcsinh, "fc", flops=TRANSCENDENTAL),
-    ScalarFunction("acosh", 1, np.arccosh, "fc", flops=TRANSCENDENTAL),
-    ScalarFunction("atanh", 1, np.arctanh, "fc", flops=TRANSCENDENTAL),
+    ScalarFunction("sin", 1, np.sin, "fc", flops=TRANSCENDENTAL, traits="total smooth nan bounded"),
+    ScalarFunction("cos", 1, np.cos, "fc", flops=TRANSCENDENTAL, traits="total smooth nan bounded"),
+    ScalarFunction("tan", 1, np.tan, "fc", flops=TRANSCENDENTAL, exact=exact.tan, traits="smooth nan"),
+    ScalarFunction("asin", 1, np.arcsin, "fc", flops=TRANSCENDENTAL, traits="smooth nan"),
+    ScalarFunction("acos", 1, np.arccos, "fc", flops=TRANSCENDENTAL, traits="smooth nan"),
+    ScalarFunction("atan", 1, np.arctan, "fc", flops=TRANSCENDENTAL, traits="total increasing smooth nan"),
+    ScalarFunction("atan2", 2, np.arctan2, "f", flops=TRANSCENDENTAL, traits="total"),
+    ScalarFunction("sinh", 1, np.sinh, "fc", flops=TRANSCENDENTAL, traits="total increasing smooth nan"),
+    ScalarFunction("cosh", 1, np.cosh, "fc", flops=TRANSCENDENTAL, traits="total smooth nan"),
+    ScalarFunction("tanh", 1, np.tanh, "fc", flops=TRANSCENDENTAL, traits="total increasing smooth nan bounded"),
+    ScalarFunction("asinh", 1, np.arcsinh, "fc", flops=TRANSCENDENTAL, traits="total increasing smooth nan"),
+    ScalarFunction("acosh", 1, np.arccosh, "fc", flops=TRANSCENDENTAL, traits="smooth nan"),
+    ScalarFunction("atanh", 1, np.arctanh, "fc", flops=TRANSCENDENTAL, traits="smooth nan"),
     # special
-    ScalarFunction("erf", 1, scipy.special.erf, "f", flops=SPECIAL),
-    ScalarFunction("erfc", 1, scipy.special.erfc, "f", flops=SPECIAL, exact=exact.erfc),
-    ScalarFunction("erf_inv", 1, scipy.special.erfinv, "f", flops=SPECIAL),
-    ScalarFunction("lgamma", 1, scipy.special.gammaln, "f", flops=SPECIAL),
-    ScalarFunction("digamma", 1, special.digamma, "f", flops=SPECIAL),
+    ScalarFunction("erf", 1, scipy.special.erf, "f", flops=SPECIAL, traits="total increasing smooth nan bounded"),
+    ScalarFunction("erfc", 1, scipy.special.erfc, "f", flops=SPECIAL, exact=exact.erfc,
+                   traits="total smooth nan bounded"),
+    ScalarFunction("erf_inv", 1, scipy.special.erfinv, "f", flops=SPECIAL, traits="smooth nan"),
+    ScalarFunction("lgamma", 1, scipy.special.gammaln, "f", flops=SPECIAL, traits="smooth nan"),
+    ScalarFunction("digamma", 1, special.digamma, "f", flops=SPECIAL, traits="smooth nan"),
     ScalarFunction("bessel_i0e", 1, special.in_double(scipy.special.i0e), "f", flops=SPECIAL),
     ScalarFunction("bessel_i1e", 1, special.in_double(scipy.special.i1e), "f", flops=SPECIAL),
     ScalarFunction("igamma", 2, special.in_double(scipy.special.gammainc), "f", flops=SERIES),
@@ -240,36 +269,45 @@ _ROWS = (
     ScalarFunction("polygamma", 2, special.in_double(special.polygamma), "f", flops=SERIES),
     ScalarFunction("zeta", 2, special.in_double(scipy.special.zeta), "f", flops=SERIES),
     # comparisons
-    ScalarFunction("equal", 2, np.equal, "biufc", "bool", exact=operator.eq),
-    ScalarFunction("not_equal", 2, np.not_equal, "biufc", "bool", exact=operator.ne),
-    ScalarFunction("less", 2, np.less, "biuf", "bool", exact=operator.lt),
-    ScalarFunction("less_equal", 2, np.less_equal, "biuf", "bool", exact=operator.le),
-    ScalarFunction("greater", 2, np.greater, "biuf", "bool", exact=operator.gt),
-    ScalarFunction("greater_equal", 2, np.greater_equal, "biuf", "bool", exact=operator.ge),
+    ScalarFunction("equal", 2, np.equal, "biufc", "bool", exact=operator.eq,
+                   symbol="==", lax="eq", traits="commutes ring"),
+    ScalarFunction("not_equal", 2, np.not_equal, "biufc", "bool", exact=operator.ne,
+                   symbol="!=", lax="ne", traits="commutes ring"),
+    ScalarFunction("less", 2, np.less, "biuf", "bool", exact=operator.lt, symbol="<", lax="lt"),
+    ScalarFunction("less_equal", 2, np.less_equal, "biuf", "bool", exact=operator.le, symbol="<=", lax="le"),
+    ScalarFunction("greater", 2, np.greater, "biuf", "bool", exact=operator.gt, symbol=">", lax="gt"),
+    ScalarFunction("greater_equal", 2, np.greater_equal, "biuf", "bool", exact=operator.ge, symbol=">=", lax="ge"),
     ScalarFunction("less_total", 2, special.total(np.less), "f", "bool", widens=False),
     ScalarFunction("less_equal_total", 2, special.total(np.less_equal), "f", "bool", widens=False),
     ScalarFunction("equal_total", 2, special.total(np.equal), "f", "bool", widens=False),
     ScalarFunction("is_finite", 1, np.isfinite, "fc", "bool", exact=lambda x: not isinstance(x, float)),
     ScalarFunction("is_nan", 1, np.isnan, "fc", "bool", exact=lambda x: False),
     # bits; on bool these are the logical connectives
-    ScalarFunction("bitwise_and", 2, np.bitwise_and, "biu", exact=operator.and_),
-    ScalarFunction("bitwise_or", 2, np.bitwise_or, "biu", exact=operator.or_),
-    ScalarFunction("bitwise_xor", 2, np.bitwise_xor, "biu", exact=operator.xor),
-    ScalarFunction("bitwise_not", 1, np.bitwise_not, "biu", exact=exact.invert),
-    ScalarFunction("shift_left", 2, lambda x, by: _shift(x, by, np.left_shift, 0), "iu", exact=exact.shift_left),
+    ScalarFunction("bitwise_and", 2, np.bitwise_and, "biu", exact=operator.and_,
+                   symbol="&", traits="commutes idempotent total"),
+    ScalarFunction("bitwise_or", 2, np.bitwise_or, "biu", exact=operator.or_,
+                   symbol="|", traits="commutes idempotent total"),
+    ScalarFunction("bitwise_xor", 2, np.bitwise_xor, "biu", exact=operator.xor, symbol="^", traits="commutes total"),
+    ScalarFunction("bitwise_not", 1, np.bitwise_not, "biu", exact=exact.invert, traits="total"),
+    ScalarFunction("shift_left", 2, lambda x, by: _shift(x, by, np.left_shift, 0), "iu", exact=exact.shift_left,
+                   symbol="<<", traits="total"),
     ScalarFunction("shift_right_arithmetic", 2, lambda x, by: _shift(x, by, np.right_shift, np.where(x < 0, -1, 0)),
-                   "i", exact=exact.shift_right),
-    ScalarFunction("shift_right_logical", 2, _shift_right_logical, "iu", exact=exact.shift_right_logical),
-    ScalarFunction("population_count", 1, lambda x: np.bitwise_count(x.view(f"u{x.dtype.itemsize}")), "iu"),
-    ScalarFunction("count_leading_zeros", 1, _leading_zeros, "iu"),
+                   "i", exact=exact.shift_right, traits="total"),
+    ScalarFunction("shift_right_logical", 2, _shift_right_logical, "iu", exact=exact.shift_right_logical,
+                   traits="total"),
+    ScalarFunction("population_count", 1, lambda x: np.bitwise_count(x.view(f"u{x.dtype.itemsize}")), "iu",
+                   traits="total"),
+    ScalarFunction("count_leading_zeros", 1, _leading_zeros, "iu", lax="clz", traits="total"),
+    # the upper half of the bits of a product
+    ScalarFunction("multiply_high", 2, _multiply_high, "iu", lax="mulhi", traits="commutes total", widens=False),
     ScalarFunction("nextafter", 2, np.nextafter, "f", flops=DIVIDE, widens=False),
     # x, and the bits of exponent and of mantissa, two constants
     ScalarFunction("reduce_precision", 3, special.reduce_precision, "f", "first", DIVIDE, widens=False),
     # complex
-    ScalarFunction("real", 1, np.real, "c", "real", flops=0),
-    ScalarFunction("imag", 1, np.imag, "c", "real", flops=0),
-    ScalarFunction("conj", 1, np.conj, "c", flops=0),
-    ScalarFunction("complex", 2, _complex, "f", "complex", flops=0),
+    ScalarFunction("real", 1, np.real, "c", "real", flops=0, traits="smooth bounded"),
+    ScalarFunction("imag", 1, np.imag, "c", "real", flops=0, traits="smooth bounded"),
+    ScalarFunction("conj", 1, np.conj, "c", flops=0, traits="smooth bounded"),
+    ScalarFunction("complex", 2, _complex, "f", "complex", flops=0, traits="smooth"),
 )  # fmt: skip
 
 
@@ -278,25 +316,20 @@ def _bits_as(dtype: str) -> ScalarFunction:
     return ScalarFunction(f"bits_as_{dtype}", 1, lambda x: x.view(dtype), "iuf", dtype, 0, widens=False)
 
 
-_BITS = tuple(
-    _bits_as(dtype)
-    for dtype in (
-        "int8", "uint8", "float8_e4m3fn", "float8_e5m2", "int16", "uint16", "float16", "bfloat16", "int32", "uint32",
-        "float32", "int64", "uint64", "float64",
-    )
-)  # fmt: skip
+_BITS = tuple(map(_bits_as, names_where(lambda d: d.kind in "iuf" and d.bits >= 8)))
 
 FUNCTIONS: dict[str, ScalarFunction] = {row.name: row for row in (*_ROWS, *_BITS)}
 
-# Functions that keep their meaning when complex numbers are tested as points of the real line.
-_RING = frozenset(
-    {"add", "subtract", "multiply", "divide", "square", "reciprocal", "negative", "integer_pow", "equal", "not_equal"}
-)
+
+@lru_cache(FEW_KEPT)
+def having(trait: Trait) -> frozenset[str]:
+    """Returns the names of the functions that have a trait."""
+    return frozenset(f.name for f in FUNCTIONS.values() if trait in f.traits.split())
 
 
 def exact_function(function: ScalarFunction, argument: str) -> Callable[..., Any]:
     """Returns `function` on exact values of dtype `argument`, or an uninterpreted function if it has no exact
     meaning."""
-    if function.exact is None or (kind(argument) == "c" and function.name not in _RING):
+    if function.exact is None or (kind(argument) == "c" and "ring" not in function.traits.split()):
         return _unknown(function.name)
     return function.exact

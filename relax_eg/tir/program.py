@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+from relax_eg.dtypes import kind
 from relax_eg.errors import ShapeError
 from relax_eg.shapes import Dim
 from relax_eg.tir.expr import (
@@ -32,7 +33,6 @@ from relax_eg.tir.expr import (
     scalar,
     walk,
 )
-from relax_eg.tir.functions import kind
 from relax_eg.tir.scans import Scan, scans_of
 from relax_eg.tir.text import index_text
 

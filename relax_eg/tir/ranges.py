@@ -8,13 +8,12 @@ from dataclasses import dataclass
 from relax_eg.errors import BoundsError
 from relax_eg.shapes import Dim, Proved, Refuted, Relation, Scope, prove
 from relax_eg.tir.expr import Apply, Const, Index, Read, Reduce, Scalar, Select, is_loop, loop_of
+from relax_eg.tir.functions import FUNCTIONS
 from relax_eg.tir.program import Buffer, TensorProgram
 from relax_eg.tir.text import index_text
 
 _OPPOSITE = {"<": ">=", "<=": ">", ">": "<=", ">=": "<", "==": "!=", "!=": "=="}
-_RELATION = {
-    "less": "<", "less_equal": "<=", "greater": ">", "greater_equal": ">=", "equal": "==", "not_equal": "!=",
-}  # fmt: skip
+_RELATION = {f.name: f.symbol for f in FUNCTIONS.values() if f.symbol in _OPPOSITE}
 TIMEOUT_MS = 1000  # limit: milliseconds of z3 per bound
 
 

@@ -14,8 +14,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import NoReturn
 
-import numpy as np
-
+from relax_eg.dtypes import dtype_of
 from relax_eg.errors import RelaxEgError
 from relax_eg.shapes import Dim, parse_spec
 from relax_eg.shapes.spec import parse_dtype
@@ -391,6 +390,7 @@ def _reads(store: BufferStore, name: str) -> bool:
 def _is_neutral(value: Const, kind: str, neutral: float | None) -> bool:
     if value.dtype == "bool":
         return value.value == (kind == "all")
-    if kind == "all" and value.dtype.startswith("uint"):
-        return value.value == np.iinfo(value.dtype).max
+    record = dtype_of(value.dtype)
+    if kind == "all" and record.kind == "u":
+        return value.value == record.greatest
     return value.value == neutral

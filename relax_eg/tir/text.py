@@ -12,17 +12,17 @@ from types import MappingProxyType
 
 import numpy as np
 
+from relax_eg.dtypes import dtype_of
 from relax_eg.shapes import Dim
 from relax_eg.tir.expr import INDEX_DTYPE, Apply, Cast, Const, Index, Read, Reduce, Scalar, Select, is_loop, walk
+from relax_eg.tir.functions import FUNCTIONS
 
 # given: operator precedence, as in Python
-_INFIX = {
-    "bitwise_or": ("|", 2), "bitwise_xor": ("^", 3), "bitwise_and": ("&", 4),
-    "less": ("<", 1), "less_equal": ("<=", 1), "greater": (">", 1), "greater_equal": (">=", 1),
-    "equal": ("==", 1), "not_equal": ("!=", 1),
-    "shift_left": ("<<", 5), "add": ("+", 6), "subtract": ("-", 6),
-    "multiply": ("*", 7), "divide": ("/", 7), "floor_divide": ("//", 7), "floor_mod": ("%", 7),
+_LEVELS = {
+    **dict.fromkeys(("<", "<=", ">", ">=", "==", "!="), 1), "|": 2, "^": 3, "&": 4, "<<": 5, "+": 6, "-": 6,
+    **dict.fromkeys(("*", "/", "//", "%"), 7),
 }  # fmt: skip
+_INFIX = {f.name: (f.symbol, _LEVELS[f.symbol]) for f in FUNCTIONS.values() if f.symbol}
 _PREFIX = {"negative": "-", "bitwise_not": "~"}
 _COMPARISON = 1  # given: the level of comparisons
 _COMPARISONS = frozenset(fn for fn, (_, level) in _INFIX.items() if level == _COMPARISON)
@@ -61,7 +61,7 @@ def named_text(expr: Scalar, sizes: frozenset[str], names: Iterator[str]) -> tup
 def constant_text(expr: Const) -> str:
     """Returns the shortest text that reads back to the constant's value in its dtype."""
     if isinstance(expr.value, complex):
-        part = "float32" if expr.dtype == "complex64" else "float64"
+        part = dtype_of(expr.dtype).part.name
         return f"complex({', '.join(constant_text(Const(x, part)) for x in (expr.value.real, expr.value.imag))})"
     return repr(expr.value) if isinstance(expr.value, (bool, int)) else str(np.dtype(expr.dtype).type(expr.value))
 

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any, NoReturn, Protocol, TypeAlias
 
+from relax_eg.dtypes import kind
 from relax_eg.errors import RelaxEgError, ShapeError
 from relax_eg.shapes import Dim, ceildiv, dim_max, dim_min
 from relax_eg.shapes.spec import parse_dtype
@@ -34,7 +35,7 @@ from relax_eg.tir.expr import (
     select,
     walk,
 )
-from relax_eg.tir.functions import FUNCTIONS, kind
+from relax_eg.tir.functions import FUNCTIONS
 from relax_eg.tir.program import Buffer
 from relax_eg.tir.text import index_text
 
@@ -48,7 +49,7 @@ _ON_SIZES: dict[str, Callable[[Any, Any], Any]] = {
     "floor_mod": operator.mod, "maximum": dim_max, "minimum": dim_min,
 }  # fmt: skip
 _ON_NUMBERS = _ON_SIZES | {"divide": operator.truediv, "power": operator.pow, "maximum": max, "minimum": min}
-_COMPARED: dict[type[ast.cmpop], str] = {
+COMPARED: dict[type[ast.cmpop], str] = {
     ast.Lt: "less", ast.LtE: "less_equal", ast.Gt: "greater", ast.GtE: "greater_equal", ast.Eq: "equal",
     ast.NotEq: "not_equal",
 }  # fmt: skip
@@ -286,9 +287,9 @@ class ValueReader:
         sides = [self.value(side) for side in (at.left, *at.comparators)]
         found: Scalar | None = None
         for op, a, b in zip(at.ops, sides, sides[1:], strict=False):
-            if type(op) not in _COMPARED:
+            if type(op) not in COMPARED:
                 self.fail(at, f"`{ast.unparse(at)}` is no comparison of numbers", "< <= > >= == !=")
-            made = self._apply(at, _COMPARED[type(op)], a, b)
+            made = self._apply(at, COMPARED[type(op)], a, b)
             found = made if found is None else self._apply(at, "bitwise_and", found, made)
         assert found is not None
         return found

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from relax_eg.dtypes import itemsize
 from relax_eg.shapes import Dim
-from relax_eg.tir.analyze import factors_of, is_multiply_add, itemsize, stage_flops
+from relax_eg.tir.analyze import factors_of, is_multiply_add, stage_flops
 from relax_eg.tir.expr import Apply, Cast, Read, Reduce, Scalar, is_loop, loop_of, walk
 from relax_eg.tir.program import Stage, TensorProgram
 

@@ -8,7 +8,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from relax_eg.ir.expr import np_dtype
+from relax_eg.dtypes import numpy_dtype
 
 POISONS = ("nan", "inf", "garbage")
 
@@ -53,4 +53,4 @@ def capacities(sizes: Mapping[str, int], rng: np.random.Generator, most: int = 3
 
 
 def dtype_of(name: str) -> np.dtype[Any]:
-    return np_dtype(name)
+    return numpy_dtype(name)

@@ -14,8 +14,9 @@ from jax import lax
 from padding import POISONS, padded, within
 
 import relax_eg as rx
+from relax_eg.dtypes import numpy_dtype
 from relax_eg.dynamic import CapacityPlan, plan
-from relax_eg.ir import Module, Tensor, np_dtype
+from relax_eg.ir import Module, Tensor
 
 QUICKLY = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
 
@@ -43,7 +44,7 @@ class Program:
 def argument(annotation: Any, sizes: Mapping[str, int], indices: int, rng: np.random.Generator) -> Any:
     assert isinstance(annotation, Tensor) and annotation.shape is not None and annotation.dtype is not None
     shape = tuple(int(d.evaluate(sizes)) for d in annotation.shape)
-    dtype = np_dtype(annotation.dtype)
+    dtype = numpy_dtype(annotation.dtype)
     if annotation.dtype.startswith(("int", "uint")):
         return rng.integers(0, indices, shape).astype(dtype)
     return rng.integers(0, 2, shape).astype(bool) if dtype.kind == "b" else rng.normal(size=shape).astype(dtype)

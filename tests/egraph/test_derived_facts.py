@@ -15,9 +15,9 @@ from relax_eg.ir import Expr, Function, Module, const, var
 from relax_eg.ir.calls import call_function, function_ref
 from relax_eg.ops.facts import FACTS
 from relax_eg.rules import Claim, Rule, RuleSet, systems, values
-from relax_eg.rules.instances import instances
 from relax_eg.rules.parameter_facts import Given, facts_of_functions
 from relax_eg.rules.propagation import KnownFacts, closed, constant_has, needed
+from relax_eg.rules.rule import instances
 from relax_eg.shapes import Scope
 
 Facts = Mapping[str, str]

@@ -167,7 +167,7 @@ def test_loops_without_an_end_do_not_hold_up_the_checker() -> None:
 
 # --- data of any form ---
 
-REMARKS = {"status", "place", "proofs", "apart", "operators"}
+REMARKS = {"status", "place", "proofs"}
 ODD = (None, True, -1, 10**30, 1.5, float("nan"), "", "x", "n - 5", [], {}, [[]], [None])
 
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Sequence
 
 from hypothesis import strategies as st
 
-from relax_eg.extract.problem import Problem
+from relax_eg.extract.problem import Problem, operands_first
 
 
 @st.composite
@@ -53,3 +54,15 @@ def optimum(problem: Problem) -> float:
         if order is not None:
             best = min(best, math.fsum(problem.costs[c][choice[c]] for c in order))
     return best
+
+
+def is_acyclic(problem: Problem, choice: Sequence[int]) -> bool:
+    """Whether no class that the roots need depends on itself."""
+    place: dict[int, int] = {}
+
+    def below(c: int) -> tuple[int, ...]:
+        return problem.reads[c][choice[c]]
+
+    for i, c in enumerate(operands_first(problem.roots, below)):
+        place[c] = i
+    return all(place[x] < i for c, i in place.items() for x in below(c))

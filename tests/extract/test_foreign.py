@@ -249,6 +249,7 @@ def test_the_command_prints_json(tmp_path: Path) -> None:
         (json.dumps(SHARED), ("--time-limit", "-1"), "--time-limit -1.0: a number of seconds >= 0 is accepted"),
         (json.dumps(SHARED), ("--jobs", "3"), "--jobs 3: 1 or 2 is accepted"),
         (json.dumps(SHARED), ("--check", "nowhere.json"), "nowhere.json cannot be read"),
+        (json.dumps(SHARED), ("--method", "tree", "--save", "no/such/c.json"), "--save: cannot write no/such/c.json"),
     ],
 )
 def test_the_command_says_what_is_wrong(

@@ -17,11 +17,11 @@ from relax_eg.extract.anneal import Annealer
 from relax_eg.extract.foreign import egraph_of
 from relax_eg.extract.helper import helping
 from relax_eg.extract.neighbours import Improver
-from relax_eg.extract.problem import Problem, Subproblem, choice_cost, is_acyclic, repaired, tree_choice, used_classes
+from relax_eg.extract.problem import Problem, Subproblem, choice_cost, repaired, tree_choice, used_classes
 from relax_eg.extract.prune import prune
 from relax_eg.extract.search import swap_search
 from relax_eg.extract.solve import SolverEffort, improver_of, ordered_parts, started
-from tests.extract.problems import needed, optimum, problems
+from tests.extract.problems import is_acyclic, needed, optimum, problems
 
 
 @settings(max_examples=150)
@@ -70,11 +70,11 @@ def test_annealing_finds_what_pays_only_when_several_classes_switch_at_once() ->
 def test_steps_gain_on_swap_search_and_are_the_same_again(kind: str) -> None:
     problem = ordered_parts(egraph_of(KINDS[kind](500, 0)).problem)[1][-1].problem
     tree = tree_choice(problem)
-    swapped, cost = swap_search(problem, tree, tree)
+    swapped, cost = swap_search(problem, tree)
 
     def solver(part: Subproblem, start: Sequence[int], until: float) -> list[int]:
         assert until > 0
-        return swap_search(part.problem, repaired(part.problem, start), tree_choice(part.problem))[0]
+        return swap_search(part.problem, repaired(part.problem, start))[0]
 
     def improved() -> list[int]:
         improver = Improver(problem, swapped, solver, 3)

@@ -23,7 +23,6 @@ from relax_eg.extract.loops import Loop, Loops, loops_within
 from relax_eg.extract.problem import (
     Problem,
     choice_cost,
-    is_acyclic,
     repaired,
     tree_choice,
     tree_greedy,
@@ -32,7 +31,7 @@ from relax_eg.extract.problem import (
 from relax_eg.extract.prune import prune, strong_components
 from relax_eg.extract.search import cheapest_switch, swap_search
 from relax_eg.extract.solve import Partner, SolverEffort, parts_of, solve
-from tests.extract.problems import needed, optimum, problems
+from tests.extract.problems import is_acyclic, needed, optimum, problems
 
 EXACT = SolverEffort(seconds=60.0, gap=0.0)
 
@@ -183,7 +182,7 @@ def test_repair_leaves_what_runs_in_no_circle(problem: Problem) -> None:
 def test_swap_search_only_gains_and_the_second_best_is_dearer(problem: Problem) -> None:
     assume(computable(problem))
     tree = tree_choice(problem)
-    choice, cost = swap_search(problem, tree, tree)
+    choice, cost = swap_search(problem, tree)
     assert cost <= choice_cost(problem, tree) + 1e-9
     assert is_acyclic(problem, choice)
     second = cheapest_switch(problem, repaired(problem, choice), 0.5)
@@ -205,7 +204,7 @@ def test_a_group_that_does_not_pay_is_undone_in_circles_too() -> None:
         costs = [[float(rng.randint(0, 9)) for _ in row] for row in reads]
         problem = Problem(reads, costs, (n - 1,))
         tree = tree_choice(problem)
-        choice, cost = swap_search(problem, tree, tree)
+        choice, cost = swap_search(problem, tree)
         assert is_acyclic(problem, choice)
         assert cost <= choice_cost(problem, tree)
 

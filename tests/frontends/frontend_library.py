@@ -148,6 +148,11 @@ def systems(x, b):
     )  # fmt: skip
 
 
+@case("4 3", "3 2", tolerance=1e-4)
+def reflectors(a, c):
+    return jax.scipy.linalg.qr_multiply(a, c, mode="left")[0]
+
+
 @case("b s+2", tolerance=1e-4)
 def ffts(x):
     return jnp.abs(jnp.fft.fft(x)), jnp.fft.rfft(x), jnp.fft.irfft(jnp.fft.rfft(x[:, :2]), 2), jnp.fft.fft2(x)

@@ -11,6 +11,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from relax_eg import ir
+from relax_eg.dtypes import NUMBERS, dtype_of
 from relax_eg.ir.annotations import has_functions
 from relax_eg.ir.steps import is_sized
 from relax_eg.shapes import Dim
@@ -38,7 +39,7 @@ def sizes(extra: tuple[str, ...] = ()) -> st.SearchStrategy[tuple[Dim, ...]]:
 
 @lru_cache
 def tensors(extra: tuple[str, ...] = ()) -> st.SearchStrategy[ir.Annotation]:
-    dtypes = st.sampled_from([None, *ir.ITEM_BITS])
+    dtypes = st.sampled_from([None, *NUMBERS])
     return st.one_of(
         st.builds(ir.Tensor, sizes(extra), dtypes),
         st.builds(ir.Tensor, st.none(), dtypes, st.sampled_from([None, 0, 2])),
@@ -66,25 +67,25 @@ def annotations(extra: tuple[str, ...] = ()) -> st.SearchStrategy[ir.Annotation]
 @st.composite
 def arrays(draw: st.DrawFn) -> np.ndarray[Any, Any]:
     """Arrays of every dtype: friendly values, or any bits at all."""
-    dtype = draw(st.sampled_from(list(ir.ITEM_BITS)))
+    dtype = draw(st.sampled_from(list(NUMBERS)))
     shape = draw(st.sampled_from([(), (), (1,), (3,), (2, 2), (0, 3), (17,), (1, 1, 2)]))
     count = int(np.prod(shape))
     if ir.is_float(dtype) or ir.is_complex(dtype):
         if draw(st.booleans()):
             bits = draw(st.binary(min_size=count * ir.itemsize(dtype), max_size=count * ir.itemsize(dtype)))
-            return np.frombuffer(bits, ir.np_dtype(dtype)).reshape(shape)
+            return np.frombuffer(bits, ir.numpy_dtype(dtype)).reshape(shape)
         values = draw(st.lists(st.sampled_from(SPECIAL), min_size=count, max_size=count))
     elif dtype == "bool":
         values = draw(st.lists(st.booleans(), min_size=count, max_size=count))
     else:
-        bits = ir.ITEM_BITS[dtype]
+        bits = dtype_of(dtype).bits
         low, high = (0, 2**bits - 1) if dtype.startswith("u") else (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
         values = draw(st.lists(st.integers(low, high), min_size=count, max_size=count))
-        return np.array([np.array(v, ir.np_dtype(dtype)) for v in values], ir.np_dtype(dtype)).reshape(shape)
+        return np.array([np.array(v, ir.numpy_dtype(dtype)) for v in values], ir.numpy_dtype(dtype)).reshape(shape)
     with np.errstate(all="ignore"):
         return (
             np.asarray(values, np.complex128 if ir.is_complex(dtype) else np.float64)
-            .astype(ir.np_dtype(dtype))
+            .astype(ir.numpy_dtype(dtype))
             .reshape(shape)
         )
 

@@ -17,7 +17,7 @@ from relax_eg.memory import Plan, leaves, program_of
 from relax_eg.memory.placement import Layout
 from relax_eg.memory.plan import LAYOUTS
 from relax_eg.rules.book.workspace import workspace
-from relax_eg.rules.check_schemas import ModuleAnswers
+from relax_eg.rules.schemas import ModuleAnswers
 from relax_eg.shapes import Dim, Proved, Refuted
 from relax_eg.tir import parse_program
 

@@ -20,17 +20,18 @@ from ops_use import Use
 
 from relax_eg.backend.lower import run_at
 from relax_eg.backend.tensor_programs import lower_program
+from relax_eg.dtypes import KEY_WORDS, is_key, numpy_dtype
 from relax_eg.errors import OperatorError
 from relax_eg.ir.annotations import Annotation, Shape, Tensor, Tuple, substitute
-from relax_eg.ir.expr import np_dtype, var
+from relax_eg.ir.expr import var
 from relax_eg.ir.module import Module, pure_function
 from relax_eg.ops import Site, bytes_of, call, counts, deduce, get, pattern_kind, program_of
 from relax_eg.ops.interpret import evaluate as interpret
-from relax_eg.ops.keys import dtype_name, from_jax, generator_of, is_key, keyed, to_jax
+from relax_eg.ops.keys import dtype_name, from_jax, generator_of, keyed, to_jax
 from relax_eg.ops.record import attributes_of
 from relax_eg.ops.text import parse
 from relax_eg.shapes import Dim
-from relax_eg.tir import KEY_WORDS, PatternKind, evaluate
+from relax_eg.tir import PatternKind, evaluate
 
 DTYPES = (
     "float32", "float64", "float16", "bfloat16", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32",
@@ -146,17 +147,17 @@ def random_array(shape: tuple[int, ...], dtype: str, use: Use, rng: np.random.Ge
         parts = rng.uniform(low, high, (2, *shape))
         return np.asarray(parts[0] + 1j * parts[1]).astype(dtype)
     if dtype.startswith(("int", "uint")):
-        limits = ml_dtypes.iinfo(np_dtype(dtype))
+        limits = ml_dtypes.iinfo(numpy_dtype(dtype))
         least, most = int(limits.min), int(limits.max)
         if use.special and not integral:
             bounds = [least, most, 0, 1, *([-1] if least else [])]
             return np.asarray(rng.choice(np.array(bounds, object), shape)).astype(dtype)
         first, last = max(int(np.ceil(low)), least), min(int(np.floor(high)), most)
-        return np.asarray(rng.integers(min(first, last), last + 1, shape)).astype(np_dtype(dtype))
+        return np.asarray(rng.integers(min(first, last), last + 1, shape)).astype(numpy_dtype(dtype))
     if use.special and not integral:
-        return np.asarray(rng.choice(np.array(SPECIAL), shape)).astype(np_dtype(dtype))
+        return np.asarray(rng.choice(np.array(SPECIAL), shape)).astype(numpy_dtype(dtype))
     drawn = rng.integers(int(low), int(high) + 1, shape) if integral else rng.uniform(low, high, shape)
-    return np.asarray(drawn).astype(np_dtype(dtype))
+    return np.asarray(drawn).astype(numpy_dtype(dtype))
 
 
 # --- facets ---
@@ -222,7 +223,7 @@ def same_value(got: Any, want: Any, dtype: str, what: str, looser: float = 1) ->
         assert bitwise(got, from_jax(want)), what
         return
     tolerance = TOLERANCE.get(dtype, 0) * looser
-    wide = "complex128" if dtype.startswith("complex") else "float64" if tolerance else np_dtype(dtype)
+    wide = "complex128" if dtype.startswith("complex") else "float64" if tolerance else numpy_dtype(dtype)
     np.testing.assert_allclose(
         np.asarray(got).astype(wide), np.asarray(want).astype(wide), rtol=tolerance, atol=tolerance, err_msg=what
     )
@@ -340,7 +341,7 @@ def jax_takes(name: str, use: Use, dtype: str, rng: np.random.Generator) -> bool
 
 
 def jax_dtype(name: str) -> Any:
-    return jax.random.key(0, impl=generator_of(name)).dtype if is_key(name) else np_dtype(name)
+    return jax.random.key(0, impl=generator_of(name)).dtype if is_key(name) else numpy_dtype(name)
 
 
 def with_special(use: Use) -> Use:

@@ -226,9 +226,9 @@ def _norm(count: int) -> Draw:
 
 # Where infinities, NaN, signed zeros and the ends of integers have one right answer, which XLA gives.
 _EXACT = frozenset(
-    """negative abs sign floor ceil square isfinite isnan logical_not bitwise_not relu add subtract multiply maximum
-    minimum remainder divide bitwise_and bitwise_or bitwise_xor left_shift right_shift equal not_equal less less_equal
-    greater greater_equal""".split()
+    """negative abs sign floor ceil square isfinite isnan logical_not bitwise_not relu add subtract multiply
+    maximum minimum remainder divide bitwise_and bitwise_or bitwise_xor left_shift right_shift multiply_high
+    equal not_equal less less_equal greater greater_equal""".split()
 )
 
 

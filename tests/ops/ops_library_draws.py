@@ -232,6 +232,14 @@ def _householder_product(rng: Rng) -> Use:
     return Use((spec([*batch, rows, columns]), spec([*batch, count])), {}, SIZES, looser=20)
 
 
+def _ormqr(rng: Rng) -> Use:
+    batch, left = dims(rng, 0, 2), flag(rng)
+    rows, columns, count = one(rng, [("n", "n", "n"), ("4", "3", "2"), ("n+2", "2", "1"), ("3", "0", "0")])
+    specs = [spec([*batch, rows, columns]), spec([*batch, count])]
+    specs.append(spec([*batch, rows, "m"] if left else [*batch, "m", rows]))
+    return Use(tuple(specs), {"left": left, "transpose": flag(rng)}, SIZES, looser=20)
+
+
 def _tridiagonal_solve(rng: Rng) -> Use:
     batch = dims(rng, 0, 2)
     diagonal = spec([*batch, "n"])
@@ -333,6 +341,7 @@ LIBRARY_DRAWS: dict[str, Draw] = {
     "eig": _matrix("separated", {"left": (False, True), "right": (False, True)}, eigenvectors_last),
     "schur": _matrix("separated", {"vectors": (False, True)}, magnitudes), "hessenberg": _matrix("some"),
     "tridiagonal": _matrix("some definite", {"lower": (False, True)}), "householder_product": _householder_product,
+    "ormqr": _ormqr,
     "tridiagonal_solve": _tridiagonal_solve, "cholesky_update": _cholesky_update,
     "lu_pivots_to_permutation": _permutation,
     "svd": _matrix("any", settle=singular_vectors), "triangular_solve": _triangular_solve, "fft": _fft,

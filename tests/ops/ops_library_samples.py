@@ -248,6 +248,15 @@ def library_uses() -> dict[str, list[Use]]:
         Use(pair, {}, square)
         for pair in [("n n", "n"), ("b 4 2", "b 2"), ("4 3", "2"), ("3 3 @complex64", "2 @complex64")]
     ]
+    uses["ormqr"] = [
+        Use(specs, {"left": left, "transpose": transpose}, square, looser=20)
+        for specs, left, transpose in [
+            (("n n", "n", "n 2"), True, False),
+            (("b 4 2", "b 2", "b 4 3"), True, True),
+            (("4 3", "2", "n 4"), False, False),
+            (("3 3 @complex64", "2 @complex64", "2 3 @complex64"), False, True),
+        ]
+    ]
     uses["tridiagonal_solve"] = [
         Use(specs, {}, square, prepare=diagonals)
         for specs in [("n", "n", "n", "n 2"), ("b 3", "b 3", "b 3", "b 3 n"), ("4", "4", "4", "4 1")]

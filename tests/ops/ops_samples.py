@@ -19,7 +19,7 @@ UNARY = """negative abs sign floor ceil exp exp2 expm1 log log1p sqrt rsqrt cbrt
 atan asinh acosh atanh sigmoid erf erfc erf_inv square reciprocal isfinite isnan logical_not bitwise_not relu silu gelu
 gelu_tanh""".split()
 BINARY = """add subtract multiply divide power maximum minimum remainder atan2 logical_and logical_or logical_xor
-bitwise_and bitwise_or bitwise_xor left_shift right_shift equal not_equal less less_equal greater
+bitwise_and bitwise_or bitwise_xor left_shift right_shift multiply_high equal not_equal less less_equal greater
 greater_equal""".split()
 
 

@@ -67,7 +67,7 @@ OTHERWISE: dict[str, str] = {
     **dict.fromkeys(("isnan", "silu", "relu", "cumlogsumexp", "geqrf", "fft"), "biuc"),
     # JAX traces it, and there is no such routine.
     **dict.fromkeys("cholesky cholesky_update eig eigh geqrf hessenberg householder_product lu qr".split(), "biuch"),
-    **dict.fromkeys("schur svd triangular_solve tridiagonal tridiagonal_solve window_scatter".split(), "biuch"),
+    **dict.fromkeys("ormqr schur svd triangular_solve tridiagonal tridiagonal_solve window_scatter".split(), "biuch"),
     "random_seed": "bfc", "random_gamma": "biufch",
     # Complex numbers have no order here; truth values are not convolved.
     **dict.fromkeys("argmax argmin atan2 clip cummax cummin max min reduce_window".split(), "c"),

@@ -29,6 +29,7 @@ ROTATION = [[0.6, -0.8], [0.8, 0.6]]
 HAVE: list[tuple[str, Any]] = [
     ("positive", [1.0, INF, NAN, 1e-45]),
     ("nonnegative", [0.0, -0.0, INF, NAN]),
+    ("nonpositive", [0.0, -0.0, -INF, NAN]),
     ("nonzero", [-1.0, NAN, -INF]),
     ("finite", [0.0, -3e38]),
     ("integral", [1e30, -2.0, INF, NAN]),
@@ -50,6 +51,7 @@ HAVE_NOT: list[tuple[str, Any, str]] = [
     ("positive", [1.0, 0.0], "x[1] = 0.0"),
     ("positive", -1.0, "x = -1.0"),
     ("nonnegative", [[0.0, -0.5]], "x[0, 1] = -0.5"),
+    ("nonpositive", [[-1.0, 0.5]], "x[0, 1] = 0.5"),
     ("nonzero", [-0.0], "x[0] = -0.0"),
     ("finite", [0.0, NAN], "x[1] = nan"),
     ("integral", [1.0, 1.5], "x[1] = 1.5"),

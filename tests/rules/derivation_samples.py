@@ -1,4 +1,4 @@
-"""Programs and values on which a derivation of `rules.propagation` is tried: patterns made into expressions."""
+"""Programs and values on which a rule about facts is tried: patterns made into expressions."""
 
 from __future__ import annotations
 
@@ -8,16 +8,20 @@ from typing import Any
 
 import numpy as np
 
+from relax_eg.dtypes import numpy_dtype
 from relax_eg.errors import RelaxEgError
-from relax_eg.ir import Expr, Tensor, np_dtype, var
-from relax_eg.ir.expr import TUPLE_GET, tuple_get
-from relax_eg.ops.facts import FACTS, impossible, violation
+from relax_eg.ir import Expr, Tensor, var
+from relax_eg.ir.expr import TUPLE_GET, VAR, tuple_get
+from relax_eg.ops.facts import FACTS, HELPERS, impossible, violation
 from relax_eg.ops.interpret import evaluate_expr
 from relax_eg.ops.record import Attribute, call, get
-from relax_eg.rules.hypotheses import adapted
-from relax_eg.rules.propagation import HELPERS, OF_ANNOTATIONS, WORDS, FactRule, Pattern, meaning, of_annotation
+from relax_eg.rules.book.facts import swaps
+from relax_eg.rules.conditions import key_of
+from relax_eg.rules.fact_rules import OF_ANNOTATIONS, FactRule, tests_of
+from relax_eg.rules.matching import rank_needed, rest_of
+from relax_eg.rules.propagation import meaning, of_annotation
 from relax_eg.rules.propagation import test_named as named_test
-from relax_eg.rules.samples import integers
+from relax_eg.rules.samples import adapted, integers
 from relax_eg.shapes import Dim
 
 Random = np.random.Generator
@@ -67,11 +71,11 @@ def _dims(op: str, name: str, operand: Expr | None, rng: Random) -> tuple[int, .
             return (2,)
 
 
-def _call(p: Pattern, args: tuple[Expr, ...], rng: Random, dtype: str) -> Expr:
+def _call(p: Expr, args: tuple[Expr, ...], rng: Random, dtype: str) -> Expr:
     if p.op == TUPLE_GET:
         index = int(rng.integers(3))
         found = tuple_get(args[0], index)
-        if any(WORDS[w]({"index": index}) is False for w in p.words):
+        if rank_needed(p, {"index": index}) is None:
             raise IndexError
         return found
     rank = args[0].ndim if args else 2
@@ -90,21 +94,21 @@ def _call(p: Pattern, args: tuple[Expr, ...], rng: Random, dtype: str) -> Expr:
             attrs["dtype"] = "float64"
         else:
             attrs[a.name] = _static(a, rank, rng)
-    if "swaps" in p.words:
+    if swaps in tests_of(p):
         attrs["axes"] = (*range(rank - 2), rank - 1, rank - 2)
     made = call(p.op, args, attrs)
     whole = {a.name: attrs[a.name] for a in get(p.op).attributes}
     made_rank = made.ndim if isinstance(made.annotation, Tensor) else 0
-    for w in p.words:
-        fit = WORDS[w](whole)
-        if not (fit if isinstance(fit, bool) else fit == made_rank):
-            raise IndexError
+    if rank_needed(p, whole) not in (-1, made_rank):
+        raise IndexError
     return made
 
 
-def _built(p: Pattern, env: Mapping[str, tuple[Expr, ...]], rng: Random, dtype: str) -> Expr:
-    args = [_built(a, env, rng, dtype) if isinstance(a, Pattern) else env[a][0] for a in p.args]
-    return _call(p, (*args, *(env[p.rest] if p.rest else ())), rng, dtype)
+def _built(p: Expr, env: Mapping[str, tuple[Expr, ...]], rng: Random, dtype: str) -> Expr:
+    args: list[Expr] = []
+    for a in p.args:
+        args += env[str(a.attr("name"))] if a.op == VAR else [_built(a, env, rng, dtype)]
+    return _call(p, tuple(args), rng, dtype)
 
 
 @dataclass(frozen=True)
@@ -117,9 +121,9 @@ class Example:
 
 def examples(d: FactRule, dtype: str, rng: Random, count: int) -> Iterator[Example]:
     """Up to `count` expressions to which `d` applies, floats of `dtype`."""
-    premises: dict[str, frozenset[str]] = {v: frozenset() for v in d.pattern.variables}
-    for f, v in d.premises:
-        premises[v] |= {f}
+    premises: dict[str, frozenset[str]] = {v: frozenset() for v in d.variables}
+    for premise in d.premises:
+        premises[premise.name] |= {key_of(premise)}
     made = 0
     for _ in range(60 * count):
         if made == count:
@@ -128,10 +132,10 @@ def examples(d: FactRule, dtype: str, rng: Random, count: int) -> Iterator[Examp
         env: dict[str, tuple[Expr, ...]] = {}
         shape = _shape(premises.values(), rng)
         for v, facts in premises.items():
-            several = 1 if v != d.pattern.rest else _count(d.pattern, len(shape), rng)
+            several = 1 if v != rest_of(d.pattern) else _count(d.pattern, len(shape), rng)
             chosen: list[Expr] = []
             for n in range(several):
-                its = () if v in ("z", "starts") else shape if rng.random() < 0.7 else _shape([facts], rng)
+                its = () if v in ("z", "starts...") else shape if rng.random() < 0.7 else _shape([facts], rng)
                 speaks_of_axes = any(f in FACTS and meaning(f).axes for f in facts)
                 if not speaks_of_axes and rng.random() < (0.5 if d.pattern.op == "matmul" else 0.2):
                     its = its[::-1]
@@ -148,7 +152,7 @@ def examples(d: FactRule, dtype: str, rng: Random, count: int) -> Iterator[Examp
             yield Example(result, tuple(params))
 
 
-def _count(p: Pattern, rank: int, rng: Random) -> int:
+def _count(p: Expr, rank: int, rng: Random) -> int:
     """How many operands `rest` stands for."""
     match p.op:
         case "where" | "clip":
@@ -167,12 +171,12 @@ def _shape(facts: Any, rng: Random) -> tuple[int, ...]:
 
 
 def _dtype(d: FactRule, v: str, n: int, facts: frozenset[str], dtype: str, rng: Random) -> str:
-    condition = v in d.pattern.args[:1] or (v == d.pattern.rest and n == 0)
+    condition = v == d.variables[0] and n == 0
     if "is_bool" in facts or facts & HELPERS.keys() or d.pattern.op.startswith("logical"):
         return "bool"
     if d.pattern.op == "where" and condition:
         return "bool"
-    if "is_integer" in facts or v in ("i", "starts", "z"):
+    if "is_integer" in facts or v in ("i", "starts...", "z"):
         return "int32"
     return "int32" if not d.floats and rng.random() < 0.2 and dtype != "float64" else dtype
 
@@ -207,8 +211,7 @@ def value(p: Expr, facts: frozenset[str], special: tuple[float, ...], rng: Rando
     """Values of a variable that has `facts`, some of them `special`."""
     shape = tuple(d.value for d in p.shape)
     if p.dtype == "bool":
-        made = rng.random(shape) < 0.5
-        return _mask(made, facts)
+        return adapted(rng.random(shape) < 0.5, facts, (), rng)
     if p.dtype == "int32":
         made = integers("int32", shape, rng, int(rng.integers(4)) if special else 0)
     else:
@@ -218,22 +221,10 @@ def value(p: Expr, facts: frozenset[str], special: tuple[float, ...], rng: Rando
                 made = np.rint(made)
             if special:
                 made = np.where(rng.random(shape) < 0.4, rng.choice(special, shape), made)
-            made = np.asarray(made).astype(np_dtype(p.dtype))
+            made = np.asarray(made).astype(numpy_dtype(p.dtype))
     claims = [f for f in facts if f in FACTS]
     tests = [t for f in facts if (t := named_test(f)) is not None]
     return adapted(np.asarray(made), claims, tests, rng)
-
-
-def _mask(made: Array, facts: frozenset[str]) -> Array:
-    if "identity_mask" in facts:
-        return np.broadcast_to(np.eye(made.shape[-1], dtype=bool), made.shape)
-    if "only_diagonal" in facts:
-        made = made & np.eye(made.shape[-1], dtype=bool)
-    if "only_lower" in facts:
-        made = np.tril(made)
-    if "all_below" in facts:
-        made = made | np.tri(made.shape[-1], k=-1, dtype=bool)
-    return made
 
 
 def counterexample(d: FactRule, rng: Random, count: int = 6, tries: int = 4) -> str | None:

@@ -13,8 +13,7 @@ from relax_eg.ir.annotations import Tensor
 from relax_eg.ir.expr import CONSTANT, TUPLE, TUPLE_GET, VAR, Expr, const, constant_value, postorder, rebuild, tuple_get
 from relax_eg.ir.expr import tuple_ as make_tuple
 from relax_eg.ops.record import call
-from relax_eg.rules.instances import instances
-from relax_eg.rules.rule import Rule
+from relax_eg.rules.rule import Rule, instances
 from relax_eg.shapes import Dim
 
 _OTHER = {

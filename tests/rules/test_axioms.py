@@ -10,10 +10,10 @@ import pytest
 import relax_eg as rx
 from relax_eg.ops import api as op
 from relax_eg.rules import RuleSet
-from relax_eg.rules.axioms import at_all_values, shown
 from relax_eg.rules.book import default
 from relax_eg.rules.certificates import not_proved, status
-from relax_eg.rules.check import Verdict
+from relax_eg.rules.check import at_all_values, at_best
+from relax_eg.rules.verdict import Verdict
 from relax_eg.rules.verify_formal import prove_rule
 from relax_eg.rules.verify_formal.folds import Folds
 
@@ -106,4 +106,4 @@ def test_a_wrong_identity_of_the_prover_shows(monkeypatch: pytest.MonkeyPatch) -
     assert prove_rule(rules["magnitude"]).status == "unknown"
     monkeypatch.setattr(Folds, "_identity", wrong)
     assert prove_rule(rules["magnitude"]).status == "axiom"
-    assert shown(Verdict(rules["magnitude"], "tested", 1), rules["magnitude"])[0].status == "refuted"
+    assert at_best(Verdict(rules["magnitude"], "tested", 1), rules["magnitude"])[0].status == "refuted"

@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from relax_eg.dtypes import is_float
 from relax_eg.egraph import Budget, EGraph
-from relax_eg.ir.annotations import Tensor, is_float
+from relax_eg.ir.annotations import Tensor
 from relax_eg.ir.expr import CONSTANT, TUPLE_GET, VAR, Expr, const, rebuild, tuple_get, var
 from relax_eg.ops import api as op
 from relax_eg.ops.record import TABLE, call
@@ -21,8 +22,8 @@ from relax_eg.rules.book.blocks import diagonal
 from relax_eg.rules.book.contraction import eye_mask
 from relax_eg.rules.book.systems import inverse
 from relax_eg.rules.conditions import claims_of
-from relax_eg.rules.instances import instances
 from relax_eg.rules.parameter_facts import Given
+from relax_eg.rules.rule import instances
 from relax_eg.shapes import Scope
 
 BUDGET = Budget(nodes=2000, seconds=20)

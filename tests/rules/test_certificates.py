@@ -16,8 +16,9 @@ from relax_eg.ops import api as op
 from relax_eg.ops.record import TABLE, Attribute, Operator, Site
 from relax_eg.rules import Rule, RuleSet, Schema, certificates, content
 from relax_eg.rules.book import default, everything, functions
-from relax_eg.rules.certificates import content_hash, known_verdict, operators_of, status, write_verdicts
-from relax_eg.rules.check import verify
+from relax_eg.rules.certificates import known_verdict, operators_of, status, write_verdicts
+from relax_eg.rules.content import content_hash
+from relax_eg.rules.verification import verify
 from relax_eg.tir import Buffer
 
 

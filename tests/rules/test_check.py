@@ -10,7 +10,8 @@ from rule_fixtures import bad, good, told
 
 from relax_eg.errors import RuleError
 from relax_eg.rules import Rule, RuleSet
-from relax_eg.rules.check import check, verify
+from relax_eg.rules.check import check
+from relax_eg.rules.verification import verify
 
 
 def each(rules: RuleSet) -> Any:

@@ -7,16 +7,16 @@ from typing import Any
 import numpy as np
 import pytest
 
+from relax_eg.dtypes import numpy_dtype
 from relax_eg.errors import RuleError
-from relax_eg.ir import np_dtype
 from relax_eg.ops import api as op
 from relax_eg.ops.facts import FACTS, holds, violation
 from relax_eg.rules import Claim, Condition, Instance, OriginGuard, RuleSet, ValueTest
 from relax_eg.rules import samples as draws
 from relax_eg.rules.check import check
 from relax_eg.rules.conditions import WORDS
-from relax_eg.rules.hypotheses import adapted, are_met, under_hypotheses
-from relax_eg.rules.instances import instances
+from relax_eg.rules.rule import instances
+from relax_eg.rules.samples import adapted, are_met, under_hypotheses
 
 
 def one(shapes: str, function: Any, **options: Any) -> Instance:
@@ -118,9 +118,9 @@ def test_samples_have_the_facts(fact: str, draw: str) -> None:
 def test_samples_have_several_facts(facts: tuple[str, ...], dtype: str) -> None:
     keys = [f.replace(" ", "_") for f in facts]
     rng = np.random.default_rng(3)
-    found = [adapted(rng.standard_normal((3, 3)).astype(np_dtype(dtype)), keys, (), rng) for _ in range(20)]
+    found = [adapted(rng.standard_normal((3, 3)).astype(numpy_dtype(dtype)), keys, (), rng) for _ in range(20)]
     assert [violation(k, a) for a in found for k in keys if not holds(k, a)] == []
-    assert {a.dtype for a in found} == {np_dtype(dtype)}
+    assert {a.dtype for a in found} == {numpy_dtype(dtype)}
 
 
 def test_samples_keep_what_is_special() -> None:

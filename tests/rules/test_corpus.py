@@ -22,7 +22,7 @@ from benchmarks.corpus.fired import fired, is_stopped, looked_at, shipped, varia
 from benchmarks.minimality import reached
 from relax_eg.explain.values import compared, draw, stand_in
 from relax_eg.ops.interpret import evaluate
-from relax_eg.rules.instances import instances
+from relax_eg.rules.rule import instances
 
 WITNESSES = witnesses()
 LAW_OF = variants()

@@ -20,7 +20,8 @@ from relax_eg.ops import routines
 from relax_eg.ops.interpret import evaluate
 from relax_eg.ops.libraries import called, inlined
 from relax_eg.rules.book.libraries import KINDS, attention_names
-from relax_eg.rules.certificates import content_hash, known_verdict
+from relax_eg.rules.certificates import known_verdict
+from relax_eg.rules.content import content_hash
 
 pytestmark = pytest.mark.usefixtures("no_library_stays")
 

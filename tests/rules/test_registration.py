@@ -15,14 +15,14 @@ from relax_eg.errors import RuleError
 from relax_eg.ops import api as op
 from relax_eg.ops.interpret import evaluate_expr, evaluate_points
 from relax_eg.rules import RuleSet, default
-from relax_eg.rules.check import check, verify
+from relax_eg.rules.check import check
 from relax_eg.rules.enumeration import special_points, special_values, values_near
-from relax_eg.rules.hypotheses import under_hypotheses
-from relax_eg.rules.instances import instances
 from relax_eg.rules.judge import prepared
 from relax_eg.rules.literals import literals
-from relax_eg.rules.samples import draw_sizes, moderate
+from relax_eg.rules.rule import instances
+from relax_eg.rules.samples import draw_sizes, moderate, under_hypotheses
 from relax_eg.rules.suspects import sizes_near
+from relax_eg.rules.verification import verify
 
 NAMES = 40  # under which each wrong rule is registered: draws go by the name
 

@@ -14,8 +14,7 @@ import pytest
 from relax_eg.errors import OperatorError, RuleError
 from relax_eg.ops import api as op
 from relax_eg.rules import Condition, InOrder, Rule, RuleSet
-from relax_eg.rules.instances import instances
-from relax_eg.rules.rule import PHASES
+from relax_eg.rules.rule import PHASES, instances
 from relax_eg.shapes import Dim
 
 

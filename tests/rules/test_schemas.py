@@ -15,7 +15,8 @@ from relax_eg.ir.control import parts, scan
 from relax_eg.rules import RuleSet, Schema
 from relax_eg.rules.book.functions import functions
 from relax_eg.rules.book.sums import sums
-from relax_eg.rules.certificates import content_hash, known_verdict
+from relax_eg.rules.certificates import known_verdict
+from relax_eg.rules.content import content_hash
 from relax_eg.rules.schemas import Functions
 
 
@@ -87,7 +88,7 @@ def test_one_that_proposes_nothing_is_not_trusted() -> None:
 def test_one_about_what_no_test_program_has_is_refused() -> None:
     (verdict,) = rx.verify(replace(schema(silent), operators=frozenset(("sort",))))
     assert verdict.status == "refuted"
-    kinds = "scan, while_loop, call, add, subtract, kernel, call_tir, matmul"
+    kinds = "scan, while_loop, call, add, subtract, call_tir, matmul"
     assert f"no test programs have sort; {kinds} do" in verdict.problem
 
 

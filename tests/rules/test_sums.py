@@ -13,7 +13,7 @@ from relax_eg.ir import Expr, postorder, var
 from relax_eg.ops import api as op
 from relax_eg.rules import Schema
 from relax_eg.rules.book.sums import sums
-from relax_eg.rules.check_schemas import ModuleAnswers
+from relax_eg.rules.schemas import ModuleAnswers
 
 X, Y, A, B, C = (var(n, rx.Tensor("n n")) for n in "xyabc")
 S = var("s", rx.Tensor(""))

@@ -8,7 +8,7 @@ import pytest
 from relax_eg.rules import Rule, Schema
 from relax_eg.rules.book import default, everything
 from relax_eg.rules.certificates import BOOK_VERDICTS, entry_of, read_verdicts
-from relax_eg.rules.check import verify
+from relax_eg.rules.verification import verify
 
 ON_FILE = read_verdicts(BOOK_VERDICTS)
 

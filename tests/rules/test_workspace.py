@@ -12,7 +12,7 @@ from relax_eg.extract.cost_model import NodeCost
 from relax_eg.ir import Expr, Function, Module, Tensor, postorder, pure_function, var
 from relax_eg.ops.interpret import evaluate
 from relax_eg.rules.book.workspace import workspace
-from relax_eg.rules.check_schemas import ModuleAnswers
+from relax_eg.rules.schemas import ModuleAnswers
 from relax_eg.tir import TensorProgram, parse_program, workspace_bytes
 
 (LIFTING,) = workspace.schemas

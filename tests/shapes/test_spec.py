@@ -8,10 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from relax_eg.dtypes import SHORT_NAMES
 from relax_eg.errors import SpecError
 from relax_eg.shapes import Dim, Spec, Star, parse_signature, parse_spec
 from relax_eg.shapes.expression import ACCEPTED
-from relax_eg.shapes.spec import DTYPES, SHORT_DTYPES, parse_dtype
+from relax_eg.shapes.spec import DTYPES, parse_dtype
 
 DIMS = "dims separated by spaces: 4, n, 2*n+1, (n + 1), *batch, _"
 ENTRY = "`name: dims` separated by commas, such as `a: m k, b: k n, c:`"
@@ -47,7 +48,7 @@ def test_reads(text, dims, dtype):
 
 def test_dtypes():
     assert all(parse_dtype(name) == name for name in DTYPES)
-    assert all(parse_dtype(short) == full and full in DTYPES for short, full in SHORT_DTYPES.items())
+    assert all(parse_dtype(short) == full and full in DTYPES for short, full in SHORT_NAMES.items())
 
 
 def test_reads_signatures_in_order():

@@ -6,21 +6,10 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+from relax_eg.dtypes import numpy_dtype
 from relax_eg.errors import ShapeError
 from relax_eg.shapes import Dim
-from relax_eg.tir import (
-    Buffer,
-    PatternKind,
-    apply,
-    classify,
-    compute,
-    const,
-    evaluate,
-    loop,
-    numpy_dtype,
-    program,
-    select,
-)
+from relax_eg.tir import Buffer, PatternKind, apply, classify, compute, const, evaluate, loop, program, select
 from relax_eg.tir import count as counts
 from relax_eg.tir import reduce as reduction
 

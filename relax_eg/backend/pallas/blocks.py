@@ -21,10 +21,10 @@ from relax_eg.backend.index_maps import bounds, is_inside
 from relax_eg.backend.loop_values import LoopValue, pointwise
 from relax_eg.backend.pallas.plan import Online, depth_of
 from relax_eg.backend.scalar_functions import accumulator, apply_function, combine, convert, identity, reduce_axes
-from relax_eg.ir.annotations import HALF
+from relax_eg.dtypes import HALF, kind
 from relax_eg.shapes import Dim
 from relax_eg.tir import Apply, Cast, Const, Index, Read, Reduce, Scalar, Select, loop_of, substitute, walk
-from relax_eg.tir.functions import FUNCTIONS, kind
+from relax_eg.tir.functions import FUNCTIONS
 
 Array: TypeAlias = Any
 _INT = np.dtype("int32")

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from relax_eg.backend.contractions import factors_of
 from relax_eg.backend.index_maps import is_inside
-from relax_eg.ir.annotations import itemsize
+from relax_eg.dtypes import FLOATS, itemsize
 from relax_eg.limits import LARGEST_INT32
 from relax_eg.shapes import Dim
 from relax_eg.tir import (
@@ -324,7 +324,7 @@ def _divided_last(r: Reduce) -> Scalar:
             factors.append(cast(quotient.args[0], f.dtype))
         else:
             factors.append(f)
-    if not divisors or r.dtype not in ("float32", "float64", "float16", "bfloat16"):
+    if not divisors or r.dtype not in FLOATS:
         return r
     body = factors[0]
     for f in factors[1:]:

@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from relax_eg.extract.access import Does
 from relax_eg.extract.graph import ExtractionGraph
 from relax_eg.extract.kernels.cost import KernelCost
 from relax_eg.extract.kernels.operations import Operation
@@ -14,6 +13,7 @@ from relax_eg.extract.kernels.selection import FUSE_SIBLINGS, VIEW_OF_RESHAPE, C
 from relax_eg.extract.kernels.states import phase_after, step_of
 from relax_eg.extract.kernels.ways import KernelSelection
 from relax_eg.extract.pricing import Members
+from relax_eg.extract.problem import operands_first
 from relax_eg.extract.report import KernelRow
 from relax_eg.ir.expr import Expr, tuple_get, var
 from relax_eg.ops import site_of
@@ -194,17 +194,12 @@ def _members(
 ) -> dict[int, Expr]:
     """The expressions computed inside a kernel, operands first, from the expressions it loads."""
     done: dict[int, Expr] = dict(loaded)
-    todo = list(members)
-    while todo:
-        x = todo[-1]
-        children = graph.candidates[x][members[x]].children if x in members else ()
-        missing = [y for y in children if y not in done]
-        if x not in done and missing:
-            todo += missing
-            continue
-        if x not in done:
-            done[x] = build(x, members[x], [done[y] for y in children])
-        todo.pop()
+
+    def below(x: int) -> list[int]:
+        return [y for y in reversed(graph.candidates[x][members[x]].children) if y in members]
+
+    for x in operands_first(reversed(list(members)), below):
+        done[x] = build(x, members[x], [done[y] for y in graph.candidates[x][members[x]].children])
     return done
 
 
@@ -215,25 +210,11 @@ def _steps(
     found: Counter[str] = Counter()
     phases: dict[int, int] = {}
 
-    def phase(x: int) -> int:
-        todo = [x]
-        while todo:
-            y = todo[-1]
-            below = [z for z in graph.candidates[y][members[y]].children if z in members]
-            missing = [z for z in below if z not in phases]
-            if missing:
-                todo += missing
-                continue
-            phases[y] = phase_after(_does(operations[y, members[y]]), max((phases[z] for z in below), default=0))
-            todo.pop()
-        return phases[x]
+    def below(x: int) -> list[int]:
+        return [y for y in dict.fromkeys(graph.candidates[x][members[x]].children) if y in members]
 
-    for x, k in members.items():
-        for y in dict.fromkeys(graph.candidates[x][k].children):
-            if y in members:
-                found[step_of(_does(operations[x, k]), phase(y))] += 1
+    for x in operands_first(members, below):
+        does = max(s.does for s in operations[x, members[x]].stages)
+        phases[x] = phase_after(does, max((phases[y] for y in below(x)), default=0))
+        found.update(step_of(does, phases[y]) for y in below(x))
     return found
-
-
-def _does(operation: Operation) -> Does:
-    return max(s.does for s in operation.stages)

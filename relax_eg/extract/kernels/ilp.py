@@ -15,13 +15,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
-
 from relax_eg.extract.ascent import ascent
-from relax_eg.extract.ilp import SCALE, SHORTEST, Row, relaxation
+from relax_eg.extract.ilp import SCALE, SHORTEST, Row, branch, relaxation
+from relax_eg.extract.numbers import gap
 from relax_eg.extract.problem import Problem, choice_cost, operands_first, repaired, used_classes
 from relax_eg.extract.prune import strong_components, undominated
-from relax_eg.extract.solve import PROVED, Solved, SolverEffort, gap
+from relax_eg.extract.solve import PROVED, Solved, SolverEffort
 
 # chosen: of SCALE: smaller costs, such as those of views, are 0, because HiGHS cannot tell them apart
 _NEGLIGIBLE = 1e-4
@@ -54,9 +53,8 @@ def solve_kernels(
     bound = known
     if gap(cost, bound) > effort.gap and not (most and known > 0.0):
         bound = max(known, ascent(problem, deadline)[0])
-    timed_out = time.monotonic() >= deadline
-    if gap(cost, bound) <= effort.gap or most or timed_out:
-        return Solved(best, cost, bound, "proved optimal" if gap(cost, bound) <= PROVED else "greedy", timed_out)
+    if gap(cost, bound) <= effort.gap or most or time.monotonic() >= deadline:
+        return Solved.of(best, cost, bound, False, deadline)
     choice, low = _Program(problem, overlap, cost / SCALE).run(best, effort, deadline)
     bound = max(bound, low)
     if choice is not None:
@@ -64,8 +62,7 @@ def solve_kernels(
         c = choice_cost(problem, found)
         best, cost = (found, c) if c < cost * (1 - PROVED) else (best, cost)
     bound = min(bound, cost)
-    how = "proved optimal" if gap(cost, bound) <= PROVED else "ilp"
-    return Solved(best, cost, bound, how, time.monotonic() >= deadline)
+    return Solved.of(best, cost, bound, True, deadline)
 
 
 @dataclass
@@ -99,8 +96,6 @@ class _Program:
         solver = relaxation(self.costs, self.entries, self.upper)
         # The kernels determine the derivations, but branching on derivations decides more at once.
         columns = [*range(whole), *self.derived.values()]
-        kinds = np.array([highspy.HighsVarType.kInteger] * len(columns))
-        solver.changeColsIntegrality(len(columns), np.array(columns, dtype=np.int32), kinds)
         for option, value in (
             # On the halves of a layer presolve takes a quarter longer than it saves, with equal results.
             ("presolve", "off"),
@@ -108,24 +103,15 @@ class _Program:
             ("mip_heuristic_run_rins", False),
             ("mip_heuristic_run_rens", False),
             ("mip_heuristic_run_root_reduced_cost", False),
-            ("time_limit", max(SHORTEST, deadline - time.monotonic())),
-            ("mip_max_nodes", effort.nodes),
-            ("mip_rel_gap", effort.gap),
-            ("mip_abs_gap", 0.0),
         ):
             solver.setOptionValue(option, value)
-        start = highspy.HighsSolution()
-        start.col_value = self._values(seed)
-        solver.setSolution(start)
-        solver.run()
-        info = solver.getInfo()
-        bound = max(bound, info.mip_dual_bound if math.isfinite(info.mip_dual_bound) else 0.0) * self.unit
-        if info.primal_solution_status != highspy.SolutionStatus.kSolutionStatusFeasible:
+        found = branch(solver, columns, self._values(seed), effort.gap, effort.nodes, deadline)
+        bound = max(bound, found.bound) * self.unit
+        if found.values is None:
             return None, bound
-        values = list(solver.getSolution().col_value)
         choice = list(seed)
         for (c, k), column in self.ways.items():
-            if values[column] > 0.5:
+            if found.values[column] > 0.5:
                 choice[c] = k
         return choice, bound
 

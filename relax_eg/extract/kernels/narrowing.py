@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from relax_eg.extract.graph import ExtractionGraph
 from relax_eg.extract.kernels.ilp import Overlap
-from relax_eg.extract.kernels.states import Several
+from relax_eg.extract.kernels.states import Kernel
 from relax_eg.extract.kernels.ways import Way, members_of
 from relax_eg.extract.problem import Problem
 
@@ -59,7 +59,7 @@ def cheap_ways(
     return found
 
 
-def overlap_of(graph: ExtractionGraph, ways: Sequence[Sequence[Way]], several: Sequence[Several]) -> Overlap:
+def overlap_of(graph: ExtractionGraph, ways: Sequence[Sequence[Way]], several: Sequence[Kernel]) -> Overlap:
     """The operators inside each way of the problem; a way that reads one result of a kernel with several holds none."""
     members: list[list[Mapping[int, int]]] = []
     for c, row in enumerate(ways):

@@ -25,10 +25,10 @@ from relax_eg.extract.kernels.ilp import solve_kernels
 from relax_eg.extract.kernels.narrowing import cheap_ways, overlap_of, restricted_to, without_given
 from relax_eg.extract.kernels.operations import Operation, operations_of
 from relax_eg.extract.kernels.siblings import sibling_kernels
-from relax_eg.extract.kernels.states import OVERSIZED, Several, State, StateTable
+from relax_eg.extract.kernels.states import OVERSIZED, Kernel, State, StateTable
 from relax_eg.extract.kernels.ways import KernelSelection, Way, is_alone, same
 from relax_eg.extract.numbers import LEAST_SECONDS
-from relax_eg.extract.pricing import Pricing
+from relax_eg.extract.pricing import FREE, Pricing
 from relax_eg.extract.problem import (
     Problem,
     choice_cost,
@@ -38,7 +38,7 @@ from relax_eg.extract.problem import (
     tree_greedy,
     used_classes,
 )
-from relax_eg.extract.search import GAIN, SWAP_WORK, swap_search
+from relax_eg.extract.search import best_of
 from relax_eg.extract.select import check_executable
 from relax_eg.extract.sensitivity import sensitivity
 from relax_eg.extract.solve import Solved, SolverEffort
@@ -59,8 +59,6 @@ _CORRECTIONS = 12  # limit: rounds of correcting prices by the programs that ker
 _AS_ESTIMATED = 1.02  # chosen: times its estimate: a kernel that takes longer as composed gets a new price
 _PART = 1e-12  # chosen: seconds: the price of reading one result of a kernel with several
 _HELPS = 1e-6  # chosen: share of a program's cost that a round has to gain to be followed by another
-AS_TIMED = Pricing()
-
 
 Row = tuple[list[Way], list[tuple[int, ...]], list[float]]  # ways, what each reads, what each costs
 
@@ -74,7 +72,7 @@ def select_kernels(
     models: Sequence[KernelCost],
     steps: frozenset[str],
     composed: Composed | None = None,
-    pricing: Pricing = AS_TIMED,
+    pricing: Pricing = FREE,
     clock: Clock | None = None,
 ) -> KernelSelection:
     """The cheapest program of kernels found.
@@ -103,12 +101,12 @@ class KernelSearch:
     models: Sequence[KernelCost]
     steps: frozenset[str]
     composed: Composed | None = None
-    pricing: Pricing = AS_TIMED
+    pricing: Pricing = FREE
     clock: Clock = field(default_factory=Clock)
     operations: dict[tuple[int, int], Operation] = field(init=False)
     table: StateTable = field(init=False)
     pool: list[dict[tuple[frozenset[int], frozenset[tuple[int, int]]], State]] = field(init=False)
-    several: list[Several] = field(default_factory=list[Several])
+    several: list[Kernel] = field(default_factory=list[Kernel])
     weights: list[float] = field(default_factory=list[float])
     memo: dict[int, float] = field(default_factory=dict[int, float])
     checked: set[int] = field(default_factory=set[int])
@@ -139,7 +137,7 @@ class KernelSearch:
             self._weigh(ways, written)
             ways, problem = self._problem()
             written_cost = choice_cost(problem, written)
-        algebra, _ = self._best(problem, [repaired(problem, written)] if written_cost < math.inf else [])
+        algebra = self._best(problem, [repaired(problem, written)] if written_cost < math.inf else [])
         as_written = [[k] if k >= 0 else [] for k in graph.as_written]
         chosen = [ways[c][k].candidate if k >= 0 else -1 for c, k in enumerate(algebra[: len(graph.candidates)])]
         by_algebra = [[k] if k >= 0 else [] for k in chosen]
@@ -204,10 +202,7 @@ class KernelSearch:
         for several in self.several:
             ways.append([Way(-1)])
             reads.append([tuple(several.loads)])
-            sizes = [self.table.bytes[c] for c in several.outputs]
-            seconds = self._several_seconds(several)
-            inside = self._inside(several.outputs, several.members)
-            costs.append([self.pricing.of(several.outputs, tuple(several.loads), seconds, sizes, inside)])
+            costs.append([self._price(several, self._seconds(several))])
         return ways, Problem(reads, costs, tuple(dict.fromkeys(self.graph.roots)))
 
     def _row(self, c: int) -> Row:
@@ -222,15 +217,19 @@ class KernelSearch:
         for state in self.pool[c].values():
             mine.append(Way(state.members[c], state))
             needs.append(state.reads)
-            seconds = self._state_seconds(c, state)
-            inside = self._inside((c,), state.members)
-            prices.append(self.pricing.of((c,), state.reads, seconds, (self.table.bytes[c],), inside))
+            prices.append(self._price(state.kernel(c), self._state_seconds(c, state)))
         for i, several in enumerate(self.several):
             if c in several.outputs:
                 mine.append(Way(several.members[c], None, i))
                 needs.append((len(self.graph.candidates) + i,))
                 prices.append(_PART)
         return mine, needs, prices
+
+    def _price(self, kernel: Kernel, seconds: float) -> float:
+        """The price of a kernel that takes `seconds`."""
+        sizes = [self.table.bytes[c] for c in kernel.outputs]
+        inside = self._inside(kernel.outputs, kernel.members)
+        return self.pricing.of(kernel.outputs, tuple(kernel.loads), seconds, sizes, inside)
 
     def _inside(self, outputs: Sequence[int], members: Mapping[int, int]) -> int:
         """Bytes that only the kernel's executable has in memory: measured, or else estimated.
@@ -260,24 +259,23 @@ class KernelSearch:
     def _candidate_seconds(self, c: int, k: int) -> float:
         site, annotation = self.graph.candidates[c][k].site, self.graph.annotations[c]
         if site.op in VIEWS and c in self.graph.roots:  # a result is no view: it is copied
-            each = (m.kernel((), 0.0, 2 * m.bytes(annotation)) for m in self.models)
-            return sum(w * s for w, s in zip(self.weights, each, strict=True))
-        return sum(w * m.price(site, annotation).seconds for w, m in zip(self.weights, self.models, strict=True))
+            return self._weighed(m.kernel((), 0.0, 2 * m.bytes(annotation)) for m in self.models)
+        return self._weighed(m.price(site, annotation).seconds for m in self.models)
 
     def _state_seconds(self, c: int, state: State) -> float:
         found = self.memo.get(id(state))
         if found is None:
-            each: Iterable[float] = (self.table.seconds(state, c, m) for m in self.models)
-            # The user's model prices programs, not their parts.
-            if self.composed is not None and self.models[0].cost is not None:
-                each = self.composed((c,), state.members, state.loads)
-            found = self.memo[id(state)] = sum(w * s for w, s in zip(self.weights, each, strict=True))
+            found = self.memo[id(state)] = self._seconds(state.kernel(c))
         return found
 
-    def _several_seconds(self, several: Several) -> float:
-        each: Iterable[float] = (self.table.seconds_of(several, m) for m in self.models)
+    def _seconds(self, kernel: Kernel) -> float:
+        # The user's model prices programs, not their parts.
         if self.composed is not None and self.models[0].cost is not None:
-            each = self.composed(several.outputs, several.members, several.loads)
+            return self._weighed(self.composed(kernel.outputs, kernel.members, kernel.loads))
+        return self._weighed(self.table.seconds(kernel, m) for m in self.models)
+
+    def _weighed(self, each: Iterable[float]) -> float:
+        """The sum of the seconds at each binding, in its weight."""
         return sum(w * s for w, s in zip(self.weights, each, strict=True))
 
     def _weigh(self, ways: Sequence[Sequence[Way]], written: Sequence[int]) -> None:
@@ -325,20 +323,11 @@ class KernelSearch:
         total = tree_greedy(problem)[1]
         if any(total[c] == math.inf for c in problem.roots):
             return None
-        return self._ways_of(ways, self._best(problem, [])[0])
+        return self._ways_of(ways, self._best(problem, []))
 
-    def _best(self, problem: Problem, seeds: Sequence[Sequence[int]]) -> tuple[list[int], float]:
+    def _best(self, problem: Problem, seeds: Sequence[Sequence[int]]) -> list[int]:
         problem = without_given(problem)
-        tree = tree_choice(problem)
-        best: tuple[list[int], float] | None = None
-        for seed in (*seeds, tree, dag_greedy(problem)):
-            if best is not None and self.clock.is_over():
-                break
-            choice, cost = swap_search(problem, seed, tree, SWAP_WORK)
-            if best is None or cost < best[1] * (1 - GAIN):
-                best = choice, cost
-        assert best is not None
-        return best
+        return best_of(problem, (*seeds, tree_choice(problem), dag_greedy(problem)), self.clock.is_over)[0]
 
     def _rounds(
         self, classes: Sequence[int], allowed: Sequence[Sequence[int]], start: list[Way | None], only: bool
@@ -400,7 +389,7 @@ class KernelSearch:
         seed = self._numbers(ways, start)
         if only:
             problem = restricted_to(ways, problem, allowed)
-        choice, _ = self._best(problem, [repaired(problem, seed)])
+        choice = self._best(problem, [repaired(problem, seed)])
         return self._ways_of(ways, choice)
 
     def _ways_of(self, ways: Sequence[Sequence[Way]], choice: Sequence[int]) -> list[Way | None]:
@@ -488,12 +477,12 @@ class KernelSearch:
         """The best choice found from the seeds, with the prices of composed programs."""
         ways, problem = self._problem()
         effort = _QUICK if self.pricing.held else _EFFORT
-        choice, _ = self._best(problem, seeds)
+        choice = self._best(problem, seeds)
         for _ in range(_CORRECTIONS):  # before the integer program, which takes longer
             if self.clock.is_over() or not self._corrected(ways, problem, choice):
                 break
             ways, problem = self._problem()
-            choice, _ = self._best(problem, [choice, *seeds[:1]])
+            choice = self._best(problem, [choice, *seeds[:1]])
         overlap = overlap_of(self.graph, ways, self.several)
         solved = self.clock.solved(partial(solve_kernels, problem, overlap, choice), effort)
         for _ in range(_CORRECTIONS):
@@ -501,7 +490,7 @@ class KernelSearch:
                 break
             ways, problem = self._problem()
             # The indices of ways are unchanged, so the choice with the higher price remains one of the seeds.
-            choice, _ = self._best(problem, [solved.choice, *seeds[:1]])
+            choice = self._best(problem, [solved.choice, *seeds[:1]])
             overlap = overlap_of(self.graph, ways, self.several)
             known = solved.bound  # prices only rise
             solved = self.clock.solved(partial(solve_kernels, problem, overlap, choice, known=known), effort)
@@ -516,8 +505,7 @@ class KernelSearch:
             if self.composed is None or state is None or len(state.members) == 1 or id(state) in self.checked:
                 continue
             self.checked.add(id(state))
-            each = self.composed((c,), state.members, state.loads)
-            seconds = sum(w * s for w, s in zip(self.weights, each, strict=True))
+            seconds = self._weighed(self.composed((c,), state.members, state.loads))
             if seconds > self._state_seconds(c, state) * _AS_ESTIMATED:
                 self.memo[id(state)] = seconds
                 self._changed(c)

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from relax_eg.extract.graph import ExtractionGraph
 from relax_eg.extract.kernels.anchors import merged
 from relax_eg.extract.kernels.operations import Operation
-from relax_eg.extract.kernels.states import Several, State, StateTable
+from relax_eg.extract.kernels.states import Kernel, State, StateTable
 
 _OUTPUTS = 4  # limit: of one kernel
 
@@ -17,7 +17,7 @@ def sibling_kernels(
     table: StateTable,
     operations: Mapping[tuple[int, int], Operation],
     states: Mapping[int, State],
-) -> Iterator[Several]:
+) -> Iterator[Kernel]:
     """The kernels with several outputs that can be made of a program's kernels.
 
     Either a kernel reads another kernel's result of the same shape, which is then computed inside it and stored as
@@ -47,7 +47,7 @@ def sibling_kernels(
 
 def _together(
     operations: Mapping[tuple[int, int], Operation], outputs: tuple[int, ...], states: Sequence[State]
-) -> Several | None:
+) -> Kernel | None:
     """One kernel of all `states` that stores `outputs`; None if they cannot be combined."""
     loads: dict[int, int] = {}
     members: dict[int, int] = {}
@@ -62,4 +62,4 @@ def _together(
         return None
     efforts = [operations[x, k].effort for x, k in members.items()]
     other = sum(e.other for e in efforts) + sum(s.again for s in states)
-    return Several(outputs, loads, members, merged(s.anchors for s in states), other)
+    return Kernel(outputs, loads, members, merged(s.anchors for s in states), other)

@@ -18,6 +18,7 @@ from collections import Counter
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from relax_eg.dtypes import itemsize
 from relax_eg.extract.access import FREE, Does, Reading, StageAccess
 from relax_eg.extract.cost import Effort
 from relax_eg.extract.graph import ExtractionGraph
@@ -25,7 +26,6 @@ from relax_eg.extract.kernels.anchors import NO_ANCHOR, Anchor, Anchors, merged,
 from relax_eg.extract.kernels.cost import ContractionCost, KernelCost
 from relax_eg.extract.kernels.operations import Operation
 from relax_eg.extract.problem import operands_first
-from relax_eg.ir.annotations import itemsize
 from relax_eg.ir.expr import CONSTANT, VAR
 
 LOCAL_BYTES = 1 << 19  # chosen: bytes that a kernel may keep for one outer point
@@ -97,10 +97,14 @@ class State:
     def reads(self) -> tuple[int, ...]:
         return tuple(self.loads)
 
+    def kernel(self, c: int) -> Kernel:
+        """The kernel that stores the value of class `c`, whose state this is."""
+        return Kernel((c,), self.loads, self.members, self.anchors, self.other + self.again)
+
 
 @dataclass(frozen=True, slots=True)
-class Several:
-    """A kernel with several outputs.
+class Kernel:
+    """A kernel, of one output or of several.
 
     - `outputs`: the classes that it stores.
     - `loads`, `members`, `anchors`: as in `State`.
@@ -165,27 +169,13 @@ class StateTable:
         children = self.graph.candidates[c][k].children
         return self._placed(c, k, operation, dict.fromkeys(children))
 
-    def seconds(self, state: State, c: int, model: KernelCost) -> float:
-        """Seconds, by `model`, of the kernel that stores class `c`."""
-        return self._seconds((c,), state.loads, state.members, state.anchors, state.other + state.again, model)
-
-    def seconds_of(self, several: Several, model: KernelCost) -> float:
-        """Seconds, by `model`, of a kernel with several outputs."""
-        return self._seconds(several.outputs, several.loads, several.members, several.anchors, several.other, model)
-
-    def _seconds(
-        self,
-        outputs: Sequence[int],
-        loads: Mapping[int, int],
-        members: Mapping[int, int],
-        anchors: Anchors,
-        other: float,
-        model: KernelCost,
-    ) -> float:
+    def seconds(self, kernel: Kernel, model: KernelCost) -> float:
+        """Seconds of a kernel by `model`."""
+        outputs, loads, members, anchors = kernel.outputs, kernel.loads, kernel.members, kernel.anchors
         single = len(outputs) == 1 and self._triton(members)
         if model is self.model:
             moved = sum(loads.values()) + sum(self.bytes[c] for c in outputs)
-            return model.kernel(self._contractions(members, anchors), other, moved, single)
+            return model.kernel(self._contractions(members, anchors), kernel.other, moved, single)
         efforts = {x: self._effort(x, k, model) for x, k in members.items()}
         sizes = {x: model.bytes(self.graph.annotations[x]) for x in (*loads, *members)}
         parts = [part_of(efforts[x], x, anchors.get(x, NO_ANCHOR), sizes) for x in members]

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from relax_eg.extract.kernels.operations import Operation
-from relax_eg.extract.kernels.states import Several, State
+from relax_eg.extract.kernels.states import Kernel, State
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class KernelSelection:
     """
 
     ways: dict[int, Way]
-    several: list[Several]
+    several: list[Kernel]
     operations: Mapping[tuple[int, int], Operation]
     cost: float
     written_cost: float

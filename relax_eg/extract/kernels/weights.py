@@ -9,10 +9,11 @@ from relax_eg.extract.clock import Clock
 from relax_eg.extract.graph import ExtractionGraph
 from relax_eg.extract.kernels.build import Build, Built, Names, build_kernels, composed_seconds
 from relax_eg.extract.kernels.cost import KernelCost
-from relax_eg.extract.kernels.selection import AS_TIMED, select_kernels
+from relax_eg.extract.kernels.selection import select_kernels
 from relax_eg.extract.kernels.ways import KernelSelection
-from relax_eg.extract.pricing import ONCE, Pricing
-from relax_eg.extract.weights import FIRST_PRICE, PREPARED_SHARE, prepared_of, static_classes, weight_bytes
+from relax_eg.extract.pricing import FREE, ONCE, Pricing
+from relax_eg.extract.weights import PREPARED_SHARE, PreparedLimit, static_classes
+from relax_eg.ir.expr import Expr
 
 _RAISED = 6  # limit: how often the price of prepared bytes is raised
 _DEARER = 8  # chosen: times the price before
@@ -34,7 +35,7 @@ def cheapest_kernels(
     names: Names,
     weights: set[str],
     once: float | None = None,
-    bytes_cost: Pricing = AS_TIMED,
+    bytes_cost: Pricing = FREE,
     share: float = PREPARED_SHARE,
     clock: Clock | None = None,
 ) -> ChosenKernels:
@@ -53,20 +54,18 @@ def cheapest_kernels(
     static = static_classes(graph, weights) if weights else []
     pricing = replace(bytes_cost, static=static, once=ONCE if once is None else once)
 
-    def chosen(pricing: Pricing) -> tuple[ChosenKernels, Names]:
-        selection = select_kernels(graph, models, steps, composed, pricing, clock)
+    def chosen(price: float) -> tuple[ChosenKernels, Names]:
+        selection = select_kernels(graph, models, steps, composed, replace(pricing, prepared=price), clock)
         made = Names(names)
         return ChosenKernels(selection, build_kernels(graph, selection, build, made)), made
 
-    found, made = chosen(pricing)
+    def told(found: tuple[ChosenKernels, Names]) -> tuple[Sequence[Expr], float]:
+        return found[0].built.roots, found[0].selection.written_cost
+
     if weights and once is None:
-        binding = models[0].binding
-        limit = share * weight_bytes(graph, weights, binding)
-        price = found.selection.written_cost / max(limit, 1.0) * FIRST_PRICE
-        for _ in range(_RAISED):
-            if prepared_of(found.built.roots, weights, binding) <= limit:
-                break
-            pricing, price = replace(pricing, prepared=price), _DEARER * price
-            found, made = chosen(pricing)
+        limit = PreparedLimit.of(graph, weights, models[0].binding, share)
+        found, made = limit.kept_by(chosen, told, _DEARER, _RAISED)
+    else:
+        found, made = chosen(0.0)
     names.add(made)
     return found

@@ -15,23 +15,10 @@ from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
 
 from relax_eg.frontends.canonical.forms import Forms
 from relax_eg.frontends.canonical.nodes import Form, Nodes
+from relax_eg.frontends.jax.equation import STATEFUL, called
 from relax_eg.frontends.symbolic import is_symbolic
 
-# Primitives that only call a function, and the parameter that holds the function. Parameters that only derivatives use
-# do not change what is computed.
-_CALLS: Mapping[str, str] = {
-    "jit": "jaxpr",
-    "pjit": "jaxpr",
-    "remat2": "jaxpr",
-    "remat": "jaxpr",
-    "checkpoint": "jaxpr",
-    "closed_call": "call_jaxpr",
-    "core_call": "call_jaxpr",
-    "custom_jvp_call": "call_jaxpr",
-    "custom_vjp_call": "call_jaxpr",
-}
 _UNREAD = frozenset(("name", "weak_type", "linear", "unroll", "_split_transpose"))  # parameters that compute nothing
-_STATEFUL = ("rng_uniform",)  # its result differs from call to call, though JAX records no effect
 
 
 def form(nodes: Nodes, closed: Any, sizes: Callable[[Any], Any] | None = None) -> Form:
@@ -87,11 +74,11 @@ class _Walk:
         name, params = eqn.primitive.name, eqn.params
         if name == "dim_as_value" and isinstance(n := self.size(params["dim"]), int):
             return [self._nodes.known(np.asarray(n, eqn.outvars[0].aval.dtype), eqn)]
-        if (where := _CALLS.get(name)) in params and not _is_placed(params):
-            return self.applied(params[where], args)
+        if (function := called(eqn)) is not None:
+            return self.applied(function, args)
         if (loop := _CONTROL.get(name)) is not None:
             return loop(self, eqn, args)
-        if eqn.effects or name in _STATEFUL:
+        if eqn.effects or name in STATEFUL:
             return self._effect(eqn, (name, self._params(params)), args)
         if len(eqn.outvars) == 1:
             shape, dtype = self.forms.type_of(eqn.outvars[0].aval)
@@ -277,12 +264,6 @@ def _content(cell: Any) -> Any:
         return cell.cell_contents
     except ValueError:  # the cell is still empty
         return None
-
-
-def _is_placed(params: Mapping[str, Any]) -> bool:
-    """Whether a call specifies the sharding of its operands or results."""
-    shardings = (*params.get("in_shardings", ()), *params.get("out_shardings", ()))
-    return any(type(s).__name__ != "UnspecifiedValue" for s in shardings)
 
 
 _CONTROL: Mapping[str, Callable[[_Walk, Any, list[int]], list[int]]] = {

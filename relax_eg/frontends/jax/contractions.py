@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from relax_eg.frontends.jax.equation import ONE, JaxprEquation, astype, expanded, permuted, reshaped, squeezed
+from relax_eg.frontends.jax.equation import JaxprEquation, astype, expanded, permuted, reshaped, squeezed
 from relax_eg.ir.expr import Expr
 from relax_eg.ops.contraction import PRECISIONS, accumulates
 from relax_eg.ops.record import call
-from relax_eg.shapes import Dim
+from relax_eg.ops.sizes import product
 
 
 def dot_general(e: JaxprEquation) -> Expr | None:
@@ -38,19 +38,19 @@ def dot_general(e: JaxprEquation) -> Expr | None:
     attrs = {"precision": precision, "out_dtype": out_dtype}
     lead, free, inner = a.shape[:batch], a.shape[batch : batch + len(free_a)], a.shape[batch + len(free_a) :]
     outer = b.shape[batch + len(pairs) :]
-    k = _product(inner)
+    k = product(inner)
     if batch == 0:
         a = reshaped(a, (*free, k))
-        b = reshaped(b, (k,) if not outer else (k, _product(outer)))
+        b = reshaped(b, (k,) if not outer else (k, product(outer)))
         return reshaped(call("matmul", (a, b), attrs), e.shape)
     drop: list[int] = []
     if free_a:
-        a = reshaped(a, (*lead, _product(free), k))
+        a = reshaped(a, (*lead, product(free), k))
     else:
         a = expanded(reshaped(a, (*lead, k)), (batch,))
         drop.append(batch)
     if outer:
-        b = reshaped(b, (*lead, k, _product(outer)))
+        b = reshaped(b, (*lead, k, product(outer)))
     else:
         b = expanded(reshaped(b, (*lead, k)), (batch + 1,))
         drop.append(batch + 1)
@@ -97,13 +97,6 @@ def common_dtype(a: Expr, b: Expr, out: str) -> str | None:
     if a.dtype == b.dtype:
         return a.dtype
     return out if accumulates(a.dtype, out) and accumulates(b.dtype, out) else None
-
-
-def _product(dims: tuple[Dim, ...]) -> Dim:
-    total = ONE
-    for d in dims:
-        total = total * d
-    return total
 
 
 def precision_of(value: Any) -> str | tuple[str, str] | None:

@@ -17,7 +17,7 @@ from relax_eg.frontends.symbolic import to_dim
 from relax_eg.ir.annotations import Shape, Tensor, Tuple
 from relax_eg.ir.calls import function_ref
 from relax_eg.ir.control import cond, scan, while_loop
-from relax_eg.ir.expr import SHARD_MAP, Expr, node, shape_value, var
+from relax_eg.ir.expr import SHARD_MAP, Expr, fresh, node, shape_value, var
 from relax_eg.ir.foreign import Foreign
 from relax_eg.ir.module import Function
 from relax_eg.ir.partition import missing_sizes
@@ -40,12 +40,7 @@ class TracedFunctions:
         key = (stem, function.params, function.blocks, function.result)
         found = self._known.get(key)
         if found is None:
-            name, count = stem, 0
-            while name in self.names:
-                count += 1
-                name = f"{stem}{count}"
-            self.names.add(name)
-            found = self._known[key] = replace(function, name=name)
+            found = self._known[key] = replace(function, name=fresh(stem, self.names))
             self.made.append(found)
         return found
 

@@ -50,6 +50,37 @@ class JaxprEquation:
         return self.params[name]
 
 
+# Primitives that only call a function, and the parameter that holds it. Custom derivatives and rematerialisation do not
+# change what is computed.
+_CALLS: Mapping[str, str] = {
+    "jit": "jaxpr",
+    "pjit": "jaxpr",
+    "remat2": "jaxpr",
+    "remat": "jaxpr",
+    "checkpoint": "jaxpr",
+    "composite": "jaxpr",
+    "closed_call": "call_jaxpr",
+    "core_call": "call_jaxpr",
+    "call": "call_jaxpr",
+    "core_closed_call": "call_jaxpr",
+    "custom_jvp_call": "call_jaxpr",
+    "custom_vjp_call": "call_jaxpr",
+}
+
+# Primitives whose result differs from call to call, though JAX records no effect.
+STATEFUL = ("rng_uniform",)
+
+
+def called(eqn: Any) -> Any:
+    """The function, a jaxpr, that an equation only calls. None for other equations, and for a call that specifies the
+    sharding of its operands or results, which must not be inlined."""
+    params = eqn.params
+    shardings = (*params.get("in_shardings", ()), *params.get("out_shardings", ()))
+    if any(type(s).__name__ != "UnspecifiedValue" for s in shardings):
+        return None
+    return params.get(_CALLS.get(eqn.primitive.name))
+
+
 Rule = Callable[[JaxprEquation], "Expr | Sequence[Expr] | None"]
 
 

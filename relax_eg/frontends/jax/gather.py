@@ -7,10 +7,11 @@ from typing import Any
 import jax
 from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
 
+from relax_eg.dtypes import is_float, numpy_dtype
 from relax_eg.frontends.jax.equation import ONE, JaxprEquation, Rule, combines_with
 from relax_eg.frontends.jax.indexing import GATHER_MODES, are_inside, known_gather, known_slice
 from relax_eg.frontends.symbolic import to_dim
-from relax_eg.ir.expr import Expr, np_dtype
+from relax_eg.ir.expr import Expr
 from relax_eg.ops.record import call
 from relax_eg.shapes import Dim
 
@@ -33,10 +34,6 @@ def _dynamic_slice(e: JaxprEquation) -> Expr:
     return call("dynamic_slice", e.args, {"sizes": tuple(map(to_dim, e["slice_sizes"]))})
 
 
-def _dynamic_update_slice(e: JaxprEquation) -> Expr:
-    return call("dynamic_update_slice", e.args)
-
-
 def _gather(e: JaxprEquation) -> Expr | None:
     found = known_gather(e)
     mode = GATHER_MODES.get(e["mode"].name)
@@ -47,7 +44,7 @@ def _gather(e: JaxprEquation) -> Expr | None:
     if fill is not None and type(fill) not in (bool, int, float):
         fill = getattr(fill, "item", lambda: fill)()
     if isinstance(fill, float) and fill != fill:
-        fill = None if e.x.dtype.startswith(("float", "bfloat")) else fill  # for floats, None means NaN
+        fill = None if is_float(e.x.dtype) else fill  # for floats, None means NaN
     return call("gather", e.args, {"slice_sizes": sizes, "mode": mode, "fill_value": fill, **_numbers(e, _GATHER)})
 
 
@@ -75,7 +72,7 @@ def _apply(e: JaxprEquation) -> Expr | None:
     for _ in range(read.ndim):
         function = jax.vmap(function)
     shape = tuple(map(e.sizes.to_jax, read.shape))
-    given = [jax.ShapeDtypeStruct(shape, np_dtype(a.dtype)) for a in (read, updates)]
+    given = [jax.ShapeDtypeStruct(shape, numpy_dtype(a.dtype)) for a in (read, updates)]
     (made,) = e.inline(jax.make_jaxpr(function)(*given), (read, updates))
     attrs = {"kind": "set", "mode": mode, "sorted": bool(e["indices_are_sorted"]), "unique": True}
     return call("scatter", (x, indices, made), {**attrs, **numbers})
@@ -110,7 +107,6 @@ def _scatter(kind: str, primitive: str) -> Rule:
 
 RULES: dict[str, Rule] = {
     "dynamic_slice": _dynamic_slice,
-    "dynamic_update_slice": _dynamic_update_slice,
     "gather": _gather,
     "scatter": _scatter("set", "second"),
     "scatter-add": _scatter("add", "add"),

@@ -16,9 +16,9 @@ from typing import Any
 
 import numpy as np
 
+from relax_eg.dtypes import is_float, is_integer
 from relax_eg.frontends.jax.equation import ONE, ZERO, JaxprEquation, expanded, permuted, sliced, squeezed
 from relax_eg.frontends.symbolic import SymbolicSizes, to_dim
-from relax_eg.ir.annotations import is_integer
 from relax_eg.ir.expr import CONSTANT, Expr, constant_value
 from relax_eg.ops.record import call
 from relax_eg.shapes import Dim, ceildiv, dim_max, dim_min
@@ -121,7 +121,7 @@ def _is_default_fill(value: Any, dtype: str) -> bool:
     """Whether `value` is the value that `take` in mode "fill" gives for indices out of range, for this dtype."""
     if value is None:
         return dtype != "bool"
-    return isinstance(value, float) and math.isnan(value) and dtype.startswith(("float", "bfloat"))
+    return isinstance(value, float) and math.isnan(value) and is_float(dtype)
 
 
 def _as_slice(e: JaxprEquation, numbers: Any) -> Expr | None:

@@ -25,11 +25,6 @@ def _top_k(e: JaxprEquation) -> Sequence[Expr]:
     return _fields(call("top_k", e.args, {"k": (to_dim(e["k"]),), "axis": axis % e.x.ndim}), 2)
 
 
-def _cholesky(e: JaxprEquation) -> Expr:
-    """The operator sets the upper triangle to 0; for the primitive its content is undefined, so nothing reads it."""
-    return call("cholesky", e.args)
-
-
 def _triangular_solve(e: JaxprEquation) -> Expr:
     names = ("left_side", "lower", "transpose_a", "conjugate_a", "unit_diagonal")
     return call("triangular_solve", e.args, {name: bool(e[name]) for name in names})
@@ -128,7 +123,6 @@ def _fft(e: JaxprEquation) -> Expr:
 RULES: dict[str, Rule] = {
     "sort": _sort,
     "top_k": _top_k,
-    "cholesky": _cholesky,
     "triangular_solve": _triangular_solve,
     "lu": _lu,
     "qr": _qr,
@@ -141,8 +135,7 @@ RULES: dict[str, Rule] = {
     "geqrf": _several("geqrf", 2),
     "tridiagonal": _tridiagonal,
     "tridiagonal_solve": _tridiagonal_solve,
-    "householder_product": lambda e: call("householder_product", e.args),
-    "cholesky_update": lambda e: call("cholesky_update", e.args),
+    "ormqr": lambda e: call("ormqr", e.args, {"left": e["left"], "transpose": e["transpose"]}),
     "symmetric_product": _symmetric_product,
     "lu_pivots_to_permutation": _permutation,
     "approx_top_k": _approx_top_k,

@@ -16,39 +16,31 @@ import numpy as np
 from jax.core import ShapedArray
 from jax.extend.core import Literal, primitives
 
+from relax_eg.dtypes import is_key
 from relax_eg.errors import OperatorError, RelaxEgError, TraceError
 from relax_eg.frontends.jax.control import TracedFunctions, control
-from relax_eg.frontends.jax.equation import JaxprEquation
+from relax_eg.frontends.jax.equation import STATEFUL, JaxprEquation, called
 from relax_eg.frontends.jax.primitives import RULES
 from relax_eg.frontends.jax.sized import SizedParameter, has_sizes
 from relax_eg.frontends.sources import is_jax_function, line_of
 from relax_eg.frontends.symbolic import SymbolicSizes, is_symbolic, to_dim
 from relax_eg.ir.annotations import Annotation, Object, Tensor, Tuple
-from relax_eg.ir.expr import BARRIER, CONSTANT, VAR, Expr, call_dps_library, const, constant_value, tuple_get, var
+from relax_eg.ir.expr import (
+    BARRIER,
+    CONSTANT,
+    VAR,
+    Expr,
+    call_dps_library,
+    const,
+    constant_value,
+    fresh,
+    tuple_get,
+    var,
+)
 from relax_eg.ir.foreign import Foreign
-from relax_eg.ops.keys import generator_of, is_key
+from relax_eg.ops.keys import generator_of
 from relax_eg.ops.record import call
 from relax_eg.shapes import Scope
-
-# Primitives that only call a function, and the parameter that holds it. Custom derivatives and rematerialisation are
-# dropped, because the module is the primal.
-_CALLS: dict[str, str] = {
-    "jit": "jaxpr",
-    "pjit": "jaxpr",
-    "remat2": "jaxpr",
-    "remat": "jaxpr",
-    "checkpoint": "jaxpr",
-    "composite": "jaxpr",
-    "closed_call": "call_jaxpr",
-    "core_call": "call_jaxpr",
-    "call": "call_jaxpr",
-    "core_closed_call": "call_jaxpr",
-    "custom_jvp_call": "call_jaxpr",
-    "custom_vjp_call": "call_jaxpr",
-}
-
-# Primitives whose result differs from call to call, though JAX records no effect.
-_STATEFUL = ("rng_uniform",)
 
 # Parameters that no operator expresses; an equation may become operators only if they are None (or an empty mesh).
 _GUARDS = ("accuracy", "out_dtype", "sharding", "out_sharding")
@@ -131,9 +123,8 @@ class Walk:
             return self._solved(eqn, operands, line if caller is None else caller)
         if eqn.primitive.name == "cond" and operands[0].op == CONSTANT:
             return self._chosen(eqn, operands, line if caller is None else caller)
-        key = _CALLS.get(eqn.primitive.name)
-        inner = eqn.params.get(key) if key is not None else None
-        if inner is None or _is_sharded(eqn.params):
+        inner = called(eqn)
+        if inner is None:
             return None
         consts: Sequence[Any] = getattr(inner, "consts", ())
         jaxpr = getattr(inner, "jaxpr", inner)
@@ -202,7 +193,7 @@ class Walk:
 
     def _step(self, value: Expr, line: str | None) -> Expr:
         """Adds the effectful `value` as the next step, and returns the variable of its result."""
-        self.steps.append((var(self.fresh("ev"), value.annotation), value))
+        self.steps.append((var(fresh("ev", self.taken), value.annotation), value))
         if line is not None:
             self.sources.setdefault(value, line)
         return self.steps[-1][0]
@@ -238,20 +229,11 @@ class Walk:
         attrs = [(key, _attribute(key, eqn.params[key])) for key in sorted(eqn.params)]
         if getattr(primitives, f"{primitive.name.replace('-', '_')}_p", None) is not primitive:
             attrs.append(("primitive", Foreign(primitive)))  # not one of JAX's own, so its name does not identify it
-        pure = not _has_effects(eqn) and primitive.name not in _STATEFUL
+        pure = not _has_effects(eqn) and primitive.name not in STATEFUL
         value = call_dps_library(f"jax.{primitive.name}", operands, annotation, attrs, pure)
         if not pure:
             value = self._step(value, line)
         return [tuple_get(value, i) for i in range(len(out))] if primitive.multiple_results else [value]
-
-    def fresh(self, stem: str) -> str:
-        """A new variable name: the first of `stem`, `stem1`, ... that is not taken."""
-        name, count = stem, 0
-        while name in self.taken:
-            count += 1
-            name = f"{stem}{count}"
-        self.taken.add(name)
-        return name
 
     def _note(self, results: list[Expr], operands: list[Expr], line: str) -> None:
         """Records `line` as the source of the expressions built for an equation. The first equation that builds a node
@@ -317,12 +299,6 @@ def _asks(value: Any) -> bool:
     without axes it has none."""
     mesh = getattr(value, "mesh", None)
     return value is not None and (mesh is None or not mesh.empty)
-
-
-def _is_sharded(params: dict[str, Any]) -> bool:
-    """Whether a call specifies the sharding of its operands or results; such a call must not be inlined."""
-    shardings = (*params.get("in_shardings", ()), *params.get("out_shardings", ()))
-    return any(type(s).__name__ != "UnspecifiedValue" for s in shardings)
 
 
 def _attribute(key: str, value: Any) -> Any:

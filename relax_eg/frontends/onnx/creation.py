@@ -6,10 +6,10 @@ import math
 
 import numpy as np
 
+from relax_eg.dtypes import is_float
 from relax_eg.frontends.onnx.nodes import Handler, OnnxNode
 from relax_eg.frontends.onnx.values import MOST_KNOWN, KnownArray, Value, known
 from relax_eg.frontends.onnx.widths import in_float32
-from relax_eg.ir.annotations import is_float
 from relax_eg.ir.expr import Expr, const
 from relax_eg.limits import LARGEST_INT64
 from relax_eg.ops import api as op

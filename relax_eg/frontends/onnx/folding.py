@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
+from relax_eg.dtypes import dtype_of, numpy_dtype
 from relax_eg.frontends.onnx.nodes import OnnxNode
 from relax_eg.frontends.onnx.values import MOST_KNOWN, MOST_SIZES, Array, KnownArray, known
-from relax_eg.ir.expr import np_dtype
 from relax_eg.ops.sizes import rest
 from relax_eg.shapes import Dim, Proved, prove
 
@@ -153,12 +153,12 @@ def _cast(n: OnnxNode) -> KnownArray:
         if to not in ("int32", "int64"):
             raise UndecidedNow
         return known(x, to)
-    kind = np_dtype(to)
+    kind = numpy_dtype(to)
     if x.dtype.kind not in "iubf" or kind.kind not in "iubf" or (x.dtype.kind == "f" and value.weight is not None):
         raise UndecidedNow
     if x.dtype.kind == "f" and kind.kind in "iu":
-        limits = np.iinfo(kind)
-        if not (np.isfinite(x) & (x >= limits.min) & (x <= limits.max)).all():
+        held = dtype_of(to)
+        if not (np.isfinite(x) & (x >= held.least) & (x <= held.greatest)).all():
             raise UndecidedNow
     with np.errstate(all="ignore"):
         return known(x.astype(kind), to)

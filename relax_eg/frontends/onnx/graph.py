@@ -12,13 +12,14 @@ from typing import Any
 
 import numpy as np
 
+from relax_eg.dtypes import NUMBERS
 from relax_eg.errors import OnnxError, RelaxEgError
 from relax_eg.frontends.onnx.folding import folded
 from relax_eg.frontends.onnx.nodes import OnnxNode
 from relax_eg.frontends.onnx.ops import HANDLERS
 from relax_eg.frontends.onnx.values import Array, KnownArray, Value
 from relax_eg.frontends.specs import identifier
-from relax_eg.ir.annotations import ITEM_BITS, Tensor
+from relax_eg.ir.annotations import Tensor
 from relax_eg.ir.expr import Expr, postorder, var
 from relax_eg.ir.module import Module, pure_function
 from relax_eg.ir.wellformed import check
@@ -162,9 +163,9 @@ class _Graph:
             found = str(np.dtype(self.onnx.helper.tensor_dtype_to_np_dtype(kind)))
         except (KeyError, TypeError):
             found = ""
-        if found not in ITEM_BITS:
+        if found not in NUMBERS:
             name = names.Name(kind) if kind in names.values() else f"number {kind}"
-            raise OnnxError(f"elements of type {name}\n  accepted: {', '.join(ITEM_BITS)}")
+            raise OnnxError(f"elements of type {name}\n  accepted: {', '.join(NUMBERS)}")
         return found
 
     def _name_sizes(self) -> None:

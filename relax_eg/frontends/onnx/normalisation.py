@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import numpy as np
 
+from relax_eg.dtypes import numpy_dtype
 from relax_eg.frontends.onnx.nodes import Handler, OnnxNode
 from relax_eg.frontends.onnx.values import Value
 from relax_eg.frontends.onnx.widths import in_float32
 from relax_eg.frontends.onnx.windows import channels, space_of
-from relax_eg.ir.expr import Expr, np_dtype
+from relax_eg.ir.expr import Expr
 from relax_eg.ops import api as op
 from relax_eg.ops.reduction import accumulator
 
@@ -90,7 +91,7 @@ def _batch_norm(n: OnnxNode) -> Expr:
         raise n.error("training_mode=1 or spatial=0", "a model exported for inference")
     n.without_effect("momentum")  # it only affects the running statistics
     x, *others = (n[i] for i in range(5))
-    dtype = str(np.result_type(*(np_dtype(accumulator(e.dtype)) for e in (x, *others))))
+    dtype = str(np.result_type(*(numpy_dtype(accumulator(e.dtype)) for e in (x, *others))))
     scale, bias, mean, variance = (op.astype(e, dtype) for e in others)
     factor = scale * op.rsqrt(variance + n.at("epsilon", _EPSILON))
     y = op.astype(x, dtype) * channels(factor, x.ndim) + channels(bias - mean * factor, x.ndim)

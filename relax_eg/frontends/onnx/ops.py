@@ -6,17 +6,16 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 
+from relax_eg.dtypes import dtype_of, is_float, is_integer, kind
 from relax_eg.frontends.onnx import creation, normalisation, resize, windows
 from relax_eg.frontends.onnx.creation import from_the_front
 from relax_eg.frontends.onnx.folding import effective
 from relax_eg.frontends.onnx.nodes import Handler, OnnxNode
 from relax_eg.frontends.onnx.values import MOST_KNOWN, Array, KnownArray
 from relax_eg.frontends.onnx.widths import in_float32
-from relax_eg.ir.annotations import is_float, is_integer
-from relax_eg.ir.expr import Expr, const, np_dtype
+from relax_eg.ir.expr import Expr, const
 from relax_eg.ops import api as op
 from relax_eg.ops.sizes import ZERO, product
 from relax_eg.shapes import Dim, Proved, dim_max, dim_min, dim_select, prove
@@ -54,7 +53,7 @@ def _single(n: OnnxNode, i: int, what: str) -> Expr | None:
     return None if found is None else op.reshape(found, ())
 
 
-_GREATEST_FLOAT = 3.4028234663852886e38  # given: the greatest float32
+_GREATEST_FLOAT: float = dtype_of("float32").greatest
 
 
 def _clip(n: OnnxNode) -> Expr:
@@ -64,7 +63,7 @@ def _clip(n: OnnxNode) -> Expr:
     else:
         bounds = _single(n, 1, "min"), _single(n, 2, "max")
     # An omitted bound is the greatest finite number of the dtype, so it limits infinities.
-    most = float(ml_dtypes.finfo(np_dtype(x.dtype)).max) if is_float(x.dtype) else None
+    most = dtype_of(x.dtype).greatest if is_float(x.dtype) else None
     for limited, bound, sign in zip((op.maximum, op.minimum), bounds, (-1, 1), strict=True):
         if isinstance(bound, float) and most is not None and abs(bound) > most:
             continue  # a bound beyond every number of the dtype stands for infinity
@@ -76,7 +75,7 @@ def _clip(n: OnnxNode) -> Expr:
 
 
 def _abs(x: Expr) -> Expr:
-    return x if x.dtype.startswith("uint") else op.abs(x)
+    return x if kind(x.dtype) == "u" else op.abs(x)
 
 
 def _prelu(n: OnnxNode) -> Expr:
@@ -130,7 +129,7 @@ def _pow(n: OnnxNode) -> Expr:
 def _mod(n: OnnxNode) -> Expr:
     x, y = n[0], n[1]
     left = op.remainder(x, y)  # it has the sign of x
-    if n.flag("fmod") or x.dtype.startswith("uint"):
+    if n.flag("fmod") or kind(x.dtype) == "u":
         return left
     if is_float(x.dtype):
         raise n.error(f"fmod=0 of {x.dtype}s", "fmod=1, or whole numbers")
@@ -423,8 +422,9 @@ def _top_k(n: OnnxNode) -> Sequence[Expr]:
     return [values, op.astype(at, "int64")]
 
 
-# given: the greatest numbers of the dtypes to which `saturate` applies
-_GREATEST = {"float8_e4m3fn": 448.0, "float8_e5m2": 57344.0}
+def _saturates(dtype: str) -> bool:
+    """Whether `saturate` applies to conversions to a dtype."""
+    return is_float(dtype) and dtype_of(dtype).is_narrow
 
 
 def _cast(n: OnnxNode) -> Expr:
@@ -433,8 +433,9 @@ def _cast(n: OnnxNode) -> Expr:
     saturate = n.flag("saturate", 1)
     if to == "bool":
         return x if x.dtype == "bool" else op.not_equal(x, 0)
-    if (most := _GREATEST.get(to)) is not None and saturate and x.dtype != to:
-        x = x if is_float(x.dtype) and x.dtype not in _GREATEST else op.astype(x, "float32")
+    if _saturates(to) and saturate and x.dtype != to:
+        most = dtype_of(to).greatest
+        x = x if is_float(x.dtype) and not _saturates(x.dtype) else op.astype(x, "float32")
         x = op.minimum(op.maximum(x, -most), most)  # NaN stays
     return op.astype(x, to)
 

@@ -12,8 +12,9 @@ from typing import Any
 
 import numpy as np
 
+from relax_eg.dtypes import numpy_dtype
 from relax_eg.errors import OnnxError
-from relax_eg.ir.expr import Expr, const, np_dtype
+from relax_eg.ir.expr import Expr, const
 from relax_eg.limits import LARGEST_INT64
 from relax_eg.ops import api as op
 from relax_eg.shapes import Dim
@@ -38,7 +39,7 @@ class KnownArray:
     weight: Callable[[], Expr] | None = None
 
     def __post_init__(self) -> None:
-        assert self.is_symbolic or self.array.dtype == np_dtype(self.dtype), (self.array.dtype, self.dtype)
+        assert self.is_symbolic or self.array.dtype == numpy_dtype(self.dtype), (self.array.dtype, self.dtype)
 
     @property
     def is_symbolic(self) -> bool:
@@ -69,7 +70,7 @@ def known(found: Any, dtype: str) -> KnownArray:
     if isinstance(found, Dim):
         array[()] = found
     if array.dtype != object:
-        return KnownArray(array.astype(np_dtype(dtype), copy=False), dtype)
+        return KnownArray(array.astype(numpy_dtype(dtype), copy=False), dtype)
     items = [int(d) if isinstance(d, Dim) and d.is_const else d for d in array.reshape(-1)]
     if any(isinstance(d, Dim) for d in items):
         for d in items:
@@ -79,7 +80,7 @@ def known(found: Any, dtype: str) -> KnownArray:
         made[:] = items
         return KnownArray(made.reshape(array.shape), dtype)
     try:
-        return KnownArray(np.array(items, np_dtype(dtype)).reshape(array.shape), dtype)
+        return KnownArray(np.array(items, numpy_dtype(dtype)).reshape(array.shape), dtype)
     except OverflowError:
         raise OnnxError(
             f"{max(map(int, items), key=abs)} is computed of sizes\n  accepted: numbers that are {dtype}s"

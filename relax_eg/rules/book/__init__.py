@@ -20,7 +20,7 @@ from relax_eg.rules.book.sums import sums
 from relax_eg.rules.book.systems import systems
 from relax_eg.rules.book.values import values
 from relax_eg.rules.book.workspace import workspace
-from relax_eg.rules.rule import RuleSet
+from relax_eg.rules.rule_set import RuleSet
 
 algebra = RuleSet("algebra", [*contraction, *blocks, *convolution, *attention, *reduction, *elementwise])
 libraries = RuleSet("libraries", [*calls, *forms])

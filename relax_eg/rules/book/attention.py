@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 from relax_eg.ops import api as op
-from relax_eg.rules.rule import RuleSet
+from relax_eg.rules.rule_set import RuleSet
 
 attention = RuleSet("attention")
 _rule = attention.rule

@@ -8,7 +8,7 @@ from typing import Any
 from relax_eg.ops import api as op
 from relax_eg.ops.record import call
 from relax_eg.rules.book.contraction import eye_mask
-from relax_eg.rules.rule import RuleSet
+from relax_eg.rules.rule_set import RuleSet
 
 blocks = RuleSet("blocks")
 _rule = blocks.rule

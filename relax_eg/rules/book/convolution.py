@@ -10,7 +10,7 @@ from typing import Any
 
 from relax_eg.ir.expr import const
 from relax_eg.ops import api as op
-from relax_eg.rules.rule import RuleSet
+from relax_eg.rules.rule_set import RuleSet
 
 convolution = RuleSet("convolution")
 _rule = convolution.rule

@@ -13,7 +13,8 @@ from relax_eg.ir.annotations import Tensor
 from relax_eg.ir.expr import CONSTANT, VAR, Expr
 from relax_eg.ops import bytes_of
 from relax_eg.ops.fused import fused_call, program_at
-from relax_eg.rules.rule import RuleSet
+from relax_eg.rules.rule_set import RuleSet
+from relax_eg.rules.schema_trials import decoders
 from relax_eg.rules.schemas import MEMORY, Functions, Schema
 from relax_eg.tir import PatternKind, classify
 from relax_eg.tir.work import DECODED
@@ -68,6 +69,7 @@ decoding = RuleSet(
             frozenset(("decoding", MEMORY)),
             _decoded_inside,
             frozenset(("matmul", "linear")),
+            (decoders,),
         ),
     ),
 )

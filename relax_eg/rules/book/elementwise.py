@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 from relax_eg.ops import api as op
-from relax_eg.rules.rule import RuleSet
+from relax_eg.rules.rule_set import RuleSet
 
 elementwise = RuleSet("elementwise")
 _rule = elementwise.rule

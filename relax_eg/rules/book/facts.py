@@ -1,15 +1,47 @@
-"""How facts propagate through operators. `rules/propagation.py` describes the language. Every line is tested where it
-is used: it must hold on random values that have the premises, and fail without any one of them.
+"""How facts propagate through operators. `rules/fact_rules.py` describes the language. Every rule is tested where it is
+used: it must hold on random values that have the premises, and fail without any one of them.
 
-Floats round, overflow and underflow: exp(-200) is 0 in float32, and so is the product of two small numbers. A line that
-holds in spite of that has no mark; a line that holds over the reals only is marked `~`.
+Floats round, overflow and underflow: exp(-200) is 0 in float32, and so is the product of two small numbers. A rule that
+holds in spite of that is of `floats`; a rule that holds over the reals only is of `reals`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from functools import lru_cache
+from typing import Any
 
-from relax_eg.rules.propagation import FactRule, read
+from relax_eg.dtypes import FLOATS, dtype_of, names_where
+from relax_eg.ir.expr import TUPLE_GET, Expr
+from relax_eg.ops.facts import (
+    ALL_BELOW,
+    CONSTANT,
+    DIAGONAL,
+    FINITE,
+    IDENTITY_MASK,
+    INTEGRAL,
+    INVERTIBLE,
+    LOWER_TRIANGULAR,
+    NONNEGATIVE,
+    NONPOSITIVE,
+    NONZERO,
+    ONE_HOT,
+    ONLY_DIAGONAL,
+    ONLY_LOWER,
+    ORTHOGONAL,
+    POSITIVE,
+    POSITIVE_DEFINITE,
+    POSITIVE_SEMIDEFINITE,
+    SORTED,
+    SYMMETRIC,
+    UPPER_TRIANGULAR,
+)  # fmt: skip
+from relax_eg.rules.fact_rules import FactForms, FactRule, annotated, anything, equals, floats, form, has, reals, var
+from relax_eg.rules.matching import Test
+
+ELEMENTS = (POSITIVE, NONNEGATIVE, NONPOSITIVE, NONZERO, FINITE, INTEGRAL)
+TRIANGLES = (LOWER_TRIANGULAR, UPPER_TRIANGULAR, DIAGONAL)
+DEFINITE = (POSITIVE_SEMIDEFINITE, POSITIVE_DEFINITE)
 
 # Elementwise operators at any dtype. Operands broadcast as in numpy.
 _POINTWISE = (
@@ -17,338 +49,362 @@ _POINTWISE = (
     "cosh asin acos atan asinh acosh atanh sigmoid erf erfc relu silu gelu gelu_tanh add subtract multiply divide "
     "power maximum minimum remainder round integer_pow astype where clip equal not_equal less less_equal greater "
     "greater_equal logical_not logical_and logical_or isfinite isnan"
-).split()
+)
 
-_ANY = """
-# --- what only moves elements ---
-permute_dims(x): keeps positive nonnegative nonzero finite integral constant
-reshape(x): keeps positive nonnegative nonzero finite integral constant
-expand_dims(x): keeps positive nonnegative nonzero finite integral constant
-squeeze(x): keeps positive nonnegative nonzero finite integral constant
-broadcast_to(x): keeps positive nonnegative nonzero finite integral constant sorted
-full(x): keeps positive nonnegative nonzero finite integral
-full(x): constant
-strided_slice(x): keeps positive nonnegative nonzero finite integral constant sorted
-flip(x): keeps positive nonnegative nonzero finite integral constant
-dynamic_slice(x, starts...): keeps positive nonnegative nonzero finite integral constant of x
-take[inside](x, i): keeps positive nonnegative nonzero finite integral constant of x
-concat(xs...): keeps positive nonnegative nonzero finite integral
-pad(x, v): keeps positive nonnegative nonzero finite integral
-sort(x): keeps positive nonnegative nonzero finite integral constant
-tuple_get_item(split(x)): keeps positive nonnegative nonzero finite integral constant
-tuple_get_item[0](top_k(x)): keeps positive nonnegative nonzero finite integral constant
-tuple_get_item[0](sort(x, y)): keeps positive nonnegative nonzero finite integral constant of x
-tuple_get_item[1](sort(x, y)): keeps positive nonnegative nonzero finite integral constant of y
-where(c, x, y): keeps positive nonnegative nonzero finite integral of x, y
-maximum(x, y): keeps nonzero finite integral
-minimum(x, y): keeps positive nonnegative nonzero finite integral
-maximum(x, y): nonnegative if nonnegative(x)
-maximum(x, y): nonnegative if nonnegative(y)
-maximum(x, y): positive if positive(x)
-maximum(x, y): positive if positive(y)
-clip(lo, x, hi): keeps finite integral nonzero
-clip(lo, x, hi): keeps positive nonnegative of lo, hi
-max(x): positive if positive(x), is_nonempty(x)
-max(x): nonnegative if nonnegative(x), is_nonempty(x)
-max(x): finite if finite(x), is_nonempty(x)
-max(x): keeps nonzero integral constant
-min(x): finite if finite(x), is_nonempty(x)
-min(x): keeps positive nonnegative nonzero integral constant
-cummax(x): keeps positive nonnegative nonzero finite integral
-cummin(x): keeps positive nonnegative nonzero finite integral
-negative(x): keeps nonzero finite integral
-abs(x): keeps nonzero finite integral
-sign(x): keeps positive nonnegative nonzero finite
-sign(x): integral
-relu(x): keeps positive finite integral
-relu(x): nonnegative
+# --- tests of attributes; a number is the rank that the value must have ---
 
-# --- constants, and matrices that stay what they are element by element ---
-pointwise(xs...): keeps constant symmetric
-sum(x): keeps constant
-mean(x): keeps constant
-prod(x): keeps constant
-add(x, c): symmetric if symmetric(x), constant(c)
-add(c, x): symmetric if symmetric(x), constant(c)
-multiply(x, c): symmetric if symmetric(x), constant(c)
-multiply(c, x): symmetric if symmetric(x), constant(c)
-divide(x, c): symmetric if symmetric(x), constant(c)
-maximum(x, c): symmetric if symmetric(x), constant(c)
-add(x, permute_dims[swaps](x)): symmetric
-add(permute_dims[swaps](x), x): symmetric
-multiply(x, permute_dims[swaps](x)): symmetric
-multiply(permute_dims[swaps](x), x): symmetric
-permute_dims[swaps](x): keeps symmetric diagonal
-permute_dims[swaps](x): lower_triangular if upper_triangular(x)
-permute_dims[swaps](x): upper_triangular if lower_triangular(x)
-permute_dims[keeps_matrix](x): keeps symmetric lower_triangular upper_triangular diagonal
-permute_dims[keeps_last](x): keeps sorted one_hot
-negative(x): keeps lower_triangular upper_triangular diagonal
-abs(x): keeps lower_triangular upper_triangular diagonal
-sign(x): keeps lower_triangular upper_triangular diagonal
-relu(x): keeps lower_triangular upper_triangular diagonal
-add(x, y): keeps lower_triangular upper_triangular diagonal
-subtract(x, y): keeps lower_triangular upper_triangular diagonal
-maximum(x, y): keeps lower_triangular upper_triangular diagonal
-minimum(x, y): keeps lower_triangular upper_triangular diagonal
-multiply(x, y): lower_triangular if lower_triangular(x), finite(y)
-multiply(x, y): lower_triangular if lower_triangular(y), finite(x)
-multiply(x, y): upper_triangular if upper_triangular(x), finite(y)
-multiply(x, y): upper_triangular if upper_triangular(y), finite(x)
-where(c, x, y): keeps lower_triangular upper_triangular diagonal of x, y
-tril(x): keeps nonnegative finite integral lower_triangular upper_triangular diagonal
-triu(x): keeps nonnegative finite integral lower_triangular upper_triangular diagonal
-tril[at_or_below](x): lower_triangular
-triu[at_or_above](x): upper_triangular
-tril[main](x): diagonal if upper_triangular(x)
-triu[main](x): diagonal if lower_triangular(x)
-
-# --- masks of triangles and of the diagonal, as jax.numpy builds them ---
-equal(iota[rows](), iota[columns]()): identity_mask
-equal(iota[columns](), iota[rows]()): identity_mask
-equal(add(iota[rows](), z), iota[columns]()): identity_mask if z == 0
-greater_equal(iota[rows](), iota[columns]()): only_lower all_below
-greater_equal(add(iota[rows](), z), iota[columns]()): only_lower all_below if z == 0
-greater_equal(add(iota[rows](), z), iota[columns]()): only_lower all_below if z == -1
-greater(iota[rows](), iota[columns]()): only_lower all_below
-where(m, x, y): lower_triangular if only_lower(m), y == 0
-where(m, x, y): upper_triangular if all_below(m), x == 0
-where(m, x, y): diagonal if only_diagonal(m), y == 0
-astype(m): diagonal one_hot if identity_mask(m)
-astype[to_float](m): positive_definite orthogonal if identity_mask(m)
-astype(x): one_hot if one_hot(x)
-
-# --- order ---
-sort[last](x): sorted
-cummax[last, forward](x): sorted
-iota[along_last](): sorted nonnegative
-iota(): nonnegative finite integral
-
-# --- positions; jax.numpy.arange begins and steps so ---
-add(z, x): nonnegative if nonnegative(x), z == 0
-multiply(z, x): nonnegative if nonnegative(x), z == 1
-argmax(x): nonnegative
-argmin(x): nonnegative
-tuple_get_item[1](top_k(x)): nonnegative
-tuple_get_item[1](lu(x)): nonnegative
-tuple_get_item[2](lu(x)): nonnegative
-
-# --- more of order ---
-floor(x): keeps sorted
-ceil(x): keeps sorted
-relu(x): keeps sorted
-sign(x): keeps sorted
-"""
-
-# For floats only: integers wrap, so arithmetic does not keep their signs.
-_FLOATS = """
-# --- signs ---
-add(x, y): keeps nonnegative
-add(x, y): positive if positive(x), nonnegative(y)
-add(x, y): positive if nonnegative(x), positive(y)
-multiply(x, y): keeps nonnegative
-~ multiply(x, y): keeps positive nonzero
-multiply(x, x): nonnegative
-~ multiply(x, x): positive if nonzero(x)
-square(x): nonnegative
-~ square(x): positive if nonzero(x)
-divide(x, y): nonnegative if nonnegative(x), positive(y)
-~ divide(x, y): positive if positive(x), positive(y)
-~ divide(x, y): nonzero if nonzero(x)
-reciprocal(x): nonnegative if positive(x)
-~ reciprocal(x): positive if positive(x)
-~ reciprocal(x): nonzero
-integer_pow[even](x): nonnegative
-integer_pow[natural](x): keeps nonnegative
-integer_pow(x): nonnegative if positive(x)
-~ integer_pow[even](x): positive if nonzero(x)
-~ integer_pow(x): keeps positive nonzero
-power(x, y): nonnegative if positive(x)
-~ power(x, y): positive if positive(x)
-abs(x): nonnegative
-abs(x): positive if nonzero(x)
-exp(x): nonnegative
-~ exp(x): positive
-exp2(x): nonnegative
-~ exp2(x): positive
-cosh(x): positive
-sigmoid(x): nonnegative
-~ sigmoid(x): positive
-erfc(x): nonnegative
-~ erfc(x): positive
-softmax(x): nonnegative
-~ softmax(x): positive
-sqrt(x): nonnegative
-sqrt(x): keeps positive nonzero
-rsqrt(x): nonnegative if positive(x)
-~ rsqrt(x): keeps positive
-expm1(x): keeps nonnegative
-~ expm1(x): keeps positive nonzero
-log1p(x): keeps nonnegative
-~ log1p(x): keeps positive nonzero
-cbrt(x): keeps nonnegative
-~ cbrt(x): keeps positive nonzero
-tanh(x): keeps nonnegative
-~ tanh(x): keeps positive nonzero
-sinh(x): keeps nonnegative
-~ sinh(x): keeps positive nonzero
-asinh(x): keeps nonnegative
-~ asinh(x): keeps positive nonzero
-atan(x): keeps nonnegative
-~ atan(x): keeps positive nonzero
-erf(x): keeps nonnegative
-~ erf(x): keeps positive nonzero
-silu(x): keeps nonnegative
-~ silu(x): keeps positive nonzero
-gelu(x): keeps nonnegative
-~ gelu(x): keeps positive
-gelu_tanh(x): keeps nonnegative
-~ gelu_tanh(x): keeps positive
-floor(x): keeps nonnegative
-ceil(x): keeps positive nonnegative
-round(x): keeps nonnegative
-sum(x): keeps nonnegative
-sum(x): positive if positive(x), is_nonempty(x)
-mean(x): keeps nonnegative
-~ mean(x): keeps positive
-prod(x): keeps nonnegative
-~ prod(x): keeps positive nonzero
-cumsum(x): keeps positive nonnegative
-cumprod(x): keeps nonnegative
-~ cumprod(x): keeps positive nonzero
-matmul(x, y): keeps nonnegative
-~ matmul(x, y): positive if positive(x), positive(y), is_nonempty(x)
-linear(x, y): keeps nonnegative
-~ linear(x, y): positive if positive(x), positive(y), is_nonempty(x)
-conv(x, w): keeps nonnegative
-take(x, i): keeps positive nonnegative nonzero integral of x
-astype[to_float](x): keeps nonnegative integral
-~ astype[to_float](x): keeps positive nonzero
-astype[to_float](x): nonnegative integral finite if is_bool(x)
-astype[to_wide](x): finite if is_integer(x)
-~ astype[to_wide](x): keeps finite
-
-# --- whole numbers ---
-floor(x): integral
-ceil(x): integral
-round(x): integral
-add(x, y): keeps integral
-subtract(x, y): keeps integral
-multiply(x, y): keeps integral
-square(x): keeps integral
-integer_pow[natural](x): keeps integral
-sum(x): keeps integral
-prod(x): keeps integral
-cumsum(x): keeps integral
-cumprod(x): keeps integral
-matmul(x, y): keeps integral
-linear(x, y): keeps integral
-
-# --- numbers that stay finite: nothing that grows like exp, and no quotient by 0 ---
-sin(x): keeps finite
-cos(x): keeps finite
-tanh(x): keeps finite
-atan(x): keeps finite
-asinh(x): keeps finite
-erf(x): keeps finite
-erfc(x): keeps finite
-sigmoid(x): keeps finite
-softmax(x): keeps finite
-cbrt(x): keeps finite
-floor(x): keeps finite
-ceil(x): keeps finite
-round(x): keeps finite
-sqrt(x): finite if finite(x), nonnegative(x)
-log(x): finite if finite(x), positive(x)
-log1p(x): finite if finite(x), nonnegative(x)
-~ add(x, y): keeps finite
-~ subtract(x, y): keeps finite
-~ multiply(x, y): keeps finite
-~ square(x): keeps finite
-~ integer_pow[natural](x): keeps finite
-~ divide(x, y): finite if finite(x), finite(y), nonzero(y)
-~ reciprocal(x): finite if finite(x), nonzero(x)
-~ rsqrt(x): finite if finite(x), positive(x)
-~ sum(x): keeps finite
-~ cumsum(x): keeps finite
-~ mean(x): finite if finite(x), is_nonempty(x)
-~ matmul(x, y): keeps finite
-~ linear(x, y): keeps finite
-silu(x): keeps finite
-gelu(x): keeps finite
-~ gelu_tanh(x): keeps finite
-
-# --- matrices ---
-matmul(permute_dims[swaps](x), x): symmetric
-matmul(x, permute_dims[swaps](x)): symmetric
-linear(x, x): symmetric
-~ matmul(permute_dims[swaps](x), x): positive_semidefinite
-~ matmul(x, permute_dims[swaps](x)): positive_semidefinite
-~ linear(x, x): positive_semidefinite
-~ matmul(permute_dims[swaps](x), matmul(s, x)): keeps symmetric positive_semidefinite of s
-~ matmul(matmul(permute_dims[swaps](x), s), x): keeps symmetric positive_semidefinite of s
-~ matmul(x, matmul(s, permute_dims[swaps](x))): keeps symmetric positive_semidefinite of s
-~ matmul(matmul(x, s), permute_dims[swaps](x)): keeps symmetric positive_semidefinite of s
-~ matmul(x, x): keeps symmetric
-~ matmul(x, x): positive_semidefinite if symmetric(x)
-~ matmul(x, y): keeps lower_triangular upper_triangular orthogonal invertible
-~ add(x, y): keeps positive_semidefinite
-~ add(x, y): positive_definite if positive_definite(x), positive_semidefinite(y)
-~ add(x, y): positive_definite if positive_semidefinite(x), positive_definite(y)
-~ multiply(x, c): positive_semidefinite if positive_semidefinite(x), constant(c), nonnegative(c)
-~ multiply(c, x): positive_semidefinite if positive_semidefinite(x), constant(c), nonnegative(c)
-~ multiply(x, c): invertible if invertible(x), constant(c), nonzero(c)
-~ multiply(c, x): invertible if invertible(x), constant(c), nonzero(c)
-~ divide(x, c): positive_semidefinite if positive_semidefinite(x), constant(c), positive(c)
-~ divide(x, c): invertible if invertible(x), constant(c), nonzero(c)
-~ multiply(x, y): lower_triangular if lower_triangular(x)
-~ multiply(x, y): lower_triangular if lower_triangular(y)
-~ multiply(x, y): upper_triangular if upper_triangular(x)
-~ multiply(x, y): upper_triangular if upper_triangular(y)
-~ multiply(x, y): keeps positive_semidefinite positive_definite
-~ divide(x, y): lower_triangular if lower_triangular(x), nonzero(y)
-~ divide(x, y): upper_triangular if upper_triangular(x), nonzero(y)
-sqrt(x): keeps lower_triangular upper_triangular diagonal
-square(x): keeps lower_triangular upper_triangular diagonal
-tanh(x): keeps lower_triangular upper_triangular diagonal
-permute_dims[swaps](x): keeps positive_semidefinite positive_definite orthogonal invertible
-permute_dims[keeps_matrix](x): keeps positive_semidefinite positive_definite orthogonal invertible
-negative(x): keeps orthogonal invertible
-~ where(m, x, y): positive_semidefinite if only_diagonal(m), nonnegative(x), y == 0
-~ where(m, x, y): invertible if identity_mask(m), nonzero(x), y == 0
-~ cholesky(x): lower_triangular invertible if positive_definite(x)
-~ tuple_get_item[0](qr(x)): orthogonal
-~ tuple_get_item[1](qr(x)): upper_triangular
-~ tuple_get_item[1](qr(x)): invertible if invertible(x)
-~ tuple_get_item[0](eigh(x)): orthogonal
-~ tuple_get_item[1](eigh(x)): sorted
-~ tuple_get_item[1](eigh(x)): positive if positive_definite(x)
-~ tuple_get_item[1](svd(x)): orthogonal
-~ tuple_get_item[2](svd(x)): orthogonal
-~ tuple_get_item[0](svd(x)): nonnegative
-~ tuple_get_item[0](svd(x)): positive if invertible(x)
-
-# --- order ---
-cumsum[last, forward](x): sorted if nonnegative(x)
-round(x): keeps sorted
-~ add(x, c): sorted if sorted(x), constant(c)
-~ add(c, x): sorted if sorted(x), constant(c)
-~ subtract(x, c): sorted if sorted(x), constant(c)
-~ multiply(x, c): sorted if sorted(x), constant(c), nonnegative(c)
-~ multiply(c, x): sorted if sorted(x), constant(c), nonnegative(c)
-~ divide(x, c): sorted if sorted(x), constant(c), positive(c)
-~ exp(x): keeps sorted
-~ sqrt(x): sorted if sorted(x), nonnegative(x)
-~ log(x): sorted if sorted(x), positive(x)
-~ tanh(x): keeps sorted
-~ sigmoid(x): keeps sorted
-~ astype[to_float](x): keeps sorted
-~ maximum(x, c): sorted if sorted(x), constant(c)
-~ minimum(x, c): sorted if sorted(x), constant(c)
-"""
+Attributes = Mapping[str, Any]
+_LONG_RANGE = names_where(lambda d: d.is_float and d.powers >= dtype_of("float32").powers)
 
 
-def derivations() -> Iterator[FactRule]:
-    """The lines of the table."""
-    yield from read(_ANY, False, _POINTWISE)
-    yield from read(_FLOATS, True)
+def swaps(a: Attributes) -> bool:
+    return a["axes"][-2:] == (len(a["axes"]) - 1, len(a["axes"]) - 2)
+
+
+def keeps_matrix(a: Attributes) -> bool:
+    return a["axes"][-2:] == (len(a["axes"]) - 2, len(a["axes"]) - 1)
+
+
+def keeps_last(a: Attributes) -> bool:
+    return a["axes"][-1:] == (len(a["axes"]) - 1,)
+
+
+def even(a: Attributes) -> bool:
+    return a["y"] % 2 == 0
+
+
+def natural(a: Attributes) -> bool:
+    return a["y"] >= 0
+
+
+def inside(a: Attributes) -> bool:
+    return a["mode"] in ("clip", "promise")
+
+
+def rows(a: Attributes) -> bool:
+    return a["axis"] == 0 and len(a["shape"]) == 2
+
+
+def columns(a: Attributes) -> bool:
+    return a["axis"] == 1 and len(a["shape"]) == 2
+
+
+def along_last(a: Attributes) -> bool:
+    return a["axis"] == len(a["shape"]) - 1
+
+
+def last(a: Attributes) -> int:
+    return a["axis"] + 1
+
+
+def forward(a: Attributes) -> bool:
+    return not a["reverse"]
+
+
+def to_float(a: Attributes) -> bool:
+    return a["dtype"] in FLOATS
+
+
+def to_wide(a: Attributes) -> bool:
+    return a["dtype"] in _LONG_RANGE
+
+
+def at_or_below(a: Attributes) -> bool:
+    return a["k"] <= 0
+
+
+def at_or_above(a: Attributes) -> bool:
+    return a["k"] >= 0
+
+
+def main(a: Attributes) -> bool:
+    return a["k"] == 0
+
+
+@lru_cache(8)  # more than a tuple has fields here
+def _index(n: int) -> Test:
+    def test(a: Attributes) -> bool:
+        return a["index"] == n
+
+    test.__name__ = str(n)
+    return test
+
+
+def field(of: Expr, n: int) -> Expr:
+    """Field `n` of a tuple."""
+    return form(TUPLE_GET, (of,), (_index(n),))
+
+
+# --- the rules ---
+
+p = FactForms()
+x, y, c, m, s, w, i, z, v, lo, hi = map(var, "x y c m s w i z v lo hi".split())
+xs, starts = var("xs..."), var("starts...")
+swapped, kept = p.permute_dims(x, where=swaps), p.permute_dims(x, where=keeps_matrix)
+rows_of, columns_of = p.iota(where=rows), p.iota(where=columns)
+
+
+def _moved() -> Iterator[FactRule]:
+    """What only moves elements, or selects among them."""
+    yield from anything.keeps(
+        (
+            *p.each("permute_dims reshape expand_dims squeeze flip sort", x),
+            p.tuple_get_item(p.split(x)),
+            field(p.top_k(x), 0),
+        ),
+        (*ELEMENTS, CONSTANT),
+    )
+    yield from anything.keeps(p.each("broadcast_to strided_slice", x), (*ELEMENTS, CONSTANT, SORTED))
+    yield from anything.keeps((*p.each("full cummax cummin", x), p.concat(xs), p.pad(x, v)), ELEMENTS)
+    yield from anything.keeps(p.minimum(x, y), (POSITIVE, NONNEGATIVE, NONZERO, FINITE, INTEGRAL))
+    yield from anything.gives(p.minimum(x, y), NONPOSITIVE, has(x, NONPOSITIVE))
+    yield from anything.gives(p.minimum(x, y), NONPOSITIVE, has(y, NONPOSITIVE))
+    yield from anything.gives(p.full(x), CONSTANT)
+    yield from anything.keeps(
+        (p.dynamic_slice(x, starts), p.take(x, i, where=inside), field(p.sort(x, y), 0)), (*ELEMENTS, CONSTANT), x
+    )
+    yield from anything.keeps(field(p.sort(x, y), 1), (*ELEMENTS, CONSTANT), y)
+    yield from anything.keeps(p.where(c, x, y), ELEMENTS, x, y)
+    yield from anything.keeps((p.maximum(x, y), *p.each("negative abs", x)), (NONZERO, FINITE, INTEGRAL))
+    yield from anything.gives(p.maximum(x, y), NONNEGATIVE, has(x, NONNEGATIVE))
+    yield from anything.gives(p.maximum(x, y), NONNEGATIVE, has(y, NONNEGATIVE))
+    yield from anything.gives(p.maximum(x, y), POSITIVE, has(x, POSITIVE))
+    yield from anything.gives(p.maximum(x, y), POSITIVE, has(y, POSITIVE))
+    yield from anything.keeps(p.maximum(x, y), NONPOSITIVE)
+    yield from anything.keeps(p.clip(lo, x, hi), (FINITE, INTEGRAL, NONZERO))
+    yield from anything.keeps(p.clip(lo, x, hi), (POSITIVE, NONNEGATIVE), lo, hi)
+    yield from anything.gives(p.max(x), POSITIVE, has(x, POSITIVE), annotated(x, "is_nonempty"))
+    yield from anything.gives(p.max(x), NONNEGATIVE, has(x, NONNEGATIVE), annotated(x, "is_nonempty"))
+    yield from anything.gives(p.each("max min", x), FINITE, has(x, FINITE), annotated(x, "is_nonempty"))
+    yield from anything.keeps(p.max(x), (NONZERO, INTEGRAL, CONSTANT))
+    yield from anything.keeps(p.min(x), (POSITIVE, NONNEGATIVE, NONZERO, INTEGRAL, CONSTANT))
+    yield from anything.keeps(p.sign(x), (POSITIVE, NONNEGATIVE, NONZERO, FINITE))
+    yield from anything.gives(p.sign(x), INTEGRAL)
+    yield from anything.keeps(p.relu(x), (POSITIVE, FINITE, INTEGRAL))
+    yield from anything.gives(p.relu(x), NONNEGATIVE)
+
+
+def _element_by_element() -> Iterator[FactRule]:
+    """Constants, and matrices that stay what they are element by element."""
+    yield from anything.keeps(p.each(_POINTWISE, xs), (CONSTANT, SYMMETRIC))
+    yield from anything.keeps(p.each("sum mean prod", x), CONSTANT)
+    yield from anything.gives(
+        (*p.each("add multiply divide maximum", x, c), *p.each("add multiply", c, x)),
+        SYMMETRIC,
+        has(x, SYMMETRIC),
+        has(c, CONSTANT),
+    )
+    yield from anything.gives((*p.each("add multiply", x, swapped), *p.each("add multiply", swapped, x)), SYMMETRIC)
+    yield from anything.keeps(swapped, (SYMMETRIC, DIAGONAL))
+    yield from anything.gives(swapped, LOWER_TRIANGULAR, has(x, UPPER_TRIANGULAR))
+    yield from anything.gives(swapped, UPPER_TRIANGULAR, has(x, LOWER_TRIANGULAR))
+    yield from anything.keeps(kept, (SYMMETRIC, LOWER_TRIANGULAR, UPPER_TRIANGULAR, DIAGONAL))
+    yield from anything.keeps(p.permute_dims(x, where=keeps_last), (SORTED, ONE_HOT))
+    yield from anything.keeps(
+        (*p.each("negative abs sign relu", x), *p.each("add subtract maximum minimum", x, y)), TRIANGLES
+    )
+    yield from anything.gives(p.multiply(x, y), LOWER_TRIANGULAR, has(x, LOWER_TRIANGULAR), has(y, FINITE))
+    yield from anything.gives(p.multiply(x, y), LOWER_TRIANGULAR, has(y, LOWER_TRIANGULAR), has(x, FINITE))
+    yield from anything.gives(p.multiply(x, y), UPPER_TRIANGULAR, has(x, UPPER_TRIANGULAR), has(y, FINITE))
+    yield from anything.gives(p.multiply(x, y), UPPER_TRIANGULAR, has(y, UPPER_TRIANGULAR), has(x, FINITE))
+    yield from anything.keeps(p.where(c, x, y), TRIANGLES, x, y)
+    yield from anything.keeps(p.each("tril triu", x), (NONNEGATIVE, FINITE, INTEGRAL, *TRIANGLES))
+    yield from anything.gives(p.tril(x, where=at_or_below), LOWER_TRIANGULAR)
+    yield from anything.gives(p.triu(x, where=at_or_above), UPPER_TRIANGULAR)
+    yield from anything.gives(p.tril(x, where=main), DIAGONAL, has(x, UPPER_TRIANGULAR))
+    yield from anything.gives(p.triu(x, where=main), DIAGONAL, has(x, LOWER_TRIANGULAR))
+
+
+def _masks() -> Iterator[FactRule]:
+    """Masks of triangles and of the diagonal, as jax.numpy builds them."""
+    yield from anything.gives((p.equal(rows_of, columns_of), p.equal(columns_of, rows_of)), IDENTITY_MASK)
+    yield from anything.gives(p.equal(p.add(rows_of, z), columns_of), IDENTITY_MASK, equals(z, 0))
+    yield from anything.gives(p.each("greater_equal greater", rows_of, columns_of), (ONLY_LOWER, ALL_BELOW))
+    yield from anything.gives(p.greater_equal(p.add(rows_of, z), columns_of), (ONLY_LOWER, ALL_BELOW), equals(z, 0))
+    yield from anything.gives(p.greater_equal(p.add(rows_of, z), columns_of), (ONLY_LOWER, ALL_BELOW), equals(z, -1))
+    yield from anything.gives(p.where(m, x, y), LOWER_TRIANGULAR, has(m, ONLY_LOWER), equals(y, 0))
+    yield from anything.gives(p.where(m, x, y), UPPER_TRIANGULAR, has(m, ALL_BELOW), equals(x, 0))
+    yield from anything.gives(p.where(m, x, y), DIAGONAL, has(m, ONLY_DIAGONAL), equals(y, 0))
+    yield from anything.gives(p.astype(m), (DIAGONAL, ONE_HOT), has(m, IDENTITY_MASK))
+    yield from anything.gives(p.astype(m, where=to_float), (POSITIVE_DEFINITE, ORTHOGONAL), has(m, IDENTITY_MASK))
+    yield from anything.gives(p.astype(x), ONE_HOT, has(x, ONE_HOT))
+
+
+def _order() -> Iterator[FactRule]:
+    """Order, and positions. `jax.numpy.arange` adds 0 to an iota and multiplies it by 1."""
+    yield from anything.gives((p.sort(x, where=last), p.cummax(x, where=(last, forward))), SORTED)
+    yield from anything.gives(p.iota(where=along_last), (SORTED, NONNEGATIVE))
+    yield from anything.gives(p.iota(), (NONNEGATIVE, FINITE, INTEGRAL))
+    yield from anything.gives(p.add(z, x), NONNEGATIVE, has(x, NONNEGATIVE), equals(z, 0))
+    yield from anything.gives(p.multiply(z, x), NONNEGATIVE, has(x, NONNEGATIVE), equals(z, 1))
+    yield from anything.gives(
+        (*p.each("argmax argmin", x), field(p.top_k(x), 1), field(p.lu(x), 1), field(p.lu(x), 2)), NONNEGATIVE
+    )
+    yield from anything.keeps(p.each("floor ceil relu sign", x), SORTED)
+    yield from floats.gives(p.cumsum(x, where=(last, forward)), SORTED, has(x, NONNEGATIVE))
+    yield from floats.keeps(p.round(x), SORTED)
+    yield from reals.gives(
+        (*p.each("add subtract maximum minimum", x, c), p.add(c, x)), SORTED, has(x, SORTED), has(c, CONSTANT)
+    )
+    yield from reals.gives((p.multiply(x, c), p.multiply(c, x)), SORTED, has(x, SORTED), has(c, CONSTANT, NONNEGATIVE))
+    yield from reals.gives(p.divide(x, c), SORTED, has(x, SORTED), has(c, CONSTANT, POSITIVE))
+    yield from reals.keeps((*p.each("exp tanh sigmoid", x), p.astype(x, where=to_float)), SORTED)
+    yield from reals.gives(p.sqrt(x), SORTED, has(x, SORTED, NONNEGATIVE))
+    yield from reals.gives(p.log(x), SORTED, has(x, SORTED, POSITIVE))
+
+
+def _signs() -> Iterator[FactRule]:
+    """Signs of floats. Integers wrap, so arithmetic does not keep their signs."""
+    yield from floats.keeps(
+        (
+            *p.each("add multiply matmul linear", x, y),
+            p.integer_pow(x, where=natural),
+            *p.each(
+                "expm1 log1p cbrt tanh sinh asinh atan erf silu gelu gelu_tanh floor round sum mean prod cumprod", x
+            ),
+            p.conv(x, w),
+        ),
+        NONNEGATIVE,
+    )
+    yield from floats.keeps((p.add(x, y), *p.each("sum cumsum", x)), NONPOSITIVE)
+    yield from floats.gives(p.negative(x), NONPOSITIVE, has(x, NONNEGATIVE))
+    yield from floats.gives(p.negative(x), NONNEGATIVE, has(x, NONPOSITIVE))
+    yield from floats.gives(p.subtract(x, y), NONPOSITIVE, has(x, NONPOSITIVE), has(y, NONNEGATIVE))
+    yield from floats.gives(p.multiply(x, y), NONNEGATIVE, has(x, NONPOSITIVE), has(y, NONPOSITIVE))
+    yield from floats.gives(p.multiply(x, y), NONPOSITIVE, has(x, NONPOSITIVE), has(y, NONNEGATIVE))
+    yield from floats.gives(p.multiply(x, y), NONPOSITIVE, has(x, NONNEGATIVE), has(y, NONPOSITIVE))
+    yield from floats.gives(p.add(x, y), POSITIVE, has(x, POSITIVE), has(y, NONNEGATIVE))
+    yield from floats.gives(p.add(x, y), POSITIVE, has(x, NONNEGATIVE), has(y, POSITIVE))
+    yield from reals.keeps(
+        (
+            p.multiply(x, y),
+            *p.each("integer_pow expm1 log1p cbrt tanh sinh asinh atan erf silu prod cumprod", x),
+            p.astype(x, where=to_float),
+        ),
+        (POSITIVE, NONZERO),
+    )
+    yield from floats.gives(
+        (p.multiply(x, x), *p.each("square abs exp exp2 sigmoid erfc softmax sqrt", x), p.integer_pow(x, where=even)),
+        NONNEGATIVE,
+    )
+    yield from reals.gives((p.multiply(x, x), p.square(x), p.integer_pow(x, where=even)), POSITIVE, has(x, NONZERO))
+    yield from floats.gives(p.divide(x, y), NONNEGATIVE, has(x, NONNEGATIVE), has(y, POSITIVE))
+    yield from reals.gives(p.divide(x, y), POSITIVE, has(x, POSITIVE), has(y, POSITIVE))
+    yield from reals.gives(p.divide(x, y), NONZERO, has(x, NONZERO))
+    yield from floats.gives((*p.each("reciprocal integer_pow rsqrt", x), p.power(x, y)), NONNEGATIVE, has(x, POSITIVE))
+    yield from reals.gives((p.reciprocal(x), p.power(x, y)), POSITIVE, has(x, POSITIVE))
+    yield from reals.gives(p.reciprocal(x), NONZERO)
+    yield from floats.gives(p.abs(x), POSITIVE, has(x, NONZERO))
+    yield from reals.gives(p.each("exp exp2 sigmoid erfc softmax", x), POSITIVE)
+    yield from floats.gives(p.cosh(x), POSITIVE)
+    yield from floats.keeps(p.sqrt(x), (POSITIVE, NONZERO))
+    yield from reals.keeps(p.each("rsqrt gelu gelu_tanh mean", x), POSITIVE)
+    yield from floats.keeps(p.each("ceil cumsum", x), (POSITIVE, NONNEGATIVE))
+    yield from floats.gives(p.sum(x), POSITIVE, has(x, POSITIVE), annotated(x, "is_nonempty"))
+    yield from reals.gives(
+        p.each("matmul linear", x, y), POSITIVE, has(x, POSITIVE), has(y, POSITIVE), annotated(x, "is_nonempty")
+    )
+    yield from floats.keeps(p.take(x, i), (POSITIVE, NONNEGATIVE, NONZERO, INTEGRAL), x)
+    yield from floats.keeps(p.astype(x, where=to_float), (NONNEGATIVE, INTEGRAL))
+    yield from floats.gives(p.astype(x, where=to_float), (NONNEGATIVE, INTEGRAL, FINITE), annotated(x, "is_bool"))
+    yield from floats.gives(p.astype(x, where=to_wide), FINITE, annotated(x, "is_integer"))
+    yield from reals.keeps(p.astype(x, where=to_wide), FINITE)
+
+
+def _whole_numbers() -> Iterator[FactRule]:
+    """Whole numbers."""
+    yield from floats.gives(p.each("floor ceil round", x), INTEGRAL)
+    yield from floats.keeps(
+        (
+            *p.each("add subtract multiply matmul linear", x, y),
+            *p.each("square sum prod cumsum cumprod", x),
+            p.integer_pow(x, where=natural),
+        ),
+        INTEGRAL,
+    )
+
+
+def _finite() -> Iterator[FactRule]:
+    """Numbers that stay finite: nothing that grows like exp, and no quotient by 0."""
+    yield from floats.keeps(
+        p.each("sin cos tanh atan asinh erf erfc sigmoid softmax cbrt floor ceil round silu gelu", x), FINITE
+    )
+    yield from floats.gives(p.each("sqrt log1p", x), FINITE, has(x, FINITE, NONNEGATIVE))
+    yield from floats.gives(p.log(x), FINITE, has(x, FINITE, POSITIVE))
+    yield from reals.keeps(
+        (
+            *p.each("add subtract multiply matmul linear", x, y),
+            *p.each("square sum cumsum gelu_tanh", x),
+            p.integer_pow(x, where=natural),
+        ),
+        FINITE,
+    )
+    yield from reals.gives(p.divide(x, y), FINITE, has(x, FINITE), has(y, FINITE, NONZERO))
+    yield from reals.gives(p.reciprocal(x), FINITE, has(x, FINITE, NONZERO))
+    yield from reals.gives(p.rsqrt(x), FINITE, has(x, FINITE, POSITIVE))
+    yield from reals.gives(p.mean(x), FINITE, has(x, FINITE), annotated(x, "is_nonempty"))
+
+
+def _matrices() -> Iterator[FactRule]:
+    """Matrices."""
+    yield from floats.gives((p.matmul(swapped, x), p.matmul(x, swapped), p.linear(x, x)), SYMMETRIC)
+    yield from reals.gives((p.matmul(swapped, x), p.matmul(x, swapped), p.linear(x, x)), POSITIVE_SEMIDEFINITE)
+    yield from reals.keeps(
+        (
+            p.matmul(swapped, p.matmul(s, x)),
+            p.matmul(p.matmul(swapped, s), x),
+            p.matmul(x, p.matmul(s, swapped)),
+            p.matmul(p.matmul(x, s), swapped),
+        ),
+        (SYMMETRIC, POSITIVE_SEMIDEFINITE),
+        s,
+    )
+    yield from reals.keeps(p.matmul(x, x), SYMMETRIC)
+    yield from reals.gives(p.matmul(x, x), POSITIVE_SEMIDEFINITE, has(x, SYMMETRIC))
+    yield from reals.keeps(p.matmul(x, y), (LOWER_TRIANGULAR, UPPER_TRIANGULAR, ORTHOGONAL, INVERTIBLE))
+    yield from reals.keeps(p.add(x, y), POSITIVE_SEMIDEFINITE)
+    yield from reals.gives(p.add(x, y), POSITIVE_DEFINITE, has(x, POSITIVE_DEFINITE), has(y, POSITIVE_SEMIDEFINITE))
+    yield from reals.gives(p.add(x, y), POSITIVE_DEFINITE, has(x, POSITIVE_SEMIDEFINITE), has(y, POSITIVE_DEFINITE))
+    yield from reals.gives(
+        (p.multiply(x, c), p.multiply(c, x)),
+        POSITIVE_SEMIDEFINITE,
+        has(x, POSITIVE_SEMIDEFINITE),
+        has(c, CONSTANT, NONNEGATIVE),
+    )
+    yield from reals.gives(
+        (*p.each("multiply divide", x, c), p.multiply(c, x)), INVERTIBLE, has(x, INVERTIBLE), has(c, CONSTANT, NONZERO)
+    )
+    yield from reals.gives(
+        p.divide(x, c), POSITIVE_SEMIDEFINITE, has(x, POSITIVE_SEMIDEFINITE), has(c, CONSTANT, POSITIVE)
+    )
+    yield from reals.gives(p.multiply(x, y), LOWER_TRIANGULAR, has(x, LOWER_TRIANGULAR))
+    yield from reals.gives(p.multiply(x, y), LOWER_TRIANGULAR, has(y, LOWER_TRIANGULAR))
+    yield from reals.gives(p.multiply(x, y), UPPER_TRIANGULAR, has(x, UPPER_TRIANGULAR))
+    yield from reals.gives(p.multiply(x, y), UPPER_TRIANGULAR, has(y, UPPER_TRIANGULAR))
+    yield from reals.keeps(p.multiply(x, y), DEFINITE)
+    yield from reals.gives(p.divide(x, y), LOWER_TRIANGULAR, has(x, LOWER_TRIANGULAR), has(y, NONZERO))
+    yield from reals.gives(p.divide(x, y), UPPER_TRIANGULAR, has(x, UPPER_TRIANGULAR), has(y, NONZERO))
+    yield from floats.keeps(p.each("sqrt square tanh", x), TRIANGLES)
+    yield from floats.keeps((swapped, kept), (*DEFINITE, ORTHOGONAL, INVERTIBLE))
+    yield from floats.keeps(p.negative(x), (ORTHOGONAL, INVERTIBLE))
+    yield from reals.gives(
+        p.where(m, x, y), POSITIVE_SEMIDEFINITE, has(m, ONLY_DIAGONAL), has(x, NONNEGATIVE), equals(y, 0)
+    )
+    yield from reals.gives(p.where(m, x, y), INVERTIBLE, has(m, IDENTITY_MASK), has(x, NONZERO), equals(y, 0))
+    yield from reals.gives(p.cholesky(x), (LOWER_TRIANGULAR, INVERTIBLE), has(x, POSITIVE_DEFINITE))
+    yield from reals.gives((field(p.qr(x), 0), field(p.eigh(x), 0), field(p.svd(x), 1), field(p.svd(x), 2)), ORTHOGONAL)
+    yield from reals.gives(field(p.qr(x), 1), UPPER_TRIANGULAR)
+    yield from reals.gives(field(p.qr(x), 1), INVERTIBLE, has(x, INVERTIBLE))
+    yield from reals.gives(field(p.eigh(x), 1), SORTED)
+    yield from reals.gives(field(p.eigh(x), 1), POSITIVE, has(x, POSITIVE_DEFINITE))
+    yield from reals.gives(field(p.svd(x), 0), NONNEGATIVE)
+    yield from reals.gives(field(p.svd(x), 0), POSITIVE, has(x, INVERTIBLE))
+
+
+PARTS = _moved, _element_by_element, _masks, _order, _signs, _whole_numbers, _finite, _matrices
+
+
+@lru_cache(1)
+def derivations() -> tuple[FactRule, ...]:
+    """All rules about facts."""
+    return tuple(dict.fromkeys(rule for part in PARTS for rule in part()))

@@ -12,7 +12,7 @@ from dataclasses import replace
 from relax_eg.errors import OperatorError
 from relax_eg.ir.annotations import Shape, substitute
 from relax_eg.ir.calls import call_function, call_sizes, function_ref, inlined
-from relax_eg.ir.control import parts, scan, while_loop
+from relax_eg.ir.control import parts, runs_of, scan, while_loop
 from relax_eg.ir.expr import (
     CALL,
     CONSTANT,
@@ -34,7 +34,8 @@ from relax_eg.ir.expr import (
 from relax_eg.ir.module import Function
 from relax_eg.ir.partition import carried, frontier, missing_sizes, replaced, split, static_expressions
 from relax_eg.ops.libraries import instantiated
-from relax_eg.rules.rule import RuleSet
+from relax_eg.rules.rule_set import RuleSet
+from relax_eg.rules.schema_trials import calls, scans, while_loops
 from relax_eg.rules.schemas import Functions, Schema
 
 # Faster for all steps at once: that reads the matrix once, and has enough rows for the machine.
@@ -42,19 +43,15 @@ _CONTRACTIONS = frozenset(("matmul", "linear", "conv"))
 
 
 def _leave_the_loop(e: Expr, known: Functions) -> Expr | None:
-    p = parts(e.op, e.args, dict(e.attrs))
-    uses = [(p.functions[-1], p.constants)]
-    if e.op == WHILE:
-        uses.insert(0, (p.functions[0], p.condition_constants))
-    stepping = (*p.carry, *p.xs)
-    found = [_outside(ref, same, stepping, known) for ref, same in uses]
+    runs = runs_of(e.op, e.args, dict(e.attrs))
+    found = [_outside(r.function, r.same, (*r.carry, *r.slices), known) for r in runs]
     if not any(found):
         return None
-    made = [(f[0], f[1]) if f else use for f, use in zip(found, uses, strict=True)]
+    made = [(f[0], f[1]) if f else (r.function, r.same) for f, r in zip(found, runs, strict=True)]
     if e.op == WHILE:
         (condition, first), (body, second) = made
-        return while_loop(condition, body, first, second, p.carry)
-    return _scan_like(e, *made[0], p.carry, p.xs)
+        return while_loop(condition, body, first, second, runs[-1].carry)
+    return _scan_like(e, *made[0], runs[-1].carry, runs[-1].slices)
 
 
 def _scan_like(e: Expr, body: Expr, same: Sequence[Expr], carry: Sequence[Expr], xs: Iterable[Expr]) -> Expr:
@@ -215,6 +212,7 @@ functions = RuleSet(
             frozenset(("loops",)),
             _leave_the_loop,
             frozenset((SCAN, WHILE)),
+            (scans, while_loops),
         ),
         Schema(
             "loop_steps",
@@ -223,6 +221,7 @@ functions = RuleSet(
             frozenset(("loops",)),
             _batch,
             frozenset((SCAN,)),
+            (scans,),
         ),
         Schema(
             "calls_ahead",
@@ -231,6 +230,7 @@ functions = RuleSet(
             frozenset(("calls",)),
             _run_ahead,
             frozenset((CALL,)),
+            (calls,),
         ),
         Schema(
             "calls_inlined",
@@ -239,6 +239,7 @@ functions = RuleSet(
             frozenset(("calls",)),
             _inline,
             frozenset((CALL, TUPLE_GET)),
+            (calls,),
         ),
     ),
 )

@@ -1,4 +1,4 @@
-"""Fusion: the steps by which extraction builds kernels (`execution="kernels"`).
+"""Fusion: the steps by which extraction builds kernels (`execution="kernels"`). They are no rules of the search.
 
 The pattern kind that analysis finds in the operators' index equations permits a step. Composition, the substitution of
 one index equation into another, justifies it and is what is checked: each step is applied to random programs, and the
@@ -15,8 +15,9 @@ from relax_eg.ops import api as op
 from relax_eg.ops import pattern_kind, site_of
 from relax_eg.ops.fused import VIEWS, fused_call, program_at
 from relax_eg.ops.sizes import product
-from relax_eg.rules.rule import RuleSet
-from relax_eg.rules.schemas import KERNEL, Functions, Schema
+from relax_eg.rules.rule_set import RuleSet
+from relax_eg.rules.schema_trials import kernels
+from relax_eg.rules.schemas import ExtractionStep, Functions
 from relax_eg.tir import PatternKind
 
 Kinds = Callable[[PatternKind, PatternKind], bool]  # whether a step applies to an operator and its operand
@@ -67,8 +68,8 @@ def _view(e: Expr, functions: Functions) -> Expr | None:
     return op.reshape(op.reshape(e.args[0], (product(e.args[0].shape),)), e.shape)
 
 
-def _step(name: str, doc: str, propose: Callable[[Expr, Functions], Expr | None]) -> Schema:
-    return Schema(name, doc, "exact", frozenset(("fusion",)), propose, frozenset((KERNEL,)))
+def _step(name: str, doc: str, propose: Callable[[Expr, Functions], Expr | None]) -> ExtractionStep:
+    return ExtractionStep(name, doc, "exact", frozenset(("fusion",)), propose, frozenset(), (kernels,))
 
 
 fusion = RuleSet(

@@ -12,7 +12,8 @@ from relax_eg.ir.annotations import Tensor
 from relax_eg.ir.expr import Expr
 from relax_eg.ir.tensor_calls import call_tir
 from relax_eg.ops.record import TABLE, is_shown, program_of, site_of
-from relax_eg.rules.rule import RuleSet
+from relax_eg.rules.rule_set import RuleSet
+from relax_eg.rules.schema_trials import uses_of
 from relax_eg.rules.schemas import Functions, Schema
 from relax_eg.shapes import Dim
 
@@ -34,6 +35,8 @@ def _legalize(e: Expr, known: Functions) -> Expr | None:
     return call if call.annotation == e.annotation else None
 
 
+_OPERATORS = frozenset(name for name, operator in TABLE.items() if operator.equations is not None)
+
 legalization = RuleSet(
     "legalization",
     schemas=(
@@ -43,7 +46,8 @@ legalization = RuleSet(
             "exact",
             frozenset(("legalization",)),
             _legalize,
-            frozenset(name for name, operator in TABLE.items() if operator.equations is not None),
+            _OPERATORS,
+            (uses_of(_OPERATORS),),
         ),
     ),
 )

@@ -12,12 +12,12 @@ import itertools
 from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
-from relax_eg.ir.annotations import HALF
+from relax_eg.dtypes import HALF
 from relax_eg.ir.expr import const
 from relax_eg.ops import api as op
 from relax_eg.ops import routines
 from relax_eg.rules.book.attention import repeated
-from relax_eg.rules.rule import RuleSet
+from relax_eg.rules.rule_set import RuleSet
 
 calls = RuleSet("calls")
 

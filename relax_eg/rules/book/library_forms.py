@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from relax_eg.ir.annotations import HALF
+from relax_eg.dtypes import HALF
 from relax_eg.ir.expr import const
 from relax_eg.ops import api as op
 from relax_eg.ops.libraries import LIBRARIES, called
 from relax_eg.rules.book.attention import repeated
 from relax_eg.rules.book.libraries import attention_names, causal, conditions
-from relax_eg.rules.rule import RuleSet
+from relax_eg.rules.rule_set import RuleSet
 
 forms = RuleSet("forms")
 _HEADS = (0, 2, 1, 3)  # given: the permutation that moves heads before positions, and back

@@ -8,7 +8,7 @@ from typing import Any
 
 from relax_eg.ir.expr import tuple_get
 from relax_eg.ops import api as op
-from relax_eg.rules.rule import RuleSet
+from relax_eg.rules.rule_set import RuleSet
 from relax_eg.shapes import Dim
 
 movement = RuleSet("movement")

@@ -24,7 +24,8 @@ from relax_eg.ops import api as op
 from relax_eg.ops import bytes_of
 from relax_eg.ops.fused import program_at
 from relax_eg.ops.record import call
-from relax_eg.rules.rule import RuleSet
+from relax_eg.rules.rule_set import RuleSet
+from relax_eg.rules.schema_trials import batches, rows
 from relax_eg.rules.schemas import MEMORY, Functions, Schema
 from relax_eg.shapes import Dim, ceildiv
 from relax_eg.tir.compose import substituted
@@ -296,6 +297,7 @@ pieces = RuleSet(
             frozenset((MEMORY,)),
             _in_pieces,
             frozenset(ANCHORS),
+            (rows, batches),
         ),
         Schema(
             "computed_one_by_one",
@@ -304,6 +306,7 @@ pieces = RuleSet(
             frozenset((MEMORY,)),
             _one_by_one,
             frozenset(ANCHORS),
+            (rows, batches),
         ),
     ),
 )

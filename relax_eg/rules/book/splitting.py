@@ -7,10 +7,11 @@ them. Prices decide where that wins: libraries cut the depth of plain matmuls by
 
 from __future__ import annotations
 
-from relax_eg.ir.annotations import HALF
+from relax_eg.dtypes import HALF
 from relax_eg.ir.expr import Expr
 from relax_eg.ops import api as op
-from relax_eg.rules.rule import RuleSet
+from relax_eg.rules.rule_set import RuleSet
+from relax_eg.rules.schema_trials import long_products
 from relax_eg.rules.schemas import Functions, Schema
 from relax_eg.shapes import Dim
 
@@ -52,6 +53,7 @@ splitting = RuleSet(
             frozenset(("splitting",)),
             _split,
             frozenset(("matmul",)),
+            (long_products,),
         ),
     ),
 )

@@ -12,7 +12,8 @@ from collections.abc import Hashable, Iterator, Sequence
 
 from relax_eg.ir.expr import Expr
 from relax_eg.ops import api as op
-from relax_eg.rules.rule import RuleSet
+from relax_eg.rules.rule_set import RuleSet
+from relax_eg.rules.schema_trials import nested_sums
 from relax_eg.rules.schemas import Functions, Schema
 
 _SUMS = frozenset(("add", "subtract", "negative"))
@@ -147,6 +148,7 @@ sums = RuleSet(
             frozenset(("sums",)),
             _in_order,
             frozenset(("add", "subtract")),
+            (nested_sums,),
         ),
     ),
 )

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from relax_eg.ops import api as op
-from relax_eg.rules.rule import RuleSet
+from relax_eg.rules.rule_set import RuleSet
 
 systems = RuleSet("systems")
 _rule = systems.rule

@@ -10,7 +10,7 @@ from typing import Any
 
 from relax_eg.ops import api as op
 from relax_eg.rules.book.contraction import eye_mask
-from relax_eg.rules.rule import RuleSet
+from relax_eg.rules.rule_set import RuleSet
 
 values = RuleSet("values")
 _rule = values.rule

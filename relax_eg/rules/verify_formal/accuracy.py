@@ -8,14 +8,9 @@ from __future__ import annotations
 
 from collections import Counter
 
-from relax_eg.ir.annotations import is_float
+from relax_eg.dtypes import dtype_of, is_float
 from relax_eg.rules.verify_formal.sums import Sum, Term
 from relax_eg.tir.expr import Const, Index, Read, Reduce, Scalar, walk
-
-# Discontinuous functions: the last bit of an argument matters.
-DISCONTINUOUS = frozenset(
-    {"sign", "floor", "ceil", "trunc", "round", "round_away", "floor_divide", "remainder", "floor_mod"}
-)
 
 
 def is_tame(s: Sum) -> bool:
@@ -51,10 +46,6 @@ def is_given(s: Scalar) -> bool:
     return isinstance(s, (Read, Const, Index))
 
 
-# given: significant bits of float dtypes.
-_BITS = {"bfloat16": 8, "float16": 11, "float32": 24, "float64": 53}
-
-
 def keeps_precision(left: Scalar, right: Scalar) -> bool:
     """Whether the right term computes, and sums, in no coarser float than the coarsest in which the left does."""
     computed, summed = _coarsest(left)
@@ -69,7 +60,7 @@ def _coarsest(s: Scalar) -> tuple[float, float]:
     for t in walk(s):
         if is_given(t) or not is_float(t.dtype):
             continue
-        bits = _BITS.get(t.dtype, 0)
+        bits = dtype_of(t.dtype).digits
         computed = min(computed, bits)
         if isinstance(t, Reduce):
             summed = min(summed, bits)

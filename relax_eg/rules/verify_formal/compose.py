@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
+from relax_eg.dtypes import kind, names_where
 from relax_eg.ir.annotations import Tensor
 from relax_eg.ir.expr import CONSTANT, CORE, TUPLE_GET, VAR, Expr, constant_value, postorder
-from relax_eg.ops.record import program_of, site_of
-from relax_eg.ops.sizes import dilated
+from relax_eg.ops.record import TABLE, moving, program_of, promises, site_of
+from relax_eg.rules.samples import needs
 from relax_eg.rules.verify_formal.guards import GuardLiteral, at_least, divisors, not_zero, zero
 from relax_eg.shapes import Dim, dim_max, dim_min
 from relax_eg.tir.expr import (
@@ -28,12 +29,11 @@ from relax_eg.tir.expr import (
     loop,
     walk,
 )
-from relax_eg.tir.functions import kind
 
 ZERO = Dim.of(0)
 ONE = Dim.of(1)
 # Sizes and positions are assumed to fit these dtypes; results computed from them are assumed to fit only the wide one.
-_INDEX_DTYPES = ("int32", "int64", "uint32", "uint64")
+_INDEX_DTYPES = names_where(lambda d: d.is_integer and d.bits >= 32)
 _WIDE = "int64"
 _NEAR = 2**20  # limit: constant that is added to or subtracted from a position: no axis is that long
 
@@ -87,10 +87,10 @@ class Composer:
             return Const(value.item(), e.dtype)
         if e.op == TUPLE_GET:
             return self.element(e.args[0], at, e.attr("index"))
-        if e.op not in STATED and dict(e.attrs).get("mode") == _PROMISE:
-            raise Unsupported(f"a promise of {e.op}")
         if e.op in CORE:
             raise Unsupported(e.op)
+        if _promises_unknown(e):
+            raise Unsupported(f"a promise of {e.op}")
         made = program_of(site_of(e))
         if made is None:
             raise Unsupported(f"{e.op} has no index equations")
@@ -266,51 +266,19 @@ def _is_near(s: Apply) -> bool:
 
 # --- what must hold for programs to exist ---
 
-# Operators that exist on all sizes and values once their node is made, or whose preconditions are stated below.
-STATED = frozenset({
-    "negative", "abs", "sign", "floor", "ceil", "exp", "exp2", "expm1", "log", "log1p", "sqrt", "rsqrt", "cbrt", "sin",
-    "cos", "tan", "tanh", "sinh", "cosh", "asin", "acos", "atan", "asinh", "acosh", "atanh", "sigmoid", "erf", "erfc",
-    "erf_inv", "square", "reciprocal", "isfinite", "isnan", "logical_not", "bitwise_not", "add", "subtract", "multiply",
-    "power", "maximum", "minimum", "remainder", "atan2", "logical_and", "logical_or", "logical_xor", "bitwise_and",
-    "bitwise_or", "bitwise_xor", "left_shift", "right_shift", "equal", "not_equal", "less", "less_equal", "greater",
-    "greater_equal", "divide", "round", "integer_pow", "astype", "where", "clip", "matmul", "linear", "full", "iota",
-    "one_hot", "dim_value", "permute_dims", "reshape", "expand_dims", "squeeze", "broadcast_to", "concat", "split",
-    "strided_slice", "pad", "take", "flip", "triu", "tril", "sum", "prod", "max", "min", "any", "all", "mean", "argmax",
-    "argmin", "relu", "silu", "gelu", "gelu_tanh", "softmax", "log_softmax", "layer_norm", "rms_norm", "cumsum", "conv",
-    "reduce_window",
-})  # fmt: skip
+# The mode of an operator on positions that promises them to be in range.
 _PROMISE = "promise"
 
 
 def size_conditions(results: Sequence[Expr]) -> list[tuple[GuardLiteral, ...]]:
     """Returns what the sizes must satisfy for `results` to exist: at least one guard in each tuple holds."""
-    found: dict[tuple[GuardLiteral, ...], None] = {}
+    guards = {">=": at_least, "==": zero}
+    found = {tuple(guards[sign](d) for sign, d in p): None for p in needs(tuple(results))}
     for e in postorder(results):
-        if not isinstance(e.annotation, Tensor):
-            if e.op == "split":
-                found.update(dict.fromkeys((at_least(s),) for s in e.attr("sections")))
-            continue
-        attributes = [v for _, value in e.attrs for v in (value if isinstance(value, tuple) else (value,))]
-        dims = [*e.shape, *(v for v in attributes if isinstance(v, Dim))]
-        found.update(dict.fromkeys((at_least(d),) for d in e.shape))
-        found.update(dict.fromkeys((not_zero(by),) for d in dims for by in divisors(d)))
-        if e.op == "strided_slice":
-            for low, high, size in zip(e.attr("begin"), e.attr("end"), e.args[0].shape, strict=True):
-                found.update(dict.fromkeys((at_least(d),) for d in (low, high - low, size - high)))
-        elif e.op in ("conv", "reduce_window"):
-            space = e.args[0].shape[e.args[0].ndim - len(e.attr("low")) :]
-            parts = zip(e.attr("low"), space, e.attr("high"), e.attr("input_dilation"), strict=True)
-            padded = (low + dilated(d, by - 1) + high for low, d, high, by in parts)
-            found.update(dict.fromkeys((at_least(d),) for d in padded))
-            if e.op == "reduce_window":
-                found.update(dict.fromkeys((at_least(d - 1),) for d in e.attr("window")))
-        elif e.op == "take" and e.attr("mode") != "fill":
-            # Only an empty axis has no element that a clipped index could select.
-            extent = e.args[0].shape[e.attr("axis")]
-            found[(at_least(extent - 1), *(zero(d) for d in e.args[1].shape))] = None
-        elif e.op in ("argmax", "argmin"):
-            extent = e.args[0].shape[e.attr("axis")]
-            found[(at_least(extent - 1), *(zero(d) for d in e.shape))] = None
+        if isinstance(e.annotation, Tensor):
+            attributes = [v for _, value in e.attrs for v in (value if isinstance(value, tuple) else (value,))]
+            dims = [*e.shape, *(v for v in attributes if isinstance(v, Dim))]
+            found.update(dict.fromkeys((not_zero(by),) for d in dims for by in divisors(d)))
     return [c for c in found if not any(g.dim.is_const and _true(g) for g in c)]
 
 
@@ -319,19 +287,24 @@ def _true(g: GuardLiteral) -> bool:
 
 
 # Operators whose result has each element of their operand once, in other places.
-_REARRANGED = frozenset({"permute_dims", "reshape", "expand_dims", "squeeze", "flip"})
+_REARRANGED = moving("view", "order")
 
 
-def promises(results: Sequence[Expr], entails: Callable[[GuardLiteral], bool]) -> set[tuple[Expr, Dim]]:
+def promised(results: Sequence[Expr], entails: Callable[[GuardLiteral], bool]) -> set[tuple[Expr, Dim]]:
     """Returns the index tensors promised to be in range, each with the extent. A promise about a tensor is one about
     its elements, wherever they stand. Indices that are in range anyway, given what `entails` knows of
     sizes, are left out."""
-    found = {
-        (_elements(e.args[1]), e.args[0].shape[e.attr("axis")])
-        for e in postorder(results)
-        if e.op == "take" and e.attr("mode") == _PROMISE
-    }
+    found = {(_elements(e), extent) for e, extent in promises(results)}
     return {(e, extent) for e, extent in found if not _is_position(e, extent, entails)}
+
+
+def unknown_promises(results: Sequence[Expr]) -> set[Expr]:
+    """Returns the expressions that promise positions to be in range in ways that `promised` does not tell."""
+    return {e for e in postorder(results) if _promises_unknown(e)}
+
+
+def _promises_unknown(e: Expr) -> bool:
+    return e.op in TABLE and TABLE[e.op].promised is None and dict(e.attrs).get("mode") == _PROMISE
 
 
 def _elements(e: Expr) -> Expr:
@@ -344,8 +317,7 @@ def _elements(e: Expr) -> Expr:
 def _is_position(e: Expr, extent: Dim, entails: Callable[[GuardLiteral], bool]) -> bool:
     """Whether every element is a position in an axis of this extent. That of an extreme is, if one exists at all (a
     condition of its own); so is that of `iota` along an axis that is no longer."""
-    if not isinstance(e.annotation, Tensor) or e.dtype not in _INDEX_DTYPES:
+    if e.op not in TABLE or not isinstance(e.annotation, Tensor) or e.dtype not in _INDEX_DTYPES:
         return False
-    if e.op in ("argmax", "argmin"):
-        return e.args[0].shape[e.attr("axis")] is extent
-    return e.op == "iota" and entails(at_least(extent - e.shape[e.attr("axis")]))
+    below = TABLE[e.op].below
+    return below is not None and entails(at_least(extent - below(site_of(e))))

@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from relax_eg.ir.annotations import is_float
+from relax_eg.dtypes import is_float
 from relax_eg.rules.verify_formal.compose import Composer, dims_in
 from relax_eg.rules.verify_formal.guards import KnownGuards, at_least, zero
 from relax_eg.shapes import Dim

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from itertools import permutations
 from typing import TypeVar
 
+from relax_eg.dtypes import dtype_of, is_integer, kind
 from relax_eg.rules.verify_formal.compose import Composer, dims_in, index_dim
 from relax_eg.rules.verify_formal.guards import (
     GuardLiteral,
@@ -25,11 +26,8 @@ from relax_eg.rules.verify_formal.guards import (
 )
 from relax_eg.shapes import Dim
 from relax_eg.tir.expr import Apply, Cast, Const, Index, Read, Reduce, ReduceKind, Scalar, Select, walk
-from relax_eg.tir.functions import kind
+from relax_eg.tir.functions import having
 
-_COMMUTE = frozenset({"add", "multiply", "equal", "not_equal", "bitwise_and", "bitwise_or", "bitwise_xor"})
-# The maximum or minimum of two NaNs, or of two zeros, may be either: only equal arguments determine the result.
-_IDEMPOTENT = frozenset({"maximum", "minimum", "bitwise_and", "bitwise_or"})
 # Reductions for which a fold of folds is one fold in the same order: their function is associative on bits. With signed
 # zeros it is too, as long as it gives the first or the last of equals, or the greater bit pattern.
 _ASSOCIATIVE = frozenset({"max", "min", "any", "all"})
@@ -38,7 +36,6 @@ _JOINS = {"bitwise_or": "any", "bitwise_and": "all", "maximum": "max", "minimum"
 _DUAL: dict[str, ReduceKind] = {"any": "all", "all": "any", "max": "min", "min": "max"}
 _MOST_STEPS = 20_000  # limit: comparisons of terms by one `Folds`
 _MOST_ORDERS = 4  # limit: axes of a reduction of which all orders are tried
-_ROUNDINGS = frozenset({"floor", "ceil", "trunc", "round", "round_away"})
 # Comparisons with 0, or with itself, that facts decide for every element, NaN included.
 _TRUTHS: tuple[tuple[str, frozenset[str], bool], ...] = (
     ("greater", frozenset({"positive", "finite"}), True),
@@ -148,7 +145,11 @@ class Folds:
     def _same_by_identity(self, a: Apply, b: Apply, extra: frozenset[GuardLiteral]) -> bool:
         if _is_square(a) and _is_square(b) and (turned := _turned_difference(a.args[0])) is not None:
             return self.same(turned, b.args[0], extra)
-        return a.fn in _COMMUTE and self.same(a.args[0], b.args[1], extra) and self.same(a.args[1], b.args[0], extra)
+        return (
+            a.fn in having("commutes")
+            and self.same(a.args[0], b.args[1], extra)
+            and self.same(a.args[1], b.args[0], extra)
+        )
 
     def _same_fold(self, a: Reduce, b: Reduce, extra: frozenset[GuardLiteral]) -> bool:
         if a.kind != b.kind or len(a.over) != len(b.over):
@@ -291,7 +292,7 @@ class Folds:
 
     def _identity(self, s: Apply, extra: frozenset[GuardLiteral]) -> Scalar:
         """Applies an identity of bits. `tests/rules/test_identities.py` tests each one on all special values. A rule
-        that says no more than one is tested on all values of small dtypes (`rules.axioms`)."""
+        that says no more than one is tested on all values of small dtypes (`rules.check`)."""
         args = s.args
         x = args[0]
         y = args[1] if len(args) == 2 else None
@@ -349,7 +350,7 @@ class Folds:
                 return Apply("add", (x, _need(_negated(y))))
             case "bitwise_not" if isinstance(x, Apply) and x.fn == "bitwise_not":
                 return x.args[0]
-            case _ if s.fn in _IDEMPOTENT and y is not None and self.same(x, y, extra):
+            case _ if s.fn in having("idempotent") and y is not None and self.same(x, y, extra):
                 return x
             case _ if y is not None and (joined := self._joined(s.fn, x, y, extra)) is not None:
                 return joined
@@ -371,7 +372,7 @@ class Folds:
     def _known(self, fn: str, x: Scalar, y: Scalar | None) -> Scalar | None:
         """Returns what a function of an element is, by the facts claimed of its buffer; None if they do not decide."""
         claims = self._claims.get(x.buffer, frozenset[str]()) if isinstance(x, Read) else frozenset[str]()
-        if fn in _ROUNDINGS:
+        if fn in having("rounds"):
             return x if "integral" in claims else None
         if x == y and "finite" in claims:
             if fn == "subtract":
@@ -437,20 +438,9 @@ def _decided(s: Scalar, cond: Scalar, holds: bool) -> Scalar:
     return s
 
 
-_WIDER = {
-    "bool": {"int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64", "float16", "bfloat16", "float32",
-             "float64"},
-    "int8": {"int16", "int32", "int64"}, "int16": {"int32", "int64"}, "int32": {"int64"},
-    "uint8": {"uint16", "uint32", "uint64", "int16", "int32", "int64"},
-    "uint16": {"uint32", "uint64", "int32", "int64"}, "uint32": {"uint64", "int64"},
-    "float16": {"float32", "float64"}, "bfloat16": {"float32", "float64"},
-    "float32": {"float64"},
-}  # fmt: skip
-
-
 def _is_there_and_back(first: Cast, dtype: str) -> bool:
     """Whether a conversion and then one back to `dtype` change nothing: the wider dtype has every value of `dtype`."""
-    return first.arg.dtype == dtype and first.dtype in _WIDER.get(dtype, ())
+    return first.arg.dtype == dtype and dtype_of(first.dtype).contains(dtype_of(dtype))
 
 
 def _need(s: Scalar | None) -> Scalar:
@@ -460,4 +450,4 @@ def _need(s: Scalar | None) -> Scalar:
 
 def _wide_enough(s: Cast) -> bool:
     """Whether an index of the cast's source dtype is the same integer in its result's dtype."""
-    return s.dtype == "int64" and s.arg.dtype in ("int32", "uint32")
+    return s.dtype == "int64" and is_integer(s.arg.dtype) and dtype_of(s.arg.dtype).bits == 32

@@ -23,7 +23,8 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Literal
 
-from relax_eg.ir.annotations import Tensor, is_float
+from relax_eg.dtypes import is_float
+from relax_eg.ir.annotations import Tensor
 from relax_eg.ir.expr import TUPLE_GET, Expr, constant_value, postorder
 from relax_eg.ops.facts import with_implied
 from relax_eg.rules.conditions import claims_of

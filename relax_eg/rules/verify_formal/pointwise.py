@@ -14,10 +14,11 @@ from typing import Any
 
 import z3
 
+from relax_eg.dtypes import kind
 from relax_eg.rules.verify_formal.compose import Unsupported
 from relax_eg.rules.verify_formal.guards import Deadline
 from relax_eg.tir.expr import Apply, Cast, Const, Read, Scalar, Select, walk
-from relax_eg.tir.functions import kind
+from relax_eg.tir.functions import having
 
 _STEPS = 4_000_000  # limit: steps in z3's own count, which is the same on every machine
 _MILLISECONDS = 3_000  # limit: time of z3 for one question
@@ -48,12 +49,6 @@ def same_elements(left: Scalar, right: Scalar, claims: Mapping[str, frozenset[st
         raise Unsupported(f"z3: {e}") from None
 
 
-# Functions that never make a number of an infinity or NaN among their operands (`divide`: except as the divisor); and
-# functions that make NaN of NaN.
-_KEEPS = frozenset({"add", "subtract", "multiply", "negative", "divide", "log", "sqrt", "abs", "floor", "ceil"})
-_KEEPS_NAN = frozenset({"exp", "sign"})
-
-
 def _swallowed(s: Scalar) -> set[Scalar]:
     """Returns the terms inside functions that may turn them into a number where they have no value."""
     found: set[Scalar] = set()
@@ -68,10 +63,10 @@ def _swallowed(s: Scalar) -> set[Scalar]:
         if how == "lost" or (how == "nan" and fn != "sqrt"):
             found.add(t)
         for i, a in enumerate(t.children):
-            if fn in _KEEPS and not (fn == "divide" and i == 1):
+            if fn in having("infinite") and not (fn == "divide" and i == 1):
                 todo.append((a, how))
             else:
-                todo.append((a, "nan" if fn in _KEEPS_NAN and how != "lost" else "lost"))
+                todo.append((a, "nan" if fn in having("nan") and how != "lost" else "lost"))
     return found
 
 

@@ -21,24 +21,25 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from relax_eg.dtypes import FLOATS, is_float, kind
 from relax_eg.errors import RelaxEgError
-from relax_eg.ir.annotations import FLOATS, Tensor, is_float
-from relax_eg.ir.expr import CONSTANT, CORE, VAR, Expr, postorder
+from relax_eg.ir.annotations import Tensor
+from relax_eg.ir.expr import CONSTANT, VAR, Expr, postorder
 from relax_eg.ops.facts import with_implied
+from relax_eg.ops.record import run_as
 from relax_eg.ops.windows import AnyStep, Compared, is_any_step
 from relax_eg.rules.conditions import Condition, claims_of
-from relax_eg.rules.instances import attribute_values, instances
-from relax_eg.rules.rule import Instance, Rule
+from relax_eg.rules.rule import Instance, Rule, attribute_values, instances
 from relax_eg.rules.verify_formal.accuracy import is_tame, keeps_precision
 from relax_eg.rules.verify_formal.blocks import any_rank
 from relax_eg.rules.verify_formal.compare import same_sums
 from relax_eg.rules.verify_formal.compose import (
     POSITION,
-    STATED,
     Composer,
     Unsupported,
-    promises,
+    promised,
     size_conditions,
+    unknown_promises,
 )
 from relax_eg.rules.verify_formal.empty_axes import cases
 from relax_eg.rules.verify_formal.folds import Folds
@@ -59,7 +60,6 @@ from relax_eg.rules.verify_formal.terms import Normalizer
 from relax_eg.rules.verify_formal.values import TermValues, modulus_of
 from relax_eg.shapes import Dim, Star
 from relax_eg.tir.expr import Apply, Read, Scalar, loop, walk
-from relax_eg.tir.functions import kind
 
 LARGEST_RANK = 2  # limit: axes of a block
 SECONDS = 10.0  # limit: processor time for one rule
@@ -281,27 +281,21 @@ def _need_sizes(instance: Instance, facts: KnownGuards) -> None:
 
 
 def _need_operators(instance: Instance, facts: KnownGuards) -> None:
-    """Raises Unsupported unless the right side's operators exist on all values on which the left's do."""
-    if not _unlisted(instance.right) <= _unlisted(instance.left):
+    """Raises Unsupported unless the right side's operators exist on all values on which the left's do. Operators other
+    than those on promised positions exist on all values."""
+    if not unknown_promises(instance.right) <= unknown_promises(instance.left):
         raise Unsupported("the right side uses an operator, the left does not, whose preconditions are not known here")
-    if not promises(instance.right, facts.entails) <= promises(instance.left, facts.entails):
+    if not promised(instance.right, facts.entails) <= promised(instance.left, facts.entails):
         raise Unsupported("the right side promises more of indices than the left")
+
+
+_LINEAR = run_as("transposed_matmul")  # contractions that ask for no precision
 
 
 def _precisions(results: tuple[Expr, ...]) -> set[str]:
     """Returns the precisions that contractions ask for; index equations do not mention them."""
     attributes = [(e.op, dict(e.attrs)) for e in postorder(results)]
-    return {str(a.get("precision")) for op, a in attributes if op == "linear" or "precision" in a}
-
-
-def _unlisted(results: tuple[Expr, ...]) -> set[tuple[object, ...]]:
-    """Returns the uses of operators whose preconditions are not stated in `compose`: by operator, attributes and
-    operand annotations, which alone determine the preconditions."""
-    return {
-        (e.op, e.attrs, tuple(str(a.annotation) for a in e.args))
-        for e in postorder(results)
-        if e.op not in CORE and e.op not in STATED
-    }
+    return {str(a.get("precision")) for op, a in attributes if op in _LINEAR or "precision" in a}
 
 
 def _prove_result(instance: Instance, left: Expr, right: Expr, base: KnownGuards) -> _Found:
@@ -344,7 +338,7 @@ def _prove_result(instance: Instance, left: Expr, right: Expr, base: KnownGuards
 
 
 def _has_windows(instance: Instance) -> bool:
-    return any(e.op in ("conv", "reduce_window") for e in instance.left_nodes)
+    return any({"low", "dilation"} <= dict(e.attrs).keys() for e in instance.left_nodes)
 
 
 def _has_extremes(instance: Instance) -> bool:

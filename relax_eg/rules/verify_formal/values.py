@@ -11,15 +11,15 @@ import math
 from collections.abc import Iterable, Sequence
 from fractions import Fraction
 
-from relax_eg.ir.annotations import is_float
-from relax_eg.rules.verify_formal.accuracy import DISCONTINUOUS, is_given, is_tame
+from relax_eg.dtypes import dtype_of, is_float, kind
+from relax_eg.rules.verify_formal.accuracy import is_given, is_tame
 from relax_eg.rules.verify_formal.compose import Composer, Unsupported, index_dim
 from relax_eg.rules.verify_formal.guards import GuardLiteral, Guards, KnownGuards, at_least, in_range, zero
 from relax_eg.rules.verify_formal.sums import CanonicalSum, Factor, Sum, Term
 from relax_eg.rules.verify_formal.terms import Normalizer, loop_name
 from relax_eg.shapes import Dim
 from relax_eg.tir.expr import Apply, Cast, Const, Index, Read, Reduce, Scalar, Select
-from relax_eg.tir.functions import kind
+from relax_eg.tir.functions import having
 
 Paths = tuple[Guards, ...]
 Condition = tuple[Paths, Paths]  # where it holds, and where it does not: disjoint conjunctions
@@ -31,30 +31,13 @@ _ZERO = Dim.of(0)
 _MOST_PATHS = 32  # limit: cases of one comparison
 _LARGEST_POWER = 6  # limit: whole exponents that are multiplied out
 
-# Functions that give NaN, not infinity, where they have no value; and functions that give NaN for NaN.
+# Functions that give NaN, not infinity, where they have no value.
 _MAKES_NAN = frozenset({"sqrt", "constant nan"})
-_KEEPS_NAN = frozenset({
-    "exp", "exp2", "expm1", "sin", "cos", "tan", "tanh", "sinh", "cosh", "asin", "acos", "atan", "asinh", "acosh",
-    "atanh", "erf", "erfc", "erf_inv", "sigmoid", "log", "log1p", "sqrt", "cbrt", "abs", "floor", "ceil", "trunc",
-    "round", "round_away", "sign", "lgamma", "digamma",
-})  # fmt: skip
-
-# Real functions with a value at every real number.
-_TOTAL = frozenset({
-    "exp", "exp2", "expm1", "sin", "cos", "tanh", "sinh", "cosh", "atan", "asinh", "erf", "erfc", "sigmoid", "abs",
-    "sign", "floor", "ceil", "trunc", "round", "round_away", "cbrt", "atan2", "clamp",
-    "bitwise_and", "bitwise_or", "bitwise_xor", "bitwise_not", "shift_left", "shift_right_arithmetic",
-    "shift_right_logical", "population_count", "count_leading_zeros",
-})  # fmt: skip
-# Functions in `_TOTAL` that increase with their argument.
-_INCREASING = frozenset({"exp", "exp2", "expm1", "tanh", "sinh", "atan", "asinh", "erf", "sigmoid", "cbrt"})
-_SYMMETRIC = frozenset({"bitwise_and", "bitwise_or", "bitwise_xor", "equal", "not_equal"})
-_IDEMPOTENT = frozenset({"bitwise_and", "bitwise_or"})
 
 
 def modulus_of(dtype: str) -> int:
     """Returns 2^w for integers of width w, else 0."""
-    return 2 ** int(dtype.lstrip("uint")) if kind(dtype) in "iu" else 0
+    return 2 ** dtype_of(dtype).bits if kind(dtype) in "iu" else 0
 
 
 class TermValues:
@@ -218,13 +201,13 @@ class TermValues:
         return self._one(Factor("apply", "reciprocal", (), (form,)))
 
     def _opaque(self, s: Apply, path: Guards) -> Sum:
-        forms = [self.form_of(a, path, s.fn in DISCONTINUOUS, s.fn not in _KEEPS_NAN) for a in s.args]
-        if s.fn in _SYMMETRIC:
+        forms = [self.form_of(a, path, s.fn in having("jumps"), s.fn not in having("nan")) for a in s.args]
+        if s.fn in having("commutes"):
             forms.sort(key=lambda f: f.key)
-        if s.fn in _IDEMPOTENT and forms[0] == forms[1]:
+        if s.fn in having("idempotent") and forms[0] == forms[1]:
             return self.sum_of(s.args[0], path)
         divides = s.fn in ("int_divide", "remainder", "floor_divide", "floor_mod")
-        if s.fn not in _TOTAL and not (divides and forms[1].constant):
+        if s.fn not in having("total") and not (divides and forms[1].constant):
             self._hazard(s.fn, forms, path)
         # The name has the dtype: the same function of integers of another width is another function.
         name = f"{s.fn} {s.dtype}" if kind(s.dtype) in "iu" else s.fn
@@ -309,7 +292,7 @@ class TermValues:
         """Returns the extreme, over nonempty axes, of an increasing function or of a sorted row, as another term; None
         for any other extreme."""
         x = s.body
-        if isinstance(x, Apply) and x.fn in _INCREASING:
+        if isinstance(x, Apply) and x.fn in having("increasing"):
             return Apply(x.fn, (Reduce(s.kind, s.over, x.args[0]),))
         if not isinstance(x, Read) or len(s.over) != 1 or "sorted" not in self.composer.claims.get(x.buffer, ()):
             return None
@@ -468,7 +451,7 @@ class TermValues:
         forms = [self.form_of(v, path, True, True) for v in (a, b)]
         if forms[0] == forms[1]:
             return _TRUE if fn == "equal" else _FALSE
-        if fn in _SYMMETRIC:
+        if fn in having("commutes"):
             forms.sort(key=lambda f: f.key)
         return _on(GuardLiteral("true", _ZERO, Factor("apply", f"{fn} {a.dtype}", (), tuple(forms))))
 

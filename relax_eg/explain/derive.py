@@ -14,11 +14,9 @@ from itertools import product
 
 from relax_eg.errors import ExplanationError, OperatorError
 from relax_eg.explain.closure import Closure
-from relax_eg.explain.record import LEAVES, Firing, Recording, Signature, signature
+from relax_eg.explain.record import Firing, Recording, Signature, signature_of
 from relax_eg.explain.steps import Equation, Goal, equation, equations_of, goals_in_order
-from relax_eg.ir.expr import TUPLE_GET, VAR, Expr
-from relax_eg.ops import TABLE
-from relax_eg.ops.libraries import with_sizes_of
+from relax_eg.ir.expr import LEAVES, VAR, Expr
 from relax_eg.rules.conditions import Claim, OnValue, ValueTest
 
 Holds = Callable[[OnValue, Expr], bool]
@@ -165,10 +163,7 @@ class _Match:
     def _signature(self, e: Expr) -> Signature:
         found = self._signatures.get(e)
         if found is None:
-            sizes = dict(self.firing.sizes)
-            attrs = {k: with_sizes_of(v, sizes) for k, v in e.attrs}
-            fixed = None if e.op in TABLE or e.op == TUPLE_GET else e.annotation
-            found = self._signatures[e] = signature(e.op, attrs, fixed, self.recording.one)
+            found = self._signatures[e] = signature_of(e, self.recording.one, dict(self.firing.sizes))
         return found
 
     def _operands(self, closure: Closure, nodes: Mapping[Expr, int], holds: Holds) -> list[Expr] | None:

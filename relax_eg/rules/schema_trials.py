@@ -1,4 +1,6 @@
-"""Tests of schemas: the proposals for random loops, calls, sums and kernels are compared with the original nodes.
+"""The programs on which schemas are tested, and the test: proposals are compared with the original nodes.
+
+A schema carries generators of programs (`Schema.trials`): random loops, calls, sums, kernels, uses of operators.
 
 The loops are small and have random bodies: products with a matrix that is the same at every step, with the carried
 values and with the slices, and sums of these. Lengths are 0 to 3 and values are small integers. Arithmetic is exact, so
@@ -7,8 +9,8 @@ every difference is a real one.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Collection, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -17,13 +19,13 @@ from relax_eg.errors import RelaxEgError
 from relax_eg.ir.annotations import Tensor
 from relax_eg.ir.calls import call_function, function_ref
 from relax_eg.ir.control import scan, while_loop
-from relax_eg.ir.expr import CALL, CALL_TIR, SCAN, WHILE, Expr, const, postorder, tuple_, tuple_get, var
+from relax_eg.ir.expr import CALL, CALL_TIR, SCAN, WHILE, Expr, const, postorder, var
 from relax_eg.ir.module import Function, Module, pure_function
 from relax_eg.ir.tensor_calls import call_tir
 from relax_eg.ops import api as op
 from relax_eg.ops.interpret import evaluate
 from relax_eg.ops.record import call
-from relax_eg.rules.schemas import KERNEL, MEMORY, Schema
+from relax_eg.rules.schemas import ExtractionStep, ModuleAnswers, Schema, Trial, Trials, as_tuple
 from relax_eg.shapes import Dim
 from relax_eg.tir import Buffer, loops, program, stage, sum_
 
@@ -32,88 +34,21 @@ _KERNEL_PROGRAMS = 400  # limit: programs of two operators each for a fusion ste
 _VECTOR, _MATRIX, _COUNT = Tensor("k"), Tensor("k k"), Tensor("", "int32")
 
 
-@dataclass(frozen=True)
-class Trial:
-    """A test program with its inputs.
-
-    - `node`: the node for which a schema proposes an equal expression.
-    """
-
-    module: Module
-    node: Expr
-    args: tuple[Any, ...]
-
-
-@dataclass
-class ModuleAnswers:
-    """The answers to a schema's questions (`schemas.Functions`) for a module as written.
-
-    - `written`: nodes of the block, for `readers`.
-    """
-
-    functions: dict[str, Function]
-    ahead: Sequence[bool] = ()
-    written: Sequence[Expr] = ()
-    large: float = 0.0
-    _made: int = field(default=0)
-
-    def readers(self, e: Expr) -> Sequence[Expr]:
-        return [x for x in self.written for a in x.args if a is e]
-
-    def extent(self, size: Dim) -> int:
-        return int(size.evaluate(dict.fromkeys(size.variables, 64)))
-
-    def most(self, size: Dim) -> int:
-        return self.extent(size)
-
-    def best(self, name: str, outside: bool = False) -> Function | None:
-        found = self.functions.get(name)
-        return found if found is not None and len(found.blocks) == 1 and found.blocks[0].dataflow else None
-
-    def as_written(self, name: str) -> Function | None:
-        return self.best(name)
-
-    def calls(self, name: str) -> int:
-        return 1
-
-    def known_ahead(self, name: str) -> Sequence[bool]:
-        return self.ahead or (False,) * len(self.functions[name].params)
-
-    def add(self, function: Function, suffix: str) -> Function:
-        self._made += 1
-        made = replace(function, name=f"{function.name}_{suffix}{self._made}")
-        self.functions[made.name] = made
-        return made
-
-    def batched(self, function: Function, mapped: Sequence[bool], length: Dim) -> Function | None:
-        """The function applied to slices, as a scan that carries nothing; None if a mapped parameter stands before one
-        that is not."""
-        step = self.add(replace(function, result=_as_tuple(function.result)), "step")
-        params = [
-            var(str(p.attr("name")), _stacked(p.annotation, length) if m else p.annotation)
-            for p, m in zip(function.params, mapped, strict=True)
-        ]
-        # A scan takes its constant operands before those that it slices.
-        if list(mapped) != sorted(mapped):
-            return None
-        same = [p for p, m in zip(params, mapped, strict=True) if not m]
-        value = scan(function_ref(step), same, (), params[len(same) :], length=length)
-        count = len(step.result.args)
-        return pure_function(f"{function.name}_batched", params, [tuple_get(value, i) for i in range(count)])
-
-
 def first_difference(schema: Schema, programs: int | None = None) -> tuple[int, str]:
     """The number of correct proposals of `schema` before the first wrong one, and that one, or the error that was
     raised, as text with its program ("" if there is none)."""
     right = 0
-    programs = programs or (_KERNEL_PROGRAMS if KERNEL in schema.operators else PROGRAMS)
+    trials = schema.trials or _by_operators(schema)
+    programs = programs or (_KERNEL_PROGRAMS if isinstance(schema, ExtractionStep) else PROGRAMS)
     for seed in range(programs):
-        trial, known = _trial(schema, np.random.default_rng(seed))
+        rng = np.random.default_rng(seed)
+        trial = trials[int(rng.integers(len(trials)))](rng)
+        known = trial.known
         try:
             proposed = schema.propose(trial.node, known)
             if proposed is None:
                 continue
-            before, after = (_value(trial, e, known) for e in (trial.node, proposed))
+            before, after = (_value(trial, e) for e in (trial.node, proposed))
         except RelaxEgError as e:
             return right, f"  {e}\n{trial.module}"
         if not _equal(before, after):
@@ -127,8 +62,8 @@ def first_difference(schema: Schema, programs: int | None = None) -> tuple[int, 
     return right, ""
 
 
-def _value(trial: Trial, e: Expr, known: ModuleAnswers) -> tuple[Any, ...]:
-    module = Module((_main(trial.module.main.params, e), *known.functions.values()))
+def _value(trial: Trial, e: Expr) -> tuple[Any, ...]:
+    module = Module((_main(trial.module.main.params, e), *trial.known.functions.values()))
     found = evaluate(module, trial.args, domain="exact")
     return found if isinstance(found, tuple) else (found,)
 
@@ -142,39 +77,20 @@ def _equal(before: tuple[Any, ...], after: tuple[Any, ...]) -> bool:
     return len(before) == len(after) and all(np.shape(a) == np.shape(b) and bool(np.all(a == b)) for a, b in pairs)
 
 
-_KINDS = {
-    SCAN: "scan", WHILE: "while", CALL: "call", "add": "sum", "subtract": "sum", KERNEL: "kernel",
-    CALL_TIR: "workspace", "matmul": "parts",
-}  # fmt: skip
+def _by_operators(schema: Schema) -> tuple[Trials, ...]:
+    """The test programs of a schema that carries none: those that have one of its operators."""
+    if len(schema.operators) > len(_WITH):  # a rule about operators in general
+        return (uses_of(schema.operators),)
+    found = dict.fromkeys(make for op, make in _WITH.items() if op in schema.operators)
+    if not found:
+        raise schema.error(
+            f"no test programs have {', '.join(sorted(schema.operators))}; {', '.join(_WITH)} do; "
+            "trials=, functions that draw others, is accepted"
+        )
+    return tuple(found)
 
 
-def _trial(schema: Schema, rng: np.random.Generator) -> tuple[Trial, ModuleAnswers]:
-    kinds = sorted({kind for op, kind in _KINDS.items() if op in schema.operators})
-    if MEMORY in schema.tags:
-        kinds = ["decoder"] if "decoding" in schema.tags else ["rows", "batch"]
-    elif len(schema.operators) > len(_KINDS):  # a rule about operators in general
-        kinds = ["use"]
-    if not kinds:
-        raise schema.error(f"no test programs have {', '.join(sorted(schema.operators))}; {', '.join(_KINDS)} do")
-    kind = kinds[int(rng.integers(len(kinds)))]
-    if kind == "kernel":
-        return _kernel_trial(rng)
-    if kind == "use":
-        return _use_trial(schema, rng)
-    if kind == "workspace":
-        return _workspace_trial(rng)
-    if kind == "rows":
-        return _rows_trial(rng)
-    if kind == "batch":
-        return _batch_trial(rng)
-    if kind == "decoder":
-        return _decoder_trial(rng)
-    if kind == "parts":
-        return _parts_trial(rng)
-    return _sum_trial(rng) if kind == "sum" else _call_trial(kind, rng)
-
-
-def _kernel_trial(rng: np.random.Generator) -> tuple[Trial, ModuleAnswers]:
+def kernels(rng: np.random.Generator) -> Trial:
     """A program of one operator over others: elementwise ones, movements, reductions and matmuls of small matrices."""
     k = int(rng.integers(1, 4))
     params = x, y, v = var("x", _MATRIX), var("y", _MATRIX), var("v", _VECTOR)
@@ -195,10 +111,10 @@ def _kernel_trial(rng: np.random.Generator) -> tuple[Trial, ModuleAnswers]:
     inner = [e for e in (drawn((x, y)) for _ in range(6)) if e.ndim == 2] or [op.add(x, y)]
     node = drawn(inner)
     args = tuple(rng.integers(-3, 4, shape).astype(object) for shape in ((k, k), (k, k), (k,)))
-    return Trial(Module((_main(params, node),)), node, args), ModuleAnswers({})
+    return Trial(Module((_main(params, node),)), node, args, ModuleAnswers({}))
 
 
-def _rows_trial(rng: np.random.Generator) -> tuple[Trial, ModuleAnswers]:
+def rows(rng: np.random.Generator) -> Trial:
     """A product or sum whose operand is larger than its result: a matrix product, transformed by elementwise operators,
     reductions, transposes and broadcasts. Some intermediate values have several readers."""
     n, m = (int(rng.integers(0, 20)) for _ in range(2))
@@ -229,11 +145,11 @@ def _rows_trial(rng: np.random.Generator) -> tuple[Trial, ModuleAnswers]:
     node = ends[int(rng.integers(len(ends)))]()
     args = tuple(rng.integers(-2, 3, shape).astype(object) for shape in ((n, 2), (m, 2), (m,), (m, 2)))
     large = (0.0, 1024.0, 8192.0)[int(rng.integers(3))]  # bytes; 0 where every byte in memory has a price
-    return Trial(Module((_main(params, node),)), node, args), ModuleAnswers({}, (), postorder((node,)), large)
+    return Trial(Module((_main(params, node),)), node, args, ModuleAnswers({}, (), postorder((node,)), large))
 
 
-def _batch_trial(rng: np.random.Generator) -> tuple[Trial, ModuleAnswers]:
-    """As `_rows_trial`, for a batch of a few matrices, which may share operands."""
+def batches(rng: np.random.Generator) -> Trial:
+    """As `rows`, for a batch of a few matrices, which may share operands."""
     k, n, m = int(rng.integers(1, 6)), *(int(rng.integers(0, 9)) for _ in range(2))
     specs = {"x": f"{k} n 2", "y": f"{k} m 2", "b": "m", "v": f"{k} m 2", "w": "m 2"}
     params = x, y, b, v, w = tuple(var(name, Tensor(spec)) for name, spec in specs.items())
@@ -253,47 +169,51 @@ def _batch_trial(rng: np.random.Generator) -> tuple[Trial, ModuleAnswers]:
     node = ends[int(rng.integers(len(ends)))]()
     args = tuple(rng.integers(-2, 3, shape).astype(object) for shape in ((k, n, 2), (k, m, 2), (m,), (k, m, 2), (m, 2)))
     large = (0.0, 8192.0, 8192.0)[int(rng.integers(3))]  # bytes; mostly rows are below this and matrices are not
-    return Trial(Module((_main(params, node),)), node, args), ModuleAnswers({}, (), postorder((node,)), large)
+    return Trial(Module((_main(params, node),)), node, args, ModuleAnswers({}, (), postorder((node,)), large))
 
 
-def _use_trial(schema: Schema, rng: np.random.Generator) -> tuple[Trial, ModuleAnswers]:
-    """A use of one operator, of each family that index equations distinguish: elementwise, movement, reduction,
-    contraction, several results."""
-    n, m, k = (int(rng.integers(0, 4)) for _ in range(3))
-    specs = {"x": "n m", "y": "n m", "z": "m k", "w": "m", "w0": ""}
-    x, y, z, w, w0 = (var(name, Tensor(spec)) for name, spec in specs.items())
-    i = var("i", Tensor("k", "int32"))
-    rows, columns = Dim.var("n"), Dim.var("m")
-    uses: list[tuple[str, tuple[Expr, ...], dict[str, Any]]] = [
-        ("add", (x, y), {}), ("multiply", (x, w), {}), ("maximum", (x, w), {}), ("negative", (x,), {}),
-        ("where", (op.less(x, y), x, y), {}), ("permute_dims", (x,), {"axes": (1, 0)}),
-        ("reshape", (x,), {"shape": (rows * columns,)}), ("concat", (x, y), {"axis": 0}),
-        ("flip", (x,), {"axes": (1,)}), ("expand_dims", (x,), {"axes": (1,)}), ("triu", (x,), {}),
-        ("broadcast_to", (w,), {"shape": (Dim.of(2), columns)}), ("full", (w0,), {"shape": (Dim.of(2),)}),
-        ("take", (x, i), {"axis": 1, "mode": "clip"}), ("sum", (x,), {"axes": (1,)}), ("max", (x,), {"axes": (0,)}),
-        ("split", (op.concat([x, y], axis=0),), {"sections": (rows, rows), "axis": 0}), ("cumsum", (x,), {"axis": 1}),
-        ("matmul", (x, z), {}), ("matmul", (x, w), {}), ("linear", (x, y), {}),
-    ]  # fmt: skip
-    fitting = [u for u in uses if u[0] in schema.operators and not (u[0] in ("take", "max") and not m * n)]
-    name, operands, attributes = fitting[int(rng.integers(len(fitting)))]
-    node = call(name, operands, attributes)
-    params = tuple(e for e in postorder((node,)) if e.op == "var")
-    shapes = {"x": (n, m), "y": (n, m), "z": (m, k), "w": (m,), "i": (k,), "w0": ()}
-    args = tuple(np.asarray(rng.integers(-3, 4, shapes[str(p.attr("name"))]), object) for p in params)
-    return Trial(Module((_main(params, node),)), node, args), ModuleAnswers({}, (), postorder((node,)))
+def uses_of(operators: Collection[str]) -> Trials:
+    """The generator of uses of one operator, of each family in `operators` that index equations distinguish:
+    elementwise, movement, reduction, contraction, several results."""
+
+    def use(rng: np.random.Generator) -> Trial:
+        n, m, k = (int(rng.integers(0, 4)) for _ in range(3))
+        specs = {"x": "n m", "y": "n m", "z": "m k", "w": "m", "w0": ""}
+        x, y, z, w, w0 = (var(name, Tensor(spec)) for name, spec in specs.items())
+        i = var("i", Tensor("k", "int32"))
+        rows, columns = Dim.var("n"), Dim.var("m")
+        uses: list[tuple[str, tuple[Expr, ...], dict[str, Any]]] = [
+            ("add", (x, y), {}), ("multiply", (x, w), {}), ("maximum", (x, w), {}), ("negative", (x,), {}),
+            ("where", (op.less(x, y), x, y), {}), ("permute_dims", (x,), {"axes": (1, 0)}),
+            ("reshape", (x,), {"shape": (rows * columns,)}), ("concat", (x, y), {"axis": 0}),
+            ("flip", (x,), {"axes": (1,)}), ("expand_dims", (x,), {"axes": (1,)}), ("triu", (x,), {}),
+            ("broadcast_to", (w,), {"shape": (Dim.of(2), columns)}), ("full", (w0,), {"shape": (Dim.of(2),)}),
+            ("take", (x, i), {"axis": 1, "mode": "clip"}), ("sum", (x,), {"axes": (1,)}), ("max", (x,), {"axes": (0,)}),
+            ("split", (op.concat([x, y], axis=0),), {"sections": (rows, rows), "axis": 0}),
+            ("cumsum", (x,), {"axis": 1}), ("matmul", (x, z), {}), ("matmul", (x, w), {}), ("linear", (x, y), {}),
+        ]  # fmt: skip
+        fitting = [u for u in uses if u[0] in operators and not (u[0] in ("take", "max") and not m * n)]
+        name, operands, attributes = fitting[int(rng.integers(len(fitting)))]
+        node = call(name, operands, attributes)
+        params = tuple(e for e in postorder((node,)) if e.op == "var")
+        shapes = {"x": (n, m), "y": (n, m), "z": (m, k), "w": (m,), "i": (k,), "w0": ()}
+        args = tuple(np.asarray(rng.integers(-3, 4, shapes[str(p.attr("name"))]), object) for p in params)
+        return Trial(Module((_main(params, node),)), node, args, ModuleAnswers({}, (), postorder((node,))))
+
+    return use
 
 
-def _parts_trial(rng: np.random.Generator) -> tuple[Trial, ModuleAnswers]:
+def long_products(rng: np.random.Generator) -> Trial:
     """A product of few rows and columns that contracts a long axis."""
     depth = 512 * int(rng.integers(8, 20))
     rows, columns = (int(rng.integers(0, 3)) for _ in range(2))
     params = var("x", Tensor(f"n {depth}")), var("w", Tensor(f"{depth} {columns}"))
     node = op.matmul(*params)
     args = tuple(rng.integers(-2, 3, shape).astype(object) for shape in ((rows, depth), (depth, columns)))
-    return Trial(Module((_main(params, node),)), node, args), ModuleAnswers({})
+    return Trial(Module((_main(params, node),)), node, args, ModuleAnswers({}))
 
 
-def _decoder_trial(rng: np.random.Generator) -> tuple[Trial, ModuleAnswers]:
+def decoders(rng: np.random.Generator) -> Trial:
     """A product with a matrix that is decoded from codes per block, codes per element, and scales."""
     rows, blocks, columns = (int(rng.integers(0, 4)) for _ in range(3))
     each = int(rng.integers(4, 9))
@@ -313,10 +233,10 @@ def _decoder_trial(rng: np.random.Generator) -> tuple[Trial, ModuleAnswers]:
     node = op.linear(x, op.permute_dims(weight, (1, 0))) if turned else op.matmul(x, weight)
     shapes = ((rows, each * blocks), (blocks, columns), (each, columns), (columns,))
     args = tuple(rng.integers(-3, 4, shape).astype(object) for shape in shapes)
-    return Trial(Module((_main(params, node),)), node, args), ModuleAnswers({}, (), postorder((node,)))
+    return Trial(Module((_main(params, node),)), node, args, ModuleAnswers({}, (), postorder((node,))))
 
 
-def _workspace_trial(rng: np.random.Generator) -> tuple[Trial, ModuleAnswers]:
+def workspaces(rng: np.random.Generator) -> Trial:
     """A call of a kernel with workspaces: a matrix product in parts that are summed afterwards, which may be scaled by
     row sums in a second workspace. Either, both or none of the two buffers is a workspace."""
     parts, each, rows, columns = (int(rng.integers(1, 4)) for _ in range(4))
@@ -338,10 +258,10 @@ def _workspace_trial(rng: np.random.Generator) -> tuple[Trial, ModuleAnswers]:
         rng.integers(-2, 3, (rows, parts * each)).astype(object),
         rng.integers(-2, 3, (parts * each, columns)).astype(object),
     )
-    return Trial(Module((_main(params, node),)), node, args), ModuleAnswers({})
+    return Trial(Module((_main(params, node),)), node, args, ModuleAnswers({}))
 
 
-def _sum_trial(rng: np.random.Generator) -> tuple[Trial, ModuleAnswers]:
+def nested_sums(rng: np.random.Generator) -> Trial:
     """A randomly nested sum of three to eight terms: matrix products and elementwise products, some scaled."""
     k = int(rng.integers(1, 4))
     params = (*(var(f"w{i}", _MATRIX) for i in range(4)), var("s", Tensor("")))
@@ -360,10 +280,10 @@ def _sum_trial(rng: np.random.Generator) -> tuple[Trial, ModuleAnswers]:
         terms[i : i + 2] = [op.negative(joined) if rng.integers(6) == 0 and len(terms) > 2 else joined]
     known = ModuleAnswers({}, (), postorder(terms))
     args = (*(rng.integers(-3, 4, (k, k)).astype(object) for _ in range(4)), np.asarray(rng.integers(-3, 4), object))
-    return Trial(Module((_main(params, terms[0]),)), terms[0], args), known
+    return Trial(Module((_main(params, terms[0]),)), terms[0], args, known)
 
 
-def _call_trial(kind: str, rng: np.random.Generator) -> tuple[Trial, ModuleAnswers]:
+def _of_function(kind: str, rng: np.random.Generator) -> Trial:
     k, t = int(rng.integers(1, 4)), int(rng.integers(0, 4))
     matrix, same, carried, xs = (
         var("w", _MATRIX), var("c", _VECTOR), var("h", _VECTOR), var("x", Tensor("t k") if kind == "scan" else _VECTOR)
@@ -389,7 +309,7 @@ def _call_trial(kind: str, rng: np.random.Generator) -> tuple[Trial, ModuleAnswe
         return rng.integers(-2, 3, shape).astype(object)
 
     last: Any = np.asarray(t, object) if kind == "while" else drawn(t, k) if kind == "scan" else drawn(k)
-    return Trial(module, node, (drawn(k, k), drawn(k), drawn(k), last)), known
+    return Trial(module, node, (drawn(k, k), drawn(k), drawn(k), last), known)
 
 
 def _body(rng: np.random.Generator, kind: str) -> Function:
@@ -409,14 +329,28 @@ def _body(rng: np.random.Generator, kind: str) -> Function:
     return _returning("body", (w, c, h, x), outputs)
 
 
+def scans(rng: np.random.Generator) -> Trial:
+    """A scan of a random body."""
+    return _of_function("scan", rng)
+
+
+def while_loops(rng: np.random.Generator) -> Trial:
+    """A `while_loop` that counts to a limit."""
+    return _of_function("while", rng)
+
+
+def calls(rng: np.random.Generator) -> Trial:
+    """A call of a random function, of which two arguments are known ahead."""
+    return _of_function("call", rng)
+
+
 def _returning(name: str, params: Sequence[Expr], outputs: Sequence[Expr]) -> Function:
     made = pure_function(name, params, outputs)
-    return replace(made, result=_as_tuple(made.result))
+    return replace(made, result=as_tuple(made.result))
 
 
-def _as_tuple(result: Expr) -> Expr:
-    return result if result.op == "tuple" else tuple_((result,))
-
-
-def _stacked(a: Any, length: Dim) -> Tensor:
-    return Tensor((length, *(a.shape or ())), a.dtype)
+# By operator, the programs that have it: for schemas that carry none.
+_WITH: dict[str, Trials] = {
+    SCAN: scans, WHILE: while_loops, CALL: calls, "add": nested_sums, "subtract": nested_sums, CALL_TIR: workspaces,
+    "matmul": long_products,
+}  # fmt: skip

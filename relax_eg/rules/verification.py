@@ -1,24 +1,30 @@
-"""Verification of the shipped rules, or of a file of rules, in worker processes with limits of time and memory.
+"""Verification of rules: in this process, or in worker processes with limits of time and memory.
 
-The function of a rule, or its check, may run forever or allocate all memory. So every rule is checked in a process that
-can be stopped. Rules are not sent between processes: each worker loads the books, or the file, itself and receives the
-numbers of rules.
+The function of a rule, or its check, may run forever or allocate all memory. So `verify_in` checks every rule in a
+process that can be stopped. Rules are not sent between processes: each worker loads the books, or the file, itself and
+receives the numbers of rules.
 """
 
 from __future__ import annotations
 
 import os
+import runpy
 import time
 from collections import deque
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import contextmanager, suppress
 from multiprocessing import connection, get_context
 from pathlib import Path
 from typing import Any
 
-from relax_eg.rules.check import Report, Verdict, rules_of, verify
+from relax_eg.accepted import Kind, accepts
+from relax_eg.errors import RuleError
+from relax_eg.rules.check import unchecked, verdict_on
+from relax_eg.rules.function_errors import unloadable
 from relax_eg.rules.rule import Rule
+from relax_eg.rules.rule_set import RuleSet
 from relax_eg.rules.schemas import Schema
+from relax_eg.rules.verdict import Report, Verdict
 
 SECONDS = 60.0  # limit: for one rule; the slowest shipped rule takes about 3
 MEMORY = 4 << 30  # limit: bytes, in addition to what the process has when it has loaded the rules
@@ -74,6 +80,51 @@ def verify_in(
         for w in workers:
             w.stop()
     return Report(tuple(Verdict(rule, **found[i]) for i, rule in enumerate(rules)))
+
+
+def _are_rules(x: Any) -> bool:
+    if isinstance(x, (list, tuple)):
+        return all(isinstance(r, (Rule, Schema)) for r in x)  # type: ignore[reportUnknownVariableType]
+    return isinstance(x, (Rule, Schema, RuleSet, str, Path)) or (isinstance(x, Iterable) and iter(x) is x)  # type: ignore[reportUnknownArgumentType]
+
+
+@accepts(rules=Kind(_are_rules, "a rule, a RuleSet, a list of rules, or the path of a Python file"))
+def verify(rules: Rule | Schema | RuleSet | Iterable[Rule | Schema] | str | Path) -> Report:
+    """Tests one rule, a set, or every `RuleSet` of a Python file from scratch, and tries to prove what passes. Takes no
+    verdict from memory, but stores its verdicts there, so that reports say what is proved."""
+    if isinstance(rules, (str, Path)):
+        chosen: Iterable[Rule | Schema] = rules_of(Path(rules))
+    elif isinstance(rules, RuleSet):
+        chosen = (*rules, *rules.schemas)
+    else:
+        chosen = (rules,) if isinstance(rules, (Rule, Schema)) else rules
+    return Report(tuple(verdict_on(r) for r in chosen))
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except (OSError, ValueError):  # a name that is invalid for a file
+        return False
+
+
+def rules_of(path: Path) -> list[Rule | Schema]:
+    """The rules of all sets that a Python file makes, without testing them. Raises RuleError if the file cannot be
+    loaded or makes no RuleSet."""
+    if not _is_file(path):
+        raise RuleError(f"no file of rules at {path}")
+    try:
+        with unchecked():
+            names = runpy.run_path(str(path))
+    except RuleError:
+        raise
+    except Exception as e:
+        raise RuleError(unloadable(path, e)) from e
+    sets = [v for v in names.values() if isinstance(v, RuleSet)]
+    if not sets:
+        raise RuleError(f"{path}: the file makes no RuleSet")
+    # A set may be the sum of others; each rule is listed once.
+    return list({id(r): r for s in sets for r in (*s, *s.schemas)}.values())
 
 
 @contextmanager

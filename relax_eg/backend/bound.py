@@ -1,0 +1,208 @@
+"""Functions some of whose parameters are bound once: their programs, and what is left for each call to give.
+
+The bound parameters are the weights. Where nothing is bound, a call gives all arguments, and the programs are whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property
+from typing import Any
+
+import jax
+
+from relax_eg.backend.call_keys import Shown, shown
+from relax_eg.backend.checks import bind_sizes
+from relax_eg.backend.family import Family
+from relax_eg.backend.lower import run_at
+from relax_eg.backend.program import Program
+from relax_eg.errors import OtherProgramError
+from relax_eg.ir.expr import Expr, tuple_
+from relax_eg.ir.module import Module
+from relax_eg.ir.partition import split
+
+
+class BoundProgram:
+    """A program whose parameters at `indices` are bound.
+
+    It runs on the values prepared from these (`prepared`), then the arrays of the other parameters.
+    """
+
+    def __init__(self, program: Program, indices: frozenset[int]) -> None:
+        self.program, self.indices = program, indices
+
+    @property
+    def kept(self) -> bool:
+        """Whether the function runs as written. It then prepares nothing: its prepared values are the weights."""
+        return self.program.kept
+
+    # These are cached properties, because a module kept as written is made on demand.
+
+    @cached_property
+    def _parts(self) -> Any:
+        module = self.program.module
+        assert module is not None
+        return split(module.main, {str(self.program.params[i].attr("name")) for i in self.indices})
+
+    @cached_property
+    def module(self) -> Module:
+        """The module that runs per call. Where the function runs as written, it takes all parameters."""
+        whole = self.program.module or self.program.written()
+        if not self.indices or self.kept:
+            return whole
+        return Module((self._parts.main, *(f for f in whole if f.name != whole.main.name)))
+
+    def prepared(self, weights: Sequence[Any], sizes: Mapping[str, Any], made: dict[Expr, Any]) -> tuple[Any, ...]:
+        """The values kept for the calls.
+
+        - `weights`: the arrays of the parameters at `indices`, in order.
+        - `sizes`: the sizes that they determine.
+        - `made`: values of the weights that were already prepared for other programs; the new ones are added to it.
+        """
+        if self.kept or not self.indices:
+            return tuple(weights)
+        params, module, parts = self.program.params, self.module, self._parts
+        by_name = {str(params[i].attr("name")): x for i, x in zip(sorted(self.indices), weights, strict=True)}
+        cut = parts.prepare.result.args
+        new = [e for e in cut if e not in made]
+        prepare = replace(parts.prepare, result=tuple_(new))
+        run = jax.jit(lambda *xs: run_at(module, prepare, xs, sizes))
+        made.update(zip(new, run(*weights) if new else (), strict=True))
+        return (*(made[e] for e in cut), *(by_name[n] for n in parts.kept))
+
+    def in_order(self, prepared: Sequence[Any], others: Sequence[Any]) -> list[Any]:
+        """The operands of `module`, in the order of its parameters."""
+        if not self.kept or not self.indices:
+            return [*prepared, *others]
+        weights, rest = iter(prepared), iter(others)
+        return [next(weights if i in self.indices else rest) for i in range(len(self.program.params))]
+
+    def main(self, prepared: Sequence[Any], others: Sequence[Any], sizes: Mapping[str, Any]) -> Any:
+        """The result of a call at these sizes, at which the function is this program.
+
+        With nothing bound, its derivatives are those of the function as written.
+        """
+        p = self.program
+        given = self.in_order(prepared, others)
+        if p.kept:
+            return p.original(given)
+        if not self.indices:
+            return p.differentiable(given)
+        return p.result(run_at(self.module, self.module.main, given, sizes, p.scope))
+
+
+class BoundFamily:
+    """The variants of a function with the parameters of `shapes` bound to arrays of these shapes.
+
+    - `indices`: places of the bound parameters; `others_at`: of those that each call gives.
+    - `tree`: the structure of `(args, kwargs)` of a call; `keywords`: the names in `kwargs`.
+    - `fixed`: the sizes that the bound arrays determine.
+    - `programs`: the different programs; variants that differ only in compiler options share one.
+    - `which`: for each variant the index of its program.
+    """
+
+    def __init__(self, family: Family, shapes: Mapping[int, tuple[int, ...]]) -> None:
+        program = family.programs[0]
+        self.family, self.program, self.shapes = family, program, dict(shapes)
+        self.indices = frozenset(shapes)
+        self.others_at = tuple(i for i in range(len(program.params)) if i not in shapes)
+        held = sorted(shapes)
+        params, given = [program.params[i] for i in held], [shapes[i] for i in held]
+        self.fixed: dict[str, int] = bind_sizes("prepare", params, given) if held else {}
+        distinct = list(dict.fromkeys(p.module for p in family.programs))
+        self.programs = [BoundProgram(replace(program, module=m), self.indices) for m in distinct]
+        self.which = [distinct.index(p.module) for p in family.programs]
+        # The number of each parameter, in the structure of a call with all arguments; and what of it calls give.
+        args, kwargs = self._numbered = jax.tree_util.tree_unflatten(program.in_tree, range(len(program.params)))
+        rest = tuple(a for a in args if not self._is_bound(a))
+        named = {k: a for k, a in kwargs.items() if not self._is_bound(a)}
+        self.tree, self.keywords = jax.tree_util.tree_structure((rest, named)), named.keys()
+        # The usual structure of a call: all arguments are positional.
+        self._rest_tree = None if kwargs else jax.tree_util.tree_structure(rest)
+
+    @cached_property
+    def names(self) -> tuple[str, ...]:
+        """The names, in order, of the arguments of a call; empty where some cannot be given by position and by name."""
+        args, kwargs = self._numbered
+        signature = self.program.signature
+        parameters = [] if signature is None else list(signature.parameters.values())
+        ordinary = all(p.kind is p.POSITIONAL_OR_KEYWORD for p in parameters)
+        if kwargs or not ordinary or len(parameters) < len(args):
+            return ()
+        return tuple(p.name for p, a in zip(parameters, args, strict=False) if not self._is_bound(a))
+
+    def _is_bound(self, numbered: Any) -> bool:
+        """Whether an argument, whose leaves are numbers of parameters, consists of bound parameters."""
+        leaves = jax.tree_util.tree_leaves(numbered)
+        return bool(leaves) and self.indices.issuperset(leaves)
+
+    @cached_property
+    def shown(self) -> Shown:
+        """The size key of a call (`call_keys`)."""
+        return shown([self.program.params[i] for i in self.others_at], self.tree)
+
+    def of_variant(self, variant: int) -> BoundProgram:
+        return self.programs[self.which[variant]]
+
+    def others(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Any]:
+        """The arrays of a call, in parameter order. ShapeError where the structure is not that of the specs."""
+        if not self.indices:
+            return self.program.leaves(args, kwargs)
+        if not kwargs:
+            leaves, tree = jax.tree_util.tree_flatten(args)
+            if tree == self._rest_tree:
+                return leaves
+        all_args, all_kwargs = self._numbered
+        rest = iter(args)
+        full: list[Any] = []  # with numbers in place of what is bound
+        for numbered in all_args:
+            if self._is_bound(numbered):
+                full.append(numbered)
+                continue
+            try:
+                full.append(next(rest))
+            except StopIteration:
+                break
+        full += list(rest)
+        weights_by_name = {k: x for k, x in all_kwargs.items() if self._is_bound(x)}
+        leaves = self.program.leaves(tuple(full), {**weights_by_name, **kwargs})
+        return [x for i, x in enumerate(leaves) if i not in self.indices]
+
+    def check(self, others: Sequence[Any]) -> list[Any]:
+        """The arrays of a call as JAX values of the declared dtypes. ShapeError where an array has another dtype."""
+        return self.program.check(others, self.others_at)
+
+    def sizes(self, shapes: Sequence[Any]) -> dict[str, Any]:
+        """The size variables of a call whose arrays have these shapes. ShapeError or BoundsError."""
+        whole = {**self.shapes, **dict(zip(self.others_at, shapes, strict=True))}
+        return self.program.sizes([whole[i] for i in range(len(self.program.params))])
+
+    def main(self, prepared: tuple[Any, ...], others: Sequence[Any], which: int | None = None) -> Any:
+        """The result of a call.
+
+        - `which`: the index of the program that runs; None: of the one that serves the sizes of the call.
+        - `prepared`: the values prepared for it; without `which`, those of each of several programs.
+
+        OtherProgramError at sizes where the function is another program than the one whose values were prepared; with
+        nothing bound, it then runs as written.
+        """
+        checked = self.check(others)
+        sizes = self.sizes([x.shape for x in checked])
+        if which is None:
+            which = self.which[self.family.at(sizes)]
+            if self.indices and len(self.programs) > 1:
+                prepared = prepared[which]
+        bound = self.programs[which]
+        if self.indices and not bound.kept and (why := self.program.other_at(sizes)) is not None:
+            raise other_program(self.program.name, sizes, why)
+        return bound.main(prepared, checked, sizes)
+
+
+def other_program(name: str, sizes: Mapping[str, int], why: str) -> OtherProgramError:
+    at = ", ".join(f"{v} = {n}" for v, n in sizes.items())
+    return OtherProgramError(
+        f"{name}(): at {at} the function is another program than the one its weights were prepared for, {why}\n"
+        "  accepted: weights that are still alive, from which it then runs as written; or a call of what optimize "
+        "returned, with all its arguments"
+    )

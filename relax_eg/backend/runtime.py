@@ -1,0 +1,151 @@
+"""The one way of a call: from its arguments, over their sizes and a variant, to an executable.
+
+`Optimized` and `Ready` are called alike (`Runtime`). What differs is how the program runs, which a `Strategy` decides:
+
+- `whole.Whole`: one XLA program, at the exact sizes of each call;
+- `dynamic.at_capacity.AtCapacity`: few executables for many sizes, at capacity or exact;
+- `kernels.ByKernel`: each kernel is an executable of its own;
+- `steps.InSteps`: dataflow blocks are compiled, the steps between them run one by one.
+
+A strategy is made for a function with all arguments given by the calls, and again for each binding of its weights
+(`Strategy.bound`). It keeps one table of the calls that it knows, by a key that few of the arguments determine.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+from relax_eg.backend.executables import EXECUTABLES, Executables, executables
+from relax_eg.backend.program import Program, in_order, without_notes
+from relax_eg.errors import OptionError, RelaxEgError
+
+UNSEEN: Any = object()
+
+
+class Strategy(ABC):
+    """How the calls of a function run, with some of its parameters bound or none.
+
+    - `program`: the function.
+    - `executables`: the cache in which all its executables count; those of other bindings as well.
+    - `names`: the names, in order, of the arguments of a call; empty where some cannot be given in both ways.
+    - `prepared`: the arrays kept of the bound parameters, a tuple for each of several programs.
+    """
+
+    usually_kept = EXECUTABLES
+    reorders = 0.0  # given: relative tolerance for the order in which sums are taken: the order is the program's own
+
+    program: Program
+    executables: Executables
+    names: tuple[str, ...] = ()
+    prepared: tuple[Any, ...] = ()
+
+    def new_executables(self, program: Program) -> Executables:
+        """An empty cache for `program`, as large as its options say."""
+        return executables(program.at_sizes, self.usually_kept)
+
+    @abstractmethod
+    def straight(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """The result of a call whose key is known; UNSEEN for any other call."""
+
+    @abstractmethod
+    def given(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Any]:
+        """The arguments of a call in parameter order, as JAX takes them in the caller's x64 mode. ShapeError."""
+
+    @abstractmethod
+    def again(self, given: list[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """`(args, kwargs)` of a call with these arguments."""
+
+    @abstractmethod
+    def run(self, given: list[Any]) -> Any:
+        """The result of any call. ShapeError or BoundsError for arguments that do not fit, before anything runs."""
+
+    @abstractmethod
+    def checked(self, given: Sequence[Any]) -> list[Any]:
+        """The arguments of a call converted to what is declared. ShapeError where that is not possible."""
+
+    @abstractmethod
+    def written(self, checked: list[Any]) -> Any:
+        """The result of the function as written, with nothing bound."""
+
+    @abstractmethod
+    def bound(self, indices: Sequence[int], weights: list[Any]) -> Strategy:
+        """The same strategy with the parameters at `indices` bound to these arrays."""
+
+    @abstractmethod
+    def to_jax(self) -> Callable[..., Any]:
+        """The program as a JAX function. Where parameters are bound, its first argument is `prepared`."""
+
+    @property
+    def unbindable(self) -> str:
+        """Why no parameters can be bound; empty where they can."""
+        return ""
+
+    def at_exact_sizes(self) -> Mapping[str, str]:
+        """What cannot run at capacity, with the reason, where that is known or capacities were asked for."""
+        return {}
+
+    def statistics(self) -> Any:
+        """Statistics of the executables. OptionError where JAX compiles the function for each shape that is called."""
+        raise self._at_its_very_sizes("statistics()")
+
+    def compile_ahead(self, at: Sequence[Mapping[str, int]], background: bool, weights: Sequence[int]) -> None:
+        """Compiles what calls with the sizes `at` will run, once the parameters `weights` are bound. OptionError,
+        BoundsError."""
+        raise self._at_its_very_sizes("compile_ahead()")
+
+    def _at_its_very_sizes(self, asked: str) -> OptionError:
+        return OptionError(
+            f"{asked}: {self.program.name}() runs at its very sizes, for each of which JAX compiles it when it is "
+            "called; accepted: a function with sizes that vary, optimized with dynamic='auto' or 'capacity' to one XLA "
+            "program (with numerics='exact', dynamic='capacity')"
+        )
+
+
+class Serving(Protocol):
+    """What serves the calls of a function: a strategy, or `whole.BindsWeights`."""
+
+    def straight(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any: ...
+
+    def run(self, given: list[Any]) -> Any: ...
+
+
+class Runtime:
+    """A function that is called: the way of a call to what runs it.
+
+    - `strategy`: how the program runs.
+    - `serving`: serves the calls; None: the strategy itself.
+    """
+
+    def __init__(self, strategy: Strategy, serving: Serving | None = None) -> None:
+        self.strategy = strategy
+        self._serving: Serving = serving or strategy
+        self._program, self._executables = strategy.program, strategy.executables
+        self._wide, self._names = strategy.program.wide, strategy.names
+
+    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
+        """Runs on XLA. ShapeError or BoundsError for arguments that do not fit, before anything runs."""
+        if self._wide and self._program.is_elsewhere:
+            args, kwargs = self._as_given(args, kwargs)
+            with self._program.width():
+                return self(*args, **kwargs)
+        if kwargs:  # JAX would compile again for each split into positional and keyword arguments
+            args, kwargs = in_order(self._names, args, kwargs)
+        try:
+            result = self._serving.straight(args, kwargs)
+            return self._serving.run(self.strategy.given(args, kwargs)) if result is UNSEEN else result
+        except RelaxEgError as e:
+            raise without_notes(e) from None
+        except (TypeError, OverflowError):
+            # `jax.jit` refuses non-arrays and numbers out of range before our check, whose error names the argument.
+            self.strategy.checked(self.strategy.given(args, kwargs))
+            raise
+
+    def _as_given(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The arguments of a call of a 64-bit program made outside JAX's x64 mode, as JAX takes them there."""
+        return self.strategy.again(self.strategy.given(args, kwargs))
+
+    def _compile_ahead(self, at: Sequence[Mapping[str, int]], background: bool, weights: Sequence[int] = ()) -> None:
+        with self._program.width():
+            self.strategy.compile_ahead(at, background, weights)

@@ -1,0 +1,37 @@
+"""Shows expressions, however large, as one line of mathematics."""
+
+from __future__ import annotations
+
+from relax_eg.ir.expr import CALL_DPS_LIBRARY, FUNCTION, TUPLE_GET, VAR, Expr, node, var
+from relax_eg.ops import TABLE
+from relax_eg.rules.format import expression_text
+
+# limit: operands of a node that is no operator; characters of a clipped line
+_MOST_OPERANDS, _LONGEST = 6, 100
+_IN_FULL = frozenset((TUPLE_GET, CALL_DPS_LIBRARY))
+
+
+def shown(e: Expr, depth: int = 2) -> str:
+    """Returns `e` in infix notation, with functions of the module by name. Nodes deeper than `depth` are shown as
+    `...`."""
+    return expression_text(_clipped(e, depth))
+
+
+def clipped(e: Expr, depth: int = 2) -> str:
+    """Returns the beginning of `shown`."""
+    text = shown(e, depth)
+    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."
+
+
+def _clipped(e: Expr, depth: int) -> Expr:
+    if e.op == FUNCTION:
+        return var(str(e.attr("name")), e.annotation)
+    if not e.args or e.op == VAR:
+        return e
+    if depth == 0:
+        return var("...", e.annotation)
+    args = [_clipped(a, depth - 1) for a in e.args]
+    if e.op in TABLE or e.op in _IN_FULL:
+        return node(e.op, args, e.attrs, e.annotation)
+    texts = [expression_text(a) for a in args[:_MOST_OPERANDS]] + ["..."] * (len(args) > _MOST_OPERANDS)
+    return var(f"{e.op}({', '.join(texts)})", e.annotation)

@@ -1,0 +1,127 @@
+"""The walk over a chosen program: every node that does something, how often it runs, and what it costs.
+
+Prices, reports, closed forms, loops and liveness all read this walk.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeVar
+
+from relax_eg.extract.cost_model import NodeCost
+from relax_eg.extract.hoisting import leaving, placed
+from relax_eg.extract.numbers import Number, whole
+from relax_eg.ir.expr import CORE, RUNNING, TUPLE, TUPLE_GET, Expr
+from relax_eg.ir.module import Function
+from relax_eg.ops import Site, site_of
+from relax_eg.ops.movement import is_transpose
+from relax_eg.ops.record import run_as
+
+if TYPE_CHECKING:
+    from relax_eg.extract.cost import WholeCost
+
+Key = TypeVar("Key", bound=Hashable)
+(MATMUL,), (LINEAR,) = run_as("matmul"), run_as("transposed_matmul")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Visit:
+    """A node of a function, where the program runs it.
+
+    - `site`: the site it is priced as; None for a transpose that a matmul reads in place.
+    - `far`: the number of enclosing loops that XLA hoists it out of.
+    - `model`: the cost model at the sizes of the function.
+    - `times`: how often the program runs the function.
+    - `path`: the loops, choices and calls around it, outermost first.
+    """
+
+    node: Expr
+    function: Function
+    site: Site | None
+    far: int
+    model: WholeCost
+    times: Number
+    path: tuple[Visit, ...]
+
+    @property
+    def runs_functions(self) -> bool:
+        """Whether the node is a loop, a choice or a call."""
+        return self.node.op in RUNNING
+
+    @property
+    def cost(self) -> NodeCost:
+        """The cost at each run of the function, with everything that the node runs."""
+        if self.site is None:
+            return NodeCost()
+        cost = self.model.price(self.site, self.node.annotation)
+        return cost.scaled(self.model.part(self.far)) if self.far else cost
+
+
+def walk(
+    function: Function,
+    model: WholeCost,
+    skip: set[Expr] | None = None,
+    deep: bool = True,
+    times: Number = 1.0,
+    path: tuple[Visit, ...] = (),
+) -> Iterator[Visit]:
+    """Every node of `function` that does something, and of everything that it runs; what a node runs comes before the
+    node.
+
+    If a matmul reads a transposed matrix in place, the pair is priced as the `linear` that runs, and the transpose has
+    no site.
+
+    - `skip`: nodes of the function itself that are left out.
+    - `deep`: whether to go into the functions that it runs.
+    """
+    once = skip or set()
+    expressions = [e for e in function.expressions() if e not in once]
+    folded = _folded_transposes(expressions, once) if model.folds_transposes else set[Expr]()
+    folded -= {b.value for block in function.blocks for b in block.bindings if b.value in folded} | {function.result}
+    left = leaving(function, model.constants)
+    for e in expressions:
+        if (e.op in CORE and not e.args) or e.op in (TUPLE, TUPLE_GET):
+            continue
+        site, far = placed(e, site_of(e), left, model.constants), left.get(e, 0)
+        if e.op == MATMUL and e.args[1] in folded:
+            site = Site(LINEAR, (e.args[0].annotation, e.args[1].args[0].annotation), {})
+        v = Visit(e, function, None if e in folded else site, far, model, times, path)
+        if deep and v.runs_functions:
+            part = model.part(far)
+            for callee, n, inner in model.trips(site):
+                yield from walk(callee, inner, None, True, times * (n * part), (*path, v))
+        yield v
+
+
+def own_costs(function: Function, model: WholeCost, skip: set[Expr] | None = None) -> Iterator[tuple[Visit, NodeCost]]:
+    """The walk, with what each node costs in all its runs, without what the nodes that it runs cost."""
+    inside: dict[Visit, NodeCost] = {}
+    for v in walk(function, model, skip):
+        below = inside.pop(v, NodeCost())
+        own = v.cost.scaled(v.times).without(below)
+        for around in v.path[-1:]:
+            inside[around] = inside.get(around, NodeCost()) + below + own
+        yield v, own
+
+
+def by_key(costs: Iterable[tuple[Key, NodeCost]]) -> dict[Key, tuple[int, int, int, int, float]]:
+    """For each key the figures of its row in a report: count, flops, bytes, launches and seconds."""
+    sums: dict[Key, tuple[int, NodeCost]] = {}
+    for key, cost in costs:
+        count, before = sums.get(key, (0, NodeCost()))
+        sums[key] = count + 1, before + cost
+    return {
+        key: (count, whole(c.flops), whole(c.bytes), whole(c.launches), c.seconds) for key, (count, c) in sums.items()
+    }
+
+
+def _folded_transposes(expressions: list[Expr], once: set[Expr]) -> set[Expr]:
+    """Matrix transposes that at least one matmul reads as its second operand, and nothing else reads."""
+    read = {a for e in expressions for a in e.args}
+    folded = {e for e in expressions if is_transpose(e) and e in read} - once
+    for e in expressions:
+        for i, a in enumerate(e.args):
+            if a in folded and not (e.op == MATMUL and i == 1 and e.args[0].ndim >= 1):
+                folded.discard(a)
+    return folded

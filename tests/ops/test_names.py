@@ -1,0 +1,87 @@
+"""Operators are asked about through their records, not by name: a name stands where the operator is declared, where a
+frontend reads it, in rules, and in a few files that are listed here with the reason."""
+
+from __future__ import annotations
+
+import ast
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+import relax_eg
+from relax_eg.dynamic.special import BEHAVIOURS
+from relax_eg.ops.record import TABLE
+from relax_eg.tir.functions import FUNCTIONS
+
+ROOT = Path(relax_eg.__file__).parent
+# What declares operators, reads them from other languages, and states equations between them.
+FREE = ("ops/", "frontends/", "rules/book/")
+MOST_FILES = 4  # in which an operator's name stands, beside those of `LISTED`, rules, tests and documents
+# Scalar functions and reductions of tensor programs have names of their own, which operators share.
+SCALARS = frozenset(FUNCTIONS) | {"sum", "prod", "max", "min", "any", "all", "argmax", "argmin"}
+# Words that mean something else there: modes, layouts, options, keywords.
+OTHER_WORDS = {
+    "clip",
+    "where",
+    "split",
+    "random_bits",
+    "random_seed",
+    "reduce_and",
+    "reduce_or",
+    "reduce_xor",
+    "one_hot",
+}
+LISTED = {
+    "dynamic/softmax.py": "idioms: programs of several operators",
+    "egraph/dump.py": "makes a slice",
+    "extract/cost.py": "kernels of a record: matmul, linear, conv",
+    "extract/devices.py": "rates measured by operator, as profiles on file have them",
+    "extract/walk.py": "kernels of a record: matmul, linear",
+    "ir/expr.py": "Python's operators and methods",
+    "ir/partition.py": "a room below the table: views that stay with their reader",
+    "ir/python_syntax.py": "Python's operators and methods",
+    "ir/values.py": "Python's operators",
+    "measure/figures.py": "programs whose times calibrate a profile",
+    "measure/fits.py": "rates measured by operator, as profiles on file have them",
+    "memory/steps.py": "a workspace is a value without content",
+    "rules/schema_trials.py": "programs that test schemas",
+    "rules/format.py": "notation of operators in a rule's line",
+    "rules/signature.py": "notation of operators in a message",
+    "rules/verify_formal/matrices.py": "a theory: the algebra of matrices",
+    "rules/verify_formal/compose.py": "the place of the one in a one-hot row",
+}
+
+
+@cache
+def names_in(path: Path) -> frozenset[str]:
+    """The operators whose names are texts of a file."""
+    tree = ast.parse(path.read_text())
+    return frozenset(n.value for n in ast.walk(tree) if isinstance(n, ast.Constant) and n.value in TABLE)
+
+
+def files() -> list[tuple[str, Path]]:
+    return [(p.relative_to(ROOT).as_posix(), p) for p in sorted(ROOT.rglob("*.py"))]
+
+
+def test_no_other_file_asks_for_an_operator_by_name() -> None:
+    found: dict[str, list[str]] = {}
+    for name, path in files():
+        words = names_in(path) - SCALARS - OTHER_WORDS
+        if words and name not in LISTED and not name.startswith((*FREE, "tir/", "shapes/")):
+            found[name] = sorted(words)
+    assert not found, "ask the operator's record (relax_eg.ops.record.Operator) instead"
+
+
+def test_every_listed_file_is_there() -> None:
+    assert LISTED.keys() <= {name for name, _ in files()}
+
+
+@pytest.mark.parametrize("name", ["ormqr", "cholesky_update", "tridiagonal_solve", "schur", "eig"])
+def test_an_operator_touches_few_files(name: str) -> None:
+    touched = [file for file, path in files() if file not in LISTED and name in names_in(path)]
+    assert 1 <= len(touched) <= MOST_FILES, touched
+
+
+def test_every_way_to_run_at_capacity_is_used() -> None:
+    assert {o.capacity for o in TABLE.values()} - {""} == BEHAVIOURS.keys()
