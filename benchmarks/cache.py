@@ -27,7 +27,7 @@ from rich.table import Table
 import relax_eg as rx
 from benchmarks import Quick
 from benchmarks.scale import decoder, decoder_specs
-from relax_eg.debug import clock
+from relax_eg.logs import clock
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ def low_rank(x: Any, w: Any, down: Any, up: Any) -> Any:
     return x @ (w + down @ up)
 
 
-def encoder() -> rx.Optimized:
+def encoder() -> rx.types.Optimized:
     from examples import minilm
 
     params, _ = minilm.load()
@@ -55,7 +55,7 @@ def encoder() -> rx.Optimized:
     return rx.optimize(minilm.encode, params, "b s @ int32", "b s @ int32", weights=("params",), at={"b": 1, "s": 16})
 
 
-PROGRAMS: dict[str, Callable[[], rx.Optimized]] = {
+PROGRAMS: dict[str, Callable[[], rx.types.Optimized]] = {
     "adapted layer": lambda: rx.optimize(low_rank, "b 1024", "1024 1024", "1024 16", "16 1024", at={"b": 8}),
     "MiniLM-L6": encoder,
     "decoder, 32 layers": lambda: rx.optimize(decoder, decoder_specs(32), "b s @ int32"),
@@ -73,7 +73,7 @@ def run(name: str, folder: str) -> Run:
     with clock() as stages:
         report = PROGRAMS[name]().report
     seconds, cpu = time.perf_counter() - started[-1][0], time.process_time() - started[-1][1]
-    left = rx.cache.info().bytes
+    left = rx.debug.cache.info().bytes
     return Run(seconds, cpu, stages["trace"], report.cached, report.before.count, report.kept_as_written, left)
 
 

@@ -45,10 +45,10 @@ BOOKS = rx.rules.default + rx.rules.legalization + rx.rules.workspace
 
 def verified(data: Data) -> str:
     """What checking a certificate came to. ExplanationError where it does not hold."""
-    return str(rx.Certificate(data).verify(BOOKS))
+    return str(rx.types.Certificate(data).verify(BOOKS))
 
 
-def plain(found: rx.Certificate) -> Data:
+def plain(found: rx.types.Certificate) -> Data:
     """A certificate as it is read from a file."""
     return json.loads(json.dumps(found.data))
 
@@ -60,7 +60,7 @@ def variants(program: Program, number: int) -> Iterator[dict[str, Any]]:
     """Options of `optimize` for a program: its own; in turn also bounds, an assumption, a fixed size, and kernels."""
     made_of, own = program.made_of, program.options
     if not isinstance(made_of, Module):
-        made_of = rx.trace(made_of, *program.specs, assume=own.get("assume", ()), **program.keywords)
+        made_of = rx.trace(made_of, *program.specs, bounds=own.get("assume", ()), **program.keywords)
     sizes = made_of.main.size_variables
     if not sizes or number % 5 == 0:
         yield {}
@@ -122,7 +122,7 @@ def without_premises(rule: Rule) -> Iterator[Data]:
 
 
 def _always(g: Condition) -> bool:
-    return isinstance(rx.prove(str(g), Scope()), rx.Proved)
+    return isinstance(rx.prove(str(g), Scope()), rx.types.Proved)
 
 
 # --- forged from genuine ones ---

@@ -85,14 +85,14 @@ def by_hand(params: Any) -> tuple[Encode, Callable[[], int]]:
     return encode, fast._cache_size
 
 
-def ours(params: Any, **options: Any) -> tuple[Encode, Callable[[], int]]:
+def ours(params: Any, how: Mapping[str, Any] | None = None, **options: Any) -> tuple[Encode, Callable[[], int]]:
     import relax_eg as rx
 
     if "rules" in options:
         options["rules"] = rx.RuleSet("none", options["rules"])
     best = rx.optimize(
         minilm.encode, params, "1 s @ int32", "1 s @ int32", weights=("params",), at={"s": 32}, bounds={"s": (1, 256)},
-        **{"dynamic": "capacity", **options},
+        dynamic=rx.Dynamic(**{"mode": "capacity", **(how or {})}), **options,
     )  # fmt: skip
     ready = best.prepare(params)
     return lambda ids: ready(ids, np.ones_like(ids)), lambda: best.statistics().compilations
@@ -102,10 +102,10 @@ WAYS: dict[str, Callable[[Any], tuple[Encode, Callable[[], int]]]] = {
     "jit": as_jitted,
     "hand": by_hand,
     "ours": ours,
-    "trusted": lambda params: ours(params, trust=True),
+    "trusted": lambda params: ours(params, {"trust": True}),
     "written": lambda params: ours(params, rules=[]),
-    "finer": lambda params: ours(params, capacities=8),
-    "auto": lambda params: ours(params, dynamic="auto"),
+    "finer": lambda params: ours(params, {"capacities": 8}),
+    "auto": lambda params: ours(params, {"mode": "auto"}),
 }
 
 

@@ -53,8 +53,8 @@ def measured(fn: Any, specs: tuple[Any, ...], options: Mapping[str, Any]) -> lis
     """The columns of a program's row after its name."""
     times = [time.perf_counter()]
     gain = 0.0 if fn is scale.decoder else prices.NEVER_SLOWER
-    with patch.object(prices, "NEVER_SLOWER", gain):
-        best = rx.optimize(fn, *specs, cache=False, **options)
+    with patch.object(prices, "NEVER_SLOWER", gain), rx.debug.options(cache=False):
+        best = rx.optimize(fn, *specs, **options)
     times.append(time.perf_counter())
     try:
         found = best.explain()
@@ -67,7 +67,7 @@ def measured(fn: Any, specs: tuple[Any, ...], options: Mapping[str, Any]) -> lis
         return [*spent, nodes, *[""] * 4, "kept as written"]
     data = json.dumps(best.certificate().data)
     started = time.perf_counter()
-    rx.Certificate(json.loads(data)).verify(rx.rules.default)
+    rx.types.Certificate(json.loads(data)).verify(rx.rules.default)
     checked = time.perf_counter() - started
     left = "; ".join(found.replayed.not_evaluated)
     counts = [str(len(found.steps)), str(found.replayed.programs)]

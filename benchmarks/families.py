@@ -40,7 +40,6 @@ from relax_eg.driver.measured import arguments
 from relax_eg.driver.optimize import traced_program
 from relax_eg.driver.options import Execution, Options, read_options
 from relax_eg.driver.prices import doubt, of_a_call, price
-from relax_eg.egraph import Budget
 from relax_eg.extract.profile import AS_USUAL
 from relax_eg.shapes.dispatch import Dispatch
 from relax_eg.shapes.guards import Guard
@@ -208,11 +207,8 @@ def run(
     started = time.perf_counter()
     best = rx.optimize(case.fn, *case.specs, **more)
     took = time.perf_counter() - started
-    traced = traced_program(case.fn, case.specs, {}, case.bounds, ())
-    options = read_options(
-        traced, None, target, None, case.bounds, case.weights, None, "reassociate", Budget(), None, "on", 0, None,
-        case.execution,
-    )  # fmt: skip
+    traced = traced_program(case.fn, case.specs, {}, case.bounds)
+    options = read_options(traced, target=target, ranges=case.bounds, weights=case.weights, execution=case.execution)
     weights = {leaf.name for leaf in traced.leaves if leaf.argument in options.weights}
     guards = [v.guard for v in best.variants]
     dispatch = Dispatch([Guard.read(g) for g in guards])

@@ -52,7 +52,6 @@ from benchmarks.timing import (
 from relax_eg.driver.measured import AS_WRITTEN, CandidateProgram, Entry, Search, arguments
 from relax_eg.driver.optimize import optimized, traced_program
 from relax_eg.driver.options import SearchSpec, read_options
-from relax_eg.egraph import Budget
 from relax_eg.extract.cost import WholeCost
 from relax_eg.extract.devices import PROFILES, profile
 from relax_eg.extract.profile import AS_USUAL
@@ -118,10 +117,8 @@ def fastest(row: Row) -> Timed:
 
 def timed(program: Program, at: Mapping[str, int], target: str, seconds: float) -> Row:
     """A row, each candidate timed for about `seconds`."""
-    traced = traced_program(program.fn, program.specs, {}, None, ())
-    options = read_options(
-        traced, None, target, at, None, program.weights, program.facts, "reassociate", Budget(), None, "on", 0
-    )
+    traced = traced_program(program.fn, program.specs)
+    options = read_options(traced, target=target, at=at, weights=program.weights, facts=program.facts)
     search = Search(traced, options)
     entries = search.alternatives(COUNT)
     for name in OTHERS:
@@ -173,7 +170,7 @@ def timed(program: Program, at: Mapping[str, int], target: str, seconds: float) 
 
 def returned(program: Program, at: Mapping[str, int], target: str, search: Search) -> tuple[Any, CandidateProgram]:
     """What `optimize` returns, and which candidate that is."""
-    given: Any = {"at": at, "target": target, "weights": program.weights, "facts": program.facts, "cache": False}
+    given: Any = {"at": at, "target": target, "weights": program.weights, "facts": program.facts}
     best = rx.optimize(program.fn, *program.specs, **given)
     mode = next(m for m in (AS_USUAL, *search.options.profile.modes) if dict(m.options) == dict(best.compiler_options))
     entry = None if best.report.kept_as_written else search.entry(SearchSpec(mode=mode.name))

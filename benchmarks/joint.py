@@ -30,7 +30,6 @@ from benchmarks.timing import BEYOND, QUICK_SECONDS, UNSURE, WITHIN, Verdict, se
 from relax_eg.driver.measured import AS_WRITTEN, Search
 from relax_eg.driver.optimize import traced_program
 from relax_eg.driver.options import Execution, read_options
-from relax_eg.egraph import Budget
 
 KEPT = 5  # programs of the first phase, for each way to price
 PRICED: dict[Execution, str] = {"kernels": "every operator a kernel", "whole": "fusion in the price"}
@@ -118,9 +117,9 @@ CASES: dict[str, Case] = {
 }
 
 
-def both(case: Case) -> tuple[rx.Optimized, rx.Optimized, str]:
+def both(case: Case) -> tuple[rx.types.Optimized, rx.types.Optimized, str]:
     """The program chosen jointly, the best of algebra first and fusion after, and where its algebra is from."""
-    options: Any = {"execution": "kernels", "at": case.at, "cache": False}
+    options: Any = {"execution": "kernels", "at": case.at}
     joint = rx.optimize(case.fn, *case.specs, **options)
     second = rx.rules.fusion + rx.rules.libraries
     fused = [(rx.optimize(m, rules=second, **options), name) for m, name in first_phase(case).items()]
@@ -130,13 +129,10 @@ def both(case: Case) -> tuple[rx.Optimized, rx.Optimized, str]:
 
 def first_phase(case: Case) -> dict[rx.Module, str]:
     """Programs that algebra alone chooses, and how it came to them; what several ways come to has the first one."""
-    traced = traced_program(case.fn, case.specs, {}, None, ())
+    traced = traced_program(case.fn, case.specs)
     found: dict[rx.Module, str] = {traced.module: AS_WRITTEN}
     for execution, priced in PRICED.items():
-        options = read_options(
-            traced, rx.rules.default - "fusion", None, case.at, None, (), None, "reassociate", Budget(), None, "on", 0,
-            None, execution,
-        )  # fmt: skip
+        options = read_options(traced, rules=rx.rules.default - "fusion", at=case.at, execution=execution)
         for entry in Search(traced, options).alternatives(KEPT):
             found.setdefault(entry.module, f"{priced}, {entry.label}")
     return found

@@ -86,9 +86,9 @@ def cases() -> dict[str, Case]:
     }
 
 
-def optimized(case: Case, execution: str, target: str | None) -> rx.Optimized:
+def optimized(case: Case, execution: str, target: str | None) -> rx.types.Optimized:
     specs: tuple[Any, ...] = () if isinstance(case.fn, rx.Module) else case.specs
-    options: Any = {"execution": execution, "target": target, "at": case.at, "cache": False}
+    options: Any = {"execution": execution, "target": target, "at": case.at}
     return rx.optimize(case.fn, *specs, **options)
 
 
@@ -121,7 +121,7 @@ def shares(report: CostReport) -> tuple[int, int, int]:
 _MATMULS = ("matmul", "linear")
 
 
-def multiplied(best: rx.Optimized) -> tuple[int, int]:
+def multiplied(best: rx.types.Optimized) -> tuple[int, int]:
     """Matmuls of the chosen program inside library calls, as in their patterns, and in all."""
     held = inside = 0
     for e in (e for f in best.module for e in f.expressions()):

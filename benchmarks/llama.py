@@ -157,7 +157,7 @@ def kernels_of(model: str, workload: str, layers: int | None = None, target: str
     return rx.optimize(fn, *arguments, at=work.at(), execution="kernels", target=target).module
 
 
-def planned(module: rx.Module, work: Workload, size: int | None = None, bounded: bool = True) -> rx.Plan:
+def planned(module: rx.Module, work: Workload, size: int | None = None, bounded: bool = True) -> rx.types.Plan:
     """The plan with everything counted: logits, and what library routines need. `bounded`: one number of bytes for all
     sizes; for a single size where one is given."""
     bounds = dict(work.bounds) if size is None else {work.name: (size, size)}

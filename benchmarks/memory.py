@@ -168,7 +168,7 @@ def limited_rows(only: str, execution: Any, quick: bool = False) -> list[tuple[s
             continue
         (at,) = case.sizes
 
-        def best(limit: int, case: Case = case, at: Mapping[str, int] = at) -> rx.Optimized:
+        def best(limit: int, case: Case = case, at: Mapping[str, int] = at) -> rx.types.Optimized:
             return rx.optimize(case.fn, *case.specs, at=at, execution=execution, memory_limit=limit)
 
         usual = best(1 << 50)
@@ -191,7 +191,7 @@ def limited_rows(only: str, execution: Any, quick: bool = False) -> list[tuple[s
     return rows
 
 
-def arguments(best: rx.Optimized, sizes: Mapping[str, int]) -> list[Any]:
+def arguments(best: rx.types.Optimized, sizes: Mapping[str, int]) -> list[Any]:
     rng = np.random.default_rng(0)
     made: list[Any] = []
     for p in best.module.main.params:

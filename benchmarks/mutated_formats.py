@@ -33,6 +33,8 @@ from relax_eg.tir import parse_program
 _HEAD = b"relax_eg artifact 3\n"
 _ENTRY = b"relax_eg entry 1\n"
 
+_optimized = rx.debug.options(cache=False)(rx.optimize)
+
 
 def chain(params: Any, x: Any, scale: float = 2.0) -> Any:
     """A program with a constant, a gather, a sort, a softmax and a chain of products."""
@@ -91,7 +93,7 @@ def _packed(payload: bytes, choose: random.Random) -> bytes:
 
 
 def _artifact(folder: Path) -> Format:
-    best = rx.optimize(chain, *SPECS, bounds={"n": (1, 4096)}, target="cpu", cache=False)
+    best = _optimized(chain, *SPECS, bounds={"n": (1, 4096)}, target="cpu")
     best.save(folder / "chain.rxe")
 
     def changed(data: bytes, choose: random.Random) -> bytes:
@@ -109,7 +111,7 @@ def _artifact(folder: Path) -> Format:
 
 
 def _certificate(folder: Path) -> Format:
-    best = rx.optimize(chain, *SPECS, cache=False)
+    best = _optimized(chain, *SPECS)
     best.certificate().save(folder / "chain.json")
 
     def read(path: Path) -> None:
@@ -146,20 +148,18 @@ def _profile(folder: Path) -> Format:
     def read(path: Path) -> None:
         found = Profile.from_json(path)
         Console(file=io.StringIO()).print(found)
-        best = rx.optimize(lambda a, b, v: (a @ b) @ v, "n n", "n n", "n", target=found, budget=budget, cache=False)
+        best = _optimized(lambda a, b, v: (a @ b) @ v, "n n", "n n", "n", target=found, budget=budget)
         print(best.report, file=io.StringIO())
 
-    return Format("device profile", rx.PROFILES["cpu"].to_json().encode(), of_json, read)
+    return Format("device profile", rx.types.PROFILES["cpu"].to_json().encode(), of_json, read)
 
 
 def _entry(folder: Path) -> Format:
     store = Store(folder / "cache", 1 << 30)
-    traced = traced_program(chain, SPECS, {}, {"n": (1, 4096)}, ())
-    options = read_options(
-        traced, None, "cpu", None, {"n": (1, 4096)}, (), None, "reassociate", rx.Budget(), None, "on", 0
-    )
+    traced = traced_program(chain, SPECS, {}, {"n": (1, 4096)})
+    options = read_options(traced, target="cpu", ranges={"n": (1, 4096)})
     place = cache.EntryPlace(store, cache.key_of(traced, options), traced, options.scope)
-    found = rx.optimize(chain, *SPECS, bounds={"n": (1, 4096)}, target="cpu", cache=False)
+    found = _optimized(chain, *SPECS, bounds={"n": (1, 4096)}, target="cpu")
     choices = [cache.Choice(v.chosen, v.report, v.at, v.compiler_options, v.guard, v.fallback) for v in found.variants]
     place.write(cache.CachedResult(tuple(choices), False))
     (entry,) = store.folder.iterdir()
@@ -186,7 +186,7 @@ def _entry(folder: Path) -> Format:
 
 
 def _report(folder: Path) -> Format:
-    best = rx.optimize(chain, *SPECS, bounds={"n": (1, 4096)}, cache=False)
+    best = _optimized(chain, *SPECS, bounds={"n": (1, 4096)})
 
     def read(path: Path) -> None:
         found = rx.CostReport.from_json(path)

@@ -62,7 +62,7 @@ PROGRAMS: dict[str, Callable[[], rx.Module]] = {
 def row(name: str, module: rx.Module) -> Row:
     at = {v: SIZES[v] for v in module.main.size_variables}
 
-    def timed(plan: Callable[[], rx.Plan]) -> tuple[rx.Plan, float]:
+    def timed(plan: Callable[[], rx.types.Plan]) -> tuple[rx.types.Plan, float]:
         started = time.process_time()
         return plan(), time.process_time() - started
 

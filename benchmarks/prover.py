@@ -64,7 +64,7 @@ Ask = Callable[[str, list[str]], Answer]
 
 
 def ours(statement: str, assume: list[str]) -> Answer:
-    verdict = prove(statement, assume=assume)
+    verdict = prove(statement, bounds=assume)
     return True if isinstance(verdict, Proved) else False if isinstance(verdict, Refuted) else None
 
 

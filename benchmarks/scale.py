@@ -26,7 +26,7 @@ from rich.table import Table
 
 import relax_eg as rx
 from benchmarks import Quick
-from relax_eg.debug import clock
+from relax_eg.logs import clock
 
 WIDTH, HEADS, KV_HEADS, INNER, VOCABULARY = 256, 8, 4, 512, 1000
 Params = dict[str, Any]
@@ -109,8 +109,9 @@ class Case:
     specs: tuple[Any, ...]
     options: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
-    def optimize(self) -> rx.Optimized:
-        return rx.optimize(self.fn, *self.specs, cache=False, **self.options)
+    def optimize(self) -> rx.types.Optimized:
+        with rx.debug.options(cache=False):
+            return rx.optimize(self.fn, *self.specs, **self.options)
 
 
 @dataclass(frozen=True)

@@ -110,7 +110,8 @@ def main(
             stops: set[str] = set()
             report: Any = None
             for subset, rules in sets.items():
-                report = rx.optimize(case.fn, *case.specs, rules=rules, cache=False, **case.options).report
+                with rx.debug.options(cache=False):
+                    report = rx.optimize(case.fn, *case.specs, rules=rules, **case.options).report
                 predicted[subset] = report.after.seconds
                 stops.add(report.stop)
                 progress.advance(bar)

@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -59,11 +59,11 @@ def write_page(report: rx.CostReport, derivation: str, path: Path) -> None:
     at = report.at
     devices: list[rx.CostReport] = []
     for target in DEVICES:
-        with step(f"optimizing for {target}, at {at_text([dict(at)])}") as progress:
-            options = {"weights": ("params",), "at": at, "target": target, "progress": progress}
+        with step(f"optimizing for {target}, at {at_text([dict(at)])}"):
+            options = {"weights": ("params",), "at": at, "target": target}
             devices.append(rx.optimize(minilm.encode, *specs, **options).report)
-    with step("optimizing kernel by kernel, without one set of rules at a time") as progress:
-        ablation = rx.ablate(minilm.encode, *specs, at=at, target="a100", progress=progress)
+    with step("optimizing kernel by kernel, without one set of rules at a time"):
+        ablation = rx.ablate(minilm.encode, *specs, at=at, target="a100")
     sections = [
         Section("Before and after, on this machine", rx.compare(report)),
         Section("Three devices", rx.compare(*devices)),
@@ -72,7 +72,7 @@ def write_page(report: rx.CostReport, derivation: str, path: Path) -> None:
     page("MiniLM-L6 sentence encoder", sections, path, derivation)
 
 
-def sentence_encoder() -> tuple[dict[str, Any], int, rx.Optimized, tuple[MeasuredRow, ...]]:
+def sentence_encoder() -> tuple[dict[str, Any], int, rx.types.Optimized, tuple[MeasuredRow, ...]]:
     """The main job. Returns its part of the report, how many embeddings came out wrong, the optimized encoder, and what
     was measured of it."""
     with step("MiniLM-L6: reading weights and tokenizer"):
@@ -80,9 +80,9 @@ def sentence_encoder() -> tuple[dict[str, Any], int, rx.Optimized, tuple[Measure
         sentences = minilm.sentences()
     chosen = {b: middle_batch(tokenizer, sentences, b) for b in (1, 8, 64)}
     sizes = [{"b": b, "s": ids.shape[1]} for b, (ids, _) in chosen.items()]
-    with step("optimizing encode(params, ids, mask) for any batch and length") as progress:
+    with step("optimizing encode(params, ids, mask) for any batch and length"):
         specs = (params, "b s @ int32", "b s @ int32")
-        best = rx.optimize(minilm.encode, *specs, weights=("params",), at=sizes, progress=progress)
+        best = rx.optimize(minilm.encode, *specs, weights=("params",), at=sizes)
     with step("preparing the weights, once"):
         ready = best.prepare(params)
     written = jax.jit(minilm.encode)
@@ -143,8 +143,8 @@ def compare_batch(written: Any, ready: Any, params: Any, ids: np.ndarray, mask: 
 def small_program(program: Program) -> dict[str, Any]:
     """Optimizes one of the small programs, checks and measures it, and prints a few lines on it."""
     console.print(f"\n{program.title}: {program.fn.__doc__}")
-    with step(f"optimizing at {at_text([program.at])}") as progress:
-        best = rx.optimize(program.fn, *program.specs, at=program.at, progress=progress)
+    with step(f"optimizing at {at_text([program.at])}"):
+        best = rx.optimize(program.fn, *program.specs, at=program.at)
     args = program.arguments()
     written = jax.jit(program.fn)
     error = relative_error(written(*args), best(*args))
@@ -196,14 +196,15 @@ def shorten(sentence: str, width: int = 90) -> str:
 
 
 @contextmanager
-def step(title: str) -> Iterator[Callable[[str, int, int], None]]:
-    """Says what is going on while it goes on, and afterwards how long it took.
-
-    Gives a callback for `rx.optimize(progress=...)`, which shows how far the search is behind the title, in place.
-    """
+def step(title: str) -> Iterator[None]:
+    """Says what is going on while it goes on, with how far a search is behind the title, and then how long it took."""
     start = time.perf_counter()
-    with console.status(title) as status:
-        yield lambda phase, nodes, matches: status.update(f"{title}: {phase}, {nodes} nodes, {matches} rule matches")
+
+    def show(phase: str, nodes: int, matches: int) -> None:
+        status.update(f"{title}: {phase}, {nodes} nodes, {matches} rule matches")
+
+    with console.status(title) as status, rx.debug.options(progress=show):
+        yield
     console.print(f"{title} ... {duration(time.perf_counter() - start)}")
 
 

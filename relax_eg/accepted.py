@@ -55,7 +55,10 @@ TEXT = of("text", str)
 FLAG = of("True or False", bool)
 CALLED = Kind(lambda x: x is None or callable(x), "a function, or None")
 PATH = of("a path", str, Path)
-BOUNDS = Kind(lambda x: isinstance(x, Mapping) and all(isinstance(k, str) for k in x), "{'n': (1, 4096)}") | NONE  # type: ignore[reportUnknownVariableType]
+BOUNDS = Kind(
+    lambda x: x is None or all(map(_is_bound, (x,) if isinstance(x, Mapping) or not _is_plain(x) else x)),
+    "{'n': (1, 4096)}, a statement such as 'n % 8 == 0', or a list of these,",
+)
 STATEMENTS = Kind(
     lambda x: isinstance(x, str) or (_is_plain(x) and all(isinstance(s, str) for s in x)),
     "a statement, 's % 8 == 0', or a list of such,",
@@ -65,6 +68,10 @@ STATEMENTS = Kind(
 def _is_plain(x: Any) -> bool:
     """Whether `x` is an iterable other than bytes, mappings and classes, and can be iterated more than once."""
     return isinstance(x, Iterable) and not isinstance(x, (bytes, Mapping, type)) and not hasattr(x, "__next__")
+
+
+def _is_bound(x: Any) -> bool:
+    return isinstance(x, str) or (isinstance(x, Mapping) and all(isinstance(k, str) for k in x))  # type: ignore[reportUnknownVariableType]
 
 
 def whole(accepted: str, least: int = 1) -> Kind:

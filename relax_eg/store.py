@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
 
-from relax_eg.debug import tell
+from relax_eg.logs import tell
 from relax_eg.memo import Memo
 
 _HEAD = b"relax_eg entry 1\n"

@@ -63,9 +63,7 @@ def chosen_programs(only: str = "") -> dict[str, Any]:
         p = PROGRAMS[name]
         case = CASES[p.case]
         at = {"bounds": case.bounds} if p.family else {"at": p.at[0]}
-        best = rx.optimize(
-            case.fn, *case.specs, **at, weights=case.weights, target=p.target, execution=p.execution, cache=False
-        )
+        best = rx.optimize(case.fn, *case.specs, **at, weights=case.weights, target=p.target, execution=p.execution)
         of_sizes = [next(v.module for v in best.variants if Guard.read(v.guard).holds(n)) for n in p.at]
         found[name] = [str(m) for m in of_sizes]
     if only:

@@ -31,14 +31,14 @@ SPECS = {"w": "4 8", "g": "8"}
 
 
 @pytest.fixture(scope="module")
-def best() -> rx.Optimized:
+def best() -> rx.types.Optimized:
     return rx.optimize(
         chain, SPECS, "n 4", weights=("params",), at={"n": 256}, bounds={"n": (1, 4096)},
-        facts={"x": "finite"}, cache=False,
+        facts={"x": "finite"},
     )  # fmt: skip
 
 
-def test_it_is_what_was_saved(best: rx.Optimized, tmp_path: Path) -> None:
+def test_it_is_what_was_saved(best: rx.types.Optimized, tmp_path: Path) -> None:
     best.save(tmp_path / "m.rxe")
     again = rx.load(tmp_path / "m.rxe")
     assert not best.report.kept_as_written
@@ -61,14 +61,14 @@ def test_it_is_what_was_saved(best: rx.Optimized, tmp_path: Path) -> None:
         again.explain()
 
 
-def test_a_second_copy_is_the_same_file(best: rx.Optimized, tmp_path: Path) -> None:
+def test_a_second_copy_is_the_same_file(best: rx.types.Optimized, tmp_path: Path) -> None:
     best.save(tmp_path / "a.rxe")
     rx.load(tmp_path / "a.rxe").save(tmp_path / "b.rxe")
     assert (tmp_path / "a.rxe").read_bytes() == (tmp_path / "b.rxe").read_bytes()
     assert sorted(p.name for p in tmp_path.iterdir()) == ["a.rxe", "b.rxe"]
 
 
-def test_another_process_runs_it(best: rx.Optimized, tmp_path: Path) -> None:
+def test_another_process_runs_it(best: rx.types.Optimized, tmp_path: Path) -> None:
     best.save(tmp_path / "m.rxe")
     np.save(tmp_path / "x.npy", X)
     script = (
@@ -99,7 +99,7 @@ def pooled_arrays():
     return params, [random.standard_normal((n, 64)).astype(np.float32) for n in LENGTHS]
 
 
-def runs(best: rx.Optimized) -> list[tuple[str, str, int, int]]:
+def runs(best: rx.types.Optimized) -> list[tuple[str, str, int, int]]:
     """Its executables: exact or not, what for, the size, calls."""
     return [(r.kind, r.why, r.at["n"], r.calls) for r in best.statistics().executables]
 
@@ -108,7 +108,13 @@ def runs(best: rx.Optimized) -> list[tuple[str, str, int, int]]:
 def at_capacity(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("saved") / "m.rxe"
     rx.optimize(
-        pooled, POOLED, "n 64", weights=("params",), at={"n": 5}, bounds={"n": (1, 32)}, capacities=8, cache=False
+        pooled,
+        POOLED,
+        "n 64",
+        weights=("params",),
+        at={"n": 5},
+        bounds={"n": (1, 32)},
+        dynamic=rx.Dynamic(capacities=8),
     ).save(path)
     return path
 
@@ -131,7 +137,7 @@ def test_what_was_loaded_runs_at_capacity(at_capacity: Path) -> None:
 
 
 def test_how_it_runs_at_many_sizes_can_be_said_anew(at_capacity: Path, tmp_path: Path) -> None:
-    again = rx.load(at_capacity, dynamic="capacity", capacities="bound", executables=1)
+    again = rx.load(at_capacity, dynamic=rx.Dynamic(mode="capacity", capacities="bound", executables=1))
     params, arrays = pooled_arrays()
     for x in arrays:
         again(params, x)
@@ -143,7 +149,7 @@ def test_how_it_runs_at_many_sizes_can_be_said_anew(at_capacity: Path, tmp_path:
     third(params, arrays[0])
     assert runs(third) == [("capacity", "call", 32, 1)] and third.statistics().dynamic == "capacity"
     # What was saved as every bit, or as compiled for each combination of sizes, can be loaded otherwise as well.
-    exact = rx.optimize(lambda x: jnp.sum(x, 0), "n 4", numerics="exact", cache=False)
+    exact = rx.optimize(lambda x: jnp.sum(x, 0), "n 4", numerics="exact")
     exact.save(tmp_path / "exact.rxe")
     with pytest.raises(OptionError, match="optimized with dynamic='auto' or 'capacity' to one XLA program"):
         rx.load(tmp_path / "exact.rxe").statistics()
@@ -155,24 +161,26 @@ def test_how_it_runs_at_many_sizes_can_be_said_anew(at_capacity: Path, tmp_path:
 
 def test_hot_sizes_are_told_as_where_it_was_saved(at_capacity: Path) -> None:
     """The share of the padding follows from the prices on the profile that is kept."""
-    made = rx.optimize(pooled, POOLED, "n 64", weights=("params",), at={"n": 5}, bounds={"n": (1, 32)}, cache=False)
+    made = rx.optimize(pooled, POOLED, "n 64", weights=("params",), at={"n": 5}, bounds={"n": (1, 32)})
     again = rx.load(at_capacity)
     for n in (1, 9, 32):
         assert again.strategy._predict(0, {"n": n}) == made.strategy._predict(0, {"n": n}) > 0
 
 
 def test_options_that_a_loaded_function_refuses(at_capacity: Path, tmp_path: Path) -> None:
-    with pytest.raises(OptionError, match="dynamic='often': one of 'exact', 'capacity', 'auto' is accepted"):
+    with pytest.raises(
+        OptionError, match="dynamic='often': one of 'exact', 'capacity', 'auto', or a Dynamic is accepted"
+    ):
         rx.load(at_capacity, dynamic="often")
     with pytest.raises(OptionError, match="executables=0: how many to keep, a number >= 1, is accepted"):
-        rx.load(at_capacity, executables=0)
+        rx.load(at_capacity, dynamic=rx.Dynamic(executables=0))
     with pytest.raises(OptionError, match="capacities='twice' for n: 'powers of two', a number"):
-        rx.load(at_capacity, capacities="twice")
+        rx.load(at_capacity, dynamic=rx.Dynamic(capacities="twice"))
     with pytest.raises(
         BoundsError, match=r"pooled\(\): no size is named `m` \(capacities={'m': ...}\); its sizes are n"
     ):
-        rx.load(at_capacity, capacities={"m": 8})
-    rx.optimize(lambda x: jax.nn.softmax(x @ x), "n n", execution="kernels", cache=False).save(tmp_path / "k.rxe")
+        rx.load(at_capacity, dynamic=rx.Dynamic(capacities={"m": 8}))
+    rx.optimize(lambda x: jax.nn.softmax(x @ x), "n n", execution="kernels").save(tmp_path / "k.rxe")
     with pytest.raises(OptionError, match=r"dynamic='capacity': .*\(\) runs kernel by kernel; 'auto' and 'exact'"):
         rx.load(tmp_path / "k.rxe", dynamic="capacity")
 
@@ -196,7 +204,7 @@ np.save({str(tmp_path / "out.npy")!r}, np.stack(out))
 
 
 def test_kept_programs_and_modules_are_saved_too(tmp_path: Path) -> None:
-    kept = rx.optimize(lambda x: jnp.sort(jnp.exp(x)), "n", cache=False)
+    kept = rx.optimize(lambda x: jnp.sort(jnp.exp(x)), "n")
     assert kept.report.kept_as_written
     kept.save(tmp_path / "kept.rxe")
     np.testing.assert_array_equal(rx.load(tmp_path / "kept.rxe")(V), kept(V))
@@ -205,7 +213,7 @@ def test_kept_programs_and_modules_are_saved_too(tmp_path: Path) -> None:
     def main(x: rx.Tensor("n 4")):
         return (x @ W) @ V
 
-    made = rx.optimize(main, cache=False, at={"n": 512})
+    made = rx.optimize(main, at={"n": 512})
     made.save(tmp_path / "made.rxe")
     again = rx.load(tmp_path / "made.rxe")
     found, wanted = (jax.grad(lambda x, f=f: jnp.sum(f.to_jax()(x)))(X) for f in (again, made))
@@ -219,13 +227,13 @@ def test_what_runs_in_steps_is_saved(tmp_path: Path) -> None:
         v = rx.match_cast(u, rx.Tensor(("m",), "int32"))
         return v * 2
 
-    rx.optimize(main, cache=False).save(tmp_path / "m.rxe")
+    rx.optimize(main).save(tmp_path / "m.rxe")
     again = rx.load(tmp_path / "m.rxe")
     np.testing.assert_array_equal(again(np.array([3, 1, 3], np.int32)), [2, 6])
 
 
 def test_what_runs_in_kernels_is_saved(tmp_path: Path) -> None:
-    best = rx.optimize(lambda x: jax.nn.softmax(x @ x), "8 8", execution="kernels", cache=False)
+    best = rx.optimize(lambda x: jax.nn.softmax(x @ x), "8 8", execution="kernels")
     best.save(tmp_path / "m.rxe")
     again = rx.load(tmp_path / "m.rxe")
     assert again.report == best.report and type(again) is type(best)
@@ -233,9 +241,7 @@ def test_what_runs_in_kernels_is_saved(tmp_path: Path) -> None:
 
 
 def test_families_are_saved(tmp_path: Path) -> None:
-    best = rx.optimize(
-        lambda a, b, v: a @ b @ v, "n 4", "4 n", "n m", at=[{"n": 4, "m": 900}, {"n": 900, "m": 4}], cache=False
-    )
+    best = rx.optimize(lambda a, b, v: a @ b @ v, "n 4", "4 n", "n m", at=[{"n": 4, "m": 900}, {"n": 900, "m": 4}])
     best.save(tmp_path / "m.rxe")
     again = rx.load(tmp_path / "m.rxe")
     assert [(v.guard, v.at, v.module) for v in again.variants] == [(v.guard, v.at, v.module) for v in best.variants]
@@ -245,13 +251,13 @@ def test_objects_of_jax_come_back(tmp_path: Path) -> None:
     def f(x):
         return jax.lax.reduce_window(x, -jnp.inf, jax.lax.max, (2,), (1,), "SAME"), jax.lax.reduce_precision(x, 5, 10)
 
-    best = rx.optimize(f, "n", cache=False)
+    best = rx.optimize(f, "n")
     best.save(tmp_path / "m.rxe")
     for found, wanted in zip(rx.load(tmp_path / "m.rxe")(V), best(V), strict=True):
         np.testing.assert_array_equal(found, wanted)
 
 
-def test_derivatives_of_a_trace_are_refused(best: rx.Optimized, tmp_path: Path) -> None:
+def test_derivatives_of_a_trace_are_refused(best: rx.types.Optimized, tmp_path: Path) -> None:
     best.save(tmp_path / "m.rxe")
     again = rx.load(tmp_path / "m.rxe")
     with pytest.raises(TraceError, match="chain was loaded from an artifact, which has no derivatives"):
@@ -262,7 +268,7 @@ def test_callbacks_cannot_be_saved(tmp_path: Path) -> None:
     def f(x):
         return jax.pure_callback(np.sin, jax.ShapeDtypeStruct(x.shape, x.dtype), x) + 1
 
-    best = rx.optimize(f, "4", cache=False)
+    best = rx.optimize(f, "4")
     with pytest.raises(ArtifactError) as caught:
         best.save(tmp_path / "m.rxe")
     said = str(caught.value)
@@ -274,26 +280,26 @@ def test_callbacks_cannot_be_saved(tmp_path: Path) -> None:
 
 def test_structures_of_other_classes_cannot_be_saved(tmp_path: Path) -> None:
     Pair = namedtuple("Pair", "a b")
-    best = rx.optimize(lambda p: p.a + p.b, Pair("n", "n"), cache=False)
+    best = rx.optimize(lambda p: p.a + p.b, Pair("n", "n"))
     with pytest.raises(ArtifactError, match=r"the arguments of .*\(\) hold a .*Pair, a structure of this process"):
         best.save(tmp_path / "m.rxe")
 
 
-def _whole(best: rx.Optimized, tmp_path: Path) -> tuple[Path, bytes]:
+def _whole(best: rx.types.Optimized, tmp_path: Path) -> tuple[Path, bytes]:
     path = tmp_path / "m.rxe"
     best.save(path)
     return path, path.read_bytes()
 
 
 @pytest.mark.parametrize("keep", [0, 5, 19, 30, 500, -1])
-def test_a_file_that_is_cut_off(best: rx.Optimized, tmp_path: Path, keep: int) -> None:
+def test_a_file_that_is_cut_off(best: rx.types.Optimized, tmp_path: Path, keep: int) -> None:
     path, data = _whole(best, tmp_path)
     path.write_bytes(data[:keep])
     with pytest.raises(ArtifactError, match=r"is cut off: \d+ of at least \d+ bytes|is no artifact of relax_eg"):
         rx.load(path)
 
 
-def test_a_file_that_is_changed(best: rx.Optimized, tmp_path: Path) -> None:
+def test_a_file_that_is_changed(best: rx.types.Optimized, tmp_path: Path) -> None:
     path, data = _whole(best, tmp_path)
     for at in range(44, len(data), len(data) // 7):
         path.write_bytes(data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :])
@@ -304,7 +310,7 @@ def test_a_file_that_is_changed(best: rx.Optimized, tmp_path: Path) -> None:
         rx.load(path)
 
 
-def test_another_version(best: rx.Optimized, tmp_path: Path) -> None:
+def test_another_version(best: rx.types.Optimized, tmp_path: Path) -> None:
     path, data = _whole(best, tmp_path)
     path.write_bytes(data.replace(b"artifact 3\n", b"artifact 4\n", 1))
     with pytest.raises(ArtifactError, match="is an artifact of version 4; this relax_eg reads version 3"):

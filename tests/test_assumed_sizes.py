@@ -47,13 +47,13 @@ def ones(n: int) -> Array:
 
 
 def test_rules_rest_on_it_and_calls_are_checked() -> None:
-    assumed = {"assume": "n % 8 == 0", "rules": book}
+    assumed = {"bounds": "n % 8 == 0", "rules": book}
     for best in (
         rx.optimize(twice, "n", **assumed),
         rx.optimize(module(), **assumed),
         rx.optimize(module('R.func_attr({"assume": ["n % 8 == 0"]})'), rules=book),
-        rx.optimize(rx.trace(twice, "n", assume=["n % 8 == 0"]), rules=book),
-        rx.optimize(module('R.func_attr({"assume": ["n % 4 == 0"]})'), rules=book, assume=["n % 16 == 8"]),
+        rx.optimize(rx.trace(twice, "n", bounds=["n % 8 == 0"]), rules=book),
+        rx.optimize(module('R.func_attr({"assume": ["n % 4 == 0"]})'), rules=book, bounds=["n % 16 == 8"]),
     ):
         assert best.report.matches["double_negation_of_eighths"]
         np.testing.assert_array_equal(best(ones(24)), ones(24))
@@ -62,7 +62,7 @@ def test_rules_rest_on_it_and_calls_are_checked() -> None:
             best(ones(12))
         assert best.module.main.assume[-1].startswith("n % ")
         assert rx.parse(str(best.module)) == best.module
-    for best in (rx.optimize(twice, "n", rules=book), rx.optimize(module(), rules=book, assume=["n % 4 == 0"])):
+    for best in (rx.optimize(twice, "n", rules=book), rx.optimize(module(), rules=book, bounds=["n % 4 == 0"])):
         assert not best.report.matches
 
 
@@ -72,7 +72,7 @@ def test_operators_rest_on_it_where_their_sizes_do() -> None:
     def blurred(x: Array) -> Array:
         return jax.lax.conv(x, jnp.ones((1, 1, 5, 5)), (1, 1), "VALID")
 
-    best = rx.optimize(blurred, "1 1 h w", assume=("h >= 8", "w >= 8"))
+    best = rx.optimize(blurred, "1 1 h w", bounds=("h >= 8", "w >= 8"))
     assert best.report.opaque == ()
     assert best.check(np.ones((1, 1, 9, 8), np.float32)).passed
 
@@ -81,10 +81,10 @@ def test_python_comparisons_rest_on_it() -> None:
     def run(x: Array, y: Array) -> Array:
         return jnp.tanh(x) if x.shape[0] == 2 * y.shape[0] and x.shape[0] >= 8 else x
 
-    traced = rx.trace(run, "n", "m", assume=["n == 2*m", "n != 12", "m >= 4"])
+    traced = rx.trace(run, "n", "m", bounds=["n == 2*m", "n != 12", "m >= 4"])
     assert traced.main.assume == ("n == 2*m", "n != 12", "m >= 4")
     assert rx.parse(str(traced)) == traced
-    for best in (rx.optimize(run, "n", "m", assume=traced.main.assume), rx.optimize(traced)):
+    for best in (rx.optimize(run, "n", "m", bounds=traced.main.assume), rx.optimize(traced)):
         np.testing.assert_allclose(best(ones(10), ones(5)), np.tanh(ones(10)), rtol=1e-6)
         for n, m, text in (
             (10, 6, "the assumption `n == 2[*]m` does not hold at m = 6, n = 10"),
@@ -93,7 +93,7 @@ def test_python_comparisons_rest_on_it() -> None:
         ):
             with pytest.raises(BoundsError, match=text):
                 best(ones(n), ones(m))
-    fast = rx.jit(run, dims=["n", "m"], assume=["n == 2*m", "m >= 4"])
+    fast = rx.jit(run, dims=["n", "m"], bounds=["n == 2*m", "m >= 4"])
     np.testing.assert_allclose(fast(ones(10), ones(5)), np.tanh(ones(10)), rtol=1e-6)
 
 
@@ -103,7 +103,7 @@ def eighths_doubled(x: Array) -> Array:
 
 def test_equalities_that_nothing_decides_run_as_written_where_they_hold() -> None:
     """JAX answers them with no for all sizes."""
-    best = rx.optimize(eighths_doubled, "n 4", cache=False)
+    best = rx.optimize(eighths_doubled, "n 4")
     x = np.ones((8, 4), np.float32)
     for n in (7, 8, 3, 8):
         np.testing.assert_allclose(best(x[:n]), eighths_doubled(jnp.asarray(x[:n])))
@@ -116,10 +116,10 @@ def test_equalities_that_nothing_decides_run_as_written_where_they_hold() -> Non
 
 def test_equalities_are_proved_of_what_is_known() -> None:
     x = np.ones((16, 4), np.float32)
-    best = rx.optimize(eighths_doubled, "n 4", assume="n % 16 == 0", cache=False)
+    best = rx.optimize(eighths_doubled, "n 4", bounds="n % 16 == 0")
     assert best.module.main.assume == ("n % 16 == 0",)
     np.testing.assert_allclose(best(x), eighths_doubled(jnp.asarray(x)))
-    assert rx.trace(eighths_doubled, "n 4", assume="n % 8 == 3").main.assume == ("n % 8 == 3",)
+    assert rx.trace(eighths_doubled, "n 4", bounds="n % 8 == 3").main.assume == ("n % 8 == 3",)
 
 
 def test_inequalities_are_proved_where_jax_gives_up() -> None:
@@ -129,7 +129,7 @@ def test_inequalities_are_proved_where_jax_gives_up() -> None:
         n, m = x.shape
         return x * 2 if n * m <= 72 and (n % 8) * m <= 63 else x
 
-    best = rx.optimize(few, "n m", assume=["n <= 8", "m <= 9"], cache=False)
+    best = rx.optimize(few, "n m", bounds=["n <= 8", "m <= 9"])
     np.testing.assert_array_equal(best(np.ones((3, 4), np.float32)), np.full((3, 4), 2, np.float32))
 
 
@@ -151,7 +151,7 @@ def test_bounds_the_way_relax_has_them() -> None:
 
 
 def test_symbolic_sizes_of_jax_must_be_known_to_satisfy_it() -> None:
-    run = jax.jit(rx.optimize(twice, "n", rules=book, assume="n % 8 == 0", bounds={"n": (1, 64)}).to_jax())
+    run = jax.jit(rx.optimize(twice, "n", rules=book, bounds=[{"n": (1, 64)}, "n % 8 == 0"]).to_jax())
 
     def exported(size: str, *constraints: str) -> Any:
         shape = jax.export.symbolic_shape(size, constraints=constraints)
@@ -194,18 +194,18 @@ def test_the_interpreter_checks_it() -> None:
 HELPER = 'def f(x: R.Tensor("n")):\n    R.func_attr({"assume": ["n <= 8"]})\n    return R.exp(x)\n'
 
 REFUSED: list[tuple[Callable[[], Any], type[RelaxEgError], str]] = [
-    (lambda: rx.optimize(twice, "n", assume="q <= 4"), BoundsError,
-     "twice(): no size is named `q` (assume='q <= 4'); its sizes are n"),
-    (lambda: rx.optimize(twice, "4", assume="q <= 4"), BoundsError, "it has no symbolic sizes"),
-    (lambda: rx.optimize(module(), assume="q <= 4"), BoundsError, "main(): no size is named `q` (assume='q <= 4')"),
-    (lambda: rx.optimize(twice, "n", assume="n = 4"), SpecError, "cannot read the statement; equality is `==`"),
-    (lambda: rx.optimize(twice, "n", assume=[4]), OptionError, "assume=[4]: a statement, 's % 8 == 0', or a list"),
-    (lambda: rx.optimize(twice, "n", assume=["n % 8 == 0", "n == 12"]), BoundsError,
+    (lambda: rx.optimize(twice, "n", bounds="q <= 4"), BoundsError,
+     "twice(): no size is named `q` (bounds='q <= 4'); its sizes are n"),
+    (lambda: rx.optimize(twice, "4", bounds="q <= 4"), BoundsError, "it has no symbolic sizes"),
+    (lambda: rx.optimize(module(), bounds="q <= 4"), BoundsError, "main(): no size is named `q` (bounds='q <= 4')"),
+    (lambda: rx.optimize(twice, "n", bounds="n = 4"), SpecError, "cannot read the statement; equality is `==`"),
+    (lambda: rx.optimize(twice, "n", bounds=[4]), OptionError, "bounds=[4]: {'n': (1, 4096)}, a statement such as"),
+    (lambda: rx.optimize(twice, "n", bounds=["n % 8 == 0", "n == 12"]), BoundsError,
      "no sizes satisfy all of\n  n >= 12 (declared in the assumption `n == 12`)\n  n <= 12"),
-    (lambda: rx.optimize(twice, "n", assume="n % 8 == 0", at={"n": 12}), BoundsError, "`n % 8 == 0` does not hold at"),
-    (lambda: rx.optimize(twice, "n", assume="n <= 4", bounds={"n": (8, 9)}), BoundsError, "at least 8 (declared in"),
-    (lambda: rx.optimize(twice, "n", assume="n >= 0"), BoundsError, "`n` may be 0 (declared in the assumption `n >="),
-    (lambda: rx.optimize(module(), assume="n >= 0"), BoundsError, "the lower bound of n is 0; a traced program takes"),
+    (lambda: rx.optimize(twice, "n", bounds="n % 8 == 0", at={"n": 12}), BoundsError, "`n % 8 == 0` does not hold at"),
+    (lambda: rx.optimize(twice, "n", bounds=[{"n": (8, 9)}, "n <= 4"]), BoundsError, "at least 8 (declared in"),
+    (lambda: rx.optimize(twice, "n", bounds="n >= 0"), BoundsError, "`n` may be 0 (declared in the assumption `n >="),
+    (lambda: rx.optimize(module(), bounds="n >= 0"), BoundsError, "the lower bound of n is 0; a traced program takes"),
     (lambda: module('R.func_attr({"assume": ["k <= 4"]})'), WellFormedError, "`k <= 4`: no size is named `k`"),
     (lambda: module('R.func_attr({"assume": ["n = 4"]})'), WellFormedError, "what it assumes: cannot read the"),
     (lambda: rx.parse(HELPER + TEXT.format("pass")), WellFormedError,

@@ -78,7 +78,11 @@ OPTIONS: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"at": ["n"]}, OptionError, "at=['n']: {'n': 128}, or a list of such, is accepted"),
     ({"bounds": {"m": (1, 3)}}, BoundsError, "chain(): no size is named `m` (bounds={'m': ...}); its sizes are n"),
     ({"bounds": {"n": (0, 5)}}, BoundsError, "chain(): the lower bound of n is 0; a traced program takes sizes >= 1"),
-    ({"bounds": [("n", 1)]}, OptionError, "bounds=[('n', 1)]: {'n': (1, 4096)} is accepted"),
+    (
+        {"bounds": [("n", 1)]},
+        OptionError,
+        "bounds=[('n', 1)]: {'n': (1, 4096)}, a statement such as 'n % 8 == 0', or a list of these, is accepted",
+    ),
     ({"weights": ("w",)}, OptionError, "weights: chain has no argument 'w'; its arguments are a, b, v"),
     ({"weights": (3,)}, OptionError, "weights: chain has no argument 3; its arguments are a, b, v"),
     ({"weights": True}, OptionError, "weights=True: a list of argument names or positions is accepted"),
@@ -86,7 +90,8 @@ OPTIONS: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"target": "tpu"}, OptionError, TARGETS),
     ({"rules": "all"}, OptionError, "rules='all': a RuleSet is accepted"),
     ({"budget": 100}, OptionError, "budget=100: a Budget is accepted"),
-    ({"progress": 3}, OptionError, "progress=3: a function (phase, nodes, matches) is accepted"),
+    ({"bounds": [{"n": (1, 5)}, {"n": 3}]}, BoundsError, "bounds: `n` has two ranges, (1, 5) and 3; one is accepted"),
+    ({"dynamic": "fast"}, OptionError, "dynamic='fast': one of 'exact', 'capacity', 'auto', or a Dynamic is accepted"),
 ]
 
 
@@ -126,7 +131,7 @@ def test_what_is_no_function() -> None:
 
 
 @pytest.fixture(scope="module")
-def best() -> rx.Optimized:
+def best() -> rx.types.Optimized:
     return rx.optimize(chain, *CHAIN, at={"n": 64}, bounds={"n": (1, 128)})
 
 
@@ -156,7 +161,7 @@ CALLS: list[tuple[str, tuple[Any, ...], dict[str, Any], type[Exception], str]] =
 
 @pytest.mark.parametrize(("args", "kwargs", "error", "text"), [c[1:] for c in CALLS], ids=[c[0] for c in CALLS])
 def test_wrong_calls(
-    best: rx.Optimized, args: tuple[Any, ...], kwargs: dict[str, Any], error: type[Exception], text: str
+    best: rx.types.Optimized, args: tuple[Any, ...], kwargs: dict[str, Any], error: type[Exception], text: str
 ) -> None:
     with says(error, text):
         best(*args, **kwargs)
@@ -171,7 +176,7 @@ def test_wrong_calls_of_what_is_kept_as_written() -> None:
         kept(ones(3), ones(4))
 
 
-def test_float64_of_numpy_is_taken_as_jax_takes_it(best: rx.Optimized) -> None:
+def test_float64_of_numpy_is_taken_as_jax_takes_it(best: rx.types.Optimized) -> None:
     assert best(ones(3, 3), ones(3, 3), np.ones(3)).dtype == jnp.float32
 
 
@@ -249,7 +254,7 @@ def test_what_the_function_itself_raises() -> None:
 # --- strange, but right ---
 
 
-def test_size_zero_is_below_the_bound_of_a_symbolic_size(best: rx.Optimized) -> None:
+def test_size_zero_is_below_the_bound_of_a_symbolic_size(best: rx.types.Optimized) -> None:
     with says(BoundsError, "chain(): n = 0 is below its bound 1", ""):
         best(ones(0, 0), ones(0, 0), ones(0))
 
@@ -261,7 +266,7 @@ def test_static_sizes_of_zero(m: int, k: int, n: int) -> None:
     assert found.shape == expected.shape and np.array_equal(found, expected)
 
 
-def test_sizes_of_one(best: rx.Optimized) -> None:
+def test_sizes_of_one(best: rx.types.Optimized) -> None:
     assert best(2 * ones(1, 1), ones(1, 1), ones(1)).tolist() == [2.0]
 
 

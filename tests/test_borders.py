@@ -19,13 +19,13 @@ PACKAGE = ROOT / "relax_eg"
 NAME = PACKAGE.name
 
 # What all rooms may import.
-EVERYWHERE = {"errors", "dtypes", "debug", "byte_units", "limits", "plain_data", "accepted", "memo"}
+EVERYWHERE = {"errors", "dtypes", "logs", "byte_units", "limits", "plain_data", "accepted", "memo"}
 
 # A room, and the rooms of ours it may import; "extract.graph" is that one module.
 ROOMS: dict[str, set[str]] = {
     "errors": set(),
     "dtypes": {"errors"},
-    "debug": {"errors"},
+    "logs": {"errors", "accepted"},
     "byte_units": {"errors"},
     "limits": set(),
     "memo": set(),
@@ -49,7 +49,7 @@ ROOMS: dict[str, set[str]] = {
     "measure": {"extract", "ops", "ir", "tir", "shapes"},
 }
 # May import everything.
-CONDUCTORS = {"driver", "cli", "__init__", "__main__"}
+CONDUCTORS = {"driver", "cli", "__init__", "__main__", "debug", "types"}
 
 # A dependency, and the modules that may import it (a room, a module, or a module's name up to "*").
 OUTSIDE: dict[str, set[str]] = {

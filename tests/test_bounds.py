@@ -145,11 +145,12 @@ def test_a_search_leaves_the_collector_to_run() -> None:
         seen.append(gc.isenabled())
         return jnp.tanh(x) @ x
 
-    rx.optimize(f, "4 4", cache=False, progress=lambda *_: seen.append(gc.isenabled()))
+    with rx.debug.options(progress=lambda *_: seen.append(gc.isenabled())):
+        rx.optimize(f, "4 4")
     assert len(seen) > 1 and all(seen)
 
 
 def test_a_search_adds_no_filter_of_warnings() -> None:
     before = list(warnings.filters)
-    rx.optimize(lambda x: x @ x + x, "4 4", cache=False)
+    rx.optimize(lambda x: x @ x + x, "4 4")
     assert list(warnings.filters) == before

@@ -25,7 +25,6 @@ from typer.testing import CliRunner
 
 import relax_eg as rx
 from relax_eg.cli import app
-from relax_eg.debug import debug, dump_to
 from relax_eg.ops.record import TABLE
 from relax_eg.reports import CostReport
 from relax_eg.rules import RuleSet
@@ -51,7 +50,7 @@ def arrays(*shapes: tuple[int, ...]) -> list[Any]:
     return [jnp.asarray(rng.standard_normal(s), jnp.float32) for s in shapes]
 
 
-def twice(fn: Callable[..., Any], *specs: Any, **options: Any) -> tuple[rx.Optimized, rx.Optimized]:
+def twice(fn: Callable[..., Any], *specs: Any, **options: Any) -> tuple[rx.types.Optimized, rx.types.Optimized]:
     """Optimized by a search, and from the cache."""
     first, again = (rx.optimize(fn, *specs, **options) for _ in range(2))
     assert (first.report.cached, again.report.cached) == (False, True)
@@ -69,19 +68,19 @@ def test_a_hit_is_what_the_search_found(folder: Path) -> None:
     assert str(again.module) == str(first.module) and again.module == first.module
     assert replace(again.report, cached=False, seconds=first.report.seconds) == first.report
     assert "served from the disk cache" in str(again.report) and "cache" not in str(first.report)
-    info = rx.cache.info()
+    info = rx.debug.cache.info()
     assert (info.folder, info.entries, info.bytes) == (folder, 1, entry(folder).stat().st_size)
     args = arrays((5, 5), (5, 5), (5,))
     np.testing.assert_array_equal(again(*args), first(*args))
     assert again.check(*args).passed
-    assert rx.cache.clear() == 1 and rx.cache.info().entries == 0
+    assert rx.debug.cache.clear() == 1 and rx.debug.cache.info().entries == 0
     assert not rx.optimize(chain, *SPECS, at=AT).report.cached
 
 
 def test_hits_and_misses_are_counted() -> None:
-    before = rx.cache.info()
+    before = rx.debug.cache.info()
     twice(chain, *SPECS, at=AT)
-    after = rx.cache.info()
+    after = rx.debug.cache.info()
     assert (after.hits - before.hits, after.misses - before.misses) == (1, 1)
 
 
@@ -170,7 +169,7 @@ def test_derivatives_are_those_of_the_function_at_hand() -> None:
 def test_capacities_are_no_part_of_a_search() -> None:
     """What is served from the cache runs at capacity, and how is said anew without another search."""
     found: list[list[tuple[str, int]]] = []
-    for i, how in enumerate(({}, {"dynamic": "capacity"}, {"dynamic": "capacity", "capacities": 12})):
+    for i, how in enumerate(({}, {"dynamic": "capacity"}, {"dynamic": rx.Dynamic(mode="capacity", capacities=12)})):
         best = rx.optimize(chain, "64 64", "64 64", "64 n", at={"n": 2}, bounds={"n": (1, 32)}, **how)
         assert best.report.cached == (i > 0)
         for n in (9, 5, 12, 7):
@@ -185,8 +184,9 @@ def test_jit_uses_it() -> None:
         fast = rx.jit(chain)
         fast(*arrays((64, 64), (64, 64), (64,)))
         assert fast.report is not None and fast.report.cached == cached
-    fresh = rx.jit(chain, cache=False)
-    fresh(*arrays((64, 64), (64, 64), (64,)))
+    fresh = rx.jit(chain)
+    with rx.debug.options(cache=False):
+        fresh(*arrays((64, 64), (64, 64), (64,)))
     assert fresh.report is not None and not fresh.report.cached
 
 
@@ -246,7 +246,8 @@ def test_a_module_of_another_signature_is_not_used(folder: Path) -> None:
 
 def test_it_can_be_turned_off(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for _ in range(2):
-        assert not rx.optimize(chain, *SPECS, at=AT, cache=False).report.cached
+        with rx.debug.options(cache=False):
+            assert not rx.optimize(chain, *SPECS, at=AT).report.cached
     monkeypatch.setenv("RELAX_EG_CACHE", "0")
     for _ in range(2):
         assert not rx.optimize(chain, *SPECS, at=AT).report.cached
@@ -274,7 +275,7 @@ def test_the_users_folder_for_caches(tmp_path: Path, monkeypatch: pytest.MonkeyP
         ("", tmp_path / "home/.cache"),
     ):
         monkeypatch.setenv("XDG_CACHE_HOME", base)
-        assert rx.cache.info().folder == wanted / "relax_eg"
+        assert rx.debug.cache.info().folder == wanted / "relax_eg"
 
 
 def test_it_is_bounded(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -284,7 +285,7 @@ def test_it_is_bounded(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for n in (400, 401, 402):
         rx.optimize(chain, *SPECS, at={"n": n})
         time.sleep(0.002)  # used one after the other, as far as the file system tells
-    assert rx.cache.info().entries == 2 and rx.cache.info().bytes <= 2.5 * size
+    assert rx.debug.cache.info().entries == 2 and rx.debug.cache.info().bytes <= 2.5 * size
     assert rx.optimize(chain, *SPECS, at={"n": 402}).report.cached
     assert not rx.optimize(chain, *SPECS, at=AT).report.cached
 
@@ -309,7 +310,7 @@ def test_a_folder_that_cannot_be_used(tmp_path: Path, monkeypatch: pytest.Monkey
 def test_what_is_not_cached_is_told(
     fn: Any, specs: Any, options: Any, why: str, folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with caplog.at_level(logging.INFO, "relax_eg"), debug(1):
+    with caplog.at_level(logging.INFO, "relax_eg"), rx.debug.options(level=1):
         for _ in range(2):
             assert not rx.optimize(fn, *specs, **options).report.cached
     assert len([r for r in caplog.messages if "is not cached: " in r]) == 2
@@ -320,20 +321,20 @@ def test_what_is_not_cached_is_told(
 def test_operators_of_users_keep_it_away(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
     mine = replace(TABLE["exp"], name="my_exp")
     monkeypatch.setitem(TABLE, "my_exp", mine)
-    with caplog.at_level(logging.INFO, "relax_eg"), debug(1):
+    with caplog.at_level(logging.INFO, "relax_eg"), rx.debug.options(level=1):
         assert not any(rx.optimize(chain, *SPECS).report.cached for _ in range(2))
     assert "chain is not cached: what the operators my_exp do is not this package's own" in caplog.messages
 
 
 def test_a_hit_is_told(caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.INFO, "relax_eg"), debug(1):
+    with caplog.at_level(logging.INFO, "relax_eg"), rx.debug.options(level=1):
         twice(chain, *SPECS, at=AT)
     assert [", from the cache" in m for m in caplog.messages] == [False, True]
 
 
 def test_who_wants_the_stages_gets_a_search(tmp_path: Path) -> None:
     rx.optimize(chain, *SPECS, at=AT)
-    with dump_to(tmp_path / "out"):
+    with rx.debug.options(dump=tmp_path / "out"):
         assert not rx.optimize(chain, *SPECS, at=AT).report.cached
     assert (tmp_path / "out" / "chain" / "2_candidate.txt").exists()
 
@@ -352,7 +353,7 @@ def test_threads_share_it() -> None:
     for n, best in enumerate(found):
         assert best.report.at == {"n": 400 + n % 3}
         assert str(best.module) == str(found[n % 3].module)
-    assert rx.cache.info().entries == 3
+    assert rx.debug.cache.info().entries == 3
 
 
 PROGRAM = """
@@ -384,7 +385,7 @@ def test_another_process_is_served(folder: Path, tmp_path: Path) -> None:
     first, again, other = run("0.5", "1"), run("0.5", "2"), run("-0.5", "2")
     assert (first[0], again[0], other[0]) == ("False", "True", "False")
     assert first[1] == again[1] and "R.const_data" in first[1]
-    assert other[1] != first[1] and rx.cache.info().entries == 2
+    assert other[1] != first[1] and rx.debug.cache.info().entries == 2
 
 
 def test_the_command_line(folder: Path, tmp_path: Path) -> None:

@@ -139,13 +139,13 @@ def main(a: {square}, b: {square}, v: R.Tensor(("m",), "float32")):
 """
         )
         module = rx.parse(text)
-        best = rx.optimize(module, at={"m": 256}, cache=False)
+        best = rx.optimize(module, at={"m": 256})
         inlined += len(calls(best.module)) < len(calls(module))
         agree(best, module, normal(3, 3), normal(3, 3, seed=1), normal(3, seed=2))
     assert inlined > 3
 
 
 def test_calls_in_a_row_are_limited() -> None:
-    assert rx.optimize(rx.parse(chain(99, 1, 1)), budget=rx.Budget(seconds=1.0), cache=False).report
+    assert rx.optimize(rx.parse(chain(99, 1, 1)), budget=rx.Budget(seconds=1.0)).report
     with pytest.raises(rx.errors.WellFormedError, match="`main` calls functions that call others, 101 in a row"):
-        rx.optimize(rx.parse(chain(100, 1, 1)), cache=False)
+        rx.optimize(rx.parse(chain(100, 1, 1)))

@@ -168,7 +168,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "examples").symlink_to(ROOT / "examples")
     product = PROGRAMS[0]
     fidelity.save(folder / "out.json", [fidelity.timed(product, product.at[0], "cpu", 0.0)], "cpu")
-    chain = rx.optimize(lambda a, b, v: (a @ b) @ v, "n n", "n n", "n", at={"n": 512}, cache=False)
+    chain = rx.optimize(lambda a, b, v: (a @ b) @ v, "n n", "n n", "n", at={"n": 512})
     for name in ("a.json", "b.json"):
         chain.report.to_json(folder / name)
     chain.certificate().save(folder / "trace.json")

@@ -90,7 +90,7 @@ from relax_eg.shapes import solver
 TEXT = 'def main(x: R.Tensor("n n"), v: R.Tensor("n")):\\n    return (x @ x) @ v * SCALE\\n'
 HARD = "n*m*m + m <= n*m*m*m + 1", {"n": (1, 50), "m": (2, 50)}
 if sys.argv[1] != "first":
-    rx.optimize(rx.parse(TEXT.replace("SCALE", "2.0")), cache=False)
+    rx.optimize(rx.parse(TEXT.replace("SCALE", "2.0")))
 rx.prove(HARD[0], bounds=HARD[1])
 if sys.argv[1] == "locked":  # another thread is in z3 while this one forks
     held = threading.Event()
@@ -105,7 +105,7 @@ if pid == 0:
     rx.parse(TEXT.replace("SCALE", "3.0"))
     print(rx.prove("n*m*m + 2*m <= n*m*m*m + 7", bounds=HARD[1]).__class__.__name__)
     try:
-        print(type(rx.optimize(rx.parse(TEXT.replace("SCALE", "4.0")), cache=False)).__name__)
+        print(type(rx.optimize(rx.parse(TEXT.replace("SCALE", "4.0")))).__name__)
     except ForkedError as error:
         print("ForkedError", error)
     sys.stdout.flush()

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 import relax_eg as rx
-import relax_eg.debug
-from relax_eg.debug import clock, debug, dump_to, stage
+import relax_eg.logs
+from relax_eg.logs import clock, stage
 
 
 def product(a, b, v):  # type: ignore[no-untyped-def]
@@ -22,7 +22,7 @@ SPECS = ("n n", "n n", "n")
 
 
 def test_stages_read_back(tmp_path: Path) -> None:
-    with dump_to(tmp_path):
+    with rx.debug.options(dump=tmp_path):
         best = rx.optimize(product, *SPECS, at={"n": 64})
         rx.optimize(product, *SPECS, at={"n": 64})
     assert sorted(p.name for p in tmp_path.iterdir()) == ["product", "product_1"]
@@ -40,13 +40,16 @@ def test_the_environment_names_the_folder(tmp_path: Path, monkeypatch: pytest.Mo
 
 @pytest.mark.parametrize(("at", "seen"), [(0, False), (1, False), (2, True), (4, True)])
 def test_phases_are_told_from_level_two(at: int, seen: bool, caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.INFO, "relax_eg"), debug(at):
+    with caplog.at_level(logging.INFO, "relax_eg"), rx.debug.options(level=at):
         rx.optimize(product, *SPECS)
     assert bool(re.search(r"algebra: \d+ nodes, \d+ matches, [\d.]+ ms", caplog.text)) is seen
 
 
 def test_a_level_that_is_none() -> None:
-    with pytest.raises(rx.errors.OptionError, match=r"debug\(7\): a number from 0 to 4 is accepted"), debug(7):
+    with (
+        pytest.raises(rx.errors.OptionError, match=r"level=7: a number from 0 to 4 is accepted"),
+        rx.debug.options(level=7),
+    ):
         pass
 
 
@@ -64,7 +67,7 @@ def test_the_clock_adds_up_stages() -> None:
 
 def test_a_stage_inside_another_is_the_inner_ones(monkeypatch: pytest.MonkeyPatch) -> None:
     ticks = iter(range(100))
-    monkeypatch.setattr(relax_eg.debug.time, "perf_counter", lambda: float(next(ticks)))
+    monkeypatch.setattr(relax_eg.logs.time, "perf_counter", lambda: float(next(ticks)))
 
     @stage("inner")
     def inner() -> None:
@@ -81,7 +84,7 @@ def test_a_stage_inside_another_is_the_inner_ones(monkeypatch: pytest.MonkeyPatc
 
 
 def test_stages_are_told_from_level_two(caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.INFO, "relax_eg"), debug(2):
+    with caplog.at_level(logging.INFO, "relax_eg"), rx.debug.options(level=2):
         rx.optimize(product, *SPECS)
     assert re.search(r"trace: [\d.]+ ms", caplog.text)
     assert re.search(r"dump: [\d.]+ ms", caplog.text)

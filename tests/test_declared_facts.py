@@ -15,8 +15,8 @@ from relax_eg.errors import OptionError
 Array = Any
 
 
-def optimized(fn: Any, *specs: Any, **options: Any) -> rx.Optimized:
-    return rx.optimize(fn, *specs, cache=False, **options)
+def optimized(fn: Any, *specs: Any, **options: Any) -> rx.types.Optimized:
+    return rx.optimize(fn, *specs, **options)
 
 
 def definite(n: int) -> Array:
@@ -28,7 +28,7 @@ def symmetrized(a: Array) -> Array:
     return (a + a.T) / 2
 
 
-def ops_of(best: rx.Optimized) -> set[str]:
+def ops_of(best: rx.types.Optimized) -> set[str]:
     return {e.op for e in best.module.main.expressions()}
 
 

@@ -45,17 +45,27 @@ def main(x: R.Tensor(("n", 4), "float32"), w: R.Tensor((4, 4), "float32")) -> R.
 """
 
 MODES: dict[str, Callable[..., Any]] = {
-    "whole": lambda **o: rx.optimize(scores, "n 4", "4 4", trust=True, dynamic="exact", **o),
-    "capacity": lambda **o: rx.optimize(scores, "n 4", "4 4", trust=True, dynamic="capacity", capacities=3, **o),
-    "auto": lambda **o: rx.optimize(scores, "n 4", "4 4", trust=True, dynamic="auto", capacities=3, **o),
-    "weights": lambda **o: rx.optimize(scores, "n 4", "4 4", trust=True, dynamic="exact", weights=["w"], **o),
-    "family": lambda **o: rx.optimize(scores, "n 4", "4 4", trust=True, dynamic="exact", at=[{"n": 2}, {"n": 32}], **o),
-    "kernels": lambda **o: rx.optimize(scores, "n 4", "4 4", trust=True, execution="kernels", **o),
-    "kernels, weights": lambda **o: MODES["kernels"](weights=["w"], **o),
-    "steps": lambda **o: rx.optimize(rx.parse(STEPS), **o),
-    "jit": lambda **o: rx.jit(scores, trust=True, **o),
-    "jit, exact": lambda **o: rx.jit(scores, trust=True, dynamic="exact", **o),
-    "jit, dims": lambda **o: rx.jit(scores, trust=True, dims=["n 4", "4 4"], **o),
+    "whole": lambda **o: rx.optimize(scores, "n 4", "4 4", dynamic=rx.Dynamic(mode="exact", trust=True, **o)),
+    "capacity": lambda **o: rx.optimize(
+        scores, "n 4", "4 4", dynamic=rx.Dynamic(mode="capacity", capacities=3, trust=True, **o)
+    ),
+    "auto": lambda **o: rx.optimize(
+        scores, "n 4", "4 4", dynamic=rx.Dynamic(mode="auto", capacities=3, trust=True, **o)
+    ),
+    "weights": lambda **o: rx.optimize(
+        scores, "n 4", "4 4", dynamic=rx.Dynamic(mode="exact", trust=True, **o), weights=["w"]
+    ),
+    "family": lambda **o: rx.optimize(
+        scores, "n 4", "4 4", dynamic=rx.Dynamic(mode="exact", trust=True, **o), at=[{"n": 2}, {"n": 32}]
+    ),
+    "kernels": lambda **o: rx.optimize(scores, "n 4", "4 4", dynamic=rx.Dynamic(trust=True, **o), execution="kernels"),
+    "kernels, weights": lambda **o: rx.optimize(
+        scores, "n 4", "4 4", dynamic=rx.Dynamic(trust=True, **o), execution="kernels", weights=["w"]
+    ),
+    "steps": lambda **o: rx.optimize(rx.parse(STEPS), dynamic=rx.Dynamic(**o)),
+    "jit": lambda **o: rx.jit(scores, dynamic=rx.Dynamic(trust=True, **o)),
+    "jit, exact": lambda **o: rx.jit(scores, dynamic=rx.Dynamic(mode="exact", trust=True, **o)),
+    "jit, dims": lambda **o: rx.jit(scores, dynamic=rx.Dynamic(trust=True, **o), dims=["n 4", "4 4"]),
 }
 
 

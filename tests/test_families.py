@@ -20,7 +20,6 @@ from relax_eg.driver.families import levels
 from relax_eg.driver.optimize import traced_program
 from relax_eg.driver.options import read_options
 from relax_eg.driver.prices import of_a_call, price, seconds_at
-from relax_eg.egraph import Budget
 from relax_eg.errors import BoundsError
 from relax_eg.extract.cost_model import NodeCost
 from relax_eg.extract.devices import CPU, WITHOUT_YNN
@@ -43,16 +42,16 @@ def arguments(n: int) -> list[Any]:
 
 
 @pytest.fixture(scope="module")
-def adapted() -> rx.Optimized:
+def adapted() -> rx.types.Optimized:
     return rx.optimize(lora, *LORA, bounds=BOUNDS, target="cpu")
 
 
-def serving(best: rx.Optimized, sizes: Mapping[str, int]) -> int:
+def serving(best: rx.types.Optimized, sizes: Mapping[str, int]) -> int:
     (found,) = [i for i, v in enumerate(best.variants) if Guard.read(v.guard).holds(sizes)]
     return found
 
 
-def test_an_adapter_is_merged_where_that_is_cheaper(adapted: rx.Optimized) -> None:
+def test_an_adapter_is_merged_where_that_is_cheaper(adapted: rx.types.Optimized) -> None:
     few, many = adapted.variants[serving(adapted, {"n": 4})], adapted.variants[serving(adapted, {"n": 4096})]
     assert few.report.rules == {"adapter_applies": 4} and many.report.kept_as_written
     assert few.guard.startswith("n <= ") and many.guard.startswith("n >= ")
@@ -68,12 +67,12 @@ def test_an_adapter_is_merged_where_that_is_cheaper(adapted: rx.Optimized) -> No
     assert "adapter_applies" in str(adapted.explain())
 
 
-def test_the_program_that_runs_is_the_one_of_the_guard(adapted: rx.Optimized) -> None:
+def test_the_program_that_runs_is_the_one_of_the_guard(adapted: rx.types.Optimized) -> None:
     merged = [str(jax.make_jaxpr(adapted.to_jax())(*arguments(n))).count("dot_general") for n in (4, 4000)]
     assert merged == [3, 2]
 
 
-def test_symbolic_sizes_have_the_fallback(adapted: rx.Optimized) -> None:
+def test_symbolic_sizes_have_the_fallback(adapted: rx.types.Optimized) -> None:
     (n,) = jax.export.symbolic_shape("n", constraints=["n <= 4096"])
     specs = [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in arguments(1)[:3]]
     exported = jax.export.export(jax.jit(adapted.to_jax()))(*specs, jax.ShapeDtypeStruct((n, 768), jnp.float32))
@@ -82,7 +81,7 @@ def test_symbolic_sizes_have_the_fallback(adapted: rx.Optimized) -> None:
         np.testing.assert_allclose(exported.call(*args), lora(*args), rtol=2e-3, atol=2e-3)
 
 
-def test_what_the_report_tells(adapted: rx.Optimized) -> None:
+def test_what_the_report_tells(adapted: rx.types.Optimized) -> None:
     report = adapted.report
     assert report.family is not None and report.family.cover.startswith("proved") and report.family.regret <= 0.02
     assert [v.guard for v in report.variants] == [v.guard for v in adapted.variants]
@@ -98,7 +97,7 @@ def test_what_the_report_tells(adapted: rx.Optimized) -> None:
     assert "family of 2 variants" in text and f"{adapted.variants[0].guard}: adapter_applies" in text
 
 
-def test_cost_at_many_sizes_is_the_cost_at_each(adapted: rx.Optimized) -> None:
+def test_cost_at_many_sizes_is_the_cost_at_each(adapted: rx.types.Optimized) -> None:
     for v in adapted.variants:
         for side, cost in (("before", v.report.before), ("after", v.report.after)):
             told = v.report.expressions[side]
@@ -140,6 +139,8 @@ PROGRAMS = {
 class PerByte:
     """A cost model of somebody else."""
 
+    profile = "cpu"
+
     def price(self, site: Any, result: Any, sizes: Mapping[str, int]) -> NodeCost:
         assert all(isinstance(n, int) for n in sizes.values())
         moved = counts(site).bytes_read.evaluate({**dict.fromkeys("nm", 1), **sizes})
@@ -150,12 +151,9 @@ class PerByte:
 @pytest.mark.parametrize("how", ["whole", "kernels", "h100", "model"])
 def test_columns_of_sizes_cost_what_each_does(name: str, how: str) -> None:
     fn, specs = PROGRAMS[name]
-    traced = traced_program(fn, specs, {}, None, ())
+    traced = traced_program(fn, specs)
     kind, target = ("kernels", "cpu") if how == "kernels" else ("whole", "h100" if how == "h100" else "cpu")
-    cost = PerByte() if how == "model" else None
-    options = read_options(
-        traced, None, target, None, None, (), None, "reassociate", Budget(), None, "on", 0, cost, kind
-    )
+    options = read_options(traced, target=PerByte() if how == "model" else target, execution=kind)
     names = options.bindings[0]
     points = [{v: size + 3 * i for i, v in enumerate(names)} for size in (2, 3, 9, 32, 130, 700)]
     columns = {v: np.array([p[v] for p in points]) for v in names}
@@ -209,7 +207,7 @@ def test_what_all_variants_prepare_is_limited() -> None:
     for name in ("llama", "rows"):
         case = CASES[name]
         best = rx.optimize(case.fn, *case.specs, bounds=case.bounds, weights=case.weights, target="cpu")
-        traced = traced_program(case.fn, case.specs, {}, None, ())
+        traced = traced_program(case.fn, case.specs)
         held = [x.annotation.shape or () for x in traced.leaves if x.argument == case.weights[0]]
         limit = 1.5 * sum(4 * math.prod(d.value for d in shape) for shape in held)
         assert best.report.family is not None and best.report.family.prepared_bytes <= limit
@@ -227,7 +225,7 @@ def test_a_family_of_compiler_options() -> None:
         np.testing.assert_allclose(best(params, x), adapter(params, x), rtol=2e-3, atol=2e-3)
 
 
-def test_a_saved_family_serves_the_same_sizes(adapted: rx.Optimized, tmp_path: Path) -> None:
+def test_a_saved_family_serves_the_same_sizes(adapted: rx.types.Optimized, tmp_path: Path) -> None:
     adapted.save(tmp_path / "lora.rxe")
     loaded = rx.load(tmp_path / "lora.rxe")
     assert [(v.guard, v.fallback, v.module) for v in loaded.variants] == [
@@ -267,7 +265,7 @@ def test_in_kernels() -> None:
 
 
 def test_sizes_that_are_assumed_to_be_multiples() -> None:
-    best = rx.optimize(lora, *LORA, bounds=BOUNDS, assume="n % 8 == 0", target="cpu")
+    best = rx.optimize(lora, *LORA, bounds=[BOUNDS, "n % 8 == 0"], target="cpu")
     assert len(best.variants) == 2 and best.report.family is not None
     np.testing.assert_allclose(best(*arguments(16)), lora(*arguments(16)), rtol=2e-3, atol=2e-3)
     assert all(v.at["n"] % 8 == 0 for v in best.report.variants)
@@ -291,14 +289,14 @@ def pooled_lora(w: Any, a: Any, b: Any, x: Any) -> Any:
 
 def test_sizes_are_told_apart_by_what_the_program_divides_them_by() -> None:
     """`x @ (w + a @ b)` has one product with n rows, `x @ w + x @ a @ b` has two and a short one."""
-    best = rx.optimize(pooled_lora, *LORA, bounds={"n": (8, 512)}, cost=OfWholeBlocks())
+    best = rx.optimize(pooled_lora, *LORA, bounds={"n": (8, 512)}, target=OfWholeBlocks())
     assert any("n%8 == 0" in v.guard for v in best.variants), [v.guard for v in best.variants]
     assert serving(best, {"n": 64}) != serving(best, {"n": 63})
     assert best.report.family is not None and best.report.family.cover.startswith("proved")
     for n in (63, 64):
         for got, wanted in zip(best(*arguments(n)), pooled_lora(*arguments(n)), strict=True):
             np.testing.assert_allclose(got, wanted, rtol=2e-3, atol=2e-3)
-    plain = rx.optimize(lora, *LORA, bounds={"n": (8, 512)}, cost=OfWholeBlocks())  # no eights in it
+    plain = rx.optimize(lora, *LORA, bounds={"n": (8, 512)}, target=OfWholeBlocks())  # no eights in it
     assert not any("%" in v.guard for v in plain.variants)
 
 
@@ -306,7 +304,7 @@ def test_sizes_without_an_upper_bound() -> None:
     best = rx.optimize(lora, *LORA, bounds={"n": (1, None)}, target="cpu")
     assert best.variants[1].guard.startswith("n >= ")
     guards = [Guard.read(v.guard) for v in best.variants]
-    assert isinstance(covered(guards, traced_program(lora, LORA, {}, None, ()).arguments.scope), Proved)
+    assert isinstance(covered(guards, traced_program(lora, LORA).arguments.scope), Proved)
     np.testing.assert_allclose(best(*arguments(9000)), lora(*arguments(9000)), rtol=2e-3, atol=2e-3)
 
 
@@ -373,7 +371,7 @@ def test_routines_that_tie_with_generated_kernels_make_no_family(gpu: str) -> No
     """The MLP of a decoder's layer over its batch, on data sheets: XLA compiles its routines and generated kernels
     alike, so one program serves all sizes, with calls where a routine has the whole kernel's pattern."""
     case = CASES[f"batch {gpu}"]
-    best = rx.optimize(case.fn, *case.specs, bounds=case.bounds, target=gpu, execution="kernels", cache=False)
+    best = rx.optimize(case.fn, *case.specs, bounds=case.bounds, target=gpu, execution="kernels")
     (one,) = best.variants
     assert one.guard == "all sizes"
     calls = {row.name for row in one.report.libraries if row.calls}

@@ -36,7 +36,7 @@ def test_figure_4_has_three_levels_in_one_module() -> None:
 def test_figure_4_names_the_routine_that_is_not_there() -> None:
     from examples.figures import cross_level
 
-    best = rx.optimize(cross_level.module(), at={"n": 4}, cache=False)
+    best = rx.optimize(cross_level.module(), at={"n": 4})
     assert "opaque: cutlass.rms_norm at cross_level.py:" in str(best.report)
     accepted = "accepted: the name of one that `RuleSet.library` registered, or `jax.` and a primitive"
     with pytest.raises(OptionError, match=f"^no library routine `cutlass.rms_norm` in this process\n  {accepted}"):
@@ -58,7 +58,7 @@ def test_figure_7_deduces_across_calls() -> None:
     given = {b.name: b.var.annotation for block in module.main.blocks for b in block.bindings}
     wanted = {"lv0": Tensor("4*n"), "lv1": Tensor("12"), "lv2": Tensor("4*n+4"), "lv3": Tensor(ndim=1, dtype="float32")}
     assert {name: given[name] for name in wanted} == wanted
-    best = rx.optimize(module, cache=False)
+    best = rx.optimize(module)
     results = best(np.zeros(3, np.float32), (2, 5))
     assert [r.shape for r in results] == [(3,), (12,), (12,), (16,), (10,)]
 

@@ -64,7 +64,7 @@ def test_nothing_but_errors_of_ours_in_a_thousand() -> None:
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     path = tmp_path_factory.mktemp("files") / "chain.rxe"
-    rx.optimize(chain, *SPECS, cache=False).save(path)
+    rx.optimize(chain, *SPECS).save(path)
     return path.read_bytes()
 
 
@@ -112,7 +112,7 @@ def test_a_file_sets_options_of_a_list_only(saved: bytes, tmp_path: Path) -> Non
 
     with pytest.raises(ArtifactError, match=r"'xla_dump_to' = .* is none that a file may set"):
         rx.load(changed(saved, tmp_path / "m.rxe", change))
-    profile = {**rx.PROFILES["cpu"].as_data()}
+    profile = {**rx.types.PROFILES["cpu"].as_data()}
     profile["modes"] = [{"name": "dump", "options": {"xla_dump_to": str(dumped)}, "changes": {}}]
     with pytest.raises(OptionError, match="mode `dump`: the option 'xla_dump_to'"):
         Profile.from_json(json.dumps(profile))
@@ -120,7 +120,7 @@ def test_a_file_sets_options_of_a_list_only(saved: bytes, tmp_path: Path) -> Non
 
 
 def test_options_of_the_list_are_those_of_xla() -> None:
-    for options in (rx.PROFILES["cpu"].modes[0].options, {"xla_backend_optimization_level": "1"}):
+    for options in (rx.types.PROFILES["cpu"].modes[0].options, {"xla_backend_optimization_level": "1"}):
         given = compiler_options(dict(options))
         assert given == dict(options)
         jax.jit(lambda x: x @ x, compiler_options=given)(jnp.ones((4, 4)))
@@ -261,7 +261,7 @@ def test_what_is_just_not_too_much() -> None:
     assert len(Dim.of("+".join(NAMED)).variables) == 300
     assert str(rx.parse(doubling(12)))
     assert rx.parse(calling(9)).main.name == "main"
-    assert isinstance(rx.prove("n < ((10**16)**16)**16", bounds={"n": (1, 2**63)}), rx.Proved)
+    assert isinstance(rx.prove("n < ((10**16)**16)**16", bounds={"n": (1, 2**63)}), rx.types.Proved)
     assert rx.trace(lambda x: x, "(min(a, b, c, d)) a b c d") is not None
 
 
@@ -274,7 +274,7 @@ def test_ranks_of_a_rule() -> None:
 
 def test_ranks_of_a_certificate(tmp_path: Path) -> None:
     path = tmp_path / "c.json"
-    rx.optimize(lambda a, b, v: (a @ b) @ v, "n n", "n n", "n", cache=False).certificate().save(path)
+    rx.optimize(lambda a, b, v: (a @ b) @ v, "n n", "n n", "n").certificate().save(path)
     data = json.loads(path.read_text())
     rows = [r for part in data["parts"] for r in part["rules"] if "ranks" in r]
     assert rows

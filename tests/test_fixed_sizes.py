@@ -119,7 +119,7 @@ def assert_same(found: Any, expected: Any) -> None:
 @pytest.mark.parametrize("name", CASES)
 def test_what_jax_gives(name: str, mode: str) -> None:
     fn, specs, known, sizes = CASES[name]
-    best = rx.optimize(fn, *specs, cache=False, **known, **MODES[mode])
+    best = rx.optimize(fn, *specs, **known, **MODES[mode])
     assert rx.parse(str(best.module)) == best.module
     args = arrays(specs, sizes)
     assert_same(best(*args), jax.jit(fn)(*args))
@@ -131,7 +131,7 @@ def test_what_jax_gives(name: str, mode: str) -> None:
 def test_a_module_in_place_of_the_function(name: str) -> None:
     """JAX did not know of the equality while it traced."""
     fn, specs, known, sizes = CASES[name]
-    best = rx.optimize(rx.trace(fn, *specs), cache=False, **known)
+    best = rx.optimize(rx.trace(fn, *specs), **known)
     args = arrays(specs, sizes)
     assert_same(best(*args), jax.jit(fn)(*args))
     with pytest.raises(BoundsError):
@@ -139,7 +139,7 @@ def test_a_module_in_place_of_the_function(name: str) -> None:
 
 
 def test_a_fixed_size_is_a_number_everywhere_and_calls_are_still_told() -> None:
-    best = rx.optimize(grouped, *GROUPED, bounds={"b": (1, 1)}, execution="kernels", cache=False)
+    best = rx.optimize(grouped, *GROUPED, bounds={"b": (1, 1)}, execution="kernels")
     main = best.module.main
     assert main.params[0].annotation == Tensor("1 s 16") and main.annotation == Tensor("1 s 16")
     assert main.size_variables == ("s",)
@@ -158,7 +158,7 @@ def test_it_comes_from_the_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 
 def test_functions_of_a_module_get_the_numbers_that_they_are_called_with() -> None:
-    module = rx.trace(steps, "b s 8", "8 8", assume=["b <= 4", "b*s <= 99"])
+    module = rx.trace(steps, "b s 8", "8 8", bounds=["b <= 4", "b*s <= 99"])
     fixed = with_fixed_sizes(module, Scope({"b": 2}))
     assert len(fixed.functions) == len(module.functions) > 1
     assert all("b" not in f.size_variables for f in fixed)
@@ -186,7 +186,7 @@ def test_what_equalities_give(bounds: Any, assume: tuple[str, ...], solved: dict
 
 def test_traced_parameters_have_the_form_in_which_jax_says_equal_sizes() -> None:
     """Else what reads them is nothing that JAX's form of the result follows from, and stays opaque."""
-    best = rx.optimize(thirds, "n 4", "m 4", assume=["n == 3*m"], cache=False)
+    best = rx.optimize(thirds, "n 4", "m 4", bounds=["n == 3*m"])
     assert best.report.opaque == ()
 
 
@@ -213,7 +213,7 @@ def test_the_example_encoder_for_one_sentence_and_for_one_token() -> None:
     tables = {"word": normal(50, 24), "position": normal(16, 24), "type": normal(2, 24), "norm": norm}
     params = {**tables, "layers": [layer, layer]}
     for bounds, shape in (({"b": (1, 1)}, (1, 7)), ({"s": (1, 1)}, (3, 1)), ({"b": 1, "s": 1}, (1, 1))):
-        best = rx.optimize(minilm.encode, params, "b s @ int32", "b s @ int32", bounds=bounds, cache=False)
+        best = rx.optimize(minilm.encode, params, "b s @ int32", "b s @ int32", bounds=bounds)
         ids, mask = draw.integers(0, 50, shape, dtype=np.int32), np.ones(shape, np.int32)
         assert_same(best(params, ids, mask), jax.jit(minilm.encode)(params, ids, mask))
 

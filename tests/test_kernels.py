@@ -287,7 +287,8 @@ def test_equal_kernels_are_one_executable() -> None:
             x = jnp.tanh(x @ w)
         return x
 
-    best = optimized(fn, "n 64", ["64 64"] * 5, at={"n": 64}, sharing="off", rules=rx.rules.default - "library")
+    with rx.debug.options(sharing=False):
+        best = optimized(fn, "n 64", ["64 64"] * 5, at={"n": 64}, rules=rx.rules.default - "library")
     best(random((8, 64))[0], random(*[(64, 64)] * 5))
     assert len(kernels(best)) == 5
     assert best.runner.compiled_kernels == len(set(kernels(best))) == 1
@@ -473,6 +474,6 @@ def test_a_cost_model_prices_kernels_as_programs() -> None:
     def fn(x: Any, w: Any) -> Any:
         return jnp.sin(jnp.exp(x) + 1.0) @ w
 
-    best = optimized(fn, "n 32", "32 32", at={"n": 64}, cost=Launches())
+    best = optimized(fn, "n 32", "32 32", at={"n": 64}, target=Launches())
     assert len(kernels(best)) == 1 and best.report.after.seconds == pytest.approx(1.0)
     assert best.check(*(0.1 * a for a in random((8, 32), (32, 32)))).passed

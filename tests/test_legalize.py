@@ -39,7 +39,7 @@ def arrays(n: int = 5) -> list[Any]:
 
 def test_operators_become_calls_of_their_equations() -> None:
     module = rx.trace(layer, "n 8", "8 6", "6")
-    made = rx.legalize(module)
+    made = rx.debug.legalize(module)
     # What is done with less work than its equations say stays.
     assert set(operators(module)) > {"matmul", "exp", "cumsum"}
     assert set(operators(made)) == {CALL_TIR, "cumsum", "tuple"}
@@ -57,8 +57,8 @@ def test_operators_become_calls_of_their_equations() -> None:
 
 def test_a_requested_precision_is_kept() -> None:
     module = rx.trace(lambda x, y: jnp.matmul(x, y, precision="highest"), "n 8", "8 6")
-    assert rx.legalize(module) == module
-    assert CALL_TIR in operators(rx.legalize(rx.trace(jnp.matmul, "n 8", "8 6")))
+    assert rx.debug.legalize(module) == module
+    assert CALL_TIR in operators(rx.debug.legalize(rx.trace(jnp.matmul, "n 8", "8 6")))
 
 
 def test_the_rule_is_on_demand_and_extraction_decides() -> None:
@@ -66,7 +66,7 @@ def test_the_rule_is_on_demand_and_extraction_decides() -> None:
     module = rx.trace(layer, "n 8", "8 6", "6")
     plain = rx.optimize(module, at={"n": 5})
     assert CALL_TIR not in operators(plain.module)
-    best = rx.optimize(module, rules=rx.rules.default + rx.rules.legalization, at={"n": 5}, cache=False)
+    best = rx.optimize(module, rules=rx.rules.default + rx.rules.legalization, at={"n": 5})
     for got, want in zip(best(*arrays()), layer(*arrays()), strict=True):
         np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)
 
@@ -117,12 +117,12 @@ def test_a_certificate_holds_tensor_programs(tmp_path: Any, monkeypatch: pytest.
     module = main_of(rx.op.matmul(rx.op.matmul(a, b), ir.call_tir(row_sums(), [x])))
     best = rx.optimize(module, at={"n": 256, "k": 512})
     best.certificate().save(tmp_path / "c.json")
-    found = rx.Certificate.load(tmp_path / "c.json").verify(rx.rules.default)
+    found = rx.types.Certificate.load(tmp_path / "c.json").verify(rx.rules.default)
     assert not found.not_evaluated and "row_sums" in (tmp_path / "c.json").read_text()
     monkeypatch.setenv("RELAX_EG_CACHE", "1")
     monkeypatch.setenv("RELAX_EG_CACHE_DIR", str(tmp_path / "cache"))
     rules = rx.rules.legalization
-    slow = replace(rx.PROFILES["cpu"], name="slow scans", scalar_rate={"cumsum": 1e6})
+    slow = replace(rx.types.PROFILES["cpu"], name="slow scans", scalar_rate={"cumsum": 1e6})
     best, again = (rx.optimize(running_sum, "n", rules=rules, at={"n": 5}, target=slow) for _ in range(2))
     assert again.report.cached and again.module == best.module and CALL_TIR in operators(best.module)
     np.testing.assert_allclose(again(np.ones(7, np.float32)), np.arange(1, 8))
@@ -131,7 +131,7 @@ def test_a_certificate_holds_tensor_programs(tmp_path: Any, monkeypatch: pytest.
 
 
 def test_the_command_line_runs_modules(tmp_path: Any) -> None:
-    text = str(rx.legalize(rx.trace(jax.nn.relu, "n 4")))
+    text = str(rx.debug.legalize(rx.trace(jax.nn.relu, "n 4")))
     path = tmp_path / "with_programs.py"
     path.write_text(f"import relax_eg as rx\n\nmodule = rx.parse({text!r})\n")
     result = CliRunner().invoke(app, ["optimize", f"{path}:module", "--at", "n=4"])

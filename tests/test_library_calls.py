@@ -52,7 +52,7 @@ def _optimized(book: rx.RuleSet, n: int = 2048, **options: Any) -> Any:
         fn, *specs = _DENSE
         # At a capacity the pattern runs: what a routine does with padding is not known.
         options = {"dynamic": "exact", **options}
-        return rx.optimize(fn, *specs, at={"n": n}, rules=rx.rules.default + book, cache=False, **options)
+        return rx.optimize(fn, *specs, at={"n": n}, rules=rx.rules.default + book, **options)
 
 
 def _args(n: int = 4) -> list[np.ndarray[Any, Any]]:
@@ -192,10 +192,8 @@ def test_more_is_lowered_later() -> None:
 
     with unchecked():
         specs = _DENSE[1:]
-        first = rx.optimize(
-            lambda x, w, b: jnp.tanh(x @ w + b), *specs, at={"n": 2048}, rules=rx.rules.default + book, cache=False
-        )
-        second = rx.optimize(first.module, at={"n": 2048}, rules=more, cache=False)
+        first = rx.optimize(lambda x, w, b: jnp.tanh(x @ w + b), *specs, at={"n": 2048}, rules=rx.rules.default + book)
+        second = rx.optimize(first.module, at={"n": 2048}, rules=more)
     assert "test.dense" in str(first.module) and "test.tanh" not in str(first.module)
     assert "test.dense" in str(second.module) and "test.tanh" in str(second.module)
     args = _args()
@@ -207,7 +205,7 @@ def test_calls_and_kernels_live_in_one_module() -> None:
     with unchecked():
         best = rx.optimize(
             lambda x, w, b: jnp.tanh(x @ w + b) * 2.0 + 1.0, *_DENSE[1:], at={"n": 2048},
-            rules=rx.rules.default + book, execution="kernels", cache=False,
+            rules=rx.rules.default + book, execution="kernels",
         )  # fmt: skip
     assert "R.call_dps_library" in str(best.module) and "R.call_tir" in str(best.module)
     args = _args()
@@ -215,7 +213,7 @@ def test_calls_and_kernels_live_in_one_module() -> None:
 
 
 def test_in_whole_programs_nothing_is_lowered_to_what_xla_compiles_anyway() -> None:
-    best = rx.optimize(*_DENSE, at={"n": 2048}, cache=False)
+    best = rx.optimize(*_DENSE, at={"n": 2048})
     assert not best.report.libraries and "call_dps_library" not in str(best.module)
 
 
@@ -275,14 +273,14 @@ def _wide(q: Any, k: Any, v: Any) -> Any:
     ],
 )  # fmt: skip
 def test_attention_is_recognised(routine: str, fn: Callable[..., Any], specs: tuple[str, ...]) -> None:
-    target = rx.Profile.from_json(
-        rx.PROFILES["cpu"]
+    target = rx.types.Profile.from_json(
+        rx.types.PROFILES["cpu"]
         .to_json()
         .replace('"library_speed": {}', f'"library_speed": {{"xla.attention{routine}": 1000.0}}')
     )
     at = {"b": 2, "s": 64, "t": 64} if "t" in " ".join(specs).split() else {"b": 2, "s": 64}
     rules = rx.rules.default - "fusion"
-    best = rx.optimize(fn, *specs, at=at, rules=rules, target=target, execution="kernels", cache=False)
+    best = rx.optimize(fn, *specs, at=at, rules=rules, target=target, execution="kernels")
     assert f'R.call_dps_library("xla.attention{routine}", ' in str(best.module)
     rng = np.random.default_rng(0)
     sizes = {"b": 1, "s": 5, "t": 7}
@@ -303,7 +301,7 @@ def test_a_fill_that_a_logit_may_reach_is_lowered_approximately_only() -> None:
     found = {
         n: rx.optimize(
             fn, *specs, at={"b": 2, "s": 64}, rules=rx.rules.default - "fusion", execution="kernels",
-            numerics=n, cache=False,
+            numerics=n,
         ).report.matches
         for n in ("reassociate", "approximate")
     }  # fmt: skip
@@ -313,7 +311,7 @@ def test_a_fill_that_a_logit_may_reach_is_lowered_approximately_only() -> None:
 
 def test_for_a_gpu_attention_is_cudnns() -> None:
     specs = ("b s 8 64 @ bfloat16",) * 3
-    best = rx.optimize(_by_jax, *specs, at={"b": 4, "s": 1024}, target="h100", cache=False)
+    best = rx.optimize(_by_jax, *specs, at={"b": 4, "s": 1024}, target="h100")
     assert 'R.call_dps_library("cudnn.attention", ' in str(best.module)
-    wide = rx.optimize(_by_jax, *("b s 8 192 @ bfloat16",) * 3, at={"b": 4, "s": 1024}, target="h100", cache=False)
+    wide = rx.optimize(_by_jax, *("b s 8 192 @ bfloat16",) * 3, at={"b": 4, "s": 1024}, target="h100")
     assert "cudnn" not in str(wide.module)

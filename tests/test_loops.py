@@ -119,7 +119,7 @@ def test_conditions_are_left_by_what_is_the_same_at_every_step() -> None:
 
         return jax.lax.while_loop(unfinished, lambda s: (s[0] + 1, jnp.tanh(a @ s[1])), (0, x))
 
-    best = rx.optimize(fn, "64 64", "64", cache=False)
+    best = rx.optimize(fn, "64 64", "64")
     assert best.report.rules["loop_invariants"] and "matmul" in ops(best.module.main)
     assert best.check(array(64, 64), array(64)).passed
 
@@ -130,7 +130,7 @@ def test_steps_that_wait_for_none_are_found_where_a_body_is_best_in_one_product(
     def fn(h, xs, w, u):
         return jax.lax.scan(lambda c, x: (jnp.tanh(x @ w + c @ u), None), h, xs)[0]
 
-    best = rx.optimize(fn, "8 256", "50 8 256", "256 256", "256 256", cache=False)
+    best = rx.optimize(fn, "8 256", "50 8 256", "256 256", "256 256")
     assert best.report.rules["loop_steps"] and "matmul" in ops(best.module.main)
     # Small weights: larger ones make a recurrence in which every rounding error grows.
     assert best.check(array(8, 256), array(50, 8, 256), 0.1 * array(256, 256), 0.1 * array(256, 256, seed=1)).passed

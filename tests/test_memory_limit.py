@@ -27,7 +27,7 @@ def features(x: Any) -> Any:
 
 
 def limited(limit: Any, execution: Any = "kernels", fn: Any = features, specs: Any = ("n 512",), **more: Any) -> Any:
-    return rx.optimize(fn, *specs, at=AT, execution=execution, memory_limit=limit, cache=False, **more)
+    return rx.optimize(fn, *specs, at=AT, execution=execution, memory_limit=limit, **more)
 
 
 def needed(best: Any) -> int:
@@ -39,7 +39,7 @@ def needed(best: Any) -> int:
 
 def test_a_limit_that_holds_anyway_changes_nothing() -> None:
     best = limited("1 GiB")
-    usual = rx.optimize(features, "n 512", at=AT, execution="kernels", cache=False)
+    usual = rx.optimize(features, "n 512", at=AT, execution="kernels")
     assert best.module == usual.module
     row = best.report.memory
     assert (row.limit, row.slower, row.tried) == (1 << 30, 1.0, 1) and row.bytes == row.without

@@ -15,7 +15,6 @@ from numpy.testing import assert_allclose
 import relax_eg as rx
 from benchmarks import models
 from relax_eg.backend.lower import run_function
-from relax_eg.debug import dump_to
 from relax_eg.shapes import Dim, parse_spec
 
 Case = tuple[Callable[..., Any], tuple[Any, ...], dict[str, int]]
@@ -60,7 +59,7 @@ def quick(fn: Callable[..., Any]) -> Callable[..., Any]:
 def test_model(name: str, tmp_path: Path) -> None:
     """The program that extraction chose computes what JAX does, whether or not it is kept as written."""
     fn, specs, at = CASES[name]
-    with dump_to(tmp_path):
+    with rx.debug.options(dump=tmp_path):
         report = rx.optimize(fn, *specs, at=at).report
     assert report.stop == "saturated"
     assert not report.opaque
@@ -88,7 +87,8 @@ def test_nodes_grow_with_the_layers() -> None:
     def nodes(layers: int) -> int:
         step = functools.partial(models.gpt2_step, heads=2)
         arguments = models.gpt2_arguments(layers=layers, width=16, vocabulary=20, places=8)
-        return rx.optimize(step, *arguments, sharing="off").report.nodes
+        with rx.debug.options(sharing=False):
+            return rx.optimize(step, *arguments).report.nodes
 
     two, three, four = nodes(2), nodes(3), nodes(4)
     assert four - three == three - two

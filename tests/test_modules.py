@@ -424,7 +424,7 @@ def main({params}):
     options: dict[str, Any] = {"dynamic": runs if runs in ("auto", "capacity") else "exact"}
     options |= {"execution": "kernels"} if runs == "kernels" else {}
     options |= {"weights": ("a",)} if runs == "prepared" else {}
-    best = rx.optimize(module, cache=False, **options)
+    best = rx.optimize(module, **options)
 
     def arrays(sizes: dict[str, int]) -> list[Any]:
         shapes = [tuple(d.evaluate(sizes) for d in p.tensor.shape or ()) for p in module.main.params]

@@ -350,7 +350,7 @@ def test_optimize_is_thread_safe() -> None:
         run.__name__ = f"run{i}"
         return run
 
-    def optimized(i: int) -> rx.Optimized:
+    def optimized(i: int) -> rx.types.Optimized:
         return rx.optimize(program(i), "n n", "n n", "n", at={"n": 512})
 
     alone = [str(optimized(i).module) for i in range(8)]
@@ -378,16 +378,18 @@ def test_partials_and_objects_with_a_call() -> None:
 
 def test_a_busy_machine_changes_nothing() -> None:
     """A budget's seconds are of computing: however long the search waits, it finds the same and ends for the same."""
-    options: dict[str, Any] = {"at": {"n": 512}, "cache": False, "budget": rx.Budget(seconds=0.3)}
+    options: dict[str, Any] = {"at": {"n": 512}, "budget": rx.Budget(seconds=0.3)}
     idle = rx.optimize(chain, "n n", "n n", "n", **options)
-    busy = rx.optimize(chain, "n n", "n n", "n", **options, progress=lambda *_: time.sleep(0.2))
+    with rx.debug.options(progress=lambda *_: time.sleep(0.2)):
+        busy = rx.optimize(chain, "n n", "n n", "n", **options)
     assert busy.report.stop == idle.report.stop and "time" not in busy.report.stop
     assert str(busy.module) == str(idle.module) and not busy.report.kept_as_written
 
 
 def test_progress_is_told() -> None:
     told: list[tuple[str, int, int]] = []
-    rx.optimize(chain, "n n", "n n", "n", at={"n": 512}, progress=lambda *x: told.append(x))
+    with rx.debug.options(progress=lambda *x: told.append(x)):
+        rx.optimize(chain, "n n", "n n", "n", at={"n": 512})
     phases = [phase for phase, _, _ in told]
     assert phases[-1] == "extract" and "algebra" in phases
     assert all(isinstance(nodes, int) and nodes > 0 for _, nodes, _ in told)

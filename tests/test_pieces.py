@@ -59,7 +59,7 @@ def whole_numbers(n: int) -> list[Any]:
 
 
 def optimized(fn: Any, target: Profile | str = SMALL, **more: Any) -> Any:
-    return rx.optimize(fn, *[HEADS] * 3, target=target, cache=False, **({"at": {"n": 96}} | more))
+    return rx.optimize(fn, *[HEADS] * 3, target=target, **({"at": {"n": 96}} | more))
 
 
 @pytest.mark.parametrize(
@@ -81,7 +81,7 @@ def test_what_is_in_pieces_is_right_at_every_size(fn: Any, fresh_bytes: float, r
     (other,) = {*RULES} - {rule}
     best = optimized(fn, replace(SMALL, fresh_bytes=fresh_bytes), rules=rx.rules.default - other)
     assert rule in best.report.rules and "R.scan" in str(best.module)
-    written = traced_program(fn, (HEADS,) * 3, {}, {}, ()).module
+    written = traced_program(fn, (HEADS,) * 3).module
     for n in (1, 2, 3, 7, 11, 12, 13, 24, 25, 47, 48, 49, 95, 96, 97, 100, 131):
         args = whole_numbers(n) if fn is perceptron else arrays(n)
         want = evaluate(written, [np.asarray(a) for a in args])
@@ -113,12 +113,12 @@ def shifted(x: Any, kernel: Any) -> Any:
 def test_attributes_of_other_axes_do_not_matter(fn: Any, execution: Any) -> None:
     """Rows of a batch one after the other, though the operator has sizes among its attributes."""
     at = {"n": 48, "h": 64, "w": 16}
-    options: dict[str, Any] = {"at": at, "execution": execution, "cache": False}
+    options: dict[str, Any] = {"at": at, "execution": execution}
     usual = rx.optimize(fn, *CONVOLVED, memory_limit="1 GiB", rules=rx.rules.default - IN_PIECES, **options)
     limit = usual.report.memory.bytes // 3
     best = rx.optimize(fn, *CONVOLVED, memory_limit=limit, **options)
     assert IN_PIECES in best.report.rules and best.report.memory.bytes <= limit
-    written = traced_program(fn, CONVOLVED, {}, {}, ()).module
+    written = traced_program(fn, CONVOLVED).module
     for n, h, w in ((1, 3, 4), (7, 5, 6), (8, 9, 3), (17, 4, 4), (48, 7, 8)):
         rng = np.random.default_rng(n)
         args = [rng.standard_normal(s).astype(np.float32) for s in ((n, 2, h, w), (6, 2, 3, 3))]
@@ -182,7 +182,7 @@ def test_a_family_is_in_pieces_above() -> None:
 
 
 def seconds(fn: Any, target: Profile, *specs: str, execution: str = "whole") -> float:
-    module = traced_program(fn, specs, {}, {}, ()).module
+    module = traced_program(fn, specs).module
     return price(module, Device(target, execution), {}).seconds
 
 

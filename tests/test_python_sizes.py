@@ -71,7 +71,7 @@ def test_each_combination_of_sizes_is_traced_once(trust: bool) -> None:
         seen.append(x.shape[0])
         return jnp.cumsum(x)
 
-    fast = rx.jit(program, trust=trust)
+    fast = rx.jit(program, dynamic=rx.Dynamic(trust=trust))
     for n in (3, 5, 6, 7, 5, 6, 7, 5):
         fast(ones(n))
     traced = Counter(n for n in seen if isinstance(n, int) and n != 3)  # 3, the first, is optimized by itself
@@ -79,9 +79,12 @@ def test_each_combination_of_sizes_is_traced_once(trust: bool) -> None:
 
 
 def test_who_promises_is_believed() -> None:
-    best = rx.optimize(looked_up, "n", trust=True, dynamic="capacity")
+    best = rx.optimize(looked_up, "n", dynamic=rx.Dynamic(mode="capacity", trust=True))
     np.testing.assert_allclose(best(ones(3)), [1, 2, 3])
-    for make in (lambda: rx.jit(looked_up, trust=1), lambda: rx.optimize(looked_up, "n", trust="yes")):  # type: ignore[arg-type]
+    for make in (
+        lambda: rx.jit(looked_up, dynamic=rx.Dynamic(trust=1)),
+        lambda: rx.optimize(looked_up, "n", dynamic=rx.Dynamic(trust="yes")),
+    ):  # type: ignore[arg-type]
         with pytest.raises(OptionError, match="True or False is accepted"):
             make()
 
@@ -95,7 +98,7 @@ def test_what_optimize_returns_runs_as_written_where_the_function_is_another(opt
         return (x @ (w + a @ a.T)) * {2: 10.0, 3: 20.0}.get(x.shape[0], 1.0)
 
     w, a = np.eye(32, dtype=np.float32), ones(32, 2)
-    best = rx.optimize(program, "32 32", "32 2", "n 32", weights=("w", "a"), cache=False, **options)
+    best = rx.optimize(program, "32 32", "32 2", "n 32", weights=("w", "a"), **options)
     ready = best.prepare(w, a)
     nested = jax.jit(best.to_jax())
     for n in (4, 3, 6, 2, 3):
@@ -118,7 +121,7 @@ def test_weights_that_are_gone_cannot_be_run_as_written() -> None:
     def program(w: Array, a: Array, x: Array) -> Array:
         return (x @ (w + a @ a.T)) * (2 if x.shape[0] in {3} else 1)
 
-    best = rx.optimize(program, "32 32", "32 2", "n 32", weights=("w", "a"), at={"n": 4096}, target="cpu", cache=False)
+    best = rx.optimize(program, "32 32", "32 2", "n 32", weights=("w", "a"), at={"n": 4096}, target="cpu")
     assert best.report.predicted_gain > 1  # the weights are prepared
     ready = best.prepare(jnp.eye(32), jnp.ones((32, 2)))
     ready(ones(4, 32))

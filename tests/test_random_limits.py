@@ -35,10 +35,8 @@ UNTIMED = rx.Budget(seconds=30.0, extraction=1e6)
 LONG = rx.Budget(extraction=300.0)
 
 
-def limited(module: Module, sizes: dict[str, int], execution: Any, limit: int, **options: Any) -> rx.Optimized:
-    return rx.optimize(
-        module, at=sizes, execution=execution, memory_limit=limit, cache=False, **{"budget": LONG, **options}
-    )
+def limited(module: Module, sizes: dict[str, int], execution: Any, limit: int, **options: Any) -> rx.types.Optimized:
+    return rx.optimize(module, at=sizes, execution=execution, memory_limit=limit, **{"budget": LONG, **options})
 
 
 def called(best: Any, sizes: dict[str, int]) -> int:

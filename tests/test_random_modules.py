@@ -48,11 +48,11 @@ def difference(ours: Any, theirs: Any, v: Value) -> str | None:
     return None if same else f"{x}\nfor\n{y}"
 
 
-def optimized(module: Module, **options: Any) -> rx.Optimized:
-    return rx.optimize(module, cache=False, **{"rules": NO_RULES, **options})
+def optimized(module: Module, **options: Any) -> rx.types.Optimized:
+    return rx.optimize(module, **{"rules": NO_RULES, **options})
 
 
-def loaded(best: rx.Optimized, folder: Any) -> rx.Optimized:
+def loaded(best: rx.types.Optimized, folder: Any) -> rx.types.Optimized:
     best.save(folder / "artifact")
     return rx.load(folder / "artifact")
 
@@ -76,7 +76,7 @@ WAYS: dict[str, Run] = {
     "steps": lambda m, args, _: optimized(m)(*args),
     "capacity": lambda m, args, _: optimized(m, dynamic="capacity")(*args),
     "rules": lambda m, args, _: optimized(m, rules=rx.rules.default, budget=rx.Budget(nodes=500))(*args),
-    "legalised": lambda m, args, _: evaluate(rx.legalize(in_blocks(m)), args),
+    "legalised": lambda m, args, _: evaluate(rx.debug.legalize(in_blocks(m)), args),
     "printed": lambda m, args, _: evaluate(rx.parse(str(m)), args),
     "saved": lambda m, args, folder: loaded(optimized(m), folder)(*args),
     "prepared": lambda m, args, _: prepared(m, args),

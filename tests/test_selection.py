@@ -60,7 +60,7 @@ def matmuls(best: Any) -> int:
 @pytest.mark.parametrize("batch", [1, 32])
 def test_merged_products_are_found_where_they_pay(case: str, batch: int) -> None:
     fn, specs, weights, written, merged = CASES[case]
-    best = rx.optimize(fn, *specs, at={"b": batch}, weights=weights, target=device(4096.0), cache=False)
+    best = rx.optimize(fn, *specs, at={"b": batch}, weights=weights, target=device(4096.0))
     assert not best.report.kept_as_written
     assert matmuls(best) <= merged
     assert best.report.after.seconds < best.report.before.seconds
@@ -71,7 +71,6 @@ def test_merged_products_are_found_where_they_pay(case: str, batch: int) -> None
         at={"b": batch},
         weights=weights,
         target=device(4096.0),
-        cache=False,
         rules=rx.rules.default - "merge",
     )
     assert matmuls(alone) <= written
@@ -84,18 +83,16 @@ def test_merged_products_are_found_where_they_pay(case: str, batch: int) -> None
 def test_merged_products_are_found_on_gpus(case: str, target: str) -> None:
     """A launch each is what they save; what takes them apart is read by what follows."""
     fn, specs, weights, _, merged = CASES[case]
-    best = rx.optimize(fn, *specs, at={"b": 32}, weights=weights, target=target, cache=False)
+    best = rx.optimize(fn, *specs, at={"b": 32}, weights=weights, target=target)
     assert not best.report.kept_as_written and matmuls(best) == merged
-    alone = rx.optimize(
-        fn, *specs, at={"b": 32}, weights=weights, target=target, cache=False, rules=rx.rules.default - "merge"
-    )
+    alone = rx.optimize(fn, *specs, at={"b": 32}, weights=weights, target=target, rules=rx.rules.default - "merge")
     assert best.report.after.seconds < 0.99 * alone.report.after.seconds
 
 
 @pytest.mark.parametrize("case", CASES)
 def test_products_stay_apart_where_narrow_ones_are_as_fast(case: str) -> None:
     fn, specs, weights, written, _ = CASES[case]
-    best = rx.optimize(fn, *specs, at={"b": 4096}, weights=weights, target=device(0.0), cache=False)
+    best = rx.optimize(fn, *specs, at={"b": 4096}, weights=weights, target=device(0.0))
     assert best.report.after.seconds <= best.report.before.seconds
     assert matmuls(best) <= written
 
@@ -105,7 +102,7 @@ def chain(a: Array, b: Array, v: Array) -> Array:
 
 
 def test_the_runner_up_says_what_came_second_and_why() -> None:
-    report = rx.optimize(chain, "n n", "n n", "n", at={"n": 512}, cache=False).report
+    report = rx.optimize(chain, "n n", "n n", "n", at={"n": 512}).report
     second = report.runner_up
     assert second is not None and second.function == "chain"
     assert second.without in report.rules or second.with_rule != second.without
@@ -130,7 +127,7 @@ def product_times_vector(a: Array, b: Array, v: Array) -> Array:
 def test_dispatch_is_on_both_sides_of_what_is_gained(dispatch: float, kept: bool) -> None:
     """A product less is a lot of a small program, and nothing of a call that takes a thousand times as long."""
     target = replace(device(0.0), dispatch=dispatch)
-    best = rx.optimize(product_times_vector, "n n", "n n", "n", at={"n": 16}, target=target, cache=False)
+    best = rx.optimize(product_times_vector, "n n", "n n", "n", at={"n": 16}, target=target)
     assert best.report.kept_as_written == kept
     assert kept or best.report.before.seconds > 1.05 * best.report.after.seconds
 
@@ -139,10 +136,10 @@ def test_dispatch_is_on_both_sides_of_what_is_gained(dispatch: float, kept: bool
 def test_waking_other_cores_counts_once_a_call(fork: float, kept: bool) -> None:
     """The product of 16 x 16 matrices is enough work to wake cores, those with a vector are not."""
     target = replace(device(0.0), dispatch=1e-3, fork=fork, fork_flops=4000.0)
-    best = rx.optimize(product_times_vector, "n n", "n n", "n", at={"n": 16}, target=target, cache=False)
+    best = rx.optimize(product_times_vector, "n n", "n n", "n", at={"n": 16}, target=target)
     assert best.report.kept_as_written == kept and best.report.before.wakes
     assert best.report.after.wakes == kept
-    twice = rx.optimize(lambda a, b, c: a @ b @ c, "n n", "n n", "n n", at={"n": 16}, target=target, cache=False)
+    twice = rx.optimize(lambda a, b, c: a @ b @ c, "n n", "n n", "n n", at={"n": 16}, target=target)
     assert twice.report.before.wakes and twice.report.before.seconds < 1e-5  # what is paid once is in no row
 
 
@@ -154,7 +151,6 @@ def test_a_program_kept_as_written_tells_what_was_found() -> None:
         at={"b": 4096},
         weights=("wq", "wk", "wv"),
         target=device(20.0),
-        cache=False,
     )
     assert best.report.kept_as_written
     second = best.report.runner_up
@@ -174,7 +170,7 @@ def test_runners_up_in_words() -> None:
 
 
 def test_a_gap_is_told_for_what_is_not_proved() -> None:
-    report = rx.optimize(chain, "n n", "n n", "n", at={"n": 512}, cache=False).report
+    report = rx.optimize(chain, "n n", "n n", "n", at={"n": 512}).report
     rows = (SelectedRow("f", "ilp", 2.0, 1.9, 10), SelectedRow("g", "proved optimal", 1.0, 1.0, 5))
     data = {**report.as_data(), "selected": [asdict(row) for row in rows]}
     text = str(CostReport.from_data(data))

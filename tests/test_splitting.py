@@ -10,7 +10,7 @@ import pytest
 
 import relax_eg as rx
 
-OPTIONS: dict[str, Any] = {"target": "h100", "execution": "kernels", "cache": False}
+OPTIONS: dict[str, Any] = {"target": "h100", "execution": "kernels"}
 
 
 def surrounded(x: Any, w: Any, b: Any) -> Any:

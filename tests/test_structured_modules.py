@@ -79,11 +79,11 @@ def test_they_get_what_other_modules_get(case: str, options: str, tmp_path: Path
     text, args, sizes = CASES[case]
     module, given = rx.parse(text), dict(OPTIONS[options])
     if options in ("limit", "measure"):
-        every = rx.optimize(module, cache=False).module.main.size_variables
+        every = rx.optimize(module).module.main.size_variables
         given["at"] = {v: sizes.get(v, 4) for v in every}
     if options == "family":
         given["bounds"] = {next(iter(sizes)): (1, 64)}
-    best = rx.optimize(module, cache=False, **given)
+    best = rx.optimize(module, **given)
     assert "in steps" not in str(best.report).split("\n")[0]
     for n in (3, 5, 8):
         agree(best(*args(n)), evaluate(module, args(n)))
@@ -99,7 +99,7 @@ def test_they_get_what_other_modules_get(case: str, options: str, tmp_path: Path
 def test_weights_are_prepared(case: str) -> None:
     text, args, _ = CASES[case]
     module = rx.parse(text)
-    best = rx.optimize(module, weights=(0,), cache=False)
+    best = rx.optimize(module, weights=(0,))
     first, *rest = args(3)
     agree(best.prepare(first)(*rest), evaluate(module, args(3)))
     agree(best(*args(3)), evaluate(module, args(3)))

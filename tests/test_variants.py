@@ -58,7 +58,7 @@ def decide(monkeypatch: pytest.MonkeyPatch, *labels: str, cuts: int = 0) -> list
     return offered
 
 
-def chosen(monkeypatch: pytest.MonkeyPatch, *labels: str, **options: Any) -> rx.Optimized:
+def chosen(monkeypatch: pytest.MonkeyPatch, *labels: str, **options: Any) -> rx.types.Optimized:
     decide(monkeypatch, *labels)
     return rx.optimize(adapted, *SPECS, at=SIZES, weights=("params",), measure=8, **options)
 

@@ -118,7 +118,12 @@ def test_exact_compiles_for_each_combination() -> None:
 
 
 def test_dims_say_it_beforehand() -> None:
-    fast = rx.jit(layer, dims=[{"w": "4 4"}, "s 4", None], static_argnames="scale", dynamic="capacity", capacities=4)
+    fast = rx.jit(
+        layer,
+        dims=[{"w": "4 4"}, "s 4", None],
+        static_argnames="scale",
+        dynamic=rx.Dynamic(mode="capacity", capacities=4),
+    )
     for n in (3, 5, 6, 8):
         same(fast(P, values(n, 4), scale=2.0), jax.jit(layer)(P, values(n, 4), 2.0))
     found = fast.statistics()
@@ -135,10 +140,12 @@ def test_calls_are_checked_against_dims_and_bounds() -> None:
 
 
 def test_options_refused_where_they_are_written() -> None:
-    with pytest.raises(OptionError, match="dynamic='often': one of 'exact', 'capacity', 'auto' is accepted"):
+    with pytest.raises(
+        OptionError, match="dynamic='often': one of 'exact', 'capacity', 'auto', or a Dynamic is accepted"
+    ):
         rx.jit(layer, dynamic="often")
     with pytest.raises(OptionError, match="names sizes, and without dims there are no names; pass dims"):
-        rx.jit(layer, capacities={"s": 8})
+        rx.jit(layer, dynamic=rx.Dynamic(capacities={"s": 8}))
 
 
 def test_a_function_that_differs_by_size_is_optimized_for_each_side() -> None:

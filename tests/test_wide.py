@@ -141,7 +141,7 @@ def same(ours: Any, theirs: Any) -> None:
         np.testing.assert_allclose(np.asarray(x), y, 0 if exact else near, 0, strict=True)
 
 
-def once_more(best: rx.Optimized, folder: Any) -> rx.Optimized:
+def once_more(best: rx.types.Optimized, folder: Any) -> rx.types.Optimized:
     best.save(folder / "saved")
     return rx.load(folder / "saved")
 
@@ -183,7 +183,7 @@ def test_inside_a_program_that_has_no_64_bits(name: str) -> None:
 @pytest.mark.parametrize("name", ["positions", "far"])
 def test_legalised(name: str) -> None:
     text, args = PROGRAMS[name]
-    module = rx.legalize(in_blocks(rx.parse(text)))
+    module = rx.debug.legalize(in_blocks(rx.parse(text)))
     assert module.programs
     same(rx.optimize(module, rules=NONE)(*args), evaluate(rx.parse(text), args))
 
@@ -314,7 +314,7 @@ def test_other_programs_are_as_they_were() -> None:
 
 def test_compiled_in_a_thread() -> None:
     text, args = PROGRAMS["sums"]
-    best = rx.optimize(rx.parse(text), dynamic="capacity", background=True)
+    best = rx.optimize(rx.parse(text), dynamic=rx.Dynamic(mode="capacity", background=True))
     best.compile_ahead({"n": 2}, background=True)
     same(best(*args), evaluate(rx.parse(text), args))
 
@@ -356,13 +356,13 @@ def main(x: R.Tensor((2,), "{dtype}")):
     assert int(meant[0][0]) == (np.iinfo(dtype).max if dtype.startswith("u") else -1) and int(meant[1][0]) == 7
     for options in ({}, {"execution": "kernels"}):
         same(rx.optimize(module, rules=NONE, **options)(x), meant)
-    same(rx.optimize(rx.legalize(in_blocks(module)), rules=NONE)(x), meant)
+    same(rx.optimize(rx.debug.legalize(in_blocks(module)), rules=NONE)(x), meant)
 
 
 def test_a_check_with_itself_says_so() -> None:
-    best = rx.optimize(lambda x: x + 1, "n", rules=NONE, cache=False)
+    best = rx.optimize(lambda x: x + 1, "n", rules=NONE)
     assert str(best.check(np.ones(3, np.float32))).endswith("against itself, since it runs as it was written")
     large = rx.parse('def main(x: R.Tensor(("n", "n"), "float32")):\n    return x @ x\n')
-    best = rx.optimize(large, rules=NONE, cache=False)
+    best = rx.optimize(large, rules=NONE)
     for n, against in ((4, "the reference interpreter"), (512, "itself, since it runs as it was written")):
         assert best.check(np.ones((n, n), np.float32)).against == against

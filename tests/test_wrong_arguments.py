@@ -17,13 +17,13 @@ def scores(x: Any, w: Any) -> Any:
 
 
 def test_sizes_that_no_array_has() -> None:
-    kernels = rx.optimize(scores, "n 4", "4 4", execution="kernels", trust=True)
+    kernels = rx.optimize(scores, "n 4", "4 4", execution="kernels", dynamic=rx.Dynamic(trust=True))
     text = (
         r"scores\(\): at n = 10{30} argument `x` has 4e\+30 elements\n  accepted: sizes at which arrays have fewer than"
     )
     with pytest.raises(BoundsError, match=text):
         rx.plan_memory(kernels, at={"n": 10**30})
-    best = rx.optimize(scores, "n 4", "4 4", trust=True)
+    best = rx.optimize(scores, "n 4", "4 4", dynamic=rx.Dynamic(trust=True))
     with pytest.raises(BoundsError, match=rf"compile_ahead\(\): {text}"):
         best.compile_ahead({"n": 10**30})
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from benchmarks.corpus.program import Program
+from relax_eg import debug
 from relax_eg.driver.optimize import traced_program
 from relax_eg.driver.options import read_options, weight_names
 from relax_eg.driver.units import Units
-from relax_eg.egraph import Budget
 from relax_eg.explain.nearest import Graph, Nearest
 from relax_eg.ir import CONSTANT, VAR, Expr, postorder
 from relax_eg.rules import Rule, RuleSet
@@ -22,16 +22,17 @@ from relax_eg.rules.parameter_facts import known_facts
 def disguised(program: Program, rules: Iterable[Rule]) -> Rule | None:
     """The first of `rules` whose left side the program is."""
     o = program.options
-    traced = traced_program(program.made_of, program.specs, program.keywords, o.get("bounds"), ())
+    traced = traced_program(program.made_of, program.specs, program.keywords, o.get("bounds"))
     bindings = (b for block in traced.module.main.blocks for b in block.bindings)
     names = {e.op for e in operators(b.value for b in bindings)}
     possible = [r for r in rules if r.left_operators == names]
     if not possible:
         return None
-    options = read_options(
-        traced, RuleSet("none", []), None, o.get("at"), o.get("bounds"), o.get("weights", ()), o.get("facts"),
-        o.get("numerics", "reassociate"), Budget(), None, "off", 0,
-    )  # fmt: skip
+    with debug.options(sharing=False):
+        options = read_options(
+            traced, rules=RuleSet("none", []), at=o.get("at"), ranges=o.get("bounds"), weights=o.get("weights", ()),
+            facts=o.get("facts"), numerics=o.get("numerics", "reassociate"),
+        )  # fmt: skip
     searched = Units(traced.module, options, weight_names(traced, options), record=True).run().searched
     if len(searched) != 1:  # several functions, or blocks
         return None

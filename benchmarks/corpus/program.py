@@ -33,7 +33,8 @@ class Program:
 
     def optimized(self, **options: Any) -> Any:
         """What `rx.optimize` returns; `options` besides its own."""
-        return rx.optimize(self.made_of, *self.specs, cache=False, **{**self.options, **options}, **self.keywords)
+        with rx.debug.options(cache=False):
+            return rx.optimize(self.made_of, *self.specs, **{**self.options, **options}, **self.keywords)
 
 
 def program(*specs: Any, args: Mapping[str, Any] | None = None, **options: Any) -> Callable[[Function], Function]:

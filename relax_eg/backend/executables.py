@@ -20,7 +20,7 @@ from weakref import WeakSet
 import jax
 
 from relax_eg.backend.width import has_x64
-from relax_eg.debug import fallback
+from relax_eg.logs import fallback
 
 Why = Literal["call", "named", "ahead", "hot"]
 

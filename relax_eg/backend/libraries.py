@@ -17,12 +17,12 @@ import jax
 import jaxlib.xla_client
 import numpy as np
 
-from relax_eg.debug import log, unless_exhausted
 from relax_eg.dtypes import RECORDS
 from relax_eg.errors import LibraryError, RelaxEgError
 from relax_eg.ir.annotations import Annotation, Object, Tensor, Tuple, substitute
 from relax_eg.ir.expr import Expr, node, var
 from relax_eg.ir.steps import is_sized
+from relax_eg.logs import log, unless_exhausted
 from relax_eg.memo import Memo
 from relax_eg.ops.libraries import FFI, Library, library_call
 from relax_eg.ops.library_needs import RoutinePlace, missing, version

@@ -14,13 +14,13 @@ app = typer.Typer(help="What earlier searches found, on disk.", no_args_is_help=
 @command
 def info() -> None:
     """Print where the cache is, and how full."""
-    say(rx.cache.info())
+    say(rx.debug.cache.info())
 
 
 @app.command()
 @command
 def clear() -> None:
     """Remove everything in the cache."""
-    folder, count = rx.cache.info().folder, rx.cache.clear()
+    folder, count = rx.debug.cache.info().folder, rx.debug.cache.clear()
     text = f"{folder}: {count} {'entry' if count == 1 else 'entries'} removed"
     say(text)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import importlib.util
+import re
 import sys
 import sysconfig
 import time
@@ -27,6 +28,9 @@ from relax_eg.rules import RuleSet
 from relax_eg.rules.function_errors import unloadable
 
 P = ParamSpec("P")
+
+CommandBounds = tuple[dict[str, tuple[int | None, int | None]], *tuple[str, ...]]
+_STATEMENT = re.compile(r"[=!<>]=|[<>]")  # a comparison of sizes, other than name=low:high
 
 out = Console()
 err = Console(stderr=True)
@@ -139,19 +143,25 @@ def read_sizes(texts: list[str], option: str) -> dict[str, int]:
     return sizes
 
 
-def read_bounds(texts: list[str]) -> dict[str, tuple[int | None, int | None]]:
-    """`["s=1:4096"]` as bounds; either side may be left out."""
-    bounds: dict[str, tuple[int | None, int | None]] = {}
+def read_bounds(texts: list[str]) -> CommandBounds:
+    """`["s=1:4096", "s % 8 == 0"]` as bounds: the ranges, of which either side may be left out, and the statements."""
+    ranges: dict[str, tuple[int | None, int | None]] = {}
+    statements: list[str] = []
     for text in texts:
+        if _STATEMENT.search(text):
+            statements.append(text)
+            continue
         name, sign, value = text.partition("=")
         low, colon, high = value.partition(":")
         sides = [low, high]
         if not sign or not colon or not name.isidentifier() or any(x and not is_count(x) for x in sides):
-            raise OptionError(f"--bounds {text!r}: name=low:high is accepted, as in s=1:4096")
-        if name in bounds:
+            raise OptionError(
+                f"--bounds {text!r}: name=low:high is accepted, as in s=1:4096, or a statement such as 's % 8 == 0'"
+            )
+        if name in ranges:
             raise OptionError(f"--bounds {text!r}: `{name}` has other bounds already; one for each size is accepted")
-        bounds[name] = (int(low) if low else None, int(high) if high else None)
-    return bounds
+        ranges[name] = (int(low) if low else None, int(high) if high else None)
+    return ranges, *statements
 
 
 def read_rules(path: Path | None) -> RuleSet:

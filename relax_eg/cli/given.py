@@ -12,8 +12,7 @@ from relax_eg.cli.common import read_bounds, read_sizes
 Texts = list[str] | None
 Spec = Annotated[Texts, typer.Option("--spec", help='One per argument, in order: "b s 768", "b s @ int32".')]
 At = Annotated[Texts, typer.Option("--at", help="Sizes to be best at: s=128.")]
-Bounds = Annotated[Texts, typer.Option("--bounds", help="What sizes may ever be: s=1:4096.")]
-Assume = Annotated[Texts, typer.Option("--assume", help='What else holds of sizes: "s % 8 == 0".')]
+Bounds = Annotated[Texts, typer.Option("--bounds", help='What sizes may ever be: s=1:4096, "s % 8 == 0".')]
 Weights = Annotated[Texts, typer.Option("--weights", help="Arguments known ahead of the calls.")]
 Rules = Annotated[Path | None, typer.Option("--rules", help="A file with rule sets to add.")]
 Target = Annotated[str, typer.Option("--target", help="Device profile, or the file of one (calibrate).")]
@@ -26,7 +25,7 @@ def searched_with(at: Texts, bounds: Texts, weights: Texts, target: str) -> dict
     """The options of a search as `optimize` takes them."""
     return {
         "at": read_sizes(at or [], "--at") or None,
-        "bounds": read_bounds(bounds or []) or None,
+        "bounds": read_bounds(bounds or []),
         "weights": tuple(weights or ()),
         "target": target or None,
     }

@@ -20,7 +20,6 @@ def optimize(
     spec: given.Spec = None,
     at: given.At = None,
     bounds: given.Bounds = None,
-    assume: given.Assume = None,
     weights: given.Weights = None,
     rules: given.Rules = None,
     without: Annotated[list[str] | None, typer.Option("--without", help="Rules, tags or classes to leave out.")] = None,
@@ -29,7 +28,7 @@ def optimize(
     nodes: Annotated[int, typer.Option("--nodes", help="E-graph node budget.")] = 200_000,
     seconds: Annotated[float, typer.Option("--seconds", help="Search time budget.")] = 10.0,
     measure: Annotated[int, typer.Option("--measure", help="Programs to time; 0: price decides.")] = 0,
-    sharing: Annotated[str, typer.Option("--sharing", help="Repeated blocks optimized once: on or off.")] = "on",
+    sharing: Annotated[bool, typer.Option(help="Optimize repeated blocks once, or each on its own.")] = True,
     execution: given.Execution = "whole",
     memory_limit: Annotated[
         str | None, typer.Option("--memory-limit", help="Bytes of a call beside its arguments, at --at: 80MiB, 2GB.")
@@ -45,7 +44,7 @@ def optimize(
 ) -> None:
     """Optimize a JAX function and print the cost report; or print that of a saved one."""
 
-    def searched() -> rx.Optimized:
+    def searched() -> rx.types.Optimized:
         if show is not None and (show != "kernels" or execution != "kernels"):
             raise OptionError(f"--show {show!r}: 'kernels' is accepted, together with --execution kernels")
         fn = load_object(function)
@@ -57,25 +56,24 @@ def optimize(
                     f"--without {name!r}: no rule has this name, tag or class; `relax-eg rules` lists them"
                 )
             chosen = fewer
-        with LiveLine(function) as line:
+        with (
+            LiveLine(function) as line,
+            rx.debug.options(cache=None if cache else False, sharing=sharing, progress=line),
+        ):
             return rx.optimize(
                 fn,
                 *(spec or []),
                 rules=chosen,
-                assume=assume or (),
                 **given.searched_with(at, bounds, weights, target),
                 numerics=numerics,  # type: ignore[arg-type]
                 budget=rx.Budget(nodes=nodes, seconds=seconds),
-                progress=line,
                 measure=measure,
-                sharing=sharing,  # type: ignore[arg-type]
                 execution=execution,  # type: ignore[arg-type]
                 memory_limit=None if memory_limit is None else parse_bytes(memory_limit, "--memory-limit"),
-                cache=cache,
             )
 
-    def saved() -> rx.Optimized:
-        told = {"--spec": spec, "--at": at, "--bounds": bounds, "--assume": assume, "--weights": weights}
+    def saved() -> rx.types.Optimized:
+        told = {"--spec": spec, "--at": at, "--bounds": bounds, "--weights": weights}
         told |= {"--rules": rules, "--without": without, "--measure": measure, "--target": target}
         told |= {"--memory-limit": memory_limit}
         if wrong := [option for option, value in told.items() if value]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import Annotated
 
@@ -10,7 +9,7 @@ import typer
 
 import relax_eg as rx
 from relax_eg.cli import given
-from relax_eg.cli.common import LiveLine, command, load_object, read_bounds, read_sizes, say, wrote
+from relax_eg.cli.common import CommandBounds, LiveLine, command, load_object, read_bounds, read_sizes, say, wrote
 from relax_eg.errors import OptionError
 from relax_eg.extract.devices import profile
 from relax_eg.measure.device import here
@@ -22,11 +21,8 @@ from relax_eg.memory.picture import draw
 def plan(
     model: Annotated[str, typer.Argument(help="file.py:function, m.rxe, model.onnx, or a file of module text.")],
     spec: given.Spec = None,
-    bound: Annotated[
-        list[str] | None, typer.Option("--bound", help="What sizes may ever be: s=1024 (at most), or s=1:1024.")
-    ] = None,
+    bounds: given.Bounds = None,
     at: given.At = None,
-    assume: given.Assume = None,
     results: Annotated[
         str, typer.Option("--results", help="apart: the caller's own; planned: in the planned memory.")
     ] = "apart",
@@ -50,18 +46,17 @@ def plan(
     check: Annotated[Path | None, typer.Option("--check", help="Check this plan file against the model.")] = None,
 ) -> None:
     """Plan the memory of a program: whole storages or an arena, what makes the peak, and the proofs."""
-    bounds = read_upper(bound or [])
+    between = read_bounds(bounds or [])
     sizes = read_sizes(at or [], "--at")
-    found = _found(model, spec or [], bounds, sizes, assume or [], target, written)
+    found = _found(model, spec or [], between, sizes, target, written)
     if check is not None:
         load(check, found if isinstance(found, rx.Module) else found.module)
         say(f"{check}: holds")
         return
     made = rx.plan_memory(
         found,
-        bounds=bounds,
+        bounds=between,
         at=sizes or None,
-        assume=assume or (),
         results=results,  # type: ignore[arg-type]
         layout=layout,  # type: ignore[arg-type]
         aliasing=aliasing,  # type: ignore[arg-type]
@@ -73,17 +68,6 @@ def plan(
     wrote("picture", picture, lambda path: draw(made, path))
 
 
-def read_upper(texts: list[str]) -> dict[str, tuple[int | None, int | None]]:
-    """`["s=1024", "b=1:64"]` as bounds: a single number is the largest."""
-    wide: list[str] = []
-    for text in (t for each in texts for t in each.split(",")):
-        name, _, value = text.partition("=")
-        wide.append(text if ":" in value else f"{name}=:{value}")
-        if not name.isidentifier() or not re.fullmatch(r"[0-9]*:?[0-9]+|[0-9]+:", value):
-            raise OptionError(f"--bound {text!r}: name=high or name=low:high is accepted, as in s=1024")
-    return read_bounds(wide)
-
-
 def _usual(target: str) -> str | None:
     """How kernels' own memory is known if nobody says it: what is compiled here tells nothing of another device."""
     return "estimated" if target and profile(target).platform != here().platform else None
@@ -92,12 +76,11 @@ def _usual(target: str) -> str | None:
 def _found(
     model: str,
     specs: list[str],
-    bounds: dict[str, tuple[int | None, int | None]],
+    bounds: CommandBounds,
     at: dict[str, int],
-    assume: list[str],
     target: str,
     written: bool,
-) -> rx.Module | rx.Optimized:
+) -> rx.Module | rx.types.Optimized:
     """What a command names: what is saved and what is text as it is, else the kernels that are chosen."""
     if model.endswith(".rxe"):
         return rx.load(model)
@@ -114,15 +97,13 @@ def _found(
         raise OptionError(f"{model!r}: file.py:name, m.rxe, model.onnx or a file of module text is accepted")
     if written:
         return found if isinstance(found, rx.Module) else rx.trace(found, *specs)
-    usual = {n: high for n, (_, high) in bounds.items() if high is not None}
-    with LiveLine(model) as line:
+    usual = {n: high for n, (_, high) in bounds[0].items() if high is not None}
+    with LiveLine(model) as line, rx.debug.options(progress=line):
         return rx.optimize(
             found,
             *specs,
             target=target or None,
             at={**usual, **at} or None,
-            bounds=bounds or None,
-            assume=assume,
+            bounds=bounds,
             execution="kernels",
-            progress=line,
         )

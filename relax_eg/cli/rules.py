@@ -39,7 +39,7 @@ def verify(
     With --certificate, do every step of a derivation over; ends with status 1 if one does not hold."""
 
     def certified(path: Path) -> None:
-        found = rx.Certificate.load(path)
+        found = rx.types.Certificate.load(path)
         with err.status("checking every step"):
             done = found.verify(read_rules(rules))
         say(f"{found.data['name']}: holds; {done}")

@@ -19,7 +19,7 @@ from relax_eg.ir.module import Module
 from relax_eg.measure.choice import fastest
 from relax_eg.reports import Comparison, CostReport, compare
 from relax_eg.rules import RuleSet, book
-from relax_eg.shapes.relation import as_statements
+from relax_eg.shapes.relation import split_bounds
 
 ALL, WRITTEN = "all rules", "as written"
 # The sets of rules that are left out, by name. Fusion and partial library dispatch are those of Relax's ablation.
@@ -83,12 +83,11 @@ def ablate(
     if timed:
         if tell is not None:
             tell("timing", len(allowed), len(allowed) + 1)
-        assume = options.get("assume", ())
-        statements = as_statements(assume)
+        ranges, statements = split_bounds(options.get("bounds"))
         known = inspect.signature(optimize).parameters
         kwspecs = {k: v for k, v in options.items() if k not in known}
         named = by_name(options.get("specs"), kwspecs)
-        traced = traced_program(program, args, named, options.get("bounds"), statements)
+        traced = traced_program(program, args, named, ranges, statements)
         reports = _timed(found, *arguments(traced, {}, reports[ALL].at))
     return Ablation(compare(*reports.values(), labels=list(reports), against=ALL, as_written=True), wanted)
 

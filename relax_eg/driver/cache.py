@@ -5,8 +5,8 @@ of the rules, the versions of Python and of the packages used, this package's ow
 is not cached if some of this has no visible content (a callback in the program, a rule over an object of another
 library), or if the clock stopped the search: another run might find more.
 
-`RELAX_EG_CACHE=0` or `optimize(..., cache=False)` turns it off; `RELAX_EG_CACHE_DIR` sets its folder (default: the
-user's folder for caches), `RELAX_EG_CACHE_BYTES` its size limit.
+`RELAX_EG_CACHE=0` or `with rx.debug.options(cache=False):` turns it off; `RELAX_EG_CACHE_DIR` sets its folder (default:
+the user's folder for caches), `RELAX_EG_CACHE_BYTES` its size limit.
 """
 
 from __future__ import annotations
@@ -26,7 +26,6 @@ from typing import Any
 
 import platformdirs
 
-from relax_eg.debug import stage, tell, unless_exhausted
 from relax_eg.driver.fixed import with_numbers
 from relax_eg.driver.options import Options, SearchSpec
 from relax_eg.errors import OptionError
@@ -37,6 +36,7 @@ from relax_eg.ir.packed import pack, unpack
 from relax_eg.ir.tokens import NoContentError, token
 from relax_eg.ir.wellformed import check as check_module
 from relax_eg.limits import FEW_KEPT
+from relax_eg.logs import cache_is_on, stage, tell, unless_exhausted
 from relax_eg.ops.record import TABLE
 from relax_eg.plain_data import compiler_options, is_count, read_json
 from relax_eg.reports import CostReport
@@ -208,7 +208,7 @@ class EntryPlace:
 @stage("cache")
 def place_of(traced: Source, options: Options) -> EntryPlace | None:
     """The place of a program's entry; None if the cache is off or no key can be formed."""
-    if not _is_on():
+    if not cache_is_on():
         return None
     store = _store()
     try:
@@ -233,7 +233,7 @@ def key_of(traced: Source, options: Options) -> str:
     content = (
         FORMAT, *_surroundings(), settings(),
         traced.name, leaves, traced.sizes.constraints, traced.fingerprint.digest,
-        [(f.name, _option(getattr(options, f.name))) for f in fields(options) if f.name != "progress"],
+        [(f.name, _option(getattr(options, f.name))) for f in fields(options)],
     )  # fmt: skip
     return blake2b(repr(content).encode(), digest_size=32).hexdigest()
 
@@ -268,13 +268,6 @@ def version_of(package: str) -> str:
         return version(package)
     except PackageNotFoundError:
         return "unknown"
-
-
-def _is_on() -> bool:
-    text = os.environ.get("RELAX_EG_CACHE", "") or "1"
-    if text not in ("0", "1"):
-        raise OptionError(f"RELAX_EG_CACHE={text}: 0 (off) or 1 (on) is accepted")
-    return text == "1"
 
 
 def _store() -> Store:

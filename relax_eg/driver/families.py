@@ -17,7 +17,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from relax_eg.debug import stage, tell
 from relax_eg.driver.measured import CandidateProgram, Search
 from relax_eg.driver.options import Sizes, allows
 from relax_eg.driver.prices import NEVER_SLOWER, doubt, seconds_at
@@ -32,6 +31,7 @@ from relax_eg.ir.annotations import Tensor, dims_of
 from relax_eg.ir.expr import Expr
 from relax_eg.ir.module import Module
 from relax_eg.ir.partition import split
+from relax_eg.logs import stage, tell, tell_progress
 from relax_eg.ops import bytes_of
 from relax_eg.shapes import Dim, Proved, Scope
 from relax_eg.shapes.dispatch import Dispatch
@@ -192,8 +192,7 @@ class _Pool:
             quiet = 0 if before > _NEWS * min(float(c[i]) for c in self.costs) else quiet + 1
             sizes = ", ".join(f"{v}={n}" for v, n in point.items())
             tell(2, f"family: extracted at {sizes}, {len(self.programs)} programs")
-            if options.progress is not None:
-                options.progress("family", self.extractions, len(self.programs))
+            tell_progress("family", self.extractions, len(self.programs))
         self.stop = self.stop or NOTHING_NEW
 
     def fill_frugally(self, points: np.ndarray) -> None:

@@ -19,24 +19,25 @@ from relax_eg.accepted import NONE, Kind, accepts, of, shown
 from relax_eg.backend.call_keys import MOST_SHOWN, NOT_SHOWN, kind_of
 from relax_eg.backend.executables import executables
 from relax_eg.backend.optimized import Optimized
-from relax_eg.debug import fallback, unless_exhausted
 from relax_eg.driver.optimize import optimize
-from relax_eg.driver.options import KINDS, Bounds, Sizes
+from relax_eg.driver.options import KINDS, Sizes, Target, device_and_cost
 from relax_eg.driver.varying import OtherSizesError, Varying, kinds_of, shapes_of
 from relax_eg.dynamic.at_capacity import AtCapacity
-from relax_eg.dynamic.policy import POWERS, Capacities, Dynamic, read_policy
+from relax_eg.dynamic.policy import Dynamic, Mode, read_policy
 from relax_eg.dynamic.statistics import Statistics
 from relax_eg.egraph import Budget
 from relax_eg.errors import OptionError, RelaxEgError
-from relax_eg.extract.devices import profile
+from relax_eg.extract.cost_model import CostModel, NodeCost
 from relax_eg.extract.profile import Profile
-from relax_eg.measure.device import here
+from relax_eg.ir.annotations import Annotation
+from relax_eg.logs import fallback, unless_exhausted
 from relax_eg.memo import Memo
+from relax_eg.ops import Site
 from relax_eg.reports import CostReport
 from relax_eg.rules import Numerics, RuleSet
 from relax_eg.settings import settings_now
 from relax_eg.shapes import Scope
-from relax_eg.shapes.relation import as_statements, read_statement
+from relax_eg.shapes.relation import Bounds, read_statement, split_bounds
 
 # Options of `jax.jit` that mean the same at all sizes.
 _OF_ARGUMENTS = frozenset(("static_argnums", "static_argnames", "donate_argnums", "donate_argnames"))
@@ -53,6 +54,17 @@ class _Way:
 
     def call(self, args: tuple[Any, ...], kwargs: dict[str, Any], leaves: list[Any]) -> Any:
         return self.run(*leaves) if self.of_leaves else self.run(*args, **kwargs)
+
+
+@dataclass(frozen=True)
+class _PricedBy:
+    """A cost model for a device without its compilation modes."""
+
+    model: CostModel
+    profile: Profile
+
+    def price(self, site: Site, result: Annotation, sizes: Sizes) -> NodeCost:
+        return self.model.price(site, result, sizes)
 
 
 class Jitted:
@@ -73,7 +85,7 @@ class Jitted:
         self._options = options
         self._warned = False
         # `executables` also bounds how many functions optimized for single sizes or static arguments are kept.
-        self._executables = executables(options)
+        self._executables = executables({"executables": options["dynamic"].executables})
         self._symbolic = Memo[Any, Optimized](self._executables.limit)
         self.optimized: list[Optimized] = []
         self.__wrapped__ = fn
@@ -86,7 +98,7 @@ class Jitted:
         self._static, self._donated = static or frozenset[str](), donated or frozenset[str]()
         # Other options of `jax.jit` (shardings, ...) are about the concrete arrays of a call.
         unknown = static is None or donated is None or bool(set(jit) - _OF_ARGUMENTS)
-        self._exact = options["dynamic"] == "exact" or unknown
+        self._exact = options["dynamic"].mode == "exact" or unknown
         self._varies = dims is not None
         self._varying = Memo[Any, Varying](self._executables.limit)
         # How to run calls of sizes seen before: of arrays alone by their kinds, of others by tree structure and kinds
@@ -209,12 +221,11 @@ class Jitted:
 
     def _is_for(self, best: Optimized, operands: list[Any]) -> bool:
         """Whether the function of `dims` serves a call. ShapeError, BoundsError if `dims` and the options reject it."""
-        given = self._options["bounds"] or {}
-        told = frozenset[str]().union(*(r.variables for s in as_statements(self._options["assume"])
-                                        for r in read_statement(s)))  # fmt: skip
+        ranges, statements = split_bounds(self._options["bounds"])
+        told = frozenset[str]().union(*(r.variables for s in statements for r in read_statement(s)))
         sizes = best.sizes_of(*operands)
-        # Without bounds or assumptions on it, a size may be 0, but programs are made for sizes from 1 on.
-        if any(n == 0 and v not in given and v not in told for v, n in sizes.items()):
+        # Without bounds on it, a size may be 0, but programs are made for sizes from 1 on.
+        if any(n == 0 and v not in ranges and v not in told for v, n in sizes.items()):
             return False
         try:
             return best.is_own(*operands)
@@ -296,8 +307,8 @@ class Jitted:
 
         flat.__name__ = self.__name__
         flat.__signature__ = inspect.Signature([inspect.Parameter("x", inspect.Parameter.VAR_POSITIONAL)])  # type: ignore[reportAttributeAccessIssue]
-        told = (*as_statements(self._options["assume"]), *assume)
-        options: dict[str, Any] = {**self._options, "at": at, "assume": told}
+        ranges, statements = split_bounds(self._options["bounds"])
+        options: dict[str, Any] = {**self._options, "at": at, "bounds": [ranges, *statements, *assume]}
         best = optimize(flat, *specs, target=self._device(), **options)
         places = jax.tree_util.tree_unflatten(tree, range(tree.num_leaves))
         by_name = places if self._static else {**dict(zip(signature.parameters, places[0], strict=False)), **places[1]}
@@ -318,8 +329,10 @@ class Jitted:
             strategy.donate(jax.tree_util.tree_leaves([x for n, x in places.items() if n in self._donated]))
         strategy.serve_under(settings, lambda *xs: self._elsewhere(settings, *arguments(xs)))
 
-    def _device(self) -> Profile:
-        return replace(here() if self._target is None else profile(self._target), modes=())
+    def _device(self) -> Target:
+        device, cost = device_and_cost(self._target)
+        device = replace(device, modes=())
+        return device if cost is None else _PricedBy(cost, device)
 
     def _of_shapes(self, leaves: list[Any], tree: Any, dynamic: list[int]) -> Optimized:
         """The function of the arrays among `leaves`, optimized for exactly these shapes; the other leaves are
@@ -412,18 +425,12 @@ def jit(
     *,
     dims: Sequence[Any] | None = None,
     rules: RuleSet | None = None,
-    target: str | Profile | None = None,
+    target: Target | None = None,
     at: Sizes | Sequence[Sizes] | None = None,
     bounds: Bounds | None = None,
-    assume: str | Sequence[str] = (),
     numerics: Numerics = "reassociate",
+    dynamic: Mode | Dynamic = "auto",
     budget: Budget | None = None,
-    cache: bool = True,
-    dynamic: Dynamic = "auto",
-    capacities: Capacities = POWERS,
-    executables: int | None = None,
-    background: bool = False,
-    trust: bool = False,
     **jit_options: Any,
 ) -> Any:
     """A drop-in for `jax.jit` that optimizes: `fast = rx.jit(fn)` or `@rx.jit(dims=["b s 768"])`.
@@ -433,24 +440,23 @@ def jit(
       Without `dims` it is optimized for the shapes of the first call, and once more when others come: the sizes that
       changed are then symbolic (`docs/dynamic.md`).
     - `dynamic`: "exact" optimizes and compiles each combination of shapes, as `jax.jit` compiles. The same happens to
-      calls that are traced, and with `jit_options` other than static and donated arguments.
-    - `trust`: a combination of sizes runs the program for all sizes only after the function, traced for it, was found
-      to be that program; other combinations have executables of their own. `trust=True` skips this check: the caller
-      promises that it would succeed.
+      calls that are traced, and with `jit_options` other than static and donated arguments. Otherwise a combination of
+      sizes runs the program for all sizes only after the function, traced for it, was found to be that program; other
+      combinations have executables of their own. `Dynamic(trust=True)` skips this check: the caller promises that it
+      would succeed.
 
     The other options are those of `optimize`. It composes with jit, grad and vmap. If the optimizer fails, it warns
     once and runs `fn` as written.
     """
     options: dict[str, Any] = {
-        "rules": rules, "target": target, "at": at, "bounds": bounds, "assume": assume, "numerics": numerics,
-        "budget": budget, "cache": cache, "dynamic": dynamic, "capacities": capacities, "executables": executables,
-        "background": background, "trust": trust,
+        "rules": rules, "target": target, "at": at, "bounds": bounds, "numerics": numerics,
+        "dynamic": (policy := Dynamic.of(dynamic)), "budget": budget,
     }  # fmt: skip
     if fn is None:
         return functools.partial(jit, dims=dims, **options, **jit_options)
     # Wrong values are reported here, at the decoration; what depends on the names of sizes, at the first call.
-    read_policy("jit", list(capacities) if isinstance(capacities, Mapping) else ["n"], Scope({"n": (1, 1)}), dynamic,
-                capacities, executables, background)  # fmt: skip
+    capacities = policy.capacities
+    read_policy("jit", list(capacities) if isinstance(capacities, Mapping) else ["n"], Scope({"n": (1, 1)}), policy)
     if dims is None and isinstance(capacities, Mapping):
         raise OptionError(
             f"jit: capacities={shown(capacities)} names sizes, and without dims there are no names; pass dims"

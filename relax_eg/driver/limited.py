@@ -15,7 +15,6 @@ from dataclasses import dataclass, replace
 from relax_eg.backend.accounting import FRUGAL, is_on_cpu
 from relax_eg.backend.footprint import KernelFootprint, in_kernels, in_whole, likely_at_peak
 from relax_eg.byte_units import format_bytes
-from relax_eg.debug import tell
 from relax_eg.driver.measured import CandidateProgram, Entry, Search
 from relax_eg.errors import ExtractionError
 from relax_eg.extract.figures import counted
@@ -25,6 +24,7 @@ from relax_eg.extract.pricing import Pricing
 from relax_eg.extract.profile import AS_USUAL, Mode, Profile
 from relax_eg.ir.expr import TUPLE_GET, Expr
 from relax_eg.ir.module import Module
+from relax_eg.logs import tell
 
 MOST = 16  # limit: programs whose memory is determined for one memory limit
 # chosen: prices of a byte: the first, as a multiple of (seconds / bytes), the factor between prices, and their number

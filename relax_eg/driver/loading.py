@@ -6,16 +6,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
-from relax_eg.accepted import FLAG, NONE, PATH, accepts
+from relax_eg.accepted import NONE, PATH, accepts
 from relax_eg.backend.artifact import describing, read, without_search
 from relax_eg.backend.optimized import Optimized
 from relax_eg.backend.program import refusals
 from relax_eg.driver.options import KINDS, Execution
 from relax_eg.driver.prices import call_predictor
 from relax_eg.driver.running import running
-from relax_eg.dynamic.policy import Capacities, Dynamic, check_one_program, read_policy
+from relax_eg.dynamic.policy import Dynamic, Mode, check_one_program, read_policy
 from relax_eg.extract.cost_model import CostModel
 from relax_eg.extract.profile import Profile
 from relax_eg.ir.annotations import dims_of
@@ -31,42 +30,35 @@ class _Pricing:
     cost: CostModel | None = None
 
 
-@accepts(path=PATH, dynamic=KINDS["dynamic"] | NONE, background=FLAG | NONE)
-def load(
-    path: str | Path,
-    *,
-    dynamic: Dynamic | None = None,
-    capacities: Capacities | None = None,
-    executables: int | None = None,
-    background: bool | None = None,
-) -> Optimized:
+@accepts(path=PATH, dynamic=KINDS["dynamic"] | NONE)
+def load(path: str | Path, *, dynamic: Mode | Dynamic | None = None) -> Optimized:
     """The optimized function that `best.save(path)` wrote: it runs, reports, prepares and checks as before, and nothing
     is searched.
 
-    `dynamic`, `capacities`, `executables` and `background` are those of `optimize`; what is left out is as it was when
-    the function was saved. ArtifactError for a file that is no artifact, was truncated or changed, or is of another
-    version; nothing in a file is run. OptionError, BoundsError for options.
+    `dynamic` is that of `optimize`; what it leaves out is as it was when the function was saved. ArtifactError for a
+    file that is no artifact, was truncated or changed, or is of another version; nothing in a file is run. OptionError,
+    BoundsError for `dynamic`.
     """
     saved = read(path)
     name, scope = saved.program.name, saved.program.scope
     with describing(path):
-        kept = dict(saved.program.at_sizes)
-        profile = Profile.from_data(kept.pop("profile"))
-        kept["at"] = checked(tuple[Mapping[str, int], ...], kept["at"], "at")
+        kept = saved.program.at_sizes
+        profile = Profile.from_data(kept["profile"])
+        at = checked(tuple[Mapping[str, int], ...], kept["at"], "at")
         variables = tuple(kept["capacities"])
         has = {v for p in saved.program.params for d in dims_of(p.annotation) for v in d.variables}
         if set(variables) != has:
             raise ValueError(f"it has capacities of {', '.join(variables)}, and its sizes are {', '.join(sorted(has))}")
-        policy = read_policy(name, variables, scope, **kept)
-    if not saved.program.from_function and variables and saved.runs != "steps":
+        usual = Dynamic(mode=kept["dynamic"], **{k: kept[k] for k in ("capacities", "executables", "background")})
+        policy = read_policy(name, variables, scope, usual, at)
+    chosen = usual if dynamic is None else Dynamic.of(dynamic).over(usual)
+    if not saved.program.from_function and variables and saved.runs != "steps" and not chosen.trust:
         saved = replace(saved, program=replace(saved.program, own=refusals(saved.program)))
-    given = {"dynamic": dynamic, "capacities": capacities, "executables": executables, "background": background}
-    options: dict[str, Any] = {**kept, **{k: v for k, v in given.items() if v is not None}}
-    if options != kept:
-        policy = read_policy(name, variables, scope, **options)
-        data = {**policy.as_data(), "profile": saved.program.at_sizes["profile"]}
+    if chosen != usual:
+        policy = read_policy(name, variables, scope, chosen, at)
+        data = {**policy.as_data(), "profile": kept["profile"]}
         saved = replace(saved, program=replace(saved.program, at_sizes=data))
-    check_one_program(name, policy.dynamic, saved.runs)
-    chosen = [v.chosen for v in saved.variants]
-    predict = partial(call_predictor, saved.program, chosen, saved.weights, _Pricing(profile))
+    check_one_program(name, policy.mode, saved.runs)
+    programs = [v.chosen for v in saved.variants]
+    predict = partial(call_predictor, saved.program, programs, saved.weights, _Pricing(profile))
     return running(saved, without_search(name), policy, predict)

@@ -19,7 +19,6 @@ from typing import Any
 
 import jax
 
-from relax_eg.debug import tell
 from relax_eg.driver.options import Options, SearchSpec, Sizes, allows, weight_names
 from relax_eg.driver.prices import of_a_call, price
 from relax_eg.driver.units import Found, Units
@@ -32,6 +31,7 @@ from relax_eg.extract.report import MeasuredRow
 from relax_eg.extract.weights import PREPARED_SHARE
 from relax_eg.frontends import Source
 from relax_eg.ir.module import Module
+from relax_eg.logs import tell, tell_progress
 from relax_eg.measure.choice import argument, fastest
 
 AS_WRITTEN = "as written"
@@ -245,8 +245,7 @@ def decided(search: Search, call: Callable[[CandidateProgram], Any]) -> list[Dec
         tell(2, f"measure: {1 + len(variants)} programs at {sizes}")
 
         def progress(what: str) -> None:
-            if options.progress is not None:
-                options.progress(f"measure at {sizes}: {what}", timed_at, max(timed_at, len(options.bindings)))
+            tell_progress(f"measure at {sizes}: {what}", timed_at, max(timed_at, len(options.bindings)))
 
         args, kwargs = arguments(traced, dict(options.facts), binding, same)
         timed = {v.label: v for v in (written, *variants)}

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from statistics import geometric_mean
-from typing import Any, Literal
+from typing import Any
 
 from relax_eg.accepted import accepts
 from relax_eg.backend.family import Solution, Variant
@@ -15,23 +15,20 @@ from relax_eg.backend.lower import run_function
 from relax_eg.backend.optimized import Optimized
 from relax_eg.backend.program import Program, refusals
 from relax_eg.backend.width import in_width
-from relax_eg.debug import dump as dump_stages
-from relax_eg.debug import dump_folder, tell
 from relax_eg.driver.cache import CachedResult, Choice, EntryPlace, place_of
 from relax_eg.driver.explaining import explained
 from relax_eg.driver.families import BY_CLOCK, family, nearest_guards
 from relax_eg.driver.limited import limited
 from relax_eg.driver.measured import CandidateProgram, Decision, Search, check_measurable, decided
-from relax_eg.driver.options import KINDS, Bounds, Execution, Facts, Options, Progress, SearchSpec, Sizes, read_options
+from relax_eg.driver.options import KINDS, Execution, Facts, Options, SearchSpec, Sizes, Target, read_options
 from relax_eg.driver.prices import call_predictor, closed_forms, doubt, moves_less, pays, price
 from relax_eg.driver.reporting import report_of
 from relax_eg.driver.running import of_arrays, running
 from relax_eg.dynamic.at_capacity import REASSOCIATED
-from relax_eg.dynamic.policy import POWERS, Capacities, Dynamic, Policy, check_one_program, read_policy
+from relax_eg.dynamic.policy import Dynamic, Mode, Policy, check_one_program, read_policy
 from relax_eg.egraph import Budget, StopReason
 from relax_eg.errors import OptionError
-from relax_eg.extract.cost_model import CostModel
-from relax_eg.extract.profile import AS_USUAL, Profile
+from relax_eg.extract.profile import AS_USUAL
 from relax_eg.frontends import Source
 from relax_eg.frontends.clashes import by_name, tells_clashes
 from relax_eg.frontends.jax.trace import Traced, trace_function
@@ -39,8 +36,10 @@ from relax_eg.frontends.modules import Written, written
 from relax_eg.frontends.trace_check import Own
 from relax_eg.ir.module import Module
 from relax_eg.ir.wellformed import check as check_module
+from relax_eg.logs import dump as dump_stages
+from relax_eg.logs import dump_folder, tell
 from relax_eg.rules import Numerics, RuleSet
-from relax_eg.shapes.relation import as_statements
+from relax_eg.shapes.relation import Bound, Bounds, split_bounds
 
 _TOLERANCES: dict[str, float] = {"exact": 0.0, "reassociate": REASSOCIATED, "approximate": 1e-2}  # chosen: relative
 
@@ -53,98 +52,73 @@ def optimize(
     *args: Any,
     specs: Mapping[str, Any] | None = None,
     rules: RuleSet | None = None,
-    target: str | Profile | None = None,
+    target: Target | None = None,
     at: Sizes | Sequence[Sizes] | None = None,
     bounds: Bounds | None = None,
-    assume: str | Sequence[str] = (),
     weights: Sequence[str | int] = (),
     numerics: Numerics = "reassociate",
     facts: Facts | None = None,
-    budget: Budget | None = None,
-    progress: Progress | None = None,
-    sharing: Literal["on", "off"] = "on",
-    cache: bool = True,
-    measure: int = 0,
-    cost: CostModel | None = None,
     execution: Execution = "whole",
+    dynamic: Mode | Dynamic = "auto",
     memory_limit: int | str | None = None,
-    dynamic: Dynamic = "auto",
-    capacities: Capacities = POWERS,
-    executables: int | None = None,
-    background: bool = False,
-    trust: bool = False,
+    measure: int = 0,
+    budget: Budget | None = None,
     **kwspecs: Any,
 ) -> Optimized:
     """Optimize a JAX function, or a module, for a device.
 
     - `args`, `kwspecs`: one spec per argument of the function ("b s 768", an array, a pytree of these); none for a
       module, which has its own.
-    - `specs`: specs by name, for arguments whose name is that of an option here: `specs={"cost": "n 4"}`.
+    - `specs`: specs by name, for arguments whose name is that of an option here: `specs={"target": "n 4"}`.
     - `rules`: the rules that may be used (default: `relax_eg.rules.default`).
-    - `target`: a device profile or its name (default: that of JAX's device).
+    - `target`: a device profile, its name or file (default: that of JAX's device); or a cost model, whose prices
+      decide in place of a profile's (`docs/devices.md`).
     - `at`: the sizes to be best at, one binding of the size variables or several. Missing sizes are assumed, and the
       report says so.
     - `bounds`: the range of a size, `(low, high)`, inclusive, or one integer that fixes it; a call outside raises. With
       bounds and no single `at`, several programs may be found, each for the sizes at which it is best
-      (`docs/families.md`).
-    - `assume`: further statements about sizes, as `rx.prove` takes them: `["s % 8 == 0", "b*s <= 4096"]`. Rules may
-      rely on them; a call that violates them raises.
+      (`docs/families.md`). Or a statement about sizes, as `rx.prove` takes it, such as "b*s <= 4096"; or a list of
+      both: `[{"s": (1, 4096)}, "s % 8 == 0"]`. Rules may rely on statements; a call that violates them raises.
     - `weights`: arguments known ahead of the calls, by name or position; what depends on them alone is computed once.
     - `numerics`: the loosest class of rules allowed.
     - `facts`: what is known of the values of arguments, by name or position, or of single arrays in them:
       `{"S": "positive definite", "w": ["nonnegative", "finite"]}` (`docs/rules.md` lists the facts). Rules may rely on
       it.
-    - `budget`: limits of the search.
-    - `progress`: called with (phase, e-graph nodes, rule matches) during the search, and with ("measure at ...", index
-      of the sizes, least number of sizes) while programs are timed.
-    - `sharing`: whether repeated blocks of a large program (the layers of a transformer) are found and optimized once.
-    - `cache`: whether the result of an earlier search for this program and these options is taken from disk
-      (`relax_eg.cache`).
-    - `measure`: how many programs are timed beside the one as written, at each of `at` and on random arguments, each
-      compiled by XLA as usual or in one of the profile's modes. A call then runs what was fastest at the nearest of
-      `at`, as the guards of `best.variants` say; if two sizes have different winners, a few sizes between them are
-      timed, too. With 0, price decides.
-    - `cost`: a cost model in place of the profile's (`docs/devices.md`).
     - `execution`: "whole", one XLA program; or "kernels", one executable per kernel, so that fusion is chosen by the
       search (`docs/kernels.md`).
     - `memory_limit`: the bytes that a call may need beside its arguments at each of `at`, a number or a text such as
       "512 MiB": the fastest program found within it is chosen (`docs/memory.md`).
     - `dynamic`: "exact", an executable for each combination of sizes that is called; "capacity", executables for few
-      capacities, which take the true sizes as arguments; "auto", an executable for each of `at`, capacities for other
-      sizes (without `at` from the second combination of sizes on), and an exact executable for a combination that is
-      called so often that this pays.
-    - `capacities`: "powers of two", a number (its multiples), a list, "bound", or one of these for each size variable.
-    - `executables`: how many executables the function keeps, however it runs (default 64; 1024 in kernels and in
-      steps).
-    - `background`: compile in a thread whenever another executable can serve the call meanwhile (`docs/dynamic.md`).
-    - `trust`: promise that no Python decision on a size differs from the one made in the trace for symbolic sizes.
-      Without it the function is traced once for each combination of sizes; if that gives another program, the function
-      runs as written. A module is traced, too; what does not fit at these sizes is raised, whatever the search made of
-      it.
+      capacities, which take the true sizes as arguments; "auto", capacities for sizes that are neither in `at` nor
+      called often; or a `Dynamic`, which also says which capacities, how many executables are kept, and whether they
+      are compiled in the background (`docs/dynamic.md`).
+    - `measure`: how many programs are timed beside the one as written, at each of `at` and on random arguments, each
+      compiled by XLA as usual or in one of the profile's modes. A call then runs what was fastest at the nearest of
+      `at`, as the guards of `best.variants` say; if two sizes have different winners, a few sizes between them are
+      timed, too. With 0, price decides.
+    - `budget`: limits of the search.
 
-    Raises TraceError, SpecError, BoundsError, OptionError, RuleError; ExtractionError if no program keeps
-    `memory_limit`.
+    `rx.debug.options` reports progress and turns the disk cache off. Raises TraceError, SpecError, BoundsError,
+    OptionError, RuleError; ExtractionError if no program keeps `memory_limit`.
     """
-    statements = as_statements(assume)
-    traced = traced_program(program, args, by_name(specs, kwspecs), bounds, statements)
-    limits = budget or Budget()
+    ranges, statements = split_bounds(bounds)
+    traced = traced_program(program, args, by_name(specs, kwspecs), ranges, statements)
     options = read_options(
-        traced, rules, target, at, bounds, weights, facts, numerics, limits, progress, sharing, measure, cost,
-        execution, memory_limit,
+        traced, rules=rules, target=target, at=at, ranges=ranges, weights=weights, facts=facts, numerics=numerics,
+        budget=budget, measure=measure, execution=execution, memory_limit=memory_limit,
     )  # fmt: skip
     named: Sequence[Sizes] = [] if at is None else [at] if isinstance(at, Mapping) else at
-    policy = read_policy(
-        traced.name, traced.size_variables, options.scope, dynamic, capacities, executables, background, named
-    )
-    check_one_program(traced.name, dynamic, "steps" if traced.in_steps else execution)
+    chosen = Dynamic.of(dynamic)
+    policy = read_policy(traced.name, traced.size_variables, options.scope, chosen, named)
+    check_one_program(traced.name, chosen.mode, "steps" if traced.in_steps else execution)
     with in_width(traced.wide):
-        return _found_or_searched(traced, options, policy, cache, trust)
+        return _found_or_searched(traced, options, policy, bool(chosen.trust))
 
 
-def _found_or_searched(traced: Source, options: Options, policy: Policy, cache: bool, trust: bool) -> Optimized:
+def _found_or_searched(traced: Source, options: Options, policy: Policy, trust: bool) -> Optimized:
     """The optimized function, from the cache or from a search."""
     started = time.perf_counter()
-    place = place_of(traced, options) if cache else None
+    place = place_of(traced, options)
     # Dumping the stages needs a search, so the cache is not read.
     found = place.read() if place is not None and dump_folder() is None else None
     if found is not None:
@@ -158,13 +132,13 @@ def _found_or_searched(traced: Source, options: Options, policy: Policy, cache: 
 def traced_program(
     program: Callable[..., Any] | Module,
     specs: tuple[Any, ...],
-    kwspecs: Mapping[str, Any],
-    bounds: Bounds | None,
-    assume: tuple[str, ...],
+    kwspecs: Mapping[str, Any] | None = None,
+    ranges: Mapping[str, Bound] | None = None,
+    assume: tuple[str, ...] = (),
 ) -> Source:
     """The program to optimize, from a function or a module. TraceError, SpecError, OptionError."""
     # JAX uses bounds with both sides only; the scope handles the others and rejects wrong ones.
-    decided = {k: (b[0] or 1, b[1]) for k, b in (bounds or {}).items() if isinstance(b, tuple) and _is_pair(b)}
+    decided = {k: (b[0] or 1, b[1]) for k, b in (ranges or {}).items() if isinstance(b, tuple) and _is_pair(b)}
     if isinstance(program, Module):
         if specs or kwspecs:
             raise OptionError("optimize(module) takes no specs: a module's parameters say their own shapes")
@@ -172,7 +146,7 @@ def traced_program(
     if not callable(program):
         raise OptionError(f"optimize takes a function or a module, got {type(program).__name__}")
     pairs = {k: (a, b) for k, (a, b) in decided.items() if b is not None}
-    return trace_function(program, specs, kwspecs, bounds=pairs, assume=assume)
+    return trace_function(program, specs, kwspecs or {}, bounds=pairs, assume=assume)
 
 
 def _is_pair(b: Any) -> bool:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from relax_eg.accepted import FLAG, NONE, STATEMENTS, Kind, of, one_of, shown, whole
+from relax_eg.accepted import BOUNDS, NONE, Kind, of, one_of, shown
 from relax_eg.backend.libraries import unavailable
 from relax_eg.byte_units import parse_bytes
+from relax_eg.dynamic.policy import DYNAMIC, Dynamic
 from relax_eg.egraph import Budget
 from relax_eg.errors import BoundsError, OptionError
 from relax_eg.extract.cost import ASSUMED_SIZE
@@ -19,6 +20,7 @@ from relax_eg.extract.profile import AS_USUAL, Profile
 from relax_eg.frontends import Source
 from relax_eg.frontends.specs import Leaf
 from relax_eg.limits import LARGEST_INT64
+from relax_eg.logs import sharing_is_on
 from relax_eg.measure.device import here
 from relax_eg.ops.facts import FACTS, facts_named, impossible
 from relax_eg.ops.libraries import EXECUTIONS
@@ -29,10 +31,10 @@ from relax_eg.rules.certificates import status
 from relax_eg.rules.libraries import libraries_of
 from relax_eg.rules.schemas import ExtractionStep
 from relax_eg.shapes import Dim, Scope
+from relax_eg.shapes.relation import Bound
 
-Progress = Callable[[str, int, int], None]
 Sizes = Mapping[str, int]
-Bounds = Mapping[str, tuple[int | None, int | None] | int]
+Target = str | Path | Profile | CostModel
 Facts = Mapping[str | int, str | Sequence[str]]
 Execution = Literal["whole", "kernels"]
 
@@ -62,8 +64,7 @@ class Options:
     facts: tuple[tuple[str, frozenset[str]], ...]
     numerics: tuple[Numerics, ...]
     budget: Budget
-    progress: Progress | None
-    sharing: Literal["on", "off"]
+    sharing: bool
     measure: int = 0
     cost: CostModel | None = None
     execution: Execution = "whole"
@@ -146,65 +147,59 @@ _MANY = (list, tuple)
 # The kinds of the options that `optimize` shares with `jit`, `why_not`, `view` and others.
 KINDS: Mapping[str, Kind] = {
     "rules": of("a RuleSet", RuleSet) | NONE,
-    "target": of("one of " + ", ".join(sorted(PROFILES)) + ", the path of a .json profile, or a Profile", str, Path,
-                 Profile) | NONE,
+    "target": Kind(
+        lambda x: x is None or isinstance(x, (str, Path, Profile)) or callable(getattr(x, "price", None)),
+        f"one of {', '.join(sorted(PROFILES))}, the path of a .json profile, a Profile, or a cost model (an object "
+        "with price(site, result, sizes))",
+    ),
     "at": Kind(
         lambda x: x is None or all(isinstance(b, Mapping) for b in (x if isinstance(x, _MANY) else [x])),  # type: ignore[reportUnknownVariableType]
         "{'n': 128}, or a list of such,",
     ),
-    "bounds": of("{'n': (1, 4096)}", Mapping) | NONE,
-    "assume": STATEMENTS,
+    "bounds": BOUNDS,
     "weights": of("a list of argument names or positions", str, *_MANY),
     "numerics": one_of(*NUMERICS),
     "facts": of("{'x': 'positive'}", Mapping) | NONE,
     "budget": of("a Budget", Budget) | NONE,
-    "progress": Kind(lambda x: x is None or callable(x), "a function (phase, nodes, matches)"),
-    "sharing": one_of("on", "off"),
-    "cache": FLAG,
     "execution": one_of("whole", "kernels"),
     "measure": Kind(
         lambda x: isinstance(x, int) and not isinstance(x, bool) and 0 <= x <= MOST_MEASURED,
         f"how many programs to time, 0 to {MOST_MEASURED},",
     ),
     "dynamic": Kind(
-        lambda x: isinstance(x, str) and x in ("exact", "capacity", "auto"), "one of 'exact', 'capacity', 'auto'"
+        lambda x: isinstance(x, Dynamic) or (isinstance(x, str) and x in DYNAMIC),
+        f"one of {', '.join(map(repr, DYNAMIC))}, or a Dynamic",
     ),
-    "executables": whole("how many to keep, a number >= 1,") | NONE,
-    "background": FLAG,
-    "trust": FLAG,
 }  # fmt: skip
 
 
 def read_options(
     traced: Source,
-    rules: RuleSet | None,
-    target: str | Profile | None,
-    at: Sizes | Sequence[Sizes] | None,
-    bounds: Bounds | None,
-    weights: Sequence[str | int],
-    facts: Facts | None,
-    numerics: str,
-    budget: Budget,
-    progress: Progress | None,
-    sharing: Any,
-    measure: Any,
-    cost: Any = None,
+    *,
+    rules: RuleSet | None = None,
+    target: Target | None = None,
+    at: Sizes | Sequence[Sizes] | None = None,
+    ranges: Mapping[str, Bound] | None = None,
+    weights: Sequence[str | int] = (),
+    facts: Facts | None = None,
+    numerics: str = "reassociate",
+    budget: Budget | None = None,
+    measure: Any = 0,
     execution: Any = "whole",
     memory_limit: Any = None,
 ) -> Options:
+    """The checked options of `optimize` for a program; `ranges`: those of its `bounds`. Its statements are in the
+    program already. OptionError, BoundsError, RuleError."""
+    ranges = ranges or {}
     name, known = traced.name, (*traced.size_variables, *traced.cast_variables)
     if numerics not in NUMERICS:
         raise OptionError(f"numerics={numerics!r}: one of {', '.join(NUMERICS)} is accepted")
-    if sharing not in ("on", "off"):
-        raise OptionError(f"sharing={sharing!r}: 'on' or 'off' is accepted")
     if not isinstance(measure, int) or isinstance(measure, bool) or not 0 <= measure <= MOST_MEASURED:
         raise OptionError(f"measure={shown(measure)}: how many programs to time, 0 to {MOST_MEASURED}, is accepted")
-    if cost is not None and not callable(getattr(cost, "price", None)):
-        raise OptionError(f"cost={shown(cost)}: a cost model, an object with price(site, result, sizes), is accepted")
     _check_execution(traced, execution)
-    _known_names(name, "bounds", bounds or {}, known)
+    _known_names(name, "bounds", ranges, known)
     scope = traced.arguments.scope.child()
-    for v, bound in (bounds or {}).items():
+    for v, bound in ranges.items():
         if any(isinstance(n, int) and n > LARGEST_INT64 for n in (bound if isinstance(bound, _MANY) else [bound])):
             raise BoundsError(f"{name}(): bounds of {v} = {shown(bound)}; sizes up to 2**63 - 1 are accepted")
         scope.bound(v, bound)
@@ -230,7 +225,7 @@ def read_options(
         assumed = assumed or bool(left)
         full = {**binding, **scope.example(left, ASSUMED_SIZE, binding)}
         bindings.append({v: full[v] for v in known})
-    device = here() if target is None else profile(target)
+    device, cost = device_and_cost(target)
     chosen, libraries = _available(
         rules if rules is not None else default_rules, RoutinePlace(device.platform, device.name, execution)
     )
@@ -244,23 +239,31 @@ def read_options(
         _weights(traced, weights),
         _facts(traced, facts or {}),
         allowed,
-        budget,
-        progress,
-        sharing,
+        budget or Budget(),
+        sharing_is_on(),
         measure,
         cost,
         execution,
-        memory_limit is None and _is_family(traced, scope, bounds, len(given), measure),
+        memory_limit is None and _is_family(traced, scope, ranges, len(given), measure),
         None if memory_limit is None else _limit(traced, memory_limit, measure, assumed and bool(known)),
         libraries=libraries,
     )
 
 
-def _is_family(traced: Source, scope: Scope, bounds: Bounds | None, bindings: int, measure: int) -> bool:
+def _is_family(traced: Source, scope: Scope, ranges: Mapping[str, Bound], bindings: int, measure: int) -> bool:
     """Whether several programs may be found: bounds leave a choice of sizes, and no single binding says which to be
     best at. `measure` has variants of its own: those that were the fastest at the bindings that were timed."""
-    ranges = [scope.bounds(v) for v in bounds or ()]
-    return any(low != high for low, high in ranges) and bindings != 1 and not traced.in_steps and not measure
+    between = [scope.bounds(v) for v in ranges]
+    return any(low != high for low, high in between) and bindings != 1 and not traced.in_steps and not measure
+
+
+def device_and_cost(target: Target | None) -> tuple[Profile, CostModel | None]:
+    """The profile of a target, JAX's device by default; and its cost model, if it is one. A cost model may have an
+    attribute `profile`: the profile of its device, or its name."""
+    if target is None or isinstance(target, (str, Path, Profile)):
+        return here() if target is None else profile(target), None
+    named: str | Path | Profile | None = getattr(target, "profile", None)
+    return here() if named is None else profile(named), target
 
 
 def _available(rules: RuleSet, place: RoutinePlace) -> tuple[RuleSet, tuple[tuple[str, str, str], ...]]:

@@ -47,7 +47,7 @@ def of_arrays(
         family = Family(program, solution.variants)
         # Sums over a padded axis are taken in another order: with exact numerics, capacities must be asked for.
         ways = ("capacity",) if solution.tolerance == 0 else ("capacity", "auto")
-        if policy is None or predict is None or policy.dynamic not in ways or not policy.ladders or program.effectful:
+        if policy is None or predict is None or policy.mode not in ways or not policy.ladders or program.effectful:
             strategy = Whole(family)
         else:
             strategy = AtCapacity(family, policy, predict())

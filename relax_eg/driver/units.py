@@ -16,7 +16,6 @@ from functools import cached_property, partial
 from types import MappingProxyType
 from typing import Any
 
-from relax_eg.debug import tell
 from relax_eg.driver.batching import batched
 from relax_eg.driver.extracting import BlockRequest, ExtractedBlock, extracted, extracted_kernels
 from relax_eg.driver.fixed import with_fixed_sizes
@@ -39,6 +38,7 @@ from relax_eg.ir.expr import CALL, CONTROL, Expr, postorder
 from relax_eg.ir.module import Binding, Block, Function, Module
 from relax_eg.ir.outline import outline
 from relax_eg.ir.scopes import scopes_of
+from relax_eg.logs import tell, tell_progress
 from relax_eg.rules import Schema
 from relax_eg.rules.parameter_facts import Given, facts_of_functions
 from relax_eg.rules.schema_answers import Answers
@@ -162,7 +162,7 @@ class Units:
     def __post_init__(self) -> None:
         self.module = self.written = with_fixed_sizes(self.module, self.options.scope)
         self.functions = {f.name: f for f in self.module}
-        if self.options.sharing == "on":
+        if self.options.sharing:
             self._share()
 
     def _share(self) -> None:
@@ -323,14 +323,13 @@ class Units:
         grown = (self.grown or {}).get(key)
         if grown is None:
             with EGraph(roots, options.rules, scope, list(alternatives), known, self.record) as egraph:
-                saturation = egraph.saturate(budget, options.progress)
+                saturation = egraph.saturate(budget)
                 read = dump(egraph)
                 kept = recording(egraph) if self.record else None
             grown = _Saturated(read, saturation, alternatives, kept)
             if self.grown is not None:
                 self.grown[key] = grown
-        if options.progress is not None:
-            options.progress("extract", grown.saturation.nodes, sum(grown.saturation.matches.values()))
+        tell_progress("extract", grown.saturation.nodes, sum(grown.saturation.matches.values()))
         return grown
 
     @cached_property

@@ -21,9 +21,9 @@ import jax
 import numpy as np
 
 from relax_eg.backend.optimized import Optimized
-from relax_eg.debug import fallback, tell, unless_exhausted
 from relax_eg.dynamic.at_capacity import AtCapacity
 from relax_eg.errors import TraceError
+from relax_eg.logs import fallback, tell, unless_exhausted
 from relax_eg.memo import Memo
 from relax_eg.shapes.relation import read_statement
 

@@ -9,18 +9,18 @@ from typing import Any
 
 from relax_eg.accepted import TEXT, accepts, whole
 from relax_eg.driver.optimize import traced_program
-from relax_eg.driver.options import KINDS, Bounds, Execution, Sizes, read_options, weight_names
+from relax_eg.driver.options import KINDS, Execution, Sizes, Target, read_options, weight_names
 from relax_eg.driver.units import Units
 from relax_eg.egraph import Budget, Dump
 from relax_eg.errors import OptionError
 from relax_eg.extract.graph import Candidate, ExtractionGraph
-from relax_eg.extract.profile import Profile
 from relax_eg.frontends.clashes import by_name, tells_clashes
 from relax_eg.ir.annotations import Tensor
 from relax_eg.ir.expr import CONSTANT, VAR
 from relax_eg.ir.module import Module
 from relax_eg.reports.egraph import Box, ENode, Picture
 from relax_eg.rules import Numerics, RuleSet
+from relax_eg.shapes.relation import Bounds, split_bounds
 
 _MOST_TOLD = 12  # limit: lines or operators that an error lists
 
@@ -69,7 +69,7 @@ def view(
     depth: int = 2,
     most: int = 40,
     rules: RuleSet | None = None,
-    target: str | Profile | None = None,
+    target: Target | None = None,
     at: Sizes | Sequence[Sizes] | None = None,
     bounds: Bounds | None = None,
     weights: Sequence[str | int] = (),
@@ -85,10 +85,12 @@ def view(
     them are shown; by default those of the chosen program and its alternatives. `most`: classes shown. OptionError if
     nothing has that name.
     """
-    traced = traced_program(program, args, by_name(specs, kwspecs), bounds, ())
+    ranges, statements = split_bounds(bounds)
+    traced = traced_program(program, args, by_name(specs, kwspecs), ranges, statements)
     options = read_options(
-        traced, rules, target, at, bounds, weights, None, numerics, budget or Budget(), None, "on", 0, None, execution
-    )
+        traced, rules=rules, target=target, at=at, ranges=ranges, weights=weights, numerics=numerics, budget=budget,
+        execution=execution,
+    )  # fmt: skip
     seen: list[_Seen] = []
     units = Units(traced.module, options, weight_names(traced, options))
 

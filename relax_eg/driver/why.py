@@ -9,7 +9,7 @@ from typing import Any
 
 from relax_eg.accepted import accepts, of
 from relax_eg.driver.optimize import traced_program
-from relax_eg.driver.options import KINDS, Bounds, Facts, Options, Sizes, read_options, weight_names
+from relax_eg.driver.options import KINDS, Facts, Options, Sizes, Target, read_options, weight_names
 from relax_eg.driver.prices import pays, prices
 from relax_eg.driver.units import Found, Searched, Units
 from relax_eg.egraph import Budget
@@ -19,17 +19,17 @@ from relax_eg.explain.record import Firing, signature_of
 from relax_eg.explain.shown import clipped
 from relax_eg.explain.steps import Equation, equation
 from relax_eg.extract.cost import WholeCost
-from relax_eg.extract.profile import Profile
 from relax_eg.frontends.clashes import by_name, tells_clashes
 from relax_eg.ir.expr import Expr, postorder
 from relax_eg.ir.module import Module
+from relax_eg.logs import options as debug_options
 from relax_eg.ops import site_of
 from relax_eg.rules import NUMERICS, Numerics, Rule, RuleSet, Schema
 from relax_eg.rules.book import default as default_rules
 from relax_eg.rules.certificates import status
 from relax_eg.rules.parameter_facts import known_facts
 from relax_eg.rules.schemas import ExtractionStep
-from relax_eg.shapes.relation import as_statements
+from relax_eg.shapes.relation import Bounds, split_bounds
 
 _MOST_PLACES = 4  # limit: further source lines that a reason names
 
@@ -70,10 +70,9 @@ def why_not(
     *args: Any,
     specs: Mapping[str, Any] | None = None,
     rules: RuleSet | None = None,
-    target: str | Profile | None = None,
+    target: Target | None = None,
     at: Sizes | None = None,
     bounds: Bounds | None = None,
-    assume: str | Sequence[str] = (),
     weights: Sequence[str | int] = (),
     numerics: Numerics = "reassociate",
     facts: Facts | None = None,
@@ -88,16 +87,18 @@ def why_not(
     """
     given = rules if rules is not None else default_rules
     found = _rule(rule, given)
-    statements = as_statements(assume)
-    traced = traced_program(program, args, by_name(specs, kwspecs), bounds, statements)
+    ranges, statements = split_bounds(bounds)
+    traced = traced_program(program, args, by_name(specs, kwspecs), ranges, statements)
     verdict = status(found)
     if verdict.status == "refuted":
         return WhyNot(found, "not allowed", "", "", (f"it is refuted and does not run: {verdict.problem.strip()}",))
     named = isinstance(found, Rule) and found.name in given
     extended = given + RuleSet("asked", [found]) if isinstance(found, Rule) and not named else given
-    options = read_options(
-        traced, extended, target, at, bounds, weights, facts, numerics, budget or Budget(), None, "off", 0
-    )
+    with debug_options(sharing=False):
+        options = read_options(
+            traced, rules=extended, target=target, at=at, ranges=ranges, weights=weights, facts=facts,
+            numerics=numerics, budget=budget,
+        )  # fmt: skip
     if found.numerics not in options.numerics:
         allowed = NUMERICS[NUMERICS.index(found.numerics)]
         why = f"its class is {found.numerics}; numerics={numerics!r} allows {', '.join(options.numerics)}"

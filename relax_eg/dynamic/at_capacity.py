@@ -79,7 +79,7 @@ class AtCapacity(Whole):
         return AtCapacity(self.family, self._policy, self._predict, self.executables, indices, weights, self._sized)
 
     def at_exact_sizes(self) -> Mapping[str, str]:
-        asked = self._policy.dynamic == "capacity"
+        asked = self._policy.mode == "capacity"
         if asked and not self._sized:
             self._sized_for(self.bound_family)
         bodies = [b for s in list(self._sized.values()) for b in s.bodies]
@@ -125,7 +125,7 @@ class AtCapacity(Whole):
         sized = list(self._sized.values())
         return Statistics(
             self.program.name,
-            self._policy.dynamic,
+            self._policy.mode,
             {v: str(ladder) for v, ladder in self._policy.ladders.items()},
             tuple(rows),
             tuple(r for s in sized for r in s.rows()),

@@ -12,11 +12,11 @@ import numpy as np
 from relax_eg.backend.bound import BoundProgram
 from relax_eg.backend.call_keys import only_for
 from relax_eg.backend.program import abstract_array
-from relax_eg.debug import fallback
 from relax_eg.dynamic.fitting import CapacityFit, Pattern, at, fit
 from relax_eg.dynamic.lowering import capacity_of
 from relax_eg.dynamic.plan import CapacityPlan, plan
 from relax_eg.ir.annotations import Annotation, Tensor, Tuple
+from relax_eg.logs import fallback
 
 # A function `(held, *args, **kwargs) -> result`, the specs of `held` (a tuple of the prepared values) and `args`, and
 # those of `kwargs`.

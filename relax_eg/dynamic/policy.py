@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from itertools import product
 from typing import Any, Literal
 
@@ -13,17 +13,67 @@ from relax_eg.accepted import shown
 from relax_eg.errors import BoundsError, OptionError
 from relax_eg.shapes import Scope
 
-Dynamic = Literal["exact", "capacity", "auto"]
+Mode = Literal["exact", "capacity", "auto"]
 Rungs = str | int | Sequence[int]
 Capacities = Rungs | Mapping[str, Rungs]
 
-DYNAMIC: tuple[Dynamic, ...] = ("exact", "capacity", "auto")
+DYNAMIC: tuple[Mode, ...] = ("exact", "capacity", "auto")
 POWERS, BOUND = "powers of two", "bound"
 _MOST_AHEAD = 1024  # limit: combinations of capacities that one compile_ahead() compiles
 _ACCEPTED = (
     "'powers of two', a number (its multiples), a list of capacities such as [16, 32, 128], 'bound' (the upper bound), "
     "or {'s': one of these} is accepted"
 )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Dynamic:
+    """How a function runs at many sizes: `optimize(..., dynamic=Dynamic(...))`. None: as usual; in `load`: as it was
+    when the function was saved.
+
+    - `mode`: "exact", an executable for each combination of sizes that is called; "capacity", executables for few
+      capacities, which take the true sizes as arguments; "auto" (usual), an executable for each of `at`, capacities for
+      other sizes (without `at` from the second combination of sizes on), and an exact executable for a combination that
+      is called so often that this pays.
+    - `capacities`: "powers of two" (usual), a number (its multiples), a list, "bound", or one of these for each size
+      variable.
+    - `executables`: how many executables the function keeps, however it runs (usually 64; 1024 in kernels and in
+      steps).
+    - `background`: compile in a thread whenever another executable can serve the call meanwhile.
+    - `trust`: promise that no Python decision on a size differs from the one made in the trace for symbolic sizes.
+      Without it the function is traced once for each combination of sizes; if that gives another program, the function
+      runs as written, in an executable of its own. A module is traced, too; what does not fit at these sizes is raised,
+      whatever the search made of it.
+
+    OptionError for values of another kind.
+    """
+
+    mode: Mode | None = None
+    capacities: Capacities | None = None
+    executables: int | None = None
+    background: bool | None = None
+    trust: bool | None = None
+
+    def __post_init__(self) -> None:
+        if self.mode is not None and not (isinstance(self.mode, str) and self.mode in DYNAMIC):
+            raise OptionError(f"Dynamic(mode={shown(self.mode)}): one of {', '.join(map(repr, DYNAMIC))} is accepted")
+        n = self.executables
+        if n is not None and (not isinstance(n, int) or isinstance(n, bool) or n < 1):  # type: ignore[reportUnnecessaryIsInstance]
+            raise OptionError(f"Dynamic(executables={shown(n)}): how many to keep, a number >= 1, is accepted")
+        for name in ("background", "trust"):
+            flag = getattr(self, name)
+            if flag is not None and not isinstance(flag, bool):
+                raise OptionError(f"Dynamic({name}={shown(flag)}): True or False is accepted")
+
+    def over(self, usual: Dynamic) -> Dynamic:
+        """This, with the fields of `usual` where it has none."""
+        own = {f.name: getattr(self, f.name) for f in fields(self)}
+        return replace(usual, **{name: value for name, value in own.items() if value is not None})
+
+    @staticmethod
+    def of(dynamic: Mode | Dynamic) -> Dynamic:
+        """An option `dynamic`, of which a word is the mode."""
+        return dynamic if isinstance(dynamic, Dynamic) else Dynamic(mode=dynamic)
 
 
 class Ladder:
@@ -115,7 +165,7 @@ class AtBound(Ladder):
 class Policy:
     """How a function runs at many sizes.
 
-    - `dynamic`: "exact", an executable for each combination of sizes; "capacity", one for each combination of
+    - `mode`: "exact", an executable for each combination of sizes; "capacity", one for each combination of
       capacities; "auto", exact for the sizes `at` (without any, for the first ones called), and at capacity for others
       until `earns_exact`.
     - `ladders`: by size variable.
@@ -124,7 +174,7 @@ class Policy:
     - `at`: the sizes that the user asked to be best at.
     """
 
-    dynamic: Dynamic
+    mode: Mode
     ladders: Mapping[str, Ladder]
     scope: Scope
     executables: int | None = None
@@ -132,9 +182,9 @@ class Policy:
     at: tuple[Mapping[str, int], ...] = ()
 
     def as_data(self) -> dict[str, Any]:
-        """The options as plain data; `read_policy` makes an equal policy from it."""
+        """The options as plain data, from which `from_data` makes an equal policy."""
         return {
-            "dynamic": self.dynamic,
+            "dynamic": self.mode,
             "capacities": {v: ladder.rungs for v, ladder in self.ladders.items()},
             "executables": self.executables,
             "background": self.background,
@@ -144,7 +194,7 @@ class Policy:
     def named(self, fixed: Mapping[str, int]) -> list[dict[str, int]]:
         """The sizes that run exactly because the user named them; every size must be named or `fixed` by the
         weights."""
-        if self.dynamic != "auto":
+        if self.mode != "auto":
             return []
         whole = [{**b, **fixed} for b in self.at if all(b.get(v, n) == n for v, n in fixed.items())]
         return [{v: b[v] for v in self.ladders} for b in whole if self.ladders.keys() <= b.keys()]
@@ -215,33 +265,25 @@ def read_policy(
     name: str,
     variables: Sequence[str],
     scope: Scope,
-    dynamic: Any,
-    capacities: Any,
-    executables: Any,
-    background: Any,
+    dynamic: Dynamic,
     at: Sequence[Mapping[str, int]] = (),
 ) -> Policy:
-    """The checked options; those of `at` are already checked. OptionError, BoundsError."""
-    if dynamic not in DYNAMIC:
-        raise OptionError(f"dynamic={shown(dynamic)}: one of {', '.join(map(repr, DYNAMIC))} is accepted")
-    wrong = not isinstance(executables, int) or isinstance(executables, bool) or executables < 1
-    if executables is not None and wrong:
-        raise OptionError(f"executables={shown(executables)}: how many to keep, a number >= 1, is accepted")
-    if not isinstance(background, bool):
-        raise OptionError(f"background={shown(background)}: True or False is accepted")
+    """The policy for a function with these size variables. OptionError, BoundsError for capacities that do not fit
+    them."""
+    capacities: Any = POWERS if dynamic.capacities is None else dynamic.capacities
     by_name: Mapping[Any, Any] = capacities if isinstance(capacities, Mapping) else dict.fromkeys(variables, capacities)
     for v in by_name:
         if v not in variables:
             has = f"its sizes are {', '.join(variables)}" if variables else "it has no symbolic sizes"
             raise BoundsError(f"{name}(): no size is named `{v}` (capacities={{{shown(v)}: ...}}); {has}")
     ladders = {v: _ladder(v, by_name.get(v, POWERS), scope.bounds(v)[1]) for v in variables}
-    return Policy(dynamic, ladders, scope, executables, background, tuple(at))
+    return Policy(dynamic.mode or "auto", ladders, scope, dynamic.executables, bool(dynamic.background), tuple(at))
 
 
-def check_one_program(name: str, dynamic: Dynamic, runs: str) -> None:
+def check_one_program(name: str, mode: Mode | None, runs: str) -> None:
     """OptionError if capacities are asked for a function that is more than one executable: `runs` is "steps" or
     "kernels"."""
-    if dynamic == "capacity" and runs in ("steps", "kernels"):
+    if mode == "capacity" and runs in ("steps", "kernels"):
         how = "runs in steps" if runs == "steps" else "runs kernel by kernel"
         raise OptionError(f"dynamic='capacity': {name}() {how}; 'auto' and 'exact' are accepted")
 

@@ -106,7 +106,7 @@ class Sized:
         self._calls: dict[tuple[Any, ...], _Call] = {}
         self._lock = threading.RLock()
         self.named = policy.named(self._fixed)
-        self.alone = policy.dynamic == "auto" and not self.named
+        self.alone = policy.mode == "auto" and not self.named
         self.donated: Sequence[int] = ()
         self.settings: Hashable = None  # settings of JAX under which it serves calls; None: any
         self.others: dict[str, str] = {}  # sizes at which the function is another program, with the reason
@@ -289,7 +289,7 @@ class Sized:
                 self._only = None
             call.mode = "exact"
             return self._chosen(call)
-        if self._policy.dynamic == "auto" and call.mode == "capacity" and self._earns(call, found):
+        if self._policy.mode == "auto" and call.mode == "capacity" and self._earns(call, found):
             call.mode = "trial"
             make = self._executables.make_beside if self._policy.background else self._executables.make
             make(self._own_key(call), lambda: self._exact(call, "hot"))

@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
-from relax_eg.debug import stage
 from relax_eg.egraph.engine import TableRow, Value
 from relax_eg.egraph.saturate import EGraph
 from relax_eg.egraph.vocabulary import Opcode
@@ -14,6 +13,7 @@ from relax_eg.errors import OperatorError, RelaxEgError
 from relax_eg.extract.graph import Candidate, ExtractionGraph
 from relax_eg.ir.annotations import Annotation, Tensor, with_sizes
 from relax_eg.ir.expr import CALL, CONTROL, FUNCTION, LEAVES, Expr
+from relax_eg.logs import stage
 from relax_eg.ops import Site, call
 from relax_eg.ops.coarse_annotations import MAX_RANK
 from relax_eg.shapes import Dim

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from relax_eg.debug import stage
 from relax_eg.egraph.engine import Value
 from relax_eg.egraph.saturate import EGraph
 from relax_eg.explain.record import Firing, Recording, leaf_signature, signature
+from relax_eg.logs import stage
 
 
 @stage("record")

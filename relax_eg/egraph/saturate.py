@@ -10,12 +10,11 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 from itertools import product
 from typing import Any
 
-from relax_eg.debug import log, stage, tell
 from relax_eg.dtypes import FLOATS
 from relax_eg.egraph.budget import Budget, LeftOut, RoundFigures, RuleFigures, Saturation, StopReason
 from relax_eg.egraph.demand import Demand
@@ -28,12 +27,11 @@ from relax_eg.egraph.vocabulary import PRELUDE, Opcode, OpcodeKey, Vocabulary, d
 from relax_eg.ir.annotations import Tensor
 from relax_eg.ir.expr import LEAVES, VAR, Expr, postorder
 from relax_eg.limits import LARGEST_INT64, MANY_KEPT
+from relax_eg.logs import log, stage, tell, tell_progress
 from relax_eg.ops.coarse_annotations import MAX_RANK
 from relax_eg.rules import PHASES, Condition, Instance, Rule, RuleSet
 from relax_eg.rules.parameter_facts import Given
 from relax_eg.shapes import Dim, Proved, Scope, Unknown, prove
-
-Progress = Callable[[str, int, int], None]  # phase, nodes, rule matches so far
 
 # limit: most rounds of the phases that have several; "library" prepares patterns, makes calls to routines, and matches
 # these calls.
@@ -184,7 +182,7 @@ class EGraph:
         yield from pairs
 
     @stage("saturate")
-    def saturate(self, budget: Budget, progress: Progress | None = None) -> Saturation:
+    def saturate(self, budget: Budget) -> Saturation:
         """Runs the phases. The result is deterministic unless the time limit, on this thread's computing time, ends
         it."""
         self._budget, self._started, self._tables = budget, time.thread_time(), None
@@ -200,8 +198,7 @@ class EGraph:
             nonlocal peak
             nodes = self.nodes(self._sizes)
             peak = max(peak, nodes)
-            if progress is not None:
-                progress(phase, nodes, sum(self.matches.values()))
+            tell_progress(phase, nodes, sum(self.matches.values()))
             if nodes > budget.nodes:
                 return StopReason.NODE_LIMIT
             return StopReason.TIME_LIMIT if self._seconds_left() < 0 else None

@@ -55,7 +55,10 @@ class NodeCost:
 
 
 class CostModel(Protocol):
-    """Any object that can price operators: `optimize(..., cost=model)`."""
+    """Any object that can price operators: `optimize(..., target=model)`.
+
+    It may have an attribute `profile`, a device profile or the name of one: that of the device which it prices
+    (default: JAX's device). Kernels are planned, and their bytes and launches counted, for this device."""
 
     def price(self, site: Site, result: Annotation, sizes: Mapping[str, int]) -> NodeCost:
         """The cost of one use of an operator at a binding of the size variables; `result` annotates its value.

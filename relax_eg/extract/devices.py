@@ -156,7 +156,7 @@ def nearest(platform: str, kind: str) -> Profile:
     return replace(sheet, name=f"{sheet.name}{'' if found else f', the nearest to {kind}'}, uncalibrated")
 
 
-def profile(target: str | Profile) -> Profile:
+def profile(target: str | Path | Profile) -> Profile:
     """The profile of a target: a name of `PROFILES`, the path of a JSON file that `relax-eg calibrate` wrote, or a
     profile itself.
 

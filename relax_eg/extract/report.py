@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from relax_eg.debug import stage
 from relax_eg.extract import figures
 from relax_eg.extract.cost import WholeCost
 from relax_eg.extract.detail import KernelPart, Memory
@@ -14,6 +13,7 @@ from relax_eg.extract.profile import Profile
 from relax_eg.extract.walk import by_key, own_costs
 from relax_eg.ir.expr import CALL_DPS_LIBRARY, Expr
 from relax_eg.ir.module import Function
+from relax_eg.logs import stage
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,6 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from relax_eg.debug import stage
 from relax_eg.errors import ExtractionError, NotExecutableError
 from relax_eg.extract.clock import Clock
 from relax_eg.extract.graph import ExtractionGraph
@@ -21,6 +20,7 @@ from relax_eg.extract.problem import Problem, choice_cost, impossible, repaired,
 from relax_eg.extract.report import RunnerUp
 from relax_eg.extract.search import GAIN, best_of, cheapest_switch, swap_search
 from relax_eg.extract.solve import SolverEffort, solve
+from relax_eg.logs import stage
 
 # limit: inside `optimize`: nodes end the search before the clock does, and prices cannot tell a gap of a thousandth.
 EFFORT = SolverEffort(seconds=20.0, nodes=20, gap=1e-3, candidates=1500, cut_rounds=10, neighbourhoods=0)

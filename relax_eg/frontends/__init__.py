@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from relax_eg.accepted import NONE, STATEMENTS, TEXT, accepts
+from relax_eg.accepted import BOUNDS, NONE, TEXT, accepts
 from relax_eg.frontends.clashes import by_name, tells_clashes
 from relax_eg.frontends.jax.trace import Traced, trace_function
 from relax_eg.frontends.modules import Written, written
 from relax_eg.ir.module import Module
-from relax_eg.shapes.relation import as_statements
+from relax_eg.shapes.relation import Bounds
+from relax_eg.shapes.scope import bounds_as_statements
 
 Source = Traced | Written  # the programs that `optimize` takes
 
@@ -18,14 +19,14 @@ __all__ = ["Source", "Traced", "Written", "trace", "trace_function", "written"]
 
 
 @tells_clashes
-@accepts(name=TEXT | NONE, assume=STATEMENTS)
+@accepts(name=TEXT | NONE, bounds=BOUNDS)
 def trace(
     fn: Callable[..., Any],
     /,
     *args: Any,
     specs: Mapping[str, Any] | None = None,
     name: str | None = None,
-    assume: str | Sequence[str] = (),
+    bounds: Bounds | None = None,
     **kwspecs: Any,
 ) -> Module:
     """The module of a JAX function for the arguments that the specs describe: one spec per argument, keywords by name.
@@ -33,12 +34,12 @@ def trace(
     A spec is a string ("b s 768", "b s @ int32"; float32 if it names no dtype), an array (its own shape and dtype), a
     `jax.ShapeDtypeStruct`, a number, None, or a pytree of these. Equal names are equal sizes.
 
-    - `specs`: specs by name, for arguments that are called `name`, `assume` or `specs`: `specs={"name": "n 4"}`.
+    - `specs`: specs by name, for arguments that are called `name`, `bounds` or `specs`: `specs={"name": "n 4"}`.
     - `name`: the name of the module's first function (default: the name of `fn`).
-    - `assume`: statements such as "s % 8 == 0". JAX uses them to decide comparisons of sizes in the function; the
-      module records them.
+    - `bounds`: the range of a size, `{"s": (1, 4096)}`; a statement such as "s % 8 == 0"; or a list of both. JAX uses
+      them to decide comparisons of sizes in the function; the module records them.
 
     TraceError if JAX cannot trace the function. SpecError for a spec that cannot be read.
     """
-    statements = as_statements(assume)
+    statements = bounds_as_statements(bounds)
     return trace_function(fn, args, by_name(specs, kwspecs), name=name, assume=statements).module

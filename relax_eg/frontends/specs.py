@@ -150,7 +150,7 @@ def need_sizes(name: str, assume: Iterable[str], known: Sequence[str]) -> None:
     for text in assume:
         for v in sorted(variables_of(text) - set(known)):
             has = f"its sizes are {', '.join(known)}" if known else "it has no symbolic sizes"
-            raise BoundsError(f"{name}(): no size is named `{v}` (assume={text!r}); {has}")
+            raise BoundsError(f"{name}(): no size is named `{v}` (bounds={text!r}); {has}")
 
 
 def _constraints(specs: Iterable[tuple[str, Any]]) -> list[str]:

@@ -12,9 +12,9 @@ from typing import Any
 
 from jax import export
 
-from relax_eg.debug import unless_exhausted
 from relax_eg.errors import BoundsError, SpecError
 from relax_eg.limits import TRACED_EXTREMES
+from relax_eg.logs import unless_exhausted
 from relax_eg.shapes import Dim
 from relax_eg.shapes.constraints import JAX_FUNCTIONS, constraints_of_jax, dim_of_jax
 from relax_eg.shapes.relation import atoms_of, read_statement

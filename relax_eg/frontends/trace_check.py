@@ -12,12 +12,12 @@ import threading
 from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
-from relax_eg.debug import stage
 from relax_eg.frontends.canonical.nodes import Difference, Nodes
 from relax_eg.frontends.canonical.walk import form
 from relax_eg.frontends.jax.trace import OwnError, Traced, traced_at
 from relax_eg.frontends.sources import line_of, text_of
 from relax_eg.frontends.symbolic import to_dim
+from relax_eg.logs import stage
 from relax_eg.memo import Memo
 from relax_eg.settings import settings_now
 from relax_eg.shapes import Dim

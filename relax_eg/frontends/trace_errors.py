@@ -11,7 +11,7 @@ from typing import Any
 
 import jax
 
-from relax_eg import debug
+from relax_eg import logs
 from relax_eg.errors import RelaxEgError, TraceError
 from relax_eg.frontends.sources import user_line
 from relax_eg.frontends.specs import Leaf
@@ -76,7 +76,7 @@ def trace_error(
             shown.append(f"and {len(leaves) - _SHOWN} more")
         lines.append(f"  with {', '.join(shown)}")
     if undecided is not None:
-        accepted += f"; assume={undecided[0]!r} or assume={undecided[1]!r}, which decides it"
+        accepted += f"; bounds={undecided[0]!r} or bounds={undecided[1]!r}, which decides it"
     lines.append(f"  accepted: {accepted}")
     return TraceError("\n".join(lines), undecided)
 
@@ -126,7 +126,7 @@ def _arguments(text: str, start: int) -> Sequence[str]:
 
 def cause(error: BaseException) -> BaseException | None:
     """`error` at debug level 3 and above, so that JAX's own traceback is shown; otherwise None."""
-    return error if debug.level() >= 3 else None
+    return error if logs.level() >= 3 else None
 
 
 def _place(fn: Callable[..., Any]) -> str:

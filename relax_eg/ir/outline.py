@@ -20,12 +20,12 @@ from typing import Any
 
 import numpy as np
 
-from relax_eg.debug import stage
 from relax_eg.ir.annotations import Shape
 from relax_eg.ir.calls import call_function, function_ref
 from relax_eg.ir.expr import CONSTANT, FUNCTION, Expr, node, postorder, shape_value, tuple_, tuple_get, var
 from relax_eg.ir.module import Binding, Block, Function
 from relax_eg.ir.partition import missing_sizes
+from relax_eg.logs import stage
 from relax_eg.shapes import Dim
 
 SMALLEST_PROGRAM = 256  # chosen: nodes; smaller programs are optimized as a whole

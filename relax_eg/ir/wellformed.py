@@ -9,7 +9,6 @@ from collections.abc import Iterable
 from functools import lru_cache
 from typing import Any, NoReturn, cast
 
-from relax_eg.debug import stage
 from relax_eg.errors import OperatorError, ShapeError, SpecError, WellFormedError
 from relax_eg.ir.annotations import Annotation, Callable, Object, Tuple, dims_of, has_functions, named_sizes
 from relax_eg.ir.calls import NO_FUNCTIONS, NO_RECURSION, recursion, runs_itself
@@ -30,6 +29,7 @@ from relax_eg.ir.memory import check_memory
 from relax_eg.ir.module import Block, Function, Module
 from relax_eg.ir.steps import effect_of, impure_functions
 from relax_eg.limits import CALL_DEPTH, CALLS, KEPT
+from relax_eg.logs import stage
 from relax_eg.shapes import Binder, Dim
 from relax_eg.shapes.relation import read_statement
 

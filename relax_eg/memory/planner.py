@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import difflib
 import time
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from relax_eg.accepted import BOUNDS, FLAG, STATEMENTS, Kind, accepts, one_of, shown
+from relax_eg.accepted import BOUNDS, FLAG, Kind, accepts, one_of, shown
 from relax_eg.errors import BoundsError, MemoryPlanError, OptionError
 from relax_eg.ir import Expr, Module
 from relax_eg.memory.liveness import Liveness, Results, liveness
@@ -21,9 +21,7 @@ from relax_eg.memory.steps import Stored, program_of
 from relax_eg.memory.storages import Aliasing
 from relax_eg.memory.temporaries import NOT_COUNTED, Asked, Measurable, Temporaries, estimated, measured
 from relax_eg.shapes import Scope
-from relax_eg.shapes.relation import as_statements
-
-Bounds = Mapping[str, "tuple[int | None, int | None] | int"]
+from relax_eg.shapes.relation import Bounds, split_bounds
 
 
 def plan(module: Module, at: Mapping[str, int]) -> Plan:
@@ -62,7 +60,6 @@ _ALIASING = ("elements", "dtype", "bytes", "fits")
         lambda x: x is None or all(isinstance(b, Mapping) for b in (x if isinstance(x, (list, tuple)) else [x])),  # type: ignore[reportUnknownVariableType]
         "{'n': 128}, or a list of such,",
     ),
-    assume=STATEMENTS,
     results=one_of("apart", "planned"),
     layout=one_of(*LAYOUTS),
     aliasing=one_of(*_ALIASING),
@@ -78,7 +75,6 @@ def plan_memory(
     *,
     bounds: Bounds | None = None,
     at: Mapping[str, int] | Sequence[Mapping[str, int]] | None = None,
-    assume: Iterable[str] = (),
     results: Results = "apart",
     layout: Layout = "storages",
     aliasing: Aliasing = "elements",
@@ -90,11 +86,10 @@ def plan_memory(
     """The memory plan of a call of a module's entry, for all sizes in `bounds`, with proofs.
 
     - `module`: a Module, or what `optimize` returns.
-    - `bounds`: the range of each size, `(low, high)`, or one integer that fixes it. If all sizes are bounded, an
-      arena is one number of bytes.
+    - `bounds`: the range of each size, `(low, high)`, or one integer that fixes it; statements about sizes, such as
+      "s % 8 == 0"; or a list of both. If all sizes are bounded, an arena is one number of bytes.
     - `at`: the sizes to be best at, one binding or a list; default: the upper bounds. The order is chosen for all of
       them, the layout for the first.
-    - `assume`: further statements about sizes.
     - `results`: whether the results are in the planned memory ("planned": valid until the next call) or the caller's
       own ("apart").
     - `layout`: "storages", by which `execution="kernels"` runs; "arena", for a backend with offsets; or "greedy", TVM's
@@ -117,7 +112,7 @@ def plan_memory(
         raise OptionError(f"align={shown(align)}: a number of bytes from 1 on is accepted")
     temporary = _checked(temporary, executables)
     program = program_of(module, temporary if callable(temporary) else None)
-    scope = _scope(module, bounds or {}, assume, program.variables)
+    scope = _scope(module, bounds, program.variables)
     bindings = [at] if isinstance(at, Mapping) else list(at or ()) or [{}]
     first, *also = (_chosen(scope, program.variables, given) for given in bindings)
     temporaries = Temporaries("given") if callable(temporary) else NOT_COUNTED
@@ -180,24 +175,23 @@ def as_it_runs(made: Plan, bytes_of: Mapping[str, int]) -> Plan:
     return replace(in_order(written, order, made.sizes, made.options, temporaries), seconds=made.seconds)
 
 
-def _scope(module: Module, bounds: Bounds, assume: Iterable[str], names: Sequence[str]) -> Scope:
+def _scope(module: Module, bounds: Bounds | None, names: Sequence[str]) -> Scope:
     """The scope of the sizes. BoundsError for bounds that name no size, are no integers, are below 0 or contradict each
-    other; OptionError for values that are no bounds."""
-    if not isinstance(bounds, Mapping):  # type: ignore[reportUnnecessaryIsInstance]
-        raise OptionError(f"bounds={shown(bounds)}: {{'n': (1, 4096)}} is accepted")
-    for name in bounds:
+    other."""
+    ranges, statements = split_bounds(bounds)
+    for name in ranges:
         if name not in names:
             near = difflib.get_close_matches(name, names, 1)
             hint = f"; did you mean `{near[0]}`?" if near else ""
             known = ", ".join(names) or "none"
             raise BoundsError(f"{module.main.name}(): bounds name `{name}`, which is no size; its sizes: {known}{hint}")
     scope = Scope(assume=module.main.assume)
-    for name, bound in bounds.items():
+    for name, bound in ranges.items():
         scope.bound(name, bound, "plan_memory(bounds=...)")
         low, _ = scope.bounds(name)
         if low is not None and low < 0:
             raise BoundsError(f"{module.main.name}(): the lower bound of `{name}` is {low}; a size is at least 0")
-    scope.assume(*as_statements(assume))
+    scope.assume(*statements)
     return scope
 
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import replace
 from difflib import get_close_matches
 
-from relax_eg.accepted import BOUNDS, NONE, STATEMENTS, accepts, of, whole
+from relax_eg.accepted import BOUNDS, NONE, accepts, of, whole
 from relax_eg.errors import BoundsError
 from relax_eg.shapes.prover import TIMEOUT_MS
-from relax_eg.shapes.relation import Relation, as_statements, read_statement
+from relax_eg.shapes.relation import Bounds, Relation, read_statement, split_bounds
 from relax_eg.shapes.scope import Scope
 from relax_eg.shapes.verdict import Proved, Refuted, Unknown, Verdict
 
@@ -17,32 +17,31 @@ from relax_eg.shapes.verdict import Proved, Refuted, Unknown, Verdict
 @accepts(
     scope=of("a Scope", Scope) | NONE,
     bounds=BOUNDS,
-    assume=STATEMENTS,
     timeout_ms=whole("an integer >= 0 (0 leaves z3 out)", 0),
 )
 def prove(
     statement: str | Relation,
     scope: Scope | None = None,
     *,
-    bounds: Mapping[str, tuple[int | None, int | None] | int] | None = None,
-    assume: Iterable[str] = (),
+    bounds: Bounds | None = None,
     timeout_ms: int = TIMEOUT_MS,
 ) -> Verdict:
     """Returns `Proved(by)`, `Refuted(counterexample)` or `Unknown(reason)` for a comparison of sizes: `"n*4 == 4*n"`.
 
-    A variable is at least 1 unless `scope`, `bounds` or `assume` say otherwise. `bounds` and `assume` apply to this
-    query only. Divisibility is written `"n % 8 == 0"`. A chain, or statements joined by `and`, are proved if each part
-    is. Division by zero has no value: a statement is Proved only if it has a value everywhere; if it holds wherever it
-    has a value but lacks one somewhere, it is Unknown. `timeout_ms` bounds each z3 query; 0 disables z3.
+    A variable is at least 1 unless `scope` or `bounds` say otherwise. `bounds` applies to this query only: ranges,
+    statements, or a list of both, as `[{"n": (0, 64)}, "n % 8 == 0"]`. Divisibility is written `"n % 8 == 0"`. A chain,
+    or statements joined by `and`, are proved if each part is. Division by zero has no value: a statement is Proved only
+    if it has a value everywhere; if it holds wherever it has a value but lacks one somewhere, it is Unknown.
+    `timeout_ms` bounds each z3 query; 0 disables z3.
     """
     relations = (statement,) if isinstance(statement, Relation) else read_statement(statement)
     where = scope if scope is not None else Scope()
-    assumptions = as_statements(assume)
-    if bounds or assumptions:
+    ranges, assumptions = split_bounds(bounds)
+    if ranges or assumptions:
         said = [*relations, *(relation for text in assumptions for relation in read_statement(text))]
-        _mentioned(bounds or {}, where.names.union(*(relation.variables for relation in said)))
+        _mentioned(ranges, where.names.union(*(relation.variables for relation in said)))
         where = where.child()
-        for name, bound in (bounds or {}).items():
+        for name, bound in ranges.items():
             where.bound(name, bound, "prove(bounds=...)")
         where.assume(*assumptions)
     answer: Verdict | None = None

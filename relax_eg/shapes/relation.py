@@ -6,7 +6,7 @@ import ast
 import operator
 import re
 import unicodedata
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
@@ -17,6 +17,11 @@ from relax_eg.limits import KEPT, STATEMENT_CHARACTERS
 from relax_eg.shapes.dim import Atom, Dim
 from relax_eg.shapes.expression import COMPARISONS, check_integers, fold_expression, refusal
 from relax_eg.shapes.piecewise import FUNCTIONS, dim_select, select
+
+# An option `bounds`: ranges by size (an integer fixes one; None leaves a side open), statements about sizes, or a list
+# of both.
+Bound = tuple[int | None, int | None] | int
+Bounds = Mapping[str, Bound] | str | Sequence[Mapping[str, Bound] | str]
 
 OPERATORS: Mapping[str, Callable[[Any, Any], bool]] = {
     "==": operator.eq,
@@ -95,6 +100,21 @@ class Relation:
 
     def __str__(self) -> str:
         return self.words or f"{self.left} {self.op} {self.right}"
+
+
+def split_bounds(bounds: Bounds | None) -> tuple[dict[str, Bound], tuple[str, ...]]:
+    """The ranges by size name, and the statements, in an option `bounds`. BoundsError if a size has two ranges."""
+    ranges: dict[str, Bound] = {}
+    statements: list[str] = []
+    for part in [bounds] if isinstance(bounds, (str, Mapping)) else bounds or ():
+        if isinstance(part, str):
+            statements.append(part)
+            continue
+        for name, bound in part.items():
+            if name in ranges:
+                raise BoundsError(f"bounds: `{name}` has two ranges, {ranges[name]} and {bound}; one is accepted")
+            ranges[name] = bound
+    return ranges, tuple(statements)
 
 
 def as_statements(assume: str | Iterable[str]) -> tuple[str, ...]:

@@ -15,7 +15,7 @@ from relax_eg.shapes.dim import Dim
 from relax_eg.shapes.interval import ANY, Interval
 from relax_eg.shapes.piecewise import normal
 from relax_eg.shapes.prover import TIMEOUT_MS, Prover
-from relax_eg.shapes.relation import Relation, as_statements, read_statement
+from relax_eg.shapes.relation import Bound, Bounds, Relation, as_statements, read_statement, split_bounds
 from relax_eg.shapes.verdict import Proved, ProverStatistics
 
 _DEFAULT_SAID = "every size is at least 1 unless declared otherwise"
@@ -49,7 +49,7 @@ class Scope:
 
     def __init__(
         self,
-        bounds: Mapping[str, tuple[int | None, int | None] | int] | None = None,
+        bounds: Mapping[str, Bound] | None = None,
         *,
         assume: Iterable[str] = (),
         statistics: ProverStatistics | None = None,
@@ -393,6 +393,17 @@ def _clash(items: Sequence[tuple[str, str, int, str] | Relation]) -> bool:
             low, high = bounds.get(name, ANY)
             bounds[name] = (size, high) if op == ">=" else (low, size)
     return Prover(bounds, relations).satisfiable() is False
+
+
+def bounds_as_statements(bounds: Bounds | None) -> tuple[str, ...]:
+    """An option `bounds` as statements: `{"n": (1, 64)}` is `n >= 1`, `n <= 64`. BoundsError for wrong ranges."""
+    ranges, statements = split_bounds(bounds)
+    found: list[str] = []
+    for name, bound in ranges.items():
+        low, high = _pair(name, bound)
+        found += [] if low is None else [f"{name} >= {low}"]
+        found += [] if high is None else [f"{name} <= {high}"]
+    return (*found, *statements)
 
 
 def _pair(name: str, bound: object) -> Interval:

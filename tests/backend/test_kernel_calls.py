@@ -49,7 +49,8 @@ def chain(x: Any, w: Any) -> Any:
 
 
 def test_after_the_first_call_only_results_are_allocated() -> None:
-    best = optimized(chain, "n 64", "64 64", at={"n": 64}, sharing="off", rules=ALONE)
+    with rx.debug.options(sharing=False):
+        best = optimized(chain, "n 64", "64 64", at={"n": 64}, rules=ALONE)
     x, w = arrays((64, 64), (64, 64))
     best(x, w)
     before, kept = live_bytes(), best.runner.held_bytes
@@ -63,7 +64,8 @@ def test_after_the_first_call_only_results_are_allocated() -> None:
 
 
 def test_what_is_live_during_a_call_is_what_was_planned() -> None:
-    best = optimized(chain, "n 64", "64 64", at={"n": 64}, sharing="off", rules=ALONE)
+    with rx.debug.options(sharing=False):
+        best = optimized(chain, "n 64", "64 64", at={"n": 64}, rules=ALONE)
     x, w = arrays((48, 64), (64, 64))
     best(x, w)
     call = best.runner.call({"n": 48})

@@ -240,7 +240,7 @@ def causal(q: Any, k: Any, v: Any) -> Any:
 
 
 def in_kernels(fn: Any, specs: Sequence[str], at: dict[str, int]) -> InKernels:
-    best = rx.optimize(fn, *specs, at=at, execution="kernels", target="h100", cache=False)
+    best = rx.optimize(fn, *specs, at=at, execution="kernels", target="h100")
     assert isinstance(best, InKernels)
     return best
 
@@ -307,14 +307,14 @@ def test_profiles_say_who_gets_it(tmp_path: Path) -> None:
     assert isinstance(loaded, InKernels) and best.pallas and loaded.pallas
     assert best.runner.pallas is None or jax.default_backend() == "gpu"
     assert Pallas.here(False) is None
-    exact = rx.optimize(best.module, execution="kernels", target="h100", numerics="exact", at={"n": 3}, cache=False)
+    exact = rx.optimize(best.module, execution="kernels", target="h100", numerics="exact", at={"n": 3})
     assert isinstance(exact, InKernels) and not exact.pallas
 
 
 def test_a_workspace_is_written_by_one_kernel_and_read_by_another() -> None:
     x, w = ir.var("x", ir.Tensor("n 192")), ir.var("w", ir.Tensor("192 70"))
     module = rx.Module((ir.pure_function("main", [x, w], [ir.call_tir(split_k, [x, w])]),))
-    best = rx.optimize(module, execution="kernels", target="h100", at={"n": 2}, cache=False)
+    best = rx.optimize(module, execution="kernels", target="h100", at={"n": 2})
     args = [jnp.asarray(a) for a in arguments(split_k, {"n": 2, "m": 70})]
     pallas = Pallas(interpret=True)
     got = KernelRunner(best.module, pallas=pallas).run(args, {"n": 2})

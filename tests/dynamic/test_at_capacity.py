@@ -129,7 +129,7 @@ def test_auto_runs_the_first_sizes_exactly_and_others_at_capacity() -> None:
 
 
 def test_sizes_that_were_named_have_executables_of_their_own() -> None:
-    best = optimized(dynamic="auto", at=[{"b": 2, "s": 5}, {"b": 1, "s": 8}], executables=3)
+    best = optimized(dynamic=rx.Dynamic(mode="auto", executables=3), at=[{"b": 2, "s": 5}, {"b": 1, "s": 8}])
     for b, s in [(2, 6), (2, 5), (1, 8), (1, 7), (2, 5)]:
         same(best(W, values(b, s)), jax.jit(attend)(W, values(b, s)))
     found = best.statistics()
@@ -148,7 +148,7 @@ def test_sizes_that_were_named_have_executables_of_their_own() -> None:
 
 
 def test_what_is_named_is_compiled_ahead_too() -> None:
-    best = optimized(dynamic="auto", at={"b": 4, "s": 9}, capacities="bound")
+    best = optimized(dynamic=rx.Dynamic(mode="auto", capacities="bound"), at={"b": 4, "s": 9})
     best.compile_ahead()
     assert [(r.kind, r.why, dict(r.at)) for r in best.statistics().executables] == [
         ("exact", "ahead", {"b": 4, "s": 9}),
@@ -214,7 +214,7 @@ def test_padding_is_priced_when_that_could_matter() -> None:
 
 
 def test_executables_are_bounded() -> None:
-    best = optimized(executables=2)
+    best = optimized(dynamic=rx.Dynamic(mode="capacity", executables=2))
     for s in (2, 4, 8, 16, 2):
         same(best(W, values(1, s)), jax.jit(attend)(W, values(1, s)))
     found = best.statistics()
@@ -223,7 +223,7 @@ def test_executables_are_bounded() -> None:
 
 
 def test_ahead_of_calls() -> None:
-    best = optimized(capacities={"b": "bound", "s": 8}, weights=("w",))
+    best = optimized(dynamic=rx.Dynamic(mode="capacity", capacities={"b": "bound", "s": 8}), weights=("w",))
     best.compile_ahead()
     ahead = best.statistics()
     assert [dict(r.at) for r in ahead.executables] == [{"b": 4, "s": 8}, {"b": 4, "s": 16}, {"b": 4, "s": 20}]
@@ -249,7 +249,7 @@ def test_ahead_refused() -> None:
 
 
 def test_in_the_background_a_wider_executable_serves_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
-    best = optimized(background=True)
+    best = optimized(dynamic=rx.Dynamic(mode="capacity", background=True))
     best.compile_ahead({"b": 4, "s": 20})
     held: list[Any] = []
     monkeypatch.setattr(threading.Thread, "start", lambda thread: held.append(thread))
@@ -298,7 +298,7 @@ def test_settings_of_jax_are_those_of_the_call() -> None:
 
 
 def test_no_padding_costs_no_copy() -> None:
-    best = optimized(lambda x: x * 2, "s 8", bounds={"s": (1, 20)}, capacities=[6])
+    best = optimized(lambda x: x * 2, "s 8", bounds={"s": (1, 20)}, dynamic=rx.Dynamic(mode="capacity", capacities=[6]))
     x = jnp.asarray(values(1, 6)[0])
     same(best(x), 2 * x)
     (call,) = best.strategy.sized._calls.values()

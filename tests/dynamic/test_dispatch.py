@@ -245,7 +245,7 @@ def test_settings_of_jax_are_those_of_the_call() -> None:
 
 def test_a_straight_call_is_a_use() -> None:
     """The executable that was not used for longest goes, and calls that went to it go elsewhere."""
-    best = optimized(dynamic="capacity", executables=2)
+    best = optimized(dynamic=rx.Dynamic(mode="capacity", executables=2))
     eight, four = jnp.ones((8, 8)), jnp.ones((4, 8))
     warm(warm(best, W, eight), W, four)
     assert [r.at["n"] for r in best.statistics().executables] == [8, 4]

@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from relax_eg.dynamic.policy import Policy, earns_exact, read_policy
+from relax_eg.dynamic.policy import Dynamic, Policy, earns_exact, read_policy
 from relax_eg.errors import BoundsError, OptionError
 from relax_eg.shapes import Scope
 
 
 def policy(capacities: Any = "powers of two", scope: Scope | None = None, names: str = "s") -> Policy:
     scope = Scope({"s": (1, 100)}) if scope is None else scope
-    return read_policy("f", names.split(), scope, "capacity", capacities, 64, False)
+    return read_policy("f", names.split(), scope, Dynamic(mode="capacity", capacities=capacities, executables=64))
 
 
 @pytest.mark.parametrize(
@@ -65,9 +65,9 @@ def test_an_executable_is_earned_by_what_it_would_have_saved() -> None:
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"dynamic": "always"}, "dynamic='always': one of 'exact', 'capacity', 'auto' is accepted"),
-        ({"executables": 0}, "executables=0: how many to keep, a number >= 1, is accepted"),
-        ({"background": 1}, "background=1: True or False is accepted"),
+        ({"mode": "always"}, "mode='always'): one of 'exact', 'capacity', 'auto' is accepted"),
+        ({"executables": 0}, "executables=0): how many to keep, a number >= 1, is accepted"),
+        ({"background": 1}, "background=1): True or False is accepted"),
         ({"capacities": "doubling"}, "capacities='doubling' for n: 'powers of two', a number (its multiples), a list"),
         ({"capacities": 0}, "capacities=0 for n: "),
         ({"capacities": []}, "capacities=[] for n: "),
@@ -76,15 +76,14 @@ def test_an_executable_is_earned_by_what_it_would_have_saved() -> None:
     ],
 )
 def test_options_refused(given: dict[str, Any], said: str) -> None:
-    all_ = {"dynamic": "auto", "capacities": "powers of two", "executables": 8, "background": False, **given}
     with pytest.raises(OptionError, match=re.escape(said)):
-        read_policy("f", ["n"], Scope(), **all_)
+        read_policy("f", ["n"], Scope(), Dynamic(**given))
 
 
 def test_unknown_size_refused() -> None:
     said = re.escape("f(): no size is named `m` (capacities={'m': ...}); its sizes are n")
     with pytest.raises(BoundsError, match=said):
-        read_policy("f", ["n"], Scope(), "auto", {"m": 8}, 8, False)
+        read_policy("f", ["n"], Scope(), Dynamic(capacities={"m": 8}, executables=8))
 
 
 def test_there_is_no_last_capacity_without_a_bound() -> None:

@@ -40,7 +40,7 @@ def test_a_program_at_capacity(module: Module, seed: int) -> None:
 @examples(0.2)
 @given(programs(), st.integers(0, 2**32 - 1))
 def test_a_program_of_tensor_programs_at_capacity(module: Module, seed: int) -> None:
-    assert_right(rx.legalize(module), seed)
+    assert_right(rx.debug.legalize(module), seed)
 
 
 def assert_right(module: Module, seed: int) -> None:

@@ -35,7 +35,7 @@ class Program:
     assume: str = ""
 
     def module(self) -> Module:
-        return rx.trace(self.function, *self.specs, assume=self.assume or ())
+        return rx.trace(self.function, *self.specs, bounds=self.assume or ())
 
     def arguments(self, module: Module, sizes: Mapping[str, int], rng: np.random.Generator) -> list[Any]:
         return [argument(p.annotation, sizes, self.indices, rng) for p in module.main.params]

@@ -28,12 +28,12 @@ def logs(x, y):
 
 @pytest.fixture(scope="module")
 def data() -> Data:
-    best = rx.optimize(logs, "n", "n n", facts={"x": "positive"}, at={"n": 512}, cache=False)
+    best = rx.optimize(logs, "n", "n n", facts={"x": "positive"}, at={"n": 512})
     return json.loads(json.dumps(best.certificate().data))
 
 
 def verified(data: Data) -> str:
-    return str(rx.Certificate(data).verify(rx.rules.default))
+    return str(rx.types.Certificate(data).verify(rx.rules.default))
 
 
 def changed(data: Data, change: Callable[[Data], None]) -> Data:
@@ -57,7 +57,7 @@ def test_it_is_checked_again(data: Data) -> None:
 
 def test_the_command_needs_no_engine(data: Data, tmp_path: Path) -> None:
     path = tmp_path / "certificate.json"
-    rx.Certificate(data).save(path)
+    rx.types.Certificate(data).save(path)
     code = (
         "import sys; sys.modules['egglog'] = None\n"
         "from relax_eg.cli import app\n"
@@ -186,17 +186,17 @@ def test_tampering_is_found(data: Data, change: Callable[[Data], None], said: st
     with pytest.raises(rx.errors.ExplanationError, match=said):
         verified(changed(data, change))
     path = tmp_path / "c.json"
-    rx.Certificate(changed(data, change)).save(path)
+    rx.types.Certificate(changed(data, change)).save(path)
     assert CliRunner().invoke(app, ["verify", "--certificate", str(path)]).exit_code == 1
 
 
 def test_a_file_that_is_none(tmp_path: Path) -> None:
     path = tmp_path / "c.json"
     with pytest.raises(rx.errors.ExplanationError, match="is no certificate"):
-        rx.Certificate.load(path)
+        rx.types.Certificate.load(path)
     path.write_text('{"version": 2}')
     with pytest.raises(rx.errors.ExplanationError, match=r"a file that `best.certificate\(\).save\(path\)` wrote"):
-        rx.Certificate.load(path)
+        rx.types.Certificate.load(path)
 
 
 def test_it_grows_with_program_and_steps() -> None:
@@ -204,7 +204,8 @@ def test_it_grows_with_program_and_steps() -> None:
     sizes: list[int] = []
     for layers in (2, 4):
         specs = scale.decoder_specs(layers), "b s @ int32"
-        best = rx.optimize(scale.decoder, *specs, weights=("params",), at={"b": 8, "s": 64}, sharing="off", cache=False)
+        with rx.debug.options(sharing=False):
+            best = rx.optimize(scale.decoder, *specs, weights=("params",), at={"b": 8, "s": 64})
         assert not best.report.kept_as_written
         sizes.append(len(json.dumps(best.certificate().data)))
     assert sizes[1] < 2.1 * sizes[0]
@@ -216,7 +217,7 @@ def test_what_has_no_values_is_checked_by_asking() -> None:
     def diverging(a, b, x):
         return jax.lax.fori_loop(0, 40, lambda i, y: y + jnp.log(-1.0 - jnp.abs((a @ b) @ y)), x)
 
-    best = rx.optimize(diverging, "64 64", "64 64", "64", target="h100", cache=False)
+    best = rx.optimize(diverging, "64 64", "64 64", "64", target="h100")
     assert "loop_invariants" in {s.rule for s in best.explain().steps}
     data = json.loads(json.dumps(best.certificate().data))
     assert "has no finite values where it was tried" in verified(data)

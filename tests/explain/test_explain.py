@@ -90,20 +90,20 @@ PROGRAMS: dict[str, Explained] = {
 
 
 @pytest.fixture(scope="module")
-def explained() -> Callable[[str], rx.Explanation]:
-    known: dict[str, rx.Explanation] = {}
+def explained() -> Callable[[str], rx.types.Explanation]:
+    known: dict[str, rx.types.Explanation] = {}
 
-    def of(name: str) -> rx.Explanation:
+    def of(name: str) -> rx.types.Explanation:
         if name not in known:
             fn, specs, options, _ = PROGRAMS[name]
-            known[name] = rx.optimize(fn, *specs, cache=False, **options).explain()
+            known[name] = rx.optimize(fn, *specs, **options).explain()
         return known[name]
 
     return of
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_every_step_is_a_rule_that_was_replayed(name: str, explained: Callable[[str], rx.Explanation]) -> None:
+def test_every_step_is_a_rule_that_was_replayed(name: str, explained: Callable[[str], rx.types.Explanation]) -> None:
     found, rules = explained(name), PROGRAMS[name][3]
     assert found.replayed is not None
     assert set(rules) <= {s.rule for s in found.steps}
@@ -111,7 +111,7 @@ def test_every_step_is_a_rule_that_was_replayed(name: str, explained: Callable[[
     assert found.replayed.compared >= found.replayed.equations > 0
 
 
-def test_it_reads_like_a_proof(explained: Callable[[str], rx.Explanation]) -> None:
+def test_it_reads_like_a_proof(explained: Callable[[str], rx.types.Explanation]) -> None:
     text = str(explained("trace"))
     first, second = text.index("trace_of_product, as written"), text.index("trace_of_product, as chosen")
     assert first < text.index("trace(a @ b)      test_explain.py:") < text.index("= sum(a * b.T)") < second
@@ -120,11 +120,11 @@ def test_it_reads_like_a_proof(explained: Callable[[str], rx.Explanation]) -> No
     assert "3 steps from the program as written to the one chosen" in text
 
 
-def test_facts_show_as_conditions(explained: Callable[[str], rx.Explanation]) -> None:
+def test_facts_show_as_conditions(explained: Callable[[str], rx.types.Explanation]) -> None:
     assert "as positive(x): derived from what is declared and from the operators" in str(explained("facts"))
 
 
-def test_repeated_blocks_are_explained_once(explained: Callable[[str], rx.Explanation]) -> None:
+def test_repeated_blocks_are_explained_once(explained: Callable[[str], rx.types.Explanation]) -> None:
     found = explained("decoder")
     text = str(found)
     assert "a block that is repeated becomes function `block`, called 3 times" in text
@@ -133,14 +133,14 @@ def test_repeated_blocks_are_explained_once(explained: Callable[[str], rx.Explan
     assert inside.count("matmul_merge_three") == 3  # one use, three results
 
 
-def test_no_step_is_taken_only_to_be_taken_back(explained: Callable[[str], rx.Explanation]) -> None:
+def test_no_step_is_taken_only_to_be_taken_back(explained: Callable[[str], rx.types.Explanation]) -> None:
     assert sorted(s.rule for s in explained("exact").steps) == ["first_slice_of_concat", "last_slice_of_concat"]
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda c: c.name)
 def test_every_pattern_has_a_derivation(case: Any) -> None:
     weights = ("params",) if case.weights else ()
-    best = rx.optimize(case.written, *case.specs, at=case.at(256), weights=weights, cache=False)
+    best = rx.optimize(case.written, *case.specs, at=case.at(256), weights=weights)
     found = best.explain()
     if best.report.kept_as_written:
         assert "kept as written, so there is nothing to explain" in str(found)
@@ -150,14 +150,14 @@ def test_every_pattern_has_a_derivation(case: Any) -> None:
 
 
 def test_the_chosen_program_says_which_rule_made_a_value() -> None:
-    best = rx.optimize(trace_of_product, "n k", "k n", at={"n": 256, "k": 64}, cache=False)
+    best = rx.optimize(trace_of_product, "n k", "k n", at={"n": 256, "k": 64})
     text = str(best.module)
     assert "by trace_of_product, reduction.py:" in text and "# test_explain.py:" in text
     assert rx.parse(str(best.module)) == best.module
 
 
 def test_what_was_kept_has_nothing_to_explain() -> None:
-    best = rx.optimize(lambda x: x + 1.0, "n", cache=False)
+    best = rx.optimize(lambda x: x + 1.0, "n")
     assert "kept as written, so there is nothing to explain" in str(best.explain())
 
 
@@ -175,14 +175,14 @@ def test_keys_are_compared_by_their_words() -> None:
         return jax.random.split(key), jnp.trace(a @ b)
 
     key = jax.eval_shape(lambda: jax.random.key(0))
-    best = rx.optimize(halved, key, "n k", "k n", at={"n": 256, "k": 64}, cache=False)
+    best = rx.optimize(halved, key, "n k", "k n", at={"n": 256, "k": 64})
     found = best.explain().replayed
     assert found is not None and found.not_evaluated == [] and found.ends is not None
     best.certificate().verify(rx.rules.default)
 
 
 def test_weights_alone() -> None:
-    best = rx.optimize(lora, "b n", "n n", "n 4", "4 n", at={"b": 8, "n": 256}, weights=("w", "a", "b"), cache=False)
+    best = rx.optimize(lora, "b n", "n n", "n 4", "4 n", at={"b": 8, "n": 256}, weights=("w", "a", "b"))
     assert "the gain is in what runs once, ahead of the calls, on weights alone" in str(best.explain())
 
 
@@ -190,13 +190,13 @@ def test_weights_alone() -> None:
 
 
 def broken(
-    name: str, explained: Callable[[str], rx.Explanation], change: Callable[[DerivationPart], DerivationPart]
+    name: str, explained: Callable[[str], rx.types.Explanation], change: Callable[[DerivationPart], DerivationPart]
 ) -> Derivation:
     d = explained(name).derivation
     return replace(d, parts=(*(change(p) for p in d.parts[:1]), *d.parts[1:]))
 
 
-def test_a_step_that_leads_elsewhere_is_refused(explained: Callable[[str], rx.Explanation]) -> None:
+def test_a_step_that_leads_elsewhere_is_refused(explained: Callable[[str], rx.types.Explanation]) -> None:
     def change(part: DerivationPart) -> DerivationPart:
         (goal,) = part.results
         return replace(part, results=(Goal(goal.start, goal.end, goal.steps[:-1]),))
@@ -205,7 +205,7 @@ def test_a_step_that_leads_elsewhere_is_refused(explained: Callable[[str], rx.Ex
         replay(broken("lora", explained, change))
 
 
-def test_a_derivation_of_something_else_is_refused(explained: Callable[[str], rx.Explanation]) -> None:
+def test_a_derivation_of_something_else_is_refused(explained: Callable[[str], rx.types.Explanation]) -> None:
     def change(part: DerivationPart) -> DerivationPart:
         (goal,) = part.results
         return replace(part, results=(Goal(goal.start, goal.start, []),))
@@ -229,7 +229,7 @@ def test_a_wrong_value_is_found_by_evaluation() -> None:
     x = var("x", rx.Tensor("n"))
     wrong = Equation(saying({x + x: x * const(3.0)}), ((x + x, x * const(3.0)),), told=Answers())
     goal = Goal(x + x, x * const(3.0), [(Rewritten(wrong, 0, True), x * const(3.0))])
-    best = rx.optimize(lambda x: x + x, "n", cache=False).explain().derivation
+    best = rx.optimize(lambda x: x + x, "n").explain().derivation
     f = best.shared.main
     (block,) = f.blocks
     (binding,) = block.bindings
@@ -249,7 +249,7 @@ def said_to_be(*values: Expr) -> Derivation:
     """That the first of `values` of x is the last, by steps of rules that say so."""
     steps = [Equation(saying({a: b}, "reassociate"), ((a, b),), told=Answers()) for a, b in itertools.pairwise(values)]
     goal = Goal(values[0], values[-1], [(Rewritten(e, 0, True), b) for e, b in zip(steps, values[1:], strict=True)])
-    best = rx.optimize(lambda x: x + x, "n", cache=False).explain().derivation
+    best = rx.optimize(lambda x: x + x, "n").explain().derivation
     before, after = (rx.Module((pure_function("main", (X,), [e]),)) for e in (values[0], values[-1]))
     return replace(
         best, written=before, shared=before, chosen=after, functions={"main": after.main},
@@ -289,7 +289,7 @@ def test_a_program_between_of_wrong_shapes_is_refused() -> None:
         replay(said_to_be(X + X, inside, X + X))
 
 
-def test_every_step_makes_a_whole_program_and_is_evaluated(explained: Callable[[str], rx.Explanation]) -> None:
+def test_every_step_makes_a_whole_program_and_is_evaluated(explained: Callable[[str], rx.types.Explanation]) -> None:
     found = explained("decoder")
     replayed = found.replayed
     assert replayed is not None
@@ -309,7 +309,7 @@ def test_every_step_makes_a_whole_program_and_is_evaluated(explained: Callable[[
 
 
 def test_the_programs_lead_from_the_one_as_written_to_the_one_chosen(
-    explained: Callable[[str], rx.Explanation],
+    explained: Callable[[str], rx.types.Explanation],
 ) -> None:
     """Changes made in place, one after the other, on expressions alone, give the chosen program."""
     for part in explained("decoder").derivation.parts:

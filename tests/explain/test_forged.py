@@ -43,19 +43,19 @@ def trace_of_product(a, b):
     ids=str,
 )
 def test_what_was_assumed_is_part_of_what_is_certified(options: dict[str, Any], given: str) -> None:
-    best = rx.optimize(trace_of_product, "n k", "k n", cache=False, **options)
+    best = rx.optimize(trace_of_product, "n k", "k n", **options)
     made = best.certificate()
-    assert isinstance(made, rx.Certificate)
-    found = rx.Certificate(certificates.plain(made))
+    assert isinstance(made, rx.types.Certificate)
+    found = rx.types.Certificate(certificates.plain(made))
     assert "3 uses of rules" in str(found.verify(rx.rules.default))
     assert found.premises == f"rules of class exact, reassociate{given}"
     assert all(f'"{said}"' in found.data["written"] for said in found.data["assumptions"])
 
 
 def test_assumptions_of_modules_are_certified() -> None:
-    module = rx.trace(trace_of_product, "n k", "k n", assume="n % 8 == 0")
-    best = rx.optimize(module, bounds={"k": (2, 512)}, assume="n <= 4096", at={"n": 64, "k": 64}, cache=False)
-    found = rx.Certificate(certificates.plain(best.certificate()))
+    module = rx.trace(trace_of_product, "n k", "k n", bounds="n % 8 == 0")
+    best = rx.optimize(module, bounds=[{"k": (2, 512)}, "n <= 4096"], at={"n": 64, "k": 64})
+    found = rx.types.Certificate(certificates.plain(best.certificate()))
     found.verify(rx.rules.default)
     assert set(found.data["assumptions"]) == {"k >= 2", "k <= 512", "n <= 4096", "n % 8 == 0"}
 
@@ -65,7 +65,7 @@ def test_a_form_of_a_function_is_shown_to_be_one() -> None:
     function as chosen: why it equals the function is part of the certificate."""
 
     specs = scale.decoder_specs(4), "b s @ int32"
-    best = rx.optimize(scale.decoder, *specs, weights=("params",), at={"b": 8, "s": 64}, cache=False)
+    best = rx.optimize(scale.decoder, *specs, weights=("params",), at={"b": 8, "s": 64})
     assert "in a form that was not chosen for it" in str(best.explain())
     data = certificates.plain(best.certificate())
     uses = [e for p in data["parts"] for e in p["rules"] if e["rule"] == "calls_ahead"]
@@ -118,7 +118,7 @@ def test_facts_are_of_parameters(facts: Any, said: str) -> None:
 
 def test_facts_that_nothing_has_certify_nothing() -> None:
     """What is positive definite and one-hot in every row is a matrix that no two sizes have alike."""
-    best = rx.optimize(lambda x: jnp.exp(jnp.log(x)), "n n", facts={"x": "positive"}, cache=False)
+    best = rx.optimize(lambda x: jnp.exp(jnp.log(x)), "n n", facts={"x": "positive"})
     data = certificates.plain(best.certificate())
     certificates.verified(data)
     data["facts"] = {"x": ["positive", "one_hot"]}
@@ -137,10 +137,10 @@ def test_a_rule_of_ones_own_is_asked_again() -> None:
     x = certificates.var("x", rx.Tensor("n"))
     data = certificates.said(own, (rx.op.add(x, x), rx.op.subtract(x, rx.op.negative(x))))
     rules = rx.rules.default + rx.RuleSet("mine", schemas=(own,))
-    rx.Certificate(data).verify(rules)
+    rx.types.Certificate(data).verify(rules)
     wrong = certificates.said(own, (rx.op.add(x, x), rx.op.subtract(x, x)))
     with pytest.raises(rx.errors.ExplanationError, match=r"step by rule `own` .*: asked again about .*, not "):
-        rx.Certificate(wrong).verify(rules)
+        rx.types.Certificate(wrong).verify(rules)
 
 
 def test_forged_of_genuine_ones() -> None:
@@ -160,7 +160,7 @@ def test_loops_without_an_end_do_not_hold_up_the_checker() -> None:
     def search(x, n):
         return jnp.trace(x @ x) + jax.lax.while_loop(lambda i: 2 * i != 2 * n + 1, lambda i: i + 1, n)
 
-    best = rx.optimize(search, "k k", "@ int32", at={"k": 64}, cache=False)
+    best = rx.optimize(search, "k k", "@ int32", at={"k": 64})
     data = certificates.plain(best.certificate())
     assert "loops make more steps than are evaluated" in certificates.verified(data)
 
@@ -185,9 +185,7 @@ def test_data_of_any_form_is_read_or_refused() -> None:
         h = jax.lax.fori_loop(0, 3, lambda i, h: jnp.tanh(h @ (y @ y) + x), x)
         return jnp.exp(jnp.log(b)) + jnp.sum(h)
 
-    best = rx.optimize(
-        program, "n 8", "8 8", "n", facts={"b": "positive"}, bounds={"n": (2, 64)}, target="h100", cache=False
-    )
+    best = rx.optimize(program, "n 8", "8 8", "n", facts={"b": "positive"}, bounds={"n": (2, 64)}, target="h100")
     data = certificates.plain(best.certificate())
     certificates.verified(data)
     rng = Random(0)

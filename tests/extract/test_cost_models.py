@@ -30,7 +30,7 @@ class Flops:
 
 
 def test_a_cost_model_in_ten_lines_decides() -> None:
-    best = rx.optimize(chain, *SQUARES, at={"n": 32}, cost=Flops())
+    best = rx.optimize(chain, *SQUARES, at={"n": 32}, target=Flops())
     assert (best.report.before.seconds, best.report.after.seconds) == (2 * 32**3 + 2 * 32**2, 4 * 32**2)
     assert best.report.runner_up is not None
 
@@ -46,29 +46,29 @@ class Wants:
 
 
 def test_what_costs_infinity_is_not_chosen() -> None:
-    best = rx.optimize(lambda x, w: x @ w.T, "n 8", "4 8", at={"n": 4}, cost=Wants("permute_dims", math.inf))
+    best = rx.optimize(lambda x, w: x @ w.T, "n 8", "4 8", at={"n": 4}, target=Wants("permute_dims", math.inf))
     assert {r.op for r in best.report.after.rows} == {"linear"}
 
 
 def test_a_program_of_which_nothing_is_executable() -> None:
     dear = Wants("tanh", math.inf)
     with pytest.raises(ExtractionError) as raised:
-        rx.optimize(_tanh, "n", at={"n": 4}, cost=dear)
+        rx.optimize(_tanh, "n", at={"n": 4}, target=dear)
     assert str(raised.value) == (
         "no executable program: a result has only candidates tanh, which nothing executes; "
         "rule set rules.legalization would supply other forms of tanh: rules=... + rules.legalization"
     )
-    advised = rx.optimize(_tanh, "n", at={"n": 4}, cost=dear, rules=rx.rules.default + rx.rules.legalization)
+    advised = rx.optimize(_tanh, "n", at={"n": 4}, target=dear, rules=rx.rules.default + rx.rules.legalization)
     assert {r.op for r in advised.report.after.rows} == {"call_tir"}
 
 
 def test_rule_sets_that_would_help_are_named() -> None:
     dear = Wants("permute_dims", math.inf)
     with pytest.raises(ExtractionError, match=r"rule set rules\.default would supply other forms of permute_dims: "):
-        rx.optimize(jnp.transpose, "n m", at={"n": 4, "m": 4}, cost=dear, rules=rx.rules.contraction)
+        rx.optimize(jnp.transpose, "n m", at={"n": 4, "m": 4}, target=dear, rules=rx.rules.contraction)
     every = rx.rules.default + rx.rules.legalization + rx.rules.workspace
     with pytest.raises(ExtractionError, match=r"no other rule set that ships has other forms of call_tir: a rule of"):
-        rx.optimize(_tanh, "n", at={"n": 4}, cost=Nothing(), rules=every)
+        rx.optimize(_tanh, "n", at={"n": 4}, target=Nothing(), rules=every)
 
 
 class Nothing:
@@ -83,7 +83,7 @@ def _tanh(x: Any) -> Any:
 @pytest.mark.parametrize(("cost", "said"), [(-1.0, "-1.0"), (math.nan, "nan")])
 def test_costs_that_are_none(cost: float, said: str) -> None:
     with pytest.raises(ExtractionError, match=f"the cost model gave {said} seconds for `tanh`; a number >= 0"):
-        rx.optimize(_tanh, "n", at={"n": 4}, cost=Wants("tanh", cost))
+        rx.optimize(_tanh, "n", at={"n": 4}, target=Wants("tanh", cost))
 
 
 class Plain:
@@ -93,6 +93,8 @@ class Plain:
 
 def test_what_is_no_cost_model() -> None:
     with pytest.raises(ExtractionError, match=r"the cost model gave 1.0 for `tanh`; a NodeCost is accepted"):
-        rx.optimize(_tanh, "n", at={"n": 4}, cost=Plain())  # type: ignore[arg-type]
-    with pytest.raises(OptionError, match=r"cost=3: a cost model, an object with price\(site, result, sizes\), is"):
-        rx.optimize(_tanh, "n", cost=3)  # type: ignore[arg-type]
+        rx.optimize(_tanh, "n", at={"n": 4}, target=Plain())  # type: ignore[arg-type]
+    with pytest.raises(
+        OptionError, match=r"target=3: one of .* or a cost model \(an object with price\(site, result, sizes\)\) is"
+    ):
+        rx.optimize(_tanh, "n", target=3)  # type: ignore[arg-type]

@@ -103,7 +103,7 @@ OTHER: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
 
 
 def report_of(fn: Callable[..., Any], target: str = "cpu", **options: Any) -> rx.CostReport:
-    return rx.optimize(fn, *[f"{N} {N}"] * 3, rules=NONE, target=target, cache=False, **options).report
+    return rx.optimize(fn, *[f"{N} {N}"] * 3, rules=NONE, target=target, **options).report
 
 
 def inside_loops(fn: Callable[..., Any]) -> list[str]:
@@ -154,7 +154,7 @@ def test_totals_of_loops_add_up(name: str) -> None:
 def test_a_gpu_is_not_known_to_do_so() -> None:
     written, by_hand = SAME["product"]
     assert report_of(written, "h100").before.seconds > 1.1 * report_of(by_hand, "h100").before.seconds
-    best = rx.optimize(written, *[f"{N} {N}"] * 3, target="h100", cache=False)
+    best = rx.optimize(written, *[f"{N} {N}"] * 3, target="h100")
     assert best.report.rules["loop_invariants"]
 
 
@@ -162,7 +162,7 @@ def test_closed_forms_tell_which_steps_count() -> None:
     def fn(h: Any, a: Any, b: Any) -> Any:
         return lax.scan(lambda c, x: (jnp.tanh(c + x + a @ b), None), h[0], h)[0]
 
-    report = rx.optimize(fn, "t n n", "n n", "n n", at={"t": 30, "n": 16}, rules=NONE, cache=False).report
+    report = rx.optimize(fn, "t n n", "n n", "n n", at={"t": 30, "n": 16}, rules=NONE).report
     assert report.expressions["before"]["flops"] == "2*n**3 + 12*n**2*t"
     assert report.before.flops == 2 * 16**3 + 12 * 16**2 * 30
 
@@ -174,7 +174,7 @@ def test_bodies_are_chosen_for_what_is_paid_once() -> None:
     def fn(a: Any, b: Any, x: Any) -> Any:
         return lax.fori_loop(0, 200, lambda _, y: jnp.tanh(a @ (b @ y)), x)
 
-    best = rx.optimize(fn, "64 64", "64 64", "64", rules=rules, cache=False)
+    best = rx.optimize(fn, "64 64", "64 64", "64", rules=rules)
     body = next(f for f in best.module if f.name != best.module.main.name)
     assert not best.report.kept_as_written
     assert [e for e in body.expressions() if e.op == "matmul" and e.args[0].op == "matmul"]

@@ -17,7 +17,7 @@ LAYER = Layer(Widths(256, 4, 2, 512))
 
 def chosen(half: str, target: str) -> tuple[int, float]:
     """Bytes and seconds of the kernels of one half of a layer."""
-    options: Any = {"execution": "kernels", "target": target, "at": {"b": 1, "s": 256}, "cache": False}
+    options: Any = {"execution": "kernels", "target": target, "at": {"b": 1, "s": 256}}
     report = rx.optimize(getattr(LAYER, half), *LAYER.specs(half), rules=rx.rules.fusion, **options).report
     return report.after.bytes, report.selected[0].cost
 
@@ -38,7 +38,7 @@ def test_few_states_are_about_as_good_as_many(half: str, target: str, monkeypatc
 @pytest.mark.parametrize("half", ["attention_half", "mlp_half"])
 def test_the_integer_program_closes_its_gap(half: str) -> None:
     """With algebra and libraries, on a GPU's data sheet."""
-    options: Any = {"execution": "kernels", "target": "h100", "at": {"b": 1, "s": 256}, "cache": False}
+    options: Any = {"execution": "kernels", "target": "h100", "at": {"b": 1, "s": 256}}
     (row,) = rx.optimize(getattr(LAYER, half), *LAYER.specs(half), **options).report.selected
     assert row.how == "proved optimal"
 
@@ -47,6 +47,6 @@ def test_the_integer_program_closes_its_gap(half: str) -> None:
 def test_a_real_model_is_never_worse_with_more_rules(sizes: tuple[int, int]) -> None:
     """Dispatch decides here, so every kernel less counts, and calls of libraries keep kernels apart."""
     params, _ = minilm.load()
-    at: Any = {"at": dict(zip("bs", sizes, strict=True)), "target": "a100", "cache": False}
+    at: Any = {"at": dict(zip("bs", sizes, strict=True)), "target": "a100"}
     found = rx.ablate(minilm.encode, params, "b s @ int32", "b s @ int32", sets=["library", "algebra"], **at)
     assert found.slower("library") >= 1 - 1e-3 and found.slower("algebra") >= 1 - 1e-3

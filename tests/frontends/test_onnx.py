@@ -134,14 +134,14 @@ def test_mlp_is_optimized_with_its_weights() -> None:
     module = agrees(proto, floats(5, 8))
     assert list(module.weights) == ["w1", "b1", "w2", "w3"]
     assert module.main.params[0].annotation == Tensor("batch 8")
-    best = rx.optimize(module, weights=tuple(module.weights), at={"batch": 64}, cache=False)
+    best = rx.optimize(module, weights=tuple(module.weights), at={"batch": 64})
     assert not best.report.kept_as_written  # w2 @ w3 once
     x = floats(3, 8)
     (wanted,) = ReferenceEvaluator(proto).run(None, {"x": x})
     np.testing.assert_allclose(best.prepare(**module.weights)(x), wanted, rtol=1e-4, atol=1e-4)
     inside = rx.from_onnx(proto.SerializeToString(), constants=True)
     assert len(inside.main.params) == 1 and not inside.weights
-    np.testing.assert_allclose(rx.optimize(inside, cache=False)(x), wanted, rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(rx.optimize(inside)(x), wanted, rtol=1e-4, atol=1e-4)
 
 
 def test_a_residual_block_of_convolutions() -> None:

@@ -279,5 +279,5 @@ def test_long_integers_are_computed_without_a_switch() -> None:
     many = np.arange(20, dtype=np.int64) + 2**40
     module = rx.from_onnx(model([node("Add", "x w")], {"x": ([20], INT64)}, weights={"w": many}))
     assert not jax.config.jax_enable_x64
-    best = rx.optimize(module, cache=False)
+    best = rx.optimize(module)
     np.testing.assert_array_equal(best(many, *module.weights.values()), many + many)

@@ -33,7 +33,7 @@ def layer(x: rx.Tensor("n 4")) -> rx.Tensor("n 8"):
 
 def run(module: rx.Module, *args):
     """A module as it is, not optimized, on arrays."""
-    best = rx.optimize(module, rules=rx.RuleSet("none"), cache=False)
+    best = rx.optimize(module, rules=rx.RuleSet("none"))
     return best(*args)
 
 
@@ -81,7 +81,7 @@ def test_what_is_called_is_computed() -> None:
     wanted = 2 * np.maximum(X @ W, 0)
     np.testing.assert_allclose(evaluate(main, [X]), wanted, rtol=1e-5)
     np.testing.assert_allclose(run(main, X), wanted, rtol=1e-5)
-    np.testing.assert_allclose(rx.optimize(layer, cache=False, at={"n": 64})(X), wanted / 2, rtol=1e-5)
+    np.testing.assert_allclose(rx.optimize(layer, at={"n": 64})(X), wanted / 2, rtol=1e-5)
 
 
 def test_names_may_be_bound_again_and_fields_unpacked() -> None:
@@ -139,7 +139,7 @@ def test_assumptions_are_checked_at_calls() -> None:
 
     assert main.main.assume == ("n % 8 == 0",)
     with pytest.raises(BoundsError, match="n % 8"):
-        rx.optimize(main, cache=False)(np.zeros(9, np.float32))
+        rx.optimize(main)(np.zeros(9, np.float32))
 
 
 def test_functions_of_one_name_are_kept_apart() -> None:

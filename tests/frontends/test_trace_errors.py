@@ -89,11 +89,11 @@ def power_of_size(x):
             ("must be real number, not a symbolic size", "math.sqrt(x.shape", "jnp.sqrt(x.shape[-1])"),
         ),
         (power_of_size, ("n",), ("non-integer powers", "x.shape[-1] ** -0.5", "jnp.sqrt(x.shape[-1])")),
-        (size_branch, ("n",), ("every size; assume='n > 3' or assume='n <= 3', which decides it",)),
+        (size_branch, ("n",), ("every size; bounds='n > 3' or bounds='n <= 3', which decides it",)),
         (
             cut_at_size,
             ("n 4", "16 4"),
-            ("equal sizes need equal names; assume='n - 1 <= 16' or assume='n - 1 > 16', which decides it",),
+            ("equal sizes need equal names; bounds='n - 1 <= 16' or bounds='n - 1 > 16', which decides it",),
         ),
         (squeezes, ("n 1",), ("shape polymorphism", "an integer for that size")),
     ],

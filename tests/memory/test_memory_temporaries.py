@@ -33,12 +33,12 @@ def attention(q: Any, k: Any, v: Any, w: Any) -> Any:
 
 @pytest.fixture(scope="module")
 def best() -> InKernels:
-    found = rx.optimize(attention, *["b 4 n 32"] * 3, "32 64", at=AT, execution="kernels", cache=False)
+    found = rx.optimize(attention, *["b 4 n 32"] * 3, "32 64", at=AT, execution="kernels")
     assert isinstance(found, InKernels)
     return found
 
 
-def spaces(plan: rx.Plan) -> dict[str, int]:
+def spaces(plan: rx.types.Plan) -> dict[str, int]:
     """Bytes of each kernel's own memory, by name, where that is any."""
     return {s.name: n for s, n in zip(plan.program.steps, plan.inside_at(plan.at), strict=True) if n}
 
@@ -99,7 +99,7 @@ def test_an_estimate_is_near_what_is_measured(best: InKernels) -> None:
 
 def test_what_ends_where_the_result_is_counts_nothing() -> None:
     module = rx.trace(lambda x, w: jnp.tanh(x @ w) + 1.0, "n 8", "8 16")
-    kernels = rx.optimize(module, at={"n": 8}, execution="kernels", cache=False).module
+    kernels = rx.optimize(module, at={"n": 8}, execution="kernels").module
     plan = rx.plan_memory(kernels, temporary="estimated", check=True)
     assert len(plan.program.steps) == 1 and spaces(plan) == {}
 
@@ -129,7 +129,7 @@ def test_what_a_loop_runs_is_counted_once() -> None:
     def run(x: Any) -> Any:
         return jax.lax.fori_loop(0, 5, lambda _, c: jnp.sin(c @ c), x)
 
-    best = rx.optimize(run, "n n", at={"n": 32}, execution="kernels", cache=False)
+    best = rx.optimize(run, "n n", at={"n": 32}, execution="kernels")
     assert isinstance(best, InKernels)
     plan = rx.plan_memory(best, at={"n": 32}, check=True)
     told, stated = best.temporary_bytes({"n": 32}), rx.plan_memory(best, at={"n": 32}, temporary="none")
@@ -176,7 +176,7 @@ def test_what_cannot_be_measured_is_refused() -> None:
 def test_the_command_says_how_it_knows(options: list[str], how: str, tmp_path: Path) -> None:
     model = tmp_path / "model.py"
     model.write_text("import jax\n\ndef run(x, w):\n    return jax.nn.softmax(x @ w) @ w.T\n")
-    words = ["plan", f"{model}:run", "--spec", "n 16", "--spec", "16 32", "--bound", "n=64", *options]
+    words = ["plan", f"{model}:run", "--spec", "n 16", "--spec", "16 32", "--bounds", "n=:64", *options]
     result = CliRunner().invoke(app, words)
     assert result.exit_code == 0, result.output
     assert how in result.output

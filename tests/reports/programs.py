@@ -24,6 +24,6 @@ def line(text: str) -> str:
     return f"programs.py:{first + next(i for i, x in enumerate(lines) if text in x)}"
 
 
-def attention(**options: Any) -> rx.Optimized:
+def attention(**options: Any) -> rx.types.Optimized:
     """`attend`, optimized for 128 rows on the CPU that ships, unless said otherwise."""
     return rx.optimize(attend, *SPECS, **{"at": {"s": 128}, "target": "cpu", "cache": False, **options})

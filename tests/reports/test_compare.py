@@ -118,7 +118,7 @@ def test_reports_of_different_programs_say_what_can_be_compared(chosen: rx.CostR
     def other(x: rx.Tensor, w: rx.Tensor) -> rx.Tensor:
         return (x @ w) @ w
 
-    report = rx.optimize(other, "n 32", "32 32", at={"n": 8}, target="cpu", cache=False).report
+    report = rx.optimize(other, "n 32", "32 32", at={"n": 8}, target="cpu").report
     found = rx.compare(chosen, report)
     assert "reports of different programs (attend and other)" in found.statements[0]
     assert any("no kernel is for the same source line in all of them: only totals" in s for s in found.statements)
@@ -191,7 +191,7 @@ def test_ablation_by_the_clock() -> None:
     def twice(x: rx.Tensor, a: rx.Tensor, b: rx.Tensor) -> rx.Tensor:
         return (x @ a) @ b * 2.0
 
-    given = {"at": {"n": 8}, "target": "cpu", "cache": False}
+    given = {"at": {"n": 8}, "target": "cpu"}
     found = ablate(twice, "n 64", "64 64", "64 64", sets=["fusion"], timed=True, **given)
     columns = found.comparison.columns
     assert [c.label for c in columns] == ["all rules", "as written", "without fusion"]

@@ -14,7 +14,7 @@ HEAD = 4096 * 128256
 
 @pytest.mark.parametrize("name", MODELS)
 def test_two_layers_without_weights(name: str) -> None:
-    report = cost_report(name, "h100", (1, 64), layers=2, cache=False)
+    report = cost_report(name, "h100", (1, 64), layers=2)
     one, many = report.at_each()
     assert one.roofline is not None and many.roofline is not None
     assert one.roofline.bound == "memory" and one.roofline.dtype == "bfloat16"
@@ -25,7 +25,7 @@ def test_two_layers_without_weights(name: str) -> None:
 @pytest.mark.parametrize("batch", [1, 64])
 def test_the_roofline_by_hand(batch: int) -> None:
     layers = 2
-    report = cost_report("llama3-8b", "h100", (batch,), layers, rules=rx.RuleSet("none"), cache=False)
+    report = cost_report("llama3-8b", "h100", (batch,), layers, rules=rx.RuleSet("none"))
     found = [p for p in report.before.parts if p.what in ("matmul", "linear")]
     # A multiply and an add for each weight and sequence; scores and mixing: 32 heads of 128 over the tokens before.
     attention = 2 * 2 * 32 * 128 * CACHED
@@ -56,7 +56,7 @@ def test_the_roofline_by_hand(batch: int) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", MODELS)
 def test_whole_models(name: str) -> None:
-    report = cost_report(name, "a100", cache=False)
+    report = cost_report(name, "a100")
     assert [r.at["b"] for r in report.at_each()] == [1, 2, 4, 8, 16, 32, 64]
     weights = {"llama3-8b": 7.5e9, "gemma1.1-7b": 8.5e9, "qwen2-7b": 7.1e9}[name]  # those that a step multiplies by
     assert report.after.seconds >= 0.95 * 2 * weights / 2.039e12

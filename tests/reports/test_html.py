@@ -113,7 +113,7 @@ def test_in_a_notebook() -> None:
 
 
 def test_the_picture_of_an_egraph() -> None:
-    view = rx.view(attend, *SPECS, at={"s": 128}, target="cpu", value=line("return"), depth=1)
+    view = rx.debug.view(attend, *SPECS, at={"s": 128}, target="cpu", value=line("return"), depth=1)
     asked = [b for b in view.picture.boxes if b.asked]
     assert asked and all(line("return") in b.title for b in asked)
     chosen = [n for b in view.picture.boxes for n in b.nodes if n.chosen]
@@ -122,15 +122,15 @@ def test_the_picture_of_an_egraph() -> None:
     assert svg.count('class="class') == len(view.picture.boxes) and 'class="edge chosen"' in svg
     dot = view.to_dot()
     assert dot.count("subgraph") == len(view.picture.boxes) and dot.count("style=bold") > len(chosen) / 2
-    whole = rx.view(attend, *SPECS, at={"s": 128}, target="cpu", most=5)
+    whole = rx.debug.view(attend, *SPECS, at={"s": 128}, target="cpu", most=5)
     assert len(whole.picture.boxes) == 5 and whole.picture.left_out > 10
 
 
 def test_a_picture_of_what_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(OptionError, match=r"attend: no value at 'conv'; a source line \(programs\.py:.*matmul"):
-        rx.view(attend, *SPECS, target="cpu", value="conv")
+        rx.debug.view(attend, *SPECS, target="cpu", value="conv")
     with pytest.raises(OptionError, match="most=0: at least one class is accepted"):
-        rx.view(attend, *SPECS, most=0)
+        rx.debug.view(attend, *SPECS, most=0)
     (tmp_path / "model.py").write_text("def twice(x, a, b):\n    return (x @ a) @ b\n")
     specs = [w for s in ("n 64", "64 64", "64 64") for w in ("--spec", s)]
     args = ["view", f"{tmp_path / 'model.py'}:twice", *specs, "--target", "cpu", "--html", str(tmp_path / "e.html")]
@@ -141,5 +141,5 @@ def test_a_picture_of_what_is_not_there(tmp_path: Path) -> None:
 
 @SEEN
 def test_a_picture_in_a_browser(tmp_path: Path) -> None:
-    rx.view(attend, *SPECS, at={"s": 128}, target="cpu").to_html(tmp_path / "e.html")
+    rx.debug.view(attend, *SPECS, at={"s": 128}, target="cpu").to_html(tmp_path / "e.html")
     assert browser.look(tmp_path / "e.html", 1200)["bad"] == []

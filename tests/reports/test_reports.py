@@ -25,7 +25,7 @@ ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="module")
-def best() -> rx.Optimized:
+def best() -> rx.types.Optimized:
     return attention(at=[{"s": 128}, {"s": 1}], weights=("wq", "wk", "wv", "wo"))
 
 
@@ -34,7 +34,7 @@ def kernels() -> rx.CostReport:
     return attention(execution="kernels").report
 
 
-def test_parts_add_up_to_the_totals(best: rx.Optimized, kernels: rx.CostReport) -> None:
+def test_parts_add_up_to_the_totals(best: rx.types.Optimized, kernels: rx.CostReport) -> None:
     for report in (*best.report.at_each(), kernels):
         for cost in (report.before, report.after):
             now = [p for p in cost.parts if not p.ahead]
@@ -44,14 +44,14 @@ def test_parts_add_up_to_the_totals(best: rx.Optimized, kernels: rx.CostReport) 
             assert sum(p.launches for p in now) == cost.launches
 
 
-def test_every_part_stands_for_a_line_of_the_user(best: rx.Optimized, kernels: rx.CostReport) -> None:
+def test_every_part_stands_for_a_line_of_the_user(best: rx.types.Optimized, kernels: rx.CostReport) -> None:
     known = {line("q, k, v ="), line("softmax"), line("return")}
     for report in (best.report, kernels):
         for part in (*report.before.parts, *report.after.parts):
             assert part.lines and set(part.lines) <= known, part
 
 
-def test_the_users_lines_are_quoted(best: rx.Optimized) -> None:
+def test_the_users_lines_are_quoted(best: rx.types.Optimized) -> None:
     assert best.report.code[line("softmax")] == "scores = jax.nn.softmax(q @ k.T / 8.0, axis=-1)"
     (row,) = [r for r in rx.compare(best).rows if r.where == line("softmax")]
     assert row.code in str(rx.compare(best))
@@ -63,16 +63,16 @@ def test_a_value_that_a_rule_made_has_the_line_of_what_it_equals(kernels: rx.Cos
     assert "softmax_of_shifted_down" in fused.rule and "fuse_stages" in fused.rule
 
 
-def test_what_is_computed_from_weights_is_told_apart(best: rx.Optimized) -> None:
+def test_what_is_computed_from_weights_is_told_apart(best: rx.types.Optimized) -> None:
     ahead = [p for p in best.report.after.parts if p.ahead]
     assert ahead and all("s" not in p.result.split("dtype")[0].replace("Tensor", "") for p in ahead)
     assert not [p for p in best.report.before.parts if p.ahead]
 
 
-def test_the_roofline_is_that_of_the_profile(best: rx.Optimized) -> None:
+def test_the_roofline_is_that_of_the_profile(best: rx.types.Optimized) -> None:
     roof, device = best.report.roofline, best.report.device
     assert roof is not None and device is not None
-    profile = rx.PROFILES["cpu"]
+    profile = rx.types.PROFILES["cpu"]
     assert (device.bandwidth, device.rate("float32")) == (profile.bandwidth, profile.rate("float32"))
     after = best.report.after
     assert roof.intensity == after.flops / after.bytes and roof.ridge == 120e9 / 15e9
@@ -86,10 +86,10 @@ def decoder(x: Any, w: Any) -> Any:
     return jax.nn.softmax(jnp.einsum("nk,km->nm", x, w, preferred_element_type=jnp.float32))
 
 
-@pytest.mark.parametrize("target", sorted(rx.PROFILES))
+@pytest.mark.parametrize("target", sorted(rx.types.PROFILES))
 @pytest.mark.parametrize("execution", ["whole", "kernels"])
 def test_nothing_is_above_its_roof(target: str, execution: Any) -> None:
-    more: dict[str, Any] = {"target": target, "execution": execution, "cache": False}
+    more: dict[str, Any] = {"target": target, "execution": execution}
     half = rx.optimize(decoder, "n 4096 @ bfloat16", "4096 4096 @ bfloat16", at=[{"n": 2048}, {"n": 1}], **more).report
     found: set[str] = set()
     for report in (*attention(**more, at=[{"s": 128}, {"s": 4096}]).report.at_each(), *half.at_each()):
@@ -102,7 +102,7 @@ def test_nothing_is_above_its_roof(target: str, execution: Any) -> None:
     product = next(p for p in half.before.parts if p.what == "matmul")
     assert product.dtype == "bfloat16" and 'dtype="float32"' in product.result
     assert half.device is not None
-    assert of_part(product, half.device).peak == rx.PROFILES[target].rate("bfloat16")  # not that of the sums
+    assert of_part(product, half.device).peak == rx.types.PROFILES[target].rate("bfloat16")  # not that of the sums
 
 
 def test_where_bytes_come_from_by_hand() -> None:
@@ -126,7 +126,7 @@ def test_where_bytes_come_from_by_hand() -> None:
 def test_memory_of_a_chain_by_hand() -> None:
     # a @ b and (a @ b) @ c are stored, one after the other; while the second runs both are alive.
     report = rx.optimize(
-        lambda a, b, c: (a @ b) @ c, "8 16", "16 32", "32 4", rules=rx.RuleSet("none"), target="cpu", cache=False
+        lambda a, b, c: (a @ b) @ c, "8 16", "16 32", "32 4", rules=rx.RuleSet("none"), target="cpu"
     ).report
     memory = report.before.memory
     assert memory is not None
@@ -139,7 +139,7 @@ def test_memory_in_kernels_is_that_of_the_plan() -> None:
         h = jnp.tanh(x @ w)
         return jnp.sum(h @ v, axis=1), x + h
 
-    best = rx.optimize(layer, "n 64", "64 64", "64 64", at={"n": 32}, execution="kernels", target="cpu", cache=False)
+    best = rx.optimize(layer, "n 64", "64 64", "64 64", at={"n": 32}, execution="kernels", target="cpu")
     memory = best.report.after.memory
     plan = rx.plan_memory(best, at={"n": 32}, results="planned", temporary="estimated")
     assert memory is not None
@@ -156,40 +156,40 @@ def test_memory_follows_calls_and_leaves_out_what_is_fused_and_prepared() -> Non
             x = jnp.cos(jnp.sin(x @ w))
         return x
 
-    memory = rx.optimize(layers, "8 8", "8 8", weights=("w",), target="cpu", cache=False).report.after.memory
+    memory = rx.optimize(layers, "8 8", "8 8", weights=("w",), target="cpu").report.after.memory
     assert memory is not None
     one = 8 * 8 * 4
     assert memory.peak == 2 * one and memory.workspace == 0
     assert [t.bytes for t in memory.tensors] == [one, one]
 
 
-def test_growth_has_every_round(best: rx.Optimized) -> None:
+def test_growth_has_every_round(best: rx.types.Optimized) -> None:
     rows = [r for r in best.report.growth if r.function == "attend"]
     assert [r.round for r in rows] == list(range(best.report.rounds + 1))
     assert rows[-1].nodes == best.report.nodes and sum(r.matches for r in rows) <= sum(best.report.matches.values())
 
 
 def test_guards_that_nobody_could_decide_are_listed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("relax_eg.egraph.saturate.prove", lambda *_: rx.Unknown("z3 gave up"))
+    monkeypatch.setattr("relax_eg.egraph.saturate.prove", lambda *_: rx.types.Unknown("z3 gave up"))
     book = rx.RuleSet("mine")
 
     @book.rule("x: n, y: n", when="n >= 2", check=False)
     def added_the_other_way(x: Any, y: Any) -> Any:
         return x + y, y + x
 
-    report = rx.optimize(lambda a, b: a + b, "n", "n", rules=book, target="cpu", at={"n": 8}, cache=False).report
+    report = rx.optimize(lambda a, b: a + b, "n", "n", rules=book, target="cpu", at={"n": 8}).report
     assert report.unproved in (("n >= 2",), ("2 <= n",))
     assert not report.matches.get("added_the_other_way")
     assert f"a rule waits for what was not proved: {report.unproved[0]}" in str(report)
 
 
-def test_one_report_for_each_binding(best: rx.Optimized) -> None:
+def test_one_report_for_each_binding(best: rx.types.Optimized) -> None:
     reports = best.report.at_each()
     assert [dict(r.at) for r in reports] == [{"s": 128}, {"s": 1}]
     assert reports[1].after.seconds < reports[0].after.seconds and reports[0].after == best.report.after
 
 
-def test_a_report_survives_a_file(best: rx.Optimized, kernels: rx.CostReport, tmp_path: Path) -> None:
+def test_a_report_survives_a_file(best: rx.types.Optimized, kernels: rx.CostReport, tmp_path: Path) -> None:
     for report in (best.report, kernels):
         report.to_json(tmp_path / "r.json")
         again = rx.CostReport.from_json(tmp_path / "r.json")
@@ -197,7 +197,7 @@ def test_a_report_survives_a_file(best: rx.Optimized, kernels: rx.CostReport, tm
         assert again.to_json() == report.to_json()
 
 
-def test_reports_follow_their_schema(best: rx.Optimized, kernels: rx.CostReport) -> None:
+def test_reports_follow_their_schema(best: rx.types.Optimized, kernels: rx.CostReport) -> None:
     jsonschema.Draft202012Validator.check_schema(schema())
     for report in (best.report, kernels):
         jsonschema.validate(json.loads(report.to_json()), schema())
@@ -213,14 +213,14 @@ def test_the_schema_in_the_documents_is_current() -> None:
     assert names <= json.loads(shown)["properties"].keys()
 
 
-def test_an_older_release_is_read_and_compared(best: rx.Optimized) -> None:
+def test_an_older_release_is_read_and_compared(best: rx.types.Optimized) -> None:
     old = rx.CostReport.from_json(DATA / "report_0_1.json")
     assert old.name == "attend" and old.before.parts == () and old.roofline is None
     assert "compared by operator" in str(rx.compare(old, best.report))
     assert "a report of release 0.1.0 has none" in str(rx.compare(old, best.report))
 
 
-def test_unknown_fields_survive_a_round_trip(best: rx.Optimized) -> None:
+def test_unknown_fields_survive_a_round_trip(best: rx.types.Optimized) -> None:
     data = json.loads(best.report.to_json())
     data["energy"] = {"joules": 3.5}
     data["before"]["parts"][0]["tile"] = [16, 16]
@@ -247,7 +247,7 @@ def test_unknown_fields_survive_a_round_trip(best: rx.Optimized) -> None:
         (lambda t: t.replace('"nodes": ', '"nodes": "x", "_": ', 1), "is 'x'; a whole number is accepted"),
     ],
 )
-def test_bad_files_are_told(best: rx.Optimized, tmp_path: Path, change: Any, said: str) -> None:
+def test_bad_files_are_told(best: rx.types.Optimized, tmp_path: Path, change: Any, said: str) -> None:
     path = tmp_path / "bad.json"
     path.write_text(change(best.report.to_json()))
     with pytest.raises(OptionError) as e:

@@ -192,7 +192,7 @@ def test_a_call_that_is_annotated_otherwise_than_its_routine_fills() -> None:
         r'library `xla\.matmul` fills R\.Tensor\(\("n", 4\), dtype="float32"\), and is annotated R\.Tensor\(\("n", 5\)'
     )
     with pytest.raises(WellFormedError, match=f"^function `main`, binding `gv`: {fills}.*axis 1: sizes 4 and 5 differ"):
-        rx.optimize(module, cache=False)
+        rx.optimize(module)
 
 
 def test_another_library_of_the_same_name_is_refused() -> None:

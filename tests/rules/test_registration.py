@@ -174,9 +174,9 @@ def test_sides_that_change_after_registration_do_not_run() -> None:
     switch.wrong = True
     specs = ["a b c d e"] * 2
     with pytest.raises(RuleError, match=r"rule `doubled`.*\n  left   x \* 2.0 \+ y      right   x \* 3.0 \+ y"):
-        rx.optimize(lambda x, y: x * 2.0 + y, *specs, at=dict.fromkeys("abcde", 2), rules=book, cache=False)
+        rx.optimize(lambda x, y: x * 2.0 + y, *specs, at=dict.fromkeys("abcde", 2), rules=book)
     # At ranks it was tested at, what was tested runs.
-    best = rx.optimize(lambda x, y: x * 2.0 + y, "a b", "a b", at={"a": 4, "b": 4}, rules=book, cache=False)
+    best = rx.optimize(lambda x, y: x * 2.0 + y, "a b", "a b", at={"a": 4, "b": 4}, rules=book)
     x = np.ones((4, 4), np.float32)
     np.testing.assert_array_equal(best(x, x), 3 * x)
     # A verdict in memory is on the sides it was reached on.
@@ -198,11 +198,11 @@ def outer_sum() -> Iterator[RuleSet]:
     yield book
 
 
-def optimized(book: RuleSet) -> rx.Optimized:
+def optimized(book: RuleSet) -> rx.types.Optimized:
     def total(x: Any, y: Any) -> Any:
         return (x[:, None] * y[None, :]).sum()
 
-    return rx.optimize(total, "n", "n", at={"n": 4096}, rules=default - "sum_of_outer" + book, cache=False)
+    return rx.optimize(total, "n", "n", at={"n": 4096}, rules=default - "sum_of_outer" + book)
 
 
 def test_reports_say_what_is_not_proved(outer_sum: RuleSet) -> None:
@@ -223,5 +223,5 @@ def test_reports_say_what_is_not_proved(outer_sum: RuleSet) -> None:
 
 
 def test_rules_that_ship_are_not_told_of() -> None:
-    best = rx.optimize(lambda a, b: (a @ b).trace(), "n k", "k n", at={"n": 512, "k": 64}, cache=False)
+    best = rx.optimize(lambda a, b: (a @ b).trace(), "n k", "k n", at={"n": 512, "k": 64})
     assert best.report.rules and best.report.not_proved == {}

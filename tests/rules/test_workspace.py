@@ -100,7 +100,7 @@ def test_where_lifting_pays_optimize_chooses_it_in_each_function() -> None:
     attended = rx.op.exp(ir.call_tir(ATTENTION, (params[0], params[1], params[1])))
     main = pure_function("main", params, [ir.call_function(ir.function_ref(f), (attended, params[1]))])
     module = Module((main, f))
-    best = rx.optimize(module, rules=rx.rules.workspace, cost=_Lifted(), cache=False)
+    best = rx.optimize(module, rules=rx.rules.workspace, target=_Lifted())
     assert list(best.report.rules) == ["workspace_lifting"]
     (kernel,) = best.module.programs
     assert kernel.lifted == ("S",) and [b.name for b in kernel.parameters] == ["Q", "K", "V", "S"]

@@ -128,7 +128,7 @@ def test_a_parent_that_learns_later_does_not_tell_its_child():
 
 def test_what_holds_for_one_question_is_forgotten():
     scope = Scope()
-    assert isinstance(prove("n % 4 == 0", scope, assume="n % 8 == 0"), Proved)
+    assert isinstance(prove("n % 4 == 0", scope, bounds="n % 8 == 0"), Proved)
     assert isinstance(prove("n % 4 == 0", scope), Refuted)
     assert isinstance(prove("n <= 4", scope, bounds={"n": (1, 4)}), Proved)
     assert isinstance(prove("n <= 4", scope), Refuted)

@@ -24,17 +24,17 @@ ARITHMETIC = [
 def test_arithmetic(statement, assume, least):
     names = Dim.of(statement.split("==")[0].split(">=")[0]).variables - {"y"}
     bounds = {name: (least, None) for name in names if f"{name} >= 1" not in assume}
-    assert isinstance(prove(statement, bounds=bounds, assume=assume), Proved)
+    assert isinstance(prove(statement, bounds=[bounds, *assume]), Proved)
 
 
 def test_a_factor_cancels_only_where_it_is_at_least_one():
-    answer = prove("(n*m)//m == n", assume="m >= 0")
+    answer = prove("(n*m)//m == n", bounds="m >= 0")
     assert answer == Unknown("the divisor m is zero at m = 0, where the statement has no value")
     assert Scope({"m": (0, None)}).equal(Dim.of("(n*m)//m"), Dim.of("n")) is None
 
 
 def test_a_remainder_of_32_carries():
-    assert isinstance(prove("(32*x + y)//64 == x//2", assume="0 <= y <= 32"), Refuted)
+    assert isinstance(prove("(32*x + y)//64 == x//2", bounds="0 <= y <= 32"), Refuted)
 
 
 @pytest.mark.parametrize(

@@ -143,7 +143,7 @@ def test_a_question_leaves_nothing_for_the_next():
             ("n != 100019*m + 54323", Refuted),
         ):
             assert isinstance(prove(f"{statement} + k - k", scope), answer)
-            assert isinstance(prove(statement, scope, assume="k <= 5"), answer)
+            assert isinstance(prove(statement, scope, bounds="k <= 5"), answer)
     assert scope.statistics.asked_z3 >= 8
 
 

@@ -18,12 +18,12 @@ def ids(table):
 
 @pytest.mark.parametrize(("statement", "assume"), lines(HOLDS), ids=ids(HOLDS))
 def test_holds(statement, assume):
-    assert isinstance(prove(statement, assume=assume), Proved)
+    assert isinstance(prove(statement, bounds=assume), Proved)
 
 
 @pytest.mark.parametrize(("statement", "assume"), lines(FAILS), ids=ids(FAILS))
 def test_fails(statement, assume):
-    verdict = prove(statement, assume=assume)
+    verdict = prove(statement, bounds=assume)
     assert isinstance(verdict, Refuted)
     env = dict(verdict.counterexample)
     assert value(compiled(statement), env) is False
@@ -40,17 +40,17 @@ def test_the_tables_are_long():
 
 def test_a_division_needs_a_divisor_that_is_not_zero():
     assert isinstance(prove("(n*m)//m == n"), Proved)
-    assert prove("(n*m)//m == n", assume="m >= 0") == Unknown(
+    assert prove("(n*m)//m == n", bounds="m >= 0") == Unknown(
         "the divisor m is zero at m = 0, where the statement has no value"
     )
     # Also one that the canonical form has dropped.
     assert isinstance(prove("n//m - n//m == 0", bounds={"m": (0, 3)}), Unknown)
     assert isinstance(prove("n//(n - m) == n//(n - m)"), Unknown)
-    assert isinstance(prove("n//(n - m) >= 1", assume="n > m"), Proved)
+    assert isinstance(prove("n//(n - m) >= 1", bounds="n > m"), Proved)
     assert isinstance(prove("n//m == 5", bounds={"m": (0, 3)}), Refuted)  # it has a value, and fails, at others
     assert isinstance(prove("1//m == 1", bounds={"m": 0}), Unknown)
     # An assumption that divides says that it has a value.
-    assert isinstance(prove("m >= 1", assume=["m >= 0", "n // m >= 0"]), Proved)
+    assert isinstance(prove("m >= 1", bounds=["m >= 0", "n // m >= 0"]), Proved)
 
 
 def test_a_division_in_a_select_counts_where_it_is_chosen():
@@ -61,8 +61,8 @@ def test_a_division_in_a_select_counts_where_it_is_chosen():
         "the divisor m is zero at m = 0, where the statement has no value"
     )
     # An assumption has a value, but not in the part that is not chosen.
-    assert isinstance(prove("m >= 1", bounds=zero_too, assume="select(m <= 5, 0, n//m) == 0"), Refuted)
-    assert isinstance(prove("m >= 1", bounds=zero_too, assume="select(n//m <= 5, 0, 1) == 0"), Proved)
+    assert isinstance(prove("m >= 1", bounds=[zero_too, "select(m <= 5, 0, n//m) == 0"]), Refuted)
+    assert isinstance(prove("m >= 1", bounds=[zero_too, "select(n//m <= 5, 0, 1) == 0"]), Proved)
 
 
 def test_a_constant_divisor_of_zero_is_an_error():
@@ -167,14 +167,13 @@ def test_bounds_of_variables_that_nothing_mentions():
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        ({"assume": 3}, "assume=3: a statement, 's % 8 == 0', or a list of such, is accepted"),
-        ({"assume": [3]}, "assume=[3]: a statement, 's % 8 == 0', or a list of such, is accepted"),
-        ({"bounds": 3}, "bounds=3: {'n': (1, 4096)} is accepted"),
+        ({"bounds": 3}, "bounds=3: {'n': (1, 4096)}, a statement such as 'n % 8 == 0', or a list of these, is"),
+        ({"bounds": [3]}, "bounds=[3]: {'n': (1, 4096)}, a statement such as 'n % 8 == 0', or a list of these, is"),
         ({"bounds": {"n": "1:4"}}, "the bounds of `n` hold '1:4', which is no integer; accepted: (low, high)"),
         ({"bounds": {"n": (5, 4)}}, "the bounds of `n` are empty: (5, 4); accepted: (low, high) with low <= high"),
         ({"scope": 3}, "scope=3: a Scope is accepted"),
-        ({"bounds": {"n": (1, 4)}, "assume": "n >= 8"}, "at least 8 (declared in the assumption `n >= 8`) and at most"),
-        ({"assume": "n // (m - m) == 1"}, "division by zero: (n)//0\n  n // (m - m) == 1\n"),
+        ({"bounds": [{"n": (1, 4)}, "n >= 8"]}, "at least 8 (declared in the assumption `n >= 8`) and at most"),
+        ({"bounds": "n // (m - m) == 1"}, "division by zero: (n)//0\n  n // (m - m) == 1\n"),
     ],
 )
 def test_options_that_are_none(options, text):
@@ -189,21 +188,25 @@ def test_options_that_are_none(options, text):
 @pytest.mark.parametrize(
     ("arguments", "status", "text"),
     [
-        (["n*4 == 4*n", "--assume", "n >= 2", "--bounds", "n=1:4096"], 0, "proved (canonical)"),
-        (["n % 8 == 0", "--assume", "n % 4 == 0"], 1, "refuted at n = 4: 4 == 0 is false"),
+        (["n*4 == 4*n", "--bounds", "n >= 2", "--bounds", "n=1:4096"], 0, "proved (canonical)"),
+        (["n % 8 == 0", "--bounds", "n % 4 == 0"], 1, "refuted at n = 4: 4 == 0 is false"),
         (["n//m >= 0", "--bounds", "m=0:4"], 1, "unknown: the divisor m is zero at m = 0, where"),
         (["n = m"], 1, "cannot read the statement; equality is `==`"),
-        (["n == n", "--assume", "n = m"], 1, "cannot read the statement; equality is `==`"),
+        (
+            ["n == n", "--bounds", "n = m"],
+            1,
+            "--bounds 'n = m': name=low:high is accepted, as in s=1:4096, or a statement such",
+        ),
         (["n // 0 == 1"], 1, "division by zero: (n)//0"),
-        (["n % m >= 0", "--assume", "m >= 0"], 1, "unknown: the divisor m is zero at m = 0, where"),
+        (["n % m >= 0", "--bounds", "m >= 0"], 1, "unknown: the divisor m is zero at m = 0, where"),
         ([f"n < {'1' * 5000}"], 1, "an integer of 5000 digits"),
         (["n == n", "--bounds", "m=1:4"], 1, "bounds name `m`, which neither the statement nor an assumption does"),
         (["n == n", "--bounds", "n=5:4"], 1, "the bounds of `n` are empty: (5, 4)"),
         (["n == n", "--bounds", "n=1:4", "--bounds", "n=1:5"], 1, "`n` has other bounds already"),
-        (["n == n", "--bounds", "n=1:4", "--assume", "n >= 8"], 1, "no size satisfies the bounds of `n`: at least 8"),
+        (["n == n", "--bounds", "n=1:4", "--bounds", "n >= 8"], 1, "no size satisfies the bounds of `n`: at least 8"),
         (["n == n", "--bounds", "n=few"], 1, "name=low:high is accepted"),
         (["n == n", "--timeout", "-1"], 1, "timeout_ms=-1: an integer >= 0 (0 leaves z3 out) is"),
-        (["n == m", "--assume", "n < m", "--assume", "m < n"], 1, "no sizes satisfy all of"),
+        (["n == m", "--bounds", "n < m", "--bounds", "m < n"], 1, "no sizes satisfy all of"),
         (["(n + m)//m == n//m + 1", "--timeout", "0"], 1, "unknown: a timeout of 0 ms leaves z3 no time"),
     ],
 )

@@ -100,7 +100,7 @@ def _open(query: Query) -> Scope:
 def _asked(query: Query, scope: Scope) -> Proved | Refuted | Unknown | None:
     """The verdict; None where the assumptions contradict each other."""
     try:
-        return prove(query.statement, scope, assume=query.assume)
+        return prove(query.statement, scope, bounds=query.assume)
     except BoundsError as error:
         assert "no size" in str(error), error
         return None

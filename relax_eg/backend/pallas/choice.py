@@ -10,8 +10,8 @@ import jax
 
 from relax_eg.backend.pallas.plan import Unsuitable
 from relax_eg.backend.tensor_programs import lower_program
-from relax_eg.debug import unless_exhausted
 from relax_eg.errors import RelaxEgError
+from relax_eg.logs import unless_exhausted
 from relax_eg.ops.triton import left_out
 from relax_eg.tir import TensorProgram
 

@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
-from relax_eg.debug import stage
 from relax_eg.extract.clock import Clock
 from relax_eg.extract.graph import ExtractionGraph
 from relax_eg.extract.greedy import dag_greedy
@@ -43,6 +42,7 @@ from relax_eg.extract.select import check_executable
 from relax_eg.extract.sensitivity import sensitivity
 from relax_eg.extract.solve import Solved, SolverEffort
 from relax_eg.ir.expr import CALL_DPS_LIBRARY, CONSTANT, VAR
+from relax_eg.logs import stage
 from relax_eg.ops.fused import VIEWS
 
 FUSE_SIBLINGS = "fuse_siblings"

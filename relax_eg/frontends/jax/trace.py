@@ -11,7 +11,6 @@ from typing import Any
 
 import jax
 
-from relax_eg.debug import stage
 from relax_eg.errors import RelaxEgError, TraceError
 from relax_eg.frontends.blocks import make_function
 from relax_eg.frontends.fingerprint import Fingerprint
@@ -24,6 +23,7 @@ from relax_eg.frontends.trace_errors import cause, checked_output, trace_error, 
 from relax_eg.ir.annotations import Annotation, Tuple, dims_of
 from relax_eg.ir.expr import Expr, var
 from relax_eg.ir.module import Module
+from relax_eg.logs import stage
 from relax_eg.shapes import Proved, Scope
 from relax_eg.shapes.prover import TIMEOUT_MS
 from relax_eg.shapes.relation import read_statement

@@ -1,0 +1,242 @@
+"""What the package tells of its work: logging, progress, the stages as files, their seconds; and the debug options.
+
+`RELAX_EG_DEBUG=1..4` logs to the logger `relax_eg`, and to stderr if the program has no logging of its own:
+
+- 1: one line for each program;
+- 2: stages with milliseconds, and phases of the search with nodes, matches and milliseconds;
+- 3: also the rules that matched, and JAX's own errors as causes of ours;
+- 4: also every round.
+
+`RELAX_EG_DUMP=folder` writes the stages of every program to the folder. `options` sets both, and the other debug
+options, for a `with` block, and takes precedence over the environment. `clock` sums up the seconds of the stages.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import os
+import re
+import time
+import warnings
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import ParamSpec, TypeVar
+
+from relax_eg.accepted import FLAG, NONE, PATH, Kind, accepts
+from relax_eg.errors import OptionError, RelaxEgError
+
+log = logging.getLogger("relax_eg")
+LEVELS = range(5)
+
+Progress = Callable[[str, int, int], None]  # phase, e-graph nodes, rule matches so far
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+@dataclass(slots=True)
+class _Clock:
+    """The seconds of each stage.
+
+    - `inside`: for each stage that is running, the seconds of the stages that it called.
+    """
+
+    seconds: dict[str, float] = field(default_factory=dict[str, float])
+    inside: list[float] = field(default_factory=list[float])
+
+
+_clock: ContextVar[_Clock | None] = ContextVar("relax_eg_clock", default=None)
+
+
+@dataclass(frozen=True, slots=True)
+class DebugOptions:
+    """The debug options in force; None: as the environment says, or as usual.
+
+    The fields are the arguments of `options`.
+    """
+
+    level: int | None = None
+    dump: Path | None = None
+    cache: bool | None = None
+    sharing: bool | None = None
+    progress: Progress | None = None
+
+
+_USUAL = DebugOptions()
+_options: ContextVar[DebugOptions] = ContextVar("relax_eg_options", default=_USUAL)
+
+
+@accepts(
+    level=Kind(lambda x: x is None or (type(x) is int and x in LEVELS), f"a number from 0 to {LEVELS[-1]}"),
+    dump=PATH | NONE,
+    cache=FLAG | NONE,
+    sharing=FLAG | NONE,
+    progress=Kind(lambda x: x is None or callable(x), "a function (phase, nodes, matches)"),
+)
+@contextmanager
+def options(
+    *,
+    level: int | None = None,
+    dump: str | Path | None = None,
+    cache: bool | None = None,
+    sharing: bool | None = None,
+    progress: Progress | None = None,
+) -> Generator[DebugOptions]:
+    """Sets debug options inside the `with` block; those left out stay as they are. OptionError for wrong values.
+
+    - `level`: what is logged, 0 (nothing) to 4, in place of `RELAX_EG_DEBUG`.
+    - `dump`: the stages of every program that is optimized are written to this folder, in place of `RELAX_EG_DUMP`.
+    - `cache`: False: nothing is read from the disk cache or written to it; True: it is on, whatever `RELAX_EG_CACHE`
+      says.
+    - `sharing`: False: repeated blocks of a large program (the layers of a transformer) are optimized one by one.
+    - `progress`: called with (phase, e-graph nodes, rule matches) during a search, and with ("measure at ...", index of
+      the sizes, least number of sizes) while programs are timed.
+    """
+    folder = None if dump is None else Path(dump)
+    chosen = {"level": level, "dump": folder, "cache": cache, "sharing": sharing, "progress": progress}
+    token = _options.set(replace(_options.get(), **{k: v for k, v in chosen.items() if v is not None}))
+    try:
+        yield _options.get()
+    finally:
+        _options.reset(token)
+
+
+def cache_is_on() -> bool:
+    """Whether the disk cache is used. OptionError if `RELAX_EG_CACHE` is neither 0 nor 1."""
+    chosen = _options.get().cache
+    text = os.environ.get("RELAX_EG_CACHE", "") or "1"
+    if chosen is None and text not in ("0", "1"):
+        raise OptionError(f"RELAX_EG_CACHE={text}: 0 (off) or 1 (on) is accepted")
+    return text == "1" if chosen is None else chosen
+
+
+def sharing_is_on() -> bool:
+    """Whether repeated blocks of a program are optimized once."""
+    return _options.get().sharing is not False
+
+
+def tell_progress(phase: str, nodes: int, matches: int) -> None:
+    """Calls the `progress` function, if there is one."""
+    progress = _options.get().progress
+    if progress is not None:
+        progress(phase, nodes, matches)
+
+
+def level() -> int:
+    """The debug level in force, 0 to 4. OptionError if `RELAX_EG_DEBUG` is not a number from 0 to 4."""
+    chosen = _options.get().level
+    if chosen is not None:
+        return chosen
+    text = os.environ.get("RELAX_EG_DEBUG", "") or "0"
+    if text not in map(str, LEVELS):
+        raise OptionError(f"RELAX_EG_DEBUG={text}: a number from 0 to {LEVELS[-1]} is accepted")
+    return int(text)
+
+
+@contextmanager
+def clock() -> Generator[dict[str, float]]:
+    """The seconds spent in each stage inside the `with` block. Time in a nested stage counts for that stage alone."""
+    mine = _Clock()
+    token = _clock.set(mine)
+    try:
+        yield mine.seconds
+    finally:
+        _clock.reset(token)
+
+
+def stage(name: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Decorator of a function whose calls are the stage `name`: logged at level 2, summed up by `clock`."""
+
+    def decorate(function: Callable[P, R]) -> Callable[P, R]:
+        @functools.wraps(function)
+        def run(*args: P.args, **kwargs: P.kwargs) -> R:
+            clocked = _clock.get()
+            if clocked is None and level() < 2:
+                return function(*args, **kwargs)
+            clocked = clocked or _Clock()
+            clocked.inside.append(0.0)
+            started = time.perf_counter()
+            try:
+                return function(*args, **kwargs)
+            finally:
+                whole = time.perf_counter() - started
+                own = whole - clocked.inside.pop()
+                clocked.seconds[name] = clocked.seconds.get(name, 0.0) + own
+                if clocked.inside:
+                    clocked.inside[-1] += whole
+                tell(2, f"{name}: {1000 * own:.1f} ms")
+
+        return run
+
+    return decorate
+
+
+def tell(at: int, text: str) -> None:
+    """Logs `text` if the debug level is `at` or higher."""
+    if level() < at:
+        return
+    if not log.hasHandlers():
+        handler = logging.StreamHandler()
+        handler.setFormatter(logging.Formatter("relax_eg: %(message)s"))
+        log.addHandler(handler)
+    if not log.isEnabledFor(logging.INFO):
+        log.setLevel(logging.INFO)
+    log.info(text)
+
+
+def unless_exhausted(error: Exception) -> None:
+    """Raises `error` if it reports that memory ran out, because no alternative needs less memory."""
+    if isinstance(error, MemoryError) or "RESOURCE_EXHAUSTED" in str(error):
+        raise error
+
+
+def fallback(instead: str, error: Exception, warned: bool = False) -> str:
+    """Reports that something slower runs, and returns the reason as text.
+
+    `instead` tells what runs. An error of this package is logged at level 1, or becomes a warning if `warned`; any
+    other error is unexpected, and becomes a warning. Raises `error` itself if it reports that memory ran out, because
+    the alternative needs no less.
+    """
+    unless_exhausted(error)
+    ours, why = isinstance(error, RelaxEgError), f"{type(error).__name__}: {error}"
+    if ours and not warned:
+        tell(1, f"{instead}: {error}")
+        return str(error)
+    why = why if ours else f"internal {why}"
+    warnings.warn(f"{instead}: {why}", stacklevel=2)
+    return why
+
+
+def dump_folder() -> Path | None:
+    """The folder to which stages are written, or None if they are not written."""
+    return _options.get().dump or (Path(os.environ["RELAX_EG_DUMP"]) if os.environ.get("RELAX_EG_DUMP") else None)
+
+
+def dump(name: str, stages: Mapping[str, Callable[[], str]]) -> None:
+    """Writes the text of each stage to `<folder>/<name>[_k]/<stage>`. Computes no text if no dump folder is set."""
+    folder = dump_folder()
+    if folder is None:
+        return
+    plain = re.sub(r"\W+", "_", name).strip("_") or "program"
+    folder.mkdir(parents=True, exist_ok=True)
+    place = _new_folder(folder, plain)
+    for stage, text in stages.items():
+        (place / stage).write_text(f"{text()}\n")
+    tell(1, f"stages of {name} are in {place}")
+
+
+def _new_folder(parent: Path, name: str) -> Path:
+    """Creates `parent/name`, or the first free `parent/name_k`; another process may dump the same program."""
+    k = 0
+    while True:
+        place = parent / (f"{name}_{k}" if k else name)
+        try:
+            place.mkdir()
+        except FileExistsError:
+            k += 1
+        else:
+            return place

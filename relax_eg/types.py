@@ -1,0 +1,41 @@
+"""The classes of what the functions of `relax_eg` return, for annotations and `isinstance`."""
+
+from relax_eg.backend.compare import Check
+from relax_eg.backend.family import Variant
+from relax_eg.backend.optimized import Optimized
+from relax_eg.backend.ready import Ready
+from relax_eg.driver.ablation import Ablation
+from relax_eg.driver.certified import Certificate
+from relax_eg.driver.jit import Jitted
+from relax_eg.driver.view import View
+from relax_eg.driver.why import WhyNot
+from relax_eg.egraph import StopReason
+from relax_eg.explain.text import Explanation
+from relax_eg.extract.devices import PROFILES
+from relax_eg.extract.profile import Profile
+from relax_eg.memory import Plan
+from relax_eg.reports import Comparison
+from relax_eg.shapes import Proved, Refuted, Unknown
+from relax_eg.tir import TensorProgram
+
+__all__ = [
+    "PROFILES",
+    "Ablation",
+    "Certificate",
+    "Check",
+    "Comparison",
+    "Explanation",
+    "Jitted",
+    "Optimized",
+    "Plan",
+    "Profile",
+    "Proved",
+    "Ready",
+    "Refuted",
+    "StopReason",
+    "TensorProgram",
+    "Unknown",
+    "Variant",
+    "View",
+    "WhyNot",
+]
