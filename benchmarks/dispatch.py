@@ -36,7 +36,7 @@ ALLOWED = 2.0  # us over `jax.jit`, warm
 ROWS, OTHER, HELD = 8, 6, 8
 PADDED = "dynamic='capacity', padded"
 
-_optimized = rx.debug.options(cache=False)(rx.optimize)
+uncached = rx.debug.options(cache=False)(rx.optimize)
 
 
 def scaled(w: Any, x: Any) -> Any:
@@ -57,13 +57,13 @@ def ways() -> dict[str, tuple[Callable[[], Any], Callable[[], Any]]]:
     made: dict[str, tuple[Callable[[], Any], Callable[[], Any]]] = {}
 
     def optimized(**options: Any) -> Any:
-        return _optimized(scaled, *specs, bounds=bounds, **options)
+        return uncached(scaled, *specs, bounds=bounds, **options)
 
     def add(name: str, ours: Any, *args: Any, written: Any = plain, given: Any = (), **named: Any) -> None:
         given = given or args
         made[name] = (lambda: written(*given, **named)), (lambda: ours(*args, **named))
 
-    fixed = _optimized(scaled, f"{HELD}", f"{ROWS} {HELD}")
+    fixed = uncached(scaled, f"{HELD}", f"{ROWS} {HELD}")
     add("fixed sizes", fixed, w, x)
     named = optimized(at={"n": ROWS})
     add("named in at", named, w, x)
@@ -91,7 +91,7 @@ def ways() -> dict[str, tuple[Callable[[], Any], Callable[[], Any]]]:
     dims: Any = "32 32", "32 2", "2 32", "n 32"
     for how in ("auto", "exact"):
         options: dict[str, Any] = {"at": [{"n": 4}, {"n": 4096}], "weights": ("w", "a", "b"), "dynamic": how}
-        family = _optimized(adapted, *dims, bounds={"n": (1, 4096)}, target="cpu", **options)
+        family = uncached(adapted, *dims, bounds={"n": (1, 4096)}, target="cpu", **options)
         ready = family.prepare(*small[:3])
         whole: Any = jax.jit(ready.to_jax())
         same: dict[str, Any] = {"written": whole, "given": (ready.prepared, small[-1])}

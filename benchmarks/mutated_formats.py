@@ -33,7 +33,7 @@ from relax_eg.tir import parse_program
 _HEAD = b"relax_eg artifact 3\n"
 _ENTRY = b"relax_eg entry 1\n"
 
-_optimized = rx.debug.options(cache=False)(rx.optimize)
+uncached = rx.debug.options(cache=False)(rx.optimize)
 
 
 def chain(params: Any, x: Any, scale: float = 2.0) -> Any:
@@ -93,7 +93,7 @@ def _packed(payload: bytes, choose: random.Random) -> bytes:
 
 
 def _artifact(folder: Path) -> Format:
-    best = _optimized(chain, *SPECS, bounds={"n": (1, 4096)}, target="cpu")
+    best = uncached(chain, *SPECS, bounds={"n": (1, 4096)}, target="cpu")
     best.save(folder / "chain.rxe")
 
     def changed(data: bytes, choose: random.Random) -> bytes:
@@ -111,7 +111,7 @@ def _artifact(folder: Path) -> Format:
 
 
 def _certificate(folder: Path) -> Format:
-    best = _optimized(chain, *SPECS)
+    best = uncached(chain, *SPECS)
     best.certificate().save(folder / "chain.json")
 
     def read(path: Path) -> None:
@@ -148,7 +148,7 @@ def _profile(folder: Path) -> Format:
     def read(path: Path) -> None:
         found = Profile.from_json(path)
         Console(file=io.StringIO()).print(found)
-        best = _optimized(lambda a, b, v: (a @ b) @ v, "n n", "n n", "n", target=found, budget=budget)
+        best = uncached(lambda a, b, v: (a @ b) @ v, "n n", "n n", "n", target=found, budget=budget)
         print(best.report, file=io.StringIO())
 
     return Format("device profile", rx.types.PROFILES["cpu"].to_json().encode(), of_json, read)
@@ -159,7 +159,7 @@ def _entry(folder: Path) -> Format:
     traced = traced_program(chain, SPECS, {}, {"n": (1, 4096)})
     options = read_options(traced, target="cpu", ranges={"n": (1, 4096)})
     place = cache.EntryPlace(store, cache.key_of(traced, options), traced, options.scope)
-    found = _optimized(chain, *SPECS, bounds={"n": (1, 4096)}, target="cpu")
+    found = uncached(chain, *SPECS, bounds={"n": (1, 4096)}, target="cpu")
     choices = [cache.Choice(v.chosen, v.report, v.at, v.compiler_options, v.guard, v.fallback) for v in found.variants]
     place.write(cache.CachedResult(tuple(choices), False))
     (entry,) = store.folder.iterdir()
@@ -186,7 +186,7 @@ def _entry(folder: Path) -> Format:
 
 
 def _report(folder: Path) -> Format:
-    best = _optimized(chain, *SPECS, bounds={"n": (1, 4096)})
+    best = uncached(chain, *SPECS, bounds={"n": (1, 4096)})
 
     def read(path: Path) -> None:
         found = rx.CostReport.from_json(path)
