@@ -18,7 +18,7 @@ MOST = 96
 
 def made(capacities: Any) -> tuple[Any, Any, Any]:
     """Weights; the two functions."""
-    options: dict[str, Any] = {"weights": ("params",), "dynamic": "capacity", "capacities": capacities}
+    options: dict[str, Any] = {"weights": ("params",), "dynamic": rx.Dynamic(mode="capacity", capacities=capacities)}
     params = decoder.params()
     s = decoder.SPECS
     read = rx.optimize(decoder.prefill, params, s["tokens"], bounds={"b": (1, 4), "s": (1, 32)}, **options)

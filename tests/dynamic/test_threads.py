@@ -91,7 +91,7 @@ def test_eight_threads(dynamic: Any) -> None:
         {"dynamic": "auto", "at": {"n": 8}},
         {"dynamic": "capacity"},
         {"execution": "kernels"},
-        {"execution": "kernels", "executables": 1},
+        {"execution": "kernels", "dynamic": rx.Dynamic(executables=1)},
     ],
     ids=str,
 )

@@ -25,6 +25,7 @@ from relax_eg.extract.cost import WholeCost
 from relax_eg.extract.devices import CPU
 from relax_eg.extract.select import select
 from relax_eg.ir.expr import Expr, postorder, var
+from relax_eg.logs import options
 from relax_eg.shapes import Scope
 
 sums, chains, joins, deep, asking = (rx.RuleSet(n) for n in ("sums", "chains", "joins", "deep", "asking"))
@@ -153,7 +154,8 @@ class Run:
 def run(roots: list[Expr], rules: rx.RuleSet, budget: Budget) -> Run:
     nodes: list[int] = []
     with EGraph(roots, rules, Scope()) as egraph:
-        saturation = egraph.saturate(budget, lambda _, n, __: nodes.append(n))
+        with options(progress=lambda _, n, __: nodes.append(n)):
+            saturation = egraph.saturate(budget)
         return Run(saturation, nodes, dump(egraph))
 
 
