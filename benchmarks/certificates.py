@@ -60,17 +60,18 @@ def variants(program: Program, number: int) -> Iterator[dict[str, Any]]:
     """Options of `optimize` for a program: its own; in turn also bounds, an assumption, a fixed size, and kernels."""
     made_of, own = program.made_of, program.options
     if not isinstance(made_of, Module):
-        made_of = rx.trace(made_of, *program.specs, bounds=own.get("assume", ()), **program.keywords)
+        made_of = rx.trace(made_of, *program.specs, bounds=own.get("bounds"), **program.keywords)
     sizes = made_of.main.size_variables
+    said = own.get("bounds") or ()
+    said = [said] if isinstance(said, (str, Mapping)) else said
     if not sizes or number % 5 == 0:
         yield {}
     elif number % 5 == 1:
         yield {"bounds": {sizes[0]: (4, 2048)}, "at": {sizes[0]: 64}}
     elif number % 5 == 2:
-        said = own.get("assume", ())
-        yield {"assume": [*([said] if isinstance(said, str) else said), f"{sizes[0]} % 4 == 0"]}
+        yield {"bounds": [*said, f"{sizes[0]} % 4 == 0"]}
     elif number % 5 == 3:
-        yield {"bounds": {sizes[-1]: (2, None)}, "assume": own.get("assume", ()), "at": {sizes[-1]: 128}}
+        yield {"bounds": [*said, {sizes[-1]: (2, None)}], "at": {sizes[-1]: 128}}
     else:
         yield {"execution": "kernels"}
 

@@ -45,7 +45,7 @@ def programs(layers: int) -> dict[str, Case]:
     """Programs by name: decoders with symbolic batch and length, and what asks more."""
     model = (decoder_specs(layers), "b s @ int32")
     long = {"budget": rx.Budget(seconds=600)}
-    known = {"assume": ("s % 8 == 0", "b*s <= 65536"), "bounds": {"b": (1, 64)}}
+    known = {"bounds": [{"b": (1, 64)}, "s % 8 == 0", "b*s <= 65536"]}
     return {
         f"decoder of {layers} layers": Case(decoder, model, long),
         f"decoder of {layers} layers, 8 | s, b*s <= 65536": Case(decoder, model, {**long, **known}),

@@ -90,13 +90,13 @@ def fully_connected_as_conv(x, w):
     return lax.conv(x, w, (1, 1), "VALID")[:, :, 0, 0]
 
 
-@program("n 1 h w", assume=("h >= 8", "w >= 8"))
+@program("n 1 h w", bounds=("h >= 8", "w >= 8"))
 def box_filter(x):
     """A box filter as a convolution by ones."""
     return lax.conv(x, jnp.ones((1, 1, 5, 5)), (1, 1), "VALID") / 25
 
 
-@program("n 32 h w", "16 32 1 1", assume=("h >= 4", "w >= 4"))
+@program("n 32 h w", "16 32 1 1", bounds=("h >= 4", "w >= 4"))
 def densenet_transition(x, w):
     """The transition of DenseNet: a 1 x 1 convolution, then average pooling."""
     y = lax.conv(x, w, (1, 1), "VALID")
@@ -109,14 +109,14 @@ def global_average_pool(x):
     return lax.reduce_window(x, 0.0, lax.add, (1, 1, 7, 7), (1, 1, 1, 1), "VALID") / 49
 
 
-@program("n 3 h w", "16 3 3 3", assume=("h >= 8", "w >= 8"))
+@program("n 3 h w", "16 3 3 3", bounds=("h >= 8", "w >= 8"))
 def relu_then_max_pool(x, w):
     """The block of the first convolutional nets: convolution, ReLU, max pooling."""
     y = jax.nn.relu(conv(x, w))
     return lax.reduce_window(y, -jnp.inf, lax.max, (1, 1, 2, 2), (1, 1, 2, 2), "VALID")
 
 
-@program("n 3 h w", assume=("h >= 8", "w >= 8"))
+@program("n 3 h w", bounds=("h >= 8", "w >= 8"))
 def thumbnail(images):
     """Images scaled to [0, 1] and pooled to a quarter."""
     return lax.reduce_window(images * (1 / 255), 0.0, lax.add, (1, 1, 4, 4), (1, 1, 4, 4), "VALID") / 16

@@ -130,10 +130,11 @@ def test_both_halves_of_a_layer_are_closed() -> None:
         return x + y.transpose(0, 2, 1, 3).reshape(x.shape) @ wo
 
     square = ["256 256"] * 4
-    options: Any = {"at": {"s": 512}, "execution": "kernels", "sharing": "off"}
+    options: Any = {"at": {"s": 512}, "execution": "kernels"}
+    alone = rx.debug.options(sharing=False)(rx.optimize)
     for best in (
-        rx.optimize(mlp, "1 s 256", "256", "256 688", "256 688", "688 256", **options),
-        rx.optimize(attention, "1 s 256", "256", *square, "s 32", "s 32", **options),
+        alone(mlp, "1 s 256", "256", "256 688", "256 688", "688 256", **options),
+        alone(attention, "1 s 256", "256", *square, "s 32", "s 32", **options),
     ):
         (selected,) = best.report.selected
         assert selected.gap <= 1e-3
