@@ -47,7 +47,7 @@ from relax_eg.shapes import Scope
 from relax_eg.shapes.guards import EVERYWHERE, Guard
 from relax_eg.store import Store
 
-FORMAT = 4  # given: version of the entry format; entries of other versions are not found
+FORMAT = 5  # given: version of the entry format; entries of other versions are not found
 LIMIT = 256 << 20  # limit: bytes of the folder, unless RELAX_EG_CACHE_BYTES is set
 _PACKAGES = ("jax", "jaxlib", "egglog", "z3-solver", "numpy", "scipy", "ml_dtypes")
 
