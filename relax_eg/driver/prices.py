@@ -161,7 +161,6 @@ def pays(found: Sequence[Prices], options: Options, mode: Mode = AS_USUAL) -> bo
     """Whether calls of the candidate, compiled in this mode, are predicted to be more than 5% faster than those of the
     program as written.
 
-
     Over several bindings this must hold for the geometric mean; or for one binding, if none gets slower.
     """
     calls = [(of_a_call(before, options), of_a_call(after, options) * doubt(mode)) for before, after in found]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -23,7 +22,6 @@ from relax_eg.rules.parameter_facts import Facts
 from relax_eg.rules.samples import adapted, limits
 from relax_eg.shapes import Dim, Scope
 
-_NUMBER = re.compile(r"\b\d{1,9}\b")
 Array = np.ndarray[Any, Any]
 # limit: largest size that is drawn in any case; largest size near a number of the program; elements of an array that
 # has all these axes.
@@ -31,6 +29,7 @@ _LARGEST_SMALL, _LARGEST_SIZE, _MOST_ELEMENTS = 5, 70, 1 << 12
 # chosen: largest numbers near which integers and floats are drawn, because integers may say how often a loop runs and
 # exponentials have to be finite.
 _LARGEST_NUMBER, _LARGEST_FLOAT = 100, 12.0
+_LARGEST_READ = 10**9  # limit: numbers of sizes near which values are drawn are below it
 _FEW = 16  # limit: elements of a constant whose numbers are collected
 # chosen: allowed difference of float results by numerics class, in units of rounding of their dtype, relative to the
 # largest value.
@@ -156,7 +155,9 @@ def _array(dtype: str, shape: tuple[int, ...], rng: Any, seed: int, some: Sequen
 
 def _numbers_in(d: Dim) -> set[float]:
     """Returns the numbers in a size: 30 in `min(n, 30)`."""
-    return {float(text) for text in _NUMBER.findall(str(d))}
+    parts = (a for monomial, _ in d.terms for atom in monomial for a in atom.args)
+    written = {abs(d.const)} - {0} | {abs(c) for _, c in d.terms} - {1}
+    return {float(n) for n in written if n < _LARGEST_READ}.union(*map(_numbers_in, parts))
 
 
 def compared(a: Any, b: Any, numerics: str, near: Sequence[Any] = ()) -> str:

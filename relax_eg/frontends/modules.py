@@ -1,4 +1,9 @@
-"""Prepares a module for `optimize`. The module is not traced again: its functions, calls and steps are kept."""
+"""Prepares a module for `optimize`. The module is not traced again: its functions, calls and steps are kept.
+
+The entry may take tuples, shapes, and tensors of which only the rank is declared. The prepared entry takes the arrays
+in them one by one; a tensor of which only the rank is declared gets size variables of its own. It runs in steps if
+something depends on such sizes alone (whether two of them broadcast), or if a dtype or a rank is not declared.
+"""
 
 from __future__ import annotations
 
