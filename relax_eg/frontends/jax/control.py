@@ -129,7 +129,7 @@ def _shard_map(walk: Walk, eqn: Any, operands: list[Expr], line: Line) -> Expr:
     return node(SHARD_MAP, (body, *sizes, *operands), attrs.items(), out)
 
 
-_BUILDERS: dict[str, Callable[[Any, Any, list[Expr], str | None], Expr]] = {
+_BUILDERS: dict[str, Callable[[Any, Any, list[Expr], Line], Expr]] = {
     "cond": _cond,
     "while": _while,
     "scan": _scan,
