@@ -39,7 +39,7 @@ from relax_eg.ir.module import Binding, Block, Function, Module
 from relax_eg.ir.origin import Origin, Origins, SourceLine
 from relax_eg.ir.outline import outline
 from relax_eg.ir.scopes import scopes_of
-from relax_eg.rules.parameter_facts import Given, facts_of_functions
+from relax_eg.rules.parameter_facts import Facts, Given, facts_of_functions
 from relax_eg.rules.schema_answers import Answers
 from relax_eg.rules.schemas import MEMORY
 from relax_eg.shapes import Dim, Scope
@@ -215,7 +215,7 @@ class Units:
         return known_ahead(self.module.main, self.weights)
 
     @cached_property
-    def _facts(self) -> Mapping[str, Mapping[str, frozenset[str]]]:
+    def _facts(self) -> Mapping[str, Facts]:
         options = self.options
         return facts_of_functions(self.module, dict(options.facts), options.rules, options.is_exact)
 

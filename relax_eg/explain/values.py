@@ -15,9 +15,10 @@ from relax_eg.ir.annotations import Annotation, Shape, Tensor, Tuple, dims_of
 from relax_eg.ir.expr import CONSTANT, Expr, constant_value
 from relax_eg.ir.module import Function
 from relax_eg.ir.partition import missing_sizes
-from relax_eg.ops.facts import violation
+from relax_eg.ops.facts import FACTS, violation
 from relax_eg.ops.interpret import as_arrays
 from relax_eg.ops.keys import words
+from relax_eg.rules.conditions import ValueTest
 from relax_eg.rules.parameter_facts import Facts
 from relax_eg.rules.samples import adapted, limits
 from relax_eg.shapes import Dim, Scope
@@ -34,6 +35,9 @@ _FEW = 16  # limit: elements of a constant whose numbers are collected
 # chosen: allowed difference of float results by numerics class, in units of rounding of their dtype, relative to the
 # largest value.
 _ROUNDING = {"exact": 64.0, "reassociate": 4096.0, "approximate": 2.0**17}
+
+
+Held = tuple[Collection[str], Collection[ValueTest]]  # facts of a parameter, and the tests that it passes
 
 
 @dataclass(frozen=True)
@@ -82,11 +86,13 @@ def draw(
     sizes = _sizes(function, scope, seed, some.sizes)
     given: list[Any] = []
     for p in function.params:
-        name, declared = str(p.attr("name")), facts.get(str(p.attr("name")), ())
-        given.append(_value(p.annotation, declared, sizes, rng, seed, some.values))
-        for fact in sorted(declared):
+        name, held = str(p.attr("name")), facts.get(str(p.attr("name")), ())
+        claims = sorted(f for f in held if isinstance(f, str) and f in FACTS)
+        tests = [t for t in held if isinstance(t, ValueTest)]
+        given.append(_value(p.annotation, (claims, tests), sizes, rng, seed, some.values))
+        for fact in claims:
             if wrong := violation(fact, given[-1]):
-                raise OperatorError(f"no values of `{name}` are known that are {', '.join(sorted(declared))}: {wrong}")
+                raise OperatorError(f"no values of `{name}` are known that are {', '.join(claims)}: {wrong}")
     return given, sizes
 
 
@@ -110,17 +116,15 @@ def _sizes(function: Function, scope: Scope, seed: int, some: Sequence[int] = ()
     return found
 
 
-def _value(
-    a: Annotation, facts: Collection[str], sizes: Mapping[str, int], rng: Any, seed: int, some: Sequence[float]
-) -> Any:
+def _value(a: Annotation, facts: Held, sizes: Mapping[str, int], rng: Any, seed: int, some: Sequence[float]) -> Any:
     if isinstance(a, Tuple):
-        return tuple(_value(f, (), sizes, rng, seed, some) for f in a.fields)
+        return tuple(_value(f, ((), ()), sizes, rng, seed, some) for f in a.fields)
     if isinstance(a, Shape) and a.dims is not None:
         return tuple(d.evaluate(dict(sizes)) for d in a.dims)
     if not isinstance(a, Tensor) or a.shape is None or a.dtype is None:
         raise OperatorError(f"no values are drawn for a parameter annotated {a}")
     shape = tuple(d.evaluate(dict(sizes)) for d in a.shape)
-    return adapted(_array(a.dtype, shape, rng, seed, some), facts, (), rng)
+    return adapted(_array(a.dtype, shape, rng, seed, some), *facts, rng)
 
 
 def _array(dtype: str, shape: tuple[int, ...], rng: Any, seed: int, some: Sequence[float]) -> Array:
