@@ -16,6 +16,7 @@ from rich.console import Console
 
 import relax_eg as rx
 from benchmarks.mutations import Format, changed_bytes, edited, json_text, of_json, of_text
+from relax_eg.backend.artifact import VERSION
 from relax_eg.driver import cache
 from relax_eg.driver.optimize import _optimized, traced_program
 from relax_eg.driver.options import read_options
@@ -30,7 +31,7 @@ from relax_eg.rules.certificates import BOOK_VERDICTS, read_verdicts
 from relax_eg.store import Store, checksum
 from relax_eg.tir import parse_program
 
-_HEAD = b"relax_eg artifact 3\n"
+_HEAD = f"relax_eg artifact {VERSION}\n".encode()
 _ENTRY = b"relax_eg entry 1\n"
 
 uncached = rx.debug.options(cache=False)(rx.optimize)

@@ -13,6 +13,16 @@ class RelaxEgError(Exception):
     """Base of every error this package raises on purpose."""
 
 
+def parts_of_error(error: Exception) -> tuple[str, str]:
+    """The first line of an error's text, and what its text says is accepted, "" if nothing."""
+    first, *rest = str(error).split("\n")
+    accepted = (line.strip()[len(_ACCEPTED) :] for line in rest if line.strip().startswith(_ACCEPTED))
+    return first, next(accepted, "")
+
+
+_ACCEPTED = "accepted: "
+
+
 class SpecError(RelaxEgError, ValueError):
     """A spec string, a dimension expression or a signature that cannot be read."""
 

@@ -53,7 +53,7 @@ def test_what_a_module_carries_is_pickled() -> None:
     again = pickle.loads(pickle.dumps(module))
     assert again == module
     inside = set(module.main.expressions())
-    assert dict(again.main.sources) == {e: line for e, line in module.main.sources.items() if e in inside} != {}
+    assert dict(again.main.origins) == {e: origin for e, origin in module.main.origins.items() if e in inside} != {}
     scripted = rx.parse("""
 @R.tensor_program
 def scale(X: T.Buffer(("n",), "float32"), Y: T.Buffer(("n",), "float32")):

@@ -16,6 +16,7 @@ import relax_eg as rx
 from benchmarks import mutations
 from benchmarks.mutated_formats import NAMES, SPECS, chain
 from relax_eg import limits
+from relax_eg.backend.artifact import VERSION
 from relax_eg.errors import (
     ArtifactError,
     ExplanationError,
@@ -38,7 +39,7 @@ from relax_eg.shapes import Dim
 from relax_eg.shapes.guards import Guard
 from relax_eg.store import checksum
 
-HEAD = b"relax_eg artifact 3\n"
+HEAD = f"relax_eg artifact {VERSION}\n".encode()
 FUNCTION = '@R.function\ndef main(x: R.Tensor(("n",), "float32")):\n'
 
 

@@ -44,7 +44,7 @@ from relax_eg.shapes import Scope
 from relax_eg.shapes.guards import Guard
 from relax_eg.store import checksum
 
-VERSION = 3  # given: version of the format; files of other versions are refused
+VERSION = 4  # given: version of the format; files of other versions are refused
 _HEAD = b"relax_eg artifact "
 _RUNS = ("whole", "steps", "kernels")
 _TEXTS = tuple[str, ...]
@@ -268,7 +268,7 @@ def _refused(module: Module) -> ArtifactError:
                     _ = _name(value.value) if isinstance(value, Foreign) and key != "program" else None
                 except _Unnamed as error:
                     call = e.attr("name") if e.op == CALL_DPS_LIBRARY else e.op
-                    line = f" ({f.sources[e]})" if e in f.sources else ""
+                    line = f" ({f.origins[e]})" if e in f.origins else ""
                     return ArtifactError(
                         f"save: `{call}` in {f.name}(){line} holds an object of this process: `{key}` is a {error}\n"
                         "  accepted: programs without callbacks and functions of Python inside"

@@ -1,7 +1,8 @@
 """Size keys: reads the sizes of a call from a few of its arrays, without flattening the arguments.
 
 A call should cost no more than a call of `jax.jit`, whose C++ code finds the executable. Python only decides which of
-several functions to call. The shapes of one or two arrays decide that, usually of arrays that are arguments themselves.
+several functions to call; code of Python takes ten times as long after a large kernel, which has driven it out of the
+caches. The shapes of one or two arrays decide that, usually of arrays that are arguments themselves.
 The other arrays are not inspected, so the key is a guess: a function kept under a key must either serve all calls or
 refuse those that do not fit (`only_for` keeps `jax.jit` from tracing it for others).
 """

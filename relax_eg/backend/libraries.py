@@ -133,7 +133,7 @@ def _raised(library: Library, args: Sequence[Any], e: Exception) -> str:
 
 
 def _named(library: Library) -> str:
-    return ", ".join(x for x in (version(library), library.where) if x)
+    return ", ".join(x for x in (version(library), str(library.where)) if x)
 
 
 def _filled(library: Library, call: Expr, args: Sequence[Any], sizes: Mapping[str, Any]) -> Annotation:

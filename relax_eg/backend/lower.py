@@ -157,8 +157,8 @@ class _Run:
 
     def _where(self, e: Expr) -> str:
         """The running function and the source line of `e` where it is known, as the beginning of an error message."""
-        line = self.running.sources.get(e) if self.running is not None else None
-        return "" if self.running is None else f"{self.running.name}(){f' ({line})' if line else ''}: "
+        origin = self.running.origins.get(e) if self.running is not None else None
+        return "" if self.running is None else f"{self.running.name}(){f' ({origin})' if origin else ''}: "
 
     @functools.cached_property
     def _often(self) -> frozenset[str]:

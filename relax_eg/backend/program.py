@@ -124,7 +124,7 @@ class Program:
         for f in module:
             for e in f.expressions():
                 if e.op == "random_bits" and e.attr("bit_width") == 64:
-                    line = f" ({f.sources[e]})" if e in f.sources else ""
+                    line = f" ({f.origins[e]})" if e in f.origins else ""
                     raise TraceError(
                         f"{self.name}() draws 64 random bits at once{line}, which JAX lowers only where it has 64-bit "
                         "numbers\n  accepted: jax.enable_x64(True) around the outermost jit, grad or vmap"

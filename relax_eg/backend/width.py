@@ -1,7 +1,8 @@
 """The width of numbers: 64-bit programs run in JAX's x64 mode, in which alone JAX has 64-bit numbers.
 
 The dtypes of a module do not depend on JAX's mode. So a program with 64-bit numbers is traced, lowered and called in
-x64 mode, and the rest of the process stays in its own mode.
+x64 mode, and the rest of the process stays in its own mode. The mode is entered where the search begins, and at every
+entrance of the result: calls, calls with prepared weights, threads that compile, and rules for derivatives.
 """
 
 from __future__ import annotations

@@ -5,6 +5,9 @@ of the rules, the versions of Python and of the packages used, this package's ow
 is not cached if some of this has no visible content (a callback in the program, a rule over an object of another
 library), or if the clock stopped the search: another run might find more.
 
+An entry is plain data with a checksum. It names the constants and JAX's objects of the program by their content; they
+are taken from the program at hand, of which on a hit only the jaxpr is hashed.
+
 `RELAX_EG_CACHE=0` or `with rx.debug.options(cache=False):` turns it off; `RELAX_EG_CACHE_DIR` sets its folder (default:
 the user's folder for caches), `RELAX_EG_CACHE_BYTES` its size limit.
 """
@@ -47,7 +50,7 @@ from relax_eg.shapes import Scope
 from relax_eg.shapes.guards import EVERYWHERE, Guard
 from relax_eg.store import Store
 
-FORMAT = 4  # given: version of the entry format; entries of other versions are not found
+FORMAT = 5  # given: version of the entry format; entries of other versions are not found
 LIMIT = 256 << 20  # limit: bytes of the folder, unless RELAX_EG_CACHE_BYTES is set
 _PACKAGES = ("jax", "jaxlib", "egglog", "z3-solver", "numpy", "scipy", "ml_dtypes")
 

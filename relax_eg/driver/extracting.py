@@ -89,7 +89,7 @@ class BlockForm:
     values: list[Expr]
     operators: list[Expr]
     classes: Mapping[Expr, tuple[int, ...]]
-    makers: Mapping[Expr, str]
+    makers: Mapping[Expr, tuple[str, ...]]
     stored: Mapping[Expr, int]
     built: Built | None = None
 

@@ -56,10 +56,10 @@ def _with(f: Function, sizes: dict[str, Dim], functions: Mapping[str, Function])
     lines = [e for block in f.blocks for b in block.bindings for e in (b.var, b.value)]
     new = _replaced([*f.params, *lines, f.result], sizes, functions)
     blocks = tuple(Block(tuple(Binding(new[b.var], new[b.value]) for b in x.bindings), x.dataflow) for x in f.blocks)
-    sources = MappingProxyType({new.get(e, e): line for e, line in f.sources.items()})
+    origins = MappingProxyType({new.get(e, e): origin for e, origin in f.origins.items()})
     assume = tuple(text for s in f.assume for text in _assumed(s, sizes))
     return replace(
-        f, params=tuple(new[p] for p in f.params), blocks=blocks, result=new[f.result], sources=sources, assume=assume
+        f, params=tuple(new[p] for p in f.params), blocks=blocks, result=new[f.result], origins=origins, assume=assume
     )
 
 

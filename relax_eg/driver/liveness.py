@@ -10,20 +10,19 @@ from collections.abc import Iterator, Sequence
 
 from relax_eg.driver.options import Sizes
 from relax_eg.extract.cost import WholeCost
-from relax_eg.extract.detail import MOST_MOMENTS, Held, Memory, Moment, Origin, Origins
+from relax_eg.extract.detail import MOST_MOMENTS, Held, Memory, Moment
 from relax_eg.extract.walk import walk
 from relax_eg.ir.calls import label_of
 from relax_eg.ir.expr import Expr
 from relax_eg.ir.memory import first_explicit
 from relax_eg.ir.module import Module
+from relax_eg.ir.origin import UNKNOWN
 from relax_eg.memory import Liveness, Step, lifetimes
 
 _HELD = 12  # limit: tensors at the peak that a report names
 
 
-def memory_of(
-    module: Module, model: WholeCost, binding: Sizes, origins: Origins, ahead: set[Expr], in_kernels: bool
-) -> Memory | None:
+def memory_of(module: Module, model: WholeCost, binding: Sizes, ahead: set[Expr], in_kernels: bool) -> Memory | None:
     """What is alive while each kernel of a module's entry runs. Values computed `ahead`, from weights, are not counted.
     None for a module that allocates its memory itself."""
     if first_explicit(module) is not None:
@@ -33,14 +32,14 @@ def memory_of(
     live = lifetimes(module, sizes, stored=stored, ahead=ahead, reorder=in_kernels)
     steps, values = live.program.steps, live.program.values
     needed = zip(steps, live.at(sizes), strict=True)
-    moments = [Moment(n, label_of(s.kernel), _line(s, origins)) for s, n in needed]
+    moments = [Moment(n, label_of(s.kernel), _line(s, module)) for s, n in needed]
     if not moments:
         return Memory(0, "", 0, ())
     peak = moments[live.peak_step(sizes)]
     held: list[Held] = []
     for x in live.peak(sizes)[:_HELD]:
         last, n = values[x.values[-1]], int(x.bytes.evaluate(sizes))
-        held.append(Held(last.name, last.annotation.short, n, _written(live, x.values, origins)))
+        held.append(Held(last.name, last.annotation.short, n, _written(live, x.values, module)))
     at = f"{peak.what} at {peak.line}" if peak.line else peak.what
     return Memory(peak.bytes, at, _workspace(live, sizes), tuple(_thinned(moments)), tuple(held))
 
@@ -54,14 +53,14 @@ def _stored(module: Module, model: WholeCost, ahead: set[Expr]) -> dict[str, set
     return found
 
 
-def _line(step: Step, origins: Origins) -> str:
-    return next(iter(origins.get(step.function, {}).get(step.kernel, Origin()).lines), "")
+def _line(step: Step, module: Module) -> str:
+    return next(map(str, module[step.function].origins.get(step.kernel, UNKNOWN).lines), "")
 
 
-def _written(live: Liveness, values: Sequence[int], origins: Origins) -> str:
+def _written(live: Liveness, values: Sequence[int], module: Module) -> str:
     """The source line of the kernel that writes the last of `values`."""
     writer = live.program.writer[values[-1]]
-    return "" if writer is None else _line(live.program.steps[writer], origins)
+    return "" if writer is None else _line(live.program.steps[writer], module)
 
 
 def _workspace(live: Liveness, sizes: Sizes) -> int:

@@ -6,67 +6,46 @@ and the line is that value's. A value that only rules made (three weights side b
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from relax_eg.extract.detail import Origin
 from relax_eg.ir.expr import CONSTANT, FUNCTION, VAR, Expr, postorder
-from relax_eg.ir.module import Function
+from relax_eg.ir.origin import UNKNOWN, Origin, Origins, SourceLine
 
 _MOST_LINES = 8  # limit: source lines of one value
-
-
-# The format of `Function.sources`: "model.py:31", "by rule, book.py:12", or both, "model.py:31 by rule, book.py:12".
-_TEXT = re.compile(r"(?:(?P<line>.+:\d+) )?by (?P<rules>.+), [^,]*")
-
-
-def source_text(origin: Origin, where: str) -> str:
-    """An origin in the format of `Function.sources`; `where`: file and line of the rule."""
-    line = origin.lines[0] if origin.lines else ""
-    return " ".join(x for x in (line, f"by {origin.rule}, {where}" if origin.rule else "") if x)
-
-
-def origins_told(function: Function) -> dict[Expr, Origin]:
-    """The origins in the sources of a function, either as written or already optimized by rules."""
-    found: dict[Expr, Origin] = {}
-    for e, text in function.sources.items():
-        parts = _TEXT.fullmatch(text)
-        lines = (text if parts is None else parts["line"]) or ""
-        found[e] = Origin((lines,) if lines else (), "" if parts is None else parts["rules"])
-    return found
 
 
 def origins_of(
     values: Sequence[Expr],
     classes: Mapping[Expr, Sequence[int]],
-    makers: Mapping[Expr, str],
+    makers: Mapping[Expr, tuple[str, ...]],
     written: Mapping[int, Sequence[Expr]],
-    lines: Mapping[Expr, tuple[str, ...]],
+    known: Origins,
+    place: Callable[[str], SourceLine | None],
 ) -> dict[Expr, Origin]:
     """The origins of the expressions below `values`. O(expressions).
 
     - `classes`: the classes that an expression computes, its result's last.
+    - `makers`: the rules and extraction steps that made an expression.
     - `written`: the values of the program as written in each class.
-    - `lines`: the source lines of those values.
+    - `known`: the origins of those values, and of expressions of other blocks and forms.
+    - `place`: the line of a rule.
     """
-    found: dict[Expr, tuple[str, ...]] = {}
-    read_by: dict[Expr, list[str]] = {}
+    found: dict[Expr, Origin] = {}
+    read_by: dict[Expr, list[SourceLine]] = {}
     for e in reversed(postorder(values)):
         if e.op in (VAR, CONSTANT, FUNCTION):
             continue
-        own = list(dict.fromkeys(_own(classes.get(e, ()), written, lines)))
-        if not own and e in lines:
-            own = list(lines[e])
-        told = tuple((own or list(dict.fromkeys(read_by.get(e, ()))))[:_MOST_LINES])
-        found[e] = told
+        before = known.get(e, UNKNOWN)
+        lines = [*before.lines, *_of_classes(classes.get(e, ()), written, known)] or read_by.get(e, [])
+        told = tuple(dict.fromkeys(lines))[:_MOST_LINES]
+        rules = makers.get(e, ())
+        found[e] = Origin(told, rules, place(rules[0])) if rules else Origin(told, before.rules, before.where)
         for a in e.args:
             read_by.setdefault(a, []).extend(told)
-    return {e: Origin(told, makers.get(e, "")) for e, told in found.items()}
+    return found
 
 
-def _own(
-    classes: Sequence[int], written: Mapping[int, Sequence[Expr]], lines: Mapping[Expr, tuple[str, ...]]
-) -> Iterator[str]:
+def _of_classes(classes: Sequence[int], written: Mapping[int, Sequence[Expr]], known: Origins) -> Iterator[SourceLine]:
     for c in reversed(classes):
         for w in written.get(c, ()):
-            yield from lines.get(w, ())
+            yield from known.get(w, UNKNOWN).lines

@@ -14,7 +14,7 @@ from relax_eg.driver.liveness import memory_of
 from relax_eg.driver.options import Execution, Options, Sizes
 from relax_eg.extract.cost import WholeCost
 from relax_eg.extract.cost_model import CostModel, NodeCost
-from relax_eg.extract.detail import Origins, parts_of
+from relax_eg.extract.detail import parts_of
 from relax_eg.extract.kernels.cost import KernelCost
 from relax_eg.extract.numbers import Number
 from relax_eg.extract.profile import AS_USUAL, Mode, Profile
@@ -94,18 +94,17 @@ def detailed(
     module: Module,
     options: Options,
     binding: Sizes,
-    origins: Origins,
     kernels: Mapping[str, tuple[str, ...]] | None = None,
     weights: set[str] | None = None,
 ) -> ProgramCost:
-    """`cost`, as `price` gave it for these arguments, with all the details of a report. `origins`: where expressions
-    come from; `kernels`: the operators inside composed programs, by name."""
+    """`cost`, as `price` gave it for these arguments, with all the details of a report. `kernels`: the operators
+    inside composed programs, by name."""
     model = _model(module, options, binding)
     once = static_expressions(module.main, weights) if weights else None
     return replace(
         cost,
-        parts=parts_of(module.main, model, origins, once, kernels),
-        memory=memory_of(module, model, binding, origins, once or set(), options.execution == "kernels"),
+        parts=parts_of(module.main, model, once, kernels),
+        memory=memory_of(module, model, binding, once or set(), options.execution == "kernels"),
         call=of_a_call(cost, options),
     )
 
@@ -161,7 +160,6 @@ def doubt(mode: Mode) -> float:
 def pays(found: Sequence[Prices], options: Options, mode: Mode = AS_USUAL) -> bool:
     """Whether calls of the candidate, compiled in this mode, are predicted to be more than 5% faster than those of the
     program as written.
-
 
     Over several bindings this must hold for the geometric mean; or for one binding, if none gets slower.
     """

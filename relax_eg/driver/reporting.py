@@ -8,13 +8,11 @@ from collections.abc import Sequence
 from relax_eg.driver.cache import version_of
 from relax_eg.driver.measured import Entry, Search
 from relax_eg.driver.options import Options, Sizes
-from relax_eg.driver.origins import origins_told
 from relax_eg.driver.prices import Prices, detailed
 from relax_eg.driver.units import Outcome
 from relax_eg.egraph import RuleFigures, Saturation
-from relax_eg.extract.detail import Origins
 from relax_eg.extract.report import AtSizes, DeviceRow, GrowthRow, LibraryRow, OpaqueCall, RuleRow, RunnerUp
-from relax_eg.frontends.sources import text_of
+from relax_eg.frontends.sources import text_of_line
 from relax_eg.ir.expr import CALL_DPS_LIBRARY, postorder
 from relax_eg.ir.module import Module
 from relax_eg.ops.libraries import LIBRARIES, library_of
@@ -64,7 +62,8 @@ def report_of(
     if entry.found.extraction.ran_out:
         stops.append("extraction time limit")
     here, *others = _in_detail(search, entry, inside, kept, found)
-    lines = dict.fromkeys(line for side in (here.before, here.after) for p in side.parts for line in p.lines)
+    told = dict.fromkeys(line for side in (here.before, here.after) for p in side.parts for line in p.lines)
+    known = {str(line): line for f in traced.module for o in f.origins.values() for line in o.lines}
     return CostReport(
         name=traced.name,
         target=options.profile.label,
@@ -96,7 +95,7 @@ def report_of(
         signature=_signature(traced.module),
         rule_set=options.rules.name,
         not_proved=not_proved(r for r in (*options.rules, *options.rules.schemas) if r.name in used),
-        code={line: text[:MOST_LETTERS] for line in lines if (text := text_of(line))},
+        code={line: text[:MOST_LETTERS] for line in told if line in known and (text := text_of_line(known[line]))},
     )
 
 
@@ -105,13 +104,11 @@ def _in_detail(
 ) -> list[AtSizes]:
     """Both programs at every binding, by kernel, source line and rule."""
     written, chosen, options = search.traced.module, entry.module, search.options
-    as_written: Origins = {f.name: origins_told(f) for f in written}
-    made: Origins = {f.name: entry.found.origins.get(f.name) or origins_told(f) for f in chosen}
     kernels = {row.name: row.operators for o in entry.found.outcomes for row in o.extracted.kernels}
     rows: list[AtSizes] = []
     for at, (before, after) in found:
-        old = detailed(before, written, options, at, as_written)
-        new = old if kept else detailed(after, chosen, inside, at, made, kernels, search.weights)
+        old = detailed(before, written, options, at)
+        new = old if kept else detailed(after, chosen, inside, at, kernels, search.weights)
         rows.append(AtSizes(dict(at), old, new))
     return rows
 
@@ -182,6 +179,6 @@ def _opaque(module: Module) -> tuple[OpaqueCall, ...]:
     for function in module:
         for e in function.expressions():
             if e.op == CALL_DPS_LIBRARY and library_of(e) is None:
-                key = (str(e.attr("name")), function.sources.get(e, ""))
+                key = (str(e.attr("name")), str(function.origins.get(e, "")))
                 found[key] = found.get(key, 0) + 1
     return tuple(OpaqueCall(name, source, n) for (name, source), n in found.items())

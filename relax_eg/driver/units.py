@@ -20,13 +20,12 @@ from relax_eg.driver.batching import batched
 from relax_eg.driver.extracting import BlockRequest, ExtractedBlock, extracted, extracted_kernels
 from relax_eg.driver.fixed import with_fixed_sizes
 from relax_eg.driver.options import ASSUMED_SIZE, Options
-from relax_eg.driver.origins import origins_of, origins_told, source_text
+from relax_eg.driver.origins import origins_of
 from relax_eg.driver.proposals import Proposal, proposals
 from relax_eg.driver.repeated import Repeated, known_ahead, repeated
 from relax_eg.egraph import Dump, EGraph, Saturation, dump, recording
 from relax_eg.explain.record import Recording
 from relax_eg.extract.clock import Clock
-from relax_eg.extract.detail import Origin
 from relax_eg.extract.hoisting import PLATFORMS
 from relax_eg.extract.kernels.build import Names
 from relax_eg.extract.pricing import Pricing
@@ -36,11 +35,11 @@ from relax_eg.ir.calls import callees_first, needed_by
 from relax_eg.ir.control import functions_of
 from relax_eg.ir.expr import CALL, CONTROL, Expr, postorder
 from relax_eg.ir.module import Binding, Block, Function, Module
+from relax_eg.ir.origin import Origin, Origins, SourceLine
 from relax_eg.ir.outline import outline
 from relax_eg.ir.scopes import scopes_of
 from relax_eg.logs import tell, tell_progress
-from relax_eg.rules import Schema
-from relax_eg.rules.parameter_facts import Given, facts_of_functions
+from relax_eg.rules.parameter_facts import Facts, Given, facts_of_functions
 from relax_eg.rules.schema_answers import Answers
 from relax_eg.rules.schemas import MEMORY
 from relax_eg.shapes import Dim, Scope
@@ -97,7 +96,6 @@ class Found:
     - `functions`: every function in its best form, including those that rules made.
     - `outcomes`: the result of each e-graph.
     - `searched`: what explaining the outcome needs, if it is kept; `module` then has operators in place of kernels.
-    - `origins`: by function, each expression's source lines and the rules that made it.
     - `extraction`: the clock of extraction, which may be that of other runs as well.
     """
 
@@ -106,7 +104,6 @@ class Found:
     extraction: Clock
     outcomes: list[Outcome] = field(default_factory=list[Outcome])
     searched: list[Searched] = field(default_factory=list[Searched])
-    origins: dict[str, dict[Expr, Origin]] = field(default_factory=dict[str, dict[Expr, Origin]])
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,7 +215,7 @@ class Units:
         return known_ahead(self.module.main, self.weights)
 
     @cached_property
-    def _facts(self) -> Mapping[str, Mapping[str, frozenset[str]]]:
+    def _facts(self) -> Mapping[str, Facts]:
         options = self.options
         return facts_of_functions(self.module, dict(options.facts), options.rules, options.is_exact)
 
@@ -232,8 +229,7 @@ class Units:
         """`function` with the cheapest values. If some parameters are the `same` at every step, a second form is kept:
         the best one if what follows from them is nearly free, or costs the share `once`."""
         blocks: list[Block] = []
-        sources = dict(function.sources)
-        origins = run.found.origins[function.name] = origins_told(function)
+        origins = dict(function.origins)
         outside: list[Block] = []
         for n, (block, scope) in enumerate(zip(function.blocks, self._scopes[function.name], strict=True)):
             if not block.dataflow or not block.bindings:
@@ -242,33 +238,24 @@ class Units:
             flags = zip(function.params, self._ahead.get(function.name, ()), strict=False)
             ahead = {str(p.attr("name")) for p, flag in flags if flag}
             known = Given(self._facts.get(function.name, {}), frozenset(weights | ahead), self.options.is_exact)
-            forms = self._forms(block, (function.name, n), run, scope, weights, same or set(), once, known)
+            place = (function.name, n)
+            forms, told = self._forms(block, place, run, scope, weights, same or set(), once, known, origins)
             new = [
                 Block(tuple(Binding(b.var, v) for b, v in zip(block.bindings, values, strict=True))) for values in forms
             ]
             blocks.append(new[0])
-            told = {e: source_text(o, self._where(o)) for e, o in origins.items()}
-            sources = {**told, **sources}
+            origins |= told
             if len(new) > 1 and len(function.blocks) == 1:
                 outside.append(new[1])
-        sources = MappingProxyType(sources)
+        told = MappingProxyType(origins)
         if outside:
-            self._outside[function.name] = replace(function, blocks=tuple(outside), sources=sources)
-        return replace(function, blocks=tuple(blocks), sources=sources)
-
-    def _where(self, origin: Origin) -> str:
-        """File and line of the rule that made an expression; empty if the rule is not in the set."""
-        rule = origin.rule.partition(", ")[0]
-        if not rule:
-            return ""
-        try:
-            return (self._schemas[rule] if rule in self._schemas else self.options.rules[rule]).where
-        except KeyError:  # the module was optimized before, with other rules
-            return ""
+            self._outside[function.name] = replace(function, blocks=tuple(outside), origins=told)
+        return replace(function, blocks=tuple(blocks), origins=told)
 
     @cached_property
-    def _schemas(self) -> dict[str, Schema]:
-        return {s.name: s for s in self.options.rules.schemas}
+    def _places(self) -> dict[str, SourceLine]:
+        """The line of each rule."""
+        return {r.name: r.where for r in (*self.options.rules, *self.options.rules.schemas)}
 
     def _forms(
         self,
@@ -280,9 +267,10 @@ class Units:
         same: set[str],
         once: float | None,
         known: Given,
-    ) -> list[list[Expr]]:
+        origins: Origins,
+    ) -> tuple[list[list[Expr]], dict[Expr, Origin]]:
         """The block's cheapest values; if something is the `same` at every step, also the values that are cheapest when
-        what follows from it is nearly free."""
+        what follows from it is nearly free. Then the origins of them all; `origins`: those known before."""
         name, found, roots = place[0], run.found, [b.value for b in block.bindings]
         is_again = place in self._saturated
         if not is_again:
@@ -301,17 +289,17 @@ class Units:
         if self.watch is not None:
             self.watch(name, read, chosen.taken)
         found.outcomes.append(Outcome(place, saturated.saturation, chosen))
+        told: dict[Expr, Origin] = {}
         for i, form in enumerate(chosen.forms):
-            if i and form is chosen.forms[0]:
-                continue
-            lines = {e: origin.lines for e, origin in found.origins[name].items()}
-            found.origins[name].update(origins_of(form.values, form.classes, form.makers, read.written, lines))
+            if i == 0 or form is not chosen.forms[0]:
+                before = {**origins, **told}
+                told |= origins_of(form.values, form.classes, form.makers, read.written, before, self._places.get)
         if saturated.recording is None:
-            return [f.values for f in chosen.forms]
+            return [f.values for f in chosen.forms], told
         # Derivations are between operators, not kernels.
         equal = tuple(roots), tuple(chosen.forms[0].operators), saturated.alternatives
         found.searched.append(Searched(*place, *equal, scope, known, saturated.recording))
-        return [f.operators for f in chosen.forms]
+        return [f.operators for f in chosen.forms], told
 
     def _saturate(self, place: Place, roots: list[Expr], scope: Scope, known: Given, run: _Run) -> _Saturated:
         options = self.options

@@ -18,6 +18,7 @@ from relax_eg.frontends.clashes import by_name, tells_clashes
 from relax_eg.ir.annotations import Tensor
 from relax_eg.ir.expr import CONSTANT, VAR
 from relax_eg.ir.module import Module
+from relax_eg.ir.origin import NO_ORIGINS
 from relax_eg.reports.egraph import Box, ENode, Picture
 from relax_eg.rules import Numerics, RuleSet
 from relax_eg.shapes.relation import Bounds, split_bounds
@@ -95,8 +96,8 @@ def view(
     units = Units(traced.module, options, weight_names(traced, options))
 
     def watch(function: str, read: Dump, chosen: Mapping[int, int]) -> None:
-        sources = units.module[function].sources if function in {f.name for f in units.module} else {}
-        lines = {c: sources[e] for c, every in read.written.items() for e in every if e in sources}
+        origins = units.module[function].origins if function in {f.name for f in units.module} else NO_ORIGINS
+        lines = {c: str(origins[e].lines[0]) for c, every in read.written.items() for e in every if e in origins}
         seen.append(_Seen(function, read, dict(chosen), lines))
 
     units.watch = watch

@@ -22,6 +22,7 @@ from relax_eg.extract.cost import WholeCost
 from relax_eg.frontends.clashes import by_name, tells_clashes
 from relax_eg.ir.expr import Expr, postorder
 from relax_eg.ir.module import Module
+from relax_eg.ir.origin import Origins
 from relax_eg.logs import options as debug_options
 from relax_eg.ops import site_of
 from relax_eg.rules import NUMERICS, Numerics, Rule, RuleSet, Schema
@@ -246,16 +247,16 @@ class _Answer:
 
     def _source(self, s: Searched, graph: Graph, c: int) -> str:
         """The user's line of an e-class; empty if it has none."""
-        sources = self._sources(s)
-        return next((sources[e] for e, k in graph.class_of.items() if k == c and e in sources), "")
+        origins = self._origins(s)
+        return next((str(origins[e]) for e, k in graph.class_of.items() if k == c and e in origins), "")
 
     def _around(self, s: Searched, e: Expr) -> str:
         """The user's line of the nearest operand of an expression that a rule made."""
-        sources = self._sources(s)
-        return next((sources[x] for x in reversed(postorder((e,))) if x in sources), "")
+        origins = self._origins(s)
+        return next((str(origins[x]) for x in reversed(postorder((e,))) if x in origins), "")
 
-    def _sources(self, s: Searched) -> Mapping[Expr, str]:
-        return self.units.module[s.function].sources
+    def _origins(self, s: Searched) -> Origins:
+        return self.units.module[s.function].origins
 
 
 def _root(f: Firing, graph: Graph) -> int:

@@ -201,7 +201,7 @@ class _FunctionAnalysis:
             self.whole.exact_dims |= d.variables & self.whole.dims
 
     def _source(self, e: Expr) -> str:
-        return self.f.sources.get(e, "")
+        return str(self.f.origins.get(e, ""))
 
     # --- operators ---
 

@@ -52,13 +52,15 @@ class Dump:
         acyclic."""
         return self.decode_with_rules(choice)[0]
 
-    def decode_with_rules(self, choice: Sequence[int]) -> tuple[list[Expr], dict[Expr, str], dict[Expr, int]]:
+    def decode_with_rules(
+        self, choice: Sequence[int]
+    ) -> tuple[list[Expr], dict[Expr, tuple[str, ...]], dict[Expr, int]]:
         """Returns the roots' expressions as `decode` does, the rule of each expression that a rule made, and the class
         of each expression."""
         done = self.settled(lambda: self._built(choice))
         made = {e: self.graph.candidates[c][choice[c]].made_by for c, e in done.items()}
         classes = {e: c for c, e in done.items()}
-        return [done[r] for r in self.graph.roots], {e: rule for e, rule in made.items() if rule}, classes
+        return [done[r] for r in self.graph.roots], {e: (rule,) for e, rule in made.items() if rule}, classes
 
     def _built(self, choice: Sequence[int]) -> dict[int, Expr]:
         """Builds the expressions of the classes that the roots need, operands first."""

@@ -26,11 +26,11 @@ from relax_eg.ops.coarse_annotations import MAX_RANK
 from relax_eg.ops.facts import ALL_IMPLIED
 from relax_eg.rules import Claim, Instance
 from relax_eg.rules.book.facts import derivations
-from relax_eg.rules.conditions import OnValue, key_of
+from relax_eg.rules.conditions import FactKey, OnValue, ValueTest, key_of
 from relax_eg.rules.fact_rules import OF_ANNOTATIONS, FactRule
 from relax_eg.rules.matching import Expressions, rank_needed, rest_of
 from relax_eg.rules.parameter_facts import Given, Leaves, PositiveSizes
-from relax_eg.rules.propagation import MOVES, OF_DTYPES, KnownFacts, is_test, meaning, needed, of_annotation
+from relax_eg.rules.propagation import MOVES, OF_DTYPES, KnownFacts, meaning, needed, of_annotation
 from relax_eg.shapes import Dim, Scope
 
 _EXPRESSIONS = Expressions()
@@ -74,12 +74,12 @@ class FactBase:
         self._given = given
         self._roots = frozenset(roots)
         self._number = number
-        self._symbols: dict[str, str] = {}  # fact, test or word on origin -> its relation
-        self._asked: dict[str, int] = {}  # fact -> number of classes it was asked of when last answered
+        self._symbols: dict[FactKey, str] = {}  # fact, test or word on origin -> its relation
+        self._asked: dict[FactKey, int] = {}  # fact -> number of classes it was asked of when last answered
         self._leaves = Leaves(given.facts)
         self._known = KnownFacts(self._leaves.have, given.exact, self._sizes.are_positive)
         self._of_origin: dict[str, frozenset[Expr]] = {}
-        self._kept: frozenset[str] = frozenset()  # facts that the engine maintains
+        self._kept: frozenset[FactKey] = frozenset()  # facts that the engine maintains
         self._said: set[str] = set()  # rules and answers already given to the engine
 
     def ask(self, guard: OnValue, x: str) -> tuple[str, str, list[str]]:
@@ -107,7 +107,7 @@ class FactBase:
         if self._kept:
             self._keep_up([o for s, o in self._words.by_symbol.items() if sizes.get(s, 0)])
 
-    def _declare(self, key: str) -> list[str]:
+    def _declare(self, key: FactKey) -> list[str]:
         if key in self._symbols:
             return []
         self._symbols[key] = f"fact_{len(self._symbols)}_"
@@ -137,7 +137,7 @@ class FactBase:
                 return True
         return False
 
-    def _answer_of_written(self, asked: Sequence[str]) -> None:
+    def _answer_of_written(self, asked: Sequence[FactKey]) -> None:
         self._engine.step("asked")
         answers: list[str] = []
         for key in asked:
@@ -148,15 +148,15 @@ class FactBase:
                     answers.append(answer)
         self._engine.run(answers)
         # Once a test or an origin holds somewhere, the engine maintains it; facts, if some were declared.
-        kept = [k for k in asked if is_test(k) or k in _ORIGINS] if answers else []
+        kept = [k for k in asked if isinstance(k, ValueTest) or k in _ORIGINS] if answers else []
         if self._given.facts:
             kept += [k for k in asked if k not in (*_ORIGINS, "used_once")]
         if not self._kept.issuperset(kept):
             self._load(self._kept | needed(frozenset(kept)))
 
-    def _holds(self, e: Expr, key: str) -> bool:
+    def _holds(self, e: Expr, key: FactKey) -> bool:
         """Whether what a guard asks holds of a value of the program as written."""
-        if key in _ORIGINS:
+        if isinstance(key, str) and key in _ORIGINS:
             return e in self._origins(key)
         return e in self._read_once if key == "used_once" else self._known.has(e, key)
 
@@ -195,7 +195,7 @@ class FactBase:
         weights = [e for e in self._written if e.op == VAR and e.attr("name") in self._given.weights]
         return frozenset(v for e in weights for d in dims_of(e.annotation) for v in d.variables)
 
-    def _leaf_has(self, e: Expr, key: str) -> bool:
+    def _leaf_has(self, e: Expr, key: FactKey) -> bool:
         if key in _ORIGINS:
             return e.op == CONSTANT or (key == "is_weight" and e.op == VAR and e.attr("name") in self._given.weights)
         return self._leaves.have(e, key)
@@ -210,10 +210,10 @@ class FactBase:
 
     # --- what rules make ---
 
-    def _load(self, kept: frozenset[str]) -> None:
+    def _load(self, kept: frozenset[FactKey]) -> None:
         """Makes the engine maintain the `kept` facts, starting from those that hold in the program as written."""
         before, self._kept = self._kept, kept
-        new = sorted(kept - before)
+        new = sorted(kept - before, key=_order)
         commands: list[str] = [] if before else list(_PRELUDE)
         for key in new:
             commands += self._declare(key)
@@ -255,7 +255,7 @@ class FactBase:
         for _, i in self._engine.terms("ask_leaf"):
             if self._is_new(f"answered (Leaf {i})"):
                 leaf = self._words.leaf_list[int(i)]
-                facts = [key for key in sorted(self._kept) if self._leaf_has(leaf, key)]
+                facts = [key for key in sorted(self._kept, key=_order) if self._leaf_has(leaf, key)]
                 commands += [f"({self._symbols[key]} (Leaf {i}))" for key in facts]
         for _, i in self._engine.terms("ask_dim") if self._kept.intersection(_ORIGINS) else ():
             if self._is_new(f"answered (D {i})"):
@@ -277,8 +277,8 @@ class FactBase:
                 for opcodes in product(*choices) if all(choices) else ():
                     yield from self._derivation(d, opcodes)
         for o in present:
-            for key in sorted(self._kept):
-                if (key in _ORIGINS and _keeps_origin(o.op)) or (is_test(key) and o.op in MOVES):
+            for key in sorted(self._kept, key=_order):
+                if (key in _ORIGINS and _keeps_origin(o.op)) or (isinstance(key, ValueTest) and o.op in MOVES):
                     yield self._passed_on(key, o)
 
     def _derivation(self, d: FactRule, opcodes: Sequence[Opcode]) -> Iterator[str]:
@@ -296,13 +296,13 @@ class FactBase:
         facts = [*(a.fact for a in query.atoms), *query.facts]
         yield f"(rule ({' '.join(facts)}) (({self._symbols[d.gives]} {result})) :ruleset facts)"
 
-    def _passed_on(self, key: str, o: Opcode) -> str:
+    def _passed_on(self, key: FactKey, o: Opcode) -> str:
         """Returns the engine rule by which `o` passes `key` on from its operands: an origin from all of them, a test of
         constants from the first."""
         xs, ds = [f"x{i}" for i in range(o.arity)], [f"d{i}" for i in range(o.size_count)]
         symbol = self._symbols[key]
-        given = [f"({symbol} {x})" for x in (xs[:1] if is_test(key) else xs)]
-        given += [] if is_test(key) else [f"(dim_{key} {d})" for d in ds]
+        given = [f"({symbol} {x})" for x in (xs[:1] if isinstance(key, ValueTest) else xs)]
+        given += [] if isinstance(key, ValueTest) else [f"(dim_{key} {d})" for d in ds]
         found = f"(= e ({o.symbol} {' '.join(xs + ds)}))"
         return f"(rule ({' '.join([found, *given])}) (({symbol} e)) :ruleset facts)"
 
@@ -310,7 +310,7 @@ class FactBase:
 class _Query(Query):
     """The left side of an engine rule that derives a fact."""
 
-    def __init__(self, symbols: Mapping[str, str]) -> None:
+    def __init__(self, symbols: Mapping[FactKey, str]) -> None:
         super().__init__()
         self._symbols = symbols
         self._several: dict[str, list[str]] = {}
@@ -337,7 +337,7 @@ class _Query(Query):
         """The engine variables of what a variable of the pattern stands for."""
         return self._several.get(name, [f"v_{name}"])
 
-    def premise(self, fact: str, x: str) -> None:
+    def premise(self, fact: FactKey, x: str) -> None:
         if fact not in _OF_ANNOTATIONS or fact in OF_DTYPES:
             self.facts.append(f"({self._symbols[fact]} {x})")
             return
@@ -350,3 +350,8 @@ class _Query(Query):
 def _keeps_origin(op: str) -> bool:
     """Whether a value of this operator is known as soon as its operands are; a library call may do anything."""
     return op in TABLE or op in (TUPLE, TUPLE_GET)
+
+
+def _order(key: FactKey) -> str:
+    """Sorts tests before facts and words."""
+    return f"{key.op} {key.number!r}" if isinstance(key, ValueTest) else key

@@ -30,6 +30,7 @@ from relax_eg.explain.result import Derivation, DerivationPart
 from relax_eg.explain.steps import Equation, Goal, Rewritten, Step
 from relax_eg.ir.expr import Expr, tuple_, var
 from relax_eg.ir.module import Binding, Block, Function, Module
+from relax_eg.ir.origin import Origins
 from relax_eg.ir.packed import pack
 from relax_eg.plain_data import DAMAGED, read_json, write_file
 from relax_eg.rules import RuleSet
@@ -37,7 +38,7 @@ from relax_eg.rules.certificates import status
 from relax_eg.rules.content import lasting_hash
 from relax_eg.rules.schema_answers import Answers, Batched
 
-VERSION = 3  # given: version of the format; other versions are refused
+VERSION = 4  # given: version of the format; other versions are refused
 
 
 @dataclass(frozen=True)
@@ -173,11 +174,11 @@ class _Writer:
     def _part(self, part: DerivationPart) -> dict[str, Any]:
         equations = {e: i for i, e in enumerate(part.equations)}
         goals = {g: i for i, g in enumerate(part.goals)}
-        sources = self.derivation.sources.get(part.function, {})
+        origins = self.derivation.origins.get(part.function, {})
         return {
             "function": part.function,
             "block": part.block,
-            "rules": [self._equation(e, sources) for e in equations],
+            "rules": [self._equation(e, origins) for e in equations],
             "goals": [
                 [self._term(g.start), self._term(g.end), [self._step(s, to, equations, goals) for s, to in g.steps]]
                 for g in goals
@@ -187,9 +188,9 @@ class _Writer:
             "programs": _programs(part),
         }
 
-    def _equation(self, e: Equation, sources: Mapping[Expr, str]) -> dict[str, Any]:
+    def _equation(self, e: Equation, origins: Origins) -> dict[str, Any]:
         verdict = status(e.rule)
-        place = next((sources[x] for pair in e.pairs for x in pair if x in sources), "")
+        place = next((str(origins[x]) for pair in e.pairs for x in pair if x in origins), "")
         said = {"rule": e.rule.name, "content": lasting_hash(e.rule), "status": verdict.status, "place": place}
         proofs = self.replayed.conditions.get(e, [])
         if e.instance is None:

@@ -213,7 +213,7 @@ class _Check:
         self.known = known_facts(facts, exact, scope)
         self.strict = known_facts(strict, True, scope)
         self.loosest = derivation.numerics[-1]
-        self.sources = derivation.sources.get(part.function, {})
+        self.origins = derivation.origins.get(part.function, {})
         self.equal: dict[tuple[Dim, Dim], None] = {}  # pairs of sizes proved equal
         self.one: dict[Dim, Dim] = {}  # for each such size, the one that stands for all its equals
         named = (*derivation.functions.values(), *derivation.shared)
@@ -238,7 +238,7 @@ class _Check:
         where = f"{self.derivation.name}: in `{self.part.function}`"
         if e is None:
             return ExplanationError(f"{where}: {text}")
-        line = next((self.sources[x] for pair in e.pairs for x in pair if x in self.sources), "")
+        line = next((str(self.origins[x]) for pair in e.pairs for x in pair if x in self.origins), "")
         at = f" at {line}" if line else ""
         return ExplanationError(f"{where}, step by rule `{e.rule.name}` ({e.rule.where}){at}: {text}")
 

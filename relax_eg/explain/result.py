@@ -11,6 +11,7 @@ from relax_eg.explain.steps import Equation, Goal, equations_of, goals_in_order
 from relax_eg.ir.calls import callees_first, inlined
 from relax_eg.ir.expr import CALL, FUNCTION, TUPLE_GET, Expr, node, postorder, rebuild, tuple_, tuple_get
 from relax_eg.ir.module import Binding, Block, Function, Module
+from relax_eg.ir.origin import Origins
 from relax_eg.rules import RuleSet
 from relax_eg.shapes import Scope
 
@@ -50,7 +51,7 @@ class Derivation:
     - `rules`: the rules that were allowed.
     - `numerics`: their classes.
     - `scope`, `facts`: what is known of the sizes and of the values of the entry's parameters.
-    - `sources`: lines of the user's file.
+    - `origins`: the origins of the expressions as written.
     """
 
     name: str
@@ -65,9 +66,9 @@ class Derivation:
     facts: Mapping[str, frozenset[str]]
 
     @cached_property
-    def sources(self) -> dict[str, Mapping[Expr, str]]:
-        """By function, the source lines of its expressions as written."""
-        return {f.name: f.sources for f in self.shared}
+    def origins(self) -> dict[str, Origins]:
+        """By function, the origins of its expressions as written."""
+        return {f.name: f.origins for f in self.shared}
 
     def check_structure(self) -> None:
         """Raises ExplanationError unless inlining repeated blocks gives the program as written, and the parts lead from

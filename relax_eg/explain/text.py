@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -16,6 +16,7 @@ from relax_eg.explain.values import off
 from relax_eg.ir.control import functions_of
 from relax_eg.ir.expr import CONSTANT, FUNCTION, VAR, Expr, node, postorder, var
 from relax_eg.ir.module import Function
+from relax_eg.ir.origin import Origins
 from relax_eg.ops.libraries import instantiated
 from relax_eg.rules import Rule, Schema
 from relax_eg.rules.certificates import status
@@ -171,7 +172,7 @@ class _Names:
 def _lines(part: DerivationPart, explanation: Explanation, before: int) -> list[Line]:
     """Returns a line for each use of a rule, where it makes its first whole program. `before`: number of lines before
     them."""
-    names, sources = _Names(), explanation.derivation.sources.get(part.function, {})
+    names, origins = _Names(), explanation.derivation.origins.get(part.function, {})
     replayed = explanation.replayed or Replay()
     lines: dict[tuple[Equation, int], Line] = {}
     for number, change in enumerate(changes(part.results), 1):
@@ -185,18 +186,18 @@ def _lines(part: DerivationPart, explanation: Explanation, before: int) -> list[
         proofs = tuple(dict.fromkeys(replayed.conditions.get(e, ())))
         checked = f"both sides evaluated, {off(replayed.apart[key])}" if key in replayed.apart else "not evaluated"
         lines[key] = Line(
-            before + len(lines) + 1, part.function, e.rule.name, *texts, _source(change, sources), step.forward, where,
+            before + len(lines) + 1, part.function, e.rule.name, *texts, _source(change, origins), step.forward, where,
             proofs, f"program {number}: {checked}",
         )  # fmt: skip
     return list(lines.values())
 
 
-def _source(change: Change, sources: Mapping[Expr, str]) -> str:
+def _source(change: Change, origins: Origins) -> str:
     """Returns the line of the user's file that a change is about: that of the expression at its place or, if it has
     none, of an expression from which that was made, or of one around it."""
     walked = [(place.goal, place.done) for place in change.places] + [(change.goal, change.step)]
     passed = [e for goal, done in walked for e in (goal.start, *(to for _, to in goal.steps[:done]))]
-    return next((sources[e] for e in reversed(passed) if e in sources), "")
+    return next((str(origins[e]) for e in reversed(passed) if e in origins), "")
 
 
 def _sides(e: Equation, result: int, names: _Names) -> tuple[str, str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,14 +15,14 @@ from relax_eg.ir.annotations import Annotation, Shape, Tensor, Tuple, dims_of
 from relax_eg.ir.expr import CONSTANT, Expr, constant_value
 from relax_eg.ir.module import Function
 from relax_eg.ir.partition import missing_sizes
-from relax_eg.ops.facts import violation
+from relax_eg.ops.facts import FACTS, violation
 from relax_eg.ops.interpret import as_arrays
 from relax_eg.ops.keys import words
+from relax_eg.rules.conditions import ValueTest
 from relax_eg.rules.parameter_facts import Facts
 from relax_eg.rules.samples import adapted, limits
 from relax_eg.shapes import Dim, Scope
 
-_NUMBER = re.compile(r"\b\d{1,9}\b")
 Array = np.ndarray[Any, Any]
 # limit: largest size that is drawn in any case; largest size near a number of the program; elements of an array that
 # has all these axes.
@@ -31,10 +30,14 @@ _LARGEST_SMALL, _LARGEST_SIZE, _MOST_ELEMENTS = 5, 70, 1 << 12
 # chosen: largest numbers near which integers and floats are drawn, because integers may say how often a loop runs and
 # exponentials have to be finite.
 _LARGEST_NUMBER, _LARGEST_FLOAT = 100, 12.0
+_LARGEST_READ = 10**9  # limit: numbers of sizes near which values are drawn are below it
 _FEW = 16  # limit: elements of a constant whose numbers are collected
 # chosen: allowed difference of float results by numerics class, in units of rounding of their dtype, relative to the
 # largest value.
 _ROUNDING = {"exact": 64.0, "reassociate": 4096.0, "approximate": 2.0**17}
+
+
+Held = tuple[Collection[str], Collection[ValueTest]]  # facts of a parameter, and the tests that it passes
 
 
 @dataclass(frozen=True)
@@ -83,11 +86,13 @@ def draw(
     sizes = _sizes(function, scope, seed, some.sizes)
     given: list[Any] = []
     for p in function.params:
-        name, declared = str(p.attr("name")), facts.get(str(p.attr("name")), ())
-        given.append(_value(p.annotation, declared, sizes, rng, seed, some.values))
-        for fact in sorted(declared):
+        name, held = str(p.attr("name")), facts.get(str(p.attr("name")), ())
+        claims = sorted(f for f in held if isinstance(f, str) and f in FACTS)
+        tests = [t for t in held if isinstance(t, ValueTest)]
+        given.append(_value(p.annotation, (claims, tests), sizes, rng, seed, some.values))
+        for fact in claims:
             if wrong := violation(fact, given[-1]):
-                raise OperatorError(f"no values of `{name}` are known that are {', '.join(sorted(declared))}: {wrong}")
+                raise OperatorError(f"no values of `{name}` are known that are {', '.join(claims)}: {wrong}")
     return given, sizes
 
 
@@ -111,17 +116,15 @@ def _sizes(function: Function, scope: Scope, seed: int, some: Sequence[int] = ()
     return found
 
 
-def _value(
-    a: Annotation, facts: Collection[str], sizes: Mapping[str, int], rng: Any, seed: int, some: Sequence[float]
-) -> Any:
+def _value(a: Annotation, facts: Held, sizes: Mapping[str, int], rng: Any, seed: int, some: Sequence[float]) -> Any:
     if isinstance(a, Tuple):
-        return tuple(_value(f, (), sizes, rng, seed, some) for f in a.fields)
+        return tuple(_value(f, ((), ()), sizes, rng, seed, some) for f in a.fields)
     if isinstance(a, Shape) and a.dims is not None:
         return tuple(d.evaluate(dict(sizes)) for d in a.dims)
     if not isinstance(a, Tensor) or a.shape is None or a.dtype is None:
         raise OperatorError(f"no values are drawn for a parameter annotated {a}")
     shape = tuple(d.evaluate(dict(sizes)) for d in a.shape)
-    return adapted(_array(a.dtype, shape, rng, seed, some), facts, (), rng)
+    return adapted(_array(a.dtype, shape, rng, seed, some), *facts, rng)
 
 
 def _array(dtype: str, shape: tuple[int, ...], rng: Any, seed: int, some: Sequence[float]) -> Array:
@@ -156,7 +159,9 @@ def _array(dtype: str, shape: tuple[int, ...], rng: Any, seed: int, some: Sequen
 
 def _numbers_in(d: Dim) -> set[float]:
     """Returns the numbers in a size: 30 in `min(n, 30)`."""
-    return {float(text) for text in _NUMBER.findall(str(d))}
+    parts = (a for monomial, _ in d.terms for atom in monomial for a in atom.args)
+    written = {abs(d.const)} - {0} | {abs(c) for _, c in d.terms} - {1}
+    return {float(n) for n in written if n < _LARGEST_READ}.union(*map(_numbers_in, parts))
 
 
 def compared(a: Any, b: Any, numerics: str, near: Sequence[Any] = ()) -> str:

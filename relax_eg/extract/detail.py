@@ -14,26 +14,12 @@ from relax_eg.ir.annotations import Tensor
 from relax_eg.ir.calls import label_of
 from relax_eg.ir.expr import CALL_DPS_LIBRARY, CALL_TIR, CORE, Expr, postorder
 from relax_eg.ir.module import Function
+from relax_eg.ir.origin import UNKNOWN
 from relax_eg.ops.fused import VIEWS
 from relax_eg.ops.libraries import LIBRARIES
 
 _ROUNDING = 1e-6  # chosen: launches that rounding errors leave
 MOST_MOMENTS = 240  # limit: moments of a timeline; of neighbouring ones the moment with most bytes is kept
-
-
-@dataclass(frozen=True, slots=True)
-class Origin:
-    """The origin of an expression.
-
-    - `lines`: the source lines that it computes.
-    - `rule`: the rule that made it, "" as written.
-    """
-
-    lines: tuple[str, ...] = ()
-    rule: str = ""
-
-
-Origins = Mapping[str, Mapping[Expr, Origin]]  # by function name
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +30,7 @@ class KernelPart:
     - `what`: the operator, library routine or tensor program.
     - `result`: the annotation of what it computes, with sizes by name.
     - `lines`: the source lines that it stands for, that of its result first.
-    - `rule`: the rule that made it, "" as written.
+    - `rule`: the rules that made it, as text, "" as written.
     - `count`: how often the program text has it; all other figures count how often it runs.
     - `operators`: operators inside a kernel of several, or that a library routine stands for.
     - `ahead`: computed once from the weights, and in no total.
@@ -68,6 +54,11 @@ class KernelPart:
     @property
     def line(self) -> str:
         return self.lines[0] if self.lines else ""
+
+    @property
+    def rules(self) -> tuple[str, ...]:
+        """The rules that made it."""
+        return tuple(r for r in self.rule.split(", ") if r)  # reports hold them as one text
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +113,6 @@ _Key = tuple[str, str, str, tuple[str, ...], str, tuple[str, ...], bool, str]
 def parts_of(
     function: Function,
     model: WholeCost,
-    origins: Origins,
     skip: set[Expr] | None = None,
     operators: Mapping[str, tuple[str, ...]] | None = None,
 ) -> tuple[KernelPart, ...]:
@@ -137,10 +127,12 @@ def parts_of(
 
     def key(v: Visit, ahead: bool) -> _Key:
         e, what = v.node, label_of(v.node)
-        told = [origins.get(x.function.name, {}).get(x.node, Origin()) for x in (v, *reversed(v.path))]
-        lines = next((o.lines for o in told if o.lines), ())  # a node without lines has those of the call around it
+        told = [x.function.origins.get(x.node, UNKNOWN) for x in (v, *reversed(v.path))]
+        lines = tuple(
+            map(str, next((o.lines for o in told if o.lines), ()))
+        )  # a node without lines has those of the call around it
         inside = (operators or {}).get(what, ()) if e.op == CALL_TIR else _of_library(e)
-        return what, str(e.annotation), v.function.name, lines, told[0].rule, inside, ahead, _dtype(e)
+        return what, str(e.annotation), v.function.name, lines, ", ".join(told[0].rules), inside, ahead, _dtype(e)
 
     rows = by_key((key(v, ahead), c) for v, c, ahead in costs if c.seconds > 0 or c.launches >= _ROUNDING)
     made = (

@@ -26,10 +26,10 @@ def make_function(
     roots = [[a for a in call.args if not _atomic(a)] for _, call in walk.steps] + [list(outputs)]
     exported = _exported(roots)
     named: dict[Expr, Expr] = {}
-    sources = dict(walk.sources)
+    origins = dict(walk.origins)
     blocks: list[Block] = []
     for i, wanted in enumerate(exported):
-        new = substituted(wanted, named, sources)
+        new = substituted(wanted, named, origins)
         bindings: list[Binding] = []
         for old, value in zip(wanted, new, strict=True):
             bound = variable(fresh("gv", walk.taken), old.annotation)
@@ -39,7 +39,7 @@ def make_function(
             blocks.append(Block(tuple(bindings)))
         if i < len(walk.steps):
             result, call = walk.steps[i]
-            (step,) = substituted([call], named, sources)
+            (step,) = substituted([call], named, origins)
             blocks.append(Block((Binding(result, step),), dataflow=False))
     # Outputs that are arguments, constants or results of steps also get a binding.
     bindings = list(blocks.pop().bindings) if blocks and blocks[-1].dataflow else []
@@ -52,7 +52,7 @@ def make_function(
     if bindings:
         blocks.append(Block(tuple(bindings)))
     result = results[0] if single and len(results) == 1 else tuple_(results)
-    return Function(name, tuple(params), tuple(blocks), result, MappingProxyType(sources))
+    return Function(name, tuple(params), tuple(blocks), result, MappingProxyType(origins))
 
 
 def _atomic(e: Expr) -> bool:

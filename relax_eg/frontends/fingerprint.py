@@ -143,7 +143,7 @@ class Fingerprint:
             params = [(k, self._param(v, lines, inner)) for k, v in sorted(eqn.params.items()) if k not in unread]
             outs = [self._aval(v.aval) for v in eqn.outvars]
             effects = sorted(type(e).__name__ for e in eqn.effects) if eqn.effects else None
-            rows.append((self._primitive(eqn.primitive), atoms, params, outs, effects, line))
+            rows.append((self._primitive(eqn.primitive), atoms, params, outs, effects, line and tuple(line)))
             for v in eqn.outvars:
                 number[v] = len(number)
         rows.append([self._literal(a) if isinstance(a, Literal) else number[a] for a in jaxpr.outvars])

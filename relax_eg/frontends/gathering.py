@@ -10,6 +10,7 @@ from relax_eg.ir.annotations import Callable as Signature
 from relax_eg.ir.calls import signature
 from relax_eg.ir.expr import FUNCTION, Expr, fresh, node
 from relax_eg.ir.module import Function, Module
+from relax_eg.ir.origin import SourceLine
 from relax_eg.ir.parser import Surroundings
 from relax_eg.ir.partition import carried, replaced
 from relax_eg.tir import TensorProgram
@@ -31,7 +32,7 @@ class Gathered:
         self.programs: dict[str, TensorProgram] = {}
         self.values: dict[str, Expr] = {}
 
-    def surroundings(self, sizes: frozenset[str], line: Callable[[ast.stmt], str]) -> Surroundings:
+    def surroundings(self, sizes: frozenset[str], line: Callable[[ast.stmt], SourceLine]) -> Surroundings:
         signatures: dict[str, Signature] = {name: signature(f) for name, f in self.functions.items()}
         return Surroundings(signatures, self.programs, self.values, sizes, line)
 
@@ -89,4 +90,4 @@ def _renamed(f: Function, names: dict[str, str]) -> Function:
         if e.op == FUNCTION
     }
     blocks, result = replaced(f, other)
-    return replace(f, name=names.get(f.name, f.name), blocks=blocks, result=result, sources=carried(f, other))
+    return replace(f, name=names.get(f.name, f.name), blocks=blocks, result=result, origins=carried(f, other))

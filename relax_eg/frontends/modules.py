@@ -1,4 +1,9 @@
-"""Prepares a module for `optimize`. The module is not traced again: its functions, calls and steps are kept."""
+"""Prepares a module for `optimize`. The module is not traced again: its functions, calls and steps are kept.
+
+The entry may take tuples, shapes, and tensors of which only the rank is declared. The prepared entry takes the arrays
+in them one by one; a tensor of which only the rank is declared gets size variables of its own. It runs in steps if
+something depends on such sizes alone (whether two of them broadcast), or if a dtype or a rank is not declared.
+"""
 
 from __future__ import annotations
 
@@ -296,7 +301,7 @@ def _with_operands(module: Module, main: Function, env: Mapping[Expr, Expr], par
 
     `env` gives the value that replaces each old parameter."""
     blocks, result = replaced(main, env)
-    entry = replace(main, params=tuple(params), blocks=blocks, result=result, sources=carried(main, env))
+    entry = replace(main, params=tuple(params), blocks=blocks, result=result, origins=carried(main, env))
     needed = needed_by(entry.expressions(), {f.name: f for f in module})
     return Module(tuple(entry if f is main else f for f in module if f is main or f in needed))
 
@@ -351,7 +356,7 @@ class _Former:
     def __init__(self, function: Function, impure: frozenset[str]) -> None:
         self.old = function
         self.impure = impure
-        self.sources = dict(function.sources)
+        self.origins = dict(function.origins)
         self.taken = {str(p.attr("name")) for p in function.params}
         self.taken |= {b.name for block in function.blocks for b in block.bindings}
         # From an expression that a step or the result computes inline to the variable that it is bound to.
@@ -366,7 +371,7 @@ class _Former:
         env: dict[Expr, Expr] = {}  # from variable to value, for the dataflow block under construction
         pure: list[Binding] = []
         for i, group in enumerate(groups):
-            values = substituted([b.value for b in group.bindings], env, self.sources)
+            values = substituted([b.value for b in group.bindings], env, self.origins)
             new = [Binding(b.var, value) for b, value in zip(group.bindings, values, strict=True)]
             if not group.pure:
                 before = blocks.pop().bindings if blocks and not blocks[-1].dataflow else ()
@@ -378,7 +383,7 @@ class _Former:
                 outputs = tuple(b for b in pure if b.var in needed[i])
                 blocks += [Block(outputs)] if outputs else []
                 pure, env = [], {}
-        return replace(f, blocks=tuple(blocks), result=result, sources=MappingProxyType(self.sources))
+        return replace(f, blocks=tuple(blocks), result=result, origins=MappingProxyType(self.origins))
 
     def _groups(self, block: Block) -> list[_Group]:
         if block.dataflow:
@@ -392,8 +397,8 @@ class _Former:
             value = b.value
             if args != list(value.args):
                 value = node(value.op, args, value.attrs, value.annotation)
-                if b.value in self.sources:
-                    self.sources[value] = self.sources[b.value]
+                if b.value in self.origins:
+                    self.origins[value] = self.origins[b.value]
             groups.append(_Group(False, (Binding(b.var, value),)))
         return groups
 

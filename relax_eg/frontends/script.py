@@ -16,17 +16,18 @@ from dataclasses import replace
 from typing import Any, NoReturn, overload
 
 from relax_eg.accepted import STATEMENTS, shown
-from relax_eg.errors import ModuleTextError, OptionError, ScriptError
+from relax_eg.errors import OptionError, ScriptError
 from relax_eg.frontends.gathering import Gathered
 from relax_eg.frontends.surroundings import Surrounded, size_names
 from relax_eg.ir.expr import Expr, fresh, shape_value
 from relax_eg.ir.module import Module
+from relax_eg.ir.origin import SourceLine
 from relax_eg.ir.reader import Source, spelled
 from relax_eg.ir.wellformed import check
 from relax_eg.ops.text import read_function
 from relax_eg.shapes import Dim
 from relax_eg.shapes.relation import as_statements
-from relax_eg.tir.origin import text_of
+from relax_eg.tir.source_text import SourceText, text_of_function
 
 _READ = "functions under @rx.function, which are read and not run"
 
@@ -66,28 +67,18 @@ def function(
 
 
 class ScriptSource(Source):
-    """The text of a function. Its first line is line `first` of `file`; `indent` columns were cut from each line."""
+    """The text of a function in a file."""
 
-    def __init__(self, text: str, file: str, first: int, indent: int) -> None:
-        super().__init__(text)
-        self.file, self.first, self.indent = file, first, indent
-        self.name = ""
+    kind = ScriptError
+    error_at = SourceText.error_at
 
-    def error_at(self, line: int, column: int, problem: str, expected: str) -> ModuleTextError:
-        plain = super().error_at(line, column, problem, expected)
-        _, *shown = str(plain).split("\n")
-        *shown, _ = shown
-        where = f"{self.file}:{self.first + line - 1}:{column + self.indent + 1}"
-        lines = [f"{self.name} ({where}): {problem}", *shown, f"  accepted: {expected}"]
-        return ScriptError("\n".join(lines))
-
-    def line(self, statement: ast.stmt) -> str:
-        """The user's line of a statement, such as "model.py:31"."""
-        return f"{os.path.basename(self.file)}:{self.first + statement.lineno - 1}"
+    def line(self, statement: ast.stmt) -> SourceLine:
+        """The user's line of a statement."""
+        return SourceLine(os.path.basename(self.file), self.first + statement.lineno - 1)
 
 
 def _read(fn: Callable[..., Any], assume: tuple[str, ...]) -> Module:
-    source, definition = _text_of(fn)
+    source, definition = _source_of(fn)
     gathered = Gathered(definition.name)
     try:
         _Plain(definition).visit(definition)
@@ -103,10 +94,10 @@ def _read(fn: Callable[..., Any], assume: tuple[str, ...]) -> Module:
     return module
 
 
-def _text_of(fn: Callable[..., Any]) -> tuple[ScriptSource, ast.FunctionDef]:
+def _source_of(fn: Callable[..., Any]) -> tuple[ScriptSource, ast.FunctionDef]:
     name = getattr(fn, "__qualname__", str(fn))
     try:
-        text = text_of(fn)
+        text = text_of_function(fn)
     except (OSError, TypeError):
         raise ScriptError(
             f"{name}: its text is not at hand\n  accepted: a function in a file (or `rx.parse(text)`)"

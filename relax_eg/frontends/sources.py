@@ -10,6 +10,7 @@ from typing import Any
 
 import jax
 
+from relax_eg.ir.origin import SourceLine
 from relax_eg.memo import Memo
 
 _JAX = os.path.dirname(jax.__file__) + os.sep
@@ -18,12 +19,12 @@ _OURS = os.path.dirname(os.path.dirname(__file__)) + os.sep
 
 # `_lines`: the line of each traceback; equal layers have equal tracebacks. `_files`: the file of each line.
 _MOST_LINES = 1 << 14  # limit: lines kept; enough for a program of that many equations, each on its own line
-_lines = Memo[Any, str | None](_MOST_LINES)
-_files = Memo[str, str](_MOST_LINES)
+_lines = Memo[Any, SourceLine | None](_MOST_LINES)
+_files = Memo[SourceLine, str](_MOST_LINES)
 
 
-def line_of(eqn: Any) -> str | None:
-    """The user's line of an equation, such as "model.py:31", or None if JAX does not know it."""
+def line_of(eqn: Any) -> SourceLine | None:
+    """The user's line of an equation, or None if JAX does not know it."""
     try:
         traceback = eqn.source_info.traceback
         if traceback not in _lines:
@@ -33,23 +34,23 @@ def line_of(eqn: Any) -> str | None:
         return None
 
 
-def _line(source_info: Any) -> str | None:
+def _line(source_info: Any) -> SourceLine | None:
     from jax._src import source_info_util
 
     # The frame accessors have changed their arguments between versions; the summary's text has not.
     found = re.match(r"(.+?):(\d+)(?::\d+)? \(", source_info_util.summarize(source_info))
     if found is None or found[1].startswith(_OURS):  # there is no user frame: the traced function itself is JAX's
         return None
-    line = f"{os.path.basename(found[1])}:{found[2]}"
+    line = SourceLine(os.path.basename(found[1]), int(found[2]))
     # A line does not tell which of two files with the same name it means, so it then has no file.
     _files[line] = found[1] if _files.get(line, found[1]) == found[1] else ""
     return line
 
 
-def text_of(line: str) -> str:
+def text_of_line(line: SourceLine) -> str:
     """The source text of a line that `line_of` returned in this process; "" if it is not available."""
     path = _files.get(line, "")
-    return linecache.getline(path, int(line.rpartition(":")[2])).strip() if path else ""
+    return linecache.getline(path, line.number).strip() if path and line.number is not None else ""
 
 
 def is_users(path: str) -> bool:

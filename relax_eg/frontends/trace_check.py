@@ -15,7 +15,7 @@ from typing import Any
 from relax_eg.frontends.canonical.nodes import Difference, Nodes
 from relax_eg.frontends.canonical.walk import form
 from relax_eg.frontends.jax.trace import OwnError, Traced, traced_at
-from relax_eg.frontends.sources import line_of, text_of
+from relax_eg.frontends.sources import line_of, text_of_line
 from relax_eg.frontends.symbolic import to_dim
 from relax_eg.logs import stage
 from relax_eg.memo import Memo
@@ -89,5 +89,5 @@ def _where(found: Difference) -> str:
     line = next((line for line in map(line_of, found.eqns) if line is not None), None)
     if line is None:
         return "what it returns is not the same"
-    text = text_of(line)
+    text = text_of_line(line)
     return f"first at {line}" + (f": {text}" if text else "")

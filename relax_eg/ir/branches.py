@@ -17,6 +17,7 @@ from relax_eg.ir.control import cond
 from relax_eg.ir.expr import VAR, Expr, postorder, shape_value, tuple_, tuple_get, var
 from relax_eg.ir.lattice import clash
 from relax_eg.ir.module import Binding, Block, Function
+from relax_eg.ir.origin import Origins
 from relax_eg.ir.partition import missing_sizes
 
 
@@ -29,7 +30,7 @@ class Branch:
 
     blocks: tuple[Block, ...]
     names: Mapping[str, Expr]
-    sources: Mapping[Expr, str]
+    origins: Origins
 
     @property
     def bound(self) -> list[Expr]:
@@ -57,7 +58,7 @@ def conditional(
         bound = set(branch.bound)
         reads.update((e, None) for e in postorder([*values, result]) if e.op == VAR and e not in bound)
     functions = [
-        Function(name, tuple(reads), branch.blocks, result, branch.sources)
+        Function(name, tuple(reads), branch.blocks, result, branch.origins)
         for name, (branch, result) in zip(names, bodies, strict=True)
     ]
     sizes = sorted({v for f in functions for v in missing_sizes(f) - set(f.cast_variables)})
@@ -66,7 +67,7 @@ def conditional(
         taken = {str(e.attr("name")) for e in (*reads, *then.bound, *other.bound)}
         name = next(n for n in ("sizes" + "_" * k for k in range(len(taken) + 1)) if n not in taken)
         params = (var(name, Shape(sizes)), *reads)
-        functions = [Function(f.name, params, f.blocks, f.result, f.sources) for f in functions]
+        functions = [Function(f.name, params, f.blocks, f.result, f.origins) for f in functions]
         operands.insert(0, shape_value(sizes))
     chosen, otherwise = functions
     value = cond(condition, [function_ref(otherwise), function_ref(chosen)], operands)

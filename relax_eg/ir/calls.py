@@ -22,6 +22,7 @@ from relax_eg.ir.expr import (
 )
 from relax_eg.ir.lattice import clash
 from relax_eg.ir.module import Function, Module
+from relax_eg.ir.origin import Origin
 from relax_eg.limits import KEPT
 from relax_eg.shapes import Dim
 
@@ -208,10 +209,12 @@ def inlined(function: Function, args: Sequence[Expr]) -> list[Expr]:
     return list(result.args) if result.op == TUPLE else [result]
 
 
-def substituted(roots: Sequence[Expr], env: Mapping[Expr, Expr], sources: dict[Expr, str] | None = None) -> list[Expr]:
+def substituted(
+    roots: Sequence[Expr], env: Mapping[Expr, Expr], origins: dict[Expr, Origin] | None = None
+) -> list[Expr]:
     """Returns `roots` with the expressions in `env` replaced. Operands of replaced expressions are not visited.
 
-    `sources`: source lines of expressions; an expression that is made anew gets the line of the old one there.
+    `origins`: an expression that is made anew gets the origin of the old one there.
     """
     done: dict[Expr, Expr] = {}
     for e in postorder(roots, stop=env.__contains__):
@@ -223,6 +226,6 @@ def substituted(roots: Sequence[Expr], env: Mapping[Expr, Expr], sources: dict[E
             done[e] = tuple_get(done[e.args[0]], e.attr("index"))
         else:
             done[e] = node(e.op, tuple(done[a] for a in e.args), e.attrs, e.annotation)
-        if sources is not None and e in sources and e not in env:
-            sources.setdefault(done[e], sources[e])
+        if origins is not None and e in origins and e not in env:
+            origins.setdefault(done[e], origins[e])
     return [done[r] for r in roots]

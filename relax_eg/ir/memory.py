@@ -5,6 +5,8 @@
     call_into(kernel, x, ...)                               writes the kernel's results into x, ... (Relax, Figure 5)
     kill(x)                                                 the contents of x are no longer needed
 
+`call_into` holds the kernel itself, so a module with explicit memory means the same as one without.
+
 All four are steps: whole values of bindings outside dataflow blocks, executed in order. A storage or tensor is
 identified by the variable it is bound to. A kernel is a call of a tensor program or of a library routine, an operator,
 a branch or a loop.

@@ -7,15 +7,15 @@ effectful calls and `match_cast`s. A module is an ordered set of named functions
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from types import MappingProxyType
 from typing import Any
 
 from relax_eg.accepted import shown
 from relax_eg.errors import WellFormedError
 from relax_eg.ir.annotations import Annotation, dims_of, may_be_wide
 from relax_eg.ir.expr import CALL_TIR, MATCH_CAST, Expr, postorder
+from relax_eg.ir.origin import NO_ORIGINS, Origins
 from relax_eg.tir import TensorProgram
 
 
@@ -51,7 +51,7 @@ class Block:
 class Function:
     """A function: parameters, blocks, and the expression it returns.
 
-    - `sources`: the user's source line ("model.py:31") of an expression; not part of equality.
+    - `origins`: the origins of expressions; not part of equality.
     - `assume`: conditions on the sizes that hold at every call, as statements ("n % 8 == 0"); only the entry of a
       module has any.
     """
@@ -60,7 +60,7 @@ class Function:
     params: tuple[Expr, ...]
     blocks: tuple[Block, ...]
     result: Expr
-    sources: Mapping[Expr, str] = field(default_factory=lambda: MappingProxyType({}), compare=False, repr=False)
+    origins: Origins = field(default_factory=lambda: NO_ORIGINS, compare=False, repr=False)
     assume: tuple[str, ...] = ()
 
     def __copy__(self) -> Function:

@@ -54,8 +54,8 @@ def outline(function: Function, fresh: Naming) -> tuple[Function, list[Function]
                 break
             new, called = found
             block = Block(tuple(Binding(b.var, new[b.value]) for b in block.bindings))
-            lines = {n: function.sources[e] for e, n in new.items() if e in function.sources}
-            function = replace(function, sources=MappingProxyType({**function.sources, **lines}))
+            told = {n: function.origins[e] for e, n in new.items() if e in function.origins}
+            function = replace(function, origins=MappingProxyType({**function.origins, **told}))
             made.append(called)
         blocks.append(block)
     if not made:
@@ -274,10 +274,10 @@ def _function(
             else:
                 args.append(slots.setdefault(given, var(f"x{len(slots)}", a.annotation)))
         new.append(node(e.op, args, e.attrs, e.annotation))
-    sources = {n: caller.sources[e] for e, n in zip(rows[0], new, strict=True) if e in caller.sources}
+    origins = {n: caller.origins[e] for e, n in zip(rows[0], new, strict=True) if e in caller.origins}
     bindings = tuple(Binding(var(f"gv{i or ''}", new[k].annotation), new[k]) for i, k in enumerate(outputs))
     result = bindings[0].var if len(bindings) == 1 else tuple_(b.var for b in bindings)
-    function = Function(name, tuple(slots.values()), (Block(bindings),), result, MappingProxyType(sources))
+    function = Function(name, tuple(slots.values()), (Block(bindings),), result, MappingProxyType(origins))
     operands = [[given[r] for given in slots] for r in range(len(rows))]
     sizes = tuple(Dim.var(v) for v in sorted(missing_sizes(function)))
     if sizes:

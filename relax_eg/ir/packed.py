@@ -37,10 +37,11 @@ from relax_eg.ir.expr import (
 )
 from relax_eg.ir.foreign import Foreign
 from relax_eg.ir.module import Binding, Block, Function, Module
+from relax_eg.ir.origin import Origin, SourceLine
 from relax_eg.shapes import Dim
 from relax_eg.tir import TensorProgram, parse_program
 
-VERSION = 3  # given: version of the format; other versions are rejected
+VERSION = 4  # given: version of the format; other versions are rejected
 
 
 class Outside(Protocol):
@@ -150,7 +151,7 @@ class _Packer:
     def __init__(self, outside: Outside) -> None:
         self.outside = outside
         self.blob = bytearray()
-        names = ("sizes", "annotations", "foreign", "programs", "constants", "lines", "nodes")
+        names = ("sizes", "annotations", "foreign", "programs", "constants", "origins", "nodes")
         self.tables = {name: _Table() for name in names}
 
     def function(self, f: Function) -> Any:
@@ -163,12 +164,15 @@ class _Packer:
                 nodes.add(e, [e.op, args, attrs, self._annotation(e.annotation)])
         place = nodes.places
         blocks = [[k.dataflow, [[place[b.var], place[b.value]] for b in k.bindings]] for k in f.blocks]
-        sources = [[place[e], self._line(line)] for e, line in f.sources.items() if e in place]
-        return [f.name, [place[p] for p in f.params], blocks, place[f.result], sources, list(f.assume)]
+        origins = [[place[e], self._origin(origin)] for e, origin in f.origins.items() if e in place]
+        return [f.name, [place[p] for p in f.params], blocks, place[f.result], origins, list(f.assume)]
 
-    def _line(self, line: str) -> int:
-        lines = self.tables["lines"]
-        return lines.places[line] if line in lines.places else lines.add(line, line)
+    def _origin(self, origin: Origin) -> int:
+        origins = self.tables["origins"]
+        if origin in origins.places:
+            return origins.places[origin]
+        where = None if origin.where is None else list(origin.where)
+        return origins.add(origin, [[list(line) for line in origin.lines], list(origin.rules), where])
 
     def _value(self, value: Any) -> Any:
         kind = type(value)
@@ -277,6 +281,17 @@ def _texts(values: Any, what: str) -> list[str]:
     return found
 
 
+def _origin(lines: Any, rules: Any, where: Any) -> Origin:
+    return Origin(tuple(map(_line, lines)), tuple(_texts(rules, "rules")), None if where is None else _line(where))
+
+
+def _line(row: Any) -> SourceLine:
+    file, number = row
+    if not isinstance(file, str) or not (number is None or type(number) is int):
+        raise ValueError("a line of the source is a file and a number")
+    return SourceLine(file, number)
+
+
 class _Unpacker:
     def __init__(self, data: Mapping[str, Any], blob: bytes, outside: Outside) -> None:
         self.blob = blob
@@ -287,7 +302,7 @@ class _Unpacker:
         self.foreign = [outside.foreign_of(name) for name in data["foreign"]]
         self.programs = [Foreign(parse_program(text, ranges=False)) for text in data["programs"]]
         self.constants = [ConstantData(self._array(row, outside)) for row in data["constants"]]
-        self.lines = _texts(data["lines"], "lines of the source")
+        self.origins = [_origin(*row) for row in data["origins"]]
         self.nodes: list[Expr] = []
         for op, args, attrs, annotation in data["nodes"]:
             pairs = tuple(zip(attrs[::2], map(self._value, attrs[1::2]), strict=True))
@@ -295,11 +310,11 @@ class _Unpacker:
             self.nodes.append(node(op, [self.nodes[a] for a in args], pairs, self.annotations[annotation]))
 
     def function(self, row: Any) -> Function:
-        name, params, blocks, result, sources, assume = row
+        name, params, blocks, result, origins, assume = row
         nodes = self.nodes
         made = [Block(tuple(Binding(nodes[v], nodes[x]) for v, x in pairs), dataflow) for dataflow, pairs in blocks]
-        lines = {nodes[e]: self.lines[line] for e, line in sources}
-        whole = tuple(nodes[p] for p in params), tuple(made), nodes[result], MappingProxyType(lines)
+        told = {nodes[e]: self.origins[origin] for e, origin in origins}
+        whole = tuple(nodes[p] for p in params), tuple(made), nodes[result], MappingProxyType(told)
         (text,) = _texts([name], "names of functions")
         return Function(text, *whole, tuple(_texts(assume, "assumptions")))
 

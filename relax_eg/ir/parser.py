@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any, TypeVar
 
-from relax_eg.errors import ModuleTextError, OperatorError, TraceError, WellFormedError
+from relax_eg.errors import ModuleTextError, OperatorError, TraceError, WellFormedError, parts_of_error
 from relax_eg.ir.annotations import Annotation, Tensor, dims_of, has_functions
 from relax_eg.ir.annotations import Callable as Signature
 from relax_eg.ir.branches import Branch, conditional, joined
@@ -23,6 +23,7 @@ from relax_eg.ir.calls import NO_FUNCTIONS, NO_RECURSION, recursion, runs_itself
 from relax_eg.ir.expr import CONSTANT, FUNCTION, SHAPE, TUPLE, VAR, Expr, postorder, var
 from relax_eg.ir.lattice import covers
 from relax_eg.ir.module import Binding, Block, Function, Module
+from relax_eg.ir.origin import Origin, SourceLine
 from relax_eg.ir.printer import HEADER, VERSION
 from relax_eg.ir.python_syntax import Functions
 from relax_eg.ir.reader import Reader, Source, near, spelled
@@ -92,10 +93,9 @@ def _shallow(scope: ModuleScope, read: Callable[[], Read]) -> Read:
     except (ModuleTextError, TraceError, WellFormedError):
         raise
     except DAMAGED as error:
-        first, _, accepted = str(error).partition("\n  accepted: ")
-        raise scope.reader.source.error_at(
-            scope.line, 0, first or type(error).__name__, accepted or STATEMENTS
-        ) from error
+        problem, accepted = parts_of_error(error)
+        source = scope.reader.source
+        raise source.error_at(scope.line, 0, problem or type(error).__name__, accepted or STATEMENTS) from error
 
 
 def _check_version(source: Source) -> None:
@@ -118,7 +118,7 @@ class Surroundings:
     programs: Mapping[str, TensorProgram]
     values: Mapping[str, Expr]
     sizes: frozenset[str]
-    line: Callable[[ast.stmt], str]
+    line: Callable[[ast.stmt], SourceLine]
 
 
 class ModuleScope:
@@ -278,7 +278,7 @@ class _FunctionReader:
         self.definition = definition
         self.reader = scope.reader
         self.source = scope.reader.source
-        self.sources: dict[Expr, str] = {}
+        self.origins: dict[Expr, Origin] = {}
         self.values = ExpressionReader(scope)
         self.values.sizes.update(scope.around.sizes if scope.around is not None else ())
         self.lines: dict[str, int] = {}  # line where each name is bound
@@ -335,7 +335,7 @@ class _FunctionReader:
         if end.value is None:
             raise self.source.error(end, f"function `{d.name}` returns nothing", "`return expression`")
         result = self.values.expression(end.value)
-        self._tell_line(end, end.value, result)
+        self._keep_line(end, end.value, result)
         if has_functions(result.annotation) and self.scope.deduce is not None:
             raise self.source.error(end.value, f"function `{d.name}` returns a function", NO_FUNCTIONS)
         declared = self.scope.signatures.get(d.name)
@@ -343,8 +343,8 @@ class _FunctionReader:
             problem = f"function `{d.name}` returns {result.annotation} and is declared to return {declared.result}"
             raise self.source.error(end.value, problem, "the declaration to say what is returned")
         self.scope.signatures[d.name] = Signature(tuple(p.annotation for p in params), result.annotation)
-        sources = MappingProxyType(self.sources)
-        return Function(d.name, tuple(params), tuple(self.blocks), result, sources, self.assume)
+        origins = MappingProxyType(self.origins)
+        return Function(d.name, tuple(params), tuple(self.blocks), result, origins, self.assume)
 
     def _region(self, statement: ast.stmt) -> str | None:
         """Returns `dataflow`, `bindings` or `inline` if the statement is a `with` of one, else None."""
@@ -376,7 +376,7 @@ class _FunctionReader:
 
     def _if(self, statement: ast.If, steps: list[Binding]) -> None:
         condition = self.values.expression(statement.test)
-        self._tell_line(statement, statement.test, condition)
+        self._keep_line(statement, statement.test, condition)
         a = condition.annotation
         if not isinstance(a, Tensor) or a.ndim not in (0, None) or a.dtype not in ("bool", None):
             raise self.source.error(statement.test, f"the condition is {a}", "a bool scalar")
@@ -397,7 +397,7 @@ class _FunctionReader:
         self.lines[whole] = statement.lineno
         lines = joined(whole, value, own)
         if self.scope.around is not None:
-            self.sources[value] = self.scope.around.line(statement)
+            self.origins[value] = Origin((self.scope.around.line(statement),))
         self.values.names |= {name: b.var for name, b in zip(results, lines[1:], strict=True)}
         steps += lines
 
@@ -419,7 +419,7 @@ class _FunctionReader:
             raise self.source.error(end, "a branch returns", "`return` as the last line of the function")
         names = {n: e for n, e in inner.values.names.items() if self.values.names.get(n) is not e}
         self.lines.update(inner.lines if self.scope.around is not None else {})
-        return Branch(tuple(inner.blocks), names, MappingProxyType(inner.sources))
+        return Branch(tuple(inner.blocks), names, MappingProxyType(inner.origins))
 
     def _dataflow(self, region: ast.stmt) -> None:
         assert isinstance(region, ast.With)
@@ -479,25 +479,25 @@ class _FunctionReader:
             self.values.implied(written, value.annotation, declared)
         annotation = declared or value.annotation
         bound = var(self._name(target.id, target), annotation)
-        self._tell_source(statement, written, value)
+        self._keep_origin(statement, written, value)
         self.values.sizes.update(v for d in dims_of(annotation) for v in d.variables)
         return target.id, value, bound
 
-    def _tell_source(self, statement: ast.stmt, written: ast.expr, value: Expr) -> None:
+    def _keep_origin(self, statement: ast.stmt, written: ast.expr, value: Expr) -> None:
         """Records the origin of a value. In module text the origin is in a comment; in a script it is the statement."""
         if self.scope.around is not None:
-            self._tell_line(statement, written, value)
+            self._keep_line(statement, written, value)
         elif not isinstance(written, ast.Name) and (origin := self.source.origin(statement)) is not None:
-            self.sources[value] = origin
+            self.origins[value] = origin
 
-    def _tell_line(self, statement: ast.stmt, written: ast.expr, value: Expr) -> None:
+    def _keep_line(self, statement: ast.stmt, written: ast.expr, value: Expr) -> None:
         """In a script, records the source line of every node that a statement computes."""
         if self.scope.around is None or isinstance(written, ast.Name):
             return
-        line = self.scope.around.line(statement)
-        for e in postorder([value], stop=lambda e: e.op == VAR or e in self.sources):
+        origin = Origin((self.scope.around.line(statement),))
+        for e in postorder([value], stop=lambda e: e.op == VAR or e in self.origins):
             if e.op not in (VAR, CONSTANT, SHAPE, FUNCTION, TUPLE):
-                self.sources.setdefault(e, line)
+                self.origins.setdefault(e, origin)
 
     def _name(self, name: str, at: ast.expr | ast.arg | ast.stmt) -> str:
         """Returns the variable name for a value bound to `name`, unique because a script may bind a name again."""

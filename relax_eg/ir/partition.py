@@ -11,6 +11,7 @@ from relax_eg.ir.calls import substituted
 from relax_eg.ir.expr import CONSTANT, FUNCTION, VAR, Expr, postorder, tuple_, var
 from relax_eg.ir.foreign import Foreign
 from relax_eg.ir.module import Binding, Block, Function
+from relax_eg.ir.origin import Origins
 from relax_eg.shapes import Dim
 
 # View operators that XLA fuses into the reader at no cost; storing a copy would only use memory. A transpose is not
@@ -44,8 +45,8 @@ def split(function: Function, weights: set[str]) -> Split:
     used = set(postorder([b.value for block in blocks for b in block.bindings] + [result]))
     kept = tuple(p for p in _chosen(function.params, weights) if p in used or isinstance(p.annotation, Shape))
     others = tuple(p for p in function.params if p.attr("name") not in weights)
-    sources = carried(function, names)
-    main = Function(function.name, (*names.values(), *kept, *others), blocks, result, sources)
+    origins = carried(function, names)
+    main = Function(function.name, (*names.values(), *kept, *others), blocks, result, origins)
     return Split(prepare, main, tuple(str(p.attr("name")) for p in kept))
 
 
@@ -58,11 +59,11 @@ def replaced(function: Function, names: Mapping[Expr, Expr]) -> tuple[tuple[Bloc
     return tuple(blocks), result
 
 
-def carried(function: Function, names: Mapping[Expr, Expr]) -> Mapping[Expr, str]:
-    """Returns the source lines of the expressions that remain when those in `names` are replaced."""
-    known = [e for e in function.expressions() if e in function.sources]
+def carried(function: Function, names: Mapping[Expr, Expr]) -> Origins:
+    """Returns the origins of the expressions that remain when those in `names` are replaced."""
+    known = [e for e in function.expressions() if e in function.origins]
     made = zip(substituted(known, names), known, strict=True)
-    return MappingProxyType({new: function.sources[old] for new, old in made if old not in names})
+    return MappingProxyType({new: function.origins[old] for new, old in made if old not in names})
 
 
 def missing_sizes(function: Function, hidden: Iterable[str] = ()) -> set[str]:

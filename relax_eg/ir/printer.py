@@ -86,7 +86,7 @@ class _FunctionText:
 
     def __init__(self, function: Function, module: Module | None, programs: Mapping[TensorProgram, str]) -> None:
         self.programs = programs
-        self.sources = function.sources
+        self.origins = function.origins
         self.signatures = None if module is None else {f.name: signature(f) for f in module}
         self.annotations: dict[Annotation, str] = {}
         self.uses: Counter[Expr] = Counter()
@@ -157,8 +157,8 @@ class _FunctionText:
         return e.op == VAR
 
     def _line(self, indent: str, name: str, annotation: Annotation, text: str, e: Expr | None = None) -> None:
-        source = None if e is None else self.sources.get(e)
-        comment = f"  # {_one_line(source)}" if source else ""
+        origin = None if e is None else self.origins.get(e)
+        comment = f"  # {_one_line(str(origin))}" if origin else ""
         self.lines.append(f"{indent}{name}: {self._annotation(annotation)} = {text}{comment}")
 
     def _dataflow(self, block: Block) -> None:

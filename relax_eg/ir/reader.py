@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import difflib
-import re
 from collections.abc import Iterable
 from typing import Any, TypeAlias
 
@@ -14,7 +13,9 @@ from relax_eg.ir.annotations import Annotation, Callable, Object, Shape, Tensor,
 from relax_eg.ir.expr import ConstantData
 from relax_eg.ir.foreign import foreign_at
 from relax_eg.ir.literals import Array, array_of, unpack
+from relax_eg.ir.origin import Origin, read_origin
 from relax_eg.shapes import Dim
+from relax_eg.tir.source_text import SourceText
 
 Node: TypeAlias = "ast.expr | ast.stmt | ast.arg | ast.keyword"
 
@@ -25,10 +26,6 @@ FUNCTION_ATTRIBUTES = (
     "tir_var_lower_bound likewise"
 )
 
-WINDOW = 110  # limit: characters of a long line shown in an error
-
-_SOURCE = re.compile(r"\s*#\s*(\S.*:\d+)\s*$")
-
 
 def near(name: str, names: Iterable[str]) -> str:
     """Returns `; did you mean ...?`, or an empty string if no name is similar."""
@@ -36,12 +33,10 @@ def near(name: str, names: Iterable[str]) -> str:
     return f"; did you mean {' or '.join(f'`{n}`' for n in found)}?" if found else ""
 
 
-class Source:
-    """The text being read; builds errors that show the position."""
+class Source(SourceText):
+    """The module text being read."""
 
-    def __init__(self, text: str) -> None:
-        self.text = text
-        self.lines = re.split(r"\r\n|\r|\n", text)
+    kind = placed = ModuleTextError
 
     def tree(self) -> ast.Module:
         """Returns the syntax tree. Raises ModuleTextError."""
@@ -57,37 +52,16 @@ class Source:
         except ValueError as error:  # null characters, or text that is not Unicode
             raise self.error_at(1, 0, str(error), python) from None
 
-    def error(self, at: Node, problem: str, expected: str) -> ModuleTextError:
-        """Returns an error at `at`, with the line, a caret and what was expected."""
-        before = self._line(at.lineno).encode("utf-8", "surrogatepass")[: at.col_offset]
-        return self.error_at(at.lineno, len(before.decode("utf-8", "replace")), problem, expected)
+    def error_at(self, line: int, column: int, problem: str, expected: str) -> RelaxEgError:
+        """Returns an error at a line of the text, from 1, and a column, from 0."""
+        return self.kind(f"line {line}: {problem}\n{self.pointed_at(line, column)}\n  expected: {expected}")
 
-    def error_at(self, line: int, column: int, problem: str, expected: str) -> ModuleTextError:
-        shown = self._line(line).replace("\t", " ").rstrip()
-        start = len(shown) - len(shown.lstrip())
-        if len(shown) - start > WINDOW:
-            start = max(start, min(column - WINDOW // 2, len(shown) - WINDOW))
-        caret = " " * max(0, column - start)
-        shown = shown[start : start + WINDOW]
-        return ModuleTextError(f"line {line}: {problem}\n  {shown}\n  {caret}^\n  expected: {expected}")
-
-    def refused(self, at: Node, error: Exception, expected: str) -> ModuleTextError:
-        """Returns `error` with the position of `at`. An error that has a position is returned unchanged."""
-        if isinstance(error, ModuleTextError):
-            return error
-        first, *rest = str(error).split("\n")
-        accepted = [line.strip()[len("accepted: ") :] for line in rest if line.strip().startswith("accepted: ")]
-        return self.error(at, first, accepted[0] if accepted else expected)
-
-    def origin(self, statement: ast.stmt) -> str | None:
-        """Returns the `file:line` in the comment that ends a statement, else None."""
-        line = self._line(statement.end_lineno or statement.lineno)
+    def origin(self, statement: ast.stmt) -> Origin | None:
+        """Returns the origin in the comment that ends a statement, else None."""
+        line = self.line_at(statement.end_lineno or statement.lineno)
         after = line.encode("utf-8", "surrogatepass")[statement.end_col_offset or 0 :].decode("utf-8", "replace")
-        found = _SOURCE.match(after)
-        return found[1] if found else None
-
-    def _line(self, number: int) -> str:
-        return self.lines[number - 1] if 0 < number <= len(self.lines) else ""
+        mark, _, comment = after.partition("#")
+        return None if mark.strip() else read_origin(comment.strip())
 
 
 def spelled(node: ast.expr, prefix: str = "R") -> str | None:

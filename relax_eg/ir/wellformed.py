@@ -66,10 +66,10 @@ def _refuse_recursion(module: Module) -> None:
         return
     function, callee = module[found[0]], named[found[0]][found[1]]
     uses = [e for e in function.expressions() if callee in e.args]
-    line = next((function.sources[e] for e in uses if e in function.sources), None)
+    origin = next((function.origins[e] for e in uses if e in function.origins), None)
     roots = [(f"binding `{b.name}`", b.value) for block in function.blocks for b in block.bindings]
     place = next((where for where, root in roots if callee in postorder([root])), "the result")
-    where = f"function `{function.name}`, {place}" + (f" ({line})" if line else "")
+    where = f"function `{function.name}`, {place}" + (f" ({origin})" if origin else "")
     raise WellFormedError(f"{where}: {runs_itself(found)}\n  accepted: {NO_RECURSION}")
 
 
@@ -292,8 +292,8 @@ class _FunctionCheck:
                 )
 
     def _fail(self, e: Expr | None, problem: str) -> NoReturn:
-        line = None if e is None else self.function.sources.get(e)
-        where = f"function `{self.function.name}`, {self.place}" + (f" ({line})" if line else "")
+        origin = None if e is None else self.function.origins.get(e)
+        where = f"function `{self.function.name}`, {self.place}" + (f" ({origin})" if origin else "")
         raise WellFormedError(f"{where}: {problem}" + ("" if e is None or e.op == VAR else f"\n  in {_shown(e)}"))
 
 

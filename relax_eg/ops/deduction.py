@@ -71,8 +71,8 @@ class _Deduction:
             blocks.append(Block(tuple(map(self._binding, block.bindings)), block.dataflow))
         self.place = "the result"
         result = self._value(f.result)
-        sources = {self.new.get(e, e): line for e, line in f.sources.items()}
-        return replace(f, blocks=tuple(blocks), result=result, sources=MappingProxyType(sources))
+        origins = {self.new.get(e, e): origin for e, origin in f.origins.items()}
+        return replace(f, blocks=tuple(blocks), result=result, origins=MappingProxyType(origins))
 
     def _binding(self, b: Binding) -> Binding:
         self.place = f"binding `{b.name}`"
@@ -109,8 +109,8 @@ class _Deduction:
         raise self._error(e, text)
 
     def _error(self, e: Expr, text: str) -> RelaxEgError:
-        line = self.old.sources.get(e)
-        where = f"function `{self.old.name}`, {self.place}" + (f" ({line})" if line else "")
+        origin = self.old.origins.get(e)
+        where = f"function `{self.old.name}`, {self.place}" + (f" ({origin})" if origin else "")
         return WellFormedError(f"{where}: {text}")
 
 

@@ -31,6 +31,7 @@ from relax_eg.ir.expr import (
     tuple_,
     tuple_get,
 )
+from relax_eg.ir.origin import SourceLine
 from relax_eg.memo import Memo
 from relax_eg.ops.record import TABLE, call, get
 from relax_eg.shapes import Dim
@@ -100,7 +101,7 @@ class Library:
         attributes: tuple[str, ...],
         sizes: tuple[tuple[str, bool], ...],
         pattern: Callable[..., Any],
-        where: str,
+        where: SourceLine,
         form: Form,
         sample: Sample,
         operators: Callable[[], frozenset[str]],
@@ -233,7 +234,7 @@ def register_library(library: Library) -> None:
     """Registers a routine under its name. A routine of that name from the same file is replaced, as a notebook's cell
     may run again; one from another file raises LibraryError."""
     known = LIBRARIES.get(library.name)
-    if known is not None and known.where.partition(":")[0] != library.where.partition(":")[0]:
+    if known is not None and known.where.file != library.where.file:
         raise LibraryError(f"{library.where}: a library `{library.name}` is already registered, at {known.where}")
     LIBRARIES[library.name] = library
 

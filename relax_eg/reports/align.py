@@ -113,7 +113,7 @@ def _divided(p: KernelPart, written: Mapping[str, float]) -> Iterator[KernelPart
 
 def _rules(parts: Sequence[KernelPart]) -> list[str]:
     """The rules that made these kernels, those of the most expensive kernel first."""
-    return list(dict.fromkeys(r for p in sorted(parts, key=lambda p: -p.seconds) for r in p.rule.split(", ") if r))
+    return list(dict.fromkeys(r for p in sorted(parts, key=lambda p: -p.seconds) for r in p.rules))
 
 
 def _causes(columns: Sequence[Column], row: AlignedRow, i: int, made: Sequence[str]) -> list[str]:

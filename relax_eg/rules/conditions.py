@@ -11,7 +11,7 @@ from __future__ import annotations
 import operator
 import re
 from collections.abc import Callable, Collection, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, cast
 
 import numpy as np
@@ -100,6 +100,7 @@ class ValueTest:
 
 Guard = Condition | InOrder | Claim | OriginGuard | ValueTest
 OnValue = Claim | OriginGuard | ValueTest
+FactKey = str | ValueTest
 
 _CALL = re.compile(r"\s*([\w -]*\w)\s*\((.*)\)\s*")
 _COMPARED = re.compile(r"(.*?)(==|!=|<=|>=|<|>)(.*)")
@@ -165,11 +166,11 @@ def names_of(guard: Guard) -> Collection[str]:
     return guard.names if isinstance(guard, InOrder) else (guard.name,)
 
 
-def key_of(guard: OnValue) -> str:
-    """The requirement of a guard on a value, as a string key."""
+def key_of(guard: OnValue) -> FactKey:
+    """What a guard on a value requires, without the name of the value: a fact, a test, or a word on its origin."""
     if isinstance(guard, Claim):
         return guard.fact
-    return f"{guard.op} {guard.number!r}" if isinstance(guard, ValueTest) else guard.word
+    return replace(guard, name="") if isinstance(guard, ValueTest) else guard.word
 
 
 def claims_of(guards: Iterable[Guard]) -> dict[str, frozenset[str]]:

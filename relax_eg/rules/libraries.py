@@ -15,6 +15,7 @@ from relax_eg.dtypes import FLOATS
 from relax_eg.errors import LibraryError, OperatorError, RuleError, SpecError
 from relax_eg.ir.annotations import Annotation, Tensor
 from relax_eg.ir.expr import VAR, Expr, postorder, tuple_get
+from relax_eg.ir.origin import SourceLine
 from relax_eg.ops.libraries import (
     EXECUTIONS,
     FFI,
@@ -57,8 +58,7 @@ def library_rule(
 ) -> Rule:
     """Registers routine `name`, and returns the rule that lowers the program of `function` to its calls. Raises
     RuleError if an argument is not accepted."""
-    code = function.__code__
-    where = f"{code.co_filename.rsplit('/', 1)[-1]}:{code.co_firstlineno}"
+    where = SourceLine.of(function)
 
     def wrong(text: str) -> RuleError:
         return RuleError(f"{where} library `{name}`: {text}")

@@ -11,11 +11,12 @@ from relax_eg.ir.control import functions_of
 from relax_eg.ir.expr import CALL, VAR, Expr
 from relax_eg.ir.module import Function, Module
 from relax_eg.ops.facts import FACTS
+from relax_eg.rules.conditions import FactKey
 from relax_eg.rules.propagation import KnownFacts, closed, constant_has, needed, of_annotation
 from relax_eg.rules.rule_set import RuleSet
 from relax_eg.shapes import Dim, Proved, Scope, prove
 
-Facts = Mapping[str, frozenset[str]]
+Facts = Mapping[str, frozenset[FactKey]]  # by the name of a parameter
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +29,7 @@ class Given:
       that are then allowed.
     """
 
-    facts: Facts = field(default_factory=dict[str, frozenset[str]])
+    facts: Facts = field(default_factory=dict[str, frozenset[FactKey]])
     weights: frozenset[str] = frozenset()
     exact: bool = False
 
@@ -37,12 +38,12 @@ class Leaves:
     """The facts of a function's variables, which are given by name, and of constants, which are inspected."""
 
     def __init__(self, facts: Facts) -> None:
-        self._facts = {name: closed(set(f)) for name, f in facts.items()}
+        self._facts = {name: closed(set[FactKey](f)) for name, f in facts.items()}
 
-    def have(self, e: Expr, fact: str) -> bool:
+    def have(self, e: Expr, fact: FactKey) -> bool:
         # Facts about matrices do not apply to a matrix of literal size 1, which broadcasts: see `of_annotation`.
         said = of_annotation(e.annotation, _is_positive_number)
-        if fact in FACTS and FACTS[fact].axes == 2 and "is_square" not in said:
+        if isinstance(fact, str) and fact in FACTS and FACTS[fact].axes == 2 and "is_square" not in said:
             return False
         return fact in self._facts.get(str(e.attr("name")), ()) if e.op == VAR else constant_has(e, fact)
 
@@ -79,10 +80,10 @@ def facts_of_functions(module: Module, declared: Facts, rules: RuleSet, exact: b
     """
     entry = module.main
     found: dict[str, Facts] = {entry.name: declared}
-    wanted = needed(frozenset(f for r in rules for f in r.facts_asked)) if declared else frozenset[str]()
+    wanted = needed(frozenset[FactKey](f for r in rules for f in r.facts_asked)) if declared else frozenset[FactKey]()
     if not wanted:
         return found
-    operands: dict[str, list[Sequence[frozenset[str]]]] = {}
+    operands: dict[str, list[Sequence[frozenset[FactKey]]]] = {}
     for f in reversed(list(callees_first(module))):
         if f.name != entry.name:
             found[f.name] = _at_every_call(f, operands.get(f.name, ()))
@@ -95,9 +96,9 @@ def facts_of_functions(module: Module, declared: Facts, rules: RuleSet, exact: b
     return found
 
 
-def _at_every_call(function: Function, calls: Sequence[Sequence[frozenset[str]]]) -> Facts:
-    facts: dict[str, frozenset[str]] = {}
+def _at_every_call(function: Function, calls: Sequence[Sequence[frozenset[FactKey]]]) -> Facts:
+    facts: dict[str, frozenset[FactKey]] = {}
     for i, p in enumerate(function.params):
         if calls and all(i < len(c) for c in calls):
-            facts[str(p.attr("name"))] = frozenset[str].intersection(*(c[i] for c in calls))
+            facts[str(p.attr("name"))] = frozenset[FactKey].intersection(*(c[i] for c in calls))
     return facts

@@ -5,7 +5,6 @@ The e-graph compiles the same rules to rules of its engine (`egraph.facts`).
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -17,7 +16,7 @@ from relax_eg.limits import FEW_KEPT
 from relax_eg.ops.facts import ALL_IMPLIED, FACTS, HELPERS, Fact, facts_of_dtype, holds, impossible
 from relax_eg.ops.record import moving
 from relax_eg.rules.book.facts import derivations
-from relax_eg.rules.conditions import ValueTest, key_of
+from relax_eg.rules.conditions import FactKey, ValueTest, key_of
 from relax_eg.rules.fact_rules import OF_ANNOTATIONS, FactRule
 from relax_eg.rules.matching import Expressions
 from relax_eg.shapes import Dim
@@ -56,13 +55,13 @@ _PLAIN = names_where(lambda d: d.kind in "biuf" and not d.is_narrow)
 
 
 @lru_cache(FEW_KEPT)
-def needed(asked: frozenset[str]) -> frozenset[str]:
+def needed(asked: frozenset[FactKey]) -> frozenset[FactKey]:
     """`asked`, and every fact from which one of them may be derived. Words of `OF_ANNOTATIONS` are left out."""
-    found = set(asked)
+    found: set[FactKey] = set(asked)
     todo = list(asked)
     while todo:
         fact = todo.pop()
-        premises = {key_of(p) for d in derivations() if d.gives == fact for p in d.premises}
+        premises: set[FactKey] = {key_of(p) for d in derivations() if d.gives == fact for p in d.premises}
         premises.update(p for given, c in ALL_IMPLIED if c == fact for p in given)
         todo += premises - found
         found |= premises
@@ -70,9 +69,9 @@ def needed(asked: frozenset[str]) -> frozenset[str]:
 
 
 @lru_cache(1 << 14)  # facts times operators, twice
-def _towards(fact: str, op: str, exact: bool) -> tuple[FactRule, ...]:
+def _towards(fact: FactKey, op: str, exact: bool) -> tuple[FactRule, ...]:
     """The derivations that may give `fact`, directly or by implication, for a value of operator `op`."""
-    found = {fact}
+    found: set[FactKey] = {fact}
     grown = True
     while grown:
         new = {p for given, c in ALL_IMPLIED if c in found for p in given} - found
@@ -96,20 +95,20 @@ MOVES = moving("view", "order", "part", "repeat")
 class KnownFacts:
     """The facts of a program's expressions, computed on demand from a few table lines each.
 
-    - `leaf`: returns whether a variable or constant has a fact, or passes a test of constants such as "== 0.0".
+    - `leaf`: returns whether a variable or constant has a fact, or passes a test of constants.
     - `exact`: whether only facts of values as computed count; otherwise facts over the reals count too.
     - `positive`: returns whether a size is at least 1.
     """
 
-    leaf: Callable[[Expr, str], bool]
+    leaf: Callable[[Expr, FactKey], bool]
     exact: bool
     positive: Callable[[Dim], bool]
     _said: dict[Annotation, frozenset[str]] = field(default_factory=dict[Annotation, frozenset[str]])
-    _found: dict[tuple[Expr, str], bool] = field(default_factory=dict[tuple[Expr, str], bool])
+    _found: dict[tuple[Expr, FactKey], bool] = field(default_factory=dict[tuple[Expr, FactKey], bool])
 
-    def has(self, e: Expr, fact: str) -> bool:
+    def has(self, e: Expr, fact: FactKey) -> bool:
         """Whether `e` is known to have `fact`, or to pass it if it is a test of constants."""
-        goals = [(e, fact)]
+        goals: list[tuple[Expr, FactKey]] = [(e, fact)]
         while goals:
             goal = goals[-1]
             # If a fact of an operand is unknown, it becomes the next goal; then this goal is attempted again.
@@ -123,17 +122,17 @@ class KnownFacts:
                 goals.append(answer)
         return self._found[e, fact]
 
-    def _attempt(self, e: Expr, fact: str) -> bool | tuple[Expr, str]:
+    def _attempt(self, e: Expr, fact: FactKey) -> bool | tuple[Expr, FactKey]:
         """Whether `e` has the fact, or the goal (expression, fact) that must be decided first."""
         said = self._of_annotation(e)
         if fact in said or (not e.args and self.leaf(e, fact)):
             return True
-        if is_test(fact):
+        if isinstance(fact, ValueTest):
             if e.op not in MOVES:
                 return False
             answer = self._found.get((e.args[0], fact))
             return (e.args[0], fact) if answer is None else answer
-        found = closed(set(said))
+        found = closed(set[FactKey](said))
         for d in _towards(fact, e.op, self.exact) if fact not in found else ():
             if d.gives in found or (d.floats and "is_float" not in said):
                 continue
@@ -164,7 +163,7 @@ class KnownFacts:
         return said
 
 
-def closed(facts: set[str]) -> set[str]:
+def closed(facts: set[FactKey]) -> set[FactKey]:
     """`facts`, extended in place by the facts that they imply, including those of `HELPERS`."""
     grown = True
     while grown:
@@ -178,29 +177,14 @@ def closed(facts: set[str]) -> set[str]:
 _LARGEST_MATRIX = 1 << 18
 
 
-def constant_has(e: Expr, fact: str) -> bool:
+def constant_has(e: Expr, fact: FactKey) -> bool:
     """Whether `e` is a constant whose value has a fact, or passes a test of constants."""
     a = e.annotation
     if e.op != CONSTANT or not isinstance(a, Tensor) or a.dtype not in _PLAIN:
         return False
     value = constant_value(e)
-    test = test_named(fact)
-    if test is not None:
-        return test.holds(value)
+    if isinstance(fact, ValueTest):
+        return fact.holds(value)
     if fact not in FACTS or impossible(fact, a) or (FACTS[fact].axes == 2 and value.size > _LARGEST_MATRIX):
         return False
     return holds(fact, value)
-
-
-_TEST_NAME = re.compile(r"(==|!=|<=|<|>=|>) (\S+)")
-
-
-def is_test(key: str) -> bool:
-    """Whether a key denotes a test of constants, as "== 0" does."""
-    return _TEST_NAME.fullmatch(key) is not None
-
-
-def test_named(key: str) -> ValueTest | None:
-    """The test of constants that a key denotes; None if it denotes none."""
-    found = _TEST_NAME.fullmatch(key)
-    return None if found is None else ValueTest("", found[1], float(found[2]))

@@ -31,6 +31,7 @@ import numpy as np
 from relax_eg.accepted import shown
 from relax_eg.errors import OperatorError, RuleError
 from relax_eg.ir.expr import CONSTANT, VAR, Expr, postorder, var
+from relax_eg.ir.origin import SourceLine
 from relax_eg.limits import KEPT, RANK
 from relax_eg.memo import Memo
 from relax_eg.ops.facts import impossible
@@ -94,7 +95,7 @@ class Rule:
     when: tuple[str, ...]
     tags: frozenset[str]
     doc: str
-    where: str
+    where: SourceLine
     reverse: bool = False
     sizes: tuple[str, ...] = ()
     library: Library | None = None

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from relax_eg.accepted import TEXT, Kind, accepts, many, one_of, shown
 from relax_eg.errors import OptionError, RuleError, SpecError, UnknownRuleError
+from relax_eg.ir.origin import SourceLine
 from relax_eg.ops.libraries import FirstRun
 from relax_eg.rules.check import require_tested
 from relax_eg.rules.libraries import library_rule
@@ -75,8 +76,7 @@ class RuleSet:
         """
 
         def register(function: RuleFunction) -> RuleFunction:
-            code = getattr(function, "__code__", None)
-            where = f"{code.co_filename.rsplit('/', 1)[-1]}:{code.co_firstlineno}" if code is not None else "<rule>"
+            where = SourceLine.of(function)
             rule_name = name or function.__name__
             conditions = (when,) if isinstance(when, str) else tuple(when)
             try:

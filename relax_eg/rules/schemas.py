@@ -18,6 +18,7 @@ from relax_eg.ir.calls import function_ref
 from relax_eg.ir.control import scan
 from relax_eg.ir.expr import Expr, tuple_, tuple_get, var
 from relax_eg.ir.module import Function, Module, pure_function
+from relax_eg.ir.origin import SourceLine
 from relax_eg.shapes import Dim
 
 if TYPE_CHECKING:
@@ -172,10 +173,9 @@ class Schema:
     trials: tuple[Trials, ...] = ()
 
     @property
-    def where(self) -> str:
-        """File and line of `propose`."""
-        code = getattr(self.propose, "__code__", None)
-        return f"{code.co_filename.rsplit('/', 1)[-1]}:{code.co_firstlineno}" if code is not None else "<rule>"
+    def where(self) -> SourceLine:
+        """The first line of `propose`."""
+        return SourceLine.of(self.propose)
 
     def error(self, text: str) -> RuleError:
         return RuleError(f"{self.where} rule `{self.name}`: {text}")

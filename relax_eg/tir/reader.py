@@ -19,13 +19,13 @@ from relax_eg.errors import RelaxEgError
 from relax_eg.shapes import Dim, parse_spec
 from relax_eg.shapes.spec import parse_dtype
 from relax_eg.tir.expr import Const, Read, Reduce, ReduceKind, Scalar, apply, loop, loop_names, loop_of, walk
-from relax_eg.tir.origin import TextOrigin
 from relax_eg.tir.program import Buffer, Stage, TensorProgram
 from relax_eg.tir.ranges import out_of_range
+from relax_eg.tir.source_text import SourceText
 from relax_eg.tir.stores import ONCE, BufferStore, stage_of
 from relax_eg.tir.substitute import substitute
 from relax_eg.tir.text import index_text
-from relax_eg.tir.values import BINARY, SourcePlace, Value, ValueReader, last_name, loop_named
+from relax_eg.tir.values import BINARY, Value, ValueReader, last_name, loop_named
 
 PARAMETER = 'a buffer `X: rx.Buffer("n 128", "float32")`, a workspace `P: rx.workspace("n 128")` or a size `n: int`'
 STATEMENT = (
@@ -45,33 +45,33 @@ def parse_program(text: str, *, ranges: bool = True) -> TensorProgram:
 
     TensorProgramError, with the line, if the text is wrong. `ranges`: check for reads out of range.
     """
-    origin = TextOrigin(text)
+    source = SourceText(text)
     try:
         tree = ast.parse(text)
     except (SyntaxError, ValueError, RecursionError) as error:
         at = ast.Constant(0, lineno=getattr(error, "lineno", 1) or 1, col_offset=0)
-        raise origin.error(at, f"this is not Python's syntax: {error}", "a function definition") from None
+        raise source.error(at, f"this is not Python's syntax: {error}", "a function definition") from None
     found = [s for s in tree.body if isinstance(s, ast.FunctionDef)]
     if len(found) != 1:
         at = tree.body[0] if tree.body else ast.Constant(0, lineno=1, col_offset=0)
-        raise origin.error(at, f"{len(found)} functions", "one function definition: def name(X: rx.Buffer(...), ...):")
-    origin.name = found[0].name
-    return read_program(origin, found[0], ranges=ranges)
+        raise source.error(at, f"{len(found)} functions", "one function definition: def name(X: rx.Buffer(...), ...):")
+    source.name = found[0].name
+    return read_program(source, found[0], ranges=ranges)
 
 
-def read_program(origin: SourcePlace, definition: ast.FunctionDef, *, ranges: bool = True) -> TensorProgram:
+def read_program(source: SourceText, definition: ast.FunctionDef, *, ranges: bool = True) -> TensorProgram:
     """Returns the program of a function definition. Its decorator may give it another name."""
     try:
-        return _ProgramReader(origin, definition, ranges).read()
+        return _ProgramReader(source, definition, ranges).read()
     except RecursionError:
-        raise origin.error(definition, "an expression is nested too deeply", "its parts as named values") from None
+        raise source.error(definition, "an expression is nested too deeply", "its parts as named values") from None
 
 
 class _ProgramReader:
     """A reader of one function definition."""
 
-    def __init__(self, origin: SourcePlace, definition: ast.FunctionDef, ranges: bool) -> None:
-        self.origin = origin
+    def __init__(self, source: SourceText, definition: ast.FunctionDef, ranges: bool) -> None:
+        self.source = source
         self.ranges = ranges
         self.definition = definition
         self.parameters: dict[str, Buffer] = {}
@@ -116,10 +116,10 @@ class _ProgramReader:
         try:
             return made.validate()
         except RelaxEgError as error:
-            raise self.origin.refused(d, error, ONCE) from None
+            raise self.source.refused(d, error, ONCE) from None
 
     def fail(self, at: ast.AST, problem: str, expected: str) -> NoReturn:
-        raise self.origin.error(at, problem, expected)
+        raise self.source.error(at, problem, expected)
 
     def _name(self) -> str:
         for mark in self.definition.decorator_list:
@@ -166,7 +166,7 @@ class _ProgramReader:
             if dtype is not None:
                 told = parse_dtype(str(dtype.value) if isinstance(dtype, ast.Constant) else str(last_name(dtype)))
         except RelaxEgError as error:
-            raise self.origin.refused(shape, error, wanted) from None
+            raise self.source.refused(shape, error, wanted) from None
         known: list[Dim] = []
         for size in sizes:
             if not isinstance(size, Dim):
@@ -225,7 +225,7 @@ class _ProgramReader:
         wanted = "`for i in range(n):`, `for i in range(1, n):` or `for i, j in rx.grid(n, m):`"
         if not isinstance(call, ast.Call) or what not in ("range", "grid", "serial") or s.orelse or call.keywords:
             self.fail(s, f"the loop over `{ast.unparse(s.iter)}` cannot be read", wanted)
-        values = ValueReader(self.origin, {**self.sizes, **names}, self.buffers)
+        values = ValueReader(self.source, {**self.sizes, **names}, self.buffers)
         bounds = [values.dim(a, "the extent of a loop") for a in call.args]
         pairs = [(Dim.of(0), b) for b in bounds]
         if what != "grid" and len(bounds) == 2:
@@ -263,7 +263,7 @@ class _ProgramReader:
         parts = target.slice.elts if isinstance(target.slice, ast.Tuple) else [target.slice]
         known: dict[str, Value] = {**self.sizes, **names}
         free = {n: loop_named(n) for p in parts for n in _names(p) if n not in known}
-        reader = ValueReader(self.origin, {**known, **free}, self.buffers, self.named)
+        reader = ValueReader(self.source, {**known, **free}, self.buffers, self.named)
         indices = tuple(reader.dim(p, "an index that is written") for p in parts)
         if len(indices) != buffer.rank:
             self.fail(target, f"{len(indices)} indices write {buffer}", f"{buffer.rank} indices, one for each axis")
@@ -285,7 +285,7 @@ class _ProgramReader:
             over.append((variable, reader.extent(ast.copy_location(ast.Name(n), value), variable, found, None)))
         loops = {n: e for n, e in reach.items() if n in mine or fold is None}
         store = BufferStore(s, target, buffer, indices, loops, found)
-        store.solve(self.origin)  # first, because an invalid store is reported before the reads of its value
+        store.solve(self.source)  # first, because an invalid store is reported before the reads of its value
         self._in_range(found, {**loops, **{str(loop_of(v)): e for v, e in over}}, reader)
         if fold is not None:
             self._fold(store, fold, over)
@@ -357,16 +357,16 @@ class _ProgramReader:
             if not (over and isinstance(first, Const) and _is_neutral(first, kind, neutral)):
                 value = apply(fold, first, value)
         except RelaxEgError as error:
-            raise self.origin.refused(store.at, error, STATEMENT) from None
+            raise self.source.refused(store.at, error, STATEMENT) from None
         self.stores.remove(start)
         self._new(replace(store, value=value))
 
     def _stage(self, name: str) -> Stage:
         mine = [s for s in self.stores if s.buffer.name == name]
         try:
-            return stage_of(self.origin, mine)
+            return stage_of(self.source, mine)
         except RelaxEgError as error:
-            raise self.origin.refused(mine[0].at, error, ONCE) from None
+            raise self.source.refused(mine[0].at, error, ONCE) from None
 
 
 def _names(at: ast.AST) -> list[str]:

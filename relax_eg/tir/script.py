@@ -8,9 +8,9 @@ from collections.abc import Callable
 from typing import Any, overload
 
 from relax_eg.errors import TensorProgramError
-from relax_eg.tir.origin import TextOrigin, text_of
 from relax_eg.tir.program import TensorProgram
 from relax_eg.tir.reader import read_program
+from relax_eg.tir.source_text import SourceText, text_of_function
 
 
 @overload
@@ -45,17 +45,17 @@ def tensor_program(
 def _read(function: Callable[..., Any]) -> TensorProgram:
     name = getattr(function, "__qualname__", str(function))
     try:
-        text = text_of(function)
+        text = text_of_function(function)
     except (OSError, TypeError):
         raise TensorProgramError(
             f"{name}: its text is not at hand; accepted: a function in a file (or `parse_program(text)`)"
         ) from None
-    origin = TextOrigin(*text)
+    source = SourceText(*text)
     definition = ast.parse(text[0]).body[0]
     if not isinstance(definition, ast.FunctionDef):
         raise TensorProgramError(f"{name}: a lambda; accepted: a function of its own, def name(...):")
-    origin.name = definition.name
-    return read_program(origin, definition)
+    source.name = definition.name
+    return read_program(source, definition)
 
 
 def _declaration(what: str) -> Callable[..., Any]:

@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 from relax_eg.shapes import Dim, Scope
 from relax_eg.tir.expr import Index, Reduce, Scalar, apply, loop, loop_names, select, walk
 from relax_eg.tir.program import Buffer, Stage
+from relax_eg.tir.source_text import SourceText
 from relax_eg.tir.substitute import substitute
 from relax_eg.tir.text import index_text
-from relax_eg.tir.values import SourcePlace
 
 INDICES = "distinct loop variables, each alone or plus a size, such as Y[i, j + 1]"
 ONCE = "every element of a buffer is written exactly once"
@@ -34,7 +34,7 @@ class BufferStore:
     value: Scalar
     box: list[tuple[Dim, Dim]] = field(default_factory=list[tuple[Dim, Dim]])  # [start, end) along each axis
 
-    def solve(self, origin: SourcePlace) -> dict[int, tuple[str, Dim]]:
+    def solve(self, source: SourceText) -> dict[int, tuple[str, Dim]]:
         """Fills in `box`. Returns for each axis its loop variable and the inverse of the written index."""
         solved: dict[int, tuple[str, Dim]] = {}
         used: set[str] = set()
@@ -50,7 +50,7 @@ class BufferStore:
             if len(names) > 1 or not sign or name in used:
                 why = "is used twice" if name in used else f"is {index_text(index)}"
                 text = ast.unparse(self.target)
-                raise origin.error(
+                raise source.error(
                     self.target, f"a race: the index of axis {axis} in {text} {why}, so {_not_once(name in used)}",
                     f"{INDICES}; {ONCE}",
                 )  # fmt: skip
@@ -61,7 +61,7 @@ class BufferStore:
         for name in self.loops:
             if name not in used:
                 plain = index_text(Dim.var(name))
-                raise origin.error(
+                raise source.error(
                     self.target,
                     f"a race: every {plain} writes {ast.unparse(self.target)}",
                     f"+= to add over {plain}, or {plain} among the indices written; {ONCE}",
@@ -73,10 +73,10 @@ def _not_once(twice: bool) -> str:
     return "elements off the diagonal are not written" if twice else "elements may be written twice or not at all"
 
 
-def stage_of(origin: SourcePlace, stores: Sequence[BufferStore]) -> Stage:
+def stage_of(source: SourceText, stores: Sequence[BufferStore]) -> Stage:
     """Returns the equation of a buffer from all stores into it."""
     buffer = stores[0].buffer
-    solved = [store.solve(origin) for store in stores]
+    solved = [store.solve(source) for store in stores]
     taken = {name for s in stores for t in walk(s.value) if isinstance(t, Reduce) for name in t.bound}
     indices: list[Dim] = []
     for axis in range(buffer.rank):
@@ -85,7 +85,7 @@ def stage_of(origin: SourcePlace, stores: Sequence[BufferStore]) -> Stage:
         used = {str(i) for i in indices}
         several = len(stores) > 1
         indices.append(Dim.var(next(n for n in names if n not in used and not (several and n in taken))))
-    axis = _split(origin, stores)
+    axis = _split(source, stores)
     values: list[Scalar] = []
     for store, found in zip(stores, solved, strict=True):
         env: dict[str, Dim | int] = {}
@@ -94,7 +94,7 @@ def stage_of(origin: SourcePlace, stores: Sequence[BufferStore]) -> Stage:
         values.append(substitute(store.value, {n: d for n, d in env.items() if d != Dim.var(n)}))
     if axis is None:
         return Stage(buffer, tuple(indices), values[0])
-    pieces = sorted(range(len(stores)), key=_order(origin, stores, axis).index)
+    pieces = sorted(range(len(stores)), key=_order(source, stores, axis).index)
     value = values[pieces[-1]]
     for n in reversed(pieces[:-1]):
         end = stores[n].box[axis][1]
@@ -102,7 +102,7 @@ def stage_of(origin: SourcePlace, stores: Sequence[BufferStore]) -> Stage:
     return Stage(buffer, tuple(indices), value)
 
 
-def _split(origin: SourcePlace, stores: Sequence[BufferStore]) -> int | None:
+def _split(source: SourceText, stores: Sequence[BufferStore]) -> int | None:
     """Returns the axis along which the stores split the buffer; None if one store writes all of it."""
     scope, buffer = Scope(), stores[0].buffer
     partial = [
@@ -114,19 +114,19 @@ def _split(origin: SourcePlace, stores: Sequence[BufferStore]) -> int | None:
         return None
     if not partial:
         first = stores[0].at.lineno
-        raise origin.error(stores[1].target, f"{buffer.name} is written twice, first in line {first}", ONCE)
+        raise source.error(stores[1].target, f"{buffer.name} is written twice, first in line {first}", ONCE)
     if len(partial) > 1:
         box = ", ".join(f"{a} to {b}" for a, b in stores[-1].box)
-        raise origin.error(
+        raise source.error(
             stores[-1].target,
             f"{buffer} is written in part: {box}",
             f"stores that split it along one axis; {ONCE}",
         )
-    _order(origin, stores, partial[0])
+    _order(source, stores, partial[0])
     return None if len(stores) == 1 else partial[0]
 
 
-def _order(origin: SourcePlace, stores: Sequence[BufferStore], axis: int) -> list[int]:
+def _order(source: SourceText, stores: Sequence[BufferStore], axis: int) -> list[int]:
     """Returns the stores in the order of their parts of the axis. Raises an error if they overlap or leave a gap."""
     scope, buffer = Scope(), stores[0].buffer
     left, order, reached = list(range(len(stores))), list[int](), Dim.of(0)
@@ -140,7 +140,7 @@ def _order(origin: SourcePlace, stores: Sequence[BufferStore], axis: int) -> lis
             what = f"elements {reached} to {low} of axis {axis} are not written" if gap or not order else (
                 f"elements are written twice: {low} to {high} of axis {axis}, after 0 to {reached}"
             )  # fmt: skip
-            raise origin.error(stores[n].target, f"{buffer}: {what}", ONCE)
+            raise source.error(stores[n].target, f"{buffer}: {what}", ONCE)
         order.append(following)
         left.remove(following)
         reached = stores[following].box[axis][1]
@@ -151,5 +151,5 @@ def _order(origin: SourcePlace, stores: Sequence[BufferStore], axis: int) -> lis
         what = f"elements up to {reached} are written, beyond its size {size}" if beyond else (
             f"elements {reached} to {size} of axis {axis} are not written"
         )  # fmt: skip
-        raise origin.error(stores[order[-1]].target, f"{buffer}: {what}", ONCE)
+        raise source.error(stores[order[-1]].target, f"{buffer}: {what}", ONCE)
     return order

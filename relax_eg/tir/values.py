@@ -11,7 +11,7 @@ import difflib
 import operator
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import Any, NoReturn, Protocol, TypeAlias
+from typing import Any, NoReturn, TypeAlias
 
 from relax_eg.dtypes import kind
 from relax_eg.errors import RelaxEgError, ShapeError
@@ -37,6 +37,7 @@ from relax_eg.tir.expr import (
 )
 from relax_eg.tir.functions import FUNCTIONS
 from relax_eg.tir.program import Buffer
+from relax_eg.tir.source_text import SourceText
 from relax_eg.tir.text import index_text
 
 BINARY: dict[type[ast.operator], str] = {
@@ -74,18 +75,6 @@ _OVER = "over=(k, 128), over=((k, 128), (l, n)), or over=k where a read X[i, k] 
 Value: TypeAlias = "Scalar | Dim | bool | int | float | complex"
 
 
-class SourcePlace(Protocol):
-    """The source position of a program's text; builds errors."""
-
-    def error(self, at: Any, problem: str, expected: str) -> Exception:
-        """Returns an error for the syntax node `at`, with what is accepted."""
-        ...
-
-    def refused(self, at: Any, error: Exception, expected: str) -> Exception:
-        """Returns `error`, raised for the syntax node `at`, with the position."""
-        ...
-
-
 class ValueReader:
     """A reader of the expressions of one equation.
 
@@ -97,12 +86,12 @@ class ValueReader:
 
     def __init__(
         self,
-        origin: SourcePlace,
+        source: SourceText,
         names: Mapping[str, Value],
         buffers: Mapping[str, Buffer],
         named: Mapping[str, ast.expr] = MappingProxyType({}),
     ) -> None:
-        self.origin = origin
+        self.source = source
         self.names = dict(names)
         self.named = named
         self.values: dict[str, Value] = {}  # values of names under the current loops
@@ -136,13 +125,13 @@ class ValueReader:
         self.fail(at, f"{what} is `{ast.unparse(at)}`", "a whole number, or arithmetic on sizes and loop variables")
 
     def fail(self, at: ast.AST, problem: str, expected: str) -> NoReturn:
-        raise self.origin.error(at, problem, expected)
+        raise self.source.error(at, problem, expected)
 
     def _guarded(self, at: ast.expr, build: Callable[[], Any]) -> Any:
         try:
             return build()
         except RelaxEgError as error:
-            raise self.origin.refused(at, error, EXPRESSIONS) from None
+            raise self.source.refused(at, error, EXPRESSIONS) from None
 
     def _value(self, at: ast.expr) -> Value:
         match at:
@@ -390,7 +379,7 @@ class ValueReader:
         try:
             return parse_dtype(str(name))
         except RelaxEgError as error:
-            raise self.origin.refused(at, error, 'a dtype such as "float32"') from None
+            raise self.source.refused(at, error, 'a dtype such as "float32"') from None
 
     def _reduction(self, at: ast.Call, name: str, over: ast.expr | None) -> Scalar:
         if over is None or len(at.args) != 1 or len(at.keywords) != 1:

@@ -47,7 +47,7 @@ def equations(data: Data, rule: str) -> list[Data]:
 
 
 def test_it_is_checked_again(data: Data) -> None:
-    assert data["version"] == 3
+    assert data["version"] == 4
     assert "R.trace" not in data["written"] and "R.exp" in data["written"] and "R.exp" not in data["chosen"]
     (step,) = equations(data, "exp_of_log")
     assert step["place"].startswith("test_certificate.py:")
@@ -178,7 +178,7 @@ def another_version(d: Data) -> None:
         (another_text, "the text of the program as chosen is not that of the program in the data"),
         (another_program, "the derivation does not end at the chosen program"),
         (unreadable, "the certificate cannot be read: there is no 'nodes' where there should be"),
-        (another_version, "certificate of version 99; this is version 3"),
+        (another_version, "certificate of version 99; this is version 4"),
     ],
     ids=lambda x: getattr(x, "__name__", ""),
 )

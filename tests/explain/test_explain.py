@@ -21,10 +21,13 @@ from relax_eg.explain.derive import derive
 from relax_eg.explain.programs import changes
 from relax_eg.explain.result import Derivation, DerivationPart
 from relax_eg.explain.steps import Equation, Goal, Inside, Rewritten, equations_of, goals_in_order
+from relax_eg.explain.values import draw
+from relax_eg.ir.annotations import Tensor
 from relax_eg.ir.expr import Expr, const, node, var
 from relax_eg.ir.module import pure_function
 from relax_eg.ops import api as op
 from relax_eg.rules import Numerics, Schema
+from relax_eg.rules.conditions import ValueTest
 from relax_eg.rules.schema_answers import Answers
 from relax_eg.rules.schemas import Functions
 from relax_eg.shapes import Dim, Scope
@@ -383,3 +386,11 @@ def test_sizes_that_are_proved_equal_are_conditions_of_a_step() -> None:
     )
     with pytest.raises(rx.errors.ExplanationError, match=r"not proved: "):
         replay(derivation(Scope()))
+
+
+def test_values_are_drawn_that_pass_tests_and_have_helper_facts() -> None:
+    """The facts of a function's parameters may be those that only premises of rules about facts name."""
+    x = var("x", Tensor("n"))
+    held = frozenset({"nonnegative", "identity_mask", ValueTest("", "==", 0.0)})
+    (value,), _ = draw(pure_function("f", (x,), [x]), Scope(), {"x": held}, seed=0)
+    assert value.size and not value.any()

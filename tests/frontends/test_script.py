@@ -173,7 +173,7 @@ def test_lines_of_the_file_are_kept() -> None:
 
     text = Path(__file__).read_text().splitlines()
     line = 1 + text.index("        h = rx.op.exp(x) + 1")
-    told = {e.op: where for e, where in main.main.sources.items()}
+    told = {e.op: str(origin) for e, origin in main.main.origins.items()}
     name = Path(__file__).name
     assert told == {"exp": f"{name}:{line}", "add": f"{name}:{line}", "multiply": f"{name}:{line + 1}"}
 

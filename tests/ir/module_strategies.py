@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from relax_eg import ir
 from relax_eg.dtypes import NUMBERS, dtype_of, is_complex, is_float, itemsize, numpy_dtype
 from relax_eg.ir.annotations import has_functions
+from relax_eg.ir.origin import Origin, SourceLine
 from relax_eg.ir.steps import is_sized
 from relax_eg.shapes import Dim
 
@@ -30,6 +31,17 @@ def table(op: str, attrs: Mapping[str, Any]) -> Mapping[str, Any]:
     if op != "sized":
         return attrs
     return {"shape": tuple(map(Dim.of, attrs["shape"])), "precision": attrs.get("precision"), "axis": attrs["axis"]}
+
+
+@lru_cache
+def origins() -> st.SearchStrategy[Origin]:
+    """Origins of every kind that has a text."""
+    files = st.sampled_from(["model.py", "a b.py", "made by me.py", "one, two.py", "<stdin>", "x:y.py"])
+    line = st.builds(SourceLine, files, st.integers(0, 10**6))
+    lines = st.lists(line, max_size=3).map(tuple)
+    rules = st.lists(st.sampled_from(["swap", "fuse_prologue", "by"]), min_size=1, max_size=2).map(tuple)
+    book = st.builds(SourceLine, st.just("book.py"), st.integers(1, 999))
+    return st.one_of(st.builds(Origin, lines.filter(bool)), st.builds(Origin, lines, rules, st.none() | book))
 
 
 @lru_cache
@@ -130,7 +142,7 @@ class _Builder:
         self.names = iter(
             [*"abcdefgh", "lv", "lv2", "gv", "R", "float", "call_dps_library", *(f"v{i}" for i in range(99))]
         )
-        self.sources: dict[ir.Expr, str] = {}
+        self.origins: dict[ir.Expr, Origin] = {}
 
     def some(self, low: int = 0, high: int = 3) -> list[ir.Expr]:
         return [self.draw(st.sampled_from(self.pool)) for _ in range(self.draw(st.integers(low, high)))]
@@ -197,7 +209,7 @@ class _Builder:
             e = self.value()
             self.pool.append(e)
             if self.draw(st.booleans()):
-                self.sources[e] = f"model.py:{len(self.pool)}"
+                self.origins[e] = self.draw(origins())
 
     def blocks(self) -> list[ir.Block]:
         made: list[ir.Block] = []
@@ -250,6 +262,6 @@ def modules(draw: st.DrawFn) -> ir.Module:
         result = draw(st.sampled_from([e for e in b.pool if not has_functions(e.annotation)]))
         name = ["main", "Module", "f"][i]
         assume = draw(st.lists(st.sampled_from(ASSUMED), max_size=2)) if name == "main" else ()
-        sources = MappingProxyType(b.sources)
-        functions.append(ir.Function(name, tuple(params), tuple(blocks), result, sources, tuple(assume)))
+        told = MappingProxyType(b.origins)
+        functions.append(ir.Function(name, tuple(params), tuple(blocks), result, told, tuple(assume)))
     return ir.Module(tuple(functions))

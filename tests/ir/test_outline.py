@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import jax.numpy as jnp
@@ -15,6 +16,8 @@ from relax_eg import op
 from relax_eg.frontends import trace
 from relax_eg.ir import (
     CALL,
+    Binding,
+    Block,
     Expr,
     Function,
     Module,
@@ -43,10 +46,19 @@ def calls(function: Function) -> int:
 
 
 def with_calls_inlined(function: Function, made: list[Function]) -> list[Expr]:
-    """The values of the function's only block, every call replaced by what it calls."""
-    called = {f.name: f for f in made}
+    """The values of the function's only block, every call replaced by what it calls. Later functions may call earlier
+    ones."""
+    called: dict[str, Function] = {}
+    for f in (*made, function):
+        (block,) = f.blocks
+        values = _without_calls([b.value for b in block.bindings], called)
+        bindings = tuple(Binding(b.var, value) for b, value in zip(block.bindings, values, strict=True))
+        called[f.name] = replace(f, blocks=(Block(bindings),))
+    return [b.value for b in called[function.name].blocks[0].bindings]
+
+
+def _without_calls(roots: list[Expr], called: dict[str, Function]) -> list[Expr]:
     done: dict[Expr, Expr] = {}
-    roots = [b.value for b in function.blocks[0].bindings]
     for e in postorder(roots):
         args = [done[a] for a in e.args]
         if e.op == CALL:

@@ -57,7 +57,7 @@ def test_any_module_comes_back(module: ir.Module) -> None:
     assert again == module and str(again) == str(module)
     for f, g in zip(module, again, strict=True):
         inside = set(f.expressions()) | {b.var for block in f.blocks for b in block.bindings} | set(f.params)
-        assert {e: line for e, line in f.sources.items() if e in inside}.items() <= g.sources.items()
+        assert {e: origin for e, origin in f.origins.items() if e in inside}.items() <= g.origins.items()
 
 
 def module_of(*values: ir.Expr) -> ir.Module:
@@ -106,7 +106,7 @@ def test_what_cannot_be_packed_or_unpacked() -> None:
     with pytest.raises(WellFormedError, match=r"an attribute of type builtins.object cannot be packed"):
         pack(module_of(ir.node("f", (), (("a", object()),), ir.Tensor(""))), Held())
     data, blob = pack(module_of(ir.const(1.0)), Held())
-    with pytest.raises(ValueError, match="packed module of version 4; this is version 3"):
-        unpack({**data, "version": 4}, blob, Held())
+    with pytest.raises(ValueError, match="packed module of version 5; this is version 4"):
+        unpack({**data, "version": 5}, blob, Held())
     with pytest.raises(ValueError):
         unpack(data, b"", Held())

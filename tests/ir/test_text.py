@@ -8,10 +8,11 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, example, given, settings
-from module_strategies import arrays, attributes, modules, table
+from module_strategies import arrays, attributes, modules, origins, table
 
 from relax_eg import ir
 from relax_eg.errors import OperatorError, WellFormedError
+from relax_eg.ir.origin import Origin, SourceLine, read_origin
 from relax_eg.shapes import Dim
 
 T4 = ir.Tensor("n 4")
@@ -41,7 +42,7 @@ def example_module() -> ir.Module:
     x, w = ir.var("x", T4), ir.var("w", ir.Tensor("4 8"))
     product = ir.node("matmul", (x, w), (("precision", None),), ir.Tensor("n 8"))
     main = ir.pure_function("main", (x, w), [ir.node("exp", (product,), (), ir.Tensor("n 8"))])
-    main = ir.Function("main", main.params, main.blocks, main.result, {product: "model.py:31"})
+    main = ir.Function("main", main.params, main.blocks, main.result, {product: Origin((SourceLine("model.py", 31),))})
     inner = ir.node(ir.CALL, (ir.function_ref(main), x, ir.const(0.1)), (), ir.Tensor("n 8"))
     attrs = [("ordered", True), ("sizes", (Dim.of("2*n"), 4))]
     step = ir.call_dps_library("jax.debug_callback", [inner], ir.Tensor(""), attrs, pure=False)
@@ -56,7 +57,7 @@ def test_the_printed_form() -> None:
     assert str(module) == PRINTED
     again = ir.parse_module(PRINTED, complete=lambda op, attrs: {"precision": None} if op == "matmul" else attrs)
     assert again == module
-    assert dict(again.main.sources) == dict(module.main.sources)
+    assert dict(again.main.origins) == dict(module.main.origins)
     ir.check(module)
     assert str(module.main) in PRINTED.replace("\n    ", "\n").replace("class Module:\n", "")
 
@@ -68,7 +69,26 @@ def test_text_reads_back_to_the_equal_module(module: ir.Module) -> None:
     again = ir.parse_module(text, complete=table)
     assert again == module
     assert str(again).count("\n") == text.count("\n")
+    for f, g in zip(module, again, strict=True):
+        assert g.origins.items() <= f.origins.items()
     ir.check(module)
+
+
+@settings(max_examples=300)
+@given(origins())
+def test_the_text_of_an_origin_reads_back(origin: Origin) -> None:
+    assert read_origin(str(origin)) == origin
+
+
+@pytest.mark.parametrize("text", ["", "by", "by ", "a note", "model.py:", ":3", "a.py:1, b", "a.py:1 by "])
+def test_a_comment_that_names_no_origin_is_a_comment(text: str) -> None:
+    assert read_origin(text) is None
+    module = example_module()
+    again = ir.parse_module(
+        PRINTED.replace("# model.py:31", f"# {text}"),
+        complete=lambda op, attrs: {"precision": None} if op == "matmul" else attrs,
+    )
+    assert again == module and not again.main.origins
 
 
 @settings(max_examples=200)

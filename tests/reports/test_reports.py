@@ -51,6 +51,15 @@ def test_every_part_stands_for_a_line_of_the_user(best: rx.types.Optimized, kern
             assert part.lines and set(part.lines) <= known, part
 
 
+def test_the_origins_of_a_chosen_program_are_in_its_text(best: rx.types.Optimized) -> None:
+    module = best.module
+    made = [o for f in module for o in f.origins.values() if o.rules]
+    assert made and all(o.lines and o.where is not None for o in made)
+    assert {str(x) for o in made for x in o.lines} <= {line("q, k, v ="), line("softmax"), line("return")}
+    for f, g in zip(module, rx.parse(str(module)), strict=True):
+        assert g.origins and g.origins.items() <= f.origins.items()
+
+
 def test_the_users_lines_are_quoted(best: rx.types.Optimized) -> None:
     assert best.report.code[line("softmax")] == "scores = jax.nn.softmax(q @ k.T / 8.0, axis=-1)"
     (row,) = [r for r in rx.compare(best).rows if r.where == line("softmax")]

@@ -16,11 +16,10 @@ from relax_eg.ops.facts import FACTS, HELPERS, impossible, violation
 from relax_eg.ops.interpret import evaluate_expr
 from relax_eg.ops.record import Attribute, call, get
 from relax_eg.rules.book.facts import swaps
-from relax_eg.rules.conditions import key_of
+from relax_eg.rules.conditions import FactKey, ValueTest, key_of
 from relax_eg.rules.fact_rules import OF_ANNOTATIONS, FactRule, tests_of
 from relax_eg.rules.matching import rank_needed, rest_of
 from relax_eg.rules.propagation import meaning, of_annotation
-from relax_eg.rules.propagation import test_named as named_test
 from relax_eg.rules.samples import adapted, integers
 from relax_eg.shapes import Dim
 
@@ -116,19 +115,19 @@ class Example:
     """An expression of a derivation's form, and its variables with the facts each must have."""
 
     result: Expr
-    params: tuple[tuple[Expr, frozenset[str]], ...]
+    params: tuple[tuple[Expr, frozenset[FactKey]], ...]
 
 
 def examples(d: FactRule, dtype: str, rng: Random, count: int) -> Iterator[Example]:
     """Up to `count` expressions to which `d` applies, floats of `dtype`."""
-    premises: dict[str, frozenset[str]] = {v: frozenset() for v in d.variables}
+    premises: dict[str, frozenset[FactKey]] = {v: frozenset() for v in d.variables}
     for premise in d.premises:
         premises[premise.name] |= {key_of(premise)}
     made = 0
     for _ in range(60 * count):
         if made == count:
             return
-        params: list[tuple[Expr, frozenset[str]]] = []
+        params: list[tuple[Expr, frozenset[FactKey]]] = []
         env: dict[str, tuple[Expr, ...]] = {}
         shape = _shape(premises.values(), rng)
         for v, facts in premises.items():
@@ -170,7 +169,7 @@ def _shape(facts: Any, rng: Random) -> tuple[int, ...]:
     return choices[int(rng.integers(len(choices)))]
 
 
-def _dtype(d: FactRule, v: str, n: int, facts: frozenset[str], dtype: str, rng: Random) -> str:
+def _dtype(d: FactRule, v: str, n: int, facts: frozenset[FactKey], dtype: str, rng: Random) -> str:
     condition = v == d.variables[0] and n == 0
     if "is_bool" in facts or facts & HELPERS.keys() or d.pattern.op.startswith("logical"):
         return "bool"
@@ -181,7 +180,7 @@ def _dtype(d: FactRule, v: str, n: int, facts: frozenset[str], dtype: str, rng: 
     return "int32" if not d.floats and rng.random() < 0.2 and dtype != "float64" else dtype
 
 
-def _applies(d: FactRule, result: Expr, params: list[tuple[Expr, frozenset[str]]]) -> bool:
+def _applies(d: FactRule, result: Expr, params: list[tuple[Expr, frozenset[FactKey]]]) -> bool:
     words = of_annotation(result.annotation, lambda size: size.value >= 1)
     if not isinstance(result.annotation, Tensor) or not words & set(OF_ANNOTATIONS):
         return False
@@ -198,7 +197,7 @@ def _applies(d: FactRule, result: Expr, params: list[tuple[Expr, frozenset[str]]
                 return False
             if (f in FACTS or f in HELPERS) and meaning(f).axes == 2 and "is_square" not in known:
                 return False
-            if f.startswith("== ") and p.ndim > 0 and p.dtype == "bool":
+            if isinstance(f, ValueTest) and f.op == "==" and p.ndim > 0 and p.dtype == "bool":
                 return False
     return True
 
@@ -207,7 +206,7 @@ _SPECIAL = (np.nan, np.inf, -np.inf, 0.0, -0.0, 1.0, -1.0, 0.1, 3.0, 1e-45, -1e-
 _NOT_FINITE = (np.nan, np.inf, -np.inf, 0.0)
 
 
-def value(p: Expr, facts: frozenset[str], special: tuple[float, ...], rng: Random) -> Array:
+def value(p: Expr, facts: frozenset[FactKey], special: tuple[float, ...], rng: Random) -> Array:
     """Values of a variable that has `facts`, some of them `special`."""
     shape = tuple(d.value for d in p.shape)
     if p.dtype == "bool":
@@ -223,7 +222,7 @@ def value(p: Expr, facts: frozenset[str], special: tuple[float, ...], rng: Rando
                 made = np.where(rng.random(shape) < 0.4, rng.choice(special, shape), made)
             made = np.asarray(made).astype(numpy_dtype(p.dtype))
     claims = [f for f in facts if f in FACTS]
-    tests = [t for f in facts if (t := named_test(f)) is not None]
+    tests = [f for f in facts if isinstance(f, ValueTest)]
     return adapted(np.asarray(made), claims, tests, rng)
 
 
@@ -247,17 +246,16 @@ def counterexample(d: FactRule, rng: Random, count: int = 6, tries: int = 4) -> 
     return None
 
 
-def _violation(fact: str, found: Array, exact: bool = True) -> str:
-    if not exact and found.size and meaning(fact).axes == 2:
+def _violation(fact: FactKey, found: Array, exact: bool = True) -> str:
+    if not exact and found.size and isinstance(fact, str) and meaning(fact).axes == 2:
         # Over the reals: what rounding made of a symmetric matrix is one.
         turned = np.swapaxes(found, -1, -2)
         if np.isfinite(found).all() and np.abs(found - turned).max() <= 1e-11 * np.abs(found).max():
             found = (found + turned) / 2
     if fact in FACTS:
         return violation(fact, found, "it")
-    test = named_test(fact)
-    if test is not None:
-        return "" if test.holds(found) else f"not {fact}"
+    if isinstance(fact, ValueTest):
+        return "" if fact.holds(found) else f"not {fact}"
     return "" if meaning(fact).failing(found) is None else f"it is no {fact}"
 
 

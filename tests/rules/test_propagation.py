@@ -41,9 +41,10 @@ from relax_eg.ops.facts import (
 from relax_eg.rules import RuleSet
 from relax_eg.rules.book import facts as book
 from relax_eg.rules.book.facts import at_or_above, c, columns, derivations, field, i, m, p, rows, swapped, v, x, xs, y
+from relax_eg.rules.conditions import ValueTest
 from relax_eg.rules.fact_rules import OF_ANNOTATIONS, FactRule, annotated, anything, equals, floats, has, reals
 from relax_eg.rules.parameter_facts import Given
-from relax_eg.rules.propagation import KnownFacts, closed, constant_has, is_test, needed
+from relax_eg.rules.propagation import KnownFacts, closed, constant_has, needed
 from relax_eg.shapes import Scope
 
 EVERY = derivations()
@@ -165,7 +166,7 @@ def test_wrong_derivations_are_found_out(d: FactRule) -> None:
 def test_what_follows_from_what_is_known() -> None:
     assert closed({"positive_definite"}) >= {"positive_semidefinite", "symmetric", "invertible"}
     assert "positive" not in closed({"nonnegative"})
-    assert needed(frozenset({"one_hot"})) == {"one_hot", "identity_mask", "== 0.0"}
+    assert needed(frozenset({"one_hot"})) == {"one_hot", "identity_mask", ValueTest("", "==", 0.0)}
     assert needed(frozenset({"symmetric"})) >= {"symmetric", "diagonal", "positive_definite", "constant"}
     assert not needed(frozenset({"symmetric"})) & set(OF_ANNOTATIONS)
 
@@ -212,7 +213,6 @@ def test_the_table_says_nothing_twice() -> None:
     twice = {str(d) for d in lines if lines.count(d) > 1}
     # For all operands alike, and for the one operand of these.
     assert twice <= {str(d) for d in lines if d.gives in ("symmetric", "constant", "nonnegative", "integral", "finite")}
-    assert is_test("== 0.0") and not is_test("positive")
 
 
 def test_a_fact_needs_nothing_but_its_definition_and_rules(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -57,7 +57,7 @@ class Built:
     kernels: list[BuiltKernel] = field(default_factory=list[BuiltKernel])
     made: Counter[str] = field(default_factory=Counter[str])
     classes: dict[Expr, tuple[int, ...]] = field(default_factory=dict[Expr, tuple[int, ...]])
-    rules: dict[Expr, str] = field(default_factory=dict[Expr, str])
+    rules: dict[Expr, tuple[str, ...]] = field(default_factory=dict[Expr, tuple[str, ...]])
 
     def rows(self, function: str, model: KernelCost) -> tuple[KernelRow, ...]:
         """One row per distinct kernel: what it holds and what it saves."""
@@ -101,7 +101,7 @@ def build_kernels(
         built.members[made.call] = frozenset(members.items())
         built.made.update(made.steps)
         rules = [rule for x, k in members.items() if (rule := count_rule(x, k))]
-        tell_origin(made.call, tuple(members), ", ".join(dict.fromkeys([*rules, *made.steps])))
+        keep_origin(made.call, tuple(members), tuple(dict.fromkeys([*rules, *made.steps])))
         return made.call
 
     def count_rule(c: int, k: int) -> str:
@@ -110,7 +110,7 @@ def build_kernels(
             built.made[rule] += 1
         return rule
 
-    def tell_origin(e: Expr, classes: tuple[int, ...], rules: str) -> None:
+    def keep_origin(e: Expr, classes: tuple[int, ...], rules: tuple[str, ...]) -> None:
         built.classes[e] = (*built.classes.get(e, ()), *classes)
         built.rules.setdefault(e, rules)
 
@@ -128,7 +128,8 @@ def build_kernels(
         else:
             env[c] = build(c, way.candidate, [env[x] for x in candidate.children])
             plain[c] = build(c, way.candidate, [plain[x] for x in candidate.children])
-            tell_origin(env[c], (c,), count_rule(c, way.candidate))
+            rule = count_rule(c, way.candidate)
+            keep_origin(env[c], (c,), (rule,) if rule else ())
             if way.state is None and candidate.op in VIEWS:
                 built.made[VIEW_OF_RESHAPE] += 1
     built.roots = [env[r] for r in graph.roots]

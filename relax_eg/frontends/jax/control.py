@@ -24,7 +24,7 @@ from relax_eg.ir.partition import missing_sizes
 from relax_eg.shapes import Dim
 
 if TYPE_CHECKING:
-    from relax_eg.frontends.jax.walk import Walk
+    from relax_eg.frontends.jax.walk import Line, Walk
 
 
 @dataclass
@@ -55,7 +55,7 @@ class TracedFunctions:
         self._known = {k: f for k, f in self._known.items() if f.name not in gone}
 
 
-def control(walk: Walk, eqn: Any, operands: Sequence[Expr], line: str | None) -> Expr | None:
+def control(walk: Walk, eqn: Any, operands: Sequence[Expr], line: Line) -> Expr | None:
     """The node, a tuple, for an equation of control flow. None for other equations, for operands that are not arrays
     (references, tokens), and if the annotations of its functions do not fit each other."""
     builder = _BUILDERS.get(eqn.primitive.name)
@@ -69,7 +69,7 @@ def control(walk: Walk, eqn: Any, operands: Sequence[Expr], line: str | None) ->
         return None
 
 
-def _function(walk: Walk, closed: Any, line: str | None, single: bool = False) -> Function:
+def _function(walk: Walk, closed: Any, line: Line, single: bool = False) -> Function:
     """A jaxpr, closed or not, as a function that returns a tuple; with `single`, it returns an only result itself."""
     jaxpr, consts = getattr(closed, "jaxpr", closed), getattr(closed, "consts", ())
     inner = walk.child(len(jaxpr.invars))
@@ -88,12 +88,12 @@ def _bodies(walk: Walk, stem: str, functions: Sequence[Function]) -> tuple[list[
     return [function_ref(f) for f in made], (shape_value(sizes),) if sizes else ()
 
 
-def _cond(walk: Walk, eqn: Any, operands: list[Expr], line: str | None) -> Expr:
+def _cond(walk: Walk, eqn: Any, operands: list[Expr], line: Line) -> Expr:
     branches, sizes = _bodies(walk, "branch", [_function(walk, b, line) for b in eqn.params["branches"]])
     return cond(operands[0], branches, (*sizes, *operands[1:]))
 
 
-def _while(walk: Walk, eqn: Any, operands: list[Expr], line: str | None) -> Expr:
+def _while(walk: Walk, eqn: Any, operands: list[Expr], line: Line) -> Expr:
     n, m = eqn.params["cond_nconsts"], eqn.params["body_nconsts"]
     (condition,), first = _bodies(walk, "condition", [_function(walk, eqn.params["cond_jaxpr"], line, single=True)])
     (body,), second = _bodies(walk, "body", [_function(walk, eqn.params["body_jaxpr"], line)])
@@ -101,7 +101,7 @@ def _while(walk: Walk, eqn: Any, operands: list[Expr], line: str | None) -> Expr
     return while_loop(condition, body, (*first, *operands[:n]), (*second, *constants), operands[n + m :])
 
 
-def _scan(walk: Walk, eqn: Any, operands: list[Expr], line: str | None) -> Expr:
+def _scan(walk: Walk, eqn: Any, operands: list[Expr], line: Line) -> Expr:
     n, m = eqn.params["num_consts"], eqn.params["num_carry"]
     (body,), sizes = _bodies(walk, "body", [_function(walk, eqn.params["jaxpr"], line)])
     return scan(
@@ -115,7 +115,7 @@ def _scan(walk: Walk, eqn: Any, operands: list[Expr], line: str | None) -> Expr:
     )
 
 
-def _shard_map(walk: Walk, eqn: Any, operands: list[Expr], line: str | None) -> Expr:
+def _shard_map(walk: Walk, eqn: Any, operands: list[Expr], line: Line) -> Expr:
     (body,), sizes = _bodies(walk, "shard", [_function(walk, eqn.params["jaxpr"], line)])
     out = Tuple(tuple(walk.annotation_of(v.aval) for v in eqn.outvars))
     attrs = {
@@ -129,7 +129,7 @@ def _shard_map(walk: Walk, eqn: Any, operands: list[Expr], line: str | None) -> 
     return node(SHARD_MAP, (body, *sizes, *operands), attrs.items(), out)
 
 
-_BUILDERS: dict[str, Callable[[Any, Any, list[Expr], str | None], Expr]] = {
+_BUILDERS: dict[str, Callable[[Any, Any, list[Expr], Line], Expr]] = {
     "cond": _cond,
     "while": _while,
     "scan": _scan,

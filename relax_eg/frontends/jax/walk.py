@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias
 
 import jax
 import numpy as np
@@ -38,6 +38,7 @@ from relax_eg.ir.expr import (
     var,
 )
 from relax_eg.ir.foreign import Foreign
+from relax_eg.ir.origin import Origin, SourceLine
 from relax_eg.ops.keys import generator_of
 from relax_eg.ops.record import call
 from relax_eg.shapes import Scope
@@ -74,22 +75,25 @@ def constant(value: Any) -> Expr:
     return const(np.asarray(value, aval.dtype))
 
 
+Line: TypeAlias = "SourceLine | None"  # None where JAX does not know the line
+
+
 @dataclass
 class Walk:
     """One walk over a jaxpr and everything nested in it.
 
     - `taken`: names of variables in use.
     - `steps`: the effectful calls in program order, each as a pair of the variable of its result and the call.
-    - `sources`: the user's line of each expression.
+    - `origins`: the user's line of each expression.
     """
 
     sizes: SymbolicSizes
     taken: set[str]
     functions: TracedFunctions
     steps: list[tuple[Expr, Expr]] = field(default_factory=list[tuple[Expr, Expr]])
-    sources: dict[Expr, str] = field(default_factory=dict[Expr, str])
+    origins: dict[Expr, Origin] = field(default_factory=dict[Expr, Origin])
 
-    def run(self, jaxpr: Any, consts: Sequence[Expr], args: Sequence[Expr], caller: str | None = None) -> list[Expr]:
+    def run(self, jaxpr: Any, consts: Sequence[Expr], args: Sequence[Expr], caller: Line = None) -> list[Expr]:
         """The outputs of `jaxpr` for `args`. `caller`: inside JAX's own functions, the line of the user's call, which
         is recorded for all equations."""
         env: dict[Any, Expr] = dict(zip([*jaxpr.constvars, *jaxpr.invars], [*consts, *args], strict=True))
@@ -118,7 +122,7 @@ class Walk:
             env.update(zip(eqn.outvars, results, strict=True))
         return [read(a) for a in jaxpr.outvars]
 
-    def _inlined(self, eqn: Any, operands: list[Expr], caller: str | None, line: str | None) -> list[Expr] | None:
+    def _inlined(self, eqn: Any, operands: list[Expr], caller: Line, line: Line) -> list[Expr] | None:
         if eqn.primitive.name == "custom_linear_solve":
             return self._solved(eqn, operands, line if caller is None else caller)
         if eqn.primitive.name == "cond" and operands[0].op == CONSTANT:
@@ -141,7 +145,7 @@ class Walk:
         value = call_dps_library(BARRIER, operands, annotations)
         return [tuple_get(value, i) for i in range(len(operands))]
 
-    def _solved(self, eqn: Any, operands: list[Expr], caller: str | None) -> list[Expr]:
+    def _solved(self, eqn: Any, operands: list[Expr], caller: Line) -> list[Expr]:
         """The results of the `solve` function of a custom linear solve. The operands are the constants of four
         functions, of which `solve` is the third, and the right-hand sides."""
         lengths: Any = eqn.params["const_lengths"]
@@ -150,7 +154,7 @@ class Walk:
         given = [*operands[start : start + lengths.solve], *operands[total:]]
         return self.run(solve.jaxpr, [constant(c) for c in solve.consts], given, caller)
 
-    def _chosen(self, eqn: Any, operands: list[Expr], caller: str | None) -> list[Expr]:
+    def _chosen(self, eqn: Any, operands: list[Expr], caller: Line) -> list[Expr]:
         """The results of the branch that a `cond` with a known index takes; an index out of range is clamped, as in
         `jax.lax`."""
         branches: Any = eqn.params["branches"]
@@ -182,7 +186,7 @@ class Walk:
         """The outputs of a closed jaxpr."""
         return self.run(closed.jaxpr, [constant(c) for c in closed.consts], args)
 
-    def _control(self, eqn: Any, operands: list[Expr], caller: str | None, line: str | None) -> list[Expr] | None:
+    def _control(self, eqn: Any, operands: list[Expr], caller: Line, line: Line) -> list[Expr] | None:
         """The equation as a node that runs functions of the module, or None if `control` has no node for it."""
         value = control(self, eqn, operands, line if caller is None else caller)
         if value is None:
@@ -191,11 +195,11 @@ class Walk:
             value = self._step(value, line)
         return [tuple_get(value, i) for i in range(len(eqn.outvars))]
 
-    def _step(self, value: Expr, line: str | None) -> Expr:
+    def _step(self, value: Expr, line: Line) -> Expr:
         """Adds the effectful `value` as the next step, and returns the variable of its result."""
         self.steps.append((var(fresh("ev", self.taken), value.annotation), value))
         if line is not None:
-            self.sources.setdefault(value, line)
+            self.origins.setdefault(value, Origin((line,)))
         return self.steps[-1][0]
 
     def child(self, parameters: int) -> Walk:
@@ -222,7 +226,7 @@ class Walk:
     def constant(self, value: Any) -> Expr:
         return constant(value)
 
-    def _opaque(self, eqn: Any, operands: list[Expr], line: str | None) -> list[Expr]:
+    def _opaque(self, eqn: Any, operands: list[Expr], line: Line) -> list[Expr]:
         primitive = eqn.primitive
         out = [self.annotation_of(v.aval) for v in eqn.outvars]
         annotation = Tuple(tuple(out)) if primitive.multiple_results else out[0]
@@ -235,15 +239,16 @@ class Walk:
             value = self._step(value, line)
         return [tuple_get(value, i) for i in range(len(out))] if primitive.multiple_results else [value]
 
-    def _note(self, results: list[Expr], operands: list[Expr], line: str) -> None:
-        """Records `line` as the source of the expressions built for an equation. The first equation that builds a node
+    def _note(self, results: list[Expr], operands: list[Expr], line: SourceLine) -> None:
+        """Records `line` as the origin of the expressions built for an equation. The first equation that builds a node
         keeps it."""
+        origin = Origin((line,))
         known = set(operands)
         work = list(results)
         while work:
             e = work.pop()
-            if e not in known and e not in self.sources and e.op not in (VAR, CONSTANT):
-                self.sources[e] = line
+            if e not in known and e not in self.origins and e.op not in (VAR, CONSTANT):
+                self.origins[e] = origin
                 work += e.args
 
 

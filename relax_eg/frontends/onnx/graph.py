@@ -22,6 +22,7 @@ from relax_eg.frontends.specs import identifier
 from relax_eg.ir.annotations import Tensor
 from relax_eg.ir.expr import Expr, postorder, var
 from relax_eg.ir.module import Module, pure_function
+from relax_eg.ir.origin import Origin, SourceLine
 from relax_eg.ir.wellformed import check
 from relax_eg.shapes import Dim, parse_spec
 
@@ -114,7 +115,7 @@ class _Graph:
         self.weights: dict[str, Array] = {}
         self.made: dict[str, Expr] = {}
         self.waiting: dict[str, Any] = {}
-        self.sources: dict[Expr, str] = {}
+        self.origins: dict[Expr, Origin] = {}
         self.sizes: dict[str, Dim] = {}  # the sizes that have a name in the model
         self.size_names: set[str] = set()
         # The names of all values that a node or the result reads.
@@ -146,8 +147,8 @@ class _Graph:
         used.sort(key=lambda p: p.attr("name") in self.weights)
         weights = {str(p.attr("name")): self.weights[p.attr("name")] for p in used if p.attr("name") in self.weights}
         function = pure_function("main", used, outputs)
-        kept = {e: line for e, line in self.sources.items() if e in reached}
-        module = OnnxModule((replace(function, sources=MappingProxyType(kept)),), MappingProxyType(weights))
+        kept = {e: origin for e, origin in self.origins.items() if e in reached}
+        module = OnnxModule((replace(function, origins=MappingProxyType(kept)),), MappingProxyType(weights))
         check(module)
         return module
 
@@ -295,7 +296,7 @@ class _Graph:
                 if name in self.values or name in self.waiting:
                     raise OnnxError(f"{where}: `{name}` is given twice\n  accepted: one value for each name")
                 self.values[name] = value
-                self._tell_source(value, f"{self.name}:{i}")
+                self._keep_origin(value, Origin((SourceLine(self.name, i),)))
 
     def _check(self, node: Any, checked: Any) -> None:
         """OnnxError for a node that does not fit the definition of its operator in ONNX's own table."""
@@ -334,11 +335,11 @@ class _Graph:
                 raise n.error(f"output {i}, `{name}`, is not supported", f"a {node.op_type} of which nothing reads it")
         return results
 
-    def _tell_source(self, value: Value, line: str) -> None:
+    def _keep_origin(self, value: Value, origin: Origin) -> None:
         if isinstance(value, Expr):
-            for e in postorder([value], stop=lambda e: e in self.sources):
+            for e in postorder([value], stop=lambda e: e in self.origins):
                 if e.args:
-                    self.sources.setdefault(e, line)
+                    self.origins.setdefault(e, origin)
 
     def _constant(self, node: Any) -> KnownArray:
         accepted = "one of value, value_float(s), value_int(s)"

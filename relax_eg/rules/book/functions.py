@@ -122,8 +122,8 @@ def _batched(e: Expr, function: Function, known: Functions) -> Expr | None:
     if batched is None:
         return None
     blocks, result = replaced(function, names)
-    params, sources = (*same, *carry, *xs, *names.values()), carried(function, names)
-    rest = replace(function, params=params, blocks=blocks, result=result, sources=sources)
+    params, origins = (*same, *carry, *xs, *names.values()), carried(function, names)
+    rest = replace(function, params=params, blocks=blocks, result=result, origins=origins)
     stacked = inlined(batched, [*p.constants, *p.xs])
     used = set(rest.expressions())
     still = {q: a for q, a in zip((*same, *xs), (*p.constants, *p.xs), strict=True) if q in used or _is_shape(q)}
