@@ -29,7 +29,7 @@ from relax_eg.rules.book.facts import derivations
 from relax_eg.rules.conditions import OnValue, key_of
 from relax_eg.rules.fact_rules import OF_ANNOTATIONS, FactRule
 from relax_eg.rules.matching import Expressions, rank_needed, rest_of
-from relax_eg.rules.parameter_facts import Given, Leaves, PositiveSizes
+from relax_eg.rules.parameter_facts import Given, Leaves, is_positive_in
 from relax_eg.rules.propagation import MOVES, OF_DTYPES, KnownFacts, is_test, meaning, needed, of_annotation
 from relax_eg.shapes import Dim, Scope
 
@@ -70,14 +70,14 @@ class FactBase:
     ) -> None:
         self._engine = engine
         self._words = words
-        self._sizes = PositiveSizes(scope)
+        self._is_positive = is_positive_in(scope)
         self._given = given
         self._roots = frozenset(roots)
         self._number = number
         self._symbols: dict[str, str] = {}  # fact, test or word on origin -> its relation
         self._asked: dict[str, int] = {}  # fact -> number of classes it was asked of when last answered
         self._leaves = Leaves(given.facts)
-        self._known = KnownFacts(self._leaves.have, given.exact, self._sizes.are_positive)
+        self._known = KnownFacts(self._leaves.have, given.exact, self._is_positive)
         self._of_origin: dict[str, frozenset[Expr]] = {}
         self._kept: frozenset[str] = frozenset()  # facts that the engine maintains
         self._said: set[str] = set()  # rules and answers already given to the engine
@@ -250,7 +250,7 @@ class FactBase:
             a = self._words.read_annotation(term[1])
             text = self._words.annotation(a)
             if self._is_new(f"answered {text}"):
-                said = of_annotation(a, self._sizes.are_positive).intersection(_OF_ANNOTATIONS)
+                said = of_annotation(a, self._is_positive).intersection(_OF_ANNOTATIONS)
                 commands += [f"(ann_{key} {text})" for key in sorted(said)]
         for _, i in self._engine.terms("ask_leaf"):
             if self._is_new(f"answered (Leaf {i})"):
