@@ -20,7 +20,8 @@ from relax_eg.egraph.engine import Engine
 from relax_eg.egraph.query import Query
 from relax_eg.egraph.vocabulary import Opcode, Vocabulary
 from relax_eg.ir.annotations import dims_of
-from relax_eg.ir.expr import CONSTANT, TUPLE, TUPLE_GET, VAR, Expr
+from relax_eg.ir.expr import CONSTANT, VAR, Expr
+from relax_eg.ir.heads import TUPLES
 from relax_eg.ops import TABLE
 from relax_eg.ops.coarse_annotations import MAX_RANK
 from relax_eg.ops.facts import ALL_IMPLIED
@@ -349,4 +350,4 @@ class _Query(Query):
 
 def _keeps_origin(op: str) -> bool:
     """Whether a value of this operator is known as soon as its operands are; a library call may do anything."""
-    return op in TABLE or op in (TUPLE, TUPLE_GET)
+    return op in TABLE or op in TUPLES

@@ -11,7 +11,8 @@ from relax_eg.egraph.facts import FactBase
 from relax_eg.egraph.query import Query, QueryAtom
 from relax_eg.egraph.vocabulary import Opcode, OpcodeKey, Vocabulary, opcode_key
 from relax_eg.ir.annotations import Tensor
-from relax_eg.ir.expr import LEAVES, Expr, postorder
+from relax_eg.ir.expr import Expr, postorder
+from relax_eg.ir.heads import LEAVES
 from relax_eg.limits import MANY_KEPT
 from relax_eg.rules import InOrder, Instance
 from relax_eg.rules.conditions import OnValue

@@ -26,7 +26,8 @@ from relax_eg.egraph.patterns import Compiler, Joined, Needed, joined, needed
 from relax_eg.egraph.sizes import EqualSizes
 from relax_eg.egraph.vocabulary import PRELUDE, Opcode, OpcodeKey, Vocabulary, declarations
 from relax_eg.ir.annotations import Tensor
-from relax_eg.ir.expr import LEAVES, VAR, Expr, postorder
+from relax_eg.ir.expr import VAR, Expr, postorder
+from relax_eg.ir.heads import LEAVES
 from relax_eg.limits import LARGEST_INT64, MANY_KEPT
 from relax_eg.ops.coarse_annotations import MAX_RANK
 from relax_eg.rules import PHASES, Instance, Rule, RuleSet

@@ -13,7 +13,8 @@ from relax_eg.errors import OperatorError
 from relax_eg.explain.record import Recording, leaf_signature, signature_of
 from relax_eg.explain.shown import clipped
 from relax_eg.ir.annotations import Annotation, Tensor
-from relax_eg.ir.expr import LEAVES, TUPLE_GET, VAR, Expr, node, postorder, tuple_get
+from relax_eg.ir.expr import TUPLE_GET, VAR, Expr, node, postorder, tuple_get
+from relax_eg.ir.heads import LEAVES
 from relax_eg.ops import TABLE, call
 from relax_eg.rules import Claim, InOrder, Instance, Rule, ValueTest
 from relax_eg.rules.conditions import WORDS, Guard, key_of

@@ -11,7 +11,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from relax_eg import ir
-from relax_eg.dtypes import NUMBERS, dtype_of
+from relax_eg.dtypes import NUMBERS, dtype_of, is_complex, is_float, itemsize, numpy_dtype
 from relax_eg.ir.annotations import has_functions
 from relax_eg.ir.steps import is_sized
 from relax_eg.shapes import Dim
@@ -70,10 +70,10 @@ def arrays(draw: st.DrawFn) -> np.ndarray[Any, Any]:
     dtype = draw(st.sampled_from(list(NUMBERS)))
     shape = draw(st.sampled_from([(), (), (1,), (3,), (2, 2), (0, 3), (17,), (1, 1, 2)]))
     count = int(np.prod(shape))
-    if ir.is_float(dtype) or ir.is_complex(dtype):
+    if is_float(dtype) or is_complex(dtype):
         if draw(st.booleans()):
-            bits = draw(st.binary(min_size=count * ir.itemsize(dtype), max_size=count * ir.itemsize(dtype)))
-            return np.frombuffer(bits, ir.numpy_dtype(dtype)).reshape(shape)
+            bits = draw(st.binary(min_size=count * itemsize(dtype), max_size=count * itemsize(dtype)))
+            return np.frombuffer(bits, numpy_dtype(dtype)).reshape(shape)
         values = draw(st.lists(st.sampled_from(SPECIAL), min_size=count, max_size=count))
     elif dtype == "bool":
         values = draw(st.lists(st.booleans(), min_size=count, max_size=count))
@@ -81,11 +81,11 @@ def arrays(draw: st.DrawFn) -> np.ndarray[Any, Any]:
         bits = dtype_of(dtype).bits
         low, high = (0, 2**bits - 1) if dtype.startswith("u") else (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
         values = draw(st.lists(st.integers(low, high), min_size=count, max_size=count))
-        return np.array([np.array(v, ir.numpy_dtype(dtype)) for v in values], ir.numpy_dtype(dtype)).reshape(shape)
+        return np.array([np.array(v, numpy_dtype(dtype)) for v in values], numpy_dtype(dtype)).reshape(shape)
     with np.errstate(all="ignore"):
         return (
-            np.asarray(values, np.complex128 if ir.is_complex(dtype) else np.float64)
-            .astype(ir.numpy_dtype(dtype))
+            np.asarray(values, np.complex128 if is_complex(dtype) else np.float64)
+            .astype(numpy_dtype(dtype))
             .reshape(shape)
         )
 

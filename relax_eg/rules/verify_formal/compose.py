@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from relax_eg.dtypes import kind, names_where
 from relax_eg.ir.annotations import Tensor
-from relax_eg.ir.expr import CONSTANT, CORE, TUPLE_GET, VAR, Expr, constant_value, postorder
+from relax_eg.ir.expr import CONSTANT, TUPLE_GET, VAR, Expr, constant_value, postorder
+from relax_eg.ir.heads import CORE
 from relax_eg.ops.record import TABLE, moving, program_of, promises, site_of
 from relax_eg.rules.samples import needs
 from relax_eg.rules.verify_formal.guards import GuardLiteral, at_least, guard, not_zero
