@@ -32,11 +32,11 @@ from relax_eg.explain.steps import Equation, Goal, Rewritten, Step, equation
 from relax_eg.ir.expr import VAR, Expr, const, postorder, var
 from relax_eg.ir.module import Module, pure_function
 from relax_eg.ops import api as op
-from relax_eg.rules import NUMERICS, Claim, Condition, Rule, Schema
+from relax_eg.rules import NUMERICS, Claim, Rule, Schema
 from relax_eg.rules.content import lasting_hash
 from relax_eg.rules.rule import instances
 from relax_eg.rules.schema_answers import Answers
-from relax_eg.shapes import Dim, Scope
+from relax_eg.shapes import Dim, Relation, Scope
 
 Data = dict[str, Any]
 # Every rule about whole nodes that ships, those that are not in the default set too.
@@ -115,14 +115,14 @@ def without_premises(rule: Rule) -> Iterator[Data]:
     """A certificate of a rule with conditions, of operands and sizes of which nothing is known; none where there are no
     conditions, or where they hold of all sizes."""
     for instance in instances(rule, limit=3):
-        asked = [g for g in instance.guards if isinstance(g, Claim) or (isinstance(g, Condition) and not _always(g))]
+        asked = [g for g in instance.guards if isinstance(g, Claim) or (isinstance(g, Relation) and not _always(g))]
         if asked and rule.library is None:
             sizes = {v: Dim.var(v) for p in instance.params for d in p.shape for v in d.variables}
             yield _of_one_step(equation(instance, instance.params, sizes), rule.numerics)
             return
 
 
-def _always(g: Condition) -> bool:
+def _always(g: Relation) -> bool:
     return isinstance(rx.prove(str(g), Scope()), rx.types.Proved)
 
 

@@ -25,7 +25,8 @@ from rich.table import Column, Table
 from benchmarks import Quick
 from benchmarks.functions import GROUPS
 from relax_eg.frontends import trace
-from relax_eg.ir.expr import CALL_DPS_LIBRARY, CORE
+from relax_eg.ir.expr import CALL_DPS_LIBRARY
+from relax_eg.ir.heads import CORE
 
 
 @dataclass

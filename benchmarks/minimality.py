@@ -17,11 +17,11 @@ import relax_eg as rx
 from benchmarks import Quick
 from relax_eg.egraph import Budget, EGraph
 from relax_eg.errors import RelaxEgError
-from relax_eg.rules import Condition, Instance, OriginGuard, Rule, RuleSet, book
+from relax_eg.rules import Instance, OriginGuard, Rule, RuleSet, book
 from relax_eg.rules.conditions import claims_of
 from relax_eg.rules.parameter_facts import Given
 from relax_eg.rules.rule import instances
-from relax_eg.shapes import Scope
+from relax_eg.shapes import Relation, Scope
 
 BOOKS = {
     b.name: b
@@ -65,7 +65,7 @@ def known_of(instance: Instance) -> Given:
 
 def sizes_of(instance: Instance) -> Scope:
     """Sizes that meet a rule's conditions."""
-    return Scope(assume=[str(g) for g in instance.guards if isinstance(g, Condition)])
+    return Scope(assume=[str(g) for g in instance.guards if isinstance(g, Relation)])
 
 
 def main(

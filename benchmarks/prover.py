@@ -215,7 +215,7 @@ def main(
     if quick:
         queries, layers, lengths = QUICK_QUERIES, 1, CHAINS[:1]
         holds, fails = holds[:QUICK_QUERIES], fails[:QUICK_QUERIES]
-    ours("(n + m)//m == n//m + 1", [])  # the first question imports z3
+    ours("(n + m + 1)//(m + 1) == n//(m + 1) + 1", [])  # the first question imports z3
     others: dict[str, Ask] = {"jax": jax, **({"tvm": tvm} if find_spec("tvm") else {})}
     for ask in others.values():
         ask("n == n", [])  # the first question imports it

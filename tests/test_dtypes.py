@@ -7,13 +7,16 @@ import itertools
 from collections.abc import Iterator
 from pathlib import Path
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import relax_eg as rx
 from relax_eg.dtypes import DEFAULTS, FLOATS, HALF, NUMBERS, RECORDS, SHORT_NAMES, WIDE, dtype_of, numpy_dtype
 from relax_eg.errors import ShapeError, SpecError
 from relax_eg.ir.annotations import Tensor
+from relax_eg.ops.interpret import evaluate
 
 PACKAGE = Path(__file__).parent.parent / "relax_eg"
 OF_NUMBERS = [d for d in RECORDS.values() if d.kind in "iuf" and hasattr(jnp, d.name)]
@@ -143,9 +146,30 @@ def test_names() -> None:
     assert dtype_of("float16").complex is None
     assert {dtype_of(d).wider.name for d in ("float8_e5m2", "float16", "bfloat16")} == {"float32"}
     assert (dtype_of("uint4").wider.name, dtype_of("int8").wider.name) == ("uint8", "int8")
-    assert {d for d in NUMBERS if RECORDS[d].is_narrow} == {"int4", "uint4", "float8_e4m3fn", "float8_e5m2"}
+    narrow = {"int4", "uint4", "float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2"}
+    assert {d for d in NUMBERS if RECORDS[d].is_narrow} == narrow
     assert numpy_dtype("key<rbg>").itemsize == dtype_of("key<rbg>").itemsize == 16
     with pytest.raises(ShapeError, match="unknown dtype 'float33'; accepted: bool"):
         dtype_of("float33")
     with pytest.raises(SpecError, match="`finfo` is not a dtype"):
         Tensor("n", "finfo")
+
+
+@pytest.mark.parametrize("dtype", [d for d in NUMBERS if RECORDS[d].is_narrow])
+def test_programs_compute_with_every_narrow_dtype(dtype: str) -> None:
+    """At all values: the text of a program reads back, the interpreter and XLA compute what JAX computes."""
+    d = dtype_of(dtype)
+    values = np.arange(256, dtype=np.uint8).view(d.numpy) if d.is_float else np.arange(d.least, d.greatest + 1)
+    x = jnp.asarray(values.astype(d.numpy))
+
+    def program(x, y):
+        products = x.astype("float32") * 2 + y.astype("float32")
+        return x + y, x * y, -x, jnp.maximum(x, y), x < y, products.astype(dtype), jnp.sum(products), x[::-1]
+
+    module = rx.trace(program, f"n @ {dtype}", f"n @ {dtype}")
+    assert str(rx.parse(str(module))) == str(module)
+    assert all(e.op != "call_dps_library" for e in module.main.expressions())
+    wanted = jax.jit(program)(x, x[::-1])
+    for found in (rx.optimize(module)(x, x[::-1]), evaluate(module, [x, x[::-1]])):
+        for a, b in zip(found, wanted, strict=True):
+            np.testing.assert_array_equal(*(np.asarray(v).astype(np.float64) for v in (a, b)))

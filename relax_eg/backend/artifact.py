@@ -33,6 +33,7 @@ from relax_eg.explain.text import Explanation
 from relax_eg.ir.annotations import Tensor
 from relax_eg.ir.expr import CALL_DPS_LIBRARY, ConstantData, Expr
 from relax_eg.ir.foreign import Foreign
+from relax_eg.ir.heads import label_of
 from relax_eg.ir.module import Module
 from relax_eg.ir.packed import pack, unpack
 from relax_eg.ir.wellformed import check as check_module
@@ -267,8 +268,8 @@ def _refused(module: Module) -> ArtifactError:
                 try:
                     _ = _name(value.value) if isinstance(value, Foreign) and key != "program" else None
                 except _Unnamed as error:
-                    call = e.attr("name") if e.op == CALL_DPS_LIBRARY else e.op
                     line = f" ({f.origins[e]})" if e in f.origins else ""
+                    call = label_of(e)
                     return ArtifactError(
                         f"save: `{call}` in {f.name}(){line} holds an object of this process: `{key}` is a {error}\n"
                         "  accepted: programs without callbacks and functions of Python inside"

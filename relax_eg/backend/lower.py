@@ -15,27 +15,18 @@ from relax_eg.backend.checks import Fit, cast_fits, signature_fit
 from relax_eg.backend.jax_library import run_library
 from relax_eg.backend.libraries import run_registered
 from relax_eg.backend.tensor_programs import lower_program
-from relax_eg.errors import OperatorError, RelaxEgError, ShapeError, TraceError
+from relax_eg.errors import OperatorError, ShapeError, TraceError
 from relax_eg.ir.annotations import Tensor, Tuple
 from relax_eg.ir.control import Parts, functions_of, parts
 from relax_eg.ir.expr import (
-    CALL,
-    CALL_DPS_LIBRARY,
-    CALL_TIR,
     COND,
-    CONSTANT,
-    CONTROL,
-    FUNCTION,
-    SHAPE,
     SHARD_MAP,
-    TUPLE,
-    TUPLE_GET,
     VAR,
     WHILE,
     Expr,
     constant_value,
-    postorder,
 )
+from relax_eg.ir.heads import Evaluator
 from relax_eg.ir.module import Block, Function, Module
 from relax_eg.ops import deduce, get
 from relax_eg.ops.data_dependent import BY_LIBRARY
@@ -79,7 +70,7 @@ def run_block(
     return tuple(run.value(b.value, inner, sizes) for b in block.bindings)
 
 
-class _Run:
+class _Run(Evaluator):
     """One evaluation of a module's functions on JAX values. JAX traces a function with several call sites once."""
 
     def __init__(self, module: Module, programs: Callable[..., Any] = lower_program) -> None:
@@ -113,33 +104,16 @@ class _Run:
                 env[b.var] = self.value(b.value, env, sizes)
         return self.value(function.result, env, sizes)
 
-    def value(self, root: Expr, env: dict[Expr, Any], sizes: Sizes) -> Any:
-        for e in postorder((root,), stop=env.__contains__):
-            if e not in env:
-                env[e] = self.node(e, [env[a] for a in e.args], sizes)
-        return env[root]
+    def constant(self, e: Expr, args: list[Any], sizes: Sizes) -> Any:
+        return jnp.asarray(constant_value(e))
 
-    def node(self, e: Expr, args: list[Any], sizes: Sizes) -> Any:
-        if e.op == CONSTANT:
-            return jnp.asarray(constant_value(e))
-        if e.op == TUPLE:
-            return tuple(args)
-        if e.op == TUPLE_GET:
-            return args[0][e.attr("index")]
-        if e.op == CALL_DPS_LIBRARY:
-            return library_call(e, args, sizes)
-        if e.op == SHAPE:
-            return tuple(d.evaluate(sizes) for d in e.attr("dims"))
-        if e.op == FUNCTION:
-            return e.attr("name")
-        if e.op == CALL:
-            return self.call(args[0], args[1:])
-        if e.op in CONTROL:
-            return self.control(e, args, sizes)
-        if e.op == CALL_TIR:
-            return tensor_program_call(e, args, sizes, self.programs)
-        if e.op == VAR:
-            raise RelaxEgError(f"variable `{e.attr('name')}` is used before it is defined")
+    def library(self, e: Expr, args: list[Any], sizes: Sizes) -> Any:
+        return library_call(e, args, sizes)
+
+    def tensor_program(self, e: Expr, args: list[Any], sizes: Sizes) -> Any:
+        return tensor_program_call(e, args, sizes, self.programs)
+
+    def operator(self, e: Expr, args: list[Any], sizes: Sizes) -> Any:
         operands = tuple(a.annotation for a in e.args)
         try:
             if not is_shown(e.op, operands, e.attrs) or any(
@@ -166,12 +140,13 @@ class _Run:
         named = Counter(n for f in self.module for e in f.expressions() for n in functions_of(e))
         return frozenset(n for n, count in named.items() if count > 1)
 
-    def call(self, name: str, args: Sequence[Any]) -> Any:
+    def call(self, e: Expr, args: list[Any], sizes: Sizes) -> Any:
         """The result of a call of a function.
 
         A function with several call sites is called in the XLA program too, until XLA inlines it. Only these are, as
         JAX takes twenty Python stack frames for each nested call of that kind.
         """
+        name, *args = args
         if name not in self._often:
             return self.function(name, args)
         arrays = [i for i, a in enumerate(args) if hasattr(a, "dtype")]

@@ -26,7 +26,8 @@ from relax_eg.dtypes import numpy_dtype
 from relax_eg.errors import OptionError, ShapeError, TraceError
 from relax_eg.ir.annotations import Annotation, Shape, Tensor, Tuple
 from relax_eg.ir.control import in_turn, parts
-from relax_eg.ir.expr import CALL, CONTROL, MATCH_CAST, SHARD_MAP, VAR, Expr, postorder
+from relax_eg.ir.expr import CALL, MATCH_CAST, SHARD_MAP, VAR, Expr, postorder
+from relax_eg.ir.heads import CONTROL
 from relax_eg.ir.module import Binding, Block, Function, Module
 from relax_eg.ir.partition import missing_sizes
 from relax_eg.ir.steps import is_data_dependent, stepped_functions

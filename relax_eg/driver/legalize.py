@@ -13,7 +13,8 @@ from relax_eg import rules as books
 from relax_eg.accepted import accepts, of
 from relax_eg.egraph import Budget, EGraph, dump
 from relax_eg.extract.select import select
-from relax_eg.ir.expr import CORE, Expr, postorder
+from relax_eg.ir.expr import Expr, postorder
+from relax_eg.ir.heads import CORE
 from relax_eg.ir.module import Binding, Block, Function, Module
 from relax_eg.ir.scopes import scopes_of
 from relax_eg.ops import get

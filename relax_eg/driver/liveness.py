@@ -12,8 +12,8 @@ from relax_eg.driver.options import Sizes
 from relax_eg.extract.cost import WholeCost
 from relax_eg.extract.detail import MOST_MOMENTS, Held, Memory, Moment
 from relax_eg.extract.walk import walk
-from relax_eg.ir.calls import label_of
 from relax_eg.ir.expr import Expr
+from relax_eg.ir.heads import label_of
 from relax_eg.ir.memory import first_explicit
 from relax_eg.ir.module import Module
 from relax_eg.ir.origin import UNKNOWN

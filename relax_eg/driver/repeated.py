@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 from relax_eg.extract.cost import ASSUMED_TRIPS
 from relax_eg.ir.control import functions_of, runs_of, steps_of
-from relax_eg.ir.expr import CALL, LOOPS, Expr
+from relax_eg.ir.expr import CALL, Expr
+from relax_eg.ir.heads import LOOPS
 from relax_eg.ir.module import Function, Module
 from relax_eg.ir.partition import static_expressions
 from relax_eg.shapes import Dim

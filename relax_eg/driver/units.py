@@ -33,7 +33,8 @@ from relax_eg.extract.profile import Profile
 from relax_eg.extract.weights import PREPARED_SHARE
 from relax_eg.ir.calls import callees_first, needed_by
 from relax_eg.ir.control import functions_of
-from relax_eg.ir.expr import CALL, CONTROL, Expr, postorder
+from relax_eg.ir.expr import CALL, Expr, postorder
+from relax_eg.ir.heads import CONTROL
 from relax_eg.ir.module import Binding, Block, Function, Module
 from relax_eg.ir.origin import Origin, Origins, SourceLine
 from relax_eg.ir.outline import outline

@@ -28,10 +28,7 @@ from relax_eg.ir.expr import (
     CALL_TIR,
     CONSTANT,
     FUNCTION,
-    LOOPS,
     MATCH_CAST,
-    RUNNING,
-    SHAPE,
     SHARD_MAP,
     TUPLE,
     TUPLE_GET,
@@ -40,6 +37,7 @@ from relax_eg.ir.expr import (
     constant_value,
     postorder,
 )
+from relax_eg.ir.heads import LOOPS, RUNNING, STATIC
 from relax_eg.ir.module import Function, Module
 from relax_eg.ops import Site, get, program_of
 from relax_eg.ops.libraries import inlined, with_sizes_of
@@ -163,7 +161,7 @@ class _FunctionAnalysis:
         if e.op == TUPLE_GET:
             whole = self.states[e.args[0]]
             return whole[e.attr("index")] if isinstance(whole, tuple) else None
-        if e.op in (SHAPE, FUNCTION):
+        if e.op in STATIC:
             return None
         if e.op == VAR:
             raise RelaxEgError(f"variable `{e.attr('name')}` is used before it is defined")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 import jax
@@ -20,19 +21,12 @@ from relax_eg.errors import BoundsError
 from relax_eg.ir.control import parts
 from relax_eg.ir.expr import (
     CALL,
-    CALL_DPS_LIBRARY,
-    CALL_TIR,
-    CONSTANT,
-    FUNCTION,
     SCAN,
-    SHAPE,
-    TUPLE,
-    TUPLE_GET,
     VAR,
     Expr,
     constant_value,
-    postorder,
 )
+from relax_eg.ir.heads import Evaluator
 from relax_eg.ops import get
 from relax_eg.ops.libraries import with_sizes_of
 from relax_eg.shapes import Dim
@@ -113,7 +107,7 @@ class CapacityRun:
         return call.unmerged(call.result(), plan.result)
 
 
-class _Call:
+class _Call(Evaluator):
     def __init__(self, run: CapacityRun, plan: FunctionPlan, args: Sequence[Any]) -> None:
         self.run = run
         self.plan = plan
@@ -128,41 +122,36 @@ class _Call:
                 if not block.dataflow and value.op != VAR:
                     # Outside dataflow blocks each step runs as often as it is written, even if an equal one ran before.
                     self.env.pop(value, None)
-                self.env[b.var] = self.value(value)
-        return self.value(self.plan.function.result)
+                self.env[b.var] = self.value(value, self.env, None)
+        return self.value(self.plan.function.result, self.env, None)
 
-    def value(self, root: Expr) -> Any:
-        for e in postorder((root,), stop=self.env.__contains__):
-            if e not in self.env:
-                self.env[e] = self.node(e, [self.env[a] for a in e.args])
-        return self.env[root]
+    @cached_property
+    def _sizes(self) -> Mapping[str, Any]:
+        """The sizes of what depends on no moving size."""
+        return {v: self.at.true(d) for v, d in self.plan.sizes.items()} if self.plan.sizes else self.at.sizes
 
-    def node(self, e: Expr, args: list[Any]) -> Any:
+    def node(self, e: Expr, args: list[Any], sizes: None) -> Any:
         step = self.plan.steps.get(e)
         if step is not None:
             return step.compute(self.at.within(self.plan.inner[e]), self.operands(e, step, args))
-        if e.op == TUPLE:
-            return tuple(args)
-        if e.op == TUPLE_GET:
-            return args[0][e.attr("index")]
-        if e.op == CONSTANT:
-            return jnp.asarray(constant_value(e))
-        if e.op == SHAPE:
-            return tuple(self.at.true(d.substitute(self.plan.sizes)) for d in e.attr("dims"))
-        if e.op == FUNCTION:
-            return e.attr("name")
         if e in self.plan.runs:
             given = [self.unmerged(x, self.plan.states[a]) for x, a in zip(args, e.args, strict=True)]
             return self.runs(e, given)
-        return self.as_it_is(e, args)
+        return super().node(e, args, sizes)
 
-    def as_it_is(self, e: Expr, args: list[Any]) -> Any:
-        """Runs an expression that depends on no moving size."""
-        at = {v: self.at.true(d) for v, d in self.plan.sizes.items()} if self.plan.sizes else self.at.sizes
-        if e.op == CALL_DPS_LIBRARY:
-            return library_call(e, args, at)
-        if e.op == CALL_TIR:
-            return tensor_program_call(e, args, at)
+    def constant(self, e: Expr, args: list[Any], sizes: None) -> Any:
+        return jnp.asarray(constant_value(e))
+
+    def size(self, d: Dim, sizes: None) -> Any:
+        return self.at.true(d.substitute(self.plan.sizes))
+
+    def library(self, e: Expr, args: list[Any], sizes: None) -> Any:
+        return library_call(e, args, self._sizes)
+
+    def tensor_program(self, e: Expr, args: list[Any], sizes: None) -> Any:
+        return tensor_program_call(e, args, self._sizes)
+
+    def operator(self, e: Expr, args: list[Any], sizes: None) -> Any:
         attrs = {k: resolved(with_sizes_of(v, self.plan.sizes), self.at.true) for k, v in e.attrs}
         return get(e.op).jax_function()(*args, **attrs)
 

@@ -12,7 +12,8 @@ from relax_eg.egraph.vocabulary import Opcode
 from relax_eg.errors import OperatorError, RelaxEgError
 from relax_eg.extract.graph import Candidate, ExtractionGraph
 from relax_eg.ir.annotations import Annotation, Tensor, with_sizes
-from relax_eg.ir.expr import CALL, CONTROL, FUNCTION, LEAVES, Expr
+from relax_eg.ir.expr import CALL, FUNCTION, Expr
+from relax_eg.ir.heads import CONTROL, LEAVES
 from relax_eg.logs import stage
 from relax_eg.ops import Site, call
 from relax_eg.ops.coarse_annotations import MAX_RANK

@@ -20,7 +20,8 @@ from relax_eg.egraph.engine import Engine
 from relax_eg.egraph.query import Query
 from relax_eg.egraph.vocabulary import Opcode, Vocabulary
 from relax_eg.ir.annotations import dims_of
-from relax_eg.ir.expr import CONSTANT, TUPLE, TUPLE_GET, VAR, Expr
+from relax_eg.ir.expr import CONSTANT, VAR, Expr
+from relax_eg.ir.heads import TUPLES
 from relax_eg.ops import TABLE
 from relax_eg.ops.coarse_annotations import MAX_RANK
 from relax_eg.ops.facts import ALL_IMPLIED
@@ -29,7 +30,7 @@ from relax_eg.rules.book.facts import derivations
 from relax_eg.rules.conditions import FactKey, OnValue, ValueTest, key_of
 from relax_eg.rules.fact_rules import OF_ANNOTATIONS, FactRule
 from relax_eg.rules.matching import Expressions, rank_needed, rest_of
-from relax_eg.rules.parameter_facts import Given, Leaves, PositiveSizes
+from relax_eg.rules.parameter_facts import Given, Leaves, is_positive_in
 from relax_eg.rules.propagation import MOVES, OF_DTYPES, KnownFacts, meaning, needed, of_annotation
 from relax_eg.shapes import Dim, Scope
 
@@ -70,14 +71,14 @@ class FactBase:
     ) -> None:
         self._engine = engine
         self._words = words
-        self._sizes = PositiveSizes(scope)
+        self._is_positive = is_positive_in(scope)
         self._given = given
         self._roots = frozenset(roots)
         self._number = number
         self._symbols: dict[FactKey, str] = {}  # fact, test or word on origin -> its relation
         self._asked: dict[FactKey, int] = {}  # fact -> number of classes it was asked of when last answered
         self._leaves = Leaves(given.facts)
-        self._known = KnownFacts(self._leaves.have, given.exact, self._sizes.are_positive)
+        self._known = KnownFacts(self._leaves.have, given.exact, self._is_positive)
         self._of_origin: dict[str, frozenset[Expr]] = {}
         self._kept: frozenset[FactKey] = frozenset()  # facts that the engine maintains
         self._said: set[str] = set()  # rules and answers already given to the engine
@@ -250,7 +251,7 @@ class FactBase:
             a = self._words.read_annotation(term[1])
             text = self._words.annotation(a)
             if self._is_new(f"answered {text}"):
-                said = of_annotation(a, self._sizes.are_positive).intersection(_OF_ANNOTATIONS)
+                said = of_annotation(a, self._is_positive).intersection(_OF_ANNOTATIONS)
                 commands += [f"(ann_{key} {text})" for key in sorted(said)]
         for _, i in self._engine.terms("ask_leaf"):
             if self._is_new(f"answered (Leaf {i})"):
@@ -349,7 +350,7 @@ class _Query(Query):
 
 def _keeps_origin(op: str) -> bool:
     """Whether a value of this operator is known as soon as its operands are; a library call may do anything."""
-    return op in TABLE or op in (TUPLE, TUPLE_GET)
+    return op in TABLE or op in TUPLES
 
 
 def _order(key: FactKey) -> str:

@@ -11,13 +11,14 @@ from relax_eg.egraph.facts import FactBase
 from relax_eg.egraph.query import Query, QueryAtom
 from relax_eg.egraph.vocabulary import Opcode, OpcodeKey, Vocabulary, opcode_key
 from relax_eg.ir.annotations import Tensor
-from relax_eg.ir.expr import LEAVES, Expr, postorder
+from relax_eg.ir.expr import Expr, postorder
+from relax_eg.ir.heads import LEAVES
 from relax_eg.limits import MANY_KEPT
-from relax_eg.rules import Condition, InOrder, Instance
+from relax_eg.rules import InOrder, Instance
 from relax_eg.rules.conditions import OnValue
-from relax_eg.shapes import Dim
+from relax_eg.shapes import Dim, Relation
 
-Holds = Callable[[Condition, dict[str, Dim]], bool]
+Holds = Callable[[Relation, dict[str, Dim]], bool]
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +95,7 @@ class Compiler:
                 body.in_order(guard)
         questions, demanded = [*(a.fact for a in body.atoms), *body.facts], _Demanded(body)
         for guard in instance.guards:
-            if isinstance(guard, Condition):
+            if isinstance(guard, Relation):
                 demanded.condition(guard)
             elif not isinstance(guard, InOrder):
                 demanded.value(guard)
@@ -231,8 +232,8 @@ class _Demanded:
             self.asks.append(f"(need_{symbol} {args})")
         return self._known[d]
 
-    def condition(self, guard: Condition) -> None:
-        names = tuple(sorted(guard.left.variables | guard.right.variables))
+    def condition(self, guard: Relation) -> None:
+        names = tuple(sorted(guard.variables))
         holds = self.body.compiler.holds
         symbol, commands = self.body.compiler.demand.condition(str(guard), names, lambda env: holds(guard, env))
         args = " ".join(self.body.sizes[n] for n in names)

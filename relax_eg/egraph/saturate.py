@@ -25,13 +25,14 @@ from relax_eg.egraph.patterns import Compiler, Joined, Needed, joined, needed
 from relax_eg.egraph.sizes import EqualSizes
 from relax_eg.egraph.vocabulary import PRELUDE, Opcode, OpcodeKey, Vocabulary, declarations
 from relax_eg.ir.annotations import Tensor
-from relax_eg.ir.expr import LEAVES, VAR, Expr, postorder
+from relax_eg.ir.expr import VAR, Expr, postorder
+from relax_eg.ir.heads import LEAVES
 from relax_eg.limits import LARGEST_INT64, MANY_KEPT
 from relax_eg.logs import log, stage, tell, tell_progress
 from relax_eg.ops.coarse_annotations import MAX_RANK
-from relax_eg.rules import PHASES, Condition, Instance, Rule, RuleSet
+from relax_eg.rules import PHASES, Instance, Rule, RuleSet
 from relax_eg.rules.parameter_facts import Given
-from relax_eg.shapes import Dim, Proved, Scope, Unknown, prove
+from relax_eg.shapes import Dim, Proved, Relation, Scope, Unknown, prove
 
 # limit: most rounds of the phases that have several; "library" prepares patterns, makes calls to routines, and matches
 # these calls.
@@ -125,12 +126,12 @@ class EGraph:
         self._declared.add(o.symbol)
         return [*declarations(o), *self.demand.annotation_of(o)]
 
-    def _holds(self, guard: Condition, env: dict[str, Dim]) -> bool:
+    def _holds(self, guard: Relation, env: dict[str, Dim]) -> bool:
         """Whether a guard is proved for all sizes the scope allows; unknown counts as no."""
-        statement = f"{guard.left.substitute(env)} {guard.op} {guard.right.substitute(env)}"
-        verdict = prove(statement, self._scope)
+        relation = guard.substitute(env)
+        verdict = prove(relation, self._scope)
         if isinstance(verdict, Unknown):
-            self._unproved[statement] = None
+            self._unproved[str(relation)] = None
         return isinstance(verdict, Proved)
 
     def _insert(self, nodes: Sequence[Expr], rule: str = "") -> None:

@@ -33,12 +33,12 @@ from relax_eg.ops.deduction import annotation_from
 from relax_eg.ops.facts import FACTS, impossible
 from relax_eg.ops.interpret import Libraries, SharedValues, at_most, evaluate
 from relax_eg.ops.libraries import library_of
-from relax_eg.rules import NUMERICS, Claim, Condition, Rule, RuleSet, ValueTest
+from relax_eg.rules import NUMERICS, Claim, Rule, RuleSet, ValueTest
 from relax_eg.rules.certificates import status
 from relax_eg.rules.conditions import key_of
 from relax_eg.rules.parameter_facts import Facts, facts_of_functions, known_facts
 from relax_eg.rules.schema_answers import Batched
-from relax_eg.shapes import Dim, Proved, Scope, prove
+from relax_eg.shapes import Dim, Proved, Relation, Scope, prove
 
 # Two expressions that are said to be equal, with the use of a rule that says so; None for a whole goal.
 Pair = tuple[Expr, Expr, Equation | None]
@@ -279,9 +279,8 @@ class _Check:
             raise self.fail(e, "its sides are not what the rule says of these operands")
         env = {str(p.attr("name")): x for p, x in zip(instance.params, e.operands, strict=True)}
         for g in instance.guards:
-            if isinstance(g, Condition):
-                text = f"{g.left.substitute(sizes)} {g.op} {g.right.substitute(sizes)}"
-                proofs.append(f"{text}: {self._proof(e, text)}")
+            if isinstance(g, Relation):
+                proofs.append(self._proof(e, g.substitute(sizes)))
             elif isinstance(g, (Claim, ValueTest)):
                 if not self.known.has(env[g.name], key_of(g)):
                     raise self.fail(e, f"its condition {g} is not known to hold")
@@ -299,15 +298,16 @@ class _Check:
         one = _one_of(pairs)
         if len(xs) != len(ys) or with_sizes(a, one) != with_sizes(b, one):
             raise self.fail(e, f"{what} is {b} where {a} is wanted")
-        proofs = [f"{x} == {y}: {self._proof(e, f'{x} == {y}', f'{what}: ')}" for x, y in pairs]
+        proofs = [self._proof(e, Relation.of(x, "==", y), f"{what}: ") for x, y in pairs]
         self.equal.update(dict.fromkeys(pairs))
         return proofs
 
-    def _proof(self, e: Equation | None, statement: str, what: str = "") -> str:
+    def _proof(self, e: Equation | None, statement: Relation, what: str = "") -> str:
+        """Returns the proof of a statement on sizes, in words."""
         answer = prove(statement, self.scope)
         if not isinstance(answer, Proved):
             raise self.fail(e, f"{what}not proved: {statement} ({answer})")
-        return f"proved ({answer.by})"
+        return f"{statement}: proved ({answer.by})"
 
     # --- goals ---
 
@@ -337,7 +337,7 @@ class _Check:
         one = _one_of(differing)
         if signature(at.op, dict(at.attrs), None, one) != signature(to.op, dict(to.attrs), None, one):
             raise self.fail(None, f"a step inside operands changes attributes of {at.op}")
-        proofs = [f"{x} == {y}: {self._proof(None, f'{x} == {y}')}" for x, y in differing]
+        proofs = [self._proof(None, Relation.of(x, "==", y)) for x, y in differing]
         self.equal.update(dict.fromkeys(differing))
         proofs += self._same_annotation(None, at.annotation, to.annotation, f"the result of {at.op}")
         self.found.equal_sizes.update(dict.fromkeys(proofs))

@@ -16,7 +16,8 @@ from relax_eg.errors import ExplanationError, OperatorError
 from relax_eg.explain.closure import Closure
 from relax_eg.explain.record import Firing, Recording, Signature, signature_of
 from relax_eg.explain.steps import Equation, Goal, equation, equations_of, goals_in_order
-from relax_eg.ir.expr import LEAVES, VAR, Expr
+from relax_eg.ir.expr import VAR, Expr
+from relax_eg.ir.heads import LEAVES
 from relax_eg.rules.conditions import Claim, OnValue, ValueTest
 
 Holds = Callable[[OnValue, Expr], bool]

@@ -13,15 +13,16 @@ from relax_eg.errors import OperatorError
 from relax_eg.explain.record import Recording, leaf_signature, signature_of
 from relax_eg.explain.shown import clipped
 from relax_eg.ir.annotations import Annotation, Tensor
-from relax_eg.ir.expr import LEAVES, TUPLE_GET, VAR, Expr, node, postorder, tuple_get
+from relax_eg.ir.expr import TUPLE_GET, VAR, Expr, node, postorder, tuple_get
+from relax_eg.ir.heads import LEAVES
 from relax_eg.ops import TABLE, call
-from relax_eg.rules import Claim, Condition, InOrder, Instance, Rule, ValueTest
+from relax_eg.rules import Claim, InOrder, Instance, Rule, ValueTest
 from relax_eg.rules.conditions import WORDS, Guard, key_of
 from relax_eg.rules.format import expression_text
 from relax_eg.rules.matching import Match, Matcher
 from relax_eg.rules.propagation import KnownFacts
 from relax_eg.rules.rule import instances
-from relax_eg.shapes import Dim, Proved, Scope, prove
+from relax_eg.shapes import Dim, Proved, Relation, Scope, prove
 
 _MOST_INSTANCES = 256  # limit: instances of a rule that are tried
 _MOST_ROWS = 8  # limit: nodes of one operator in a class that are tried
@@ -200,7 +201,7 @@ class Nearest(Matcher[int]):
         return self.graph.recording.classes.get((leaf_signature(leaf), ())) == value
 
     def differs(self, want: Dim, have: Dim) -> str:
-        answer = prove(f"{want} == {have}", self.scope)
+        answer = prove(Relation.of(want, "==", have), self.scope)
         return "" if isinstance(answer, Proved) else str(answer)
 
     # --- conditions ---
@@ -214,10 +215,9 @@ class Nearest(Matcher[int]):
                 yield why
 
     def _guard(self, said: str, g: Guard, values: Mapping[str, Expr], sizes: Mapping[str, Dim]) -> str:
-        if isinstance(g, Condition):
-            left, right = g.left.substitute(dict(sizes)), g.right.substitute(dict(sizes))
-            answer = prove(f"{left} {g.op} {right}", self.scope)
-            used = ", ".join(f"{v} = {sizes[v]}" for v in sorted(g.left.variables | g.right.variables))
+        if isinstance(g, Relation):
+            answer = prove(g.substitute(sizes), self.scope)
+            used = ", ".join(f"{v} = {sizes[v]}" for v in sorted(g.variables))
             return "" if isinstance(answer, Proved) else f"its condition {said}, with {used}: {answer}"
         if isinstance(g, InOrder):
             shown = ", ".join(clipped(values[n]) for n in g.names)

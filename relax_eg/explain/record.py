@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from relax_eg.ir.annotations import Annotation, Tuple, with_sizes
-from relax_eg.ir.expr import LEAVES, TUPLE_GET, Expr
+from relax_eg.ir.expr import TUPLE_GET, Expr
+from relax_eg.ir.heads import LEAVES
 from relax_eg.ops import TABLE
 from relax_eg.ops.libraries import with_sizes_of
 from relax_eg.rules import Instance

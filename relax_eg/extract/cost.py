@@ -29,22 +29,13 @@ from relax_eg.extract.numbers import Number, evaluated, is_column, larger, small
 from relax_eg.extract.profile import Profile
 from relax_eg.extract.walk import LINEAR, MATMUL, walk
 from relax_eg.ir.annotations import Annotation, Tensor, Tuple, dims_of
-from relax_eg.ir.control import arguments_of, parts, runs_of, steps_of
-from relax_eg.ir.expr import (
-    CALL,
-    CALL_DPS_LIBRARY,
-    CALL_TIR,
-    COND,
-    CORE,
-    LOOPS,
-    RUNNING,
-    SCAN,
-    postorder,
-)
+from relax_eg.ir.control import alternatives, arguments_of, parts, runs_of, steps_of
+from relax_eg.ir.expr import CALL, CALL_TIR, COND, SCAN, postorder
+from relax_eg.ir.heads import CORE, LOOPS, RUNNING, WITHOUT_KERNEL
 from relax_eg.ir.module import Function
 from relax_eg.ops import Site, bytes_of, counts, get, pattern_kind, site_of
 from relax_eg.ops.fused import Placed, called_program
-from relax_eg.ops.libraries import LIBRARIES, Library, checked_cost
+from relax_eg.ops.libraries import Library, checked_cost, library_of
 from relax_eg.ops.movement import turns
 from relax_eg.ops.record import moving, run_as
 from relax_eg.shapes import Dim
@@ -128,9 +119,8 @@ class WholeCost:
         """The functions that a call or control node runs, how often each runs, and the model at the sizes inside
         each."""
         names = [n for n in site.attrs.get("functions", ()) if n in self.functions and n not in self._running]
-        times: Number = 1.0 * self._at(self.times(site))
-        if site.op == COND:
-            times = 1.0 / len(site.attrs["functions"])  # one branch runs; all are taken to be equally likely
+        # If only one of several runs, all are taken to be equally likely.
+        times: Number = 1.0 * self._at(self.times(site)) / alternatives(site.op, site.attrs)
         return [(self.functions[n], times, self.inside(self.functions[n], site)) for n in names]
 
     def sizes_inside(self, function: Function, site: Site) -> dict[str, Dim]:
@@ -207,10 +197,10 @@ class WholeCost:
     def _price(self, site: Site, result: Annotation) -> NodeCost:
         if site.op in RUNNING:
             return self._run(site)
-        if self.cost is not None and (site.op not in CORE or site.op in (CALL_DPS_LIBRARY, CALL_TIR)):
+        if self.cost is not None and site.op not in WITHOUT_KERNEL:
             return asked(self.cost, site, result, self.binding, self._columns)
-        if _is_registered(site, result):
-            return self._library(LIBRARIES[site["name"]], site, result)
+        if (library := _registered(site, result)) is not None:
+            return self._library(library, site, result)
         if site.op == CALL_TIR:
             return self._tensor_program(site, result)
         done, p = self.amounts(site, result), self.profile
@@ -257,15 +247,15 @@ class WholeCost:
 
     def amounts(self, site: Site, result: Annotation) -> Amounts:
         """What one use of an operator does, as expressions in the sizes, without what a call or control node runs."""
-        if _is_registered(site, result):
-            definition, sizes = LIBRARIES[site["name"]].sizes_at(site.operands, dict(site["attrs"]))
+        if (library := _registered(site, result)) is not None:
+            definition, sizes = library.sizes_at(site.operands, dict(site["attrs"]))
             inside = [e for e in postorder(definition.results) if e.op not in CORE and e.op not in _FREE]
             flops = sum((counts(site_of(e)).flops.substitute(sizes) for e in inside), NONE)
             return Amounts(flops, moved_by(site, result), Dim.of(1))
         placed = called_program(site.operands, site.attrs) if site.op == CALL_TIR else None
         if placed is not None:
             return of_program(placed, int(kind_of(placed.program) >= PatternKind.INJECTIVE))
-        if site.op in CORE and site.op not in (CALL_DPS_LIBRARY, CALL_TIR):
+        if site.op in WITHOUT_KERNEL:
             return Amounts()
         if site.op in CORE or not _all_known(site, result):
             return Amounts(NONE, moved_by(site, result), Dim.of(1))
@@ -418,9 +408,9 @@ class WholeCost:
         return larger(evaluated(d, at), 0)
 
 
-def _is_registered(site: Site, result: Annotation) -> bool:
-    """Whether the site calls a registered routine, with known shapes and dtypes, so that its pattern can be priced."""
-    return site.op == CALL_DPS_LIBRARY and site["name"] in LIBRARIES and _all_known(site, result)
+def _registered(site: Site, result: Annotation) -> Library | None:
+    """The registered routine that the site calls with known shapes and dtypes, so that its pattern can be priced."""
+    return library_of(site) if _all_known(site, result) else None
 
 
 def _all_known(site: Site, result: Annotation) -> bool:

@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from relax_eg.extract.cost import WholeCost
 from relax_eg.extract.walk import Visit, by_key, own_costs
 from relax_eg.ir.annotations import Tensor
-from relax_eg.ir.calls import label_of
-from relax_eg.ir.expr import CALL_DPS_LIBRARY, CALL_TIR, CORE, Expr, postorder
+from relax_eg.ir.expr import CALL_TIR, Expr, postorder
+from relax_eg.ir.heads import CORE, label_of
 from relax_eg.ir.module import Function
 from relax_eg.ir.origin import UNKNOWN
 from relax_eg.ops.fused import VIEWS
-from relax_eg.ops.libraries import LIBRARIES
+from relax_eg.ops.libraries import library_of
 
 _ROUNDING = 1e-6  # chosen: launches that rounding errors leave
 MOST_MOMENTS = 240  # limit: moments of a timeline; of neighbouring ones the moment with most bytes is kept
@@ -144,9 +144,10 @@ def parts_of(
 
 def _of_library(e: Expr) -> tuple[str, ...]:
     """The operators that a call of a registered routine stands for."""
-    if e.op != CALL_DPS_LIBRARY or e.attr("name") not in LIBRARIES:
+    library = library_of(e)
+    if library is None:
         return ()
-    definition = LIBRARIES[e.attr("name")].definition([a.annotation for a in e.args], dict(e.attr("attrs")))
+    definition = library.definition([a.annotation for a in e.args], dict(e.attr("attrs")))
     return tuple(x.op for x in postorder(definition.results) if x.op not in CORE and x.op not in VIEWS)
 
 

@@ -13,7 +13,8 @@ from collections.abc import Mapping
 
 from relax_eg.extract.numbers import Number
 from relax_eg.ir.control import runs_of
-from relax_eg.ir.expr import CALL, LOOPS, RUNNING, TUPLE, TUPLE_GET, VAR, Expr
+from relax_eg.ir.expr import CALL, VAR, Expr
+from relax_eg.ir.heads import LOOPS, RUNNING, TUPLES
 from relax_eg.ir.module import Function
 from relax_eg.ops import Site
 from relax_eg.ops.record import moving
@@ -22,7 +23,7 @@ PLATFORMS = frozenset(("cpu",))  # where XLA hoists
 
 # Attribute of the site of a loop or call inside a loop: number of loops that it, and each operand, is hoisted out of.
 _OUTWARD = "outward"
-_STAYS = moving("view", "order", "part", "repeat", "make") | {TUPLE, TUPLE_GET}
+_STAYS = moving("view", "order", "part", "repeat", "make") | TUPLES
 
 
 def leaving(function: Function, params: Mapping[str, int]) -> dict[Expr, int]:

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from relax_eg.shapes import Dim
+from relax_eg.shapes.dim import is_plain
 
 _ERROR = 1e-9  # chosen: a share: rounding error of a whole number
 TINY = 1e-300  # given: near the least float: the divisor of a quotient in place of 0
@@ -65,7 +66,7 @@ def evaluated(d: Dim, binding: Mapping[str, Number]) -> Number:
     columns = [v for v in d.variables if is_column(binding[v])]
     if not columns:
         return int(d.evaluate(binding))
-    if all(atom.op == "var" for monomial, _ in d.terms for atom in monomial):
+    if is_plain(d):
         return d.evaluate(binding)
     # Division, max and select are exact on integers only, and one side of a select may have no value.
     rows = zip(*(binding[v].tolist() for v in columns), strict=True)

@@ -7,7 +7,9 @@ from collections.abc import Sequence
 from relax_eg.extract.amounts import Amounts
 from relax_eg.extract.cost import ASSUMED_SIZE, WholeCost
 from relax_eg.extract.walk import Visit, walk
-from relax_eg.ir.expr import COND, LOOPS, Expr
+from relax_eg.ir.control import alternatives
+from relax_eg.ir.expr import Expr
+from relax_eg.ir.heads import LOOPS
 from relax_eg.ir.module import Function
 
 
@@ -48,7 +50,6 @@ def _in_all(found: Amounts, name: str, far: int, path: Sequence[Visit]) -> tuple
         else:
             times = v.model.times(v.site)
             found = Amounts(found.flops * times, found.bytes * times, found.launches * times, found.workspace)
-        if v.node.op == COND:
-            share *= len(v.site.attrs["functions"])
+        share *= alternatives(v.site.op, v.site.attrs)
         far, name = far + v.far, v.function.name
     return share, found

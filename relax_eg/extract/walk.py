@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, TypeVar
 from relax_eg.extract.cost_model import NodeCost
 from relax_eg.extract.hoisting import leaving, placed
 from relax_eg.extract.numbers import Number, whole
-from relax_eg.ir.expr import CORE, RUNNING, TUPLE, TUPLE_GET, Expr
+from relax_eg.ir.expr import Expr
+from relax_eg.ir.heads import CORE, RUNNING, TUPLES
 from relax_eg.ir.module import Function
 from relax_eg.ops import Site, site_of
 from relax_eg.ops.movement import is_transpose
@@ -81,7 +82,7 @@ def walk(
     folded -= {b.value for block in function.blocks for b in block.bindings if b.value in folded} | {function.result}
     left = leaving(function, model.constants)
     for e in expressions:
-        if (e.op in CORE and not e.args) or e.op in (TUPLE, TUPLE_GET):
+        if (e.op in CORE and not e.args) or e.op in TUPLES:
             continue
         site, far = placed(e, site_of(e), left, model.constants), left.get(e, 0)
         if e.op == MATMUL and e.args[1] in folded:

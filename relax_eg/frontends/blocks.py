@@ -7,8 +7,9 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from relax_eg.ir.calls import substituted
-from relax_eg.ir.expr import CONSTANT, FUNCTION, SHAPE, VAR, Expr, fresh, postorder, tuple_
+from relax_eg.ir.expr import Expr, fresh, postorder, tuple_
 from relax_eg.ir.expr import var as variable
+from relax_eg.ir.heads import LEAVES
 from relax_eg.ir.module import Binding, Block, Function
 
 if TYPE_CHECKING:
@@ -56,7 +57,7 @@ def make_function(
 
 
 def _atomic(e: Expr) -> bool:
-    return e.op in (VAR, CONSTANT, FUNCTION, SHAPE)
+    return e.op in LEAVES
 
 
 def _exported(roots: Sequence[Sequence[Expr]]) -> list[list[Expr]]:

@@ -30,8 +30,6 @@ from relax_eg.ir.calls import needed_by, substituted
 from relax_eg.ir.expr import (
     COND,
     CONSTANT,
-    FUNCTION,
-    SHAPE,
     TUPLE,
     VAR,
     ConstantData,
@@ -45,6 +43,7 @@ from relax_eg.ir.expr import (
     var,
 )
 from relax_eg.ir.foreign import Foreign
+from relax_eg.ir.heads import IN_PLACE
 from relax_eg.ir.memory import first_explicit
 from relax_eg.ir.module import Binding, Block, Function, Module
 from relax_eg.ir.packed import pack
@@ -414,7 +413,7 @@ class _Former:
 
     def _name(self, groups: list[_Group], e: Expr, stem: str) -> Expr:
         """`e` if it computes nothing; otherwise a variable bound to it, in a new group."""
-        if all(x.op in (VAR, SHAPE, TUPLE, FUNCTION, CONSTANT) for x in postorder([e])) and e.op != CONSTANT:
+        if all(x.op in IN_PLACE for x in postorder([e])) and e.op != CONSTANT:
             return e
         if e not in self.named:
             self.named[e] = var(fresh(stem, self.taken), e.annotation)

@@ -19,12 +19,9 @@ from relax_eg.ir.expr import (
     CALL_TIR,
     COND,
     CONSTANT,
-    CONTROL,
-    CORE,
     FUNCTION,
     KILL,
     MATCH_CAST,
-    MEMORY,
     SCAN,
     SHAPE,
     SHARD_MAP,
@@ -49,6 +46,7 @@ from relax_eg.ir.expr import (
     var,
 )
 from relax_eg.ir.foreign import Foreign
+from relax_eg.ir.heads import CONTROL, CORE, MEMORY
 from relax_eg.ir.memory import alloc_storage, alloc_tensor, call_into, kill
 from relax_eg.ir.module import Binding, Block, Function, Module, pure_function
 from relax_eg.ir.parser import parse_module

@@ -9,17 +9,14 @@ from relax_eg.errors import OperatorError
 from relax_eg.ir.annotations import Annotation, Callable, Object, Shape, Tensor, Tuple, dims_of, paired_dims, substitute
 from relax_eg.ir.expr import (
     CALL,
-    CALL_DPS_LIBRARY,
-    CALL_TIR,
     FUNCTION,
     TUPLE,
-    TUPLE_GET,
     VAR,
     Expr,
     node,
     postorder,
-    tuple_get,
 )
+from relax_eg.ir.heads import on_operands
 from relax_eg.ir.lattice import clash
 from relax_eg.ir.module import Function, Module
 from relax_eg.ir.origin import Origin
@@ -188,13 +185,6 @@ def needed_by(roots: Sequence[Expr], functions: Mapping[str, Function]) -> list[
     return [f for name, f in functions.items() if name in needed]
 
 
-def label_of(e: Expr) -> str:
-    """Returns the name of a kernel in plans and reports."""
-    if e.op == CALL_TIR:
-        return str(e.attr("program").value.name)
-    return str(e.attr("name")) if e.op == CALL_DPS_LIBRARY else e.op
-
-
 def inlined(function: Function, args: Sequence[Expr]) -> list[Expr]:
     """Returns the values that a pure `function` returns for `args`, as expressions of the caller; a tuple's fields one
     by one.
@@ -222,10 +212,8 @@ def substituted(
             done[e] = env[e]
         elif all(done[a] is a for a in e.args):
             done[e] = e
-        elif e.op == TUPLE_GET:
-            done[e] = tuple_get(done[e.args[0]], e.attr("index"))
         else:
-            done[e] = node(e.op, tuple(done[a] for a in e.args), e.attrs, e.annotation)
+            done[e] = on_operands(e, [done[a] for a in e.args])
         if origins is not None and e in origins and e not in env:
             origins.setdefault(done[e], origins[e])
     return [done[r] for r in roots]

@@ -22,7 +22,8 @@ from typing import Any
 from relax_eg.errors import OperatorError
 from relax_eg.ir.annotations import Annotation, Callable, Shape, Tensor, Tuple
 from relax_eg.ir.calls import call_annotation
-from relax_eg.ir.expr import CALL, COND, CONTROL, FUNCTION, SCAN, SHARD_MAP, WHILE, Expr, node
+from relax_eg.ir.expr import CALL, COND, FUNCTION, SCAN, SHARD_MAP, WHILE, Expr, node
+from relax_eg.ir.heads import CONTROL
 from relax_eg.ir.lattice import clash, covers, join
 from relax_eg.shapes import Dim
 
@@ -153,6 +154,11 @@ def steps_of(op: str, attrs: Mapping[str, Any]) -> Dim | None:
     if op == WHILE:
         return None
     return Dim.of(attrs["length"] if op == SCAN else 1)
+
+
+def alternatives(op: str, attrs: Mapping[str, Any]) -> int:
+    """Returns of how many functions a call or control node runs one."""
+    return attrs["branches"] if op == COND else 1
 
 
 def in_turn(

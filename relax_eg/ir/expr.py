@@ -43,12 +43,6 @@ ALLOC_STORAGE = "alloc_storage"  # explicit memory (see `memory`)
 ALLOC_TENSOR = "alloc_tensor"
 CALL_INTO = "call_into"
 KILL = "kill"
-MEMORY = frozenset((ALLOC_STORAGE, ALLOC_TENSOR, CALL_INTO, KILL))
-CONTROL = frozenset((COND, WHILE, SCAN, SHARD_MAP))
-LOOPS = frozenset((WHILE, SCAN))
-RUNNING = CONTROL | {CALL}  # nodes that run functions
-LEAVES = frozenset((VAR, CONSTANT, SHAPE, FUNCTION))
-CORE = CONTROL | MEMORY | LEAVES | frozenset((TUPLE, TUPLE_GET, CALL, CALL_TIR, CALL_DPS_LIBRARY, MATCH_CAST))
 
 Attrs = tuple[tuple[str, Any], ...]
 

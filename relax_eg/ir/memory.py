@@ -19,7 +19,8 @@ from collections.abc import Iterable, Mapping
 from relax_eg.dtypes import itemsize
 from relax_eg.errors import WellFormedError
 from relax_eg.ir.annotations import Annotation, Object, Tensor, Tuple
-from relax_eg.ir.expr import ALLOC_STORAGE, ALLOC_TENSOR, CALL_INTO, KILL, MEMORY, VAR, Expr, node, postorder
+from relax_eg.ir.expr import ALLOC_STORAGE, ALLOC_TENSOR, CALL_INTO, KILL, VAR, Expr, node, postorder
+from relax_eg.ir.heads import MEMORY
 from relax_eg.ir.module import Function
 from relax_eg.shapes import Dim
 

@@ -19,16 +19,7 @@ from relax_eg.dtypes import numpy_dtype
 from relax_eg.errors import WellFormedError
 from relax_eg.ir.annotations import Annotation, Callable, Object, Shape, Tensor, Tuple
 from relax_eg.ir.expr import (
-    CALL,
     CALL_DPS_LIBRARY,
-    CALL_TIR,
-    CONSTANT,
-    FUNCTION,
-    MATCH_CAST,
-    SHAPE,
-    TUPLE,
-    TUPLE_GET,
-    VAR,
     ConstantData,
     Expr,
     node,
@@ -36,6 +27,7 @@ from relax_eg.ir.expr import (
     tuple_,
 )
 from relax_eg.ir.foreign import Foreign
+from relax_eg.ir.heads import HEADS
 from relax_eg.ir.module import Binding, Block, Function, Module
 from relax_eg.ir.origin import Origin, SourceLine
 from relax_eg.shapes import Dim
@@ -245,26 +237,11 @@ class _Packer:
         return constants.add(data, row)
 
 
-# Required attributes of core nodes, with their types.
-_CORE: Mapping[str, Mapping[str, type]] = {
-    VAR: {"name": str},
-    CONSTANT: {"data": ConstantData},
-    FUNCTION: {"name": str},
-    SHAPE: {"dims": tuple},
-    TUPLE: {},
-    TUPLE_GET: {"index": int},
-    MATCH_CAST: {},
-    CALL: {},
-    CALL_TIR: {"program": Foreign, "sizes": tuple},
-    CALL_DPS_LIBRARY: {"name": str, "attrs": tuple, "pure": bool},
-}
-
-
 def _check_core(op: Any, attrs: tuple[tuple[Any, Any], ...]) -> None:
     """Raises ValueError for a malformed core node, because later passes read its attributes by name."""
     if not isinstance(op, str) or not all(isinstance(k, str) for k, _ in attrs):
         raise ValueError(f"{op!r} is no node")
-    wanted = _CORE.get(op)
+    wanted = HEADS[op].attributes if op in HEADS else None
     if wanted is not None and {k: type(v) for k, v in attrs} != wanted:
         raise ValueError(
             f"a {op} has the attributes {', '.join(wanted) or 'none'}; got {', '.join(k for k, _ in attrs)}"

@@ -20,7 +20,8 @@ from relax_eg.ir.annotations import Annotation, Tensor, dims_of, has_functions
 from relax_eg.ir.annotations import Callable as Signature
 from relax_eg.ir.branches import Branch, conditional, joined
 from relax_eg.ir.calls import NO_FUNCTIONS, NO_RECURSION, recursion, runs_itself, signature
-from relax_eg.ir.expr import CONSTANT, FUNCTION, SHAPE, TUPLE, VAR, Expr, postorder, var
+from relax_eg.ir.expr import VAR, Expr, postorder, var
+from relax_eg.ir.heads import IN_PLACE
 from relax_eg.ir.lattice import covers
 from relax_eg.ir.module import Binding, Block, Function, Module
 from relax_eg.ir.origin import Origin, SourceLine
@@ -496,7 +497,7 @@ class _FunctionReader:
             return
         origin = Origin((self.scope.around.line(statement),))
         for e in postorder([value], stop=lambda e: e.op == VAR or e in self.origins):
-            if e.op not in (VAR, CONSTANT, SHAPE, FUNCTION, TUPLE):
+            if e.op not in IN_PLACE:
                 self.origins.setdefault(e, origin)
 
     def _name(self, name: str, at: ast.expr | ast.arg | ast.stmt) -> str:

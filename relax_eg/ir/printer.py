@@ -25,7 +25,6 @@ from relax_eg.ir.expr import (
     CONSTANT,
     FUNCTION,
     MATCH_CAST,
-    MEMORY,
     SHAPE,
     TUPLE,
     TUPLE_GET,
@@ -34,6 +33,7 @@ from relax_eg.ir.expr import (
     constant_value,
     postorder,
 )
+from relax_eg.ir.heads import MEMORY
 from relax_eg.ir.literals import attribute_text, constant_text, dim_text, quoted, sizes_text
 from relax_eg.ir.module import Block, Function, Module
 from relax_eg.shapes import Dim

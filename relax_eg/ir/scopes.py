@@ -14,7 +14,8 @@ from relax_eg.errors import BoundsError
 from relax_eg.ir.annotations import Annotation, paired_dims
 from relax_eg.ir.calls import call_sizes, callees_first
 from relax_eg.ir.control import arguments_of, runs_of
-from relax_eg.ir.expr import FUNCTION, MATCH_CAST, RUNNING, SHARD_MAP, Expr
+from relax_eg.ir.expr import FUNCTION, MATCH_CAST, SHARD_MAP, Expr
+from relax_eg.ir.heads import RUNNING
 from relax_eg.ir.module import Function, Module
 from relax_eg.shapes import Dim, Scope
 from relax_eg.shapes.relation import read_statement

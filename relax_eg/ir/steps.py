@@ -11,7 +11,8 @@ from collections.abc import Callable
 
 from relax_eg.ir.annotations import Annotation, Shape, Tensor, Tuple
 from relax_eg.ir.control import functions_of
-from relax_eg.ir.expr import CALL_DPS_LIBRARY, COND, FUNCTION, MATCH_CAST, MEMORY, SCAN, WHILE, Expr
+from relax_eg.ir.expr import CALL_DPS_LIBRARY, COND, FUNCTION, MATCH_CAST, SCAN, WHILE, Expr
+from relax_eg.ir.heads import MEMORY
 from relax_eg.ir.module import Function, Module
 
 

@@ -20,7 +20,6 @@ from relax_eg.ir.expr import (
     FUNCTION,
     KILL,
     MATCH_CAST,
-    MEMORY,
     SHAPE,
     TUPLE,
     TUPLE_GET,
@@ -31,6 +30,7 @@ from relax_eg.ir.expr import (
     node,
     tuple_get,
 )
+from relax_eg.ir.heads import MEMORY
 from relax_eg.ir.lattice import clash, covers
 from relax_eg.ir.literals import array_of
 from relax_eg.ir.memory import alloc_storage, alloc_tensor, call_into, kill

@@ -13,18 +13,8 @@ from relax_eg.errors import OperatorError, ShapeError, SpecError, WellFormedErro
 from relax_eg.ir.annotations import Annotation, Callable, Object, Tuple, dims_of, has_functions, named_sizes
 from relax_eg.ir.calls import NO_FUNCTIONS, NO_RECURSION, recursion, runs_itself
 from relax_eg.ir.control import deduce_control, functions_of
-from relax_eg.ir.expr import (
-    CALL,
-    CALL_DPS_LIBRARY,
-    CALL_INTO,
-    CONTROL,
-    FUNCTION,
-    MATCH_CAST,
-    TUPLE_GET,
-    VAR,
-    Expr,
-    postorder,
-)
+from relax_eg.ir.expr import CALL, CALL_DPS_LIBRARY, CALL_INTO, FUNCTION, MATCH_CAST, TUPLE_GET, VAR, Expr, postorder
+from relax_eg.ir.heads import CONTROL
 from relax_eg.ir.memory import check_memory
 from relax_eg.ir.module import Block, Function, Module
 from relax_eg.ir.steps import effect_of, impure_functions

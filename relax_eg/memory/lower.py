@@ -10,9 +10,7 @@ from collections.abc import Mapping
 
 from relax_eg.errors import MemoryPlanError
 from relax_eg.ir import (
-    FUNCTION,
     MATCH_CAST,
-    SHAPE,
     Annotation,
     Attrs,
     Binding,
@@ -32,6 +30,7 @@ from relax_eg.ir import (
     var,
 )
 from relax_eg.ir.calls import needed_by
+from relax_eg.ir.heads import STATIC
 from relax_eg.memory.plan import Plan
 from relax_eg.memory.program import MemoryProgram, Step, Tree, behind, operands_of
 from relax_eg.ops import api
@@ -115,7 +114,7 @@ class _Lowering:
 
         def operand(a: Expr) -> Expr:
             wanted = substitute(a.annotation, dict(sizes))
-            if a.op in (FUNCTION, SHAPE):
+            if a.op in STATIC:
                 return node(a.op, (), _at(a.attrs, sizes), wanted)
             return self._result(trees[behind(a)], wanted)
 

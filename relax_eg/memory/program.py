@@ -8,9 +8,10 @@ from functools import cached_property
 from typing import Literal, TypeAlias
 
 from relax_eg.dtypes import itemsize
-from relax_eg.ir import CALL_DPS_LIBRARY, CALL_TIR, CONTROL, FUNCTION, SHAPE, Expr, Tensor, dims_of
+from relax_eg.ir import Expr, Tensor, dims_of
+from relax_eg.ir.heads import STATIC
 from relax_eg.ir.memory import tensor_bytes
-from relax_eg.ops.fused import VIEWS, Placed, called_program, program_at
+from relax_eg.ops.fused import VIEWS, Placed, equations_at
 from relax_eg.shapes import Dim
 
 Role = Literal["argument", "constant", "value", "workspace", "result"]
@@ -158,7 +159,7 @@ def leaves(tree: Tree) -> Iterator[int]:
 
 def operands_of(e: Expr) -> tuple[Expr, ...]:
     """The arrays that a kernel reads: its operands, seen through views, each once, without functions and shapes."""
-    return tuple(dict.fromkeys(b for b in map(behind, e.args) if b.op not in (FUNCTION, SHAPE)))
+    return tuple(dict.fromkeys(b for b in map(behind, e.args) if b.op not in STATIC))
 
 
 def behind(e: Expr) -> Expr:
@@ -174,7 +175,4 @@ Temporary = Callable[[Step], "Dim | int | None"]
 
 def equations_of(e: Expr) -> Placed | None:
     """The tensor program of a kernel; None for a library call, a branch or a loop, and where sizes are unknown."""
-    operands = tuple(a.annotation for a in e.args)
-    if e.op == CALL_TIR:
-        return called_program(operands, dict(e.attrs))
-    return None if e.op == CALL_DPS_LIBRARY or e.op in CONTROL else program_at(e.op, operands, e.attrs, e.annotation)
+    return equations_at(e.op, tuple(a.annotation for a in e.args), e.attrs, e.annotation)

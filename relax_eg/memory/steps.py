@@ -22,7 +22,6 @@ from relax_eg.ir import (
     CONTROL,
     FUNCTION,
     MATCH_CAST,
-    SHAPE,
     TUPLE,
     TUPLE_GET,
     VAR,
@@ -35,7 +34,8 @@ from relax_eg.ir import (
     impure_functions,
     substitute,
 )
-from relax_eg.ir.calls import call_sizes, label_of
+from relax_eg.ir.calls import call_sizes
+from relax_eg.ir.heads import STATIC, TUPLES, label_of
 from relax_eg.ir.memory import first_explicit
 from relax_eg.ir.scopes import runs
 from relax_eg.ir.steps import effect_of
@@ -190,7 +190,7 @@ class _Tracer:
             elif e.op == TUPLE_GET:
                 whole = env[e.args[0]]
                 env[e] = whole[e.attr("index")] if isinstance(whole, tuple) else None
-            elif e.op in (FUNCTION, SHAPE):
+            elif e.op in STATIC:
                 env[e] = None
             elif e.op == CONSTANT:
                 if e not in self.constants:
@@ -227,7 +227,7 @@ class _Tracer:
     def _needs(self, e: Expr) -> tuple[Expr, ...]:
         if e.op in VIEWS:
             return (behind(e),)
-        if e.op in (TUPLE, TUPLE_GET, CALL, MATCH_CAST):
+        if e.op in TUPLES or e.op in (CALL, MATCH_CAST):
             return e.args
         spaces = _passed_workspaces(e)
         return tuple(a for a in operands_of(e) if a not in spaces)
@@ -310,7 +310,7 @@ def _handed_on(f: Function) -> frozenset[Expr]:
         e = behind(todo.pop())
         if e not in found:
             found.add(e)
-            todo += e.args if e.op in (TUPLE, TUPLE_GET) else ()
+            todo += e.args if e.op in TUPLES else ()
     return frozenset(found)
 
 

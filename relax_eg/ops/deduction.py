@@ -20,7 +20,6 @@ from relax_eg.ir.expr import (
     CALL_DPS_LIBRARY,
     CALL_TIR,
     CONSTANT,
-    CONTROL,
     FUNCTION,
     MATCH_CAST,
     SHAPE,
@@ -33,6 +32,7 @@ from relax_eg.ir.expr import (
     postorder,
     var,
 )
+from relax_eg.ir.heads import CONTROL
 from relax_eg.ir.lattice import clash, covers
 from relax_eg.ir.module import Binding, Block, Function, Module
 from relax_eg.ir.tensor_calls import tir_annotation

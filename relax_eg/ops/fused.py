@@ -10,7 +10,8 @@ from typing import Any
 from relax_eg.errors import OperatorError
 from relax_eg.ir.annotations import Annotation, Tensor
 from relax_eg.ir.calls import call_sizes
-from relax_eg.ir.expr import CALL_TIR, CORE, Attrs, Expr, postorder
+from relax_eg.ir.expr import CALL_TIR, Attrs, Expr, postorder
+from relax_eg.ir.heads import CORE
 from relax_eg.ir.tensor_calls import call_tir
 from relax_eg.limits import MANY_KEPT
 from relax_eg.ops.record import Site, get, is_shown, moving, named, program_of
@@ -63,6 +64,12 @@ def _program_at(op: str, operands: tuple[Annotation, ...], attrs: Attrs, result:
     return Placed(program, {}) if result == Tensor(made.shape, made.dtype) else None
 
 
+def equations_at(op: str, operands: tuple[Annotation, ...], attrs: Attrs, result: Annotation) -> Placed | None:
+    """Returns the tensor program of one use of an operator, or the one that a `call_tir` calls, with any number of
+    outputs; None for all else, and where sizes are unknown."""
+    return called_program(operands, dict(attrs)) if op == CALL_TIR else program_at(op, operands, attrs, result)
+
+
 def called_program(operands: Sequence[Annotation], attrs: Mapping[str, Any]) -> Placed | None:
     """Returns the program of a `call_tir` with the values of its sizes; None where the call does not bind them all."""
     program: TensorProgram = attrs["program"].value
@@ -89,8 +96,7 @@ def fused_call(
         placed = program_at(e.op, tuple(a.annotation for a in e.args), e.attrs, e.annotation)
         if placed is None:
             raise OperatorError(f"{e.op} has no index equations that a kernel could take in: {e!r}")
-        stem = e.attr("program").value.name if e.op == CALL_TIR else e.op
-        names[e] = _unique(f"T_{stem}", taken)
+        names[e] = _unique(f"T_{operator_name(e)}", taken)
         uses.append(InlinedProgram(placed.program, tuple(names[a] for a in e.args), (names[e],), placed.sizes))
     buffers = [Buffer(names[e], e.shape, e.dtype) for e in loads]
     program = compose(name or kernel_name(order), buffers, uses, [names[o] for o in outputs])

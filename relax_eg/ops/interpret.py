@@ -12,31 +12,20 @@ from typing import Any, Literal, TypeAlias, cast
 import numpy as np
 
 from relax_eg.dtypes import is_key, numpy_dtype
-from relax_eg.errors import OperatorError, ShapeError, WellFormedError
+from relax_eg.errors import OperatorError, ShapeError
 from relax_eg.ir.annotations import Annotation, Shape, Tensor, Tuple
 from relax_eg.ir.control import in_turn, parts
 from relax_eg.ir.expr import (
     ALLOC_STORAGE,
     ALLOC_TENSOR,
-    CALL,
-    CALL_DPS_LIBRARY,
     CALL_INTO,
-    CALL_TIR,
-    CONSTANT,
-    CONTROL,
-    FUNCTION,
-    LOOPS,
-    MATCH_CAST,
-    MEMORY,
-    SHAPE,
     SHARD_MAP,
-    TUPLE,
-    TUPLE_GET,
     VAR,
     Expr,
     constant_value,
     postorder,
 )
+from relax_eg.ir.heads import LOOPS, TUPLES, Evaluator
 from relax_eg.ir.module import Function, Module
 from relax_eg.limits import KEPT
 from relax_eg.ops.data_dependent import BY_LIBRARY
@@ -144,7 +133,7 @@ def evaluate_points(
             still[e] = plain.node(e, [still[a] for a in e.args], dict(sizes))
             continue
         args = [known[a] if a in known else _at_each(still[a], count) for a in e.args]
-        if e.op in (TUPLE, TUPLE_GET):
+        if e.op in TUPLES:
             known[e] = plain.node(e, args, dict(sizes))
         elif e.op in TABLE:
             known[e] = _operator_at_points(plain, e, args, dict(sizes), count, ordered)
@@ -196,7 +185,7 @@ class SharedValues:
 
 
 @dataclass(frozen=True)
-class _Interpreter:
+class _Interpreter(Evaluator):
     module: Module
     domain: Domain
     ordered: bool
@@ -252,47 +241,26 @@ class _Interpreter:
                 shapes.append(shape)
         sizes.update(Binder(patterns, names, where).bind(shapes))
 
-    def value(self, root: Expr, env: dict[Expr, Any], sizes: dict[str, int]) -> Any:
-        for e in postorder((root,), stop=env.__contains__):
-            if e not in env:
-                env[e] = self.node(e, [env[a] for a in e.args], sizes)
-        return env[root]
+    def constant(self, e: Expr, args: list[Any], sizes: dict[str, int]) -> Value:
+        return constant_value(e)
 
-    def node(self, e: Expr, args: list[Any], sizes: dict[str, int]) -> Value:
-        if e.op == CONSTANT:
-            return constant_value(e)
-        if e.op == TUPLE:
-            return tuple(args)
-        if e.op == TUPLE_GET:
-            return args[0][e.attr("index")]
-        if e.op == SHAPE:
-            return tuple(d.evaluate(sizes) for d in e.attr("dims"))
-        if e.op == FUNCTION:
-            return str(e.attr("name"))
-        if e.op == CALL:
-            return self.function(self.module[args[0]], args[1:], {})
-        if e.op in CONTROL:
-            return self.control(e, args, sizes)
-        if e.op == MATCH_CAST:
-            self.bind("match_cast", [("value", e.annotation, args[0])], sizes)
-            return args[0]
-        if e.op == CALL_DPS_LIBRARY:
-            routine = BY_LIBRARY.get(e.attr("name"))
-            if routine is not None:
-                return as_arrays(routine.compute(np, *args, **dict(e.attr("attrs"))))
-            library = library_of(e)
-            if library is not None:
-                return self.defined(library, e, args, sizes)
-            if self.libraries is None:
-                raise OperatorError(f"library call `{e.attr('name')}`: pass `libraries` to evaluate it")
-            return as_arrays(self.libraries(e, [_outside(a) for a in args], sizes))
-        if e.op == CALL_TIR:
-            return self.tensor_program(e, args, sizes)
-        if e.op in MEMORY:
-            return self.memory(e, args, sizes)
-        if e.op == VAR:
-            raise WellFormedError(f"variable `{e.attr('name')}` is used before it is defined")
-        return self.operator(e, args, sizes)
+    def call(self, e: Expr, args: list[Any], sizes: dict[str, int]) -> Value:
+        return self.function(self.module[args[0]], args[1:], {})
+
+    def match_cast(self, e: Expr, args: list[Any], sizes: dict[str, int]) -> Value:
+        self.bind("match_cast", [("value", e.annotation, args[0])], sizes)
+        return args[0]
+
+    def library(self, e: Expr, args: list[Any], sizes: dict[str, int]) -> Value:
+        routine = BY_LIBRARY.get(e.attr("name"))
+        if routine is not None:
+            return as_arrays(routine.compute(np, *args, **dict(e.attr("attrs"))))
+        library = library_of(e)
+        if library is not None:
+            return self.defined(library, e, args, sizes)
+        if self.libraries is None:
+            raise OperatorError(f"library call `{e.attr('name')}`: pass `libraries` to evaluate it")
+        return as_arrays(self.libraries(e, [_outside(a) for a in args], sizes))
 
     def control(self, e: Expr, args: list[Any], sizes: dict[str, int]) -> Value:
         """Returns the result of a control node, whose functions run one after the other."""

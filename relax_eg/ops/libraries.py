@@ -19,9 +19,7 @@ from relax_eg.errors import LibraryError, OperatorError
 from relax_eg.ir.annotations import Annotation, Tensor, Tuple, substitute
 from relax_eg.ir.expr import (
     CALL_DPS_LIBRARY,
-    CONSTANT,
     SHAPE,
-    TUPLE_GET,
     Expr,
     call_dps_library,
     constant_value,
@@ -29,11 +27,11 @@ from relax_eg.ir.expr import (
     postorder,
     rebuild,
     tuple_,
-    tuple_get,
 )
+from relax_eg.ir.heads import TUPLES, Evaluator, on_operands
 from relax_eg.ir.origin import SourceLine
 from relax_eg.memo import Memo
-from relax_eg.ops.record import TABLE, call, get
+from relax_eg.ops.record import TABLE, Site, call, get
 from relax_eg.shapes import Dim
 
 Array = np.ndarray[Any, Any]
@@ -205,18 +203,18 @@ def on_jax(roots: Sequence[Expr], env: Mapping[Expr, Any], sizes: Mapping[str, A
     """Returns the values of `roots` on JAX arrays; each operator runs by its lowering."""
     import jax.numpy as jnp
 
-    done: dict[Expr, Any] = {e: jnp.asarray(x) for e, x in env.items()}
-    for e in postorder(roots, stop=done.__contains__):
-        if e in done:
-            continue
-        args = [done[a] for a in e.args]
-        if e.op == CONSTANT:
-            done[e] = jnp.asarray(constant_value(e))
-        elif e.op == TUPLE_GET:
-            done[e] = args[0][e.attr("index")]
-        else:
-            done[e] = get(e.op).jax_function()(*args, **{k: _at(v, sizes) for k, v in e.attrs})
-    return [done[r] for r in roots]
+    run, done = _OnJax(), {e: jnp.asarray(x) for e, x in env.items()}
+    return [run.value(r, done, sizes) for r in roots]
+
+
+class _OnJax(Evaluator):
+    def constant(self, e: Expr, args: list[Any], sizes: Mapping[str, Any]) -> Any:
+        import jax.numpy as jnp
+
+        return jnp.asarray(constant_value(e))
+
+    def operator(self, e: Expr, args: list[Any], sizes: Mapping[str, Any]) -> Any:
+        return get(e.op).jax_function()(*args, **{k: _at(v, sizes) for k, v in e.attrs})
 
 
 def _at(value: Any, sizes: Mapping[str, Any]) -> Any:
@@ -239,9 +237,11 @@ def register_library(library: Library) -> None:
     LIBRARIES[library.name] = library
 
 
-def library_of(e: Expr) -> Library | None:
+def library_of(e: Expr | Site) -> Library | None:
     """Returns the record of the routine that a node calls; None where it calls none or one that is not registered."""
-    return LIBRARIES.get(e.attr("name")) if e.op == CALL_DPS_LIBRARY else None
+    if e.op != CALL_DPS_LIBRARY:
+        return None
+    return LIBRARIES.get(e["name"] if isinstance(e, Site) else e.attr("name"))
 
 
 def library_call(library: Library, operands: Sequence[Expr], attrs: Mapping[str, Any] | None = None) -> Expr:
@@ -279,11 +279,9 @@ def inlined(roots: Sequence[Expr]) -> list[Expr]:
             definition, sizes = library.sizes_at([a.annotation for a in args], dict(e.attr("attrs")))
             made = instantiated(definition.results, dict(zip(definition.params, args, strict=True)), sizes)
             return tuple_(made) if definition.many else made[0]
-        if e.op == TUPLE_GET:
-            return tuple_get(args[0], e.attr("index"))
         if e.op in TABLE:
             return call(e.op, args, dict(e.attrs))
-        return node(e.op, args, e.attrs, e.annotation) if args else e
+        return on_operands(e, args) if args else e
 
     return rebuild(roots, replace)
 
@@ -296,8 +294,8 @@ def instantiated(roots: Sequence[Expr], env: Mapping[Expr, Expr], sizes: Mapping
             continue
         args = tuple(done[a] for a in e.args)
         library = library_of(e)
-        if e.op == TUPLE_GET:
-            done[e] = tuple_get(args[0], e.attr("index"))
+        if e.op in TUPLES:
+            done[e] = on_operands(e, args)
         elif library is not None:
             done[e] = library_call(library, args, _with_sizes(e.attr("attrs"), sizes))
         elif e.op in TABLE:

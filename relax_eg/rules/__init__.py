@@ -1,6 +1,6 @@
 """Rules: how they are written and checked, and the shipped rule books."""
 
-from relax_eg.rules.conditions import Claim, Condition, Guard, InOrder, OriginGuard, ValueTest
+from relax_eg.rules.conditions import Claim, Guard, InOrder, OriginGuard, ValueTest
 from relax_eg.rules.rule import PHASES, Instance, Rule
 from relax_eg.rules.rule_set import RuleSet
 from relax_eg.rules.schemas import Schema
@@ -35,7 +35,6 @@ __all__ = [
     "NUMERICS",
     "PHASES",
     "Claim",
-    "Condition",
     "Guard",
     "InOrder",
     "Instance",

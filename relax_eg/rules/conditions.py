@@ -8,31 +8,17 @@ hypotheses of the test only; the other guards only restrict where a rule fires.
 
 from __future__ import annotations
 
-import operator
 import re
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, replace
-from typing import Any, Literal, cast
+from typing import Any
 
 import numpy as np
 
 from relax_eg.errors import OptionError, RuleError, SpecError
 from relax_eg.ops.facts import FACTS, fact_named
-from relax_eg.shapes import Dim
-
-Comparison = Literal["==", "!=", "<=", "<"]
-
-
-@dataclass(frozen=True, slots=True)
-class Condition:
-    """A guard on sizes, `left op right`, with op one of `==` `!=` `<=` `<`; sizes may use `%`, as in `k % 8 == 0`."""
-
-    left: Dim
-    op: Comparison
-    right: Dim
-
-    def __str__(self) -> str:
-        return f"{self.left} {self.op} {self.right}"
+from relax_eg.shapes import Dim, Relation
+from relax_eg.shapes.relation import OPERATORS, TURNED
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,10 +52,6 @@ WORDS = {
     "used_once": "one operator of the program as written reads it, once, and it is no result",
 }
 
-_OPERATORS: dict[str, Callable[[Any, Any], Any]] = {
-    "==": operator.eq, "!=": operator.ne, "<=": operator.le, "<": operator.lt, ">=": operator.ge, ">": operator.gt,
-}  # fmt: skip
-
 
 @dataclass(frozen=True, slots=True)
 class OriginGuard:
@@ -95,10 +77,10 @@ class ValueTest:
 
     def holds(self, value: Any) -> bool:
         with np.errstate(over="ignore"):  # a number beyond the dtype's range becomes infinity
-            return bool(_OPERATORS[self.op](value, self.number).all())
+            return bool(np.all(OPERATORS[self.op](value, self.number)))
 
 
-Guard = Condition | InOrder | Claim | OriginGuard | ValueTest
+Guard = Relation | InOrder | Claim | OriginGuard | ValueTest
 OnValue = Claim | OriginGuard | ValueTest
 FactKey = str | ValueTest
 
@@ -121,7 +103,7 @@ def _guard(text: str, variables: Collection[str], error: Callable[[str], RuleErr
     if compared is None:
         return _word(text, error)
     left_text, op, right_text = compared.groups()
-    for name, number, way in ((left_text, right_text, op), (right_text, left_text, _turned(op))):
+    for name, number, way in ((left_text, right_text, op), (right_text, left_text, TURNED.get(op, op))):
         found = _NAME.fullmatch(name)
         if found is not None and found[1] in variables:
             try:
@@ -133,12 +115,8 @@ def _guard(text: str, variables: Collection[str], error: Callable[[str], RuleErr
     except SpecError as e:
         raise error(str(e)) from None
     if op in (">", ">="):
-        left, right, op = right, left, _turned(op)
-    return Condition(left, cast("Comparison", op), right)
-
-
-def _turned(op: str) -> str:
-    return {"<": ">", "<=": ">=", ">": "<", ">=": "<="}.get(op, op)
+        left, right, op = right, left, TURNED[op]
+    return Relation.of(left, op, right)
 
 
 def _word(text: str, error: Callable[[str], RuleError]) -> Guard:
@@ -161,8 +139,8 @@ def _word(text: str, error: Callable[[str], RuleError]) -> Guard:
 
 def names_of(guard: Guard) -> Collection[str]:
     """The size variables of a guard on sizes, the pattern variables of any other."""
-    if isinstance(guard, Condition):
-        return guard.left.variables | guard.right.variables
+    if isinstance(guard, Relation):
+        return guard.variables
     return guard.names if isinstance(guard, InOrder) else (guard.name,)
 
 
@@ -186,7 +164,6 @@ __all__ = [
     "FACTS",
     "WORDS",
     "Claim",
-    "Condition",
     "Guard",
     "InOrder",
     "OnValue",

@@ -18,8 +18,6 @@ from relax_eg.errors import BoundsError
 from relax_eg.ir.annotations import Tensor
 from relax_eg.ir.expr import (
     CONSTANT,
-    TUPLE,
-    TUPLE_GET,
     VAR,
     Expr,
     const,
@@ -27,9 +25,9 @@ from relax_eg.ir.expr import (
     postorder,
     rebuild,
     tuple_,
-    tuple_get,
     var,
 )
+from relax_eg.ir.heads import PASSIVE, TUPLES, on_operands
 from relax_eg.ops.interpret import evaluate_expr
 from relax_eg.ops.libraries import inlined
 from relax_eg.ops.record import TABLE, call, program_of, promises, site_of
@@ -133,10 +131,8 @@ def widened(instance: Instance) -> Prepared:
             value = constant_value(e)
             wide = _wide(value.dtype.name)
             return const(value.astype(numpy_dtype(wide))) if wide != value.dtype.name else e
-        if e.op == TUPLE:
-            return tuple_(args)
-        if e.op == TUPLE_GET:
-            return tuple_get(args[0], e.attr("index"))
+        if e.op in TUPLES:
+            return on_operands(e, args)
         attrs = {k: _wide(v) if k in ("dtype", "out_dtype") and isinstance(v, str) else v for k, v in e.attrs}
         return call(e.op, args, attrs)
 
@@ -155,7 +151,7 @@ def is_rational(instance: Instance) -> bool:
     """Whether exact arithmetic covers every operation of both sides: + - * /, comparisons, max, rounding."""
     left, right = _meaning(instance)
     for e in postorder((*left, *right)):
-        if e.op in (VAR, CONSTANT, TUPLE, TUPLE_GET):
+        if e.op in PASSIVE:
             continue
         program = program_of(site_of(e))
         if program is None:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from relax_eg.dtypes import dtype_of, is_complex, is_float, is_integer, names_where
-from relax_eg.ir.expr import CALL_TIR, CONSTANT, TUPLE, TUPLE_GET, VAR, Expr, constant_value, postorder
+from relax_eg.ir.expr import CALL_TIR, CONSTANT, VAR, Expr, constant_value, postorder
 from relax_eg.limits import KEPT, LARGEST_INT32
 from relax_eg.ops.libraries import inlined
 from relax_eg.ops.record import TABLE, program_of, site_of
@@ -193,7 +193,7 @@ def _expressions(instance: Instance) -> Iterable[Expr]:
 
 
 def _operators(instance: Instance) -> Iterator[Expr]:
-    yield from (e for e in _expressions(instance) if e.op not in (VAR, CONSTANT, TUPLE, TUPLE_GET) and e.op in TABLE)
+    yield from (e for e in _expressions(instance) if e.op in TABLE)
 
 
 def _terms(instance: Instance) -> Iterator[Any]:

@@ -14,7 +14,8 @@ from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
 from relax_eg.ir.annotations import Annotation, Object, Tensor
-from relax_eg.ir.expr import LEAVES, VAR, Expr
+from relax_eg.ir.expr import VAR, Expr
+from relax_eg.ir.heads import LEAVES
 from relax_eg.rules.format import expression_text
 from relax_eg.shapes import Dim
 

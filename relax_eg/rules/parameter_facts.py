@@ -3,7 +3,7 @@ the facts that its operands have at every call."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from relax_eg.ir.calls import callees_first
@@ -14,7 +14,7 @@ from relax_eg.ops.facts import FACTS
 from relax_eg.rules.conditions import FactKey
 from relax_eg.rules.propagation import KnownFacts, closed, constant_has, needed, of_annotation
 from relax_eg.rules.rule_set import RuleSet
-from relax_eg.shapes import Dim, Proved, Scope, prove
+from relax_eg.shapes import Dim, Proved, Relation, Scope, prove
 
 Facts = Mapping[str, frozenset[FactKey]]  # by the name of a parameter
 
@@ -52,23 +52,15 @@ def _is_positive_number(d: Dim) -> bool:
     return d.is_const and d.value >= 1
 
 
-class PositiveSizes:
-    """A cache of proofs that sizes are at least 1 in a scope."""
-
-    def __init__(self, scope: Scope) -> None:
-        self._scope = scope
-        self._known: dict[Dim, bool] = {}
-
-    def are_positive(self, d: Dim) -> bool:
-        if d not in self._known:
-            self._known[d] = d.value >= 1 if d.is_const else isinstance(prove(f"{d} >= 1", self._scope), Proved)
-        return self._known[d]
+def is_positive_in(scope: Scope) -> Callable[[Dim], bool]:
+    """Returns the test whether a size is shown to be at least 1 in `scope`."""
+    return lambda d: d.value >= 1 if d.is_const else isinstance(prove(Relation.of(d, ">=", 1), scope), Proved)
 
 
 def known_facts(facts: Facts, exact: bool, scope: Scope) -> KnownFacts:
     """Returns the facts of expressions that follow from `facts` of parameters at the sizes of `scope`. `exact`: as in
     `Given`."""
-    return KnownFacts(Leaves(facts).have, exact, PositiveSizes(scope).are_positive)
+    return KnownFacts(Leaves(facts).have, exact, is_positive_in(scope))
 
 
 def facts_of_functions(module: Module, declared: Facts, rules: RuleSet, exact: bool) -> dict[str, Facts]:

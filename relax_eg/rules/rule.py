@@ -37,11 +37,11 @@ from relax_eg.memo import Memo
 from relax_eg.ops.facts import impossible
 from relax_eg.ops.libraries import Library
 from relax_eg.ops.record import get, strictly
-from relax_eg.rules.conditions import Claim, Condition, Guard, names_of, parse_guards
+from relax_eg.rules.conditions import Claim, Guard, names_of, parse_guards
 from relax_eg.rules.format import expression_text
 from relax_eg.rules.function_errors import raised
 from relax_eg.rules.signature import Numerics, pattern_of, plain_name, sizes_named, transpose_hint
-from relax_eg.shapes import Dim, Spec, Star
+from relax_eg.shapes import Dim, Relation, Spec, Star
 
 Phase = Literal["simplify", "algebra", "merge", "layout", "library"]
 PHASES: tuple[Phase, ...] = ("simplify", "algebra", "merge", "layout", "library")
@@ -276,7 +276,7 @@ class Rule:
                     raise self.error(f"size `{v}` of the right side is bound by no axis or attribute of the left")
         names = {p.attr("name") for p in instance.params}
         for g in instance.guards:
-            on_sizes = isinstance(g, Condition)
+            on_sizes = isinstance(g, Relation)
             for v in sorted(set(names_of(g)) - (sizes if on_sizes else names)):
                 what = "no axis or attribute of the left side binds" if on_sizes else "the signature lacks"
                 raise self.error(f"condition {g}: {what} `{v}`")

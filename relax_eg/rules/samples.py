@@ -21,9 +21,9 @@ from relax_eg.limits import KEPT
 from relax_eg.ops.facts import holds as has_fact
 from relax_eg.ops.facts import with_facts
 from relax_eg.ops.record import TABLE, Precondition, conditions, may_be_met
-from relax_eg.rules.conditions import Condition, Guard, ValueTest, claims_of
+from relax_eg.rules.conditions import Guard, ValueTest, claims_of
 from relax_eg.rules.rule import Instance
-from relax_eg.shapes import Dim
+from relax_eg.shapes import Dim, Relation
 
 Array = np.ndarray[Any, Any]
 Sizes = Mapping[str, int]
@@ -101,18 +101,7 @@ def fits(instance: Instance, sizes: Sizes, most: int) -> bool:
 
 def holds(guard: Guard, sizes: Sizes) -> bool:
     """Whether a condition holds at these sizes. A guard that is not on sizes always does."""
-    if not isinstance(guard, Condition):
-        return True
-    left, right = guard.left.evaluate(sizes), guard.right.evaluate(sizes)
-    match guard.op:
-        case "==":
-            return left == right
-        case "!=":
-            return left != right
-        case "<=":
-            return left <= right
-        case "<":
-            return left < right
+    return not isinstance(guard, Relation) or guard.holds(sizes) is True
 
 
 def draw_sizes(instance: Instance, rng: Random, count: int, least: int = 0) -> list[dict[str, int]]:
@@ -195,7 +184,7 @@ def _constants(instance: Instance) -> set[int]:
                     visit(a)
 
     for g in instance.guards:
-        if isinstance(g, Condition):
+        if isinstance(g, Relation):
             visit(g.left)
             visit(g.right)
     large = {c for c in found if c > 1}

@@ -16,7 +16,7 @@ import numpy as np
 from relax_eg.dtypes import is_complex, is_float
 from relax_eg.errors import BoundsError, OperatorError
 from relax_eg.ir.annotations import Tensor
-from relax_eg.ir.expr import CONSTANT, TUPLE, TUPLE_GET, VAR, Expr, postorder
+from relax_eg.ir.expr import Expr, postorder
 from relax_eg.limits import KEPT
 from relax_eg.ops.interpret import evaluate_points
 from relax_eg.ops.record import TABLE, program_of, site_of
@@ -188,7 +188,7 @@ def _is_feasible(p: Prepared, sizes: Sizes) -> bool:
 
 def _steps(e: Expr, sizes: Sizes) -> Iterator[tuple[str, int]]:
     """Kind and number of steps of each scan and reduction: "scan", "fold", or "other" for argmax and argmin."""
-    if e.op in (VAR, CONSTANT, TUPLE, TUPLE_GET) or e.op not in TABLE:
+    if e.op not in TABLE:
         return
     program = program_of(site_of(e))
     for stage in program.stages if program is not None else ():

@@ -331,6 +331,11 @@ def from_sum(coefficients: dict[Monomial, int], const: int) -> Dim:
     return make(tuple(kept), const)
 
 
+def is_plain(dim: Dim) -> bool:
+    """Whether `dim` is a polynomial: no division, max, min or select."""
+    return all(atom.op == "var" for monomial, _ in dim.terms for atom in monomial)
+
+
 def rebuilt(dim: Dim, stands_for: Callable[[Atom], Dim]) -> Dim:
     """Returns `dim` with every atom replaced by `stands_for(atom)`."""
     total = constant(dim.const)

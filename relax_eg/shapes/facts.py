@@ -18,7 +18,7 @@ from relax_eg.shapes.piecewise import normal
 from relax_eg.shapes.relation import Relation
 
 # given: bounds of a size without facts: an axis of at least one element
-DEFAULT: Interval = (1, None)
+AXIS: Interval = (1, None)
 
 # limit: rounds of tightening bounds by each other. `n <= m, m <= k, k <= 64` needs one round per link. Consequences
 # that need more rounds are left to z3.
@@ -26,14 +26,18 @@ _ROUNDS = 3
 
 
 class Facts:
-    """The facts about variables when the `assumptions` hold and have values. A variable without `bounds` has `DEFAULT`.
+    """The facts about variables when the `assumptions` hold and have values. A variable without `bounds` has
+    `default`.
 
     - `values`: value of each eliminated variable in terms of the free ones.
     - `bounds`: bounds of the free variables.
     - `nonnegative`, `zero`, `nonzero`: expressions of the free variables for which further facts hold.
     """
 
-    def __init__(self, bounds: Mapping[str, Interval], assumptions: Iterable[Relation] = ()) -> None:
+    def __init__(
+        self, bounds: Mapping[str, Interval], assumptions: Iterable[Relation] = (), default: Interval = AXIS
+    ) -> None:
+        self.default = default
         self.values: dict[str, Dim] = {}
         self.bounds: dict[str, Interval] = dict(bounds)
         self.nonnegative: list[Dim] = []
@@ -69,7 +73,7 @@ class Facts:
         return [*self.nonnegative, *self.zero, *self.nonzero]
 
     def bound(self, name: str) -> Interval:
-        return self.bounds.get(name, DEFAULT)
+        return self.bounds.get(name, self.default)
 
     def reduce(self, dim: Dim) -> Dim:
         """Returns `dim` in terms of the free variables."""

@@ -13,7 +13,7 @@ from relax_eg.errors import SpecError
 from relax_eg.limits import STATEMENT_CHARACTERS
 from relax_eg.shapes.dim import Dim
 from relax_eg.shapes.piecewise import dim_select
-from relax_eg.shapes.relation import Relation, read_statement
+from relax_eg.shapes.relation import TURNED, Relation, read_statement
 from relax_eg.shapes.scope import Scope
 from relax_eg.shapes.verdict import Verdict
 
@@ -86,7 +86,7 @@ def _both(a: Bound, b: Bound) -> tuple[int | None, int | None]:
 def _bound(relation: Relation) -> Bound:
     left, op, right = relation.left, relation.op, relation.right
     if left.is_const:
-        left, op, right = right, {"<=": ">=", "<": ">", ">=": "<=", ">": "<"}.get(op, op), left
+        left, op, right = right, TURNED.get(op, op), left
     if left.is_const or not right.is_const or op == "!=":
         raise SpecError(f"`{relation}` is no bound of a guard; accepted: 17 <= n <= 128, n*m >= 4, n % 8 == 0")
     n = right.value

@@ -14,7 +14,7 @@ from typing import Any
 
 from relax_eg.errors import SpecError
 from relax_eg.limits import EXTREMES
-from relax_eg.shapes.dim import MEMO, Atom, Dim, atom_of, constant, make, product, rebuilt
+from relax_eg.shapes.dim import MEMO, Atom, Dim, atom_of, constant, is_plain, make, product, rebuilt
 from relax_eg.shapes.division import ceildiv, dim_max, dim_min, extreme, floordiv
 from relax_eg.shapes.expression import COMPARISONS
 
@@ -116,7 +116,7 @@ def chosen(atom: Atom, env: Mapping[str, Any]) -> Any:
 def without_selects(dim: Dim) -> Dim:
     """Returns `dim` with every select expressed by max and min. It has a value where both sizes of each select have
     one."""
-    if all(atom.op == "var" for monomial, _ in dim.terms for atom in monomial):
+    if is_plain(dim):
         return dim
     return rebuilt(dim, _without_select)
 
@@ -189,7 +189,7 @@ def decided(dim: Dim, known: Sequence[Dim], unequal: Dim | None = None) -> Dim:
 
     SpecError if `dim` divides by zero under these conditions.
     """
-    if all(atom.op == "var" for monomial, _ in dim.terms for atom in monomial):
+    if is_plain(dim):
         return dim
     return rebuilt(dim, lambda atom: _decided_atom(atom, known, unequal))
 

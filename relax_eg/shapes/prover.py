@@ -20,7 +20,7 @@ from math import gcd, lcm
 
 from relax_eg.errors import BoundsError, SpecError
 from relax_eg.shapes.dim import Dim, product
-from relax_eg.shapes.facts import Facts
+from relax_eg.shapes.facts import AXIS, Facts
 from relax_eg.shapes.interval import Interval
 from relax_eg.shapes.piecewise import holds, normal
 from relax_eg.shapes.points import everywhere, near, samples
@@ -42,18 +42,19 @@ _Goal = tuple[str, Dim]
 
 
 class Prover:
-    """A decision procedure for relations, given `bounds` of variables and `assumptions`."""
+    """A decision procedure for relations, given `assumptions` and `bounds` of variables, else `default`."""
 
     def __init__(
         self,
         bounds: Mapping[str, Interval],
         assumptions: Sequence[Relation],
         statistics: ProverStatistics | None = None,
+        default: Interval = AXIS,
     ) -> None:
         self._given = dict(bounds)
         self._assumptions = tuple(assumptions)
         self._statistics = statistics if statistics is not None else ProverStatistics()
-        self.facts = Facts(bounds, assumptions)
+        self.facts = Facts(bounds, assumptions, default)
         self._memo: dict[tuple[str, Dim, tuple[Dim, ...]], tuple[Verdict, int]] = {}
         self._simplified: dict[Dim, Dim] = {}
 
@@ -338,7 +339,7 @@ class Prover:
     def allows(self, env: Mapping[str, int]) -> bool:
         """Whether the given bounds and assumptions allow the variables' values `env`."""
         for name, size in env.items():
-            low, high = self._given.get(name, (1, None))
+            low, high = self._given.get(name, self.facts.default)
             if (low is not None and size < low) or (high is not None and size > high):
                 return False
         return all(assumption.holds(env) for assumption in self._assumptions if assumption.variables <= env.keys())

@@ -7,7 +7,7 @@ import operator
 import re
 import unicodedata
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any
 
@@ -31,6 +31,8 @@ OPERATORS: Mapping[str, Callable[[Any, Any], bool]] = {
     ">=": operator.ge,
     ">": operator.gt,
 }
+# The operator of the same comparison with the sides exchanged, where it is another one.
+TURNED: Mapping[str, str] = {"<=": ">=", "<": ">", ">=": "<=", ">": "<"}
 _ACCEPTED = "two sizes compared by == != <= < >= >, a chain such as 0 <= y < 32, several joined by `and`"
 
 # Statements may also use JAX's names for division.
@@ -75,6 +77,12 @@ class Relation:
             raise SpecError(f"`{op}` does not compare sizes; accepted: {' '.join(OPERATORS)}")
         a, b = Dim.of(left), Dim.of(right)
         return Relation(a, op, b, divisors_of(a, b), f"{a} {op} {b}")
+
+    def substitute(self, env: Mapping[str, Dim]) -> Relation:
+        """Returns the relation with variables replaced by sizes. Its divisors are those of this one, and those of the
+        new sides."""
+        moved = Relation.of(self.left.substitute(env), self.op, self.right.substitute(env))
+        return replace(moved, divisors=(*moved.divisors, *(d.substitute(env) for d in self.divisors)))
 
     @property
     def variables(self) -> frozenset[str]:

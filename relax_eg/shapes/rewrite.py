@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from math import gcd
 
-from relax_eg.shapes.dim import Atom, Dim, from_sum, product, rebuilt
-from relax_eg.shapes.division import extreme
+from relax_eg.shapes.dim import Atom, Dim, from_sum, is_plain, product, rebuilt
+from relax_eg.shapes.division import extreme, floordiv
 from relax_eg.shapes.interval import Interval
 from relax_eg.shapes.piecewise import decided, remade, select, unbeaten
 
@@ -20,7 +20,7 @@ Test = Callable[[Dim], bool]  # whether a Dim is known to be >= 0
 
 def simplified(dim: Dim, bounds: Bounds, nonnegative: Test) -> Dim:
     """Returns a Dim equal to `dim` wherever the facts behind `bounds` and `nonnegative` hold and `dim` has a value."""
-    if all(atom.op == "var" for monomial, _ in dim.terms for atom in monomial):
+    if is_plain(dim):
         return dim
     return rebuilt(dim, lambda atom: _atom(atom, bounds, nonnegative))
 
@@ -58,12 +58,10 @@ def _select(atom: Atom, bounds: Bounds, nonnegative: Test) -> Dim:
 
 
 def _quotient(a: Dim, b: Dim, bounds: Bounds, nonnegative: Test) -> Dim | None:
-    """Returns `a//b` as q with `a == b*q + r` and r in 0..b-1; None if no such q is found."""
-    low, high = bounds(b)
-    if low is None or low < 1:
-        if high is None or high > -1:
-            return None
-        return _quotient(-a, -b, bounds, nonnegative)
+    """Returns `a//b` as q with `a == b*q + r` and r in 0..b-1, or without the multiple of a product `b` in `a`; None if
+    neither is found."""
+    if not nonnegative(b - 1):
+        return _quotient(-a, -b, bounds, nonnegative) if nonnegative(-b - 1) else None
     if b.is_const:
         return _by_constant(a, b.const, bounds)
     whole, rest = _divided(a, b)
@@ -71,7 +69,7 @@ def _quotient(a: Dim, b: Dim, bounds: Bounds, nonnegative: Test) -> Dim | None:
         left = rest - b * step
         if nonnegative(left) and nonnegative(b - 1 - left):
             return whole + step
-    return None
+    return whole + floordiv(rest, b) if whole != 0 and len(b.terms) == 1 and not b.const else None
 
 
 def _by_constant(a: Dim, divisor: int, bounds: Bounds) -> Dim | None:

@@ -24,6 +24,7 @@ os.register_at_fork(before=_lock.acquire, after_in_parent=_lock.release, after_i
 # limit: z3 counts its own steps besides the clock, so that a slow machine gives the same answer when time is ample.
 # About 10 s of work on nonlinear queries.
 _STEPS = 20_000_000
+_MEMORY_MB = 1_500  # limit: memory of z3
 
 
 @dataclass(frozen=True)
@@ -102,6 +103,7 @@ class Solver:
         try:
             solver.set("timeout", timeout_ms)
             solver.set("rlimit", _STEPS)
+            solver.set("max_memory", _MEMORY_MB)
             solver.add(*constraints)
             answer = solver.check()
             if answer == z3.unsat:

@@ -20,7 +20,7 @@ from ops_use import Use
 
 from relax_eg.backend.lower import run_at
 from relax_eg.backend.tensor_programs import lower_program
-from relax_eg.dtypes import KEY_WORDS, is_key, numpy_dtype
+from relax_eg.dtypes import KEY_WORDS, NUMBERS, dtype_of, is_float, is_key, numpy_dtype
 from relax_eg.errors import OperatorError
 from relax_eg.ir.annotations import Annotation, Shape, Tensor, Tuple, substitute
 from relax_eg.ir.expr import var
@@ -33,13 +33,10 @@ from relax_eg.ops.text import parse
 from relax_eg.shapes import Dim
 from relax_eg.tir import PatternKind, evaluate
 
-DTYPES = (
-    "float32", "float64", "float16", "bfloat16", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32",
-    "uint64", "int4", "uint4", "float8_e4m3fn", "float8_e5m2", "bool", "complex64", "complex128", "key<fry>",
-)  # fmt: skip
+DTYPES = (*dict.fromkeys(("float32", *NUMBERS)), "key<fry>")
 TOLERANCE = {
-    "float64": 1e-11, "float32": 2e-5, "float16": 1e-2, "bfloat16": 6e-2, "float8_e4m3fn": 0.15, "float8_e5m2": 0.3,
-    "complex64": 2e-5, "complex128": 1e-11,
+    "float64": 1e-11, "float32": 2e-5, "float16": 1e-2, "bfloat16": 6e-2, "complex64": 2e-5, "complex128": 1e-11,
+    **{d: 2.4 * dtype_of(d).half_ulp for d in NUMBERS if is_float(d) and dtype_of(d).is_narrow},
 }  # fmt: skip
 SPECIAL = (0.0, -0.0, 1.0, -1.0, 0.5, 2.0, -3.0, float("inf"), -float("inf"), float("nan"))
 

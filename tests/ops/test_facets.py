@@ -31,6 +31,7 @@ from ops_draws import DRAWS
 from ops_samples import USES
 from ops_use import ANY, Use
 
+from relax_eg.dtypes import names_where
 from relax_eg.errors import OperatorError
 from relax_eg.ir.annotations import Tensor
 from relax_eg.ops import TABLE, Operator, get
@@ -55,7 +56,7 @@ RING = frozenset(
     relu ragged_dot ragged_outer reduce_or reduce_and reduce_xor""".split()
 )
 
-_NARROW = ("int4", "uint4", "float8_e4m3fn", "float8_e5m2")
+_NARROW = names_where(lambda d: d.is_narrow)
 # Kinds of dtype that a lowering would take and its operator does not. Of narrow dtypes and keys it need not say so.
 OTHERWISE: dict[str, str] = {
     # There is another operator for them.

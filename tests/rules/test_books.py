@@ -16,7 +16,7 @@ from relax_eg.ir.annotations import Tensor
 from relax_eg.ir.expr import CONSTANT, TUPLE_GET, VAR, Expr, const, rebuild, tuple_get, var
 from relax_eg.ops import api as op
 from relax_eg.ops.record import TABLE, call
-from relax_eg.rules import Claim, Condition, Instance, OriginGuard, Rule, RuleSet, default
+from relax_eg.rules import Claim, Instance, OriginGuard, Rule, RuleSet, default
 from relax_eg.rules.book.attention import row_sums
 from relax_eg.rules.book.blocks import diagonal
 from relax_eg.rules.book.contraction import eye_mask
@@ -24,14 +24,14 @@ from relax_eg.rules.book.systems import inverse
 from relax_eg.rules.conditions import claims_of
 from relax_eg.rules.parameter_facts import Given
 from relax_eg.rules.rule import instances
-from relax_eg.shapes import Scope
+from relax_eg.shapes import Relation, Scope
 
 BUDGET = Budget(nodes=2000, seconds=20)
 
 
 def fires(rule: Rule, roots: tuple[Expr, ...], instance: Instance, given: Given | None = None) -> bool:
     known = given or Given(claims_of(instance.guards), _weights(instance))
-    scope = Scope(assume=[str(g) for g in instance.guards if isinstance(g, Condition)])
+    scope = Scope(assume=[str(g) for g in instance.guards if isinstance(g, Relation)])
     with EGraph(roots, RuleSet("alone", [rule]), scope, given=known) as egraph:
         egraph.saturate(BUDGET)
         return rule.name in egraph.matches

@@ -11,12 +11,13 @@ from relax_eg.dtypes import numpy_dtype
 from relax_eg.errors import RuleError
 from relax_eg.ops import api as op
 from relax_eg.ops.facts import FACTS, holds, violation
-from relax_eg.rules import Claim, Condition, Instance, OriginGuard, RuleSet, ValueTest
+from relax_eg.rules import Claim, Instance, OriginGuard, RuleSet, ValueTest
 from relax_eg.rules import samples as draws
 from relax_eg.rules.check import check
 from relax_eg.rules.conditions import WORDS
 from relax_eg.rules.rule import instances
 from relax_eg.rules.samples import adapted, are_met, under_hypotheses
+from relax_eg.shapes import Relation
 
 
 def one(shapes: str, function: Any, **options: Any) -> Instance:
@@ -37,12 +38,12 @@ def test_conditions_are_read() -> None:
         OriginGuard("is_weight", "s"), OriginGuard("used_once", "x"),
         ValueTest("s", ">=", 0.5), ValueTest("s", "<", 2.0),
     )  # fmt: skip
-    assert isinstance(guards[-1], Condition)
+    assert isinstance(guards[-1], Relation)
     texts = ["positive(x)", "lower_triangular(x)", "is_weight(s)", "used_once(x)", "s >= 0.5", "s < 2", "1 <= n"]
     assert list(map(str, guards)) == texts
     # A name that is a size is one in comparisons.
     (guard,) = one("n: n", lambda n: (op.exp(-n), op.exp(-n) * 1.0), when="n >= 1").guards
-    assert isinstance(guard, Condition)
+    assert isinstance(guard, Relation)
 
 
 def test_what_a_rule_asks_is_printed() -> None:

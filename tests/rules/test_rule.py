@@ -13,9 +13,9 @@ import pytest
 
 from relax_eg.errors import OperatorError, RuleError
 from relax_eg.ops import api as op
-from relax_eg.rules import Condition, InOrder, Rule, RuleSet
+from relax_eg.rules import InOrder, Rule, RuleSet
 from relax_eg.rules.rule import PHASES, instances
-from relax_eg.shapes import Dim
+from relax_eg.shapes import Dim, Relation
 
 
 def refusal(function: Callable[..., Any], shapes: str, **options: Any) -> str:
@@ -261,7 +261,7 @@ def test_conditions_are_read() -> None:
                when=("n % 8 == 0", "n > m", "inputs_in_order(a, b)"))  # fmt: skip
     (instance,) = instances(rule)
     n, m = Dim.var("n"), Dim.var("m")
-    assert instance.guards == (Condition(n % 8, "==", Dim.of(0)), Condition(m, "<", n), InOrder(("a", "b")))
+    assert instance.guards == (Relation.of(n % 8, "==", 0), Relation.of(m, "<", n), InOrder(("a", "b")))
 
 
 def test_an_operator_that_refuses_some_ranks_is_no_error() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from fractions import Fraction
 from typing import Any
 
 import pytest
@@ -14,7 +15,16 @@ from relax_eg.ops import api as op
 from relax_eg.rules import Rule, RuleSet, default
 from relax_eg.rules.check import check
 from relax_eg.rules.verify_formal import prove_rule
-from relax_eg.rules.verify_formal.guards import Deadline, KnownGuards, at_least, simplified
+from relax_eg.rules.verify_formal.guards import (
+    Deadline,
+    GuardLiteral,
+    KnownGuards,
+    at_least,
+    not_zero,
+    simplified,
+    zero,
+)
+from relax_eg.rules.verify_formal.sums import Factor
 from relax_eg.shapes import Dim
 
 more = RuleSet("more")
@@ -456,6 +466,42 @@ def test_sizes_by_cases_are_known_of() -> None:
     assert facts.entails(at_least(Dim.of("select(n <= m + 3, 5, k) - 5")))
     assert not facts.entails(at_least(Dim.of("select(n <= m - 3, 5, k) - 5")))
     assert simplified(Dim.of("select(n <= m, n, m)"), facts, frozenset()) is Dim.var("n")
+
+
+def test_a_quotient_by_what_may_be_zero_may_be_anything() -> None:
+    deadline = Deadline(time.process_time() + 60)
+    quotient = Dim.of("(n*m)//m")
+    facts = KnownGuards([at_least(Dim.of("n")), at_least(Dim.of("m"))], deadline)
+    assert not facts.entails(at_least(quotient))
+    assert not facts.impossible([at_least(-quotient - 1)])
+    assert simplified(quotient, facts, frozenset()) is quotient
+    more = frozenset({not_zero(Dim.of("m"))})
+    assert facts.entails(zero(quotient - Dim.of("n")), more)
+    assert simplified(quotient, facts, more) is Dim.var("n")
+    # A fact about such a quotient does not say that the divisor differs from zero.
+    about = KnownGuards([*facts.known, at_least(quotient - 1)], deadline)
+    assert not about.entails(at_least(Dim.of("m - 1")))
+    assert about.entails(at_least(quotient))
+
+
+def test_variables_of_guards_are_any_integers() -> None:
+    facts = KnownGuards([], Deadline(time.process_time() + 60))
+    assert not facts.entails(at_least(Dim.of("n")))
+    assert facts.entails(at_least(Dim.of("n*n")))
+    assert facts.impossible([at_least(Dim.of("n - 2")), at_least(Dim.of("1 - n"))])
+
+
+def test_sums_under_guards_are_weighed() -> None:
+    facts = KnownGuards([at_least(Dim.of("n"))], Deadline(time.process_time() + 60))
+    one, small = Dim.of(1), at_least(Dim.of("4 - n"))
+    truth = GuardLiteral("true", Dim.of(0), Factor("read", "mask"))
+    for guard in (small, truth):
+        both = [(Fraction(1, 2), one, frozenset({guard})), (Fraction(1, 2), one, frozenset({guard.negated()}))]
+        assert facts.sum_is("==", [*both, (Fraction(-1, 2), one, frozenset())])
+        assert not facts.sum_is("==", [both[0], (Fraction(-1, 2), one, frozenset())])
+        assert facts.sum_is(">=", both)
+    assert facts.sum_is(">=", [(Fraction(1), Dim.of("n - 4"), frozenset({small.negated()}))])
+    assert not facts.sum_is(">=", [(Fraction(1), Dim.of("n - 4"), frozenset({small}))])
 
 
 def test_time_is_limited() -> None:

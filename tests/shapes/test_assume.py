@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from relax_eg.errors import BoundsError, RelaxEgError
-from relax_eg.shapes import Dim, Proved, Refuted, Scope, prove
+from relax_eg.shapes import Dim, Proved, Refuted, Scope, Unknown, prove
 
 DEFAULT = "{} >= 1 (every size is at least 1 unless declared otherwise)"
 SAID = "n >= 5 (declared in the assumption `n >= 5`)"
@@ -142,7 +142,7 @@ def test_equal_uses_what_is_known():
     assert scope.equal(m, n) is None
     assert scope.equal(n, m * 4 + 1) is False
     # Deep questions are put to z3.
-    hard, same = (n + m) // m, n // m + 1
+    hard, same = (n + m + 1) // (m + 1), n // (m + 1) + 1
     assert Scope().equal(hard, same) is None
     assert Scope().equal(hard, same, deep=True) is True
     assert Scope().equal(hard, same + 1, deep=True) is False
@@ -181,7 +181,7 @@ def test_statistics():
     prove("n*4 == 4*n", scope)
     prove("n*4 == 4*n", scope)
     prove("n == m", scope.child())
-    prove("(n + m)//m == n//m + 1", scope)
+    prove("(n + m + 1)//(m + 1) == n//(m + 1) + 1", scope)
     found = scope.statistics
     assert found.queries["canonical"] == 1
     assert found.queries["memo"] == 1
@@ -189,6 +189,18 @@ def test_statistics():
     assert found.asked_z3 == 1
     assert found.total >= 4
     assert "canonical 1" in str(found)
+
+
+def test_a_multiple_of_a_divisor_needs_no_search():
+    scope = Scope()
+    for multiple in (
+        "(n + m)//m == n//m + 1",
+        "(n*m*k + 3*m*k + n)//(m*k) == n + 3 + n//(m*k)",
+        "ceildiv(n + m, m) == ceildiv(n, m) + 1",
+    ):
+        assert isinstance(prove(multiple, scope, timeout_ms=0), Proved)
+    assert isinstance(prove("(n + m)//m == n//m + 1", bounds={"m": (0, None)}), Unknown)
+    assert isinstance(prove("(n + m)//m == n//m + 2", scope), Refuted)
 
 
 # --- constraints of jax.export ---

@@ -137,9 +137,9 @@ def test_a_question_leaves_nothing_for_the_next():
     scope = Scope(assume=["n*m <= 10**9"])
     for _ in range(2):
         for statement, answer in (
-            ("(n + m)//m == n//m + 1", Proved),
+            ("(n + m + 1)//(m + 1) == n//(m + 1) + 1", Proved),
             ("n != 100003*m + 54321", Refuted),
-            ("(n*m + k)//m == n + k//m", Proved),
+            ("(n*m + n + k)//(m + 1) == n + k//(m + 1)", Proved),
             ("n != 100019*m + 54323", Refuted),
         ):
             assert isinstance(prove(f"{statement} + k - k", scope), answer)

@@ -132,7 +132,7 @@ def test_timeouts():
     for wrong in (-1, 1.5, True, None):
         with pytest.raises(OptionError, match="an integer >= 0 \\(0 leaves z3 out\\) is accepted"):
             prove("n == n", timeout_ms=wrong)
-    hard = "(n + m)//m == n//m + 1"
+    hard = "(n + m + 1)//(m + 1) == n//(m + 1) + 1"
     assert prove(hard, timeout_ms=0) == Unknown("a timeout of 0 ms leaves z3 no time, and nothing quicker decides it")
     assert isinstance(prove("n*4 == 4*n", timeout_ms=0), Proved)
     scope = Scope()
@@ -207,7 +207,11 @@ def test_options_that_are_none(options, text):
         (["n == n", "--bounds", "n=few"], 1, "name=low:high is accepted"),
         (["n == n", "--timeout", "-1"], 1, "timeout_ms=-1: an integer >= 0 (0 leaves z3 out) is"),
         (["n == m", "--bounds", "n < m", "--bounds", "m < n"], 1, "no sizes satisfy all of"),
-        (["(n + m)//m == n//m + 1", "--timeout", "0"], 1, "unknown: a timeout of 0 ms leaves z3 no time"),
+        (
+            ["(n + m + 1)//(m + 1) == n//(m + 1) + 1", "--timeout", "0"],
+            1,
+            "unknown: a timeout of 0 ms leaves z3 no time",
+        ),
     ],
 )
 def test_the_command(arguments, status, text):

@@ -30,12 +30,13 @@ from relax_eg.extract.cost_model import NodeCost
 from relax_eg.extract.matmuls import is_decoded, made_on_cpu
 from relax_eg.extract.numbers import Number, choose, is_column, larger, smaller
 from relax_eg.ir.annotations import Annotation
-from relax_eg.ir.expr import CALL, CALL_DPS_LIBRARY, CALL_TIR, CONSTANT, CONTROL, CORE, VAR, postorder
+from relax_eg.ir.expr import CALL_TIR, CONSTANT, VAR, postorder
+from relax_eg.ir.heads import CONTROL, WITHOUT_KERNEL
 from relax_eg.ir.module import Function
 from relax_eg.limits import KEPT
 from relax_eg.ops import Site, bytes_of
-from relax_eg.ops.fused import VIEWS, Placed, called_program, fused_call, program_at
-from relax_eg.ops.libraries import LIBRARIES, Definition
+from relax_eg.ops.fused import VIEWS, Placed, equations_at, fused_call
+from relax_eg.ops.libraries import Definition, library_of
 from relax_eg.ops.triton import left_out
 from relax_eg.shapes import Dim
 from relax_eg.tir import Contraction, TensorProgram
@@ -168,8 +169,7 @@ class KernelCost(WholeCost):
         if placed is not None:
             return of_program(placed, 1)
         found = super().amounts(site, result)
-        is_kernel = site.op not in CORE or site.op == CALL_DPS_LIBRARY
-        return replace(found, launches=Dim.of(1)) if is_kernel else found
+        return found if site.op in WITHOUT_KERNEL else replace(found, launches=Dim.of(1))
 
     def parts(self, placed: Placed) -> list[ContractionCost]:
         """The contractions of a tensor program."""
@@ -194,7 +194,7 @@ class KernelCost(WholeCost):
         if found is not None:
             return found
         found = super()._price(site, result)
-        if site.op == CALL or (site.op in CORE and site.op not in CONTROL and site.op != CALL_DPS_LIBRARY):
+        if site.op in WITHOUT_KERNEL and site.op not in CONTROL:
             return found  # the operators that a call runs are kernels of their own
         return NodeCost(found.flops, found.bytes, 1, self.called(found.seconds))
 
@@ -213,7 +213,7 @@ class KernelCost(WholeCost):
         """The cost of an `xla.` routine as the kernel that XLA makes of its pattern.
 
         None for other calls, for routines with a known speed or cost, and for patterns without equations."""
-        library = LIBRARIES.get(site["name"]) if site.op == CALL_DPS_LIBRARY else None
+        library = library_of(site)
         if library is None or not library.name.startswith("xla.") or library.cost:
             return None
         if library.name in self.profile.library_speed:
@@ -235,9 +235,7 @@ class KernelCost(WholeCost):
 
 def _placed(site: Site, result: Annotation) -> Placed | None:
     """The tensor program of one use of an operator, or the one that a `call_tir` calls."""
-    if site.op == CALL_TIR:
-        return called_program(site.operands, site.attrs)
-    return program_at(site.op, site.operands, tuple(site.attrs.items()), result)
+    return equations_at(site.op, site.operands, tuple(site.attrs.items()), result)
 
 
 @lru_cache(KEPT)

@@ -13,7 +13,7 @@ from relax_eg.dtypes import dtype_of, numpy_dtype
 from relax_eg.frontends.onnx.nodes import OnnxNode
 from relax_eg.frontends.onnx.values import MOST_KNOWN, MOST_SIZES, Array, KnownArray, known
 from relax_eg.ops.sizes import rest
-from relax_eg.shapes import Dim, Proved, prove
+from relax_eg.shapes import Dim, Proved, Relation, prove
 
 
 class UndecidedNow(Exception):
@@ -60,7 +60,7 @@ def _equal(a: Any, b: Any) -> bool:
     left, right = _dim(a), _dim(b)
     if left == right:
         return True
-    if isinstance(prove(f"{left} != {right}", timeout_ms=0), Proved):
+    if isinstance(prove(Relation.of(left, "!=", right), timeout_ms=0), Proved):
         return False
     raise UndecidedNow
 

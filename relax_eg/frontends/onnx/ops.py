@@ -18,7 +18,7 @@ from relax_eg.frontends.onnx.widths import in_float32
 from relax_eg.ir.expr import Expr, const
 from relax_eg.ops import api as op
 from relax_eg.ops.sizes import ZERO, product
-from relax_eg.shapes import Dim, Proved, dim_max, dim_min, dim_select, prove
+from relax_eg.shapes import Dim, Proved, Relation, dim_max, dim_min, dim_select, prove
 
 
 def _unary(f: Callable[[Expr], Expr]) -> Handler:
@@ -290,7 +290,7 @@ def _place(at: Dim, size: Dim) -> Dim:
 
 def _proved(low: Dim, high: Dim) -> bool:
     """Whether `low <= high` can be proved for all sizes without a search."""
-    return isinstance(prove(f"{low} <= {high}", timeout_ms=0), Proved)
+    return isinstance(prove(Relation.of(low, "<=", high), timeout_ms=0), Proved)
 
 
 def _gather(n: OnnxNode) -> Expr:

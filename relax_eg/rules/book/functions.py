@@ -15,22 +15,18 @@ from relax_eg.ir.calls import call_function, call_sizes, function_ref, inlined
 from relax_eg.ir.control import parts, runs_of, scan, while_loop
 from relax_eg.ir.expr import (
     CALL,
-    CONSTANT,
     FUNCTION,
     SCAN,
-    SHAPE,
     SHARD_MAP,
-    TUPLE,
     TUPLE_GET,
-    VAR,
     WHILE,
     Expr,
-    node,
     postorder,
     tuple_,
     tuple_get,
     var,
 )
+from relax_eg.ir.heads import PASSIVE, on_operands
 from relax_eg.ir.module import Function
 from relax_eg.ir.partition import carried, frontier, missing_sizes, replaced, split, static_expressions
 from relax_eg.ops.libraries import instantiated
@@ -151,7 +147,6 @@ def _with_contractions(function: Function, within: set[Expr]) -> set[Expr]:
 # limit: most operators of a function that is inlined, including its callees: one that is called once, and one that is
 # called more often. A repeated block that `ir.outline` made a function has more.
 _ONCE, _SMALL = 256, 12
-_NO_OPERATORS = frozenset((VAR, CONSTANT, TUPLE, TUPLE_GET, FUNCTION, SHAPE))
 
 
 def _inline(e: Expr, known: Functions) -> Expr | None:
@@ -180,7 +175,7 @@ def _body(e: Expr, known: Functions, most: int) -> tuple[Expr, int] | None:
         return None
     if any(substitute(p, sizes) != a for p, a in zip(params, operands, strict=True)):
         return None  # the call checks at run time whether they fit
-    inside = [x for x in function.expressions() if x.op not in _NO_OPERATORS]
+    inside = [x for x in function.expressions() if x.op not in PASSIVE]
     most = most if known.calls(name) == 1 else min(most, _SMALL)
     count = len(inside)
     if count > most or any(x.op == SHARD_MAP for x in inside):
@@ -194,7 +189,7 @@ def _body(e: Expr, known: Functions, most: int) -> tuple[Expr, int] | None:
         if x in done:
             continue
         args = tuple(done[a] for a in x.args)
-        made = tuple_get(args[0], x.attr("index")) if x.op == TUPLE_GET else node(x.op, args, x.attrs, x.annotation)
+        made = on_operands(x, args)
         inner = _body(made, known, most - count + 1) if made.op == CALL else None
         if inner is not None:
             made, count = inner[0], count - 1 + inner[1]

@@ -17,7 +17,8 @@ from relax_eg.errors import OperatorError
 from relax_eg.ir.annotations import Tensor, dims_of
 from relax_eg.ir.calls import function_ref
 from relax_eg.ir.control import scan
-from relax_eg.ir.expr import CONSTANT, CORE, VAR, Expr, tuple_, tuple_get, var
+from relax_eg.ir.expr import CONSTANT, VAR, Expr, tuple_, tuple_get, var
+from relax_eg.ir.heads import CORE
 from relax_eg.ir.module import pure_function
 from relax_eg.ir.partition import missing_sizes
 from relax_eg.ops import api as op

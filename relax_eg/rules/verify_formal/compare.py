@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 from fractions import Fraction
 
-from relax_eg.rules.verify_formal.guards import GuardLiteral, KnownGuards
+from relax_eg.rules.verify_formal.guards import GuardLiteral, KnownGuards, Summand
 from relax_eg.rules.verify_formal.sums import Factor, Sum, Term
 from relax_eg.rules.verify_formal.terms import Normalizer
 from relax_eg.shapes import Dim
 
 # chosen: largest allowed ratio of the absolute sum of the right side's summands to that of the left side's.
 _MASS = 2
-
-Summand = tuple[Fraction, Dim, frozenset[GuardLiteral]]
 
 
 class _Group:
@@ -40,7 +37,7 @@ def same_sums(left: Sum, right: Sum, facts: KnownGuards, normal: Normalizer, mod
             getattr(group, f"{side}_mass").append((m, dim, named.guards))
     for key, group in groups.items():
         difference = _collected(group.left, group.right, modulus)
-        if difference and not facts.never(lambda w, d=difference: w.differs(w.weighted(d, _scale(d)), 0)):
+        if difference and not facts.sum_is("==", difference):
             return f"not shown equal: the terms with factors {' * '.join(key[0]) or '1'}"
         if accurately and not _lighter(group, facts):
             return f"the right side sums and cancels terms with factors {' * '.join(key[0]) or '1'}"
@@ -74,8 +71,4 @@ def _lighter(group: _Group, facts: KnownGuards) -> bool:
     rest = _collected([(_MASS * c, d, g) for c, d, g in group.left_mass], group.right_mass)
     if all(c > 0 for c, _, _ in rest):
         return True
-    return facts.never(lambda w: w.exceeds(0, w.weighted(rest, _scale(rest))))
-
-
-def _scale(summands: Iterable[Summand]) -> int:
-    return math.lcm(*(c.denominator for c, _, _ in summands))
+    return facts.sum_is(">=", rest)

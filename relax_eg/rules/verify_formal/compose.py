@@ -11,11 +11,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from relax_eg.dtypes import kind, names_where
 from relax_eg.ir.annotations import Tensor
-from relax_eg.ir.expr import CONSTANT, CORE, TUPLE_GET, VAR, Expr, constant_value, postorder
+from relax_eg.ir.expr import CONSTANT, TUPLE_GET, VAR, Expr, constant_value, postorder
+from relax_eg.ir.heads import CORE
 from relax_eg.ops.record import TABLE, moving, program_of, promises, site_of
 from relax_eg.rules.samples import needs
-from relax_eg.rules.verify_formal.guards import GuardLiteral, at_least, divisors, not_zero, zero
+from relax_eg.rules.verify_formal.guards import GuardLiteral, at_least, guard, not_zero
 from relax_eg.shapes import Dim, dim_max, dim_min
+from relax_eg.shapes.relation import divisors_of
 from relax_eg.tir.expr import (
     Apply,
     Cast,
@@ -272,18 +274,13 @@ _PROMISE = "promise"
 
 def size_conditions(results: Sequence[Expr]) -> list[tuple[GuardLiteral, ...]]:
     """Returns what the sizes must satisfy for `results` to exist: at least one guard in each tuple holds."""
-    guards = {">=": at_least, "==": zero}
-    found = {tuple(guards[sign](d) for sign, d in p): None for p in needs(tuple(results))}
+    found = {tuple(guard(sign, d) for sign, d in p): None for p in needs(tuple(results))}
     for e in postorder(results):
         if isinstance(e.annotation, Tensor):
             attributes = [v for _, value in e.attrs for v in (value if isinstance(value, tuple) else (value,))]
             dims = [*e.shape, *(v for v in attributes if isinstance(v, Dim))]
-            found.update(dict.fromkeys((not_zero(by),) for d in dims for by in divisors(d)))
-    return [c for c in found if not any(g.dim.is_const and _true(g) for g in c)]
-
-
-def _true(g: GuardLiteral) -> bool:
-    return g.dim.value >= 0 if g.kind == "ge" else (g.dim.value == 0) == (g.kind == "eq")
+            found.update(dict.fromkeys((not_zero(by),) for by in divisors_of(*dims)))
+    return [c for c in found if not any(g.decided for g in c)]
 
 
 # Operators whose result has each element of their operand once, in other places.

@@ -19,12 +19,12 @@ from relax_eg.rules.verify_formal.guards import (
     KnownGuards,
     at_least,
     in_range,
-    is_plain,
     not_zero,
     simplified,
     zero,
 )
 from relax_eg.shapes import Dim
+from relax_eg.shapes.dim import is_plain
 from relax_eg.tir.expr import Apply, Cast, Const, Index, Read, Reduce, ReduceKind, Scalar, Select, walk
 from relax_eg.tir.functions import having
 

@@ -28,7 +28,7 @@ from relax_eg.ir.expr import CONSTANT, VAR, Expr, postorder
 from relax_eg.ops.facts import with_implied
 from relax_eg.ops.record import run_as
 from relax_eg.ops.windows import AnyStep, Compared, is_any_step
-from relax_eg.rules.conditions import Condition, claims_of
+from relax_eg.rules.conditions import claims_of
 from relax_eg.rules.rule import Instance, Rule, attribute_values, instances
 from relax_eg.rules.verify_formal.accuracy import is_tame, keeps_precision
 from relax_eg.rules.verify_formal.blocks import any_rank
@@ -49,16 +49,17 @@ from relax_eg.rules.verify_formal.guards import (
     KnownGuards,
     OutOfTime,
     at_least,
+    guard,
     in_range,
-    is_plain,
-    zero,
 )
 from relax_eg.rules.verify_formal.matrices import OPERATORS as LINEAR_ALGEBRA
 from relax_eg.rules.verify_formal.matrices import same as same_matrices
 from relax_eg.rules.verify_formal.pointwise import same_elements
 from relax_eg.rules.verify_formal.terms import Normalizer
 from relax_eg.rules.verify_formal.values import TermValues, modulus_of
-from relax_eg.shapes import Dim, Star
+from relax_eg.shapes import Dim, Relation, Star
+from relax_eg.shapes.dim import is_plain
+from relax_eg.shapes.piecewise import normal
 from relax_eg.tir.expr import Apply, Read, Scalar, loop, walk
 
 LARGEST_RANK = 2  # limit: axes of a block
@@ -230,21 +231,9 @@ def _facts(instance: Instance, deadline: Deadline) -> KnownGuards:
         if len(c) == 1 and not _is_any_division(c[0].dim):
             known.append(c[0])
     for g in instance.guards:
-        if isinstance(g, Condition):
-            known.append(_condition(g))
+        if isinstance(g, Relation):
+            known.append(guard(*normal(g.op, g.left - g.right)))
     return KnownGuards(list(dict.fromkeys(known)), deadline)
-
-
-def _condition(c: Condition) -> GuardLiteral:
-    match c.op:
-        case "==":
-            return zero(c.left - c.right)
-        case "!=":
-            return zero(c.left - c.right).negated()
-        case "<=":
-            return at_least(c.right - c.left)
-        case "<":
-            return at_least(c.right - c.left - 1)
 
 
 def _dims(e: Expr) -> Iterator[Dim]:

@@ -13,12 +13,12 @@ from relax_eg.rules.verify_formal.guards import (
     KnownGuards,
     at_least,
     in_range,
-    is_plain,
     simplified,
     zero,
 )
 from relax_eg.rules.verify_formal.sums import CanonicalSum, Factor, Sum, Term, guard_variables
 from relax_eg.shapes import Dim
+from relax_eg.shapes.dim import is_plain
 from relax_eg.shapes.dim import product as monomial_dim
 from relax_eg.tir.expr import is_loop, loop
 
@@ -61,11 +61,8 @@ class Normalizer:
 
     def guard_with(self, g: GuardLiteral, env: Mapping[str, Dim]) -> GuardLiteral:
         if g.of is not None:
-            return GuardLiteral(g.kind, g.dim, self.factor_with(g.of, env))
-        d = self.composer.replaced(g.dim, env)
-        if g.kind == "ge":
-            return at_least(d)
-        return zero(d) if g.kind == "eq" else zero(d).negated()
+            return GuardLiteral(g.op, g.dim, self.factor_with(g.of, env))
+        return g.on(self.composer.replaced(g.dim, env))
 
     def term_with(self, t: Term, env: Mapping[str, Dim]) -> Term:
         """Returns `t` with its free variables replaced."""
@@ -137,15 +134,11 @@ class Normalizer:
                     return []
                 kept.add(g)
                 continue
-            d = g.dim
-            if not is_plain(d):
-                d = simplified(d, self.facts, t.guards - {g})
-                made = at_least(d) if g.kind == "ge" else zero(d) if g.kind == "eq" else zero(d).negated()
-                if made != g:  # one at a time: two guards must not each be simplified by the other
-                    return [(Term(t.factors, (t.guards - {g}) | {made}, t.bound), Fraction(1))]
-            if d.is_const:
-                holds = d.value >= 0 if g.kind == "ge" else (d.value == 0) == (g.kind == "eq")
-                if not holds:
+            made = g if is_plain(g.dim) else g.on(simplified(g.dim, self.facts, t.guards - {g}))
+            if made != g:  # one at a time: two guards must not each be simplified by the other
+                return [(Term(t.factors, (t.guards - {g}) | {made}, t.bound), Fraction(1))]
+            if g.decided is not None:
+                if not g.decided:
                     return []
                 continue
             if g in self._given:
@@ -154,7 +147,7 @@ class Normalizer:
                 return []
             kept.add(g)
         for g in list(kept):
-            if g.kind != "ge":
+            if g.op != ">=":
                 continue
             opposite = at_least(-g.dim)
             if opposite in kept or opposite in self._given:
@@ -162,8 +155,8 @@ class Normalizer:
                 kept.add(zero(g.dim))
         # Of parallel bounds only the tightest is kept.
         for g in list(kept):
-            if g.kind == "ge" and any(
-                h is not g and h.kind == "ge" and h.of is None and _less_by_constant(h.dim, g.dim) for h in kept
+            if g.op == ">=" and any(
+                h is not g and h.op == ">=" and h.of is None and _less_by_constant(h.dim, g.dim) for h in kept
             ):
                 kept.discard(g)
         guards = frozenset(kept)
@@ -171,7 +164,7 @@ class Normalizer:
 
     def _solve(self, t: Term) -> list[tuple[Term, Fraction]] | None:
         """Solves an equation for a bound variable, else for its last loop variable, which then occurs nowhere else."""
-        for g in sorted((g for g in t.guards if g.kind == "eq"), key=lambda g: g.key):
+        for g in sorted((g for g in t.guards if g.op == "=="), key=lambda g: g.key):
             loops = sorted(n for n in g.dim.variables if is_loop(n) and n not in self.composer.opaque)
             solvable = [n for n in loops if self.coefficient(g.dim, n) in (1, -1)]
             if not solvable:
@@ -225,12 +218,12 @@ class Normalizer:
                     v, q, r = top, self.composer.fresh(), self.composer.fresh()
                     bound = (t.bound - {name}) | q.variables | r.variables
                     # 0 <= v and v < by * e are replaced by bounds on q alone, which say the same.
-                    guards = {g for g in t.guards if g.kind != "ge" or g.dim is not v}
+                    guards = {g for g in t.guards if g.op != ">=" or g.dim is not v}
                     more = {*in_range(r, by)}
                     if len(guards) < len(t.guards):
                         more.add(at_least(q))
                     for g in list(guards):
-                        if g.kind == "ge" and self.coefficient(g.dim, name) == -1:
+                        if g.op == ">=" and self.coefficient(g.dim, name) == -1:
                             extent = g.dim + v + 1
                             whole = simplified(extent // by, self.facts, t.guards)
                             if whole * by is extent:
@@ -262,7 +255,7 @@ class Normalizer:
     def _extent(self, t: Term, name: str) -> Dim | None:
         """Returns the extent of a bound variable that runs from 0, else None."""
         v = Dim.var(name)
-        bounds = [g.dim + v + 1 for g in t.guards if g.kind == "ge" and self.coefficient(g.dim, name) == -1]
+        bounds = [g.dim + v + 1 for g in t.guards if g.op == ">=" and self.coefficient(g.dim, name) == -1]
         return bounds[0] if len(bounds) == 1 and at_least(v) in t.guards else None
 
     def coefficient(self, d: Dim, name: str) -> int | None:
@@ -290,7 +283,7 @@ class Normalizer:
                 if name not in self.composer.closed(guard_variables(g)):
                     others.add(g)
                     continue
-                c = self.coefficient(g.dim, name) if g.kind == "ge" else None
+                c = self.coefficient(g.dim, name) if g.op == ">=" else None
                 if c == 1:
                     low.append(v - g.dim)
                 elif c == -1:
