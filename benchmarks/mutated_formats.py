@@ -30,7 +30,7 @@ from relax_eg.rules.certificates import BOOK_VERDICTS, read_verdicts
 from relax_eg.store import Store, checksum
 from relax_eg.tir import parse_program
 
-_HEAD = b"relax_eg artifact 3\n"
+_HEAD = b"relax_eg artifact 4\n"
 _ENTRY = b"relax_eg entry 1\n"
 
 
@@ -160,8 +160,7 @@ def _entry(folder: Path) -> Format:
     )
     place = cache.EntryPlace(store, cache.key_of(traced, options), traced, options.scope)
     found = rx.optimize(chain, *SPECS, bounds={"n": (1, 4096)}, target="cpu", cache=False)
-    choices = [cache.Choice(v.chosen, v.report, v.at, v.compiler_options, v.guard, v.fallback) for v in found.variants]
-    place.write(cache.CachedResult(tuple(choices), False))
+    place.write(cache.CachedResult(found.variants, False))
     (entry,) = store.folder.iterdir()
     data = entry.read_bytes()
 

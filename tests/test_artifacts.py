@@ -306,8 +306,8 @@ def test_a_file_that_is_changed(best: rx.Optimized, tmp_path: Path) -> None:
 
 def test_another_version(best: rx.Optimized, tmp_path: Path) -> None:
     path, data = _whole(best, tmp_path)
-    path.write_bytes(data.replace(b"artifact 3\n", b"artifact 4\n", 1))
-    with pytest.raises(ArtifactError, match="is an artifact of version 4; this relax_eg reads version 3"):
+    path.write_bytes(data.replace(b"artifact 4\n", b"artifact 5\n", 1))
+    with pytest.raises(ArtifactError, match="is an artifact of version 5; this relax_eg reads version 4"):
         rx.load(path)
 
 

@@ -10,9 +10,10 @@ from typing import Any
 
 from relax_eg.accepted import FLAG, NONE, PATH, accepts
 from relax_eg.backend.artifact import describing, read, without_search
+from relax_eg.backend.family import STEPS, WHOLE
 from relax_eg.backend.optimized import Optimized
 from relax_eg.backend.program import refusals
-from relax_eg.driver.options import KINDS, Execution
+from relax_eg.driver.options import KINDS
 from relax_eg.driver.prices import call_predictor
 from relax_eg.driver.running import running
 from relax_eg.dynamic.policy import Capacities, Dynamic, check_one_program, read_policy
@@ -27,7 +28,7 @@ class _Pricing:
     """How the calls of a saved function are priced; the file does not contain a user's own cost model."""
 
     profile: Profile
-    execution: Execution = "whole"
+    execution: str = WHOLE
     cost: CostModel | None = None
 
 
@@ -58,7 +59,7 @@ def load(
         if set(variables) != has:
             raise ValueError(f"it has capacities of {', '.join(variables)}, and its sizes are {', '.join(sorted(has))}")
         policy = read_policy(name, variables, scope, **kept)
-    if not saved.program.from_function and variables and saved.runs != "steps":
+    if not saved.program.from_function and variables and saved.runs != STEPS:
         saved = replace(saved, program=replace(saved.program, own=refusals(saved.program)))
     given = {"dynamic": dynamic, "capacities": capacities, "executables": executables, "background": background}
     options: dict[str, Any] = {**kept, **{k: v for k, v in given.items() if v is not None}}

@@ -37,7 +37,7 @@ from relax_eg.rules.certificates import status
 from relax_eg.rules.content import lasting_hash
 from relax_eg.rules.schema_answers import Answers, Batched
 
-VERSION = 3  # given: version of the format; other versions are refused
+VERSION = 4  # given: version of the format; other versions are refused
 
 
 @dataclass(frozen=True)
@@ -152,7 +152,7 @@ class _Writer:
         functions = [replace(f, name=f"{kind}:{f.name}") for kind, module in kinds.items() for f in module]
         bindings = tuple(Binding(var(f"t{i}", e.annotation), e) for e, i in self.terms.items())
         functions.append(Function("terms", (), (Block(bindings),), tuple_(())))
-        programs, blob = pack(Module(tuple(functions)), NumberedObjects())
+        programs, blob = pack((Module(tuple(functions)),), NumberedObjects())
         return {
             "format": "relax-eg certificate",
             "version": VERSION,

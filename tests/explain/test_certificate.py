@@ -47,7 +47,7 @@ def equations(data: Data, rule: str) -> list[Data]:
 
 
 def test_it_is_checked_again(data: Data) -> None:
-    assert data["version"] == 3
+    assert data["version"] == 4
     assert "R.trace" not in data["written"] and "R.exp" in data["written"] and "R.exp" not in data["chosen"]
     (step,) = equations(data, "exp_of_log")
     assert step["place"].startswith("test_certificate.py:")
@@ -141,7 +141,7 @@ def another_text(d: Data) -> None:
 def another_program(d: Data) -> None:
     """Both the text of the chosen program and the program itself."""
     another_text(d)
-    nodes, functions = d["programs"]["nodes"], d["programs"]["functions"]
+    nodes, functions = d["programs"]["nodes"], d["programs"]["modules"][0]
     chosen = next(f for f in functions if f[0].startswith("chosen:"))
     value = chosen[2][0][1][0][1]
     assert nodes[value][0] == "add"
@@ -178,7 +178,7 @@ def another_version(d: Data) -> None:
         (another_text, "the text of the program as chosen is not that of the program in the data"),
         (another_program, "the derivation does not end at the chosen program"),
         (unreadable, "the certificate cannot be read: there is no 'nodes' where there should be"),
-        (another_version, "certificate of version 99; this is version 3"),
+        (another_version, "certificate of version 99; this is version 4"),
     ],
     ids=lambda x: getattr(x, "__name__", ""),
 )
