@@ -146,13 +146,13 @@ def _other(rng: Random, count: int, place: int) -> int:
 
 
 def _terms(d: Data) -> int:
-    function = next(f for f in d["programs"]["functions"] if f[0] == "terms")
+    function = next(f for f in d["programs"]["modules"][0] if f[0] == "terms")
     return len(function[2][0][1])
 
 
 def _name(d: Data, term: int) -> str:
     """The name of a term that is a variable, else nothing."""
-    function = next(f for f in d["programs"]["functions"] if f[0] == "terms")
+    function = next(f for f in d["programs"]["modules"][0] if f[0] == "terms")
     op, _, attributes, _ = d["programs"]["nodes"][function[2][0][1][term][1]]
     return attributes[1] if op == VAR else ""
 
@@ -232,7 +232,7 @@ def assumed_in_one_program(d: Data, rng: Random) -> bool:
     """The program as written, its text and the certificate assume what the chosen one does not."""
     statement = "1 == 0"
     d["assumptions"].append(statement)
-    for f in d["programs"]["functions"]:
+    for f in d["programs"]["modules"][0]:
         if f[0].startswith(("written:", "shared:")) and f[0].partition(":")[2] == "main":
             f[5].append(statement)
     return True
@@ -336,7 +336,7 @@ def told_otherwise(d: Data, rng: Random) -> bool:
 @forgery
 def function_altered(d: Data, rng: Random) -> bool:
     """A function computes something else, as chosen and where steps speak of it, and its text says so."""
-    nodes, functions = d["programs"]["nodes"], d["programs"]["functions"]
+    nodes, functions = d["programs"]["nodes"], d["programs"]["modules"][0]
     later = [f for f in functions if f[0].startswith(("functions:", "chosen:"))]
     values = sorted({value for f in later for block in f[2] for _, value in block[1]})
     choices = [(v, k) for v in values for k in range(v) if nodes[k][3] == nodes[v][3] and nodes[k][0] == "var"]

@@ -39,7 +39,7 @@ from relax_eg.driver.families import allows
 from relax_eg.driver.measured import arguments
 from relax_eg.driver.optimize import traced_program
 from relax_eg.driver.options import Execution, Options, read_options
-from relax_eg.driver.prices import doubt, of_a_call, price
+from relax_eg.driver.prices import MODE_DOUBT, of_a_call, price
 from relax_eg.extract.profile import AS_USUAL
 from relax_eg.shapes.dispatch import Dispatch
 from relax_eg.shapes.guards import Guard
@@ -219,7 +219,8 @@ def run(
         kept, modes = found.report.kept_as_written, (AS_USUAL, *options.profile.modes)
         mode = next(m for m in modes if dict(m.options) == dict(found.compiler_options))
         inside = replace(options, profile=options.profile.in_mode(mode))
-        return of_a_call(price(found.module, inside, at, None if kept else weights), inside) * doubt(mode)
+        doubt = MODE_DOUBT if mode.name else 1.0
+        return of_a_call(price(found.module, inside, at, None if kept else weights), inside) * doubt
 
     calls = [min(timeit.repeat(lambda at=at: dispatch.at(at), number=500, repeat=7)) / 500 for at in sizes[:50]]
     cover = best.report.family.cover if best.report.family else ""

@@ -49,9 +49,10 @@ from benchmarks.timing import (
     tally,
     told,
 )  # fmt: skip
+from relax_eg.backend.family import SearchSpec
 from relax_eg.driver.measured import AS_WRITTEN, CandidateProgram, Entry, Search, arguments
 from relax_eg.driver.optimize import optimized, traced_program
-from relax_eg.driver.options import SearchSpec, read_options
+from relax_eg.driver.options import read_options
 from relax_eg.extract.cost import WholeCost
 from relax_eg.extract.devices import PROFILES, profile
 from relax_eg.extract.profile import AS_USUAL
@@ -126,8 +127,8 @@ def timed(program: Program, at: Mapping[str, int], target: str, seconds: float) 
         entries.append(Entry(SearchSpec(mode=name), other.units, other.found, other.seconds))
     distinct = {e.module: e for e in reversed(entries) if e.module != traced.module or search.weights}
     candidates = [
-        CandidateProgram(None, AS_USUAL),
-        *(CandidateProgram(e, AS_USUAL) for e in reversed(distinct.values())),
+        CandidateProgram(None),
+        *(CandidateProgram(e) for e in reversed(distinct.values())),
     ]
     best, chosen = returned(program, at, target, search)
     if all(c.label != chosen.label for c in candidates):

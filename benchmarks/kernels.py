@@ -4,7 +4,8 @@
     python -m benchmarks.kernels [--only matmul] [--seconds 3] [--target h100] [--tables]
 
 The three take turns in one process; ratios are medians over the rounds with their intervals, bytes and kernels those
-that the cost model counts, as written with every operator a kernel and as chosen. With --tables nothing is run: what
+that the cost model counts, as written with every operator a kernel and as chosen. "predicted": the predicted seconds in
+one XLA program over those in kernels. With --tables nothing is run: what
 becomes of the operators of a Llama layer and of its halves, which is also told for devices that are not here.
 """
 
@@ -94,7 +95,7 @@ def optimized(case: Case, execution: str, target: str | None) -> rx.types.Optimi
 
 def timed(seconds: float, only: str, target: str | None, quick: bool) -> Table:
     """Both ways to execute beside `jax.jit` of the program as written."""
-    table = Table("program", "jax.jit", "whole", "kernels", "number", "as written", "MB", "as written")
+    table = Table("program", "jax.jit", "whole", "kernels", "predicted", "number", "as written", "MB", "as written")
     chosen = {name: case for name, case in cases().items() if only in name}
     for name, case in islice(chosen.items(), QUICK_CASES if quick else None):
         whole, kernels = (optimized(case, way, target) for way in ("whole", "kernels"))
@@ -105,7 +106,9 @@ def timed(seconds: float, only: str, target: str | None, quick: bool) -> Table:
         before, after = kernels.report.before, kernels.report.after
         ratios = [str(found.speedup(way, "jit")) for way in ("whole", "kernels")]
         moved = [f"{c.bytes / 1e6:.3g}" for c in (after, before)]
-        table.add_row(name, duration(found.median("jit")), *ratios, str(after.launches), str(before.launches), *moved)
+        predicted = f"{whole.report.after.call / after.call:.2f}"
+        launches = str(after.launches), str(before.launches)
+        table.add_row(name, duration(found.median("jit")), *ratios, predicted, *launches, *moved)
     return table
 
 

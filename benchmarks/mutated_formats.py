@@ -161,8 +161,7 @@ def _entry(folder: Path) -> Format:
     options = read_options(traced, target="cpu", ranges={"n": (1, 4096)})
     place = cache.EntryPlace(store, cache.key_of(traced, options), traced, options.scope)
     found = uncached(chain, *SPECS, bounds={"n": (1, 4096)}, target="cpu")
-    choices = [cache.Choice(v.chosen, v.report, v.at, v.compiler_options, v.guard, v.fallback) for v in found.variants]
-    place.write(cache.CachedResult(tuple(choices), False))
+    place.write(cache.CachedResult(found.variants, False))
     (entry,) = store.folder.iterdir()
     data = entry.read_bytes()
 

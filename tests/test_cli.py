@@ -231,4 +231,4 @@ def test_kernels_are_shown(folder: Path) -> None:
     assert fused in " ".join(result.output.split())
     refused = run("optimize", f"{folder}/model.py:branch", "--spec", "n", "--show", "kernels")
     assert refused.exit_code != 0
-    assert "'kernels' is accepted, together with --execution kernels" in " ".join(refused.output.split())
+    assert "'kernels' is accepted, together with --execution kernels or auto" in " ".join(refused.output.split())

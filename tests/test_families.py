@@ -261,7 +261,7 @@ def test_in_kernels() -> None:
     assert isinstance(best, InKernels) and len(best.variants) >= 2
     for n in (4, 4000):
         np.testing.assert_allclose(best(*arguments(n)), lora(*arguments(n)), rtol=2e-3, atol=2e-3)
-    assert len({r.module for r in best.runners}) == len(best.variants)
+    assert len({r.module for r in best.runners.values()}) == len(best.variants)
 
 
 def test_sizes_that_are_assumed_to_be_multiples() -> None:

@@ -1,9 +1,9 @@
 """Artifacts: saves an optimized function to one file of plain data, and reads it.
 
-A file consists of a line with the format version, the length and checksum of the rest, a JSON text, and the bytes of
-the constants. It holds every variant (guard, module, report), the program as written, its calling convention, the
-bounds and assumptions of its sizes, its options for many sizes, and the names of the weights. Loading splits off what
-depends on weights alone again, by the same rule.
+A file consists of a line with the format version, the length and checksum of the rest, and the variants with the
+program as written (`packed_variants`). It also holds the program's calling convention, the bounds and assumptions of
+its sizes, its options for many sizes, and the names of the weights. Loading splits off what depends on weights alone
+again, by the same rule.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from __future__ import annotations
 import dataclasses
 import enum
 import inspect
-import json
 import re
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
@@ -23,9 +22,10 @@ import jax
 import numpy as np
 from jax.extend.core import Primitive
 
-from relax_eg.backend.family import Solution, Variant
+from relax_eg.backend.family import Solution
 from relax_eg.backend.jax_library import PRIMITIVES, is_plain
 from relax_eg.backend.lower import run_function
+from relax_eg.backend.packed_variants import Unpacked, packed, unpacked
 from relax_eg.backend.program import Program
 from relax_eg.dtypes import NUMBERS, numpy_dtype
 from relax_eg.errors import ArtifactError, ExplanationError, TraceError
@@ -35,19 +35,14 @@ from relax_eg.ir.expr import CALL_DPS_LIBRARY, ConstantData, Expr
 from relax_eg.ir.foreign import Foreign
 from relax_eg.ir.heads import label_of
 from relax_eg.ir.module import Module
-from relax_eg.ir.packed import pack, unpack
-from relax_eg.ir.wellformed import check as check_module
 from relax_eg.limits import VERSION_DIGITS
-from relax_eg.plain_data import DAMAGED, compiler_options, read_json, write_file
-from relax_eg.reports import CostReport
+from relax_eg.plain_data import DAMAGED, write_file
 from relax_eg.reports.plain import read as checked
 from relax_eg.shapes import Scope
-from relax_eg.shapes.guards import Guard
 from relax_eg.store import checksum
 
 VERSION = 4  # given: version of the format; files of other versions are refused
 _HEAD = b"relax_eg artifact "
-_RUNS = ("whole", "steps", "kernels")
 _TEXTS = tuple[str, ...]
 _ACCEPTED = "a file that `best.save(path)` of this version of relax_eg wrote"
 
@@ -68,36 +63,20 @@ class _Unnamed(Exception):
     """Raised for an object that cannot be named in a file, as it exists in this process only."""
 
 
-class _Outside:
-    """What the modules of a file refer to: constants, each stored once, and objects of JAX, stored by their values.
-
-    - `rows`: dtype, shape, offset in `blob` and number of bytes of each constant.
-    - `blob`: the bytes of all constants.
-    - `places`: the row of each constant, as text.
-    """
-
-    def __init__(self, rows: Sequence[Any] = (), blob: bytes = b"") -> None:
-        self.rows: list[Any] = list(rows)
-        self.blob = bytearray(blob)
-        self.places: dict[ConstantData, str] = {}
-
-    def array_name(self, data: ConstantData) -> str:
-        if data not in self.places:
-            self.places[data] = str(len(self.rows))
-            array = data.array
-            self.rows.append([array.dtype.name, list(array.shape), len(self.blob), array.nbytes])
-            self.blob += array.tobytes()
-        return self.places[data]
-
-    def array_of(self, name: str) -> np.ndarray[Any, Any]:
-        dtype, shape, start, count = self.rows[int(name)]
-        return np.frombuffer(bytes(self.blob[start : start + count]), numpy_dtype(dtype)).reshape(shape)
+class _Objects:
+    """The objects of JAX to which the modules of a file refer, stored by their values. Constants are in the file."""
 
     def name_of(self, foreign: Foreign) -> Any:
         return _name(foreign.value)
 
     def foreign_of(self, name: Any) -> Foreign:
         return Foreign(_named(name))
+
+    def array_name(self, data: ConstantData) -> str | None:
+        return None
+
+    def array_of(self, name: str) -> np.ndarray[Any, Any]:
+        raise KeyError(name)
 
 
 def _name(value: Any) -> Any:
@@ -208,14 +187,10 @@ def _signature_of(data: Any) -> inspect.Signature | None:
 
 def save(solution: Solution, path: str | Path) -> None:
     """Writes the function to a file, atomically."""
-    outside = _Outside()
-    program = solution.program
-    scope = program.scope
-    written = _packed(program.written(), outside)
+    program, scope = solution.program, solution.program.scope
     data: dict[str, Any] = {
         "name": program.name,
         "x64": program.wide,
-        "runs": solution.runs,
         "from_function": program.from_function,
         "signature": _signature(program.signature),
         "in_tree": _tree(program.in_tree, f"the arguments of {program.name}()"),
@@ -232,37 +207,19 @@ def save(solution: Solution, path: str | Path) -> None:
         "pallas": solution.pallas,
         "at_sizes": dict(program.at_sizes),
         "entry": list(map(list, program.entry)),
-        "written": written,
-        "variants": [
-            {
-                "guard": v.guard,
-                "module": None if v.chosen is None else _packed(v.chosen, outside),
-                "report": v.report.as_data(),
-                "compiler_options": compiler_options(v.compiler_options),
-                "at": [dict(b) for b in v.at],
-                "fallback": v.fallback,
-            }
-            for v in solution.variants
-        ],
     }
-    data["arrays"] = outside.rows
-    text = json.dumps(data, separators=(",", ":")).encode()
-    payload = len(text).to_bytes(8, "big") + text + bytes(outside.blob)
+    written = program.written()
+    try:
+        payload = packed(solution.variants, _Objects(), data, written)
+    except _Unnamed:
+        raise _refused((written, *(v.module for v in solution.variants))) from None
     head = _HEAD + f"{VERSION}\n".encode() + len(payload).to_bytes(8, "big") + checksum(payload)
     write_file(path, head + payload, ArtifactError, "save")
 
 
-def _packed(module: Module, outside: _Outside) -> Any:
-    try:
-        data, _ = pack(module, outside)
-    except _Unnamed:
-        raise _refused(module) from None
-    return data
-
-
-def _refused(module: Module) -> ArtifactError:
-    """The error for the first call in a module that holds an object which exists in this process only."""
-    for f in module:
+def _refused(modules: Sequence[Module]) -> ArtifactError:
+    """The error for the first call in the modules that holds an object which exists in this process only."""
+    for f in (f for module in modules for f in module):
         for e in f.expressions():
             for key, value in (*e.attrs, *(e.attr("attrs") if e.op == CALL_DPS_LIBRARY else ())):
                 try:
@@ -292,8 +249,7 @@ def read(path: str | Path) -> Solution:
         raise ArtifactError(f"load: cannot read {where}: {error.strerror}\n  accepted: {_ACCEPTED}") from None
     payload = _payload(data, where)
     with describing(where):
-        end = 8 + int.from_bytes(payload[:8], "big")
-        return _saved(read_json(payload[8:end]), payload[end:], where)
+        return _saved(unpacked(payload, _Objects()))
 
 
 @contextmanager
@@ -327,15 +283,12 @@ def _payload(data: bytes, where: Path) -> bytes:
     return payload
 
 
-def _saved(data: Any, blob: bytes, where: Path) -> Solution:
-    outside = _Outside(data["arrays"], blob)
-    written = _unpacked(data["written"], outside)
-    variants = tuple(_variant(v, written, outside) for v in data["variants"])
-    runs = data["runs"]
-    if runs not in _RUNS:
-        raise ValueError(f"it runs {runs!r}; accepted: {', '.join(_RUNS)}")
-    if len(variants) == 0:
-        raise ValueError("it has no variants")
+def _saved(found: Unpacked) -> Solution:
+    data, variants, written = found.data, found.variants, found.written
+    if written is None:
+        raise ValueError("it lacks the program as written")
+    for module in (written, *found.chosen):
+        _check_calls(module)
     scope = Scope()
     for size, low, high in checked(tuple[tuple[str, int | None, int | None], ...], data["bounds"], "bounds"):
         scope.declare(size, low, high)
@@ -364,9 +317,9 @@ def _saved(data: Any, blob: bytes, where: Path) -> Solution:
         checked(Mapping[str, Any], data["at_sizes"], "at_sizes"),
         checked(tuple[tuple[str, str], ...], data.get("entry", ()), "entry"),
     )
-    _check_fits(program, [v.chosen for v in variants if v.chosen is not None])
+    _check_fits(program, found.chosen)
     weights, tolerance = checked(_TEXTS, data["weights"], "weights"), checked(float, data["tolerance"], "tolerance")
-    return Solution(program, variants, weights, float(tolerance), runs, checked(bool, data["pallas"], "pallas"))
+    return Solution(program, variants, weights, float(tolerance), checked(bool, data["pallas"], "pallas"))
 
 
 def _kind(e: Expr) -> Any:
@@ -393,23 +346,12 @@ def _check_fits(p: Program, chosen: Sequence[Module]) -> None:
             raise ValueError("its arguments are no tuple of positional and dictionary of named ones")
 
 
-def _variant(data: Any, written: Module, outside: _Outside) -> Variant:
-    chosen = None if data["module"] is None else _unpacked(data["module"], outside)
-    module = written if chosen is None else chosen
-    report = CostReport.from_data(data["report"])
-    at = checked(tuple[Mapping[str, int], ...], data["at"], "at")
-    guard, fallback = str(Guard.read(data["guard"])), checked(bool, data["fallback"], "fallback")
-    return Variant(guard, lambda: module, report, compiler_options(data["compiler_options"]), chosen, at, fallback)
-
-
-def _unpacked(data: Any, outside: _Outside) -> Module:
-    module = unpack(data, b"", outside)
-    check_module(module)
+def _check_calls(module: Module) -> None:
+    """ValueError if a module calls anything of JAX but what computes arrays from arrays."""
     for e in (e for f in module for e in f.expressions() if e.op == CALL_DPS_LIBRARY):
         name = str(e.attr("name"))
         if name.startswith("jax.") and not is_plain(name):
             raise ValueError(f"it calls `{name}`, and a file may call what computes arrays from arrays only")
-    return module
 
 
 def without_search(name: str) -> Callable[[], Explanation]:

@@ -1,7 +1,7 @@
 """Families: the programs that one function was optimized to, and the choice of the one that serves a call.
 
-A variant is a program with compiler options and a guard. It serves the calls at whose sizes its guard holds. At all
-sizes that a call may have, exactly one guard holds (`shapes.guards`).
+A variant is a program with its execution, compiler options and a guard. It serves the calls at whose sizes its guard
+holds. At all sizes that a call may have, exactly one guard holds (`shapes.guards`).
 """
 
 from __future__ import annotations
@@ -12,33 +12,68 @@ from typing import Any
 
 from relax_eg.backend.program import Program
 from relax_eg.ir.module import Module
+from relax_eg.ops.libraries import EXECUTIONS
 from relax_eg.reports import CostReport
 from relax_eg.shapes.dispatch import Dispatch
-from relax_eg.shapes.guards import Guard
+from relax_eg.shapes.guards import EVERYWHERE, Guard
+
+WHOLE, KERNELS = EXECUTIONS
+STEPS = "steps"
 
 
-@dataclass(frozen=True)
-class Variant:
-    """One program of a family, with the sizes it serves.
+@dataclass(frozen=True, slots=True)
+class SearchSpec:
+    """What one of the searches for a program looks for.
 
-    - `guard`: the sizes it serves, as `shapes.guards.Guard` prints.
-    - `made`: returns the module.
-    - `chosen`: the module; None where the function runs as written.
-    - `at`: the requested bindings of sizes that it serves.
-    - `fallback`: whether it also serves sizes that are symbolic while JAX traces.
+    - `without`: the rule that it may not use; "": it may use all.
+    - `held`: the price of a byte in memory; None: that of the options.
+    - `mode`: name of the compilation mode for which it prices; "": as usual.
+    - `execution`: how the program is executed for which it prices, "whole" or "kernels".
     """
 
-    guard: str
-    made: Callable[[], Module] = field(repr=False)
+    without: str = ""
+    held: float | None = None
+    mode: str = ""
+    execution: str = WHOLE
+
+    @property
+    def label(self) -> str:
+        """The search in a report."""
+        what = "by price" if self.held is None else f"with a byte in memory at {self.held!r}"
+        if self.without:
+            what = f"without {self.without}"
+        if self.execution == KERNELS:
+            what = f"{what} in kernels"
+        return f"{what} for {self.mode}" if self.mode else what
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """One program of a family: all that is kept of it, in the disk cache and in artifacts (`packed_variants`).
+
+    - `chosen`: the module; None where the function runs as written.
+    - `written`: returns the module as written.
+    - `execution`: how it is executed: "whole", "kernels" or "steps".
+    - `compiler_options`: the options with which XLA compiles it.
+    - `at`: the requested bindings of sizes that it serves.
+    - `guard`: the sizes that it serves, as `shapes.guards.Guard` prints.
+    - `fallback`: whether it also serves sizes that are symbolic while JAX traces.
+    - `spec`: the search that found it; for the program as written, the one that it was compared with.
+    """
+
+    chosen: Module | None = field(repr=False)
+    written: Callable[[], Module] = field(repr=False, compare=False)
     report: CostReport
+    execution: str = WHOLE
     compiler_options: Mapping[str, str] = field(default_factory=dict[str, str])
-    chosen: Module | None = field(default=None, repr=False)
     at: tuple[Mapping[str, int], ...] = ()
+    guard: str = EVERYWHERE
     fallback: bool = False
+    spec: SearchSpec = field(default_factory=SearchSpec)
 
     @property
     def module(self) -> Module:
-        return self.made()
+        return self.written() if self.chosen is None else self.chosen
 
 
 @dataclass(frozen=True)
@@ -49,16 +84,20 @@ class Solution:
     - `variants`: the programs of the family.
     - `weights`: names of the arguments that are declared as weights.
     - `tolerance`: for the difference from the results of the function as written; 0 if results must be bit-exact.
-    - `runs`: how it is executed: "whole", "steps" or "kernels".
-    - `pallas`: the option `pallas` of "kernels".
+    - `pallas`: whether kernels may be lowered through Pallas.
     """
 
     program: Program
     variants: tuple[Variant, ...]
     weights: tuple[str, ...]
     tolerance: float
-    runs: str = "whole"
     pallas: bool = False
+
+    @property
+    def runs(self) -> str:
+        """How calls are executed: "whole" or "steps"; "kernels" if any variant is executed so."""
+        each = [v.execution for v in self.variants]
+        return KERNELS if KERNELS in each else each[0]
 
 
 class Family:

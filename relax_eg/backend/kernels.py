@@ -18,7 +18,7 @@ from jax.core import Tracer
 from relax_eg.backend.call_keys import MOST_SHOWN
 from relax_eg.backend.checks import Fit, cast_fits, check_addressable
 from relax_eg.backend.executables import PARTS, Executables, tick
-from relax_eg.backend.family import Family, Solution
+from relax_eg.backend.family import KERNELS, Family, Solution
 from relax_eg.backend.footprint import avals
 from relax_eg.backend.kernel_calls import Call, Kernels
 from relax_eg.backend.lower import new_sizes
@@ -161,6 +161,15 @@ class KernelRunner:
         return [s.kernel for s in program_of(self.module, function=name).steps if s.function == name]
 
 
+def why_not_in_kernels(module: Module) -> str:
+    """Why a module cannot run kernel by kernel; empty where it can."""
+    try:
+        _casts(module)
+    except OptionError as e:
+        return str(e)
+    return ""
+
+
 def _casts(module: Module) -> list[tuple[Tensor, Fit]]:
     """For each `match_cast` of the entry, in order, the annotation of its operand and its check.
 
@@ -205,10 +214,12 @@ class _Alike:
 
 
 class ByKernel(Whole):
-    """Runs the kernels of a call one by one. Under a trace of JAX, calls are one program.
+    """Runs the kernels of a call one by one, if the variant that serves it is executed so. Under a trace of JAX, calls
+    are one program.
 
     - `pallas`: whether programs that XLA compiles badly are lowered through Pallas on GPUs; a field of device profiles.
-    - `runners`: the runner of each variant, on the prepared values and the other arguments.
+    - `runners`: for each variant that is executed in kernels, by index: its runner on the prepared values and the other
+      arguments.
     """
 
     usually_kept = PARTS
@@ -224,10 +235,13 @@ class ByKernel(Whole):
         super().__init__(family, executables, indices, weights)
         self.pallas = pallas
         scope, b = self.program.scope, self.bound_family
-        self.runners = [
-            KernelRunner(b.of_variant(i).module, v.compiler_options, scope, Pallas.here(pallas), self.executables)
+        self.runners = {
+            i: KernelRunner(b.of_variant(i).module, v.compiler_options, scope, Pallas.here(pallas), self.executables)
             for i, v in enumerate(family.variants)
-        ]
+            if v.execution == KERNELS
+        }
+        if len(self.runners) < len(family.variants):  # the others run as whole programs do, once a call has found them
+            self._only, self.straight = None, self.straight_whole
         self._alike: _Alike | None = None  # the latest calls that are known
 
     def straight(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -244,6 +258,8 @@ class ByKernel(Whole):
                 return self.run_whole(given)
             alike = self._alike = _Alike(given, sizes)
         variant = self.family.at(alike.sizes)
+        if variant not in self.runners:
+            return self.run_whole(given)
         operands = [*self.held[b.which[variant]], *given]
         return self.program.result(self.runners[variant].run(operands, alike.sizes))
 
@@ -252,16 +268,16 @@ class ByKernel(Whole):
 
 
 class InKernels(Optimized):
-    """An optimized function whose kernels run one by one. Under a trace of JAX it is one program.
+    """An optimized function with variants whose kernels run one by one. Under a trace of JAX it is one program.
 
-    - `runners`: the runner of each variant, with weights as arguments.
+    - `runners`: for each variant that is executed in kernels, by index: its runner, with weights as arguments.
     - `pallas`: whether programs that XLA compiles badly are lowered through Pallas on GPUs; a field of device profiles.
     """
 
     def __init__(self, solution: Solution, explained: Callable[[], Explanation]) -> None:
         # A variant that is kept as written runs in kernels, too: one per operator.
-        variants = tuple(replace(v, chosen=v.module) for v in solution.variants)
-        program = replace(solution.program, module=variants[0].module)
+        variants = tuple(replace(v, chosen=v.module) if v.execution == KERNELS else v for v in solution.variants)
+        program = replace(solution.program, module=variants[0].chosen)
         self.pallas = solution.pallas
         strategy = ByKernel(Family(program, variants), self.pallas)
         self.runners = strategy.runners
@@ -269,7 +285,10 @@ class InKernels(Optimized):
 
     @property
     def runner(self) -> KernelRunner:
-        """The runner of the variant for the first binding of `at`, with weights as arguments."""
+        """The runner of the variant for the first binding of `at`, with weights as arguments. OptionError if that
+        variant is not executed in kernels."""
+        if 0 not in self.runners:
+            raise OptionError("runner: the variant for the first of `at` is one executable; accepted: runners[i]")
         return self.runners[0]
 
     def temporary_bytes(self, sizes: Mapping[str, int]) -> Mapping[str, int]:

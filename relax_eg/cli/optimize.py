@@ -29,7 +29,9 @@ def optimize(
     seconds: Annotated[float, typer.Option("--seconds", help="Search time budget.")] = 10.0,
     measure: Annotated[int, typer.Option("--measure", help="Programs to time; 0: price decides.")] = 0,
     sharing: Annotated[bool, typer.Option(help="Optimize repeated blocks once, or each on its own.")] = True,
-    execution: given.Execution = "whole",
+    execution: Annotated[
+        str, typer.Option("--execution", help="whole; kernels: one by one; or auto: what is predicted to be faster.")
+    ] = "whole",
     memory_limit: Annotated[
         str | None, typer.Option("--memory-limit", help="Bytes of a call beside its arguments, at --at: 80MiB, 2GB.")
     ] = None,
@@ -45,8 +47,8 @@ def optimize(
     """Optimize a JAX function and print the cost report; or print that of a saved one."""
 
     def searched() -> rx.types.Optimized:
-        if show is not None and (show != "kernels" or execution != "kernels"):
-            raise OptionError(f"--show {show!r}: 'kernels' is accepted, together with --execution kernels")
+        if show is not None and (show != "kernels" or execution == "whole"):
+            raise OptionError(f"--show {show!r}: 'kernels' is accepted, together with --execution kernels or auto")
         fn = load_object(function)
         chosen = read_rules(rules)
         for name in without or []:

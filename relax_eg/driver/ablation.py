@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from relax_eg.accepted import CALLED, FLAG, TEXT, accepts, many
+from relax_eg.accepted import CALLED, FLAG, TEXT, accepts, many, one_of
 from relax_eg.backend.optimized import Optimized
 from relax_eg.driver.measured import arguments
 from relax_eg.driver.optimize import optimize, traced_program
@@ -17,6 +17,7 @@ from relax_eg.errors import OptionError
 from relax_eg.frontends.clashes import by_name
 from relax_eg.ir.module import Module
 from relax_eg.measure.choice import fastest
+from relax_eg.ops.libraries import EXECUTIONS
 from relax_eg.reports import Comparison, CostReport, compare
 from relax_eg.rules import RuleSet, book
 from relax_eg.shapes.relation import split_bounds
@@ -46,7 +47,12 @@ class Ablation:
         return by_label[f"without {name}"] / by_label[ALL]
 
 
-@accepts(**KINDS, sets=many(f"one or more of {', '.join(SETS)}", TEXT), timed=FLAG, tell=CALLED)
+@accepts(
+    **{**KINDS, "execution": one_of(*EXECUTIONS)},
+    sets=many(f"one or more of {', '.join(SETS)}", TEXT),
+    timed=FLAG,
+    tell=CALLED,
+)
 def ablate(
     program: Callable[..., Any] | Module,
     /,

@@ -14,13 +14,11 @@ the user's folder for caches), `RELAX_EG_CACHE_BYTES` its size limit.
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 import threading
 from collections import Counter
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, fields
 from functools import lru_cache
 from hashlib import blake2b
 from importlib.metadata import PackageNotFoundError, version
@@ -29,25 +27,24 @@ from typing import Any
 
 import platformdirs
 
+from relax_eg.backend.family import Variant
+from relax_eg.backend.packed_variants import packed, unpacked
 from relax_eg.driver.fixed import with_numbers
-from relax_eg.driver.options import Options, SearchSpec
+from relax_eg.driver.options import Options
 from relax_eg.errors import OptionError
 from relax_eg.frontends import Source
 from relax_eg.frontends.fingerprint import settings
 from relax_eg.ir.module import Module
-from relax_eg.ir.packed import pack, unpack
 from relax_eg.ir.tokens import NoContentError, token
-from relax_eg.ir.wellformed import check as check_module
 from relax_eg.limits import FEW_KEPT
 from relax_eg.logs import cache_is_on, stage, tell, unless_exhausted
 from relax_eg.ops.record import TABLE
-from relax_eg.plain_data import compiler_options, is_count, read_json
+from relax_eg.plain_data import is_count
 from relax_eg.reports import CostReport
 from relax_eg.reports.plain import read as checked
 from relax_eg.rules import RuleSet
 from relax_eg.rules.content import rule_token
 from relax_eg.shapes import Scope
-from relax_eg.shapes.guards import EVERYWHERE, Guard
 from relax_eg.store import Store
 
 FORMAT = 5  # given: version of the entry format; entries of other versions are not found
@@ -92,36 +89,15 @@ def clear() -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
-    """A chosen program.
-
-    - `module`: None if the program is kept as written.
-    - `at`: the bindings it was chosen at.
-    - `compiler_options`: the options with which XLA compiles it.
-    - `guard`: the sizes it serves.
-    - `fallback`: whether it also serves symbolic sizes.
-    - `spec`: the search that found it.
-    """
-
-    module: Module | None
-    report: CostReport
-    at: tuple[Mapping[str, int], ...] = ()
-    compiler_options: Mapping[str, str] = field(default_factory=dict[str, str])
-    guard: str = EVERYWHERE
-    fallback: bool = False
-    spec: SearchSpec = field(default_factory=SearchSpec)
-
-
-@dataclass(frozen=True, slots=True)
 class CachedResult:
     """The result of a search: one program for all sizes, or a family of several."""
 
-    choices: tuple[Choice, ...]
+    variants: tuple[Variant, ...]
     effectful: bool
 
     @property
     def report(self) -> CostReport:
-        return self.choices[0].report
+        return self.variants[0].report
 
 
 class EntryPlace:
@@ -160,52 +136,24 @@ class EntryPlace:
             self._store.write(self.key, payload)
 
     def _encoded(self, found: CachedResult) -> bytes:
-        """The bytes of an entry: length of the JSON text, the text, the constants' bytes of each program."""
-        choices: list[dict[str, Any]] = []
-        blobs: list[bytes] = []
-        for c in found.choices:
-            packed, blob = (None, b"") if c.module is None else pack(c.module, self._traced.fingerprint)
-            blobs.append(blob)
-            choices.append(
-                {
-                    "module": packed, "bytes": len(blob), "report": c.report.as_data(),
-                    "at": [dict(b) for b in c.at], "compiler_options": dict(c.compiler_options),
-                    "guard": c.guard, "fallback": c.fallback, "spec": asdict(c.spec),
-                }
-            )  # fmt: skip
-        data: dict[str, Any] = {"key": self.key, "effectful": found.effectful, "choices": choices}
-        text = json.dumps(data, separators=(",", ":")).encode()
-        return len(text).to_bytes(8, "big") + text + b"".join(blobs)
+        data = {"key": self.key, "effectful": found.effectful}
+        return packed(found.variants, self._traced.fingerprint, data)
 
     def _decoded(self, payload: bytes) -> CachedResult:
-        end = 8 + int.from_bytes(payload[:8], "big")
-        data = read_json(payload[8:end])
-        if data["key"] != self.key:
+        found = unpacked(payload, self._traced.fingerprint, lambda: self._traced.module)
+        if found.data["key"] != self.key:
             raise ValueError("it is the entry of another key")
-        choices: list[Choice] = []
-        for c in data["choices"]:
-            count = checked(int, c["bytes"], "bytes")
-            blob, end = payload[end : end + count], end + count
-            module = None if c["module"] is None else self._module(c["module"], blob)
-            report = CostReport.from_data(c["report"])
-            at = checked(tuple[Mapping[str, int], ...], c["at"], "at")
-            guard, fallback = str(Guard.read(c["guard"])), checked(bool, c["fallback"], "fallback")
-            spec = checked(SearchSpec, c["spec"], "spec")
-            choices.append(Choice(module, report, at, compiler_options(c["compiler_options"]), guard, fallback, spec))
-        if not choices:
-            raise ValueError("it has no programs")
-        return CachedResult(tuple(choices), checked(bool, data["effectful"], "effectful"))
+        for module in found.chosen:
+            self._check_signature(module)
+        return CachedResult(found.variants, checked(bool, found.data["effectful"], "effectful"))
 
-    def _module(self, packed: Any, blob: bytes) -> Module:
-        module = unpack(packed, blob, self._traced.fingerprint)
-        check_module(module)
+    def _check_signature(self, module: Module) -> None:
         main = module.main
         written = self._traced.params, self._traced.result
         if main.name != self._traced.identifier or (main.params, main.annotation) not in (
             written, with_numbers(*written, self._scope),
         ):  # fmt: skip
             raise ValueError("it has another signature")
-        return module
 
 
 @stage("cache")

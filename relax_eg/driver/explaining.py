@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from relax_eg.backend.family import KERNELS, SearchSpec
 from relax_eg.backend.lower import library_call
 from relax_eg.driver.batching import batched
 from relax_eg.driver.certified import Certificate
@@ -17,7 +18,6 @@ from relax_eg.explain.derive import derive
 from relax_eg.explain.result import Derivation, DerivationPart
 from relax_eg.explain.steps import Equation
 from relax_eg.explain.text import Explanation
-from relax_eg.extract.profile import Profile
 from relax_eg.extract.weights import FRUGAL, PREPARED_SHARE
 from relax_eg.frontends import Source
 from relax_eg.ir.calls import needed_by
@@ -29,26 +29,31 @@ from relax_eg.rules.schema_answers import Values, values_of
 from relax_eg.shapes import Scope
 
 
-def explained(
-    traced: Source, options: Options, chosen: Module | None, at: Sizes | None = None, profile: Profile | None = None
-) -> Explanation:
-    """The replayed derivation of the `chosen` program (None: kept as written) from the one as written. `at`, `profile`:
-    the binding and the profile for which a variant of a family was extracted, after the search with `options`.
+def explained(traced: Source, options: Options, spec: SearchSpec, chosen: Module | None, at: Sizes) -> Explanation:
+    """The replayed derivation of the `chosen` program (None: kept as written) from the one as written.
+
+    - `spec`: the search that found it.
+    - `at`: the binding for which a variant of a family was extracted; empty for a program for all bindings.
 
     ExplanationError if the search finds another program this time (the clock may have stopped either search), or if a
     step of the derivation does not hold.
     """
+    # Programs for single bindings and for other executions were extracted from the e-graphs of this search.
+    made = SearchSpec() if at else spec
+    options, asked = options.searched(replace(made, execution=options.executions[0])), options.searched(spec)
     if chosen is None:
         return Explanation(_nothing(traced, options), None, kind=Certificate)
     units = Units(traced.module, options, weight_names(traced, options), record=True)
     again = units.run()
-    in_kernels = options.execution == "kernels"
+    extracted = replace(asked, bindings=(dict(at),) if at else asked.bindings)
 
     def is_chosen() -> bool:
-        return _in_kernels(again, chosen) if in_kernels else again.module == chosen
+        return _in_kernels(again, chosen) if spec.execution == KERNELS else again.module == chosen
 
+    if spec.execution != options.execution:
+        again = units.again(extracted)
     for share in (1.0, *FRUGAL) if at and not is_chosen() else ():
-        again = units.again(at or {}, profile or options.profile, share * PREPARED_SHARE)
+        again = units.again(extracted, share * PREPARED_SHARE)
         if is_chosen():
             break
     if not is_chosen():

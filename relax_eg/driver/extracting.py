@@ -35,6 +35,7 @@ class BlockRequest:
 
     - `function`: name of the function that has the block.
     - `functions`: every function in its best form so far.
+    - `unusable`: the library routines that may not be called.
     - `weights`: parameters known ahead of the calls.
     - `same`: parameters that are the same at every step. If there are any, a second form of the values is wanted: the
       cheapest one if what follows from these parameters is nearly free, or costs the share `once`.
@@ -49,6 +50,7 @@ class BlockRequest:
     block: Block
     options: Options
     functions: Mapping[str, Function]
+    unusable: frozenset[str]
     weights: set[str]
     same: set[str]
     once: float | None
@@ -118,7 +120,7 @@ class ExtractedBlock:
 def extracted(read: Dump, asked: BlockRequest) -> ExtractedBlock:
     """The values of a block, of operators that XLA fuses."""
     options, clock = asked.options, asked.clock
-    models = [WholeCost(options.profile, b, asked.functions, options.cost) for b in asked.bindings]
+    models = [WholeCost(options.profile, b, asked.functions, options.cost, asked.unusable) for b in asked.bindings]
     leaves = asked.once is not None and asked.is_hoisted
     with asked.advised(), clock.running():
         weights, once = (asked.same, asked.once) if leaves else (asked.weights, None)
@@ -147,7 +149,7 @@ def _form(read: Dump, chosen: Chosen) -> BlockForm:
 def extracted_kernels(read: Dump, asked: BlockRequest) -> ExtractedBlock:
     """The values of a block, of kernels that are executables of their own."""
     options = asked.options
-    models = [KernelCost(options.profile, b, asked.functions, options.cost) for b in asked.bindings]
+    models = [KernelCost(options.profile, b, asked.functions, options.cost, asked.unusable) for b in asked.bindings]
 
     def kernels(weights: set[str], once: float | None) -> Callable[[], ChosenKernels]:
         def make() -> ChosenKernels:

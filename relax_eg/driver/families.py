@@ -17,9 +17,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from relax_eg.backend.family import SearchSpec
 from relax_eg.driver.measured import CandidateProgram, Search
 from relax_eg.driver.options import Sizes, allows
-from relax_eg.driver.prices import NEVER_SLOWER, doubt, seconds_at
+from relax_eg.driver.prices import NEVER_SLOWER, seconds_at
 from relax_eg.extract.boundary import boundary
 from relax_eg.extract.cover import GAINING, NEARER, CoverBox, Partition, beside, few
 from relax_eg.extract.family_rows import FamilyRow, VariantRow
@@ -76,10 +77,15 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class FoundVariants:
-    """The variants found, the one for the first of `at` first. `fallback`: the index of the one for symbolic sizes."""
+    """The variants found, the one for the first of `at` first.
+
+    - `fallback`: the index of the one for symbolic sizes.
+    - `programs`: all programs that were compared.
+    """
 
     members: tuple[Member, ...]
     fallback: int
+    programs: tuple[CandidateProgram, ...]
     row: FamilyRow
     variants: tuple[VariantRow, ...]
     curves: tuple[Curve, ...]
@@ -115,12 +121,12 @@ def family(search: Search) -> FoundVariants:
         VariantRow(
             f"variant {i + 1}", str(m.guard), m.at, () if m.candidate.entry is None else m.candidate.entry.rules,
             float((served_by == i).mean()), max(0.0, float(regrets[served_by == i].max(initial=1.0)) - 1),
-            m.candidate.entry is None, i == fallback, pool.prepared([p]),
+            m.candidate.entry is None, i == fallback, pool.prepared([p]), search.inside(m.candidate).execution,
         )
         for i, (m, p) in enumerate(zip(made, members, strict=True))
     )  # fmt: skip
     tell(1, f"{search.traced.name}: {len(made)} variants of {row.programs} programs from {row.extractions} extractions")
-    return FoundVariants(tuple(made), fallback, row, rows, _curves(pool, made))
+    return FoundVariants(tuple(made), fallback, tuple(pool.programs), row, rows, _curves(pool, made))
 
 
 # --- the pool ---
@@ -145,18 +151,18 @@ class _Pool:
         self.extractions = 0
         self.stop = ""
         self._prepared: dict[Module, frozenset[Expr]] = {}
-        self._add(CandidateProgram(None, AS_USUAL))
+        self._add(CandidateProgram(None))
 
     def _add(self, program: CandidateProgram) -> None:
         self.programs.append(program)
         self.costs.append(self.cost(program, self.columns))
 
     def cost(self, program: CandidateProgram, columns: Mapping[str, np.ndarray]) -> np.ndarray:
-        """Seconds by which programs are compared: predicted seconds times the doubt in the program's mode."""
-        return self.seconds(program, columns) * doubt(program.mode)
+        """Seconds by which programs are compared: predicted seconds times the doubt about them."""
+        return self.seconds(program, columns) * self.search.doubt(program)
 
     def seconds(self, program: CandidateProgram, columns: Mapping[str, np.ndarray]) -> np.ndarray:
-        search, inside = self.search, self.search.in_mode(program.mode)
+        search, inside = self.search, self.search.inside(program)
         if program.entry is None:
             return seconds_at(search.traced.module, inside, columns)
         return seconds_at(program.entry.module, inside, columns, search.weights)
@@ -165,11 +171,13 @@ class _Pool:
         """Extract programs until several visits in a row bring nothing new, or a limit is reached."""
         search, options = self.search, self.search.options
         modes = [AS_USUAL, *(options.profile.modes if options.profile.calibrated else ())]
-        search.entry()
+        specs = [(SearchSpec(mode=mode.name, execution=e), mode) for e in search.executions for mode in modes]
         most = min(max(_WORK // max(1, search.entry().units.candidates), _FEWEST), _MOST_EXTRACTIONS)
         first = len(options.bindings) + 1 + min(_CORNERS, 2 ** len(self.varying))
         deadline = time.thread_time() + options.budget.seconds
-        known = {(search.entry().units.written, "")} if not search.weights else set[tuple[Module, str]]()
+        known = set[tuple[Module, SearchSpec]]()
+        if not search.weights:
+            known.add((search.entry().units.written, search.by_price))
         enough = max(_QUIET, min(most // 2, _QUIETEST))
         quiet = 0
         for i, point in enumerate(self.visits):
@@ -183,11 +191,11 @@ class _Pool:
             if self.stop:
                 break
             before = min(float(c[i]) for c in self.costs)
-            for mode in modes:
-                entry = search.entry_at(point, mode)
+            for spec, mode in specs:
+                entry = search.entry_at(point, spec)
                 self.extractions += 1
-                if (entry.module, mode.name) not in known:
-                    known.add((entry.module, mode.name))
+                if (entry.module, spec) not in known:
+                    known.add((entry.module, spec))
                     self._add(CandidateProgram(entry, mode))
             quiet = 0 if before > _NEWS * min(float(c[i]) for c in self.costs) else quiet + 1
             sizes = ", ".join(f"{v}={n}" for v, n in point.items())
@@ -200,15 +208,15 @@ class _Pool:
         together must fit."""
         if not self.search.weights:
             return
-        known = {p.entry.module for p in self.programs if p.entry is not None}
+        known = {p.entry.runs for p in self.programs if p.entry is not None}
         for i in points[np.linspace(0, len(points) - 1, min(len(points), _FRUGAL_POINTS)).astype(int)]:
             point = {v: int(c[i]) for v, c in self.columns.items()}
-            for share in FRUGAL:
-                entry = self.search.entry_at(point, share=share * PREPARED_SHARE)
+            for share, spec in itertools.product(FRUGAL, (self.search.by_price, *self.search.elsewhere)):
+                entry = self.search.entry_at(point, spec, share * PREPARED_SHARE)
                 self.extractions += 1
-                if entry.module not in known:
-                    known.add(entry.module)
-                    self._add(CandidateProgram(entry, AS_USUAL))
+                if entry.runs not in known:
+                    known.add(entry.runs)
+                    self._add(CandidateProgram(entry))
 
     def learned(self, members: Sequence[int], guards: Sequence[Guard], limit: float, seed: int) -> bool:
         """Test the guards on new random sizes; sizes at which they choose a program that is not near although another
@@ -479,7 +487,7 @@ def _curves(pool: _Pool, members: Sequence[Member]) -> tuple[Curve, ...]:
             continue
         columns = {u: np.full(len(sizes), n, np.int64) for u, n in first.items()} | {v: np.array(sizes, np.int64)}
         rows = {f"variant {i + 1}": pool.seconds(m.candidate, columns) for i, m in enumerate(members)}
-        rows["as written"] = pool.seconds(CandidateProgram(None, AS_USUAL), columns)
+        rows["as written"] = pool.seconds(CandidateProgram(None), columns)
         series = tuple(Series(label, tuple(map(float, row))) for label, row in rows.items())
         at = {u: n for u, n in first.items() if u != v}
         found.append(Curve(v, at, tuple(sizes), series, tuple(_crossovers(members, first, v, sizes))))

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from relax_eg.backend.accounting import FRUGAL, is_on_cpu
+from relax_eg.backend.family import KERNELS
 from relax_eg.backend.footprint import KernelFootprint, in_kernels, in_whole, likely_at_peak
 from relax_eg.byte_units import format_bytes
 from relax_eg.driver.measured import CandidateProgram, Entry, Search
@@ -71,7 +72,7 @@ class _Limited:
         self.tried: list[Tried] = []
         self.modes = _modes(search.options.profile)
         self.known: dict[tuple[str, int], Pricing] = {}  # by function and block: kernel bytes measured, prices raised
-        written = CandidateProgram(None, AS_USUAL)
+        written = CandidateProgram(None)
         self.shares = [search.predicted(written, b) for b in search.options.bindings]
         self.usual = self.look(search.entry() if unlimited else None)
         if not self.fits(self.usual):
@@ -109,7 +110,7 @@ class _Limited:
         at_peak: frozenset[tuple[str, Expr]] = frozenset()
         most: Footprint | None = None
         for sizes in options.bindings:
-            if options.execution == "kernels":
+            if options.execution == KERNELS:
                 measured: KernelFootprint = in_kernels(module, weights, sizes, mode.options)
                 found, there = measured.footprint, measured.at_peak
                 if sizes == options.bindings[0] and entry is not None:

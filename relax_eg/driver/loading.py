@@ -9,9 +9,10 @@ from pathlib import Path
 
 from relax_eg.accepted import NONE, PATH, accepts
 from relax_eg.backend.artifact import describing, read, without_search
+from relax_eg.backend.family import STEPS, WHOLE
 from relax_eg.backend.optimized import Optimized
 from relax_eg.backend.program import refusals
-from relax_eg.driver.options import KINDS, Execution
+from relax_eg.driver.options import KINDS
 from relax_eg.driver.prices import call_predictor
 from relax_eg.driver.running import running
 from relax_eg.dynamic.policy import Dynamic, Mode, check_one_program, read_policy
@@ -26,7 +27,7 @@ class _Pricing:
     """How the calls of a saved function are priced; the file does not contain a user's own cost model."""
 
     profile: Profile
-    execution: Execution = "whole"
+    execution: str = WHOLE
     cost: CostModel | None = None
 
 
@@ -52,7 +53,7 @@ def load(path: str | Path, *, dynamic: Mode | Dynamic | None = None) -> Optimize
         usual = Dynamic(mode=kept["dynamic"], **{k: kept[k] for k in ("capacities", "executables", "background")})
         policy = read_policy(name, variables, scope, usual, at)
     chosen = usual if dynamic is None else Dynamic.of(dynamic).over(usual)
-    if not saved.program.from_function and variables and saved.runs != "steps" and not chosen.trust:
+    if not saved.program.from_function and variables and saved.runs != STEPS and not chosen.trust:
         saved = replace(saved, program=replace(saved.program, own=refusals(saved.program)))
     if chosen != usual:
         policy = read_policy(name, variables, scope, chosen, at)

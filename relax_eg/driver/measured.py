@@ -19,8 +19,10 @@ from typing import Any
 
 import jax
 
-from relax_eg.driver.options import Options, SearchSpec, Sizes, allows, weight_names
-from relax_eg.driver.prices import of_a_call, price
+from relax_eg.backend.family import SearchSpec
+from relax_eg.backend.kernels import why_not_in_kernels
+from relax_eg.driver.options import AUTO, Options, Sizes, allows, weight_names
+from relax_eg.driver.prices import EXECUTION_DOUBT, MODE_DOUBT, of_a_call, pays, price
 from relax_eg.driver.units import Found, Units
 from relax_eg.errors import OptionError
 from relax_eg.extract.clock import Clock
@@ -35,7 +37,6 @@ from relax_eg.logs import tell, tell_progress
 from relax_eg.measure.choice import argument, fastest
 
 AS_WRITTEN = "as written"
-BY_PRICE = SearchSpec()
 ALIKE = 1.01  # chosen: programs whose prices differ by less at all sizes are timed last
 _SAME = 1.0 + 1e-6  # chosen: prices that differ by less are sums of the same terms in another order
 CUTS = 3  # limit: bisections by timing between two sizes with different winners
@@ -66,6 +67,11 @@ class Entry:
         return self.spec.label
 
     @property
+    def runs(self) -> tuple[Module, str]:
+        """The module, and how it is executed."""
+        return self.module, self.spec.execution
+
+    @property
     def rules(self) -> tuple[str, ...]:
         """The rules that made its nodes, those that made most first."""
         made: Counter[str] = Counter()
@@ -76,15 +82,10 @@ class Entry:
 
 @dataclass(frozen=True)
 class CandidateProgram:
-    """A program (None: as written) and the mode in which XLA compiles it."""
+    """A program (None: as written), which is executed as it was searched for, and the mode in which XLA compiles it."""
 
     entry: Entry | None
-    mode: Mode
-
-    @property
-    def spec(self) -> SearchSpec:
-        """The search that found it; for the program as written, the one that it was compared with."""
-        return BY_PRICE if self.entry is None else self.entry.spec
+    mode: Mode = AS_USUAL
 
     @property
     def label(self) -> str:
@@ -93,45 +94,72 @@ class CandidateProgram:
 
 
 class Search:
-    """The searches for one program; each is made on first use and kept."""
+    """The searches for one program; each is made on first use and kept.
+
+    - `executions`: the executions among which extraction chooses; the program as written is executed in the first.
+    - `by_price`: the specification of the search for the best program, executed like the one as written.
+    """
 
     def __init__(self, traced: Source, options: Options) -> None:
         self.traced = traced
         self.options = options
+        runs_in_kernels = options.execution != AUTO or not why_not_in_kernels(traced.module)
+        self.executions = options.executions if runs_in_kernels else options.executions[:1]
+        self.by_price = SearchSpec(execution=self.executions[0])
         self.weights = weight_names(traced, options)
         self._found: dict[SearchSpec, Entry] = {}
         self.made: list[Entry] = []  # the programs found so far
-        self._predicted: dict[tuple[Module | None, str, tuple[tuple[str, int], ...]], float] = {}
+        self._predicted: dict[tuple[Module | None, str, str, tuple[tuple[str, int], ...]], float] = {}
         self._grown: dict[Any, Any] = {}
         self.limiting = Clock(options.budget.extraction)  # shared by all calls of `frugal`
 
-    def entry(self, spec: SearchSpec = BY_PRICE) -> Entry:
-        """The program that a search finds."""
+    def entry(self, spec: SearchSpec | None = None) -> Entry:
+        """The program that a search finds, by default the one by price. Programs for all executions are extracted from
+        the same e-graphs."""
+        spec = spec or self.by_price
         if spec not in self._found:
-            self._found[spec] = self._searched(spec)
+            first = replace(spec, execution=self.executions[0])
+            if spec == first:
+                self._found[spec] = self._searched(spec)
+            else:
+                self._found[spec] = self._extracted(self.entry(first).units, spec)
+                self.made.append(self._found[spec])
         return self._found[spec]
 
     def _searched(self, spec: SearchSpec, **more: Any) -> Entry:
         """A new search; `more`: further fields of its `Units`."""
         started = time.perf_counter()
-        units = Units(self.traced.module, spec.options(self.options), self.weights, **more)
+        units = Units(self.traced.module, self.options.searched(spec), self.weights, **more)
         found = units.run()
         self.made.append(Entry(spec, units, found, time.perf_counter() - started))
         return self.made[-1]
 
-    def entry_at(self, binding: Sizes, mode: Mode = AS_USUAL, share: float = PREPARED_SHARE) -> Entry:
-        """The program of lowest price at one binding, for a compilation mode, from the e-graphs of `entry()`. `share`:
-        how much may be prepared, as a multiple of the weights' bytes."""
-        units = self.entry().units
+    @property
+    def elsewhere(self) -> list[SearchSpec]:
+        """The searches by price for the other executions."""
+        return [replace(self.by_price, execution=e) for e in self.executions[1:]]
+
+    def entry_at(self, binding: Sizes, spec: SearchSpec, share: float = PREPARED_SHARE) -> Entry:
+        """The program of lowest price at one binding, for a mode and an execution, from the e-graphs of `entry()`.
+        `share`: how much may be prepared, as a multiple of the weights' bytes."""
+        return self._extracted(self.entry().units, spec, share, binding)
+
+    def _extracted(
+        self, units: Units, spec: SearchSpec, share: float = PREPARED_SHARE, at: Sizes | None = None
+    ) -> Entry:
+        """A program from the e-graphs of a search that was made before."""
         started = time.perf_counter()
-        found = units.again(binding, self.in_mode(mode).profile, share)
-        return Entry(SearchSpec(mode=mode.name), units, found, time.perf_counter() - started, dict(binding))
+        bindings = self.options.bindings if at is None else (dict(at),)
+        found = units.again(replace(self.options.searched(spec), bindings=bindings), share)
+        return Entry(spec, units, found, time.perf_counter() - started, None if at is None else dict(at))
 
     def frugal(self, held: float, bytes_cost: Mapping[tuple[str, int], Pricing]) -> Entry:
         """The program found if a byte in memory costs `held`. `bytes_cost`: prices known more exactly, by function and
         block."""
         cost = {place: replace(c, held=held) for place, c in bytes_cost.items()}
-        return self._searched(SearchSpec(held=held), bytes_cost=cost, grown=self._grown, clock=self.limiting)
+        return self._searched(
+            replace(self.by_price, held=held), bytes_cost=cost, grown=self._grown, clock=self.limiting
+        )
 
     def alternatives(self, count: int) -> list[Entry]:
         """At most `count` programs: the best one, then those for other compilation modes, then those found when one of
@@ -139,9 +167,9 @@ class Search:
         programs of equal costs count as one."""
         found = [self.entry()]
         if count > 1:
-            self._add(found, [SearchSpec(mode=m.name) for m in self.options.profile.modes])
+            self._add(found, [replace(self.by_price, mode=m.name) for m in self.options.profile.modes])
             first = len(found)
-            self._add(found, [SearchSpec(without=rule) for rule in found[0].rules[: 2 * count]])
+            self._add(found, [replace(self.by_price, without=rule) for rule in found[0].rules[: 2 * count]])
             costs = {e.spec: self._costs(e) for e in found}
             found[first:] = sorted(found[first:], key=lambda e: costs[e.spec][0])
             different, alike = list[Entry](), list[Entry]()
@@ -168,16 +196,39 @@ class Search:
     def predicted(self, v: CandidateProgram, binding: Sizes) -> float:
         """Predicted seconds of a call of a variant at a binding. The program as written computes what depends on
         weights at every call."""
-        key = (None if v.entry is None else v.entry.module, v.mode.name, tuple(binding.items()))
+        inside = self.inside(v)
+        key = (None if v.entry is None else v.entry.module, inside.execution, v.mode.name, tuple(binding.items()))
         if key not in self._predicted:
-            inside = self.in_mode(v.mode)
             module, weights = (self.traced.module, None) if v.entry is None else (v.entry.module, self.weights)
             self._predicted[key] = of_a_call(price(module, inside, binding, weights), inside)
         return self._predicted[key]
 
-    def in_mode(self, mode: Mode) -> Options:
-        """The options with the profile of a compilation mode."""
-        return replace(self.options, profile=self.options.profile.in_mode(mode))
+    def inside(self, v: CandidateProgram) -> Options:
+        """The options as a candidate runs: with the profile of its compilation mode, and its execution."""
+        spec = self.by_price if v.entry is None else v.entry.spec
+        return replace(self.options, profile=self.options.profile.in_mode(v.mode), execution=spec.execution)
+
+    def doubt(self, v: CandidateProgram) -> float:
+        """The factor on the predicted seconds of a candidate where it is compared with programs in the usual mode,
+        executed like the one as written."""
+        is_other = v.entry is not None and v.entry.spec.execution != self.executions[0]
+        return (MODE_DOUBT if v.mode.name else 1.0) * (EXECUTION_DOUBT if is_other else 1.0)
+
+    def compared(self, v: CandidateProgram, binding: Sizes) -> float:
+        """The predicted seconds of a call times the doubt about them, by which candidates are compared."""
+        return self.predicted(v, binding) * self.doubt(v)
+
+    def gains(self, v: CandidateProgram, bindings: Sequence[Sizes]) -> bool:
+        """Whether replacing the program as written by a candidate pays."""
+        return pays([(self.predicted(CandidateProgram(None), b), self.compared(v, b)) for b in bindings])
+
+    def least_seconds(self, compared: Sequence[CandidateProgram], binding: Sizes) -> dict[str, float]:
+        """The least predicted seconds of a call in each execution, where there is a choice of executions."""
+        found: dict[str, float] = {}
+        for v in compared if len(self.executions) > 1 else ():
+            execution, seconds = self.inside(v).execution, self.predicted(v, binding)
+            found[execution] = min(seconds, found.get(execution, seconds))
+        return found
 
 
 def _apart(a: Sequence[float], b: Sequence[float]) -> float:
@@ -215,10 +266,10 @@ def arguments(
 
 @dataclass(frozen=True)
 class Decision:
-    """The variant that is fastest at `at`, and all timings there."""
+    """The candidate that is fastest at `at`, and all timings there."""
 
     at: Sizes
-    variant: CandidateProgram
+    candidate: CandidateProgram
     rows: tuple[MeasuredRow, ...]
 
 
@@ -229,8 +280,9 @@ def decided(search: Search, call: Callable[[CandidateProgram], Any]) -> list[Dec
     `call(variant)`: what `optimize` returns for it. The arguments are random and have the declared facts.
     """
     options, traced = search.options, search.traced
+    entries = [*search.alternatives(options.measure), *map(search.entry, search.elsewhere)]
     # With weights, even the unchanged program differs from the one as written: its weights are prepared.
-    entries = [e for e in search.alternatives(options.measure) if e.module != e.units.written or search.weights]
+    entries = [e for e in entries if e.module != e.units.written or search.weights]
     modes = (AS_USUAL, *options.profile.modes)
     written, *others = (CandidateProgram(e, m) for e in (None, *entries) for m in modes)
     calls: dict[str, Any] = {}
@@ -263,10 +315,13 @@ def decided(search: Search, call: Callable[[CandidateProgram], Any]) -> list[Dec
     found: list[Decision] = []
     for binding in options.bindings:
         predicted = {v.label: search.predicted(v, binding) for v in others}
-        # The choice by price is always timed; of each other mode, the cheapest program in it.
-        order = sorted(others, key=lambda v: (v.spec != BY_PRICE or bool(v.mode.name), predicted[v.label]))
-        best = [v for v in order if v.mode == AS_USUAL][: options.measure]
-        best += [next(v for v in order if v.mode == m) for m in options.profile.modes]
+        # The choice by price is always timed; of each other execution and mode, the cheapest program in it.
+        order = sorted(others, key=lambda v: (v.entry != search.entry() or bool(v.mode.name), predicted[v.label]))
+        ways: dict[tuple[str, str], list[CandidateProgram]] = {}
+        for v in order:
+            ways.setdefault((search.inside(v).execution, v.mode.name), []).append(v)
+        usual = ways.pop((search.executions[0], AS_USUAL.name), [])
+        best = [*usual[: options.measure], *(found[0] for found in ways.values())]
         found.append(fastest_of(best, binding))
     return [*found, *_between(options, found, fastest_of)]
 
@@ -285,12 +340,12 @@ def _between(
         for _ in range(CUTS):
             n = round(math.sqrt(a.at[size] * b.at[size]))
             binding = {**a.at, size: n}
-            ends = {a.variant.label: a, b.variant.label: b}
+            ends = {a.candidate.label: a, b.candidate.label: b}
             if len(ends) == 1 or n in (a.at[size], b.at[size]) or not allows(options.scope, binding):
                 break
-            middle = fastest_of([d.variant for d in (a, b) if d.variant.entry or d.variant.mode.name], binding)
+            middle = fastest_of([d.candidate for d in (a, b) if d.candidate.entry or d.candidate.mode.name], binding)
             made.append(middle)
-            if middle.variant.label not in ends:
+            if middle.candidate.label not in ends:
                 break
-            a, b = (middle, b) if ends[middle.variant.label] is a else (a, middle)
+            a, b = (middle, b) if ends[middle.candidate.label] is a else (a, middle)
     return made

@@ -10,18 +10,18 @@ from statistics import geometric_mean
 from typing import Any
 
 from relax_eg.accepted import accepts
-from relax_eg.backend.family import Solution, Variant
+from relax_eg.backend.family import KERNELS, STEPS, SearchSpec, Solution, Variant
 from relax_eg.backend.lower import run_function
 from relax_eg.backend.optimized import Optimized
 from relax_eg.backend.program import Program, refusals
 from relax_eg.backend.width import in_width
-from relax_eg.driver.cache import CachedResult, Choice, EntryPlace, place_of
+from relax_eg.driver.cache import CachedResult, EntryPlace, place_of
 from relax_eg.driver.explaining import explained
 from relax_eg.driver.families import BY_CLOCK, family, nearest_guards
 from relax_eg.driver.limited import limited
 from relax_eg.driver.measured import CandidateProgram, Decision, Search, check_measurable, decided
-from relax_eg.driver.options import KINDS, Execution, Facts, Options, SearchSpec, Sizes, Target, read_options
-from relax_eg.driver.prices import call_predictor, closed_forms, doubt, moves_less, pays, price
+from relax_eg.driver.options import KINDS, Execution, Facts, Options, Sizes, Target, read_options
+from relax_eg.driver.prices import call_predictor, closed_forms, moves_less, price
 from relax_eg.driver.reporting import report_of
 from relax_eg.driver.running import of_arrays, running
 from relax_eg.dynamic.at_capacity import REASSOCIATED
@@ -84,8 +84,9 @@ def optimize(
     - `facts`: what is known of the values of arguments, by name or position, or of single arrays in them:
       `{"S": "positive definite", "w": ["nonnegative", "finite"]}` (`docs/rules.md` lists the facts). Rules may rely on
       it.
-    - `execution`: "whole", one XLA program; or "kernels", one executable per kernel, so that fusion is chosen by the
-      search (`docs/kernels.md`).
+    - `execution`: "whole", one XLA program; "kernels", one executable per kernel, so that fusion is chosen by the
+      search; or "auto", the one of the two that is predicted, or with `measure` timed, to be faster
+      (`docs/kernels.md`).
     - `memory_limit`: the bytes that a call may need beside its arguments at each of `at`, a number or a text such as
       "512 MiB": the fastest program found within it is chosen (`docs/memory.md`).
     - `dynamic`: "exact", an executable for each combination of sizes that is called; "capacity", executables for few
@@ -123,8 +124,8 @@ def _found_or_searched(traced: Source, options: Options, policy: Policy, trust: 
     found = place.read() if place is not None and dump_folder() is None else None
     if found is not None:
         seconds = {"total": time.perf_counter() - started}
-        known = (replace(c, report=replace(c.report, cached=True, seconds=seconds)) for c in found.choices)
-        return _optimized(traced, options, replace(found, choices=tuple(known)), policy, trust)
+        known = (replace(v, report=replace(v.report, cached=True, seconds=seconds)) for v in found.variants)
+        return _optimized(traced, options, replace(found, variants=tuple(known)), policy, trust)
     found = _search(traced, options, place)
     return _optimized(traced, options, found, policy, trust)
 
@@ -163,7 +164,7 @@ def _optimized(
         traced.fn,
         traced.identifier,
         traced.params,
-        found.choices[0].module,
+        found.variants[0].chosen,
         traced.leaf_names,
         tuple(leaf.argument for leaf in traced.leaves),
         traced.in_tree,
@@ -186,31 +187,15 @@ def _optimized(
     source = ", from the cache" if found.report.cached else ""
     seconds = found.report.seconds.get("total", 0.0)
     tell(1, f"{traced.name}: {found.report.predicted_gain:.2f}x predicted, {seconds:.2f} s{source}")
-    # Lazy: the module of a variant kept as written is built only if it is read.
-    variants = tuple(
-        Variant(
-            c.guard,
-            functools.partial(lambda c: traced.module if c.module is None else c.module, c),
-            c.report,
-            c.compiler_options,
-            c.module,
-            c.at,
-            c.fallback,
-        )
-        for c in found.choices
-    )
     tolerance = _TOLERANCES[options.numerics[-1]]
-    searched, at = found.choices[0].spec.options(options), found.report.extracted_at
-    explain = functools.partial(explained, traced, searched, found.choices[0].module)
-    if at:  # a variant of a family: extracted for these sizes from the e-graphs of one search
-        explain = functools.partial(explained, traced, options, found.choices[0].module, at, searched.profile)
-    runs = "kernels" if options.execution == "kernels" else "steps" if traced.in_steps else "whole"
-    # Pallas sums in blocks, softmax in one pass.
-    pallas = runs == "kernels" and options.profile.pallas and not options.is_exact
-    solution = Solution(program, variants, options.weights, tolerance, runs, pallas)
+    first, at = found.variants[0], found.report.extracted_at  # at: a variant of a family was extracted for these sizes
+    explain = functools.partial(explained, traced, options, first.spec, first.chosen, at)
+    pallas = options.profile.pallas and not options.is_exact  # Pallas sums in blocks, softmax in one pass
+    solution = Solution(program, found.variants, options.weights, tolerance, pallas)
     if policy is None:
         return of_arrays(solution, explain)
-    predict = functools.partial(call_predictor, program, [c.module for c in found.choices], options.weights, options)
+    chosen = [v.chosen for v in found.variants]
+    predict = functools.partial(call_predictor, program, chosen, options.weights, options)
     return running(solution, explain, policy, predict)
 
 
@@ -221,12 +206,12 @@ def _search(traced: Source, options: Options, place: EntryPlace | None) -> Cache
         check_measurable(traced, options)  # before the search, to fail early
     search = Search(traced, options)
     if options.family:
-        choices = _family(search)
+        variants = _family(search)
     elif options.measure:
-        choices = _measured(search)
+        variants = _measured(search)
     else:
-        choices = (_predicted(search) if options.memory_limit is None else _within_limit(search),)
-    found = CachedResult(choices, traced.effectful)
+        variants = (_predicted(search) if options.memory_limit is None else _within_limit(search),)
+    found = CachedResult(variants, traced.effectful)
     stopped = any(o.saturation.stop is StopReason.TIME_LIMIT for e in search.made for o in e.found.outcomes)
     stopped = stopped or any(e.found.extraction.ran_out for e in search.made)
     stopped = stopped or (found.report.family is not None and found.report.family.stop == BY_CLOCK)
@@ -234,7 +219,7 @@ def _search(traced: Source, options: Options, place: EntryPlace | None) -> Cache
         tell(1, f"{traced.name} is not cached: the clock stopped the search")
     elif place is not None:
         place.write(found)
-    candidate, chosen = search.entry().module, found.choices[0].module or traced.module
+    candidate, chosen = search.entry().module, found.variants[0].module
     dump_stages(
         traced.name,
         {
@@ -248,81 +233,96 @@ def _search(traced: Source, options: Options, place: EntryPlace | None) -> Cache
     return found
 
 
-def _predicted(search: Search) -> Choice:
+def _predicted(search: Search) -> Variant:
     """The program of lowest price, if replacing the one as written pays. A mode other than usual is chosen only if the
-    profile was calibrated and predicts that the mode pays as well."""
-    best = CandidateProgram(search.entry(), AS_USUAL)
-    if search.options.profile.calibrated and not search.traced.in_steps:
-        for mode in search.options.profile.modes:
-            found = CandidateProgram(search.entry(SearchSpec(mode=mode.name)), mode)
-            faster = geometric_mean(
-                [search.predicted(best, b) / search.predicted(found, b) for b in search.options.bindings]
-            )
-            if faster > doubt(mode) / doubt(best.mode):
-                best = found
-    return _choice(search, best, search.options.bindings)
+    profile was calibrated. Of several candidates that pay, one in another mode or execution has to be faster beyond the
+    doubt about it."""
+    options, traced = search.options, search.traced
+    modes = options.profile.modes if options.profile.calibrated and not traced.in_steps else ()
+    candidates = [
+        CandidateProgram(search.entry(SearchSpec(mode=mode.name, execution=e)), mode)
+        for e in search.executions
+        for mode in (AS_USUAL, *modes)
+    ]
+
+    def seconds(v: CandidateProgram) -> float:
+        return geometric_mean([search.compared(v, b) for b in options.bindings])
+
+    best = min([v for v in candidates if search.gains(v, options.bindings)] or candidates[:1], key=seconds)
+    return _variant(search, best, options.bindings, candidates)
 
 
-def _family(search: Search) -> tuple[Choice, ...]:
-    """One choice per variant of a family."""
+def _family(search: Search) -> tuple[Variant, ...]:
+    """One variant per member of a family."""
     found = family(search)
-    choices: list[Choice] = []
+    variants: list[Variant] = []
     for i, m in enumerate(found.members):
-        choice = _choice(search, m.candidate, (m.at, *(b for b in m.served if b != m.at)), always=True)
+        bindings = (m.at, *(b for b in m.served if b != m.at))
+        variant = _variant(search, m.candidate, bindings, found.programs, always=True)
         report = replace(
-            choice.report,
-            seconds={**choice.report.seconds, "total": found.row.seconds},
+            variant.report,
+            seconds={**variant.report.seconds, "total": found.row.seconds},
             extracted_at={} if m.candidate.entry is None else m.candidate.entry.at or {},
             family=found.row,
             variants=found.variants,
             curves=found.curves,
         )
-        choices.append(replace(choice, report=report, at=m.served, guard=str(m.guard), fallback=i == found.fallback))
-    return tuple(choices)
+        variants.append(replace(variant, report=report, at=m.served, guard=str(m.guard), fallback=i == found.fallback))
+    return tuple(variants)
 
 
-def _within_limit(search: Search) -> Choice:
+def _within_limit(search: Search) -> Variant:
     """The program of lowest price within the memory limit."""
     binding = search.options.bindings[0]
-    usual = _choice(search, CandidateProgram(search.entry(), AS_USUAL), (binding,))
-    candidate, row = limited(search, unlimited=usual.module is not None)
-    choice = _choice(search, candidate, (binding,), always=candidate.entry is not None)
-    return replace(choice, report=replace(choice.report, memory=row))
+    usual = _variant(search, CandidateProgram(search.entry()), (binding,))
+    candidate, row = limited(search, unlimited=usual.chosen is not None)
+    variant = _variant(search, candidate, (binding,), always=candidate.entry is not None)
+    return replace(variant, report=replace(variant.report, memory=row))
 
 
-def _measured(search: Search) -> tuple[Choice, ...]:
-    """One choice per variant that was the fastest at some binding."""
+def _measured(search: Search) -> tuple[Variant, ...]:
+    """One variant per candidate that was the fastest at some binding."""
     groups: dict[str, list[Decision]] = {}
     for d in decided(search, functools.partial(optimized, search)):
-        groups.setdefault(d.variant.label, []).append(d)
-    choices: list[Choice] = []
+        groups.setdefault(d.candidate.label, []).append(d)
+    compared = [CandidateProgram(e) for e in search.made]
+    variants: list[Variant] = []
     for decisions in groups.values():
         first = decisions[0]
         others = (b for b in search.options.bindings if b != first.at)
-        choice = _choice(search, first.variant, (first.at, *others), always=True)
+        variant = _variant(search, first.candidate, (first.at, *others), compared, always=True)
         rows = tuple(r for d in decisions for r in d.rows)
         at = tuple(d.at for d in decisions if d.at in search.options.bindings)
-        choices.append(replace(choice, report=replace(choice.report, measured=rows), at=at))
+        variants.append(replace(variant, report=replace(variant.report, measured=rows), at=at))
     guards = nearest_guards([[d.at for d in decisions] for decisions in groups.values()])
-    return tuple(replace(c, guard=str(g), fallback=c is choices[0]) for c, g in zip(choices, guards, strict=True))
+    return tuple(replace(v, guard=str(g), fallback=v is variants[0]) for v, g in zip(variants, guards, strict=True))
 
 
 def optimized(search: Search, candidate: CandidateProgram) -> Optimized:
     """What `optimize` returns when it chooses this program, whatever it costs."""
-    choice = _choice(search, candidate, search.options.bindings[:1], always=True)  # little of the report is read
-    return _optimized(search.traced, search.options, CachedResult((choice,), search.traced.effectful))
+    variant = _variant(search, candidate, search.options.bindings[:1], always=True)  # little of the report is read
+    return _optimized(search.traced, search.options, CachedResult((variant,), search.traced.effectful))
 
 
-def _choice(search: Search, variant: CandidateProgram, bindings: Sequence[Sizes], always: bool = False) -> Choice:
-    """A variant with its report at bindings. The program as written is kept if the variant does not pay there, unless
-    `always`."""
+def _variant(
+    search: Search,
+    candidate: CandidateProgram,
+    bindings: Sequence[Sizes],
+    compared: Sequence[CandidateProgram] = (),
+    always: bool = False,
+) -> Variant:
+    """A candidate with its report at bindings. The program as written is kept if the candidate does not pay there,
+    unless `always`. `compared`: the candidates among which it was chosen."""
     traced, options = search.traced, search.options
     started = time.perf_counter()
-    entry = variant.entry or search.entry()
-    inside, weights = search.in_mode(variant.mode), search.weights
+    entry = candidate.entry or search.entry()
+    inside, weights = search.inside(candidate), search.weights
+    written = CandidateProgram(None)
     found = [(price(traced.module, options, b), price(entry.module, inside, b, weights)) for b in bindings]
-    better = always or pays(found, options, variant.mode) or (options.execution == "kernels" and moves_less(found))
-    kept = variant.entry is None or not better
+    better = always or search.gains(candidate, bindings) or (options.execution == KERNELS and moves_less(found))
+    kept = candidate.entry is None or not better
+    if kept:
+        inside = search.inside(replace(written, mode=candidate.mode))
     module = traced.module if kept else entry.module
     check_module(module)
     before = closed_forms(traced.module, options, bindings[0])
@@ -330,8 +330,18 @@ def _choice(search: Search, variant: CandidateProgram, bindings: Sequence[Sizes]
     seconds = time.perf_counter() - started + sum(e.seconds for e in search.made)
     report = replace(
         report_of(search, entry, inside, kept, list(zip(bindings, found, strict=True)), seconds),
-        searched_for=variant.label,
-        compiler_options=dict(variant.mode.options),
+        searched_for=candidate.label,
+        compiler_options=dict(candidate.mode.options),
         expressions={"before": before, "after": after},
+        executions=search.least_seconds([written, *compared], bindings[0]),
     )
-    return Choice(None if kept else module, report, (), dict(variant.mode.options), spec=variant.spec)
+    execution = STEPS if traced.in_steps else inside.execution
+    # Lazy: a module kept as written is built only if it is read.
+    return Variant(
+        None if kept else module,
+        lambda: traced.module,
+        report,
+        execution,
+        dict(candidate.mode.options),
+        spec=search.by_price if candidate.entry is None else candidate.entry.spec,
+    )

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from relax_eg.accepted import BOUNDS, NONE, Kind, of, one_of, shown
+from relax_eg.backend.family import KERNELS, WHOLE, SearchSpec
 from relax_eg.backend.libraries import unavailable
 from relax_eg.byte_units import parse_bytes
 from relax_eg.dynamic.policy import DYNAMIC, Dynamic
@@ -16,7 +17,7 @@ from relax_eg.errors import BoundsError, OptionError
 from relax_eg.extract.cost import ASSUMED_SIZE
 from relax_eg.extract.cost_model import CostModel
 from relax_eg.extract.devices import PROFILES, profile
-from relax_eg.extract.profile import AS_USUAL, Profile
+from relax_eg.extract.profile import AS_USUAL, Mode, Profile
 from relax_eg.frontends import Source
 from relax_eg.frontends.specs import Leaf
 from relax_eg.limits import LARGEST_INT64
@@ -36,7 +37,8 @@ from relax_eg.shapes.relation import Bound
 Sizes = Mapping[str, int]
 Target = str | Path | Profile | CostModel
 Facts = Mapping[str | int, str | Sequence[str]]
-Execution = Literal["whole", "kernels"]
+Execution = Literal["whole", "kernels", "auto"]
+AUTO = "auto"
 
 MOST_MEASURED = 16  # limit: programs that `measure` may time
 _FAR = 4096  # limit: largest size considered for a variable without an upper bound
@@ -51,6 +53,7 @@ class Options:
 
     - `facts`: facts about parameters, by their names in the module.
     - `family`: whether several programs may be found, each for some of the sizes.
+    - `execution`: how the program is executed; "auto": extraction chooses.
     - `held`: what a byte costs that a call has in memory: seconds, or shares of the program as written.
     - `libraries`: routines of the given rules: name, version, and why it is not used.
     """
@@ -67,7 +70,7 @@ class Options:
     sharing: bool
     measure: int = 0
     cost: CostModel | None = None
-    execution: Execution = "whole"
+    execution: str = WHOLE
     family: bool = False
     memory_limit: int | None = None
     held: float = 0.0
@@ -107,34 +110,28 @@ class Options:
         """Whether only bit-exact rules are allowed."""
         return self.numerics == ("exact",)
 
-
-@dataclass(frozen=True, slots=True)
-class SearchSpec:
-    """What one of the searches for a program looks for.
-
-    - `without`: the rule that it may not use; "": it may use all.
-    - `held`: the price of a byte in memory; None: that of the options.
-    - `mode`: name of the compilation mode for which it prices; "": as usual.
-    """
-
-    without: str = ""
-    held: float | None = None
-    mode: str = ""
+    @property
+    def executions(self) -> tuple[str, ...]:
+        """The executions among which extraction chooses; the program as written is executed in the first."""
+        return EXECUTIONS if self.execution == AUTO else (self.execution,)
 
     @property
-    def label(self) -> str:
-        """The search in a report."""
-        what = "by price" if self.held is None else f"with a byte in memory at {self.held!r}"
-        if self.without:
-            what = f"without {self.without}"
-        return f"{what} for {self.mode}" if self.mode else what
+    def unusable(self) -> frozenset[str]:
+        """The routines of the rules that need another execution. With "auto" the rules are those of all executions."""
+        needs = {x.name: x.requires.executions or EXECUTIONS for r in self.rules for x in libraries_of(r)}
+        return frozenset(name for name, executions in needs.items() if not {*self.executions} & {*executions})
 
-    def options(self, options: Options) -> Options:
-        """`options`, as this search takes them."""
-        rules = options.rules - self.without if self.without else options.rules
-        mode = next((m for m in options.profile.modes if m.name == self.mode), AS_USUAL)
-        held = options.held if self.held is None else self.held
-        return replace(options, rules=rules, held=held, profile=options.profile.in_mode(mode))
+    def searched(self, spec: SearchSpec) -> Options:
+        """These options, as a search takes them."""
+        rules = self.rules - spec.without if spec.without else self.rules
+        held = self.held if spec.held is None else spec.held
+        return replace(
+            self, rules=rules, held=held, profile=self.profile.in_mode(self.mode(spec.mode)), execution=spec.execution
+        )
+
+    def mode(self, name: str) -> Mode:
+        """The compilation mode of the profile with this name; as usual for any other name."""
+        return next((m for m in self.profile.modes if m.name == name), AS_USUAL)
 
 
 def weight_names(traced: Source, options: Options) -> set[str]:
@@ -161,7 +158,7 @@ KINDS: Mapping[str, Kind] = {
     "numerics": one_of(*NUMERICS),
     "facts": of("{'x': 'positive'}", Mapping) | NONE,
     "budget": of("a Budget", Budget) | NONE,
-    "execution": one_of("whole", "kernels"),
+    "execution": one_of(*EXECUTIONS, AUTO),
     "measure": Kind(
         lambda x: isinstance(x, int) and not isinstance(x, bool) and 0 <= x <= MOST_MEASURED,
         f"how many programs to time, 0 to {MOST_MEASURED},",
@@ -185,7 +182,7 @@ def read_options(
     numerics: str = "reassociate",
     budget: Budget | None = None,
     measure: Any = 0,
-    execution: Any = "whole",
+    execution: Any = WHOLE,
     memory_limit: Any = None,
 ) -> Options:
     """The checked options of `optimize` for a program; `ranges`: those of its `bounds`. Its statements are in the
@@ -196,7 +193,9 @@ def read_options(
         raise OptionError(f"numerics={numerics!r}: one of {', '.join(NUMERICS)} is accepted")
     if not isinstance(measure, int) or isinstance(measure, bool) or not 0 <= measure <= MOST_MEASURED:
         raise OptionError(f"measure={shown(measure)}: how many programs to time, 0 to {MOST_MEASURED}, is accepted")
-    _check_execution(traced, execution)
+    _check_execution(traced, execution, memory_limit)
+    if execution == AUTO and traced.in_steps:
+        execution = WHOLE
     _known_names(name, "bounds", ranges, known)
     scope = traced.arguments.scope.child()
     for v, bound in ranges.items():
@@ -227,7 +226,8 @@ def read_options(
         bindings.append({v: full[v] for v in known})
     device, cost = device_and_cost(target)
     chosen, libraries = _available(
-        rules if rules is not None else default_rules, RoutinePlace(device.platform, device.name, execution)
+        rules if rules is not None else default_rules,
+        RoutinePlace(device.platform, device.name, "" if execution == AUTO else execution),
     )
     allowed = NUMERICS[: NUMERICS.index(numerics) + 1]  # type: ignore[arg-type]
     return Options(
@@ -287,16 +287,17 @@ def _available(rules: RuleSet, place: RoutinePlace) -> tuple[RuleSet, tuple[tupl
         if library is None or not why[library.name]:
             continue
         # A routine for the other kind of execution is not reported as missing.
-        is_other = place.execution not in (library.requires.executions or EXECUTIONS)
-        if not is_other:
+        if not place.execution or place.execution in (library.requires.executions or EXECUTIONS):
             found.append((library.name, version(library), why[library.name]))
     return RuleSet(rules.name, there, rules.schemas), tuple(found)
 
 
-def _check_execution(traced: Source, execution: Any) -> None:
-    if execution not in ("whole", "kernels"):
-        raise OptionError(f"execution={execution!r}: 'whole' or 'kernels' is accepted")
-    if execution == "kernels" and traced.in_steps:
+def _check_execution(traced: Source, execution: Any, memory_limit: Any) -> None:
+    if execution not in (*EXECUTIONS, AUTO):
+        raise OptionError(f"execution={execution!r}: 'whole', 'kernels' or 'auto' is accepted")
+    if execution == AUTO and memory_limit is not None:
+        raise OptionError("execution='auto': with memory_limit, 'whole' or 'kernels' is accepted")
+    if execution == KERNELS and traced.in_steps:
         raise OptionError(
             f"execution='kernels': {traced.name}() runs in steps; leave execution out: {traced.why_in_steps}"
         )

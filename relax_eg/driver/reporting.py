@@ -36,7 +36,7 @@ def report_of(
 ) -> CostReport:
     """The report of the program of `entry`, or with `kept` of the one as written.
 
-    - `inside`: the options with the profile of its compilation mode.
+    - `inside`: the options with the profile of its compilation mode, and its execution.
     - `found`: the prices at each binding; the first is that of the report.
     - `seconds`: the total time of the work.
     """
@@ -67,7 +67,7 @@ def report_of(
     return CostReport(
         name=traced.name,
         target=options.profile.label,
-        execution="in steps" if traced.in_steps else options.execution,
+        execution="in steps" if traced.in_steps else inside.execution,
         at=here.at,
         before=here.before,
         after=here.after,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from relax_eg.backend.family import Family, Solution
+from relax_eg.backend.family import KERNELS, STEPS, Family, Solution
 from relax_eg.backend.kernels import InKernels
 from relax_eg.backend.optimized import Optimized
 from relax_eg.backend.runtime import Strategy
@@ -36,11 +36,11 @@ def of_arrays(
     predict: Callable[[], Predict] | None = None,
 ) -> Optimized:
     """Like `running`, called with the arrays in tuples one by one. Without a policy it runs at exact sizes."""
-    if solution.runs == "kernels":
+    if solution.runs == KERNELS:
         return InKernels(solution, explained)
     program = solution.program
     strategy: Strategy
-    if solution.runs == "steps":
+    if solution.runs == STEPS:
         solution = replace(solution, weights=())
         strategy = InSteps(program)
     else:

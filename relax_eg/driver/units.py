@@ -16,6 +16,7 @@ from functools import cached_property, partial
 from types import MappingProxyType
 from typing import Any
 
+from relax_eg.backend.family import KERNELS, WHOLE
 from relax_eg.driver.batching import batched
 from relax_eg.driver.extracting import BlockRequest, ExtractedBlock, extracted, extracted_kernels
 from relax_eg.driver.fixed import with_fixed_sizes
@@ -29,11 +30,10 @@ from relax_eg.extract.clock import Clock
 from relax_eg.extract.hoisting import PLATFORMS
 from relax_eg.extract.kernels.build import Names
 from relax_eg.extract.pricing import Pricing
-from relax_eg.extract.profile import Profile
 from relax_eg.extract.weights import PREPARED_SHARE
 from relax_eg.ir.calls import callees_first, needed_by
 from relax_eg.ir.control import functions_of
-from relax_eg.ir.expr import CALL, Expr, postorder
+from relax_eg.ir.expr import CALL, CALL_DPS_LIBRARY, Expr, postorder
 from relax_eg.ir.heads import CONTROL
 from relax_eg.ir.module import Binding, Block, Function, Module
 from relax_eg.ir.origin import Origin, Origins, SourceLine
@@ -111,13 +111,16 @@ class Found:
 class _Run:
     """A run under way.
 
-    - `options`: those of the search, or with another binding and device.
+    - `options`: those of the search, or with other bindings, another device or another execution.
+    - `unusable`: the library routines that may not be called: those of the rules that need another execution, unless
+      the program as written calls them.
     - `share`: how much may be prepared.
     - `loops`: the functions that a loop repeats.
     - `started`, `extracted`: CPU seconds of this thread, and seconds of extraction on the clock, when it began.
     """
 
     options: Options
+    unusable: frozenset[str]
     share: float
     loops: Mapping[str, Repeated]
     started: float
@@ -188,15 +191,25 @@ class Units:
         """The optimized module, with the functions that its entry needs."""
         return self._run(self.options, PREPARED_SHARE)
 
-    def again(self, binding: Mapping[str, int], profile: Profile, share: float = PREPARED_SHARE) -> Found:
-        """What `run`, called before, finds for another binding or device: the same e-graphs are priced again, and
-        nothing is saturated. `share`: how much may be prepared, as a multiple of the weights' bytes."""
-        return self._run(replace(self.options, bindings=(dict(binding),), profile=profile), share)
+    def again(self, options: Options, share: float = PREPARED_SHARE) -> Found:
+        """What `run`, called before, finds for other bindings, another device or another execution: the same e-graphs
+        are priced again, and nothing is saturated. `share`: how much may be prepared, as a multiple of the weights'
+        bytes."""
+        return self._run(options, share)
 
     def _run(self, options: Options, share: float) -> Found:
         clock, entry = self.clock or Clock(options.budget.extraction), self.module.main
         loops = repeated(self.module, partial(_extent, options))
-        run = _Run(options, share, loops, time.thread_time(), clock.spent, Found(self.module, {}, clock))
+        called = {str(e.attr("name")) for f in self.module for e in f.expressions() if e.op == CALL_DPS_LIBRARY}
+        run = _Run(
+            options,
+            options.unusable - called,
+            share,
+            loops,
+            time.thread_time(),
+            clock.spent,
+            Found(self.module, {}, clock),
+        )
         for f in callees_first(self.module):
             if f.name == entry.name:
                 continue
@@ -282,10 +295,10 @@ class Units:
         is_hoisted = name in run.loops and run.loops[name].is_body and run.options.profile.platform in PLATFORMS
         pricing = self.bytes_cost.get(place, Pricing(held=run.options.held, limit=run.options.memory_limit or 1))
         asked = BlockRequest(
-            name, block, run.options, self.functions, weights, same, once, is_hoisted, run.share, pricing,
+            name, block, run.options, self.functions, run.unusable, weights, same, once, is_hoisted, run.share, pricing,
             found.extraction, self._names, is_again,
         )  # fmt: skip
-        in_kernels = run.options.execution == "kernels" and name not in self._in_loops
+        in_kernels = run.options.execution == KERNELS and name not in self._in_loops
         chosen = (extracted_kernels if in_kernels else extracted)(read, asked)
         if self.watch is not None:
             self.watch(name, read, chosen.taken)
@@ -361,7 +374,7 @@ class Units:
         """See `rules.schemas.Functions`. Infinity in kernels, whose storages are kept, and for custom cost models."""
         if self.options.held:
             return 0.0
-        fresh = self.options.execution == "whole" and self.options.cost is None
+        fresh = self.options.execution == WHOLE and self.options.cost is None
         return self.options.profile.fresh_bytes if fresh else math.inf
 
     def readers(self, e: Expr) -> Sequence[Expr]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from relax_eg.accepted import TEXT, accepts, whole
+from relax_eg.accepted import TEXT, accepts, one_of, whole
 from relax_eg.driver.optimize import traced_program
 from relax_eg.driver.options import KINDS, Execution, Sizes, Target, read_options, weight_names
 from relax_eg.driver.units import Units
@@ -19,6 +19,7 @@ from relax_eg.ir.annotations import Tensor
 from relax_eg.ir.expr import CONSTANT, VAR
 from relax_eg.ir.module import Module
 from relax_eg.ir.origin import NO_ORIGINS
+from relax_eg.ops.libraries import EXECUTIONS
 from relax_eg.reports.egraph import Box, ENode, Picture
 from relax_eg.rules import Numerics, RuleSet
 from relax_eg.shapes.relation import Bounds, split_bounds
@@ -60,7 +61,12 @@ class _Seen:
 
 
 @tells_clashes
-@accepts(**KINDS, value=TEXT, depth=whole("a depth of 0 or more", 0), most=whole("at least one class", 1))
+@accepts(
+    **{**KINDS, "execution": one_of(*EXECUTIONS)},
+    value=TEXT,
+    depth=whole("a depth of 0 or more", 0),
+    most=whole("at least one class", 1),
+)
 def view(
     program: Callable[..., Any] | Module,
     /,

@@ -10,7 +10,7 @@ from typing import Any
 from relax_eg.accepted import accepts, of
 from relax_eg.driver.optimize import traced_program
 from relax_eg.driver.options import KINDS, Facts, Options, Sizes, Target, read_options, weight_names
-from relax_eg.driver.prices import pays, prices
+from relax_eg.driver.prices import of_a_call, pays, prices
 from relax_eg.driver.units import Found, Searched, Units
 from relax_eg.egraph import Budget
 from relax_eg.errors import OperatorError, OptionError
@@ -107,7 +107,8 @@ def why_not(
     held = weight_names(traced, options)
     units = Units(traced.module, options, held, record=True)
     run = units.run()
-    gained = pays([prices(traced.module, run.module, held, b, options) for b in options.bindings], options)
+    found_at = [prices(traced.module, run.module, held, b, options) for b in options.bindings]
+    gained = pays([(of_a_call(before, options), of_a_call(after, options)) for before, after in found_at])
     return _Answer(found, units, run, gained, named).answer()
 
 

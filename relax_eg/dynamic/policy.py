@@ -281,10 +281,14 @@ def read_policy(
 
 
 def check_one_program(name: str, mode: Mode | None, runs: str) -> None:
-    """OptionError if capacities are asked for a function that is more than one executable: `runs` is "steps" or
-    "kernels"."""
-    if mode == "capacity" and runs in ("steps", "kernels"):
-        how = "runs in steps" if runs == "steps" else "runs kernel by kernel"
+    """OptionError if capacities are asked for a function that is more than one executable, or may be: `runs` is
+    "steps", "kernels" or "auto"."""
+    how = {
+        "steps": "runs in steps",
+        "kernels": "runs kernel by kernel",
+        "auto": "may run kernel by kernel, which execution='whole' rules out",
+    }.get(runs)
+    if mode == "capacity" and how is not None:
         raise OptionError(f"dynamic='capacity': {name}() {how}; 'auto' and 'exact' are accepted")
 
 

@@ -153,7 +153,7 @@ class _Writer:
         functions = [replace(f, name=f"{kind}:{f.name}") for kind, module in kinds.items() for f in module]
         bindings = tuple(Binding(var(f"t{i}", e.annotation), e) for e, i in self.terms.items())
         functions.append(Function("terms", (), (Block(bindings),), tuple_(())))
-        programs, blob = pack(Module(tuple(functions)), NumberedObjects())
+        programs, blob = pack((Module(tuple(functions)),), NumberedObjects())
         return {
             "format": "relax-eg certificate",
             "version": VERSION,

@@ -73,7 +73,8 @@ class CertificateReader:
         self.known: dict[str, Rule | Schema] = {r.name: r for r in (*rules, *rules.schemas)}
         constants = base64.b64decode(_text(data["constants"], "constants"), validate=True)
         self.kinds: dict[str, list[Function]] = {kind: [] for kind in KINDS}
-        for f in unpack(_table(data["programs"], "programs"), constants, NumberedObjects()):
+        (programs,) = unpack(_table(data["programs"], "programs"), constants, NumberedObjects())
+        for f in programs:
             kind, _, name = f.name.partition(":")
             if kind not in self.kinds:
                 raise ExplanationError(f"a function of a certificate is {', '.join(KINDS)}, none is {kind!r}")

@@ -30,7 +30,7 @@ from relax_eg.extract.profile import Profile
 from relax_eg.extract.walk import LINEAR, MATMUL, walk
 from relax_eg.ir.annotations import Annotation, Tensor, Tuple, dims_of
 from relax_eg.ir.control import alternatives, arguments_of, parts, runs_of, steps_of
-from relax_eg.ir.expr import CALL, CALL_TIR, COND, SCAN, postorder
+from relax_eg.ir.expr import CALL, CALL_DPS_LIBRARY, CALL_TIR, COND, SCAN, postorder
 from relax_eg.ir.heads import CORE, LOOPS, RUNNING, WITHOUT_KERNEL
 from relax_eg.ir.module import Function
 from relax_eg.ops import Site, bytes_of, counts, get, pattern_kind, site_of
@@ -83,6 +83,7 @@ class WholeCost:
 
     - `functions`: the functions of the module by name, which calls and control flow run.
     - `cost`: another model, which then prices the operators.
+    - `unusable`: the library routines that nothing executes here.
     """
 
     def __init__(
@@ -91,9 +92,11 @@ class WholeCost:
         binding: Mapping[str, Number],
         functions: Mapping[str, Function] | None = None,
         cost: CostModel | None = None,
+        unusable: frozenset[str] = frozenset(),
     ) -> None:
         self.profile = profile
         self.cost = cost
+        self.unusable = unusable
         self.binding: dict[str, Number] = dict(binding)
         self.functions = functions or {}
         # Entries per column; 0: no column.
@@ -177,7 +180,8 @@ class WholeCost:
         key = (result, site.op, site.operands, tuple(site.attrs.items()))
         found = self._memo.get(key)
         if found is None:
-            found = self._price(site, result)
+            unusable = site.op == CALL_DPS_LIBRARY and site["name"] in self.unusable
+            found = NodeCost(seconds=math.inf) if unusable else self._price(site, result)
             found = self._with_memory(found, result) if site.op in _STORED and self.cost is None else found
             if not self._alone(site.op):
                 found = replace(found, wakes=found.wakes | (found.flops >= self.profile.fork_flops))

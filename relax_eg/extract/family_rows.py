@@ -17,6 +17,7 @@ class VariantRow:
     - `regret`: the most that it costs there above the best program known, as a share.
     - `fallback`: whether it serves symbolic sizes.
     - `prepared_bytes`: bytes that it prepares from weights.
+    - `execution`: how it is executed: "whole" or "kernels".
     """
 
     label: str
@@ -28,6 +29,7 @@ class VariantRow:
     kept_as_written: bool
     fallback: bool
     prepared_bytes: int
+    execution: str = "whole"
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +62,9 @@ def told(family: FamilyRow, variants: Sequence[VariantRow]) -> list[str]:
         f"{100 * family.regret:.2g}% dearer than the best of {family.programs} programs at {family.points} sizes; "
         f"{family.extractions} extractions, stopped: {family.stop}; cover of the bounds {family.cover}"
     ]
+    several = len({v.execution for v in variants}) > 1
     for v in variants:
         what = "as written" if v.kept_as_written else ", ".join(v.rules[:3]) + (", ..." if len(v.rules) > 3 else "")
         last = "; also for symbolic sizes" if v.fallback and len(variants) > 1 else ""
-        lines.append(f"  {v.guard}: {what}{last}")
+        lines.append(f"  {v.guard}: {what}{f' ({v.execution})' if several else ''}{last}")
     return lines

@@ -131,7 +131,7 @@ class ModuleFingerprint:
     """The digest of a module's exact content. NoContentError if the module holds objects of other libraries."""
 
     def __init__(self, module: Module) -> None:
-        data, blob = pack(module, self)
+        data, blob = pack((module,), self)
         text = json.dumps(data, separators=(",", ":")).encode()
         self.digest: str = hashlib.blake2b(text + blob, digest_size=32).hexdigest()
 

@@ -1,6 +1,6 @@
 """Modules as plain data: tables for JSON, and the bytes of constants.
 
-Packing is exact: unpacking gives a module of the same interned expressions. Text (`printer`, `parser`) is for people;
+Packing is exact: unpacking gives modules of the same interned expressions. Text (`printer`, `parser`) is for people;
 this format is for programs and is read many times faster. Objects of other libraries (`Foreign`) and constants stored
 elsewhere are not in the data: an `Outside` names them when packing and finds them when unpacking.
 """
@@ -8,7 +8,7 @@ elsewhere are not in the data: an `Outside` names them when packing and finds th
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Protocol, cast
@@ -52,21 +52,21 @@ class Outside(Protocol):
     def array_of(self, name: str) -> np.ndarray[Any, Any]: ...
 
 
-def pack(module: Module, outside: Outside) -> tuple[dict[str, Any], bytes]:
-    """Returns `module` as data for JSON, and the bytes of its constants. Linear in the module's size."""
+def pack(modules: Sequence[Module], outside: Outside) -> tuple[dict[str, Any], bytes]:
+    """Returns the modules as data for JSON, and the bytes of their constants. What several of them hold is packed once.
+    Linear in their size."""
     packer = _Packer(outside)
-    functions = [packer.function(f) for f in module]
-    data: dict[str, Any] = {"version": VERSION, "functions": functions}
+    data: dict[str, Any] = {"version": VERSION, "modules": [[packer.function(f) for f in m] for m in modules]}
     return data | {name: list(table.rows) for name, table in packer.tables.items()}, bytes(packer.blob)
 
 
-def unpack(data: Mapping[str, Any], blob: bytes, outside: Outside) -> Module:
-    """Returns the module that `pack` packed. Malformed data raises KeyError, ValueError, TypeError or another
+def unpack(data: Mapping[str, Any], blob: bytes, outside: Outside) -> tuple[Module, ...]:
+    """Returns the modules that `pack` packed. Malformed data raises KeyError, ValueError, TypeError or another
     exception."""
     if data["version"] != VERSION:
-        raise ValueError(f"packed module of version {data['version']}; this is version {VERSION}")
+        raise ValueError(f"packed modules of version {data['version']}; this is version {VERSION}")
     unpacker = _Unpacker(data, blob, outside)
-    return Module(tuple(unpacker.function(f) for f in data["functions"]))
+    return tuple(Module(tuple(map(unpacker.function, functions))) for functions in data["modules"])
 
 
 # --- pickles ---
@@ -93,7 +93,8 @@ class _Objects:
 
 
 def _read(data: dict[str, Any], blob: bytes, objects: list[Foreign]) -> Module:
-    return unpack(data, blob, _Objects(objects))
+    (module,) = unpack(data, blob, _Objects(objects))
+    return module
 
 
 def _read_function(*packed: Any) -> Function:
@@ -111,7 +112,7 @@ def _read_expression(*packed: Any) -> Expr:
 def reduced_module(module: Module) -> tuple[Any, ...]:
     """Returns what `pickle` stores for a module. Works for operator chains of any length."""
     objects: list[Foreign] = []
-    return _read, (*pack(module, _Objects(objects)), objects)
+    return _read, (*pack((module,), _Objects(objects)), objects)
 
 
 def reduced_function(function: Function) -> tuple[Any, ...]:

@@ -55,7 +55,8 @@ class CostReport:
     - `searched_for`: the search that found the program, and how the program is compiled.
     - `compiler_options`: options with which XLA compiles the program, besides the usual ones.
     - `measured`: times from `measure=k` at each binding of this report, the program as written first.
-    - `kernels`: with `execution="kernels"`, the kernels that hold several operators.
+    - `execution`: how it is executed: "whole", "kernels" or "in steps".
+    - `kernels`: executed in kernels, the kernels that hold several operators.
     - `libraries`: the library routines that the program calls, and those that were missing.
     - `device`: the parameters of the device for a roofline.
     - `growth`: the e-graphs by round.
@@ -72,6 +73,8 @@ class CostReport:
     - `expressions`: for both programs: flops, bytes, launches, bytes of workspace and prepared bytes as expressions of
       the sizes.
     - `memory`: how `memory_limit` was kept.
+    - `executions`: with `execution="auto"`: by execution, the least predicted seconds of a call among the programs that
+      were compared.
     - `not_proved`: the user's rules among `rules` that no proof covers, with the line and what is known of each.
     """
 
@@ -116,13 +119,17 @@ class CostReport:
     extracted_at: Mapping[str, int] = field(default_factory=dict[str, int])
     expressions: Mapping[str, Mapping[str, str]] = field(default_factory=dict[str, Mapping[str, str]])
     memory: MemoryRow | None = None
+    executions: Mapping[str, float] = field(default_factory=dict[str, float])
     not_proved: Mapping[str, str] = field(default_factory=dict[str, str])
     more: Any = field(default=None, compare=False, repr=False)
 
     @property
     def predicted_gain(self) -> float:
-        """The predicted time of the program as written divided by that of the chosen program."""
-        return self.before.seconds / self.after.seconds if self.after.seconds > 0 else 1.0
+        """The predicted time of the program as written divided by that of the chosen program. With `execution="auto"`
+        it is the time of a call, because the two may be dispatched in different ways."""
+        before, after = self.before, self.after
+        times = (before.call, after.call) if self.executions else (before.seconds, after.seconds)
+        return times[0] / times[1] if times[1] > 0 else 1.0
 
     @property
     def roofline(self) -> Roofline | None:

@@ -48,7 +48,11 @@ def report(r: CostReport) -> RenderResult:
         ("kernel launches", b.launches, a.launches, plain),
         ("flops", b.flops, a.flops, si),
         ("bytes moved", b.bytes, a.bytes, si),
-        ("predicted time", b.seconds, a.seconds, time),
+        *(
+            [("predicted call", b.call, a.call, time)]
+            if r.executions
+            else [("predicted time", b.seconds, a.seconds, time)]
+        ),
     ):
         table.add_row(label, show(x), show(y), f"{x / y:.2f}" if y else "")
     if a.prepared_bytes:
@@ -71,6 +75,9 @@ def notes(r: CostReport) -> list[str]:
     for at in bindings:
         where = f" at {sizes(at)}" if len(bindings) > 1 else ""
         lines.append(f"measured{where}: " + "; ".join(str(row) for row in r.measured if row.at == at))
+    if r.executions:
+        each = ", ".join(f"{execution} {time(seconds)}" for execution, seconds in r.executions.items())
+        lines.append(f"execution: {r.execution}; predicted for a call: {each}")
     if r.measured or r.compiler_options:
         told = ", ".join(f"{k}={v!r}" for k, v in r.compiler_options.items()) or "as usual"
         lines.append(f"compiler options: {told}")

@@ -141,7 +141,7 @@ def another_text(d: Data) -> None:
 def another_program(d: Data) -> None:
     """Both the text of the chosen program and the program itself."""
     another_text(d)
-    nodes, functions = d["programs"]["nodes"], d["programs"]["functions"]
+    nodes, functions = d["programs"]["nodes"], d["programs"]["modules"][0]
     chosen = next(f for f in functions if f[0].startswith("chosen:"))
     value = chosen[2][0][1][0][1]
     assert nodes[value][0] == "add"

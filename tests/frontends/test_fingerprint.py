@@ -33,8 +33,8 @@ def text(traced: Traced) -> str:
 def test_another_trace_has_the_same_and_gives_the_module_back(case: Case) -> None:
     first, again = (trace_function(case.fn, case.specs, case.kwspecs) for _ in range(2))
     assert first.fingerprint.digest == again.fingerprint.digest
-    data, blob = pack(first.module, first.fingerprint)
-    found = unpack(json.loads(json.dumps(data)), blob, again.fingerprint)
+    data, blob = pack((first.module,), first.fingerprint)
+    (found,) = unpack(json.loads(json.dumps(data)), blob, again.fingerprint)
     assert (found.main.params, found.main.annotation, found.main.name) == (again.params, again.result, again.identifier)
     object.__setattr__(first, "module", found)
     assert text(first) == text(again)

@@ -66,8 +66,8 @@ def test_names_in_text_are_each_others_own(second: TensorProgram) -> None:
     assert rx.parse(str(module)) == module
     assert [p.name for p in rx.parse(str(module)).programs] == ["scale", second.name]
     held = Held()
-    data, blob = pack(module, held)
-    again = unpack(json.loads(json.dumps(data)), blob, held)
+    data, blob = pack((module,), held)
+    (again,) = unpack(json.loads(json.dumps(data)), blob, held)
     assert again == module and not held.objects
 
 

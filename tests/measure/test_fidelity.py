@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from io import StringIO
 from pathlib import Path
+from typing import Any
 
 import pytest
 from rich.console import Console
@@ -36,7 +37,12 @@ def test_what_was_chosen_is_what_optimize_returns(monkeypatch: pytest.MonkeyPatc
     product, kept = by_name["(A@B)@v"], by_name["max of a sort"]
     found = timed(kept, kept.at[0], "cpu", 0.0)
     assert found.returned == "as written" and found.chosen is found.timed[0]
-    monkeypatch.setattr(Search, "predicted", lambda search, c, at: 1.0 if c.label == "by price" else 0.1)
+
+    class Mispriced(Search):
+        def predicted(self, v: Any, binding: Any) -> float:
+            return 1.0 if v.label == "by price" else 0.1
+
+    monkeypatch.setattr("benchmarks.fidelity.Search", Mispriced)
     found = timed(product, product.at[0], "cpu", 0.0)
     assert min(found.timed, key=lambda t: t.predicted).label != "by price" and found.returned == "by price"
 

@@ -41,7 +41,7 @@ from relax_eg.extract.search import best_of
 from relax_eg.extract.select import check_executable
 from relax_eg.extract.sensitivity import sensitivity
 from relax_eg.extract.solve import Solved, SolverEffort
-from relax_eg.ir.expr import CALL_DPS_LIBRARY, CONSTANT, VAR
+from relax_eg.ir.expr import CALL_DPS_LIBRARY, CALL_TIR, CONSTANT, VAR
 from relax_eg.logs import stage
 from relax_eg.ops.fused import VIEWS
 
@@ -502,7 +502,10 @@ class KernelSearch:
         found = False
         for c in sorted(used_classes(problem, choice)):
             state = ways[c][choice[c]].state if c < len(self.graph.candidates) else None
-            if self.composed is None or state is None or len(state.members) == 1 or id(state) in self.checked:
+            if self.composed is None or state is None or id(state) in self.checked:
+                continue
+            ops = [self.graph.candidates[x][k].op for x, k in state.members.items()]
+            if len(ops) == 1 and ops != [CALL_TIR]:  # an operator is priced as it is; a program may hold several
                 continue
             self.checked.add(id(state))
             seconds = self._weighed(self.composed((c,), state.members, state.loads))
