@@ -35,11 +35,11 @@ from rich.table import Table
 import relax_eg as rx
 from benchmarks import Quick
 from benchmarks.timing import BEYOND, QUICK_SECONDS, UNSURE, WITHIN, Estimate, Timings, settled
-from relax_eg.driver.families import allows
+from relax_eg.driver.families import scope_allows
 from relax_eg.driver.measured import arguments
 from relax_eg.driver.optimize import traced_program
 from relax_eg.driver.options import Execution, Options, read_options
-from relax_eg.driver.prices import MODE_DOUBT, of_a_call, price
+from relax_eg.driver.prices import MODE_DOUBT, call_seconds, price_at
 from relax_eg.extract.profile import AS_USUAL
 from relax_eg.shapes.dispatch import Dispatch
 from relax_eg.shapes.guards import Guard
@@ -186,7 +186,7 @@ def sizes_of(case: Case, count: int, options: Options, seed: int = 20) -> list[d
             v: int(rng.integers(low, high + 1) if even else math.exp(rng.uniform(math.log(low), math.log(high + 1))))
             for v, (low, high) in case.bounds.items()
         }
-        if allows(options.scope, point):
+        if scope_allows(options.scope, point):
             found[tuple(point.values())] = point
     return list(found.values())
 
@@ -220,7 +220,7 @@ def run(
         mode = next(m for m in modes if dict(m.options) == dict(found.compiler_options))
         inside = replace(options, profile=options.profile.in_mode(mode))
         doubt = MODE_DOUBT if mode.name else 1.0
-        return of_a_call(price(found.module, inside, at, None if kept else weights), inside) * doubt
+        return call_seconds(price_at(found.module, inside, at, None if kept else weights), inside) * doubt
 
     calls = [min(timeit.repeat(lambda at=at: dispatch.at(at), number=500, repeat=7)) / 500 for at in sizes[:50]]
     cover = best.report.family.cover if best.report.family else ""

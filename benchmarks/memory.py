@@ -38,7 +38,7 @@ import relax_eg as rx
 from benchmarks import Quick, memory_tvm, models, scale
 from benchmarks.timing import QUICK_SECONDS, measure
 from relax_eg.backend.accounting import FRUGAL
-from relax_eg.backend.footprint import in_kernels, in_whole
+from relax_eg.backend.footprint import kernel_footprint, whole_footprint
 from relax_eg.backend.kernel_calls import Call
 from relax_eg.backend.kernels import InKernels
 from relax_eg.byte_units import format_bytes
@@ -238,8 +238,8 @@ def row(name: str, case: Case, tell: Callable[[str], None]) -> Row:
         kept = [c for c in calls.values() if c is call or c.held_bytes]
         live, planned = max(live, seen), max(planned, sum(c.plan.bytes_at(c.sizes) for c in kept))
         if is_new:
-            inside = max(inside, in_kernels(best.module, set(), sizes, FRUGAL).footprint.temporary)
-            xla = max(xla, in_whole(written, set(), sizes, FRUGAL).temporary)
+            inside = max(inside, kernel_footprint(best.module, set(), sizes, FRUGAL).footprint.temporary)
+            xla = max(xla, whole_footprint(written, set(), sizes, FRUGAL).temporary)
         plans.append((call.plan, sizes))
         tell(f"called at {at}")
     found = Row(

@@ -19,7 +19,7 @@ from relax_eg.egraph import Budget, EGraph
 from relax_eg.errors import RelaxEgError
 from relax_eg.rules import Instance, OriginGuard, Rule, RuleSet, book
 from relax_eg.rules.conditions import claims_of
-from relax_eg.rules.parameter_facts import Given
+from relax_eg.rules.parameter_facts import DeclaredFacts
 from relax_eg.rules.rule import instances
 from relax_eg.shapes import Relation, Scope
 
@@ -51,16 +51,18 @@ def derivable(rule: Rule, others: RuleSet) -> bool:
 def reached(instance: Instance, others: RuleSet) -> bool:
     """Whether the other rules lead from the left side to the right one."""
     try:
-        with EGraph(instance.left, others, sizes_of(instance), given=known_of(instance)) as egraph:
+        with EGraph(instance.left, others, sizes_of(instance), declared=known_of(instance)) as egraph:
             egraph.saturate(BUDGET)
             return all(egraph.same(a, b) for a, b in zip(instance.left, instance.right, strict=True))
     except RelaxEgError:
         return False
 
 
-def known_of(instance: Instance) -> Given:
+def known_of(instance: Instance) -> DeclaredFacts:
     """What a rule's conditions ask of its pattern variables, as declared."""
-    return Given(claims_of(instance.guards), frozenset(g.name for g in instance.guards if isinstance(g, OriginGuard)))
+    return DeclaredFacts(
+        claims_of(instance.guards), frozenset(g.name for g in instance.guards if isinstance(g, OriginGuard))
+    )
 
 
 def sizes_of(instance: Instance) -> Scope:

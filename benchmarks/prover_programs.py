@@ -20,7 +20,7 @@ import relax_eg as rx
 from benchmarks.models import resnet, resnet_specs
 from benchmarks.scale import Case, decoder, decoder_specs
 from relax_eg import ir, op
-from relax_eg.ops.deduction import deduced
+from relax_eg.ops.deduction import deduce_module
 from relax_eg.ops.record import bytes_of
 from relax_eg.shapes import ProverStatistics, Scope, prove
 
@@ -145,7 +145,7 @@ def deduction_of(length: int) -> tuple[int, float]:
         made += 5
     module = ir.Module((ir.pure_function("main", (x, w), [e]),))
     started = time.perf_counter()
-    assert deduced(module) == module
+    assert deduce_module(module) == module
     return made, time.perf_counter() - started
 
 

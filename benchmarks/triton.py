@@ -178,7 +178,7 @@ def main(
     for name, dtype, program in track(
         list(cases(dtypes or (["bfloat16"] if quick else sorted(triton.DTYPES)))), "compiling", transient=True
     ):
-        found, listed, n = outcome(program, compiled), not triton.left_out(program), n + 1
+        found, listed, n = outcome(program, compiled), not triton.unsupported_reason(program), n + 1
         wrong += bool(found) and listed
         if bool(found) == listed:
             print(f"{name} of {dtype}: {found or 'compiles, and is left out'}", flush=True)

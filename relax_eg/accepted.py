@@ -35,7 +35,7 @@ class Kind:
         return Kind(lambda x: self.fits(x) or other.fits(x), self.accepted)
 
 
-def of(accepted: str, *types: type) -> Kind:
+def of_types(accepted: str, *types: type) -> Kind:
     """Values of some types. `bool` does not count as `int`; it must be in `types` itself."""
     return Kind(lambda x: isinstance(x, types) and (type(x) is not bool or bool in types), accepted)
 
@@ -45,16 +45,16 @@ def one_of(*words: str) -> Kind:
     return Kind(lambda x: isinstance(x, str) and x in words, shown)
 
 
-def many(accepted: str, each: Kind) -> Kind:
+def sequence_of(accepted: str, each: Kind) -> Kind:
     """A list or tuple of values of a kind."""
     return Kind(lambda x: isinstance(x, (list, tuple)) and all(map(each.fits, x)), accepted)  # type: ignore[reportUnknownArgumentType]
 
 
 NONE = Kind(lambda x: x is None, "None")
-TEXT = of("text", str)
-FLAG = of("True or False", bool)
+TEXT = of_types("text", str)
+FLAG = of_types("True or False", bool)
 CALLED = Kind(lambda x: x is None or callable(x), "a function, or None")
-PATH = of("a path", str, Path)
+PATH = of_types("a path", str, Path)
 BOUNDS = Kind(
     lambda x: x is None or all(map(_is_bound, (x,) if isinstance(x, Mapping) or not _is_plain(x) else x)),
     "{'n': (1, 4096)}, a statement such as 'n % 8 == 0', or a list of these,",
@@ -74,7 +74,7 @@ def _is_bound(x: Any) -> bool:
     return isinstance(x, str) or (isinstance(x, Mapping) and all(isinstance(k, str) for k in x))  # type: ignore[reportUnknownVariableType]
 
 
-def whole(accepted: str, least: int = 1) -> Kind:
+def integer(accepted: str, least: int = 1) -> Kind:
     return Kind(lambda x: isinstance(x, int) and not isinstance(x, bool) and x >= least, accepted)
 
 
@@ -90,7 +90,7 @@ def accepts(error: type[Exception] = OptionError, /, **kinds: Kind) -> Callable[
             for name, value in (*zip(positional, args, strict=False), *kwargs.items()):
                 kind = kinds.get(name)
                 if kind is not None and not kind.fits(value):
-                    raise error(f"{name}={shown(value)}: {kind.accepted} is accepted")
+                    raise error(f"{name}={short_repr(value)}: {kind.accepted} is accepted")
             return function(*args, **kwargs)
 
         return checked
@@ -98,7 +98,7 @@ def accepts(error: type[Exception] = OptionError, /, **kinds: Kind) -> Callable[
     return decorate
 
 
-def shown(value: Any) -> str:
+def short_repr(value: Any) -> str:
     """The text of any value for an error message, at most `_SHOWN` characters."""
     try:
         text = repr(value)

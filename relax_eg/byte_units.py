@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from relax_eg.accepted import shown
+from relax_eg.accepted import short_repr
 from relax_eg.errors import OptionError
 
 _BINARY = (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10))  # given: bytes per unit
@@ -35,4 +35,4 @@ def parse_bytes(value: Any, option: str) -> int:
             return count
     wrong = found is not None and found[2].lower() not in _UNITS
     unit = f" ({found[2]!r} is no unit: B, KB, MB, GB, KiB, MiB and GiB are)" if wrong and found is not None else ""
-    raise OptionError(f"{option}={shown(value)}: bytes, or a text such as '512 MiB' or '2 GB', is accepted{unit}")
+    raise OptionError(f"{option}={short_repr(value)}: bytes, or a text such as '512 MiB' or '2 GB', is accepted{unit}")

@@ -168,14 +168,14 @@ def stage(name: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
                 clocked.seconds[name] = clocked.seconds.get(name, 0.0) + own
                 if clocked.inside:
                     clocked.inside[-1] += whole
-                tell(2, f"{name}: {1000 * own:.1f} ms")
+                log_at(2, f"{name}: {1000 * own:.1f} ms")
 
         return run
 
     return decorate
 
 
-def tell(at: int, text: str) -> None:
+def log_at(at: int, text: str) -> None:
     """Logs `text` if the debug level is `at` or higher."""
     if level() < at:
         return
@@ -204,7 +204,7 @@ def fallback(instead: str, error: Exception, warned: bool = False) -> str:
     unless_exhausted(error)
     ours, why = isinstance(error, RelaxEgError), f"{type(error).__name__}: {error}"
     if ours and not warned:
-        tell(1, f"{instead}: {error}")
+        log_at(1, f"{instead}: {error}")
         return str(error)
     why = why if ours else f"internal {why}"
     warnings.warn(f"{instead}: {why}", stacklevel=2)
@@ -226,7 +226,7 @@ def dump(name: str, stages: Mapping[str, Callable[[], str]]) -> None:
     place = _new_folder(folder, plain)
     for stage, text in stages.items():
         (place / stage).write_text(f"{text()}\n")
-    tell(1, f"stages of {name} are in {place}")
+    log_at(1, f"stages of {name} are in {place}")
 
 
 def _new_folder(parent: Path, name: str) -> Path:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
 
-from relax_eg.logs import tell
+from relax_eg.logs import log_at
 from relax_eg.memo import Memo
 
 _HEAD = b"relax_eg entry 1\n"
@@ -64,7 +64,7 @@ class Store:
         """Writes an entry, replacing an earlier one of this name. An entry larger than `limit` is not kept."""
         data = _HEAD + checksum(payload) + payload
         if len(data) > self.limit:
-            tell(1, f"an entry of {len(data)} bytes is not kept: the limit of {self.folder} is {self.limit} bytes")
+            log_at(1, f"an entry of {len(data)} bytes is not kept: the limit of {self.folder} is {self.limit} bytes")
             return
         try:
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -21,7 +21,7 @@ from typing import Any
 import pytest
 
 from benchmarks.families import CASES
-from relax_eg.driver.prices import NEVER_SLOWER, of_a_call, price
+from relax_eg.driver.prices import NEVER_SLOWER, call_seconds, price_at
 from relax_eg.extract.devices import profile
 from relax_eg.ops.text import parse
 from tests.chosen_programs import PROGRAMS, chosen_programs
@@ -35,7 +35,7 @@ def cost_of(name: str, which: int, text: str) -> float:
     asked, case = PROGRAMS[name], CASES[PROGRAMS[name].case]
     options: Any = SimpleNamespace(profile=profile(asked.target), execution=asked.execution, cost=None)
     module = parse(text)
-    return of_a_call(price(module, options, asked.at[which], set(case.weights)), options)
+    return call_seconds(price_at(module, options, asked.at[which], set(case.weights)), options)
 
 
 def outcome(factors: Factors, *only: str) -> dict[str, float]:

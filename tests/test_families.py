@@ -19,14 +19,14 @@ from relax_eg.backend.kernels import InKernels
 from relax_eg.driver.families import levels
 from relax_eg.driver.optimize import traced_program
 from relax_eg.driver.options import read_options
-from relax_eg.driver.prices import of_a_call, price, seconds_at
+from relax_eg.driver.prices import call_seconds, price_at, seconds_at
 from relax_eg.errors import BoundsError
 from relax_eg.extract.cost_model import NodeCost
 from relax_eg.extract.devices import CPU, WITHOUT_YNN
 from relax_eg.ops import counts
 from relax_eg.reports import CostReport
 from relax_eg.shapes import Dim, Proved
-from relax_eg.shapes.guards import Guard, covered
+from relax_eg.shapes.guards import Guard, prove_partition
 
 LORA = CASES["lora"].specs
 BOUNDS = {"n": (1, 4096)}
@@ -157,7 +157,7 @@ def test_columns_of_sizes_cost_what_each_does(name: str, how: str) -> None:
     names = options.bindings[0]
     points = [{v: size + 3 * i for i, v in enumerate(names)} for size in (2, 3, 9, 32, 130, 700)]
     columns = {v: np.array([p[v] for p in points]) for v in names}
-    each = [of_a_call(price(traced.module, options, p), options) for p in points]
+    each = [call_seconds(price_at(traced.module, options, p), options) for p in points]
     np.testing.assert_allclose(seconds_at(traced.module, options, columns), each, rtol=1e-9)
 
 
@@ -304,7 +304,7 @@ def test_sizes_without_an_upper_bound() -> None:
     best = rx.optimize(lora, *LORA, bounds={"n": (1, None)}, target="cpu")
     assert best.variants[1].guard.startswith("n >= ")
     guards = [Guard.read(v.guard) for v in best.variants]
-    assert isinstance(covered(guards, traced_program(lora, LORA).arguments.scope), Proved)
+    assert isinstance(prove_partition(guards, traced_program(lora, LORA).arguments.scope), Proved)
     np.testing.assert_allclose(best(*arguments(9000)), lora(*arguments(9000)), rtol=2e-3, atol=2e-3)
 
 

@@ -17,7 +17,7 @@ from relax_eg.extract.cost_model import NodeCost
 from relax_eg.extract.kernels.selection import STEPS
 from relax_eg.ir.expr import CALL_DPS_LIBRARY, CALL_TIR, postorder
 from relax_eg.ops.fused import VIEWS
-from relax_eg.reports.text import printed
+from relax_eg.reports.text import rendered_text
 
 Kernels = list[str]
 
@@ -104,7 +104,7 @@ def test_the_table_says_which_operators_went_where() -> None:
         return jax.nn.softmax(rms_norm((x + x @ w).reshape(-1, 256), g)).T @ jnp.sin(x)
 
     best = optimized(fn, "n 256", "256 256", "256", at={"n": 256}, target="h100")
-    lines = printed(best.report.kernel_table(), width=80).splitlines()
+    lines = rendered_text(best.report.kernel_table(), width=80).splitlines()
     assert max(map(len, lines)) <= 80
     sections = [line for line in lines if line.startswith(("library calls", "fused kernels", "single operators"))]
     assert sections[0] == "library calls: 1 (2 operators)"
@@ -186,7 +186,7 @@ def test_every_step_is_a_rule_and_can_be_left_out() -> None:
     alone = optimized(lambda x: jnp.tanh(jnp.exp(x) + 1.0) * jnp.sin(x), "n m", rules=rx.rules.default - "fusion")
     assert all(not name.startswith("fused_") for name in kernels(alone))
     assert len(kernels(alone)) >= 4
-    lines = printed(alone.report.kernel_table()).splitlines()
+    lines = rendered_text(alone.report.kernel_table()).splitlines()
     assert any(line.startswith("single operators: ") for line in lines)
     assert not any(line.startswith("fused kernels") for line in lines)
     rules = rx.rules.default - "inline_epilogue" - "library"

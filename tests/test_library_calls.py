@@ -16,7 +16,7 @@ import pytest
 import relax_eg as rx
 from relax_eg.errors import LibraryError
 from relax_eg.reports import CostReport
-from relax_eg.rules.check import unchecked
+from relax_eg.rules.check import without_checks
 
 pytestmark = pytest.mark.usefixtures("no_library_stays")
 
@@ -29,7 +29,7 @@ def _book(target: Any, name: str = "test.dense", **options: Any) -> rx.RuleSet:
     def dense(a: Any, b: Any, c: Any) -> Any:
         return a @ b + c
 
-    with unchecked():
+    with without_checks():
         book.library(name, shapes="a: m k, b: k n, c: n", target=target, **{"cost": 3.0, **options})(dense)
     return book
 
@@ -48,7 +48,7 @@ class _Changing:
 
 
 def _optimized(book: rx.RuleSet, n: int = 2048, **options: Any) -> Any:
-    with unchecked():
+    with without_checks():
         fn, *specs = _DENSE
         # At a capacity the pattern runs: what a routine does with padding is not known.
         options = {"dynamic": "exact", **options}
@@ -190,7 +190,7 @@ def test_more_is_lowered_later() -> None:
     def steep(x: Any) -> Any:
         return rx.op.tanh(x)
 
-    with unchecked():
+    with without_checks():
         specs = _DENSE[1:]
         first = rx.optimize(lambda x, w, b: jnp.tanh(x @ w + b), *specs, at={"n": 2048}, rules=rx.rules.default + book)
         second = rx.optimize(first.module, at={"n": 2048}, rules=more)
@@ -202,7 +202,7 @@ def test_more_is_lowered_later() -> None:
 
 def test_calls_and_kernels_live_in_one_module() -> None:
     book = _book(_right, cost=lambda flops, moved, profile: 1e-9)
-    with unchecked():
+    with without_checks():
         best = rx.optimize(
             lambda x, w, b: jnp.tanh(x @ w + b) * 2.0 + 1.0, *_DENSE[1:], at={"n": 2048},
             rules=rx.rules.default + book, execution="kernels",

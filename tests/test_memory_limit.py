@@ -12,7 +12,7 @@ import pytest
 import relax_eg as rx
 from relax_eg.backend import accounting
 from relax_eg.backend.accounting import FRUGAL, allocated, inside_library_fusions
-from relax_eg.backend.footprint import in_kernels, in_whole
+from relax_eg.backend.footprint import kernel_footprint, whole_footprint
 from relax_eg.byte_units import format_bytes, parse_bytes
 from relax_eg.errors import ExtractionError, OptionError
 
@@ -33,8 +33,8 @@ def limited(limit: Any, execution: Any = "kernels", fn: Any = features, specs: A
 def needed(best: Any) -> int:
     """Bytes of what was chosen, compiled in the way that needs least."""
     if best.report.execution == "whole":
-        return in_whole(best.module, set(), AT, FRUGAL).bytes
-    return in_kernels(best.module, set(), AT, FRUGAL).footprint.bytes
+        return whole_footprint(best.module, set(), AT, FRUGAL).bytes
+    return kernel_footprint(best.module, set(), AT, FRUGAL).footprint.bytes
 
 
 def test_a_limit_that_holds_anyway_changes_nothing() -> None:
@@ -53,7 +53,7 @@ def test_values_are_computed_again_to_keep_a_limit() -> None:
     assert row.bytes <= row.limit < row.without == without
     assert row.slower > 1.0 and row.tried > 1
     accounting._known.clear()  # pyright: ignore[reportPrivateUsage]  # XLA is asked anew
-    measured = in_kernels(best.module, set(), AT, best.compiler_options).footprint
+    measured = kernel_footprint(best.module, set(), AT, best.compiler_options).footprint
     assert (measured.planned, measured.temporary, measured.results) == (row.planned, row.temporary, row.results)
     x = jnp.asarray(np.random.default_rng(0).standard_normal((256, 512)), jnp.float32)
     assert best.check(x).passed
@@ -87,7 +87,7 @@ def test_one_program_is_checked_by_what_xla_assigns() -> None:
 
     specs = ("n 1024", "1024 1024", "1024")
     best = limited("1 MiB", "whole", fn, specs)
-    found = in_whole(best.module, set(), AT, best.compiler_options)
+    found = whole_footprint(best.module, set(), AT, best.compiler_options)
     row = best.report.memory
     assert (found.results, found.temporary, found.planned) == (row.results, row.temporary, 0)
     assert row.bytes <= row.limit
@@ -205,4 +205,4 @@ def test_what_it_needs() -> None:
     with pytest.raises(OptionError, match="leave measure or it out"):
         limited("1 GiB", measure=1)
     assert format_bytes(1536) == "1.5 KiB" and format_bytes(17) == "17 B"
-    assert jax.default_backend() != "cpu" or in_whole(rx.trace(features, "n 512"), set(), AT, {}).bytes > 0
+    assert jax.default_backend() != "cpu" or whole_footprint(rx.trace(features, "n 512"), set(), AT, {}).bytes > 0

@@ -22,7 +22,7 @@ from relax_eg.errors import (
 )
 from relax_eg.ir.calls import recursion
 from relax_eg.ops.record import TABLE
-from relax_eg.rules.check import unchecked
+from relax_eg.rules.check import without_checks
 
 VECTOR = 'R.Tensor(("n",), "float32")'
 
@@ -308,7 +308,7 @@ def dense() -> rx.RuleSet:
     def product(a: Any, b: Any) -> Any:
         return a @ b + 1.0
 
-    with unchecked():
+    with without_checks():
         target = lambda a, b: jnp.dot(a, b) + 1.0  # noqa: E731
         book.library("refusals.dense", shapes="a: m k, b: k n", target=target, cost=3.0)(product)
     return book
@@ -351,7 +351,7 @@ def test_a_routine_that_gives_something_else_is_still_caught() -> None:
     def product(a: Any, b: Any) -> Any:
         return a @ b
 
-    with unchecked():
+    with without_checks():
         book.library("refusals.wrong", shapes="a: m k, b: k n", target=lambda a, b: (a @ b).T, cost=3.0)(product)
     call = 'R.call_dps_library("refusals.wrong", (x, x), out=R.Object)'
     best = rx.optimize(rx.parse(f'def main(x: R.Tensor((3, 3), "float32")):\n    return {call}\n'))

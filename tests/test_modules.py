@@ -13,8 +13,8 @@ import pytest
 import relax_eg as rx
 from relax_eg import ir, op
 from relax_eg.errors import BoundsError, OperatorError, OptionError, ShapeError, SpecError, TraceError, WellFormedError
-from relax_eg.frontends.modules import in_blocks
-from relax_eg.ops.deduction import deduced
+from relax_eg.frontends.modules import with_dataflow_blocks
+from relax_eg.ops.deduction import deduce_module
 
 Array = Any
 
@@ -80,7 +80,7 @@ def main(x: R.Tensor(("n", "n"), "float32"), v: R.Tensor(("n",), "float32")):
 
 
 def test_what_is_needed_later_is_bound() -> None:
-    formed = in_blocks(
+    formed = with_dataflow_blocks(
         rx.parse("""
 def main(x: R.Tensor(("n",), "float32")):
     a = R.exp(x)
@@ -105,7 +105,7 @@ def test_traced_modules_are_left_as_they_are() -> None:
         return jax.lax.scan(step, x, None, length=3)[0]
 
     module = rx.trace(program, "n n", "n n")
-    assert deduced(in_blocks(module)) == module
+    assert deduce_module(with_dataflow_blocks(module)) == module
 
 
 # --- annotations ---
@@ -123,7 +123,7 @@ def main(x: R.Tensor(("k", 4), "float32")):
     return (a, b)
 """)
     assert module.main.annotation == rx.Tuple((rx.Tensor(ndim=2), rx.Tensor(ndim=1)))
-    assert deduced(module).main.annotation == rx.Tuple((rx.Tensor("k 4"), rx.Tensor("k")))
+    assert deduce_module(module).main.annotation == rx.Tuple((rx.Tensor("k 4"), rx.Tensor("k")))
 
 
 def lying(value: ir.Expr, annotation: ir.Annotation) -> ir.Module:
@@ -152,7 +152,7 @@ def test_an_annotation_that_says_more_is_a_match_cast() -> None:
     joined = op.concat([ir.var("x", rx.Tensor("n 4")), X], 1)
     coarser = ir.node(joined.op, joined.args, joined.attrs, rx.Tensor(ndim=2, dtype="float32"))
     module = ir.Module((ir.pure_function("main", [X], [ir.node("exp", (coarser,), (), rx.Tensor("n 8"))]),))
-    assert deduced(module).main.annotation == rx.Tensor("n 8")  # what is declared too coarse is found out
+    assert deduce_module(module).main.annotation == rx.Tensor("n 8")  # what is declared too coarse is found out
     unknown = ir.var("u", rx.Tensor(ndim=2, dtype="float32"))
     module = ir.Module((ir.pure_function("main", [unknown, X], [ir.node("exp", (unknown,), (), rx.Tensor("n 8"))]),))
     with pytest.raises(WellFormedError, match="match_cast asserts more"):
@@ -179,7 +179,7 @@ def test_deduction_is_linear(monkeypatch: pytest.MonkeyPatch) -> None:
         e = op.add(e, x) if i % 3 else op.exp(e)
     module = ir.Module((ir.pure_function("main", (x,), [e]),))
     monkeypatch.setattr(deduction, "deduce", counted)
-    assert deduction.deduced(module) == module
+    assert deduction.deduce_module(module) == module
     assert len(asked) == 10_000
 
 
@@ -331,7 +331,7 @@ def test_blocks_are_shared_there() -> None:
     from relax_eg.ir.outline import outline
 
     names = iter(f"block{i}" for i in range(9))
-    _, made = outline(in_blocks(rx.parse(shared(True, True))).main, lambda _: next(names))
+    _, made = outline(with_dataflow_blocks(rx.parse(shared(True, True))).main, lambda _: next(names))
     assert len(made) >= 2
 
 

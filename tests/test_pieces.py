@@ -13,7 +13,7 @@ import pytest
 
 import relax_eg as rx
 from relax_eg.driver.optimize import traced_program
-from relax_eg.driver.prices import price
+from relax_eg.driver.prices import price_at
 from relax_eg.extract.devices import CPU, PROFILES
 from relax_eg.extract.profile import Profile
 from relax_eg.ops.interpret import evaluate
@@ -183,7 +183,7 @@ def test_a_family_is_in_pieces_above() -> None:
 
 def seconds(fn: Any, target: Profile, *specs: str, execution: str = "whole") -> float:
     module = traced_program(fn, specs).module
-    return price(module, Device(target, execution), {}).seconds
+    return price_at(module, Device(target, execution), {}).seconds
 
 
 @dataclass(frozen=True)

@@ -36,12 +36,12 @@ def test_every_kernel_considered_computes_its_class(module: Module, seed: int) -
         for s in states.values():
             made = kernel_of(graph, (c,), s.members, {x: stand_ins[x] for x in s.loads}, read.build, Names())
             assert made.call.annotation == graph.annotations[c]
-            value = evaluate_expr(made.call, env, sizes, domain="exact")
+            value = evaluate_expr(made.call, env, sizes, arithmetic="exact")
             assert exactly_equal(value, values[c]), f"{made.call.attr('program').value}\n{value}\n{values[c]}"
     for several in search.several:
         loaded = {x: stand_ins[x] for x in several.loads}
         made = kernel_of(graph, several.outputs, several.members, loaded, read.build, Names())
-        found = evaluate_expr(made.call, env, sizes, domain="exact")
+        found = evaluate_expr(made.call, env, sizes, arithmetic="exact")
         assert all(exactly_equal(x, values[c]) for x, c in zip(found, several.outputs, strict=True))
 
 
@@ -55,7 +55,7 @@ def values_of_classes(read: Any, inputs: dict[Expr, Any], sizes: dict[str, int])
                 if all(x in values for x in candidate.children):
                     operands = [var(f"class_{x}", graph.annotations[x]) for x in candidate.children]
                     env = {**inputs, **{v: values[x] for v, x in zip(operands, candidate.children, strict=True)}}
-                    ready[c] = evaluate_expr(read.build(c, k, operands), env, sizes, domain="exact")
+                    ready[c] = evaluate_expr(read.build(c, k, operands), env, sizes, arithmetic="exact")
                     break
         assert ready
         values |= ready

@@ -19,7 +19,7 @@ import pytest
 from random_modules import Program, Value, random_module, together
 
 import relax_eg as rx
-from relax_eg.frontends.modules import in_blocks
+from relax_eg.frontends.modules import with_dataflow_blocks
 from relax_eg.ir import Module
 from relax_eg.ops.interpret import evaluate
 
@@ -76,7 +76,7 @@ WAYS: dict[str, Run] = {
     "steps": lambda m, args, _: optimized(m)(*args),
     "capacity": lambda m, args, _: optimized(m, dynamic="capacity")(*args),
     "rules": lambda m, args, _: optimized(m, rules=rx.rules.default, budget=rx.Budget(nodes=500))(*args),
-    "legalised": lambda m, args, _: evaluate(rx.debug.legalize(in_blocks(m)), args),
+    "legalised": lambda m, args, _: evaluate(rx.debug.legalize(with_dataflow_blocks(m)), args),
     "printed": lambda m, args, _: evaluate(rx.parse(str(m)), args),
     "saved": lambda m, args, folder: loaded(optimized(m), folder)(*args),
     "prepared": lambda m, args, _: prepared(m, args),

@@ -46,7 +46,7 @@ def results(value: Any) -> list[Any]:
 
 
 def exact_results(module: Module, args: list[Any], sizes: dict[str, int]) -> list[Any]:
-    return results(evaluate(module, args, sizes=sizes, domain="exact"))
+    return results(evaluate(module, args, sizes=sizes, arithmetic="exact"))
 
 
 def assert_same(written: Module, other: Module, seed: int) -> None:
@@ -95,7 +95,7 @@ def check_classes(read: Dump, module: Module, sizes: dict[str, int], args: list[
             payload = read.payloads[candidate.payload]
             expr = payload if isinstance(payload, Expr) else payload[0].build(operands, payload[1])
             assert expr.annotation == graph.annotations[c]
-            value = evaluate_expr(expr, env, sizes, domain="exact")
+            value = evaluate_expr(expr, env, sizes, arithmetic="exact")
             known = values.setdefault(c, value)
             assert all(exactly_equal(x, y) for x, y in zip(results(value), results(known), strict=True)), (
                 f"rule `{candidate.made_by}` proposed {expression_text(expr)}, which is\n{value}\nfor\n{known}\n"

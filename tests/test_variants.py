@@ -15,13 +15,13 @@ import relax_eg as rx
 from relax_eg.driver import measured
 from relax_eg.driver.families import nearest_guards
 from relax_eg.extract.devices import CPU, PROFILES, WITHOUT_YNN
-from relax_eg.extract.devices import nearest as nearest_device
+from relax_eg.extract.devices import nearest_profile as nearest_device
 from relax_eg.extract.profile import AS_USUAL, Profile
 from relax_eg.extract.report import MeasuredRow
 from relax_eg.reports import CostReport
 from relax_eg.shapes import Proved, Scope
 from relax_eg.shapes.dispatch import Dispatch
-from relax_eg.shapes.guards import covered
+from relax_eg.shapes.guards import prove_partition
 
 SPECS = ({"w": "64 64", "a": "64 4", "b": "4 64"}, "n 64")
 SIZES = [{"n": 4}, {"n": 64}, {"n": 256}]
@@ -200,7 +200,7 @@ def test_which_sizes_a_variant_serves() -> None:
     assert guards(both[:1], both[1:]) == ["b <= 1", "b >= 2"]
     crossed = [{"b": b, "s": s} for b, s in ((2, 8), (8, 2), (8, 8), (2, 2))]
     found = nearest_guards([crossed[:2], crossed[2:]])
-    assert isinstance(covered(found, Scope()), Proved)
+    assert isinstance(prove_partition(found, Scope()), Proved)
     dispatch = Dispatch(found)
     assert [dispatch.at(b) for b in crossed] == [0, 0, 1, 1]
     dispatch = Dispatch(nearest_guards([[b] for b in bindings]))
@@ -225,6 +225,6 @@ def test_the_device_of_jax_is_the_default_target(
     assert found.name == name and not found.calibrated
     sheet = PROFILES[name.partition(",")[0]]
     assert replace(found, name=sheet.name) == sheet
-    monkeypatch.setattr("relax_eg.driver.options.here", lambda: found)
+    monkeypatch.setattr("relax_eg.driver.options.default_profile", lambda: found)
     assert rx.optimize(lambda x: x @ x, "8 8").report.target == name
     assert rx.optimize(lambda x: x @ x, "8 8", target="cpu").report.target == "cpu"

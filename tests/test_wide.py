@@ -13,7 +13,7 @@ import pytest
 import relax_eg as rx
 from relax_eg.backend import program
 from relax_eg.errors import ShapeError, SpecError, TraceError
-from relax_eg.frontends.modules import in_blocks
+from relax_eg.frontends.modules import with_dataflow_blocks
 from relax_eg.ops.interpret import evaluate
 
 NONE = rx.RuleSet("none", ())
@@ -183,7 +183,7 @@ def test_inside_a_program_that_has_no_64_bits(name: str) -> None:
 @pytest.mark.parametrize("name", ["positions", "far"])
 def test_legalised(name: str) -> None:
     text, args = PROGRAMS[name]
-    module = rx.debug.legalize(in_blocks(rx.parse(text)))
+    module = rx.debug.legalize(with_dataflow_blocks(rx.parse(text)))
     assert module.programs
     same(rx.optimize(module, rules=NONE)(*args), evaluate(rx.parse(text), args))
 
@@ -325,7 +325,7 @@ def test_a_check_is_of_something_else(monkeypatch: pytest.MonkeyPatch) -> None:
     best = rx.optimize(module, rules=NONE)
     x = PROGRAMS["squares"][1][0]
     assert best.check(x).passed and "against the reference interpreter" in str(best.check(x))
-    monkeypatch.setattr(program, "in_width", lambda wide: nullcontext())
+    monkeypatch.setattr(program, "width_context", lambda wide: nullcontext())
     monkeypatch.setattr(program, "has_x64", lambda: True)
     best = rx.optimize(module, rules=NONE)
     with pytest.warns(UserWarning, match="int64"):
@@ -356,7 +356,7 @@ def main(x: R.Tensor((2,), "{dtype}")):
     assert int(meant[0][0]) == (np.iinfo(dtype).max if dtype.startswith("u") else -1) and int(meant[1][0]) == 7
     for options in ({}, {"execution": "kernels"}):
         same(rx.optimize(module, rules=NONE, **options)(x), meant)
-    same(rx.optimize(rx.debug.legalize(in_blocks(module)), rules=NONE)(x), meant)
+    same(rx.optimize(rx.debug.legalize(with_dataflow_blocks(module)), rules=NONE)(x), meant)
 
 
 def test_a_check_with_itself_says_so() -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 import jax
 
-from relax_eg.backend.call_keys import Shown, shown
+from relax_eg.backend.call_keys import SizeKey, size_key_function
 from relax_eg.backend.checks import bind_sizes
 from relax_eg.backend.family import Family
 from relax_eg.backend.lower import run_at
@@ -138,9 +138,9 @@ class BoundFamily:
         return bool(leaves) and self.indices.issuperset(leaves)
 
     @cached_property
-    def shown(self) -> Shown:
+    def shown(self) -> SizeKey:
         """The size key of a call (`call_keys`)."""
-        return shown([self.program.params[i] for i in self.others_at], self.tree)
+        return size_key_function([self.program.params[i] for i in self.others_at], self.tree)
 
     def of_variant(self, variant: int) -> BoundProgram:
         return self.programs[self.which[variant]]

@@ -30,7 +30,7 @@ NOT_SHOWN = (LookupError, AttributeError, TypeError)
 # limit: size keys that a function remembers: all combinations of two sizes up to 64, one or two MiB
 MOST_SHOWN = 4096
 
-Shown = Callable[[tuple[Any, ...], Mapping[str, Any]], Any]
+SizeKey = Callable[[tuple[Any, ...], Mapping[str, Any]], Any]
 
 
 class UnseenError(Exception):
@@ -53,7 +53,7 @@ def is_tracing() -> bool:
     return _trace_state() != _NO_TRACE
 
 
-def shown(params: Sequence[Expr], tree: Any) -> Shown:
+def size_key_function(params: Sequence[Expr], tree: Any) -> SizeKey:
     """A function from the `(args, kwargs)` of a call to its size key: a hashable value that determines the sizes.
 
     The calls have the structure `tree`, whose leaves are `params`. For a call of another structure, or with leaves that
@@ -88,7 +88,7 @@ def shown(params: Sequence[Expr], tree: Any) -> Shown:
     return of_leaves if None in steps else of_all
 
 
-def only_for(leaves: Sequence[jax.ShapeDtypeStruct], tree: Any, given: Any) -> list[Any]:
+def check_traced_arguments(leaves: Sequence[jax.ShapeDtypeStruct], tree: Any, given: Any) -> list[Any]:
     """The leaves of `given`, the arguments of a function that `jax.jit` traces.
 
     UnseenError unless they have the structure `tree` and the shapes, dtypes and weak types of `leaves`. Under other

@@ -18,7 +18,7 @@ from relax_eg.ir.expr import MATCH_CAST, Expr
 from relax_eg.ir.module import Function
 from relax_eg.limits import ELEMENTS, KEPT
 from relax_eg.shapes import Binder, Dim
-from relax_eg.shapes.binder import said
+from relax_eg.shapes.binder import call_name
 
 Pattern = Sequence[Dim | None]
 
@@ -34,7 +34,7 @@ class Fit:
     def __init__(
         self, where: str, named: Sequence[tuple[str, Annotation]], known: Mapping[str, str] | None = None
     ) -> None:
-        self._where = said(where)
+        self._where = call_name(where)
         self._named = tuple(named)
         found = [p for name, a in named for p in named_sizes(name, a)]
         used = {v for _, dims in found for d in dims if d is not None for v in d.variables}

@@ -50,7 +50,7 @@ class Check:
         return "\n".join((*(f"fact violated: {v}" for v in self.violations), found))
 
 
-def compared(ours: Any, theirs: Any, tolerance: float, against: str = AS_WRITTEN) -> Check:
+def compare_results(ours: Any, theirs: Any, tolerance: float, against: str = AS_WRITTEN) -> Check:
     """Compares two results of the same structure. `against`: what computed `theirs`."""
     pairs = zip(jax.tree_util.tree_leaves_with_path(ours), jax.tree_util.tree_leaves(theirs), strict=True)
     errors = [(_error(_numbers(x), _numbers(y)), f"result{jax.tree_util.keystr(k)}") for (k, x), y in pairs]
@@ -70,7 +70,7 @@ def against_reference(module: Module, ours: Any, args: Any, tolerance: float) ->
         e.annotation.dtype for f in module for e in (*f.params, *f.expressions()) if isinstance(e.annotation, Tensor)
     }
     near = max((tolerance, *(RECORDS[d].tolerance for d in dtypes if d in RECORDS)))
-    return compared(ours, meant, near, INTERPRETED)
+    return compare_results(ours, meant, near, INTERPRETED)
 
 
 def _numbers(x: Any) -> np.ndarray[Any, Any]:

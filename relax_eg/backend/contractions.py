@@ -46,13 +46,13 @@ def contracted(expr: Reduce, inner: Any, wide: str, term: Term) -> LoopValue | N
         return None
     over = [name for name in inner.extents if name in expr.bound]
     # Loops of extent 1 count, too: a matrix times a single row is a contraction, like a matrix times several rows.
-    groups = grouped([(f, frozenset(v for v in f.free if is_loop(v))) for f in factors])
+    groups = group_factors([(f, frozenset(v for v in f.free if is_loop(v))) for f in factors])
     if len(groups) < 2 or not over:
         return None
     order, extents = inner.indices.order, inner.extents
     combine = lax.bitwise_and if logical else lax.mul
     operands: list[LoopValue] = []
-    for group in unwidened(groups):
+    for group in strip_widening_casts(groups):
         values = [term(f, inner) for f in group]
         arrays = [LoopValue(jnp.asarray(v.array), v.loops) for v in values]
         product = arrays[0]
@@ -90,7 +90,7 @@ def _einsum(operands: list[LoopValue], kept: tuple[str, ...], order: dict[str, i
     return jnp.einsum(*given, result, preferred_element_type=np.dtype(wide), optimize="auto")
 
 
-def unwidened(groups: list[list[Scalar]]) -> list[list[Scalar]]:
+def strip_widening_casts(groups: list[list[Scalar]]) -> list[list[Scalar]]:
     """Two operands without the casts that widen both of them, where the contraction accumulates in the wider dtype
     anyway; other groups unchanged."""
     pair = [group[0] for group in groups if len(group) == 1 and isinstance(group[0], Cast)]
@@ -132,7 +132,7 @@ def _widens_a_product(factor: Scalar, fn: str) -> bool:
     return kind(factor.dtype) == "f" and _widens(factor.arg.dtype, factor.dtype)
 
 
-def grouped(factors: list[tuple[Scalar, frozenset[str]]]) -> list[list[Scalar]]:
+def group_factors(factors: list[tuple[Scalar, frozenset[str]]]) -> list[list[Scalar]]:
     """The factors in groups that are multiplied before the sum: each joins a factor whose loops include its own."""
     groups: list[tuple[list[Scalar], frozenset[str]]] = []
     for factor, loops in sorted(factors, key=lambda f: -len(f[1])):

@@ -16,7 +16,7 @@ import numpy as np
 from jax import lax
 
 from relax_eg.backend.contractions import Frame, Term, factors_of
-from relax_eg.backend.index_maps import affine, simplified
+from relax_eg.backend.index_maps import affine, simplify_index
 from relax_eg.backend.loop_values import Indices, LoopValue
 from relax_eg.backend.scalar_functions import convert
 from relax_eg.shapes import Dim
@@ -102,7 +102,7 @@ def _windowed(factor: Scalar, inner: Frame) -> _Windowed | None:
         return None
     if any(not _is_known(g, inner) for g in guards):
         return None
-    at = tuple(simplified(i, inner.extents) for i in index)
+    at = tuple(simplify_index(i, inner.extents) for i in index)
     return _Windowed(factor, at, tuple(guards), tuple(casts))
 
 

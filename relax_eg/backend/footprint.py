@@ -22,7 +22,7 @@ from relax_eg.memory import Plan, plan
 _NAMED = 6  # limit: number of largest values that a footprint names
 
 
-def per_call(module: Module, weights: set[str]) -> Module:
+def call_part(module: Module, weights: set[str]) -> Module:
     """The part of a module that runs per call, where the parameters named `weights` are bound before."""
     if not weights:
         return module
@@ -30,9 +30,11 @@ def per_call(module: Module, weights: set[str]) -> Module:
     return Module((main, *(f for f in module if f.name != module.main.name)))
 
 
-def in_whole(module: Module, weights: set[str], sizes: Mapping[str, int], options: Mapping[str, str]) -> Footprint:
+def whole_footprint(
+    module: Module, weights: set[str], sizes: Mapping[str, int], options: Mapping[str, str]
+) -> Footprint:
     """The footprint of a module as one XLA program, compiled with these options of XLA's."""
-    module = per_call(module, weights)
+    module = call_part(module, weights)
     f = module.main
 
     def run(*arrays: Any) -> Any:
@@ -46,12 +48,12 @@ def in_whole(module: Module, weights: set[str], sizes: Mapping[str, int], option
     return Footprint(dict(sizes), 0, results, temporary, peak)
 
 
-def likely_at_peak(module: Module, weights: set[str], sizes: Mapping[str, int]) -> frozenset[tuple[str, Expr]]:
+def likely_peak_values(module: Module, weights: set[str], sizes: Mapping[str, int]) -> frozenset[tuple[str, Expr]]:
     """The values of one XLA program that are likely live at its memory peak, by function and expression.
 
     XLA does not report liveness, so they are determined as if each operator stored its result.
     """
-    return _at_peak(plan(per_call(module, weights), dict(sizes)))
+    return _at_peak(plan(call_part(module, weights), dict(sizes)))
 
 
 def _at_peak(found: Plan) -> frozenset[tuple[str, Expr]]:
@@ -73,11 +75,11 @@ class KernelFootprint:
     own: Mapping[tuple[str, Expr], int]
 
 
-def in_kernels(
+def kernel_footprint(
     module: Module, weights: set[str], sizes: Mapping[str, int], options: Mapping[str, str]
 ) -> KernelFootprint:
     """The footprint of a module that runs in kernels, each compiled with these options of XLA's."""
-    module = per_call(module, weights)
+    module = call_part(module, weights)
     call = Call(Kernels(module, options), plan(module, dict(sizes)), sizes, module.main.result.annotation)
     own = call.temporaries(avals(module.main, sizes))
     program = call.plan.program

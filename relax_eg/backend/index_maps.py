@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from relax_eg.shapes import Dim, ceildiv, dim_max, dim_min, dim_select
-from relax_eg.shapes.dim import Atom, product, rebuilt
+from relax_eg.shapes.dim import Atom, product, replace_atoms
 from relax_eg.shapes.interval import Interval, interval_of
 from relax_eg.tir import loop
 
@@ -49,17 +49,17 @@ def is_inside(dim: Dim, size: int, extents: Extents) -> bool:
     return low is not None and high is not None and low >= 0 and high < size
 
 
-def simplified(dim: Dim, extents: Extents) -> Dim:
+def simplify_index(dim: Dim, extents: Extents) -> Dim:
     """`dim` with quotients of quotients merged, and quotients and selects that do not vary over the loops resolved."""
     while True:
-        shorter = rebuilt(dim, lambda atom: _atom(atom, extents))
+        shorter = replace_atoms(dim, lambda atom: _atom(atom, extents))
         if shorter == dim:
             return dim
         dim = shorter
 
 
 def _atom(atom: Atom, extents: Extents) -> Dim:
-    args = [simplified(a, extents) for a in atom.args]
+    args = [simplify_index(a, extents) for a in atom.args]
     match atom.op:
         case "var":
             return Dim.var(atom.name)
@@ -112,7 +112,7 @@ def _quotient(a: Dim, by: int, extents: Extents) -> Dim:
 # --- what slices, pads and reshapes do ---
 
 
-def steps_clear(index: AffineIndex, extents: Extents) -> bool:
+def strides_do_not_overlap(index: AffineIndex, extents: Extents) -> bool:
     """Whether the stride of each loop is at least the span of all loops with smaller strides.
 
     Then the axis can be reshaped to the loops. Overlapping windows cannot.

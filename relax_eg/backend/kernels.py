@@ -26,14 +26,14 @@ from relax_eg.backend.optimized import Optimized
 from relax_eg.backend.pallas.choice import Pallas
 from relax_eg.backend.runtime import UNSEEN
 from relax_eg.backend.whole import Whole
-from relax_eg.backend.width import in_its_width
+from relax_eg.backend.width import run_in_width
 from relax_eg.errors import OptionError
 from relax_eg.explain.text import Explanation
 from relax_eg.ir.annotations import Tensor
 from relax_eg.ir.expr import Expr
 from relax_eg.ir.module import Module
 from relax_eg.memo import Memo
-from relax_eg.memory import Plan, as_it_runs, plan, program_of
+from relax_eg.memory import Plan, plan, program_of, with_measured_temporaries
 from relax_eg.shapes import Scope
 
 _MOST_HELD = 2  # limit: storages kept for all bindings together, as a multiple of those of the largest binding
@@ -69,12 +69,12 @@ class KernelRunner:
         self._lock = threading.RLock()
         self._temporaries = Memo[Any, Mapping[str, int]](MOST_SHOWN)
 
-    @in_its_width
+    @run_in_width
     def run(self, args: Sequence[Any], sizes: Mapping[str, int]) -> Any:
         """The result of the entry for these arrays: an array or a tuple of arrays."""
         return self.call(sizes, _on_one_device(args)).run(args)
 
-    @in_its_width
+    @run_in_width
     def call(self, sizes: Mapping[str, int], storages: bool = True) -> Call:
         """The call at a binding of sizes. `storages`: whether it keeps arrays for the next call."""
         key = (tuple(sizes.values()), storages)
@@ -128,7 +128,7 @@ class KernelRunner:
             if allowed < 0 and c is not latest:
                 c.forget()
 
-    @in_its_width
+    @run_in_width
     def temporary_bytes(self, sizes: Mapping[str, int]) -> Mapping[str, int]:
         """For each kernel of the call at a binding, by name, an upper bound on the bytes that its executable allocates
         for itself."""
@@ -142,7 +142,7 @@ class KernelRunner:
 
     def measured_plan(self, sizes: Mapping[str, int]) -> Plan:
         """The memory plan of the call at a binding, including what executables allocate for themselves."""
-        return as_it_runs(self.call(sizes).plan, self.temporary_bytes(sizes))
+        return with_measured_temporaries(self.call(sizes).plan, self.temporary_bytes(sizes))
 
     @property
     def held_bytes(self) -> int:

@@ -25,7 +25,7 @@ from relax_eg.ir.steps import is_sized
 from relax_eg.logs import log, unless_exhausted
 from relax_eg.memo import Memo
 from relax_eg.ops.libraries import FFI, Library, library_call
-from relax_eg.ops.library_needs import RoutinePlace, missing, version
+from relax_eg.ops.library_needs import RoutinePlace, unmet_need, version
 from relax_eg.shapes import Dim
 from relax_eg.shapes.constraints import dim_of_jax
 
@@ -42,15 +42,15 @@ _looked_at = Memo[tuple[Any, ...], str](_MOST_LOOKED_AT)
 _told = Memo[str, None](_MOST_TOLD)
 
 
-def here() -> RoutinePlace:
+def default_device() -> RoutinePlace:
     """The device that JAX runs on by default."""
     device = jax.devices()[0]
     return RoutinePlace(device.platform, device.device_kind)
 
 
-def unavailable(library: Library, place: RoutinePlace) -> str:
+def unavailable_reason(library: Library, place: RoutinePlace) -> str:
     """Why a routine cannot be used at `place`; empty where it can."""
-    why = missing(library, place)
+    why = unmet_need(library, place)
     if not why and isinstance(library.target, str) and library.target.startswith(FFI):
         return _unregistered(library.target.removeprefix(FFI), place.platform)
     return why
@@ -72,7 +72,7 @@ def run_registered(library: Library, call: Expr, args: Sequence[Any], sizes: Map
 
     LibraryError where its result is not what it should be, unless `first_run` is "fall back": then its pattern runs.
     """
-    why = unavailable(library, here())
+    why = unavailable_reason(library, default_device())
     if why:
         _tell(f"library `{library.name}` is missing: {why}; its pattern runs instead")
         return library.run_definition(call, args, sizes)

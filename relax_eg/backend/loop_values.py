@@ -32,7 +32,7 @@ class LoopValue:
         return lax.broadcast_in_dim(array, shape, [loops.index(name) for name in mine])
 
 
-def joined(values: Sequence[LoopValue], order: Mapping[str, int]) -> tuple[str, ...]:
+def occurring_loops(values: Sequence[LoopValue], order: Mapping[str, int]) -> tuple[str, ...]:
     """The loop variables that occur in `values`, in `order` (outermost first)."""
     names = {name for value in values for name in value.loops}
     return tuple(sorted(names, key=order.__getitem__))
@@ -45,7 +45,7 @@ def pointwise(
 
     If the values that depend on all loops agree on an order of axes, the result keeps it, and they are not transposed.
     """
-    loops = joined(values, order)
+    loops = occurring_loops(values, order)
     orders = {value.loops for value in values if len(value.loops) == len(loops)}
     loops = orders.pop() if len(orders) == 1 else loops
     return LoopValue(function(*(value.over(loops, extents) for value in values)), loops)

@@ -17,7 +17,7 @@ from relax_eg.backend.libraries import run_registered
 from relax_eg.backend.tensor_programs import lower_program
 from relax_eg.errors import OperatorError, ShapeError, TraceError
 from relax_eg.ir.annotations import Tensor, Tuple
-from relax_eg.ir.control import Parts, functions_of, parts
+from relax_eg.ir.control import Parts, functions_of, group_arguments
 from relax_eg.ir.expr import (
     COND,
     SHARD_MAP,
@@ -169,7 +169,7 @@ class _Run(Evaluator):
 
         Values from outside that its functions read are closed over, so that they may be of any kind, such as shapes.
         """
-        p = parts(e.op, args, dict(e.attrs))
+        p = group_arguments(e.op, args, dict(e.attrs))
         if e.op == SHARD_MAP:
             return self.shard_map(e, p.functions[0], p.constants)
         return run_control(
@@ -211,11 +211,11 @@ def run_control(e: Expr, p: Parts, run: Callable[..., Any], length: Callable[[Di
     # If there are xs, they determine the length: JAX would compare it with one given beside them, which fails for a
     # symbolic length.
     steps = None if p.xs else length(e.attr("length"))
-    last, ys = jax.lax.scan(one_step(p, run), p.carry, p.xs, steps, reverse=e.attr("reverse"), unroll=e.attr("unroll"))
+    last, ys = jax.lax.scan(scan_step(p, run), p.carry, p.xs, steps, reverse=e.attr("reverse"), unroll=e.attr("unroll"))
     return (*last, *ys)
 
 
-def one_step(p: Parts, run: Callable[..., Any]) -> Callable[..., tuple[Any, Any]]:
+def scan_step(p: Parts, run: Callable[..., Any]) -> Callable[..., tuple[Any, Any]]:
     """One step of a `scan`, as `jax.lax.scan` takes it."""
 
     def step(carry: tuple[Any, ...], xs: tuple[Any, ...]) -> tuple[tuple[Any, ...], tuple[Any, ...]]:

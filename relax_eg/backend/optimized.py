@@ -11,7 +11,7 @@ import jax
 
 from relax_eg.backend import artifact
 from relax_eg.backend.checks import bind_sizes
-from relax_eg.backend.compare import AS_WRITTEN, ITSELF, Check, against_reference, compared
+from relax_eg.backend.compare import AS_WRITTEN, ITSELF, Check, against_reference, compare_results
 from relax_eg.backend.executables import Executables
 from relax_eg.backend.family import Solution
 from relax_eg.backend.ready import Ready
@@ -118,7 +118,7 @@ class Optimized(Runtime):
         if p.kept and not p.from_function:  # comparing a module with itself would show nothing
             found = against_reference(p.written(), ours, values, near)
         if found is None:
-            found = compared(ours, self.strategy.written(values), near, ITSELF if self._kept else AS_WRITTEN)
+            found = compare_results(ours, self.strategy.written(values), near, ITSELF if self._kept else AS_WRITTEN)
         return replace(found, passed=found.passed and not broken, violations=broken)
 
     def explain(self) -> Explanation:

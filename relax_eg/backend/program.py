@@ -16,7 +16,7 @@ from jax.custom_derivatives import SymbolicZero
 
 from relax_eg.backend.checks import bind_sizes
 from relax_eg.backend.lower import run_at
-from relax_eg.backend.width import as_jax_takes_it, has_x64, in_width
+from relax_eg.backend.width import convert_for_x64, has_x64, width_context
 from relax_eg.dtypes import WIDE, dtype_of, is_integer, numpy_dtype
 from relax_eg.errors import BoundsError, RelaxEgError, ShapeError, TraceError
 from relax_eg.ir.annotations import Tensor
@@ -24,7 +24,7 @@ from relax_eg.ir.expr import Expr
 from relax_eg.ir.module import Module
 from relax_eg.memo import Memo
 from relax_eg.ops.facts import FACTS, violation
-from relax_eg.ops.keys import given_dtype
+from relax_eg.ops.keys import argument_dtype
 from relax_eg.shapes import Scope
 from relax_eg.shapes.constraints import constraints_of_jax, dim_of_jax
 
@@ -92,7 +92,7 @@ class Program:
 
     def width(self) -> AbstractContextManager[Any]:
         """A context in JAX's x64 mode if the program is `wide`."""
-        return in_width(self.wide)
+        return width_context(self.wide)
 
     @property
     def is_elsewhere(self) -> bool:
@@ -115,7 +115,7 @@ class Program:
             dtype = self.params[i].tensor.dtype
             if isinstance(x, int) and dtype is not None and not _holds(dtype, x):
                 raise _too_large(f"{self.name}(): argument `{self.names[i]}`", dtype, x)
-            given.append(as_jax_takes_it(x, dtype))
+            given.append(convert_for_x64(x, dtype))
         return given
 
     def _check_lowered_elsewhere(self) -> None:
@@ -170,7 +170,7 @@ class Program:
         places = range(len(self.names)) if only is None else only
         where = f"{self.name}(): argument"
         return [
-            as_declared(f"{where} `{self.names[i]}`", self.params[i].tensor, x, self.weak_in[i])
+            convert_argument(f"{where} `{self.names[i]}`", self.params[i].tensor, x, self.weak_in[i])
             for i, x in zip(places, leaves, strict=True)
         ]
 
@@ -273,7 +273,7 @@ class Program:
         return primal(*leaves)
 
 
-def in_order(names: Sequence[str], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def positional_arguments(names: Sequence[str], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """The arguments of a call, all positional, if exactly `names` are given; otherwise `(args, kwargs)` unchanged."""
     rest = names[len(args) :]
     if len(rest) != len(kwargs) or not all(map(kwargs.__contains__, rest)):
@@ -306,10 +306,10 @@ def refusals(program: Program) -> Callable[[Mapping[str, int]], None]:
 
 def abstract_array(declared: Tensor, shape: Sequence[int], weak: bool = False) -> jax.ShapeDtypeStruct:
     """An array of the declared dtype and of this shape, weakly typed if `weak`, without values."""
-    return jax.ShapeDtypeStruct(shape, given_dtype(str(declared.dtype)), weak_type=weak)
+    return jax.ShapeDtypeStruct(shape, argument_dtype(str(declared.dtype)), weak_type=weak)
 
 
-def as_declared(where: str, declared: Tensor, leaf: Any, weak: bool = False) -> Any:
+def convert_argument(where: str, declared: Tensor, leaf: Any, weak: bool = False) -> Any:
     """An argument as a JAX value of the declared dtype, weakly typed if `weak`. ShapeError where it cannot be."""
     try:
         aval: Any = jax.typeof(leaf)

@@ -20,12 +20,12 @@ from relax_eg.backend.index_maps import (
     Extents,
     affine,
     is_inside,
-    simplified,
+    simplify_index,
     split,
     split_loops,
-    steps_clear,
+    strides_do_not_overlap,
 )
-from relax_eg.backend.loop_values import Indices, LoopValue, joined
+from relax_eg.backend.loop_values import Indices, LoopValue, occurring_loops
 from relax_eg.limits import LARGEST_INT32
 from relax_eg.shapes import Dim
 from relax_eg.tir import is_loop
@@ -34,7 +34,7 @@ _SPLITS = 6  # limit: splits of loops that are tried for one read
 _fresh = count()
 
 
-def read(array: Any, index: Sequence[Dim | LoopValue], loops: Indices, guarded: bool) -> LoopValue:
+def read_elements(array: Any, index: Sequence[Dim | LoopValue], loops: Indices, guarded: bool) -> LoopValue:
     """The elements of `array` at `index`, over the loop variables that `index` depends on.
 
     - `index`: per axis a `Dim` over loop variables, with sizes substituted, or computed integers.
@@ -45,7 +45,7 @@ def read(array: Any, index: Sequence[Dim | LoopValue], loops: Indices, guarded: 
     static = all(isinstance(n, int) for n in (*array.shape, *loops.extents.values()))
     if static and all(isinstance(i, Dim) and loops.extents.keys() >= i.variables for i in index):
         extents: dict[str, int] = dict(loops.extents)
-        dims = [simplified(i, extents) for i in index if isinstance(i, Dim)]
+        dims = [simplify_index(i, extents) for i in index if isinstance(i, Dim)]
         found = _by_reshapes(array, dims, extents, guarded, _SPLITS)
         if found is not None:
             return found
@@ -62,7 +62,7 @@ def _by_reshapes(array: Any, index: list[Dim], extents: dict[str, int], guarded:
     if all(a is not None for a in each):
         maps = [a for a in each if a is not None]
         names = [name for a in maps for name in a.loops]
-        if len(set(names)) == len(names) and all(steps_clear(a, extents) for a in maps):
+        if len(set(names)) == len(names) and all(strides_do_not_overlap(a, extents) for a in maps):
             return _sliced(array if array.shape == shape else lax.reshape(array, shape), maps, extents)
         return None
     found = split_loops(merged, extents)
@@ -84,7 +84,7 @@ def _merged(shape: Sequence[int], index: list[Dim], extents: Extents) -> tuple[t
         for size, i in zip(sizes[first : last + 1], merged[first : last + 1], strict=True):
             flat = flat * size + i
         sizes[first : last + 1] = [math.prod(sizes[first : last + 1])]
-        merged[first : last + 1] = [simplified(flat, extents)]
+        merged[first : last + 1] = [simplify_index(flat, extents)]
         first = 0
     return tuple(sizes), merged
 
@@ -97,7 +97,7 @@ def _split(
     outer, inner = split(name, next(_fresh))
     (block,), (within,) = outer.variables, inner.variables
     parts = {block: blocks, within: size, **{k: n for k, n in extents.items() if k != name}}
-    inside = [simplified(i.substitute({name: outer * size + inner}), parts) for i in index]
+    inside = [simplify_index(i.substitute({name: outer * size + inner}), parts) for i in index]
     value = _by_reshapes(array, inside, parts, guarded or blocks * size > extents[name], splits - 1)
     if value is None:
         return None
@@ -221,7 +221,7 @@ def _gather(array: Any, index: Sequence[Dim | LoopValue], loops: Indices, static
     else:
         value = LoopValue(array, tuple(whole[a] if a in whole else easy[a].loops[0] for a in range(len(index))))
     places = [_place(index[a], array.shape[a], loops) for a in hard]
-    over = joined(places, loops.order)
+    over = occurring_loops(places, loops.order)
     kept = [name for name in value.loops if name not in whole.values()]
     if not over:
         starts = iter(places)
@@ -247,7 +247,7 @@ def _is_plain(index: Dim, size: Any, loops: Indices, static: bool) -> bool:
         return False
     found = affine(index)
     if static:
-        return found is not None and steps_clear(found, loops.extents)
+        return found is not None and strides_do_not_overlap(found, loops.extents)
     if found is None or found.start or [stride for _, stride in found.strides] != [1]:
         return False
     return loops.extents[found.loops[0]] == size

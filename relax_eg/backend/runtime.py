@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from relax_eg.backend.executables import EXECUTABLES, Executables, executables
-from relax_eg.backend.program import Program, in_order, without_notes
+from relax_eg.backend.program import Program, positional_arguments, without_notes
 from relax_eg.errors import OptionError, RelaxEgError
 
 UNSEEN: Any = object()
@@ -131,7 +131,7 @@ class Runtime:
             with self._program.width():
                 return self(*args, **kwargs)
         if kwargs:  # JAX would compile again for each split into positional and keyword arguments
-            args, kwargs = in_order(self._names, args, kwargs)
+            args, kwargs = positional_arguments(self._names, args, kwargs)
         try:
             result = self._serving.straight(args, kwargs)
             return self._serving.run(self.strategy.given(args, kwargs)) if result is UNSEEN else result

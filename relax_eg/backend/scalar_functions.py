@@ -16,7 +16,7 @@ from jax import lax
 from jax.extend.core import primitives
 
 from relax_eg.dtypes import dtype_of, kind
-from relax_eg.ops.integers import magnitude, power, product, quotient, rest, square
+from relax_eg.ops.integers import magnitude, power, product, quotient, remainder, square
 from relax_eg.tir import Const, Scalar
 from relax_eg.tir.expr import ReduceKind
 from relax_eg.tir.functions import FUNCTIONS
@@ -49,12 +49,12 @@ def _implementation(fn: str) -> Callable[..., Array]:
 def _floor_divide(x: Array, y: Array) -> Array:
     if not jnp.issubdtype(x.dtype, jnp.integer):
         return jnp.floor_divide(x, y)
-    down = lax.bitwise_and(lax.ne(lax.sign(x), lax.sign(y)), lax.ne(rest(x, y), _like(x, 0)))
+    down = lax.bitwise_and(lax.ne(lax.sign(x), lax.sign(y)), lax.ne(remainder(x, y), _like(x, 0)))
     return _unless_zero(y, lax.select(down, lax.sub(quotient(x, y), _like(x, 1)), quotient(x, y)))
 
 
 def _floor_mod(x: Array, y: Array) -> Array:
-    left = rest(x, y)
+    left = remainder(x, y)
     zero = _like(x, 0)
     apart = lax.bitwise_and(lax.ne(left, zero), lax.ne(lax.lt(left, zero), lax.lt(y, zero)))
     found = lax.select(apart, lax.add(left, y), left)
@@ -83,7 +83,7 @@ NOT_IN_LAX: dict[str, Callable[..., Array]] = {
     "multiply": product,
     "square": square,
     "int_divide": quotient,
-    "remainder": rest,
+    "remainder": remainder,
     "floor_divide": _floor_divide,
     "floor_mod": _floor_mod,
     "trunc": lambda x: lax.select(lax.lt(x, _like(x, 0)), lax.ceil(x), lax.floor(x)),

@@ -19,13 +19,13 @@ from jax.core import Tracer
 from relax_eg.backend.checks import Fit, cast_fits, signature_fit
 from relax_eg.backend.executables import PARTS, Executables
 from relax_eg.backend.lower import library_call, new_sizes, run_at, run_block
-from relax_eg.backend.program import Program, as_declared
+from relax_eg.backend.program import Program, convert_argument
 from relax_eg.backend.runtime import UNSEEN, Strategy
-from relax_eg.backend.width import as_jax_takes_it
+from relax_eg.backend.width import convert_for_x64
 from relax_eg.dtypes import numpy_dtype
 from relax_eg.errors import OptionError, ShapeError, TraceError
 from relax_eg.ir.annotations import Annotation, Shape, Tensor, Tuple
-from relax_eg.ir.control import in_turn, parts
+from relax_eg.ir.control import group_arguments, run_control_on_values
 from relax_eg.ir.expr import CALL, MATCH_CAST, SHARD_MAP, VAR, Expr, postorder
 from relax_eg.ir.heads import CONTROL
 from relax_eg.ir.module import Binding, Block, Function, Module
@@ -170,8 +170,8 @@ class Runner:
     def _control(self, e: Expr, args: list[Any], sizes: dict[str, int]) -> Any:
         if e.op == SHARD_MAP:
             raise TraceError(f"{e.op}: a function that has steps cannot run on several devices")
-        functions = [self._functions[name] for name in parts(e.op, args, dict(e.attrs)).functions]
-        return in_turn(
+        functions = [self._functions[name] for name in group_arguments(e.op, args, dict(e.attrs)).functions]
+        return run_control_on_values(
             e,
             args,
             lambda i, given: self._function(functions[i], given),
@@ -266,7 +266,7 @@ def _as_given(a: Annotation, value: Any) -> Any:
     """An argument of a call made outside JAX's x64 mode, as JAX takes it there."""
     if isinstance(a, Tuple) and isinstance(value, (tuple, list)) and len(value) == len(a.fields):  # type: ignore[reportUnknownArgumentType]
         return tuple(_as_given(f, x) for f, x in zip(a.fields, value, strict=True))  # type: ignore[reportUnknownArgumentType]
-    return as_jax_takes_it(value, a.dtype) if isinstance(a, Tensor) else value
+    return convert_for_x64(value, a.dtype) if isinstance(a, Tensor) else value
 
 
 def _as_value(where: str, a: Annotation, value: Any) -> Any:
@@ -278,4 +278,4 @@ def _as_value(where: str, a: Annotation, value: Any) -> Any:
         sizes = list[Any](value)  # type: ignore[reportUnknownArgumentType]
         if all(isinstance(n, (int, np.integer)) for n in sizes):
             return tuple(int(n) for n in sizes)
-    return as_declared(where, a, value) if isinstance(a, Tensor) else value
+    return convert_argument(where, a, value) if isinstance(a, Tensor) else value

@@ -21,7 +21,7 @@ from relax_eg.backend.contractions import contracted
 from relax_eg.backend.convolutions import convolved
 from relax_eg.backend.index_maps import affine, bounds
 from relax_eg.backend.loop_values import Indices, LoopValue, pointwise
-from relax_eg.backend.reads import read
+from relax_eg.backend.reads import read_elements
 from relax_eg.backend.scalar_functions import (
     accumulator,
     apply_function,
@@ -331,7 +331,7 @@ class Lowering:
             self._check_inside(expr, index, array.shape, frame)
         if 0 in array.shape:
             return self._nothing(expr, array.dtype, frame)
-        return read(array, index, frame.indices, frame.guarded)
+        return read_elements(array, index, frame.indices, frame.guarded)
 
     def _nothing(self, expr: Scalar, dtype: Any, frame: _Frame) -> LoopValue:
         """An array of unspecified values, where there are no points or none that count."""

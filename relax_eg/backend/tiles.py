@@ -13,8 +13,8 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from relax_eg.backend.contractions import factors_of, grouped
-from relax_eg.backend.index_maps import bounds, is_inside, simplified
+from relax_eg.backend.contractions import factors_of, group_factors
+from relax_eg.backend.index_maps import bounds, is_inside, simplify_index
 from relax_eg.dtypes import itemsize
 from relax_eg.shapes import Dim
 from relax_eg.tir import (
@@ -28,7 +28,7 @@ from relax_eg.tir import (
     apply,
     is_loop,
     loop_of,
-    rebuilt,
+    rebuild,
     walk,
     with_parts,
 )
@@ -136,7 +136,7 @@ def _computed(program: TensorProgram, sizes: Mapping[str, int], extents: Mapping
             reads = [t for t in walk(term.body) if isinstance(t, Read)]
             if any(_is_windowed(r, outer, term.bound) for r in reads):
                 continue  # a convolution, for which XLA has an operator
-            groups = grouped([(f, _loops(f)) for f in factors_of(term.body, "multiply")])
+            groups = group_factors([(f, _loops(f)) for f in factors_of(term.body, "multiply")])
             if len(groups) != 2:
                 continue
             for group, other in (groups, groups[::-1]):
@@ -187,7 +187,7 @@ def _other_apart(
     before = Stage(buffer, tuple(i for i, _ in loops), value)
     read = Read(name, before.indices, value.dtype)
     term = replace(computed.term, body=_product((*computed.factors, read)))
-    after = Stage(made.output, made.indices, rebuilt(made.value, with_parts, {computed.term: term}))
+    after = Stage(made.output, made.indices, rebuild(made.value, with_parts, {computed.term: term}))
     return replace(program, stages=(*program.stages[:at], before, after, *program.stages[at + 1 :]))
 
 
@@ -318,7 +318,7 @@ class _Cut:
                 return at if indices is None else Read(at.buffer, indices, at.dtype)
             return at
 
-        value = rebuilt(made.value, cut)
+        value = rebuild(made.value, cut)
         if not fits:
             return None
         shape = (*made.output.shape[: place.axis], Dim.of(place.length), *made.output.shape[place.axis + 1 :])
@@ -334,7 +334,7 @@ class _Cut:
             if not isinstance(i, Dim) or not i.variables & moved.keys():
                 indices.append(i)
                 continue
-            at = simplified(i.substitute({**self.sizes, **moved}), extents)
+            at = simplify_index(i.substitute({**self.sizes, **moved}), extents)
             unit = sum(c for monomial, c in at.terms if len(monomial) == 1 and monomial[0].name == self.step)
             rest = at - unit * Dim.var(self.step)
             low, high = bounds(rest, extents)

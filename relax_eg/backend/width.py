@@ -35,23 +35,23 @@ def has_x64() -> bool:
     return bool(_config.jax_enable_x64)
 
 
-def in_width(wide: bool) -> AbstractContextManager[Any]:
+def width_context(wide: bool) -> AbstractContextManager[Any]:
     """A context in JAX's x64 mode if `wide`; otherwise one that changes nothing."""
     return jax.enable_x64(True) if wide and not has_x64() else nullcontext()
 
 
-def in_its_width(method: Callable[Concatenate[S, P], T]) -> Callable[Concatenate[S, P], T]:
+def run_in_width(method: Callable[Concatenate[S, P], T]) -> Callable[Concatenate[S, P], T]:
     """`method`, run in JAX's x64 mode if its object is `wide`."""
 
     @functools.wraps(method)
     def within(self: S, *args: P.args, **kwargs: P.kwargs) -> T:
-        with in_width(self.wide):
+        with width_context(self.wide):
             return method(self, *args, **kwargs)
 
     return within
 
 
-def as_jax_takes_it(leaf: Any, dtype: str | None) -> Any:
+def convert_for_x64(leaf: Any, dtype: str | None) -> Any:
     """An argument given outside JAX's x64 mode, for a parameter of dtype `dtype`.
 
     Outside that mode a 64-bit numpy array stands for a 32-bit one, unless the parameter is declared with 64 bits.

@@ -9,7 +9,7 @@ import typer
 from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
 
 from relax_eg.cli import given
-from relax_eg.cli.common import command, load_object, out, steps, wrote
+from relax_eg.cli.common import command, load_object, out, steps, write_output
 from relax_eg.driver.ablation import SETS
 from relax_eg.driver.ablation import ablate as ablated
 
@@ -38,9 +38,9 @@ def ablate(
             sets=tuple(sets or SETS),
             timed=measure,
             tell=tell,
-            **given.searched_with(at, bounds, weights, target),
+            **given.search_options(at, bounds, weights, target),
             execution=execution,  # type: ignore[arg-type]
         )
     out.print(found.comparison)
-    wrote("ablation", html, found.comparison.to_html)
-    wrote("ablation", json, found.comparison.to_json)
+    write_output("ablation", html, found.comparison.to_html)
+    write_output("ablation", json, found.comparison.to_json)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import typer
 
 import relax_eg as rx
-from relax_eg.cli.common import command, say
+from relax_eg.cli.common import command, print_text
 
 app = typer.Typer(help="What earlier searches found, on disk.", no_args_is_help=True)
 
@@ -14,7 +14,7 @@ app = typer.Typer(help="What earlier searches found, on disk.", no_args_is_help=
 @command
 def info() -> None:
     """Print where the cache is, and how full."""
-    say(rx.debug.cache.info())
+    print_text(rx.debug.cache.info())
 
 
 @app.command()
@@ -23,4 +23,4 @@ def clear() -> None:
     """Remove everything in the cache."""
     folder, count = rx.debug.cache.info().folder, rx.debug.cache.clear()
     text = f"{folder}: {count} {'entry' if count == 1 else 'entries'} removed"
-    say(text)
+    print_text(text)

@@ -25,7 +25,7 @@ from relax_eg.errors import OptionError, RelaxEgError
 from relax_eg.frontends.sources import is_users
 from relax_eg.plain_data import is_count
 from relax_eg.rules import RuleSet
-from relax_eg.rules.function_errors import unloadable
+from relax_eg.rules.function_errors import load_error_message
 
 P = ParamSpec("P")
 
@@ -55,12 +55,12 @@ def command(body: Callable[P, None]) -> Callable[P, None]:
     return told
 
 
-def say(text: object) -> None:
+def print_text(text: object) -> None:
     """Prints a text as it is, however long its lines are."""
     out.print(str(text), markup=False, highlight=False, soft_wrap=True)
 
 
-def wrote(what: str, path: Path | None, write: Callable[[Path], object]) -> None:
+def write_output(what: str, path: Path | None, write: Callable[[Path], object]) -> None:
     """Writes a file, and tells so; does nothing without a path."""
     if path is not None:
         write(path)
@@ -126,7 +126,7 @@ def load_file(path: Path) -> Any:
     except RelaxEgError:
         raise
     except Exception as e:
-        raise OptionError(unloadable(path, e)) from e
+        raise OptionError(load_error_message(path, e)) from e
     finally:
         sys.path.pop(0)
     return module

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 import relax_eg as rx
-from relax_eg.cli.common import command, out, wrote
+from relax_eg.cli.common import command, out, write_output
 
 
 @command
@@ -21,5 +21,5 @@ def compare(
     """Compare cost reports: what got better or worse, at which source line, and which rule or choice did it."""
     found = rx.compare(*reports, labels=label or None)
     out.print(found)
-    wrote("comparison", html, found.to_html)
-    wrote("comparison", json, found.to_json)
+    write_output("comparison", html, found.to_html)
+    write_output("comparison", json, found.to_json)

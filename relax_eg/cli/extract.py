@@ -11,7 +11,7 @@ import typer
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from relax_eg.cli.common import command, err, out, say
+from relax_eg.cli.common import command, err, out, print_text
 from relax_eg.errors import ExtractionError, OptionError
 from relax_eg.extract.check_choice import check_choice
 from relax_eg.extract.foreign import METHODS, Extracted, egraph_of, read_json
@@ -84,4 +84,4 @@ def _print_check(data: Any, graph: Path, path: Path) -> None:
     if not checked.ok:
         raise ExtractionError(f"{path} is not a choice for {graph}: " + "; ".join(checked.faults[:5]))
     text = f"{path}: complete, acyclic, {checked.classes} classes, cost {checked.cost:.8g}"
-    say(text)
+    print_text(text)

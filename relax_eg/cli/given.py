@@ -21,7 +21,7 @@ Execution = Annotated[str, typer.Option("--execution", help="whole, or kernels: 
 Function = Annotated[str, typer.Argument(help="The function, as file.py:name.")]
 
 
-def searched_with(at: Texts, bounds: Texts, weights: Texts, target: str) -> dict[str, Any]:
+def search_options(at: Texts, bounds: Texts, weights: Texts, target: str) -> dict[str, Any]:
     """The options of a search as `optimize` takes them."""
     return {
         "at": read_sizes(at or [], "--at") or None,

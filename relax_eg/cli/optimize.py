@@ -10,7 +10,7 @@ import typer
 import relax_eg as rx
 from relax_eg.byte_units import parse_bytes
 from relax_eg.cli import given
-from relax_eg.cli.common import LiveLine, command, err, load_object, out, read_rules, say, wrote
+from relax_eg.cli.common import LiveLine, command, err, load_object, out, print_text, read_rules, write_output
 from relax_eg.errors import OptionError
 
 
@@ -66,7 +66,7 @@ def optimize(
                 fn,
                 *(spec or []),
                 rules=chosen,
-                **given.searched_with(at, bounds, weights, target),
+                **given.search_options(at, bounds, weights, target),
                 numerics=numerics,  # type: ignore[arg-type]
                 budget=rx.Budget(nodes=nodes, seconds=seconds),
                 measure=measure,
@@ -87,9 +87,9 @@ def optimize(
     if show is not None:
         out.print(best.report.kernel_table())
     if module:
-        say(best.module)
-    wrote("report", json, best.report.to_json)
-    wrote("report", html, best.report.to_html)
+        print_text(best.module)
+    write_output("report", json, best.report.to_json)
+    write_output("report", html, best.report.to_html)
     if save is not None:
         best.save(save)
         err.print(f"program written to {save}: rx.load({str(save)!r}), relax-eg optimize {save}")

@@ -9,10 +9,19 @@ import typer
 
 import relax_eg as rx
 from relax_eg.cli import given
-from relax_eg.cli.common import CommandBounds, LiveLine, command, load_object, read_bounds, read_sizes, say, wrote
+from relax_eg.cli.common import (
+    CommandBounds,
+    LiveLine,
+    command,
+    load_object,
+    print_text,
+    read_bounds,
+    read_sizes,
+    write_output,
+)
 from relax_eg.errors import OptionError
 from relax_eg.extract.devices import profile
-from relax_eg.measure.device import here
+from relax_eg.measure.device import default_profile
 from relax_eg.memory.files import load, save
 from relax_eg.memory.picture import draw
 
@@ -51,7 +60,7 @@ def plan(
     found = _found(model, spec or [], between, sizes, target, written)
     if check is not None:
         load(check, found if isinstance(found, rx.Module) else found.module)
-        say(f"{check}: holds")
+        print_text(f"{check}: holds")
         return
     made = rx.plan_memory(
         found,
@@ -63,14 +72,14 @@ def plan(
         temporary=temporary or _usual(target),  # type: ignore[arg-type]
         check=True,
     )
-    say(made)
-    wrote("plan", json, lambda path: save(made, path))
-    wrote("picture", picture, lambda path: draw(made, path))
+    print_text(made)
+    write_output("plan", json, lambda path: save(made, path))
+    write_output("picture", picture, lambda path: draw(made, path))
 
 
 def _usual(target: str) -> str | None:
     """How kernels' own memory is known if nobody says it: what is compiled here tells nothing of another device."""
-    return "estimated" if target and profile(target).platform != here().platform else None
+    return "estimated" if target and profile(target).platform != default_profile().platform else None
 
 
 def _found(

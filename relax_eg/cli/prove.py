@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 import relax_eg as rx
-from relax_eg.cli.common import command, read_bounds, say
+from relax_eg.cli.common import command, print_text, read_bounds
 
 
 @command
@@ -20,6 +20,6 @@ def prove(
 ) -> None:
     """Prove a statement for all sizes, or print a counterexample; ends with status 1 if it is not proved."""
     verdict = rx.prove(statement, bounds=read_bounds(bounds or []), timeout_ms=timeout)
-    say(verdict)
+    print_text(verdict)
     if not isinstance(verdict, rx.types.Proved):
         raise typer.Exit(1)

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 import relax_eg as rx
-from relax_eg.cli.common import command, err, read_rules, say, steps
+from relax_eg.cli.common import command, err, print_text, read_rules, steps
 from relax_eg.rules.verification import SECONDS as SECONDS_A_RULE
 from relax_eg.rules.verification import verify_in
 
@@ -22,7 +22,7 @@ def list_rules(
     chosen = read_rules(rules)
     shown = chosen.only(only) if only else chosen
     for r in (*shown, *shown.schemas):
-        say(r)
+        print_text(r)
 
 
 @command
@@ -42,14 +42,14 @@ def verify(
         found = rx.types.Certificate.load(path)
         with err.status("checking every step"):
             done = found.verify(read_rules(rules))
-        say(f"{found.data['name']}: holds; {done}")
-        say(f"by {found.premises}")
+        print_text(f"{found.data['name']}: holds; {done}")
+        print_text(f"by {found.premises}")
 
     if certificate is not None:
         certified(certificate)
         return
     with steps("checking rules") as tell:
         report = verify_in(jobs or (2 if rules is None else 1), rules, seconds, progress=tell)
-    say(report)
+    print_text(report)
     if report.refuted:
         raise typer.Exit(1)

@@ -38,7 +38,7 @@ def view(
         depth=depth,
         most=most,
         rules=read_rules(rules),
-        **given.searched_with(at, bounds, weights, target),
+        **given.search_options(at, bounds, weights, target),
         execution=execution,  # type: ignore[arg-type]
     )
     found.to_html(html)

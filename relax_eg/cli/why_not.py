@@ -8,7 +8,7 @@ import typer
 
 import relax_eg as rx
 from relax_eg.cli import given
-from relax_eg.cli.common import command, load_object, read_rules, say
+from relax_eg.cli.common import command, load_object, print_text, read_rules
 
 
 @command
@@ -29,7 +29,7 @@ def why_not(
         load_object(function),
         *(spec or []),
         rules=read_rules(rules),
-        **given.searched_with(at, bounds, weights, target),
+        **given.search_options(at, bounds, weights, target),
         numerics=numerics,  # type: ignore[arg-type]
     )
-    say(found)
+    print_text(found)

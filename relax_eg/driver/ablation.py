@@ -8,13 +8,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from relax_eg.accepted import CALLED, FLAG, TEXT, accepts, many, one_of
+from relax_eg.accepted import CALLED, FLAG, TEXT, accepts, one_of, sequence_of
 from relax_eg.backend.optimized import Optimized
 from relax_eg.driver.measured import arguments
 from relax_eg.driver.optimize import optimize, traced_program
 from relax_eg.driver.options import KINDS, Execution
 from relax_eg.errors import OptionError
-from relax_eg.frontends.clashes import by_name
+from relax_eg.frontends.clashes import specs_by_name
 from relax_eg.ir.module import Module
 from relax_eg.measure.choice import fastest
 from relax_eg.ops.libraries import EXECUTIONS
@@ -49,7 +49,7 @@ class Ablation:
 
 @accepts(
     **{**KINDS, "execution": one_of(*EXECUTIONS)},
-    sets=many(f"one or more of {', '.join(SETS)}", TEXT),
+    sets=sequence_of(f"one or more of {', '.join(SETS)}", TEXT),
     timed=FLAG,
     tell=CALLED,
 )
@@ -92,7 +92,7 @@ def ablate(
         ranges, statements = split_bounds(options.get("bounds"))
         known = inspect.signature(optimize).parameters
         kwspecs = {k: v for k, v in options.items() if k not in known}
-        named = by_name(options.get("specs"), kwspecs)
+        named = specs_by_name(options.get("specs"), kwspecs)
         traced = traced_program(program, args, named, ranges, statements)
         reports = _timed(found, *arguments(traced, {}, reports[ALL].at))
     return Ablation(compare(*reports.values(), labels=list(reports), against=ALL, as_written=True), wanted)

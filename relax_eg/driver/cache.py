@@ -37,11 +37,11 @@ from relax_eg.frontends.fingerprint import settings
 from relax_eg.ir.module import Module
 from relax_eg.ir.tokens import NoContentError, token
 from relax_eg.limits import FEW_KEPT
-from relax_eg.logs import cache_is_on, stage, tell, unless_exhausted
+from relax_eg.logs import cache_is_on, log_at, stage, unless_exhausted
 from relax_eg.ops.record import TABLE
 from relax_eg.plain_data import is_count
 from relax_eg.reports import CostReport
-from relax_eg.reports.plain import read as checked
+from relax_eg.reports.plain import read_record as checked
 from relax_eg.rules import RuleSet
 from relax_eg.rules.content import rule_token
 from relax_eg.shapes import Scope
@@ -172,7 +172,7 @@ def place_of(traced: Source, options: Options) -> EntryPlace | None:
 
 def _tell_why_not(traced: Source, error: Exception) -> None:
     why = str(error) if isinstance(error, NoContentError) else f"{type(error).__name__}: {error}"
-    tell(1, f"{traced.name} is not cached: {why}")
+    log_at(1, f"{traced.name} is not cached: {why}")
 
 
 def key_of(traced: Source, options: Options) -> str:

@@ -9,7 +9,7 @@ from relax_eg.backend.family import KERNELS, SearchSpec
 from relax_eg.backend.lower import library_call
 from relax_eg.driver.batching import batched
 from relax_eg.driver.certified import Certificate
-from relax_eg.driver.fixed import stated
+from relax_eg.driver.fixed import remaining_statements
 from relax_eg.driver.options import Options, Sizes, weight_names
 from relax_eg.driver.units import Found, Searched, Units
 from relax_eg.errors import ExplanationError
@@ -29,7 +29,7 @@ from relax_eg.rules.schema_answers import Values, values_of
 from relax_eg.shapes import Scope
 
 
-def explained(traced: Source, options: Options, spec: SearchSpec, chosen: Module | None, at: Sizes) -> Explanation:
+def explain_choice(traced: Source, options: Options, spec: SearchSpec, chosen: Module | None, at: Sizes) -> Explanation:
     """The replayed derivation of the `chosen` program (None: kept as written) from the one as written.
 
     - `spec`: the search that found it.
@@ -86,7 +86,7 @@ def _nothing(traced: Source, options: Options) -> Derivation:
 def _with_all_assumed(module: Module, scope: Scope) -> tuple[Module, Scope]:
     """`module`, whose entry states all assumptions about sizes, and a scope with exactly those."""
     entry = module.main
-    assume = stated(scope, entry)
+    assume = remaining_statements(scope, entry)
     said = Module(tuple(replace(f, assume=assume) if f is entry else f for f in module))
     return said, Scope(assume=assume)
 

@@ -19,10 +19,10 @@ import numpy as np
 
 from relax_eg.backend.family import SearchSpec
 from relax_eg.driver.measured import CandidateProgram, Search
-from relax_eg.driver.options import Sizes, allows
+from relax_eg.driver.options import Sizes, scope_allows
 from relax_eg.driver.prices import NEVER_SLOWER, seconds_at
 from relax_eg.extract.boundary import boundary
-from relax_eg.extract.cover import GAINING, NEARER, CoverBox, Partition, beside, few
+from relax_eg.extract.cover import GAINING, NEARER, CoverBox, Partition, choose_programs, cost_ratios
 from relax_eg.extract.family_rows import FamilyRow, VariantRow
 from relax_eg.extract.numbers import evaluated
 from relax_eg.extract.profile import AS_USUAL
@@ -32,11 +32,11 @@ from relax_eg.ir.annotations import Tensor, dims_of
 from relax_eg.ir.expr import Expr
 from relax_eg.ir.module import Module
 from relax_eg.ir.partition import split
-from relax_eg.logs import stage, tell, tell_progress
+from relax_eg.logs import log_at, stage, tell_progress
 from relax_eg.ops import bytes_of
 from relax_eg.shapes import Dim, Proved, Scope
 from relax_eg.shapes.dispatch import Dispatch
-from relax_eg.shapes.guards import Bound, Guard, covered
+from relax_eg.shapes.guards import Bound, Guard, prove_partition
 
 MOST = 6  # limit: variants of a family
 NOTHING_NEW, BY_CLOCK = "nothing new", "time limit"
@@ -98,11 +98,11 @@ def family(search: Search) -> FoundVariants:
     pool = _Pool(search)
     pool.fill()
     ratios = pool.ratios()
-    chosen, limit, open_ = few(ratios, MOST, pool.may_share)
+    chosen, limit, open_ = choose_programs(ratios, MOST, pool.may_share)
     if len(open_):
         pool.fill_frugally(open_)
         ratios = pool.ratios()
-        chosen, limit, open_ = few(ratios, MOST, pool.may_share)
+        chosen, limit, open_ = choose_programs(ratios, MOST, pool.may_share)
     members, guards, served_by, proof = _divided(pool, ratios, chosen, limit)
     for seed in _FRESH:
         if len(members) > 1 and pool.learned(members, guards, limit, seed):
@@ -125,7 +125,9 @@ def family(search: Search) -> FoundVariants:
         )
         for i, (m, p) in enumerate(zip(made, members, strict=True))
     )  # fmt: skip
-    tell(1, f"{search.traced.name}: {len(made)} variants of {row.programs} programs from {row.extractions} extractions")
+    log_at(
+        1, f"{search.traced.name}: {len(made)} variants of {row.programs} programs from {row.extractions} extractions"
+    )
     return FoundVariants(tuple(made), fallback, tuple(pool.programs), row, rows, _curves(pool, made))
 
 
@@ -199,7 +201,7 @@ class _Pool:
                     self._add(CandidateProgram(entry, mode))
             quiet = 0 if before > _NEWS * min(float(c[i]) for c in self.costs) else quiet + 1
             sizes = ", ".join(f"{v}={n}" for v, n in point.items())
-            tell(2, f"family: extracted at {sizes}, {len(self.programs)} programs")
+            log_at(2, f"family: extracted at {sizes}, {len(self.programs)} programs")
             tell_progress("family", self.extractions, len(self.programs))
         self.stop = self.stop or NOTHING_NEW
 
@@ -225,18 +227,18 @@ class _Pool:
         columns = self._columns(points)
         costs = [self.cost(p, columns) for p in self.programs]
         dispatch = Dispatch(guards)
-        ratios = beside(np.array(costs), NEVER_SLOWER)[members]
+        ratios = cost_ratios(np.array(costs), NEVER_SLOWER)[members]
         served = ratios[[dispatch.at(p) for p in points], np.arange(len(points))]
         missed = np.flatnonzero(served > np.maximum(limit, ratios.min(0) * (1 + NEARER)))
         if len(missed):
             self.columns = {v: np.concatenate([c, columns[v][missed]]) for v, c in self.columns.items()}
             self.costs = [np.concatenate([c, new[missed]]) for c, new in zip(self.costs, costs, strict=True)]
-            tell(2, f"family: {len(missed)} of {len(points)} new sizes had another program")
+            log_at(2, f"family: {len(missed)} of {len(points)} new sizes had another program")
         return bool(len(missed))
 
     def ratios(self, told: bool = False) -> np.ndarray:
         """The cost of each program at each sample point, as a ratio (`cover.beside`)."""
-        return beside(np.array(self.costs), NEVER_SLOWER, told)
+        return cost_ratios(np.array(self.costs), NEVER_SLOWER, told)
 
     # --- what is prepared from weights ---
 
@@ -367,7 +369,7 @@ class _Pool:
     def _allowed(self, points: Iterable[dict[str, int]]) -> list[dict[str, int]]:
         """The distinct points that the scope allows; points of the scope replace the others."""
         distinct = {tuple(p.values()): p for p in points}
-        found = [p for p in distinct.values() if not self.scope.assumptions or allows(self.scope, p)]
+        found = [p for p in distinct.values() if not self.scope.assumptions or scope_allows(self.scope, p)]
         if len(found) < len(distinct):
             found += self.scope.points(self.names, max(_MOVED, len(distinct) // _MOVED_OF))
         return found
@@ -409,10 +411,10 @@ def _divided(
     steps = {plain.index(d): cuts for d, cuts in pool.large.items()}
     for features in ([*plain, *pool.boundaries(chosen)], plain):
         leaves = Partition(ratios[chosen], pool.values(features), len(plain), limit, steps=steps).leaves
-        verdict = covered([_guard(leaves, features)], pool.scope)
+        verdict = prove_partition([_guard(leaves, features)], pool.scope)
         if isinstance(verdict, Proved):
             break
-        tell(1, f"{pool.search.traced.name}: the cover of guards is not proved ({verdict})")
+        log_at(1, f"{pool.search.traced.name}: the cover of guards is not proved ({verdict})")
     else:
         best = chosen[int(np.argmin(ratios[chosen].max(1)))]
         return [best], [Guard(((),))], np.zeros(ratios.shape[1], np.int64), "trivial: one guard holds everywhere"
@@ -482,7 +484,7 @@ def _curves(pool: _Pool, members: Sequence[Member]) -> tuple[Curve, ...]:
     found: list[Curve] = []
     first = pool.search.options.bindings[0]
     for v in pool.varying[:_CURVES]:
-        sizes = [n for n in levels(*pool.ranges[v], _CURVE) if allows(pool.scope, {**first, v: n})]
+        sizes = [n for n in levels(*pool.ranges[v], _CURVE) if scope_allows(pool.scope, {**first, v: n})]
         if len(sizes) < 2:
             continue
         columns = {u: np.full(len(sizes), n, np.int64) for u, n in first.items()} | {v: np.array(sizes, np.int64)}

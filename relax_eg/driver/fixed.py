@@ -32,7 +32,7 @@ def with_fixed_sizes(module: Module, scope: Scope) -> Module:
     return module
 
 
-def stated(scope: Scope, function: Function) -> tuple[str, ...]:
+def remaining_statements(scope: Scope, function: Function) -> tuple[str, ...]:
     """The statements of `scope` about the sizes that the function still has, with fixed sizes as numbers."""
     names = {*function.size_variables, *function.cast_variables}
     sizes = {v: d for v, d in _numbers(scope).items() if v not in names}

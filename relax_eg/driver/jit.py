@@ -15,7 +15,7 @@ from typing import Any
 import jax
 from jax.core import Tracer
 
-from relax_eg.accepted import NONE, Kind, accepts, of, shown
+from relax_eg.accepted import NONE, Kind, accepts, of_types, short_repr
 from relax_eg.backend.call_keys import MOST_SHOWN, NOT_SHOWN, kind_of
 from relax_eg.backend.executables import executables
 from relax_eg.backend.optimized import Optimized
@@ -418,7 +418,7 @@ def _as_signature_of(fn: Callable[..., Any], run: Callable[..., Any]) -> Callabl
 @accepts(
     **{k: v for k, v in KINDS.items() if k != "numerics"},  # a search that fails warns, and the function runs
     fn=Kind(lambda x: x is None or callable(x), "a function"),
-    dims=of("a list of specs, one for each argument,", list, tuple) | NONE,
+    dims=of_types("a list of specs, one for each argument,", list, tuple) | NONE,
 )
 def jit(
     fn: Callable[..., Any] | None = None,
@@ -459,7 +459,7 @@ def jit(
     read_policy("jit", list(capacities) if isinstance(capacities, Mapping) else ["n"], Scope({"n": (1, 1)}), policy)
     if dims is None and isinstance(capacities, Mapping):
         raise OptionError(
-            f"jit: capacities={shown(capacities)} names sizes, and without dims there are no names; pass dims"
+            f"jit: capacities={short_repr(capacities)} names sizes, and without dims there are no names; pass dims"
         )
     return Jitted(fn, dims, options, jit_options)
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from relax_eg import rules as books
-from relax_eg.accepted import accepts, of
+from relax_eg.accepted import accepts, of_types
 from relax_eg.egraph import Budget, EGraph, dump
 from relax_eg.extract.select import select
 from relax_eg.ir.expr import Expr, postorder
@@ -25,7 +25,7 @@ from relax_eg.shapes import Scope
 _CALLED = 1e-6  # chosen: price of a call, as a share of the price of the operator it replaces
 
 
-@accepts(module=of("a Module", Module), rules=of("a RuleSet", RuleSet))
+@accepts(module=of_types("a Module", Module), rules=of_types("a RuleSet", RuleSet))
 def legalize(module: Module, rules: RuleSet = books.legalization) -> Module:
     """`module` with every operator for which `rules` have a tensor program replaced by a call of it. `rules` may
     contain the caller's own schemas; for each operator the first schema that proposes something wins."""

@@ -14,18 +14,18 @@ from dataclasses import dataclass, replace
 
 from relax_eg.backend.accounting import FRUGAL, is_on_cpu
 from relax_eg.backend.family import KERNELS
-from relax_eg.backend.footprint import KernelFootprint, in_kernels, in_whole, likely_at_peak
+from relax_eg.backend.footprint import KernelFootprint, kernel_footprint, likely_peak_values, whole_footprint
 from relax_eg.byte_units import format_bytes
 from relax_eg.driver.measured import CandidateProgram, Entry, Search
 from relax_eg.errors import ExtractionError
-from relax_eg.extract.figures import counted
+from relax_eg.extract.figures import count_text
 from relax_eg.extract.footprint import Footprint, MemoryRow
 from relax_eg.extract.numbers import LEAST_SECONDS
 from relax_eg.extract.pricing import Pricing
 from relax_eg.extract.profile import AS_USUAL, Mode, Profile
 from relax_eg.ir.expr import TUPLE_GET, Expr
 from relax_eg.ir.module import Module
-from relax_eg.logs import tell
+from relax_eg.logs import log_at
 
 MOST = 16  # limit: programs whose memory is determined for one memory limit
 # chosen: prices of a byte: the first, as a multiple of (seconds / bytes), the factor between prices, and their number
@@ -111,19 +111,19 @@ class _Limited:
         most: Footprint | None = None
         for sizes in options.bindings:
             if options.execution == KERNELS:
-                measured: KernelFootprint = in_kernels(module, weights, sizes, mode.options)
+                measured: KernelFootprint = kernel_footprint(module, weights, sizes, mode.options)
                 found, there = measured.footprint, measured.at_peak
                 if sizes == options.bindings[0] and entry is not None:
                     self._learn(entry, measured.own)
             else:
-                found = in_whole(module, weights, sizes, mode.options)
-                there = likely_at_peak(module, weights, sizes)
+                found = whole_footprint(module, weights, sizes, mode.options)
+                there = likely_peak_values(module, weights, sizes)
             if most is None or found.bytes > most.bytes:
                 most, at_peak = found, there
         assert most is not None
         seconds = self._shares(entry, mode)
         label = CandidateProgram(entry, mode).label
-        tell(2, f"memory: {label}: {format_bytes(most.bytes)}, {seconds:.3g} of the time as written")
+        log_at(2, f"memory: {label}: {format_bytes(most.bytes)}, {seconds:.3g} of the time as written")
         return Tried(entry, mode, held, seconds, most, at_peak)
 
     def _learn(self, entry: Entry, own: Mapping[tuple[str, Expr], int]) -> None:
@@ -280,7 +280,7 @@ def _error(search: Search, limit: int, tries: _Limited, accepted: Tried) -> Extr
         shares[value] += count
     peak = ", ".join(f"{value} ({format_bytes(count)})" for value, count in shares.most_common())
     place = f" at {at}" if at else ""
-    programs = counted(tries.programs, "program")
+    programs = count_text(tries.programs, "program")
     seconds = search.options.budget.extraction
     stopped = f"\n  the clock ended extraction: budget=Budget(extraction=...), here {seconds:g} seconds, gives it more"
     return ExtractionError(

@@ -14,12 +14,12 @@ from relax_eg.backend.optimized import Optimized
 from relax_eg.backend.program import refusals
 from relax_eg.driver.options import KINDS
 from relax_eg.driver.prices import call_predictor
-from relax_eg.driver.running import running
+from relax_eg.driver.running import make_runnable
 from relax_eg.dynamic.policy import Dynamic, Mode, check_one_program, read_policy
 from relax_eg.extract.cost_model import CostModel
 from relax_eg.extract.profile import Profile
 from relax_eg.ir.annotations import dims_of
-from relax_eg.reports.plain import read as checked
+from relax_eg.reports.plain import read_record as checked
 
 
 @dataclass(frozen=True)
@@ -62,4 +62,4 @@ def load(path: str | Path, *, dynamic: Mode | Dynamic | None = None) -> Optimize
     check_one_program(name, policy.mode, saved.runs)
     programs = [v.chosen for v in saved.variants]
     predict = partial(call_predictor, saved.program, programs, saved.weights, _Pricing(profile))
-    return running(saved, without_search(name), policy, predict)
+    return make_runnable(saved, without_search(name), policy, predict)

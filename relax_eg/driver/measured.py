@@ -21,8 +21,8 @@ import jax
 
 from relax_eg.backend.family import SearchSpec
 from relax_eg.backend.kernels import why_not_in_kernels
-from relax_eg.driver.options import AUTO, Options, Sizes, allows, weight_names
-from relax_eg.driver.prices import EXECUTION_DOUBT, MODE_DOUBT, of_a_call, pays, price
+from relax_eg.driver.options import AUTO, Options, Sizes, scope_allows, weight_names
+from relax_eg.driver.prices import EXECUTION_DOUBT, MODE_DOUBT, call_seconds, is_worthwhile, price_at
 from relax_eg.driver.units import Found, Units
 from relax_eg.errors import OptionError
 from relax_eg.extract.clock import Clock
@@ -33,7 +33,7 @@ from relax_eg.extract.report import MeasuredRow
 from relax_eg.extract.weights import PREPARED_SHARE
 from relax_eg.frontends import Source
 from relax_eg.ir.module import Module
-from relax_eg.logs import tell, tell_progress
+from relax_eg.logs import log_at, tell_progress
 from relax_eg.measure.choice import argument, fastest
 
 AS_WRITTEN = "as written"
@@ -200,7 +200,7 @@ class Search:
         key = (None if v.entry is None else v.entry.module, inside.execution, v.mode.name, tuple(binding.items()))
         if key not in self._predicted:
             module, weights = (self.traced.module, None) if v.entry is None else (v.entry.module, self.weights)
-            self._predicted[key] = of_a_call(price(module, inside, binding, weights), inside)
+            self._predicted[key] = call_seconds(price_at(module, inside, binding, weights), inside)
         return self._predicted[key]
 
     def inside(self, v: CandidateProgram) -> Options:
@@ -220,7 +220,7 @@ class Search:
 
     def gains(self, v: CandidateProgram, bindings: Sequence[Sizes]) -> bool:
         """Whether replacing the program as written by a candidate pays."""
-        return pays([(self.predicted(CandidateProgram(None), b), self.compared(v, b)) for b in bindings])
+        return is_worthwhile([(self.predicted(CandidateProgram(None), b), self.compared(v, b)) for b in bindings])
 
     def least_seconds(self, compared: Sequence[CandidateProgram], binding: Sizes) -> dict[str, float]:
         """The least predicted seconds of a call in each execution, where there is a choice of executions."""
@@ -294,7 +294,7 @@ def decided(search: Search, call: Callable[[CandidateProgram], Any]) -> list[Dec
         nonlocal timed_at
         timed_at += 1
         sizes = ", ".join(f"{v}={n}" for v, n in binding.items())
-        tell(2, f"measure: {1 + len(variants)} programs at {sizes}")
+        log_at(2, f"measure: {1 + len(variants)} programs at {sizes}")
 
         def progress(what: str) -> None:
             tell_progress(f"measure at {sizes}: {what}", timed_at, max(timed_at, len(options.bindings)))
@@ -341,7 +341,7 @@ def _between(
             n = round(math.sqrt(a.at[size] * b.at[size]))
             binding = {**a.at, size: n}
             ends = {a.candidate.label: a, b.candidate.label: b}
-            if len(ends) == 1 or n in (a.at[size], b.at[size]) or not allows(options.scope, binding):
+            if len(ends) == 1 or n in (a.at[size], b.at[size]) or not scope_allows(options.scope, binding):
                 break
             middle = fastest_of([d.candidate for d in (a, b) if d.candidate.entry or d.candidate.mode.name], binding)
             made.append(middle)

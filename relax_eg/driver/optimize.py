@@ -14,37 +14,37 @@ from relax_eg.backend.family import KERNELS, STEPS, SearchSpec, Solution, Varian
 from relax_eg.backend.lower import run_function
 from relax_eg.backend.optimized import Optimized
 from relax_eg.backend.program import Program, refusals
-from relax_eg.backend.width import in_width
+from relax_eg.backend.width import width_context
 from relax_eg.driver.cache import CachedResult, EntryPlace, place_of
-from relax_eg.driver.explaining import explained
+from relax_eg.driver.explaining import explain_choice
 from relax_eg.driver.families import BY_CLOCK, family, nearest_guards
 from relax_eg.driver.limited import limited
 from relax_eg.driver.measured import CandidateProgram, Decision, Search, check_measurable, decided
 from relax_eg.driver.options import KINDS, Execution, Facts, Options, Sizes, Target, read_options
-from relax_eg.driver.prices import call_predictor, closed_forms, moves_less, price
+from relax_eg.driver.prices import call_predictor, closed_forms, moves_less, price_at
 from relax_eg.driver.reporting import report_of
-from relax_eg.driver.running import of_arrays, running
+from relax_eg.driver.running import make_runnable, make_runnable_of_arrays
 from relax_eg.dynamic.at_capacity import REASSOCIATED
 from relax_eg.dynamic.policy import Dynamic, Mode, Policy, check_one_program, read_policy
 from relax_eg.egraph import Budget, StopReason
 from relax_eg.errors import OptionError
 from relax_eg.extract.profile import AS_USUAL
 from relax_eg.frontends import Source
-from relax_eg.frontends.clashes import by_name, tells_clashes
+from relax_eg.frontends.clashes import explain_clashes, specs_by_name
 from relax_eg.frontends.jax.trace import Traced, trace_function
-from relax_eg.frontends.modules import Written, written
+from relax_eg.frontends.modules import PreparedModule, prepare_module
 from relax_eg.frontends.trace_check import Own
 from relax_eg.ir.module import Module
 from relax_eg.ir.wellformed import check as check_module
 from relax_eg.logs import dump as dump_stages
-from relax_eg.logs import dump_folder, tell
+from relax_eg.logs import dump_folder, log_at
 from relax_eg.rules import Numerics, RuleSet
 from relax_eg.shapes.relation import Bound, Bounds, split_bounds
 
 _TOLERANCES: dict[str, float] = {"exact": 0.0, "reassociate": REASSOCIATED, "approximate": 1e-2}  # chosen: relative
 
 
-@tells_clashes
+@explain_clashes
 @accepts(**KINDS)
 def optimize(
     program: Callable[..., Any] | Module,
@@ -103,7 +103,7 @@ def optimize(
     OptionError, RuleError; ExtractionError if no program keeps `memory_limit`.
     """
     ranges, statements = split_bounds(bounds)
-    traced = traced_program(program, args, by_name(specs, kwspecs), ranges, statements)
+    traced = traced_program(program, args, specs_by_name(specs, kwspecs), ranges, statements)
     options = read_options(
         traced, rules=rules, target=target, at=at, ranges=ranges, weights=weights, facts=facts, numerics=numerics,
         budget=budget, measure=measure, execution=execution, memory_limit=memory_limit,
@@ -112,7 +112,7 @@ def optimize(
     chosen = Dynamic.of(dynamic)
     policy = read_policy(traced.name, traced.size_variables, options.scope, chosen, named)
     check_one_program(traced.name, chosen.mode, "steps" if traced.in_steps else execution)
-    with in_width(traced.wide):
+    with width_context(traced.wide):
         return _found_or_searched(traced, options, policy, bool(chosen.trust))
 
 
@@ -143,7 +143,7 @@ def traced_program(
     if isinstance(program, Module):
         if specs or kwspecs:
             raise OptionError("optimize(module) takes no specs: a module's parameters say their own shapes")
-        return written(program, run_function, assume)
+        return prepare_module(program, run_function, assume)
     if not callable(program):
         raise OptionError(f"optimize takes a function or a module, got {type(program).__name__}")
     pairs = {k: (a, b) for k, (a, b) in decided.items() if b is not None}
@@ -179,24 +179,24 @@ def _optimized(
         isinstance(traced, Traced),
         traced.wide,
         {} if policy is None else {**policy.as_data(), "profile": options.profile.as_data()},
-        traced.entry if isinstance(traced, Written) else (),
+        traced.entry if isinstance(traced, PreparedModule) else (),
         own,
     )
-    if looks and isinstance(traced, Written) and not traced.in_steps:
+    if looks and isinstance(traced, PreparedModule) and not traced.in_steps:
         program = replace(program, own=refusals(program))
     source = ", from the cache" if found.report.cached else ""
     seconds = found.report.seconds.get("total", 0.0)
-    tell(1, f"{traced.name}: {found.report.predicted_gain:.2f}x predicted, {seconds:.2f} s{source}")
+    log_at(1, f"{traced.name}: {found.report.predicted_gain:.2f}x predicted, {seconds:.2f} s{source}")
     tolerance = _TOLERANCES[options.numerics[-1]]
     first, at = found.variants[0], found.report.extracted_at  # at: a variant of a family was extracted for these sizes
-    explain = functools.partial(explained, traced, options, first.spec, first.chosen, at)
+    explain = functools.partial(explain_choice, traced, options, first.spec, first.chosen, at)
     pallas = options.profile.pallas and not options.is_exact  # Pallas sums in blocks, softmax in one pass
     solution = Solution(program, found.variants, options.weights, tolerance, pallas)
     if policy is None:
-        return of_arrays(solution, explain)
+        return make_runnable_of_arrays(solution, explain)
     chosen = [v.chosen for v in found.variants]
     predict = functools.partial(call_predictor, program, chosen, options.weights, options)
-    return running(solution, explain, policy, predict)
+    return make_runnable(solution, explain, policy, predict)
 
 
 def _search(traced: Source, options: Options, place: EntryPlace | None) -> CachedResult:
@@ -216,7 +216,7 @@ def _search(traced: Source, options: Options, place: EntryPlace | None) -> Cache
     stopped = stopped or any(e.found.extraction.ran_out for e in search.made)
     stopped = stopped or (found.report.family is not None and found.report.family.stop == BY_CLOCK)
     if place is not None and stopped:
-        tell(1, f"{traced.name} is not cached: the clock stopped the search")
+        log_at(1, f"{traced.name} is not cached: the clock stopped the search")
     elif place is not None:
         place.write(found)
     candidate, chosen = search.entry().module, found.variants[0].module
@@ -318,7 +318,7 @@ def _variant(
     entry = candidate.entry or search.entry()
     inside, weights = search.inside(candidate), search.weights
     written = CandidateProgram(None)
-    found = [(price(traced.module, options, b), price(entry.module, inside, b, weights)) for b in bindings]
+    found = [(price_at(traced.module, options, b), price_at(entry.module, inside, b, weights)) for b in bindings]
     better = always or search.gains(candidate, bindings) or (options.execution == KERNELS and moves_less(found))
     kept = candidate.entry is None or not better
     if kept:

@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from relax_eg.accepted import BOUNDS, NONE, Kind, of, one_of, shown
+from relax_eg.accepted import BOUNDS, NONE, Kind, of_types, one_of, short_repr
 from relax_eg.backend.family import KERNELS, WHOLE, SearchSpec
-from relax_eg.backend.libraries import unavailable
+from relax_eg.backend.libraries import unavailable_reason
 from relax_eg.byte_units import parse_bytes
 from relax_eg.dynamic.policy import DYNAMIC, Dynamic
 from relax_eg.egraph import Budget
@@ -22,7 +22,7 @@ from relax_eg.frontends import Source
 from relax_eg.frontends.specs import Leaf
 from relax_eg.limits import LARGEST_INT64
 from relax_eg.logs import sharing_is_on
-from relax_eg.measure.device import here
+from relax_eg.measure.device import default_profile
 from relax_eg.ops.facts import FACTS, facts_named, impossible
 from relax_eg.ops.libraries import EXECUTIONS
 from relax_eg.ops.library_needs import RoutinePlace, version
@@ -94,12 +94,12 @@ class Options:
             return max(int(size.evaluate({v: b.get(v, ASSUMED_SIZE) for v in size.variables})) for b in self.bindings)
         asked = {v: [b[v] for b in self.bindings if v in b] or [ASSUMED_SIZE] for v in size.variables}
         small = [v for i, v in enumerate(self._varying, 1) if i != corner] if corner else []
-        return int(size.evaluate({v: looked_at(self.scope, v, sizes)[v not in small] for v, sizes in asked.items()}))
+        return int(size.evaluate({v: family_range(self.scope, v, sizes)[v not in small] for v, sizes in asked.items()}))
 
     @property
     def ranges(self) -> dict[str, tuple[int, int]]:
         """The least and the largest value of each size that a family is to be good at."""
-        return {v: looked_at(self.scope, v, [b[v] for b in self.bindings]) for v in self.bindings[0]}
+        return {v: family_range(self.scope, v, [b[v] for b in self.bindings]) for v in self.bindings[0]}
 
     @property
     def _varying(self) -> list[str]:
@@ -143,7 +143,7 @@ _MANY = (list, tuple)
 
 # The kinds of the options that `optimize` shares with `jit`, `why_not`, `view` and others.
 KINDS: Mapping[str, Kind] = {
-    "rules": of("a RuleSet", RuleSet) | NONE,
+    "rules": of_types("a RuleSet", RuleSet) | NONE,
     "target": Kind(
         lambda x: x is None or isinstance(x, (str, Path, Profile)) or callable(getattr(x, "price", None)),
         f"one of {', '.join(sorted(PROFILES))}, the path of a .json profile, a Profile, or a cost model (an object "
@@ -154,10 +154,10 @@ KINDS: Mapping[str, Kind] = {
         "{'n': 128}, or a list of such,",
     ),
     "bounds": BOUNDS,
-    "weights": of("a list of argument names or positions", str, *_MANY),
+    "weights": of_types("a list of argument names or positions", str, *_MANY),
     "numerics": one_of(*NUMERICS),
-    "facts": of("{'x': 'positive'}", Mapping) | NONE,
-    "budget": of("a Budget", Budget) | NONE,
+    "facts": of_types("{'x': 'positive'}", Mapping) | NONE,
+    "budget": of_types("a Budget", Budget) | NONE,
     "execution": one_of(*EXECUTIONS, AUTO),
     "measure": Kind(
         lambda x: isinstance(x, int) and not isinstance(x, bool) and 0 <= x <= MOST_MEASURED,
@@ -192,7 +192,9 @@ def read_options(
     if numerics not in NUMERICS:
         raise OptionError(f"numerics={numerics!r}: one of {', '.join(NUMERICS)} is accepted")
     if not isinstance(measure, int) or isinstance(measure, bool) or not 0 <= measure <= MOST_MEASURED:
-        raise OptionError(f"measure={shown(measure)}: how many programs to time, 0 to {MOST_MEASURED}, is accepted")
+        raise OptionError(
+            f"measure={short_repr(measure)}: how many programs to time, 0 to {MOST_MEASURED}, is accepted"
+        )
     _check_execution(traced, execution, memory_limit)
     if execution == AUTO and traced.in_steps:
         execution = WHOLE
@@ -200,7 +202,7 @@ def read_options(
     scope = traced.arguments.scope.child()
     for v, bound in ranges.items():
         if any(isinstance(n, int) and n > LARGEST_INT64 for n in (bound if isinstance(bound, _MANY) else [bound])):
-            raise BoundsError(f"{name}(): bounds of {v} = {shown(bound)}; sizes up to 2**63 - 1 are accepted")
+            raise BoundsError(f"{name}(): bounds of {v} = {short_repr(bound)}; sizes up to 2**63 - 1 are accepted")
         scope.bound(v, bound)
     for v in traced.cast_variables:  # sizes bound by casts depend on values and may be 0
         scope.declare(v, 0, said_by="match_cast")
@@ -216,9 +218,9 @@ def read_options(
         _known_names(name, "at", binding, known)
         for v, size in binding.items():
             if not isinstance(size, int) or isinstance(size, bool):
-                raise BoundsError(f"{name}(): at {v} = {shown(size)}; an integer is accepted")
+                raise BoundsError(f"{name}(): at {v} = {short_repr(size)}; an integer is accepted")
             if size > LARGEST_INT64:
-                raise BoundsError(f"{name}(): at {v} = {shown(size)}; sizes up to 2**63 - 1 are accepted")
+                raise BoundsError(f"{name}(): at {v} = {short_repr(size)}; sizes up to 2**63 - 1 are accepted")
         scope.check(binding, name)
         left = [v for v in known if v not in binding]
         assumed = assumed or bool(left)
@@ -261,9 +263,9 @@ def device_and_cost(target: Target | None) -> tuple[Profile, CostModel | None]:
     """The profile of a target, JAX's device by default; and its cost model, if it is one. A cost model may have an
     attribute `profile`: the profile of its device, or its name."""
     if target is None or isinstance(target, (str, Path, Profile)):
-        return here() if target is None else profile(target), None
+        return default_profile() if target is None else profile(target), None
     named: str | Path | Profile | None = getattr(target, "profile", None)
-    return here() if named is None else profile(named), target
+    return default_profile() if named is None else profile(named), target
 
 
 def _available(rules: RuleSet, place: RoutinePlace) -> tuple[RuleSet, tuple[tuple[str, str, str], ...]]:
@@ -274,7 +276,7 @@ def _available(rules: RuleSet, place: RoutinePlace) -> tuple[RuleSet, tuple[tupl
     for r in rules:
         for library in libraries_of(r):
             if library.name not in why:
-                why[library.name] = unavailable(library, place)
+                why[library.name] = unavailable_reason(library, place)
                 if not why[library.name]:
                     found.append((library.name, version(library), ""))
     if not any(why.values()):
@@ -322,7 +324,7 @@ def _known_names(name: str, option: str, given: Mapping[str, Any], known: Sequen
     for v in given:
         if v not in known:
             has = f"its sizes are {', '.join(known)}" if known else "it has no symbolic sizes"
-            raise BoundsError(f"{name}(): no size is named `{v}` ({option}={{{shown(v)}: ...}}); {has}")
+            raise BoundsError(f"{name}(): no size is named `{v}` ({option}={{{short_repr(v)}: ...}}); {has}")
 
 
 def _trusted(rules: RuleSet) -> RuleSet:
@@ -348,7 +350,8 @@ def _weights(traced: Source, weights: Sequence[str | int]) -> tuple[str, ...]:
         named = traced.arguments.named(w)
         if not named:
             raise OptionError(
-                f"weights: {traced.name} has no argument {shown(w)}; its arguments are {', '.join(names) or 'none'}"
+                f"weights: {traced.name} has no argument {short_repr(w)}; "
+                f"its arguments are {', '.join(names) or 'none'}"
             )
         found += named
     return tuple(n for n in names if n in found)
@@ -362,7 +365,8 @@ def _facts(traced: Source, declared: Facts) -> tuple[tuple[str, frozenset[str]],
         words = (facts,) if isinstance(facts, str) else facts
         if not isinstance(words, Sequence):
             raise OptionError(
-                f"facts[{shown(key)}] = {shown(facts)}: a fact such as 'positive', or a list of such, is accepted"
+                f"facts[{short_repr(key)}] = {short_repr(facts)}: "
+                "a fact such as 'positive', or a list of such, is accepted"
             )
         keys = [k for w in words for k in facts_named(w)]
         for leaf in _leaves_named(traced, key):
@@ -380,11 +384,11 @@ def _leaves_named(traced: Source, key: Any) -> list[Leaf]:
     if not found:
         paths = list(dict.fromkeys([*traced.arg_names, *(leaf.path for leaf in traced.leaves)]))
         has = ", ".join(paths[:_MOST_NAMED]) + (", ..." if len(paths) > _MOST_NAMED else "")
-        raise OptionError(f"facts: {traced.name} has no argument {shown(key)}; it has: {has or 'none'}")
+        raise OptionError(f"facts: {traced.name} has no argument {short_repr(key)}; it has: {has or 'none'}")
     return found
 
 
-def looked_at(scope: Scope, v: str, asked: Sequence[int]) -> tuple[int, int]:
+def family_range(scope: Scope, v: str, asked: Sequence[int]) -> tuple[int, int]:
     """The least and the largest size of a variable that a family is to be good at; `asked`: sizes that the user
     named."""
     low, high = scope.bounds(v)
@@ -392,7 +396,7 @@ def looked_at(scope: Scope, v: str, asked: Sequence[int]) -> tuple[int, int]:
     return (low, max(_FAR, _TIMES_LEAST * low, *asked)) if high is None else (low, high)
 
 
-def allows(scope: Scope, point: Sizes) -> bool:
+def scope_allows(scope: Scope, point: Sizes) -> bool:
     """Whether sizes satisfy the scope."""
     try:
         scope.check(point, "")

@@ -58,7 +58,7 @@ class PriceOptions(Protocol):
     def cost(self) -> CostModel | None: ...
 
 
-def price(module: Module, options: PriceOptions, binding: Sizes, weights: set[str] | None = None) -> ProgramCost:
+def price_at(module: Module, options: PriceOptions, binding: Sizes, weights: set[str] | None = None) -> ProgramCost:
     """The cost of a program at a binding, by the profile of `options` or by their cost model. `weights`: parameters
     known ahead of the calls; what depends on them alone is computed once and costs nothing. None: all of it is computed
     at every call."""
@@ -95,7 +95,7 @@ def _model(module: Module, options: PriceOptions, binding: Mapping[str, Number])
     return kind(options.profile, binding, {f.name: f for f in module}, options.cost)
 
 
-def detailed(
+def with_details(
     cost: ProgramCost,
     module: Module,
     options: Options,
@@ -111,17 +111,17 @@ def detailed(
         cost,
         parts=parts_of(module.main, model, once, kernels),
         memory=memory_of(module, model, binding, once or set(), options.execution == KERNELS),
-        call=of_a_call(cost, options),
+        call=call_seconds(cost, options),
     )
 
 
 def prices(written: Module, candidate: Module, weights: set[str], binding: Sizes, options: Options) -> Prices:
     """The costs of the program as written and of the candidate at a binding. What depends on the weights alone is
     computed at every call by the former, and once by the latter."""
-    return price(written, options, binding), price(candidate, options, binding, weights)
+    return price_at(written, options, binding), price_at(candidate, options, binding, weights)
 
 
-def of_a_call(cost: ProgramCost | NodeCost, options: PriceOptions) -> Number:
+def call_seconds(cost: ProgramCost | NodeCost, options: PriceOptions) -> Number:
     """Seconds of a call of a program that costs so much. For one executable priced by the profile this includes its
     dispatch and waking other cores."""
     if options.cost is not None:
@@ -141,8 +141,8 @@ def call_predictor(
     def predicted(which: int, sizes: Sizes) -> float:
         module = modules[which]
         if module is None:
-            return of_a_call(price(program.written(), options, sizes), options)
-        return of_a_call(price(module, options, sizes, held), options)
+            return call_seconds(price_at(program.written(), options, sizes), options)
+        return call_seconds(price_at(module, options, sizes, held), options)
 
     return predicted
 
@@ -154,11 +154,11 @@ def seconds_at(module: Module, options: Options, columns: Columns, weights: set[
     model = _model(module, options, {v: np.asarray(c, np.float64) for v, c in columns.items()})
     skip = None if weights is None else static_expressions(module.main, weights)
     total = sum((v.cost for v in walk(module.main, model, skip, deep=False)), NodeCost())
-    found = of_a_call(total, options)
+    found = call_seconds(total, options)
     return np.broadcast_to(np.asarray(found, np.float64), len(next(iter(columns.values())))).copy()
 
 
-def pays(calls: Sequence[tuple[float, float]]) -> bool:
+def is_worthwhile(calls: Sequence[tuple[float, float]]) -> bool:
     """Whether calls of a candidate are predicted to be more than 5% faster than those of the program as written.
 
     Over several bindings this must hold for the geometric mean; or for one binding, if none gets slower. `calls`: for

@@ -29,7 +29,7 @@ class Repeated:
     is_body: bool
 
 
-def repeated(module: Module, extent: Callable[[Dim], int]) -> dict[str, Repeated]:
+def loop_functions(module: Module, extent: Callable[[Dim], int]) -> dict[str, Repeated]:
     """The bodies and conditions of the loops of a module, by name. `extent`: gives the approximate value of a size."""
     found: dict[str, Repeated] = {}
     for f in module:
@@ -48,7 +48,7 @@ def repeated(module: Module, extent: Callable[[Dim], int]) -> dict[str, Repeated
     return found
 
 
-def known_ahead(entry: Function, weights: set[str]) -> dict[str, tuple[bool, ...]]:
+def ahead_params(entry: Function, weights: set[str]) -> dict[str, tuple[bool, ...]]:
     """For each function that the entry calls and each of its parameters: whether at every call the operand follows from
     the weights alone."""
     static = static_expressions(entry, weights) if weights else set[Expr]()

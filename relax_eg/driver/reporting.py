@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from relax_eg.driver.cache import version_of
 from relax_eg.driver.measured import Entry, Search
 from relax_eg.driver.options import Options, Sizes
-from relax_eg.driver.prices import Prices, detailed
+from relax_eg.driver.prices import Prices, with_details
 from relax_eg.driver.units import Outcome
 from relax_eg.egraph import RuleFigures, Saturation
 from relax_eg.extract.report import AtSizes, DeviceRow, GrowthRow, LibraryRow, OpaqueCall, RuleRow, RunnerUp
@@ -107,8 +107,8 @@ def _in_detail(
     kernels = {row.name: row.operators for o in entry.found.outcomes for row in o.extracted.kernels}
     rows: list[AtSizes] = []
     for at, (before, after) in found:
-        old = detailed(before, written, options, at)
-        new = old if kept else detailed(after, chosen, inside, at, kernels, search.weights)
+        old = with_details(before, written, options, at)
+        new = old if kept else with_details(after, chosen, inside, at, kernels, search.weights)
         rows.append(AtSizes(dict(at), old, new))
     return rows
 

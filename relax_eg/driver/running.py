@@ -18,7 +18,7 @@ from relax_eg.dynamic.runtime import Predict
 from relax_eg.explain.text import Explanation
 
 
-def running(
+def make_runnable(
     solution: Solution, explained: Callable[[], Explanation], policy: Policy, predict: Callable[[], Predict]
 ) -> Optimized:
     """The optimized function: called like the one it came from, it runs as the solution and the policy say.
@@ -26,10 +26,10 @@ def running(
     - `explained`: makes the derivation.
     - `predict`: makes the predictor of the seconds of calls, which only sizes that vary need.
     """
-    return structured(of_arrays(solution, explained, policy, predict))
+    return structured(make_runnable_of_arrays(solution, explained, policy, predict))
 
 
-def of_arrays(
+def make_runnable_of_arrays(
     solution: Solution,
     explained: Callable[[], Explanation],
     policy: Policy | None = None,

@@ -23,7 +23,7 @@ from relax_eg.driver.fixed import with_fixed_sizes
 from relax_eg.driver.options import ASSUMED_SIZE, Options
 from relax_eg.driver.origins import origins_of
 from relax_eg.driver.proposals import Proposal, proposals
-from relax_eg.driver.repeated import Repeated, known_ahead, repeated
+from relax_eg.driver.repeated import Repeated, ahead_params, loop_functions
 from relax_eg.egraph import Dump, EGraph, Saturation, dump, recording
 from relax_eg.explain.record import Recording
 from relax_eg.extract.clock import Clock
@@ -39,8 +39,8 @@ from relax_eg.ir.module import Binding, Block, Function, Module
 from relax_eg.ir.origin import Origin, Origins, SourceLine
 from relax_eg.ir.outline import outline
 from relax_eg.ir.scopes import scopes_of
-from relax_eg.logs import tell, tell_progress
-from relax_eg.rules.parameter_facts import Facts, Given, facts_of_functions
+from relax_eg.logs import log_at, tell_progress
+from relax_eg.rules.parameter_facts import DeclaredFacts, Facts, facts_of_functions
 from relax_eg.rules.schema_answers import Answers
 from relax_eg.rules.schemas import MEMORY
 from relax_eg.shapes import Dim, Scope
@@ -75,7 +75,7 @@ class Searched:
     chosen: tuple[Expr, ...]
     alternatives: Mapping[Proposal, Answers]
     scope: Scope
-    known: Given
+    known: DeclaredFacts
     recording: Recording
 
 
@@ -173,7 +173,7 @@ class Units:
             for block in made:
                 self.functions[block.name] = block
                 calls = sum(block.name in functions_of(e) for e in self.functions[f.name].expressions())
-                tell(2, f"repeated block {block.name}: {len(block.expressions())} nodes, {calls} calls in {f.name}")
+                log_at(2, f"repeated block {block.name}: {len(block.expressions())} nodes, {calls} calls in {f.name}")
         self.module = Module(tuple(self.functions.values()))
 
     def _fresh(self, stem: str) -> str:
@@ -199,7 +199,7 @@ class Units:
 
     def _run(self, options: Options, share: float) -> Found:
         clock, entry = self.clock or Clock(options.budget.extraction), self.module.main
-        loops = repeated(self.module, partial(_extent, options))
+        loops = loop_functions(self.module, partial(_extent, options))
         called = {str(e.attr("name")) for f in self.module for e in f.expressions() if e.op == CALL_DPS_LIBRARY}
         run = _Run(
             options,
@@ -219,14 +219,14 @@ class Units:
                 flags, once = [i < loop.constants for i in range(len(f.params))], 1 / loop.steps
             same = {str(p.attr("name")) for p, flag in zip(f.params, flags, strict=False) if flag}
             self.functions[f.name] = self._optimized(f, run, set(), same, once)
-            tell(2, f"function {f.name}: {len(f.expressions())} nodes as written")
+            log_at(2, f"function {f.name}: {len(f.expressions())} nodes as written")
         main = self._optimized(entry, run, self.weights)
         module = Module((main, *needed_by(main.expressions(), self.functions)))
         return replace(run.found, module=module, functions=dict(self.functions))
 
     @cached_property
     def _ahead(self) -> Mapping[str, tuple[bool, ...]]:
-        return known_ahead(self.module.main, self.weights)
+        return ahead_params(self.module.main, self.weights)
 
     @cached_property
     def _facts(self) -> Mapping[str, Facts]:
@@ -251,7 +251,7 @@ class Units:
                 continue
             flags = zip(function.params, self._ahead.get(function.name, ()), strict=False)
             ahead = {str(p.attr("name")) for p, flag in flags if flag}
-            known = Given(self._facts.get(function.name, {}), frozenset(weights | ahead), self.options.is_exact)
+            known = DeclaredFacts(self._facts.get(function.name, {}), frozenset(weights | ahead), self.options.is_exact)
             place = (function.name, n)
             forms, told = self._forms(block, place, run, scope, weights, same or set(), once, known, origins)
             new = [
@@ -280,7 +280,7 @@ class Units:
         weights: set[str],
         same: set[str],
         once: float | None,
-        known: Given,
+        known: DeclaredFacts,
         origins: Origins,
     ) -> tuple[list[list[Expr]], dict[Expr, Origin]]:
         """The block's cheapest values; if something is the `same` at every step, also the values that are cheapest when
@@ -315,7 +315,7 @@ class Units:
         found.searched.append(Searched(*place, *equal, scope, known, saturated.recording))
         return [f.operators for f in chosen.forms], told
 
-    def _saturate(self, place: Place, roots: list[Expr], scope: Scope, known: Given, run: _Run) -> _Saturated:
+    def _saturate(self, place: Place, roots: list[Expr], scope: Scope, known: DeclaredFacts, run: _Run) -> _Saturated:
         options = self.options
         spent = time.thread_time() - run.started - (run.found.extraction.spent - run.extracted)
         left = max(options.budget.seconds - spent, _AT_LEAST * options.budget.seconds)

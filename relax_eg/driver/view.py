@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from relax_eg.accepted import TEXT, accepts, one_of, whole
+from relax_eg.accepted import TEXT, accepts, integer, one_of
 from relax_eg.driver.optimize import traced_program
 from relax_eg.driver.options import KINDS, Execution, Sizes, Target, read_options, weight_names
 from relax_eg.driver.units import Units
 from relax_eg.egraph import Budget, Dump
 from relax_eg.errors import OptionError
 from relax_eg.extract.graph import Candidate, ExtractionGraph
-from relax_eg.frontends.clashes import by_name, tells_clashes
+from relax_eg.frontends.clashes import explain_clashes, specs_by_name
 from relax_eg.ir.annotations import Tensor
 from relax_eg.ir.expr import CONSTANT, VAR
 from relax_eg.ir.module import Module
@@ -60,12 +60,12 @@ class _Seen:
     lines: Mapping[int, str]
 
 
-@tells_clashes
+@explain_clashes
 @accepts(
     **{**KINDS, "execution": one_of(*EXECUTIONS)},
     value=TEXT,
-    depth=whole("a depth of 0 or more", 0),
-    most=whole("at least one class", 1),
+    depth=integer("a depth of 0 or more", 0),
+    most=integer("at least one class", 1),
 )
 def view(
     program: Callable[..., Any] | Module,
@@ -93,7 +93,7 @@ def view(
     nothing has that name.
     """
     ranges, statements = split_bounds(bounds)
-    traced = traced_program(program, args, by_name(specs, kwspecs), ranges, statements)
+    traced = traced_program(program, args, specs_by_name(specs, kwspecs), ranges, statements)
     options = read_options(
         traced, rules=rules, target=target, at=at, ranges=ranges, weights=weights, numerics=numerics, budget=budget,
         execution=execution,

@@ -7,19 +7,19 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from relax_eg.accepted import accepts, of
+from relax_eg.accepted import accepts, of_types
 from relax_eg.driver.optimize import traced_program
 from relax_eg.driver.options import KINDS, Facts, Options, Sizes, Target, read_options, weight_names
-from relax_eg.driver.prices import of_a_call, pays, prices
+from relax_eg.driver.prices import call_seconds, is_worthwhile, prices
 from relax_eg.driver.units import Found, Searched, Units
 from relax_eg.egraph import Budget
 from relax_eg.errors import OperatorError, OptionError
 from relax_eg.explain.nearest import Attempt, Graph, Nearest
 from relax_eg.explain.record import Firing, signature_of
-from relax_eg.explain.shown import clipped
+from relax_eg.explain.shown import short_infix_text
 from relax_eg.explain.steps import Equation, equation
 from relax_eg.extract.cost import WholeCost
-from relax_eg.frontends.clashes import by_name, tells_clashes
+from relax_eg.frontends.clashes import explain_clashes, specs_by_name
 from relax_eg.ir.expr import Expr, postorder
 from relax_eg.ir.module import Module
 from relax_eg.ir.origin import Origins
@@ -62,8 +62,8 @@ class WhyNot:
     __repr__ = __str__
 
 
-@tells_clashes
-@accepts(**KINDS, rule=of("a rule, or the name of one in `rules`,", str, Rule, Schema))
+@explain_clashes
+@accepts(**KINDS, rule=of_types("a rule, or the name of one in `rules`,", str, Rule, Schema))
 def why_not(
     rule: Rule | Schema | str,
     program: Callable[..., Any] | Module,
@@ -89,7 +89,7 @@ def why_not(
     given = rules if rules is not None else default_rules
     found = _rule(rule, given)
     ranges, statements = split_bounds(bounds)
-    traced = traced_program(program, args, by_name(specs, kwspecs), ranges, statements)
+    traced = traced_program(program, args, specs_by_name(specs, kwspecs), ranges, statements)
     verdict = status(found)
     if verdict.status == "refuted":
         return WhyNot(found, "not allowed", "", "", (f"it is refuted and does not run: {verdict.problem.strip()}",))
@@ -108,7 +108,9 @@ def why_not(
     units = Units(traced.module, options, held, record=True)
     run = units.run()
     found_at = [prices(traced.module, run.module, held, b, options) for b in options.bindings]
-    gained = pays([(of_a_call(before, options), of_a_call(after, options)) for before, after in found_at])
+    gained = is_worthwhile(
+        [(call_seconds(before, options), call_seconds(after, options)) for before, after in found_at]
+    )
     return _Answer(found, units, run, gained, named).answer()
 
 
@@ -203,7 +205,7 @@ class _Answer:
                 root = _root(f, graph)
                 left = made.pairs[0][0]
                 source = self._source(s, graph, root) or self._around(s, left)
-                found.append((source, clipped(left, 3), self._prices(made)))
+                found.append((source, short_infix_text(left, 3), self._prices(made)))
         return sorted(found, key=lambda p: not p[0])
 
     def _prices(self, e: Equation) -> tuple[float, float]:
@@ -240,7 +242,7 @@ class _Answer:
         source = self._source(s, nearest.graph, found.root) or self._around(s, shown)
         if found.root not in nearest.graph.written:
             reasons = [*reasons, "(what stands here was made by other rules)"]
-        return WhyNot(rule, "no match", source, clipped(shown, 3), tuple(reasons))
+        return WhyNot(rule, "no match", source, short_infix_text(shown, 3), tuple(reasons))
 
     def _unexplained(self) -> str:
         stops = ", ".join(dict.fromkeys(o.saturation.stop.value for o in self.found.outcomes))

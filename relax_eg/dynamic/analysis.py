@@ -10,10 +10,10 @@ from typing import Any
 from jax import lax
 
 from relax_eg.dtypes import is_key
-from relax_eg.dynamic.content import known
-from relax_eg.dynamic.equations import derived
-from relax_eg.dynamic.layout import Digit, States, TensorLayout, boxed, joined_states, unmerged
-from relax_eg.dynamic.native import native
+from relax_eg.dynamic.content import known_content
+from relax_eg.dynamic.equations import derive_step
+from relax_eg.dynamic.layout import Digit, States, TensorLayout, boxed_layout, join_layouts, unmerge_layout
+from relax_eg.dynamic.native import native_lowering
 from relax_eg.dynamic.softmax import IDIOMS
 from relax_eg.dynamic.special import BEHAVIOURS
 from relax_eg.dynamic.step import CapacityStep, NotPredicated, OperatorUse
@@ -221,7 +221,7 @@ class _FunctionAnalysis:
         if e.op == CALL_TIR:
             called = self._program(e)
             self.whole.conditions |= {((">=", d),) for d in margins(called)}
-            return derived(called, states, self.whole.moves, None)
+            return derive_step(called, states, self.whole.moves, None)
         attrs = {k: with_sizes_of(v, self.sizes) for k, v in e.attrs}
         if not is_shown(e.op, operands, tuple(attrs.items())):
             raise NotPredicated("whether it applies depends on the sizes")
@@ -232,7 +232,7 @@ class _FunctionAnalysis:
         special = BEHAVIOURS[operator.capacity] if operator.capacity else None
         found = special(use) if special is not None else None
         if found is None and special is not None and operator.moves == "view" and use.merged:
-            found = special(OperatorUse(use.site, tuple(map(unmerged, states)), use.moves))
+            found = special(OperatorUse(use.site, tuple(map(unmerge_layout, states)), use.moves))
             if found is not None:
                 return CapacityStep(found.compute, found.states, unmerged=use.merged)
         if found is not None:
@@ -240,7 +240,7 @@ class _FunctionAnalysis:
         program = program_of(use.site)
         if program is None:
             raise NotPredicated("no index equations say what it does")
-        plain = derived(program, states, self.whole.moves, native(use))
+        plain = derive_step(program, states, self.whole.moves, native_lowering(use))
         for idiom in IDIOMS:
             found = idiom(e, use, plain)
             if found is not None:
@@ -266,7 +266,7 @@ class _FunctionAnalysis:
             value = e.args[m.operand]
             state = self.states[value]
             assert isinstance(state, TensorLayout)
-            axes = unmerged(state).axes if m.operand in step.unmerged else state.axes
+            axes = unmerge_layout(state).axes if m.operand in step.unmerged else state.axes
             path = (*before.get(m.operand, ()), (m.axis, m.digit, repr(m.fill)))
             key = (value, m.operand in step.unmerged, path)
             if key not in self._masked:
@@ -296,7 +296,7 @@ class _FunctionAnalysis:
             return self._loop(e, functions, annotated, laid_out, length)
         plans = [self._function(f, p.same, q.same) for f, p, q in zip(functions, annotated, laid_out, strict=True)]
         self.plan.runs[e] = tuple(plans)
-        return functools.reduce(joined_states, (_unmerged_all(x.result) for x in plans))
+        return functools.reduce(join_layouts, (_unmerged_all(x.result) for x in plans))
 
     def _loop(
         self, e: Expr, functions: Sequence[Expr], annotated: Sequence[Run], laid_out: Sequence[Run], length: Dim | None
@@ -316,7 +316,7 @@ class _FunctionAnalysis:
             body = self._function(functions[-1], arguments_of(annotated[-1]), (*q.same, *carry, *xs))
             fields = _unmerged_all(body.result)
             assert isinstance(fields, tuple)
-            after = tuple(joined_states(a, b) for a, b in zip(carry, fields, strict=False))
+            after = tuple(join_layouts(a, b) for a, b in zip(carry, fields, strict=False))
             if after == carry:
                 break
             self.whole.back_to(before)  # only the findings of the last round count
@@ -331,11 +331,11 @@ class _FunctionAnalysis:
         stacked: list[TensorLayout] = []
         for s in fields[count:]:
             assert isinstance(s, TensorLayout)
-            after = TensorLayout(((Digit(length, known(0)),), *s.axes), s.dtype)
+            after = TensorLayout(((Digit(length, known_content(0)),), *s.axes), s.dtype)
             if self.whole.moves(length):
                 if is_key(s.dtype):
                     raise NotPredicated("random keys that steps give are stacked, as many as there are steps")
-                after = after.with_mask(0, 0, known(0))  # places that no step wrote are zero
+                after = after.with_mask(0, 0, known_content(0))  # places that no step wrote are zero
             stacked.append(after)
         return (*carry, *stacked)
 
@@ -363,13 +363,13 @@ def at_sizes(program: TensorProgram, sizes: Mapping[str, Dim]) -> TensorProgram:
 def _states_of(annotation: Annotation) -> States:
     if isinstance(annotation, Tuple):
         return tuple(map(_states_of, annotation.fields))
-    return boxed(annotation) if isinstance(annotation, Tensor) and annotation.shape is not None else None
+    return boxed_layout(annotation) if isinstance(annotation, Tensor) and annotation.shape is not None else None
 
 
 def _unmerged_all(states: States) -> States:
     if isinstance(states, tuple):
         return tuple(map(_unmerged_all, states))
-    return unmerged(states) if states is not None else None
+    return unmerge_layout(states) if states is not None else None
 
 
 def _is_known(annotation: Annotation) -> bool:

@@ -10,9 +10,9 @@ import jax
 import numpy as np
 
 from relax_eg.backend.bound import BoundProgram
-from relax_eg.backend.call_keys import only_for
+from relax_eg.backend.call_keys import check_traced_arguments
 from relax_eg.backend.program import abstract_array
-from relax_eg.dynamic.fitting import CapacityFit, Pattern, at, fit
+from relax_eg.dynamic.fitting import CapacityFit, Pattern, make_fit, shape_at
 from relax_eg.dynamic.lowering import capacity_of
 from relax_eg.dynamic.plan import CapacityPlan, plan
 from relax_eg.ir.annotations import Annotation, Tensor, Tuple
@@ -97,10 +97,10 @@ class Body:
             return None
         room = self._room(capacities)
         operands, results = (
-            [(at(dims, sizes), room(dims)) for dims in _patterns(annotations)]
+            [(shape_at(dims, sizes), room(dims)) for dims in _patterns(annotations)]
             for annotations in ([a for a, _ in self._operands], self._results)
         )
-        return fit(operands, results)
+        return make_fit(operands, results)
 
     def _room(self, capacities: Mapping[str, int]) -> Callable[[Pattern], tuple[int, ...]]:
         """The shapes of arrays at these capacities. An axis gets as many places as it can ever need (`capacity_of`):
@@ -116,7 +116,7 @@ class Body:
         run = self._plan[0].lower({v: capacities[v] for v in self.dims})
 
         def padded(held: tuple[Any, ...], /, *args: Any, **kwargs: Any) -> Any:
-            leaves = only_for(operands, structure, (held[1:], args, kwargs))
+            leaves = check_traced_arguments(operands, structure, (held[1:], args, kwargs))
             return self._program.result(run(self._bound.in_order(*self._apart(leaves)), held[0]))
 
         padded.__name__ = f"{self._program.name}_at_capacity"
@@ -132,11 +132,11 @@ class Body:
         """The function for arrays of exactly these sizes; it raises UnseenError for others."""
 
         def exact(held: tuple[Any, ...], /, *args: Any, **kwargs: Any) -> Any:
-            leaves = only_for(operands, structure, (held, args, kwargs))
+            leaves = check_traced_arguments(operands, structure, (held, args, kwargs))
             return self._bound.main(*self._apart(leaves), sizes)
 
         exact.__name__ = self._program.name
-        operands, structure, args, kwargs = self._given(lambda dims: at(dims, sizes), tree)
+        operands, structure, args, kwargs = self._given(lambda dims: shape_at(dims, sizes), tree)
         return exact, args, kwargs
 
     def _given(

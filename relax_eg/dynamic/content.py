@@ -15,7 +15,7 @@ import numpy as np
 from relax_eg.dtypes import dtype_of, kind
 from relax_eg.errors import ShapeError
 from relax_eg.tir import Apply, Cast, Const, Index, Read, Reduce, Scalar, Select
-from relax_eg.tir.functions import FUNCTIONS, having
+from relax_eg.tir.functions import FUNCTIONS, functions_with_trait
 
 
 @dataclass(frozen=True)
@@ -50,11 +50,11 @@ class Content:
 ANY, FINITE = Content("any"), Content("finite")
 
 
-def known(value: Any, or_nan: bool = False) -> Content:
+def known_content(value: Any, or_nan: bool = False) -> Content:
     return Content("is", value, or_nan)
 
 
-def of_dtype(dtype: str) -> Content:
+def padding_content(dtype: str) -> Content:
     """What padding of a dtype may hold."""
     try:
         return ANY if kind(dtype) in "fc" else FINITE
@@ -62,7 +62,7 @@ def of_dtype(dtype: str) -> Content:
         return FINITE
 
 
-def joined(a: Content, b: Content) -> Content:
+def join_contents(a: Content, b: Content) -> Content:
     """The content of a value that is `a` or `b`."""
     if a.what == b.what == "is" and a.value == b.value:
         return a if a.or_nan else b
@@ -90,7 +90,7 @@ def evaluated(term: Scalar, read: Callable[[Read], Content]) -> Content:
 def _of(term: Scalar, parts: Sequence[Content], read: Callable[[Read], Content]) -> Content:
     match term:
         case Const():
-            return known(term.value)
+            return known_content(term.value)
         case Index():
             return FINITE
         case Read():
@@ -98,7 +98,7 @@ def _of(term: Scalar, parts: Sequence[Content], read: Callable[[Read], Content])
         case Select():
             cond, then, other = parts
             # In a NaN row the select may pick elements that are not NaN, so that only the padding is NaN.
-            mixed = ANY if then.or_nan or other.or_nan else joined(then, other)
+            mixed = ANY if then.or_nan or other.or_nan else join_contents(then, other)
             found = (then if cond.value else other) if cond.is_constant else mixed
         case Cast():
             found = _cast(term, parts[0])
@@ -108,7 +108,7 @@ def _of(term: Scalar, parts: Sequence[Content], read: Callable[[Read], Content])
             found = _reduced(term, parts[0])
         case _:
             found = ANY
-    return FINITE if found is ANY and of_dtype(term.dtype) is FINITE else found
+    return FINITE if found is ANY and padding_content(term.dtype) is FINITE else found
 
 
 def _cast(term: Cast, part: Content) -> Content:
@@ -116,11 +116,11 @@ def _cast(term: Cast, part: Content) -> Content:
         held = _number(part.value, term.arg.dtype)
         if part.or_nan:
             floats = kind(term.dtype) == kind(term.arg.dtype) == "f"
-            return known(held.astype(np.dtype(term.dtype)).item(), or_nan=True) if floats else ANY
+            return known_content(held.astype(np.dtype(term.dtype)).item(), or_nan=True) if floats else ANY
         if kind(term.dtype) in "biu" and not part.is_finite:
             return FINITE
         with np.errstate(all="ignore"):
-            return known(held.astype(np.dtype(term.dtype)).item())
+            return known_content(held.astype(np.dtype(term.dtype)).item())
     return FINITE if part.is_finite and not _may_overflow(term.arg.dtype, term.dtype) else ANY
 
 
@@ -138,21 +138,21 @@ def _number(value: Any, dtype: str) -> Any:
 
 def _applied(term: Apply, parts: Sequence[Content]) -> Content:
     nan = any(p.or_nan for p in parts)
-    if nan and term.fn not in having("nan"):
+    if nan and term.fn not in functions_with_trait("nan"):
         return ANY
     if all(p.what == "is" for p in parts):
         given = [_number(p.value, a.dtype) for p, a in zip(parts, term.args, strict=True)]
         with np.errstate(all="ignore"):
-            return known(FUNCTIONS[term.fn](given, term.dtype).item(), or_nan=nan)
+            return known_content(FUNCTIONS[term.fn](given, term.dtype).item(), or_nan=nan)
     finite = all(p.is_finite for p in parts)
     if term.fn in ("multiply", "bitwise_and") and finite and any(p.equals(0) for p in parts):
-        return known(False if term.dtype == "bool" else 0)
-    return FINITE if finite and term.fn in having("bounded") else ANY
+        return known_content(False if term.dtype == "bool" else 0)
+    return FINITE if finite and term.fn in functions_with_trait("bounded") else ANY
 
 
 def _reduced(term: Reduce, body: Content) -> Content:
     if term.kind == "sum" and body.equals(0):
-        return known(0)
+        return known_content(0)
     return ANY
 
 

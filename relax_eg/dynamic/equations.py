@@ -18,9 +18,9 @@ from relax_eg.backend.contractions import factors_of
 from relax_eg.backend.scalar_functions import identity
 from relax_eg.backend.tensor_programs import lower_program
 from relax_eg.dtypes import dtype_of, is_float
-from relax_eg.dynamic.content import Content, evaluated, is_identity, of_dtype
-from relax_eg.dynamic.layout import Axis, Digit, Moves, TensorLayout, size_of, unmerged
-from relax_eg.dynamic.step import At, CapacityStep, Inner, Wanted, after_masks
+from relax_eg.dynamic.content import Content, evaluated, is_identity, padding_content
+from relax_eg.dynamic.layout import Axis, Digit, Moves, TensorLayout, size_of, unmerge_layout
+from relax_eg.dynamic.step import CapacityStep, Inner, StepSizes, Wanted, after_masks
 from relax_eg.shapes import Dim
 from relax_eg.tir import (
     Apply,
@@ -41,9 +41,9 @@ from relax_eg.tir import (
 )
 from relax_eg.tir.expr import ReduceKind
 from relax_eg.tir.program import dims_of
-from relax_eg.tir.substitute import rebuilt, with_parts
+from relax_eg.tir.substitute import rebuild, with_parts
 
-Native = Callable[[At, Sequence[Any]], Any]
+Native = Callable[[StepSizes, Sequence[Any]], Any]
 
 
 class _NotAsItIs(Exception):
@@ -63,7 +63,7 @@ class _Selected:
     reason: str
 
 
-def derived(
+def derive_step(
     program: TensorProgram, states: Sequence[TensorLayout], moves: Moves, native: Native | None
 ) -> CapacityStep:
     """The step of an operator with these equations on operands of these layouts. `native`: its own lowering, at
@@ -72,12 +72,12 @@ def derived(
     if native is not None and _is_free_of_sizes(program, moves):
         for boxed in (frozenset[int](), merged_ones):
             try:
-                return _as_it_is(program, [unmerged(s) if i in boxed else s for i, s in enumerate(states)], moves,
+                return _as_it_is(program, [unmerge_layout(s) if i in boxed else s for i, s in enumerate(states)], moves,
                                  native, boxed)  # fmt: skip
             except _NotAsItIs:
                 if not merged_ones:
                     break
-    return _by_equations(program, [unmerged(s) for s in states], moves, merged_ones)
+    return _by_equations(program, [unmerge_layout(s) for s in states], moves, merged_ones)
 
 
 def _is_free_of_sizes(program: TensorProgram, moves: Moves) -> bool:
@@ -177,7 +177,7 @@ def _axes_of_loops(stage: Stage, buffers: Mapping[str, TensorLayout], moves: Mov
     for var, extent in extents:
         name = str(loop_of(var))
         if name not in axes or len(axes[name]) == 1:
-            axes[name] = (Digit(extent, of_dtype("float32")),)
+            axes[name] = (Digit(extent, padding_content("float32")),)
         elif size_of(axes[name]) != extent:
             raise _NotAsItIs
     return axes
@@ -206,8 +206,8 @@ def _content(term: Scalar, var: Dim, digit: int, size: Dim, buffers: Mapping[str
             for axis, i in zip(state.axes, at.indices, strict=True):
                 if i == var and len(axis) > digit and axis[digit].size is size:
                     content = axis[digit].content
-                    return content if not content.or_nan or _only_there(at, var) else of_dtype(at.dtype)
-        return of_dtype(at.dtype)
+                    return content if not content.or_nan or _only_there(at, var) else padding_content(at.dtype)
+        return padding_content(at.dtype)
 
     return evaluated(term, read)
 
@@ -242,7 +242,7 @@ def _needs(
     name = loop_of(var)
     if len(factors) > 1 and not (term.kind == "any" and term.dtype != "bool"):
         with_loop = [f for f in factors if name in f.free]
-        if len(with_loop) == len(factors) or all(of_dtype(f.dtype).is_finite for f in factors):
+        if len(with_loop) == len(factors) or all(padding_content(f.dtype).is_finite for f in factors):
             return _of_factors(stage, term, var, extent, with_loop, content, neutral, buffers, what)
     return [_Selected(stage, term, _stripped(body, var, neutral), var, extent, neutral, what)]
 
@@ -371,11 +371,11 @@ def _by_equations(
                 for var, extent in term.over:
                     if moves(extent):
                         selected += _needs(n, term, var, extent, (0, extent), known, stage)
-        axes = {str(loop_of(v)): (Digit(d, of_dtype(stage.output.dtype)),) for v, d in _extents(stage).items()}
+        axes = {str(loop_of(v)): (Digit(d, padding_content(stage.output.dtype)),) for v, d in _extents(stage).items()}
         known[stage.output.name] = _written(stage, axes, known, moves)
     results = tuple(known[name] for name in program.outputs)
 
-    def compute(at: At, arrays: Sequence[Any]) -> Any:
+    def compute(at: StepSizes, arrays: Sequence[Any]) -> Any:
         kept = [s for i, s in enumerate(selected) if at.keeps(i)]
         ready = _at_capacity(_with_selects(program, kept), at)
         out = lower_program(ready, at.sizes, guarded=True)(*arrays)
@@ -406,7 +406,7 @@ def _selecting(term: Reduce, made: Reduce, done: Mapping[Scalar, Scalar], *, sel
 
 
 def _replaced(term: Scalar, env: Mapping[Scalar, Scalar]) -> Scalar:
-    return rebuilt(term, with_parts, env)
+    return rebuild(term, with_parts, env)
 
 
 _Made = Callable[[Reduce, Reduce, Mapping[Scalar, Scalar]], Reduce]
@@ -420,10 +420,10 @@ def _rebuilt(term: Scalar, reduction: _Made) -> Scalar:
         new = with_parts(at, done)
         return reduction(at, new, done) if isinstance(at, Reduce) and isinstance(new, Reduce) else new
 
-    return rebuilt(term, made)
+    return rebuild(term, made)
 
 
-def _at_capacity(program: TensorProgram, at: At) -> TensorProgram:
+def _at_capacity(program: TensorProgram, at: StepSizes) -> TensorProgram:
     """The program with buffers and loops at capacity. Its indices and numbers still use the true sizes."""
 
     def buffer(b: Buffer) -> Buffer:

@@ -104,13 +104,13 @@ def _grown(x: Any, shape: tuple[int, ...], inside: Inside) -> np.ndarray[Any, An
     return buffer
 
 
-def fit(operands: Sequence[Shapes], results: Sequence[Shapes]) -> CapacityFit:
+def make_fit(operands: Sequence[Shapes], results: Sequence[Shapes]) -> CapacityFit:
     """The fit for operands and results; each is given as its true shape and its shape at capacity."""
     pads = [(i, grown, tuple(map(slice, shape))) for i, (shape, grown) in enumerate(operands) if shape != grown]
     cuts = [(i, tuple(map(slice, shape))) for i, (shape, grown) in enumerate(results) if shape != grown]
     return CapacityFit(tuple(pads), tuple(cuts))
 
 
-def at(dims: Pattern, sizes: Mapping[str, int]) -> tuple[int, ...]:
+def shape_at(dims: Pattern, sizes: Mapping[str, int]) -> tuple[int, ...]:
     """The shape at these sizes."""
     return tuple(int(d.evaluate(sizes)) for d in dims)

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
-from relax_eg.dynamic.content import ANY, Content, joined, of_dtype
+from relax_eg.dynamic.content import ANY, Content, join_contents, padding_content
 from relax_eg.ir.annotations import Tensor
 from relax_eg.shapes import Dim
 
@@ -48,7 +48,7 @@ class TensorLayout:
             after: list[Digit] = []
             for d, one in enumerate(digits):
                 # Where the paddings of two axes meet, the value is now `fill`.
-                content = fill if (a, d) == (axis, digit) else joined(one.content, fill)
+                content = fill if (a, d) == (axis, digit) else join_contents(one.content, fill)
                 after.append(replace(one, content=content))
             axes.append(tuple(after))
         return TensorLayout(tuple(axes), self.dtype)
@@ -58,16 +58,16 @@ States = TensorLayout | tuple["States", ...] | None
 """Of a value; of a tuple, that of each field; None of what is no tensor."""
 
 
-def boxed(annotation: Tensor) -> TensorLayout:
+def boxed_layout(annotation: Tensor) -> TensorLayout:
     """The layout of a tensor as an input: boxes, with anything in the padding."""
-    content = of_dtype(annotation.dtype or "float32")
+    content = padding_content(annotation.dtype or "float32")
     return TensorLayout(tuple((Digit(d, content),) for d in annotation.shape or ()), annotation.dtype or "float32")
 
 
-def unmerged(state: TensorLayout) -> TensorLayout:
+def unmerge_layout(state: TensorLayout) -> TensorLayout:
     """The layout after every axis was brought into a box. A place beyond a new box may hold an element from
     anywhere."""
-    content = of_dtype(state.dtype)
+    content = padding_content(state.dtype)
     return TensorLayout(tuple(a if len(a) == 1 else (Digit(size_of(a), content),) for a in state.axes), state.dtype)
 
 
@@ -78,7 +78,7 @@ def size_of(axis: Axis) -> Dim:
     return total
 
 
-def merged(digits: Iterable[Digit], moves: Moves) -> Axis:
+def merge_digits(digits: Iterable[Digit], moves: Moves) -> Axis:
     """The axis of these digits, with as few digits as possible: a digit of fixed size joins the one before it; leading
     fixed sizes are a digit of their own."""
     out: list[Digit] = []
@@ -92,11 +92,13 @@ def merged(digits: Iterable[Digit], moves: Moves) -> Axis:
     return tuple(out) or (Digit(Dim.of(1), ANY),)
 
 
-def joined_states(a: States, b: States) -> States:
+def join_layouts(a: States, b: States) -> States:
     """The layout of a value that is one of two values, both in boxes."""
     if isinstance(a, tuple) and isinstance(b, tuple):
-        return tuple(joined_states(x, y) for x, y in zip(a, b, strict=True))
+        return tuple(join_layouts(x, y) for x, y in zip(a, b, strict=True))
     if not isinstance(a, TensorLayout) or not isinstance(b, TensorLayout):
         return None
-    axes = tuple((Digit(x.size, joined(x.content, y.content)),) for (x,), (y,) in zip(a.axes, b.axes, strict=True))
+    axes = tuple(
+        (Digit(x.size, join_contents(x.content, y.content)),) for (x,), (y,) in zip(a.axes, b.axes, strict=True)
+    )
     return TensorLayout(axes, a.dtype)

@@ -11,14 +11,14 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from relax_eg.backend.lower import library_call, one_step, run_control, tensor_program_call
+from relax_eg.backend.lower import library_call, run_control, scan_step, tensor_program_call
 from relax_eg.dynamic.analysis import Analysis, FunctionPlan
-from relax_eg.dynamic.layout import States, TensorLayout, size_of, unmerged
-from relax_eg.dynamic.moving import fitted
-from relax_eg.dynamic.native import resolved
+from relax_eg.dynamic.layout import States, TensorLayout, size_of, unmerge_layout
+from relax_eg.dynamic.moving import fit_axis
+from relax_eg.dynamic.native import resolve_sizes
 from relax_eg.dynamic.step import CapacityStep, Wanted
 from relax_eg.errors import BoundsError
-from relax_eg.ir.control import parts
+from relax_eg.ir.control import group_arguments
 from relax_eg.ir.expr import (
     CALL,
     SCAN,
@@ -152,7 +152,7 @@ class _Call(Evaluator):
         return tensor_program_call(e, args, self._sizes)
 
     def operator(self, e: Expr, args: list[Any], sizes: None) -> Any:
-        attrs = {k: resolved(with_sizes_of(v, self.plan.sizes), self.at.true) for k, v in e.attrs}
+        attrs = {k: resolve_sizes(with_sizes_of(v, self.plan.sizes), self.at.true) for k, v in e.attrs}
         return get(e.op).jax_function()(*args, **attrs)
 
     # --- operands ---
@@ -179,7 +179,7 @@ class _Call(Evaluator):
     def masked(self, x: Any, e: Expr, step: CapacityStep, m: Wanted) -> Any:
         state = self.plan.states[e.args[m.operand]]
         assert isinstance(state, TensorLayout)
-        digits = (unmerged(state) if m.operand in step.unmerged else state).axes[m.axis]
+        digits = (unmerge_layout(state) if m.operand in step.unmerged else state).axes[m.axis]
         places = [self.at.capacity(d.size) for d in digits]
         counts = self.at.valid(digits[m.digit].size, places[m.digit])
         if len(digits) > 1:
@@ -196,7 +196,7 @@ class _Call(Evaluator):
             return x
         for axis, digits in enumerate(state.axes):
             if len(digits) > 1 and not x.shape[axis]:
-                x = fitted(x, axis, self.at.capacity(size_of(digits)))
+                x = fit_axis(x, axis, self.at.capacity(size_of(digits)))
             elif len(digits) > 1:
                 rest = lax.iota("int32", self.at.capacity(size_of(digits)))
                 place: Any = 0
@@ -215,7 +215,7 @@ class _Call(Evaluator):
         plans = self.plan.runs[e]
         if e.op == CALL:
             return self.called(plans[0], args[1:], self.at)
-        p = parts(e.op, args, dict(e.attrs))
+        p = group_arguments(e.op, args, dict(e.attrs))
         at = self.at.fresh
 
         def run(i: int, *given: Any) -> Any:
@@ -224,7 +224,7 @@ class _Call(Evaluator):
         if e.op == SCAN:
             length: Dim = e.attr("length").substitute(self.plan.sizes)
             if self.run.moves(length):
-                return self.steps(one_step(p, run), p.carry, p.xs, length, e.attr("reverse"))
+                return self.steps(scan_step(p, run), p.carry, p.xs, length, e.attr("reverse"))
         return run_control(e, p, run, lambda d: self.at.true(d.substitute(self.plan.sizes)))
 
     def steps(

@@ -14,12 +14,12 @@ from typing import Any
 import jax.numpy as jnp
 
 from relax_eg.dynamic.moving import Rule, plain_result
-from relax_eg.dynamic.native import as_it_is, native, unless_there
-from relax_eg.dynamic.step import At, CapacityStep, Inner, NotPredicated, OperatorUse, Wanted
+from relax_eg.dynamic.native import mask_unless_filled, native_lowering, unmasked_step
+from relax_eg.dynamic.step import CapacityStep, Inner, NotPredicated, OperatorUse, StepSizes, Wanted
 from relax_eg.shapes import Dim
 
 
-def _bordered(x: Any, size: Dim, at: At) -> Any:
+def _bordered(x: Any, size: Dim, at: StepSizes) -> Any:
     """A square matrix of true size `size`, bordered by an identity."""
     counts = at.valid(size, x.shape[-1])
     return jnp.where(counts[:, None] & counts, x, jnp.eye(x.shape[-1], dtype=x.dtype))
@@ -29,7 +29,9 @@ def _zeros(use: OperatorUse, operand: int, *axes: int) -> list[Wanted]:
     """Masks with zeros beyond the true size, for those of `axes` (counted from the end) that vary."""
     shape = use.site.shape(operand)
     found = [
-        unless_there(use, operand, len(shape) + a, 0, f"matrices of {shape[a]}") for a in axes if use.moves(shape[a])
+        mask_unless_filled(use, operand, len(shape) + a, 0, f"matrices of {shape[a]}")
+        for a in axes
+        if use.moves(shape[a])
     ]
     return [m for masks in found for m in masks]
 
@@ -39,14 +41,14 @@ def _square(*zero: tuple[int, int]) -> Rule:
     bordered by zeros."""
 
     def rule(use: OperatorUse) -> CapacityStep | None:
-        run, size = native(use), use.site.shape()[-1]
+        run, size = native_lowering(use), use.site.shape()[-1]
         masks = [m for operand, axis in zero for m in _zeros(use, operand, axis)]
         if use.site.shape()[-2] is not size:
             raise NotPredicated("its matrices are not square, and which of their sides is the shorter one varies")
         if not use.moves(size):
-            return as_it_is(use)
+            return unmasked_step(use)
 
-        def compute(at: At, arrays: Sequence[Any]) -> Any:
+        def compute(at: StepSizes, arrays: Sequence[Any]) -> Any:
             first, *others = arrays
             return run(at, [_bordered(first, size, at) if at.keeps(0) else first, *others])
 
@@ -67,14 +69,14 @@ def lu(use: OperatorUse) -> CapacityStep | None:
     m, n = use.site.shape()[-2:]
     if use.moves(m) or use.moves(n):
         return _square()(use)
-    return as_it_is(use)
+    return unmasked_step(use)
 
 
 def qr(use: OperatorUse) -> CapacityStep | None:
     masks = _zeros(use, 0, -2, -1)
     if masks and use.site["pivoting"]:
         raise NotPredicated("which of its columns comes first depends on all of them")
-    return as_it_is(use, *masks)
+    return unmasked_step(use, *masks)
 
 
 def triangular_solve(use: OperatorUse) -> CapacityStep | None:
@@ -82,7 +84,7 @@ def triangular_solve(use: OperatorUse) -> CapacityStep | None:
 
 
 def geqrf(use: OperatorUse) -> CapacityStep | None:
-    return as_it_is(use, *_zeros(use, 0, -2, -1))
+    return unmasked_step(use, *_zeros(use, 0, -2, -1))
 
 
 def householder_product(use: OperatorUse) -> CapacityStep | None:
@@ -92,18 +94,18 @@ def householder_product(use: OperatorUse) -> CapacityStep | None:
     masks = [*_zeros(use, 0, -2, -1), *_zeros(use, 1, -1)]
     if len(use.states) == 3:  # what the product is multiplied with
         masks += _zeros(use, 2, -2 if use.site["left"] else -1)
-    return as_it_is(use, *masks)
+    return unmasked_step(use, *masks)
 
 
 def tridiagonal_solve(use: OperatorUse) -> CapacityStep | None:
     size = use.site.shape(3)[-2]
-    run = native(use)
+    run = native_lowering(use)
     if not use.moves(size):
-        return as_it_is(use)
-    ones = unless_there(use, 1, len(use.site.shape(1)) - 1, 1, f"matrices of {size}")
+        return unmasked_step(use)
+    ones = mask_unless_filled(use, 1, len(use.site.shape(1)) - 1, 1, f"matrices of {size}")
     masks = [*_zeros(use, 0, -1), *ones, *_zeros(use, 3, -2)]
 
-    def compute(at: At, arrays: Sequence[Any]) -> Any:
+    def compute(at: StepSizes, arrays: Sequence[Any]) -> Any:
         lower, diagonal, upper, b = arrays
         # The last valid row has no element above the diagonal, so that element is set to zero.
         upper = jnp.where(at.valid(size - 1, upper.shape[-1]), upper, 0) if at.keeps(0) else upper
@@ -114,11 +116,11 @@ def tridiagonal_solve(use: OperatorUse) -> CapacityStep | None:
 
 def permutation(use: OperatorUse) -> CapacityStep | None:
     size = use.site.shape()[-1]
-    run = native(use)
+    run = native_lowering(use)
     if not use.moves(size):
-        return as_it_is(use)
+        return unmasked_step(use)
 
-    def compute(at: At, arrays: Sequence[Any]) -> Any:
+    def compute(at: StepSizes, arrays: Sequence[Any]) -> Any:
         (pivots,) = arrays
         places = pivots.shape[-1]
         if at.keeps(0):  # padding is exchanged with itself
@@ -137,7 +139,7 @@ def _each_of_many(*last: int) -> Rule:
             for a in use.moving(i):
                 if a >= len(shape) - count:
                     raise NotPredicated(f"it looks at all of axis {a} of operand {i}, whose size is {shape[a]}")
-        return as_it_is(use)
+        return unmasked_step(use)
 
     return rule
 

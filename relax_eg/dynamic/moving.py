@@ -12,9 +12,17 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from relax_eg.dynamic.content import of_dtype
-from relax_eg.dynamic.layout import Axis, Digit, Moves, TensorLayout, boxed, merged, size_of, unmerged
-from relax_eg.dynamic.step import At, CapacityStep, OperatorUse
+from relax_eg.dynamic.content import padding_content
+from relax_eg.dynamic.layout import (
+    Axis,
+    Digit,
+    Moves,
+    TensorLayout,
+    boxed_layout,
+    merge_digits,
+    size_of,
+)
+from relax_eg.dynamic.step import CapacityStep, OperatorUse, StepSizes
 from relax_eg.ir.annotations import Tensor, Tuple
 from relax_eg.ops import deduce
 from relax_eg.ops.regroup import groups
@@ -24,7 +32,7 @@ from relax_eg.shapes import Dim
 Rule = Callable[[OperatorUse], "CapacityStep | None"]
 
 
-def fitted(x: Any, axis: int, size: int) -> Any:
+def fit_axis(x: Any, axis: int, size: int) -> Any:
     """`x` with `size` elements along an axis: the first ones, followed by arbitrary values if there are too few."""
     have = x.shape[axis]
     if have >= size:
@@ -38,8 +46,8 @@ def fitted(x: Any, axis: int, size: int) -> Any:
 def window(x: Any, axis: int, start: Any, size: int) -> Any:
     """`size` elements of `x` along an axis from `start` on; beyond its end the values are arbitrary."""
     if isinstance(start, int):
-        return lax.slice_in_dim(fitted(x, axis, max(x.shape[axis], start + size)), start, start + size, axis=axis)
-    longer = fitted(x, axis, x.shape[axis] + size)
+        return lax.slice_in_dim(fit_axis(x, axis, max(x.shape[axis], start + size)), start, start + size, axis=axis)
+    longer = fit_axis(x, axis, x.shape[axis] + size)
     return lax.dynamic_slice_in_dim(longer, start, size, axis)
 
 
@@ -47,9 +55,9 @@ def plain_result(use: OperatorUse) -> Any:
     """The layout of results in boxes, with anything in the padding."""
     result = deduce(use.site.op, use.site.operands, use.site.attrs)
     if isinstance(result, Tuple):
-        return tuple(boxed(f) for f in result.fields if isinstance(f, Tensor))
+        return tuple(boxed_layout(f) for f in result.fields if isinstance(f, Tensor))
     assert isinstance(result, Tensor)
-    return boxed(result)
+    return boxed_layout(result)
 
 
 # --- reshape ---
@@ -64,7 +72,7 @@ def reshape(use: OperatorUse) -> CapacityStep | None:
     runs = groups([d.size for d in digits], [d for _, d in sizes])
     if runs is None:
         return None
-    axes: list[Axis] = [(Digit(ONE, of_dtype(state.dtype)),) for _ in shape]
+    axes: list[Axis] = [(Digit(ONE, padding_content(state.dtype)),) for _ in shape]
     for before, after in runs:
         made = _regrouped([digits[i] for i in before], [sizes[j][1] for j in after], use.moves)
         if made is None:
@@ -72,7 +80,7 @@ def reshape(use: OperatorUse) -> CapacityStep | None:
         for j, axis in zip(after, made, strict=True):
             axes[sizes[j][0]] = axis
 
-    def compute(at: At, arrays: Sequence[Any]) -> Any:
+    def compute(at: StepSizes, arrays: Sequence[Any]) -> Any:
         wanted: list[int] = []
         for axis in axes:
             places = 1
@@ -86,7 +94,7 @@ def reshape(use: OperatorUse) -> CapacityStep | None:
 
 def _regrouped(digits: Sequence[Digit], shape: Sequence[Dim], moves: Moves) -> list[Axis] | None:
     if len(shape) == 1:
-        return [merged(digits, moves)]
+        return [merge_digits(digits, moves)]
     if any(moves(d.size) for d in digits[1:]) or any(map(moves, shape[1:])):
         return None
     # The valid elements are the first ones, before and after.
@@ -104,7 +112,7 @@ def strided_slice(use: OperatorUse) -> CapacityStep | None:
     begin, strides = use.site["begin"], use.site["strides"]
     result = _result(use)
 
-    def compute(at: At, arrays: Sequence[Any]) -> Any:
+    def compute(at: StepSizes, arrays: Sequence[Any]) -> Any:
         (x,) = arrays
         for axis, (low, step, size) in enumerate(zip(begin, strides, result.shape or (), strict=True)):
             count = at.capacity(size)
@@ -125,7 +133,7 @@ def split(use: OperatorUse) -> CapacityStep | None:
     for s in use.site["sections"]:
         starts.append(starts[-1] + s)
 
-    def compute(at: At, arrays: Sequence[Any]) -> Any:
+    def compute(at: StepSizes, arrays: Sequence[Any]) -> Any:
         (x,) = arrays
         return tuple(
             window(x, axis, at.true(start), at.capacity(size))
@@ -140,7 +148,7 @@ def flip(use: OperatorUse) -> CapacityStep | None:
     if not turned:
         return None
 
-    def compute(at: At, arrays: Sequence[Any]) -> Any:
+    def compute(at: StepSizes, arrays: Sequence[Any]) -> Any:
         x = lax.rev(arrays[0], use.site["axes"])
         for a in turned:
             size = x.shape[a]
@@ -157,14 +165,14 @@ def concat(use: OperatorUse) -> CapacityStep | None:
     if not any(map(use.moves, sizes[:-1])):
         return None
 
-    def compute(at: At, arrays: Sequence[Any]) -> Any:
+    def compute(at: StepSizes, arrays: Sequence[Any]) -> Any:
         total = sum(x.shape[axis] for x in arrays)
-        out = fitted(arrays[0], axis, total)
+        out = fit_axis(arrays[0], axis, total)
         start = Dim.of(0)
         for x, size in zip(arrays[1:], sizes, strict=False):
             start = start + size
             out = lax.dynamic_update_slice_in_dim(out, x, at.true(start), axis)
-        return fitted(out, axis, at.capacity(sum(sizes, Dim.of(0))))
+        return fit_axis(out, axis, at.capacity(sum(sizes, Dim.of(0))))
 
     return CapacityStep(compute, plain_result(use), unmerged=use.merged)
 
@@ -176,7 +184,7 @@ def dynamic_slice(use: OperatorUse) -> CapacityStep | None:
     if not special:
         return None
 
-    def compute(at: At, arrays: Sequence[Any]) -> Any:
+    def compute(at: StepSizes, arrays: Sequence[Any]) -> Any:
         x, *starts = arrays
         for a, (start, size, room) in enumerate(zip(starts, sizes, shape, strict=True)):
             first = _inside(start, at.true(room - size))
@@ -198,13 +206,13 @@ def dynamic_update_slice(use: OperatorUse) -> CapacityStep | None:
     growing = [a for a, (r, u) in enumerate(zip(shape, update, strict=True)) if use.moves(u) and r is not u]
     zeros = [a for a in range(len(shape)) if use.constants.get(a + 2) == 0]
 
-    def compute(at: At, arrays: Sequence[Any]) -> Any:
+    def compute(at: StepSizes, arrays: Sequence[Any]) -> Any:
         x, new, *given = arrays
         before = x.shape
         starts = [_inside(s, at.true(r - u)) for s, r, u in zip(given, shape, update, strict=True)]
         for a in growing:
             if not (a in zeros and new.shape[a] <= x.shape[a]):
-                x = fitted(x, a, x.shape[a] + new.shape[a])
+                x = fit_axis(x, a, x.shape[a] + new.shape[a])
         if growing:
             counts = _all_valid([(a, update[a]) for a in growing], new.shape, at)
             new = jnp.where(counts, new, lax.dynamic_slice(x, starts, new.shape))
@@ -214,7 +222,7 @@ def dynamic_update_slice(use: OperatorUse) -> CapacityStep | None:
     return CapacityStep(compute, plain_result(use), unmerged=use.merged)
 
 
-def _all_valid(axes: Sequence[tuple[int, Dim]], shape: Sequence[int], at: At) -> Any:
+def _all_valid(axes: Sequence[tuple[int, Dim]], shape: Sequence[int], at: StepSizes) -> Any:
     out: Any = None
     for a, size in axes:
         one = at.valid(size, shape[a]).reshape([-1 if i == a else 1 for i in range(len(shape))])
@@ -243,4 +251,4 @@ def _moves_any(use: OperatorUse, *names: str) -> bool:
 
 MOVING: tuple[Rule, ...] = (reshape, strided_slice, split, flip, concat, dynamic_slice, dynamic_update_slice)
 
-__all__ = ["MOVING", "Rule", "fitted", "plain_result", "size_of", "unmerged", "window"]
+__all__ = ["MOVING", "Rule", "fit_axis", "plain_result", "size_of", "window"]

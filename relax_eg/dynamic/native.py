@@ -6,35 +6,35 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from relax_eg.dynamic.moving import plain_result
-from relax_eg.dynamic.step import At, CapacityStep, OperatorUse, Wanted
+from relax_eg.dynamic.step import CapacityStep, OperatorUse, StepSizes, Wanted
 from relax_eg.ops import get
 from relax_eg.shapes import Dim
 
 
-def native(use: OperatorUse) -> Callable[[At, Sequence[Any]], Any]:
+def native_lowering(use: OperatorUse) -> Callable[[StepSizes, Sequence[Any]], Any]:
     """The operator's own lowering, with its attributes at capacity."""
     function = get(use.site.op).jax_function()
 
-    def compute(at: At, arrays: Sequence[Any]) -> Any:
-        return function(*arrays, **{k: resolved(v, at.capacity) for k, v in use.site.attrs.items()})
+    def compute(at: StepSizes, arrays: Sequence[Any]) -> Any:
+        return function(*arrays, **{k: resolve_sizes(v, at.capacity) for k, v in use.site.attrs.items()})
 
     return compute
 
 
-def resolved(value: Any, size: Callable[[Dim], Any]) -> Any:
+def resolve_sizes(value: Any, size: Callable[[Dim], Any]) -> Any:
     if isinstance(value, Dim):
         return value.value if value.is_const else size(value)
     if isinstance(value, tuple):
-        return tuple(resolved(v, size) for v in value)  # type: ignore[reportUnknownVariableType]
+        return tuple(resolve_sizes(v, size) for v in value)  # type: ignore[reportUnknownVariableType]
     return value
 
 
-def as_it_is(use: OperatorUse, *masks: Wanted) -> CapacityStep:
+def unmasked_step(use: OperatorUse, *masks: Wanted) -> CapacityStep:
     """A step that runs the operator's own lowering on boxes."""
-    return CapacityStep(native(use), plain_result(use), masks, use.merged)
+    return CapacityStep(native_lowering(use), plain_result(use), masks, use.merged)
 
 
-def unless_there(
+def mask_unless_filled(
     use: OperatorUse, operand: int, axis: int, fill: Any, reason: str, or_nan: bool = False
 ) -> tuple[Wanted, ...]:
     """A mask on a boxed operand, if its padding does not already hold `fill`. `or_nan`: NaN is accepted in the padding

@@ -9,7 +9,7 @@ from dataclasses import dataclass, fields, replace
 from itertools import product
 from typing import Any, Literal
 
-from relax_eg.accepted import shown
+from relax_eg.accepted import short_repr
 from relax_eg.errors import BoundsError, OptionError
 from relax_eg.shapes import Scope
 
@@ -56,14 +56,16 @@ class Dynamic:
 
     def __post_init__(self) -> None:
         if self.mode is not None and not (isinstance(self.mode, str) and self.mode in DYNAMIC):
-            raise OptionError(f"Dynamic(mode={shown(self.mode)}): one of {', '.join(map(repr, DYNAMIC))} is accepted")
+            raise OptionError(
+                f"Dynamic(mode={short_repr(self.mode)}): one of {', '.join(map(repr, DYNAMIC))} is accepted"
+            )
         n = self.executables
         if n is not None and (not isinstance(n, int) or isinstance(n, bool) or n < 1):  # type: ignore[reportUnnecessaryIsInstance]
-            raise OptionError(f"Dynamic(executables={shown(n)}): how many to keep, a number >= 1, is accepted")
+            raise OptionError(f"Dynamic(executables={short_repr(n)}): how many to keep, a number >= 1, is accepted")
         for name in ("background", "trust"):
             flag = getattr(self, name)
             if flag is not None and not isinstance(flag, bool):
-                raise OptionError(f"Dynamic({name}={shown(flag)}): True or False is accepted")
+                raise OptionError(f"Dynamic({name}={short_repr(flag)}): True or False is accepted")
 
     def over(self, usual: Dynamic) -> Dynamic:
         """This, with the fields of `usual` where it has none."""
@@ -275,7 +277,7 @@ def read_policy(
     for v in by_name:
         if v not in variables:
             has = f"its sizes are {', '.join(variables)}" if variables else "it has no symbolic sizes"
-            raise BoundsError(f"{name}(): no size is named `{v}` (capacities={{{shown(v)}: ...}}); {has}")
+            raise BoundsError(f"{name}(): no size is named `{v}` (capacities={{{short_repr(v)}: ...}}); {has}")
     ladders = {v: _ladder(v, by_name.get(v, POWERS), scope.bounds(v)[1]) for v in variables}
     return Policy(dynamic.mode or "auto", ladders, scope, dynamic.executables, bool(dynamic.background), tuple(at))
 
@@ -303,7 +305,7 @@ def _ladder(v: str, given: Any, high: int | None) -> Ladder:
         return Multiples(given)
     if isinstance(given, (list, tuple)) and given and all(map(_is_size, given)):
         return Listed(tuple(sorted(set(given))))
-    raise OptionError(f"capacities={shown(given)} for {v}: {_ACCEPTED}")
+    raise OptionError(f"capacities={short_repr(given)} for {v}: {_ACCEPTED}")
 
 
 def _is_size(n: Any) -> bool:

@@ -18,7 +18,7 @@ from relax_eg.backend.bound import BoundFamily
 from relax_eg.backend.call_keys import MOST_SHOWN, NOT_SHOWN, UnseenError, is_tracing
 from relax_eg.backend.checks import check_addressable
 from relax_eg.backend.executables import Executable, Executables, Tally, Why, compiled
-from relax_eg.backend.program import as_declared
+from relax_eg.backend.program import convert_argument
 from relax_eg.backend.runtime import UNSEEN
 from relax_eg.dynamic.bodies import Body, Taking
 from relax_eg.dynamic.fitting import CapacityFit, is_key_array
@@ -26,7 +26,7 @@ from relax_eg.dynamic.policy import Policy, earns_exact
 from relax_eg.dynamic.statistics import SizeRow
 from relax_eg.errors import OptionError
 from relax_eg.memo import Memo
-from relax_eg.ops.keys import given_dtype
+from relax_eg.ops.keys import argument_dtype
 from relax_eg.settings import settings_now
 
 Predict = Callable[[int, Mapping[str, int]], float]
@@ -102,7 +102,7 @@ class Sized:
         self._fixed, self._which = bound.fixed, bound.which
         self.bodies = [Body(p, frozenset(self._fixed)) for p in bound.programs]
         self._declared = [program.params[i].tensor for i in self._others_at]
-        self._dtypes = [None if t.dtype is None else given_dtype(t.dtype) for t in self._declared]
+        self._dtypes = [None if t.dtype is None else argument_dtype(t.dtype) for t in self._declared]
         self._calls: dict[tuple[Any, ...], _Call] = {}
         self._lock = threading.RLock()
         self.named = policy.named(self._fixed)
@@ -212,7 +212,7 @@ class Sized:
             elif isinstance(x, Tracer) or (isinstance(x, jax.Array) and not ours and not is_key_array(x)):
                 raise ElsewhereError
             where = f"{self._program.name}(): argument `{self._program.names[self._others_at[i]]}`"
-            checked[i] = as_declared(where, self._declared[i], x, weak)
+            checked[i] = convert_argument(where, self._declared[i], x, weak)
         return checked
 
     def _first_of(self, shapes: tuple[Any, ...]) -> _Call:

@@ -11,8 +11,8 @@ from jax import lax
 
 from relax_eg.backend.scalar_functions import identity
 from relax_eg.dynamic.moving import plain_result
-from relax_eg.dynamic.native import as_it_is
-from relax_eg.dynamic.step import At, CapacityStep, Inner, NotPredicated, OperatorUse
+from relax_eg.dynamic.native import unmasked_step
+from relax_eg.dynamic.step import CapacityStep, Inner, NotPredicated, OperatorUse, StepSizes
 from relax_eg.ops import get
 from relax_eg.ops.sizes import ONE
 
@@ -32,7 +32,7 @@ def scatter(use: OperatorUse) -> CapacityStep | None:
         a for a, room in rooms.items() if use.moves(room) and (site["mode"] == "clip" or size_in.get(a, ONE) is not ONE)
     ]
     if not batch and not guarded and not opened:
-        return as_it_is(use)
+        return unmasked_step(use)
     if not targets and batch and site["kind"] == "set":
         raise NotPredicated("all its updates have one place, and which of them is the last depends on the sizes")
     inner = {("batch", a): Inner(d, f"updates beyond {d} are dropped") for a, d in batch}
@@ -42,7 +42,7 @@ def scatter(use: OperatorUse) -> CapacityStep | None:
     number = {key: k for k, key in enumerate(inner)}
     run = get(site.op).jax_function()
 
-    def compute(at: At, arrays: Sequence[Any]) -> Any:
+    def compute(at: StepSizes, arrays: Sequence[Any]) -> Any:
         x, places, new = arrays
         places = _as_int32(places)
         columns = {a: places[..., n] for n, a in enumerate(targets)}

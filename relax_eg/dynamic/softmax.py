@@ -12,9 +12,9 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from relax_eg.dtypes import is_float
-from relax_eg.dynamic.content import Content, known
+from relax_eg.dynamic.content import Content, known_content
 from relax_eg.dynamic.layout import Digit, TensorLayout
-from relax_eg.dynamic.native import native, unless_there
+from relax_eg.dynamic.native import mask_unless_filled, native_lowering
 from relax_eg.dynamic.step import CapacityStep, OperatorUse
 from relax_eg.ir.expr import CONSTANT, Expr, constant_value
 
@@ -26,9 +26,11 @@ def softmax(use: OperatorUse) -> CapacityStep | None:
     if axis not in use.moving() or use.merged:
         return None
     size = use.site.shape()[axis]
-    masks = unless_there(use, 0, axis, _NEGATIVE_INFINITY, f"max over {size}", or_nan=True)
-    content = known(0.0, or_nan=True) if use.site.op == "softmax" else known(_NEGATIVE_INFINITY, or_nan=True)
-    return CapacityStep(native(use), _with_content(use.states[0], axis, content), masks)
+    masks = mask_unless_filled(use, 0, axis, _NEGATIVE_INFINITY, f"max over {size}", or_nan=True)
+    content = (
+        known_content(0.0, or_nan=True) if use.site.op == "softmax" else known_content(_NEGATIVE_INFINITY, or_nan=True)
+    )
+    return CapacityStep(native_lowering(use), _with_content(use.states[0], axis, content), masks)
 
 
 def less_its_greatest(e: Expr, use: OperatorUse, plain: CapacityStep) -> CapacityStep | None:
@@ -38,13 +40,13 @@ def less_its_greatest(e: Expr, use: OperatorUse, plain: CapacityStep) -> Capacit
     axis = _row_value(e.args[1], e.args[0], "max")
     if axis is None or not use.moves(use.site.shape()[axis]):
         return None
-    masks = unless_there(use, 0, axis, _NEGATIVE_INFINITY, f"max over {use.site.shape()[axis]}", or_nan=True)
+    masks = mask_unless_filled(use, 0, axis, _NEGATIVE_INFINITY, f"max over {use.site.shape()[axis]}", or_nan=True)
     assert isinstance(plain.states, TensorLayout)
-    content = known(_NEGATIVE_INFINITY, or_nan=True)
+    content = known_content(_NEGATIVE_INFINITY, or_nan=True)
     return replace(plain, masks=masks, states=_with_content(plain.states, axis, content))
 
 
-def by_its_sum(e: Expr, use: OperatorUse, plain: CapacityStep) -> CapacityStep | None:
+def divide_by_sum(e: Expr, use: OperatorUse, plain: CapacityStep) -> CapacityStep | None:
     """`x / sum(x)` for x an exponential that is 0 in the padding: if the sum is 0, the whole row is zero and becomes
     NaN."""
     if e.op != "divide" or plain.unmerged or use.merged or e.args[0].op not in ("exp", "exp2"):
@@ -53,7 +55,7 @@ def by_its_sum(e: Expr, use: OperatorUse, plain: CapacityStep) -> CapacityStep |
     if axis is None or not use.states[0].axes[axis][0].content.equals(0, or_nan=True):
         return None
     assert isinstance(plain.states, TensorLayout)
-    return replace(plain, states=_with_content(plain.states, axis, known(0.0, or_nan=True)))
+    return replace(plain, states=_with_content(plain.states, axis, known_content(0.0, or_nan=True)))
 
 
 def _row_value(e: Expr, x: Expr, reduction: str) -> int | None:
@@ -88,4 +90,7 @@ def _with_content(state: TensorLayout, axis: int, content: Content) -> TensorLay
     return TensorLayout(tuple(axes), state.dtype)
 
 
-IDIOMS: tuple[Callable[[Expr, OperatorUse, CapacityStep], CapacityStep | None], ...] = (less_its_greatest, by_its_sum)
+IDIOMS: tuple[Callable[[Expr, OperatorUse, CapacityStep], CapacityStep | None], ...] = (
+    less_its_greatest,
+    divide_by_sum,
+)

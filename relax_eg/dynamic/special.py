@@ -16,11 +16,11 @@ from jax import lax
 
 from relax_eg.backend.scalar_functions import identity
 from relax_eg.dynamic.matrices import MATRICES
-from relax_eg.dynamic.moving import MOVING, Rule, fitted, plain_result
-from relax_eg.dynamic.native import as_it_is, native, resolved, unless_there
+from relax_eg.dynamic.moving import MOVING, Rule, fit_axis, plain_result
+from relax_eg.dynamic.native import mask_unless_filled, native_lowering, resolve_sizes, unmasked_step
 from relax_eg.dynamic.scattering import scatter
 from relax_eg.dynamic.softmax import softmax
-from relax_eg.dynamic.step import At, CapacityStep, Inner, NotPredicated, OperatorUse, Wanted
+from relax_eg.dynamic.step import CapacityStep, Inner, NotPredicated, OperatorUse, StepSizes, Wanted
 from relax_eg.ops import get, program_of
 from relax_eg.ops.sizes import ONE, dilated
 from relax_eg.ops.windows import identity as neutral_of_window
@@ -33,9 +33,9 @@ def sort(use: OperatorUse) -> CapacityStep | None:
     axis, count = use.site["axis"], len(use.states)
     size = use.site.shape()[axis]
     if not use.moves(size):
-        return as_it_is(use)
+        return unmasked_step(use)
 
-    def compute(at: At, arrays: Sequence[Any]) -> Any:
+    def compute(at: StepSizes, arrays: Sequence[Any]) -> Any:
         # A first key sorts the padding last, whatever it holds.
         shape = arrays[0].shape
         late = ~at.valid(size, shape[axis]) if at.keeps(0) else jnp.zeros(shape[axis], bool)
@@ -50,14 +50,14 @@ def top_k(use: OperatorUse) -> CapacityStep | None:
     axis, (k,) = use.site["axis"], use.site["k"]
     size, dtype = use.site.shape()[axis], use.site.dtype()
     if not use.moves(size):
-        return as_it_is(use)
+        return unmasked_step(use)
     least = identity("min" if use.site.attrs.get("largest") is False else "max", dtype).item()
-    masks = unless_there(use, 0, axis, least, f"order along {size}")
-    inner = native(use)
+    masks = mask_unless_filled(use, 0, axis, least, f"order along {size}")
+    inner = native_lowering(use)
 
-    def compute(at: At, arrays: Sequence[Any]) -> Any:
+    def compute(at: StepSizes, arrays: Sequence[Any]) -> Any:
         (x,) = arrays
-        return inner(at, [fitted(x, axis, max(x.shape[axis], at.capacity(k)))])
+        return inner(at, [fit_axis(x, axis, max(x.shape[axis], at.capacity(k)))])
 
     return CapacityStep(compute, plain_result(use), masks, use.merged)
 
@@ -89,7 +89,7 @@ def reduce_window(use: OperatorUse) -> CapacityStep | None:
     axes = [a for a in slid if use.moves(shape[a]) or use.moves(site["low"][a]) or use.moves(site["high"][a])]
     _need_reach(use, site["window"], shape)
     if not axes:
-        return None if not use.moving() or get(site.op).equations else as_it_is(use)
+        return None if not use.moving() or get(site.op).equations else unmasked_step(use)
     fill = neutral_of_window(site["kind"], site.dtype())
     return _windowed(use, [(a, a) for a in axes], site["window"], fill)
 
@@ -117,12 +117,12 @@ def _windowed(use: OperatorUse, axes: Sequence[tuple[int, int]], window: Sequenc
         size, high = site.shape()[axis], site["high"][n]
         within = high.is_const and high.value <= 0 and not use.moves(site["low"][n]) and not use.moves(window[n])
         if use.moves(size) and not within:
-            masks += unless_there(use, 0, axis, fill, f"windows over {size}")
+            masks += mask_unless_filled(use, 0, axis, fill, f"windows over {size}")
     run = get(site.op).jax_function()
     between: Sequence[int] = site["input_dilation"]
 
-    def compute(at: At, arrays: Sequence[Any]) -> Any:
-        attrs = {k: resolved(v, at.capacity) for k, v in site.attrs.items()}
+    def compute(at: StepSizes, arrays: Sequence[Any]) -> Any:
+        attrs = {k: resolve_sizes(v, at.capacity) for k, v in site.attrs.items()}
         x, low, high = arrays[0], list(attrs["low"]), list(attrs["high"])
         for axis, n in axes:
             count = at.capacity(states.axes[axis][0].size)
@@ -138,7 +138,7 @@ def _windowed(use: OperatorUse, axes: Sequence[tuple[int, int]], window: Sequenc
     return CapacityStep(compute, states, tuple(masks), use.merged)
 
 
-def _from(x: Any, axis: int, low: Dim, count: int, fill: Any, at: At) -> Any:
+def _from(x: Any, axis: int, low: Dim, count: int, fill: Any, at: StepSizes) -> Any:
     """`count` elements along an axis, starting the true size `low` before the first element of `x`; outside `x` they
     are `fill`."""
     before = at.capacity(low)
@@ -163,24 +163,24 @@ def window_derivative(use: OperatorUse) -> CapacityStep | None:
     # Windows are taken of operand 1.
     if any(not _is_each(use, a) for a in use.moving(1)):
         raise NotPredicated("it runs over windows of an axis whose size varies")
-    return as_it_is(use)
+    return unmasked_step(use)
 
 
 # --- random numbers, and what is done to each element ---
 
 
-def each(use: OperatorUse) -> CapacityStep | None:
+def elementwise(use: OperatorUse) -> CapacityStep | None:
     """A rule for operators that treat every element alike."""
-    return as_it_is(use)
+    return unmasked_step(use)
 
 
 def bitcast(use: OperatorUse) -> CapacityStep | None:
     """If a bitcast has no index equations (numbers are split or joined), it runs unchanged: the pieces are an axis of
     fixed size."""
-    return None if program_of(use.site) is not None else as_it_is(use)
+    return None if program_of(use.site) is not None else unmasked_step(use)
 
 
-def counted(use: OperatorUse) -> CapacityStep | None:
+def position_random(use: OperatorUse) -> CapacityStep | None:
     """Random numbers made from their position. With partitionable threefry the first ones are the same however many
     follow, if only the first axis varies."""
     shape: tuple[Dim, ...] = use.site["shape"]
@@ -190,10 +190,10 @@ def counted(use: OperatorUse) -> CapacityStep | None:
         jax.config.values["jax_threefry_partitionable"] and use.site.dtype() == "key<fry>"
     ):
         raise NotPredicated("which random number an element gets depends on how many there are")
-    return as_it_is(use)
+    return unmasked_step(use)
 
 
-def varying(use: OperatorUse) -> CapacityStep | None:
+def whole_operand(use: OperatorUse) -> CapacityStep | None:
     raise NotPredicated("what it gives depends on its whole operands")
 
 
@@ -201,7 +201,7 @@ def varying(use: OperatorUse) -> CapacityStep | None:
 BEHAVIOURS: dict[str, Rule] = {
     rule.__name__: rule
     for rule in (
-        *MOVING, *MATRICES, softmax, sort, top_k, scatter, conv, reduce_window, window_derivative, each, bitcast,
-        counted, varying,
+        *MOVING, *MATRICES, softmax, sort, top_k, scatter, conv, reduce_window, window_derivative, elementwise, bitcast,
+        position_random, whole_operand,
     )
 }  # fmt: skip

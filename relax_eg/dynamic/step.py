@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from relax_eg.dynamic.content import known
+from relax_eg.dynamic.content import known_content
 from relax_eg.dynamic.layout import Moves, States, TensorLayout
 from relax_eg.errors import RelaxEgError
 from relax_eg.ops import Site
@@ -18,7 +18,7 @@ class NotPredicated(RelaxEgError):
     """An operator's result at true sizes cannot be computed at capacity."""
 
 
-class At(Protocol):
+class StepSizes(Protocol):
     """The sizes at which a step is computed: capacities and true sizes."""
 
     def capacity(self, dim: Dim) -> int:
@@ -63,7 +63,7 @@ class Inner:
     reason: str
 
 
-Compute = Callable[[At, Sequence[Any]], Any]
+Compute = Callable[[StepSizes, Sequence[Any]], Any]
 
 
 @dataclass(frozen=True)
@@ -102,5 +102,5 @@ def after_masks(states: Sequence[TensorLayout], masks: Sequence[Wanted]) -> list
     """The layouts of operands after their masks."""
     out = list(states)
     for m in masks:
-        out[m.operand] = out[m.operand].with_mask(m.axis, m.digit, known(m.fill))
+        out[m.operand] = out[m.operand].with_mask(m.axis, m.digit, known_content(m.fill))
     return out

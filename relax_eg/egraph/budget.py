@@ -6,7 +6,7 @@ import enum
 from dataclasses import dataclass, field
 from typing import Any
 
-from relax_eg.accepted import shown
+from relax_eg.accepted import short_repr
 from relax_eg.errors import OptionError
 
 ALGEBRA_ROUNDS = 6  # limit: rounds of the algebra phase, unless said otherwise
@@ -54,7 +54,7 @@ class Budget:
         ):
             value: Any = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, kinds) or not value >= 0:
-                raise OptionError(f"Budget({name}={shown(value)}): {accepted} that is at least 0 is accepted")
+                raise OptionError(f"Budget({name}={short_repr(value)}): {accepted} that is at least 0 is accepted")
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,7 +39,7 @@ Operands = tuple[tuple[int | None, str | None] | None, ...]
 Use = tuple[str, Operands]
 
 
-def use(o: Opcode, operands: Iterable[Annotation]) -> Use:
+def annotated_use(o: Opcode, operands: Iterable[Annotation]) -> Use:
     """Returns the symbol of an opcode with the rank and dtype of its operands, or the symbol alone if the opcode fixes
     its annotation. A rule is compiled only once the uses on its left side exist."""
     return o.symbol, operands_of(o.annotation, operands)
@@ -71,7 +71,7 @@ class Demand:
         known = " ".join(f"(has_ann x{i} a{i})" for i in range(o.arity))
         found = f"(= e ({o.symbol} {xs} {ds})) {known}"
         if o.annotation is not None:
-            self.uses.add(use(o, ()))
+            self.uses.add(annotated_use(o, ()))
             fixed = self._words.annotation(o.annotation)
             return [f"(rule ((= e ({o.symbol} {xs} {ds}))) ((has_ann e {fixed})) :ruleset annotate)"]
         symbol = f"ann_{o.symbol}"
@@ -101,7 +101,7 @@ class Demand:
         """Returns the command that records one known annotation."""
         args = [self._words.annotation(a) for a in operands] + [self._words.dim(d) for d in dims]
         self._questions[f"ann_{o.symbol}"].asked.add(str(" ".join(args)))
-        self.uses.add(use(o, operands))
+        self.uses.add(annotated_use(o, operands))
         return f"(set (ann_{o.symbol} {' '.join(args)}) {self._words.annotation(result)})"
 
     def is_known(self, o: Opcode, operands: tuple[Annotation, ...], dims: tuple[Dim, ...]) -> bool:

@@ -30,8 +30,8 @@ from relax_eg.rules.book.facts import derivations
 from relax_eg.rules.conditions import FactKey, OnValue, ValueTest, key_of
 from relax_eg.rules.fact_rules import OF_ANNOTATIONS, FactRule
 from relax_eg.rules.matching import Expressions, rank_needed, rest_of
-from relax_eg.rules.parameter_facts import Given, Leaves, is_positive_in
-from relax_eg.rules.propagation import MOVES, OF_DTYPES, KnownFacts, meaning, needed, of_annotation
+from relax_eg.rules.parameter_facts import DeclaredFacts, Leaves, is_positive_in
+from relax_eg.rules.propagation import MOVES, OF_DTYPES, KnownFacts, annotation_facts, meaning, required_facts
 from relax_eg.shapes import Dim, Scope
 
 _EXPRESSIONS = Expressions()
@@ -65,20 +65,20 @@ class FactBase:
         engine: Engine,
         words: Vocabulary,
         scope: Scope,
-        given: Given,
+        declared: DeclaredFacts,
         roots: Sequence[Expr],
         number: Mapping[Expr, int],
     ) -> None:
         self._engine = engine
         self._words = words
         self._is_positive = is_positive_in(scope)
-        self._given = given
+        self._given = declared
         self._roots = frozenset(roots)
         self._number = number
         self._symbols: dict[FactKey, str] = {}  # fact, test or word on origin -> its relation
         self._asked: dict[FactKey, int] = {}  # fact -> number of classes it was asked of when last answered
-        self._leaves = Leaves(given.facts)
-        self._known = KnownFacts(self._leaves.have, given.exact, self._is_positive)
+        self._leaves = Leaves(declared.facts)
+        self._known = KnownFacts(self._leaves.have, declared.exact, self._is_positive)
         self._of_origin: dict[str, frozenset[Expr]] = {}
         self._kept: frozenset[FactKey] = frozenset()  # facts that the engine maintains
         self._said: set[str] = set()  # rules and answers already given to the engine
@@ -153,7 +153,7 @@ class FactBase:
         if self._given.facts:
             kept += [k for k in asked if k not in (*_ORIGINS, "used_once")]
         if not self._kept.issuperset(kept):
-            self._load(self._kept | needed(frozenset(kept)))
+            self._load(self._kept | required_facts(frozenset(kept)))
 
     def _holds(self, e: Expr, key: FactKey) -> bool:
         """Whether what a guard asks holds of a value of the program as written."""
@@ -251,7 +251,7 @@ class FactBase:
             a = self._words.read_annotation(term[1])
             text = self._words.annotation(a)
             if self._is_new(f"answered {text}"):
-                said = of_annotation(a, self._is_positive).intersection(_OF_ANNOTATIONS)
+                said = annotation_facts(a, self._is_positive).intersection(_OF_ANNOTATIONS)
                 commands += [f"(ann_{key} {text})" for key in sorted(said)]
         for _, i in self._engine.terms("ask_leaf"):
             if self._is_new(f"answered (Leaf {i})"):

@@ -49,7 +49,7 @@ Needed = tuple[OpcodeKey, Operands]
 
 
 @lru_cache(MANY_KEPT)
-def needed(instance: Instance) -> frozenset[Needed]:
+def required_uses(instance: Instance) -> frozenset[Needed]:
     """Returns the uses of operators that must be present for the left side to match."""
     nodes = [e for e in instance.left_nodes if e.op not in LEAVES]
     return frozenset((key := opcode_key(e)[0], operands_of(key[-1], (a.annotation for a in e.args))) for e in nodes)
@@ -60,7 +60,7 @@ Joined = tuple[OpcodeKey, int, OpcodeKey]
 
 
 @lru_cache(MANY_KEPT)
-def joined(instance: Instance) -> frozenset[Joined]:
+def operator_edges(instance: Instance) -> frozenset[Joined]:
     """Returns the pairs of left-side operators of which one reads the other. For a match, each pair must occur in the
     graph."""
     keys = {e: opcode_key(e)[0] for e in instance.left_nodes if e.op not in LEAVES}

@@ -21,17 +21,17 @@ from relax_eg.egraph.demand import Demand
 from relax_eg.egraph.engine import Engine, EngineError, TableRow, Value
 from relax_eg.egraph.facts import FactBase
 from relax_eg.egraph.growth import READ_ANYWAY, Forecast, Growth
-from relax_eg.egraph.patterns import Compiler, Joined, Needed, joined, needed
+from relax_eg.egraph.patterns import Compiler, Joined, Needed, operator_edges, required_uses
 from relax_eg.egraph.sizes import EqualSizes
 from relax_eg.egraph.vocabulary import PRELUDE, Opcode, OpcodeKey, Vocabulary, declarations
 from relax_eg.ir.annotations import Tensor
 from relax_eg.ir.expr import VAR, Expr, postorder
 from relax_eg.ir.heads import LEAVES
 from relax_eg.limits import LARGEST_INT64, MANY_KEPT
-from relax_eg.logs import log, stage, tell, tell_progress
+from relax_eg.logs import log, log_at, stage, tell_progress
 from relax_eg.ops.coarse_annotations import MAX_RANK
 from relax_eg.rules import PHASES, Instance, Rule, RuleSet
-from relax_eg.rules.parameter_facts import Given
+from relax_eg.rules.parameter_facts import DeclaredFacts
 from relax_eg.shapes import Dim, Proved, Relation, Scope, Unknown, prove
 
 # limit: most rounds of the phases that have several; "library" prepares patterns, makes calls to routines, and matches
@@ -63,7 +63,7 @@ class EGraph:
         rules: RuleSet,
         scope: Scope,
         alternatives: Sequence[tuple[Expr, Expr, str]] = (),
-        given: Given | None = None,
+        declared: DeclaredFacts | None = None,
         record: bool = False,
     ) -> None:
         self.roots = tuple(roots)
@@ -99,7 +99,7 @@ class EGraph:
         self.engine.run(PRELUDE)
         self.written = postorder(self.roots)
         self.number = {e: i for i, e in enumerate(self.written)}
-        self.facts = FactBase(self.engine, self.words, scope, given or Given(), self.roots, self.number)
+        self.facts = FactBase(self.engine, self.words, scope, declared or DeclaredFacts(), self.roots, self.number)
         self.fired: dict[str, tuple[Instance, tuple[str, ...]]] = {}  # relation of matches -> instance, sizes it binds
         kept = self.fired if record else None
         self._compiler = Compiler(self.words, self.demand, self.facts, self._declare, self._holds, kept)
@@ -223,7 +223,7 @@ class EGraph:
                 self._round(phase)
                 rounds += 1
                 growth.append(RoundFigures(phase, self.nodes(self._sizes), self._changes - at))
-                tell(4, f"  round {rounds}: {self.nodes(self._sizes)} nodes, {self._changes - at} matches")
+                log_at(4, f"  round {rounds}: {self.nodes(self._sizes)} nodes, {self._changes - at} matches")
                 stop = over()
                 if stop is not None or self._changes == at:
                     break
@@ -232,7 +232,7 @@ class EGraph:
             spent = time.thread_time() - began
             seconds[phase] = seconds.get(phase, 0.0) + spent
             nodes, found = self.nodes(self._sizes), self._changes - before
-            tell(2, f"{phase}: {nodes} nodes, {found} matches, {1000 * spent:.1f} ms")
+            log_at(2, f"{phase}: {nodes} nodes, {found} matches, {1000 * spent:.1f} ms")
             if stop is not None:
                 break
             if phase == "algebra" and self._changes == before:
@@ -242,8 +242,8 @@ class EGraph:
             stop = StopReason.SATURATED if saturated else StopReason.PHASES_DONE
             stop = next((x.reason for x in self._left_out.values()), stop)
         nodes, rules = self.nodes(self._sizes), self._figures()
-        tell(2, f"saturated: {stop.value}, {nodes} nodes, {rounds} rounds")
-        tell(3, "matches: " + ", ".join(f"{r} x{f.matches}, {f.nodes} nodes" for r, f in rules.items()))
+        log_at(2, f"saturated: {stop.value}, {nodes} nodes, {rounds} rounds")
+        log_at(3, "matches: " + ", ".join(f"{r} x{f.matches}, {f.nodes} nodes" for r, f in rules.items()))
         told = tuple(self._left_out.values()), tuple(growth), tuple(self._unproved)
         return Saturation(stop, nodes, peak, rounds, rules, seconds, *told)
 
@@ -352,7 +352,7 @@ class EGraph:
         found = self._equal_sizes.proved(new)
         self.engine.run(f"(union {self.words.dim(a)} {self.words.dim(b)})" for a, b in found)
         for a, b in found:
-            tell(3, f"sizes proved equal: {a} = {b}")
+            log_at(3, f"sizes proved equal: {a} = {b}")
         return bool(found)
 
     def _ask(self) -> None:
@@ -385,7 +385,7 @@ class EGraph:
                     for instance in self._instances(rule, ranks, dtypes, present):
                         if instance not in self._known:
                             self._known.add(instance)
-                            self._waiting[instance] = needed(instance)
+                            self._waiting[instance] = required_uses(instance)
         there = {(self.words.keys[symbol], operands) for symbol, operands in self.demand.uses}
         commands: list[str] = []
         ready = [i for i, uses in self._waiting.items() if uses <= there]
@@ -393,7 +393,7 @@ class EGraph:
             shape = self._changes, *(self._sizes.get(s, 0) for s in self.words.by_symbol)
             if shape != self._read_at:
                 self._read_at, self._joins = shape, self._joined()
-            ready = [i for i in ready if joined(i) <= self._joins]
+            ready = [i for i in ready if operator_edges(i) <= self._joins]
         for instance in ready:
             del self._waiting[instance]
             if instance.rule.name not in self._left_out and self.facts.concerns(instance):

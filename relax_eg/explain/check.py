@@ -21,7 +21,15 @@ from relax_eg.explain.proposed import Proposals
 from relax_eg.explain.record import signature, with_one
 from relax_eg.explain.result import Derivation, DerivationPart
 from relax_eg.explain.steps import Equation, Goal, Inside, Rewritten, equation
-from relax_eg.explain.values import compared, deviation, draw, near, off, stand_in, tells
+from relax_eg.explain.values import (
+    compare_values,
+    deviation,
+    deviation_text,
+    draw,
+    is_informative,
+    numbers_in,
+    stand_in_value,
+)
 from relax_eg.ir.annotations import Annotation, Tensor, dims_of, with_sizes
 from relax_eg.ir.calls import needed_by
 from relax_eg.ir.calls import signature as function_annotation
@@ -85,11 +93,11 @@ class Replay:
         proved = sum(map(len, self.conditions.values())) + len(self.equal_sizes)
         parts = [
             f"{self.equations} uses of rules, {proved} side conditions proved, {self.compared} pairs evaluated, "
-            f"{off(max(self.apart.values(), default=0.0))}, shapes of {self.operators} operators proved",
+            f"{deviation_text(max(self.apart.values(), default=0.0))}, shapes of {self.operators} operators proved",
             f"{self.programs} whole programs",
         ]
         if self.ends is not None:
-            parts.append(f"the chosen program against the one as written: {off(self.ends)}")
+            parts.append(f"the chosen program against the one as written: {deviation_text(self.ends)}")
         return "; ".join([*parts, *(f"not evaluated: {why}" for why in self.not_evaluated)])
 
     def uses(self, numerics: str) -> None:
@@ -134,10 +142,10 @@ def _compare_ends(d: Derivation, libraries: Libraries | None, found: Replay) -> 
     apart: list[float] = []
 
     def compare(given: list[Any], sizes: dict[str, int]) -> None:
-        a, b = (evaluate(m, given, sizes=sizes, libraries=libraries or stand_in) for m in (d.written, d.chosen))
-        if why := compared(a, b, d.numerics[-1]):
+        a, b = (evaluate(m, given, sizes=sizes, libraries=libraries or stand_in_value) for m in (d.written, d.chosen))
+        if why := compare_values(a, b, d.numerics[-1]):
             raise ExplanationError(f"{d.name}: the chosen program and the one as written differ at {_at(sizes)}: {why}")
-        if tells(a):
+        if is_informative(a):
             apart.append(deviation(a, b))
 
     if why := _at_seeds(d.written.main, (*d.written, *d.chosen), d.scope, d.facts, compare):
@@ -151,7 +159,7 @@ def _compare_ends(d: Derivation, libraries: Libraries | None, found: Replay) -> 
 def _at_seeds(function: Function, functions: Iterable[Function], scope: Scope, facts: Facts, compare: Compare) -> str:
     """Calls `compare` with arguments of `function` that have `facts`, and their sizes, drawn near the numbers of
     `functions`. Returns why some have no values; empty if all have."""
-    around = near(e for f in functions for e in f.expressions())
+    around = numbers_in(e for f in functions for e in f.expressions())
     for seed in (*_SEEDS, *_FURTHER):
         try:
             given, sizes = draw(function, scope, facts, seed, around)
@@ -357,7 +365,7 @@ class _Check:
         told: set[int] = set()  # indices of pairs whose values tell something
 
         def compare(given: list[Any], sizes: dict[str, int]) -> None:
-            values = SharedValues(module, dict(zip(reads, given, strict=True)), sizes, libraries or stand_in)
+            values = SharedValues(module, dict(zip(reads, given, strict=True)), sizes, libraries or stand_in_value)
             told.update(i for i, pair in enumerate(pairs) if self._compare(*pair, values, sizes))
             self.found.sizes.append(sizes)
 
@@ -375,12 +383,12 @@ class _Check:
         """Compares the values of a pair. Returns whether that says anything (`tells`)."""
         x, y = values.of(a), values.of(b)
         near = [values.of(v) for v in (() if e is None else e.operands)]
-        if problem := compared(x, y, self.loosest if e is None else e.rule.numerics, near):
+        if problem := compare_values(x, y, self.loosest if e is None else e.rule.numerics, near):
             raise self.fail(e, f"the values differ at {_at(sizes)}: {problem}")
-        if e is not None and tells(x):
+        if e is not None and is_informative(x):
             key = e, e.pairs.index((a, b))
             self.found.apart[key] = max(self.found.apart.get(key, 0.0), deviation(x, y))
-        return tells(x)
+        return is_informative(x)
 
     def _deduced(self, e: Expr) -> None:
         """Proves the annotation of one operator from those of its operands."""

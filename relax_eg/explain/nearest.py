@@ -11,7 +11,7 @@ from typing import Any
 from relax_eg.dtypes import FLOATS
 from relax_eg.errors import OperatorError
 from relax_eg.explain.record import Recording, leaf_signature, signature_of
-from relax_eg.explain.shown import clipped
+from relax_eg.explain.shown import short_infix_text
 from relax_eg.ir.annotations import Annotation, Tensor
 from relax_eg.ir.expr import TUPLE_GET, VAR, Expr, node, postorder, tuple_get
 from relax_eg.ir.heads import LEAVES
@@ -220,12 +220,12 @@ class Nearest(Matcher[int]):
             used = ", ".join(f"{v} = {sizes[v]}" for v in sorted(g.variables))
             return "" if isinstance(answer, Proved) else f"its condition {said}, with {used}: {answer}"
         if isinstance(g, InOrder):
-            shown = ", ".join(clipped(values[n]) for n in g.names)
+            shown = ", ".join(short_infix_text(values[n]) for n in g.names)
             ordered = all(values[n].op == VAR for n in g.names)
             why = "they are met in another order" if ordered else "not all are inputs of the program"
             return f"its condition {said}: {shown}: {why}, or no neighbours below one operand"
         value = values[g.name]
-        shown = clipped(value)
+        shown = short_infix_text(value)
         if isinstance(g, Claim):
             if self.known.has(value, key_of(g)):
                 return ""
@@ -239,4 +239,4 @@ class Nearest(Matcher[int]):
         return f"its condition {said}: {WORDS[g.word]}; {shown} is not such"
 
     def text(self, value: int) -> str:
-        return clipped(self.graph.shown[value])
+        return short_infix_text(self.graph.shown[value])

@@ -18,7 +18,7 @@ from relax_eg.ir.calls import needed_by
 from relax_eg.ir.expr import Expr, postorder
 from relax_eg.ir.module import Function
 from relax_eg.rules import Schema
-from relax_eg.rules.schema_answers import Again, Batched, Values, values_of
+from relax_eg.rules.schema_answers import Batched, ReplayedAnswers, Values, values_of
 
 Fail = Callable[[Equation | None, str], ExplanationError]
 
@@ -84,7 +84,7 @@ class Proposals:
             if any(f.name == self.part.function for f in run):
                 raise self.fail(e, f"`{name}` runs itself, so a form of it is nothing to go by")
         d = self.derivation
-        again = Again(e.told, d.functions, self.written, self._readers, self._is_form, self.batched)
+        again = ReplayedAnswers(e.told, d.functions, self.written, self._readers, self._is_form, self.batched)
         try:
             proposed = schema.propose(left, again)
         except ExplanationError as error:

@@ -61,10 +61,10 @@ def signature_of(e: Expr, one: One, sizes: Mapping[str, Dim] | None = None) -> S
     if e.op in LEAVES:
         return leaf_signature(e)
     attrs = {k: with_sizes_of(v, sizes) if sizes else v for k, v in e.attrs}
-    return signature(e.op, attrs, None if follows(e) else e.annotation, one)
+    return signature(e.op, attrs, None if has_deduced_annotation(e) else e.annotation, one)
 
 
-def follows(e: Expr) -> bool:
+def has_deduced_annotation(e: Expr) -> bool:
     """Whether the annotation of a node follows from its operands and attributes."""
     return e.op in TABLE or (e.op == TUPLE_GET and isinstance(e.args[0].annotation, Tuple))
 

@@ -11,15 +11,15 @@ _MOST_OPERANDS, _LONGEST = 6, 100
 _IN_FULL = frozenset((TUPLE_GET, CALL_DPS_LIBRARY))
 
 
-def shown(e: Expr, depth: int = 2) -> str:
+def infix_text(e: Expr, depth: int = 2) -> str:
     """Returns `e` in infix notation, with functions of the module by name. Nodes deeper than `depth` are shown as
     `...`."""
     return expression_text(_clipped(e, depth))
 
 
-def clipped(e: Expr, depth: int = 2) -> str:
+def short_infix_text(e: Expr, depth: int = 2) -> str:
     """Returns the beginning of `shown`."""
-    text = shown(e, depth)
+    text = infix_text(e, depth)
     return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."
 
 

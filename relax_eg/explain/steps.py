@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from relax_eg.ir.expr import Expr
-from relax_eg.ops.libraries import instantiated
+from relax_eg.ops.libraries import instantiate
 from relax_eg.rules import Instance, Rule, Schema
 from relax_eg.rules.schema_answers import Answers
 from relax_eg.shapes import Dim
@@ -105,7 +105,7 @@ def equation(instance: Instance, operands: Sequence[Expr], sizes: Mapping[str, D
     """Returns what a rule instance says if its pattern variables are `operands` and its size variables `sizes`.
     OperatorError if a side cannot be formed."""
     env = dict(zip(instance.params, operands, strict=True))
-    made = instantiated((*instance.left, *instance.right), env, sizes)
+    made = instantiate((*instance.left, *instance.right), env, sizes)
     count = len(instance.left)
     pairs = tuple(zip(made[:count], made[count:], strict=True))
     return Equation(instance.rule, pairs, instance, tuple(operands), tuple(sizes.items()))

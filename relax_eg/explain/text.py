@@ -10,14 +10,14 @@ from relax_eg.explain.certificate import UnaidedCertificate, certificate
 from relax_eg.explain.check import Replay
 from relax_eg.explain.programs import Change, changes
 from relax_eg.explain.result import Derivation, DerivationPart
-from relax_eg.explain.shown import shown
+from relax_eg.explain.shown import infix_text
 from relax_eg.explain.steps import Equation, equations_of, goals_in_order
-from relax_eg.explain.values import off
+from relax_eg.explain.values import deviation_text
 from relax_eg.ir.control import functions_of
 from relax_eg.ir.expr import CONSTANT, FUNCTION, VAR, Expr, node, postorder, var
 from relax_eg.ir.module import Function
 from relax_eg.ir.origin import Origins
-from relax_eg.ops.libraries import instantiated
+from relax_eg.ops.libraries import instantiate
 from relax_eg.rules import Rule, Schema
 from relax_eg.rules.certificates import status
 from relax_eg.rules.format import expression_text
@@ -165,8 +165,8 @@ class _Names:
         """Returns `e` over operands by name; those without a name are shown as `...`, unless all of `e` is short."""
         plain = (VAR, CONSTANT, FUNCTION)
         args = [a if a.op in plain else var(self.chosen.get(a, "..."), a.annotation) for a in e.args]
-        whole = shown(e, _FEW) if len(postorder((e,))) <= _FEW else ""
-        return whole if whole and len(whole) <= _SMALL else shown(node(e.op, args, e.attrs, e.annotation))
+        whole = infix_text(e, _FEW) if len(postorder((e,))) <= _FEW else ""
+        return whole if whole and len(whole) <= _SMALL else infix_text(node(e.op, args, e.attrs, e.annotation))
 
 
 def _lines(part: DerivationPart, explanation: Explanation, before: int) -> list[Line]:
@@ -184,7 +184,9 @@ def _lines(part: DerivationPart, explanation: Explanation, before: int) -> list[
         texts = (left, right) if step.forward else (right, left)
         where, names.new = tuple(names.new), []
         proofs = tuple(dict.fromkeys(replayed.conditions.get(e, ())))
-        checked = f"both sides evaluated, {off(replayed.apart[key])}" if key in replayed.apart else "not evaluated"
+        checked = (
+            f"both sides evaluated, {deviation_text(replayed.apart[key])}" if key in replayed.apart else "not evaluated"
+        )
         lines[key] = Line(
             before + len(lines) + 1, part.function, e.rule.name, *texts, _source(change, origins), step.forward, where,
             proofs, f"program {number}: {checked}",
@@ -203,9 +205,9 @@ def _source(change: Change, origins: Origins) -> str:
 def _sides(e: Equation, result: int, names: _Names) -> tuple[str, str]:
     """Returns both sides of a use of a rule as text."""
     if e.instance is None:
-        left, right = map(shown, e.pairs[result])
+        left, right = map(infix_text, e.pairs[result])
         return left, right
     env = {p: names(x) for p, x in zip(e.instance.params, e.operands, strict=True)}
     pair = e.instance.left[result], e.instance.right[result]
-    left, right = map(expression_text, instantiated(pair, env, dict(e.sizes)))
+    left, right = map(expression_text, instantiate(pair, env, dict(e.sizes)))
     return left, right

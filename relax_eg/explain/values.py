@@ -17,10 +17,10 @@ from relax_eg.ir.module import Function
 from relax_eg.ir.partition import missing_sizes
 from relax_eg.ops.facts import FACTS, violation
 from relax_eg.ops.interpret import as_arrays
-from relax_eg.ops.keys import words
+from relax_eg.ops.keys import words_from_keys
 from relax_eg.rules.conditions import ValueTest
 from relax_eg.rules.parameter_facts import Facts
-from relax_eg.rules.samples import adapted, limits
+from relax_eg.rules.samples import adapt_values, limits
 from relax_eg.shapes import Dim, Scope
 
 Array = np.ndarray[Any, Any]
@@ -52,7 +52,7 @@ class Near:
     values: tuple[float, ...] = ()
 
 
-def near(expressions: Iterable[Expr]) -> Near:
+def numbers_in(expressions: Iterable[Expr]) -> Near:
     """Returns the numbers in attributes and in constants of few elements, the largest first. A size that some axis has
     anyway is not in `sizes`, because nothing new is found next to it."""
     values: set[float] = set()
@@ -124,14 +124,14 @@ def _value(a: Annotation, facts: Held, sizes: Mapping[str, int], rng: Any, seed:
     if not isinstance(a, Tensor) or a.shape is None or a.dtype is None:
         raise OperatorError(f"no values are drawn for a parameter annotated {a}")
     shape = tuple(d.evaluate(dict(sizes)) for d in a.shape)
-    return adapted(_array(a.dtype, shape, rng, seed, some), *facts, rng)
+    return adapt_values(_array(a.dtype, shape, rng, seed, some), *facts, rng)
 
 
 def _array(dtype: str, shape: tuple[int, ...], rng: Any, seed: int, some: Sequence[float]) -> Array:
     kind = numpy_dtype(dtype)
     if is_key(dtype):
         made = np.empty(shape, kind)
-        words(made)[...] = rng.integers(0, 1 << 32, words(made).shape, dtype=np.uint32)
+        words_from_keys(made)[...] = rng.integers(0, 1 << 32, words_from_keys(made).shape, dtype=np.uint32)
         return made
     if kind.kind == "b":
         return rng.random(shape) < 0.7
@@ -164,13 +164,13 @@ def _numbers_in(d: Dim) -> set[float]:
     return {float(n) for n in written if n < _LARGEST_READ}.union(*map(_numbers_in, parts))
 
 
-def compared(a: Any, b: Any, numerics: str, near: Sequence[Any] = ()) -> str:
+def compare_values(a: Any, b: Any, numerics: str, near: Sequence[Any] = ()) -> str:
     """Returns how two values differ beyond what the numerics class allows, or "". `near`: values from which they are
     computed, whose rounding counts too."""
     if isinstance(a, tuple) or isinstance(b, tuple):
         if not isinstance(a, tuple) or not isinstance(b, tuple) or len(a) != len(b):  # type: ignore[reportUnknownArgumentType]
             return "one is a tuple of other length"
-        return next((why for x, y in zip(a, b, strict=True) if (why := compared(x, y, numerics, near))), "")  # type: ignore[reportUnknownArgumentType]
+        return next((why for x, y in zip(a, b, strict=True) if (why := compare_values(x, y, numerics, near))), "")  # type: ignore[reportUnknownArgumentType]
     x, y = as_arrays(a), as_arrays(b)
     if x.shape != y.shape or x.dtype != y.dtype:
         return f"{x.dtype.name}{list(x.shape)} against {y.dtype.name}{list(y.shape)}"
@@ -186,7 +186,7 @@ def deviation(a: Any, b: Any) -> float:
     return _apart(as_arrays(a), as_arrays(b))
 
 
-def off(deviation: float) -> str:
+def deviation_text(deviation: float) -> str:
     """Returns a deviation in words."""
     return f"off by {deviation:.1g} of the largest value" if deviation else "the same bits"
 
@@ -217,10 +217,10 @@ def _apart(x: Array, y: Array, near: Sequence[Any] = ()) -> float:
     return apart / max([float(np.max(np.abs(v[finite]), initial=0.0)) for v in (p, q)] + [_largest(v) for v in near])
 
 
-def tells(value: Any) -> bool:
+def is_informative(value: Any) -> bool:
     """Whether comparing a value says anything: it is not all NaN and infinite."""
     if isinstance(value, tuple):
-        return all(map(tells, value))  # type: ignore[reportUnknownArgumentType]
+        return all(map(is_informative, value))  # type: ignore[reportUnknownArgumentType]
     wide = _wide(as_arrays(value))
     return wide is None or not wide.size or bool(np.isfinite(wide).any())
 
@@ -238,7 +238,7 @@ def _most_different(x: Array, y: Array) -> str:
     return f"{x[index]} became {y[index]} at index {index}"
 
 
-def stand_in(call: Expr, operands: list[Any], sizes: Mapping[str, int]) -> Any:
+def stand_in_value(call: Expr, operands: list[Any], sizes: Mapping[str, int]) -> Any:
     """Returns a value for a library call that cannot be computed: some smooth function of its operands, so that equal
     operands give equal results and nothing more is assumed."""
     numbers = (x for x in _flat(as_arrays(operands)) if x.dtype.kind in "fiub")

@@ -56,7 +56,7 @@ def counted_once(program: TensorProgram) -> Counts:
     return count(program)
 
 
-def of_program(placed: Placed, launches: int) -> Amounts:
+def program_amounts(placed: Placed, launches: int) -> Amounts:
     """The amounts of a tensor program that is called with `placed.sizes`."""
     counted, done = counted_once(placed.program), work_of(placed.program)
     other = done.other_flops
@@ -67,6 +67,6 @@ def of_program(placed: Placed, launches: int) -> Amounts:
     return found.each(lambda d: d.substitute(placed.sizes)) if placed.sizes else found
 
 
-def moved_by(site: Site, result: Annotation) -> Dim:
+def bytes_moved(site: Site, result: Annotation) -> Dim:
     """Bytes of the operands and the result, each counted once."""
     return sum((bytes_of(a) for a in (*site.operands, result)), NONE)

@@ -13,7 +13,7 @@ import random
 import time
 from collections.abc import Sequence
 
-from relax_eg.extract.problem import Problem, choice_cost, repaired
+from relax_eg.extract.problem import Problem, choice_cost, repair_choice
 from relax_eg.extract.search import CountedChoice
 
 _FRESH = 2000  # chosen: steps after which the unused classes are chosen anew
@@ -75,7 +75,7 @@ class Annealer:
                 here += change
                 if here < cost - program.least:
                     cost, found = here, list(program.choice)
-        found = repaired(self.problem, found)
+        found = repair_choice(self.problem, found)
         cost = choice_cost(self.problem, found)
         if cost < self.cost:
             self.best, self.cost = found, cost

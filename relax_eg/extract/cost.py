@@ -13,35 +13,35 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from relax_eg.extract.amounts import NONE, Amounts, kind_of, moved_by, of_program, work_of
-from relax_eg.extract.cost_model import CostModel, NodeCost, asked, one_by_one
-from relax_eg.extract.hoisting import PLATFORMS, around, constants
+from relax_eg.extract.amounts import NONE, Amounts, bytes_moved, kind_of, program_amounts, work_of
+from relax_eg.extract.cost_model import CostModel, NodeCost, one_by_one, price_each_binding
+from relax_eg.extract.hoisting import PLATFORMS, constants, enclosing_loops
 from relax_eg.extract.matmuls import (
     Contracted,
     Matmul,
-    contracted,
     made_on_cpu,
     matmul_seconds,
     packing_seconds,
+    price_contraction,
     share_of_peak,
 )
-from relax_eg.extract.numbers import Number, evaluated, is_column, larger, smaller, whole
+from relax_eg.extract.numbers import Number, evaluated, is_column, maximum, smaller, truncate
 from relax_eg.extract.profile import Profile
 from relax_eg.extract.walk import LINEAR, MATMUL, walk
 from relax_eg.ir.annotations import Annotation, Tensor, Tuple, dims_of
-from relax_eg.ir.control import alternatives, arguments_of, parts, runs_of, steps_of
+from relax_eg.ir.control import alternatives, arguments_of, group_arguments, runs_of, steps_of
 from relax_eg.ir.expr import CALL, CALL_DPS_LIBRARY, CALL_TIR, COND, SCAN, postorder
 from relax_eg.ir.heads import CORE, LOOPS, RUNNING, WITHOUT_KERNEL
 from relax_eg.ir.module import Function
 from relax_eg.ops import Site, bytes_of, counts, get, pattern_kind, site_of
 from relax_eg.ops.fused import Placed, called_program
 from relax_eg.ops.libraries import Library, checked_cost, library_of
-from relax_eg.ops.movement import turns
-from relax_eg.ops.record import moving, run_as
+from relax_eg.ops.movement import moves_last_axis
+from relax_eg.ops.record import movement_operators, run_as
 from relax_eg.shapes import Dim
 from relax_eg.tir import Contraction, PatternKind
 
-_FREE = moving("view", "repeat", "make")
+_FREE = movement_operators("view", "repeat", "make")
 _COPIES = run_as("copy")
 _MATMULS = frozenset((MATMUL, LINEAR))
 _DENSE = run_as("factorisation", "solve")  # every operator here contains blocked arithmetic
@@ -151,7 +151,7 @@ class WholeCost:
             model._running = self._running | {function.name}
             if same:
                 model.constants = same
-                model._around = around(site, self._at(self.times(site)), self._around)
+                model._around = enclosing_loops(site, self._at(self.times(site)), self._around)
         return model
 
     def _device_inside(self, site: Site) -> Profile:
@@ -163,13 +163,13 @@ class WholeCost:
             return self.profile
         cache = self.profile.cache_bytes
         if _is_map(site):
-            cache = cache / larger(1, self._at(self.times(site)))
+            cache = cache / maximum(1, self._at(self.times(site)))
         return replace(self.profile, fresh_bytes=math.inf, cache_bytes=cache)
 
     def part(self, far: int) -> Number:
         """The share of an expression's cost that each step pays if XLA hoists the expression out of `far` enclosing
         loops."""
-        return 1.0 / larger(1, math.prod(self._around[:far])) if far else 1.0
+        return 1.0 / maximum(1, math.prod(self._around[:far])) if far else 1.0
 
     def _kind(self, site: Site) -> type[WholeCost]:
         """The class of the model that prices the functions run at this site."""
@@ -202,7 +202,7 @@ class WholeCost:
         if site.op in RUNNING:
             return self._run(site)
         if self.cost is not None and site.op not in WITHOUT_KERNEL:
-            return asked(self.cost, site, result, self.binding, self._columns)
+            return price_each_binding(self.cost, site, result, self.binding, self._columns)
         if (library := _registered(site, result)) is not None:
             return self._library(library, site, result)
         if site.op == CALL_TIR:
@@ -216,7 +216,7 @@ class WholeCost:
             return NodeCost(0, 0, 0, _EPSILON)
         if site.op in _STORED:
             return NodeCost(flops, moved, 1, p.launch + self._stored(site, result, flops, moved))
-        if p.transpose_rate and turns(site):
+        if p.transpose_rate and moves_last_axis(site):
             elements = math.prod(self._at(d) for d in site.shape(0))
             return NodeCost(flops, moved, 0, _EPSILON + elements / p.transpose_rate)
         if site.op in _COPIES:
@@ -240,7 +240,7 @@ class WholeCost:
             # XLA fuses a program that only moves elements into its reader in some places and copies in others.
             seconds = _EPSILON + launches * p.launch + effort.other + _FUSED_SHARE * p.move(moved)
         else:
-            seconds = p.launch + larger(effort.contracting, p.move(moved)) + effort.other
+            seconds = p.launch + maximum(effort.contracting, p.move(moved)) + effort.other
             seconds += sum(self._operands(c, placed.sizes) for c in work_of(placed.program).contractions)
         return NodeCost(effort.flops, moved, launches, seconds)
 
@@ -255,14 +255,14 @@ class WholeCost:
             definition, sizes = library.sizes_at(site.operands, dict(site["attrs"]))
             inside = [e for e in postorder(definition.results) if e.op not in CORE and e.op not in _FREE]
             flops = sum((counts(site_of(e)).flops.substitute(sizes) for e in inside), NONE)
-            return Amounts(flops, moved_by(site, result), Dim.of(1))
+            return Amounts(flops, bytes_moved(site, result), Dim.of(1))
         placed = called_program(site.operands, site.attrs) if site.op == CALL_TIR else None
         if placed is not None:
-            return of_program(placed, int(kind_of(placed.program) >= PatternKind.INJECTIVE))
+            return program_amounts(placed, int(kind_of(placed.program) >= PatternKind.INJECTIVE))
         if site.op in WITHOUT_KERNEL:
             return Amounts()
         if site.op in CORE or not _all_known(site, result):
-            return Amounts(NONE, moved_by(site, result), Dim.of(1))
+            return Amounts(NONE, bytes_moved(site, result), Dim.of(1))
         if site.op in _FREE:
             return Amounts()
         count, kind = counts(site), pattern_kind(site)
@@ -274,7 +274,7 @@ class WholeCost:
         """The arithmetic of a tensor program that operator `op` uses."""
         done = work_of(placed.program)
         rate = self.profile.scalar_rate.get(op, self.profile.vector_rate)
-        other = larger(0, self.number(done.other_flops, placed.sizes))
+        other = maximum(0, self.number(done.other_flops, placed.sizes))
         flops = other + sum(self.number(c.flops, placed.sizes) for c in done.contractions)
         each = [self.contraction(c, placed.sizes) for c in done.contractions]
         vector: Number = False
@@ -290,14 +290,14 @@ class WholeCost:
         """The seconds of a matmul or convolution whose operands are in memory."""
         rows, columns, depth = (self.number(d, sizes) for d in (c.rows, c.columns, c.depth))
         matmul = Matmul(self.number(c.flops, sizes), rows, columns, depth, c.dtype)
-        return contracted(self.profile, matmul, c.windowed, c.transposed)
+        return price_contraction(self.profile, matmul, c.windowed, c.transposed)
 
     def _run(self, site: Site) -> NodeCost:
         """The cost of a call or control node, including everything that its functions do."""
         found, steps = NodeCost(), 1.0
         for function, times, model in self.trips(site):
             found += sum((v.cost for v in walk(function, model, deep=False)), NodeCost()).scaled(times)
-            steps = larger(steps, times)
+            steps = maximum(steps, times)
         seconds = found.seconds
         if site.op in LOOPS:
             slower = _IN_A_LOOP if self.profile.platform == "cpu" and _is_map(site) else 1.0
@@ -306,7 +306,7 @@ class WholeCost:
             seconds += self.profile.step
         elif site.op == CALL:
             seconds *= 1 - _SHORTER
-        amounts = whole(found.flops), whole(found.bytes), whole(found.launches)
+        amounts = truncate(found.flops), truncate(found.bytes), truncate(found.launches)
         return NodeCost(*amounts, _EPSILON + seconds, found.wakes)
 
     def _stored(self, site: Site, result: Annotation, flops: Number, moved: Number) -> Number:
@@ -314,7 +314,7 @@ class WholeCost:
         if site.op in _MATMULS:
             return self._matmul(site, flops, moved)
         if site.op in _DENSE:
-            return larger(self._dense(site, flops), self.profile.move(moved))
+            return maximum(self._dense(site, flops), self.profile.move(moved))
         return self._conv(site, result, flops, moved)
 
     def _matmul(self, site: Site, flops: Number, moved: Number) -> Number:
@@ -327,7 +327,7 @@ class WholeCost:
         rows = math.prod(a[:-1]) if len(b) <= 2 else math.prod(a[-2:-1])
         columns = b[0] if site.op == LINEAR else math.prod(b[1:][-1:])
         matmul = Matmul(flops, rows, columns, a[-1], site.dtype(0))
-        seconds = larger(matmul_seconds(self.profile, matmul), self.profile.move(moved))
+        seconds = maximum(matmul_seconds(self.profile, matmul), self.profile.move(moved))
         seconds = seconds + packing_seconds(self.profile, matmul)
         weight = self._at(bytes_of(site.operands[1]))
         if site.op == LINEAR:
@@ -367,7 +367,7 @@ class WholeCost:
             rate *= share_of_peak((batch * math.prod(space), columns, depth), p.matmul_half) / p.conv_factor
         else:
             rate *= share_of_peak((columns, depth), p.group_half) * p.group_share
-        return turned + larger(flops / math.prod(site["input_dilation"]) / rate, p.move(moved))
+        return turned + maximum(flops / math.prod(site["input_dilation"]) / rate, p.move(moved))
 
     def _library(self, library: Library, site: Site, result: Annotation) -> NodeCost:
         """The cost of a registered routine.
@@ -388,7 +388,7 @@ class WholeCost:
                 seconds += inside._stored(within, e.annotation, count, 0)
             else:
                 seconds += count / p.scalar_rate.get(e.op, p.vector_rate)
-        moved: Number = self._at(moved_by(site, result))
+        moved: Number = self._at(bytes_moved(site, result))
         if callable(library.cost):
             of_library = library.cost
 
@@ -399,9 +399,9 @@ class WholeCost:
 
             return one_by_one(price, self._columns, inside.binding, flops, moved)
         if library.name in p.library_speed:  # only arithmetic is faster: no routine is faster than memory
-            seconds = larger(seconds / p.library_speed[library.name], p.move(moved))
+            seconds = maximum(seconds / p.library_speed[library.name], p.move(moved))
         else:
-            seconds = larger(seconds, p.move(moved)) / (library.cost or 1.0)
+            seconds = maximum(seconds, p.move(moved)) / (library.cost or 1.0)
         return NodeCost(flops, moved, 1, p.launch + seconds)
 
     def _at(self, d: Dim) -> Number:
@@ -409,7 +409,7 @@ class WholeCost:
         Unbound variables are `ASSUMED_SIZE`."""
         unknown = d.variables - self.binding.keys()
         at = {**dict.fromkeys(unknown, ASSUMED_SIZE), **self.binding} if unknown else self.binding
-        return larger(evaluated(d, at), 0)
+        return maximum(evaluated(d, at), 0)
 
 
 def _registered(site: Site, result: Annotation) -> Library | None:
@@ -424,4 +424,4 @@ def _all_known(site: Site, result: Annotation) -> bool:
 
 def _is_map(site: Site) -> bool:
     """Whether the site is a scan whose steps carry no value."""
-    return site.op == SCAN and not parts(site.op, site.operands, site.attrs).carry
+    return site.op == SCAN and not group_arguments(site.op, site.operands, site.attrs).carry

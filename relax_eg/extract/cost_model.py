@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from relax_eg.errors import ExtractionError
-from relax_eg.extract.numbers import Number, is_column, larger
+from relax_eg.extract.numbers import Number, is_column, maximum
 from relax_eg.ir.annotations import Annotation
 from relax_eg.ops import Site
 
@@ -46,10 +46,10 @@ class NodeCost:
     def without(self, part: NodeCost) -> NodeCost:
         """The cost without that of a part, each amount at least 0."""
         return NodeCost(
-            larger(0.0, self.flops - part.flops),
-            larger(0.0, self.bytes - part.bytes),
-            larger(0.0, self.launches - part.launches),
-            larger(0.0, self.seconds - part.seconds),
+            maximum(0.0, self.flops - part.flops),
+            maximum(0.0, self.bytes - part.bytes),
+            maximum(0.0, self.launches - part.launches),
+            maximum(0.0, self.seconds - part.seconds),
             self.wakes,
         )
 
@@ -69,7 +69,9 @@ class CostModel(Protocol):
         ...
 
 
-def asked(model: CostModel, site: Site, result: Annotation, binding: Mapping[str, Number], columns: int) -> NodeCost:
+def price_each_binding(
+    model: CostModel, site: Site, result: Annotation, binding: Mapping[str, Number], columns: int
+) -> NodeCost:
     """The price that `model` gives, asked for one binding at a time.
 
     - `columns`: number of bindings in `binding`; 0: `binding` is one binding.

@@ -31,7 +31,7 @@ _FAR = 10.0  # chosen: times the best: larger ratios count alike in means
 _ROUNDING = 1e-9  # chosen: a share: rounding error between sums in different orders
 
 
-def beside(costs: Table, pays: float, told: bool = False) -> Table:
+def cost_ratios(costs: Table, pays: float, prices_are_known: bool = False) -> Table:
     """The ratios of a table of costs to the cost of the program that would be chosen for each point alone.
 
     That is the cheapest program, or the program as written (the first) if nothing is more than `pays` times cheaper. At
@@ -41,14 +41,16 @@ def beside(costs: Table, pays: float, told: bool = False) -> Table:
     least = costs.min(0)
     stays = costs[0] <= pays * least
     found = np.maximum(costs / np.maximum(np.where(stays, costs[0], least), TINY), 1.0)
-    if not told:
+    if not prices_are_known:
         found[1:, stays] += _CHANGE
         doubtful = costs[0] < (1 + GAINING * (pays - 1)) * costs[1:]
         found[1:] = np.where(stays & doubtful, np.maximum(found[1:], pays), found[1:])
     return found
 
 
-def few(ratios: Table, most: int, fits: Callable[[Sequence[int]], bool]) -> tuple[list[int], float, np.ndarray]:
+def choose_programs(
+    ratios: Table, most: int, fits: Callable[[Sequence[int]], bool]
+) -> tuple[list[int], float, np.ndarray]:
     """At most `most` programs, a limit, and the points at which no chosen program is within the limit.
 
     If greedy covering finds programs for all points, there are no such points. `fits` says whether programs may be

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from relax_eg.extract.cost import WholeCost
-from relax_eg.extract.walk import Visit, by_key, own_costs
+from relax_eg.extract.walk import Visit, figures_by_key, own_costs
 from relax_eg.ir.annotations import Tensor
 from relax_eg.ir.expr import CALL_TIR, Expr, postorder
 from relax_eg.ir.heads import CORE, label_of
@@ -134,7 +134,7 @@ def parts_of(
         inside = (operators or {}).get(what, ()) if e.op == CALL_TIR else _of_library(e)
         return what, str(e.annotation), v.function.name, lines, ", ".join(told[0].rules), inside, ahead, _dtype(e)
 
-    rows = by_key((key(v, ahead), c) for v, c, ahead in costs if c.seconds > 0 or c.launches >= _ROUNDING)
+    rows = figures_by_key((key(v, ahead), c) for v, c, ahead in costs if c.seconds > 0 or c.launches >= _ROUNDING)
     made = (
         KernelPart(what, result, where, lines, rule, *figures, inside, once, dtype)
         for (what, result, where, lines, rule, inside, once, dtype), figures in rows.items()

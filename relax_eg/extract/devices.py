@@ -11,7 +11,7 @@ import math
 from dataclasses import replace
 from pathlib import Path
 
-from relax_eg.accepted import shown
+from relax_eg.accepted import short_repr
 from relax_eg.errors import OptionError
 from relax_eg.extract.profile import Mode, Profile
 
@@ -143,7 +143,7 @@ PROFILES: dict[str, Profile] = {
 }
 
 
-def nearest(platform: str, kind: str) -> Profile:
+def nearest_profile(platform: str, kind: str) -> Profile:
     """The profile of a device by the platform and kind that JAX reports.
 
     It is the data sheet whose name is in `kind`, else that of the A100 for any device that is no CPU. A profile that is
@@ -168,4 +168,6 @@ def profile(target: str | Path | Profile) -> Profile:
     if isinstance(target, (str, Path)) and str(target).endswith(".json"):
         return Profile.from_json(Path(target))
     names = ", ".join(sorted(PROFILES))
-    raise OptionError(f"target={shown(target)}: one of {names}, the path of a .json profile, or a Profile is accepted")
+    raise OptionError(
+        f"target={short_repr(target)}: one of {names}, the path of a .json profile, or a Profile is accepted"
+    )

@@ -55,7 +55,7 @@ class FamilyRow:
     seconds: float
 
 
-def told(family: FamilyRow, variants: Sequence[VariantRow]) -> list[str]:
+def family_lines(family: FamilyRow, variants: Sequence[VariantRow]) -> list[str]:
     """The lines of a report on its family."""
     lines = [
         f"family of {len(variants)} {'variant' if len(variants) == 1 else 'variants'}, at most "

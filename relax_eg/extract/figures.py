@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 
-def plain(x: float) -> str:
+def integer_text(x: float) -> str:
     return str(int(x))
 
 
@@ -17,7 +17,7 @@ def si(x: float) -> str:
     return f"{x:.3g}"
 
 
-def counted(n: int, one: str, several: str = "") -> str:
+def count_text(n: int, one: str, several: str = "") -> str:
     """A count with its noun, such as "1 call" or "2 calls". `several`: the plural if it is not `one` with an s."""
     return f"{n} {one if n == 1 else several or one + 's'}"
 

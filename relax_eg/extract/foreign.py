@@ -17,7 +17,7 @@ from typing import Any, Literal
 
 from relax_eg.errors import ExtractionError
 from relax_eg.extract.greedy import dag_greedy
-from relax_eg.extract.helper import helping
+from relax_eg.extract.helper import start_helper
 from relax_eg.extract.numbers import gap
 from relax_eg.extract.problem import Problem, choice_cost, impossible, tree_choice, used_classes
 from relax_eg.extract.solve import Progress, Solved, SolverEffort, solve
@@ -237,7 +237,9 @@ def extract(
     add("dag", dag, None, "greedy", again)
     if method != "dag":
         effort = SolverEffort(seed=seed)
-        with helping(problem, dag, effort) if jobs > 1 and problem.node_count > _ALONE else nullcontext() as partner:
+        with (
+            start_helper(problem, dag, effort) if jobs > 1 and problem.node_count > _ALONE else nullcontext() as partner
+        ):
             left = max(0.0, seconds - (time.perf_counter() - started))
             solved: Solved = solve(problem, [tree, dag], replace(effort, seconds=left), progress, partner)
         add("ilp", solved.choice, solved.bound, solved.how, started)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 import math
 
-from relax_eg.extract.problem import Problem, repaired
+from relax_eg.extract.problem import Problem, repair_choice
 
 WORK = 40_000_000  # limit: classes copied between sets before the search stops
 
@@ -53,4 +53,4 @@ def dag_greedy(problem: Problem) -> list[int]:
                 below = max(total[x] for x in problem.reads[u][j])
                 if problem.costs[u][j] + below < total[u]:
                     heapq.heappush(queue, (problem.costs[u][j] + below, u, j))
-    return repaired(problem, choice)
+    return repair_choice(problem, choice)

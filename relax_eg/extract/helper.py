@@ -22,7 +22,7 @@ from queue import Empty, SimpleQueue
 from typing import IO, Any
 
 from relax_eg.extract.problem import Problem
-from relax_eg.extract.solve import Partner, SolverEffort, improver_of, ordered_parts, started
+from relax_eg.extract.solve import Partner, SolverEffort, improver_of, initial_choice, ordered_parts
 
 _TURN = 10.0  # limit: seconds of one step; its result is sent afterwards
 _SEEDS = 1000  # chosen: difference between the random seeds of the two processes
@@ -63,7 +63,7 @@ class Helper(Partner):
 
 
 @contextmanager
-def helping(problem: Problem, seed: Sequence[int], effort: SolverEffort) -> Generator[Partner | None]:
+def start_helper(problem: Problem, seed: Sequence[int], effort: SolverEffort) -> Generator[Partner | None]:
     """A helper for `problem` that starts from the choice `seed` and ends with the block; None if no process can be
     started."""
     try:
@@ -125,7 +125,7 @@ def main() -> None:
     reads = [[tuple(r) for r in row] for row in task["reads"]]
     _, parts = ordered_parts(Problem(reads, task["costs"], tuple(task["roots"])))
     improvers = {
-        i: improver_of(part.problem, started(part.problem, part.into(task["seed"]))[0], effort)
+        i: improver_of(part.problem, initial_choice(part.problem, part.into(task["seed"]))[0], effort)
         for i, part in reversed(list(enumerate(parts)))
     }
     known = dict.fromkeys(improvers, float("inf"))

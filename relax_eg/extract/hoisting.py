@@ -17,16 +17,16 @@ from relax_eg.ir.expr import CALL, VAR, Expr
 from relax_eg.ir.heads import LOOPS, RUNNING, TUPLES
 from relax_eg.ir.module import Function
 from relax_eg.ops import Site
-from relax_eg.ops.record import moving
+from relax_eg.ops.record import movement_operators
 
 PLATFORMS = frozenset(("cpu",))  # where XLA hoists
 
 # Attribute of the site of a loop or call inside a loop: number of loops that it, and each operand, is hoisted out of.
 _OUTWARD = "outward"
-_STAYS = moving("view", "order", "part", "repeat", "make") | TUPLES
+_STAYS = movement_operators("view", "order", "part", "repeat", "make") | TUPLES
 
 
-def leaving(function: Function, params: Mapping[str, int]) -> dict[Expr, int]:
+def hoisted_loops(function: Function, params: Mapping[str, int]) -> dict[Expr, int]:
     """For each expression of `function` that XLA hoists, the number of enclosing loops that it is hoisted out of.
 
     - `params`: per parameter name, the number of enclosing loops, from the innermost on, in which the parameter is
@@ -57,7 +57,7 @@ def leaving(function: Function, params: Mapping[str, int]) -> dict[Expr, int]:
     return found
 
 
-def placed(e: Expr, site: Site, left: Mapping[Expr, int], params: Mapping[str, int]) -> Site:
+def with_hoisting(e: Expr, site: Site, left: Mapping[Expr, int], params: Mapping[str, int]) -> Site:
     """`site`, with an attribute that says how far the node and its operands are hoisted if it is a loop or call inside
     loops."""
     if not params or e.op not in RUNNING:
@@ -68,7 +68,7 @@ def placed(e: Expr, site: Site, left: Mapping[Expr, int], params: Mapping[str, i
     return Site(site.op, site.operands, {**site.attrs, _OUTWARD: (far, operands)})
 
 
-def around(site: Site, times: Number, outside: tuple[Number, ...]) -> tuple[Number, ...]:
+def enclosing_loops(site: Site, times: Number, outside: tuple[Number, ...]) -> tuple[Number, ...]:
     """The steps of the loops that expressions run at this site can leave, innermost first.
 
     - `times`: steps of the site itself.

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from relax_eg.dtypes import itemsize
-from relax_eg.extract.numbers import Number, choose, larger, smaller
+from relax_eg.extract.numbers import Number, choose, maximum, smaller
 from relax_eg.extract.profile import Profile
 from relax_eg.tir.work import DECODED, LEAST_BYTES
 
@@ -36,7 +36,7 @@ class Matmul:
 
     @property
     def batch(self) -> Number:
-        return self.flops / larger(1, 2 * self.rows * self.columns * self.depth)
+        return self.flops / maximum(1, 2 * self.rows * self.columns * self.depth)
 
     @property
     def is_vector(self) -> Number:
@@ -60,7 +60,7 @@ class Contracted:
 
 def share_of_peak(sizes: Sequence[Number], halves: Sequence[float]) -> Number:
     """The share of a peak rate that these sizes reach. One size at its half halves the share."""
-    return larger(_LEAST_SHARE, math.prod(size / (size + half) for size, half in zip(sizes, halves, strict=True)))
+    return maximum(_LEAST_SHARE, math.prod(size / (size + half) for size, half in zip(sizes, halves, strict=True)))
 
 
 def matmul_seconds(p: Profile, m: Matmul) -> Number:
@@ -99,7 +99,7 @@ def own_seconds(p: Profile, m: Matmul) -> Number:
     return _least(_tiled(p, m, t, 1.0) for t in (*smallest, *_tiles(p))) / (p.fused_share or 1.0)
 
 
-def contracted(p: Profile, m: Matmul, windowed: bool, transposed: bool) -> Contracted:
+def price_contraction(p: Profile, m: Matmul, windowed: bool, transposed: bool) -> Contracted:
     """The seconds of a contraction whose operands are in memory.
 
     - `windowed`: it is a convolution.
@@ -123,8 +123,8 @@ def _tiles(p: Profile) -> tuple[tuple[float, float], ...]:
 
 def _blocks(m: Matmul, tile: tuple[float, float]) -> Number:
     rows, columns = tile
-    blocks = larger(m.rows, rows) * larger(m.columns, columns) / (rows * columns)
-    return larger(1.0, m.batch * blocks)
+    blocks = maximum(m.rows, rows) * maximum(m.columns, columns) / (rows * columns)
+    return maximum(1.0, m.batch * blocks)
 
 
 def _tiled(p: Profile, m: Matmul, tile: tuple[float, float], parts: Number) -> Number:
@@ -135,13 +135,13 @@ def _tiled(p: Profile, m: Matmul, tile: tuple[float, float], parts: Number) -> N
     busy = smaller(1.0, blocks * parts / p.cores)
     computing = 2 * blocks * rows * columns * (m.depth + parts * fill) / (p.rate(m.dtype) * busy)
     read = blocks * (smaller(m.rows, rows) + smaller(m.columns, columns)) * m.depth * itemsize(m.dtype)
-    return larger(computing, read / (p.cache_bandwidth * busy))
+    return maximum(computing, read / (p.cache_bandwidth * busy))
 
 
 def _split(p: Profile, m: Matmul, tile: tuple[float, float]) -> Number:
     """Seconds of `_tiled` with the depth in as many parts as keep every core busy, plus a kernel that adds the parts
     up."""
-    parts = larger(1.0, smaller(p.cores / _blocks(m, tile), m.depth / p.matmul_half[2]))
+    parts = maximum(1.0, smaller(p.cores / _blocks(m, tile), m.depth / p.matmul_half[2]))
     added = p.launch + p.move(_PARTIAL_BYTES * parts * m.batch * m.rows * m.columns)
     return _tiled(p, m, tile, parts) + added
 
@@ -162,6 +162,6 @@ def made_on_cpu(p: Profile, made: Number, sources: Number) -> Number:
     """Seconds in which operands that a contraction's program computes pass through memory on a CPU.
 
     Operands that are decoded stay in the cache, tile by tile."""
-    steps = larger(2, made / p.cache_bytes)
+    steps = maximum(2, made / p.cache_bytes)
     in_tiles = 2 * made / p.cache_bandwidth + steps * (p.step + p.launch)
     return choose(is_decoded(made, sources) & (made >= LEAST_BYTES), in_tiles, p.move(2 * made))

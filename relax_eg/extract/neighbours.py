@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from relax_eg.extract.anneal import Annealer
-from relax_eg.extract.problem import Problem, Subproblem, choice_cost, repaired, restricted, used_classes
+from relax_eg.extract.problem import Problem, Subproblem, choice_cost, repair_choice, restrict, used_classes
 from relax_eg.extract.search import GAIN
 
 _TINY, _SMALL, _LARGEST = 40, 250, 3000  # chosen: candidates of a neighbourhood
@@ -52,7 +52,7 @@ class Improver:
         """Takes a choice from elsewhere, acyclic on its used classes, if it is better."""
         cost = choice_cost(self.problem, choice)
         if cost < self.cost * (1 - GAIN):
-            self.best, self.cost = repaired(self.problem, choice), cost
+            self.best, self.cost = repair_choice(self.problem, choice), cost
             self.annealer.best, self.annealer.cost = self.best, cost
 
     def step(self, until: float) -> None:
@@ -76,7 +76,7 @@ class Improver:
 
     def _solve(self, keep: Callable[[int], Sequence[int]], until: float) -> bool:
         """Chooses anew among the candidates `keep(c)` of each class; returns whether the best choice improved."""
-        part = restricted(self.problem, keep)
+        part = restrict(self.problem, keep)
         found = self.solver(part, part.into(self.best), min(until, time.monotonic() + _SECONDS))
         if choice_cost(part.problem, found) >= self.cost * (1 - GAIN):
             return False

@@ -25,7 +25,7 @@ def is_column(x: Number) -> bool:
     return isinstance(x, np.ndarray)
 
 
-def larger(a: Number, b: Number) -> Number:
+def maximum(a: Number, b: Number) -> Number:
     """The larger of two numbers, entry by entry."""
     if isinstance(a, np.ndarray) or isinstance(b, np.ndarray):
         return np.maximum(a, b)
@@ -46,11 +46,11 @@ def choose(condition: Number, then: Number, otherwise: Number) -> Number:
     return then if condition else otherwise
 
 
-def whole(x: Number) -> Number:
+def truncate(x: Number) -> Number:
     """The number without its fraction; a number that rounding errors left just below a whole number becomes that
     number."""
     nearest = np.rint(x)
-    x = choose(abs(x - nearest) <= _ERROR * larger(1.0, abs(x)), nearest, x)
+    x = choose(abs(x - nearest) <= _ERROR * maximum(1.0, abs(x)), nearest, x)
     return np.trunc(x) if is_column(x) else int(x)
 
 

@@ -122,7 +122,7 @@ def operands_first(starts: Iterable[int], children: Callable[[int], Sequence[int
     return list(done)
 
 
-def repaired(problem: Problem, choice: Sequence[int]) -> list[int]:
+def repair_choice(problem: Problem, choice: Sequence[int]) -> list[int]:
     """An acyclic choice for every class that can be computed; it equals `choice` wherever that has no cycle."""
     # Chosen candidates are free and all others are not, so others are taken only to break cycles.
     costs = [
@@ -156,7 +156,7 @@ class Subproblem:
         return inside
 
 
-def restricted(problem: Problem, keep: Callable[[int], Iterable[int]]) -> Subproblem:
+def restrict(problem: Problem, keep: Callable[[int], Iterable[int]]) -> Subproblem:
     """The subproblem that the roots can reach by the candidates `keep(c)` of each class `c`."""
     places: dict[int, list[int]] = {}
     stack = list(problem.roots)

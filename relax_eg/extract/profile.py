@@ -15,9 +15,9 @@ from typing import Any
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table
 
-from relax_eg.accepted import PATH, accepts, shown
+from relax_eg.accepted import PATH, accepts, short_repr
 from relax_eg.errors import OptionError
-from relax_eg.extract.numbers import Number, choose, larger, smaller
+from relax_eg.extract.numbers import Number, choose, maximum, smaller
 from relax_eg.ops.libraries import PLATFORMS
 from relax_eg.plain_data import compiler_options, read_json, write_file
 
@@ -154,7 +154,7 @@ class Profile:
 
         On a CPU `seconds` includes the dispatches. Other devices compute while the host dispatches, so the longer of
         the two counts."""
-        return seconds if self.platform == "cpu" else larger(seconds, self.dispatch * kernels)
+        return seconds if self.platform == "cpu" else maximum(seconds, self.dispatch * kernels)
 
     def linear_factor(self, rows: Number, weight_bytes: Number) -> Number:
         """How many times longer a matmul of `rows` rows takes if its weight is stored output axis first."""
@@ -171,7 +171,7 @@ class Profile:
 
     def move(self, n_bytes: Number) -> Number:
         """Seconds to move `n_bytes` once: from the cache as far as they fit, and the rest from memory."""
-        hit = smaller(1.0, (self.cache_bytes / larger(n_bytes, 1.0)) ** _STREAMING)
+        hit = smaller(1.0, (self.cache_bytes / maximum(n_bytes, 1.0)) ** _STREAMING)
         return n_bytes * (hit / self.cache_bandwidth + (1.0 - hit) / self.bandwidth)
 
     def fresh(self, n_bytes: Number) -> Number:
@@ -297,7 +297,7 @@ def _mode(where: str, data: Any) -> Mode:
     accepted = '{"name": "...", "options": {"an XLA option": "its value"}, "changes": {fields of the profile}}'
     fits = isinstance(data, Mapping) and set(data) == {"name", "options", "changes"}  # type: ignore[reportUnknownArgumentType]
     if not fits or not (isinstance(data["name"], str) and data["name"] and isinstance(data["changes"], Mapping)):
-        raise OptionError(f"{where}: modes has {shown(data)}; {accepted} is accepted")
+        raise OptionError(f"{where}: modes has {short_repr(data)}; {accepted} is accepted")
     known = {f.name for f in fields(Profile)} - {"modes", *_FLAGS, *_TEXTS} | {"platform"}
     for name in data["changes"]:
         if name not in known:
@@ -314,9 +314,11 @@ def _field(where: str, name: str, value: Any) -> Any:
     """A field's value, of the kind that it has in `Profile`. OptionError."""
     if name in _TEXTS or name in _FLAGS:
         if not isinstance(value, str if name in _TEXTS else bool):
-            raise OptionError(f"{where}: {name} = {shown(value)}; {'text' if name in _TEXTS else 'a flag'} is accepted")
+            raise OptionError(
+                f"{where}: {name} = {short_repr(value)}; {'text' if name in _TEXTS else 'a flag'} is accepted"
+            )
         if name == "platform" and value not in PLATFORMS:
-            raise OptionError(f"{where}: platform = {shown(value)}; one of {', '.join(PLATFORMS)} is accepted")
+            raise OptionError(f"{where}: platform = {short_repr(value)}; one of {', '.join(PLATFORMS)} is accepted")
         return value
     form = ""
     if name in _RATES:
@@ -331,7 +333,7 @@ def _field(where: str, name: str, value: Any) -> Any:
     if not fits:
         least, most = "> 0" if name in _POSITIVE else ">= 0", " or infinite" if name in _ENDLESS else ""
         raise OptionError(
-            f"{where}: {name} = {shown(value)}; numbers {least} are accepted, up to {_LARGEST:g}{most}{form}"
+            f"{where}: {name} = {short_repr(value)}; numbers {least} are accepted, up to {_LARGEST:g}{most}{form}"
         )
     return _frozen(value)
 

@@ -85,7 +85,7 @@ def prune(problem: Problem, keep: Sequence[Iterable[int]] | None = None) -> Prun
     return p
 
 
-def undominated(problem: Problem) -> dict[int, Candidates]:
+def undominated_candidates(problem: Problem) -> dict[int, Candidates]:
     """For each class that the roots can reach, the candidates that are not dominated within their class."""
     p = _possible(problem, None)
     for _ in range(2):

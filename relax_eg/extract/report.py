@@ -10,7 +10,7 @@ from relax_eg.extract.cost import WholeCost
 from relax_eg.extract.detail import KernelPart, Memory
 from relax_eg.extract.numbers import gap
 from relax_eg.extract.profile import Profile
-from relax_eg.extract.walk import by_key, own_costs
+from relax_eg.extract.walk import figures_by_key, own_costs
 from relax_eg.ir.expr import CALL_DPS_LIBRARY, Expr
 from relax_eg.ir.module import Function
 from relax_eg.logs import stage
@@ -184,8 +184,8 @@ class LibraryRow:
         if self.why:
             return f"library {self.name} is not used: {self.why}"
         version = f" ({self.version})" if self.version else ""
-        replaced = figures.counted(self.operators, "operator")
-        return f"library {self.name}{version}: {figures.counted(self.calls, 'call')}, in place of {replaced}"
+        replaced = figures.count_text(self.operators, "operator")
+        return f"library {self.name}{version}: {figures.count_text(self.calls, 'call')}, in place of {replaced}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -318,6 +318,8 @@ def price_program(
     loop or call has the rest.
     """
     costs = list(own_costs(function, model, skip))
-    rows = by_key((str(v.node.attr("name")) if v.node.op == CALL_DPS_LIBRARY else v.node.op, c) for v, c in costs)
+    rows = figures_by_key(
+        (str(v.node.attr("name")) if v.node.op == CALL_DPS_LIBRARY else v.node.op, c) for v, c in costs
+    )
     made = sorted((OperatorRow(op, *figures) for op, figures in rows.items()), key=lambda r: (-r.seconds, r.op))
     return ProgramCost(tuple(made), *prepared, any(c.wakes for v, c in costs if not v.path))

@@ -16,7 +16,7 @@ from relax_eg.extract.clock import Clock
 from relax_eg.extract.graph import ExtractionGraph
 from relax_eg.extract.greedy import dag_greedy
 from relax_eg.extract.numbers import TINY
-from relax_eg.extract.problem import Problem, choice_cost, impossible, repaired, tree_choice, used_classes
+from relax_eg.extract.problem import Problem, choice_cost, impossible, repair_choice, tree_choice, used_classes
 from relax_eg.extract.report import RunnerUp
 from relax_eg.extract.search import GAIN, best_of, cheapest_switch, swap_search
 from relax_eg.extract.solve import SolverEffort, solve
@@ -72,7 +72,7 @@ def select(graph: ExtractionGraph, costs: Sequence[Sequence[float]]) -> Selectio
     check_executable(graph, problem, tree)
     written = [w if w >= 0 else t for w, t in zip(graph.as_written, tree, strict=True)]
     written_cost = choice_cost(problem, written)
-    first = repaired(problem, written) if written_cost < math.inf else tree
+    first = repair_choice(problem, written) if written_cost < math.inf else tree
     choice, cost, place = best_of(problem, (first, tree, dag_greedy(problem)))
     return Selection(_used(problem, choice), cost, written_cost, ("as written", "tree-greedy", "DAG-greedy")[place])
 
@@ -128,7 +128,7 @@ def second_best(
     - `bindings`: number of bindings that the costs are summed over; reasons are told by their mean.
     """
     problem = problem_of(graph, costs)
-    choice = repaired(problem, best.choice)
+    choice = repair_choice(problem, best.choice)
     least = max(EFFORT.gap * best.cost, TINY)
     found: list[tuple[float, int, str, str, list[int]]] = []
     paid: dict[str, float] = {}
@@ -142,7 +142,7 @@ def second_best(
             for c, row in enumerate(graph.candidates)
         ]
         rest = Problem(problem.reads, less, problem.roots)
-        start = repaired(rest, choice)
+        start = repair_choice(rest, choice)
         if all(start[r] >= 0 for r in problem.roots):
             other, cost = swap_search(rest, start)
             if cost - best.cost >= least:

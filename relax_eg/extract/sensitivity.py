@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from relax_eg.extract.problem import Problem, restricted, tree_greedy
-from relax_eg.extract.solve import started
+from relax_eg.extract.problem import Problem, restrict, tree_greedy
+from relax_eg.extract.solve import initial_choice
 
 KEPT = (1, 2, 4)  # limit: candidates per class
 MOST = 2000  # limit: candidates in all; larger problems are not examined
@@ -30,7 +30,7 @@ def sensitivity(problem: Problem, cost: float, kept: Sequence[int] = KEPT) -> tu
     for n in kept:
         if all(len(row) <= n for row in ranked):
             break
-        part = restricted(problem, lambda c, n=n: ranked[c][:n])
-        _, least = started(part.problem, [-1] * len(part.classes))
+        part = restrict(problem, lambda c, n=n: ranked[c][:n])
+        _, least = initial_choice(part.problem, [-1] * len(part.classes))
         found.append((n, least / cost - 1.0))
     return tuple(found)

@@ -20,7 +20,7 @@ from relax_eg.extract.greedy import dag_greedy
 from relax_eg.extract.loops import Loop, loops_within
 from relax_eg.extract.neighbours import Improver
 from relax_eg.extract.numbers import gap
-from relax_eg.extract.problem import Problem, Subproblem, choice_cost, repaired, tree_choice, used_classes
+from relax_eg.extract.problem import Problem, Subproblem, choice_cost, repair_choice, tree_choice, used_classes
 from relax_eg.extract.prune import Pruned, prune
 from relax_eg.extract.search import GAIN, best_of, swap_search
 
@@ -124,12 +124,12 @@ def solve(
     if cost > least:
         choice, cost = list(best), least
     bound = min(bound, cost)
-    return Solved.of(repaired(problem, choice), cost, bound, search.searched, deadline)
+    return Solved.of(repair_choice(problem, choice), cost, bound, search.searched, deadline)
 
 
-def started(problem: Problem, seed: Sequence[int]) -> tuple[list[int], float]:
+def initial_choice(problem: Problem, seed: Sequence[int]) -> tuple[list[int], float]:
     """The best of the greedy choices and `seed` (-1: any candidate), each improved by swap search; and its cost."""
-    return best_of(problem, (tree_choice(problem), repaired(problem, seed), dag_greedy(problem)))[:2]
+    return best_of(problem, (tree_choice(problem), repair_choice(problem, seed), dag_greedy(problem)))[:2]
 
 
 def ordered_parts(problem: Problem, keep: Sequence[Sequence[int]] | None = None) -> tuple[Pruned, list[Subproblem]]:
@@ -215,14 +215,14 @@ class _Part:
         heard = self.parent.partner.heard(self.number)
         cost = math.inf if heard is None else choice_cost(self.problem, heard)
         if heard is not None and cost < self.cost:
-            self.offer(repaired(self.problem, heard), cost)
+            self.offer(repair_choice(self.problem, heard), cost)
         elif self.cost < min(cost, self.told) * (1 - GAIN):
             self.told = self.cost
             self.parent.partner.tell(self.number, self.best)
 
     def search(self, seed: Sequence[int], known: Sequence[Loop]) -> float:
         """Finds `best`; returns a lower bound on any choice."""
-        self.best, self.cost = started(self.problem, seed)
+        self.best, self.cost = initial_choice(self.problem, seed)
         self.bound, found = ascent(self.problem, self._until(_ASCEND))
         known = list(dict.fromkeys([*known, *found]))
         self.tell("greedy")
@@ -266,7 +266,7 @@ class _Part:
         self.bound = max(self.bound, min(self.cost, low))
         cost = choice_cost(problem, choice)
         if cost < self.cost:
-            self.offer(repaired(problem, choice), cost)
+            self.offer(repair_choice(problem, choice), cost)
 
     def _near_bound(self, model: ilp.Model, relaxed: ilp.Relaxed) -> None:
         """Searches among the few candidates that a choice near the relaxation's bound may use, then among more."""
@@ -279,7 +279,7 @@ class _Part:
             choice, low = inner.whole(pruned, parts, self.best, self._until(_NARROW), _DEPTH - 1, model.loops)
             # Any choice cheaper than the target uses only the kept candidates.
             self.bound = max(self.bound, min(target, low))
-            self.offer(repaired(self.problem, choice), choice_cost(self.problem, choice))
+            self.offer(repair_choice(self.problem, choice), choice_cost(self.problem, choice))
             self.tell("near the bound")
             self.exchange()
 
@@ -305,7 +305,7 @@ class _Part:
             nodes -= found.nodes + 1
             if found.choice is not None:
                 start = [found.choice.get(c, -1) for c in range(len(self.problem.reads))]
-                self.offer(*swap_search(self.problem, repaired(self.problem, start)))
+                self.offer(*swap_search(self.problem, repair_choice(self.problem, start)))
             self.tell("searched")
             if not again:
                 break

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
 from relax_eg.extract.cost_model import NodeCost
-from relax_eg.extract.hoisting import leaving, placed
-from relax_eg.extract.numbers import Number, whole
+from relax_eg.extract.hoisting import hoisted_loops, with_hoisting
+from relax_eg.extract.numbers import Number, truncate
 from relax_eg.ir.expr import Expr
 from relax_eg.ir.heads import CORE, RUNNING, TUPLES
 from relax_eg.ir.module import Function
@@ -80,11 +80,11 @@ def walk(
     expressions = [e for e in function.expressions() if e not in once]
     folded = _folded_transposes(expressions, once) if model.folds_transposes else set[Expr]()
     folded -= {b.value for block in function.blocks for b in block.bindings if b.value in folded} | {function.result}
-    left = leaving(function, model.constants)
+    left = hoisted_loops(function, model.constants)
     for e in expressions:
         if (e.op in CORE and not e.args) or e.op in TUPLES:
             continue
-        site, far = placed(e, site_of(e), left, model.constants), left.get(e, 0)
+        site, far = with_hoisting(e, site_of(e), left, model.constants), left.get(e, 0)
         if e.op == MATMUL and e.args[1] in folded:
             site = Site(LINEAR, (e.args[0].annotation, e.args[1].args[0].annotation), {})
         v = Visit(e, function, None if e in folded else site, far, model, times, path)
@@ -106,14 +106,15 @@ def own_costs(function: Function, model: WholeCost, skip: set[Expr] | None = Non
         yield v, own
 
 
-def by_key(costs: Iterable[tuple[Key, NodeCost]]) -> dict[Key, tuple[int, int, int, int, float]]:
+def figures_by_key(costs: Iterable[tuple[Key, NodeCost]]) -> dict[Key, tuple[int, int, int, int, float]]:
     """For each key the figures of its row in a report: count, flops, bytes, launches and seconds."""
     sums: dict[Key, tuple[int, NodeCost]] = {}
     for key, cost in costs:
         count, before = sums.get(key, (0, NodeCost()))
         sums[key] = count + 1, before + cost
     return {
-        key: (count, whole(c.flops), whole(c.bytes), whole(c.launches), c.seconds) for key, (count, c) in sums.items()
+        key: (count, truncate(c.flops), truncate(c.bytes), truncate(c.launches), c.seconds)
+        for key, (count, c) in sums.items()
     }
 
 

@@ -6,19 +6,19 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from relax_eg.accepted import BOUNDS, NONE, TEXT, accepts
-from relax_eg.frontends.clashes import by_name, tells_clashes
+from relax_eg.frontends.clashes import explain_clashes, specs_by_name
 from relax_eg.frontends.jax.trace import Traced, trace_function
-from relax_eg.frontends.modules import Written, written
+from relax_eg.frontends.modules import PreparedModule, prepare_module
 from relax_eg.ir.module import Module
 from relax_eg.shapes.relation import Bounds
 from relax_eg.shapes.scope import bounds_as_statements
 
-Source = Traced | Written  # the programs that `optimize` takes
+Source = Traced | PreparedModule  # the programs that `optimize` takes
 
-__all__ = ["Source", "Traced", "Written", "trace", "trace_function", "written"]
+__all__ = ["PreparedModule", "Source", "Traced", "prepare_module", "trace", "trace_function"]
 
 
-@tells_clashes
+@explain_clashes
 @accepts(name=TEXT | NONE, bounds=BOUNDS)
 def trace(
     fn: Callable[..., Any],
@@ -42,4 +42,4 @@ def trace(
     TraceError if JAX cannot trace the function. SpecError for a spec that cannot be read.
     """
     statements = bounds_as_statements(bounds)
-    return trace_function(fn, args, by_name(specs, kwspecs), name=name, assume=statements).module
+    return trace_function(fn, args, specs_by_name(specs, kwspecs), name=name, assume=statements).module

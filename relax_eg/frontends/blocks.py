@@ -7,7 +7,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from relax_eg.ir.calls import substituted
-from relax_eg.ir.expr import Expr, fresh, postorder, tuple_
+from relax_eg.ir.expr import Expr, fresh_name, postorder, tuple_
 from relax_eg.ir.expr import var as variable
 from relax_eg.ir.heads import LEAVES
 from relax_eg.ir.module import Binding, Block, Function
@@ -33,7 +33,7 @@ def make_function(
         new = substituted(wanted, named, origins)
         bindings: list[Binding] = []
         for old, value in zip(wanted, new, strict=True):
-            bound = variable(fresh("gv", walk.taken), old.annotation)
+            bound = variable(fresh_name("gv", walk.taken), old.annotation)
             bindings.append(Binding(bound, value))
             named[old] = bound
         if bindings:
@@ -47,7 +47,7 @@ def make_function(
     results: list[Expr] = []
     for output in outputs:
         if output not in named:
-            named[output] = variable(fresh("gv", walk.taken), output.annotation)
+            named[output] = variable(fresh_name("gv", walk.taken), output.annotation)
             bindings.append(Binding(named[output], output))
         results.append(named[output])
     if bindings:

@@ -8,27 +8,27 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any, ParamSpec, TypeVar
 
-from relax_eg.accepted import shown
+from relax_eg.accepted import short_repr
 from relax_eg.errors import RelaxEgError, SpecError
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
 
-def by_name(specs: Any, kwspecs: Mapping[str, Any]) -> dict[str, Any]:
+def specs_by_name(specs: Any, kwspecs: Mapping[str, Any]) -> dict[str, Any]:
     """The specs given by name: in the mapping `specs` or as keywords. SpecError for a spec that is given twice.
     SpecError if `specs` is not a mapping with string keys."""
     if specs is None:
         return dict(kwspecs)
     if not isinstance(specs, Mapping) or not all(isinstance(k, str) for k in specs):  # type: ignore[reportUnknownVariableType]
-        raise SpecError(f"specs={shown(specs)}: specs by the names of arguments, {{'cost': 'n 4'}}, are accepted")
+        raise SpecError(f"specs={short_repr(specs)}: specs by the names of arguments, {{'cost': 'n 4'}}, are accepted")
     named: dict[str, Any] = dict(specs)  # type: ignore[reportUnknownArgumentType]
     for name in named.keys() & kwspecs.keys():
         raise SpecError(f"argument `{name}` has a spec in specs={{...}} and as a keyword\n  accepted: one of them")
     return named | dict(kwspecs)
 
 
-def tells_clashes(function: Callable[P, R]) -> Callable[P, R]:
+def explain_clashes(function: Callable[P, R]) -> Callable[P, R]:
     """Decorator for functions with options. If an argument of the user's program has the name of an option, errors that
     mention this name also tell how to give the spec of the argument."""
     own = [p for p in inspect.signature(function).parameters.values() if p.kind is not p.VAR_KEYWORD]

@@ -24,7 +24,7 @@ from relax_eg.frontends.sources import is_jax_function, line_of
 from relax_eg.frontends.symbolic import is_symbolic
 from relax_eg.ir.expr import ConstantData
 from relax_eg.ir.foreign import Foreign
-from relax_eg.ir.tokens import NoContentError, array_token, class_name, is_known, refuse, token
+from relax_eg.ir.tokens import NoContentError, array_token, class_name, is_known, raise_no_content, token
 from relax_eg.limits import FEW_KEPT
 from relax_eg.memo import Memo
 from relax_eg.ops.keys import generator_of, is_key, jax_dtype
@@ -194,7 +194,7 @@ class Fingerprint:
             return ("function", value.__module__, value.__qualname__)
         if type(value).__name__ == "UnspecifiedValue":  # JAX's singleton for "not specified"
             return "UnspecifiedValue"
-        return refuse(value)
+        return raise_no_content(value)
 
     def _primitive(self, primitive: Any) -> Any:
         known = _PRIMITIVES.get(id(primitive))
@@ -220,7 +220,7 @@ class Fingerprint:
             raise NoContentError("a value of a surrounding transformation has no content yet")
         aval: Any = jax.typeof(value)
         if not isinstance(aval, ShapedArray):
-            refuse(value)
+            raise_no_content(value)
         key = jax.dtypes.issubdtype(aval.dtype, jax.dtypes.prng_key)
         array = np.asarray(jax.random.key_data(value) if key else value, None if key else aval.dtype)
         found = array_token(array)

@@ -8,11 +8,11 @@ from dataclasses import replace
 
 from relax_eg.ir.annotations import Callable as Signature
 from relax_eg.ir.calls import signature
-from relax_eg.ir.expr import FUNCTION, Expr, fresh, node
+from relax_eg.ir.expr import FUNCTION, Expr, fresh_name, node
 from relax_eg.ir.module import Function, Module
 from relax_eg.ir.origin import SourceLine
 from relax_eg.ir.parser import Surroundings
-from relax_eg.ir.partition import carried, replaced
+from relax_eg.ir.partition import remaining_origins, replace_names
 from relax_eg.tir import TensorProgram
 
 
@@ -43,14 +43,14 @@ class Gathered:
         names: dict[str, str] = {}
         for f in module:
             same = self.functions.get(f.name)
-            names[f.name] = f.name if same == f or f.name not in self.taken else fresh(f.name, self.taken)
+            names[f.name] = f.name if same == f or f.name not in self.taken else fresh_name(f.name, self.taken)
         # A function that calls a renamed function is itself a different function, and so needs a new name.
         while changed := [
             f.name
             for f in module
             if names[f.name] == f.name and f.name in self.functions and any(names.get(c, c) != c for c in _mentions(f))
         ]:
-            names |= {name: fresh(name, self.taken) for name in changed}
+            names |= {name: fresh_name(name, self.taken) for name in changed}
         for f in module:
             self.taken.add(names[f.name])
             self.functions.setdefault(names[f.name], _renamed(f, names))
@@ -62,7 +62,7 @@ class Gathered:
         for name, known in self.programs.items():
             if known is program:
                 return name
-        name = fresh(program.name if program.name.isidentifier() else "program", self.taken)
+        name = fresh_name(program.name if program.name.isidentifier() else "program", self.taken)
         self.programs[name] = program
         return name
 
@@ -71,7 +71,7 @@ class Gathered:
         if self.values.get(name, value) is value and name not in self.taken:
             own = name
         else:
-            own = next((n for n, v in self.values.items() if v is value), None) or fresh(name, self.taken)
+            own = next((n for n, v in self.values.items() if v is value), None) or fresh_name(name, self.taken)
         self.values[own] = value
         return own
 
@@ -89,5 +89,5 @@ def _renamed(f: Function, names: dict[str, str]) -> Function:
         for e in f.expressions()
         if e.op == FUNCTION
     }
-    blocks, result = replaced(f, other)
-    return replace(f, name=names.get(f.name, f.name), blocks=blocks, result=result, origins=carried(f, other))
+    blocks, result = replace_names(f, other)
+    return replace(f, name=names.get(f.name, f.name), blocks=blocks, result=result, origins=remaining_origins(f, other))

@@ -34,7 +34,7 @@ from relax_eg.ir.expr import (
     VAR,
     ConstantData,
     Expr,
-    fresh,
+    fresh_name,
     node,
     postorder,
     shape_value,
@@ -47,17 +47,17 @@ from relax_eg.ir.heads import IN_PLACE
 from relax_eg.ir.memory import first_explicit
 from relax_eg.ir.module import Binding, Block, Function, Module
 from relax_eg.ir.packed import pack
-from relax_eg.ir.partition import carried, replaced
+from relax_eg.ir.partition import remaining_origins, replace_names
 from relax_eg.ir.steps import effect_of, impure_functions, is_sized, stepped_functions
 from relax_eg.ir.tokens import NoContentError
 from relax_eg.ir.wellformed import check
 from relax_eg.ops import api as op
-from relax_eg.ops.deduction import deduced
+from relax_eg.ops.deduction import deduce_module
 from relax_eg.shapes import Scope
 
 
 @dataclass(frozen=True)
-class Written(OfArguments):
+class PreparedModule(OfArguments):
     """A module, written by hand or traced before, with the interface of a traced function (`jax.trace.Traced`).
 
     - `fn`: runs the original module.
@@ -148,9 +148,9 @@ class ModuleFingerprint:
         raise NoContentError(f"no constant is named {name!r}")
 
 
-def written(
+def prepare_module(
     module: Module, run: Callable[[Module, Function, Sequence[Any]], Any], assume: Sequence[str] = ()
-) -> Written:
+) -> PreparedModule:
     """Prepares `module` for `optimize`.
 
     Deduces every annotation anew, and moves pure bindings that are outside dataflow blocks into dataflow blocks.
@@ -171,7 +171,7 @@ def written(
     need_sizes(entry.name, assume, (*entry.size_variables, *entry.cast_variables))
     with_more = replace(entry, assume=(*entry.assume, *assume))
     module = Module(tuple(with_more if f is entry else f for f in module))
-    formed = in_blocks(deduced(module))
+    formed = with_dataflow_blocks(deduce_module(module))
     check(formed)  # again: the first check accepts errors that coarse annotations hide
     main = formed.main
     names = [str(p.attr("name")) for p in main.params]
@@ -195,10 +195,10 @@ def written(
     tree = jax.tree_util.tree_structure(((None,) * len(names), {}))
     arguments = Arguments(fn.__signature__, (), tree, Scope())  # type: ignore[reportFunctionMemberAccess]
     out_tree = jax.tree_util.tree_structure(_skeleton(main.annotation))
-    return Written(fn, main.name, arguments, sizes, formed, out_tree, True, formed.wide)
+    return PreparedModule(fn, main.name, arguments, sizes, formed, out_tree, True, formed.wide)
 
 
-def _of_arrays(module: Module, fn: Callable[..., Any], sizes: SymbolicSizes) -> Written | None:
+def _of_arrays(module: Module, fn: Callable[..., Any], sizes: SymbolicSizes) -> PreparedModule | None:
     """`module` with an entry that takes and returns arrays only.
 
     The arrays of a tuple are passed one by one. A shape is passed as an array of that shape with one more axis of size
@@ -216,7 +216,7 @@ def _of_arrays(module: Module, fn: Callable[..., Any], sizes: SymbolicSizes) -> 
         arguments = read_arguments(fn, main.name, specs, {}, sizes)
     out_tree = jax.tree_util.tree_structure(_skeleton(main.annotation))
     if takes == declared and all(map(_is_exact, declared)) and _are_arrays(main.annotation):
-        return Written(fn, main.name, arguments, sizes, module, out_tree, False, module.wide)
+        return PreparedModule(fn, main.name, arguments, sizes, module, out_tree, False, module.wide)
     leaves = iter(var(leaf.name, leaf.annotation) for leaf in arguments.leaves)
     params: list[Expr] = []
     env = {p: _value_of(a, leaves, params) for p, a in zip(main.params, takes, strict=True)}
@@ -224,14 +224,14 @@ def _of_arrays(module: Module, fn: Callable[..., Any], sizes: SymbolicSizes) -> 
     if {str(p.attr("name")) for p in params} & {b.name for b in bound}:
         return None
     try:
-        formed = in_blocks(deduced(in_blocks(_with_operands(module, main, env, params))))
+        formed = with_dataflow_blocks(deduce_module(with_dataflow_blocks(_with_operands(module, main, env, params))))
         result = formed.main.result
         if not _is_known(result.annotation):
             return None
         fields = _fields_of(result)
         whole = fields[0] if isinstance(result.annotation, Tensor) else tuple_(fields)
         flat = replace(formed.main, result=whole)
-        formed = in_blocks(Module(tuple(flat if f is formed.main else f for f in formed)))
+        formed = with_dataflow_blocks(Module(tuple(flat if f is formed.main else f for f in formed)))
         check(formed)
     except (OperatorError, WellFormedError):  # only the actual sizes decide whether it is valid, so it runs in steps
         if takes == declared:
@@ -248,7 +248,7 @@ def _of_arrays(module: Module, fn: Callable[..., Any], sizes: SymbolicSizes) -> 
     entry = (*names, ("return", str(main.annotation)))
     is_plain = all(map(_is_exact, declared)) and _are_arrays(main.annotation)
     entry = () if is_plain else entry
-    return Written(of_arrays, main.name, arguments, sizes, formed, out_tree, False, formed.wide, entry)
+    return PreparedModule(of_arrays, main.name, arguments, sizes, formed, out_tree, False, formed.wide, entry)
 
 
 def _sized(a: Annotation, name: str, taken: set[str]) -> Annotation:
@@ -299,8 +299,8 @@ def _with_operands(module: Module, main: Function, env: Mapping[Expr, Expr], par
     """`module` with `params` as parameters of its entry, and without the functions that the entry does not need.
 
     `env` gives the value that replaces each old parameter."""
-    blocks, result = replaced(main, env)
-    entry = replace(main, params=tuple(params), blocks=blocks, result=result, origins=carried(main, env))
+    blocks, result = replace_names(main, env)
+    entry = replace(main, params=tuple(params), blocks=blocks, result=result, origins=remaining_origins(main, env))
     needed = needed_by(entry.expressions(), {f.name: f for f in module})
     return Module(tuple(entry if f is main else f for f in module if f is main or f in needed))
 
@@ -335,7 +335,7 @@ def _skeleton(a: Annotation) -> Any:
 # --- dataflow blocks ---
 
 
-def in_blocks(module: Module) -> Module:
+def with_dataflow_blocks(module: Module) -> Module:
     """`module` with its pure bindings in dataflow blocks; consecutive dataflow blocks are merged. O(expressions)."""
     impure = impure_functions(module)
     return Module(tuple(_Former(f, impure).function() for f in module))
@@ -416,7 +416,7 @@ class _Former:
         if all(x.op in IN_PLACE for x in postorder([e])) and e.op != CONSTANT:
             return e
         if e not in self.named:
-            self.named[e] = var(fresh(stem, self.taken), e.annotation)
+            self.named[e] = var(fresh_name(stem, self.taken), e.annotation)
             groups.append(_Group(True, (Binding(self.named[e], e),)))
         return self.named[e]
 

@@ -15,14 +15,14 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any, NoReturn, overload
 
-from relax_eg.accepted import STATEMENTS, shown
+from relax_eg.accepted import STATEMENTS, short_repr
 from relax_eg.errors import OptionError, ScriptError
 from relax_eg.frontends.gathering import Gathered
 from relax_eg.frontends.surroundings import Surrounded, size_names
-from relax_eg.ir.expr import Expr, fresh, shape_value
+from relax_eg.ir.expr import Expr, fresh_name, shape_value
 from relax_eg.ir.module import Module
 from relax_eg.ir.origin import SourceLine
-from relax_eg.ir.reader import Source, spelled
+from relax_eg.ir.reader import Source, unqualified_name
 from relax_eg.ir.wellformed import check
 from relax_eg.ops.text import read_function
 from relax_eg.shapes import Dim
@@ -57,7 +57,7 @@ def function(
     WellFormedError for a module that breaks a rule of the IR.
     """
     if not STATEMENTS.fits(assume):
-        raise OptionError(f"assume={shown(assume)}: {STATEMENTS.accepted} is accepted")
+        raise OptionError(f"assume={short_repr(assume)}: {STATEMENTS.accepted} is accepted")
     statements = as_statements(assume)
     if fn is None:
         return lambda fn: _read(fn, statements)
@@ -127,7 +127,7 @@ class _Plain(ast.NodeTransformer):
             or all(isinstance(v, ast.Call) and ast.unparse(v.func).endswith("sym_var") for v in declares)
         ):
             return node
-        whole = fresh("fields", self.taken)
+        whole = fresh_name("fields", self.taken)
         made: list[ast.stmt] = [ast.Assign([ast.Name(whole, ast.Store())], node.value)]
         for i, t in enumerate(target.elts):
             made.append(ast.Assign([t], ast.Subscript(ast.Name(whole, ast.Load()), ast.Constant(i), ast.Load())))
@@ -151,9 +151,9 @@ def _with_outputs(definition: ast.FunctionDef) -> None:
     for block in [n for n in ast.walk(definition) if isinstance(n, ast.With)]:
         call = block.items[0].context_expr
         last = block.body[-1].value if isinstance(block.body[-1], ast.Expr) else None
-        if not isinstance(call, ast.Call) or spelled(call.func) != "dataflow":
+        if not isinstance(call, ast.Call) or unqualified_name(call.func) != "dataflow":
             continue
-        if isinstance(last, ast.Call) and spelled(last.func) == "output":
+        if isinstance(last, ast.Call) and unqualified_name(last.func) == "output":
             continue
         bound = list(dict.fromkeys(_bound(block.body)))
         end = block.end_lineno or block.lineno

@@ -81,7 +81,7 @@ def trace_error(
     return TraceError("\n".join(lines), undecided)
 
 
-def undecided_by(error: Exception) -> tuple[str, str] | None:
+def undecided_comparison(error: Exception) -> tuple[str, str] | None:
     """For an error about a comparison of sizes that JAX could not decide: the comparison and its negation, of which one
     holds. None for other errors."""
     asked = re.search(r"'([^']+)' (>=|>|<=|<) '([^']+)' is inconclusive", str(error))

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, cast
 
-from relax_eg.accepted import shown
+from relax_eg.accepted import short_repr
 from relax_eg.dtypes import KEY_DTYPE, RECORDS, SHORT_NAMES, WIDE
 from relax_eg.errors import SpecError
 from relax_eg.limits import FIELDS, NESTED, RANK
@@ -71,7 +71,7 @@ class Tensor(Annotation):
         self, shape: str | Sequence[DimLike] | None = None, dtype: str | None = None, ndim: int | None = None
     ) -> None:
         if dtype is not None and not isinstance(dtype, str):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise SpecError(f"Tensor(..., dtype={shown(dtype)}): a dtype's name, such as 'float32', is accepted")
+            raise SpecError(f"Tensor(..., dtype={short_repr(dtype)}): a dtype's name, such as 'float32', is accepted")
         if isinstance(shape, str):
             spec = parse_spec(shape)
             if dtype is not None and spec.dtype is not None and dtype != spec.dtype:
@@ -104,7 +104,7 @@ def _dtype(name: str) -> str:
     name = SHORT_NAMES.get(name, name)
     if name in RECORDS or name == ANY_KEY or KEY_DTYPE.fullmatch(name):
         return name
-    raise SpecError(f"`{shown(name)[1:-1]}` is not a dtype\n  accepted: {accepted_dtypes(name)}")
+    raise SpecError(f"`{short_repr(name)[1:-1]}` is not a dtype\n  accepted: {accepted_dtypes(name)}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +139,7 @@ class Callable(Annotation):
 
 def _sequence(value: Any, what: str) -> Sequence[Annotation]:
     if not isinstance(value, (tuple, list)):
-        raise SpecError(f"{what}({shown(value)}): a tuple of annotations is accepted")
+        raise SpecError(f"{what}({short_repr(value)}): a tuple of annotations is accepted")
     return cast("Sequence[Annotation]", value)
 
 
@@ -150,7 +150,7 @@ def _extent(inside: tuple[Annotation, ...]) -> tuple[int, int]:
     """
     for a in inside:
         if not isinstance(a, Annotation):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise SpecError(f"{shown(a)} is no annotation; accepted: Tensor, Shape, Tuple, Callable, Object")
+            raise SpecError(f"{short_repr(a)} is no annotation; accepted: Tensor, Shape, Tuple, Callable, Object")
     known = [a.extent if isinstance(a, (Tuple, Callable)) else (1, 0) for a in inside]
     fields, depth = sum(n for n, _ in known), 1 + max((d for _, d in known), default=0)
     if fields > FIELDS:
@@ -165,20 +165,22 @@ def _sizes(
 ) -> tuple[tuple[Dim, ...] | None, int | None]:
     if ndim is not None and not (type(ndim) is int and UNKNOWN_RANK <= ndim <= RANK):
         accepted = f"a rank is a whole number >= 0, or -1 where it is unknown; axes from 0 to {RANK} are accepted"
-        raise SpecError(f"{what}(ndim={shown(ndim)}): {accepted}")
+        raise SpecError(f"{what}(ndim={short_repr(ndim)}): {accepted}")
     ndim = None if ndim == UNKNOWN_RANK else ndim
     if dims is None:
         return None, ndim
     if not isinstance(dims, (str, Sequence)):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise SpecError(f"{what}({shown(dims)}): sizes such as 'n 4' or (\"n\", 4) are accepted")
+        raise SpecError(f"{what}({short_repr(dims)}): sizes such as 'n 4' or (\"n\", 4) are accepted")
     parts: Sequence[Dim | Star | None]
     parts = parse_spec(dims).dims if isinstance(dims, str) else [Dim.of(d) for d in dims]
     if len(parts) > RANK:
         raise SpecError(f"{what} of {len(parts)} axes; at most {RANK} are accepted")
     if any(isinstance(d, Star) for d in parts):
-        raise SpecError(f"{what}({shown(dims)}): `*name` stands for any number of axes and is for rules only")
+        raise SpecError(f"{what}({short_repr(dims)}): `*name` stands for any number of axes and is for rules only")
     if ndim is not None and ndim != len(parts):
-        raise SpecError(f"{what}({shown(dims)}, ndim={shown(ndim)}): {len(parts)} sizes do not make rank {ndim}")
+        raise SpecError(
+            f"{what}({short_repr(dims)}, ndim={short_repr(ndim)}): {len(parts)} sizes do not make rank {ndim}"
+        )
     known = tuple(d for d in parts if isinstance(d, Dim))
     return (known if len(known) == len(parts) else None), len(parts)
 

@@ -15,7 +15,7 @@ from relax_eg.ir.annotations import Shape, has_functions
 from relax_eg.ir.calls import NO_FUNCTIONS, function_ref
 from relax_eg.ir.control import cond
 from relax_eg.ir.expr import VAR, Expr, postorder, shape_value, tuple_, tuple_get, var
-from relax_eg.ir.lattice import clash
+from relax_eg.ir.lattice import annotation_clash
 from relax_eg.ir.module import Binding, Block, Function
 from relax_eg.ir.origin import Origins
 from relax_eg.ir.partition import missing_sizes
@@ -47,7 +47,7 @@ def conditional(
     results = [name for name in then.names if name in other.names]
     for name in results:
         one, two = then.names[name].annotation, other.names[name].annotation
-        if why := clash(one, two):
+        if why := annotation_clash(one, two):
             raise OperatorError(f"`{name}` is {one} in one branch and {two} in the other: {why}")
         if has_functions(one) or has_functions(two):
             raise OperatorError(f"`{name}` is a function, which no branch can give\n  accepted: {NO_FUNCTIONS}")
@@ -74,7 +74,7 @@ def conditional(
     return (chosen, otherwise), value, results
 
 
-def joined(name: str, value: Expr, results: Sequence[str]) -> list[Binding]:
+def join_branches(name: str, value: Expr, results: Sequence[str]) -> list[Binding]:
     """Returns the bindings after a `cond`: its value under `name`, then each joined name."""
     whole = var(name, value.annotation)
     fields = [tuple_get(whole, i) for i in range(len(results))]

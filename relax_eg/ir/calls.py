@@ -17,7 +17,7 @@ from relax_eg.ir.expr import (
     postorder,
 )
 from relax_eg.ir.heads import on_operands
-from relax_eg.ir.lattice import clash
+from relax_eg.ir.lattice import annotation_clash
 from relax_eg.ir.module import Function, Module
 from relax_eg.ir.origin import Origin
 from relax_eg.limits import KEPT
@@ -64,7 +64,7 @@ def _call_annotation(callee: Annotation, args: tuple[Annotation, ...], name: str
         return Object()
     sizes = call_sizes(callee.params, args)
     for i, (param, arg) in enumerate(zip(callee.params, args, strict=False)):
-        if why := clash(substitute(param, {**_of_the_callee(param), **sizes}), arg):
+        if why := annotation_clash(substitute(param, {**_of_the_callee(param), **sizes}), arg):
             raise OperatorError(f"{name}: argument {i} should be {param}, got {arg}: {why}")
     return substitute(_coarse(callee.result, sizes), sizes)
 

@@ -24,7 +24,7 @@ from relax_eg.ir.annotations import Annotation, Callable, Shape, Tensor, Tuple
 from relax_eg.ir.calls import call_annotation
 from relax_eg.ir.expr import CALL, COND, FUNCTION, SCAN, SHARD_MAP, WHILE, Expr, node
 from relax_eg.ir.heads import CONTROL
-from relax_eg.ir.lattice import clash, covers, join
+from relax_eg.ir.lattice import annotation_clash, covers, join
 from relax_eg.shapes import Dim
 
 # given: defaults of attributes
@@ -103,7 +103,7 @@ class Parts:
     xs: tuple[Any, ...]
 
 
-def parts(op: str, args: Sequence[Any], attrs: Mapping[str, Any]) -> Parts:
+def group_arguments(op: str, args: Sequence[Any], attrs: Mapping[str, Any]) -> Parts:
     """Groups the `args` of a call or control node by role. `args` are expressions or anything in the same order."""
     a = tuple(args)
     if op == COND:
@@ -135,7 +135,7 @@ class Run:
 
 def runs_of(op: str, args: Sequence[Any], attrs: Mapping[str, Any]) -> tuple[Run, ...]:
     """Returns what a call or control node runs; the body of a loop is last. `args`: as for `parts`."""
-    p = parts(op, args, attrs)
+    p = group_arguments(op, args, attrs)
     bodies = (Run(f, p.constants, p.carry, p.xs) for f in p.functions)
     if op == WHILE:
         condition, body = bodies
@@ -161,7 +161,7 @@ def alternatives(op: str, attrs: Mapping[str, Any]) -> int:
     return attrs["branches"] if op == COND else 1
 
 
-def in_turn(
+def run_control_on_values(
     e: Expr,
     args: Sequence[Any],
     run: Callable_[[int, tuple[Any, ...]], Any],
@@ -174,7 +174,7 @@ def in_turn(
     - `length`: gives the value of a size.
     - `stacked`: stacks the values that steps give, perhaps none, to a value with this annotation.
     """
-    p = parts(e.op, args, dict(e.attrs))
+    p = group_arguments(e.op, args, dict(e.attrs))
     if e.op == COND:
         return run(min(max(int(p.index), 0), len(p.functions) - 1), p.constants)
     carry = p.carry
@@ -211,7 +211,7 @@ def deduce_control(op: str, operands: Sequence[Annotation], attrs: Mapping[str, 
     fit."""
     if op == SHARD_MAP:
         return attrs["out"]  # the global shape depends on the mesh, not on the body's signature
-    p = parts(op, operands, attrs)
+    p = group_arguments(op, operands, attrs)
     wanted = {COND: attrs.get("branches"), WHILE: 2, SCAN: 1}[op]
     for f in p.functions:
         if not isinstance(f, Callable):
@@ -237,7 +237,7 @@ def _of_branches(p: Parts) -> Annotation:
     for i, r in enumerate(results):
         if not isinstance(r, Tuple):
             raise OperatorError(f"cond: branch {i} returns {r}; a branch returns a tuple")
-        if why := clash(r, results[0]):
+        if why := annotation_clash(r, results[0]):
             raise OperatorError(f"cond: branch {i} returns {r}, branch 0 returns {results[0]}; they must agree: {why}")
     if not isinstance(p.index, Tensor) or p.index.ndim not in (0, None) or p.index.dtype not in ("int32", "bool", None):
         raise OperatorError(f"cond: the index is {p.index}; an int32 or bool scalar is accepted")

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from relax_eg.accepted import FLAG, TEXT, Kind, accepts, of
+from relax_eg.accepted import FLAG, TEXT, Kind, accepts, of_types
 from relax_eg.dtypes import DEFAULTS, numpy_dtype
 from relax_eg.errors import OperatorError, UnknownShapeError
 from relax_eg.ir.annotations import Annotation, Object, Shape, Tensor, Tuple
@@ -247,7 +247,7 @@ def var(name: str, annotation: Annotation) -> Expr:
     return node(VAR, (), (("name", name),), annotation)
 
 
-def fresh(stem: str, taken: set[str]) -> str:
+def fresh_name(stem: str, taken: set[str]) -> str:
     """Returns the first of `stem`, `stem1`, `stem2`, ... that is not in `taken`, and adds it there."""
     name = next(n for i in itertools.count() if (n := f"{stem}{i or ''}") not in taken)
     taken.add(name)
@@ -331,7 +331,7 @@ VALUES = Kind(
     OperatorError,
     name=TEXT,
     args=VALUES,
-    out=of("an annotation, such as rx.Tensor('n 4'),", Annotation),
+    out=of_types("an annotation, such as rx.Tensor('n 4'),", Annotation),
     attrs=Kind(lambda x: isinstance(x, Iterable) and not isinstance(x, (str, bytes)), "attributes by name"),
     pure=FLAG,
 )
@@ -349,7 +349,9 @@ def call_dps_library(
 
 
 @accepts(
-    OperatorError, value=of("a value", Expr), annotation=of("an annotation, such as rx.Tensor('n 4'),", Annotation)
+    OperatorError,
+    value=of_types("a value", Expr),
+    annotation=of_types("an annotation, such as rx.Tensor('n 4'),", Annotation),
 )
 def match_cast(value: Expr, annotation: Annotation) -> Expr:
     """Returns `value` with a run-time check that it fits `annotation`. New size variables in `annotation` are defined

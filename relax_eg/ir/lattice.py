@@ -16,7 +16,7 @@ from relax_eg.limits import KEPT
 from relax_eg.shapes import Dim, Scope
 
 
-def same(a: Dim, b: Dim) -> bool | None:
+def sizes_equal(a: Dim, b: Dim) -> bool | None:
     """Returns True if the sizes are equal for all values of the size variables, False if they always differ, else None.
 
     No search runs, so the answer does not depend on a time limit.
@@ -32,21 +32,23 @@ def _proved(a: Dim, b: Dim) -> bool | None:
     return Scope({v: (0, None) for v in a.variables | b.variables}).equal(a, b)
 
 
-def differ(a: Dim, b: Dim) -> bool:
+def sizes_differ(a: Dim, b: Dim) -> bool:
     """Whether two sizes differ for all values of the size variables."""
-    return same(a, b) is False
+    return sizes_equal(a, b) is False
 
 
-def covers(coarse: Annotation, fine: Annotation) -> bool:
+def covers(general: Annotation, specific: Annotation) -> bool:
     """Whether every value annotated `fine` may also be annotated `coarse`. Every annotation covers itself."""
-    if coarse == fine or isinstance(coarse, Object):
+    if general == specific or isinstance(general, Object):
         return True
-    if isinstance(coarse, Tensor) and isinstance(fine, Tensor):
-        return coarse.dtype in (None, fine.dtype) and _covers_sizes(coarse.shape, coarse.ndim, fine.shape, fine.ndim)
-    if isinstance(coarse, Shape) and isinstance(fine, Shape):
-        return _covers_sizes(coarse.dims, coarse.ndim, fine.dims, fine.ndim)
-    if isinstance(coarse, Tuple) and isinstance(fine, Tuple):
-        return len(coarse.fields) == len(fine.fields) and all(map(covers, coarse.fields, fine.fields))
+    if isinstance(general, Tensor) and isinstance(specific, Tensor):
+        return general.dtype in (None, specific.dtype) and _covers_sizes(
+            general.shape, general.ndim, specific.shape, specific.ndim
+        )
+    if isinstance(general, Shape) and isinstance(specific, Shape):
+        return _covers_sizes(general.dims, general.ndim, specific.dims, specific.ndim)
+    if isinstance(general, Tuple) and isinstance(specific, Tuple):
+        return len(general.fields) == len(specific.fields) and all(map(covers, general.fields, specific.fields))
     return False
 
 
@@ -73,10 +75,10 @@ def join(a: Annotation, b: Annotation) -> Annotation:
 
 
 def _same_sizes(a: Sequence[Dim] | None, b: Sequence[Dim] | None) -> bool:
-    return a is not None and b is not None and len(a) == len(b) and all(map(same, a, b))
+    return a is not None and b is not None and len(a) == len(b) and all(map(sizes_equal, a, b))
 
 
-def clash(a: Annotation, b: Annotation) -> str | None:
+def annotation_clash(a: Annotation, b: Annotation) -> str | None:
     """Returns why no value can have both annotations, or None if one may."""
     if isinstance(a, Object) or isinstance(b, Object):
         return None
@@ -89,7 +91,7 @@ def clash(a: Annotation, b: Annotation) -> str | None:
     if isinstance(a, Tuple) and isinstance(b, Tuple):
         if len(a.fields) != len(b.fields):
             return f"tuples of {len(a.fields)} and {len(b.fields)}"
-        found = ((i, clash(x, y)) for i, (x, y) in enumerate(zip(a.fields, b.fields, strict=True)))
+        found = ((i, annotation_clash(x, y)) for i, (x, y) in enumerate(zip(a.fields, b.fields, strict=True)))
         return next((f"field {i}: {why}" for i, why in found if why is not None), None)
     if isinstance(a, Callable) and isinstance(b, Callable):
         # The size variables of a signature are local to it, so sizes of two signatures are not compared.
@@ -104,7 +106,7 @@ def _clash_of_sizes(
     if a_rank is not None and b_rank is not None and a_rank != b_rank:
         return f"ranks {a_rank} and {b_rank} differ"
     for axis, (p, q) in enumerate(zip(a or (), b or (), strict=False)):
-        if differ(p, q):
+        if sizes_differ(p, q):
             return f"axis {axis}: sizes {p} and {q} differ"
     return None
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from relax_eg.accepted import shown
+from relax_eg.accepted import short_repr
 from relax_eg.errors import WellFormedError
 from relax_eg.ir.annotations import Annotation, dims_of, may_be_wide
 from relax_eg.ir.expr import CALL_TIR, MATCH_CAST, Expr, postorder
@@ -109,7 +109,7 @@ class Module:
 
     def __post_init__(self) -> None:
         if not isinstance(self.functions, (tuple, list)) or not all(isinstance(f, Function) for f in self.functions):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise WellFormedError(f"Module({shown(self.functions)}): a tuple of functions is accepted")
+            raise WellFormedError(f"Module({short_repr(self.functions)}): a tuple of functions is accepted")
         seen: set[str] = set()
         for f in self.functions:
             if f.name in seen:

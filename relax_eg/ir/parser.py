@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 from relax_eg.errors import ModuleTextError, OperatorError, TraceError, WellFormedError, parts_of_error
 from relax_eg.ir.annotations import Annotation, Tensor, dims_of, has_functions
 from relax_eg.ir.annotations import Callable as Signature
-from relax_eg.ir.branches import Branch, conditional, joined
+from relax_eg.ir.branches import Branch, conditional, join_branches
 from relax_eg.ir.calls import NO_FUNCTIONS, NO_RECURSION, recursion, runs_itself, signature
 from relax_eg.ir.expr import VAR, Expr, postorder, var
 from relax_eg.ir.heads import IN_PLACE
@@ -27,7 +27,7 @@ from relax_eg.ir.module import Binding, Block, Function, Module
 from relax_eg.ir.origin import Origin, SourceLine
 from relax_eg.ir.printer import HEADER, VERSION
 from relax_eg.ir.python_syntax import Functions
-from relax_eg.ir.reader import Reader, Source, near, spelled
+from relax_eg.ir.reader import Reader, Source, did_you_mean, unqualified_name
 from relax_eg.ir.values import ExpressionReader
 from relax_eg.plain_data import DAMAGED
 from relax_eg.tir import TensorProgram, read_program
@@ -224,7 +224,7 @@ class ModuleScope:
         if _is_program(statement):
             return statement
         for mark in statement.decorator_list:
-            if spelled(mark.func if isinstance(mark, ast.Call) else mark) != "function":
+            if unqualified_name(mark.func if isinstance(mark, ast.Call) else mark) != "function":
                 raise source.error(mark, "only functions of the graph level can be read", FUNCTIONS)
         return statement
 
@@ -261,14 +261,15 @@ def is_size_declaration(statement: ast.stmt) -> bool:
     value = statement.value
     made = value.elts if isinstance(value, ast.Tuple) else [value]
     return bool(made) and all(
-        isinstance(v, ast.Call) and (spelled(v.func, "T") is not None or spelled(v.func) == "sym_var") for v in made
+        isinstance(v, ast.Call) and (unqualified_name(v.func, "T") is not None or unqualified_name(v.func) == "sym_var")
+        for v in made
     )
 
 
 def _attributes(statement: ast.stmt) -> ast.Call | None:
     """Returns the call of a line `R.func_attr(...)`, else None."""
     call = statement.value if isinstance(statement, ast.Expr) else None
-    return call if isinstance(call, ast.Call) and spelled(call.func) == "func_attr" else None
+    return call if isinstance(call, ast.Call) and unqualified_name(call.func) == "func_attr" else None
 
 
 class _FunctionReader:
@@ -353,7 +354,7 @@ class _FunctionReader:
             return None
         item = statement.items[0]
         call = item.context_expr
-        kind = spelled(call.func) if isinstance(call, ast.Call) and not call.args else None
+        kind = unqualified_name(call.func) if isinstance(call, ast.Call) and not call.args else None
         if kind not in ("dataflow", "bindings", "inline") or len(statement.items) > 1 or item.optional_vars:
             raise self.source.error(call, "this opens no region", "with R.dataflow(): (or R.bindings, R.inline)")
         return kind
@@ -396,7 +397,7 @@ class _FunctionReader:
         own = [self._name(name, statement) for name in results]
         whole = next(n for n in (f"cond{i or ''}" for i in itertools.count()) if n not in self.lines)
         self.lines[whole] = statement.lineno
-        lines = joined(whole, value, own)
+        lines = join_branches(whole, value, own)
         if self.scope.around is not None:
             self.origins[value] = Origin((self.scope.around.line(statement),))
         self.values.names |= {name: b.var for name, b in zip(results, lines[1:], strict=True)}
@@ -450,13 +451,15 @@ class _FunctionReader:
         self.blocks.append(Block(tuple(bindings[name] for name in outputs)))
 
     def _outputs(self, call: ast.Call, bindings: Mapping[str, Binding]) -> list[str]:
-        if spelled(call.func) != "output" or call.keywords:
+        if unqualified_name(call.func) != "output" or call.keywords:
             raise self.source.error(call, "this line binds no name", f"{STATEMENTS}; {OUTPUTS}")
         names: list[str] = []
         for arg in call.args:
             if not isinstance(arg, ast.Name) or arg.id not in bindings:
                 text = ast.unparse(arg)
-                raise self.source.error(arg, f"`{text}` is not bound in this block{near(text, bindings)}", OUTPUTS)
+                raise self.source.error(
+                    arg, f"`{text}` is not bound in this block{did_you_mean(text, bindings)}", OUTPUTS
+                )
             if arg.id in names:
                 raise self.source.error(arg, f"`{arg.id}` is listed twice", OUTPUTS)
             names.append(arg.id)

@@ -41,16 +41,16 @@ def split(function: Function, weights: set[str]) -> Split:
     names = {e: var(f"prepared{i}", e.annotation) for i, e in enumerate(cut)}
     prepare = Function(f"{function.name}_prepare", _chosen(function.params, weights), (), tuple_(cut))
 
-    blocks, result = replaced(function, names)
+    blocks, result = replace_names(function, names)
     used = set(postorder([b.value for block in blocks for b in block.bindings] + [result]))
     kept = tuple(p for p in _chosen(function.params, weights) if p in used or isinstance(p.annotation, Shape))
     others = tuple(p for p in function.params if p.attr("name") not in weights)
-    origins = carried(function, names)
+    origins = remaining_origins(function, names)
     main = Function(function.name, (*names.values(), *kept, *others), blocks, result, origins)
     return Split(prepare, main, tuple(str(p.attr("name")) for p in kept))
 
 
-def replaced(function: Function, names: Mapping[Expr, Expr]) -> tuple[tuple[Block, ...], Expr]:
+def replace_names(function: Function, names: Mapping[Expr, Expr]) -> tuple[tuple[Block, ...], Expr]:
     """Returns blocks and result of `function` with the expressions in `names` replaced."""
     values = [b.value for block in function.blocks for b in block.bindings]
     *new, result = substituted([*values, function.result], names)
@@ -59,7 +59,7 @@ def replaced(function: Function, names: Mapping[Expr, Expr]) -> tuple[tuple[Bloc
     return tuple(blocks), result
 
 
-def carried(function: Function, names: Mapping[Expr, Expr]) -> Origins:
+def remaining_origins(function: Function, names: Mapping[Expr, Expr]) -> Origins:
     """Returns the origins of the expressions that remain when those in `names` are replaced."""
     known = [e for e in function.expressions() if e in function.origins]
     made = zip(substituted(known, names), known, strict=True)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, cast
 from relax_eg.errors import RelaxEgError, UndecidedError
 from relax_eg.ir.annotations import Annotation, Tensor, Tuple
 from relax_eg.ir.expr import Expr, const, tuple_, tuple_get
-from relax_eg.ir.reader import near, spelled
+from relax_eg.ir.reader import did_you_mean, unqualified_name
 from relax_eg.plain_data import DAMAGED
 from relax_eg.shapes import Dim
 from relax_eg.tir.values import COMPARED
@@ -54,7 +54,7 @@ class Spelled:
         if isinstance(at, ast.Call):
             return self._function(at) is not None or self._method(at) is not None
         if isinstance(at, ast.Attribute):
-            return at.attr in PROPERTIES and spelled(at) is None
+            return at.attr in PROPERTIES and unqualified_name(at) is None
         return isinstance(at, (ast.BinOp, ast.Compare, ast.UnaryOp, ast.Subscript))
 
     def value(self, at: ast.expr, declared: Annotation | None) -> Expr:
@@ -84,7 +84,7 @@ class Spelled:
         if isinstance(at, ast.Name):
             is_size = at.id not in self.values.names and at.id in self.values.sizes
             return Dim.var(at.id) if is_size else self.values.expression(at)
-        if isinstance(at, ast.Attribute) and at.attr in PROPERTIES and spelled(at) is None:
+        if isinstance(at, ast.Attribute) and at.attr in PROPERTIES and unqualified_name(at) is None:
             return self._property(at)
         if isinstance(at, ast.Subscript):
             return self._subscript(at)
@@ -99,7 +99,7 @@ class Spelled:
             return self._applied(at, COMPARED[type(at.ops[0])], sides, {})
         if isinstance(at, ast.Call) and (name := self._function(at)) is not None:
             if name not in self.functions:
-                problem = f"there is no operator function R.op.{name}{near(name, self.functions)}"
+                problem = f"there is no operator function R.op.{name}{did_you_mean(name, self.functions)}"
                 raise self.source.error(at, problem, "a function of `relax_eg.op`")
             return self._called(at, name, ())
         if isinstance(at, ast.Call) and (name := self._method(at)) is not None:
@@ -110,11 +110,11 @@ class Spelled:
     def _function(self, at: ast.Call) -> str | None:
         """Returns `name` if `at` calls `R.op.name`, else None."""
         func = at.func
-        return func.attr if isinstance(func, ast.Attribute) and spelled(func.value) == "op" else None
+        return func.attr if isinstance(func, ast.Attribute) and unqualified_name(func.value) == "op" else None
 
     def _method(self, at: ast.Call) -> str | None:
         func = at.func
-        is_method = isinstance(func, ast.Attribute) and func.attr in METHODS and spelled(func) is None
+        is_method = isinstance(func, ast.Attribute) and func.attr in METHODS and unqualified_name(func) is None
         return func.attr if is_method and isinstance(func, ast.Attribute) and not self._is_module(func.value) else None
 
     def _is_module(self, at: ast.expr) -> bool:

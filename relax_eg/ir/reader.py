@@ -27,7 +27,7 @@ FUNCTION_ATTRIBUTES = (
 )
 
 
-def near(name: str, names: Iterable[str]) -> str:
+def did_you_mean(name: str, names: Iterable[str]) -> str:
     """Returns `; did you mean ...?`, or an empty string if no name is similar."""
     found = difflib.get_close_matches(name, sorted(set(names)), 2)
     return f"; did you mean {' or '.join(f'`{n}`' for n in found)}?" if found else ""
@@ -64,7 +64,7 @@ class Source(SourceText):
         return None if mark.strip() else read_origin(comment.strip())
 
 
-def spelled(node: ast.expr, prefix: str = "R") -> str | None:
+def unqualified_name(node: ast.expr, prefix: str = "R") -> str | None:
     """Returns `name` if `node` is `prefix.name`, else None."""
     if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == prefix:
         return node.attr
@@ -79,7 +79,7 @@ class Reader:
 
     def annotation(self, node: ast.expr) -> Annotation:
         call = node if isinstance(node, ast.Call) else None
-        kind = spelled(call.func if call else node)
+        kind = unqualified_name(call.func if call else node)
         args, keywords = (call.args, self.keywords(call)) if call else ([], {})
         try:
             if kind == "Object" and not args and not keywords:
@@ -184,7 +184,7 @@ class Reader:
             return node.value
         if isinstance(node, (ast.Tuple, ast.List)):
             return tuple(map(self.attribute, node.elts))
-        kind = spelled(node.func if isinstance(node, ast.Call) else node)
+        kind = unqualified_name(node.func if isinstance(node, ast.Call) else node)
         if kind is not None:
             return self._marked(node, kind)
         if isinstance(node, (ast.Name, ast.BinOp, ast.UnaryOp)) or (
@@ -201,7 +201,7 @@ class Reader:
             return ConstantData(self.constant(node, kind))
         if kind == "scalar" and len(args) == 1:
             inner = args[0]
-            if isinstance(inner, ast.Call) and (form := spelled(inner.func)) in ("const", "const_data"):
+            if isinstance(inner, ast.Call) and (form := unqualified_name(inner.func)) in ("const", "const_data"):
                 return self.constant(inner, form)[()]
             raise self.source.error(inner, "this is not a constant", 'R.const(1.5, "float32")')
         if kind == "foreign":

@@ -61,7 +61,7 @@ def _sites(module: Module) -> dict[str, list[tuple[str, Sequence[Annotation]]]]:
     found: dict[str, list[tuple[str, Sequence[Annotation]]]] = {}
     for f in module:
         for e in f.expressions():
-            for name, args in runs(e):
+            for name, args in called_functions(e):
                 found.setdefault(name, []).append((f.name, args))
         values = [b.value for block in f.blocks for b in block.bindings]
         for e in (*values, f.result):
@@ -70,7 +70,7 @@ def _sites(module: Module) -> dict[str, list[tuple[str, Sequence[Annotation]]]]:
     return found
 
 
-def runs(e: Expr) -> Iterator[tuple[str, Sequence[Annotation]]]:
+def called_functions(e: Expr) -> Iterator[tuple[str, Sequence[Annotation]]]:
     """Yields each function among the operands of `e` with the annotations of its arguments; none if it is only passed
     on."""
     passed = list(e.args)

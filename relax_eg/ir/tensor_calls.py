@@ -8,24 +8,24 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from relax_eg.accepted import NONE, accepts, of
+from relax_eg.accepted import NONE, accepts, of_types
 from relax_eg.errors import OperatorError
 from relax_eg.ir.annotations import Annotation, DimLike, Tensor, Tuple
 from relax_eg.ir.annotations import Callable as Signature
 from relax_eg.ir.calls import call_annotation, call_sizes
 from relax_eg.ir.expr import CALL_TIR, VALUES, Expr, node
 from relax_eg.ir.foreign import Foreign
-from relax_eg.ir.lattice import clash
+from relax_eg.ir.lattice import annotation_clash
 from relax_eg.shapes import Dim
 from relax_eg.tir import Buffer, TensorProgram
 
 
 @accepts(
     OperatorError,
-    program=of("a tensor program, such as `rx.tensor_program` makes,", TensorProgram),
+    program=of_types("a tensor program, such as `rx.tensor_program` makes,", TensorProgram),
     args=VALUES,
-    out=of("an annotation, such as rx.Tensor('n 4'),", Annotation) | NONE,
-    sizes=of("sizes by name, {'n': 4},", Mapping) | NONE,
+    out=of_types("an annotation, such as rx.Tensor('n 4'),", Annotation) | NONE,
+    sizes=of_types("sizes by name, {'n': 4},", Mapping) | NONE,
 )
 def call_tir(
     program: TensorProgram,
@@ -41,7 +41,7 @@ def call_tir(
     operands = tuple(args)
     told = tuple((name, Dim.of(size)) for name, size in (sizes or {}).items())
     found = tir_annotation(program, [a.annotation for a in operands], told)
-    if out is not None and (why := clash(out, found)):
+    if out is not None and (why := annotation_clash(out, found)):
         raise OperatorError(f"call_tir: `{program.name}` fills {found}, to be filled is {out}: {why}")
     return node(CALL_TIR, operands, (("program", Foreign(program)), ("sizes", told)), found if out is None else out)
 

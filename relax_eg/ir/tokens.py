@@ -27,7 +27,7 @@ class NoContentError(Exception):
     """A value's content cannot be determined, so it cannot be a key."""
 
 
-def refuse(value: Any) -> NoReturn:
+def raise_no_content(value: Any) -> NoReturn:
     raise NoContentError(f"the content of a {type(value).__module__}.{type(value).__qualname__} does not show")
 
 
@@ -40,7 +40,7 @@ def class_name(kind: type) -> str:
     return f"{kind.__module__}.{kind.__qualname__}"
 
 
-def token(value: Any, other: Callable[[Any], Any] = refuse) -> Any:
+def token(value: Any, other: Callable[[Any], Any] = raise_no_content) -> Any:
     """Returns the token of `value`. `other` is called for values that are not plain data; by default it raises
     NoContentError."""
     kind = type(value)
@@ -91,5 +91,5 @@ def array_token(value: Any) -> Any:
 
 def _dtype(dtype: np.dtype[Any]) -> Any:
     if dtype.kind not in "biufc" and dtype.type.__module__ != "ml_dtypes":
-        refuse(dtype)
+        raise_no_content(dtype)
     return ("dtype", dtype.name)

@@ -31,12 +31,12 @@ from relax_eg.ir.expr import (
     tuple_get,
 )
 from relax_eg.ir.heads import MEMORY
-from relax_eg.ir.lattice import clash, covers
+from relax_eg.ir.lattice import annotation_clash, covers
 from relax_eg.ir.literals import array_of
 from relax_eg.ir.memory import alloc_storage, alloc_tensor, call_into, kill
 from relax_eg.ir.printer import RESERVED
 from relax_eg.ir.python_syntax import Spelled
-from relax_eg.ir.reader import near, spelled
+from relax_eg.ir.reader import did_you_mean, unqualified_name
 from relax_eg.ir.tensor_calls import call_tir
 from relax_eg.shapes import Dim
 from relax_eg.tir import TensorProgram
@@ -116,12 +116,12 @@ class ExpressionReader:
         if at.id in self.hidden:
             why, wanted = self.hidden[at.id]
             raise self.source.error(at, f"`{at.id}` is {why}", wanted)
-        problem = f"`{at.id}` is not defined{near(at.id, [*self.names, *self.scope.names])}"
+        problem = f"`{at.id}` is not defined{did_you_mean(at.id, [*self.names, *self.scope.names])}"
         raise self.source.error(at, problem, "a parameter, an earlier binding or a function of the module")
 
     def _function(self, at: ast.expr, name: str, declared: Annotation | None) -> Expr:
         if name not in self.scope.names:
-            problem = f"no function `{name}` in the module{near(name, self.scope.names)}"
+            problem = f"no function `{name}` in the module{did_you_mean(name, self.scope.names)}"
             raise self.source.error(at, problem, "a function of the module")
         annotation = declared or self.scope.signatures.get(name)
         if annotation is None:
@@ -173,7 +173,7 @@ class ExpressionReader:
 
     def _called(self, at: ast.Call, declared: Annotation | None) -> Expr | None:
         """Returns the value of a call, or None if the call is a number such as `float("inf")`."""
-        name = spelled(at.func)
+        name = unqualified_name(at.func)
         plain = at.func.id if isinstance(at.func, ast.Name) else None
         if plain is not None and plain not in self.names and plain not in self.scope.names:
             if plain in ("call_dps_library", "match_cast"):
@@ -311,7 +311,9 @@ class ExpressionReader:
         )
         name = last_name(at) if of_module or isinstance(at, ast.Name) else None
         if name not in self.scope.programs:
-            problem = f"no tensor program `{ast.unparse(at)}` in the module{near(str(name), self.scope.programs)}"
+            problem = (
+                f"no tensor program `{ast.unparse(at)}` in the module{did_you_mean(str(name), self.scope.programs)}"
+            )
             raise self.source.error(at, problem, "a function under @R.tensor_program in the same text")
         return self.scope.programs[name]
 
@@ -343,7 +345,7 @@ class ExpressionReader:
         """Raises an error if a declared annotation does not cover the deduced one. Needs `deduce`."""
         if declared is None or self.scope.deduce is None or covers(declared, found):
             return
-        why = clash(declared, found)
+        why = annotation_clash(declared, found)
         if isinstance(declared, Signature) and why is None:
             return  # size variables of a signature are local to it
         problem = f"the name is declared {declared}, its value is {found}" + (f": {why}" if why else "")

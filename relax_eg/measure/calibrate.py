@@ -15,9 +15,9 @@ from dataclasses import replace
 import jax
 
 from relax_eg.extract.profile import Profile
-from relax_eg.measure.device import device, here
+from relax_eg.measure.device import default_profile, device
 from relax_eg.measure.figures import figures
-from relax_eg.measure.fits import Times, fitted
+from relax_eg.measure.fits import Times, fit_profile
 from relax_eg.measure.timing import cores, in_passes
 
 SECONDS = 0.15  # chosen: seconds of samples for one figure
@@ -31,8 +31,8 @@ def calibrate(name: str = "", seconds: float = SECONDS, progress: Step | None = 
     - `seconds`: seconds of samples for each figure.
     - `progress`: called as `progress(what, done, of)` before each step.
     """
-    on, start = device(), here()
-    p = fitted(start, measured(start, seconds, progress))
+    on, start = device(), default_profile()
+    p = fit_profile(start, measure_figures(start, seconds, progress))
     today = datetime.date.today().isoformat()
     kind = f"{on.device_kind}, {cores()} cores" if on.platform == "cpu" else on.device_kind
     return replace(
@@ -44,7 +44,7 @@ def calibrate(name: str = "", seconds: float = SECONDS, progress: Step | None = 
     )
 
 
-def measured(start: Profile, seconds: float = SECONDS, progress: Step | None = None) -> Times:
+def measure_figures(start: Profile, seconds: float = SECONDS, progress: Step | None = None) -> Times:
     """Seconds per call of each figure, for a device similar to `start`."""
     wanted = list(figures(start))
     done, steps = 0, (1 + PASSES) * len(wanted)

@@ -6,7 +6,7 @@ from typing import Any
 
 import jax
 
-from relax_eg.extract.devices import nearest
+from relax_eg.extract.devices import nearest_profile
 from relax_eg.extract.profile import Profile
 
 
@@ -18,7 +18,7 @@ def device() -> Any:
     return jax.devices(chosen)[0] if isinstance(chosen, str) else chosen
 
 
-def here() -> Profile:
+def default_profile() -> Profile:
     """The profile of JAX's default device: the hand-measured profile for a CPU, or else the nearest data sheet."""
     found = device()
-    return nearest(found.platform, found.device_kind)
+    return nearest_profile(found.platform, found.device_kind)

@@ -72,14 +72,14 @@ def turned_size(p: Profile) -> int:
     return 8192 if is_large(p) else TURNED
 
 
-def factored(p: Profile) -> list[int]:
+def matrix_sides(p: Profile) -> list[int]:
     """Sides of the matrices that are factored."""
     return [n * (8 if is_large(p) else 1) for n in (64, 128, 256, 512)]
 
 
 def solved(p: Profile) -> list[tuple[int, int]]:
     """Sides of the triangular matrices, and the numbers of their right-hand sides."""
-    return [(n, columns) for n in factored(p)[1:] for columns in (1, 16, n)]
+    return [(n, columns) for n in matrix_sides(p)[1:] for columns in (1, 16, n)]
 
 
 def memory_sizes(p: Profile) -> list[int]:
@@ -140,7 +140,7 @@ def figures(p: Profile) -> Iterator[Figure]:
         yield Figure(f"convolution {channels} {size}", _conv, (x, w))
     x, w = normal(1, 128, 28, 28), normal(128, 1, 3, 3)
     yield Figure("depthwise", lambda x, w: _conv(x, w, 128), (x, w))
-    for n in factored(p):
+    for n in matrix_sides(p):
         x = normal(n, n)
         definite = x @ x.T / n + jnp.eye(n)
         yield Figure(f"cholesky {n}", lambda a: lax.linalg.cholesky(a, symmetrize_input=False), (definite,))

@@ -34,7 +34,7 @@ from relax_eg.measure.figures import (
     SLOW,
     SLOW_LOOPS,
     SMALL,
-    factored,
+    matrix_sides,
     memory_sizes,
     results,
     solved,
@@ -54,7 +54,7 @@ _STALLED = 4.0  # chosen: factor over the predicted time above which a linear al
 _MOST_RATE = {"float64": 1.0, "int32": 1.0, "float16": 4.0, "bfloat16": 4.0}
 
 
-def fitted(start: Profile, times: Times) -> Profile:
+def fit_profile(start: Profile, times: Times) -> Profile:
     """The profile that explains `times`; parameters that no figure measures are those of `start`."""
     few, many = (times[f"chain {n}"] for n in CHAINS)
     launch = max((many - few) / (CHAINS[1] - CHAINS[0]), _LEAST)
@@ -265,7 +265,7 @@ def _linear_algebra(p: Profile, times: Times) -> dict[str, Any]:
     from relax_eg.ops import api as op
 
     factors, systems = list[Timed](), list[Timed]()
-    for n in factored(p):
+    for n in matrix_sides(p):
         for name, written in (("cholesky", op.cholesky(_matrix(n, n))), ("lu", op.lu(_matrix(n, n))[0])):
             factors.append(((n,), _flops(written, name), times[f"{name} {n}"]))
     for n, columns in solved(p):

@@ -3,7 +3,7 @@
 from relax_eg.memory.liveness import Lifetime, Liveness, liveness
 from relax_eg.memory.placement import Place, Placement, Storage
 from relax_eg.memory.plan import Plan, PlanOptions
-from relax_eg.memory.planner import as_it_runs, lifetimes, plan, plan_memory
+from relax_eg.memory.planner import lifetimes, plan, plan_memory, with_measured_temporaries
 from relax_eg.memory.program import MemoryProgram, Step, Tree, Value, leaves, operands_of
 from relax_eg.memory.proofs import Reuse
 from relax_eg.memory.steps import program_of
@@ -21,7 +21,6 @@ __all__ = [
     "Storage",
     "Tree",
     "Value",
-    "as_it_runs",
     "leaves",
     "lifetimes",
     "liveness",
@@ -29,4 +28,5 @@ __all__ = [
     "plan",
     "plan_memory",
     "program_of",
+    "with_measured_temporaries",
 ]

@@ -8,7 +8,7 @@ from functools import lru_cache
 from relax_eg.dtypes import itemsize
 from relax_eg.ir import Expr, Tensor, Tuple
 from relax_eg.limits import KEPT
-from relax_eg.memory.program import behind, equations_of
+from relax_eg.memory.program import equations_of, viewed_value
 from relax_eg.shapes import Dim
 from relax_eg.tir import Read, Stage, TensorProgram, walk
 
@@ -24,7 +24,7 @@ def overwritable(e: Expr) -> Iterator[tuple[int, Expr]]:
     fields = e.annotation.fields if isinstance(e.annotation, Tuple) else (e.annotation,)
     read_as: dict[Expr, list[str]] = {}
     for b, a in zip(buffers, e.args, strict=False):
-        read_as.setdefault(behind(a), []).append(b.name)
+        read_as.setdefault(viewed_value(a), []).append(b.name)
     for i, annotation in enumerate(fields):
         if not isinstance(annotation, Tensor) or annotation.shape is None or annotation.dtype is None:
             continue

@@ -14,17 +14,17 @@ Results = Literal["apart", "planned"]
 Amount = TypeVar("Amount", int, Dim)
 
 
-def alive(spans: Iterable[tuple[int, int, Amount]], steps: int, nothing: Amount) -> list[Amount]:
+def live_totals(spans: Iterable[tuple[int, int, Amount]], steps: int, zero: Amount) -> list[Amount]:
     """For each step, the sum of the amounts of the spans that contain it. A span is its first step, its last step, and
     an amount; `nothing` is the sum of none."""
-    change = [nothing] * (steps + 1)
+    change = [zero] * (steps + 1)
     for start, end, amount in spans:
         change[start] = change[start] + amount
         change[end + 1] = change[end + 1] - amount
     found: list[Amount] = []
     for c in change[:-1]:
-        nothing = nothing + c
-        found.append(nothing)
+        zero = zero + c
+        found.append(zero)
     return found
 
 
@@ -64,12 +64,12 @@ class Liveness:
     def sums(self) -> tuple[Dim, ...]:
         """The bytes of all that is alive at each step."""
         spans = ((x.start, x.end, x.bytes) for x in self.lifetimes)
-        return tuple(alive(spans, len(self.program.steps), Dim.of(0)))
+        return tuple(live_totals(spans, len(self.program.steps), Dim.of(0)))
 
     def at(self, sizes: Mapping[str, int]) -> list[int]:
         """`sums` at these sizes of the entry. No plan of this order needs less than the largest."""
         known = {d: int(d.evaluate(sizes)) for d in {x.bytes for x in self.lifetimes}}
-        return alive(((x.start, x.end, known[x.bytes]) for x in self.lifetimes), len(self.program.steps), 0)
+        return live_totals(((x.start, x.end, known[x.bytes]) for x in self.lifetimes), len(self.program.steps), 0)
 
     def peak_step(self, sizes: Mapping[str, int]) -> int:
         """The step at which most is needed, the first of several; 0 if there is none."""

@@ -32,13 +32,13 @@ from relax_eg.ir import (
 from relax_eg.ir.calls import needed_by
 from relax_eg.ir.heads import STATIC
 from relax_eg.memory.plan import Plan
-from relax_eg.memory.program import MemoryProgram, Step, Tree, behind, operands_of
+from relax_eg.memory.program import MemoryProgram, Step, Tree, operands_of, viewed_value
 from relax_eg.ops import api
 from relax_eg.ops.libraries import with_sizes_of
 from relax_eg.shapes import Dim
 
 
-def lowered(plan: Plan, module: Module, device: str = "cpu") -> Module:
+def lower_plan(plan: Plan, module: Module, device: str = "cpu") -> Module:
     """`module` with its entry in the storages of `plan`. Values without a place there get storages of their own.
     MemoryPlanError for what has no explicit form: a `match_cast`, or sizes that depend on values."""
     return _Lowering(plan, module, device).run()
@@ -116,7 +116,7 @@ class _Lowering:
             wanted = substitute(a.annotation, dict(sizes))
             if a.op in STATIC:
                 return node(a.op, (), _at(a.attrs, sizes), wanted)
-            return self._result(trees[behind(a)], wanted)
+            return self._result(trees[viewed_value(a)], wanted)
 
         annotation = substitute(e.annotation, dict(sizes))
         return node(e.op, [operand(a) for a in e.args], _at(e.attrs, sizes), annotation)

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from relax_eg.memory.liveness import alive
+from relax_eg.memory.liveness import live_totals
 
 EXACT = 12  # limit: tensors of a problem that is solved exactly
 NODES = 20_000  # limit: nodes of the exact search
@@ -62,7 +62,7 @@ def pack(spans: Sequence[Span]) -> Packing:
 def liveness_bound(spans: Sequence[Span]) -> int:
     """The most bytes alive at one step."""
     steps = max((s.end + 1 for s in spans), default=0)
-    return max(alive(((s.start, s.end, s.size) for s in spans), steps, 0), default=0)
+    return max(live_totals(((s.start, s.end, s.size) for s in spans), steps, 0), default=0)
 
 
 _Placed = tuple[dict[int, int], int]  # offsets, height

@@ -184,13 +184,13 @@ class Plan:
         """The plan of the same kernels in the same order in another layout. `results`: as in `PlanOptions`; default: as
         here."""
         options = replace(self.options, layout=layout, results=results or self.options.results)
-        return in_order(self.written, self.order, self.sizes, options, self.temporaries)
+        return plan_in_order(self.written, self.order, self.sizes, options, self.temporaries)
 
     def __str__(self) -> str:
         return plan_text(self)
 
 
-def in_order(
+def plan_in_order(
     written: MemoryProgram,
     order: Order,
     sizes: SizeProofs,

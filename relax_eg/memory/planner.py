@@ -8,18 +8,18 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from relax_eg.accepted import BOUNDS, FLAG, Kind, accepts, one_of, shown
+from relax_eg.accepted import BOUNDS, FLAG, Kind, accepts, one_of, short_repr
 from relax_eg.errors import BoundsError, MemoryPlanError, OptionError
 from relax_eg.ir import Expr, Module
 from relax_eg.memory.liveness import Liveness, Results, liveness
 from relax_eg.memory.placement import Layout
-from relax_eg.memory.plan import LAYOUTS, Plan, PlanOptions, corner_of, in_order, is_allowed, usual_size
+from relax_eg.memory.plan import LAYOUTS, Plan, PlanOptions, corner_of, is_allowed, plan_in_order, usual_size
 from relax_eg.memory.program import MemoryProgram, Temporary
 from relax_eg.memory.proofs import SizeProofs
 from relax_eg.memory.schedule import Order, best_order
 from relax_eg.memory.steps import Stored, program_of
 from relax_eg.memory.storages import Aliasing
-from relax_eg.memory.temporaries import NOT_COUNTED, Asked, Measurable, Temporaries, estimated, measured
+from relax_eg.memory.temporaries import NOT_COUNTED, Asked, Measurable, Temporaries, estimated, measure_temporaries
 from relax_eg.shapes import Scope
 from relax_eg.shapes.relation import Bounds, split_bounds
 
@@ -30,7 +30,7 @@ def plan(module: Module, at: Mapping[str, int]) -> Plan:
     started = time.perf_counter()
     scope = Scope({name: (size, size) for name, size in at.items()})
     sizes = SizeProofs(scope, at, only_there=True)
-    return planned(program_of(module), sizes, started=started)
+    return make_plan(program_of(module), sizes, started=started)
 
 
 def lifetimes(
@@ -109,7 +109,7 @@ def plan_memory(
     if not isinstance(module, Module):
         raise OptionError(f"plan_memory() takes a Module or what optimize() returns, got {type(module).__name__}")
     if align is not None and (isinstance(align, bool) or not isinstance(align, int) or align < 1):
-        raise OptionError(f"align={shown(align)}: a number of bytes from 1 on is accepted")
+        raise OptionError(f"align={short_repr(align)}: a number of bytes from 1 on is accepted")
     temporary = _checked(temporary, executables)
     program = program_of(module, temporary if callable(temporary) else None)
     scope = _scope(module, bounds, program.variables)
@@ -122,9 +122,9 @@ def plan_memory(
         assert executables is not None
         bounded = all(scope.bounds(n)[1] is not None for n in first)
         sizes = (corner_of(scope, first) if bounded else None) or first
-        temporaries = measured(program, executables.temporary_bytes(sizes), sizes)
+        temporaries = measure_temporaries(program, executables.temporary_bytes(sizes), sizes)
     options = PlanOptions(layout, results, aliasing, align)
-    made = planned(program, SizeProofs(scope, first), options, reorder, also, started, temporaries)
+    made = make_plan(program, SizeProofs(scope, first), options, reorder, also, started, temporaries)
     if check and (found := made.check()):
         raise MemoryPlanError(f"{program.name}(): the plan does not hold: {found[0]}")
     return made
@@ -138,7 +138,7 @@ def _checked(temporary: Temporary | Asked | None, executables: Measurable | None
         return temporary
     if temporary != "measured":
         raise OptionError(
-            f"temporary={shown(temporary)}: 'measured', 'estimated', 'none' or a function of a step is accepted"
+            f"temporary={short_repr(temporary)}: 'measured', 'estimated', 'none' or a function of a step is accepted"
         )
     if executables is None:
         raise OptionError(
@@ -148,7 +148,7 @@ def _checked(temporary: Temporary | Asked | None, executables: Measurable | None
     return temporary
 
 
-def planned(
+def make_plan(
     written: MemoryProgram,
     sizes: SizeProofs,
     options: PlanOptions | None = None,
@@ -162,17 +162,17 @@ def planned(
     started = time.perf_counter() if started is None else started
     written = temporaries.of(written)
     order = best_order(written, [sizes.at, *also]) if reorder else Order.as_written(written, sizes.at)
-    made = in_order(written, order, sizes, options or PlanOptions(), temporaries)
+    made = plan_in_order(written, order, sizes, options or PlanOptions(), temporaries)
     return replace(made, seconds=time.perf_counter() - started)
 
 
-def as_it_runs(made: Plan, bytes_of: Mapping[str, int]) -> Plan:
+def with_measured_temporaries(made: Plan, bytes_of: Mapping[str, int]) -> Plan:
     """A plan made by `plan`, with the same order and storages, that also counts what its executables were found to
     allocate, by kernel."""
-    temporaries = measured(made.written, bytes_of, made.at, only=True)
+    temporaries = measure_temporaries(made.written, bytes_of, made.at, only=True)
     written = temporaries.of(made.written)
     order = made.order.measured(written, made.at)
-    return replace(in_order(written, order, made.sizes, made.options, temporaries), seconds=made.seconds)
+    return replace(plan_in_order(written, order, made.sizes, made.options, temporaries), seconds=made.seconds)
 
 
 def _scope(module: Module, bounds: Bounds | None, names: Sequence[str]) -> Scope:
@@ -201,7 +201,7 @@ def _chosen(scope: Scope, names: Sequence[str], given: Mapping[str, int]) -> dic
         if name not in names:
             raise BoundsError(f"at names `{name}`, which is no size; the sizes: {', '.join(names) or 'none'}")
         if isinstance(size, bool) or not isinstance(size, int):
-            raise BoundsError(f"at: {name} = {shown(size)}; an integer is accepted")
+            raise BoundsError(f"at: {name} = {short_repr(size)}; an integer is accepted")
     scope.check(given, "plan_memory(at=...)")
     corner = {n: given.get(n, usual_size(scope, n)) for n in names}
     return corner if is_allowed(scope, corner) else scope.example(names, max(corner.values(), default=1), given)

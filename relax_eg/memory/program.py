@@ -159,10 +159,10 @@ def leaves(tree: Tree) -> Iterator[int]:
 
 def operands_of(e: Expr) -> tuple[Expr, ...]:
     """The arrays that a kernel reads: its operands, seen through views, each once, without functions and shapes."""
-    return tuple(dict.fromkeys(b for b in map(behind, e.args) if b.op not in STATIC))
+    return tuple(dict.fromkeys(b for b in map(viewed_value, e.args) if b.op not in STATIC))
 
 
-def behind(e: Expr) -> Expr:
+def viewed_value(e: Expr) -> Expr:
     """What `e` is a view of, or `e`."""
     while e.op in VIEWS:
         e = e.args[0]

@@ -11,7 +11,7 @@ import heapq
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from relax_eg.memory.liveness import alive, candidates, in_place, liveness
+from relax_eg.memory.liveness import candidates, in_place, live_totals, liveness
 from relax_eg.memory.program import MemoryProgram, leaves
 
 BLOCK = 24  # limit: steps of a block that is ordered exactly
@@ -145,7 +145,7 @@ def _cuts(program: MemoryProgram, sizes: Sequence[int]) -> list[int]:
     """Where the steps are cut: between regions, and where fewest values cross, so that blocks are small."""
     n, last = len(program.steps), program.last
     kept = ((v, w) for v, w in enumerate(program.writer) if w is not None and sizes[v] and w < last[v])
-    crossing = alive(((w + 1, last[v], 1) for v, w in kept), n, 0)  # values that cross before step i
+    crossing = live_totals(((w + 1, last[v], 1) for v, w in kept), n, 0)  # values that cross before step i
     always = [i for i in range(1, n) if program.steps[i].region != program.steps[i - 1].region]
     out: list[int] = []
     for start, end in zip([0, *always], [*always, n], strict=True):

@@ -37,7 +37,7 @@ from relax_eg.ir import (
 from relax_eg.ir.calls import call_sizes
 from relax_eg.ir.heads import STATIC, TUPLES, label_of
 from relax_eg.ir.memory import first_explicit
-from relax_eg.ir.scopes import runs
+from relax_eg.ir.scopes import called_functions
 from relax_eg.ir.steps import effect_of
 from relax_eg.memory.elementwise import overwritable
 from relax_eg.memory.liveness import liveness
@@ -48,10 +48,10 @@ from relax_eg.memory.program import (
     Temporary,
     Tree,
     Value,
-    behind,
     equations_of,
     leaves,
     operands_of,
+    viewed_value,
 )
 from relax_eg.ops.fused import VIEWS
 from relax_eg.shapes import Dim, dim_max
@@ -197,7 +197,7 @@ class _Tracer:
                     self.constants[e] = cast(int, self._new(e.annotation, self._fresh("constant"), "constant"))
                 env[e] = self.constants[e]
             elif e.op in VIEWS or e.op == MATCH_CAST:
-                env[e] = env[behind(e) if e.op in VIEWS else e.args[0]]
+                env[e] = env[viewed_value(e) if e.op in VIEWS else e.args[0]]
             elif (callee := self._callee(e, frame.known, calls)) is not None:
                 inner = call_sizes([p.annotation for p in callee.params], [a.annotation for a in e.args[1:]])
                 env[e] = self._function(
@@ -226,7 +226,7 @@ class _Tracer:
 
     def _needs(self, e: Expr) -> tuple[Expr, ...]:
         if e.op in VIEWS:
-            return (behind(e),)
+            return (viewed_value(e),)
         if e.op in TUPLES or e.op in (CALL, MATCH_CAST):
             return e.args
         spaces = _passed_workspaces(e)
@@ -284,7 +284,7 @@ class _Tracer:
     def _inside(self, e: Expr, sizes: Mapping[str, Dim], calls: tuple[str, ...]) -> Dim:
         """The most bytes that the functions run by a control node need, beside its operands and results."""
         most = Dim.of(0)
-        for name, args in runs(e) if e.op in CONTROL else ():
+        for name, args in called_functions(e) if e.op in CONTROL else ():
             if name in calls or name not in self.functions:
                 continue
             f = self.functions[name]
@@ -307,7 +307,7 @@ def _handed_on(f: Function) -> frozenset[Expr]:
     found: set[Expr] = set()
     todo = [f.result, *(b.value for block in f.blocks for b in block.bindings)]
     while todo:
-        e = behind(todo.pop())
+        e = viewed_value(todo.pop())
         if e not in found:
             found.add(e)
             todo += e.args if e.op in TUPLES else ()

@@ -9,7 +9,7 @@ from typing import Literal, Protocol, runtime_checkable
 
 from relax_eg.dtypes import itemsize
 from relax_eg.ir import Expr, Module, Tensor
-from relax_eg.memory.liveness import alive
+from relax_eg.memory.liveness import live_totals
 from relax_eg.memory.program import MemoryProgram, Step, Value, equations_of
 from relax_eg.ops.fused import Placed
 from relax_eg.shapes import Dim, ceildiv
@@ -72,7 +72,7 @@ def estimated(program: MemoryProgram, at: Mapping[str, int]) -> Temporaries:
     return Temporaries("estimated", {}, found)
 
 
-def measured(
+def measure_temporaries(
     program: MemoryProgram, bytes_of: Mapping[str, int], at: Mapping[str, int], *, only: bool = False
 ) -> Temporaries:
     """What executables were found to allocate at the sizes `at`, by kernel, minus the workspaces that the module
@@ -126,7 +126,7 @@ def _kept_inside(placed: Placed, sizes: Mapping[str, Dim], at: Mapping[str, int]
             continue  # it lies in the memory of the result
         spans.append((n, end, size))
     none = Dim.of(0)
-    return max((none, *alive(spans, len(program.stages), none)), key=lambda d: int(d.evaluate(at)))
+    return max((none, *live_totals(spans, len(program.stages), none)), key=lambda d: int(d.evaluate(at)))
 
 
 def _reduces(made: Stage) -> bool:

@@ -17,7 +17,7 @@ from relax_eg.ops import api_library as further
 from relax_eg.ops.indexing import subscript
 from relax_eg.ops.operands import Axes, Operand, Size, as_dims, is_array, normal_axes, normal_axis, number, operands
 from relax_eg.ops.record import call
-from relax_eg.ops.shorthand import written_out
+from relax_eg.ops.shorthand import expand_short_forms
 from relax_eg.ops.sizes import ONE, ZERO
 from relax_eg.shapes import Dim, ceildiv
 
@@ -184,7 +184,7 @@ def swapaxes(x: Operand, a: int, b: int) -> Expr:
 def reshape(x: Operand, shape: Size | Sequence[Size]) -> Expr:
     """The elements of `x` in order in another shape; one size may be -1."""
     (value,) = operands("reshape", x)
-    return call("reshape", (value,), written_out("reshape", (value.annotation,), {"shape": as_dims(shape)}))
+    return call("reshape", (value,), expand_short_forms("reshape", (value.annotation,), {"shape": as_dims(shape)}))
 
 
 def expand_dims(x: Operand, axis: Axes) -> Expr:
@@ -230,7 +230,7 @@ def split(x: Operand, parts: int | Sequence[Size], axis: int = 0) -> Expr:
     if not isinstance(parts, int):
         cuts = [ZERO, *map(Dim.of, parts), value.shape[normal_axis("split", axis, value.ndim)]]
         attrs["sections"] = tuple(b - a for a, b in zip(cuts, cuts[1:], strict=False))
-    return call("split", (value,), written_out("split", (value.annotation,), attrs))
+    return call("split", (value,), expand_short_forms("split", (value.annotation,), attrs))
 
 
 def strided_slice(x: Operand, begin: Sequence[Size], end: Sequence[Size], strides: Sequence[int] | None = None) -> Expr:

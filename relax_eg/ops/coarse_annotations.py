@@ -36,12 +36,12 @@ def is_unknown(size: Dim) -> bool:
     return any(name.endswith(_MARK) for name in size.variables)
 
 
-def is_coarse(a: Annotation) -> bool:
+def is_partial(a: Annotation) -> bool:
     """Returns whether `a` is a tensor's annotation without dtype, sizes or rank."""
     return isinstance(a, Tensor) and (a.shape is None or a.dtype is None)
 
 
-def known_in_part(site: Site, deduce: Deduction) -> Annotation:
+def deduce_from_partial(site: Site, deduce: Deduction) -> Annotation:
     """Returns what the answers of `deduce` for all possible operands share. OperatorError where it rejects all."""
     ranks = range(_greatest_rank(site) + 1)
     dtypes = [_DTYPES if isinstance(a, Tensor) and a.dtype is None else (None,) for a in site.operands]

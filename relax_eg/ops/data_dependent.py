@@ -16,7 +16,7 @@ from relax_eg.dtypes import KEY_DTYPE, is_complex, is_integer
 from relax_eg.errors import OperatorError
 from relax_eg.ir.annotations import Annotation, Tensor, Tuple
 from relax_eg.ir.expr import Expr, call_dps_library
-from relax_eg.ir.lattice import differ
+from relax_eg.ir.lattice import sizes_differ
 from relax_eg.ops.record import Attribute, Site, attributes_of
 
 Array = np.ndarray[Any, Any]
@@ -93,7 +93,7 @@ def _masked_select(site: Site) -> Annotation:
     if mask.ndim == 0 or (x.ndim is not None and mask.ndim is not None and mask.ndim > x.ndim):
         raise site.error(f"the mask has rank {mask.ndim}; 1 to the rank of operand 0 is needed")
     for axis, (p, q) in enumerate(zip(x.shape or (), mask.shape or (), strict=False)):
-        if differ(p, q):
+        if sizes_differ(p, q):
             raise site.error(f"axis {axis} of operand and mask: sizes {p} and {q} differ")
     return Tensor(dtype=x.dtype, ndim=None if x.ndim is None or mask.ndim is None else x.ndim - mask.ndim + 1)
 

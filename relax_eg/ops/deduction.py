@@ -33,17 +33,17 @@ from relax_eg.ir.expr import (
     var,
 )
 from relax_eg.ir.heads import CONTROL
-from relax_eg.ir.lattice import clash, covers
+from relax_eg.ir.lattice import annotation_clash, covers
 from relax_eg.ir.module import Binding, Block, Function, Module
 from relax_eg.ir.tensor_calls import tir_annotation
-from relax_eg.ops.coarse_annotations import is_coarse
+from relax_eg.ops.coarse_annotations import is_partial
 from relax_eg.ops.data_dependent import BY_LIBRARY, deduce_routine
 from relax_eg.ops.keys import dtype_name
 from relax_eg.ops.libraries import library_of
 from relax_eg.ops.record import TABLE, deduce
 
 
-def deduced(module: Module) -> Module:
+def deduce_module(module: Module) -> Module:
     """Returns `module` with every annotation deduced from the parameters' annotations. O(expressions).
 
     WellFormedError where a stated annotation contradicts the deduced one or says more.
@@ -104,7 +104,7 @@ class _Deduction:
         """Raises WellFormedError where the annotation of `e` does not follow from `found`, the deduced one."""
         if covers(e.annotation, found) or isinstance(e.annotation, Signature):
             return
-        why = clash(e.annotation, found)
+        why = annotation_clash(e.annotation, found)
         text = f"it is annotated {e.annotation} and is {found}" + (f": {why}" if why else "; match_cast asserts more")
         raise self._error(e, text)
 
@@ -147,19 +147,19 @@ def _of_foreign(e: Expr, operands: Sequence[Annotation]) -> Annotation:
     """Returns what a foreign call fills or a match_cast asserts. OperatorError where that is impossible."""
     if e.op == CALL_TIR:
         found = tir_annotation(e.attr("program").value, operands, e.attr("sizes"))
-        if why := clash(found, e.annotation):
+        if why := annotation_clash(found, e.annotation):
             raise OperatorError(f"call_tir: {found} is filled, and annotated {e.annotation}: {why}")
         return e.annotation
     routine = BY_LIBRARY.get(e.attr("name")) if e.op == CALL_DPS_LIBRARY else None
     if routine is not None:
         return deduce_routine(routine.name, tuple(operands), dict(e.attr("attrs")))[1]
     library = library_of(e)
-    if library is not None and not any(map(is_coarse, operands)):
+    if library is not None and not any(map(is_partial, operands)):
         found = library.annotation(operands, dict(e.attr("attrs")))
-        if why := clash(found, e.annotation):
+        if why := annotation_clash(found, e.annotation):
             raise OperatorError(f"library `{library.name}` fills {found}, and is annotated {e.annotation}: {why}")
         if covers(e.annotation, found):
             return found
-    if e.op == MATCH_CAST and (why := clash(operands[0], e.annotation)):
+    if e.op == MATCH_CAST and (why := annotation_clash(operands[0], e.annotation)):
         raise OperatorError(f"match_cast: a value annotated {operands[0]} is never {e.annotation}: {why}")
     return e.annotation

@@ -8,7 +8,7 @@ from typing import Any
 from relax_eg.dtypes import NUMBERS, is_integer, kind
 from relax_eg.errors import ShapeError
 from relax_eg.ir.annotations import Annotation, Tensor
-from relax_eg.ops.integers import magnitude, power, product, quotient, rest, square
+from relax_eg.ops.integers import magnitude, power, product, quotient, remainder, square
 from relax_eg.ops.record import Attribute, Deduce, Equations, Operator, Site, register
 from relax_eg.ops.sizes import ONE, Dims, broadcast, need_kind, need_same_dtype
 from relax_eg.shapes import Dim
@@ -146,7 +146,7 @@ def _deduction(function: str, accepts: str) -> Deduce:
 
 
 _OF_INTEGERS: dict[str, Callable[..., Any]] = {
-    "div": quotient, "rem": rest, "mul": product, "square": square, "abs": magnitude,
+    "div": quotient, "rem": remainder, "mul": product, "square": square, "abs": magnitude,
 }  # fmt: skip
 
 

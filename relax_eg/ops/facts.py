@@ -277,7 +277,7 @@ def _permutation_from(a: Array, rng: Random) -> Array:
 
 
 def _invertible_from(a: Array, rng: Random) -> Array:
-    if a.size <= _INSPECTED and holds("invertible", a):
+    if a.size <= _INSPECTED and has_fact("invertible", a):
         return a
     a = _tame(a, rng)
     a = np.clip(a, -1000, 1000) if a.dtype.kind == "f" else a
@@ -490,6 +490,6 @@ def with_facts(a: Array, facts: Collection[str], rng: Random) -> Array:
     return a
 
 
-def holds(fact: str, value: Any) -> bool:
+def has_fact(fact: str, value: Any) -> bool:
     """Returns whether an array has a fact."""
     return not violation(fact, value)

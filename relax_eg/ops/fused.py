@@ -14,15 +14,15 @@ from relax_eg.ir.expr import CALL_TIR, Attrs, Expr, postorder
 from relax_eg.ir.heads import CORE
 from relax_eg.ir.tensor_calls import call_tir
 from relax_eg.limits import MANY_KEPT
-from relax_eg.ops.record import Site, get, is_shown, moving, named, program_of
+from relax_eg.ops.record import Site, get, is_shown, movement_operators, operators_where, program_of
 from relax_eg.shapes import Dim
 from relax_eg.tir import Buffer, InlinedProgram, TensorProgram, compose
 
 # Operators that move nothing: their value is the operand's memory under another shape.
-VIEWS = moving("view")
+VIEWS = movement_operators("view")
 _MOST_NAMED = 5  # limit: operators listed in a kernel's name
 # Operators left out of a kernel's name where it has others: they compute nothing.
-_MOVEMENTS = named(lambda o: o.moves is not None)
+_MOVEMENTS = operators_where(lambda o: o.moves is not None)
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,7 @@ def quotient(x: Any, y: Any) -> Any:
     return lax.select(zero, lax.bitwise_not(lax.full_like(x, 0)), lax.div(x, _not_zero(zero, y)))
 
 
-def rest(x: Any, y: Any) -> Any:
+def remainder(x: Any, y: Any) -> Any:
     """`lax.rem`; the remainder of an integer by 0 is the dividend."""
     from jax import lax
 

@@ -14,7 +14,7 @@ import numpy as np
 from relax_eg.dtypes import is_key, numpy_dtype
 from relax_eg.errors import OperatorError, ShapeError
 from relax_eg.ir.annotations import Annotation, Shape, Tensor, Tuple
-from relax_eg.ir.control import in_turn, parts
+from relax_eg.ir.control import group_arguments, run_control_on_values
 from relax_eg.ir.expr import (
     ALLOC_STORAGE,
     ALLOC_TENSOR,
@@ -37,11 +37,11 @@ from relax_eg.ops.record import TABLE, Site, counts, deduce, get, is_shown, prog
 from relax_eg.shapes import Binder, Dim, Scope
 from relax_eg.tir import Counts, TensorProgram, count
 from relax_eg.tir import evaluate as evaluate_program
-from relax_eg.tir.points import POINTS, at_points
+from relax_eg.tir.points import POINTS, batch_over_points
 
 Array: TypeAlias = np.ndarray[Any, Any]
 Value: TypeAlias = "Array | tuple[Any, ...] | str"  # a tensor, a tuple or shape, the name of a function
-Domain = Literal["numpy", "exact"]
+Arithmetic = Literal["numpy", "exact"]
 SPOILED = 0xFF  # given: the byte in memory that holds no value; NaN when read as a float
 Libraries = Callable[[Expr, list[Any], dict[str, int]], Any]
 
@@ -73,7 +73,7 @@ def evaluate(
     args: Sequence[Any],
     *,
     sizes: Mapping[str, int] | None = None,
-    domain: Domain = "numpy",
+    arithmetic: Arithmetic = "numpy",
     ordered: bool = False,
     libraries: Libraries | None = None,
 ) -> Any:
@@ -88,7 +88,7 @@ def evaluate(
     Arguments, results and the operands of `libraries` hold PRNG keys as JAX key arrays.
     """
     module = program if isinstance(program, Module) else Module((program,))
-    run = _Interpreter(module, domain, ordered, libraries)
+    run = _Interpreter(module, arithmetic, ordered, libraries)
     return _outside(run.function(program.main if isinstance(program, Module) else program, args, sizes or {}))
 
 
@@ -106,12 +106,12 @@ def evaluate_expr(
     env: Mapping[Expr, Any],
     sizes: Mapping[str, int],
     *,
-    domain: Domain = "numpy",
+    arithmetic: Arithmetic = "numpy",
     ordered: bool = False,
     libraries: Libraries | None = None,
 ) -> Any:
     """Returns the value of `expr`; `env` gives the values of some nodes, usually variables."""
-    return _Interpreter(Module(()), domain, ordered, libraries).value(expr, dict(env), dict(sizes))
+    return _Interpreter(Module(()), arithmetic, ordered, libraries).value(expr, dict(env), dict(sizes))
 
 
 def evaluate_points(
@@ -155,7 +155,7 @@ def _operator_at_points(
     if not shown:
         program = program_of(plain.at_sizes(e, [a[0] for a in args], sizes))
     if program is not None:
-        found = evaluate_program(at_points(program), args, {**sizes, POINTS: count}, ordered=ordered)
+        found = evaluate_program(batch_over_points(program), args, {**sizes, POINTS: count}, ordered=ordered)
         return tuple(found) if isinstance(e.annotation, Tuple) else found[0]
     each = [plain.operator(e, [a[i] for a in args], sizes) for i in range(count)]
     if isinstance(e.annotation, Tuple):
@@ -187,7 +187,7 @@ class SharedValues:
 @dataclass(frozen=True)
 class _Interpreter(Evaluator):
     module: Module
-    domain: Domain
+    arithmetic: Arithmetic
     ordered: bool
     libraries: Libraries | None
 
@@ -231,7 +231,7 @@ class _Interpreter(Evaluator):
                 dims, shape = annotation.shape, value.shape
                 if annotation.ndim not in (None, value.ndim):
                     raise ShapeError(f"{where}: `{name}` should have rank {annotation.ndim}, got {value.ndim}")
-                if self.domain == "numpy" and annotation.dtype not in (None, dtype_name(value)):
+                if self.arithmetic == "numpy" and annotation.dtype not in (None, dtype_name(value)):
                     raise ShapeError(f"{where}: `{name}` should be {annotation.dtype}, got {dtype_name(value)}")
             elif isinstance(annotation, Shape):
                 dims, shape = annotation.dims, value
@@ -264,7 +264,7 @@ class _Interpreter(Evaluator):
 
     def control(self, e: Expr, args: list[Any], sizes: dict[str, int]) -> Value:
         """Returns the result of a control node, whose functions run one after the other."""
-        functions = [self.module[name] for name in parts(e.op, args, dict(e.attrs)).functions]
+        functions = [self.module[name] for name in group_arguments(e.op, args, dict(e.attrs)).functions]
         if e.op == SHARD_MAP:
             raise OperatorError("shard_map: what a part of it computes on several devices has no value here")
 
@@ -273,25 +273,27 @@ class _Interpreter(Evaluator):
                 _count_step()
             return self.function(functions[i], given, {})
 
-        return in_turn(e, args, run, lambda d: int(d.evaluate(sizes)), lambda values, a: self.stacked(values, a, sizes))
+        return run_control_on_values(
+            e, args, run, lambda d: int(d.evaluate(sizes)), lambda values, a: self.stacked(values, a, sizes)
+        )
 
     def stacked(self, values: list[Any], annotation: Annotation, sizes: dict[str, int]) -> Array:
         if values:
             return np.stack(values)
         assert isinstance(annotation, Tensor) and annotation.shape is not None and annotation.dtype is not None
         shape = tuple(int(d.evaluate(sizes)) for d in annotation.shape)
-        return np.zeros(shape, object if self.domain == "exact" else numpy_dtype(annotation.dtype))
+        return np.zeros(shape, object if self.arithmetic == "exact" else numpy_dtype(annotation.dtype))
 
     def operator(self, e: Expr, args: list[Any], sizes: dict[str, int]) -> Value:
         shown, program = _equations(e.op, tuple(a.annotation for a in e.args), e.attrs, repr(e.attrs))
         if not shown:
             program = program_of(self.at_sizes(e, args, sizes))
         if program is not None:
-            results = evaluate_program(program, args, sizes, domain=self.domain, ordered=self.ordered)
+            results = evaluate_program(program, args, sizes, arithmetic=self.arithmetic, ordered=self.ordered)
             return tuple(results) if isinstance(e.annotation, Tuple) else results[0]
         reference = get(e.op).reference
-        if reference is None or self.domain == "exact":
-            raise OperatorError(f"{e.op} has no index equations and so no value in the {self.domain} domain")
+        if reference is None or self.arithmetic == "exact":
+            raise OperatorError(f"{e.op} has no index equations and so no value in {self.arithmetic} arithmetic")
         dims = {a.name for a in get(e.op).attributes if a.kind == "dims"}
         attrs = {k: tuple(d.evaluate(sizes) for d in v) if k in dims else v for k, v in e.attrs}
         return as_arrays(reference(*args, **attrs))
@@ -314,13 +316,13 @@ class _Interpreter(Evaluator):
         names = [*(v for v, _ in told), *(b.name for b in called.parameters)]
         shapes = [*((n,) for _, n in told), *(x.shape for x in args)]
         bound = Binder(patterns, names, called.name).bind(shapes)
-        results = evaluate_program(called, args, bound, domain=self.domain, ordered=self.ordered)
+        results = evaluate_program(called, args, bound, arithmetic=self.arithmetic, ordered=self.ordered)
         return tuple(results) if isinstance(e.annotation, Tuple) else results[0]
 
     def memory(self, e: Expr, args: list[Any], sizes: dict[str, int]) -> Value:
         """Executes a node of explicit memory. A storage is an array of bytes, and a tensor is a view of a part of it.
         Killed memory is overwritten with `SPOILED`, so that a later read of it does not pass unnoticed."""
-        if self.domain == "exact":
+        if self.arithmetic == "exact":
             raise OperatorError(f"{e.op}: memory holds no exact numbers; the numpy domain is accepted")
         if e.op == ALLOC_STORAGE:
             return np.full(int(e.attr("size").evaluate(sizes)), SPOILED, np.uint8)

@@ -25,16 +25,16 @@ def dtype_name(array: Any) -> str:
     return f"key<{dtype.names[0]}>" if getattr(dtype, "names", None) else str(dtype.name)
 
 
-def words(keys: Array) -> Array:
+def words_from_keys(keys: Array) -> Array:
     """Returns the words of a key array, along a new last axis."""
     assert keys.dtype.names is not None
     return keys[keys.dtype.names[0]]
 
 
-def keyed(data: Array, dtype: str) -> Array:
+def keys_from_words(data: Array, dtype: str) -> Array:
     """Returns the key array of dtype `dtype` whose words are the last axis of `data`."""
     made = np.empty(data.shape[:-1], numpy_dtype(dtype))
-    words(made)[...] = data
+    words_from_keys(made)[...] = data
     return made
 
 
@@ -51,7 +51,7 @@ def jax_dtype(dtype: str) -> Any:
     return jax.eval_shape(lambda: jax.random.key(0, impl=generator_of(dtype))).dtype
 
 
-def given_dtype(dtype: str) -> Any:
+def argument_dtype(dtype: str) -> Any:
     """Returns the dtype that a call's arrays have for our `dtype`: JAX's own for keys, else numpy's."""
     return jax_dtype(dtype) if is_key(dtype) else numpy_dtype(dtype)
 
@@ -60,11 +60,11 @@ def from_jax(keys: Any) -> Array:
     """Returns a JAX key array as a numpy key array."""
     import jax
 
-    return keyed(np.asarray(jax.random.key_data(keys)), dtype_name(keys))
+    return keys_from_words(np.asarray(jax.random.key_data(keys)), dtype_name(keys))
 
 
 def to_jax(keys: Array) -> Any:
     """Returns a numpy key array as a JAX key array."""
     import jax
 
-    return jax.random.wrap_key_data(jax.numpy.asarray(words(keys)), impl=generator_of(dtype_name(keys)))
+    return jax.random.wrap_key_data(jax.numpy.asarray(words_from_keys(keys)), impl=generator_of(dtype_name(keys)))

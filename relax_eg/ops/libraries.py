@@ -195,11 +195,11 @@ class Library:
         for name, single in self.sizes:
             values = [d.evaluate(sizes) for d in attrs[name]]
             told |= {name: values[0]} if single else {f"{name}__{i}": n for i, n in enumerate(values)}
-        made = on_jax(definition.results, dict(zip(definition.params, arrays, strict=True)), told)
+        made = evaluate_in_jax(definition.results, dict(zip(definition.params, arrays, strict=True)), told)
         return tuple(made) if definition.many else made[0]
 
 
-def on_jax(roots: Sequence[Expr], env: Mapping[Expr, Any], sizes: Mapping[str, Any]) -> list[Any]:
+def evaluate_in_jax(roots: Sequence[Expr], env: Mapping[Expr, Any], sizes: Mapping[str, Any]) -> list[Any]:
     """Returns the values of `roots` on JAX arrays; each operator runs by its lowering."""
     import jax.numpy as jnp
 
@@ -277,7 +277,7 @@ def inlined(roots: Sequence[Expr]) -> list[Expr]:
         library = library_of(e)
         if library is not None:
             definition, sizes = library.sizes_at([a.annotation for a in args], dict(e.attr("attrs")))
-            made = instantiated(definition.results, dict(zip(definition.params, args, strict=True)), sizes)
+            made = instantiate(definition.results, dict(zip(definition.params, args, strict=True)), sizes)
             return tuple_(made) if definition.many else made[0]
         if e.op in TABLE:
             return call(e.op, args, dict(e.attrs))
@@ -286,7 +286,7 @@ def inlined(roots: Sequence[Expr]) -> list[Expr]:
     return rebuild(roots, replace)
 
 
-def instantiated(roots: Sequence[Expr], env: Mapping[Expr, Expr], sizes: Mapping[str, Dim]) -> list[Expr]:
+def instantiate(roots: Sequence[Expr], env: Mapping[Expr, Expr], sizes: Mapping[str, Dim]) -> list[Expr]:
     """Returns patterns with variables replaced by `env` and size variables by `sizes`. Raises OperatorError."""
     done: dict[Expr, Expr] = dict(env)
     for e in postorder(roots, stop=done.__contains__):

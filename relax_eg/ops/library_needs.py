@@ -26,7 +26,7 @@ class RoutinePlace:
     execution: str = ""
 
 
-def missing(library: Library, place: RoutinePlace) -> str:
+def unmet_need(library: Library, place: RoutinePlace) -> str:
     """Returns why a routine cannot be used at `place`; empty where it can."""
     needs = library.requires
     for package in needs.packages:

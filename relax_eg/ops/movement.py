@@ -28,7 +28,7 @@ from relax_eg.ops.sizes import (
     need_same_dtype,
     product,
     reduced,
-    rest,
+    remaining_size,
 )
 from relax_eg.shapes import Dim, ceildiv
 from relax_eg.tir import (
@@ -67,7 +67,7 @@ def _reshape(site: Site) -> Annotation:
     have = site.shape()
     shape: Dims = site["shape"]
     # A size given as -1 is now the quotient that the others leave. Whether they divide may depend on size variables.
-    left_over = any(rest(have, (*shape[:i], *shape[i + 1 :])) is d for i, d in enumerate(shape))
+    left_over = any(remaining_size(have, (*shape[:i], *shape[i + 1 :])) is d for i, d in enumerate(shape))
     (may_equal if left_over else need_equal)(site, product(have), product(shape), "the number of elements changes")
     return Tensor(shape, _moved(site))
 
@@ -345,7 +345,7 @@ def is_transpose(e: Expr) -> bool:
     return e.op == _PERMUTE and e.attr("axes") == (1, 0)
 
 
-def turns(site: Site) -> bool:
+def moves_last_axis(site: Site) -> bool:
     """Returns whether a use is a transpose that moves the last axis."""
     return site.op == _PERMUTE and site["axes"][-1] != len(site["axes"]) - 1
 

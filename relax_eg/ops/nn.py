@@ -8,8 +8,17 @@ from typing import Any
 
 from relax_eg.ir.annotations import Annotation
 from relax_eg.ops.record import Attribute, Equations, Operator, Site, register
-from relax_eg.ops.reduction import accumulator, over, weave
-from relax_eg.ops.sizes import like, need_axes, need_axis, need_equal, need_kind, need_same_dtype, product, reduced
+from relax_eg.ops.reduction import accumulator, interleave_indices, loop_axes
+from relax_eg.ops.sizes import (
+    need_axes,
+    need_axis,
+    need_equal,
+    need_kind,
+    need_same_dtype,
+    operand_annotation,
+    product,
+    reduced,
+)
 from relax_eg.shapes import Dim
 from relax_eg.tir import (
     Buffer,
@@ -39,12 +48,12 @@ from relax_eg.tir import (
 
 def _unary_deduce(site: Site) -> Annotation:
     need_kind(site, "f")
-    return like(site)
+    return operand_annotation(site)
 
 
 def _relu_deduce(site: Site) -> Annotation:
     need_kind(site, "iuf")
-    return like(site)
+    return operand_annotation(site)
 
 
 def _pointwise(function: Callable[[Scalar], Scalar]) -> Equations:
@@ -110,7 +119,7 @@ register(
 def _softmax_deduce(site: Site) -> Annotation:
     need_kind(site, "f")
     need_axis(site, site["axis"], len(site.shape()))
-    return like(site)
+    return operand_annotation(site)
 
 
 def _shifted(site: Site, x: Buffer) -> tuple[Stage, Callable[..., Scalar]]:
@@ -119,7 +128,7 @@ def _shifted(site: Site, x: Buffer) -> tuple[Stage, Callable[..., Scalar]]:
     peak = compute(
         "peak",
         reduced(x.shape, (axis,), False),
-        lambda *i: max_(x[weave(x.rank, (axis,), (k,), i)], (k, x.shape[axis])),
+        lambda *i: max_(x[interleave_indices(x.rank, (axis,), (k,), i)], (k, x.shape[axis])),
     )
     return peak, lambda *i: x[i] - peak[(*i[:axis], *i[axis + 1 :])]
 
@@ -132,7 +141,7 @@ def _softmax_equations(site: Site, buffers: tuple[Buffer, ...]) -> TensorProgram
     total = compute(
         "total",
         peak.output.shape,
-        lambda *i: sum_(raised[weave(x.rank, (axis,), (k,), i)], (k, x.shape[axis])),
+        lambda *i: sum_(raised[interleave_indices(x.rank, (axis,), (k,), i)], (k, x.shape[axis])),
     )
     out = compute("out", x.shape, lambda *i: raised[i] / total[(*i[:axis], *i[axis + 1 :])])
     return program("softmax", buffers, peak, raised, total, out)
@@ -145,7 +154,7 @@ def _log_softmax_equations(site: Site, buffers: tuple[Buffer, ...]) -> TensorPro
     total = compute(
         "total",
         peak.output.shape,
-        lambda *i: sum_(exp(shifted(*weave(x.rank, (axis,), (k,), i))), (k, x.shape[axis])),
+        lambda *i: sum_(exp(shifted(*interleave_indices(x.rank, (axis,), (k,), i))), (k, x.shape[axis])),
     )
     out = compute("out", x.shape, lambda *i: shifted(*i) - log(total[(*i[:axis], *i[axis + 1 :])]))
     return program("log_softmax", buffers, peak, total, out)
@@ -205,12 +214,12 @@ def _norm_deduce(site: Site) -> Annotation:
             raise site.error(f"operand {i} has rank {len(scale)}; the shape of the normalised axes is needed")
         for axis, (p, q) in enumerate(zip(scale, shape[-len(axes) :], strict=True)):
             need_equal(site, p, q, f"axis {axis} of operand {i} does not fit the normalised axes")
-    return like(site)
+    return operand_annotation(site)
 
 
 def _average(name: str, x: Buffer, axes: tuple[int, ...], term: Callable[..., Scalar]) -> Stage:
     """Returns the stage of the means of `term(index)` over trailing `axes`."""
-    loops = over(axes, x.shape)
+    loops = loop_axes(axes, x.shape)
     inner = tuple(v for v, _ in loops)
     count = product(n for _, n in loops)
 

@@ -15,7 +15,7 @@ from relax_eg.dtypes import KEY_WORDS, is_key, names_where
 from relax_eg.ir.annotations import Annotation, Tensor, Tuple
 from relax_eg.ops.coarse_annotations import is_unknown
 from relax_eg.ops.elementwise import jax_broadcast
-from relax_eg.ops.keys import GENERATORS, from_jax, to_jax, words
+from relax_eg.ops.keys import GENERATORS, from_jax, to_jax, words_from_keys
 from relax_eg.ops.record import Attribute, Operator, Site, bytes_of, deduce, register
 from relax_eg.ops.sizes import Dims, broadcast, need_equal, need_kind, need_same_dtype, product
 from relax_eg.shapes import Dim
@@ -28,7 +28,7 @@ Shape = tuple[int, ...]
 _HASH = 120
 
 
-def by_jax(lower: Callable[..., Any]) -> Callable[..., Any]:
+def jax_reference(lower: Callable[..., Any]) -> Callable[..., Any]:
     """Returns the reference of an operator that JAX defines: its lowering, computed at once on numpy arrays. Numbers of
     64 bits keep them, and a trace around it does not see it."""
 
@@ -200,24 +200,24 @@ _SHAPE = Attribute("shape", "dims")
 _IMPL = (Attribute("impl", default="threefry2x32"),)
 
 for _operator in (
-    Operator("random_seed", ("seeds",), _seed, _jax_seed, None, _IMPL, by_jax(_jax_seed), _cost(_nothing),
+    Operator("random_seed", ("seeds",), _seed, _jax_seed, None, _IMPL, jax_reference(_jax_seed), _cost(_nothing),
              capacity="each", doc="a key for each integer"),
-    Operator("random_wrap", ("data",), _wrap, _jax_wrap, None, _IMPL, by_jax(_jax_wrap), _cost(_nothing),
+    Operator("random_wrap", ("data",), _wrap, _jax_wrap, None, _IMPL, jax_reference(_jax_wrap), _cost(_nothing),
              capacity="each", doc="keys from their words, the last axis"),
-    Operator("random_unwrap", ("keys",), _unwrap, "jax.random.key_data", None, (), words, _cost(_nothing),
+    Operator("random_unwrap", ("keys",), _unwrap, "jax.random.key_data", None, (), words_from_keys, _cost(_nothing),
              capacity="each", doc="the words of keys, as a new last axis"),
-    Operator("random_fold_in", ("keys", "data"), _fold_in, _jax_fold_in, None, (), by_jax(_jax_fold_in),
+    Operator("random_fold_in", ("keys", "data"), _fold_in, _jax_fold_in, None, (), jax_reference(_jax_fold_in),
              _cost(_for_each_result), capacity="each", doc="the key that a key and an integer make, broadcast"),
-    Operator("random_split", ("keys",), _split, _jax_split, None, (_SHAPE,), by_jax(_jax_split),
+    Operator("random_split", ("keys",), _split, _jax_split, None, (_SHAPE,), jax_reference(_jax_split),
              _cost(_for_each_result), capacity="counted", doc="new keys from each key, as new last axes"),
-    Operator("random_bits", ("keys",), _bits, _jax_bits, None, (_SHAPE, Attribute("bit_width")), by_jax(_jax_bits),
-             _cost(_for_each_result), capacity="counted",
+    Operator("random_bits", ("keys",), _bits, _jax_bits, None, (_SHAPE, Attribute("bit_width")),
+             jax_reference(_jax_bits), _cost(_for_each_result), capacity="counted",
              doc="random bits from each key as unsigned integers, as new last axes"),
-    Operator("threefry2x32", ("k0", "k1", "x0", "x1"), _hash, _jax_hash, None, (), by_jax(_jax_hash),
+    Operator("threefry2x32", ("k0", "k1", "x0", "x1"), _hash, _jax_hash, None, (), jax_reference(_jax_hash),
              _cost(_for_each_result), capacity="each",
              doc="the hash Threefry-2x32 of two words under a key of two, broadcast"),
     Operator("rng_bit_generator", ("key",), _generate, _jax_generate, None,
-             (_SHAPE, Attribute("dtype"), Attribute("algorithm", default="default")), by_jax(_jax_generate),
+             (_SHAPE, Attribute("dtype"), Attribute("algorithm", default="default")), jax_reference(_jax_generate),
              _cost(_for_each_result), capacity="varying",
              doc="XLA's generator: the next key, and random bits as unsigned integers"),
 ):  # fmt: skip

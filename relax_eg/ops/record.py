@@ -20,7 +20,7 @@ from relax_eg.ir.annotations import Annotation, Tensor, Tuple
 from relax_eg.ir.control import functions_of
 from relax_eg.ir.expr import Expr, node, postorder
 from relax_eg.limits import KEPT, MANY_KEPT
-from relax_eg.ops.coarse_annotations import is_coarse, known_in_part
+from relax_eg.ops.coarse_annotations import deduce_from_partial, is_partial
 from relax_eg.shapes import Dim
 from relax_eg.tir import Buffer, Counts, PatternKind, TensorProgram, classify, count
 
@@ -207,19 +207,19 @@ def get(name: str) -> Operator:
     return found
 
 
-def named(has: Callable[[Operator], bool]) -> frozenset[str]:
+def operators_where(has: Callable[[Operator], bool]) -> frozenset[str]:
     """Returns the names of the operators of which `has` is true."""
     return frozenset(o.name for o in TABLE.values() if has(o))
 
 
-def moving(*how: Moves) -> frozenset[str]:
+def movement_operators(*how: Moves) -> frozenset[str]:
     """Returns the names of the operators that move elements in one of these ways."""
-    return named(lambda o: o.moves in how)
+    return operators_where(lambda o: o.moves in how)
 
 
 def run_as(*kernels: Kernel) -> frozenset[str]:
     """Returns the names of the operators that XLA runs as one of these kernels."""
-    return named(lambda o: o.kernel in kernels)
+    return operators_where(lambda o: o.kernel in kernels)
 
 
 class Described(Protocol):
@@ -269,7 +269,7 @@ def deduce(
     if len(operands) < fixed or (len(operands) > fixed and not operator.variadic):
         wanted = f"at least {fixed}" if operator.variadic else str(fixed)
         raise OperatorError(f"{name} takes {wanted} operands ({', '.join(operator.parameters)}), got {len(operands)}")
-    if any(map(is_coarse, operands)):
+    if any(map(is_partial, operands)):
         return _in_part(name, operands, tuple(attrs.items()), strict)
     return operator.deduce(Site(name, operands, attrs, strict))
 
@@ -278,7 +278,7 @@ def deduce(
 def _in_part(
     name: str, operands: tuple[Annotation, ...], attrs: tuple[tuple[str, Any], ...], strict: bool
 ) -> Annotation:
-    return known_in_part(Site(name, operands, dict(attrs), strict), get(name).deduce)
+    return deduce_from_partial(Site(name, operands, dict(attrs), strict), get(name).deduce)
 
 
 def call(name: str, args: Iterable[Expr], attrs: Mapping[str, Any] | None = None) -> Expr:
@@ -306,7 +306,7 @@ def strictly() -> Generator[None]:
 def is_shown(op: str, operands: tuple[Annotation, ...], attrs: tuple[tuple[str, Any], ...]) -> bool:
     """Returns whether all operands are fully known and the operator is shown to apply to them; else a run may be
     rejected."""
-    if any(map(is_coarse, operands)):
+    if any(map(is_partial, operands)):
         return False
     try:
         deduce(op, operands, dict(attrs), strict=True)
@@ -328,7 +328,7 @@ def conditions(
 ) -> tuple[Precondition, ...]:
     """Returns the preconditions of an operator on fully known operands that the size variables decide, such as
     `0 <= begin <= end <= size` of a slice. The operator's deduction states them."""
-    if any(map(is_coarse, operands)):
+    if any(map(is_partial, operands)):
         return ()
     found: dict[Precondition, None] = {}
     token = _collected.set(found)
@@ -379,7 +379,7 @@ def site_of(e: Expr) -> Site:
     return Site(e.op, tuple(a.annotation for a in e.args), attrs)
 
 
-def promises(results: Iterable[Expr]) -> list[tuple[Expr, Dim]]:
+def position_promises(results: Iterable[Expr]) -> list[tuple[Expr, Dim]]:
     """Returns the operands under `results` that are promised to hold positions along an axis, each with the size of
     that axis."""
     found: dict[tuple[Expr, Dim], None] = {}

@@ -27,12 +27,12 @@ from relax_eg.tir.expr import Axis
 _AXES = (Attribute("axes"), Attribute("keepdims", default=False))
 
 
-def over(axes: Sequence[int], shape: Sequence[Dim]) -> list[Axis]:
+def loop_axes(axes: Sequence[int], shape: Sequence[Dim]) -> list[Axis]:
     """Returns a loop variable and an extent for each of `axes`."""
     return [(loop(f"k{a}"), shape[a]) for a in axes]
 
 
-def weave(rank: int, axes: Sequence[int], inner: Sequence[Dim], outer: Sequence[Dim]) -> tuple[Dim, ...]:
+def interleave_indices(rank: int, axes: Sequence[int], inner: Sequence[Dim], outer: Sequence[Dim]) -> tuple[Dim, ...]:
     """Returns indices of a buffer with `rank` axes: `inner` at `axes`, `outer` in order elsewhere."""
     rest = iter(outer)
     return tuple(inner[list(axes).index(i)] if i in axes else next(rest) for i in range(rank))
@@ -58,11 +58,11 @@ def _equations(element: Callable[[Buffer, tuple[Dim, ...], list[Axis]], Scalar])
     def equations(site: Site, buffers: tuple[Buffer, ...]) -> TensorProgram:
         (x,) = buffers
         axes, keep = site["axes"], site["keepdims"]
-        loops = over(axes, x.shape)
+        loops = loop_axes(axes, x.shape)
 
         def value(*i: Dim) -> Scalar:
             outer = [v for a, v in enumerate(i) if a not in axes] if keep else i
-            return element(x, weave(x.rank, axes, [v for v, _ in loops], outer), loops)
+            return element(x, interleave_indices(x.rank, axes, [v for v, _ in loops], outer), loops)
 
         return program(site.op, buffers, compute("out", reduced(x.shape, axes, keep), value))
 
@@ -155,7 +155,9 @@ def _position_equations(kind: Literal["argmax", "argmin"]) -> Equations:
 
         def value(*i: Dim) -> Scalar:
             outer = [v for a, v in enumerate(i) if a != axis] if keep else i
-            return cast(reduce(kind, x[weave(x.rank, (axis,), (k,), outer)], (k, x.shape[axis])), site["dtype"])
+            return cast(
+                reduce(kind, x[interleave_indices(x.rank, (axis,), (k,), outer)], (k, x.shape[axis])), site["dtype"]
+            )
 
         return program(kind, buffers, compute("out", reduced(x.shape, (axis,), keep), value))
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from relax_eg.dtypes import FLOATS, HALF
 from relax_eg.ir.annotations import Annotation, Tensor
-from relax_eg.ops.random import by_jax, need_keys
+from relax_eg.ops.random import jax_reference, need_keys
 from relax_eg.ops.record import Attribute, Operator, Site, bytes_of, register
 from relax_eg.ops.sizes import need_equal, product
 from relax_eg.tir import Counts
@@ -47,7 +47,7 @@ register(
         _jax_gamma,
         None,
         (Attribute("log_space", default=False),),
-        by_jax(_jax_gamma),
+        jax_reference(_jax_gamma),
         _gamma_cost,
         capacity="each",
         doc="samples of the gamma distribution with these shape parameters, or their logarithms",

@@ -9,7 +9,7 @@ from relax_eg.dtypes import itemsize
 from relax_eg.ir.annotations import Annotation
 from relax_eg.ops.record import Attribute, Equations, Operator, Site, register
 from relax_eg.ops.reduction import accumulator
-from relax_eg.ops.sizes import like, need_axis, need_kind, product
+from relax_eg.ops.sizes import need_axis, need_kind, operand_annotation, product
 from relax_eg.ops.windows import identity
 from relax_eg.shapes import Dim
 from relax_eg.tir import (
@@ -38,7 +38,7 @@ def _deduction(accepts: str) -> Callable[[Site], Annotation]:
     def deduce(site: Site) -> Annotation:
         need_kind(site, accepts)
         need_axis(site, site["axis"], len(site.shape()))
-        return like(site)
+        return operand_annotation(site)
 
     return deduce
 

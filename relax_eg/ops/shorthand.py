@@ -11,7 +11,7 @@ from relax_eg.ir.annotations import Annotation, Tensor
 from relax_eg.limits import PARTS
 from relax_eg.ops.operands import normal_axis
 from relax_eg.ops.record import get
-from relax_eg.ops.sizes import Dims, rest
+from relax_eg.ops.sizes import Dims, remaining_size
 from relax_eg.shapes import Dim, ceildiv
 
 
@@ -32,7 +32,7 @@ def _reshaped(operands: Sequence[Annotation], shape: Any) -> Any:
         return given
     if len(wild) > 1:
         raise OperatorError(f"reshape: {len(wild)} sizes are -1; one may be")
-    left = rest(_shape("reshape to -1", operands), tuple(d for d in given if d != -1))
+    left = remaining_size(_shape("reshape to -1", operands), tuple(d for d in given if d != -1))
     if left is None:
         raise OperatorError(f"reshape: -1 beside a size of 0 in ({', '.join(map(str, given))}) could be anything")
     return tuple(left if d == -1 else d for d in given)
@@ -150,7 +150,7 @@ _KINDS: Mapping[str, tuple[Callable[[Any], bool], str]] = {
 }
 
 
-def written_out(name: str, operands: Sequence[Annotation], given: Mapping[str, Any]) -> Mapping[str, Any]:
+def expand_short_forms(name: str, operands: Sequence[Annotation], given: Mapping[str, Any]) -> Mapping[str, Any]:
     """Returns `given` with short forms written out. OperatorError for an attribute value of the wrong kind."""
     attributes = {a.name for a in get(name).attributes}
     if operands and "axes" in attributes:

@@ -10,7 +10,7 @@ from typing import Any
 from relax_eg.dtypes import KINDS, RECORDS, kind
 from relax_eg.errors import ShapeError
 from relax_eg.ir.annotations import Tensor
-from relax_eg.ir.lattice import differ
+from relax_eg.ir.lattice import sizes_differ
 from relax_eg.ops.coarse_annotations import is_unknown
 from relax_eg.ops.record import Comparison, Site, note_condition
 from relax_eg.shapes import Dim, dim_max
@@ -67,7 +67,7 @@ def may_equal(site: Site, a: Dim, b: Dim, what: str) -> bool:
     """
     if a is b:
         return True
-    if differ(a, b):
+    if sizes_differ(a, b):
         raise site.error(f"{what}: sizes {a} and {b} differ")
     if site.strict and not is_unknown(a) and not is_unknown(b):
         raise site.undecided(f"{what}: sizes {a} and {b} cannot be shown equal")
@@ -138,7 +138,7 @@ def need_length(site: Site, name: str, length: int, of: str) -> tuple[Any, ...]:
     return value
 
 
-def like(site: Site, i: int = 0) -> Tensor:
+def operand_annotation(site: Site, i: int = 0) -> Tensor:
     """Returns the annotation of operand `i`, which must be fully known."""
     return Tensor(site.shape(i), site.dtype(i))
 
@@ -165,7 +165,7 @@ def quotient(a: Dim, b: Dim) -> Dim:
     return total
 
 
-def rest(have: Dims, others: Dims) -> Dim | None:
+def remaining_size(have: Dims, others: Dims) -> Dim | None:
     """Returns the size that `others` leave where a shape holds the elements of `have`; None where `others` hold none.
     Sizes on both sides cancel before the division, because (n*m)//m is not n where m is 0."""
     left, by = list(have), ONE

@@ -9,7 +9,7 @@ import numpy as np
 from relax_eg.dtypes import itemsize
 from relax_eg.ir.annotations import Annotation, Tensor, Tuple
 from relax_eg.ops.record import Attribute, Operator, Site, register
-from relax_eg.ops.sizes import ONE, like, need_at_most, need_axis, need_equal, need_kind, product
+from relax_eg.ops.sizes import ONE, need_at_most, need_axis, need_equal, need_kind, operand_annotation, product
 from relax_eg.shapes import Dim
 from relax_eg.tir import Counts
 
@@ -37,7 +37,7 @@ def _sort(site: Site) -> Annotation:
             raise site.error(f"operand {i} has rank {len(site.shape(i))}, operand 0 rank {len(shape)}")
         for a, (p, q) in enumerate(zip(shape, site.shape(i), strict=True)):
             need_equal(site, p, q, f"operands 0 and {i} do not fit together on axis {a}")
-    fields = tuple(like(site, i) for i in range(len(site.operands)))
+    fields = tuple(operand_annotation(site, i) for i in range(len(site.operands)))
     return fields[0] if len(fields) == 1 else Tuple(fields)
 
 

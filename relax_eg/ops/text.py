@@ -23,7 +23,7 @@ from relax_eg.ir.reader import Source
 from relax_eg.ops import api
 from relax_eg.ops.data_dependent import ROUTINES, deduce_routine
 from relax_eg.ops.record import attributes_of, deduce, get
-from relax_eg.ops.shorthand import written_out
+from relax_eg.ops.shorthand import expand_short_forms
 
 _ROUTINES = {r.name: r.library_name for r in ROUTINES.values()}
 
@@ -64,5 +64,5 @@ def _deduce(name: str, operands: tuple[Annotation, ...], given: Mapping[str, Any
     if name in CONTROL:
         attrs = attributes_of_control(name, given)
         return attrs, deduce_control(name, operands, attrs)
-    attrs = attributes_of(get(name), written_out(name, operands, given))
+    attrs = attributes_of(get(name), expand_short_forms(name, operands, given))
     return attrs, deduce(name, operands, attrs)

@@ -31,7 +31,7 @@ _ONLY: Mapping[str, frozenset[str]] = {
 
 
 @lru_cache(1 << 12)
-def left_out(program: TensorProgram) -> str:
+def unsupported_reason(program: TensorProgram) -> str:
     """Returns why Triton does not compile `program` at any sizes; "" where it does."""
     if len(program.outputs) != 1:
         return f"{len(program.outputs)} outputs; one is lowered through Pallas"

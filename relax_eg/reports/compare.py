@@ -10,12 +10,12 @@ from typing import Any
 
 from rich.console import Console, ConsoleOptions, RenderResult
 
-from relax_eg.accepted import FLAG, NONE, TEXT, accepts, many
+from relax_eg.accepted import FLAG, NONE, TEXT, accepts, sequence_of
 from relax_eg.errors import OptionError
 from relax_eg.extract.figures import sizes
 from relax_eg.reports import text
 from relax_eg.reports.align import AlignedRow, Column, rows_of
-from relax_eg.reports.plain import written
+from relax_eg.reports.plain import write_text
 from relax_eg.reports.report import CostReport
 
 SCHEMA = "relax_eg.comparison/1"
@@ -81,7 +81,7 @@ class Comparison:
     def to_json(self, path: str | Path | None = None) -> str:
         """The comparison as JSON with a schema version; also written to `path` if given."""
         told = json.dumps(self.as_data(), indent=2)
-        written(told + "\n", path)
+        write_text(told + "\n", path)
         return told
 
     def to_html(self, path: str | Path | None = None) -> str:
@@ -101,10 +101,10 @@ class Comparison:
         yield from comparison(self)
 
     def __str__(self) -> str:
-        return text.printed(self, width=120)
+        return text.rendered_text(self, width=120)
 
 
-@accepts(labels=many("a text for each report", TEXT) | NONE, against=TEXT | NONE, as_written=FLAG | NONE)
+@accepts(labels=sequence_of("a text for each report", TEXT) | NONE, against=TEXT | NONE, as_written=FLAG | NONE)
 def compare(
     *reports: Any,
     labels: Sequence[str] | None = None,

@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from relax_eg.extract.detail import KernelPart
-from relax_eg.extract.figures import plain, si, sizes, time
+from relax_eg.extract.figures import integer_text, si, sizes, time
 from relax_eg.reports.align import AlignedRow
 from relax_eg.reports.short import ratio, timed
 from relax_eg.reports.text import figures_table
@@ -36,7 +36,7 @@ def comparison(c: Comparison) -> RenderResult:
         yield Text(f"{column.label} against {c.columns[0].label}: {summary(c, i)}", style="bold")
         for row in changes:
             yield Text.assemble(f"  {row.where}", (f"   {row.code[:MOST_CODE]}" if row.code else "", "cyan"))
-            yield Padding(Text(told(row, i)), (0, 0, 0, 4))
+            yield Padding(Text(change_line(row, i)), (0, 0, 0, 4))
         rules = rules_told(c, i)
         if rules:
             yield Text(f"  {rules}", style="dim")
@@ -82,7 +82,7 @@ def rules_told(c: Comparison, i: int) -> str:
     return "; ".join(both)
 
 
-def told(row: AlignedRow, i: int) -> str:
+def change_line(row: AlignedRow, i: int) -> str:
     """One line: how the work of a row changed, and why."""
     x, y = row.seconds(0), row.seconds(i)
     sign = "-" if y < x else "+"
@@ -119,7 +119,7 @@ def _totals(c: Comparison) -> Table:
         ("times faster", [f"{first.seconds / x.cost.seconds:.2f}" if x.cost.seconds else "" for x in c.columns]),
         ("flops", [si(x.cost.flops) for x in c.columns]),
         ("bytes", [si(x.cost.bytes) for x in c.columns]),
-        ("launches", [plain(x.cost.launches) for x in c.columns]),
+        ("launches", [integer_text(x.cost.launches) for x in c.columns]),
         ("peak", ["" if x.cost.memory is None else f"{si(x.cost.memory.peak)}B" for x in c.columns]),
         ("prepared", [f"{si(x.cost.prepared_bytes)}B" if x.cost.prepared_bytes else "" for x in c.columns]),
     ]

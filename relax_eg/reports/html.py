@@ -15,16 +15,16 @@ from typing import Any
 from jinja2 import DictLoader, Environment, StrictUndefined
 from markupsafe import Markup
 
-from relax_eg.extract.figures import plain, si, sizes, time
+from relax_eg.extract.figures import integer_text, si, sizes, time
 from relax_eg.reports import compare_text, plots, text
 from relax_eg.reports.align import Column
 from relax_eg.reports.compare import Comparison, compare
 from relax_eg.reports.curves import over_bindings
 from relax_eg.reports.egraph import Picture
-from relax_eg.reports.plain import written
+from relax_eg.reports.plain import write_text
 from relax_eg.reports.report import CostReport
 from relax_eg.reports.roofline import roofline
-from relax_eg.reports.short import in_short, ratio, timed
+from relax_eg.reports.short import highlights, ratio, timed
 
 MOST_BARS = 10  # limit: rows of the chart by source line; the table has all
 MOST_STEPS = 200  # limit: lines of a derivation
@@ -62,7 +62,7 @@ def page(title: str, sections: Sequence[Section], path: str | Path | None = None
         more_steps=max(0, len(steps) - MOST_STEPS),
         versions=_versions(reports.values()),
     )
-    written(told, path)
+    write_text(told, path)
     return told
 
 
@@ -93,7 +93,7 @@ def page_of_picture(picture: Picture, path: str | Path | None = None, notebook: 
         inside = _template("picture.html").render(picture=picture, svg=svg)
         return f'<div class="relax-eg"><style>{_css()}</style>{inside}</div>'
     told = _template("alone.html").render(picture=picture, svg=svg, css=_css())
-    written(told, path)
+    write_text(told, path)
     return told
 
 
@@ -103,7 +103,7 @@ def _environment() -> Environment:
     names = ("page.html", "section.html", "notebook.html", "picture.html", "alone.html")
     loader = DictLoader({n: (folder / n).read_text(encoding="utf-8") for n in names})
     made = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    made.filters |= {"time": time, "si": si, "plain": plain, "percent": _percent}
+    made.filters |= {"time": time, "si": si, "plain": integer_text, "percent": _percent}
     return made
 
 
@@ -165,7 +165,7 @@ def _shown(c: Comparison, heading: str, number: int, with_figures: bool = True) 
         "heading": heading,
         "number": number,
         "headline": compare_text.headline(c),
-        "short": in_short(c),
+        "short": highlights(c),
         "statements": c.statements,
         "unchanged": [x.label for i, x in enumerate(c.columns) if i and not c.changes(i)],
         "columns": columns,
@@ -177,7 +177,7 @@ def _shown(c: Comparison, heading: str, number: int, with_figures: bool = True) 
         "left_out": len(by_cost) - MOST_BARS,
         "key": plots.key([(i, x.label) for i, x in enumerate(c.columns)]),
         "figures": _figures(c) if with_figures else [],
-        "notes": [{"label": f"{r.name}, {r.target}, {sizes(r.at)}", "lines": text.notes(r)} for r in c.reports],
+        "notes": [{"label": f"{r.name}, {r.target}, {sizes(r.at)}", "lines": text.note_lines(r)} for r in c.reports],
         "kernels": [_kernels(x) for x in c.columns],
         "has": {
             "measured": any(x.measured is not None for x in c.columns),

@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from relax_eg.extract.detail import KernelPart
-from relax_eg.extract.figures import plain, si, time
+from relax_eg.extract.figures import integer_text, si, time
 from relax_eg.reports.text import figures_table
 
 if TYPE_CHECKING:
@@ -54,7 +54,9 @@ def _section(table: Table, title: str, report: CostReport, parts: Sequence[Kerne
         groups.setdefault((p.what, p.operators), []).append(p)
     for (what, operators), same in groups.items():
         runs, seconds, moved = (sum(x) for x in zip(*((p.launches, p.seconds, p.bytes) for p in same), strict=True))
-        spared = [f(runs * n) for f, n in zip((si, plain), saved[what], strict=True)] if what in saved else ["", ""]
+        spared = (
+            [f(runs * n) for f, n in zip((si, integer_text), saved[what], strict=True)] if what in saved else ["", ""]
+        )
         table.add_row(Padding(what, (0, 0, 0, 2)), str(runs), time(seconds), si(moved), *spared)
         if operators:
             table.add_row(Padding(Text(_listed(Counter(operators)), style="dim"), (0, 0, 0, 4)))

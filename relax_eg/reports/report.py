@@ -31,7 +31,7 @@ from relax_eg.extract.report import (
 from relax_eg.plain_data import is_count, read_json
 from relax_eg.reports import text
 from relax_eg.reports.kernels import kernel_table
-from relax_eg.reports.plain import Mismatch, left_over, put_back, read, written
+from relax_eg.reports.plain import Mismatch, read_record, restore_unknown_parts, unknown_parts, write_text
 from relax_eg.reports.roofline import Roofline, roofline
 
 FAMILY, VERSION = "relax_eg.report", 1  # given: name and version of the format
@@ -154,7 +154,7 @@ class CostReport:
         for side in ("before", "after"):
             data[side]["total"] = _total(getattr(self, side))
         data["predicted_gain"] = self.predicted_gain
-        return put_back(data, self.more)
+        return restore_unknown_parts(data, self.more)
 
     @staticmethod
     def from_data(data: Any, where: str = "") -> CostReport:
@@ -177,14 +177,14 @@ class CostReport:
         if given["schema"] != SCHEMA:
             raise OptionError(f"{named}a report of schema {given['schema']!r}; {SCHEMA!r} is accepted")
         try:
-            report: CostReport = read(CostReport, {k: v for k, v in given.items() if k != "more"}, "report")
+            report: CostReport = read_record(CostReport, {k: v for k, v in given.items() if k != "more"}, "report")
             for curve in report.curves:
                 if any(len(s.seconds) != len(curve.sizes) for s in curve.series):
                     raise Mismatch(f"a curve over {curve.variable} has other numbers of sizes and of costs")
             _check_amounts(report)
         except Mismatch as e:
             raise OptionError(f"{named}a damaged report: {e}") from None
-        return replace(report, more=left_over(given, report.as_data()))
+        return replace(report, more=unknown_parts(given, report.as_data()))
 
     @staticmethod
     @accepts(source=PATH)
@@ -204,7 +204,7 @@ class CostReport:
     def to_json(self, path: str | Path | None = None) -> str:
         """The report as JSON with a schema version; also written to `path` if given."""
         told = json.dumps(self.as_data(), indent=2)
-        written(told + "\n", path)
+        write_text(told + "\n", path)
         return told
 
     def to_html(self, path: str | Path | None = None, derivation: object = "") -> str:
@@ -223,7 +223,7 @@ class CostReport:
         yield from text.report(self)
 
     def __str__(self) -> str:
-        return text.printed(self)
+        return text.rendered_text(self)
 
 
 def _check_amounts(report: CostReport) -> None:

@@ -17,7 +17,7 @@ _MOST_LINES = 3  # limit: source lines that are named
 _LIMITS = {"memory": "the device's memory", "cache": "the device's cache", "arithmetic": "the device's arithmetic"}
 
 
-def in_short(c: Comparison) -> list[tuple[str, str]]:
+def highlights(c: Comparison) -> list[tuple[str, str]]:
     """The most important facts for a newcomer, as pairs of a topic and a sentence. Empty if there are fewer than two
     columns, or if a column has no cost."""
     if len(c.columns) < 2 or not all(x.cost.seconds > 0 for x in c.columns):

@@ -9,8 +9,8 @@ from rich.console import Console, RenderableType, RenderResult
 from rich.table import Table
 from rich.text import Text
 
-from relax_eg.extract.family_rows import told as told_of_family
-from relax_eg.extract.figures import counted, plain, si, sizes, time
+from relax_eg.extract.family_rows import family_lines as told_of_family
+from relax_eg.extract.figures import count_text, integer_text, si, sizes, time
 from relax_eg.extract.report import KernelRow, OperatorRow, ProgramCost, RuleRow, SelectedRow
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 MOST_RULES = 3  # limit: rules whose work in the search the text shows; the JSON has all
 
 
-def printed(*shown: RenderableType, width: int = 100) -> str:
+def rendered_text(*shown: RenderableType, width: int = 100) -> str:
     """The text that a terminal of this width would show, without colours."""
     console = Console(width=width, no_color=True, highlight=False)
     with console.capture() as capture:
@@ -44,8 +44,8 @@ def report(r: CostReport) -> RenderResult:
     table = figures_table("", "as written", "chosen", "ratio")
     b, a = r.before, r.after
     for label, x, y, show in (
-        ("operators", b.count, a.count, plain),
-        ("kernel launches", b.launches, a.launches, plain),
+        ("operators", b.count, a.count, integer_text),
+        ("kernel launches", b.launches, a.launches, integer_text),
         ("flops", b.flops, a.flops, si),
         ("bytes moved", b.bytes, a.bytes, si),
         *(
@@ -59,11 +59,11 @@ def report(r: CostReport) -> RenderResult:
         table.add_row("prepared from weights", "", f"{si(a.prepared_bytes)}B", "")
     yield table
     yield _operators(b, a)
-    for line in notes(r):
+    for line in note_lines(r):
         yield Text(line)
 
 
-def notes(r: CostReport) -> list[str]:
+def note_lines(r: CostReport) -> list[str]:
     fired = ", ".join(f"{k} x{v}" for k, v in r.rules.items()) or "none that the chosen program needs"
     lines = [f"rules used: {fired}"]
     if r.not_proved:
@@ -90,7 +90,7 @@ def notes(r: CostReport) -> list[str]:
     if r.runner_up is not None:
         lines.append(str(r.runner_up))
     if r.after.prepared_values:
-        values = counted(r.after.prepared_values, "value")
+        values = count_text(r.after.prepared_values, "value")
         lines.append(f"weights: {values} computed from them once, ahead of the calls")
     lines += [f"{k}: {v}" for k, v in r.expressions.get("after", {}).items() if r.at and v != "0"]
     if r.kernels:
@@ -99,8 +99,8 @@ def notes(r: CostReport) -> list[str]:
         lines.append("served from the disk cache; the search was made earlier:")
     total = sum(r.matches.values())
     lines.append(
-        f"e-graph: {counted(r.nodes, 'node')}, {counted(total, 'rule match', 'rule matches')}, "
-        f"{counted(r.rounds, 'round')}, stopped: {r.stop}; "
+        f"e-graph: {count_text(r.nodes, 'node')}, {count_text(total, 'rule match', 'rule matches')}, "
+        f"{count_text(r.rounds, 'round')}, stopped: {r.stop}; "
         f"numerics: {', '.join(r.numerics) or 'exact'}"
     )
     busiest = sorted(r.searched, key=lambda x: (-x.nodes, -x.matches, x.rule))[:MOST_RULES]
@@ -158,14 +158,14 @@ def _fused(rows: Sequence[KernelRow]) -> str:
     saved = sum(r.saved_bytes * r.times for r in rows), sum(r.saved_launches * r.times for r in rows)
     used = ", ".join(f"{step} x{n}" for step, n in sorted(steps.items(), key=lambda kv: (-kv[1], kv[0])))
     return (
-        f"fused: {counted(operators, 'operator')} in {counted(sum(r.times for r in rows), 'kernel')}, "
-        f"{si(saved[0])}B moved and {counted(saved[1], 'launch', 'launches')} less; {used}"
+        f"fused: {count_text(operators, 'operator')} in {count_text(sum(r.times for r in rows), 'kernel')}, "
+        f"{si(saved[0])}B moved and {count_text(saved[1], 'launch', 'launches')} less; {used}"
     )
 
 
 def _figures(r: RuleRow) -> str:
     spent = f", {r.milliseconds:.0f} ms" if r.milliseconds >= 1 else ""
-    return f"{r.rule} ({counted(r.matches, 'match', 'matches')}, {counted(r.nodes, 'new node')}{spent})"
+    return f"{r.rule} ({count_text(r.matches, 'match', 'matches')}, {count_text(r.nodes, 'new node')}{spent})"
 
 
 def _operators(before: ProgramCost, after: ProgramCost, most: int = 8) -> Table:
@@ -178,10 +178,10 @@ def _operators(before: ProgramCost, after: ProgramCost, most: int = 8) -> Table:
         x, y = old.get(op, none), new.get(op, none)
         table.add_row(
             op,
-            _pair(x.count, y.count, plain),
+            _pair(x.count, y.count, integer_text),
             _pair(x.flops, y.flops, si),
             _pair(x.bytes, y.bytes, si),
-            _pair(x.launches, y.launches, plain),
+            _pair(x.launches, y.launches, integer_text),
             _pair(x.seconds, y.seconds, time),
         )
     if len(ops) > most:

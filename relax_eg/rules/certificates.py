@@ -24,7 +24,7 @@ from relax_eg.memo import Memo
 from relax_eg.ops.libraries import inlined
 from relax_eg.ops.record import TABLE
 from relax_eg.plain_data import read_json
-from relax_eg.rules.check import remembered, tested_instances
+from relax_eg.rules.check import cached_verdict, tested_instances
 from relax_eg.rules.content import BOOKS, checker, content_hash, meanings
 from relax_eg.rules.rule import Rule
 from relax_eg.rules.schemas import Schema
@@ -126,7 +126,7 @@ def _operators_in(left: str, others: str) -> tuple[str, ...]:
 
 def status(rule: Rule | Schema) -> Verdict:
     """The verdict on `rule`: shipped, from memory, or from a test that is run now."""
-    return known_verdict(rule) or remembered(rule)
+    return known_verdict(rule) or cached_verdict(rule)
 
 
 def not_proved(rules: Iterable[Rule | Schema]) -> dict[str, str]:

@@ -38,15 +38,15 @@ from relax_eg.rules.judge import (
     Case,
     Judge,
     accurate,
-    exactly,
-    failing,
+    find_failure,
     is_rational,
+    judge_exactly,
     over_the_reals,
     same_bits,
-    widened,
+    widen_sides,
 )
 from relax_eg.rules.rule import Instance, Rule, instances, need_instance
-from relax_eg.rules.samples import Draw, Sizes, admits, draw_sizes, under_hypotheses
+from relax_eg.rules.samples import Draw, Sizes, admits, draw_sizes, draw_under_guards
 from relax_eg.rules.schema_trials import first_difference
 from relax_eg.rules.schemas import Schema
 from relax_eg.rules.suspects import size_suspects, sizes_near, special_suspects, suspects_among_all
@@ -134,7 +134,7 @@ def _enumerated(
     """A counterexample among the enumerated points, or None."""
     bits = rule.numerics == "exact"
     judge: Judge = same_bits if bits else over_the_reals
-    draw = under_hypotheses(draws.special) if bits else under_hypotheses(draws.moderate, wide=True)
+    draw = draw_under_guards(draws.special) if bits else draw_under_guards(draws.moderate, wide=True)
     every = [*chosen, *(i for found in others.values() for i in found if bits or not _is_known(i, chosen))]
     large = [*chosen[:_INSTANCES_AT_LARGE_SIZES], *(i for i in every if i not in chosen)]
     suspects = chain(
@@ -142,7 +142,7 @@ def _enumerated(
         *(size_suspects(i, bits, draw) for i in large),
     )  # fmt: skip
     for index, case in enumerate(suspects):
-        failure = failing(judge, case)
+        failure = find_failure(judge, case)
         if failure is not None:
             return witness(case, failure, judge, draw, seed + index)
     return None
@@ -150,8 +150,8 @@ def _enumerated(
 
 def _is_known(instance: Instance, chosen: Sequence[Instance]) -> bool:
     """Whether an instance of another float type states, over the reals, the same equation as one of `chosen`."""
-    wide = widened(instance)
-    return any((w.left, w.right) == (wide.left, wide.right) for w in map(widened, chosen))
+    wide = widen_sides(instance)
+    return any((w.left, w.right) == (wide.left, wide.right) for w in map(widen_sides, chosen))
 
 
 def _untested(rule: Rule) -> str:
@@ -165,16 +165,16 @@ def _untested(rule: Rule) -> str:
 def _plans(
     rule: Rule, chosen: Sequence[Instance], others: Mapping[str, Sequence[Instance]], samples: int
 ) -> Iterator[_Plan]:
-    moderate, mixed = under_hypotheses(draws.moderate, wide=True), under_hypotheses(draws.mixed)
+    moderate, mixed = draw_under_guards(draws.moderate, wide=True), draw_under_guards(draws.draw_cancelling_floats)
     yield _Plan(over_the_reals, moderate, chosen, max(samples, 4 * len(chosen)))
     apart = [i for found in others.values() for i in found if not _is_known(i, chosen)]
     if apart:  # instances that are another function in another float type
         yield _Plan(over_the_reals, moderate, apart, max(samples // 4, 4 * len(apart)))
     rational = [i for i in chosen if is_rational(i)]
     if rational:
-        yield _Plan(exactly, under_hypotheses(draws.rationals), rational, samples // 3, elements=_EXACT_ELEMENTS)
+        yield _Plan(judge_exactly, draw_under_guards(draws.rationals), rational, samples // 3, elements=_EXACT_ELEMENTS)
     if rule.numerics == "exact":
-        special = under_hypotheses(draws.special)
+        special = draw_under_guards(draws.special)
         yield _Plan(same_bits, special, chosen, samples // 2)
         for found in filter(None, others.values()):
             yield _Plan(same_bits, special, found, samples // 8)
@@ -230,7 +230,7 @@ _checking: ContextVar[bool] = ContextVar("checking", default=True)
 
 
 @contextmanager
-def unchecked() -> Generator[None]:
+def without_checks() -> Generator[None]:
     """Context in which registration tests no rule, so that a file of rules is read to the end and all are reported."""
     token = _checking.set(False)
     try:
@@ -243,12 +243,12 @@ def require_tested(rule: Rule) -> None:
     """Raises RuleError if `rule` is refuted. Rules of the same content are tested once."""
     if not _checking.get():
         return
-    verdict = remembered(rule)
+    verdict = cached_verdict(rule)
     if verdict.status == "refuted":
         raise RuleError(str(verdict))
 
 
-def remembered(rule: Rule | Schema) -> Verdict:
+def cached_verdict(rule: Rule | Schema) -> Verdict:
     """The verdict on `rule`, from memory if a rule of the same content and the same sides has one. Afterwards, an
     instance that a search makes of the rule and that was not tested is tested before use."""
     key = content_hash(rule)
@@ -321,7 +321,7 @@ def _or_proved(verdict: Verdict) -> Verdict:
     rule = verdict.rule
     if not verdict.untested or rule.numerics != "exact" or not isinstance(rule, Rule):
         return verdict
-    proved, reason = at_best(verdict, rule)
+    proved, reason = prove_formally(verdict, rule)
     if proved is not None:
         return proved
     problem = (
@@ -332,7 +332,7 @@ def _or_proved(verdict: Verdict) -> Verdict:
     return replace(verdict, status="refuted", problem=problem)
 
 
-def raised(verdict: Verdict) -> Verdict:
+def strengthen(verdict: Verdict) -> Verdict:
     """The verdict of a stronger check if `verdict` is "tested"; otherwise `verdict`.
 
     The status becomes "proved" or "axiom" if the formal checker proves or assumes the rule. Otherwise the rule is
@@ -342,7 +342,7 @@ def raised(verdict: Verdict) -> Verdict:
     if verdict.status != "tested" or isinstance(verdict.rule, Schema) or _runs_library(verdict.rule):
         return verdict
     started = time.perf_counter()
-    found, _ = at_best(verdict, verdict.rule)
+    found, _ = prove_formally(verdict, verdict.rule)
     if found is None and verdict.samples < UNPROVED_SAMPLES:
         found = check(verdict.rule, UNPROVED_SAMPLES)
     return replace(found or verdict, seconds=verdict.seconds + time.perf_counter() - started)
@@ -359,7 +359,7 @@ def verdict_on(rule: Rule | Schema) -> Verdict:
     """The verdict of a test from scratch and of an attempt to prove what passes; it is kept in memory."""
     started = time.perf_counter()
     try:
-        verdict = raised(_tested(rule))
+        verdict = strengthen(_tested(rule))
         _remember(content_hash(rule), verdict)
         return verdict
     except RuleError as e:
@@ -373,7 +373,7 @@ _SMALL_FLOATS = names_where(lambda d: d.has_infinity and d.bits <= 16)
 _AXIOM_INSTANCES = 3  # limit: instances per dtype, which differ in rank or attributes
 
 
-def at_best(verdict: Verdict, rule: Rule) -> tuple[Verdict | None, str]:
+def prove_formally(verdict: Verdict, rule: Rule) -> tuple[Verdict | None, str]:
     """The "tested" `verdict` raised to "proved" or "axiom", with an empty text; None, with the reason, if the formal
     checker shows neither. An axiom may turn out refuted."""
     from relax_eg.rules.verify_formal import prove_rule  # imports z3, which nothing else here needs
@@ -383,10 +383,10 @@ def at_best(verdict: Verdict, rule: Rule) -> tuple[Verdict | None, str]:
         return None, proof.reason
     seconds = verdict.seconds + proof.seconds
     raised = replace(verdict, theory=proof.theory or "", ranks=proof.ranks, untested="", seconds=seconds)
-    return (at_all_values(raised, rule) if proof.status == "axiom" else replace(raised, status="proved")), ""
+    return (test_all_values(raised, rule) if proof.status == "axiom" else replace(raised, status="proved")), ""
 
 
-def at_all_values(verdict: Verdict, rule: Rule) -> Verdict:
+def test_all_values(verdict: Verdict, rule: Rule) -> Verdict:
     """`verdict` with status "axiom" and the dtypes of which every value was tested; a verdict "refuted" if one of these
     values is a counterexample."""
     tried: dict[str, None] = {}
@@ -398,9 +398,9 @@ def at_all_values(verdict: Verdict, rule: Rule) -> Verdict:
             if count:
                 tried.update(dict.fromkeys(p.dtype for p in instance.params))
             for index, case in enumerate(suspects):
-                failure = failing(same_bits, case)
+                failure = find_failure(same_bits, case)
                 if failure is not None:
-                    found = witness(case, failure, same_bits, under_hypotheses(draws.special), index)
+                    found = witness(case, failure, same_bits, draw_under_guards(draws.special), index)
                     return Verdict(rule, "refuted", samples, found, verdict.seconds, str(found))
     return replace(verdict, status="axiom", samples=samples, every=", ".join(tried))
 

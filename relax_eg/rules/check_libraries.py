@@ -18,12 +18,12 @@ from relax_eg.errors import LibraryError
 from relax_eg.ir.annotations import Tensor, Tuple
 from relax_eg.ir.expr import postorder
 from relax_eg.ops.interpret import evaluate_expr
-from relax_eg.ops.libraries import Library, library_of, on_jax
-from relax_eg.ops.library_needs import RoutinePlace, missing
+from relax_eg.ops.libraries import Library, evaluate_in_jax, library_of
+from relax_eg.ops.library_needs import RoutinePlace, unmet_need
 from relax_eg.rules import samples as draws
-from relax_eg.rules.judge import Absent, Array, Case, Failure, disagreement, widened
+from relax_eg.rules.judge import Absent, Array, Case, Failure, disagreement, widen_sides
 from relax_eg.rules.rule import Rule, instances, need_instance
-from relax_eg.rules.samples import are_met, under_hypotheses
+from relax_eg.rules.samples import draw_under_guards, value_guards_hold
 from relax_eg.rules.signature import NUMERICS, Numerics
 from relax_eg.rules.verdict import Verdict
 from relax_eg.rules.witness import witness
@@ -60,7 +60,7 @@ class _Judge:
         import jax
 
         instance = case.instance
-        if not are_met(instance, case.values):
+        if not value_guards_hold(instance, case.values):
             raise Absent
         env = {p: np.asarray(case.values[str(p.attr("name"))]) for p in instance.params}
         with np.errstate(all="ignore"):
@@ -101,10 +101,10 @@ def check_library(rule: Rule, library: Library) -> Verdict:
     import jax
 
     device = jax.devices()[0]
-    why = missing(library, RoutinePlace(device.platform, device.device_kind))
+    why = unmet_need(library, RoutinePlace(device.platform, device.device_kind))
     if why:
         return Verdict(rule, "missing", 0, None, time.perf_counter() - started, why)
-    judge, draw = _Judge(library), under_hypotheses(draws.moderate)
+    judge, draw = _Judge(library), draw_under_guards(draws.moderate)
     rng = np.random.default_rng(zlib.crc32(library.name.encode()))
     tested, worst = 0, 0
     chosen = list(instances(rule, limit=_INSTANCES)) or [need_instance(rule)]
@@ -138,7 +138,7 @@ def _classed(case: Case, lefts: list[Array], rights: list[Array]) -> Numerics | 
     import jax
 
     names = [str(p.attr("name")) for p in instance.params]
-    run = jax.jit(lambda *xs: on_jax(instance.left, dict(zip(instance.params, xs, strict=True)), case.sizes))
+    run = jax.jit(lambda *xs: evaluate_in_jax(instance.left, dict(zip(instance.params, xs, strict=True)), case.sizes))
     here = run(*(case.values[n] for n in names))
     if disagreement(case, [np.asarray(x) for x in here], rights) is None:
         return "reassociate"
@@ -148,7 +148,7 @@ def _classed(case: Case, lefts: list[Array], rights: list[Array]) -> Numerics | 
 
 
 def _truths(case: Case) -> list[Array]:
-    wide = widened(case.instance)
+    wide = widen_sides(case.instance)
     values = {n: v.astype(np.float64) if v.dtype.kind in "fV" else v for n, v in case.values.items()}
     env = {e: np.asarray(values[name]) for name, e in wide.params.items()}
     with np.errstate(all="ignore"):

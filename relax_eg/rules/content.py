@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from relax_eg.ir.tokens import KNOWN, NoContentError, class_name, is_known, refuse, token
+from relax_eg.ir.tokens import KNOWN, NoContentError, class_name, is_known, raise_no_content, token
 from relax_eg.ops.libraries import Library
 from relax_eg.ops.record import TABLE, Operator
 from relax_eg.rules.format import expression_text
@@ -198,7 +198,7 @@ class _Content:
             return self._again(value) or self._class(value)
         if value is Ellipsis:
             return "..."
-        return refuse(value)
+        return raise_no_content(value)
 
     def _function(self, f: types.FunctionType) -> Any:
         try:

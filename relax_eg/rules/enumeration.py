@@ -20,11 +20,11 @@ import numpy as np
 from relax_eg.dtypes import dtype_of, is_complex, is_float, is_integer, itemsize, numpy_dtype
 from relax_eg.ir.expr import Expr
 from relax_eg.limits import FEW_KEPT, KEPT
-from relax_eg.ops.facts import FACTS, holds
+from relax_eg.ops.facts import FACTS, has_fact
 from relax_eg.rules.conditions import ValueTest
 from relax_eg.rules.literals import LARGEST_EXTENT, Number, is_piecewise, literals
 from relax_eg.rules.rule import Instance
-from relax_eg.rules.samples import Sizes, adapted, are_met, asked, limits, shape_of
+from relax_eg.rules.samples import Sizes, adapt_values, limits, shape_of, value_guards, value_guards_hold
 
 Array = np.ndarray[Any, Any]
 
@@ -136,7 +136,7 @@ def _of_elements(facts: Iterable[str]) -> bool:
 def special_points(instance: Instance, sizes: Sizes, bits: bool, most: int) -> Points | None:
     """The enumeration at these sizes, of at most about `most` points; None if there is no point. `bits`: whether all
     special values are enumerated; otherwise only finite ones, for a comparison over the reals."""
-    wanted = {name: (facts, tests) for name, facts, tests in asked(instance)}
+    wanted = {name: (facts, tests) for name, facts, tests in value_guards(instance)}
     rng = np.random.default_rng(0)  # a fixed seed, so that the enumeration is reproducible
     variables: list[_Variable] = []
     to_adapt: list[str] = []
@@ -146,11 +146,11 @@ def special_points(instance: Instance, sizes: Sizes, bits: bool, most: int) -> P
         found, base = _candidates(instance, p, bits), _base(p.dtype, shape, len(variables))
         if name in wanted:
             if _of_elements(facts):
-                kept = [all(t.holds(v) for t in tests) and all(holds(f, v.reshape(1)) for f in facts) for v in found]
+                kept = [all(t.holds(v) for t in tests) and all(has_fact(f, v.reshape(1)) for f in facts) for v in found]
                 found = found[np.array(kept, bool)]
             else:
                 to_adapt.append(name)
-            base = adapted(base.reshape(shape), facts, tests, rng).reshape(-1)
+            base = adapt_values(base.reshape(shape), facts, tests, rng).reshape(-1)
         variables.append(_Variable(name, shape, base, found))
     if all(not v.base.size or not len(v.values) for v in variables):
         return None
@@ -178,7 +178,7 @@ def special_points(instance: Instance, sizes: Sizes, bits: bool, most: int) -> P
 def every_point(instance: Instance, sizes: Sizes) -> Points | None:
     """Every value that the variables can have at these sizes under the rule's guards; None if these are too many, or if
     a fact is about more than single elements."""
-    wanted = {name: (facts, tests) for name, facts, tests in asked(instance)}
+    wanted = {name: (facts, tests) for name, facts, tests in value_guards(instance)}
     widths = {p: 1 if p.dtype == "bool" else dtype_of(p.dtype).bits for p in instance.params}
     shapes = {p: shape_of(p, sizes) for p in instance.params}
     total = sum(width * math.prod(shapes[p]) for p, width in widths.items())
@@ -197,7 +197,7 @@ def every_point(instance: Instance, sizes: Sizes) -> Points | None:
         values[name] = np.stack(elements, 1).reshape(1 << total, *shapes[p])
         if name in wanted:  # `adapted` does not change values that have the facts
             with np.errstate(invalid="ignore"):
-                values[name] = adapted(values[name], *wanted[name], np.random.default_rng(0))
+                values[name] = adapt_values(values[name], *wanted[name], np.random.default_rng(0))
     return Points(1 << total, values)
 
 
@@ -287,8 +287,8 @@ def _adapted(instance: Instance, points: Points, names: Sequence[str], wanted: M
         for name in names:
             facts, tests = wanted[name]
             with np.errstate(all="ignore"):
-                values[name] = adapted(values[name], facts, tests, np.random.default_rng(i))
-        if are_met(instance, values):
+                values[name] = adapt_values(values[name], facts, tests, np.random.default_rng(i))
+        if value_guards_hold(instance, values):
             found.append(values)
     if not found:
         return None

@@ -14,7 +14,7 @@ from relax_eg.ops import api
 _ARITHMETIC = "variables take + - * / @ ** and comparisons"
 
 
-def raised(error: Exception, function: Callable[..., Any]) -> str:
+def raised_message(error: Exception, function: Callable[..., Any]) -> str:
     """The message `its function raised ...`, with the line of `function` that raised and a hint about accepted code."""
     if isinstance(error, AttributeError) and error.obj is api and error.name:
         text, hint = f"rx.op has no `{error.name}`", _near(error.name)
@@ -24,7 +24,7 @@ def raised(error: Exception, function: Callable[..., Any]) -> str:
     return "\n  ".join(x for x in (text + _place(error, function), hint) if x)
 
 
-def unloadable(path: Path, error: Exception) -> str:
+def load_error_message(path: Path, error: Exception) -> str:
     """The message about an error that a Python file raised while it was loaded, with the last line that was reached."""
     lines = [f.lineno for f in traceback.extract_tb(error.__traceback__) if Path(f.filename).name == path.name]
     line = error.lineno if isinstance(error, SyntaxError) else lines[-1] if lines else None

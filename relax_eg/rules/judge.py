@@ -30,15 +30,15 @@ from relax_eg.ir.expr import (
 from relax_eg.ir.heads import PASSIVE, TUPLES, on_operands
 from relax_eg.ops.interpret import evaluate_expr
 from relax_eg.ops.libraries import inlined
-from relax_eg.ops.record import TABLE, call, program_of, promises, site_of
+from relax_eg.ops.record import TABLE, call, position_promises, program_of, site_of
 from relax_eg.rules.rule import Instance
-from relax_eg.rules.samples import are_met, needs, unmet
+from relax_eg.rules.samples import size_preconditions, unmet_precondition, value_guards_hold
 from relax_eg.shapes import Dim
 from relax_eg.tir.expr import Apply, walk
 from relax_eg.tir.functions import FUNCTIONS, TRANSCENDENTAL
 
 Array = np.ndarray[Any, Any]
-Domain = Literal["numpy", "exact"]
+Arithmetic = Literal["numpy", "exact"]
 
 # chosen: tolerance of float64 results, relative to the largest intermediate value: far above the rounding error at
 # small sizes, far below the difference that a mistake in a rule makes.
@@ -76,7 +76,7 @@ Judge = Callable[[Case], Failure | None]
 
 
 @dataclass(frozen=True)
-class Prepared:
+class PreparedSides:
     """The sides of an instance, possibly in other dtypes, arranged for evaluation in one pass."""
 
     left: tuple[Expr, ...]
@@ -95,7 +95,7 @@ class Prepared:
     @cached_property
     def promises(self) -> list[tuple[Expr, Dim]]:
         """The tensors that the left side promises to hold positions along an axis, each with the size of that axis."""
-        return promises(self.left)
+        return position_promises(self.left)
 
     @cached_property
     def every(self) -> Expr:
@@ -111,8 +111,8 @@ class Prepared:
 
 
 @lru_cache(1 << 10)
-def prepared(instance: Instance) -> Prepared:
-    return Prepared(*_meaning(instance))
+def prepare_sides(instance: Instance) -> PreparedSides:
+    return PreparedSides(*_meaning(instance))
 
 
 def _meaning(instance: Instance) -> tuple[tuple[Expr, ...], tuple[Expr, ...]]:
@@ -121,7 +121,7 @@ def _meaning(instance: Instance) -> tuple[tuple[Expr, ...], tuple[Expr, ...]]:
 
 
 @lru_cache(1 << 10)
-def widened(instance: Instance) -> Prepared:
+def widen_sides(instance: Instance) -> PreparedSides:
     """The sides with every float type replaced by float64 and every complex type by complex128."""
 
     def replace(e: Expr, args: tuple[Expr, ...]) -> Expr:
@@ -139,7 +139,7 @@ def widened(instance: Instance) -> Prepared:
     left, right = _meaning(instance)
     roots = rebuild((*left, *right), replace)
     n = len(instance.left)
-    return Prepared(tuple(roots[:n]), tuple(roots[n:]))
+    return PreparedSides(tuple(roots[:n]), tuple(roots[n:]))
 
 
 def _wide(dtype: str) -> str:
@@ -169,7 +169,7 @@ class Absent(Exception):
     """Raised if the left side does not exist at these sizes and values, so that there is nothing to compare."""
 
 
-def failing(judge: Judge, case: Case) -> Failure | None:
+def find_failure(judge: Judge, case: Case) -> Failure | None:
     """The judgement of `judge` on `case`; None also if the judge raises `Absent`."""
     try:
         return judge(case)
@@ -177,21 +177,23 @@ def failing(judge: Judge, case: Case) -> Failure | None:
         return None
 
 
-def _evaluate(p: Prepared, root: Expr, case: Case, domain: Domain = "numpy", ordered: bool = False) -> list[Array]:
+def _evaluate(
+    p: PreparedSides, root: Expr, case: Case, arithmetic: Arithmetic = "numpy", ordered: bool = False
+) -> list[Array]:
     env = {e: np.asarray(case.values[name]) for name, e in p.params.items()}
     with np.errstate(all="ignore"):
-        return list(evaluate_expr(root, env, case.sizes, domain=domain, ordered=ordered))
+        return list(evaluate_expr(root, env, case.sizes, arithmetic=arithmetic, ordered=ordered))
 
 
 def _sides(
-    p: Prepared, root: Expr, case: Case, domain: Domain = "numpy", ordered: bool = False
+    p: PreparedSides, root: Expr, case: Case, domain: Arithmetic = "numpy", ordered: bool = False
 ) -> list[Array] | Failure:
     """The values of `root`, a tuple that holds both sides, or a Failure if only the right side cannot be formed. Raises
     Absent if the left side does not exist."""
     _keep_promises(p, case)
-    if not are_met(case.instance, case.values):
+    if not value_guards_hold(case.instance, case.values):
         raise Absent
-    if why := unmet(needs(p.right), case.sizes):
+    if why := unmet_precondition(size_preconditions(p.right), case.sizes):
         return Failure(f"the right side cannot be formed there: {why}")
     try:
         return _evaluate(p, root, case, domain, ordered)
@@ -203,7 +205,7 @@ def _sides(
         return Failure(f"the right side cannot be formed there: {e}")
 
 
-def _keep_promises(p: Prepared, case: Case) -> None:
+def _keep_promises(p: PreparedSides, case: Case) -> None:
     """Raises Absent if a position that is promised to be in range is not, even if nothing is read."""
     for e, extent in p.promises:
         (indices,) = _evaluate(p, tuple_((e,)), case)
@@ -221,9 +223,9 @@ def wide_array(v: Array) -> Array:
     return v.astype(wide) if v.dtype != object and wide != v.dtype.name else v
 
 
-def exactly(case: Case) -> Failure | None:
+def judge_exactly(case: Case) -> Failure | None:
     """Judges whether the sides are equal as rational numbers, and undefined at the same positions."""
-    p = prepared(case.instance)
+    p = prepare_sides(case.instance)
     found = _sides(p, p.both, case, "exact")
     if isinstance(found, Failure):
         return found
@@ -240,7 +242,7 @@ def exactly(case: Case) -> Failure | None:
 def over_the_reals(case: Case) -> Failure | None:
     """Judges whether the sides are equal in float64 up to rounding, and finite at the same positions. Integers and
     bools must be equal."""
-    p = widened(case.instance)
+    p = widen_sides(case.instance)
     found = _sides(p, p.every, _widened_case(case))
     if isinstance(found, Failure):
         return found
@@ -285,7 +287,7 @@ def _magnitude(value: Any) -> float:
 
 def same_bits(case: Case) -> Failure | None:
     """Judges whether the sides have the same bits, with reductions as folds in order. All NaNs count as equal."""
-    p = prepared(case.instance)
+    p = prepare_sides(case.instance)
     found = _sides(p, p.both, case, ordered=True)
     if isinstance(found, Failure):
         return found
@@ -308,7 +310,7 @@ def accurate(case: Case) -> Failure | None:
     """Judges the accuracy law of numerics="reassociate". The right side must be finite where the left side is. Its
     error must be at most 8 times the larger of the left side's error and the change of the exact left side under
     half-ulp perturbations of its inputs. Float64 counts as exact."""
-    p = prepared(case.instance)
+    p = prepare_sides(case.instance)
     found = _sides(p, p.both, case)
     if isinstance(found, Failure):
         return found
@@ -319,7 +321,7 @@ def accurate(case: Case) -> Failure | None:
 def disagreement(case: Case, lefts: Sequence[Any], rights: Sequence[Any]) -> Failure | None:
     """The first result of the right side that breaks the accuracy law relative to the left side, or None. Complex
     results are not judged."""
-    wide = widened(case.instance)
+    wide = widen_sides(case.instance)
     n = len(wide.left)
     truths: list[Array] | None = None
     for i in range(n):
@@ -363,7 +365,7 @@ def _half_ulp(left: Array, truth: Array) -> Array:
     return np.maximum(np.abs(truth) * dtype.half_ulp, dtype.smallest)
 
 
-def _sensitivity(wide: Prepared, case: Case, truth: Array, i: int, count: int) -> Array:
+def _sensitivity(wide: PreparedSides, case: Case, truth: Array, i: int, count: int) -> Array:
     """The largest change of the exact left side under `count` half-ulp perturbations of its inputs."""
     rng = np.random.default_rng(count)  # a fixed seed, so that a case always has the same verdict
     largest = np.zeros(truth.shape)

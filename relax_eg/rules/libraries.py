@@ -30,7 +30,7 @@ from relax_eg.ops.libraries import (
     register_library,
 )
 from relax_eg.rules.rule import Rule, RuleFunction, check_parameters
-from relax_eg.rules.samples import fits, moderate, under_hypotheses
+from relax_eg.rules.samples import admits_limited, draw_under_guards, moderate
 from relax_eg.rules.signature import NUMERICS, Numerics, plain_name
 from relax_eg.shapes import Star, parse_signature
 
@@ -201,8 +201,8 @@ class _Form:
         for most in (None, 256, 64, 16, 8, 4, 2, 1):
             # A power of two: conditions mostly require multiples of a smaller one.
             tried = {v: n if most is None else min(n, most) for v, n in sizes.items()}
-            if fits(instance, tried, _MOST_ELEMENTS):
-                return tried, under_hypotheses(moderate)(instance, tried, np.random.default_rng(0), 1)
+            if admits_limited(instance, tried, _MOST_ELEMENTS):
+                return tried, draw_under_guards(moderate)(instance, tried, np.random.default_rng(0), 1)
         return None
 
 

@@ -19,7 +19,7 @@ from relax_eg.ops.record import TABLE, program_of, site_of
 from relax_eg.rules.rule import Instance
 from relax_eg.shapes import Dim
 from relax_eg.tir.expr import Apply, Cast, Const, Index, Read, Reduce, Select, walk
-from relax_eg.tir.functions import having
+from relax_eg.tir.functions import functions_with_trait
 from relax_eg.tir.program import TensorProgram
 
 Number = int | float | complex
@@ -143,7 +143,7 @@ def is_piecewise(instance: Instance) -> bool:
     are equal everywhere if they are equal near one point."""
     return any(
         isinstance(t, Select)
-        or (isinstance(t, Apply) and t.fn not in having("smooth"))
+        or (isinstance(t, Apply) and t.fn not in functions_with_trait("smooth"))
         or (isinstance(t, (Apply, Cast)) and not (is_float(t.dtype) or is_complex(t.dtype)))
         or (isinstance(t, Reduce) and t.kind not in ("sum", "prod"))
         for t in _terms(instance)

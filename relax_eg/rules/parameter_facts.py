@@ -12,7 +12,13 @@ from relax_eg.ir.expr import CALL, VAR, Expr
 from relax_eg.ir.module import Function, Module
 from relax_eg.ops.facts import FACTS
 from relax_eg.rules.conditions import FactKey
-from relax_eg.rules.propagation import KnownFacts, closed, constant_has, needed, of_annotation
+from relax_eg.rules.propagation import (
+    KnownFacts,
+    annotation_facts,
+    close_under_implication,
+    constant_has,
+    required_facts,
+)
 from relax_eg.rules.rule_set import RuleSet
 from relax_eg.shapes import Dim, Proved, Relation, Scope, prove
 
@@ -20,7 +26,7 @@ Facts = Mapping[str, frozenset[FactKey]]  # by the name of a parameter
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
+class DeclaredFacts:
     """The declared properties of a program's parameters.
 
     - `facts`: facts of each parameter, by name.
@@ -38,11 +44,11 @@ class Leaves:
     """The facts of a function's variables, which are given by name, and of constants, which are inspected."""
 
     def __init__(self, facts: Facts) -> None:
-        self._facts = {name: closed(set[FactKey](f)) for name, f in facts.items()}
+        self._facts = {name: close_under_implication(set[FactKey](f)) for name, f in facts.items()}
 
     def have(self, e: Expr, fact: FactKey) -> bool:
         # Facts about matrices do not apply to a matrix of literal size 1, which broadcasts: see `of_annotation`.
-        said = of_annotation(e.annotation, _is_positive_number)
+        said = annotation_facts(e.annotation, _is_positive_number)
         if isinstance(fact, str) and fact in FACTS and FACTS[fact].axes == 2 and "is_square" not in said:
             return False
         return fact in self._facts.get(str(e.attr("name")), ()) if e.op == VAR else constant_has(e, fact)
@@ -72,7 +78,11 @@ def facts_of_functions(module: Module, declared: Facts, rules: RuleSet, exact: b
     """
     entry = module.main
     found: dict[str, Facts] = {entry.name: declared}
-    wanted = needed(frozenset[FactKey](f for r in rules for f in r.facts_asked)) if declared else frozenset[FactKey]()
+    wanted = (
+        required_facts(frozenset[FactKey](f for r in rules for f in r.facts_asked))
+        if declared
+        else frozenset[FactKey]()
+    )
     if not wanted:
         return found
     operands: dict[str, list[Sequence[frozenset[FactKey]]]] = {}

@@ -13,8 +13,8 @@ from relax_eg.dtypes import is_complex, is_float, names_where
 from relax_eg.ir.annotations import Annotation, Tensor
 from relax_eg.ir.expr import CONSTANT, Expr, constant_value
 from relax_eg.limits import FEW_KEPT
-from relax_eg.ops.facts import ALL_IMPLIED, FACTS, HELPERS, Fact, facts_of_dtype, holds, impossible
-from relax_eg.ops.record import moving
+from relax_eg.ops.facts import ALL_IMPLIED, FACTS, HELPERS, Fact, facts_of_dtype, has_fact, impossible
+from relax_eg.ops.record import movement_operators
 from relax_eg.rules.book.facts import derivations
 from relax_eg.rules.conditions import FactKey, ValueTest, key_of
 from relax_eg.rules.fact_rules import OF_ANNOTATIONS, FactRule
@@ -31,7 +31,7 @@ def meaning(fact: str) -> Fact:
     return FACTS[fact] if fact in FACTS else HELPERS[fact]
 
 
-def of_annotation(a: Annotation, positive: Callable[[Dim], bool]) -> frozenset[str]:
+def annotation_facts(a: Annotation, positive: Callable[[Dim], bool]) -> frozenset[str]:
     """The facts that a value's annotation implies: facts of its dtype, words of `OF_ANNOTATIONS`, its rank as `rank_2`,
     and `constant` for a scalar. `positive` returns whether a size is at least 1."""
     if not isinstance(a, Tensor) or a.shape is None or a.dtype is None or is_complex(a.dtype):
@@ -55,7 +55,7 @@ _PLAIN = names_where(lambda d: d.kind in "biuf" and not d.is_narrow)
 
 
 @lru_cache(FEW_KEPT)
-def needed(asked: frozenset[FactKey]) -> frozenset[FactKey]:
+def required_facts(asked: frozenset[FactKey]) -> frozenset[FactKey]:
     """`asked`, and every fact from which one of them may be derived. Words of `OF_ANNOTATIONS` are left out."""
     found: set[FactKey] = set(asked)
     todo = list(asked)
@@ -88,7 +88,7 @@ def _of_operator(op: str) -> tuple[FactRule, ...]:
 # --- the facts of expressions ---
 
 # Operators that only move elements. A test that every element of a constant passes still holds after them.
-MOVES = moving("view", "order", "part", "repeat")
+MOVES = movement_operators("view", "order", "part", "repeat")
 
 
 @dataclass
@@ -132,7 +132,7 @@ class KnownFacts:
                 return False
             answer = self._found.get((e.args[0], fact))
             return (e.args[0], fact) if answer is None else answer
-        found = closed(set[FactKey](said))
+        found = close_under_implication(set[FactKey](said))
         for d in _towards(fact, e.op, self.exact) if fact not in found else ():
             if d.gives in found or (d.floats and "is_float" not in said):
                 continue
@@ -151,7 +151,7 @@ class KnownFacts:
                 if not holds_:
                     break
             else:
-                found = closed(found | {d.gives})
+                found = close_under_implication(found | {d.gives})
                 if fact in found:
                     break
         return fact in found
@@ -159,11 +159,11 @@ class KnownFacts:
     def _of_annotation(self, e: Expr) -> frozenset[str]:
         said = self._said.get(e.annotation)
         if said is None:
-            said = self._said[e.annotation] = of_annotation(e.annotation, self.positive)
+            said = self._said[e.annotation] = annotation_facts(e.annotation, self.positive)
         return said
 
 
-def closed(facts: set[FactKey]) -> set[FactKey]:
+def close_under_implication(facts: set[FactKey]) -> set[FactKey]:
     """`facts`, extended in place by the facts that they imply, including those of `HELPERS`."""
     grown = True
     while grown:
@@ -187,4 +187,4 @@ def constant_has(e: Expr, fact: FactKey) -> bool:
         return fact.holds(value)
     if fact not in FACTS or impossible(fact, a) or (FACTS[fact].axes == 2 and value.size > _LARGEST_MATRIX):
         return False
-    return holds(fact, value)
+    return has_fact(fact, value)

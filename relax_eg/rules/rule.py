@@ -28,7 +28,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from relax_eg.accepted import shown
+from relax_eg.accepted import short_repr
 from relax_eg.errors import OperatorError, RuleError
 from relax_eg.ir.expr import CONSTANT, VAR, Expr, postorder, var
 from relax_eg.ir.origin import SourceLine
@@ -39,7 +39,7 @@ from relax_eg.ops.libraries import Library
 from relax_eg.ops.record import get, strictly
 from relax_eg.rules.conditions import Claim, Guard, names_of, parse_guards
 from relax_eg.rules.format import expression_text
-from relax_eg.rules.function_errors import raised
+from relax_eg.rules.function_errors import raised_message
 from relax_eg.rules.signature import Numerics, pattern_of, plain_name, sizes_named, transpose_hint
 from relax_eg.shapes import Dim, Relation, Spec, Star
 
@@ -147,7 +147,7 @@ class Rule:
         many_ranks = isinstance(ranks, (tuple, list)) and len(ranks) == len(self.stars)
         if not many_ranks or not all(type(r) is int and 0 <= r <= RANK for r in ranks):
             accepted = f"{len(self.stars)} of 0 to {RANK} axes are accepted"
-            raise self.error(f"the ranks of its blocks are {shown(ranks)}; {accepted}")
+            raise self.error(f"the ranks of its blocks are {short_repr(ranks)}; {accepted}")
         key = (tuple(ranks), dtype, tuple(sorted((k, repr(v)) for k, v in chosen.items())))
         if key not in self._instances:
             self._instances[key] = self._build(dict(zip(self.stars, ranks, strict=True)), dtype, chosen)
@@ -232,7 +232,7 @@ class Rule:
         except (OperatorError, IndexError, RuleError):
             raise
         except Exception as e:
-            raise self.error(raised(e, function or self.function)) from e
+            raise self.error(raised_message(e, function or self.function)) from e
 
     def sides(self, made: Any) -> Sides:
         """The two sides from the function's return value `made`, in the order returned. Raises RuleError if `made` is

@@ -7,7 +7,7 @@ import inspect
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-from relax_eg.accepted import TEXT, Kind, accepts, many, one_of, shown
+from relax_eg.accepted import TEXT, Kind, accepts, one_of, sequence_of, short_repr
 from relax_eg.errors import OptionError, RuleError, SpecError, UnknownRuleError
 from relax_eg.ir.origin import SourceLine
 from relax_eg.ops.libraries import FirstRun
@@ -20,7 +20,7 @@ from relax_eg.shapes import parse_signature
 
 _RULES = Kind(lambda x: isinstance(x, RuleSet), "a RuleSet")
 _RULES_OR_NAME = Kind(lambda x: isinstance(x, (RuleSet, str)), "a RuleSet, or the name of a rule, tag or class,")
-_CLASSES = many(f"a list of {', '.join(map(repr, NUMERICS))}", one_of(*NUMERICS))
+_CLASSES = sequence_of(f"a list of {', '.join(map(repr, NUMERICS))}", one_of(*NUMERICS))
 
 
 class RuleSet:
@@ -32,19 +32,19 @@ class RuleSet:
 
     def __init__(self, name: str, rules: Iterable[Rule] = (), schemas: Iterable[Schema] = ()) -> None:
         if not isinstance(name, str):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise OptionError(f"RuleSet({shown(name)}): a name is accepted")
+            raise OptionError(f"RuleSet({short_repr(name)}): a name is accepted")
         for what, given in (("rules", rules), ("schemas", schemas)):
             if not isinstance(given, Iterable):  # pyright: ignore[reportUnnecessaryIsInstance]
-                raise OptionError(f"RuleSet({name!r}, {what}={shown(given)}): a list of {what} is accepted")
+                raise OptionError(f"RuleSet({name!r}, {what}={short_repr(given)}): a list of {what} is accepted")
         self.name = name
         found = list(schemas)
         if no_schema := [s for s in found if not hasattr(s, "propose")]:
-            raise OptionError(f"RuleSet({name!r}): {shown(no_schema[0])} is no schema")
+            raise OptionError(f"RuleSet({name!r}): {short_repr(no_schema[0])} is no schema")
         self.schemas = tuple(dict.fromkeys(found))
         self._rules: dict[str, Rule] = {}
         for r in rules:
             if not isinstance(r, Rule):  # pyright: ignore[reportUnnecessaryIsInstance]
-                raise OptionError(f"RuleSet({name!r}): {shown(r)} is no rule; `@book.rule(...)` makes one")
+                raise OptionError(f"RuleSet({name!r}): {short_repr(r)} is no rule; `@book.rule(...)` makes one")
             known = self._rules.setdefault(r.name, r)
             if known is not r:
                 raise r.error(f"another rule of this name, at {known.where}, is in the set `{name}` too")
@@ -159,7 +159,7 @@ class RuleSet:
         return isinstance(name, str) and (name in self._rules or any(s.name == name for s in self.schemas))
 
     def __getitem__(self, name: str) -> Rule:
-        said = name if isinstance(name, str) else shown(name)  # type: ignore[reportUnnecessaryIsInstance]
+        said = name if isinstance(name, str) else short_repr(name)  # type: ignore[reportUnnecessaryIsInstance]
         if said not in self._rules:
             near = difflib.get_close_matches(said, self._rules, 3)
             hint = f"; did you mean {' or '.join(near)}?" if near else ""

@@ -18,7 +18,7 @@ from relax_eg.dtypes import dtype_of, is_complex, is_float, is_integer, numpy_dt
 from relax_eg.ir.annotations import Tensor
 from relax_eg.ir.expr import Expr, postorder
 from relax_eg.limits import KEPT
-from relax_eg.ops.facts import holds as has_fact
+from relax_eg.ops.facts import has_fact as has_fact
 from relax_eg.ops.facts import with_facts
 from relax_eg.ops.record import TABLE, Precondition, conditions, may_be_met
 from relax_eg.rules.conditions import Guard, ValueTest, claims_of
@@ -55,7 +55,7 @@ def _attribute_sizes(nodes: Iterable[Expr]) -> Iterator[Dim]:
 
 
 @lru_cache(KEPT)
-def needs(results: tuple[Expr, ...]) -> tuple[Precondition, ...]:
+def size_preconditions(results: tuple[Expr, ...]) -> tuple[Precondition, ...]:
     """What sizes must satisfy for `results` to exist: no size of a tensor is negative, and the preconditions of
     operators hold."""
     found: dict[Precondition, None] = {}
@@ -72,7 +72,7 @@ def _is_size(d: Dim) -> bool:
     return d.value >= 0 if d.is_const else any(d == Dim.var(v) for v in d.variables)
 
 
-def unmet(needed: Iterable[Precondition], sizes: Sizes) -> str:
+def unmet_precondition(needed: Iterable[Precondition], sizes: Sizes) -> str:
     """The first precondition that does not hold at these sizes, in words; empty if all hold."""
     for precondition in needed:
         if not may_be_met(precondition, sizes):
@@ -85,10 +85,10 @@ def unmet(needed: Iterable[Precondition], sizes: Sizes) -> str:
 
 def admits(instance: Instance, sizes: Sizes) -> bool:
     """Whether the left side exists at these sizes, its operands are small enough to test, and every condition holds."""
-    return fits(instance, sizes, _MOST_ELEMENTS)
+    return admits_limited(instance, sizes, _MOST_ELEMENTS)
 
 
-def fits(instance: Instance, sizes: Sizes, most: int) -> bool:
+def admits_limited(instance: Instance, sizes: Sizes, most: int) -> bool:
     """As `admits`, for operands of at most `most` elements each."""
     for p in instance.params:
         total = 1
@@ -96,10 +96,12 @@ def fits(instance: Instance, sizes: Sizes, most: int) -> bool:
             total *= d.evaluate(sizes)
         if total > most:
             return False
-    return not unmet(needs(instance.left), sizes) and all(holds(g, sizes) for g in instance.guards)
+    return not unmet_precondition(size_preconditions(instance.left), sizes) and all(
+        size_guard_holds(g, sizes) for g in instance.guards
+    )
 
 
-def holds(guard: Guard, sizes: Sizes) -> bool:
+def size_guard_holds(guard: Guard, sizes: Sizes) -> bool:
     """Whether a condition holds at these sizes. A guard that is not on sizes always does."""
     return not isinstance(guard, Relation) or guard.holds(sizes) is True
 
@@ -195,7 +197,7 @@ def shape_of(e: Expr, sizes: Sizes) -> tuple[int, ...]:
     return tuple(int(d.evaluate(sizes)) for d in e.shape)
 
 
-def drawn(
+def draw_values(
     instance: Instance, sizes: Sizes, rng: Random, index: int, floats: Callable[[tuple[int, ...], Random, int], Array]
 ) -> dict[str, Array]:
     """Values for all pattern variables: floats from `floats(shape, rng, index)`, integers and bools drawn here."""
@@ -266,7 +268,7 @@ def _rationals(shape: tuple[int, ...], rng: Random, index: int) -> Array:
 def rationals(instance: Instance, sizes: Sizes, rng: Random, index: int) -> dict[str, Array]:
     """Exact values (object arrays of ints and Fractions) for float variables. Integer variables get small values, at
     which integer dtypes do not overflow."""
-    values = drawn(instance, sizes, rng, index, _rationals)
+    values = draw_values(instance, sizes, rng, index, _rationals)
     for p in instance.params:
         name = str(p.attr("name"))
         if is_integer(p.dtype):
@@ -293,7 +295,7 @@ def _moderate(shape: tuple[int, ...], rng: Random, index: int) -> Array:
 
 def moderate(instance: Instance, sizes: Sizes, rng: Random, index: int) -> dict[str, Array]:
     """Floats mostly of magnitude up to 4, so that exp and similar functions stay far from overflow even if nested."""
-    return drawn(instance, sizes, rng, index, _moderate)
+    return draw_values(instance, sizes, rng, index, _moderate)
 
 
 def _mixed(shape: tuple[int, ...], rng: Random, index: int, reach: float) -> Array:
@@ -318,11 +320,11 @@ def reach_of(dtype: str) -> float:
     return 6.0 if has_range_of_float32 else 1.0  # chosen: products of a few numbers stay finite
 
 
-def mixed(instance: Instance, sizes: Sizes, rng: Random, index: int) -> dict[str, Array]:
+def draw_cancelling_floats(instance: Instance, sizes: Sizes, rng: Random, index: int) -> dict[str, Array]:
     """Floats over the domain of the accuracy law, with cancellation within a tensor and between two tensors."""
     dtype = next((p.dtype for p in instance.params if is_float(p.dtype)), "float32")
     reach = reach_of(dtype)
-    values = drawn(instance, sizes, rng, index, lambda s, r, i: _mixed(s, r, i, reach))
+    values = draw_values(instance, sizes, rng, index, lambda s, r, i: _mixed(s, r, i, reach))
     if index % 2:
         _nearly_equal([values[str(p.attr("name"))] for p in instance.params if is_float(p.dtype)], rng)
     return values
@@ -349,7 +351,7 @@ def _special(shape: tuple[int, ...], rng: Random, index: int) -> Array:
 def special(instance: Instance, sizes: Sizes, rng: Random, index: int) -> dict[str, Array]:
     """Floats that include NaN, infinities, both zeros, denormals and huge values."""
     with np.errstate(over="ignore"):
-        values = drawn(instance, sizes, rng, index, _special)
+        values = draw_values(instance, sizes, rng, index, _special)
     first: dict[tuple[int, ...], Array] = {}
     for name, v in values.items():
         # Equal or opposite operands make differences and sums that are zeros of either sign.
@@ -363,7 +365,7 @@ def special(instance: Instance, sizes: Sizes, rng: Random, index: int) -> dict[s
 
 
 @lru_cache(KEPT)
-def asked(instance: Instance) -> tuple[tuple[str, frozenset[str], tuple[ValueTest, ...]], ...]:
+def value_guards(instance: Instance) -> tuple[tuple[str, frozenset[str], tuple[ValueTest, ...]], ...]:
     """For each pattern variable with guards on its value: its name, the required facts, and the tests to pass."""
     claims = claims_of(instance.guards)
     tests = [g for g in instance.guards if isinstance(g, ValueTest)]
@@ -371,31 +373,31 @@ def asked(instance: Instance) -> tuple[tuple[str, frozenset[str], tuple[ValueTes
     return tuple((n, claims.get(n, frozenset()), tuple(t for t in tests if t.name == n)) for n in names)
 
 
-def are_met(instance: Instance, values: Mapping[str, Array]) -> bool:
+def value_guards_hold(instance: Instance, values: Mapping[str, Array]) -> bool:
     """Whether the values have the facts, and pass the tests, that the rule requires."""
     return all(
         all(has_fact(f, values[name]) for f in facts) and all(t.holds(np.asarray(values[name])) for t in tests)
-        for name, facts, tests in asked(instance)
+        for name, facts, tests in value_guards(instance)
     )
 
 
-def under_hypotheses(draw: Draw, wide: bool = False) -> Draw:
+def draw_under_guards(draw: Draw, wide: bool = False) -> Draw:
     """`draw` with its values adapted to the facts and tests that the rule requires. With `wide`, floats are first
     converted to float64, so that facts that hold up to rounding hold up to that of float64."""
 
     def adapted_draw(instance: Instance, sizes: Sizes, rng: Random, index: int) -> dict[str, Array]:
         values = draw(instance, sizes, rng, index)
-        wanted = asked(instance)
+        wanted = value_guards(instance)
         if wanted and wide:
             values = {n: np.asarray(v, np.float64) if is_float(v.dtype.name) else v for n, v in values.items()}
         for name, facts, tests in wanted:
-            values[name] = adapted(np.asarray(values[name]), facts, tests, rng)
+            values[name] = adapt_values(np.asarray(values[name]), facts, tests, rng)
         return values
 
     return adapted_draw
 
 
-def adapted(a: Array, facts: Collection[str], tests: Iterable[ValueTest], rng: Random) -> Array:
+def adapt_values(a: Array, facts: Collection[str], tests: Iterable[ValueTest], rng: Random) -> Array:
     """`a` changed so that it has `facts` and passes `tests`, as far as possible."""
     if not a.size:
         return a

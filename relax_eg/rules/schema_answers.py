@@ -88,7 +88,7 @@ class Asking:
 
 
 @dataclass
-class Again:
+class ReplayedAnswers:
     """A source of answers that replays recorded `answers`.
 
     - `functions`: functions of the program that contains the proposal, including those that the schema made.

@@ -64,7 +64,7 @@ def first_difference(schema: Schema, programs: int | None = None) -> tuple[int, 
 
 def _value(trial: Trial, e: Expr) -> tuple[Any, ...]:
     module = Module((_main(trial.module.main.params, e), *trial.known.functions.values()))
-    found = evaluate(module, trial.args, domain="exact")
+    found = evaluate(module, trial.args, arithmetic="exact")
     return found if isinstance(found, tuple) else (found,)
 
 

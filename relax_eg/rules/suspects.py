@@ -21,10 +21,20 @@ from relax_eg.limits import KEPT
 from relax_eg.ops.interpret import evaluate_points
 from relax_eg.ops.record import TABLE, program_of, site_of
 from relax_eg.rules.enumeration import Points, every_point, special_points
-from relax_eg.rules.judge import TOLERANCE, Case, Prepared, prepared, wide_array, widened
+from relax_eg.rules.judge import TOLERANCE, Case, PreparedSides, prepare_sides, wide_array, widen_sides
 from relax_eg.rules.literals import computes, counts, is_piecewise, literals
 from relax_eg.rules.rule import Instance
-from relax_eg.rules.samples import Draw, Sizes, admits, draw_sizes, fits, holds, needs, size_variables, unmet
+from relax_eg.rules.samples import (
+    Draw,
+    Sizes,
+    admits,
+    admits_limited,
+    draw_sizes,
+    size_guard_holds,
+    size_preconditions,
+    size_variables,
+    unmet_precondition,
+)
 from relax_eg.tir.expr import Reduce, loop_names, walk
 
 Array = np.ndarray[Any, Any]
@@ -49,7 +59,7 @@ def special_suspects(instance: Instance, bits: bool) -> Iterator[Case]:
     the same bits; otherwise they must be equal over the reals."""
     if not is_telling(instance, bits):
         return
-    p = prepared(instance) if bits else widened(instance)
+    p = prepare_sides(instance) if bits else widen_sides(instance)
     for sizes in small_sizes(instance):
         work = max(_work(p, sizes), 1)
         points = special_points(instance, sizes, bits, max(_MOST_WORK // work, 64))
@@ -62,7 +72,7 @@ def suspects_among_all(instance: Instance) -> tuple[int, Iterator[Case]]:
     the number of points, and the suspects, at which bits differ; (0, none) if the values are too many at all sizes."""
     for sizes in reversed(small_sizes(instance)):
         if (points := every_point(instance, sizes)) is not None:
-            p = prepared(instance)
+            p = prepare_sides(instance)
             at_once = max(_AT_ONCE // max(_work(p, sizes), 1), 1)
             return points.count, _suspects(instance, p, sizes, points, True, at_once)
     return 0, iter(())
@@ -94,7 +104,7 @@ def small_sizes(instance: Instance) -> list[dict[str, int]]:
 
 def size_suspects(instance: Instance, bits: bool, draw: Draw) -> Iterator[Case]:
     """Suspects at sizes around the whole numbers in the rule, if its values depend on sizes."""
-    p = prepared(instance) if bits else widened(instance)
+    p = prepare_sides(instance) if bits else widen_sides(instance)
     for sizes in sizes_near(instance)[0]:
         work = max(_work(p, sizes), 1)
         count = max(min(_DRAWS, _AT_ONCE // work), 2)
@@ -134,7 +144,7 @@ def sizes_near(instance: Instance) -> tuple[list[dict[str, int]], tuple[tuple[st
     base = next(iter(small_sizes(instance)), None)
     if base is None:
         return [], ()
-    p = prepared(instance)
+    p = prepare_sides(instance)
     found: list[dict[str, int]] = []
     beyond: list[tuple[str, int]] = []
     for number in numbers:
@@ -142,12 +152,14 @@ def sizes_near(instance: Instance) -> tuple[list[dict[str, int]], tuple[tuple[st
             reached = False
             for n in (number - 1, number, number + 1, number + 2):
                 sizes = {**base, name: n}
-                if not all(holds(g, sizes) for g in instance.guards) or unmet(needs(instance.left), sizes):
+                if not all(size_guard_holds(g, sizes) for g in instance.guards) or unmet_precondition(
+                    size_preconditions(instance.left), sizes
+                ):
                     sizes = _moved(instance, names, name, n)
                     if sizes is None:
                         reached = reached or not _may_be(instance, base, name, n)
                         continue
-                if not (fits(instance, sizes, _LARGEST_WORK >> 2) and _is_feasible(p, sizes)):
+                if not (admits_limited(instance, sizes, _LARGEST_WORK >> 2) and _is_feasible(p, sizes)):
                     continue
                 reached = True
                 found.append(sizes)
@@ -158,17 +170,17 @@ def sizes_near(instance: Instance) -> tuple[list[dict[str, int]], tuple[tuple[st
 
 def _may_be(instance: Instance, base: Sizes, name: str, n: int) -> bool:
     """Whether the size `name` may be `n` while the other sizes are those of `base`, by the conditions alone."""
-    return all(holds(g, {**base, name: n}) for g in instance.guards)
+    return all(size_guard_holds(g, {**base, name: n}) for g in instance.guards)
 
 
 def _moved(instance: Instance, names: Sequence[str], name: str, n: int) -> dict[str, int] | None:
     """A binding of all sizes to `n`, for instances that do not admit `n` beside the least sizes; None if `n` is too
     large or the instance does not admit this binding either."""
     sizes = dict.fromkeys(names, n)
-    return sizes if n <= 256 and fits(instance, sizes, _LARGEST_WORK) and admits(instance, sizes) else None
+    return sizes if n <= 256 and admits_limited(instance, sizes, _LARGEST_WORK) and admits(instance, sizes) else None
 
 
-def _work(p: Prepared, sizes: Sizes) -> int:
+def _work(p: PreparedSides, sizes: Sizes) -> int:
     """Number of elements of all values, including those that reductions read."""
     total = 0
     for e in postorder((*p.left, *p.right)):
@@ -179,7 +191,7 @@ def _work(p: Prepared, sizes: Sizes) -> int:
     return total
 
 
-def _is_feasible(p: Prepared, sizes: Sizes) -> bool:
+def _is_feasible(p: PreparedSides, sizes: Sizes) -> bool:
     if _work(p, sizes) > _LARGEST_WORK:
         return False
     limits = {"fold": _MOST_STEPS, "scan": _MOST_SCANNED, "other": _LARGEST_WORK}
@@ -201,7 +213,7 @@ def _steps(e: Expr, sizes: Sizes) -> Iterator[tuple[str, int]]:
 
 
 def _suspects(
-    instance: Instance, p: Prepared, sizes: Sizes, points: Points, bits: bool, at_once: int
+    instance: Instance, p: PreparedSides, sizes: Sizes, points: Points, bits: bool, at_once: int
 ) -> Iterator[Case]:
     for start in range(0, points.count, at_once):
         kept = np.zeros(points.count, bool)
@@ -226,11 +238,11 @@ def _wide(points: Points) -> Points:
     return Points(points.count, {n: wide_array(v) for n, v in points.values.items()})
 
 
-def _env(p: Prepared, points: Points) -> dict[Expr, Array]:
+def _env(p: PreparedSides, points: Points) -> dict[Expr, Array]:
     return {e: points.values[name] for name, e in p.params.items()}
 
 
-def _promised(p: Prepared, sizes: Sizes, chunk: Points, wide: Points) -> tuple[Points, Points]:
+def _promised(p: PreparedSides, sizes: Sizes, chunk: Points, wide: Points) -> tuple[Points, Points]:
     """The points at which the indices of `promises` are in range."""
     kept = np.ones(chunk.count, bool)
     for e, extent in p.promises:
@@ -239,7 +251,7 @@ def _promised(p: Prepared, sizes: Sizes, chunk: Points, wide: Points) -> tuple[P
     return (chunk, wide) if kept.all() else (chunk.where(kept), wide.where(kept))
 
 
-def _apart(p: Prepared, sizes: Sizes, points: Points, bits: bool) -> Array:
+def _apart(p: PreparedSides, sizes: Sizes, points: Points, bits: bool) -> Array:
     """A mask of the points at which the sides differ. Over the reals, points with a value that is not finite are left
     out."""
     n, count = len(p.left), points.count

@@ -19,8 +19,8 @@ from typing import Any
 
 from relax_eg.accepted import Kind, accepts
 from relax_eg.errors import RuleError
-from relax_eg.rules.check import unchecked, verdict_on
-from relax_eg.rules.function_errors import unloadable
+from relax_eg.rules.check import verdict_on, without_checks
+from relax_eg.rules.function_errors import load_error_message
 from relax_eg.rules.rule import Rule
 from relax_eg.rules.rule_set import RuleSet
 from relax_eg.rules.schemas import Schema
@@ -114,12 +114,12 @@ def rules_of(path: Path) -> list[Rule | Schema]:
     if not _is_file(path):
         raise RuleError(f"no file of rules at {path}")
     try:
-        with unchecked():
+        with without_checks():
             names = runpy.run_path(str(path))
     except RuleError:
         raise
     except Exception as e:
-        raise RuleError(unloadable(path, e)) from e
+        raise RuleError(load_error_message(path, e)) from e
     sets = [v for v in names.values() if isinstance(v, RuleSet)]
     if not sets:
         raise RuleError(f"{path}: the file makes no RuleSet")

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from relax_eg.rules.format import expression_text
-from relax_eg.rules.judge import Array, Case, Failure, Judge, failing
+from relax_eg.rules.judge import Array, Case, Failure, Judge, find_failure
 from relax_eg.rules.rule import Instance
 from relax_eg.rules.samples import Draw, admits, size_variables
 
@@ -43,7 +43,7 @@ class Counterexample:
     judge: Judge
 
     def holds(self) -> bool:
-        return failing(self.judge, Case(self.instance, self.sizes, self.values)) is not None
+        return find_failure(self.judge, Case(self.instance, self.sizes, self.values)) is not None
 
     def __str__(self) -> str:
         sides = (", ".join(map(expression_text, side)) for side in (self.instance.left, self.instance.right))
@@ -142,7 +142,7 @@ def _at(
     """A failing case at these sizes, if one of `tries` random draws gives one."""
     for index in range(tries):
         case = Case(instance, sizes, draw(instance, sizes, np.random.default_rng((seed, index)), index))
-        failure = failing(judge, case)
+        failure = find_failure(judge, case)
         if failure is not None:
             return case, failure
     return None
@@ -160,7 +160,7 @@ def _simpler_values(case: Case, failure: Failure, judge: Judge) -> tuple[Case, F
                 return case, failure
             steps -= 1
             candidate = replace(case, values={**case.values, name: simpler})
-            found = failing(judge, candidate)
+            found = find_failure(judge, candidate)
             if found is not None and _same_kind(found, failure):
                 case, failure = candidate, found
     return case, failure

@@ -52,7 +52,7 @@ class Binder:
     """
 
     def __init__(self, patterns: Sequence[Sequence[Dim | None]], names: Sequence[str], where: str) -> None:
-        self._where = said(where)
+        self._where = call_name(where)
         if len(patterns) != len(names):
             raise ShapeError(f"{self._where}: {len(patterns)} patterns for {len(names)} argument names")
         self._names = tuple(names)
@@ -191,7 +191,7 @@ class Binder:
         return f"axis {source.axis}" if source.argument == here.argument else _said_argument(source.argument)
 
 
-def said(where: str) -> str:
+def call_name(where: str) -> str:
     """Returns a function's name as in errors: `encode` -> `encode()`. Text that is not a name stays."""
     return f"{where}()" if where.replace(".", "_").isidentifier() else where
 

@@ -25,7 +25,7 @@ from numbers import Integral
 from typing import Any, TypeAlias
 from weakref import WeakValueDictionary
 
-from relax_eg.accepted import shown
+from relax_eg.accepted import short_repr
 from relax_eg.errors import BoundsError, ShapeError, SpecError
 from relax_eg.limits import PRODUCTS, SIZE_BITS, SIZE_PARTS
 from relax_eg.shapes.expression import fold_expression
@@ -114,7 +114,7 @@ class Dim:
         if dim is None:
             kind = type(value).__name__
             raise SpecError(
-                f"cannot make a size of {shown(value)} ({kind}); accepted: an int, a Dim, text like '2*n + 1'"
+                f"cannot make a size of {short_repr(value)} ({kind}); accepted: an int, a Dim, text like '2*n + 1'"
             )
         return dim
 
@@ -336,7 +336,7 @@ def is_plain(dim: Dim) -> bool:
     return all(atom.op == "var" for monomial, _ in dim.terms for atom in monomial)
 
 
-def rebuilt(dim: Dim, stands_for: Callable[[Atom], Dim]) -> Dim:
+def replace_atoms(dim: Dim, stands_for: Callable[[Atom], Dim]) -> Dim:
     """Returns `dim` with every atom replaced by `stands_for(atom)`."""
     total = constant(dim.const)
     for monomial, c in dim.terms:

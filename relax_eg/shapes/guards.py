@@ -95,7 +95,7 @@ def _bound(relation: Relation) -> Bound:
     return Bound(left, low, high)
 
 
-def covered(guards: Sequence[Guard], scope: Scope, timeout_ms: int = PROOF_MS) -> Verdict:
+def prove_partition(guards: Sequence[Guard], scope: Scope, timeout_ms: int = PROOF_MS) -> Verdict:
     """Returns the verdict on: at all allowed sizes, exactly one box of all guards holds."""
     total = Dim.of(0)
     for g in guards:

@@ -14,7 +14,7 @@ from typing import Any
 
 from relax_eg.errors import SpecError
 from relax_eg.limits import EXTREMES
-from relax_eg.shapes.dim import MEMO, Atom, Dim, atom_of, constant, is_plain, make, product, rebuilt
+from relax_eg.shapes.dim import MEMO, Atom, Dim, atom_of, constant, is_plain, make, product, replace_atoms
 from relax_eg.shapes.division import ceildiv, dim_max, dim_min, extreme, floordiv
 from relax_eg.shapes.expression import COMPARISONS
 
@@ -40,7 +40,7 @@ def normal(op: str, difference: Dim) -> tuple[str, Dim]:
             return op, difference
 
 
-def holds(op: str, value: int) -> bool:
+def compare_with_zero(op: str, value: int) -> bool:
     """Whether `value op 0` holds; op is one of `==`, `!=`, `>=`."""
     return value >= 0 if op == ">=" else (value == 0) == (op == "==")
 
@@ -56,7 +56,7 @@ def select(op: str, d: Dim, then: Dim, otherwise: Dim) -> Dim:
     if op == "!=":
         op, then, otherwise = "==", otherwise, then
     if d.is_const:
-        return then if holds(op, d.const) else otherwise
+        return then if compare_with_zero(op, d.const) else otherwise
     common = gcd(*(c for _, c in d.terms))
     if op == "==":
         if d.const % common:
@@ -80,7 +80,7 @@ def select(op: str, d: Dim, then: Dim, otherwise: Dim) -> Dim:
 
 def _within(dim: Dim, known: tuple[Dim, ...], unequal: Dim | None) -> Dim:
     try:
-        return decided(dim, known, unequal)
+        return resolve_decided(dim, known, unequal)
     except SpecError:  # no value under the condition, but it may have one elsewhere
         return dim
 
@@ -109,7 +109,7 @@ def chosen(atom: Atom, env: Mapping[str, Any]) -> Any:
             return select(atom.name, at, _or_nowhere(then, env), _or_nowhere(otherwise, env))
         at = at.const
     if isinstance(at, Integral):
-        return (then if holds(atom.name, int(at)) else otherwise).evaluate(env)
+        return (then if compare_with_zero(atom.name, int(at)) else otherwise).evaluate(env)
     return without_selects(product((atom,))).evaluate(env)  # JAX's dimensions have no select
 
 
@@ -118,7 +118,7 @@ def without_selects(dim: Dim) -> Dim:
     one."""
     if is_plain(dim):
         return dim
-    return rebuilt(dim, _without_select)
+    return replace_atoms(dim, _without_select)
 
 
 def _without_select(atom: Atom) -> Dim:
@@ -126,7 +126,7 @@ def _without_select(atom: Atom) -> Dim:
         return product((atom,))
     args = [without_selects(arg) for arg in atom.args]
     if atom.op != "select":
-        return remade(atom, args)
+        return with_arguments(atom, args)
     condition, then, otherwise = args
     chooser = _one_where_at_least_zero(condition)
     if atom.name == "==":
@@ -145,7 +145,7 @@ def _or_nowhere(dim: Dim, env: Mapping[str, Any]) -> Dim:
         return _NOWHERE
 
 
-def remade(atom: Atom, args: Sequence[Dim]) -> Dim:
+def with_arguments(atom: Atom, args: Sequence[Dim]) -> Dim:
     """Returns the operation of `atom`, which must not be a variable, on other operands."""
     match atom.op:
         case "floordiv":
@@ -161,10 +161,10 @@ def remade(atom: Atom, args: Sequence[Dim]) -> Dim:
 # --- deciding comparisons ---
 
 
-def implied(op: str, d: Dim, known: Sequence[Dim]) -> bool | None:
+def implied_comparison(op: str, d: Dim, known: Sequence[Dim]) -> bool | None:
     """Whether `d op 0` (op is `==` or `>=`) holds if all of `known` are >= 0; None if no single one decides it."""
     if d.is_const:
-        return holds(op, d.const)
+        return compare_with_zero(op, d.const)
 
     def above(dim: Dim) -> bool:
         return any(_follows(dim, other) for other in known)
@@ -184,33 +184,33 @@ def _follows(dim: Dim, known: Dim) -> bool:
     return rest is not None and scale > 0 and rest >= 0
 
 
-def decided(dim: Dim, known: Sequence[Dim], unequal: Dim | None = None) -> Dim:
+def resolve_decided(dim: Dim, known: Sequence[Dim], unequal: Dim | None = None) -> Dim:
     """Returns `dim` with each max, min and select resolved if it is decided by `known` >= 0 and `unequal` != 0.
 
     SpecError if `dim` divides by zero under these conditions.
     """
     if is_plain(dim):
         return dim
-    return rebuilt(dim, lambda atom: _decided_atom(atom, known, unequal))
+    return replace_atoms(dim, lambda atom: _decided_atom(atom, known, unequal))
 
 
 def _decided_atom(atom: Atom, known: Sequence[Dim], unequal: Dim | None) -> Dim:
     if atom.op == "var":
         return product((atom,))
     if atom.op == "select":
-        condition = decided(atom.args[0], known, unequal)
-        truth = False if atom.name == "==" and condition is unequal else implied(atom.name, condition, known)
+        condition = resolve_decided(atom.args[0], known, unequal)
+        truth = False if atom.name == "==" and condition is unequal else implied_comparison(atom.name, condition, known)
         if truth is not None:
-            return decided(atom.args[1] if truth else atom.args[2], known, unequal)
+            return resolve_decided(atom.args[1] if truth else atom.args[2], known, unequal)
         then, otherwise = (_within(arg, tuple(known), unequal) for arg in atom.args[1:])
         return select(atom.name, condition, then, otherwise)
-    args = [decided(arg, known, unequal) for arg in atom.args]
+    args = [resolve_decided(arg, known, unequal) for arg in atom.args]
     if atom.op in ("max", "min") and len(args) <= EXTREMES:
-        args = unbeaten(atom.op, args, lambda gap: implied(">=", gap, known) is True)
-    return remade(atom, args)
+        args = undominated_arguments(atom.op, args, lambda gap: implied_comparison(">=", gap, known) is True)
+    return with_arguments(atom, args)
 
 
-def unbeaten(op: str, args: Sequence[Dim], nonnegative: Callable[[Dim], bool]) -> list[Dim]:
+def undominated_arguments(op: str, args: Sequence[Dim], nonnegative: Callable[[Dim], bool]) -> list[Dim]:
     """Returns the arguments of a max or min without those that another argument dominates."""
     kept: list[Dim] = []
     for arg in args:

@@ -32,7 +32,7 @@ def samples(facts: Facts, names: Sequence[str], tries: int = _TRIES) -> Iterator
             yield env
 
 
-def near(facts: Facts, names: Sequence[str], size: int) -> Iterator[dict[str, int]]:
+def nearby_points(facts: Facts, names: Sequence[str], size: int) -> Iterator[dict[str, int]]:
     """Yields values of the free variables `names` at which the facts hold.
 
     First points that make sizes about `size`, size/2, size/4, ... 1, then 2*size, 4*size, ...; then the points of
@@ -61,7 +61,7 @@ def _told(facts: Facts, name: str) -> tuple[int, int]:
     return 1, 0
 
 
-def everywhere(facts: Facts, names: Sequence[str], most: int) -> list[dict[str, int]] | None:
+def enumerate_points(facts: Facts, names: Sequence[str], most: int) -> list[dict[str, int]] | None:
     """Returns all points over `names` at which the facts hold; None if more than `most` candidates would be checked."""
     spans: list[range] = []
     count = 1

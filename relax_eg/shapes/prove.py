@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from difflib import get_close_matches
 
-from relax_eg.accepted import BOUNDS, NONE, accepts, of, whole
+from relax_eg.accepted import BOUNDS, NONE, accepts, integer, of_types
 from relax_eg.errors import BoundsError
 from relax_eg.shapes.prover import TIMEOUT_MS
 from relax_eg.shapes.relation import Bounds, Relation, read_statement, split_bounds
@@ -15,9 +15,9 @@ from relax_eg.shapes.verdict import Proved, Refuted, Unknown, Verdict
 
 
 @accepts(
-    scope=of("a Scope", Scope) | NONE,
+    scope=of_types("a Scope", Scope) | NONE,
     bounds=BOUNDS,
-    timeout_ms=whole("an integer >= 0 (0 leaves z3 out)", 0),
+    timeout_ms=integer("an integer >= 0 (0 leaves z3 out)", 0),
 )
 def prove(
     statement: str | Relation,

@@ -22,10 +22,10 @@ from relax_eg.errors import BoundsError, SpecError
 from relax_eg.shapes.dim import Dim, product
 from relax_eg.shapes.facts import AXIS, Facts
 from relax_eg.shapes.interval import Interval
-from relax_eg.shapes.piecewise import holds, normal
-from relax_eg.shapes.points import everywhere, near, samples
+from relax_eg.shapes.piecewise import compare_with_zero, normal
+from relax_eg.shapes.points import enumerate_points, nearby_points, samples
 from relax_eg.shapes.relation import Relation, atoms_of
-from relax_eg.shapes.rewrite import alternatives, simplified
+from relax_eg.shapes.rewrite import alternatives, simplify
 from relax_eg.shapes.solver import Solver
 from relax_eg.shapes.verdict import Path, Proved, ProverStatistics, Refuted, Unknown, Verdict
 
@@ -131,7 +131,7 @@ class Prover:
         for env in points:
             if (found := self._refuted(env, goal, relation, "points")) is not None:
                 return found
-        if (all_points := everywhere(self.facts, names, _EVERYWHERE)) is not None:
+        if (all_points := enumerate_points(self.facts, names, _EVERYWHERE)) is not None:
             return self._at_all(all_points, goal, relation)
         if not timeout_ms:
             return Unknown("a timeout of 0 ms leaves z3 no time, and nothing quicker decides it")
@@ -161,14 +161,14 @@ class Prover:
         """Returns `dim` simplified by the known facts."""
         found = self._simplified.get(dim)
         if found is None:
-            found = simplified(dim, self.facts.interval, self._nonnegative)
+            found = simplify(dim, self.facts.interval, self._nonnegative)
             self._simplified[dim] = found
         return found
 
     def _plain(self, op: str, dim: Dim) -> Path | None:
         """Returns the cheap method that proves `dim op 0`, or None."""
         if dim.is_const:
-            return "canonical" if holds(op, dim.const) else None
+            return "canonical" if compare_with_zero(op, dim.const) else None
         low, high = self.facts.interval(dim)
         if op == ">=":
             if low is not None and low >= 0:
@@ -213,7 +213,7 @@ class Prover:
         case."""
         if known:
             if dim.is_const:
-                return holds(op, dim.const)
+                return compare_with_zero(op, dim.const)
             if self._plain(op, dim) is not None or self._assumed(op, dim, [*known, *self.facts.nonnegative]):
                 return True
         cases = alternatives(dim) if depth else None
@@ -302,7 +302,7 @@ class Prover:
         """Returns the refutation at the free variables' values `env`, or None if the goal holds there."""
         op, dim = goal
         try:
-            if holds(op, dim.evaluate(env)):
+            if compare_with_zero(op, dim.evaluate(env)):
                 return None
             full = self._completed(env, relation.variables)
         except BoundsError:  # division by zero
@@ -349,7 +349,7 @@ class Prover:
         names = sorted(names)
         values = [self.facts.values.get(name, Dim.var(name)) for name in names]
         free = sorted(self.facts.variables.union(*(value.variables for value in values)))
-        for env in itertools.chain(near(self.facts, free, size), self._found_by_z3(timeout_ms)):
+        for env in itertools.chain(nearby_points(self.facts, free, size), self._found_by_z3(timeout_ms)):
             full = self._completed(env, names)
             if self.allows(full):
                 return {name: full[name] for name in names}

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any
 
-from relax_eg.accepted import shown
+from relax_eg.accepted import short_repr
 from relax_eg.errors import BoundsError, SpecError
 from relax_eg.limits import KEPT, STATEMENT_CHARACTERS
 from relax_eg.shapes.dim import Atom, Dim
@@ -133,7 +133,7 @@ def as_statements(assume: str | Iterable[str]) -> tuple[str, ...]:
 def read_statement(text: str) -> tuple[Relation, ...]:
     """Returns the comparisons in `text`, all of which it states. A chain or an `and` gives several."""
     if not isinstance(text, str):  # pyright: ignore[reportUnnecessaryIsInstance] -- callers may be untyped
-        raise SpecError(f"a statement is text such as 'n*4 == 4*n', got {shown(text)} ({type(text).__name__})")
+        raise SpecError(f"a statement is text such as 'n*4 == 4*n', got {short_repr(text)} ({type(text).__name__})")
     return _read(text)
 
 

@@ -9,20 +9,20 @@ from __future__ import annotations
 from collections.abc import Callable
 from math import gcd
 
-from relax_eg.shapes.dim import Atom, Dim, from_sum, is_plain, product, rebuilt
+from relax_eg.shapes.dim import Atom, Dim, from_sum, is_plain, product, replace_atoms
 from relax_eg.shapes.division import extreme, floordiv
 from relax_eg.shapes.interval import Interval
-from relax_eg.shapes.piecewise import decided, remade, select, unbeaten
+from relax_eg.shapes.piecewise import resolve_decided, select, undominated_arguments, with_arguments
 
 Bounds = Callable[[Dim], Interval]  # interval of a Dim's value
 Test = Callable[[Dim], bool]  # whether a Dim is known to be >= 0
 
 
-def simplified(dim: Dim, bounds: Bounds, nonnegative: Test) -> Dim:
+def simplify(dim: Dim, bounds: Bounds, nonnegative: Test) -> Dim:
     """Returns a Dim equal to `dim` wherever the facts behind `bounds` and `nonnegative` hold and `dim` has a value."""
     if is_plain(dim):
         return dim
-    return rebuilt(dim, lambda atom: _atom(atom, bounds, nonnegative))
+    return replace_atoms(dim, lambda atom: _atom(atom, bounds, nonnegative))
 
 
 def _atom(atom: Atom, bounds: Bounds, nonnegative: Test) -> Dim:
@@ -30,9 +30,9 @@ def _atom(atom: Atom, bounds: Bounds, nonnegative: Test) -> Dim:
         return product((atom,))
     if atom.op == "select":
         return _select(atom, bounds, nonnegative)
-    args = [simplified(arg, bounds, nonnegative) for arg in atom.args]
+    args = [simplify(arg, bounds, nonnegative) for arg in atom.args]
     if atom.op in ("max", "min"):
-        return extreme(atom.op, tuple(unbeaten(atom.op, args, nonnegative)))
+        return extreme(atom.op, tuple(undominated_arguments(atom.op, args, nonnegative)))
     a, b = args
     if b == 0:  # undefined
         return product((atom,))
@@ -40,11 +40,11 @@ def _atom(atom: Atom, bounds: Bounds, nonnegative: Test) -> Dim:
     quotient = _quotient(sign * a, b, bounds, nonnegative)
     if quotient is not None:
         return sign * quotient
-    return remade(atom, args)
+    return with_arguments(atom, args)
 
 
 def _select(atom: Atom, bounds: Bounds, nonnegative: Test) -> Dim:
-    condition = simplified(atom.args[0], bounds, nonnegative)
+    condition = simplify(atom.args[0], bounds, nonnegative)
     above, below = nonnegative(condition), nonnegative(-condition)
     if atom.name == ">=":
         truth = True if above else False if nonnegative(-condition - 1) else None
@@ -53,8 +53,8 @@ def _select(atom: Atom, bounds: Bounds, nonnegative: Test) -> Dim:
     else:
         truth = False if nonnegative(condition - 1) or nonnegative(-condition - 1) else None
     if truth is not None:
-        return simplified(atom.args[1] if truth else atom.args[2], bounds, nonnegative)
-    return select(atom.name, condition, *(simplified(arg, bounds, nonnegative) for arg in atom.args[1:]))
+        return simplify(atom.args[1] if truth else atom.args[2], bounds, nonnegative)
+    return select(atom.name, condition, *(simplify(arg, bounds, nonnegative) for arg in atom.args[1:]))
 
 
 def _quotient(a: Dim, b: Dim, bounds: Bounds, nonnegative: Test) -> Dim | None:
@@ -121,12 +121,12 @@ def alternatives(dim: Dim) -> list[tuple[tuple[Dim, ...], Dim]] | None:
     elif atom.name == ">=":
         cases = [(condition,), (-condition - 1,)]
     else:
-        same = decided(dim, (condition, -condition))
+        same = resolve_decided(dim, (condition, -condition))
         solved = _solved(condition)
         same = same if solved is None else same.substitute(solved)
-        others = [(known, decided(dim, known, condition)) for known in ((condition - 1,), (-condition - 1,))]
+        others = [(known, resolve_decided(dim, known, condition)) for known in ((condition - 1,), (-condition - 1,))]
         return [((condition, -condition), same), *others]
-    return [(known, decided(dim, known)) for known in cases]
+    return [(known, resolve_decided(dim, known)) for known in cases]
 
 
 def _choice(dim: Dim) -> Atom | None:

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from numbers import Integral
 from typing import cast
 
-from relax_eg.accepted import shown
+from relax_eg.accepted import short_repr
 from relax_eg.errors import BoundsError, SpecError
-from relax_eg.shapes.binder import Binder, said
+from relax_eg.shapes.binder import Binder, call_name
 from relax_eg.shapes.constraints import jax_constraint
 from relax_eg.shapes.dim import Dim
 from relax_eg.shapes.interval import ANY, Interval
@@ -235,23 +235,23 @@ class Scope:
             bound = self._bounds.get(name, _DEFAULT)
             if bound.low is not None and bound.low == bound.high and size != bound.low:
                 raise BoundsError(
-                    f"{said(where)}: {name} = {size}, and its bounds fix it to {bound.low} ({bound.low_said}); "
+                    f"{call_name(where)}: {name} = {size}, and its bounds fix it to {bound.low} ({bound.low_said}); "
                     f"a pair such as (1, {max(bound.low, size)}) accepts all sizes between"
                 )
             if bound.high is not None and size > bound.high:
                 raise BoundsError(
-                    f"{said(where)}: {name} = {size} exceeds its bound {bound.high} ({bound.high_said}); "
+                    f"{call_name(where)}: {name} = {size} exceeds its bound {bound.high} ({bound.high_said}); "
                     f"raise the bound or split the input"
                 )
             if bound.low is not None and size < bound.low:
                 raise BoundsError(
-                    f"{said(where)}: {name} = {size} is below its bound {bound.low} ({bound.low_said}); "
+                    f"{call_name(where)}: {name} = {size} is below its bound {bound.low} ({bound.low_said}); "
                     f"lower the bound or pass a larger input"
                 )
         for relation in self._assumptions:
             if relation.variables <= env.keys() and not relation.holds(env):
                 at = ", ".join(f"{name} = {env[name]}" for name in sorted(relation.variables))
-                raise BoundsError(f"{said(where)}: the assumption `{relation}` does not hold at {at}")
+                raise BoundsError(f"{call_name(where)}: the assumption `{relation}` does not hold at {at}")
 
     def unproved(self, env: Mapping[str, Dim], known: Scope) -> str | None:
         """Returns the first statement of this scope that `known` does not prove, or None if all are proved.
@@ -408,7 +408,7 @@ def _pair(name: str, bound: object) -> Interval:
     """Returns `bound` as a pair of integers or None. BoundsError for anything else."""
     pair = cast("Sequence[object]", bound) if isinstance(bound, (tuple, list)) else (bound, bound)
     if len(pair) != 2 or bound is None:
-        raise BoundsError(f"the bounds of `{name}` are {shown(bound)}; {_ACCEPTED}")
+        raise BoundsError(f"the bounds of `{name}` are {short_repr(bound)}; {_ACCEPTED}")
     low, high = (_side(name, side) for side in pair)
     if low is not None and high is not None and low > high:
         raise BoundsError(f"the bounds of `{name}` are empty: ({low}, {high}); {_ACCEPTED}")
@@ -420,4 +420,4 @@ def _side(name: str, side: object) -> int | None:
         return None
     if isinstance(side, Integral) and side is not True and side is not False:
         return int(side)
-    raise BoundsError(f"the bounds of `{name}` hold {shown(side)}, which is no integer; {_ACCEPTED}")
+    raise BoundsError(f"the bounds of `{name}` hold {short_repr(side)}, which is no integer; {_ACCEPTED}")

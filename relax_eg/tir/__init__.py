@@ -59,7 +59,7 @@ from relax_eg.tir.program import Buffer, Stage, TensorProgram, compute, program,
 from relax_eg.tir.ranges import margins, obligations
 from relax_eg.tir.reader import parse_program, read_program
 from relax_eg.tir.scans import Scan
-from relax_eg.tir.substitute import rebuilt, substitute, with_parts
+from relax_eg.tir.substitute import rebuild, substitute, with_parts
 from relax_eg.tir.work import Contraction, Work, work
 
 __all__ = [
@@ -121,7 +121,7 @@ __all__ = [
     "prod_",
     "program",
     "read_program",
-    "rebuilt",
+    "rebuild",
     "reduce",
     "rsqrt",
     "scalar",

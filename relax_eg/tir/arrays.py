@@ -12,7 +12,7 @@ import numpy as np
 from relax_eg.dtypes import dtype_of, kind
 from relax_eg.limits import FEW_KEPT
 from relax_eg.shapes import Dim
-from relax_eg.tir.exact import UNDEFINED, to_exact, uninterpreted
+from relax_eg.tir.exact import UNDEFINED, to_exact, uninterpreted_value
 from relax_eg.tir.functions import FUNCTIONS, Array, exact_function, widen
 
 
@@ -63,7 +63,7 @@ def converted(x: Array, dtype: str) -> Array:
         return np.where(below, low, np.where(above, high, inside)).astype(to)
 
 
-def exactly(x: Array) -> Array:
+def to_exact_array(x: Array) -> Array:
     return np.asarray(np.frompyfunc(to_exact, 1, 1)(x), dtype=object)
 
 
@@ -95,7 +95,7 @@ def exact_converted(source: str, target: str) -> Any:
         if letters[1] == "b":
             return x != 0
         if letters[0] == "c" and letters[1] != "c":
-            x = uninterpreted("real", x)
+            x = uninterpreted_value("real", x)
         if letters[1] in "iu":
             if letters[0] in "iub":
                 return _wrapped(int(x), target)

@@ -30,7 +30,7 @@ from relax_eg.tir.expr import (
     walk,
 )
 from relax_eg.tir.program import Buffer, Stage, TensorProgram
-from relax_eg.tir.substitute import rebuilt, with_parts
+from relax_eg.tir.substitute import rebuild, with_parts
 
 Env = Mapping[str, "Dim | Scalar"]  # replacements of size variables and loop variables
 
@@ -185,7 +185,7 @@ def _rewritten(value: Scalar, env: Env, instead: Callable[[Read], Scalar], buffe
         new = _rebuilt(at, env, done, buffers)
         return instead(new) if isinstance(new, Read) else new
 
-    return rebuilt(value, made)
+    return rebuild(value, made)
 
 
 def _rebuilt(at: Scalar, env: Env, done: Mapping[Scalar, Scalar], buffers: Mapping[str, str]) -> Scalar:

@@ -18,7 +18,7 @@ import numpy as np
 from relax_eg.dtypes import kind, numpy_dtype
 from relax_eg.errors import BoundsError, ShapeError
 from relax_eg.shapes import Dim
-from relax_eg.tir.arrays import converted, dim_values, exact_converted, exact_ufunc, exactly
+from relax_eg.tir.arrays import converted, dim_values, exact_converted, exact_ufunc, to_exact_array
 from relax_eg.tir.exact import UNDEFINED, to_exact
 from relax_eg.tir.expr import Apply, Cast, Const, Index, Read, Reduce, Scalar, Select, loop_of
 from relax_eg.tir.functions import FUNCTIONS, Array, identity, widen
@@ -42,15 +42,15 @@ def evaluate(
     arrays: Sequence[Any],
     sizes: Mapping[str, int],
     *,
-    domain: Literal["numpy", "exact"] = "numpy",
+    arithmetic: Literal["numpy", "exact"] = "numpy",
     ordered: bool = False,
 ) -> list[Array]:
     """Returns the program's outputs on `arrays`, for size variables with the values `sizes`.
 
     - `arrays`: one for each of `program.parameters`. The contents of a workspace passed by the caller do not matter.
-    - `domain="numpy"`: arrays of the buffers' dtypes, computed as XLA does (NaN propagates, integers wrap). Sums use
+    - `arithmetic="numpy"`: arrays of the buffers' dtypes, computed as XLA does (NaN propagates, integers wrap). Sums use
       the dtype of the summed values, but low-precision floats are summed in float32 and rounded once.
-    - `domain="exact"`: object arrays. Floats and complex are ints, Fractions, infinities or UNDEFINED (see `exact.py`);
+    - `arithmetic="exact"`: object arrays. Floats and complex are ints, Fractions, infinities or UNDEFINED (see `exact.py`);
       integers wrap to their dtype; casts between floats do nothing. Inputs may be numeric or object arrays.
     - `ordered=True`: reductions are left folds in the dtype itself, from the first element, with the last axis of
       `over` running fastest. The result then depends on the equations alone.
@@ -59,7 +59,7 @@ def evaluate(
     """
     if len(arrays) != len(program.parameters):
         raise ShapeError(f"{program.name} takes {len(program.parameters)} arrays, got {len(arrays)}")
-    run = _Run(program, sizes, domain == "exact", ordered)
+    run = _Run(program, sizes, arithmetic == "exact", ordered)
     for buffer, given in zip(program.parameters, arrays, strict=True):
         array = np.asarray(given)
         shape = run.shape(buffer.shape)
@@ -67,7 +67,7 @@ def evaluate(
             at = ", ".join(f"{name}={size}" for name, size in sizes.items())
             raise ShapeError(f"{program.name}: {buffer} is {shape} at {at or 'these sizes'}; got {array.shape}")
         if run.exact:
-            array = exactly(array)
+            array = to_exact_array(array)
         elif array.dtype != numpy_dtype(buffer.dtype):
             raise ShapeError(f"{program.name}: {buffer} got an array of {array.dtype}")
         run.data[buffer.name] = array
@@ -186,7 +186,7 @@ class _Run:
                 return self._number(expr.value, expr.dtype, frame)
             case Index():
                 value = self._dim(expr.dim, frame)
-                return exactly(value) if self.exact else value.astype(np.dtype(expr.dtype))
+                return to_exact_array(value) if self.exact else value.astype(np.dtype(expr.dtype))
             case Read():
                 return self._read(expr, frame)
             case Apply():

@@ -55,12 +55,12 @@ def to_exact(value: Any) -> Any:
     if isinstance(value, complex):
         # Only ring identities are tested on complex data, so a number off the real line is one more unknown.
         real, imag = to_exact(value.real), to_exact(value.imag)
-        return real if imag == 0 else uninterpreted("complex", real, imag)
+        return real if imag == 0 else uninterpreted_value("complex", real, imag)
     return to_exact(value.item() if hasattr(value, "item") else float(value))
 
 
 @lru_cache(MANY_KEPT)
-def uninterpreted(name: str, *args: Any) -> Any:
+def uninterpreted_value(name: str, *args: Any) -> Any:
     """Returns the value of the unknown function `name` at `args`: exact at a few points (exp(0), log(1)...), else a
     hash."""
     if len(args) == 1:
@@ -136,7 +136,7 @@ def integer_pow(x: Any, n: int) -> Any:
 def power(x: Any, y: Any) -> Any:
     """Returns `x ** y` for small integers `y`; otherwise an uninterpreted value."""
     if isinstance(x, float) or isinstance(y, float) or y != int(y) or abs(y) > _LARGEST_POWER:
-        return uninterpreted("power", x, y)
+        return uninterpreted_value("power", x, y)
     return integer_pow(x, int(y))
 
 
@@ -153,11 +153,11 @@ def shift_right(x: int, by: int) -> int:
 
 
 def shift_right_logical(x: int, by: int) -> Any:
-    return shift_right(x, by) if x >= 0 else uninterpreted("shift_right_logical", x, by)
+    return shift_right(x, by) if x >= 0 else uninterpreted_value("shift_right_logical", x, by)
 
 
 def exp(x: Any) -> Any:
-    return uninterpreted("exp", x)
+    return uninterpreted_value("exp", x)
 
 
 # A function defined by others keeps its defining identity.
@@ -188,9 +188,9 @@ def _defined(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
     return guarded
 
 
-rsqrt = _defined(lambda x: reciprocal(uninterpreted("sqrt", x)))
+rsqrt = _defined(lambda x: reciprocal(uninterpreted_value("sqrt", x)))
 sigmoid = _defined(lambda x: reciprocal(add(1, exp(negative(x)))))
 expm1 = _defined(lambda x: subtract(exp(x), 1))
-log1p = _defined(lambda x: uninterpreted("log", add(1, x)))
-tan = _defined(lambda x: true_divide(uninterpreted("sin", x), uninterpreted("cos", x)))
-erfc = _defined(lambda x: subtract(1, uninterpreted("erf", x)))
+log1p = _defined(lambda x: uninterpreted_value("log", add(1, x)))
+tan = _defined(lambda x: true_divide(uninterpreted_value("sin", x), uninterpreted_value("cos", x)))
+erfc = _defined(lambda x: subtract(1, uninterpreted_value("erf", x)))

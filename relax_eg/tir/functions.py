@@ -184,7 +184,7 @@ def identity(reduction: str, dtype: str) -> Any:
 
 
 def _unknown(name: str) -> Callable[..., Any]:
-    return lambda *args: exact.uninterpreted(name, *args)
+    return lambda *args: exact.uninterpreted_value(name, *args)
 
 
 # given: operands and flops of functions
@@ -260,14 +260,14 @@ _ROWS = (
     ScalarFunction("erf_inv", 1, scipy.special.erfinv, "f", flops=SPECIAL, traits="smooth nan"),
     ScalarFunction("lgamma", 1, scipy.special.gammaln, "f", flops=SPECIAL, traits="smooth nan"),
     ScalarFunction("digamma", 1, special.digamma, "f", flops=SPECIAL, traits="smooth nan"),
-    ScalarFunction("bessel_i0e", 1, special.in_double(scipy.special.i0e), "f", flops=SPECIAL),
-    ScalarFunction("bessel_i1e", 1, special.in_double(scipy.special.i1e), "f", flops=SPECIAL),
-    ScalarFunction("igamma", 2, special.in_double(scipy.special.gammainc), "f", flops=SERIES),
-    ScalarFunction("igammac", 2, special.in_double(scipy.special.gammaincc), "f", flops=SERIES),
-    ScalarFunction("igamma_grad_a", 2, special.in_double(special.igamma_grad_a), "f", flops=SERIES),
-    ScalarFunction("betainc", 3, special.in_double(scipy.special.betainc), "f", flops=SERIES),
-    ScalarFunction("polygamma", 2, special.in_double(special.polygamma), "f", flops=SERIES),
-    ScalarFunction("zeta", 2, special.in_double(scipy.special.zeta), "f", flops=SERIES),
+    ScalarFunction("bessel_i0e", 1, special.computed_in_float64(scipy.special.i0e), "f", flops=SPECIAL),
+    ScalarFunction("bessel_i1e", 1, special.computed_in_float64(scipy.special.i1e), "f", flops=SPECIAL),
+    ScalarFunction("igamma", 2, special.computed_in_float64(scipy.special.gammainc), "f", flops=SERIES),
+    ScalarFunction("igammac", 2, special.computed_in_float64(scipy.special.gammaincc), "f", flops=SERIES),
+    ScalarFunction("igamma_grad_a", 2, special.computed_in_float64(special.igamma_grad_a), "f", flops=SERIES),
+    ScalarFunction("betainc", 3, special.computed_in_float64(scipy.special.betainc), "f", flops=SERIES),
+    ScalarFunction("polygamma", 2, special.computed_in_float64(special.polygamma), "f", flops=SERIES),
+    ScalarFunction("zeta", 2, special.computed_in_float64(scipy.special.zeta), "f", flops=SERIES),
     # comparisons
     ScalarFunction("equal", 2, np.equal, "biufc", "bool", exact=operator.eq,
                    symbol="==", lax="eq", traits="commutes ring"),
@@ -322,7 +322,7 @@ FUNCTIONS: dict[str, ScalarFunction] = {row.name: row for row in (*_ROWS, *_BITS
 
 
 @lru_cache(FEW_KEPT)
-def having(trait: Trait) -> frozenset[str]:
+def functions_with_trait(trait: Trait) -> frozenset[str]:
     """Returns the names of the functions that have a trait."""
     return frozenset(f.name for f in FUNCTIONS.values() if trait in f.traits.split())
 

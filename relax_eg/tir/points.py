@@ -9,7 +9,7 @@ from relax_eg.limits import KEPT
 from relax_eg.shapes import Dim
 from relax_eg.tir.expr import Read, Scalar, loop
 from relax_eg.tir.program import Buffer, Stage, TensorProgram
-from relax_eg.tir.substitute import rebuilt, with_parts
+from relax_eg.tir.substitute import rebuild, with_parts
 
 # Size variable of the new axis: the number of points. The name is not used for other sizes.
 POINTS = "points\u00b7of"
@@ -17,7 +17,7 @@ _AT = loop("point\u00b7of")
 
 
 @lru_cache(KEPT)
-def at_points(program: TensorProgram) -> TensorProgram:
+def batch_over_points(program: TensorProgram) -> TensorProgram:
     """Returns `program` with a new first axis of extent `POINTS` on every buffer. It computes `program` at each index
     of that axis."""
 
@@ -29,5 +29,5 @@ def at_points(program: TensorProgram) -> TensorProgram:
             return with_parts(e, done)
         return Read(e.buffer, (_AT, *(i if isinstance(i, Dim) else done[i] for i in e.indices)), e.dtype)
 
-    stages = tuple(Stage(buffer(s.output), (_AT, *s.indices), rebuilt(s.value, read)) for s in program.stages)
+    stages = tuple(Stage(buffer(s.output), (_AT, *s.indices), rebuild(s.value, read)) for s in program.stages)
     return TensorProgram(program.name, tuple(map(buffer, program.inputs)), stages, program.outputs)

@@ -12,7 +12,7 @@ import scipy.special
 Array = np.ndarray[Any, Any]
 
 
-def in_double(function: Callable[..., Any]) -> Callable[..., Array]:
+def computed_in_float64(function: Callable[..., Any]) -> Callable[..., Array]:
     """Returns `function` computed in float64, to be rounded once."""
     return lambda *xs: np.asarray(function(*(x.astype(np.float64) for x in xs)))
 

@@ -16,10 +16,10 @@ def substitute(term: Scalar, env: Mapping[str, Dim | int]) -> Scalar:
     """
     if not env:
         return term
-    return rebuilt(term, lambda at, done: _with(at, env, done))
+    return rebuild(term, lambda at, done: _with(at, env, done))
 
 
-def rebuilt(
+def rebuild(
     term: Scalar,
     make: Callable[[Scalar, Mapping[Scalar, Scalar]], Scalar],
     known: Mapping[Scalar, Scalar] | None = None,

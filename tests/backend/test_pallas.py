@@ -23,7 +23,7 @@ from relax_eg.backend.kernels import InKernels, KernelRunner
 from relax_eg.backend.pallas.choice import Pallas
 from relax_eg.backend.pallas.plan import Unsuitable, pallas_plan
 from relax_eg.backend.pallas.programs import lower_pallas
-from relax_eg.ops.triton import left_out
+from relax_eg.ops.triton import unsupported_reason
 from relax_eg.tir import TensorProgram, evaluate
 
 TOLERANCE = 2e-5  # of the largest element, in float32
@@ -168,7 +168,7 @@ def test_what_is_not_left_out_is_lowered(dtype: str) -> None:
     """Every scalar function, cast and reduction, and attention; `python -m benchmarks.triton` compiles them too."""
     found = 0
     for name, _, program in cases([dtype]):
-        if left_out(program):
+        if unsupported_reason(program):
             continue
         found += 1
         run = lower_pallas(program, {}).run

@@ -17,7 +17,7 @@ import pytest
 
 import relax_eg as rx
 from relax_eg.backend.bound import BoundFamily
-from relax_eg.backend.call_keys import UnseenError, only_for, shown
+from relax_eg.backend.call_keys import UnseenError, check_traced_arguments, size_key_function
 from relax_eg.backend.executables import Tally
 from relax_eg.backend.optimized import Optimized
 from relax_eg.backend.program import Program
@@ -197,9 +197,9 @@ def test_what_has_to_be_converted_does_not_try_to_go_straight_for_ever(monkeypat
 
     def counted(*args: Any) -> Any:
         tried.append(1)
-        return only_for(*args)
+        return check_traced_arguments(*args)
 
-    monkeypatch.setattr("relax_eg.dynamic.bodies.only_for", counted)
+    monkeypatch.setattr("relax_eg.dynamic.bodies.check_traced_arguments", counted)
     for _ in range(20):
         np.testing.assert_array_equal(best(W, 2.0), 2 * W)
     assert len(tried) <= 2 + MOST_REFUSED  # compiled once
@@ -331,7 +331,7 @@ def test_sizes_are_read_off_wherever_they_are(
 
 def test_sizes_that_are_no_axis_are_told_by_all_arrays() -> None:
     best = rx.optimize(lambda x, y: (x.sum(), y.sum()), "n+m", "2*m")
-    tells = shown(best.module.main.params, jax.tree_util.tree_structure(((0, 0), {})))
+    tells = size_key_function(best.module.main.params, jax.tree_util.tree_structure(((0, 0), {})))
     shapes = [((3,), (2,)), ((3,), (4,)), ((5,), (2,))]
     keys = [tells(tuple(np.ones(s, np.float32) for s in pair), {}) for pair in shapes]
     assert len(set(keys)) == 3
@@ -344,10 +344,10 @@ def test_sizes_that_are_no_axis_are_told_by_all_arrays() -> None:
 def test_an_executable_is_for_its_arguments_alone() -> None:
     x = jax.ShapeDtypeStruct((3,), np.float32)
     tree = jax.tree_util.tree_structure((0,))
-    assert only_for([x], tree, (W[:3],))[0].shape == (3,)
+    assert check_traced_arguments([x], tree, (W[:3],))[0].shape == (3,)
     for given in (((W[:4],)), (jnp.arange(3),), (W[:3], W[:3]), W[:3], (jnp.asarray(1.0) * np.ones(()),)):
         with pytest.raises(UnseenError):
-            only_for([x], tree, given)
+            check_traced_arguments([x], tree, given)
 
 
 def test_one_way_to_write_a_call_is_traced(entered: Counter[str]) -> None:

@@ -15,8 +15,8 @@ from relax_eg.ir import Expr, Function, Module, const, var
 from relax_eg.ir.calls import call_function, function_ref
 from relax_eg.ops.facts import FACTS
 from relax_eg.rules import Claim, Rule, RuleSet, systems, values
-from relax_eg.rules.parameter_facts import Given, facts_of_functions
-from relax_eg.rules.propagation import KnownFacts, closed, constant_has, needed
+from relax_eg.rules.parameter_facts import DeclaredFacts, facts_of_functions
+from relax_eg.rules.propagation import KnownFacts, close_under_implication, constant_has, required_facts
 from relax_eg.rules.rule import instances
 from relax_eg.shapes import Scope
 
@@ -29,14 +29,14 @@ def tensors(spec: str) -> list[Expr]:
     return [var(name.strip(), rx.Tensor(sizes.strip())) for name, _, sizes in parts]
 
 
-def given(facts: Facts | None = None, weights: str = "", exact: bool = False) -> Given:
+def given(facts: Facts | None = None, weights: str = "", exact: bool = False) -> DeclaredFacts:
     declared = {n: frozenset(f.split()) for n, f in (facts or {}).items()}
-    return Given(declared, frozenset(weights.split()), exact)
+    return DeclaredFacts(declared, frozenset(weights.split()), exact)
 
 
-def fired(e: Expr, rules: RuleSet, known: Given | None = None) -> set[str]:
+def fired(e: Expr, rules: RuleSet, known: DeclaredFacts | None = None) -> set[str]:
     """The rules that match somewhere in the e-graph of `e`."""
-    with EGraph([e], rules, Scope(), given=known) as egraph:
+    with EGraph([e], rules, Scope(), declared=known) as egraph:
         egraph.saturate(Budget())
         return set(egraph.matches)
 
@@ -128,14 +128,14 @@ def test_what_rules_make_has_facts_too() -> None:
     e = op.log(x) + op.log(y) + op.log(z)
     found = fired(e, values.only("sum_of_logs"), given({"y": "positive", "z": "positive"}))
     assert found == {"sum_of_logs"}
-    with EGraph([e], values.only("sum_of_logs"), Scope(), given=given({"y": "positive", "z": "positive"})) as egraph:
+    with EGraph([e], values.only("sum_of_logs"), Scope(), declared=given({"y": "positive", "z": "positive"})) as egraph:
         egraph.saturate(Budget())
         assert egraph.engine.sizes()[egraph.words.opcode(op.log(x))[0].symbol] == 5  # log(x y) and log(x y z) too
 
 
 def test_values_alike_in_everything_but_facts_are_told_apart() -> None:
     x, y = tensors("x: n, y: n")
-    with EGraph([op.abs(x), op.abs(y)], abs_, Scope(), given=given({"x": "nonnegative"})) as egraph:
+    with EGraph([op.abs(x), op.abs(y)], abs_, Scope(), declared=given({"x": "nonnegative"})) as egraph:
         egraph.saturate(Budget())
         tables = egraph.engine.tables()["node"]
         classes = {egraph.engine.integer(r.inputs[0]): r.output for r in tables}
@@ -267,7 +267,7 @@ def test_the_engine_derives_what_is_known_of_the_program(monkeypatch: pytest.Mon
         )
     roots = [*parts, op.exp(x), op.exp(A)]
     monkeypatch.setattr("relax_eg.egraph.engine.Engine.load", _load_no_facts)
-    with EGraph(roots, ask, scope, given=Given(declared)) as egraph:
+    with EGraph(roots, ask, scope, declared=DeclaredFacts(declared)) as egraph:
         egraph.saturate(Budget())
         base = egraph.facts
         symbols = base._symbols  # pyright: ignore[reportPrivateUsage]
@@ -279,7 +279,7 @@ def test_the_engine_derives_what_is_known_of_the_program(monkeypatch: pytest.Mon
                 continue  # equal to exp(x) * 1.0, which rules made
             for f in held:
                 assert (classes[n] in held[f]) == known.has(e, f), (f, e)
-    assert needed(frozenset(FACTS)) >= set(held)
+    assert required_facts(frozenset(FACTS)) >= set(held)
 
 
 def _load_no_facts(engine: Any, relation: str, rows: Any) -> None:
@@ -290,7 +290,7 @@ def _load_no_facts(engine: Any, relation: str, rows: Any) -> None:
 def _leaf(e: Expr, fact: str, declared: Mapping[str, frozenset[str]]) -> bool:
     if e.op != "var":
         return constant_has(e, fact)
-    return fact in closed(set(declared.get(str(e.attr("name")), frozenset())))
+    return fact in close_under_implication(set(declared.get(str(e.attr("name")), frozenset())))
 
 
 # --- functions that the entry calls ---

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from relax_eg.extract.boundary import boundary
-from relax_eg.extract.cover import Partition, beside, few
+from relax_eg.extract.cover import Partition, choose_programs, cost_ratios
 
 
 def anything(_: object) -> bool:
@@ -16,19 +16,19 @@ def test_few_programs_cover_all_points() -> None:
     n = np.arange(1, 101)
     costs = np.array([n + 50, 3 * n, 2 * n + 20, 0 * n + 400]) * 1.0
     ratios = costs / costs.min(0)
-    chosen, limit, left = few(ratios, 6, anything)
+    chosen, limit, left = choose_programs(ratios, 6, anything)
     assert sorted(chosen) == [0, 1, 2] and limit == 1.01 and not len(left)
-    chosen, limit, left = few(ratios, 2, anything)
+    chosen, limit, left = choose_programs(ratios, 2, anything)
     assert len(chosen) == 2 and limit == 1.02 and (ratios[chosen].min(0)[left] > 1.02).all() and len(left)
-    assert few(np.ones((3, 5)), 6, anything)[0] == [0]
+    assert choose_programs(np.ones((3, 5)), 6, anything)[0] == [0]
 
 
 def test_programs_that_may_not_be_together() -> None:
     """The best in most places stands in the way of what is needed at one point: others do."""
     ratios = np.array([[1.0] * 99 + [1.3], [1.015] * 99 + [1.3], [1.7] * 99 + [1.0]])
-    chosen, _, left = few(ratios, 6, lambda programs: not {0, 2} <= set(programs))
+    chosen, _, left = choose_programs(ratios, 6, lambda programs: not {0, 2} <= set(programs))
     assert sorted(chosen) == [1, 2] and not len(left)
-    chosen, _, left = few(ratios, 6, lambda programs: len(programs) == 1)
+    chosen, _, left = choose_programs(ratios, 6, lambda programs: len(programs) == 1)
     assert chosen == [0] and list(left) == [99]
 
 
@@ -87,8 +87,8 @@ def test_where_two_programs_cost_the_same() -> None:
 
 def test_what_gains_less_than_predictions_can_tell_is_not_near() -> None:
     written, other = [100.0] * 5, [101.0, 99.0, 97.0, 96.0, 90.0]
-    told = beside(np.array([written, other]), 1.05, told=True)
+    told = cost_ratios(np.array([written, other]), 1.05, prices_are_known=True)
     np.testing.assert_allclose(told, [[1, 1, 1, 1, 100 / 90], [1.01, 1, 1, 1, 1]])
-    chosen = beside(np.array([written, other]), 1.05)
+    chosen = cost_ratios(np.array([written, other]), 1.05)
     assert list(chosen[0]) == [1, 1, 1, 1, 100 / 90]
     assert list(chosen[1]) == [1.05, 1.05, 1.001, 1.001, 1.0]  # from three percent on it may serve

@@ -15,12 +15,12 @@ from benchmarks.egraphs import KINDS
 from relax_eg.extract import helper
 from relax_eg.extract.anneal import Annealer
 from relax_eg.extract.foreign import egraph_of
-from relax_eg.extract.helper import helping
+from relax_eg.extract.helper import start_helper
 from relax_eg.extract.neighbours import Improver
-from relax_eg.extract.problem import Problem, Subproblem, choice_cost, repaired, tree_choice, used_classes
+from relax_eg.extract.problem import Problem, Subproblem, choice_cost, repair_choice, tree_choice, used_classes
 from relax_eg.extract.prune import prune
 from relax_eg.extract.search import swap_search
-from relax_eg.extract.solve import SolverEffort, improver_of, ordered_parts, started
+from relax_eg.extract.solve import SolverEffort, improver_of, initial_choice, ordered_parts
 from tests.extract.problems import is_acyclic, needed, optimum, problems
 
 
@@ -74,7 +74,7 @@ def test_steps_gain_on_swap_search_and_are_the_same_again(kind: str) -> None:
 
     def solver(part: Subproblem, start: Sequence[int], until: float) -> list[int]:
         assert until > 0
-        return swap_search(part.problem, repaired(part.problem, start))[0]
+        return swap_search(part.problem, repair_choice(part.problem, start))[0]
 
     def improved() -> list[int]:
         improver = Improver(problem, swapped, solver, 3)
@@ -92,7 +92,7 @@ def test_steps_gain_on_swap_search_and_are_the_same_again(kind: str) -> None:
 def test_what_is_offered_is_taken_where_it_is_better() -> None:
     problem = ordered_parts(egraph_of(KINDS["cyclic"](500, 0)).problem)[1][-1].problem
     tree = tree_choice(problem)
-    good, cost = started(problem, tree)
+    good, cost = initial_choice(problem, tree)
     used = used_classes(problem, good)
     improver = improver_of(problem, tree, SolverEffort())
     assert improver.cost > cost
@@ -106,8 +106,8 @@ def test_a_helper_tells_of_better_choices_and_takes_them() -> None:
     problem = egraph_of(KINDS["cyclic"](600, 1)).problem
     tree = tree_choice(problem)
     (part,) = ordered_parts(problem)[1]
-    _, first = started(part.problem, part.into(tree))
-    with helping(problem, tree, SolverEffort()) as partner:
+    _, first = initial_choice(part.problem, part.into(tree))
+    with start_helper(problem, tree, SolverEffort()) as partner:
         assert isinstance(partner, helper.Helper)
         heard = None
         end = time.monotonic() + 60  # a loaded machine takes its time to start a process
@@ -127,7 +127,7 @@ def test_a_helper_tells_of_better_choices_and_takes_them() -> None:
 def test_where_no_process_can_be_started_there_is_no_helper(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(helper.sys, "executable", "/nowhere/python")
     problem = egraph_of(KINDS["cyclic"](200, 1)).problem
-    with helping(problem, tree_choice(problem), SolverEffort()) as partner:
+    with start_helper(problem, tree_choice(problem), SolverEffort()) as partner:
         assert partner is None
     assert prune(problem).node_count > 0
 

@@ -16,7 +16,7 @@ import relax_eg as rx
 from relax_eg.extract.ilp import Row, relaxation
 from relax_eg.extract.kernels import ilp
 from relax_eg.extract.kernels.ilp import Overlap, solve_kernels
-from relax_eg.extract.problem import Problem, choice_cost, repaired, tree_choice
+from relax_eg.extract.problem import Problem, choice_cost, repair_choice, tree_choice
 from relax_eg.extract.solve import SolverEffort
 from tests.extract.problems import is_acyclic
 
@@ -72,7 +72,7 @@ def test_it_finds_the_best_choice_and_proves_it(seed: int) -> None:
     while math.prod(map(len, problem.reads)) > 3_000:
         seed += 1000
         problem, overlap = overlapping(seed)
-    start = repaired(problem, tree_choice(problem))
+    start = repair_choice(problem, tree_choice(problem))
     solved = solve_kernels(problem, overlap, start, EXACT)
     assert is_acyclic(problem, solved.choice)
     assert solved.cost == pytest.approx(choice_cost(problem, solved.choice))
@@ -92,7 +92,7 @@ def test_no_row_has_a_column_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ilp, "relaxation", kept)
     for seed in range(12):
         problem, overlap = overlapping(seed)
-        solve_kernels(problem, overlap, repaired(problem, tree_choice(problem)), EXACT)
+        solve_kernels(problem, overlap, repair_choice(problem, tree_choice(problem)), EXACT)
     assert rows and all(columns and len(set(columns)) == len(columns) for columns, _, _ in rows)
 
 
@@ -100,7 +100,7 @@ def test_beyond_the_candidates_allowed_it_only_bounds() -> None:
     found: set[str] = set()
     for seed in range(8):
         problem, overlap = overlapping(seed)
-        start = repaired(problem, tree_choice(problem))
+        start = repair_choice(problem, tree_choice(problem))
         solved = solve_kernels(problem, overlap, start, SolverEffort(candidates=2))
         assert solved.choice == start and 0 < solved.bound <= solved.cost
         assert (solved.how == "proved optimal") == (solved.gap < 1e-6)

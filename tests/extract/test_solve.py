@@ -23,7 +23,7 @@ from relax_eg.extract.loops import Loop, Loops, loops_within
 from relax_eg.extract.problem import (
     Problem,
     choice_cost,
-    repaired,
+    repair_choice,
     tree_choice,
     tree_greedy,
     used_classes,
@@ -168,9 +168,9 @@ def test_a_circle_is_cut_off_and_parts_keep_their_cuts() -> None:
 def test_repair_leaves_what_runs_in_no_circle(problem: Problem) -> None:
     assume(computable(problem))
     tree = tree_choice(problem)
-    assert repaired(problem, tree) == tree
+    assert repair_choice(problem, tree) == tree
     anything = [0] * len(problem.reads)
-    mended = repaired(problem, anything)
+    mended = repair_choice(problem, anything)
     assert is_acyclic(problem, mended)
     if needed(problem, tuple(anything)) and choice_cost(problem, anything) < math.inf:
         used = used_classes(problem, anything)
@@ -185,7 +185,7 @@ def test_swap_search_only_gains_and_the_second_best_is_dearer(problem: Problem) 
     choice, cost = swap_search(problem, tree)
     assert cost <= choice_cost(problem, tree) + 1e-9
     assert is_acyclic(problem, choice)
-    second = cheapest_switch(problem, repaired(problem, choice), 0.5)
+    second = cheapest_switch(problem, repair_choice(problem, choice), 0.5)
     if second is not None:
         assert second[0] >= cost + 0.5
         assert choice_cost(problem, second[3]) == pytest.approx(second[0])

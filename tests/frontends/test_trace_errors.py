@@ -12,7 +12,7 @@ from jax import export
 
 from relax_eg.errors import TraceError
 from relax_eg.frontends import trace
-from relax_eg.frontends.trace_errors import open_in_text, undecided_by
+from relax_eg.frontends.trace_errors import open_in_text, undecided_comparison
 
 
 def branch(x):
@@ -150,5 +150,5 @@ def test_what_jax_cannot_decide_is_proved_or_told() -> None:
     (n,) = export.symbolic_shape("n")
     with pytest.raises(Exception, match="inconclusive") as error:
         bool(n * n > 6)
-    assert undecided_by(error.value) == ("n**2 > 6", "n**2 <= 6")
-    assert undecided_by(ValueError("no")) is None
+    assert undecided_comparison(error.value) == ("n**2 > 6", "n**2 <= 6")
+    assert undecided_comparison(ValueError("no")) is None

@@ -7,7 +7,7 @@ import itertools
 import pytest
 
 from relax_eg.ir import Annotation, Callable, Object, Shape, Tensor, Tuple
-from relax_eg.ir.lattice import clash, covers, join, same
+from relax_eg.ir.lattice import annotation_clash, covers, join, sizes_equal
 from relax_eg.shapes import Dim
 
 N4 = Tensor("n 4")
@@ -30,20 +30,23 @@ FINER: list[tuple[Annotation, Annotation]] = [
 def test_finer(coarse: Annotation, fine: Annotation) -> None:
     assert covers(coarse, fine) and not covers(fine, coarse)
     assert join(coarse, fine) == join(fine, coarse) == coarse
-    assert clash(coarse, fine) is None and clash(fine, coarse) is None
+    assert annotation_clash(coarse, fine) is None and annotation_clash(fine, coarse) is None
 
 
 def test_sizes_are_compared_by_what_is_proved() -> None:
     assert covers(Tensor(("4*n",)), Tensor(("n*4",))) and not covers(Tensor("n"), Tensor("m"))
-    assert clash(Tensor("n"), Tensor("m")) is None
+    assert annotation_clash(Tensor("n"), Tensor("m")) is None
     assert join(Tensor("n"), Tensor("m")) == Tensor(dtype="float32", ndim=1)
     both, total = Tensor(("k", "max(n, m) + min(n, m)")), Tensor(("k", "n + m"))
     assert covers(both, total) and covers(total, both)
     assert join(both, total) == both and join(total, both) == total
     assert join(Shape(both.shape), Shape(total.shape)) == Shape(both.shape)
     # A match_cast's size may be 0, so a size here too: there is no (n*m)//m at m = 0, and n*0 is m*0.
-    assert same(Dim.of("(n*m)//m"), Dim.of("n")) is None
-    assert same(Dim.of("n*m + n"), Dim.of("n*m")) is None and same(Dim.of("n*m + n + 1"), Dim.of("n*m")) is False
+    assert sizes_equal(Dim.of("(n*m)//m"), Dim.of("n")) is None
+    assert (
+        sizes_equal(Dim.of("n*m + n"), Dim.of("n*m")) is None
+        and sizes_equal(Dim.of("n*m + n + 1"), Dim.of("n*m")) is False
+    )
 
 
 CLASHES: list[tuple[Annotation, Annotation, str]] = [
@@ -65,8 +68,8 @@ CLASHES: list[tuple[Annotation, Annotation, str]] = [
 
 @pytest.mark.parametrize(("a", "b", "why"), CLASHES, ids=[why for _, _, why in CLASHES])
 def test_clash(a: Annotation, b: Annotation, why: str) -> None:
-    assert clash(a, b) == why
-    assert clash(b, a) is not None
+    assert annotation_clash(a, b) == why
+    assert annotation_clash(b, a) is not None
     assert not covers(a, b) and not covers(b, a)
 
 

@@ -6,7 +6,7 @@ import pytest
 
 import relax_eg as rx
 from relax_eg.errors import BoundsError
-from relax_eg.frontends.modules import in_blocks
+from relax_eg.frontends.modules import with_dataflow_blocks
 from relax_eg.ir.scopes import scopes_of
 from relax_eg.shapes import Proved, Scope, prove
 
@@ -14,7 +14,7 @@ EXP = "R.exp({})"
 
 
 def scopes(text: str, scope: Scope | None = None) -> dict[str, list[Scope]]:
-    return scopes_of(in_blocks(rx.parse(text)), scope or Scope())
+    return scopes_of(with_dataflow_blocks(rx.parse(text)), scope or Scope())
 
 
 def holds(statement: str, scope: Scope) -> bool:

@@ -67,7 +67,7 @@ def times_of(p: Profile) -> dict[str, float]:
         rows, depth = size * size, 9 * channels
         seconds = p.conv_factor * (product(p, rows, channels, depth, peak) - call(0.0, 1e9))
         times[f"convolution {channels} {size}"] = call(seconds + 2 * channels * rows / p.transpose_rate, 1e9)
-    for n in figures.factored(CPU):
+    for n in figures.matrix_sides(CPU):
         rate = peak * p.factor_share * share_of_peak((n,), (p.factor_half,))
         times |= {f"lu {n}": call(n**3 / rate, n**3), f"cholesky {n}": call(n**3 / 2 / rate, n**3)}
     for n, columns in figures.solved(CPU):
@@ -104,7 +104,7 @@ def test_a_profile_comes_back_from_its_times(noise: float) -> None:
         name: t * math.exp(noise * rng.standard_normal()) * (3.0 if noise and rng.random() < 0.1 else 1.0)
         for name, t in times_of(replace(CPU, fork=3e-5)).items()
     }
-    p = fits.fitted(CPU, made)
+    p = fits.fit_profile(CPU, made)
     assert 1e-5 <= p.fork <= 6e-5 and 300 <= p.fork_flops <= 20000
     assert p.rate("float32") == about(CPU.rate("float32"))
     assert p.rate("float64") <= p.rate("float32")
@@ -120,9 +120,9 @@ def test_a_profile_comes_back_from_its_times(noise: float) -> None:
 
 def test_what_is_learned_of_linear_algebra_and_of_matmuls_apart() -> None:
     """These are differences of times, and shares at many sizes: exact where the times are."""
-    p = fits.fitted(CPU, times_of(CPU))
+    p = fits.fit_profile(CPU, times_of(CPU))
     assert p.join == about(CPU.join) and 0.5 <= p.join_bytes / CPU.join_bytes <= 2.0
-    for n in figures.factored(CPU):
+    for n in figures.matrix_sides(CPU):
         assert p.factor_share / (n + p.factor_half) == about(CPU.factor_share / (n + CPU.factor_half))
     for n, columns in figures.solved(CPU):
         found, true = (q.solve_share * share_of_peak((n, columns), q.solve_half) for q in (p, CPU))
@@ -132,25 +132,25 @@ def test_what_is_learned_of_linear_algebra_and_of_matmuls_apart() -> None:
 def test_stalls_of_libraries_threads_are_left_out() -> None:
     times = times_of(CPU)
     stalled = {"solve 256 16": 7e-3, "solve 512 16": 8e-3, "solve 512 512": 8e-2, "cholesky 512": 0.3}
-    p = fits.fitted(CPU, {**times, **stalled})
+    p = fits.fit_profile(CPU, {**times, **stalled})
     for n, columns in figures.solved(CPU):
         found, true = (q.solve_share * share_of_peak((n, columns), q.solve_half) for q in (p, CPU))
         assert found == about(true)
     every = {name: 1.0 for name in times if name.partition(" ")[0] in ("lu", "cholesky", "solve")}
-    p = fits.fitted(CPU, {**times, **every})
+    p = fits.fit_profile(CPU, {**times, **every})
     assert (p.factor_half, p.solve_half) == (CPU.factor_half, CPU.solve_half)
 
 
 def test_memory_that_comes_page_by_page() -> None:
-    p = fits.fitted(CPU, times_of(CPU))
+    p = fits.fit_profile(CPU, times_of(CPU))
     assert p.fresh_bytes == CPU.fresh_bytes and p.fresh_rate == about(CPU.fresh_rate)
-    kept = fits.fitted(CPU, times_of(replace(CPU, fresh_bytes=math.inf)))
+    kept = fits.fit_profile(CPU, times_of(replace(CPU, fresh_bytes=math.inf)))
     assert kept.fresh_bytes == math.inf and kept.fresh(1 << 40) == 0
     assert figures.results(PROFILES["h100"]) == [] and PROFILES["h100"].fresh(1 << 30) == 0
 
 
 def test_a_device_without_a_step_in_its_times_wakes_nobody() -> None:
-    p = fits.fitted(CPU, times_of(replace(CPU, fork=0.0)))
+    p = fits.fit_profile(CPU, times_of(replace(CPU, fork=0.0)))
     assert p.fork < 2e-6
 
 

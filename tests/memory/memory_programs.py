@@ -9,7 +9,7 @@ from typing import Any
 
 from relax_eg.ir import Object, Tensor, var
 from relax_eg.memory import MemoryProgram, Plan, PlanOptions, Step, Value
-from relax_eg.memory.planner import planned
+from relax_eg.memory.planner import make_plan
 from relax_eg.memory.proofs import SizeProofs
 from relax_eg.shapes import Dim, Scope
 
@@ -100,4 +100,4 @@ def planned_in(
     """The plan of a program in bounds, made for the sizes `at`; `wanted`: as in `PlanOptions`."""
     scope = Scope(bounds or {})
     usual = {n: (bounds or {}).get(n, (1, 8))[1] for n in program.variables}
-    return planned(program, SizeProofs(scope, {**usual, **(at or {})}), PlanOptions(**wanted), reorder, also)
+    return make_plan(program, SizeProofs(scope, {**usual, **(at or {})}), PlanOptions(**wanted), reorder, also)

@@ -18,7 +18,7 @@ from relax_eg import ir
 from relax_eg.errors import MemoryPlanError, ModuleTextError, OperatorError, WellFormedError
 from relax_eg.memory import Place
 from relax_eg.memory.elementwise import overwritable
-from relax_eg.memory.lower import lowered
+from relax_eg.memory.lower import lower_plan
 from relax_eg.memory.plan import LAYOUTS
 from relax_eg.ops.interpret import evaluate
 
@@ -61,7 +61,7 @@ def test_a_planned_module_computes_the_same(name: str, results: Any, layout: Any
     fn, specs, bindings = PROGRAMS[name]
     module = rx.trace(fn, *specs)
     plan = rx.plan_memory(module, results=results, layout=layout, at=bindings[0], check=True)
-    explicit = lowered(plan, module)
+    explicit = lower_plan(plan, module)
     assert rx.parse(str(explicit)) == explicit
     for sizes in bindings:
         args = drawn(module, sizes)
@@ -79,7 +79,7 @@ def test_random_modules_compute_the_same_in_their_memory(module: rx.Module, seed
     bindings = size_bindings(module, rng, 3)
     results = ("apart", "planned")[seed % 2]
     plan = rx.plan_memory(module, at=bindings[-1], results=results, layout=layout, check=True)
-    explicit = lowered(plan, module)
+    explicit = lower_plan(plan, module)
     assert rx.parse(str(explicit)) == explicit
     for sizes in bindings:
         args = arguments(module, sizes, rng)
@@ -100,14 +100,14 @@ def test_a_wrong_plan_computes_something_else() -> None:
     same = dict.fromkeys(plan.places, Place(0, rx.ops.api.Dim.of(0)))
     wrong = replace(plan, placement=replace(plan.placement, places=same))
     args = drawn(module, {"n": 3})
-    assert not np.allclose(evaluate(module, args), evaluate(lowered(wrong, module), args), equal_nan=False)
+    assert not np.allclose(evaluate(module, args), evaluate(lower_plan(wrong, module), args), equal_nan=False)
 
 
 def test_kernels_that_optimize_chose() -> None:
     best = rx.optimize(mlp, "n 8", "8 16", "8 16", at={"n": 8}, execution="kernels")
     module = best.module
     plan = rx.plan_memory(best, at={"n": 8}, check=True)
-    explicit = lowered(plan, module)
+    explicit = lower_plan(plan, module)
     assert rx.parse(str(explicit)) == explicit
     args = drawn(module, {"n": 5})
     for a, b in zip(evaluate(module, args), evaluate(explicit, args), strict=True):
@@ -122,7 +122,7 @@ def test_calls_of_all_levels_are_given_their_memory(layout: Any) -> None:
     module = cross_level.module()
     plan = rx.plan_memory(module, results="planned", layout=layout, at={"n": 3}, check=True)
     assert str(plan.bytes) == "2048*n" and len(set(plan.places.values())) == 2
-    explicit = lowered(plan, module)
+    explicit = lower_plan(plan, module)
     text = str(explicit)
     assert rx.parse(text) == explicit and "R.alloc_storage(" in text and "R.kill(" in text
     for call in ("R.call_tir(Module.mm, ", "R.relu(", 'R.call_dps_library("cutlass.rms_norm", '):
@@ -149,7 +149,7 @@ def main(x: R.Tensor(("n",), "float32")) -> R.Tensor(ndim=1, dtype="float32"):
 """
     module = rx.parse(text)
     with pytest.raises(MemoryPlanError, match="known only when it runs, so its memory has no explicit form"):
-        lowered(rx.plan_memory(module), module)
+        lower_plan(rx.plan_memory(module), module)
 
 
 HEAD = 'def main(x: R.Tensor(("n",), "float32")) -> R.Tensor(("n",), "float32"):'
@@ -247,7 +247,7 @@ def test_a_tensor_outside_its_storage_is_found_when_it_runs() -> None:
 
 def test_explicit_memory_is_neither_planned_nor_optimized_again() -> None:
     module = rx.trace(lambda x: jnp.abs(jnp.sign(x)), "n")
-    explicit = lowered(rx.plan_memory(module), module)
+    explicit = lower_plan(rx.plan_memory(module), module)
     with pytest.raises(MemoryPlanError, match=r"main\(\) allocates its memory itself"):
         rx.plan_memory(explicit)
     with pytest.raises(rx.errors.SpecError, match=r"main\(\) allocates its memory itself, which XLA does on its own"):
@@ -256,9 +256,9 @@ def test_explicit_memory_is_neither_planned_nor_optimized_again() -> None:
 
 def test_memory_holds_no_exact_numbers() -> None:
     module = rx.trace(lambda x: jnp.abs(jnp.sign(x)), "n")
-    explicit = lowered(rx.plan_memory(module), module)
+    explicit = lower_plan(rx.plan_memory(module), module)
     with pytest.raises(OperatorError, match="memory holds no exact numbers"):
-        evaluate(explicit, [np.ones(2, np.float32)], domain="exact")
+        evaluate(explicit, [np.ones(2, np.float32)], arithmetic="exact")
 
 
 IN_PLACE = {

@@ -9,7 +9,7 @@ from memory_programs import memory_program, planned_in
 
 from relax_eg.memory import PlanOptions, Reuse
 from relax_eg.memory.arena import Tops
-from relax_eg.memory.planner import planned
+from relax_eg.memory.planner import make_plan
 from relax_eg.memory.proofs import SizeProofs
 from relax_eg.shapes import Dim, Proved, Refuted, Scope
 
@@ -79,7 +79,7 @@ def test_memory_is_taken_over_where_that_is_proved(
     scope = Scope(bounds, assume=assume)
     at = scope.example(program.variables, 32) if program.variables else {}
     for aliasing, taken in (("elements", wanted == "=="), ("fits", wanted != "no")):
-        plan = planned(program, SizeProofs(scope, at), PlanOptions(aliasing=aliasing))  # type: ignore[arg-type]
+        plan = make_plan(program, SizeProofs(scope, at), PlanOptions(aliasing=aliasing))  # type: ignore[arg-type]
         assert (plan.places[1] == plan.places[3]) == taken
         assert plan.check() == []
         (told,) = (r for r in plan.reuses if {r.value, r.before} == {1, 3})

@@ -27,7 +27,7 @@ from relax_eg.ir.expr import var
 from relax_eg.ir.module import Module, pure_function
 from relax_eg.ops import Site, bytes_of, call, counts, deduce, get, pattern_kind, program_of
 from relax_eg.ops.interpret import evaluate as interpret
-from relax_eg.ops.keys import dtype_name, from_jax, generator_of, keyed, to_jax
+from relax_eg.ops.keys import dtype_name, from_jax, generator_of, keys_from_words, to_jax
 from relax_eg.ops.record import attributes_of
 from relax_eg.ops.text import parse
 from relax_eg.shapes import Dim
@@ -137,7 +137,7 @@ def random_operands(site: Site, use: Use, rng: np.random.Generator, integral: bo
 def random_array(shape: tuple[int, ...], dtype: str, use: Use, rng: np.random.Generator, integral: bool) -> Any:
     low, high = use.low, use.high
     if is_key(dtype):
-        return keyed(rng.integers(0, 2**32, (*shape, KEY_WORDS[dtype[4:-1]]), np.uint32), dtype)
+        return keys_from_words(rng.integers(0, 2**32, (*shape, KEY_WORDS[dtype[4:-1]]), np.uint32), dtype)
     if dtype == "bool":
         return rng.integers(0, 2, shape).astype(bool)
     if dtype.startswith("complex"):
@@ -241,7 +241,7 @@ def by_equations(site: Site, arrays: Sequence[Any], sizes: Mapping[str, int], do
     """What the index equations give; without equations, the numpy reference."""
     program = program_of(site)
     if program is not None:
-        return evaluate(program, arrays, sizes, domain=domain)
+        return evaluate(program, arrays, sizes, arithmetic=domain)
     reference = get(site.op).reference
     assert reference is not None, f"{site.op} has neither equations nor a reference"
     dims = {a.name for a in get(site.op).attributes if a.kind == "dims"}

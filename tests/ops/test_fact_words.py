@@ -17,7 +17,7 @@ from relax_eg.ops.facts import (
     fact_named,
     facts_named,
     facts_of_dtype,
-    holds,
+    has_fact,
     impossible,
     violation,
     with_implied,
@@ -99,13 +99,13 @@ def test_other_numbers() -> None:
     assert violation("positive", np.array([1, -2], ml_dtypes.bfloat16), "w") == "w[1] = -2.0"
     assert violation("positive", np.array([3, 0], np.uint8)) == "x[1] = 0"
     halves = np.array([[Fraction(1, 2), 1], [1, 4]], dtype=object)
-    assert [f for f in ("integral", "symmetric", "positive", "positive_definite") if holds(f, halves)] == [
+    assert [f for f in ("integral", "symmetric", "positive", "positive_definite") if has_fact(f, halves)] == [
         "symmetric", "positive", "positive_definite",
     ]  # fmt: skip
 
 
 def test_without_elements_everything_holds_but_one_hot() -> None:
-    assert [f for f in FACTS if not holds(f, np.zeros((0, 0), np.float32))] == []
+    assert [f for f in FACTS if not has_fact(f, np.zeros((0, 0), np.float32))] == []
     assert violation("one_hot", np.zeros((2, 0))) == "x[0] has 0 ones"
 
 
@@ -114,10 +114,10 @@ def test_what_is_implied_is_true() -> None:
     for premises, conclusion in IMPLIED:
         facts = (*premises, conclusion)
         found = [a for a in samples if not any(impossible(f, Tensor(a.shape, a.dtype.name)) for f in facts)]
-        found = [a for a in found if all(holds(p, a) for p in premises)]
+        found = [a for a in found if all(has_fact(p, a) for p in premises)]
         assert found
         for a in found:
-            assert holds(conclusion, a), (premises, conclusion, a)
+            assert has_fact(conclusion, a), (premises, conclusion, a)
     assert with_implied({"positive"}) == {"positive", "nonnegative", "nonzero"}
     assert with_implied({"nonnegative", "nonzero"}) >= {"positive"}
     assert with_implied({"lower_triangular", "upper_triangular"}) >= {"diagonal", "symmetric"}

@@ -35,7 +35,7 @@ def test_function() -> None:
 
 def test_exact() -> None:
     x = var("x", Tensor("n"))
-    thirds = evaluate(pure_function("f", [x], [x / 3 - x / 3 + 1 / (x * 3)]), [np.array([1, 2])], domain="exact")
+    thirds = evaluate(pure_function("f", [x], [x / 3 - x / 3 + 1 / (x * 3)]), [np.array([1, 2])], arithmetic="exact")
     assert thirds.tolist() == [Fraction(1, 3), Fraction(1, 6)]
 
 

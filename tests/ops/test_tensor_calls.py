@@ -12,7 +12,7 @@ import relax_eg as rx
 from relax_eg import ir
 from relax_eg.errors import OperatorError, WellFormedError
 from relax_eg.ir import Annotation, Tensor, Tuple
-from relax_eg.ops.deduction import deduced
+from relax_eg.ops.deduction import deduce_module
 from relax_eg.ops.interpret import evaluate
 from relax_eg.shapes import Dim
 from relax_eg.tir import Buffer, Stage, TensorProgram, loops
@@ -70,7 +70,7 @@ def module(call: ir.Expr) -> rx.Module:
 
 def test_modules() -> None:
     good = module(ir.call_tir(TRANSPOSE, [x("a b")]))
-    assert deduced(good) == good and rx.parse(str(good)) == good
+    assert deduce_module(good) == good and rx.parse(str(good)) == good
     data = np.arange(6, dtype=np.float32).reshape(2, 3)
     np.testing.assert_array_equal(evaluate(good, [data]), data.T)
     flat = module(ir.call_tir(UNFLATTEN, [x("2*k")], sizes={"n": 2, "m": "k"}))
@@ -79,4 +79,4 @@ def test_modules() -> None:
     call = ir.call_tir(TRANSPOSE, [x("a b")])
     false = ir.node(call.op, call.args, call.attrs, Tensor("b a+1"))
     with pytest.raises(WellFormedError, match=r"call_tir: .* is filled, and annotated .*: axis 1: sizes a and a \+ 1"):
-        deduced(module(false))
+        deduce_module(module(false))

@@ -18,7 +18,7 @@ from relax_eg.extract.figures import time
 from relax_eg.extract.report import MeasuredRow
 from relax_eg.reports.align import Column
 from relax_eg.reports.curves import over_bindings
-from relax_eg.reports.short import in_short
+from relax_eg.reports.short import highlights
 from tests.reports.programs import attention, line
 
 
@@ -54,7 +54,7 @@ def test_the_rule_set_that_is_missing_is_the_cause(chosen: rx.CostReport, unfuse
 
 
 def test_two_programs_in_short(chosen: rx.CostReport) -> None:
-    told = dict(in_short(rx.compare(chosen)))
+    told = dict(highlights(rx.compare(chosen)))
     assert list(told) == ["Gained", "Changed", "Where time still goes"]
     before, after = chosen.before.seconds, chosen.after.seconds
     assert f"{before / after:.3g}x faster, predicted on cpu, at s=128" in told["Gained"]
@@ -70,23 +70,23 @@ def test_two_programs_in_short(chosen: rx.CostReport) -> None:
     assert dearest.where in told["Where time still goes"] and "of what the device's " in told["Where time still goes"]
     timed = [MeasuredRow("as written", before, 3e-3, 1.0, 1.0, 1.0, at=chosen.at)]
     timed.append(MeasuredRow("by price", after, 2e-3, 1.5, 1.4, 1.6, True, at=chosen.at))
-    measured = dict(in_short(rx.compare(replace(chosen, measured=tuple(timed)))))
+    measured = dict(highlights(rx.compare(replace(chosen, measured=tuple(timed)))))
     assert "2 ms (chosen) instead of 3 ms (as written): 1.5x faster, measured (predicted: " in measured["Gained"]
-    assert in_short(rx.compare(chosen, as_written=False)) == []
+    assert highlights(rx.compare(chosen, as_written=False)) == []
 
 
 def test_what_did_not_pay_in_short(chosen: rx.CostReport) -> None:
     kept = replace(chosen, after=chosen.before)
-    assert list(dict(in_short(rx.compare(kept)))) == ["Gained", "Where time still goes"]
-    assert "as written and chosen alike" in dict(in_short(rx.compare(kept)))["Gained"]
+    assert list(dict(highlights(rx.compare(kept)))) == ["Gained", "Where time still goes"]
+    assert "as written and chosen alike" in dict(highlights(rx.compare(kept)))["Gained"]
     worse = replace(chosen, before=chosen.after, after=chosen.before)
-    told = dict(in_short(rx.compare(worse)))
+    told = dict(highlights(rx.compare(worse)))
     assert "x slower, predicted" in told["Gained"] and " more predicted at " in told["Changed"]
 
 
 def test_several_programs_in_short(chosen: rx.CostReport, unfused: rx.CostReport) -> None:
     found = rx.compare(chosen, unfused, replace(chosen, rule_set="again"), labels=["all", "unfused", "again"])
-    told = dict(in_short(found))
+    told = dict(highlights(found))
     slower = unfused.after.seconds / chosen.after.seconds
     assert f"unfused is {slower:.3g}x slower" in told["Times"] and told["Times"].endswith("; the same: again.")
     assert "on all" in told["Where time goes"] and "on again of the predicted time" in told["Where time goes"]

@@ -19,8 +19,8 @@ from relax_eg.rules.book.facts import swaps
 from relax_eg.rules.conditions import FactKey, ValueTest, key_of
 from relax_eg.rules.fact_rules import OF_ANNOTATIONS, FactRule, tests_of
 from relax_eg.rules.matching import rank_needed, rest_of
-from relax_eg.rules.propagation import meaning, of_annotation
-from relax_eg.rules.samples import adapted, integers
+from relax_eg.rules.propagation import annotation_facts, meaning
+from relax_eg.rules.samples import adapt_values, integers
 from relax_eg.shapes import Dim
 
 Random = np.random.Generator
@@ -181,7 +181,7 @@ def _dtype(d: FactRule, v: str, n: int, facts: frozenset[FactKey], dtype: str, r
 
 
 def _applies(d: FactRule, result: Expr, params: list[tuple[Expr, frozenset[FactKey]]]) -> bool:
-    words = of_annotation(result.annotation, lambda size: size.value >= 1)
+    words = annotation_facts(result.annotation, lambda size: size.value >= 1)
     if not isinstance(result.annotation, Tensor) or not words & set(OF_ANNOTATIONS):
         return False
     if (d.floats and "is_float" not in words) or (meaning(d.gives).axes == 2 and "is_square" not in words):
@@ -189,7 +189,7 @@ def _applies(d: FactRule, result: Expr, params: list[tuple[Expr, frozenset[FactK
     if d.gives in FACTS and impossible(d.gives, result.tensor):
         return False
     for p, facts in params:
-        known = of_annotation(p.annotation, lambda size: size.value >= 1)
+        known = annotation_facts(p.annotation, lambda size: size.value >= 1)
         for f in facts:
             if f in OF_ANNOTATIONS and f not in known:
                 return False
@@ -210,7 +210,7 @@ def value(p: Expr, facts: frozenset[FactKey], special: tuple[float, ...], rng: R
     """Values of a variable that has `facts`, some of them `special`."""
     shape = tuple(d.value for d in p.shape)
     if p.dtype == "bool":
-        return adapted(rng.random(shape) < 0.5, facts, (), rng)
+        return adapt_values(rng.random(shape) < 0.5, facts, (), rng)
     if p.dtype == "int32":
         made = integers("int32", shape, rng, int(rng.integers(4)) if special else 0)
     else:
@@ -223,7 +223,7 @@ def value(p: Expr, facts: frozenset[FactKey], special: tuple[float, ...], rng: R
             made = np.asarray(made).astype(numpy_dtype(p.dtype))
     claims = [f for f in facts if f in FACTS]
     tests = [f for f in facts if isinstance(f, ValueTest)]
-    return adapted(np.asarray(made), claims, tests, rng)
+    return adapt_values(np.asarray(made), claims, tests, rng)
 
 
 def counterexample(d: FactRule, rng: Random, count: int = 6, tries: int = 4) -> str | None:

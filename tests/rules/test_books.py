@@ -22,17 +22,17 @@ from relax_eg.rules.book.blocks import diagonal
 from relax_eg.rules.book.contraction import eye_mask
 from relax_eg.rules.book.systems import inverse
 from relax_eg.rules.conditions import claims_of
-from relax_eg.rules.parameter_facts import Given
+from relax_eg.rules.parameter_facts import DeclaredFacts
 from relax_eg.rules.rule import instances
 from relax_eg.shapes import Relation, Scope
 
 BUDGET = Budget(nodes=2000, seconds=20)
 
 
-def fires(rule: Rule, roots: tuple[Expr, ...], instance: Instance, given: Given | None = None) -> bool:
-    known = given or Given(claims_of(instance.guards), _weights(instance))
+def fires(rule: Rule, roots: tuple[Expr, ...], instance: Instance, given: DeclaredFacts | None = None) -> bool:
+    known = given or DeclaredFacts(claims_of(instance.guards), _weights(instance))
     scope = Scope(assume=[str(g) for g in instance.guards if isinstance(g, Relation)])
-    with EGraph(roots, RuleSet("alone", [rule]), scope, given=known) as egraph:
+    with EGraph(roots, RuleSet("alone", [rule]), scope, declared=known) as egraph:
         egraph.saturate(BUDGET)
         return rule.name in egraph.matches
 
@@ -210,7 +210,7 @@ def test_a_rule_does_not_fire_on_a_near_miss(rule: Rule) -> None:
         assert not fires(rule, made if isinstance(made, tuple) else (made,), instance)
     elif any(isinstance(g, (Claim, OriginGuard)) for g in instance.guards):
         # The same program, of which nothing is known.
-        assert not fires(rule, instance.left, instance, Given())
+        assert not fires(rule, instance.left, instance, DeclaredFacts())
     else:
         misses = list(itertools.islice(near_misses(instance), 12))
         assert not all(fires(rule, roots, instance) for roots in misses), f"it fires on all of {len(misses)}"

@@ -42,7 +42,7 @@ def test_verdicts_on_file_are_not_reached_again(monkeypatch: pytest.MonkeyPatch)
     def checked(rule: Any) -> Any:
         raise AssertionError(f"{rule.name} was checked, though its verdict is on file")
 
-    monkeypatch.setattr("relax_eg.rules.certificates.remembered", checked)
+    monkeypatch.setattr("relax_eg.rules.certificates.cached_verdict", checked)
     for rule in (r for r in default if not r.name.startswith("cudnn_")):
         assert status(rule).status in ("proved", "axiom", "tested")
 

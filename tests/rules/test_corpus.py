@@ -20,7 +20,7 @@ from benchmarks.corpus import CORPUS, Program
 from benchmarks.corpus.disguise import disguised
 from benchmarks.corpus.fired import fired, is_stopped, looked_at, shipped, variants, witnesses
 from benchmarks.minimality import reached
-from relax_eg.explain.values import compared, draw, stand_in
+from relax_eg.explain.values import compare_values, draw, stand_in_value
 from relax_eg.ops.interpret import evaluate
 from relax_eg.rules.rule import instances
 
@@ -39,13 +39,13 @@ def assert_equal(program: Program, best: Any, seed: int) -> None:
     names = [str(p.attr("name")) for p in written.main.params]
     facts = {n: frozenset(f) for n, f in zip(names, made.facts, strict=True)}
     args, sizes = draw(written.main, made.scope, facts, seed)
-    expected = evaluate(written, args, sizes=sizes, libraries=stand_in)
-    assert not compared(expected, evaluate(best.module, args, sizes=sizes, libraries=stand_in), numerics)
+    expected = evaluate(written, args, sizes=sizes, libraries=stand_in_value)
+    assert not compare_values(expected, evaluate(best.module, args, sizes=sizes, libraries=stand_in_value), numerics)
     if made.kept:
         return
     arrays = [jax.numpy.asarray(a) for a in args]
     run, original = (tuple(map(np.asarray, jax.tree.leaves(f(arrays)))) for f in (made.chosen, made.original))
-    assert not compared(original, run, numerics)
+    assert not compare_values(original, run, numerics)
 
 
 def assert_no_worse(report: Any) -> None:

@@ -34,7 +34,7 @@ from rule_fixtures import good
 
 from relax_eg.rules import Rule, default
 from relax_eg.rules.certificates import status
-from relax_eg.rules.check import check, raised
+from relax_eg.rules.check import check, strengthen
 from relax_eg.rules.verify_formal import prove_rule
 
 COUNT = int(os.environ.get("RELAX_EG_MUTANTS", "2000"))
@@ -88,7 +88,7 @@ def test_mutants() -> None:
         if verdict.status == "refuted" and proved != "unknown" and "side's error is " not in verdict.problem:
             contradictions.append(mutant.name)
         if (verdict.status, proved) == ("tested", "unknown"):
-            verdict = raised(verdict)
+            verdict = strengthen(verdict)
             is_right = prove_rule(change(rule, mutant)).status != "unknown" or equal(mutant)
             if verdict.status == "tested" and not is_right:
                 unexplained.append(mutant.name)

@@ -43,8 +43,8 @@ from relax_eg.rules.book import facts as book
 from relax_eg.rules.book.facts import at_or_above, c, columns, derivations, field, i, m, p, rows, swapped, v, x, xs, y
 from relax_eg.rules.conditions import ValueTest
 from relax_eg.rules.fact_rules import OF_ANNOTATIONS, FactRule, annotated, anything, equals, floats, has, reals
-from relax_eg.rules.parameter_facts import Given
-from relax_eg.rules.propagation import KnownFacts, closed, constant_has, needed
+from relax_eg.rules.parameter_facts import DeclaredFacts
+from relax_eg.rules.propagation import KnownFacts, close_under_implication, constant_has, required_facts
 from relax_eg.shapes import Scope
 
 EVERY = derivations()
@@ -164,11 +164,11 @@ def test_wrong_derivations_are_found_out(d: FactRule) -> None:
 
 
 def test_what_follows_from_what_is_known() -> None:
-    assert closed({"positive_definite"}) >= {"positive_semidefinite", "symmetric", "invertible"}
-    assert "positive" not in closed({"nonnegative"})
-    assert needed(frozenset({"one_hot"})) == {"one_hot", "identity_mask", ValueTest("", "==", 0.0)}
-    assert needed(frozenset({"symmetric"})) >= {"symmetric", "diagonal", "positive_definite", "constant"}
-    assert not needed(frozenset({"symmetric"})) & set(OF_ANNOTATIONS)
+    assert close_under_implication({"positive_definite"}) >= {"positive_semidefinite", "symmetric", "invertible"}
+    assert "positive" not in close_under_implication({"nonnegative"})
+    assert required_facts(frozenset({"one_hot"})) == {"one_hot", "identity_mask", ValueTest("", "==", 0.0)}
+    assert required_facts(frozenset({"symmetric"})) >= {"symmetric", "diagonal", "positive_definite", "constant"}
+    assert not required_facts(frozenset({"symmetric"})) & set(OF_ANNOTATIONS)
 
 
 def known(e: Expr, **facts: str) -> frozenset[str]:
@@ -177,7 +177,7 @@ def known(e: Expr, **facts: str) -> frozenset[str]:
     def leaf(x: Expr, fact: str) -> bool:
         if x.op != "var":
             return constant_has(x, fact)
-        return fact in closed(set(facts.get(str(x.attr("name")), "").split()))
+        return fact in close_under_implication(set(facts.get(str(x.attr("name")), "").split()))
 
     derived = KnownFacts(leaf, False, lambda d: True)
     return frozenset(f for f in FACTS if derived.has(e, f))
@@ -232,6 +232,8 @@ def test_a_fact_needs_nothing_but_its_definition_and_rules(monkeypatch: pytest.M
         mine.rule("x: *b", when="very small(x)", name="wrong")(lambda x: (op.minimum(x, 0.5), x))
     assert facts_named("very small") == ["very_small"]
     a = var("a", Tensor("n"))
-    with EGraph([op.minimum(a, 1.0)], mine, Scope(), given=Given({"a": frozenset({"very_small"})})) as egraph:
+    with EGraph(
+        [op.minimum(a, 1.0)], mine, Scope(), declared=DeclaredFacts({"a": frozenset({"very_small"})})
+    ) as egraph:
         egraph.saturate(Budget())
         assert "gone" in egraph.matches

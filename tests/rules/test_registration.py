@@ -17,10 +17,10 @@ from relax_eg.ops.interpret import evaluate_expr, evaluate_points
 from relax_eg.rules import RuleSet, default
 from relax_eg.rules.check import check
 from relax_eg.rules.enumeration import special_points, special_values, values_near
-from relax_eg.rules.judge import prepared
+from relax_eg.rules.judge import prepare_sides
 from relax_eg.rules.literals import literals
 from relax_eg.rules.rule import instances
-from relax_eg.rules.samples import draw_sizes, moderate, under_hypotheses
+from relax_eg.rules.samples import draw_sizes, draw_under_guards, moderate
 from relax_eg.rules.suspects import sizes_near
 from relax_eg.rules.verification import verify
 
@@ -99,13 +99,13 @@ def test_numbers_that_stand_in_a_rule() -> None:
 
 def test_many_points_are_evaluated_as_each_is() -> None:
     """Bit for bit, with folds in order."""
-    draw, compared = under_hypotheses(moderate), 0
+    draw, compared = draw_under_guards(moderate), 0
     for rule in list(default - "library")[::7]:
         instance = next(iter(instances(rule, limit=1)))
         rng = np.random.default_rng(0)
         sizes = draw_sizes(instance, rng, 1)[0]
         drawn = [draw(instance, sizes, rng, k) for k in range(3)]
-        p = prepared(instance)
+        p = prepare_sides(instance)
         env = {e: np.stack([d[n] for d in drawn]) for n, e in p.params.items()}
         together = evaluate_points((*p.left, *p.right), env, sizes, 3, ordered=True)
         for k, d in enumerate(drawn):

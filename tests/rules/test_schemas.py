@@ -11,7 +11,7 @@ import pytest
 
 import relax_eg as rx
 from relax_eg.ir import CALL, SCAN, Expr, call_function
-from relax_eg.ir.control import parts, scan
+from relax_eg.ir.control import group_arguments, scan
 from relax_eg.rules import RuleSet, Schema
 from relax_eg.rules.book.functions import functions
 from relax_eg.rules.book.sums import sums
@@ -35,7 +35,7 @@ def test_the_table_lists_them() -> None:
 
 def forwards(e: Expr, known: Functions) -> Expr | None:
     """Forgets that a scan may go backwards."""
-    p = parts(e.op, e.args, dict(e.attrs))
+    p = group_arguments(e.op, e.args, dict(e.attrs))
     return scan(p.functions[0], p.constants, p.carry, p.xs, length=e.attr("length"))
 
 
@@ -46,7 +46,7 @@ def twice(e: Expr, known: Functions) -> Expr | None:
 
 def cut_short(e: Expr, known: Functions) -> Expr | None:
     """Keeps only the first of what a body computes."""
-    p = parts(e.op, e.args, dict(e.attrs))
+    p = group_arguments(e.op, e.args, dict(e.attrs))
     body = known.best(str(p.functions[0].attr("name")))
     if body is None:
         return None

@@ -10,7 +10,7 @@ import pytest
 from relax_eg.errors import SpecError
 from relax_eg.shapes import Proved, Refuted, Scope
 from relax_eg.shapes.dispatch import Dispatch
-from relax_eg.shapes.guards import EVERYWHERE, Guard, covered
+from relax_eg.shapes.guards import EVERYWHERE, Guard, prove_partition
 
 TEXTS = [
     EVERYWHERE,
@@ -74,16 +74,16 @@ def test_what_is_no_guard(text: str) -> None:
 def test_cover_is_proved(texts: list[str]) -> None:
     guards = [Guard.read(t) for t in texts]
     scope = inside(n=(1, 4096), m=(1, 4096))
-    assert isinstance(covered(guards, scope), Proved)
+    assert isinstance(prove_partition(guards, scope), Proved)
     # Without a box there is a hole, with one more some sizes are served twice.
-    assert not isinstance(covered(guards[1:], scope), Proved)
-    assert not isinstance(covered([*guards, Guard.read("n == 9")], scope), Proved)
+    assert not isinstance(prove_partition(guards[1:], scope), Proved)
+    assert not isinstance(prove_partition([*guards, Guard.read("n == 9")], scope), Proved)
 
 
 def test_a_hole_is_shown() -> None:
-    found = covered([Guard.read("n <= 16"), Guard.read("n >= 18")], inside(n=(1, 4096)))
+    found = prove_partition([Guard.read("n <= 16"), Guard.read("n >= 18")], inside(n=(1, 4096)))
     assert isinstance(found, Refuted) and found.counterexample == {"n": 17}
-    assert isinstance(covered([Guard.read("n <= 16"), Guard.read("n >= 18")], inside(n=(1, 16))), Proved)
+    assert isinstance(prove_partition([Guard.read("n <= 16"), Guard.read("n >= 18")], inside(n=(1, 16))), Proved)
 
 
 def test_sums_of_products_are_computed_as_they_are_written() -> None:

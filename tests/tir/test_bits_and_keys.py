@@ -24,7 +24,7 @@ def test_reductions_of_bits(kind: str, ufunc: np.ufunc, dtype: str) -> None:
     rng = np.random.default_rng(3)
     array = rng.integers(0, 2, (5, 4)).astype(bool) if dtype == "bool" else rng.integers(-99, 99, (5, 4)).astype(dtype)
     for domain in ("numpy", "exact"):
-        (got,) = evaluate(made, [array], {"n": 5, "m": 4}, domain=domain)  # type: ignore[arg-type]
+        (got,) = evaluate(made, [array], {"n": 5, "m": 4}, arithmetic=domain)  # type: ignore[arg-type]
         assert got.tolist() == ufunc.reduce(array, axis=1).tolist()
     (nothing,) = evaluate(made, [array[:, :0]], {"n": 5, "m": 0})
     assert nothing.dtype == dtype and nothing.tolist() == [ufunc.reduce(np.zeros(0, dtype))] * 5

@@ -12,7 +12,7 @@ import pytest
 from jax import lax
 
 from relax_eg.backend.scalar_functions import NOT_IN_LAX
-from relax_eg.tir.functions import FUNCTIONS, Trait, having
+from relax_eg.tir.functions import FUNCTIONS, Trait, functions_with_trait
 
 PACKAGE = Path(__file__).parent.parent.parent / "relax_eg"
 TRAITS = get_args(Trait)
@@ -68,8 +68,8 @@ def test_a_function_is_named_in_few_files(name: str, words: dict[str, frozenset[
 
 def test_words() -> None:
     assert {t for f in FUNCTIONS.values() for t in f.traits.split()} == set(TRAITS)
-    assert having("increasing") <= having("total")
-    assert having("rounds") <= having("jumps")
+    assert functions_with_trait("increasing") <= functions_with_trait("total")
+    assert functions_with_trait("rounds") <= functions_with_trait("jumps")
 
 
 def arguments(name: str, values: np.ndarray) -> list[np.ndarray]:
@@ -86,38 +86,38 @@ def value(name: str, args: list[np.ndarray]) -> np.ndarray:
     return FUNCTIONS[name](args, FUNCTIONS[name].dtype([a.dtype.name for a in args]))
 
 
-@pytest.mark.parametrize("name", sorted(having("commutes")))
+@pytest.mark.parametrize("name", sorted(functions_with_trait("commutes")))
 def test_commutes(name: str) -> None:
     x, y = arguments(name, np.concatenate([REALS, SPECIAL]))
     np.testing.assert_array_equal(value(name, [x, y]), value(name, [y, x]))
 
 
-@pytest.mark.parametrize("name", sorted(having("idempotent")))
+@pytest.mark.parametrize("name", sorted(functions_with_trait("idempotent")))
 def test_idempotent(name: str) -> None:
     x = arguments(name, np.concatenate([REALS, SPECIAL]))[0]
     np.testing.assert_array_equal(value(name, [x, x]), x)
 
 
-@pytest.mark.parametrize("name", sorted(having("total") - {"clamp"}))
+@pytest.mark.parametrize("name", sorted(functions_with_trait("total") - {"clamp"}))
 def test_total(name: str) -> None:
     found = value(name, arguments(name, REALS))
     assert found.dtype.kind not in "fc" or not np.isnan(found).any()
 
 
-@pytest.mark.parametrize("name", sorted(having("increasing")))
+@pytest.mark.parametrize("name", sorted(functions_with_trait("increasing")))
 def test_increasing(name: str) -> None:
     found = value(name, [REALS])
     assert np.all(found[1:] >= found[:-1])
 
 
-@pytest.mark.parametrize("name", sorted(having("rounds")))
+@pytest.mark.parametrize("name", sorted(functions_with_trait("rounds")))
 def test_rounds(name: str) -> None:
     found = value(name, [REALS])
     assert np.array_equal(found, np.trunc(found)) and np.all(np.abs(found - REALS) < 1)
     np.testing.assert_array_equal(value(name, [found]), found)
 
 
-@pytest.mark.parametrize("name", sorted(having("jumps")))
+@pytest.mark.parametrize("name", sorted(functions_with_trait("jumps")))
 def test_jumps(name: str) -> None:
     args = [np.concatenate([REALS, np.nextafter(REALS, np.inf), np.nextafter(REALS, -np.inf)])]
     args += [np.full_like(args[0], 0.5)] * (FUNCTIONS[name].arity - 1)
@@ -125,13 +125,13 @@ def test_jumps(name: str) -> None:
     assert np.any(np.abs(near[1:] - near[0]) > 0.1)
 
 
-@pytest.mark.parametrize("name", sorted(having("nan")))
+@pytest.mark.parametrize("name", sorted(functions_with_trait("nan")))
 def test_nan_stays(name: str) -> None:
     assert FUNCTIONS[name].arity == 1
     assert np.isnan(value(name, arguments(name, SPECIAL[:1]))).all()
 
 
-@pytest.mark.parametrize("name", sorted(having("infinite")))
+@pytest.mark.parametrize("name", sorted(functions_with_trait("infinite")))
 def test_infinities_make_no_number(name: str) -> None:
     count = FUNCTIONS[name].arity
     for at in range(1 if name == "divide" else count):
@@ -140,7 +140,7 @@ def test_infinities_make_no_number(name: str) -> None:
             assert not np.isfinite(value(name, args)).any()
 
 
-@pytest.mark.parametrize("name", sorted(having("bounded")))
+@pytest.mark.parametrize("name", sorted(functions_with_trait("bounded")))
 def test_bounded(name: str) -> None:
     assert np.isfinite(value(name, arguments(name, REALS))).all()
 

@@ -16,7 +16,7 @@ import numpy as np
 from jax import lax
 from jax.experimental.pallas import triton
 
-from relax_eg.backend.contractions import factors_of, grouped, unwidened
+from relax_eg.backend.contractions import factors_of, group_factors, strip_widening_casts
 from relax_eg.backend.index_maps import bounds, is_inside
 from relax_eg.backend.loop_values import LoopValue, pointwise
 from relax_eg.backend.pallas.plan import Online, depth_of
@@ -275,7 +275,7 @@ class Blocks:
         None where the sum has no such form.
         """
         factors = factors_of(term.body, "multiply")
-        groups = grouped([(f, f.free & self.axes.keys()) for f in factors])
+        groups = group_factors([(f, f.free & self.axes.keys()) for f in factors])
         if len(groups) != 2 or kind(term.dtype) != "f":
             return None
         sides = [frozenset[str]().union(*(f.free for f in g)) & self.axes.keys() for g in groups]
@@ -285,7 +285,9 @@ class Blocks:
             or own[0] == own[1]
         ):
             return None
-        return sorted(unwidened(groups), key=lambda g: min(self.order[n] for f in g for n in f.free & self.axes.keys()))
+        return sorted(
+            strip_widening_casts(groups), key=lambda g: min(self.order[n] for f in g for n in f.free & self.axes.keys())
+        )
 
     def hoist(self, body: Scalar, bound: frozenset[str], without: Scalar | None = None) -> None:
         """Computes the terms in `body` that do not vary over the loops `bound` in this scope, before a loop over these.

@@ -12,7 +12,7 @@ from relax_eg.backend.pallas.plan import Unsuitable
 from relax_eg.backend.tensor_programs import lower_program
 from relax_eg.errors import RelaxEgError
 from relax_eg.logs import unless_exhausted
-from relax_eg.ops.triton import left_out
+from relax_eg.ops.triton import unsupported_reason
 from relax_eg.tir import TensorProgram
 
 log = logging.getLogger("relax_eg")
@@ -41,7 +41,7 @@ class Pallas:
         from relax_eg.backend.pallas.programs import lower_pallas  # imports a large part of JAX that CPUs never need
 
         try:
-            if why := left_out(program):
+            if why := unsupported_reason(program):
                 raise Unsuitable(why)
             if not all(isinstance(n, int) for n in sizes.values()):
                 raise Unsuitable("its sizes are not known when it is compiled")

@@ -31,7 +31,7 @@ from relax_eg.tir import (
     cast,
     loop,
     loop_of,
-    rebuilt,
+    rebuild,
     substitute,
     walk,
     with_parts,
@@ -144,7 +144,7 @@ def _distinct(value: Scalar, name: str) -> Scalar:
 
 def _rewritten(value: Scalar, instead: Mapping[Scalar, Scalar], change: Callable[[Scalar], Scalar]) -> Scalar:
     """`value` rebuilt bottom-up: the outermost terms in `instead` are replaced by it, every other term by `change`."""
-    return rebuilt(value, lambda at, done: change(with_parts(at, done)), instead)
+    return rebuild(value, lambda at, done: change(with_parts(at, done)), instead)
 
 
 # --- one kernel ---

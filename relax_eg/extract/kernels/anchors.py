@@ -33,7 +33,7 @@ Anchors = Mapping[int, Anchor]  # by the class of the contraction's value
 NO_ANCHOR = Anchor()
 
 
-def merged(each: Iterable[Anchors]) -> dict[int, Anchor]:
+def merge_anchors(each: Iterable[Anchors]) -> dict[int, Anchor]:
     """The contractions of several states together."""
     found: dict[int, Anchor] = {}
     for anchors in each:

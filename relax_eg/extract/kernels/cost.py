@@ -24,11 +24,11 @@ from functools import lru_cache
 import numpy as np
 
 from relax_eg.errors import OperatorError
-from relax_eg.extract.amounts import Amounts, counted_once, of_program, work_of
+from relax_eg.extract.amounts import Amounts, counted_once, program_amounts, work_of
 from relax_eg.extract.cost import WholeCost
 from relax_eg.extract.cost_model import NodeCost
 from relax_eg.extract.matmuls import is_decoded, made_on_cpu
-from relax_eg.extract.numbers import Number, choose, is_column, larger, smaller
+from relax_eg.extract.numbers import Number, choose, is_column, maximum, smaller
 from relax_eg.ir.annotations import Annotation
 from relax_eg.ir.expr import CALL_TIR, CONSTANT, VAR, postorder
 from relax_eg.ir.heads import CONTROL, WITHOUT_KERNEL
@@ -37,7 +37,7 @@ from relax_eg.limits import KEPT
 from relax_eg.ops import Site, bytes_of
 from relax_eg.ops.fused import VIEWS, Placed, equations_at, fused_call
 from relax_eg.ops.libraries import Definition, library_of
-from relax_eg.ops.triton import left_out
+from relax_eg.ops.triton import unsupported_reason
 from relax_eg.shapes import Dim
 from relax_eg.tir import Contraction, TensorProgram
 
@@ -144,7 +144,7 @@ class KernelCost(WholeCost):
         p = self.profile
         if p.platform == "cpu":
             return p.dispatch + seconds
-        waiting = larger(0.0, p.dispatch - seconds)
+        waiting = maximum(0.0, p.dispatch - seconds)
         return seconds + _SHORTER * p.dispatch + self.waits * waiting
 
     def waiting(self, waits: float) -> None:
@@ -167,7 +167,7 @@ class KernelCost(WholeCost):
             return Amounts()
         placed = _placed(site, result)
         if placed is not None:
-            return of_program(placed, 1)
+            return program_amounts(placed, 1)
         found = super().amounts(site, result)
         return found if site.op in WITHOUT_KERNEL else replace(found, launches=Dim.of(1))
 
@@ -206,7 +206,9 @@ class KernelCost(WholeCost):
         moved = sum(self.number(d, placed.sizes) for d in (counted.bytes_read, counted.bytes_written))
         effort = self.effort(op, placed)
         before = len(placed.program.workspaces) * p.launch
-        seconds = self.kernel(self.parts(placed), effort.other + before, moved, pallas and not left_out(placed.program))
+        seconds = self.kernel(
+            self.parts(placed), effort.other + before, moved, pallas and not unsupported_reason(placed.program)
+        )
         return NodeCost(effort.flops, moved, 1, seconds)
 
     def _by_xla(self, site: Site) -> NodeCost | None:
@@ -255,4 +257,4 @@ def _not(x: Number) -> Number:
 
 def _hidden(a: Number, b: Number) -> Number:
     """Seconds of two activities that overlap."""
-    return larger(a, b) + _SHORTER * smaller(a, b)
+    return maximum(a, b) + _SHORTER * smaller(a, b)

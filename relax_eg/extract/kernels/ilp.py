@@ -18,8 +18,8 @@ from typing import Any
 from relax_eg.extract.ascent import ascent
 from relax_eg.extract.ilp import SCALE, SHORTEST, Row, branch, relaxation
 from relax_eg.extract.numbers import gap
-from relax_eg.extract.problem import Problem, choice_cost, operands_first, repaired, used_classes
-from relax_eg.extract.prune import strong_components, undominated
+from relax_eg.extract.problem import Problem, choice_cost, operands_first, repair_choice, used_classes
+from relax_eg.extract.prune import strong_components, undominated_candidates
 from relax_eg.extract.solve import PROVED, Solved, SolverEffort
 
 # chosen: of SCALE: smaller costs, such as those of views, are 0, because HiGHS cannot tell them apart
@@ -58,7 +58,7 @@ def solve_kernels(
     choice, low = _Program(problem, overlap, cost / SCALE).run(best, effort, deadline)
     bound = max(bound, low)
     if choice is not None:
-        found = repaired(problem, choice)
+        found = repair_choice(problem, choice)
         c = choice_cost(problem, found)
         best, cost = (found, c) if c < cost * (1 - PROVED) else (best, cost)
     bound = min(bound, cost)
@@ -138,7 +138,7 @@ class _Program:
 
     def _kernels(self, seed: Sequence[int]) -> None:
         """A column for each way and each class; a used class has exactly one way, and a way's reads are used."""
-        rows = undominated(self.problem)
+        rows = undominated_candidates(self.problem)
         for c in used_classes(self.problem, seed):  # the seed's ways stay, even if others dominate them
             entry = (seed[c], self.problem.costs[c][seed[c]], frozenset(self.problem.reads[c][seed[c]]))
             if entry not in rows.setdefault(c, []):

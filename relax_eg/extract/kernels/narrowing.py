@@ -28,7 +28,7 @@ def restricted_to(ways: Sequence[Sequence[Way]], problem: Problem, allowed: Sequ
     return Problem(problem.reads, costs, problem.roots)
 
 
-def without_given(problem: Problem) -> Problem:
+def without_free_classes(problem: Problem) -> Problem:
     """The problem without reads of classes that cost nothing and read nothing, such as parameters.
 
     Choices and their costs are unchanged, and half of the reads are of this kind."""

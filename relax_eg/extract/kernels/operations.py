@@ -13,7 +13,7 @@ from relax_eg.extract.kernels.cost import VIEW, KernelCost
 from relax_eg.ir.expr import CONSTANT, VAR
 from relax_eg.limits import MANY_KEPT
 from relax_eg.ops.fused import VIEWS, Placed, program_at
-from relax_eg.ops.triton import left_out
+from relax_eg.ops.triton import unsupported_reason
 from relax_eg.tir import Apply, Cast, Read, TensorProgram, walk
 
 
@@ -59,7 +59,7 @@ def operations_of(
                 # A view inside a kernel is slightly dearer than outside, where the kernel has one operator less.
                 effort = Effort(0, 0.0, 2 * VIEW) if is_view else model.effort(site.op, placed)
                 contracts = any(s.does is Does.CONTRACTS for s in stages)
-                triton = not left_out(placed.program)
+                triton = not unsupported_reason(placed.program)
                 found[c, k] = Operation(placed, stages, effort, is_view, contracts, *_nature(placed.program), triton)
     return found
 

@@ -21,18 +21,18 @@ from relax_eg.extract.greedy import dag_greedy
 from relax_eg.extract.kernels.cost import KernelCost
 from relax_eg.extract.kernels.dispatch import dispatch_seconds, runs_ahead
 from relax_eg.extract.kernels.ilp import solve_kernels
-from relax_eg.extract.kernels.narrowing import cheap_ways, overlap_of, restricted_to, without_given
+from relax_eg.extract.kernels.narrowing import cheap_ways, overlap_of, restricted_to, without_free_classes
 from relax_eg.extract.kernels.operations import Operation, operations_of
 from relax_eg.extract.kernels.siblings import sibling_kernels
 from relax_eg.extract.kernels.states import OVERSIZED, Kernel, State, StateTable
-from relax_eg.extract.kernels.ways import KernelSelection, Way, is_alone, same
+from relax_eg.extract.kernels.ways import KernelSelection, Way, is_alone, is_same_way
 from relax_eg.extract.numbers import LEAST_SECONDS
 from relax_eg.extract.pricing import FREE, Pricing
 from relax_eg.extract.problem import (
     Problem,
     choice_cost,
     operands_first,
-    repaired,
+    repair_choice,
     tree_choice,
     tree_greedy,
     used_classes,
@@ -137,7 +137,7 @@ class KernelSearch:
             self._weigh(ways, written)
             ways, problem = self._problem()
             written_cost = choice_cost(problem, written)
-        algebra = self._best(problem, [repaired(problem, written)] if written_cost < math.inf else [])
+        algebra = self._best(problem, [repair_choice(problem, written)] if written_cost < math.inf else [])
         as_written = [[k] if k >= 0 else [] for k in graph.as_written]
         chosen = [ways[c][k].candidate if k >= 0 else -1 for c, k in enumerate(algebra[: len(graph.candidates)])]
         by_algebra = [[k] if k >= 0 else [] for k in chosen]
@@ -326,7 +326,7 @@ class KernelSearch:
         return self._ways_of(ways, self._best(problem, []))
 
     def _best(self, problem: Problem, seeds: Sequence[Sequence[int]]) -> list[int]:
-        problem = without_given(problem)
+        problem = without_free_classes(problem)
         return best_of(problem, (*seeds, tree_choice(problem), dag_greedy(problem)), self.clock.is_over)[0]
 
     def _rounds(
@@ -389,7 +389,7 @@ class KernelSearch:
         seed = self._numbers(ways, start)
         if only:
             problem = restricted_to(ways, problem, allowed)
-        choice = self._best(problem, [repaired(problem, seed)])
+        choice = self._best(problem, [repair_choice(problem, seed)])
         return self._ways_of(ways, choice)
 
     def _ways_of(self, ways: Sequence[Sequence[Way]], choice: Sequence[int]) -> list[Way | None]:
@@ -398,7 +398,10 @@ class KernelSearch:
 
     def _numbers(self, ways: Sequence[Sequence[Way]], chosen: Sequence[Way | None]) -> list[int]:
         """The indices of the `chosen` ways in a problem that may have more ways."""
-        places = [next((i for i, w in enumerate(row) if w is x or same(w, x)), -1) for row, x in zip(ways, chosen)]  # noqa: B905
+        places = [
+            next((i for i, w in enumerate(row) if w is x or is_same_way(w, x)), -1)
+            for row, x in zip(ways, chosen, strict=False)
+        ]
         return [*places, *(0 for _ in self.several)]
 
     def _cost(self, chosen: Sequence[Way | None]) -> float:
@@ -425,7 +428,7 @@ class KernelSearch:
         self, best: Sequence[Way | None], others: Sequence[Sequence[Way | None]], written_cost: float
     ) -> KernelSelection:
         ways, problem = self._problem()
-        seeds = [repaired(problem, self._numbers(ways, x)) for x in (best, *others)]
+        seeds = [repair_choice(problem, self._numbers(ways, x)) for x in (best, *others)]
         solved = self._solved(seeds)
         if runs_ahead(self.models):
             solved, written_cost = self._ahead(solved, seeds, written_cost)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from relax_eg.extract.graph import ExtractionGraph
-from relax_eg.extract.kernels.anchors import merged
+from relax_eg.extract.kernels.anchors import merge_anchors
 from relax_eg.extract.kernels.operations import Operation
 from relax_eg.extract.kernels.states import Kernel, State, StateTable
 
@@ -62,4 +62,4 @@ def _together(
         return None
     efforts = [operations[x, k].effort for x, k in members.items()]
     other = sum(e.other for e in efforts) + sum(s.again for s in states)
-    return Kernel(outputs, loads, members, merged(s.anchors for s in states), other)
+    return Kernel(outputs, loads, members, merge_anchors(s.anchors for s in states), other)

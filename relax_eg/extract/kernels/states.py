@@ -22,7 +22,7 @@ from relax_eg.dtypes import itemsize
 from relax_eg.extract.access import FREE, Does, Reading, StageAccess
 from relax_eg.extract.cost import Effort
 from relax_eg.extract.graph import ExtractionGraph
-from relax_eg.extract.kernels.anchors import NO_ANCHOR, Anchor, Anchors, merged, part_of
+from relax_eg.extract.kernels.anchors import NO_ANCHOR, Anchor, Anchors, merge_anchors, part_of
 from relax_eg.extract.kernels.cost import ContractionCost, KernelCost
 from relax_eg.extract.kernels.operations import Operation
 from relax_eg.extract.problem import operands_first
@@ -316,7 +316,7 @@ class StateTable:
 
     def _anchors(self, c: int, operation: Operation, inside: Mapping[int, State]) -> Anchors:
         """The contractions of a kernel whose last operation reads the states `inside`."""
-        found = merged(s.anchors for s in inside.values())
+        found = merge_anchors(s.anchors for s in inside.values())
         if not operation.moves:
             reduces = any(stage.does is not Does.POINTWISE for stage in operation.stages)
             found = {x: replace(a, read=True, reduced=a.reduced or reduces) for x, a in found.items()}

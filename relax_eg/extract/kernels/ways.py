@@ -56,7 +56,7 @@ def is_alone(way: Way) -> bool:
     return way.several < 0 and (way.state is None or len(way.state.members) == 1)
 
 
-def same(a: Way, b: Way | None) -> bool:
+def is_same_way(a: Way, b: Way | None) -> bool:
     """Whether both are the same candidate in the same kernel."""
     if b is None or a.candidate != b.candidate or a.several != b.several:
         return False

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from relax_eg.frontends.jax.equation import JaxprEquation, astype, expanded, permuted, reshaped, squeezed
+from relax_eg.frontends.jax.equation import JaxprEquation, astype, insert_axes, permuted, reshaped, squeezed
 from relax_eg.ir.expr import Expr
 from relax_eg.ops.contraction import PRECISIONS, accumulates
 from relax_eg.ops.record import call
@@ -47,12 +47,12 @@ def dot_general(e: JaxprEquation) -> Expr | None:
     if free_a:
         a = reshaped(a, (*lead, product(free), k))
     else:
-        a = expanded(reshaped(a, (*lead, k)), (batch,))
+        a = insert_axes(reshaped(a, (*lead, k)), (batch,))
         drop.append(batch)
     if outer:
         b = reshaped(b, (*lead, k, product(outer)))
     else:
-        b = expanded(reshaped(b, (*lead, k)), (batch + 1,))
+        b = insert_axes(reshaped(b, (*lead, k)), (batch + 1,))
         drop.append(batch + 1)
     return reshaped(squeezed(call("matmul", (a, b), attrs), drop), e.shape)
 
@@ -64,8 +64,8 @@ def _outer(a: Expr, b: Expr, batch: int, free: int, dtype: str) -> Expr:
     times = "logical_and" if dtype == "bool" else "multiply"
     if not a.ndim or not b.ndim:
         return call(times, (a, b))
-    b = expanded(b, range(batch, batch + free)) if batch else b
-    return call(times, (expanded(a, range(a.ndim, rank)), b))
+    b = insert_axes(b, range(batch, batch + free)) if batch else b
+    return call(times, (insert_axes(a, range(a.ndim, rank)), b))
 
 
 def ragged_dot(e: JaxprEquation) -> Expr | None:

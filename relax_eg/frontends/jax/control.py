@@ -17,7 +17,7 @@ from relax_eg.frontends.symbolic import to_dim
 from relax_eg.ir.annotations import Shape, Tensor, Tuple
 from relax_eg.ir.calls import function_ref
 from relax_eg.ir.control import cond, scan, while_loop
-from relax_eg.ir.expr import SHARD_MAP, Expr, fresh, node, shape_value, var
+from relax_eg.ir.expr import SHARD_MAP, Expr, fresh_name, node, shape_value, var
 from relax_eg.ir.foreign import Foreign
 from relax_eg.ir.module import Function
 from relax_eg.ir.partition import missing_sizes
@@ -40,7 +40,7 @@ class TracedFunctions:
         key = (stem, function.params, function.blocks, function.result)
         found = self._known.get(key)
         if found is None:
-            found = self._known[key] = replace(function, name=fresh(stem, self.names))
+            found = self._known[key] = replace(function, name=fresh_name(stem, self.names))
             self.made.append(found)
         return found
 

@@ -99,7 +99,7 @@ def reshaped(x: Expr, shape: Sequence[Dim]) -> Expr:
     return x if sizes == x.shape else call("reshape", (x,), {"shape": sizes})
 
 
-def expanded(x: Expr, axes: Sequence[int]) -> Expr:
+def insert_axes(x: Expr, axes: Sequence[int]) -> Expr:
     """`x` with new axes of size one at the given positions of the result."""
     return call("expand_dims", (x,), {"axes": tuple(axes)}) if axes else x
 
@@ -108,7 +108,7 @@ def squeezed(x: Expr, axes: Sequence[int]) -> Expr:
     return call("squeeze", (x,), {"axes": tuple(sorted(axes))}) if axes else x
 
 
-def sliced(x: Expr, begin: Sequence[Dim], end: Sequence[Dim], strides: Sequence[int]) -> Expr:
+def slice_array(x: Expr, begin: Sequence[Dim], end: Sequence[Dim], strides: Sequence[int]) -> Expr:
     if all(b == 0 for b in begin) and tuple(end) == x.shape and set(strides) <= {1}:
         return x
     return call("strided_slice", (x,), {"begin": tuple(begin), "end": tuple(end), "strides": tuple(strides)})
@@ -124,7 +124,7 @@ def broadcast(x: Expr, shape: tuple[Dim, ...], positions: Sequence[int]) -> Expr
     leading = range(first) if positions and all(d is ONE for d in shape[:first]) else range(first, first)
     missing = [*leading, *(i for i in range(first, len(shape)) if i not in positions)]
     start = 0 if leading else first
-    x = expanded(x, [i - start for i in missing])
+    x = insert_axes(x, [i - start for i in missing])
     return x if x.shape == shape else call("broadcast_to", (x,), {"shape": shape})
 
 

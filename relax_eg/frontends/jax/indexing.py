@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from relax_eg.dtypes import is_float, is_integer
-from relax_eg.frontends.jax.equation import ONE, ZERO, JaxprEquation, expanded, permuted, sliced, squeezed
+from relax_eg.frontends.jax.equation import ONE, ZERO, JaxprEquation, insert_axes, permuted, slice_array, squeezed
 from relax_eg.frontends.symbolic import SymbolicSizes, to_dim
 from relax_eg.ir.expr import CONSTANT, Expr, constant_value
 from relax_eg.ops.record import call
@@ -55,7 +55,7 @@ def known_slice(e: JaxprEquation) -> Expr | None:
         first = _moved_inside(at.const, room - size, e.sizes)
         begin.append(first)
         end.append(first + size)
-    return sliced(x, begin, end, (1,) * x.ndim) if len(begin) == x.ndim else None
+    return slice_array(x, begin, end, (1,) * x.ndim) if len(begin) == x.ndim else None
 
 
 def _moved_inside(first: Dim, room: Dim, sizes: SymbolicSizes) -> Dim:
@@ -113,7 +113,7 @@ def squeezed_last(x: Expr) -> Expr:
     """`x` without its last axis, which has size one; undoes an `expand_dims` that added this axis."""
     last = x.ndim - 1
     if x.op == "expand_dims" and last in x.attr("axes"):
-        return expanded(x.args[0], [a for a in x.attr("axes") if a != last])
+        return insert_axes(x.args[0], [a for a in x.attr("axes") if a != last])
     return squeezed(x, (last,))
 
 
@@ -163,7 +163,7 @@ def _as_slice(e: JaxprEquation, numbers: Any) -> Expr | None:
     used = list(walked.values())
     if len(set(used)) != len(used) or any(i not in used and d is not ONE for i, d in enumerate(batch)):
         return None
-    result = sliced(x, begin, end, strides)
+    result = slice_array(x, begin, end, strides)
     result = call("flip", (result,), {"axes": tuple(sorted(flips))}) if flips else result
     dropped = [a for a in numbers.collapsed_slice_dims if a not in walked]
     result = squeezed(result, dropped)
@@ -178,7 +178,7 @@ def _placed(x: Expr, axes: list[int], walked: Mapping[int, int], offsets: Sequen
     kept = iter(offsets)
     place = {i: batch_places[walked[a]] if a in walked else next(kept) for i, a in enumerate(axes)}
     x = permuted(x, sorted(place, key=lambda i: place[i]))
-    return expanded(x, [p for p in range(rank) if p not in place.values()])
+    return insert_axes(x, [p for p in range(rank) if p not in place.values()])
 
 
 def _reach(count: Dim, stride: int, left: Dim, sizes: SymbolicSizes) -> Dim | None:

@@ -21,10 +21,10 @@ from relax_eg.frontends.jax.equation import (
     astype,
     broadcast,
     combines_with,
-    expanded,
+    insert_axes,
     permuted,
     reshaped,
-    sliced,
+    slice_array,
     squeezed,
 )
 from relax_eg.frontends.symbolic import to_dim
@@ -220,7 +220,7 @@ def _concatenate(e: JaxprEquation) -> Expr:
 
 
 def _stack(e: JaxprEquation) -> Expr:
-    parts = [expanded(x, (e["axis"],)) for x in e.args]
+    parts = [insert_axes(x, (e["axis"],)) for x in e.args]
     return parts[0] if len(parts) == 1 else call("concat", parts, {"axis": e["axis"]})
 
 
@@ -231,7 +231,7 @@ def _pieces(x: Expr, sizes: Sequence[Dim], axis: int) -> list[Expr]:
         begin = [ZERO] * x.ndim
         end = list(x.shape)
         begin[axis], end[axis] = start, start + size
-        found.append(sliced(x, begin, end, (1,) * x.ndim))
+        found.append(slice_array(x, begin, end, (1,) * x.ndim))
         start = start + size
     return found
 
@@ -254,7 +254,7 @@ def _tile(e: JaxprEquation) -> Expr:
             new.append(len(wide))
             wide.append(repeat)
         wide.append(size)
-    x = expanded(e.x, new)
+    x = insert_axes(e.x, new)
     x = x if x.shape == tuple(wide) else call("broadcast_to", (x,), {"shape": tuple(wide)})
     return reshaped(x, e.shape)
 
@@ -262,7 +262,7 @@ def _tile(e: JaxprEquation) -> Expr:
 def _slice(e: JaxprEquation) -> Expr:
     strides = e["strides"] or (1,) * e.x.ndim
     begin, end = (tuple(map(to_dim, e[k])) for k in ("start_indices", "limit_indices"))
-    return sliced(e.x, begin, end, strides)
+    return slice_array(e.x, begin, end, strides)
 
 
 def _pad(e: JaxprEquation) -> Expr:

@@ -15,11 +15,11 @@ from relax_eg.errors import RelaxEgError, TraceError
 from relax_eg.frontends.blocks import make_function
 from relax_eg.frontends.fingerprint import Fingerprint
 from relax_eg.frontends.jax.control import TracedFunctions
-from relax_eg.frontends.jax.walk import Walk, annotation_of, constant, in_form
+from relax_eg.frontends.jax.walk import Walk, annotation_of, constant, with_jax_annotation
 from relax_eg.frontends.sources import is_raised_by_jax
 from relax_eg.frontends.specs import Arguments, OfArguments, read_arguments
 from relax_eg.frontends.symbolic import SymbolicSizes
-from relax_eg.frontends.trace_errors import cause, checked_output, trace_error, undecided_by
+from relax_eg.frontends.trace_errors import cause, checked_output, trace_error, undecided_comparison
 from relax_eg.ir.annotations import Annotation, Tuple, dims_of
 from relax_eg.ir.expr import Expr, var
 from relax_eg.ir.module import Module
@@ -137,7 +137,7 @@ def trace_function(
         except RelaxEgError:
             raise
         except Exception as error:
-            undecided = undecided_by(error)
+            undecided = undecided_comparison(error)
             more = None if undecided is None else _proved(undecided, arguments.scope, bounds or {}, assume)
             if more is None or more in proved:
                 raise trace_error(fn, label, arguments.leaves, error, undecided) from cause(error)
@@ -196,7 +196,7 @@ def _module(traced: Traced) -> Module:
     closed, params = traced.jaxpr, list(traced.params)
     # JAX writes equal sizes, as after `n == 2*m`, in one form, so the parameters are brought to that form before use.
     wanted = (walk.annotation_of(v.aval) for v in closed.jaxpr.invars)
-    forms = [in_form(p, a, traced.sizes) for p, a in zip(params, wanted, strict=True)]
+    forms = [with_jax_annotation(p, a, traced.sizes) for p, a in zip(params, wanted, strict=True)]
     given = [p if form is None else form for p, form in zip(params, forms, strict=True)]
     outputs = walk.run(closed.jaxpr, [constant(c) for c in closed.consts], given)
     function = make_function(identifier, params, walk, outputs)

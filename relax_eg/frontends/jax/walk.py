@@ -33,7 +33,7 @@ from relax_eg.ir.expr import (
     call_dps_library,
     const,
     constant_value,
-    fresh,
+    fresh_name,
     tuple_get,
     var,
 )
@@ -177,7 +177,7 @@ class Walk:
             if found is None:
                 return None
             results = [found] if isinstance(found, Expr) else list(found)
-            fitted = [in_form(r, a, self.sizes) for r, a in zip(results, out, strict=True)]
+            fitted = [with_jax_annotation(r, a, self.sizes) for r, a in zip(results, out, strict=True)]
         except RelaxEgError:  # the operator does not accept a dtype or a size
             return None
         return None if None in fitted else [f for f in fitted if f is not None]
@@ -197,7 +197,7 @@ class Walk:
 
     def _step(self, value: Expr, line: Line) -> Expr:
         """Adds the effectful `value` as the next step, and returns the variable of its result."""
-        self.steps.append((var(fresh("ev", self.taken), value.annotation), value))
+        self.steps.append((var(fresh_name("ev", self.taken), value.annotation), value))
         if line is not None:
             self.origins.setdefault(value, Origin((line,)))
         return self.steps[-1][0]
@@ -257,7 +257,7 @@ def _has_effects(eqn: Any) -> bool:
     return any(type(e).__name__ != "NamedAxisEffect" for e in eqn.effects)
 
 
-def in_form(result: Expr, wanted: Annotation, sizes: SymbolicSizes) -> Expr | None:
+def with_jax_annotation(result: Expr, wanted: Annotation, sizes: SymbolicSizes) -> Expr | None:
     """`result` with the annotation that JAX gives it; None if it does not fit.
 
     Sizes that differ in form but are equal at all tested points are rewritten by a reshape that moves nothing. If the

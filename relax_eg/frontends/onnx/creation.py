@@ -8,8 +8,8 @@ import numpy as np
 
 from relax_eg.dtypes import is_float
 from relax_eg.frontends.onnx.nodes import Handler, OnnxNode
-from relax_eg.frontends.onnx.values import MOST_KNOWN, KnownArray, Value, known
-from relax_eg.frontends.onnx.widths import in_float32
+from relax_eg.frontends.onnx.values import MOST_KNOWN, KnownArray, Value, known_value
+from relax_eg.frontends.onnx.widths import computed_in_float32
 from relax_eg.ir.expr import Expr, const
 from relax_eg.limits import LARGEST_INT64
 from relax_eg.ops import api as op
@@ -19,7 +19,7 @@ from relax_eg.shapes import Dim
 _FEW_EQUAL = 64  # limit: equal elements that become a constant, which may be part of a shape; more become a `full`
 
 
-def from_the_front(indices: Expr, size: Dim) -> Expr:
+def normal_indices(indices: Expr, size: Dim) -> Expr:
     """Indices counted from the front of an axis; negative ones count from its end."""
     length = size.value if size.is_const else size
     return op.where(op.less(indices, 0), indices + length, indices)
@@ -49,7 +49,7 @@ def _range(n: OnnxNode) -> Value:
     if start.is_const and stop.is_const:
         count = max(-((start.value - stop.value) // step), 0)
         if count <= MOST_KNOWN:
-            return known(np.array(range(start.value, stop.value, step), np.int64), dtype)
+            return known_value(np.array(range(start.value, stop.value, step), np.int64), dtype)
         if count > LARGEST_INT64:
             raise n.error(f"{count} elements", "fewer than 2**63")
     return op.arange(start, stop, step, dtype)
@@ -63,7 +63,7 @@ def _floats_between(n: OnnxNode, start: float, stop: float, step: float, dtype: 
         raise n.error(f"limits {start}, {stop} and the step {step}", "finite numbers, and fewer than 2**63 elements")
     count = max(math.ceil(quotient), 0)
     if count <= MOST_KNOWN:
-        return known(wide(start) + np.arange(count).astype(wide) * wide(step), dtype)
+        return known_value(wide(start) + np.arange(count).astype(wide) * wide(step), dtype)
     places = op.astype(op.arange(count, dtype="int64"), str(np.dtype(wide)))
     return op.astype(float(wide(start)) + places * float(wide(step)), dtype)
 
@@ -72,11 +72,11 @@ def _shape(n: OnnxNode) -> Value:
     shape = n.shape(0)
     made = np.empty(len(shape), object)
     made[:] = list(shape)
-    return known(made[n.at("start", 0) : n.at("end")], "int64")
+    return known_value(made[n.at("start", 0) : n.at("end")], "int64")
 
 
 def _size(n: OnnxNode) -> Value:
-    return known(product(n.shape(0)), "int64")
+    return known_value(product(n.shape(0)), "int64")
 
 
 def _one_hot(n: OnnxNode) -> Expr:
@@ -84,7 +84,7 @@ def _one_hot(n: OnnxNode) -> Expr:
     if depth is None or len(depth) != 1:
         raise n.error("no single depth", "a known depth")
     axis = n.axis(-1, at.ndim + 1)
-    at = op.expand_dims(from_the_front(op.astype(at, "int64"), depth[0]), axis)
+    at = op.expand_dims(normal_indices(op.astype(at, "int64"), depth[0]), axis)
     places = op.reshape(op.arange(depth[0], dtype="int64"), [depth[0] if a == axis else 1 for a in range(at.ndim)])
     return op.where(op.equal(at, places), values[1], values[0])
 
@@ -97,7 +97,7 @@ def _cumsum(n: OnnxNode) -> Expr:
     if n.flag("exclusive"):  # sums the axis shifted by one; to subtract each element from its sum would lose precision
         moved = (-1, 1) if back else (1, -1)
         x = op.pad(x, [moved if a == axis else (0, 0) for a in range(x.ndim)])
-    return in_float32(lambda wide: op.cumsum(wide, axis, back), x)
+    return computed_in_float32(lambda wide: op.cumsum(wide, axis, back), x)
 
 
 def _trilu(n: OnnxNode) -> Expr:

@@ -11,8 +11,8 @@ import numpy as np
 
 from relax_eg.dtypes import dtype_of, numpy_dtype
 from relax_eg.frontends.onnx.nodes import OnnxNode
-from relax_eg.frontends.onnx.values import MOST_KNOWN, MOST_SIZES, Array, KnownArray, known
-from relax_eg.ops.sizes import rest
+from relax_eg.frontends.onnx.values import MOST_KNOWN, MOST_SIZES, Array, KnownArray, known_value
+from relax_eg.ops.sizes import remaining_size
 from relax_eg.shapes import Dim, Proved, Relation, prove
 
 
@@ -21,7 +21,7 @@ class UndecidedNow(Exception):
     is then computed when the program runs."""
 
 
-def folded(node: OnnxNode) -> KnownArray | None:
+def fold_node(node: OnnxNode) -> KnownArray | None:
     """The result of a node if all its inputs are known and small and it can be folded; otherwise None, and the program
     computes the node."""
     inputs = [v for v in node.inputs if v is not None]
@@ -75,7 +75,7 @@ def _less(a: Any, b: Any) -> bool:
 def _part(a: Any, b: Any) -> Dim:
     """A size divided by another size: the remaining factors if the division is plain, otherwise a floor division."""
     left, right = _dim(a), _dim(b)
-    found = rest((left,), (right,))
+    found = remaining_size((left,), (right,))
     return found if found is not None and found * right == left else left // right
 
 
@@ -105,7 +105,7 @@ def _binary(f: Callable[[Any, Any], Any], plain: Callable[[Array, Array], Any], 
         symbolic = a.dtype == object or b.dtype == object
         with np.errstate(all="ignore"):  # integers wrap around
             made = np.frompyfunc(f, 2, 1)(a, b) if symbolic else plain(a, b)
-        return known(made, dtype or n.dtype(0))
+        return known_value(made, dtype or n.dtype(0))
 
     return fold
 
@@ -120,7 +120,7 @@ def _neg(n: OnnxNode) -> KnownArray:
     x = _array(n, 0)
     if x.dtype.kind not in "iO":
         raise UndecidedNow
-    return known(-x, n.dtype(0))
+    return known_value(-x, n.dtype(0))
 
 
 def _where(n: OnnxNode) -> KnownArray:
@@ -128,7 +128,7 @@ def _where(n: OnnxNode) -> KnownArray:
     if at.dtype != bool or n.dtype(1) != n.dtype(2):
         raise UndecidedNow
     _need_few(math.prod(np.broadcast_shapes(at.shape, x.shape, y.shape)), x, y)
-    return known(np.where(at, x, y), n.dtype(1))
+    return known_value(np.where(at, x, y), n.dtype(1))
 
 
 def _product(n: OnnxNode) -> KnownArray:
@@ -140,7 +140,7 @@ def _product(n: OnnxNode) -> KnownArray:
         raise UndecidedNow
     with np.errstate(all="ignore"):
         wide = None if x.dtype == object else x.dtype
-        return known(np.prod(x, keepdims=n.flag("keepdims", 1), dtype=wide), n.dtype(0))
+        return known_value(np.prod(x, keepdims=n.flag("keepdims", 1), dtype=wide), n.dtype(0))
 
 
 def _cast(n: OnnxNode) -> KnownArray:
@@ -152,7 +152,7 @@ def _cast(n: OnnxNode) -> KnownArray:
         # Sizes are assumed to fit into int32 and int64.
         if to not in ("int32", "int64"):
             raise UndecidedNow
-        return known(x, to)
+        return known_value(x, to)
     kind = numpy_dtype(to)
     if x.dtype.kind not in "iubf" or kind.kind not in "iubf" or (x.dtype.kind == "f" and value.weight is not None):
         raise UndecidedNow
@@ -161,7 +161,7 @@ def _cast(n: OnnxNode) -> KnownArray:
         if not (np.isfinite(x) & (x >= held.least) & (x <= held.greatest)).all():
             raise UndecidedNow
     with np.errstate(all="ignore"):
-        return known(x.astype(kind), to)
+        return known_value(x.astype(kind), to)
 
 
 # --- movement ---
@@ -179,7 +179,7 @@ def _gather(n: OnnxNode) -> KnownArray:
     if at.dtype.kind not in "iu":
         raise UndecidedNow
     _need_few(at.size * math.prod(d for a, d in enumerate(x.shape) if a != axis), x)
-    return known(np.take(x, at.astype(np.int64), axis=axis), n.dtype(0))
+    return known_value(np.take(x, at.astype(np.int64), axis=axis), n.dtype(0))
 
 
 def _concat(n: OnnxNode) -> KnownArray:
@@ -189,7 +189,7 @@ def _concat(n: OnnxNode) -> KnownArray:
     _need_few(sum(x.size for x in xs), *xs)
     axis = n.axis(None, xs[0].ndim)
     wide = object if any(x.dtype == object for x in xs) else xs[0].dtype
-    return known(np.concatenate([x.astype(wide) for x in xs], axis=axis), n.dtype(0))
+    return known_value(np.concatenate([x.astype(wide) for x in xs], axis=axis), n.dtype(0))
 
 
 def effective(start: int, end: int, step: int, size: int) -> tuple[int, int]:
@@ -215,7 +215,7 @@ def _slice(n: OnnxNode) -> KnownArray:
             raise n.error("a step of 0", "steps other than 0")
         first, count = effective(start.value, end.value, step, x.shape[at])
         x = np.take(x, [first + i * step for i in range(count)], axis=at)
-    return known(x, n.dtype(0))
+    return known_value(x, n.dtype(0))
 
 
 def _axes(n: OnnxNode) -> tuple[int, ...] | None:
@@ -231,7 +231,7 @@ def _reshape(n: OnnxNode) -> KnownArray:
     x, shape = _array(n, 0), [d.value for d in n.all_sizes("shape", 1)]
     if not n.flag("allowzero"):
         shape = [x.shape[i] if d == 0 else d for i, d in enumerate(shape)]
-    return known(x.reshape(shape), n.dtype(0))
+    return known_value(x.reshape(shape), n.dtype(0))
 
 
 Fold = Callable[[OnnxNode], KnownArray]
@@ -245,7 +245,7 @@ _FOLDS: dict[str, Fold] = {
     "Min": _binary(lambda a, b: a if _less(a, b) else b, np.minimum),
     "Neg": _neg, "Where": _where, "ReduceProd": _product, "Cast": _cast, "Identity": _identity, "Gather": _gather,
     "Concat": _concat, "Slice": _slice, "Reshape": _reshape,
-    "Unsqueeze": lambda n: known(np.expand_dims(_array(n, 0), _need_axes(n)), n.dtype(0)),
-    "Squeeze": lambda n: known(np.squeeze(_array(n, 0), _axes(n)), n.dtype(0)),
-    "Transpose": lambda n: known(np.transpose(_array(n, 0), n.at("perm")), n.dtype(0)),
+    "Unsqueeze": lambda n: known_value(np.expand_dims(_array(n, 0), _need_axes(n)), n.dtype(0)),
+    "Squeeze": lambda n: known_value(np.squeeze(_array(n, 0), _axes(n)), n.dtype(0)),
+    "Transpose": lambda n: known_value(np.transpose(_array(n, 0), n.at("perm")), n.dtype(0)),
 }  # fmt: skip

@@ -14,7 +14,7 @@ import numpy as np
 
 from relax_eg.dtypes import NUMBERS
 from relax_eg.errors import OnnxError, RelaxEgError
-from relax_eg.frontends.onnx.folding import folded
+from relax_eg.frontends.onnx.folding import fold_node
 from relax_eg.frontends.onnx.nodes import OnnxNode
 from relax_eg.frontends.onnx.ops import HANDLERS
 from relax_eg.frontends.onnx.values import Array, KnownArray, Value
@@ -323,7 +323,7 @@ class _Graph:
         n = OnnxNode(
             node.op_type, where, tuple(inputs), self._attributes(node), tuple(o in self.read for o in listed), opset
         )
-        made: Value | Sequence[Value] | None = folded(n)
+        made: Value | Sequence[Value] | None = fold_node(n)
         if made is None:
             n = n.afresh()
             made = HANDLERS[node.op_type](n)

@@ -11,7 +11,7 @@ import numpy as np
 from relax_eg.dtypes import numpy_dtype
 from relax_eg.frontends.onnx.nodes import Handler, OnnxNode
 from relax_eg.frontends.onnx.values import Value
-from relax_eg.frontends.onnx.widths import in_float32
+from relax_eg.frontends.onnx.widths import computed_in_float32
 from relax_eg.frontends.onnx.windows import channels, space_of
 from relax_eg.ir.expr import Expr
 from relax_eg.ops import api as op
@@ -108,7 +108,7 @@ def _lrn(n: OnnxNode) -> Expr:
         squares = op.reduce_window(x * x, "sum", (1, size, *[1] * (x.ndim - 2)), None, pads)
         return x / op.power(bias + alpha / size * squares, beta)
 
-    return in_float32(normalised, n[0])
+    return computed_in_float32(normalised, n[0])
 
 
 HANDLERS: dict[str, Handler] = {

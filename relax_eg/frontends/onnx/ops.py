@@ -10,11 +10,11 @@ import numpy as np
 
 from relax_eg.dtypes import dtype_of, is_float, is_integer, kind
 from relax_eg.frontends.onnx import creation, normalisation, resize, windows
-from relax_eg.frontends.onnx.creation import from_the_front
+from relax_eg.frontends.onnx.creation import normal_indices
 from relax_eg.frontends.onnx.folding import effective
 from relax_eg.frontends.onnx.nodes import Handler, OnnxNode
 from relax_eg.frontends.onnx.values import MOST_KNOWN, Array, KnownArray
-from relax_eg.frontends.onnx.widths import in_float32
+from relax_eg.frontends.onnx.widths import computed_in_float32
 from relax_eg.ir.expr import Expr, const
 from relax_eg.ops import api as op
 from relax_eg.ops.sizes import ZERO, product
@@ -141,10 +141,10 @@ def _softmax(f: Callable[[Expr, int], Expr]) -> Handler:
     def handler(n: OnnxNode) -> Expr:
         x = n[0]
         if n.opset >= 13:
-            return in_float32(lambda wide: f(wide, n.axis(-1, x.ndim)), x)
+            return computed_in_float32(lambda wide: f(wide, n.axis(-1, x.ndim)), x)
         axis = n.axis(1, x.ndim)
         flat = op.reshape(x, (*x.shape[:axis], product(x.shape[axis:])))  # older opsets: over all axes from this one on
-        return op.reshape(in_float32(lambda wide: f(wide, axis), flat), x.shape)
+        return op.reshape(computed_in_float32(lambda wide: f(wide, axis), flat), x.shape)
 
     return handler
 
@@ -305,7 +305,7 @@ def _gather(n: OnnxNode) -> Expr:
             return op.getitem(x, tuple(key))
         if size.is_const:
             return op.take(x, np.where(array < 0, array + size.value, array).astype(np.int32), axis, mode="clip")
-    return op.take(x, from_the_front(n[1], size), axis, mode="clip")
+    return op.take(x, normal_indices(n[1], size), axis, mode="clip")
 
 
 def _gather_elements(n: OnnxNode) -> Expr:
@@ -315,7 +315,7 @@ def _gather_elements(n: OnnxNode) -> Expr:
         raise n.error(f"indices of rank {at.ndim} for data of rank {x.ndim}", "equal ranks")
     # Along the other axes, there may be fewer indices than data.
     x = op.getitem(x, tuple(slice(None) if a == axis else slice(0, d) for a, d in enumerate(at.shape)))
-    return op.take_along_axis(x, from_the_front(at, x.shape[axis]), axis, mode="clip")
+    return op.take_along_axis(x, normal_indices(at, x.shape[axis]), axis, mode="clip")
 
 
 def _tile(n: OnnxNode) -> Expr:
@@ -373,7 +373,7 @@ def _reduced(f: Callable[..., Expr]) -> Handler:
         none = n.flag("noop_with_empty_axes") and not axes
         over = () if none else tuple(axes) if axes else tuple(range(x.ndim))
         keep = n.flag("keepdims", 1)
-        return in_float32(lambda wide: f(wide, over, keep), x)
+        return computed_in_float32(lambda wide: f(wide, over, keep), x)
 
     return handler
 
@@ -473,7 +473,7 @@ HANDLERS: dict[str, Handler] = {
         "ReduceL2": lambda x, a, k: op.sqrt(op.sum(x * x, a, k)), "ReduceLogSumExp": _log_sum_exp,
         "ReduceLogSum": lambda x, a, k: op.log(op.sum(x, a, k)),
     }.items()},
-    "Mean": lambda n: in_float32(lambda *xs: functools.reduce(op.add, xs) / len(xs), *n.all),
+    "Mean": lambda n: computed_in_float32(lambda *xs: functools.reduce(op.add, xs) / len(xs), *n.all),
     "PRelu": _prelu, "Pow": _pow, "Mod": _mod, "Clip": _clip, "Where": lambda n: op.where(n[0], n[1], n[2]),
     "Gelu": _gelu, "Elu": lambda n: _elu(n[0], n.at("alpha", 1.0)), "Selu": _selu, "LeakyRelu": _leaky,
     "Celu": lambda n: _celu(n[0], n.at("alpha", 1.0)),

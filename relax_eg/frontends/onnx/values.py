@@ -62,7 +62,7 @@ class KnownArray:
 Value = Expr | KnownArray
 
 
-def known(found: Any, dtype: str) -> KnownArray:
+def known_value(found: Any, dtype: str) -> KnownArray:
     """An array or a single size as a value of `dtype`. An array of objects without sizes becomes an array of numbers.
 
     OnnxError for a size with too many terms, and for a number that does not fit into `dtype`."""

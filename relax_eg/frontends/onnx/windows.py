@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 from relax_eg.frontends.onnx.nodes import Handler, OnnxNode
-from relax_eg.frontends.onnx.widths import in_float32
+from relax_eg.frontends.onnx.widths import computed_in_float32
 from relax_eg.ir.expr import Expr
 from relax_eg.ops import api as op
 from relax_eg.shapes import Dim, ceildiv
@@ -152,7 +152,7 @@ def _average_pool(n: OnnxNode) -> Expr:
         total, counts = _pool(n, x, "sum")
         return total / (math.prod(n.steps("kernel_shape", x.ndim - 2)) if counts is None else counts)
 
-    return in_float32(mean, n[0])
+    return computed_in_float32(mean, n[0])
 
 
 def _depth_to_space(n: OnnxNode) -> Expr:

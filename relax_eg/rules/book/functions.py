@@ -12,7 +12,7 @@ from dataclasses import replace
 from relax_eg.errors import OperatorError
 from relax_eg.ir.annotations import Shape, substitute
 from relax_eg.ir.calls import call_function, call_sizes, function_ref, inlined
-from relax_eg.ir.control import parts, runs_of, scan, while_loop
+from relax_eg.ir.control import group_arguments, runs_of, scan, while_loop
 from relax_eg.ir.expr import (
     CALL,
     FUNCTION,
@@ -28,8 +28,8 @@ from relax_eg.ir.expr import (
 )
 from relax_eg.ir.heads import PASSIVE, on_operands
 from relax_eg.ir.module import Function
-from relax_eg.ir.partition import carried, frontier, missing_sizes, replaced, split, static_expressions
-from relax_eg.ops.libraries import instantiated
+from relax_eg.ir.partition import frontier, missing_sizes, remaining_origins, replace_names, split, static_expressions
+from relax_eg.ops.libraries import instantiate
 from relax_eg.rules.rule_set import RuleSet
 from relax_eg.rules.schema_trials import calls, scans, while_loops
 from relax_eg.rules.schemas import Functions, Schema
@@ -91,7 +91,7 @@ def _outside(
 def _batch(e: Expr, known: Functions) -> Expr | None:
     """Tries the body in its best form first, then as written: the best form may have merged work that waits for a step
     with work that does not."""
-    name = str(parts(e.op, e.args, dict(e.attrs)).functions[0].attr("name"))
+    name = str(group_arguments(e.op, e.args, dict(e.attrs)).functions[0].attr("name"))
     best = known.best(name)
     made = None if best is None else _batched(e, best, known)
     written = known.as_written(name) if made is None else None
@@ -99,7 +99,7 @@ def _batch(e: Expr, known: Functions) -> Expr | None:
 
 
 def _batched(e: Expr, function: Function, known: Functions) -> Expr | None:
-    p = parts(e.op, e.args, dict(e.attrs))
+    p = group_arguments(e.op, e.args, dict(e.attrs))
     if not p.xs:
         return None
     n, m = len(p.constants), len(p.constants) + len(p.carry)
@@ -117,8 +117,8 @@ def _batched(e: Expr, function: Function, known: Functions) -> Expr | None:
     batched = known.batched(once, [False] * len(same) + [True] * len(xs), e.attr("length"))
     if batched is None:
         return None
-    blocks, result = replaced(function, names)
-    params, origins = (*same, *carry, *xs, *names.values()), carried(function, names)
+    blocks, result = replace_names(function, names)
+    params, origins = (*same, *carry, *xs, *names.values()), remaining_origins(function, names)
     rest = replace(function, params=params, blocks=blocks, result=result, origins=origins)
     stacked = inlined(batched, [*p.constants, *p.xs])
     used = set(rest.expressions())
@@ -182,8 +182,8 @@ def _body(e: Expr, known: Functions, most: int) -> tuple[Expr, int] | None:
         return None
     env = dict(zip(function.params, e.args[1:], strict=True))
     for b in function.blocks[0].bindings:
-        (env[b.var],) = instantiated([b.value], env, sizes)
-    (result,) = instantiated([function.result], env, sizes)
+        (env[b.var],) = instantiate([b.value], env, sizes)
+    (result,) = instantiate([function.result], env, sizes)
     done = {a: a for a in e.args}
     for x in postorder([result], stop=done.__contains__):
         if x in done:

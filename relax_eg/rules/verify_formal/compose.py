@@ -13,8 +13,8 @@ from relax_eg.dtypes import kind, names_where
 from relax_eg.ir.annotations import Tensor
 from relax_eg.ir.expr import CONSTANT, TUPLE_GET, VAR, Expr, constant_value, postorder
 from relax_eg.ir.heads import CORE
-from relax_eg.ops.record import TABLE, moving, program_of, promises, site_of
-from relax_eg.rules.samples import needs
+from relax_eg.ops.record import TABLE, movement_operators, position_promises, program_of, site_of
+from relax_eg.rules.samples import size_preconditions
 from relax_eg.rules.verify_formal.guards import GuardLiteral, at_least, guard, not_zero
 from relax_eg.shapes import Dim, dim_max, dim_min
 from relax_eg.shapes.relation import divisors_of
@@ -274,7 +274,7 @@ _PROMISE = "promise"
 
 def size_conditions(results: Sequence[Expr]) -> list[tuple[GuardLiteral, ...]]:
     """Returns what the sizes must satisfy for `results` to exist: at least one guard in each tuple holds."""
-    found = {tuple(guard(sign, d) for sign, d in p): None for p in needs(tuple(results))}
+    found = {tuple(guard(sign, d) for sign, d in p): None for p in size_preconditions(tuple(results))}
     for e in postorder(results):
         if isinstance(e.annotation, Tensor):
             attributes = [v for _, value in e.attrs for v in (value if isinstance(value, tuple) else (value,))]
@@ -284,14 +284,14 @@ def size_conditions(results: Sequence[Expr]) -> list[tuple[GuardLiteral, ...]]:
 
 
 # Operators whose result has each element of their operand once, in other places.
-_REARRANGED = moving("view", "order")
+_REARRANGED = movement_operators("view", "order")
 
 
 def promised(results: Sequence[Expr], entails: Callable[[GuardLiteral], bool]) -> set[tuple[Expr, Dim]]:
     """Returns the index tensors promised to be in range, each with the extent. A promise about a tensor is one about
     its elements, wherever they stand. Indices that are in range anyway, given what `entails` knows of
     sizes, are left out."""
-    found = {(_elements(e), extent) for e, extent in promises(results)}
+    found = {(_elements(e), extent) for e, extent in position_promises(results)}
     return {(e, extent) for e, extent in found if not _is_position(e, extent, entails)}
 
 

@@ -26,7 +26,7 @@ from relax_eg.rules.verify_formal.guards import (
 from relax_eg.shapes import Dim
 from relax_eg.shapes.dim import is_plain
 from relax_eg.tir.expr import Apply, Cast, Const, Index, Read, Reduce, ReduceKind, Scalar, Select, walk
-from relax_eg.tir.functions import having
+from relax_eg.tir.functions import functions_with_trait
 
 # Reductions for which a fold of folds is one fold in the same order: their function is associative on bits. With signed
 # zeros it is too, as long as it gives the first or the last of equals, or the greater bit pattern.
@@ -146,7 +146,7 @@ class Folds:
         if _is_square(a) and _is_square(b) and (turned := _turned_difference(a.args[0])) is not None:
             return self.same(turned, b.args[0], extra)
         return (
-            a.fn in having("commutes")
+            a.fn in functions_with_trait("commutes")
             and self.same(a.args[0], b.args[1], extra)
             and self.same(a.args[1], b.args[0], extra)
         )
@@ -350,7 +350,7 @@ class Folds:
                 return Apply("add", (x, _need(_negated(y))))
             case "bitwise_not" if isinstance(x, Apply) and x.fn == "bitwise_not":
                 return x.args[0]
-            case _ if s.fn in having("idempotent") and y is not None and self.same(x, y, extra):
+            case _ if s.fn in functions_with_trait("idempotent") and y is not None and self.same(x, y, extra):
                 return x
             case _ if y is not None and (joined := self._joined(s.fn, x, y, extra)) is not None:
                 return joined
@@ -372,7 +372,7 @@ class Folds:
     def _known(self, fn: str, x: Scalar, y: Scalar | None) -> Scalar | None:
         """Returns what a function of an element is, by the facts claimed of its buffer; None if they do not decide."""
         claims = self._claims.get(x.buffer, frozenset[str]()) if isinstance(x, Read) else frozenset[str]()
-        if fn in having("rounds"):
+        if fn in functions_with_trait("rounds"):
             return x if "integral" in claims else None
         if x == y and "finite" in claims:
             if fn == "subtract":

@@ -18,11 +18,11 @@ from relax_eg.errors import SpecError
 from relax_eg.limits import KEPT
 from relax_eg.memo import Memo
 from relax_eg.shapes import Dim, Proved, Relation
-from relax_eg.shapes.dim import Atom, is_plain, product, rebuilt
+from relax_eg.shapes.dim import Atom, is_plain, product, replace_atoms
 from relax_eg.shapes.interval import ANY
-from relax_eg.shapes.piecewise import holds, remade, select
+from relax_eg.shapes.piecewise import compare_with_zero, select, with_arguments
 from relax_eg.shapes.prover import Prover
-from relax_eg.shapes.rewrite import simplified as simplified_under
+from relax_eg.shapes.rewrite import simplify as simplified_under
 
 _MILLISECONDS = 2_000  # limit: time of z3 for one question
 
@@ -51,7 +51,7 @@ class GuardLiteral:
     @property
     def decided(self) -> bool | None:
         """Whether a guard on a number holds; None for a guard on what varies."""
-        return holds(self.op, self.dim.value) if self.of is None and self.dim.is_const else None
+        return compare_with_zero(self.op, self.dim.value) if self.of is None and self.dim.is_const else None
 
     def negated(self) -> GuardLiteral:
         match self.op:
@@ -211,7 +211,7 @@ class _Case:
         return ">=", truth if g.op == "true" else -truth - 1
 
     def _defined(self, dim: Dim) -> Dim:
-        return dim if is_plain(dim) else rebuilt(dim, self._defined_atom)
+        return dim if is_plain(dim) else replace_atoms(dim, self._defined_atom)
 
     def _defined_atom(self, atom: Atom) -> Dim:
         if atom.op == "var":
@@ -221,7 +221,7 @@ class _Case:
             divides = atom.op in ("floordiv", "ceildiv")
             if divides and not (args[1].is_const and args[1].const) and not self._follows("!=", args[1]):
                 return self._named(atom)
-            self._unknown[atom] = remade(atom, args)
+            self._unknown[atom] = with_arguments(atom, args)
         return self._unknown[atom]
 
     def _named(self, what: Any) -> Dim:

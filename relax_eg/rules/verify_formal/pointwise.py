@@ -18,7 +18,7 @@ from relax_eg.dtypes import kind
 from relax_eg.rules.verify_formal.compose import Unsupported
 from relax_eg.rules.verify_formal.guards import Deadline
 from relax_eg.tir.expr import Apply, Cast, Const, Read, Scalar, Select, walk
-from relax_eg.tir.functions import having
+from relax_eg.tir.functions import functions_with_trait
 
 _STEPS = 4_000_000  # limit: steps in z3's own count, which is the same on every machine
 _MILLISECONDS = 3_000  # limit: time of z3 for one question
@@ -63,10 +63,10 @@ def _swallowed(s: Scalar) -> set[Scalar]:
         if how == "lost" or (how == "nan" and fn != "sqrt"):
             found.add(t)
         for i, a in enumerate(t.children):
-            if fn in having("infinite") and not (fn == "divide" and i == 1):
+            if fn in functions_with_trait("infinite") and not (fn == "divide" and i == 1):
                 todo.append((a, how))
             else:
-                todo.append((a, "nan" if fn in having("nan") and how != "lost" else "lost"))
+                todo.append((a, "nan" if fn in functions_with_trait("nan") and how != "lost" else "lost"))
     return found
 
 

@@ -19,7 +19,7 @@ from relax_eg.rules.verify_formal.sums import CanonicalSum, Factor, Sum, Term
 from relax_eg.rules.verify_formal.terms import Normalizer, loop_name
 from relax_eg.shapes import Dim
 from relax_eg.tir.expr import Apply, Cast, Const, Index, Read, Reduce, Scalar, Select
-from relax_eg.tir.functions import having
+from relax_eg.tir.functions import functions_with_trait
 
 Paths = tuple[Guards, ...]
 Condition = tuple[Paths, Paths]  # where it holds, and where it does not: disjoint conjunctions
@@ -201,13 +201,16 @@ class TermValues:
         return self._one(Factor("apply", "reciprocal", (), (form,)))
 
     def _opaque(self, s: Apply, path: Guards) -> Sum:
-        forms = [self.form_of(a, path, s.fn in having("jumps"), s.fn not in having("nan")) for a in s.args]
-        if s.fn in having("commutes"):
+        forms = [
+            self.form_of(a, path, s.fn in functions_with_trait("jumps"), s.fn not in functions_with_trait("nan"))
+            for a in s.args
+        ]
+        if s.fn in functions_with_trait("commutes"):
             forms.sort(key=lambda f: f.key)
-        if s.fn in having("idempotent") and forms[0] == forms[1]:
+        if s.fn in functions_with_trait("idempotent") and forms[0] == forms[1]:
             return self.sum_of(s.args[0], path)
         divides = s.fn in ("int_divide", "remainder", "floor_divide", "floor_mod")
-        if s.fn not in having("total") and not (divides and forms[1].constant):
+        if s.fn not in functions_with_trait("total") and not (divides and forms[1].constant):
             self._hazard(s.fn, forms, path)
         # The name has the dtype: the same function of integers of another width is another function.
         name = f"{s.fn} {s.dtype}" if kind(s.dtype) in "iu" else s.fn
@@ -292,7 +295,7 @@ class TermValues:
         """Returns the extreme, over nonempty axes, of an increasing function or of a sorted row, as another term; None
         for any other extreme."""
         x = s.body
-        if isinstance(x, Apply) and x.fn in having("increasing"):
+        if isinstance(x, Apply) and x.fn in functions_with_trait("increasing"):
             return Apply(x.fn, (Reduce(s.kind, s.over, x.args[0]),))
         if not isinstance(x, Read) or len(s.over) != 1 or "sorted" not in self.composer.claims.get(x.buffer, ()):
             return None
@@ -451,7 +454,7 @@ class TermValues:
         forms = [self.form_of(v, path, True, True) for v in (a, b)]
         if forms[0] == forms[1]:
             return _TRUE if fn == "equal" else _FALSE
-        if fn in having("commutes"):
+        if fn in functions_with_trait("commutes"):
             forms.sort(key=lambda f: f.key)
         return _on(GuardLiteral("true", _ZERO, Factor("apply", f"{fn} {a.dtype}", (), tuple(forms))))
 
