@@ -49,7 +49,7 @@ register(
         (Attribute("log_space", default=False),),
         jax_reference(_jax_gamma),
         _gamma_cost,
-        capacity="each",
+        capacity="elementwise",
         doc="samples of the gamma distribution with these shape parameters, or their logarithms",
     )
 )

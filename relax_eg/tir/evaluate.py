@@ -50,8 +50,9 @@ def evaluate(
     - `arrays`: one for each of `program.parameters`. The contents of a workspace passed by the caller do not matter.
     - `arithmetic="numpy"`: arrays of the buffers' dtypes, computed as XLA does (NaN propagates, integers wrap). Sums
       use the dtype of the summed values, but low-precision floats are summed in float32 and rounded once.
-    - `arithmetic="exact"`: object arrays. Floats and complex are ints, Fractions, infinities or UNDEFINED (see
-      `exact.py`); integers wrap to their dtype; casts between floats do nothing. Inputs may be numeric or object arrays.
+    - `arithmetic="exact"`: object arrays. Floats and complex are ints, Fractions, infinities or UNDEFINED
+      (see `exact.py`); integers wrap to their dtype; casts between floats do nothing. Inputs may be numeric or object
+      arrays.
     - `ordered=True`: reductions are left folds in the dtype itself, from the first element, with the last axis of
       `over` running fastest. The result then depends on the equations alone.
 
