@@ -203,9 +203,10 @@ def run(
         target, timed = case.target, 0
     # An executable for each combination of sizes on both sides: what padding costs is not asked here.
     more: dict[str, Any] = {"bounds": case.bounds, "weights": case.weights, "target": target, "dynamic": "exact"}
-    more |= {"cache": False, "execution": case.execution}
+    more["execution"] = case.execution
     started = time.perf_counter()
-    best = rx.optimize(case.fn, *case.specs, **more)
+    with rx.debug.options(cache=False):
+        best = rx.optimize(case.fn, *case.specs, **more)
     took = time.perf_counter() - started
     traced = traced_program(case.fn, case.specs, {}, case.bounds)
     options = read_options(traced, target=target, ranges=case.bounds, weights=case.weights, execution=case.execution)

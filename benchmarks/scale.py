@@ -95,7 +95,7 @@ def cases() -> dict[str, Case]:
     square = "16 16"
     return {
         **{f"decoder, {n} layers": Case(decoder, (decoder_specs(n), "b s @ int32")) for n in (2, 8, 32)},
-        "decoder, 32 layers, no sharing": Case(decoder, (decoder_specs(32), "b s @ int32"), {"sharing": "off"}),
+        "decoder, 32 layers, no sharing": Case(decoder, (decoder_specs(32), "b s @ int32"), sharing=False),
         **{f"chain of {n}": Case(chain(n), ("s 16", square, "16")) for n in (1_000, 4_000, 10_000)},
         **{f"fan-out of {n}": Case(fan_out, ("s 16", [square] * n)) for n in (500, 2_000)},
     }
@@ -103,14 +103,16 @@ def cases() -> dict[str, Case]:
 
 @dataclass(frozen=True)
 class Case:
-    """A program to optimize: a JAX function, its specs, and options of `rx.optimize`."""
+    """A program to optimize: a JAX function, its specs, options of `rx.optimize`, and whether repeated blocks are
+    optimized once."""
 
     fn: Callable[..., Any]
     specs: tuple[Any, ...]
     options: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    sharing: bool = True
 
     def optimize(self) -> rx.types.Optimized:
-        with rx.debug.options(cache=False):
+        with rx.debug.options(cache=False, sharing=self.sharing):
             return rx.optimize(self.fn, *self.specs, **self.options)
 
 

@@ -314,7 +314,7 @@ def test_sizes_without_an_upper_bound() -> None:
         ({"bounds": {"n": (9, 3)}}, "the bounds of `n` are empty: (9, 3)"),
         ({"bounds": {"n": (8, 16)}, "at": [{"n": 8}, {"n": 17}]}, "lora(): n = 17 exceeds its bound 16"),
         ({"bounds": {"n": (8, 16)}, "at": [{"n": 8}, {"n": 4}]}, "lora(): n = 4 is below its bound 8"),
-        ({"bounds": {"n": (8, 16)}, "assume": "n % 32 == 0"}, "no sizes satisfy all of"),
+        ({"bounds": [{"n": (8, 16)}, "n % 32 == 0"]}, "no sizes satisfy all of"),
         ({"bounds": {"m": (8, 16)}}, "no size is named `m` (bounds={'m': ...}); its sizes are n"),
         (
             {"bounds": {"n": (1, 9)}, "at": [{"n": 8}, {"m": 4}]},

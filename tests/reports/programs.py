@@ -26,4 +26,4 @@ def line(text: str) -> str:
 
 def attention(**options: Any) -> rx.types.Optimized:
     """`attend`, optimized for 128 rows on the CPU that ships, unless said otherwise."""
-    return rx.optimize(attend, *SPECS, **{"at": {"s": 128}, "target": "cpu", "cache": False, **options})
+    return rx.optimize(attend, *SPECS, **{"at": {"s": 128}, "target": "cpu", **options})
