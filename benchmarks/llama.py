@@ -25,7 +25,7 @@ from rich.table import Table
 import relax_eg as rx
 from benchmarks import Quick
 from relax_eg.ir import Tensor
-from relax_eg.ir.calls import label_of
+from relax_eg.ir.heads import label_of
 from relax_eg.memory import Step
 from relax_eg.memory.picture import draw
 from relax_eg.shapes import Dim

@@ -172,7 +172,7 @@ def test_options_that_a_loaded_function_refuses(at_capacity: Path, tmp_path: Pat
         OptionError, match="dynamic='often': one of 'exact', 'capacity', 'auto', or a Dynamic is accepted"
     ):
         rx.load(at_capacity, dynamic="often")
-    with pytest.raises(OptionError, match="executables=0: how many to keep, a number >= 1, is accepted"):
+    with pytest.raises(OptionError, match=r"executables=0\): how many to keep, a number >= 1, is accepted"):
         rx.load(at_capacity, dynamic=rx.Dynamic(executables=0))
     with pytest.raises(OptionError, match="capacities='twice' for n: 'powers of two', a number"):
         rx.load(at_capacity, dynamic=rx.Dynamic(capacities="twice"))
