@@ -97,7 +97,7 @@ def test_a_file_names_classes_of_a_list_only(saved: bytes, tmp_path: Path, name:
     before = set(sys.modules)
 
     def change(data: dict[str, Any]) -> None:
-        data["written"]["foreign"].append(name)
+        data["modules"]["foreign"].append(name)
 
     with pytest.raises(ArtifactError, match="does not describe a program"):
         rx.load(changed(saved, tmp_path / "m.rxe", change))
@@ -132,7 +132,7 @@ def test_options_of_the_list_are_those_of_xla() -> None:
 
 def test_a_file_calls_what_computes_only(saved: bytes, tmp_path: Path) -> None:
     def change(data: dict[str, Any]) -> None:
-        node = next(n for n in data["written"]["nodes"] if n[0] == "exp")
+        node = next(n for n in data["modules"]["nodes"] if n[0] == "exp")
         node[0], node[2] = "call_dps_library", ["name", "jax.jit", "attrs", ["tuple"], "pure", True]
 
     with pytest.raises(ArtifactError, match=r"it calls `jax\.jit`"):
@@ -142,12 +142,16 @@ def test_a_file_calls_what_computes_only(saved: bytes, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "why"),
     [
-        (lambda d: d.update(runs="quickly"), "it runs 'quickly'; accepted: whole, steps, kernels"),
+        (
+            lambda d: d["variants"][0].update(execution="quickly"),
+            "it is executed as 'quickly'; accepted: whole, kernels",
+        ),
         (lambda d: d.update(tolerance="a"), "tolerance is 'a'; a number is accepted"),
         (lambda d: d["names"].append("y"), "as many of each are needed"),
         (lambda d: d["variants"][0].update(guard="n and"), "SpecError"),
         (lambda d: d["variants"][0].update(guard=" and ".join(f"a{i} <= 7" for i in range(5000))), "at most 50000"),
-        (lambda d: d["variants"].clear(), "it has no variants"),
+        (lambda d: d["variants"].clear(), "its variants are executed as nothing: it has none"),
+        (lambda d: d["variants"][0].update(module=9), "a variant has module 9; it holds"),
         (lambda d: d["at_sizes"].update(capacities={"m": 8}), "its sizes are n"),
         (lambda d: d["at_sizes"]["profile"].update(bandwidth=0), "bandwidth = 0; numbers > 0"),
         (lambda d: d["at_sizes"]["profile"].update(platform="x"), "platform = 'x'; one of cpu, gpu, tpu is accepted"),
