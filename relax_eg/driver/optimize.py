@@ -28,6 +28,7 @@ from relax_eg.dynamic.at_capacity import REASSOCIATED
 from relax_eg.dynamic.policy import Dynamic, Mode, Policy, check_one_program, read_policy
 from relax_eg.egraph import Budget, StopReason
 from relax_eg.errors import OptionError
+from relax_eg.extract.numbers import TINY
 from relax_eg.extract.profile import AS_USUAL
 from relax_eg.frontends import Source
 from relax_eg.frontends.clashes import explain_clashes, specs_by_name
@@ -246,7 +247,8 @@ def _predicted(search: Search) -> Variant:
     ]
 
     def seconds(v: CandidateProgram) -> float:
-        return geometric_mean([search.compared(v, b) for b in options.bindings])
+        # A program without work takes no time, of which there is no geometric mean.
+        return geometric_mean([max(search.compared(v, b), TINY) for b in options.bindings])
 
     best = min([v for v in candidates if search.gains(v, options.bindings)] or candidates[:1], key=seconds)
     return _variant(search, best, options.bindings, candidates)
