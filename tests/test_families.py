@@ -366,7 +366,7 @@ def test_the_benchmark_goes_on_from_what_it_has() -> None:
     assert max(run("rows", 2, "cpu", 0, 0.0, earlier=other).regrets) < 9.0  # of another family nothing is kept
 
 
-@pytest.mark.parametrize("gpu", ["rtx4090", "a100", "h100"])
+@pytest.mark.parametrize("gpu", [*(pytest.param(g, marks=pytest.mark.slow) for g in ("rtx4090", "a100")), "h100"])
 def test_routines_that_tie_with_generated_kernels_make_no_family(gpu: str) -> None:
     """The MLP of a decoder's layer over its batch, on data sheets: XLA compiles its routines and generated kernels
     alike, so one program serves all sizes, with calls where a routine has the whole kernel's pattern."""

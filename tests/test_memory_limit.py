@@ -102,7 +102,7 @@ def attention(x: Any, wq: Any, wk: Any, wv: Any) -> Any:
     return jnp.einsum("hqk,hkd->hqd", scores, v)
 
 
-@pytest.mark.parametrize("execution", ["whole", "kernels"])
+@pytest.mark.parametrize("execution", ["whole", pytest.param("kernels", marks=pytest.mark.slow)])
 def test_scores_are_there_a_piece_at_a_time(execution: str) -> None:
     specs = ("n 64", *["64 64"] * 3)
     usual = limited("1 GiB", execution, attention, specs)

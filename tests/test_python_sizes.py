@@ -212,7 +212,7 @@ def test_the_default_kind_of_keys_counts_where_sizes_are_new() -> None:
             assert int(fast(ones(n))) == int(slow(ones(n)))
 
 
-@pytest.mark.parametrize("options", [{}, {"dims": ["n"]}])
+@pytest.mark.parametrize("options", [{}, pytest.param({"dims": ["n"]}, marks=pytest.mark.slow)])
 def test_no_tracer_leaks(options: dict[str, Any]) -> None:
     with jax.checking_leaks():
         fast = rx.jit(looked_up, **options)

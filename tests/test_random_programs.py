@@ -24,7 +24,7 @@ from relax_eg.shapes import Scope
 from relax_eg.shapes.dispatch import Dispatch
 from relax_eg.shapes.guards import Guard
 
-PROGRAMS = int(os.environ.get("RELAX_EG_PROGRAMS", "300"))
+PROGRAMS = int(os.environ.get("RELAX_EG_PROGRAMS", "150"))
 SEEDS = st.integers(0, 2**32 - 1)
 # A tolerance for values of a few dozen products, by dtype, relative to the largest of a result.
 TOLERANCES = {"float32": 1e-4, "float16": 0.1, "bfloat16": 0.5}

@@ -273,6 +273,7 @@ def test_a_step_of_training_for_texts_of_every_length(monkeypatch: pytest.Monkey
     assert [(r.kind, dict(r.at)) for r in found.executables] == [("capacity", {"n0": 32})]
 
 
+@pytest.mark.slow
 def test_the_training_example_runs(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.syspath_prepend(str(Path(__file__).parent.parent))
     monkeypatch.setattr("examples.training.LAYERS", 1)

@@ -22,7 +22,7 @@ def origins_of(
     known: Origins,
     place: Callable[[str], SourceLine | None],
 ) -> dict[Expr, Origin]:
-    """The origins of the expressions below `values`. O(expressions).
+    """The origins of the expressions below `values`, as far as any are known. O(expressions).
 
     - `classes`: the classes that an expression computes, its result's last.
     - `makers`: the rules and extraction steps that made an expression.
@@ -39,7 +39,10 @@ def origins_of(
         lines = [*before.lines, *_of_classes(classes.get(e, ()), written, known)] or read_by.get(e, [])
         told = tuple(dict.fromkeys(lines))[:_MOST_LINES]
         rules = makers.get(e, ())
-        found[e] = Origin(told, rules, place(rules[0])) if rules else Origin(told, before.rules, before.where)
+        if rules:
+            found[e] = Origin(told, rules, place(rules[0]))
+        elif told or before.rules:
+            found[e] = Origin(told, before.rules, before.where)
         for a in e.args:
             read_by.setdefault(a, []).extend(told)
     return found
