@@ -383,10 +383,10 @@ def prove_formally(verdict: Verdict, rule: Rule) -> tuple[Verdict | None, str]:
         return None, proof.reason
     seconds = verdict.seconds + proof.seconds
     raised = replace(verdict, theory=proof.theory or "", ranks=proof.ranks, untested="", seconds=seconds)
-    return (test_all_values(raised, rule) if proof.status == "axiom" else replace(raised, status="proved")), ""
+    return (check_all_values(raised, rule) if proof.status == "axiom" else replace(raised, status="proved")), ""
 
 
-def test_all_values(verdict: Verdict, rule: Rule) -> Verdict:
+def check_all_values(verdict: Verdict, rule: Rule) -> Verdict:
     """`verdict` with status "axiom" and the dtypes of which every value was tested; a verdict "refuted" if one of these
     values is a counterexample."""
     tried: dict[str, None] = {}

@@ -12,7 +12,7 @@ from relax_eg.ops import api as op
 from relax_eg.rules import RuleSet
 from relax_eg.rules.book import default
 from relax_eg.rules.certificates import not_proved, status
-from relax_eg.rules.check import prove_formally, test_all_values
+from relax_eg.rules.check import check_all_values, prove_formally
 from relax_eg.rules.verdict import Verdict
 from relax_eg.rules.verify_formal import prove_rule
 from relax_eg.rules.verify_formal.folds import Folds
@@ -89,7 +89,7 @@ def test_every_value_is_tried(bits: int) -> None:
     def wrong_at_one_value(x: Any) -> Any:
         return op.where(op.equal(x, odd), -x, x), x
 
-    verdict = test_all_values(Verdict(rules["wrong_at_one_value"], "tested", 1), rules["wrong_at_one_value"])
+    verdict = check_all_values(Verdict(rules["wrong_at_one_value"], "tested", 1), rules["wrong_at_one_value"])
     assert verdict.status == "refuted" and verdict.counterexample is not None
     assert odd in verdict.counterexample.values["x"]
 
