@@ -28,7 +28,7 @@ from benchmarks.corpus import CORPUS, Program
 from relax_eg.explain.certificate import certificate
 from relax_eg.explain.reader import CertificateReader, program_text
 from relax_eg.explain.result import Derivation, DerivationPart
-from relax_eg.explain.steps import Equation, Goal, Rewritten, Step, equation
+from relax_eg.explain.steps import Equation, Goal, RuleStep, Step, equation
 from relax_eg.ir.expr import VAR, Expr, const, postorder, var
 from relax_eg.ir.module import Module, pure_function
 from relax_eg.ops import api as op
@@ -82,14 +82,14 @@ def variants(program: Program, number: int) -> Iterator[dict[str, Any]]:
 def said(schema: Schema, wrong: tuple[Expr, Expr]) -> Data:
     """A certificate that the schema makes one expression of another."""
     told = Answers(large=0.0, sizes={("extent", str(d)): 64 for e in wrong for d in e.shape})
-    return _of_one_step(Equation(schema, (wrong,), told=told), schema.numerics)
+    return _of_one_step(Equation(schema, (wrong,), answers=told), schema.numerics)
 
 
 def _of_one_step(e: Equation, numerics: str) -> Data:
     left, right = e.pairs[0]
     params = [x for x in postorder((left, right)) if x.op == VAR]
     before, after = (Module((pure_function("main", params, [x]),)) for x in (left, right))
-    part = DerivationPart("main", 0, (Goal(left, right, [(Rewritten(e, 0, True), right)]),))
+    part = DerivationPart("main", 0, (Goal(left, right, [(RuleStep(e, 0, True), right)]),))
     derivation = Derivation(
         "forged", before, before, after, {"main": after.main}, (part,), BOOKS, tuple(NUMERICS), Scope(), {}
     )
@@ -366,8 +366,8 @@ def with_a_forged_step(derivation: Derivation, schema: Schema) -> Data | None:
     if not isinstance(goal.end.annotation, rx.Tensor) or goal.end.dtype not in ("float32", "int32"):
         return None
     wrong = op.add(goal.end, goal.end)
-    forged = Equation(schema, ((goal.end, wrong),), told=Answers(large=0.0))
-    steps: list[tuple[Step, Expr]] = [*goal.steps, (Rewritten(forged, 0, True), wrong)]
+    forged = Equation(schema, ((goal.end, wrong),), answers=Answers(large=0.0))
+    steps: list[tuple[Step, Expr]] = [*goal.steps, (RuleStep(forged, 0, True), wrong)]
     longer = replace(part, results=(Goal(goal.start, wrong, steps), *part.results[1:]))
     block = main.blocks[part.block]
     bindings = (replace(block.bindings[0], value=wrong), *block.bindings[1:])

@@ -53,7 +53,7 @@ def reached(instance: Instance, others: RuleSet) -> bool:
     try:
         with EGraph(instance.left, others, sizes_of(instance), declared=known_of(instance)) as egraph:
             egraph.saturate(BUDGET)
-            return all(egraph.same(a, b) for a, b in zip(instance.left, instance.right, strict=True))
+            return all(egraph.are_equal(a, b) for a, b in zip(instance.left, instance.right, strict=True))
     except RelaxEgError:
         return False
 

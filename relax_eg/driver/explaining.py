@@ -118,7 +118,7 @@ def _parts(units: Units, search: Found) -> list[DerivationPart]:
         if not part.forms and all(g.start is g.end for g in part.results):
             continue
         found.append(part)
-        told = [e.told.forms for e in part.equations if e.told is not None]
+        told = [e.answers.forms for e in part.equations if e.answers is not None]
         for (_, name), values in (item for answers in told for item in answers.items()):
             known = [values_of(search.functions[name]), *(values_of(f) for f in units.module if f.name == name)]
             if values is not None and values not in known:
@@ -129,7 +129,7 @@ def _parts(units: Units, search: Found) -> list[DerivationPart]:
 def _part(searched: Searched, units: Units, forms: Sequence[Values]) -> DerivationPart:
     schemas = {s.name: s for s in units.options.rules.schemas}
     proposed = [
-        Equation(schemas[rule], ((old, new),), told=told) for (old, new, rule), told in searched.alternatives.items()
+        Equation(schemas[rule], ((old, new),), answers=told) for (old, new, rule), told in searched.alternatives.items()
     ]
     known = known_facts(searched.known.facts, searched.known.exact, searched.scope)
 

@@ -161,9 +161,9 @@ def extracted_kernels(read: Dump, asked: BlockRequest) -> ExtractedBlock:
 
         return make
 
-    found = [read.settled(kernels(asked.weights, None))]
+    found = [read.rebuild_in_one_form(kernels(asked.weights, None))]
     if asked.same and not asked.is_again:
-        found.append(read.settled(kernels(asked.same, asked.once)))
+        found.append(read.rebuild_in_one_form(kernels(asked.same, asked.once)))
     selection, built = found[0].selection, found[0].built
     taken = {c: w.candidate for c, w in selection.ways.items()}
     for w in selection.ways.values():

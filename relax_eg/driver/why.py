@@ -14,9 +14,9 @@ from relax_eg.driver.prices import call_seconds, is_worthwhile, prices
 from relax_eg.driver.units import Found, Searched, Units
 from relax_eg.egraph import Budget
 from relax_eg.errors import OperatorError, OptionError
+from relax_eg.explain.infix import short_infix_text
 from relax_eg.explain.nearest import Attempt, Graph, Nearest
 from relax_eg.explain.record import Firing, signature_of
-from relax_eg.explain.shown import short_infix_text
 from relax_eg.explain.steps import Equation, equation
 from relax_eg.extract.cost import WholeCost
 from relax_eg.frontends.clashes import explain_clashes, specs_by_name
@@ -196,10 +196,10 @@ class _Answer:
             graph = Graph(s.recording, s.written) if firings else None
             for f in firings:
                 assert graph is not None
-                if not all(c in graph.shown for c in f.operands):
+                if not all(c in graph.expressions for c in f.operands):
                     continue
                 try:
-                    made = equation(f.instance, [graph.shown[c] for c in f.operands], dict(f.sizes))
+                    made = equation(f.instance, [graph.expressions[c] for c in f.operands], dict(f.sizes))
                 except OperatorError:
                     continue
                 root = _root(f, graph)
@@ -238,7 +238,7 @@ class _Answer:
             return WhyNot(rule, "no match", "", "", (why if missing else formed,))
         found, nearest, s = best
         reasons = found.problems or [self._unexplained()]
-        shown = nearest.graph.shown[found.root]
+        shown = nearest.graph.expressions[found.root]
         source = self._source(s, nearest.graph, found.root) or self._around(s, shown)
         if found.root not in nearest.graph.written:
             reasons = [*reasons, "(what stands here was made by other rules)"]
@@ -266,7 +266,7 @@ def _root(f: Firing, graph: Graph) -> int:
     """The e-class of a match's first left side, -1 if it is not found."""
     classes = dict(zip(f.instance.params, f.operands, strict=True))
     for e in f.instance.left_nodes:
-        sign = signature_of(e, graph.recording.one, dict(f.sizes))
+        sign = signature_of(e, graph.recording.canonical_sizes, dict(f.sizes))
         found = graph.recording.classes.get((sign, tuple(classes[a] for a in e.args if a in classes)))
         if found is None:
             return -1
