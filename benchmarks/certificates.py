@@ -81,7 +81,7 @@ def variants(program: Program, number: int) -> Iterator[dict[str, Any]]:
 
 def said(schema: Schema, wrong: tuple[Expr, Expr]) -> Data:
     """A certificate that the schema makes one expression of another."""
-    told = Answers(large=0.0, sizes={("extent", str(d)): 64 for e in wrong for d in e.shape})
+    told = Answers(large_bytes=0.0, sizes={("extent", str(d)): 64 for e in wrong for d in e.shape})
     return _of_one_step(Equation(schema, (wrong,), answers=told), schema.numerics)
 
 
@@ -366,7 +366,7 @@ def with_a_forged_step(derivation: Derivation, schema: Schema) -> Data | None:
     if not isinstance(goal.end.annotation, rx.Tensor) or goal.end.dtype not in ("float32", "int32"):
         return None
     wrong = op.add(goal.end, goal.end)
-    forged = Equation(schema, ((goal.end, wrong),), answers=Answers(large=0.0))
+    forged = Equation(schema, ((goal.end, wrong),), answers=Answers(large_bytes=0.0))
     steps: list[tuple[Step, Expr]] = [*goal.steps, (RuleStep(forged, 0, True), wrong)]
     longer = replace(part, results=(Goal(goal.start, wrong, steps), *part.results[1:]))
     block = main.blocks[part.block]

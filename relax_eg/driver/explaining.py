@@ -23,7 +23,7 @@ from relax_eg.frontends import Source
 from relax_eg.ir.calls import needed_by
 from relax_eg.ir.expr import Expr
 from relax_eg.ir.module import Module
-from relax_eg.rules.conditions import OnValue, key_of
+from relax_eg.rules.conditions import ValueGuard, key_of
 from relax_eg.rules.parameter_facts import known_facts
 from relax_eg.rules.schema_answers import Values, values_of
 from relax_eg.shapes import Scope
@@ -133,7 +133,7 @@ def _part(searched: Searched, units: Units, forms: Sequence[Values]) -> Derivati
     ]
     known = known_facts(searched.known.facts, searched.known.exact, searched.scope)
 
-    def holds(guard: OnValue, value: Expr) -> bool:
+    def holds(guard: ValueGuard, value: Expr) -> bool:
         return known.has(value, key_of(guard))
 
     count = len(searched.written)

@@ -87,7 +87,7 @@ class Options:
         alone."""
         return 1 + len(self._varying) if self.family and len(self._varying) > 1 else 1
 
-    def most(self, size: Dim, corner: int = 0) -> int:
+    def largest_value(self, size: Dim, corner: int = 0) -> int:
         """The value of a size expression at the largest sizes that a program is to be good at. For a family, in corner
         `i` > 0 the `i`-th varying size is at its largest and the others at their least."""
         if not self.family:

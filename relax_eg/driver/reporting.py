@@ -53,7 +53,7 @@ def report_of(
     classes = {s.numerics for s in options.rules.schemas if s.name in used}
     # If rules over the reals are allowed, facts may hold over the reals only.
     classes |= {
-        "reassociate" if r.facts_asked and r.numerics == "exact" and not options.is_exact else r.numerics
+        "reassociate" if r.required_facts and r.numerics == "exact" and not options.is_exact else r.numerics
         for r in options.rules
         if r.name in used
     }

@@ -130,7 +130,7 @@ class _Run:
 
 @dataclass
 class Units:
-    """The search over the functions of a module; it also answers what schemas ask (`rules.schemas.Functions`).
+    """The search over the functions of a module; it also answers what schemas ask (`rules.schemas.ProgramQueries`).
 
     - `weights`: the entry's parameters that are known ahead of the calls.
     - `record`: keep what explaining the outcome needs.
@@ -348,7 +348,7 @@ class Units:
 
     def _alternatives(self, roots: Sequence[Expr]) -> dict[Proposal, Answers]:
         """The proposals of schemas for a block, each with the answers that it was given."""
-        schemas = [s for s in self.options.rules.schemas if MEMORY not in s.tags or self.large < math.inf]
+        schemas = [s for s in self.options.rules.schemas if MEMORY not in s.tags or self.large_bytes < math.inf]
         written = postorder(roots) if schemas else []
         self._readers = {}
         for e in written:
@@ -356,22 +356,23 @@ class Units:
                 self._readers.setdefault(a, []).append(e)
         return proposals(written, schemas, self)
 
-    # The answers to schemas (`rules.schemas.Functions`).
+    # The answers to schemas (`rules.schemas.ProgramQueries`).
 
     def extent(self, size: Dim) -> int:
-        """See `rules.schemas.Functions`."""
+        """See `rules.schemas.ProgramQueries`."""
         return _extent(self.options, size)
 
-    def most(self, size: Dim) -> int:
-        return self.options.most(size, self.corner)
+    def largest_value(self, size: Dim) -> int:
+        return self.options.largest_value(size, self.corner)
 
     @property
     def corners(self) -> int:
         return self.options.corners
 
     @property
-    def large(self) -> float:
-        """See `rules.schemas.Functions`. Infinity in kernels, whose storages are kept, and for custom cost models."""
+    def large_bytes(self) -> float:
+        """See `rules.schemas.ProgramQueries`. Infinity in kernels, whose storages are kept, and for custom cost
+        models."""
         if self.options.held:
             return 0.0
         fresh = self.options.execution == WHOLE and self.options.cost is None
@@ -398,7 +399,7 @@ class Units:
     def _calls(self) -> Counter[str]:
         return Counter(n for f in self.module for e in f.expressions() if e.op == CALL for n in functions_of(e))
 
-    def known_ahead(self, name: str) -> Sequence[bool]:
+    def ahead_params(self, name: str) -> Sequence[bool]:
         return self._ahead.get(name) or (False,) * len(self.functions[name].params)
 
     def add(self, function: Function, suffix: str) -> Function:

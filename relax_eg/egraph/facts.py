@@ -27,11 +27,11 @@ from relax_eg.ops.coarse_annotations import MAX_RANK
 from relax_eg.ops.facts import ALL_IMPLIED
 from relax_eg.rules import Claim, Instance
 from relax_eg.rules.book.facts import derivations
-from relax_eg.rules.conditions import FactKey, OnValue, ValueTest, key_of
-from relax_eg.rules.fact_rules import OF_ANNOTATIONS, FactRule
+from relax_eg.rules.conditions import FactKey, ValueGuard, ValueTest, key_of
+from relax_eg.rules.fact_rules import ANNOTATION_WORDS, FactRule
 from relax_eg.rules.matching import Expressions, rank_needed, rest_of
 from relax_eg.rules.parameter_facts import DeclaredFacts, Leaves, is_positive_in
-from relax_eg.rules.propagation import MOVES, OF_DTYPES, KnownFacts, annotation_facts, meaning, required_facts
+from relax_eg.rules.propagation import ANNOTATION_FACTS, MOVES, KnownFacts, annotation_facts, meaning, required_facts
 from relax_eg.shapes import Dim, Scope
 
 _EXPRESSIONS = Expressions()
@@ -40,7 +40,7 @@ _COMMON = frozenset(
     "add subtract multiply divide matmul sum max min maximum minimum where less less_equal greater greater_equal equal "
     "not_equal permute_dims exp rsqrt constant".split()
 )
-_OF_ANNOTATIONS = (*OF_ANNOTATIONS, *OF_DTYPES, *(f"rank_{r}" for r in range(MAX_RANK + 1)))
+_ANNOTATION_KEYS = (*ANNOTATION_WORDS, *ANNOTATION_FACTS, *(f"rank_{r}" for r in range(MAX_RANK + 1)))
 _PRELUDE = (
     "(relation ask_ann (Ann))",
     "(rule ((has_ann e a)) ((ask_ann a)) :ruleset facts)",
@@ -48,7 +48,7 @@ _PRELUDE = (
     "(rule ((= e (Leaf i))) ((ask_leaf i)) :ruleset facts)",
     "(relation ask_dim (i64))",
     "(rule ((= d (D i))) ((ask_dim i)) :ruleset facts)",
-    *(f"(relation ann_{key} (Ann))" for key in _OF_ANNOTATIONS),
+    *(f"(relation ann_{key} (Ann))" for key in _ANNOTATION_KEYS),
     *(f"(relation dim_{key} (Dim))" for key in _ORIGINS),
 )
 
@@ -79,12 +79,12 @@ class FactBase:
         self._symbols: dict[FactKey, str] = {}  # fact, test or word on origin -> its relation
         self._asked: dict[FactKey, int] = {}  # fact -> number of classes asked about when it was last answered
         self._leaves = Leaves(declared.facts)
-        self._known = KnownFacts(self._leaves.have, declared.exact, self._is_positive)
+        self._known = KnownFacts(self._leaves.have_fact, declared.exact, self._is_positive)
         self._of_origin: dict[str, frozenset[Expr]] = {}
         self._maintained: frozenset[FactKey] = frozenset()  # facts that the engine maintains
         self._sent: set[str] = set()  # rules and answers that the engine has
 
-    def ask(self, guard: OnValue, x: str) -> tuple[str, str, list[str]]:
+    def ask(self, guard: ValueGuard, x: str) -> tuple[str, str, list[str]]:
         """Returns the fact that a guard on the class `x` looks up, the action that asks for it, and the commands that
         declare both."""
         key = key_of(guard)
@@ -136,7 +136,7 @@ class FactBase:
             return True
         for e in self._by_op.get(instance.left[0].op, ()):
             found = _EXPRESSIONS.match(instance.left[0], e)
-            if not found.problems and all(self._known.has(found.bound[g.name], g.fact) for g in claims):
+            if not found.problems and all(self._known.has(found.variables[g.name], g.fact) for g in claims):
                 return True
         return False
 
@@ -202,7 +202,7 @@ class FactBase:
     def _leaf_has(self, e: Expr, key: FactKey) -> bool:
         if key in _ORIGINS:
             return e.op == CONSTANT or (key == "is_weight" and e.op == VAR and e.attr("name") in self._declared.weights)
-        return self._leaves.have(e, key)
+        return self._leaves.have_fact(e, key)
 
     def _has_sizes(self, e: Expr, word: str) -> bool:
         sizes = [d for _, v in e.attrs if isinstance(v, tuple) for d in v if isinstance(d, Dim)]
@@ -224,7 +224,7 @@ class FactBase:
             symbol = self._symbols[key]
             commands.append(f"(relation row_{symbol} (i64))")
             commands.append(f"(rule ((row_{symbol} i) (= x (node i))) (({symbol} x)) :ruleset load)")
-            if key in OF_DTYPES:
+            if key in ANNOTATION_FACTS:
                 commands.append(f"(rule ((has_ann e a) (ann_{key} a)) (({symbol} e)) :ruleset facts)")
         for premises, conclusion in ALL_IMPLIED:
             if conclusion in maintained and not before.issuperset((*premises, conclusion)):
@@ -255,7 +255,7 @@ class FactBase:
             a = self._words.read_annotation(term[1])
             text = self._words.annotation(a)
             if self._is_new(f"answered {text}"):
-                found = annotation_facts(a, self._is_positive).intersection(_OF_ANNOTATIONS)
+                found = annotation_facts(a, self._is_positive).intersection(_ANNOTATION_KEYS)
                 commands += [f"(ann_{key} {text})" for key in sorted(found)]
         for _, i in self._engine.terms("ask_leaf"):
             if self._is_new(f"answered (Leaf {i})"):
@@ -274,9 +274,9 @@ class FactBase:
         by_op: dict[str, list[Opcode]] = {}
         for o in present:
             by_op.setdefault(o.op, []).append(o)
-        held = {key for key, symbol in self._symbols.items() if sizes.get(symbol, 0)}.union(OF_ANNOTATIONS)
+        held = {key for key, symbol in self._symbols.items() if sizes.get(symbol, 0)}.union(ANNOTATION_WORDS)
         for d in derivations():
-            usable = d.gives in self._maintained and (d.exact or not self._declared.exact)
+            usable = d.fact in self._maintained and (d.exact or not self._declared.exact)
             if usable and all(key_of(p) in held for p in d.premises):
                 choices = [by_op.get(p.op, []) for p in d.nodes]
                 for opcodes in product(*choices) if all(choices) else ():
@@ -296,10 +296,10 @@ class FactBase:
         result = query.names[d.pattern]
         if d.floats:
             query.premise("is_float", result)
-        if meaning(d.gives).axes == 2:
+        if meaning(d.fact).axes == 2:
             query.premise("is_square", result)
         facts = [*(a.fact for a in query.atoms), *query.facts]
-        yield f"(rule ({' '.join(facts)}) (({self._symbols[d.gives]} {result})) :ruleset facts)"
+        yield f"(rule ({' '.join(facts)}) (({self._symbols[d.fact]} {result})) :ruleset facts)"
 
     def _transfer_rule(self, key: FactKey, o: Opcode) -> str:
         """Returns the engine rule by which a node of `o` gets `key` from its operands: an origin from all of them, a
@@ -344,7 +344,7 @@ class _Query(Query):
 
     def premise(self, fact: FactKey, x: str) -> None:
         """Adds the condition that `fact` holds of the engine variable `x`."""
-        if fact not in _OF_ANNOTATIONS or fact in OF_DTYPES:
+        if fact not in _ANNOTATION_KEYS or fact in ANNOTATION_FACTS:
             self.facts.append(f"({self._symbols[fact]} {x})")
             return
         if x not in self._annotated:

@@ -15,7 +15,7 @@ from relax_eg.ir.expr import Expr, postorder
 from relax_eg.ir.heads import LEAVES
 from relax_eg.limits import MANY_KEPT
 from relax_eg.rules import InOrder, Instance
-from relax_eg.rules.conditions import OnValue
+from relax_eg.rules.conditions import ValueGuard
 from relax_eg.shapes import Dim, Relation
 
 Holds = Callable[[Relation, dict[str, Dim]], bool]
@@ -257,7 +257,7 @@ class _Demanded:
         self.facts.append(f"({symbol} {args})")
         self.questions.append(f"(need_{symbol} {args})")
 
-    def value(self, guard: OnValue) -> None:
+    def value(self, guard: ValueGuard) -> None:
         found, asked, commands = self.body.compiler.facts.ask(guard, f"v_{guard.name}")
         self.commands += commands
         self.facts.append(found)

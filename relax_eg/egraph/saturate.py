@@ -461,12 +461,12 @@ def _instances_at(
     """Returns the instances of a rule for operands of these ranks and float dtypes, at these attribute values. Programs
     with the same ranks, dtypes and values share them."""
     found: list[Instance] = []
-    for block_ranks in product(range(max(ranks, default=0) + 1), repeat=len(rule.stars)):
+    for block_ranks in product(range(max(ranks, default=0) + 1), repeat=len(rule.block_names)):
         if not rule.operand_ranks(block_ranks).issubset(ranks):
             continue
         for dtype in dtypes:
             for values in product(*choices):
-                instance = rule.usable(block_ranks, dtype, dict(zip(rule.attributes, values, strict=True)))
+                instance = rule.usable_instance(block_ranks, dtype, dict(zip(rule.attributes, values, strict=True)))
                 if instance is not None:
                     found.append(instance)
     return tuple(found)

@@ -218,8 +218,8 @@ class _Writer:
         ]
         return {
             "sizes": [[*asked, size] for asked, size in answers.sizes.items()],
-            "large": answers.large,
-            "ahead": {name: list(flags) for name, flags in answers.ahead.items()},
+            "large": answers.large_bytes,
+            "ahead": {name: list(flags) for name, flags in answers.ahead_params.items()},
             "forms": forms,
         }
 

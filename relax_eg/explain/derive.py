@@ -18,9 +18,9 @@ from relax_eg.explain.record import Firing, Recording, Signature, signature_of
 from relax_eg.explain.steps import Equation, Goal, equation, equations_of, goals_in_order
 from relax_eg.ir.expr import VAR, Expr
 from relax_eg.ir.heads import LEAVES
-from relax_eg.rules.conditions import Claim, OnValue, ValueTest
+from relax_eg.rules.conditions import Claim, ValueGuard, ValueTest
 
-Holds = Callable[[OnValue, Expr], bool]
+Holds = Callable[[ValueGuard, Expr], bool]
 
 _MOST_GOALS = 4000  # limit: goals of a derivation that is shortened
 _MOST_PLACES = 12  # limit: expressions from start to end of a goal that is shortened

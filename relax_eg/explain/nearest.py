@@ -128,7 +128,7 @@ class Nearest(Matcher[int]):
     """
 
     partial = True
-    most = _MOST_ROWS
+    most_nodes = _MOST_ROWS
 
     def __init__(self, graph: Graph, rule: Rule, scope: Scope, known: KnownFacts) -> None:
         self.graph = graph
@@ -188,7 +188,7 @@ class Nearest(Matcher[int]):
         dtypes = [d for d in FLOATS if any(a.dtype == d for a in tensors)] or ["float32"]
         values = [self._values(source) for source in self.rule.attributes.values()]
         if all(values):
-            ranks = product(range(top + 1), repeat=len(self.rule.stars))
+            ranks = product(range(top + 1), repeat=len(self.rule.block_names))
             for blocks, dtype in product(ranks, dtypes if self.rule.has_open_dtype else dtypes[:1]):
                 for chosen in product(*values):
                     attributes = dict(zip(self.rule.attributes, chosen, strict=True))
@@ -214,7 +214,7 @@ class Nearest(Matcher[int]):
     def is_leaf(self, value: int, leaf: Expr) -> bool:
         return self.graph.recording.classes.get((leaf_signature(leaf), ())) == value
 
-    def differs(self, want: Dim, have: Dim) -> str:
+    def size_mismatch(self, want: Dim, have: Dim) -> str:
         answer = prove(Relation.of(want, "==", have), self.scope)
         return "" if isinstance(answer, Proved) else str(answer)
 
@@ -222,7 +222,7 @@ class Nearest(Matcher[int]):
 
     def _guards(self, at: Attempt) -> Iterable[str]:
         """Yields the conditions that do not hold of a whole match."""
-        values = {name: self.graph.expressions[c] for name, c in at.match.bound.items()}
+        values = {name: self.graph.expressions[c] for name, c in at.match.variables.items()}
         for text, g in zip(self.rule.when, at.instance.guards, strict=True):
             why = self._guard(text, g, values, at.match.sizes)
             if why:

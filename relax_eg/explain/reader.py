@@ -158,9 +158,9 @@ class CertificateReader:
         if attributes.keys() != rule.attributes.keys():
             raise ExplanationError(f"rule `{rule.name}` ({rule.where}) has other attributes than the certificate says")
         ranks = tuple(_whole(r, "a rank") for r in _items(data["ranks"], "ranks"))
-        if len(ranks) != len(rule.stars):
-            raise ExplanationError(f"rule `{rule.name}` ({rule.where}) has {len(rule.stars)} blocks, not {ranks}")
-        instance = rule.usable(ranks, _text(data["dtype"], "dtype"), attributes)
+        if len(ranks) != len(rule.block_names):
+            raise ExplanationError(f"rule `{rule.name}` ({rule.where}) has {len(rule.block_names)} blocks, not {ranks}")
+        instance = rule.usable_instance(ranks, _text(data["dtype"], "dtype"), attributes)
         if instance is None:
             raise ExplanationError(f"rule `{rule.name}` ({rule.where}) has no such instance as the certificate uses")
         sizes = {k: Dim.of(_text(v, k)) for k, v in _table(data["sizes"], "sizes").items()}
@@ -176,14 +176,15 @@ class CertificateReader:
             raise ExplanationError(f"rule `{rule.name}` ({rule.where}) says nothing of these operands: {e}") from None
 
     def _answers(self, data: Mapping[str, Any]) -> Answers:
-        answers = Answers(large=data["large"])
-        if answers.large is not None and (type(answers.large) not in (int, float) or not answers.large >= 0):
-            raise ExplanationError(f"large: {answers.large!r} where a number of bytes from 0 on should be")
+        answers = Answers(large_bytes=data["large"])
+        large = answers.large_bytes
+        if large is not None and (type(large) not in (int, float) or not large >= 0):
+            raise ExplanationError(f"large: {large!r} where a number of bytes from 0 on should be")
         for row in _items(data["sizes"], "sizes"):
             question, size, answer = _items(row, "a size", 3)
             answers.sizes[_text(question, "a question"), _text(size, "a size")] = _whole(answer, "a size")
         for name, flags in _table(data["ahead"], "ahead").items():
-            answers.ahead[name] = tuple(_flag(f, "ahead") for f in _items(flags, "ahead"))
+            answers.ahead_params[name] = tuple(_flag(f, "ahead") for f in _items(flags, "ahead"))
         for row in _items(data["forms"], "forms"):
             form, name, values = _items(row, "a form", 3)
             if form not in get_args(Form):

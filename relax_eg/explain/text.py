@@ -130,7 +130,7 @@ class Explanation:
         yield f"\n  {line.number}. {line.before}" + (f"      {line.source}" if line.source else "")
         yield f"     = {line.after}"
         way = "" if line.forward else ", right to left"
-        yield f"     by {rule}      {rule.where}, {status(rule).told}{way}"
+        yield f"     by {rule}      {rule.where}, {status(rule).summary}{way}"
         if line.where:
             yield f"     where {'; '.join(line.where)}"
         for c in line.conditions:

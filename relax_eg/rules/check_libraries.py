@@ -21,8 +21,8 @@ from relax_eg.ops.interpret import evaluate_expr
 from relax_eg.ops.libraries import Library, evaluate_in_jax, library_of
 from relax_eg.ops.library_needs import RoutinePlace, unmet_need
 from relax_eg.rules import samples as draws
-from relax_eg.rules.judge import Absent, Array, Case, Failure, disagreement, widen_sides
-from relax_eg.rules.rule import Rule, instances, need_instance
+from relax_eg.rules.judge import Absent, Array, Case, Failure, accuracy_failure, widen_sides
+from relax_eg.rules.rule import Rule, instances, require_instance
 from relax_eg.rules.samples import draw_under_guards, value_guards_hold
 from relax_eg.rules.signature import NUMERICS, Numerics
 from relax_eg.rules.verdict import Verdict
@@ -35,7 +35,7 @@ _APPROXIMATE = 1e-2  # chosen: accepted error of "approximate", relative to the 
 
 @dataclass(frozen=True)
 class _Judge:
-    """A judge that runs the target at a case and compares its results with the pattern's."""
+    """A judge that runs the target of `library` at a case and compares its results with those of the pattern."""
 
     library: Library
 
@@ -82,7 +82,7 @@ class _Judge:
         return lefts, [np.asarray(r) for r in results]
 
     def compared(self, case: Case, lefts: list[Array], rights: list[Array]) -> tuple[Failure | None, Numerics | None]:
-        found = _classed(case, lefts, rights)
+        found = _measured_class(case, lefts, rights)
         wanted = case.instance.rule.numerics
         if found is None:
             i = next(i for i, (a, b) in enumerate(zip(lefts, rights, strict=True)) if _distance(a, b) > _APPROXIMATE)
@@ -107,7 +107,7 @@ def check_library(rule: Rule, library: Library) -> Verdict:
     judge, draw = _Judge(library), draw_under_guards(draws.moderate)
     rng = np.random.default_rng(zlib.crc32(library.name.encode()))
     tested, worst = 0, 0
-    chosen = list(instances(rule, limit=_INSTANCES)) or [need_instance(rule)]
+    chosen = list(instances(rule, limit=_INSTANCES)) or [require_instance(rule)]
     for instance in chosen:
         for k, sizes in enumerate(draws.draw_sizes(instance, rng, _SIZES)):
             case = Case(instance, sizes, draw(instance, sizes, rng, 2 * k))
@@ -126,11 +126,11 @@ def check_library(rule: Rule, library: Library) -> Verdict:
     return Verdict(rule, "tested", tested, None, spent, theory=f"measured: {NUMERICS[worst]}")
 
 
-def _classed(case: Case, lefts: list[Array], rights: list[Array]) -> Numerics | None:
+def _measured_class(case: Case, lefts: list[Array], rights: list[Array]) -> Numerics | None:
     """The strictest numerics class that the results meet; None if they meet none."""
     if all(a.tobytes() == b.tobytes() for a, b in zip(lefts, rights, strict=True)):
         return "exact"
-    if disagreement(case, lefts, rights) is None:
+    if accuracy_failure(case, lefts, rights) is None:
         return "reassociate"
     # The device limits how accurately the pattern itself can be computed: float32 matmuls may have 10 bits. So the
     # target is also compared with the pattern as JAX computes it here.
@@ -140,7 +140,7 @@ def _classed(case: Case, lefts: list[Array], rights: list[Array]) -> Numerics | 
     names = [str(p.attr("name")) for p in instance.params]
     run = jax.jit(lambda *xs: evaluate_in_jax(instance.left, dict(zip(instance.params, xs, strict=True)), case.sizes))
     here = run(*(case.values[n] for n in names))
-    if disagreement(case, [np.asarray(x) for x in here], rights) is None:
+    if accuracy_failure(case, [np.asarray(x) for x in here], rights) is None:
         return "reassociate"
     truths = _truths(case)
     near = all(_distance(t, b) <= _APPROXIMATE for t, b in zip(truths, rights, strict=True))
@@ -156,8 +156,8 @@ def _truths(case: Case) -> list[Array]:
 
 
 def _distance(a: Array, b: Array) -> float:
-    """The largest difference relative to the largest element of `a`; infinite if the arrays are not finite at the same
-    positions."""
+    """The largest difference of the arrays, relative to the largest element of `a`; infinite if they are not finite at
+    the same positions."""
     if a.size == 0:
         return 0.0
     kinds = a.dtype.kind + b.dtype.kind

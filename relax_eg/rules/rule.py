@@ -53,7 +53,10 @@ RuleFunction = Callable[..., Any]
 class Instance:
     """An instance of a rule: `left[i]` may be rewritten to `right[i]`, for all i together.
 
+    - `rule`: the rule.
     - `params`: pattern variables, with tensor annotations whose sizes are variables too.
+    - `left`, `right`: the results of the two sides.
+    - `guards`: the conditions of the rule.
     - `ranks`, `dtype`, `attributes`: arguments of the `Rule.instance` call that made it.
     """
 
@@ -76,6 +79,8 @@ class Instance:
 class Rule:
     """A rewrite rule; `RuleSet.rule` makes one.
 
+    - `name`: the name, unique within a set.
+    - `function`: the function over the pattern variables that returns the two sides.
     - `signature`: pattern variables and their specs, in order.
     - `attributes`: attribute variables, each with the `operator.attribute` whose values in the program it ranges over.
     - `sizes`: size variables that attributes of the left side bind (slice bounds, for example); `*t` stands for any
@@ -83,7 +88,12 @@ class Rule:
       `Dim` or a tuple of `Dim`s.
     - `numerics`: numerics class, see `docs/rules.md`.
     - `phase`: when the rule runs: "simplify" to a fixpoint, "algebra" and "library" for a few rounds, the others once.
-    - `library`: the routine that the rule lowers to.
+    - `when`: the texts of the conditions.
+    - `tags`: names by which sets select the rule.
+    - `doc`: the law in one line.
+    - `where`: the source line of the function.
+    - `reverse`: whether the sides that the function returns are exchanged.
+    - `library`: the routine that the rule lowers to; None if it lowers to none.
     """
 
     name: str
@@ -99,10 +109,10 @@ class Rule:
     reverse: bool = False
     sizes: tuple[str, ...] = ()
     library: Library | None = None
-    _instances: Memo[Any, Instance | None] = field(default_factory=lambda: Memo(1 << 12), repr=False)  # for a program
+    _instances: Memo[Any, Instance | None] = field(default_factory=lambda: Memo(1 << 12), repr=False)
 
     @cached_property
-    def stars(self) -> tuple[str, ...]:
+    def block_names(self) -> tuple[str, ...]:
         """Names of the `*b` blocks, in order of appearance."""
         names = [d.name for s in self.signature.values() for d in s.dims if isinstance(d, Star)]
         return tuple(dict.fromkeys(names + [s[1:] for s in self.sizes if s.startswith("*") and ":" not in s]))
@@ -114,17 +124,17 @@ class Rule:
         smallest = next(iter(instances(self, limit=1)), None)
         return frozenset(e.op for e in smallest.left_nodes if e.op != CONSTANT) if smallest is not None else frozenset()
 
-    def know_left_operators(self, operators: Iterable[str]) -> None:
+    def set_left_operators(self, operators: Iterable[str]) -> None:
         """Sets `left_operators` from a file, so that no instance has to be formed to compute it."""
         self.__dict__.setdefault("left_operators", frozenset(operators))
 
     def operand_ranks(self, ranks: Sequence[int]) -> set[int]:
-        """Ranks of the pattern variables when the blocks have these `ranks` (in the order of `stars`)."""
-        blocks = dict(zip(self.stars, ranks, strict=True))
+        """Ranks of the pattern variables when the blocks have these `ranks` (in the order of `block_names`)."""
+        blocks = dict(zip(self.block_names, ranks, strict=True))
         return {sum(blocks[d.name] if isinstance(d, Star) else 1 for d in s.dims) for s in self.signature.values()}
 
     @cached_property
-    def facts_asked(self) -> frozenset[str]:
+    def required_facts(self) -> frozenset[str]:
         """The facts that the rule's conditions require (keys of `ops.facts.FACTS`)."""
         guards = parse_guards(self.when, list(self.signature), self.error)
         return frozenset(g.fact for g in guards if isinstance(g, Claim))
@@ -141,23 +151,23 @@ class Rule:
     def instance(
         self, ranks: Sequence[int] = (), dtype: str = "float32", attributes: Mapping[str, Any] | None = None
     ) -> Instance | None:
-        """The instance with these block ranks (in the order of `stars`), float type and attribute values, or None if
-        the sides cannot be formed for them. Raises RuleError if the sides disagree in shape or dtype."""
+        """The instance with these block ranks (in the order of `block_names`), float type and attribute values, or None
+        if the sides cannot be formed for them. Raises RuleError if the sides disagree in shape or dtype."""
         chosen = dict(attributes or {})
-        many_ranks = isinstance(ranks, (tuple, list)) and len(ranks) == len(self.stars)
+        many_ranks = isinstance(ranks, (tuple, list)) and len(ranks) == len(self.block_names)
         if not many_ranks or not all(type(r) is int and 0 <= r <= RANK for r in ranks):
-            accepted = f"{len(self.stars)} of 0 to {RANK} axes are accepted"
+            accepted = f"{len(self.block_names)} of 0 to {RANK} axes are accepted"
             raise self.error(f"the ranks of its blocks are {short_repr(ranks)}; {accepted}")
         key = (tuple(ranks), dtype, tuple(sorted((k, repr(v)) for k, v in chosen.items())))
         if key not in self._instances:
-            self._instances[key] = self._build(dict(zip(self.stars, ranks, strict=True)), dtype, chosen)
+            self._instances[key] = self._build(dict(zip(self.block_names, ranks, strict=True)), dtype, chosen)
         return self._instances[key]
 
     def test_at_use(self, passes: Callable[[Instance], bool]) -> None:
-        """Makes `usable` return only instances that pass a test."""
+        """Makes `usable_instance` return only instances that pass a test."""
         self.__dict__["_passes"] = passes
 
-    def usable(self, ranks: Sequence[int], dtype: str, attributes: Mapping[str, Any]) -> Instance | None:
+    def usable_instance(self, ranks: Sequence[int], dtype: str, attributes: Mapping[str, Any]) -> Instance | None:
         """The result of `instance`, for use in a search. After `test_at_use`, an instance of a rule without a library
         is tested first unless it was tested before. Returns None also if the instance cannot be tested. Raises
         RuleError if it is refuted."""
@@ -197,7 +207,7 @@ class Rule:
     def problem(self, ranks: Sequence[int], dtype: str, attributes: Mapping[str, Any]) -> str:
         """The reason why the sides cannot be formed at these ranks and attribute values; empty if they can, or if the
         function returns None."""
-        blocks = dict(zip(self.stars, ranks, strict=True))
+        blocks = dict(zip(self.block_names, ranks, strict=True))
         try:
             self._call(self._params(blocks, dtype), blocks, attributes)
         except (OperatorError, IndexError) as e:
@@ -285,7 +295,7 @@ class Rule:
         for a, b in zip(instance.left, instance.right, strict=True):
             if a.op == VAR:
                 raise self.error("the left side is a bare variable: it would match everything")
-            if a is b and not attributes and not any(self.stars):
+            if a is b and not attributes and not any(self.block_names):
                 raise self.error("both sides are the same expression")
             x, y = a.tensor, b.tensor
             if x.shape != y.shape:
@@ -333,11 +343,11 @@ def check_parameters(rule: Rule) -> None:
     parameters = inspect.signature(rule.function).parameters.values()
     if any(p.kind is p.VAR_POSITIONAL for p in parameters):
         return
-    blocks = set(rule.stars)
+    blocks = set(rule.block_names)
     for n in rule.sizes:
         _, tied, block = n.partition(":")
         if tied and (not n.startswith("*") or block not in blocks):
-            accepted = ", ".join(f"*{plain_name(n)}:{b}" for b in rule.stars) or "no block is declared"
+            accepted = ", ".join(f"*{plain_name(n)}:{b}" for b in rule.block_names) or "no block is declared"
             raise rule.error(f"sizes: {n!r} names a block that the rule lacks; accepted: {accepted}")
     further = [*map(plain_name, rule.sizes), *rule.attributes]
     wanted = [*rule.signature, *further]
@@ -356,7 +366,7 @@ def check_parameters(rule: Rule) -> None:
 MAX_OPERAND_RANK = 4  # limit: axes of an operand
 # limit: attribute values tried in one group, and how many of them without any instance end the group.
 _MOST_VALUES = 64
-_FRUITLESS = 8  # limit: as above
+_MOST_FAILURES = 8  # limit: as above
 # given: the most informative ranks come first, because a rule is printed with the first, and a short test covers few.
 _OPERAND_RANKS = (2, 1, 3, 0, 4)
 _BLOCK_RANKS = (1, 0, 2, 3)  # given: as above, of a block
@@ -441,7 +451,11 @@ def attribute_values(rule: Rule, source: str, rank: int) -> Values:
 class _Group:
     """The instances with one choice of block ranks, dtype and operand ranks.
 
-    - `values`: attribute values that are left to try.
+    - `blocks`: the block ranks.
+    - `dtype`: the float type.
+    - `values`: the attribute values that were not tried yet.
+    - `tries`: number of values that were tried.
+    - `formed`: number of instances that were formed.
     """
 
     blocks: tuple[int, ...]
@@ -451,7 +465,7 @@ class _Group:
     formed: int = 0
 
     def next(self, rule: Rule, seen: set[int]) -> tuple[Instance | None, bool]:
-        """The next new instance, if there is one, and whether there may be more."""
+        """The next new instance or None, and whether there may be further ones."""
         for attributes in self.values:
             self.tries += 1
             instance = rule.instance(self.blocks, self.dtype, attributes)
@@ -460,7 +474,7 @@ class _Group:
                 seen.add(id(instance))
                 self.formed += 1
                 return instance, True
-            if not self.formed and self.tries >= _FRUITLESS:
+            if not self.formed and self.tries >= _MOST_FAILURES:
                 break
         return None, False
 
@@ -468,7 +482,7 @@ class _Group:
 def _groups(rule: Rule, ranks: Iterable[int], dtypes: Sequence[str]) -> Iterator[_Group]:
     allowed = set(ranks)
     order = [r for r in _BLOCK_RANKS if r in allowed] + sorted(allowed.difference(_BLOCK_RANKS))
-    blocks = sorted(itertools.product(order, repeat=len(rule.stars)), key=lambda b: sum(map(order.index, b)))
+    blocks = sorted(itertools.product(order, repeat=len(rule.block_names)), key=lambda b: sum(map(order.index, b)))
     # Several attribute variables mostly belong to operands of equal rank, so these combinations come first.
     operands = sorted(
         itertools.product(_OPERAND_RANKS, repeat=len(rule.attributes)),
@@ -500,9 +514,9 @@ def instances(
 ) -> Iterator[Instance]:
     """Instances of `rule`, at most `limit`, the most informative first, in a fixed order.
 
-    They are taken in turn from the combinations of block ranks (`ranks`), dtypes (`rule.dtypes` unless given; without
-    effect on a rule without open dtypes) and operand ranks, so that a few instances already cover many kinds. Raises
-    RuleError if the sides of an instance disagree in shape or dtype.
+    They are taken in turn from the combinations of block ranks (`ranks`), dtypes (by default `rule.dtypes`; without
+    effect on a rule without open dtypes) and operand ranks, so that a few instances cover many kinds. Raises RuleError
+    if the sides of an instance disagree in shape or dtype.
     """
     floats = tuple(dtypes or rule.dtypes) if rule.has_open_dtype else ("float32",)
     live = list(_groups(rule, ranks, floats))
@@ -520,17 +534,17 @@ def instances(
         live = more
 
 
-def need_instance(rule: Rule) -> Instance:
+def require_instance(rule: Rule) -> Instance:
     """The first instance. Raises RuleError if the rule has none."""
     found = next(instances(rule, limit=1), None)
     if found is None:
-        raise RuleError(f"{rule.where} rule `{rule.name}`: no instance can be formed{_why(rule)}")
+        raise RuleError(f"{rule.where} rule `{rule.name}`: no instance can be formed{_no_instance_reason(rule)}")
     return found
 
 
-def _why(rule: Rule) -> str:
+def _no_instance_reason(rule: Rule) -> str:
     """The reason why the first instance cannot be formed, as text."""
-    blocks = tuple(1 for _ in rule.stars)
+    blocks = tuple(1 for _ in rule.block_names)
     attributes = {n: next(iter(attribute_values(rule, s, 2)), None) for n, s in rule.attributes.items()}
     problem = rule.problem(blocks, rule.dtypes[0], attributes)
     if problem:

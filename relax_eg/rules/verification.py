@@ -26,8 +26,8 @@ from relax_eg.rules.rule_set import RuleSet
 from relax_eg.rules.schemas import Schema
 from relax_eg.rules.verdict import Report, Verdict
 
-SECONDS = 60.0  # limit: for one rule; the slowest shipped rule takes about 3
-MEMORY = 4 << 30  # limit: bytes, in addition to what the process has when it has loaded the rules
+SECONDS = 60.0  # limit: seconds for one rule; the slowest shipped rule takes about 3
+MEMORY = 4 << 30  # limit: bytes, in addition to those of the process after it has loaded the rules
 _FIELDS = ("status", "samples", "seconds", "problem", "theory", "ranks", "untested", "every")
 _context = get_context("spawn")  # threads of JAX do not survive a fork
 # Matrices are small here, and threads of several processes would spend more time waiting for each other than computing.
@@ -41,7 +41,7 @@ def verify_in(
     memory: int = MEMORY,
     progress: Callable[[str, int, int], None] | None = None,
 ) -> Report:
-    """As `verify` of the shipped books, or of the file at `path`, in `jobs` processes.
+    """Verifies the shipped books, or the file at `path`, in `jobs` processes, as `verify` does.
 
     A rule whose check takes more than `seconds`, or `memory` bytes, is refuted, because a rule that cannot be tested
     does not run. A verdict "refuted" has the counterexample as text only. `progress(rule, done, of)` is called before
@@ -90,8 +90,8 @@ def _are_rules(x: Any) -> bool:
 
 @accepts(rules=Kind(_are_rules, "a rule, a RuleSet, a list of rules, or the path of a Python file"))
 def verify(rules: Rule | Schema | RuleSet | Iterable[Rule | Schema] | str | Path) -> Report:
-    """Tests one rule, a set, or every `RuleSet` of a Python file from scratch, and tries to prove what passes. Takes no
-    verdict from memory, but stores its verdicts there, so that reports say what is proved."""
+    """Tests one rule, a set, or every `RuleSet` of a Python file from scratch, and tries to prove the rules that pass.
+    It takes no verdict from memory, but keeps its verdicts there, so that reports name the rules that are proved."""
     if isinstance(rules, (str, Path)):
         chosen: Iterable[Rule | Schema] = rules_of(Path(rules))
     elif isinstance(rules, RuleSet):
@@ -152,6 +152,7 @@ class _Worker:
 
     - `number`: number of the rule that it checks; None if it is idle.
     - `deadline`: time at which the check is stopped, in monotonic seconds.
+    - `pipe`: this process's end of the pipe to it.
     """
 
     def __init__(self, path: Path | None, memory: int) -> None:

@@ -54,7 +54,7 @@ def fires(rule: Rule, left_out: Claim | None = None) -> bool:
     return rule.name in fired(instance.left[0], RuleSet("one", [rule]), given(facts))
 
 
-ASK = [r for r in (*values, *systems) if r.facts_asked]
+ASK = [r for r in (*values, *systems) if r.required_facts]
 
 
 @pytest.mark.parametrize("rule", ASK, ids=lambda r: r.name)

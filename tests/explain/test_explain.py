@@ -29,7 +29,7 @@ from relax_eg.ops import api as op
 from relax_eg.rules import Numerics, Schema
 from relax_eg.rules.conditions import ValueTest
 from relax_eg.rules.schema_answers import Answers
-from relax_eg.rules.schemas import Functions
+from relax_eg.rules.schemas import ProgramQueries
 from relax_eg.shapes import Dim, Scope
 
 Explained = tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any], list[str]]
@@ -221,7 +221,7 @@ def saying(pairs: Mapping[Expr, Expr], numerics: Numerics = "exact") -> Schema:
     """A rule about whole nodes that exchanges the operands of sums, which is what it is tested on, and proposes `pairs`
     besides, right or wrong."""
 
-    def propose(e: Expr, known: Functions) -> Expr | None:
+    def propose(e: Expr, queries: ProgramQueries) -> Expr | None:
         return pairs[e] if e in pairs else op.add(e.args[1], e.args[0]) if e.op == "add" else None
 
     return Schema("said", "what is said", numerics, frozenset(), propose, frozenset(("add", "multiply")))

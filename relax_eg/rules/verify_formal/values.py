@@ -1,8 +1,8 @@
 """Scalar terms as sums: over the reals, or modulo 2^w for integers.
 
-What is not polynomial stays an opaque function of canonical forms. A point at which a function has no value, as 1/x at
-0, is recorded as a *hazard*: a term whose only factor names the function and its argument. Two sides are equally
-defined if their hazards are the same.
+A function that is not polynomial stays an opaque function of canonical forms. A point at which a function has no value,
+such as 0 for 1/x, is recorded as a *hazard*: a term whose only factor names the function and its argument. Two sides
+are equally defined if their hazards are the same.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from relax_eg.tir.expr import Apply, Cast, Const, Index, Read, Reduce, Scalar, S
 from relax_eg.tir.functions import functions_with_trait
 
 Paths = tuple[Guards, ...]
-Condition = tuple[Paths, Paths]  # where it holds, and where it does not: disjoint conjunctions
+Condition = tuple[Paths, Paths]  # the cases in which it holds, and those in which it does not: disjoint conjunctions
 
 _NOTHING: Guards = frozenset()
 _TRUE: Condition = ((_NOTHING,), ())
@@ -43,9 +43,12 @@ def modulus_of(dtype: str) -> int:
 class TermValues:
     """Evaluates the terms of one side.
 
+    - `composer`: the composer that made the terms.
+    - `facts`: the guards that hold at every point considered.
+    - `normal`: the normalizer of sums.
     - `hazards`: the hazards of the terms evaluated so far.
-    - `fragile`: whether an argument of a function was summed with cancellation, or that of a discontinuous function was
-      computed, so that nothing is known of the accuracy.
+    - `fragile`: whether an argument of a function was summed with cancellation, or an argument of a discontinuous
+      function was computed, so that nothing is known of the accuracy.
     """
 
     def __init__(self, composer: Composer, facts: KnownGuards, normalizer: Normalizer) -> None:
@@ -56,9 +59,9 @@ class TermValues:
         self.fragile = False
         self._memo: dict[tuple[Scalar, Guards, frozenset[str], int], Sum] = {}
         self._bound: frozenset[str] = frozenset()
-        # Number of functions around the term being evaluated. They may make a number where it has no value.
+        # Number of functions around the term that is evaluated. They may have a value where the term has none.
         self._inside = 0
-        # Number of these functions that make a number of NaN too.
+        # Number of these functions that may have a value for NaN too.
         self._swallowing = 0
 
     def sum_of(self, s: Scalar, path: Guards = _NOTHING) -> Sum:
@@ -70,8 +73,8 @@ class TermValues:
         return self._memo[key]
 
     def form_of(self, s: Scalar, path: Guards, jumps: bool = False, swallows: bool = False) -> CanonicalSum:
-        """Returns `s` as the argument of a function. `jumps`: the function is discontinuous; `swallows`: it may give a
-        number for NaN."""
+        """Returns `s` as the argument of a function. `jumps`: whether the function is discontinuous; `swallows`:
+        whether it may give a number for NaN."""
         if jumps and not is_given(s) and not modulus_of(s.dtype):
             self.fragile = True
         self._inside += 1
@@ -82,14 +85,14 @@ class TermValues:
             self._inside -= 1
             self._swallowing -= swallows
         modulus = modulus_of(s.dtype)
-        if not modulus and not is_tame(self.normal.merged(total)):
+        if not modulus and not is_tame(self.normal.merge_equal_terms(total)):
             self.fragile = True
-        return self.normal.frozen(total, modulus)
+        return self.normal.canonical_sum(total, modulus)
 
     def _one(self, f: Factor) -> Sum:
         total = Sum()
         total.add(Term((f,)), Fraction(1))
-        return self.normal.settled(total)
+        return self.normal.settle(total)
 
     def _constant(self, value: Fraction | int) -> Sum:
         total = Sum()
@@ -102,7 +105,7 @@ class TermValues:
         total = Sum()
         for p in paths:
             total.add(Term((), p), Fraction(1))
-        return self.normal.settled(total)
+        return self.normal.settle(total)
 
     def _sum(self, s: Scalar, path: Guards) -> Sum:
         if s.dtype == "bool":
@@ -217,10 +220,10 @@ class TermValues:
         return self._one(Factor("apply", name, (), tuple(forms)))
 
     def _hazard(self, fn: str, args: Sequence[CanonicalSum], path: Guards) -> None:
-        """Records that `fn(args)` is needed where `path` holds, at any values of the variables bound around it."""
+        """Records the hazard of `fn(args)` where `path` holds, for all values of the variables bound around it."""
         total = Sum()
         total.add(Term((Factor("apply", f"hazard {fn}", (), tuple(args)),), path, self._bound), Fraction(1))
-        settled = self.normal.settled(total)
+        settled = self.normal.settle(total)
         if not settled.terms:
             return
         if self._swallowing or (self._inside and fn not in _MAKES_NAN):
@@ -231,10 +234,11 @@ class TermValues:
                 raise Unsupported("a negative count")
             settled = Sum()
             settled.add(self._existing(t), Fraction(1))
-        self.hazards.add(self.normal.frozen(settled))
+        self.hazards.add(self.normal.canonical_sum(settled))
 
     def _existing(self, t: Term) -> Term:
-        """Returns `t` without counts, which do not matter where they are 1 or more; guards say that they are."""
+        """Returns `t` without integer factors, which do not matter if they are 1 or more; guards are added that say
+        this."""
         guards = set(t.guards)
         for f in t.factors:
             if f.kind == "dim":
@@ -252,7 +256,7 @@ class TermValues:
         return Term(t.factors, guards, t.bound)
 
     def _is_positive_size(self, form: CanonicalSum, path: Guards) -> bool:
-        """Whether `form` is an integer made of sizes that is shown positive where `path` holds."""
+        """Whether `form` is an integer made of sizes that is shown to be positive where `path` holds."""
         total = Dim.of(0)
         for t, c in form.terms:
             if t.guards or t.bound or c.denominator != 1 or any(f.kind != "dim" for f in t.factors):
@@ -288,7 +292,7 @@ class TermValues:
         finally:
             self._bound = around
         # Any other kind is a function of the unordered values: of their formal sum, in which each is a term.
-        total = self.normal.frozen(self._over(body, ranges, variables))
+        total = self.normal.canonical_sum(self._over(body, ranges, variables))
         return self._one(Factor("apply", f"{s.kind} {s.dtype}", (), (total,)))
 
     def _known_extreme(self, s: Reduce) -> Scalar | None:
@@ -310,7 +314,7 @@ class TermValues:
         total = Sum()
         for t, c, m in body.items():
             total.add(Term(t.factors, t.guards | ranges, t.bound | variables), c, m)
-        return self.normal.settled(total)
+        return self.normal.settle(total)
 
     def _extreme_over(self, s: Reduce, path: Guards, ranges: Guards, variables: frozenset[str]) -> Sum:
         """Returns a maximum or minimum over nonempty axes; summands that all values share are pulled out."""
@@ -320,7 +324,7 @@ class TermValues:
         rest = Sum()
         if common and not form.modulus and len(common) < len(form.terms):
             for t, c in common:
-                rest.add(self.normal.rebound(t), c)
+                rest.add(self.normal.with_fresh_names(t), c)
             kept = CanonicalSum(tuple((t, c) for t, c in form.terms if (t, c) not in common))
             values = self._one(Factor("apply", "value", (), (kept,)))
         elif scale:
@@ -351,7 +355,7 @@ class TermValues:
         return scale, CanonicalSum(((rest, c),))
 
     def _values(self, s: Scalar, which: str, path: Guards) -> Sum:
-        """Returns the formal sum of the values of which `s` is the extreme; of `s` itself if it is no extreme."""
+        """Returns the formal sum of the values whose extreme is `s`; of `s` alone if it is no extreme."""
         if isinstance(s, Select):
             return self._values_of_cases(s, which, path)
         form = self.form_of(s, path, False, True)
@@ -362,7 +366,7 @@ class TermValues:
                 if f.name == f"{which} {s.dtype}":
                     total = Sum()
                     for u, d in f.args[0].terms:
-                        total.add(self.normal.rebound(u), d)
+                        total.add(self.normal.with_fresh_names(u), d)
                     return total
         return self._one(Factor("apply", "value", (), (form,)))
 
@@ -373,32 +377,32 @@ class TermValues:
             for p in paths:
                 for t, c, m in self._values(x, which, path | p).items():
                     total.add(Term(t.factors, t.guards | p, t.bound), c, m)
-        return self.normal.settled(total)
+        return self.normal.settle(total)
 
     def _extreme(self, which: str, dtype: str, values: Sum) -> Sum:
         """Returns the extreme of a formal sum of values. How often a value occurs does not matter."""
         found: dict[Term, Fraction] = {}
-        for t, c, _ in self.normal.settled(values).items():
+        for t, c, _ in self.normal.settle(values).items():
             if c <= 0:
                 raise Unsupported("a negative count")
-            found[self.normal.named(self._needed(self._existing(t)))] = Fraction(1)
+            found[self.normal.with_canonical_names(self._needed(self._existing(t)))] = Fraction(1)
         total = Sum()
         for t in found:
             total.add(t, Fraction(1))
-        form = self.normal.frozen(total)
+        form = self.normal.canonical_sum(total)
         if len(form.terms) == 1:
             (t, _) = form.terms[0]
             if not t.guards and not t.bound and len(t.factors) == 1 and t.factors[0].name == "value":
                 rest = Sum()
                 for u, c in t.factors[0].args[0].terms:
-                    rest.add(self.normal.rebound(u), c)
+                    rest.add(self.normal.with_fresh_names(u), c)
                 return rest
         return self._one(Factor("apply", f"{which} {dtype}", (), (form,)))
 
     # --- conditions ---
 
     def condition(self, s: Scalar, path: Guards) -> Condition:
-        """Returns where the boolean `s` holds and where it does not."""
+        """Returns the cases in which the boolean `s` holds, and those in which it does not."""
         yes, no = self._condition(s, path)
         if len(yes) > _MOST_PATHS or len(no) > _MOST_PATHS:
             raise Unsupported("a condition of too many parts")
