@@ -56,13 +56,13 @@ _PLAIN = names_where(lambda d: d.kind in "biuf" and not d.is_narrow)
 
 @lru_cache(FEW_KEPT)
 def required_facts(asked: frozenset[FactKey]) -> frozenset[FactKey]:
-    """`asked`, and every fact from which one of them may be derived. Words of `ANNOTATION_WORDS` are left out."""
+    """`asked`, and every fact from which one of them may be derived. `ANNOTATION_WORDS` are left out."""
     found: set[FactKey] = set(asked)
     todo = list(asked)
     while todo:
         fact = todo.pop()
         premises: set[FactKey] = {key_of(p) for d in derivations() if d.fact == fact for p in d.premises}
-        premises.update(p for premises_, c in ALL_IMPLIED if c == fact for p in premises_)
+        premises.update(p for sources, c in ALL_IMPLIED if c == fact for p in sources)
         todo += premises - found
         found |= premises
     return frozenset(found.difference(ANNOTATION_WORDS))
@@ -74,7 +74,7 @@ def _derivations_for(fact: FactKey, op: str, exact: bool) -> tuple[FactRule, ...
     found: set[FactKey] = {fact}
     grown = True
     while grown:
-        new = {p for premises_, c in ALL_IMPLIED if c in found for p in premises_} - found
+        new = {p for sources, c in ALL_IMPLIED if c in found for p in sources} - found
         found |= new
         grown = bool(new)
     return tuple(d for d in _of_operator(op) if d.fact in found and (d.exact or not exact))
@@ -143,12 +143,12 @@ class KnownFacts:
                 continue
             for premise, x in ((key_of(p), x) for p in d.premises for x in match.values(p.name)):
                 if premise in ANNOTATION_WORDS:
-                    holds_ = premise in self._facts_of_annotation(x)
+                    is_held = premise in self._facts_of_annotation(x)
                 elif (x, premise) in self._found:
-                    holds_ = self._found[x, premise]
+                    is_held = self._found[x, premise]
                 else:
                     return x, premise
-                if not holds_:
+                if not is_held:
                     break
             else:
                 found = close_under_implication(found | {d.fact})
@@ -167,7 +167,7 @@ def close_under_implication(facts: set[FactKey]) -> set[FactKey]:
     """`facts`, extended in place by the facts that they imply, including those of `HELPERS`."""
     grown = True
     while grown:
-        new = {c for premises_, c in ALL_IMPLIED if c not in facts and facts.issuperset(premises_)}
+        new = {c for sources, c in ALL_IMPLIED if c not in facts and facts.issuperset(sources)}
         facts |= new
         grown = bool(new)
     return facts
