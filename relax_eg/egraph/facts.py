@@ -84,7 +84,7 @@ class FactBase:
         self._maintained: frozenset[FactKey] = frozenset()  # facts that the engine maintains
         self._sent: set[str] = set()  # rules and answers that the engine has
 
-    def ask(self, guard: ValueGuard, x: str) -> tuple[str, str, list[str]]:
+    def lookup(self, guard: ValueGuard, x: str) -> tuple[str, str, list[str]]:
         """Returns the fact that a guard on the class `x` looks up, the action that asks for it, and the commands that
         declare both."""
         key = key_of(guard)

@@ -258,7 +258,7 @@ class _Demanded:
         self.questions.append(f"(need_{symbol} {args})")
 
     def value(self, guard: ValueGuard) -> None:
-        found, asked, commands = self.body.compiler.facts.ask(guard, f"v_{guard.name}")
+        found, asked, commands = self.body.compiler.facts.lookup(guard, f"v_{guard.name}")
         self.commands += commands
         self.facts.append(found)
         self.questions.append(asked)

@@ -69,7 +69,7 @@ class Proposals:
                     left[0], "it starts from no node of the program as written, nor from what is made of one"
                 )
             for e in now:
-                self._ask(e)
+                self._check_step(e)
                 starts.add(e.pairs[0][1])
             left = [e for e in left if e not in now]
 
@@ -77,7 +77,7 @@ class Proposals:
         """Whether forms of functions are among the answers that the rule got."""
         return e.answers is not None and any(values is not None for values in e.answers.forms.values())
 
-    def _ask(self, e: Equation) -> None:
+    def _check_step(self, e: Equation) -> None:
         schema, ((left, right),) = e.rule, e.pairs
         assert isinstance(schema, Schema)
         if e.answers is None:

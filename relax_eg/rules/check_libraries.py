@@ -40,10 +40,10 @@ class _Judge:
     library: Library
 
     def __call__(self, case: Case) -> Failure | None:
-        return self.judged(case)[0]
+        return self.judge_and_measure(case)[0]
 
-    def judged(self, case: Case) -> tuple[Failure | None, Numerics | None]:
-        """The failure, if any, and the numerics class that was measured."""
+    def judge_and_measure(self, case: Case) -> tuple[Failure | None, Numerics | None]:
+        """The failure or None, and the measured numerics class; None if the results meet no class."""
         lefts, rights = self.results(case)
         if isinstance(rights, Failure):
             return rights, None
@@ -52,7 +52,7 @@ class _Judge:
                 what = f"{self.library.name} gives {_short(right)}, its pattern {_short(left)}"
                 hint = "what the target returns must be annotated as its pattern is"
                 return Failure(what, left, right, i, hint), None
-        return self.compared(case, lefts, rights)
+        return self.compare_results(case, lefts, rights)
 
     def results(self, case: Case) -> tuple[list[Array], list[Array] | Failure]:
         """The results of the pattern, evaluated by its index equations, and those of the target, or a Failure if the
@@ -81,7 +81,10 @@ class _Judge:
             return lefts, Failure(f"{self.library.name} gives {shown}, its pattern {call.annotation}")
         return lefts, [np.asarray(r) for r in results]
 
-    def compared(self, case: Case, lefts: list[Array], rights: list[Array]) -> tuple[Failure | None, Numerics | None]:
+    def compare_results(
+        self, case: Case, lefts: list[Array], rights: list[Array]
+    ) -> tuple[Failure | None, Numerics | None]:
+        """The failure or None, and the measured numerics class, of results that agree in shape and dtype."""
         found = _measured_class(case, lefts, rights)
         wanted = case.instance.rule.numerics
         if found is None:
@@ -112,7 +115,7 @@ def check_library(rule: Rule, library: Library) -> Verdict:
         for k, sizes in enumerate(draws.draw_sizes(instance, rng, _SIZES)):
             case = Case(instance, sizes, draw(instance, sizes, rng, 2 * k))
             try:
-                failure, measured = judge.judged(case)
+                failure, measured = judge.judge_and_measure(case)
             except Absent:
                 continue
             tested += 1

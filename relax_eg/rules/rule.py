@@ -352,10 +352,10 @@ def check_parameters(rule: Rule) -> None:
     further = [*map(plain_name, rule.sizes), *rule.attributes]
     wanted = [*rule.signature, *further]
     named = [p.name for p in parameters if p.kind is not p.VAR_KEYWORD]
-    given = [n for n, p in zip(named, parameters, strict=False) if n in wanted or p.default is p.empty]
+    taken = [n for n, p in zip(named, parameters, strict=False) if n in wanted or p.default is p.empty]
     if any(p.kind is p.VAR_KEYWORD for p in parameters):
-        given += [n for n in further if n not in given]
-    if given[: len(rule.signature)] != list(rule.signature) or sorted(given) != sorted(wanted):
+        taken += [n for n in further if n not in taken]
+    if taken[: len(rule.signature)] != list(rule.signature) or sorted(taken) != sorted(wanted):
         raise rule.error(
             f"its function takes ({', '.join(named)}); shapes=, attrs= and sizes= declare ({', '.join(wanted)})"
         )
@@ -364,12 +364,11 @@ def check_parameters(rule: Rule) -> None:
 # --- the instances of a rule ---
 
 MAX_OPERAND_RANK = 4  # limit: axes of an operand
-# limit: attribute values tried in one group, and how many of them without any instance end the group.
-_MOST_VALUES = 64
-_MOST_FAILURES = 8  # limit: as above
+_MOST_VALUES = 64  # limit: attribute values tried in one group
+_MOST_FAILURES = 8  # limit: values without any instance after which a group ends
 # given: the most informative ranks come first, because a rule is printed with the first, and a short test covers few.
 _OPERAND_RANKS = (2, 1, 3, 0, 4)
-_BLOCK_RANKS = (1, 0, 2, 3)  # given: as above, of a block
+_BLOCK_RANKS = (1, 0, 2, 3)  # given: the same order for the ranks of a block
 
 Values = list[Any]
 
@@ -409,22 +408,13 @@ _FLAG = _one_of(False, True)
 # By attribute name; an entry `operator.attribute` takes precedence.
 _DOMAINS: dict[str, Callable[[int], Values]] = {
     "permute_dims.axes": _permutations,
-    "layer_norm.axes": _trailing_axes,
-    "rms_norm.axes": _trailing_axes,
-    "axes": _axes,
-    "axis": _axis,
-    "keepdims": _FLAG,
-    "reverse": _FLAG,
+    "layer_norm.axes": _trailing_axes, "rms_norm.axes": _trailing_axes, "axes": _axes, "axis": _axis,
+    "keepdims": _FLAG, "reverse": _FLAG,
     "reduce_window.strides": _pool_steps,
-    "strides": _per_axis(1, 2, 3),
-    "dilation": _per_axis(1, 2),
-    "interior": _per_axis(0, 1),
-    "y": _one_of(2, 3, 1, 0, -1, -2, 4),
-    "k": _one_of(0, 1, -1, 2, -2),
-    "method": _one_of("to_even", "away"),
-    "mode": _one_of("clip", "fill", "promise"),
-    "precision": _one_of(None, "default", "high", "highest"),
-    "out_dtype": _one_of(None, "float32", "float64"),
+    "strides": _per_axis(1, 2, 3), "dilation": _per_axis(1, 2), "interior": _per_axis(0, 1),
+    "y": _one_of(2, 3, 1, 0, -1, -2, 4), "k": _one_of(0, 1, -1, 2, -2),
+    "method": _one_of("to_even", "away"), "mode": _one_of("clip", "fill", "promise"),
+    "precision": _one_of(None, "default", "high", "highest"), "out_dtype": _one_of(None, "float32", "float64"),
     "dtype": _one_of("float32", "float16", "bfloat16", "float64", "int32", "uint8", "bool"),
     "epsilon": _one_of(1e-5, 1e-6, 0.0, 0.5),
 }  # fmt: skip

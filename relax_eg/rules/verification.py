@@ -55,7 +55,7 @@ def verify_in(
             while waiting and len(workers) < jobs:
                 workers.append(_Worker(path, memory))
             for w in [w for w in workers if w.number is None and waiting]:
-                w.give(waiting.popleft(), seconds)
+                w.start(waiting.popleft(), seconds)
                 if progress is not None:
                     progress(rules[w.number or 0].name, len(found), len(rules))
             busy = [w for w in workers if w.number is not None]
@@ -65,8 +65,8 @@ def verify_in(
                 number = w.number
                 assert number is not None
                 if w.pipe in ready:
-                    answer = w.answer()
-                    found[number] = answer or _stopped(w.ended(memory))
+                    answer = w.receive()
+                    found[number] = answer or _stopped(w.exit_text(memory))
                 elif time.monotonic() >= w.deadline:
                     answer = None
                     found[number] = _stopped(f"its check was stopped after {seconds:g} s")
@@ -165,7 +165,8 @@ class _Worker:
         theirs.close()
         self._ready = False
 
-    def give(self, number: int, seconds: float) -> None:
+    def start(self, number: int, seconds: float) -> None:
+        """Starts the check of a rule, with a limit of `seconds`."""
         if not self._ready:  # the time to load the rules does not count
             with suppress(EOFError):
                 self.pipe.recv()
@@ -174,14 +175,15 @@ class _Worker:
         with suppress(OSError):
             self.pipe.send(number)
 
-    def answer(self) -> dict[str, Any] | None:
+    def receive(self) -> dict[str, Any] | None:
         """The fields of the verdict; None if the process has ended."""
         try:
             return self.pipe.recv()
         except (EOFError, OSError):
             return None
 
-    def ended(self, memory: int) -> str:
+    def exit_text(self, memory: int) -> str:
+        """The text of a verdict on a rule whose check ended the process."""
         self._process.join(1.0)
         code = self._process.exitcode
         return f"its check ended the process (exit code {code}), at most {memory >> 20} MiB of memory being allowed"

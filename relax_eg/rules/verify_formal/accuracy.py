@@ -41,7 +41,7 @@ def _tensors(t: Term) -> list[str]:
     ]
 
 
-def is_given(s: Scalar) -> bool:
+def has_no_rounding(s: Scalar) -> bool:
     """Whether `s` is a read, a constant or an index: it is not computed, so it has no rounding error."""
     return isinstance(s, (Read, Const, Index))
 
@@ -58,7 +58,7 @@ def _coarsest(s: Scalar) -> tuple[float, float]:
     is."""
     computed, summed = float("inf"), float("inf")
     for t in walk(s):
-        if is_given(t) or not is_float(t.dtype):
+        if has_no_rounding(t) or not is_float(t.dtype):
             continue
         bits = dtype_of(t.dtype).digits
         computed = min(computed, bits)

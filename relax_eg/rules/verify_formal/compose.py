@@ -166,9 +166,9 @@ class Composer:
 
     def free(self, d: Dim) -> frozenset[str]:
         """Returns the variables of `d`, including those in definitions of opaque ones."""
-        return self.closed(d.variables)
+        return self.closure(d.variables)
 
-    def closed(self, names: Iterable[str]) -> frozenset[str]:
+    def closure(self, names: Iterable[str]) -> frozenset[str]:
         """Returns `names` and the variables in the definitions of the opaque ones among them."""
         found: set[str] = set()
         todo = list(names)
@@ -187,7 +187,7 @@ class Composer:
         for n in d.variables:
             if n in env:
                 mine[n] = env[n]
-            elif n in self.opaque and self.closed((n,)) & env.keys():
+            elif n in self.opaque and self.closure((n,)) & env.keys():
                 mine[n] = self.as_dim(self.renamed(self.opaque[n], env))
         return d.substitute(mine) if mine else d
 

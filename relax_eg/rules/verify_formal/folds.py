@@ -331,13 +331,13 @@ class Folds:
             case "multiply" if y is not None and _is(x, 1):
                 return y
             case "multiply" if y is not None and _negated(x) is not None and _negated(y) is not None:
-                return Apply("multiply", (_need(_negated(x)), _need(_negated(y))))
+                return Apply("multiply", (_not_none(_negated(x)), _not_none(_negated(y))))
             case "multiply" if y is not None and _magnitude(x) is not None and _magnitude(y) is not None:
-                return Apply("abs", (Apply("multiply", (_need(_magnitude(x)), _need(_magnitude(y)))),))
+                return Apply("abs", (Apply("multiply", (_not_none(_magnitude(x)), _not_none(_magnitude(y)))),))
             case "multiply" | "divide" if y is not None and _negated(x) is not None and kind(s.dtype) == "f":
-                return Apply("negative", (Apply(s.fn, (_need(_negated(x)), y)),))
+                return Apply("negative", (Apply(s.fn, (_not_none(_negated(x)), y)),))
             case "multiply" | "divide" if y is not None and _negated(y) is not None and kind(s.dtype) == "f":
-                return Apply("negative", (Apply(s.fn, (x, _need(_negated(y)))),))
+                return Apply("negative", (Apply(s.fn, (x, _not_none(_negated(y)))),))
             # The second operand is the same, so a tie of zeros is broken the same way twice.
             case "maximum" | "minimum" if isinstance(x, Apply) and x.fn == s.fn and x.args[1] == y:
                 return x
@@ -348,9 +348,9 @@ class Folds:
             case "add" if y is not None and _is(y, 0) and (kind(s.dtype) in "iu" or _is_minus_zero(y)):
                 return x
             case "add" if y is not None and _negated(y) is not None:
-                return Apply("subtract", (x, _need(_negated(y))))
+                return Apply("subtract", (x, _not_none(_negated(y))))
             case "subtract" if y is not None and _negated(y) is not None:
-                return Apply("add", (x, _need(_negated(y))))
+                return Apply("add", (x, _not_none(_negated(y))))
             case "bitwise_not" if isinstance(x, Apply) and x.fn == "bitwise_not":
                 return x.args[0]
             case _ if s.fn in functions_with_trait("idempotent") and y is not None and self.same_terms(x, y, extra):
@@ -447,7 +447,7 @@ def _is_there_and_back(first: Cast, dtype: str) -> bool:
     return first.arg.dtype == dtype and dtype_of(first.dtype).contains(dtype_of(dtype))
 
 
-def _need(s: Scalar | None) -> Scalar:
+def _not_none(s: Scalar | None) -> Scalar:
     assert s is not None
     return s
 

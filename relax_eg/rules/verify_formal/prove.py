@@ -213,10 +213,10 @@ def _largest_rank(rule: Rule) -> int:
 def prove_instance(instance: Instance, deadline: Deadline) -> _Outcome:
     """Returns the theory in which the instance is proved, or "axiom". Raises Unsupported if it is neither."""
     base = _facts(instance, deadline)
-    _need_sizes(instance, base)
+    _require_sizes(instance, base)
     if instance.rule.numerics == "approximate" and _is_linear_algebra(instance) and _same_matrices(instance, deadline):
         return "real"
-    _need_operators(instance, base)
+    _require_operators(instance, base)
     theories: set[_Outcome] = set()
     for left, right in zip(instance.left, instance.right, strict=True):
         theories.add(_prove_result(instance, left, right, base))
@@ -258,7 +258,7 @@ def _same_matrices(instance: Instance, deadline: Deadline) -> bool:
         return False
 
 
-def _need_sizes(instance: Instance, facts: KnownGuards) -> None:
+def _require_sizes(instance: Instance, facts: KnownGuards) -> None:
     """Raises Unsupported unless the right side's sizes are possible wherever those of the left side are, and the
     contractions of both sides ask for the same precisions."""
     held = set(size_conditions(instance.left))
@@ -272,7 +272,7 @@ def _need_sizes(instance: Instance, facts: KnownGuards) -> None:
         raise Unsupported("the matmuls of the sides ask for other precisions")
 
 
-def _need_operators(instance: Instance, facts: KnownGuards) -> None:
+def _require_operators(instance: Instance, facts: KnownGuards) -> None:
     """Raises Unsupported unless the right side's operators exist on all values on which those of the left side do. Only
     operators on promised positions do not exist on all values."""
     if not unknown_promises(instance.right) <= unknown_promises(instance.left):

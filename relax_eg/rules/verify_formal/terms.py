@@ -49,7 +49,7 @@ class Normalizer:
     # --- replacing variables ---
 
     def factor_with(self, f: Factor, env: Mapping[str, Dim]) -> Factor:
-        if not self.composer.closed(f.variables) & env.keys():
+        if not self.composer.closure(f.variables) & env.keys():
             return f
         return Factor(
             f.kind,
@@ -59,7 +59,7 @@ class Normalizer:
         )
 
     def form_with(self, form: CanonicalSum, env: Mapping[str, Dim]) -> CanonicalSum:
-        if not self.composer.closed(form.variables) & env.keys():
+        if not self.composer.closure(form.variables) & env.keys():
             return form
         total = Sum()
         for t, c in form.terms:
@@ -255,7 +255,7 @@ class Normalizer:
             ranges = {*in_range(v, outer), *in_range(Dim.var(j), inner)}
             plain = Term(t.factors, t.guards - ranges, t.bound - {i, j})
             made = self.term_with(plain, {j: k - v * inner})
-            if i in self.composer.closed(made.variables) or not self.facts.entails(at_least(inner), made.guards):
+            if i in self.composer.closure(made.variables) or not self.facts.entails(at_least(inner), made.guards):
                 continue
             guards = made.guards | {*in_range(k, outer * inner)}
             return [(Term(made.factors, guards, made.bound | k.variables), Fraction(1))]
@@ -278,18 +278,18 @@ class Normalizer:
         return found
 
     def _within(self, name: str, args: tuple[Dim, ...]) -> frozenset[str]:
-        return self.composer.closed((name,) if not args else frozenset[str]().union(*(x.variables for x in args)))
+        return self.composer.closure((name,) if not args else frozenset[str]().union(*(x.variables for x in args)))
 
     def _count(self, t: Term) -> list[tuple[Term, Fraction]] | None:
         """Counts a bound variable that is in no factor: multiplies its term by the number of its values."""
-        used = self.composer.closed(frozenset[str]().union(*(f.variables for f in t.factors)))
+        used = self.composer.closure(frozenset[str]().union(*(f.variables for f in t.factors)))
         for name in sorted(t.bound - used):
             v = Dim.var(name)
             low: list[Dim] = []
             high: list[Dim] = []
             others: set[GuardLiteral] = set()
             for g in t.guards:
-                if name not in self.composer.closed(guard_variables(g)):
+                if name not in self.composer.closure(guard_variables(g)):
                     others.add(g)
                     continue
                 c = self.coefficient(g.dim, name) if g.op == ">=" else None
@@ -385,8 +385,8 @@ class Normalizer:
 
     def _signature(self, t: Term, name: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
         env = dict.fromkeys(t.bound, _ANY) | {name: _THIS}
-        used = [f for f in t.factors if name in self.composer.closed(f.variables)]
-        guarding = [g for g in t.guards if name in self.composer.closed(guard_variables(g))]
+        used = [f for f in t.factors if name in self.composer.closure(f.variables)]
+        guarding = [g for g in t.guards if name in self.composer.closure(guard_variables(g))]
         return (
             tuple(sorted(self.factor_with(f, env).key for f in used)),
             tuple(sorted(self.guard_with(g, env).key for g in guarding)),

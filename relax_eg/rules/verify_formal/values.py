@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from fractions import Fraction
 
 from relax_eg.dtypes import dtype_of, is_float, kind
-from relax_eg.rules.verify_formal.accuracy import is_given, is_tame
+from relax_eg.rules.verify_formal.accuracy import has_no_rounding, is_tame
 from relax_eg.rules.verify_formal.compose import Composer, Unsupported, index_dim
 from relax_eg.rules.verify_formal.guards import GuardLiteral, Guards, KnownGuards, at_least, in_range, zero
 from relax_eg.rules.verify_formal.sums import CanonicalSum, Factor, Sum, Term
@@ -75,7 +75,7 @@ class TermValues:
     def form_of(self, s: Scalar, path: Guards, jumps: bool = False, swallows: bool = False) -> CanonicalSum:
         """Returns `s` as the argument of a function. `jumps`: whether the function is discontinuous; `swallows`:
         whether it may give a number for NaN."""
-        if jumps and not is_given(s) and not modulus_of(s.dtype):
+        if jumps and not has_no_rounding(s) and not modulus_of(s.dtype):
             self.fragile = True
         self._inside += 1
         self._swallowing += swallows
@@ -233,10 +233,10 @@ class TermValues:
             if count <= 0:
                 raise Unsupported("a negative count")
             settled = Sum()
-            settled.add(self._existing(t), Fraction(1))
+            settled.add(self._without_counts(t), Fraction(1))
         self.hazards.add(self.normal.canonical_sum(settled))
 
-    def _existing(self, t: Term) -> Term:
+    def _without_counts(self, t: Term) -> Term:
         """Returns `t` without integer factors, which do not matter if they are 1 or more; guards are added that say
         this."""
         guards = set(t.guards)
@@ -247,7 +247,7 @@ class TermValues:
                     guards.add(positive)
         return Term(tuple(f for f in t.factors if f.kind != "dim"), frozenset(guards), t.bound)
 
-    def _needed(self, t: Term) -> Term:
+    def _without_implied_guards(self, t: Term) -> Term:
         """Returns `t` without guards that follow from its other guards."""
         guards = t.guards
         for g in sorted(guards, key=lambda g: g.key):
@@ -285,14 +285,14 @@ class TermValues:
         self._bound = around | variables
         try:
             if s.kind == "sum":
-                return self._over(self.sum_of(s.body, path | ranges), ranges, variables)
+                return self._summed_over(self.sum_of(s.body, path | ranges), ranges, variables)
             if s.kind in ("max", "min"):
                 return self._extreme_over(s, path, ranges, variables)
             body = self._one(Factor("apply", "value", (), (self.form_of(s.body, path | ranges, False, True),)))
         finally:
             self._bound = around
         # Any other kind is a function of the unordered values: of their formal sum, in which each is a term.
-        total = self.normal.canonical_sum(self._over(body, ranges, variables))
+        total = self.normal.canonical_sum(self._summed_over(body, ranges, variables))
         return self._one(Factor("apply", f"{s.kind} {s.dtype}", (), (total,)))
 
     def _known_extreme(self, s: Reduce) -> Scalar | None:
@@ -309,7 +309,7 @@ class TermValues:
             return None
         return Read(x.buffer, (*others, n - 1 if s.kind == "max" else _ZERO), x.dtype)
 
-    def _over(self, body: Sum, ranges: Guards, variables: frozenset[str]) -> Sum:
+    def _summed_over(self, body: Sum, ranges: Guards, variables: frozenset[str]) -> Sum:
         """Returns `body` summed over variables and their ranges."""
         total = Sum()
         for t, c, m in body.items():
@@ -320,7 +320,7 @@ class TermValues:
         """Returns a maximum or minimum over nonempty axes; summands that all values share are pulled out."""
         form = self.form_of(s.body, path | ranges, False, True)
         scale, form = self._scale(form, variables)
-        common = [(t, c) for t, c in form.terms if not self.composer.closed(t.variables) & variables]
+        common = [(t, c) for t, c in form.terms if not self.composer.closure(t.variables) & variables]
         rest = Sum()
         if common and not form.modulus and len(common) < len(form.terms):
             for t, c in common:
@@ -331,7 +331,7 @@ class TermValues:
             values = self._one(Factor("apply", "value", (), (form,)))
         else:
             values = self._values(s.body, s.kind, path | ranges)
-        found = self._extreme(s.kind, s.dtype, self._over(values, ranges, variables)).plus(rest)
+        found = self._extreme(s.kind, s.dtype, self._summed_over(values, ranges, variables)).plus(rest)
         for f in scale:
             found = self.normal.product(self._one(f), found)
         return found
@@ -347,7 +347,7 @@ class TermValues:
             for f in t.factors
             if f.kind == "read"
             and "nonnegative" in self.composer.claims.get(f.name, ())
-            and not self.composer.closed(f.variables) & (variables | t.bound)
+            and not self.composer.closure(f.variables) & (variables | t.bound)
         ]
         if not scale or t.guards:
             return [], form
@@ -385,7 +385,7 @@ class TermValues:
         for t, c, _ in self.normal.settle(values).items():
             if c <= 0:
                 raise Unsupported("a negative count")
-            found[self.normal.with_canonical_names(self._needed(self._existing(t)))] = Fraction(1)
+            found[self.normal.with_canonical_names(self._without_implied_guards(self._without_counts(t)))] = Fraction(1)
         total = Sum()
         for t in found:
             total.add(t, Fraction(1))
@@ -412,7 +412,7 @@ class TermValues:
         if isinstance(s, Const):
             return _TRUE if s.value else _FALSE
         if isinstance(s, Read):
-            return _on(
+            return _literal(
                 GuardLiteral("true", _ZERO, Factor("read", s.buffer, tuple(i for i in s.indices if isinstance(i, Dim))))
             )
         if isinstance(s, Select):
@@ -444,8 +444,8 @@ class TermValues:
         x, y = (index_dim(v, self.composer.name_of) for v in (a, b))
         if x is not None and y is not None and kind(a.dtype) in "iu":
             if fn == "less":
-                return _on(at_least(y - x - 1))
-            return _on(at_least(y - x)) if fn == "less_equal" else _on(zero(x - y), fn == "equal")
+                return _literal(at_least(y - x - 1))
+            return _literal(at_least(y - x)) if fn == "less_equal" else _literal(zero(x - y), fn == "equal")
         if fn == "less_equal":  # not b < a, as no number is unordered
             yes, no = self._ordered("less", b, a, path)
             return no, yes
@@ -460,10 +460,10 @@ class TermValues:
             return _TRUE if fn == "equal" else _FALSE
         if fn in functions_with_trait("commutes"):
             forms.sort(key=lambda f: f.key)
-        return _on(GuardLiteral("true", _ZERO, Factor("apply", f"{fn} {a.dtype}", (), tuple(forms))))
+        return _literal(GuardLiteral("true", _ZERO, Factor("apply", f"{fn} {a.dtype}", (), tuple(forms))))
 
 
-def _on(g: GuardLiteral, positive: bool = True) -> Condition:
+def _literal(g: GuardLiteral, positive: bool = True) -> Condition:
     g = g if positive else g.negated()
     return (frozenset({g}),), (frozenset({g.negated()}),)
 
