@@ -27,11 +27,11 @@ _MOST_PLACES = 12  # limit: expressions from start to end of a goal that is shor
 
 
 def derive(
-    recording: Recording, written: Sequence[Expr], chosen: Sequence[Expr], given: Sequence[Equation], holds: Holds
+    recording: Recording, written: Sequence[Expr], chosen: Sequence[Expr], proposed: Sequence[Equation], holds: Holds
 ) -> list[Goal]:
     """Returns a goal for every pair of a `written` and a `chosen` expression.
 
-    - `given`: equations that hold from the start: proposals of schemas.
+    - `proposed`: equations that hold from the start: the proposals of schemas.
     - `holds`: whether an expression is known to satisfy a condition.
 
     ExplanationError if the recorded matches do not lead from one to the other.
@@ -39,7 +39,7 @@ def derive(
     closure = Closure(recording.classes, recording.canonical_sizes)
     for e in (*written, *chosen):
         closure.add(e)
-    for found in given:
+    for found in proposed:
         closure.learn(found)
     pending = [_Match(f, recording) for f in recording.firings]
     pairs = list(zip(written, chosen, strict=True))

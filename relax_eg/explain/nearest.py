@@ -251,7 +251,7 @@ class Nearest(Matcher[int]):
             if self.known.has(value, key_of(g)):
                 return ""
             return f"its condition {text}: {shown} is no constant of which it holds"
-        return f"its condition {text}: {WORDS[g.word]}; {shown} is not such"
+        return f"its condition {text}: {WORDS[g.word]}; {shown} does not meet this"
 
     def text(self, value: int) -> str:
         return short_infix_text(self.graph.expressions[value])
