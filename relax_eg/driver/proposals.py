@@ -12,9 +12,12 @@ from relax_eg.rules.schemas import MEMORY, Functions, Schema
 Proposal = tuple[Expr, Expr, str]  # a node, an equal expression, the rule
 
 
-class Cornered(Functions, Protocol):
-    """A `Functions` whose `most` refers to the sizes in one corner of those that a program is to be good at; in the
-    first corner all are largest. `corners`: how many there are."""
+class CornerFunctions(Functions, Protocol):
+    """A `Functions` whose `most` refers to one corner of the sizes that a program is to be good at.
+
+    - `corner`: the number of that corner; in corner 0 all sizes are at their largest.
+    - `corners`: the number of corners.
+    """
 
     corner: int
 
@@ -22,7 +25,7 @@ class Cornered(Functions, Protocol):
     def corners(self) -> int: ...
 
 
-def proposals(written: Sequence[Expr], schemas: Sequence[Schema], known: Cornered) -> dict[Proposal, Answers]:
+def proposals(written: Sequence[Expr], schemas: Sequence[Schema], known: CornerFunctions) -> dict[Proposal, Answers]:
     """The proposals of `schemas` for the nodes of a block as `written`, each with the answers that the schema was
     given.
 
@@ -37,19 +40,19 @@ def proposals(written: Sequence[Expr], schemas: Sequence[Schema], known: Cornere
             if MEMORY in schema.tags:
                 for corner in range(known.corners):
                     known.corner = corner
-                    proposed, told = _proposed(schema, e, known)
+                    proposed, answers = _proposed(schema, e, known)
                     if proposed is not None:
-                        found.setdefault((e, proposed, schema.name), told)
+                        found.setdefault((e, proposed, schema.name), answers)
                 known.corner = 0
                 continue
             of = latest
-            proposed, told = _proposed(schema, of, known)
+            proposed, answers = _proposed(schema, of, known)
             if proposed is None and latest is not e:
                 of = e
-                proposed, told = _proposed(schema, of, known)
+                proposed, answers = _proposed(schema, of, known)
             if proposed is not None:
                 latest = proposed
-                found.setdefault((of, proposed, schema.name), told)
+                found.setdefault((of, proposed, schema.name), answers)
     return found
 
 
