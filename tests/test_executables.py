@@ -166,5 +166,5 @@ def test_what_fails_beside_the_calls_is_told() -> None:
             if t.name == "relax_eg compile":
                 t.join()
     assert [str(w.message) for w in told] == [
-        "what was to be compiled beside the calls is not there: internal TypeError: no such lowering"
+        "an executable was not compiled in the background: internal TypeError: no such lowering"
     ]

@@ -385,7 +385,7 @@ class Executables:
                 with jax.enable_x64(wide):
                     self.ensure_compiled(key, make)
             except Exception as e:
-                fallback("what was to be compiled beside the calls is not there", e)
+                fallback("an executable was not compiled in the background", e)
 
         threading.Thread(target=work, name="relax_eg compile").start()
 
