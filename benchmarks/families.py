@@ -36,7 +36,7 @@ import relax_eg as rx
 from benchmarks import Quick
 from benchmarks.timing import BEYOND, QUICK_SECONDS, UNSURE, WITHIN, Estimate, Timings, settled
 from relax_eg.driver.families import scope_allows
-from relax_eg.driver.measured import arguments
+from relax_eg.driver.measured import random_arguments
 from relax_eg.driver.optimize import traced_program
 from relax_eg.driver.options import Execution, Options, read_options
 from relax_eg.driver.prices import MODE_DOUBT, call_seconds, price_at
@@ -253,7 +253,7 @@ def run(
 
 def _slower(traced: Any, options: Options, best: Any, one: Any, at: Mapping[str, int], seconds: float) -> Estimate:
     """Seconds of a call of `best` over those of `one`, in turns."""
-    args, _ = arguments(traced, dict(options.facts), at)
+    args, _ = random_arguments(traced, dict(options.facts), at)
     calls: dict[str, Callable[[], Any]] = {}
     for label, found in (("family", best), ("alone", one)):
         run: Callable[..., Any] = found

@@ -50,7 +50,7 @@ from benchmarks.timing import (
     told,
 )  # fmt: skip
 from relax_eg.backend.family import SearchSpec
-from relax_eg.driver.measured import AS_WRITTEN, CandidateProgram, Entry, Search, arguments
+from relax_eg.driver.measured import AS_WRITTEN, CandidateProgram, Entry, Search, random_arguments
 from relax_eg.driver.optimize import optimized, traced_program
 from relax_eg.driver.options import read_options
 from relax_eg.extract.cost import WholeCost
@@ -133,7 +133,7 @@ def timed(program: Program, at: Mapping[str, int], target: str, seconds: float) 
     best, chosen = returned(program, at, target, search)
     if all(c.label != chosen.label for c in candidates):
         candidates.append(chosen)
-    args, _ = arguments(traced, dict(options.facts), options.bindings[0])
+    args, _ = random_arguments(traced, dict(options.facts), options.bindings[0])
     calls: dict[str, Any] = {}
     for c in candidates:
         made = best if c.label == chosen.label else optimized(search, c)
@@ -150,7 +150,7 @@ def timed(program: Program, at: Mapping[str, int], target: str, seconds: float) 
         rows = tuple(
             Timed(
                 c.label,
-                search.predicted(c, at),
+                search.predicted_seconds(c, at),
                 float(np.quantile(times.seconds[c.label], QUANTILE)),
                 str(traced.module if c.entry is None else c.entry.module),
                 c.mode.name,

@@ -42,7 +42,7 @@ def limited(module: Module, sizes: dict[str, int], execution: Any, limit: int, *
 def called(best: Any, sizes: dict[str, int]) -> int:
     """Bytes that what is called allocates beside its arguments, as XLA accounts for it when it is compiled."""
     shapes = avals(best.module.main, sizes)
-    accounting._known.clear()  # pyright: ignore[reportPrivateUsage]  # XLA is asked anew
+    accounting._allocated_bytes.clear()  # pyright: ignore[reportPrivateUsage]  # XLA is asked anew
     if best.report.execution == "kernels":
         call = best.runner.call(sizes)
         values = call.plan.program.values

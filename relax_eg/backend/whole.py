@@ -12,7 +12,7 @@ import jax
 from jax.core import Tracer
 
 from relax_eg.backend.bound import BoundFamily, other_program
-from relax_eg.backend.call_keys import MOST_SHOWN, NOT_SHOWN, is_tracing
+from relax_eg.backend.call_keys import MOST_KEYS, NO_KEY, is_tracing
 from relax_eg.backend.executables import Executables
 from relax_eg.backend.family import Family
 from relax_eg.backend.runtime import UNSEEN, Strategy
@@ -27,7 +27,7 @@ class Whole(Strategy):
     """Runs calls as one XLA program, at exact sizes.
 
     - `bound_family`: the programs, with the parameters that are bound.
-    - `held`: for each of these programs, the values prepared for it.
+    - `prepared_values`: for each of these programs, the values prepared for it.
     """
 
     def __init__(
@@ -44,40 +44,40 @@ class Whole(Strategy):
         checked = program.check(weights, indices) if indices else []
         b = BoundFamily(family, {i: x.shape for i, x in zip(indices, checked, strict=True)})
         self.bound_family, self.names = b, b.names
-        self._given = [_held(x) for x in weights]
+        self._weight_refs = [_weak_getter(x) for x in weights]
         made: dict[Expr, Any] = {}
-        self.held = [p.prepared(checked, b.fixed, made) for p in b.programs]
-        self.prepared = self.held[0] if len(self.held) == 1 or not indices else tuple(self.held)
+        self.prepared_values = [p.prepare(checked, b.fixed, made) for p in b.programs]
         # A program is passed only the arrays prepared for it: each array of a call costs time. Where nothing is bound,
         # one `jax.jit` serves all variants.
         self._joint = len(b.programs) == 1 or not indices
+        self.prepared = self.prepared_values[0] if self._joint else tuple(self.prepared_values)
         whole = [None] if self._joint else range(len(b.programs))
-        self._whole = [self.executables.jit(self._of_program(i)) for i in whole]
+        self._whole = [self.executables.jit(self._program_function(i)) for i in whole]
         self._options = any(v.compiler_options for v in family.variants)
         self._compiled = Memo[int, Any](len(family.variants))  # by variant, where variants have compiler options
         self._keywords = b.keywords
         # Serves all calls whose arguments are split as the specs were, if there is only one executable for each shape.
         self._only = self._whole[0] if self._joint and not self._options else None
-        self._known = Memo[Any, int](MOST_SHOWN)  # by key: the variant that serves such calls, or `WRITTEN`
+        self._known = Memo[Any, int](MOST_KEYS)  # by key: the variant that serves such calls, or `WRITTEN`
 
-    def _of_program(self, which: int | None) -> Callable[..., Any]:
+    def _program_function(self, which: int | None) -> Callable[..., Any]:
         """A program as a function of its prepared values and the other arguments. None: the one that serves them."""
         b = self.bound_family
 
         def run(prepared: tuple[Any, ...], /, *args: Any, **kwargs: Any) -> Any:
-            return b.main(prepared, b.others(args, kwargs), which)
+            return b.run_main(prepared, b.call_arrays(args, kwargs), which)
 
         run.__name__ = self.program.name
         return run
 
-    def straight_whole(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def call_known_whole(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if (kwargs or self._keywords) and kwargs.keys() != self._keywords:
             return UNSEEN
-        run, prepared = self._only, self.held[0]
+        run, prepared = self._only, self.prepared_values[0]
         if run is None:
             try:
-                found = self._known.get(self.bound_family.shown(args, kwargs))
-            except NOT_SHOWN:
+                found = self._known.get(self.bound_family.size_key(args, kwargs))
+            except NO_KEY:
                 return UNSEEN
             if found is None or found == WRITTEN:
                 return UNSEEN
@@ -88,87 +88,91 @@ class Whole(Strategy):
             self._only = None  # from now on each call has to choose
             return UNSEEN
 
-    straight = straight_whole
+    call_known = call_known_whole
 
-    def given(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Any]:
+    def flat_arguments(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Any]:
         b = self.bound_family
-        return self.program.as_given(b.others(args, kwargs), b.others_at)
+        return self.program.convert_arguments(b.call_arrays(args, kwargs), b.call_indices)
 
-    def again(self, given: list[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        return jax.tree_util.tree_unflatten(self.bound_family.tree, given)
+    def call_arguments(self, arguments: list[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        return jax.tree_util.tree_unflatten(self.bound_family.tree, arguments)
 
-    def run_whole(self, given: list[Any]) -> Any:
-        args, kwargs = self.again(given)
+    def run_whole(self, arguments: list[Any]) -> Any:
+        args, kwargs = self.call_arguments(arguments)
         if self._only is not None:
-            result = self.straight_whole(args, kwargs)
+            result = self.call_known_whole(args, kwargs)
             if result is not UNSEEN:
                 return result
-        variant = self._variant(args, kwargs, given)
+        variant = self._variant(args, kwargs, arguments)
         if variant == WRITTEN:
-            return self._as_written(given)
+            return self._as_written(arguments)
         run, prepared = self.executable(variant)
         return run(prepared, *args, **kwargs)
 
     run = run_whole
 
-    def _variant(self, args: tuple[Any, ...], kwargs: dict[str, Any], given: Sequence[Any]) -> int:
+    def _variant(self, args: tuple[Any, ...], kwargs: dict[str, Any], arguments: Sequence[Any]) -> int:
         """The index of the variant for these arguments; `WRITTEN` where the function is another program at their sizes
         than the one its weights were prepared for. ShapeError or BoundsError for shapes that do not fit."""
-        b, shapes = self.bound_family, [jax.numpy.shape(x) for x in given]
+        b, shapes = self.bound_family, [jax.numpy.shape(x) for x in arguments]
         try:
-            key: Any = b.shown(args, kwargs)
-        except NOT_SHOWN:  # tracers, among others
+            key: Any = b.size_key(args, kwargs)
+        except NO_KEY:  # tracers, among others
             key = tuple(shapes)
         found = self._known.get(key)
         if found is None:
             sizes = b.sizes(shapes)
-            found = self.family.at(sizes)
-            if b.indices and not b.of_variant(found).kept and self.program.other_at(sizes) is not None:
+            found = self.family.variant_at(sizes)
+            if (
+                b.indices
+                and not b.variant_program(found).is_as_written
+                and self.program.difference_at(sizes) is not None
+            ):
                 found = WRITTEN
             self._known[key] = found
         return found
 
     def executable(self, variant: int) -> tuple[Any, tuple[Any, ...]]:
         """The function `(prepared, *others)` that runs a variant, under `jax.jit`, and the values prepared for it."""
-        which = self.bound_family.which[variant]
+        which = self.bound_family.program_indices[variant]
         if not self._options or is_tracing():  # under a trace, the outer `jit` decides on the options
-            return self._whole[0 if self._joint else which], self.held[which]
+            return self._whole[0 if self._joint else which], self.prepared_values[which]
         options = dict(self.family.variants[variant].compiler_options) or None
-        run = self._compiled.get(variant) or self._compiled.made(
-            variant, lambda: self.executables.jit(self._of_program(which), compiler_options=options)
+        run = self._compiled.get(variant) or self._compiled.get_or_make(
+            variant, lambda: self.executables.jit(self._program_function(which), compiler_options=options)
         )
-        return run, self.held[which]
+        return run, self.prepared_values[which]
 
-    def _as_written(self, given: Sequence[Any]) -> Any:
+    def _as_written(self, arguments: Sequence[Any]) -> Any:
         """Calls the function as written. OtherProgramError where its weights were garbage-collected."""
         b, p = self.bound_family, self.program
-        sizes = b.sizes([jax.numpy.shape(x) for x in given])
-        weights = [x() for x in self._given]
+        sizes = b.sizes([jax.numpy.shape(x) for x in arguments])
+        weights = [x() for x in self._weight_refs]
         if any(x is None for x in weights):
-            raise other_program(p.name, sizes, p.other_at(sizes) or "")
-        held, rest = iter(weights), iter(given)
+            raise other_program(p.name, sizes, p.difference_at(sizes) or "")
+        held, rest = iter(weights), iter(arguments)
         return self._written(p.check([next(held if i in b.indices else rest) for i in range(len(p.params))]))
 
     @functools.cached_property
     def _written(self) -> Any:
-        return self.executables.jit(self.program.original)
+        return self.executables.jit(self.program.run_as_written)
 
-    def checked(self, given: Sequence[Any]) -> list[Any]:
-        return self.bound_family.check(given)
+    def check_arguments(self, arguments: Sequence[Any]) -> list[Any]:
+        return self.bound_family.check(arguments)
 
-    def written(self, checked: list[Any]) -> Any:
-        return jax.jit(lambda *xs: self.program.original(list(xs)))(*checked)
+    def run_as_written(self, checked: list[Any]) -> Any:
+        return jax.jit(lambda *xs: self.program.run_as_written(list(xs)))(*checked)
 
-    def bound(self, indices: Sequence[int], weights: list[Any]) -> Whole:
+    def bind(self, indices: Sequence[int], weights: list[Any]) -> Whole:
         return Whole(self.family, self.executables, indices, weights)
 
     def to_jax(self) -> Callable[..., Any]:
         b, program = self.bound_family, self.program
 
         def run(prepared: tuple[Any, ...], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-            others = self.given(args, kwargs)
-            with program.width():
-                return b.main(prepared, others)
+            others = self.flat_arguments(args, kwargs)
+            with program.width_context():
+                return b.run_main(prepared, others)
 
         def optimized(*args: Any, **kwargs: Any) -> Any:
             return run((), args, kwargs)
@@ -193,28 +197,28 @@ class BindsWeights:
         self._places, self._tree = _places_of(strategy.program.in_tree, indices)
         self._latest: tuple[Strategy, list[weakref.ref[Any]]] | None = None  # bound to the weights of the latest call
 
-    def straight(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def call_known(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         places, latest = self._places, self._latest
         if latest is None or places is None or kwargs or len(args) <= places[-1]:
             return UNSEEN
         held, tree = jax.tree_util.tree_flatten([args[i] for i in places])
-        if tree != self._tree or not _are(latest[1], held):
+        if tree != self._tree or not _are_same_arrays(latest[1], held):
             return UNSEEN
-        return latest[0].straight(tuple([x for i, x in enumerate(args) if i not in places]), {})
+        return latest[0].call_known(tuple([x for i, x in enumerate(args) if i not in places]), {})
 
-    def run(self, given: list[Any]) -> Any:
-        held = [given[i] for i in self._indices]
+    def run(self, arguments: list[Any]) -> Any:
+        held = [arguments[i] for i in self._indices]
         # Identity is a safe key for immutable arrays only: numpy arrays may change, and tracers end with their trace.
         if any(not isinstance(x, jax.Array) or isinstance(x, Tracer) for x in held):
-            return self._strategy.run(given)
+            return self._strategy.run(arguments)
         latest = self._latest
-        if latest is None or not _are(latest[1], held):
-            bound = self._strategy.bound(self._indices, held)
+        if latest is None or not _are_same_arrays(latest[1], held):
+            bound = self._strategy.bind(self._indices, held)
             latest = self._latest = bound, [weakref.ref(x) for x in held]
-        return latest[0].run([x for i, x in enumerate(given) if i not in self._indices])
+        return latest[0].run([x for i, x in enumerate(arguments) if i not in self._indices])
 
 
-def _held(x: Any) -> Callable[[], Any]:
+def _weak_getter(x: Any) -> Callable[[], Any]:
     """A function that returns `x`, or None once an array `x` is not referenced elsewhere.
 
     So weights are not held twice. A number, which has no weak references, is always returned.
@@ -236,6 +240,6 @@ def _places_of(tree: Any, weights: Sequence[int]) -> tuple[tuple[int, ...] | Non
     return tuple(places), jax.tree_util.tree_structure(given)
 
 
-def _are(refs: Sequence[weakref.ref[Any]], arrays: Sequence[Any]) -> bool:
+def _are_same_arrays(refs: Sequence[weakref.ref[Any]], arrays: Sequence[Any]) -> bool:
     """Whether `refs` refer to exactly these arrays, by identity."""
     return len(refs) == len(arrays) and all(map(operator.is_, [r() for r in refs], arrays))

@@ -10,7 +10,7 @@ from typing import Any
 
 from relax_eg.accepted import CALLED, FLAG, TEXT, accepts, one_of, sequence_of
 from relax_eg.backend.optimized import Optimized
-from relax_eg.driver.measured import arguments
+from relax_eg.driver.measured import random_arguments
 from relax_eg.driver.optimize import optimize, traced_program
 from relax_eg.driver.options import KINDS, Execution
 from relax_eg.errors import OptionError
@@ -35,8 +35,11 @@ SETS: dict[str, RuleSet] = {
 
 @dataclass(frozen=True)
 class Ablation:
-    """What each set of rules is worth. `comparison`: the program found with all rules, against the one as written and
-    those found without one set each; `without`: the names of the sets."""
+    """What each set of rules is worth.
+
+    - `comparison`: the program found with all rules, the one as written, and those found without one set each.
+    - `without`: the names of the sets.
+    """
 
     comparison: Comparison
     without: tuple[str, ...]
@@ -94,7 +97,7 @@ def ablate(
         kwspecs = {k: v for k, v in options.items() if k not in known}
         named = specs_by_name(options.get("specs"), kwspecs)
         traced = traced_program(program, args, named, ranges, statements)
-        reports = _timed(found, *arguments(traced, {}, reports[ALL].at))
+        reports = _timed(found, *random_arguments(traced, {}, reports[ALL].at))
     return Ablation(compare(*reports.values(), labels=list(reports), against=ALL, as_written=True), wanted)
 
 

@@ -11,7 +11,7 @@ from relax_eg.ir.partition import missing_sizes
 from relax_eg.shapes import Dim
 
 
-def batched(module: Module, function: Function, mapped: Sequence[bool], length: Dim) -> Function | None:
+def batch_function(module: Module, function: Function, mapped: Sequence[bool], length: Dim) -> Function | None:
     """`function` of `module` applied to each of `length` slices of its `mapped` parameters, by JAX's own batching. None
     if it needs sizes that no parameter determines, or if JAX cannot batch it."""
     if missing_sizes(function):

@@ -28,7 +28,7 @@ from typing import Any
 import platformdirs
 
 from relax_eg.backend.family import Variant
-from relax_eg.backend.packed_variants import packed, unpacked
+from relax_eg.backend.packed_variants import pack_variants, unpack_variants
 from relax_eg.driver.fixed import with_numbers
 from relax_eg.driver.options import Options
 from relax_eg.errors import OptionError
@@ -59,8 +59,15 @@ _count: Counter[str] = Counter()
 
 @dataclass(frozen=True, slots=True)
 class CacheInfo:
-    """The state of the cache: its folder, the number of entries, their bytes and the limit of these; hits and misses of
-    this process."""
+    """The state of the cache.
+
+    - `folder`: its folder.
+    - `entries`: the number of entries.
+    - `bytes`: the bytes of all entries.
+    - `limit`: the limit of these bytes.
+    - `hits`: the hits of this process.
+    - `misses`: the misses of this process.
+    """
 
     folder: Path
     entries: int
@@ -90,7 +97,11 @@ def clear() -> int:
 
 @dataclass(frozen=True, slots=True)
 class CachedResult:
-    """The result of a search: one program for all sizes, or a family of several."""
+    """The result of a search.
+
+    - `variants`: one program for all sizes, or a family of several.
+    - `effectful`: whether the function has effects.
+    """
 
     variants: tuple[Variant, ...]
     effectful: bool
@@ -137,10 +148,10 @@ class EntryPlace:
 
     def _encoded(self, found: CachedResult) -> bytes:
         data = {"key": self.key, "effectful": found.effectful}
-        return packed(found.variants, self._traced.fingerprint, data)
+        return pack_variants(found.variants, self._traced.fingerprint, data)
 
     def _decoded(self, payload: bytes) -> CachedResult:
-        found = unpacked(payload, self._traced.fingerprint, lambda: self._traced.module)
+        found = unpack_variants(payload, self._traced.fingerprint, lambda: self._traced.module)
         if found.data["key"] != self.key:
             raise ValueError("it is the entry of another key")
         for module in found.chosen:

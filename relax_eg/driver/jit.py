@@ -16,7 +16,7 @@ import jax
 from jax.core import Tracer
 
 from relax_eg.accepted import NONE, Kind, accepts, of_types, short_repr
-from relax_eg.backend.call_keys import MOST_SHOWN, NOT_SHOWN, kind_of
+from relax_eg.backend.call_keys import MOST_KEYS, NO_KEY, kind_of
 from relax_eg.backend.executables import executables
 from relax_eg.backend.optimized import Optimized
 from relax_eg.driver.optimize import optimize
@@ -44,21 +44,29 @@ _OF_ARGUMENTS = frozenset(("static_argnums", "static_argnames", "donate_argnums"
 
 
 @dataclass(frozen=True)
-class _Way:
-    """How a call is run: by `run`, on the flattened leaves or on the arguments themselves. `lasts`: all later calls
-    with arrays of these kinds may use it."""
+class _CallPath:
+    """How a call is run.
+
+    - `run`: the function that runs it.
+    - `of_leaves`: whether `run` takes the flattened leaves, not the arguments themselves.
+    - `is_reusable`: whether all later calls with arrays of these kinds may use it.
+    """
 
     run: Callable[..., Any]
     of_leaves: bool = False
-    lasts: bool = False
+    is_reusable: bool = False
 
     def call(self, args: tuple[Any, ...], kwargs: dict[str, Any], leaves: list[Any]) -> Any:
         return self.run(*leaves) if self.of_leaves else self.run(*args, **kwargs)
 
 
 @dataclass(frozen=True)
-class _PricedBy:
-    """A cost model for a device without its compilation modes."""
+class _ModelWithoutModes:
+    """A cost model for a device without its compilation modes.
+
+    - `model`: the cost model.
+    - `profile`: the profile of the device, without modes.
+    """
 
     model: CostModel
     profile: Profile
@@ -104,7 +112,7 @@ class Jitted:
         # How to run calls of sizes seen before: of arrays alone by their kinds, of others by tree structure and kinds
         # of the leaves. Valid under the settings of JAX in `_settings`.
         self._settings: Hashable = None
-        self._ways = Memo[Any, _Way](MOST_SHOWN)
+        self._paths = Memo[Any, _CallPath](MOST_KEYS)
         self._local = threading.local()
         self._lock = threading.RLock()
 
@@ -118,16 +126,16 @@ class Jitted:
                 pass
             self._varies = True
         try:
-            if self._ways and not kwargs:
+            if self._paths and not kwargs:
                 try:
-                    way = self._ways.get(tuple(map(kind_of, args)))
-                except NOT_SHOWN:
+                    way = self._paths.get(tuple(map(kind_of, args)))
+                except NO_KEY:
                     way = None
                 if way is not None:
                     return way.run(*args)
             return self._at_sizes(args, kwargs)
         except OtherSizesError:  # these sizes were the first ones, under other settings of JAX
-            self._forget_ways(settings_now())
+            self._forget_paths(settings_now())
             return self._at_sizes(args, kwargs)
 
     def __get__(self, instance: object, owner: type | None = None) -> Any:
@@ -157,75 +165,79 @@ class Jitted:
         leaves, tree = jax.tree_util.tree_flatten((args, kwargs))
         try:
             kinds = tuple(map(kind_of, leaves))
-        except NOT_SHOWN:  # a number, a static argument or a tracer
-            return self._way(args, kwargs).call(args, kwargs, leaves)
+        except NO_KEY:  # a number, a static argument or a tracer
+            return self._path(args, kwargs).call(args, kwargs, leaves)
         only_arrays = not kwargs and len(leaves) == len(args) and all(map(operator.is_, leaves, args))
         key = kinds if only_arrays else (tree, kinds)
-        way = self._ways.get(key)
+        way = self._paths.get(key)
         if way is None:
-            way = self._way(args, kwargs)
-            if way.lasts:
+            way = self._path(args, kwargs)
+            if way.is_reusable:
                 settings = settings_now()
                 if settings != self._settings:
-                    self._forget_ways(settings)
-                self._ways[key] = way
+                    self._forget_paths(settings)
+                self._paths[key] = way
         return way.call(args, kwargs, leaves)
 
-    def _forget_ways(self, settings: Hashable) -> None:
-        self._ways.clear()
+    def _forget_paths(self, settings: Hashable) -> None:
+        self._paths.clear()
         self._settings = settings
 
     def _elsewhere(self, settings: Hashable, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Runs a call that a function made under `settings` did not serve."""
         now = settings_now()
         if now == settings:
-            return self._at_these(*args, **kwargs)
-        self._forget_ways(now)
+            return self._at_exact_shapes(*args, **kwargs)
+        self._forget_paths(now)
         return self._at_sizes(args, kwargs)
 
-    def _way(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Way:
+    def _path(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _CallPath:
         """How to run a call of a function whose sizes vary."""
         held, leaves, tree = self._flat(args, kwargs)
         if any(isinstance(x, Tracer) for x in leaves):
-            return _Way(self._at_these)
+            return _CallPath(self._at_exact_shapes)
         if self._dims is not None:
-            return self._way_by_dims(self._dims, args, kwargs)
+            return self._path_by_dims(self._dims, args, kwargs)
         shapes = shapes_of(leaves)
         varying = self._varying.get(_key(held, tree, leaves))
         if varying is None:
-            return _Way(self._at_these)
+            return _CallPath(self._at_exact_shapes)
         if shapes == varying.first:
-            return _Way(self._jitted, lasts=not self._static)
+            return _CallPath(self._jitted, is_reusable=not self._static)
         best = varying.best_for(shapes, leaves)
         if best is None:
-            return _Way(self._at_these, lasts=not self._static) if varying.is_hot(shapes) else _Way(self._written)
+            return (
+                _CallPath(self._at_exact_shapes, is_reusable=not self._static)
+                if varying.is_hot(shapes)
+                else _CallPath(self._written)
+            )
         if self._static:
-            return _Way(lambda *_, **__: best(*leaves))
-        return _Way(best, of_leaves=True, lasts=True)
+            return _CallPath(lambda *_, **__: best(*leaves))
+        return _CallPath(best, of_leaves=True, is_reusable=True)
 
-    def _way_by_dims(self, dims: tuple[Any, ...], args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Way:
+    def _path_by_dims(self, dims: tuple[Any, ...], args: tuple[Any, ...], kwargs: dict[str, Any]) -> _CallPath:
         def is_fixed(name: str, x: Any) -> bool:
             return name in self._static or not jax.tree_util.tree_leaves(x)
 
         try:
-            best, operands = self._of_dims(dims, args, kwargs, is_fixed)
+            best, operands = self._optimize_dims(dims, args, kwargs, is_fixed)
         except Exception as e:
             unless_exhausted(e)
             self._exact = True  # tracing turns the error into a warning
-            return _Way(self._jitted)
-        if not isinstance(best.strategy, AtCapacity) or not self._is_for(best, operands):
-            return _Way(self._jitted, lasts=not self._static)
+            return _CallPath(self._jitted)
+        if not isinstance(best.strategy, AtCapacity) or not self._serves(best, operands):
+            return _CallPath(self._jitted, is_reusable=not self._static)
         if not kwargs and len(args) == len(operands) and all(map(operator.is_, args, operands)):
-            return _Way(best, lasts=True)
-        return _Way(lambda *_, **__: best(*operands))
+            return _CallPath(best, is_reusable=True)
+        return _CallPath(lambda *_, **__: best(*operands))
 
-    def _is_for(self, best: Optimized, operands: list[Any]) -> bool:
+    def _serves(self, best: Optimized, operands: list[Any]) -> bool:
         """Whether the function of `dims` serves a call. ShapeError, BoundsError if `dims` and the options reject it."""
         ranges, statements = split_bounds(self._options["bounds"])
-        told = frozenset[str]().union(*(r.variables for s in statements for r in read_statement(s)))
+        constrained = frozenset[str]().union(*(r.variables for s in statements for r in read_statement(s)))
         sizes = best.sizes_of(*operands)
         # Without bounds on it, a size may be 0, but programs are made for sizes from 1 on.
-        if any(n == 0 and v not in ranges and v not in told for v, n in sizes.items()):
+        if any(n == 0 and v not in ranges and v not in constrained for v, n in sizes.items()):
             return False
         try:
             return best.is_own(*operands)
@@ -235,7 +247,7 @@ class Jitted:
             unless_exhausted(e)
             return False
 
-    def _at_these(self, /, *args: Any, **kwargs: Any) -> Any:
+    def _at_exact_shapes(self, /, *args: Any, **kwargs: Any) -> Any:
         return self._as_shaped(self._jitted, args, kwargs)
 
     def _flat(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[dict[str, Any], list[Any], Any]:
@@ -255,14 +267,14 @@ class Jitted:
         leaves, tree = jax.tree_util.tree_flatten((args, kwargs))
         dynamic = [i for i, x in enumerate(leaves) if isinstance(x, Tracer)]
         if self._dims is None and not self._exact:
-            self._note(args, kwargs)
+            self._record_sizes(args, kwargs)
         try:
             if self._dims is None:
-                best, operands = self._of_shapes(leaves, tree, dynamic), [leaves[i] for i in dynamic]
+                best, operands = self._optimize_shapes(leaves, tree, dynamic), [leaves[i] for i in dynamic]
             else:
-                best, operands = self._of_dims(self._dims, args, kwargs, lambda _, x: not _is_traced(x))
-                if not self._is_for(best, operands):
-                    best, operands = self._of_shapes(leaves, tree, dynamic), [leaves[i] for i in dynamic]
+                best, operands = self._optimize_dims(self._dims, args, kwargs, lambda _, x: not _is_traced(x))
+                if not self._serves(best, operands):
+                    best, operands = self._optimize_shapes(leaves, tree, dynamic), [leaves[i] for i in dynamic]
         except Exception as e:
             unless_exhausted(e)
             result = self._fn(*args, **kwargs)
@@ -272,7 +284,7 @@ class Jitted:
             return result
         return best.to_jax()(*operands)
 
-    def _note(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def _record_sizes(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Records the sizes that a function is traced for. OtherSizesError if it was traced for others before and sizes
         may vary."""
         held, leaves, tree = self._flat(args, kwargs)
@@ -280,12 +292,12 @@ class Jitted:
         with self._lock:
             known = self._varying.get(key)
             if known is None:
-                optimize = functools.partial(self._of_varying, held, tree)
+                optimize = functools.partial(self._optimize_varying, held, tree)
                 self._varying[key] = Varying(self.__name__, shapes_of(leaves), optimize)
         if known is not None and known.first != shapes_of(leaves) and not getattr(self._local, "as_shaped", False):
             raise OtherSizesError
 
-    def _of_varying(
+    def _optimize_varying(
         self, held: dict[str, Any], tree: Any, specs: list[Any], at: dict[str, int], assume: Sequence[str]
     ) -> Optimized:
         """The function optimized for array specs with symbolic sizes, under the assumptions `assume` about them."""
@@ -312,11 +324,11 @@ class Jitted:
         best = optimize(flat, *specs, target=self._device(), **options)
         places = jax.tree_util.tree_unflatten(tree, range(tree.num_leaves))
         by_name = places if self._static else {**dict(zip(signature.parameters, places[0], strict=False)), **places[1]}
-        self._of_sizes(best, by_name, arguments)
-        self._forget_ways(settings_now())
+        self._connect(best, by_name, arguments)
+        self._forget_paths(settings_now())
         return self._keep(best)
 
-    def _of_sizes(self, best: Optimized, places: Mapping[str, Any], arguments: Callable[[Sequence[Any]], Any]) -> None:
+    def _connect(self, best: Optimized, places: Mapping[str, Any], arguments: Callable[[Sequence[Any]], Any]) -> None:
         """Prepares a function of sizes that vary to serve calls of this one.
 
         - `places`: the parameters' numbers, in the structure of each argument.
@@ -327,14 +339,14 @@ class Jitted:
             return
         if self._donated:
             strategy.donate(jax.tree_util.tree_leaves([x for n, x in places.items() if n in self._donated]))
-        strategy.serve_under(settings, lambda *xs: self._elsewhere(settings, *arguments(xs)))
+        strategy.serve_under_settings(settings, lambda *xs: self._elsewhere(settings, *arguments(xs)))
 
     def _device(self) -> Target:
         device, cost = device_and_cost(self._target)
         device = replace(device, modes=())
-        return device if cost is None else _PricedBy(cost, device)
+        return device if cost is None else _ModelWithoutModes(cost, device)
 
-    def _of_shapes(self, leaves: list[Any], tree: Any, dynamic: list[int]) -> Optimized:
+    def _optimize_shapes(self, leaves: list[Any], tree: Any, dynamic: list[int]) -> Optimized:
         """The function of the arrays among `leaves`, optimized for exactly these shapes; the other leaves are
         constants."""
 
@@ -362,7 +374,7 @@ class Jitted:
         del self.optimized[: -self._executables.limit]
         return best
 
-    def _of_dims(
+    def _optimize_dims(
         self, dims: tuple[Any, ...], args: Any, kwargs: Any, is_fixed: Callable[[str, Any], bool]
     ) -> tuple[Optimized, list[Any]]:
         """The function optimized for the sizes in `dims`, and the arguments it takes: those with arrays; the others are
@@ -396,10 +408,10 @@ class Jitted:
             best = optimize(of_arrays, *(specs[n] for n in taken), target=self._device(), **self._options)
             tree = jax.tree_util.tree_structure(list(taken.values()))
             places = jax.tree_util.tree_unflatten(tree, range(tree.num_leaves))
-            self._of_sizes(best, dict(zip(taken, places, strict=True)), arguments)
+            self._connect(best, dict(zip(taken, places, strict=True)), arguments)
             return self._keep(best)
 
-        return self._symbolic.made(key, make), list(taken.values())
+        return self._symbolic.get_or_make(key, make), list(taken.values())
 
     def __repr__(self) -> str:
         return f"<relax_eg.jit of {self.__name__}>"

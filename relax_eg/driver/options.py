@@ -51,9 +51,21 @@ _MOST_NAMED = 12  # limit: arguments that an error lists
 class Options:
     """The options of `optimize`, checked.
 
+    - `rules`: the rules that may be used and whose routines are available.
+    - `profile`: the profile of the device.
+    - `bindings`: the sizes to be best at, each with a value for every size variable.
+    - `assumed`: whether some of these sizes were assumed.
+    - `scope`: bounds and assumptions of the sizes.
+    - `weights`: the arguments that are known ahead of the calls.
     - `facts`: facts about parameters, by their names in the module.
-    - `family`: whether several programs may be found, each for some of the sizes.
+    - `numerics`: the classes of rules allowed.
+    - `budget`: limits of the search.
+    - `sharing`: whether repeated blocks become functions.
+    - `measure`: how many programs are timed.
+    - `cost`: the user's cost model; None: the profile prices.
     - `execution`: how the program is executed; "auto": extraction chooses.
+    - `family`: whether several programs may be found, each for some of the sizes.
+    - `memory_limit`: the bytes that a call may need beside its arguments; None: no limit.
     - `held`: what a byte costs that a call has in memory: seconds, or shares of the program as written.
     - `libraries`: routines of the given rules: name, version, and why it is not used.
     """

@@ -12,7 +12,7 @@ from relax_eg.rules.schemas import MEMORY, ProgramQueries, Schema
 Proposal = tuple[Expr, Expr, str]  # a node, an equal expression, the rule
 
 
-class Cornered(ProgramQueries, Protocol):
+class CornerQueries(ProgramQueries, Protocol):
     """Queries whose `largest_value` refers to the sizes in one corner of those at which a program should be good.
 
     - `corner`: index of the corner; in the first one all sizes are largest.
@@ -25,7 +25,7 @@ class Cornered(ProgramQueries, Protocol):
     def corners(self) -> int: ...
 
 
-def proposals(written: Sequence[Expr], schemas: Sequence[Schema], queries: Cornered) -> dict[Proposal, Answers]:
+def proposals(written: Sequence[Expr], schemas: Sequence[Schema], queries: CornerQueries) -> dict[Proposal, Answers]:
     """The proposals of `schemas` for the nodes of a block as `written`, each with the answers that the schema was
     given.
 
@@ -40,19 +40,19 @@ def proposals(written: Sequence[Expr], schemas: Sequence[Schema], queries: Corne
             if MEMORY in schema.tags:
                 for corner in range(queries.corners):
                     queries.corner = corner
-                    proposed, told = _proposed(schema, e, queries)
+                    proposed, answers = _proposed(schema, e, queries)
                     if proposed is not None:
-                        found.setdefault((e, proposed, schema.name), told)
+                        found.setdefault((e, proposed, schema.name), answers)
                 queries.corner = 0
                 continue
             of = latest
-            proposed, told = _proposed(schema, of, queries)
+            proposed, answers = _proposed(schema, of, queries)
             if proposed is None and latest is not e:
                 of = e
-                proposed, told = _proposed(schema, of, queries)
+                proposed, answers = _proposed(schema, of, queries)
             if proposed is not None:
                 latest = proposed
-                found.setdefault((of, proposed, schema.name), told)
+                found.setdefault((of, proposed, schema.name), answers)
     return found
 
 

@@ -1,5 +1,4 @@
-"""What the loops and calls of a module tell about the functions they run: which parameters are the same at every step,
-and which are known ahead."""
+"""The functions that loops and calls run: which parameters are the same at every step, and which are known ahead."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from relax_eg.accepted import accepts, of_types
 from relax_eg.driver.optimize import traced_program
 from relax_eg.driver.options import KINDS, Facts, Options, Sizes, Target, read_options, weight_names
 from relax_eg.driver.prices import call_seconds, is_worthwhile, prices
-from relax_eg.driver.units import Found, Searched, Units
+from relax_eg.driver.units import RecordedBlock, SearchResult, Units
 from relax_eg.egraph import Budget
 from relax_eg.errors import OperatorError, OptionError
 from relax_eg.explain.infix import short_infix_text
@@ -39,6 +39,7 @@ _MOST_PLACES = 4  # limit: further source lines that a reason names
 class WhyNot:
     """What happened to a rule in a program.
 
+    - `rule`: the rule.
     - `outcome`: "fired" (and is in the chosen program), "not chosen", "no match" or "not allowed".
     - `source`: the user's line.
     - `match`: where the rule fired, or else the nearest match.
@@ -126,7 +127,7 @@ def _rule(rule: Rule | Schema | str, rules: RuleSet) -> Rule | Schema:
 
 
 class _Answer:
-    def __init__(self, rule: Rule | Schema, units: Units, found: Found, gained: bool, named: bool) -> None:
+    def __init__(self, rule: Rule | Schema, units: Units, found: SearchResult, gained: bool, named: bool) -> None:
         self.rule = rule
         self.units = units
         self.found = found
@@ -138,7 +139,7 @@ class _Answer:
         return self.units.options
 
     def answer(self) -> WhyNot:
-        if any(self.rule.name in o.made for o in self.found.outcomes):
+        if any(self.rule.name in o.nodes_by_rule for o in self.found.outcomes):
             return self._fired()
         matches = sum(o.saturation.matches.get(self.rule.name, 0) for o in self.found.outcomes)
         if isinstance(self.rule, Schema):
@@ -178,8 +179,8 @@ class _Answer:
         source, match, prices_ = min(places, key=lambda p: p[2][1] - p[2][0])
         before, after = prices_
         at = ", ".join(f"{k}={v}" for k, v in self.options.bindings[0].items())
-        said = f"at {at}, " if at else ""
-        cost = f"{said}the left side is predicted to take {_time(before)} and the right side {_time(after)}"
+        prefix = f"at {at}, " if at else ""
+        cost = f"{prefix}the left side is predicted to take {_time(before)} and the right side {_time(after)}"
         if after > before:
             why = "it would cost more"
         elif after == before:
@@ -191,7 +192,7 @@ class _Answer:
     def _places(self) -> list[tuple[str, str, tuple[float, float]]]:
         """Where the rule fired: the user's line, the left side there, and the prices of both sides."""
         found: list[tuple[str, str, tuple[float, float]]] = []
-        for s in self.found.searched:
+        for s in self.found.recorded:
             firings = [f for f in s.recording.firings if f.instance.rule is self.rule]
             graph = Graph(s.recording, s.written) if firings else None
             for f in firings:
@@ -222,16 +223,16 @@ class _Answer:
     # --- no match ---
 
     def _nearest(self, rule: Rule) -> WhyNot:
-        best: tuple[Attempt, Nearest, Searched] | None = None
-        for s in self.found.searched:
-            known = known_facts(s.known.facts, s.known.exact, s.scope)
+        best: tuple[Attempt, Nearest, RecordedBlock] | None = None
+        for s in self.found.recorded:
+            known = known_facts(s.declared_facts.facts, s.declared_facts.exact, s.scope)
             nearest = Nearest(Graph(s.recording, s.written), rule, s.scope, known)
             found = nearest.find()
             if found is not None and (best is None or found.rank > best[0].rank):
                 best = found, nearest, s
         if best is None:
             wanted = sorted(rule.left_operators)
-            there = {e.op for s in self.found.searched for e in postorder(s.written)}
+            there = {e.op for s in self.found.recorded for e in postorder(s.written)}
             missing = ", ".join(f"`{op}`" for op in wanted if op not in there)
             why = f"the program has no {missing}, which its left side needs"
             formed = "its left side cannot be formed at the ranks, dtypes and attributes of the program"
@@ -248,17 +249,17 @@ class _Answer:
         stops = ", ".join(dict.fromkeys(o.saturation.stop.value for o in self.found.outcomes))
         return f"everything it asks for is there, yet it had not fired when the search ended ({stops})"
 
-    def _source(self, s: Searched, graph: Graph, c: int) -> str:
+    def _source(self, s: RecordedBlock, graph: Graph, c: int) -> str:
         """The user's line of an e-class; empty if it has none."""
         origins = self._origins(s)
         return next((str(origins[e]) for e, k in graph.class_of.items() if k == c and e in origins), "")
 
-    def _around(self, s: Searched, e: Expr) -> str:
+    def _around(self, s: RecordedBlock, e: Expr) -> str:
         """The user's line of the nearest operand of an expression that a rule made."""
         origins = self._origins(s)
         return next((str(origins[x]) for x in reversed(postorder((e,))) if x in origins), "")
 
-    def _origins(self, s: Searched) -> Origins:
+    def _origins(self, s: RecordedBlock) -> Origins:
         return self.units.module[s.function].origins
 
 

@@ -29,7 +29,7 @@ class AtCapacity(Whole):
     default one run as one XLA program at exact sizes. Prepared values serve all capacities.
     """
 
-    reorders = REASSOCIATED
+    reorder_tolerance = REASSOCIATED
 
     def __init__(
         self,
@@ -52,7 +52,7 @@ class AtCapacity(Whole):
     def sized(self) -> Sized:
         """What serves the calls; all weights of the same shapes share it."""
         found = self._sized_for(self.bound_family)
-        self.straight = functools.partial(found.straight, self.held)
+        self.call_known = functools.partial(found.call_known, self.prepared_values)
         return found
 
     def _sized_for(self, bound: BoundFamily) -> Sized:
@@ -61,21 +61,21 @@ class AtCapacity(Whole):
             made.settings = self._settings
             return made
 
-        return self._sized.made(tuple(sorted(bound.shapes.items())), make)
+        return self._sized.get_or_make(tuple(sorted(bound.shapes.items())), make)
 
-    def straight(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:  # until the first call has run
+    def call_known(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:  # until the first call has run
         return UNSEEN
 
-    def run(self, given: list[Any]) -> Any:
+    def run(self, arguments: list[Any]) -> Any:
         try:
-            return self.sized.run(self.held, given)
+            return self.sized.run(self.prepared_values, arguments)
         except (ElsewhereError, UnseenError):
             if self._elsewhere is None:
-                return self.run_whole(given)
-        args, kwargs = self.again(given)
+                return self.run_whole(arguments)
+        args, kwargs = self.call_arguments(arguments)
         return self._elsewhere(*args, **kwargs)
 
-    def bound(self, indices: Sequence[int], weights: list[Any]) -> AtCapacity:
+    def bind(self, indices: Sequence[int], weights: list[Any]) -> AtCapacity:
         return AtCapacity(self.family, self._policy, self._predict, self.executables, indices, weights, self._sized)
 
     def at_exact_sizes(self) -> Mapping[str, str]:
@@ -83,7 +83,7 @@ class AtCapacity(Whole):
         if asked and not self._sized:
             self._sized_for(self.bound_family)
         bodies = [b for s in list(self._sized.values()) for b in s.bodies]
-        with self.program.width():
+        with self.program.width_context():
             for body in bodies if asked else ():
                 _ = body.dims
         return {k: v for b in bodies for k, v in b.reasons.items()}
@@ -100,20 +100,26 @@ class AtCapacity(Whole):
         self._sized_for(BoundFamily(self.family, {**self.bound_family.shapes, **shapes})).compile_ahead(at, background)
 
     def expect_other_sizes(self) -> None:
-        """With "auto", let the first call already run at capacity: its sizes are not the only ones, and the user did
-        not name the sizes that the program was optimized for."""
-        self.sized.alone, self.sized.named = False, []
+        """Makes the first call run at capacity already, with "auto".
 
-    def serve_under(self, settings: Hashable, elsewhere: Callable[..., Any]) -> None:
-        """Serve calls only under these settings of JAX (`settings.settings_now`). Other calls go to `elsewhere`, a
-        function of the same arguments."""
+        Its sizes are not the only ones, and the user did not name the sizes that the program was optimized for.
+        """
+        self.sized.assumes_one_size, self.sized.named_sizes = False, []
+
+    def serve_under_settings(self, settings: Hashable, elsewhere: Callable[..., Any]) -> None:
+        """Serves calls only under these settings of JAX (`settings.settings_now`).
+
+        Other calls go to `elsewhere`, a function of the same arguments.
+        """
         self._settings, self._elsewhere = settings, elsewhere
         for sized in self._sized.values():
             sized.settings = settings
 
     def donate(self, parameters: Sequence[int]) -> None:
-        """Allow calls to reuse the arrays of these parameters, as `donate_argnums` of `jax.jit` does. At capacity only
-        parameters of fixed shape are donated: others are padded into other arrays, or copied."""
+        """Allows calls to reuse the arrays of these parameters, as `donate_argnums` of `jax.jit` does.
+
+        At capacity only parameters of fixed shape are donated: others are padded into other arrays, or copied.
+        """
         self.sized.donated = tuple(parameters)
 
     def statistics(self) -> Statistics:
@@ -121,7 +127,7 @@ class AtCapacity(Whole):
         rows: list[ExecutableRow] = []
         for _, e in executables.items():
             kind = "exact" if e.exact else "capacity"
-            rows.append(ExecutableRow(e.at, kind, e.why, e.calls, e.compile_seconds, e.seconds, e.memory))
+            rows.append(ExecutableRow(e.buffer_sizes, kind, e.why, e.calls, e.compile_seconds, e.seconds, e.memory))
         sized = list(self._sized.values())
         return Statistics(
             self.program.name,
@@ -132,5 +138,10 @@ class AtCapacity(Whole):
             executables.compilations,
             executables.compile_seconds,
             executables.evicted,
-            {k: v for s in sized for why in (s.others, *(b.reasons for b in s.bodies)) for k, v in why.items()},
+            {
+                k: v
+                for s in sized
+                for why in (s.differing_sizes, *(b.reasons for b in s.bodies))
+                for k, v in why.items()
+            },
         )

@@ -306,7 +306,7 @@ def test_profiles_say_who_gets_it(tmp_path: Path) -> None:
     loaded = rx.load(tmp_path / "q.rxe")
     assert isinstance(loaded, InKernels) and best.pallas and loaded.pallas
     assert best.runner.pallas is None or jax.default_backend() == "gpu"
-    assert Pallas.here(False) is None
+    assert Pallas.for_default_device(False) is None
     exact = rx.optimize(best.module, execution="kernels", target="h100", numerics="exact", at={"n": 3})
     assert isinstance(exact, InKernels) and not exact.pallas
 

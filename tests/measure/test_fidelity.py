@@ -39,7 +39,7 @@ def test_what_was_chosen_is_what_optimize_returns(monkeypatch: pytest.MonkeyPatc
     assert found.returned == "as written" and found.chosen is found.timed[0]
 
     class Mispriced(Search):
-        def predicted(self, v: Any, binding: Any) -> float:
+        def predicted_seconds(self, v: Any, binding: Any) -> float:
             return 1.0 if v.label == "by price" else 0.1
 
     monkeypatch.setattr("benchmarks.fidelity.Search", Mispriced)

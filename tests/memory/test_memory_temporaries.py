@@ -190,9 +190,9 @@ def test_kernels_of_one_text_are_compiled_once(monkeypatch: pytest.MonkeyPatch) 
 
     def bytes_of(scale: float, options: dict[str, str]) -> int:
         lowered = jax.jit(lambda x: jnp.sort(x @ x * scale), compiler_options=options).lower(x)
-        return accounting.allocated_by(lowered, options)
+        return accounting.lowered_allocated_bytes(lowered, options)
 
-    accounting._known.clear()  # pyright: ignore[reportPrivateUsage]
+    accounting._allocated_bytes.clear()  # pyright: ignore[reportPrivateUsage]
     first = bytes_of(2.0, {})
     assert first >= 64 * 64 * 4 and bytes_of(2.0, {}) == first and len(compiled) == 1
     for scale, options in ((3.0, {}), (2.0, accounting.FRUGAL), (2.0, accounting.FRUGAL)):

@@ -41,10 +41,10 @@ def assert_equal(program: Program, best: Any, seed: int) -> None:
     args, sizes = draw(written.main, made.scope, facts, seed)
     expected = evaluate(written, args, sizes=sizes, libraries=stand_in_value)
     assert not compare_values(expected, evaluate(best.module, args, sizes=sizes, libraries=stand_in_value), numerics)
-    if made.kept:
+    if made.is_as_written:
         return
     arrays = [jax.numpy.asarray(a) for a in args]
-    run, original = (tuple(map(np.asarray, jax.tree.leaves(f(arrays)))) for f in (made.chosen, made.original))
+    run, original = (tuple(map(np.asarray, jax.tree.leaves(f(arrays)))) for f in (made.run_chosen, made.run_as_written))
     assert not compare_values(original, run, numerics)
 
 

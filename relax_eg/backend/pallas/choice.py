@@ -32,7 +32,7 @@ class Pallas:
         self.left: dict[str, str] = {}
 
     @classmethod
-    def here(cls, wanted: bool) -> Pallas | None:
+    def for_default_device(cls, wanted: bool) -> Pallas | None:
         """A new instance for JAX's default device; None where all programs go to XLA: not `wanted`, or no GPU."""
         return cls() if wanted and jax.default_backend() == "gpu" else None
 

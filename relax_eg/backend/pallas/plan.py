@@ -49,9 +49,12 @@ class Unsuitable(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Online:
-    """Sums that each have a factor exp(x - `maximum`), where `maximum` is that of x over a loop of the same extent.
+    """Sums that each have a factor exp(x - M), where M is the maximum of x over a loop of the same extent.
 
     They are computed in one pass; when the running maximum grows, the sums are corrected.
+
+    - `maximum`: the maximum M.
+    - `sums`: the sums.
     """
 
     maximum: Reduce
@@ -65,8 +68,11 @@ class Online:
 
 @dataclass(frozen=True, slots=True)
 class PallasKernel:
-    """One `pallas_call`, which computes `output[loops] = value`. `value` reads only buffers that are in memory.
+    """One `pallas_call`, which computes `output[loops] = value`.
 
+    - `output`: the buffer that it writes.
+    - `loops`: the loop variables of the output's axes.
+    - `value`: the term of an element; it reads only buffers that are in memory.
     - `extents`: extents of all loops, including those of reductions.
     - `blocks`: number of values that a program of the grid computes, for loops of `loops` that run in blocks; a program
       computes one value of each other loop.
@@ -92,7 +98,11 @@ class PallasKernel:
 
 @dataclass(frozen=True, slots=True)
 class PallasPlan:
-    """The kernels that replace a tensor program, in order. `why`: what XLA would compile badly."""
+    """The kernels that replace a tensor program.
+
+    - `why`: what XLA would compile badly.
+    - `kernels`: the kernels, in order.
+    """
 
     why: str
     kernels: tuple[PallasKernel, ...]

@@ -137,7 +137,7 @@ class KnownGuards:
     def case(self, extra: Guards = _NOTHING) -> _Case:
         """Returns the case in which the known guards and `extra` hold."""
         self.deadline.check()
-        return self._cases.made(extra, lambda: _Case((*self.known, *extra), self.deadline))
+        return self._cases.get_or_make(extra, lambda: _Case((*self.known, *extra), self.deadline))
 
     def entails(self, goal: GuardLiteral, extra: Iterable[GuardLiteral] = ()) -> bool:
         """Whether `goal` follows from the known guards and `extra`."""
