@@ -26,7 +26,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import ParamSpec, TypeVar
 
-from relax_eg.accepted import FLAG, NONE, PATH, Kind, accepts
+from relax_eg.argument_checks import FLAG, NONE, PATH, Kind, accepts
 from relax_eg.errors import OptionError, RelaxEgError
 
 log = logging.getLogger("relax_eg")

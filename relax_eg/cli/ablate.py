@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
 
-from relax_eg.cli import given
+from relax_eg.cli import shared_options
 from relax_eg.cli.common import command, load_object, out, steps, write_output
 from relax_eg.driver.ablation import SETS
 from relax_eg.driver.ablation import ablate as ablated
@@ -16,13 +16,13 @@ from relax_eg.driver.ablation import ablate as ablated
 
 @command
 def ablate(
-    function: given.Function,
-    spec: given.Spec = None,
-    at: given.At = None,
-    bounds: given.Bounds = None,
-    weights: given.Weights = None,
+    function: shared_options.Function,
+    spec: shared_options.Spec = None,
+    at: shared_options.At = None,
+    bounds: shared_options.Bounds = None,
+    weights: shared_options.Weights = None,
     sets: Annotated[list[str] | None, typer.Option("--set", help=f"{', '.join(SETS)}; all if left out.")] = None,
-    target: given.Target = "",
+    target: shared_options.Target = "",
     execution: Annotated[str, typer.Option("--execution", help="kernels: one by one, or whole.")] = "kernels",
     measure: Annotated[bool, typer.Option("--measure", help="Time every program too, on random arguments.")] = False,
     html: Annotated[Path | None, typer.Option("--html", help="Write one HTML file, with pictures.")] = None,
@@ -38,7 +38,7 @@ def ablate(
             sets=tuple(sets or SETS),
             timed=measure,
             tell=tell,
-            **given.search_options(at, bounds, weights, target),
+            **shared_options.search_options(at, bounds, weights, target),
             execution=execution,  # type: ignore[arg-type]
         )
     out.print(found.comparison)

@@ -9,7 +9,7 @@ import typer
 
 import relax_eg as rx
 from relax_eg.byte_units import parse_bytes
-from relax_eg.cli import given
+from relax_eg.cli import shared_options
 from relax_eg.cli.common import LiveLine, command, err, load_object, out, print_text, read_rules, write_output
 from relax_eg.errors import OptionError
 
@@ -17,14 +17,14 @@ from relax_eg.errors import OptionError
 @command
 def optimize(
     function: Annotated[str, typer.Argument(help="file.py:function, or m.rxe: what --save wrote.")],
-    spec: given.Spec = None,
-    at: given.At = None,
-    bounds: given.Bounds = None,
-    weights: given.Weights = None,
-    rules: given.Rules = None,
+    spec: shared_options.Spec = None,
+    at: shared_options.At = None,
+    bounds: shared_options.Bounds = None,
+    weights: shared_options.Weights = None,
+    rules: shared_options.Rules = None,
     without: Annotated[list[str] | None, typer.Option("--without", help="Rules, tags or classes to leave out.")] = None,
-    target: given.Target = "",
-    numerics: given.Numerics = "reassociate",
+    target: shared_options.Target = "",
+    numerics: shared_options.Numerics = "reassociate",
     nodes: Annotated[int, typer.Option("--nodes", help="E-graph node budget.")] = 200_000,
     seconds: Annotated[float, typer.Option("--seconds", help="Search time budget.")] = 10.0,
     measure: Annotated[int, typer.Option("--measure", help="Programs to time; 0: price decides.")] = 0,
@@ -66,7 +66,7 @@ def optimize(
                 fn,
                 *(spec or []),
                 rules=chosen,
-                **given.search_options(at, bounds, weights, target),
+                **shared_options.search_options(at, bounds, weights, target),
                 numerics=numerics,  # type: ignore[arg-type]
                 budget=rx.Budget(nodes=nodes, seconds=seconds),
                 measure=measure,

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 import relax_eg as rx
-from relax_eg.cli import given
+from relax_eg.cli import shared_options
 from relax_eg.cli.common import (
     CommandBounds,
     LiveLine,
@@ -29,9 +29,9 @@ from relax_eg.memory.picture import draw
 @command
 def plan(
     model: Annotated[str, typer.Argument(help="file.py:function, m.rxe, model.onnx, or a file of module text.")],
-    spec: given.Spec = None,
-    bounds: given.Bounds = None,
-    at: given.At = None,
+    spec: shared_options.Spec = None,
+    bounds: shared_options.Bounds = None,
+    at: shared_options.At = None,
     results: Annotated[
         str, typer.Option("--results", help="apart: the caller's own; planned: in the planned memory.")
     ] = "apart",
@@ -44,7 +44,7 @@ def plan(
     written: Annotated[
         bool, typer.Option("--as-written", help="Plan the operators as written, not the kernels optimize chooses.")
     ] = False,
-    target: given.Target = "",
+    target: shared_options.Target = "",
     temporary: Annotated[
         str, typer.Option("--temporary", help="Kernels' own memory: measured (compiled here), estimated or none.")
     ] = "",

@@ -15,7 +15,7 @@ from typing import Any
 import jax
 from jax.core import Tracer
 
-from relax_eg.accepted import NONE, Kind, accepts, of_types, short_repr
+from relax_eg.argument_checks import NONE, Kind, accepts, of_types, short_repr
 from relax_eg.backend.call_keys import MOST_SHOWN, NOT_SHOWN, kind_of
 from relax_eg.backend.executables import executables
 from relax_eg.backend.optimized import Optimized

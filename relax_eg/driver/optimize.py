@@ -9,7 +9,7 @@ from dataclasses import replace
 from statistics import geometric_mean
 from typing import Any
 
-from relax_eg.accepted import accepts
+from relax_eg.argument_checks import accepts
 from relax_eg.backend.family import KERNELS, STEPS, SearchSpec, Solution, Variant
 from relax_eg.backend.lower import run_function
 from relax_eg.backend.optimized import Optimized

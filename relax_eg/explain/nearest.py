@@ -10,8 +10,8 @@ from typing import Any
 
 from relax_eg.dtypes import FLOATS
 from relax_eg.errors import OperatorError
+from relax_eg.explain.infix import short_infix_text
 from relax_eg.explain.record import Recording, leaf_signature, signature_of
-from relax_eg.explain.shown import short_infix_text
 from relax_eg.ir.annotations import Annotation, Tensor
 from relax_eg.ir.expr import TUPLE_GET, VAR, Expr, node, postorder, tuple_get
 from relax_eg.ir.heads import LEAVES

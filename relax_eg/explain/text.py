@@ -8,9 +8,9 @@ from functools import cached_property
 
 from relax_eg.explain.certificate import UnaidedCertificate, certificate
 from relax_eg.explain.check import Replay
+from relax_eg.explain.infix import infix_text
 from relax_eg.explain.programs import Change, changes
 from relax_eg.explain.result import Derivation, DerivationPart
-from relax_eg.explain.shown import infix_text
 from relax_eg.explain.steps import Equation, equations_of, goals_in_order
 from relax_eg.explain.values import deviation_text
 from relax_eg.ir.control import functions_of

@@ -15,7 +15,7 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any, NoReturn, overload
 
-from relax_eg.accepted import STATEMENTS, short_repr
+from relax_eg.argument_checks import STATEMENTS, short_repr
 from relax_eg.errors import OptionError, ScriptError
 from relax_eg.frontends.gathering import Gathered
 from relax_eg.frontends.surroundings import Surrounded, size_names

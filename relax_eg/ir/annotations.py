@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, cast
 
-from relax_eg.accepted import short_repr
+from relax_eg.argument_checks import short_repr
 from relax_eg.dtypes import KEY_DTYPE, RECORDS, SHORT_NAMES, WIDE
 from relax_eg.errors import SpecError
 from relax_eg.limits import FIELDS, NESTED, RANK

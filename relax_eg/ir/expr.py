@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from relax_eg.accepted import FLAG, TEXT, Kind, accepts, of_types
+from relax_eg.argument_checks import FLAG, TEXT, Kind, accepts, of_types
 from relax_eg.dtypes import DEFAULTS, numpy_dtype
 from relax_eg.errors import OperatorError, UnknownShapeError
 from relax_eg.ir.annotations import Annotation, Object, Shape, Tensor, Tuple

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from relax_eg.accepted import NONE, accepts, of_types
+from relax_eg.argument_checks import NONE, accepts, of_types
 from relax_eg.errors import OperatorError
 from relax_eg.ir.annotations import Annotation, DimLike, Tensor, Tuple
 from relax_eg.ir.annotations import Callable as Signature
