@@ -14,7 +14,7 @@ from typing import Any
 
 from relax_eg.backend.family import STEPS, SearchSpec, Variant
 from relax_eg.ir.module import Module
-from relax_eg.ir.packed import Outside, pack, unpack
+from relax_eg.ir.packed import ExternalObjects, pack, unpack
 from relax_eg.ir.wellformed import check as check_module
 from relax_eg.ops.libraries import EXECUTIONS
 from relax_eg.plain_data import compiler_options, read_json
@@ -40,7 +40,7 @@ class Unpacked:
 
 
 def packed(
-    variants: Sequence[Variant], outside: Outside, data: Mapping[str, Any], written: Module | None = None
+    variants: Sequence[Variant], outside: ExternalObjects, data: Mapping[str, Any], written: Module | None = None
 ) -> bytes:
     """The bytes of variants.
 
@@ -70,7 +70,7 @@ def packed(
     return len(text).to_bytes(_LENGTH, "big") + text + blob
 
 
-def unpacked(payload: bytes, outside: Outside, written: Callable[[], Module] | None = None) -> Unpacked:
+def unpacked(payload: bytes, outside: ExternalObjects, written: Callable[[], Module] | None = None) -> Unpacked:
     """What `packed` packed. `written`: returns the program as written, where it is not part of the bytes.
 
     Malformed bytes raise one of `plain_data.DAMAGED`; a variant without a program among them does, too.

@@ -1,4 +1,4 @@
-"""`relax-eg ablate`: what each set of rules is worth."""
+"""`relax-eg ablate`: the cost of a program without each set of rules."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import typer
 from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
 
 from relax_eg.cli import shared_options
-from relax_eg.cli.common import command, load_object, out, steps, write_output
+from relax_eg.cli.common import command, load_object, out, progress_bar, write_output
 from relax_eg.driver.ablation import SETS
-from relax_eg.driver.ablation import ablate as ablated
+from relax_eg.driver.ablation import ablate as run_ablation
 
 
 @command
@@ -31,8 +31,8 @@ def ablate(
     """Optimize a function with all rules, then without one set of them at a time, and print what each is worth."""
     fn = load_object(function)
     columns = TextColumn("{task.description}"), BarColumn(), TextColumn("{task.completed} of {task.total}")
-    with steps(function, *columns, TimeElapsedColumn()) as tell:
-        found = ablated(
+    with progress_bar(function, *columns, TimeElapsedColumn()) as tell:
+        found = run_ablation(
             fn,
             *(spec or []),
             sets=tuple(sets or SETS),

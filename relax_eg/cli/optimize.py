@@ -46,7 +46,7 @@ def optimize(
 ) -> None:
     """Optimize a JAX function and print the cost report; or print that of a saved one."""
 
-    def searched() -> rx.types.Optimized:
+    def search() -> rx.types.Optimized:
         if show is not None and (show != "kernels" or execution == "whole"):
             raise OptionError(f"--show {show!r}: 'kernels' is accepted, together with --execution kernels or auto")
         fn = load_object(function)
@@ -74,15 +74,15 @@ def optimize(
                 memory_limit=None if memory_limit is None else parse_bytes(memory_limit, "--memory-limit"),
             )
 
-    def saved() -> rx.types.Optimized:
-        told = {"--spec": spec, "--at": at, "--bounds": bounds, "--weights": weights}
-        told |= {"--rules": rules, "--without": without, "--measure": measure, "--target": target}
-        told |= {"--memory-limit": memory_limit}
-        if wrong := [option for option, value in told.items() if value]:
+    def load_saved() -> rx.types.Optimized:
+        options = {"--spec": spec, "--at": at, "--bounds": bounds, "--weights": weights}
+        options |= {"--rules": rules, "--without": without, "--measure": measure, "--target": target}
+        options |= {"--memory-limit": memory_limit}
+        if wrong := [option for option, value in options.items() if value]:
             raise OptionError(f"{function} is saved and not searched again: {', '.join(wrong)} cannot change it")
         return rx.load(function)
 
-    best = saved() if function.endswith(".rxe") else searched()
+    best = load_saved() if function.endswith(".rxe") else search()
     out.print(best.report)
     if show is not None:
         out.print(best.report.kernel_table())

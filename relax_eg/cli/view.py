@@ -9,7 +9,7 @@ import typer
 
 from relax_eg.cli import shared_options
 from relax_eg.cli.common import command, err, load_object, out, read_rules
-from relax_eg.driver.view import view as viewed
+from relax_eg.driver.view import view as draw_egraph
 from relax_eg.errors import OptionError
 from relax_eg.plain_data import write_file
 
@@ -31,7 +31,7 @@ def view(
     dot: Annotated[Path | None, typer.Option("--dot", help="Write it for Graphviz, too.")] = None,
 ) -> None:
     """Draw the e-graph of a function, or what is around one of its values; chosen nodes are marked."""
-    found = viewed(
+    found = draw_egraph(
         load_object(function),
         *(spec or []),
         value=value,

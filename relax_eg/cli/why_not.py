@@ -1,4 +1,4 @@
-"""`relax-eg why-not`: why a rule did not fire."""
+"""`relax-eg why-not`: the reason why a rule did not fire."""
 
 from __future__ import annotations
 

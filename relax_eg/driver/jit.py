@@ -30,7 +30,7 @@ from relax_eg.errors import OptionError, RelaxEgError
 from relax_eg.extract.cost_model import CostModel, NodeCost
 from relax_eg.extract.profile import Profile
 from relax_eg.ir.annotations import Annotation
-from relax_eg.logs import fallback, unless_exhausted
+from relax_eg.logs import fallback, raise_if_exhausted
 from relax_eg.memo import Memo
 from relax_eg.ops import Site
 from relax_eg.reports import CostReport
@@ -210,7 +210,7 @@ class Jitted:
         try:
             best, operands = self._of_dims(dims, args, kwargs, is_fixed)
         except Exception as e:
-            unless_exhausted(e)
+            raise_if_exhausted(e)
             self._exact = True  # tracing turns the error into a warning
             return _Way(self._jitted)
         if not isinstance(best.strategy, AtCapacity) or not self._is_for(best, operands):
@@ -232,7 +232,7 @@ class Jitted:
         except RelaxEgError:
             raise
         except Exception as e:  # the function's own error, raised again when it is traced for these sizes
-            unless_exhausted(e)
+            raise_if_exhausted(e)
             return False
 
     def _at_these(self, /, *args: Any, **kwargs: Any) -> Any:
@@ -264,7 +264,7 @@ class Jitted:
                 if not self._is_for(best, operands):
                     best, operands = self._of_shapes(leaves, tree, dynamic), [leaves[i] for i in dynamic]
         except Exception as e:
-            unless_exhausted(e)
+            raise_if_exhausted(e)
             result = self._fn(*args, **kwargs)
             if not self._warned:
                 self._warned = True

@@ -33,7 +33,7 @@ from relax_eg.extract.report import MeasuredRow
 from relax_eg.extract.weights import PREPARED_SHARE
 from relax_eg.frontends import Source
 from relax_eg.ir.module import Module
-from relax_eg.logs import log_at, tell_progress
+from relax_eg.logs import log_at, report_progress
 from relax_eg.measure.choice import argument, fastest
 
 AS_WRITTEN = "as written"
@@ -297,7 +297,7 @@ def decided(search: Search, call: Callable[[CandidateProgram], Any]) -> list[Dec
         log_at(2, f"measure: {1 + len(variants)} programs at {sizes}")
 
         def progress(what: str) -> None:
-            tell_progress(f"measure at {sizes}: {what}", timed_at, max(timed_at, len(options.bindings)))
+            report_progress(f"measure at {sizes}: {what}", timed_at, max(timed_at, len(options.bindings)))
 
         args, kwargs = arguments(traced, dict(options.facts), binding, same)
         timed = {v.label: v for v in (written, *variants)}

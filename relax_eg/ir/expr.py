@@ -56,7 +56,7 @@ class Expr:
     - `args`: the operands.
     - `attrs`: attributes as (name, value) pairs. Values are hashable: numbers, text, `Dim`s, annotations and tuples of
       these.
-    - `annotation`: what is known about the value at compile time.
+    - `annotation`: the facts about the value that are known at compile time.
     """
 
     __slots__ = ("__weakref__", "annotation", "args", "attrs", "op")
