@@ -18,9 +18,8 @@ from relax_eg.frontends.canonical.nodes import Form, Nodes
 from relax_eg.frontends.jax.equation import STATEFUL, called_jaxpr
 from relax_eg.frontends.symbolic import is_symbolic
 
-_WITHOUT_MEANING = frozenset(
-    ("name", "weak_type", "linear", "unroll", "_split_transpose")
-)  # parameters that compute nothing
+# Parameters that do not change what is computed.
+_WITHOUT_MEANING = frozenset(("name", "weak_type", "linear", "unroll", "_split_transpose"))
 
 
 def canonical_form(nodes: Nodes, closed: Any, sizes: Callable[[Any], Any] | None = None) -> Form:

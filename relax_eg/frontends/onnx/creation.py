@@ -16,9 +16,8 @@ from relax_eg.ops import api as op
 from relax_eg.ops.sizes import product
 from relax_eg.shapes import Dim
 
-_MAX_CONSTANT_FILL = (
-    64  # limit: equal elements that become a constant, which may be part of a shape; more become a `full`
-)
+# limit: equal elements that become a constant, which may be part of a shape; more become a `full`
+_MAX_CONSTANT_FILL = 64
 
 
 def normal_indices(indices: Expr, size: Dim) -> Expr:
