@@ -1,4 +1,4 @@
-"""Families against programs extracted for one size alone: is the dispatched variant as good everywhere?
+"""Families against programs extracted for one size alone: the slowdown of the dispatched variant at random sizes.
 
     python -m benchmarks.families [--only chain] [--sizes 200] [--target cpu] [--measured 30] [--json families.json]
 
@@ -45,15 +45,21 @@ from relax_eg.shapes.dispatch import Dispatch
 from relax_eg.shapes.guards import Guard
 
 Bounds = Mapping[str, tuple[int, int]]
-NEAR = 1.10  # a variant that takes longer than so many times the program for one size alone is not as good
+NEAR = 1.10  # a variant is as good if it takes at most this many times as long as the program for one size alone
 SAME = Estimate(1.0, 1.0, 1.0)  # of two programs that are one
 QUICK_SIZES = 2
 
 
 @dataclass(frozen=True)
 class Case:
-    """A program, a spec per argument, what its sizes may be, and the arguments that are weights. `target`: in kernels
-    on this data sheet, whatever the command line says, and never timed; None: one program on the device it names."""
+    """A program.
+
+    - `fn`, `specs`: the function, and a spec for each argument.
+    - `bounds`: the bounds of its sizes.
+    - `weights`: the arguments that are weights.
+    - `target`: a data sheet for which the program is planned in kernels and never timed; None: one program for the
+      device that the command line names.
+    """
 
     fn: Callable[..., Any]
     specs: tuple[Any, ...]
@@ -145,9 +151,14 @@ CASES = {
 
 @dataclass
 class Point:
-    """What a case came to at some sizes. `regret`: by how much the variant is predicted slower than the program for
-    these sizes alone; `same`: whether both are the same program; `slower`: seconds of a call of the one over those of
-    the other on the clock (`SAME` where they are the same), None where that was not timed."""
+    """The comparison at some sizes.
+
+    - `at`: the sizes.
+    - `regret`: the predicted slowdown of the variant against the program for these sizes alone.
+    - `same`: whether both are the same program.
+    - `slower`: the measured time of the variant over that of the other program (`SAME` if they are the same); None if
+      not timed.
+    """
 
     at: dict[str, int]
     regret: float
@@ -157,7 +168,15 @@ class Point:
 
 @dataclass
 class Outcome:
-    """What a case came to. `seconds`: to find the family; `dispatch`: seconds, the most at any of 50 sizes."""
+    """The results of a case.
+
+    - `case`, `target`: the case, and the device.
+    - `guards`: the guards of the variants.
+    - `cover`: the proof that the guards cover all sizes.
+    - `seconds`: seconds to find the family.
+    - `dispatch`: seconds of a dispatch, the maximum over 50 sizes.
+    - `points`: the comparisons at single sizes.
+    """
 
     case: str
     target: str

@@ -1,4 +1,4 @@
-"""Tests have no part in the user's cache; those of the cache itself turn it on, in a folder of their own."""
+"""Fixtures of all tests. Tests do not use the user's cache; tests of the cache turn it on in a folder of their own."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ settings.load_profile("ci" if os.environ.get("CI") else "varied")
 
 @pytest.fixture
 def no_library_stays() -> Iterator[None]:
-    """What a test registers is forgotten after it."""
+    """Removes the registrations of a test after it."""
     from relax_eg.ops.libraries import LIBRARIES
 
     known = dict(LIBRARIES)
@@ -30,7 +30,7 @@ def no_library_stays() -> Iterator[None]:
 
 @pytest.fixture
 def no_fallback() -> Iterator[None]:
-    """A function that is not optimized warns; here that fails the test, unless it catches the warning."""
+    """Makes the warning for a function that is not optimized an error, which fails a test that does not expect it."""
     with warnings.catch_warnings():
         warnings.filterwarnings("error", message=".*runs as written.*")
         yield

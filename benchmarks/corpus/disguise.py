@@ -1,7 +1,7 @@
-"""Which program is nothing but the left side of a rule, under another name: it would show only that the rule is itself.
+"""Finds corpus programs that are only the left side of a rule, so that they show nothing about the rule.
 
-A program is a left side in disguise where one rule's left side matches it from its results on, with all its conditions,
-and has no fewer operators than the program. Then nothing of the program is around or inside what the rule is about.
+A program is the left side of a rule if the left side matches it at its results, all conditions hold, and the left side
+has at least as many operators as the program.
 """
 
 from __future__ import annotations

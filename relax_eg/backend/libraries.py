@@ -22,7 +22,7 @@ from relax_eg.errors import LibraryError, RelaxEgError
 from relax_eg.ir.annotations import Annotation, Object, Tensor, Tuple, substitute
 from relax_eg.ir.expr import Expr, node, var
 from relax_eg.ir.steps import is_sized
-from relax_eg.logs import log, unless_exhausted
+from relax_eg.logs import log, raise_if_exhausted
 from relax_eg.memo import Memo
 from relax_eg.ops.libraries import FFI, Library, library_call
 from relax_eg.ops.library_needs import RoutinePlace, unmet_need, version
@@ -129,7 +129,7 @@ def _run(library: Library, call: Expr, args: Sequence[Any], sizes: Mapping[str, 
 
 def _raised(library: Library, args: Sequence[Any], e: Exception) -> str:
     """The message for an exception `e` of a target. An exception that says memory ran out is raised again."""
-    unless_exhausted(e)
+    raise_if_exhausted(e)
     shown = ", ".join(f"{a.dtype}{list(a.shape)}" for a in args)
     name = f"library `{library.name}` ({_version_and_place(library)})"
     return f"{name} raised {type(e).__name__} for operands {shown}: {str(e)[:500]}"

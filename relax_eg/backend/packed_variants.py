@@ -14,7 +14,7 @@ from typing import Any
 
 from relax_eg.backend.family import STEPS, SearchSpec, Variant
 from relax_eg.ir.module import Module
-from relax_eg.ir.packed import Outside, pack, unpack
+from relax_eg.ir.packed import ExternalObjects, pack, unpack
 from relax_eg.ir.wellformed import check as check_module
 from relax_eg.ops.libraries import EXECUTIONS
 from relax_eg.plain_data import compiler_options, read_json
@@ -45,7 +45,7 @@ class Unpacked:
 
 
 def pack_variants(
-    variants: Sequence[Variant], outside: Outside, data: Mapping[str, Any], written: Module | None = None
+    variants: Sequence[Variant], outside: ExternalObjects, data: Mapping[str, Any], written: Module | None = None
 ) -> bytes:
     """The bytes of variants.
 
@@ -75,7 +75,7 @@ def pack_variants(
     return len(text).to_bytes(_LENGTH, "big") + text + blob
 
 
-def unpack_variants(payload: bytes, outside: Outside, written: Callable[[], Module] | None = None) -> Unpacked:
+def unpack_variants(payload: bytes, outside: ExternalObjects, written: Callable[[], Module] | None = None) -> Unpacked:
     """The contents of bytes that `pack_variants` made.
 
     `written`: returns the program as written, where it is not part of the bytes.

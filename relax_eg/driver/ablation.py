@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from relax_eg.accepted import CALLED, FLAG, TEXT, accepts, one_of, sequence_of
+from relax_eg.argument_checks import CALLABLE, FLAG, TEXT, accepts, one_of, sequence_of
 from relax_eg.backend.optimized import Optimized
 from relax_eg.driver.measured import random_arguments
 from relax_eg.driver.optimize import optimize, traced_program
@@ -54,7 +54,7 @@ class Ablation:
     **{**KINDS, "execution": one_of(*EXECUTIONS)},
     sets=sequence_of(f"one or more of {', '.join(SETS)}", TEXT),
     timed=FLAG,
-    tell=CALLED,
+    tell=CALLABLE,
 )
 def ablate(
     program: Callable[..., Any] | Module,

@@ -37,7 +37,7 @@ from relax_eg.frontends.fingerprint import settings
 from relax_eg.ir.module import Module
 from relax_eg.ir.tokens import NoContentError, token
 from relax_eg.limits import FEW_KEPT
-from relax_eg.logs import cache_is_on, log_at, stage, unless_exhausted
+from relax_eg.logs import cache_is_on, log_at, raise_if_exhausted, stage
 from relax_eg.ops.record import TABLE
 from relax_eg.plain_data import is_count
 from relax_eg.reports import CostReport
@@ -129,7 +129,7 @@ class EntryPlace:
             try:
                 found = self._decoded(payload)
             except Exception as e:  # a broken entry is never fatal: the search finds the result again
-                unless_exhausted(e)
+                raise_if_exhausted(e)
                 self._store.ignore(self.key, f"it does not describe this program ({type(e).__name__}: {e})")
         with _lock:
             _count["misses" if found is None else "hits"] += 1
@@ -141,7 +141,7 @@ class EntryPlace:
         try:
             payload = self._encoded(found)
         except Exception as e:  # this process has the result even if it cannot be stored
-            unless_exhausted(e)
+            raise_if_exhausted(e)
             _tell_why_not(self._traced, e)
         else:
             self._store.write(self.key, payload)
@@ -176,7 +176,7 @@ def place_of(traced: Source, options: Options) -> EntryPlace | None:
     try:
         return EntryPlace(store, key_of(traced, options), traced, options.scope)
     except Exception as e:  # JAX's objects change with its versions; without a key the program is searched
-        unless_exhausted(e)
+        raise_if_exhausted(e)
         _tell_why_not(traced, e)
     return None
 

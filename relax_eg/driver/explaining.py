@@ -20,7 +20,7 @@ from relax_eg.explain.steps import Equation
 from relax_eg.explain.text import Explanation
 from relax_eg.extract.weights import FRUGAL, PREPARED_SHARE
 from relax_eg.frontends import Source
-from relax_eg.ir.calls import needed_by
+from relax_eg.ir.calls import reachable_functions
 from relax_eg.ir.expr import Expr
 from relax_eg.ir.module import Module
 from relax_eg.rules.conditions import ValueGuard, key_of
@@ -100,7 +100,7 @@ def _derivation(traced: Source, options: Options, units: Units, found: SearchRes
     needed = {f.name: best[f.name] for f in (*shared, *chosen)}
     ends = [x for p in parts for e in p.equations for pair in e.pairs for x in pair]
     bodies = [x for f in needed.values() for x in f.expressions()]
-    needed |= {f.name: f for f in needed_by([*ends, *bodies], best)}
+    needed |= {f.name: f for f in reachable_functions([*ends, *bodies], best)}
     return Derivation(
         traced.name, written, shared, chosen, needed, tuple(parts), options.rules, options.numerics, scope,
         dict(options.facts),

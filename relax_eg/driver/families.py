@@ -32,7 +32,7 @@ from relax_eg.ir.annotations import Tensor, dims_of
 from relax_eg.ir.expr import Expr
 from relax_eg.ir.module import Module
 from relax_eg.ir.partition import split
-from relax_eg.logs import log_at, stage, tell_progress
+from relax_eg.logs import log_at, report_progress, stage
 from relax_eg.ops import bytes_of
 from relax_eg.shapes import Dim, Proved, Scope
 from relax_eg.shapes.dispatch import Dispatch
@@ -213,7 +213,7 @@ class _Pool:
             quiet = 0 if before > _NEWS * min(float(c[i]) for c in self.costs) else quiet + 1
             sizes = ", ".join(f"{v}={n}" for v, n in point.items())
             log_at(2, f"family: extracted at {sizes}, {len(self.programs)} programs")
-            tell_progress("family", self.extractions, len(self.programs))
+            report_progress("family", self.extractions, len(self.programs))
         self.stop = self.stop or NOTHING_NEW
 
     def fill_frugally(self, points: np.ndarray) -> None:

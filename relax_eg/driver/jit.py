@@ -15,7 +15,7 @@ from typing import Any
 import jax
 from jax.core import Tracer
 
-from relax_eg.accepted import NONE, Kind, accepts, of_types, short_repr
+from relax_eg.argument_checks import NONE, Kind, accepts, of_types, short_repr
 from relax_eg.backend.call_keys import MOST_KEYS, NO_KEY, kind_of
 from relax_eg.backend.executables import executables
 from relax_eg.backend.optimized import Optimized
@@ -30,7 +30,7 @@ from relax_eg.errors import OptionError, RelaxEgError
 from relax_eg.extract.cost_model import CostModel, NodeCost
 from relax_eg.extract.profile import Profile
 from relax_eg.ir.annotations import Annotation
-from relax_eg.logs import fallback, unless_exhausted
+from relax_eg.logs import fallback, raise_if_exhausted
 from relax_eg.memo import Memo
 from relax_eg.ops import Site
 from relax_eg.reports import CostReport
@@ -222,7 +222,7 @@ class Jitted:
         try:
             best, operands = self._optimize_dims(dims, args, kwargs, is_fixed)
         except Exception as e:
-            unless_exhausted(e)
+            raise_if_exhausted(e)
             self._exact = True  # tracing turns the error into a warning
             return _CallPath(self._jitted)
         if not isinstance(best.strategy, AtCapacity) or not self._serves(best, operands):
@@ -244,7 +244,7 @@ class Jitted:
         except RelaxEgError:
             raise
         except Exception as e:  # the function's own error, raised again when it is traced for these sizes
-            unless_exhausted(e)
+            raise_if_exhausted(e)
             return False
 
     def _at_exact_shapes(self, /, *args: Any, **kwargs: Any) -> Any:
@@ -276,7 +276,7 @@ class Jitted:
                 if not self._serves(best, operands):
                     best, operands = self._optimize_shapes(leaves, tree, dynamic), [leaves[i] for i in dynamic]
         except Exception as e:
-            unless_exhausted(e)
+            raise_if_exhausted(e)
             result = self._fn(*args, **kwargs)
             if not self._warned:
                 self._warned = True

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from relax_eg.accepted import NONE, PATH, accepts
+from relax_eg.argument_checks import NONE, PATH, accepts
 from relax_eg.backend.artifact import artifact_errors, no_explanation, read
 from relax_eg.backend.family import STEPS, WHOLE
 from relax_eg.backend.optimized import Optimized

@@ -34,7 +34,7 @@ from relax_eg.extract.report import MeasuredRow
 from relax_eg.extract.weights import PREPARED_SHARE
 from relax_eg.frontends import Source
 from relax_eg.ir.module import Module
-from relax_eg.logs import log_at, tell_progress
+from relax_eg.logs import log_at, report_progress
 from relax_eg.measure.choice import argument, fastest
 
 AS_WRITTEN = "as written"
@@ -317,7 +317,7 @@ def time_candidates(search: Search, call: Callable[[CandidateProgram], Any]) -> 
         log_at(2, f"measure: {1 + len(variants)} programs at {sizes}")
 
         def progress(what: str) -> None:
-            tell_progress(f"measure at {sizes}: {what}", timed_at, max(timed_at, len(options.bindings)))
+            report_progress(f"measure at {sizes}: {what}", timed_at, max(timed_at, len(options.bindings)))
 
         args, kwargs = random_arguments(traced, dict(options.facts), binding, same)
         timed = {v.label: v for v in (written, *variants)}

@@ -9,7 +9,7 @@ from dataclasses import replace
 from statistics import geometric_mean
 from typing import Any
 
-from relax_eg.accepted import accepts
+from relax_eg.argument_checks import accepts
 from relax_eg.backend.family import KERNELS, STEPS, SearchSpec, Solution, Variant
 from relax_eg.backend.lower import run_function
 from relax_eg.backend.optimized import Optimized
@@ -34,7 +34,7 @@ from relax_eg.frontends import Source
 from relax_eg.frontends.clashes import explain_clashes, specs_by_name
 from relax_eg.frontends.jax.trace import Traced, trace_function
 from relax_eg.frontends.modules import PreparedModule, prepare_module
-from relax_eg.frontends.trace_check import Own
+from relax_eg.frontends.trace_check import TraceCheck
 from relax_eg.ir.module import Module
 from relax_eg.ir.wellformed import check as check_module
 from relax_eg.logs import dump as dump_stages
@@ -160,7 +160,7 @@ def _optimized(
 ) -> Optimized:
     """The optimized program. Without a policy, as `measure` times it: a function of arrays, at exact sizes."""
     looks = bool(traced.size_variables) and not trust
-    own = Own(traced, options.is_exact).difference if looks and isinstance(traced, Traced) else None
+    own = TraceCheck(traced, options.is_exact).difference if looks and isinstance(traced, Traced) else None
     program = Program(
         traced.fn,
         traced.identifier,

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from relax_eg.accepted import BOUNDS, NONE, Kind, of_types, one_of, short_repr
+from relax_eg.argument_checks import BOUNDS, NONE, Kind, of_types, one_of, short_repr
 from relax_eg.backend.family import KERNELS, WHOLE, SearchSpec
 from relax_eg.backend.libraries import unavailable_reason
 from relax_eg.byte_units import parse_bytes

@@ -31,7 +31,7 @@ from relax_eg.extract.hoisting import PLATFORMS
 from relax_eg.extract.kernels.build import Names
 from relax_eg.extract.pricing import Pricing
 from relax_eg.extract.weights import PREPARED_SHARE
-from relax_eg.ir.calls import callees_first, needed_by
+from relax_eg.ir.calls import callees_first, reachable_functions
 from relax_eg.ir.control import functions_of
 from relax_eg.ir.expr import CALL, CALL_DPS_LIBRARY, Expr, postorder
 from relax_eg.ir.heads import CONTROL
@@ -39,7 +39,7 @@ from relax_eg.ir.module import Binding, Block, Function, Module
 from relax_eg.ir.origin import Origin, Origins, SourceLine
 from relax_eg.ir.outline import outline
 from relax_eg.ir.scopes import scopes_of
-from relax_eg.logs import log_at, tell_progress
+from relax_eg.logs import log_at, report_progress
 from relax_eg.rules.parameter_facts import DeclaredFacts, Facts, facts_of_functions
 from relax_eg.rules.schema_answers import Answers
 from relax_eg.rules.schemas import MEMORY
@@ -245,7 +245,7 @@ class Units:
             self.functions[f.name] = self._optimized(f, run, set(), same, once)
             log_at(2, f"function {f.name}: {len(f.expressions())} nodes as written")
         main = self._optimized(entry, run, self.weights)
-        module = Module((main, *needed_by(main.expressions(), self.functions)))
+        module = Module((main, *reachable_functions(main.expressions(), self.functions)))
         return replace(run.result, module=module, functions=dict(self.functions))
 
     @cached_property
@@ -358,7 +358,7 @@ class Units:
             grown = _Saturated(read, saturation, alternatives, kept)
             if self.saturated_graphs is not None:
                 self.saturated_graphs[key] = grown
-        tell_progress("extract", grown.saturation.nodes, sum(grown.saturation.matches.values()))
+        report_progress("extract", grown.saturation.nodes, sum(grown.saturation.matches.values()))
         return grown
 
     @cached_property

@@ -23,7 +23,7 @@ import numpy as np
 from relax_eg.backend.optimized import Optimized
 from relax_eg.dynamic.at_capacity import AtCapacity
 from relax_eg.errors import TraceError
-from relax_eg.logs import fallback, log_at, unless_exhausted
+from relax_eg.logs import fallback, log_at, raise_if_exhausted
 from relax_eg.memo import Memo
 from relax_eg.shapes.relation import read_statement
 
@@ -98,7 +98,7 @@ class Varying:
         try:
             return program if program.is_own(*leaves) else None
         except Exception as e:
-            unless_exhausted(e)
+            raise_if_exhausted(e)
             log_at(1, f"{self._name} raises {type(e).__name__} where it is traced for arrays of these sizes")
             return None
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from relax_eg.accepted import TEXT, accepts, integer, one_of
+from relax_eg.argument_checks import TEXT, accepts, integer, one_of
 from relax_eg.driver.optimize import traced_program
 from relax_eg.driver.options import KINDS, Execution, Sizes, Target, read_options, weight_names
 from relax_eg.driver.units import Units

@@ -310,7 +310,9 @@ class _FunctionAnalysis:
             steps = steps_of(e.op, attrs)
             length = None if steps is None else steps.substitute(self.sizes)
             return self._loop(e, functions, annotated, laid_out, length)
-        plans = [self._function(f, p.same, q.same) for f, p, q in zip(functions, annotated, laid_out, strict=True)]
+        plans = [
+            self._function(f, p.constants, q.constants) for f, p, q in zip(functions, annotated, laid_out, strict=True)
+        ]
         self.plan.runs[e] = tuple(plans)
         return functools.reduce(join_layouts, (_unmerge_layouts(x.result) for x in plans))
 
@@ -329,7 +331,7 @@ class _FunctionAnalysis:
         count = len(carry)
         while True:
             before = self.whole.snapshot()
-            body = self._function(functions[-1], arguments_of(annotated[-1]), (*q.same, *carry, *xs))
+            body = self._function(functions[-1], arguments_of(annotated[-1]), (*q.constants, *carry, *xs))
             fields = _unmerge_layouts(body.result)
             assert isinstance(fields, tuple)
             after = tuple(join_layouts(a, b) for a, b in zip(carry, fields, strict=False))
@@ -338,7 +340,7 @@ class _FunctionAnalysis:
             self.whole.restore(before)  # only the findings of the last round count
             carry = after
         conditions_ = zip(functions[:-1], annotated[:-1], laid_out[:-1], strict=True)
-        plans = [self._function(f, arguments_of(p), (*c.same, *carry)) for f, p, c in conditions_]
+        plans = [self._function(f, arguments_of(p), (*c.constants, *carry)) for f, p, c in conditions_]
         self.plan.runs[e] = (*plans, body)
         if length is None:
             return carry

@@ -6,7 +6,7 @@ import enum
 from dataclasses import dataclass, field
 from typing import Any
 
-from relax_eg.accepted import short_repr
+from relax_eg.argument_checks import short_repr
 from relax_eg.errors import OptionError
 
 ALGEBRA_ROUNDS = 6  # limit: rounds of the algebra phase by default

@@ -28,7 +28,7 @@ from relax_eg.ir.annotations import Tensor
 from relax_eg.ir.expr import VAR, Expr, postorder
 from relax_eg.ir.heads import LEAVES
 from relax_eg.limits import LARGEST_INT64, MANY_KEPT
-from relax_eg.logs import log, log_at, stage, tell_progress
+from relax_eg.logs import log, log_at, report_progress, stage
 from relax_eg.ops.coarse_annotations import MAX_RANK
 from relax_eg.rules import PHASES, Instance, Rule, RuleSet
 from relax_eg.rules.parameter_facts import DeclaredFacts
@@ -200,7 +200,7 @@ class EGraph:
             nonlocal peak
             nodes = self.nodes(self._sizes)
             peak = max(peak, nodes)
-            tell_progress(phase, nodes, sum(self.matches.values()))
+            report_progress(phase, nodes, sum(self.matches.values()))
             if nodes > budget.nodes:
                 return StopReason.NODE_LIMIT
             return StopReason.TIME_LIMIT if self._seconds_left() < 0 else None

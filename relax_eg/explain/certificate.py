@@ -22,7 +22,7 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any, Self
 
-from relax_eg.accepted import PATH, accepts
+from relax_eg.argument_checks import PATH, accepts
 from relax_eg.errors import ExplanationError, RelaxEgError
 from relax_eg.explain.check import Replay, replay
 from relax_eg.explain.programs import changes

@@ -31,7 +31,7 @@ from relax_eg.explain.values import (
     stand_in_value,
 )
 from relax_eg.ir.annotations import Annotation, Tensor, dims_of, with_sizes
-from relax_eg.ir.calls import needed_by
+from relax_eg.ir.calls import reachable_functions
 from relax_eg.ir.calls import signature as function_annotation
 from relax_eg.ir.expr import CALL_DPS_LIBRARY, FUNCTION, VAR, Expr, node, postorder, tuple_
 from relax_eg.ir.module import Function, Module
@@ -371,7 +371,7 @@ class _Check:
             return
         terms = list(dict.fromkeys(x for a, b, e in pairs for x in (a, b, *(() if e is None else e.operands))))
         reads = [x for x in postorder(terms) if x.op == VAR]
-        functions = needed_by(terms, self.derivation.functions)
+        functions = reachable_functions(terms, self.derivation.functions)
         body = Function("terms", tuple(reads), (), tuple_(terms))
         module = Module((body, *functions))
         informative: set[int] = set()  # indices of pairs with informative values at some seed
@@ -434,7 +434,7 @@ class _Check:
 
     def _runs_opaque(self, e: Equation) -> bool:
         sides = [x for pair in e.pairs for x in pair]
-        inside = [x for f in needed_by(sides, self.derivation.functions) for x in f.expressions()]
+        inside = [x for f in reachable_functions(sides, self.derivation.functions) for x in f.expressions()]
         return any(x.op == CALL_DPS_LIBRARY and library_of(x) is None for x in (*postorder(sides), *inside))
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from relax_eg.errors import ExplanationError
 from relax_eg.explain.result import Derivation, DerivationPart
 from relax_eg.explain.steps import Equation
-from relax_eg.ir.calls import needed_by
+from relax_eg.ir.calls import reachable_functions
 from relax_eg.ir.expr import Expr, postorder
 from relax_eg.ir.module import Function
 from relax_eg.rules import Schema
@@ -86,7 +86,7 @@ class Proposals:
             raise self.fail(e, f"the rule says nothing of {left.op}")
         for _, name in e.answers.forms:
             function = self.written.get(name)
-            run = [] if function is None else [function, *needed_by(function.expressions(), self._functions)]
+            run = [] if function is None else [function, *reachable_functions(function.expressions(), self._functions)]
             if any(f.name == self.part.function for f in run):
                 raise self.fail(e, f"`{name}` runs itself, so a form of it is nothing to go by")
         d = self.derivation

@@ -8,9 +8,9 @@ from functools import cached_property
 
 from relax_eg.errors import ExplanationError
 from relax_eg.explain.steps import Equation, Goal, equations_of, goals_in_order
-from relax_eg.ir.calls import callees_first, inlined
+from relax_eg.ir.calls import callees_first, inline_call
 from relax_eg.ir.expr import CALL, FUNCTION, Expr, postorder, rebuild, tuple_
-from relax_eg.ir.heads import on_operands
+from relax_eg.ir.heads import with_operands
 from relax_eg.ir.module import Binding, Block, Function, Module
 from relax_eg.ir.origin import Origins
 from relax_eg.rules import RuleSet
@@ -141,9 +141,9 @@ def _without_calls(block: Block, made: Mapping[str, Function]) -> Block:
 
     def without(e: Expr, args: tuple[Expr, ...]) -> Expr:
         if e.op == CALL and args[0].op == FUNCTION and args[0].attr("name") in made:
-            found = inlined(made[str(args[0].attr("name"))], args[1:])
+            found = inline_call(made[str(args[0].attr("name"))], args[1:])
             return found[0] if len(found) == 1 else tuple_(found)
-        return on_operands(e, args)
+        return with_operands(e, args)
 
     rebuilt = rebuild(values, without)
     return Block(tuple(Binding(b.var, v) for b, v in zip(block.bindings, rebuilt, strict=True)), block.dataflow)

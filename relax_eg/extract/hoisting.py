@@ -88,5 +88,5 @@ def constants(site: Site, function: Function) -> dict[str, int]:
     if site.op != CALL and not (is_loop and function.name == site.attrs["functions"][-1]):
         return {}
     body = runs_of(site.op, range(len(site.operands)), site.attrs)[-1]
-    found = [is_loop + outer[i] for i in body.same]
+    found = [is_loop + outer[i] for i in body.constants]
     return {str(p.attr("name")): n for p, n in zip(function.params, found, strict=False) if n}

@@ -15,7 +15,7 @@ from typing import Any
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table
 
-from relax_eg.accepted import PATH, accepts, short_repr
+from relax_eg.argument_checks import PATH, accepts, short_repr
 from relax_eg.errors import OptionError
 from relax_eg.extract.numbers import Number, choose, maximum, smaller
 from relax_eg.ops.libraries import PLATFORMS

@@ -15,7 +15,7 @@ from relax_eg.extract.select import Selection, select, select_exactly
 from relax_eg.ir.annotations import Annotation, dims_of
 from relax_eg.ir.expr import CALL_DPS_LIBRARY, CONSTANT, FUNCTION, VAR, Expr, postorder, tuple_
 from relax_eg.ir.module import Function
-from relax_eg.ir.partition import sizes_in, split
+from relax_eg.ir.partition import has_only_sizes, split
 from relax_eg.ops import bytes_of
 
 FRUGAL = (0.5, 0.25)  # chosen: of `PREPARED_SHARE`, if several programs prepare values and all together have to fit
@@ -177,7 +177,7 @@ def static_classes(graph: ExtractionGraph, weights: set[str]) -> list[bool]:
     for c, row in enumerate(graph.candidates):
         for k, candidate in enumerate(row):
             children = set(candidate.children)
-            if not sizes_in(candidate.site.attrs.values(), known):
+            if not has_only_sizes(candidate.site.attrs.values(), known):
                 continue
             waiting[c, k] = len(children)
             for child in children:

@@ -41,7 +41,7 @@ class Leaf:
     - `name`: `path` as an identifier, unique in the signature.
     - `annotation`: shape and dtype.
     - `aval`: shape and dtype as a `jax.ShapeDtypeStruct`, with symbolic dimensions of JAX as sizes.
-    - `weak_type`: the dtype is weak, as that of a Python number.
+    - `weak_type`: whether the dtype is weak, as that of a Python number.
     """
 
     path: str
@@ -56,6 +56,8 @@ class Leaf:
 class Arguments:
     """The specs of a call, flattened.
 
+    - `signature`: the signature of the function; None if it has none.
+    - `leaves`: the arrays in the specs, in order.
     - `tree`: the structure of `(args, kwargs)` as `signature` binds them.
     - `scope`: the constraints that the JAX scopes of symbolic sizes state.
     """
@@ -84,8 +86,8 @@ class Arguments:
         return tuple(n for n in names if n.partition("[")[0] == key)
 
 
-class OfArguments:
-    """Base of programs that have `arguments`: properties that follow from the arguments."""
+class HasArguments:
+    """Base class of programs with `arguments`: the properties that follow from the arguments."""
 
     arguments: Arguments
 
@@ -138,7 +140,7 @@ def read_arguments(
     named = [(*_path(signature, len(args), keys), spec) for keys, spec in flat]
     constraints = _constraints((path, spec) for _, path, spec in named)
     sizes.constrain(constraints)
-    sizes.suppose(Scope(assume=assume).to_constraints())
+    sizes.add_hints(Scope(assume=assume).to_constraints())
     used: set[str] = set()
     leaves = [_leaf(path, argument, identifier(path, used), spec, sizes) for argument, path, spec in named]
     need_sizes(name, assume, sorted({v for leaf in leaves for d in leaf.annotation.shape or () for v in d.variables}))

@@ -29,7 +29,7 @@ from relax_eg.ir import (
     tuple_,
     var,
 )
-from relax_eg.ir.calls import needed_by
+from relax_eg.ir.calls import reachable_functions
 from relax_eg.ir.heads import STATIC
 from relax_eg.memory.plan import Plan
 from relax_eg.memory.program import MemoryProgram, Step, Tree, operands_of, viewed_value
@@ -73,7 +73,7 @@ class _Lowering:
             self._bury(s)
         result = self._result(self.program.result, f.result.annotation)
         entry = Function(f.name, f.params, (Block(tuple(self.bindings), dataflow=False),), result, assume=f.assume)
-        return Module((entry, *needed_by(entry.expressions(), {g.name: g for g in self.module})))
+        return Module((entry, *reachable_functions(entry.expressions(), {g.name: g for g in self.module})))
 
     def _bind(self, name: str, value: Expr) -> Expr:
         n, own = 0, name

@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from relax_eg.accepted import BOUNDS, FLAG, Kind, accepts, one_of, short_repr
+from relax_eg.argument_checks import BOUNDS, FLAG, Kind, accepts, one_of, short_repr
 from relax_eg.errors import BoundsError, MemoryPlanError, OptionError
 from relax_eg.ir import Expr, Module
 from relax_eg.memory.liveness import Liveness, Results, liveness

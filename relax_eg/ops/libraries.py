@@ -28,7 +28,7 @@ from relax_eg.ir.expr import (
     rebuild,
     tuple_,
 )
-from relax_eg.ir.heads import TUPLES, Evaluator, on_operands
+from relax_eg.ir.heads import TUPLES, Evaluator, with_operands
 from relax_eg.ir.origin import SourceLine
 from relax_eg.memo import Memo
 from relax_eg.ops.record import TABLE, Site, call, get
@@ -281,7 +281,7 @@ def inlined(roots: Sequence[Expr]) -> list[Expr]:
             return tuple_(made) if definition.many else made[0]
         if e.op in TABLE:
             return call(e.op, args, dict(e.attrs))
-        return on_operands(e, args) if args else e
+        return with_operands(e, args) if args else e
 
     return rebuild(roots, replace)
 
@@ -295,7 +295,7 @@ def instantiate(roots: Sequence[Expr], env: Mapping[Expr, Expr], sizes: Mapping[
         args = tuple(done[a] for a in e.args)
         library = library_of(e)
         if e.op in TUPLES:
-            done[e] = on_operands(e, args)
+            done[e] = with_operands(e, args)
         elif library is not None:
             done[e] = library_call(library, args, _with_sizes(e.attr("attrs"), sizes))
         elif e.op in TABLE:

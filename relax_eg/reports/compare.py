@@ -10,7 +10,7 @@ from typing import Any
 
 from rich.console import Console, ConsoleOptions, RenderResult
 
-from relax_eg.accepted import FLAG, NONE, TEXT, accepts, sequence_of
+from relax_eg.argument_checks import FLAG, NONE, TEXT, accepts, sequence_of
 from relax_eg.errors import OptionError
 from relax_eg.extract.figures import sizes
 from relax_eg.reports import text

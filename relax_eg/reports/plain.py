@@ -15,7 +15,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Union, cast, get_args, get_origin, get_type_hints
 
-from relax_eg.accepted import short_repr
+from relax_eg.argument_checks import short_repr
 from relax_eg.errors import OptionError
 from relax_eg.plain_data import write_file
 

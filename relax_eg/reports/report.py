@@ -10,7 +10,7 @@ from typing import Any, cast
 
 from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 
-from relax_eg.accepted import PATH, accepts
+from relax_eg.argument_checks import PATH, accepts
 from relax_eg.errors import OptionError
 from relax_eg.extract.family_rows import FamilyRow, VariantRow
 from relax_eg.extract.footprint import MemoryRow

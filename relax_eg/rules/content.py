@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from relax_eg.ir.tokens import KNOWN, NoContentError, class_name, is_known, raise_no_content, token
+from relax_eg.ir.tokens import LIBRARY_PACKAGES, NoContentError, class_name, is_library_class, raise_no_content, token
 from relax_eg.ops.libraries import Library
 from relax_eg.ops.record import TABLE, Operator
 from relax_eg.rules.format import expression_text
@@ -239,7 +239,7 @@ class _Content:
     def _is_fixed(self, module: str | None) -> bool:
         """Whether a module belongs to a package that its version identifies."""
         top = (module or "").partition(".")[0]
-        return top in KNOWN or (top in sys.stdlib_module_names and top != "__main__")
+        return top in LIBRARY_PACKAGES or (top in sys.stdlib_module_names and top != "__main__")
 
 
 class _Text(_Content):
@@ -249,7 +249,7 @@ class _Text(_Content):
     def _other(self, value: Any) -> Any:
         if isinstance(value, Library):
             return ("library", value.name, self.of(value.pattern))
-        if isinstance(value, (types.FunctionType, type)) or not is_known(type(value)):
+        if isinstance(value, (types.FunctionType, type)) or not is_library_class(type(value)):
             return super()._other(value)
         try:
             return super()._other(value)

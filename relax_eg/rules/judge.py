@@ -27,7 +27,7 @@ from relax_eg.ir.expr import (
     tuple_,
     var,
 )
-from relax_eg.ir.heads import PASSIVE, TUPLES, on_operands
+from relax_eg.ir.heads import PASSIVE, TUPLES, with_operands
 from relax_eg.ops.interpret import evaluate_expr
 from relax_eg.ops.libraries import inlined
 from relax_eg.ops.record import TABLE, call, position_promises, program_of, site_of
@@ -146,7 +146,7 @@ def widen_sides(instance: Instance) -> PreparedSides:
             wide = _wide(value.dtype.name)
             return const(value.astype(numpy_dtype(wide))) if wide != value.dtype.name else e
         if e.op in TUPLES:
-            return on_operands(e, args)
+            return with_operands(e, args)
         attrs = {k: _wide(v) if k in ("dtype", "out_dtype") and isinstance(v, str) else v for k, v in e.attrs}
         return call(e.op, args, attrs)
 

@@ -28,7 +28,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from relax_eg.accepted import short_repr
+from relax_eg.argument_checks import short_repr
 from relax_eg.errors import OperatorError, RuleError
 from relax_eg.ir.expr import CONSTANT, VAR, Expr, postorder, var
 from relax_eg.ir.origin import SourceLine

@@ -7,7 +7,7 @@ import inspect
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-from relax_eg.accepted import TEXT, Kind, accepts, one_of, sequence_of, short_repr
+from relax_eg.argument_checks import TEXT, Kind, accepts, one_of, sequence_of, short_repr
 from relax_eg.errors import OptionError, RuleError, SpecError, UnknownRuleError
 from relax_eg.ir.origin import SourceLine
 from relax_eg.ops.libraries import FirstRun

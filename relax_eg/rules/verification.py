@@ -17,7 +17,7 @@ from multiprocessing import connection, get_context
 from pathlib import Path
 from typing import Any
 
-from relax_eg.accepted import Kind, accepts
+from relax_eg.argument_checks import Kind, accepts
 from relax_eg.errors import RuleError
 from relax_eg.rules.check import verdict_on, without_checks
 from relax_eg.rules.function_errors import load_error_message

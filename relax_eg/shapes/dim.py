@@ -25,7 +25,7 @@ from numbers import Integral
 from typing import Any, TypeAlias
 from weakref import WeakValueDictionary
 
-from relax_eg.accepted import short_repr
+from relax_eg.argument_checks import short_repr
 from relax_eg.errors import BoundsError, ShapeError, SpecError
 from relax_eg.limits import PRODUCTS, SIZE_BITS, SIZE_PARTS
 from relax_eg.shapes.expression import fold_expression

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from difflib import get_close_matches
 
-from relax_eg.accepted import BOUNDS, NONE, accepts, integer, of_types
+from relax_eg.argument_checks import BOUNDS, NONE, accepts, integer, of_types
 from relax_eg.errors import BoundsError
 from relax_eg.shapes.prover import TIMEOUT_MS
 from relax_eg.shapes.relation import Bounds, Relation, read_statement, split_bounds

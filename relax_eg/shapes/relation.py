@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any
 
-from relax_eg.accepted import short_repr
+from relax_eg.argument_checks import short_repr
 from relax_eg.errors import BoundsError, SpecError
 from relax_eg.limits import KEPT, STATEMENT_CHARACTERS
 from relax_eg.shapes.dim import Atom, Dim

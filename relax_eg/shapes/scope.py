@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from numbers import Integral
 from typing import cast
 
-from relax_eg.accepted import short_repr
+from relax_eg.argument_checks import short_repr
 from relax_eg.errors import BoundsError, SpecError
 from relax_eg.shapes.binder import Binder, call_name
 from relax_eg.shapes.constraints import jax_constraint

@@ -116,7 +116,7 @@ class _ProgramReader:
         try:
             return made.validate()
         except RelaxEgError as error:
-            raise self.source.refused(d, error, ONCE) from None
+            raise self.source.at_position(d, error, ONCE) from None
 
     def fail(self, at: ast.AST, problem: str, expected: str) -> NoReturn:
         raise self.source.error(at, problem, expected)
@@ -166,7 +166,7 @@ class _ProgramReader:
             if dtype is not None:
                 told = parse_dtype(str(dtype.value) if isinstance(dtype, ast.Constant) else str(last_name(dtype)))
         except RelaxEgError as error:
-            raise self.source.refused(shape, error, wanted) from None
+            raise self.source.at_position(shape, error, wanted) from None
         known: list[Dim] = []
         for size in sizes:
             if not isinstance(size, Dim):
@@ -357,7 +357,7 @@ class _ProgramReader:
             if not (over and isinstance(first, Const) and _is_neutral(first, kind, neutral)):
                 value = apply(fold, first, value)
         except RelaxEgError as error:
-            raise self.source.refused(store.at, error, STATEMENT) from None
+            raise self.source.at_position(store.at, error, STATEMENT) from None
         self.stores.remove(start)
         self._new(replace(store, value=value))
 
@@ -366,7 +366,7 @@ class _ProgramReader:
         try:
             return stage_of(self.source, mine)
         except RelaxEgError as error:
-            raise self.source.refused(mine[0].at, error, ONCE) from None
+            raise self.source.at_position(mine[0].at, error, ONCE) from None
 
 
 def _names(at: ast.AST) -> list[str]:

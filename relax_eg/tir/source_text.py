@@ -53,7 +53,7 @@ class SourceText:
         place = f"{where}{self.first + line - 1}:{column + self.indent + 1}"
         return self.kind(f"{self.name} ({place}): {problem}\n{self.pointed_at(line, column)}\n  accepted: {expected}")
 
-    def refused(self, at: Any, error: Exception, expected: str) -> RelaxEgError:
+    def at_position(self, at: Any, error: Exception, expected: str) -> RelaxEgError:
         """Returns `error` with the position of `at`. An error that has a position is returned unchanged."""
         if isinstance(error, self.placed):
             return error

@@ -131,7 +131,7 @@ class ValueReader:
         try:
             return build()
         except RelaxEgError as error:
-            raise self.source.refused(at, error, EXPRESSIONS) from None
+            raise self.source.at_position(at, error, EXPRESSIONS) from None
 
     def _value(self, at: ast.expr) -> Value:
         match at:
@@ -379,7 +379,7 @@ class ValueReader:
         try:
             return parse_dtype(str(name))
         except RelaxEgError as error:
-            raise self.source.refused(at, error, 'a dtype such as "float32"') from None
+            raise self.source.at_position(at, error, 'a dtype such as "float32"') from None
 
     def _reduction(self, at: ast.Call, name: str, over: ast.expr | None) -> Scalar:
         if over is None or len(at.args) != 1 or len(at.keywords) != 1:

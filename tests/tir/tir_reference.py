@@ -1,4 +1,4 @@
-"""Tensor programs element by element, in plain Python: what the evaluator and the analysis are compared with."""
+"""Tensor programs evaluated element by element in plain Python, to compare the evaluator and the analysis with."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from relax_eg.errors import OperatorError
 from relax_eg.ir.annotations import Shape, substitute
-from relax_eg.ir.calls import call_function, call_sizes, function_ref, inlined
+from relax_eg.ir.calls import call_function, call_sizes, function_ref, inline_call
 from relax_eg.ir.control import group_arguments, runs_of, scan, while_loop
 from relax_eg.ir.expr import (
     CALL,
@@ -26,7 +26,7 @@ from relax_eg.ir.expr import (
     tuple_get,
     var,
 )
-from relax_eg.ir.heads import PASSIVE, on_operands
+from relax_eg.ir.heads import PASSIVE, with_operands
 from relax_eg.ir.module import Function
 from relax_eg.ir.partition import frontier, missing_sizes, remaining_origins, replace_names, split, static_expressions
 from relax_eg.ops.libraries import instantiate
@@ -40,10 +40,10 @@ _CONTRACTIONS = frozenset(("matmul", "linear", "conv"))
 
 def _leave_the_loop(e: Expr, queries: ProgramQueries) -> Expr | None:
     runs = runs_of(e.op, e.args, dict(e.attrs))
-    found = [_outside(r.function, r.same, (*r.carry, *r.slices), queries) for r in runs]
+    found = [_outside(r.function, r.constants, (*r.carry, *r.slices), queries) for r in runs]
     if not any(found):
         return None
-    made = [(f[0], f[1]) if f else (r.function, r.same) for f, r in zip(found, runs, strict=True)]
+    made = [(f[0], f[1]) if f else (r.function, r.constants) for f, r in zip(found, runs, strict=True)]
     if e.op == WHILE:
         (condition, first), (body, second) = made
         return while_loop(condition, body, first, second, runs[-1].carry)
@@ -86,7 +86,7 @@ def _outside(
         return None
     inner = queries.add(cut.main, "inner")
     kept = [a for p, a in given.items() if p.attr("name") in cut.kept]
-    return function_ref(inner), [*inlined(cut.prepare, list(given.values())), *kept]
+    return function_ref(inner), [*inline_call(cut.prepare, list(given.values())), *kept]
 
 
 def _batch(e: Expr, queries: ProgramQueries) -> Expr | None:
@@ -121,7 +121,7 @@ def _batched(e: Expr, function: Function, queries: ProgramQueries) -> Expr | Non
     blocks, result = replace_names(function, names)
     params, origins = (*same, *carry, *xs, *names.values()), remaining_origins(function, names)
     rest = replace(function, params=params, blocks=blocks, result=result, origins=origins)
-    stacked = inlined(batched, [*p.constants, *p.xs])
+    stacked = inline_call(batched, [*p.constants, *p.xs])
     used = set(rest.expressions())
     still = {q: a for q, a in zip((*same, *xs), (*p.constants, *p.xs), strict=True) if q in used or _is_shape(q)}
     same, xs = ([q for q in some if q in still] for some in (same, xs))
@@ -190,7 +190,7 @@ def _body(e: Expr, queries: ProgramQueries, most: int) -> tuple[Expr, int] | Non
         if x in done:
             continue
         args = tuple(done[a] for a in x.args)
-        made = on_operands(x, args)
+        made = with_operands(x, args)
         inner = _body(made, queries, most - count + 1) if made.op == CALL else None
         if inner is not None:
             made, count = inner[0], count - 1 + inner[1]
