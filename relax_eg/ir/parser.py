@@ -389,7 +389,7 @@ class _FunctionReader:
         try:
             functions, value, results = conditional(condition, then, other, names)
         except OperatorError as error:
-            raise self.source.refused(statement, error, "branches that give values of the same kind") from None
+            raise self.source.at_position(statement, error, "branches that give values of the same kind") from None
         for f in functions:
             self.scope.add(f)
         for name in (then.names.keys() | other.names.keys()) - set(results):

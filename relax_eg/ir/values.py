@@ -140,7 +140,7 @@ class ExpressionReader:
                 problem = problem or error
         if problem is not None:
             wanted = f'a number that {dtypes[0]} holds, or R.const(number, "dtype")'
-            raise self.source.refused(at, problem, wanted) from None
+            raise self.source.at_position(at, problem, wanted) from None
         return const(number)
 
     def _tuple(self, at: ast.expr, written: Sequence[ast.expr], declared: Annotation | None) -> Expr:
@@ -208,9 +208,9 @@ class ExpressionReader:
                 attrs = scope.complete(name, attrs)
         except UndecidedError as error:
             wanted = "R.match_cast(value, annotation) before, which checks the sizes when it runs"
-            raise self.source.refused(at, error, wanted) from None
+            raise self.source.at_position(at, error, wanted) from None
         except RelaxEgError as error:
-            raise self.source.refused(at, error, "operands and attributes that the operator takes") from None
+            raise self.source.at_position(at, error, "operands and attributes that the operator takes") from None
         if annotation is None:
             problem = f"R.{name} has no annotation and there is no operator table to deduce it"
             raise self.source.error(at, problem, f"`name: R.Tensor(...) = R.{name}(...)` on a line of its own")
@@ -302,7 +302,7 @@ class ExpressionReader:
         try:
             return call_tir(called, map(self.expression, operands.elts), annotation, told)
         except OperatorError as error:
-            raise self.source.refused(at, error, f"what {called.name} takes and fills") from None
+            raise self.source.at_position(at, error, f"what {called.name} takes and fills") from None
 
     def _program(self, at: ast.expr) -> TensorProgram:
         """Returns the tensor program that `at` names, as `Module.name` or as a bare name."""
@@ -337,7 +337,7 @@ class ExpressionReader:
         try:
             found = call_annotation(callee.annotation, [a.annotation for a in args], called)
         except OperatorError as error:
-            raise self.source.refused(at, error, f"what {called} takes") from None
+            raise self.source.at_position(at, error, f"what {called} takes") from None
         self.implied(at, found, declared)
         return declared or found
 
