@@ -242,13 +242,13 @@ def run(
         doubt = MODE_DOUBT if mode.name else 1.0
         return call_seconds(price_at(found.module, inside, at, None if kept else weights), inside) * doubt
 
-    calls = [min(timeit.repeat(lambda at=at: dispatch.at(at), number=500, repeat=7)) / 500 for at in sizes[:50]]
+    calls = [min(timeit.repeat(lambda at=at: dispatch.index_of(at), number=500, repeat=7)) / 500 for at in sizes[:50]]
     cover = best.report.family.cover if best.report.family else ""
     known = earlier.points if earlier is not None and (earlier.target, earlier.guards) == (target, guards) else []
     found = Outcome(name, target, guards, cover, took, max(calls))
     before = {tuple(p.at.values()): p for p in known}
     for at in sizes:
-        mine = best.variants[dispatch.at(at)]
+        mine = best.variants[dispatch.index_of(at)]
         here = predicted(mine, at)
         is_timed = len(found.timed) < timed and here <= longest
         point = before.get(tuple(at.values()))

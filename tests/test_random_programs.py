@@ -166,6 +166,6 @@ def test_every_variant_of_a_family_equals_the_program(module: Module, seed: int)
         assert_same(module, v.module, seed)
     for sizes in size_bindings(module, rng, 3):
         assert sum(g.holds(sizes) for g in guards) == 1
-        assert Dispatch(guards).at(sizes) == [g.holds(sizes) for g in guards].index(True)
+        assert Dispatch(guards).index_of(sizes) == [g.holds(sizes) for g in guards].index(True)
     family = best.report.family
     assert family is None or (family.cover.startswith("proved") and family.stop != "time limit")

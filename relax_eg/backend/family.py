@@ -116,4 +116,4 @@ class Family:
             return 0
         if not all(isinstance(n, int) for n in sizes.values()):
             return self.fallback
-        return self._dispatch.at(sizes)
+        return self._dispatch.index_of(sizes)

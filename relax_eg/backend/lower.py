@@ -31,7 +31,7 @@ from relax_eg.ir.module import Block, Function, Module
 from relax_eg.ops import deduce, get
 from relax_eg.ops.data_dependent import BY_LIBRARY
 from relax_eg.ops.libraries import library_of
-from relax_eg.ops.record import conditions, is_shown, may_be_met
+from relax_eg.ops.record import is_proved_applicable, may_be_met, preconditions
 from relax_eg.shapes import Dim, Scope
 from relax_eg.tir import TensorProgram
 
@@ -116,8 +116,8 @@ class _Run(Evaluator):
     def operator(self, e: Expr, args: list[Any], sizes: Sizes) -> Any:
         operands = tuple(a.annotation for a in e.args)
         try:
-            if not is_shown(e.op, operands, e.attrs) or any(
-                not may_be_met(c, sizes) for c in conditions(e.op, operands, e.attrs)
+            if not is_proved_applicable(e.op, operands, e.attrs) or any(
+                not may_be_met(c, sizes) for c in preconditions(e.op, operands, e.attrs)
             ):
                 _need_to_apply(e, args, sizes)
             attrs = {k: _resolved(v, sizes) for k, v in e.attrs}

@@ -205,7 +205,7 @@ class Program:
     def _check_symbolic(self, sizes: Mapping[str, Any]) -> None:
         scopes = {id(n.scope): str(n.scope) for n in sizes.values() if not isinstance(n, int)}
         known = Scope.from_constraints(text for scope in scopes.values() for text in constraints_of_jax(scope))
-        broken = self.scope.unproved({v: dim_of_jax(str(n)) for v, n in sizes.items()}, known)
+        broken = self.scope.unproved_statement({v: dim_of_jax(str(n)) for v, n in sizes.items()}, known)
         if broken is not None:
             at = ", ".join(f"{v} = {n}" for v, n in sizes.items())
             raise BoundsError(

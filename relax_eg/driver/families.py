@@ -239,7 +239,7 @@ class _Pool:
         costs = [self.cost(p, columns) for p in self.programs]
         dispatch = Dispatch(guards)
         ratios = cost_ratios(np.array(costs), NEVER_SLOWER)[members]
-        served = ratios[[dispatch.at(p) for p in points], np.arange(len(points))]
+        served = ratios[[dispatch.index_of(p) for p in points], np.arange(len(points))]
         missed = np.flatnonzero(served > np.maximum(limit, ratios.min(0) * (1 + NEARER)))
         if len(missed):
             self.columns = {v: np.concatenate([c, columns[v][missed]]) for v, c in self.columns.items()}

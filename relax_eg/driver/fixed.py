@@ -52,7 +52,7 @@ def with_numbers(params: Sequence[Expr], result: Annotation, scope: Scope) -> tu
 
 
 def _fixed_sizes(scope: Scope) -> dict[str, Dim]:
-    return {v: d for v, d in scope.solved().items() if d.is_const}
+    return {v: d for v, d in scope.determined_variables().items() if d.is_const}
 
 
 def _substituted_function(f: Function, sizes: dict[str, Dim], functions: Mapping[str, Function]) -> Function:

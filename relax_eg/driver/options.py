@@ -217,7 +217,7 @@ def read_options(
             raise BoundsError(f"{name}(): bounds of {v} = {short_repr(bound)}; sizes up to 2**63 - 1 are accepted")
         scope.bound(v, bound)
     for v in traced.cast_variables:  # sizes bound by casts depend on values and may be 0
-        scope.declare(v, 0, said_by="match_cast")
+        scope.declare(v, 0, source="match_cast")
     scope.assume(*traced.assume)
     for v in traced.size_variables:
         low, _ = scope.bounds(v)

@@ -40,8 +40,8 @@ from relax_eg.ir.expr import (
 from relax_eg.ir.heads import LOOPS, RUNNING, STATIC
 from relax_eg.ir.module import Function, Module
 from relax_eg.ops import Site, get, program_of
-from relax_eg.ops.libraries import inlined, with_sizes_of
-from relax_eg.ops.record import Precondition, conditions, is_shown
+from relax_eg.ops.libraries import inline_libraries, with_sizes_of
+from relax_eg.ops.record import Precondition, is_proved_applicable, preconditions
 from relax_eg.shapes import Dim
 from relax_eg.tir import TensorProgram, margins
 from relax_eg.tir import substitute as substitute_sizes
@@ -154,7 +154,7 @@ class _FunctionAnalysis:
         self._masked: dict[tuple[Any, ...], int] = {}
         for block in f.blocks:
             for b in block.bindings:
-                (value,) = inlined([b.value])
+                (value,) = inline_libraries([b.value])
                 self.plan.values[b.var] = value
                 self.layouts[b.var] = self.value(value)
         self.plan.result = self.value(f.result)
@@ -239,9 +239,9 @@ class _FunctionAnalysis:
             self.whole.conditions |= {((">=", d),) for d in margins(called)}
             return derive_step(called, layouts, self.whole.moves, None)
         attrs = {k: with_sizes_of(v, self.sizes) for k, v in e.attrs}
-        if not is_shown(e.op, operands, tuple(attrs.items())):
+        if not is_proved_applicable(e.op, operands, tuple(attrs.items())):
             raise NotPredicated("whether it applies depends on the sizes")
-        self.whole.conditions |= set(conditions(e.op, operands, tuple(attrs.items())))
+        self.whole.conditions |= set(preconditions(e.op, operands, tuple(attrs.items())))
         constants = {i: constant_value(a).item() for i, a in enumerate(e.args) if a.op == CONSTANT and not a.shape}
         use = OperatorUse(Site(e.op, operands, attrs), layouts, self.whole.moves, constants)
         operator = get(e.op)

@@ -16,7 +16,7 @@ from relax_eg.ir.expr import CALL, FUNCTION, Expr
 from relax_eg.ir.heads import CONTROL, LEAVES
 from relax_eg.logs import stage
 from relax_eg.ops import Site, call
-from relax_eg.ops.coarse_annotations import MAX_RANK
+from relax_eg.ops.partial_annotations import MAX_RANK
 from relax_eg.shapes import Dim
 
 _T = TypeVar("_T")

@@ -23,8 +23,8 @@ from relax_eg.ir.annotations import dims_of
 from relax_eg.ir.expr import CONSTANT, VAR, Expr
 from relax_eg.ir.heads import TUPLES
 from relax_eg.ops import TABLE
-from relax_eg.ops.coarse_annotations import MAX_RANK
 from relax_eg.ops.facts import ALL_IMPLIED
+from relax_eg.ops.partial_annotations import MAX_RANK
 from relax_eg.rules import Claim, Instance
 from relax_eg.rules.book.facts import derivations
 from relax_eg.rules.conditions import FactKey, ValueGuard, ValueTest, key_of

@@ -29,7 +29,7 @@ from relax_eg.ir.expr import VAR, Expr, postorder
 from relax_eg.ir.heads import LEAVES
 from relax_eg.limits import LARGEST_INT64, MANY_KEPT
 from relax_eg.logs import log, log_at, report_progress, stage
-from relax_eg.ops.coarse_annotations import MAX_RANK
+from relax_eg.ops.partial_annotations import MAX_RANK
 from relax_eg.rules import PHASES, Instance, Rule, RuleSet
 from relax_eg.rules.parameter_facts import DeclaredFacts
 from relax_eg.shapes import Dim, Proved, Relation, Scope, Unknown, prove
@@ -73,7 +73,7 @@ class EGraph:
         self.engine = Engine()
         self.demand = Demand(self.engine, self.words)
         self._scope = scope
-        self.solved = scope.solved()
+        self.solved = scope.determined_variables()
         self._declared: set[str] = set()
         self._rules = rules
         self._rule_of: dict[str, str] = {}  # engine rule name -> our rule's name

@@ -18,8 +18,8 @@ from relax_eg.ir.annotations import Annotation, Tensor, Tuple
 from relax_eg.ir.expr import CALL_DPS_LIBRARY, TUPLE_GET, Expr, node, tuple_get
 from relax_eg.limits import MANY_KEPT
 from relax_eg.ops import TABLE, call, deduce
-from relax_eg.ops.coarse_annotations import MAX_RANK
 from relax_eg.ops.libraries import LIBRARIES, library_call, library_of
+from relax_eg.ops.partial_annotations import MAX_RANK
 from relax_eg.shapes import Dim
 
 PRELUDE = (

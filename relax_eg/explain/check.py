@@ -39,7 +39,7 @@ from relax_eg.ir.scopes import scopes_of
 from relax_eg.ir.wellformed import check as check_module
 from relax_eg.ops.deduction import annotation_from
 from relax_eg.ops.facts import FACTS, impossible
-from relax_eg.ops.interpret import Libraries, SharedValues, at_most, evaluate
+from relax_eg.ops.interpret import Libraries, SharedValues, evaluate, step_limit
 from relax_eg.ops.libraries import library_of
 from relax_eg.rules import NUMERICS, Claim, Rule, RuleSet, ValueTest
 from relax_eg.rules.certificates import status
@@ -169,7 +169,7 @@ def _evaluate_at_seeds(
     for seed in (*_SEEDS, *_SEEDS_NEAR_NUMBERS):
         try:
             given, sizes = draw(function, scope, facts, seed, around)
-            with np.errstate(all="ignore"), at_most(_MOST_STEPS):
+            with np.errstate(all="ignore"), step_limit(_MOST_STEPS):
                 compare(given, sizes)
         except (OperatorError, ShapeError, BoundsError) as error:
             if seed not in _SEEDS_NEAR_NUMBERS:

@@ -9,7 +9,7 @@ from functools import lru_cache
 from relax_eg.ir.annotations import Annotation
 from relax_eg.limits import MANY_KEPT
 from relax_eg.ops import Site, bytes_of
-from relax_eg.ops.fused import Placed
+from relax_eg.ops.fused import ProgramUse
 from relax_eg.shapes import Dim
 from relax_eg.shapes.division import dim_max
 from relax_eg.tir import Counts, PatternKind, TensorProgram, Work, classify, count, work
@@ -56,7 +56,7 @@ def counted_once(program: TensorProgram) -> Counts:
     return count(program)
 
 
-def program_amounts(placed: Placed, launches: int) -> Amounts:
+def program_amounts(placed: ProgramUse, launches: int) -> Amounts:
     """The amounts of a tensor program that is called with `placed.sizes`."""
     counted, done = counted_once(placed.program), work_of(placed.program)
     other = done.other_flops

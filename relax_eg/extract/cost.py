@@ -34,19 +34,19 @@ from relax_eg.ir.expr import CALL, CALL_DPS_LIBRARY, CALL_TIR, COND, SCAN, posto
 from relax_eg.ir.heads import CORE, LOOPS, RUNNING, WITHOUT_KERNEL
 from relax_eg.ir.module import Function
 from relax_eg.ops import Site, bytes_of, counts, get, pattern_kind, site_of
-from relax_eg.ops.fused import Placed, called_program
+from relax_eg.ops.fused import ProgramUse, called_program
 from relax_eg.ops.libraries import Library, checked_cost, library_of
 from relax_eg.ops.movement import moves_last_axis
-from relax_eg.ops.record import movement_operators, run_as
+from relax_eg.ops.record import movement_operators, operators_run_as
 from relax_eg.shapes import Dim
 from relax_eg.tir import Contraction, PatternKind
 
 _FREE = movement_operators("view", "repeat", "make")
-_COPIES = run_as("copy")
+_COPIES = operators_run_as("copy")
 _MATMULS = frozenset((MATMUL, LINEAR))
-_DENSE = run_as("factorisation", "solve")  # every operator here contains blocked arithmetic
+_DENSE = operators_run_as("factorisation", "solve")  # every operator here contains blocked arithmetic
 # XLA may keep the results of other operators inside the kernel that reads them.
-_STORED = _DENSE | _MATMULS | run_as("conv")
+_STORED = _DENSE | _MATMULS | operators_run_as("conv")
 # chosen: share of a fusible operator's memory traffic that is charged; its value often stays in registers.
 _FUSED_SHARE = 0.3
 ASSUMED_SIZE = 128  # chosen: value of a size variable that is not bound
@@ -270,7 +270,7 @@ class WholeCost:
         alone = site.op in _DENSE or site.op in _COPIES or not fused
         return Amounts(count.flops, count.bytes_read + count.bytes_written, Dim.of(int(alone)))
 
-    def effort(self, op: str, placed: Placed) -> Effort:
+    def effort(self, op: str, placed: ProgramUse) -> Effort:
         """The arithmetic of a tensor program that operator `op` uses."""
         done = work_of(placed.program)
         rate = self.profile.scalar_rate.get(op, self.profile.vector_rate)

@@ -17,13 +17,13 @@ from relax_eg.ir.heads import CORE, RUNNING, TUPLES
 from relax_eg.ir.module import Function
 from relax_eg.ops import Site, site_of
 from relax_eg.ops.movement import is_transpose
-from relax_eg.ops.record import run_as
+from relax_eg.ops.record import operators_run_as
 
 if TYPE_CHECKING:
     from relax_eg.extract.cost import WholeCost
 
 Key = TypeVar("Key", bound=Hashable)
-(MATMUL,), (LINEAR,) = run_as("matmul"), run_as("transposed_matmul")
+(MATMUL,), (LINEAR,) = operators_run_as("matmul"), operators_run_as("transposed_matmul")
 
 
 @dataclass(frozen=True, slots=True, eq=False)

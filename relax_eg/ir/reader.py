@@ -36,7 +36,7 @@ def did_you_mean(name: str, names: Iterable[str]) -> str:
 class Source(SourceText):
     """The module text being read."""
 
-    kind = placed = ModuleTextError
+    kind = positioned = ModuleTextError
 
     def tree(self) -> ast.Module:
         """Returns the syntax tree. Raises ModuleTextError."""

@@ -99,9 +99,9 @@ def _restricted(scope: Scope, names: set[str], lows: Mapping[str, int]) -> Scope
         return scope
     child = Scope(statistics=scope.statistics)
     for v in sorted(scope.names & names):
-        child.declare(v, *scope.bounds(v), said_by=_CALLED)
+        child.declare(v, *scope.bounds(v), source=_CALLED)
     for v, low in sorted(lows.items()):
-        child.declare(v, low, said_by=_CALLED)
+        child.declare(v, low, source=_CALLED)
     for text in scope.assumptions:
         if all(relation.variables <= names for relation in read_statement(text)):
             child.assume(text)
@@ -115,7 +115,7 @@ def _with_cast_sizes(f: Function, scope: Scope) -> Scope:
         return scope
     child = scope.child()
     for v in new:
-        child.declare(v, 0, said_by="match_cast")
+        child.declare(v, 0, source="match_cast")
     return child
 
 

@@ -68,7 +68,7 @@ def tir_annotation(
     outputs = [_annotation(program.buffers[o]) for o in (program.outputs if buffers is None else buffers)]
     # The sizes passed are treated as one more parameter, as in Relax's Figure 8.
     sizes = Tuple(tuple(Tensor((v,)) for v, _ in sizes_by_name)), Tuple(tuple(Tensor((d,)) for _, d in sizes_by_name))
-    for v in program.told:
+    for v in program.size_arguments:
         if v not in dict(sizes_by_name):
             raise OperatorError(f"{name}: no argument tells its size `{v}`; sizes={{'{v}': ...}} passes it")
     bare = {str(d) for b in program.parameters for d in b.shape} | {v for v, _ in sizes_by_name}

@@ -11,7 +11,7 @@ from relax_eg.dtypes import itemsize
 from relax_eg.ir import Expr, Tensor, dims_of
 from relax_eg.ir.heads import STATIC
 from relax_eg.ir.memory import tensor_bytes
-from relax_eg.ops.fused import VIEWS, Placed, equations_at
+from relax_eg.ops.fused import VIEWS, ProgramUse, equations_at
 from relax_eg.shapes import Dim
 
 Role = Literal["argument", "constant", "value", "workspace", "result"]
@@ -173,6 +173,6 @@ def viewed_value(e: Expr) -> Expr:
 Temporary = Callable[[Step], "Dim | int | None"]
 
 
-def equations_of(e: Expr) -> Placed | None:
+def equations_of(e: Expr) -> ProgramUse | None:
     """The tensor program of a kernel; None for a library call, a branch or a loop, and where sizes are unknown."""
     return equations_at(e.op, tuple(a.annotation for a in e.args), e.attrs, e.annotation)

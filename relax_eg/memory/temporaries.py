@@ -11,7 +11,7 @@ from relax_eg.dtypes import itemsize
 from relax_eg.ir import Expr, Module, Tensor
 from relax_eg.memory.liveness import live_totals
 from relax_eg.memory.program import MemoryProgram, Step, Value, equations_of
-from relax_eg.ops.fused import Placed
+from relax_eg.ops.fused import ProgramUse
 from relax_eg.shapes import Dim, ceildiv
 from relax_eg.tir import Buffer, Read, Reduce, Stage, walk
 
@@ -96,7 +96,7 @@ def _stated(program: MemoryProgram, s: Step, at: Mapping[str, int]) -> int:
     return sum(int(d.evaluate(at)) for d in spaces if d is not None)
 
 
-def _kept_inside(placed: Placed, sizes: Mapping[str, Dim], at: Mapping[str, int]) -> Dim:
+def _kept_inside(placed: ProgramUse, sizes: Mapping[str, Dim], at: Mapping[str, int]) -> Dim:
     """The most bytes alive between the loops of a kernel. XLA computes elements where they are read if they are read
     once, and writes a result over a value that is read for the last time."""
     program = placed.program
@@ -133,7 +133,7 @@ def _reduces(made: Stage) -> bool:
     return any(isinstance(t, Reduce) for t in walk(made.value))
 
 
-def _bytes(buffer: Buffer, placed: Placed, sizes: Mapping[str, Dim]) -> Dim:
+def _bytes(buffer: Buffer, placed: ProgramUse, sizes: Mapping[str, Dim]) -> Dim:
     count = Dim.of(itemsize(buffer.dtype))
     for d in buffer.shape:
         count = count * d.substitute(placed.sizes)

@@ -21,7 +21,7 @@ from typing import Any, get_args
 from relax_eg.errors import RuleError
 from relax_eg.ir.expr import CONSTANT, VAR, postorder
 from relax_eg.memo import Memo
-from relax_eg.ops.libraries import inlined
+from relax_eg.ops.libraries import inline_libraries
 from relax_eg.ops.record import TABLE
 from relax_eg.plain_data import read_json
 from relax_eg.rules.check import cached_verdict, tested_instances
@@ -50,7 +50,7 @@ def operators_of(rule: Rule | Schema) -> frozenset[str]:
         return frozenset(TABLE)
     chosen, others = tested_instances(rule)
     sides = ((*i.left, *i.right) for i in (*chosen, *chain.from_iterable(others.values())))
-    return frozenset(e.op for roots in sides for e in postorder((*roots, *inlined(roots)))) - {VAR, CONSTANT}
+    return frozenset(e.op for roots in sides for e in postorder((*roots, *inline_libraries(roots)))) - {VAR, CONSTANT}
 
 
 @lru_cache(1)

@@ -18,7 +18,7 @@ import numpy as np
 from relax_eg.errors import OptionError, RuleError, SpecError
 from relax_eg.ops.facts import FACTS, fact_named
 from relax_eg.shapes import Dim, Relation
-from relax_eg.shapes.relation import OPERATORS, TURNED
+from relax_eg.shapes.relation import MIRRORED, OPERATORS
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +105,7 @@ def _guard(text: str, variables: Collection[str], error: Callable[[str], RuleErr
     if compared is None:
         return _word(text, error)
     left_text, op, right_text = compared.groups()
-    for name, number, way in ((left_text, right_text, op), (right_text, left_text, TURNED.get(op, op))):
+    for name, number, way in ((left_text, right_text, op), (right_text, left_text, MIRRORED.get(op, op))):
         found = _NAME.fullmatch(name)
         if found is not None and found[1] in variables:
             try:
@@ -117,7 +117,7 @@ def _guard(text: str, variables: Collection[str], error: Callable[[str], RuleErr
     except SpecError as e:
         raise error(str(e)) from None
     if op in (">", ">="):
-        left, right, op = right, left, TURNED[op]
+        left, right, op = right, left, MIRRORED[op]
     return Relation.of(left, op, right)
 
 

@@ -29,7 +29,7 @@ from relax_eg.ir.expr import (
 )
 from relax_eg.ir.heads import PASSIVE, TUPLES, with_operands
 from relax_eg.ops.interpret import evaluate_expr
-from relax_eg.ops.libraries import inlined
+from relax_eg.ops.libraries import inline_libraries
 from relax_eg.ops.record import TABLE, call, position_promises, program_of, site_of
 from relax_eg.rules.rule import Instance
 from relax_eg.rules.samples import size_preconditions, unmet_precondition, value_guards_hold
@@ -131,7 +131,7 @@ def prepare_sides(instance: Instance) -> PreparedSides:
 
 def _meaning(instance: Instance) -> tuple[tuple[Expr, ...], tuple[Expr, ...]]:
     """Both sides, with library calls replaced by their definitions."""
-    return tuple(inlined(instance.left)), tuple(inlined(instance.right))
+    return tuple(inline_libraries(instance.left)), tuple(inline_libraries(instance.right))
 
 
 @lru_cache(1 << 10)

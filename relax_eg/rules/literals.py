@@ -14,7 +14,7 @@ import numpy as np
 from relax_eg.dtypes import dtype_of, is_complex, is_float, is_integer, names_where
 from relax_eg.ir.expr import CALL_TIR, CONSTANT, VAR, Expr, constant_value, postorder
 from relax_eg.limits import KEPT, LARGEST_INT32
-from relax_eg.ops.libraries import inlined
+from relax_eg.ops.libraries import inline_libraries
 from relax_eg.ops.record import TABLE, program_of, site_of
 from relax_eg.rules.rule import Instance
 from relax_eg.shapes import Dim
@@ -95,7 +95,7 @@ def _derived(plain: list[Number]) -> Iterator[Number]:
 
 
 def _written(instance: Instance) -> Iterator[Number]:
-    left, right = tuple(inlined(instance.left)), tuple(inlined(instance.right))
+    left, right = tuple(inline_libraries(instance.left)), tuple(inline_libraries(instance.right))
     for e in postorder((*left, *right)):
         if e.op == CONSTANT:
             value = constant_value(e)
@@ -188,7 +188,7 @@ def _dims(e: Expr) -> Iterator[Dim]:
 
 
 def _expressions(instance: Instance) -> Iterable[Expr]:
-    return postorder((*inlined(instance.left), *inlined(instance.right)))
+    return postorder((*inline_libraries(instance.left), *inline_libraries(instance.right)))
 
 
 def _operators(instance: Instance) -> Iterator[Expr]:

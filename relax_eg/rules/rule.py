@@ -36,7 +36,7 @@ from relax_eg.limits import KEPT, RANK
 from relax_eg.memo import Memo
 from relax_eg.ops.facts import impossible
 from relax_eg.ops.libraries import Library
-from relax_eg.ops.record import get, strictly
+from relax_eg.ops.record import get, strict_sizes
 from relax_eg.rules.conditions import Claim, Guard, names_of, parse_guards
 from relax_eg.rules.format import expression_text
 from relax_eg.rules.function_errors import raised_message
@@ -237,7 +237,7 @@ class Rule:
         exists."""
         sizes = {plain_name(n): sizes_named(n, ranks) for n in self.sizes}
         try:
-            with strictly(), np.errstate(over="ignore"):  # a number beyond the float type's range becomes infinity
+            with strict_sizes(), np.errstate(over="ignore"):  # a number beyond the float type's range becomes infinity
                 return (function or self.function)(*params, **sizes, **attributes)
         except (OperatorError, IndexError, RuleError):
             raise

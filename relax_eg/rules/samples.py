@@ -20,7 +20,7 @@ from relax_eg.ir.expr import Expr, postorder
 from relax_eg.limits import KEPT
 from relax_eg.ops.facts import has_fact as has_fact
 from relax_eg.ops.facts import with_facts
-from relax_eg.ops.record import TABLE, Precondition, conditions, may_be_met
+from relax_eg.ops.record import TABLE, Precondition, may_be_met, preconditions
 from relax_eg.rules.conditions import Guard, ValueTest, claims_of
 from relax_eg.rules.rule import Instance
 from relax_eg.shapes import Dim, Relation
@@ -62,7 +62,7 @@ def size_preconditions(results: tuple[Expr, ...]) -> tuple[Precondition, ...]:
         if isinstance(e.annotation, Tensor):
             found.update(dict.fromkeys(((">=", d),) for d in e.shape if not _is_size(d)))
         if e.op in TABLE:
-            found.update(dict.fromkeys(conditions(e.op, tuple(a.annotation for a in e.args), e.attrs)))
+            found.update(dict.fromkeys(preconditions(e.op, tuple(a.annotation for a in e.args), e.attrs)))
     return tuple(found)
 
 

@@ -68,7 +68,7 @@ class Atom:
         if self.op in ("floordiv", "ceildiv"):
             return _divided(self.op, self.args[0], self.args[1], env)
         if self.op == "select":
-            return piecewise.chosen(self, env)
+            return piecewise.select_value(self, env)
         first, *others = (arg.evaluate(env) for arg in self.args)
         for other in others:
             first = division.extreme_value(self.op, first, other)

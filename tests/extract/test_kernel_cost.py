@@ -12,7 +12,7 @@ from relax_eg import ir
 from relax_eg.extract.devices import PROFILES
 from relax_eg.extract.kernels.cost import ContractionCost, KernelCost
 from relax_eg.ops import site_of
-from relax_eg.ops.libraries import called
+from relax_eg.ops.libraries import call_library
 
 CPU, H100 = (KernelCost(PROFILES[name], {}) for name in ("cpu", "h100"))
 MB = 1 << 20
@@ -107,7 +107,7 @@ def test_xla_generates_no_matmul_around_what_a_reduction_left() -> None:
 def test_a_routine_that_xla_compiles_costs_what_xla_makes_of_it(model: KernelCost, rows: int) -> None:
     """The same code, so the same price; less than the millionth part of it has the routine called where they tie."""
     x, w = (ir.var(n, ir.Tensor(s)) for n, s in (("x", f"{rows} 1024"), ("w", "1024 1024")))
-    call, product = called("xla.matmul", x, w), rx.op.matmul(x, w)
+    call, product = call_library("xla.matmul", x, w), rx.op.matmul(x, w)
     a, b = (model.price(site_of(e), e.annotation).seconds for e in (call, product))
     assert b * (1 - 1e-6) < a < b
 
@@ -116,7 +116,7 @@ def test_bias_and_residual_are_computed_with_a_matrix_times_a_vector() -> None:
     x, w, b, r = (
         ir.var(n, ir.Tensor(s)) for n, s in (("x", "1 4096"), ("w", "4096 4096"), ("b", "4096"), ("r", "1 4096"))
     )
-    plain, routine = called("xla.matmul", x, w), called("xla.matmul_bias_residual", x, w, b, r)
+    plain, routine = call_library("xla.matmul", x, w), call_library("xla.matmul_bias_residual", x, w, b, r)
     a, more = (H100.price(site_of(e), e.annotation).seconds for e in (plain, routine))
     assert more == pytest.approx(a, rel=0.01)
 

@@ -256,7 +256,7 @@ def _violation(fact: FactKey, found: Array, exact: bool = True) -> str:
         return violation(fact, found, "it")
     if isinstance(fact, ValueTest):
         return "" if fact.holds(found) else f"not {fact}"
-    return "" if meaning(fact).failing(found) is None else f"it is no {fact}"
+    return "" if meaning(fact).find_failure(found) is None else f"it is no {fact}"
 
 
 def _has(env: Mapping[Expr, Array], e: Example) -> bool:

@@ -36,7 +36,7 @@ from relax_eg.tir import (
     walk,
     with_parts,
 )
-from relax_eg.tir.compose import inlining
+from relax_eg.tir.compose import inline_stages
 from relax_eg.tir.work import DECODED
 
 _LEAST, _SIDE, _DEPTH = 16, 64, 64  # chosen: sizes of blocks; tensor cores need at least 16
@@ -122,7 +122,7 @@ def pallas_plan(program: TensorProgram, sizes: Mapping[str, int]) -> PallasPlan:
     for made in program.stages:
         if made.scans:
             raise Unsuitable(f"{made.output.name} reads what it wrote before")
-        value = inlining(_distinct(substitute(made.value, known), made.output.name), inlined)
+        value = inline_stages(_distinct(substitute(made.value, known), made.output.name), inlined)
         if made.output.name not in stored:
             inlined[made.output.name] = Stage(made.output, made.indices, value)
             continue

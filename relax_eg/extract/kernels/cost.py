@@ -35,7 +35,7 @@ from relax_eg.ir.heads import CONTROL, WITHOUT_KERNEL
 from relax_eg.ir.module import Function
 from relax_eg.limits import KEPT
 from relax_eg.ops import Site, bytes_of
-from relax_eg.ops.fused import VIEWS, Placed, equations_at, fused_call
+from relax_eg.ops.fused import VIEWS, ProgramUse, equations_at, fused_call
 from relax_eg.ops.libraries import Definition, library_of
 from relax_eg.ops.triton import unsupported_reason
 from relax_eg.shapes import Dim
@@ -171,7 +171,7 @@ class KernelCost(WholeCost):
         found = super().amounts(site, result)
         return found if site.op in WITHOUT_KERNEL else replace(found, launches=Dim.of(1))
 
-    def parts(self, placed: Placed) -> list[ContractionCost]:
+    def parts(self, placed: ProgramUse) -> list[ContractionCost]:
         """The contractions of a tensor program."""
         sizes = placed.sizes
 
@@ -198,7 +198,7 @@ class KernelCost(WholeCost):
             return found  # the operators that a call runs are kernels of their own
         return NodeCost(found.flops, found.bytes, 1, self.called(found.seconds))
 
-    def _program(self, op: str, placed: Placed, pallas: bool = True) -> NodeCost:
+    def _program(self, op: str, placed: ProgramUse, pallas: bool = True) -> NodeCost:
         """The cost of a tensor program as an executable.
 
         Each of its workspaces is written by a kernel before the kernels that read it."""
@@ -224,7 +224,7 @@ class KernelCost(WholeCost):
         program = _pattern(definition)
         if program is None:
             return None
-        placed = Placed(program, sizes)
+        placed = ProgramUse(program, sizes)
         found = self._program(CALL_TIR, placed, pallas=False)
         return replace(found, seconds=found.seconds * (1 - _TIE))
 
@@ -235,7 +235,7 @@ class KernelCost(WholeCost):
         return WholeCost if site.op in CONTROL else KernelCost  # a loop is one executable with everything that it runs
 
 
-def _placed(site: Site, result: Annotation) -> Placed | None:
+def _placed(site: Site, result: Annotation) -> ProgramUse | None:
     """The tensor program of one use of an operator, or the one that a `call_tir` calls."""
     return equations_at(site.op, site.operands, tuple(site.attrs.items()), result)
 

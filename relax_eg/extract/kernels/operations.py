@@ -12,7 +12,7 @@ from relax_eg.extract.graph import ExtractionGraph
 from relax_eg.extract.kernels.cost import VIEW, KernelCost
 from relax_eg.ir.expr import CONSTANT, VAR
 from relax_eg.limits import MANY_KEPT
-from relax_eg.ops.fused import VIEWS, Placed, program_at
+from relax_eg.ops.fused import VIEWS, ProgramUse, program_at
 from relax_eg.ops.triton import unsupported_reason
 from relax_eg.tir import Apply, Cast, Read, TensorProgram, walk
 
@@ -27,7 +27,7 @@ class Operation:
     - `triton`: Triton compiles it.
     """
 
-    placed: Placed
+    placed: ProgramUse
     stages: tuple[StageAccess, ...]
     effort: Effort
     is_view: bool

@@ -13,7 +13,7 @@ from typing import Any
 from relax_eg.dtypes import HALF
 from relax_eg.ir.expr import const
 from relax_eg.ops import api as op
-from relax_eg.ops.libraries import LIBRARIES, called
+from relax_eg.ops.libraries import LIBRARIES, call_library
 from relax_eg.rules.book.attention import repeated
 from relax_eg.rules.book.libraries import attention_names, causal, conditions
 from relax_eg.rules.rule_set import RuleSet
@@ -158,7 +158,7 @@ def _heads_first(kind: str, name: str, dtype: str, how: str, extra: str, rare: b
         elif kind == "bias":
             right.append(op.broadcast_to(op.astype(more, "float32"), logits.shape))
             logits = logits + more
-        return op.astype(op.softmax(logits), q.dtype) @ v, called(name, *right, r=1)
+        return op.astype(op.softmax(logits), q.dtype) @ v, call_library(name, *right, r=1)
 
     # Each is a function with a name, because verdicts on file are found by a function's text.
     def plain(q: Any, k: Any, v: Any) -> Any:
@@ -232,7 +232,7 @@ def _from_jax_nn(kind: str, name: str, dtype: str, single: bool = False) -> None
             whole = op.broadcast_to(extra, (r, b, g, s, t))
             over = op.reshape(op.permute_dims(whole, (1, 2, 0, 3, 4)), (b, h, s, t))
             heads.append(over)
-        return left, op.permute_dims(called(name, *heads, r=r), _HEADS)
+        return left, op.permute_dims(call_library(name, *heads, r=r), _HEADS)
 
     at, wide = f" @ {dtype}", " @ float32"
     shapes = f"q: b s g*r d{at}, k: b t g d{at}, v: b t g d{at}, c:{wide}"
@@ -286,7 +286,7 @@ def _causal_call(name: str, special: str, dtype: str) -> None:
         b, h, s, _ = q.shape
         t = k.shape[2]
         mask = op.broadcast_to(causal(s, t), (b, h, s, t))
-        return called(name, q, k, v, mask, r=1), called(special, q, k, v, r=1)
+        return call_library(name, q, k, v, mask, r=1), call_library(special, q, k, v, r=1)
 
     _rule(
         f"q: b h s d @ {dtype}, k: b h t d @ {dtype}, v: b h t d @ {dtype}", "attention", special,
@@ -298,7 +298,9 @@ def _causal_call(name: str, special: str, dtype: str) -> None:
 def _grouped_call(kind: str, name: str, dtype: str) -> None:
     def sides(q: Any, k: Any, v: Any, extra: Any, r: Any) -> Any:
         rest = () if extra is None else (extra,)
-        return called(name, q, repeated(k, r), repeated(v, r), *rest, r=1), called(name, q, k, v, *rest, r=r)
+        return call_library(name, q, repeated(k, r), repeated(v, r), *rest, r=1), call_library(
+            name, q, k, v, *rest, r=r
+        )
 
     at = f" @ {dtype}"
     shapes = f"q: b g*r s d{at}, k: b g t d{at}, v: b g t d{at}"

@@ -29,10 +29,10 @@ from relax_eg.rules.rule_set import RuleSet
 from relax_eg.rules.schema_trials import batches, rows
 from relax_eg.rules.schemas import MEMORY, ProgramQueries, Schema
 from relax_eg.shapes import Dim, ceildiv
-from relax_eg.tir.compose import substituted
+from relax_eg.tir.compose import substitute_variables
 from relax_eg.tir.expr import loop_of
 from relax_eg.tir.program import Stage
-from relax_eg.tir.slicing import Axes, sliced_with
+from relax_eg.tir.slicing import Axes, sliced_input_axes
 
 ANCHORS = ("matmul", "linear", "conv", "sum", "mean", "max", "min", "add", "subtract", "multiply", "divide")
 PIECES, _MOST_PIECES = 8, 64  # chosen: pieces of an axis: 8 under a memory limit, without one between both numbers
@@ -146,7 +146,7 @@ def _sliced(x: Expr, axis: int) -> Axes | None:
     placed = program_at(x.op, tuple(a.annotation for a in x.args), x.attrs, x.annotation)
     if placed is None or len(placed.program.inputs) != len(x.args):
         return None
-    axes = sliced_with(placed.program, axis)
+    axes = sliced_input_axes(placed.program, axis)
     if axes is not None and x.op not in _SHAPED and any(True for _, v in x.attrs for _ in _sizes_in(v)):
         # Sizes among the attributes, such as a convolution's padding, may belong to this axis or to others.
         size = Dim.var(_unused(x, {}))
@@ -246,8 +246,8 @@ def _with(shape: Sequence[Dim], axis: int, size: Dim) -> tuple[Dim, ...]:
 
 def _again(x: Expr, args: list[Expr], axis: int, size: Dim) -> Expr | None:
     """Returns the operator of `x` on `args`, with `size` places along `axis`; None if its equations then differ. If
-    they are equal and read sliced operands only at the place that is written (`sliced_with`), every element is the same
-    term as before."""
+    they are equal and read sliced operands only at the place that is written (`sliced_input_axes`), every
+    element is the same term as before."""
     wanted = Tensor(_with(x.shape, axis, size), x.dtype)
     # An attribute with an entry for each axis, such as the end of a slice, may hold the extent of this axis.
     ends = {k: _with(v, axis, size) for k, v in x.attrs if _is_extent(v, x, axis)}
@@ -283,7 +283,7 @@ def _same_equations(whole: Expr, piece: Expr) -> bool:
             return False
         places = zip(of_piece.indices, of_piece.output.shape, strict=True)
         first = {name: Dim.of(0) for i, d in places if d == 1 and (name := loop_of(i)) is not None}
-        if substituted(of_whole.value, first) != substituted(of_piece.value, first):
+        if substitute_variables(of_whole.value, first) != substitute_variables(of_piece.value, first):
             return False
     return True
 

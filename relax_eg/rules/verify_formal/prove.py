@@ -26,8 +26,8 @@ from relax_eg.errors import RelaxEgError
 from relax_eg.ir.annotations import Tensor
 from relax_eg.ir.expr import CONSTANT, VAR, Expr, postorder
 from relax_eg.ops.facts import with_implied
-from relax_eg.ops.record import run_as
-from relax_eg.ops.windows import AnyStep, Compared, is_any_step
+from relax_eg.ops.record import operators_run_as
+from relax_eg.ops.windows import AnyStep, StepComparison, is_any_step
 from relax_eg.rules.conditions import claims_of
 from relax_eg.rules.rule import Instance, Rule, attribute_values, instances
 from relax_eg.rules.verify_formal.accuracy import is_tame, keeps_precision
@@ -59,7 +59,7 @@ from relax_eg.rules.verify_formal.terms import Normalizer
 from relax_eg.rules.verify_formal.values import TermValues, modulus_of
 from relax_eg.shapes import Dim, Relation, Star
 from relax_eg.shapes.dim import is_plain
-from relax_eg.shapes.piecewise import normal
+from relax_eg.shapes.piecewise import normal_comparison
 from relax_eg.tir.expr import Apply, Read, Scalar, loop, walk
 
 LARGEST_RANK = 2  # limit: axes of a block
@@ -178,15 +178,15 @@ def _formed(rule: Rule, blocks: tuple[int, ...], choices: Iterable[tuple[Any, ..
             values = cases.pop()
             try:
                 yield rule.instance(blocks, "float32", dict(zip(rule.attributes, values, strict=True)))
-            except Compared as asked:
+            except StepComparison as asked:
                 cases += [_decided(values, asked, holds) for holds in (True, False)]
 
 
-def _decided(values: tuple[Any, ...], asked: Compared, holds: bool) -> tuple[Any, ...]:
+def _decided(values: tuple[Any, ...], asked: StepComparison, holds: bool) -> tuple[Any, ...]:
     def step(s: Any) -> Any:
         if s is not asked.step:
             return s
-        return asked.value if holds else s.but(asked.value)
+        return asked.value if holds else s.differing_from(asked.value)
 
     return tuple(tuple(map(step, v)) if isinstance(v, tuple) else v for v in values)  # type: ignore[reportUnknownArgumentType]
 
@@ -235,7 +235,7 @@ def _facts(instance: Instance, deadline: Deadline) -> KnownGuards:
             known.append(c[0])
     for g in instance.guards:
         if isinstance(g, Relation):
-            known.append(guard(*normal(g.op, g.left - g.right)))
+            known.append(guard(*normal_comparison(g.op, g.left - g.right)))
     return KnownGuards(list(dict.fromkeys(known)), deadline)
 
 
@@ -281,7 +281,7 @@ def _require_operators(instance: Instance, facts: KnownGuards) -> None:
         raise Unsupported("the right side promises more of indices than the left")
 
 
-_LINEAR = run_as("transposed_matmul")  # contractions that ask for no precision
+_LINEAR = operators_run_as("transposed_matmul")  # contractions that ask for no precision
 
 
 def _precisions(results: tuple[Expr, ...]) -> set[str]:
