@@ -272,7 +272,8 @@ def test_what_is_just_not_too_much() -> None:
 
 def test_ranks_of_a_rule() -> None:
     rule = next(r for r in rx.rules.default if r.block_names)
-    for ranks in ([10**9] * len(rule.block_names), [65] * len(rule.block_names), [-1] * len(rule.block_names), [], [None]):
+    count = len(rule.block_names)
+    for ranks in ([10**9] * count, [65] * count, [-1] * count, [], [None]):
         with pytest.raises(RuleError, match=r"the ranks of its blocks are .* 0 to 64 axes are accepted"):
             rule.instance(ranks)
 
