@@ -38,21 +38,20 @@ def proposals(written: Sequence[Expr], schemas: Sequence[Schema], known: Cornere
                 for corner in range(known.corners):
                     known.corner = corner
                     proposed, told = _proposed(schema, e, known)
-                    if proposed is not None:
-                        found.setdefault((e, proposed, schema.name), told)
+                    found.update({(e, p, schema.name): told for p in proposed if (e, p, schema.name) not in found})
                 known.corner = 0
                 continue
             of = latest
             proposed, told = _proposed(schema, of, known)
-            if proposed is None and latest is not e:
+            if not proposed and latest is not e:
                 of = e
                 proposed, told = _proposed(schema, of, known)
-            if proposed is not None:
-                latest = proposed
-                found.setdefault((of, proposed, schema.name), told)
+            for p in proposed:
+                latest = proposed[0]
+                found.setdefault((of, p, schema.name), told)
     return found
 
 
-def _proposed(schema: Schema, e: Expr, known: Functions) -> tuple[Expr | None, Answers]:
+def _proposed(schema: Schema, e: Expr, known: Functions) -> tuple[tuple[Expr, ...], Answers]:
     asking = Asking(known)
-    return schema.propose(e, asking) if e.op in schema.operators else None, asking.answers
+    return schema.proposals(e, asking), asking.answers

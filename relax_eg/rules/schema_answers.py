@@ -62,6 +62,9 @@ class Asking:
     def calls(self, name: str) -> int:
         return self.answers.sizes.setdefault(("calls", name), self.known.calls(name))
 
+    def seconds(self, flops: float, moved: float, contracts: bool) -> float:
+        return self.known.seconds(flops, moved, contracts)
+
     @property
     def large(self) -> float:
         self.answers.large = self.known.large
@@ -122,6 +125,9 @@ class ReplayedAnswers:
             wanted = f"how often `{of}` is called" if question == "calls" else f"how large {of} is"
             raise ExplanationError(f"asked again, it wants to know {wanted}, which is not in the derivation")
         return self.answers.sizes[question, of]
+
+    def seconds(self, flops: float, moved: float, contracts: bool) -> float:
+        raise ExplanationError("asked again, it wants to know prices, which are not in the derivation")
 
     @property
     def large(self) -> float:

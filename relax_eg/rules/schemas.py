@@ -42,6 +42,10 @@ class Functions(Protocol):
         """An approximate value of a size at the largest sizes at which the program should be good."""
         ...
 
+    def seconds(self, flops: float, moved: float, contracts: bool) -> float:
+        """The price of a step that does `flops`, in a contraction or not, and reads and writes `moved` bytes."""
+        ...
+
     @property
     def large(self) -> float:
         """Number of bytes from which an intermediate value is worth avoiding: 0 if a byte in memory has a price,
@@ -96,6 +100,9 @@ class ModuleAnswers:
 
     def most(self, size: Dim) -> int:
         return self.extent(size)
+
+    def seconds(self, flops: float, moved: float, contracts: bool) -> float:
+        return flops
 
     def best(self, name: str, outside: bool = False) -> Function | None:
         found = self.functions.get(name)
@@ -158,24 +165,32 @@ MEMORY = "memory"
 class Schema:
     """A rule about whole nodes.
 
-    - `propose`: returns an expression that is equal to a node, or None.
+    - `propose`: returns an expression that is equal to a node, or several, or None.
     - `operators`: operators of the nodes for which `propose` is called.
     - `trials`: generators of the programs on which it is tested (`schema_trials`); if there are none, programs that
       have one of its operators.
+    - `prove`: returns why two expressions are not shown equal, empty if they are. It checks steps of derivations;
+      without it, `propose` is asked again.
     """
 
     name: str
     doc: str
     numerics: Numerics
     tags: frozenset[str]
-    propose: Callable[[Expr, Functions], Expr | None]
+    propose: Callable[[Expr, Functions], Expr | tuple[Expr, ...] | None]
     operators: frozenset[str]
     trials: tuple[Trials, ...] = ()
+    prove: Callable[[Expr, Expr], str] | None = None
 
     @property
     def where(self) -> SourceLine:
         """The first line of `propose`."""
         return SourceLine.of(self.propose)
+
+    def proposals(self, e: Expr, known: Functions) -> tuple[Expr, ...]:
+        """The expressions that it proposes for `e`."""
+        made = self.propose(e, known) if e.op in self.operators else None
+        return () if made is None else made if isinstance(made, tuple) else (made,)
 
     def error(self, text: str) -> RuleError:
         return RuleError(f"{self.where} rule `{self.name}`: {text}")
