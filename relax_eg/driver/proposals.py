@@ -54,4 +54,4 @@ def proposals(written: Sequence[Expr], schemas: Sequence[Schema], known: Cornere
 
 def _proposed(schema: Schema, e: Expr, known: Functions) -> tuple[tuple[Expr, ...], Answers]:
     asking = Asking(known)
-    return schema.proposals(e, asking), asking.answers
+    return schema.proposals(e, asking) if e.op in schema.operators else (), asking.answers

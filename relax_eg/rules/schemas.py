@@ -188,8 +188,8 @@ class Schema:
         return SourceLine.of(self.propose)
 
     def proposals(self, e: Expr, known: Functions) -> tuple[Expr, ...]:
-        """The expressions that it proposes for `e`."""
-        made = self.propose(e, known) if e.op in self.operators else None
+        """The expressions that it proposes for `e`, a node of one of its operators."""
+        made = self.propose(e, known)
         return () if made is None else made if isinstance(made, tuple) else (made,)
 
     def error(self, text: str) -> RuleError:

@@ -274,16 +274,17 @@ class _Reader:
         """The boolean tensor that says where `g` holds."""
         if g.of is not None:
             raise Unsupported("a boolean tensor")
-        letters: list[Letter] = []
+        places = [self.places[v][0] for v in g.dim.variables if v in self.places]
+        letters = sorted(places)
+        shape = tuple(self.extents[x] for x in letters)
         parts: list[tuple[int, Access]] = []
         rest = g.dim
         for name in sorted(g.dim.variables):
             if name in self.places:
                 letter, low = self.places[name]
-                count = op.iota((self.extents[letter],), 0)
-                access = Access(count, (letter,))
                 c = _coefficient(g.dim, name)
                 rest = rest - Dim.var(name) * c + low * c
+                access = Access(op.iota(shape, letters.index(letter)), tuple(letters))
             elif name in self.composer.opaque:
                 access = self._integer(name)
                 c = _coefficient(g.dim, name)

@@ -20,7 +20,7 @@ from relax_eg.ir.expr import Expr
 from relax_eg.rules.sum_products.letters import Access, Letter, ProductTerm, SumOfProducts, with_letters
 from relax_eg.shapes import Dim
 
-_MOST_STEPS = 300  # limit: sums of terms for which common factors are tried
+_MOST_STEPS = 200  # limit: sums of terms for which common factors are tried
 
 # Seconds, or flops, of a step: its flops, the bytes it reads and writes, and whether it contracts.
 Price = Callable[[float, float, bool], float]
@@ -124,6 +124,8 @@ class Planner:
     dtype: str
     _steps: int = 0
     _sums: dict[Any, Node] = field(default_factory=dict[Any, Node])
+    _products: dict[Any, Node] = field(default_factory=dict[Any, Node])
+    _counts: dict[frozenset[Letter], float] = field(default_factory=dict[frozenset[Letter], float])
     _brackets: dict[tuple[Bracket, tuple[Letter, ...]], Node] = field(default_factory=dict[Any, Node])
 
     def best(self, s: SumOfProducts) -> Node:
@@ -188,6 +190,12 @@ class Planner:
     # --- products ---
 
     def _product(self, term: ProductTerm, out: frozenset[Letter]) -> Node:
+        key = (term.factors, out)
+        if key not in self._products:
+            self._products[key] = self._product_anew(term, out)
+        return self._products[key]
+
+    def _product_anew(self, term: ProductTerm, out: frozenset[Letter]) -> Node:
         factors = [self._factor(f) for f in term.factors]
         if not factors:
             return Node("leaf", _NOTHING)
@@ -200,20 +208,20 @@ class Planner:
         for subset in range(1, 1 << n):
             if subset.bit_count() < 2:
                 continue
-            rest = frozenset[Letter]().union(*(x for j, x in enumerate(letters) if not subset >> j & 1))
+            rest = frozenset[Letter]().union(*(x for j, x in enumerate(letters) if not subset >> j & 1)) | out
             low = subset & -subset
+            found: tuple[float, Node, Node] | None = None
             part = (subset - 1) & subset
-            found: Node | None = None
             while part:
                 if part & low:
                     a, b = best[part], best[subset ^ part]
-                    # Outer products only where nothing else is left.
-                    made = self._joined(a, b, (a.letters | b.letters) & (out | rest))
-                    if found is None or made.cost < found.cost:
-                        found = made
+                    cost = a.cost + b.cost + self._joining(a, b, (a.letters | b.letters) & rest)
+                    if found is None or cost < found[0]:
+                        found = cost, a, b
                 part = (part - 1) & subset
             assert found is not None
-            best[subset] = found
+            _, a, b = found
+            best[subset] = self._joined(a, b, (a.letters | b.letters) & rest)
         return best[(1 << n) - 1]
 
     def _factor(self, access: Access) -> Node:
@@ -242,19 +250,27 @@ class Planner:
         return self._priced(made, node.elements, node.elements + elements, False)
 
     def _joined(self, a: Node, b: Node, letters: frozenset[Letter]) -> Node:
+        made = Node("product", letters, (a, b), None, (), self._elements(letters), _merged((a, b)))
+        return replace(made, costs={**made.costs, made.sign: self._joining(a, b, letters)})
+
+    def _joining(self, a: Node, b: Node, letters: frozenset[Letter]) -> float:
+        """The price of a product of two nodes that is summed over the letters that are not in `letters`."""
         both = a.letters | b.letters
         contracts = letters != both
-        elements = self._elements(letters)
-        made = Node("product", letters, (a, b), None, (), elements, _merged((a, b)))
         flops = (2 if contracts else 1) * self._elements(both)
         shared = (a.letters & b.letters) - letters
         is_matmul = contracts and bool(a.letters - shared or b.letters - shared)
-        return self._priced(made, flops, a.elements + b.elements + elements, is_matmul)
+        moved = a.elements + b.elements + self._elements(letters)
+        return self.price(flops, moved * itemsize(self.dtype), is_matmul)
 
     # --- prices ---
 
-    def _elements(self, letters: Iterable[Letter]) -> float:
-        return math.prod(float(max(self.extent(self.extents[x]), 1)) for x in letters)
+    def _elements(self, letters: frozenset[Letter]) -> float:
+        found = self._counts.get(letters)
+        if found is None:
+            found = math.prod(float(max(self.extent(self.extents[x]), 1)) for x in letters)
+            self._counts[letters] = found
+        return found
 
     def _priced(self, node: Node, flops: float, moved: float, contracts: bool) -> Node:
         return replace(

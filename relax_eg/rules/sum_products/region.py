@@ -38,6 +38,7 @@ class Region:
     """An expression that is a sum of products.
 
     - `root`: the expression.
+    - `nodes`: its operators.
     - `leaves`: expressions whose elements it multiplies, or compares with positions.
     - `products`: for each term, before equal terms are collected, the leaves it multiplies.
     - `work`: number of its operators that multiply, sum over axes, or take a part of a tensor.
@@ -45,6 +46,7 @@ class Region:
     """
 
     root: Expr
+    nodes: tuple[Expr, ...]
     leaves: tuple[Expr, ...]
     products: tuple[Product, ...]
     work: int
@@ -132,7 +134,7 @@ def region_of(root: Expr, is_cut: Callable[[Expr], bool]) -> Region | None:
     # Leaves that were cut after their operands had been visited hide these.
     leaves, inside = _reached(root, grower.leaves)
     work = sum(map(_works, inside))
-    return Region(root, leaves, products, work, any(e.dtype == "bool" for e in inside))
+    return Region(root, tuple(inside), leaves, products, work, any(e.dtype == "bool" for e in inside))
 
 
 def _reached(root: Expr, leaves: Iterable[Expr]) -> tuple[tuple[Expr, ...], list[Expr]]:
@@ -192,6 +194,8 @@ def terms_of(e: Expr) -> tuple[_Product, ...] | None:
         return ((),) if e.ndim == 0 else None
     if e.op not in TABLE or not isinstance(e.annotation, Tensor) or kind(e.dtype) == "c":
         return None
+    if TABLE[e.op].kernel == "conv":
+        return None  # a sum of products over windows, which no plan here computes
     if dict(e.attrs).get("precision") is not None or dict(e.attrs).get("out_dtype") not in (None, e.dtype):
         return None  # index equations do not mention the precision of a product
     made = program_of(site_of(e)) if e.op in TABLE else None
@@ -250,7 +254,10 @@ def _terms(s: Scalar, operands: dict[str, int]) -> tuple[_Product, ...] | None:
         return ((),) if not _reads(s.arg) else _terms(s.arg, operands) if s.arg.dtype == s.dtype else None
     if isinstance(s, Select):
         then, other = _terms(s.then, operands), _terms(s.other, operands)
-        return None if then is None or other is None or not _is_condition(s.cond) else (*then, *other)
+        if then is None or other is None or not _is_condition(s.cond):
+            return None
+        # A choice between two values stays a choice: as a sum of masked values it would take more.
+        return None if then and other and _reads(s.cond) else (*then, *other)
     assert isinstance(s, Apply)
     parts = [_terms(a, operands) for a in s.args]
     first = parts[0]

@@ -236,6 +236,7 @@ def dims_in(t: Scalar) -> tuple[Dim, ...]:
 
 
 _SIGNS = {"less": (">=", False), "greater_equal": (">=", True), "equal": ("==", True), "not_equal": ("==", False)}
+_DATA = "data"
 _SWAPPED = {"greater": "less", "less_equal": "greater_equal"}
 
 
@@ -244,11 +245,11 @@ def decided(cond: Scalar) -> bool | None:
     on them, or on data."""
     if not isinstance(cond, Apply) or len(cond.args) != 2:
         return None
-    a, b = (index_dim(x, lambda _: "") for x in cond.args)
+    a, b = (index_dim(x, lambda _: _DATA) for x in cond.args)
     fn = cond.fn
     if fn in _SWAPPED:
         fn, a, b = _SWAPPED[fn], b, a
-    if fn not in _SIGNS or a is None or b is None or "" in a.variables | b.variables:
+    if fn not in _SIGNS or a is None or b is None or _DATA in a.variables | b.variables:
         return None
     op, holds = _SIGNS[fn]
     low, high = interval_of(a - b, lambda _: (0, None))
