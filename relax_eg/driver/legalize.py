@@ -64,8 +64,7 @@ def _proposed(roots: list[Expr], rules: RuleSet, known: ModuleAnswers) -> list[t
     found: list[tuple[Expr, Expr, str]] = []
     for e in postorder(roots):
         for schema in rules.schemas:
-            proposed = schema.propose(e, known) if e.op in schema.operators else None
-            if proposed is not None:
-                found.append((e, proposed, schema.name))
+            if e.op in schema.operators and (proposed := schema.proposals(e, known)):
+                found.append((e, proposed[0], schema.name))
                 break
     return found

@@ -41,21 +41,21 @@ def proposals(written: Sequence[Expr], schemas: Sequence[Schema], queries: Corne
                 for corner in range(queries.corners):
                     queries.corner = corner
                     proposed, answers = _proposed(schema, e, queries)
-                    if proposed is not None:
-                        found.setdefault((e, proposed, schema.name), answers)
+                    for p in proposed:
+                        found.setdefault((e, p, schema.name), answers)
                 queries.corner = 0
                 continue
             of = latest
             proposed, answers = _proposed(schema, of, queries)
-            if proposed is None and latest is not e:
+            if not proposed and latest is not e:
                 of = e
                 proposed, answers = _proposed(schema, of, queries)
-            if proposed is not None:
-                latest = proposed
-                found.setdefault((of, proposed, schema.name), answers)
+            for p in proposed:
+                latest = proposed[0]
+                found.setdefault((of, p, schema.name), answers)
     return found
 
 
-def _proposed(schema: Schema, e: Expr, queries: ProgramQueries) -> tuple[Expr | None, Answers]:
+def _proposed(schema: Schema, e: Expr, queries: ProgramQueries) -> tuple[tuple[Expr, ...], Answers]:
     asking = RecordingAnswers(queries)
-    return schema.propose(e, asking) if e.op in schema.operators else None, asking.answers
+    return schema.proposals(e, asking) if e.op in schema.operators else (), asking.answers

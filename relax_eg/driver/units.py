@@ -392,6 +392,14 @@ class Units:
     def largest_value(self, size: Dim) -> int:
         return self.options.largest_value(size, self.corner)
 
+    def seconds(self, flops: float, moved: float, contracts: bool) -> float:
+        """See `rules.schemas.Functions`. Flops, for custom cost models."""
+        p = self.options.profile
+        if self.options.cost is not None:
+            return flops
+        rate = p.matmul_rate.get("float32", p.vector_rate) if contracts else p.vector_rate
+        return flops / rate + moved / p.bandwidth + p.launch
+
     @property
     def corners(self) -> int:
         return self.options.corners

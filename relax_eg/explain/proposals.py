@@ -80,6 +80,10 @@ class Proposals:
     def _check_step(self, e: Equation) -> None:
         schema, ((left, right),) = e.rule, e.pairs
         assert isinstance(schema, Schema)
+        if schema.prove is not None:
+            if why := schema.prove(left, right):
+                raise self.fail(e, f"{left!r} is not shown to be equal to {right!r}: {why}")
+            return
         if e.answers is None:
             raise self.fail(e, "the derivation does not hold what the rule was told")
         if left.op not in schema.operators:
@@ -92,11 +96,11 @@ class Proposals:
         d = self.derivation
         again = ReplayedAnswers(e.answers, d.functions, self.written, self._readers, self._is_form, self.batched)
         try:
-            proposed = schema.propose(left, again)
+            proposed = schema.proposals(left, again)
         except ExplanationError as error:
             raise self.fail(e, str(error)) from None
-        if proposed is not right:
-            found = "nothing" if proposed is None else f"{proposed!r}"
+        if right not in proposed:
+            found = " or ".join(map(repr, proposed)) or "nothing"
             raise self.fail(e, f"asked again about {left!r}, the rule proposes {found}, not {right!r}")
 
     def _is_form(self, name: str, values: Values) -> bool:

@@ -63,6 +63,9 @@ class RecordingAnswers:
     def calls(self, name: str) -> int:
         return self.answers.sizes.setdefault(("calls", name), self.queries.calls(name))
 
+    def seconds(self, flops: float, moved: float, contracts: bool) -> float:
+        return self.known.seconds(flops, moved, contracts)
+
     @property
     def large_bytes(self) -> float:
         self.answers.large_bytes = self.queries.large_bytes
@@ -124,6 +127,9 @@ class ReplayedAnswers:
             wanted = f"how often `{of}` is called" if question == "calls" else f"how large {of} is"
             raise ExplanationError(f"asked again, it wants to know {wanted}, which is not in the derivation")
         return self.answers.sizes[question, of]
+
+    def seconds(self, flops: float, moved: float, contracts: bool) -> float:
+        raise ExplanationError("asked again, it wants to know prices, which are not in the derivation")
 
     @property
     def large_bytes(self) -> float:

@@ -45,19 +45,21 @@ def first_difference(schema: Schema, programs: int | None = None) -> tuple[int, 
         trial = trials[int(rng.integers(len(trials)))](rng)
         queries = trial.queries
         try:
-            proposed = schema.propose(trial.node, queries)
-            if proposed is None:
+            proposals = schema.proposals(trial.node, queries)
+            if not proposals:
                 continue
-            before, after = (_value(trial, e) for e in (trial.node, proposed))
+            before, *after = (_value(trial, e) for e in (trial.node, *proposals))
         except RelaxEgError as e:
             return right, f"  {e}\n{trial.module}"
-        if not _equal(before, after):
+        for proposed, value in zip(proposals, after, strict=True):
+            if _equal(before, value):
+                continue
             inputs = "\n".join(
                 f"  {p.attr('name')} = {np.asarray(a).tolist()}"
                 for p, a in zip(trial.module.main.params, trial.args, strict=True)
             )
             shown = Module((_main(trial.module.main.params, proposed), *queries.functions.values()))
-            return right, f"{trial.module}\n  becomes\n{shown}\n  at\n{inputs}\n  {before} became {after}"
+            return right, f"{trial.module}\n  becomes\n{shown}\n  at\n{inputs}\n  {before} became {value}"
         right += 1
     return right, ""
 
@@ -354,3 +356,45 @@ _WITH: dict[str, Trials] = {
     SCAN: scans, WHILE: while_loops, CALL: calls, "add": nested_sums, "subtract": nested_sums, CALL_TIR: workspaces,
     "matmul": long_products,
 }  # fmt: skip
+
+
+def sums_of_products(rng: np.random.Generator) -> Trial:
+    """A sum of products of matrices, vectors and masks in several spellings: matmuls, broadcast products that are
+    summed, identity and triangular masks, transposes, slices, concatenations, diagonals."""
+    k = int(rng.integers(1, 5))
+    n = Dim.of(k)
+    params = a, b, c, v, w = tuple(
+        var(x, Tensor((n,) * r, "float32")) for x, r in zip("abcvw", (2, 2, 2, 1, 1), strict=True)
+    )
+    same = op.equal(op.iota((n, n), 0), op.iota((n, n), 1))
+
+    def matrix(depth: int) -> Expr:
+        if depth == 0:
+            return (a, b, c)[int(rng.integers(3))]
+        x, y = matrix(depth - 1), matrix(int(rng.integers(depth)))
+        made = (
+            lambda: op.matmul(x, y), lambda: op.add(x, y), lambda: op.subtract(x, y), lambda: op.linear(x, y),
+            lambda: op.sum(op.multiply(op.expand_dims(x, 2), op.expand_dims(y, 0)), 1), lambda: op.multiply(x, v),
+            lambda: op.permute_dims(x, (1, 0)), lambda: op.matmul(op.astype(same, x.dtype), x), lambda: op.negative(x),
+            lambda: op.where(same, op.expand_dims(vector(0), 1), const(0.0)), lambda: op.multiply(x, 2.0),
+            lambda: op.multiply(op.expand_dims(vector(0), 1), vector(0)), lambda: op.tril(x),
+            lambda: op.strided_slice(op.concat([x, y], 1), (0, 1), (k, k + 1)),
+            lambda: op.matmul(op.concat([x, y], 1), op.concat([y, x], 0)),
+        )  # fmt: skip
+        return made[int(rng.integers(len(made)))]()
+
+    def vector(depth: int) -> Expr:
+        if depth == 0:
+            return (v, w)[int(rng.integers(2))]
+        x = matrix(depth - 1)
+        made = (
+            lambda: op.matmul(x, vector(0)), lambda: op.matmul(vector(0), x), lambda: op.sum(x, int(rng.integers(2))),
+            lambda: op.sum(op.where(same, x, const(0.0)), 1), lambda: op.add(vector(0), op.sum(x, 0)),
+            lambda: op.squeeze(op.strided_slice(x, (0, 0), (1, k)), 0),
+        )  # fmt: skip
+        return made[int(rng.integers(len(made)))]()
+
+    node = (matrix, vector, lambda d: op.sum(matrix(d)))[int(rng.integers(3))](int(rng.integers(1, 4)))
+    shapes = ((k, k), (k, k), (k, k), (k,), (k,))
+    args = tuple(rng.integers(-2, 3, shape).astype(object) for shape in shapes)
+    return Trial(Module((_main(params, node),)), node, args, ModuleAnswers({}, (), postorder((node,))))

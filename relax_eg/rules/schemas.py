@@ -42,6 +42,10 @@ class ProgramQueries(Protocol):
         """An approximate value of a size at the largest sizes for which the program is optimized."""
         ...
 
+    def seconds(self, flops: float, moved: float, contracts: bool) -> float:
+        """The price of a step that does `flops`, in a contraction or not, and reads and writes `moved` bytes."""
+        ...
+
     @property
     def large_bytes(self) -> float:
         """Number of bytes from which an intermediate value is worth avoiding: 0 if a byte in memory has a price,
@@ -99,6 +103,9 @@ class ModuleAnswers:
 
     def largest_value(self, size: Dim) -> int:
         return self.extent(size)
+
+    def seconds(self, flops: float, moved: float, contracts: bool) -> float:
+        return flops
 
     def best(self, name: str, outside: bool = False) -> Function | None:
         found = self.functions.get(name)
@@ -166,24 +173,32 @@ class Schema:
     - `name`, `doc`: its name, and the law in one line.
     - `numerics`: numerics class, see `docs/rules.md`.
     - `tags`: names by which sets select the schema.
-    - `propose`: returns an expression that is equal to a node, or None.
+    - `propose`: returns an expression that is equal to a node, or several, or None.
     - `operators`: operators of the nodes for which `propose` is called.
     - `trials`: generators of the programs on which it is tested (`schema_trials`); if there are none, programs that
       have one of its operators.
+    - `prove`: returns why two expressions are not shown equal, empty if they are. It checks steps of derivations;
+      without it, `propose` is asked again.
     """
 
     name: str
     doc: str
     numerics: Numerics
     tags: frozenset[str]
-    propose: Callable[[Expr, ProgramQueries], Expr | None]
+    propose: Callable[[Expr, ProgramQueries], Expr | tuple[Expr, ...] | None]
     operators: frozenset[str]
     trials: tuple[Trials, ...] = ()
+    prove: Callable[[Expr, Expr], str] | None = None
 
     @property
     def where(self) -> SourceLine:
         """The first line of `propose`."""
         return SourceLine.of(self.propose)
+
+    def proposals(self, e: Expr, known: Functions) -> tuple[Expr, ...]:
+        """The expressions that it proposes for `e`, a node of one of its operators."""
+        made = self.propose(e, known)
+        return () if made is None else made if isinstance(made, tuple) else (made,)
 
     def error(self, text: str) -> RuleError:
         return RuleError(f"{self.where} rule `{self.name}`: {text}")

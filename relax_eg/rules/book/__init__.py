@@ -16,6 +16,7 @@ from relax_eg.rules.book.movement import movement
 from relax_eg.rules.book.pieces import pieces
 from relax_eg.rules.book.reduction import reduction
 from relax_eg.rules.book.splitting import splitting
+from relax_eg.rules.book.sum_products import sum_products
 from relax_eg.rules.book.sums import sums
 from relax_eg.rules.book.systems import systems
 from relax_eg.rules.book.values import values
@@ -27,7 +28,15 @@ libraries = RuleSet("libraries", [*calls, *forms])
 default = RuleSet(
     "default",
     [*algebra, *movement, *values, *systems, *layout, *libraries],
-    (*sums.schemas, *functions.schemas, *fusion.schemas, *splitting.schemas, *decoding.schemas, *pieces.schemas),
+    (
+        *sum_products.schemas,
+        *sums.schemas,
+        *functions.schemas,
+        *fusion.schemas,
+        *splitting.schemas,
+        *decoding.schemas,
+        *pieces.schemas,
+    ),
 )
 # Every rule and schema with a verdict on file.
 everything = (*default, *default.schemas, *legalization.schemas, *workspace.schemas)
@@ -50,6 +59,7 @@ __all__ = [
     "pieces",
     "reduction",
     "splitting",
+    "sum_products",
     "sums",
     "systems",
     "values",

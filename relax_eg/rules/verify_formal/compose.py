@@ -17,6 +17,7 @@ from relax_eg.ops.record import TABLE, movement_operators, position_promises, pr
 from relax_eg.rules.samples import size_preconditions
 from relax_eg.rules.verify_formal.guards import GuardLiteral, at_least, guard, not_zero
 from relax_eg.shapes import Dim, dim_max, dim_min
+from relax_eg.shapes.interval import interval_of
 from relax_eg.shapes.relation import divisors_of
 from relax_eg.tir.expr import (
     Apply,
@@ -132,7 +133,11 @@ class Composer:
         if isinstance(s, Cast):
             return Cast(self.translate(s.arg, env, read), s.dtype)
         if isinstance(s, Select):
-            return Select(*(self.translate(a, env, read) for a in (s.cond, s.then, s.other)))
+            cond = self.translate(s.cond, env, read)
+            chosen = decided(cond)
+            if chosen is not None:
+                return self.translate(s.then if chosen else s.other, env, read)
+            return Select(cond, self.translate(s.then, env, read), self.translate(s.other, env, read))
         assert isinstance(s, Reduce)
         inner = dict(env)
         over: list[tuple[Dim, Dim]] = []
@@ -233,6 +238,34 @@ def dims_in(t: Scalar) -> tuple[Dim, ...]:
     return tuple(d for _, d in t.over) if isinstance(t, Reduce) else ()
 
 
+_SIGNS = {"less": (">=", False), "greater_equal": (">=", True), "equal": ("==", True), "not_equal": ("==", False)}
+_DATA = "data"
+_SWAPPED = {"greater": "less", "less_equal": "greater_equal"}
+
+
+def decided(cond: Scalar) -> bool | None:
+    """Returns whether a comparison of positions holds wherever positions and sizes are not negative; None if it depends
+    on them, or on data."""
+    if not isinstance(cond, Apply) or len(cond.args) != 2:
+        return None
+    a, b = (index_dim(x, lambda _: _DATA) for x in cond.args)
+    fn = cond.fn
+    if fn in _SWAPPED:
+        fn, a, b = _SWAPPED[fn], b, a
+    if fn not in _SIGNS or a is None or b is None or _DATA in a.variables | b.variables:
+        return None
+    op, holds = _SIGNS[fn]
+    low, high = interval_of(a - b, lambda _: (0, None))
+    if op == ">=":
+        known = True if low is not None and low >= 0 else False if high is not None and high < 0 else None
+    else:
+        known = True if low == high == 0 else False if (low or 0) > 0 or (high or 0) < 0 else None
+    return None if known is None else known == holds
+
+
+_NEUTRAL = {"add": 0, "multiply": 1}  # given: arithmetic
+
+
 def index_dim(s: Scalar, name_of: Callable[[Scalar], str]) -> Dim | None:
     """Returns the integer term `s` as a Dim if that is exact, with reads as opaque variables; else None."""
     if isinstance(s, Const):
@@ -244,10 +277,14 @@ def index_dim(s: Scalar, name_of: Callable[[Scalar], str]) -> Dim | None:
     if isinstance(s, Cast):
         widens = s.dtype == _WIDE and kind(s.arg.dtype) in "iu" and s.arg.dtype != "uint64"
         return index_dim(s.arg, name_of) if widens else None
+    if isinstance(s, Apply) and s.fn in _NEUTRAL:
+        for a, b in (s.args, s.args[::-1]):
+            if isinstance(a, Const) and a.value == _NEUTRAL[s.fn]:
+                return index_dim(b, name_of)
     if isinstance(s, Apply) and s.fn in ("add", "subtract") and s.dtype in ("int32", _WIDE) and _is_near(s):
         a, b = (index_dim(x, name_of) for x in s.args)
         return None if a is None or b is None else a + b if s.fn == "add" else a - b
-    if isinstance(s, Apply) and s.dtype == _WIDE and len(s.args) == 2:
+    if isinstance(s, Apply) and s.dtype in ("int32", _WIDE) and len(s.args) == 2:
         a, b = (index_dim(x, name_of) for x in s.args)
         if a is None or b is None:
             return None
@@ -256,7 +293,7 @@ def index_dim(s: Scalar, name_of: Callable[[Scalar], str]) -> Dim | None:
                 return dim_max(a, b)
             case "minimum":
                 return dim_min(a, b)
-            case "add" | "subtract" | "multiply" if s.on_indices:  # on data they might wrap
+            case "add" | "subtract" | "multiply" if s.on_indices and s.dtype == _WIDE:  # on data they might wrap
                 return a + b if s.fn == "add" else a - b if s.fn == "subtract" else a * b
             case _:
                 return None

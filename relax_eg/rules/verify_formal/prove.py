@@ -17,14 +17,16 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from relax_eg.dtypes import FLOATS, is_float, kind
 from relax_eg.errors import RelaxEgError
 from relax_eg.ir.annotations import Tensor
-from relax_eg.ir.expr import CONSTANT, VAR, Expr, postorder
+from relax_eg.ir.expr import CONSTANT, VAR, Expr, postorder, var
+from relax_eg.ir.heads import on_operands
+from relax_eg.ir.origin import SourceLine
 from relax_eg.ops.facts import with_implied
 from relax_eg.ops.record import operators_run_as
 from relax_eg.ops.windows import AnyStep, StepComparison, is_any_step
@@ -221,6 +223,30 @@ def prove_instance(instance: Instance, deadline: Deadline) -> _Outcome:
     for left, right in zip(instance.left, instance.right, strict=True):
         theories.add(_prove_result(instance, left, right, base))
     return "axiom" if "axiom" in theories else max(theories, key=_STRENGTH.index)
+
+
+# The rule of which an equality of two expressions is an instance.
+_EQUALITY = Rule(
+    "equality", lambda: None, {}, {}, "reassociate", "algebra", (), frozenset(), "", SourceLine.of(prove_rule)
+)
+
+
+def why_not_equal(left: Expr, right: Expr, leaves: Sequence[Expr], seconds: float) -> str:
+    """Returns why `left` is not shown to be equal to `right` for all sizes and all values of the expressions `leaves`,
+    with no loss of accuracy beyond rounding in another order; empty if it is shown. `seconds`: of processor time."""
+    params = {x: x if x.op == VAR else var(f"leaf {i}", x.annotation) for i, x in enumerate(leaves)}
+    over = dict(params)
+    for e in postorder((left, right), stop=params.__contains__):
+        if e not in over:
+            over[e] = on_operands(e, tuple(over[a] for a in e.args))
+    instance = Instance(_EQUALITY, tuple(params.values()), (over[left],), (over[right],))
+    try:
+        prove_instance(instance, Deadline(time.process_time() + seconds))
+    except OutOfTime:
+        return "out of time"
+    except (Unsupported, RelaxEgError) as e:
+        return str(e)
+    return ""
 
 
 def _facts(instance: Instance, deadline: Deadline) -> KnownGuards:

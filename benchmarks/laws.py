@@ -1,0 +1,545 @@
+"""Laws: whether a program reaches the least arithmetic, and the least predicted time, however it is spelled.
+
+    python -m benchmarks.laws [--programs 200] [--seed 0] [--kind everyday] [--json laws.json] [--quick]
+
+Two generators: *everyday* matrix programs (products, sums, transposes, traces, diagonals, row sums, outer products,
+scales) and *random* sums of products over indices (batch axes, repeated indices, identity matrices, common factors; up
+to 3 terms of up to 5 tensors). Each program is spelled in three ways: with matrix operators, with einsum, and with
+broadcast products, masks and sums.
+
+The reference searches all contraction orders, all common factors of any group of terms and all groupings of terms,
+without the project's planner; what occurs twice is paid once. A program is found where its flops are at most those of
+the reference. For the predicted time the reference is the best that any spelling reaches, the reference's own program
+among them. Flops are those of float arithmetic; comparisons of positions are free.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any
+
+import jax.numpy as jnp
+import numpy as np
+import typer
+from rich.console import Console
+from rich.progress import track
+from rich.table import Table
+
+import relax_eg as rx
+from benchmarks import Quick
+from relax_eg.dtypes import is_float
+from relax_eg.extract.cost_model import NodeCost
+from relax_eg.ops import counts
+
+SIZES = {"n": 96, "m": 32, "p": 8}  # the sizes that letters have, by name
+SPELLINGS = ("matrix", "einsum", "broadcast")
+NEAR = 1.05  # of the least predicted time
+SAME = 1.01  # of each other: two spellings that are priced alike
+QUICK_PROGRAMS = 3
+MOST_FACTORS = 5  # of a term
+MOST_TERMS = 4  # of a program
+
+Letters = tuple[str, ...]
+
+
+class Flops:
+    """A cost model of float arithmetic alone."""
+
+    def price(self, site: Any, result: Any, sizes: Mapping[str, int]) -> NodeCost:
+        if not is_float(result.dtype):
+            return NodeCost()
+        flops = counts(site).flops.evaluate(sizes)
+        return NodeCost(flops=flops, seconds=float(flops))
+
+
+# --- programs ---
+
+
+@dataclass(frozen=True, eq=False)
+class Node:
+    """A value of a program.
+
+    - `sizes`: the name of the size of each axis.
+    - `tensor`: the name of an input; "eye" is the identity matrix.
+    - `factors`, `letters`: a product of values at letters, summed over the letters that are not in `out`.
+    - `parts`: a sum of values with signs.
+    """
+
+    sizes: Letters
+    tensor: str = ""
+    factors: tuple[Node, ...] = ()
+    letters: tuple[Letters, ...] = ()
+    out: Letters = ()
+    parts: tuple[tuple[int, Node], ...] = ()
+
+
+def product(out: str, *factors: tuple[Node, str]) -> Node:
+    """The product of the factors, each at its letters, summed over the letters that are not in `out`."""
+    size = {x: s for f, at in factors for x, s in zip(at, f.sizes, strict=True)}
+    return Node(tuple(size[x] for x in out), "", tuple(f for f, _ in factors), tuple(tuple(a) for _, a in factors),
+                tuple(out))  # fmt: skip
+
+
+def total(*parts: tuple[int, Node]) -> Node:
+    return Node(parts[0][1].sizes, parts=parts)
+
+
+@dataclass
+class Everyday:
+    """Draws programs as people write them with matrices."""
+
+    rng: np.random.Generator
+    inputs: dict[str, Node] = field(default_factory=dict[str, Node])
+
+    def pick(self, *choices: Any) -> Any:
+        return choices[int(self.rng.integers(len(choices)))]
+
+    def size(self) -> str:
+        return self.pick(*SIZES)
+
+    def tensor(self, *sizes: str) -> Node:
+        """An input of these sizes: one that is there already as often as not."""
+        known = [n for n in self.inputs.values() if n.sizes == sizes]
+        if known and self.rng.random() < 0.5:
+            return self.pick(*known)
+        name = f"x{len(self.inputs)}"
+        self.inputs[name] = Node(sizes, name)
+        return self.inputs[name]
+
+    def matrix(self, i: str, j: str, depth: int) -> Node:
+        if depth <= 0:
+            return self.tensor(i, j)
+        k, less = self.size(), depth - 1
+        made: list[Callable[[], Node]] = [
+            lambda: product("ij", (self.matrix(i, k, less), "ik"), (self.matrix(k, j, less - 1), "kj")),
+            lambda: product("ij", (self.matrix(i, k, less), "ik"), (self.matrix(k, j, less - 1), "kj")),
+            lambda: total((1, self.matrix(i, j, less)), (self.pick(1, -1), self.matrix(i, j, less - 1))),
+            lambda: product("ij", (self.matrix(j, i, less), "ji")),
+            lambda: product("ij", (self.vector(i, less - 1), "i"), (self.matrix(i, j, less), "ij")),
+            lambda: product("ij", (self.vector(i, less - 1), "i"), (self.vector(j, less - 1), "j")),
+        ]
+        if i == j:
+            made.append(lambda: total((1, self.matrix(i, i, less)), (1, Node((i, i), "eye"))))
+        return self.pick(*made)()
+
+    def vector(self, i: str, depth: int) -> Node:
+        if depth <= 0:
+            return self.tensor(i)
+        k, less = self.size(), depth - 1
+        return self.pick(
+            lambda: product("i", (self.matrix(i, k, less), "ik"), (self.vector(k, less - 1), "k")),
+            lambda: product("i", (self.matrix(i, k, less), "ik"), (self.vector(k, less - 1), "k")),
+            lambda: product("i", (self.matrix(i, k, less), "ik")),
+            lambda: product("i", (self.matrix(i, i, less), "ii")),
+            lambda: total((1, self.vector(i, less)), (self.pick(1, -1), self.vector(i, less - 1))),
+            lambda: product("i", (self.vector(i, less), "i"), (self.vector(i, less - 1), "i")),
+        )()
+
+    def program(self) -> Node:
+        i, j, depth = self.size(), self.size(), int(self.rng.integers(2, 4))
+        return self.pick(
+            lambda: self.matrix(i, j, depth),
+            lambda: self.vector(i, depth),
+            lambda: product("", (self.matrix(i, i, depth), "ii")),
+            lambda: product("", (self.matrix(i, j, depth), "ij")),
+            lambda: product("", (self.vector(i, depth), "i"), (self.vector(i, depth - 1), "i")),
+        )()
+
+
+@dataclass
+class Indexed:
+    """Draws sums of products over indices."""
+
+    rng: np.random.Generator
+    inputs: dict[str, Node] = field(default_factory=dict[str, Node])
+
+    def program(self) -> Node:
+        size = {x: str(self.rng.choice(list(SIZES))) for x in "abcdef"}
+        tensors = []
+        for i in range(int(self.rng.integers(2, 6))):
+            rank = int(self.rng.integers(1, 4))
+            letters = "".join(self.rng.choice(list("abcdef"), rank, replace=bool(self.rng.random() < 0.15)))
+            name = f"x{i}"
+            self.inputs[name] = Node(tuple(size[x] for x in letters), name)
+            tensors.append((self.inputs[name], letters))
+        terms: list[tuple[int, Node]] = []
+        out = ""
+        for i in range(int(self.rng.integers(1, 4))):
+            count = int(self.rng.integers(1, len(tensors) + 1))
+            chosen = [tensors[int(j)] for j in self.rng.choice(len(tensors), count, replace=False)]
+            if self.rng.random() < 0.2:
+                x = str(self.rng.choice(list(chosen[0][1])))
+                chosen.append(
+                    (Node((size[x], size[x]), "eye"), x + str(self.rng.choice([y for y in size if size[y] == size[x]])))
+                )
+            there = sorted({x for _, at in chosen for x in at})
+            if i == 0:
+                kept = self.rng.choice(there, min(len(there), int(self.rng.integers(0, 3))), replace=False)
+                out = "".join(kept)
+            if set(out) <= set(there):
+                terms.append((int(self.rng.choice([1, 1, -1])), product(out, *chosen)))
+        if not terms:
+            return self.program()
+        return terms[0][1] if len(terms) == 1 and terms[0][0] == 1 else total(*terms)
+
+
+# --- spellings ---
+
+
+def spelled(node: Node, style: str, inputs: Mapping[str, Any], size: Mapping[str, Any]) -> Any:
+    """The value of a program, written in one style with jax.numpy."""
+    if node.tensor == "eye":
+        n = size[node.sizes[0]]
+        if style == "broadcast":
+            return (jnp.arange(n)[:, None] == jnp.arange(n)[None, :]).astype("float32")
+        return jnp.eye(n)
+    if node.tensor:
+        return inputs[node.tensor]
+    if node.parts:
+        value = None
+        for sign, part in node.parts:
+            x = spelled(part, style, inputs, size)
+            value = (x if sign > 0 else -x) if value is None else value + x if sign > 0 else value - x
+        return value
+    values = [spelled(f, style, inputs, size) for f in node.factors]
+    if style == "einsum":
+        return jnp.einsum(f"{','.join(map(''.join, node.letters))}->{''.join(node.out)}", *values)
+    if style == "broadcast":
+        return _broadcast(values, node.letters, node.out)
+    return _matrix(values, node.letters, node.out)
+
+
+def _broadcast(values: Sequence[Any], letters: Sequence[Letters], out: Letters) -> Any:
+    order = [*out, *sorted({x for at in letters for x in at} - set(out))]
+    found: Any = None
+    for v, at in zip(values, letters, strict=True):
+        v, at = _distinct(v, at)
+        v = jnp.transpose(v, sorted(range(len(at)), key=lambda i: order.index(at[i])))
+        v = jnp.expand_dims(v, [i for i, x in enumerate(order) if x not in at])
+        found = v if found is None else found * v
+    return jnp.sum(found, tuple(range(len(out), len(order)))) if len(order) > len(out) else found
+
+
+def _distinct(v: Any, at: Letters) -> tuple[Any, Letters]:
+    """A value at letters that differ: diagonals are taken."""
+    while len(set(at)) < len(at):
+        second = next(i for i, x in enumerate(at) if x in at[:i])
+        first = at.index(at[second])
+        v = jnp.diagonal(v, axis1=first, axis2=second)
+        at = (*(x for i, x in enumerate(at) if i not in (first, second)), at[first])
+    return v, at
+
+
+def _matrix(values: Sequence[Any], letters: Sequence[Letters], out: Letters) -> Any:
+    """Factor by factor, with @ where two factors share a letter that nothing else has."""
+    rest = list(zip(values, letters, strict=True))
+    v, at = _distinct(*rest.pop(0))
+    while True:
+        needed = {*out, *(x for _, other in rest for x in other)}
+        gone = [i for i, x in enumerate(at) if x not in needed]
+        if gone:
+            v, at = jnp.sum(v, tuple(gone)), tuple(x for x in at if x in needed)
+        if not rest:
+            return jnp.transpose(v, [at.index(x) for x in out]) if len(out) > 1 else v
+        w, other = _distinct(*rest.pop(0))
+        needed = {*out, *(x for _, more in rest for x in more)}
+        summed = [x for x in at if x in other and x not in needed]
+        shared = [x for x in at if x in other and x in needed]
+        if len(summed) == 1 and not shared and len(at) <= 2 and len(other) <= 2:
+            (k,) = summed
+            v = v.T if at[-1] != k else v
+            w = w.T if other[0] != k else w
+            v, at = v @ w, (*(x for x in at if x != k), *(x for x in other if x != k))
+        else:
+            order = tuple(dict.fromkeys((*at, *other)))
+            v, at = _broadcast((v, w), (at, other), order), order
+
+
+# --- the reference ---
+
+Factor = tuple[Any, Letters]  # the name of an input, or a bracket, and its letters
+Term = tuple[int, tuple[Factor, ...]]
+
+
+def terms_of(node: Node, at: Letters, fresh: Iterator[str]) -> list[Term]:
+    """The terms of a program at these letters, without identity matrices."""
+    if node.tensor:
+        return [(1, ((node.tensor, at),))]
+    if node.parts:
+        return [(s * t, f) for s, p in node.parts for t, f in terms_of(p, at, fresh)]
+    names = dict(zip(node.out, at, strict=True))
+    for x in {x for letters in node.letters for x in letters} - set(names):
+        names[x] = next(fresh)
+    found: list[Term] = [(1, ())]
+    for f, letters in zip(node.factors, node.letters, strict=True):
+        inner = terms_of(f, tuple(names[x] for x in letters), fresh)
+        # Letters summed inside a factor are new for each product that the factor is in.
+        found = [(s * t, (*a, *_renewed(b, {*names.values(), *at}, fresh))) for s, a in found for t, b in inner]
+    return found
+
+
+def _renewed(factors: tuple[Factor, ...], outer: set[str], fresh: Iterator[str]) -> tuple[Factor, ...]:
+    names: dict[str, str] = {}
+    return tuple((n, tuple(x if x in outer else names.setdefault(x, next(fresh)) for x in at)) for n, at in factors)
+
+
+def collected(terms: Sequence[Term], out: Letters) -> list[Term]:
+    """The terms with identity matrices removed, and equal terms added up; terms with a coefficient other than 0, 1 and
+    -1 are returned as they are."""
+    found: dict[Any, tuple[int, tuple[Factor, ...]]] = {}
+    for sign, factors in terms:
+        made = _without_eyes(factors, out)
+        key = _canonical(made, out)
+        found[key] = (found.get(key, (0, made))[0] + sign, made)
+    return [t for t in found.values() if t[0]]
+
+
+def _without_eyes(factors: tuple[Factor, ...], out: Letters) -> tuple[Factor, ...]:
+    rest = list(factors)
+    for f in [f for f in rest if f[0] == "eye"]:
+        _, (a, b) = rest[rest.index(f)] if f in rest else f
+        keep, gone = (a, b) if b not in out else (b, a)
+        if gone in out or not any(keep in at or gone in at for n, at in rest if (n, at) != f) or a == b:
+            continue
+        rest.remove(f)
+        rest = [(n, tuple(keep if x == gone else x for x in at)) for n, at in rest]
+        return _without_eyes(tuple(rest), out)
+    return tuple(rest)
+
+
+def _canonical(factors: tuple[Factor, ...], out: Letters) -> Any:
+    best = None
+    for order in itertools.permutations(sorted(factors, key=lambda f: str(f[0]))):
+        if [str(f[0]) for f in order] != sorted(str(f[0]) for f in factors):
+            continue
+        names: dict[str, str] = {}
+        key = tuple(
+            (str(n), tuple(x if x in out else names.setdefault(x, f"b{len(names)}") for x in at)) for n, at in order
+        )
+        best = key if best is None or key < best else best
+    return best
+
+
+@dataclass
+class Reference:
+    """The least flops of sums of products, by exhaustive search. `extent`: the number for a letter."""
+
+    extent: dict[str, int]
+    _sums: dict[Any, dict[Any, float]] = field(default_factory=dict[Any, Any])
+
+    def least(self, terms: Sequence[Term], out: Letters) -> float:
+        return sum(self._sum(tuple(terms), out).values())
+
+    def _elements(self, letters: Any) -> float:
+        return math.prod(self.extent[x] for x in letters)
+
+    def _sum(self, terms: tuple[Term, ...], out: Letters) -> dict[Any, float]:
+        key = (frozenset(terms), frozenset(out))
+        if key not in self._sums:
+            self._sums[key] = self._sum_anew(terms, out)
+        return self._sums[key]
+
+    def _sum_anew(self, terms: tuple[Term, ...], out: Letters) -> dict[Any, float]:
+        if len(terms) == 1:
+            return self._product(terms[0][1], out)
+        found: list[dict[Any, float]] = []
+        there = {x for _, fs in terms for _, at in fs for x in at} & set(out)
+        for count in range(1, len(terms) // 2 + 1):
+            for group in itertools.combinations(terms, count):
+                rest = tuple(t for t in terms if t not in group)
+                if rest:
+                    added = {("add", frozenset(terms), frozenset(out)): self._elements(there)}
+                    found.append({**self._sum(group, out), **self._sum(rest, out), **added})
+        for name, pattern in {(n, tuple(x if x in out else "" for x in at)) for _, fs in terms for n, at in fs}:
+            having = [
+                (t, f)
+                for t in terms
+                for f in t[1][:]
+                if (f[0], tuple(x if x in out else "" for x in f[1])) == (name, pattern)
+            ]
+            having = list({t: (t, f) for t, f in having}.values())
+            for count in range(2, len(having) + 1):
+                for group in itertools.combinations(having, count):
+                    found.append(self._with_bracket(terms, group, out))
+        return min(found, key=lambda c: sum(c.values()))
+
+    def _with_bracket(self, terms: tuple[Term, ...], group: Any, out: Letters) -> dict[Any, float]:
+        common = group[0][1]
+        rests: list[Term] = []
+        for t, f in group:
+            names = dict(zip(f[1], common[1], strict=True))
+            fs = list(t[1])
+            fs.remove(f)
+            rests.append((t[0], tuple((n, tuple(names.get(x, x) for x in at)) for n, at in fs)))
+        axes = tuple(sorted({x for _, fs in rests for _, at in fs for x in at} & {*out, *common[1]}))
+        bracket = (("bracket", tuple(sorted(rests, key=str))), axes)
+        inner = self._sum(tuple(rests), axes)
+        self._inner[bracket[0]] = inner
+        left = tuple(t for t in terms if t not in [g for g, _ in group])
+        made = (1, (common, bracket))
+        return {**inner, **self._sum((*left, made), out)}
+
+    _inner: dict[Any, dict[Any, float]] = field(default_factory=dict[Any, Any])
+
+    def _product(self, factors: tuple[Factor, ...], out: Letters) -> dict[Any, float]:
+        """The cheapest order of contractions of a product."""
+        n = len(factors)
+        if not n:
+            return {}
+        best: dict[int, tuple[dict[Any, float], frozenset[str]]] = {}
+        for subset in range(1, 1 << n):
+            members = [f for i, f in enumerate(factors) if subset >> i & 1]
+            rest = {x for i, f in enumerate(factors) if not subset >> i & 1 for x in f[1]}
+            letters = frozenset(x for _, at in members for x in at) & (rest | set(out))
+            if len(members) == 1:
+                inner = self._inner.get(members[0][0], {}) if isinstance(members[0][0], tuple) else {}
+                every = frozenset(members[0][1])
+                step = (
+                    {}
+                    if letters == every
+                    else {("sum", _canonical(tuple(members), tuple(letters))): self._elements(every)}
+                )
+                best[subset] = ({**inner, **step}, letters)
+                continue
+            part = (subset - 1) & subset
+            while part:
+                if part > subset ^ part:
+                    (a, x), (b, y) = best[part], best[subset ^ part]
+                    flops = (1 if letters == x | y else 2) * self._elements(x | y)
+                    made = {**a, **b, ("product", _canonical(tuple(members), tuple(letters))): flops}
+                    if subset not in best or sum(made.values()) < sum(best[subset][0].values()):
+                        best[subset] = (made, letters)
+                part = (part - 1) & subset
+        return best[(1 << n) - 1][0]
+
+
+# --- the benchmark ---
+
+
+@dataclass(frozen=True)
+class Result:
+    """What one program reaches.
+
+    - `least`: flops of the reference.
+    - `flops`: by spelling, flops of the program chosen by flops.
+    - `seconds`: by spelling, predicted seconds of the program chosen by time.
+    """
+
+    name: str
+    least: float
+    flops: dict[str, float]
+    seconds: dict[str, float]
+
+
+def drawn(kind: str, seed: int) -> tuple[Node, dict[str, Node], list[Term]]:
+    """A program of a kind, with its inputs and its terms, within the limits on these."""
+    rng = np.random.default_rng([seed, kind == "random"])
+    while True:
+        make = Indexed(rng) if kind == "random" else Everyday(rng)
+        node = make.program()
+        out = tuple(f"o{i}" for i in range(len(node.sizes)))
+        fresh = (f"s{i}" for i in itertools.count())
+        terms = collected(terms_of(node, out, fresh), out)
+        used = {n for _, fs in terms for n, _ in fs if n != "eye"}
+        if (
+            0 < len(terms) <= MOST_TERMS
+            and all(abs(c) == 1 and 0 < len(fs) <= MOST_FACTORS and "eye" not in [n for n, _ in fs] for c, fs in terms)
+            and used == set(make.inputs)
+            and max(len(fs) for _, fs in terms) + len(terms) > 2
+        ):
+            return node, make.inputs, terms
+
+
+def reference_of(node: Node, inputs: Mapping[str, Node], terms: Sequence[Term]) -> float:
+    """The least flops of a program."""
+    extent: dict[str, int] = {}
+    for _, factors in terms:
+        for name, at in factors:
+            extent |= {x: SIZES[s] for x, s in zip(at, inputs[name].sizes, strict=True)}
+    out = tuple(f"o{i}" for i in range(len(node.sizes)))
+    extent |= {x: SIZES[s] for x, s in zip(out, node.sizes, strict=True)}
+    return Reference(extent).least(terms, out)
+
+
+def measured(kind: str, seed: int) -> Result:
+    """One program in all spellings, by flops and by predicted time."""
+    node, inputs, terms = drawn(kind, seed)
+    names = list(inputs)
+    specs = [rx.Tensor(" ".join(inputs[n].sizes)) for n in names]
+    flops: dict[str, float] = {}
+    seconds: dict[str, float] = {}
+    for style in SPELLINGS:
+        fn = _function(node, style, names, inputs)
+        at = {s: SIZES[s] for n in names for s in inputs[n].sizes}
+        with rx.debug.options(cache=False):
+            flops[style] = rx.optimize(fn, *specs, at=at, target=Flops()).report.after.flops
+            seconds[style] = rx.optimize(fn, *specs, at=at, target="cpu").report.after.seconds
+    return Result(f"{kind} {seed}", reference_of(node, inputs, terms), flops, seconds)
+
+
+def _function(node: Node, style: str, names: Sequence[str], inputs: Mapping[str, Node]) -> Callable[..., Any]:
+    def program(*args: Any) -> Any:
+        size = {
+            s: n for name, x in zip(names, args, strict=True) for s, n in zip(inputs[name].sizes, x.shape, strict=True)
+        }
+        return spelled(node, style, dict(zip(names, args, strict=True)), size)
+
+    return program
+
+
+def shares(results: Sequence[Result]) -> dict[str, float]:
+    """The shares of spellings at the least flops and near the least time, and of pairs of spellings priced alike."""
+    every = [(r, s) for r in results for s in SPELLINGS]
+    pairs = [(r, a, b) for r in results for a, b in itertools.combinations(SPELLINGS, 2)]
+    return {
+        "at the least flops": _share(r.flops[s] <= r.least * 1.001 for r, s in every),
+        "near the least time": _share(r.seconds[s] <= NEAR * min(r.seconds.values()) for r, s in every),
+        "spellings with equal flops": _share(_alike(r.flops[a], r.flops[b]) for r, a, b in pairs),
+        "spellings priced alike": _share(_alike(r.seconds[a], r.seconds[b]) for r, a, b in pairs),
+    }
+
+
+def _alike(a: float, b: float) -> bool:
+    return max(a, b) <= SAME * min(a, b)
+
+
+def _share(found: Iterator[bool]) -> float:
+    every = list(found)
+    return sum(every) / len(every)
+
+
+def main(
+    programs: Annotated[int, typer.Option(help="Programs of each kind.")] = 100,
+    seed: Annotated[int, typer.Option(help="Number of the first program.")] = 0,
+    kind: Annotated[str, typer.Option(help='Only this kind: "everyday" or "random".')] = "",
+    json_path: Annotated[Path | None, typer.Option("--json", help="File for the results.")] = None,
+    quick: Quick = False,
+) -> None:
+    """Prints what share of programs reaches the least flops and the least predicted time, and the programs missed."""
+    console = Console()
+    kinds = [kind] if kind else ["everyday", "random"]
+    count = QUICK_PROGRAMS if quick else programs
+    table = Table(title="Shares of programs")
+    table.add_column("")
+    found: dict[str, list[Result]] = {}
+    for k in kinds:
+        found[k] = [measured(k, seed + i) for i in track(range(count), k, console=console, transient=True)]
+        table.add_column(k, justify="right")
+    figures = {k: shares(r) for k, r in found.items()}
+    for name in figures[kinds[0]]:
+        table.add_row(name, *(f"{figures[k][name]:.0%}" for k in kinds))
+    console.print(table)
+    for r in itertools.chain.from_iterable(found.values()):
+        if worst := [f"{s} {r.flops[s] / r.least:.2f}" for s in SPELLINGS if r.flops[s] > r.least * 1.001]:
+            console.print(f"{r.name}: flops over the least: {', '.join(worst)}", highlight=False)
+    if json_path is not None:
+        json_path.write_text(json.dumps({k: [vars(x) | {} for x in r] for k, r in found.items()}, default=vars))
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -1,0 +1,144 @@
+"""The same sum of products, with common factors taken out and tensors contracted in the cheapest order found.
+
+One rule in place of many spelled laws: associativity, distribution, sums and slices pushed into products, identity and
+one-hot matrices, traces and diagonals of products, whichever operators the program writes them with. The plans are made
+for the device's rates and for the fewest flops, at the sizes for which the program is optimized.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator
+
+from relax_eg.dtypes import is_float, itemsize
+from relax_eg.errors import RelaxEgError
+from relax_eg.ir.expr import Expr, postorder
+from relax_eg.ops.record import TABLE, program_of, site_of
+from relax_eg.rules.rule_set import RuleSet
+from relax_eg.rules.schema_trials import sums_of_products
+from relax_eg.rules.schemas import ProgramQueries, Schema
+from relax_eg.rules.sum_products.region import Region, region_of, terms_of
+from relax_eg.shapes import Dim
+from relax_eg.tir.analyze import stage_flops
+from relax_eg.tir.expr import Reduce
+
+Extent = Callable[[Dim], int]
+Price = Callable[[float, float, bool], float]
+
+_CHEAPER = 0.98  # chosen: share of the cost as written below which a plan is proposed
+_READING = 0.1  # limit: seconds of processor time of reading a region
+_PROVING = 0.3  # limit: seconds of processor time of a proof
+
+_OPERATORS = frozenset(name for name, o in TABLE.items() if o.equations is not None)
+
+
+def _propose(e: Expr, queries: ProgramQueries) -> tuple[Expr, ...] | None:
+    if terms_of(e) is None or not _is_root(e, queries):
+        return None
+    found: dict[Expr, None] = {}
+    for region in _regions(e, queries):
+        found.update(dict.fromkeys(_forms(region, queries)))
+    return tuple(found) or None
+
+
+def _is_root(e: Expr, queries: ProgramQueries) -> bool:
+    """Whether `e` has a reader that does not add or multiply, no reader, or several."""
+    readers = queries.readers(e)
+    return len(readers) != 1 or terms_of(readers[0]) is None
+
+
+def _regions(e: Expr, queries: ProgramQueries) -> Iterator[Region]:
+    """The region in which values with several readers are leaves, and the one in which they are not."""
+    cut = region_of(e, lambda x: len(queries.readers(x)) > 1)
+    if cut is not None and cut.may_gain:
+        yield cut
+    through = region_of(e, lambda x: False)
+    if through is not None and through.may_gain and (cut is None or through.leaves != cut.leaves):
+        yield through
+
+
+def _forms(region: Region, queries: ProgramQueries) -> Iterator[Expr]:
+    """The forms of a region that are predicted to cost less than the region as written, and are shown equal to it."""
+    # z3 and the prover are imported by nothing else here.
+    from relax_eg.rules.sum_products.emit import Emitter
+    from relax_eg.rules.sum_products.letters import sum_of_products
+    from relax_eg.rules.sum_products.plan import Planner
+    from relax_eg.rules.verify_formal.compose import Unsupported
+    from relax_eg.rules.verify_formal.guards import Deadline, OutOfTime
+    from relax_eg.rules.verify_formal.prove import why_not_equal
+
+    try:
+        target = sum_of_products(region, Deadline(time.process_time() + _READING))
+    except (Unsupported, OutOfTime):
+        return
+    tried = {region.root}
+    asked: set[tuple[bool, tuple[int, ...]]] = set()
+    for by_flops, extent, price in _objectives(queries):
+        key = by_flops, tuple(map(extent, target.extents.values()))
+        if key in asked:
+            continue
+        asked.add(key)
+        extents = dict(target.extents)
+        plan = Planner(extents, extent, price, region.root.dtype).best(target) if target.terms else None
+        if plan is not None and plan.cost >= _CHEAPER * _cost_as_written(region, queries, extent, price):
+            continue
+        try:
+            form = Emitter(target, extents).expression(plan)
+        except RelaxEgError:  # an operator that does not exist at this dtype
+            continue
+        if form not in tried:
+            tried.add(form)
+            if not why_not_equal(region.root, form, region.leaves, _PROVING):
+                yield form
+
+
+def _cost_as_written(region: Region, queries: ProgramQueries, extent: Extent, price: Price) -> float:
+    """What the operators of a region cost in the terms of its plans. A value that others read too is paid by each of
+    its readers in part, so that it is not computed a second time where that costs more than it saves."""
+    total = 0.0
+    for e in region.nodes:
+        made = program_of(site_of(e)) if e.op in TABLE and TABLE[e.op].moves is None else None
+        if made is None or not made.inputs or not is_float(e.dtype):
+            continue  # positions and conditions cost next to nothing, here as in plans
+        (stage,) = made.stages
+        elements = [math.prod(map(extent, x.shape)) for x in (e, *e.args)]
+        contracts = len(made.inputs) > 1 and isinstance(stage.value, Reduce)
+        seconds = price(extent(stage_flops(stage)), sum(elements) * itemsize(e.dtype), contracts)
+        total += seconds / (1 if e is region.root else max(1, len(queries.readers(e))))
+    return total
+
+
+def _objectives(queries: ProgramQueries) -> Iterator[tuple[bool, Extent, Price]]:
+    """What plans are made for: whether only flops count, the numbers for sizes, and the prices of steps."""
+    yield False, queries.extent, queries.seconds
+    yield True, queries.extent, lambda flops, moved, contracts: flops
+    yield False, queries.largest_value, queries.seconds
+
+
+def _prove(left: Expr, right: Expr) -> str:
+    from relax_eg.rules.verify_formal.prove import why_not_equal
+
+    there = set(postorder((right,)))
+    leaves: dict[Expr, None] = {}
+    for e in postorder((left,), stop=lambda e: e is not left and (e in there or terms_of(e) is None)):
+        if e is not left and (terms_of(e) is None or (e in there and e.args)):
+            leaves[e] = None
+    return why_not_equal(left, right, tuple(leaves), _PROVING)
+
+
+sum_products = RuleSet(
+    "sum_products",
+    schemas=(
+        Schema(
+            "same_sum_of_products",
+            "sums of products with the same terms are equal",
+            "reassociate",
+            frozenset(("sum_products",)),
+            _propose,
+            _OPERATORS,
+            (sums_of_products,),
+            _prove,
+        ),
+    ),
+)

@@ -1,0 +1,213 @@
+"""Writes a plan with operators: plain matmuls before batched ones, these before multiplying and summing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
+
+from relax_eg.dtypes import is_float
+from relax_eg.ir.expr import Expr, const
+from relax_eg.ops import api as op
+from relax_eg.rules.sum_products.letters import Access, Letter, SumOfProducts, aligned
+from relax_eg.rules.sum_products.plan import Node, Scale
+from relax_eg.shapes import Dim
+
+
+@dataclass
+class Emitter:
+    """Writes the plans of one sum of products."""
+
+    target: SumOfProducts
+    extents: dict[Letter, Dim]
+    _made: dict[int, Access] = field(default_factory=dict[int, Access])
+
+    def expression(self, plan: Node | None) -> Expr:
+        """The expression that a plan stands for; without a plan, zeros."""
+        root, dtype = self.target.root, self.target.root.dtype
+        if plan is None:
+            return op.zeros(root.shape, dtype)
+        order = [x for axis in self.target.result for x in axis]
+        made = _inverted(_as_number(self._emit(plan, order), dtype))
+        value = aligned(made, order)
+        sizes = [self.extents[x] if x in made.letters else Dim.of(1) for x in order]
+        merged = [_size_product([n for x, n in zip(order, sizes, strict=True) if x in axis])
+                  for axis in self.target.result]  # fmt: skip
+        if any(len(axis) > 1 for axis in self.target.result):
+            full = tuple(self.extents[x] for x in order)
+            value = op.reshape(value if value.shape == full else op.broadcast_to(value, full), root.shape)
+        elif value.shape != root.shape:
+            value = (
+                op.expand_dims(value, list(range(root.ndim - value.ndim)))
+                if not made.letters
+                else op.reshape(value, merged)
+            )
+        return value if value.shape == root.shape else op.broadcast_to(value, root.shape)
+
+    def _emit(self, node: Node, want: Sequence[Letter] = ()) -> Access:
+        if id(node) not in self._made:
+            self._made[id(node)] = self._anew(node, want)
+        return self._made[id(node)]
+
+    def _anew(self, node: Node, want: Sequence[Letter]) -> Access:
+        dtype = self.target.root.dtype
+        if node.kind == "leaf":
+            if node.access is None:
+                return Access(const(1, dtype), ())
+            return node.access
+        if node.kind == "total":
+            return self._total(node, want)
+        if len(node.parts) == 1:
+            part = _inverted(_as_number(self._emit(node.parts[0], want), dtype))
+            axes = [i for i, x in enumerate(part.letters) if x not in node.letters]
+            return Access(op.sum(part.value, axes), tuple(x for x in part.letters if x in node.letters))
+        a, b = (self._emit(p, want) for p in node.parts)
+        contracted = [x for x in a.letters if x not in node.letters]
+        if not contracted:
+            return self._multiplied(a, b, node, want)
+        a, b = (_inverted(_as_number(x, dtype)) for x in (a, b))
+        return self._contracted(a, b, contracted, want)
+
+    # --- sums ---
+
+    def _total(self, node: Node, want: Sequence[Letter]) -> Access:
+        parts = [_inverted(_as_number(self._emit(p, want), self.target.root.dtype)) for p in node.parts]
+        if len(parts) == 1:
+            return Access(self._scaled(parts[0].value, node.scales[0]), parts[0].letters)
+        letters = self._order(node.letters, parts, want)
+        value: Expr | None = None
+        for p, s in zip(parts, node.scales, strict=True):
+            x = aligned(p, letters)
+            if value is None:
+                value = op.negative(x) if s.number < 0 else x
+            else:
+                value = op.subtract(value, x) if s.number < 0 else op.add(value, x)
+        assert value is not None
+        return Access(value, tuple(letters))
+
+    def _scaled(self, value: Expr, scale: Scale) -> Expr:
+        dtype = value.dtype
+        number, below = scale.number, scale.number.denominator
+        if below & (below - 1):
+            value = op.divide(value, const(below, dtype))  # the quotient is no number of the dtype
+            number = Fraction(number.numerator)
+        if number == -1:
+            value = op.negative(value)
+        elif number != 1:
+            value = op.multiply(value, const(float(number) if is_float(dtype) else int(number), dtype))
+        for d in scale.sizes:
+            value = op.multiply(value, _size(d, dtype))
+        for d in scale.divisors:
+            value = op.divide(value, _size(d, dtype))
+        return value
+
+    # --- products ---
+
+    def _multiplied(self, a: Access, b: Access, node: Node, want: Sequence[Letter]) -> Access:
+        letters = self._order(node.letters, (a, b), want)
+        if a.divides or b.divides:
+            return self._divided(a, b, letters)
+        masks = [x for x in (a, b) if x.value.dtype == "bool"]
+        if len(masks) == 2:
+            return Access(op.logical_and(aligned(a, letters), aligned(b, letters)), tuple(letters))
+        if masks:
+            (number,) = [x for x in (a, b) if x is not masks[0]]
+            zero = const(0, number.value.dtype)
+            return Access(op.where(aligned(masks[0], letters), aligned(number, letters), zero), tuple(letters))
+        return Access(op.multiply(aligned(a, letters), aligned(b, letters)), tuple(letters))
+
+    def _divided(self, a: Access, b: Access, letters: Sequence[Letter]) -> Access:
+        a, b = (_as_number(x, self.target.root.dtype) for x in (a, b))
+        x, y = aligned(a, letters), aligned(b, letters)
+        if a.divides and b.divides:
+            return Access(op.multiply(x, y), tuple(letters), True)
+        return Access(op.divide(y, x) if a.divides else op.divide(x, y), tuple(letters))
+
+    def _order(self, letters: frozenset[Letter], parts: Sequence[Access], want: Sequence[Letter]) -> list[Letter]:
+        """The letters in the order in which most is as it lies: that of the result, else of the largest part."""
+        if all(x in want for x in letters):
+            return [x for x in want if x in letters]
+        first = max(parts, key=lambda p: len(p.letters)).letters
+        return [*(x for x in first if x in letters), *sorted(x for x in letters if x not in first)]
+
+    def _contracted(self, a: Access, b: Access, contracted: list[Letter], want: Sequence[Letter]) -> Access:
+        batch = [x for x in a.letters if x in b.letters and x not in contracted]
+        if self._swaps(a, b, contracted, batch, want):
+            a, b = b, a
+            batch = [x for x in a.letters if x in batch]
+        own_a = [x for x in a.letters if x not in batch and x not in contracted]
+        own_b = [x for x in b.letters if x not in batch and x not in contracted]
+        summed = [x for x in (b if not own_a else a).letters if x in contracted]
+        if not own_a and not own_b and (batch or len(contracted) > 1):
+            letters = [*batch, *summed]
+            product = op.multiply(aligned(a, letters), aligned(b, letters))
+            return Access(op.sum(product, range(len(batch), len(letters))), tuple(batch))
+        left = self._laid_out(a, [batch, own_a, summed], [len(batch) > 0 or not own_a, False, True])
+        right = self._laid_out(b, [batch, summed, own_b], [len(batch) > 0, True, True])
+        result = [*batch, *own_a, *own_b]
+        if batch:
+            # A batched matmul needs both matrix axes.
+            left = left if own_a else op.expand_dims(left, left.ndim - 1)
+            right = right if own_b else op.expand_dims(right, right.ndim)
+        value = op.matmul(left, right)
+        if batch:
+            drop = [i for i, there in ((value.ndim - 2, own_a), (value.ndim - 1, own_b)) if not there]
+            value = op.squeeze(value, drop) if drop else value
+        shape = tuple(self.extents[x] for x in result)
+        return Access(value if value.shape == shape else op.reshape(value, shape), tuple(result))
+
+    def _laid_out(self, x: Access, groups: Sequence[list[Letter]], merges: Sequence[bool]) -> Expr:
+        """`x` with its axes in the order of `groups`; the axes of a group that `merges` are one axis. Batch axes, the
+        first group, stay apart."""
+        order = [x.letters.index(y) for g in groups for y in g]
+        value = x.value if order == sorted(order) else op.permute_dims(x.value, order)
+        shape: list[Dim] = []
+        for i, (g, merged) in enumerate(zip(groups, merges, strict=True)):
+            sizes = [self.extents[y] for y in g]
+            if i == 0 and len(groups[0]) and merges[0]:
+                shape += sizes
+            elif (merged or (i == 1 and merges[0])) and len(sizes) > 1:
+                shape.append(_size_product(sizes))
+            else:
+                shape += sizes
+        return value if tuple(shape) == value.shape else op.reshape(value, shape)
+
+    def _swaps(
+        self, a: Access, b: Access, contracted: list[Letter], batch: list[Letter], want: Sequence[Letter]
+    ) -> bool:
+        """Whether b @ a is better than a @ b: fewer operands are transposed; else the result lies as wanted."""
+
+        def turned(x: Access, y: Access) -> int:
+            own_x = [z for z in x.letters if z not in contracted and z not in batch]
+            own_y = [z for z in y.letters if z not in contracted and z not in batch]
+            there = [z for z in x.letters if z in contracted] if own_x else [z for z in y.letters if z in contracted]
+            batches = [z for z in x.letters if z in batch]
+            return (list(x.letters) != [*batches, *own_x, *there]) + (list(y.letters) != [*batches, *there, *own_y])
+
+        one, two = turned(a, b), turned(b, a)
+        if one != two:
+            return two < one
+        places = {x: i for i, x in enumerate(want)}
+        own_a = [places[x] for x in a.letters if x in places and x not in contracted and x not in batch]
+        own_b = [places[x] for x in b.letters if x in places and x not in contracted and x not in batch]
+        return bool(own_a and own_b) and min(own_b) < min(own_a)
+
+
+def _as_number(x: Access, dtype: str) -> Access:
+    return replace(x, value=op.astype(x.value, dtype)) if x.value.dtype == "bool" else x
+
+
+def _inverted(x: Access) -> Access:
+    """`x` as a factor, whether or not a product is divided by it."""
+    return Access(op.reciprocal(x.value), x.letters) if x.divides else x
+
+
+def _size_product(sizes: Sequence[Dim]) -> Dim:
+    total = Dim.of(1)
+    for d in sizes:
+        total = total * d
+    return total
+
+
+def _size(d: Dim, dtype: str) -> Expr:
+    return const(d.value, dtype) if d.is_const else op.dim_value(d, dtype)

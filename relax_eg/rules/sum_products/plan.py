@@ -1,0 +1,363 @@
+"""Plans for sums of products: which common factors are taken out, and in which order tensors are contracted.
+
+A plan is a tree of `Node`s over index letters. What occurs twice in it is paid once. For a product the best order over
+all pairwise contractions is found by dynamic programming over subsets of factors; a sum tries every common factor, one
+after the other, for as long as the limit on steps allows.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
+from functools import cached_property
+from typing import Any, Literal
+
+from relax_eg.dtypes import itemsize
+from relax_eg.ir.expr import Expr
+from relax_eg.rules.sum_products.letters import Access, Letter, ProductTerm, SumOfProducts, with_letters
+from relax_eg.shapes import Dim
+
+_MOST_STEPS = 200  # limit: sums of terms for which common factors are tried
+
+# Seconds, or flops, of a step: its flops, the bytes it reads and writes, and whether it contracts.
+Price = Callable[[float, float, bool], float]
+Kind = Literal["leaf", "product", "total"]
+_NOTHING: frozenset[Letter] = frozenset()
+
+
+@dataclass(frozen=True)
+class Bracket:
+    """A sum of products as a factor: its letters 0 to `rank` - 1 are its axes, further letters are summed inside.
+    `extents`: the size of each letter."""
+
+    rank: int
+    terms: tuple[ProductTerm, ...]
+    extents: tuple[Dim, ...]
+
+    @cached_property
+    def dtype(self) -> str:
+        return ""
+
+    def __hash__(self) -> int:
+        return hash((self.rank, self.terms))
+
+
+@dataclass(frozen=True, eq=False)
+class Node:
+    """A step of a plan.
+
+    - `letters`: the letters of its result.
+    - `parts`: a product's two operands; a total's summands.
+    - `access`: a leaf's view.
+    - `scales`: a total's coefficients, one for each part; a product has one, a leaf too.
+    - `elements`: number of elements of the result.
+    """
+
+    kind: Kind
+    letters: frozenset[Letter]
+    parts: tuple[Node, ...] = ()
+    access: Access | None = None
+    scales: tuple[Scale, ...] = ()
+    elements: float = 1.0
+    costs: Mapping[Any, float] = field(default_factory=dict[Any, float])
+
+    @cached_property
+    def cost(self) -> float:
+        """What all steps up to this one cost; each different step counts once."""
+        return sum(self.costs.values())
+
+    @cached_property
+    def sign(self) -> tuple[Any, ...]:
+        """A key that is the same for nodes that differ in their letters' names only."""
+        return _signature(self, {})
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """A number times sizes over sizes."""
+
+    number: Fraction = Fraction(1)
+    sizes: tuple[Dim, ...] = ()
+    divisors: tuple[Dim, ...] = ()
+
+    @property
+    def is_one(self) -> bool:
+        return self == _ONE
+
+    @property
+    def is_sign(self) -> bool:
+        """Whether it is 1 or -1."""
+        return abs(self.number) == 1 and not self.sizes and not self.divisors
+
+    def negated(self) -> Scale:
+        return replace(self, number=-self.number)
+
+
+_ONE = Scale()
+
+
+def _signature(node: Node, names: dict[Letter, int]) -> tuple[Any, ...]:
+    if node.access is not None:
+        return (
+            "leaf",
+            id(node.access.value),
+            node.access.divides,
+            *(names.setdefault(x, len(names)) for x in node.access.letters),
+        )
+    parts = tuple(_signature(p, names) for p in node.parts)
+    return (node.kind, node.scales, parts, tuple(sorted(names.setdefault(x, len(names)) for x in sorted(node.letters))))
+
+
+@dataclass
+class Planner:
+    """Plans for one sum of products under one price.
+
+    - `extent`: the number for a size.
+    """
+
+    extents: dict[Letter, Dim]
+    extent: Callable[[Dim], int]
+    price: Price
+    dtype: str
+    _steps: int = 0
+    _sums: dict[Any, Node] = field(default_factory=dict[Any, Node])
+    _products: dict[Any, Node] = field(default_factory=dict[Any, Node])
+    _counts: dict[frozenset[Letter], float] = field(default_factory=dict[frozenset[Letter], float])
+    _brackets: dict[tuple[Bracket, tuple[Letter, ...]], Node] = field(default_factory=dict[Any, Node])
+
+    def best(self, s: SumOfProducts) -> Node:
+        """The cheapest plan found for `s`, which has terms."""
+        return self._sum(s.terms, frozenset(itertools.chain.from_iterable(s.result)))
+
+    # --- sums ---
+
+    def _sum(self, terms: Sequence[ProductTerm], out: frozenset[Letter]) -> Node:
+        key = (frozenset(terms), out)
+        if key not in self._sums:
+            self._steps += 1
+            self._sums[key] = self._sum_anew(terms, out)
+        return self._sums[key]
+
+    def _sum_anew(self, terms: Sequence[ProductTerm], out: frozenset[Letter]) -> Node:
+        if len(terms) == 1:
+            return self._term(terms[0], out)
+        plans = [self._total(terms, out)]
+        if self._steps < _MOST_STEPS:
+            for fewer in _factored(terms, out, self.extents):
+                plans.append(self._sum(fewer, out))
+        return min(plans, key=lambda p: p.cost)
+
+    def _term(self, term: ProductTerm, out: frozenset[Letter]) -> Node:
+        node = self._product(term, out)
+        scale = Scale(term.coefficient, term.sizes, term.divisors)
+        return node if scale.is_one else self._scaled(node, scale)
+
+    def _total(self, terms: Sequence[ProductTerm], out: frozenset[Letter]) -> Node:
+        parts = [self._product(t, out) for t in terms]
+        scales = [Scale(t.coefficient, t.sizes, t.divisors) for t in terms]
+        common = _common_scale(terms)
+        if not common.is_sign:
+            scales = [Scale(Fraction(1 if (s.number > 0) == (common.number > 0) else -1)) for s in scales]
+        else:
+            common = _ONE
+            parts = [p if s.is_sign else self._scaled(p, s) for p, s in zip(parts, scales, strict=True)]
+            scales = [s if s.is_sign else _ONE for s in scales]
+        # A total begins with a summand that is added, if there is one.
+        order = sorted(range(len(parts)), key=lambda i: scales[i].number < 0)
+        parts, scales = [parts[i] for i in order], [scales[i] for i in order]
+        letters = frozenset[Letter]().union(*(p.letters for p in parts))
+        elements = self._elements(letters)
+        moved = sum(p.elements for p in parts) + elements
+        node = Node("total", letters, tuple(parts), None, tuple(scales), elements, _merged(parts))
+        made = self._priced(node, (len(parts) - 1) * elements, moved, False)
+        return made if common.is_one else self._scaled(made, common)
+
+    def _scaled(self, node: Node, scale: Scale) -> Node:
+        """`node` times a scale, which multiplies the smallest of the node and its operands."""
+        if node.kind == "product":
+            small = min(node.parts, key=lambda p: p.elements)
+            if small.elements < node.elements:
+                i = node.parts.index(small)
+                parts = list(node.parts)
+                parts[i] = self._scaled(small, scale)
+                return self._joined(parts[0], parts[1], node.letters)
+        made = Node("total", node.letters, (node,), None, (scale,), node.elements, node.costs)
+        return self._priced(made, node.elements, 2 * node.elements, False)
+
+    # --- products ---
+
+    def _product(self, term: ProductTerm, out: frozenset[Letter]) -> Node:
+        key = (term.factors, out)
+        if key not in self._products:
+            self._products[key] = self._product_anew(term, out)
+        return self._products[key]
+
+    def _product_anew(self, term: ProductTerm, out: frozenset[Letter]) -> Node:
+        factors = [self._factor(f) for f in term.factors]
+        if not factors:
+            return Node("leaf", _NOTHING)
+        n = len(factors)
+        letters = [frozenset(f.letters) for f in factors]
+        best: dict[int, Node] = {}
+        for i, f in enumerate(factors):
+            others = frozenset[Letter]().union(*(x for j, x in enumerate(letters) if j != i))
+            best[1 << i] = self._kept(f, out | others)
+        for subset in range(1, 1 << n):
+            if subset.bit_count() < 2:
+                continue
+            rest = frozenset[Letter]().union(*(x for j, x in enumerate(letters) if not subset >> j & 1)) | out
+            low = subset & -subset
+            found: tuple[float, Node, Node] | None = None
+            part = (subset - 1) & subset
+            while part:
+                if part & low:
+                    a, b = best[part], best[subset ^ part]
+                    cost = a.cost + b.cost + self._joining(a, b, (a.letters | b.letters) & rest)
+                    if found is None or cost < found[0]:
+                        found = cost, a, b
+                part = (part - 1) & subset
+            assert found is not None
+            _, a, b = found
+            best[subset] = self._joined(a, b, (a.letters | b.letters) & rest)
+        return best[(1 << n) - 1]
+
+    def _factor(self, access: Access) -> Node:
+        if isinstance(access.value, Bracket):
+            return self._bracket(access.value, access.letters)
+        letters = frozenset(access.letters)
+        return Node("leaf", letters, (), access, (), self._elements(letters))
+
+    def _bracket(self, bracket: Bracket, letters: tuple[Letter, ...]) -> Node:
+        key = (bracket, letters)
+        if key not in self._brackets:
+            names = dict(enumerate(letters))
+            for i in range(bracket.rank, len(bracket.extents)):
+                names[i] = len(self.extents)
+                self.extents[names[i]] = bracket.extents[i]
+            self._brackets[key] = self._sum([with_letters(t, names) for t in bracket.terms], frozenset(letters))
+        return self._brackets[key]
+
+    def _kept(self, node: Node, needed: frozenset[Letter]) -> Node:
+        """`node` summed over the letters that nothing else needs."""
+        kept = node.letters & needed
+        if kept == node.letters:
+            return node
+        elements = self._elements(kept)
+        made = Node("product", kept, (node,), None, (), elements, node.costs)
+        return self._priced(made, node.elements, node.elements + elements, False)
+
+    def _joined(self, a: Node, b: Node, letters: frozenset[Letter]) -> Node:
+        made = Node("product", letters, (a, b), None, (), self._elements(letters), _merged((a, b)))
+        return replace(made, costs={**made.costs, made.sign: self._joining(a, b, letters)})
+
+    def _joining(self, a: Node, b: Node, letters: frozenset[Letter]) -> float:
+        """The price of a product of two nodes that is summed over the letters that are not in `letters`."""
+        both = a.letters | b.letters
+        contracts = letters != both
+        flops = (2 if contracts else 1) * self._elements(both)
+        shared = (a.letters & b.letters) - letters
+        is_matmul = contracts and bool(a.letters - shared or b.letters - shared)
+        moved = a.elements + b.elements + self._elements(letters)
+        return self.price(flops, moved * itemsize(self.dtype), is_matmul)
+
+    # --- prices ---
+
+    def _elements(self, letters: frozenset[Letter]) -> float:
+        found = self._counts.get(letters)
+        if found is None:
+            found = math.prod(float(max(self.extent(self.extents[x]), 1)) for x in letters)
+            self._counts[letters] = found
+        return found
+
+    def _priced(self, node: Node, flops: float, moved: float, contracts: bool) -> Node:
+        return replace(
+            node, costs={**node.costs, node.sign: self.price(flops, moved * itemsize(self.dtype), contracts)}
+        )
+
+
+def _merged(parts: Iterable[Node]) -> dict[Any, float]:
+    found: dict[Any, float] = {}
+    for p in parts:
+        found.update(p.costs)
+    return found
+
+
+def _factored(
+    terms: Sequence[ProductTerm], out: frozenset[Letter], extents: Mapping[Letter, Dim]
+) -> Iterable[tuple[ProductTerm, ...]]:
+    """For each factor that several terms have, the terms with the factor taken out of these, as one term."""
+    groups: dict[Any, list[tuple[int, int]]] = {}
+    for i, t in enumerate(terms):
+        for j, f in enumerate(t.factors):
+            key = (f.value, f.divides, tuple(x if x in out else None for x in f.letters))
+            if all(i != k for k, _ in groups.setdefault(key, [])):
+                groups[key].append((i, j))
+    for group in groups.values():
+        if len(group) > 1:
+            yield _taken_out(terms, group, out, extents)
+
+
+def _taken_out(
+    terms: Sequence[ProductTerm],
+    group: Sequence[tuple[int, int]],
+    out: frozenset[Letter],
+    extents: Mapping[Letter, Dim],
+) -> tuple[ProductTerm, ...]:
+    common = terms[group[0][0]].factors[group[0][1]]
+    rests: list[ProductTerm] = []
+    for i, j in group:
+        t = terms[i]
+        names = dict(zip(t.factors[j].letters, common.letters, strict=True))
+        rest = replace(t, factors=(*t.factors[:j], *t.factors[j + 1 :]))
+        rests.append(with_letters(rest, names))
+    axes = [x for x in dict.fromkeys(y for r in rests for f in r.factors for y in f.letters)
+            if x in out or x in common.letters]  # fmt: skip
+    scale = _common_scale(rests)
+    rests = [_divided(r, scale) for r in rests]
+    bracket, letters = _bracket_of(rests, axes, extents)
+    made = ProductTerm(scale.number, scale.sizes, scale.divisors, (common, Access(bracket, letters)))  # pyright: ignore
+    taken = {i for i, _ in group}
+    return (*(t for i, t in enumerate(terms) if i not in taken), made)
+
+
+def _common_scale(terms: Sequence[ProductTerm]) -> Scale:
+    """What the coefficients of all terms have in common: everything but the sign, if that is the same, and the sign."""
+    first = terms[0]
+    sign = Fraction(-1 if all(t.coefficient < 0 for t in terms) else 1)
+    same = all(
+        abs(t.coefficient) == abs(first.coefficient) and t.sizes == first.sizes and t.divisors == first.divisors
+        for t in terms
+    )
+    return Scale(sign * abs(first.coefficient), first.sizes, first.divisors) if same else Scale(sign)
+
+
+def _divided(t: ProductTerm, by: Scale) -> ProductTerm:
+    if not by.sizes and not by.divisors:
+        return replace(t, coefficient=t.coefficient / by.number)
+    return replace(t, coefficient=t.coefficient / by.number, sizes=(), divisors=())
+
+
+def _bracket_of(
+    terms: Sequence[ProductTerm], axes: Sequence[Letter], extents: Mapping[Letter, Dim]
+) -> tuple[Bracket, tuple[Letter, ...]]:
+    """The bracket of `terms`, whose letters `axes` are its axes, with canonical letters; and its axes in order."""
+
+    def plain(t: ProductTerm) -> tuple[Any, ...]:
+        return (t.coefficient, tuple(sorted((id(f.value) if isinstance(f.value, Expr) else hash(f.value))
+                                            for f in t.factors)))  # fmt: skip
+
+    ordered = sorted(terms, key=plain)
+    # Axes are named by where they occur, so that equal brackets have equal terms.
+    seen = list(dict.fromkeys(x for t in ordered for f in _in_order(t.factors) for x in f.letters))
+    order = [x for x in seen if x in axes]
+    names = {x: i for i, x in enumerate([*order, *(x for x in seen if x not in axes)])}
+    made = tuple(with_letters(replace(t, factors=_in_order(t.factors)), names) for t in ordered)
+    sizes = tuple(extents[x] for x in names)
+    return Bracket(len(order), made, sizes), tuple(order)
+
+
+def _in_order(factors: Iterable[Access]) -> tuple[Access, ...]:
+    return tuple(sorted(factors, key=lambda f: id(f.value) if isinstance(f.value, Expr) else hash(f.value)))

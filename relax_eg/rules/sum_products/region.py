@@ -1,0 +1,290 @@
+"""Regions: expressions whose index equations are sums of products of elements of their leaves.
+
+Whether an operator belongs to a region follows from its index equations alone, so operators are not listed.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+
+from relax_eg.dtypes import kind
+from relax_eg.ir.annotations import Tensor
+from relax_eg.ir.expr import CONSTANT, VAR, Expr
+from relax_eg.ops.record import TABLE, movement_operators, program_of, site_of
+from relax_eg.tir.expr import Apply, Cast, Const, Index, Read, Reduce, Scalar, Select, walk
+
+MOST_TERMS = 6  # limit: terms of a region; planning takes time exponential in it
+MOST_FACTORS = 6  # limit: factors of a term; planning takes time exponential in it
+_MOST_NODES = 64  # limit: operators of a region
+
+_MOST_VIEWS = 4  # limit: operators between a number and its use
+_PARTS = movement_operators("part", "select", "join", "repeat")
+_VIEWS = movement_operators("view", "order", "broadcast")
+
+_SUMS = frozenset(("add", "subtract"))
+_COMPARISONS = frozenset(("equal", "not_equal", "less", "less_equal", "greater", "greater_equal"))
+_CONNECTIVES = frozenset(("bitwise_and", "bitwise_or", "bitwise_not"))
+
+# The operands, by number, of which a term of an operator's equation multiplies elements.
+_Product = tuple[int, ...]
+# The leaves of which a term multiplies elements.
+Product = tuple[Expr, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Region:
+    """An expression that is a sum of products.
+
+    - `root`: the expression.
+    - `nodes`: its operators.
+    - `leaves`: expressions whose elements it multiplies, or compares with positions.
+    - `products`: for each term, before equal terms are collected, the leaves it multiplies.
+    - `work`: number of its operators that multiply, sum over axes, or take a part of a tensor.
+    - `has_conditions`: whether it compares positions, as an identity matrix does.
+    """
+
+    root: Expr
+    nodes: tuple[Expr, ...]
+    leaves: tuple[Expr, ...]
+    products: tuple[Product, ...]
+    work: int
+    has_conditions: bool
+
+    @property
+    def may_gain(self) -> bool:
+        """Whether it may have another form. A plain product, and a sum of plain products without a common factor, has
+        none."""
+        if self.has_conditions or any(len(p) > 2 for p in self.products):
+            return True
+        leaves = [x for p in self.products for x in set(p)]
+        if len(set(leaves)) < len(leaves):
+            return True
+        return self.work > sum(len(p) == 2 for p in self.products)
+
+
+@dataclass
+class _Grower:
+    """Grows the region of a root. `is_cut`: whether an operand becomes a leaf although its operator could belong."""
+
+    is_cut: Callable[[Expr], bool]
+    leaves: dict[Expr, None] = field(default_factory=dict[Expr, None])
+    nodes: dict[Expr, tuple[Product, ...]] = field(default_factory=dict[Expr, tuple[Product, ...]])
+
+    def products(self, e: Expr, is_root: bool = False) -> tuple[Product, ...]:
+        """The terms of `e`; those of a leaf are the leaf itself."""
+        if e in self.nodes:
+            return self.nodes[e]
+        terms = terms_of(e) if len(self.nodes) < _MOST_NODES and (is_root or not self.is_cut(e)) else None
+        if terms is None:
+            return self._leaf(e)
+        self.nodes[e] = ((e,),)  # counts as a node while its operands are visited
+        read = {i for t in terms for i in t}
+        cut = _divisors(e)
+        parts = [
+            self._divisor(a) if i in cut else self.products(a) if i in read else self._positions(a)
+            for i, a in enumerate(e.args)
+        ]
+        while (made := _multiplied(terms, parts)) is None:
+            largest = max(range(len(parts)), key=lambda i: (len(parts[i]) * max(map(len, parts[i]), default=0), -i))
+            if parts[largest] == ((e.args[largest],),):
+                return self._leaf(e)
+            parts[largest] = self._leaf(e.args[largest])
+        self.nodes[e] = made
+        return made
+
+    def _positions(self, e: Expr) -> tuple[Product, ...]:
+        """Visits an operand whose elements are compared, or are positions: it is no factor."""
+        if e not in self.nodes:
+            if len(self.nodes) >= _MOST_NODES or terms_of(e) is None:
+                return self._leaf(e)
+            self.nodes[e] = ((),)
+            for a in e.args:
+                self._positions(a)
+        return ((),)
+
+    def _divisor(self, e: Expr) -> tuple[Product, ...]:
+        """The leaf of which `e`, an operand by which is divided, is a view."""
+        inner = e
+        while inner not in self.nodes and _is_view(inner):
+            self.nodes[inner] = ((),)
+            inner = inner.args[0]
+        made = self._leaf(inner)
+        while e is not inner:
+            self.nodes[e] = made
+            e = e.args[0]
+        return made
+
+    def _leaf(self, e: Expr) -> tuple[Product, ...]:
+        self.leaves[e] = None
+        self.nodes[e] = ((e,),)
+        return self.nodes[e]
+
+
+def region_of(root: Expr, is_cut: Callable[[Expr], bool]) -> Region | None:
+    """The region that ends in `root`, or None if the operator of `root` does not add or multiply. Operands for which
+    `is_cut` holds are leaves. O(operators of the region), which are bounded."""
+    if terms_of(root) is None:
+        return None
+    grower = _Grower(is_cut)
+    products = grower.products(root, is_root=True)
+    if root in grower.leaves:
+        return None
+    # Leaves that were cut after their operands had been visited hide these.
+    leaves, inside = _reached(root, grower.leaves)
+    work = sum(map(_works, inside))
+    return Region(root, tuple(inside), leaves, products, work, any(e.dtype == "bool" for e in inside))
+
+
+def _reached(root: Expr, leaves: Iterable[Expr]) -> tuple[tuple[Expr, ...], list[Expr]]:
+    """The leaves that are reached from `root`, and the other nodes."""
+    cut, seen, found, inside = set(leaves), {root}, list[Expr](), list[Expr]()
+    stack = [root]
+    while stack:
+        e = stack.pop()
+        if e in cut:
+            found.append(e)
+            continue
+        inside.append(e)
+        for a in reversed(e.args):
+            if a not in seen:
+                seen.add(a)
+                stack.append(a)
+    return tuple(found), inside
+
+
+def _multiplied(terms: Sequence[_Product], parts: Sequence[tuple[Product, ...]]) -> tuple[Product, ...] | None:
+    """The terms of an operator over operands with the terms `parts`; None if they are more than the limits allow."""
+    count = sum(_count(t, parts) for t in terms)
+    if count > MOST_TERMS:
+        return None
+    found: list[Product] = []
+    for t in terms:
+        for chosen in itertools.product(*(parts[i] for i in t)):
+            found.append(tuple(itertools.chain.from_iterable(chosen)))
+    return None if any(len(p) > MOST_FACTORS for p in found) else tuple(found)
+
+
+def _count(term: _Product, parts: Sequence[tuple[Product, ...]]) -> int:
+    count = 1
+    for i in term:
+        count *= len(parts[i])
+    return count
+
+
+def _works(e: Expr) -> bool:
+    """Whether `e` multiplies, sums over axes, or takes a part of a tensor."""
+    if e.op in _PARTS:
+        return True
+    made = program_of(site_of(e)) if e.op in TABLE else None
+    return made is not None and any(
+        isinstance(s, Reduce) or (isinstance(s, Apply) and s.fn in ("multiply", "square", "divide"))
+        for stage in made.stages
+        for s in walk(stage.value)
+    )
+
+
+def terms_of(e: Expr) -> tuple[_Product, ...] | None:
+    """The terms of the index equation of `e`, each as the operands that it multiplies; None if `e` is no sum of
+    products. A boolean condition on positions, and an integer position, is a term without factors."""
+    if e.op in (VAR, CONSTANT) and not (e.op == CONSTANT and e.ndim == 0):
+        return None
+    if e.op == CONSTANT:
+        return ((),) if e.ndim == 0 else None
+    if e.op not in TABLE or not isinstance(e.annotation, Tensor) or kind(e.dtype) == "c":
+        return None
+    if TABLE[e.op].kernel == "conv":
+        return None  # a sum of products over windows, which no plan here computes
+    if dict(e.attrs).get("precision") is not None or dict(e.attrs).get("out_dtype") not in (None, e.dtype):
+        return None  # index equations do not mention the precision of a product
+    made = program_of(site_of(e)) if e.op in TABLE else None
+    if made is None or len(made.stages) != 1 or len(made.outputs) != 1:
+        return None
+    numbers = {b.name: i for i, b in enumerate(made.inputs)}
+    value = made.stages[0].value
+    if e.dtype == "bool":
+        return ((),) if _is_condition(value) else None
+    return _terms(value, {n: i for n, i in numbers.items() if not _is_number(e.args[i])})
+
+
+def _divisors(e: Expr) -> frozenset[int]:
+    """The operands by which `e` divides, except numbers. They are leaves, since a quotient is no sum of products."""
+    made = program_of(site_of(e)) if e.op in TABLE else None
+    if made is None:
+        return frozenset()
+    numbers = {b.name: i for i, b in enumerate(made.inputs)}
+    below = (s.args[1] for stage in made.stages for s in walk(stage.value) if isinstance(s, Apply) and s.fn == "divide")
+    found = {numbers[t.buffer] for d in below for t in walk(d) if isinstance(t, Read)}
+    return frozenset(i for i in found if not _is_number(e.args[i]))
+
+
+def _is_view(e: Expr) -> bool:
+    """Whether each element of `e` is one of its only operand."""
+    return e.op in _VIEWS and terms_of(e) == ((0,),)
+
+
+def _is_number(e: Expr) -> bool:
+    """Whether `e` is a number or a size, in whatever shape."""
+    for _ in range(_MOST_VIEWS):
+        if e.op == CONSTANT:
+            return e.ndim == 0
+        if len(e.args) != 1:
+            return e.op == "dim_value"
+        if e.op not in _VIEWS and e.op != "astype":
+            return False
+        (e,) = e.args
+    return False
+
+
+def _terms(s: Scalar, operands: dict[str, int]) -> tuple[_Product, ...] | None:
+    if isinstance(s, Const):
+        return () if s.value == 0 else ((),)
+    if isinstance(s, Index):
+        return ((),)
+    if isinstance(s, Read):
+        if s.dtype == "bool":
+            return None
+        return ((operands[s.buffer],),) if s.buffer in operands else ((),)
+    if isinstance(s, Reduce):
+        return _terms(s.body, operands) if s.kind == "sum" else None
+    if isinstance(s, Cast):
+        if s.arg.dtype == "bool":
+            return ((),) if _is_condition(s.arg) else None
+        return ((),) if not _reads(s.arg) else _terms(s.arg, operands) if s.arg.dtype == s.dtype else None
+    if isinstance(s, Select):
+        then, other = _terms(s.then, operands), _terms(s.other, operands)
+        if then is None or other is None or not _is_condition(s.cond):
+            return None
+        # A choice between two values stays a choice: as a sum of masked values it would take more.
+        return None if then and other and _reads(s.cond) else (*then, *other)
+    assert isinstance(s, Apply)
+    parts = [_terms(a, operands) for a in s.args]
+    first = parts[0]
+    if first is None or None in parts[1:]:
+        return None
+    if s.fn in _SUMS:
+        return (*first, *(parts[1] or ()))
+    if s.fn == "negative":
+        return first
+    if s.fn in ("multiply", "square"):
+        second = parts[1] if s.fn == "multiply" else first
+        return tuple((*p, *q) for p in first for q in second or ())
+    if s.fn == "divide" and isinstance(s.args[1], (Const, Read, Index)):
+        return tuple((*p, *q) for p in first for q in parts[1] or ())
+    return None
+
+
+def _is_condition(s: Scalar) -> bool:
+    """Whether `s` compares positions and integers, so that it has no rounding error."""
+    if isinstance(s, (Const, Read)):
+        return s.dtype == "bool"
+    if isinstance(s, Apply) and s.fn in _COMPARISONS:
+        return all(kind(a.dtype) in "iu" for a in s.args)
+    if isinstance(s, Apply) and s.fn in _CONNECTIVES and s.dtype == "bool":
+        return all(_is_condition(a) for a in s.args)
+    return isinstance(s, Select) and all(_is_condition(x) for x in (s.cond, s.then, s.other))
+
+
+def _reads(s: Scalar) -> bool:
+    return any(isinstance(t, Read) for t in walk(s))
