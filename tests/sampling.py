@@ -1,5 +1,5 @@
 """Which cases of a large sample of one property run in every run of the tests: `make test` has a share of them, and
-`make test-all` has all."""
+`make slow` has all."""
 
 from __future__ import annotations
 

@@ -90,5 +90,5 @@ def test_nodes_grow_with_the_layers() -> None:
         with rx.debug.options(sharing=False):
             return rx.optimize(step, *arguments).report.nodes
 
-    one, two, three = nodes(1), nodes(2), nodes(3)
-    assert three - two == two - one
+    two, three, four = nodes(2), nodes(3), nodes(4)
+    assert four - three == three - two
