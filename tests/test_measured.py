@@ -18,6 +18,8 @@ from relax_eg.measure.timing import median_ranks
 from relax_eg.ops.facts import FACTS, impossible, violation
 from relax_eg.reports import CostReport
 
+pytestmark = pytest.mark.xla_defaults
+
 Array = Any
 LORA = ("b 64", "64 64", "64 4", "4 64")
 

@@ -19,6 +19,8 @@ from relax_eg.extract.matmuls import share_of_peak
 from relax_eg.extract.profile import PROFILE_VERSION, Profile
 from relax_eg.measure import calibrate, figures, fits
 
+pytestmark = pytest.mark.xla_defaults
+
 
 def test_steps_of_a_penalty() -> None:
     assert fits.merge_factors([(2, 1.5), (4, 1.52), (8, 1.48), (16, 1.2), (32, 1.01), (64, 0.99)]) == (

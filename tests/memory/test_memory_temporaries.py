@@ -22,6 +22,8 @@ from relax_eg.memory.temporaries import estimate_temporaries, measure_temporarie
 from relax_eg.shapes import Dim
 from relax_eg.tir import parse_program
 
+pytestmark = pytest.mark.xla_defaults
+
 AT = {"b": 1, "n": 64}
 KERNEL = "fused_matmul_softmax_matmul"
 
