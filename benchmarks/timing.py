@@ -23,7 +23,7 @@ from typing import Any, Literal
 import jax
 import numpy as np
 
-from relax_eg.measure.timing import cores, interleaved, median_ranks
+from relax_eg.measure.timing import cores, median_ranks, time_interleaved
 
 Verdict = Literal["within", "unsure", "beyond"]
 WITHIN: Verdict = "within"
@@ -88,7 +88,7 @@ class Timings:
 
 def measure(calls: Mapping[str, Callable[[], Any]], seconds: float = 1.0, seed: int = 0) -> Timings:
     """Times all `calls`, interleaved, for about `seconds` in all; each is called without arguments and waited for."""
-    return Timings(interleaved(calls, seconds, seed))
+    return Timings(time_interleaved(calls, seconds, seed))
 
 
 def settled(

@@ -16,6 +16,8 @@ from relax_eg.backend.footprint import kernel_footprint, whole_footprint
 from relax_eg.byte_units import format_bytes, parse_bytes
 from relax_eg.errors import ExtractionError, OptionError
 
+pytestmark = pytest.mark.xla_defaults
+
 AT = {"n": 256}
 
 
@@ -63,6 +65,7 @@ def test_values_are_computed_again_to_keep_a_limit() -> None:
     assert again.memory == row
 
 
+@pytest.mark.slow
 def test_a_limit_that_nothing_keeps_names_the_peak_and_the_least() -> None:
     budget = rx.Budget(extraction=3.0)
     with pytest.raises(ExtractionError) as e:

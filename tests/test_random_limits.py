@@ -24,6 +24,8 @@ from relax_eg.backend.footprint import avals
 from relax_eg.errors import ExtractionError
 from relax_eg.ir import Module
 
+pytestmark = pytest.mark.xla_defaults
+
 LIMITS = int(os.environ.get("RELAX_EG_LIMITS", "200"))
 LARGEST = 96
 SHARES = (0.2, 1.1)  # of what the program takes without a limit

@@ -299,7 +299,9 @@ class Call:
         run = self._kernels.get(kernel, reads, sizes, Donations(tuple(over), len(extra)))
         writes = s.writes if isinstance(kernel.annotation, Tuple) else s.writes[0]
         # An array in a storage is kept until another one is put there.
-        drops = tuple(v for v in program.dying[s.number] if v not in places or places[v].storage not in self._holder)
+        drops = tuple(
+            v for v in program.dead_values[s.number] if v not in places or places[v].storage not in self._holder
+        )
         if all(isinstance(t, int) for t in given):
             for t in given:
                 self._keep_constant(int(t))  # type: ignore[arg-type]

@@ -105,7 +105,7 @@ def _timed(found: dict[str, Optimized], args: tuple[Any, ...], kwargs: dict[str,
     """The reports of the programs found, each with the median time of its calls on these arguments and that of the
     program as written."""
     calls = {label: ((lambda f=best: f(*args, **kwargs)), best.report.after.call) for label, best in found.items()}
-    rows = {r.label: replace(r, chosen=False) for r in fastest({WRITTEN: calls.pop(WRITTEN), **calls}, every=True)}
+    rows = {r.label: replace(r, chosen=False) for r in fastest({WRITTEN: calls.pop(WRITTEN), **calls}, time_all=True)}
     written = rows.pop(WRITTEN)
     reports: dict[str, CostReport] = {}
     for label, row in rows.items():

@@ -41,7 +41,7 @@ from relax_eg.logs import cache_is_on, log_at, raise_if_exhausted, stage
 from relax_eg.ops.record import TABLE
 from relax_eg.plain_data import is_count
 from relax_eg.reports import CostReport
-from relax_eg.reports.plain import read_record as checked
+from relax_eg.reports.serialization import read_record as checked
 from relax_eg.rules import RuleSet
 from relax_eg.rules.content import rule_token
 from relax_eg.shapes import Scope

@@ -24,7 +24,7 @@ from relax_eg.driver.prices import NEVER_SLOWER, seconds_at
 from relax_eg.extract.boundary import boundary
 from relax_eg.extract.cover import GAINING, NEARER, CoverBox, Partition, choose_programs, cost_ratios
 from relax_eg.extract.family_rows import FamilyRow, VariantRow
-from relax_eg.extract.numbers import evaluated
+from relax_eg.extract.numbers import evaluate
 from relax_eg.extract.profile import AS_USUAL
 from relax_eg.extract.report import Crossover, Curve, Series
 from relax_eg.extract.weights import FRUGAL, PREPARED_SHARE, prepared_bytes
@@ -305,7 +305,7 @@ class _Pool:
         for size in dict.fromkeys(bytes_of(a) for a in tensors):
             if len(size.terms) != 1 or any(atom.op != "var" for atom in size.terms[0][0]):
                 continue
-            values = evaluated(size, self.columns)
+            values = evaluate(size, self.columns)
             if np.min(values) < fresh <= np.max(values) and len(found) < _LARGE:
                 ((atoms, each),) = size.terms
                 product = math.prod((Dim.var(atom.name) for atom in atoms), start=Dim.of(1))
@@ -315,7 +315,7 @@ class _Pool:
     def values(self, dims: Sequence[Dim]) -> list[np.ndarray]:
         """The values of size expressions at the sample points."""
         columns = {v: c.astype(np.float64) for v, c in self.columns.items()}
-        return [np.broadcast_to(np.asarray(evaluated(d, columns), np.float64), len(self.costs[0])) for d in dims]
+        return [np.broadcast_to(np.asarray(evaluate(d, columns), np.float64), len(self.costs[0])) for d in dims]
 
     def boundaries(self, programs: Sequence[int]) -> list[Dim]:
         """Polynomials in the sizes that separate two of the programs; none if fewer than two sizes vary."""

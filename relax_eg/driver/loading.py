@@ -19,7 +19,7 @@ from relax_eg.dynamic.policy import Dynamic, Mode, check_one_program, read_polic
 from relax_eg.extract.cost_model import CostModel
 from relax_eg.extract.profile import Profile
 from relax_eg.ir.annotations import dims_of
-from relax_eg.reports.plain import read_record as checked
+from relax_eg.reports.serialization import read_record as checked
 
 
 @dataclass(frozen=True)

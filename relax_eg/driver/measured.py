@@ -35,7 +35,7 @@ from relax_eg.extract.weights import PREPARED_SHARE
 from relax_eg.frontends import Source
 from relax_eg.ir.module import Module
 from relax_eg.logs import log_at, report_progress
-from relax_eg.measure.choice import argument, fastest
+from relax_eg.measure.choice import fastest, random_argument
 
 AS_WRITTEN = "as written"
 ALIKE = 1.01  # chosen: programs whose prices differ by less at all sizes are timed last
@@ -272,7 +272,7 @@ def random_arguments(
     for seed, leaf in enumerate(traced.leaves):
         found = kept.get(leaf.name)
         if found is None:
-            found = argument(leaf.annotation, binding, declared.get(leaf.name, ()), seed)
+            found = random_argument(leaf.annotation, binding, declared.get(leaf.name, ()), seed)
             if all(d.is_const for d in leaf.annotation.shape or ()):
                 kept[leaf.name] = found
         made.append(found)

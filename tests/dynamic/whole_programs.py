@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import more_programs as more
 import numpy as np
+from compiling import QUICKLY
 from jax import lax
 from padding import POISONS, padded, within
 
@@ -17,8 +18,6 @@ import relax_eg as rx
 from relax_eg.dtypes import numpy_dtype
 from relax_eg.dynamic import CapacityPlan, plan
 from relax_eg.ir import Module, Tensor
-
-QUICKLY = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,8 @@ from benchmarks.fidelity_programs import PROGRAMS
 from benchmarks.timing import Estimate
 from relax_eg.driver.measured import Search
 
+pytestmark = pytest.mark.xla_defaults
+
 
 def row(*pairs: tuple[float, float]) -> Row:
     labels = ["as written", "by price", "without a", "without b"]
