@@ -64,7 +64,7 @@ class RecordingAnswers:
         return self.answers.sizes.setdefault(("calls", name), self.queries.calls(name))
 
     def seconds(self, flops: float, moved: float, contracts: bool) -> float:
-        return self.known.seconds(flops, moved, contracts)
+        return self.queries.seconds(flops, moved, contracts)
 
     @property
     def large_bytes(self) -> float:

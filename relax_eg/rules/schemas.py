@@ -195,9 +195,9 @@ class Schema:
         """The first line of `propose`."""
         return SourceLine.of(self.propose)
 
-    def proposals(self, e: Expr, known: Functions) -> tuple[Expr, ...]:
+    def proposals(self, e: Expr, queries: ProgramQueries) -> tuple[Expr, ...]:
         """The expressions that it proposes for `e`, a node of one of its operators."""
-        made = self.propose(e, known)
+        made = self.propose(e, queries)
         return () if made is None else made if isinstance(made, tuple) else (made,)
 
     def error(self, text: str) -> RuleError:

@@ -13,6 +13,7 @@ from fractions import Fraction
 
 from relax_eg.ir.expr import VAR, Expr, const
 from relax_eg.ops import api as op
+from relax_eg.ops.record import call
 from relax_eg.rules.sum_products.region import Region
 from relax_eg.rules.verify_formal.compose import Composer, Unsupported
 from relax_eg.rules.verify_formal.guards import Deadline, GuardLiteral, KnownGuards, at_least, in_range, simplified
@@ -80,7 +81,8 @@ def sum_of_products(region: Region, deadline: Deadline) -> SumOfProducts:
     if any(divided):
         axes = [d or axis for d, axis in zip(divided, axes, strict=True)]
         form, within = _form(root, axes, composer, facts)
-    reader = _Reader({n: x for x, n in names.items()}, composer, within)
+    gathers = any(e.op == "gather" for e in region.nodes)
+    reader = _Reader({n: x for x, n in names.items()}, composer, within, gathers)
     result = tuple(tuple(reader.letter(v, n) for v, n in axis) for axis in axes)
     free = dict(reader.places)
     return SumOfProducts(tuple(reader.term(t, c, free) for t, c in form.terms), result, reader.extents, root)
@@ -103,7 +105,7 @@ def _form(
     within = facts.with_(g for axis in axes for v, n in axis for g in in_range(v, n))
     normal = Normalizer(composer, within)
     total = TermValues(composer, within, normal).sum_of(composer.element(root, at))
-    return normal.frozen(total, modulus_of(root.dtype)), within
+    return normal.canonical_sum(total, modulus_of(root.dtype)), within
 
 
 def _divided(form: CanonicalSum, axis: _Axis, facts: KnownGuards) -> _Axis | None:
@@ -127,6 +129,7 @@ class _Reader:
     """Reads terms of the prover.
 
     - `leaves`: by the name of a buffer, its expression.
+    - `gathers`: whether the region gathers elements, so that its axes have some.
     - `extents`: by letter, its size.
     - `places`: by loop variable, its letter and the position at which the letter is 0.
     """
@@ -134,6 +137,7 @@ class _Reader:
     leaves: Mapping[str, Expr]
     composer: Composer
     facts: KnownGuards
+    gathers: bool
     extents: dict[Letter, Dim] = field(default_factory=dict[Letter, Dim])
     places: dict[str, tuple[Letter, Dim]] = field(default_factory=dict[str, tuple[Letter, Dim]])
 
@@ -252,11 +256,29 @@ class _Reader:
         while len(set(letters)) < len(letters):
             second = next(i for i, x in enumerate(letters) if x in letters[:i])
             first = letters.index(letters[second])
-            n = value.shape[first]
-            ones = [n if i in (first, second) else _ONE for i in range(value.ndim)]
-            same = op.equal(op.iota(ones, first), op.iota(ones, second))
-            value = op.sum(op.where(same, value, const(0, value.dtype)), [second])
-            del letters[second]
+            if not (self.gathers or value.shape[first].is_const):
+                # A gather needs a position, which an axis that may be empty does not have.
+                ones = [d if i in (first, second) else _ONE for i, d in enumerate(value.shape)]
+                same = op.equal(op.iota(ones, first), op.iota(ones, second))
+                value = op.sum(op.where(same, value, const(0, value.dtype)), [second])
+                del letters[second]
+                continue
+            n, rest = value.shape[first], [i for i in range(value.ndim) if i not in (first, second)]
+            place = op.expand_dims(op.iota((n,), 0), 1)
+            value = call(
+                "gather",
+                (value, op.concat([place, place], 1)),
+                {
+                    "slice_sizes": tuple(1 if i in (first, second) else d for i, d in enumerate(value.shape)),
+                    "mode": "clip",
+                    "offset_dims": tuple(range(1, 1 + len(rest))),
+                    "collapsed_slice_dims": (first, second),
+                    "start_index_map": (first, second),
+                    "operand_batching_dims": (),
+                    "start_indices_batching_dims": (),
+                },
+            )
+            letters = [letters[first], *(letters[i] for i in rest)]
         return Access(value, tuple(letters))
 
     def _integer(self, name: str) -> Access:

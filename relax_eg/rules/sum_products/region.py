@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from relax_eg.dtypes import kind
 from relax_eg.ir.annotations import Tensor
-from relax_eg.ir.expr import CONSTANT, VAR, Expr
+from relax_eg.ir.expr import CONSTANT, VAR, Expr, constant_value
 from relax_eg.ops.record import TABLE, movement_operators, program_of, site_of
 from relax_eg.tir.expr import Apply, Cast, Const, Index, Read, Reduce, Scalar, Select, walk
 
@@ -20,8 +20,8 @@ MOST_FACTORS = 6  # limit: factors of a term; planning takes time exponential in
 _MOST_NODES = 64  # limit: operators of a region
 
 _MOST_VIEWS = 4  # limit: operators between a number and its use
-_PARTS = movement_operators("part", "select", "join", "repeat")
-_VIEWS = movement_operators("view", "order", "broadcast")
+_PARTS = movement_operators("part", "select", "join")
+_VIEWS = movement_operators("view", "order", "repeat")
 
 _SUMS = frozenset(("add", "subtract"))
 _COMPARISONS = frozenset(("equal", "not_equal", "less", "less_equal", "greater", "greater_equal"))
@@ -97,7 +97,7 @@ class _Grower:
     def _positions(self, e: Expr) -> tuple[Product, ...]:
         """Visits an operand whose elements are compared, or are positions: it is no factor."""
         if e not in self.nodes:
-            if len(self.nodes) >= _MOST_NODES or terms_of(e) is None:
+            if len(self.nodes) >= _MOST_NODES or terms_of(e, is_position=True) is None:
                 return self._leaf(e)
             self.nodes[e] = ((),)
             for a in e.args:
@@ -185,9 +185,11 @@ def _works(e: Expr) -> bool:
     )
 
 
-def terms_of(e: Expr) -> tuple[_Product, ...] | None:
+def terms_of(e: Expr, is_position: bool = False) -> tuple[_Product, ...] | None:
     """The terms of the index equation of `e`, each as the operands that it multiplies; None if `e` is no sum of
-    products. A boolean condition on positions, and an integer position, is a term without factors."""
+    products. A boolean condition on positions, and an integer position, is a term without factors.
+
+    A choice between two values is none, unless it is a position: as a sum of masked values it would take more."""
     if e.op in (VAR, CONSTANT) and not (e.op == CONSTANT and e.ndim == 0):
         return None
     if e.op == CONSTANT:
@@ -205,7 +207,19 @@ def terms_of(e: Expr) -> tuple[_Product, ...] | None:
     value = made.stages[0].value
     if e.dtype == "bool":
         return ((),) if _is_condition(value) else None
-    return _terms(value, {n: i for n, i in numbers.items() if not _is_number(e.args[i])})
+    if not is_position and isinstance(value, Select) and _reads(value.cond):
+        then, other = (_number(e.args[numbers[x.buffer]]) if isinstance(x, Read) else None for x in value.children[1:])
+        if not any(x is not None and x.op == CONSTANT and not constant_value(x) for x in (then, other)):
+            return None
+    return _terms(value, {n: _terms_of_operand(i, e.args[i]) for n, i in numbers.items()})
+
+
+def _terms_of_operand(i: int, e: Expr) -> tuple[_Product, ...]:
+    """The terms of operand `i`, `e`: none for zeros, one without factors for another number."""
+    number = _number(e)
+    if number is None:
+        return ((i,),)
+    return () if number.op == CONSTANT and not constant_value(number) else ((),)
 
 
 def _divisors(e: Expr) -> frozenset[int]:
@@ -226,18 +240,23 @@ def _is_view(e: Expr) -> bool:
 
 def _is_number(e: Expr) -> bool:
     """Whether `e` is a number or a size, in whatever shape."""
+    return _number(e) is not None
+
+
+def _number(e: Expr) -> Expr | None:
+    """The number or size that is each element of `e`; None if elements may differ."""
     for _ in range(_MOST_VIEWS):
         if e.op == CONSTANT:
-            return e.ndim == 0
+            return e if e.ndim == 0 else None
         if len(e.args) != 1:
-            return e.op == "dim_value"
-        if e.op not in _VIEWS and e.op != "astype":
-            return False
+            return e if e.op == "dim_value" else None
+        if e.op not in _VIEWS and e.op not in ("astype", "full"):
+            return None
         (e,) = e.args
-    return False
+    return None
 
 
-def _terms(s: Scalar, operands: dict[str, int]) -> tuple[_Product, ...] | None:
+def _terms(s: Scalar, operands: dict[str, tuple[_Product, ...]]) -> tuple[_Product, ...] | None:
     if isinstance(s, Const):
         return () if s.value == 0 else ((),)
     if isinstance(s, Index):
@@ -245,7 +264,7 @@ def _terms(s: Scalar, operands: dict[str, int]) -> tuple[_Product, ...] | None:
     if isinstance(s, Read):
         if s.dtype == "bool":
             return None
-        return ((operands[s.buffer],),) if s.buffer in operands else ((),)
+        return operands[s.buffer]
     if isinstance(s, Reduce):
         return _terms(s.body, operands) if s.kind == "sum" else None
     if isinstance(s, Cast):
@@ -254,10 +273,7 @@ def _terms(s: Scalar, operands: dict[str, int]) -> tuple[_Product, ...] | None:
         return ((),) if not _reads(s.arg) else _terms(s.arg, operands) if s.arg.dtype == s.dtype else None
     if isinstance(s, Select):
         then, other = _terms(s.then, operands), _terms(s.other, operands)
-        if then is None or other is None or not _is_condition(s.cond):
-            return None
-        # A choice between two values stays a choice: as a sum of masked values it would take more.
-        return None if then and other and _reads(s.cond) else (*then, *other)
+        return None if then is None or other is None or not _is_condition(s.cond) else (*then, *other)
     assert isinstance(s, Apply)
     parts = [_terms(a, operands) for a in s.args]
     first = parts[0]

@@ -25,7 +25,7 @@ from relax_eg.dtypes import FLOATS, is_float, kind
 from relax_eg.errors import RelaxEgError
 from relax_eg.ir.annotations import Tensor
 from relax_eg.ir.expr import CONSTANT, VAR, Expr, postorder, var
-from relax_eg.ir.heads import on_operands
+from relax_eg.ir.heads import with_operands
 from relax_eg.ir.origin import SourceLine
 from relax_eg.ops.facts import with_implied
 from relax_eg.ops.record import operators_run_as
@@ -238,7 +238,7 @@ def why_not_equal(left: Expr, right: Expr, leaves: Sequence[Expr], seconds: floa
     over = dict(params)
     for e in postorder((left, right), stop=params.__contains__):
         if e not in over:
-            over[e] = on_operands(e, tuple(over[a] for a in e.args))
+            over[e] = with_operands(e, tuple(over[a] for a in e.args))
     instance = Instance(_EQUALITY, tuple(params.values()), (over[left],), (over[right],))
     try:
         prove_instance(instance, Deadline(time.process_time() + seconds))
