@@ -24,6 +24,8 @@ _MOST_STEPS = 200  # limit: sums of terms for which common factors are tried
 
 # Seconds, or flops, of a step: its flops, the bytes it reads and writes, and whether it contracts.
 Price = Callable[[float, float, bool], float]
+# The number of a factor's value.
+Rank = Callable[[Any], int]
 Kind = Literal["leaf", "product", "total"]
 _NOTHING: frozenset[Letter] = frozenset()
 
@@ -123,6 +125,7 @@ class Planner:
     price: Price
     dtype: str
     _steps: int = 0
+    _ranks: dict[Any, int] = field(default_factory=dict[Any, int])
     _sums: dict[Any, Node] = field(default_factory=dict[Any, Node])
     _products: dict[Any, Node] = field(default_factory=dict[Any, Node])
     _counts: dict[frozenset[Letter], float] = field(default_factory=dict[frozenset[Letter], float])
@@ -146,7 +149,7 @@ class Planner:
             return self._term(terms[0], out)
         plans = [self._total(terms, out)]
         if self._steps < _MOST_STEPS:
-            for fewer in _factored(terms, out, self.extents):
+            for fewer in _factored(terms, out, self.extents, self._rank):
                 plans.append(self._sum(fewer, out))
         return min(plans, key=lambda p: p.cost)
 
@@ -186,6 +189,10 @@ class Planner:
                 return self._joined(parts[0], parts[1], node.letters)
         made = Node("total", node.letters, (node,), None, (scale,), node.elements, node.costs)
         return self._priced(made, node.elements, 2 * node.elements, False)
+
+    def _rank(self, value: Expr | Bracket) -> int:
+        """The number of a factor, by which factors are in the same order in every process."""
+        return self._ranks.setdefault(value, len(self._ranks))
 
     # --- products ---
 
@@ -286,7 +293,7 @@ def _merged(parts: Iterable[Node]) -> dict[Any, float]:
 
 
 def _factored(
-    terms: Sequence[ProductTerm], out: frozenset[Letter], extents: Mapping[Letter, Dim]
+    terms: Sequence[ProductTerm], out: frozenset[Letter], extents: Mapping[Letter, Dim], rank: Rank
 ) -> Iterable[tuple[ProductTerm, ...]]:
     """For each factor that several terms have, the terms with the factor taken out of these, as one term."""
     groups: dict[Any, list[tuple[int, int]]] = {}
@@ -297,7 +304,7 @@ def _factored(
                 groups[key].append((i, j))
     for group in groups.values():
         if len(group) > 1:
-            yield _taken_out(terms, group, out, extents)
+            yield _taken_out(terms, group, out, extents, rank)
 
 
 def _taken_out(
@@ -305,6 +312,7 @@ def _taken_out(
     group: Sequence[tuple[int, int]],
     out: frozenset[Letter],
     extents: Mapping[Letter, Dim],
+    rank: Rank,
 ) -> tuple[ProductTerm, ...]:
     common = terms[group[0][0]].factors[group[0][1]]
     rests: list[ProductTerm] = []
@@ -317,7 +325,7 @@ def _taken_out(
             if x in out or x in common.letters]  # fmt: skip
     scale = _common_scale(rests)
     rests = [_divided(r, scale) for r in rests]
-    bracket, letters = _bracket_of(rests, axes, extents)
+    bracket, letters = _bracket_of(rests, axes, extents, rank)
     made = ProductTerm(scale.number, scale.sizes, scale.divisors, (common, Access(bracket, letters)))  # pyright: ignore
     taken = {i for i, _ in group}
     return (*(t for i, t in enumerate(terms) if i not in taken), made)
@@ -341,23 +349,19 @@ def _divided(t: ProductTerm, by: Scale) -> ProductTerm:
 
 
 def _bracket_of(
-    terms: Sequence[ProductTerm], axes: Sequence[Letter], extents: Mapping[Letter, Dim]
+    terms: Sequence[ProductTerm], axes: Sequence[Letter], extents: Mapping[Letter, Dim], rank: Rank
 ) -> tuple[Bracket, tuple[Letter, ...]]:
     """The bracket of `terms`, whose letters `axes` are its axes, with canonical letters; and its axes in order."""
 
-    def plain(t: ProductTerm) -> tuple[Any, ...]:
-        return (t.coefficient, tuple(sorted((id(f.value) if isinstance(f.value, Expr) else hash(f.value))
-                                            for f in t.factors)))  # fmt: skip
-
-    ordered = sorted(terms, key=plain)
+    ordered = sorted(terms, key=lambda t: (sorted(rank(f.value) for f in t.factors), t.coefficient))
     # Axes are named by where they occur, so that equal brackets have equal terms.
-    seen = list(dict.fromkeys(x for t in ordered for f in _in_order(t.factors) for x in f.letters))
+    seen = list(dict.fromkeys(x for t in ordered for f in _in_order(t.factors, rank) for x in f.letters))
     order = [x for x in seen if x in axes]
     names = {x: i for i, x in enumerate([*order, *(x for x in seen if x not in axes)])}
-    made = tuple(with_letters(replace(t, factors=_in_order(t.factors)), names) for t in ordered)
+    made = tuple(with_letters(replace(t, factors=_in_order(t.factors, rank)), names) for t in ordered)
     sizes = tuple(extents[x] for x in names)
     return Bracket(len(order), made, sizes), tuple(order)
 
 
-def _in_order(factors: Iterable[Access]) -> tuple[Access, ...]:
-    return tuple(sorted(factors, key=lambda f: id(f.value) if isinstance(f.value, Expr) else hash(f.value)))
+def _in_order(factors: Iterable[Access], rank: Rank) -> tuple[Access, ...]:
+    return tuple(sorted(factors, key=lambda f: rank(f.value)))

@@ -1,0 +1,171 @@
+"""The same sum of products: what is read, planned and written, and what is left as it is."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import relax_eg as rx
+from relax_eg.extract.cost_model import NodeCost
+from relax_eg.ir import Expr, postorder
+from relax_eg.ops import counts
+from relax_eg.rules.book.sum_products import sum_products
+from relax_eg.rules.format import expression_text
+from relax_eg.rules.schemas import ModuleAnswers
+
+(SAME_SUM,) = sum_products.schemas
+SQUARES = ("n n", "n n", "n n")
+
+
+def root_of(fn: Callable[..., Any], *specs: str) -> Expr:
+    return rx.trace(fn, *map(rx.Tensor, specs)).main.blocks[-1].bindings[-1].value
+
+
+def proposals(root: Expr) -> list[str]:
+    found = SAME_SUM.proposals(root, ModuleAnswers({}, (), postorder([root])))
+    return [expression_text(e) for e in found]
+
+
+# A program, and what it is proposed to be by the fewest flops where every size is 64.
+CASES: list[tuple[Callable[..., Any], str]] = [
+    (lambda a, b, c: jnp.trace(a @ b), "sum(a.T * b)"),
+    (lambda a, b, c: jnp.sum(a @ b), "sum(a, axes=(0,)) @ sum(b, axes=(1,))"),
+    (lambda a, b, c: (a @ b).sum(0), "sum(a, axes=(0,)) @ b"),
+    (lambda a, b, c: jnp.sum(a[:, None, :] * b.T[None], -1).sum(0), "sum(a, axes=(0,)) @ b"),
+    (lambda a, b, c: jnp.diagonal(a @ b), "sum(a * b.T, axes=(1,))"),
+    (lambda a, b, c: a @ b + a @ c, "a @ (b + c)"),
+    (lambda a, b, c: jnp.einsum("ij,jk->ik", a, b) - jnp.einsum("ij,jk->ik", c, b), "(a - c) @ b"),
+    (lambda a, b, c: jnp.eye(a.shape[0]) @ a @ b.sum(0), "a @ sum(b, axes=(0,))"),
+    (lambda a, b, c: a @ b @ c[0], "a @ (b @ squeeze(c[:1, :], axes=(0,)))"),
+    (lambda a, b, c: jnp.sum(jnp.kron(a, b)), "sum(a) * sum(b)"),
+    (lambda a, b, c: a @ b - a @ b, "full(0.0, shape=(n, n))"),
+    (lambda a, b, c: (a @ b) / jnp.sum(c) @ c[0], "a @ (b @ (squeeze(c[:1, :], axes=(0,)) / sum(c)))"),
+]
+
+
+@pytest.mark.parametrize(("fn", "wanted"), CASES, ids=[w for _, w in CASES])
+def test_what_is_proposed(fn: Callable[..., Any], wanted: str) -> None:
+    assert wanted in proposals(root_of(fn, *SQUARES))
+
+
+LEFT: list[Callable[..., Any]] = [
+    lambda a, b, c: a @ b,
+    lambda a, b, c: a @ b + c,
+    lambda a, b, c: jnp.where(a > 0, a @ b, c),
+    lambda a, b, c: jnp.maximum(a, b) @ c,
+    lambda a, b, c: jnp.where(jnp.tri(a.shape[0], dtype=bool), a, b),  # a choice stays a choice
+    lambda a, b, c: jax.lax.dot(a, b, precision="highest") @ c[0],  # equations do not mention the precision
+]
+
+
+@pytest.mark.parametrize("fn", LEFT, ids=range(len(LEFT)))
+def test_what_is_left_as_written(fn: Callable[..., Any]) -> None:
+    assert proposals(root_of(fn, *SQUARES)) == []
+
+
+def test_an_expansion_that_cancels_is_not_proposed() -> None:
+    """(x - y) (x - y) as x x - 2 x y + y y loses digits where x is near y."""
+
+    def squared(a: Any, b: Any, c: Any) -> Any:
+        return jnp.sum((a - b) * (a - b))
+
+    assert all("-" in text for text in proposals(root_of(squared, *SQUARES)))
+
+
+class Flops:
+    """Flops of float arithmetic."""
+
+    def price(self, site: Any, result: Any, sizes: dict[str, int]) -> NodeCost:
+        flops = counts(site).flops.evaluate(sizes) if str(result.dtype).startswith("float") else 0
+        return NodeCost(flops=flops, seconds=float(flops))
+
+
+SPELLED: list[Callable[..., Any]] = [
+    lambda a, b, v: (a @ b) @ v,
+    lambda a, b, v: jnp.einsum("ij,jk,k->i", a, b, v),
+    lambda a, b, v: jnp.sum(jnp.sum(a[:, :, None] * b[None], 1) * v, 1),
+]
+
+
+def test_spelling_does_not_matter() -> None:
+    found = [rx.optimize(f, "n m", "m n", "n", at={"n": 48, "m": 32}, target=Flops()) for f in SPELLED]
+    assert {b.report.after.flops for b in found} == {2 * 2 * 48 * 32}
+    a, b, v = (np.random.default_rng(0).standard_normal(s).astype(np.float32) for s in ((5, 4), (4, 5), (5,)))
+    for f, best in zip(SPELLED, found, strict=True):
+        np.testing.assert_allclose(best(a, b, v), f(a, b, v), rtol=1e-4, atol=1e-5)
+
+
+def one_hot_rows(i: Any, table: Any) -> Any:
+    return jax.nn.one_hot(i, table.shape[0]) @ table
+
+
+def test_one_hot_rows_are_taken() -> None:
+    best = rx.optimize(one_hot_rows, rx.Tensor("k", "int32"), "n m", at={"k": 16, "n": 512, "m": 64})
+    assert "take" in {r.op for r in best.report.after.rows}
+    table = np.arange(12, dtype=np.float32).reshape(4, 3)
+    index = np.array([0, 3, 4, -1, 2], np.int32)  # positions out of range are rows of zeros
+    np.testing.assert_array_equal(best(index, table), one_hot_rows(index, table))
+
+
+@pytest.mark.parametrize("n", [0, 1])
+def test_empty_and_single_axes(n: int) -> None:
+    def centred(a: Any, b: Any) -> Any:
+        return jnp.trace(a @ b) + jnp.sum(jnp.kron(a, b)) + jnp.sum((a - a.sum(0)) @ b)
+
+    best = rx.optimize(centred, f"{n} {n}", f"{n} {n}")
+    a = np.ones((n, n), np.float32)
+    np.testing.assert_allclose(best(a, 2 * a), centred(a, 2 * a))
+
+
+def test_integers_wrap_as_written() -> None:
+    def products(a: Any, b: Any) -> Any:
+        return jnp.sum(a @ b)
+
+    best = rx.optimize(products, rx.Tensor("n n", "int32"), rx.Tensor("n n", "int32"), at={"n": 8})
+    a = np.full((3, 3), 2**20 + 1, np.int32)
+    np.testing.assert_array_equal(best(a, a), products(a, a))
+
+
+def polynomial(x: Any, y: Any) -> Any:
+    total = x
+    for i in range(60):
+        total = total * y + x * float(i)
+    return total
+
+
+def long_sum(x: Any, y: Any) -> Any:
+    total = x
+    for i in range(1_000):
+        total = total + y * float(i)
+    return total
+
+
+@pytest.mark.parametrize("fn", [polynomial, long_sum])
+def test_regions_of_many_terms_are_bounded(fn: Callable[..., Any]) -> None:
+    root = root_of(fn, "n", "n")
+    queries = ModuleAnswers({}, (), postorder([root]))
+    began = time.process_time()
+    for e in [e for e in postorder([root]) if e.op in SAME_SUM.operators][-50:]:
+        SAME_SUM.proposals(e, queries)
+    assert time.process_time() - began < 30.0
+
+
+def test_a_derivation_proves_the_pair() -> None:
+    best = rx.optimize(lambda a, b: jnp.trace(a @ b), "n m", "m n", at={"n": 512, "m": 512})
+    derivation = best.explain()
+    assert "same_sum_of_products" in str(derivation)
+    best.certificate().verify(rx.rules.default)
+
+
+def test_a_pair_that_is_not_equal_is_refused() -> None:
+    prove = SAME_SUM.prove
+    assert prove is not None
+    left, right = (root_of(f, *SQUARES) for f in (lambda a, b, c: a @ b @ c, lambda a, b, c: a @ (c @ b)))
+    assert prove(left, right).startswith("not shown equal")
+    assert prove(left, root_of(lambda a, b, c: a @ (b @ c), *SQUARES)) == ""
