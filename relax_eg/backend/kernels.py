@@ -229,10 +229,9 @@ class ByKernel(Whole):
         family: Family,
         pallas: bool = False,
         executables: Executables | None = None,
-        indices: Sequence[int] = (),
-        weights: Sequence[Any] = (),
+        shapes: Mapping[int, tuple[int, ...]] | None = None,
     ) -> None:
-        super().__init__(family, executables, indices, weights)
+        super().__init__(family, executables, shapes or {})
         self.pallas = pallas
         scope, b = self.program.scope, self.bound_family
         self.runners = {
@@ -240,12 +239,14 @@ class ByKernel(Whole):
             for i, v in enumerate(family.variants)
             if v.execution == KERNELS
         }
-        if len(self.runners) < len(family.variants):  # the others run as whole programs do, once a call has found them
-            self._only, self.straight = None, self.straight_whole
+        self._some_whole = len(self.runners) < len(family.variants)
+        if self._some_whole:
+            self._only = None
         self._alike: _Alike | None = None  # the latest calls that are known
 
     def straight(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        return UNSEEN
+        # Variants that are not executed in kernels run as whole programs do, once a call has found them.
+        return self.straight_whole(args, kwargs) if self._some_whole else UNSEEN
 
     def run(self, given: list[Any]) -> Any:
         if any(isinstance(x, Tracer) for x in given):
@@ -263,8 +264,8 @@ class ByKernel(Whole):
         operands = [*self.held[b.which[variant]], *given]
         return self.program.result(self.runners[variant].run(operands, alike.sizes))
 
-    def bound(self, indices: Sequence[int], weights: list[Any]) -> ByKernel:
-        return ByKernel(self.family, self.pallas, self.executables, indices, weights)
+    def of_shapes(self, shapes: Mapping[int, tuple[int, ...]]) -> ByKernel:
+        return ByKernel(self.family, self.pallas, self.executables, shapes)
 
 
 class InKernels(Optimized):

@@ -10,13 +10,13 @@ from typing import Any
 import jax
 
 from relax_eg.backend import artifact
+from relax_eg.backend.binding import BindsWeights
 from relax_eg.backend.checks import bind_sizes
 from relax_eg.backend.compare import AS_WRITTEN, ITSELF, Check, against_reference, compare_results
 from relax_eg.backend.executables import Executables
 from relax_eg.backend.family import Solution
 from relax_eg.backend.ready import Ready
 from relax_eg.backend.runtime import Runtime, Strategy
-from relax_eg.backend.whole import BindsWeights
 from relax_eg.errors import OptionError, ShapeError
 from relax_eg.explain.certificate import UnaidedCertificate
 from relax_eg.explain.text import Explanation

@@ -2,25 +2,30 @@
 
 from __future__ import annotations
 
+import copy
 import functools
-import operator
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from contextlib import nullcontext
+from types import MappingProxyType
 from typing import Any
 
 import jax
 from jax.core import Tracer
 
 from relax_eg.backend.bound import BoundFamily, other_program
-from relax_eg.backend.call_keys import MOST_SHOWN, NOT_SHOWN, is_tracing
+from relax_eg.backend.call_keys import MOST_SHOWN, NOT_SHOWN, UnseenError, is_tracing
 from relax_eg.backend.executables import Executables
 from relax_eg.backend.family import Family
 from relax_eg.backend.runtime import UNSEEN, Strategy
 from relax_eg.errors import OtherProgramError
 from relax_eg.ir.expr import Expr
 from relax_eg.memo import Memo
+from relax_eg.settings import settings_now
 
 WRITTEN = -1  # given: stands for the function as written, in place of the index of a variant
+_MOST_SHAPES = 64  # limit: combinations of shapes of bound arrays, each with programs of its own
+_NONE: Mapping[int, tuple[int, ...]] = MappingProxyType({})
 
 
 class Whole(Strategy):
@@ -31,40 +36,62 @@ class Whole(Strategy):
     """
 
     def __init__(
-        self,
-        family: Family,
-        executables: Executables | None = None,
-        indices: Sequence[int] = (),
-        weights: Sequence[Any] = (),
+        self, family: Family, executables: Executables | None = None, shapes: Mapping[int, tuple[int, ...]] = _NONE
     ) -> None:
-        """`weights`: the arrays bound to the parameters at `indices`. `executables`: None for a new cache."""
+        """`shapes`: those of the arrays that will be bound, by the places of their parameters.
+
+        `executables`: None for a new cache."""
         program = family.programs[0]
         self.program, self.family = program, family
         self.executables = executables or self.new_executables(program)
-        checked = program.check(weights, indices) if indices else []
-        b = BoundFamily(family, {i: x.shape for i, x in zip(indices, checked, strict=True)})
+        b = BoundFamily(family, shapes)
         self.bound_family, self.names = b, b.names
-        self._given = [_held(x) for x in weights]
-        made: dict[Expr, Any] = {}
-        self.held = [p.prepared(checked, b.fixed, made) for p in b.programs]
-        self.prepared = self.held[0] if len(self.held) == 1 or not indices else tuple(self.held)
+        self._given: list[Callable[[], Any]] = []  # the bound arrays
+        self.held: list[tuple[Any, ...]] = [()] * len(b.programs)
+        # By shapes of the bound arrays: what all bindings of such arrays share, among it what is compiled.
+        self._of_shapes = Memo[tuple[Any, ...], Whole](_MOST_SHAPES)
+        self._settings: Hashable = None
+        self._elsewhere: Callable[..., Any] | None = None
+        self._donated: Sequence[int] = ()
         # A program is passed only the arrays prepared for it: each array of a call costs time. Where nothing is bound,
         # one `jax.jit` serves all variants.
-        self._joint = len(b.programs) == 1 or not indices
-        whole = [None] if self._joint else range(len(b.programs))
-        self._whole = [self.executables.jit(self._of_program(i)) for i in whole]
+        self._joint = len(b.programs) == 1 or not b.indices
         self._options = any(v.compiler_options for v in family.variants)
         self._compiled = Memo[int, Any](len(family.variants))  # by variant, where variants have compiler options
         self._keywords = b.keywords
+        self._known = Memo[Any, int](MOST_SHOWN)  # by key: the variant that serves such calls, or `WRITTEN`
+        self._jit_programs()
+
+    def _jit_programs(self) -> None:
+        whole = [None] if self._joint else range(len(self.bound_family.programs))
+        self._whole = [self._jit(i) for i in whole]
         # Serves all calls whose arguments are split as the specs were, if there is only one executable for each shape.
         self._only = self._whole[0] if self._joint and not self._options else None
-        self._known = Memo[Any, int](MOST_SHOWN)  # by key: the variant that serves such calls, or `WRITTEN`
+
+    def _jit(self, which: int | None, **options: Any) -> Any:
+        b = self.bound_family
+        places = [i for i, parameter in enumerate(b.others_at) if parameter in self._donated]
+        donated = b.donation(places) if places else {}
+        return self.executables.jit(self._of_program(which), **options, **donated)
+
+    def serve_under(self, settings: Hashable, elsewhere: Callable[..., Any]) -> None:
+        """Serve calls only under these settings of JAX (`settings.settings_now`). Other calls go to `elsewhere`, a
+        function of the same arguments, the bound ones among them. To be called before the first call."""
+        self._settings, self._elsewhere = settings, elsewhere
+
+    def donate(self, parameters: Sequence[int]) -> None:
+        """Allow calls to reuse the arrays of these parameters, as `donate_argnums` of `jax.jit` does. To be called
+        before the first call."""
+        self._donated = tuple(parameters)
+        self._jit_programs()
 
     def _of_program(self, which: int | None) -> Callable[..., Any]:
         """A program as a function of its prepared values and the other arguments. None: the one that serves them."""
         b = self.bound_family
 
         def run(prepared: tuple[Any, ...], /, *args: Any, **kwargs: Any) -> Any:
+            if self._settings is not None and self._settings != settings_now():
+                raise UnseenError
             return b.main(prepared, b.others(args, kwargs), which)
 
         run.__name__ = self.program.name
@@ -86,6 +113,8 @@ class Whole(Strategy):
             return run(prepared, *args, **kwargs)
         except OtherProgramError:
             self._only = None  # from now on each call has to choose
+            return UNSEEN
+        except UnseenError:
             return UNSEEN
 
     straight = straight_whole
@@ -109,7 +138,18 @@ class Whole(Strategy):
         run, prepared = self.executable(variant)
         return run(prepared, *args, **kwargs)
 
-    run = run_whole
+    def run(self, given: list[Any]) -> Any:
+        try:
+            return self.run_whole(given)
+        except UnseenError:
+            return self.run_elsewhere(given)
+
+    def run_elsewhere(self, given: list[Any]) -> Any:
+        """Runs a call that these executables must not serve."""
+        if self._elsewhere is None:
+            return self.run_whole(given)
+        args, kwargs = jax.tree_util.tree_unflatten(self.program.in_tree, self._with_bound(given))
+        return self._elsewhere(*args, **kwargs)
 
     def _variant(self, args: tuple[Any, ...], kwargs: dict[str, Any], given: Sequence[Any]) -> int:
         """The index of the variant for these arguments; `WRITTEN` where the function is another program at their sizes
@@ -135,19 +175,23 @@ class Whole(Strategy):
             return self._whole[0 if self._joint else which], self.held[which]
         options = dict(self.family.variants[variant].compiler_options) or None
         run = self._compiled.get(variant) or self._compiled.made(
-            variant, lambda: self.executables.jit(self._of_program(which), compiler_options=options)
+            variant, lambda: self._jit(which, compiler_options=options)
         )
         return run, self.held[which]
 
     def _as_written(self, given: Sequence[Any]) -> Any:
         """Calls the function as written. OtherProgramError where its weights were garbage-collected."""
+        return self._written(self.program.check(self._with_bound(given)))
+
+    def _with_bound(self, given: Sequence[Any]) -> list[Any]:
+        """The arrays of all parameters. OtherProgramError where those bound were garbage-collected."""
         b, p = self.bound_family, self.program
-        sizes = b.sizes([jax.numpy.shape(x) for x in given])
         weights = [x() for x in self._given]
         if any(x is None for x in weights):
+            sizes = b.sizes([jax.numpy.shape(x) for x in given])
             raise other_program(p.name, sizes, p.other_at(sizes) or "")
         held, rest = iter(weights), iter(given)
-        return self._written(p.check([next(held if i in b.indices else rest) for i in range(len(p.params))]))
+        return [next(held if i in b.indices else rest) for i in range(len(p.params))]
 
     @functools.cached_property
     def _written(self) -> Any:
@@ -159,8 +203,30 @@ class Whole(Strategy):
     def written(self, checked: list[Any]) -> Any:
         return jax.jit(lambda *xs: self.program.original(list(xs)))(*checked)
 
+    def of_shapes(self, shapes: Mapping[int, tuple[int, ...]]) -> Whole:
+        """The same strategy for bound arrays of these shapes, by the places of their parameters."""
+        return Whole(self.family, self.executables, shapes)
+
     def bound(self, indices: Sequence[int], weights: list[Any]) -> Whole:
-        return Whole(self.family, self.executables, indices, weights)
+        # Values prepared while JAX traces something else belong to the process, not to that trace.
+        concrete = not any(isinstance(x, Tracer) for x in weights)
+        with jax.ensure_compile_time_eval() if concrete else nullcontext():
+            checked = self.program.check(weights, indices)
+            shapes = {i: x.shape for i, x in zip(indices, checked, strict=True)}
+            made = copy.copy(self._of_shapes.made(tuple(shapes.items()), lambda: self._like(self.of_shapes(shapes))))
+            made._given = [_held(x) for x in weights]
+            b, new = made.bound_family, dict[Expr, Any]()
+            made.held = [p.prepared(checked, b.fixed, new) for p in b.programs]
+            made.prepared = made.held[0] if len(made.held) == 1 else tuple(made.held)
+        return made
+
+    def _like(self, made: Whole) -> Whole:
+        """`made`, which serves the same calls as this strategy."""
+        if self._settings is not None and self._elsewhere is not None:
+            made.serve_under(self._settings, self._elsewhere)
+        if self._donated:
+            made.donate(self._donated)
+        return made
 
     def to_jax(self) -> Callable[..., Any]:
         b, program = self.bound_family, self.program
@@ -181,39 +247,6 @@ class Whole(Strategy):
         return found
 
 
-class BindsWeights:
-    """Serves calls with all arguments of a function with declared weights.
-
-    What depends on the weights alone is computed at the first call with these very arrays, and kept for the next.
-    """
-
-    def __init__(self, strategy: Strategy, indices: Sequence[int]) -> None:
-        """`indices`: the places of the weights among the parameters."""
-        self._strategy, self._indices = strategy, tuple(indices)
-        self._places, self._tree = _places_of(strategy.program.in_tree, indices)
-        self._latest: tuple[Strategy, list[weakref.ref[Any]]] | None = None  # bound to the weights of the latest call
-
-    def straight(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        places, latest = self._places, self._latest
-        if latest is None or places is None or kwargs or len(args) <= places[-1]:
-            return UNSEEN
-        held, tree = jax.tree_util.tree_flatten([args[i] for i in places])
-        if tree != self._tree or not _are(latest[1], held):
-            return UNSEEN
-        return latest[0].straight(tuple([x for i, x in enumerate(args) if i not in places]), {})
-
-    def run(self, given: list[Any]) -> Any:
-        held = [given[i] for i in self._indices]
-        # Identity is a safe key for immutable arrays only: numpy arrays may change, and tracers end with their trace.
-        if any(not isinstance(x, jax.Array) or isinstance(x, Tracer) for x in held):
-            return self._strategy.run(given)
-        latest = self._latest
-        if latest is None or not _are(latest[1], held):
-            bound = self._strategy.bound(self._indices, held)
-            latest = self._latest = bound, [weakref.ref(x) for x in held]
-        return latest[0].run([x for i, x in enumerate(given) if i not in self._indices])
-
-
 def _held(x: Any) -> Callable[[], Any]:
     """A function that returns `x`, or None once an array `x` is not referenced elsewhere.
 
@@ -223,19 +256,3 @@ def _held(x: Any) -> Callable[[], Any]:
         return weakref.ref(x)
     except TypeError:
         return lambda: x
-
-
-def _places_of(tree: Any, weights: Sequence[int]) -> tuple[tuple[int, ...] | None, Any]:
-    """The places of the weights among the positional arguments of calls with structure `tree`, and the structure of the
-    list of these arguments. (None, None) unless these arguments consist of exactly the weights, in order."""
-    args, _ = jax.tree_util.tree_unflatten(tree, range(tree.num_leaves))
-    places = [i for i, a in enumerate(args) if not set(jax.tree_util.tree_leaves(a)).isdisjoint(weights)]
-    given = [args[i] for i in places]
-    if not places or jax.tree_util.tree_leaves(given) != list(weights):
-        return None, None
-    return tuple(places), jax.tree_util.tree_structure(given)
-
-
-def _are(refs: Sequence[weakref.ref[Any]], arrays: Sequence[Any]) -> bool:
-    """Whether `refs` refer to exactly these arrays, by identity."""
-    return len(refs) == len(arrays) and all(map(operator.is_, [r() for r in refs], arrays))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import operator
+import re
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Mapping, Sequence
@@ -13,15 +14,28 @@ from types import MethodType
 from typing import Any
 
 import jax
+import numpy as np
 from jax.core import Tracer
 
 from relax_eg.accepted import NONE, Kind, accepts, of_types, short_repr
-from relax_eg.backend.call_keys import MOST_SHOWN, NOT_SHOWN, kind_of
+from relax_eg.backend.binding import MOST_BOUND, ByIdentity
+from relax_eg.backend.call_keys import MOST_SHOWN, NOT_SHOWN, is_tracing, kind_of
 from relax_eg.backend.executables import executables
 from relax_eg.backend.optimized import Optimized
+from relax_eg.backend.runtime import UNSEEN
+from relax_eg.backend.whole import Whole
 from relax_eg.driver.optimize import optimize
-from relax_eg.driver.options import KINDS, Sizes, Target, device_and_cost
-from relax_eg.driver.varying import OtherSizesError, Varying, kinds_of, shapes_of
+from relax_eg.driver.options import (
+    KINDS,
+    Facts,
+    Sizes,
+    Target,
+    device_and_cost,
+    no_argument,
+    no_weight,
+    read_facts,
+)
+from relax_eg.driver.varying import OtherSizesError, Varying, kinds_of, shapes_of, spec_of
 from relax_eg.dynamic.at_capacity import AtCapacity
 from relax_eg.dynamic.policy import Dynamic, Mode, read_policy
 from relax_eg.dynamic.statistics import Statistics
@@ -29,6 +43,7 @@ from relax_eg.egraph import Budget
 from relax_eg.errors import OptionError, RelaxEgError
 from relax_eg.extract.cost_model import CostModel, NodeCost
 from relax_eg.extract.profile import Profile
+from relax_eg.frontends.specs import NamedSpec, argument_paths
 from relax_eg.ir.annotations import Annotation
 from relax_eg.logs import fallback, unless_exhausted
 from relax_eg.memo import Memo
@@ -38,6 +53,8 @@ from relax_eg.rules import Numerics, RuleSet
 from relax_eg.settings import settings_now
 from relax_eg.shapes import Scope
 from relax_eg.shapes.relation import Bounds, read_statement, split_bounds
+
+_Static = dict[int | str, Any]  # arguments of a call, by position or name
 
 # Options of `jax.jit` that mean the same at all sizes.
 _OF_ARGUMENTS = frozenset(("static_argnums", "static_argnames", "donate_argnums", "donate_argnames"))
@@ -79,26 +96,32 @@ class Jitted:
         self, fn: Callable[..., Any], dims: Sequence[Any] | None, options: dict[str, Any], jit: dict[str, Any]
     ) -> None:
         self._fn = fn
+        self.__wrapped__ = fn
+        self.__name__ = getattr(fn, "__name__", "function")
+        self.__doc__ = getattr(fn, "__doc__", None)
         # The caller of `jax.jit` decides how it compiles, so no compilation mode is chosen here.
         self._target = options.pop("target")
         self._dims = None if dims is None else tuple(dims)
+        static, donated = _names(fn, jit, "static"), _names(fn, jit, "donate")
+        self._static, self._donated = static or frozenset[str](), donated or frozenset[str]()
+        self._parameters = _parameters(fn)
+        weights: Any = options.pop("weights")
+        self._weights = frozenset(map(self._weight, (weights,) if isinstance(weights, str) else weights))
+        facts = read_facts(options.pop("facts") or {})
+        self._facts = {self._argument(k, no_argument): words for k, words in facts.items()}
         self._options = options
         self._warned = False
         # `executables` also bounds how many functions optimized for single sizes or static arguments are kept.
         self._executables = executables({"executables": options["dynamic"].executables})
         self._symbolic = Memo[Any, Optimized](self._executables.limit)
         self.optimized: list[Optimized] = []
-        self.__wrapped__ = fn
-        self.__name__ = getattr(fn, "__name__", "function")
-        self.__doc__ = getattr(fn, "__doc__", None)
         self._traced_once = _as_signature_of(fn, self._trace)
         self._jitted = self._executables.jit(self._traced_once, **jit)
         self._written = self._executables.jit(fn, **jit)
-        static, donated = _names(fn, jit, "static"), _names(fn, jit, "donate")
-        self._static, self._donated = static or frozenset[str](), donated or frozenset[str]()
         # Other options of `jax.jit` (shardings, ...) are about the concrete arrays of a call.
         unknown = static is None or donated is None or bool(set(jit) - _OF_ARGUMENTS)
         self._exact = options["dynamic"].mode == "exact" or unknown
+        self._prepares = not unknown
         self._varies = dims is not None
         self._varying = Memo[Any, Varying](self._executables.limit)
         # How to run calls of sizes seen before: of arrays alone by their kinds, of others by tree structure and kinds
@@ -107,6 +130,36 @@ class Jitted:
         self._ways = Memo[Any, _Way](MOST_SHOWN)
         self._local = threading.local()
         self._lock = threading.RLock()
+
+    def _weight(self, given: str | int) -> str:
+        """The name of a weight. OptionError for an argument that this function does not have, or does not keep."""
+        name, known = self._argument(given, no_weight), self._parameters or {}
+        kinds = {p.kind: n for n, p in known.items()}
+        rest = kinds.get(inspect.Parameter.VAR_POSITIONAL)
+        is_open = not known or inspect.Parameter.VAR_KEYWORD in kinds
+        if not isinstance(name, str) or not (is_open or name in known or name.partition("[")[0] == rest):
+            raise no_weight(self.__name__, given, list(known))
+        for names, what in (
+            (self._static, "static, and nothing is prepared from a constant"),
+            (self._donated, "donated, and what is prepared from it is for later calls"),
+        ):
+            if name.partition("[")[0] in names:
+                raise OptionError(f"weights: `{name}` of {self.__name__} is {what}; accepted: one of the two")
+        return name
+
+    def _argument(self, key: Any, error: Callable[[str, Any, Sequence[str]], OptionError]) -> Any:
+        """The argument at a position, counted as `static_argnums` counts, by name; a name as it is. `error` for a
+        position that this function does not have."""
+        known = self._parameters
+        if known is None or not isinstance(key, int) or isinstance(key, bool):
+            return key
+        names = list(known)
+        rest = next((i for i, p in enumerate(known.values()) if p.kind is p.VAR_POSITIONAL), None)
+        if rest is not None and key >= rest:
+            return f"{names[rest]}[{key - rest}]"
+        if not -len(names) <= key < len(names) or (rest is not None and key < 0):
+            raise error(self.__name__, key, names)
+        return names[key]
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         if self._exact:
@@ -163,13 +216,16 @@ class Jitted:
         key = kinds if only_arrays else (tree, kinds)
         way = self._ways.get(key)
         if way is None:
-            way = self._way(args, kwargs)
-            if way.lasts:
-                settings = settings_now()
-                if settings != self._settings:
-                    self._forget_ways(settings)
-                self._ways[key] = way
+            way = self._keep_way(key, self._way(args, kwargs))
         return way.call(args, kwargs, leaves)
+
+    def _keep_way(self, key: Any, way: _Way) -> _Way:
+        if way.lasts:
+            settings = settings_now()
+            if settings != self._settings:
+                self._forget_ways(settings)
+            self._ways[key] = way
+        return way
 
     def _forget_ways(self, settings: Hashable) -> None:
         self._ways.clear()
@@ -181,11 +237,11 @@ class Jitted:
         if now == settings:
             return self._at_these(*args, **kwargs)
         self._forget_ways(now)
-        return self._at_sizes(args, kwargs)
+        return self(*args, **kwargs)
 
     def _way(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Way:
         """How to run a call of a function whose sizes vary."""
-        held, leaves, tree = self._flat(args, kwargs)
+        held, leaves, tree = self._split(args, kwargs)
         if any(isinstance(x, Tracer) for x in leaves):
             return _Way(self._at_these)
         if self._dims is not None:
@@ -204,31 +260,30 @@ class Jitted:
         return _Way(best, of_leaves=True, lasts=True)
 
     def _way_by_dims(self, dims: tuple[Any, ...], args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Way:
-        def is_fixed(name: str, x: Any) -> bool:
-            return name in self._static or not jax.tree_util.tree_leaves(x)
-
         try:
-            best, operands = self._of_dims(dims, args, kwargs, is_fixed)
+            best, given, named = self._of_dims(dims, args, kwargs, self._is_constant, False)
         except Exception as e:
             unless_exhausted(e)
             self._exact = True  # tracing turns the error into a warning
             return _Way(self._jitted)
-        if not isinstance(best.strategy, AtCapacity) or not self._is_for(best, operands):
+        if not isinstance(best.strategy, AtCapacity) or not self._is_for(best, given, named):
             return _Way(self._jitted, lasts=not self._static)
-        if not kwargs and len(args) == len(operands) and all(map(operator.is_, args, operands)):
-            return _Way(best, lasts=True)
-        return _Way(lambda *_, **__: best(*operands))
+        return _way_of(best, given, named, args, kwargs)
 
-    def _is_for(self, best: Optimized, operands: list[Any]) -> bool:
+    def _is_constant(self, name: str, x: Any) -> bool:
+        """Whether an argument is a constant of the program: it is static, or has no arrays."""
+        return name in self._static or not jax.tree_util.tree_leaves(x)
+
+    def _is_for(self, best: Optimized, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
         """Whether the function of `dims` serves a call. ShapeError, BoundsError if `dims` and the options reject it."""
         ranges, statements = split_bounds(self._options["bounds"])
         told = frozenset[str]().union(*(r.variables for s in statements for r in read_statement(s)))
-        sizes = best.sizes_of(*operands)
+        sizes = best.sizes_of(*args, **kwargs)
         # Without bounds on it, a size may be 0, but programs are made for sizes from 1 on.
         if any(n == 0 and v not in ranges and v not in told for v, n in sizes.items()):
             return False
         try:
-            return best.is_own(*operands)
+            return best.is_own(*args, **kwargs)
         except RelaxEgError:
             raise
         except Exception as e:  # the function's own error, raised again when it is traced for these sizes
@@ -238,13 +293,19 @@ class Jitted:
     def _at_these(self, /, *args: Any, **kwargs: Any) -> Any:
         return self._as_shaped(self._jitted, args, kwargs)
 
-    def _flat(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[dict[str, Any], list[Any], Any]:
-        """The static arguments of a call by name; the leaves of all others, and their tree structure."""
+    def _split(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[_Static, list[Any], Any]:
+        """The static arguments of a call by position or name; the leaves of all others, and the tree structure of a
+        call with None in place of the static ones."""
         if not self._static:
             return {}, *jax.tree_util.tree_flatten((args, kwargs))
-        call = inspect.signature(self._fn).bind(*args, **kwargs).arguments
-        held = {n: call.pop(n) for n in self._static & call.keys()}
-        return held, *jax.tree_util.tree_flatten(call)
+        names = enumerate(zip(args, self._parameters or {}, strict=False))
+        held: _Static = {i: x for i, (x, name) in names if name in self._static}
+        held |= {name: kwargs[name] for name in sorted(self._static & kwargs.keys())}
+        return held, *jax.tree_util.tree_flatten(_replaced(args, kwargs, dict.fromkeys(held)))
+
+    def _paths(self, held: _Static, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[tuple[str, str]]:
+        """Argument and path of each leaf of a call, without those of its static arguments."""
+        return argument_paths(self._fn, *_replaced(args, kwargs, dict.fromkeys(held)))
 
     @property
     def report(self) -> CostReport | None:
@@ -252,107 +313,136 @@ class Jitted:
 
     def _trace(self, /, *args: Any, **kwargs: Any) -> Any:
         """Called while `jax.jit` traces: static arguments are plain values, the others tracers."""
-        leaves, tree = jax.tree_util.tree_flatten((args, kwargs))
-        dynamic = [i for i, x in enumerate(leaves) if isinstance(x, Tracer)]
         if self._dims is None and not self._exact:
             self._note(args, kwargs)
         try:
-            if self._dims is None:
-                best, operands = self._of_shapes(leaves, tree, dynamic), [leaves[i] for i in dynamic]
-            else:
-                best, operands = self._of_dims(self._dims, args, kwargs, lambda _, x: not _is_traced(x))
-                if not self._is_for(best, operands):
-                    best, operands = self._of_shapes(leaves, tree, dynamic), [leaves[i] for i in dynamic]
+            best, given, named = self._traced(args, kwargs)
         except Exception as e:
             unless_exhausted(e)
             result = self._fn(*args, **kwargs)
-            if not self._warned:
-                self._warned = True
-                fallback(f"{self.__name__} runs as written under jax.jit; it was not optimized", e, warned=True)
+            self._warn("runs as written under jax.jit; it was not optimized", e)
             return result
-        return best.to_jax()(*operands)
+        return best.to_jax()(*given, **named)
+
+    def _warn(self, instead: str, error: Exception) -> None:
+        """Warns once that something slower runs."""
+        if not self._warned:
+            self._warned = True
+            fallback(f"{self.__name__} {instead}", error, warned=True)
+
+    def _traced(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Optimized, tuple[Any, ...], Any]:
+        """The function for a call that `jax.jit` traces, and its arguments."""
+        if self._dims is not None:
+            best, given, named = self._of_dims(self._dims, args, kwargs, lambda _, x: not _is_traced(x), False)
+            if self._is_for(best, given, named):
+                return best, given, named
+        leaves, tree = jax.tree_util.tree_flatten((args, kwargs))
+        arrays = [i for i, x in enumerate(leaves) if isinstance(x, Tracer)]
+        # The other leaves are constants. No tracer outlives the trace.
+        held: _Static = {i: x for i, x in enumerate(leaves) if not isinstance(x, Tracer)}
+        paths = argument_paths(self._fn, args, kwargs)
+
+        def call(xs: Sequence[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+            full = {**held, **dict(zip(arrays, xs, strict=True))}
+            return jax.tree_util.tree_unflatten(tree, [full[i] for i in range(len(full))])
+
+        operands = [leaves[i] for i in arrays]
+        specs = [NamedSpec(*paths[i], spec_of(jax.typeof(leaves[i]).shape, leaves[i])) for i in arrays]
+        return self._optimized_for(call, specs, False), tuple(operands), {}
 
     def _note(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Records the sizes that a function is traced for. OtherSizesError if it was traced for others before and sizes
         may vary."""
-        held, leaves, tree = self._flat(args, kwargs)
+        held, leaves, tree = self._split(args, kwargs)
         key = _key(held, tree, leaves)
         with self._lock:
             known = self._varying.get(key)
             if known is None:
-                optimize = functools.partial(self._of_varying, held, tree)
+                optimize = functools.partial(self._of_arrays, held, tree, self._paths(held, args, kwargs), False)
                 self._varying[key] = Varying(self.__name__, shapes_of(leaves), optimize)
         if known is not None and known.first != shapes_of(leaves) and not getattr(self._local, "as_shaped", False):
             raise OtherSizesError
 
-    def _of_varying(
-        self, held: dict[str, Any], tree: Any, specs: list[Any], at: dict[str, int], assume: Sequence[str]
+    def _of_arrays(
+        self,
+        held: _Static,
+        tree: Any,
+        paths: Sequence[tuple[str, str]],
+        prepares: bool,
+        specs: Sequence[Any],
+        at: dict[str, int] | None = None,
+        assume: Sequence[str] = (),
     ) -> Optimized:
-        """The function optimized for array specs with symbolic sizes, under the assumptions `assume` about them."""
-        signature = inspect.signature(self._fn)
+        """The function of a call's arrays, optimized for array specs under the assumptions `assume` about sizes.
 
-        def arguments(xs: Sequence[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-            given = jax.tree_util.tree_unflatten(tree, xs)
-            if not self._static:
-                return given
-            whole = {**held, **given}
-            ordered = OrderedDict((n, whole[n]) for n in signature.parameters if n in whole)
-            bound = inspect.BoundArguments(signature, ordered)
-            return bound.args, bound.kwargs
+        - `held`, `tree`: the static arguments and the structure of the call, as `_split` returns them.
+        - `paths`: argument and path of each array.
+        - `prepares`: whether its weights are prepared.
+        """
+
+        def call(xs: Sequence[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+            args, kwargs = jax.tree_util.tree_unflatten(tree, xs)
+            return _replaced(args, kwargs, held)
+
+        more: dict[str, Any] = {}
+        if at is not None:
+            ranges, statements = split_bounds(self._options["bounds"])
+            more = {"at": at, "bounds": [ranges, *statements, *assume]}
+        named = [NamedSpec(argument, path, spec) for (argument, path), spec in zip(paths, specs, strict=True)]
+        best = self._optimized_for(call, named, prepares, **more)
+        self._serve(best, lambda *xs: call(xs))
+        self._forget_ways(settings_now())
+        return best
+
+    def _optimized_for(
+        self,
+        call: Callable[[Sequence[Any]], tuple[tuple[Any, ...], dict[str, Any]]],
+        specs: Sequence[NamedSpec],
+        prepares: bool,
+        **options: Any,
+    ) -> Optimized:
+        """This function as one of flat arrays, optimized. `call`: from the arrays to `(args, kwargs)`."""
 
         @functools.wraps(self._fn)
         def flat(*xs: Any) -> Any:
-            args, kwargs = arguments(xs)
+            args, kwargs = call(xs)
             return self._fn(*args, **kwargs)
 
         flat.__name__ = self.__name__
         flat.__signature__ = inspect.Signature([inspect.Parameter("x", inspect.Parameter.VAR_POSITIONAL)])  # type: ignore[reportAttributeAccessIssue]
-        ranges, statements = split_bounds(self._options["bounds"])
-        options: dict[str, Any] = {**self._options, "at": at, "bounds": [ranges, *statements, *assume]}
-        best = optimize(flat, *specs, target=self._device(), **options)
-        places = jax.tree_util.tree_unflatten(tree, range(tree.num_leaves))
-        by_name = places if self._static else {**dict(zip(signature.parameters, places[0], strict=False)), **places[1]}
-        self._of_sizes(best, by_name, arguments)
-        self._forget_ways(settings_now())
+        declared = self._declared([spec.argument for spec in specs], prepares)
+        best = optimize(flat, *specs, target=self._device(), **{**self._options, **declared, **options})
         return self._keep(best)
 
-    def _of_sizes(self, best: Optimized, places: Mapping[str, Any], arguments: Callable[[Sequence[Any]], Any]) -> None:
-        """Prepares a function of sizes that vary to serve calls of this one.
-
-        - `places`: the parameters' numbers, in the structure of each argument.
-        - `arguments`: from the arguments of `best` to `(args, kwargs)` of a call of this function.
-        """
+    def _serve(self, best: Optimized, call: Callable[..., tuple[tuple[Any, ...], dict[str, Any]]]) -> None:
+        """Prepares an optimized function to serve calls of this one. `call`: from its arguments to `(args, kwargs)`."""
         strategy, settings = best.strategy, settings_now()
-        if not isinstance(strategy, AtCapacity):
+        if not isinstance(strategy, Whole):
             return
-        if self._donated:
-            strategy.donate(jax.tree_util.tree_leaves([x for n, x in places.items() if n in self._donated]))
-        strategy.serve_under(settings, lambda *xs: self._elsewhere(settings, *arguments(xs)))
+        arguments = strategy.program.arguments
+        donated = [i for i, a in enumerate(arguments) if a.partition("[")[0] in self._donated]
+        if donated:
+            strategy.donate(donated)
+
+        def elsewhere(*args: Any, **kwargs: Any) -> Any:
+            return self._elsewhere(settings, *call(*args, **kwargs))
+
+        strategy.serve_under(settings, elsewhere)
+
+    def _declared(self, arguments: Sequence[str], prepares: bool) -> dict[str, Any]:
+        """The options `weights` and `facts` for a call with arrays in these arguments. What is declared of arguments
+        that the call leaves out, or of static ones, does not count."""
+        there = {*arguments, *(a.partition("[")[0] for a in arguments)}
+        absent = (self._parameters or {}).keys() - there
+
+        facts = {k: f for k, f in self._facts.items() if not isinstance(k, str) or _head(k) not in absent}
+        weights = [w for w in self._weights if w in there] if prepares else []
+        return {"weights": weights, "facts": facts}
 
     def _device(self) -> Target:
         device, cost = device_and_cost(self._target)
         device = replace(device, modes=())
         return device if cost is None else _PricedBy(cost, device)
-
-    def _of_shapes(self, leaves: list[Any], tree: Any, dynamic: list[int]) -> Optimized:
-        """The function of the arrays among `leaves`, optimized for exactly these shapes; the other leaves are
-        constants."""
-
-        avals = [jax.typeof(leaves[i]) for i in dynamic]
-        held = [None if isinstance(x, Tracer) else x for x in leaves]  # no tracer outlives the trace
-
-        @functools.wraps(self._fn)
-        def flat(*xs: Any) -> Any:
-            full = list(held)
-            for i, x in zip(dynamic, xs, strict=True):
-                full[i] = x
-            args, kwargs = jax.tree_util.tree_unflatten(tree, full)
-            return self._fn(*args, **kwargs)
-
-        flat.__name__ = self.__name__
-        flat.__signature__ = inspect.Signature([inspect.Parameter("x", inspect.Parameter.VAR_POSITIONAL)])  # type: ignore[reportAttributeAccessIssue]
-        specs = [jax.ShapeDtypeStruct(a.shape, a.dtype, weak_type=getattr(a, "weak_type", False)) for a in avals]
-        return self._keep(optimize(flat, *specs, target=self._device(), **self._options))
 
     def _keep(self, best: Optimized) -> Optimized:
         """Adds a result to `optimized`, drops the oldest beyond the limit, and counts its executables among this
@@ -363,46 +453,137 @@ class Jitted:
         return best
 
     def _of_dims(
-        self, dims: tuple[Any, ...], args: Any, kwargs: Any, is_fixed: Callable[[str, Any], bool]
-    ) -> tuple[Optimized, list[Any]]:
+        self,
+        dims: tuple[Any, ...],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        is_fixed: Callable[[str, Any], bool],
+        prepares: bool,
+    ) -> tuple[Optimized, tuple[Any, ...], dict[str, Any]]:
         """The function optimized for the sizes in `dims`, and the arguments it takes: those with arrays; the others are
-        constants. `is_fixed(name, value)`: whether an argument is one of the others."""
+        constants. `is_fixed(name, value)`: whether an argument is one of the others. `prepares`: whether its weights
+        are prepared."""
         signature = inspect.signature(self._fn)
-        call = signature.bind(*args, **kwargs).arguments
+        given = signature.bind(*args, **kwargs).arguments
         specs = signature.bind_partial(*dims).arguments
-        fixed = {n: x for n, x in call.items() if is_fixed(n, x)}
-        taken = {n: x for n, x in call.items() if n not in fixed}
+        fixed = {n: x for n, x in given.items() if is_fixed(n, x)}
+        taken = {n: x for n, x in given.items() if n not in fixed}
+        shown = signature.replace(parameters=[p for n, p in signature.parameters.items() if n in taken])
         held, structure = jax.tree_util.tree_flatten(fixed)
         # 1, True and 1.0 are equal in Python.
-        key = (structure, tuple((type(x), x) for x in held), jax.tree_util.tree_structure(taken), settings_now())
+        told = structure, tuple((type(x), x) for x in held), jax.tree_util.tree_structure(taken)
+        key = (*told, prepares, settings_now())
 
         def make() -> Optimized:
             missing = [n for n in taken if n not in specs]
             if missing:
                 raise OptionError(f"dims has no spec for argument `{missing[0]}`; one for each argument is accepted")
 
-            def arguments(xs: Sequence[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-                bound = inspect.BoundArguments(signature, OrderedDict({**fixed, **dict(zip(taken, xs, strict=True))}))
-                return bound.args, bound.kwargs
+            def call(*xs: Any, **named: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+                return _bound(signature, {**fixed, **shown.bind(*xs, **named).arguments})
 
             @functools.wraps(self._fn)
-            def of_arrays(*xs: Any) -> Any:
-                args, kwargs = arguments(xs)
+            def of_arrays(*xs: Any, **named: Any) -> Any:
+                args, kwargs = call(*xs, **named)
                 return self._fn(*args, **kwargs)
 
             of_arrays.__name__ = self.__name__
-            named = [inspect.Parameter(n, inspect.Parameter.POSITIONAL_OR_KEYWORD) for n in taken]
-            of_arrays.__signature__ = inspect.Signature(named)  # type: ignore[reportAttributeAccessIssue]
-            best = optimize(of_arrays, *(specs[n] for n in taken), target=self._device(), **self._options)
-            tree = jax.tree_util.tree_structure(list(taken.values()))
-            places = jax.tree_util.tree_unflatten(tree, range(tree.num_leaves))
-            self._of_sizes(best, dict(zip(taken, places, strict=True)), arguments)
+            of_arrays.__signature__ = shown  # type: ignore[reportAttributeAccessIssue]
+            described, named = _bound(shown, {n: specs[n] for n in taken})
+            declared = self._declared([a for a, _ in argument_paths(of_arrays, described, named)], prepares)
+            options: dict[str, Any] = {**self._options, **declared, "target": self._device()}
+            best = optimize(of_arrays, *described, specs=named, **options)
+            self._serve(best, call)
             return self._keep(best)
 
-        return self._symbolic.made(key, make), list(taken.values())
+        return self._symbolic.made(key, make), *_bound(shown, taken)
 
     def __repr__(self) -> str:
         return f"<relax_eg.jit of {self.__name__}>"
+
+
+class JittedWithWeights(Jitted):
+    """A function under `jit` with declared weights. A call whose weights are prepared does not pass through `jax.jit`:
+    it goes to a function optimized for these weights' shapes, which keeps what it prepared from them."""
+
+    def __init__(
+        self, fn: Callable[..., Any], dims: Sequence[Any] | None, options: dict[str, Any], jit: dict[str, Any]
+    ) -> None:
+        super().__init__(fn, dims, options, jit)
+        # Functions for single combinations of sizes.
+        self._fixed = Memo[Any, Optimized](self._executables.limit)
+        # By structure of a call: the places of its weights, and those of its other leaves.
+        self._places = Memo[Any, tuple[list[int], list[int]]](MOST_SHOWN)
+        # What stands in keys for the shapes and dtypes of weights: by these, and by the weights themselves.
+        self._kinds = Memo[Any, object](MOST_SHOWN)
+        self._met = ByIdentity[object](MOST_BOUND)
+
+    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
+        result = self._with_weights(args, kwargs) if self._prepares and not is_tracing() else UNSEEN
+        return super().__call__(*args, **kwargs) if result is UNSEEN else result
+
+    def _with_weights(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Runs a call outside of traces whose weights are arrays of JAX. UNSEEN for any other call."""
+        held, leaves, tree = self._split(args, kwargs)
+        found = self._places.get(tree)
+        if found is None:
+            found = self._places[tree] = self._places_of_weights(self._paths(held, args, kwargs))
+        places, others = found
+        weights = [leaves[i] for i in places]
+        kinds = self._met.get(weights)
+        try:
+            if kinds is None:
+                if not weights or not all(isinstance(x, jax.Array) for x in weights):
+                    return UNSEEN
+                kinds = self._kinds.made(tuple(map(kind_of, weights)), object)
+                self._met.put(weights, kinds)
+            key = tree, kinds, _static_key(held), tuple([_kind_of_any(leaves[i]) for i in others])
+            way = self._ways.get(key)
+        except (*NOT_SHOWN, OverflowError):  # a tracer, or no array
+            return UNSEEN
+        if way is None:
+            try:
+                way = self._way_of_weights(held, leaves, tree, kinds, args, kwargs)
+            except Exception as e:
+                unless_exhausted(e)
+                result = super().__call__(*args, **kwargs)
+                self._warn("is run without prepared weights", e)
+                self._keep_way(key, _Way(super().__call__, lasts=True))
+                return result
+            self._keep_way(key, way)
+        return way.call(args, kwargs, leaves)
+
+    def _way_of_weights(
+        self,
+        held: _Static,
+        leaves: list[Any],
+        tree: Any,
+        kinds: object,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> _Way:
+        """How to run a call whose weights are prepared. Raises what a search for it raises."""
+        if self._dims is not None:
+            best, given, named = self._of_dims(self._dims, args, kwargs, self._is_constant, True)
+            if not self._is_for(best, given, named):
+                return _Way(super().__call__)
+            return _way_of(best, given, named, args, kwargs)
+        shapes, key = shapes_of(leaves), (kinds, *_key(held, tree, leaves))
+        make = functools.partial(self._of_arrays, held, tree, self._paths(held, args, kwargs), True)
+        varying = self._varying.made(key, lambda: Varying(self.__name__, shapes, make))
+        best = None
+        if not self._exact and shapes != varying.first:
+            best = varying.best_for(shapes, leaves)
+            if best is None and not varying.is_hot(shapes):
+                return _Way(self._written)
+        if best is None:
+            best = self._fixed.made((key, shapes), lambda: make(list(map(spec_of, shapes, leaves))))
+        return _Way(best, of_leaves=True, lasts=True)
+
+    def _places_of_weights(self, paths: Sequence[tuple[str, str]]) -> tuple[list[int], list[int]]:
+        """The places of the weights among the leaves of a call, and those of the other leaves."""
+        weights = [not self._weights.isdisjoint((name, name.partition("[")[0])) for name, _ in paths]
+        return [i for i, x in enumerate(weights) if x], [i for i, x in enumerate(weights) if not x]
 
 
 def _as_signature_of(fn: Callable[..., Any], run: Callable[..., Any]) -> Callable[..., Any]:
@@ -428,7 +609,9 @@ def jit(
     target: Target | None = None,
     at: Sizes | Sequence[Sizes] | None = None,
     bounds: Bounds | None = None,
+    weights: Sequence[str | int] = (),
     numerics: Numerics = "reassociate",
+    facts: Facts | None = None,
     dynamic: Mode | Dynamic = "auto",
     budget: Budget | None = None,
     **jit_options: Any,
@@ -444,13 +627,17 @@ def jit(
       sizes runs the program for all sizes only after the function, traced for it, was found to be that program; other
       combinations have executables of their own. `Dynamic(trust=True)` skips this check: the caller promises that it
       would succeed.
+    - `weights`: arguments known ahead of the calls, by name or by position as in `static_argnums`. What depends on them
+      alone is computed at the first call with these very arrays of JAX and kept as long as the arrays are. It is not
+      kept for numpy arrays, which may change, nor where JAX traces the call.
+    - `facts`: what is known of the values of arguments, as `optimize` takes it; positions count as in `static_argnums`.
 
     The other options are those of `optimize`. It composes with jit, grad and vmap. If the optimizer fails, it warns
     once and runs `fn` as written.
     """
     options: dict[str, Any] = {
-        "rules": rules, "target": target, "at": at, "bounds": bounds, "numerics": numerics,
-        "dynamic": (policy := Dynamic.of(dynamic)), "budget": budget,
+        "rules": rules, "target": target, "at": at, "bounds": bounds, "weights": weights, "numerics": numerics,
+        "facts": facts, "dynamic": (policy := Dynamic.of(dynamic)), "budget": budget,
     }  # fmt: skip
     if fn is None:
         return functools.partial(jit, dims=dims, **options, **jit_options)
@@ -461,16 +648,60 @@ def jit(
         raise OptionError(
             f"jit: capacities={short_repr(capacities)} names sizes, and without dims there are no names; pass dims"
         )
-    return Jitted(fn, dims, options, jit_options)
+    return (JittedWithWeights if len(weights) else Jitted)(fn, dims, options, jit_options)
 
 
 def _is_traced(x: Any) -> bool:
     return any(isinstance(v, Tracer) for v in jax.tree_util.tree_leaves(x))
 
 
-def _key(held: dict[str, Any], tree: Any, leaves: list[Any]) -> Any:
+def _way_of(best: Optimized, given: tuple[Any, ...], named: dict[str, Any], args: Any, kwargs: Any) -> _Way:
+    """The way of a call with `args` and `kwargs` to a function whose arguments are then `given` and `named`."""
+    if not kwargs and not named and len(args) == len(given) and all(map(operator.is_, args, given)):
+        return _Way(best, lasts=True)
+    return _Way(lambda *_, **__: best(*given, **named))
+
+
+def _bound(signature: inspect.Signature, arguments: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The arguments of a call, by position and by name. `arguments`: those of each parameter."""
+    found = inspect.BoundArguments(signature, OrderedDict(arguments))
+    return found.args, found.kwargs
+
+
+def _replaced(
+    args: tuple[Any, ...], kwargs: dict[str, Any], by: Mapping[int | str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The arguments of a call, with some of them replaced, by position or name."""
+    if not by:
+        return args, kwargs
+    return tuple(by.get(i, x) for i, x in enumerate(args)), {k: by.get(k, x) for k, x in kwargs.items()}
+
+
+def _key(held: _Static, tree: Any, leaves: list[Any]) -> tuple[Any, ...]:
+    return _static_key(held), tree, kinds_of(leaves), settings_now()
+
+
+def _static_key(held: _Static) -> tuple[Any, ...]:
     # 1, True and 1.0 are equal in Python.
-    return tuple((n, type(x), x) for n, x in sorted(held.items())), tree, kinds_of(leaves), settings_now()
+    return tuple([(n, type(x), x) for n, x in held.items()])
+
+
+def _kind_of_any(x: Any) -> Any:
+    """`kind_of`, also of a number. LookupError for a tracer; TypeError, OverflowError for what JAX does not take."""
+    return kind_of(x) if isinstance(x, (jax.Array, np.ndarray)) else jax.typeof(x)
+
+
+def _head(key: str) -> str:
+    """The argument at the beginning of a path, `p` in "p['w']"."""
+    return re.split(r"\W", key, maxsplit=1)[0]
+
+
+def _parameters(fn: Callable[..., Any]) -> Mapping[str, inspect.Parameter] | None:
+    """The parameters of a function; None if they cannot be determined."""
+    try:
+        return inspect.signature(fn).parameters
+    except (TypeError, ValueError):
+        return None
 
 
 def _names(fn: Callable[..., Any], jit: dict[str, Any], what: str) -> frozenset[str] | None:

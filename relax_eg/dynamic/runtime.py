@@ -348,12 +348,7 @@ class Sized:
     def _compiled(
         self, call: _Call, taking: Taking, at: Mapping[str, int], exact: bool, why: Why, donated: Sequence[int]
     ) -> Executable:
-        args, kwargs = jax.tree_util.tree_unflatten(self._tree, [i in donated for i in range(len(self._others_at))])
-        # `jax.jit` donates whole arguments; argument 0 holds the prepared values.
-        told: dict[str, Any] = {}
-        if donated:
-            told["donate_argnums"] = [i for i, x in enumerate(args, 1) if all(jax.tree_util.tree_leaves(x))]
-            told["donate_argnames"] = [k for k, x in kwargs.items() if all(jax.tree_util.tree_leaves(x))]
+        told = self._bound.donation(donated) if donated else {}
         options = self._family.variants[call.variant].compiler_options
         function, given, named = taking
         if self.settings is not None:
