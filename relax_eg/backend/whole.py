@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import functools
 import weakref
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from types import MappingProxyType
 from typing import Any
@@ -21,7 +21,6 @@ from relax_eg.backend.runtime import UNSEEN, Strategy
 from relax_eg.errors import OtherProgramError
 from relax_eg.ir.expr import Expr
 from relax_eg.memo import Memo
-from relax_eg.settings import settings_now
 
 WRITTEN = -1  # given: stands for the function as written, in place of the index of a variant
 _MOST_SHAPES = 64  # limit: combinations of shapes of bound arrays, each with programs of its own
@@ -50,7 +49,7 @@ class Whole(Strategy):
         self.held: list[tuple[Any, ...]] = [()] * len(b.programs)
         # By shapes of the bound arrays: what all bindings of such arrays share, among it what is compiled.
         self._of_shapes = Memo[tuple[Any, ...], Whole](_MOST_SHAPES)
-        self._settings: Hashable = None
+        self._is_served: Callable[[], bool] | None = None
         self._elsewhere: Callable[..., Any] | None = None
         self._donated: Sequence[int] = ()
         # A program is passed only the arrays prepared for it: each array of a call costs time. Where nothing is bound,
@@ -74,10 +73,10 @@ class Whole(Strategy):
         donated = b.donation(places) if places else {}
         return self.executables.jit(self._of_program(which), **options, **donated)
 
-    def serve_under(self, settings: Hashable, elsewhere: Callable[..., Any]) -> None:
-        """Serve calls only under these settings of JAX (`settings.settings_now`). Other calls go to `elsewhere`, a
-        function of the same arguments, the bound ones among them. To be called before the first call."""
-        self._settings, self._elsewhere = settings, elsewhere
+    def serve_where(self, is_served: Callable[[], bool], elsewhere: Callable[..., Any]) -> None:
+        """Serve calls only where `is_served()` says so, under the present settings of JAX. Other calls go to
+        `elsewhere`, a function of the same arguments, the bound ones among them. To be called before the first call."""
+        self._is_served, self._elsewhere = is_served, elsewhere
 
     def donate(self, parameters: Sequence[int]) -> None:
         """Allow calls to reuse the arrays of these parameters, as `donate_argnums` of `jax.jit` does. To be called
@@ -90,7 +89,7 @@ class Whole(Strategy):
         b = self.bound_family
 
         def run(prepared: tuple[Any, ...], /, *args: Any, **kwargs: Any) -> Any:
-            if self._settings is not None and self._settings != settings_now():
+            if self._is_served is not None and not self._is_served():
                 raise UnseenError
             return b.main(prepared, b.others(args, kwargs), which)
 
@@ -222,8 +221,7 @@ class Whole(Strategy):
 
     def _like(self, made: Whole) -> Whole:
         """`made`, which serves the same calls as this strategy."""
-        if self._settings is not None and self._elsewhere is not None:
-            made.serve_under(self._settings, self._elsewhere)
+        made._is_served, made._elsewhere = self._is_served, self._elsewhere
         if self._donated:
             made.donate(self._donated)
         return made

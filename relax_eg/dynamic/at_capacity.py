@@ -56,7 +56,7 @@ class AtCapacity(Whole):
     def _sized_for(self, bound: BoundFamily) -> Sized:
         def make() -> Sized:
             made = Sized(bound, self._policy, self.executables, self._predict)
-            made.settings = self._settings
+            made.served = self._is_served
             made.donated = [i for i, parameter in enumerate(bound.others_at) if parameter in self._donated]
             if self._expects_others:
                 made.alone, made.named = False, []

@@ -6,7 +6,7 @@ import functools
 import math
 import threading
 import time
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -27,7 +27,6 @@ from relax_eg.dynamic.statistics import SizeRow
 from relax_eg.errors import OptionError
 from relax_eg.memo import Memo
 from relax_eg.ops.keys import argument_dtype
-from relax_eg.settings import settings_now
 
 Predict = Callable[[int, Mapping[str, int]], float]
 
@@ -108,7 +107,7 @@ class Sized:
         self.named = policy.named(self._fixed)
         self.alone = policy.mode == "auto" and not self.named
         self.donated: Sequence[int] = ()
-        self.settings: Hashable = None  # settings of JAX under which it serves calls; None: any
+        self.served: Callable[[], bool] | None = None  # whether it serves calls under the present settings of JAX
         self.others: dict[str, str] = {}  # sizes at which the function is another program, with the reason
         with jax.ensure_compile_time_eval():  # the first call may be within a trace
             self._array = type(jax.device_put(np.zeros(())))
@@ -141,7 +140,7 @@ class Sized:
     @property
     def _is_served(self) -> bool:
         """Whether calls are served under JAX's current settings."""
-        return self.settings is None or self.settings == settings_now()
+        return self.served is None or self.served()
 
     def _refused(self, call: _Call) -> None:
         """Handles a call on the straight path whose sizes the executable does not serve."""
@@ -351,8 +350,8 @@ class Sized:
         told = self._bound.donation(donated) if donated else {}
         options = self._family.variants[call.variant].compiler_options
         function, given, named = taking
-        if self.settings is not None:
-            function = _only_under(self.settings, function)
+        if self.served is not None:
+            function = _only_where(self.served, function)
         return compiled(function, given, named, at, exact, why, options, **told)
 
     def _earns(self, call: _Call, found: Executable) -> bool:
@@ -421,13 +420,12 @@ class Sized:
         return rows
 
 
-def _only_under(settings: Hashable, function: Callable[..., Any]) -> Callable[..., Any]:
-    """`function`, raising UnseenError if JAX traces it under other settings than these, so that it is not compiled for
-    them."""
+def _only_where(served: Callable[[], bool], function: Callable[..., Any]) -> Callable[..., Any]:
+    """`function`, raising UnseenError if JAX traces it where calls are not `served`: it is not compiled there."""
 
     @functools.wraps(function)
     def run(*args: Any, **kwargs: Any) -> Any:
-        if settings_now() != settings:
+        if not served():
             raise UnseenError
         return function(*args, **kwargs)
 
