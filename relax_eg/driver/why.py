@@ -279,4 +279,6 @@ def _root(f: Firing, graph: Graph) -> int:
 
 
 def _time(seconds: float) -> str:
+    if seconds >= 1:
+        return f"{seconds:.3g} s"
     return f"{seconds * 1e3:.3g} ms" if seconds >= 1e-3 else f"{seconds * 1e6:.3g} us"
