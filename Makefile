@@ -1,6 +1,7 @@
 # Each target makes its own environment in .venv first; only Python 3.11 to 3.13 with venv and pip is needed.
 #   make demo    a real model optimized, checked and measured
-#   make test    lint, types, tests
+#   make test    lint, types, tests: all that are not marked slow, in less than 12 minutes on two cores
+#   make slow    all tests, with XLA's own options and more random programs (hours)
 #   make docs    the documentation as a site, in build/docs; fails at a link that leads nowhere
 #   make bench   the pattern and model benchmarks (minutes; BENCH="--quick" for a short look)
 #   make clean   removes what the other targets built; the environment stays (rm -r .venv for that)
@@ -14,7 +15,7 @@ PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
 	$$p -c 'import sys, venv, ensurepip; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 14))' 2>/dev/null \
 	&& echo $$p && break; done)
 
-.PHONY: demo test docs bench clean
+.PHONY: demo test slow docs bench clean
 
 demo: $(READY)
 	@$(BIN)/python -m examples.demo
@@ -26,6 +27,9 @@ test: $(READY)
 	@$(BIN)/pyright
 	@echo "== tests (pytest, without those marked slow)"
 	@$(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow"
+
+slow: $(READY)
+	@RELAX_EG_XLA=default RELAX_EG_PROGRAMS=300 $(BIN)/python -m pytest -n 2 --dist worksteal
 
 docs: $(READY)
 	@$(BIN)/python -m mkdocs build --strict --quiet

@@ -1,10 +1,10 @@
-"""What the disk cache saves: `rx.optimize` in a process that searches, and in others that find what it left.
+"""The time that the disk cache saves: `rx.optimize` in a process that searches, and in processes that find its entry.
 
     python -m benchmarks.cache [--processes 3]
 
-Every run is a process of its own, imports not counted: the first searches, the others are served. XLA is not run.
-Seconds by the clock, and in brackets those of processors, which a busy machine changes less; of the processes that are
-served, the median.
+Each run is a process of its own; imports are not counted. The first process searches, the others read the cache. XLA
+is not run. The table shows seconds of wall time, and in brackets of processor time, which a busy machine changes less;
+for the processes that read the cache, the median.
 """
 
 from __future__ import annotations
@@ -32,7 +32,14 @@ from relax_eg.logs import clock
 
 @dataclass(frozen=True)
 class Run:
-    """One `rx.optimize`: seconds by the clock, of processors, of tracing (by the clock); and how it came out."""
+    """One call of `rx.optimize`.
+
+    - `seconds`, `cpu`, `trace`: seconds of wall time, of processor time, and of wall time for tracing.
+    - `cached`: whether the cache served the call.
+    - `operators`: operators of the program as written.
+    - `kept`: whether the program as written was kept.
+    - `entry`: bytes of the cache entry.
+    """
 
     seconds: float
     cpu: float

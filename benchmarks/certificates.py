@@ -1,10 +1,10 @@
-"""Certificates of corpus programs, genuine and forged: that the former verify and the latter do not, and how long it
-takes to check one.
+"""Genuine and forged certificates of corpus programs: genuine ones must verify, forged ones must not; and the seconds
+that a check takes.
 
     python -m benchmarks.certificates [--programs 100] [--forged 200]
 
-Forged is: a step of each rule about whole nodes between expressions that are not equal; a use of each rule whose
-conditions nobody declared; and genuine certificates in which something was exchanged, as `FORGERIES` says.
+Three kinds are forged: a step of each schema between expressions that are not equal; a use of each rule with conditions
+that are not declared; and genuine certificates with one part replaced (`FORGERIES`).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from benchmarks.corpus import CORPUS, Program
 from relax_eg.explain.certificate import certificate
 from relax_eg.explain.reader import CertificateReader, program_text
 from relax_eg.explain.result import Derivation, DerivationPart
-from relax_eg.explain.steps import Equation, Goal, Rewritten, Step, equation
+from relax_eg.explain.steps import Equation, Goal, RuleStep, Step, equation
 from relax_eg.ir.expr import VAR, Expr, const, postorder, var
 from relax_eg.ir.module import Module, pure_function
 from relax_eg.ops import api as op
@@ -39,12 +39,12 @@ from relax_eg.rules.schema_answers import Answers
 from relax_eg.shapes import Dim, Relation, Scope
 
 Data = dict[str, Any]
-# Every rule about whole nodes that ships, those that are not in the default set too.
+# Every schema that ships, including those that are not in the default set.
 BOOKS = rx.rules.default + rx.rules.legalization + rx.rules.workspace
 
 
 def verified(data: Data) -> str:
-    """What checking a certificate came to. ExplanationError where it does not hold."""
+    """Returns the result of checking a certificate. ExplanationError if it does not hold."""
     return str(rx.types.Certificate(data).verify(BOOKS))
 
 
@@ -79,17 +79,17 @@ def variants(program: Program, number: int) -> Iterator[dict[str, Any]]:
 # --- forged from nothing ---
 
 
-def said(schema: Schema, wrong: tuple[Expr, Expr]) -> Data:
-    """A certificate that the schema makes one expression of another."""
-    told = Answers(large=0.0, sizes={("extent", str(d)): 64 for e in wrong for d in e.shape})
-    return _of_one_step(Equation(schema, (wrong,), told=told), schema.numerics)
+def schema_certificate(schema: Schema, wrong: tuple[Expr, Expr]) -> Data:
+    """Returns a certificate with one step, by which the schema turns one expression into the other."""
+    told = Answers(large_bytes=0.0, sizes={("extent", str(d)): 64 for e in wrong for d in e.shape})
+    return _of_one_step(Equation(schema, (wrong,), answers=told), schema.numerics)
 
 
 def _of_one_step(e: Equation, numerics: str) -> Data:
     left, right = e.pairs[0]
     params = [x for x in postorder((left, right)) if x.op == VAR]
     before, after = (Module((pure_function("main", params, [x]),)) for x in (left, right))
-    part = DerivationPart("main", 0, (Goal(left, right, [(Rewritten(e, 0, True), right)]),))
+    part = DerivationPart("main", 0, (Goal(left, right, [(RuleStep(e, 0, True), right)]),))
     derivation = Derivation(
         "forged", before, before, after, {"main": after.main}, (part,), BOOKS, tuple(NUMERICS), Scope(), {}
     )
@@ -99,7 +99,7 @@ def _of_one_step(e: Equation, numerics: str) -> Data:
 
 
 def wrong_pairs() -> Iterator[tuple[str, tuple[Expr, Expr]]]:
-    """Expressions that are equal at small sizes and at 0 and 1, or nearly, and not equal."""
+    """Yields pairs of different expressions that are equal, or nearly so, at small sizes and at 0 and 1."""
     i, x = var("i", rx.Tensor("n", "int32")), var("x", rx.Tensor("n"))
     n = Dim.var("n")
     yield "square", (op.multiply(i, i), i)
@@ -112,8 +112,8 @@ def wrong_pairs() -> Iterator[tuple[str, tuple[Expr, Expr]]]:
 
 
 def without_premises(rule: Rule) -> Iterator[Data]:
-    """A certificate of a rule with conditions, of operands and sizes of which nothing is known; none where there are no
-    conditions, or where they hold of all sizes."""
+    """Yields a certificate that uses a rule with conditions on operands and sizes of which no facts are known; nothing
+    if the rule has no conditions, or if they hold for all sizes."""
     for instance in instances(rule, limit=3):
         asked = [g for g in instance.guards if isinstance(g, Claim) or (isinstance(g, Relation) and not _always(g))]
         if asked and rule.library is None:
@@ -151,7 +151,7 @@ def _terms(d: Data) -> int:
 
 
 def _name(d: Data, term: int) -> str:
-    """The name of a term that is a variable, else nothing."""
+    """Returns the name of a term that is a variable; "" for other terms."""
     function = next(f for f in d["programs"]["modules"][0] if f[0] == "terms")
     op, _, attributes, _ = d["programs"]["nodes"][function[2][0][1][term][1]]
     return attributes[1] if op == VAR else ""
@@ -170,7 +170,7 @@ def side_replaced(d: Data, rng: Random) -> bool:
 
 @forgery
 def operand_replaced(d: Data, rng: Random) -> bool:
-    """A rule is used on another operand, or a rule about whole nodes between others."""
+    """A rule is used on another operand, or a schema between other expressions."""
     uses = [e for e in _rules(d) if e.get("operands") or "pairs" in e]
     if not uses or _terms(d) < 2:
         return False
@@ -195,7 +195,7 @@ def rule_exchanged(d: Data, rng: Random) -> bool:
 
 @forgery
 def class_upgraded(d: Data, rng: Random) -> bool:
-    """It says that its steps are of a stricter class than they are."""
+    """The certificate claims a stricter numerics class than its steps have."""
     if len(d["numerics"]) < 2:
         return False
     d["numerics"].pop()
@@ -204,7 +204,7 @@ def class_upgraded(d: Data, rng: Random) -> bool:
 
 @forgery
 def class_loosened(d: Data, rng: Random) -> bool:
-    """It says that its steps are of a looser class than they are."""
+    """The certificate claims a looser numerics class than its steps have."""
     if len(d["numerics"]) == len(NUMERICS):
         return False
     d["numerics"] = list(NUMERICS[: len(d["numerics"]) + 1])
@@ -213,14 +213,14 @@ def class_loosened(d: Data, rng: Random) -> bool:
 
 @forgery
 def assumption_added(d: Data, rng: Random) -> bool:
-    """It assumes something of sizes that the program as written does not."""
+    """The certificate assumes a statement about sizes that the program as written does not assume."""
     d["assumptions"].append("n % 1024 == 0")
     return True
 
 
 @forgery
 def assumption_dropped(d: Data, rng: Random) -> bool:
-    """It does not say what the program as written assumes of sizes."""
+    """The certificate omits a statement about sizes that the program as written assumes."""
     if not d["assumptions"]:
         return False
     d["assumptions"].pop(rng.randrange(len(d["assumptions"])))
@@ -229,7 +229,8 @@ def assumption_dropped(d: Data, rng: Random) -> bool:
 
 @forgery
 def assumed_in_one_program(d: Data, rng: Random) -> bool:
-    """The program as written, its text and the certificate assume what the chosen one does not."""
+    """The program as written, its text and the certificate assume a statement that the chosen program does not
+    assume."""
     statement = "1 == 0"
     d["assumptions"].append(statement)
     for f in d["programs"]["modules"][0]:
@@ -240,7 +241,7 @@ def assumed_in_one_program(d: Data, rng: Random) -> bool:
 
 @forgery
 def fact_invented(d: Data, rng: Random) -> bool:
-    """Something is declared that is no parameter, or of a parameter what nothing is."""
+    """A fact is declared of a value that is no parameter, or an unknown fact of a parameter."""
     if rng.random() < 0.5 or not d["facts"]:
         d["facts"]["lv"] = ["positive"]
     else:
@@ -250,7 +251,7 @@ def fact_invented(d: Data, rng: Random) -> bool:
 
 @forgery
 def facts_dropped(d: Data, rng: Random) -> bool:
-    """What was declared, and a step rests on, is not said."""
+    """A declared fact that a step needs is left out."""
     claimed = [e for e in _rules(d) if any("derived from what is declared" in p for p in e["proofs"])]
     # What follows from the operators alone needs no declaration.
     if not any(_name(d, place) in d["facts"] for e in claimed for place in e["operands"]):
@@ -288,7 +289,7 @@ def instance_altered(d: Data, rng: Random) -> bool:
 
 @forgery
 def turned_round(d: Data, rng: Random) -> bool:
-    """A step goes by a rule the other way."""
+    """A step uses a rule in the other direction."""
     steps = [s for p in d["parts"] for g in p["goals"] for s in g[2] if s[0] == "rule"]
     if not steps:
         return False
@@ -299,7 +300,7 @@ def turned_round(d: Data, rng: Random) -> bool:
 
 @forgery
 def constant_altered(d: Data, rng: Random) -> bool:
-    """A number in an attribute or a constant of one node is another, everywhere."""
+    """A number in an attribute or a constant of one node is replaced in all places."""
     rows = [r for r in d["programs"]["constants"] if r[0] == "here" and r[4] and r[1] in ("float32", "int32")]
     if not rows:
         return False
@@ -311,7 +312,7 @@ def constant_altered(d: Data, rng: Random) -> bool:
 
 @forgery
 def result_replaced(d: Data, rng: Random) -> bool:
-    """The derivation comes to another goal."""
+    """The derivation ends in another expression."""
     parts = [p for p in d["parts"] if len(p["goals"]) > 1]
     if not parts:
         return False
@@ -323,7 +324,7 @@ def result_replaced(d: Data, rng: Random) -> bool:
 
 @forgery
 def told_otherwise(d: Data, rng: Random) -> bool:
-    """A rule about whole nodes was shown a function in a form that it does not have."""
+    """A step of a schema gives a form of a function that the function does not have."""
     uses = [(row, e) for e in _rules(d) if "told" in e for row in e["told"]["forms"] if row[2]]
     if not uses or _terms(d) < 2:
         return False
@@ -335,7 +336,7 @@ def told_otherwise(d: Data, rng: Random) -> bool:
 
 @forgery
 def function_altered(d: Data, rng: Random) -> bool:
-    """A function computes something else, as chosen and where steps speak of it, and its text says so."""
+    """A function is replaced by another one in the chosen program, in the steps and in the text."""
     nodes, functions = d["programs"]["nodes"], d["programs"]["modules"][0]
     later = [f for f in functions if f[0].startswith(("functions:", "chosen:"))]
     values = sorted({value for f in later for block in f[2] for _, value in block[1]})
@@ -366,8 +367,8 @@ def with_a_forged_step(derivation: Derivation, schema: Schema) -> Data | None:
     if not isinstance(goal.end.annotation, rx.Tensor) or goal.end.dtype not in ("float32", "int32"):
         return None
     wrong = op.add(goal.end, goal.end)
-    forged = Equation(schema, ((goal.end, wrong),), told=Answers(large=0.0))
-    steps: list[tuple[Step, Expr]] = [*goal.steps, (Rewritten(forged, 0, True), wrong)]
+    forged = Equation(schema, ((goal.end, wrong),), answers=Answers(large_bytes=0.0))
+    steps: list[tuple[Step, Expr]] = [*goal.steps, (RuleStep(forged, 0, True), wrong)]
     longer = replace(part, results=(Goal(goal.start, wrong, steps), *part.results[1:]))
     block = main.blocks[part.block]
     bindings = (replace(block.bindings[0], value=wrong), *block.bindings[1:])
@@ -386,8 +387,15 @@ def with_a_forged_step(derivation: Derivation, schema: Schema) -> Data | None:
 
 @dataclass
 class Found:
-    """What became of certificates: seconds to check each genuine one, names of those that did not verify with why, and
-    of the forged ones by kind how many were refused, and which were not."""
+    """The results of the checks.
+
+    - `genuine`: seconds to check each genuine certificate.
+    - `failed`: the reasons why genuine certificates did not verify, by program.
+    - `refused`: the number of forged certificates that were refused, by kind.
+    - `seconds`: seconds to check each forged certificate.
+    - `accepted`: the forged certificates that were not refused.
+    - `reasons`: the number of refused certificates by the first 60 characters of the error.
+    """
 
     genuine: list[float] = field(default_factory=list[float])
     failed: dict[str, str] = field(default_factory=dict[str, str])
@@ -420,10 +428,10 @@ class Found:
 
 
 def from_nothing(found: Found) -> None:
-    """Forge a step of every rule about whole nodes, and of every rule that asks for something."""
+    """Forge a step of every schema, and of every rule with conditions."""
     for schema in BOOKS.schemas:
         for name, wrong in wrong_pairs():
-            found.try_forged(f"any pair by {schema.name}", said(schema, wrong) | {"name": name})
+            found.try_forged(f"any pair by {schema.name}", schema_certificate(schema, wrong) | {"name": name})
     for rule in BOOKS:
         for data in without_premises(rule):
             found.try_forged("without premises", data | {"name": rule.name})
@@ -441,7 +449,7 @@ def from_genuine(found: Found, data: Data, rng: Random, many: int) -> None:
 
 
 def run(names: Mapping[str, Program], programs: int, forged: int, seed: int = 0) -> Found:
-    """Certify programs until so many were changed by optimization, and forge of them so many."""
+    """Certify programs until optimization has changed `programs` of them, and forge `forged` certificates of these."""
     found, rng = Found(), Random(seed)
     from_nothing(found)
     schemas = [*BOOKS.schemas]
@@ -450,7 +458,7 @@ def run(names: Mapping[str, Program], programs: int, forged: int, seed: int = 0)
         if len(found.genuine) + len(found.failed) >= programs:
             break
         for options in variants(program, number):
-            best = program.optimized(**options, target="cpu")  # the same in every place
+            best = program.optimized(**options, target="cpu")  # the same on every machine
             try:
                 explained = best.explain()
             except rx.errors.ExplanationError as e:

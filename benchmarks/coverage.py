@@ -1,9 +1,9 @@
-"""How much of JAX becomes operators: functions traced, operators found, primitives left opaque.
+"""The share of JAX that becomes operators: functions traced, operators found, primitives left opaque.
 
     python -m benchmarks.coverage [--json FILE] [--each]
 
-Every function is traced on small shapes, with symbolic sizes where JAX can. What is left opaque is a library call to
-the JAX primitive: it runs, and nothing is optimized inside it. `--each` lists the functions that have such calls.
+Each function is traced on small shapes, with symbolic sizes where JAX can. An opaque primitive is a library call of the
+JAX primitive: it runs, and nothing is optimized inside it. `--each` lists the functions that have such calls.
 """
 
 from __future__ import annotations
@@ -31,7 +31,13 @@ from relax_eg.ir.heads import CORE
 
 @dataclass
 class Result:
-    """What one function became: uses of operators, and of opaque primitives; or why it could not be traced."""
+    """The trace of one function.
+
+    - `name`: the function.
+    - `operators`: uses of each operator.
+    - `opaque`: uses of each opaque primitive.
+    - `error`: the reason why it could not be traced, or "".
+    """
 
     name: str
     operators: Counter[str] = field(default_factory=Counter[str])
@@ -40,7 +46,7 @@ class Result:
 
 
 def cover(name: str, fn: Callable[..., Any], specs: tuple[Any, ...]) -> Result:
-    """What `fn` becomes when it is traced."""
+    """Returns the operators and opaque primitives in the trace of `fn`."""
     result = Result(name)
     try:
         module = trace(fn, *specs)
@@ -74,7 +80,8 @@ def rows(found: Found) -> list[tuple[str, ...]]:
 
 
 def show(found: Found, each: bool) -> None:
-    """Print the table, and what could not be traced; with `each`, also the functions that have opaque calls."""
+    """Print the table, and the functions that could not be traced; with `each`, also the functions that have opaque
+    calls."""
     console = Console(width=None if sys.stdout.isatty() else 150)
     first, *counts, last = COLUMNS
     table = Table(first, *(Column(c, justify="right") for c in counts), Column(last, overflow="fold"))

@@ -111,8 +111,8 @@ def specs(m: Sizes, layers: int | None = None) -> tuple[Any, ...]:
 def cost_report(
     name: str, target: str, batches: tuple[int, ...] = BATCHES, layers: int | None = None, **options: Any
 ) -> rx.CostReport:
-    """The cost report of a model's decode step at these batch sizes, `CACHED` tokens before each. `layers`: fewer than
-    it has."""
+    """Returns the cost report of a model's decode step at these batch sizes, after `CACHED` tokens. `layers`: the
+    number of layers, if fewer than the model has."""
     m = MODELS[name]
 
     def step(params: Params, caches: Any, ids: jax.Array, position: jax.Array) -> tuple[jax.Array, Any]:

@@ -1,12 +1,12 @@
-"""What a call costs on the host: microseconds over `jax.jit` of the same function, for every way to call ours.
+"""The cost of a call on the host: microseconds over `jax.jit` of the same function, for each way to call our programs.
 
     python -m benchmarks.dispatch [--only jit] [--rounds 400] [--strict]
 
-A call is of a few small arrays, so that nearly all of it is the way to the executable. In each round every way takes a
-turn, in a new order, beside `jax.jit` of the same function; a cost is the median over the rounds of the difference
-within a turn. "warm": the same call came just before; "cold": 64 MB were read since, so that Python is not in the
-processor's caches, as after a large kernel. A warm call of sizes that were seen before is to cost at most 2 us over
-`jax.jit`, padding aside: that is so, or not, or unsure (`benchmarks.timing`), and with --strict all of them have to.
+The arguments are a few small arrays, so that nearly all time of a call is spent before the executable runs. In each
+round every way is timed, in a new order, next to `jax.jit` of the same function; the cost is the median over the rounds
+of the difference. "warm": the same call came just before. "cold": 64 MB were read since then, so that Python is not in
+the processor's caches, as after a large kernel. The limit for a warm call of known sizes without padding is 2 us over
+`jax.jit`; it is kept, broken or unsure (`benchmarks.timing`), and --strict requires that all are kept.
 """
 
 from __future__ import annotations
@@ -40,17 +40,18 @@ uncached = rx.debug.options(cache=False)(rx.optimize)
 
 
 def scaled(w: Any, x: Any) -> Any:
-    """As written at all sizes."""
+    """A function whose chosen program is the one as written at all sizes."""
     return jnp.tanh(x * w)
 
 
 def adapted(w: Any, a: Any, b: Any, x: Any) -> Any:
-    """Two programs: with few rows an adapter is the cheaper beside the weight, with many merged into it."""
+    """A function with two chosen programs: for few rows the adapter is applied separately, for many it is merged into
+    the weight."""
     return x @ (w + a @ b)
 
 
 def ways() -> dict[str, tuple[Callable[[], Any], Callable[[], Any]]]:
-    """What calls `jax.jit`, and what calls ours, for the same function and arrays."""
+    """Returns, by name, the call of `jax.jit` and ours for the same function and arrays."""
     w, x, odd = jnp.ones(HELD), jnp.ones((ROWS, HELD)), jnp.ones((OTHER, HELD))
     plain: Any = jax.jit(scaled)
     specs, bounds = (f"{HELD}", f"n {HELD}"), {"n": (1, 64)}

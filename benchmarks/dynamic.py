@@ -1,22 +1,22 @@
-"""MiniLM-L6 over 200 texts of some 70 lengths, one at a time: what a stream of sizes costs.
+"""The cost of a stream of sizes: MiniLM-L6 over 200 texts of some 70 lengths, one at a time.
 
     python -m benchmarks.dynamic [--who ours,jit] [--json out.json]     # first pass, each in a process of its own
     python -m benchmarks.dynamic --steady [--seconds 150]               # later passes, taking turns in one process
     python -m benchmarks.dynamic --torch-python other/bin/python        # torch and onnxruntime from another environment
 
-The first pass starts with nothing but the weights loaded: optimizing, tracing and compiling count.
+The first pass starts with the weights loaded; optimizing, tracing and compiling count.
 
 - `jit`: `jax.jit` of the function as written, which compiles for each length.
 - `hand`: the same, with ids and mask padded by hand to powers of two.
 - `ours`: one `optimize` at these capacities.
-- `trusted`: the same, without the trace for each length that finds Python which looks at sizes (`trust=True`).
-- `written`: `ours` without any rule, which is what predication alone costs.
+- `trusted`: `ours` with `trust=True`, so without the trace for each length that checks the symbolic trace.
+- `written`: `ours` without rules, which shows the cost of predication alone.
 - `finer`: `ours` at multiples of 8.
 - `auto`: `ours`, with executables of their own for hot lengths.
 - `torch` (torch.compile(dynamic=True)) and `onnxruntime`: left out where they are not installed.
 
-A first pass stands beside that of `hand`, which is what one would write, and beside that of `jit`. With --strict the
-command fails unless all limits of ours are kept; of later passes some may be unsure (`benchmarks.timing`).
+A first pass is compared with those of `hand`, which a user would write, and of `jit`. With --strict the command fails
+unless `ours` keeps all its limits; the limits on later passes may be unsure (`benchmarks.timing`).
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ from benchmarks import Quick
 from benchmarks.timing import BEYOND, WITHIN, Estimate, Timings, Verdict, machine, told
 from examples import minilm
 
-PADDED_OR_EXACT = ("hand", "jit")  # what ours stands beside
+PADDED_OR_EXACT = ("hand", "jit")  # the ways that `ours` is compared with
 TEXTS, LONGEST, FEWEST = 200, 128, 6  # passes that --steady takes at least
 OTHERS = ("torch", "onnxruntime")
-FASTER_THAN_JIT, FASTER_THAN_HAND, OF_HAND, OF_EXACT = 5.0, 1.0, 1.05, 1.15  # what --strict asks of ours
+FASTER_THAN_JIT, FASTER_THAN_HAND, OF_HAND, OF_EXACT = 5.0, 1.0, 1.05, 1.15  # the limits of --strict
 QUICK_TEXTS, QUICK_WAYS = 3, ("hand", "ours")
 
 
@@ -113,7 +113,7 @@ def first_pass(who: str, quick: bool) -> dict[str, Any]:
     """Seconds from having weights and ids to having all embeddings, and executables."""
     params, tokenizer = minilm.load()
     stream = texts(tokenizer, quick)
-    jax.block_until_ready(jax.numpy.zeros(()) + 1)  # starting JAX is not a matter of who
+    jax.block_until_ready(jax.numpy.zeros(()) + 1)  # start JAX before the clock
     started = time.perf_counter()
     encode, executables = WAYS[who](params)
     found = [np.asarray(encode(ids)) for ids in stream]
@@ -133,7 +133,7 @@ def timed_pass(encode: Encode, stream: list[np.ndarray]) -> float:
 
 
 def in_a_process(who: str, torch_python: str, quick: bool) -> dict[str, Any] | str:
-    """What `first_pass` gives in a process of its own, or why there is nothing."""
+    """Returns the result of `first_pass` in a process of its own, or the reason why there is none."""
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "out.json"
         command = [sys.executable, "-m", "benchmarks.dynamic", "--run", who, "--json", str(out)]
@@ -177,12 +177,12 @@ def steady(seconds: float, who: list[str], quick: bool, console: Console) -> Tim
 
 
 def longer(timings: Timings, name: str, than: str) -> Estimate:
-    """How many times longer a pass takes `name`."""
+    """Returns the time of a pass of `name` over that of `than`."""
     return timings.speedup(than, over=name)
 
 
 def limits_of_steady(timings: Timings) -> dict[str, Verdict]:
-    """What is asked of ours, and whether it is so."""
+    """Returns whether `ours` keeps each of its limits on later passes."""
     found: dict[str, Verdict] = {}
     if {"ours", "hand"} <= timings.seconds.keys():
         found[f"ours at most {OF_HAND} of hand padding"] = longer(timings, "ours", "hand").against(OF_HAND)
@@ -196,7 +196,7 @@ def limits_of_steady(timings: Timings) -> dict[str, Verdict]:
 
 
 def limits_of_first(figures: Mapping[str, Mapping[str, Any]]) -> dict[str, Verdict]:
-    """The same of first passes, each of which is one sample: nothing is unsure, and nothing is said of chance."""
+    """Returns whether `ours` keeps each of its limits on first passes. Each is one sample, so no verdict is unsure."""
 
     def is_kept(kept: bool) -> Verdict:
         return WITHIN if kept else BEYOND
@@ -252,7 +252,7 @@ def main(
 
 
 def first_passes(names: list[str], torch_python: str, quick: bool, console: Console) -> dict[str, Any]:
-    """The first pass of each, with the embeddings compared to the first one's."""
+    """Returns the first pass of each way, with its embeddings compared to those of the first way."""
     figures: dict[str, Any] = {}
     known: np.ndarray | None = None
     for name in names:

@@ -1,8 +1,8 @@
-"""MiniLM-L6 in torch, and the same exported for onnxruntime: what `benchmarks.dynamic` compares with.
+"""MiniLM-L6 in torch, and exported for onnxruntime, for the comparison in `benchmarks.dynamic`.
 
     python dynamic_torch.py torch|onnxruntime model.safetensors ids.json out.json
 
-A script of its own, that imports nothing of this project: the environment that has torch need not have JAX.
+The script imports nothing of this project, because the environment with torch need not have JAX.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def main(who: str, weights: str, given: str, out: str) -> None:
     model = MiniLM(load_file(weights)).eval()
     with torch.inference_mode(), tempfile.TemporaryDirectory() as folder:
         made = str(Path(folder) / "model.onnx")
-        if who == "onnxruntime":  # the model as a file is where it starts from
+        if who == "onnxruntime":  # the pass starts from the exported model
             axes = {"ids": {0: "b", 1: "s"}, "mask": {0: "b", 1: "s"}}
             example = torch.from_numpy(stream[0])
             names = {"input_names": ["ids", "mask"], "output_names": ["embedding"], "dynamic_axes": axes}

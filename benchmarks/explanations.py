@@ -1,10 +1,10 @@
-"""What explaining costs: the time of `explain`, its steps, the whole programs that they lead through, and the
-certificate's bytes and time to check.
+"""The cost of explanations: the time of `explain`, the number of steps and of whole programs between them, and the
+bytes and the checking time of the certificate.
 
     python -m benchmarks.explanations [--only decoder] [--minilm]
 
-Over the patterns, decoders, and with --minilm the sentence encoder; `nodes` are those of the program as written. What
-is found for a large decoder is explained even where it gains too little to be chosen.
+The programs are the patterns, decoders, and with --minilm the sentence encoder; `nodes` counts those of the program as
+written. The candidate of a large decoder is explained even if it gains too little to be chosen.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""Extraction from hard e-graphs: greedy choices, ours, how near the best it is, and how long it takes.
+"""Extraction from hard e-graphs: the cost of greedy choices and of ours, its gap to the best, and the seconds taken.
 
     python -m benchmarks.extraction [--kind tensors] [--size 3000] [--seconds 10 --seconds 60] [--save folder]
 
-The e-graphs are made here (`benchmarks.egraphs`), the same ones for the same size. `--save` writes them as JSON for
-`relax-eg extract`. Every choice is recomputed by the checker. The best cost known of each is kept in `best_known.json`:
-`--remember` writes what is better there, so a long run with another `--search-seed` can raise the bar.
+The e-graphs are generated (`benchmarks.egraphs`), the same ones for the same size. `--save` writes them as JSON for
+`relax-eg extract`. The checker recomputes every choice. `best_known.json` holds the best known cost of each e-graph;
+`--remember` writes lower costs into it, for example from a long run with another `--search-seed`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Families against programs extracted for one size alone: is the dispatched variant as good everywhere?
+"""Families against programs extracted for one size alone: the slowdown of the dispatched variant at random sizes.
 
     python -m benchmarks.families [--only chain] [--sizes 200] [--target cpu] [--measured 30] [--json families.json]
 
@@ -36,7 +36,7 @@ import relax_eg as rx
 from benchmarks import Quick
 from benchmarks.timing import BEYOND, QUICK_SECONDS, UNSURE, WITHIN, Estimate, Timings, settled
 from relax_eg.driver.families import scope_allows
-from relax_eg.driver.measured import arguments
+from relax_eg.driver.measured import random_arguments
 from relax_eg.driver.optimize import traced_program
 from relax_eg.driver.options import Execution, Options, read_options
 from relax_eg.driver.prices import MODE_DOUBT, call_seconds, price_at
@@ -45,15 +45,21 @@ from relax_eg.shapes.dispatch import Dispatch
 from relax_eg.shapes.guards import Guard
 
 Bounds = Mapping[str, tuple[int, int]]
-NEAR = 1.10  # a variant that takes longer than so many times the program for one size alone is not as good
+NEAR = 1.10  # a variant is as good if it takes at most this many times as long as the program for one size alone
 SAME = Estimate(1.0, 1.0, 1.0)  # of two programs that are one
 QUICK_SIZES = 2
 
 
 @dataclass(frozen=True)
 class Case:
-    """A program, a spec per argument, what its sizes may be, and the arguments that are weights. `target`: in kernels
-    on this data sheet, whatever the command line says, and never timed; None: one program on the device it names."""
+    """A program.
+
+    - `fn`, `specs`: the function, and a spec for each argument.
+    - `bounds`: the bounds of its sizes.
+    - `weights`: the arguments that are weights.
+    - `target`: a data sheet for which the program is planned in kernels and never timed; None: one program for the
+      device that the command line names.
+    """
 
     fn: Callable[..., Any]
     specs: tuple[Any, ...]
@@ -145,9 +151,14 @@ CASES = {
 
 @dataclass
 class Point:
-    """What a case came to at some sizes. `regret`: by how much the variant is predicted slower than the program for
-    these sizes alone; `same`: whether both are the same program; `slower`: seconds of a call of the one over those of
-    the other on the clock (`SAME` where they are the same), None where that was not timed."""
+    """The comparison at some sizes.
+
+    - `at`: the sizes.
+    - `regret`: the predicted slowdown of the variant against the program for these sizes alone.
+    - `same`: whether both are the same program.
+    - `slower`: the measured time of the variant over that of the other program (`SAME` if they are the same); None if
+      not timed.
+    """
 
     at: dict[str, int]
     regret: float
@@ -157,7 +168,15 @@ class Point:
 
 @dataclass
 class Outcome:
-    """What a case came to. `seconds`: to find the family; `dispatch`: seconds, the most at any of 50 sizes."""
+    """The results of a case.
+
+    - `case`, `target`: the case, and the device.
+    - `guards`: the guards of the variants.
+    - `cover`: the proof that the guards cover all sizes.
+    - `seconds`: seconds to find the family.
+    - `dispatch`: seconds of a dispatch, the maximum over 50 sizes.
+    - `points`: the comparisons at single sizes.
+    """
 
     case: str
     target: str
@@ -223,13 +242,13 @@ def run(
         doubt = MODE_DOUBT if mode.name else 1.0
         return call_seconds(price_at(found.module, inside, at, None if kept else weights), inside) * doubt
 
-    calls = [min(timeit.repeat(lambda at=at: dispatch.at(at), number=500, repeat=7)) / 500 for at in sizes[:50]]
+    calls = [min(timeit.repeat(lambda at=at: dispatch.index_of(at), number=500, repeat=7)) / 500 for at in sizes[:50]]
     cover = best.report.family.cover if best.report.family else ""
     known = earlier.points if earlier is not None and (earlier.target, earlier.guards) == (target, guards) else []
     found = Outcome(name, target, guards, cover, took, max(calls))
     before = {tuple(p.at.values()): p for p in known}
     for at in sizes:
-        mine = best.variants[dispatch.at(at)]
+        mine = best.variants[dispatch.index_of(at)]
         here = predicted(mine, at)
         is_timed = len(found.timed) < timed and here <= longest
         point = before.get(tuple(at.values()))
@@ -253,7 +272,7 @@ def run(
 
 def _slower(traced: Any, options: Options, best: Any, one: Any, at: Mapping[str, int], seconds: float) -> Estimate:
     """Seconds of a call of `best` over those of `one`, in turns."""
-    args, _ = arguments(traced, dict(options.facts), at)
+    args, _ = random_arguments(traced, dict(options.facts), at)
     calls: dict[str, Callable[[], Any]] = {}
     for label, found in (("family", best), ("alone", one)):
         run: Callable[..., Any] = found

@@ -1,4 +1,4 @@
-"""How well predicted times tell which program is faster: candidates of one program and size, priced and timed.
+"""The accuracy of predicted times: candidates of one program and size, priced and timed.
 
     python -m benchmarks.fidelity out.json [--target here.json] [--only conv,sort] [--resume] [--budget 280]
     python -m benchmarks.fidelity out.json --target here.json --reprice     # no timing: what is on file, priced anew
@@ -50,7 +50,7 @@ from benchmarks.timing import (
     told,
 )  # fmt: skip
 from relax_eg.backend.family import SearchSpec
-from relax_eg.driver.measured import AS_WRITTEN, CandidateProgram, Entry, Search, arguments
+from relax_eg.driver.measured import AS_WRITTEN, CandidateProgram, Entry, Search, random_arguments
 from relax_eg.driver.optimize import optimized, traced_program
 from relax_eg.driver.options import read_options
 from relax_eg.extract.cost import WholeCost
@@ -71,8 +71,14 @@ QUANTILE = 0.25  # of a candidate's samples, as in calibration: what others do o
 
 @dataclass(frozen=True)
 class Timed:
-    """A candidate: predicted seconds, seconds of a call (the lower quartile), the program as text, and the way of
-    compiling among the profile's modes."""
+    """A candidate.
+
+    - `label`: its name.
+    - `predicted`: predicted seconds of a call.
+    - `seconds`: measured seconds of a call, the lower quartile.
+    - `text`: the program as module text.
+    - `mode`: the compilation mode among those of the profile.
+    """
 
     label: str
     predicted: float
@@ -83,9 +89,14 @@ class Timed:
 
 @dataclass(frozen=True)
 class Row:
-    """A program at one size. `weights`: parameters that are prepared in candidates other than the one as written;
-    `returned`: the label of what `optimize` returned, None at other prices than those; `behind`: its time over that of
-    the fastest."""
+    """A program at one size.
+
+    - `program`, `at`: the program and the sizes.
+    - `weights`: the parameters that candidates other than the program as written prepare.
+    - `timed`: the candidates.
+    - `returned`: the label of the candidate that `optimize` returned; None after --reprice.
+    - `behind`: the time of this candidate over that of the fastest one.
+    """
 
     program: str
     at: dict[str, int]
@@ -133,7 +144,7 @@ def timed(program: Program, at: Mapping[str, int], target: str, seconds: float) 
     best, chosen = returned(program, at, target, search)
     if all(c.label != chosen.label for c in candidates):
         candidates.append(chosen)
-    args, _ = arguments(traced, dict(options.facts), options.bindings[0])
+    args, _ = random_arguments(traced, dict(options.facts), options.bindings[0])
     calls: dict[str, Any] = {}
     for c in candidates:
         made = best if c.label == chosen.label else optimized(search, c)
@@ -150,7 +161,7 @@ def timed(program: Program, at: Mapping[str, int], target: str, seconds: float) 
         rows = tuple(
             Timed(
                 c.label,
-                search.predicted(c, at),
+                search.predicted_seconds(c, at),
                 float(np.quantile(times.seconds[c.label], QUANTILE)),
                 str(traced.module if c.entry is None else c.entry.module),
                 c.mode.name,
@@ -170,7 +181,7 @@ def timed(program: Program, at: Mapping[str, int], target: str, seconds: float) 
 
 
 def returned(program: Program, at: Mapping[str, int], target: str, search: Search) -> tuple[Any, CandidateProgram]:
-    """What `optimize` returns, and which candidate that is."""
+    """Returns the result of `optimize`, and the candidate that it is."""
     given: Any = {"at": at, "target": target, "weights": program.weights, "facts": program.facts}
     best = rx.optimize(program.fn, *program.specs, **given)
     mode = next(m for m in (AS_USUAL, *search.options.profile.modes) if dict(m.options) == dict(best.compiler_options))
@@ -180,7 +191,7 @@ def returned(program: Program, at: Mapping[str, int], target: str, search: Searc
 
 
 def repriced(row: Row, target: str) -> Row:
-    """What is on file with the prices of today's cost model, at which nobody knows what `optimize` returns."""
+    """Returns a row on file with the prices of the present cost model; what `optimize` returns at these is unknown."""
     p, new = profile(target), list[Timed]()
     for i, t in enumerate(row.timed):
         module = rx.parse(t.text)
@@ -214,7 +225,7 @@ def save(path: Path, rows: list[Row], target: str) -> None:
 
 
 def show(console: Console, rows: list[Row], most: int) -> bool:
-    """Tables of what is wrong most, and the figures that count; whether these are as wanted."""
+    """Print tables of the largest errors, and the key figures; return whether these keep their limits."""
     table = Table(title="chosen, but not the fastest; and pairs in the wrong order", title_justify="left")
     for name in ("program", "candidates", "tau", "behind", "", "chosen", "fastest"):
         table.add_column(name, justify="right" if name in ("candidates", "tau", "behind") else "left")

@@ -1,4 +1,4 @@
-"""What functions of real JAX libraries become: operators used, primitives left opaque, by library.
+"""Traces of functions of JAX libraries: operators used and primitives left opaque, by library.
 
     python -m benchmarks.libraries [--write] [--each] [--json FILE]
 
@@ -28,7 +28,7 @@ PACKAGES = {"haiku": "dm-haiku"}  # libraries whose package has another name
 
 
 def results(quick: bool = False) -> dict[str, list[Result]]:
-    """By library, what each function and its gradient become."""
+    """Returns, by library, the traces of each function and of its gradient."""
     found: dict[str, list[Result]] = {}
     for case in islice(CASES, QUICK_CASES if quick else None):
         use = case.build()

@@ -35,8 +35,15 @@ Params = dict[str, Any]
 
 @dataclass(frozen=True)
 class Sizes:
-    """A decoder's published sizes. `bias`: whether the projections to queries, keys and values have one; `tied`:
-    whether the embedding is the head too; `act`: what gates the inner layer."""
+    """The published sizes of a decoder.
+
+    - `layers`, `width`, `inner`: the layers, the width of the residual stream, and that of the MLP.
+    - `heads`, `kv_heads`, `head_width`: the heads of queries, those of keys and values, and their width.
+    - `vocabulary`: the number of tokens.
+    - `act`: the activation of the gate in the MLP.
+    - `bias`: whether the projections to queries, keys and values have a bias.
+    - `tied`: whether the embedding is also the head.
+    """
 
     layers: int
     width: int
@@ -127,8 +134,15 @@ def specs(sizes: Sizes, rows: str, layers: int | None = None) -> tuple[Any, ...]
 
 @dataclass(frozen=True)
 class Workload:
-    """Calls of a decoder: the axes of its ids, the bounds of its sizes, sizes as in the paper's Table 2, and what is
-    published, in MiB: the paper's figure, TVM 0.27's for its own graph of the model, and the liveness bound of that."""
+    """Calls of a decoder.
+
+    - `rows`: the axes of its ids.
+    - `bounds`: the bounds of its sizes.
+    - `name`, `sizes`: the size that varies, and its values in the paper's Table 2.
+    - `paper`: MiB of activations in the paper's Table 2.
+    - `tvm`: MiB that TVM 0.27 plans for its own graph of the model.
+    - `tvm_bound`: MiB of the liveness bound of that graph.
+    """
 
     rows: str
     bounds: Mapping[str, tuple[int, int]]

@@ -18,7 +18,12 @@ Params = dict[str, Any]
 
 @dataclass(frozen=True)
 class Widths:
-    """Sizes of a layer: of the residual stream, of heads and their groups, of the gated part."""
+    """The sizes of a layer.
+
+    - `width`: the width of the residual stream.
+    - `heads`, `groups`: the heads of queries, and those of keys and values.
+    - `inner`: the width of the MLP.
+    """
 
     width: int = 1024
     heads: int = 16
@@ -41,7 +46,11 @@ def rotate(x: Any, cos: Any, sin: Any) -> Any:
 
 @dataclass(frozen=True)
 class Layer:
-    """The functions of a layer of these widths, and what they take. `dtype`: of activations and weights."""
+    """The functions of a layer, and the specs of their arguments.
+
+    - `widths`: the sizes of the layer.
+    - `dtype`: the dtype of activations and weights.
+    """
 
     widths: Widths = Widths()
     dtype: str = "float32"
@@ -135,7 +144,11 @@ def _size(text: str, at: Mapping[str, int]) -> int:
 
 @dataclass(frozen=True)
 class Case:
-    """A program, a spec per argument, and the sizes to be best at."""
+    """A program.
+
+    - `fn`, `specs`: the function, and a spec for each argument.
+    - `at`: the sizes to optimize for.
+    """
 
     fn: Callable[..., Any] | rx.Module
     specs: tuple[Any, ...]

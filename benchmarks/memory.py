@@ -61,7 +61,7 @@ class Case:
 
 @dataclass(frozen=True)
 class Row:
-    """Bytes of a program over its calls; see the module."""
+    """The bytes of a program over its calls. The fields are the columns of the table, as the module describes them."""
 
     name: str
     kernels: int
@@ -77,7 +77,7 @@ class Row:
 
     @property
     def miss(self) -> float:
-        """How far what was seen is from the plan."""
+        """The relative difference between the bytes seen and the bytes planned."""
         return abs(self.live - self.planned) / self.planned if self.planned else 0.0
 
 
@@ -133,28 +133,29 @@ CASES: dict[str, Callable[[Sequence[int]], Case]] = {
 
 
 def features(x: jax.Array) -> jax.Array:
-    """Values that are needed again when the sum over all is known; each is cheap to compute."""
+    """Cheap values that are read twice: for a sum, and again once the sum is known."""
     hs = [jnp.exp(jnp.sin(x * float(i + 1))) for i in range(4)]
     total = sum(jnp.sum(h) for h in hs)
     return sum((jnp.sum(h * h / total, axis=1) for h in hs), jnp.zeros(x.shape[0]))
 
 
 def two_passes(x: jax.Array, ws: list[jax.Array]) -> jax.Array:
-    """The same with a matmul for each."""
+    """Like `features`, with a matmul for each value."""
     hs = [jnp.tanh(x @ w) for w in ws]
     total = sum(jnp.sum(h * h, axis=1, keepdims=True) for h in hs)
     return sum((jnp.sum(h * jax.lax.rsqrt(total + 1.0), axis=1) for h in hs), jnp.zeros(x.shape[0]))
 
 
 def attention(x: jax.Array, ws: list[jax.Array]) -> jax.Array:
-    """Eight heads of width 32: their scores are most of what there is."""
+    """Attention of eight heads of width 32, whose scores take most of the memory."""
     q, k, v = (jnp.swapaxes((x @ w).reshape(x.shape[0], 8, 32), 0, 1) for w in ws[:3])
     scores = jax.nn.softmax(jnp.einsum("hqd,hkd->hqk", q, k) / 6.0)
     return jnp.swapaxes(jnp.einsum("hqk,hkd->hqd", scores, v), 0, 1).reshape(x.shape) @ ws[3]
 
 
 def limited_rows(only: str, execution: Any, quick: bool = False) -> list[tuple[str, ...]]:
-    """Programs by share of what they need without a limit: bytes, and times longer as predicted and as timed."""
+    """Returns rows of programs under limits, as shares of the bytes that they need without a limit: bytes, and the
+    predicted and measured slowdown."""
     layer = llama([128])
     cases = {
         "features": Case(features, ("n 1024",), ({"n": 1024},)),
@@ -202,15 +203,15 @@ def arguments(best: rx.types.Optimized, sizes: Mapping[str, int]) -> list[Any]:
 
 
 def live_bytes() -> int:
-    """Of all arrays of the process. What is garbage in circles is swept away before; all that was there when the
-    measuring began is frozen (`settled`), so that a sweep is short however large the searches were."""
+    """Returns the bytes of all arrays of the process, after a garbage collection. The collection is short, because the
+    objects that existed before the measurement are frozen (`settled`)."""
     gc.collect()
     return sum(x.nbytes for x in jax.live_arrays())
 
 
 @contextmanager
 def settled() -> Generator[None]:
-    """Nothing that is here now is looked at by garbage collections."""
+    """Freezes all objects that exist now, so that garbage collections skip them."""
     gc.collect()
     gc.freeze()
     try:
@@ -220,7 +221,8 @@ def settled() -> Generator[None]:
 
 
 def row(name: str, case: Case, tell: Callable[[str], None]) -> Row:
-    """Search, call at each of the sizes and at the first once more, and count. `tell` is called with what is done."""
+    """Returns the row of a program: searches, calls it at each of the sizes and at the first once more, and counts
+    bytes. `tell` is called with the name of each step."""
     written = rx.trace(case.fn, *case.specs)
     best = rx.optimize(case.fn, *case.specs, at=list(case.sizes), execution="kernels")
     assert isinstance(best, InKernels)
@@ -283,13 +285,13 @@ def watched(best: InKernels, sizes: Mapping[str, int]) -> tuple[Call, int]:
 
 
 def greedy_bytes(plan: Plan, sizes: Mapping[str, int]) -> int:
-    """What TVM's planner takes for one call, the sizes being known."""
+    """Returns the bytes that TVM's planner needs for one call at known sizes."""
     return plan.laid_out("greedy").bytes_at(sizes)
 
 
 def pool(plans: Sequence[tuple[Plan, Mapping[str, int]]]) -> int:
-    """Bytes that a pool has in the end: blocks of exactly the sizes that were asked for, free again after a value's
-    last reader, kept for the calls that follow."""
+    """Returns the final bytes of a pool: blocks of exactly the requested sizes, free again after the last reader of
+    their value, and kept for later calls."""
     free: Counter[int] = Counter()
     total = 0
     for plan, sizes in plans:

@@ -1,8 +1,8 @@
 """TVM's own memory planner on the kernels of one of our plans, where TVM is installed.
 
-What it is given is a Relax function of destination-passing calls with the same tensors in the same order, at known
-sizes; what it says is the bytes of the storages that `StaticPlanBlockMemory` allocates. What is handed out it leaves to
-the caller, as we do.
+Its input is a Relax function of destination-passing calls with the same tensors in the same order, at known sizes; its
+output is the bytes of the storages that `StaticPlanBlockMemory` allocates. Results are left to the caller, as in our
+plans.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def planned_bytes(program: MemoryProgram, sizes: Mapping[str, int]) -> int:
 
 
 def _module(relax: Any, program: MemoryProgram, sizes: Mapping[str, int]) -> Any:
-    """The steps of a program as a Relax module; its kernels are calls of a routine that nobody has."""
+    """Returns the steps of a program as a Relax module. Its kernels are calls of a routine that does not exist."""
 
     def kind(v: Value) -> Any:
         shape = [int(d.evaluate(sizes)) for d in v.annotation.shape or ()]

@@ -1,4 +1,4 @@
-"""MiniLM-L6 as written under `jax.jit`, against ours, at several batch sizes and lengths.
+"""MiniLM-L6 as written under `jax.jit` against our program, at several batch sizes and lengths.
 
     python -m benchmarks.minilm [--lengths 16,64,128] [--batches 1,8,64] [--quick] [--json out.json] [--strict]
     python -m benchmarks.minilm --execution kernels --lengths 16,128,512 --batches 1 --strict
@@ -61,7 +61,7 @@ def windows(tokenizer: Any, sentences: list[str], batch: int, length: int) -> tu
 
 
 def allowed(tokens: int, short: bool, execution: str) -> float:
-    """How many times as long as the program as written ours may take."""
+    """Returns the limit on the time of our program over that of the program as written."""
     if execution == "kernels":
         return LONGER_OF_FEW if tokens <= FEW else LONGER_IN_KERNELS
     return 1 / (SHORT_GAIN if short and tokens <= SHORT[-1] else LOWEST)
@@ -125,7 +125,7 @@ def main(
             console.print(f"{v.guard}: {written_or}, {options}")
     rows = load(json_out) if resume and json_out else []
     known, end = {(r["batch"], r["tokens"]) for r in rows}, time.perf_counter() + budget
-    # Should time run out, what is missing is spread over all lengths.
+    # The order spreads the lengths, so that a run that ends early covers all of them.
     left = [at for k in range(4) for at in settings[k::4] if at not in known]
     for n, (b, s) in enumerate(left):
         if time.perf_counter() > end:

@@ -1,4 +1,4 @@
-"""Whether a rule follows from the others of its book: is its right side reached from its left side without it?
+"""Whether a rule follows from the other rules of its book: they reach its right side from its left side without it.
 
     python -m benchmarks.minimality [--book movement] [--all]
 
@@ -35,7 +35,7 @@ BUDGET = Budget(nodes=3000, seconds=5)
 
 
 def without(rule: Rule, rules: RuleSet) -> RuleSet:
-    """The other rules, the twin of `rule` in the other direction left out as well."""
+    """Returns `rules` without `rule` and without its reverse."""
     base = rule.name.removesuffix("_reversed")
     return RuleSet("others", [r for r in rules if r.name.removesuffix("_reversed") != base])
 
@@ -53,20 +53,20 @@ def reached(instance: Instance, others: RuleSet) -> bool:
     try:
         with EGraph(instance.left, others, sizes_of(instance), declared=known_of(instance)) as egraph:
             egraph.saturate(BUDGET)
-            return all(egraph.same(a, b) for a, b in zip(instance.left, instance.right, strict=True))
+            return all(egraph.are_equal(a, b) for a, b in zip(instance.left, instance.right, strict=True))
     except RelaxEgError:
         return False
 
 
 def known_of(instance: Instance) -> DeclaredFacts:
-    """What a rule's conditions ask of its pattern variables, as declared."""
+    """Returns the facts that a rule's conditions require of its pattern variables, as declared facts."""
     return DeclaredFacts(
         claims_of(instance.guards), frozenset(g.name for g in instance.guards if isinstance(g, OriginGuard))
     )
 
 
 def sizes_of(instance: Instance) -> Scope:
-    """Sizes that meet a rule's conditions."""
+    """Returns a scope in which a rule's conditions on sizes hold."""
     return Scope(assume=[str(g) for g in instance.guards if isinstance(g, Relation)])
 
 

@@ -1,4 +1,4 @@
-"""How long `rx.optimize` takes for whole models: ResNet-50, a GPT-2 training step, a U-Net.
+"""The seconds of `rx.optimize` for whole models: ResNet-50, a GPT-2 training step, a U-Net.
 
     python -m benchmarks.models [--only unet]
 
@@ -32,7 +32,7 @@ def conv(x: jax.Array, w: jax.Array, stride: int = 1, groups: int = 1) -> jax.Ar
 
 
 def batch_norm(p: Params, x: jax.Array) -> jax.Array:
-    """As at inference: with the moments that training found."""
+    """Batch normalization at inference, with the moments from training."""
     return (x - p["mean"]) * (lax.rsqrt(p["variance"] + 1e-5) * p["scale"]) + p["bias"]
 
 

@@ -1,4 +1,4 @@
-"""The formats that are read, each with a genuine file, for `benchmarks.mutations`."""
+"""The file formats of the package, each with a genuine file, for `benchmarks.mutations`."""
 
 from __future__ import annotations
 

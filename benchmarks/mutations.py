@@ -2,9 +2,9 @@
 
     python -m benchmarks.mutations --count 1000
 
-Each of them has to be refused by an error of ours or be read, within 5 seconds and 1 GiB, while nothing that it says is
-run, imported, written or put into the environment. The table says how many of each format were read, were refused,
-and did anything else.
+Each file must be read, or refused by an error of this package, within 5 seconds and 1 GiB; nothing in it may be run,
+imported, written or put into the environment. The table shows how many files of each format were read, were refused, or
+had another outcome.
 """
 
 from __future__ import annotations
@@ -134,7 +134,7 @@ def changed_text(text: str, choose: random.Random) -> str:
 
 
 def changed_bytes(data: bytes, choose: random.Random) -> bytes:
-    """Bytes of which a few are others, are left out, or come twice."""
+    """Returns bytes with a few of them replaced, removed or doubled."""
     out = bytearray(data)
     for _ in range(choose.randint(1, 8)):
         at = choose.randrange(len(out) or 1)
@@ -160,7 +160,13 @@ def json_text(data: Any) -> str:
 
 @dataclass(frozen=True)
 class Format:
-    """A kind of file: a genuine one, a changed one, and how a file is read and looked at."""
+    """A format of files.
+
+    - `name`: its name.
+    - `genuine`: the bytes of a genuine file.
+    - `changed(data, random)`: returns the bytes of a changed file.
+    - `read(path)`: reads a file and looks at all of it.
+    """
 
     name: str
     genuine: bytes
@@ -200,7 +206,7 @@ _OWN_CODE = (
 
 
 class Watch:
-    """What Python's audit events tell while a file is read."""
+    """Records Python's audit events while a file is read."""
 
     def __init__(self, sentinel: str) -> None:
         self.on, self.seen, self.sentinel = False, list[str](), sentinel
@@ -312,7 +318,7 @@ def _status(field: str) -> int:
 
 
 def run(names: list[str], count: int, seed: int) -> dict[str, Counter[str]]:
-    """How mutations of each format ended: "read", "refused", or what else."""
+    """Returns the outcomes of the mutations of each format: "read", "refused", or another text."""
     found: dict[str, Counter[str]] = {}
     for group in [[n] for n in names] if count > 200 else [names]:
         start = 0
@@ -322,7 +328,7 @@ def run(names: list[str], count: int, seed: int) -> dict[str, Counter[str]]:
 
 
 def _worker(names: list[str], start: int, count: int, seed: int, found: dict[str, Counter[str]]) -> int:
-    """Run a worker; the mutation to go on with, after one that ended it."""
+    """Runs a worker; returns the mutation to continue with, after one that ended the worker."""
     command = [sys.executable, "-m", __spec__.name if __spec__ else "benchmarks.mutations", "--worker", *names]
     more = ["--start", str(start), "--count", str(count), "--seed", str(seed)]
     child = subprocess.Popen([*command, *more], stdout=subprocess.PIPE, text=True, bufsize=1)

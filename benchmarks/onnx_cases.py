@@ -1,8 +1,8 @@
 """Random uses of ONNX operators: a node, drawn as ONNX's own table of operators has it.
 
-`draw` picks a version of the operator, then runs what `DRAWN` has of it, which asks for attributes, dtypes and inputs
-by the names that the table knows. What the table has and `DRAWN` does not ask for is an error (`Draw.finish`), so a
-new attribute of an operator is not left out unnoticed.
+`draw` picks a version of the operator, then calls its function in `DRAWN`, which draws attributes, dtypes and inputs by
+their names in the table. `Draw.finish` raises an error for an attribute of the table that was not drawn, so a new
+attribute of an operator is noticed.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A random use of an ONNX operator in the making: what it draws by, and the model that comes of it."""
+"""The builder of a random use of an ONNX operator: the draws, and the model that it builds."""
 
 from __future__ import annotations
 
@@ -31,7 +31,12 @@ INT64 = np.int64
 
 @dataclass(frozen=True)
 class Case:
-    """A model of one node, and the arrays that it is called with."""
+    """A model of one node.
+
+    - `kind`: its operator.
+    - `model`: the `ModelProto`.
+    - `arrays`: the arrays that it is called with, by input name.
+    """
 
     kind: str
     model: Any
@@ -57,7 +62,7 @@ def _text(x: Array, held: bool) -> str:
 
 
 class Draw:
-    """One random use of an operator in the making."""
+    """The builder of one random use of an operator."""
 
     def __init__(self, kind: str, rng: Rng, opset: int) -> None:
         self.kind, self.rng, self.opset = kind, rng, opset
@@ -156,7 +161,7 @@ class Draw:
         self.inputs.append(None)
 
     def was(self, name: str, x: Any, attribute: bool, dtype: Any = INT64) -> None:
-        """What is an attribute of older versions and a known input of newer ones; None leaves it out."""
+        """Sets a value that is an attribute in older versions and a known input in newer ones; None leaves it out."""
         self.asked.add(name)
         if attribute:
             if x is not None:
@@ -171,7 +176,7 @@ class Draw:
         kept = list(shape[self.size(0, len(shape)) if self.chance(0.4) and shape else 0 :])
         return [1 if self.chance(0.3) else d for d in kept]
 
-    # --- what comes of it ---
+    # --- the case ---
 
     def finish(self) -> Case:
         if missing := set(self.schema.attributes) - self.asked:

@@ -1,11 +1,11 @@
-"""ONNX operators as they are read, against onnxruntime: random attributes, dtypes, shapes and versions of each.
+"""ONNX operators as `rx.from_onnx` reads them, against onnxruntime: random attributes, dtypes, shapes and versions.
 
     python -m benchmarks.onnx_operators [--count 50] [--only Resize,Cast] [--first 0] [--json out.json]
 
 Every operator that `rx.from_onnx` accepts is drawn until `count` sets were compared (`benchmarks.onnx_cases`): values,
-shapes and dtypes of all outputs, with symbolic sizes in a third of the sets. Where onnxruntime has no kernel, or gives
-something else, ONNX's own reference decides; the table says how often. A set is refused where the reader says so
-(OnnxError), and broken where reading or running raises anything else.
+shapes and dtypes of all outputs, with symbolic sizes in a third of the sets. Where onnxruntime has no kernel, or
+another result, ONNX's own reference decides; the table says how often. A set is refused if the reader raises OnnxError,
+and broken if reading or running raises any other exception.
 """
 
 from __future__ import annotations
@@ -49,8 +49,16 @@ TOLERANCE = {
 
 @dataclass
 class Result:
-    """What came of an operator's sets. `reference`: of those that agree, the ones that ONNX's reference decided;
-    `departs`: the ones among these for which onnxruntime gives something else."""
+    """The results of an operator's sets.
+
+    - `kind`: the operator.
+    - `agree`: sets whose results agree.
+    - `reference`: sets among these that ONNX's reference decided.
+    - `departs`: for sets among these, the difference of onnxruntime's result, as text.
+    - `refused`: the number of refused sets, by error text.
+    - `unjudged`: sets that neither onnxruntime nor the reference can run.
+    - `differ`: sets whose results differ.
+    """
 
     kind: str
     agree: int = 0
@@ -65,7 +73,7 @@ Read = tuple[Case, rx.Module, list[Array]]  # a case, its module, and the arrays
 
 
 def read(case: Case, result: Result) -> Read | None:
-    """The module of a case; None where there is none, which `result` is told."""
+    """Returns the module of a case; None, recorded in `result`, if it cannot be read."""
     try:
         module = rx.from_onnx(case.model)
     except OnnxError as error:
@@ -79,7 +87,7 @@ def read(case: Case, result: Result) -> Read | None:
 
 
 def computed(cases: Sequence[Read]) -> list[list[Array]]:
-    """What modules compute; in one XLA program, because compiling is what takes the time."""
+    """Returns the results of modules, computed in one XLA program, because compilation dominates the time."""
 
     def run(arrays: Sequence[Sequence[Any]]) -> list[Any]:
         return [run_function(m, m.main, xs) for (_, m, _), xs in zip(cases, arrays, strict=True)]
@@ -106,7 +114,7 @@ def of_reference(case: Case) -> list[Array]:
 
 
 def difference(found: Sequence[Array], wanted: Sequence[Array]) -> str | None:
-    """How results differ; None where they agree."""
+    """Returns the difference of results as text; None if they agree."""
     if len(found) != len(wanted):
         return f"{len(found)} outputs instead of {len(wanted)}"
     for i, (f, w) in enumerate(zip(found, wanted, strict=True)):
@@ -129,7 +137,7 @@ def _some(x: Array) -> str:
 
 
 def judged(cases: Sequence[Read], result: Result) -> None:
-    """Adds to `result` what comes of cases."""
+    """Adds the outcomes of cases to `result`."""
     try:
         answers = computed(cases)
     except Exception as error:  # whatever it is, it is no answer
@@ -160,7 +168,7 @@ def judged(cases: Sequence[Read], result: Result) -> None:
 
 
 def compared(kind: str, count: int, first: int = 0) -> Result:
-    """An operator's result, on `count` sets that are compared or as many as four times `count` draws give."""
+    """Returns the result of an operator on `count` compared sets, or on as many as four times `count` draws give."""
     result, seed, last = Result(kind), first, first + _TRIES * count
     while seed < last and (missing := count - result.agree - len(result.differ)) > 0:
         seeds = range(seed, min(seed + missing, last))

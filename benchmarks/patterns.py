@@ -1,4 +1,4 @@
-"""Small programs where algebra decides: as written, rewritten by hand, and compiled by relax_eg.
+"""Small programs that algebra makes faster: as written, rewritten by hand, and compiled by relax_eg.
 
     python -m benchmarks.patterns [--sizes 64,256] [--cases qkv,trace] [--quick] [--json out.json] [--strict]
                                   [--target here.json] [--measure 3] [--resume] [--budget 280]
@@ -6,7 +6,7 @@
 All three run under `jax.jit`, in one process, taking turns, so that only the programs are compared; what our own call
 costs on top of `jax.jit` is the line at the end. Speed-ups are over the program as written: above 1 is faster.
 
-Two limits are looked at, each by itself (`benchmarks.timing` says when a limit is kept, broken or unsure, and what is
+Two limits are checked separately (`benchmarks.timing` says when a limit is kept, broken or unsure, and which cases are
 measured again). *slower*: ours takes at most 1.05x the time of the program as written, else it is SLOWER; `same` means
 that XLA compiled ours to exactly what it compiled the program as written to, so that any difference is noise. *missed*:
 ours takes at most 1.10x the time of the best form by hand, else it is MISSED where that form wins by 1.5x or more, and
@@ -91,7 +91,11 @@ class Row:
 
 @dataclass(frozen=True)
 class Program:
-    """A jitted function with the arguments it is timed on, and how it is compiled."""
+    """A jitted function.
+
+    - `fn`, `args`: the function, and the arguments of the timed call.
+    - `compiled`: the layouts and compiler options, as text.
+    """
 
     fn: Any
     args: tuple[Any, ...]
@@ -151,7 +155,7 @@ def jitted(made: Any) -> Any:
 
 
 def how(best: Any) -> str:
-    """How the right-hand sides of products lie in the chosen program, and the options it is compiled with."""
+    """Returns the layouts of the right-hand sides of products in the chosen program, and its compiler options."""
     found = {r.op for r in best.report.after.rows}
     layouts = [name for op, name in (("matmul", "in x out"), ("linear", "out x in")) if op in found]
     told = [f"{k}={v!r}" for k, v in best.compiler_options.items()] or ["default options"]
@@ -184,7 +188,7 @@ def row(case: Case, n: int, timings: Timings, with_ours: bool, same: bool, compi
 
 
 def call_cost() -> list[tuple[str, float]]:
-    """Seconds per call of a function too small to matter, by way of calling it."""
+    """Returns the seconds per call of a negligible function, for each way to call it."""
     import relax_eg as rx
 
     def tiny(x: jax.Array) -> jax.Array:
@@ -227,7 +231,7 @@ def table(rows: list[Row]) -> Table:
 
 
 def summary(rows: list[Row]) -> str:
-    """How many rows keep each limit, are unsure, and break it."""
+    """Returns the number of rows that keep each limit, are unsure, and break it."""
     slower = tally((r.slower for r in rows if r.slower), "SLOWER")
     above = tally((r.missed for r in rows if r.missed and r.is_worth_finding), "MISSED")
     below = tally((r.missed for r in rows if r.missed and not r.is_worth_finding), "missed")

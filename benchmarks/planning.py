@@ -1,9 +1,9 @@
-"""How long memory planning takes for whole models, operator by operator as they are traced.
+"""The seconds of memory planning for whole models, operator by operator as they are traced.
 
     python -m benchmarks.planning [--only unet] [--json out.json]
 
-Seconds are the processor's. *Free* is planned for all sizes, so that offsets are expressions; *bounded* with bounds
-that are the sizes at hand, so that the arena is one number; *one call* is what a call in kernels plans at its sizes.
+Seconds are processor time. *free* plans for all sizes, so that offsets are expressions; *bounded* plans with bounds
+that equal the sizes, so that the arena is one number; *one call* is the plan of a call in kernels at its sizes.
 """
 
 from __future__ import annotations
@@ -31,7 +31,13 @@ SIZES = {"b": 4, "s": 512, "t": 1024}
 
 @dataclass(frozen=True)
 class Row:
-    """A model's kernels and tensors, bytes of the arena and those needed at once, and seconds of planning."""
+    """A model.
+
+    - `name`: its name.
+    - `kernels`, `tensors`: their numbers.
+    - `arena`, `bound`: bytes of the arena, and the maximum of the bytes that are live at once.
+    - `free`, `bounded`, `one_call`: seconds of planning.
+    """
 
     name: str
     kernels: int

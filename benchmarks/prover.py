@@ -2,11 +2,12 @@
 
     python -m benchmarks.prover [--queries 3000] [--layers 32] [--json out.json]
 
-All are asked the statements of `tests/shapes/statements.py`; TVM where it is installed (`pip install 'relax-eg[tvm]'`).
-JAX gets the assumptions as constraints of a symbolic scope, where it has a spelling for them, and TVM as constraints of
-its analyzer. JAX's `==` says False both for "different" and for "cannot tell", and its `!=` then says True; TVM's
-analyzer says False for all that it cannot prove. Such an answer counts as right where the statement fails for some
-size, and as not answered where it holds for all; such a True counts as not answered where the statement fails.
+Each prover gets the statements of `tests/shapes/statements.py`; TVM where it is installed (`pip install
+'relax-eg[tvm]'`). JAX gets the assumptions as constraints of a symbolic scope, where it has a spelling for them, and
+TVM as constraints of its analyzer. JAX's `==` says False both for "different" and for "cannot tell", and its `!=` then
+says True; TVM's analyzer says False for all that it cannot prove. Such an answer counts as right where the statement
+fails for some size, and as not answered where it holds for all; such a True counts as not answered where the statement
+fails.
 """
 
 from __future__ import annotations
@@ -69,7 +70,7 @@ def ours(statement: str, assume: list[str]) -> Answer:
 
 
 def jax(statement: str, assume: list[str]) -> Answer:
-    """JAX's answer; None where it cannot tell or cannot be told the assumptions."""
+    """Returns JAX's answer; None if it is inconclusive or does not accept the assumptions."""
     names = sorted(name for name in set(compile(statement, "", "eval").co_names) if name not in _FUNCTIONS)
     try:
         constraints = Scope(assume=assume).to_constraints()
@@ -163,7 +164,8 @@ def score(ask: Ask, holds: list[tuple[str, list[str]]], fails: list[tuple[str, l
 
 
 def by_path(count: int) -> ProverStatistics:
-    """The prover's count of its work on random questions, each asked twice: in bounded scopes and in open ones."""
+    """Returns the prover's statistics on random questions, each asked twice, in bounded scopes and in unbounded
+    ones."""
     statistics = ProverStatistics()
     for query in runpy.run_path(str(_TESTS / "random_queries.py"))["queries"](count, seed=7):
         for bounds in (query.bounds, {name: (low, None) for name, (low, _) in query.bounds.items()}):

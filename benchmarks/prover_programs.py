@@ -1,4 +1,4 @@
-"""Programs on which `benchmarks.prover` measures how much of the work is proving, and how long deduction takes."""
+"""Programs on which `benchmarks.prover` measures the share of proofs in optimize time, and the time of deduction."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def negation_leaves_even_rows(x: ir.Expr) -> tuple[ir.Expr, ir.Expr]:
 
 
 def programs(layers: int) -> dict[str, Case]:
-    """Programs by name: decoders with symbolic batch and length, and what asks more."""
+    """Returns programs by name: decoders with symbolic batch and length, and programs that ask more questions."""
     model = (decoder_specs(layers), "b s @ int32")
     long = {"budget": rx.Budget(seconds=600)}
     known = {"bounds": [{"b": (1, 64)}, "s % 8 == 0", "b*s <= 65536"]}
@@ -72,7 +72,12 @@ def windows(x: jax.Array, y: jax.Array, z: jax.Array) -> jax.Array:
 
 @dataclass(frozen=True)
 class Share:
-    """One `optimize`: its seconds, those spent in the prover, and the questions that it was asked."""
+    """One call of `optimize`.
+
+    - `name`: the program.
+    - `seconds`, `proving`: seconds in all, and in the prover.
+    - `questions`, `asked_z3`: the questions to the prover, and those that reached z3.
+    """
 
     name: str
     seconds: float
@@ -82,7 +87,7 @@ class Share:
 
 
 def share_of_optimize(name: str, program: Case) -> Share:
-    """`program` optimized where the rules' instances are made already."""
+    """Returns the figures of a call of `optimize` in a process that has built the instances of the rules."""
     program.optimize()
     with _counted() as (statistics, spent):
         started = time.perf_counter()
@@ -126,7 +131,8 @@ def _counted() -> Iterator[tuple[ProverStatistics, list[float]]]:
 
 
 def memory_questions(layers: int) -> ProverStatistics:
-    """What a memory plan asks: of the decoder's values, pair by pair, whether one always fits where another was."""
+    """Returns the statistics of a memory plan's questions: for each pair of the decoder's values, whether one always
+    fits into the storage of the other."""
     module = rx.trace(decoder, decoder_specs(layers), "b s @ int32")
     sizes = sorted({bytes_of(e.annotation) for f in module for e in f.expressions()}, key=str)
     scope = Scope({"b": (1, 64), "s": (1, 4096)}, assume=["s % 8 == 0"])

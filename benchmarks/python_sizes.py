@@ -2,8 +2,8 @@
 
     python -m benchmarks.python_sizes [--programs 2000] [--seed 0] [--only histogram]
 
-Each is called at sizes in a random order, among them sizes that just fill a capacity, 1 and 0; values, shapes, dtypes
-and errors are to be those of `jax.jit`. It fails where any differ.
+Each function is called at sizes in a random order, among them 0, 1 and sizes that exactly fill a capacity. Values,
+shapes, dtypes and errors must be those of `jax.jit`; the command fails if any differ.
 """
 
 from __future__ import annotations
@@ -147,7 +147,7 @@ LIBRARY: Mapping[str, Callable[[Array], Any]] = {
     "reshape": lambda x: x.reshape(-1, 1),
 }
 
-# What does not depend on what Python decided: applied to arrays of one axis, the size stays.
+# Steps that do not depend on a decision in Python. They keep the size of arrays of one axis.
 STEPS: Sequence[Callable[[Array], Array]] = (
     lambda x: jnp.tanh(x), lambda x: x * 2 + 1, lambda x: jnp.cumsum(x), lambda x: x - x.mean(), lambda x: jnp.sort(x),
     lambda x: jax.nn.softmax(x), lambda x: x[::-1], lambda x: jnp.where(x > 0, x, 0.5 * x), lambda x: x + x.max(),
@@ -157,7 +157,8 @@ STEPS: Sequence[Callable[[Array], Array]] = (
 
 
 def random_program(seed: int) -> Callable[[Array], Any]:
-    """A function of an array of one axis: steps, some of them weighed by what Python says of the size."""
+    """Returns a function of an array of one axis: steps, some of them scaled by a number that Python computes from the
+    size."""
     draw = random.Random(seed)
     steps = [(draw.choice(STEPS), draw.choice((None, *LOOKS.values()))) for _ in range(draw.randint(1, 4))]
     last = draw.choice(list(LOOKS.values()))
@@ -173,7 +174,7 @@ def random_program(seed: int) -> Callable[[Array], Any]:
 
 
 def outcome(run: Callable[..., Any], args: Sequence[Any]) -> Any:
-    """What a call gives, or the error that it raises."""
+    """Returns the result of a call, or the error that it raises."""
     try:
         return run(*args)
     except Exception as e:
@@ -181,7 +182,7 @@ def outcome(run: Callable[..., Any], args: Sequence[Any]) -> Any:
 
 
 def differing(ours: Any, wanted: Any) -> str:
-    """How two outcomes differ; "" where they do not."""
+    """Returns the difference of two outcomes as text; "" if there is none."""
     if isinstance(ours, Exception) or isinstance(wanted, Exception):
         same = type(ours) is type(wanted)
         return "" if same else f"{ours!r:.80} for {wanted!r:.80}"
@@ -198,7 +199,7 @@ def differing(ours: Any, wanted: Any) -> str:
 
 
 def compared(function: Callable[..., Any], shapes: Sequence[tuple[int, ...]], **options: Any) -> Iterator[str]:
-    """The shapes at which `rx.jit` and `jax.jit` differ, and how."""
+    """Yields the shapes at which `rx.jit` and `jax.jit` differ, with the difference."""
     fast, slow = rx.jit(function, **options), jax.jit(function)
     for shape in shapes:
         x = np.random.default_rng(sum(shape)).standard_normal(shape).astype(np.float32)
@@ -226,7 +227,7 @@ def main(
     calls: Annotated[int, typer.Option(help="of each")] = 6,
     quick: Quick = False,
 ) -> None:
-    """`rx.jit` beside `jax.jit`."""
+    """Compare `rx.jit` with `jax.jit`."""
     started, bad, count = time.perf_counter(), 0, 0
     chosen = {name: function for name, function in LIBRARY.items() if only in name}
     if quick:

@@ -1,9 +1,9 @@
-"""How optimize time grows with the program: decoders of many layers, a long chain, a wide fan-out.
+"""The growth of optimize time with the program: decoders of many layers, a long chain, a wide fan-out.
 
     python -m benchmarks.scale [--only decoder]
 
-XLA is not run. Every program has a process of its own, so that peak memory is its own and nothing is left from the one
-before; the first run of `rx.optimize` in it also builds the rules' instances, the second (`again`) finds them.
+XLA is not run. Each program has a process of its own, so that peak memory is that of the program alone. The first run
+of `rx.optimize` in the process also builds the instances of the rules; the second (`again`) reuses them.
 """
 
 from __future__ import annotations
@@ -103,8 +103,12 @@ def cases() -> dict[str, Case]:
 
 @dataclass(frozen=True)
 class Case:
-    """A program to optimize: a JAX function, its specs, options of `rx.optimize`, and whether repeated blocks are
-    optimized once."""
+    """A program to optimize.
+
+    - `fn`, `specs`: a JAX function, and the specs of its arguments.
+    - `options`: options of `rx.optimize`.
+    - `sharing`: whether repeated blocks are optimized once.
+    """
 
     fn: Callable[..., Any]
     specs: tuple[Any, ...]
@@ -118,8 +122,13 @@ class Case:
 
 @dataclass(frozen=True)
 class Row:
-    """What optimizing a program took: operators as written, e-graph nodes, why saturation stopped, seconds by stage, in
-    all, of processors, and the second time; peak memory of the process in MiB."""
+    """The cost of optimizing a program.
+
+    - `name`, `operators`: the program, and its operators as written.
+    - `nodes`, `stop`: e-graph nodes, and the reason why saturation stopped.
+    - `stages`, `total`, `cpu`, `again`: seconds by stage, in all, of processor time, and of the second run.
+    - `peak`: peak memory of the process, MiB.
+    """
 
     name: str
     operators: int

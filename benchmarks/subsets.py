@@ -25,7 +25,7 @@ from benchmarks.cases import CASES
 from benchmarks.models import resnet, resnet_specs
 from benchmarks.scale import Case, decoder, decoder_specs
 
-# Books that go together, so that there are few enough subsets to try them all.
+# Books are grouped, so that all subsets of the groups can be tried.
 FAMILIES = (
     "contraction+blocks",
     "convolution+attention",
@@ -42,7 +42,11 @@ Family = frozenset[str]
 
 @dataclass(frozen=True)
 class Costlier:
-    """A family that made a program costlier when added to a subset of the others: predicted seconds before, after."""
+    """A family that made a program costlier when it was added to a subset of the others.
+
+    - `program`, `subset`, `family`: the program, the subset and the family.
+    - `before`, `after`: predicted seconds without and with the family.
+    """
 
     program: str
     subset: tuple[str, ...]
@@ -75,7 +79,7 @@ def rules_of(families: Sequence[str]) -> rx.RuleSet:
 
 
 def costlier(name: str, predicted: dict[Family, float]) -> Iterator[Costlier]:
-    """Where adding one family to a subset raised what `predicted` says for it."""
+    """Yields the cases in which one more family raised the `predicted` seconds of a subset."""
     for subset, seconds in predicted.items():
         for f in sorted(subset):
             before = predicted[subset - {f}]

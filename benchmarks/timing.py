@@ -6,10 +6,9 @@ both sides. What is reported is the median over the rounds, with an interval tha
 95% probability (the order statistics of the binomial law, so no assumption about how times are distributed).
 
 A limit is kept (`WITHIN`) where the whole interval is at or below it, and broken (`BEYOND`) where the whole interval is
-above; else it is `UNSURE`, which counts as neither. `settled` measures a case again exactly where an interval holds its
-limit inside, on whichever side of it the median is: what looks good is doubted as what looks bad is, and what is
-decided, either way, stands. Both looks count in the end, so that of two looks at 95% at least 90% of cases are decided
-rightly.
+above; else it is `UNSURE`, which counts as neither. `settled` measures a case again if an interval
+contains its limit, on whichever side the median is; a case that is decided, either way, is not measured again. The
+samples of both measurements count, so that with two measurements at 95% at least 90% of the verdicts are right.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from typing import Any, Literal
 import jax
 import numpy as np
 
-from relax_eg.measure.timing import cores, interleaved, median_ranks
+from relax_eg.measure.timing import cores, median_ranks, time_interleaved
 
 Verdict = Literal["within", "unsure", "beyond"]
 WITHIN: Verdict = "within"
@@ -36,7 +35,11 @@ AGAIN = 4  # what is unsure is measured so many times as long besides
 
 @dataclass(frozen=True)
 class Estimate:
-    """The median of samples taken in rounds, often of paired ratios, and its interval."""
+    """The median of samples, often of paired ratios.
+
+    - `value`: the median.
+    - `low`, `high`: its interval, which contains the true median with at least 95% probability.
+    """
 
     value: float
     low: float
@@ -51,11 +54,11 @@ class Estimate:
 
     @property
     def inverse(self) -> Estimate:
-        """Of the ratios the other way round."""
+        """The estimate of the inverse ratios."""
         return Estimate(1 / self.value, 1 / self.high, 1 / self.low)
 
     def against(self, limit: float) -> Verdict:
-        """Whether the true median is at most `limit`, as far as the interval tells."""
+        """Returns whether the true median is at most `limit`, by the interval."""
         return WITHIN if self.high <= limit else BEYOND if self.low > limit else UNSURE
 
     def __str__(self) -> str:
@@ -75,7 +78,7 @@ class Timings:
         return min(names, key=self.median)
 
     def speedup(self, name: str, over: str) -> Estimate:
-        """How many times faster `name` is than `over`."""
+        """Returns the time of `over` divided by that of `name`."""
         return Estimate.of(self.seconds[over] / self.seconds[name])
 
     def __add__(self, more: Timings) -> Timings:
@@ -85,7 +88,7 @@ class Timings:
 
 def measure(calls: Mapping[str, Callable[[], Any]], seconds: float = 1.0, seed: int = 0) -> Timings:
     """Times all `calls`, interleaved, for about `seconds` in all; each is called without arguments and waited for."""
-    return Timings(interleaved(calls, seconds, seed))
+    return Timings(time_interleaved(calls, seconds, seed))
 
 
 def settled(
@@ -102,21 +105,21 @@ def settled(
 
 
 def tally(verdicts: Iterable[Verdict], beyond: str = BEYOND) -> str:
-    """How many there are of each verdict, each by itself; `beyond`: what a broken limit is called."""
+    """Returns the number of each verdict as text; `beyond`: the word for a broken limit."""
     count = Counter(verdicts)
     return f"{count[WITHIN]} within, {count[UNSURE]} unsure, {count[BEYOND]} {beyond} of {count.total()}"
 
 
 def told(verdict: Verdict | None, beyond: str = BEYOND) -> str:
-    """A verdict in a cell; `beyond`: what a broken limit is called there."""
+    """Returns a verdict as text for a cell; `beyond`: the word for a broken limit."""
     if verdict == BEYOND:
         return f"[red]{beyond}[/]"
     return f"[yellow]{verdict}[/]" if verdict == UNSURE else verdict or ""
 
 
 def geometric_mean(found: Iterable[Estimate]) -> Estimate:
-    """Of the values; its interval has the lower ends of all, and the upper ones, and so holds the true mean where all
-    intervals hold what is theirs."""
+    """Returns the geometric mean of estimates. Its interval is made of all lower and of all upper ends, so it contains
+    the true mean if each interval contains its true value."""
     logs = np.log([(e.value, e.low, e.high) for e in found])
     return Estimate(*(math.exp(float(x)) for x in np.mean(logs, axis=0)))
 
@@ -130,7 +133,7 @@ def duration(seconds: float) -> str:
 
 
 def machine() -> str:
-    """One line on what the numbers depend on: device, versions, layouts, compile options."""
+    """Returns a line that describes the setup: device, versions, layouts, compile options."""
     device = jax.devices()[0]
     precision = jax.config.jax_default_matmul_precision or "default"
     options = f"XLA_FLAGS={flags}" if (flags := os.environ.get("XLA_FLAGS")) else "default compile options"

@@ -1,16 +1,16 @@
-"""What Triton compiles of tensor programs: every scalar function, cast and reduction, and attention, for an H100.
+"""Compilation of tensor programs by Triton for an H100: every scalar function, cast and reduction, and attention.
 
-No GPU is needed, but what JAX compiles for GPUs with is: `pip install --no-deps` of `jax-cuda12-plugin` and
-`jax-cuda12-pjrt` in jaxlib's version, and of `nvidia-cuda-runtime-cu12`, `nvidia-cuda-nvcc-cu12` and
+No GPU is needed, but the packages with which JAX compiles for GPUs are: `pip install --no-deps` of `jax-cuda12-plugin`
+and `jax-cuda12-pjrt` in jaxlib's version, and of `nvidia-cuda-runtime-cu12`, `nvidia-cuda-nvcc-cu12` and
 `nvidia-nvjitlink-cu12` (700 MB installed).
 
     python -m benchmarks.triton              # all dtypes
     python -m benchmarks.triton --quick      # bfloat16 alone
     python -m benchmarks.triton --dtype int8 --dtype bool
 
-A case is a tensor program with a workspace, which is lowered through Pallas. The command lists what compiles though
-`relax_eg.ops.triton` leaves it out, and what does not compile though it is listed there, and fails for the
-latter.
+A case is a tensor program with a workspace, which is lowered through Pallas. The command lists the cases that
+compile although `relax_eg.ops.triton` leaves them out, and those that do not compile although it has them; it fails for
+the latter.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ def attention(dtype: str) -> TensorProgram:
 
 
 def cases(dtypes: Sequence[str]) -> Iterator[tuple[str, str, TensorProgram]]:
-    """What is compiled: a name, a dtype and the program."""
+    """Yields the cases: a name, a dtype and the program."""
     for dtype in dtypes:
         for fn in FUNCTIONS:
             case = of_function(fn, dtype)
@@ -148,7 +148,7 @@ def compiler() -> Callable[..., Any]:
 
 
 def outcome(program: TensorProgram, compiled: Callable[..., Any]) -> str:
-    """Why a program is not compiled; "" where it is."""
+    """Returns the reason why a program does not compile; "" if it does."""
     try:
         if any(b.dtype not in triton.DTYPES for b in program.buffers.values()):
             return "of a dtype that Triton does not load"
@@ -156,7 +156,7 @@ def outcome(program: TensorProgram, compiled: Callable[..., Any]) -> str:
         compiled(run, [(tuple(d.const for d in b.shape), b.dtype) for b in program.inputs])
     except Unsuitable as e:
         return str(e)
-    except Exception as e:  # whatever Pallas, Triton or XLA raise is the finding
+    except Exception as e:  # any exception of Pallas, Triton or XLA is a result
         return f"{type(e).__name__}: {str(e).strip().splitlines()[0][:90]}"
     return ""
 

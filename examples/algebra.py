@@ -1,4 +1,4 @@
-"""Three small programs where algebra decides: natural to write, and far more work than the result needs."""
+"""Three small programs that are natural to write and do far more work than the result needs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def graph_convolution(adj: jax.Array, x: jax.Array, w: jax.Array) -> jax.Array:
 
 
 def lora_layer(x: jax.Array, w: jax.Array, down: jax.Array, up: jax.Array) -> jax.Array:
-    """A linear layer with a low-rank adapter, which may be another one at each call."""
+    """A linear layer with a low-rank adapter, which may differ between calls."""
     return x @ (w + 2.0 * (down @ up))
 
 
@@ -33,7 +33,7 @@ class Program:
     at: dict[str, int]
 
     def arguments(self) -> list[jax.Array]:
-        """Random arguments of the sizes it is to be best at."""
+        """Returns random arguments of the sizes in `at`."""
         rng = np.random.default_rng(0)
         shapes = [[self.at[d] if d in self.at else int(d) for d in spec.split()] for spec in self.specs]
         return [jnp.asarray(rng.standard_normal(shape), jnp.float32) for shape in shapes]

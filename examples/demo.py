@@ -25,9 +25,9 @@ from relax_eg.extract.report import MeasuredRow
 from relax_eg.reports.html import Section, page
 
 OUT = Path("build/demo")
-DEVICES = ("cpu", "a100", "h100")  # for which the page compares what is chosen
+DEVICES = ("cpu", "a100", "h100")  # the devices of the comparison of chosen programs on the page
 EQUAL = 0.99999  # the least cosine between an embedding of ours and the same embedding as written
-WORTHWHILE = 1.5  # what the small programs should gain at least
+WORTHWHILE = 1.5  # the least speed-up of the small programs
 QUERIES = ["How do I get a crisp crust on bread?", "Will it be wet tomorrow?", "The match was decided late."]
 WRITTEN, CHOSEN = "as written", "chosen"
 
@@ -94,7 +94,7 @@ def sentence_encoder() -> tuple[dict[str, Any], int, rx.types.Optimized, tuple[M
             embeddings[rows] = ready(ids, mask)
             cosines[rows] = cosine(embeddings[rows], np.asarray(written(params, ids, mask), np.float64))
         queries = np.asarray(ready(*minilm.tokens(tokenizer, QUERIES)))
-    wrong = int(np.sum(~(cosines >= EQUAL)))  # so that NaN counts as wrong
+    wrong = int(np.sum(~(cosines >= EQUAL)))  # `not >=`, so that NaN counts as wrong
 
     console.print("\nnearest sentences")
     for query, scores in zip(QUERIES, queries @ embeddings.T, strict=True):
@@ -121,7 +121,7 @@ def sentence_encoder() -> tuple[dict[str, Any], int, rx.types.Optimized, tuple[M
 
 
 def rows_of(measured: list[dict[str, Any]]) -> tuple[MeasuredRow, ...]:
-    """What `compare_batch` measured, as reports have it."""
+    """Returns the measurements of `compare_batch` in the form of reports."""
     rows: list[MeasuredRow] = []
     for row in measured:
         at, ratio = {"b": row["batch"], "s": row["tokens"]}, row["speedup"]

@@ -20,7 +20,7 @@ from tokenizers import Tokenizer
 
 Params = dict[str, Any]
 
-# From the checkpoint's config.json; `load` refuses a checkpoint that says otherwise.
+# From the checkpoint's config.json; `load` refuses a checkpoint with other values.
 HEADS = 12
 EPS = 1e-12
 MAX_TOKENS = 256  # the length the model was trained for, from its sentence_bert_config.json
@@ -103,7 +103,7 @@ def load() -> tuple[Params, Tokenizer]:
 
 
 def sentences() -> list[str]:
-    """The sentences in data/sentences.txt, which stand there by topic."""
+    """Returns the sentences in data/sentences.txt, which are grouped by topic."""
     lines = (Path(__file__).parent / "data" / "sentences.txt").read_text().splitlines()
     return [line for line in lines if line and not line.startswith("#")]
 

@@ -66,13 +66,13 @@ def logits(p: Params, text: jax.Array) -> jax.Array:
 
 
 def loss(p: Params, text: jax.Array) -> jax.Array:
-    """How surprised the model is by each byte after the first, on average."""
+    """Returns the mean cross-entropy of each byte after the first."""
     scores = jax.nn.log_softmax(logits(p, text[:-1]))
     return -jnp.take_along_axis(scores, text[1:, None], 1).mean()
 
 
 def step(state: tuple[Params, Params, Params], text: jax.Array) -> tuple[tuple[Params, Params, Params], jax.Array]:
-    """Weights and the two moving averages of Adam after one text, and its loss before."""
+    """Returns weights and the two moving averages of Adam after a step on one text, and the loss before the step."""
     p, mean, square = state
     value, gradient = jax.value_and_grad(loss)(p, text)
     mean = jax.tree.map(lambda m, g: KEPT * m + (1 - KEPT) * g, mean, gradient)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from relax_eg.accepted import short_repr
+from relax_eg.argument_checks import short_repr
 from relax_eg.errors import OptionError
 
 _BINARY = (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10))  # given: bytes per unit
@@ -14,7 +14,8 @@ _UNITS = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, **{name.lower():
 
 
 def format_bytes(count: int) -> str:
-    """A number of bytes with four significant digits, in the largest of GiB, MiB, KiB and B that is not larger."""
+    """Returns a number of bytes with four significant digits, in the largest of GiB, MiB, KiB and B that is not
+    larger."""
     for unit, size in _BINARY:
         if count >= size:
             return f"{count / size:.4g} {unit}"
@@ -22,7 +23,7 @@ def format_bytes(count: int) -> str:
 
 
 def parse_bytes(value: Any, option: str) -> int:
-    """The number of bytes, at least one, that `value` gives: an integer, or a text such as "512 MiB" or "1.5 GB" in any
+    """Returns the number of bytes, at least one, in `value`: an integer, or a text such as "512 MiB" or "1.5 GB" in any
     case. OptionError, which names `option`, for any other value."""
     if isinstance(value, int) and not isinstance(value, bool) and value > 0:
         return value

@@ -1,7 +1,7 @@
-"""Looking inside: the debug options, the seconds of each stage, the e-graph as a picture, the disk cache.
+"""Tools to inspect what the compiler does: debug options, seconds of the stages, pictures of e-graphs, the disk cache.
 
-`options` sets what is logged, where stages are written, who is told of progress, and whether the disk cache and sharing
-are on, for a `with` block.
+`options` sets, for a `with` block, what is logged, where stages are written, which function gets the progress, and
+whether the disk cache and sharing are on.
 """
 
 from relax_eg.driver import cache

@@ -1,8 +1,9 @@
-"""The dtypes: one record each, in `RECORDS`. Nothing else in the package tells a dtype by the spelling of its name.
+"""The dtypes: one record each, in `RECORDS`. No other code of the package recognises a dtype by the spelling of its
+name.
 
 A program names its dtypes by text, such as "float32". `dtype_of` returns the record of a name, and the short functions
-below it answer the most frequent questions. Whatever numpy and ml_dtypes know of a dtype (its range, its precision,
-whether it has infinities) a record asks them. A new dtype of a kind that exists is one line in `_DTYPES`.
+below it answer the most frequent questions. A record asks numpy and ml_dtypes for what they know of a dtype: its range,
+its precision, whether it has infinities. A new dtype of a kind that exists is one line in `_DTYPES`.
 """
 
 from __future__ import annotations
@@ -32,8 +33,8 @@ class Dtype:
     - `name`: its name in programs, in JAX and in numpy or ml_dtypes.
     - `kind`: a letter of `KINDS`; v for a dtype without values.
     - `bits`: bits of one element as it is counted in memory.
-    - `short`: its short name in specs, or "".
-    - `only_moved`: whether programs pass it between library calls only, and no operator takes it.
+    - `short`: its short name in specs; "" if it has none.
+    - `only_moved`: whether programs only pass it between library calls; no operator takes it.
     - `tolerance`: accepted error of a result in whose definition it occurs, relative to the largest magnitude of the
       result; 0 for dtypes without rounding, and where float32 is computed beside it.
     """
@@ -112,7 +113,7 @@ class Dtype:
 
     @cached_property
     def info(self) -> Any:
-        """The limits of an integer dtype, and of a float dtype, as ml_dtypes tells them."""
+        """The `iinfo` of an integer dtype, or the `finfo` of a float dtype, from ml_dtypes."""
         return (ml_dtypes.finfo if self.is_float else ml_dtypes.iinfo)(self.numpy)
 
     @cached_property
@@ -127,7 +128,8 @@ class Dtype:
 
     @cached_property
     def powers(self) -> int:
-        """The power of 2 below which all finite numbers of a float dtype are. float32 and bfloat16 have the same."""
+        """The least power of 2, as an exponent, above all finite numbers of a float dtype: 128 for float32 and
+        bfloat16."""
         return int(self.info.maxexp)
 
     @cached_property
@@ -162,7 +164,7 @@ class Dtype:
         return self.is_float and bool(np.signbit(self._converted(-0.0).astype(np.float64)))
 
     def extreme(self, greatest: bool) -> Any:
-        """Returns the value that no other exceeds, or below which no other is: an infinity if there is one."""
+        """Returns the greatest or the least value: an infinity if there is one."""
         if self.kind == "b":
             return greatest
         if self.has_infinity:
@@ -257,7 +259,7 @@ FLOATS = names_where(lambda d: d.is_float and not d.is_narrow)
 """Names of the floats of 16 bits and more."""
 
 DEFAULTS: dict[str, str] = {"b": "bool", "i": "int32", "f": "float32", "c": "complex64"}
-"""The dtype of a Python number beside which nothing tells a dtype, by the letter of its kind."""
+"""The dtype of a Python number where no other operand determines one, by the letter of its kind."""
 
 
 def dtype_of(name: str) -> Dtype:
@@ -290,7 +292,7 @@ def is_integer(name: str) -> bool:
 
 
 def is_key(name: str | None) -> bool:
-    """Whether a dtype is that of PRNG keys of a generator that is known here."""
+    """Whether a dtype is that of the PRNG keys of a generator in `KEY_WORDS`."""
     return name in RECORDS and RECORDS[name].kind == "k"
 
 

@@ -14,7 +14,7 @@ class RelaxEgError(Exception):
 
 
 def parts_of_error(error: Exception) -> tuple[str, str]:
-    """The first line of an error's text, and what its text says is accepted, "" if nothing."""
+    """Returns the first line of an error's text, and what the text says is accepted ("" if nothing)."""
     first, *rest = str(error).split("\n")
     accepted = (line.strip()[len(_ACCEPTED) :] for line in rest if line.strip().startswith(_ACCEPTED))
     return first, next(accepted, "")
@@ -36,14 +36,14 @@ class BoundsError(RelaxEgError, ValueError):
 
 
 class OtherProgramError(BoundsError):
-    """A call at sizes for which the function is a different program than the one that was optimized."""
+    """A call at sizes for which the traced function is another program than the one that was optimized."""
 
 
 class TraceError(RelaxEgError, TypeError):
     """A function that cannot be turned into a module.
 
-    - `undecided`: if the trace needs a comparison of sizes to be decided: the statement and its negation. One of the
-      two holds at any sizes.
+    - `undecided`: the comparison of sizes that the trace could not decide, and its negation; one of the two holds at
+      any sizes. None if the error has another reason.
     """
 
     def __init__(self, text: str, undecided: tuple[str, str] | None = None) -> None:
@@ -98,7 +98,10 @@ class ExtractionError(RelaxEgError, ValueError):
 
 
 class NotExecutableError(ExtractionError):
-    """A result that needs one of `operators`, none of which can be executed."""
+    """A result for which no executable program was found.
+
+    - `operators`: the operators that cannot be executed, one of which the result needs.
+    """
 
     def __init__(self, text: str, operators: Sequence[str]) -> None:
         super().__init__(text)

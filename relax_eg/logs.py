@@ -1,4 +1,4 @@
-"""What the package tells of its work: logging, progress, the stages as files, their seconds; and the debug options.
+"""Reports of the package's work: logging, progress, the stages as files, their seconds; and the debug options.
 
 `RELAX_EG_DEBUG=1..4` logs to the logger `relax_eg`, and to stderr if the program has no logging of its own:
 
@@ -26,7 +26,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import ParamSpec, TypeVar
 
-from relax_eg.accepted import FLAG, NONE, PATH, Kind, accepts
+from relax_eg.argument_checks import FLAG, NONE, PATH, Kind, accepts
 from relax_eg.errors import OptionError, RelaxEgError
 
 log = logging.getLogger("relax_eg")
@@ -42,6 +42,7 @@ R = TypeVar("R")
 class _Clock:
     """The seconds of each stage.
 
+    - `seconds`: the seconds of each stage that ended, without those of nested stages.
     - `inside`: for each stage that is running, the seconds of the stages that it called.
     """
 
@@ -54,7 +55,7 @@ _clock: ContextVar[_Clock | None] = ContextVar("relax_eg_clock", default=None)
 
 @dataclass(frozen=True, slots=True)
 class DebugOptions:
-    """The debug options in force; None: as the environment says, or as usual.
+    """The debug options in force. An option that is None follows the environment, or else its default.
 
     The fields are the arguments of `options`.
     """
@@ -66,8 +67,8 @@ class DebugOptions:
     progress: Progress | None = None
 
 
-_USUAL = DebugOptions()
-_options: ContextVar[DebugOptions] = ContextVar("relax_eg_options", default=_USUAL)
+_DEFAULTS = DebugOptions()
+_options: ContextVar[DebugOptions] = ContextVar("relax_eg_options", default=_DEFAULTS)
 
 
 @accepts(
@@ -119,7 +120,7 @@ def sharing_is_on() -> bool:
     return _options.get().sharing is not False
 
 
-def tell_progress(phase: str, nodes: int, matches: int) -> None:
+def report_progress(phase: str, nodes: int, matches: int) -> None:
     """Calls the `progress` function, if there is one."""
     progress = _options.get().progress
     if progress is not None:
@@ -139,7 +140,8 @@ def level() -> int:
 
 @contextmanager
 def clock() -> Generator[dict[str, float]]:
-    """The seconds spent in each stage inside the `with` block. Time in a nested stage counts for that stage alone."""
+    """Yields the seconds spent in each stage inside the `with` block. Time in a nested stage counts for that stage
+    alone."""
     mine = _Clock()
     token = _clock.set(mine)
     try:
@@ -149,7 +151,8 @@ def clock() -> Generator[dict[str, float]]:
 
 
 def stage(name: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Decorator of a function whose calls are the stage `name`: logged at level 2, summed up by `clock`."""
+    """Returns a decorator of functions whose calls are the stage `name`, which is logged at level 2 and summed up by
+    `clock`."""
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
         @functools.wraps(function)
@@ -188,20 +191,20 @@ def log_at(at: int, text: str) -> None:
     log.info(text)
 
 
-def unless_exhausted(error: Exception) -> None:
+def raise_if_exhausted(error: Exception) -> None:
     """Raises `error` if it reports that memory ran out, because no alternative needs less memory."""
     if isinstance(error, MemoryError) or "RESOURCE_EXHAUSTED" in str(error):
         raise error
 
 
 def fallback(instead: str, error: Exception, warned: bool = False) -> str:
-    """Reports that something slower runs, and returns the reason as text.
+    """Reports that a slower alternative runs, and returns the reason as text.
 
-    `instead` tells what runs. An error of this package is logged at level 1, or becomes a warning if `warned`; any
+    `instead` says what runs. An error of this package is logged at level 1, or becomes a warning if `warned`; any
     other error is unexpected, and becomes a warning. Raises `error` itself if it reports that memory ran out, because
-    the alternative needs no less.
+    the alternative needs as much.
     """
-    unless_exhausted(error)
+    raise_if_exhausted(error)
     ours, why = isinstance(error, RelaxEgError), f"{type(error).__name__}: {error}"
     if ours and not warned:
         log_at(1, f"{instead}: {error}")

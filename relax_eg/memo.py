@@ -19,7 +19,7 @@ class Memo(OrderedDict[K, V]):
         self.most = most
         self._lock = threading.RLock()
 
-    def made(self, key: K, make: Callable[[], V]) -> V:
+    def get_or_make(self, key: K, make: Callable[[], V]) -> V:
         """The value of `key`, made by `make` where there is none: once, even if several threads ask for it."""
         with self._lock:
             if key in self:

@@ -51,7 +51,7 @@ _COMPILER_OPTIONS: Mapping[str, re.Pattern[str]] = {
 
 
 def read_json(source: str | bytes) -> Any:
-    """The data in a JSON text. Takes time and memory in proportion to the text.
+    """Returns the data in a JSON text. Takes time and memory in proportion to the text.
 
     ValueError if the text is not JSON, has more levels or digits than are accepted, or does not fit into memory.
     """
@@ -84,13 +84,13 @@ def is_count(text: str) -> bool:
     return re.fullmatch(rf"[0-9]{{1,{SIZE_DIGITS}}}", text) is not None
 
 
-def compiler_options(given: Any) -> dict[str, str]:
-    """Checks the options of XLA's compiler that a file gives. OptionError for an option that is not in the list, or for
-    a value that it does not take: other options could make XLA write files, for instance."""
-    if not isinstance(given, Mapping):
-        raise OptionError(f"compiler options are {given!r:.80}; an object of texts is accepted")
+def compiler_options(options: Any) -> dict[str, str]:
+    """Returns the options of XLA's compiler that a file gives, after a check. OptionError for an option that is not in
+    the list, or for a value that it does not take: other options could make XLA write files, for instance."""
+    if not isinstance(options, Mapping):
+        raise OptionError(f"compiler options are {options!r:.80}; an object of texts is accepted")
     found: dict[str, str] = {}
-    for name, value in given.items():  # type: ignore[reportUnknownVariableType]
+    for name, value in options.items():  # type: ignore[reportUnknownVariableType]
         fits = _COMPILER_OPTIONS.get(name) if isinstance(name, str) else None
         if fits is None or not isinstance(value, str) or not fits.fullmatch(value):
             raise OptionError(

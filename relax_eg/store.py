@@ -25,7 +25,7 @@ _SUFFIX = ".entry"
 _PART = ".part"  # suffix of an entry that is being written
 _ABANDONED = 3600.0  # chosen: seconds without a write after which a part is abandoned and removed
 
-_told = Memo[tuple[str, str], None](1024)  # warnings given already; each is given once
+_warnings_given = Memo[tuple[str, str], None](1024)  # warnings given already; each is given once
 
 
 class StoreWarning(UserWarning):
@@ -34,7 +34,11 @@ class StoreWarning(UserWarning):
 
 @dataclass(frozen=True, slots=True)
 class Store:
-    """The entries in `folder`, at most `limit` bytes; beyond that, the least recently used are removed."""
+    """The entries of a folder.
+
+    - `folder`: where the entries are; it is made at the first write.
+    - `limit`: bytes of all entries; the least recently used ones beyond it are removed.
+    """
 
     folder: Path
     limit: int
@@ -47,7 +51,7 @@ class Store:
         except FileNotFoundError:
             return None
         except OSError as e:
-            self._cannot("read", e)
+            self._warn_once("read", e)
             return None
         start = len(_HEAD) + _CHECKSUM
         if not data.startswith(_HEAD):
@@ -79,7 +83,7 @@ class Store:
                 raise
             self._trim()
         except OSError as e:
-            self._cannot("write", e)
+            self._warn_once("write", e)
 
     def ignore(self, name: str, why: str) -> None:
         """Warns that an entry is not used."""
@@ -122,9 +126,9 @@ class Store:
     def _path(self, name: str) -> Path:
         return self.folder / f"{name}{_SUFFIX}"
 
-    def _cannot(self, what: str, error: OSError) -> None:
-        if (what, str(self.folder)) not in _told:
-            _told[(what, str(self.folder))] = None
+    def _warn_once(self, what: str, error: OSError) -> None:
+        if (what, str(self.folder)) not in _warnings_given:
+            _warnings_given[(what, str(self.folder))] = None
             warnings.warn(f"cannot {what} the cache in {self.folder}: {error}", StoreWarning, stacklevel=3)
 
 

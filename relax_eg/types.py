@@ -1,4 +1,4 @@
-"""The classes of what the functions of `relax_eg` return, for annotations and `isinstance`."""
+"""The classes of the values that the functions of `relax_eg` return, for annotations and `isinstance`."""
 
 from relax_eg.backend.compare import Check
 from relax_eg.backend.family import Variant

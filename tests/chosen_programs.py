@@ -17,7 +17,13 @@ from tests.constants import Scaled
 
 @dataclass(frozen=True)
 class Asked:
-    """A case of `benchmarks.families`, and the sizes that it is asked at; `family`: one search for all of them."""
+    """A case of `benchmarks.families`.
+
+    - `case`: its name.
+    - `at`: the sizes at which it is optimized.
+    - `target`, `execution`: options of `optimize`.
+    - `family`: whether one search serves all sizes.
+    """
 
     case: str
     at: Sequence[Mapping[str, int]]

@@ -1,4 +1,4 @@
-"""Options for XLA where a test compiles a program to run it a few times: in a third of the time of the defaults."""
+"""XLA options for tests that run a program a few times; they compile in a third of the time of the defaults."""
 
 from __future__ import annotations
 

@@ -1,15 +1,37 @@
-"""Tests have no part in the user's cache; those of the cache itself turn it on, in a folder of their own."""
+"""Fixtures of all tests. Tests do not use the user's cache; tests of the cache turn it on in a folder of their own."""
 
 from __future__ import annotations
 
 import os
 import warnings
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
+from compiling import QUICKLY
 from hypothesis import HealthCheck, settings
+from jax._src import compiler
 
 os.environ["RELAX_EG_CACHE"] = "0"
+
+# XLA takes a ninth of the time for a program with these options. Tests marked `xla_defaults`, which look at what XLA
+# makes of a program, get XLA's own; where RELAX_EG_XLA is "default", all tests do. JAX has no public setting for this.
+_compile_options = compiler.get_compile_options
+_quickly = False
+
+
+def _options_of_tests(*args: Any, env_options_overrides: dict[str, Any] | None = None, **more: Any) -> Any:
+    given = env_options_overrides or {}
+    return _compile_options(*args, env_options_overrides={**QUICKLY, **given} if _quickly else given, **more)
+
+
+compiler.get_compile_options = _options_of_tests
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    global _quickly
+    _quickly = os.environ.get("RELAX_EG_XLA") != "default" and item.get_closest_marker("xla_defaults") is None
+
 
 # In CI, examples are the same in every run, so that a red run is red again when repeated. Elsewhere each run draws its
 # own, and a failure prints the line that repeats it. No profile has a deadline: a first call compiles.
@@ -19,7 +41,7 @@ settings.load_profile("ci" if os.environ.get("CI") else "varied")
 
 @pytest.fixture
 def no_library_stays() -> Iterator[None]:
-    """What a test registers is forgotten after it."""
+    """Removes the registrations of a test after it."""
     from relax_eg.ops.libraries import LIBRARIES
 
     known = dict(LIBRARIES)
@@ -30,7 +52,7 @@ def no_library_stays() -> Iterator[None]:
 
 @pytest.fixture
 def no_fallback() -> Iterator[None]:
-    """A function that is not optimized warns; here that fails the test, unless it catches the warning."""
+    """Makes the warning for a function that is not optimized an error, which fails a test that does not expect it."""
     with warnings.catch_warnings():
         warnings.filterwarnings("error", message=".*runs as written.*")
         yield

@@ -1,9 +1,9 @@
-"""The numbers that modules of the package name, as their comments class them, and the package with some of them scaled.
+"""The constants of the package by the kinds that their comments name, and imports of the package with some scaled.
 
 A constant is an assignment of a module to names in capitals whose value has numbers in it. The comment behind it, or
 above it, begins with its class:
 
-    limit     how much is looked at, kept, shown or accepted: more takes longer, less may end in an error or in less
+    limit     an amount of work, storage, output or input: more takes longer, less may end in an error or a worse result
     chosen    nothing depends on it within a factor of 2, which `test_constants.py` tries
     measured  by the command that the comment names
     given     by a format, a standard, a publication, arithmetic, or what users are promised
@@ -29,7 +29,14 @@ _TOOLS = re.compile(r"#\s*(fmt|type|noqa|pyright)\b")
 
 @dataclass(frozen=True)
 class Constant:
-    """`module`: its name; `names`: those that one assignment gives values; `kind`: "" where no comment says any."""
+    """A constant of the package.
+
+    - `module`: its module.
+    - `names`: the names that one assignment binds.
+    - `line`: the line of the assignment.
+    - `kind`: the first word of its comment; "" if there is no kind.
+    - `comment`: the comment.
+    """
 
     module: str
     names: tuple[str, ...]
@@ -43,7 +50,7 @@ class Constant:
 
 
 def constants() -> Iterator[Constant]:
-    """Of all modules of the package."""
+    """Returns the constants of all modules of the package."""
     for path in sorted(PACKAGE.rglob("*.py")):
         text = path.read_text(encoding="utf-8")
         module = ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts).removesuffix(".__init__")

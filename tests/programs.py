@@ -1,4 +1,4 @@
-"""Random tensor programs, biased towards what the rules rewrite, and arguments for them.
+"""Random tensor programs, biased towards patterns of the rules, and arguments for them.
 
 A program's shapes come from a palette of two or three sizes, so that operands often fit each other; where nothing fits
 a step, it leaves the program as it is.
@@ -30,7 +30,11 @@ _SCOPE = Scope()
 
 
 class Builder:
-    """A program as it grows: `pool` holds every value so far, `params` the inputs."""
+    """The builder of a program.
+
+    - `pool`: the values so far.
+    - `params`: the inputs.
+    """
 
     def __init__(self, draw: st.DrawFn) -> None:
         self._draw = draw
@@ -48,7 +52,7 @@ class Builder:
         return self.pick(self.palette)
 
     def input(self, shape: Sequence[Dim], dtype: str | None = None) -> Expr:
-        """An input of this shape: one that there is, or a new one."""
+        """Returns an input of this shape, an existing one or a new one."""
         wanted = Tensor(tuple(shape), dtype or self.dtype)
         found = [p for p in self.params if p.annotation == wanted]
         if found and (len(self.params) >= MOST_INPUTS or self.pick([True, False, False])):
@@ -434,7 +438,7 @@ def programs(draw: st.DrawFn, most: int = 8) -> Module:
         except (OperatorError, IndexError):
             continue
         b.pool += [e for e in ([made] if isinstance(made, Expr) else made) if _small(e)]
-    # The results are what nothing else uses, so that no step is in vain, and now and then a value that something uses.
+    # The results are the values without readers, so that every step counts, and sometimes a value with readers.
     computed = [e for e in dict.fromkeys(b.pool) if e not in b.params] or b.pool[:1]
     consumed = {a for e in postorder(computed) for a in e.args}
     outputs = [e for e in computed if e not in consumed][-MOST_RESULTS:]

@@ -299,7 +299,7 @@ def _tuple(b: Body) -> None:
 
 
 def _call(b: Body) -> None:
-    """A call of a function: of one there is, or of a new one."""
+    """A call of an existing function or of a new one."""
     if b.depth >= 2 or b.indent != "    ":
         raise NoFitError
     args = [b.value(is_plain) for _ in range(b.one([1, 2, 2, 3]))]
@@ -360,7 +360,7 @@ def _branch(b: Body) -> None:
 
 
 def _loop(b: Body) -> None:
-    """A scan over an array, or steps as many as a number says."""
+    """A scan over an array, or over a given number of steps."""
     if b.depth > 0 or b.indent != "    ":
         raise NoFitError
     name, whole = b.text.fresh(), b.name("t")
@@ -400,7 +400,7 @@ def _loop(b: Body) -> None:
 
 
 def _sized_by_values(b: Body) -> None:
-    """A step: what is as large as its values say."""
+    """A step: a call whose result size depends on values."""
     if not b.text.steps or b.indent != "    " or b.depth > 0:
         raise NoFitError
     x = b.value(lambda v: v.decides and v.dtype not in ("bool", *COMPLEX))
@@ -438,7 +438,7 @@ _STEPS: tuple[Callable[[Body], None], ...] = (
 
 
 def _step(b: Body) -> None:
-    """A line or a few, if what was drawn fits."""
+    """One or more lines, if the draw fits."""
     made, lines = b.one(_STEPS), len(b.lines)
     try:
         made(b)
@@ -447,8 +447,8 @@ def _step(b: Body) -> None:
 
 
 def random_module(seed: int, steps: bool = False, most: int = 10, name: str = "main") -> Program:
-    """The module of this seed: up to `most` lines in its entry, which has this name. `steps`: values may decide about
-    sizes."""
+    """Returns the module of this seed, with up to `most` lines in its entry of this name. `steps`: whether sizes may
+    depend on values."""
     rng = np.random.default_rng(seed)
     text = Text(rng, steps, f"{name}_" if name != "main" else "")
     params: list[Value] = []
@@ -473,8 +473,8 @@ def random_module(seed: int, steps: bool = False, most: int = 10, name: str = "m
 
 
 def together(seeds: Sequence[int], steps: bool = False) -> Program:
-    """The modules of these seeds as one, whose entry calls the entry of each: one search and few executables for
-    all."""
+    """Returns one module whose entry calls the entries of the modules of these seeds, so that one search and few
+    executables serve all."""
     made = [random_module(seed, steps, name=f"m{seed}") for seed in seeds]
     params = [replace(p, name=f"{p.name}{seed}") for seed, one in zip(seeds, made, strict=True) for p in one.params]
     lines: list[str] = []

@@ -1,4 +1,4 @@
-"""Values of random modules, and functions as they grow line by line (`random_modules`)."""
+"""Values of random modules, and the builders of their functions (`random_modules`)."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ DTYPES = (
 )
 DIGITS = {"float16": 11, "bfloat16": 8, "float32": 24, "float64": 53, "complex64": 24, "complex128": 53}
 LARGEST = {"float16": 14, "bfloat16": 120, "float32": 120, "float64": 1000, "complex64": 120, "complex128": 1000}
-# Of rounding: how far results may be apart, relative to the largest value that led to them.
+# Tolerance of rounding, relative to the largest value from which a result is computed.
 _NEAR = {"float16": 0.03, "bfloat16": 0.2, "float32": 1e-4, "float64": 1e-11, "complex64": 1e-4, "complex128": 1e-11}
 PART = {"complex64": "float32", "complex128": "float64"}
-_AT_MOST = 5  # what a size is
+_AT_MOST = 5  # the largest size
 SIZES = ((3, 2), (1, 4), (5, 3), (2, 5))  # few: executables are shared
 LOG_SIZE = math.log2(_AT_MOST)
 
@@ -40,8 +40,14 @@ def is_integer(dtype: str) -> bool:
 
 @dataclass(frozen=True)
 class Value:
-    """A value of a function. `size`: log2 of what it is at most; `fraction`: it is a multiple of 2 ** -fraction;
-    `peak`: the largest `size` that led to it; `exact`: it is computed without rounding."""
+    """A value of a function.
+
+    - `name`, `dtype`, `dims`: its name, dtype and sizes.
+    - `size`: log2 of its largest magnitude.
+    - `fraction`: it is a multiple of 2 ** -fraction.
+    - `peak`: the largest `size` of the values from which it is computed.
+    - `exact`: whether it is computed without rounding.
+    """
 
     name: str
     dtype: str
@@ -61,14 +67,19 @@ class Value:
         return self.exact and self.dtype not in COMPLEX
 
     def near(self) -> float:
-        """How far two results may be apart. 0 of what is exact."""
+        """The tolerance of the value; 0 if it is exact."""
         return 0.0 if self.exact else _NEAR[self.dtype] * 2.0 ** max(self.peak, 0)
 
 
 @dataclass(frozen=True)
 class Program:
-    """A module. `params`: of its entry; `results`: of it, one or a tuple; `steps`: no XLA program can be all
-    of it."""
+    """A random module.
+
+    - `text`: its text.
+    - `params`: the parameters of its entry.
+    - `results`: the results of its entry, one or a tuple.
+    - `steps`: whether it cannot be one XLA program.
+    """
 
     text: str
     params: tuple[Value, ...]
@@ -81,7 +92,7 @@ class Program:
 
 
 class NoFitError(Exception):
-    """What was tried does not fit."""
+    """A draw does not fit."""
 
 
 def _array(rng: np.random.Generator, p: Value, shape: list[int]) -> Any:
@@ -101,7 +112,7 @@ def _array(rng: np.random.Generator, p: Value, shape: list[int]) -> Any:
 
 
 class Text:
-    """A module as it grows."""
+    """The builder of a module."""
 
     def __init__(self, rng: np.random.Generator, steps: bool, prefix: str) -> None:
         self.rng, self.prefix = rng, prefix
@@ -123,7 +134,7 @@ class Text:
 
 
 class Body:
-    """A function as it grows: its lines and values. `sizes`: those it knows."""
+    """The builder of a function: its lines and values. `sizes`: the size variables that it knows."""
 
     def __init__(self, text: Text, params: Sequence[Value], depth: int, indent: str = "    ") -> None:
         self.text, self.depth, self.indent = text, depth, indent

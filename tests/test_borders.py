@@ -19,17 +19,17 @@ PACKAGE = ROOT / "relax_eg"
 NAME = PACKAGE.name
 
 # What all rooms may import.
-EVERYWHERE = {"errors", "dtypes", "logs", "byte_units", "limits", "plain_data", "accepted", "memo"}
+EVERYWHERE = {"errors", "dtypes", "logs", "byte_units", "limits", "plain_data", "argument_checks", "memo"}
 
 # A room, and the rooms of ours it may import; "extract.graph" is that one module.
 ROOMS: dict[str, set[str]] = {
     "errors": set(),
     "dtypes": {"errors"},
-    "logs": {"errors", "accepted"},
+    "logs": {"errors", "argument_checks"},
     "byte_units": {"errors"},
     "limits": set(),
     "memo": set(),
-    "accepted": {"errors"},
+    "argument_checks": {"errors"},
     "plain_data": {"errors"},
     "settings": set(),
     "store": {"errors"},

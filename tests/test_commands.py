@@ -23,6 +23,7 @@ from typing import Any
 
 import pytest
 import typer
+from sampling import sampled
 from typer.testing import CliRunner
 
 import relax_eg as rx
@@ -147,13 +148,14 @@ MODULES = [c for c in NAMED if c.module is not None and c.module.split(".")[0] i
 SHELL = [c for c in NAMED if c.words[0] == "relax-eg"]
 
 
-def runs(named: list[Command], heavy: bool) -> list[Any]:
-    """The command lines without what may be left out, each once; `--strict` is about figures, and these mean little."""
+def runs(named: list[Command], heavy: bool, one_in: int = 1) -> list[Any]:
+    """The command lines without what may be left out, each once, and one in `one_in` of them in every run; `--strict`
+    is about figures, and these mean little."""
     lines = {" ".join(c.line.replace("--strict", "").split()): c for c in named if bool(c.heavy) == heavy}
     # One that says the same and more, by options with values, runs in its place.
     more = re.compile(r"( --[a-z-]+ [^-\s]\S*)+")
     chosen = [a for a in lines if not any(b.startswith(a) and more.fullmatch(b[len(a) :]) for b in lines)]
-    return [pytest.param(Command(line, line, lines[line].where), id=line) for line in chosen]
+    return sampled({line: Command(line, line, lines[line].where) for line in chosen}, one_in)
 
 
 @pytest.fixture(scope="module")
@@ -317,7 +319,7 @@ def test_every_benchmark_has_quick() -> None:
     assert [m for m in modules if m not in {c.module for c in MODULES}] == [], "each says how it is run"
 
 
-@pytest.mark.parametrize("command", runs(MODULES, heavy=False))
+@pytest.mark.parametrize("command", runs(MODULES, heavy=False, one_in=2))
 def test_modules_run(command: Command, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     module, args = str(command.module), command.words[3:]
     made = command_of(module)

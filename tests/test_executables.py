@@ -95,10 +95,15 @@ def test_what_was_used_last_is_kept() -> None:
     first, second = kept.jit(counted), kept.jit(counted)
     for run, n in ((first, 1), (second, 2), (second, 3), (second, 2)):
         run(np.ones(n))
-    assert traced == [1, 2, 3] and kept.held == 3
+    assert traced == [1, 2, 3] and kept.executable_count == 3
     second(np.ones(4))  # `first` was not traced for longest
     second(np.ones(3))
-    assert traced == [1, 2, 3, 4] and (first.held, second.held, kept.held, kept.evicted) == (0, 3, 3, 1)
+    assert traced == [1, 2, 3, 4] and (
+        first.executable_count,
+        second.executable_count,
+        kept.executable_count,
+        kept.evicted,
+    ) == (0, 3, 3, 1)
 
 
 def test_each_part_of_a_call_has_an_executable() -> None:
@@ -108,7 +113,7 @@ def test_each_part_of_a_call_has_an_executable() -> None:
     for _ in range(3):
         assert [float(p(1.0)) for p in parts] == [1, 2, 3]
     assert traced == [0, 1, 2]
-    assert [p(np.ones(2)).shape for p in parts] == [(2,)] * 3 and kept.held <= 3
+    assert [p(np.ones(2)).shape for p in parts] == [(2,)] * 3 and kept.executable_count <= 3
 
 
 def test_what_fails_while_it_is_traced_is_not_counted() -> None:
@@ -121,18 +126,18 @@ def test_what_fails_while_it_is_traced_is_not_counted() -> None:
     for _ in range(5):
         with pytest.raises(ValueError, match="no"):
             run(1.0)
-    assert kept.held == 0 and kept.evicted == 0
+    assert kept.executable_count == 0 and kept.evicted == 0
 
 
 def test_a_function_among_others_fits_there_too() -> None:
     outer, inner = Executables(2), Executables(2)
-    outer.hold(inner)
+    outer.register(inner)
     one, other = outer.jit(lambda x: x + 1), inner.jit(lambda x: x + 2)
     for n in range(1, 6):
         one(np.ones(n))
         other(np.ones(n))
-        assert outer.held <= 2
-    assert inner.held <= 1
+        assert outer.executable_count <= 2
+    assert inner.executable_count <= 1
 
 
 @pytest.mark.parametrize("error", [MemoryError("all of it"), RuntimeError("RESOURCE_EXHAUSTED: Out of memory")])
@@ -156,10 +161,10 @@ def test_what_fails_beside_the_calls_is_told() -> None:
 
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
-        kept.make_beside("key", fails)
+        kept.compile_in_thread("key", fails)
         for t in threading.enumerate():
             if t.name == "relax_eg compile":
                 t.join()
     assert [str(w.message) for w in told] == [
-        "what was to be compiled beside the calls is not there: internal TypeError: no such lowering"
+        "an executable was not compiled in the background: internal TypeError: no such lowering"
     ]

@@ -181,7 +181,7 @@ def test_functions_of_a_module_get_the_numbers_that_they_are_called_with() -> No
     ],
 )
 def test_what_equalities_give(bounds: Any, assume: tuple[str, ...], solved: dict[str, str]) -> None:
-    assert Scope(bounds, assume=assume).solved() == {v: Dim.of(d) for v, d in solved.items()}
+    assert Scope(bounds, assume=assume).determined_variables() == {v: Dim.of(d) for v, d in solved.items()}
 
 
 def test_traced_parameters_have_the_form_in_which_jax_says_equal_sizes() -> None:

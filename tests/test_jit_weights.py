@@ -51,14 +51,14 @@ DIMS = [{"w": {"down": "32 32", "up": "32 32"}}, "n 32", ""]
 def prepared(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
     """The weights from which values are prepared, by the identity of the first array."""
     made: list[Any] = []
-    original = BoundProgram.prepared
+    original = BoundProgram.prepare
 
     def counted(self: BoundProgram, weights: Any, *more: Any) -> Any:
         if self.indices:
             made.append(weights[0])
         return original(self, weights, *more)
 
-    monkeypatch.setattr(BoundProgram, "prepared", counted)
+    monkeypatch.setattr(BoundProgram, "prepare", counted)
     yield made
 
 
@@ -72,7 +72,7 @@ def test_weights_are_prepared_once(options: dict[str, Any], prepared: list[Any])
     assert [id(x) for x in prepared] == [id(p["w"]["down"]) for p in layers]
     assert len(fast.optimized) == 1 and "matmul_associates" in fast.report.rules
     assert fast.report.after.prepared_values == 1
-    assert fast.optimized[0]._executables.held == 1  # all layers share what is compiled
+    assert fast.optimized[0]._executables.executable_count == 1  # all layers share what is compiled
 
 
 def test_what_is_prepared_goes_with_its_weights(prepared: list[Any]) -> None:

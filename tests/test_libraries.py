@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from compiling import QUICKLY
+from sampling import sampled
 
 import relax_eg as rx
 from benchmarks import libraries
@@ -47,20 +48,17 @@ def _magnitude(x: jax.Array) -> float:
     return float(np.max(np.abs(x), initial=0.0)) if jnp.issubdtype(x.dtype, jnp.floating) else 0.0
 
 
-# Each of these takes XLA many seconds; others of their libraries run always.
-SLOW = (
-    "diffrax: adaptive Dopri5", "diffrax: cubic interpolation", "diffrax: stochastic equation, steps of Euler by hand",
-    "haiku: residual block, batch norm in training", "optax: adafactor", "optax: l-bfgs", "optax: losses",
-    "optax: lamb, averaged over steps", "optax: muon",
-)  # fmt: skip
 NAMED = {f"{c.library}: {c.name}": c for c in CASES}
+# Of each library one that takes a second or two.
+ALWAYS = (
+    "blackjax: Hamiltonian Monte Carlo step", "diffrax: neural equation, steps of Tsit5 by hand",
+    "distrax: coupling flow", "equinox: MLP", "flax: linen: dense, dropout off, softmax", "haiku: MLP, layer norm",
+    "jaxopt: projections", "lineax: cholesky", "numpyro: log density of a logistic regression", "optax: lion",
+    "optimistix: Newton's method", "tinygp: marginal likelihood and prediction",
+)  # fmt: skip
 
 
-def marked(name: str) -> Any:
-    return pytest.param(NAMED[name], id=name, marks=[pytest.mark.slow] if name in SLOW else [])
-
-
-@pytest.mark.parametrize("case", [marked(name) for name in NAMED])
+@pytest.mark.parametrize("case", sampled(NAMED, 8, ALWAYS))
 def test_as_plain_jax(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(prices, "NEVER_SLOWER", 0.0)  # run what the search chose, whatever it gains
     use = case.build()
@@ -99,8 +97,8 @@ def test_the_document_counts_these_functions() -> None:
     assert found == wanted, "run `python -m benchmarks.libraries --write`"
 
 
-def test_what_is_slow_is_there() -> None:
-    assert set(SLOW) <= NAMED.keys()
+def test_every_library_is_in_every_run() -> None:
+    assert {NAMED[name].library for name in ALWAYS} == {case.library for case in CASES}
 
 
 def test_tables_are_written_between_the_marks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

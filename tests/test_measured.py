@@ -18,6 +18,8 @@ from relax_eg.measure.timing import median_ranks
 from relax_eg.ops.facts import FACTS, impossible, violation
 from relax_eg.reports import CostReport
 
+pytestmark = pytest.mark.xla_defaults
+
 Array = Any
 LORA = ("b 64", "64 64", "64 4", "4 64")
 
@@ -125,26 +127,26 @@ def test_how_many(measure: Any) -> None:
 def test_arguments_have_the_facts(fact: str) -> None:
     a = rx.Tensor("4 4")
     if not impossible(fact, a):
-        x = choice.argument(a, {}, [fact], 1)
+        x = choice.random_argument(a, {}, [fact], 1)
         assert not violation(fact, np.asarray(x), "x")
 
 
 def test_arguments_of_all_dtypes() -> None:
     for dtype in ("bool", "int32", "uint8", "float16", "bfloat16", "float32", "complex64"):
-        x = choice.argument(rx.Tensor("n 3", dtype), {"n": 2}, (), 0)
+        x = choice.random_argument(rx.Tensor("n 3", dtype), {"n": 2}, (), 0)
         assert x.shape == (2, 3) and str(x.dtype) == dtype
 
 
 def test_what_has_one_shape_is_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """So weights are prepared once for all sizes at which programs are timed."""
     made: list[str] = []
-    original = measured.argument
+    original = measured.random_argument
 
-    def argument(a: Any, *rest: Any) -> Any:
+    def random_argument(a: Any, *rest: Any) -> Any:
         made.append(a.short)
         return original(a, *rest)
 
-    monkeypatch.setattr(measured, "argument", argument)
+    monkeypatch.setattr(measured, "random_argument", random_argument)
     monkeypatch.setattr(measured, "fastest", decided_for("by price"))
     rx.optimize(lora, *LORA, at=[{"b": 8}, {"b": 16}, {"b": 512}], weights=("w", "a", "b"), measure=1)
     assert len(made) == 3 + 3
@@ -166,11 +168,11 @@ def test_what_is_not_beyond_doubt_is_timed_again(
     """`looks`: how many seconds the other takes, and in how many of 12 rounds; else 3. The first takes 2."""
     left = list(looks)
 
-    def interleaved(calls: Any, seconds: float, seed: int = 0) -> Any:
+    def time_interleaved(calls: Any, seconds: float, seed: int = 0) -> Any:
         time, won = left.pop(0)
         return {"first": np.full(12, 2.0), "other": np.array([time] * won + [3.0] * (12 - won))}
 
-    monkeypatch.setattr(choice, "interleaved", interleaved)
+    monkeypatch.setattr(choice, "time_interleaved", time_interleaved)
     rows = choice.fastest({"first": (lambda: None, 1.0), "other": (lambda: None, 1.0)})
     assert [r.label for r in rows if r.chosen] == [chosen]
     assert len(looks) - len(left) == taken
@@ -180,7 +182,7 @@ def test_price_decides_between_two_of_which_neither_is_faster_beyond_doubt(monke
     """The second beats the first in every round, the third that one in eight of twelve, the fourth in all: then the
     second is out, and the third, which it was cheaper than, is not beaten beyond doubt."""
     times = {"first": np.full(12, 2.0), "second": np.full(12, 1.5), "third": np.array([1.0] * 8 + [1.6] * 4)}
-    monkeypatch.setattr(choice, "interleaved", lambda calls, *_: {n: times[n] for n in calls})
+    monkeypatch.setattr(choice, "time_interleaved", lambda calls, *_: {n: times[n] for n in calls})
     rows = choice.fastest({name: (lambda: None, 1.0) for name in times})
     assert [r.label for r in rows if r.chosen] == ["second"]
     times["fourth"] = np.full(12, 1.4)
@@ -202,18 +204,18 @@ def test_what_will_not_be_chosen_is_timed_no_further(monkeypatch: pytest.MonkeyP
         "now and then": np.array([1.0] * 8 + [3.0] * 4),
     }
 
-    def interleaved(calls: Any, *_: Any) -> Any:
+    def time_interleaved(calls: Any, *_: Any) -> Any:
         timed.append(list(calls))
         return {n: times[n] for n in calls}
 
     told: list[str] = []
-    monkeypatch.setattr(choice, "interleaved", interleaved)
+    monkeypatch.setattr(choice, "time_interleaved", time_interleaved)
     rows = choice.fastest({name: (lambda: None, 1.0) for name in times}, told.append)
     assert [r.label for r in rows if r.chosen] == ["wins"] and [r.label for r in rows] == list(times)
     assert timed[0] == list(times) and timed[1:] == [["first", "wins", "now and then"]] * (len(timed) - 1)
     assert told[:2] == ["5 programs, look 1", "3 programs, look 2"]
     timed.clear()
-    choice.fastest({name: (lambda: None, 1.0) for name in times}, every=True)
+    choice.fastest({name: (lambda: None, 1.0) for name in times}, time_all=True)
     assert len(timed) > 1 and all(t == list(times) for t in timed)
 
 
@@ -245,7 +247,7 @@ def test_programs_that_cost_the_same_are_timed_once(monkeypatch: pytest.MonkeyPa
 def test_the_fastest_of_those_beyond_doubt_is_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
     """The one of least median is now and then slow, another always a little faster than the first."""
     times = {"first": np.full(12, 2.0), "now and then": np.array([1.0] * 8 + [3.0] * 4), "always": np.full(12, 1.8)}
-    monkeypatch.setattr(choice, "interleaved", lambda calls, *_: {n: times[n] for n in calls})
+    monkeypatch.setattr(choice, "time_interleaved", lambda calls, *_: {n: times[n] for n in calls})
     rows = choice.fastest({name: (lambda: None, 1.0) for name in times})
     assert [r.label for r in rows if r.chosen] == ["always"]
 

@@ -15,7 +15,7 @@ import relax_eg as rx
 from benchmarks.python_sizes import LIBRARY, LOOKS, compared, random_program, shapes_of
 from relax_eg.errors import BoundsError, OptionError, OtherProgramError
 from relax_eg.frontends.jax.trace import trace_function
-from relax_eg.frontends.trace_check import Own
+from relax_eg.frontends.trace_check import TraceCheck
 
 Array = Any
 
@@ -224,7 +224,7 @@ def test_no_tracer_leaks(options: dict[str, Any]) -> None:
 
 
 def own(function: Any, spec: str, exact: bool = False, **sizes: int) -> str | None:
-    return Own(trace_function(function, (spec,)), exact).difference(sizes)
+    return TraceCheck(trace_function(function, (spec,)), exact).difference(sizes)
 
 
 SAME = {
@@ -287,7 +287,7 @@ def test_arrays_that_a_function_holds_are_compared_by_content() -> None:
     def program(x: Array) -> Array:
         return x * held["table"].sum()
 
-    found = Own(trace_function(program, ("n",)), False)
+    found = TraceCheck(trace_function(program, ("n",)), False)
     assert found.difference({"n": 3}) is None
     held["table"] = jnp.arange(100.0)
     assert found.difference({"n": 4}) is None

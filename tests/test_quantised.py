@@ -117,6 +117,7 @@ def test_no_executable_stores_the_weight(n: int, width: int) -> None:
         np.testing.assert_allclose(best(x, words, scales), x @ decoded, rtol=1e-4, atol=1e-2)
 
 
+@pytest.mark.xla_defaults
 @pytest.mark.parametrize("n", [1, 8])
 def test_one_program_does_not_store_a_large_weight(n: int) -> None:
     """`execution="whole"`: the decoder is written in JAX, or a tensor program of one's own."""

@@ -18,7 +18,7 @@ from relax_eg.ir import Expr, Module, var
 from relax_eg.ops.interpret import evaluate, evaluate_expr
 
 
-@examples(0.03)
+@examples(0.05)
 @given(programs(), SEEDS)
 def test_every_kernel_considered_computes_its_class(module: Module, seed: int) -> None:
     read = saturated(module, nodes=200)
@@ -63,7 +63,7 @@ def values_of_classes(read: Any, inputs: dict[Expr, Any], sizes: dict[str, int])
     return values
 
 
-@examples(0.02)
+@examples(0.05)
 @given(programs(), SEEDS)
 def test_optimized_into_kernels(module: Module, seed: int) -> None:
     """The chosen module equals the program exactly, repeats, and its kernels run with the interpreter's values."""

@@ -24,6 +24,8 @@ from relax_eg.backend.footprint import avals
 from relax_eg.errors import ExtractionError
 from relax_eg.ir import Module
 
+pytestmark = pytest.mark.xla_defaults
+
 LIMITS = int(os.environ.get("RELAX_EG_LIMITS", "200"))
 LARGEST = 96
 SHARES = (0.2, 1.1)  # of what the program takes without a limit
@@ -42,7 +44,7 @@ def limited(module: Module, sizes: dict[str, int], execution: Any, limit: int, *
 def called(best: Any, sizes: dict[str, int]) -> int:
     """Bytes that what is called allocates beside its arguments, as XLA accounts for it when it is compiled."""
     shapes = avals(best.module.main, sizes)
-    accounting._known.clear()  # pyright: ignore[reportPrivateUsage]  # XLA is asked anew
+    accounting._allocated_bytes.clear()  # pyright: ignore[reportPrivateUsage]  # XLA is asked anew
     if best.report.execution == "kernels":
         call = best.runner.call(sizes)
         values = call.plan.program.values

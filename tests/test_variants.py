@@ -202,9 +202,9 @@ def test_which_sizes_a_variant_serves() -> None:
     found = nearest_guards([crossed[:2], crossed[2:]])
     assert isinstance(prove_partition(found, Scope()), Proved)
     dispatch = Dispatch(found)
-    assert [dispatch.at(b) for b in crossed] == [0, 0, 1, 1]
+    assert [dispatch.index_of(b) for b in crossed] == [0, 0, 1, 1]
     dispatch = Dispatch(nearest_guards([[b] for b in bindings]))
-    assert [dispatch.at({"b": 3, "s": s}) for s in (1, 16, 17, 64, 65, 9999)] == [0, 0, 1, 1, 2, 2]
+    assert [dispatch.index_of({"b": 3, "s": s}) for s in (1, 16, 17, 64, 65, 9999)] == [0, 0, 1, 1, 2, 2]
 
 
 @pytest.mark.parametrize(

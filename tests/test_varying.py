@@ -220,7 +220,7 @@ def test_typed_keys_among_the_arguments() -> None:
 def test_keys_are_padded_and_cut_wherever_they_are(jit: Any) -> None:
     keys, inside = jax.random.split(jax.random.key(1), 3), (slice(3),)
     fit = CapacityFit(((0, (5,), inside), (1, (5, 2), (slice(3), slice(2)))), ((0, inside),))
-    grown = fit.padded([keys, jnp.ones((3, 2))], jit)
+    grown = fit.pad([keys, jnp.ones((3, 2))], jit)
     assert [x.shape for x in grown] == [(5,), (5, 2)] and grown[0].dtype == keys.dtype
     assert np.asarray(grown[1]).sum() == 6
     (back,) = fit.cut(grown[:1], jit)

@@ -1,4 +1,4 @@
-"""Programs by subject, written after formulas of papers, libraries and notebooks: what rules are tried on.
+"""The corpus: programs by subject, written after formulas of papers, libraries and notebooks, to try rules on.
 
 `CORPUS` has them all by name. They were chosen with the rules in view, clumsy spellings included, and are no sample of
 what people write. None is the left side of a rule under another name (`benchmarks.corpus.disguise`).

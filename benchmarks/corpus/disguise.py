@@ -1,7 +1,7 @@
-"""Which program is nothing but the left side of a rule, under another name: it would show only that the rule is itself.
+"""Finds corpus programs that are only the left side of a rule, so that they show nothing about the rule.
 
-A program is a left side in disguise where one rule's left side matches it from its results on, with all its conditions,
-and has no fewer operators than the program. Then nothing of the program is around or inside what the rule is about.
+A program is the left side of a rule if the left side matches it at its results, all conditions hold, and the left side
+has at least as many operators as the program.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ def disguised(program: Program, rules: Iterable[Rule]) -> Rule | None:
             traced, rules=RuleSet("none", []), at=o.get("at"), ranges=ranges, weights=o.get("weights", ()),
             facts=o.get("facts"), numerics=o.get("numerics", "reassociate"),
         )  # fmt: skip
-    searched = Units(traced.module, options, weight_names(traced, options), record=True).run().searched
+    searched = Units(traced.module, options, weight_names(traced, options), record=True).run().recorded
     if len(searched) != 1:  # several functions, or blocks
         return None
     (as_written,) = searched
     used, graph = operators(as_written.written), Graph(as_written.recording, as_written.written)
     results = {graph.class_of[e] for e in as_written.written}
-    known = known_facts(as_written.known.facts, as_written.known.exact, as_written.scope)
+    known = known_facts(as_written.facts.facts, as_written.facts.exact, as_written.scope)
     for rule in possible:
         found = Nearest(graph, rule, as_written.scope, known).find()
         is_match = found is not None and not found.problems and found.root in results

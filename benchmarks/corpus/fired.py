@@ -2,9 +2,9 @@
 
     python -m benchmarks.corpus.fired [--only kalman]
 
-Runs the search of every program and prints what fired nowhere, what came out costlier than it went in, what did not
-stop by itself, calls of libraries that are not looked into, searches of more than three seconds, and programs that are
-nothing but a rule's left side. Without `--only` and `--quick`, `witnesses.json` and docs/corpus.md are written anew.
+Searches every program and prints: rules that fired nowhere, programs that became costlier, searches that did not stop
+by themselves, opaque library calls, searches of more than three seconds, and programs that are only the left side of a
+rule. Without `--only` and `--quick` it rewrites `witnesses.json` and docs/corpus.md.
 """
 
 from __future__ import annotations
@@ -28,37 +28,40 @@ from docs.rules_table import laws
 FILE = Path(__file__).parent / "witnesses.json"
 STOPPED = frozenset(("saturated", "phase plan completed", "nothing to optimize"))
 QUICK_PROGRAMS = 3
-SLOW = 3.0  # seconds of a search that are worth a line
+SLOW = 3.0  # seconds; slower searches are listed
 
 
 @dataclass(frozen=True)
 class Witness:
-    """The program a rule is seen to fire on, and on how many of the corpus it does."""
+    """A witness of a rule.
+
+    - `program`: a program on which the rule fires.
+    - `programs`: the number of programs of the corpus on which it fires.
+    """
 
     program: str
     programs: int
 
 
 def fired(report: Any) -> set[str]:
-    """The rules that fired. Of those about functions it is told where they made what was chosen."""
+    """Returns the rules that fired. A schema counts if it made a part of the chosen program."""
     return {r for r, n in report.matches.items() if n} | set(report.rules)
 
 
-def looked_at() -> rx.RuleSet:
-    """The default rules but fusion steps and library routines, which are about `execution="kernels"` (programs are
-    looked at whole here), and what saves memory, which is asked only where there is a limit."""
+def corpus_rules() -> rx.RuleSet:
+    """Returns the default rules without those for `execution="kernels"` (fusion, library routines), because the corpus
+    runs as whole programs, and without those that save memory, which need a memory limit."""
     return rx.rules.default - "library" - "fusion" - "memory"
 
 
 def shipped() -> list[str]:
-    """The laws that are looked at, by the names of the rules that stand for them, and the rules about functions and
-    sums."""
-    rules = looked_at()
+    """Returns the names of the laws, each by the rule that represents it, and of the schemas, in `corpus_rules`."""
+    rules = corpus_rules()
     return [*(r.name for r in laws(rules)), *(s.name for s in rules.schemas)]
 
 
 def variants() -> dict[str, str]:
-    """For each rule that is no reversed twin, the one that stands for its law."""
+    """Returns, for each rule that is not a reverse, the rule that represents its law."""
     found = {s.name: s.name for s in rx.rules.default.schemas}
     for law in laws(rx.rules.default):
         for r in rx.rules.default:
@@ -75,7 +78,7 @@ def is_stopped(report: Any) -> bool:
 
 
 def cover(by_program: Mapping[str, Iterable[str]]) -> dict[str, Witness]:
-    """A witness for each law, from few programs: always the one next that shows the most new ones."""
+    """Returns a witness for each law, by greedy cover: the next program is the one on which most new laws fire."""
     law_of = variants()
     shows = {p: {law_of[r] for r in rules if r in law_of} for p, rules in by_program.items()}
     count: dict[str, int] = {}
@@ -92,7 +95,7 @@ def cover(by_program: Mapping[str, Iterable[str]]) -> dict[str, Witness]:
 
 
 def witnesses() -> dict[str, Witness]:
-    """Those on file."""
+    """Returns the witnesses on file."""
     return {rule: Witness(*row) for rule, row in json.loads(FILE.read_text(encoding="utf-8")).items()}
 
 
@@ -100,7 +103,7 @@ def main(
     only: Annotated[str, typer.Option(help="programs whose names contain this")] = "", quick: Quick = False
 ) -> None:
     by_program: dict[str, set[str]] = {}
-    rules = looked_at()
+    rules = corpus_rules()
     chosen = {name: p for name, p in CORPUS.items() if only in name}
     for name, p in islice(chosen.items(), QUICK_PROGRAMS if quick else None):
         started = time.perf_counter()

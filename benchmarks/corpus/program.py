@@ -20,8 +20,13 @@ _made: dict[str, Program] = {}
 
 @dataclass(frozen=True)
 class Program:
-    """`made_of`: a function, or a module; `specs`, `keywords`: of a function's arguments; `options`: of `optimize`
-    (`facts`, `weights`, `numerics`, `assume`)."""
+    """A program of the corpus.
+
+    - `name`, `subject`, `doc`: its name, its file, and one line that describes it.
+    - `made_of`: a function or a module.
+    - `specs`, `keywords`: the specs of a function's arguments.
+    - `options`: options of `optimize` (`facts`, `weights`, `numerics`, `assume`).
+    """
 
     name: str
     subject: str
@@ -32,14 +37,14 @@ class Program:
     options: Mapping[str, Any]
 
     def optimized(self, **options: Any) -> Any:
-        """What `rx.optimize` returns; `options` besides its own."""
+        """Returns the result of `rx.optimize` with the program's options and `options`."""
         with rx.debug.options(cache=False):
             return rx.optimize(self.made_of, *self.specs, **{**self.options, **options}, **self.keywords)
 
 
 def program(*specs: Any, args: Mapping[str, Any] | None = None, **options: Any) -> Callable[[Function], Function]:
-    """Puts the decorated function into the corpus; `args`: specs of arguments by name. ValueError where a program of
-    that name is there, or it has no docstring."""
+    """Returns a decorator that adds a function to the corpus; `args`: specs of arguments by name. ValueError if there
+    is a program of that name, or if the function has no docstring."""
 
     def add(fn: Function) -> Function:
         subject, doc = fn.__module__.rpartition(".")[2], " ".join((fn.__doc__ or "").split()).removesuffix(".")
@@ -64,5 +69,5 @@ def _add(made: Program) -> None:
 
 
 def programs() -> dict[str, Program]:
-    """All that were added, in the order in which they were."""
+    """Returns the programs in the order in which they were added."""
     return dict(_made)

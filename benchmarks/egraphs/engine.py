@@ -1,4 +1,4 @@
-"""An e-graph of a few lines: enough to saturate the generated programs, and to write them down."""
+"""A minimal e-graph: it saturates the generated programs and writes them as JSON."""
 
 from __future__ import annotations
 

@@ -14,14 +14,14 @@ from typing import Any
 from benchmarks.egraphs.engine import EGraph
 
 _LAUNCH = 0.006  # of a kernel, in milliseconds, as are all costs
-_MOST_MATCHES = 40  # of one pattern in one class: associativity does not take all the room
+_MOST_MATCHES = 40  # of one pattern in one class, so that associativity does not fill the e-graph
 UNARY = ("relu", "tanh", "sigmoid")
 _FREE = ("input", "weight", "split0", "split1", "transpose")
 
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
-    """Sizes of a value, and whether it depends on weights alone: then it is computed before the program runs."""
+    """The sizes of a value, and whether it depends on weights alone, so that it is computed before the program runs."""
 
     shape: tuple[int, ...]
     weight: bool = False
@@ -43,7 +43,7 @@ def cost(op: str, out: Tensor, operands: list[Tensor]) -> float:
 
 
 def shape_of(op: str, operands: list[Tensor]) -> Tensor | None:
-    """What the operator makes of its operands; None where they do not fit."""
+    """Returns the value of the operator for its operands; None if they do not fit."""
     name, _, attribute = op.partition(":")
     weight = all(t.weight for t in operands)
     shapes = [t.shape for t in operands]

@@ -1,5 +1,5 @@
-"""Functions of real JAX libraries, as people write them: what `benchmarks.libraries` counts and `tests.test_libraries`
-runs. They need the packages of the extra `libraries`."""
+"""Functions of JAX libraries, as people write them, for `benchmarks.libraries` and `tests.test_libraries`. They need
+the packages of the extra `libraries`."""
 
 from benchmarks.library_cases.case import Case, Use
 from benchmarks.library_cases.densities import DENSITIES

@@ -1,4 +1,4 @@
-"""What a case is, and arguments for it."""
+"""The record of a case of a library, and its arguments."""
 
 from __future__ import annotations
 
@@ -20,9 +20,12 @@ Function = Callable[..., Any]
 class Use:
     """One use of a library.
 
-    `fn` takes arguments that fit `specs`: spec strings, arrays (which are also the values it is run at), or pytrees of
-    both. It is differentiated in argument `wrt` and vmapped over argument `batched`. `tolerance`: how far results may
-    be apart, relative to the largest magnitude in an array; looser where the computation itself magnifies rounding.
+    - `fn`: the function.
+    - `specs`: spec strings, arrays (which are also the values it is run at), or pytrees of both, for its arguments.
+    - `wrt`: the argument in which it is differentiated.
+    - `batched`: the argument over which it is vmapped.
+    - `tolerance`: accepted difference of results, relative to the largest magnitude in an array; looser where the
+      computation itself magnifies rounding.
     """
 
     fn: Function
@@ -32,7 +35,7 @@ class Use:
     tolerance: float = 1e-4
 
     def arguments(self, row: int = 0) -> list[Any]:
-        """Concrete arguments; `row` tells which of a batch, in the argument that is batched."""
+        """Returns concrete arguments; `row` selects one of a batch in the argument `batched`."""
         rng = np.random.default_rng(0)
         made = [_concrete(spec, rng) for spec in self.specs]
         made[self.batched] = jax.tree.map(lambda x: _moved(x, row), made[self.batched])
@@ -43,7 +46,7 @@ class Use:
         return replace(self, fn=fn)
 
     def loss(self, *args: Any) -> Any:
-        """A number that depends on every element of what `fn` gives."""
+        """Returns a number that depends on every element of the result of `fn`."""
         leaves = jax.tree.leaves(self.fn(*args))
         return sum(_mixed(x) for x in leaves if jnp.issubdtype(x.dtype, jnp.floating))
 

@@ -1,4 +1,5 @@
-"""A decoder of 4-bit weights that no operator does, found Injective and fused into the matmul that reads its result."""
+"""A decoder of 4-bit weights without an operator of its own, found Injective and fused into the matmul that reads
+it."""
 
 # The loop variables of tensor programs need not exist: their text is read, and never run.
 # ruff: noqa: F821
@@ -30,7 +31,7 @@ def module() -> rx.Module:
 
 
 def fused() -> rx.Module:
-    """What fusion makes of it: one tensor program, in which each word is decoded where it is multiplied."""
+    """Returns the fused module: one tensor program, in which each word is decoded where it is multiplied."""
     return rx.optimize(module(), at={"n": 16}, rules=rx.rules.fusion, execution="kernels").module
 
 

@@ -1,4 +1,4 @@
-"""Sizes deduced across calls, from signatures alone: what `subfn` gives follows from what it is passed."""
+"""Sizes deduced across calls, from signatures alone: the result of `subfn` follows from its arguments."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `call_tir` means: the output is allocated by the caller, filled by the program, and given back.
+"""The meaning of `call_tir`: the caller allocates the output, the program fills it, and the call returns it.
 
 The caller says what is filled and passes the sizes that no axis of an argument tells. The reference interpreter does
 just that: it binds the sizes, runs the program on the arguments, and hands back the outputs.
@@ -22,7 +22,7 @@ def unflatten(X: rx.Buffer("n*m"), Y: rx.Buffer("n m"), n: int, m: int):
 
 
 def module() -> rx.Module:
-    """A call that passes the sizes, for the length of `x` tells their product alone."""
+    """A call that passes the sizes, because the length of `x` determines only their product."""
     x = ir.var("x", rx.Tensor("2*k"))
     call = rx.call_tir(unflatten, [x], out=rx.Tensor("k 2", "float32"), sizes={"n": "k", "m": 2})
     return rx.Module((ir.pure_function("main", [x], [call]),))

@@ -19,7 +19,7 @@ def fused_add_relu(X: rx.Buffer("2*n"), Y: rx.Buffer("2*n"), Z: rx.Buffer("2*n")
 
 
 def module() -> rx.Module:
-    """The call, in a function whose signature tells n."""
+    """The call, in a function whose signature determines n."""
     x, y = (ir.var(name, rx.Tensor("n 2")) for name in "xy")
     flat = [rx.op.reshape(v, ("2*n",)) for v in (x, y)]
     call = rx.call_tir(fused_add_relu, flat, sizes={"n": "n"})

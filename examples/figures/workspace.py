@@ -1,4 +1,4 @@
-"""A split-K matmul allocates its workspace itself; lifted, its caller does, by a rule."""
+"""A split-K matmul allocates its workspace itself; a rule lifts the allocation into its caller."""
 
 # The loop variables of tensor programs need not exist: their text is read, and never run.
 # ruff: noqa: F821
@@ -24,7 +24,7 @@ def before() -> rx.Module:
 
 
 def after() -> rx.Module:
-    """What the rule proposes in its place."""
+    """Returns the call that the rule proposes instead."""
     main = before().main
     (call,) = (b.value for block in main.blocks for b in block.bindings)
     lifted = rx.rules.workspace.schemas[0].propose(call, ModuleAnswers({}))

@@ -25,7 +25,7 @@ _VALUE = re.compile(r"^\s+(ROOT )?%[\w.\-]+ = ([a-z]+\d*[a-z0-9]*)\[([\d,]*)\]")
 # given: bytes per element of some HLO dtypes; the names of all others tell the bits
 _BYTES = {"pred": 1, "s4": 1, "u4": 1, "bf16": 2, "c64": 8, "c128": 16}
 _MOST_KNOWN = 1 << 14  # limit: kernels whose allocated bytes are remembered
-_known = Memo["tuple[bytes, Any, str]", int](_MOST_KNOWN)
+_allocated_bytes = Memo["tuple[bytes, Any, str]", int](_MOST_KNOWN)
 
 
 def is_on_cpu() -> bool:
@@ -33,28 +33,30 @@ def is_on_cpu() -> bool:
     return jax.default_backend() == "cpu"
 
 
-def allocated(compiled: Any) -> int:
-    """Upper bound on the bytes that `compiled`, of `jax.jit(...).lower(...).compile()`, allocates beside arguments and
-    results."""
+def allocated_bytes(compiled: Any) -> int:
+    """An upper bound on the bytes that `compiled` allocates beside arguments and results.
+
+    `compiled`: a result of `jax.jit(...).lower(...).compile()`.
+    """
     analysis = compiled.memory_analysis()
     buffers = 0 if analysis is None else int(analysis.temp_size_in_bytes)
-    return buffers + inside_library_fusions(compiled.as_text() or "")
+    return buffers + library_fusion_bytes(compiled.as_text() or "")
 
 
-def allocated_by(lowered: Any, options: Mapping[str, str]) -> int:
-    """`allocated` of `lowered`, of `jax.jit(...).lower(...)`, compiled with these options of XLA's.
+def lowered_allocated_bytes(lowered: Any, options: Mapping[str, str]) -> int:
+    """`allocated_bytes` of `lowered`, a result of `jax.jit(...).lower(...)`, compiled with these options of XLA's.
 
     Programs with the same text are compiled once: the candidates of a search under a memory limit share kernels.
     """
     text = blake2b(lowered.as_text().encode(), digest_size=16).digest()
     key = (text, tuple(sorted(options.items())), jax.default_backend())
-    found = _known.get(key)
+    found = _allocated_bytes.get(key)
     if found is None:
-        found = _known[key] = allocated(lowered.compile())
+        found = _allocated_bytes[key] = allocated_bytes(lowered.compile())
     return found
 
 
-def inside_library_fusions(text: str) -> int:
+def library_fusion_bytes(text: str) -> int:
     """Bytes of all values inside the library fusions of an optimized HLO module, without the fusions' results."""
     if "__ynn_fusion" not in text:
         return 0

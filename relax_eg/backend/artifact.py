@@ -25,7 +25,7 @@ from jax.extend.core import Primitive
 from relax_eg.backend.family import Solution
 from relax_eg.backend.jax_library import PRIMITIVES, is_plain
 from relax_eg.backend.lower import run_function
-from relax_eg.backend.packed_variants import Unpacked, packed, unpacked
+from relax_eg.backend.packed_variants import Unpacked, pack_variants, unpack_variants
 from relax_eg.backend.program import Program
 from relax_eg.dtypes import NUMBERS, numpy_dtype
 from relax_eg.errors import ArtifactError, ExplanationError, TraceError
@@ -37,7 +37,7 @@ from relax_eg.ir.heads import label_of
 from relax_eg.ir.module import Module
 from relax_eg.limits import VERSION_DIGITS
 from relax_eg.plain_data import DAMAGED, write_file
-from relax_eg.reports.plain import read_record as checked
+from relax_eg.reports.serialization import read_record as checked
 from relax_eg.shapes import Scope
 from relax_eg.store import checksum
 
@@ -59,7 +59,7 @@ _CLASSES: Mapping[str, type] = {
 }  # fmt: skip
 
 
-class _Unnamed(Exception):
+class _NotNameable(Exception):
     """Raised for an object that cannot be named in a file, as it exists in this process only."""
 
 
@@ -101,7 +101,7 @@ def _name(value: Any) -> Any:
         if dataclasses.is_dataclass(value):
             fields = [f for f in dataclasses.fields(value) if f.init]
             return ["data", where, *[[f.name, _name(getattr(value, f.name))] for f in fields]]
-    raise _Unnamed(f"{kind.__module__}.{kind.__qualname__}")
+    raise _NotNameable(f"{kind.__module__}.{kind.__qualname__}")
 
 
 def _class(where: Any) -> Any:
@@ -210,21 +210,21 @@ def save(solution: Solution, path: str | Path) -> None:
     }
     written = program.written()
     try:
-        payload = packed(solution.variants, _Objects(), data, written)
-    except _Unnamed:
-        raise _refused((written, *(v.module for v in solution.variants))) from None
+        payload = pack_variants(solution.variants, _Objects(), data, written)
+    except _NotNameable:
+        raise _unsavable_error((written, *(v.module for v in solution.variants))) from None
     head = _HEAD + f"{VERSION}\n".encode() + len(payload).to_bytes(8, "big") + checksum(payload)
     write_file(path, head + payload, ArtifactError, "save")
 
 
-def _refused(modules: Sequence[Module]) -> ArtifactError:
+def _unsavable_error(modules: Sequence[Module]) -> ArtifactError:
     """The error for the first call in the modules that holds an object which exists in this process only."""
     for f in (f for module in modules for f in module):
         for e in f.expressions():
             for key, value in (*e.attrs, *(e.attr("attrs") if e.op == CALL_DPS_LIBRARY else ())):
                 try:
                     _ = _name(value.value) if isinstance(value, Foreign) and key != "program" else None
-                except _Unnamed as error:
+                except _NotNameable as error:
                     line = f" ({f.origins[e]})" if e in f.origins else ""
                     call = label_of(e)
                     return ArtifactError(
@@ -248,12 +248,12 @@ def read(path: str | Path) -> Solution:
     except OSError as error:
         raise ArtifactError(f"load: cannot read {where}: {error.strerror}\n  accepted: {_ACCEPTED}") from None
     payload = _payload(data, where)
-    with describing(where):
-        return _saved(unpacked(payload, _Objects()))
+    with artifact_errors(where):
+        return _read_solution(unpack_variants(payload, _Objects()))
 
 
 @contextmanager
-def describing(where: str | Path) -> Generator[None]:
+def artifact_errors(where: str | Path) -> Generator[None]:
     """A block that reads the file `where`: errors due to malformed contents are raised as ArtifactError."""
     try:
         yield
@@ -283,7 +283,7 @@ def _payload(data: bytes, where: Path) -> bytes:
     return payload
 
 
-def _saved(found: Unpacked) -> Solution:
+def _read_solution(found: Unpacked) -> Solution:
     data, variants, written = found.data, found.variants, found.written
     if written is None:
         raise ValueError("it lacks the program as written")
@@ -354,7 +354,7 @@ def _check_calls(module: Module) -> None:
             raise ValueError(f"it calls `{name}`, and a file may call what computes arrays from arrays only")
 
 
-def without_search(name: str) -> Callable[[], Explanation]:
+def no_explanation(name: str) -> Callable[[], Explanation]:
     """In place of the function that explains what a search found."""
 
     def explained() -> Explanation:

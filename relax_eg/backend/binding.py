@@ -32,9 +32,9 @@ class ByIdentity(Generic[V]):
     def get(self, arrays: Sequence[Any]) -> V | None:
         """The value of exactly these arrays, in this order; None where there is none."""
         found = self._latest
-        if found is None or not _are(found[0], arrays):
+        if found is None or not _are_same_arrays(found[0], arrays):
             found = self._known.get(tuple(map(id, arrays)))
-            if found is None or not _are(found[0], arrays):
+            if found is None or not _are_same_arrays(found[0], arrays):
                 return None
             self._latest = found
         return found[1]
@@ -69,7 +69,7 @@ class BindsWeights:
         self._at = frozenset(self._places)
         self._bound = ByIdentity[Strategy](MOST_BOUND)
 
-    def straight(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def call_known(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         places = self._places
         if not places or kwargs or len(args) <= places[-1] or is_tracing():
             return UNSEEN
@@ -77,18 +77,18 @@ class BindsWeights:
         bound = self._bound.get(held) if tree == self._tree else None
         if bound is None:
             return UNSEEN
-        return bound.straight(tuple([x for i, x in enumerate(args) if i not in self._at]), {})
+        return bound.call_known(tuple([x for i, x in enumerate(args) if i not in self._at]), {})
 
-    def run(self, given: list[Any]) -> Any:
-        held = [given[i] for i in self._indices]
+    def run(self, arguments: list[Any]) -> Any:
+        held = [arguments[i] for i in self._indices]
         # Identity is a safe key for immutable arrays only: numpy arrays may change.
         if is_tracing() or any(not isinstance(x, jax.Array) or isinstance(x, Tracer) for x in held):
-            return self._strategy.run(given)
+            return self._strategy.run(arguments)
         bound = self._bound.get(held)
         if bound is None:
-            bound = self._strategy.bound(self._indices, held)
+            bound = self._strategy.bind(self._indices, held)
             self._bound.put(held, bound)
-        return bound.run([given[i] for i in self._others])
+        return bound.run([arguments[i] for i in self._others])
 
 
 def _places_of(tree: Any, weights: Sequence[int]) -> tuple[tuple[int, ...], Any]:
@@ -102,6 +102,6 @@ def _places_of(tree: Any, weights: Sequence[int]) -> tuple[tuple[int, ...], Any]
     return tuple(places), jax.tree_util.tree_structure(given)
 
 
-def _are(refs: Sequence[weakref.ref[Any]], arrays: Sequence[Any]) -> bool:
+def _are_same_arrays(refs: Sequence[weakref.ref[Any]], arrays: Sequence[Any]) -> bool:
     """Whether `refs` refer to exactly these arrays, by identity."""
     return len(refs) == len(arrays) and all(map(operator.is_, [r() for r in refs], arrays))

@@ -1,4 +1,4 @@
-"""Functions some of whose parameters are bound once: their programs, and what is left for each call to give.
+"""The programs of a function whose weights are bound: what is prepared once, and what runs at each call.
 
 The bound parameters are the weights. Where nothing is bound, a call gives all arguments, and the programs are whole.
 """
@@ -26,17 +26,17 @@ from relax_eg.ir.partition import split
 class BoundProgram:
     """A program whose parameters at `indices` are bound.
 
-    It runs on the values prepared from these (`prepared`), then the arrays of the other parameters.
+    It runs on the values that `prepare` computes from these, then the arrays of the other parameters.
     """
 
     def __init__(self, program: Program, indices: frozenset[int]) -> None:
         self.program, self.indices = program, indices
-        self._prepare: tuple[list[Expr], Any] | None = None  # the values that `prepared` computes, and their `jax.jit`
+        self._prepare: tuple[list[Expr], Any] | None = None  # the values that `prepare` computes, and their `jax.jit`
 
     @property
-    def kept(self) -> bool:
+    def is_as_written(self) -> bool:
         """Whether the function runs as written. It then prepares nothing: its prepared values are the weights."""
-        return self.program.kept
+        return self.program.is_as_written
 
     # These are cached properties, because a module kept as written is made on demand.
 
@@ -50,19 +50,19 @@ class BoundProgram:
     def module(self) -> Module:
         """The module that runs per call. Where the function runs as written, it takes all parameters."""
         whole = self.program.module or self.program.written()
-        if not self.indices or self.kept:
+        if not self.indices or self.is_as_written:
             return whole
         return Module((self._parts.main, *(f for f in whole if f.name != whole.main.name)))
 
-    def prepared(self, weights: Sequence[Any], sizes: Mapping[str, Any], made: dict[Expr, Any]) -> tuple[Any, ...]:
-        """The values kept for the calls.
+    def prepare(self, weights: Sequence[Any], sizes: Mapping[str, Any], made: dict[Expr, Any]) -> tuple[Any, ...]:
+        """The values prepared for the calls.
 
         - `weights`: the arrays of the parameters at `indices`, in order.
         - `sizes`: the sizes that they determine.
         - `made`: values of the weights that were already prepared for other programs; the new ones are added to it.
           For all weights of the same shapes, these are values of the same expressions.
         """
-        if self.kept or not self.indices:
+        if self.is_as_written or not self.indices:
             return tuple(weights)
         params, module, parts = self.program.params, self.module, self._parts
         by_name = {str(params[i].attr("name")): x for i, x in zip(sorted(self.indices), weights, strict=True)}
@@ -75,22 +75,22 @@ class BoundProgram:
         made.update(zip(new, run(*weights) if new else (), strict=True))
         return (*(made[e] for e in cut), *(by_name[n] for n in parts.kept))
 
-    def in_order(self, prepared: Sequence[Any], others: Sequence[Any]) -> list[Any]:
+    def ordered_operands(self, prepared: Sequence[Any], others: Sequence[Any]) -> list[Any]:
         """The operands of `module`, in the order of its parameters."""
-        if not self.kept or not self.indices:
+        if not self.is_as_written or not self.indices:
             return [*prepared, *others]
         weights, rest = iter(prepared), iter(others)
         return [next(weights if i in self.indices else rest) for i in range(len(self.program.params))]
 
-    def main(self, prepared: Sequence[Any], others: Sequence[Any], sizes: Mapping[str, Any]) -> Any:
+    def run_main(self, prepared: Sequence[Any], others: Sequence[Any], sizes: Mapping[str, Any]) -> Any:
         """The result of a call at these sizes, at which the function is this program.
 
         With nothing bound, its derivatives are those of the function as written.
         """
         p = self.program
-        given = self.in_order(prepared, others)
-        if p.kept:
-            return p.original(given)
+        given = self.ordered_operands(prepared, others)
+        if p.is_as_written:
+            return p.run_as_written(given)
         if not self.indices:
             return p.differentiable(given)
         return p.result(run_at(self.module, self.module.main, given, sizes, p.scope))
@@ -99,24 +99,26 @@ class BoundProgram:
 class BoundFamily:
     """The variants of a function with the parameters of `shapes` bound to arrays of these shapes.
 
-    - `indices`: places of the bound parameters; `others_at`: of those that each call gives.
-    - `tree`: the structure of `(args, kwargs)` of a call; `keywords`: the names in `kwargs`.
+    - `indices`: places of the bound parameters.
+    - `call_indices`: places of the parameters that each call gives.
+    - `tree`: the structure of `(args, kwargs)` of a call.
+    - `keywords`: the names in `kwargs`.
     - `fixed`: the sizes that the bound arrays determine.
     - `programs`: the different programs; variants that differ only in compiler options share one.
-    - `which`: for each variant the index of its program.
+    - `program_indices`: for each variant the index of its program.
     """
 
     def __init__(self, family: Family, shapes: Mapping[int, tuple[int, ...]]) -> None:
         program = family.programs[0]
         self.family, self.program, self.shapes = family, program, dict(shapes)
         self.indices = frozenset(shapes)
-        self.others_at = tuple(i for i in range(len(program.params)) if i not in shapes)
+        self.call_indices = tuple(i for i in range(len(program.params)) if i not in shapes)
         held = sorted(shapes)
         params, given = [program.params[i] for i in held], [shapes[i] for i in held]
         self.fixed: dict[str, int] = bind_sizes("prepare", params, given) if held else {}
         distinct = list(dict.fromkeys(p.module for p in family.programs))
         self.programs = [BoundProgram(replace(program, module=m), self.indices) for m in distinct]
-        self.which = [distinct.index(p.module) for p in family.programs]
+        self.program_indices = [distinct.index(p.module) for p in family.programs]
         # The number of each parameter, in the structure of a call with all arguments; and what of it calls give.
         args, kwargs = self._numbered = jax.tree_util.tree_unflatten(program.in_tree, range(len(program.params)))
         rest = tuple(a for a in args if not self._is_bound(a))
@@ -142,17 +144,17 @@ class BoundFamily:
         return bool(leaves) and self.indices.issuperset(leaves)
 
     @cached_property
-    def shown(self) -> SizeKey:
+    def size_key(self) -> SizeKey:
         """The size key of a call (`call_keys`)."""
-        return size_key_function([self.program.params[i] for i in self.others_at], self.tree)
+        return size_key_function([self.program.params[i] for i in self.call_indices], self.tree)
 
-    def of_variant(self, variant: int) -> BoundProgram:
-        return self.programs[self.which[variant]]
+    def variant_program(self, variant: int) -> BoundProgram:
+        return self.programs[self.program_indices[variant]]
 
-    def others(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Any]:
+    def call_arrays(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Any]:
         """The arrays of a call, in parameter order. ShapeError where the structure is not that of the specs."""
         if not self.indices:
-            return self.program.leaves(args, kwargs)
+            return self.program.call_arrays(args, kwargs)
         if not kwargs:
             leaves, tree = jax.tree_util.tree_flatten(args)
             if tree == self._rest_tree:
@@ -170,15 +172,16 @@ class BoundFamily:
                 break
         full += list(rest)
         weights_by_name = {k: x for k, x in all_kwargs.items() if self._is_bound(x)}
-        leaves = self.program.leaves(tuple(full), {**weights_by_name, **kwargs})
+        leaves = self.program.call_arrays(tuple(full), {**weights_by_name, **kwargs})
         return [x for i, x in enumerate(leaves) if i not in self.indices]
 
     def donation(self, places: Sequence[int]) -> dict[str, Any]:
-        """The options of `jax.jit` by which a function `(held, *args, **kwargs)` may reuse arrays of a call.
+        """The options of `jax.jit` by which a function `(prepared, *args, **kwargs)` may reuse arrays of a call.
 
-        `places`: places of these arrays in `others_at`. JAX donates whole arguments, all of whose
-        arrays must be among them."""
-        args, kwargs = jax.tree_util.tree_unflatten(self.tree, [i in places for i in range(len(self.others_at))])
+        `places`: places of these arrays in `call_indices`. JAX donates whole arguments, all of whose arrays must be
+        among them.
+        """
+        args, kwargs = jax.tree_util.tree_unflatten(self.tree, [i in places for i in range(len(self.call_indices))])
 
         def is_donated(x: Any) -> bool:
             return bool(leaves := jax.tree_util.tree_leaves(x)) and all(leaves)
@@ -190,32 +193,32 @@ class BoundFamily:
 
     def check(self, others: Sequence[Any]) -> list[Any]:
         """The arrays of a call as JAX values of the declared dtypes. ShapeError where an array has another dtype."""
-        return self.program.check(others, self.others_at)
+        return self.program.check(others, self.call_indices)
 
     def sizes(self, shapes: Sequence[Any]) -> dict[str, Any]:
         """The size variables of a call whose arrays have these shapes. ShapeError or BoundsError."""
-        whole = {**self.shapes, **dict(zip(self.others_at, shapes, strict=True))}
+        whole = {**self.shapes, **dict(zip(self.call_indices, shapes, strict=True))}
         return self.program.sizes([whole[i] for i in range(len(self.program.params))])
 
-    def main(self, prepared: tuple[Any, ...], others: Sequence[Any], which: int | None = None) -> Any:
+    def run_main(self, prepared: tuple[Any, ...], others: Sequence[Any], program_index: int | None = None) -> Any:
         """The result of a call.
 
-        - `which`: the index of the program that runs; None: of the one that serves the sizes of the call.
-        - `prepared`: the values prepared for it; without `which`, those of each of several programs.
+        - `program_index`: the index of the program that runs; None: of the one that serves the sizes of the call.
+        - `prepared`: the values prepared for it; without `program_index`, a tuple of those of each program.
 
         OtherProgramError at sizes where the function is another program than the one whose values were prepared; with
         nothing bound, it then runs as written.
         """
         checked = self.check(others)
         sizes = self.sizes([x.shape for x in checked])
-        if which is None:
-            which = self.which[self.family.at(sizes)]
+        if program_index is None:
+            program_index = self.program_indices[self.family.variant_at(sizes)]
             if self.indices and len(self.programs) > 1:
-                prepared = prepared[which]
-        bound = self.programs[which]
-        if self.indices and not bound.kept and (why := self.program.other_at(sizes)) is not None:
+                prepared = prepared[program_index]
+        bound = self.programs[program_index]
+        if self.indices and not bound.is_as_written and (why := self.program.difference_at(sizes)) is not None:
             raise other_program(self.program.name, sizes, why)
-        return bound.main(prepared, checked, sizes)
+        return bound.run_main(prepared, checked, sizes)
 
 
 def other_program(name: str, sizes: Mapping[str, int], why: str) -> OtherProgramError:

@@ -1,10 +1,10 @@
-"""Size keys: reads the sizes of a call from a few of its arrays, without flattening the arguments.
+"""Size keys: hashable values, read from a few arrays of a call, that determine its sizes.
 
 A call should cost no more than a call of `jax.jit`, whose C++ code finds the executable. Python only decides which of
-several functions to call; code of Python takes ten times as long after a large kernel, which has driven it out of the
-caches. The shapes of one or two arrays decide that, usually of arrays that are arguments themselves.
-The other arrays are not inspected, so the key is a guess: a function kept under a key must either serve all calls or
-refuse those that do not fit (`only_for` keeps `jax.jit` from tracing it for others).
+several functions to call; Python code takes ten times as long after a large kernel, which has evicted it from the
+caches. The shapes of one or two arrays decide that, usually of arrays that are arguments themselves; the arguments are
+not flattened. The other arrays are not inspected, so the key is a guess: a function kept under a key must either serve
+all calls or refuse those that do not fit (`check_traced_arguments` keeps `jax.jit` from tracing it for others).
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ _trace_state = functools.partial(get_opaque_trace_state, convention="nnx")
 _NO_TRACE = _trace_state()
 
 _array_types = Memo[type, bool](64)  # by type of array met so far, which are few: whether it is a type of JAX
-NOT_SHOWN = (LookupError, AttributeError, TypeError)
+NO_KEY = (LookupError, AttributeError, TypeError)
 # limit: size keys that a function remembers: all combinations of two sizes up to 64, one or two MiB
-MOST_SHOWN = 4096
+MOST_KEYS = 4096
 
 SizeKey = Callable[[tuple[Any, ...], Mapping[str, Any]], Any]
 
@@ -57,14 +57,15 @@ def size_key_function(params: Sequence[Expr], tree: Any) -> SizeKey:
     """A function from the `(args, kwargs)` of a call to its size key: a hashable value that determines the sizes.
 
     The calls have the structure `tree`, whose leaves are `params`. For a call of another structure, or with leaves that
-    are no arrays (`kind_of`), the function raises one of `NOT_SHOWN` or returns a key that no valid call has.
+    are no arrays (`kind_of`), the function raises one of `NO_KEY` or returns a key that no valid call has.
     """
     numbered = jax.tree_util.tree_unflatten(tree, range(tree.num_leaves))
     paths = [path for path, _ in jax.tree_util.tree_flatten_with_path(numbered)[0]]
     names = numbered[1].keys()
-    telling = _telling(params, [len(path) for path in paths])
+    telling = _size_parameters(params, [len(path) for path in paths])
 
-    if not names and len(telling) == 1 and len(paths[telling[0]]) == 2:  # usual: one argument tells all
+    # The usual case: one argument determines all sizes.
+    if not names and len(telling) == 1 and len(paths[telling[0]]) == 2:
         place = paths[telling[0]][1].idx
 
         def of_one(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
@@ -105,7 +106,7 @@ def check_traced_arguments(leaves: Sequence[jax.ShapeDtypeStruct], tree: Any, gi
     return found
 
 
-def _telling(params: Sequence[Expr], depths: Sequence[int]) -> list[int]:
+def _size_parameters(params: Sequence[Expr], depths: Sequence[int]) -> list[int]:
     """The indices of a few parameters whose shapes determine all sizes.
 
     Greedily takes the parameter with most of the remaining sizes as axes; of equals the one of least depth in the

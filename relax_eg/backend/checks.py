@@ -58,25 +58,25 @@ class Fit:
         kind or dtype than `a`."""
         if isinstance(a, Tuple):
             if not isinstance(value, tuple) or len(value) != len(a.fields):  # type: ignore[reportUnknownArgumentType]
-                raise self._wrong(name, f"a tuple of {len(a.fields)}", value)
+                raise self._mismatch(name, f"a tuple of {len(a.fields)}", value)
             for i, (field, inner) in enumerate(zip(a.fields, value, strict=True)):  # type: ignore[reportUnknownArgumentType]
                 self._collect(f"{name}[{i}]", field, inner, shapes)
         elif isinstance(a, Tensor):
             if not hasattr(value, "shape") or not hasattr(value, "dtype"):
-                raise self._wrong(name, "an array", value)
+                raise self._mismatch(name, "an array", value)
             if a.dtype is not None and a.dtype != str(value.dtype):
-                raise self._wrong(name, a.dtype, value)
+                raise self._mismatch(name, a.dtype, value)
             if a.ndim is not None:
                 shapes.append(value.shape)
         elif isinstance(a, Shape):
             if not isinstance(value, tuple) or any(hasattr(n, "dtype") for n in value):  # type: ignore[reportUnknownArgumentType]
-                raise self._wrong(name, "a shape (a tuple of integers)", value)
+                raise self._mismatch(name, "a shape (a tuple of integers)", value)
             if a.ndim is not None:
                 shapes.append(value)  # type: ignore[reportUnknownArgumentType]
         elif isinstance(a, Callable) and not isinstance(value, str):
-            raise self._wrong(name, "a function of the module", value)
+            raise self._mismatch(name, "a function of the module", value)
 
-    def _wrong(self, name: str, wanted: str, value: Any) -> ShapeError:
+    def _mismatch(self, name: str, wanted: str, value: Any) -> ShapeError:
         got = str(value.dtype) if hasattr(value, "dtype") else f"{type(value).__name__} {value!r}"
         called = name if "`" in name else f"argument `{name}`"
         return ShapeError(f"{self._where}: {called} should be {wanted}, got {got}")

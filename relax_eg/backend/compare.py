@@ -58,7 +58,7 @@ def compare_results(ours: Any, theirs: Any, tolerance: float, against: str = AS_
     return Check(worst <= tolerance, worst, tolerance, where, against=against)
 
 
-def against_reference(module: Module, ours: Any, args: Any, tolerance: float) -> Check | None:
+def compare_with_reference(module: Module, ours: Any, args: Any, tolerance: float) -> Check | None:
     """Compares the results of a module with those of the reference interpreter.
 
     None where interpreting takes too much work, or the interpreter does not know a routine of the module.

@@ -32,7 +32,7 @@ Term = Callable[[Scalar, Any], LoopValue]
 _MOST = 16  # limit: factors of a contraction; of more, the product is computed
 
 
-def contracted(expr: Reduce, inner: Any, wide: str, term: Term) -> LoopValue | None:
+def lower_contraction(expr: Reduce, inner: Any, wide: str, term: Term) -> LoopValue | None:
     """The sum of a product (or "any" of a conjunction) as a contraction of its factors, accumulated in dtype `wide`.
 
     None where the body is no product of 2 to `_MOST` factors, or a contraction gains nothing: the loops of one factor

@@ -22,7 +22,8 @@ from relax_eg.backend.scalar_functions import convert
 from relax_eg.shapes import Dim
 from relax_eg.tir import Apply, Cast, Const, Read, Reduce, Scalar, Select
 
-Known = Callable[[Scalar], Any]  # the array of a term that does not depend on data, with an axis for each of its loops
+# Gives the array of a term that does not depend on data, with an axis for each of its loops.
+StaticValue = Callable[[Scalar], Any]
 
 _MOST_POINTS = 1 << 22  # limit: points of one axis (places times window) that are checked
 
@@ -31,6 +32,7 @@ _MOST_POINTS = 1 << 22  # limit: points of one axis (places times window) that a
 class _Windowed:
     """The factor that is read in windows.
 
+    - `read`: the read, without guards and casts.
     - `index`: the simplified index of the read.
     - `guards`: conditions under which the read counts; otherwise the factor is 0.
     - `casts`: dtypes to which the read is cast, innermost first.
@@ -60,8 +62,8 @@ class _Layout:
     single: list[int] = field(default_factory=list[int])
 
 
-def convolved(
-    expr: Reduce, inner: Frame, wide: str, term: Term, known: Known, data: Mapping[str, Any]
+def lower_convolution(
+    expr: Reduce, inner: Frame, wide: str, term: Term, known: StaticValue, data: Mapping[str, Any]
 ) -> LoopValue | None:
     """The sum as a convolution; None where it is not shown to be one at these sizes.
 
@@ -127,7 +129,7 @@ def _conjuncts(cond: Scalar) -> list[Scalar]:
 
 
 def _layout(
-    x: _Windowed, shape: Sequence[int], over: set[str], kernel: frozenset[str], inner: Frame, known: Known
+    x: _Windowed, shape: Sequence[int], over: set[str], kernel: frozenset[str], inner: Frame, known: StaticValue
 ) -> _Layout | None:
     """The roles of the axes of the windowed operand; None where the sum is no convolution."""
     found, extents = _Layout(), inner.extents
@@ -167,7 +169,7 @@ def _is_whole(index: Dim, size: int, extents: Mapping[str, int]) -> bool:
 
 
 def _steps(
-    index: Dim, size: int, place: str, k: str, guards: Sequence[Scalar], extents: Mapping[str, int], known: Known
+    index: Dim, size: int, place: str, k: str, guards: Sequence[Scalar], extents: Mapping[str, int], known: StaticValue
 ) -> tuple[int, int, int, int, int] | None:
     """Stride, dilation, padding before and after, and dilation of the operand on an axis.
 
@@ -231,7 +233,7 @@ def _values(index: Dim, names: Sequence[str], extents: Mapping[str, int]) -> Any
 
     loops = Indices({n: extents[n] for n in names}, {})
     with jax.ensure_compile_time_eval():
-        return np.asarray(loops.value(index).over(tuple(names), loops.extents))
+        return np.asarray(loops.value(index).array_over(tuple(names), loops.extents))
 
 
 def _convolution(
@@ -260,7 +262,7 @@ def _convolution(
     array = lax.reshape(array, (math.prod(extents[n] for n in batch), depth, *space))
     inside = [n for n in channels if n in over]
     window = [k for _, _, k in layout.space]
-    kernel = w.over((*outs, *inside, *filter(None, window)), extents)
+    kernel = w.array_over((*outs, *inside, *filter(None, window)), extents)
     rows = math.prod(extents[n] for n in outs)
     kernel = lax.reshape(kernel, (rows, math.prod(extents[n] for n in inside), *(extents.get(k, 1) for k in window)))
     dtype = jnp.promote_types(array.dtype, kernel.dtype) if "4" not in str(array.dtype)[-2:] else np.dtype(wide)
@@ -273,7 +275,7 @@ def _convolution(
     loops = (*batch, *outs, *(place for _, place, _ in layout.space))
     value = LoopValue(lax.reshape(result, [extents[n] for n in loops]), loops)
     ordered = tuple(n for n in extents if n in loops)
-    return LoopValue(value.over(ordered, extents), ordered)
+    return LoopValue(value.array_over(ordered, extents), ordered)
 
 
 def _ranks(order: Sequence[int]) -> list[int]:

@@ -22,7 +22,7 @@ import jax
 from relax_eg.backend.width import has_x64
 from relax_eg.logs import fallback
 
-Why = Literal["call", "named", "ahead", "hot"]
+CompileReason = Literal["call", "named", "ahead", "hot"]
 
 # limit: executables kept per function by default: enough for all powers of two of two sizes up to 128.
 EXECUTABLES = 64
@@ -46,18 +46,18 @@ class FullError(Exception):
 class Holder(Protocol):
     """An object that holds executables and can drop them one by one.
 
-    - `held`: number of executables it holds.
-    - `unused_since`: time (in ticks) of the last use of the one that it would drop next; None if it drops nothing.
-    - `let_go`: drops that one.
+    - `executable_count`: number of executables it holds.
+    - `oldest_use`: time (in ticks) of the last use of the one that it would drop next; None if it drops nothing.
+    - `evict_oldest`: drops that one.
     """
 
     @property
-    def held(self) -> int: ...
+    def executable_count(self) -> int: ...
 
     @property
-    def unused_since(self) -> int | None: ...
+    def oldest_use(self) -> int | None: ...
 
-    def let_go(self) -> None: ...
+    def evict_oldest(self) -> None: ...
 
 
 class Tally:
@@ -80,58 +80,62 @@ class Executable:
     """A compiled program, with its statistics.
 
     - `run`: the function that `jax.jit` returned; it is compiled for these arguments only.
-    - `at`: the sizes of its buffers.
+    - `buffer_sizes`: the sizes of its buffers.
     - `exact`: whether these are the sizes of the calls that it serves.
     - `why`: why it was compiled.
+    - `compile_seconds`: wall time of tracing, lowering and compiling it.
     - `memory`: bytes of arguments, outputs and temporaries, as XLA reports them at compilation; None if it does not.
     - `options`: whether it was compiled with options of XLA's.
-    - `tally`: counts the calls that went to it directly (`Sized.straight`).
-    - `counted`: number of all other calls.
+    - `tally`: counts the calls that went to it directly (`Sized.call_known`).
+    - `counted_calls`: number of all other calls.
     - `timed`: number of timed calls among these.
     - `seconds`: time of the fastest timed call; None before the first.
     - `used`: time (in ticks) of its last use.
-    - `noted`: number of direct calls that `used` takes into account.
+    - `tally_seen`: number of direct calls that `used` takes into account.
     - `dropped`: whether it was evicted.
     """
 
     run: Any
-    at: Mapping[str, int]
+    buffer_sizes: Mapping[str, int]
     exact: bool
-    why: Why
+    why: CompileReason
     compile_seconds: float
     memory: tuple[int, int, int] | None
     options: bool = False
     tally: Tally = field(default_factory=Tally)
-    counted: int = 0
+    counted_calls: int = 0
     seconds: float | None = None
     timed: int = 0
     used: int = 0
-    noted: int = 0
+    tally_seen: int = 0
     dropped: bool = False
 
     @property
     def calls(self) -> int:
         """Number of calls so far."""
-        return self.counted + self.tally.total
+        return self.counted_calls + self.tally.total
 
-    def took(self, seconds: float) -> None:
+    def record_seconds(self, seconds: float) -> None:
         self.timed += 1
         self.seconds = seconds if self.seconds is None else min(self.seconds, seconds)
 
 
-def compiled(
+def compile_executable(
     function: Callable[..., Any],
     arguments: tuple[Any, ...],
     named: Mapping[str, Any],
     at: Mapping[str, int],
     exact: bool,
-    why: Why,
+    why: CompileReason,
     options: Mapping[str, str],
     **donated: Any,
 ) -> Executable:
-    """Compiles `function` for positional `arguments` and keyword arguments `named`, given as `jax.ShapeDtypeStruct`s.
+    """Compiles `function` for the given specs and reports its memory.
 
-    `donated`: the options of `jax.jit` that name the donated arguments.
+    - `arguments`: specs of the positional arguments, as `jax.ShapeDtypeStruct`s.
+    - `named`: specs of the keyword arguments.
+    - `at`: the sizes of its buffers.
+    - `donated`: the options of `jax.jit` that name the donated arguments.
     """
     started = time.perf_counter()
     jitted = jax.jit(function, compiler_options=dict(options) or None, **donated)
@@ -164,15 +168,15 @@ class Jit:
 
     def __init__(self, executables: Executables, function: Callable[..., Any], options: Any) -> None:
         self._executables, self._function, self._options = executables, function, options
-        self.let_go()
+        self.evict_oldest()
 
-    def let_go(self) -> None:
+    def evict_oldest(self) -> None:
         """Drops all its executables, by replacing the traced function, with which JAX keeps them."""
         executables, function, traced = self._executables, self._function, _Traced()
 
         @functools.wraps(function)
         def counted(*args: Any, **kwargs: Any) -> Any:
-            executables.take(traced)
+            executables.count_traced(traced)
             try:
                 return function(*args, **kwargs)
             except BaseException:
@@ -183,11 +187,11 @@ class Jit:
         self._jitted = jax.jit(counted, **self._options)
 
     @property
-    def held(self) -> int:
+    def executable_count(self) -> int:
         return self._traced.count
 
     @property
-    def unused_since(self) -> int | None:
+    def oldest_use(self) -> int | None:
         return self._traced.last if self._traced.count else None
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
@@ -221,8 +225,8 @@ class Executables:
         self.compilations = 0
         self.compile_seconds = 0.0
         self.lock = threading.RLock()  # reentrant: dropped objects may be garbage-collected here while it is held
-        self._kept: dict[Hashable, Executable] = {}
-        self._making: dict[Hashable, Future[Executable]] = {}
+        self._by_key: dict[Hashable, Executable] = {}
+        self._compiling: dict[Hashable, Future[Executable]] = {}
 
     def jit(self, function: Callable[..., Any], part: bool = False, **options: Any) -> Jit:
         """A `jax.jit(function, **options)` whose executables count here.
@@ -230,12 +234,12 @@ class Executables:
         `part`: whether it is one of several that a call runs.
         """
         made = Jit(self, function, options)
-        self.hold(made)
+        self.register(made)
         if part:
             self._parts.add(made)
         return made
 
-    def hold(self, holder: Holder) -> None:
+    def register(self, holder: Holder) -> None:
         """Counts the executables of `holder` here, as long as `holder` is referenced elsewhere.
 
         `holder` may be an `Executables` that has made none yet; its executables then respect both limits.
@@ -246,22 +250,22 @@ class Executables:
             holder._outer, holder.lock = self, self.lock
 
     @property
-    def unused_since(self) -> int | None:
+    def oldest_use(self) -> int | None:
         with self.lock:
             return None if (oldest := self._oldest()) is None else oldest[0]
 
-    def let_go(self) -> None:
+    def evict_oldest(self) -> None:
         with self.lock:
             if (oldest := self._oldest()) is not None:
                 oldest[1]()
 
     @property
-    def held(self) -> int:
+    def executable_count(self) -> int:
         """Number of executables now, including those of holders."""
         with self.lock:
-            return len(self._kept) + sum(h.held for h in self._holders)
+            return len(self._by_key) + sum(h.executable_count for h in self._holders)
 
-    def take(self, traced: _Traced) -> None:
+    def count_traced(self, traced: _Traced) -> None:
         """Counts one more program, which JAX is tracing. FullError if there is no room for it."""
         with self.lock:
             if self._is_full:
@@ -272,12 +276,12 @@ class Executables:
     def make_room(self, more: int = 1) -> None:
         """Evicts the least recently used executables until there is room for `more` new ones."""
         with self.lock:
-            before = self.held
-            while self.held + more > self._most and (oldest := self._oldest()) is not None:
+            before = self.executable_count
+            while self.executable_count + more > self._most and (oldest := self._oldest()) is not None:
                 oldest[1]()
             if self._outer is not None:
                 self._outer.make_room(more)
-            self.evicted += before - self.held
+            self.evicted += before - self.executable_count
 
     @property
     def _most(self) -> int:
@@ -286,67 +290,67 @@ class Executables:
     @property
     def _is_full(self) -> bool:
         """Whether something must be evicted before another program is made."""
-        full = self.held >= self._most and self._oldest() is not None
+        full = self.executable_count >= self._most and self._oldest() is not None
         return full or (self._outer is not None and self._outer._is_full)
 
     def _oldest(self) -> tuple[int, Callable[[], None]] | None:
         """The least recently used entry: the time of its last use and a function that drops it; None if none may go."""
-        found = [(used, h.let_go) for h in self._holders if (used := h.unused_since) is not None]
+        found = [(used, h.evict_oldest) for h in self._holders if (used := h.oldest_use) is not None]
         found += [(e.used, functools.partial(self._drop, key)) for key, e in self._by_use()[:1]]
         return min(found, key=lambda x: x[0], default=None)
 
     def _drop(self, key: Hashable) -> None:
-        old = self._kept.pop(key)
+        old = self._by_key.pop(key)
         old.dropped = True
         old.run.clear_cache()
 
     def get(self, key: Hashable) -> Executable | None:
         """The executable of `key`, for a call, which is counted; None where there is none (yet)."""
         with self.lock:
-            found = self._kept.get(key)
+            found = self._by_key.get(key)
             if found is not None:
                 self.count(found)
             return found
 
     def count(self, executable: Executable) -> None:
         """Counts a call. The caller holds `lock`."""
-        executable.counted += 1
+        executable.counted_calls += 1
         executable.used = tick()
 
     def _by_use(self) -> list[tuple[Any, Executable]]:
         """Pairs of key and executable, by time of last use.
 
-        Direct calls (`Sized.straight`) have no time: an executable that had any since the last call of this method
+        Direct calls (`Sized.call_known`) have no time: an executable that had any since the last call of this method
         counts as used now.
         """
-        found = sorted(self._kept.items(), key=lambda item: item[1].used)
+        found = sorted(self._by_key.items(), key=lambda item: item[1].used)
         for _, executable in found:
             straight = executable.tally.total
-            if straight != executable.noted:
-                executable.used, executable.noted = tick(), straight
+            if straight != executable.tally_seen:
+                executable.used, executable.tally_seen = tick(), straight
         return sorted(found, key=lambda item: item[1].used)
 
-    def made(self, key: Hashable, make: Callable[[], Executable]) -> Executable:
+    def get_or_compile(self, key: Hashable, make: Callable[[], Executable]) -> Executable:
         """The executable of `key`, for a call, which is counted; compiled now where there is none.
 
         If another thread is compiling it, this waits for that thread.
         """
         found = self.get(key)
         if found is None:
-            found = self.make(key, make)
+            found = self.ensure_compiled(key, make)
             with self.lock:
                 self.count(found)
         return found
 
-    def make(self, key: Hashable, make: Callable[[], Executable]) -> Executable:
-        """As `made`, without counting a call."""
+    def ensure_compiled(self, key: Hashable, make: Callable[[], Executable]) -> Executable:
+        """As `get_or_compile`, without counting a call."""
         with self.lock:
-            found, making = self._kept.get(key), self._making.get(key)
+            found, making = self._by_key.get(key), self._compiling.get(key)
             if found is not None:
                 return found
             mine = making is None
             if making is None:
-                making = self._making[key] = Future()
+                making = self._compiling[key] = Future()
         if not mine:
             return making.result()
         try:
@@ -354,23 +358,23 @@ class Executables:
             made = make()
         except BaseException as e:
             with self.lock:
-                del self._making[key]
+                del self._compiling[key]
             making.set_exception(e)
             raise
         with self.lock:
-            del self._making[key]
+            del self._compiling[key]
             self.make_room()
-            self._kept[key] = made
+            self._by_key[key] = made
             made.used = tick()
             self.compilations += 1
             self.compile_seconds += made.compile_seconds
         making.set_result(made)
         return made
 
-    def make_beside(self, key: Hashable, make: Callable[[], Executable]) -> None:
-        """Compiles the executable of `key` in a thread of its own, unless it exists or is being compiled."""
+    def compile_in_thread(self, key: Hashable, make: Callable[[], Executable]) -> None:
+        """Compiles the executable of `key` in a new thread, unless it exists or is being compiled."""
         with self.lock:
-            if key in self._kept or key in self._making:
+            if key in self._by_key or key in self._compiling:
                 return
 
         wide = has_x64()  # the setting of this thread; a new one starts with JAX's global settings
@@ -379,16 +383,16 @@ class Executables:
             # A call that waits for this executable gets the same error; for all others it is reported.
             try:
                 with jax.enable_x64(wide):
-                    self.make(key, make)
+                    self.ensure_compiled(key, make)
             except Exception as e:
-                fallback("what was to be compiled beside the calls is not there", e)
+                fallback("an executable was not compiled in the background", e)
 
         threading.Thread(target=work, name="relax_eg compile").start()
 
-    def is_due(self, key: Hashable) -> bool:
+    def is_compiled_or_compiling(self, key: Hashable) -> bool:
         """Whether the executable of `key` exists or is being compiled."""
         with self.lock:
-            return key in self._kept or key in self._making
+            return key in self._by_key or key in self._compiling
 
     @property
     def mean_compile_seconds(self) -> float:

@@ -53,6 +53,7 @@ class Variant:
 
     - `chosen`: the module; None where the function runs as written.
     - `written`: returns the module as written.
+    - `report`: its predicted cost, and why it was chosen.
     - `execution`: how it is executed: "whole", "kernels" or "steps".
     - `compiler_options`: the options with which XLA compiles it.
     - `at`: the requested bindings of sizes that it serves.
@@ -94,7 +95,7 @@ class Solution:
     pallas: bool = False
 
     @property
-    def runs(self) -> str:
+    def execution(self) -> str:
         """How calls are executed: "whole" or "steps"; "kernels" if any variant is executed so."""
         each = [v.execution for v in self.variants]
         return KERNELS if KERNELS in each else each[0]
@@ -109,10 +110,10 @@ class Family:
         self.fallback = next((i for i, v in enumerate(variants) if v.fallback), 0)
         self._dispatch = Dispatch([Guard.read(v.guard) for v in variants], self.fallback)
 
-    def at(self, sizes: Mapping[str, Any]) -> int:
+    def variant_at(self, sizes: Mapping[str, Any]) -> int:
         """The index of the variant that serves these sizes; of the fallback if one is symbolic."""
         if len(self.variants) == 1:
             return 0
         if not all(isinstance(n, int) for n in sizes.values()):
             return self.fallback
-        return self._dispatch.at(sizes)
+        return self._dispatch.index_of(sizes)

@@ -8,7 +8,7 @@ from typing import Any
 
 import jax
 
-from relax_eg.backend.accounting import allocated
+from relax_eg.backend.accounting import allocated_bytes
 from relax_eg.backend.kernel_calls import Call, Kernels
 from relax_eg.backend.lower import run_at
 from relax_eg.backend.program import abstract_array
@@ -43,7 +43,7 @@ def whole_footprint(
     lowered = jax.jit(run, keep_unused=True, compiler_options=dict(options) or None).lower(*avals(f, sizes))
     compiled = lowered.compile()
     analysis: Any = compiled.memory_analysis()
-    temporary, results = allocated(compiled), int(analysis.output_size_in_bytes)
+    temporary, results = allocated_bytes(compiled), int(analysis.output_size_in_bytes)
     peak = (("XLA's temporary buffers", temporary), ("results", results))
     return Footprint(dict(sizes), 0, results, temporary, peak)
 
@@ -53,10 +53,10 @@ def likely_peak_values(module: Module, weights: set[str], sizes: Mapping[str, in
 
     XLA does not report liveness, so they are determined as if each operator stored its result.
     """
-    return _at_peak(plan(call_part(module, weights), dict(sizes)))
+    return _peak_values(plan(call_part(module, weights), dict(sizes)))
 
 
-def _at_peak(found: Plan) -> frozenset[tuple[str, Expr]]:
+def _peak_values(found: Plan) -> frozenset[tuple[str, Expr]]:
     steps, writer = found.program.steps, found.program.writer
     at = {w for x in found.peak for v in x.values if (w := writer[v]) is not None}
     return frozenset((steps[w].function, steps[w].kernel) for w in at)
@@ -66,13 +66,14 @@ def _at_peak(found: Plan) -> frozenset[tuple[str, Expr]]:
 class KernelFootprint:
     """The footprint of a call that runs in kernels. Kernels are identified by function and expression.
 
-    - `at_peak`: kernels whose results are live at the peak, or that allocate most for themselves.
-    - `own`: bytes that the executable of each kernel allocates for itself.
+    - `footprint`: the bytes of the call, and its largest values at the peak.
+    - `peak_kernels`: kernels whose results are live at the peak, or that allocate most for themselves.
+    - `private_bytes`: bytes that the executable of each kernel allocates for itself.
     """
 
     footprint: Footprint
-    at_peak: frozenset[tuple[str, Expr]]
-    own: Mapping[tuple[str, Expr], int]
+    peak_kernels: frozenset[tuple[str, Expr]]
+    private_bytes: Mapping[tuple[str, Expr], int]
 
 
 def kernel_footprint(
@@ -84,7 +85,7 @@ def kernel_footprint(
     own = call.temporaries(avals(module.main, sizes))
     program = call.plan.program
     named = [(program.values[x.values[0]].name, int(x.bytes.evaluate(sizes))) for x in call.plan.peak]
-    kernels = {*_at_peak(call.plan)}
+    kernels = {*_peak_values(call.plan)}
     temporary = max(own.values(), default=0)
     for s in program.steps:
         if temporary and own[s.name] == temporary:
@@ -93,8 +94,8 @@ def kernel_footprint(
     results = sum(int(x.bytes.evaluate(sizes)) for x in program.values if x.role == "result" and x.bytes is not None)
     named.sort(key=lambda pair: -pair[1])
     found = Footprint(dict(sizes), call.planned_bytes, results, temporary, tuple(named[:_NAMED]))
-    told = {(s.function, s.kernel): own[s.name] for s in program.steps}
-    return KernelFootprint(found, frozenset(kernels), told)
+    private_bytes = {(s.function, s.kernel): own[s.name] for s in program.steps}
+    return KernelFootprint(found, frozenset(kernels), private_bytes)
 
 
 def avals(f: Function, sizes: Mapping[str, int]) -> list[Any]:

@@ -18,7 +18,11 @@ Extents = Mapping[str, int]  # extents of loop variables, which run from 0 to be
 
 @dataclass(frozen=True, slots=True)
 class AffineIndex:
-    """The index `start` plus the sum of stride times loop variable over `strides`; no stride is 0."""
+    """The index `start` plus the sum of stride times loop variable over `strides`.
+
+    - `start`: the index where all loop variables are 0.
+    - `strides`: pairs of loop variable and stride; no stride is 0.
+    """
 
     start: int
     strides: tuple[tuple[str, int], ...]

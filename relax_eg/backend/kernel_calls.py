@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from relax_eg.backend.accounting import allocated_by
+from relax_eg.backend.accounting import lowered_allocated_bytes
 from relax_eg.backend.lower import run_block
 from relax_eg.backend.pallas.choice import Pallas, Preferred
 from relax_eg.backend.tensor_programs import lower_program
@@ -38,11 +38,11 @@ class Donations:
     """The donated arguments of an executable, whose buffers its results may reuse.
 
     - `operands`: places of donated operands.
-    - `behind`: number of donated arrays after the operands, which it does not read.
+    - `unread`: number of donated arrays after the operands, which it does not read.
     """
 
     operands: tuple[int, ...]
-    behind: int
+    unread: int
 
 
 class Kernels:
@@ -82,7 +82,7 @@ class Kernels:
 
             def through(programs: Callable[..., Any]) -> Any:
                 def kernel(*arrays: Any) -> Any:
-                    given = [_as_declared(r.annotation, x, known) for r, x in zip(reads, arrays, strict=False)]
+                    given = [_with_declared_shape(r.annotation, x, known) for r, x in zip(reads, arrays, strict=False)]
                     (result,) = run_block(module, block, dict(zip(reads, given, strict=True)), known, programs)
                     # A result that is an argument is copied: otherwise one array would have two owners.
                     return jax.tree.map(lambda x: jnp.copy(x) if any(x is a for a in arrays) else x, result)
@@ -96,7 +96,7 @@ class Kernels:
         return found
 
     def compiled(self, kernel: Callable[..., Any], operands: int, donated: Donations) -> Any:
-        behind = range(operands, operands + donated.behind)
+        behind = range(operands, operands + donated.unread)
         return jax.jit(
             kernel,
             donate_argnums=(*donated.operands, *behind),
@@ -118,9 +118,12 @@ class Kernels:
 
 
 @dataclass(frozen=True, slots=True)
-class _Do:
-    """A step of a call: applies `run` to the values at `reads`.
+class _CallStep:
+    """A step of a call.
 
+    - `name`: the name of its kernel.
+    - `run`: the executable.
+    - `reads`: the places of its arguments in the environment of the call.
     - `writes`: the place of the result, or a place per result.
     - `drops`: places whose values are released after the step.
     """
@@ -134,18 +137,19 @@ class _Do:
 
 @dataclass(frozen=True, slots=True)
 class _Nested:
-    """`run`, which takes tuples of arrays, as a function of flat arrays; called and lowered like it.
+    """A function of tuples of arrays as one of flat arrays; called and lowered like it.
 
-    - `given`: the trees of values that `run` takes.
+    - `run`: the function.
+    - `arguments`: the trees of values that `run` takes.
     - `places`: the place of each value among the flat arrays. Arrays after these are passed on as they are.
     """
 
     run: Any
-    given: tuple[Tree, ...]
+    arguments: tuple[Tree, ...]
     places: Mapping[int, int]
 
     def _trees(self, arrays: Sequence[Any]) -> list[Any]:
-        return [*(self._tree(t, arrays) for t in self.given), *arrays[len(self.places) :]]
+        return [*(self._tree(t, arrays) for t in self.arguments), *arrays[len(self.places) :]]
 
     def _tree(self, t: Tree, arrays: Sequence[Any]) -> Any:
         if isinstance(t, tuple):
@@ -187,7 +191,7 @@ class Call:
         self._held: list[list[Any]] = []
         self._written = {v: e for e, v in plan.program.constants.items()}
         self._constants: dict[int, Any] = {}
-        self._steps: list[_Do] = [self._step(s) for s in plan.program.steps]
+        self._steps: list[_CallStep] = [self._step(s) for s in plan.program.steps]
         self._result = self._results(plan.program.result, result)
         blank: list[Any] = [None] * (len(values) - self._arguments)
         for v, array in self._constants.items():
@@ -205,7 +209,7 @@ class Call:
         """Bytes of the arrays that are kept between calls now."""
         return sum(x.nbytes for kept in self._held for x in kept)
 
-    def forget(self) -> None:
+    def release_arrays(self) -> None:
         """Releases the arrays that are kept between calls; the next call makes new ones."""
         self._held.clear()
 
@@ -245,7 +249,7 @@ class Call:
             given = [env[i] for i in s.reads]
             lowered = s.run.lower(*given)
             if s.name != VIEW:
-                found[s.name] = allocated_by(lowered, self._kernels.options)
+                found[s.name] = lowered_allocated_bytes(lowered, self._kernels.options)
             outs = jax.tree.leaves(lowered.out_info)
             for w, x in zip((s.writes,) if isinstance(s.writes, int) else s.writes, outs, strict=True):
                 env[w] = jax.ShapeDtypeStruct(x.shape, x.dtype)
@@ -263,7 +267,7 @@ class Call:
 
     # --- how steps are made ---
 
-    def _step(self, s: Step) -> _Do:
+    def _step(self, s: Step) -> _CallStep:
         kernel, program, places = s.kernel, self.plan.program, self.plan.places
         values = program.values
         pairs = [
@@ -295,11 +299,13 @@ class Call:
         run = self._kernels.get(kernel, reads, sizes, Donations(tuple(over), len(extra)))
         writes = s.writes if isinstance(kernel.annotation, Tuple) else s.writes[0]
         # An array in a storage is kept until another one is put there.
-        drops = tuple(v for v in program.dying[s.number] if v not in places or places[v].storage not in self._holder)
+        drops = tuple(
+            v for v in program.dead_values[s.number] if v not in places or places[v].storage not in self._holder
+        )
         if all(isinstance(t, int) for t in given):
             for t in given:
                 self._keep_constant(int(t))  # type: ignore[arg-type]
-            return _Do(s.name, run, (*given, *extra), writes, drops)  # type: ignore[arg-type]
+            return _CallStep(s.name, run, (*given, *extra), writes, drops)  # type: ignore[arg-type]
         return self._structured(s.name, run, given, extra, writes, drops)
 
     def _structured(
@@ -310,13 +316,13 @@ class Call:
         extra: Sequence[int],
         writes: int | tuple[int, ...],
         drops: tuple[int, ...],
-    ) -> _Do:
+    ) -> _CallStep:
         """A step whose kernel takes tuples of arrays."""
         flat = [v for t in given for v in leaves(t)]
         for v in flat:
             self._keep_constant(v)
         places = {v: i for i, v in enumerate(dict.fromkeys(flat))}
-        return _Do(name, _Nested(run, tuple(given), places), (*places, *extra), writes, drops)
+        return _CallStep(name, _Nested(run, tuple(given), places), (*places, *extra), writes, drops)
 
     def _keep_constant(self, v: int) -> None:
         if v in self._written and v not in self._constants:
@@ -343,7 +349,7 @@ class Call:
                 alone = own and numbers.count(v) == 1
                 donated = Donations((0,) if alone and 0 not in shape and _is_plain(values[v]) else (), 0)
                 run = self._kernels.view(shape, donated)
-                self._steps.append(_Do(VIEW, run, (v,), end + len(found), ()))
+                self._steps.append(_CallStep(VIEW, run, (v,), end + len(found), ()))
                 found.append(end + len(found))
             seen.add(v)
         return found[0] if isinstance(tree, int) else tuple(found)
@@ -376,10 +382,10 @@ def _tensors(a: Annotation) -> list[Tensor]:
     return [a] if isinstance(a, Tensor) else []
 
 
-def _as_declared(a: Annotation, value: Any, sizes: Mapping[str, int]) -> Any:
-    """An argument of a kernel in the shape in which the kernel reads it; the argument may be what it is a view of."""
+def _with_declared_shape(a: Annotation, value: Any, sizes: Mapping[str, int]) -> Any:
+    """An argument of a kernel in its declared shape; the value may be the array of which the argument is a view."""
     if isinstance(a, Tuple):
-        return tuple(_as_declared(f, x, sizes) for f, x in zip(a.fields, value, strict=True))
+        return tuple(_with_declared_shape(f, x, sizes) for f, x in zip(a.fields, value, strict=True))
     if isinstance(a, Shape) and a.dims is not None:  # shapes are not in memory
         return tuple(int(d.evaluate(sizes)) for d in a.dims)
     if not isinstance(a, Tensor) or a.shape is None or any(d.variables - sizes.keys() for d in a.shape):

@@ -15,7 +15,7 @@ from typing import Any
 import jax
 from jax.core import Tracer
 
-from relax_eg.backend.call_keys import MOST_SHOWN
+from relax_eg.backend.call_keys import MOST_KEYS
 from relax_eg.backend.checks import Fit, cast_fits, check_addressable
 from relax_eg.backend.executables import PARTS, Executables, tick
 from relax_eg.backend.family import KERNELS, Family, Solution
@@ -59,7 +59,7 @@ class KernelRunner:
     ) -> None:
         self.pallas = pallas
         self._executables = executables or Executables(PARTS)
-        self._executables.hold(self)
+        self._executables.register(self)
         self.module = module
         self.wide = module.wide
         self._casts = _casts(module)
@@ -67,7 +67,7 @@ class KernelRunner:
         self._kernels = Kernels(module, compiler_options or {}, pallas)
         self._calls: dict[Any, Call] = {}  # bounded by the limit that `executables` has for kernels
         self._lock = threading.RLock()
-        self._temporaries = Memo[Any, Mapping[str, int]](MOST_SHOWN)
+        self._temporaries = Memo[Any, Mapping[str, int]](MOST_KEYS)
 
     @run_in_width
     def run(self, args: Sequence[Any], sizes: Mapping[str, int]) -> Any:
@@ -83,32 +83,32 @@ class KernelRunner:
             is_new = found is None
             if found is None:
                 result = self.module.main.result.annotation
-                known = self._told(sizes)
+                known = self._with_cast_sizes(sizes)
                 found = Call(self._kernels, plan(self.module, known), known, result, storages)
             self._calls[key] = found  # the dict is ordered by last use
         found.used = tick()
         if is_new:
             self._executables.make_room(0)
         if len(self._calls) > 1:
-            self._forget(found)
+            self._release_storages(found)
         return found
 
     @property
-    def held(self) -> int:
+    def executable_count(self) -> int:
         """Number of kernels that are compiled, or will be when they first run."""
         return len(self._kernels)
 
     @property
-    def unused_since(self) -> int | None:
+    def oldest_use(self) -> int | None:
         """Time of the last call of the least recently called binding; None where there is only one."""
         calls = list(self._calls.values())
         return calls[0].used if len(calls) > 1 else None
 
-    def let_go(self) -> None:
+    def evict_oldest(self) -> None:
         """Drops the least recently called binding."""
         self._calls.pop(next(iter(list(self._calls))), None)
 
-    def _told(self, sizes: Mapping[str, int]) -> dict[str, int]:
+    def _with_cast_sizes(self, sizes: Mapping[str, int]) -> dict[str, int]:
         """The given sizes and those that the entry's `match_cast`s bind.
 
         ShapeError or BoundsError where a cast value does not fit.
@@ -119,14 +119,14 @@ class KernelRunner:
             new_sizes(fit, jax.ShapeDtypeStruct(shape, source.dtype), known, self._scope, self.module.main.name)
         return known
 
-    def _forget(self, latest: Call) -> None:
+    def _release_storages(self, latest: Call) -> None:
         """Releases the storages of the least recently called bindings, where all storages together exceed the limit."""
         planned = [(c, c.planned_bytes) for c in list(self._calls.values())]
         allowed = _MOST_HELD * max(n for _, n in planned)
         for c, n in reversed(planned):
             allowed -= n
             if allowed < 0 and c is not latest:
-                c.forget()
+                c.release_arrays()
 
     @run_in_width
     def temporary_bytes(self, sizes: Mapping[str, int]) -> Mapping[str, int]:
@@ -136,9 +136,9 @@ class KernelRunner:
 
         def allocated() -> Mapping[str, int]:
             check_addressable(f"{self.module.main.name}()", self.module.main.params, sizes)
-            return self.call(sizes).temporaries(avals(self.module.main, self._told(sizes)))
+            return self.call(sizes).temporaries(avals(self.module.main, self._with_cast_sizes(sizes)))
 
-        return self._temporaries.made(key, allocated)
+        return self._temporaries.get_or_make(key, allocated)
 
     def measured_plan(self, sizes: Mapping[str, int]) -> Plan:
         """The memory plan of the call at a binding, including what executables allocate for themselves."""
@@ -194,7 +194,7 @@ def _on_one_device(args: Sequence[Any]) -> bool:
     return jax.device_count() == 1 or all(len(x.sharding.device_set) == 1 for x in args if isinstance(x, jax.Array))
 
 
-class _Alike:
+class _AcceptedTypes:
     """The types of arguments that passed the checks, and the sizes they bind; arguments of these types pass as well."""
 
     __slots__ = ("likes", "sizes")
@@ -204,7 +204,7 @@ class _Alike:
         self.likes = [(type(x), x.shape, x.dtype, getattr(x, "weak_type", None)) for x in checked]
         self.sizes = sizes
 
-    def fit(self, args: Sequence[Any]) -> bool:
+    def match(self, args: Sequence[Any]) -> bool:
         for x, (kind, shape, dtype, weak) in zip(args, self.likes, strict=True):
             if type(x) is not kind or x.shape != shape or x.dtype != dtype:
                 return False
@@ -222,7 +222,7 @@ class ByKernel(Whole):
       arguments.
     """
 
-    usually_kept = PARTS
+    default_limit = PARTS
 
     def __init__(
         self,
@@ -235,36 +235,42 @@ class ByKernel(Whole):
         self.pallas = pallas
         scope, b = self.program.scope, self.bound_family
         self.runners = {
-            i: KernelRunner(b.of_variant(i).module, v.compiler_options, scope, Pallas.here(pallas), self.executables)
+            i: KernelRunner(
+                b.variant_program(i).module,
+                v.compiler_options,
+                scope,
+                Pallas.for_default_device(pallas),
+                self.executables,
+            )
             for i, v in enumerate(family.variants)
             if v.execution == KERNELS
         }
         self._some_whole = len(self.runners) < len(family.variants)
         if self._some_whole:
             self._only = None
-        self._alike: _Alike | None = None  # the latest calls that are known
+        self._accepted: _AcceptedTypes | None = None  # the latest calls that are known
 
-    def straight(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def call_known(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         # Variants that are not executed in kernels run as whole programs do, once a call has found them.
-        return self.straight_whole(args, kwargs) if self._some_whole else UNSEEN
+        return self.call_known_whole(args, kwargs) if self._some_whole else UNSEEN
 
-    def run(self, given: list[Any]) -> Any:
-        if any(isinstance(x, Tracer) for x in given):
-            return self.run_whole(given)
-        b, alike = self.bound_family, self._alike
-        if alike is None or not alike.fit(given):
-            given = b.check(given)
-            sizes = b.sizes([x.shape for x in given])
-            if self.program.other_at(sizes) is not None:
-                return self.run_whole(given)
-            alike = self._alike = _Alike(given, sizes)
-        variant = self.family.at(alike.sizes)
+    def run(self, arguments: list[Any]) -> Any:
+        if any(isinstance(x, Tracer) for x in arguments):
+            return self.run_whole(arguments)
+        b, alike = self.bound_family, self._accepted
+        if alike is None or not alike.match(arguments):
+            arguments = b.check(arguments)
+            sizes = b.sizes([x.shape for x in arguments])
+            if self.program.difference_at(sizes) is not None:
+                return self.run_whole(arguments)
+            alike = self._accepted = _AcceptedTypes(arguments, sizes)
+        variant = self.family.variant_at(alike.sizes)
         if variant not in self.runners:
-            return self.run_whole(given)
-        operands = [*self.held[b.which[variant]], *given]
+            return self.run_whole(arguments)
+        operands = [*self.prepared_values[b.program_indices[variant]], *arguments]
         return self.program.result(self.runners[variant].run(operands, alike.sizes))
 
-    def of_shapes(self, shapes: Mapping[int, tuple[int, ...]]) -> ByKernel:
+    def for_shapes(self, shapes: Mapping[int, tuple[int, ...]]) -> ByKernel:
         return ByKernel(self.family, self.pallas, self.executables, shapes)
 
 

@@ -22,7 +22,7 @@ from relax_eg.errors import LibraryError, RelaxEgError
 from relax_eg.ir.annotations import Annotation, Object, Tensor, Tuple, substitute
 from relax_eg.ir.expr import Expr, node, var
 from relax_eg.ir.steps import is_sized
-from relax_eg.logs import log, unless_exhausted
+from relax_eg.logs import log, raise_if_exhausted
 from relax_eg.memo import Memo
 from relax_eg.ops.libraries import FFI, Library, library_call
 from relax_eg.ops.library_needs import RoutinePlace, unmet_need, version
@@ -36,10 +36,10 @@ _SHOWN = 6  # limit: elements of a value that an error shows
 
 _lock = threading.Lock()
 os.register_at_fork(before=_lock.acquire, after_in_parent=_lock.release, after_in_child=_lock.release)
-_MOST_LOOKED_AT = 4096  # limit: results of first runs that are remembered, of all routines; others are tried again
-_MOST_TOLD = 1024  # limit: warnings that are remembered, so that each is given once
-_looked_at = Memo[tuple[Any, ...], str](_MOST_LOOKED_AT)
-_told = Memo[str, None](_MOST_TOLD)
+_MOST_FIRST_RUNS = 4096  # limit: results of first runs that are remembered, of all routines; others are tried again
+_MOST_WARNINGS = 1024  # limit: warnings that are remembered, so that each is given once
+_first_runs = Memo[tuple[Any, ...], str](_MOST_FIRST_RUNS)
+_warned = Memo[str, None](_MOST_WARNINGS)
 
 
 def default_device() -> RoutinePlace:
@@ -74,7 +74,7 @@ def run_registered(library: Library, call: Expr, args: Sequence[Any], sizes: Map
     """
     why = unavailable_reason(library, default_device())
     if why:
-        _tell(f"library `{library.name}` is missing: {why}; its pattern runs instead")
+        _warn_once(f"library `{library.name}` is missing: {why}; its pattern runs instead")
         return library.run_definition(call, args, sizes)
     problem = ""
     if library.first_run != "trust":
@@ -84,23 +84,23 @@ def run_registered(library: Library, call: Expr, args: Sequence[Any], sizes: Map
         if not problem:
             return made
     if library.first_run == "fall back":
-        _tell(f"{problem}\n  its pattern runs instead")
+        _warn_once(f"{problem}\n  its pattern runs instead")
         return library.run_definition(call, args, sizes)
     raise LibraryError(problem)
 
 
-def _tell(text: str) -> None:
+def _warn_once(text: str) -> None:
     with _lock:
-        if text in _told:
+        if text in _warned:
             return
-        _told[text] = None
+        _warned[text] = None
     log.warning("%s", text)
 
 
 def _run(library: Library, call: Expr, args: Sequence[Any], sizes: Mapping[str, Any]) -> tuple[Any, str]:
     """The result of the target, and what is wrong with its shape or dtype (empty where nothing is)."""
-    name = f"library `{library.name}` ({_named(library)})"
-    filled = _filled(library, call, args, sizes)
+    name = f"library `{library.name}` ({_version_and_place(library)})"
+    filled = _full_annotation(library, call, args, sizes)
     if not is_sized(call.annotation) or isinstance(call.annotation, Object):
         call = node(call.op, call.args, call.attrs, filled)
     try:
@@ -114,7 +114,10 @@ def _run(library: Library, call: Expr, args: Sequence[Any], sizes: Mapping[str, 
     if many != isinstance(made, (tuple, list)):
         return None, f"{name} gives {'one result' if many else 'several results'}, annotated {filled}"
     results = list(made) if many else [made]
-    got = [(tuple(map(_known, getattr(r, "shape", ()))), str(getattr(r, "dtype", type(r).__name__))) for r in results]
+    got = [
+        (tuple(map(_constant_or_dim, getattr(r, "shape", ()))), str(getattr(r, "dtype", type(r).__name__)))
+        for r in results
+    ]
     if got != wanted:
         shown, expected = (", ".join(f"{d}{list(s)}" for s, d in x) for x in (got, wanted))
         return None, (
@@ -126,17 +129,17 @@ def _run(library: Library, call: Expr, args: Sequence[Any], sizes: Mapping[str, 
 
 def _raised(library: Library, args: Sequence[Any], e: Exception) -> str:
     """The message for an exception `e` of a target. An exception that says memory ran out is raised again."""
-    unless_exhausted(e)
+    raise_if_exhausted(e)
     shown = ", ".join(f"{a.dtype}{list(a.shape)}" for a in args)
-    name = f"library `{library.name}` ({_named(library)})"
+    name = f"library `{library.name}` ({_version_and_place(library)})"
     return f"{name} raised {type(e).__name__} for operands {shown}: {str(e)[:500]}"
 
 
-def _named(library: Library) -> str:
+def _version_and_place(library: Library) -> str:
     return ", ".join(x for x in (version(library), str(library.where)) if x)
 
 
-def _filled(library: Library, call: Expr, args: Sequence[Any], sizes: Mapping[str, Any]) -> Annotation:
+def _full_annotation(library: Library, call: Expr, args: Sequence[Any], sizes: Mapping[str, Any]) -> Annotation:
     """The annotation of the result at the sizes of these operands, by the definition of the routine: the call may know
     less."""
     operands = [Tensor(tuple(map(_size, a.shape)), str(a.dtype)) for a in args]
@@ -150,7 +153,7 @@ def _size(n: Any) -> Dim:
     return Dim.of(n) if isinstance(n, int) else dim_of_jax(str(n))
 
 
-def _known(n: Any) -> int | Dim:
+def _constant_or_dim(n: Any) -> int | Dim:
     """A size, as an integer where it is constant."""
     d = n if isinstance(n, Dim) else _size(n)
     return d.value if d.is_const else d
@@ -160,7 +163,7 @@ def _shapes(filled: Annotation) -> list[tuple[tuple[Any, ...], str]]:
     """The shapes and dtypes of the results that an annotation describes."""
     fields: tuple[Annotation, ...] = filled.fields if isinstance(filled, Tuple) else (filled,)
     tensors = [f for f in fields if isinstance(f, Tensor)]
-    return [(tuple(map(_known, t.shape or ())), str(t.dtype)) for t in tensors]
+    return [(tuple(map(_constant_or_dim, t.shape or ())), str(t.dtype)) for t in tensors]
 
 
 # --- the first run ---
@@ -180,20 +183,20 @@ def _first_run(library: Library, call: Expr, args: Sequence[Any], sizes: Mapping
     dtypes = tuple(str(a.dtype) for a in args)
     key = (id(library), version(library), tuple(shapes), dtypes, repr(static), repr(values))
     with _lock:
-        known = _looked_at.get(key)
+        known = _first_runs.get(key)
     if known is None:
         attrs = {**static, **{k: tuple(map(Dim.of, v)) for k, v in values.items()}}
         operands = [Tensor(tuple(map(Dim.of, s)), d) for s, d in zip(shapes, dtypes, strict=True)]
         with jax.ensure_compile_time_eval():
-            known = _tried(library, operands, attrs)
+            known = _compared_with_pattern(library, operands, attrs)
         with _lock:
-            _looked_at[key] = known
+            _first_runs[key] = known
     return known
 
 
-def _tried(library: Library, operands: Sequence[Tensor], attrs: Mapping[str, Any]) -> str:
-    definition, told = library.sizes_at(operands, attrs)
-    found = library.sample(definition, {v: d.value for v, d in told.items()})
+def _compared_with_pattern(library: Library, operands: Sequence[Tensor], attrs: Mapping[str, Any]) -> str:
+    definition, call_sizes = library.sizes_at(operands, attrs)
+    found = library.sample(definition, {v: d.value for v, d in call_sizes.items()})
     if found is None:
         return ""
     sizes, values = found
@@ -230,8 +233,9 @@ def _tried(library: Library, operands: Sequence[Tensor], attrs: Mapping[str, Any
             at = ", ".join(f"{v}={n}" for v, n in sizes.items())
             which = f"result {i}: " if many else ""
             return (
-                f"library `{library.name}` ({_named(library)}) does not compute its pattern, at {at}: off by {off:.2g} "
-                f"of the largest element\n  {which}library {_text(got)}\n  {which}pattern {_text(right)}\n"
+                f"library `{library.name}` ({_version_and_place(library)}) does not compute its pattern, at {at}: "
+                f"off by {off:.2g} of the largest element\n  {which}library {_text(got)}\n"
+                f"  {which}pattern {_text(right)}\n"
                 '  accepted: a target that computes its pattern; first_run="fall back" runs the pattern instead'
             )
     return ""

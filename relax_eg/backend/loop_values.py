@@ -15,12 +15,16 @@ from relax_eg.shapes import Dim
 
 @dataclass(frozen=True, eq=False)
 class LoopValue:
-    """A JAX array with one axis per loop variable that it depends on; `loops` names them in the order of the axes."""
+    """A JAX array with one axis per loop variable that it depends on.
+
+    - `array`: the array; its dtype is that of the term.
+    - `loops`: the loop variables, in the order of the axes.
+    """
 
     array: Any
     loops: tuple[str, ...] = ()
 
-    def over(self, loops: Sequence[str], extents: Mapping[str, Any]) -> Any:
+    def array_over(self, loops: Sequence[str], extents: Mapping[str, Any]) -> Any:
         """The array with an axis for each of `loops`, a superset of its own loops in any order."""
         mine = [name for name in loops if name in self.loops]
         array = self.array
@@ -48,7 +52,7 @@ def pointwise(
     loops = occurring_loops(values, order)
     orders = {value.loops for value in values if len(value.loops) == len(loops)}
     loops = orders.pop() if len(orders) == 1 else loops
-    return LoopValue(function(*(value.over(loops, extents) for value in values)), loops)
+    return LoopValue(function(*(value.array_over(loops, extents) for value in values)), loops)
 
 
 class Indices:
@@ -69,8 +73,8 @@ class Indices:
         for monomial, coefficient in dim.terms:
             product = _integer(coefficient)
             for atom in monomial:
-                product = self._both(lax.mul, product, self._atom(atom.op, atom.name, atom.args))
-            total = self._both(lax.add, total, product)
+                product = self._combine(lax.mul, product, self._atom(atom.op, atom.name, atom.args))
+            total = self._combine(lax.add, total, product)
         return total
 
     def _atom(self, op: str, name: str, args: Sequence[Dim]) -> LoopValue:
@@ -84,19 +88,19 @@ class Indices:
         first, *others = (self.value(arg) for arg in args)
         if op == "select":
             compare = lax.ge if name == ">=" else lax.eq
-            return self._all(lambda x, a, b: lax.select(compare(x, lax.full_like(x, 0)), a, b), first, *others)
+            return self._pointwise(lambda x, a, b: lax.select(compare(x, lax.full_like(x, 0)), a, b), first, *others)
         for other in others:
-            first = self._both(_BINARY[op], first, other)
+            first = self._combine(_BINARY[op], first, other)
         return first
 
-    def _both(self, function: Callable[..., Any], x: LoopValue, y: LoopValue) -> LoopValue:
+    def _combine(self, function: Callable[..., Any], x: LoopValue, y: LoopValue) -> LoopValue:
         if function is lax.mul and _is_one(x):
             return y
         if function is lax.add and _is_zero(x):
             return y
-        return self._all(function, x, y)
+        return self._pointwise(function, x, y)
 
-    def _all(self, function: Callable[..., Any], *values: LoopValue) -> LoopValue:
+    def _pointwise(self, function: Callable[..., Any], *values: LoopValue) -> LoopValue:
         return pointwise(function, values, self.order, self.extents)
 
 

@@ -31,7 +31,7 @@ from relax_eg.ir.module import Block, Function, Module
 from relax_eg.ops import deduce, get
 from relax_eg.ops.data_dependent import BY_LIBRARY
 from relax_eg.ops.libraries import library_of
-from relax_eg.ops.record import conditions, is_shown, may_be_met
+from relax_eg.ops.record import is_proved_applicable, may_be_met, preconditions
 from relax_eg.shapes import Dim, Scope
 from relax_eg.tir import TensorProgram
 
@@ -116,8 +116,8 @@ class _Run(Evaluator):
     def operator(self, e: Expr, args: list[Any], sizes: Sizes) -> Any:
         operands = tuple(a.annotation for a in e.args)
         try:
-            if not is_shown(e.op, operands, e.attrs) or any(
-                not may_be_met(c, sizes) for c in conditions(e.op, operands, e.attrs)
+            if not is_proved_applicable(e.op, operands, e.attrs) or any(
+                not may_be_met(c, sizes) for c in preconditions(e.op, operands, e.attrs)
             ):
                 _need_to_apply(e, args, sizes)
             attrs = {k: _resolved(v, sizes) for k, v in e.attrs}
@@ -193,8 +193,8 @@ class _Run(Evaluator):
 def run_control(e: Expr, p: Parts, run: Callable[..., Any], length: Callable[[Dim], Any]) -> Any:
     """The result of a `cond`, `while_loop` or `scan` with operands `p`, by JAX's operator for it.
 
-    - `run`: gives the result of the node's function of a number on operands.
-    - `length`: gives the value of a size.
+    - `run(i, *operands)`: the result of the node's function number `i`.
+    - `length(size)`: the value of a size.
     """
     if e.op == COND:
         # A boolean condition becomes 0 or 1, the number of its branch in JAX.
@@ -230,10 +230,10 @@ def tensor_program_call(
 ) -> Any:
     """The result of a `call_tir` on JAX values. `programs`: the function that lowers its tensor program."""
     program: TensorProgram = e.attr("program").value
-    told = {v: d.evaluate(sizes) for v, d in e.attr("sizes")}
+    call_sizes = {v: d.evaluate(sizes) for v, d in e.attr("sizes")}
     buffers = [(b.name, Tensor(b.shape, b.dtype)) for b in program.parameters]
-    fit = Fit(f"call_tir of `{program.name}`", buffers, {v: f"the size `{v}`" for v in told})
-    results = programs(program, {**told, **fit.bind(args, told)})(*args)
+    fit = Fit(f"call_tir of `{program.name}`", buffers, {v: f"the size `{v}`" for v in call_sizes})
+    results = programs(program, {**call_sizes, **fit.bind(args, call_sizes)})(*args)
     return results if isinstance(e.annotation, Tuple) else results[0]
 
 
@@ -258,8 +258,8 @@ def library_call(e: Expr, args: Sequence[Any], sizes: Sizes) -> Any:
 
 def new_sizes(fit: Fit, value: Any, sizes: dict[str, Any], scope: Scope | None, where: str) -> None:
     """Adds to `sizes` those that a `match_cast` of `value` binds. ShapeError or BoundsError where it does not fit."""
-    told = fit.bind([value], sizes)
-    sizes.update({v: n for v, n in told.items() if v not in sizes})
+    bound_sizes = fit.bind([value], sizes)
+    sizes.update({v: n for v, n in bound_sizes.items() if v not in sizes})
     if scope is not None and all(isinstance(n, int) for n in sizes.values()):
         scope.check(sizes, where)  # all sizes: an assumption may relate new ones to known ones
 

@@ -12,7 +12,7 @@ import jax
 from relax_eg.backend import artifact
 from relax_eg.backend.binding import BindsWeights
 from relax_eg.backend.checks import bind_sizes
-from relax_eg.backend.compare import AS_WRITTEN, ITSELF, Check, against_reference, compare_results
+from relax_eg.backend.compare import AS_WRITTEN, ITSELF, Check, compare_results, compare_with_reference
 from relax_eg.backend.executables import Executables
 from relax_eg.backend.family import Solution
 from relax_eg.backend.ready import Ready
@@ -54,12 +54,14 @@ class Optimized(Runtime):
 
     def count_among(self, others: Executables) -> None:
         """Makes its executables count among `others`, too. To be called before the first call of the function."""
-        others.hold(self._executables)
+        others.register(self._executables)
 
     def serve_where(self, is_served: Callable[[], bool], elsewhere: Callable[..., Any]) -> None:
-        """Serves calls only where `is_served()` says so, under the present settings of JAX. Other calls go to
-        `elsewhere`, a function of the same arguments. To be called before the first call; for programs that run as a
-        whole."""
+        """Serves calls only where `is_served()` is true under the present settings of JAX.
+
+        Other calls go to `elsewhere`, a function of the same arguments. To be called before the first call, and only
+        for programs that run as a whole.
+        """
         assert isinstance(self.strategy, Whole)
         self._wide = False  # a call outside JAX's x64 mode is not brought into it
         self.strategy.serve_where(is_served, elsewhere)
@@ -88,8 +90,8 @@ class Optimized(Runtime):
         Takes the arguments declared as `weights`, in their order or by name. The result takes the other arguments.
         OptionError for missing, repeated or other arguments; ShapeError for a weight with the wrong number of arrays.
         """
-        if self.strategy.unbindable:
-            raise OptionError(f"prepare(): {self.strategy.unbindable}")
+        if self.strategy.unbindable_reason:
+            raise OptionError(f"prepare(): {self.strategy.unbindable_reason}")
         if not self._weights:
             raise OptionError("prepare(): no weights were declared; pass weights=(...) to optimize")
         given = dict(zip(self._weights, weights, strict=False))
@@ -108,26 +110,28 @@ class Optimized(Runtime):
                 raise ShapeError(f"prepare(): `{w}` has {len(found)} arrays, optimized for {len(expected)}")
             leaves += list(zip(expected, found, strict=True))
         leaves.sort(key=lambda pair: pair[0])
-        arrays = p.as_given([x for _, x in leaves], [i for i, _ in leaves])
-        with p.width():
-            bound = self.strategy.bound(self._weight_indices, arrays)
+        arrays = p.convert_arguments([x for _, x in leaves], [i for i, _ in leaves])
+        with p.width_context():
+            bound = self.strategy.bind(self._weight_indices, arrays)
         return Ready(bound, self._weight_indices, self.compiler_options)
 
     def check(self, /, *args: Any, **kwargs: Any) -> Check:
         """Checks the declared facts of these arguments, and compares the results with those as written."""
-        given = self.strategy.given(args, kwargs)
-        with self._program.width():
-            return self._checked(given)
+        arguments = self.strategy.flat_arguments(args, kwargs)
+        with self._program.width_context():
+            return self._checked(arguments)
 
-    def _checked(self, given: list[Any]) -> Check:
-        p, near = self._program, max(self._solution.tolerance, self.strategy.reorders)
-        values = self.strategy.checked(given)
+    def _checked(self, arguments: list[Any]) -> Check:
+        p, near = self._program, max(self._solution.tolerance, self.strategy.reorder_tolerance)
+        values = self.strategy.check_arguments(arguments)
         broken = tuple(p.violations(values))
-        ours, found = self._serving.run(given), None
-        if p.kept and not p.from_function:  # comparing a module with itself would show nothing
-            found = against_reference(p.written(), ours, values, near)
+        ours, found = self._serving.run(arguments), None
+        if p.is_as_written and not p.from_function:  # comparing a module with itself would show nothing
+            found = compare_with_reference(p.written(), ours, values, near)
         if found is None:
-            found = compare_results(ours, self.strategy.written(values), near, ITSELF if self._kept else AS_WRITTEN)
+            found = compare_results(
+                ours, self.strategy.run_as_written(values), near, ITSELF if self._kept else AS_WRITTEN
+            )
         return replace(found, passed=found.passed and not broken, violations=broken)
 
     def explain(self) -> Explanation:
@@ -138,7 +142,7 @@ class Optimized(Runtime):
         no derivation is found.
         """
         if self._explanation is None:
-            with self._program.width():
+            with self._program.width_context():
                 self._explanation = self._explained()
         return self._explanation
 
@@ -154,7 +158,7 @@ class Optimized(Runtime):
         what the function raises at these sizes.
         """
         p = self._program
-        return p.other_at(p.sizes([jax.numpy.shape(x) for x in p.leaves(args, kwargs)])) is None
+        return p.difference_at(p.sizes([jax.numpy.shape(x) for x in p.call_arrays(args, kwargs)])) is None
 
     def sizes_of(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
         """The values of the size variables for these arguments; bounds are not checked.
@@ -162,7 +166,7 @@ class Optimized(Runtime):
         ShapeError where the shapes contradict the signature.
         """
         p = self._program
-        return bind_sizes(p.name, p.params, [jax.numpy.shape(x) for x in p.leaves(args, kwargs)])
+        return bind_sizes(p.name, p.params, [jax.numpy.shape(x) for x in p.call_arrays(args, kwargs)])
 
     def allows(self, sizes: Mapping[str, int]) -> bool:
         """Whether the bounds and assumptions hold at these sizes, so that a call is not refused."""

@@ -1,8 +1,8 @@
 """Variants as bytes: the one format in which the disk cache and artifacts keep the programs that were chosen.
 
 The bytes are the length of a JSON text (8 bytes, big-endian), the text, and the bytes of the constants. The text holds
-the modules (`ir.packed`), each once, the records of the variants, and further data of the file. It is read as data of
-other people: every field is checked, and nothing that it names is imported, called or looked up.
+the modules (`ir.packed`), each once, the records of the variants, and further data of the file. The reader trusts none
+of it: every field is checked, and nothing that it names is imported, called or looked up.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from typing import Any
 
 from relax_eg.backend.family import STEPS, SearchSpec, Variant
 from relax_eg.ir.module import Module
-from relax_eg.ir.packed import Outside, pack, unpack
+from relax_eg.ir.packed import ExternalObjects, pack, unpack
 from relax_eg.ir.wellformed import check as check_module
 from relax_eg.ops.libraries import EXECUTIONS
 from relax_eg.plain_data import compiler_options, read_json
 from relax_eg.reports import CostReport
-from relax_eg.reports.plain import read_record as checked
+from relax_eg.reports.serialization import read_record as checked
 from relax_eg.shapes.guards import Guard
 
 _LENGTH = 8  # given: bytes of the length of the text
@@ -27,7 +27,12 @@ _LENGTH = 8  # given: bytes of the length of the text
 
 @dataclass(frozen=True, slots=True)
 class Unpacked:
-    """What was read: the program as written (None: it is not part of the bytes), the variants, and further data."""
+    """The contents of bytes that `pack_variants` made.
+
+    - `written`: the program as written; None where it is not part of the bytes.
+    - `variants`: the variants.
+    - `data`: the further data.
+    """
 
     written: Module | None
     variants: tuple[Variant, ...]
@@ -39,8 +44,8 @@ class Unpacked:
         return [v.chosen for v in self.variants if v.chosen is not None]
 
 
-def packed(
-    variants: Sequence[Variant], outside: Outside, data: Mapping[str, Any], written: Module | None = None
+def pack_variants(
+    variants: Sequence[Variant], outside: ExternalObjects, data: Mapping[str, Any], written: Module | None = None
 ) -> bytes:
     """The bytes of variants.
 
@@ -70,8 +75,10 @@ def packed(
     return len(text).to_bytes(_LENGTH, "big") + text + blob
 
 
-def unpacked(payload: bytes, outside: Outside, written: Callable[[], Module] | None = None) -> Unpacked:
-    """What `packed` packed. `written`: returns the program as written, where it is not part of the bytes.
+def unpack_variants(payload: bytes, outside: ExternalObjects, written: Callable[[], Module] | None = None) -> Unpacked:
+    """The contents of bytes that `pack_variants` made.
+
+    `written`: returns the program as written, where it is not part of the bytes.
 
     Malformed bytes raise one of `plain_data.DAMAGED`; a variant without a program among them does, too.
     """

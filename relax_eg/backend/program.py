@@ -36,13 +36,16 @@ class Program:
     """A function as the runtimes need it: as written, its calling convention, and the program chosen for it.
 
     - `fn`: the function as written.
+    - `name`: its name in errors and logs.
     - `params`: its parameters, one per array.
     - `module`: the chosen program; None where nothing was gained and `fn` itself runs.
     - `names`: how the user writes each parameter.
     - `arguments`: the argument of `fn` that each parameter belongs to.
-    - `in_tree`, `out_tree`: pytree structures of `(args, kwargs)` and of the result.
+    - `in_tree`: pytree structure of `(args, kwargs)`.
+    - `out_tree`: pytree structure of the result.
     - `signature`: the signature of `fn`, by which a call's arguments are split as the specs were.
-    - `weak_in`, `weak_out`: which parameters and results are weakly typed in JAX.
+    - `weak_in`: for each parameter, whether it is weakly typed in JAX.
+    - `weak_out`: for each result, whether it is weakly typed in JAX.
     - `scope`: bounds and assumptions of the size variables.
     - `effectful`: whether it has effects.
     - `facts`: the facts declared of each parameter's values.
@@ -53,8 +56,8 @@ class Program:
       (`loading`).
     - `entry`: if it takes or returns tuples or shapes, names and annotations (as text) of its arguments, and last of
       its result; otherwise empty.
-    - `own`: returns why the program differs from `fn` at given sizes, or None where it does not. If `own` is None,
-      this is not checked (`frontends.trace_check`, `refusals`).
+    - `find_difference`: returns why the program differs from `fn` at given sizes, or None where it does not. If the
+      field is None, this is not checked (`frontends.trace_check`, `module_check`).
     """
 
     fn: Callable[..., Any]
@@ -76,7 +79,7 @@ class Program:
     wide: bool
     at_sizes: Mapping[str, Any] = field(default_factory=dict[str, Any])
     entry: tuple[tuple[str, str], ...] = ()
-    own: Callable[[Mapping[str, int]], str | None] | None = None
+    find_difference: Callable[[Mapping[str, int]], str | None] | None = None
 
     def bind(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Splits a call's arguments into positional and keyword ones as the specs were. TypeError as in Python."""
@@ -86,30 +89,32 @@ class Program:
         return bound.args, bound.kwargs
 
     @property
-    def kept(self) -> bool:
+    def is_as_written(self) -> bool:
         """Whether the function runs as written."""
         return self.module is None
 
-    def width(self) -> AbstractContextManager[Any]:
+    def width_context(self) -> AbstractContextManager[Any]:
         """A context in JAX's x64 mode if the program is `wide`."""
         return width_context(self.wide)
 
     @property
-    def is_elsewhere(self) -> bool:
+    def needs_x64_mode(self) -> bool:
         """Whether the program is `wide` and JAX is not in its x64 mode here."""
         return self.wide and not has_x64()
 
-    def as_given(self, leaves: Sequence[Any], only: Sequence[int] | None = None) -> list[Any]:
-        """The arrays of a call, for all parameters or those at `only`, as JAX takes them in the caller's mode.
+    def convert_arguments(self, leaves: Sequence[Any], only: Sequence[int] | None = None) -> list[Any]:
+        """The arrays of a call, converted for a call made in the caller's x64 mode.
+
+        - `leaves`: the arrays of all parameters, or of those at `only`.
 
         ShapeError for a Python integer that its parameter's dtype does not hold; TraceError for tracers if JAX cannot
         lower the program outside its x64 mode.
         """
-        if not self.is_elsewhere:
+        if not self.needs_x64_mode:
             return list(leaves)
         places = range(len(self.params)) if only is None else only
         if any(isinstance(x, Tracer) for x in leaves):
-            self._check_lowered_elsewhere()
+            self._check_lowers_without_x64()
         given: list[Any] = []
         for i, x in zip(places, leaves, strict=True):
             dtype = self.params[i].tensor.dtype
@@ -118,7 +123,7 @@ class Program:
             given.append(convert_for_x64(x, dtype))
         return given
 
-    def _check_lowered_elsewhere(self) -> None:
+    def _check_lowers_without_x64(self) -> None:
         """TraceError where JAX cannot lower the program outside its x64 mode, as it draws 64 random bits at once."""
         module = self.module or self.written()
         for f in module:
@@ -130,7 +135,7 @@ class Program:
                         "numbers\n  accepted: jax.enable_x64(True) around the outermost jit, grad or vmap"
                     )
 
-    def leaves(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Any]:
+    def call_arrays(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Any]:
         """The arrays of a call, in parameter order. ShapeError where the structure is not that of the specs."""
         if not kwargs:  # the usual case: the specs were split in the same way
             leaves, tree = jax.tree_util.tree_flatten((args, {}))
@@ -200,7 +205,7 @@ class Program:
     def _check_symbolic(self, sizes: Mapping[str, Any]) -> None:
         scopes = {id(n.scope): str(n.scope) for n in sizes.values() if not isinstance(n, int)}
         known = Scope.from_constraints(text for scope in scopes.values() for text in constraints_of_jax(scope))
-        broken = self.scope.unproved({v: dim_of_jax(str(n)) for v, n in sizes.items()}, known)
+        broken = self.scope.unproved_statement({v: dim_of_jax(str(n)) for v, n in sizes.items()}, known)
         if broken is not None:
             at = ", ".join(f"{v} = {n}" for v, n in sizes.items())
             raise BoundsError(
@@ -216,12 +221,12 @@ class Program:
             return False
         return True
 
-    def other_at(self, sizes: Mapping[str, Any]) -> str | None:
+    def difference_at(self, sizes: Mapping[str, Any]) -> str | None:
         """Why the function is another program at these sizes than the one that was optimized, so that it runs as
         written; None where it is the same, and at symbolic sizes. Raises what the function raises at these sizes."""
-        if self.own is None or not all(isinstance(n, int) for n in sizes.values()):
+        if self.find_difference is None or not all(isinstance(n, int) for n in sizes.values()):
             return None
-        return self.own(sizes)
+        return self.find_difference(sizes)
 
     def result(self, value: Any) -> Any:
         """The function's result in the pytree structure and with the weak types that `fn` gives it."""
@@ -229,16 +234,16 @@ class Program:
         made = [_weak(x) if weak else x for x, weak in zip(outputs, self.weak_out, strict=True)]  # type: ignore[reportUnknownArgumentType]
         return jax.tree_util.tree_unflatten(self.out_tree, made)
 
-    def original(self, leaves: list[Any]) -> Any:
+    def run_as_written(self, leaves: list[Any]) -> Any:
         """The function as written, on flat arrays."""
         args, kwargs = jax.tree_util.tree_unflatten(self.in_tree, leaves)
         return self.fn(*args, **kwargs)
 
-    def chosen(self, leaves: list[Any]) -> Any:
+    def run_chosen(self, leaves: list[Any]) -> Any:
         """The chosen program on flat arrays, or the function as written at sizes where it is another program."""
         sizes = self.sizes([x.shape for x in leaves])
-        if self.module is None or self.other_at(sizes) is not None:
-            return self.original(leaves)
+        if self.module is None or self.difference_at(sizes) is not None:
+            return self.run_as_written(leaves)
         return self.result(run_at(self.module, self.module.main, leaves, sizes, self.scope))
 
     def differentiable(self, leaves: list[Any]) -> Any:
@@ -247,15 +252,15 @@ class Program:
         A primal trace has lost `custom_vjp` and `stop_gradient`, so differentiating the chosen program itself could
         give other derivatives than the user defined.
         """
-        if self.kept or self.effectful:
-            return self.chosen(leaves)
+        if self.is_as_written or self.effectful:
+            return self.run_chosen(leaves)
 
         @jax.custom_jvp
         def primal(*xs: Any) -> Any:
-            return self.chosen(list(xs))
+            return self.run_chosen(list(xs))
 
         def derivative(primals: Any, tangents: Any) -> Any:
-            with self.width():  # JAX may call this after the call of the program has returned
+            with self.width_context():  # JAX may call this after the call of the program has returned
                 return pushed(primals, tangents)
 
         def pushed(primals: Any, tangents: Any) -> Any:
@@ -265,7 +270,7 @@ class Program:
 
             def written(*xs: Any) -> Any:
                 given = dict(zip(moving, xs, strict=True))
-                return self.original([given.get(i, x) for i, x in enumerate(primals)])
+                return self.run_as_written([given.get(i, x) for i, x in enumerate(primals)])
 
             return jax.jvp(written, [primals[i] for i in moving], [tangents[i] for i in moving])
 
@@ -281,7 +286,7 @@ def positional_arguments(names: Sequence[str], args: tuple[Any, ...], kwargs: di
     return (*args, *map(kwargs.__getitem__, rest)), {}
 
 
-def refusals(program: Program) -> Callable[[Mapping[str, int]], None]:
+def module_check(program: Program) -> Callable[[Mapping[str, int]], None]:
     """A function of sizes that raises what the module of `program`, as written, raises at these sizes.
 
     A module raises where the shapes of a call contradict the signature of a function, or an operator does not accept
@@ -298,7 +303,7 @@ def refusals(program: Program) -> Callable[[Mapping[str, int]], None]:
             abstract_array(p.tensor, [d.evaluate(sizes) for d in p.tensor.shape or ()], weak)
             for p, weak in zip(program.params, program.weak_in, strict=True)
         ]
-        jax.eval_shape(lambda *xs: program.original(list(xs)), *avals)
+        jax.eval_shape(lambda *xs: program.run_as_written(list(xs)), *avals)
         taken[key] = None
 
     return look

@@ -102,7 +102,7 @@ def _split(
     if value is None:
         return None
     rest = tuple(n for n in value.loops if n not in (block, within))
-    whole = value.over((block, within, *rest), parts)
+    whole = value.array_over((block, within, *rest), parts)
     whole = lax.reshape(whole, (blocks * size, *whole.shape[2:]))
     return LoopValue(lax.slice_in_dim(whole, 0, extents[name]), (name, *rest))
 
@@ -229,7 +229,7 @@ def _gather(array: Any, index: Sequence[Dim | LoopValue], loops: Indices, static
         sizes = [n if name in kept else 1 for name, n in zip(value.loops, value.array.shape, strict=True)]
         taken = lax.dynamic_slice(value.array, at, sizes)
         return LoopValue(lax.squeeze(taken, [n for n, name in enumerate(value.loops) if name not in kept]), tuple(kept))
-    starts = jnp.stack([place.over(over, loops.extents) for place in places], -1)
+    starts = jnp.stack([place.array_over(over, loops.extents) for place in places], -1)
     collapsed = tuple(n for n, name in enumerate(value.loops) if name not in kept)
     numbers = lax.GatherDimensionNumbers(
         offset_dims=tuple(range(len(over), len(over) + len(kept))),

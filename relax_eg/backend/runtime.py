@@ -8,7 +8,7 @@
 - `steps.InSteps`: dataflow blocks are compiled, the steps between them run one by one.
 
 A strategy is made for a function with all arguments given by the calls, and again for each binding of its weights
-(`Strategy.bound`). It keeps one table of the calls that it knows, by a key that few of the arguments determine.
+(`Strategy.bind`). It keeps one table of the calls that it knows, by a key that few of the arguments determine.
 """
 
 from __future__ import annotations
@@ -33,8 +33,9 @@ class Strategy(ABC):
     - `prepared`: the arrays kept of the bound parameters, a tuple for each of several programs.
     """
 
-    usually_kept = EXECUTABLES
-    reorders = 0.0  # given: relative tolerance for the order in which sums are taken: the order is the program's own
+    default_limit = EXECUTABLES
+    # given: relative tolerance for the order in which sums are taken: the order is the program's own
+    reorder_tolerance = 0.0
 
     program: Program
     executables: Executables
@@ -43,34 +44,34 @@ class Strategy(ABC):
 
     def new_executables(self, program: Program) -> Executables:
         """An empty cache for `program`, as large as its options say."""
-        return executables(program.at_sizes, self.usually_kept)
+        return executables(program.at_sizes, self.default_limit)
 
     @abstractmethod
-    def straight(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def call_known(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """The result of a call whose key is known; UNSEEN for any other call."""
 
     @abstractmethod
-    def given(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Any]:
+    def flat_arguments(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Any]:
         """The arguments of a call in parameter order, as JAX takes them in the caller's x64 mode. ShapeError."""
 
     @abstractmethod
-    def again(self, given: list[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    def call_arguments(self, arguments: list[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """`(args, kwargs)` of a call with these arguments."""
 
     @abstractmethod
-    def run(self, given: list[Any]) -> Any:
+    def run(self, arguments: list[Any]) -> Any:
         """The result of any call. ShapeError or BoundsError for arguments that do not fit, before anything runs."""
 
     @abstractmethod
-    def checked(self, given: Sequence[Any]) -> list[Any]:
+    def check_arguments(self, arguments: Sequence[Any]) -> list[Any]:
         """The arguments of a call converted to what is declared. ShapeError where that is not possible."""
 
     @abstractmethod
-    def written(self, checked: list[Any]) -> Any:
+    def run_as_written(self, checked: list[Any]) -> Any:
         """The result of the function as written, with nothing bound."""
 
     @abstractmethod
-    def bound(self, indices: Sequence[int], weights: list[Any]) -> Strategy:
+    def bind(self, indices: Sequence[int], weights: list[Any]) -> Strategy:
         """The same strategy with the parameters at `indices` bound to these arrays."""
 
     @abstractmethod
@@ -78,7 +79,7 @@ class Strategy(ABC):
         """The program as a JAX function. Where parameters are bound, its first argument is `prepared`."""
 
     @property
-    def unbindable(self) -> str:
+    def unbindable_reason(self) -> str:
         """Why no parameters can be bound; empty where they can."""
         return ""
 
@@ -88,14 +89,14 @@ class Strategy(ABC):
 
     def statistics(self) -> Any:
         """Statistics of the executables. OptionError where JAX compiles the function for each shape that is called."""
-        raise self._at_its_very_sizes("statistics()")
+        raise self._not_at_capacity("statistics()")
 
     def compile_ahead(self, at: Sequence[Mapping[str, int]], background: bool, weights: Sequence[int]) -> None:
         """Compiles what calls with the sizes `at` will run, once the parameters `weights` are bound. OptionError,
         BoundsError."""
-        raise self._at_its_very_sizes("compile_ahead()")
+        raise self._not_at_capacity("compile_ahead()")
 
-    def _at_its_very_sizes(self, asked: str) -> OptionError:
+    def _not_at_capacity(self, asked: str) -> OptionError:
         return OptionError(
             f"{asked}: {self.program.name}() runs at its very sizes, for each of which JAX compiles it when it is "
             "called; accepted: a function with sizes that vary, optimized with dynamic='auto' or 'capacity' to one XLA "
@@ -106,13 +107,13 @@ class Strategy(ABC):
 class Serving(Protocol):
     """What serves the calls of a function: a strategy, or `binding.BindsWeights`."""
 
-    def straight(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any: ...
+    def call_known(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any: ...
 
-    def run(self, given: list[Any]) -> Any: ...
+    def run(self, arguments: list[Any]) -> Any: ...
 
 
 class Runtime:
-    """A function that is called: the way of a call to what runs it.
+    """A function whose calls a strategy runs.
 
     - `strategy`: how the program runs.
     - `serving`: serves the calls; None: the strategy itself.
@@ -126,26 +127,28 @@ class Runtime:
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         """Runs on XLA. ShapeError or BoundsError for arguments that do not fit, before anything runs."""
-        if self._wide and self._program.is_elsewhere:
-            args, kwargs = self._as_given(args, kwargs)
-            with self._program.width():
+        if self._wide and self._program.needs_x64_mode:
+            args, kwargs = self._convert_arguments(args, kwargs)
+            with self._program.width_context():
                 return self(*args, **kwargs)
         if kwargs:  # JAX would compile again for each split into positional and keyword arguments
             args, kwargs = positional_arguments(self._names, args, kwargs)
         try:
-            result = self._serving.straight(args, kwargs)
-            return self._serving.run(self.strategy.given(args, kwargs)) if result is UNSEEN else result
+            result = self._serving.call_known(args, kwargs)
+            return self._serving.run(self.strategy.flat_arguments(args, kwargs)) if result is UNSEEN else result
         except RelaxEgError as e:
             raise without_notes(e) from None
         except (TypeError, OverflowError):
             # `jax.jit` refuses non-arrays and numbers out of range before our check, whose error names the argument.
-            self.strategy.checked(self.strategy.given(args, kwargs))
+            self.strategy.check_arguments(self.strategy.flat_arguments(args, kwargs))
             raise
 
-    def _as_given(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    def _convert_arguments(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """The arguments of a call of a 64-bit program made outside JAX's x64 mode, as JAX takes them there."""
-        return self.strategy.again(self.strategy.given(args, kwargs))
+        return self.strategy.call_arguments(self.strategy.flat_arguments(args, kwargs))
 
     def _compile_ahead(self, at: Sequence[Mapping[str, int]], background: bool, weights: Sequence[int] = ()) -> None:
-        with self._program.width():
+        with self._program.width_context():
             self.strategy.compile_ahead(at, background, weights)

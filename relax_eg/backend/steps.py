@@ -38,7 +38,10 @@ from relax_eg.shapes import Scope
 @jax.tree_util.register_static
 @dataclass(frozen=True)
 class _Static:
-    """A value that is static while JAX traces: a size, a shape, or the name of a function."""
+    """A value that is static while JAX traces.
+
+    - `value`: a size, a shape, or the name of a function.
+    """
 
     value: Any
 
@@ -128,14 +131,14 @@ class Runner:
         if f.name in self.stepped:
             return self._steps(f, args, sizes, scope)
         module = self.module
-        whole = self._whole.made(
+        whole = self._whole.get_or_make(
             f.name,
             lambda: _Compiled(self._executables, lambda given, known: run_at(module, f, given, known, scope)),
         )
         return whole(args, sizes)
 
     def _steps(self, f: Function, args: Sequence[Any], sizes: dict[str, int], scope: Scope | None) -> Any:
-        plan = self._plans.made(f.name, lambda: _Plan(self._executables, self.module, f))
+        plan = self._plans.get_or_make(f.name, lambda: _Plan(self._executables, self.module, f))
         env: dict[Expr, Any] = dict(zip(f.params, args, strict=True))
         for block, compiled in zip(f.blocks, plan.blocks, strict=True):
             if compiled is not None:
@@ -194,7 +197,7 @@ class InSteps(Strategy):
     A size that does not fit and that only a step determines raises ShapeError or BoundsError as soon as it is known.
     """
 
-    usually_kept = PARTS
+    default_limit = PARTS
 
     def __init__(self, program: Program) -> None:
         self.program = program
@@ -202,36 +205,36 @@ class InSteps(Strategy):
         self._written = Runner(program.written(), program.scope, kept)
         self._chosen = self._written if program.module is None else Runner(program.module, program.scope, kept)
 
-    def straight(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def call_known(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         return UNSEEN
 
-    def run(self, given: list[Any]) -> Any:
-        return self._chosen.run(self.checked(given))
+    def run(self, arguments: list[Any]) -> Any:
+        return self._chosen.run(self.check_arguments(arguments))
 
-    def given(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Any]:
+    def flat_arguments(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Any]:
         p = self.program
         try:
-            given, named = p.bind(args, kwargs)
+            positional, named = p.bind(args, kwargs)
         except TypeError as e:
             raise ShapeError(f"{p.name}(): {e}") from None
-        values = [*given, *named.values()]
+        values = [*positional, *named.values()]
         if len(values) != len(p.params):
             raise ShapeError(f"{p.name}() takes {len(p.params)} arguments, got {len(values)}")
         if any(isinstance(x, Tracer) for x in jax.tree_util.tree_leaves(values)):
-            raise TraceError(self._why())
-        if not p.is_elsewhere:
+            raise TraceError(self._no_jax_function_message())
+        if not p.needs_x64_mode:
             return values
-        return [_as_given(q.annotation, x) for q, x in zip(p.params, values, strict=True)]
+        return [_convert_for_x64(q.annotation, x) for q, x in zip(p.params, values, strict=True)]
 
-    def again(self, given: list[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        return tuple(given), {}
+    def call_arguments(self, arguments: list[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        return tuple(arguments), {}
 
-    def checked(self, given: Sequence[Any]) -> list[Any]:
+    def check_arguments(self, arguments: Sequence[Any]) -> list[Any]:
         p = self.program
-        named_values = zip(p.params, given, strict=True)
-        return [_as_value(f"{p.name}(): argument `{q.attr('name')}`", q.annotation, x) for q, x in named_values]
+        named_values = zip(p.params, arguments, strict=True)
+        return [_convert_value(f"{p.name}(): argument `{q.attr('name')}`", q.annotation, x) for q, x in named_values]
 
-    def _why(self) -> str:
+    def _no_jax_function_message(self) -> str:
         """The message of the error that says why the program is no JAX function."""
         runner, name = self._chosen, self.program.name
         accepted = f"\n  accepted: a call of what optimize returned, {name}(...), outside of jax.jit, grad and vmap"
@@ -249,31 +252,31 @@ class InSteps(Strategy):
         return f"{name}() is no JAX function: it takes or returns shapes, or what is known in part only{accepted}"
 
     def to_jax(self) -> Callable[..., Any]:
-        raise TraceError(self._why())
+        raise TraceError(self._no_jax_function_message())
 
-    def written(self, checked: list[Any]) -> Any:
+    def run_as_written(self, checked: list[Any]) -> Any:
         return self._written.run(checked)
 
     @property
-    def unbindable(self) -> str:
+    def unbindable_reason(self) -> str:
         return "what runs in steps is not prepared; call it with all its arguments"
 
-    def bound(self, indices: Sequence[int], weights: list[Any]) -> Strategy:
-        raise OptionError(f"prepare(): {self.unbindable}")
+    def bind(self, indices: Sequence[int], weights: list[Any]) -> Strategy:
+        raise OptionError(f"prepare(): {self.unbindable_reason}")
 
 
-def _as_given(a: Annotation, value: Any) -> Any:
+def _convert_for_x64(a: Annotation, value: Any) -> Any:
     """An argument of a call made outside JAX's x64 mode, as JAX takes it there."""
     if isinstance(a, Tuple) and isinstance(value, (tuple, list)) and len(value) == len(a.fields):  # type: ignore[reportUnknownArgumentType]
-        return tuple(_as_given(f, x) for f, x in zip(a.fields, value, strict=True))  # type: ignore[reportUnknownArgumentType]
+        return tuple(_convert_for_x64(f, x) for f, x in zip(a.fields, value, strict=True))  # type: ignore[reportUnknownArgumentType]
     return convert_for_x64(value, a.dtype) if isinstance(a, Tensor) else value
 
 
-def _as_value(where: str, a: Annotation, value: Any) -> Any:
+def _convert_value(where: str, a: Annotation, value: Any) -> Any:
     """An argument converted to what its parameter's annotation declares. ShapeError where it cannot be."""
     if isinstance(a, Tuple) and isinstance(value, (tuple, list)) and len(value) == len(a.fields):  # type: ignore[reportUnknownArgumentType]
         fields = enumerate(zip(a.fields, value, strict=True))  # type: ignore[reportUnknownArgumentType]
-        return tuple(_as_value(f"{where}[{i}]", f, x) for i, (f, x) in fields)
+        return tuple(_convert_value(f"{where}[{i}]", f, x) for i, (f, x) in fields)
     if isinstance(a, Shape) and isinstance(value, (tuple, list)):
         sizes = list[Any](value)  # type: ignore[reportUnknownArgumentType]
         if all(isinstance(n, (int, np.integer)) for n in sizes):

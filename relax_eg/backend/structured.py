@@ -134,7 +134,7 @@ class _StructuredOptimized(_Structured):
             # Named sizes are at least 1. Where only a rank is declared, sizes have no names and may be 0. The chosen
             # program was not made for these, so the function runs as written.
             program: Program = self._program  # type: ignore[attr-defined]
-            return self._decoded(program.original(program.check(program.leaves(args, named))))
+            return self._decoded(program.run_as_written(program.check(program.call_arrays(args, named))))
         return super().__call__(*args, **named)
 
     def check(self, *args: Any, **kwargs: Any) -> Check:
@@ -152,16 +152,16 @@ class _StructuredOptimized(_Structured):
         rest = {k: to_arrays(f"{where} `{k}`", self._takes[k], x) if k in self._takes else x for k, x in named.items()}
         ready = super().prepare(*given, *weights[len(given) :], **rest)  # type: ignore[misc]
         takes = {n: a for n, a in self._takes.items() if n not in names}
-        return _with(ready, _Structured, takes, self._gives)
+        return _add_mixin(ready, _Structured, takes, self._gives)
 
 
 @lru_cache(FEW_KEPT)
-def _mixed(kind: type[Any], added: type[Any]) -> type[Any]:
+def _mixin_class(kind: type[Any], added: type[Any]) -> type[Any]:
     return type(kind.__name__, (added, kind), {"__module__": kind.__module__})
 
 
-def _with(made: Made, added: type[Any], takes: Mapping[str, Annotation], gives: Annotation) -> Made:
-    made.__class__ = _mixed(type(made), added)
+def _add_mixin(made: Made, added: type[Any], takes: Mapping[str, Annotation], gives: Annotation) -> Made:
+    made.__class__ = _mixin_class(type(made), added)
     made._takes, made._gives = takes, gives  # type: ignore[attr-defined]
     return made
 
@@ -172,7 +172,7 @@ def structured(best: Optimized) -> Optimized:
     if not entry:
         return best
     *takes, (_, gives) = ((name, _annotation(text)) for name, text in entry)
-    return _with(best, _StructuredOptimized, dict(takes), gives)
+    return _add_mixin(best, _StructuredOptimized, dict(takes), gives)
 
 
 def _annotation(text: str) -> Annotation:

@@ -17,8 +17,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from relax_eg.backend.contractions import contracted
-from relax_eg.backend.convolutions import convolved
+from relax_eg.backend.contractions import lower_contraction
+from relax_eg.backend.convolutions import lower_convolution
 from relax_eg.backend.index_maps import affine, bounds
 from relax_eg.backend.loop_values import Indices, LoopValue, pointwise
 from relax_eg.backend.reads import read_elements
@@ -141,26 +141,26 @@ class _Frame:
         self.fixed = fixed
         self.guarded = guarded
         self.outside = outside
-        self.new: frozenset[str] = frozenset()  # loop variables bound here and not outside
+        self.new_loops: frozenset[str] = frozenset()  # loop variables bound here and not outside
         self.traced = False  # whether this frame is inside a JAX loop that `outside` is not in
         self.indices = Indices(extents, fixed)
         self.memo: dict[Scalar, LoopValue] = {}
         self._guard: _Frame | None = self if guarded else None
         self.ints = {name: Dim.of(n) for name, n in fixed.items() if isinstance(n, int)}
 
-    def inside(self, names: Sequence[str], extents: Sequence[Any]) -> _Frame:
+    def with_loops(self, names: Sequence[str], extents: Sequence[Any]) -> _Frame:
         """A frame inside this one, with more loops."""
         single = {name: 0 for name, n in zip(names, extents, strict=True) if isinstance(n, int) and n == 1}
         more = {name: n for name, n in zip(names, extents, strict=True) if name not in single}
         frame = _Frame(self.extents | more, self.fixed | single, self.guarded, self)
-        frame.new = frozenset(names)
+        frame.new_loops = frozenset(names)
         return frame
 
-    def at(self, name: str, step: Any) -> _Frame:
+    def at_step(self, name: str, step: Any) -> _Frame:
         """A frame inside this one and a JAX loop, where the loop variable `name` has the value `step`."""
         rest = {k: n for k, n in self.extents.items() if k != name}
         frame = _Frame(rest, {**self.fixed, name: step}, self.guarded, self)
-        frame.new, frame.traced = frozenset({name}), True
+        frame.new_loops, frame.traced = frozenset({name}), True
         return frame
 
     @property
@@ -170,10 +170,10 @@ class _Frame:
             self._guard = _Frame(self.extents, self.fixed, True, self)
         return self._guard
 
-    def home(self, term: Scalar) -> _Frame:
+    def outermost_frame(self, term: Scalar) -> _Frame:
         """The outermost frame in which `term` has the same value."""
         frame = self
-        while frame.outside is not None and not frame.traced and not (term.free & frame.new):
+        while frame.outside is not None and not frame.traced and not (term.free & frame.new_loops):
             if frame.guarded and not frame.outside.guarded and term not in frame.outside.memo:
                 break
             frame = frame.outside
@@ -197,7 +197,7 @@ class Lowering:
         self.sizes = {name: int(n) if isinstance(n, (int, np.integer)) else n for name, n in sizes.items()}
         self.largest = largest
         self.data: dict[str, Any] = {}
-        self.known = not any(isinstance(n, jax.Array) for n in self.sizes.values())  # also excludes tracers
+        self.sizes_known = not any(isinstance(n, jax.Array) for n in self.sizes.values())  # also excludes tracers
 
     def check(self, arrays: Sequence[Any]) -> None:
         program = self.program
@@ -247,11 +247,11 @@ class Lowering:
 
     def _all_points(self, expr: Scalar, names: Sequence[str], extents: Sequence[Any], fixed: Mapping[str, Any]) -> Any:
         """The array of `expr` over the loops `names`, with the loop variables in `fixed` at given values."""
-        frame = _Frame({}, {**self.sizes, **fixed}, self.guarded).inside(names, extents)
+        frame = _Frame({}, {**self.sizes, **fixed}, self.guarded).with_loops(names, extents)
         frame.outside = None
         value = self.term(expr, frame)
         single = [n for n, name in enumerate(names) if name not in frame.extents]
-        array = value.over([name for name in names if name in frame.extents], frame.extents)
+        array = value.array_over([name for name in names if name in frame.extents], frame.extents)
         return lax.expand_dims(jnp.asarray(array), single)
 
     def _scan(self, stage: Stage, extents: tuple[Any, ...], names: Sequence[str]) -> Any:
@@ -280,14 +280,14 @@ class Lowering:
 
     def term(self, expr: Scalar, frame: _Frame) -> LoopValue:
         """The value of `expr`. Subterms are computed first, from a stack, so that long chains do not recurse."""
-        first = (expr, frame.home(expr))
+        first = (expr, frame.outermost_frame(expr))
         todo = [first]
         while todo:
             at, where = todo[-1]
             if at in where.memo:
                 todo.pop()
                 continue
-            parts = [(part, near.home(part)) for part, near in _parts(at, where)]
+            parts = [(part, near.outermost_frame(part)) for part, near in _parts(at, where)]
             missing = [(part, home) for part, home in parts if part not in home.memo]
             if missing:
                 todo.extend(missing)
@@ -302,7 +302,7 @@ class Lowering:
                 return LoopValue(np.asarray(expr.value).astype(np.dtype(expr.dtype)))
             case Index():
                 if frame.empty:
-                    return self._nothing(expr, np.dtype(expr.dtype), frame)
+                    return self._unspecified(expr, np.dtype(expr.dtype), frame)
                 value = frame.indices.value(frame.dim(expr.dim))
                 return LoopValue(convert(jnp.asarray(value.array), expr.dtype), value.loops)
             case Read():
@@ -325,15 +325,15 @@ class Lowering:
     def _read(self, expr: Read, frame: _Frame, parts: Sequence[LoopValue]) -> LoopValue:
         array, computed = self.data[expr.buffer], iter(parts)
         if frame.empty:
-            return self._nothing(expr, array.dtype, frame)
+            return self._unspecified(expr, array.dtype, frame)
         index: list[Dim | LoopValue] = [frame.dim(i) if isinstance(i, Dim) else next(computed) for i in expr.indices]
         if not frame.guarded:
             self._check_inside(expr, index, array.shape, frame)
         if 0 in array.shape:
-            return self._nothing(expr, array.dtype, frame)
+            return self._unspecified(expr, array.dtype, frame)
         return read_elements(array, index, frame.indices, frame.guarded)
 
-    def _nothing(self, expr: Scalar, dtype: Any, frame: _Frame) -> LoopValue:
+    def _unspecified(self, expr: Scalar, dtype: Any, frame: _Frame) -> LoopValue:
         """An array of unspecified values, where there are no points or none that count."""
         loops = tuple(name for name in frame.extents if name in expr.free)
         return LoopValue(lax.empty(tuple(frame.extents[name] for name in loops), dtype), loops)
@@ -366,23 +366,23 @@ class Lowering:
                     return LoopValue(np.int64(0))
                 raise BoundsError(f"{self.program.name}: {expr} is over nothing; {expr.kind} needs an element")
             return LoopValue(identity(expr.kind, expr.dtype))
-        inner = frame.inside(names, extents)
+        inner = frame.with_loops(names, extents)
         wide = accumulator(expr.kind, expr.dtype)
         if expr.kind in ("sum", "any") and not inner.empty:
-            found = self._convolved(expr, inner, wide) if expr.kind == "sum" and self.known else None
-            found = found or contracted(expr, inner, wide, self.term)
+            found = self._convolved(expr, inner, wide) if expr.kind == "sum" and self.sizes_known else None
+            found = found or lower_contraction(expr, inner, wide, self.term)
             if found is not None:
                 return LoopValue(convert(found.array, expr.dtype), found.loops)
-        return self._over_all(expr, inner, tuple(n for n in names if n in inner.extents), wide)
+        return self._reduce_over(expr, inner, tuple(n for n in names if n in inner.extents), wide)
 
     def _convolved(self, expr: Reduce, inner: _Frame, wide: str) -> LoopValue | None:
         def known(term: Scalar) -> LoopValue:
             with jax.ensure_compile_time_eval():
                 return self.term(term, _Frame(inner.extents, inner.fixed))
 
-        return convolved(expr, inner, wide, self.term, known, self.data)
+        return lower_convolution(expr, inner, wide, self.term, known, self.data)
 
-    def _over_all(self, expr: Reduce, inner: _Frame, over: tuple[str, ...], wide: str) -> LoopValue:
+    def _reduce_over(self, expr: Reduce, inner: _Frame, over: tuple[str, ...], wide: str) -> LoopValue:
         """The reduction over the loops `over` of `inner`, in a loop if it has more than `largest` points."""
         outer = tuple(n for n in inner.extents if n in expr.body.free and n not in over)
         points = [inner.extents[n] for n in (*outer, *over)]
@@ -393,7 +393,7 @@ class Lowering:
     def _at_once(self, expr: Reduce, inner: _Frame, over: tuple[str, ...], wide: str) -> LoopValue:
         body = self.term(expr.body, inner)
         loops = (*(n for n in body.loops if n not in over), *over)
-        array = jnp.asarray(body.over(loops, inner.extents))
+        array = jnp.asarray(body.array_over(loops, inner.extents))
         kept = loops[: len(loops) - len(over)]
         if expr.kind in ("argmax", "argmin"):
             if not over:
@@ -427,8 +427,8 @@ class Lowering:
         loops: tuple[str, ...] = tuple(n for n in outer if n != name)
 
         def at(step: Any) -> Any:
-            value = self._over_all(expr, inner.at(name, step), rest, wide)
-            return value.over(loops, inner.extents)
+            value = self._reduce_over(expr, inner.at_step(name, step), rest, wide)
+            return value.array_over(loops, inner.extents)
 
         if is_outer:
             return _ordered(LoopValue(lax.map(at, lax.iota(np.dtype("int64"), steps)), (name, *loops)), inner)
@@ -444,7 +444,7 @@ class Lowering:
 
 def _ordered(value: LoopValue, frame: _Frame) -> LoopValue:
     loops = tuple(n for n in frame.extents if n in value.loops)
-    return LoopValue(value.over(loops, frame.extents), loops)
+    return LoopValue(value.array_over(loops, frame.extents), loops)
 
 
 def _parts(expr: Scalar, frame: _Frame) -> list[tuple[Scalar, _Frame]]:

@@ -42,7 +42,12 @@ _STEP = "tile"
 
 @dataclass(frozen=True, slots=True)
 class TilePlace:
-    """How a buffer is cut: a tile that begins at `b` has `length` elements along `axis`, from `unit * b` on."""
+    """How a buffer is cut into tiles. The tile that begins at `b` has the elements from `unit * b` on.
+
+    - `axis`: the axis that is cut.
+    - `unit`: elements per step of `b`.
+    - `length`: elements of a tile along the axis.
+    """
 
     axis: int
     unit: int
@@ -56,7 +61,10 @@ class Tiles:
     - `before`: the program of the stages that are computed as a whole; None where there are none.
     - `each`: the program that computes a tile of the outputs, from tiles of inputs and of outputs of `before`.
     - `places`: how inputs, outputs and other buffers are cut; a buffer that is not in it is not cut.
-    - `step`: the size variable of `each` that is the begin of the tile; None where no equation mentions it.
+    - `step`: the size variable of `each` that is the beginning of the tile; None where no equation mentions it.
+    - `count`: the number of tiles.
+    - `stride`: the distance between the beginnings of two tiles.
+    - `last`: the beginning of the last tile.
     """
 
     before: TensorProgram | None
@@ -81,18 +89,18 @@ def tiles(program: TensorProgram, sizes: Mapping[str, int]) -> Tiles | None:
     if not computed:
         return None
     largest = max(computed, key=lambda c: c.n_bytes)
-    program = _other_apart(program, sizes, extents, largest)
+    program = _with_other_operand_stored(program, sizes, extents, largest)
     for name in reversed(program.outputs):
         shape = [d.evaluate(sizes) for d in program.buffers[name].shape]
         for axis in sorted(range(len(shape)), key=lambda a: -shape[a]):
-            found = _Cut(program, sizes, name, axis, largest).found()
+            found = _Tiling(program, sizes, name, axis, largest).find_tiles()
             if found is not None:
                 return found
     return None
 
 
 @dataclass(frozen=True, slots=True)
-class _Computed:
+class _ComputedOperand:
     """A computed operand of a contraction.
 
     - `stage`: the output of the stage that holds the contraction.
@@ -125,7 +133,9 @@ def _extents(program: TensorProgram, sizes: Mapping[str, int]) -> dict[str, int]
     return found
 
 
-def _computed(program: TensorProgram, sizes: Mapping[str, int], extents: Mapping[str, int]) -> Iterator[_Computed]:
+def _computed(
+    program: TensorProgram, sizes: Mapping[str, int], extents: Mapping[str, int]
+) -> Iterator[_ComputedOperand]:
     """The computed operands for which tiling pays."""
     inputs = {b.name: b for b in program.inputs}
     for made in program.stages:
@@ -147,7 +157,7 @@ def _computed(program: TensorProgram, sizes: Mapping[str, int], extents: Mapping
                 sources = sum(_size(inputs[b], sizes) for b in buffers)
                 tiled = mine // _tile_bytes()
                 if mine >= DECODED * sources or (mine >= _LARGE and read_again * tiled <= mine):
-                    yield _Computed(made.output.name, term, tuple(group), tuple(other), mine)
+                    yield _ComputedOperand(made.output.name, term, tuple(group), tuple(other), mine)
 
 
 def _is_plain(factors: Sequence[Scalar]) -> bool:
@@ -156,8 +166,8 @@ def _is_plain(factors: Sequence[Scalar]) -> bool:
     return not more and isinstance(first, Read) and all(isinstance(i, Dim) for i in first.indices)
 
 
-def _other_apart(
-    program: TensorProgram, sizes: Mapping[str, int], extents: Mapping[str, int], computed: _Computed
+def _with_other_operand_stored(
+    program: TensorProgram, sizes: Mapping[str, int], extents: Mapping[str, int], computed: _ComputedOperand
 ) -> TensorProgram:
     """The program with the other operand in a buffer, if it is computed too: once, not for every tile.
 
@@ -218,11 +228,11 @@ def _is_windowed(read: Read, outer: frozenset[str], bound: frozenset[str]) -> bo
     return any(isinstance(i, Dim) and i.variables & outer and i.variables & bound for i in read.indices)
 
 
-class _Cut:
+class _Tiling:
     """The tiling of a program along an axis of an output."""
 
     def __init__(
-        self, program: TensorProgram, sizes: Mapping[str, int], output: str, axis: int, computed: _Computed
+        self, program: TensorProgram, sizes: Mapping[str, int], output: str, axis: int, computed: _ComputedOperand
     ) -> None:
         self.program, self.sizes, self.output, self.axis, self.computed = program, sizes, output, axis, computed
         self.extents = _extents(program, sizes)
@@ -234,7 +244,7 @@ class _Cut:
         self.step = step
         self.stepped = False  # whether an equation computes with the begin of its tile
 
-    def found(self) -> Tiles | None:
+    def find_tiles(self) -> Tiles | None:
         size = self._shape(self.output)[self.axis]
         unit = self._unit(size)
         length = None if unit is None else self._length(size, unit)

@@ -14,7 +14,7 @@ import jax
 from jax.core import Tracer
 
 from relax_eg.backend.bound import BoundFamily, other_program
-from relax_eg.backend.call_keys import MOST_SHOWN, NOT_SHOWN, UnseenError, is_tracing
+from relax_eg.backend.call_keys import MOST_KEYS, NO_KEY, UnseenError, is_tracing
 from relax_eg.backend.executables import Executables
 from relax_eg.backend.family import Family
 from relax_eg.backend.runtime import UNSEEN, Strategy
@@ -31,7 +31,7 @@ class Whole(Strategy):
     """Runs calls as one XLA program, at exact sizes.
 
     - `bound_family`: the programs, with the parameters that are bound.
-    - `held`: for each of these programs, the values prepared for it.
+    - `prepared_values`: for each of these programs, the values prepared for it.
     """
 
     def __init__(
@@ -39,16 +39,17 @@ class Whole(Strategy):
     ) -> None:
         """`shapes`: those of the arrays that will be bound, by the places of their parameters.
 
-        `executables`: None for a new cache."""
+        `executables`: None for a new cache.
+        """
         program = family.programs[0]
         self.program, self.family = program, family
         self.executables = executables or self.new_executables(program)
         b = BoundFamily(family, shapes)
         self.bound_family, self.names = b, b.names
-        self._given: list[Callable[[], Any]] = []  # the bound arrays
-        self.held: list[tuple[Any, ...]] = [()] * len(b.programs)
+        self._weight_refs: list[Callable[[], Any]] = []
+        self.prepared_values: list[tuple[Any, ...]] = [()] * len(b.programs)
         # By shapes of the bound arrays: what all bindings of such arrays share, among it what is compiled.
-        self._of_shapes = Memo[tuple[Any, ...], Whole](_MOST_SHAPES)
+        self._by_shapes = Memo[tuple[Any, ...], Whole](_MOST_SHAPES)
         self._is_served: Callable[[], bool] | None = None
         self._elsewhere: Callable[..., Any] | None = None
         self._donated: Sequence[int] = ()
@@ -58,7 +59,7 @@ class Whole(Strategy):
         self._options = any(v.compiler_options for v in family.variants)
         self._compiled = Memo[int, Any](len(family.variants))  # by variant, where variants have compiler options
         self._keywords = b.keywords
-        self._known = Memo[Any, int](MOST_SHOWN)  # by key: the variant that serves such calls, or `WRITTEN`
+        self._known = Memo[Any, int](MOST_KEYS)  # by key: the variant that serves such calls, or `WRITTEN`
         self._jit_programs()
 
     def _jit_programs(self) -> None:
@@ -69,41 +70,46 @@ class Whole(Strategy):
 
     def _jit(self, which: int | None, **options: Any) -> Any:
         b = self.bound_family
-        places = [i for i, parameter in enumerate(b.others_at) if parameter in self._donated]
-        donated = b.donation(places) if places else {}
-        return self.executables.jit(self._of_program(which), **options, **donated)
+        places = [i for i, parameter in enumerate(b.call_indices) if parameter in self._donated]
+        donation = b.donation(places) if places else {}
+        return self.executables.jit(self._program_function(which), **options, **donation)
 
     def serve_where(self, is_served: Callable[[], bool], elsewhere: Callable[..., Any]) -> None:
-        """Serve calls only where `is_served()` says so, under the present settings of JAX. Other calls go to
-        `elsewhere`, a function of the same arguments, the bound ones among them. To be called before the first call."""
+        """Serves calls only where `is_served()` is true under the present settings of JAX.
+
+        Other calls go to `elsewhere`, a function of all arguments, the bound ones among them. To be called before the
+        first call.
+        """
         self._is_served, self._elsewhere = is_served, elsewhere
 
     def donate(self, parameters: Sequence[int]) -> None:
-        """Allow calls to reuse the arrays of these parameters, as `donate_argnums` of `jax.jit` does. To be called
-        before the first call."""
+        """Allows calls to reuse the arrays of these parameters, as `donate_argnums` of `jax.jit` does.
+
+        To be called before the first call.
+        """
         self._donated = tuple(parameters)
         self._jit_programs()
 
-    def _of_program(self, which: int | None) -> Callable[..., Any]:
+    def _program_function(self, which: int | None) -> Callable[..., Any]:
         """A program as a function of its prepared values and the other arguments. None: the one that serves them."""
         b = self.bound_family
 
         def run(prepared: tuple[Any, ...], /, *args: Any, **kwargs: Any) -> Any:
             if self._is_served is not None and not self._is_served():
                 raise UnseenError
-            return b.main(prepared, b.others(args, kwargs), which)
+            return b.run_main(prepared, b.call_arrays(args, kwargs), which)
 
         run.__name__ = self.program.name
         return run
 
-    def straight_whole(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def call_known_whole(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if (kwargs or self._keywords) and kwargs.keys() != self._keywords:
             return UNSEEN
-        run, prepared = self._only, self.held[0]
+        run, prepared = self._only, self.prepared_values[0]
         if run is None:
             try:
-                found = self._known.get(self.bound_family.shown(args, kwargs))
-            except NOT_SHOWN:
+                found = self._known.get(self.bound_family.size_key(args, kwargs))
+            except NO_KEY:
                 return UNSEEN
             if found is None or found == WRITTEN:
                 return UNSEEN
@@ -116,111 +122,118 @@ class Whole(Strategy):
         except UnseenError:
             return UNSEEN
 
-    straight = straight_whole
+    call_known = call_known_whole
 
-    def given(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Any]:
+    def flat_arguments(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Any]:
         b = self.bound_family
-        return self.program.as_given(b.others(args, kwargs), b.others_at)
+        return self.program.convert_arguments(b.call_arrays(args, kwargs), b.call_indices)
 
-    def again(self, given: list[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        return jax.tree_util.tree_unflatten(self.bound_family.tree, given)
+    def call_arguments(self, arguments: list[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        return jax.tree_util.tree_unflatten(self.bound_family.tree, arguments)
 
-    def run_whole(self, given: list[Any]) -> Any:
-        args, kwargs = self.again(given)
+    def run_whole(self, arguments: list[Any]) -> Any:
+        args, kwargs = self.call_arguments(arguments)
         if self._only is not None:
-            result = self.straight_whole(args, kwargs)
+            result = self.call_known_whole(args, kwargs)
             if result is not UNSEEN:
                 return result
-        variant = self._variant(args, kwargs, given)
+        variant = self._variant(args, kwargs, arguments)
         if variant == WRITTEN:
-            return self._as_written(given)
+            return self._as_written(arguments)
         run, prepared = self.executable(variant)
         return run(prepared, *args, **kwargs)
 
-    def run(self, given: list[Any]) -> Any:
+    def run(self, arguments: list[Any]) -> Any:
         try:
-            return self.run_whole(given)
+            return self.run_whole(arguments)
         except UnseenError:
-            return self.run_elsewhere(given)
+            return self.run_elsewhere(arguments)
 
-    def run_elsewhere(self, given: list[Any]) -> Any:
+    def run_elsewhere(self, arguments: list[Any]) -> Any:
         """Runs a call that these executables must not serve."""
         if self._elsewhere is None:
-            return self.run_whole(given)
-        args, kwargs = jax.tree_util.tree_unflatten(self.program.in_tree, self._with_bound(given))
+            return self.run_whole(arguments)
+        args, kwargs = jax.tree_util.tree_unflatten(self.program.in_tree, self._with_bound(arguments))
         return self._elsewhere(*args, **kwargs)
 
-    def _variant(self, args: tuple[Any, ...], kwargs: dict[str, Any], given: Sequence[Any]) -> int:
+    def _variant(self, args: tuple[Any, ...], kwargs: dict[str, Any], arguments: Sequence[Any]) -> int:
         """The index of the variant for these arguments; `WRITTEN` where the function is another program at their sizes
         than the one its weights were prepared for. ShapeError or BoundsError for shapes that do not fit."""
-        b, shapes = self.bound_family, [jax.numpy.shape(x) for x in given]
+        b, shapes = self.bound_family, [jax.numpy.shape(x) for x in arguments]
         try:
-            key: Any = b.shown(args, kwargs)
-        except NOT_SHOWN:  # tracers, among others
+            key: Any = b.size_key(args, kwargs)
+        except NO_KEY:  # tracers, among others
             key = tuple(shapes)
         found = self._known.get(key)
         if found is None:
             sizes = b.sizes(shapes)
-            found = self.family.at(sizes)
-            if b.indices and not b.of_variant(found).kept and self.program.other_at(sizes) is not None:
+            found = self.family.variant_at(sizes)
+            if (
+                b.indices
+                and not b.variant_program(found).is_as_written
+                and self.program.difference_at(sizes) is not None
+            ):
                 found = WRITTEN
             self._known[key] = found
         return found
 
     def executable(self, variant: int) -> tuple[Any, tuple[Any, ...]]:
         """The function `(prepared, *others)` that runs a variant, under `jax.jit`, and the values prepared for it."""
-        which = self.bound_family.which[variant]
+        which = self.bound_family.program_indices[variant]
         if not self._options or is_tracing():  # under a trace, the outer `jit` decides on the options
-            return self._whole[0 if self._joint else which], self.held[which]
+            return self._whole[0 if self._joint else which], self.prepared_values[which]
         options = dict(self.family.variants[variant].compiler_options) or None
-        run = self._compiled.get(variant) or self._compiled.made(
+        run = self._compiled.get(variant) or self._compiled.get_or_make(
             variant, lambda: self._jit(which, compiler_options=options)
         )
-        return run, self.held[which]
+        return run, self.prepared_values[which]
 
-    def _as_written(self, given: Sequence[Any]) -> Any:
+    def _as_written(self, arguments: Sequence[Any]) -> Any:
         """Calls the function as written. OtherProgramError where its weights were garbage-collected."""
-        return self._written(self.program.check(self._with_bound(given)))
+        return self._written(self.program.check(self._with_bound(arguments)))
 
-    def _with_bound(self, given: Sequence[Any]) -> list[Any]:
+    def _with_bound(self, arguments: Sequence[Any]) -> list[Any]:
         """The arrays of all parameters. OtherProgramError where those bound were garbage-collected."""
         b, p = self.bound_family, self.program
-        weights = [x() for x in self._given]
+        weights = [x() for x in self._weight_refs]
         if any(x is None for x in weights):
-            sizes = b.sizes([jax.numpy.shape(x) for x in given])
-            raise other_program(p.name, sizes, p.other_at(sizes) or "")
-        held, rest = iter(weights), iter(given)
+            sizes = b.sizes([jax.numpy.shape(x) for x in arguments])
+            raise other_program(p.name, sizes, p.difference_at(sizes) or "")
+        held, rest = iter(weights), iter(arguments)
         return [next(held if i in b.indices else rest) for i in range(len(p.params))]
 
     @functools.cached_property
     def _written(self) -> Any:
-        return self.executables.jit(self.program.original)
+        return self.executables.jit(self.program.run_as_written)
 
-    def checked(self, given: Sequence[Any]) -> list[Any]:
-        return self.bound_family.check(given)
+    def check_arguments(self, arguments: Sequence[Any]) -> list[Any]:
+        return self.bound_family.check(arguments)
 
-    def written(self, checked: list[Any]) -> Any:
-        return jax.jit(lambda *xs: self.program.original(list(xs)))(*checked)
+    def run_as_written(self, checked: list[Any]) -> Any:
+        return jax.jit(lambda *xs: self.program.run_as_written(list(xs)))(*checked)
 
-    def of_shapes(self, shapes: Mapping[int, tuple[int, ...]]) -> Whole:
+    def for_shapes(self, shapes: Mapping[int, tuple[int, ...]]) -> Whole:
         """The same strategy for bound arrays of these shapes, by the places of their parameters."""
         return Whole(self.family, self.executables, shapes)
 
-    def bound(self, indices: Sequence[int], weights: list[Any]) -> Whole:
+    def bind(self, indices: Sequence[int], weights: list[Any]) -> Whole:
         # Values prepared while JAX traces something else belong to the process, not to that trace.
         concrete = not any(isinstance(x, Tracer) for x in weights)
         with jax.ensure_compile_time_eval() if concrete else nullcontext():
             checked = self.program.check(weights, indices)
             shapes = {i: x.shape for i, x in zip(indices, checked, strict=True)}
-            made = copy.copy(self._of_shapes.made(tuple(shapes.items()), lambda: self._like(self.of_shapes(shapes))))
-            made._given = [_held(x) for x in weights]
+            shared = self._by_shapes.get_or_make(
+                tuple(shapes.items()), lambda: self._configure(self.for_shapes(shapes))
+            )
+            made = copy.copy(shared)
+            made._weight_refs = [_weak_getter(x) for x in weights]
             b, new = made.bound_family, dict[Expr, Any]()
-            made.held = [p.prepared(checked, b.fixed, new) for p in b.programs]
-            made.prepared = made.held[0] if len(made.held) == 1 else tuple(made.held)
+            made.prepared_values = [p.prepare(checked, b.fixed, new) for p in b.programs]
+            made.prepared = made.prepared_values[0] if made._joint else tuple(made.prepared_values)
         return made
 
-    def _like(self, made: Whole) -> Whole:
-        """`made`, which serves the same calls as this strategy."""
+    def _configure(self, made: Whole) -> Whole:
+        """`made`, serving the same calls and reusing the same arguments as this strategy."""
         made._is_served, made._elsewhere = self._is_served, self._elsewhere
         if self._donated:
             made.donate(self._donated)
@@ -230,9 +243,9 @@ class Whole(Strategy):
         b, program = self.bound_family, self.program
 
         def run(prepared: tuple[Any, ...], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-            others = self.given(args, kwargs)
-            with program.width():
-                return b.main(prepared, others)
+            others = self.flat_arguments(args, kwargs)
+            with program.width_context():
+                return b.run_main(prepared, others)
 
         def optimized(*args: Any, **kwargs: Any) -> Any:
             return run((), args, kwargs)
@@ -245,7 +258,7 @@ class Whole(Strategy):
         return found
 
 
-def _held(x: Any) -> Callable[[], Any]:
+def _weak_getter(x: Any) -> Callable[[], Any]:
     """A function that returns `x`, or None once an array `x` is not referenced elsewhere.
 
     So weights are not held twice. A number, which has no weak references, is always returned.

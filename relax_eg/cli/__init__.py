@@ -1,6 +1,6 @@
 """The command line: `relax-eg optimize | compare | ablate | view | plan | rules | verify | ...`.
 
-One module a command; this one gives them their names and their order.
+Each command has a module; this one sets the names and the order of the commands.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ app = typer.Typer(
 )
 
 
-def _show(version: bool) -> None:
+def _print_version(version: bool) -> None:
     if version:
         typer.echo(f"relax-eg {rx.__version__}")
         raise typer.Exit
@@ -30,7 +30,7 @@ def _show(version: bool) -> None:
 @app.callback()
 def options(
     version: Annotated[
-        bool, typer.Option("--version", help="Print the version and exit.", callback=_show, is_eager=True)
+        bool, typer.Option("--version", help="Print the version and exit.", callback=_print_version, is_eager=True)
     ] = False,
 ) -> None:
     """Optimize tensor programs by rewrite rules."""

@@ -1,4 +1,4 @@
-"""`relax-eg ablate`: what each set of rules is worth."""
+"""`relax-eg ablate`: the cost of a program without each set of rules."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ from typing import Annotated
 import typer
 from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
 
-from relax_eg.cli import given
-from relax_eg.cli.common import command, load_object, out, steps, write_output
+from relax_eg.cli import shared_options
+from relax_eg.cli.common import command, load_object, out, progress_bar, write_output
 from relax_eg.driver.ablation import SETS
-from relax_eg.driver.ablation import ablate as ablated
+from relax_eg.driver.ablation import ablate as run_ablation
 
 
 @command
 def ablate(
-    function: given.Function,
-    spec: given.Spec = None,
-    at: given.At = None,
-    bounds: given.Bounds = None,
-    weights: given.Weights = None,
+    function: shared_options.Function,
+    spec: shared_options.Spec = None,
+    at: shared_options.At = None,
+    bounds: shared_options.Bounds = None,
+    weights: shared_options.Weights = None,
     sets: Annotated[list[str] | None, typer.Option("--set", help=f"{', '.join(SETS)}; all if left out.")] = None,
-    target: given.Target = "",
+    target: shared_options.Target = "",
     execution: Annotated[str, typer.Option("--execution", help="kernels: one by one, or whole.")] = "kernels",
     measure: Annotated[bool, typer.Option("--measure", help="Time every program too, on random arguments.")] = False,
     html: Annotated[Path | None, typer.Option("--html", help="Write one HTML file, with pictures.")] = None,
@@ -31,14 +31,14 @@ def ablate(
     """Optimize a function with all rules, then without one set of them at a time, and print what each is worth."""
     fn = load_object(function)
     columns = TextColumn("{task.description}"), BarColumn(), TextColumn("{task.completed} of {task.total}")
-    with steps(function, *columns, TimeElapsedColumn()) as tell:
-        found = ablated(
+    with progress_bar(function, *columns, TimeElapsedColumn()) as tell:
+        found = run_ablation(
             fn,
             *(spec or []),
             sets=tuple(sets or SETS),
             timed=measure,
             tell=tell,
-            **given.search_options(at, bounds, weights, target),
+            **shared_options.search_options(at, bounds, weights, target),
             execution=execution,  # type: ignore[arg-type]
         )
     out.print(found.comparison)

@@ -1,4 +1,4 @@
-"""`relax-eg cache`: what earlier searches found, on disk."""
+"""`relax-eg cache`: the disk cache of earlier searches."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from relax_eg.cli.common import command, out, steps
+from relax_eg.cli.common import command, out, progress_bar
 from relax_eg.errors import OptionError
 from relax_eg.measure.calibrate import SECONDS
 from relax_eg.measure.calibrate import calibrate as measure_device
@@ -20,15 +20,15 @@ def calibrate(
     name: Annotated[str, typer.Option("--name", help="What reports call the device; else its platform.")] = "",
     seconds: Annotated[float, typer.Option("--seconds", help="Of samples for each figure.")] = SECONDS,
 ) -> None:
-    """Measure the device JAX runs on, and write its profile: `--target file.json` uses it. One to two minutes; on
-    a machine at rest, for what others do meanwhile is measured too."""
+    """Measure the device JAX runs on, and write its profile, which `--target file.json` uses. This takes one to two
+    minutes; the machine should be idle, because other work changes the figures."""
     if not 0 < seconds <= 10:
         raise OptionError(f"--seconds {seconds:g}: a number above 0, at most 10, is accepted")
     to = path or Path(f"{name or device().platform}.json")
-    # Before a minute of measuring, not after it.
+    # The path is checked before the measurement, which takes minutes.
     if to.suffix != ".json" or to.is_dir() or not to.parent.is_dir():
         raise OptionError(f"{to}: a file that ends in .json, in a folder that exists, is accepted")
-    with steps("measuring") as tell:
+    with progress_bar("measuring") as tell:
         profile = measure_device(name, seconds, tell)
     try:
         profile.to_json(to)

@@ -1,4 +1,4 @@
-"""What the commands share: the two consoles, what tells progress, how options are read and how errors are told."""
+"""Shared parts of the commands: the two consoles, progress, the parsing of options, and the printing of errors."""
 
 from __future__ import annotations
 
@@ -37,46 +37,47 @@ err = Console(stderr=True)
 
 
 def command(body: Callable[P, None]) -> Callable[P, None]:
-    """Decorator of a command. Errors of ours, and of the user's function while it is traced, are printed plainly; the
-    command then ends with status 1."""
+    """Decorates a command: it prints an error of this package, or of the user's function while it is traced, without a
+    traceback, and ends with status 1."""
 
     @functools.wraps(body)
-    def told(*args: P.args, **kwargs: P.kwargs) -> None:
+    def run(*args: P.args, **kwargs: P.kwargs) -> None:
         try:
             body(*args, **kwargs)
         except RelaxEgError as e:
             _fail(e, str(e))
         except Exception as e:
-            reached = _lines_reached(e)
-            if not reached:  # a mistake of ours, of which all is wanted
+            reached = _user_lines(e)
+            if not reached:  # a bug of this package: print the whole traceback
                 raise
             _fail(e, "\n  ".join([str(e), *reached]))
 
-    return told
+    return run
 
 
 def print_text(text: object) -> None:
-    """Prints a text as it is, however long its lines are."""
+    """Prints a text unchanged: no markup, no wrapped lines."""
     out.print(str(text), markup=False, highlight=False, soft_wrap=True)
 
 
 def write_output(what: str, path: Path | None, write: Callable[[Path], object]) -> None:
-    """Writes a file, and tells so; does nothing without a path."""
+    """Writes a file and prints its path; does nothing without a path."""
     if path is not None:
         write(path)
         err.print(f"{what} written to {path}")
 
 
 @contextmanager
-def steps(what: str, *columns: ProgressColumn) -> Generator[Callable[[str, int, int], None]]:
-    """A bar on the terminal. What it gives is called with the step that begins, the steps done and the steps in all."""
+def progress_bar(what: str, *columns: ProgressColumn) -> Generator[Callable[[str, int, int], None]]:
+    """Shows a progress bar; yields a function (name of the step that begins, steps done, steps in all) that updates
+    it."""
     with Progress(*columns, console=err, transient=True) as bar:
         task = bar.add_task(what, total=None)
         yield lambda step, done, of: bar.update(task, description=f"{what}: {step}", completed=done, total=of)
 
 
 class LiveLine:
-    """One line on the terminal that tells phase, e-graph size and matches while the search runs."""
+    """A line on the terminal that shows phase, e-graph nodes and rule matches while a search runs."""
 
     def __init__(self, what: str) -> None:
         self._what = what
@@ -93,14 +94,14 @@ class LiveLine:
 
     def __call__(self, phase: str, nodes: int, matches: int) -> None:
         seconds = time.perf_counter() - self._started
-        told = f"{nodes} nodes, {matches} rule matches"
+        counts = f"{nodes} nodes, {matches} rule matches"
         if phase.startswith("measure"):
-            told = f"sizes {nodes} of {matches}"
-        self._spinner.update(text=f"{self._what}: {phase}, {told}, {seconds:.1f} s")
+            counts = f"sizes {nodes} of {matches}"
+        self._spinner.update(text=f"{self._what}: {phase}, {counts}, {seconds:.1f} s")
 
 
 def load_object(reference: str) -> Any:
-    """`file.py:name` as the object it names. OptionError says what is wrong with the reference."""
+    """Returns the object that `file.py:name` names. OptionError if there is none."""
     path_text, colon, name = reference.rpartition(":")
     if not colon or not name.isidentifier():
         raise OptionError(f"{reference!r}: file.py:name is accepted")
@@ -112,7 +113,7 @@ def load_object(reference: str) -> Any:
 
 
 def load_file(path: Path) -> Any:
-    """A Python file as a module, its folder importable while it loads."""
+    """Returns a Python file as a module. Its folder is importable while it loads."""
     if not path.is_file():
         raise OptionError(f"no file {path}")
     spec = importlib.util.spec_from_file_location(path.stem, path)
@@ -133,7 +134,7 @@ def load_file(path: Path) -> Any:
 
 
 def read_sizes(texts: list[str], option: str) -> dict[str, int]:
-    """`["b=1", "s=128"]` as a binding."""
+    """Returns the sizes in texts such as `["b=1", "s=128"]`, by name."""
     sizes: dict[str, int] = {}
     for text in (t for given in texts for t in given.split(",")):
         name, sign, value = text.partition("=")
@@ -144,7 +145,8 @@ def read_sizes(texts: list[str], option: str) -> dict[str, int]:
 
 
 def read_bounds(texts: list[str]) -> CommandBounds:
-    """`["s=1:4096", "s % 8 == 0"]` as bounds: the ranges, of which either side may be left out, and the statements."""
+    """Returns the bounds in texts such as `["s=1:4096", "s % 8 == 0"]`: the ranges by name, where a side that is left
+    out is None, and the statements."""
     ranges: dict[str, tuple[int | None, int | None]] = {}
     statements: list[str] = []
     for text in texts:
@@ -165,7 +167,7 @@ def read_bounds(texts: list[str]) -> CommandBounds:
 
 
 def read_rules(path: Path | None) -> RuleSet:
-    """The default rules, and those of a rule file if one is given."""
+    """Returns the default rules, and those of the rule file `path` unless it is None."""
     rules = rx.rules.default
     if path is None:
         return rules
@@ -183,8 +185,8 @@ def _fail(error: Exception, text: str) -> NoReturn:
     raise typer.Exit(1) from None
 
 
-def _lines_reached(error: Exception) -> list[str]:
-    """Of a traceback the lines of the user's files, outermost first."""
+def _user_lines(error: Exception) -> list[str]:
+    """Returns the lines of the user's files in the traceback of an error, outermost first."""
     installed = tuple(sysconfig.get_paths()[p] for p in ("stdlib", "purelib", "platlib"))
     frames = traceback.extract_tb(error.__traceback__)
     own = [f for f in frames if is_users(f.filename) and not f.filename.startswith((*installed, "<"))]

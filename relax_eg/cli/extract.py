@@ -47,11 +47,11 @@ def extract(
     with Progress(*columns, console=err, transient=True) as bar:
         task = bar.add_task(graph.name, total=max(time_limit, 1e-3), state="reading")
 
-        def told(what: str, cost: float, bound: float) -> None:
+        def show_progress(what: str, cost: float, bound: float) -> None:
             bar.update(task, completed=time.perf_counter() - started, state=f"{what}: {cost:.6g}")
 
         left = max(0.0, time_limit - (time.perf_counter() - started))
-        results = choose(read, method, left, told, seed, jobs)  # type: ignore[arg-type]
+        results = choose(read, method, left, show_progress, seed, jobs)  # type: ignore[arg-type]
     best = min(results, key=lambda r: r.cost)
     if json:
         rows = [{k: v for k, v in r.as_data().items() if k not in ("schema", "choice")} for r in results]

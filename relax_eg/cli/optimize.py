@@ -9,7 +9,7 @@ import typer
 
 import relax_eg as rx
 from relax_eg.byte_units import parse_bytes
-from relax_eg.cli import given
+from relax_eg.cli import shared_options
 from relax_eg.cli.common import LiveLine, command, err, load_object, out, print_text, read_rules, write_output
 from relax_eg.errors import OptionError
 
@@ -17,14 +17,14 @@ from relax_eg.errors import OptionError
 @command
 def optimize(
     function: Annotated[str, typer.Argument(help="file.py:function, or m.rxe: what --save wrote.")],
-    spec: given.Spec = None,
-    at: given.At = None,
-    bounds: given.Bounds = None,
-    weights: given.Weights = None,
-    rules: given.Rules = None,
+    spec: shared_options.Spec = None,
+    at: shared_options.At = None,
+    bounds: shared_options.Bounds = None,
+    weights: shared_options.Weights = None,
+    rules: shared_options.Rules = None,
     without: Annotated[list[str] | None, typer.Option("--without", help="Rules, tags or classes to leave out.")] = None,
-    target: given.Target = "",
-    numerics: given.Numerics = "reassociate",
+    target: shared_options.Target = "",
+    numerics: shared_options.Numerics = "reassociate",
     nodes: Annotated[int, typer.Option("--nodes", help="E-graph node budget.")] = 200_000,
     seconds: Annotated[float, typer.Option("--seconds", help="Search time budget.")] = 10.0,
     measure: Annotated[int, typer.Option("--measure", help="Programs to time; 0: price decides.")] = 0,
@@ -46,7 +46,7 @@ def optimize(
 ) -> None:
     """Optimize a JAX function and print the cost report; or print that of a saved one."""
 
-    def searched() -> rx.types.Optimized:
+    def search() -> rx.types.Optimized:
         if show is not None and (show != "kernels" or execution == "whole"):
             raise OptionError(f"--show {show!r}: 'kernels' is accepted, together with --execution kernels or auto")
         fn = load_object(function)
@@ -66,7 +66,7 @@ def optimize(
                 fn,
                 *(spec or []),
                 rules=chosen,
-                **given.search_options(at, bounds, weights, target),
+                **shared_options.search_options(at, bounds, weights, target),
                 numerics=numerics,  # type: ignore[arg-type]
                 budget=rx.Budget(nodes=nodes, seconds=seconds),
                 measure=measure,
@@ -74,15 +74,15 @@ def optimize(
                 memory_limit=None if memory_limit is None else parse_bytes(memory_limit, "--memory-limit"),
             )
 
-    def saved() -> rx.types.Optimized:
-        told = {"--spec": spec, "--at": at, "--bounds": bounds, "--weights": weights}
-        told |= {"--rules": rules, "--without": without, "--measure": measure, "--target": target}
-        told |= {"--memory-limit": memory_limit}
-        if wrong := [option for option, value in told.items() if value]:
+    def load_saved() -> rx.types.Optimized:
+        options = {"--spec": spec, "--at": at, "--bounds": bounds, "--weights": weights}
+        options |= {"--rules": rules, "--without": without, "--measure": measure, "--target": target}
+        options |= {"--memory-limit": memory_limit}
+        if wrong := [option for option, value in options.items() if value]:
             raise OptionError(f"{function} is saved and not searched again: {', '.join(wrong)} cannot change it")
         return rx.load(function)
 
-    best = saved() if function.endswith(".rxe") else searched()
+    best = load_saved() if function.endswith(".rxe") else search()
     out.print(best.report)
     if show is not None:
         out.print(best.report.kernel_table())

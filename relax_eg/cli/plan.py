@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 import relax_eg as rx
-from relax_eg.cli import given
+from relax_eg.cli import shared_options
 from relax_eg.cli.common import (
     CommandBounds,
     LiveLine,
@@ -29,9 +29,9 @@ from relax_eg.memory.picture import draw
 @command
 def plan(
     model: Annotated[str, typer.Argument(help="file.py:function, m.rxe, model.onnx, or a file of module text.")],
-    spec: given.Spec = None,
-    bounds: given.Bounds = None,
-    at: given.At = None,
+    spec: shared_options.Spec = None,
+    bounds: shared_options.Bounds = None,
+    at: shared_options.At = None,
     results: Annotated[
         str, typer.Option("--results", help="apart: the caller's own; planned: in the planned memory.")
     ] = "apart",
@@ -44,7 +44,7 @@ def plan(
     written: Annotated[
         bool, typer.Option("--as-written", help="Plan the operators as written, not the kernels optimize chooses.")
     ] = False,
-    target: given.Target = "",
+    target: shared_options.Target = "",
     temporary: Annotated[
         str, typer.Option("--temporary", help="Kernels' own memory: measured (compiled here), estimated or none.")
     ] = "",
@@ -57,7 +57,7 @@ def plan(
     """Plan the memory of a program: whole storages or an arena, what makes the peak, and the proofs."""
     between = read_bounds(bounds or [])
     sizes = read_sizes(at or [], "--at")
-    found = _found(model, spec or [], between, sizes, target, written)
+    found = _load_program(model, spec or [], between, sizes, target, written)
     if check is not None:
         load(check, found if isinstance(found, rx.Module) else found.module)
         print_text(f"{check}: holds")
@@ -69,7 +69,7 @@ def plan(
         results=results,  # type: ignore[arg-type]
         layout=layout,  # type: ignore[arg-type]
         aliasing=aliasing,  # type: ignore[arg-type]
-        temporary=temporary or _usual(target),  # type: ignore[arg-type]
+        temporary=temporary or _temporary_default(target),  # type: ignore[arg-type]
         check=True,
     )
     print_text(made)
@@ -77,12 +77,13 @@ def plan(
     write_output("picture", picture, lambda path: draw(made, path))
 
 
-def _usual(target: str) -> str | None:
-    """How kernels' own memory is known if nobody says it: what is compiled here tells nothing of another device."""
+def _temporary_default(target: str) -> str | None:
+    """Returns the default of `--temporary`: an estimate for another device, whose kernels cannot be compiled here;
+    None, the default of `plan_memory`, for this one."""
     return "estimated" if target and profile(target).platform != default_profile().platform else None
 
 
-def _found(
+def _load_program(
     model: str,
     specs: list[str],
     bounds: CommandBounds,
@@ -90,7 +91,8 @@ def _found(
     target: str,
     written: bool,
 ) -> rx.Module | rx.types.Optimized:
-    """What a command names: what is saved and what is text as it is, else the kernels that are chosen."""
+    """Returns the program that a command names: a saved program or module text as it is, any other program as
+    `optimize` chooses its kernels, or as written if `written`."""
     if model.endswith(".rxe"):
         return rx.load(model)
     if model.endswith(".onnx"):

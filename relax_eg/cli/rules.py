@@ -1,4 +1,4 @@
-"""`relax-eg rules` and `relax-eg verify`: the rules as mathematics, and their proofs done over."""
+"""`relax-eg rules` and `relax-eg verify`: print the rules as mathematics; check them again."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 import relax_eg as rx
-from relax_eg.cli.common import command, err, print_text, read_rules, steps
+from relax_eg.cli.common import command, err, print_text, progress_bar, read_rules
 from relax_eg.rules.verification import SECONDS as SECONDS_A_RULE
 from relax_eg.rules.verification import verify_in
 
@@ -38,7 +38,7 @@ def verify(
 
     With --certificate, do every step of a derivation over; ends with status 1 if one does not hold."""
 
-    def certified(path: Path) -> None:
+    def check_certificate(path: Path) -> None:
         found = rx.types.Certificate.load(path)
         with err.status("checking every step"):
             done = found.verify(read_rules(rules))
@@ -46,9 +46,9 @@ def verify(
         print_text(f"by {found.premises}")
 
     if certificate is not None:
-        certified(certificate)
+        check_certificate(certificate)
         return
-    with steps("checking rules") as tell:
+    with progress_bar("checking rules") as tell:
         report = verify_in(jobs or (2 if rules is None else 1), rules, seconds, progress=tell)
     print_text(report)
     if report.refuted:

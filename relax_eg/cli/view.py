@@ -7,38 +7,38 @@ from typing import Annotated
 
 import typer
 
-from relax_eg.cli import given
+from relax_eg.cli import shared_options
 from relax_eg.cli.common import command, err, load_object, out, read_rules
-from relax_eg.driver.view import view as viewed
+from relax_eg.driver.view import view as draw_egraph
 from relax_eg.errors import OptionError
 from relax_eg.plain_data import write_file
 
 
 @command
 def view(
-    function: given.Function,
-    spec: given.Spec = None,
+    function: shared_options.Function,
+    spec: shared_options.Spec = None,
     value: Annotated[str, typer.Option("--value", help="What to look around: model.py:31, or an operator.")] = "",
     depth: Annotated[int, typer.Option("--depth", help="Steps around the value.")] = 2,
     most: Annotated[int, typer.Option("--most", help="Classes to show.")] = 40,
-    at: given.At = None,
-    bounds: given.Bounds = None,
-    weights: given.Weights = None,
-    rules: given.Rules = None,
-    target: given.Target = "",
-    execution: given.Execution = "whole",
+    at: shared_options.At = None,
+    bounds: shared_options.Bounds = None,
+    weights: shared_options.Weights = None,
+    rules: shared_options.Rules = None,
+    target: shared_options.Target = "",
+    execution: shared_options.Execution = "whole",
     html: Annotated[Path, typer.Option("--html", help="The page to write.")] = Path("egraph.html"),
     dot: Annotated[Path | None, typer.Option("--dot", help="Write it for Graphviz, too.")] = None,
 ) -> None:
     """Draw the e-graph of a function, or what is around one of its values; chosen nodes are marked."""
-    found = viewed(
+    found = draw_egraph(
         load_object(function),
         *(spec or []),
         value=value,
         depth=depth,
         most=most,
         rules=read_rules(rules),
-        **given.search_options(at, bounds, weights, target),
+        **shared_options.search_options(at, bounds, weights, target),
         execution=execution,  # type: ignore[arg-type]
     )
     found.to_html(html)

@@ -8,9 +8,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from relax_eg.accepted import CALLED, FLAG, TEXT, accepts, one_of, sequence_of
+from relax_eg.argument_checks import CALLABLE, FLAG, TEXT, accepts, one_of, sequence_of
 from relax_eg.backend.optimized import Optimized
-from relax_eg.driver.measured import arguments
+from relax_eg.driver.measured import random_arguments
 from relax_eg.driver.optimize import optimize, traced_program
 from relax_eg.driver.options import KINDS, Execution
 from relax_eg.errors import OptionError
@@ -35,8 +35,11 @@ SETS: dict[str, RuleSet] = {
 
 @dataclass(frozen=True)
 class Ablation:
-    """What each set of rules is worth. `comparison`: the program found with all rules, against the one as written and
-    those found without one set each; `without`: the names of the sets."""
+    """What each set of rules is worth.
+
+    - `comparison`: the program found with all rules, the one as written, and those found without one set each.
+    - `without`: the names of the sets.
+    """
 
     comparison: Comparison
     without: tuple[str, ...]
@@ -51,7 +54,7 @@ class Ablation:
     **{**KINDS, "execution": one_of(*EXECUTIONS)},
     sets=sequence_of(f"one or more of {', '.join(SETS)}", TEXT),
     timed=FLAG,
-    tell=CALLED,
+    tell=CALLABLE,
 )
 def ablate(
     program: Callable[..., Any] | Module,
@@ -94,7 +97,7 @@ def ablate(
         kwspecs = {k: v for k, v in options.items() if k not in known}
         named = specs_by_name(options.get("specs"), kwspecs)
         traced = traced_program(program, args, named, ranges, statements)
-        reports = _timed(found, *arguments(traced, {}, reports[ALL].at))
+        reports = _timed(found, *random_arguments(traced, {}, reports[ALL].at))
     return Ablation(compare(*reports.values(), labels=list(reports), against=ALL, as_written=True), wanted)
 
 
@@ -102,7 +105,7 @@ def _timed(found: dict[str, Optimized], args: tuple[Any, ...], kwargs: dict[str,
     """The reports of the programs found, each with the median time of its calls on these arguments and that of the
     program as written."""
     calls = {label: ((lambda f=best: f(*args, **kwargs)), best.report.after.call) for label, best in found.items()}
-    rows = {r.label: replace(r, chosen=False) for r in fastest({WRITTEN: calls.pop(WRITTEN), **calls}, every=True)}
+    rows = {r.label: replace(r, chosen=False) for r in fastest({WRITTEN: calls.pop(WRITTEN), **calls}, time_all=True)}
     written = rows.pop(WRITTEN)
     reports: dict[str, CostReport] = {}
     for label, row in rows.items():

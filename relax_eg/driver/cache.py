@@ -28,7 +28,7 @@ from typing import Any
 import platformdirs
 
 from relax_eg.backend.family import Variant
-from relax_eg.backend.packed_variants import packed, unpacked
+from relax_eg.backend.packed_variants import pack_variants, unpack_variants
 from relax_eg.driver.fixed import with_numbers
 from relax_eg.driver.options import Options
 from relax_eg.errors import OptionError
@@ -37,11 +37,11 @@ from relax_eg.frontends.fingerprint import settings
 from relax_eg.ir.module import Module
 from relax_eg.ir.tokens import NoContentError, token
 from relax_eg.limits import FEW_KEPT
-from relax_eg.logs import cache_is_on, log_at, stage, unless_exhausted
+from relax_eg.logs import cache_is_on, log_at, raise_if_exhausted, stage
 from relax_eg.ops.record import TABLE
 from relax_eg.plain_data import is_count
 from relax_eg.reports import CostReport
-from relax_eg.reports.plain import read_record as checked
+from relax_eg.reports.serialization import read_record as checked
 from relax_eg.rules import RuleSet
 from relax_eg.rules.content import rule_token
 from relax_eg.shapes import Scope
@@ -59,8 +59,15 @@ _count: Counter[str] = Counter()
 
 @dataclass(frozen=True, slots=True)
 class CacheInfo:
-    """The state of the cache: its folder, the number of entries, their bytes and the limit of these; hits and misses of
-    this process."""
+    """The state of the cache.
+
+    - `folder`: its folder.
+    - `entries`: the number of entries.
+    - `bytes`: the bytes of all entries.
+    - `limit`: the limit of these bytes.
+    - `hits`: the hits of this process.
+    - `misses`: the misses of this process.
+    """
 
     folder: Path
     entries: int
@@ -90,7 +97,11 @@ def clear() -> int:
 
 @dataclass(frozen=True, slots=True)
 class CachedResult:
-    """The result of a search: one program for all sizes, or a family of several."""
+    """The result of a search.
+
+    - `variants`: one program for all sizes, or a family of several.
+    - `effectful`: whether the function has effects.
+    """
 
     variants: tuple[Variant, ...]
     effectful: bool
@@ -118,7 +129,7 @@ class EntryPlace:
             try:
                 found = self._decoded(payload)
             except Exception as e:  # a broken entry is never fatal: the search finds the result again
-                unless_exhausted(e)
+                raise_if_exhausted(e)
                 self._store.ignore(self.key, f"it does not describe this program ({type(e).__name__}: {e})")
         with _lock:
             _count["misses" if found is None else "hits"] += 1
@@ -130,17 +141,17 @@ class EntryPlace:
         try:
             payload = self._encoded(found)
         except Exception as e:  # this process has the result even if it cannot be stored
-            unless_exhausted(e)
+            raise_if_exhausted(e)
             _tell_why_not(self._traced, e)
         else:
             self._store.write(self.key, payload)
 
     def _encoded(self, found: CachedResult) -> bytes:
         data = {"key": self.key, "effectful": found.effectful}
-        return packed(found.variants, self._traced.fingerprint, data)
+        return pack_variants(found.variants, self._traced.fingerprint, data)
 
     def _decoded(self, payload: bytes) -> CachedResult:
-        found = unpacked(payload, self._traced.fingerprint, lambda: self._traced.module)
+        found = unpack_variants(payload, self._traced.fingerprint, lambda: self._traced.module)
         if found.data["key"] != self.key:
             raise ValueError("it is the entry of another key")
         for module in found.chosen:
@@ -165,7 +176,7 @@ def place_of(traced: Source, options: Options) -> EntryPlace | None:
     try:
         return EntryPlace(store, key_of(traced, options), traced, options.scope)
     except Exception as e:  # JAX's objects change with its versions; without a key the program is searched
-        unless_exhausted(e)
+        raise_if_exhausted(e)
         _tell_why_not(traced, e)
     return None
 

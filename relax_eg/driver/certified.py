@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from relax_eg.driver.batching import batched
+from relax_eg.driver.batching import batch_function
 from relax_eg.explain.certificate import UnaidedCertificate
 from relax_eg.rules.schema_answers import Batched
 
 
 @dataclass(frozen=True)
 class Certificate(UnaidedCertificate):
-    """A derivation as plain data, `data`, for `json`. `verify` repeats the whole derivation."""
+    """A derivation as plain data, `data`, for `json`. `verify` repeats the whole derivation.
 
-    batched: Batched | None = field(default=batched, repr=False, compare=False)
+    - `batched`: batches a function of the derivation over slices.
+    """
+
+    batched: Batched | None = field(default=batch_function, repr=False, compare=False)

@@ -7,11 +7,11 @@ from dataclasses import replace
 
 from relax_eg.backend.family import KERNELS, SearchSpec
 from relax_eg.backend.lower import library_call
-from relax_eg.driver.batching import batched
+from relax_eg.driver.batching import batch_function
 from relax_eg.driver.certified import Certificate
 from relax_eg.driver.fixed import remaining_statements
 from relax_eg.driver.options import Options, Sizes, weight_names
-from relax_eg.driver.units import Found, Searched, Units
+from relax_eg.driver.units import RecordedBlock, SearchResult, Units
 from relax_eg.errors import ExplanationError
 from relax_eg.explain.check import replay
 from relax_eg.explain.derive import derive
@@ -20,10 +20,10 @@ from relax_eg.explain.steps import Equation
 from relax_eg.explain.text import Explanation
 from relax_eg.extract.weights import FRUGAL, PREPARED_SHARE
 from relax_eg.frontends import Source
-from relax_eg.ir.calls import needed_by
+from relax_eg.ir.calls import reachable_functions
 from relax_eg.ir.expr import Expr
 from relax_eg.ir.module import Module
-from relax_eg.rules.conditions import OnValue, key_of
+from relax_eg.rules.conditions import ValueGuard, key_of
 from relax_eg.rules.parameter_facts import known_facts
 from relax_eg.rules.schema_answers import Values, values_of
 from relax_eg.shapes import Scope
@@ -42,7 +42,7 @@ def explain_choice(traced: Source, options: Options, spec: SearchSpec, chosen: M
     made = SearchSpec() if at else spec
     options, asked = options.searched(replace(made, execution=options.executions[0])), options.searched(spec)
     if chosen is None:
-        return Explanation(_nothing(traced, options), None, kind=Certificate)
+        return Explanation(_empty_derivation(traced, options), None, kind=Certificate)
     units = Units(traced.module, options, weight_names(traced, options), record=True)
     again = units.run()
     extracted = replace(asked, bindings=(dict(at),) if at else asked.bindings)
@@ -51,9 +51,9 @@ def explain_choice(traced: Source, options: Options, spec: SearchSpec, chosen: M
         return _in_kernels(again, chosen) if spec.execution == KERNELS else again.module == chosen
 
     if spec.execution != options.execution:
-        again = units.again(extracted)
+        again = units.extract_again(extracted)
     for share in (1.0, *FRUGAL) if at and not is_chosen() else ():
-        again = units.again(extracted, share * PREPARED_SHARE)
+        again = units.extract_again(extracted, share * PREPARED_SHARE)
         if is_chosen():
             break
     if not is_chosen():
@@ -62,78 +62,79 @@ def explain_choice(traced: Source, options: Options, spec: SearchSpec, chosen: M
             "that was chosen; a larger budget(seconds=...) keeps the clock from deciding"
         )
     derivation = _derivation(traced, options, units, again)
-    rows = [row for o in again.outcomes for row in o.extracted.kernels]
+    rows = [row for o in again.outcomes for row in o.block.kernels]
     kernels = tuple(f"  {r.times} x {r.name}: {', '.join(r.operators)}" for r in rows)
-    return Explanation(derivation, replay(derivation, library_call, batched), kernels, Certificate)
+    return Explanation(derivation, replay(derivation, library_call, batch_function), kernels, Certificate)
 
 
-def _in_kernels(found: Found, chosen: Module) -> bool:
+def _in_kernels(found: SearchResult, chosen: Module) -> bool:
     """Whether a recorded search, which returns programs in operators, came to the `chosen` kernels."""
     values = {(f.name, n): tuple(b.value for b in block.bindings) for f in chosen for n, block in enumerate(f.blocks)}
-    mine = ((o.place, o.extracted.forms[0]) for o in found.outcomes)
+    mine = ((o.place, o.block.forms[0]) for o in found.outcomes)
     kernels = {place: tuple(form.values) for place, form in mine if form.built is not None}
     return all(values.get(place, own) == own for place, own in kernels.items())
 
 
-def _nothing(traced: Source, options: Options) -> Derivation:
-    module, scope = _with_all_assumed(traced.module, options.scope)
+def _empty_derivation(traced: Source, options: Options) -> Derivation:
+    module, scope = _with_all_statements(traced.module, options.scope)
     functions = {f.name: f for f in module}
     return Derivation(
         traced.name, module, module, module, functions, (), options.rules, options.numerics, scope, dict(options.facts)
     )
 
 
-def _with_all_assumed(module: Module, scope: Scope) -> tuple[Module, Scope]:
+def _with_all_statements(module: Module, scope: Scope) -> tuple[Module, Scope]:
     """`module`, whose entry states all assumptions about sizes, and a scope with exactly those."""
     entry = module.main
     assume = remaining_statements(scope, entry)
-    said = Module(tuple(replace(f, assume=assume) if f is entry else f for f in module))
-    return said, Scope(assume=assume)
+    stated = Module(tuple(replace(f, assume=assume) if f is entry else f for f in module))
+    return stated, Scope(assume=assume)
 
 
-def _derivation(traced: Source, options: Options, units: Units, found: Found) -> Derivation:
+def _derivation(traced: Source, options: Options, units: Units, found: SearchResult) -> Derivation:
     parts = _parts(units, found)
-    written, scope = _with_all_assumed(units.written, options.scope)
-    shared, _ = _with_all_assumed(units.module, options.scope)
-    chosen, _ = _with_all_assumed(found.module, options.scope)
+    written, scope = _with_all_statements(units.written, options.scope)
+    shared, _ = _with_all_statements(units.module, options.scope)
+    chosen, _ = _with_all_statements(found.module, options.scope)
     best = {**found.functions, chosen.main.name: chosen.main}
     needed = {f.name: best[f.name] for f in (*shared, *chosen)}
     ends = [x for p in parts for e in p.equations for pair in e.pairs for x in pair]
     bodies = [x for f in needed.values() for x in f.expressions()]
-    needed |= {f.name: f for f in needed_by([*ends, *bodies], best)}
+    needed |= {f.name: f for f in reachable_functions([*ends, *bodies], best)}
     return Derivation(
         traced.name, written, shared, chosen, needed, tuple(parts), options.rules, options.numerics, scope,
         dict(options.facts),
     )  # fmt: skip
 
 
-def _parts(units: Units, search: Found) -> list[DerivationPart]:
+def _parts(units: Units, search: SearchResult) -> list[DerivationPart]:
     """The derivations of each changed block, and of the forms of functions from which a rule made something used in
     them."""
     found: list[DerivationPart] = []
     forms: dict[str, dict[Values, None]] = {}
     # Callers first: they determine which forms of their callees are needed.
-    for searched in reversed(search.searched):
+    for searched in reversed(search.recorded):
         part = _part(searched, units, tuple(forms.get(searched.function, ())))
         if not part.forms and all(g.start is g.end for g in part.results):
             continue
         found.append(part)
-        told = [e.told.forms for e in part.equations if e.told is not None]
-        for (_, name), values in (item for answers in told for item in answers.items()):
+        forms_of_answers = [e.answers.forms for e in part.equations if e.answers is not None]
+        for (_, name), values in (item for answers in forms_of_answers for item in answers.items()):
             known = [values_of(search.functions[name]), *(values_of(f) for f in units.module if f.name == name)]
             if values is not None and values not in known:
                 forms.setdefault(name, {})[values] = None
     return found[::-1]
 
 
-def _part(searched: Searched, units: Units, forms: Sequence[Values]) -> DerivationPart:
+def _part(searched: RecordedBlock, units: Units, forms: Sequence[Values]) -> DerivationPart:
     schemas = {s.name: s for s in units.options.rules.schemas}
     proposed = [
-        Equation(schemas[rule], ((old, new),), told=told) for (old, new, rule), told in searched.alternatives.items()
+        Equation(schemas[rule], ((old, new),), answers=answers)
+        for (old, new, rule), answers in searched.alternatives.items()
     ]
-    known = known_facts(searched.known.facts, searched.known.exact, searched.scope)
+    known = known_facts(searched.declared_facts.facts, searched.declared_facts.exact, searched.scope)
 
-    def holds(guard: OnValue, value: Expr) -> bool:
+    def holds(guard: ValueGuard, value: Expr) -> bool:
         return known.has(value, key_of(guard))
 
     count = len(searched.written)

@@ -34,13 +34,19 @@ class BlockRequest:
     """What the values of a block are extracted for.
 
     - `function`: name of the function that has the block.
+    - `block`: the block as written.
+    - `options`: the options of the search, or with other bindings, another device or another execution.
     - `functions`: every function in its best form so far.
     - `unusable`: the library routines that may not be called.
     - `weights`: parameters known ahead of the calls.
     - `same`: parameters that are the same at every step. If there are any, a second form of the values is wanted: the
       cheapest one if what follows from these parameters is nearly free, or costs the share `once`.
+    - `once`: the share of a value's price that is paid if it follows from `same`: 1 / steps in a loop; None: nearly
+      free.
     - `is_hoisted`: XLA hoists what follows from `same` out of the loop, so both forms are one.
     - `share`: how much may be prepared, as a multiple of the weights' bytes.
+    - `pricing`: the prices of bytes in memory.
+    - `clock`: bounds the seconds of extraction.
     - `names`: the names of kernels; those made here are added.
     - `is_again`: the e-graph was extracted from before; callers have their proposals from that time, and need no second
       form.
@@ -81,6 +87,7 @@ class BlockRequest:
 class BlockForm:
     """The values of a block.
 
+    - `values`: the chosen expression of each binding.
     - `operators`: the values without kernels.
     - `classes`: the classes that an expression computes, its result's last.
     - `makers`: the rules that made an expression.
@@ -101,42 +108,45 @@ class ExtractedBlock:
     """What was extracted for a block.
 
     - `forms`: the cheapest values and, if it is wanted, the second form.
-    - `held`: the form whose values get prices of bytes in memory.
+    - `priced_form`: the form whose values get prices of bytes in memory.
     - `taken`: the candidate chosen for each class that is computed.
-    - `made`: how many chosen nodes each rule made.
+    - `nodes_by_rule`: how many chosen nodes each rule made.
     - `selected`: how near the choice is to the best.
+    - `runner_up`: the second best choice; None in kernels.
     - `kernels`: the kernels that hold several operators.
     """
 
     forms: tuple[BlockForm, ...]
-    held: BlockForm
+    priced_form: BlockForm
     taken: Mapping[int, int]
-    made: Mapping[str, int]
+    nodes_by_rule: Mapping[str, int]
     selected: SelectedRow
     runner_up: RunnerUp | None = None
     kernels: tuple[KernelRow, ...] = ()
 
 
-def extracted(read: Dump, asked: BlockRequest) -> ExtractedBlock:
+def extract_operators(read: Dump, request: BlockRequest) -> ExtractedBlock:
     """The values of a block, of operators that XLA fuses."""
-    options, clock = asked.options, asked.clock
-    models = [WholeCost(options.profile, b, asked.functions, options.cost, asked.unusable) for b in asked.bindings]
-    leaves = asked.once is not None and asked.is_hoisted
-    with asked.advised(), clock.running():
-        weights, once = (asked.same, asked.once) if leaves else (asked.weights, None)
-        chosen = cheapest(read.graph, read.decode, weights, models, once, asked.share, asked.pricing, clock)
-    selection, name = chosen.selection, asked.function
-    fewer = () if asked.is_again else sensitivity(problem_of(read.graph, chosen.costs), selection.cost)
+    options, clock = request.options, request.clock
+    models = [
+        WholeCost(options.profile, b, request.functions, options.cost, request.unusable) for b in request.bindings
+    ]
+    leaves = request.once is not None and request.is_hoisted
+    with request.advised(), clock.running():
+        weights, once = (request.same, request.once) if leaves else (request.weights, None)
+        chosen = cheapest(read.graph, read.decode, weights, models, once, request.share, request.pricing, clock)
+    selection, name = chosen.selection, request.function
+    fewer = () if request.is_again else sensitivity(problem_of(read.graph, chosen.costs), selection.cost)
     row = SelectedRow(name, selection.how, selection.cost, selection.bound, read.graph.node_count, fewer)
     taken = {c: k for c, k in enumerate(selection.choice) if k >= 0}
     made = Counter(rule for c, k in taken.items() if (rule := read.graph.candidates[c][k].made_by))
     runner_up = second_best(read.graph, chosen.costs, selection, name, len(models))
     forms = [_form(read, chosen)]
-    if leaves and not asked.is_again:
+    if leaves and not request.is_again:
         forms.append(forms[0])
-    elif asked.same and not asked.is_again:
+    elif request.same and not request.is_again:
         with clock.running():
-            apart = cheapest(read.graph, read.decode, asked.same, models, asked.once, clock=clock)
+            apart = cheapest(read.graph, read.decode, request.same, models, request.once, clock=clock)
         forms.append(_form(read, apart))
     return ExtractedBlock(tuple(forms), forms[0], taken, dict(made), row, runner_up)
 
@@ -146,30 +156,32 @@ def _form(read: Dump, chosen: Chosen) -> BlockForm:
     return BlockForm(values, values, {e: (c,) for e, c in stored.items()}, makers, stored)
 
 
-def extracted_kernels(read: Dump, asked: BlockRequest) -> ExtractedBlock:
+def extract_kernels(read: Dump, request: BlockRequest) -> ExtractedBlock:
     """The values of a block, of kernels that are executables of their own."""
-    options = asked.options
-    models = [KernelCost(options.profile, b, asked.functions, options.cost, asked.unusable) for b in asked.bindings]
+    options = request.options
+    models = [
+        KernelCost(options.profile, b, request.functions, options.cost, request.unusable) for b in request.bindings
+    ]
 
     def kernels(weights: set[str], once: float | None) -> Callable[[], ChosenKernels]:
         def make() -> ChosenKernels:
-            with asked.advised(), asked.clock.running():
+            with request.advised(), request.clock.running():
                 return cheapest_kernels(
-                    read.graph, read.build, models, options.steps, asked.names, weights, once, asked.pricing,
-                    asked.share, asked.clock,
+                    read.graph, read.build, models, options.steps, request.names, weights, once, request.pricing,
+                    request.share, request.clock,
                 )  # fmt: skip
 
         return make
 
-    found = [read.settled(kernels(asked.weights, None))]
-    if asked.same and not asked.is_again:
-        found.append(read.settled(kernels(asked.same, asked.once)))
+    found = [read.rebuild_in_one_form(kernels(request.weights, None))]
+    if request.same and not request.is_again:
+        found.append(read.rebuild_in_one_form(kernels(request.same, request.once)))
     selection, built = found[0].selection, found[0].built
     taken = {c: w.candidate for c, w in selection.ways.items()}
     for w in selection.ways.values():
         taken |= {} if w.state is None else w.state.members
-    row = SelectedRow(asked.function, selection.how, selection.cost, selection.bound, selection.kept, selection.fewer)
+    row = SelectedRow(request.function, selection.how, selection.cost, selection.bound, selection.kept, selection.fewer)
     forms = [BlockForm(b.roots, b.operators, b.classes, b.rules, b.stored, b) for b in (x.built for x in found)]
-    held = forms[-1] if asked.once is None else forms[0]
-    rows = built.rows(asked.function, models[0])
+    held = forms[-1] if request.once is None else forms[0]
+    rows = built.rows(request.function, models[0])
     return ExtractedBlock(tuple(forms), held, taken, dict(built.made), row, None, rows)

@@ -24,7 +24,7 @@ from relax_eg.driver.prices import NEVER_SLOWER, seconds_at
 from relax_eg.extract.boundary import boundary
 from relax_eg.extract.cover import GAINING, NEARER, CoverBox, Partition, choose_programs, cost_ratios
 from relax_eg.extract.family_rows import FamilyRow, VariantRow
-from relax_eg.extract.numbers import evaluated
+from relax_eg.extract.numbers import evaluate
 from relax_eg.extract.profile import AS_USUAL
 from relax_eg.extract.report import Crossover, Curve, Series
 from relax_eg.extract.weights import FRUGAL, PREPARED_SHARE, prepared_bytes
@@ -32,7 +32,7 @@ from relax_eg.ir.annotations import Tensor, dims_of
 from relax_eg.ir.expr import Expr
 from relax_eg.ir.module import Module
 from relax_eg.ir.partition import split
-from relax_eg.logs import log_at, stage, tell_progress
+from relax_eg.logs import log_at, report_progress, stage
 from relax_eg.ops import bytes_of
 from relax_eg.shapes import Dim, Proved, Scope
 from relax_eg.shapes.dispatch import Dispatch
@@ -67,7 +67,13 @@ _PARTED = 1.5  # given: limit between ratio 1 of the serving program and ratio 2
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A variant: its program, the sizes it serves, the binding of its report, and which of `at` it serves."""
+    """A variant of a family.
+
+    - `candidate`: its program.
+    - `guard`: the sizes that it serves.
+    - `at`: the binding of its report.
+    - `served`: the bindings of `at` that it serves.
+    """
 
     candidate: CandidateProgram
     guard: Guard
@@ -77,10 +83,14 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class FoundVariants:
-    """The variants found, the one for the first of `at` first.
+    """The variants that a search for a family found.
 
+    - `members`: the variants, the one for the first of `at` first.
     - `fallback`: the index of the one for symbolic sizes.
     - `programs`: all programs that were compared.
+    - `row`: the row of the family in the report.
+    - `variants`: the row of each variant in the report.
+    - `curves`: the cost of the variants over each size.
     """
 
     members: tuple[Member, ...]
@@ -98,18 +108,18 @@ def family(search: Search) -> FoundVariants:
     pool = _Pool(search)
     pool.fill()
     ratios = pool.ratios()
-    chosen, limit, open_ = choose_programs(ratios, MOST, pool.may_share)
+    chosen, limit, open_ = choose_programs(ratios, MOST, pool.fits_prepared_limit)
     if len(open_):
         pool.fill_frugally(open_)
         ratios = pool.ratios()
-        chosen, limit, open_ = choose_programs(ratios, MOST, pool.may_share)
-    members, guards, served_by, proof = _divided(pool, ratios, chosen, limit)
+        chosen, limit, open_ = choose_programs(ratios, MOST, pool.fits_prepared_limit)
+    members, guards, served_by, proof = _partition(pool, ratios, chosen, limit)
     for seed in _FRESH:
-        if len(members) > 1 and pool.learned(members, guards, limit, seed):
+        if len(members) > 1 and pool.add_missed_sizes(members, guards, limit, seed):
             ratios = pool.ratios()
-            members, guards, served_by, proof = _divided(pool, ratios, chosen, limit)
+            members, guards, served_by, proof = _partition(pool, ratios, chosen, limit)
     own = np.array([members[s] for s in served_by])
-    costly = pool.ratios(told=True)
+    costly = pool.ratios(prices_are_known=True)
     regrets, worst = costly[own, np.arange(len(own))], costly[members].max(1)
     fallback = int(np.argmin(worst))
     row = FamilyRow(
@@ -121,7 +131,8 @@ def family(search: Search) -> FoundVariants:
         VariantRow(
             f"variant {i + 1}", str(m.guard), m.at, () if m.candidate.entry is None else m.candidate.entry.rules,
             float((served_by == i).mean()), max(0.0, float(regrets[served_by == i].max(initial=1.0)) - 1),
-            m.candidate.entry is None, i == fallback, pool.prepared([p]), search.inside(m.candidate).execution,
+            m.candidate.entry is None, i == fallback, pool.prepared([p]),
+            search.candidate_options(m.candidate).execution,
         )
         for i, (m, p) in enumerate(zip(made, members, strict=True))
     )  # fmt: skip
@@ -147,7 +158,7 @@ class _Pool:
         self.moduli = _moduli(search.traced.module, self.scope, self.varying)
         self.visits = self._visits()
         self.columns = self._columns([*self.visits, *self._sample()])
-        self.large = self._large()
+        self.allocation_thresholds = self._allocation_thresholds()
         self.programs: list[CandidateProgram] = []
         self.costs: list[np.ndarray] = []
         self.extractions = 0
@@ -164,7 +175,7 @@ class _Pool:
         return self.seconds(program, columns) * self.search.doubt(program)
 
     def seconds(self, program: CandidateProgram, columns: Mapping[str, np.ndarray]) -> np.ndarray:
-        search, inside = self.search, self.search.inside(program)
+        search, inside = self.search, self.search.candidate_options(program)
         if program.entry is None:
             return seconds_at(search.traced.module, inside, columns)
         return seconds_at(program.entry.module, inside, columns, search.weights)
@@ -202,7 +213,7 @@ class _Pool:
             quiet = 0 if before > _NEWS * min(float(c[i]) for c in self.costs) else quiet + 1
             sizes = ", ".join(f"{v}={n}" for v, n in point.items())
             log_at(2, f"family: extracted at {sizes}, {len(self.programs)} programs")
-            tell_progress("family", self.extractions, len(self.programs))
+            report_progress("family", self.extractions, len(self.programs))
         self.stop = self.stop or NOTHING_NEW
 
     def fill_frugally(self, points: np.ndarray) -> None:
@@ -213,14 +224,14 @@ class _Pool:
         known = {p.entry.runs for p in self.programs if p.entry is not None}
         for i in points[np.linspace(0, len(points) - 1, min(len(points), _FRUGAL_POINTS)).astype(int)]:
             point = {v: int(c[i]) for v, c in self.columns.items()}
-            for share, spec in itertools.product(FRUGAL, (self.search.by_price, *self.search.elsewhere)):
+            for share, spec in itertools.product(FRUGAL, (self.search.by_price, *self.search.other_executions)):
                 entry = self.search.entry_at(point, spec, share * PREPARED_SHARE)
                 self.extractions += 1
                 if entry.runs not in known:
                     known.add(entry.runs)
                     self._add(CandidateProgram(entry))
 
-    def learned(self, members: Sequence[int], guards: Sequence[Guard], limit: float, seed: int) -> bool:
+    def add_missed_sizes(self, members: Sequence[int], guards: Sequence[Guard], limit: float, seed: int) -> bool:
         """Test the guards on new random sizes; sizes at which they choose a program that is not near although another
         member is nearer become sample points. Returns whether there were any."""
         points = self._allowed(self._random(_SAMPLES, np.random.default_rng(seed)))
@@ -228,7 +239,7 @@ class _Pool:
         costs = [self.cost(p, columns) for p in self.programs]
         dispatch = Dispatch(guards)
         ratios = cost_ratios(np.array(costs), NEVER_SLOWER)[members]
-        served = ratios[[dispatch.at(p) for p in points], np.arange(len(points))]
+        served = ratios[[dispatch.index_of(p) for p in points], np.arange(len(points))]
         missed = np.flatnonzero(served > np.maximum(limit, ratios.min(0) * (1 + NEARER)))
         if len(missed):
             self.columns = {v: np.concatenate([c, columns[v][missed]]) for v, c in self.columns.items()}
@@ -236,9 +247,9 @@ class _Pool:
             log_at(2, f"family: {len(missed)} of {len(points)} new sizes had another program")
         return bool(len(missed))
 
-    def ratios(self, told: bool = False) -> np.ndarray:
-        """The cost of each program at each sample point, as a ratio (`cover.beside`)."""
-        return cost_ratios(np.array(self.costs), NEVER_SLOWER, told)
+    def ratios(self, prices_are_known: bool = False) -> np.ndarray:
+        """The cost of each program at each sample point, as a ratio (`cover.cost_ratios`)."""
+        return cost_ratios(np.array(self.costs), NEVER_SLOWER, prices_are_known)
 
     # --- what is prepared from weights ---
 
@@ -256,7 +267,7 @@ class _Pool:
         """Bytes that the programs prepare together, counting shared values once."""
         return prepared_bytes(frozenset[Expr]().union(*map(self._cut, programs)), self.search.options.bindings[0])
 
-    def may_share(self, programs: Sequence[int]) -> bool:
+    def fits_prepared_limit(self, programs: Sequence[int]) -> bool:
         """Whether the bytes that the programs prepare together are within the limit."""
         search = self.search
         if not search.weights:
@@ -277,9 +288,13 @@ class _Pool:
         if len(sizes) > 2:
             products.append(math.prod(sizes[1:], start=sizes[0]))
         remainders = (Dim.var(v) % m for v in self.varying for m in self.moduli.get(v, ()))
-        return [*dict.fromkeys([*sizes, *products, *self.large]), *(a - b for a, b in pairs), *remainders]
+        return [
+            *dict.fromkeys([*sizes, *products, *self.allocation_thresholds]),
+            *(a - b for a, b in pairs),
+            *remainders,
+        ]
 
-    def _large(self) -> dict[Dim, list[int]]:
+    def _allocation_thresholds(self) -> dict[Dim, list[int]]:
         """Products of sizes that decide whether a value is so large that allocating it takes time, if that differs
         between the sizes; each with the largest products at which it takes none."""
         fresh = self.search.options.profile.fresh_bytes
@@ -290,7 +305,7 @@ class _Pool:
         for size in dict.fromkeys(bytes_of(a) for a in tensors):
             if len(size.terms) != 1 or any(atom.op != "var" for atom in size.terms[0][0]):
                 continue
-            values = evaluated(size, self.columns)
+            values = evaluate(size, self.columns)
             if np.min(values) < fresh <= np.max(values) and len(found) < _LARGE:
                 ((atoms, each),) = size.terms
                 product = math.prod((Dim.var(atom.name) for atom in atoms), start=Dim.of(1))
@@ -300,7 +315,7 @@ class _Pool:
     def values(self, dims: Sequence[Dim]) -> list[np.ndarray]:
         """The values of size expressions at the sample points."""
         columns = {v: c.astype(np.float64) for v, c in self.columns.items()}
-        return [np.broadcast_to(np.asarray(evaluated(d, columns), np.float64), len(self.costs[0])) for d in dims]
+        return [np.broadcast_to(np.asarray(evaluate(d, columns), np.float64), len(self.costs[0])) for d in dims]
 
     def boundaries(self, programs: Sequence[int]) -> list[Dim]:
         """Polynomials in the sizes that separate two of the programs; none if fewer than two sizes vary."""
@@ -402,13 +417,13 @@ def _moduli(module: Module, scope: Scope, names: Sequence[str]) -> dict[str, lis
 # --- guards ---
 
 
-def _divided(
+def _partition(
     pool: _Pool, ratios: np.ndarray, chosen: list[int], limit: float
 ) -> tuple[list[int], list[Guard], np.ndarray, str]:
     """The chosen programs that serve somewhere, the one for the first of `at` first; their guards; for each point the
     member that serves it; and how the cover was proved."""
     plain = pool.features()
-    steps = {plain.index(d): cuts for d, cuts in pool.large.items()}
+    steps = {plain.index(d): cuts for d, cuts in pool.allocation_thresholds.items()}
     for features in ([*plain, *pool.boundaries(chosen)], plain):
         leaves = Partition(ratios[chosen], pool.values(features), len(plain), limit, steps=steps).leaves
         verdict = prove_partition([_guard(leaves, features)], pool.scope)

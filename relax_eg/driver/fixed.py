@@ -20,14 +20,17 @@ from relax_eg.shapes.relation import read_statement
 
 
 def with_fixed_sizes(module: Module, scope: Scope) -> Module:
-    """`module` with fixed sizes as numbers, also in its parameters. `scope`: what is known of the entry's sizes. A
-    module with steps, whose casts bind sizes, is returned as it is. O(expressions)."""
+    """`module` with fixed sizes as numbers, also in its parameters. O(expressions).
+
+    `scope`: the bounds and statements about the entry's sizes. A module with steps, whose casts bind sizes, is returned
+    as it is.
+    """
     if all(block.dataflow for f in module for block in f.blocks):
-        known = {name: _numbers(scopes[0]) for name, scopes in scopes_of(module, scope).items() if scopes}
+        known = {name: _fixed_sizes(scopes[0]) for name, scopes in scopes_of(module, scope).items() if scopes}
         if any(known.values()):
             made: dict[str, Function] = {}
             for f in callees_first(module):
-                made[f.name] = _with(f, known.get(f.name, {}), made)
+                made[f.name] = _substituted_function(f, known.get(f.name, {}), made)
             return Module(tuple(made[f.name] for f in module))
     return module
 
@@ -35,24 +38,24 @@ def with_fixed_sizes(module: Module, scope: Scope) -> Module:
 def remaining_statements(scope: Scope, function: Function) -> tuple[str, ...]:
     """The statements of `scope` about the sizes that the function still has, with fixed sizes as numbers."""
     names = {*function.size_variables, *function.cast_variables}
-    sizes = {v: d for v, d in _numbers(scope).items() if v not in names}
-    said = [text for s in scope.statements for text in _assumed(s, sizes)]
+    sizes = {v: d for v, d in _fixed_sizes(scope).items() if v not in names}
+    statements = [text for s in scope.statements for text in _assumed(s, sizes)]
     # Statements about sizes that the function does not have are dropped; a size without statements is at least 1
     # (`Scope`).
-    return tuple(s for s in said if all(r.variables <= names for r in read_statement(s)))
+    return tuple(s for s in statements if all(r.variables <= names for r in read_statement(s)))
 
 
 def with_numbers(params: Sequence[Expr], result: Annotation, scope: Scope) -> tuple[tuple[Expr, ...], Annotation]:
     """The parameters and result of an entry, changed as `with_fixed_sizes` changes them."""
-    sizes = _numbers(scope)
+    sizes = _fixed_sizes(scope)
     return tuple(_replaced(params, sizes, {}).values()), substitute(result, sizes)
 
 
-def _numbers(scope: Scope) -> dict[str, Dim]:
-    return {v: d for v, d in scope.solved().items() if d.is_const}
+def _fixed_sizes(scope: Scope) -> dict[str, Dim]:
+    return {v: d for v, d in scope.determined_variables().items() if d.is_const}
 
 
-def _with(f: Function, sizes: dict[str, Dim], functions: Mapping[str, Function]) -> Function:
+def _substituted_function(f: Function, sizes: dict[str, Dim], functions: Mapping[str, Function]) -> Function:
     lines = [e for block in f.blocks for b in block.bindings for e in (b.var, b.value)]
     new = _replaced([*f.params, *lines, f.result], sizes, functions)
     blocks = tuple(Block(tuple(Binding(new[b.var], new[b.value]) for b in x.bindings), x.dataflow) for x in f.blocks)

@@ -6,7 +6,7 @@ import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from relax_eg.accepted import NONE, Kind, accepts, of_types, short_repr
+from relax_eg.argument_checks import NONE, Kind, accepts, of_types, short_repr
 from relax_eg.driver.jit_weights import JittedWithWeights
 from relax_eg.driver.jitted import Jitted
 from relax_eg.driver.options import KINDS, Facts, Sizes, Target

@@ -9,13 +9,13 @@ from typing import Any
 import jax
 
 from relax_eg.backend.binding import MOST_BOUND, ByIdentity
-from relax_eg.backend.call_keys import MOST_SHOWN, NOT_SHOWN, is_tracing, kind_of
+from relax_eg.backend.call_keys import MOST_KEYS, NO_KEY, is_tracing, kind_of
 from relax_eg.backend.optimized import Optimized
 from relax_eg.backend.runtime import UNSEEN
 from relax_eg.driver.jit_arguments import Static, call_key, kind_of_any, static_key
-from relax_eg.driver.jitted import CallWay, Jitted, way_of
+from relax_eg.driver.jitted import CallPath, Jitted, path_of
 from relax_eg.driver.varying import Varying, shapes_of, spec_of
-from relax_eg.logs import unless_exhausted
+from relax_eg.logs import raise_if_exhausted
 from relax_eg.memo import Memo
 
 
@@ -30,9 +30,9 @@ class JittedWithWeights(Jitted):
         # Functions for single combinations of sizes.
         self._fixed = Memo[Any, Optimized](self._executables.limit)
         # By structure of a call: the places of its weights, and those of its other leaves.
-        self._places = Memo[Any, tuple[list[int], list[int]]](MOST_SHOWN)
+        self._places = Memo[Any, tuple[list[int], list[int]]](MOST_KEYS)
         # What stands in keys for the shapes and dtypes of weights: by these, and by the weights themselves.
-        self._kinds = Memo[Any, object](MOST_SHOWN)
+        self._kinds = Memo[Any, object](MOST_KEYS)
         self._met = ByIdentity[object](MOST_BOUND)
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
@@ -44,7 +44,7 @@ class JittedWithWeights(Jitted):
         held, leaves, tree = self._split(args, kwargs)
         found = self._places.get(tree)
         if found is None:
-            found = self._places[tree] = self._declared.places(self._paths(held, args, kwargs))
+            found = self._places[tree] = self._declared.places(self._leaf_paths(held, args, kwargs))
         places, others = found
         weights = [leaves[i] for i in places]
         kinds = self._met.get(weights)
@@ -52,25 +52,25 @@ class JittedWithWeights(Jitted):
             if kinds is None:
                 if not weights or not all(isinstance(x, jax.Array) for x in weights):
                     return UNSEEN
-                kinds = self._kinds.made(tuple(map(kind_of, weights)), object)
+                kinds = self._kinds.get_or_make(tuple(map(kind_of, weights)), object)
                 self._met.put(weights, kinds)
             key = tree, kinds, static_key(held), tuple([kind_of_any(leaves[i]) for i in others])
-            way = self._ways.get(key)
-        except (*NOT_SHOWN, OverflowError):  # a tracer, or no array
+            path = self._paths.get(key)
+        except (*NO_KEY, OverflowError):  # a tracer, or no array
             return UNSEEN
-        if way is None:
+        if path is None:
             try:
-                way = self._way_of_weights(held, leaves, tree, kinds, args, kwargs)
+                path = self._path_of_weights(held, leaves, tree, kinds, args, kwargs)
             except Exception as e:
-                unless_exhausted(e)
+                raise_if_exhausted(e)
                 result = super().__call__(*args, **kwargs)
                 self._warn("is run without prepared weights", e)
-                self._keep_way(key, CallWay(super().__call__, lasts=True))
+                self._keep_path(key, CallPath(super().__call__, is_reusable=True))
                 return result
-            self._keep_way(key, way)
-        return way.call(args, kwargs, leaves)
+            self._keep_path(key, path)
+        return path.call(args, kwargs, leaves)
 
-    def _way_of_weights(
+    def _path_of_weights(
         self,
         held: Static,
         leaves: list[Any],
@@ -78,21 +78,21 @@ class JittedWithWeights(Jitted):
         kinds: object,
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
-    ) -> CallWay:
+    ) -> CallPath:
         """How to run a call whose weights are prepared. Raises what a search for it raises."""
         if self._dims is not None:
-            best, given, named = self._of_dims(self._dims, args, kwargs, self._is_constant, True)
-            if not self._is_for(best, given, named):
-                return CallWay(super().__call__)
-            return way_of(best, given, named, args, kwargs)
+            best, given, named = self._optimize_dims(self._dims, args, kwargs, self._is_constant, True)
+            if not self._serves(best, given, named):
+                return CallPath(super().__call__)
+            return path_of(best, given, named, args, kwargs)
         shapes, key = shapes_of(leaves), (kinds, *call_key(held, tree, leaves))
-        make = functools.partial(self._of_arrays, held, tree, self._paths(held, args, kwargs), True)
-        varying = self._varying.made(key, lambda: Varying(self.__name__, shapes, make))
+        make = functools.partial(self._optimize_arrays, held, tree, self._leaf_paths(held, args, kwargs), True)
+        varying = self._varying.get_or_make(key, lambda: Varying(self.__name__, shapes, make))
         best = None
         if not self._exact and shapes != varying.first:
             best = varying.best_for(shapes, leaves)
             if best is None and not varying.is_hot(shapes):
-                return CallWay(self._written)
+                return CallPath(self._written)
         if best is None:
-            best = self._fixed.made((key, shapes), lambda: make(list(map(spec_of, shapes, leaves))))
-        return CallWay(best, of_leaves=True, lasts=True)
+            best = self._fixed.get_or_make((key, shapes), lambda: make(list(map(spec_of, shapes, leaves))))
+        return CallPath(best, of_leaves=True, is_reusable=True)

@@ -14,7 +14,7 @@ from typing import Any
 import jax
 from jax.core import Tracer
 
-from relax_eg.backend.call_keys import MOST_SHOWN, NOT_SHOWN, kind_of
+from relax_eg.backend.call_keys import MOST_KEYS, NO_KEY, kind_of
 from relax_eg.backend.executables import executables
 from relax_eg.backend.optimized import Optimized
 from relax_eg.backend.whole import Whole
@@ -29,7 +29,7 @@ from relax_eg.extract.cost_model import CostModel, NodeCost
 from relax_eg.extract.profile import Profile
 from relax_eg.frontends.specs import NamedSpec, argument_paths
 from relax_eg.ir.annotations import Annotation
-from relax_eg.logs import fallback, unless_exhausted
+from relax_eg.logs import fallback, raise_if_exhausted
 from relax_eg.memo import Memo
 from relax_eg.ops import Site
 from relax_eg.reports import CostReport
@@ -41,28 +41,36 @@ _OF_ARGUMENTS = frozenset(("static_argnums", "static_argnames", "donate_argnums"
 
 
 @dataclass(frozen=True)
-class CallWay:
-    """How a call is run: by `run`, on the flattened leaves or on the arguments themselves. `lasts`: all later calls
-    with arrays of these kinds may use it."""
+class CallPath:
+    """How a call is run.
+
+    - `run`: the function that runs it.
+    - `of_leaves`: whether `run` takes the flattened leaves, not the arguments themselves.
+    - `is_reusable`: whether all later calls with arrays of these kinds may use it.
+    """
 
     run: Callable[..., Any]
     of_leaves: bool = False
-    lasts: bool = False
+    is_reusable: bool = False
 
     def call(self, args: tuple[Any, ...], kwargs: dict[str, Any], leaves: list[Any]) -> Any:
         return self.run(*leaves) if self.of_leaves else self.run(*args, **kwargs)
 
 
-def way_of(best: Optimized, given: tuple[Any, ...], named: dict[str, Any], args: Any, kwargs: Any) -> CallWay:
-    """The way of a call with `args` and `kwargs` to a function whose arguments are then `given` and `named`."""
+def path_of(best: Optimized, given: tuple[Any, ...], named: dict[str, Any], args: Any, kwargs: Any) -> CallPath:
+    """How to run a call with `args` and `kwargs` to a function whose arguments are then `given` and `named`."""
     if not kwargs and not named and len(args) == len(given) and all(map(operator.is_, args, given)):
-        return CallWay(best, lasts=True)
-    return CallWay(lambda *_, **__: best(*given, **named))
+        return CallPath(best, is_reusable=True)
+    return CallPath(lambda *_, **__: best(*given, **named))
 
 
 @dataclass(frozen=True)
-class _PricedBy:
-    """A cost model for a device without its compilation modes."""
+class _ModelWithoutModes:
+    """A cost model for a device without its compilation modes.
+
+    - `model`: the cost model.
+    - `profile`: the profile of the device, without modes.
+    """
 
     model: CostModel
     profile: Profile
@@ -111,7 +119,7 @@ class Jitted:
         # How to run calls of sizes seen before: of arrays alone by their kinds, of others by tree structure and kinds
         # of the leaves. Valid under the settings of JAX in `_settings`.
         self._settings: Hashable = None
-        self._ways = Memo[Any, CallWay](MOST_SHOWN)
+        self._paths = Memo[Any, CallPath](MOST_KEYS)
         self._local = threading.local()
         self._lock = threading.RLock()
 
@@ -125,16 +133,16 @@ class Jitted:
                 pass
             self._varies = True
         try:
-            if self._ways and not kwargs:
+            if self._paths and not kwargs:
                 try:
-                    way = self._ways.get(tuple(map(kind_of, args)))
-                except NOT_SHOWN:
-                    way = None
-                if way is not None:
-                    return way.run(*args)
+                    path = self._paths.get(tuple(map(kind_of, args)))
+                except NO_KEY:
+                    path = None
+                if path is not None:
+                    return path.run(*args)
             return self._at_sizes(args, kwargs)
         except OtherSizesError:  # these sizes were the first ones, under other settings of JAX
-            self._forget_ways(settings_now())
+            self._forget_paths(settings_now())
             return self._at_sizes(args, kwargs)
 
     def __get__(self, instance: object, owner: type | None = None) -> Any:
@@ -164,87 +172,91 @@ class Jitted:
         leaves, tree = jax.tree_util.tree_flatten((args, kwargs))
         try:
             kinds = tuple(map(kind_of, leaves))
-        except NOT_SHOWN:  # a number, a static argument or a tracer
-            return self._way(args, kwargs).call(args, kwargs, leaves)
+        except NO_KEY:  # a number, a static argument or a tracer
+            return self._path(args, kwargs).call(args, kwargs, leaves)
         only_arrays = not kwargs and len(leaves) == len(args) and all(map(operator.is_, leaves, args))
         key = kinds if only_arrays else (tree, kinds)
-        way = self._ways.get(key)
-        if way is None:
-            way = self._keep_way(key, self._way(args, kwargs))
-        return way.call(args, kwargs, leaves)
+        path = self._paths.get(key)
+        if path is None:
+            path = self._keep_path(key, self._path(args, kwargs))
+        return path.call(args, kwargs, leaves)
 
-    def _keep_way(self, key: Any, way: CallWay) -> CallWay:
-        if way.lasts:
+    def _keep_path(self, key: Any, path: CallPath) -> CallPath:
+        if path.is_reusable:
             settings = settings_now()
             if settings != self._settings:
-                self._forget_ways(settings)
-            self._ways[key] = way
-        return way
+                self._forget_paths(settings)
+            self._paths[key] = path
+        return path
 
-    def _forget_ways(self, settings: Hashable) -> None:
-        self._ways.clear()
+    def _forget_paths(self, settings: Hashable) -> None:
+        self._paths.clear()
         self._settings = settings
 
     def _elsewhere(self, settings: Hashable, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Runs a call that a function made under `settings` did not serve."""
         now = settings_now()
         if now == settings:
-            return self._at_these(*args, **kwargs)
-        self._forget_ways(now)
+            return self._at_exact_shapes(*args, **kwargs)
+        self._forget_paths(now)
         return self(*args, **kwargs)
 
-    def _way(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> CallWay:
+    def _path(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> CallPath:
         """How to run a call of a function whose sizes vary."""
         held, leaves, tree = self._split(args, kwargs)
         if any(isinstance(x, Tracer) for x in leaves):
-            return CallWay(self._at_these)
+            return CallPath(self._at_exact_shapes)
         if self._dims is not None:
-            return self._way_by_dims(self._dims, args, kwargs)
+            return self._path_by_dims(self._dims, args, kwargs)
         shapes = shapes_of(leaves)
         varying = self._varying.get(call_key(held, tree, leaves))
         if varying is None:
-            return CallWay(self._at_these)
+            return CallPath(self._at_exact_shapes)
         if shapes == varying.first:
-            return CallWay(self._jitted, lasts=not self._static)
+            return CallPath(self._jitted, is_reusable=not self._static)
         best = varying.best_for(shapes, leaves)
         if best is None:
-            return CallWay(self._at_these, lasts=not self._static) if varying.is_hot(shapes) else CallWay(self._written)
+            return (
+                CallPath(self._at_exact_shapes, is_reusable=not self._static)
+                if varying.is_hot(shapes)
+                else CallPath(self._written)
+            )
         if self._static:
-            return CallWay(lambda *_, **__: best(*leaves))
-        return CallWay(best, of_leaves=True, lasts=True)
+            return CallPath(lambda *_, **__: best(*leaves))
+        return CallPath(best, of_leaves=True, is_reusable=True)
 
-    def _way_by_dims(self, dims: tuple[Any, ...], args: tuple[Any, ...], kwargs: dict[str, Any]) -> CallWay:
+    def _path_by_dims(self, dims: tuple[Any, ...], args: tuple[Any, ...], kwargs: dict[str, Any]) -> CallPath:
         try:
-            best, given, named = self._of_dims(dims, args, kwargs, self._is_constant, False)
+            best, given, named = self._optimize_dims(dims, args, kwargs, self._is_constant, False)
         except Exception as e:
-            unless_exhausted(e)
+            raise_if_exhausted(e)
             self._exact = True  # tracing turns the error into a warning
-            return CallWay(self._jitted)
-        if not isinstance(best.strategy, AtCapacity) or not self._is_for(best, given, named):
-            return CallWay(self._jitted, lasts=not self._static)
-        return way_of(best, given, named, args, kwargs)
+            return CallPath(self._jitted)
+        if not isinstance(best.strategy, AtCapacity) or not self._serves(best, given, named):
+            return CallPath(self._jitted, is_reusable=not self._static)
+        return path_of(best, given, named, args, kwargs)
 
     def _is_constant(self, name: str, x: Any) -> bool:
         """Whether an argument is a constant of the program: it is static, or has no arrays."""
         return name in self._static or not jax.tree_util.tree_leaves(x)
 
-    def _is_for(self, best: Optimized, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    def _serves(self, best: Optimized, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
         """Whether the function of `dims` serves a call. ShapeError, BoundsError if `dims` and the options reject it."""
         ranges, statements = split_bounds(self._options["bounds"])
-        told = frozenset[str]().union(*(r.variables for s in statements for r in read_statement(s)))
+        constrained = frozenset[str]().union(*(r.variables for s in statements for r in read_statement(s)))
         sizes = best.sizes_of(*args, **kwargs)
         # Without bounds on it, a size may be 0, but programs are made for sizes from 1 on.
-        if any(n == 0 and v not in ranges and v not in told for v, n in sizes.items()):
+        if any(n == 0 and v not in ranges and v not in constrained for v, n in sizes.items()):
             return False
         try:
             return best.is_own(*args, **kwargs)
         except RelaxEgError:
             raise
         except Exception as e:  # the function's own error, raised again when it is traced for these sizes
-            unless_exhausted(e)
+            raise_if_exhausted(e)
             return False
 
-    def _at_these(self, /, *args: Any, **kwargs: Any) -> Any:
+    def _at_exact_shapes(self, /, *args: Any, **kwargs: Any) -> Any:
         return self._as_shaped(self._jitted, args, kwargs)
 
     def _split(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Static, list[Any], Any]:
@@ -257,7 +269,7 @@ class Jitted:
         held |= {name: kwargs[name] for name in sorted(self._static & kwargs.keys())}
         return held, *jax.tree_util.tree_flatten(replaced(args, kwargs, dict.fromkeys(held)))
 
-    def _paths(self, held: Static, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[tuple[str, str]]:
+    def _leaf_paths(self, held: Static, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[tuple[str, str]]:
         """Argument and path of each leaf of a call, without those of its static arguments."""
         return argument_paths(self._fn, *replaced(args, kwargs, dict.fromkeys(held)))
 
@@ -268,11 +280,11 @@ class Jitted:
     def _trace(self, /, *args: Any, **kwargs: Any) -> Any:
         """Called while `jax.jit` traces: static arguments are plain values, the others tracers."""
         if self._dims is None and not self._exact:
-            self._note(args, kwargs)
+            self._record_sizes(args, kwargs)
         try:
-            best, given, named = self._traced(args, kwargs)
+            best, given, named = self._for_trace(args, kwargs)
         except Exception as e:
-            unless_exhausted(e)
+            raise_if_exhausted(e)
             result = self._fn(*args, **kwargs)
             self._warn("runs as written under jax.jit; it was not optimized", e)
             return result
@@ -284,11 +296,11 @@ class Jitted:
             self._warned = True
             fallback(f"{self.__name__} {instead}", error, warned=True)
 
-    def _traced(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Optimized, tuple[Any, ...], Any]:
+    def _for_trace(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Optimized, tuple[Any, ...], Any]:
         """The function for a call that `jax.jit` traces, and its arguments."""
         if self._dims is not None:
-            best, given, named = self._of_dims(self._dims, args, kwargs, lambda _, x: not _is_traced(x), False)
-            if self._is_for(best, given, named):
+            best, given, named = self._optimize_dims(self._dims, args, kwargs, lambda _, x: not _is_traced(x), False)
+            if self._serves(best, given, named):
                 return best, given, named
         leaves, tree = jax.tree_util.tree_flatten((args, kwargs))
         arrays = [i for i, x in enumerate(leaves) if isinstance(x, Tracer)]
@@ -302,9 +314,9 @@ class Jitted:
 
         operands = [leaves[i] for i in arrays]
         specs = [NamedSpec(*paths[i], spec_of(jax.typeof(leaves[i]).shape, leaves[i])) for i in arrays]
-        return self._optimized_for(call, specs, False), tuple(operands), {}
+        return self._optimize_flat(call, specs, False), tuple(operands), {}
 
-    def _note(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def _record_sizes(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Records the sizes that a function is traced for. OtherSizesError if it was traced for others before and sizes
         may vary."""
         held, leaves, tree = self._split(args, kwargs)
@@ -312,12 +324,14 @@ class Jitted:
         with self._lock:
             known = self._varying.get(key)
             if known is None:
-                optimize = functools.partial(self._of_arrays, held, tree, self._paths(held, args, kwargs), False)
+                optimize = functools.partial(
+                    self._optimize_arrays, held, tree, self._leaf_paths(held, args, kwargs), False
+                )
                 self._varying[key] = Varying(self.__name__, shapes_of(leaves), optimize)
         if known is not None and known.first != shapes_of(leaves) and not getattr(self._local, "as_shaped", False):
             raise OtherSizesError
 
-    def _of_arrays(
+    def _optimize_arrays(
         self,
         held: Static,
         tree: Any,
@@ -343,12 +357,12 @@ class Jitted:
             ranges, statements = split_bounds(self._options["bounds"])
             more = {"at": at, "bounds": [ranges, *statements, *assume]}
         named = [NamedSpec(argument, path, spec) for (argument, path), spec in zip(paths, specs, strict=True)]
-        best = self._optimized_for(call, named, prepares, **more)
-        self._serve(best, lambda *xs: call(xs))
-        self._forget_ways(settings_now())
+        best = self._optimize_flat(call, named, prepares, **more)
+        self._connect(best, lambda *xs: call(xs))
+        self._forget_paths(settings_now())
         return best
 
-    def _optimized_for(
+    def _optimize_flat(
         self,
         call: Callable[[Sequence[Any]], tuple[tuple[Any, ...], dict[str, Any]]],
         specs: Sequence[NamedSpec],
@@ -368,8 +382,8 @@ class Jitted:
         best = optimize(flat, *specs, target=self._device(), **{**self._options, **declared, **options})
         return self._keep(best)
 
-    def _serve(self, best: Optimized, call: Callable[..., tuple[tuple[Any, ...], dict[str, Any]]]) -> None:
-        """Prepares an optimized function to serve calls of this one. `call`: from its arguments to `(args, kwargs)`."""
+    def _connect(self, best: Optimized, call: Callable[..., tuple[tuple[Any, ...], dict[str, Any]]]) -> None:
+        """Lets an optimized function serve calls of this one. `call`: from its arguments to `(args, kwargs)`."""
         strategy, settings = best.strategy, settings_now()
         if not isinstance(strategy, Whole):
             return
@@ -386,7 +400,7 @@ class Jitted:
     def _device(self) -> Target:
         device, cost = device_and_cost(self._target)
         device = replace(device, modes=())
-        return device if cost is None else _PricedBy(cost, device)
+        return device if cost is None else _ModelWithoutModes(cost, device)
 
     def _keep(self, best: Optimized) -> Optimized:
         """Adds a result to `optimized`, drops the oldest beyond the limit, and counts its executables among this
@@ -396,7 +410,7 @@ class Jitted:
         del self.optimized[: -self._executables.limit]
         return best
 
-    def _of_dims(
+    def _optimize_dims(
         self,
         dims: tuple[Any, ...],
         args: tuple[Any, ...],
@@ -412,11 +426,11 @@ class Jitted:
         specs = signature.bind_partial(*dims).arguments
         fixed = {n: x for n, x in given.items() if is_fixed(n, x)}
         taken = {n: x for n, x in given.items() if n not in fixed}
-        shown = signature.replace(parameters=[p for n, p in signature.parameters.items() if n in taken])
+        remaining = signature.replace(parameters=[p for n, p in signature.parameters.items() if n in taken])
         held, structure = jax.tree_util.tree_flatten(fixed)
         # 1, True and 1.0 are equal in Python.
-        told = structure, tuple((type(x), x) for x in held), jax.tree_util.tree_structure(taken)
-        key = (*told, prepares, settings_now())
+        constants = tuple((type(x), x) for x in held)
+        key = (structure, constants, jax.tree_util.tree_structure(taken), prepares, settings_now())
 
         def make() -> Optimized:
             missing = [n for n in taken if n not in specs]
@@ -424,7 +438,7 @@ class Jitted:
                 raise OptionError(f"dims has no spec for argument `{missing[0]}`; one for each argument is accepted")
 
             def call(*xs: Any, **named: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
-                return bound(signature, {**fixed, **shown.bind(*xs, **named).arguments})
+                return bound(signature, {**fixed, **remaining.bind(*xs, **named).arguments})
 
             @functools.wraps(self._fn)
             def of_arrays(*xs: Any, **named: Any) -> Any:
@@ -432,15 +446,15 @@ class Jitted:
                 return self._fn(*args, **kwargs)
 
             of_arrays.__name__ = self.__name__
-            of_arrays.__signature__ = shown  # type: ignore[reportAttributeAccessIssue]
-            described, named = bound(shown, {n: specs[n] for n in taken})
+            of_arrays.__signature__ = remaining  # type: ignore[reportAttributeAccessIssue]
+            described, named = bound(remaining, {n: specs[n] for n in taken})
             declared = self._declared.of([a for a, _ in argument_paths(of_arrays, described, named)], prepares)
             options: dict[str, Any] = {**self._options, **declared, "target": self._device()}
             best = optimize(of_arrays, *described, specs=named, **options)
-            self._serve(best, call)
+            self._connect(best, call)
             return self._keep(best)
 
-        return self._symbolic.made(key, make), *bound(shown, taken)
+        return self._symbolic.get_or_make(key, make), *bound(remaining, taken)
 
     def __repr__(self) -> str:
         return f"<relax_eg.jit of {self.__name__}>"

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from relax_eg import rules as books
-from relax_eg.accepted import accepts, of_types
+from relax_eg.argument_checks import accepts, of_types
 from relax_eg.egraph import Budget, EGraph, dump
 from relax_eg.extract.select import select
 from relax_eg.ir.expr import Expr, postorder

@@ -38,23 +38,23 @@ _NEAR = 1.1  # chosen: the least bytes that an error names are within this facto
 
 
 @dataclass(frozen=True)
-class Tried:
+class TriedProgram:
     """A program, and what it needs when compiled in one mode.
 
     - `entry`: the program; None: as written.
     - `mode`: how XLA compiles it.
     - `held`: the price of a byte at which it was found.
     - `seconds`: mean over the bindings, as shares of the time of the program as written.
-    - `most`: bytes at the binding where it needs most.
-    - `at_peak`: the values alive then.
+    - `footprint`: the bytes at the binding where it needs most.
+    - `peak_values`: the values alive then.
     """
 
     entry: Entry | None
     mode: Mode
     held: float
     seconds: float
-    most: Footprint
-    at_peak: frozenset[tuple[str, Expr]]
+    footprint: Footprint
+    peak_values: frozenset[tuple[str, Expr]]
 
 
 class _Limited:
@@ -69,42 +69,47 @@ class _Limited:
         self.limit = limit
         self.aim = limit  # bytes aimed at: the limit, or more where no program keeps it
         self.allowed = MOST  # programs that may be tried
-        self.tried: list[Tried] = []
+        self.tried: list[TriedProgram] = []
         self.modes = _modes(search.options.profile)
-        self.known: dict[tuple[str, int], Pricing] = {}  # by function and block: kernel bytes measured, prices raised
+        self.block_pricing: dict[
+            tuple[str, int], Pricing
+        ] = {}  # by function and block: kernel bytes measured, prices raised
         written = CandidateProgram(None)
-        self.shares = [search.predicted(written, b) for b in search.options.bindings]
-        self.usual = self.look(search.entry() if unlimited else None)
+        self.written_seconds = [search.predicted_seconds(written, b) for b in search.options.bindings]
+        self.usual = self.try_program(search.entry() if unlimited else None)
         if not self.fits(self.usual):
-            self.look(None if unlimited else search.entry())
-        bindings = len(self.shares)
-        self.base = self.usual.seconds / max(self.usual.most.bytes, 1) * (self.shares[0] if bindings == 1 else bindings)
+            self.try_program(None if unlimited else search.entry())
+        bindings = len(self.written_seconds)
+        share = self.usual.seconds / max(self.usual.footprint.bytes, 1)
+        self.base = share * (self.written_seconds[0] if bindings == 1 else bindings)
 
-    def look(self, entry: Entry | None, held: float = 0.0) -> Tried:
+    def try_program(self, entry: Entry | None, held: float = 0.0) -> TriedProgram:
         """A program compiled in the fastest mode in which it fits, or else in the mode that needs least. Programs tried
         before are not compiled again."""
         module = self.module_of(entry)
         found = [t for t in self.tried if module == self.module_of(t.entry)]
         if not found:
             for mode in self.modes:
-                found.append(self._compiled(entry, mode, held))
-                if self.fits(found[-1]) and found[-1].seconds <= min(self._shares(entry, m) for m in self.modes):
+                found.append(self._compile_and_measure(entry, mode, held))
+                if self.fits(found[-1]) and found[-1].seconds <= min(
+                    self._relative_seconds(entry, m) for m in self.modes
+                ):
                     break
             self.tried += found
         fitting = [t for t in found if self.fits(t)]
         if fitting:
-            return min(fitting, key=lambda t: (t.seconds, t.most.bytes))
-        return min(found, key=lambda t: t.most.bytes)
+            return min(fitting, key=lambda t: (t.seconds, t.footprint.bytes))
+        return min(found, key=lambda t: t.footprint.bytes)
 
     def module_of(self, entry: Entry | None) -> Module:
         return self.search.traced.module if entry is None else entry.module
 
-    def _shares(self, entry: Entry | None, mode: Mode) -> float:
+    def _relative_seconds(self, entry: Entry | None, mode: Mode) -> float:
         """Seconds of a program as shares of those of the program as written, averaged over the bindings."""
-        calls = [self.search.predicted(CandidateProgram(entry, mode), b) for b in self.search.options.bindings]
-        return sum(c / max(s, LEAST_SECONDS) for c, s in zip(calls, self.shares, strict=True)) / len(calls)
+        calls = [self.search.predicted_seconds(CandidateProgram(entry, mode), b) for b in self.search.options.bindings]
+        return sum(c / max(s, LEAST_SECONDS) for c, s in zip(calls, self.written_seconds, strict=True)) / len(calls)
 
-    def _compiled(self, entry: Entry | None, mode: Mode, held: float) -> Tried:
+    def _compile_and_measure(self, entry: Entry | None, mode: Mode, held: float) -> TriedProgram:
         options, weights = self.search.options, set[str]() if entry is None else self.search.weights
         module = self.module_of(entry)
         at_peak: frozenset[tuple[str, Expr]] = frozenset()
@@ -112,57 +117,57 @@ class _Limited:
         for sizes in options.bindings:
             if options.execution == KERNELS:
                 measured: KernelFootprint = kernel_footprint(module, weights, sizes, mode.options)
-                found, there = measured.footprint, measured.at_peak
+                found, there = measured.footprint, measured.peak_kernels
                 if sizes == options.bindings[0] and entry is not None:
-                    self._learn(entry, measured.own)
+                    self._record_kernel_bytes(entry, measured.private_bytes)
             else:
                 found = whole_footprint(module, weights, sizes, mode.options)
                 there = likely_peak_values(module, weights, sizes)
             if most is None or found.bytes > most.bytes:
                 most, at_peak = found, there
         assert most is not None
-        seconds = self._shares(entry, mode)
+        seconds = self._relative_seconds(entry, mode)
         label = CandidateProgram(entry, mode).label
         log_at(2, f"memory: {label}: {format_bytes(most.bytes)}, {seconds:.3g} of the time as written")
-        return Tried(entry, mode, held, seconds, most, at_peak)
+        return TriedProgram(entry, mode, held, seconds, most, at_peak)
 
-    def _learn(self, entry: Entry, own: Mapping[tuple[str, Expr], int]) -> None:
+    def _record_kernel_bytes(self, entry: Entry, own: Mapping[tuple[str, Expr], int]) -> None:
         """Keep the bytes that kernels were found to need inside."""
         for o in entry.found.outcomes:
-            place, built = o.place, o.extracted.held.built
+            place, built = o.place, o.block.priced_form.built
             if built is None:
                 continue
             inside = {m: own[place[0], e] for e, m in built.members.items() if (place[0], e) in own}
-            old = self.known.get(place, Pricing(limit=self.aim))
-            self.known[place] = replace(old, inside={**old.inside, **inside})
+            old = self.block_pricing.get(place, Pricing(limit=self.aim))
+            self.block_pricing[place] = replace(old, inside={**old.inside, **inside})
 
-    def priced(self, held: float) -> Entry:
-        return self.search.frugal(held, self.known)
+    def entry_at_price(self, held: float) -> Entry:
+        return self.search.entry_at_byte_price(held, self.block_pricing)
 
-    def fits(self, t: Tried) -> bool:
-        return t.most.bytes <= self.aim
+    def fits(self, t: TriedProgram) -> bool:
+        return t.footprint.bytes <= self.aim
 
     @property
-    def fitting(self) -> list[Tried]:
+    def fitting_programs(self) -> list[TriedProgram]:
         return [t for t in self.tried if self.fits(t)]
 
-    def sweep(self, within: int) -> None:
+    def search_prices(self, within: int) -> None:
         """Try programs at prices of a byte from low to high until one fits, then at prices in between. `within`: the
         limit to which the bytes inside kernels are compared (`Pricing.limit`)."""
         low, price = 0.0, self.base * _FIRST
-        self.known = {p: replace(c, limit=within) for p, c in self.known.items()}
+        self.block_pricing = {p: replace(c, limit=within) for p, c in self.block_pricing.items()}
         for _ in range(_PRICES):
-            if self.full or self.fits(self.look(self.priced(price), price)):
+            if self.is_full or self.fits(self.try_program(self.entry_at_price(price), price)):
                 break
             low, price = price, price * _FACTOR
-        if not self.fitting or not low:
+        if not self.fitting_programs or not low:
             return
         high = price
         for _ in range(_CLOSER):
             middle = (low * high) ** 0.5
-            if self.full:
+            if self.is_full:
                 return
-            if self.fits(self.look(self.priced(middle), middle)):
+            if self.fits(self.try_program(self.entry_at_price(middle), middle)):
                 high = middle
             else:
                 low = middle
@@ -172,49 +177,49 @@ class _Limited:
         found = [t for t in self.tried if t.entry is not None]
         if not found:
             return  # the program as written is the cheapest at every price of a byte
-        least = min(found, key=lambda t: t.most.bytes)
+        least = min(found, key=lambda t: t.footprint.bytes)
         for _ in range(_ROUNDS):
             entry, raised = least.entry, False
-            if entry is None or self.full:
+            if entry is None or self.is_full:
                 return
             for o in entry.found.outcomes:
-                place, stored = o.place, o.extracted.held.stored
-                there = {e for function, e in least.at_peak if function == place[0]}
-                old = self.known.get(place, Pricing(limit=self.aim))
+                place, stored = o.place, o.block.priced_form.stored
+                there = {e for function, e in least.peak_values if function == place[0]}
+                old = self.block_pricing.get(place, Pricing(limit=self.aim))
                 more = {c: old.more.get(c, 1.0) * _MORE for e, c in stored.items() if _kernel_of(e) in there}
                 raised |= bool(more)
-                self.known[place] = replace(old, more={**old.more, **more})
+                self.block_pricing[place] = replace(old, more={**old.more, **more})
             if not raised:
                 return
             held = least.held or self.base
-            least = self.look(self.priced(held), held)
+            least = self.try_program(self.entry_at_price(held), held)
             if self.fits(least):
                 return
 
     def reach(self) -> bool:
         """Look for a program that fits, if none does yet: first with prices of a byte from low to high, then with
         higher prices at the peak."""
-        if not self.fitting:
-            self.sweep(self.aim)
-        if not self.fitting:
-            self.sweep(max(self.aim, int(_HALF * self.least.most.bytes)))
-        if not self.fitting:
+        if not self.fitting_programs:
+            self.search_prices(self.aim)
+        if not self.fitting_programs:
+            self.search_prices(max(self.aim, int(_HALF * self.smallest.footprint.bytes)))
+        if not self.fitting_programs:
             self.raise_at_peak()
-        return bool(self.fitting)
+        return bool(self.fitting_programs)
 
     def reach_least(self) -> None:
         """If nothing fits: look for programs that need a little less than the least so far, until none is found or one
         is within the limit. A program may be, because what is extracted depends on the bytes aimed at."""
-        while self.least.most.bytes > self.limit and not self.search.limiting.is_over():
-            self.aim, self.allowed = int(self.least.most.bytes / _NEAR), self.programs + MOST // 2
+        while self.smallest.footprint.bytes > self.limit and not self.search.limit_clock.is_over():
+            self.aim, self.allowed = int(self.smallest.footprint.bytes / _NEAR), self.programs + MOST // 2
             if not self.reach():
                 break
         self.aim = self.limit
 
     @property
-    def least(self) -> Tried:
+    def smallest(self) -> TriedProgram:
         """The program tried that needs least."""
-        return min(self.tried, key=lambda t: t.most.bytes)
+        return min(self.tried, key=lambda t: t.footprint.bytes)
 
     @property
     def programs(self) -> int:
@@ -222,11 +227,11 @@ class _Limited:
         return sum(t.mode == self.modes[0] for t in self.tried)
 
     @property
-    def full(self) -> bool:
-        return self.programs >= self.allowed or (bool(self.fitting) and self.search.limiting.is_over())
+    def is_full(self) -> bool:
+        return self.programs >= self.allowed or (bool(self.fitting_programs) and self.search.limit_clock.is_over())
 
 
-def limited(search: Search, unlimited: bool) -> tuple[CandidateProgram, MemoryRow]:
+def fastest_within_limit(search: Search, unlimited: bool) -> tuple[CandidateProgram, MemoryRow]:
     """The fastest program within the limit, and how the limit was kept. `unlimited`: whether the best program, rather
     than the one as written, would be chosen without a limit. ExtractionError if no program is within the limit."""
     limit = search.options.memory_limit
@@ -234,26 +239,26 @@ def limited(search: Search, unlimited: bool) -> tuple[CandidateProgram, MemoryRo
     tries = _Limited(search, limit, unlimited)
     if not tries.reach():
         tries.reach_least()
-    if not tries.fitting:
-        raise _error(search, limit, tries, _accepted(search, unlimited, tries.least))
-    best = min(tries.fitting, key=lambda t: (t.seconds, t.most.bytes))
-    m = best.most
+    if not tries.fitting_programs:
+        raise _error(search, limit, tries, _reachable_least(search, unlimited, tries.smallest))
+    best = min(tries.fitting_programs, key=lambda t: (t.seconds, t.footprint.bytes))
+    m = best.footprint
     usual = tries.usual
     slower = best.seconds / usual.seconds if usual.seconds > 0 else 1.0
     row = MemoryRow(
-        limit, m.bytes, usual.most.bytes, slower, tries.programs, m.planned, m.results, m.temporary
+        limit, m.bytes, usual.footprint.bytes, slower, tries.programs, m.planned, m.results, m.temporary
     )  # fmt: skip
     return CandidateProgram(best.entry, best.mode), row
 
 
-def _accepted(search: Search, unlimited: bool, least: Tried) -> Tried:
+def _reachable_least(search: Search, unlimited: bool, least: TriedProgram) -> TriedProgram:
     """A program that a search with its bytes as the limit finds. What is extracted depends on the limit, so a search
     for fewer bytes may find a program that the search for exactly its bytes does not find."""
-    while not search.limiting.is_over():
-        tries = _Limited(search, least.most.bytes, unlimited)
+    while not search.limit_clock.is_over():
+        tries = _Limited(search, least.footprint.bytes, unlimited)
         if tries.reach():
             break
-        least = tries.least
+        least = tries.smallest
     return least
 
 
@@ -272,8 +277,8 @@ def _modes(profile: Profile) -> tuple[Mode, ...]:
     return AS_USUAL, Mode("for memory", FRUGAL, changes)
 
 
-def _error(search: Search, limit: int, tries: _Limited, accepted: Tried) -> ExtractionError:
-    least = accepted.most
+def _error(search: Search, limit: int, tries: _Limited, accepted: TriedProgram) -> ExtractionError:
+    least = accepted.footprint
     at = ", ".join(f"{v}={n}" for v, n in least.at.items())
     shares = Counter(dict[str, int]())
     for value, count in least.peak:
@@ -289,5 +294,5 @@ def _error(search: Search, limit: int, tries: _Limited, accepted: Tried) -> Extr
         f"between, {format_bytes(least.results)} for results, {format_bytes(least.temporary)} inside executables\n"
         f"  at its peak: {peak}\n"
         f"  accepted: memory_limit={least.bytes} or more, or smaller sizes"
-        f"{stopped if search.limiting.ran_out else ''}"
+        f"{stopped if search.limit_clock.ran_out else ''}"
     )

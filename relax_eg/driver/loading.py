@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from relax_eg.accepted import NONE, PATH, accepts
-from relax_eg.backend.artifact import describing, read, without_search
+from relax_eg.argument_checks import NONE, PATH, accepts
+from relax_eg.backend.artifact import artifact_errors, no_explanation, read
 from relax_eg.backend.family import STEPS, WHOLE
 from relax_eg.backend.optimized import Optimized
-from relax_eg.backend.program import refusals
+from relax_eg.backend.program import module_check
 from relax_eg.driver.options import KINDS
 from relax_eg.driver.prices import call_predictor
 from relax_eg.driver.running import make_runnable
@@ -19,12 +19,17 @@ from relax_eg.dynamic.policy import Dynamic, Mode, check_one_program, read_polic
 from relax_eg.extract.cost_model import CostModel
 from relax_eg.extract.profile import Profile
 from relax_eg.ir.annotations import dims_of
-from relax_eg.reports.plain import read_record as checked
+from relax_eg.reports.serialization import read_record as checked
 
 
 @dataclass(frozen=True)
 class _Pricing:
-    """How the calls of a saved function are priced; the file does not contain a user's own cost model."""
+    """How the calls of a saved function are priced.
+
+    - `profile`: the profile of the device.
+    - `execution`: how the program is executed.
+    - `cost`: None: the file does not contain a user's own cost model.
+    """
 
     profile: Profile
     execution: str = WHOLE
@@ -42,7 +47,7 @@ def load(path: str | Path, *, dynamic: Mode | Dynamic | None = None) -> Optimize
     """
     saved = read(path)
     name, scope = saved.program.name, saved.program.scope
-    with describing(path):
+    with artifact_errors(path):
         kept = saved.program.at_sizes
         profile = Profile.from_data(kept["profile"])
         at = checked(tuple[Mapping[str, int], ...], kept["at"], "at")
@@ -53,13 +58,13 @@ def load(path: str | Path, *, dynamic: Mode | Dynamic | None = None) -> Optimize
         usual = Dynamic(mode=kept["dynamic"], **{k: kept[k] for k in ("capacities", "executables", "background")})
         policy = read_policy(name, variables, scope, usual, at)
     chosen = usual if dynamic is None else Dynamic.of(dynamic).over(usual)
-    if not saved.program.from_function and variables and saved.runs != STEPS and not chosen.trust:
-        saved = replace(saved, program=replace(saved.program, own=refusals(saved.program)))
+    if not saved.program.from_function and variables and saved.execution != STEPS and not chosen.trust:
+        saved = replace(saved, program=replace(saved.program, find_difference=module_check(saved.program)))
     if chosen != usual:
         policy = read_policy(name, variables, scope, chosen, at)
         data = {**policy.as_data(), "profile": kept["profile"]}
         saved = replace(saved, program=replace(saved.program, at_sizes=data))
-    check_one_program(name, policy.mode, saved.runs)
+    check_one_program(name, policy.mode, saved.execution)
     programs = [v.chosen for v in saved.variants]
     predict = partial(call_predictor, saved.program, programs, saved.weights, _Pricing(profile))
-    return make_runnable(saved, without_search(name), policy, predict)
+    return make_runnable(saved, no_explanation(name), policy, predict)

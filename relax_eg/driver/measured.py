@@ -1,9 +1,10 @@
-"""`optimize(..., measure=k)`: the programs that price says are the best, timed here beside the one as written.
+"""`optimize(..., measure=k)`: times the programs of lowest price and the program as written.
 
-The alternatives are what the search finds when a rule that the best program needs is taken away, so they differ in what
-matters and each is the best of its kind. The compilation mode of XLA is chosen together with the program, because which
-layout of a weight is read fast depends on it: each program stands for one variant per mode of the profile. At each of
-the sizes asked for, the variants of lowest price in each mode are timed. The decisions are kept in the cache.
+An alternative is the program that the search finds without one of the rules that the best program needs. So
+alternatives differ in a rule that matters, and each is the best without it. XLA's compilation mode is chosen together
+with the program, because which layout of a weight is read fast depends on it: each program stands for one variant per
+mode of the profile. At each of the sizes asked for, the variants of lowest price in each mode are timed. The decisions
+are kept in the cache.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from relax_eg.backend.family import SearchSpec
 from relax_eg.backend.kernels import why_not_in_kernels
 from relax_eg.driver.options import AUTO, Options, Sizes, scope_allows, weight_names
 from relax_eg.driver.prices import EXECUTION_DOUBT, MODE_DOUBT, call_seconds, is_worthwhile, price_at
-from relax_eg.driver.units import Found, Units
+from relax_eg.driver.units import SearchResult, Units
 from relax_eg.errors import OptionError
 from relax_eg.extract.clock import Clock
 from relax_eg.extract.numbers import TINY
@@ -33,8 +34,8 @@ from relax_eg.extract.report import MeasuredRow
 from relax_eg.extract.weights import PREPARED_SHARE
 from relax_eg.frontends import Source
 from relax_eg.ir.module import Module
-from relax_eg.logs import log_at, tell_progress
-from relax_eg.measure.choice import argument, fastest
+from relax_eg.logs import log_at, report_progress
+from relax_eg.measure.choice import fastest, random_argument
 
 AS_WRITTEN = "as written"
 ALIKE = 1.01  # chosen: programs whose prices differ by less at all sizes are timed last
@@ -47,14 +48,15 @@ class Entry:
     """A program that a search found.
 
     - `spec`: what was searched for.
-    - `units`, `found`: the search, and what this run of it found.
+    - `units`: the search.
+    - `found`: what this run of the search found.
     - `seconds`: how long it took.
     - `at`: the single binding it was priced at; None: all that were asked for.
     """
 
     spec: SearchSpec
     units: Units
-    found: Found
+    found: SearchResult
     seconds: float
     at: Sizes | None = None
 
@@ -76,13 +78,17 @@ class Entry:
         """The rules that made its nodes, those that made most first."""
         made: Counter[str] = Counter()
         for o in self.found.outcomes:
-            made.update(o.made)
+            made.update(o.nodes_by_rule)
         return tuple(r for r, _ in made.most_common())
 
 
 @dataclass(frozen=True)
 class CandidateProgram:
-    """A program (None: as written), which is executed as it was searched for, and the mode in which XLA compiles it."""
+    """A program and how XLA compiles it. It is executed as it was searched for.
+
+    - `entry`: the program; None: the program as written.
+    - `mode`: the compilation mode.
+    """
 
     entry: Entry | None
     mode: Mode = AS_USUAL
@@ -107,35 +113,35 @@ class Search:
         self.executions = options.executions if runs_in_kernels else options.executions[:1]
         self.by_price = SearchSpec(execution=self.executions[0])
         self.weights = weight_names(traced, options)
-        self._found: dict[SearchSpec, Entry] = {}
-        self.made: list[Entry] = []  # the programs found so far
+        self._entries_by_spec: dict[SearchSpec, Entry] = {}
+        self.entries: list[Entry] = []  # the programs found so far
         self._predicted: dict[tuple[Module | None, str, str, tuple[tuple[str, int], ...]], float] = {}
-        self._grown: dict[Any, Any] = {}
-        self.limiting = Clock(options.budget.extraction)  # shared by all calls of `frugal`
+        self._saturated_graphs: dict[Any, Any] = {}
+        self.limit_clock = Clock(options.budget.extraction)  # shared by all calls of `entry_at_byte_price`
 
     def entry(self, spec: SearchSpec | None = None) -> Entry:
         """The program that a search finds, by default the one by price. Programs for all executions are extracted from
         the same e-graphs."""
         spec = spec or self.by_price
-        if spec not in self._found:
+        if spec not in self._entries_by_spec:
             first = replace(spec, execution=self.executions[0])
             if spec == first:
-                self._found[spec] = self._searched(spec)
+                self._entries_by_spec[spec] = self._searched(spec)
             else:
-                self._found[spec] = self._extracted(self.entry(first).units, spec)
-                self.made.append(self._found[spec])
-        return self._found[spec]
+                self._entries_by_spec[spec] = self._extracted(self.entry(first).units, spec)
+                self.entries.append(self._entries_by_spec[spec])
+        return self._entries_by_spec[spec]
 
     def _searched(self, spec: SearchSpec, **more: Any) -> Entry:
         """A new search; `more`: further fields of its `Units`."""
         started = time.perf_counter()
         units = Units(self.traced.module, self.options.searched(spec), self.weights, **more)
         found = units.run()
-        self.made.append(Entry(spec, units, found, time.perf_counter() - started))
-        return self.made[-1]
+        self.entries.append(Entry(spec, units, found, time.perf_counter() - started))
+        return self.entries[-1]
 
     @property
-    def elsewhere(self) -> list[SearchSpec]:
+    def other_executions(self) -> list[SearchSpec]:
         """The searches by price for the other executions."""
         return [replace(self.by_price, execution=e) for e in self.executions[1:]]
 
@@ -150,15 +156,20 @@ class Search:
         """A program from the e-graphs of a search that was made before."""
         started = time.perf_counter()
         bindings = self.options.bindings if at is None else (dict(at),)
-        found = units.again(replace(self.options.searched(spec), bindings=bindings), share)
+        found = units.extract_again(replace(self.options.searched(spec), bindings=bindings), share)
         return Entry(spec, units, found, time.perf_counter() - started, None if at is None else dict(at))
 
-    def frugal(self, held: float, bytes_cost: Mapping[tuple[str, int], Pricing]) -> Entry:
-        """The program found if a byte in memory costs `held`. `bytes_cost`: prices known more exactly, by function and
-        block."""
+    def entry_at_byte_price(self, held: float, bytes_cost: Mapping[tuple[str, int], Pricing]) -> Entry:
+        """The program found if a byte in memory costs `held`.
+
+        `bytes_cost`: prices known more exactly, by function and block.
+        """
         cost = {place: replace(c, held=held) for place, c in bytes_cost.items()}
         return self._searched(
-            replace(self.by_price, held=held), bytes_cost=cost, grown=self._grown, clock=self.limiting
+            replace(self.by_price, held=held),
+            bytes_cost=cost,
+            saturated_graphs=self._saturated_graphs,
+            clock=self.limit_clock,
         )
 
     def alternatives(self, count: int) -> list[Entry]:
@@ -174,10 +185,10 @@ class Search:
             found[first:] = sorted(found[first:], key=lambda e: costs[e.spec][0])
             different, alike = list[Entry](), list[Entry]()
             for e in found:
-                nearest = min((_apart(costs[e.spec], costs[o.spec]) for o in different), default=math.inf)
+                nearest = min((_largest_ratio(costs[e.spec], costs[o.spec]) for o in different), default=math.inf)
                 if nearest > ALIKE:
                     different.append(e)
-                elif min(_apart(costs[e.spec], costs[o.spec]) for o in (*different, *alike)) > _SAME:
+                elif min(_largest_ratio(costs[e.spec], costs[o.spec]) for o in (*different, *alike)) > _SAME:
                     alike.append(e)
             found = [*different, *alike]
         return found[:count]
@@ -185,7 +196,7 @@ class Search:
     def _costs(self, entry: Entry) -> list[float]:
         """Seconds of a call at all bindings, in all compilation modes."""
         modes = (AS_USUAL, *self.options.profile.modes)
-        return [self.predicted(CandidateProgram(entry, m), b) for m in modes for b in self.options.bindings]
+        return [self.predicted_seconds(CandidateProgram(entry, m), b) for m in modes for b in self.options.bindings]
 
     def _add(self, found: list[Entry], more: Sequence[SearchSpec]) -> None:
         for spec in more:
@@ -193,17 +204,19 @@ class Search:
             if all(entry.module != e.module for e in found):
                 found.append(entry)
 
-    def predicted(self, v: CandidateProgram, binding: Sizes) -> float:
-        """Predicted seconds of a call of a variant at a binding. The program as written computes what depends on
-        weights at every call."""
-        inside = self.inside(v)
+    def predicted_seconds(self, v: CandidateProgram, binding: Sizes) -> float:
+        """Predicted seconds of a call of a candidate at a binding.
+
+        The program as written computes what depends on weights at every call.
+        """
+        inside = self.candidate_options(v)
         key = (None if v.entry is None else v.entry.module, inside.execution, v.mode.name, tuple(binding.items()))
         if key not in self._predicted:
             module, weights = (self.traced.module, None) if v.entry is None else (v.entry.module, self.weights)
             self._predicted[key] = call_seconds(price_at(module, inside, binding, weights), inside)
         return self._predicted[key]
 
-    def inside(self, v: CandidateProgram) -> Options:
+    def candidate_options(self, v: CandidateProgram) -> Options:
         """The options as a candidate runs: with the profile of its compilation mode, and its execution."""
         spec = self.by_price if v.entry is None else v.entry.spec
         return replace(self.options, profile=self.options.profile.in_mode(v.mode), execution=spec.execution)
@@ -214,24 +227,26 @@ class Search:
         is_other = v.entry is not None and v.entry.spec.execution != self.executions[0]
         return (MODE_DOUBT if v.mode.name else 1.0) * (EXECUTION_DOUBT if is_other else 1.0)
 
-    def compared(self, v: CandidateProgram, binding: Sizes) -> float:
+    def doubted_seconds(self, v: CandidateProgram, binding: Sizes) -> float:
         """The predicted seconds of a call times the doubt about them, by which candidates are compared."""
-        return self.predicted(v, binding) * self.doubt(v)
+        return self.predicted_seconds(v, binding) * self.doubt(v)
 
-    def gains(self, v: CandidateProgram, bindings: Sequence[Sizes]) -> bool:
+    def is_worthwhile(self, v: CandidateProgram, bindings: Sequence[Sizes]) -> bool:
         """Whether replacing the program as written by a candidate pays."""
-        return is_worthwhile([(self.predicted(CandidateProgram(None), b), self.compared(v, b)) for b in bindings])
+        return is_worthwhile(
+            [(self.predicted_seconds(CandidateProgram(None), b), self.doubted_seconds(v, b)) for b in bindings]
+        )
 
     def least_seconds(self, compared: Sequence[CandidateProgram], binding: Sizes) -> dict[str, float]:
         """The least predicted seconds of a call in each execution, where there is a choice of executions."""
         found: dict[str, float] = {}
         for v in compared if len(self.executions) > 1 else ():
-            execution, seconds = self.inside(v).execution, self.predicted(v, binding)
+            execution, seconds = self.candidate_options(v).execution, self.predicted_seconds(v, binding)
             found[execution] = min(seconds, found.get(execution, seconds))
         return found
 
 
-def _apart(a: Sequence[float], b: Sequence[float]) -> float:
+def _largest_ratio(a: Sequence[float], b: Sequence[float]) -> float:
     """The largest ratio between the costs of two programs."""
     return max(max(x, y) / max(min(x, y), TINY) for x, y in zip(a, b, strict=True))
 
@@ -248,7 +263,7 @@ def check_measurable(traced: Source, options: Options) -> None:
         raise OptionError("measure: of several processes each would decide for itself; leave measure out")
 
 
-def arguments(
+def random_arguments(
     traced: Source, declared: Mapping[str, frozenset[str]], binding: Sizes, same: dict[str, Any] | None = None
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Random arguments of a program at a binding, with the `declared` facts. `same`: keeps the arguments whose shape is
@@ -257,7 +272,7 @@ def arguments(
     for seed, leaf in enumerate(traced.leaves):
         found = kept.get(leaf.name)
         if found is None:
-            found = argument(leaf.annotation, binding, declared.get(leaf.name, ()), seed)
+            found = random_argument(leaf.annotation, binding, declared.get(leaf.name, ()), seed)
             if all(d.is_const for d in leaf.annotation.shape or ()):
                 kept[leaf.name] = found
         made.append(found)
@@ -266,21 +281,26 @@ def arguments(
 
 @dataclass(frozen=True)
 class Decision:
-    """The candidate that is fastest at `at`, and all timings there."""
+    """The result of timing candidates at one binding.
+
+    - `at`: the binding.
+    - `candidate`: the fastest candidate.
+    - `rows`: all timings.
+    """
 
     at: Sizes
     candidate: CandidateProgram
     rows: tuple[MeasuredRow, ...]
 
 
-def decided(search: Search, call: Callable[[CandidateProgram], Any]) -> list[Decision]:
+def time_candidates(search: Search, call: Callable[[CandidateProgram], Any]) -> list[Decision]:
     """The fastest variant at each binding: the one as written, or one that is faster beyond doubt. Where two bindings
     have different winners, sizes between them are timed, too, to find where the winner changes.
 
     `call(variant)`: what `optimize` returns for it. The arguments are random and have the declared facts.
     """
     options, traced = search.options, search.traced
-    entries = [*search.alternatives(options.measure), *map(search.entry, search.elsewhere)]
+    entries = [*search.alternatives(options.measure), *map(search.entry, search.other_executions)]
     # With weights, even the unchanged program differs from the one as written: its weights are prepared.
     entries = [e for e in entries if e.module != e.units.written or search.weights]
     modes = (AS_USUAL, *options.profile.modes)
@@ -297,14 +317,14 @@ def decided(search: Search, call: Callable[[CandidateProgram], Any]) -> list[Dec
         log_at(2, f"measure: {1 + len(variants)} programs at {sizes}")
 
         def progress(what: str) -> None:
-            tell_progress(f"measure at {sizes}: {what}", timed_at, max(timed_at, len(options.bindings)))
+            report_progress(f"measure at {sizes}: {what}", timed_at, max(timed_at, len(options.bindings)))
 
-        args, kwargs = arguments(traced, dict(options.facts), binding, same)
+        args, kwargs = random_arguments(traced, dict(options.facts), binding, same)
         timed = {v.label: v for v in (written, *variants)}
         calls.update({label: call(v) for label, v in timed.items() if label not in calls})
         rows = fastest(
             {
-                label: (functools.partial(calls[label], *args, **kwargs), search.predicted(v, binding))
+                label: (functools.partial(calls[label], *args, **kwargs), search.predicted_seconds(v, binding))
                 for label, v in timed.items()
             },
             progress,
@@ -314,12 +334,12 @@ def decided(search: Search, call: Callable[[CandidateProgram], Any]) -> list[Dec
 
     found: list[Decision] = []
     for binding in options.bindings:
-        predicted = {v.label: search.predicted(v, binding) for v in others}
+        predicted = {v.label: search.predicted_seconds(v, binding) for v in others}
         # The choice by price is always timed; of each other execution and mode, the cheapest program in it.
         order = sorted(others, key=lambda v: (v.entry != search.entry() or bool(v.mode.name), predicted[v.label]))
         ways: dict[tuple[str, str], list[CandidateProgram]] = {}
         for v in order:
-            ways.setdefault((search.inside(v).execution, v.mode.name), []).append(v)
+            ways.setdefault((search.candidate_options(v).execution, v.mode.name), []).append(v)
         usual = ways.pop((search.executions[0], AS_USUAL.name), [])
         best = [*usual[: options.measure], *(found[0] for found in ways.values())]
         found.append(fastest_of(best, binding))

@@ -9,17 +9,17 @@ from dataclasses import replace
 from statistics import geometric_mean
 from typing import Any
 
-from relax_eg.accepted import accepts
+from relax_eg.argument_checks import accepts
 from relax_eg.backend.family import KERNELS, STEPS, SearchSpec, Solution, Variant
 from relax_eg.backend.lower import run_function
 from relax_eg.backend.optimized import Optimized
-from relax_eg.backend.program import Program, refusals
+from relax_eg.backend.program import Program, module_check
 from relax_eg.backend.width import width_context
 from relax_eg.driver.cache import CachedResult, EntryPlace, place_of
 from relax_eg.driver.explaining import explain_choice
 from relax_eg.driver.families import BY_CLOCK, family, nearest_guards
-from relax_eg.driver.limited import limited
-from relax_eg.driver.measured import CandidateProgram, Decision, Search, check_measurable, decided
+from relax_eg.driver.limited import fastest_within_limit
+from relax_eg.driver.measured import CandidateProgram, Decision, Search, check_measurable, time_candidates
 from relax_eg.driver.options import KINDS, Execution, Facts, Options, Sizes, Target, read_options
 from relax_eg.driver.prices import call_predictor, closed_forms, moves_less, price_at
 from relax_eg.driver.reporting import report_of
@@ -34,7 +34,7 @@ from relax_eg.frontends import Source
 from relax_eg.frontends.clashes import explain_clashes, specs_by_name
 from relax_eg.frontends.jax.trace import Traced, trace_function
 from relax_eg.frontends.modules import PreparedModule, prepare_module
-from relax_eg.frontends.trace_check import Own
+from relax_eg.frontends.trace_check import TraceCheck
 from relax_eg.ir.module import Module
 from relax_eg.ir.wellformed import check as check_module
 from relax_eg.logs import dump as dump_stages
@@ -114,10 +114,10 @@ def optimize(
     policy = read_policy(traced.name, traced.size_variables, options.scope, chosen, named)
     check_one_program(traced.name, chosen.mode, "steps" if traced.in_steps else execution)
     with width_context(traced.wide):
-        return _found_or_searched(traced, options, policy, bool(chosen.trust))
+        return _cached_or_searched(traced, options, policy, bool(chosen.trust))
 
 
-def _found_or_searched(traced: Source, options: Options, policy: Policy, trust: bool) -> Optimized:
+def _cached_or_searched(traced: Source, options: Options, policy: Policy, trust: bool) -> Optimized:
     """The optimized function, from the cache or from a search."""
     started = time.perf_counter()
     place = place_of(traced, options)
@@ -160,7 +160,7 @@ def _optimized(
 ) -> Optimized:
     """The optimized program. Without a policy, as `measure` times it: a function of arrays, at exact sizes."""
     looks = bool(traced.size_variables) and not trust
-    own = Own(traced, options.is_exact).difference if looks and isinstance(traced, Traced) else None
+    own = TraceCheck(traced, options.is_exact).difference if looks and isinstance(traced, Traced) else None
     program = Program(
         traced.fn,
         traced.identifier,
@@ -184,7 +184,7 @@ def _optimized(
         own,
     )
     if looks and isinstance(traced, PreparedModule) and not traced.in_steps:
-        program = replace(program, own=refusals(program))
+        program = replace(program, find_difference=module_check(program))
     source = ", from the cache" if found.report.cached else ""
     seconds = found.report.seconds.get("total", 0.0)
     log_at(1, f"{traced.name}: {found.report.predicted_gain:.2f}x predicted, {seconds:.2f} s{source}")
@@ -213,8 +213,8 @@ def _search(traced: Source, options: Options, place: EntryPlace | None) -> Cache
     else:
         variants = (_predicted(search) if options.memory_limit is None else _within_limit(search),)
     found = CachedResult(variants, traced.effectful)
-    stopped = any(o.saturation.stop is StopReason.TIME_LIMIT for e in search.made for o in e.found.outcomes)
-    stopped = stopped or any(e.found.extraction.ran_out for e in search.made)
+    stopped = any(o.saturation.stop is StopReason.TIME_LIMIT for e in search.entries for o in e.found.outcomes)
+    stopped = stopped or any(e.found.extraction.ran_out for e in search.entries)
     stopped = stopped or (found.report.family is not None and found.report.family.stop == BY_CLOCK)
     if place is not None and stopped:
         log_at(1, f"{traced.name} is not cached: the clock stopped the search")
@@ -248,9 +248,9 @@ def _predicted(search: Search) -> Variant:
 
     def seconds(v: CandidateProgram) -> float:
         # A program without work takes no time, of which there is no geometric mean.
-        return geometric_mean([max(search.compared(v, b), TINY) for b in options.bindings])
+        return geometric_mean([max(search.doubted_seconds(v, b), TINY) for b in options.bindings])
 
-    best = min([v for v in candidates if search.gains(v, options.bindings)] or candidates[:1], key=seconds)
+    best = min([v for v in candidates if search.is_worthwhile(v, options.bindings)] or candidates[:1], key=seconds)
     return _variant(search, best, options.bindings, candidates)
 
 
@@ -277,7 +277,7 @@ def _within_limit(search: Search) -> Variant:
     """The program of lowest price within the memory limit."""
     binding = search.options.bindings[0]
     usual = _variant(search, CandidateProgram(search.entry()), (binding,))
-    candidate, row = limited(search, unlimited=usual.chosen is not None)
+    candidate, row = fastest_within_limit(search, unlimited=usual.chosen is not None)
     variant = _variant(search, candidate, (binding,), always=candidate.entry is not None)
     return replace(variant, report=replace(variant.report, memory=row))
 
@@ -285,9 +285,9 @@ def _within_limit(search: Search) -> Variant:
 def _measured(search: Search) -> tuple[Variant, ...]:
     """One variant per candidate that was the fastest at some binding."""
     groups: dict[str, list[Decision]] = {}
-    for d in decided(search, functools.partial(optimized, search)):
+    for d in time_candidates(search, functools.partial(optimized, search)):
         groups.setdefault(d.candidate.label, []).append(d)
-    compared = [CandidateProgram(e) for e in search.made]
+    compared = [CandidateProgram(e) for e in search.entries]
     variants: list[Variant] = []
     for decisions in groups.values():
         first = decisions[0]
@@ -318,18 +318,18 @@ def _variant(
     traced, options = search.traced, search.options
     started = time.perf_counter()
     entry = candidate.entry or search.entry()
-    inside, weights = search.inside(candidate), search.weights
+    inside, weights = search.candidate_options(candidate), search.weights
     written = CandidateProgram(None)
     found = [(price_at(traced.module, options, b), price_at(entry.module, inside, b, weights)) for b in bindings]
-    better = always or search.gains(candidate, bindings) or (options.execution == KERNELS and moves_less(found))
+    better = always or search.is_worthwhile(candidate, bindings) or (options.execution == KERNELS and moves_less(found))
     kept = candidate.entry is None or not better
     if kept:
-        inside = search.inside(replace(written, mode=candidate.mode))
+        inside = search.candidate_options(replace(written, mode=candidate.mode))
     module = traced.module if kept else entry.module
     check_module(module)
     before = closed_forms(traced.module, options, bindings[0])
     after = before if kept else closed_forms(entry.module, inside, bindings[0], weights)
-    seconds = time.perf_counter() - started + sum(e.seconds for e in search.made)
+    seconds = time.perf_counter() - started + sum(e.seconds for e in search.entries)
     report = replace(
         report_of(search, entry, inside, kept, list(zip(bindings, found, strict=True)), seconds),
         searched_for=candidate.label,

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from relax_eg.accepted import BOUNDS, NONE, Kind, of_types, one_of, short_repr
+from relax_eg.argument_checks import BOUNDS, NONE, Kind, of_types, one_of, short_repr
 from relax_eg.backend.family import KERNELS, WHOLE, SearchSpec
 from relax_eg.backend.libraries import unavailable_reason
 from relax_eg.byte_units import parse_bytes
@@ -51,9 +51,21 @@ _MOST_NAMED = 12  # limit: arguments that an error lists
 class Options:
     """The options of `optimize`, checked.
 
+    - `rules`: the rules that may be used and whose routines are available.
+    - `profile`: the profile of the device.
+    - `bindings`: the sizes to be best at, each with a value for every size variable.
+    - `assumed`: whether some of these sizes were assumed.
+    - `scope`: bounds and assumptions of the sizes.
+    - `weights`: the arguments that are known ahead of the calls.
     - `facts`: facts about parameters, by their names in the module.
-    - `family`: whether several programs may be found, each for some of the sizes.
+    - `numerics`: the classes of rules allowed.
+    - `budget`: limits of the search.
+    - `sharing`: whether repeated blocks become functions.
+    - `measure`: how many programs are timed.
+    - `cost`: the user's cost model; None: the profile prices.
     - `execution`: how the program is executed; "auto": extraction chooses.
+    - `family`: whether several programs may be found, each for some of the sizes.
+    - `memory_limit`: the bytes that a call may need beside its arguments; None: no limit.
     - `held`: what a byte costs that a call has in memory: seconds, or shares of the program as written.
     - `libraries`: routines of the given rules: name, version, and why it is not used.
     """
@@ -87,7 +99,7 @@ class Options:
         alone."""
         return 1 + len(self._varying) if self.family and len(self._varying) > 1 else 1
 
-    def most(self, size: Dim, corner: int = 0) -> int:
+    def largest_value(self, size: Dim, corner: int = 0) -> int:
         """The value of a size expression at the largest sizes that a program is to be good at. For a family, in corner
         `i` > 0 the `i`-th varying size is at its largest and the others at their least."""
         if not self.family:
@@ -205,7 +217,7 @@ def read_options(
             raise BoundsError(f"{name}(): bounds of {v} = {short_repr(bound)}; sizes up to 2**63 - 1 are accepted")
         scope.bound(v, bound)
     for v in traced.cast_variables:  # sizes bound by casts depend on values and may be 0
-        scope.declare(v, 0, said_by="match_cast")
+        scope.declare(v, 0, source="match_cast")
     scope.assume(*traced.assume)
     for v in traced.size_variables:
         low, _ = scope.bounds(v)

@@ -37,14 +37,14 @@ def origins_of(
             continue
         before = known.get(e, UNKNOWN)
         lines = [*before.lines, *_of_classes(classes.get(e, ()), written, known)] or read_by.get(e, [])
-        told = tuple(dict.fromkeys(lines))[:_MOST_LINES]
+        distinct = tuple(dict.fromkeys(lines))[:_MOST_LINES]
         rules = makers.get(e, ())
         if rules:
-            found[e] = Origin(told, rules, place(rules[0]))
-        elif told or before.rules:
-            found[e] = Origin(told, before.rules, before.where)
+            found[e] = Origin(distinct, rules, place(rules[0]))
+        elif distinct or before.rules:
+            found[e] = Origin(distinct, before.rules, before.where)
         for a in e.args:
-            read_by.setdefault(a, []).extend(told)
+            read_by.setdefault(a, []).extend(distinct)
     return found
 
 

@@ -62,7 +62,7 @@ def price_at(module: Module, options: PriceOptions, binding: Sizes, weights: set
     """The cost of a program at a binding, by the profile of `options` or by their cost model. `weights`: parameters
     known ahead of the calls; what depends on them alone is computed once and costs nothing. None: all of it is computed
     at every call."""
-    model = _model(module, options, binding)
+    model = _cost_model(module, options, binding)
     if weights is None:
         return _with_waits(price_program(module.main, model), options)
     cut = split(module.main, weights).prepare.result.args if weights else ()
@@ -81,16 +81,16 @@ def _with_waits(cost: ProgramCost, options: PriceOptions) -> ProgramCost:
 
 def closed_forms(module: Module, options: Options, binding: Sizes, weights: set[str] | None = None) -> dict[str, str]:
     """Flops, bytes, launches and workspace bytes of a program, and the bytes prepared from `weights`, as text:
-    expressions in the sizes. At a binding they equal those of `price` where the profile's own model prices."""
+    expressions in the sizes. At a binding they equal those of `price_at` where the profile's own model prices."""
     skip = None if weights is None else static_expressions(module.main, weights)
-    done = total_amounts(module.main, _model(module, options, binding), skip)
+    done = total_amounts(module.main, _cost_model(module, options, binding), skip)
     cut = split(module.main, weights).prepare.result.args if weights else ()
     prepared = sum((bytes_of(e.annotation) for e in cut), Dim.of(0))
     found = {"flops": done.flops, "bytes": done.bytes, "launches": done.launches, "workspace": done.workspace}
     return {k: str(d) for k, d in (found | {"prepared": prepared}).items()}
 
 
-def _model(module: Module, options: PriceOptions, binding: Mapping[str, Number]) -> WholeCost:
+def _cost_model(module: Module, options: PriceOptions, binding: Mapping[str, Number]) -> WholeCost:
     kind = KernelCost if options.execution == KERNELS else WholeCost
     return kind(options.profile, binding, {f.name: f for f in module}, options.cost)
 
@@ -103,9 +103,9 @@ def with_details(
     kernels: Mapping[str, tuple[str, ...]] | None = None,
     weights: set[str] | None = None,
 ) -> ProgramCost:
-    """`cost`, as `price` gave it for these arguments, with all the details of a report. `kernels`: the operators
+    """`cost`, as `price_at` gave it for these arguments, with all the details of a report. `kernels`: the operators
     inside composed programs, by name."""
-    model = _model(module, options, binding)
+    model = _cost_model(module, options, binding)
     once = static_expressions(module.main, weights) if weights else None
     return replace(
         cost,
@@ -148,10 +148,12 @@ def call_predictor(
 
 
 def seconds_at(module: Module, options: Options, columns: Columns, weights: set[str] | None = None) -> np.ndarray:
-    """Seconds of a call of a program at many bindings at once: `of_a_call` of `price` at each. `columns`: the values of
-    each size variable, one for each binding."""
+    """Seconds of a call of a program at many bindings at once: `call_seconds` of `price_at` at each.
+
+    `columns`: the values of each size variable, one for each binding.
+    """
     # float64, because products of large sizes overflow 64-bit integers.
-    model = _model(module, options, {v: np.asarray(c, np.float64) for v, c in columns.items()})
+    model = _cost_model(module, options, {v: np.asarray(c, np.float64) for v, c in columns.items()})
     skip = None if weights is None else static_expressions(module.main, weights)
     total = sum((v.cost for v in walk(module.main, model, skip, deep=False)), NodeCost())
     found = call_seconds(total, options)

@@ -6,15 +6,18 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from relax_eg.ir.expr import Expr
-from relax_eg.rules.schema_answers import Answers, Asking
-from relax_eg.rules.schemas import MEMORY, Functions, Schema
+from relax_eg.rules.schema_answers import Answers, RecordingAnswers
+from relax_eg.rules.schemas import MEMORY, ProgramQueries, Schema
 
 Proposal = tuple[Expr, Expr, str]  # a node, an equal expression, the rule
 
 
-class Cornered(Functions, Protocol):
-    """A `Functions` whose `most` refers to the sizes in one corner of those that a program is to be good at; in the
-    first corner all are largest. `corners`: how many there are."""
+class CornerQueries(ProgramQueries, Protocol):
+    """Queries whose `largest_value` refers to the sizes in one corner of those at which a program should be good.
+
+    - `corner`: index of the corner; in the first one all sizes are largest.
+    - `corners`: the number of corners.
+    """
 
     corner: int
 
@@ -22,7 +25,7 @@ class Cornered(Functions, Protocol):
     def corners(self) -> int: ...
 
 
-def proposals(written: Sequence[Expr], schemas: Sequence[Schema], known: Cornered) -> dict[Proposal, Answers]:
+def proposals(written: Sequence[Expr], schemas: Sequence[Schema], queries: CornerQueries) -> dict[Proposal, Answers]:
     """The proposals of `schemas` for the nodes of a block as `written`, each with the answers that the schema was
     given.
 
@@ -35,24 +38,24 @@ def proposals(written: Sequence[Expr], schemas: Sequence[Schema], known: Cornere
         latest = e
         for schema in schemas:
             if MEMORY in schema.tags:
-                for corner in range(known.corners):
-                    known.corner = corner
-                    proposed, told = _proposed(schema, e, known)
+                for corner in range(queries.corners):
+                    queries.corner = corner
+                    proposed, answers = _proposed(schema, e, queries)
                     if proposed is not None:
-                        found.setdefault((e, proposed, schema.name), told)
-                known.corner = 0
+                        found.setdefault((e, proposed, schema.name), answers)
+                queries.corner = 0
                 continue
             of = latest
-            proposed, told = _proposed(schema, of, known)
+            proposed, answers = _proposed(schema, of, queries)
             if proposed is None and latest is not e:
                 of = e
-                proposed, told = _proposed(schema, of, known)
+                proposed, answers = _proposed(schema, of, queries)
             if proposed is not None:
                 latest = proposed
-                found.setdefault((of, proposed, schema.name), told)
+                found.setdefault((of, proposed, schema.name), answers)
     return found
 
 
-def _proposed(schema: Schema, e: Expr, known: Functions) -> tuple[Expr | None, Answers]:
-    asking = Asking(known)
+def _proposed(schema: Schema, e: Expr, queries: ProgramQueries) -> tuple[Expr | None, Answers]:
+    asking = RecordingAnswers(queries)
     return schema.propose(e, asking) if e.op in schema.operators else None, asking.answers

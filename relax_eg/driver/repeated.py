@@ -1,5 +1,4 @@
-"""What the loops and calls of a module tell about the functions they run: which parameters are the same at every step,
-and which are known ahead."""
+"""The functions that loops and calls run: which parameters are the same at every step, and which are known ahead."""
 
 from __future__ import annotations
 
@@ -40,7 +39,11 @@ def loop_functions(module: Module, extent: Callable[[Dim], int]) -> dict[str, Re
             length, loop = steps_of(e.op, attrs), runs_of(e.op, e.args, attrs)
             steps = ASSUMED_TRIPS if length is None else max(1, extent(length))
             for run in loop:
-                name, is_body, same = str(run.function.attr("name")), run.function is loop[-1].function, len(run.same)
+                name, is_body, same = (
+                    str(run.function.attr("name")),
+                    run.function is loop[-1].function,
+                    len(run.constants),
+                )
                 before = found.get(name, Repeated(same, steps, is_body))
                 found[name] = Repeated(
                     min(before.constants, same), min(before.steps, steps), before.is_body and is_body

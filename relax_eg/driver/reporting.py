@@ -47,13 +47,17 @@ def report_of(
     phases: dict[str, float] = {}
     for o in outcomes:
         searched = o.saturation
-        for total, part in ((matches, searched.matches), (used, {} if kept else o.made), (phases, searched.seconds)):
+        for total, part in (
+            (matches, searched.matches),
+            (used, {} if kept else o.nodes_by_rule),
+            (phases, searched.seconds),
+        ):
             for k, v in part.items():
                 total[k] = total.get(k, 0) + v  # type: ignore[assignment]
     classes = {s.numerics for s in options.rules.schemas if s.name in used}
     # If rules over the reals are allowed, facts may hold over the reals only.
     classes |= {
-        "reassociate" if r.facts_asked and r.numerics == "exact" and not options.is_exact else r.numerics
+        "reassociate" if r.required_facts and r.numerics == "exact" and not options.is_exact else r.numerics
         for r in options.rules
         if r.name in used
     }
@@ -62,7 +66,7 @@ def report_of(
     if entry.found.extraction.ran_out:
         stops.append("extraction time limit")
     here, *others = _in_detail(search, entry, inside, kept, found)
-    told = dict.fromkeys(line for side in (here.before, here.after) for p in side.parts for line in p.lines)
+    quoted = dict.fromkeys(line for side in (here.before, here.after) for p in side.parts for line in p.lines)
     known = {str(line): line for f in traced.module for o in f.origins.values() for line in o.lines}
     return CostReport(
         name=traced.name,
@@ -84,10 +88,10 @@ def report_of(
         versions={p: version_of(p) for p in PACKAGES},
         searched=searched,
         peak=peak,
-        selected=tuple(o.extracted.selected for o in outcomes),
+        selected=tuple(o.block.selected for o in outcomes),
         runner_up=_runner_up(traced.name, found[0][1], kept, outcomes),
         libraries=_libraries(traced.module, module, options),
-        kernels=() if kept else tuple(row for o in outcomes for row in o.extracted.kernels),
+        kernels=() if kept else tuple(row for o in outcomes for row in o.block.kernels),
         device=DeviceRow.of(inside.profile) if options.cost is None else None,
         growth=_growth(outcomes),
         unproved=tuple(dict.fromkeys(u for o in outcomes for u in o.saturation.unproved)),
@@ -95,7 +99,7 @@ def report_of(
         signature=_signature(traced.module),
         rule_set=options.rules.name,
         not_proved=not_proved(r for r in (*options.rules, *options.rules.schemas) if r.name in used),
-        code={line: text[:MOST_LETTERS] for line in told if line in known and (text := text_of_line(known[line]))},
+        code={line: text[:MOST_LETTERS] for line in quoted if line in known and (text := text_of_line(known[line]))},
     )
 
 
@@ -104,7 +108,7 @@ def _in_detail(
 ) -> list[AtSizes]:
     """Both programs at every binding, by kernel, source line and rule."""
     written, chosen, options = search.traced.module, entry.module, search.options
-    kernels = {row.name: row.operators for o in entry.found.outcomes for row in o.extracted.kernels}
+    kernels = {row.name: row.operators for o in entry.found.outcomes for row in o.block.kernels}
     rows: list[AtSizes] = []
     for at, (before, after) in found:
         old = with_details(before, written, options, at)
@@ -115,7 +119,7 @@ def _in_detail(
 
 def _growth(outcomes: Sequence[Outcome]) -> tuple[GrowthRow, ...]:
     return tuple(
-        GrowthRow(o.extracted.selected.function, n, r.phase, r.nodes, r.matches)
+        GrowthRow(o.block.selected.function, n, r.phase, r.nodes, r.matches)
         for o in outcomes
         for n, r in enumerate(o.saturation.growth)
     )
@@ -148,11 +152,9 @@ def _runner_up(name: str, prices: Prices, kept: bool, outcomes: Sequence[Outcome
     """The runner-up: the nearest of the functions' runners-up; or, if the search found another program and the one as
     written was kept, that program."""
     before, after = prices
-    rules = sorted({rule for o in outcomes for rule in o.made})
+    rules = sorted({rule for o in outcomes for rule in o.nodes_by_rule})
     if not kept or not rules:
-        return min(
-            (o.extracted.runner_up for o in outcomes if o.extracted.runner_up), key=lambda r: r.extra, default=None
-        )
+        return min((o.block.runner_up for o in outcomes if o.block.runner_up), key=lambda r: r.extra, default=None)
     old, new = ({r.op: r.seconds for r in p.rows} for p in (before, after))
     differing = [(op, old.get(op, 0.0), new.get(op, 0.0)) for op in sorted(old.keys() | new.keys())]
     why = sorted((d for d in differing if d[1] != d[2]), key=lambda d: -abs(d[1] - d[2]))[:3]

@@ -1,4 +1,4 @@
-"""From what was chosen for a function to the object that runs it, after a search as after loading."""
+"""The object that runs a chosen program, made after a search as after loading."""
 
 from __future__ import annotations
 
@@ -19,28 +19,28 @@ from relax_eg.explain.text import Explanation
 
 
 def make_runnable(
-    solution: Solution, explained: Callable[[], Explanation], policy: Policy, predict: Callable[[], Predict]
+    solution: Solution, explain: Callable[[], Explanation], policy: Policy, predict: Callable[[], Predict]
 ) -> Optimized:
     """The optimized function: called like the one it came from, it runs as the solution and the policy say.
 
-    - `explained`: makes the derivation.
+    - `explain`: makes the derivation.
     - `predict`: makes the predictor of the seconds of calls, which only sizes that vary need.
     """
-    return structured(make_runnable_of_arrays(solution, explained, policy, predict))
+    return structured(make_runnable_of_arrays(solution, explain, policy, predict))
 
 
 def make_runnable_of_arrays(
     solution: Solution,
-    explained: Callable[[], Explanation],
+    explain: Callable[[], Explanation],
     policy: Policy | None = None,
     predict: Callable[[], Predict] | None = None,
 ) -> Optimized:
-    """Like `running`, called with the arrays in tuples one by one. Without a policy it runs at exact sizes."""
-    if solution.runs == KERNELS:
-        return InKernels(solution, explained)
+    """Like `make_runnable`, called with the arrays in tuples one by one. Without a policy it runs at exact sizes."""
+    if solution.execution == KERNELS:
+        return InKernels(solution, explain)
     program = solution.program
     strategy: Strategy
-    if solution.runs == STEPS:
+    if solution.execution == STEPS:
         solution = replace(solution, weights=())
         strategy = InSteps(program)
     else:
@@ -51,4 +51,4 @@ def make_runnable_of_arrays(
             strategy = Whole(family)
         else:
             strategy = AtCapacity(family, policy, predict())
-    return Optimized(solution, strategy, explained)
+    return Optimized(solution, strategy, explain)

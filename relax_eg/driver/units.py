@@ -17,8 +17,8 @@ from types import MappingProxyType
 from typing import Any
 
 from relax_eg.backend.family import KERNELS, WHOLE
-from relax_eg.driver.batching import batched
-from relax_eg.driver.extracting import BlockRequest, ExtractedBlock, extracted, extracted_kernels
+from relax_eg.driver.batching import batch_function
+from relax_eg.driver.extracting import BlockRequest, ExtractedBlock, extract_kernels, extract_operators
 from relax_eg.driver.fixed import with_fixed_sizes
 from relax_eg.driver.options import ASSUMED_SIZE, Options
 from relax_eg.driver.origins import origins_of
@@ -31,7 +31,7 @@ from relax_eg.extract.hoisting import PLATFORMS
 from relax_eg.extract.kernels.build import Names
 from relax_eg.extract.pricing import Pricing
 from relax_eg.extract.weights import PREPARED_SHARE
-from relax_eg.ir.calls import callees_first, needed_by
+from relax_eg.ir.calls import callees_first, reachable_functions
 from relax_eg.ir.control import functions_of
 from relax_eg.ir.expr import CALL, CALL_DPS_LIBRARY, Expr, postorder
 from relax_eg.ir.heads import CONTROL
@@ -39,7 +39,7 @@ from relax_eg.ir.module import Binding, Block, Function, Module
 from relax_eg.ir.origin import Origin, Origins, SourceLine
 from relax_eg.ir.outline import outline
 from relax_eg.ir.scopes import scopes_of
-from relax_eg.logs import log_at, tell_progress
+from relax_eg.logs import log_at, report_progress
 from relax_eg.rules.parameter_facts import DeclaredFacts, Facts, facts_of_functions
 from relax_eg.rules.schema_answers import Answers
 from relax_eg.rules.schemas import MEMORY
@@ -52,22 +52,36 @@ _AT_LEAST = 0.05  # chosen: share of the budget's seconds that an e-graph gets o
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The result of one e-graph: its saturation, and what was extracted from it. `place`: the block it is of."""
+    """The result of one e-graph.
+
+    - `place`: the block it is of.
+    - `saturation`: the figures of its saturation.
+    - `block`: what was extracted for the block.
+    """
 
     place: Place
     saturation: Saturation
-    extracted: ExtractedBlock
+    block: ExtractedBlock
 
     @property
-    def made(self) -> Mapping[str, int]:
+    def nodes_by_rule(self) -> Mapping[str, int]:
         """How many chosen nodes each rule made."""
-        return self.extracted.made
+        return self.block.nodes_by_rule
 
 
 @dataclass(frozen=True, slots=True)
-class Searched:
-    """A recorded e-graph: block `block` of `function`, its values as written and as chosen, the proposals of schemas
-    with the answers they were given, and what was known."""
+class RecordedBlock:
+    """The recorded e-graph of a block.
+
+    - `function`: name of the function that has the block.
+    - `block`: the number of the block in it.
+    - `written`: its values as written.
+    - `chosen`: its values as chosen.
+    - `alternatives`: the proposals of schemas, with the answers they were given.
+    - `scope`: what was known of sizes.
+    - `declared_facts`: the declared facts of parameters.
+    - `recording`: the matches.
+    """
 
     function: str
     block: int
@@ -75,14 +89,19 @@ class Searched:
     chosen: tuple[Expr, ...]
     alternatives: Mapping[Proposal, Answers]
     scope: Scope
-    known: DeclaredFacts
+    declared_facts: DeclaredFacts
     recording: Recording
 
 
 @dataclass(frozen=True, slots=True)
 class _Saturated:
-    """The e-graph of one block, read out: a program for any binding can be extracted from it. `alternatives`: the
-    proposals of schemas; `recording`: the matches, if they are kept."""
+    """The saturated e-graph of one block. A program for any binding can be extracted from it.
+
+    - `read`: its tables.
+    - `saturation`: the figures of its saturation.
+    - `alternatives`: the proposals of schemas, with the answers they were given.
+    - `recording`: the matches; None where they are not kept.
+    """
 
     read: Dump
     saturation: Saturation
@@ -91,20 +110,21 @@ class _Saturated:
 
 
 @dataclass(slots=True)
-class Found:
+class SearchResult:
     """What a run of `Units` found.
 
+    - `module`: the optimized module.
     - `functions`: every function in its best form, including those that rules made.
-    - `outcomes`: the result of each e-graph.
-    - `searched`: what explaining the outcome needs, if it is kept; `module` then has operators in place of kernels.
     - `extraction`: the clock of extraction, which may be that of other runs as well.
+    - `outcomes`: the result of each e-graph.
+    - `recorded`: what explaining the outcome needs, if it is kept; `module` then has operators in place of kernels.
     """
 
     module: Module
     functions: Mapping[str, Function]
     extraction: Clock
     outcomes: list[Outcome] = field(default_factory=list[Outcome])
-    searched: list[Searched] = field(default_factory=list[Searched])
+    recorded: list[RecordedBlock] = field(default_factory=list[RecordedBlock])
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,27 +135,31 @@ class _Run:
     - `unusable`: the library routines that may not be called: those of the rules that need another execution, unless
       the program as written calls them.
     - `share`: how much may be prepared.
-    - `loops`: the functions that a loop repeats.
-    - `started`, `extracted`: CPU seconds of this thread, and seconds of extraction on the clock, when it began.
+    - `loop_functions`: the functions that a loop repeats.
+    - `started`: CPU seconds of this thread when the run began.
+    - `extraction_before`: seconds of extraction on the clock when the run began.
+    - `result`: what the run found so far.
     """
 
     options: Options
     unusable: frozenset[str]
     share: float
-    loops: Mapping[str, Repeated]
+    loop_functions: Mapping[str, Repeated]
     started: float
-    extracted: float
-    found: Found
+    extraction_before: float
+    result: SearchResult
 
 
 @dataclass
 class Units:
-    """The search over the functions of a module; it also answers what schemas ask (`rules.schemas.Functions`).
+    """The search over the functions of a module; it also answers what schemas ask (`rules.schemas.ProgramQueries`).
 
+    - `module`: the module that is searched; with `sharing`, its repeated blocks are functions.
+    - `options`: the options of the search.
     - `weights`: the entry's parameters that are known ahead of the calls.
-    - `record`: keep what explaining the outcome needs.
+    - `record`: whether what explaining the outcome needs is kept.
     - `bytes_cost`: price of bytes in memory, by function and block.
-    - `grown`: saturated e-graphs of other searches for the same program, by what they were made from.
+    - `saturated_graphs`: saturated e-graphs of other searches for the same program, by what they were made from.
     - `watch`: called with each e-graph: function name, graph, and the candidate chosen for each computed class.
     - `clock`: bounds the seconds of extraction; by default each run has its own.
     - `written`: the module with fixed sizes as numbers.
@@ -147,15 +171,15 @@ class Units:
     weights: set[str]
     record: bool = False
     bytes_cost: Mapping[Place, Pricing] = field(default_factory=dict[Any, Any])
-    grown: dict[Any, _Saturated] | None = None
+    saturated_graphs: dict[Any, _Saturated] | None = None
     watch: Callable[[str, Dump, Mapping[int, int]], None] | None = None
     clock: Clock | None = None
     written: Module = field(init=False)
     functions: dict[str, Function] = field(init=False)
     corner: int = 0  # the corner that `most` refers to, while schemas propose
-    _outside: dict[str, Function] = field(default_factory=dict[str, Function])
-    _made: dict[str, list[Function]] = field(default_factory=dict[str, list[Function]])
-    _given: set[str] = field(default_factory=set[str])  # names taken, also by functions still being made
+    _second_forms: dict[str, Function] = field(default_factory=dict[str, Function])
+    _added: dict[str, list[Function]] = field(default_factory=dict[str, list[Function]])
+    _taken_names: set[str] = field(default_factory=set[str])  # names taken, also by functions still being made
     _readers: dict[Expr, list[Expr]] = field(default_factory=dict[Expr, list[Expr]])
     _names: Names = field(default_factory=Names)
     _saturated: dict[Place, _Saturated] = field(default_factory=dict[Any, _Saturated])
@@ -167,19 +191,19 @@ class Units:
             self._share()
 
     def _share(self) -> None:
-        """Turn repeated blocks into functions, so that each is searched once."""
+        """Turns repeated blocks into functions, so that each is searched once."""
         for f in self.module:
-            self.functions[f.name], made = outline(f, self._fresh)
+            self.functions[f.name], made = outline(f, self._fresh_name)
             for block in made:
                 self.functions[block.name] = block
                 calls = sum(block.name in functions_of(e) for e in self.functions[f.name].expressions())
                 log_at(2, f"repeated block {block.name}: {len(block.expressions())} nodes, {calls} calls in {f.name}")
         self.module = Module(tuple(self.functions.values()))
 
-    def _fresh(self, stem: str) -> str:
-        taken = self.functions.keys() | self._given
+    def _fresh_name(self, stem: str) -> str:
+        taken = self.functions.keys() | self._taken_names
         name = next(n for i in itertools.count() if (n := f"{stem}{i or ''}") not in taken)
-        self._given.add(name)
+        self._taken_names.add(name)
         return name
 
     @property
@@ -187,17 +211,17 @@ class Units:
         """The number of candidates in all e-graphs together."""
         return sum(s.read.graph.node_count for s in self._saturated.values())
 
-    def run(self) -> Found:
+    def run(self) -> SearchResult:
         """The optimized module, with the functions that its entry needs."""
         return self._run(self.options, PREPARED_SHARE)
 
-    def again(self, options: Options, share: float = PREPARED_SHARE) -> Found:
+    def extract_again(self, options: Options, share: float = PREPARED_SHARE) -> SearchResult:
         """What `run`, called before, finds for other bindings, another device or another execution: the same e-graphs
         are priced again, and nothing is saturated. `share`: how much may be prepared, as a multiple of the weights'
         bytes."""
         return self._run(options, share)
 
-    def _run(self, options: Options, share: float) -> Found:
+    def _run(self, options: Options, share: float) -> SearchResult:
         clock, entry = self.clock or Clock(options.budget.extraction), self.module.main
         loops = loop_functions(self.module, partial(_extent, options))
         called = {str(e.attr("name")) for f in self.module for e in f.expressions() if e.op == CALL_DPS_LIBRARY}
@@ -208,7 +232,7 @@ class Units:
             loops,
             time.thread_time(),
             clock.spent,
-            Found(self.module, {}, clock),
+            SearchResult(self.module, {}, clock),
         )
         for f in callees_first(self.module):
             if f.name == entry.name:
@@ -221,8 +245,8 @@ class Units:
             self.functions[f.name] = self._optimized(f, run, set(), same, once)
             log_at(2, f"function {f.name}: {len(f.expressions())} nodes as written")
         main = self._optimized(entry, run, self.weights)
-        module = Module((main, *needed_by(main.expressions(), self.functions)))
-        return replace(run.found, module=module, functions=dict(self.functions))
+        module = Module((main, *reachable_functions(main.expressions(), self.functions)))
+        return replace(run.result, module=module, functions=dict(self.functions))
 
     @cached_property
     def _ahead(self) -> Mapping[str, tuple[bool, ...]]:
@@ -253,21 +277,21 @@ class Units:
             ahead = {str(p.attr("name")) for p, flag in flags if flag}
             known = DeclaredFacts(self._facts.get(function.name, {}), frozenset(weights | ahead), self.options.is_exact)
             place = (function.name, n)
-            forms, told = self._forms(block, place, run, scope, weights, same or set(), once, known, origins)
+            forms, new_origins = self._forms(block, place, run, scope, weights, same or set(), once, known, origins)
             new = [
                 Block(tuple(Binding(b.var, v) for b, v in zip(block.bindings, values, strict=True))) for values in forms
             ]
             blocks.append(new[0])
-            origins |= told
+            origins |= new_origins
             if len(new) > 1 and len(function.blocks) == 1:
                 outside.append(new[1])
-        told = MappingProxyType(origins)
+        all_origins = MappingProxyType(origins)
         if outside:
-            self._outside[function.name] = replace(function, blocks=tuple(outside), origins=told)
-        return replace(function, blocks=tuple(blocks), origins=told)
+            self._second_forms[function.name] = replace(function, blocks=tuple(outside), origins=all_origins)
+        return replace(function, blocks=tuple(blocks), origins=all_origins)
 
     @cached_property
-    def _places(self) -> dict[str, SourceLine]:
+    def _rule_lines(self) -> dict[str, SourceLine]:
         """The line of each rule."""
         return {r.name: r.where for r in (*self.options.rules, *self.options.rules.schemas)}
 
@@ -285,53 +309,56 @@ class Units:
     ) -> tuple[list[list[Expr]], dict[Expr, Origin]]:
         """The block's cheapest values; if something is the `same` at every step, also the values that are cheapest when
         what follows from it is nearly free. Then the origins of them all; `origins`: those known before."""
-        name, found, roots = place[0], run.found, [b.value for b in block.bindings]
+        name, found, roots = place[0], run.result, [b.value for b in block.bindings]
         is_again = place in self._saturated
         if not is_again:
             self._saturated[place] = self._saturate(place, roots, scope, known, run)
         saturated = self._saturated[place]
         read = saturated.read
         # XLA hoists loop-invariant code out of the body of a loop.
-        is_hoisted = name in run.loops and run.loops[name].is_body and run.options.profile.platform in PLATFORMS
+        loop = run.loop_functions.get(name)
+        is_hoisted = loop is not None and loop.is_body and run.options.profile.platform in PLATFORMS
         pricing = self.bytes_cost.get(place, Pricing(held=run.options.held, limit=run.options.memory_limit or 1))
-        asked = BlockRequest(
+        request = BlockRequest(
             name, block, run.options, self.functions, run.unusable, weights, same, once, is_hoisted, run.share, pricing,
             found.extraction, self._names, is_again,
         )  # fmt: skip
         in_kernels = run.options.execution == KERNELS and name not in self._in_loops
-        chosen = (extracted_kernels if in_kernels else extracted)(read, asked)
+        chosen = (extract_kernels if in_kernels else extract_operators)(read, request)
         if self.watch is not None:
             self.watch(name, read, chosen.taken)
         found.outcomes.append(Outcome(place, saturated.saturation, chosen))
-        told: dict[Expr, Origin] = {}
+        new_origins: dict[Expr, Origin] = {}
         for i, form in enumerate(chosen.forms):
             if i == 0 or form is not chosen.forms[0]:
-                before = {**origins, **told}
-                told |= origins_of(form.values, form.classes, form.makers, read.written, before, self._places.get)
+                before = {**origins, **new_origins}
+                new_origins |= origins_of(
+                    form.values, form.classes, form.makers, read.written, before, self._rule_lines.get
+                )
         if saturated.recording is None:
-            return [f.values for f in chosen.forms], told
+            return [f.values for f in chosen.forms], new_origins
         # Derivations are between operators, not kernels.
         equal = tuple(roots), tuple(chosen.forms[0].operators), saturated.alternatives
-        found.searched.append(Searched(*place, *equal, scope, known, saturated.recording))
-        return [f.operators for f in chosen.forms], told
+        found.recorded.append(RecordedBlock(*place, *equal, scope, known, saturated.recording))
+        return [f.operators for f in chosen.forms], new_origins
 
     def _saturate(self, place: Place, roots: list[Expr], scope: Scope, known: DeclaredFacts, run: _Run) -> _Saturated:
         options = self.options
-        spent = time.thread_time() - run.started - (run.found.extraction.spent - run.extracted)
+        spent = time.thread_time() - run.started - (run.result.extraction.spent - run.extraction_before)
         left = max(options.budget.seconds - spent, _AT_LEAST * options.budget.seconds)
         budget = replace(options.budget, seconds=min(options.budget.seconds, left))
         alternatives = self._alternatives(roots)
         key = (place, tuple(roots), tuple(alternatives), self.record)
-        grown = (self.grown or {}).get(key)
+        grown = (self.saturated_graphs or {}).get(key)
         if grown is None:
             with EGraph(roots, options.rules, scope, list(alternatives), known, self.record) as egraph:
                 saturation = egraph.saturate(budget)
                 read = dump(egraph)
                 kept = recording(egraph) if self.record else None
             grown = _Saturated(read, saturation, alternatives, kept)
-            if self.grown is not None:
-                self.grown[key] = grown
-        tell_progress("extract", grown.saturation.nodes, sum(grown.saturation.matches.values()))
+            if self.saturated_graphs is not None:
+                self.saturated_graphs[key] = grown
+        report_progress("extract", grown.saturation.nodes, sum(grown.saturation.matches.values()))
         return grown
 
     @cached_property
@@ -348,7 +375,7 @@ class Units:
 
     def _alternatives(self, roots: Sequence[Expr]) -> dict[Proposal, Answers]:
         """The proposals of schemas for a block, each with the answers that it was given."""
-        schemas = [s for s in self.options.rules.schemas if MEMORY not in s.tags or self.large < math.inf]
+        schemas = [s for s in self.options.rules.schemas if MEMORY not in s.tags or self.large_bytes < math.inf]
         written = postorder(roots) if schemas else []
         self._readers = {}
         for e in written:
@@ -356,22 +383,23 @@ class Units:
                 self._readers.setdefault(a, []).append(e)
         return proposals(written, schemas, self)
 
-    # The answers to schemas (`rules.schemas.Functions`).
+    # The answers to schemas (`rules.schemas.ProgramQueries`).
 
     def extent(self, size: Dim) -> int:
-        """See `rules.schemas.Functions`."""
+        """See `rules.schemas.ProgramQueries`."""
         return _extent(self.options, size)
 
-    def most(self, size: Dim) -> int:
-        return self.options.most(size, self.corner)
+    def largest_value(self, size: Dim) -> int:
+        return self.options.largest_value(size, self.corner)
 
     @property
     def corners(self) -> int:
         return self.options.corners
 
     @property
-    def large(self) -> float:
-        """See `rules.schemas.Functions`. Infinity in kernels, whose storages are kept, and for custom cost models."""
+    def large_bytes(self) -> float:
+        """See `rules.schemas.ProgramQueries`. Infinity in kernels, whose storages are kept, and for custom cost
+        models."""
         if self.options.held:
             return 0.0
         fresh = self.options.execution == WHOLE and self.options.cost is None
@@ -381,7 +409,7 @@ class Units:
         return self._readers.get(e, ())
 
     def best(self, name: str, outside: bool = False) -> Function | None:
-        found = self._outside.get(name) if outside else None
+        found = self._second_forms.get(name) if outside else None
         found = found or self.functions.get(name)
         pure = found is not None and len(found.blocks) == 1 and found.blocks[0].dataflow
         return found if pure else None
@@ -398,22 +426,22 @@ class Units:
     def _calls(self) -> Counter[str]:
         return Counter(n for f in self.module for e in f.expressions() if e.op == CALL for n in functions_of(e))
 
-    def known_ahead(self, name: str) -> Sequence[bool]:
+    def ahead_params(self, name: str) -> Sequence[bool]:
         return self._ahead.get(name) or (False,) * len(self.functions[name].params)
 
     def add(self, function: Function, suffix: str) -> Function:
         stem = f"{function.name}_{suffix}"
-        for known in self._made.get(stem, ()):
+        for known in self._added.get(stem, ()):
             if replace(known, name=function.name) == function:
                 return known
-        made = replace(function, name=self._fresh(stem))
-        self._made.setdefault(stem, []).append(made)
+        made = replace(function, name=self._fresh_name(stem))
+        self._added.setdefault(stem, []).append(made)
         self.functions[made.name] = made
         return made
 
     def batched(self, function: Function, mapped: Sequence[bool], length: Dim) -> Function | None:
         others = (f for f in self.functions.values() if f.name != function.name)
-        return batched(Module((function, *others)), function, mapped, length)
+        return batch_function(Module((function, *others)), function, mapped, length)
 
 
 def _extent(options: Options, size: Dim) -> int:

@@ -23,7 +23,7 @@ import numpy as np
 from relax_eg.backend.optimized import Optimized
 from relax_eg.dynamic.at_capacity import AtCapacity
 from relax_eg.errors import TraceError
-from relax_eg.logs import fallback, log_at, unless_exhausted
+from relax_eg.logs import fallback, log_at, raise_if_exhausted
 from relax_eg.memo import Memo
 from relax_eg.shapes.relation import read_statement
 
@@ -42,10 +42,11 @@ class OtherSizesError(Exception):
 
 
 class Varying:
-    """The calls of a function with arrays of certain ranks and dtypes. `first`: the shapes of the first call.
+    """The calls of a function with arrays of certain ranks and dtypes.
 
-    `optimize(specs, at, assume)` optimizes the function: `specs` has a ShapeDtypeStruct or a spec string for each
-    array, `at` the sizes to be best at, `assume` what may be assumed of sizes.
+    - `first`: the shapes of the first call.
+    - `optimize(specs, at, assume)`: optimizes the function: `specs` has a ShapeDtypeStruct or a spec string for each
+      array, `at` the sizes to be best at, `assume` what may be assumed of sizes.
     """
 
     def __init__(self, name: str, first: Shapes, optimize: Optimize) -> None:
@@ -67,7 +68,7 @@ class Varying:
             pass
         with self._lock:
             if shapes not in self._known:  # another thread may have looked meanwhile
-                self._known[shapes] = self._found(shapes, leaves)
+                self._known[shapes] = self._find(shapes, leaves)
             return self._known[shapes]
 
     def is_hot(self, shapes: Shapes) -> bool:
@@ -77,7 +78,7 @@ class Varying:
             self._calls[shapes] = self._calls.get(shapes, 0) + 1
             return self._calls[shapes] > _HOT
 
-    def _found(self, shapes: Shapes, leaves: Sequence[Any]) -> Optimized | None:
+    def _find(self, shapes: Shapes, leaves: Sequence[Any]) -> Optimized | None:
         if self._gave_up:
             return None
         sizes = _bound(self._patterns, shapes)
@@ -87,17 +88,17 @@ class Varying:
             assert sizes is not None
         for program in self._programs:
             if program.allows(sizes):
-                return self._shown(program, leaves)
+                return self._if_own(program, leaves)
         found = self._learn(sizes, leaves)
-        return None if found is None else self._shown(found, leaves)
+        return None if found is None else self._if_own(found, leaves)
 
-    def _shown(self, program: Optimized, leaves: Sequence[Any]) -> Optimized | None:
+    def _if_own(self, program: Optimized, leaves: Sequence[Any]) -> Optimized | None:
         """The program, if it is the function's own at the sizes of these arrays; None otherwise. An error that the
         function raises at these sizes is raised again when it runs as written."""
         try:
             return program if program.is_own(*leaves) else None
         except Exception as e:
-            unless_exhausted(e)
+            raise_if_exhausted(e)
             log_at(1, f"{self._name} raises {type(e).__name__} where it is traced for arrays of these sizes")
             return None
 
@@ -129,10 +130,10 @@ class Varying:
                 if holding and holding[0] not in assume and len(assume) < _MOST_ASSUMED:
                     assume.append(holding[0])
                     continue
-                best = self._refused(e)
+                best = self._warn_not_optimized(e)
                 break
             except Exception as e:
-                best = self._refused(e)
+                best = self._warn_not_optimized(e)
                 break
         if best is None or not isinstance(best.strategy, AtCapacity):
             self._gave_up = not self._programs
@@ -141,7 +142,7 @@ class Varying:
         self._programs.append(best)
         return best
 
-    def _refused(self, error: Exception) -> None:
+    def _warn_not_optimized(self, error: Exception) -> None:
         fallback(f"{self._name} is compiled for each combination of sizes", error)
 
 

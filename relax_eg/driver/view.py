@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from relax_eg.accepted import TEXT, accepts, integer, one_of
+from relax_eg.argument_checks import TEXT, accepts, integer, one_of
 from relax_eg.driver.optimize import traced_program
 from relax_eg.driver.options import KINDS, Execution, Sizes, Target, read_options, weight_names
 from relax_eg.driver.units import Units
@@ -24,12 +24,15 @@ from relax_eg.reports.egraph import Box, ENode, Picture
 from relax_eg.rules import Numerics, RuleSet
 from relax_eg.shapes.relation import Bounds, split_bounds
 
-_MOST_TOLD = 12  # limit: lines or operators that an error lists
+_MOST_LISTED = 12  # limit: lines or operators that an error lists
 
 
 @dataclass(frozen=True)
 class View:
-    """A picture of an e-graph: `to_html(path)`, `to_svg()`, `to_dot()`, or displayed in a notebook."""
+    """A picture of an e-graph: `to_html(path)`, `to_svg()`, `to_dot()`, or displayed in a notebook.
+
+    - `picture`: the boxes and arrows as data.
+    """
 
     picture: Picture
 
@@ -53,7 +56,15 @@ class View:
 
 
 @dataclass(frozen=True)
-class _Seen:
+class _WatchedGraph:
+    """The e-graph of one function.
+
+    - `function`: name of the function.
+    - `read`: its tables.
+    - `chosen`: the candidate chosen for each class that is computed.
+    - `lines`: the source line of each class that the program as written has.
+    """
+
     function: str
     read: Dump
     chosen: Mapping[int, int]
@@ -98,23 +109,23 @@ def view(
         traced, rules=rules, target=target, at=at, ranges=ranges, weights=weights, numerics=numerics, budget=budget,
         execution=execution,
     )  # fmt: skip
-    seen: list[_Seen] = []
+    seen: list[_WatchedGraph] = []
     units = Units(traced.module, options, weight_names(traced, options))
 
     def watch(function: str, read: Dump, chosen: Mapping[int, int]) -> None:
         origins = units.module[function].origins if function in {f.name for f in units.module} else NO_ORIGINS
         lines = {c: str(origins[e].lines[0]) for c, every in read.written.items() for e in every if e in origins}
-        seen.append(_Seen(function, read, dict(chosen), lines))
+        seen.append(_WatchedGraph(function, read, dict(chosen), lines))
 
     units.watch = watch
     units.run()
-    found = _wanted(seen, value)
+    found = _find_value(seen, value)
     if found is None:
-        raise OptionError(_nothing(traced.name, seen, value))
+        raise OptionError(_not_found(traced.name, seen, value))
     return View(_picture(traced.name, *found, value, depth, most))
 
 
-def _wanted(seen: Sequence[_Seen], value: str) -> tuple[_Seen, list[int]] | None:
+def _find_value(seen: Sequence[_WatchedGraph], value: str) -> tuple[_WatchedGraph, list[int]] | None:
     """The e-graph that has the value, and the value's classes; without a value the largest e-graph and its roots."""
     if not value:
         largest = max(seen, key=lambda s: s.read.graph.node_count, default=None)
@@ -127,18 +138,18 @@ def _wanted(seen: Sequence[_Seen], value: str) -> tuple[_Seen, list[int]] | None
     return None
 
 
-def _nothing(name: str, seen: Sequence[_Seen], value: str) -> str:
+def _not_found(name: str, seen: Sequence[_WatchedGraph], value: str) -> str:
     if not seen:
         return f"{name}: there is nothing to search, so there is no e-graph"
     lines = sorted({line for s in seen for line in s.lines.values()})
     operators = sorted({x.op for s in seen for row in s.read.graph.candidates for x in row if x.children})
-    told = ", ".join(lines[:_MOST_TOLD]) + (", ..." if len(lines) > _MOST_TOLD else "")
-    words = ", ".join(operators[:_MOST_TOLD]) + (", ..." if len(operators) > _MOST_TOLD else "")
-    accepted = f"a source line ({told or 'none are known'}) or an operator ({words}) is accepted"
+    places = ", ".join(lines[:_MOST_LISTED]) + (", ..." if len(lines) > _MOST_LISTED else "")
+    words = ", ".join(operators[:_MOST_LISTED]) + (", ..." if len(operators) > _MOST_LISTED else "")
+    accepted = f"a source line ({places or 'none are known'}) or an operator ({words}) is accepted"
     return f"{name}: no value at {value!r}; {accepted}"
 
 
-def _picture(name: str, s: _Seen, asked: Sequence[int], value: str, depth: int, most: int) -> Picture:
+def _picture(name: str, s: _WatchedGraph, asked: Sequence[int], value: str, depth: int, most: int) -> Picture:
     graph = s.read.graph
     order = _around(graph, s.chosen, asked, depth) if value else _below(graph, s.chosen)
     shown = order[:most]
@@ -182,7 +193,7 @@ def _reached(start: Sequence[int], below: Callable[[int], Sequence[int]]) -> lis
     return list(found)
 
 
-def _box(s: _Seen, c: int, asked: bool) -> Box:
+def _box(s: _WatchedGraph, c: int, asked: bool) -> Box:
     graph = s.read.graph
     nodes = tuple(
         ENode(_label(x), x.made_by, x.children, s.chosen.get(c) == k, not x.made_by)
@@ -194,9 +205,9 @@ def _box(s: _Seen, c: int, asked: bool) -> Box:
 
 
 def _label(x: Candidate) -> str:
-    """An operator with its attributes, which tell it from others of its kind."""
+    """An operator with the attributes that distinguish it from other uses of the operator."""
     if x.op in (VAR, CONSTANT):
         return str(x.site.attrs.get("name", x.op))
-    told = [f"{k}={v}" for k, v in x.site.attrs.items() if isinstance(v, int | str | tuple)]
-    text = f"{x.op}({', '.join(told)})" if told else x.op
+    attrs = [f"{k}={v}" for k, v in x.site.attrs.items() if isinstance(v, int | str | tuple)]
+    text = f"{x.op}({', '.join(attrs)})" if attrs else x.op
     return text if len(text) <= 40 else f"{text[:37]}..."

@@ -7,16 +7,16 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from relax_eg.accepted import accepts, of_types
+from relax_eg.argument_checks import accepts, of_types
 from relax_eg.driver.optimize import traced_program
 from relax_eg.driver.options import KINDS, Facts, Options, Sizes, Target, read_options, weight_names
 from relax_eg.driver.prices import call_seconds, is_worthwhile, prices
-from relax_eg.driver.units import Searched, Units
+from relax_eg.driver.units import RecordedBlock, Units
 from relax_eg.egraph import Budget
 from relax_eg.errors import OperatorError, OptionError
+from relax_eg.explain.infix import short_infix_text
 from relax_eg.explain.nearest import Attempt, Graph, Nearest
 from relax_eg.explain.record import Firing, signature_of
-from relax_eg.explain.shown import short_infix_text
 from relax_eg.explain.steps import equation
 from relax_eg.extract.cost import WholeCost
 from relax_eg.frontends import Source
@@ -40,6 +40,7 @@ _MOST_PLACES = 4  # limit: further source lines that a reason names
 class WhyNot:
     """What happened to a rule in a program.
 
+    - `rule`: the rule.
     - `outcome`: "fired" (and is in the chosen program), "not chosen", "no match" or "not allowed".
     - `source`: the user's line.
     - `match`: where the rule fired, or else the nearest match.
@@ -120,7 +121,14 @@ def _rule(rule: Rule | Schema | str, rules: RuleSet) -> Rule | Schema:
 
 
 class RecordedSearch:
-    """A search for a program with every match recorded. It answers for any number of rules."""
+    """A search for a program with every match recorded. It answers for any number of rules.
+
+    - `options`: the options of the search.
+    - `units`: its e-graphs.
+    - `found`: the optimized module, and the recorded e-graph of each block.
+    - `gained`: whether the optimized module is predicted to be faster than the module as written.
+    - `graphs`: the e-classes of each recorded e-graph.
+    """
 
     def __init__(self, traced: Source, options: Options) -> None:
         held = weight_names(traced, options)
@@ -131,7 +139,7 @@ class RecordedSearch:
         self.gained = is_worthwhile(
             [(call_seconds(before, options), call_seconds(after, options)) for before, after in found_at]
         )
-        self.graphs = [Graph(s.recording, s.written) for s in self.found.searched]
+        self.graphs = [Graph(s.recording, s.written) for s in self.found.recorded]
 
     def why(self, rule: Rule | Schema, named: bool = True) -> WhyNot:
         """What happened to a rule in the program. `named`: whether it is one of the rules asked about."""
@@ -144,7 +152,7 @@ class _Answer:
         self.options, self.found = search.options, search.found
 
     def answer(self) -> WhyNot:
-        if any(self.rule.name in o.made for o in self.found.outcomes):
+        if any(self.rule.name in o.nodes_by_rule for o in self.found.outcomes):
             return self._fired()
         matches = sum(o.saturation.matches.get(self.rule.name, 0) for o in self.found.outcomes)
         if matches:
@@ -192,16 +200,16 @@ class _Answer:
     def _places(self) -> list[tuple[str, str, tuple[float, float]]]:
         """Where the rule fired: the user's line, the left side there, and the prices of both sides."""
         found: list[tuple[str, str, tuple[float, float]]] = []
-        for s, graph in zip(self.found.searched, self.search.graphs, strict=True):
+        for s, graph in zip(self.found.recorded, self.search.graphs, strict=True):
             for old, new, name in s.alternatives if isinstance(self.rule, Schema) else ():
                 if name == self.rule.name:
                     found.append((self._around(s, old), short_infix_text(old, 3), self._prices([(old, new)])))
             firings = [f for f in s.recording.firings if f.instance.rule is self.rule]
             for f in firings:
-                if not all(c in graph.shown for c in f.operands):
+                if not all(c in graph.expressions for c in f.operands):
                     continue
                 try:
-                    made = equation(f.instance, [graph.shown[c] for c in f.operands], dict(f.sizes))
+                    made = equation(f.instance, [graph.expressions[c] for c in f.operands], dict(f.sizes))
                 except OperatorError:
                     continue
                 root = _root(f, graph)
@@ -226,23 +234,23 @@ class _Answer:
     # --- no match ---
 
     def _nearest(self, rule: Rule) -> WhyNot:
-        best: tuple[Attempt, Nearest, Searched] | None = None
-        for s, graph in zip(self.found.searched, self.search.graphs, strict=True):
-            known = known_facts(s.known.facts, s.known.exact, s.scope)
+        best: tuple[Attempt, Nearest, RecordedBlock] | None = None
+        for s, graph in zip(self.found.recorded, self.search.graphs, strict=True):
+            known = known_facts(s.declared_facts.facts, s.declared_facts.exact, s.scope)
             nearest = Nearest(graph, rule, s.scope, known)
             found = nearest.find()
             if found is not None and (best is None or found.rank > best[0].rank):
                 best = found, nearest, s
         if best is None:
             wanted = sorted(rule.left_operators)
-            there = {e.op for s in self.found.searched for e in postorder(s.written)}
+            there = {e.op for s in self.found.recorded for e in postorder(s.written)}
             missing = ", ".join(f"`{op}`" for op in wanted if op not in there)
             why = f"the program has no {missing}, which its left side needs"
             formed = "its left side cannot be formed at the ranks, dtypes and attributes of the program"
             return WhyNot(rule, "no match", "", "", (why if missing else formed,))
         found, nearest, s = best
         reasons = found.problems or [self._unexplained()]
-        shown = nearest.graph.shown[found.root]
+        shown = nearest.graph.expressions[found.root]
         source = self._source(s, nearest.graph, found.root) or self._around(s, shown)
         if found.root not in nearest.graph.written:
             reasons = [*reasons, "(what stands here was made by other rules)"]
@@ -252,17 +260,17 @@ class _Answer:
         stops = ", ".join(dict.fromkeys(o.saturation.stop.value for o in self.found.outcomes))
         return f"everything it asks for is there, yet it had not fired when the search ended ({stops})"
 
-    def _source(self, s: Searched, graph: Graph, c: int) -> str:
+    def _source(self, s: RecordedBlock, graph: Graph, c: int) -> str:
         """The user's line of an e-class; empty if it has none."""
         origins = self._origins(s)
         return next((str(origins[e]) for e, k in graph.class_of.items() if k == c and e in origins), "")
 
-    def _around(self, s: Searched, e: Expr) -> str:
+    def _around(self, s: RecordedBlock, e: Expr) -> str:
         """The user's line of the nearest operand of an expression that a rule made."""
         origins = self._origins(s)
         return next((str(origins[x]) for x in reversed(postorder((e,))) if x in origins), "")
 
-    def _origins(self, s: Searched) -> Origins:
+    def _origins(self, s: RecordedBlock) -> Origins:
         return self.search.units.module[s.function].origins
 
 
@@ -270,7 +278,7 @@ def _root(f: Firing, graph: Graph) -> int:
     """The e-class of a match's first left side, -1 if it is not found."""
     classes = dict(zip(f.instance.params, f.operands, strict=True))
     for e in f.instance.left_nodes:
-        sign = signature_of(e, graph.recording.one, dict(f.sizes))
+        sign = signature_of(e, graph.recording.canonical_sizes, dict(f.sizes))
         found = graph.recording.classes.get((sign, tuple(classes[a] for a in e.args if a in classes)))
         if found is None:
             return -1

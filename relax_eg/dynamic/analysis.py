@@ -12,7 +12,7 @@ from jax import lax
 from relax_eg.dtypes import is_key
 from relax_eg.dynamic.content import known_content
 from relax_eg.dynamic.equations import derive_step
-from relax_eg.dynamic.layout import Digit, States, TensorLayout, boxed_layout, join_layouts, unmerge_layout
+from relax_eg.dynamic.layout import Digit, Layouts, TensorLayout, boxed_layout, join_layouts, unmerge_layout
 from relax_eg.dynamic.native import native_lowering
 from relax_eg.dynamic.softmax import IDIOMS
 from relax_eg.dynamic.special import BEHAVIOURS
@@ -40,8 +40,8 @@ from relax_eg.ir.expr import (
 from relax_eg.ir.heads import LOOPS, RUNNING, STATIC
 from relax_eg.ir.module import Function, Module
 from relax_eg.ops import Site, get, program_of
-from relax_eg.ops.libraries import inlined, with_sizes_of
-from relax_eg.ops.record import Precondition, conditions, is_shown
+from relax_eg.ops.libraries import inline_libraries, with_sizes_of
+from relax_eg.ops.record import Precondition, is_proved_applicable, preconditions
 from relax_eg.shapes import Dim
 from relax_eg.tir import TensorProgram, margins
 from relax_eg.tir import substitute as substitute_sizes
@@ -51,7 +51,11 @@ from relax_eg.tir import substitute as substitute_sizes
 class Mask:
     """A mask: beyond the true size `size`, along `axis` of `value`, the padding must hold `fill`.
 
+    - `number`: its place among the masks of the analysis.
+    - `value`: the value, as users read it.
     - `axis`: None for a mask inside an operator's own computation.
+    - `size`: the true size, as text.
+    - `fill`: the number in the padding; None inside an operator's own computation.
     - `reason`: the operator that needs it, and what for.
     - `source`: the user's line.
     """
@@ -72,25 +76,30 @@ class Mask:
 
 @dataclass
 class FunctionPlan:
-    """How one function runs if its parameters have the layouts `params`.
+    """How one function runs at capacity.
 
+    - `function`: the function.
+    - `params`: the layouts of its parameters.
+    - `sizes`: its size variables in terms of the entry's sizes.
     - `values`: values of bindings, with routines written out.
     - `steps`: the step of each operator that has one.
     - `numbers`: numbers of the masks of each step's operands.
     - `inner`: numbers of the masks inside each step.
     - `runs`: plans of the functions that a call, loop or branch runs.
+    - `layouts`: the layout of each value.
+    - `result`: the layout of the result.
     """
 
     function: Function
-    params: tuple[States, ...]
+    params: tuple[Layouts, ...]
     sizes: Mapping[str, Dim]
-    values: dict[Expr, Expr] = field(default_factory=dict[Expr, Expr])  # of bindings, with routines written out
+    values: dict[Expr, Expr] = field(default_factory=dict[Expr, Expr])
     steps: dict[Expr, CapacityStep] = field(default_factory=dict[Expr, CapacityStep])
     numbers: dict[Expr, tuple[int, ...]] = field(default_factory=dict[Expr, "tuple[int, ...]"])
     inner: dict[Expr, tuple[int, ...]] = field(default_factory=dict[Expr, "tuple[int, ...]"])
     runs: dict[Expr, tuple[FunctionPlan, ...]] = field(default_factory=dict[Expr, "tuple[FunctionPlan, ...]"])
-    states: dict[Expr, States] = field(default_factory=dict[Expr, States])
-    result: States = None
+    layouts: dict[Expr, Layouts] = field(default_factory=dict[Expr, Layouts])
+    result: Layouts = None
 
 
 class Analysis:
@@ -105,13 +114,16 @@ class Analysis:
         self.conditions: set[Precondition] = set()
         self._known: dict[tuple[Any, ...], FunctionPlan] = {}
         main = module.main
-        self.main = self.function(main, tuple(map(_states_of, (p.annotation for p in main.params))), {})
+        self.main = self.function(main, tuple(map(_input_layouts, (p.annotation for p in main.params))), {})
 
     def moves(self, dim: Dim) -> bool:
         return not dim.is_const and bool(dim.variables & self.dims)
 
-    def function(self, f: Function, params: tuple[States, ...], sizes: Mapping[str, Dim]) -> FunctionPlan:
-        """The plan of `f`; `sizes`: its size variables in terms of the entry's sizes."""
+    def function(self, f: Function, params: tuple[Layouts, ...], sizes: Mapping[str, Dim]) -> FunctionPlan:
+        """The plan of `f` for parameters of these layouts.
+
+        `sizes`: the size variables of `f` in terms of the entry's sizes.
+        """
         key = (f.name, params, tuple(sorted(sizes.items(), key=lambda kv: kv[0])))
         if key not in self._known:
             self._known[key] = _FunctionAnalysis(self, f, params, sizes).plan
@@ -120,71 +132,74 @@ class Analysis:
     def snapshot(self) -> tuple[Any, ...]:
         return len(self.masks), dict(self.exact), set(self.exact_dims), dict(self._known)
 
-    def back_to(self, snapshot: tuple[Any, ...]) -> None:
-        """Undo everything found since the snapshot."""
+    def restore(self, snapshot: tuple[Any, ...]) -> None:
+        """Discards everything found since the snapshot."""
         count, self.exact, self.exact_dims, self._known = snapshot
         del self.masks[count:]
 
-    def number(self, value: str, axis: int | None, size: Dim, fill: Any, reason: str, source: str) -> int:
+    def add_mask(self, value: str, axis: int | None, size: Dim, fill: Any, reason: str, source: str) -> int:
+        """Adds a mask and returns its number."""
         self.masks.append(Mask(len(self.masks), value, axis, str(size), fill, reason, source))
         return self.masks[-1].number
 
 
 class _FunctionAnalysis:
-    def __init__(self, whole: Analysis, f: Function, params: tuple[States, ...], sizes: Mapping[str, Dim]) -> None:
+    def __init__(self, whole: Analysis, f: Function, params: tuple[Layouts, ...], sizes: Mapping[str, Dim]) -> None:
         self.whole = whole
         self.f = f
         self.sizes = {v: d for v, d in sizes.items() if d != Dim.var(v)}
         self.plan = FunctionPlan(f, params, sizes)
-        self.states = self.plan.states
-        self.states.update(zip(f.params, params, strict=True))
+        self.layouts = self.plan.layouts
+        self.layouts.update(zip(f.params, params, strict=True))
         self._masked: dict[tuple[Any, ...], int] = {}
         for block in f.blocks:
             for b in block.bindings:
-                (value,) = inlined([b.value])
+                (value,) = inline_libraries([b.value])
                 self.plan.values[b.var] = value
-                self.states[b.var] = self.value(value)
+                self.layouts[b.var] = self.value(value)
         self.plan.result = self.value(f.result)
 
-    def value(self, root: Expr) -> States:
-        for e in postorder((root,), stop=self.states.__contains__):
-            if e not in self.states:
-                self.states[e] = self.node(e)
-        return self.states[root]
+    def value(self, root: Expr) -> Layouts:
+        for e in postorder((root,), stop=self.layouts.__contains__):
+            if e not in self.layouts:
+                self.layouts[e] = self.node(e)
+        return self.layouts[root]
 
     def annotation(self, e: Expr) -> Annotation:
         return substitute(e.annotation, self.sizes) if self.sizes else e.annotation
 
-    def node(self, e: Expr) -> States:
+    def node(self, e: Expr) -> Layouts:
         if e.op == TUPLE:
-            return tuple(self.states[a] for a in e.args)
+            return tuple(self.layouts[a] for a in e.args)
         if e.op == TUPLE_GET:
-            whole = self.states[e.args[0]]
+            whole = self.layouts[e.args[0]]
             return whole[e.attr("index")] if isinstance(whole, tuple) else None
         if e.op in STATIC:
             return None
         if e.op == VAR:
             raise RelaxEgError(f"variable `{e.attr('name')}` is used before it is defined")
         if e.op == CONSTANT:
-            return _states_of(e.annotation)
-        if self._stays(e):
-            return _states_of(self.annotation(e))
+            return _input_layouts(e.annotation)
+        if self._is_fixed(e):
+            return _input_layouts(self.annotation(e))
         try:
             if e.op in RUNNING:
-                return self.runs(e)
+                return self.function_run(e)
             step = self.step(e)
         except NotPredicated as error:
-            self.refuse(e, str(error))
-            return _states_of(self.annotation(e))
+            self.record_exact(e, str(error))
+            return _input_layouts(self.annotation(e))
         self.plan.steps[e] = step
-        self.plan.numbers[e] = tuple(self._numbered(e, step))
+        self.plan.numbers[e] = tuple(self._mask_numbers(e, step))
         self.plan.inner[e] = tuple(
-            self.whole.number(_called(e), None, i.size, None, f"{_name(e)}, {i.reason}", self._source(e))
+            self.whole.add_mask(
+                _value_label(e), None, i.size, None, f"{_operator_label(e)}, {i.reason}", self._source(e)
+            )
             for i in step.inner
         )
-        return step.states
+        return step.result_layouts
 
-    def _stays(self, e: Expr) -> bool:
+    def _is_fixed(self, e: Expr) -> bool:
         """Whether no size in `e` moves, so that it runs unchanged."""
         if e.op == MATCH_CAST or e.op in RUNNING:
             return False
@@ -192,9 +207,10 @@ class _FunctionAnalysis:
         dims = [d for a in annotations for d in dims_of(a)] + [d for _, v in e.attrs for d in _dims_in(v)]
         return not any(self.whole.moves(d.substitute(self.sizes)) for d in dims) and all(map(_is_known, annotations))
 
-    def refuse(self, e: Expr, reason: str) -> None:
+    def record_exact(self, e: Expr, reason: str) -> None:
+        """Records that `e` cannot run at capacity, and the sizes that it depends on."""
         source = self._source(e)
-        self.whole.exact.setdefault(f"{_name(e)} at {source}" if source else _name(e), reason)
+        self.whole.exact.setdefault(f"{_operator_label(e)} at {source}" if source else _operator_label(e), reason)
         for d in (d for x in (e, *e.args) for d in dims_of(self.annotation(x))):
             self.whole.exact_dims |= d.variables & self.whole.dims
 
@@ -208,39 +224,39 @@ class _FunctionAnalysis:
             raise NotPredicated("it looks at the sizes of a value")
         if e.op == CALL_DPS_LIBRARY and e.attr("name") == BARRIER:
             # Its results are its operands, in any layout.
-            states = tuple(self.states[a] for a in e.args)
-            return CapacityStep(lambda _, arrays: lax.optimization_barrier(tuple(arrays)), states)
+            layouts = tuple(self.layouts[a] for a in e.args)
+            return CapacityStep(lambda _, arrays: lax.optimization_barrier(tuple(arrays)), layouts)
         if e.op == CALL_DPS_LIBRARY:
             raise NotPredicated(f"what `{e.attr('name')}` does with its operands is not known")
         if not all(_is_known(self.annotation(x)) for x in (e, *e.args)):
             raise NotPredicated("its shape is known in part only")
         operands = tuple(self.annotation(a) for a in e.args)
-        states = tuple(s for a in e.args if isinstance(s := self.states[a], TensorLayout))
-        if len(states) < len(e.args):
+        layouts = tuple(s for a in e.args if isinstance(s := self.layouts[a], TensorLayout))
+        if len(layouts) < len(e.args):
             raise NotPredicated("an operand is no tensor")
         if e.op == CALL_TIR:
             called = self._program(e)
             self.whole.conditions |= {((">=", d),) for d in margins(called)}
-            return derive_step(called, states, self.whole.moves, None)
+            return derive_step(called, layouts, self.whole.moves, None)
         attrs = {k: with_sizes_of(v, self.sizes) for k, v in e.attrs}
-        if not is_shown(e.op, operands, tuple(attrs.items())):
+        if not is_proved_applicable(e.op, operands, tuple(attrs.items())):
             raise NotPredicated("whether it applies depends on the sizes")
-        self.whole.conditions |= set(conditions(e.op, operands, tuple(attrs.items())))
+        self.whole.conditions |= set(preconditions(e.op, operands, tuple(attrs.items())))
         constants = {i: constant_value(a).item() for i, a in enumerate(e.args) if a.op == CONSTANT and not a.shape}
-        use = OperatorUse(Site(e.op, operands, attrs), states, self.whole.moves, constants)
+        use = OperatorUse(Site(e.op, operands, attrs), layouts, self.whole.moves, constants)
         operator = get(e.op)
         special = BEHAVIOURS[operator.capacity] if operator.capacity else None
         found = special(use) if special is not None else None
-        if found is None and special is not None and operator.moves == "view" and use.merged:
-            found = special(OperatorUse(use.site, tuple(map(unmerge_layout, states)), use.moves))
+        if found is None and special is not None and operator.moves == "view" and use.merged_operands:
+            found = special(OperatorUse(use.site, tuple(map(unmerge_layout, layouts)), use.moves))
             if found is not None:
-                return CapacityStep(found.compute, found.states, unmerged=use.merged)
+                return CapacityStep(found.compute, found.result_layouts, boxed_operands=use.merged_operands)
         if found is not None:
             return found
         program = program_of(use.site)
         if program is None:
             raise NotPredicated("no index equations say what it does")
-        plain = derive_step(program, states, self.whole.moves, native_lowering(use))
+        plain = derive_step(program, layouts, self.whole.moves, native_lowering(use))
         for idiom in IDIOMS:
             found = idiom(e, use, plain)
             if found is not None:
@@ -250,29 +266,29 @@ class _FunctionAnalysis:
     def _program(self, e: Expr) -> TensorProgram:
         """The tensor program of a call, with the caller's sizes in place of its size variables."""
         program: TensorProgram = e.attr("program").value
-        told = {v: d.substitute(self.sizes) for v, d in e.attr("sizes")}
+        attribute_sizes = {v: d.substitute(self.sizes) for v, d in e.attr("sizes")}
         shapes = [Tensor(b.shape, b.dtype) for b in program.parameters]
-        sizes = {**call_sizes(shapes, [self.annotation(a) for a in e.args]), **told}
+        sizes = {**call_sizes(shapes, [self.annotation(a) for a in e.args]), **attribute_sizes}
         missing = sorted(program.sizes - sizes.keys())
         if missing:
-            raise NotPredicated(f"its size {missing[0]} is not told by an axis")
-        return at_sizes(program, sizes)
+            raise NotPredicated(f"its size {missing[0]} is determined by no axis")
+        return substitute_program_sizes(program, sizes)
 
-    def _numbered(self, e: Expr, step: CapacityStep) -> list[int]:
+    def _mask_numbers(self, e: Expr, step: CapacityStep) -> list[int]:
         """A number for each mask of a step; masks of one value that are alike share a number."""
         out: list[int] = []
         before: dict[int, tuple[Any, ...]] = {}
         for m in step.masks:
             value = e.args[m.operand]
-            state = self.states[value]
-            assert isinstance(state, TensorLayout)
-            axes = unmerge_layout(state).axes if m.operand in step.unmerged else state.axes
+            layout = self.layouts[value]
+            assert isinstance(layout, TensorLayout)
+            axes = unmerge_layout(layout).axes if m.operand in step.boxed_operands else layout.axes
             path = (*before.get(m.operand, ()), (m.axis, m.digit, repr(m.fill)))
-            key = (value, m.operand in step.unmerged, path)
+            key = (value, m.operand in step.boxed_operands, path)
             if key not in self._masked:
                 size = axes[m.axis][m.digit].size
-                self._masked[key] = self.whole.number(
-                    _called(value), m.axis, size, m.fill, f"{_name(e)}, {m.reason}", self._source(e)
+                self._masked[key] = self.whole.add_mask(
+                    _value_label(value), m.axis, size, m.fill, f"{_operator_label(e)}, {m.reason}", self._source(e)
                 )
             before[m.operand] = path
             out.append(self._masked[key])
@@ -280,9 +296,9 @@ class _FunctionAnalysis:
 
     # --- functions ---
 
-    def runs(self, e: Expr) -> States:
+    def function_run(self, e: Expr) -> Layouts:
         args = [self.annotation(a) for a in e.args]
-        given = [_unmerged_all(self.states[a]) for a in e.args]
+        given = [_unmerge_layouts(self.layouts[a]) for a in e.args]
         if e.op == SHARD_MAP:
             raise NotPredicated("it runs on parts of arrays on several devices")
         if e.op == CALL and e.args[0].op != FUNCTION:
@@ -294,13 +310,15 @@ class _FunctionAnalysis:
             steps = steps_of(e.op, attrs)
             length = None if steps is None else steps.substitute(self.sizes)
             return self._loop(e, functions, annotated, laid_out, length)
-        plans = [self._function(f, p.same, q.same) for f, p, q in zip(functions, annotated, laid_out, strict=True)]
+        plans = [
+            self._function(f, p.constants, q.constants) for f, p, q in zip(functions, annotated, laid_out, strict=True)
+        ]
         self.plan.runs[e] = tuple(plans)
-        return functools.reduce(join_layouts, (_unmerged_all(x.result) for x in plans))
+        return functools.reduce(join_layouts, (_unmerge_layouts(x.result) for x in plans))
 
     def _loop(
         self, e: Expr, functions: Sequence[Expr], annotated: Sequence[Run], laid_out: Sequence[Run], length: Dim | None
-    ) -> States:
+    ) -> Layouts:
         """A loop whose carry has a layout and padding that hold after any number of steps, found by fixed-point
         iteration.
 
@@ -309,20 +327,20 @@ class _FunctionAnalysis:
         """
         q = laid_out[-1]
         xs = tuple(TensorLayout(s.axes[1:], s.dtype) for s in q.slices)
-        carry: tuple[States, ...] = q.carry
+        carry: tuple[Layouts, ...] = q.carry
         count = len(carry)
         while True:
             before = self.whole.snapshot()
-            body = self._function(functions[-1], arguments_of(annotated[-1]), (*q.same, *carry, *xs))
-            fields = _unmerged_all(body.result)
+            body = self._function(functions[-1], arguments_of(annotated[-1]), (*q.constants, *carry, *xs))
+            fields = _unmerge_layouts(body.result)
             assert isinstance(fields, tuple)
             after = tuple(join_layouts(a, b) for a, b in zip(carry, fields, strict=False))
             if after == carry:
                 break
-            self.whole.back_to(before)  # only the findings of the last round count
+            self.whole.restore(before)  # only the findings of the last round count
             carry = after
         conditions_ = zip(functions[:-1], annotated[:-1], laid_out[:-1], strict=True)
-        plans = [self._function(f, arguments_of(p), (*c.same, *carry)) for f, p, c in conditions_]
+        plans = [self._function(f, arguments_of(p), (*c.constants, *carry)) for f, p, c in conditions_]
         self.plan.runs[e] = (*plans, body)
         if length is None:
             return carry
@@ -339,17 +357,17 @@ class _FunctionAnalysis:
             stacked.append(after)
         return (*carry, *stacked)
 
-    def _function(self, callee: Expr, args: Sequence[Annotation], states: Sequence[States]) -> FunctionPlan:
+    def _function(self, callee: Expr, args: Sequence[Annotation], layouts: Sequence[Layouts]) -> FunctionPlan:
         f = self.whole.module[str(callee.attr("name"))]
         sizes = call_sizes([x.annotation for x in f.params], args)
         wanted = {v for x in f.expressions() for d in dims_of(x.annotation) for v in d.variables}
         missing = sorted(wanted - sizes.keys())
         if missing:
-            raise NotPredicated(f"the size {missing[0]} of `{f.name}` is not told by its arguments")
-        return self.whole.function(f, tuple(states), sizes)
+            raise NotPredicated(f"the size {missing[0]} of `{f.name}` is determined by no argument")
+        return self.whole.function(f, tuple(layouts), sizes)
 
 
-def at_sizes(program: TensorProgram, sizes: Mapping[str, Dim]) -> TensorProgram:
+def substitute_program_sizes(program: TensorProgram, sizes: Mapping[str, Dim]) -> TensorProgram:
     """A tensor program with `sizes` in place of its size variables."""
     env: dict[str, Dim | int] = dict(sizes)
 
@@ -360,16 +378,16 @@ def at_sizes(program: TensorProgram, sizes: Mapping[str, Dim]) -> TensorProgram:
     return replace(program, inputs=tuple(map(buffer, program.inputs)), stages=stages, passed=())
 
 
-def _states_of(annotation: Annotation) -> States:
+def _input_layouts(annotation: Annotation) -> Layouts:
     if isinstance(annotation, Tuple):
-        return tuple(map(_states_of, annotation.fields))
+        return tuple(map(_input_layouts, annotation.fields))
     return boxed_layout(annotation) if isinstance(annotation, Tensor) and annotation.shape is not None else None
 
 
-def _unmerged_all(states: States) -> States:
-    if isinstance(states, tuple):
-        return tuple(map(_unmerged_all, states))
-    return unmerge_layout(states) if states is not None else None
+def _unmerge_layouts(layouts: Layouts) -> Layouts:
+    if isinstance(layouts, tuple):
+        return tuple(map(_unmerge_layouts, layouts))
+    return unmerge_layout(layouts) if layouts is not None else None
 
 
 def _is_known(annotation: Annotation) -> bool:
@@ -385,13 +403,13 @@ def _dims_in(value: Any) -> list[Dim]:
     return [d for v in value for d in _dims_in(v)] if isinstance(value, tuple) else []  # type: ignore[reportUnknownVariableType]
 
 
-def _name(e: Expr) -> str:
+def _operator_label(e: Expr) -> str:
     if e.op == CALL_TIR:
         return f"call_tir of `{e.attr('program').value.name}`"
     return f"`{e.attr('name')}`" if e.op == CALL_DPS_LIBRARY else e.op
 
 
-def _called(e: Expr) -> str:
+def _value_label(e: Expr) -> str:
     if e.op == VAR:
         return f"`{e.attr('name')}`"
-    return f"{_name(e)} {e.annotation.short}" if isinstance(e.annotation, Tensor) else _name(e)
+    return f"{_operator_label(e)} {e.annotation.short}" if isinstance(e.annotation, Tensor) else _operator_label(e)

@@ -29,7 +29,7 @@ class AtCapacity(Whole):
     default one run as one XLA program at exact sizes. Prepared values serve all capacities.
     """
 
-    reorders = REASSOCIATED
+    reorder_tolerance = REASSOCIATED
 
     def __init__(
         self,
@@ -44,38 +44,38 @@ class AtCapacity(Whole):
         super().__init__(family, executables, shapes or {})
         self._policy, self._predict = policy, predict
         self._sized = Memo[tuple[Any, ...], Sized](_MOST_SIZED) if sized is None else sized
-        self._expects_others = False
+        self._expects_other_sizes = False
 
     @functools.cached_property
     def sized(self) -> Sized:
         """What serves the calls; all weights of the same shapes share it."""
         found = self._sized_for(self.bound_family)
-        self.straight = functools.partial(found.straight, self.held)
+        self.call_known = functools.partial(found.call_known, self.prepared_values)
         return found
 
     def _sized_for(self, bound: BoundFamily) -> Sized:
         def make() -> Sized:
             made = Sized(bound, self._policy, self.executables, self._predict)
             made.served = self._is_served
-            made.donated = [i for i, parameter in enumerate(bound.others_at) if parameter in self._donated]
-            if self._expects_others:
-                made.alone, made.named = False, []
+            made.donated = [i for i, parameter in enumerate(bound.call_indices) if parameter in self._donated]
+            if self._expects_other_sizes:
+                made.assumes_one_size, made.named_sizes = False, []
             return made
 
-        return self._sized.made(tuple(sorted(bound.shapes.items())), make)
+        return self._sized.get_or_make(tuple(sorted(bound.shapes.items())), make)
 
-    def straight(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:  # until the first call has run
+    def call_known(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:  # until the first call has run
         return UNSEEN
 
-    def run(self, given: list[Any]) -> Any:
+    def run(self, arguments: list[Any]) -> Any:
         try:
-            return self.sized.run(self.held, given)
+            return self.sized.run(self.prepared_values, arguments)
         except (ElsewhereError, UnseenError):
-            return self.run_elsewhere(given)
+            return self.run_elsewhere(arguments)
 
-    def of_shapes(self, shapes: Mapping[int, tuple[int, ...]]) -> AtCapacity:
+    def for_shapes(self, shapes: Mapping[int, tuple[int, ...]]) -> AtCapacity:
         made = AtCapacity(self.family, self._policy, self._predict, self.executables, shapes, self._sized)
-        made._expects_others = self._expects_others
+        made._expects_other_sizes = self._expects_other_sizes
         return made
 
     def at_exact_sizes(self) -> Mapping[str, str]:
@@ -83,7 +83,7 @@ class AtCapacity(Whole):
         if asked and not self._sized:
             self._sized_for(self.bound_family)
         bodies = [b for s in list(self._sized.values()) for b in s.bodies]
-        with self.program.width():
+        with self.program.width_context():
             for body in bodies if asked else ():
                 _ = body.dims
         return {k: v for b in bodies for k, v in b.reasons.items()}
@@ -100,16 +100,18 @@ class AtCapacity(Whole):
         self._sized_for(BoundFamily(self.family, {**self.bound_family.shapes, **shapes})).compile_ahead(at, background)
 
     def expect_other_sizes(self) -> None:
-        """With "auto", let the first call already run at capacity: its sizes are not the only ones, and the user did
-        not name the sizes that the program was optimized for. To be called before the first call."""
-        self._expects_others = True
+        """Makes the first call run at capacity already, with "auto". To be called before the first call.
+
+        Its sizes are not the only ones, and the user did not name the sizes that the program was optimized for.
+        """
+        self._expects_other_sizes = True
 
     def statistics(self) -> Statistics:
         executables = self.executables
         rows: list[ExecutableRow] = []
         for _, e in executables.items():
             kind = "exact" if e.exact else "capacity"
-            rows.append(ExecutableRow(e.at, kind, e.why, e.calls, e.compile_seconds, e.seconds, e.memory))
+            rows.append(ExecutableRow(e.buffer_sizes, kind, e.why, e.calls, e.compile_seconds, e.seconds, e.memory))
         sized = list(self._sized.values())
         return Statistics(
             self.program.name,
@@ -120,5 +122,10 @@ class AtCapacity(Whole):
             executables.compilations,
             executables.compile_seconds,
             executables.evicted,
-            {k: v for s in sized for why in (s.others, *(b.reasons for b in s.bodies)) for k, v in why.items()},
+            {
+                k: v
+                for s in sized
+                for why in (s.differing_sizes, *(b.reasons for b in s.bodies))
+                for k, v in why.items()
+            },
         )

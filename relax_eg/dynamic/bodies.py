@@ -20,14 +20,16 @@ from relax_eg.logs import fallback
 
 # A function `(held, *args, **kwargs) -> result`, the specs of `held` (a tuple of the prepared values) and `args`, and
 # those of `kwargs`.
-Taking = tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]
+TracedFunction = tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]
 
 
 class Body:
     """A program some of whose parameters are bound, which determine the sizes `fixed`; compiled for certain sizes.
 
-    Its operands are the values prepared from the bound parameters, then the other leaves. `reasons`, filled once `dims`
-    are known: what cannot run at capacity (an operator and its line, or the program), and why.
+    Its operands are the values prepared from the bound parameters, then the other leaves.
+
+    - `reasons`: what cannot run at capacity (an operator and its line, or the program), and why; filled once `dims` is
+      known.
     """
 
     def __init__(self, bound: BoundProgram, fixed: frozenset[str]) -> None:
@@ -42,7 +44,7 @@ class Body:
         """The annotation of each operand, and whether it is weakly typed."""
         p, indices = self._program, self._bound.indices
         others = [i for i in range(len(p.params)) if i not in indices]
-        if self._bound.kept:  # the bound parameters themselves
+        if self._bound.is_as_written:  # the bound parameters themselves
             return [(p.params[i].annotation, p.weak_in[i]) for i in (*sorted(indices), *others)]
         params = self._bound.module.main.params
         weak = [*[False] * (len(params) - len(others)), *(p.weak_in[i] for i in others)]
@@ -84,9 +86,8 @@ class Body:
         return None if found.exact or not free else (found, free)
 
     def refuse(self, e: Exception) -> None:
-        """Let the program run at exact sizes from now on, because it cannot be compiled for a capacity."""
-        said = fallback(f"{self._program.name} runs at its very sizes", e)
-        self.reasons[self._program.name] = said
+        """Makes the program run at exact sizes from now on, because it cannot be compiled for a capacity."""
+        self.reasons[self._program.name] = fallback(f"{self._program.name} runs at its very sizes", e)
         self.dims = ()
 
     def fit(self, sizes: Mapping[str, int], capacities: Mapping[str, int]) -> CapacityFit | None:
@@ -95,21 +96,21 @@ class Body:
         assert self._plan is not None
         if not self._plan[0].applies(sizes):
             return None
-        room = self._room(capacities)
+        room = self._capacity_shapes(capacities)
         operands, results = (
             [(shape_at(dims, sizes), room(dims)) for dims in _patterns(annotations)]
             for annotations in ([a for a, _ in self._operands], self._results)
         )
         return make_fit(operands, results)
 
-    def _room(self, capacities: Mapping[str, int]) -> Callable[[Pattern], tuple[int, ...]]:
+    def _capacity_shapes(self, capacities: Mapping[str, int]) -> Callable[[Pattern], tuple[int, ...]]:
         """The shapes of arrays at these capacities. An axis gets as many places as it can ever need (`capacity_of`):
         for n*m - n that may be more than its value with n and m at capacity."""
         fixed = {v: n for v, n in capacities.items() if v not in self.dims}
         moving = {v: capacities[v] for v in self.dims}
         return lambda dims: tuple(capacity_of(d.substitute(fixed), moving) for d in dims)
 
-    def at_capacity(self, capacities: Mapping[str, int], tree: Any) -> Taking:
+    def at_capacity(self, capacities: Mapping[str, int], tree: Any) -> TracedFunction:
         """Like `exact`, for arrays at these capacities; the first item of `held` is the true sizes, as `scalars` gives
         them."""
         assert self._plan is not None
@@ -117,10 +118,10 @@ class Body:
 
         def padded(held: tuple[Any, ...], /, *args: Any, **kwargs: Any) -> Any:
             leaves = check_traced_arguments(operands, structure, (held[1:], args, kwargs))
-            return self._program.result(run(self._bound.in_order(*self._apart(leaves)), held[0]))
+            return self._program.result(run(self._bound.ordered_operands(*self._split_operands(leaves)), held[0]))
 
         padded.__name__ = f"{self._program.name}_at_capacity"
-        operands, structure, (held, *args), kwargs = self._given(self._room(capacities), tree)
+        operands, structure, (held, *args), kwargs = self._operand_structure(self._capacity_shapes(capacities), tree)
         return padded, ((self.scalars(capacities), *held), *args), kwargs
 
     def scalars(self, sizes: Mapping[str, int]) -> dict[str, Any]:
@@ -128,18 +129,18 @@ class Body:
         with jax.ensure_compile_time_eval():
             return {v: jax.device_put(np.int32(sizes[v])) for v in self.dims}
 
-    def exact(self, sizes: Mapping[str, int], tree: Any) -> Taking:
+    def exact(self, sizes: Mapping[str, int], tree: Any) -> TracedFunction:
         """The function for arrays of exactly these sizes; it raises UnseenError for others."""
 
         def exact(held: tuple[Any, ...], /, *args: Any, **kwargs: Any) -> Any:
             leaves = check_traced_arguments(operands, structure, (held, args, kwargs))
-            return self._bound.main(*self._apart(leaves), sizes)
+            return self._bound.run_main(*self._split_operands(leaves), sizes)
 
         exact.__name__ = self._program.name
-        operands, structure, args, kwargs = self._given(lambda dims: shape_at(dims, sizes), tree)
+        operands, structure, args, kwargs = self._operand_structure(lambda dims: shape_at(dims, sizes), tree)
         return exact, args, kwargs
 
-    def _given(
+    def _operand_structure(
         self, shape: Callable[[Pattern], tuple[int, ...]], tree: Any
     ) -> tuple[list[Any], Any, tuple[Any, ...], dict[str, Any]]:
         """The operands of a call: as a flat list, their tree structure, as arguments, as keywords."""
@@ -150,7 +151,7 @@ class Body:
         held, (args, kwargs) = tuple(operands[:split]), jax.tree_util.tree_unflatten(tree, operands[split:])
         return operands, jax.tree_util.tree_structure((held, args, kwargs)), (held, *args), kwargs
 
-    def _apart(self, leaves: list[Any]) -> tuple[list[Any], list[Any]]:
+    def _split_operands(self, leaves: list[Any]) -> tuple[list[Any], list[Any]]:
         """The prepared values among the operands, and the others."""
         split = len(leaves) - (len(self._program.params) - len(self._bound.indices))
         return leaves[:split], leaves[split:]

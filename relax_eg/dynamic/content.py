@@ -23,6 +23,7 @@ class Content:
     """What the padding holds along one axis.
 
     - `what`: "any" (NaN and infinities included), "finite", or "is" (every element is `value`).
+    - `value`: the number of all elements where `what` is "is".
     - `or_nan`: an element may also be NaN if a valid element at the same place of the other axes is NaN, as in a row of
       a softmax that is NaN anyway. A sum or an extreme along the axis is not changed by that.
     """
@@ -71,7 +72,7 @@ def join_contents(a: Content, b: Content) -> Content:
     return FINITE if a.is_finite and b.is_finite else ANY
 
 
-def evaluated(term: Scalar, read: Callable[[Read], Content]) -> Content:
+def evaluate_content(term: Scalar, read: Callable[[Read], Content]) -> Content:
     """The content of `term`; `read` gives the content of its reads. Linear in the number of distinct terms."""
     done: dict[Scalar, Content] = {}
     todo = [term]
@@ -82,12 +83,12 @@ def evaluated(term: Scalar, read: Callable[[Read], Content]) -> Content:
         if missing:
             todo.extend(missing)
             continue
-        done[at] = _of(at, [done[part] for part in parts], read)
+        done[at] = _term_content(at, [done[part] for part in parts], read)
         todo.pop()
     return done[term]
 
 
-def _of(term: Scalar, parts: Sequence[Content], read: Callable[[Read], Content]) -> Content:
+def _term_content(term: Scalar, parts: Sequence[Content], read: Callable[[Read], Content]) -> Content:
     match term:
         case Const():
             return known_content(term.value)
@@ -101,17 +102,17 @@ def _of(term: Scalar, parts: Sequence[Content], read: Callable[[Read], Content])
             mixed = ANY if then.or_nan or other.or_nan else join_contents(then, other)
             found = (then if cond.value else other) if cond.is_constant else mixed
         case Cast():
-            found = _cast(term, parts[0])
+            found = _cast_content(term, parts[0])
         case Apply():
-            found = _applied(term, parts)
+            found = _function_content(term, parts)
         case Reduce():
-            found = _reduced(term, parts[0])
+            found = _reduction_content(term, parts[0])
         case _:
             found = ANY
     return FINITE if found is ANY and padding_content(term.dtype) is FINITE else found
 
 
-def _cast(term: Cast, part: Content) -> Content:
+def _cast_content(term: Cast, part: Content) -> Content:
     if part.what == "is":
         held = _number(part.value, term.arg.dtype)
         if part.or_nan:
@@ -136,7 +137,7 @@ def _number(value: Any, dtype: str) -> Any:
     return np.asarray(value).astype(np.dtype(dtype))
 
 
-def _applied(term: Apply, parts: Sequence[Content]) -> Content:
+def _function_content(term: Apply, parts: Sequence[Content]) -> Content:
     nan = any(p.or_nan for p in parts)
     if nan and term.fn not in functions_with_trait("nan"):
         return ANY
@@ -150,7 +151,7 @@ def _applied(term: Apply, parts: Sequence[Content]) -> Content:
     return FINITE if finite and term.fn in functions_with_trait("bounded") else ANY
 
 
-def _reduced(term: Reduce, body: Content) -> Content:
+def _reduction_content(term: Reduce, body: Content) -> Content:
     if term.kind == "sum" and body.equals(0):
         return known_content(0)
     return ANY

@@ -18,9 +18,9 @@ from relax_eg.backend.contractions import factors_of
 from relax_eg.backend.scalar_functions import identity
 from relax_eg.backend.tensor_programs import lower_program
 from relax_eg.dtypes import dtype_of, is_float
-from relax_eg.dynamic.content import Content, evaluated, is_identity, padding_content
-from relax_eg.dynamic.layout import Axis, Digit, Moves, TensorLayout, size_of, unmerge_layout
-from relax_eg.dynamic.step import CapacityStep, Inner, StepSizes, Wanted, after_masks
+from relax_eg.dynamic.content import Content, evaluate_content, is_identity, padding_content
+from relax_eg.dynamic.layout import Axis, Digit, Moves, TensorLayout, axis_size, unmerge_layout
+from relax_eg.dynamic.step import CapacityStep, InnerMask, OperandMask, StepSizes, after_masks
 from relax_eg.shapes import Dim
 from relax_eg.tir import (
     Apply,
@@ -46,13 +46,22 @@ from relax_eg.tir.substitute import rebuild, with_parts
 Native = Callable[[StepSizes, Sequence[Any]], Any]
 
 
-class _NotAsItIs(Exception):
+class _NotNative(Exception):
     """The operator's own lowering gives a wrong result at capacity."""
 
 
 @dataclass(frozen=True)
-class _Selected:
-    """A term of a reduction that must be `fill` where the loop `var` is at `size` or beyond."""
+class _SelectedTerm:
+    """A term of a reduction that must be `fill` where a loop is beyond its true size.
+
+    - `stage`: the index of the stage that holds the reduction.
+    - `reduce`: the reduction.
+    - `term`: the term.
+    - `var`: the loop variable.
+    - `size`: its true size.
+    - `fill`: the identity of the reduction.
+    - `reason`: what the reduction needs it for.
+    """
 
     stage: int
     reduce: Reduce
@@ -64,20 +73,22 @@ class _Selected:
 
 
 def derive_step(
-    program: TensorProgram, states: Sequence[TensorLayout], moves: Moves, native: Native | None
+    program: TensorProgram, layouts: Sequence[TensorLayout], moves: Moves, native: Native | None
 ) -> CapacityStep:
-    """The step of an operator with these equations on operands of these layouts. `native`: its own lowering, at
-    capacity."""
-    merged_ones = frozenset(i for i, s in enumerate(states) if not s.is_box)
+    """The step of an operator with these equations on operands of these layouts.
+
+    `native`: its own lowering, at capacity.
+    """
+    merged_ones = frozenset(i for i, s in enumerate(layouts) if not s.is_box)
     if native is not None and _is_free_of_sizes(program, moves):
         for boxed in (frozenset[int](), merged_ones):
             try:
-                return _as_it_is(program, [unmerge_layout(s) if i in boxed else s for i, s in enumerate(states)], moves,
-                                 native, boxed)  # fmt: skip
-            except _NotAsItIs:
+                unmerged = [unmerge_layout(s) if i in boxed else s for i, s in enumerate(layouts)]
+                return _native_step(program, unmerged, moves, native, boxed)
+            except _NotNative:
                 if not merged_ones:
                     break
-    return _by_equations(program, [unmerge_layout(s) for s in states], moves, merged_ones)
+    return _equation_step(program, [unmerge_layout(s) for s in layouts], moves, merged_ones)
 
 
 def _is_free_of_sizes(program: TensorProgram, moves: Moves) -> bool:
@@ -98,37 +109,36 @@ def _mentions(dim: Dim, moves: Moves) -> bool:
 # --- the operator's own lowering ---
 
 
-def _as_it_is(
-    program: TensorProgram, states: Sequence[TensorLayout], moves: Moves, native: Native, boxed: frozenset[int]
+def _native_step(
+    program: TensorProgram, layouts: Sequence[TensorLayout], moves: Moves, native: Native, boxed: frozenset[int]
 ) -> CapacityStep:
     names = [b.name for b in program.parameters]
-    masks: list[Wanted] = []
+    masks: list[OperandMask] = []
     while True:
-        current = dict(zip(names, after_masks(states, masks), strict=True))
+        current = dict(zip(names, after_masks(layouts, masks), strict=True))
         found = _first_need(program, current, moves)
         if isinstance(found, dict):
             results = tuple(found[name] for name in program.outputs)
             return CapacityStep(native, results[0] if len(results) == 1 else results, tuple(masks), boxed)
         for need in found:
             read = need.term
-            if not isinstance(read, Read) or read.buffer not in names or not _only_there(read, need.var):
-                raise _NotAsItIs
+            if not isinstance(read, Read) or read.buffer not in names or not _is_only_index(read, need.var):
+                raise _NotNative
             axis = read.indices.index(need.var)
             operand = names.index(read.buffer)
             digits = current[read.buffer].axes[axis]
-            if size_of(digits) is not need.size:
-                raise _NotAsItIs  # the reduction covers only a part of the operand's axis
+            if axis_size(digits) is not need.size:
+                raise _NotNative  # the reduction covers only a part of the operand's axis
             moving = [d for d, digit in enumerate(digits) if moves(digit.size)]
             for digit in moving:
                 if not is_identity(digits[digit].content, need.fill, need.reduce.kind):
-                    masks.append(Wanted(operand, axis, digit, need.fill, need.reason))
+                    masks.append(OperandMask(operand, axis, digit, need.fill, need.reason))
 
 
 def _first_need(
     program: TensorProgram, buffers: dict[str, TensorLayout], moves: Moves
-) -> dict[str, TensorLayout] | list[_Selected]:
-    """The masks needed by the first reduction that meets unclean padding; if there is none, the layout of each
-    buffer."""
+) -> dict[str, TensorLayout] | list[_SelectedTerm]:
+    """The masks that the first reduction with unclean padding needs; without one, the layout of each buffer."""
     known = dict(buffers)
     for n, stage in enumerate(program.stages):
         axes = _axes_of_loops(stage, known, moves)
@@ -142,7 +152,7 @@ def _first_need(
                             )
                             if needs:
                                 return needs
-        known[stage.output.name] = _written(stage, axes, known, moves)
+        known[stage.output.name] = _output_layout(stage, axes, known, moves)
     return known
 
 
@@ -160,7 +170,7 @@ def _axes_of_loops(stage: Stage, buffers: Mapping[str, TensorLayout], moves: Mov
                     plain.setdefault(name, []).append(axis)
                     continue
                 if len(axis) > 1:
-                    raise _NotAsItIs
+                    raise _NotNative
                 if isinstance(i, Dim):
                     other |= i.variables
         elif not isinstance(term, Reduce):
@@ -170,7 +180,7 @@ def _axes_of_loops(stage: Stage, buffers: Mapping[str, TensorLayout], moves: Mov
     for name, found in plain.items():
         sizes = {tuple(d.size for d in axis) for axis in found}
         if any(len(s) > 1 for s in sizes) and (len(sizes) > 1 or name in other):
-            raise _NotAsItIs
+            raise _NotNative
         axes[name] = found[0]
     extents = [*zip(stage.indices, stage.output.shape, strict=True)]
     extents += [pair for term in walk(stage.value) if isinstance(term, Reduce) for pair in term.over]
@@ -178,12 +188,14 @@ def _axes_of_loops(stage: Stage, buffers: Mapping[str, TensorLayout], moves: Mov
         name = str(loop_of(var))
         if name not in axes or len(axes[name]) == 1:
             axes[name] = (Digit(extent, padding_content("float32")),)
-        elif size_of(axes[name]) != extent:
-            raise _NotAsItIs
+        elif axis_size(axes[name]) != extent:
+            raise _NotNative
     return axes
 
 
-def _written(stage: Stage, axes: Mapping[str, Axis], buffers: Mapping[str, TensorLayout], moves: Moves) -> TensorLayout:
+def _output_layout(
+    stage: Stage, axes: Mapping[str, Axis], buffers: Mapping[str, TensorLayout], moves: Moves
+) -> TensorLayout:
     """The layout of what a stage writes, with the contents of its padding."""
     out: list[Axis] = []
     for var in stage.indices:
@@ -201,15 +213,15 @@ def _content(term: Scalar, var: Dim, digit: int, size: Dim, buffers: Mapping[str
     """The content of `term` where `var` is beyond the true size `size` of one of its digits."""
 
     def read(at: Read) -> Content:
-        state = buffers.get(at.buffer)
-        if state is not None:
-            for axis, i in zip(state.axes, at.indices, strict=True):
+        layout = buffers.get(at.buffer)
+        if layout is not None:
+            for axis, i in zip(layout.axes, at.indices, strict=True):
                 if i == var and len(axis) > digit and axis[digit].size is size:
                     content = axis[digit].content
-                    return content if not content.or_nan or _only_there(at, var) else padding_content(at.dtype)
+                    return content if not content.or_nan or _is_only_index(at, var) else padding_content(at.dtype)
         return padding_content(at.dtype)
 
-    return evaluated(term, read)
+    return evaluate_content(term, read)
 
 
 # --- what a reduction needs ---
@@ -223,7 +235,7 @@ def _needs(
     digit: tuple[int, Dim],
     buffers: Mapping[str, TensorLayout],
     whole: Stage,
-) -> list[_Selected]:
+) -> list[_SelectedTerm]:
     """The terms of a reduction that must be masked along one loop, in one of its digits (place and size); none if it
     already meets its identity there."""
     neutral = neutral_of(term)
@@ -244,13 +256,13 @@ def _needs(
         with_loop = [f for f in factors if name in f.free]
         if len(with_loop) == len(factors) or all(padding_content(f.dtype).is_finite for f in factors):
             return _of_factors(stage, term, var, extent, with_loop, content, neutral, buffers, what)
-    return [_Selected(stage, term, _stripped(body, var, neutral), var, extent, neutral, what)]
+    return [_SelectedTerm(stage, term, _inner_read(body, var, neutral), var, extent, neutral, what)]
 
 
 def _of_factors(
     stage: int, term: Reduce, var: Dim, extent: Dim, factors: Sequence[Scalar], content: Callable[[Scalar], Content],
     neutral: Any, buffers: Mapping[str, TensorLayout], what: str,
-) -> list[_Selected]:  # fmt: skip
+) -> list[_SelectedTerm]:  # fmt: skip
     """The masks for a product: each factor that may be anything, because 0 times NaN is NaN; otherwise the smallest
     factor, unless one is zero already."""
     contents = [content(f) for f in factors]
@@ -260,16 +272,16 @@ def _of_factors(
     if not chosen and not any(zeros):
         chosen = [min(factors, key=lambda f: _weight(f, buffers))]
         reason = f"{what}: one factor is zero, the others are finite"
-    out: list[_Selected] = []
+    out: list[_SelectedTerm] = []
     for f in dict.fromkeys(chosen):
-        out.append(_Selected(stage, term, _stripped(f, var, neutral), var, extent, neutral, reason))
+        out.append(_SelectedTerm(stage, term, _inner_read(f, var, neutral), var, extent, neutral, reason))
     return out
 
 
 def _weight(factor: Scalar, buffers: Mapping[str, TensorLayout]) -> tuple[int, int]:
     """How large the operands of a factor are: the number of symbolic sizes, then the product of the fixed ones."""
     reads = [t for t in walk(factor) if isinstance(t, Read) and t.buffer in buffers]
-    sizes = [size_of(axis) for r in reads for axis in buffers[r.buffer].axes]
+    sizes = [axis_size(axis) for r in reads for axis in buffers[r.buffer].axes]
     fixed = 1
     for d in sizes:
         fixed *= d.value if d.is_const else 1
@@ -283,30 +295,30 @@ def neutral_of(term: Reduce) -> Any:
     return identity(kind, term.body.dtype).item()
 
 
-def _stripped(whole: Scalar, var: Dim, fill: Any) -> Scalar:
+def _inner_read(whole: Scalar, var: Dim, fill: Any) -> Scalar:
     """The read along `var` that `whole` consists of, below casts and selects that preserve `fill`; `whole` if it is no
     such read."""
     term = whole
     while True:
         match term:
-            case Cast() if _keeps(fill, term.arg.dtype, term.dtype):
+            case Cast() if _cast_preserves(fill, term.arg.dtype, term.dtype):
                 term = term.arg
             case Select(other=Const() as other) if bool(other.value == fill):
                 term = term.then
-            case Read() if var in term.indices and _only_there(term, var):
+            case Read() if var in term.indices and _is_only_index(term, var):
                 return term
             case _:
                 return whole
 
 
-def _only_there(read: Read, var: Dim) -> bool:
+def _is_only_index(read: Read, var: Dim) -> bool:
     name = loop_of(var)
     others = [i for i in read.indices if not (isinstance(i, Dim) and i == var)]
     mentions = [i.variables if isinstance(i, Dim) else i.free for i in others]
     return len(others) == len(read.indices) - 1 and not any(name in m for m in mentions)
 
 
-def _keeps(fill: Any, source: str, target: str) -> bool:
+def _cast_preserves(fill: Any, source: str, target: str) -> bool:
     """Whether `fill` is representable in `source` and stays the same when cast to `target`."""
     if fill in (0, 1):
         return True
@@ -360,11 +372,11 @@ def _never(gap: Dim, var: Dim, extent: Dim, extents: Mapping[Dim, Dim]) -> bool:
 # --- computed by the equations ---
 
 
-def _by_equations(
-    program: TensorProgram, states: Sequence[TensorLayout], moves: Moves, boxed: frozenset[int]
+def _equation_step(
+    program: TensorProgram, layouts: Sequence[TensorLayout], moves: Moves, boxed: frozenset[int]
 ) -> CapacityStep:
-    known = {b.name: s for b, s in zip(program.parameters, states, strict=True)}
-    selected: list[_Selected] = []
+    known = {b.name: s for b, s in zip(program.parameters, layouts, strict=True)}
+    selected: list[_SelectedTerm] = []
     for n, stage in enumerate(program.stages):
         for term in walk(stage.value):
             if isinstance(term, Reduce):
@@ -372,20 +384,20 @@ def _by_equations(
                     if moves(extent):
                         selected += _needs(n, term, var, extent, (0, extent), known, stage)
         axes = {str(loop_of(v)): (Digit(d, padding_content(stage.output.dtype)),) for v, d in _extents(stage).items()}
-        known[stage.output.name] = _written(stage, axes, known, moves)
+        known[stage.output.name] = _output_layout(stage, axes, known, moves)
     results = tuple(known[name] for name in program.outputs)
 
     def compute(at: StepSizes, arrays: Sequence[Any]) -> Any:
-        kept = [s for i, s in enumerate(selected) if at.keeps(i)]
+        kept = [s for i, s in enumerate(selected) if at.applies_inner_mask(i)]
         ready = _at_capacity(_with_selects(program, kept), at)
         out = lower_program(ready, at.sizes, guarded=True)(*arrays)
         return out[0] if len(out) == 1 else out
 
-    inner = tuple(Inner(s.size, s.reason) for s in selected)
+    inner = tuple(InnerMask(s.size, s.reason) for s in selected)
     return CapacityStep(compute, results[0] if len(results) == 1 else results, (), boxed, inner)
 
 
-def _with_selects(program: TensorProgram, selected: Sequence[_Selected]) -> TensorProgram:
+def _with_selects(program: TensorProgram, selected: Sequence[_SelectedTerm]) -> TensorProgram:
     stages = list(program.stages)
     for n, stage in enumerate(stages):
         mine = [s for s in selected if s.stage == n]
@@ -394,7 +406,9 @@ def _with_selects(program: TensorProgram, selected: Sequence[_Selected]) -> Tens
     return replace(program, stages=tuple(stages))
 
 
-def _selecting(term: Reduce, made: Reduce, done: Mapping[Scalar, Scalar], *, selected: Sequence[_Selected]) -> Reduce:
+def _selecting(
+    term: Reduce, made: Reduce, done: Mapping[Scalar, Scalar], *, selected: Sequence[_SelectedTerm]
+) -> Reduce:
     """The reduction `made`, which was rebuilt from `term`, with its needed terms selected inside the true sizes
     only."""
     env: dict[Scalar, Scalar] = {}
@@ -409,10 +423,10 @@ def _replaced(term: Scalar, env: Mapping[Scalar, Scalar]) -> Scalar:
     return rebuild(term, with_parts, env)
 
 
-_Made = Callable[[Reduce, Reduce, Mapping[Scalar, Scalar]], Reduce]
+_RebuildReduction = Callable[[Reduce, Reduce, Mapping[Scalar, Scalar]], Reduce]
 
 
-def _rebuilt(term: Scalar, reduction: _Made) -> Scalar:
+def _rebuilt(term: Scalar, reduction: _RebuildReduction) -> Scalar:
     """`term` with every reduction in it replaced, inner ones first. `reduction` gets the old reduction, the same with
     its body rebuilt, and the replacement of every subterm."""
 

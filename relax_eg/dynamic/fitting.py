@@ -35,31 +35,31 @@ class CapacityFit:
 
     pads: tuple[tuple[int, tuple[int, ...], Inside], ...]
     cuts: tuple[tuple[int, Inside], ...]
-    _there: dict[Callable[..., Any], Any] = field(default_factory=dict[Any, Any], repr=False, compare=False)
+    _device_programs: dict[Callable[..., Any], Any] = field(default_factory=dict[Any, Any], repr=False, compare=False)
 
     def _on_device(self, run: Callable[..., Any], what: Any, arrays: list[Any], jit: Jit) -> list[Any]:
         """Applies `run` to each of the arrays with its item of `what`, compiled for the device."""
-        if run not in self._there:
-            self._there[run] = jit(lambda xs: [run(x, *more) for x, (_, *more) in zip(xs, what, strict=True)])
-        return self._there[run](arrays)
+        if run not in self._device_programs:
+            self._device_programs[run] = jit(lambda xs: [run(x, *more) for x, (_, *more) in zip(xs, what, strict=True)])
+        return self._device_programs[run](arrays)
 
-    def padded(self, operands: list[Any], jit: Jit | None) -> list[Any]:
+    def pad(self, operands: list[Any], jit: Jit | None) -> list[Any]:
         """The operands at capacity; those that grow are new arrays, padded with zeros. `jit`: compiles the padding for
         the device of the arrays; None if that is the host."""
         if not self.pads:
             return operands
         grown = list(operands)
         if jit is not None and any(isinstance(operands[i], jax.Array) for i, _, _ in self.pads):
-            new = self._on_device(_grown_there, self.pads, [operands[i] for i, _, _ in self.pads], jit)
+            new = self._on_device(_pad_on_device, self.pads, [operands[i] for i, _, _ in self.pads], jit)
             for (i, _, _), x in zip(self.pads, new, strict=True):
                 grown[i] = x
             return grown
         for i, shape, inside in self.pads:
             if is_key_array(operands[i]):
-                words = jax.device_put(_grown(jax.random.key_data(operands[i]), shape, inside))
+                words = jax.device_put(_pad(jax.random.key_data(operands[i]), shape, inside))
                 grown[i] = jax.random.wrap_key_data(words, impl=jax.random.key_impl(operands[i]))
             else:
-                grown[i] = _grown(operands[i], shape, inside)
+                grown[i] = _pad(operands[i], shape, inside)
         return grown
 
     def cut(self, results: Sequence[Any], jit: Jit | None) -> list[Any]:
@@ -86,16 +86,16 @@ def is_key_array(x: Any) -> bool:
     return isinstance(x, jax.Array) and jax.dtypes.issubdtype(x.dtype, jax.dtypes.prng_key)
 
 
-def _grown_there(x: Any, shape: tuple[int, ...], inside: Inside) -> Any:
-    """Like `_grown`, on the array's device; also for key arrays."""
+def _pad_on_device(x: Any, shape: tuple[int, ...], inside: Inside) -> Any:
+    """Like `_pad`, on the array's device; also for key arrays."""
     if is_key_array(x):
         words = jax.random.key_data(x)
-        made = _grown_there(words, (*shape, *words.shape[x.ndim :]), inside)
+        made = _pad_on_device(words, (*shape, *words.shape[x.ndim :]), inside)
         return jax.random.wrap_key_data(made, impl=jax.random.key_impl(x))
     return jnp.zeros(shape, x.dtype).at[inside].set(x)
 
 
-def _grown(x: Any, shape: tuple[int, ...], inside: Inside) -> np.ndarray[Any, Any]:
+def _pad(x: Any, shape: tuple[int, ...], inside: Inside) -> np.ndarray[Any, Any]:
     """A new array of this shape, followed by the trailing axes of `x`; `x` fills the region `inside`, the rest is
     zero."""
     held = np.asarray(x)

@@ -16,12 +16,16 @@ from relax_eg.ir.annotations import Tensor
 from relax_eg.shapes import Dim
 
 Moves = Callable[[Dim], bool]
-"""Whether a size is one that capacities stand for."""
+"""Whether a size moves: it has a capacity, and its true value differs from call to call."""
 
 
 @dataclass(frozen=True)
 class Digit:
-    """A factor of an axis: its true size, and what its padding holds (meaningless if the size is fixed)."""
+    """A factor of an axis.
+
+    - `size`: its true size.
+    - `content`: what its padding holds; meaningless if the size is fixed.
+    """
 
     size: Dim
     content: Content
@@ -32,7 +36,11 @@ Axis = tuple[Digit, ...]
 
 @dataclass(frozen=True)
 class TensorLayout:
-    """How a tensor lies in its array: its axes, each with its outermost digit first."""
+    """How a tensor lies in its array.
+
+    - `axes`: the digits of each axis, the outermost digit first.
+    - `dtype`: the dtype of the elements.
+    """
 
     axes: tuple[Axis, ...]
     dtype: str
@@ -54,8 +62,8 @@ class TensorLayout:
         return TensorLayout(tuple(axes), self.dtype)
 
 
-States = TensorLayout | tuple["States", ...] | None
-"""Of a value; of a tuple, that of each field; None of what is no tensor."""
+Layouts = TensorLayout | tuple["Layouts", ...] | None
+"""The layout of a value: of a tuple the layouts of its fields; None for a value that is no tensor."""
 
 
 def boxed_layout(annotation: Tensor) -> TensorLayout:
@@ -64,14 +72,14 @@ def boxed_layout(annotation: Tensor) -> TensorLayout:
     return TensorLayout(tuple((Digit(d, content),) for d in annotation.shape or ()), annotation.dtype or "float32")
 
 
-def unmerge_layout(state: TensorLayout) -> TensorLayout:
+def unmerge_layout(layout: TensorLayout) -> TensorLayout:
     """The layout after every axis was brought into a box. A place beyond a new box may hold an element from
     anywhere."""
-    content = padding_content(state.dtype)
-    return TensorLayout(tuple(a if len(a) == 1 else (Digit(size_of(a), content),) for a in state.axes), state.dtype)
+    content = padding_content(layout.dtype)
+    return TensorLayout(tuple(a if len(a) == 1 else (Digit(axis_size(a), content),) for a in layout.axes), layout.dtype)
 
 
-def size_of(axis: Axis) -> Dim:
+def axis_size(axis: Axis) -> Dim:
     total = Dim.of(1)
     for digit in axis:
         total = total * digit.size
@@ -92,7 +100,7 @@ def merge_digits(digits: Iterable[Digit], moves: Moves) -> Axis:
     return tuple(out) or (Digit(Dim.of(1), ANY),)
 
 
-def join_layouts(a: States, b: States) -> States:
+def join_layouts(a: Layouts, b: Layouts) -> Layouts:
     """The layout of a value that is one of two values, both in boxes."""
     if isinstance(a, tuple) and isinstance(b, tuple):
         return tuple(join_layouts(x, y) for x, y in zip(a, b, strict=True))

@@ -13,10 +13,10 @@ from jax import lax
 
 from relax_eg.backend.lower import library_call, run_control, scan_step, tensor_program_call
 from relax_eg.dynamic.analysis import Analysis, FunctionPlan
-from relax_eg.dynamic.layout import States, TensorLayout, size_of, unmerge_layout
+from relax_eg.dynamic.layout import Layouts, TensorLayout, axis_size, unmerge_layout
 from relax_eg.dynamic.moving import fit_axis
 from relax_eg.dynamic.native import resolve_sizes
-from relax_eg.dynamic.step import CapacityStep, Wanted
+from relax_eg.dynamic.step import CapacityStep, OperandMask
 from relax_eg.errors import BoundsError
 from relax_eg.ir.control import group_arguments
 from relax_eg.ir.expr import (
@@ -67,29 +67,30 @@ class CapacitySizes:
             self._at[dim] = capacity_of(known, self._capacities)
         return self._at[dim]
 
-    def true(self, dim: Dim) -> Any:
+    def true_size(self, dim: Dim) -> Any:
         return dim.value if dim.is_const else dim.evaluate(self.sizes)
 
-    def valid(self, dim: Dim, places: int) -> Any:
+    def valid_mask(self, dim: Dim, places: int) -> Any:
         """Which of the first `places` positions are below the true size."""
         if (dim, places) not in self._valid:
-            self._valid[dim, places] = lax.iota("int32", places) < self.true(dim)
+            self._valid[dim, places] = lax.iota("int32", places) < self.true_size(dim)
         return self._valid[dim, places]
 
-    def within(self, inner: Sequence[int]) -> CapacitySizes:
+    def with_inner_masks(self, inner: Sequence[int]) -> CapacitySizes:
         """The same sizes for a step whose inner masks have these numbers."""
         other = object.__new__(CapacitySizes)
         other.__dict__ = {**self.__dict__, "_inner": inner}
         return other
 
-    def fresh(self) -> CapacitySizes:
+    def for_new_trace(self) -> CapacitySizes:
         """The same sizes for a function that JAX traces on its own, which must not share traced values with its
-        surroundings."""
+        surroundings.
+        """
         other = object.__new__(CapacitySizes)
         other.__dict__ = {**self.__dict__, "_valid": {}}
         return other
 
-    def keeps(self, inner: int) -> bool:
+    def applies_inner_mask(self, inner: int) -> bool:
         return self._inner[inner] not in self.without
 
 
@@ -128,22 +129,22 @@ class _Call(Evaluator):
     @cached_property
     def _sizes(self) -> Mapping[str, Any]:
         """The sizes of what depends on no moving size."""
-        return {v: self.at.true(d) for v, d in self.plan.sizes.items()} if self.plan.sizes else self.at.sizes
+        return {v: self.at.true_size(d) for v, d in self.plan.sizes.items()} if self.plan.sizes else self.at.sizes
 
     def node(self, e: Expr, args: list[Any], sizes: None) -> Any:
         step = self.plan.steps.get(e)
         if step is not None:
-            return step.compute(self.at.within(self.plan.inner[e]), self.operands(e, step, args))
+            return step.compute(self.at.with_inner_masks(self.plan.inner[e]), self.operands(e, step, args))
         if e in self.plan.runs:
-            given = [self.unmerged(x, self.plan.states[a]) for x, a in zip(args, e.args, strict=True)]
-            return self.runs(e, given)
+            given = [self.unmerged(x, self.plan.layouts[a]) for x, a in zip(args, e.args, strict=True)]
+            return self.run_functions(e, given)
         return super().node(e, args, sizes)
 
     def constant(self, e: Expr, args: list[Any], sizes: None) -> Any:
         return jnp.asarray(constant_value(e))
 
     def size(self, d: Dim, sizes: None) -> Any:
-        return self.at.true(d.substitute(self.plan.sizes))
+        return self.at.true_size(d.substitute(self.plan.sizes))
 
     def library(self, e: Expr, args: list[Any], sizes: None) -> Any:
         return library_call(e, args, self._sizes)
@@ -152,7 +153,7 @@ class _Call(Evaluator):
         return tensor_program_call(e, args, self._sizes)
 
     def operator(self, e: Expr, args: list[Any], sizes: None) -> Any:
-        attrs = {k: resolve_sizes(with_sizes_of(v, self.plan.sizes), self.at.true) for k, v in e.attrs}
+        attrs = {k: resolve_sizes(with_sizes_of(v, self.plan.sizes), self.at.true_size) for k, v in e.attrs}
         return get(e.op).jax_function()(*args, **attrs)
 
     # --- operands ---
@@ -161,13 +162,13 @@ class _Call(Evaluator):
         """The operands of a step, brought into boxes if it needs that, then masked."""
         out = list(args)
         path: dict[int, tuple[Any, ...]] = {}
-        for i in step.unmerged:
-            out[i] = self._once((e.args[i], "box"), lambda i=i: self.unmerged(args[i], self.plan.states[e.args[i]]))
+        for i in step.boxed_operands:
+            out[i] = self._once((e.args[i], "box"), lambda i=i: self.unmerged(args[i], self.plan.layouts[e.args[i]]))
         for m, number in zip(step.masks, self.plan.numbers[e], strict=True):
             if number in self.at.without:
                 continue
             path[m.operand] = (*path.get(m.operand, ()), number)
-            key = (e.args[m.operand], m.operand in step.unmerged, path[m.operand])
+            key = (e.args[m.operand], m.operand in step.boxed_operands, path[m.operand])
             out[m.operand] = self._once(key, lambda m=m: self.masked(out[m.operand], e, step, m))
         return out
 
@@ -176,33 +177,33 @@ class _Call(Evaluator):
             self._masked[key] = make()
         return self._masked[key]
 
-    def masked(self, x: Any, e: Expr, step: CapacityStep, m: Wanted) -> Any:
-        state = self.plan.states[e.args[m.operand]]
-        assert isinstance(state, TensorLayout)
-        digits = (unmerge_layout(state) if m.operand in step.unmerged else state).axes[m.axis]
+    def masked(self, x: Any, e: Expr, step: CapacityStep, m: OperandMask) -> Any:
+        layout = self.plan.layouts[e.args[m.operand]]
+        assert isinstance(layout, TensorLayout)
+        digits = (unmerge_layout(layout) if m.operand in step.boxed_operands else layout).axes[m.axis]
         places = [self.at.capacity(d.size) for d in digits]
-        counts = self.at.valid(digits[m.digit].size, places[m.digit])
+        counts = self.at.valid_mask(digits[m.digit].size, places[m.digit])
         if len(digits) > 1:
             counts = lax.reshape(lax.broadcast_in_dim(counts, tuple(places), (m.digit,)), (math.prod(places),))
         shape = [1] * x.ndim
         shape[m.axis] = -1
         return jnp.where(counts.reshape(shape), x, jnp.asarray(m.fill, x.dtype))
 
-    def unmerged(self, x: Any, state: States) -> Any:
+    def unmerged(self, x: Any, layout: Layouts) -> Any:
         """A value with every axis in a box: its valid elements in order, without gaps."""
-        if isinstance(state, tuple):
-            return tuple(self.unmerged(field, s) for field, s in zip(x, state, strict=True))
-        if state is None or state.is_box:
+        if isinstance(layout, tuple):
+            return tuple(self.unmerged(field, s) for field, s in zip(x, layout, strict=True))
+        if layout is None or layout.is_box:
             return x
-        for axis, digits in enumerate(state.axes):
+        for axis, digits in enumerate(layout.axes):
             if len(digits) > 1 and not x.shape[axis]:
-                x = fit_axis(x, axis, self.at.capacity(size_of(digits)))
+                x = fit_axis(x, axis, self.at.capacity(axis_size(digits)))
             elif len(digits) > 1:
-                rest = lax.iota("int32", self.at.capacity(size_of(digits)))
+                rest = lax.iota("int32", self.at.capacity(axis_size(digits)))
                 place: Any = 0
                 stride = 1
                 for digit in reversed(digits[1:]):
-                    size = jnp.maximum(self.at.true(digit.size), 1)
+                    size = jnp.maximum(self.at.true_size(digit.size), 1)
                     place = place + rest % size * stride
                     rest = rest // size
                     stride *= self.at.capacity(digit.size)
@@ -211,27 +212,27 @@ class _Call(Evaluator):
 
     # --- functions ---
 
-    def runs(self, e: Expr, args: list[Any]) -> Any:
+    def run_functions(self, e: Expr, args: list[Any]) -> Any:
         plans = self.plan.runs[e]
         if e.op == CALL:
-            return self.called(plans[0], args[1:], self.at)
+            return self.run_function(plans[0], args[1:], self.at)
         p = group_arguments(e.op, args, dict(e.attrs))
-        at = self.at.fresh
+        at = self.at.for_new_trace
 
         def run(i: int, *given: Any) -> Any:
-            return self.called(plans[i], given, at())
+            return self.run_function(plans[i], given, at())
 
         if e.op == SCAN:
             length: Dim = e.attr("length").substitute(self.plan.sizes)
             if self.run.moves(length):
-                return self.steps(scan_step(p, run), p.carry, p.xs, length, e.attr("reverse"))
-        return run_control(e, p, run, lambda d: self.at.true(d.substitute(self.plan.sizes)))
+                return self.run_scan(scan_step(p, run), p.carry, p.xs, length, e.attr("reverse"))
+        return run_control(e, p, run, lambda d: self.at.true_size(d.substitute(self.plan.sizes)))
 
-    def steps(
+    def run_scan(
         self, step: Callable[..., Any], carry: tuple[Any, ...], xs: tuple[Any, ...], length: Dim, reverse: bool
     ) -> Any:
         """A scan over the true number of steps."""
-        places, count = self.at.capacity(length), self.at.true(length)
+        places, count = self.at.capacity(length), self.at.true_size(length)
 
         def slices(n: Any) -> tuple[Any, ...]:
             return tuple(lax.dynamic_index_in_dim(x, n, keepdims=False) for x in xs)
@@ -247,6 +248,6 @@ class _Call(Evaluator):
         last, made = lax.fori_loop(jnp.int32(0), count, one, (carry, made))
         return (*last, *made)
 
-    def called(self, plan: FunctionPlan, args: Sequence[Any], at: CapacitySizes) -> Any:
+    def run_function(self, plan: FunctionPlan, args: Sequence[Any], at: CapacitySizes) -> Any:
         """The result of a function, in boxes."""
         return CapacityRun(self.run.analysis, at).function(plan, args)

@@ -15,17 +15,17 @@ import jax.numpy as jnp
 
 from relax_eg.dynamic.moving import Rule, plain_result
 from relax_eg.dynamic.native import mask_unless_filled, native_lowering, unmasked_step
-from relax_eg.dynamic.step import CapacityStep, Inner, NotPredicated, OperatorUse, StepSizes, Wanted
+from relax_eg.dynamic.step import CapacityStep, InnerMask, NotPredicated, OperandMask, OperatorUse, StepSizes
 from relax_eg.shapes import Dim
 
 
 def _bordered(x: Any, size: Dim, at: StepSizes) -> Any:
     """A square matrix of true size `size`, bordered by an identity."""
-    counts = at.valid(size, x.shape[-1])
+    counts = at.valid_mask(size, x.shape[-1])
     return jnp.where(counts[:, None] & counts, x, jnp.eye(x.shape[-1], dtype=x.dtype))
 
 
-def _zeros(use: OperatorUse, operand: int, *axes: int) -> list[Wanted]:
+def _zeros(use: OperatorUse, operand: int, *axes: int) -> list[OperandMask]:
     """Masks with zeros beyond the true size, for those of `axes` (counted from the end) that vary."""
     shape = use.site.shape(operand)
     found = [
@@ -36,7 +36,7 @@ def _zeros(use: OperatorUse, operand: int, *axes: int) -> list[Wanted]:
     return [m for masks in found for m in masks]
 
 
-def _square(*zero: tuple[int, int]) -> Rule:
+def _square_rule(*zero: tuple[int, int]) -> Rule:
     """A rule for an operator whose first operand is bordered by an identity; the (operand, axis) pairs `zero` are
     bordered by zeros."""
 
@@ -50,25 +50,27 @@ def _square(*zero: tuple[int, int]) -> Rule:
 
         def compute(at: StepSizes, arrays: Sequence[Any]) -> Any:
             first, *others = arrays
-            return run(at, [_bordered(first, size, at) if at.keeps(0) else first, *others])
+            return run(at, [_bordered(first, size, at) if at.applies_inner_mask(0) else first, *others])
 
-        return CapacityStep(compute, plain_result(use), tuple(masks), use.merged, (Inner(size, f"matrices of {size}"),))
+        return CapacityStep(
+            compute, plain_result(use), tuple(masks), use.merged_operands, (InnerMask(size, f"matrices of {size}"),)
+        )
 
     return rule
 
 
 def cholesky(use: OperatorUse) -> CapacityStep | None:
-    return _square()(use)
+    return _square_rule()(use)
 
 
 def cholesky_update(use: OperatorUse) -> CapacityStep | None:
-    return _square((1, -1))(use)
+    return _square_rule((1, -1))(use)
 
 
 def lu(use: OperatorUse) -> CapacityStep | None:
     m, n = use.site.shape()[-2:]
     if use.moves(m) or use.moves(n):
-        return _square()(use)
+        return _square_rule()(use)
     return unmasked_step(use)
 
 
@@ -80,7 +82,7 @@ def qr(use: OperatorUse) -> CapacityStep | None:
 
 
 def triangular_solve(use: OperatorUse) -> CapacityStep | None:
-    return _square((1, -2 if use.site["left_side"] else -1))(use)
+    return _square_rule((1, -2 if use.site["left_side"] else -1))(use)
 
 
 def geqrf(use: OperatorUse) -> CapacityStep | None:
@@ -92,7 +94,7 @@ def householder_product(use: OperatorUse) -> CapacityStep | None:
     if use.moves(n) and n is not m:
         raise NotPredicated(f"its matrices have {m} rows and {n} columns, which at capacity may be more than rows")
     masks = [*_zeros(use, 0, -2, -1), *_zeros(use, 1, -1)]
-    if len(use.states) == 3:  # what the product is multiplied with
+    if len(use.operand_layouts) == 3:  # what the product is multiplied with
         masks += _zeros(use, 2, -2 if use.site["left"] else -1)
     return unmasked_step(use, *masks)
 
@@ -108,10 +110,12 @@ def tridiagonal_solve(use: OperatorUse) -> CapacityStep | None:
     def compute(at: StepSizes, arrays: Sequence[Any]) -> Any:
         lower, diagonal, upper, b = arrays
         # The last valid row has no element above the diagonal, so that element is set to zero.
-        upper = jnp.where(at.valid(size - 1, upper.shape[-1]), upper, 0) if at.keeps(0) else upper
+        upper = jnp.where(at.valid_mask(size - 1, upper.shape[-1]), upper, 0) if at.applies_inner_mask(0) else upper
         return run(at, [lower, diagonal, upper, b])
 
-    return CapacityStep(compute, plain_result(use), tuple(masks), use.merged, (Inner(size, f"matrices of {size}"),))
+    return CapacityStep(
+        compute, plain_result(use), tuple(masks), use.merged_operands, (InnerMask(size, f"matrices of {size}"),)
+    )
 
 
 def permutation(use: OperatorUse) -> CapacityStep | None:
@@ -123,20 +127,20 @@ def permutation(use: OperatorUse) -> CapacityStep | None:
     def compute(at: StepSizes, arrays: Sequence[Any]) -> Any:
         (pivots,) = arrays
         places = pivots.shape[-1]
-        if at.keeps(0):  # padding is exchanged with itself
-            pivots = jnp.where(at.valid(size, places), pivots, jnp.arange(places, dtype=pivots.dtype))
+        if at.applies_inner_mask(0):  # padding is exchanged with itself
+            pivots = jnp.where(at.valid_mask(size, places), pivots, jnp.arange(places, dtype=pivots.dtype))
         return run(at, [pivots])
 
-    return CapacityStep(compute, plain_result(use), (), use.merged, (Inner(size, f"exchanges of {size}"),))
+    return CapacityStep(compute, plain_result(use), (), use.merged_operands, (InnerMask(size, f"exchanges of {size}"),))
 
 
-def _each_of_many(*last: int) -> Rule:
+def _batched_rule(*last: int) -> Rule:
     """A rule for an operator that treats each of many matrices alike: the `last` axes of each operand must be fixed."""
 
     def rule(use: OperatorUse) -> CapacityStep | None:
         for i, count in enumerate(last):
             shape = use.site.shape(i)
-            for a in use.moving(i):
+            for a in use.moving_axes(i):
                 if a >= len(shape) - count:
                     raise NotPredicated(f"it looks at all of axis {a} of operand {i}, whose size is {shape[a]}")
         return unmasked_step(use)
@@ -145,11 +149,11 @@ def _each_of_many(*last: int) -> Rule:
 
 
 def fft(use: OperatorUse) -> CapacityStep | None:
-    return _each_of_many(len(use.site["lengths"]))(use)
+    return _batched_rule(len(use.site["lengths"]))(use)
 
 
 def whole_matrices(use: OperatorUse) -> CapacityStep | None:
-    return _each_of_many(2)(use)
+    return _batched_rule(2)(use)
 
 
 MATRICES: tuple[Rule, ...] = (

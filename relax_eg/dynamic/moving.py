@@ -18,9 +18,9 @@ from relax_eg.dynamic.layout import (
     Digit,
     Moves,
     TensorLayout,
+    axis_size,
     boxed_layout,
     merge_digits,
-    size_of,
 )
 from relax_eg.dynamic.step import CapacityStep, OperatorUse, StepSizes
 from relax_eg.ir.annotations import Tensor, Tuple
@@ -66,13 +66,13 @@ def plain_result(use: OperatorUse) -> Any:
 def reshape(use: OperatorUse) -> CapacityStep | None:
     """A reshape at capacity that keeps the order of the valid elements: an axis may be merged from others, or split so
     that only the first piece varies. None if elements change places; the equations handle that."""
-    state, shape = use.states[0], tuple(use.site["shape"])
-    digits = [d for axis in state.axes for d in axis if d.size is not ONE]
+    layout, shape = use.operand_layouts[0], tuple(use.site["shape"])
+    digits = [d for axis in layout.axes for d in axis if d.size is not ONE]
     sizes = [(i, d) for i, d in enumerate(shape) if d is not ONE]
     runs = groups([d.size for d in digits], [d for _, d in sizes])
     if runs is None:
         return None
-    axes: list[Axis] = [(Digit(ONE, padding_content(state.dtype)),) for _ in shape]
+    axes: list[Axis] = [(Digit(ONE, padding_content(layout.dtype)),) for _ in shape]
     for before, after in runs:
         made = _regrouped([digits[i] for i in before], [sizes[j][1] for j in after], use.moves)
         if made is None:
@@ -89,7 +89,7 @@ def reshape(use: OperatorUse) -> CapacityStep | None:
             wanted.append(places)
         return lax.reshape(arrays[0], tuple(wanted))
 
-    return CapacityStep(compute, TensorLayout(tuple(axes), state.dtype))
+    return CapacityStep(compute, TensorLayout(tuple(axes), layout.dtype))
 
 
 def _regrouped(digits: Sequence[Digit], shape: Sequence[Dim], moves: Moves) -> list[Axis] | None:
@@ -106,7 +106,7 @@ def _regrouped(digits: Sequence[Digit], shape: Sequence[Dim], moves: Moves) -> l
 
 
 def strided_slice(use: OperatorUse) -> CapacityStep | None:
-    moving = use.moving()
+    moving = use.moving_axes()
     if not moving or not _moves_any(use, "begin", "end"):
         return None
     begin, strides = use.site["begin"], use.site["strides"]
@@ -117,16 +117,16 @@ def strided_slice(use: OperatorUse) -> CapacityStep | None:
         for axis, (low, step, size) in enumerate(zip(begin, strides, result.shape or (), strict=True)):
             count = at.capacity(size)
             reach = step * (count - 1) + 1 if count else 0
-            x = window(x, axis, at.true(low), reach)
+            x = window(x, axis, at.true_size(low), reach)
             x = lax.slice_in_dim(x, 0, reach, step, axis)
         return x
 
-    return CapacityStep(compute, plain_result(use), unmerged=use.merged)
+    return CapacityStep(compute, plain_result(use), boxed_operands=use.merged_operands)
 
 
 def split(use: OperatorUse) -> CapacityStep | None:
     axis = use.site["axis"]
-    if axis not in use.moving():
+    if axis not in use.moving_axes():
         return None
     starts = [product(())]
     starts[0] = Dim.of(0)
@@ -136,15 +136,15 @@ def split(use: OperatorUse) -> CapacityStep | None:
     def compute(at: StepSizes, arrays: Sequence[Any]) -> Any:
         (x,) = arrays
         return tuple(
-            window(x, axis, at.true(start), at.capacity(size))
+            window(x, axis, at.true_size(start), at.capacity(size))
             for start, size in zip(starts, use.site["sections"], strict=False)
         )
 
-    return CapacityStep(compute, plain_result(use), unmerged=use.merged)
+    return CapacityStep(compute, plain_result(use), boxed_operands=use.merged_operands)
 
 
 def flip(use: OperatorUse) -> CapacityStep | None:
-    turned = [a for a in use.moving() if a in use.site["axes"]]
+    turned = [a for a in use.moving_axes() if a in use.site["axes"]]
     if not turned:
         return None
 
@@ -152,16 +152,16 @@ def flip(use: OperatorUse) -> CapacityStep | None:
         x = lax.rev(arrays[0], use.site["axes"])
         for a in turned:
             size = x.shape[a]
-            x = window(x, a, size - at.true(use.site.shape()[a]), size)
+            x = window(x, a, size - at.true_size(use.site.shape()[a]), size)
         return x
 
-    return CapacityStep(compute, plain_result(use), unmerged=use.merged)
+    return CapacityStep(compute, plain_result(use), boxed_operands=use.merged_operands)
 
 
 def concat(use: OperatorUse) -> CapacityStep | None:
     """Each part is written at the true end of those before it, over their padding."""
-    axis, states = use.site["axis"], use.states
-    sizes = [use.site.shape(i)[axis] for i in range(len(states))]
+    axis, layouts = use.site["axis"], use.operand_layouts
+    sizes = [use.site.shape(i)[axis] for i in range(len(layouts))]
     if not any(map(use.moves, sizes[:-1])):
         return None
 
@@ -171,10 +171,10 @@ def concat(use: OperatorUse) -> CapacityStep | None:
         start = Dim.of(0)
         for x, size in zip(arrays[1:], sizes, strict=False):
             start = start + size
-            out = lax.dynamic_update_slice_in_dim(out, x, at.true(start), axis)
+            out = lax.dynamic_update_slice_in_dim(out, x, at.true_size(start), axis)
         return fit_axis(out, axis, at.capacity(sum(sizes, Dim.of(0))))
 
-    return CapacityStep(compute, plain_result(use), unmerged=use.merged)
+    return CapacityStep(compute, plain_result(use), boxed_operands=use.merged_operands)
 
 
 def dynamic_slice(use: OperatorUse) -> CapacityStep | None:
@@ -187,7 +187,7 @@ def dynamic_slice(use: OperatorUse) -> CapacityStep | None:
     def compute(at: StepSizes, arrays: Sequence[Any]) -> Any:
         x, *starts = arrays
         for a, (start, size, room) in enumerate(zip(starts, sizes, shape, strict=True)):
-            first = _inside(start, at.true(room - size))
+            first = _clamped_start(start, at.true_size(room - size))
             count = at.capacity(size)
             if use.moves(size) and size is not room:
                 x = window(x, a, first, count)
@@ -195,7 +195,7 @@ def dynamic_slice(use: OperatorUse) -> CapacityStep | None:
                 x = lax.dynamic_slice_in_dim(x, first, count, a)
         return x
 
-    return CapacityStep(compute, plain_result(use), unmerged=use.merged)
+    return CapacityStep(compute, plain_result(use), boxed_operands=use.merged_operands)
 
 
 def dynamic_update_slice(use: OperatorUse) -> CapacityStep | None:
@@ -209,7 +209,7 @@ def dynamic_update_slice(use: OperatorUse) -> CapacityStep | None:
     def compute(at: StepSizes, arrays: Sequence[Any]) -> Any:
         x, new, *given = arrays
         before = x.shape
-        starts = [_inside(s, at.true(r - u)) for s, r, u in zip(given, shape, update, strict=True)]
+        starts = [_clamped_start(s, at.true_size(r - u)) for s, r, u in zip(given, shape, update, strict=True)]
         for a in growing:
             if not (a in zeros and new.shape[a] <= x.shape[a]):
                 x = fit_axis(x, a, x.shape[a] + new.shape[a])
@@ -219,18 +219,18 @@ def dynamic_update_slice(use: OperatorUse) -> CapacityStep | None:
         x = lax.dynamic_update_slice(x, new, starts)
         return lax.slice(x, (0,) * x.ndim, before) if x.shape != before else x
 
-    return CapacityStep(compute, plain_result(use), unmerged=use.merged)
+    return CapacityStep(compute, plain_result(use), boxed_operands=use.merged_operands)
 
 
 def _all_valid(axes: Sequence[tuple[int, Dim]], shape: Sequence[int], at: StepSizes) -> Any:
     out: Any = None
     for a, size in axes:
-        one = at.valid(size, shape[a]).reshape([-1 if i == a else 1 for i in range(len(shape))])
+        one = at.valid_mask(size, shape[a]).reshape([-1 if i == a else 1 for i in range(len(shape))])
         out = one if out is None else out & one
     return jnp.broadcast_to(out, tuple(shape))
 
 
-def _inside(start: Any, room: Any) -> Any:
+def _clamped_start(start: Any, room: Any) -> Any:
     """A start clamped to 0 .. `room`, as int32."""
     if jnp.issubdtype(start.dtype, jnp.unsignedinteger):
         start = jnp.minimum(start, jnp.asarray(jnp.iinfo(jnp.int32).max, start.dtype))
@@ -251,4 +251,4 @@ def _moves_any(use: OperatorUse, *names: str) -> bool:
 
 MOVING: tuple[Rule, ...] = (reshape, strided_slice, split, flip, concat, dynamic_slice, dynamic_update_slice)
 
-__all__ = ["MOVING", "Rule", "fit_axis", "plain_result", "size_of", "window"]
+__all__ = ["MOVING", "Rule", "axis_size", "fit_axis", "plain_result", "window"]

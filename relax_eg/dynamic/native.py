@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from relax_eg.dynamic.moving import plain_result
-from relax_eg.dynamic.step import CapacityStep, OperatorUse, StepSizes, Wanted
+from relax_eg.dynamic.step import CapacityStep, OperandMask, OperatorUse, StepSizes
 from relax_eg.ops import get
 from relax_eg.shapes import Dim
 
@@ -22,6 +22,7 @@ def native_lowering(use: OperatorUse) -> Callable[[StepSizes, Sequence[Any]], An
 
 
 def resolve_sizes(value: Any, size: Callable[[Dim], Any]) -> Any:
+    """An attribute with its sizes substituted by `size`."""
     if isinstance(value, Dim):
         return value.value if value.is_const else size(value)
     if isinstance(value, tuple):
@@ -29,17 +30,19 @@ def resolve_sizes(value: Any, size: Callable[[Dim], Any]) -> Any:
     return value
 
 
-def unmasked_step(use: OperatorUse, *masks: Wanted) -> CapacityStep:
+def unmasked_step(use: OperatorUse, *masks: OperandMask) -> CapacityStep:
     """A step that runs the operator's own lowering on boxes."""
-    return CapacityStep(native_lowering(use), plain_result(use), masks, use.merged)
+    return CapacityStep(native_lowering(use), plain_result(use), masks, use.merged_operands)
 
 
 def mask_unless_filled(
     use: OperatorUse, operand: int, axis: int, fill: Any, reason: str, or_nan: bool = False
-) -> tuple[Wanted, ...]:
-    """A mask on a boxed operand, if its padding does not already hold `fill`. `or_nan`: NaN is accepted in the padding
-    of a row that is NaN."""
-    digits = use.states[operand].axes[axis]
+) -> tuple[OperandMask, ...]:
+    """A mask on a boxed operand, if its padding does not already hold `fill`.
+
+    `or_nan`: NaN is accepted in the padding of a row that is NaN.
+    """
+    digits = use.operand_layouts[operand].axes[axis]
     if len(digits) == 1 and digits[0].content.equals(fill, or_nan):
         return ()
-    return (Wanted(operand, axis, 0, fill, reason),)
+    return (OperandMask(operand, axis, 0, fill, reason),)

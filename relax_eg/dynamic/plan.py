@@ -141,7 +141,7 @@ class CapacityPlan:
 
     def _argument(self, p: Expr, arrays: Any, at: CapacitySizes) -> Any:
         if isinstance(p.annotation, Shape):
-            return tuple(at.true(d) for d in p.annotation.dims or ())
+            return tuple(at.true_size(d) for d in p.annotation.dims or ())
         return next(arrays)
 
     def __str__(self) -> str:

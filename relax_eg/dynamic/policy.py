@@ -9,7 +9,7 @@ from dataclasses import dataclass, fields, replace
 from itertools import product
 from typing import Any, Literal
 
-from relax_eg.accepted import short_repr
+from relax_eg.argument_checks import short_repr
 from relax_eg.errors import BoundsError, OptionError
 from relax_eg.shapes import Scope
 
@@ -28,8 +28,9 @@ _ACCEPTED = (
 
 @dataclass(frozen=True, kw_only=True)
 class Dynamic:
-    """How a function runs at many sizes: `optimize(..., dynamic=Dynamic(...))`. None: as usual; in `load`: as it was
-    when the function was saved.
+    """How a function runs at many sizes: `optimize(..., dynamic=Dynamic(...))`.
+
+    A field that is None has its default; in `load`, the value with which the function was saved.
 
     - `mode`: "exact", an executable for each combination of sizes that is called; "capacity", executables for few
       capacities, which take the true sizes as arguments; "auto" (usual), an executable for each of `at`, capacities for
@@ -42,8 +43,8 @@ class Dynamic:
     - `background`: compile in a thread whenever another executable can serve the call meanwhile.
     - `trust`: promise that no Python decision on a size differs from the one made in the trace for symbolic sizes.
       Without it the function is traced once for each combination of sizes; if that gives another program, the function
-      runs as written, in an executable of its own. A module is traced, too; what does not fit at these sizes is raised,
-      whatever the search made of it.
+      runs as written, in an executable of its own. A module is traced, too: errors of its operators at these sizes are
+      raised, even where the chosen program no longer has these operators.
 
     OptionError for values of another kind.
     """
@@ -68,13 +69,13 @@ class Dynamic:
                 raise OptionError(f"Dynamic({name}={short_repr(flag)}): True or False is accepted")
 
     def over(self, usual: Dynamic) -> Dynamic:
-        """This, with the fields of `usual` where it has none."""
+        """This record, with the fields of `usual` in place of those that are None."""
         own = {f.name: getattr(self, f.name) for f in fields(self)}
         return replace(usual, **{name: value for name, value in own.items() if value is not None})
 
     @staticmethod
     def of(dynamic: Mode | Dynamic) -> Dynamic:
-        """An option `dynamic`, of which a word is the mode."""
+        """The option `dynamic` as a record; a word is the mode."""
         return dynamic if isinstance(dynamic, Dynamic) else Dynamic(mode=dynamic)
 
 
@@ -86,30 +87,32 @@ class Ladder:
     def rungs(self) -> Rungs: ...
 
     @abstractmethod
-    def above(self, n: int) -> int:
+    def least_capacity(self, n: int) -> int:
         """The least capacity that holds `n` >= 1, ignoring bounds."""
 
-    def of(self, n: int, high: int | None) -> int:
+    def capacity(self, n: int, high: int | None) -> int:
         """The capacity of `n`, at most `high`; `n` itself must be at most `high`."""
-        c = self.above(n)
+        c = self.least_capacity(n)
         return c if high is None else min(c, high)
 
-    def all(self, low: int, high: int) -> Iterator[int]:
+    def capacities(self, low: int, high: int) -> Iterator[int]:
         """Every capacity that sizes from `low` to `high` need, in increasing order."""
         n = low
         while n <= high:
-            c = self.of(n, high)
+            c = self.capacity(n, high)
             yield c
             n = c + 1
 
 
 @dataclass(frozen=True)
 class Powers(Ladder):
+    """The powers of two."""
+
     @property
     def rungs(self) -> Rungs:
         return POWERS
 
-    def above(self, n: int) -> int:
+    def least_capacity(self, n: int) -> int:
         return 1 << (n - 1).bit_length()
 
     def __str__(self) -> str:
@@ -118,13 +121,15 @@ class Powers(Ladder):
 
 @dataclass(frozen=True)
 class Multiples(Ladder):
+    """The multiples of `step`."""
+
     step: int
 
     @property
     def rungs(self) -> Rungs:
         return self.step
 
-    def above(self, n: int) -> int:
+    def least_capacity(self, n: int) -> int:
         return -(-n // self.step) * self.step
 
     def __str__(self) -> str:
@@ -133,7 +138,7 @@ class Multiples(Ladder):
 
 @dataclass(frozen=True)
 class Listed(Ladder):
-    """The listed capacities; beyond the last one, its multiples."""
+    """The listed `sizes`; beyond the last one, its multiples."""
 
     sizes: tuple[int, ...]
 
@@ -141,7 +146,7 @@ class Listed(Ladder):
     def rungs(self) -> Rungs:
         return list(self.sizes)
 
-    def above(self, n: int) -> int:
+    def least_capacity(self, n: int) -> int:
         return next((c for c in self.sizes if c >= n), -(-n // self.sizes[-1]) * self.sizes[-1])
 
     def __str__(self) -> str:
@@ -150,13 +155,15 @@ class Listed(Ladder):
 
 @dataclass(frozen=True)
 class AtBound(Ladder):
+    """One capacity: the upper bound `high`."""
+
     high: int
 
     @property
     def rungs(self) -> Rungs:
         return BOUND
 
-    def above(self, n: int) -> int:
+    def least_capacity(self, n: int) -> int:
         return self.high
 
     def __str__(self) -> str:
@@ -170,7 +177,8 @@ class Policy:
     - `mode`: "exact", an executable for each combination of sizes; "capacity", one for each combination of
       capacities; "auto", exact for the sizes `at` (without any, for the first ones called), and at capacity for others
       until `earns_exact`.
-    - `ladders`: by size variable.
+    - `ladders`: the capacities of each size variable.
+    - `scope`: the bounds and assumptions of the sizes.
     - `executables`: how many are kept; None: the default number.
     - `background`: compile in a thread whenever another executable can serve the calls.
     - `at`: the sizes that the user asked to be best at.
@@ -193,7 +201,7 @@ class Policy:
             "at": [dict(b) for b in self.at],
         }
 
-    def named(self, fixed: Mapping[str, int]) -> list[dict[str, int]]:
+    def named_sizes(self, fixed: Mapping[str, int]) -> list[dict[str, int]]:
         """The sizes that run exactly because the user named them; every size must be named or `fixed` by the
         weights."""
         if self.mode != "auto":
@@ -204,7 +212,7 @@ class Policy:
     def capacities(self, sizes: Mapping[str, int], dims: Sequence[str]) -> dict[str, int] | None:
         """The sizes to run at: capacities for `dims`, the others unchanged. None if no capacity nearby satisfies the
         assumptions about sizes."""
-        found = {v: self.ladders[v].of(n, self.scope.bounds(v)[1]) if v in dims else n for v, n in sizes.items()}
+        found = {v: self.ladders[v].capacity(n, self.scope.bounds(v)[1]) if v in dims else n for v, n in sizes.items()}
         if not self.scope.assumptions or self._allowed(found):
             return found
         # An assumption such as `s % 8 == 0` can be met by increasing one size.
@@ -233,7 +241,7 @@ class Policy:
             return False
         return True
 
-    def every(self, name: str, dims: Sequence[str], fixed: Mapping[str, int]) -> list[dict[str, int]]:
+    def all_capacities(self, name: str, dims: Sequence[str], fixed: Mapping[str, int]) -> list[dict[str, int]]:
         """Sizes that reach every combination of capacities once. OptionError if there is no upper bound, or if there
         are too many."""
         ranges: list[list[int]] = []
@@ -244,7 +252,7 @@ class Policy:
                     f"compile_ahead(): {v} of {name}() has no upper bound, so there is no last capacity; declare "
                     f"bounds={{{v!r}: (1, 4096)}}, or pass the sizes to compile for: compile_ahead({{{v!r}: 128}})"
                 )
-            ranges.append(list(self.ladders[v].all(1 if low is None else max(low, 1), high)))
+            ranges.append(list(self.ladders[v].capacities(1 if low is None else max(low, 1), high)))
         if math.prod(map(len, ranges)) > _MOST_AHEAD:
             raise OptionError(
                 f"compile_ahead(): {math.prod(map(len, ranges))} combinations of capacities of {name}(); pass those "

@@ -8,19 +8,19 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import jax
 import numpy as np
 from jax.core import Tracer
 
 from relax_eg.backend.bound import BoundFamily
-from relax_eg.backend.call_keys import MOST_SHOWN, NOT_SHOWN, UnseenError, is_tracing
+from relax_eg.backend.call_keys import MOST_KEYS, NO_KEY, UnseenError, is_tracing
 from relax_eg.backend.checks import check_addressable
-from relax_eg.backend.executables import Executable, Executables, Tally, Why, compiled
+from relax_eg.backend.executables import CompileReason, Executable, Executables, Tally, compile_executable
 from relax_eg.backend.program import convert_argument
 from relax_eg.backend.runtime import UNSEEN
-from relax_eg.dynamic.bodies import Body, Taking
+from relax_eg.dynamic.bodies import Body, TracedFunction
 from relax_eg.dynamic.fitting import CapacityFit, is_key_array
 from relax_eg.dynamic.policy import Policy, earns_exact
 from relax_eg.dynamic.statistics import SizeRow
@@ -31,37 +31,46 @@ from relax_eg.ops.keys import argument_dtype
 Predict = Callable[[int, Mapping[str, int]], float]
 
 TIMED = 3  # chosen: first calls of an executable that are timed
-_EVERY = 16  # chosen: after these, one call in so many is timed
+_TIMED_EVERY = 16  # chosen: after these, one call in so many is timed
 NO_FASTER = 0.98  # chosen: an exact executable is kept if it takes at most this share of a call at capacity
-MOST_REFUSED = 3  # limit: calls an executable may refuse on the straight path before that path is closed to such calls
+MOST_REFUSED = 3  # limit: calls of `call_known` that an executable may refuse before such calls no longer try it
 _MOST_CALLS = 4096  # limit: combinations of shapes whose sizes, fits and counts are remembered
-_AS_IT_IS = CapacityFit((), ())
+_UNCHANGED = CapacityFit((), ())
 _config: Any = jax.config
 
 
 class ElsewhereError(Exception):
-    """A call that these executables must not serve: its arguments are traced or on another device, JAX looks for NaN or
-    has other settings, or the function is another program at its sizes."""
+    """Raised for a call that these executables must not serve.
+
+    Its arguments are traced or on another device, JAX looks for NaN or has other settings, or the function is another
+    program at its sizes.
+    """
 
 
 @dataclass(eq=False)
 class _Call:
     """The calls with certain sizes.
 
+    - `sizes`: the true sizes.
+    - `capacities`: the sizes at which they run; `sizes` where they run exactly.
     - `mode`: "exact" permanently; "capacity"; "trial", with an exact executable that has not yet shown to be faster;
       "hot", with one that is faster; "settled" at capacity, because the exact one was not faster.
-    - `counted`: number of calls, without those on the straight path.
-    - `tallies`: counters of the executables that calls went to on the straight path.
+    - `variant`: the index of the variant that serves them.
+    - `fit`: what is padded and cut at `capacities`.
+    - `scalars`: the true sizes in the form that an executable at capacity takes.
+    - `counted`: number of calls, without those of `call_known`.
+    - `tallies`: counters of the executables that calls of `call_known` went to.
     - `missed`: calls at capacity since the last exact executable was given up.
-    - `refused`: calls on the straight path that the executable could not take; that path is closed at `MOST_REFUSED`.
+    - `refused`: calls of `call_known` that the executable could not take; at `MOST_REFUSED` they no longer try it.
     - `share`: predicted share of padding in the time of a call.
+    - `wider`: by capacities, the fit to the executables of larger capacities.
     """
 
     sizes: dict[str, int]
     capacities: dict[str, int]
     mode: Literal["exact", "capacity", "trial", "hot", "settled"]
     variant: int
-    fit: CapacityFit = _AS_IT_IS
+    fit: CapacityFit = _UNCHANGED
     scalars: dict[str, Any] = field(default_factory=dict[str, Any])
     counted: int = 0
     tallies: list[Tally] = field(default_factory=list[Tally])
@@ -75,53 +84,69 @@ class _Call:
         return self.counted + sum(t.total for t in self.tallies)
 
 
-# Index of the body whose weights it takes, the true sizes if it takes them, the function to run, its call counter, the
-# executable, and the calls it belongs to.
-_Straight = tuple[int, dict[str, Any], Any, Callable[[], int], Executable, _Call]
+class _KnownCall(NamedTuple):
+    """An executable that serves calls without padding or cutting.
+
+    - `body`: the index of the body whose weights it takes.
+    - `scalars`: the true sizes, if it takes them.
+    - `run`: the function of the executable.
+    - `tick`: counts a call.
+    - `executable`: the executable.
+    - `call`: the calls that it serves.
+    """
+
+    body: int
+    scalars: dict[str, Any]
+    run: Any
+    tick: Callable[[], int]
+    executable: Executable
+    call: _Call
 
 
 class Sized:
-    """The state of a function whose sizes vary, and the path of each of its calls.
+    """The executables of a function whose sizes vary, and the way of each call to one of them.
 
     - `bound`: the programs, with the parameters that are bound.
     - `predict`: predicted seconds of a call of a variant at given sizes.
-    - `alone`: whether the first call's sizes are assumed to be the only ones.
-    - `named`: the sizes that run exactly because the user named them.
-    - `donated`: indices into `others_at` of the arguments whose arrays a call may reuse.
+    - `assumes_one_size`: whether the first call's sizes are assumed to be the only ones.
+    - `named_sizes`: the sizes that run exactly because the user named them.
+    - `donated`: indices into `call_indices` of the arguments whose arrays a call may reuse.
     """
 
     def __init__(self, bound: BoundFamily, policy: Policy, executables: Executables, predict: Predict) -> None:
         program = bound.program
         self._bound, self._family, self._program = bound, bound.family, program
-        self._straight = Memo[Any, _Straight](MOST_SHOWN)  # by the kinds of the arguments
-        self._only: _Straight | None = None  # serves every call as long as all are alike
-        self._mixed = False
-        self._tree, self._shown, self._others_at = bound.tree, bound.shown, bound.others_at
+        self._known_calls = Memo[Any, _KnownCall](MOST_KEYS)  # by the kinds of the arguments
+        self._only_known: _KnownCall | None = None  # serves every call as long as all are alike
+        self._has_differing_calls = False
+        self._tree, self._size_key, self._call_indices = bound.tree, bound.size_key, bound.call_indices
         self._policy, self._executables, self._predict = policy, executables, predict
-        self._fixed, self._which = bound.fixed, bound.which
+        self._fixed, self._which = bound.fixed, bound.program_indices
         self.bodies = [Body(p, frozenset(self._fixed)) for p in bound.programs]
-        self._declared = [program.params[i].tensor for i in self._others_at]
+        self._declared = [program.params[i].tensor for i in self._call_indices]
         self._dtypes = [None if t.dtype is None else argument_dtype(t.dtype) for t in self._declared]
         self._calls: dict[tuple[Any, ...], _Call] = {}
         self._lock = threading.RLock()
-        self.named = policy.named(self._fixed)
-        self.alone = policy.mode == "auto" and not self.named
+        self.named_sizes = policy.named_sizes(self._fixed)
+        self.assumes_one_size = policy.mode == "auto" and not self.named_sizes
         self.donated: Sequence[int] = ()
         self.served: Callable[[], bool] | None = None  # whether it serves calls under the present settings of JAX
-        self.others: dict[str, str] = {}  # sizes at which the function is another program, with the reason
+        self.differing_sizes: dict[str, str] = {}  # sizes at which the function is another program, with the reason
         with jax.ensure_compile_time_eval():  # the first call may be within a trace
             self._array = type(jax.device_put(np.zeros(())))
         self._on_host, self._single = jax.default_backend() == "cpu", jax.device_count() == 1
 
-    def straight(self, held: Sequence[tuple[Any, ...]], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """The result of a call whose sizes an executable served before; UNSEEN for any other call. This is the whole
-        work of such a call: what depends on shapes was checked when the executable was made, and JAX itself checks that
-        the arguments have its shapes and dtypes."""
-        found = self._only
+    def call_known(self, held: Sequence[tuple[Any, ...]], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """The result of a call whose size key is known; UNSEEN for any other call.
+
+        This is the whole work of such a call: the checks that depend on shapes were made with the executable, and JAX
+        itself checks that the arguments have its shapes and dtypes.
+        """
+        found = self._only_known
         if found is None:
             try:
-                found = self._straight.get(self._shown(args, kwargs))
-            except NOT_SHOWN:
+                found = self._known_calls.get(self._size_key(args, kwargs))
+            except NO_KEY:
                 return UNSEEN
             if found is None:
                 return UNSEEN
@@ -132,7 +157,7 @@ class Sized:
             result = run((scalars, *held[body]) if scalars else held[body], *args, **kwargs)
         except (UnseenError, TypeError):  # TypeError: an argument is no array
             if self._is_served:
-                self._refused(call)
+                self._count_refusal(call)
             return UNSEEN
         tick()
         return result
@@ -142,32 +167,37 @@ class Sized:
         """Whether calls are served under JAX's current settings."""
         return self.served is None or self.served()
 
-    def _refused(self, call: _Call) -> None:
-        """Handles a call on the straight path whose sizes the executable does not serve."""
+    def _count_refusal(self, call: _Call) -> None:
+        """Counts a call of `call_known` whose sizes the executable does not serve."""
         with self._lock:
-            if self._only is not None:
-                self._only, self._mixed = None, True
+            if self._only_known is not None:
+                self._only_known, self._has_differing_calls = None, True
                 return
             call.refused += 1
 
-    def _let_straight(self, call: _Call, executable: Executable, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Open the straight path to this executable for calls like this one, if nothing is padded for them; for all
-        calls, as long as they are all alike."""
+    def _remember_executable(
+        self, call: _Call, executable: Executable, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> None:
+        """Lets `call_known` run this executable for calls like this one, if nothing is padded or cut for them.
+
+        While all calls have the same sizes, it serves every call without a look at the size key.
+        """
         # True if nothing is padded and nothing is cut.
-        own = executable.exact or (call.sizes == executable.at and call.fit == _AS_IT_IS)
+        own = executable.exact or (call.sizes == executable.buffer_sizes and call.fit == _UNCHANGED)
         if not own or call.mode == "trial" or call.refused >= MOST_REFUSED or executable.timed < TIMED:
             return
         scalars = {} if executable.exact else call.scalars
-        entry = self._which[call.variant], scalars, executable.run, executable.tally.tick, executable, call
+        body = self._which[call.variant]
+        entry = _KnownCall(body, scalars, executable.run, executable.tally.tick, executable, call)
         with self._lock:
             try:
-                self._straight[self._shown(args, kwargs)] = entry
-            except NOT_SHOWN:
+                self._known_calls[self._size_key(args, kwargs)] = entry
+            except NO_KEY:
                 return
             if executable.tally not in call.tallies:
                 call.tallies.append(executable.tally)
-            if len(self._calls) == 1 and not self._mixed:
-                self._only = entry
+            if len(self._calls) == 1 and not self._has_differing_calls:
+                self._only_known = entry
 
     def run(self, held: Sequence[tuple[Any, ...]], others: Sequence[Any]) -> Any:
         """The result of a call. `held`: the prepared values, for each of `bodies`; `others`: the other leaves.
@@ -175,61 +205,61 @@ class Sized:
         # While tracing, JAX traces constants too; when it looks for NaN, it would also look into the padding.
         if is_tracing() or _config.jax_debug_nans or _config.jax_debug_infs or not self._is_served:
             raise ElsewhereError
-        others = self._checked(others)
+        others = self._check_arguments(others)
         key = tuple([x.shape for x in others])
-        call = self._calls.get(key) or self._first_of(key)
-        executable, fit = self._chosen(call)
+        call = self._calls.get(key) or self._new_call(key)
+        executable, fit = self._executable_for(call)
         mine = held[self._which[call.variant]]
-        timed = executable.timed < TIMED or executable.counted % _EVERY == 0
+        timed = executable.timed < TIMED or executable.counted_calls % _TIMED_EVERY == 0
         started = time.perf_counter() if timed else 0.0
         if fit is None:
             args, kwargs = jax.tree_util.tree_unflatten(self._tree, others)
             result = executable.run(mine, *args, **kwargs)
         else:
             jit = None if self._on_host else self._executables.jit
-            grown = fit.padded([*mine, *others], jit)[len(mine) :]
+            grown = fit.pad([*mine, *others], jit)[len(mine) :]
             args, kwargs = jax.tree_util.tree_unflatten(self._tree, grown)
             result = executable.run((call.scalars, *mine), *args, **kwargs)
             if fit.cuts:
                 results = fit.cut(jax.tree_util.tree_leaves(result), jit)
                 result = jax.tree_util.tree_unflatten(self._program.out_tree, results)
-        self._let_straight(call, executable, args, kwargs)
+        self._remember_executable(call, executable, args, kwargs)
         if timed:
             jax.block_until_ready(result)
-            executable.took(time.perf_counter() - started)
+            executable.record_seconds(time.perf_counter() - started)
         return result
 
-    def _checked(self, others: Sequence[Any]) -> list[Any]:
+    def _check_arguments(self, others: Sequence[Any]) -> list[Any]:
         """The arrays of a call, converted to the declared dtypes."""
         checked = list(others)
         for i, x in enumerate(checked):
             ours = type(x) is self._array and (self._single or not x.committed)
-            weak = self._program.weak_in[self._others_at[i]]
+            weak = self._program.weak_in[self._call_indices[i]]
             if (ours or type(x) is np.ndarray) and x.dtype == self._dtypes[i]:
                 if not weak and not (ours and getattr(x, "weak_type", False)):
                     continue
             elif isinstance(x, Tracer) or (isinstance(x, jax.Array) and not ours and not is_key_array(x)):
                 raise ElsewhereError
-            where = f"{self._program.name}(): argument `{self._program.names[self._others_at[i]]}`"
+            where = f"{self._program.name}(): argument `{self._program.names[self._call_indices[i]]}`"
             checked[i] = convert_argument(where, self._declared[i], x, weak)
         return checked
 
-    def _first_of(self, shapes: tuple[Any, ...]) -> _Call:
+    def _new_call(self, shapes: tuple[Any, ...]) -> _Call:
         """The `_Call` for these shapes, made at their first call."""
         bound = self._bound.sizes(shapes)
         sizes = {v: bound[v] for v in self._policy.ladders}
         with self._lock:
             # Many functions are only ever called at one combination of sizes: nothing is padded before a second one
             # comes.
-            call = self._exactly(sizes) if self.alone else self.call_at(sizes)
-            self.alone = False
+            call = self._exact_call(sizes) if self.assumes_one_size else self.call_at(sizes)
+            self.assumes_one_size = False
         # A kept program at exact sizes is the function itself, so it needs no check.
-        itself = call.mode == "exact" and self._family.programs[call.variant].kept
-        why = None if itself else self._program.other_at(bound)
+        itself = call.mode == "exact" and self._family.programs[call.variant].is_as_written
+        why = None if itself else self._program.difference_at(bound)
         if why is not None:
-            if len(self.others) < _MOST_CALLS:
+            if len(self.differing_sizes) < _MOST_CALLS:
                 at = ", ".join(f"{v} = {n}" for v, n in sizes.items())
-                self.others[f"{self._program.name} at {at}"] = f"another program, {why}"
+                self.differing_sizes[f"{self._program.name} at {at}"] = f"another program, {why}"
             raise ElsewhereError
         with self._lock:
             found = self._calls.get(shapes)
@@ -240,40 +270,41 @@ class Sized:
                 self._calls[shapes] = found
         return found
 
-    def _exactly(self, sizes: Mapping[str, int]) -> _Call:
-        return _Call(dict(sizes), dict(sizes), "exact", self._family.at(sizes))
+    def _exact_call(self, sizes: Mapping[str, int]) -> _Call:
+        return _Call(dict(sizes), dict(sizes), "exact", self._family.variant_at(sizes))
 
     def call_at(self, sizes: Mapping[str, int]) -> _Call:
         """How calls with these sizes run: at capacity if that is possible and the user did not name the sizes."""
-        if sizes in self.named:
-            return self._exactly(sizes)
-        body = self.bodies[self._which[self._family.at(sizes)]]
+        if sizes in self.named_sizes:
+            return self._exact_call(sizes)
+        body = self.bodies[self._which[self._family.variant_at(sizes)]]
         capacities = self._policy.capacities(sizes, body.dims) if body.dims else None
         if capacities is None:
-            return self._exactly(sizes)
-        variant = self._family.at(capacities)
+            return self._exact_call(sizes)
+        variant = self._family.variant_at(capacities)
         body = self.bodies[self._which[variant]]
         if not body.dims:
-            return self._exactly(sizes)
+            return self._exact_call(sizes)
         fit = body.fit(sizes, capacities) if all(v in body.dims for v in sizes if sizes[v] != capacities[v]) else None
         if fit is None:
-            return self._exactly(sizes)
+            return self._exact_call(sizes)
         return _Call(dict(sizes), capacities, "capacity", variant, fit, body.scalars(sizes))
 
-    def _chosen(self, call: _Call) -> tuple[Executable, CapacityFit | None]:
-        """The executable for a call, compiled if need be, and the fit that the arrays need (None: nothing, it is
-        exact)."""
+    def _executable_for(self, call: _Call) -> tuple[Executable, CapacityFit | None]:
+        """The executable for a call, compiled if need be, and the fit of its arrays; None where it is exact."""
         with self._executables.lock:
             call.counted += 1
         if call.mode == "exact":
-            return self._executables.made(self._own_key(call), lambda: self._exact(call, "call")), None
+            return self._executables.get_or_compile(
+                self._exact_key(call), lambda: self._compile_exact(call, "call")
+            ), None
         if call.mode in ("trial", "hot"):
-            found = self._executables.get(self._own_key(call))
+            found = self._executables.get(self._exact_key(call))
             if found is not None:
                 if call.mode == "trial" and found.timed >= TIMED:
-                    self._judge(call, found)
+                    self._judge_trial(call, found)
                 return found, None
-            if not self._executables.is_due(self._own_key(call)):  # it was evicted
+            if not self._executables.is_compiled_or_compiling(self._exact_key(call)):  # it was evicted
                 call.mode, call.missed = "capacity", 0
         with self._lock:
             call.missed += 1
@@ -284,27 +315,27 @@ class Sized:
             self.bodies[self._which[call.variant]].refuse(e)
             with self._lock:
                 self._calls.clear()
-                self._straight.clear()
-                self._only = None
+                self._known_calls.clear()
+                self._only_known = None
             call.mode = "exact"
-            return self._chosen(call)
-        if self._policy.mode == "auto" and call.mode == "capacity" and self._earns(call, found):
+            return self._executable_for(call)
+        if self._policy.mode == "auto" and call.mode == "capacity" and self._earns_exact(call, found):
             call.mode = "trial"
-            make = self._executables.make_beside if self._policy.background else self._executables.make
-            make(self._own_key(call), lambda: self._exact(call, "hot"))
+            make = self._executables.compile_in_thread if self._policy.background else self._executables.ensure_compiled
+            make(self._exact_key(call), lambda: self._compile_exact(call, "hot"))
         return found, fit
 
     def _at_capacity(self, call: _Call) -> tuple[Executable, CapacityFit]:
         key = self._capacity_key(call)
         if not self._policy.background:
-            return self._executables.made(key, lambda: self._capacity(call, "call")), call.fit
+            return self._executables.get_or_compile(key, lambda: self._compile_capacity(call, "call")), call.fit
         found = self._executables.get(key)
         if found is not None:
             return found, call.fit
         wider = self._wider(call)
         if wider is None:
-            return self._executables.made(key, lambda: self._capacity(call, "call")), call.fit
-        self._executables.make_beside(key, lambda: self._capacity(call, "call"))
+            return self._executables.get_or_compile(key, lambda: self._compile_capacity(call, "call")), call.fit
+        self._executables.compile_in_thread(key, lambda: self._compile_capacity(call, "call"))
         return wider
 
     def _wider(self, call: _Call) -> tuple[Executable, CapacityFit] | None:
@@ -312,7 +343,7 @@ class Sized:
         body = self.bodies[self._which[call.variant]]
         found: list[tuple[int, Any, CapacityFit]] = []
         for key, executable in self._executables.items():
-            at = executable.at
+            at = executable.buffer_sizes
             if executable.exact or key[:3] != (self, "capacity", call.variant):
                 continue
             if all(at[v] == n or (at[v] > n and v in body.dims) for v, n in call.sizes.items()):
@@ -327,34 +358,40 @@ class Sized:
         executable = self._executables.get(key)
         return None if executable is None else (executable, fit)
 
-    def _own_key(self, call: _Call) -> tuple[Any, ...]:
+    def _exact_key(self, call: _Call) -> tuple[Any, ...]:
         return (self, "exact", call.variant, tuple(call.sizes.values()))
 
     def _capacity_key(self, call: _Call) -> tuple[Any, ...]:
         return (self, "capacity", call.variant, tuple(call.capacities.values()))
 
-    def _exact(self, call: _Call, why: Why) -> Executable:
-        why = "named" if why == "call" and call.sizes in self.named else why
+    def _compile_exact(self, call: _Call, why: CompileReason) -> Executable:
+        why = "named" if why == "call" and call.sizes in self.named_sizes else why
         taking = self.bodies[self._which[call.variant]].exact(call.sizes, self._tree)
-        return self._compiled(call, taking, call.sizes, True, why, self.donated)
+        return self._compile(call, taking, call.sizes, True, why, self.donated)
 
-    def _capacity(self, call: _Call, why: Why) -> Executable:
+    def _compile_capacity(self, call: _Call, why: CompileReason) -> Executable:
         taking = self.bodies[self._which[call.variant]].at_capacity(call.capacities, self._tree)
         # Only arguments of fixed shape are donated: others are padded into arrays of our own, or copied.
         fixed = [i for i in self.donated if all(d.is_const for d in self._declared[i].shape or ())]
-        return self._compiled(call, taking, call.capacities, False, why, fixed)
+        return self._compile(call, taking, call.capacities, False, why, fixed)
 
-    def _compiled(
-        self, call: _Call, taking: Taking, at: Mapping[str, int], exact: bool, why: Why, donated: Sequence[int]
+    def _compile(
+        self,
+        call: _Call,
+        taking: TracedFunction,
+        at: Mapping[str, int],
+        exact: bool,
+        why: CompileReason,
+        donated: Sequence[int],
     ) -> Executable:
-        told = self._bound.donation(donated) if donated else {}
+        donation = self._bound.donation(donated) if donated else {}
         options = self._family.variants[call.variant].compiler_options
         function, given, named = taking
         if self.served is not None:
-            function = _only_where(self.served, function)
-        return compiled(function, given, named, at, exact, why, options, **told)
+            function = _check_served(self.served, function)
+        return compile_executable(function, given, named, at, exact, why, options, **donation)
 
-    def _earns(self, call: _Call, found: Executable) -> bool:
+    def _earns_exact(self, call: _Call, found: Executable) -> bool:
         """Whether these sizes should get an exact executable."""
         if found.seconds is None or found.timed < TIMED or call.sizes == call.capacities:
             return False
@@ -366,8 +403,8 @@ class Sized:
             call.share = max(0.0, 1 - mine / whole) if whole > 0 else 0.0
         return earns_exact(call.missed, found.seconds, call.share, compiling)
 
-    def _judge(self, call: _Call, own: Executable) -> None:
-        """After a few calls of an exact executable: decide whether it is faster."""
+    def _judge_trial(self, call: _Call, own: Executable) -> None:
+        """Decides, after a few calls of an exact executable, whether it is faster than the one at capacity."""
         at_capacity = dict(self._executables.items()).get(self._capacity_key(call))
         slow = at_capacity is not None and at_capacity.seconds is not None and own.seconds is not None
         slow = slow and own.seconds > NO_FASTER * at_capacity.seconds  # type: ignore[reportOptionalMemberAccess]
@@ -376,18 +413,18 @@ class Sized:
     def compile_ahead(self, at: Sequence[Mapping[str, int]], background: bool) -> None:
         """Compiles what calls with these sizes will run; without sizes, every capacity and the named sizes.
         OptionError, BoundsError."""
-        self.alone = False
-        for sizes in [self._all_of(s) for s in at] or self._every():
-            if at and self._program.other_at({**self._fixed, **sizes}) is not None:
+        self.assumes_one_size = False
+        for sizes in [self._complete_sizes(s) for s in at] or self._all_capacities():
+            if at and self._program.difference_at({**self._fixed, **sizes}) is not None:
                 continue  # runs as written; JAX compiles it at the first call
             call = self.call_at(sizes)
             own = call.mode == "exact"
-            key = self._own_key(call) if own else self._capacity_key(call)
-            make = self._executables.make_beside if background else self._executables.make
-            compiling = self._exact if own else self._capacity
+            key = self._exact_key(call) if own else self._capacity_key(call)
+            make = self._executables.compile_in_thread if background else self._executables.ensure_compiled
+            compiling = self._compile_exact if own else self._compile_capacity
             make(key, lambda compiling=compiling, call=call: compiling(call, "ahead"))
 
-    def _every(self) -> list[dict[str, int]]:
+    def _all_capacities(self) -> list[dict[str, int]]:
         """Sizes that reach every combination of capacities once, and the named sizes."""
         name, dims = self._program.name, self.bodies[0].dims
         left = [v for v in self._policy.ladders if v not in dims and v not in self._fixed]
@@ -396,9 +433,9 @@ class Sized:
                 f"compile_ahead(): {name}() runs at the very sizes {', '.join(left)}; the sizes to compile for, "
                 f"compile_ahead({{{left[0]!r}: 128, ...}}), are accepted"
             )
-        return [*self.named, *self._policy.every(name, dims, self._fixed)]
+        return [*self.named_sizes, *self._policy.all_capacities(name, dims, self._fixed)]
 
-    def _all_of(self, given: Any) -> dict[str, int]:
+    def _complete_sizes(self, given: Any) -> dict[str, int]:
         """The sizes given to `compile_ahead`, checked, with those that the weights determine."""
         name, wanted = self._program.name, [v for v in self._policy.ladders if v not in self._fixed]
         good = isinstance(given, Mapping) and set(given) == set(wanted)
@@ -420,7 +457,7 @@ class Sized:
         return rows
 
 
-def _only_where(served: Callable[[], bool], function: Callable[..., Any]) -> Callable[..., Any]:
+def _check_served(served: Callable[[], bool], function: Callable[..., Any]) -> Callable[..., Any]:
     """`function`, raising UnseenError if JAX traces it where calls are not `served`: it is not compiled there."""
 
     @functools.wraps(function)

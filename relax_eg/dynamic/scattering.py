@@ -12,7 +12,7 @@ from jax import lax
 from relax_eg.backend.scalar_functions import identity
 from relax_eg.dynamic.moving import plain_result
 from relax_eg.dynamic.native import unmasked_step
-from relax_eg.dynamic.step import CapacityStep, Inner, NotPredicated, OperatorUse, StepSizes
+from relax_eg.dynamic.step import CapacityStep, InnerMask, NotPredicated, OperatorUse, StepSizes
 from relax_eg.ops import get
 from relax_eg.ops.sizes import ONE
 
@@ -35,10 +35,10 @@ def scatter(use: OperatorUse) -> CapacityStep | None:
         return unmasked_step(use)
     if not targets and batch and site["kind"] == "set":
         raise NotPredicated("all its updates have one place, and which of them is the last depends on the sizes")
-    inner = {("batch", a): Inner(d, f"updates beyond {d} are dropped") for a, d in batch}
+    inner = {("batch", a): InnerMask(d, f"updates beyond {d} are dropped") for a, d in batch}
     if site["mode"] != "promise":
-        inner |= {("room", a): Inner(shape[a], f"positions are inside the true {shape[a]}") for a in guarded}
-    inner |= {("window", a): Inner(u, f"windows end at {u}") for a, u in opened.items()}
+        inner |= {("room", a): InnerMask(shape[a], f"positions are inside the true {shape[a]}") for a in guarded}
+    inner |= {("window", a): InnerMask(u, f"windows end at {u}") for a, u in opened.items()}
     number = {key: k for k, key in enumerate(inner)}
     run = get(site.op).jax_function()
 
@@ -49,26 +49,26 @@ def scatter(use: OperatorUse) -> CapacityStep | None:
         rows = places.shape[:-1]
         dropped: Any = jnp.zeros(rows, bool)
         for a, room in rooms.items():
-            true = a in guarded and site["mode"] != "promise" and at.keeps(number["room", a])
+            true = a in guarded and site["mode"] != "promise" and at.applies_inner_mask(number["room", a])
             if site["mode"] == "clip":
-                columns[a] = jnp.clip(columns[a], 0, at.true(room) if true else at.capacity(room))
+                columns[a] = jnp.clip(columns[a], 0, at.true_size(room) if true else at.capacity(room))
             elif site["mode"] == "fill" and true:
-                dropped = dropped | (columns[a] < 0) | (columns[a] > at.true(room))
+                dropped = dropped | (columns[a] < 0) | (columns[a] > at.true_size(room))
         for a, d in batch:
-            if at.keeps(number["batch", a]):
-                dropped = dropped | ~lax.broadcast_in_dim(at.valid(d, rows[a]), rows, (a,))
+            if at.applies_inner_mask(number["batch", a]):
+                dropped = dropped | ~lax.broadcast_in_dim(at.valid_mask(d, rows[a]), rows, (a,))
         # One more axis of updates for each window that is split.
         sizes = (*rows, *(new.shape[axis_of[a]] for a in opened))
         dropped = lax.broadcast_in_dim(dropped, sizes, range(len(rows)))
         columns = {a: lax.broadcast_in_dim(c, sizes, range(len(rows))) for a, c in columns.items()}
         for k, (a, u) in enumerate(opened.items(), len(rows)):
             columns[a] = columns.get(a, 0) + lax.broadcasted_iota("int32", sizes, k)
-            if at.keeps(number["window", a]):
-                dropped = dropped | ~lax.broadcast_in_dim(at.valid(u, sizes[k]), sizes, (k,))
+            if at.applies_inner_mask(number["window", a]):
+                dropped = dropped | ~lax.broadcast_in_dim(at.valid_mask(u, sizes[k]), sizes, (k,))
         places = jnp.stack([jnp.where(dropped, -1, c) for c in columns.values()], -1) if columns else places
         if not columns:
             keep = lax.broadcast_in_dim(~dropped, new.shape, [a for a in range(new.ndim) if a not in windows])
-            new = jnp.where(keep, new, _combined_with_nothing(site["kind"], new.dtype))
+            new = jnp.where(keep, new, _update_identity(site["kind"], new.dtype))
         whole = [w for a, w in axis_of.items() if a not in opened]
         if opened:
             new = jnp.transpose(
@@ -85,10 +85,10 @@ def scatter(use: OperatorUse) -> CapacityStep | None:
         }
         return run(x, places, new, **attrs)
 
-    return CapacityStep(compute, plain_result(use), (), use.merged, tuple(inner.values()))
+    return CapacityStep(compute, plain_result(use), (), use.merged_operands, tuple(inner.values()))
 
 
-def _combined_with_nothing(kind: str, dtype: Any) -> Any:
+def _update_identity(kind: str, dtype: Any) -> Any:
     name: Any = {"add": "sum", "multiply": "prod"}.get(kind, kind)
     return identity(name, dtype.name)
 

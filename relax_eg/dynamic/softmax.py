@@ -23,39 +23,39 @@ _NEGATIVE_INFINITY = float("-inf")
 
 def softmax(use: OperatorUse) -> CapacityStep | None:
     axis = use.site["axis"]
-    if axis not in use.moving() or use.merged:
+    if axis not in use.moving_axes() or use.merged_operands:
         return None
     size = use.site.shape()[axis]
     masks = mask_unless_filled(use, 0, axis, _NEGATIVE_INFINITY, f"max over {size}", or_nan=True)
     content = (
         known_content(0.0, or_nan=True) if use.site.op == "softmax" else known_content(_NEGATIVE_INFINITY, or_nan=True)
     )
-    return CapacityStep(native_lowering(use), _with_content(use.states[0], axis, content), masks)
+    return CapacityStep(native_lowering(use), _with_content(use.operand_layouts[0], axis, content), masks)
 
 
-def less_its_greatest(e: Expr, use: OperatorUse, plain: CapacityStep) -> CapacityStep | None:
+def subtract_maximum(e: Expr, use: OperatorUse, plain: CapacityStep) -> CapacityStep | None:
     """`x - max(x)`: x gets the same mask as for the maximum."""
-    if e.op != "subtract" or plain.unmerged or use.merged or not is_float(use.site.dtype()):
+    if e.op != "subtract" or plain.boxed_operands or use.merged_operands or not is_float(use.site.dtype()):
         return None
     axis = _row_value(e.args[1], e.args[0], "max")
     if axis is None or not use.moves(use.site.shape()[axis]):
         return None
     masks = mask_unless_filled(use, 0, axis, _NEGATIVE_INFINITY, f"max over {use.site.shape()[axis]}", or_nan=True)
-    assert isinstance(plain.states, TensorLayout)
+    assert isinstance(plain.result_layouts, TensorLayout)
     content = known_content(_NEGATIVE_INFINITY, or_nan=True)
-    return replace(plain, masks=masks, states=_with_content(plain.states, axis, content))
+    return replace(plain, masks=masks, result_layouts=_with_content(plain.result_layouts, axis, content))
 
 
 def divide_by_sum(e: Expr, use: OperatorUse, plain: CapacityStep) -> CapacityStep | None:
     """`x / sum(x)` for x an exponential that is 0 in the padding: if the sum is 0, the whole row is zero and becomes
     NaN."""
-    if e.op != "divide" or plain.unmerged or use.merged or e.args[0].op not in ("exp", "exp2"):
+    if e.op != "divide" or plain.boxed_operands or use.merged_operands or e.args[0].op not in ("exp", "exp2"):
         return None
     axis = _row_value(e.args[1], e.args[0], "sum")
-    if axis is None or not use.states[0].axes[axis][0].content.equals(0, or_nan=True):
+    if axis is None or not use.operand_layouts[0].axes[axis][0].content.equals(0, or_nan=True):
         return None
-    assert isinstance(plain.states, TensorLayout)
-    return replace(plain, states=_with_content(plain.states, axis, known_content(0.0, or_nan=True)))
+    assert isinstance(plain.result_layouts, TensorLayout)
+    return replace(plain, result_layouts=_with_content(plain.result_layouts, axis, known_content(0.0, or_nan=True)))
 
 
 def _row_value(e: Expr, x: Expr, reduction: str) -> int | None:
@@ -65,8 +65,8 @@ def _row_value(e: Expr, x: Expr, reduction: str) -> int | None:
         shapes.append(e.shape)
         if e.op in ("expand_dims", "reshape", "broadcast_to"):
             e = e.args[0]
-        elif e.op == "maximum" and any(map(_is_least, e.args)):
-            e = next((a for a in e.args if not _is_least(a)), e.args[0])
+        elif e.op == "maximum" and any(map(_is_negative_infinity, e.args)):
+            e = next((a for a in e.args if not _is_negative_infinity(a)), e.args[0])
         else:
             break
     if e.op != reduction or e.args != (x,) or len(e.attr("axes")) != 1:
@@ -79,18 +79,18 @@ def _row_value(e: Expr, x: Expr, reduction: str) -> int | None:
     return axis if spread and shapes[0] in (kept, x.shape) else None
 
 
-def _is_least(e: Expr) -> bool:
+def _is_negative_infinity(e: Expr) -> bool:
     return e.op == CONSTANT and e.shape == () and float(constant_value(e)) == -math.inf
 
 
-def _with_content(state: TensorLayout, axis: int, content: Content) -> TensorLayout:
-    axes = list(state.axes)
+def _with_content(layout: TensorLayout, axis: int, content: Content) -> TensorLayout:
+    axes = list(layout.axes)
     (digit,) = axes[axis]
     axes[axis] = (Digit(digit.size, content),)
-    return TensorLayout(tuple(axes), state.dtype)
+    return TensorLayout(tuple(axes), layout.dtype)
 
 
 IDIOMS: tuple[Callable[[Expr, OperatorUse, CapacityStep], CapacityStep | None], ...] = (
-    less_its_greatest,
+    subtract_maximum,
     divide_by_sum,
 )

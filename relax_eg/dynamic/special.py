@@ -20,7 +20,7 @@ from relax_eg.dynamic.moving import MOVING, Rule, fit_axis, plain_result
 from relax_eg.dynamic.native import mask_unless_filled, native_lowering, resolve_sizes, unmasked_step
 from relax_eg.dynamic.scattering import scatter
 from relax_eg.dynamic.softmax import softmax
-from relax_eg.dynamic.step import CapacityStep, Inner, NotPredicated, OperatorUse, StepSizes, Wanted
+from relax_eg.dynamic.step import CapacityStep, InnerMask, NotPredicated, OperandMask, OperatorUse, StepSizes
 from relax_eg.ops import get, program_of
 from relax_eg.ops.sizes import ONE, dilated
 from relax_eg.ops.windows import identity as neutral_of_window
@@ -30,7 +30,7 @@ from relax_eg.shapes import Dim
 
 
 def sort(use: OperatorUse) -> CapacityStep | None:
-    axis, count = use.site["axis"], len(use.states)
+    axis, count = use.site["axis"], len(use.operand_layouts)
     size = use.site.shape()[axis]
     if not use.moves(size):
         return unmasked_step(use)
@@ -38,12 +38,12 @@ def sort(use: OperatorUse) -> CapacityStep | None:
     def compute(at: StepSizes, arrays: Sequence[Any]) -> Any:
         # A first key sorts the padding last, whatever it holds.
         shape = arrays[0].shape
-        late = ~at.valid(size, shape[axis]) if at.keeps(0) else jnp.zeros(shape[axis], bool)
+        late = ~at.valid_mask(size, shape[axis]) if at.applies_inner_mask(0) else jnp.zeros(shape[axis], bool)
         late = lax.broadcast_in_dim(late, shape, (axis,))
         out = lax.sort([late, *arrays], dimension=axis, num_keys=use.site["num_keys"] + 1, is_stable=use.site["stable"])
         return out[1] if count == 1 else tuple(out[1:])
 
-    return CapacityStep(compute, plain_result(use), (), use.merged, (Inner(size, f"order along {size}"),))
+    return CapacityStep(compute, plain_result(use), (), use.merged_operands, (InnerMask(size, f"order along {size}"),))
 
 
 def top_k(use: OperatorUse) -> CapacityStep | None:
@@ -59,7 +59,7 @@ def top_k(use: OperatorUse) -> CapacityStep | None:
         (x,) = arrays
         return inner(at, [fit_axis(x, axis, max(x.shape[axis], at.capacity(k)))])
 
-    return CapacityStep(compute, plain_result(use), masks, use.merged)
+    return CapacityStep(compute, plain_result(use), masks, use.merged_operands)
 
 
 # --- windows ---
@@ -85,11 +85,11 @@ def conv(use: OperatorUse) -> CapacityStep | None:
 def reduce_window(use: OperatorUse) -> CapacityStep | None:
     site = use.site
     shape = site.shape()
-    slid = [a for a in range(len(shape)) if not _is_each(use, a)]
+    slid = [a for a in range(len(shape)) if not _has_single_element_windows(use, a)]
     axes = [a for a in slid if use.moves(shape[a]) or use.moves(site["low"][a]) or use.moves(site["high"][a])]
     _need_reach(use, site["window"], shape)
     if not axes:
-        return None if not use.moving() or get(site.op).equations else unmasked_step(use)
+        return None if not use.moving_axes() or get(site.op).equations else unmasked_step(use)
     fill = neutral_of_window(site["kind"], site.dtype())
     return _windowed(use, [(a, a) for a in axes], site["window"], fill)
 
@@ -111,8 +111,8 @@ def _need_reach(use: OperatorUse, windows: Sequence[Dim], shape: Sequence[Dim]) 
 def _windowed(use: OperatorUse, axes: Sequence[tuple[int, int]], window: Sequence[Dim], fill: Any) -> CapacityStep:
     """The operator's own lowering, with the (axis, place in the attributes) pairs `axes` extended as far as capacity
     needs, and `fill` in the padding if windows reach beyond the true end."""
-    site, states = use.site, plain_result(use)
-    masks: list[Wanted] = []
+    site, layouts = use.site, plain_result(use)
+    masks: list[OperandMask] = []
     for axis, n in axes:
         size, high = site.shape()[axis], site["high"][n]
         within = high.is_const and high.value <= 0 and not use.moves(site["low"][n]) and not use.moves(window[n])
@@ -125,30 +125,30 @@ def _windowed(use: OperatorUse, axes: Sequence[tuple[int, int]], window: Sequenc
         attrs = {k: resolve_sizes(v, at.capacity) for k, v in site.attrs.items()}
         x, low, high = arrays[0], list(attrs["low"]), list(attrs["high"])
         for axis, n in axes:
-            count = at.capacity(states.axes[axis][0].size)
+            count = at.capacity(layouts.axes[axis][0].size)
             reach = (at.capacity(window[n]) - 1) * site["dilation"][n] + 1
             needed = max(0, (count - 1) * site["strides"][n] + reach)
             if use.moves(site["low"][n]):
-                x, low[n], high[n] = _from(x, axis, site["low"][n], needed, fill, at), 0, 0
+                x, low[n], high[n] = _padded_window(x, axis, site["low"][n], needed, fill, at), 0, 0
                 continue
             have = int(dilated(Dim.of(x.shape[axis]), between[n] - 1)) + low[n]
             high[n] = needed - have
         return run(x, *arrays[1:], **{**attrs, "low": tuple(low), "high": tuple(high)})
 
-    return CapacityStep(compute, states, tuple(masks), use.merged)
+    return CapacityStep(compute, layouts, tuple(masks), use.merged_operands)
 
 
-def _from(x: Any, axis: int, low: Dim, count: int, fill: Any, at: StepSizes) -> Any:
+def _padded_window(x: Any, axis: int, low: Dim, count: int, fill: Any, at: StepSizes) -> Any:
     """`count` elements along an axis, starting the true size `low` before the first element of `x`; outside `x` they
     are `fill`."""
     before = at.capacity(low)
     around = [(0, 0, 0)] * x.ndim
     around[axis] = (before, count + at.capacity(-low), 0)
     padded = lax.pad(x, jnp.asarray(fill, x.dtype), around)
-    return lax.dynamic_slice_in_dim(padded, before - at.true(low), count, axis)
+    return lax.dynamic_slice_in_dim(padded, before - at.true_size(low), count, axis)
 
 
-def _is_each(use: OperatorUse, axis: int) -> bool:
+def _has_single_element_windows(use: OperatorUse, axis: int) -> bool:
     """Whether each window along an axis is a single element."""
     site = use.site
     still = site["low"][axis].is_const and site["low"][axis].value == 0
@@ -161,7 +161,7 @@ def _is_each(use: OperatorUse, axis: int) -> bool:
 
 def window_derivative(use: OperatorUse) -> CapacityStep | None:
     # Windows are taken of operand 1.
-    if any(not _is_each(use, a) for a in use.moving(1)):
+    if any(not _has_single_element_windows(use, a) for a in use.moving_axes(1)):
         raise NotPredicated("it runs over windows of an axis whose size varies")
     return unmasked_step(use)
 

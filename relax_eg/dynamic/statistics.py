@@ -21,6 +21,7 @@ class ExecutableRow:
     - `kind`: "capacity" or "exact".
     - `why`: what it was made for: a "call", sizes "named" in `optimize(at=...)`, "ahead" of calls, or "hot" sizes.
     - `calls`: the number of calls it served.
+    - `compile_seconds`: wall time of its compilation.
     - `seconds`: the fastest timed call; None if none was timed.
     - `memory`: bytes of arguments, outputs and temporaries, known before the first call.
     """
@@ -36,8 +37,14 @@ class ExecutableRow:
 
 @dataclass(frozen=True, slots=True)
 class SizeRow:
-    """A combination of sizes that was called: how often, its capacities, and the share of these that is padding (0 if
-    it runs exactly)."""
+    """A combination of sizes that was called.
+
+    - `sizes`: the sizes.
+    - `calls`: the number of calls.
+    - `capacities`: the capacities at which they run.
+    - `exact`: whether they run at exact sizes.
+    - `waste`: the share of padding in the capacities; 0 at exact sizes.
+    """
 
     sizes: Mapping[str, int]
     calls: int
@@ -50,8 +57,13 @@ class SizeRow:
 class Statistics:
     """The statistics of one function from its first call on.
 
+    - `name`: the name of the function.
+    - `dynamic`: how it runs at many sizes: "exact", "capacity" or "auto".
     - `capacities`: how the capacities of each size variable are chosen.
-    - `executables`: those kept now; `compilations` and `compile_seconds` count all that were ever made.
+    - `executables`: the executables kept now.
+    - `sizes`: the combinations of sizes that were called.
+    - `compilations`: the number of executables that were ever compiled.
+    - `compile_seconds`: wall time of all compilations.
     - `evicted`: number of executables that were dropped.
     - `exact`: what cannot run at capacity, by operator and source line, program, or sizes, with the reason.
     """

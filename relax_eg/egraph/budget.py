@@ -6,10 +6,10 @@ import enum
 from dataclasses import dataclass, field
 from typing import Any
 
-from relax_eg.accepted import short_repr
+from relax_eg.argument_checks import short_repr
 from relax_eg.errors import OptionError
 
-ALGEBRA_ROUNDS = 6  # limit: rounds of the algebra phase, unless said otherwise
+ALGEBRA_ROUNDS = 6  # limit: rounds of the algebra phase by default
 EXTRACTION_SECONDS = 20.0  # limit: five times what 32 decoder layers take in kernels (benchmarks.scale)
 
 
@@ -33,7 +33,7 @@ class Budget:
     - `extraction`: seconds of choosing among candidates, over all stages; with a memory limit, over all programs that
       are considered. When they are used up, extraction returns the best program so far.
 
-    Seconds are computing time: other processes on the machine use none of them, so the outcome is the same.
+    Seconds are computing time: other processes on the machine use none of them, so they do not change the outcome.
 
     Saturation ends after the first round that exceeds a limit. Each round is bounded before it runs, and no round grows
     the graph beyond twice `nodes`. A budget of 0 nodes or 0 seconds leaves the program as written. OptionError if a
@@ -61,7 +61,8 @@ class Budget:
 class RuleFigures:
     """Figures of one rule.
 
-    - `nodes`: nodes of the graph that the rule made; of several makers of a node, one is named.
+    - `matches`: matches of its left side.
+    - `nodes`: nodes of the graph that the rule made; a node that several rules made counts for one of them.
     - `milliseconds`: time spent finding and applying its matches, to about one millisecond (the engine's precision).
     """
 
@@ -72,7 +73,13 @@ class RuleFigures:
 
 @dataclass(frozen=True, slots=True)
 class LeftOut:
-    """A rule left out of a search when the graph had `at` nodes, with bounds on the matches and nodes it could add."""
+    """A rule that was left out of a search.
+
+    - `rule`: its name.
+    - `matches`, `nodes`: upper bounds on its matches and on the nodes that they would add.
+    - `at`: nodes of the graph when it was left out.
+    - `reason`: the limit that it would exceed.
+    """
 
     rule: str
     matches: int
@@ -89,7 +96,7 @@ class LeftOut:
 
 @dataclass(frozen=True, slots=True)
 class RoundFigures:
-    """Figures of one round: its phase, the nodes after it, and its matches."""
+    """Figures of one round: its phase, the nodes of the graph after it, and its matches."""
 
     phase: str
     nodes: int
@@ -103,8 +110,9 @@ class Saturation:
     - `stop`: why it ended.
     - `nodes`: nodes at the end.
     - `peak`: most nodes after any round.
+    - `rounds`: number of rounds.
     - `rules`: figures of each rule.
-    - `seconds`: by phase.
+    - `seconds`: seconds of computing time by phase.
     - `left_out`: rules left out because their possible growth did not fit the budget.
     - `growth`: figures of every round; the first entry is the graph as it was built.
     - `unproved`: guards of rules that were neither proved nor refuted.

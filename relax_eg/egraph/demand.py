@@ -1,8 +1,8 @@
 """Functions that the engine asks Python to evaluate, once for each tuple of arguments.
 
 A rule that needs an answer (the annotation of a new node, a sum of sizes, whether a guard holds) writes its question
-into a table. Between rounds, `Demand.drain` reads the questions and inserts the answers. Later matches find the answers
-by a plain lookup.
+into a table. Between rounds, `Demand.answer_questions` reads the questions and inserts the answers. Later matches find
+the answers by a plain lookup.
 """
 
 from __future__ import annotations
@@ -22,8 +22,10 @@ from relax_eg.shapes import Dim
 class Question:
     """A demanded function.
 
-    `answer` returns the engine command that records the answer for a tuple of arguments, or None if there is no answer;
-    the rules that asked then never fire.
+    - `symbol`: its name in the engine.
+    - `answer`: returns the engine command that records the answer for a tuple of arguments, or None if there is no
+      answer; the rules that asked then never fire.
+    - `asked`: the tuples of arguments that are answered, each as text.
     """
 
     symbol: str
@@ -32,21 +34,22 @@ class Question:
 
     @property
     def need(self) -> str:
+        """The relation that holds the questions."""
         return f"need_{self.symbol}"
 
 
-Operands = tuple[tuple[int | None, str | None] | None, ...]
-Use = tuple[str, Operands]
+Operands = tuple[tuple[int | None, str | None] | None, ...]  # rank and dtype of each operand; None if it is no tensor
+AnnotatedUse = tuple[str, Operands]  # the symbol of an opcode, and its operands
 
 
-def annotated_use(o: Opcode, operands: Iterable[Annotation]) -> Use:
+def annotated_use(o: Opcode, operands: Iterable[Annotation]) -> AnnotatedUse:
     """Returns the symbol of an opcode with the rank and dtype of its operands, or the symbol alone if the opcode fixes
     its annotation. A rule is compiled only once the uses on its left side exist."""
     return o.symbol, operands_of(o.annotation, operands)
 
 
 def operands_of(fixed: Annotation | None, operands: Iterable[Annotation]) -> Operands:
-    """Returns rank and dtype of each operand; nothing if the annotation of the operator's result is `fixed`."""
+    """Returns the rank and dtype of each operand; an empty tuple if the annotation of the result is `fixed`."""
     if fixed is not None:
         return ()
     return tuple((a.ndim, a.dtype) if isinstance(a, Tensor) else None for a in operands)
@@ -56,7 +59,7 @@ class Demand:
     """The demanded functions of one e-graph. `uses` holds every annotated use of an operator."""
 
     def __init__(self, engine: Engine, vocabulary: Vocabulary) -> None:
-        self.uses: set[Use] = set()
+        self.uses: set[AnnotatedUse] = set()
         self._engine = engine
         self._words = vocabulary
         self._questions: dict[str, Question] = {}
@@ -64,7 +67,7 @@ class Demand:
         self._conditions: dict[tuple[str, tuple[str, ...]], str] = {}
 
     def annotation_of(self, o: Opcode) -> list[str]:
-        """Returns the engine commands that let the engine annotate nodes of opcode `o`."""
+        """Returns the commands by which the engine annotates nodes of opcode `o`."""
         xs = " ".join(f"x{i}" for i in range(o.arity))
         ds = " ".join(f"d{i}" for i in range(o.size_count))
         anns = " ".join(f"a{i}" for i in range(o.arity))
@@ -98,14 +101,14 @@ class Demand:
     def annotation_entry(
         self, o: Opcode, operands: tuple[Annotation, ...], dims: tuple[Dim, ...], result: Annotation
     ) -> str:
-        """Returns the command that records one known annotation."""
+        """Returns the command that records `result` as the annotation of `o` on these operands and sizes."""
         args = [self._words.annotation(a) for a in operands] + [self._words.dim(d) for d in dims]
         self._questions[f"ann_{o.symbol}"].asked.add(str(" ".join(args)))
         self.uses.add(annotated_use(o, operands))
         return f"(set (ann_{o.symbol} {' '.join(args)}) {self._words.annotation(result)})"
 
     def is_known(self, o: Opcode, operands: tuple[Annotation, ...], dims: tuple[Dim, ...]) -> bool:
-        """Whether this annotation has been recorded."""
+        """Whether the annotation of `o` on these operands and sizes has been recorded."""
         args = [self._words.annotation(a) for a in operands] + [self._words.dim(d) for d in dims]
         return " ".join(args) in self._questions[f"ann_{o.symbol}"].asked
 
@@ -125,7 +128,7 @@ class Demand:
 
         self._questions[symbol] = Question(symbol, answer)
         sorts = "Dim " * len(names)
-        # Two entries become one when their sizes turn out equal; the two answers are then proved equal as well.
+        # Two entries become one when their sizes are unioned; their answers are then proved equal as well.
         return symbol, [f"(function {symbol} ({sorts}) Dim :merge old)", f"(relation need_{symbol} ({sorts}))"]
 
     def condition(
@@ -148,11 +151,11 @@ class Demand:
         sorts = "Dim " * len(names)
         return symbol, [f"(relation {symbol} ({sorts}))", f"(relation need_{symbol} ({sorts}))"]
 
-    def drain(self, sizes: dict[str, int], seen: dict[str, int]) -> bool:
+    def answer_questions(self, sizes: dict[str, int], seen: dict[str, int]) -> bool:
         """Answers new questions. Returns whether there were any answers.
 
-        - `sizes`: rows of each table.
-        - `seen`: rows of each question table already read; updated here.
+        - `sizes`: number of rows of each table.
+        - `seen`: number of rows of each question table that are already read; this method updates it.
         """
         commands: list[str] = []
         for q in list(self._questions.values()):

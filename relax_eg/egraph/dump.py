@@ -16,7 +16,7 @@ from relax_eg.ir.expr import CALL, FUNCTION, Expr
 from relax_eg.ir.heads import CONTROL, LEAVES
 from relax_eg.logs import stage
 from relax_eg.ops import Site, call
-from relax_eg.ops.coarse_annotations import MAX_RANK
+from relax_eg.ops.partial_annotations import MAX_RANK
 from relax_eg.shapes import Dim
 
 _T = TypeVar("_T")
@@ -29,12 +29,13 @@ class UnsoundRuleError(RelaxEgError):
 
 @dataclass(slots=True)
 class Dump:
-    """An extraction graph, with what rebuilds expressions from it.
+    """An extraction graph, with the data from which expressions are rebuilt.
 
     Equal sizes may have different forms, as after `n == 2*m` or where bounds fix a size. The graph uses one form for
     them; parameters keep the form of the signature. Most operators accept either form.
 
-    - `payloads`: what a candidate's `payload` indexes: a leaf, or an opcode with its sizes.
+    - `graph`: the extraction graph.
+    - `payloads`: what `Candidate.payload` indexes: a leaf, or an opcode with its sizes.
     - `written`: for each class, its expressions that are in the program as written.
     - `forms`: for each node of fixed annotation, the annotations of its operands as inserted; rebuilt operands keep
       these forms.
@@ -49,16 +50,16 @@ class Dump:
 
     @stage("decode")
     def decode(self, choice: Sequence[int]) -> list[Expr]:
-        """Returns the roots' expressions if class `c` is computed by candidate `choice[c]`. The choice must be
+        """Returns the expressions of the roots where candidate `choice[c]` computes class `c`. The choice must be
         acyclic."""
         return self.decode_with_rules(choice)[0]
 
     def decode_with_rules(
         self, choice: Sequence[int]
     ) -> tuple[list[Expr], dict[Expr, tuple[str, ...]], dict[Expr, int]]:
-        """Returns the roots' expressions as `decode` does, the rule of each expression that a rule made, and the class
-        of each expression."""
-        done = self.settled(lambda: self._built(choice))
+        """Returns the expressions of the roots as `decode` does, the rule of each expression that a rule made, and the
+        class of each expression."""
+        done = self.rebuild_in_one_form(lambda: self._built(choice))
         made = {e: self.graph.candidates[c][choice[c]].made_by for c, e in done.items()}
         classes = {e: c for c, e in done.items()}
         return [done[r] for r in self.graph.roots], {e: (rule,) for e, rule in made.items() if rule}, classes
@@ -102,9 +103,9 @@ class Dump:
             self.one_form = True
             return self._in_form(opcode.build(tuple(named), dims), c)
 
-    def settled(self, make: Callable[[], _T]) -> _T:
-        """Returns what `make` builds. If the first call sets `one_form`, `make` is called again, so that all of it is
-        in the graph's forms of sizes."""
+    def rebuild_in_one_form(self, make: Callable[[], _T]) -> _T:
+        """Returns what `make` builds. If its first call sets `one_form`, `make` is called again, so that every
+        expression has the graph's forms of sizes."""
         before, found = self.one_form, make()
         return found if self.one_form == before else make()
 
@@ -113,7 +114,7 @@ class Dump:
 
 
 def _renamed(e: Expr, wanted: Annotation) -> Expr:
-    """Returns `e` with its sizes in the equal form `wanted`, by a `strided_slice` that takes the whole tensor."""
+    """Returns `e` with the sizes of the equal annotation `wanted`, by a `strided_slice` that takes the whole tensor."""
     if e.annotation == wanted or not (isinstance(e.annotation, Tensor) and isinstance(wanted, Tensor)):
         return e
     if wanted.shape is None or e.annotation.ndim != wanted.ndim or e.annotation.dtype != wanted.dtype:
@@ -124,7 +125,8 @@ def _renamed(e: Expr, wanted: Annotation) -> Expr:
 
 @stage("dump")
 def dump(egraph: EGraph) -> Dump:
-    """Reads the e-graph out. O(nodes). Nodes without an annotation cannot be formed and are left out."""
+    """Returns the e-graph as plain data. O(nodes). Nodes without an annotation cannot be formed and are left out.
+    UnsoundRuleError if a class has two annotations."""
     tables = egraph.tables()
     dims = _forms_of_sizes(egraph, tables)
     annotations = _annotations(egraph, tables, dims)
@@ -176,7 +178,7 @@ def dump(egraph: EGraph) -> Dump:
 
 def _forms_of_sizes(egraph: EGraph, tables: dict[str, list[TableRow]]) -> dict[Value, Dim]:
     """Returns the form used for each size: a constant if an equal one exists, else the form that came first. Variables
-    that an equality determines are then substituted, so a size stays the sum or product that it was made as."""
+    that an equality determines are then substituted; apart from that a size keeps its form as a sum or product."""
     found: dict[Value, Dim] = {}
     for r in tables["D"]:
         d = egraph.words.dim_at(egraph.engine.integer(r.inputs[0]))
@@ -237,7 +239,7 @@ def _mark_as_written(
     written: dict[int, list[Expr]] = {}
     class_of = {egraph.engine.integer(r.inputs[0]): classes[r.output] for r in egraph.tables()["node"]}
     graph.as_written = [-1] * len(graph.candidates)
-    # Operands come first, so of two written nodes in one class the earlier is kept and no cycle can arise.
+    # Operands come first. Of several written nodes in one class the first is marked, so no cycle can arise.
     for i, e in enumerate(egraph.written):
         c, k = class_of[i], 0
         written.setdefault(c, []).append(e)

@@ -30,7 +30,7 @@ _CHUNK = 24  # chosen: commands that the engine reads as one text
 Value = Any  # an engine value: hashable, equal within one e-graph
 SExpr = Any  # an atom (str) or a list of SExpr
 
-_OURS = "relax_eg.egraph.bindings"  # module name; its last part must be `bindings`, as the extension's entry point is
+_MODULE_NAME = "relax_eg.egraph.bindings"  # must end with `bindings`, because the extension's entry point does
 _loaded: list[Any] = []
 _LOADING = threading.Lock()
 os.register_at_fork(before=_LOADING.acquire, after_in_parent=_LOADING.release, after_in_child=_LOADING.release)
@@ -38,7 +38,7 @@ _TOKEN = re.compile(r'\(|\)|"[^"]*"|[^\s()]+')
 
 
 class EngineError(RelaxEgError, RuntimeError):
-    """The e-graph engine rejected its input: a bug of ours, reported without the engine's own message."""
+    """The e-graph engine rejected its input. That is a bug of relax_eg; the engine's own message is not shown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,11 +50,11 @@ class TableRow:
 
 
 def _bindings() -> Any:
-    """Returns egglog's compiled module, loaded on the first call: re-checking a certificate does not need it.
+    """Returns egglog's compiled module, loaded on the first call, because checking a certificate does not need it.
 
-    It is loaded under a name of ours, in 10 ms. `import egglog.bindings` would take 200 ms of a processor for egglog's
-    Python layer, which we do not use. Nothing of `egglog` is changed: code that imports it gets all of it, with the
-    same classes.
+    It is loaded under a name of its own, in 10 ms. `import egglog.bindings` would take 200 ms of a processor for
+    egglog's Python layer, which is not used here. Nothing of `egglog` is changed: code that imports it gets all of it,
+    with the same classes.
     """
     with _LOADING:
         loaded = sys.modules.get("egglog.bindings")
@@ -65,23 +65,23 @@ def _bindings() -> Any:
         found = None if places is None else PathFinder.find_spec("egglog.bindings", places)
         if found is None or found.origin is None or not isinstance(found.loader, ExtensionFileLoader):
             return import_module("egglog.bindings")
-        ours = spec_from_file_location(_OURS, found.origin)
-        assert ours is not None and ours.loader is not None  # an extension module has a loader
-        loaded = module_from_spec(ours)
-        ours.loader.exec_module(loaded)
+        spec = spec_from_file_location(_MODULE_NAME, found.origin)
+        assert spec is not None and spec.loader is not None  # an extension module has a loader
+        loaded = module_from_spec(spec)
+        spec.loader.exec_module(loaded)
         _loaded.append(loaded)
         return loaded
 
 
-_used_by: list[int] = []  # id of the process in which the engine's threads were started
+_engine_process: list[int] = []  # id of the process in which the engine's threads were started; empty before that
 
 
 def _refuse_forked() -> None:
     """Raises ForkedError if the engine's threads were started in another process: they do not exist in this one, and
     the engine would wait for them forever."""
-    if not _used_by:
-        _used_by.append(os.getpid())
-    elif _used_by[0] != os.getpid():
+    if not _engine_process:
+        _engine_process.append(os.getpid())
+    elif _engine_process[0] != os.getpid():
         raise ForkedError(
             "this process was forked from one in which relax_eg had searched, and the threads of its e-graph engine "
             "are not here\n  accepted: processes that are started by themselves, as "
@@ -103,7 +103,7 @@ class Engine:
         self._graph = None
 
     def run(self, commands: Iterable[str]) -> list[Any]:
-        """Runs commands, each the text of one command, and returns the engine's answers."""
+        """Runs `commands`, each a text, and returns the engine's answers."""
         answers: list[Any] = []
         batch: list[str] = []
         for c in commands:
@@ -137,8 +137,8 @@ class Engine:
             self.run([f'(input {relation} "{path.as_posix()}")'])
 
     def step(self, *rulesets: str) -> dict[str, int]:
-        """Runs these rulesets once, all on the present graph. Returns the number of matches of each rule, by engine
-        rule name. A rule matches only what is new since it last ran, alone or combined with other rulesets."""
+        """Runs these rulesets once, all on the present graph, and returns the number of matches of each rule, by engine
+        rule name. A rule matches only rows that are new since it last ran, alone or combined with other rulesets."""
         if not rulesets:
             return {}
         name = rulesets[0]
@@ -160,7 +160,7 @@ class Engine:
         return {name: scale * s for name, s in spent.items() if s}
 
     def saturate(self, ruleset: str) -> None:
-        """Runs `ruleset` to a fixpoint inside the engine; only for rulesets whose growth is finite."""
+        """Runs `ruleset` to a fixpoint inside the engine. Its growth must be finite."""
         self.run([f"(run-schedule (saturate {ruleset}))"])
 
     def sizes(self) -> dict[str, int]:
@@ -178,7 +178,7 @@ class Engine:
         return rows
 
     def tables(self, names: Iterable[str] | None = None) -> dict[str, list[TableRow]]:
-        """Returns every table, or the existing ones among `names`, with all rows. One deep copy of the e-graph."""
+        """Returns the rows of every table, or of the existing ones among `names`. Copies the e-graph once."""
         frozen = self._graph.freeze().functions
         wanted = frozen if names is None else [name for name in names if name in frozen]
         return {

@@ -1,7 +1,7 @@
 """Facts about values in the e-graph: relations over its classes.
 
 When the left side of a rule with a fact guard matches, the rule asks about the class. Until then facts cost nothing.
-The fact is then derived, with those it follows from, for the program as written, operands first
+The fact is then derived for the program as written, operands first, with the facts from which it follows
 (`rules.propagation.KnownFacts`). If the class holds a value of that program, the answer is inserted into the fact's
 relation. A fact of one node is a fact of its class, because equal values have equal facts.
 
@@ -23,15 +23,15 @@ from relax_eg.ir.annotations import dims_of
 from relax_eg.ir.expr import CONSTANT, VAR, Expr
 from relax_eg.ir.heads import TUPLES
 from relax_eg.ops import TABLE
-from relax_eg.ops.coarse_annotations import MAX_RANK
 from relax_eg.ops.facts import ALL_IMPLIED
+from relax_eg.ops.partial_annotations import MAX_RANK
 from relax_eg.rules import Claim, Instance
 from relax_eg.rules.book.facts import derivations
-from relax_eg.rules.conditions import FactKey, OnValue, ValueTest, key_of
-from relax_eg.rules.fact_rules import OF_ANNOTATIONS, FactRule
+from relax_eg.rules.conditions import FactKey, ValueGuard, ValueTest, key_of
+from relax_eg.rules.fact_rules import ANNOTATION_WORDS, FactRule
 from relax_eg.rules.matching import Expressions, rank_needed, rest_of
 from relax_eg.rules.parameter_facts import DeclaredFacts, Leaves, is_positive_in
-from relax_eg.rules.propagation import MOVES, OF_DTYPES, KnownFacts, annotation_facts, meaning, required_facts
+from relax_eg.rules.propagation import ANNOTATION_FACTS, MOVES, KnownFacts, annotation_facts, meaning, required_facts
 from relax_eg.shapes import Dim, Scope
 
 _EXPRESSIONS = Expressions()
@@ -40,7 +40,7 @@ _COMMON = frozenset(
     "add subtract multiply divide matmul sum max min maximum minimum where less less_equal greater greater_equal equal "
     "not_equal permute_dims exp rsqrt constant".split()
 )
-_OF_ANNOTATIONS = (*OF_ANNOTATIONS, *OF_DTYPES, *(f"rank_{r}" for r in range(MAX_RANK + 1)))
+_ANNOTATION_KEYS = (*ANNOTATION_WORDS, *ANNOTATION_FACTS, *(f"rank_{r}" for r in range(MAX_RANK + 1)))
 _PRELUDE = (
     "(relation ask_ann (Ann))",
     "(rule ((has_ann e a)) ((ask_ann a)) :ruleset facts)",
@@ -48,7 +48,7 @@ _PRELUDE = (
     "(rule ((= e (Leaf i))) ((ask_leaf i)) :ruleset facts)",
     "(relation ask_dim (i64))",
     "(rule ((= d (D i))) ((ask_dim i)) :ruleset facts)",
-    *(f"(relation ann_{key} (Ann))" for key in _OF_ANNOTATIONS),
+    *(f"(relation ann_{key} (Ann))" for key in _ANNOTATION_KEYS),
     *(f"(relation dim_{key} (Dim))" for key in _ORIGINS),
 )
 
@@ -56,7 +56,8 @@ _PRELUDE = (
 class FactBase:
     """The facts of one e-graph.
 
-    - `roots`: its results.
+    - `declared`: what is known of the values of parameters.
+    - `roots`: the results of the block.
     - `number`: the numbers of the inserted nodes, operands first.
     """
 
@@ -72,20 +73,20 @@ class FactBase:
         self._engine = engine
         self._words = words
         self._is_positive = is_positive_in(scope)
-        self._given = declared
+        self._declared = declared
         self._roots = frozenset(roots)
         self._number = number
         self._symbols: dict[FactKey, str] = {}  # fact, test or word on origin -> its relation
-        self._asked: dict[FactKey, int] = {}  # fact -> number of classes it was asked of when last answered
+        self._asked: dict[FactKey, int] = {}  # fact -> number of classes asked about when it was last answered
         self._leaves = Leaves(declared.facts)
-        self._known = KnownFacts(self._leaves.have, declared.exact, self._is_positive)
+        self._known = KnownFacts(self._leaves.have_fact, declared.exact, self._is_positive)
         self._of_origin: dict[str, frozenset[Expr]] = {}
-        self._kept: frozenset[FactKey] = frozenset()  # facts that the engine maintains
-        self._said: set[str] = set()  # rules and answers already given to the engine
+        self._maintained: frozenset[FactKey] = frozenset()  # facts that the engine maintains
+        self._sent: set[str] = set()  # rules and answers that the engine has
 
-    def ask(self, guard: OnValue, x: str) -> tuple[str, str, list[str]]:
-        """Returns what a guard on the class `x` looks up, the command that asks for it, and the commands that declare
-        both."""
+    def lookup(self, guard: ValueGuard, x: str) -> tuple[str, str, list[str]]:
+        """Returns the fact that a guard on the class `x` looks up, the action that asks for it, and the commands that
+        declare both."""
         key = key_of(guard)
         commands = self._declare(key)
         symbol = self._symbols[key]
@@ -98,15 +99,15 @@ class FactBase:
             ]
         return f"({symbol} {x})", f"(want_{symbol} {x})", commands
 
-    def settle(self, sizes: Mapping[str, int]) -> None:
-        """Answers what rules ask, for all nodes in the e-graph. `sizes`: rows of the engine's tables."""
+    def answer_questions(self, sizes: Mapping[str, int]) -> None:
+        """Answers the questions of rules for all nodes in the e-graph. `sizes`: rows of the engine's tables."""
         asked = {k: sizes.get(f"want_{self._symbols[k]}", 0) for k in self._asked}
         grown = [k for k, n in asked.items() if n > self._asked[k]]
         if grown:
             self._asked |= asked
-            self._answer_of_written(grown)
-        if self._kept:
-            self._keep_up([o for s, o in self._words.by_symbol.items() if sizes.get(s, 0)])
+            self._answer_for_written(grown)
+        if self._maintained:
+            self._derive_maintained([o for s, o in self._words.by_symbol.items() if sizes.get(s, 0)])
 
     def _declare(self, key: FactKey) -> list[str]:
         if key in self._symbols:
@@ -114,49 +115,51 @@ class FactBase:
         self._symbols[key] = f"fact_{len(self._symbols)}_"
         return [f"(relation {self._symbols[key]} (T))"]
 
-    def _is_new(self, what: str) -> bool:
-        if what in self._said:
+    def _is_new(self, entry: str) -> bool:
+        """Whether a rule or answer was not sent before; it is then counted as sent."""
+        if entry in self._sent:
             return False
-        self._said.add(what)
+        self._sent.add(entry)
         return True
 
     # --- the program as written ---
 
-    def concerns(self, instance: Instance) -> bool:
+    def is_relevant(self, instance: Instance) -> bool:
         """Whether `instance` is worth compiling; compiling takes the engine as long as hundreds of matches.
 
-        An instance is worth it if it asks for no facts, if facts were declared, or if its left side has an operator
-        that is not common. Any other is worth it only if the program as written has its first left side and the facts
+        An instance is relevant if it asks for no facts, if facts were declared, or if its left side has an operator
+        that is not common. Any other is relevant only if the program as written has its first left side and the facts
         hold there.
         """
         claims = [g for g in instance.guards if isinstance(g, Claim)]
-        if not claims or self._given.facts or any(e.op not in _COMMON for e in instance.left_nodes):
+        if not claims or self._declared.facts or any(e.op not in _COMMON for e in instance.left_nodes):
             return True
         for e in self._by_op.get(instance.left[0].op, ()):
             found = _EXPRESSIONS.match(instance.left[0], e)
-            if not found.problems and all(self._known.has(found.bound[g.name], g.fact) for g in claims):
+            if not found.problems and all(self._known.has(found.variables[g.name], g.fact) for g in claims):
                 return True
         return False
 
-    def _answer_of_written(self, asked: Sequence[FactKey]) -> None:
+    def _answer_for_written(self, asked: Sequence[FactKey]) -> None:
+        """Inserts the answers about the classes of the program as written."""
         self._engine.step("asked")
         answers: list[str] = []
         for key in asked:
             for _, i in self._engine.terms(f"asked_{self._symbols[key]}"):
                 answer = f"({self._symbols[key]} (node {i}))"
-                if f"answered {answer}" not in self._said and self._holds(self._written[int(i)], key):
-                    self._said.add(f"answered {answer}")
+                if f"answered {answer}" not in self._sent and self._holds(self._written[int(i)], key):
+                    self._sent.add(f"answered {answer}")
                     answers.append(answer)
         self._engine.run(answers)
-        # Once a test or an origin holds somewhere, the engine maintains it; facts, if some were declared.
-        kept = [k for k in asked if isinstance(k, ValueTest) or k in _ORIGINS] if answers else []
-        if self._given.facts:
-            kept += [k for k in asked if k not in (*_ORIGINS, "used_once")]
-        if not self._kept.issuperset(kept):
-            self._load(self._kept | required_facts(frozenset(kept)))
+        # The engine maintains tests and origins once they hold somewhere, and facts if some were declared.
+        maintained = [k for k in asked if isinstance(k, ValueTest) or k in _ORIGINS] if answers else []
+        if self._declared.facts:
+            maintained += [k for k in asked if k not in (*_ORIGINS, "used_once")]
+        if not self._maintained.issuperset(maintained):
+            self._load(self._maintained | required_facts(frozenset(maintained)))
 
     def _holds(self, e: Expr, key: FactKey) -> bool:
-        """Whether what a guard asks holds of a value of the program as written."""
+        """Whether the fact, test or origin `key` holds of a value of the program as written."""
         if isinstance(key, str) and key in _ORIGINS:
             return e in self._origins(key)
         return e in self._read_once if key == "used_once" else self._known.has(e, key)
@@ -193,39 +196,39 @@ class FactBase:
 
     @cached_property
     def _sizes_of_weights(self) -> frozenset[str]:
-        weights = [e for e in self._written if e.op == VAR and e.attr("name") in self._given.weights]
+        weights = [e for e in self._written if e.op == VAR and e.attr("name") in self._declared.weights]
         return frozenset(v for e in weights for d in dims_of(e.annotation) for v in d.variables)
 
     def _leaf_has(self, e: Expr, key: FactKey) -> bool:
         if key in _ORIGINS:
-            return e.op == CONSTANT or (key == "is_weight" and e.op == VAR and e.attr("name") in self._given.weights)
-        return self._leaves.have(e, key)
+            return e.op == CONSTANT or (key == "is_weight" and e.op == VAR and e.attr("name") in self._declared.weights)
+        return self._leaves.have_fact(e, key)
 
     def _has_sizes(self, e: Expr, word: str) -> bool:
         sizes = [d for _, v in e.attrs if isinstance(v, tuple) for d in v if isinstance(d, Dim)]
         return all(self._is_known_size(d, word) for d in sizes)
 
     def _is_known_size(self, d: Dim, word: str) -> bool:
-        """Whether a size is known as early as constants are; for the word `is_weight`, as early as weights are."""
+        """Whether a size is a constant or, for the word `is_weight`, follows from the shapes of weights."""
         return d.is_const or (word == "is_weight" and d.variables <= self._sizes_of_weights)
 
     # --- what rules make ---
 
-    def _load(self, kept: frozenset[FactKey]) -> None:
-        """Makes the engine maintain the `kept` facts, starting from those that hold in the program as written."""
-        before, self._kept = self._kept, kept
-        new = sorted(kept - before, key=_order)
+    def _load(self, maintained: frozenset[FactKey]) -> None:
+        """Makes the engine maintain these facts, starting from those that hold in the program as written."""
+        before, self._maintained = self._maintained, maintained
+        new = sorted(maintained - before, key=_order)
         commands: list[str] = [] if before else list(_PRELUDE)
         for key in new:
             commands += self._declare(key)
             symbol = self._symbols[key]
             commands.append(f"(relation row_{symbol} (i64))")
             commands.append(f"(rule ((row_{symbol} i) (= x (node i))) (({symbol} x)) :ruleset load)")
-            if key in OF_DTYPES:
+            if key in ANNOTATION_FACTS:
                 commands.append(f"(rule ((has_ann e a) (ann_{key} a)) (({symbol} e)) :ruleset facts)")
-        for given, conclusion in ALL_IMPLIED:
-            if conclusion in kept and not before.issuperset((*given, conclusion)):
-                facts = " ".join(f"({self._symbols[g]} x)" for g in given)
+        for premises, conclusion in ALL_IMPLIED:
+            if conclusion in maintained and not before.issuperset((*premises, conclusion)):
+                facts = " ".join(f"({self._symbols[p]} x)" for p in premises)
                 commands.append(f"(rule ({facts}) (({self._symbols[conclusion]} x)) :ruleset facts)")
         self._engine.run(commands)
         for key in new:
@@ -233,32 +236,33 @@ class FactBase:
             if numbers:
                 self._engine.load(f"row_{self._symbols[key]}", numbers)
         self._engine.step("load")
-        self._said -= {s for s in self._said if s.startswith("answered ")}  # those answers covered fewer facts
+        self._sent -= {s for s in self._sent if s.startswith("answered ")}  # these answers lack the new facts
 
-    def _keep_up(self, present: Sequence[Opcode]) -> None:
-        """Derives the kept facts of all nodes. A derivation is compiled once each of its premises holds somewhere."""
+    def _derive_maintained(self, present: Sequence[Opcode]) -> None:
+        """Derives the maintained facts of all nodes. A derivation is compiled once each of its premises holds
+        somewhere."""
         while True:
             rules = [r for r in dict.fromkeys(self._rules(present, self._engine.sizes())) if self._is_new(r)]
             self._engine.run(rules)
             self._engine.saturate("facts")
-            if not self._answer() and not rules:
+            if not self._answer_for_leaves() and not rules:
                 return
 
-    def _answer(self) -> bool:
+    def _answer_for_leaves(self) -> bool:
         """Inserts the facts of new annotations, leaves and sizes. Returns whether there were any."""
         commands: list[str] = []
         for term in self._engine.terms("ask_ann"):
             a = self._words.read_annotation(term[1])
             text = self._words.annotation(a)
             if self._is_new(f"answered {text}"):
-                said = annotation_facts(a, self._is_positive).intersection(_OF_ANNOTATIONS)
-                commands += [f"(ann_{key} {text})" for key in sorted(said)]
+                found = annotation_facts(a, self._is_positive).intersection(_ANNOTATION_KEYS)
+                commands += [f"(ann_{key} {text})" for key in sorted(found)]
         for _, i in self._engine.terms("ask_leaf"):
             if self._is_new(f"answered (Leaf {i})"):
                 leaf = self._words.leaf_list[int(i)]
-                facts = [key for key in sorted(self._kept, key=_order) if self._leaf_has(leaf, key)]
+                facts = [key for key in sorted(self._maintained, key=_order) if self._leaf_has(leaf, key)]
                 commands += [f"({self._symbols[key]} (Leaf {i}))" for key in facts]
-        for _, i in self._engine.terms("ask_dim") if self._kept.intersection(_ORIGINS) else ():
+        for _, i in self._engine.terms("ask_dim") if self._maintained.intersection(_ORIGINS) else ():
             if self._is_new(f"answered (D {i})"):
                 d = self._words.dim_at(int(i))
                 commands += [f"(dim_{w} (D {i}))" for w in _ORIGINS if self._is_known_size(d, w)]
@@ -266,21 +270,21 @@ class FactBase:
         return bool(commands)
 
     def _rules(self, present: Sequence[Opcode], sizes: Mapping[str, int]) -> Iterator[str]:
-        """Yields the derivations of kept facts for the operators that are present, as engine rules."""
+        """Yields the derivations of maintained facts for the operators that are present, as engine rules."""
         by_op: dict[str, list[Opcode]] = {}
         for o in present:
             by_op.setdefault(o.op, []).append(o)
-        held = {key for key, symbol in self._symbols.items() if sizes.get(symbol, 0)}.union(OF_ANNOTATIONS)
+        held = {key for key, symbol in self._symbols.items() if sizes.get(symbol, 0)}.union(ANNOTATION_WORDS)
         for d in derivations():
-            usable = d.gives in self._kept and (d.exact or not self._given.exact)
+            usable = d.fact in self._maintained and (d.exact or not self._declared.exact)
             if usable and all(key_of(p) in held for p in d.premises):
                 choices = [by_op.get(p.op, []) for p in d.nodes]
                 for opcodes in product(*choices) if all(choices) else ():
                     yield from self._derivation(d, opcodes)
         for o in present:
-            for key in sorted(self._kept, key=_order):
+            for key in sorted(self._maintained, key=_order):
                 if (key in _ORIGINS and _keeps_origin(o.op)) or (isinstance(key, ValueTest) and o.op in MOVES):
-                    yield self._passed_on(key, o)
+                    yield self._transfer_rule(key, o)
 
     def _derivation(self, d: FactRule, opcodes: Sequence[Opcode]) -> Iterator[str]:
         query = _Query(self._symbols)
@@ -292,20 +296,20 @@ class FactBase:
         result = query.names[d.pattern]
         if d.floats:
             query.premise("is_float", result)
-        if meaning(d.gives).axes == 2:
+        if meaning(d.fact).axes == 2:
             query.premise("is_square", result)
         facts = [*(a.fact for a in query.atoms), *query.facts]
-        yield f"(rule ({' '.join(facts)}) (({self._symbols[d.gives]} {result})) :ruleset facts)"
+        yield f"(rule ({' '.join(facts)}) (({self._symbols[d.fact]} {result})) :ruleset facts)"
 
-    def _passed_on(self, key: FactKey, o: Opcode) -> str:
-        """Returns the engine rule by which `o` passes `key` on from its operands: an origin from all of them, a test of
-        constants from the first."""
+    def _transfer_rule(self, key: FactKey, o: Opcode) -> str:
+        """Returns the engine rule by which a node of `o` gets `key` from its operands: an origin from all of them, a
+        test of constants from the first."""
         xs, ds = [f"x{i}" for i in range(o.arity)], [f"d{i}" for i in range(o.size_count)]
         symbol = self._symbols[key]
-        given = [f"({symbol} {x})" for x in (xs[:1] if isinstance(key, ValueTest) else xs)]
-        given += [] if isinstance(key, ValueTest) else [f"(dim_{key} {d})" for d in ds]
+        premises = [f"({symbol} {x})" for x in (xs[:1] if isinstance(key, ValueTest) else xs)]
+        premises += [] if isinstance(key, ValueTest) else [f"(dim_{key} {d})" for d in ds]
         found = f"(= e ({o.symbol} {' '.join(xs + ds)}))"
-        return f"(rule ({' '.join([found, *given])}) (({symbol} e)) :ruleset facts)"
+        return f"(rule ({' '.join([found, *premises])}) (({symbol} e)) :ruleset facts)"
 
 
 class _Query(Query):
@@ -314,7 +318,7 @@ class _Query(Query):
     def __init__(self, symbols: Mapping[FactKey, str]) -> None:
         super().__init__()
         self._symbols = symbols
-        self._several: dict[str, list[str]] = {}
+        self._variable_lists: dict[str, list[str]] = {}  # pattern variable of the rest operands -> engine variables
         self._annotated: set[str] = set()
 
     def match(self, p: Expr, o: Opcode) -> bool:
@@ -326,8 +330,8 @@ class _Query(Query):
             return False
         operands = [self.operand(a) for a in args]
         if rest is not None:
-            self._several[rest] = [f"v_{rest.rstrip('.')}{i}" for i in range(o.arity - len(args))]
-            operands += self._several[rest]
+            self._variable_lists[rest] = [f"v_{rest.rstrip('.')}{i}" for i in range(o.arity - len(args))]
+            operands += self._variable_lists[rest]
         first = sum(len(atom.sizes) for atom in self.atoms)
         self.row(p, o, operands, [f"d{first + i}" for i in range(o.size_count)])
         if rank >= 0:
@@ -335,11 +339,12 @@ class _Query(Query):
         return True
 
     def values(self, name: str) -> list[str]:
-        """The engine variables of what a variable of the pattern stands for."""
-        return self._several.get(name, [f"v_{name}"])
+        """Returns the engine variables of a variable of the pattern; a rest variable has several."""
+        return self._variable_lists.get(name, [f"v_{name}"])
 
     def premise(self, fact: FactKey, x: str) -> None:
-        if fact not in _OF_ANNOTATIONS or fact in OF_DTYPES:
+        """Adds the condition that `fact` holds of the engine variable `x`."""
+        if fact not in _ANNOTATION_KEYS or fact in ANNOTATION_FACTS:
             self.facts.append(f"({self._symbols[fact]} {x})")
             return
         if x not in self._annotated:
@@ -349,10 +354,10 @@ class _Query(Query):
 
 
 def _keeps_origin(op: str) -> bool:
-    """Whether a value of this operator is known as soon as its operands are; a library call may do anything."""
+    """Whether a value of this operator is made of its operands only; a library call may do anything."""
     return op in TABLE or op in TUPLES
 
 
 def _order(key: FactKey) -> str:
-    """Sorts tests before facts and words."""
+    """Returns the text by which facts, tests and words are sorted."""
     return f"{key.op} {key.number!r}" if isinstance(key, ValueTest) else key

@@ -15,7 +15,7 @@ from relax_eg.ir.expr import Expr, postorder
 from relax_eg.ir.heads import LEAVES
 from relax_eg.limits import MANY_KEPT
 from relax_eg.rules import InOrder, Instance
-from relax_eg.rules.conditions import OnValue
+from relax_eg.rules.conditions import ValueGuard
 from relax_eg.shapes import Dim, Relation
 
 Holds = Callable[[Relation, dict[str, Dim]], bool]
@@ -23,15 +23,16 @@ Holds = Callable[[Relation, dict[str, Dim]], bool]
 
 @dataclass(frozen=True, slots=True)
 class Compiled:
-    """A rule instance as engine commands, with what bounds its growth.
+    """A rule instance as engine commands, with the figures from which `Growth` bounds its growth.
 
+    - `commands`: the engine commands that declare its tables and rules.
     - `atoms`: rows that a match needs.
-    - `filters`: the other facts of the left side, if it asks Python for any; else empty.
-    - `facts`: the whole left side.
-    - `right`: nodes that a match adds at most, operands first.
-    - `ground`: nodes that all matches together add at most.
+    - `filters`: the other facts of the left side if the instance has questions for Python; else empty.
+    - `facts`: the whole left side as text.
+    - `right`: nodes that one match adds at most, operands first.
+    - `ground_nodes`: nodes that all matches together add at most, because they do not depend on the match.
     - `leaves`: number of leaves that all matches together add at most.
-    - `asks`: whether the instance has questions for Python.
+    - `has_questions`: whether the instance has questions for Python.
     """
 
     commands: list[str]
@@ -39,30 +40,30 @@ class Compiled:
     filters: tuple[str, ...]
     facts: str
     right: tuple[QueryAtom, ...]
-    ground: tuple[QueryAtom, ...]
+    ground_nodes: tuple[QueryAtom, ...]
     leaves: int
-    asks: bool
+    has_questions: bool
 
 
-# An operator with the ranks and dtypes of its operands; the same in any e-graph.
-Needed = tuple[OpcodeKey, Operands]
+# An operator with the ranks and dtypes of its operands; it does not depend on the e-graph.
+OperatorUse = tuple[OpcodeKey, Operands]
 
 
 @lru_cache(MANY_KEPT)
-def required_uses(instance: Instance) -> frozenset[Needed]:
+def required_uses(instance: Instance) -> frozenset[OperatorUse]:
     """Returns the uses of operators that must be present for the left side to match."""
     nodes = [e for e in instance.left_nodes if e.op not in LEAVES]
     return frozenset((key := opcode_key(e)[0], operands_of(key[-1], (a.annotation for a in e.args))) for e in nodes)
 
 
-# An operator that reads another: the reader, the index of the operand, the operator read.
-Joined = tuple[OpcodeKey, int, OpcodeKey]
+# An operator that reads the result of another: the reader, the index of the operand, the operator read.
+OperatorEdge = tuple[OpcodeKey, int, OpcodeKey]
 
 
 @lru_cache(MANY_KEPT)
-def operator_edges(instance: Instance) -> frozenset[Joined]:
-    """Returns the pairs of left-side operators of which one reads the other. For a match, each pair must occur in the
-    graph."""
+def operator_edges(instance: Instance) -> frozenset[OperatorEdge]:
+    """Returns the pairs of left-side operators of which one reads the other. The left side can match only in a graph
+    that has each pair."""
     keys = {e: opcode_key(e)[0] for e in instance.left_nodes if e.op not in LEAVES}
     return frozenset((key, i, keys[a]) for e, key in keys.items() for i, a in enumerate(e.args) if a in keys)
 
@@ -71,8 +72,12 @@ def operator_edges(instance: Instance) -> frozenset[Joined]:
 class Compiler:
     """Turns rule instances into engine commands for one e-graph.
 
-    - `declare`: ensures that an opcode exists in the engine; returns the commands for it.
-    - `fired`: if matches are to be recorded, for each instance's relation the instance and the sizes it binds.
+    - `words`: the symbols of the e-graph.
+    - `demand`, `facts`: the functions and the facts that Python answers.
+    - `declare`: returns the commands that declare an opcode; none if it is declared already.
+    - `holds`: whether a guard on sizes is proved when its variables have the given values.
+    - `fired`: if matches are recorded, for each instance's relation the instance and the names of the sizes it binds;
+      else None.
     """
 
     words: Vocabulary
@@ -83,8 +88,8 @@ class Compiler:
     fired: dict[str, tuple[Instance, tuple[str, ...]]] | None = None
 
     def compile(self, instance: Instance, name: str, ruleset: str, demand: str) -> Compiled:
-        """Compiles `instance` into the ruleset `ruleset` under the engine rule name `name`; its questions go into the
-        ruleset `demand`."""
+        """Compiles `instance` to a rule of `ruleset` under the engine rule name `name`. The rule that writes its
+        questions belongs to the ruleset `demand`."""
         body = _Body(self)
         for e in instance.left_nodes:
             body.match(e)
@@ -107,11 +112,11 @@ class Compiler:
             right.actions.append(self._record(body, instance))
         facts = " ".join(questions + demanded.facts)
         commands = body.commands + demanded.commands
-        if demanded.asks:
-            commands.append(f"(rule ({' '.join(questions)}) ({' '.join(demanded.asks)}) :ruleset {demand})")
+        if demanded.questions:
+            commands.append(f"(rule ({' '.join(questions)}) ({' '.join(demanded.questions)}) :ruleset {demand})")
         commands.append(f'(rule ({facts}) ({" ".join(right.actions)}) :ruleset {ruleset} :name "{name}")')
-        made = tuple(right.atoms), tuple(right.ground), right.leaves
-        return Compiled(commands, tuple(body.atoms), filters, facts, *made, bool(demanded.asks))
+        made = tuple(right.atoms), tuple(right.ground_nodes), right.leaves
+        return Compiled(commands, tuple(body.atoms), filters, facts, *made, bool(demanded.questions))
 
     def _record(self, body: _Body, instance: Instance) -> str:
         """Returns the action that records a match of `instance`: its variables, and the sizes it binds."""
@@ -128,14 +133,15 @@ class _Right:
 
     - `actions`: the engine's actions.
     - `atoms`: nodes made for each match.
-    - `ground`, `leaves`: nodes and number of leaves that are the same for all matches.
+    - `ground_nodes`: nodes that are the same for all matches.
+    - `leaves`: number of leaves; they are the same for all matches.
     """
 
     def __init__(self, body: _Body, demanded: _Demanded, instance: Instance) -> None:
         words = body.words
         self.actions: list[str] = []
         self.atoms: list[QueryAtom] = []
-        self.ground: list[QueryAtom] = []
+        self.ground_nodes: list[QueryAtom] = []
         self.leaves = 0
         names: dict[Expr, str] = {}
         fixed: set[Expr] = set()
@@ -159,7 +165,7 @@ class _Right:
             self.actions.append(f'(set {atom.row.replace("(", "(made_", 1)} "{instance.rule.name}")')
             if all(a in fixed for a in e.args) and all(d.is_const for d in dims):
                 fixed.add(e)
-                self.ground.append(atom)
+                self.ground_nodes.append(atom)
             else:
                 self.atoms.append(atom)
         for left, right in zip(instance.left, instance.right, strict=True):
@@ -167,14 +173,19 @@ class _Right:
 
 
 class _Body(Query):
-    """The left side of a rule instance, without what Python has to answer."""
+    """The left side of a rule instance, without the facts that Python answers.
+
+    - `sizes`: for each size variable that an axis binds, its engine variable.
+    - `compound`: pairs of an engine variable and the size expression that it must equal.
+    - `commands`: the declarations of the operators on the left side.
+    """
 
     def __init__(self, compiler: Compiler) -> None:
         super().__init__()
         self.compiler = compiler
         self.words = compiler.words
-        self.sizes: dict[str, str] = {}  # size variable -> engine variable, for size variables that an axis binds
-        self.compound: list[tuple[str, Dim]] = []  # engine variable, and the expression it must equal
+        self.sizes: dict[str, str] = {}
+        self.compound: list[tuple[str, Dim]] = []
         self.commands: list[str] = []
 
     def match(self, e: Expr) -> None:
@@ -207,12 +218,17 @@ class _Body(Query):
 
 
 class _Demanded:
-    """Size expressions and guards that Python answers, as facts, with the questions that ask for them."""
+    """The size expressions and guards of a rule instance that Python answers.
+
+    - `facts`: the facts that look up the answers.
+    - `questions`: the actions that write the questions down.
+    - `commands`: the declarations of both.
+    """
 
     def __init__(self, body: _Body) -> None:
         self.body = body
         self.facts: list[str] = []
-        self.asks: list[str] = []
+        self.questions: list[str] = []
         self.commands: list[str] = []
         self._known: dict[Dim, str] = {}
 
@@ -229,7 +245,7 @@ class _Demanded:
             self._known[d] = f"q{len(self._known)}"
             self.commands += commands
             self.facts.append(f"(= {self._known[d]} ({symbol} {args}))")
-            self.asks.append(f"(need_{symbol} {args})")
+            self.questions.append(f"(need_{symbol} {args})")
         return self._known[d]
 
     def condition(self, guard: Relation) -> None:
@@ -239,13 +255,13 @@ class _Demanded:
         args = " ".join(self.body.sizes[n] for n in names)
         self.commands += commands
         self.facts.append(f"({symbol} {args})")
-        self.asks.append(f"(need_{symbol} {args})")
+        self.questions.append(f"(need_{symbol} {args})")
 
-    def value(self, guard: OnValue) -> None:
-        found, asked, commands = self.body.compiler.facts.ask(guard, f"v_{guard.name}")
+    def value(self, guard: ValueGuard) -> None:
+        found, asked, commands = self.body.compiler.facts.lookup(guard, f"v_{guard.name}")
         self.commands += commands
         self.facts.append(found)
-        self.asks.append(asked)
+        self.questions.append(asked)
 
 
 def _plain(name: str) -> str:

@@ -1,4 +1,4 @@
-"""Queries of the engine: a pattern, of a rule or of a rule about facts (`rules.matching`), as rows of tables."""
+"""Queries of the engine: the pattern of a rule or of a rule about facts (`rules.matching`), as rows of tables."""
 
 from __future__ import annotations
 
@@ -11,10 +11,12 @@ from relax_eg.ir.expr import VAR, Expr
 
 @dataclass(frozen=True, slots=True)
 class QueryAtom:
-    """A row that a left side asks for, of an operator's table or, if `output` is "", of a relation.
+    """A row that a left side needs. Each entry is an engine variable or a term in parentheses.
 
-    `operands` and `output` hold variables of sort T, `sizes` those of sort Dim. An entry that is not a variable is a
-    term in parentheses.
+    - `table`: the table of an operator, or a relation.
+    - `operands`: entries of sort T.
+    - `sizes`: entries of sort Dim.
+    - `output`: the entry of sort T that the row maps to; "" for a relation.
     """
 
     table: str
@@ -38,8 +40,10 @@ class QueryAtom:
 
 
 class Query:
-    """The left side of an engine rule: the rows that a pattern needs, and facts that only filter.
+    """The left side of an engine rule.
 
+    - `atoms`: the rows that the pattern needs.
+    - `facts`: further facts, which only filter.
     - `names`: for each node and variable of the pattern, the engine variable or term.
     """
 
@@ -49,12 +53,12 @@ class Query:
         self.names: dict[Expr, str] = {}
 
     def row(self, e: Expr, opcode: Opcode, operands: Sequence[str], sizes: Sequence[str]) -> None:
-        """Adds the row of a pattern's node."""
+        """Adds the row of node `e` of the pattern."""
         self.names[e] = f"e{len(self.names)}"
         self.atoms.append(QueryAtom(opcode.symbol, tuple(operands), tuple(sizes), self.names[e]))
 
     def operand(self, e: Expr) -> str:
-        """Returns the name of an operand, which is new if it is a variable that was not met before."""
+        """Returns the engine variable or term of an operand. The first use of a pattern variable adds its name."""
         if e.op == VAR and e not in self.names:
             self.names[e] = f"v_{e.attr('name')}"
         return self.names[e]

@@ -10,10 +10,10 @@ from relax_eg.logs import stage
 
 @stage("record")
 def recording(egraph: EGraph) -> Recording:
-    """Reads the e-graph out: every node with its class, every match of a rule. O(nodes + matches)."""
+    """Returns every node of the e-graph with its class, and every match of a rule. O(nodes + matches)."""
     tables, engine, words = egraph.tables(), egraph.engine, egraph.words
     dims = {r.output: words.dim_at(engine.integer(r.inputs[0])) for r in reversed(tables["D"])}
-    found = Recording(one={words.dim_at(engine.integer(r.inputs[0])): dims[r.output] for r in tables["D"]})
+    found = Recording(canonical_sizes={words.dim_at(engine.integer(r.inputs[0])): dims[r.output] for r in tables["D"]})
     classes: dict[Value, int] = {}
 
     def number(value: Value) -> int:
@@ -25,7 +25,7 @@ def recording(egraph: EGraph) -> Recording:
     for symbol, o in words.by_symbol.items():
         for r in tables.get(symbol, ()):
             sizes = tuple(dims[v] for v in r.inputs[o.arity :])
-            key = signature(o.op, o.attributes(sizes), o.annotation, found.one)
+            key = signature(o.op, o.attributes(sizes), o.annotation, found.canonical_sizes)
             found.classes[key, tuple(map(number, r.inputs[: o.arity]))] = number(r.output)
     for symbol, (instance, names) in egraph.fired.items():
         count = len(instance.params)

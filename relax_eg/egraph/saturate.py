@@ -1,9 +1,9 @@
 """Saturation: grows a block's e-graph by rules in phases, within budgets.
 
 The phases are: simplify to a fixpoint; a few rounds of algebra, with simplify after each; merge once; simplify again;
-layout once; and last library, the rules that lead to library calls, whose results no rule of another phase matches. The
-rounds are driven from here so that the number of nodes and the clock can be checked between them; the engine itself has
-no way to stop.
+layout once; and last library, the rules that lead to library calls, whose results no rule of another phase matches.
+`EGraph` runs the rounds one by one and checks the number of nodes and the clock between them, because the engine has
+no way to stop inside a round.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from relax_eg.egraph.budget import Budget, LeftOut, RoundFigures, RuleFigures, S
 from relax_eg.egraph.demand import Demand
 from relax_eg.egraph.engine import Engine, EngineError, TableRow, Value
 from relax_eg.egraph.facts import FactBase
-from relax_eg.egraph.growth import READ_ANYWAY, Forecast, Growth
-from relax_eg.egraph.patterns import Compiler, Joined, Needed, operator_edges, required_uses
+from relax_eg.egraph.growth import SMALL_GRAPH, Forecast, Growth
+from relax_eg.egraph.patterns import Compiler, OperatorEdge, OperatorUse, operator_edges, required_uses
 from relax_eg.egraph.sizes import EqualSizes
 from relax_eg.egraph.vocabulary import PRELUDE, Opcode, OpcodeKey, Vocabulary, declarations
 from relax_eg.ir.annotations import Tensor
 from relax_eg.ir.expr import VAR, Expr, postorder
 from relax_eg.ir.heads import LEAVES
 from relax_eg.limits import LARGEST_INT64, MANY_KEPT
-from relax_eg.logs import log, log_at, stage, tell_progress
-from relax_eg.ops.coarse_annotations import MAX_RANK
+from relax_eg.logs import log, log_at, report_progress, stage
+from relax_eg.ops.partial_annotations import MAX_RANK
 from relax_eg.rules import PHASES, Instance, Rule, RuleSet
 from relax_eg.rules.parameter_facts import DeclaredFacts
 from relax_eg.shapes import Dim, Proved, Relation, Scope, Unknown, prove
@@ -37,23 +37,25 @@ from relax_eg.shapes import Dim, Proved, Relation, Scope, Unknown, prove
 # limit: most rounds of the phases that have several; "library" prepares patterns, makes calls to routines, and matches
 # these calls.
 ROUNDS = {"simplify": 200, "library": 6}
-APPLIED_PER_SECOND = 150_000.0  # chosen: matches, until a round of at least `TELLING_MATCHES` measures the speed
-TELLING_MATCHES = 1_000  # chosen: matches of a round that are enough to measure the speed of application
+APPLIED_PER_SECOND = 150_000.0  # chosen: matches, until a round of at least `SPEED_SAMPLE` measures the speed
+SPEED_SAMPLE = 1_000  # chosen: matches of a round that are enough to measure the speed of application
 # limit: new nodes that a rule may make in the merge phase, or as many as the graph has if that is more. Where algebra
-# found many ways to compute two values, all pairs of them may be merged, and unchosen nodes still have to be priced.
-MERGED = 10_000
+# found many ways to compute two values, a rule may merge all pairs of them, and unchosen nodes are priced too.
+MERGE_NODES = 10_000
 _TICK = 1e-6  # chosen: seconds; a lower bound, because the clock may not have moved
-_DOUBT = 2  # chosen: factor on the time left, because the speed is an estimate and leaving a rule out is final
+_SPEED_MARGIN = 2  # chosen: factor on the time left, because the speed is an estimate and leaving a rule out is final
 SIBLINGS = 3  # limit: siblings, itself included, in the window in which an input is paired with others
 
 
 class EGraph:
     """The e-graph of one dataflow block.
 
+    - `roots`: the block's results.
+    - `rules`, `scope`: the rules of the search, and what is assumed of sizes.
     - `alternatives`: (node, equal expression, rule) for the proposals of rules about functions; the expressions are
       in the node's class from the start.
-    - `given`: what is known of the values of parameters.
-    - `record`: keep every match, so that results can be explained (`egraph.recording`).
+    - `declared`: what is known of the values of parameters.
+    - `record`: whether every match is kept, so that results can be explained (`egraph.recording`).
     """
 
     @stage("insert")
@@ -71,13 +73,13 @@ class EGraph:
         self.engine = Engine()
         self.demand = Demand(self.engine, self.words)
         self._scope = scope
-        self.solved = scope.solved()
+        self.solved = scope.determined_variables()
         self._declared: set[str] = set()
         self._rules = rules
         self._rule_of: dict[str, str] = {}  # engine rule name -> our rule's name
         self._rulesets: dict[str, dict[str, str]] = {p: {} for p in PHASES}  # by phase: rule's name -> its ruleset
-        self._asking: dict[str, str] = {}  # rule's name -> the ruleset of its questions
-        self._last = ""  # the last phase, while it runs; other phases' rules then ask nothing, as none would read it
+        self._question_rulesets: dict[str, str] = {}  # rule's name -> the ruleset of its questions
+        self._last = ""  # the last phase while it runs, else ""; rules of other phases then ask nothing any more
         self._growth = Growth(self.engine, self.words.by_symbol)
         self._left_out: dict[str, LeftOut] = {}
         self._budget = Budget()
@@ -85,13 +87,13 @@ class EGraph:
         self._speed = APPLIED_PER_SECOND
         self._tables: dict[str, list[TableRow]] | None = None
         self._known: set[Instance] = set()
-        self._waiting: dict[Instance, frozenset[Needed]] = {}  # operators not all present yet, or not joined
+        self._waiting: dict[Instance, frozenset[OperatorUse]] = {}  # instances not compiled yet -> uses they need
         self._present: tuple[frozenset[str], tuple[int, ...]] | None = None
-        self._read: dict[str, int] = {}
-        self._joins: set[Joined] = set()  # as found when matches and tables had the sizes `_read_at`
-        self._read_at: tuple[int, ...] = ()
+        self._questions_read: dict[str, int] = {}
+        self._edges: set[OperatorEdge] = set()  # the graph's operator edges when it had the figures `_edges_at`
+        self._edges_at: tuple[int, ...] = ()  # number of matches, and rows of each operator's table
         self._equal_sizes = EqualSizes(scope)
-        self._sizes_shown = 0
+        self._sizes_compared = 0
         self.matches: dict[str, int] = {}
         self._sizes: dict[str, int] = {}
         self._changes = 0
@@ -127,7 +129,7 @@ class EGraph:
         return [*declarations(o), *self.demand.annotation_of(o)]
 
     def _holds(self, guard: Relation, env: dict[str, Dim]) -> bool:
-        """Whether a guard is proved for all sizes the scope allows; unknown counts as no."""
+        """Whether a guard is proved for all sizes that the scope allows; unknown counts as no."""
         relation = guard.substitute(env)
         verdict = prove(relation, self._scope)
         if isinstance(verdict, Unknown):
@@ -156,7 +158,7 @@ class EGraph:
         self.engine.run(commands)
 
     def _load(self) -> None:
-        """Loads the annotations of what was inserted, and which inputs are siblings. O(nodes)."""
+        """Loads the annotations of the inserted nodes, and the pairs of inputs that are siblings. O(nodes)."""
         annotations = {a: k for k, a in enumerate(dict.fromkeys(e.annotation for e in self.number))}
         self.engine.run(f"(set (annotation {k}) {self.words.annotation(a)})" for a, k in annotations.items())
         self.engine.load("row_has_ann", ((i, annotations[e.annotation]) for e, i in self.number.items()))
@@ -166,8 +168,8 @@ class EGraph:
     def _siblings(self) -> Iterator[tuple[int, int]]:
         """Yields pairs of program inputs that the same operator combines with the same first operand, in program order.
 
-        These are the inputs that rules may merge (`InOrder`). Of many siblings only near neighbours are paired: all
-        pairs of a fan-out of thousands would be millions.
+        These are the inputs that rules may merge (`InOrder`). Each input is paired with the next `SIBLINGS` - 1 only,
+        because a fan-out of thousands has millions of pairs.
         """
         groups: dict[tuple[str, Expr], list[Expr]] = {}
         for e in self.written:
@@ -184,8 +186,7 @@ class EGraph:
 
     @stage("saturate")
     def saturate(self, budget: Budget) -> Saturation:
-        """Runs the phases. The result is deterministic unless the time limit, on this thread's computing time, ends
-        it."""
+        """Runs the phases. The result is deterministic unless the limit on this thread's computing time ends them."""
         self._budget, self._started, self._tables = budget, time.thread_time(), None
         self._growth.allow(budget.seconds)
         seconds: dict[str, float] = {}
@@ -199,13 +200,13 @@ class EGraph:
             nonlocal peak
             nodes = self.nodes(self._sizes)
             peak = max(peak, nodes)
-            tell_progress(phase, nodes, sum(self.matches.values()))
+            report_progress(phase, nodes, sum(self.matches.values()))
             if nodes > budget.nodes:
                 return StopReason.NODE_LIMIT
             return StopReason.TIME_LIMIT if self._seconds_left() < 0 else None
 
         phase = "annotate"
-        self._settle()
+        self._annotate_and_answer()
         stop = over()
         growth = [RoundFigures(phase, self.nodes(self._sizes), 0)]
         plan = ["simplify", *(["algebra", "simplify"] * budget.rounds), "merge", "simplify", "layout", "library"]
@@ -236,7 +237,7 @@ class EGraph:
             if stop is not None:
                 break
             if phase == "algebra" and self._changes == before:
-                # The algebra rules find nothing new: further rounds would only repeat this one.
+                # The algebra rules found nothing new, so further rounds would repeat this one.
                 skip_to_merge = saturated = True
         if stop is None:
             stop = StopReason.SATURATED if saturated else StopReason.PHASES_DONE
@@ -244,11 +245,11 @@ class EGraph:
         nodes, rules = self.nodes(self._sizes), self._figures()
         log_at(2, f"saturated: {stop.value}, {nodes} nodes, {rounds} rounds")
         log_at(3, "matches: " + ", ".join(f"{r} x{f.matches}, {f.nodes} nodes" for r, f in rules.items()))
-        told = tuple(self._left_out.values()), tuple(growth), tuple(self._unproved)
-        return Saturation(stop, nodes, peak, rounds, rules, seconds, *told)
+        reported = tuple(self._left_out.values()), tuple(growth), tuple(self._unproved)
+        return Saturation(stop, nodes, peak, rounds, rules, seconds, *reported)
 
-    def same(self, a: Expr, b: Expr) -> bool:
-        """Whether two expressions are in one class now; their missing nodes are inserted."""
+    def are_equal(self, a: Expr, b: Expr) -> bool:
+        """Whether two expressions are in one class now. Inserts their nodes that the graph lacks."""
         new = [e for e in postorder((a, b), stop=self.number.__contains__) if e not in self.number]
         self.number |= {e: len(self.number) + i for i, e in enumerate(new)}
         self._insert(new)
@@ -284,13 +285,13 @@ class EGraph:
         return self._budget.seconds - (time.thread_time() - self._started)
 
     def _round(self, phase: str) -> None:
-        """Runs the phase's rules once: all at once if their possible growth fits, else one by one, leaving out those
+        """Runs the rules of `phase` once: all at once if their possible growth fits, else one by one, without those
         that do not fit, until the node budget is spent. So no round ends beyond twice that budget."""
         self._growth.begin()
         self._instantiate()
         rules = list(self._rulesets[phase])
         nodes, room = self._room(phase)
-        if self._growth.forecast(rules, self._sizes, nodes, room).within(room):
+        if self._growth.forecast(rules, self._sizes, nodes, room).fits(room):
             self._apply(phase, rules)
         else:
             for rule in rules:
@@ -298,84 +299,85 @@ class EGraph:
                 if nodes > self._budget.nodes or self._seconds_left() < 0:
                     break
                 forecast = self._growth.forecast_alone(rule, self._sizes, nodes, room)
-                if forecast.within(room):
+                if forecast.fits(room):
                     self._apply(phase, [rule])
                     self.engine.saturate("annotate")
                     self._sizes = self.engine.sizes()
                 else:
                     reason = StopReason.NODE_LIMIT if forecast.nodes > room.nodes else StopReason.TIME_LIMIT
                     self._leave_out(LeftOut(rule, forecast.matches, forecast.nodes, nodes, reason))
-        self._settle()
+        self._annotate_and_answer()
 
     def _room(self, phase: str) -> tuple[int, Forecast]:
-        """Returns the present number of nodes, and what a round of `phase`, or a rule in it, may add."""
+        """Returns the present number of nodes, and the matches and nodes that a round of `phase`, or a rule in it, may
+        add."""
         nodes = self.nodes(self._sizes)
-        most = min(max(_DOUBT * self._speed * self._seconds_left(), TELLING_MATCHES), LARGEST_INT64)
+        most = min(max(_SPEED_MARGIN * self._speed * self._seconds_left(), SPEED_SAMPLE), LARGEST_INT64)
         new = 2 * self._budget.nodes - nodes
-        return nodes, Forecast(int(most), min(new, max(nodes, MERGED)) if phase == "merge" else new)
+        return nodes, Forecast(int(most), min(new, max(nodes, MERGE_NODES)) if phase == "merge" else new)
 
     def _leave_out(self, unfit: LeftOut) -> None:
         self._left_out[unfit.rule] = unfit
-        for rulesets in (self._asking, *self._rulesets.values()):
+        for rulesets in (self._question_rulesets, *self._rulesets.values()):
             rulesets.pop(unfit.rule, None)
         log.warning("%s", unfit)
 
     def _apply(self, phase: str, rules: list[str]) -> None:
         began, before = time.thread_time(), self._changes
         found = self.engine.step(*(self._rulesets[phase][r] for r in rules))
-        self._growth.ran(rules)
+        self._growth.record_run(rules)
         for name, n in found.items():
             if n:
                 rule = self._rule_of[name]
                 self.matches[rule] = self.matches.get(rule, 0) + n
                 self._changes += n
-        if self._changes - before >= TELLING_MATCHES:
+        if self._changes - before >= SPEED_SAMPLE:
             self._speed = (self._changes - before) / max(time.thread_time() - began, _TICK)
 
-    def _settle(self) -> None:
-        """Annotates new nodes and answers what rules ask, to a fixpoint."""
-        if self._askers():
+    def _annotate_and_answer(self) -> None:
+        """Annotates new nodes and answers the questions of rules, to a fixpoint."""
+        if self._rules_with_questions():
             self._sizes = self.engine.sizes()
             self._drop_endless_questions()
         while True:
             self.engine.saturate("annotate")
-            self._ask()
-            answered = self.demand.drain(self._sizes, self._read)
+            self._write_questions()
+            answered = self.demand.answer_questions(self._sizes, self._questions_read)
             if not self._union_sizes() and not answered:
                 break
-        self.facts.settle(self._sizes)
+        self.facts.answer_questions(self._sizes)
 
     def _union_sizes(self) -> bool:
         """Unions sizes that are proved equal. Returns whether there were any."""
-        new = self.words.dims_from(self._sizes_shown)
-        self._sizes_shown += len(new)
+        new = self.words.dims_from(self._sizes_compared)
+        self._sizes_compared += len(new)
         found = self._equal_sizes.proved(new)
         self.engine.run(f"(union {self.words.dim(a)} {self.words.dim(b)})" for a, b in found)
         for a, b in found:
             log_at(3, f"sizes proved equal: {a} = {b}")
         return bool(found)
 
-    def _ask(self) -> None:
-        """Runs the rulesets that write down the rules' questions."""
-        self.engine.step(*(self._asking[rule] for rule in self._askers()))
+    def _write_questions(self) -> None:
+        """Runs the rulesets that write the questions of rules into tables."""
+        self.engine.step(*(self._question_rulesets[rule] for rule in self._rules_with_questions()))
         self._sizes = self.engine.sizes()
 
-    def _askers(self) -> list[str]:
-        """Returns the rules whose questions still matter."""
-        return [rule for rule in self._asking if not self._last or rule in self._rulesets[self._last]]
+    def _rules_with_questions(self) -> list[str]:
+        """Returns the rules whose questions have to be answered: in the last phase those of this phase only."""
+        return [rule for rule in self._question_rulesets if not self._last or rule in self._rulesets[self._last]]
 
     def _drop_endless_questions(self) -> None:
-        """Leaves out rules whose questions would need more matches than can be counted."""
+        """Leaves out rules whose left sides have too many matches to be counted, because questions are matched too."""
         nodes = self.nodes(self._sizes)
-        for rule in self._askers():
-            found = self._growth.beyond_counting(rule, self._sizes, nodes)
+        for rule in self._rules_with_questions():
+            found = self._growth.uncountable_matches(rule, self._sizes, nodes)
             if found:
                 self._leave_out(LeftOut(rule, found, 0, nodes, StopReason.TIME_LIMIT))
 
     def _instantiate(self) -> None:
-        """Compiles the rule instances whose left-side operators are now all present, at those ranks and dtypes."""
+        """Compiles the rule instances whose left-side operators are all present by now, at those ranks and dtypes."""
         present = {s for s in self.words.by_symbol if self._sizes.get(s, 0)}
-        ranks, dtypes = self._seen()
+        ranks, dtypes = self._ranks_and_dtypes()
         seen = (frozenset(present), tuple(ranks))
         if seen != self._present:
             self._present = seen
@@ -386,31 +388,32 @@ class EGraph:
                         if instance not in self._known:
                             self._known.add(instance)
                             self._waiting[instance] = required_uses(instance)
-        there = {(self.words.keys[symbol], operands) for symbol, operands in self.demand.uses}
+        present_uses = {(self.words.keys[symbol], operands) for symbol, operands in self.demand.uses}
         commands: list[str] = []
-        ready = [i for i, uses in self._waiting.items() if uses <= there]
-        if ready and self.nodes(self._sizes) <= READ_ANYWAY:
-            shape = self._changes, *(self._sizes.get(s, 0) for s in self.words.by_symbol)
-            if shape != self._read_at:
-                self._read_at, self._joins = shape, self._joined()
-            ready = [i for i in ready if operator_edges(i) <= self._joins]
+        ready = [i for i, uses in self._waiting.items() if uses <= present_uses]
+        if ready and self.nodes(self._sizes) <= SMALL_GRAPH:
+            figures = self._changes, *(self._sizes.get(s, 0) for s in self.words.by_symbol)
+            if figures != self._edges_at:
+                self._edges_at, self._edges = figures, self._operator_edges()
+            ready = [i for i in ready if operator_edges(i) <= self._edges]
         for instance in ready:
             del self._waiting[instance]
-            if instance.rule.name not in self._left_out and self.facts.concerns(instance):
+            if instance.rule.name not in self._left_out and self.facts.is_relevant(instance):
                 commands += self._compiled(instance)
         self.engine.run(commands)
         if commands:
             self._drop_endless_questions()
-            self._ask()
-            while self.demand.drain(self._sizes, self._read):
+            self._write_questions()
+            while self.demand.answer_questions(self._sizes, self._questions_read):
                 self._sizes = self.engine.sizes()
-            self.facts.settle(self._sizes)
+            self.facts.answer_questions(self._sizes)
 
-    def _joined(self) -> set[Joined]:
-        """Returns which operators read classes that hold which others. O(rows of tables times members they hold).
+    def _operator_edges(self) -> set[OperatorEdge]:
+        """Returns the pairs of operators of which one reads a class that holds the other. O(rows of tables times
+        members of classes).
 
-        A rule costs the engine about a millisecond before it has matched anything. A small graph therefore gets only
-        the rules whose operators meet in it."""
+        A rule costs the engine about a millisecond before it matches anything. A small graph therefore gets only the
+        rules whose operators read each other in it."""
         rows = [(key, row) for s, key in self.words.keys.items() for row in self._growth.tables().get(s, ())]
         members: dict[Value, set[OpcodeKey]] = {}
         for key, row in rows:
@@ -426,14 +429,14 @@ class EGraph:
             commands.append(f"(ruleset {rulesets[rule.name]})")
         name, questions = f"{rule.name}/{len(self._rule_of)}", f"asks_{rulesets[rule.name]}"
         compiled = self._compiler.compile(instance, name, rulesets[rule.name], questions)
-        if compiled.asks and rule.name not in self._asking:
-            self._asking[rule.name] = questions
+        if compiled.has_questions and rule.name not in self._question_rulesets:
+            self._question_rulesets[rule.name] = questions
             commands.append(f"(ruleset {questions})")
         self._rule_of[name] = rule.name
         self._growth.add(rule.name, instance.params, compiled)
         return commands + compiled.commands
 
-    def _seen(self) -> tuple[list[int], list[str]]:
+    def _ranks_and_dtypes(self) -> tuple[list[int], list[str]]:
         ranks = [r for r in range(MAX_RANK + 1) if self._sizes.get(f"Tensor{r}_", 0)]
         found = {a.dtype for a in (e.annotation for e in self.written) if isinstance(a, Tensor)}
         return ranks, [d for d in FLOATS if d in found]
@@ -455,15 +458,15 @@ class EGraph:
 def _instances_at(
     rule: Rule, ranks: tuple[int, ...], dtypes: tuple[str, ...], choices: tuple[tuple[Any, ...], ...]
 ) -> tuple[Instance, ...]:
-    """Returns the instances of a rule for operands of these ranks and float dtypes, at these attribute values. They are
-    the same for every program that has them."""
+    """Returns the instances of a rule for operands of these ranks and float dtypes, at these attribute values. Programs
+    with the same ranks, dtypes and values share them."""
     found: list[Instance] = []
-    for block_ranks in product(range(max(ranks, default=0) + 1), repeat=len(rule.stars)):
+    for block_ranks in product(range(max(ranks, default=0) + 1), repeat=len(rule.block_names)):
         if not rule.operand_ranks(block_ranks).issubset(ranks):
             continue
         for dtype in dtypes:
             for values in product(*choices):
-                instance = rule.usable(block_ranks, dtype, dict(zip(rule.attributes, values, strict=True)))
+                instance = rule.usable_instance(block_ranks, dtype, dict(zip(rule.attributes, values, strict=True)))
                 if instance is not None:
                     found.append(instance)
     return tuple(found)

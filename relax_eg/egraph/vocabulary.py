@@ -3,8 +3,8 @@
 Every combination of an operator, its static attributes and the number of its sizes is a constructor of its own (an
 *opcode*), so that rules match on plain tables: `permute_dims` with axes (1, 0) is one symbol and with axes (0, 2, 1)
 another. Sizes are arguments of sort `Dim`, so that rules can bind them. An operator without a record in the operator
-table (a call of an unregistered routine, a call of a function) is an opcode too, with a fixed annotation. A field of a
-tuple gets its annotation from the tuple's.
+table (a call of an unregistered routine, a call of a function) is an opcode too, with a fixed annotation. The
+annotation of a field of a tuple follows from the annotation of the tuple.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from relax_eg.ir.annotations import Annotation, Tensor, Tuple
 from relax_eg.ir.expr import CALL_DPS_LIBRARY, TUPLE_GET, Expr, node, tuple_get
 from relax_eg.limits import MANY_KEPT
 from relax_eg.ops import TABLE, call, deduce
-from relax_eg.ops.coarse_annotations import MAX_RANK
 from relax_eg.ops.libraries import LIBRARIES, library_call, library_of
+from relax_eg.ops.partial_annotations import MAX_RANK
 from relax_eg.shapes import Dim
 
 PRELUDE = (
@@ -52,8 +52,11 @@ PRELUDE = (
 class Opcode:
     """An engine constructor.
 
+    - `symbol`: its name in the engine.
+    - `op`: the operator.
     - `static`: the attributes that are part of the constructor.
     - `sizes`: the `dims` attributes with the number of sizes of each; the sizes are arguments.
+    - `arity`: number of operands.
     - `annotation`: the result's annotation if it is fixed, else None.
     """
 
@@ -116,7 +119,7 @@ def opcode_key(e: Expr) -> tuple[OpcodeKey, tuple[Dim, ...]]:
 
 @lru_cache(MANY_KEPT)
 def _opcode_key(e: Expr, is_registered: bool) -> tuple[OpcodeKey, tuple[Dim, ...]]:
-    """`is_registered`: the node calls a routine whose definition says what it fills."""
+    """`is_registered`: whether the node calls a registered library routine."""
     record = TABLE.get(e.op)
     if is_registered:
         sized = tuple((k, v) for k, v in e.attr("attrs") if _is_sizes(v))
@@ -140,7 +143,12 @@ def _is_sizes(value: Any) -> bool:
 
 
 class Vocabulary:
-    """Numbers symbols on demand. There is one per e-graph, so equal inputs get equal numbers."""
+    """Numbers symbols on demand. Each e-graph has its own, so equal programs get equal numbers.
+
+    - `leaf_list`: the leaves, by number.
+    - `by_symbol`: the opcode of each symbol.
+    - `keys`: the opcode key of each symbol.
+    """
 
     def __init__(self) -> None:
         self._opcodes: dict[Any, Opcode] = {}
@@ -151,7 +159,7 @@ class Vocabulary:
         self._others: dict[Annotation, int] = {}
         self._other_list: list[Annotation] = []
         self.by_symbol: dict[str, Opcode] = {}
-        self.keys: dict[str, OpcodeKey] = {}  # by the same symbols
+        self.keys: dict[str, OpcodeKey] = {}
 
     def opcode(self, e: Expr) -> tuple[Opcode, tuple[Dim, ...]]:
         """Returns the opcode of a node that is not a leaf, and the node's sizes."""

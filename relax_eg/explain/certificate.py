@@ -1,12 +1,13 @@
 """A derivation as plain data, which is checked without the search that found it and without the e-graph engine.
 
 The data holds both programs (exactly, and as text for people) and what is needed to make each step again: the rule by
-name and content, what its variables stood for, and the expressions that it leads from and to. Expressions are nodes of
+name and content, the values of its variables, and the expressions before and after the step. Expressions are nodes of
 one table, so a certificate is about as long as the programs and the steps together.
 
-A certificate claims that the chosen program computes the same as the one as written, within the loosest of the
-`numerics` classes, for all sizes that the latter admits (`R.func_attr` says which) and all arguments that have the
-`facts`. `verify` shows that. `status`, `place` and `proofs` are remarks by its writer.
+A certificate claims that the chosen program computes the same as the program as written, within the loosest of the
+`numerics` classes, for all sizes that the program as written admits (`R.func_attr` says which) and all arguments that
+have the `facts`. `verify` checks this claim. `status`, `place` and `proofs` are remarks by the writer of the
+certificate, which `verify` does not read.
 """
 
 from __future__ import annotations
@@ -21,13 +22,13 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any, Self
 
-from relax_eg.accepted import PATH, accepts
+from relax_eg.argument_checks import PATH, accepts
 from relax_eg.errors import ExplanationError, RelaxEgError
 from relax_eg.explain.check import Replay, replay
 from relax_eg.explain.programs import changes
 from relax_eg.explain.reader import CertificateReader, NumberedObjects, program_text
 from relax_eg.explain.result import Derivation, DerivationPart
-from relax_eg.explain.steps import Equation, Goal, Rewritten, Step
+from relax_eg.explain.steps import Equation, Goal, RuleStep, Step
 from relax_eg.ir.expr import Expr, tuple_, var
 from relax_eg.ir.module import Binding, Block, Function, Module
 from relax_eg.ir.origin import Origins
@@ -72,17 +73,18 @@ class UnaidedCertificate:
         return cls(data)
 
     def verify(self, rules: RuleSet) -> Replay:
-        """Replays every step by rules of `rules`. ExplanationError names what does not hold or cannot be checked."""
+        """Replays every step by rules of `rules`. ExplanationError names the step that does not hold, or the data that
+        cannot be read or checked."""
         data: Any = self.data
         if not isinstance(data, Mapping) or data.get("version") != VERSION:  # type: ignore[reportUnknownMemberType]
             version = data.get("version") if isinstance(data, Mapping) else None  # type: ignore[reportUnknownMemberType]
             raise ExplanationError(f"certificate of version {version}; this is version {VERSION}")
-        with _told_apart("read"):
+        with _as_explanation_errors("read"):
             derivation = CertificateReader(self.data, rules).derivation()
-        with _told_apart("checked"):
+        with _as_explanation_errors("checked"):
             found = replay(derivation, batched=self.batched)
             for part, row in zip(derivation.parts, self.data["parts"], strict=True):
-                _same_programs(part, row["programs"])
+                _check_programs(part, row["programs"])
         if found.numerics != derivation.numerics:
             said, are = (", ".join(classes) for classes in (derivation.numerics, found.numerics))
             raise ExplanationError(f"the certificate says that its steps are of class {said}; they are of class {are}")
@@ -90,20 +92,21 @@ class UnaidedCertificate:
 
     @property
     def premises(self) -> str:
-        """What the derivation takes for granted: the numerics classes, and what was declared of sizes and values. Other
-        sizes are only taken to be at least 1. ExplanationError if the data does not say it."""
+        """The premises of the derivation as text: the numerics classes, and the declarations on sizes and values. Of
+        other sizes it assumes only that they are at least 1. ExplanationError if the data lacks them."""
         try:
             facts = ((name, fact) for name, facts in self.data["facts"].items() for fact in facts)
-            given = [*self.data["assumptions"], *(f"{name} is {fact.replace('_', ' ')}" for name, fact in facts)]
-            said = f"rules of class {', '.join(self.data['numerics'])}"
-            return f"{said}; given {', '.join(given)}" if given else said
+            declared = [*self.data["assumptions"], *(f"{name} is {fact.replace('_', ' ')}" for name, fact in facts)]
+            classes = f"rules of class {', '.join(self.data['numerics'])}"
+            return f"{classes}; given {', '.join(declared)}" if declared else classes
         except DAMAGED as e:
             raise ExplanationError(f"the certificate cannot be read: {type(e).__name__}: {e}") from None
 
 
 @contextmanager
-def _told_apart(done: str) -> Generator[None]:
-    """Raises ExplanationError for any error while data is `done` ("read", "checked"): nothing in it is trusted."""
+def _as_explanation_errors(done: str) -> Generator[None]:
+    """Raises ExplanationError in place of any error while data is `done` ("read", "checked"), because the data is not
+    trusted and may cause any error."""
     try:
         yield
     except ExplanationError:
@@ -123,14 +126,14 @@ def certificate(derivation: Derivation, replayed: Replay | None) -> dict[str, An
 
 
 def _programs(part: DerivationPart) -> list[dict[str, Any]]:
-    """Returns the whole programs of a part, in order: what makes each."""
+    """Returns the data of the whole programs of a part, in order: the cause of each."""
     numbers = {g: i for i, g in enumerate(part.goals)}
-    return [{"by": c.by, "goal": numbers[c.goal], "step": c.step} for c in changes(part.results)]
+    return [{"by": c.cause, "goal": numbers[c.goal], "step": c.step} for c in changes(part.results)]
 
 
-def _same_programs(part: DerivationPart, said: Sequence[Mapping[str, Any]]) -> None:
-    """Raises ExplanationError unless the whole programs are those that the certificate lists."""
-    for number, (a, b) in enumerate(zip_longest(said, _programs(part)), 1):
+def _check_programs(part: DerivationPart, listed: Sequence[Mapping[str, Any]]) -> None:
+    """Raises ExplanationError unless the whole programs of a part are those that the certificate lists."""
+    for number, (a, b) in enumerate(zip_longest(listed, _programs(part)), 1):
         x, y = (None if p is None else (p.get("by"), p.get("goal"), p.get("step")) for p in (a, b))
         if x != y:
             words = ["nothing" if p is None else f"`{p[0]}`, step {p[2]} of goal {p[1]}" for p in (x, y)]
@@ -141,6 +144,8 @@ def _same_programs(part: DerivationPart, said: Sequence[Mapping[str, Any]]) -> N
 
 
 class _Writer:
+    """Writes a derivation as the data of a certificate. `terms` numbers the expressions in the table of terms."""
+
     def __init__(self, derivation: Derivation, replayed: Replay | None) -> None:
         self.derivation = derivation
         self.replayed = replayed or Replay()
@@ -191,13 +196,13 @@ class _Writer:
     def _equation(self, e: Equation, origins: Origins) -> dict[str, Any]:
         verdict = status(e.rule)
         place = next((str(origins[x]) for pair in e.pairs for x in pair if x in origins), "")
-        said = {"rule": e.rule.name, "content": lasting_hash(e.rule), "status": verdict.status, "place": place}
+        common = {"rule": e.rule.name, "content": lasting_hash(e.rule), "status": verdict.status, "place": place}
         proofs = self.replayed.conditions.get(e, [])
         if e.instance is None:
             pairs = [[self._term(a), self._term(b)] for a, b in e.pairs]
-            return {**said, "pairs": pairs, "told": self._told(e.told or Answers()), "proofs": proofs}
+            return {**common, "pairs": pairs, "told": self._answers_data(e.answers or Answers()), "proofs": proofs}
         return {
-            **said,
+            **common,
             "ranks": list(e.instance.ranks),
             "dtype": e.instance.dtype,
             "attributes": {k: _plain(v) for k, v in e.instance.attributes},
@@ -206,20 +211,20 @@ class _Writer:
             "proofs": proofs,
         }
 
-    def _told(self, told: Answers) -> dict[str, Any]:
+    def _answers_data(self, answers: Answers) -> dict[str, Any]:
         forms = [
             [*asked, None if values is None else [self._term(v) for v in values]]
-            for asked, values in told.forms.items()
+            for asked, values in answers.forms.items()
         ]
         return {
-            "sizes": [[*asked, size] for asked, size in told.sizes.items()],
-            "large": told.large,
-            "ahead": {name: list(flags) for name, flags in told.ahead.items()},
+            "sizes": [[*asked, size] for asked, size in answers.sizes.items()],
+            "large": answers.large_bytes,
+            "ahead": {name: list(flags) for name, flags in answers.ahead_params.items()},
             "forms": forms,
         }
 
     def _step(self, step: Step, to: Expr, equations: Mapping[Equation, int], goals: Mapping[Goal, int]) -> list[Any]:
-        if isinstance(step, Rewritten):
+        if isinstance(step, RuleStep):
             return ["rule", self._term(to), equations[step.equation], step.result, step.forward]
         operands = [None if g is None else goals[g] for g in step.operands]
         return ["inside", self._term(to), operands, [[str(x), str(y)] for x, y in step.sizes]]

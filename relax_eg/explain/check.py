@@ -1,8 +1,8 @@
 """Replays a derivation: checks every rule, condition, shape and size in it again, and asks rules about whole nodes
-again (`proposed`).
+again (`proposals`).
 
-Both sides of every use of a rule, the values of every part as written and as chosen, and both end programs are also
-evaluated by the reference interpreter, at small sizes and at sizes next to numbers in them. The whole programs in
+The reference interpreter also evaluates both sides of every use of a rule, the values of every part as written and as
+chosen, and both end programs, at small sizes and at sizes next to numbers in the programs. The whole programs in
 between (`programs`) are not evaluated one by one: each differs from the previous one by the sides of one use of a rule.
 """
 
@@ -17,10 +17,10 @@ import numpy as np
 from relax_eg.errors import BoundsError, ExplanationError, OperatorError, ShapeError
 from relax_eg.explain.closure import sizes_that_differ
 from relax_eg.explain.programs import changes
-from relax_eg.explain.proposed import Proposals
-from relax_eg.explain.record import signature, with_one
+from relax_eg.explain.proposals import Proposals
+from relax_eg.explain.record import signature, with_canonical_sizes
 from relax_eg.explain.result import Derivation, DerivationPart
-from relax_eg.explain.steps import Equation, Goal, Inside, Rewritten, equation
+from relax_eg.explain.steps import CongruenceStep, Equation, Goal, RuleStep, equation
 from relax_eg.explain.values import (
     compare_values,
     deviation,
@@ -31,7 +31,7 @@ from relax_eg.explain.values import (
     stand_in_value,
 )
 from relax_eg.ir.annotations import Annotation, Tensor, dims_of, with_sizes
-from relax_eg.ir.calls import needed_by
+from relax_eg.ir.calls import reachable_functions
 from relax_eg.ir.calls import signature as function_annotation
 from relax_eg.ir.expr import CALL_DPS_LIBRARY, FUNCTION, VAR, Expr, node, postorder, tuple_
 from relax_eg.ir.module import Function, Module
@@ -39,7 +39,7 @@ from relax_eg.ir.scopes import scopes_of
 from relax_eg.ir.wellformed import check as check_module
 from relax_eg.ops.deduction import annotation_from
 from relax_eg.ops.facts import FACTS, impossible
-from relax_eg.ops.interpret import Libraries, SharedValues, at_most, evaluate
+from relax_eg.ops.interpret import Libraries, SharedValues, evaluate, step_limit
 from relax_eg.ops.libraries import library_of
 from relax_eg.rules import NUMERICS, Claim, Rule, RuleSet, ValueTest
 from relax_eg.rules.certificates import status
@@ -48,13 +48,13 @@ from relax_eg.rules.parameter_facts import Facts, facts_of_functions, known_fact
 from relax_eg.rules.schema_answers import Batched
 from relax_eg.shapes import Dim, Proved, Relation, Scope, prove
 
-# Two expressions that are said to be equal, with the use of a rule that says so; None for a whole goal.
+# Two expressions that the derivation claims to be equal, and the use of a rule by which they are; None for a goal.
 Pair = tuple[Expr, Expr, Equation | None]
-# Compares what is computed from arguments at sizes.
+# Compares the values that are computed from arguments at sizes.
 Compare = Callable[[list[Any], dict[str, int]], None]
 
-# chosen: seeds of the drawn values; those of the further one are near numbers in the programs, and may not exist
-_SEEDS, _FURTHER = (0, 1), (2,)
+# chosen: seeds of the drawn values; with the last, values are near numbers in the programs, and may not exist
+_SEEDS, _SEEDS_NEAR_NUMBERS = (0, 1), (2,)
 # limit: loop steps of one evaluation, about a second; derivations with more are checked, but not evaluated
 _MOST_STEPS = 4_000
 
@@ -68,11 +68,13 @@ class Replay:
     - `equal_sizes`: equalities of sizes that are written differently, each with its proof.
     - `operators`: number of operators whose shapes were proved.
     - `compared`: number of pairs of expressions whose values were compared.
-    - `apart`: by use of a rule and index of its pair, how far apart both sides are, in units of the largest element.
-    - `sizes`: the sizes at which they were evaluated.
+    - `deviations`: the difference of the two sides, by use of a rule and index of its pair, in units of the largest
+      element.
+    - `sizes`: the sizes at which the sides were evaluated.
     - `programs`: number of whole programs that the steps make.
-    - `ends`: how far the results of the chosen module are from those of the module as written; None if not evaluated.
-    - `not_evaluated`: why some expressions were not evaluated.
+    - `end_deviation`: the difference of the results of the chosen module and of the module as written, in units of the
+      largest element; None if not evaluated.
+    - `not_evaluated`: the expressions that were not evaluated, each with the reason, as text.
     - `numerics`: the classes of the steps, the loosest last. A step that uses a fact that holds over the reals only
       counts as class reassociate.
     """
@@ -82,34 +84,35 @@ class Replay:
     equal_sizes: dict[str, None] = field(default_factory=dict[str, None])
     operators: int = 0
     compared: int = 0
-    apart: dict[tuple[Equation, int], float] = field(default_factory=dict[tuple[Equation, int], float])
+    deviations: dict[tuple[Equation, int], float] = field(default_factory=dict[tuple[Equation, int], float])
     sizes: list[dict[str, int]] = field(default_factory=list[dict[str, int]])
     programs: int = 0
-    ends: float | None = None
+    end_deviation: float | None = None
     not_evaluated: list[str] = field(default_factory=list[str])
     numerics: tuple[str, ...] = NUMERICS[:1]
 
     def __str__(self) -> str:
         proved = sum(map(len, self.conditions.values())) + len(self.equal_sizes)
+        largest = deviation_text(max(self.deviations.values(), default=0.0))
         parts = [
             f"{self.equations} uses of rules, {proved} side conditions proved, {self.compared} pairs evaluated, "
-            f"{deviation_text(max(self.apart.values(), default=0.0))}, shapes of {self.operators} operators proved",
+            f"{largest}, shapes of {self.operators} operators proved",
             f"{self.programs} whole programs",
         ]
-        if self.ends is not None:
-            parts.append(f"the chosen program against the one as written: {deviation_text(self.ends)}")
+        if self.end_deviation is not None:
+            parts.append(f"the chosen program against the one as written: {deviation_text(self.end_deviation)}")
         return "; ".join([*parts, *(f"not evaluated: {why}" for why in self.not_evaluated)])
 
-    def uses(self, numerics: str) -> None:
-        """Records that a step is of this class."""
+    def record_numerics(self, numerics: str) -> None:
+        """Records that a step is of this numerics class."""
         self.numerics = NUMERICS[: max(len(self.numerics), 1 + NUMERICS.index(numerics))]  # type: ignore[arg-type]
 
 
 def replay(derivation: Derivation, libraries: Libraries | None = None, batched: Batched | None = None) -> Replay:
-    """Replays `derivation`. ExplanationError names the first step that does not hold, and why.
+    """Replays `derivation`. ExplanationError names the first step that does not hold, with the reason.
 
-    - `libraries`: computes library calls; without it each call stands for some function of its operands.
-    - `batched`: applies a function to slices, as rules about loops ask for it; without it their steps do not hold.
+    - `libraries`: computes library calls; without it an arbitrary function of the operands stands for each call.
+    - `batched`: applies a function to slices, which rules about loops require; without it their steps do not hold.
     """
     entry = derivation.chosen.main.name
     for module in (derivation.written, derivation.shared, derivation.chosen):
@@ -139,41 +142,44 @@ def replay(derivation: Derivation, libraries: Libraries | None = None, batched: 
 
 def _compare_ends(d: Derivation, libraries: Libraries | None, found: Replay) -> None:
     """Evaluates the module as written and the chosen one on the same arguments."""
-    apart: list[float] = []
+    deviations: list[float] = []
 
     def compare(given: list[Any], sizes: dict[str, int]) -> None:
         a, b = (evaluate(m, given, sizes=sizes, libraries=libraries or stand_in_value) for m in (d.written, d.chosen))
         if why := compare_values(a, b, d.numerics[-1]):
-            raise ExplanationError(f"{d.name}: the chosen program and the one as written differ at {_at(sizes)}: {why}")
+            at = _sizes_text(sizes)
+            raise ExplanationError(f"{d.name}: the chosen program and the one as written differ at {at}: {why}")
         if is_informative(a):
-            apart.append(deviation(a, b))
+            deviations.append(deviation(a, b))
 
-    if why := _at_seeds(d.written.main, (*d.written, *d.chosen), d.scope, d.facts, compare):
+    if why := _evaluate_at_seeds(d.written.main, (*d.written, *d.chosen), d.scope, d.facts, compare):
         found.not_evaluated.append(f"the programs from end to end: {why}")
-    elif apart:
-        found.ends = max(apart)
+    elif deviations:
+        found.end_deviation = max(deviations)
     else:
         found.not_evaluated.append("the programs from end to end have no finite values where they were tried")
 
 
-def _at_seeds(function: Function, functions: Iterable[Function], scope: Scope, facts: Facts, compare: Compare) -> str:
-    """Calls `compare` with arguments of `function` that have `facts`, and their sizes, drawn near the numbers of
-    `functions`. Returns why some have no values; empty if all have."""
+def _evaluate_at_seeds(
+    function: Function, functions: Iterable[Function], scope: Scope, facts: Facts, compare: Compare
+) -> str:
+    """Calls `compare` for each seed, with drawn arguments of `function` that have `facts`, and with their sizes. Some
+    are near the numbers in `functions`. Returns why values cannot be drawn or computed; "" if they can."""
     around = numbers_in(e for f in functions for e in f.expressions())
-    for seed in (*_SEEDS, *_FURTHER):
+    for seed in (*_SEEDS, *_SEEDS_NEAR_NUMBERS):
         try:
             given, sizes = draw(function, scope, facts, seed, around)
-            with np.errstate(all="ignore"), at_most(_MOST_STEPS):
+            with np.errstate(all="ignore"), step_limit(_MOST_STEPS):
                 compare(given, sizes)
         except (OperatorError, ShapeError, BoundsError) as error:
-            if seed not in _FURTHER:
+            if seed not in _SEEDS_NEAR_NUMBERS:
                 return str(error)
     return ""
 
 
 def _check_facts(d: Derivation) -> None:
-    """Raises ExplanationError unless every fact is declared of an array parameter of the program as written that can
-    have it, and arguments with all facts exist."""
+    """Raises ExplanationError unless every fact is declared of a parameter of the program as written, the parameter is
+    an array that can have the fact, and arguments with all facts exist."""
     params = {str(p.attr("name")): p.annotation for p in d.written.main.params}
     for name, facts in d.facts.items():
         a = params.get(name)
@@ -198,11 +204,17 @@ def _check_facts(d: Derivation) -> None:
         raise ExplanationError(f"{d.name}: {lacking[0]}; a derivation from facts that nothing has says nothing")
 
 
-def _at(sizes: Mapping[str, int]) -> str:
+def _sizes_text(sizes: Mapping[str, int]) -> str:
     return ", ".join(f"{k}={v}" for k, v in sizes.items()) or "its sizes"
 
 
 class _Check:
+    """The check of one part of a derivation. It records its results in `found`.
+
+    - `facts`: facts of the part's parameters; unless `exact`, they may hold over the reals only.
+    - `strict`: facts of the part's parameters that hold of values as computed.
+    """
+
     def __init__(
         self,
         derivation: Derivation,
@@ -223,7 +235,7 @@ class _Check:
         self.loosest = derivation.numerics[-1]
         self.origins = derivation.origins.get(part.function, {})
         self.equal: dict[tuple[Dim, Dim], None] = {}  # pairs of sizes proved equal
-        self.one: dict[Dim, Dim] = {}  # for each such size, the one that stands for all its equals
+        self.canonical_sizes: dict[Dim, Dim] = {}  # for each such size, the size that stands for all its equals
         named = (*derivation.functions.values(), *derivation.shared)
         self.signatures = {f.name: function_annotation(f) for f in named}
         self._proved: set[object] = set()
@@ -235,7 +247,7 @@ class _Check:
             self.found.equations += 1
         for goal in self.part.goals:
             self._goal(goal)
-        self.one = _one_of(list(self.equal))
+        self.canonical_sizes = _canonical_forms(list(self.equal))
         # Shapes are proved before anything is evaluated, because an expression of a wrong shape may have no value.
         sides = [x for e in self.part.equations for pair in e.pairs for x in pair]
         for e in postorder([*sides, *(x for g in self.part.goals for x in (g.start, *(to for _, to in g.steps)))]):
@@ -261,7 +273,7 @@ class _Check:
         if rule.numerics not in self.derivation.numerics:
             allowed = ", ".join(self.derivation.numerics)
             raise self.fail(e, f"the rule is of class {rule.numerics}; allowed were {allowed}")
-        self.found.uses(rule.numerics)
+        self.found.record_numerics(rule.numerics)
         proofs: list[str] = []
         if isinstance(rule, Rule):
             proofs = self._instance(e)
@@ -293,7 +305,7 @@ class _Check:
                 if not self.known.has(env[g.name], key_of(g)):
                     raise self.fail(e, f"its condition {g} is not known to hold")
                 if not self.strict.has(env[g.name], key_of(g)):
-                    self.found.uses("reassociate")
+                    self.found.record_numerics("reassociate")
                 proofs.append(f"{g}: derived from what is declared and from the operators")
         return proofs
 
@@ -303,7 +315,7 @@ class _Check:
             return []
         xs, ys = dims_of(a), dims_of(b)
         pairs = [(x, y) for x, y in dict.fromkeys(zip(xs, ys, strict=False)) if x != y]
-        one = _one_of(pairs)
+        one = _canonical_forms(pairs)
         if len(xs) != len(ys) or with_sizes(a, one) != with_sizes(b, one):
             raise self.fail(e, f"{what} is {b} where {a} is wanted")
         proofs = [self._proof(e, Relation.of(x, "==", y), f"{what}: ") for x, y in pairs]
@@ -311,7 +323,7 @@ class _Check:
         return proofs
 
     def _proof(self, e: Equation | None, statement: Relation, what: str = "") -> str:
-        """Returns the proof of a statement on sizes, in words."""
+        """Returns the proof of a statement on sizes, as text."""
         answer = prove(statement, self.scope)
         if not isinstance(answer, Proved):
             raise self.fail(e, f"{what}not proved: {statement} ({answer})")
@@ -320,19 +332,19 @@ class _Check:
     # --- goals ---
 
     def _goal(self, goal: Goal) -> None:
-        """Checks that the steps lead from start to end, each by a rule or goals that are checked on their own."""
+        """Checks that the steps lead from start to end. The rules and the goals that they use are checked elsewhere."""
         at = goal.start
         for step, to in goal.steps:
-            if isinstance(step, Rewritten):
+            if isinstance(step, RuleStep):
                 if step.sides != (at, to):
                     raise self.fail(step.equation, "it does not lead from the expression before it to the one after it")
             else:
-                self._inside(step, at, to)
+                self._congruence(step, at, to)
             at = to
         if at is not goal.end:
             raise self.fail(None, "the steps do not lead to what they are said to lead to")
 
-    def _inside(self, step: Inside, at: Expr, to: Expr) -> None:
+    def _congruence(self, step: CongruenceStep, at: Expr, to: Expr) -> None:
         names = [[k for k, _ in x.attrs] for x in (at, to)]
         if at.op != to.op or names[0] != names[1] or not len(at.args) == len(to.args) == len(step.operands):
             raise self.fail(None, f"a step inside operands turns {at.op} into {to.op}")
@@ -342,7 +354,7 @@ class _Check:
         differing = sizes_that_differ(at, to)
         if list(step.sizes) != differing:
             raise self.fail(None, f"a step inside operands says of other sizes of {at.op} that they are equal")
-        one = _one_of(differing)
+        one = _canonical_forms(differing)
         if signature(at.op, dict(at.attrs), None, one) != signature(to.op, dict(to.attrs), None, one):
             raise self.fail(None, f"a step inside operands changes attributes of {at.op}")
         proofs = [self._proof(None, Relation.of(x, "==", y)) for x, y in differing]
@@ -353,41 +365,41 @@ class _Check:
     # --- values ---
 
     def evaluate(self, libraries: Libraries | None) -> None:
-        """Evaluates every expression of the goals, and compares those that are said to be equal."""
+        """Evaluates the pairs of expressions that the derivation claims to be equal, and compares their values."""
         pairs = self._pairs(libraries is None)
         if not pairs:
             return
         terms = list(dict.fromkeys(x for a, b, e in pairs for x in (a, b, *(() if e is None else e.operands))))
         reads = [x for x in postorder(terms) if x.op == VAR]
-        functions = needed_by(terms, self.derivation.functions)
+        functions = reachable_functions(terms, self.derivation.functions)
         body = Function("terms", tuple(reads), (), tuple_(terms))
         module = Module((body, *functions))
-        told: set[int] = set()  # indices of pairs whose values tell something
+        informative: set[int] = set()  # indices of pairs with informative values at some seed
 
         def compare(given: list[Any], sizes: dict[str, int]) -> None:
             values = SharedValues(module, dict(zip(reads, given, strict=True)), sizes, libraries or stand_in_value)
-            told.update(i for i, pair in enumerate(pairs) if self._compare(*pair, values, sizes))
+            informative.update(i for i, pair in enumerate(pairs) if self._compare(*pair, values, sizes))
             self.found.sizes.append(sizes)
 
-        if why := _at_seeds(body, module, self.scope, self.facts, compare):
+        if why := _evaluate_at_seeds(body, module, self.scope, self.facts, compare):
             self.found.not_evaluated.append(f"`{self.part.function}`: {why}")
             return
-        self.found.compared += len(told)
+        self.found.compared += len(informative)
         for i, (_, _, e) in enumerate(pairs):
-            if i not in told:
+            if i not in informative:
                 what = "a result" if e is None else f"step by rule `{e.rule.name}`"
                 why = "has no finite values where it was tried"
                 self.found.not_evaluated.append(f"`{self.part.function}`: {what} {why}")
 
     def _compare(self, a: Expr, b: Expr, e: Equation | None, values: SharedValues, sizes: Mapping[str, int]) -> bool:
-        """Compares the values of a pair. Returns whether that says anything (`tells`)."""
+        """Compares the values of a pair. Returns whether the values are informative (`is_informative`)."""
         x, y = values.of(a), values.of(b)
         near = [values.of(v) for v in (() if e is None else e.operands)]
         if problem := compare_values(x, y, self.loosest if e is None else e.rule.numerics, near):
-            raise self.fail(e, f"the values differ at {_at(sizes)}: {problem}")
+            raise self.fail(e, f"the values differ at {_sizes_text(sizes)}: {problem}")
         if e is not None and is_informative(x):
             key = e, e.pairs.index((a, b))
-            self.found.apart[key] = max(self.found.apart.get(key, 0.0), deviation(x, y))
+            self.found.deviations[key] = max(self.found.deviations.get(key, 0.0), deviation(x, y))
         return is_informative(x)
 
     def _deduced(self, e: Expr) -> None:
@@ -400,17 +412,17 @@ class _Check:
             return
         if e.op == FUNCTION and e.attr("name") not in self.signatures:
             raise self.fail(None, f"the derivation has no function `{e.attr('name')}`")
-        attrs = {k: with_one(v, self.one) for k, v in e.attrs}
-        shown = node(e.op, e.args, attrs.items(), with_sizes(e.annotation, self.one))
+        attrs = {k: with_canonical_sizes(v, self.canonical_sizes) for k, v in e.attrs}
+        shown = node(e.op, e.args, attrs.items(), with_sizes(e.annotation, self.canonical_sizes))
         try:
-            found = annotation_from(shown, [with_sizes(a, self.one) for a in key[1]], self.signatures)
+            found = annotation_from(shown, [with_sizes(a, self.canonical_sizes) for a in key[1]], self.signatures)
         except (OperatorError, IndexError) as error:
             raise self.fail(None, f"the derivation has {e.op} of what it does not take: {error}") from None
         self._same_annotation(None, found, shown.annotation, f"the shape of {e.op}")
 
     def _pairs(self, opaque: bool) -> list[Pair]:
-        """Returns the pairs of expressions that are said to be equal (see `Pair`). `opaque`: library calls cannot be
-        computed."""
+        """Returns the pairs of expressions that the derivation claims to be equal. `opaque`: whether library calls
+        cannot be computed."""
         found: list[Pair] = []
         for e in self.part.equations:
             if opaque and not isinstance(e.rule, Rule) and self._runs_opaque(e):
@@ -422,12 +434,12 @@ class _Check:
 
     def _runs_opaque(self, e: Equation) -> bool:
         sides = [x for pair in e.pairs for x in pair]
-        inside = [x for f in needed_by(sides, self.derivation.functions) for x in f.expressions()]
+        inside = [x for f in reachable_functions(sides, self.derivation.functions) for x in f.expressions()]
         return any(x.op == CALL_DPS_LIBRARY and library_of(x) is None for x in (*postorder(sides), *inside))
 
 
-def _one_of(pairs: Sequence[tuple[Dim, Dim]]) -> dict[Dim, Dim]:
-    """Maps each size of the equal `pairs` to one size that stands for all its equals: a constant if one is equal,
+def _canonical_forms(pairs: Sequence[tuple[Dim, Dim]]) -> dict[Dim, Dim]:
+    """Returns, for each size of the equal `pairs`, the size that stands for all its equals: a constant if there is one,
     because an axis of size 1 broadcasts."""
     one: dict[Dim, Dim] = {}
     for x, y in pairs:

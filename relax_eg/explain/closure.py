@@ -1,8 +1,9 @@
-"""Congruence closure over expressions that can explain why two of them are equal.
+"""Congruence closure over expressions, with reasons for the equality of any two.
 
-After Nieuwenhuis and Oliveras, "Proof-producing congruence closure" (RTA 2005). Beside the union-find there is a forest
-in which each edge is one reason. The path between two expressions in the forest explains why they are equal. The path
-between two equal expressions never changes, so the operands' paths that a congruence relies on are older than it.
+After Nieuwenhuis and Oliveras, "Proof-producing congruence closure" (RTA 2005). In addition to the union-find, a forest
+holds one reason at each edge. The path between two expressions in the forest shows that they are equal. The path
+between two equal expressions never changes, so the paths of the operands on which a congruence relies are older than
+the congruence.
 """
 
 from __future__ import annotations
@@ -10,29 +11,37 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from relax_eg.explain.record import One, Signature, signature_of
-from relax_eg.explain.steps import Equation, Goal, Inside, Rewritten, Step
+from relax_eg.explain.record import CanonicalSizes, Signature, signature_of
+from relax_eg.explain.steps import CongruenceStep, Equation, Goal, RuleStep, Step
 from relax_eg.ir.expr import Expr, postorder
 from relax_eg.shapes import Dim
 
-# An equation, with the index of a pair in it; None for a congruence: the operands are equal.
+# An equation and the index of a pair in it; None for a congruence, where the operands are equal.
 _Reason = tuple[Equation, int] | None
 
 
 class Closure:
-    """A set of expressions, with which of them are equal. `classes` and `one` are as in `Recording`; an expression that
-    is in no class there has class -1."""
+    """A set of expressions and the equalities among them.
 
-    def __init__(self, classes: Mapping[tuple[Signature, tuple[int, ...]], int], one: One) -> None:
+    - `terms`: the expressions, by number.
+    - `number`: the number of each expression.
+    - `changes`: number of unions so far.
+
+    `classes` and `canonical_sizes` are those of a `Recording`. An expression that is in no class there has class -1.
+    """
+
+    def __init__(
+        self, classes: Mapping[tuple[Signature, tuple[int, ...]], int], canonical_sizes: CanonicalSizes
+    ) -> None:
         self.terms: list[Expr] = []
         self.number: dict[Expr, int] = {}
         self._classes = classes
-        self._one = one
+        self._canonical_sizes = canonical_sizes
         self._class: list[int] = []
         self._parts: dict[int, list[int]] = {}  # class -> terms, at least one of each set of equals
         self._members: list[list[int]] = []
         self._parent: list[int] = []
-        self._towards: list[tuple[int, _Reason] | None] = []
+        self._reason_edges: list[tuple[int, _Reason] | None] = []
         self._signatures: list[int] = []
         self._known_signatures: dict[Signature, int] = {}
         self._table: dict[tuple[int, tuple[int, ...]], int] = {}
@@ -41,7 +50,7 @@ class Closure:
         self.changes = 0
 
     def find(self, i: int) -> int:
-        """Returns the number that stands for all equals of `i`."""
+        """Returns the number of the term that stands for all terms equal to `i`."""
         parent = self._parent
         while parent[i] != i:
             parent[i] = parent[parent[i]]
@@ -64,14 +73,14 @@ class Closure:
     def _append(self, e: Expr) -> None:
         i = self.number[e] = len(self.terms)
         args = [self.number[a] for a in e.args]
-        sign = signature_of(e, self._one)
+        sign = signature_of(e, self._canonical_sizes)
         self.terms.append(e)
         where = self._classes.get((sign, tuple(self._class[a] for a in args)), -1)
         self._class.append(where)
         self._parts.setdefault(where, []).append(i)
         self._members.append([i])
         self._parent.append(i)
-        self._towards.append(None)
+        self._reason_edges.append(None)
         self._signatures.append(self._known_signatures.setdefault(sign, len(self._known_signatures)))
         self._readers.append([])
         key = self._signatures[i], tuple(map(self.find, args))
@@ -87,7 +96,7 @@ class Closure:
         return None if number is None else self._table.get((number, args))
 
     def parts(self, where: int) -> list[int]:
-        """Returns one of each set of equals in a class."""
+        """Returns one term of each set of equal terms in a class."""
         if where < 0:
             return []
         found = list(dict.fromkeys(map(self.find, self._parts.get(where, ()))))
@@ -95,11 +104,11 @@ class Closure:
         return found
 
     def members(self, i: int) -> list[int]:
-        """Returns all equals of `i`."""
+        """Returns the numbers of all terms equal to `i`, `i` included."""
         return self._members[self.find(i)]
 
     def learn(self, found: Equation) -> None:
-        """Makes both sides of every pair of an equation equal."""
+        """Makes the two sides of every pair of an equation equal."""
         for k, (left, right) in enumerate(found.pairs):
             self._union(self.add(left), self.add(right), (found, k))
 
@@ -114,7 +123,7 @@ class Closure:
             if len(self._members[rx]) > len(self._members[ry]):
                 x, y, rx, ry = y, x, ry, rx
             self._reroot(x)
-            self._towards[x] = (y, why)
+            self._reason_edges[x] = (y, why)
             self._parent[rx] = ry
             self._members[ry] += self._members[rx]
             self._members[rx] = []
@@ -128,18 +137,18 @@ class Closure:
 
     def _reroot(self, x: int) -> None:
         """Reverses the edges from `x` to the root of its tree."""
-        edge, at = self._towards[x], x
-        self._towards[x] = None
+        edge, at = self._reason_edges[x], x
+        self._reason_edges[x] = None
         while edge is not None:
             above, why = edge
-            edge = self._towards[above]
-            self._towards[above] = (at, why)
+            edge = self._reason_edges[above]
+            self._reason_edges[above] = (at, why)
             at = above
 
-    # --- why ---
+    # --- reasons ---
 
     def goal(self, a: Expr, b: Expr) -> Goal:
-        """Returns why `a` equals `b`. They must be equal."""
+        """Returns the steps from `a` to `b`, which must be equal."""
         root = (self.number[a], self.number[b])
         todo = [root]
         while todo:
@@ -168,13 +177,13 @@ class Closure:
     def _to_root(self, at: int) -> list[tuple[int, int, _Reason]]:
         """Returns the edges from `at` to the root of its tree."""
         found: list[tuple[int, int, _Reason]] = []
-        while (edge := self._towards[at]) is not None:
+        while (edge := self._reason_edges[at]) is not None:
             found.append((at, *edge))
             at = edge[0]
         return found
 
-    def congruent(self, a: Expr, b: Expr) -> Inside | None:
-        """Returns the step from `a` to `b` by their operands alone, or None if the operands are not equal."""
+    def congruent(self, a: Expr, b: Expr) -> CongruenceStep | None:
+        """Returns the step from `a` to `b` that only replaces operands; None if the operands are not equal."""
         x, y = self.number[a], self.number[b]
         if self._signatures[x] != self._signatures[y] or len(a.args) != len(b.args):
             return None
@@ -184,7 +193,7 @@ class Closure:
         for p, q in pairs:
             self.goal(self.terms[p], self.terms[q])
         step = self._step(x, y, None)
-        return step if isinstance(step, Inside) else None
+        return step if isinstance(step, CongruenceStep) else None
 
     def _inner(self, x: int, y: int) -> list[tuple[int, int]]:
         pairs = zip(self.terms[x].args, self.terms[y].args, strict=True)
@@ -193,10 +202,10 @@ class Closure:
     def _step(self, x: int, y: int, why: _Reason) -> Step:
         a, b = self.terms[x], self.terms[y]
         if why is not None:
-            return Rewritten(why[0], why[1], why[0].pairs[why[1]][0] is a)
+            return RuleStep(why[0], why[1], why[0].pairs[why[1]][0] is a)
         pairs = zip(a.args, b.args, strict=True)
         goals = tuple(None if p is q else self._goals[self.number[p], self.number[q]] for p, q in pairs)
-        return Inside(goals, tuple(sizes_that_differ(a, b)))
+        return CongruenceStep(goals, tuple(sizes_that_differ(a, b)))
 
 
 def sizes_that_differ(a: Expr, b: Expr) -> list[tuple[Dim, Dim]]:

@@ -1,8 +1,8 @@
-"""Finds a derivation by applying the recorded matches again, as rewriting of expressions.
+"""Finds a derivation: the recorded matches are applied again, as rewriting of expressions.
 
-A match is recorded by the classes it bound, and these have grown since. So it is applied wherever its left side is
-present among the expressions that are already known to equal something in the program as written or in the chosen one.
-Round by round this equates what the e-graph equated, until the two programs meet.
+A match is recorded by the classes that it bound, and these may have grown since. So it is applied wherever its left
+side is present among the expressions that are already known to equal an expression of the program as written or of the
+chosen one. Round by round this makes expressions equal that were equal in the e-graph, until each pair of results is.
 """
 
 from __future__ import annotations
@@ -18,41 +18,40 @@ from relax_eg.explain.record import Firing, Recording, Signature, signature_of
 from relax_eg.explain.steps import Equation, Goal, equation, equations_of, goals_in_order
 from relax_eg.ir.expr import VAR, Expr
 from relax_eg.ir.heads import LEAVES
-from relax_eg.rules.conditions import Claim, OnValue, ValueTest
+from relax_eg.rules.conditions import Claim, ValueGuard, ValueTest
 
-Holds = Callable[[OnValue, Expr], bool]
+Holds = Callable[[ValueGuard, Expr], bool]
 
-# limit: derivations of more goals are not shortened.
-_SHORTENED = 4000
-_LONGEST_WAY = 12  # limit: expressions on the way of a goal; longer ones are not shortened
+_MOST_GOALS = 4000  # limit: goals of a derivation that is shortened
+_MOST_PLACES = 12  # limit: expressions from start to end of a goal that is shortened
 
 
 def derive(
-    recording: Recording, written: Sequence[Expr], chosen: Sequence[Expr], given: Sequence[Equation], holds: Holds
+    recording: Recording, written: Sequence[Expr], chosen: Sequence[Expr], proposed: Sequence[Equation], holds: Holds
 ) -> list[Goal]:
     """Returns a goal for every pair of a `written` and a `chosen` expression.
 
-    - `given`: equations that hold from the start.
+    - `proposed`: equations that hold from the start: the proposals of schemas.
     - `holds`: whether an expression is known to satisfy a condition.
 
     ExplanationError if the recorded matches do not lead from one to the other.
     """
-    closure = Closure(recording.classes, recording.one)
+    closure = Closure(recording.classes, recording.canonical_sizes)
     for e in (*written, *chosen):
         closure.add(e)
-    for found in given:
+    for found in proposed:
         closure.learn(found)
     pending = [_Match(f, recording) for f in recording.firings]
     pairs = list(zip(written, chosen, strict=True))
     while not all(closure.equal(a, b) for a, b in pairs):
         before = closure.changes
-        # A round uses only what was known before it, so the shortest ways are found first.
+        # A round uses only equations known before it, so derivations of fewer rounds are found first.
         learned = [found for m in pending for found in m.equations(closure, holds)]
         for found in learned:
             closure.learn(found)
         pending = [m for m in pending if not m.done]
         if closure.changes == before and not learned:
-            raise ExplanationError(_gap(closure, pairs))
+            raise ExplanationError(_no_derivation_text(closure, pairs))
     results = [closure.goal(a, b) for a, b in pairs]
     _shorten(closure, results)
     return results
@@ -62,16 +61,16 @@ def _shorten(closure: Closure, results: Sequence[Goal]) -> None:
     """Replaces steps of a goal that together change only operands by one step inside the operands, if that uses fewer
     rules."""
     goals = goals_in_order(results)
-    for goal in goals if len(goals) <= _SHORTENED else ():
+    for goal in goals if len(goals) <= _MOST_GOALS else ():
         places = [goal.start, *(to for _, to in goal.steps)]
         spans = [(i, j) for i in range(len(places)) for j in range(i + 2, len(places))]
-        for i, j in sorted(spans, key=lambda span: span[0] - span[1]) if len(places) <= _LONGEST_WAY else ():
+        for i, j in sorted(spans, key=lambda span: span[0] - span[1]) if len(places) <= _MOST_PLACES else ():
             step = closure.congruent(places[i], places[j])
             if step is None:
                 continue
             instead = [g for g in step.operands if g is not None]
             below = goals_in_order(instead)
-            # The operands' goals must not depend on this very goal.
+            # The goals of the operands must not depend on this goal.
             if goal in below:
                 continue
             now = Goal(places[i], places[j], goal.steps[i:j])
@@ -80,7 +79,7 @@ def _shorten(closure: Closure, results: Sequence[Goal]) -> None:
                 break
 
 
-def _gap(closure: Closure, pairs: Sequence[tuple[Expr, Expr]]) -> str:
+def _no_derivation_text(closure: Closure, pairs: Sequence[tuple[Expr, Expr]]) -> str:
     count = sum(not closure.equal(a, b) for a, b in pairs)
     a, b = next((a, b) for a, b in pairs if not closure.equal(a, b))
     return (
@@ -91,7 +90,12 @@ def _gap(closure: Closure, pairs: Sequence[tuple[Expr, Expr]]) -> str:
 
 @dataclass
 class _Match:
-    """A recorded match that is to be applied again."""
+    """A recorded match that is applied again.
+
+    - `firing`: the match.
+    - `recording`: the record that it is from.
+    - `done`: whether it can yield no further equations.
+    """
 
     firing: Firing
     recording: Recording
@@ -100,7 +104,7 @@ class _Match:
     _signatures: dict[Expr, Signature] = field(default_factory=dict[Expr, Signature])
 
     def equations(self, closure: Closure, holds: Holds) -> Iterator[Equation]:
-        """Yields what the match says of expressions that are present now and were not before."""
+        """Yields the uses of the match on expressions that are present now and were not at the last call."""
         instance = self.firing.instance
         parts = {
             str(p.attr("name")): closure.parts(c) for p, c in zip(instance.params, self.firing.operands, strict=True)
@@ -118,13 +122,13 @@ class _Match:
             found = self._equation(operands)
             if found is not None:
                 yield found
-        # With one expression for each variable, equal to all others in its class, no more can come.
+        # If each variable stands for one set of equal expressions, there are no further matches.
         self.done = bool(self._tried) and all(len(p) == 1 for p in parts.values())
 
     def _equation(self, operands: Sequence[Expr]) -> Equation | None:
-        """Returns what the match says of `operands`; None if it cannot be formed of these very expressions."""
+        """Returns the use of the match on `operands`; None if a side cannot be formed of these expressions."""
         instance, sizes = self.firing.instance, dict(self.firing.sizes)
-        # One of several equal sizes stands for all of them; an operator may need the one that its operand has.
+        # One of several equal sizes stands for all of them; an operator may need the form that its operand has.
         own = {
             str(d): size
             for p, x in zip(instance.params, operands, strict=True)
@@ -164,12 +168,12 @@ class _Match:
     def _signature(self, e: Expr) -> Signature:
         found = self._signatures.get(e)
         if found is None:
-            found = self._signatures[e] = signature_of(e, self.recording.one, dict(self.firing.sizes))
+            found = self._signatures[e] = signature_of(e, self.recording.canonical_sizes, dict(self.firing.sizes))
         return found
 
     def _operands(self, closure: Closure, nodes: Mapping[Expr, int], holds: Holds) -> list[Expr] | None:
         """Returns for each pattern variable the operand of the matched node. If a condition is not known to hold of
-        that operand, an equal of which it is known is taken instead; None if there is none."""
+        that operand, an equal expression of which it is known replaces it. None if there is no such expression."""
         instance = self.firing.instance
         found: dict[Expr, Expr] = {}
         for e in reversed(instance.left_nodes):

@@ -1,4 +1,4 @@
-"""Finds the largest partial match of a rule in an e-graph, and what prevents a whole match."""
+"""Finds the largest partial match of a rule in an e-graph, and the problems that prevent a whole match."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import Any
 
 from relax_eg.dtypes import FLOATS
 from relax_eg.errors import OperatorError
+from relax_eg.explain.infix import short_infix_text
 from relax_eg.explain.record import Recording, leaf_signature, signature_of
-from relax_eg.explain.shown import short_infix_text
 from relax_eg.ir.annotations import Annotation, Tensor
 from relax_eg.ir.expr import TUPLE_GET, VAR, Expr, node, postorder, tuple_get
 from relax_eg.ir.heads import LEAVES
@@ -28,11 +28,17 @@ _MOST_INSTANCES = 256  # limit: instances of a rule that are tried
 _MOST_ROWS = 8  # limit: nodes of one operator in a class that are tried
 _LARGEST_RANK = 4  # limit: axes of a block of a rule's operand
 
-Row = tuple[str, Mapping[str, Any], tuple[int, ...]]
+Row = tuple[str, Mapping[str, Any], tuple[int, ...]]  # a node: its operator, attributes, and classes of its operands
 
 
 class Graph:
-    """A recorded e-graph with an expression for every class: one of the program as `written` if the class has any."""
+    """A recorded e-graph with an expression for every class, from the program as written if the class has one there.
+
+    - `rows`: the nodes of each class.
+    - `class_of`: the class of each expression of the program as written.
+    - `expressions`: the expression of each class.
+    - `written`: the classes that the program as written has.
+    """
 
     def __init__(self, recording: Recording, written: Sequence[Expr]) -> None:
         self.recording = recording
@@ -41,43 +47,43 @@ class Graph:
             if sign[0] != "leaf":
                 self.rows.setdefault(c, []).append((sign[0], dict(sign[1]), children))
         self.class_of: dict[Expr, int] = {}
-        self.shown: dict[int, Expr] = {}
+        self.expressions: dict[int, Expr] = {}
         self.written: set[int] = set()
         for e in postorder(written):
-            key = signature_of(e, recording.one), tuple(self.class_of[a] for a in e.args)
+            key = signature_of(e, recording.canonical_sizes), tuple(self.class_of[a] for a in e.args)
             c = self.class_of[e] = recording.classes[key]
-            self.shown.setdefault(c, e)
+            self.expressions.setdefault(c, e)
             self.written.add(c)
-        self._show_the_others()
+        self._find_other_expressions()
 
-    def _show_the_others(self) -> None:
-        """Finds an expression for the classes that rules made. O(nodes)."""
+    def _find_other_expressions(self) -> None:
+        """Finds expressions for the classes that only rules made. O(nodes)."""
         readers: dict[int, list[tuple[Any, tuple[int, ...], int]]] = {}
         ready: list[tuple[Any, tuple[int, ...], int]] = []
         for (sign, children), c in self.recording.classes.items():
             entry = (sign, children, c)
-            if all(k in self.shown for k in children):
+            if all(k in self.expressions for k in children):
                 ready.append(entry)
             for k in set(children):
                 readers.setdefault(k, []).append(entry)
         while ready:
             sign, children, c = ready.pop()
-            if c in self.shown or not all(k in self.shown for k in children):
+            if c in self.expressions or not all(k in self.expressions for k in children):
                 continue
             try:
-                self.shown[c] = _made(sign, [self.shown[k] for k in children])
+                self.expressions[c] = _made(sign, [self.expressions[k] for k in children])
             except OperatorError:  # this node cannot be formed; its class may have another
                 continue
             ready += readers.get(c, ())
 
     @cached_property
     def operators(self) -> dict[str, list[int]]:
-        """By operator, the classes that have a node of it, those as written first."""
+        """The classes that have a node of an operator, by operator, those of the program as written first."""
         found: dict[str, dict[int, None]] = {}
         for c in sorted(self.rows, key=lambda c: c not in self.written):
             for op, _, _ in self.rows[c]:
                 found.setdefault(op, {})[c] = None
-        return {op: [c for c in classes if c in self.shown] for op, classes in found.items()}
+        return {op: [c for c in classes if c in self.expressions] for op, classes in found.items()}
 
 
 def _made(sign: Any, args: list[Expr]) -> Expr:
@@ -93,8 +99,10 @@ def _made(sign: Any, args: list[Expr]) -> Expr:
 class Attempt:
     """A partial match of a rule.
 
-    - `pattern`: the node of the left side at which it begins.
-    - `root`: the class it starts from.
+    - `instance`: the instance of the rule.
+    - `pattern`: the node of the left side at which the match begins.
+    - `root`: the class that this node matches.
+    - `match`: the match.
     """
 
     instance: Instance
@@ -104,7 +112,7 @@ class Attempt:
 
     @property
     def problems(self) -> list[str]:
-        """What is missing."""
+        """The problems that prevent a whole match, as text."""
         return self.match.problems
 
     @property
@@ -113,10 +121,14 @@ class Attempt:
 
 
 class Nearest(Matcher[int]):
-    """Finds the nearest match of a rule in an e-graph. `known` tells facts, `scope` sizes."""
+    """Finds the nearest match of a rule in an e-graph.
+
+    - `scope`: what is assumed of sizes.
+    - `known`: the facts of expressions.
+    """
 
     partial = True
-    most = _MOST_ROWS
+    most_nodes = _MOST_ROWS
 
     def __init__(self, graph: Graph, rule: Rule, scope: Scope, known: KnownFacts) -> None:
         self.graph = graph
@@ -159,7 +171,8 @@ class Nearest(Matcher[int]):
             yield Attempt(instance, pattern, c, found)
 
     def _outside(self, pattern: Expr, c: int, instance: Instance) -> str:
-        """Returns a text: what should read this part of the left side, and what does."""
+        """Returns the problem of a match of an inner node as text: the operator that should read it, and those that
+        do."""
         wanted = next((e for e in instance.left_nodes if pattern in e.args), pattern)
         here = [e for e, k in self.graph.class_of.items() if k == c]
         readers = dict.fromkeys(e.op for e in self.graph.class_of if any(a in here for a in e.args))
@@ -167,14 +180,15 @@ class Nearest(Matcher[int]):
         return f"needs `{wanted.op}`, as in {expression_text(wanted)}: {found}"
 
     def _instances(self) -> Iterator[Instance]:
-        """Yields instances of the rule that may fit: with ranks, dtypes and attribute values of the e-graph."""
-        annotations = {e.annotation for e in self.graph.shown.values()}
+        """Yields instances of the rule with ranks, dtypes and attribute values that occur in the e-graph; if it lacks
+        an attribute's operator, other instances."""
+        annotations = {e.annotation for e in self.graph.expressions.values()}
         tensors = [a for a in annotations if isinstance(a, Tensor) and a.shape is not None]
         top = min(max((len(a.shape or ()) for a in tensors), default=0), _LARGEST_RANK)
         dtypes = [d for d in FLOATS if any(a.dtype == d for a in tensors)] or ["float32"]
         values = [self._values(source) for source in self.rule.attributes.values()]
         if all(values):
-            ranks = product(range(top + 1), repeat=len(self.rule.stars))
+            ranks = product(range(top + 1), repeat=len(self.rule.block_names))
             for blocks, dtype in product(ranks, dtypes if self.rule.has_open_dtype else dtypes[:1]):
                 for chosen in product(*values):
                     attributes = dict(zip(self.rule.attributes, chosen, strict=True))
@@ -189,18 +203,18 @@ class Nearest(Matcher[int]):
         rows = (row for c in self.graph.operators.get(op, ()) for row in self.graph.rows[c] if row[0] == op)
         return list(dict.fromkeys(attrs[name] for _, attrs, _ in rows))
 
-    # --- the values of the e-graph: its classes ---
+    # --- the values: classes of the e-graph ---
 
     def nodes(self, value: int, op: str) -> Sequence[tuple[Mapping[str, Any], Sequence[int]]]:
         return [(attrs, operands) for o, attrs, operands in self.graph.rows.get(value, ()) if o == op]
 
     def annotation(self, value: int) -> Annotation:
-        return self.graph.shown[value].annotation
+        return self.graph.expressions[value].annotation
 
     def is_leaf(self, value: int, leaf: Expr) -> bool:
         return self.graph.recording.classes.get((leaf_signature(leaf), ())) == value
 
-    def differs(self, want: Dim, have: Dim) -> str:
+    def size_mismatch(self, want: Dim, have: Dim) -> str:
         answer = prove(Relation.of(want, "==", have), self.scope)
         return "" if isinstance(answer, Proved) else str(answer)
 
@@ -208,22 +222,23 @@ class Nearest(Matcher[int]):
 
     def _guards(self, at: Attempt) -> Iterable[str]:
         """Yields the conditions that do not hold of a whole match."""
-        values = {name: self.graph.shown[c] for name, c in at.match.bound.items()}
-        for said, g in zip(self.rule.when, at.instance.guards, strict=True):
-            why = self._guard(said, g, values, at.match.sizes)
+        values = {name: self.graph.expressions[c] for name, c in at.match.variables.items()}
+        for text, g in zip(self.rule.when, at.instance.guards, strict=True):
+            why = self._guard(text, g, values, at.match.sizes)
             if why:
                 yield why
 
-    def _guard(self, said: str, g: Guard, values: Mapping[str, Expr], sizes: Mapping[str, Dim]) -> str:
+    def _guard(self, text: str, g: Guard, values: Mapping[str, Expr], sizes: Mapping[str, Dim]) -> str:
+        """Returns why a condition, which the rule writes as `text`, does not hold; "" if it holds."""
         if isinstance(g, Relation):
             answer = prove(g.substitute(sizes), self.scope)
             used = ", ".join(f"{v} = {sizes[v]}" for v in sorted(g.variables))
-            return "" if isinstance(answer, Proved) else f"its condition {said}, with {used}: {answer}"
+            return "" if isinstance(answer, Proved) else f"its condition {text}, with {used}: {answer}"
         if isinstance(g, InOrder):
             shown = ", ".join(short_infix_text(values[n]) for n in g.names)
             ordered = all(values[n].op == VAR for n in g.names)
             why = "they are met in another order" if ordered else "not all are inputs of the program"
-            return f"its condition {said}: {shown}: {why}, or no neighbours below one operand"
+            return f"its condition {text}: {shown}: {why}, or no neighbours below one operand"
         value = values[g.name]
         shown = short_infix_text(value)
         if isinstance(g, Claim):
@@ -231,12 +246,12 @@ class Nearest(Matcher[int]):
                 return ""
             fact = g.fact.replace("_", " ")
             hint = f"; facts={{{shown!r}: {fact!r}}} declares it" if value.op == VAR else ""
-            return f"its condition {said}: {shown} is not known to be {fact}{hint}"
+            return f"its condition {text}: {shown} is not known to be {fact}{hint}"
         if isinstance(g, ValueTest):
             if self.known.has(value, key_of(g)):
                 return ""
-            return f"its condition {said}: {shown} is no constant of which it holds"
-        return f"its condition {said}: {WORDS[g.word]}; {shown} is not such"
+            return f"its condition {text}: {shown} is no constant of which it holds"
+        return f"its condition {text}: {WORDS[g.word]}; {shown} does not meet this"
 
     def text(self, value: int) -> str:
-        return short_infix_text(self.graph.shown[value])
+        return short_infix_text(self.graph.expressions[value])

@@ -1,9 +1,9 @@
-"""The whole programs that a derivation leads through, from the one as written to the one chosen.
+"""The whole programs through which a derivation leads, from the program as written to the chosen one.
 
 Each use of a rule in a goal makes a whole program: the previous one with the expression at the goal's place replaced.
 So does a step that changes sizes in attributes. A goal that several places share is walked at the first of them, in the
-order of operands. At each later place its end replaces its start at once, which makes one more program. Each program
-differs from the previous one only on the path from one place up to a result.
+order of operands. At each later place the end of the goal replaces its start at once, which makes one more program.
+Each program differs from the previous one only on the path from one place up to a result.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from relax_eg.explain.steps import Goal, Rewritten
+from relax_eg.explain.steps import Goal, RuleStep
 from relax_eg.ir.expr import Expr
 
 
@@ -19,6 +19,7 @@ from relax_eg.ir.expr import Expr
 class GoalPlace:
     """A goal that is being walked.
 
+    - `goal`: the goal.
     - `at`: the expression now at its place.
     - `done`: number of steps that are done.
     - `operand`: the operand of `at` that holds the place below.
@@ -34,30 +35,30 @@ class GoalPlace:
 class Change:
     """The change that turns one program into the next.
 
-    - `result`: index of the result in which it is.
-    - `places`: the places above it, the result's first.
-    - `now`: the expression that stands there instead.
-    - `goal`: the goal whose step, or whose end, stands there now.
-    - `step`: index of the step of `goal`; -1 if all of `goal` is used again.
+    - `result`: index of the result that is changed.
+    - `places`: the places above the change, that of the result first.
+    - `replacement`: the expression that the change puts at its place.
+    - `goal`: the goal whose step or whose end is the replacement.
+    - `step`: index of the step of `goal`; -1 if the whole of `goal` is used again.
     """
 
     result: int
     places: Sequence[GoalPlace]
-    now: Expr
+    replacement: Expr
     goal: Goal
     step: int
 
     @property
-    def rewritten(self) -> Rewritten | None:
-        """The use of a rule that makes the change, or None."""
+    def rule_step(self) -> RuleStep | None:
+        """The step by a rule that makes the change; None if another step makes it."""
         step = self.goal.steps[self.step][0] if self.step >= 0 else None
-        return step if isinstance(step, Rewritten) else None
+        return step if isinstance(step, RuleStep) else None
 
     @property
-    def by(self) -> str:
-        """What makes the change: a rule, by name; "again" if the end of a goal is used again; "sizes" if only sizes of
-        an attribute are written differently."""
-        use = self.rewritten
+    def cause(self) -> str:
+        """The cause of the change: the name of a rule; "again" if the end of a goal is used again; "sizes" if only
+        sizes of an attribute are written differently."""
+        use = self.rule_step
         if use is not None:
             return use.equation.rule.name
         return "again" if self.step < 0 else "sizes"
@@ -72,10 +73,10 @@ def changes(results: Sequence[Goal]) -> Iterator[Change]:
             if goal.start is not goal.end:
                 yield Change(number, [], goal.end, goal, -1)
             continue
-        yield from _through(goal, number, met)
+        yield from _walk(goal, number, met)
 
 
-def _through(root: Goal, number: int, met: set[Goal]) -> Iterator[Change]:
+def _walk(root: Goal, number: int, met: set[Goal]) -> Iterator[Change]:
     places = [GoalPlace(root, root.start)]
     while places:
         place = places[-1]
@@ -84,7 +85,7 @@ def _through(root: Goal, number: int, met: set[Goal]) -> Iterator[Change]:
             met.add(place.goal)
             continue
         step, to = place.goal.steps[place.done]
-        if isinstance(step, Rewritten):
+        if isinstance(step, RuleStep):
             yield Change(number, places[:-1], to, place.goal, place.done)
             place.at, place.done = to, place.done + 1
             continue

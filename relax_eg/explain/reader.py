@@ -1,4 +1,4 @@
-"""Reads the data of a certificate. Nothing in the data is trusted: whatever has another form than written is an
+"""Reads the data of a certificate. The data is not trusted: any deviation from the form that is written raises an
 error."""
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy as np
 
 from relax_eg.errors import ExplanationError, OperatorError
 from relax_eg.explain.result import Derivation, DerivationPart
-from relax_eg.explain.steps import Equation, Goal, Inside, Rewritten, Step, equation
+from relax_eg.explain.steps import CongruenceStep, Equation, Goal, RuleStep, Step, equation
 from relax_eg.ir.expr import ConstantData
 from relax_eg.ir.foreign import Foreign
 from relax_eg.ir.module import Function, Module
@@ -32,14 +32,18 @@ _PLACE = re.compile(r'(R\.foreign\("\w+", )\d+\)')
 
 @dataclass(frozen=True)
 class OpaqueObject:
-    """Stands for an object of another library, which a certificate does not hold. Equal objects have equal numbers."""
+    """Represents an object of another library, which a certificate does not hold.
+
+    - `kind`: the name of its type.
+    - `number`: its number in the certificate; equal objects have equal numbers.
+    """
 
     kind: str
     number: int
 
 
 class NumberedObjects:
-    """Names objects of other libraries by number; every constant is part of the data."""
+    """Names objects of other libraries by number. Every constant is part of the data."""
 
     def __init__(self) -> None:
         self._numbers: dict[Foreign, int] = {}
@@ -59,13 +63,18 @@ class NumberedObjects:
 
 
 def program_text(module: Module) -> str:
-    """Returns the text of a module, with objects of other libraries by kind, since their places in memory differ from
-    process to process."""
+    """Returns the text of a module, with objects of other libraries by kind, because their addresses differ between
+    processes."""
     return _PLACE.sub(r"\1_)", str(module))
 
 
 class CertificateReader:
-    """Reads the `data` of a certificate whose steps use rules of `rules`."""
+    """Reads the `data` of a certificate whose steps use rules of `rules`.
+
+    - `known`: these rules, by name.
+    - `kinds`: the functions of the data, by the program that they belong to.
+    - `terms`: the expressions of the table of terms, by number.
+    """
 
     def __init__(self, data: Mapping[str, Any], rules: RuleSet) -> None:
         self.data = data
@@ -84,7 +93,8 @@ class CertificateReader:
         self.terms = [b.value for block in self.kinds["terms"][0].blocks for b in block.bindings]
 
     def derivation(self) -> Derivation:
-        """Returns what the certificate says. Raises ExplanationError, and whatever reading malformed data may raise."""
+        """Returns the derivation of the certificate. Raises ExplanationError, or any other error that malformed data
+        causes."""
         data = self.data
         for kind in ("written", "shared", "chosen"):
             if not self.kinds[kind]:
@@ -143,14 +153,14 @@ class CertificateReader:
         if isinstance(rule, Schema):
             pairs = [_items(pair, "a pair", 2) for pair in _items(data["pairs"], "pairs")]
             sides = tuple((_at(self.terms, a, "terms"), _at(self.terms, b, "terms")) for a, b in pairs)
-            return Equation(rule, sides, told=self._told(_table(data["told"], "told")))
+            return Equation(rule, sides, answers=self._answers(_table(data["told"], "told")))
         attributes = {k: ast.literal_eval(_text(v, k)) for k, v in _table(data["attributes"], "attributes").items()}
         if attributes.keys() != rule.attributes.keys():
             raise ExplanationError(f"rule `{rule.name}` ({rule.where}) has other attributes than the certificate says")
         ranks = tuple(_whole(r, "a rank") for r in _items(data["ranks"], "ranks"))
-        if len(ranks) != len(rule.stars):
-            raise ExplanationError(f"rule `{rule.name}` ({rule.where}) has {len(rule.stars)} blocks, not {ranks}")
-        instance = rule.usable(ranks, _text(data["dtype"], "dtype"), attributes)
+        if len(ranks) != len(rule.block_names):
+            raise ExplanationError(f"rule `{rule.name}` ({rule.where}) has {len(rule.block_names)} blocks, not {ranks}")
+        instance = rule.usable_instance(ranks, _text(data["dtype"], "dtype"), attributes)
         if instance is None:
             raise ExplanationError(f"rule `{rule.name}` ({rule.where}) has no such instance as the certificate uses")
         sizes = {k: Dim.of(_text(v, k)) for k, v in _table(data["sizes"], "sizes").items()}
@@ -165,35 +175,36 @@ class CertificateReader:
         except OperatorError as e:
             raise ExplanationError(f"rule `{rule.name}` ({rule.where}) says nothing of these operands: {e}") from None
 
-    def _told(self, data: Mapping[str, Any]) -> Answers:
-        told = Answers(large=data["large"])
-        if told.large is not None and (type(told.large) not in (int, float) or not told.large >= 0):
-            raise ExplanationError(f"what is large has so many bytes, not {told.large!r}")
+    def _answers(self, data: Mapping[str, Any]) -> Answers:
+        answers = Answers(large_bytes=data["large"])
+        large = answers.large_bytes
+        if large is not None and (type(large) not in (int, float) or not large >= 0):
+            raise ExplanationError(f"large: {large!r} where a number of bytes from 0 on should be")
         for row in _items(data["sizes"], "sizes"):
             question, size, answer = _items(row, "a size", 3)
-            told.sizes[_text(question, "a question"), _text(size, "a size")] = _whole(answer, "a size")
+            answers.sizes[_text(question, "a question"), _text(size, "a size")] = _whole(answer, "a size")
         for name, flags in _table(data["ahead"], "ahead").items():
-            told.ahead[name] = tuple(_flag(f, "ahead") for f in _items(flags, "ahead"))
+            answers.ahead_params[name] = tuple(_flag(f, "ahead") for f in _items(flags, "ahead"))
         for row in _items(data["forms"], "forms"):
             form, name, values = _items(row, "a form", 3)
             if form not in get_args(Form):
                 raise ExplanationError(f"a form of a function is {', '.join(get_args(Form))}, none is {form!r}")
             terms = None if values is None else tuple(_at(self.terms, i, "terms") for i in _items(values, "a form"))
-            told.forms[cast("Form", form), _text(name, "a form")] = terms
-        return told
+            answers.forms[cast("Form", form), _text(name, "a form")] = terms
+        return answers
 
     def _step(self, data: Sequence[Any], equations: Sequence[Equation], goals: Sequence[Goal]) -> tuple[Step, Any]:
         if data[:1] == ["rule"]:
             _, to, number, result, forward = _items(data, "a step", 5)
             found = _at(equations, number, "rules")
             _at(found.pairs, result, "sides of a rule")
-            return Rewritten(found, result, _flag(forward, "forward")), _at(self.terms, to, "terms")
+            return RuleStep(found, result, _flag(forward, "forward")), _at(self.terms, to, "terms")
         if data[:1] != ["inside"]:
             raise ExplanationError(f"a step is by a rule or inside operands, none is {data[:1]}")
         _, to, operands, sizes = _items(data, "a step", 4)
         pairs = tuple((Dim.of(_text(x, "a size")), Dim.of(_text(y, "a size"))) for x, y in _items(sizes, "sizes"))
         inner = tuple(None if g is None else _at(goals, g, "goals") for g in _items(operands, "operands"))
-        return Inside(inner, pairs), _at(self.terms, to, "terms")
+        return CongruenceStep(inner, pairs), _at(self.terms, to, "terms")
 
 
 def _without_kinds(text: str) -> str:

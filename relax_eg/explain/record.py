@@ -1,4 +1,4 @@
-"""What a search records so that its result can be explained: plain data, without the engine."""
+"""The record of a search from which its result is explained: plain data, without the engine."""
 
 from __future__ import annotations
 
@@ -15,12 +15,17 @@ from relax_eg.rules import Instance
 from relax_eg.shapes import Dim
 
 Signature = tuple[Any, ...]
-One = Mapping[Dim, Dim]
+CanonicalSizes = Mapping[Dim, Dim]
 
 
 @dataclass(frozen=True, slots=True)
 class Firing:
-    """A match of a rule instance: the classes its pattern variables stood for, in order, and the sizes it bound."""
+    """A match of a rule instance.
+
+    - `instance`: the instance.
+    - `operands`: the classes that its pattern variables stood for, in order.
+    - `sizes`: the sizes that it bound, by name.
+    """
 
     instance: Instance
     operands: tuple[int, ...]
@@ -29,25 +34,27 @@ class Firing:
 
 @dataclass(slots=True)
 class Recording:
-    """Everything that was equal in an e-graph, and why.
+    """The nodes of an e-graph by class, and the matches that made them equal.
 
-    - `classes`: for each node, given by its signature and its operands' classes, the class it is in.
+    - `classes`: the class of each node; a node is given by its signature and the classes of its operands.
     - `firings`: every match of a rule.
-    - `one`: for each size, the one that stands for all sizes proved equal to it.
+    - `canonical_sizes`: for each size, the size that stands for all sizes proved equal to it.
     """
 
     classes: dict[tuple[Signature, tuple[int, ...]], int] = field(
         default_factory=dict[tuple[Signature, tuple[int, ...]], int]
     )
     firings: list[Firing] = field(default_factory=list[Firing])
-    one: dict[Dim, Dim] = field(default_factory=dict[Dim, Dim])
+    canonical_sizes: dict[Dim, Dim] = field(default_factory=dict[Dim, Dim])
 
 
-def signature(op: str, attrs: Mapping[str, Any], annotation: Annotation | None, one: One) -> Signature:
-    """Returns what equal nodes on equal operands share: everything but the operands, with sizes up to proved equality.
-    `annotation`: the node's, if it does not follow from the operands; else None."""
-    items = tuple((k, with_one(attrs[k], one)) for k in sorted(attrs))
-    fixed = None if annotation is None else with_sizes(annotation, one)
+def signature(
+    op: str, attrs: Mapping[str, Any], annotation: Annotation | None, canonical_sizes: CanonicalSizes
+) -> Signature:
+    """Returns the parts of a node that equal nodes on equal operands share: all but its operands, with sizes up to
+    proved equality. `annotation`: the node's annotation if it does not follow from the operands; else None."""
+    items = tuple((k, with_canonical_sizes(attrs[k], canonical_sizes)) for k in sorted(attrs))
+    fixed = None if annotation is None else with_sizes(annotation, canonical_sizes)
     # The printed form tells types apart: an attribute 1 is not an attribute True.
     return op, items, repr(items), fixed
 
@@ -56,12 +63,12 @@ def leaf_signature(e: Expr) -> Signature:
     return ("leaf", e)
 
 
-def signature_of(e: Expr, one: One, sizes: Mapping[str, Dim] | None = None) -> Signature:
+def signature_of(e: Expr, canonical_sizes: CanonicalSizes, sizes: Mapping[str, Dim] | None = None) -> Signature:
     """Returns the signature of an expression, or of a node of a pattern whose size variables stand for `sizes`."""
     if e.op in LEAVES:
         return leaf_signature(e)
     attrs = {k: with_sizes_of(v, sizes) if sizes else v for k, v in e.attrs}
-    return signature(e.op, attrs, None if has_deduced_annotation(e) else e.annotation, one)
+    return signature(e.op, attrs, None if has_deduced_annotation(e) else e.annotation, canonical_sizes)
 
 
 def has_deduced_annotation(e: Expr) -> bool:
@@ -69,8 +76,8 @@ def has_deduced_annotation(e: Expr) -> bool:
     return e.op in TABLE or (e.op == TUPLE_GET and isinstance(e.args[0].annotation, Tuple))
 
 
-def with_one(value: Any, one: One) -> Any:
-    """Returns an attribute's value with each size replaced by the one that stands for it."""
+def with_canonical_sizes(value: Any, canonical_sizes: CanonicalSizes) -> Any:
+    """Returns the value of an attribute with each size replaced by the size that stands for it."""
     if isinstance(value, Dim):
-        return one.get(value, value)
-    return tuple(with_one(v, one) for v in value) if isinstance(value, tuple) else value  # type: ignore[reportUnknownVariableType]
+        return canonical_sizes.get(value, value)
+    return tuple(with_canonical_sizes(v, canonical_sizes) for v in value) if isinstance(value, tuple) else value  # type: ignore[reportUnknownVariableType]

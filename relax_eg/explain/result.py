@@ -8,9 +8,9 @@ from functools import cached_property
 
 from relax_eg.errors import ExplanationError
 from relax_eg.explain.steps import Equation, Goal, equations_of, goals_in_order
-from relax_eg.ir.calls import callees_first, inlined
+from relax_eg.ir.calls import callees_first, inline_call
 from relax_eg.ir.expr import CALL, FUNCTION, Expr, postorder, rebuild, tuple_
-from relax_eg.ir.heads import on_operands
+from relax_eg.ir.heads import with_operands
 from relax_eg.ir.module import Binding, Block, Function, Module
 from relax_eg.ir.origin import Origins
 from relax_eg.rules import RuleSet
@@ -19,10 +19,12 @@ from relax_eg.shapes import Scope
 
 @dataclass(frozen=True)
 class DerivationPart:
-    """Block `block` of `function` in a derivation.
+    """One block of a function in a derivation.
 
+    - `function`: name of the function.
+    - `block`: index of the block.
     - `results`: a goal for each of its bindings, from the value as written to the one chosen.
-    - `forms`: the same for other forms of the function, from which rules about functions made something.
+    - `forms`: such goals for other forms of the function, from which rules about functions made expressions.
     """
 
     function: str
@@ -45,14 +47,16 @@ class DerivationPart:
 class Derivation:
     """A derivation from a program as written to the one chosen for it.
 
+    - `name`: name of the program.
     - `written`: the program as written.
     - `shared`: the same program with repeated blocks as calls.
-    - `functions`: every function that a step mentions, as chosen.
-    - `parts`: why each block of `shared` equals that of `functions` where the two differ.
+    - `chosen`: the chosen program.
+    - `functions`: every function that a step mentions, as chosen, by name.
+    - `parts`: why each block of `shared` equals that of `functions`, for the blocks that differ.
     - `rules`: the rules that were allowed.
-    - `numerics`: their classes.
-    - `scope`, `facts`: what is known of the sizes and of the values of the entry's parameters.
-    - `origins`: the origins of the expressions as written.
+    - `numerics`: the numerics classes that were allowed.
+    - `scope`: what is assumed of sizes.
+    - `facts`: facts of the parameters of the entry, by name.
     """
 
     name: str
@@ -68,7 +72,7 @@ class Derivation:
 
     @cached_property
     def origins(self) -> dict[str, Origins]:
-        """By function, the origins of its expressions as written."""
+        """The origins of the expressions as written, by function."""
         return {f.name: f.origins for f in self.shared}
 
     def check_structure(self) -> None:
@@ -137,9 +141,9 @@ def _without_calls(block: Block, made: Mapping[str, Function]) -> Block:
 
     def without(e: Expr, args: tuple[Expr, ...]) -> Expr:
         if e.op == CALL and args[0].op == FUNCTION and args[0].attr("name") in made:
-            found = inlined(made[str(args[0].attr("name"))], args[1:])
+            found = inline_call(made[str(args[0].attr("name"))], args[1:])
             return found[0] if len(found) == 1 else tuple_(found)
-        return on_operands(e, args)
+        return with_operands(e, args)
 
     rebuilt = rebuild(values, without)
     return Block(tuple(Binding(b.var, v) for b, v in zip(block.bindings, rebuilt, strict=True)), block.dataflow)

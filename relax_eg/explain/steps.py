@@ -1,8 +1,8 @@
-"""A derivation: why one expression equals another, step by step.
+"""The steps of a derivation, which show that one expression equals another.
 
-A *goal* says that two expressions are equal and gives the way from one to the other through expressions in between.
-Each step applies a rule to the whole expression (`Rewritten`), or changes operands, each by a goal of its own
-(`Inside`). Goals are shared, so a derivation is as long as it has different steps.
+A *goal* says that two expressions are equal and holds the steps from one to the other through expressions in between.
+A step applies a rule to the whole expression (`RuleStep`), or changes operands, each by a goal of its own
+(`CongruenceStep`). Goals are shared, so the length of a derivation is its number of different steps.
 """
 
 from __future__ import annotations
@@ -22,11 +22,12 @@ from relax_eg.shapes import Dim
 class Equation:
     """A use of a rule.
 
-    - `pairs`: its left sides, each with what it becomes.
+    - `rule`: the rule.
+    - `pairs`: its left sides, each with the right side that replaces it.
     - `instance`: for a rule over values, the instance used.
-    - `operands`: what the pattern variables of `instance` stand for, in order.
-    - `sizes`: what its size variables stand for.
-    - `told`: for a rule about whole nodes, the answers it was given when it proposed this.
+    - `operands`: the values of the pattern variables of `instance`, in order.
+    - `sizes`: the values of its size variables.
+    - `answers`: for a rule about whole nodes, the answers it got when it proposed the right side.
     """
 
     rule: Rule | Schema
@@ -34,12 +35,17 @@ class Equation:
     instance: Instance | None = None
     operands: tuple[Expr, ...] = ()
     sizes: tuple[tuple[str, Dim], ...] = ()
-    told: Answers | None = None
+    answers: Answers | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Rewritten:
-    """A step that rewrites the whole expression by pair `result` of an equation; right to left unless `forward`."""
+class RuleStep:
+    """A step that rewrites the whole expression by a rule.
+
+    - `equation`: the use of the rule.
+    - `result`: index of the pair of `equation`.
+    - `forward`: whether the pair is used from left to right.
+    """
 
     equation: Equation
     result: int
@@ -53,11 +59,11 @@ class Rewritten:
 
 
 @dataclass(frozen=True, slots=True)
-class Inside:
-    """A step that changes operands.
+class CongruenceStep:
+    """A step that replaces operands by equal ones.
 
-    - `operands`: the goal of each operand; None for one that stays.
-    - `sizes`: pairs of sizes in attributes that are proved equal.
+    - `operands`: the goal of each operand; None for an operand that stays.
+    - `sizes`: pairs of sizes in attributes that are written differently and proved equal.
     """
 
     operands: tuple[Goal | None, ...]
@@ -66,15 +72,18 @@ class Inside:
 
 @dataclass(eq=False, slots=True)
 class Goal:
-    """The equality of `start` and `end`. `steps` holds each step with the expression it leads to, the last being
-    `end`."""
+    """The equality of two expressions.
+
+    - `start`, `end`: the expressions.
+    - `steps`: each step with the expression that it leads to; the last one leads to `end`.
+    """
 
     start: Expr
     end: Expr
     steps: list[tuple[Step, Expr]]
 
 
-Step: TypeAlias = Rewritten | Inside
+Step: TypeAlias = RuleStep | CongruenceStep
 
 
 def goals_in_order(mains: Iterable[Goal]) -> list[Goal]:
@@ -90,20 +99,20 @@ def goals_in_order(mains: Iterable[Goal]) -> list[Goal]:
                 order[goal] = None
                 continue
             stack.append((goal, True))
-            inner = [g for step, _ in goal.steps if isinstance(step, Inside) for g in step.operands if g is not None]
-            stack += [(g, False) for g in reversed(inner) if g not in order]
+            inner = (g for step, _ in goal.steps if isinstance(step, CongruenceStep) for g in step.operands)
+            stack += [(g, False) for g in reversed(list(inner)) if g is not None and g not in order]
     return list(order)
 
 
 def equations_of(goals: Iterable[Goal]) -> list[Equation]:
     """Returns the equations that goals use, each once, in order."""
     steps = [step for g in goals for step, _ in g.steps]
-    return list(dict.fromkeys(step.equation for step in steps if isinstance(step, Rewritten)))
+    return list(dict.fromkeys(step.equation for step in steps if isinstance(step, RuleStep)))
 
 
 def equation(instance: Instance, operands: Sequence[Expr], sizes: Mapping[str, Dim]) -> Equation:
-    """Returns what a rule instance says if its pattern variables are `operands` and its size variables `sizes`.
-    OperatorError if a side cannot be formed."""
+    """Returns the use of a rule instance with these values of its pattern variables and size variables. OperatorError
+    if a side cannot be formed."""
     env = dict(zip(instance.params, operands, strict=True))
     made = instantiate((*instance.left, *instance.right), env, sizes)
     count = len(instance.left)

@@ -1,4 +1,4 @@
-"""Shows an explanation to people: like a proof on paper, with one line of mathematics for each step."""
+"""Explanations as text: one line of mathematics for each step."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from functools import cached_property
 
 from relax_eg.explain.certificate import UnaidedCertificate, certificate
 from relax_eg.explain.check import Replay
+from relax_eg.explain.infix import infix_text
 from relax_eg.explain.programs import Change, changes
 from relax_eg.explain.result import Derivation, DerivationPart
-from relax_eg.explain.shown import infix_text
 from relax_eg.explain.steps import Equation, equations_of, goals_in_order
 from relax_eg.explain.values import deviation_text
 from relax_eg.ir.control import functions_of
@@ -23,18 +23,23 @@ from relax_eg.rules.certificates import status
 from relax_eg.rules.format import expression_text
 
 _LONGEST_PROGRAM = 14  # limit: lines of a program that is shown in full
-_SMALL = 40  # limit: characters of a value that is shown in full
-_FEW = 8  # limit: nodes of such a value
+_SHORT_TEXT = 40  # limit: characters of a value that is shown in full
+_FEW_NODES = 8  # limit: nodes of a value that is shown in full
 
 
 @dataclass(frozen=True)
 class Line:
-    """One step, as shown: `before` became `after` by `rule`.
+    """One step as text.
 
-    - `source`: the line of the user's file.
+    - `number`: number of the step, from 1.
+    - `function`: name of the function in which it is made.
+    - `rule`: name of the rule that is used.
+    - `before`, `after`: the expression before and after the step.
+    - `source`: the line of the user's file; "" if none is known.
     - `forward`: whether the rule was used from left to right.
-    - `where`: what the names in the texts stand for.
-    - `checked`: the first whole program that the step makes, by number, and how far apart both sides of the step are.
+    - `where`: the definitions of the names in `before` and `after`.
+    - `conditions`: the side conditions of the rule, each with its proof.
+    - `checked`: the number of the first whole program that the step makes, and the deviation of its two sides.
     """
 
     number: int
@@ -53,6 +58,7 @@ class Line:
 class Explanation:
     """How the chosen program follows from the program as written. Printing it shows the derivation.
 
+    - `derivation`: the derivation.
     - `replayed`: the outcome of replaying the derivation; None if nothing was changed.
     - `kernels`: lines that say which of the chosen operators run in one kernel. A kernel's program is composed of their
       equations, so that takes no steps.
@@ -73,7 +79,7 @@ class Explanation:
         return tuple(lines)
 
     def certificate(self) -> UnaidedCertificate:
-        """Returns the derivation as plain data, which others can check without the search."""
+        """Returns the derivation as plain data, which can be checked without the search."""
         return self.kind(certificate(self.derivation, self.replayed))
 
     def __str__(self) -> str:
@@ -124,7 +130,7 @@ class Explanation:
         yield f"\n  {line.number}. {line.before}" + (f"      {line.source}" if line.source else "")
         yield f"     = {line.after}"
         way = "" if line.forward else ", right to left"
-        yield f"     by {rule}      {rule.where}, {status(rule).told}{way}"
+        yield f"     by {rule}      {rule.where}, {status(rule).summary}{way}"
         if line.where:
             yield f"     where {'; '.join(line.where)}"
         for c in line.conditions:
@@ -147,13 +153,17 @@ def _program(function: Function) -> Iterator[str]:
 
 @dataclass
 class _Names:
-    """Short names for the values in rules' sides, given as the values are met."""
+    """Short names for the values in the sides of rules, numbered in the order in which the values are met.
+
+    - `chosen`: the name of each value.
+    - `new`: the definitions of the names since the last step.
+    """
 
     chosen: dict[Expr, str] = field(default_factory=dict[Expr, str])
     new: list[str] = field(default_factory=list[str])
 
     def __call__(self, e: Expr) -> Expr:
-        """Returns what stands for `e` where a step is shown."""
+        """Returns the variable that stands for `e` in the text of a step; `e` if it is a variable or a constant."""
         if e.op in (VAR, CONSTANT) or e in self.chosen:
             return var(self.chosen[e], e.annotation) if e in self.chosen else e
         text = self._small(e)
@@ -165,18 +175,18 @@ class _Names:
         """Returns `e` over operands by name; those without a name are shown as `...`, unless all of `e` is short."""
         plain = (VAR, CONSTANT, FUNCTION)
         args = [a if a.op in plain else var(self.chosen.get(a, "..."), a.annotation) for a in e.args]
-        whole = infix_text(e, _FEW) if len(postorder((e,))) <= _FEW else ""
-        return whole if whole and len(whole) <= _SMALL else infix_text(node(e.op, args, e.attrs, e.annotation))
+        whole = infix_text(e, _FEW_NODES) if len(postorder((e,))) <= _FEW_NODES else ""
+        return whole if whole and len(whole) <= _SHORT_TEXT else infix_text(node(e.op, args, e.attrs, e.annotation))
 
 
 def _lines(part: DerivationPart, explanation: Explanation, before: int) -> list[Line]:
-    """Returns a line for each use of a rule, where it makes its first whole program. `before`: number of lines before
-    them."""
+    """Returns a line for each use of a rule, at the first whole program that it makes. `before`: number of lines of
+    earlier parts."""
     names, origins = _Names(), explanation.derivation.origins.get(part.function, {})
     replayed = explanation.replayed or Replay()
     lines: dict[tuple[Equation, int], Line] = {}
     for number, change in enumerate(changes(part.results), 1):
-        step = change.rewritten
+        step = change.rule_step
         if step is None or (step.equation, step.result) in lines:
             continue
         e, key = step.equation, (step.equation, step.result)
@@ -184,9 +194,8 @@ def _lines(part: DerivationPart, explanation: Explanation, before: int) -> list[
         texts = (left, right) if step.forward else (right, left)
         where, names.new = tuple(names.new), []
         proofs = tuple(dict.fromkeys(replayed.conditions.get(e, ())))
-        checked = (
-            f"both sides evaluated, {deviation_text(replayed.apart[key])}" if key in replayed.apart else "not evaluated"
-        )
+        found = replayed.deviations.get(key)
+        checked = "not evaluated" if found is None else f"both sides evaluated, {deviation_text(found)}"
         lines[key] = Line(
             before + len(lines) + 1, part.function, e.rule.name, *texts, _source(change, origins), step.forward, where,
             proofs, f"program {number}: {checked}",
@@ -195,8 +204,8 @@ def _lines(part: DerivationPart, explanation: Explanation, before: int) -> list[
 
 
 def _source(change: Change, origins: Origins) -> str:
-    """Returns the line of the user's file that a change is about: that of the expression at its place or, if it has
-    none, of an expression from which that was made, or of one around it."""
+    """Returns the line of the user's file that a change is about, as text: that of the expression at its place or, if
+    that has none, of an expression from which it was made, or of one around it. "" if none of them has a line."""
     walked = [(place.goal, place.done) for place in change.places] + [(change.goal, change.step)]
     passed = [e for goal, done in walked for e in (goal.start, *(to for _, to in goal.steps[:done]))]
     return next((str(origins[e]) for e in reversed(passed) if e in origins), "")

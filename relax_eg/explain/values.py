@@ -1,4 +1,4 @@
-"""Values for replaying a derivation: small random arguments, and how far results may differ."""
+"""Values for replaying a derivation: small random arguments, and the comparison of results."""
 
 from __future__ import annotations
 
@@ -24,37 +24,37 @@ from relax_eg.rules.samples import adapt_values, limits
 from relax_eg.shapes import Dim, Scope
 
 Array = np.ndarray[Any, Any]
-# limit: largest size that is drawn in any case; largest size near a number of the program; elements of an array that
-# has all these axes.
+# limit: largest size that is drawn without a number; largest size near a number of the program; elements of an array
+# that has all axes drawn near such numbers.
 _LARGEST_SMALL, _LARGEST_SIZE, _MOST_ELEMENTS = 5, 70, 1 << 12
-# chosen: largest numbers near which integers and floats are drawn, because integers may say how often a loop runs and
-# exponentials have to be finite.
+# chosen: largest numbers near which integers and floats are drawn, because an integer may be the number of steps of a
+# loop, and exponentials have to be finite.
 _LARGEST_NUMBER, _LARGEST_FLOAT = 100, 12.0
-_LARGEST_READ = 10**9  # limit: numbers of sizes near which values are drawn are below it
+_LARGEST_READ = 10**9  # limit: numbers in sizes that are collected are below it
 _FEW = 16  # limit: elements of a constant whose numbers are collected
 # chosen: allowed difference of float results by numerics class, in units of rounding of their dtype, relative to the
 # largest value.
 _ROUNDING = {"exact": 64.0, "reassociate": 4096.0, "approximate": 2.0**17}
 
 
-Held = tuple[Collection[str], Collection[ValueTest]]  # facts of a parameter, and the tests that it passes
+ParameterFacts = tuple[Collection[str], Collection[ValueTest]]  # facts of a parameter, and the tests that it passes
 
 
 @dataclass(frozen=True)
-class Near:
-    """Numbers in programs near which the programs may behave differently.
+class ProgramNumbers:
+    """Numbers in programs. Next to them the programs may behave differently.
 
-    - `sizes`: those that may be sizes of axes.
-    - `values`: those that elements may be compared with.
+    - `sizes`: whole numbers that may be sizes of axes.
+    - `values`: numbers with which elements may be compared.
     """
 
     sizes: tuple[int, ...] = ()
     values: tuple[float, ...] = ()
 
 
-def numbers_in(expressions: Iterable[Expr]) -> Near:
-    """Returns the numbers in attributes and in constants of few elements, the largest first. A size that some axis has
-    anyway is not in `sizes`, because nothing new is found next to it."""
+def numbers_in(expressions: Iterable[Expr]) -> ProgramNumbers:
+    """Returns the numbers in attributes and in constants of few elements, the largest first. `sizes` lacks the constant
+    sizes of axes of the expressions, because sizes next to these show nothing new."""
     values: set[float] = set()
     axes: set[int] = set()
     for e in expressions:
@@ -72,17 +72,17 @@ def numbers_in(expressions: Iterable[Expr]) -> Near:
             values |= set(constant_value(e).astype(np.float64).reshape(-1).tolist())
     finite = sorted((v for v in values if math.isfinite(v)), key=abs, reverse=True)
     sizes = [int(v) for v in finite if v == int(v) and _LARGEST_SMALL < v <= _LARGEST_SIZE and v not in axes]
-    return Near(tuple(dict.fromkeys(sizes)), tuple(finite))
+    return ProgramNumbers(tuple(dict.fromkeys(sizes)), tuple(finite))
 
 
 def draw(
-    function: Function, scope: Scope, facts: Facts, seed: int, around: Near | None = None
+    function: Function, scope: Scope, facts: Facts, seed: int, numbers: ProgramNumbers | None = None
 ) -> tuple[list[Any], dict[str, int]]:
     """Draws arguments of `function` that have the `facts` of its parameters, and all its sizes. From seed 2 on, sizes
-    and elements are near the numbers of `around`. OperatorError if no values of a parameter's kind can be drawn, or
-    none with all its facts."""
+    and elements are near `numbers`. OperatorError if values of a parameter's kind cannot be drawn, or no values with
+    all its facts were found."""
     rng = np.random.default_rng(seed)
-    some = around if around is not None and seed > 1 else Near()
+    some = numbers if numbers is not None and seed > 1 else ProgramNumbers()
     sizes = _sizes(function, scope, seed, some.sizes)
     given: list[Any] = []
     for p in function.params:
@@ -98,7 +98,7 @@ def draw(
 
 def _sizes(function: Function, scope: Scope, seed: int, some: Sequence[int] = ()) -> dict[str, int]:
     """Draws small sizes, different from each other if the scope allows it, because equal sizes hide a transposition.
-    The first ones are next to a number of `some`."""
+    The first sizes are next to a number of `some`."""
     names = sorted({*function.size_variables, *missing_sizes(function)})
     found: dict[str, int] = scope.example(names, 3) if names else {}
     fixed: dict[str, int] = {}
@@ -116,7 +116,9 @@ def _sizes(function: Function, scope: Scope, seed: int, some: Sequence[int] = ()
     return found
 
 
-def _value(a: Annotation, facts: Held, sizes: Mapping[str, int], rng: Any, seed: int, some: Sequence[float]) -> Any:
+def _value(
+    a: Annotation, facts: ParameterFacts, sizes: Mapping[str, int], rng: Any, seed: int, some: Sequence[float]
+) -> Any:
     if isinstance(a, Tuple):
         return tuple(_value(f, ((), ()), sizes, rng, seed, some) for f in a.fields)
     if isinstance(a, Shape) and a.dims is not None:
@@ -140,18 +142,18 @@ def _array(dtype: str, shape: tuple[int, ...], rng: Any, seed: int, some: Sequen
         found = rng.integers(max(low, -3), min(high, _LARGEST_SMALL) + 1, shape).astype(kind)
         fitting = [int(v) for v in some if low < v < high and v == int(v) and abs(v) <= _LARGEST_NUMBER]
         if fitting:
-            beside = np.asarray(fitting, kind)[rng.integers(len(fitting), size=shape)] + rng.integers(-1, 2, shape)
-            found = np.where(rng.random(shape) < 0.5, found, beside).astype(kind)
+            nearby = np.asarray(fitting, kind)[rng.integers(len(fitting), size=shape)] + rng.integers(-1, 2, shape)
+            found = np.where(rng.random(shape) < 0.5, found, nearby).astype(kind)
         return found
     if kind.kind in "iu":
-        return rng.integers(0, 2, shape).astype(kind)  # integers may be indices, or say how often a loop runs
+        return rng.integers(0, 2, shape).astype(kind)  # an integer may be an index or the number of steps of a loop
     # Seed 0 draws positive values, where all logarithms and roots are defined; seed 1 small ones, which keep loops
     # finite.
     made = rng.uniform(0.5, 1.5, shape) if seed == 0 else (0.1 if seed == 1 else 1.0) * rng.normal(size=shape)
     fitting = [v for v in some if abs(v) <= _LARGEST_FLOAT]
     if fitting and kind.kind != "c":  # next to a number, or that number itself
-        beside = np.asarray(fitting)[rng.integers(len(fitting), size=shape)] + 0.5 * rng.integers(-1, 2, shape)
-        made = np.where(rng.random(shape) < 0.5, made, beside)
+        nearby = np.asarray(fitting)[rng.integers(len(fitting), size=shape)] + 0.5 * rng.integers(-1, 2, shape)
+        made = np.where(rng.random(shape) < 0.5, made, nearby)
     if kind.kind == "c":
         made = made + 1j * rng.normal(size=shape)
     return np.asarray(made).astype(kind)
@@ -165,8 +167,8 @@ def _numbers_in(d: Dim) -> set[float]:
 
 
 def compare_values(a: Any, b: Any, numerics: str, near: Sequence[Any] = ()) -> str:
-    """Returns how two values differ beyond what the numerics class allows, or "". `near`: values from which they are
-    computed, whose rounding counts too."""
+    """Returns the difference of two values as text if the numerics class does not allow it, else "". `near`: the values
+    from which they are computed, whose rounding counts too."""
     if isinstance(a, tuple) or isinstance(b, tuple):
         if not isinstance(a, tuple) or not isinstance(b, tuple) or len(a) != len(b):  # type: ignore[reportUnknownArgumentType]
             return "one is a tuple of other length"
@@ -175,19 +177,19 @@ def compare_values(a: Any, b: Any, numerics: str, near: Sequence[Any] = ()) -> s
     if x.shape != y.shape or x.dtype != y.dtype:
         return f"{x.dtype.name}{list(x.shape)} against {y.dtype.name}{list(y.shape)}"
     allowed = 0.0 if _wide(x) is None else _ROUNDING[numerics] * _rounding(x)
-    return "" if _apart(x, y, near) <= allowed else _most_different(x, y)
+    return "" if _array_deviation(x, y, near) <= allowed else _first_difference(x, y)
 
 
 def deviation(a: Any, b: Any) -> float:
-    """Returns how far apart two values of one kind are, in units of the largest element; infinite if elements differ
-    that are not finite floats."""
+    """Returns the largest difference of two values of one kind, in units of the largest element; infinite if elements
+    differ that are not finite floats."""
     if isinstance(a, tuple):
         return max((deviation(x, y) for x, y in zip(a, b, strict=True)), default=0.0)  # type: ignore[reportUnknownArgumentType]
-    return _apart(as_arrays(a), as_arrays(b))
+    return _array_deviation(as_arrays(a), as_arrays(b))
 
 
 def deviation_text(deviation: float) -> str:
-    """Returns a deviation in words."""
+    """Returns a deviation as text."""
     return f"off by {deviation:.1g} of the largest value" if deviation else "the same bits"
 
 
@@ -202,7 +204,7 @@ def _rounding(x: Array) -> float:
     return float(np.finfo(x.dtype).eps) if x.dtype.kind in "fc" else 2.0**-7  # bfloat16 and similar dtypes
 
 
-def _apart(x: Array, y: Array, near: Sequence[Any] = ()) -> float:
+def _array_deviation(x: Array, y: Array, near: Sequence[Any] = ()) -> float:
     """Returns the largest difference of two arrays of one shape and dtype, in units of the largest value in them and in
     `near`; infinite if elements differ that are not finite floats."""
     p, q = _wide(x), _wide(y)
@@ -218,7 +220,8 @@ def _apart(x: Array, y: Array, near: Sequence[Any] = ()) -> float:
 
 
 def is_informative(value: Any) -> bool:
-    """Whether comparing a value says anything: it is not all NaN and infinite."""
+    """Whether a value has finite elements or none at all; a comparison of values without finite elements shows
+    nothing."""
     if isinstance(value, tuple):
         return all(map(is_informative, value))  # type: ignore[reportUnknownArgumentType]
     wide = _wide(as_arrays(value))
@@ -232,18 +235,18 @@ def _largest(value: Any) -> float:
     return float(np.max(np.abs(wide[np.isfinite(wide)]), initial=0.0))
 
 
-def _most_different(x: Array, y: Array) -> str:
+def _first_difference(x: Array, y: Array) -> str:
     at = next(iter(np.argwhere(x != y)), np.zeros(x.ndim, int))
     index = tuple(int(i) for i in at)
     return f"{x[index]} became {y[index]} at index {index}"
 
 
 def stand_in_value(call: Expr, operands: list[Any], sizes: Mapping[str, int]) -> Any:
-    """Returns a value for a library call that cannot be computed: some smooth function of its operands, so that equal
-    operands give equal results and nothing more is assumed."""
+    """Returns a value for a library call that cannot be computed: a smooth function of its operands. Equal operands
+    give equal results; nothing more is assumed of the routine."""
     numbers = (x for x in _flat(as_arrays(operands)) if x.dtype.kind in "fiub")
     total = sum(float(np.sum(x.astype(np.float64))) for x in numbers)
-    return _made(call.annotation, 1e-3 * total + len(str(call.attr("name"))), dict(sizes))
+    return _stand_in(call.annotation, 1e-3 * total + len(str(call.attr("name"))), dict(sizes))
 
 
 def _flat(values: Any) -> list[Any]:
@@ -258,9 +261,9 @@ def _flat(values: Any) -> list[Any]:
     return found
 
 
-def _made(a: Annotation, seed: float, sizes: dict[str, int]) -> Any:
+def _stand_in(a: Annotation, seed: float, sizes: dict[str, int]) -> Any:
     if isinstance(a, Tuple):
-        return tuple(_made(f, seed + i, sizes) for i, f in enumerate(a.fields))
+        return tuple(_stand_in(f, seed + i, sizes) for i, f in enumerate(a.fields))
     if not isinstance(a, Tensor) or a.shape is None or a.dtype is None or is_key(a.dtype):
         raise OperatorError(f"a library call gives {a}, for which no value can stand in")
     shape = tuple(d.evaluate(sizes) for d in a.shape)

@@ -1,7 +1,7 @@
-"""How the stages of a tensor program read earlier values, which decides whether these may stay inside the kernel.
+"""How the stages of a tensor program read earlier values. This decides whether these values may stay inside a kernel.
 
-Everything follows from the index equations (`tir.classify` reads the same ones for a whole program): what a stage does
-at each point, and for every read, which axis of the buffer follows which axis of the output.
+The kind of a stage, and for every read the axis of the output that each axis of the buffer follows, are derived from
+the index equations. `tir.classify` reads the same equations for a whole program.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ FREE = -1  # given: an axis that follows no axis of the output: it is reduced or
 UNIT = -2  # given: an axis of extent 1
 
 
-class Does(IntEnum):
-    """What a stage does: a function of single elements; a reduction such as a sum or maximum; a sum of products
-    (matmul)."""
+class StageKind(IntEnum):
+    """The kind of a stage: a function of single elements, a reduction such as a sum or maximum, or a contraction, which
+    is a sum of products (matmul)."""
 
     POINTWISE = 0
-    REDUCES = 1
-    CONTRACTS = 2
+    REDUCTION = 1
+    CONTRACTION = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,29 +33,34 @@ class Reading:
     """A read of `buffer` by a stage.
 
     - `axes`: for each axis of the buffer, the axis of the output that it follows, or FREE or UNIT.
-    - `loops`: extents of the loops that the indices mention.
-    - `identity`: the element read has the indices of the element written.
-    - `once`: no element is read at two points of those loops.
+    - `loops`: extents of the loops that the indices depend on.
+    - `identity`: whether the element read has the indices of the element written.
+    - `injective`: whether no element is read at two points of those loops.
     """
 
     buffer: str
     axes: tuple[int, ...]
     loops: tuple[Dim, ...]
     identity: bool
-    once: bool
+    injective: bool
 
 
 @dataclass(frozen=True, slots=True)
 class StageAccess:
-    """One stage: what it does, what it reads, and what it writes."""
+    """The accesses of a stage.
 
-    does: Does
+    - `kind`: the kind of the stage.
+    - `output`: the buffer that it writes.
+    - `readings`: its reads, each once.
+    """
+
+    kind: StageKind
     output: Buffer
     readings: tuple[Reading, ...]
 
 
 def accesses(program: TensorProgram) -> tuple[StageAccess, ...] | None:
-    """The stages of `program`; None if it is opaque: it has a scan, or a workspace in memory."""
+    """The accesses of the stages of `program`; None if the program has a scan or a workspace in memory."""
     if program.workspaces or any(made.scans for made in program.stages):
         return None
     return tuple(_access(made, program.buffers) for made in program.stages)
@@ -64,18 +69,18 @@ def accesses(program: TensorProgram) -> tuple[StageAccess, ...] | None:
 def _access(made: Stage, buffers: Mapping[str, Buffer]) -> StageAccess:
     extents: dict[str, Dim] = {str(loop_of(i)): d for i, d in zip(made.indices, made.output.shape, strict=True)}
     place = {name: axis for axis, name in enumerate(extents)}
-    does = Does.POINTWISE
+    kind = StageKind.POINTWISE
     readings: dict[Reading, None] = {}
     terms = list(walk(made.value))
     for term in terms:
         if isinstance(term, Reduce):
             extents |= {str(loop_of(var)): extent for var, extent in term.over}
             if any(extent != 1 for _, extent in term.over):
-                does = max(does, Does.CONTRACTS if is_multiply_add(made, term) else Does.REDUCES)
+                kind = max(kind, StageKind.CONTRACTION if is_multiply_add(made, term) else StageKind.REDUCTION)
     for term in terms:
         if isinstance(term, Read):
             readings[_reading(term, buffers[term.buffer], extents, place)] = None
-    return StageAccess(does, made.output, tuple(readings))
+    return StageAccess(kind, made.output, tuple(readings))
 
 
 def _reading(read: Read, buffer: Buffer, extents: Mapping[str, Dim], place: Mapping[str, int]) -> Reading:
@@ -85,7 +90,7 @@ def _reading(read: Read, buffer: Buffer, extents: Mapping[str, Dim], place: Mapp
         names |= loop_names(index) if isinstance(index, Dim) else index.free
         name = loop_of(index) if isinstance(index, Dim) else None
         axes.append(UNIT if size == 1 else place.get(name, FREE) if name is not None else FREE)
-    if len({a for a in axes if a >= 0}) < sum(a >= 0 for a in axes):  # a diagonal: no axis follows alone
+    if len({a for a in axes if a >= 0}) < sum(a >= 0 for a in axes):  # a diagonal: two axes follow one
         axes = [FREE if a >= 0 else a for a in axes]
     whole = [extents[n] for n in place]
     identity = len(axes) == len(place) and all(
@@ -93,5 +98,5 @@ def _reading(read: Read, buffer: Buffer, extents: Mapping[str, Dim], place: Mapp
     )
     each = [loop_names(i) if isinstance(i, Dim) else None for i in read.indices]
     alone = [e for e in each if e is not None and len(e) <= 1]
-    once = len(alone) == len(each) and sum(map(len, alone)) == len(names)
-    return Reading(buffer.name, tuple(axes), tuple(extents[n] for n in sorted(names)), identity, once)
+    injective = len(alone) == len(each) and sum(map(len, alone)) == len(names)
+    return Reading(buffer.name, tuple(axes), tuple(extents[n] for n in sorted(names)), identity, injective)

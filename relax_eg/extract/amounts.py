@@ -9,7 +9,7 @@ from functools import lru_cache
 from relax_eg.ir.annotations import Annotation
 from relax_eg.limits import MANY_KEPT
 from relax_eg.ops import Site, bytes_of
-from relax_eg.ops.fused import Placed
+from relax_eg.ops.fused import ProgramUse
 from relax_eg.shapes import Dim
 from relax_eg.shapes.division import dim_max
 from relax_eg.tir import Counts, PatternKind, TensorProgram, Work, classify, count, work
@@ -20,8 +20,10 @@ NONE = Dim.of(0)
 
 @dataclass(frozen=True, slots=True)
 class Amounts:
-    """What a node does at any binding of sizes; `bytes` are those moved, and all fields are expressions in the sizes.
+    """The work of a node, as expressions in the sizes.
 
+    - `flops`: flops.
+    - `bytes`: bytes moved.
     - `launches`: kernel launches.
     - `workspace`: bytes of workspace inside tensor programs.
     """
@@ -34,13 +36,13 @@ class Amounts:
     def __add__(self, other: Amounts) -> Amounts:
         return Amounts(*(getattr(self, f.name) + getattr(other, f.name) for f in fields(Amounts)))
 
-    def each(self, change: Callable[[Dim], Dim]) -> Amounts:
+    def map(self, change: Callable[[Dim], Dim]) -> Amounts:
         return Amounts(*(change(getattr(self, f.name)) for f in fields(Amounts)))
 
 
 @lru_cache(MANY_KEPT)
 def work_of(program: TensorProgram) -> Work:
-    """`work(program)`, cached because programs are asked about many times."""
+    """`work(program)`, cached."""
     return work(program)
 
 
@@ -51,20 +53,20 @@ def kind_of(program: TensorProgram) -> PatternKind:
 
 
 @lru_cache(MANY_KEPT)
-def counted_once(program: TensorProgram) -> Counts:
+def counts_of(program: TensorProgram) -> Counts:
     """`count(program)`, cached."""
     return count(program)
 
 
-def program_amounts(placed: Placed, launches: int) -> Amounts:
-    """The amounts of a tensor program that is called with `placed.sizes`."""
-    counted, done = counted_once(placed.program), work_of(placed.program)
+def program_amounts(placed: ProgramUse, launches: int) -> Amounts:
+    """The amounts of a tensor program that is called with `placed.sizes` and takes so many `launches`."""
+    counted, done = counts_of(placed.program), work_of(placed.program)
     other = done.other_flops
     is_plain = other.const >= 0 and all(c >= 0 and all(x.op == "var" for x in monomial) for monomial, c in other.terms)
     flops = sum((c.flops for c in done.contractions), other if is_plain else dim_max(other, 0))
     workspace = sum(workspace_bytes(placed.program).values(), NONE)
     found = Amounts(flops, counted.bytes_read + counted.bytes_written, Dim.of(launches), workspace)
-    return found.each(lambda d: d.substitute(placed.sizes)) if placed.sizes else found
+    return found.map(lambda d: d.substitute(placed.sizes)) if placed.sizes else found
 
 
 def bytes_moved(site: Site, result: Annotation) -> Dim:

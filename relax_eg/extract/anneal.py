@@ -1,8 +1,9 @@
-"""Simulated annealing over choices with reference counts, so a step costs only what it changes.
+"""Simulated annealing over choices. Choices have reference counts, so a step visits only the classes that it changes.
 
-A class that is not used keeps a candidate too. Now and then all unused classes are chosen anew, each by its cheapest
-tree at prices under which used classes cost nothing. A switch to a value far from the used ones is therefore priced
-with the best way to compute it from the present program, not with a way that was good for another program.
+A class that is not used has a candidate too. After every `_FRESH` steps all unused classes get new candidates: those of
+their cheapest trees at prices under which used classes cost nothing. A switch to a value far from the used ones is
+therefore priced with the best way to compute it from the present program, not with a way that was good for an earlier
+program.
 """
 
 from __future__ import annotations
@@ -16,19 +17,19 @@ from collections.abc import Sequence
 from relax_eg.extract.problem import Problem, choice_cost, repair_choice
 from relax_eg.extract.search import CountedChoice
 
-_FRESH = 2000  # chosen: steps after which the unused classes are chosen anew
+_FRESH = 2000  # chosen: steps after which the candidates of unused classes are chosen anew
 _NOISE = 0.3  # chosen: share of random noise on the prices by which they are chosen
-# chosen: shares of the steps that switch several classes at once: to read a value, and to stop reading it
+# chosen: shares of the steps that switch several classes at once so that they read a value, or no longer read it
 _GATHER, _LEAVE = 0.15, 0.1
 _SAMPLE = 400  # chosen: sampled steps from which the first temperature is computed
 _COOLED = 0.01  # chosen: last temperature of a round, as a share of the first
 _STEPS = 20  # chosen: steps of the first round per candidate
-_LONGER = 1.4  # chosen: factor on the steps of each next round
+_LONGER = 1.4  # chosen: factor by which each round has more steps than the one before
 _HOTTEST = 0.5  # chosen: highest first temperature, as a share of the median increase of a step that raises the cost
 _RANGE = 10.0  # chosen: a round may begin at a temperature lower by up to this factor
 _MANY = 12  # limit: readers that one step switches
 _DRAWS = 400  # limit: classes drawn until one is used
-_FEW = 4  # chosen: number of ways of a reader from which on one is drawn instead of pricing all
+_FEW = 4  # chosen: number of ways of a reader from which on one is drawn at random; fewer are all priced
 
 
 class Annealer:
@@ -51,8 +52,8 @@ class Annealer:
         self._start(self.best)
 
     def round(self, until: float) -> list[int]:
-        """Runs one round from the best choice, at most until `until`; returns the cheapest choice of the round. The
-        next round is longer."""
+        """Runs one round from the best choice, and returns the cheapest choice of the round. The round ends at the
+        latest at `until` (`time.monotonic`). The next round is longer."""
         if not self.open:
             return self.best
         program = self._start(self.best)
@@ -90,7 +91,7 @@ class Annealer:
         """The highest first temperature: a share of the median increase of the sampled steps that raise the cost."""
         rises: list[float] = []
         for _ in range(_SAMPLE):
-            c, k = self._any()
+            c, k = self._random_switch()
             if c >= 0:
                 change = self.program.change(c, k)
                 if change > self.program.least:
@@ -98,8 +99,8 @@ class Annealer:
         rises.sort()
         return _HOTTEST * rises[len(rises) // 2] if rises else 1.0
 
-    def _any(self) -> tuple[int, int]:
-        """A random used class and another of its candidates; -1 if none was found."""
+    def _random_switch(self) -> tuple[int, int]:
+        """A random used class, and a candidate of it that is not chosen; (-1, -1) if none was found."""
         rng, uses = self.rng, self.program.uses
         for _ in range(_DRAWS):
             c = self.open[int(rng.random() * len(self.open))]
@@ -109,31 +110,31 @@ class Annealer:
         return -1, -1
 
     def _step(self, temperature: float) -> float:
-        """Tries one step; returns the change of the cost, 0.0 if the step is rejected."""
+        """Tries one step, and returns the change of the cost: 0.0 if the step is rejected."""
         rng, program = self.rng, self.program
         most = -temperature * math.log(1.0 - rng.random())
         kind = rng.random()
         if kind < _GATHER:
-            return self.program.switch_all(self._gathered(), most)
+            return self.program.switch_all(self._readers_gathered(), most)
         if kind < _GATHER + _LEAVE:
-            return self.program.switch_all(self._left(), most)
-        c, k = self._any()
+            return self.program.switch_all(self._readers_removed(), most)
+        c, k = self._random_switch()
         if c < 0:
             return 0.0
         change = program.change(c, k)
         if change > most:
             return 0.0
-        moved = program.above(program.reads[c][k], c)
+        moved = program.classes_to_move(program.reads[c][k], c)
         if moved is None:
             return 0.0
         program.switch(c, k, moved)
         return change
 
-    def _gathered(self) -> dict[int, int]:
-        """A switch of several classes to read one value: the value with a random candidate, and candidates of its
-        possible readers."""
+    def _readers_gathered(self) -> dict[int, int]:
+        """The candidates, by class, of a switch after which several classes read one value: a random candidate of the
+        value, and candidates of its possible readers."""
         rng, uses, choice = self.rng, self.program.uses, self.program.choice
-        c, k = self._any()
+        c, k = self._random_switch()
         if c < 0 or not self.problem.reads[c][k]:
             return {}
         below = self.problem.reads[c][k]
@@ -144,8 +145,8 @@ class Annealer:
             found = {r: found[r] for r in rng.sample(list(found), _MANY)}
         return group | found
 
-    def _left(self) -> dict[int, int]:
-        """A switch of all readers of a value to candidates that do not read it."""
+    def _readers_removed(self) -> dict[int, int]:
+        """The candidates, by class, of a switch after which no reader of a value reads it any more."""
         rng, program = self.rng, self.program
         c = self.open[int(rng.random() * len(self.open))]
         x = c
@@ -163,7 +164,8 @@ class Annealer:
         return found
 
     def _refresh(self) -> None:
-        """Chooses the unused classes anew, each as its cheapest tree over the used classes, which are free."""
+        """Chooses new candidates of the unused classes: those of their cheapest trees over the used classes, which are
+        free."""
         program, problem = self.program, self.problem
         uses, choice = program.uses, program.choice
         used = sorted((c for c, n in enumerate(uses) if n), key=lambda c: program.label[c])

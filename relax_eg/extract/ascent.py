@@ -1,11 +1,11 @@
 """A lower bound by dual ascent, and the cuts whose sum it is.
 
-The distance of a candidate is its remaining cost plus the distance of its most distant operand; the distance of a class
-is that of its nearest candidate. As long as the roots have a positive distance, the classes through which the most
-distant root is reached at no cost make a cut (`loops`): every choice has one of the candidates that enter them. The
-cost of the cheapest of these is subtracted from all of them and added to the bound. In planning this is the LM-cut
+The distance of a candidate is its remaining cost plus the distance of its most distant operand. The distance of a class
+is that of its nearest candidate. While a root has a positive distance, the classes through which the most distant root
+is reached at no cost are a cut (`loops`): every choice takes one of the candidates that enter them. The cost of the
+cheapest of these candidates is subtracted from all of them and added to the bound. In planning this is the LM-cut
 heuristic of Helmert and Domshlak (2009); for plain graphs it is Wong's dual ascent for Steiner trees (1984). It takes
-as long as a few greedy choices, where the relaxation takes minutes to find such cuts.
+as long as a few greedy choices; the relaxation takes minutes to find such cuts.
 """
 
 from __future__ import annotations
@@ -24,7 +24,9 @@ def ascent(problem: Problem, until: float = math.inf) -> tuple[float, list[Loop]
     """A lower bound on the cost of any choice, and the cuts that prove it. All classes must be computable at finite
     costs.
 
-    O(cuts x classes whose distance they change); there are at most as many cuts as candidates. `until`: latest end.
+    O(cuts x classes whose distance a cut changes); there are at most as many cuts as candidates.
+
+    - `until`: latest end (`time.monotonic`).
     """
     return _Ascent(problem).run(until)
 
@@ -48,15 +50,15 @@ class _Ascent:
             for x in reads:
                 self.users[x].append(j)
         self.away = [math.inf] * len(rows)
-        self._nearer([j for j, reads in enumerate(self.reads) if not reads])
+        self._lower_distances([j for j, reads in enumerate(self.reads) if not reads])
         self.least = _ROUNDING * self.away[self.top]
 
     def run(self, until: float) -> tuple[float, list[Loop]]:
         gained: list[float] = []
         loops: list[Loop] = []
         while self.away[self.top] > self.least and time.monotonic() < until:
-            inside = self._inside()
-            entering = self._entering(inside)
+            inside = self._cut_classes()
+            entering = self._cut_candidates(inside)
             step = min(self.left[j] for j in entering)
             gained.append(step)
             inside.remove(self.top)
@@ -64,11 +66,11 @@ class _Ascent:
             for j in entering:
                 rest = self.left[j] - step
                 self.left[j] = rest if rest > self.least else 0.0
-            self._nearer(entering)
+            self._lower_distances(entering)
         return math.fsum(gained), loops
 
-    def _nearer(self, changed: list[int]) -> None:
-        """Lowers the distances of classes whose candidates `changed` got cheaper, and of their readers."""
+    def _lower_distances(self, changed: list[int]) -> None:
+        """Lowers the distances of the classes of the candidates `changed`, which became cheaper, and of all readers."""
         away, left, reads, owner = self.away, self.left, self.reads, self.owner
         heap: list[tuple[float, int]] = []
         for j in changed:
@@ -88,8 +90,9 @@ class _Ascent:
                     if further < away[o]:
                         heapq.heappush(heap, (further, o))
 
-    def _inside(self) -> set[int]:
-        """The classes from which the top is reached at no cost, each through the most distant operand."""
+    def _cut_classes(self) -> set[int]:
+        """The classes from which the top is reached at no cost if every candidate is entered through its most distant
+        operand."""
         inside = {self.top}
         stack = [self.top]
         while stack:
@@ -101,7 +104,7 @@ class _Ascent:
                     stack.append(x)
         return inside
 
-    def _entering(self, inside: set[int]) -> list[int]:
+    def _cut_candidates(self, inside: set[int]) -> list[int]:
         """The candidates of the classes `inside` that read none of them."""
         return [
             j

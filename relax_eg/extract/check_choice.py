@@ -1,8 +1,8 @@
 """A checker for choices made elsewhere. It uses only the JSON of the e-graph and of the choice, and shares no code with
 extraction.
 
-A choice is right if each root has a node, the classes of each node's children have one, no class depends on itself,
-each node belongs to its class, and the sum of the costs of the nodes that the roots need is the claimed cost.
+A choice is valid if each root has a node, each class of a chosen node's children has a node, no class depends on
+itself, each node belongs to its class, and the costs of the nodes that the roots need add up to the claimed cost.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ _EXACT = 1e-9  # chosen: share of the cost by which a claimed sum may be off
 class CheckedChoice:
     """The result of checking a choice.
 
-    - `faults`: what is wrong with it; empty: nothing.
-    - `cost`: its cost, as far as it is complete.
-    - `classes`: number of classes it needs, as far as it is complete.
+    - `faults`: a text for each fault; empty if the choice is valid.
+    - `cost`: the sum of the costs of the nodes that were reached.
+    - `classes`: number of the classes that were reached.
     """
 
     faults: tuple[str, ...]
@@ -34,8 +34,7 @@ class CheckedChoice:
 
 
 def check_choice(egraph: Mapping[str, Any], saved: Mapping[str, Any]) -> CheckedChoice:
-    """Recomputes a saved choice. `egraph` and `saved` are the parsed JSON of an e-graph and of the output of
-    `--save`."""
+    """Checks a saved choice. `egraph` and `saved` are the parsed JSON of an e-graph and of the output of `--save`."""
     nodes: dict[str, Any] = egraph["nodes"]
     choice = saved.get("choice")
     if not isinstance(choice, dict):
@@ -60,8 +59,8 @@ def check_choice(egraph: Mapping[str, Any], saved: Mapping[str, Any]) -> Checked
         name = choice.get(eclass)
         node = nodes.get(name) if isinstance(name, str) else None
         if node is None:
-            said = "has no node" if name is None else f"has {name!r}, which is no node"
-            faults.append(f"class {eclass!r} is needed and {said}")
+            fault = "has no node" if name is None else f"has {name!r}, which is no node"
+            faults.append(f"class {eclass!r} is needed and {fault}")
             continue
         if str(node["eclass"]) != eclass:
             faults.append(f"class {eclass!r} has the node {name!r}, which belongs to class {str(node['eclass'])!r}")

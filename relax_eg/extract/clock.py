@@ -18,9 +18,10 @@ from relax_eg.extract.solve import Solved, SolverEffort
 
 @dataclass
 class Clock:
-    """A time limit of `seconds` that runs while a stage of extraction runs.
+    """A time limit that runs while a stage of extraction runs.
 
-    - `ran_out`: a stage did less than it would have, so another run may choose another program.
+    - `seconds`: the limit.
+    - `ran_out`: whether a stage did less because of the limit, so that another run may choose another program.
     """
 
     seconds: float = math.inf
@@ -52,13 +53,13 @@ class Clock:
         return max(0.0, self.seconds - self.spent)
 
     def is_over(self) -> bool:
-        """Whether no seconds are left. The caller then leaves work undone, so this sets `ran_out`."""
+        """Whether no seconds are left. If so it also sets `ran_out`, because the caller then leaves work undone."""
         if self.left > 0.0:
             return False
         self.ran_out = True
         return True
 
-    def solved(self, search: Callable[[SolverEffort], Solved], effort: SolverEffort) -> Solved:
+    def run_search(self, search: Callable[[SolverEffort], Solved], effort: SolverEffort) -> Solved:
         """The result of a search with this effort, which ends when the clock does."""
         found = search(replace(effort, seconds=min(effort.seconds, self.left)))
         self.ran_out |= found.timed_out

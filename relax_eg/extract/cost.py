@@ -1,10 +1,10 @@
 """Prices operators on a device inside one XLA program (`execution="whole"`).
 
 Flops and bytes come from the operators' index equations, as expressions in the sizes. XLA fuses elementwise code,
-broadcasts and slices into their readers and never materialises a reshape; matmuls, reductions, gathers, concatenations
-and opaque calls are kernels of their own. The model prices each operator under these rules, so a program costs the sum
-over its distinct nodes. A call costs what its function costs at the sizes of the call; a loop costs its body times its
-number of steps.
+broadcasts and slices into their readers, and never materialises a reshape. Matmuls, reductions, gathers, concatenations
+and opaque calls are kernels of their own. The model prices each operator under these rules, so the cost of a program is
+the sum over its distinct nodes. The cost of a call is that of its function at the sizes of the call. The cost of a loop
+is that of its body times its number of steps.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from relax_eg.extract.amounts import NONE, Amounts, bytes_moved, kind_of, program_amounts, work_of
-from relax_eg.extract.cost_model import CostModel, NodeCost, one_by_one, price_each_binding
+from relax_eg.extract.cost_model import CostModel, NodeCost, map_bindings, price_each_binding
 from relax_eg.extract.hoisting import PLATFORMS, constants, enclosing_loops
 from relax_eg.extract.matmuls import (
     Contracted,
     Matmul,
-    made_on_cpu,
+    cpu_operand_seconds,
     matmul_seconds,
     packing_seconds,
     price_contraction,
     share_of_peak,
 )
-from relax_eg.extract.numbers import Number, evaluated, is_column, maximum, smaller, truncate
+from relax_eg.extract.numbers import Number, evaluate, is_column, maximum, minimum, truncate
 from relax_eg.extract.profile import Profile
 from relax_eg.extract.walk import LINEAR, MATMUL, walk
 from relax_eg.ir.annotations import Annotation, Tensor, Tuple, dims_of
@@ -34,27 +34,27 @@ from relax_eg.ir.expr import CALL, CALL_DPS_LIBRARY, CALL_TIR, COND, SCAN, posto
 from relax_eg.ir.heads import CORE, LOOPS, RUNNING, WITHOUT_KERNEL
 from relax_eg.ir.module import Function
 from relax_eg.ops import Site, bytes_of, counts, get, pattern_kind, site_of
-from relax_eg.ops.fused import Placed, called_program
+from relax_eg.ops.fused import ProgramUse, called_program
 from relax_eg.ops.libraries import Library, checked_cost, library_of
 from relax_eg.ops.movement import moves_last_axis
-from relax_eg.ops.record import movement_operators, run_as
+from relax_eg.ops.record import movement_operators, operators_run_as
 from relax_eg.shapes import Dim
 from relax_eg.tir import Contraction, PatternKind
 
 _FREE = movement_operators("view", "repeat", "make")
-_COPIES = run_as("copy")
+_COPIES = operators_run_as("copy")
 _MATMULS = frozenset((MATMUL, LINEAR))
-_DENSE = run_as("factorisation", "solve")  # every operator here contains blocked arithmetic
+_DENSE = operators_run_as("factorisation", "solve")  # every operator here contains blocked arithmetic
 # XLA may keep the results of other operators inside the kernel that reads them.
-_STORED = _DENSE | _MATMULS | run_as("conv")
-# chosen: share of a fusible operator's memory traffic that is charged; its value often stays in registers.
+_STORED = _DENSE | _MATMULS | operators_run_as("conv")
+# chosen: share of a fusible operator's memory traffic that is charged, because its value often stays in registers
 _FUSED_SHARE = 0.3
 ASSUMED_SIZE = 128  # chosen: value of a size variable that is not bound
-ASSUMED_TRIPS = 16  # chosen: steps of a `while_loop`, whose number no type tells
-# chosen: factor on the work of a call inside a loop's steps, because XLA cuts a loop's library fusions smaller. Seen:
-# 1.1 to 1.3.
+ASSUMED_TRIPS = 16  # chosen: steps of a `while_loop`, whose number does not follow from types
+# chosen: factor on the work of a call inside a loop's steps, because XLA makes smaller library fusions inside loops.
+# The factors seen are 1.1 to 1.3.
 _IN_A_LOOP = 1.15
-# chosen: a share: a call is this much cheaper than the same code inlined, because the program with the call is shorter
+# chosen: share by which a call is cheaper than the same code inlined, because the program with the call is shorter
 _SHORTER = 1e-4
 _EPSILON = 1e-9  # chosen: seconds: least price of a node; at price 0 the choice would collect useless nodes
 
@@ -63,24 +63,24 @@ _EPSILON = 1e-9  # chosen: seconds: least price of a node; at price 0 the choice
 class Effort:
     """The arithmetic of a part of a kernel at a binding of sizes.
 
+    - `flops`: all flops.
     - `contracting`, `other`: seconds of contractions, and of all other arithmetic.
-    - `own`: seconds of the contractions if XLA generates them.
+    - `generated_seconds`: seconds of the contractions if XLA generates their code.
     - `vector`: whether a contraction is a matrix times a vector.
     """
 
     flops: Number
     contracting: Number
     other: Number
-    own: Number = 0.0
+    generated_seconds: Number = 0.0
     vector: Number = False
 
 
 class WholeCost:
-    """A cost model of operators at one binding of the size variables, or at many, by a device profile or another model.
+    """The model that prices operators at one binding of the size variables, or at many, by a device profile or by
+    another model. Prices are memoised per use of an operator.
 
-    A size is a number, or a column of numbers; all columns are equally long. Prices are memoised per use of an
-    operator.
-
+    - `binding`: the value of each size variable: a number, or a column of numbers; all columns are equally long.
     - `functions`: the functions of the module by name, which calls and control flow run.
     - `cost`: another model, which then prices the operators.
     - `unusable`: the library routines that nothing executes here.
@@ -122,8 +122,8 @@ class WholeCost:
         """The functions that a call or control node runs, how often each runs, and the model at the sizes inside
         each."""
         names = [n for n in site.attrs.get("functions", ()) if n in self.functions and n not in self._running]
-        # If only one of several runs, all are taken to be equally likely.
-        times: Number = 1.0 * self._at(self.times(site)) / alternatives(site.op, site.attrs)
+        # If only one of several functions runs, all are assumed to be equally likely.
+        times: Number = 1.0 * self._evaluate(self.times(site)) / alternatives(site.op, site.attrs)
         return [(self.functions[n], times, self.inside(self.functions[n], site)) for n in names]
 
     def sizes_inside(self, function: Function, site: Site) -> dict[str, Dim]:
@@ -146,36 +146,40 @@ class WholeCost:
         key = (function.name, tuple(sizes.items()), site.op, attrs)
         model = self._models.get(key)
         if model is None:
-            binding = {v: self._at(d) for v, d in sizes.items()}
-            model = self._models[key] = self._kind(site)(self._device_inside(site), binding, self.functions, self.cost)
+            binding = {v: self._evaluate(d) for v, d in sizes.items()}
+            model = self._models[key] = self._model_class(site)(
+                self._device_inside(site), binding, self.functions, self.cost
+            )
             model._running = self._running | {function.name}
             if same:
                 model.constants = same
-                model._around = enclosing_loops(site, self._at(self.times(site)), self._around)
+                model._around = enclosing_loops(site, self._evaluate(self.times(site)), self._around)
         return model
 
     def _device_inside(self, site: Site) -> Profile:
-        """The profile that holds inside a loop: memory of results is allocated before the first step.
+        """The profile of the device for the functions that are run at this site.
 
-        If the steps carry no value, each step reads and writes its own part of the arrays, so the cache is divided
-        among the steps."""
+        Inside a loop no fresh memory is needed, because memory of results is allocated before the first step. If the
+        steps carry no value, each step reads and writes its own part of the arrays, so the cache is divided among the
+        steps."""
         if site.op not in LOOPS:
             return self.profile
         cache = self.profile.cache_bytes
         if _is_map(site):
-            cache = cache / maximum(1, self._at(self.times(site)))
+            cache = cache / maximum(1, self._evaluate(self.times(site)))
         return replace(self.profile, fresh_bytes=math.inf, cache_bytes=cache)
 
-    def part(self, far: int) -> Number:
+    def hoisted_share(self, far: int) -> Number:
         """The share of an expression's cost that each step pays if XLA hoists the expression out of `far` enclosing
         loops."""
         return 1.0 / maximum(1, math.prod(self._around[:far])) if far else 1.0
 
-    def _kind(self, site: Site) -> type[WholeCost]:
+    def _model_class(self, site: Site) -> type[WholeCost]:
         """The class of the model that prices the functions run at this site."""
         return type(self)
 
     def price(self, site: Site, result: Annotation) -> NodeCost:
+        """The cost of one use of an operator whose value has the annotation `result`."""
         # The result of a library call does not follow from operands and attributes, so the key has it too.
         key = (result, site.op, site.operands, tuple(site.attrs.items()))
         found = self._memo.get(key)
@@ -183,56 +187,56 @@ class WholeCost:
             unusable = site.op == CALL_DPS_LIBRARY and site["name"] in self.unusable
             found = NodeCost(seconds=math.inf) if unusable else self._price(site, result)
             found = self._with_memory(found, result) if site.op in _STORED and self.cost is None else found
-            if not self._alone(site.op):
+            if not self._is_single_core(site.op):
                 found = replace(found, wakes=found.wakes | (found.flops >= self.profile.fork_flops))
             self._memo[key] = found
         return found
 
     def _with_memory(self, found: NodeCost, result: Annotation) -> NodeCost:
-        """`found` plus the seconds to allocate its result; inside a loop that memory exists from the first step on."""
+        """`found` plus the seconds to allocate memory for the result."""
         each = (bytes_of(a) for a in (result.fields if isinstance(result, Tuple) else (result,)))
-        return replace(found, seconds=found.seconds + sum(self.profile.fresh(self._at(n)) for n in each))
+        return replace(found, seconds=found.seconds + sum(self.profile.fresh(self._evaluate(n)) for n in each))
 
-    def _alone(self, op: str) -> bool:
-        """Whether the operator has no flops of its own that several cores share; loops that do not vectorise run on one
+    def _is_single_core(self, op: str) -> bool:
+        """Whether no flops of the operator itself are shared by several cores. Loops that do not vectorise run on one
         core."""
         return op in RUNNING or op in _FREE or op in self.profile.scalar_rate
 
     def _price(self, site: Site, result: Annotation) -> NodeCost:
         if site.op in RUNNING:
-            return self._run(site)
+            return self._price_run(site)
         if self.cost is not None and site.op not in WITHOUT_KERNEL:
             return price_each_binding(self.cost, site, result, self.binding, self._columns)
         if (library := _registered(site, result)) is not None:
-            return self._library(library, site, result)
+            return self._price_library(library, site, result)
         if site.op == CALL_TIR:
-            return self._tensor_program(site, result)
+            return self._price_tensor_program(site, result)
         done, p = self.amounts(site, result), self.profile
-        flops, moved, launches = self._at(done.flops), self._at(done.bytes), done.launches.const
+        flops, moved, launches = self._evaluate(done.flops), self._evaluate(done.bytes), done.launches.const
         # A routine with an unknown pattern, or a node that computes nothing.
         if site.op in CORE or not _all_known(site, result):
             return NodeCost(flops, moved, launches, launches * (p.launch + p.move(moved)))
         if site.op in _FREE:
             return NodeCost(0, 0, 0, _EPSILON)
         if site.op in _STORED:
-            return NodeCost(flops, moved, 1, p.launch + self._stored(site, result, flops, moved))
+            return NodeCost(flops, moved, 1, p.launch + self._stored_seconds(site, result, flops, moved))
         if p.transpose_rate and moves_last_axis(site):
-            elements = math.prod(self._at(d) for d in site.shape(0))
+            elements = math.prod(self._evaluate(d) for d in site.shape(0))
             return NodeCost(flops, moved, 0, _EPSILON + elements / p.transpose_rate)
         if site.op in _COPIES:
             return NodeCost(flops, moved, 1, p.launch + p.move(moved))
         if not launches:
             # XLA turns division by a broadcast divisor into multiplication by its reciprocal.
             broadcast = site.op == "divide" and site.shape(1) != tuple(dims_of(result))
-            work = math.prod(self._at(d) for d in dims_of(result)) if broadcast else flops
+            work = math.prod(self._evaluate(d) for d in dims_of(result)) if broadcast else flops
             return NodeCost(flops, moved, 0, _EPSILON + work / p.vector_rate + _FUSED_SHARE * p.move(moved))
         rate = p.scalar_rate.get(site.op, p.vector_rate)
         return NodeCost(flops, moved, 1, p.launch + flops / rate + p.move(moved))
 
-    def _tensor_program(self, site: Site, result: Annotation) -> NodeCost:
+    def _price_tensor_program(self, site: Site, result: Annotation) -> NodeCost:
         """The cost of a `call_tir` by its equations, as XLA runs it."""
         placed, done, p = called_program(site.operands, site.attrs), self.amounts(site, result), self.profile
-        moved, launches = self._at(done.bytes), done.launches.const
+        moved, launches = self._evaluate(done.bytes), done.launches.const
         if placed is None:
             return NodeCost(0, moved, launches, p.launch + p.move(moved))
         effort = self.effort(site.op, placed)
@@ -241,16 +245,17 @@ class WholeCost:
             seconds = _EPSILON + launches * p.launch + effort.other + _FUSED_SHARE * p.move(moved)
         else:
             seconds = p.launch + maximum(effort.contracting, p.move(moved)) + effort.other
-            seconds += sum(self._operands(c, placed.sizes) for c in work_of(placed.program).contractions)
+            seconds += sum(self._operand_seconds(c, placed.sizes) for c in work_of(placed.program).contractions)
         return NodeCost(effort.flops, moved, launches, seconds)
 
-    def _operands(self, c: Contraction, sizes: Mapping[str, Dim]) -> Number:
+    def _operand_seconds(self, c: Contraction, sizes: Mapping[str, Dim]) -> Number:
         """Seconds in which operands that are computed for a contraction pass through memory; 0 except on CPUs."""
         made, sources = self.number(c.made, sizes), self.number(c.sources, sizes)
-        return made_on_cpu(self.profile, made, sources) if self.profile.platform == "cpu" else 0.0
+        return cpu_operand_seconds(self.profile, made, sources) if self.profile.platform == "cpu" else 0.0
 
     def amounts(self, site: Site, result: Annotation) -> Amounts:
-        """What one use of an operator does, as expressions in the sizes, without what a call or control node runs."""
+        """The amounts of one use of an operator, as expressions in the sizes, without those of the functions that a
+        call or control node runs."""
         if (library := _registered(site, result)) is not None:
             definition, sizes = library.sizes_at(site.operands, dict(site["attrs"]))
             inside = [e for e in postorder(definition.results) if e.op not in CORE and e.op not in _FREE]
@@ -270,8 +275,8 @@ class WholeCost:
         alone = site.op in _DENSE or site.op in _COPIES or not fused
         return Amounts(count.flops, count.bytes_read + count.bytes_written, Dim.of(int(alone)))
 
-    def effort(self, op: str, placed: Placed) -> Effort:
-        """The arithmetic of a tensor program that operator `op` uses."""
+    def effort(self, op: str, placed: ProgramUse) -> Effort:
+        """The arithmetic of the tensor program of operator `op`."""
         done = work_of(placed.program)
         rate = self.profile.scalar_rate.get(op, self.profile.vector_rate)
         other = maximum(0, self.number(done.other_flops, placed.sizes))
@@ -280,11 +285,11 @@ class WholeCost:
         vector: Number = False
         for c in each:
             vector = vector | c.vector
-        return Effort(flops, sum(c.seconds for c in each), other / rate, sum(c.own for c in each), vector)
+        return Effort(flops, sum(c.seconds for c in each), other / rate, sum(c.generated_seconds for c in each), vector)
 
     def number(self, d: Dim, sizes: Mapping[str, Dim]) -> Number:
         """The value at the binding of `d`, a size of a program that is called with `sizes`."""
-        return self._at(d.substitute(sizes) if sizes else d)
+        return self._evaluate(d.substitute(sizes) if sizes else d)
 
     def contraction(self, c: Contraction, sizes: Mapping[str, Dim]) -> Contracted:
         """The seconds of a matmul or convolution whose operands are in memory."""
@@ -292,7 +297,7 @@ class WholeCost:
         matmul = Matmul(self.number(c.flops, sizes), rows, columns, depth, c.dtype)
         return price_contraction(self.profile, matmul, c.windowed, c.transposed)
 
-    def _run(self, site: Site) -> NodeCost:
+    def _price_run(self, site: Site) -> NodeCost:
         """The cost of a call or control node, including everything that its functions do."""
         found, steps = NodeCost(), 1.0
         for function, times, model in self.trips(site):
@@ -309,7 +314,7 @@ class WholeCost:
         amounts = truncate(found.flops), truncate(found.bytes), truncate(found.launches)
         return NodeCost(*amounts, _EPSILON + seconds, found.wakes)
 
-    def _stored(self, site: Site, result: Annotation, flops: Number, moved: Number) -> Number:
+    def _stored_seconds(self, site: Site, result: Annotation, flops: Number, moved: Number) -> Number:
         """Seconds of an operator of `_STORED`: its arithmetic, or its memory traffic if that takes longer."""
         if site.op in _MATMULS:
             return self._matmul(site, flops, moved)
@@ -318,10 +323,10 @@ class WholeCost:
         return self._conv(site, result, flops, moved)
 
     def _matmul(self, site: Site, flops: Number, moved: Number) -> Number:
-        """Seconds of a matmul: the larger of its arithmetic, slower for thin sides, and its memory traffic, times the
-        penalty of the weight's layout."""
-        a = [self._at(d) for d in site.shape(0)]
-        b = [self._at(d) for d in site.shape(1)]
+        """Seconds of a matmul: the longer of its arithmetic, which is slower for thin sides, and its memory traffic;
+        times the penalty of the weight's layout; plus fixed costs."""
+        a = [self._evaluate(d) for d in site.shape(0)]
+        b = [self._evaluate(d) for d in site.shape(1)]
         # With one plain matrix on the right all leading axes of the left operand are rows; with batches on both sides
         # only the last one is.
         rows = math.prod(a[:-1]) if len(b) <= 2 else math.prod(a[-2:-1])
@@ -329,7 +334,7 @@ class WholeCost:
         matmul = Matmul(flops, rows, columns, a[-1], site.dtype(0))
         seconds = maximum(matmul_seconds(self.profile, matmul), self.profile.move(moved))
         seconds = seconds + packing_seconds(self.profile, matmul)
-        weight = self._at(bytes_of(site.operands[1]))
+        weight = self._evaluate(bytes_of(site.operands[1]))
         if site.op == LINEAR:
             seconds *= self.profile.linear_factor(rows, weight)
         return seconds + (self.profile.joining(rows, weight) if len(b) == 2 else 0.0)
@@ -337,11 +342,11 @@ class WholeCost:
     def _dense(self, site: Site, flops: Number) -> Number:
         """Seconds of a factorisation or a triangular solve, at a share of the matmul rate; the share is lower for small
         sides and for few right-hand sides."""
-        p, (rows, columns) = self.profile, (self._at(d) for d in site.shape(0)[-2:])
+        p, (rows, columns) = self.profile, (self._evaluate(d) for d in site.shape(0)[-2:])
         if get(site.op).kernel == "factorisation":
-            share = p.factor_share * share_of_peak((smaller(rows, columns),), (p.factor_half,))
+            share = p.factor_share * share_of_peak((minimum(rows, columns),), (p.factor_half,))
         else:
-            right = self._at(site.shape(1)[-1 if site["left_side"] else -2])
+            right = self._evaluate(site.shape(1)[-1 if site["left_side"] else -2])
             share = p.solve_share * share_of_peak((rows, right), p.solve_half)
         return flops / (p.rate(site.dtype(0)) * share)
 
@@ -356,39 +361,39 @@ class WholeCost:
         p = self.profile
         assert isinstance(result, Tensor) and result.shape is not None
         groups = site["groups"]
-        batch, _, *space = (self._at(d) for d in result.shape)
-        out, *window = (self._at(d) for d in site.shape(1))
+        batch, _, *space = (self._evaluate(d) for d in result.shape)
+        out, *window = (self._evaluate(d) for d in site.shape(1))
         columns, depth, turned = out // groups, math.prod(window), 0.0
         rate: Number = p.rate(site.dtype(0))
         if groups == 1:
             if p.transpose_rate:
-                elements = math.prod(self._at(d) for d in site.shape(0)) + batch * out * math.prod(space)
+                elements = math.prod(self._evaluate(d) for d in site.shape(0)) + batch * out * math.prod(space)
                 turned = elements / p.transpose_rate
             rate *= share_of_peak((batch * math.prod(space), columns, depth), p.matmul_half) / p.conv_factor
         else:
             rate *= share_of_peak((columns, depth), p.group_half) * p.group_share
         return turned + maximum(flops / math.prod(site["input_dilation"]) / rate, p.move(moved))
 
-    def _library(self, library: Library, site: Site, result: Annotation) -> NodeCost:
-        """The cost of a registered routine.
+    def _price_library(self, library: Library, site: Site, result: Annotation) -> NodeCost:
+        """The cost of a registered routine, by its own cost function if it has one.
 
-        The routine's own cost function decides if there is one. Otherwise the price is that of the pattern as one
-        kernel, whose intermediate values never reach memory, divided by the measured or declared speed."""
+        Otherwise the price is that of the pattern as one kernel, whose intermediate values never reach memory, divided
+        by the measured or declared speed."""
         definition, sizes = library.sizes_at(site.operands, dict(site["attrs"]))
-        inside, p = WholeCost(self.profile, {v: self._at(d) for v, d in sizes.items()}), self.profile
+        inside, p = WholeCost(self.profile, {v: self._evaluate(d) for v, d in sizes.items()}), self.profile
         flops: Number = 0
         seconds: Number = 0.0
         for e in postorder(definition.results):
             if e.op in CORE or e.op in _FREE:
                 continue
             within = site_of(e)
-            count = inside._at(counts(within).flops)
+            count = inside._evaluate(counts(within).flops)
             flops += count
             if e.op in _STORED:
-                seconds += inside._stored(within, e.annotation, count, 0)
+                seconds += inside._stored_seconds(within, e.annotation, count, 0)
             else:
                 seconds += count / p.scalar_rate.get(e.op, p.vector_rate)
-        moved: Number = self._at(bytes_moved(site, result))
+        moved: Number = self._evaluate(bytes_moved(site, result))
         if callable(library.cost):
             of_library = library.cost
 
@@ -397,19 +402,19 @@ class WholeCost:
                 found = of_library(flops, moved, p)
                 return NodeCost(flops, moved, 1, checked_cost(library, found, f"at {text}"))
 
-            return one_by_one(price, self._columns, inside.binding, flops, moved)
+            return map_bindings(price, self._columns, inside.binding, flops, moved)
         if library.name in p.library_speed:  # only arithmetic is faster: no routine is faster than memory
             seconds = maximum(seconds / p.library_speed[library.name], p.move(moved))
         else:
             seconds = maximum(seconds, p.move(moved)) / (library.cost or 1.0)
         return NodeCost(flops, moved, 1, p.launch + seconds)
 
-    def _at(self, d: Dim) -> Number:
-        """The value of an amount or a size at the binding, at least 0: a slice of `n - 4` rows has no negative size.
-        Unbound variables are `ASSUMED_SIZE`."""
+    def _evaluate(self, d: Dim) -> Number:
+        """The value of an amount or a size at the binding, with `ASSUMED_SIZE` for unbound variables. Negative values
+        become 0, because a slice of `n - 4` rows has no negative size."""
         unknown = d.variables - self.binding.keys()
         at = {**dict.fromkeys(unknown, ASSUMED_SIZE), **self.binding} if unknown else self.binding
-        return maximum(evaluated(d, at), 0)
+        return maximum(evaluate(d, at), 0)
 
 
 def _registered(site: Site, result: Annotation) -> Library | None:
@@ -418,6 +423,7 @@ def _registered(site: Site, result: Annotation) -> Library | None:
 
 
 def _all_known(site: Site, result: Annotation) -> bool:
+    """Whether the shapes and dtypes of the operands and of the result are known."""
     annotations = (a for a in (*site.operands, result) if isinstance(a, Tensor))
     return all(a.shape is not None and a.dtype is not None for a in annotations)
 

@@ -16,10 +16,12 @@ from relax_eg.ops import Site
 
 @dataclass(frozen=True, slots=True)
 class NodeCost:
-    """The cost of one node at a binding, or at many; then each field is a column (`numbers`).
+    """The cost of one node at a binding; at many bindings each field is a column (`numbers`).
 
+    - `flops`: flops.
     - `bytes`: bytes moved.
     - `launches`: kernel launches.
+    - `seconds`: predicted seconds; infinite if nothing executes the node.
     - `wakes`: whether the node wakes other cores, which a program pays for once.
     """
 
@@ -39,12 +41,12 @@ class NodeCost:
         )
 
     def scaled(self, times: Number) -> NodeCost:
-        """The cost of so many runs."""
+        """The cost of `times` runs."""
         amounts = (x * times for x in (self.flops, self.bytes, self.launches, self.seconds))
         return NodeCost(*amounts, wakes=self.wakes)
 
     def without(self, part: NodeCost) -> NodeCost:
-        """The cost without that of a part, each amount at least 0."""
+        """This cost minus that of a part, each amount at least 0."""
         return NodeCost(
             maximum(0.0, self.flops - part.flops),
             maximum(0.0, self.bytes - part.bytes),
@@ -57,32 +59,32 @@ class NodeCost:
 class CostModel(Protocol):
     """Any object that can price operators: `optimize(..., target=model)`.
 
-    It may have an attribute `profile`, a device profile or the name of one: that of the device which it prices
-    (default: JAX's device). Kernels are planned, and their bytes and launches counted, for this device."""
+    The model may have an attribute `profile`: the profile of the device that it prices, or the name of a profile. The
+    default is that of JAX's device. Kernels are planned, and their bytes and launches are counted, for this device."""
 
     def price(self, site: Site, result: Annotation, sizes: Mapping[str, int]) -> NodeCost:
         """The cost of one use of an operator at a binding of the size variables; `result` annotates its value.
 
-        Seconds decide, in any unit; infinite seconds mean that nothing executes the operator.
-        `relax_eg.ops.counts(site)` has flops and bytes as expressions in the sizes. The operators that a loop, a branch
-        or a call runs are priced by calls of their own."""
+        Extraction compares `seconds`, which may have any unit. Infinite seconds mean that nothing executes the
+        operator. `relax_eg.ops.counts(site)` has flops and bytes as expressions in the sizes. The operators that a
+        loop, a branch or a call runs are priced by calls of their own."""
         ...
 
 
 def price_each_binding(
     model: CostModel, site: Site, result: Annotation, binding: Mapping[str, Number], columns: int
 ) -> NodeCost:
-    """The price that `model` gives, asked for one binding at a time.
+    """The price by `model`, which is called once per binding.
 
     - `columns`: number of bindings in `binding`; 0: `binding` is one binding.
     """
-    return one_by_one(lambda at: checked(site.op, model.price(site, result, at)), columns, binding)
+    return map_bindings(lambda at: check_cost(site.op, model.price(site, result, at)), columns, binding)
 
 
-def one_by_one(
+def map_bindings(
     price: Callable[..., NodeCost], columns: int, binding: Mapping[str, Number], *amounts: Number
 ) -> NodeCost:
-    """The result of `price`, which takes numbers only, for each binding and its amounts.
+    """The result of `price`, which takes numbers only, called once per binding with the amounts there.
 
     - `columns`: length of the columns in `binding` and `amounts`; 0: there are no columns.
     """
@@ -98,8 +100,8 @@ def one_by_one(
     return NodeCost(*(np.array([getattr(c, f.name) for c in each]) for f in fields(NodeCost)))
 
 
-def checked(op: str, found: Any) -> NodeCost:
-    """`found`, the answer of a cost model for an operator. ExtractionError unless it is a NodeCost of seconds >= 0."""
+def check_cost(op: str, found: Any) -> NodeCost:
+    """`found`, the result of a cost model for an operator. ExtractionError unless it is a NodeCost of seconds >= 0."""
     if not isinstance(found, NodeCost):
         raise ExtractionError(f"the cost model gave {found!r} for `{op}`; a NodeCost is accepted")
     if not found.seconds >= 0:  # a NaN is not

@@ -1,9 +1,9 @@
-"""Chooses few programs that are good at all sizes, and boxes of sizes in which each of them serves.
+"""Chooses a small number of programs that together are good at all sizes, and the boxes of sizes that each serves.
 
 Both steps work on a table of cost ratios: the cost of each program at each of many sample points over the best cost
-there. A program is near at a point if its ratio is at most a limit. First few programs are chosen so that one is near
-at each point. Then a decision tree splits the points by comparisons of sizes until one program is near at all points of
-a box.
+there. A program is *near* at a point if its ratio is at most a limit. The first step chooses programs so that at least
+one is near at each point. The second step is a decision tree. It splits the points by comparisons of sizes until one
+program is near at all points of a box.
 """
 
 from __future__ import annotations
@@ -21,12 +21,14 @@ Interval = tuple[int | None, int | None]
 
 LIMITS = (1.01, 1.02)  # given: times the best, as documented for users: limits of "near", preferred and at most
 LEAVES = 48  # limit: boxes of a family
-NEARER = 0.005  # chosen: of the cost: the least improvement for which a program is added at points where none is near
+# chosen: share of the cost: the least improvement for which a program is added at points where none is near
+NEARER = 0.005
 # given: share of the required gain, as documented for users, from which on a change may be taken if boxes get simpler
 GAINING = 0.6
-# chosen: of the cost: a change from the program as written counts as so much worse where that program stays
+# chosen: share of the cost that is added to every other program at points where the program as written stays
 _CHANGE = 1e-3
-_PENALTY = 0.003  # chosen: of the points: so many more must a feature beyond the `plain` ones tell apart
+# chosen: share of the points by which a feature beyond the `plain` ones must separate more points than those
+_PENALTY = 0.003
 _FAR = 10.0  # chosen: times the best: larger ratios count alike in means
 _ROUNDING = 1e-9  # chosen: a share: rounding error between sums in different orders
 
@@ -34,10 +36,12 @@ _ROUNDING = 1e-9  # chosen: a share: rounding error between sums in different or
 def cost_ratios(costs: Table, pays: float, prices_are_known: bool = False) -> Table:
     """The ratios of a table of costs to the cost of the program that would be chosen for each point alone.
 
-    That is the cheapest program, or the program as written (the first) if nothing is more than `pays` times cheaper. At
-    points of the second kind another program has a ratio of at least `pays`, however cheap it is, unless it gains at
-    least `GAINING` of the required gain, because predictions cannot tell smaller gains. With `told` all ratios follow
-    costs alone."""
+    That program is the cheapest one, or the program as written (the first row) if no program is more than `pays` times
+    cheaper. At points of the second kind, another program that gains less than `GAINING` of the required gain has a
+    ratio of at least `pays`, because predictions cannot resolve smaller gains.
+
+    - `prices_are_known`: whether costs are exact, so that all ratios follow from costs alone.
+    """
     least = costs.min(0)
     stays = costs[0] <= pays * least
     found = np.maximum(costs / np.maximum(np.where(stays, costs[0], least), TINY), 1.0)
@@ -51,23 +55,24 @@ def cost_ratios(costs: Table, pays: float, prices_are_known: bool = False) -> Ta
 def choose_programs(
     ratios: Table, most: int, fits: Callable[[Sequence[int]], bool]
 ) -> tuple[list[int], float, np.ndarray]:
-    """At most `most` programs, a limit, and the points at which no chosen program is within the limit.
+    """The chosen programs, at most `most`; the limit of `LIMITS` that they keep; and the points at which no chosen
+    program is within the limit. Without such points, greedy covering found a near program for every point.
 
-    If greedy covering finds programs for all points, there are no such points. `fits` says whether programs may be
-    chosen together; a single program always may."""
+    - `fits`: whether programs may be chosen together; a single program always may.
+    """
     strict, loose = LIMITS
-    chosen = _covering(ratios, ratios <= strict, most, fits, [])
+    chosen = _greedy_cover(ratios, ratios <= strict, most, fits, [])
     if (ratios[chosen].min(0) <= strict).all():
         return chosen, strict, np.zeros(0, np.int64)
-    # The program that is best in most places may keep out programs that the other places need.
+    # If the program that covers most points is chosen first, those that cover the other points may no longer fit.
     near = ratios <= loose
-    tried = [_covering(ratios, near, most, fits, first) for first in ([], *([p] for p in range(len(ratios))))]
+    tried = [_greedy_cover(ratios, near, most, fits, first) for first in ([], *([p] for p in range(len(ratios))))]
     beyond = [float(np.maximum(ratios[c].min(0) - loose, 0.0).sum()) for c in tried]
     chosen = tried[int(np.argmin(beyond))]
     return chosen, loose, np.flatnonzero(~near[chosen].any(0))
 
 
-def _covering(
+def _greedy_cover(
     ratios: Table, near: Table, most: int, fits: Callable[[Sequence[int]], bool], first: list[int]
 ) -> list[int]:
     chosen = list(first)
@@ -89,13 +94,15 @@ def _covering(
         if best is None:
             break
         chosen.append(best)
-    return _needed(ratios, near, chosen, fits)
+    return _without_redundant(ratios, near, chosen, fits)
 
 
-def _needed(ratios: Table, near: Table, chosen: list[int], fits: Callable[[Sequence[int]], bool]) -> list[int]:
+def _without_redundant(
+    ratios: Table, near: Table, chosen: list[int], fits: Callable[[Sequence[int]], bool]
+) -> list[int]:
     """The chosen programs without those that later ones made unnecessary."""
     covered, least = near[chosen].any(0), ratios[chosen].min(0)
-    for p in list(reversed(chosen)):  # later programs may have made it unnecessary
+    for p in list(reversed(chosen)):
         rest = [q for q in chosen if q != p]
         if not rest or not fits(rest):
             continue
@@ -108,8 +115,9 @@ def _needed(ratios: Table, near: Table, chosen: list[int], fits: Callable[[Seque
 class CoverBox:
     """A box of sizes and the program that serves it.
 
-    - `bounds`: intervals by feature.
-    - `points`: sample points in the box.
+    - `bounds`: the interval (low, high) of each feature that is bounded, both ends included; None: no bound.
+    - `points`: indices of the sample points in the box.
+    - `program`: the row of the program in the table.
     - `misses`: number of points at which the program is not near.
     """
 
@@ -121,13 +129,15 @@ class CoverBox:
 
 @dataclass
 class Partition:
-    """Boxes that together contain every point once.
+    """A partition of the sample points into boxes.
 
-    - `ratios`: rows of the programs that may serve.
-    - `features`: a column of values for each expression of the sizes that may be compared.
-    - `plain`: the first `plain` features are preferred.
-    - `limit`: ratio up to which a program is near.
+    - `ratios`: the cost ratios, a row for each program that may serve.
+    - `features`: the values at the points of each expression of the sizes that may be compared.
+    - `plain`: number of the first features, which are preferred.
+    - `limit`: the largest ratio of a program that is near.
+    - `most`: the most boxes.
     - `steps`: per feature, the last values before a sudden change of costs.
+    - `leaves`: the boxes.
     """
 
     ratios: Table
@@ -146,12 +156,12 @@ class Partition:
         while self.leaves and len(self.leaves) + len(done) < self.most:
             self.leaves.sort(key=lambda leaf: leaf.misses)
             leaf = self.leaves.pop()
-            parts = self._parts(leaf) if leaf.misses else None
+            parts = self._split(leaf) if leaf.misses else None
             if parts is None:
                 done.append(leaf)
             else:
                 self.leaves += parts
-        self.leaves = _merged([*done, *self.leaves])
+        self.leaves = _merge_boxes([*done, *self.leaves])
 
     def _leaf(self, bounds: dict[int, Interval], points: np.ndarray) -> CoverBox:
         near, ratios = self._near[:, points], self.ratios[:, points]
@@ -161,13 +171,13 @@ class Partition:
         program = min(range(len(misses)), key=lambda p: (misses[p], worst[p] if misses[p] else 0.0, mean[p], p))
         return CoverBox(bounds, points, program, int(misses[program]))
 
-    def _parts(self, leaf: CoverBox) -> list[CoverBox] | None:
-        """The leaf split in two by one comparison; None if no feature differs within it.
+    def _split(self, leaf: CoverBox) -> list[CoverBox] | None:
+        """The two boxes into which one comparison splits the leaf; None if no feature differs within it.
 
-        The comparison leaves most points with a near program. If none improves on the whole leaf, it separates programs
-        best (by Gini impurity)."""
+        The comparison is the one after which the programs of the two boxes are near at most points. If none improves on
+        the whole leaf, it is the one that separates programs best (by Gini impurity)."""
         near = self._near[:, leaf.points]
-        hard = ~near.all(0)  # points at which any program is near give no information
+        hard = ~near.all(0)  # points at which every program is near give no information
         near, points = near[:, hard], leaf.points[hard]
         counts = near.sum(1, keepdims=True)
         whole, count = int(counts.max()), len(points)
@@ -204,12 +214,12 @@ class Partition:
 
 
 def _between(low: int, high: int) -> int:
-    """The cut between two sizes: their geometric mean, because sizes differ by factors."""
+    """The cut between two values: their geometric mean, because sizes differ by factors."""
     return min(max(low, math.isqrt(max(low, 0) * high)), high - 1)
 
 
-def _merged(leaves: Sequence[CoverBox]) -> list[CoverBox]:
-    """The same boxes, where boxes of one program that differ in one feature and touch there are merged."""
+def _merge_boxes(leaves: Sequence[CoverBox]) -> list[CoverBox]:
+    """The boxes after merging each pair of one program that differs in one feature and touches there."""
     left = list(leaves)
     while True:
         pair = next(

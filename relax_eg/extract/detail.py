@@ -1,7 +1,5 @@
-"""The cost of a program by kernel, source line and rule, and rows of the tensors that are alive.
-
-Only reports use this. It is linear in the program.
-"""
+"""The cost of a program by kernel, source line and rule, and the record of the tensors that are alive, for reports.
+Takes time linear in the program."""
 
 from __future__ import annotations
 
@@ -19,7 +17,7 @@ from relax_eg.ops.fused import VIEWS
 from relax_eg.ops.libraries import library_of
 
 _ROUNDING = 1e-6  # chosen: launches that rounding errors leave
-MOST_MOMENTS = 240  # limit: moments of a timeline; of neighbouring ones the moment with most bytes is kept
+MOST_MOMENTS = 240  # limit: moments of a timeline; of neighbouring moments the one with most bytes is kept
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,13 +26,15 @@ class KernelPart:
     one row.
 
     - `what`: the operator, library routine or tensor program.
-    - `result`: the annotation of what it computes, with sizes by name.
-    - `lines`: the source lines that it stands for, that of its result first.
-    - `rule`: the rules that made it, as text, "" as written.
-    - `count`: how often the program text has it; all other figures count how often it runs.
-    - `operators`: operators inside a kernel of several, or that a library routine stands for.
-    - `ahead`: computed once from the weights, and in no total.
-    - `dtype`: dtype of the first array it reads, which determines its matmul rate.
+    - `result`: the annotation of its result, with sizes by name.
+    - `function`: the function that contains it.
+    - `lines`: the source lines that it computes, that of its result first.
+    - `rule`: the rules that made it, as text; "" if it is as written.
+    - `count`: how often the program text has it; the figures below count each run.
+    - `flops`, `bytes`, `launches`, `seconds`: flops, bytes moved, kernel launches, and predicted seconds.
+    - `operators`: the operators in a kernel of several, or in the pattern of a library routine.
+    - `ahead`: whether it is computed once from the weights; no total includes it then.
+    - `dtype`: the dtype of the first array that it reads, which determines its matmul rate.
     """
 
     what: str
@@ -53,6 +53,7 @@ class KernelPart:
 
     @property
     def line(self) -> str:
+        """The source line of its result; "" if unknown."""
         return self.lines[0] if self.lines else ""
 
     @property
@@ -63,7 +64,11 @@ class KernelPart:
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """The bytes that are alive while one kernel runs, the kernel, and its source line."""
+    """The bytes that are alive while one kernel runs.
+
+    - `bytes`: the bytes.
+    - `what`, `line`: the kernel, and its source line.
+    """
 
     bytes: int
     what: str
@@ -76,6 +81,8 @@ class Held:
 
     - `name`: its name in the module.
     - `tensor`: shape and dtype.
+    - `bytes`: its size.
+    - `line`: the source line of the kernel that makes it; "" if unknown.
     """
 
     name: str
@@ -89,13 +96,13 @@ class Memory:
     """Bytes of tensors that live between kernels, each until its last reader has run. Results are counted; inputs,
     weights and values prepared from weights are not.
 
-    For kernels this is the plan that they run by. For one XLA program it is an estimate from the values that XLA is
-    predicted to store, because XLA decides order and aliasing.
+    With `execution="kernels"` the figures are those of the plan that the kernels follow. For one XLA program they are
+    estimated from the values that XLA is predicted to store, because XLA decides order and aliasing.
 
-    - `peak`: the most bytes at a time.
+    - `peak`: the most bytes alive at a time.
     - `peak_at`: the kernel that runs at the peak.
-    - `workspace`: the largest workspace of a kernel.
-    - `moments`: bytes over the program.
+    - `workspace`: bytes of the largest workspace of a kernel.
+    - `moments`: the bytes alive over the program.
     - `tensors`: the largest tensors at the peak.
     """
 
@@ -106,7 +113,7 @@ class Memory:
     tensors: tuple[Held, ...] = ()
 
 
-# What is told apart: operator, result, function, lines, rule, operators inside, whether it is ahead of calls, dtype.
+# The key of a part: operator, result, function, lines, rule, operators inside, whether it is ahead of calls, dtype.
 _Key = tuple[str, str, str, tuple[str, ...], str, tuple[str, ...], bool, str]
 
 
@@ -127,12 +134,12 @@ def parts_of(
 
     def key(v: Visit, ahead: bool) -> _Key:
         e, what = v.node, label_of(v.node)
-        told = [x.function.origins.get(x.node, UNKNOWN) for x in (v, *reversed(v.path))]
+        origins = [x.function.origins.get(x.node, UNKNOWN) for x in (v, *reversed(v.path))]
         lines = tuple(
-            map(str, next((o.lines for o in told if o.lines), ()))
+            map(str, next((o.lines for o in origins if o.lines), ()))
         )  # a node without lines has those of the call around it
-        inside = (operators or {}).get(what, ()) if e.op == CALL_TIR else _of_library(e)
-        return what, str(e.annotation), v.function.name, lines, ", ".join(told[0].rules), inside, ahead, _dtype(e)
+        inside = (operators or {}).get(what, ()) if e.op == CALL_TIR else _library_operators(e)
+        return what, str(e.annotation), v.function.name, lines, ", ".join(origins[0].rules), inside, ahead, _dtype(e)
 
     rows = figures_by_key((key(v, ahead), c) for v, c, ahead in costs if c.seconds > 0 or c.launches >= _ROUNDING)
     made = (
@@ -142,8 +149,8 @@ def parts_of(
     return tuple(sorted(made, key=lambda p: (p.ahead, -p.seconds, p.what, p.lines, p.result, p.dtype)))
 
 
-def _of_library(e: Expr) -> tuple[str, ...]:
-    """The operators that a call of a registered routine stands for."""
+def _library_operators(e: Expr) -> tuple[str, ...]:
+    """The operators in the pattern of a registered routine; empty if the node is no call of one."""
     library = library_of(e)
     if library is None:
         return ()

@@ -1,8 +1,8 @@
-"""Profiles that ship: a CPU that was measured by hand, and data sheets of well-known devices.
+"""The profiles that ship: a CPU that was measured by hand, and devices by their makers' data sheets.
 
-The CPU, a starting point, is a 2-core x86-64 machine with JAX 0.10's CPU backend. The others have the peak figures of
-their makers' data sheets (float32 matmuls run as TF32 there, as is JAX's default), with assumed launch times and shares
-of linear algebra. None is calibrated: `relax-eg calibrate` measures the machine it runs on.
+The CPU is a 2-core x86-64 machine with JAX 0.10's CPU backend. The other profiles have the peak figures of data sheets
+(float32 matmuls run as TF32 on the GPUs, which is JAX's default), with assumed launch times and shares of linear
+algebra. None is calibrated: `relax-eg calibrate` measures the machine that it runs on.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ import math
 from dataclasses import replace
 from pathlib import Path
 
-from relax_eg.accepted import short_repr
+from relax_eg.argument_checks import short_repr
 from relax_eg.errors import OptionError
 from relax_eg.extract.profile import Mode, Profile
 
-# Without XLA's newer kernels for matmuls on CPUs a weight that is stored output axis first is slow.
+# The mode without XLA's newer kernels for matmuls on CPUs, in which a weight that is stored output axis first is slow.
 WITHOUT_YNN = Mode(
     "ynn off",
     {"xla_cpu_experimental_ynn_fusion_type": ""},
@@ -68,11 +68,11 @@ def _gpu(
 ) -> Profile:  # fmt: skip
     """The profile of a GPU from its data sheet.
 
-    - `cores`: multiprocessors.
-    - `tf32`, `half`, `double`: dense tensor-core rates.
-    - `vector`: float32 vector rate.
-    - `bandwidth`: memory bandwidth.
-    - `l2_bytes`: level-2 cache.
+    - `cores`: number of multiprocessors.
+    - `tf32`, `half`, `double`: dense tensor-core rates, flop/s.
+    - `vector`: float32 vector rate, flop/s.
+    - `bandwidth`: bytes/s of memory.
+    - `l2_bytes`: bytes of the level-2 cache.
     """
     return Profile(
         name=name,
@@ -146,8 +146,8 @@ PROFILES: dict[str, Profile] = {
 def nearest_profile(platform: str, kind: str) -> Profile:
     """The profile of a device by the platform and kind that JAX reports.
 
-    It is the data sheet whose name is in `kind`, else that of the A100 for any device that is no CPU. A profile that is
-    only the nearest says so in its name."""
+    For a CPU it is `CPU`. For any other device it is the data sheet whose name is in `kind`, or else that of the A100
+    with a name that says that it is only the nearest."""
     if platform == "cpu":
         return CPU
     plain = kind.lower().replace(" ", "")

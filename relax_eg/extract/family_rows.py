@@ -10,13 +10,15 @@ from dataclasses import dataclass
 class VariantRow:
     """One variant of a family.
 
-    - `guard`: the sizes it serves.
+    - `label`: its name.
+    - `guard`: the sizes that it serves.
     - `at`: the binding of its report.
     - `rules`: the rules that made nodes of it.
-    - `share`: share of the sampled sizes that it serves.
-    - `regret`: the most that it costs there above the best program known, as a share.
+    - `share`: the share of the sampled sizes that it serves.
+    - `regret`: the largest share by which it costs more there than the best program known.
+    - `kept_as_written`: whether it is the program as written.
     - `fallback`: whether it serves symbolic sizes.
-    - `prepared_bytes`: bytes that it prepares from weights.
+    - `prepared_bytes`: bytes of the values that it prepares from weights.
     - `execution`: how it is executed: "whole" or "kernels".
     """
 
@@ -36,13 +38,14 @@ class VariantRow:
 class FamilyRow:
     """How a family of programs was found.
 
-    - `extractions`: number of extractions, until `stop`.
-    - `programs`: different programs that they gave.
-    - `points`: number of sizes at which these were priced.
-    - `cover`: how it was proved that exactly one guard holds at all allowed sizes.
-    - `regret`: the most that a variant costs above the best of these programs, as a share.
-    - `prepared_bytes`: bytes of all variants together; shared values count once.
-    - `seconds`: time that finding it took.
+    - `extractions`: number of extractions.
+    - `stop`: why no further extraction was made.
+    - `programs`: number of different programs that the extractions gave.
+    - `points`: number of bindings at which these were priced.
+    - `cover`: how it was proved that exactly one guard holds at each allowed binding.
+    - `regret`: the largest share by which a variant costs more than the best of these programs.
+    - `prepared_bytes`: bytes of the prepared values of all variants together; shared values count once.
+    - `seconds`: seconds that the search for the family took.
     """
 
     extractions: int
@@ -56,7 +59,7 @@ class FamilyRow:
 
 
 def family_lines(family: FamilyRow, variants: Sequence[VariantRow]) -> list[str]:
-    """The lines of a report on its family."""
+    """The lines on a family in the text of a report."""
     lines = [
         f"family of {len(variants)} {'variant' if len(variants) == 1 else 'variants'}, at most "
         f"{100 * family.regret:.2g}% dearer than the best of {family.programs} programs at {family.points} sizes; "

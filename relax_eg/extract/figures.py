@@ -18,7 +18,7 @@ def si(x: float) -> str:
 
 
 def count_text(n: int, one: str, several: str = "") -> str:
-    """A count with its noun, such as "1 call" or "2 calls". `several`: the plural if it is not `one` with an s."""
+    """A count with its noun, such as "1 call" or "2 calls". `several`: the plural; default: `one` with an s."""
     return f"{n} {one if n == 1 else several or one + 's'}"
 
 

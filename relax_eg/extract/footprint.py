@@ -1,4 +1,4 @@
-"""The memory that a call of a program needs beside its arguments, measured on the executables."""
+"""The memory that a call of a program needs besides its arguments, measured on the executables."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ from relax_eg.byte_units import format_bytes
 class Footprint:
     """Bytes that a call needs at a binding.
 
-    - `planned`: storages of intermediate values, kept from call to call; none in one XLA program.
+    - `at`: the binding.
+    - `planned`: bytes of the storages of intermediate values, which are kept from call to call; 0 for one XLA program.
     - `results`: bytes of the results.
-    - `temporary`: the most that one executable allocates while it runs.
-    - `peak`: the largest values, by name, when most is needed.
+    - `temporary`: the most bytes that one executable allocates while it runs.
+    - `peak`: the largest values at the peak, each with its name and bytes.
     """
 
     at: Mapping[str, int]
@@ -26,7 +27,7 @@ class Footprint:
 
     @property
     def bytes(self) -> int:
-        """All bytes that a call needs at once, beside its arguments."""
+        """All bytes that a call needs at once, besides its arguments."""
         return self.planned + self.results + self.temporary
 
 
@@ -34,9 +35,10 @@ class Footprint:
 class MemoryRow:
     """How `memory_limit` was kept.
 
+    - `limit`: the limit in bytes.
     - `bytes`: bytes of the chosen program, as `Footprint.bytes`, at the binding that needs most.
     - `without`: bytes of the program that would have been chosen without a limit.
-    - `slower`: predicted time of a call, as a multiple of that program's.
+    - `slower`: predicted time of a call over the predicted time of that program.
     - `tried`: number of programs considered.
     - `planned`, `results`, `temporary`: the parts of `bytes`, as in `Footprint`.
     """

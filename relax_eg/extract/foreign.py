@@ -1,8 +1,8 @@
 """E-graphs of other tools in the egraph-serialize format: reading, extraction, and writing of the choice.
 
-The format is JSON: `nodes`, each with `op`, `children` (nodes, each standing for its class), `eclass`, `cost` and
-optionally `subsumed` (such a node is there for matching only and is never chosen); `root_eclasses`; and `class_data`,
-which is ignored.
+The format is JSON: `nodes`, each with `op`, `children` (names of nodes, each of which stands for its class), `eclass`,
+`cost` and optionally `subsumed` (such a node is for matching only and is never chosen); `root_eclasses`; and
+`class_data`, which is ignored.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from relax_eg.errors import ExtractionError
 from relax_eg.extract.greedy import dag_greedy
 from relax_eg.extract.helper import start_helper
 from relax_eg.extract.numbers import gap
-from relax_eg.extract.problem import Problem, choice_cost, impossible, tree_choice, used_classes
+from relax_eg.extract.problem import Problem, choice_cost, impossible_classes, tree_choice, used_classes
 from relax_eg.extract.solve import Progress, Solved, SolverEffort, solve
 from relax_eg.plain_data import read_json as read_data
 
 CHOICE_SCHEMA = "relax_eg.choice/1"
 Method = Literal["all", "tree", "dag", "ilp"]
 METHODS = ("all", "tree", "dag", "ilp")
-_ALONE = 1000  # chosen: nodes up to which a second process is not worth starting
+_ALONE = 1000  # chosen: nodes up to which no second process is started, because that takes longer than it saves
 _NAMED = 5  # limit: classes or nodes named in one message
 
 
@@ -34,8 +34,9 @@ _NAMED = 5  # limit: classes or nodes named in one message
 class ForeignGraph:
     """An e-graph that was read.
 
-    - `classes`: names of the classes.
-    - `nodes`: names of the nodes, in the places of their candidates.
+    - `problem`: its selection problem.
+    - `classes`: the names of the classes.
+    - `nodes[c][k]`: the name of the node that is candidate `k` of class `c`.
     """
 
     problem: Problem
@@ -51,10 +52,12 @@ class ForeignGraph:
 class Extracted:
     """The result of one extraction method.
 
-    - `choice`: the node of each class that the roots need.
+    - `method`: "tree", "dag" or "ilp".
+    - `choice`: the name of the node of each class that the roots need, by the name of the class.
+    - `cost`: its cost.
     - `bound`: a lower bound on the cost of any choice; None if the method gives none.
-    - `how`: how the choice was found.
-    - `seconds`: time of the method.
+    - `how`: how the choice was found: "greedy", "ilp" or "proved optimal".
+    - `seconds`: seconds that the method took.
     """
 
     method: str
@@ -177,7 +180,7 @@ def _cost(cost: Any, node: str, name: str) -> float:
 def _check_computable(graph: ForeignGraph, name: str) -> None:
     problem = graph.problem
     tree = tree_choice(problem)
-    reached = impossible(problem, tree)
+    reached = impossible_classes(problem, tree)
     if not reached:
         return
     dear = [c for c in reached if all(x == math.inf for x in problem.costs[c])]
@@ -206,11 +209,12 @@ def extract(
     seed: int = 0,
     jobs: int = 1,
 ) -> list[Extracted]:
-    """The choices of one method, or of all three.
+    """The results of one method, or of all three with "all".
 
-    "tree" pays for every use in full. "dag" pays for shared classes once and is greedy. "ilp" starts from both and
-    searches until nothing cheaper exists or `seconds` are over.
+    "tree" counts the cost of a class for every use. "dag" is greedy and counts shared classes once. "ilp" starts from
+    the choices of both and searches until no cheaper choice exists or `seconds` are over.
 
+    - `progress`: as in `solve`.
     - `seed`: random seed of the neighbourhoods that "ilp" searches.
     - `jobs`: 2 starts a second process that improves choices; the result then depends on the clock.
     """

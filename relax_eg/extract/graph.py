@@ -1,4 +1,4 @@
-"""The extraction graph: e-classes, each with the candidates that compute it. Plain data."""
+"""The extraction graph: e-classes, each with the candidates that compute it, as plain data."""
 
 from __future__ import annotations
 
@@ -10,11 +10,13 @@ from relax_eg.ops import Site
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """One way to compute a class: an operator on classes, or a leaf (no children).
+    """One way to compute a class: an operator on classes, or a leaf, which has no children.
 
+    - `op`: the name of the operator.
     - `site`: the operator with its operand annotations and attributes, for pricing.
+    - `children`: the classes of its operands.
     - `payload`: data with which the maker of the graph rebuilds the expression.
-    - `made_by`: the rule that proposed it, "" for the program as written.
+    - `made_by`: the rule that proposed it; "" for the program as written.
     """
 
     op: str

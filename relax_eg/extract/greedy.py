@@ -1,4 +1,4 @@
-"""Greedy selection that pays for shared classes once: bottom-up, each class with the set of classes it needs."""
+"""Greedy selection that counts shared classes once. It works bottom-up, on the set of classes that each class needs."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ def dag_greedy(problem: Problem) -> list[int]:
     """For every class, the candidate whose set of needed classes costs least, each class counted once; -1 if there is
     none. Acyclic.
 
-    The set of a candidate is its class and the present sets of its operands. The candidate with the lowest estimate is
-    processed first; if the set of a class gets cheaper, its users are processed again. O(candidates x used classes) for
-    a few passes over each.
+    The set of a candidate is the union of its class and the present sets of its operands. The candidate with the lowest
+    estimate is processed first. If the set of a class becomes cheaper, its users are processed again. A few passes over
+    the candidates take O(candidates x used classes).
     """
     users: list[list[tuple[int, int]]] = [[] for _ in problem.reads]
     queue: list[tuple[float, int, int]] = []

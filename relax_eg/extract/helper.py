@@ -1,8 +1,8 @@
 """A second process that improves choices while the first one computes bounds.
 
-Both processes split the problem into the same parts, so a part is known by its number. They exchange lines of JSON: the
-problem first, then `[part, choice]` whenever one has a better choice than the other knows of. The helper ends when its
-input ends, whatever it is doing.
+Both processes split the problem into the same parts, so a number identifies a part. They exchange lines of JSON: first
+the problem, then `[part, choice]` whenever one process has a better choice than the other knows. The helper ends when
+its input ends.
 
     python -m relax_eg.extract.helper
 """
@@ -24,7 +24,7 @@ from typing import IO, Any
 from relax_eg.extract.problem import Problem
 from relax_eg.extract.solve import Partner, SolverEffort, improver_of, initial_choice, ordered_parts
 
-_TURN = 10.0  # limit: seconds of one step; its result is sent afterwards
+_TURN = 10.0  # limit: seconds of one step, after which its result is sent
 _SEEDS = 1000  # chosen: difference between the random seeds of the two processes
 _IDLE = 0.05  # chosen: seconds that an idle helper waits before it looks for messages again
 
@@ -34,7 +34,7 @@ class Helper(Partner):
 
     def __init__(self, lines: IO[str], queue: SimpleQueue[tuple[int, list[int]]], task: Mapping[str, Any]) -> None:
         self._queue = queue
-        self._heard: dict[int, list[int]] = {}
+        self._received: dict[int, list[int]] = {}
         # The helper may read late, so a thread sends the messages without blocking the search.
         self._outbox: SimpleQueue[Any] = SimpleQueue()
         self._outbox.put(task)
@@ -46,15 +46,15 @@ class Helper(Partner):
                 _send(lines, message)
             lines.close()
 
-    def heard(self, part: int) -> list[int] | None:
+    def received(self, part: int) -> list[int] | None:
         while True:
             try:
                 number, choice = self._queue.get_nowait()
             except Empty:
-                return self._heard.get(part)
-            self._heard[number] = choice
+                return self._received.get(part)
+            self._received[number] = choice
 
-    def tell(self, part: int, choice: Sequence[int] | None) -> None:
+    def send(self, part: int, choice: Sequence[int] | None) -> None:
         self._outbox.put([part, choice])
 
     def close(self) -> None:
@@ -64,7 +64,7 @@ class Helper(Partner):
 
 @contextmanager
 def start_helper(problem: Problem, seed: Sequence[int], effort: SolverEffort) -> Generator[Partner | None]:
-    """A helper for `problem` that starts from the choice `seed` and ends with the block; None if no process can be
+    """Starts a helper for `problem` with the choice `seed`; it ends with the block. None if no process can be
     started."""
     try:
         process = subprocess.Popen(
@@ -95,13 +95,13 @@ def _send(lines: IO[str], message: Any) -> None:
     lines.flush()
 
 
-def _listen(lines: IO[str], hear: Callable[[Any], None], at_end: Callable[[], None]) -> None:
-    """Starts a thread that passes each incoming message to `hear`, and calls `at_end` after the last."""
+def _listen(lines: IO[str], on_message: Callable[[Any], None], at_end: Callable[[], None]) -> None:
+    """Starts a thread that passes each incoming message to `on_message`, and calls `at_end` after the last."""
 
     def run() -> None:
         try:
             for line in lines:
-                hear(json.loads(line))
+                on_message(json.loads(line))
         except ValueError:  # closed, or cut off in the middle of a line
             pass
         at_end()
@@ -111,7 +111,7 @@ def _listen(lines: IO[str], hear: Callable[[Any], None], at_end: Callable[[], No
 
 def main() -> None:
     """Improves every part in turn until the input ends."""
-    # What a library prints must not get between the messages.
+    # Output of libraries must not mix with the messages, so it goes to stderr.
     messages = os.fdopen(os.dup(sys.stdout.fileno()), "w")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     first = sys.stdin.readline()
@@ -125,7 +125,7 @@ def main() -> None:
     reads = [[tuple(r) for r in row] for row in task["reads"]]
     _, parts = ordered_parts(Problem(reads, task["costs"], tuple(task["roots"])))
     improvers = {
-        i: improver_of(part.problem, initial_choice(part.problem, part.into(task["seed"]))[0], effort)
+        i: improver_of(part.problem, initial_choice(part.problem, part.project(task["seed"]))[0], effort)
         for i, part in reversed(list(enumerate(parts)))
     }
     known = dict.fromkeys(improvers, float("inf"))

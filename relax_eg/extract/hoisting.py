@@ -1,8 +1,8 @@
-"""Which expressions XLA hoists out of loops, so that they run once for all steps.
+"""The expressions that XLA hoists out of loops, so that they run once for all steps.
 
-XLA's CPU compiler hoists expressions that depend only on constants of a loop out of the loop's body, at any size, and
-out of further enclosing loops as far as their operands allow. An expression that only moves or repeats values stays
-with its reader, unless the reader is hoisted. Conditions of loops and branches of choices keep their expressions; a
+XLA's CPU compiler hoists an expression that depends only on constants of a loop out of the loop's body, at any size,
+and out of further enclosing loops as far as its operands allow. An expression that only moves or repeats values stays
+with its reader, unless the reader is hoisted. Nothing is hoisted out of conditions of loops and branches of choices. A
 loop or choice whose operands are all constants of the enclosing loop is hoisted as a whole. XLA's GPU compiler is not
 known to hoist.
 """
@@ -19,9 +19,10 @@ from relax_eg.ir.module import Function
 from relax_eg.ops import Site
 from relax_eg.ops.record import movement_operators
 
-PLATFORMS = frozenset(("cpu",))  # where XLA hoists
+PLATFORMS = frozenset(("cpu",))  # the platforms on which XLA hoists
 
-# Attribute of the site of a loop or call inside a loop: number of loops that it, and each operand, is hoisted out of.
+# The attribute of the site of a loop or call inside a loop: the number of loops that it is hoisted out of, and for each
+# operand the number of further loops in which that is constant.
 _OUTWARD = "outward"
 _STAYS = movement_operators("view", "order", "part", "repeat", "make") | TUPLES
 
@@ -58,8 +59,11 @@ def hoisted_loops(function: Function, params: Mapping[str, int]) -> dict[Expr, i
 
 
 def with_hoisting(e: Expr, site: Site, left: Mapping[Expr, int], params: Mapping[str, int]) -> Site:
-    """`site`, with an attribute that says how far the node and its operands are hoisted if it is a loop or call inside
-    loops."""
+    """`site`; for a loop, choice or call inside loops with the attribute `_OUTWARD`.
+
+    - `left`: the number of loops that each expression of the function is hoisted out of.
+    - `params`: as in `hoisted_loops`.
+    """
     if not params or e.op not in RUNNING:
         return site
     far = left.get(e, 0)
@@ -69,10 +73,10 @@ def with_hoisting(e: Expr, site: Site, left: Mapping[Expr, int], params: Mapping
 
 
 def enclosing_loops(site: Site, times: Number, outside: tuple[Number, ...]) -> tuple[Number, ...]:
-    """The steps of the loops that expressions run at this site can leave, innermost first.
+    """The numbers of steps of the loops out of which expressions inside this site may be hoisted, innermost first.
 
-    - `times`: steps of the site itself.
-    - `outside`: steps of the loops around the site.
+    - `times`: number of steps of the site itself.
+    - `outside`: numbers of steps of the loops around the site.
     """
     outside = outside[site.attrs.get(_OUTWARD, (0,))[0] :]
     if site.op == CALL:
@@ -81,12 +85,12 @@ def enclosing_loops(site: Site, times: Number, outside: tuple[Number, ...]) -> t
 
 
 def constants(site: Site, function: Function) -> dict[str, int]:
-    """For each parameter of a function that this site runs, the number of loops `around` it in which it is constant;
-    parameters that are constant in none are left out."""
+    """For each parameter of a function that this site runs, the number of enclosing loops in which it is constant.
+    Parameters that are constant in none are left out."""
     outer = site.attrs.get(_OUTWARD, (0, (0,) * len(site.operands)))[1]
     is_loop = site.op in LOOPS
     if site.op != CALL and not (is_loop and function.name == site.attrs["functions"][-1]):
         return {}
     body = runs_of(site.op, range(len(site.operands)), site.attrs)[-1]
-    found = [is_loop + outer[i] for i in body.same]
+    found = [is_loop + outer[i] for i in body.constants]
     return {str(p.attr("name")): n for p, n in zip(function.params, found, strict=False) if n}

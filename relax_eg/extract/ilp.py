@@ -1,11 +1,11 @@
 """Exact selection: an integer program over the pruned problem, solved by HiGHS.
 
-Each candidate has a column, and each class that may be unused has one. A used class takes exactly one candidate; a
+There is a column for each candidate, and for each class that may be unused. A used class takes exactly one candidate. A
 class is used if a taken candidate reads it. Candidates of one class that read the same class share one constraint,
-since at most one of them is taken; this makes fractional solutions dearer than one constraint each would.
+because at most one of them is taken; this raises the bound more than a constraint for each would.
 
-Cuts (`loops`) exclude cycles, and make classes that several halves of a solution share cost their full price. They are
-found for the linear relaxation, and for integer solutions that have cycles.
+Cuts (`loops`) exclude cycles. They also make a class cost its full price if several fractions of a solution read it.
+Cuts are found for the linear relaxation, and for integer solutions with cycles.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ if TYPE_CHECKING:
     import highspy
 
 SCALE = 1e3  # chosen: cost of the present program in the units that HiGHS gets, because its tolerances are absolute
-_CUTS = 150  # limit: cuts per round
+_CUTS = 150  # limit: cuts per round that are found by search
 _PAIRS = 300  # limit: cuts of two classes per round
-_FEW = 2500  # limit: cuts of two classes that are in the program from the start
+_FEW = 2500  # limit: cuts of two classes up to which all are in the program from the start
 _TIGHT = 1e-6  # chosen: in units: a cut whose left side exceeds its right side by less is kept
-_STALL = 12  # limit: rounds of cuts that together gain too little
-_SLOW = 0.03  # chosen: share of the gap between bound and cost that is too little to gain in that many rounds
-_ALIKE = 1e-6  # chosen: of SCALE: margin by which a candidate must be too dear to be left out
+_STALL = 12  # limit: rounds of cuts after which a small gain ends the relaxation
+_SLOW = 0.03  # chosen: share of the gap between bound and cost; a smaller gain in `_STALL` rounds is too small
+_ALIKE = 1e-6  # chosen: share of SCALE: margin by which a candidate must be too expensive to be left out
 SHORTEST = 0.01  # limit: least seconds that HiGHS is given, because it takes 0.0 for no limit
 
 Row = tuple[list[int], list[float], float]  # columns, coefficients, lower bound of the row
@@ -44,7 +44,8 @@ Row = tuple[list[int], list[float], float]  # columns, coefficients, lower bound
 class Exact:
     """The result of one search of HiGHS.
 
-    - `choice`: index of the chosen candidate of each used class; None: nothing better than what was known.
+    - `choice`: index of the chosen candidate of each used class; None if nothing better than the known choice was
+      found.
     - `bound`: a lower bound on the cost of any choice.
     - `nodes`: nodes of the search.
     """
@@ -56,17 +57,18 @@ class Exact:
 
 @dataclass
 class Model:
-    """The integer program of `problem`, every class of which some choice needs.
+    """The integer program of `problem`, in which every class is needed by some choice.
 
     - `unit`: the cost that HiGHS gets as 1.
     - `loops`: the cuts so far.
+    - `first`: for each class, the column of its first candidate.
+    - `used`: the column that says whether a class is used; a class without one is always used.
     """
 
     problem: Problem
     unit: float
     loops: list[Loop] = field(default_factory=list[Loop])
-    first: list[int] = field(default_factory=list[int])  # column of a class's first candidate
-    # Column that says whether a class is used; a class without one always is.
+    first: list[int] = field(default_factory=list[int])
     used: dict[int, int] = field(default_factory=dict[int, int])
 
     def __post_init__(self) -> None:
@@ -96,7 +98,7 @@ class Model:
         self.pair_least = np.array([row[2] for _, row in rows])
 
     def add(self, loops: Iterable[Loop]) -> list[Row]:
-        """Adds the cuts of `loops`; returns the rows of those that do not hold anyway."""
+        """Adds the cuts `loops`, without those that always hold; returns the rows of the added ones."""
         rows: list[Row] = []
         for loop in loops:
             row = self.row(loop)
@@ -116,15 +118,15 @@ class Model:
         return [*columns, use], [1.0] * len(columns) + [-1.0], 0.0
 
     def violated(self, values: Sequence[float], most: int = _CUTS) -> list[Loop]:
-        """Cuts that a solution violates: the most violated cuts of two classes, all of which are checked, and others
-        found by search."""
+        """Cuts that a solution violates: of all cuts of two classes the most violated ones, and others found by
+        search."""
         x = np.array(values)
         short = self.pair_least - self.pair_rows @ x
         pairs = [self.pairs[i] for i in np.argsort(-short, kind="stable")[:_PAIRS] if short[i] > VIOLATED]
         used = np.array([x[self.used[c]] if c in self.used else 1.0 for c in range(len(self.first))])
         return list(dict.fromkeys([*pairs, *self.finder.violated(x[self.candidates], used, most)]))
 
-    def forget(self, values: Sequence[float]) -> None:
+    def drop_slack_cuts(self, values: Sequence[float]) -> None:
         """Drops the cuts that hold with slack."""
         x = np.array(values)
         rows = [(loop, self.row(loop)) for loop in self.loops]
@@ -178,8 +180,9 @@ class Model:
                 stack.extend(row[choice[c]])
         return choice
 
-    def within(self, relaxed: Relaxed, cost: float, choice: Sequence[int]) -> list[list[int]]:
-        """For each class, the candidates that a choice cheaper than `cost` may use, and that of `choice`."""
+    def candidates_below(self, relaxed: Relaxed, cost: float, choice: Sequence[int]) -> list[list[int]]:
+        """For each class, the candidates that a choice cheaper than `cost` may use, by their reduced costs, and the
+        candidate of `choice`."""
         left = (cost - relaxed.bound) / self.unit + _ALIKE * SCALE
         keep: list[list[int]] = []
         for c, row in enumerate(self.problem.reads):
@@ -214,10 +217,12 @@ def _silent_solver() -> type[highspy.Highs]:
 def relaxation(
     cost: Sequence[float] | np.ndarray[Any, Any], entries: Sequence[Row], upper: Sequence[float]
 ) -> highspy.Highs:
-    """HiGHS with this linear program.
+    """A solver of HiGHS with this linear program. ExtractionError if HiGHS refuses the program.
 
-    There is a column between 0 and 1 for each cost, and a row for each entry, at least the entry's bound and at most
-    `upper`. ExtractionError if HiGHS refuses the program."""
+    - `cost`: the costs of the columns, each of which is between 0 and 1.
+    - `entries`: the rows, each with its lower bound.
+    - `upper`: the upper bounds of the rows.
+    """
     import highspy
 
     solver: Any = _silent_solver()()
@@ -252,9 +257,10 @@ class Relaxed:
 
 
 def relax(model: Model, rounds: int, cost: float, deadline: float) -> Relaxed | None:
-    """The linear relaxation of `model`, with cuts added as long as they close enough of the gap to `cost`.
+    """The solved linear relaxation of `model`. Up to `rounds` times, violated cuts are added and the program is solved
+    again, while cuts close enough of the gap to `cost`. Cuts that hold with slack at the end are dropped.
 
-    None if the time is over before the first solution. Cuts that hold with slack at the end are dropped."""
+    None if `deadline` (`time.monotonic`) passes before the first solution."""
     import highspy
 
     solver: Any = model.linear()
@@ -283,7 +289,7 @@ def relax(model: Model, rounds: int, cost: float, deadline: float) -> Relaxed | 
         for columns, coefficients, least in fresh:
             solver.addRow(least, math.inf, len(columns), np.array(columns, dtype=np.int32), np.array(coefficients))
     if result is not None:
-        model.forget(result.values)
+        model.drop_slack_cuts(result.values)
     return result
 
 
@@ -309,7 +315,13 @@ def branch(
     nodes: int,
     deadline: float,
 ) -> Branched:
-    """Branch and bound of HiGHS with whole numbers in these columns, from the solution `start`."""
+    """Branch and bound of HiGHS, from the solution `start`.
+
+    - `columns`: the columns that take integers.
+    - `gap`: relative gap at which the search ends.
+    - `nodes`: limit of the nodes of the search.
+    - `deadline`: latest end (`time.monotonic`).
+    """
     import highspy
 
     kinds = np.array([highspy.HighsVarType.kInteger] * len(columns))
@@ -332,8 +344,11 @@ def branch(
     return Branched(values, bound, max(0, int(info.mip_node_count)))
 
 
-def integer(model: Model, known: Mapping[int, int], gap: float, nodes: int, deadline: float) -> tuple[Exact, bool]:
-    """One search of HiGHS from the choice `known`, and whether its solution had cycles, which are now cut off."""
+def solve_integer(
+    model: Model, known: Mapping[int, int], gap: float, nodes: int, deadline: float
+) -> tuple[Exact, bool]:
+    """The result of one search of HiGHS from the choice `known`, and whether its solution had cycles. Cuts against
+    these cycles are then in the model."""
     found = branch(model.linear(), range(model.columns), model.columns_of(known), gap, nodes, deadline)
     bound = found.bound * model.unit
     if found.values is None:

@@ -1,15 +1,15 @@
-"""Cuts that tie the use of a class to the classes it is computed from.
+"""Cuts that tie the use of a class to the classes from which it is computed.
 
-Take a set of classes. If one of them, t, is used, then the class of the set that is computed first has a candidate that
-reads none of the set. So
+Take a set of classes. If one of them, t, is used, then the class of the set that is computed first has a chosen
+candidate that reads none of the set. So
 
     sum of (candidates of classes in the set that read none of the set)  >=  t is used
 
 for every choice without cycles. In answer set programming these are the loop formulas of Lin and Zhao (2004), in
 planning landmarks; for a plain graph they are the cuts of the directed Steiner tree. There are exponentially many, so
-the cuts that a fractional solution violates are searched for one by one. For each candidate only one read is
-considered, the class that is founded least. This leaves a graph in which maximum flow finds a smallest cut before t. A
-class is *founded* as far as the taken candidates compute it from nothing.
+cuts that a fractional solution violates are found one by one. A class is *founded* to the share that the taken
+candidates compute it from classes without operands. For each candidate only one read is considered: the class that is
+founded least. In the remaining graph, a maximum flow finds a minimum cut before t.
 """
 
 from __future__ import annotations
@@ -25,21 +25,25 @@ from scipy.sparse.csgraph import breadth_first_order, maximum_flow
 from relax_eg.extract.problem import Problem
 
 _UNIT = 1_000_000  # chosen: a flow of 1, so that capacities are integers
-VIOLATED = 2e-3  # chosen: of a class: the share by which its use has to exceed its foundation
+VIOLATED = 2e-3  # chosen: share of a class by which its use has to exceed its foundation
 _ROUNDS = 400  # limit: rounds of founding; each goes one read deeper
-_NESTED = 4  # limit: cuts for one class
-_SEEN = 1  # limit: cuts that contain a class before it gets none of its own
+_NESTED = 4  # limit: cuts for one target
+_SEEN = 1  # limit: cuts that contain a class, from which on the class is no target
 _WORK = 6_000_000  # limit: arcs visited in one call
-_SETTLED = 1e-6  # chosen: of a class: least gain of a round of founding
-_SHUFFLED = 1e-3  # chosen: of a class: random noise that orders equal reads
-_SOONER = 0.3  # chosen: of a class: random noise on the order of targets
+_SETTLED = 1e-6  # chosen: share of a class: least gain of a round of founding
+_SHUFFLED = 1e-3  # chosen: share of a class: random noise that orders equal reads
+_SOONER = 0.3  # chosen: share of a class: random noise on the order of targets
 
 Floats = np.ndarray[Any, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Loop:
-    """A cut: a set of classes, and the one of them whose use it bounds."""
+    """A cut.
+
+    - `classes`: the set of classes.
+    - `target`: the class of the set whose use the cut bounds.
+    """
 
     classes: frozenset[int]
     target: int
@@ -60,8 +64,8 @@ class Loops:
         self.rng = np.random.default_rng(0)
 
     def founded(self, taken: Floats) -> Floats:
-        """The share of each class, at most 1, that can be computed from nothing if each candidate is `taken` to its
-        share."""
+        """The share, at most 1, to which each class is founded, and 1 for the additional class. `taken`: the share to
+        which each candidate is taken."""
         reach = np.zeros(self.always + 1)
         reach[-1] = 1.0
         for _ in range(_ROUNDS):
@@ -75,8 +79,8 @@ class Loops:
     def violated(self, taken: Floats, used: Floats, most: int) -> list[Loop]:
         """Up to `most` violated cuts.
 
-        - `taken`: share of each candidate.
-        - `used`: share of each class.
+        - `taken`: the share to which each candidate is taken.
+        - `used`: the share to which each class is used.
         """
         reach = self.founded(taken)
         hard = reach[self.reads] + _SHUFFLED * self.rng.random(len(self.reads))
@@ -146,8 +150,8 @@ def _arcs(matrix: Any) -> Floats:
 
 
 def loops_within(loops: Iterable[Loop], classes: Sequence[int]) -> list[Loop]:
-    """The cuts of a problem restricted to a part with these of its classes; a cut restricted to fewer classes still
-    holds."""
+    """The cuts of a problem, restricted to its part with these `classes`. A cut restricted to fewer classes still holds
+    for the part."""
     number = {c: i for i, c in enumerate(classes)}
     found: dict[Loop, None] = {}
     for loop in loops:

@@ -1,9 +1,9 @@
 """Seconds of matmuls whose operands are in memory: by shares of the peak rate, or by tiles on the cores of a device.
 
-With `Profile.tiles` a result is cut into blocks, and one core computes each block over the whole depth. A block is
-computed in full even if only part of it is wanted. If there are fewer blocks than cores, the other cores are idle, and
-each core reads at its share of the cache's bandwidth. The number of blocks is not rounded up: libraries have tiles of
-many sizes, and prices without steps make simpler families.
+With `Profile.tiles` a result is cut into blocks, and one core computes each block over the whole depth. A block at the
+edge of the result takes as long as a full one. If there are fewer blocks than cores, the other cores are idle, and each
+core reads at its share of the cache's bandwidth. The number of blocks is not rounded up, because libraries have tiles
+of many sizes, and because prices without steps lead to families with fewer programs.
 """
 
 from __future__ import annotations
@@ -13,20 +13,24 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from relax_eg.dtypes import itemsize
-from relax_eg.extract.numbers import Number, choose, maximum, smaller
+from relax_eg.extract.numbers import Number, choose, maximum, minimum
 from relax_eg.extract.profile import Profile
 from relax_eg.tir.work import DECODED, LEAST_BYTES
 
 _PARTIAL_BYTES = 8  # given: bytes per element of a partial sum: float32, written and read again
 _LEAST_SHARE = 1e-3  # chosen: of a peak rate: least share assumed at any sizes
-_OWN_SIDES = (32.0, 64.0)  # chosen: the other sides of the smallest tiles of XLA's own matmuls
+_OWN_SIDES = (32.0, 64.0)  # chosen: longer sides of the smallest tiles of the matmuls that XLA generates
 
 
 @dataclass(frozen=True, slots=True)
 class Matmul:
-    """A matmul at a binding, or a batch of them: the flops of all, and the sizes of each.
+    """A matmul at a binding, or a batch of equal ones.
 
-    The left operand has `rows` by `depth` elements of `dtype`, the right one `depth` by `columns`."""
+    - `flops`: the flops of all.
+    - `rows`, `columns`, `depth`: the sizes of each: the left operand has `rows` by `depth` elements, the right one
+      `depth` by `columns`.
+    - `dtype`: the dtype of the operands.
+    """
 
     flops: Number
     rows: Number
@@ -48,18 +52,19 @@ class Matmul:
 class Contracted:
     """The seconds of a contraction whose operands are in memory.
 
-    - `seconds`: by the device's library.
-    - `own`: if XLA generates the contraction because it computes something else with it.
+    - `seconds`: seconds by the device's library.
+    - `generated_seconds`: seconds by code that XLA generates, because it fuses other operators with the contraction.
     - `vector`: whether XLA computes it as a sum of products, with operands and result inside the kernel.
     """
 
     seconds: Number
-    own: Number
+    generated_seconds: Number
     vector: Number
 
 
 def share_of_peak(sizes: Sequence[Number], halves: Sequence[float]) -> Number:
-    """The share of a peak rate that these sizes reach. One size at its half halves the share."""
+    """The share of a peak rate that these sizes reach. A size that is equal to its entry of `halves` halves the
+    share."""
     return maximum(_LEAST_SHARE, math.prod(size / (size + half) for size, half in zip(sizes, halves, strict=True)))
 
 
@@ -68,35 +73,35 @@ def matmul_seconds(p: Profile, m: Matmul) -> Number:
     if not p.tiles:
         share = share_of_peak((m.rows, m.columns, m.depth), p.matmul_half)
         return m.flops / (p.rate(m.dtype) * share)
-    tiled = _least(s for t in _tiles(p) for s in (_tiled(p, m, t, 1.0), _split(p, m, t)))
+    tiled = _minimum(s for t in _tiles(p) for s in (_tiled_seconds(p, m, t, 1.0), _split_k_seconds(p, m, t)))
     # XLA turns it into a sum of products (xla_gpu_enable_dot_strength_reduction), which needs no tensor cores.
-    return choose(m.is_vector, smaller(tiled, vector_seconds(p, m)), tiled)
+    return choose(m.is_vector, minimum(tiled, vector_seconds(p, m)), tiled)
 
 
 def packing_seconds(p: Profile, m: Matmul) -> Number:
-    """Seconds in which a CPU reorders the right operands of a batch of matmuls for reading; 0 on other devices.
+    """Seconds in which a CPU reorders the right operands of a batch of matmuls (packing); 0 on other devices.
 
-    It does so at every call, however few rows there are. For single matmuls the measured rates include this time."""
+    A CPU does so at every call, however few rows there are. For single matmuls the measured rates include this time."""
     if p.platform != "cpu":
         return 0.0
     return choose(m.batch > 1, 2 * m.batch * m.columns * m.depth * itemsize(m.dtype) / p.cache_bandwidth, 0.0)
 
 
 def vector_seconds(p: Profile, m: Matmul) -> Number:
-    """Seconds of arithmetic of a matrix times a vector as a sum of products. Reading the matrix, which bounds it, is
-    priced elsewhere."""
+    """Seconds of the arithmetic of a matrix times a vector as a sum of products. The time to read the matrix, which is
+    longer, is priced elsewhere."""
     return m.flops / p.vector_rate
 
 
-def own_seconds(p: Profile, m: Matmul) -> Number:
-    """Seconds of a matmul that XLA generates, because something is computed with its operands or its result.
+def xla_matmul_seconds(p: Profile, m: Matmul) -> Number:
+    """Seconds of a matmul for which XLA generates code, because it fuses operators with its operands or its result.
 
-    Tiles go down to what tensor cores take, the rate is `fused_share` of the peak, and the depth is not split."""
+    Tiles are as small as tensor cores allow, the rate is `fused_share` of the peak, and the depth is not split."""
     if not p.tiles:
         seconds = matmul_seconds(p, m)
         return seconds / p.fused_share if p.fused_share else seconds
     smallest = (t for side in _OWN_SIDES for t in ((p.own_rows, side), (side, p.own_rows)))
-    return _least(_tiled(p, m, t, 1.0) for t in (*smallest, *_tiles(p))) / (p.fused_share or 1.0)
+    return _minimum(_tiled_seconds(p, m, t, 1.0) for t in (*smallest, *_tiles(p))) / (p.fused_share or 1.0)
 
 
 def price_contraction(p: Profile, m: Matmul, windowed: bool, transposed: bool) -> Contracted:
@@ -105,7 +110,7 @@ def price_contraction(p: Profile, m: Matmul, windowed: bool, transposed: bool) -
     - `windowed`: it is a convolution.
     - `transposed`: the columns' operand is stored output axis first.
     """
-    seconds, own = matmul_seconds(p, m), own_seconds(p, m)
+    seconds, own = matmul_seconds(p, m), xla_matmul_seconds(p, m)
     if windowed:
         return Contracted(seconds * p.conv_factor, own * p.conv_factor, False)
     weight = m.columns * m.depth * itemsize(m.dtype)
@@ -122,34 +127,34 @@ def _tiles(p: Profile) -> tuple[tuple[float, float], ...]:
 
 
 def _blocks(m: Matmul, tile: tuple[float, float]) -> Number:
+    """The number of blocks of all matmuls of a batch, not rounded up."""
     rows, columns = tile
     blocks = maximum(m.rows, rows) * maximum(m.columns, columns) / (rows * columns)
     return maximum(1.0, m.batch * blocks)
 
 
-def _tiled(p: Profile, m: Matmul, tile: tuple[float, float], parts: Number) -> Number:
-    """Seconds with blocks of one size; the depth is cut into `parts`, and each part of a block is computed by one
-    core."""
+def _tiled_seconds(p: Profile, m: Matmul, tile: tuple[float, float], parts: Number) -> Number:
+    """Seconds with blocks of one size. The depth is cut into `parts`, and one core computes each part of a block."""
     rows, columns = tile
     blocks, fill = _blocks(m, tile), p.matmul_half[2]
-    busy = smaller(1.0, blocks * parts / p.cores)
+    busy = minimum(1.0, blocks * parts / p.cores)
     computing = 2 * blocks * rows * columns * (m.depth + parts * fill) / (p.rate(m.dtype) * busy)
-    read = blocks * (smaller(m.rows, rows) + smaller(m.columns, columns)) * m.depth * itemsize(m.dtype)
+    read = blocks * (minimum(m.rows, rows) + minimum(m.columns, columns)) * m.depth * itemsize(m.dtype)
     return maximum(computing, read / (p.cache_bandwidth * busy))
 
 
-def _split(p: Profile, m: Matmul, tile: tuple[float, float]) -> Number:
-    """Seconds of `_tiled` with the depth in as many parts as keep every core busy, plus a kernel that adds the parts
-    up."""
-    parts = maximum(1.0, smaller(p.cores / _blocks(m, tile), m.depth / p.matmul_half[2]))
+def _split_k_seconds(p: Profile, m: Matmul, tile: tuple[float, float]) -> Number:
+    """Seconds with blocks of one size and the depth cut into as many parts as keep every core busy (split-K), plus a
+    kernel that adds the parts up."""
+    parts = maximum(1.0, minimum(p.cores / _blocks(m, tile), m.depth / p.matmul_half[2]))
     added = p.launch + p.move(_PARTIAL_BYTES * parts * m.batch * m.rows * m.columns)
-    return _tiled(p, m, tile, parts) + added
+    return _tiled_seconds(p, m, tile, parts) + added
 
 
-def _least(each: Iterable[Number]) -> Number:
+def _minimum(each: Iterable[Number]) -> Number:
     first, *rest = each
     for x in rest:
-        first = smaller(first, x)
+        first = minimum(first, x)
     return first
 
 
@@ -158,10 +163,13 @@ def is_decoded(made: Number, sources: Number) -> Number:
     return (made > 0) & (made >= DECODED * sources)
 
 
-def made_on_cpu(p: Profile, made: Number, sources: Number) -> Number:
-    """Seconds in which operands that a contraction's program computes pass through memory on a CPU.
+def cpu_operand_seconds(p: Profile, made: Number, sources: Number) -> Number:
+    """Seconds in which a CPU writes and reads the operands that a contraction's program computes. They pass through
+    memory; decoded operands pass through the cache, tile by tile.
 
-    Operands that are decoded stay in the cache, tile by tile."""
+    - `made`: bytes of these operands.
+    - `sources`: bytes of the arrays from which they are computed.
+    """
     steps = maximum(2, made / p.cache_bytes)
     in_tiles = 2 * made / p.cache_bandwidth + steps * (p.step + p.launch)
     return choose(is_decoded(made, sources) & (made >= LEAST_BYTES), in_tiles, p.move(2 * made))

@@ -1,4 +1,4 @@
-"""Prices of having a value, beside the seconds of computing it.
+"""The price of a value: the seconds to compute it, and prices of bytes.
 
 Work ahead of the calls is nearly free. Prepared bytes, and bytes that a call needs, may have a price."""
 
@@ -7,12 +7,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-# chosen: prepared work is nearly free, not free: of two ways to prepare the shorter is chosen, and of two equal
-# programs the one that prepares nothing.
+# chosen: share of its seconds that prepared work costs. It is not 0, so that of two ways to prepare a value the faster
+# is chosen, and of two equally fast programs the one that prepares nothing.
 ONCE = 1e-4
 
-
-_STEEP = 4  # chosen: power of (bytes inside over the limit), by which their price grows
+_STEEP = 4  # chosen: power of (private bytes of a kernel over the limit) with which their price grows
 
 Members = frozenset[tuple[int, int]]  # the operators in a kernel: classes, and the candidate of each
 
@@ -21,14 +20,14 @@ Members = frozenset[tuple[int, int]]  # the operators in a kernel: classes, and 
 class Pricing:
     """Prices of prepared work and of bytes.
 
-    - `static`: per class, whether it follows from values known ahead of the calls; empty: no class does.
-    - `once`: share of its seconds that work ahead of the calls costs.
-    - `prepared`: price of a byte of a prepared value.
-    - `held`: price of a byte of any other value that a call has in memory.
-    - `more`: factor on `held` for single classes.
-    - `limit`: bytes that a call may have. Only the largest kernel's private bytes count, because they are freed when
-      the kernel ends: far below the limit they cost next to nothing, above it more than stored bytes.
-    - `inside`: measured private bytes of kernels, by the kernel's operators.
+    - `static`: for each class, whether it depends only on values known ahead of the calls; empty if no class does.
+    - `once`: the share of its seconds that work ahead of the calls costs.
+    - `prepared`: the price of a byte of a prepared value.
+    - `held`: the price of a byte of any other value that a call has in memory.
+    - `more`: the factor on `held` for single classes.
+    - `limit`: the bytes that a call may have. Private bytes of a kernel are freed when the kernel ends, so only those
+      of the largest kernel count. Far below the limit they cost next to nothing, above it more than stored bytes.
+    - `inside`: the measured private bytes of kernels, by the kernel's operators.
     """
 
     static: Sequence[bool] = ()
@@ -43,14 +42,14 @@ class Pricing:
         """Whether the classes `outputs`, computed from the classes `reads`, are computed ahead of the calls."""
         return bool(self.static) and all(self.static[c] for c in (*outputs, *reads))
 
-    def of(
+    def price_of(
         self, outputs: Sequence[int], reads: Sequence[int], seconds: float, sizes: Sequence[int], inside: int = 0
     ) -> float:
         """The price of computing the classes `outputs` from the classes `reads`.
 
-        - `seconds`: seconds of the computation.
-        - `sizes`: bytes of each output.
-        - `inside`: bytes that only this kernel has in memory.
+        - `seconds`: the seconds of the computation.
+        - `sizes`: the bytes of each output.
+        - `inside`: the private bytes of the kernel.
         """
         if self.is_ahead(outputs, reads):
             return self.once * seconds + self.prepared * sum(sizes)

@@ -1,4 +1,4 @@
-"""The problem that every selection works on: classes, the ways to compute each, and their costs, as numbers only.
+"""The selection problem: classes, their candidates, and the costs of these, as numbers only.
 
 An extraction graph (`graph`) and a foreign e-graph (`foreign`) both become such a problem. A *choice* is a list with
 the index of a candidate for each class, or -1 if the class has none. The classes that the roots need under a choice
@@ -32,16 +32,17 @@ class Problem:
 
 
 def tree_choice(problem: Problem, costs: Sequence[Sequence[float]] | None = None) -> list[int]:
-    """The cheapest candidate of every class if every use is paid in full; -1 if there is none. Acyclic.
+    """The choice of every class's candidate with the cheapest tree, in which each use of a class counts; -1 for a class
+    that cannot be computed. The choice is acyclic.
 
-    Knuth's generalisation of Dijkstra's algorithm. O(candidates log candidates). `costs` replaces the problem's
-    costs.
+    It is found by Knuth's generalisation of Dijkstra's algorithm, in O(candidates log candidates). `costs` replaces the
+    problem's costs.
     """
     return tree_greedy(problem, costs)[0]
 
 
 def tree_greedy(problem: Problem, costs: Sequence[Sequence[float]] | None = None) -> tuple[list[int], list[float]]:
-    """The result of `tree_choice`, and the cost of every class's tree (infinite if there is none)."""
+    """The result of `tree_choice`, and the cost of every class's tree: infinite if the class cannot be computed."""
     costs = costs or problem.costs
     users: list[list[tuple[int, int]]] = [[] for _ in problem.reads]
     waiting = [list(map(len, row)) for row in problem.reads]
@@ -72,8 +73,9 @@ def tree_greedy(problem: Problem, costs: Sequence[Sequence[float]] | None = None
     return choice, total
 
 
-def impossible(problem: Problem, choice: Sequence[int]) -> list[int]:
-    """The classes that the roots need and that cannot be computed, roots first; `choice` is -1 for these."""
+def impossible_classes(problem: Problem, choice: Sequence[int]) -> list[int]:
+    """The classes under the roots that cannot be computed, roots first. `choice`: a choice that is -1 for a class if
+    and only if the class cannot be computed."""
     reached: dict[int, None] = {}
     stack = [r for r in problem.roots if choice[r] < 0]
     while stack:
@@ -102,7 +104,7 @@ def choice_cost(problem: Problem, choice: Sequence[int]) -> float:
 
 
 def operands_first(starts: Iterable[int], children: Callable[[int], Sequence[int]]) -> list[int]:
-    """The classes under `starts`, each after those it reads; a cycle is cut where it closes."""
+    """The classes under `starts`, each after those that it reads. A read that closes a cycle is ignored."""
     done: dict[int, None] = {}
     open_: set[int] = set()
     for start in starts:
@@ -123,7 +125,8 @@ def operands_first(starts: Iterable[int], children: Callable[[int], Sequence[int
 
 
 def repair_choice(problem: Problem, choice: Sequence[int]) -> list[int]:
-    """An acyclic choice for every class that can be computed; it equals `choice` wherever that has no cycle."""
+    """An acyclic choice for every class that can be computed, which differs from `choice` only where that has cycles or
+    no finite cost."""
     # Chosen candidates are free and all others are not, so others are taken only to break cycles.
     costs = [
         [0.0 if k == choice[c] and x < math.inf else 1.0 + x for k, x in enumerate(row)]
@@ -136,19 +139,20 @@ def repair_choice(problem: Problem, choice: Sequence[int]) -> list[int]:
 class Subproblem:
     """A part of a problem as a problem of its own.
 
-    - `classes`: number of each class in the whole problem.
-    - `places`: index of each candidate in the whole problem.
+    - `problem`: the part.
+    - `classes`: the number of each class in the whole problem.
+    - `places`: the index of each candidate in the whole problem.
     """
 
     problem: Problem
     classes: list[int]
     places: list[list[int]]
 
-    def out(self, choice: Sequence[int]) -> dict[int, int]:
+    def lift(self, choice: Sequence[int]) -> dict[int, int]:
         """The classes that `choice` uses and their candidates, in the numbers of the whole problem."""
         return {self.classes[i]: self.places[i][choice[i]] for i in used_classes(self.problem, choice)}
 
-    def into(self, choice: Sequence[int]) -> list[int]:
+    def project(self, choice: Sequence[int]) -> list[int]:
         """The part of a choice of the whole problem; -1 for a candidate that the part does not have."""
         inside: list[int] = []
         for c, places in zip(self.classes, self.places, strict=True):

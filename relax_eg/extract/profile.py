@@ -1,6 +1,6 @@
-"""Device profiles: the numbers about a device that the cost model reads. The JSON form is plain data with a version.
+"""Device profiles: the parameters of a device that the cost model reads. Their JSON is plain data with a version.
 
-Convolutions are priced as shares of the matmul rate, because shares carry over best to other machines.
+Convolutions are priced as shares of the matmul rate, because such shares differ least between machines.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from typing import Any
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table
 
-from relax_eg.accepted import PATH, accepts, short_repr
+from relax_eg.argument_checks import PATH, accepts, short_repr
 from relax_eg.errors import OptionError
-from relax_eg.extract.numbers import Number, choose, maximum, smaller
+from relax_eg.extract.numbers import Number, choose, maximum, minimum
 from relax_eg.ops.libraries import PLATFORMS
 from relax_eg.plain_data import compiler_options, read_json, write_file
 
 PROFILE_VERSION = 5  # given: version of the format
 _OLDEST = 4  # given: oldest version accepted; all fields that later versions added have defaults
-_STREAMING = 4  # chosen: power of (cache over bytes): how fast hits fall when an array outgrows the cache
+_STREAMING = 4  # chosen: power of (cache over bytes) with which hits fall when an array outgrows the cache
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +50,7 @@ class Profile:
     - `matmul_rate`: peak flop/s of matmul by dtype; "float32" is the fallback.
     - `vector_rate`: flop/s of fused elementwise code.
     - `scalar_rate`: flop/s, by name, of operators whose loops do not vectorise.
+    - `name`: its name.
     - `bandwidth`, `cache_bandwidth`: bytes/s of memory, and of the cache while the working set is below `cache_bytes`.
     - `launch`: seconds per kernel inside one executable.
     - `dispatch`: seconds per call of an executable.
@@ -57,9 +58,9 @@ class Profile:
     - `join`: seconds that a matmul of several rows takes besides its work if its weight has `join_bytes` or more; one
       matmul is therefore faster than several with the same rows.
     - `step`: seconds of a loop's step, or of a choice between branches, besides the work inside.
-    - `fresh_bytes`: size from which on an array that an executable makes is given back to the system after the call and
-      comes back page by page.
-    - `fresh_rate`: bytes/s of getting these pages, before anything is written.
+    - `fresh_bytes`: bytes of a result from which on its memory goes back to the system after the call and is allocated
+      again, page by page, at the next call.
+    - `fresh_rate`: bytes/s of allocating these pages, before anything is written.
     - `matmul_half`: sizes (m, n, k) at which a matmul reaches half its peak. With `tiles` only the third counts: the
       depth that a block takes to begin.
     - `cores`: cores that compute blocks of a matmul; on a GPU its multiprocessors.
@@ -76,19 +77,20 @@ class Profile:
       svd; flops as their records count them).
     - `factor_half`: side at which a factorisation reaches half of that.
     - `solve_share`, `solve_half`: the same for triangular systems, by side and number of right-hand sides.
-    - `transpose_rate`: elements/s of a transpose that moves the last axis and is read inside another kernel; 0: as any
-      elementwise operator.
+    - `transpose_rate`: elements/s of a transpose that moves the last axis and is read inside another kernel; 0 if it
+      costs as much as any elementwise operator.
     - `modes`: other ways to compile, which `measure=k` tries.
     - `library_speed`: by name of a library routine, the measured speed of its arithmetic over the predicted speed of
       its pattern as one kernel.
-    - `fused_share`: share of the matmul rate of XLA's own matmul that computes its operands or computes on with its
-      result, where kernels are executables (0: XLA stores these), and of a matmul through Pallas that decodes an
-      operand.
+    - `fused_share`: share of the matmul rate that code of XLA reaches if other operators are fused with the matmul, and
+      that a matmul through Pallas reaches if it decodes an operand. With 0 XLA stores the values of these operators.
+      The share counts only where kernels are executables.
     - `pallas_share`: share of the rate of its two matmuls that attention through Pallas reaches.
     - `platform`: "cpu", "gpu" or "tpu".
     - `pallas`: whether kernels that XLA serves badly go through Pallas on GPUs (`docs/kernels.md`).
-    - `calibrated`: whether a machine was measured.
-    - `measured`: which machine was measured, and when.
+    - `calibrated`: whether the parameters were measured on a machine.
+    - `measured`: the machine and the date of the measurement.
+    - `notes`: a comment.
     """
 
     name: str
@@ -166,12 +168,12 @@ class Profile:
         return choose(rows <= 1, alone, factor)
 
     def joining(self, rows: Number, weight_bytes: Number) -> Number:
-        """Seconds that a matmul of `rows` rows takes besides its work."""
+        """Seconds that a matmul of `rows` rows takes besides its work: `join` or 0."""
         return choose((rows > 1) & (weight_bytes >= self.join_bytes), self.join, 0.0)
 
     def move(self, n_bytes: Number) -> Number:
         """Seconds to move `n_bytes` once: from the cache as far as they fit, and the rest from memory."""
-        hit = smaller(1.0, (self.cache_bytes / maximum(n_bytes, 1.0)) ** _STREAMING)
+        hit = minimum(1.0, (self.cache_bytes / maximum(n_bytes, 1.0)) ** _STREAMING)
         return n_bytes * (hit / self.cache_bandwidth + (1.0 - hit) / self.bandwidth)
 
     def fresh(self, n_bytes: Number) -> Number:

@@ -1,16 +1,17 @@
 """Makes a selection problem smaller without losing its optimum.
 
-Every step keeps at least one optimal choice. The candidates of settled classes are recorded, so that a choice for the
-rest can be completed to one for the whole problem (`Pruned.complete`). The steps repeat until none changes anything:
+Every step keeps at least one optimal choice. A class whose candidate is decided is *settled*. These candidates are
+recorded, so that a choice for the rest can be completed to one for the whole problem (`Pruned.complete`). The steps
+repeat until none changes anything:
 
 - Candidates that cannot be chosen are dropped: infinite cost, a read of a class without candidates, or of their own
   class.
-- Classes that can be computed at no cost are computed so.
+- Classes that can be computed at no cost are settled with the candidates that do so.
 - Classes that the roots cannot reach are dropped.
 - A class is *required* if every choice uses it: the roots, and the classes that all candidates of a required class
-  read. No reader needs to ask for a required class, so reads of it are dropped unless they could close a cycle.
-- A class with one candidate is settled: its cost is paid if it is required, and if it costs nothing, its readers read
-  its operands instead.
+  read. A required class is used in any case, so reads of it are dropped unless they could close a cycle.
+- A class with one candidate is settled if its readers can read its operands in its place. The cost of a required class
+  becomes part of the offset; that of a class with a single reader becomes part of the reader's.
 - A candidate is dropped if another of its class costs no more and reads no more.
 """
 
@@ -28,7 +29,7 @@ from relax_eg.extract.problem import Problem, tree_greedy
 
 _ROUNDS = 20  # limit: rounds of all steps, each of which may enable another
 _WIDE = 64  # limit: candidates of a class up to which all pairs are compared
-_MORE = 4  # limit: additional reads that settling a class may cause
+_MORE = 4  # limit: reads that settling a class may add
 
 Candidates = list[tuple[int, float, frozenset[int]]]  # index in the class, cost, classes read
 
@@ -37,7 +38,8 @@ Candidates = list[tuple[int, float, frozenset[int]]]  # index in the class, cost
 class Pruned:
     """The part of `problem` that is left after pruning.
 
-    - `rows[c]`: the candidates of class `c`; more than one, or part of a cycle.
+    - `problem`: the whole problem.
+    - `rows[c]`: the candidates that are left of class `c`, which is not settled.
     - `required`: classes of `rows` that every choice uses.
     - `offset`: cost of every choice besides that of the rows.
     - `fixed`: the candidates of the settled classes.
@@ -66,9 +68,11 @@ class Pruned:
 def prune(problem: Problem, keep: Sequence[Iterable[int]] | None = None) -> Pruned:
     """`problem` without the classes and candidates that an optimal choice does not need. The roots must be computable.
 
-    A few passes, each about linear in the problem. `keep[c]` restricts class `c` to these candidates; None allows
-    all."""
-    p = _possible(problem, keep)
+    It takes a few passes, each about linear in the problem.
+
+    - `keep[c]`: the candidates to which class `c` is restricted; None allows all.
+    """
+    p = _possible_candidates(problem, keep)
     _settle_free(p, problem)
     roots = set(problem.roots) - p.fixed.keys()
     for _ in range(_ROUNDS):
@@ -76,7 +80,7 @@ def prune(problem: Problem, keep: Sequence[Iterable[int]] | None = None) -> Prun
         _drop_unreachable(p, roots)
         _find_required(p, roots)
         roots = set(p.required)
-        _forget_required(p)
+        _drop_required_reads(p)
         roots = _contract(p, roots)
         _drop_dominated(p)
         if (p.node_count, sum(len(r) for row in p.rows.values() for _, _, r in row)) == before:
@@ -87,14 +91,14 @@ def prune(problem: Problem, keep: Sequence[Iterable[int]] | None = None) -> Prun
 
 def undominated_candidates(problem: Problem) -> dict[int, Candidates]:
     """For each class that the roots can reach, the candidates that are not dominated within their class."""
-    p = _possible(problem, None)
+    p = _possible_candidates(problem, None)
     for _ in range(2):
         _drop_unreachable(p, set(problem.roots))
         _drop_dominated(p)
     return p.rows
 
 
-def _possible(problem: Problem, keep: Sequence[Iterable[int]] | None) -> Pruned:
+def _possible_candidates(problem: Problem, keep: Sequence[Iterable[int]] | None) -> Pruned:
     rows: dict[int, Candidates] = {}
     for c, row in enumerate(problem.reads):
         costs = problem.costs[c]
@@ -106,8 +110,7 @@ def _possible(problem: Problem, keep: Sequence[Iterable[int]] | None) -> Pruned:
 
 
 def strong_components(below: Mapping[int, set[int]]) -> dict[int, int]:
-    """For each class the number of its strongly connected component; `below` has the classes that each class may
-    read."""
+    """For each class, the number of its strongly connected component. `below`: the classes that each class may read."""
     place = {c: i for i, c in enumerate(below)}
     sources = [place[c] for c, reads in below.items() for _ in reads]
     targets = [place[x] for reads in below.values() for x in reads]
@@ -188,7 +191,7 @@ def _find_required(p: Pruned, roots: set[int]) -> None:
             stack.extend(common)
 
 
-def _forget_required(p: Pruned) -> None:
+def _drop_required_reads(p: Pruned) -> None:
     """Drops reads of required classes, which are computed anyway, unless a read could close a cycle."""
     component = strong_components({c: set[int]().union(*(r for _, _, r in row)) for c, row in p.rows.items()})
     for c, row in p.rows.items():
@@ -216,11 +219,11 @@ def _contract(p: Pruned, roots: set[int]) -> set[int]:
             row[0] = (k, 0.0, reads)
             cost = 0.0
         n = readers.get(c, 0)
-        # Not if that makes more reads than before: the number of readers times the number of operands.
+        # Contraction replaces n reads of the class by n times the number of its operands; it must not add many.
         if not cost and (len(reads) <= 2 or n <= 1 or n * len(reads) <= n + len(reads) + _MORE):
             instead[c] = reads
     if not instead:
-        # A single reader can take over the cost too; not in the same round, because that reader must stay.
+        # A single reader can take over the cost. This is not done in the same round, because the reader must stay.
         lonely = (c for c, row in p.rows.items() if len(row) == 1 and readers.get(c, 0) == 1 and c not in p.required)
         for c in lonely:
             _, carried[c], instead[c] = p.rows[c][0]
@@ -245,7 +248,7 @@ def _contract(p: Pruned, roots: set[int]) -> set[int]:
                 continue  # reads a class that can only be computed from itself
             kept = {r for r in reads if r not in instead}.union(*(m for m in more if m is not None))
             if c not in kept:
-                paid = math.fsum(carried.get(r, 0.0) for r in _through(reads, instead))
+                paid = math.fsum(carried.get(r, 0.0) for r in _contracted_classes(reads, instead))
                 changed.append((k, x + paid, frozenset(kept)))
         new[c] = changed
     p.rows = new
@@ -253,7 +256,7 @@ def _contract(p: Pruned, roots: set[int]) -> set[int]:
     return {r for r in roots if r not in instead}.union(*below)
 
 
-def _through(reads: Iterable[int], instead: dict[int, frozenset[int]]) -> set[int]:
+def _contracted_classes(reads: Iterable[int], instead: dict[int, frozenset[int]]) -> set[int]:
     """The contracted classes under `reads`."""
     seen: set[int] = set()
     stack = [r for r in reads if r in instead]
@@ -266,8 +269,8 @@ def _through(reads: Iterable[int], instead: dict[int, frozenset[int]]) -> set[in
 
 
 def _resolve(start: int, instead: dict[int, frozenset[int]], final: dict[int, frozenset[int] | None]) -> None:
-    """Sets `final[start]` to the classes read in place of `start`, through other contracted classes; None in a
-    cycle."""
+    """Sets `final[start]` to the classes that are read in place of `start`, through other contracted classes. None for
+    a class that reads itself."""
     if start in final:
         return
     open_: set[int] = set()

@@ -20,9 +20,12 @@ from relax_eg.logs import stage
 class OperatorRow:
     """The share of one operator in a program.
 
+    - `op`: the name of the operator.
     - `count`: how often the operator occurs.
+    - `flops`: flops.
     - `bytes`: bytes moved.
     - `launches`: kernel launches.
+    - `seconds`: predicted seconds.
     """
 
     op: str
@@ -37,10 +40,12 @@ class OperatorRow:
 class ProgramCost:
     """The price of a program at a binding, by operator (dearest first) and in total.
 
-    - `prepared_values`, `prepared_bytes`: values computed once from the weights; the rows do not include them.
-    - `wakes`: whether a kernel wakes other cores, which costs once per call; no row includes it.
+    - `rows`: the prices by operator.
+    - `prepared_values`, `prepared_bytes`: number and bytes of the values computed once from the weights, which the rows
+      do not include.
+    - `wakes`: whether a kernel wakes other cores. This costs once per call, and no row includes it.
     - `parts`: the same cost by kernel, source line and rule; set in reports.
-    - `memory`: which tensors are alive when; set in reports.
+    - `memory`: the bytes of the tensors that are alive; set in reports.
     - `call`: seconds of a whole call with its dispatch; set in reports.
     """
 
@@ -77,8 +82,11 @@ class ProgramCost:
 class DeviceRow:
     """The rates of a device that a roofline needs.
 
-    - `matmul_rate`: peak flop/s of matmuls by dtype; `vector_rate`: of elementwise code.
+    - `name`, `platform`, `calibrated`: as in the device's profile.
+    - `matmul_rate`: peak flop/s of matmuls by dtype.
+    - `vector_rate`: flop/s of elementwise code.
     - `bandwidth`, `cache_bandwidth`: bytes/s of memory and of the cache.
+    - `cache_bytes`: bytes of the cache.
     - `launch`, `dispatch`: seconds to launch a kernel and to dispatch a call.
     """
 
@@ -108,7 +116,9 @@ class GrowthRow:
     """One round of a search; round 0 is the e-graph as it was made.
 
     - `function`: the function whose e-graph it is.
-    - `nodes`: nodes after the round.
+    - `round`: the number of the round.
+    - `phase`: the phase of the search to which the round belongs.
+    - `nodes`: nodes of the e-graph after the round.
     - `matches`: matches of the round.
     """
 
@@ -121,7 +131,11 @@ class GrowthRow:
 
 @dataclass(frozen=True, slots=True)
 class AtSizes:
-    """The price of the program as written (`before`) and of the chosen one (`after`) at a binding."""
+    """The prices of both programs at a binding.
+
+    - `at`: the binding.
+    - `before`, `after`: the prices of the program as written and of the chosen program.
+    """
 
     at: Mapping[str, int]
     before: ProgramCost
@@ -130,7 +144,11 @@ class AtSizes:
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """Seconds of one program over the sizes of a curve; None at sizes that it does not serve."""
+    """Seconds of one program over the sizes of a curve.
+
+    - `label`: the name of the program.
+    - `seconds`: by size; None at sizes that it does not serve.
+    """
 
     label: str
     seconds: tuple[float | None, ...]
@@ -138,7 +156,11 @@ class Series:
 
 @dataclass(frozen=True, slots=True)
 class Crossover:
-    """A size from which on program `after` is cheaper than program `before`."""
+    """A size from which on another program is the cheapest.
+
+    - `size`: the size.
+    - `before`, `after`: the cheapest programs below and from this size.
+    """
 
     size: int
     before: str
@@ -147,9 +169,15 @@ class Crossover:
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """The predicted cost of several programs over one size variable; all other variables are as in `at`.
+    """The predicted cost of several programs over one size variable. The programs are the variants of a family, or the
+    program as written and the chosen one.
 
-    The programs are the variants of a family, or the program as written and the chosen one."""
+    - `variable`: the size variable.
+    - `at`: the values of all other variables.
+    - `sizes`: the values of the variable.
+    - `series`: the seconds of each program.
+    - `crossovers`: the sizes at which another program becomes the cheapest.
+    """
 
     variable: str
     at: Mapping[str, int]
@@ -160,7 +188,12 @@ class Curve:
 
 @dataclass(frozen=True, slots=True)
 class OpaqueCall:
-    """A call that the optimizer cannot look into, and its source line ("" if unknown)."""
+    """A call of code that the optimizer cannot read.
+
+    - `name`: the name of the primitive.
+    - `source`: its source line; "" if unknown.
+    - `count`: how often the program has it.
+    """
 
     name: str
     source: str
@@ -169,9 +202,12 @@ class OpaqueCall:
 
 @dataclass(frozen=True, slots=True)
 class LibraryRow:
-    """A library routine that the program calls, or one that it does not call for the reason `why`.
+    """A library routine that the program calls, or that is missing.
 
+    - `name`, `version`: the routine, and the version of its library ("" if unknown).
+    - `calls`: number of calls.
     - `operators`: number of operators that the calls replace.
+    - `why`: why the routine is not used; "" if it is.
     """
 
     name: str
@@ -190,8 +226,10 @@ class LibraryRow:
 
 @dataclass(frozen=True, slots=True)
 class RuleRow:
-    """What a rule did in the search.
+    """The effect of a rule in the search.
 
+    - `rule`: the name of the rule.
+    - `matches`: its matches.
     - `nodes`: nodes that the rule was the first to make.
     - `milliseconds`: time of the rule, to about one millisecond.
     - `left_out`: why the rule stopped running; "" for a rule that always ran.
@@ -208,10 +246,12 @@ class RuleRow:
 class SelectedRow:
     """How a function's program was chosen.
 
+    - `function`: the function.
     - `how`: "greedy" (greedy choices and swap search), "ilp" (the exact search stopped early) or "proved optimal".
-    - `cost`: seconds; with several weighed bindings the sum over them in units of the program as written.
-    - `bound`: lower bound on the cost of any choice of the `candidates` kept, in the same units.
-    - `fewer`: pairs of (candidates kept per value, share by which the best program found among these costs more); empty
+    - `cost`: seconds; with several weighed bindings, the sum over them in units of the program as written.
+    - `bound`: lower bound on the cost of any choice of the kept candidates, in the same units.
+    - `candidates`: number of candidates kept.
+    - `fewer`: pairs (candidates kept per value, share by which the best program found among these costs more); empty
       if this was not computed.
     """
 
@@ -232,10 +272,14 @@ class SelectedRow:
 class KernelRow:
     """A kernel of several operators; figures are at the first of `at`.
 
-    - `steps`: how often each fusion step made the kernel.
+    - `function`: the function that has the kernel.
+    - `name`: the name of its program.
+    - `operators`: its operators.
+    - `steps`: how often each fusion step was used for the kernel.
     - `times`: how often the function has the kernel.
     - `bytes`: bytes that it moves.
-    - `saved_bytes`, `saved_launches`: what its operators one by one would move and launch in addition.
+    - `saved_bytes`, `saved_launches`: the bytes and launches that its operators as separate kernels would need in
+      addition.
     """
 
     function: str
@@ -252,10 +296,13 @@ class KernelRow:
 class MeasuredRow:
     """A timed program.
 
+    - `label`: its name.
     - `predicted`: predicted seconds.
     - `seconds`: median seconds of a call.
     - `speedup`: how many times faster it is than the program as written.
-    - `low`, `high`: interval of `speedup`. All intervals at `at` together contain the true medians with 95%.
+    - `low`, `high`: the interval of `speedup`. All intervals at `at` contain their true medians together with 95%.
+    - `chosen`: whether it was chosen.
+    - `at`: the binding.
     """
 
     label: str
@@ -276,13 +323,16 @@ class MeasuredRow:
 class RunnerUp:
     """The second best program of one function, and why it lost.
 
-    It does `without` a rule that the chosen program needs, or computes one more value by `with_rule` (both "": one more
-    value as written). If the program was kept as written, it is what the search found, and `with_rule` has all its
-    rules.
+    It lacks a rule that the chosen program needs, or computes one value in another way. If the program was kept as
+    written, the second best program is the one that the search found.
 
+    - `function`: the function.
+    - `without`: the rule that it lacks; "" if it lacks none.
+    - `with_rule`: the rule by which it computes the other value; "" if it computes the value as written. If the program
+      was kept as written, all its rules.
     - `extra`: additional cost, as a share of the chosen program's cost.
     - `why`: operators whose cost differs most, each with its cost in the chosen program and in this one.
-    - `in_seconds`: whether these costs are seconds, or else shares of the program as written.
+    - `in_seconds`: whether these costs are seconds; if not, they are shares of the program as written.
     """
 
     function: str
@@ -312,10 +362,10 @@ def price_program(
     """The price of `function` by operator.
 
     - `skip`: nodes that run once, on weights; they cost nothing.
-    - `prepared`: number and bytes of the values that the weights phase leaves.
+    - `prepared`: number and bytes of the values that the weights phase computes.
 
-    What a loop or a call runs is in the rows of the operators that do the work, as often as it runs; the row of the
-    loop or call has the rest.
+    Operators that a loop or a call runs are in their own rows, counted as often as they run. The row of the loop or
+    call has the rest of its cost.
     """
     costs = list(own_costs(function, model, skip))
     rows = figures_by_key(

@@ -1,7 +1,7 @@
 """Swap search: improves a choice by switching one or several classes at a time, as long as its cost falls.
 
-One class switches to another candidate; or all possible readers of an unused value switch to it together (three matmuls
-become parts of one only if all three switch). Reference counts tell what a switch frees and what it needs.
+One class switches to another candidate, or all possible readers of an unused value switch to it together (three matmuls
+become parts of one only if all three switch). Reference counts determine the classes that a switch frees and needs.
 """
 
 from __future__ import annotations
@@ -13,17 +13,19 @@ from relax_eg.extract.problem import Problem, choice_cost, operands_first
 
 SWAP_PASSES = 8  # limit: passes over all classes
 SWAP_WORK = 1_500_000  # limit: classes visited by one swap search
-GAIN = 1e-9  # chosen: share of the program's cost: smaller differences are rounding
-_ROUNDING = 1e-3  # chosen: of `GAIN`: rounding error between sums in different orders
-_CROWDED = 1e-9  # chosen: distance of two labels below which floats hardly tell them apart
+GAIN = 1e-9  # chosen: share of the program's cost: smaller differences are rounding errors
+_ROUNDING = 1e-3  # chosen: share of `GAIN`: rounding error between sums in different orders
+_CROWDED = 1e-9  # chosen: distance of two labels below which floats hardly distinguish them
 
 
 class CountedChoice:
     """A choice with reference counts and with an order of all classes, operands first.
 
-    The counts price a switch by what it frees and what it needs. The order shows that a switch stays acyclic without a
-    walk over the whole program.
+    With the counts, the change of the cost by a switch is computed from the classes that it frees and needs alone. With
+    the order, a switch is shown to keep the choice acyclic without a walk over the whole program.
 
+    - `choice`: the candidate of each class.
+    - `uses`: the number of uses of each class.
     - `label[c]`: the place of class `c`, after the classes that its chosen candidate reads.
     """
 
@@ -65,10 +67,11 @@ class CountedChoice:
                 stack.extend(self.children(x))
         return freed
 
-    def above(self, starts: Sequence[int], c: int) -> list[int] | None:
-        """The classes under `starts` that are not placed before `c`, operands first; None if `c` is one of them.
+    def classes_to_move(self, starts: Sequence[int], c: int) -> list[int] | None:
+        """The classes under `starts` that are not placed before `c`, operands first. They have to move before `c` if
+        `c` reads `starts`. None if `c` is one of them, because that would close a cycle.
 
-        Only these can prevent `c` from reading `starts`: classes placed before `c` do not reach it.
+        Classes placed before `c` are not visited, because they cannot reach it.
         """
         limit = self.label[c]
         found: dict[int, None] = {}
@@ -91,14 +94,14 @@ class CountedChoice:
         return list(found)
 
     def freed(self, these: Sequence[int]) -> float:
-        """The cost of the classes that become unused if each of `these` loses a use; nothing is changed."""
+        """The cost of the classes that would become unused if each of `these` lost a use."""
         found = sum(map(self.drop, these))
         for x in these:
             self.add(x)
         return found
 
     def change(self, c: int, k: int) -> float:
-        """The change of the cost if class `c`, which is used, switches to candidate `k`; nothing is switched."""
+        """The change of the cost if the used class `c` switched to candidate `k`."""
         old, new = self.children(c), self.reads[c][k]
         # New operands are added first and dropped last, so only classes that the two candidates do not share are
         # visited.
@@ -112,7 +115,7 @@ class CountedChoice:
     def switch(self, c: int, k: int, moved: Sequence[int]) -> float:
         """Switches class `c` to candidate `k`; returns the change of the program's cost.
 
-        - `moved`: the classes that `above` found under the candidate; they are now placed before `c`.
+        - `moved`: the classes that `classes_to_move` found under the candidate; they are now placed before `c`.
         """
         old = self.children(c)
         change = self.costs[c][k] - self.costs[c][self.choice[c]]
@@ -126,9 +129,9 @@ class CountedChoice:
 
     def switch_all(self, group: Mapping[int, int], most: float, only_used: bool = False) -> float:
         """Switches each class of `group` to its candidate, as far as the choice stays acyclic; returns the change of
-        the program's cost. Undoes all switches and returns 0.0 unless together they cost less than `most`.
+        the program's cost. If the change is not below `most`, undoes all switches and returns 0.0.
 
-        - `only_used`: leave out classes that are not used when their turn comes.
+        - `only_used`: whether to leave out classes that are not used when their turn comes.
         """
         before: list[tuple[int, int]] = []
         change = 0.0
@@ -136,7 +139,7 @@ class CountedChoice:
             children = self.reads[c][k]
             if self.choice[c] == k or (only_used and not self.uses[c]) or self.needs_impossible(children):
                 continue
-            moved = self.above(children, c)
+            moved = self.classes_to_move(children, c)
             if moved is not None:
                 before.append((c, self.choice[c]))
                 change += self.switch(c, k, moved)
@@ -144,7 +147,7 @@ class CountedChoice:
             return change
         for c, k in reversed(before):
             # A class may now be placed before its former operands.
-            moved = self.above(self.reads[c][k], c)
+            moved = self.classes_to_move(self.reads[c][k], c)
             assert moved is not None, "what was acyclic is again"
             self.switch(c, k, moved)
         return 0.0
@@ -174,7 +177,7 @@ class CountedChoice:
 
 
 def swap_search(problem: Problem, seed: Sequence[int]) -> tuple[list[int], float]:
-    """The choice `seed` improved until no switch pays or `SWAP_WORK` classes were visited; and its cost.
+    """The choice `seed`, improved until no switch lowers its cost or `SWAP_WORK` classes were visited; and its cost.
 
     `seed` must be acyclic over all classes, and -1 for classes that cannot be computed."""
     program = CountedChoice(problem, seed)
@@ -195,10 +198,10 @@ def swap_search(problem: Problem, seed: Sequence[int]) -> tuple[list[int], float
 def best_of(
     problem: Problem, seeds: Iterable[Sequence[int]], is_over: Callable[[], bool] = lambda: False
 ) -> tuple[list[int], float, int]:
-    """The best of the `seeds`, each improved by swap search; its cost; and its place among the seeds, of which the
-    first counts if several cost the same.
+    """The best of the `seeds` after swap search of each, its cost, and its index among the seeds. Of several with equal
+    costs it is the first.
 
-    - `is_over`: whether no further seed is to be improved.
+    - `is_over`: called before each seed but the first; if it returns True, no further seed is improved.
     """
     best: tuple[list[int], float, int] | None = None
     for place, seed in enumerate(seeds):
@@ -222,7 +225,12 @@ def cheapest_switch(problem: Problem, choice: Sequence[int], least: float) -> tu
     for c in operands_first(problem.roots, program.children):
         for k, new in enumerate(program.reads[c]):
             x = program.costs[c][k]
-            if k == choice[c] or x == math.inf or program.needs_impossible(new) or program.above(new, c) is None:
+            if (
+                k == choice[c]
+                or x == math.inf
+                or program.needs_impossible(new)
+                or program.classes_to_move(new, c) is None
+            ):
                 continue
             change = program.change(c, k)
             if change >= least and (best is None or (change, c, k) < best):
@@ -247,7 +255,7 @@ def _improve(program: CountedChoice, c: int) -> bool:
             continue
         change = program.change(c, k)
         if change < best_change:
-            moved = program.above(new, c)
+            moved = program.classes_to_move(new, c)
             if moved is not None:
                 best, best_change, best_moved = k, change, moved
     if best != current:
@@ -256,7 +264,8 @@ def _improve(program: CountedChoice, c: int) -> bool:
 
 
 def _switch_groups(program: CountedChoice) -> bool:
-    """For each unused value that several used classes could read, switches all of them to it if that pays."""
+    """For each unused value that several used classes could read, switches all of them to it if that lowers the cost;
+    returns whether any group was switched."""
     readers: dict[int, dict[int, int]] = {}
     for c, row in enumerate(program.reads):
         if program.uses[c] == 0:

@@ -1,8 +1,8 @@
-"""Selection: the cheapest program in an extraction graph, with shared values paid for once.
+"""Selection: the cheapest program in an extraction graph, with shared values counted once.
 
-Swap search improves every seed (the program as written, and the greedy choices without and with sharing), and the exact
+Swap search improves every seed: the program as written, and the greedy choices without and with sharing. The exact
 search starts from the best (`solve`). The result therefore never costs more than the program as written. A rule only
-adds candidates to a graph, so an exact search that finishes never loses by more rules.
+adds candidates to a graph, so with more rules the result of an exact search that finishes is never more expensive.
 """
 
 from __future__ import annotations
@@ -16,13 +16,14 @@ from relax_eg.extract.clock import Clock
 from relax_eg.extract.graph import ExtractionGraph
 from relax_eg.extract.greedy import dag_greedy
 from relax_eg.extract.numbers import TINY
-from relax_eg.extract.problem import Problem, choice_cost, impossible, repair_choice, tree_choice, used_classes
+from relax_eg.extract.problem import Problem, choice_cost, impossible_classes, repair_choice, tree_choice, used_classes
 from relax_eg.extract.report import RunnerUp
 from relax_eg.extract.search import GAIN, best_of, cheapest_switch, swap_search
 from relax_eg.extract.solve import SolverEffort, solve
 from relax_eg.logs import stage
 
-# limit: inside `optimize`: nodes end the search before the clock does, and prices cannot tell a gap of a thousandth.
+# limit: inside `optimize`: the limit of nodes ends the search before the clock does, and prices are not accurate to a
+# thousandth.
 EFFORT = SolverEffort(seconds=20.0, nodes=20, gap=1e-3, candidates=1500, cut_rounds=10, neighbourhoods=0)
 _RULES = 4  # limit: rules left out, one at a time, for the runner-up
 _REASONS = 3  # limit: operators named as reasons of the runner-up
@@ -32,9 +33,10 @@ _REASONS = 3  # limit: operators named as reasons of the runner-up
 class Selection:
     """A choice of candidates and its cost.
 
-    - `choice`: the candidate of each class, -1 if the class is not used.
-    - `written_cost`: cost of the program as written.
-    - `seed`: the choice from which the search found it.
+    - `choice`: the candidate of each class; -1 if the class is not used.
+    - `cost`: its cost.
+    - `written_cost`: the cost of the program as written.
+    - `seed`: the name of the choice from which the search found it.
     - `bound`: a lower bound on the cost of any choice of these candidates.
     - `how`: "greedy" (greedy choices and swap search), "ilp" (the exact search stopped early) or "proved optimal".
     """
@@ -58,14 +60,16 @@ def check_costs(graph: ExtractionGraph, costs: Sequence[Sequence[float]]) -> Non
 
 
 def problem_of(graph: ExtractionGraph, costs: Sequence[Sequence[float]]) -> Problem:
-    """The graph as a problem; a value that one node uses twice is needed once."""
+    """The selection problem of the graph. A class that a node reads twice is in its reads once."""
     reads = [[tuple(dict.fromkeys(k.children)) for k in row] for row in graph.candidates]
     return Problem(reads, costs, tuple(dict.fromkeys(graph.roots)))
 
 
 @stage("select")
 def select(graph: ExtractionGraph, costs: Sequence[Sequence[float]]) -> Selection:
-    """The cheapest choice that swap search finds. `costs[c][k]`: seconds of candidate k of class c."""
+    """The cheapest choice that swap search finds. `costs[c][k]`: seconds of candidate `k` of class `c`.
+
+    ExtractionError and NotExecutableError as in `check_costs` and `check_executable`."""
     check_costs(graph, costs)
     problem = problem_of(graph, costs)
     tree = tree_choice(problem)
@@ -81,12 +85,12 @@ def select(graph: ExtractionGraph, costs: Sequence[Sequence[float]]) -> Selectio
 def select_exactly(
     graph: ExtractionGraph, costs: Sequence[Sequence[float]], found: Selection, clock: Clock
 ) -> Selection:
-    """`found`, or a better choice that the exact search finds before the clock is over, with a lower bound on all
-    choices."""
+    """`found`, or a better choice that the exact search finds before the clock runs out, with a lower bound on the cost
+    of any choice."""
     if clock.is_over():
         return found
     problem = problem_of(graph, costs)
-    solved = clock.solved(lambda effort: solve(problem, [found.choice], effort), EFFORT)
+    solved = clock.run_search(lambda effort: solve(problem, [found.choice], effort), EFFORT)
     return replace(found, choice=_used(problem, solved.choice), cost=solved.cost, bound=solved.bound, how=solved.how)
 
 
@@ -96,11 +100,9 @@ def _used(problem: Problem, choice: Sequence[int]) -> list[int]:
 
 
 def check_executable(graph: ExtractionGraph, problem: Problem, tree: Sequence[int]) -> None:
-    """NotExecutableError if nothing executes some operators that a result needs; it names them and the rules that
-    proposed others.
-
-    ExtractionError if a result can only be computed from itself."""
-    reached = impossible(problem, tree)
+    """NotExecutableError if a result needs operators that nothing executes; the error names them and the rules that
+    proposed others. ExtractionError if a result can only be computed from itself."""
+    reached = impossible_classes(problem, tree)
     if not reached:
         return
     dear = [c for c in sorted(reached) if all(x == math.inf for x in problem.costs[c])]
@@ -121,11 +123,11 @@ def second_best(
 ) -> RunnerUp | None:
     """The cheapest program found that differs from `best` by a rule and costs measurably more; None if there is none.
 
-    The candidates are the programs without one of the dearest rules that `best` uses, and the programs in which one
-    value is computed in another way.
+    The candidates are the programs without one of the most expensive rules that `best` uses, and the programs in which
+    one value is computed in another way.
 
-    - `function`: name of the function of the graph.
-    - `bindings`: number of bindings that the costs are summed over; reasons are told by their mean.
+    - `function`: the name of the function of the graph.
+    - `bindings`: the number of bindings over which costs are summed; the costs in reasons are means over them.
     """
     problem = problem_of(graph, costs)
     choice = repair_choice(problem, best.choice)

@@ -1,4 +1,4 @@
-"""How much a choice depends on the number of candidates kept: the same selection among the few best of each class."""
+"""The sensitivity of a choice to the number of candidates kept: the same selection among the best few of each class."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ MOST = 2000  # limit: candidates in all; larger problems are not examined
 
 
 def sensitivity(problem: Problem, cost: float, kept: Sequence[int] = KEPT) -> tuple[tuple[int, float], ...]:
-    """For each number in `kept`, the additional cost, as a share of `cost`, of a program chosen among only that many
-    candidates per class.
+    """Pairs (n, additional cost as a share of `cost`) for the n in `kept`: the cost of a program that is chosen among
+    only n candidates per class.
 
-    The candidates are those whose trees cost least. Greedy choices and swap search find the program. Numbers at which
-    no candidate is left out have no entry; nor has a problem of more than `MOST` candidates. The roots must be
-    computable."""
+    These candidates are those whose trees cost least. Greedy choices and swap search find the program. A number at
+    which no candidate is left out has no pair. The result is empty for a problem of more than `MOST` candidates. The
+    roots must be computable."""
     if cost <= 0 or problem.node_count > MOST:
         return ()
     _, total = tree_greedy(problem)

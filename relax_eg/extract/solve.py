@@ -1,10 +1,10 @@
 """Selection with a lower bound: prune, split into parts, relax, search.
 
-A pruned problem falls into parts that share nothing. Each part gets greedy choices, improved by swap search and, if the
-part is large, by annealing. The linear relaxation of a part gives a lower bound, a hint for another choice, and
-candidates that no better choice uses, which are dropped. If the part then splits further, its parts are solved in the
-same way; if not, it goes to HiGHS, and choices that HiGHS does not finish are improved without a bound (`neighbours`)
-until the time is over. A partner may improve choices meanwhile (`helper`).
+A pruned problem falls into parts that share no class. For each part, swap search improves greedy choices, and
+annealing improves those of large parts. The linear relaxation of a part gives a lower bound, prices that lead to
+another choice, and the candidates that no better choice uses, which are dropped. If that shrinks the part, the rest is
+solved in the same way. If not, HiGHS solves the part; if HiGHS does not finish, the choice is improved without a bound
+(`neighbours`) until the time is over. A partner may improve choices meanwhile (`helper`).
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ PROVED = 1e-6  # chosen: smaller gaps count as none, because costs and bounds ar
 # chosen: share of the candidates left after fixing, below which the rest is solved as a new problem
 _SHRUNK = 0.8
 _DEPTH = 4  # limit: depth of nested searches
-_FIRST = 0.4  # chosen: share of the time for HiGHS at first, which finishes most problems early
+_FIRST = 0.4  # chosen: share of the time for the first search of HiGHS, which finishes most problems early
 _AROUND = 0.85  # chosen: share of the remaining time for neighbourhoods
 _INNER_NODES = 100  # limit: nodes of HiGHS in a nested search
 _INNER_ROUNDS = 40  # limit: rounds of cuts in a nested search
 _RELAX = 0.4  # chosen: share of the time for the relaxation, at most
-_FAR = 0.2  # chosen: gap after the relaxation, as a share of the cost, above which HiGHS alone will not close it
+_FAR = 0.2  # chosen: gap after the relaxation, as a share of the cost, above which HiGHS is not run
 _ASCEND = 0.1  # chosen: share of the time for the first bound, at most
 # chosen: shares of the gap: targets above the bound that the first searches are restricted to
 _TARGETS = (0.0, 0.05, 0.2)
@@ -46,10 +46,10 @@ Progress = Callable[[str, float, float], None]
 class SolverEffort:
     """The limits of a search.
 
-    - `seconds`: latest end of the search.
+    - `seconds`: seconds after which the search ends.
     - `nodes`: nodes of HiGHS per part.
     - `gap`: gap, as a share of the cost, at which the search ends.
-    - `candidates`: a part with more candidates is not relaxed, only chosen greedily.
+    - `candidates`: a part with more candidates is not relaxed, but only chosen greedily.
     - `cut_rounds`: rounds of cuts of the relaxation.
     - `neighbourhoods`: neighbourhoods searched per part.
     - `seed`: random seed of the neighbourhoods.
@@ -68,10 +68,11 @@ class SolverEffort:
 class Solved:
     """The result of a search.
 
-    - `choice`: acyclic, for every class that can be computed.
+    - `choice`: an acyclic choice for every class that can be computed.
+    - `cost`: its cost.
     - `bound`: a lower bound on the cost of any choice.
-    - `how`: "greedy" (only the bound is known), "ilp" (searched, but not to the end) or "proved optimal".
-    - `timed_out`: the search ended because its seconds were over.
+    - `how`: "greedy" (greedy choices and a bound), "ilp" (the exact search stopped early) or "proved optimal".
+    - `timed_out`: whether the search ended because its seconds were over.
     """
 
     choice: list[int]
@@ -82,7 +83,7 @@ class Solved:
 
     @staticmethod
     def of(choice: list[int], cost: float, bound: float, searched: bool, deadline: float) -> Solved:
-        """The result of a search that was to end by `deadline`; `searched`: it did more than greedy choices."""
+        """The result of a search with this `deadline`. `searched`: whether it did more than make greedy choices."""
         how = "proved optimal" if gap(cost, bound) <= PROVED else "ilp" if searched else "greedy"
         return Solved(choice, cost, bound, how, time.monotonic() >= deadline)
 
@@ -93,13 +94,13 @@ class Solved:
 
 
 class Partner:
-    """A process that improves choices of the same parts at the same time; this one does nothing."""
+    """A process that improves choices of the same parts at the same time. This class stands for no process."""
 
-    def heard(self, part: int) -> list[int] | None:
+    def received(self, part: int) -> list[int] | None:
         """The partner's last choice of a part; None if there is none."""
         return None
 
-    def tell(self, part: int, choice: Sequence[int] | None) -> None:
+    def send(self, part: int, choice: Sequence[int] | None) -> None:
         """Sends a choice of a part to the partner; None: the part needs no more work."""
 
 
@@ -110,16 +111,18 @@ def solve(
     progress: Progress | None = None,
     partner: Partner | None = None,
 ) -> Solved:
-    """The cheapest choice found, which never costs more than a seed. The roots must be computable, and a seed acyclic.
+    """The cheapest choice found, which never costs more than a seed. The roots must be computable, and the seeds
+    acyclic.
 
-    - `progress`: called now and then with the last step, the cost and the bound.
+    - `progress`: called after each step as `progress(step, cost, bound)`.
+    - `partner`: the process that improves choices meanwhile.
     """
     effort = effort or SolverEffort()
     deadline = time.monotonic() + effort.seconds
     best = min(seeds, key=lambda s: choice_cost(problem, s))
     search = _Search(effort, progress, partner or Partner())
     pruned, parts = ordered_parts(problem)
-    choice, bound = search.whole(pruned, parts, best, deadline, 0, ())
+    choice, bound = search.solve_parts(pruned, parts, best, deadline, 0, ())
     cost, least = choice_cost(problem, choice), choice_cost(problem, best)
     if cost > least:
         choice, cost = list(best), least
@@ -128,13 +131,14 @@ def solve(
 
 
 def initial_choice(problem: Problem, seed: Sequence[int]) -> tuple[list[int], float]:
-    """The best of the greedy choices and `seed` (-1: any candidate), each improved by swap search; and its cost."""
+    """The best of the greedy choices and `seed`, each improved by swap search, and its cost. A class that is -1 in
+    `seed` may take any candidate."""
     return best_of(problem, (tree_choice(problem), repair_choice(problem, seed), dag_greedy(problem)))[:2]
 
 
 def ordered_parts(problem: Problem, keep: Sequence[Sequence[int]] | None = None) -> tuple[Pruned, list[Subproblem]]:
-    """The pruned `problem` and the parts it falls into, smallest first. With `keep`, class `c` may only use candidates
-    `keep[c]`."""
+    """The pruned `problem` and the parts into which it falls, smallest first. With `keep`, class `c` may only use the
+    candidates `keep[c]`."""
     pruned = prune(problem, keep)
     return pruned, sorted(parts_of(pruned), key=lambda part: part.problem.node_count)
 
@@ -146,7 +150,7 @@ class _Search:
     partner: Partner
     searched: bool = False
 
-    def whole(
+    def solve_parts(
         self,
         pruned: Pruned,
         parts: Sequence[Subproblem],
@@ -155,9 +159,9 @@ class _Search:
         depth: int,
         known: Sequence[Loop],
     ) -> tuple[list[int], float]:
-        """The best choice found for the pruned problem, and a lower bound.
+        """The best choice found for the pruned problem, and a lower bound on the cost of any choice.
 
-        - `known`: cuts that may help.
+        - `known`: cuts of the problem that are already known.
         """
         sizes = [part.problem.node_count for part in parts]
         found: list[list[int]] = []
@@ -167,21 +171,22 @@ class _Search:
             until = time.monotonic() + max(0.0, left) * sizes[i] / max(1, sum(sizes[i:]))
             loops = loops_within(known, part.classes)
             inner = _Part(self, part.problem, i if depth == 0 else None, until, depth)
-            bound += inner.search(part.into(seed), loops)
+            bound += inner.search(part.project(seed), loops)
             found.append(inner.best)
         choice: dict[int, int] = {}
         for i, part in enumerate(parts):
-            heard = self.partner.heard(i) if depth == 0 else None
-            if heard is not None and choice_cost(part.problem, heard) < choice_cost(part.problem, found[i]):
-                found[i] = heard
-            choice |= part.out(found[i])
+            received = self.partner.received(i) if depth == 0 else None
+            if received is not None and choice_cost(part.problem, received) < choice_cost(part.problem, found[i]):
+                found[i] = received
+            choice |= part.lift(found[i])
         return pruned.complete(choice), bound
 
 
 class _Part:
     """The search in a problem that does not split further.
 
-    - `number`: the part's number for the partner; None: the partner does not know the part.
+    - `number`: the part's number for the partner; None if the partner does not know the part.
+    - `best`, `cost`, `bound`: the best choice so far, its cost, and a lower bound.
     """
 
     def __init__(self, search: _Search, problem: Problem, number: int | None, deadline: float, depth: int) -> None:
@@ -193,10 +198,10 @@ class _Part:
         self.depth = depth
         self.best: list[int] = []
         self.cost = self.bound = 0.0
-        self.told = math.inf  # cost of the best choice that the partner knows
+        self.sent_cost = math.inf  # cost of the best choice that the partner knows
         self.improver: Improver | None = None
 
-    def tell(self, what: str) -> None:
+    def report_progress(self, what: str) -> None:
         if self.parent.progress is not None:
             self.parent.progress(what, self.cost, self.bound)
 
@@ -209,36 +214,37 @@ class _Part:
         return gap(self.cost, self.bound) <= self.effort.gap
 
     def exchange(self) -> None:
-        """Takes the partner's best choice if it is better, else sends the best one here."""
+        """Takes the partner's choice if it is better; if not, sends the best choice to the partner, unless the partner
+        has it."""
         if self.number is None:
             return
-        heard = self.parent.partner.heard(self.number)
-        cost = math.inf if heard is None else choice_cost(self.problem, heard)
-        if heard is not None and cost < self.cost:
-            self.offer(repair_choice(self.problem, heard), cost)
-        elif self.cost < min(cost, self.told) * (1 - GAIN):
-            self.told = self.cost
-            self.parent.partner.tell(self.number, self.best)
+        received = self.parent.partner.received(self.number)
+        cost = math.inf if received is None else choice_cost(self.problem, received)
+        if received is not None and cost < self.cost:
+            self.offer(repair_choice(self.problem, received), cost)
+        elif self.cost < min(cost, self.sent_cost) * (1 - GAIN):
+            self.sent_cost = self.cost
+            self.parent.partner.send(self.number, self.best)
 
     def search(self, seed: Sequence[int], known: Sequence[Loop]) -> float:
         """Finds `best`; returns a lower bound on any choice."""
         self.best, self.cost = initial_choice(self.problem, seed)
         self.bound, found = ascent(self.problem, self._until(_ASCEND))
         known = list(dict.fromkeys([*known, *found]))
-        self.tell("greedy")
+        self.report_progress("greedy")
         if not self.closed and self.problem.node_count <= self.effort.candidates:
             self.parent.searched = True
-            self._bounded(known)
+            self._relax_and_search(known)
             self.exchange()
         if self.number is not None and self.closed:
-            self.parent.partner.tell(self.number, None)
+            self.parent.partner.send(self.number, None)
         return self.bound
 
     def _until(self, share: float) -> float:
         return time.monotonic() + share * (self.deadline - time.monotonic())
 
-    def _bounded(self, known: Sequence[Loop]) -> None:
-        """Relaxes the problem and searches for choices better than the best."""
+    def _relax_and_search(self, known: Sequence[Loop]) -> None:
+        """Relaxes the problem, and searches for choices better than the best so far."""
         problem = self.problem
         if self.effort.neighbourhoods:
             self.improver = improver_of(problem, self.best, self.effort)
@@ -246,22 +252,22 @@ class _Part:
         relaxed = ilp.relax(model, self.effort.cut_rounds, self.cost, self._until(_RELAX))
         self.exchange()
         if relaxed is None:
-            self._around(self.effort.neighbourhoods, self.deadline)
+            self._search_around(self.effort.neighbourhoods, self.deadline)
             return
         self.bound = max(self.bound, relaxed.bound - GAIN * self.cost)
-        self.tell("relaxed")
+        self.report_progress("relaxed")
         for costs in _hints(problem, model, relaxed):
             self.offer(*swap_search(problem, tree_choice(problem, costs)))
         if self.improver is not None:
             self._near_bound(model, relaxed)
         if self.closed:
             return
-        keep = model.within(relaxed, self.cost, self.best)
+        keep = model.candidates_below(relaxed, self.cost, self.best)
         if sum(map(len, keep)) >= _SHRUNK * problem.node_count or self.depth >= _DEPTH:
-            self._integer(model)
+            self._search_integer(model)
             return
         pruned, parts = ordered_parts(problem, keep)
-        choice, low = self.parent.whole(pruned, parts, self.best, self.deadline, self.depth + 1, model.loops)
+        choice, low = self.parent.solve_parts(pruned, parts, self.best, self.deadline, self.depth + 1, model.loops)
         # Any choice cheaper than the best known uses only the kept candidates.
         self.bound = max(self.bound, min(self.cost, low))
         cost = choice_cost(problem, choice)
@@ -269,49 +275,49 @@ class _Part:
             self.offer(repair_choice(problem, choice), cost)
 
     def _near_bound(self, model: ilp.Model, relaxed: ilp.Relaxed) -> None:
-        """Searches among the few candidates that a choice near the relaxation's bound may use, then among more."""
+        """Searches among the candidates that a choice near the relaxation's bound may use, for each of `_TARGETS`."""
         for share in _TARGETS:
             if self.closed:
                 break
             target = relaxed.bound + share * (self.cost - relaxed.bound)
-            pruned, parts = ordered_parts(self.problem, model.within(relaxed, target, self.best))
+            pruned, parts = ordered_parts(self.problem, model.candidates_below(relaxed, target, self.best))
             inner = _Search(_inner(self.effort), None, Partner())
-            choice, low = inner.whole(pruned, parts, self.best, self._until(_NARROW), _DEPTH - 1, model.loops)
+            choice, low = inner.solve_parts(pruned, parts, self.best, self._until(_NARROW), _DEPTH - 1, model.loops)
             # Any choice cheaper than the target uses only the kept candidates.
             self.bound = max(self.bound, min(target, low))
             self.offer(repair_choice(self.problem, choice), choice_cost(self.problem, choice))
-            self.tell("near the bound")
+            self.report_progress("near the bound")
             self.exchange()
 
-    def _integer(self, model: ilp.Model) -> None:
-        """Runs HiGHS for a while; if it does not finish, improves the choice without a bound, and runs HiGHS again from
-        there."""
+    def _search_integer(self, model: ilp.Model) -> None:
+        """Runs HiGHS for a share of the time. If it does not finish, improves the choice without a bound, and runs
+        HiGHS again from the improved choice."""
         if self.improver is None:
-            self._exact(model, self.effort.nodes, self.deadline)
+            self._search_exactly(model, self.effort.nodes, self.deadline)
         elif gap(self.cost, self.bound) > _FAR:
-            self._around(self.effort.neighbourhoods, self.deadline)
+            self._search_around(self.effort.neighbourhoods, self.deadline)
         else:
-            left = self._exact(model, self.effort.nodes, self._until(_FIRST))
+            left = self._search_exactly(model, self.effort.nodes, self._until(_FIRST))
             if not self.closed:
-                self._around(self.effort.neighbourhoods, self._until(_AROUND))
-                self._exact(model, left, self.deadline)
+                self._search_around(self.effort.neighbourhoods, self._until(_AROUND))
+                self._search_exactly(model, left, self.deadline)
 
-    def _exact(self, model: ilp.Model, nodes: int, until: float) -> int:
-        """Runs HiGHS, again as long as its solutions have cycles; returns the nodes that are left."""
+    def _search_exactly(self, model: ilp.Model, nodes: int, until: float) -> int:
+        """Runs HiGHS, and again as long as its solutions have cycles; returns the number of nodes that are left."""
         while time.monotonic() < until and nodes > 0 and not self.closed:
             known = {c: self.best[c] for c in used_classes(self.problem, self.best)}
-            found, again = ilp.integer(model, known, self.effort.gap, nodes, until)
+            found, again = ilp.solve_integer(model, known, self.effort.gap, nodes, until)
             self.bound = max(self.bound, min(found.bound, self.cost))
             nodes -= found.nodes + 1
             if found.choice is not None:
                 start = [found.choice.get(c, -1) for c in range(len(self.problem.reads))]
                 self.offer(*swap_search(self.problem, repair_choice(self.problem, start)))
-            self.tell("searched")
+            self.report_progress("searched")
             if not again:
                 break
         return nodes
 
-    def _around(self, steps: int, until: float) -> None:
+    def _search_around(self, steps: int, until: float) -> None:
         """Improves the choice without a bound until the steps or the time are over."""
         if self.improver is None:
             return
@@ -322,7 +328,7 @@ class _Part:
             self.improver.step(until)
             self.offer(self.improver.best, self.improver.cost)
             self.exchange()
-            self.tell("around")
+            self.report_progress("around")
 
 
 def _inner(effort: SolverEffort) -> SolverEffort:
@@ -331,17 +337,17 @@ def _inner(effort: SolverEffort) -> SolverEffort:
 
 
 def improver_of(problem: Problem, choice: Sequence[int], effort: SolverEffort) -> Improver:
-    """An improver of `choice`, acyclic over all classes, that solves its neighbourhoods exactly."""
+    """An improver of `choice`, which must be acyclic over all classes. It solves neighbourhoods exactly."""
 
     def solver(part: Subproblem, start: Sequence[int], until: float) -> list[int]:
         search = _Search(_inner(effort), None, Partner())
-        return search.whole(*ordered_parts(part.problem), start, until, _DEPTH - 1, ())[0]
+        return search.solve_parts(*ordered_parts(part.problem), start, until, _DEPTH - 1, ())[0]
 
     return Improver(problem, choice, solver, effort.seed)
 
 
 def _hints(problem: Problem, model: ilp.Model, relaxed: ilp.Relaxed) -> list[list[list[float]]]:
-    """Prices under which the tree-greedy choice follows the relaxation."""
+    """Two sets of costs under which the tree-greedy choice prefers the candidates that the relaxation takes."""
     values = relaxed.values
     taken = [[values[model.first[c] + k] for k in range(len(row))] for c, row in enumerate(problem.costs)]
     return [
@@ -351,7 +357,7 @@ def _hints(problem: Problem, model: ilp.Model, relaxed: ilp.Relaxed) -> list[lis
 
 
 def parts_of(pruned: Pruned) -> list[Subproblem]:
-    """The pruned problem split where no candidate reads across."""
+    """The connected parts of the pruned problem: no candidate of one part reads a class of another."""
     group = {c: c for c in pruned.rows}
 
     def find(c: int) -> int:

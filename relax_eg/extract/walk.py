@@ -1,4 +1,4 @@
-"""The walk over a chosen program: every node that does something, how often it runs, and what it costs.
+"""The walk over a chosen program: every node that runs or costs something, how often it runs, and its cost.
 
 Prices, reports, closed forms, loops and liveness all read this walk.
 """
@@ -17,21 +17,23 @@ from relax_eg.ir.heads import CORE, RUNNING, TUPLES
 from relax_eg.ir.module import Function
 from relax_eg.ops import Site, site_of
 from relax_eg.ops.movement import is_transpose
-from relax_eg.ops.record import run_as
+from relax_eg.ops.record import operators_run_as
 
 if TYPE_CHECKING:
     from relax_eg.extract.cost import WholeCost
 
 Key = TypeVar("Key", bound=Hashable)
-(MATMUL,), (LINEAR,) = run_as("matmul"), run_as("transposed_matmul")
+(MATMUL,), (LINEAR,) = operators_run_as("matmul"), operators_run_as("transposed_matmul")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Visit:
     """A node of a function, where the program runs it.
 
-    - `site`: the site it is priced as; None for a transpose that a matmul reads in place.
-    - `far`: the number of enclosing loops that XLA hoists it out of.
+    - `node`: the expression.
+    - `function`: the function that contains it.
+    - `site`: the site as which it is priced; None for a transpose that a matmul reads in place.
+    - `hoisted_out_of`: the number of enclosing loops that XLA hoists it out of.
     - `model`: the cost model at the sizes of the function.
     - `times`: how often the program runs the function.
     - `path`: the loops, choices and calls around it, outermost first.
@@ -40,7 +42,7 @@ class Visit:
     node: Expr
     function: Function
     site: Site | None
-    far: int
+    hoisted_out_of: int
     model: WholeCost
     times: Number
     path: tuple[Visit, ...]
@@ -52,11 +54,11 @@ class Visit:
 
     @property
     def cost(self) -> NodeCost:
-        """The cost at each run of the function, with everything that the node runs."""
+        """The cost of the node in one run of the function, with the functions that the node runs."""
         if self.site is None:
             return NodeCost()
         cost = self.model.price(self.site, self.node.annotation)
-        return cost.scaled(self.model.part(self.far)) if self.far else cost
+        return cost.scaled(self.model.hoisted_share(self.hoisted_out_of)) if self.hoisted_out_of else cost
 
 
 def walk(
@@ -67,14 +69,15 @@ def walk(
     times: Number = 1.0,
     path: tuple[Visit, ...] = (),
 ) -> Iterator[Visit]:
-    """Every node of `function` that does something, and of everything that it runs; what a node runs comes before the
-    node.
+    """The nodes of `function` and of the functions that it runs, except leaves and tuples. The nodes that a node runs
+    come before it.
 
-    If a matmul reads a transposed matrix in place, the pair is priced as the `linear` that runs, and the transpose has
-    no site.
+    If a matmul reads a transposed matrix in place, the matmul is priced as the `linear` that runs, and the transpose
+    has no site.
 
     - `skip`: nodes of the function itself that are left out.
-    - `deep`: whether to go into the functions that it runs.
+    - `deep`: whether to walk the functions that it runs.
+    - `times`, `path`: as in `Visit`, for the function.
     """
     once = skip or set()
     expressions = [e for e in function.expressions() if e not in once]
@@ -89,14 +92,15 @@ def walk(
             site = Site(LINEAR, (e.args[0].annotation, e.args[1].args[0].annotation), {})
         v = Visit(e, function, None if e in folded else site, far, model, times, path)
         if deep and v.runs_functions:
-            part = model.part(far)
+            part = model.hoisted_share(far)
             for callee, n, inner in model.trips(site):
                 yield from walk(callee, inner, None, True, times * (n * part), (*path, v))
         yield v
 
 
 def own_costs(function: Function, model: WholeCost, skip: set[Expr] | None = None) -> Iterator[tuple[Visit, NodeCost]]:
-    """The walk, with what each node costs in all its runs, without what the nodes that it runs cost."""
+    """The visits of the walk, each with the cost of the node in all its runs, without that of the nodes that it
+    runs."""
     inside: dict[Visit, NodeCost] = {}
     for v in walk(function, model, skip):
         below = inside.pop(v, NodeCost())
@@ -107,7 +111,7 @@ def own_costs(function: Function, model: WholeCost, skip: set[Expr] | None = Non
 
 
 def figures_by_key(costs: Iterable[tuple[Key, NodeCost]]) -> dict[Key, tuple[int, int, int, int, float]]:
-    """For each key the figures of its row in a report: count, flops, bytes, launches and seconds."""
+    """The sums of `costs` by key, as a report shows them: count, flops, bytes, launches and seconds."""
     sums: dict[Key, tuple[int, NodeCost]] = {}
     for key, cost in costs:
         count, before = sums.get(key, (0, NodeCost()))

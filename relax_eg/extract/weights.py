@@ -1,4 +1,5 @@
-"""Selection with weights: values that depend on weights alone are computed once, ahead of the calls, and priced so."""
+"""Selection with weights: values that depend on weights alone are computed once, ahead of the calls, and are nearly
+free."""
 
 from __future__ import annotations
 
@@ -15,14 +16,15 @@ from relax_eg.extract.select import Selection, select, select_exactly
 from relax_eg.ir.annotations import Annotation, dims_of
 from relax_eg.ir.expr import CALL_DPS_LIBRARY, CONSTANT, FUNCTION, VAR, Expr, postorder, tuple_
 from relax_eg.ir.module import Function
-from relax_eg.ir.partition import sizes_in, split
+from relax_eg.ir.partition import has_only_sizes, split
 from relax_eg.ops import bytes_of
 
-FRUGAL = (0.5, 0.25)  # chosen: of `PREPARED_SHARE`, if several programs prepare values and all together have to fit
+# chosen: shares of `PREPARED_SHARE`, if several programs prepare values and have to fit into it together
+FRUGAL = (0.5, 0.25)
 PREPARED_SHARE = 1.5  # limit: bytes of prepared values, as a multiple of the weights' own
 # chosen: first price of the bytes that may be prepared, as a share of the cost of the program as written
 _FIRST_PRICE = 1 / 16
-_DEARER = 4  # chosen: times the price before
+_DEARER = 4  # chosen: factor by which the price is raised
 _RAISED = 12  # limit: how often the price is raised
 
 Found = TypeVar("Found")
@@ -30,7 +32,11 @@ Found = TypeVar("Found")
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """A selection, and the costs under which it was made."""
+    """A selection and its costs.
+
+    - `selection`: the selection.
+    - `costs[c][k]`: the cost of candidate `k` of class `c` under which it was made.
+    """
 
     selection: Selection
     costs: list[list[float]]
@@ -46,38 +52,48 @@ def cheapest(
     pricing: Pricing = FREE,
     clock: Clock | None = None,
 ) -> Chosen:
-    """The cheapest choice over all bindings, with one model each; the program as written weighs every binding.
+    """The cheapest choice over all bindings, each weighed by the cost of the program as written there.
 
     Bytes of prepared values have a price, which is raised until they fit into `share` times the bytes of the weights.
 
-    - `once`: if given, `weights` are the values that are the same at every step of a loop: values that follow from them
+    - `decode`: the expressions of the roots under a choice.
+    - `weights`: the names of the parameters that are weights.
+    - `models`: the cost model of each binding.
+    - `once`: if given, `weights` are the values that are the same at every step of a loop. Values that depend on them
       alone cost this share of their seconds, and their bytes have no price.
-    - `pricing`: price of a byte of every other stored value.
-    - `clock`: bounds the seconds of the exact search.
+    - `pricing`: the price of a byte of every other stored value.
+    - `clock`: limits the seconds of the exact search.
     """
     clock = clock or Clock()
     static = static_classes(graph, weights) if weights else ()
     priced = replace(pricing, static=static, once=ONCE if once is None else once)
 
-    def chosen(price: float) -> Chosen:
+    def choose(price: float) -> Chosen:
         costs = _costs(graph, models, replace(priced, prepared=price))
         return Chosen(select(graph, costs), costs)
 
     if not weights or once is not None:
-        found = chosen(0.0)
+        found = choose(0.0)
         return replace(found, selection=select_exactly(graph, found.costs, found.selection, clock))
     limit = PreparedLimit.of(graph, weights, models[0].binding, share)
-    found = limit.kept_by(chosen, lambda c: (decode(c.selection.choice), c.selection.written_cost), _DEARER, _RAISED)
+    found = limit.choose_within(
+        choose, lambda c: (decode(c.selection.choice), c.selection.written_cost), _DEARER, _RAISED
+    )
     exact = select_exactly(graph, found.costs, found.selection, clock)
     # The result of the exact search may prepare more bytes again; its bound holds all the same.
-    if exact.choice != found.selection.choice and not limit.is_kept(decode(exact.choice)):
+    if exact.choice != found.selection.choice and not limit.allows(decode(exact.choice)):
         exact = replace(found.selection, bound=exact.bound, how="ilp")
     return Chosen(exact, found.costs)
 
 
 @dataclass(frozen=True, slots=True)
 class PreparedLimit:
-    """The most bytes that a program may prepare from `weights`, counted at a binding."""
+    """The limit of the bytes that a program may prepare from weights.
+
+    - `weights`: the names of the parameters that are weights.
+    - `binding`: the binding at which bytes are counted.
+    - `bytes`: the limit.
+    """
 
     weights: set[str]
     binding: Mapping[str, int]
@@ -90,33 +106,34 @@ class PreparedLimit:
         held = (a for row, a in rows for x in row if x.op == VAR and x.site.attrs["name"] in weights)
         return PreparedLimit(weights, binding, share * sum(int(bytes_of(a).evaluate(binding)) for a in held))
 
-    def is_kept(self, values: Sequence[Expr]) -> bool:
-        """Whether a program with these results prepares few enough bytes."""
+    def allows(self, values: Sequence[Expr]) -> bool:
+        """Whether a program with these results prepares at most so many bytes."""
         params = tuple(e for e in postorder(values) if e.op == VAR)
         cut = split(Function("block", params, (), tuple_(values)), self.weights).prepare.result.args
         return prepared_bytes(cut, self.binding) <= self.bytes
 
-    def kept_by(
+    def choose_within(
         self,
-        chosen: Callable[[float], Found],
-        told: Callable[[Found], tuple[Sequence[Expr], float]],
+        choose: Callable[[float], Found],
+        results_of: Callable[[Found], tuple[Sequence[Expr], float]],
         dearer: float,
         raised: int,
     ) -> Found:
-        """What is `chosen` at the least price tried of a prepared byte at which the limit is kept: a Lagrange
-        multiplier, first 0.
+        """The result of `choose` at the least tried price of a prepared byte at which the limit is kept, or at the
+        highest tried price. The price is a Lagrange multiplier and starts at 0.
 
-        - `told`: the results of what was chosen, and the cost of the program as written.
-        - `dearer`, `raised`: factor by which the price is raised, and how often it is.
+        - `choose`: chooses a program at a price of a prepared byte.
+        - `results_of`: the results of the chosen program, and the cost of the program as written.
+        - `dearer`, `raised`: the factor by which the price is raised, and how often at most.
         """
-        found = chosen(0.0)
-        values, written_cost = told(found)
+        found = choose(0.0)
+        values, written_cost = results_of(found)
         price = written_cost / max(self.bytes, 1.0) * _FIRST_PRICE
         for _ in range(raised):
-            if self.is_kept(values):
+            if self.allows(values):
                 break
-            found, price = chosen(price), price * dearer
-            values, _ = told(found)
+            found, price = choose(price), price * dearer
+            values, _ = results_of(found)
         return found
 
 
@@ -126,8 +143,8 @@ def prepared_bytes(cut: Iterable[Expr], binding: Mapping[str, int]) -> int:
 
 
 def _costs(graph: ExtractionGraph, models: Sequence[WholeCost], pricing: Pricing) -> list[list[float]]:
-    """Seconds of every candidate at the prices of bytes, summed over the bindings in units of the program as
-    written."""
+    """The costs of every candidate: its seconds, summed over the bindings in units of the program as written, and the
+    prices of its bytes."""
     weigh = [1.0]
     if len(models) > 1:
         weigh = [1.0 / max(_written_seconds(graph, pricing.static, m), LEAST_SECONDS) for m in models]
@@ -139,10 +156,10 @@ def _costs(graph: ExtractionGraph, models: Sequence[WholeCost], pricing: Pricing
             seconds = sum(w * p.seconds for w, p in zip(weigh, per_model, strict=True))
             size = 0
             if pricing.is_ahead((c,), candidate.children):
-                size = per_model[0].bytes  # also what is read ahead of the calls
+                size = per_model[0].bytes  # of results and of operands, which are read ahead of the calls
             elif pricing.held and per_model[0].launches:
                 size = _bytes(graph.annotations[c], models[0].binding)
-            prices.append(pricing.of((c,), candidate.children, seconds, (size,)))
+            prices.append(pricing.price_of((c,), candidate.children, seconds, (size,)))
         costs.append(prices)
     return costs
 
@@ -161,7 +178,7 @@ def _written_seconds(graph: ExtractionGraph, static: Sequence[bool], model: Whol
 
 
 def static_classes(graph: ExtractionGraph, weights: set[str]) -> list[bool]:
-    """For each class, whether a candidate computes it from weights, their sizes and constants alone. O(nodes)."""
+    """For each class, whether a candidate computes it from weights, their sizes and constants alone. Takes O(nodes)."""
     known = {
         v
         for c, row in enumerate(graph.candidates)
@@ -177,7 +194,7 @@ def static_classes(graph: ExtractionGraph, weights: set[str]) -> list[bool]:
     for c, row in enumerate(graph.candidates):
         for k, candidate in enumerate(row):
             children = set(candidate.children)
-            if not sizes_in(candidate.site.attrs.values(), known):
+            if not has_only_sizes(candidate.site.attrs.values(), known):
                 continue
             waiting[c, k] = len(children)
             for child in children:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from relax_eg.accepted import BOUNDS, NONE, TEXT, accepts
+from relax_eg.argument_checks import BOUNDS, NONE, TEXT, accepts
 from relax_eg.frontends.clashes import explain_clashes, specs_by_name
 from relax_eg.frontends.jax.trace import Traced, trace_function
 from relax_eg.frontends.modules import PreparedModule, prepare_module

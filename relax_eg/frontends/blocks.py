@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from relax_eg.ir.calls import substituted
+from relax_eg.ir.calls import substitute_exprs
 from relax_eg.ir.expr import Expr, fresh_name, postorder, tuple_
 from relax_eg.ir.expr import var as variable
 from relax_eg.ir.heads import LEAVES
@@ -19,18 +19,19 @@ if TYPE_CHECKING:
 def make_function(
     name: str, params: Sequence[Expr], walk: Walk, outputs: Sequence[Expr], single: bool = True
 ) -> Function:
-    """The function that runs the walk's effectful steps in order and computes `outputs`.
+    """Returns the function that runs the walk's effectful steps in order and computes `outputs`.
 
-    It returns a tuple of the outputs; with `single`, it returns an only output itself. A pure expression is computed in
-    the last dataflow block before the first step that needs it. Each block binds the values that later blocks need.
+    The function returns a tuple of the outputs; with `single`, it returns a single output itself. A pure expression is
+    computed in the last dataflow block before the first step that needs it. Each block binds the values that later
+    blocks need.
     """
-    roots = [[a for a in call.args if not _atomic(a)] for _, call in walk.steps] + [list(outputs)]
-    exported = _exported(roots)
+    roots = [[a for a in call.args if not _is_leaf(a)] for _, call in walk.steps] + [list(outputs)]
+    exported = _exported_values(roots)
     named: dict[Expr, Expr] = {}
     origins = dict(walk.origins)
     blocks: list[Block] = []
     for i, wanted in enumerate(exported):
-        new = substituted(wanted, named, origins)
+        new = substitute_exprs(wanted, named, origins)
         bindings: list[Binding] = []
         for old, value in zip(wanted, new, strict=True):
             bound = variable(fresh_name("gv", walk.taken), old.annotation)
@@ -40,7 +41,7 @@ def make_function(
             blocks.append(Block(tuple(bindings)))
         if i < len(walk.steps):
             result, call = walk.steps[i]
-            (step,) = substituted([call], named, origins)
+            (step,) = substitute_exprs([call], named, origins)
             blocks.append(Block((Binding(result, step),), dataflow=False))
     # Outputs that are arguments, constants or results of steps also get a binding.
     bindings = list(blocks.pop().bindings) if blocks and blocks[-1].dataflow else []
@@ -56,21 +57,21 @@ def make_function(
     return Function(name, tuple(params), tuple(blocks), result, MappingProxyType(origins))
 
 
-def _atomic(e: Expr) -> bool:
+def _is_leaf(e: Expr) -> bool:
     return e.op in LEAVES
 
 
-def _exported(roots: Sequence[Sequence[Expr]]) -> list[list[Expr]]:
-    """For each segment the expressions it must bind: its roots, and those it computes that later segments use."""
+def _exported_values(roots: Sequence[Sequence[Expr]]) -> list[list[Expr]]:
+    """Returns, for each segment, the expressions that it must bind: its roots, and those that later segments use."""
     owner: dict[Expr, int] = {}
     exported: list[dict[Expr, None]] = [{} for _ in roots]
     for i, wanted in enumerate(roots):
         for e in postorder(wanted, stop=lambda e: e in owner):
-            if _atomic(e):
+            if _is_leaf(e):
                 continue
             if owner.setdefault(e, i) < i:
                 exported[owner[e]][e] = None
         for e in wanted:
-            if not _atomic(e):
+            if not _is_leaf(e):
                 exported[owner[e]][e] = None
     return [list(e) for e in exported]

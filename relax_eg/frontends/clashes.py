@@ -1,4 +1,4 @@
-"""Specs by name, for arguments of the user's function that have the same name as an option of our functions."""
+"""Specs by name, for arguments of the user's function that have the name of an option of this package's functions."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any, ParamSpec, TypeVar
 
-from relax_eg.accepted import short_repr
+from relax_eg.argument_checks import short_repr
 from relax_eg.errors import RelaxEgError, SpecError
 
 P = ParamSpec("P")
@@ -16,8 +16,8 @@ R = TypeVar("R")
 
 
 def specs_by_name(specs: Any, kwspecs: Mapping[str, Any]) -> dict[str, Any]:
-    """The specs given by name: in the mapping `specs` or as keywords. SpecError for a spec that is given twice.
-    SpecError if `specs` is not a mapping with string keys."""
+    """Returns the specs in the mapping `specs` and in the keywords `kwspecs`, by name. SpecError for a name in both,
+    and if `specs` is not a mapping with string keys."""
     if specs is None:
         return dict(kwspecs)
     if not isinstance(specs, Mapping) or not all(isinstance(k, str) for k in specs):  # type: ignore[reportUnknownVariableType]
@@ -29,14 +29,14 @@ def specs_by_name(specs: Any, kwspecs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def explain_clashes(function: Callable[P, R]) -> Callable[P, R]:
-    """Decorator for functions with options. If an argument of the user's program has the name of an option, errors that
-    mention this name also tell how to give the spec of the argument."""
+    """Decorates a function with options. If an argument of the user's program has the name of an option, errors that
+    mention this name also say how to pass the spec of the argument."""
     own = [p for p in inspect.signature(function).parameters.values() if p.kind is not p.VAR_KEYWORD]
     options = {p.name for p in own if p.kind is p.KEYWORD_ONLY}
     at = next((i for i, p in enumerate(own) if p.name in ("program", "fn")), 0)
 
     @functools.wraps(function)
-    def told(*args: P.args, **kwargs: P.kwargs) -> R:
+    def run(*args: P.args, **kwargs: P.kwargs) -> R:
         try:
             return function(*args, **kwargs)
         except RelaxEgError as error:
@@ -47,7 +47,7 @@ def explain_clashes(function: Callable[P, R]) -> Callable[P, R]:
                         error.args = (f"{error}\n  {hint}the argument of that name",)
             raise
 
-    return told
+    return run
 
 
 def _parameters(program: Any) -> list[str]:

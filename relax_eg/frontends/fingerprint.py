@@ -1,8 +1,8 @@
-"""Computes the digest of a jaxpr's exact content; it is the same in every process.
+"""The digest of a jaxpr's exact content, which is the same in every process.
 
 The digest covers everything that a walk over the jaxpr reads: equations with their parameters, abstract values, the
 bits of constants and literals, nested jaxprs, and the user's line of each equation, since modules name these lines. It
-leaves out derivatives that the user defines: a walk does not read them, and a program runs those of its own process.
+leaves out derivatives that the user defines: a walk does not read them, and a program uses those of its own process.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from relax_eg.frontends.sources import is_jax_function, line_of
 from relax_eg.frontends.symbolic import is_symbolic
 from relax_eg.ir.expr import ConstantData
 from relax_eg.ir.foreign import Foreign
-from relax_eg.ir.tokens import NoContentError, array_token, class_name, is_known, raise_no_content, token
+from relax_eg.ir.tokens import NoContentError, array_token, class_name, is_library_class, raise_no_content, token
 from relax_eg.limits import FEW_KEPT
 from relax_eg.memo import Memo
 from relax_eg.ops.keys import generator_of, is_key, jax_dtype
@@ -57,7 +57,7 @@ class Fingerprint:
     """The digest of a closed jaxpr, and an index of its parts by their content.
 
     One process can name a part that a module uses, and another process whose jaxpr has the same digest can find this
-    part by the name (`ir.packed.Outside`).
+    part by the name (`ir.packed.ExternalObjects`).
 
     NoContentError if the content of a part of the jaxpr cannot be read: a callback, an object of another library.
     """
@@ -188,7 +188,7 @@ class Fingerprint:
             and value == jax_dtype(str(value))
         ):
             return ("key", generator_of(str(value)))
-        if is_known(type(value)) and (slots := _slots(type(value))):
+        if is_library_class(type(value)) and (slots := _slots(type(value))):
             return (class_name(type(value)), *[(s, token(getattr(value, s), self._special)) for s in slots])
         if _is_own_function(value):
             return ("function", value.__module__, value.__qualname__)

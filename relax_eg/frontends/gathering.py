@@ -16,12 +16,12 @@ from relax_eg.ir.partition import remaining_origins, replace_names
 from relax_eg.tir import TensorProgram
 
 
-class Gathered:
+class ScriptReferences:
     """The functions, tensor programs and constants that the function `entry` uses.
 
-    - `taken`: names in use.
-    - `entries`: by `id`, each collected module and the name that its entry has here.
-    - `values`: constants by name.
+    - `taken`: the names in use.
+    - `functions`, `programs`, `values`: the functions, tensor programs and constants by name.
+    - `entries`: for each collected module, by `id`: the module, and the name that its entry has here.
     """
 
     def __init__(self, entry: str) -> None:
@@ -42,18 +42,20 @@ class Gathered:
             return self.entries[id(module)][1]
         names: dict[str, str] = {}
         for f in module:
-            same = self.functions.get(f.name)
-            names[f.name] = f.name if same == f or f.name not in self.taken else fresh_name(f.name, self.taken)
+            known = self.functions.get(f.name)
+            names[f.name] = f.name if known == f or f.name not in self.taken else fresh_name(f.name, self.taken)
         # A function that calls a renamed function is itself a different function, and so needs a new name.
         while changed := [
             f.name
             for f in module
-            if names[f.name] == f.name and f.name in self.functions and any(names.get(c, c) != c for c in _mentions(f))
+            if names[f.name] == f.name
+            and f.name in self.functions
+            and any(names.get(c, c) != c for c in _referenced_functions(f))
         ]:
             names |= {name: fresh_name(name, self.taken) for name in changed}
         for f in module:
             self.taken.add(names[f.name])
-            self.functions.setdefault(names[f.name], _renamed(f, names))
+            self.functions.setdefault(names[f.name], _rename_functions(f, names))
         self.entries[id(module)] = (module, names[module.main.name])
         return names[module.main.name]
 
@@ -76,13 +78,13 @@ class Gathered:
         return own
 
 
-def _mentions(f: Function) -> list[str]:
+def _referenced_functions(f: Function) -> list[str]:
     return [str(e.attr("name")) for e in f.expressions() if e.op == FUNCTION]
 
 
-def _renamed(f: Function, names: dict[str, str]) -> Function:
+def _rename_functions(f: Function, names: dict[str, str]) -> Function:
     """`f` with itself and the functions that it mentions renamed by `names`."""
-    if all(names.get(n, n) == n for n in (f.name, *_mentions(f))):
+    if all(names.get(n, n) == n for n in (f.name, *_referenced_functions(f))):
         return f
     other = {
         e: node(FUNCTION, (), (("name", names.get(e.attr("name"), e.attr("name"))),), e.annotation)

@@ -22,11 +22,11 @@ import jax
 import jax.numpy as jnp
 
 from relax_eg.errors import OperatorError, SpecError, WellFormedError
-from relax_eg.frontends.specs import Arguments, OfArguments, need_sizes, read_arguments
+from relax_eg.frontends.specs import Arguments, HasArguments, need_sizes, read_arguments
 from relax_eg.frontends.symbolic import SymbolicSizes
 from relax_eg.ir.annotations import Annotation, Shape, Tensor, Tuple
 from relax_eg.ir.annotations import Callable as Signature
-from relax_eg.ir.calls import needed_by, substituted
+from relax_eg.ir.calls import reachable_functions, substitute_exprs
 from relax_eg.ir.expr import (
     COND,
     CONSTANT,
@@ -57,12 +57,17 @@ from relax_eg.shapes import Scope
 
 
 @dataclass(frozen=True)
-class PreparedModule(OfArguments):
+class PreparedModule(HasArguments):
     """A module, written by hand or traced before, with the interface of a traced function (`jax.trace.Traced`).
 
-    - `fn`: runs the original module.
-    - `in_steps`: the entry is not a function of arrays that XLA can take as one program.
-    - `wide`: the module may hold 64-bit numbers, whatever the setting of JAX is.
+    - `fn`: the function that runs the original module.
+    - `name`: the name of the entry.
+    - `arguments`: the arguments of `fn`, flattened.
+    - `sizes`: the symbolic sizes of the arguments.
+    - `module`: the prepared module.
+    - `out_tree`: the structure of the result of `fn`.
+    - `in_steps`: whether XLA cannot compile the entry as one program of arrays.
+    - `wide`: whether the module may hold 64-bit numbers, whatever the setting of JAX is.
     - `entry`: the names and annotations, as text, of the original entry's parameters, and last those of its result
       ("return"). Empty if the entry takes and returns only arrays of known sizes and dtypes. Otherwise (tuples, shapes,
       tensors of known rank) `module` takes and returns the arrays one by one.
@@ -82,7 +87,7 @@ class PreparedModule(OfArguments):
     def why_in_steps(self) -> str:
         main = self.module.main
         for p in main.params:
-            if not _is_known(_sized(p.annotation, "", set())):
+            if not _is_known(_with_fresh_sizes(p.annotation, "", set())):
                 said = f"of `{p.attr('name')}` not all is said: {p.annotation}"
                 return f"{said}\n  accepted: its dtype, and its rank at least"
         return (
@@ -189,7 +194,7 @@ def prepare_module(
                 f"{main.name}(): `{p.attr('name')}` is a function of the module; only functions that other functions "
                 "call take such\n  accepted: tensors, shapes and tuples of these as parameters of the entry"
             )
-    flat = None if main.name in stepped_functions(formed) else _of_arrays(formed, fn, sizes)
+    flat = None if main.name in stepped_functions(formed) else _array_entry(formed, fn, sizes)
     if flat is not None:
         return flat
     tree = jax.tree_util.tree_structure(((None,) * len(names), {}))
@@ -198,7 +203,7 @@ def prepare_module(
     return PreparedModule(fn, main.name, arguments, sizes, formed, out_tree, True, formed.wide)
 
 
-def _of_arrays(module: Module, fn: Callable[..., Any], sizes: SymbolicSizes) -> PreparedModule | None:
+def _array_entry(module: Module, fn: Callable[..., Any], sizes: SymbolicSizes) -> PreparedModule | None:
     """`module` with an entry that takes and returns arrays only.
 
     The arrays of a tuple are passed one by one. A shape is passed as an array of that shape with one more axis of size
@@ -208,7 +213,7 @@ def _of_arrays(module: Module, fn: Callable[..., Any], sizes: SymbolicSizes) -> 
     main = module.main
     declared = [p.annotation for p in main.params]
     named = {v for v in (*main.size_variables, *main.cast_variables)}
-    takes = [_sized(a, str(p.attr("name")), named) for p, a in zip(main.params, declared, strict=True)]
+    takes = [_with_fresh_sizes(a, str(p.attr("name")), named) for p, a in zip(main.params, declared, strict=True)]
     if not all(map(_is_known, takes)):
         return None
     specs = tuple(_leaves_of(a) for a in takes)
@@ -224,7 +229,9 @@ def _of_arrays(module: Module, fn: Callable[..., Any], sizes: SymbolicSizes) -> 
     if {str(p.attr("name")) for p in params} & {b.name for b in bound}:
         return None
     try:
-        formed = with_dataflow_blocks(deduce_module(with_dataflow_blocks(_with_operands(module, main, env, params))))
+        formed = with_dataflow_blocks(
+            deduce_module(with_dataflow_blocks(_with_entry_params(module, main, env, params)))
+        )
         result = formed.main.result
         if not _is_known(result.annotation):
             return None
@@ -239,8 +246,8 @@ def _of_arrays(module: Module, fn: Callable[..., Any], sizes: SymbolicSizes) -> 
         return None
 
     def of_arrays(*args: Any) -> Any:
-        values = [_outside(a, x) for a, x in zip(declared, args, strict=True)]
-        return _inside(main.annotation, fn(*values))
+        values = [_original_argument(a, x) for a, x in zip(declared, args, strict=True)]
+        return _array_result(main.annotation, fn(*values))
 
     of_arrays.__name__ = main.name
     of_arrays.__signature__ = fn.__signature__  # type: ignore[reportFunctionMemberAccess]
@@ -251,10 +258,10 @@ def _of_arrays(module: Module, fn: Callable[..., Any], sizes: SymbolicSizes) -> 
     return PreparedModule(of_arrays, main.name, arguments, sizes, formed, out_tree, False, formed.wide, entry)
 
 
-def _sized(a: Annotation, name: str, taken: set[str]) -> Annotation:
+def _with_fresh_sizes(a: Annotation, name: str, taken: set[str]) -> Annotation:
     """`a` with fresh size variables in tensors and shapes of which only the rank is known."""
     if isinstance(a, Tuple):
-        return Tuple(tuple(_sized(f, f"{name}_{i}", taken) for i, f in enumerate(a.fields)))
+        return Tuple(tuple(_with_fresh_sizes(f, f"{name}_{i}", taken) for i, f in enumerate(a.fields)))
     if not isinstance(a, (Tensor, Shape)) or a.ndim is None or is_sized(a):
         return a
     sizes: list[str] = []
@@ -295,27 +302,27 @@ def _fields_of(e: Expr) -> list[Expr]:
     return [e]
 
 
-def _with_operands(module: Module, main: Function, env: Mapping[Expr, Expr], params: Sequence[Expr]) -> Module:
+def _with_entry_params(module: Module, main: Function, env: Mapping[Expr, Expr], params: Sequence[Expr]) -> Module:
     """`module` with `params` as parameters of its entry, and without the functions that the entry does not need.
 
     `env` gives the value that replaces each old parameter."""
     blocks, result = replace_names(main, env)
     entry = replace(main, params=tuple(params), blocks=blocks, result=result, origins=remaining_origins(main, env))
-    needed = needed_by(entry.expressions(), {f.name: f for f in module})
+    needed = reachable_functions(entry.expressions(), {f.name: f for f in module})
     return Module(tuple(entry if f is main else f for f in module if f is main or f in needed))
 
 
-def _outside(a: Annotation, value: Any) -> Any:
-    """The argument that the original module takes, from its arrays."""
+def _original_argument(a: Annotation, value: Any) -> Any:
+    """Returns the argument that the original module takes, from the arrays that stand for it."""
     if isinstance(a, Tuple):
-        return tuple(_outside(f, x) for f, x in zip(a.fields, value, strict=True))
+        return tuple(_original_argument(f, x) for f, x in zip(a.fields, value, strict=True))
     return tuple(value.shape[:-1]) if isinstance(a, Shape) else value
 
 
-def _inside(a: Annotation, value: Any) -> Any:
-    """A result of the original module, with arrays in place of its shapes."""
+def _array_result(a: Annotation, value: Any) -> Any:
+    """Returns a result of the original module with arrays in place of its shapes."""
     if isinstance(a, Tuple):
-        return tuple(_inside(f, x) for f, x in zip(a.fields, value, strict=True))
+        return tuple(_array_result(f, x) for f, x in zip(a.fields, value, strict=True))
     return jnp.zeros((*value, 0), bool) if isinstance(a, Shape) else value
 
 
@@ -338,18 +345,21 @@ def _skeleton(a: Annotation) -> Any:
 def with_dataflow_blocks(module: Module) -> Module:
     """`module` with its pure bindings in dataflow blocks; consecutive dataflow blocks are merged. O(expressions)."""
     impure = impure_functions(module)
-    return Module(tuple(_Former(f, impure).function() for f in module))
+    return Module(tuple(_BlockBuilder(f, impure).function() for f in module))
 
 
 @dataclass
 class _Group:
-    """Consecutive bindings: all of them pure, or a single step."""
+    """Consecutive bindings.
+
+    - `pure`: whether all bindings are pure; otherwise there is one, a step.
+    """
 
     pure: bool
     bindings: tuple[Binding, ...]
 
 
-class _Former:
+class _BlockBuilder:
     """Puts the pure bindings of one function into dataflow blocks between its steps."""
 
     def __init__(self, function: Function, impure: frozenset[str]) -> None:
@@ -370,7 +380,7 @@ class _Former:
         env: dict[Expr, Expr] = {}  # from variable to value, for the dataflow block under construction
         pure: list[Binding] = []
         for i, group in enumerate(groups):
-            values = substituted([b.value for b in group.bindings], env, self.origins)
+            values = substitute_exprs([b.value for b in group.bindings], env, self.origins)
             new = [Binding(b.var, value) for b, value in zip(group.bindings, values, strict=True)]
             if not group.pure:
                 before = blocks.pop().bindings if blocks and not blocks[-1].dataflow else ()
@@ -422,7 +432,7 @@ class _Former:
 
 
 def _needed_after(groups: Sequence[_Group], result: Expr) -> list[set[Expr]]:
-    """For each group: the variables that are read after the block into which the group goes."""
+    """Returns, for each group, the variables that are read after the dataflow block that contains the group."""
     after = {e for e in postorder([result]) if e.op == VAR}
     needed: list[set[Expr]] = []
     inside: set[Expr] = set()  # variables that later groups of the same block read

@@ -15,10 +15,10 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any, NoReturn, overload
 
-from relax_eg.accepted import STATEMENTS, short_repr
+from relax_eg.argument_checks import STATEMENTS, short_repr
 from relax_eg.errors import OptionError, ScriptError
-from relax_eg.frontends.gathering import Gathered
-from relax_eg.frontends.surroundings import Surrounded, size_names
+from relax_eg.frontends.gathering import ScriptReferences
+from relax_eg.frontends.surroundings import SurroundingNames, size_names
 from relax_eg.ir.expr import Expr, fresh_name, shape_value
 from relax_eg.ir.module import Module
 from relax_eg.ir.origin import SourceLine
@@ -79,11 +79,11 @@ class ScriptSource(Source):
 
 def _read(fn: Callable[..., Any], assume: tuple[str, ...]) -> Module:
     source, definition = _source_of(fn)
-    gathered = Gathered(definition.name)
+    gathered = ScriptReferences(definition.name)
     try:
-        _Plain(definition).visit(definition)
+        _Desugar(definition).visit(definition)
         sizes = size_names(definition)
-        Surrounded(fn, source, definition, gathered, sizes).resolve()
+        SurroundingNames(fn, source, definition, gathered, sizes).resolve()
         _with_outputs(definition)
     except RecursionError:
         raise source.error(definition, "an expression is nested too deeply", "its parts bound to names") from None
@@ -111,7 +111,7 @@ def _source_of(fn: Callable[..., Any]) -> tuple[ScriptSource, ast.FunctionDef]:
     return source, definition
 
 
-class _Plain(ast.NodeTransformer):
+class _Desugar(ast.NodeTransformer):
     """Expands the shorthand statements `a, b = pair` and `x += y`."""
 
     def __init__(self, definition: ast.FunctionDef) -> None:
@@ -131,16 +131,18 @@ class _Plain(ast.NodeTransformer):
         made: list[ast.stmt] = [ast.Assign([ast.Name(whole, ast.Store())], node.value)]
         for i, t in enumerate(target.elts):
             made.append(ast.Assign([t], ast.Subscript(ast.Name(whole, ast.Load()), ast.Constant(i), ast.Load())))
-        return [_at(statement, node) for statement in made]
+        return [_with_position(statement, node) for statement in made]
 
     def visit_AugAssign(self, node: ast.AugAssign) -> Any:
         if not isinstance(node.target, ast.Name):
             return node
         read = ast.copy_location(ast.Name(node.target.id, ast.Load()), node.target)
-        return _at(ast.Assign([node.target], ast.copy_location(ast.BinOp(read, node.op, node.value), node)), node)
+        return _with_position(
+            ast.Assign([node.target], ast.copy_location(ast.BinOp(read, node.op, node.value), node)), node
+        )
 
 
-def _at(made: ast.stmt, where: ast.stmt) -> ast.stmt:
+def _with_position(made: ast.stmt, where: ast.stmt) -> ast.stmt:
     return ast.fix_missing_locations(ast.copy_location(made, where))
 
 
@@ -155,15 +157,15 @@ def _with_outputs(definition: ast.FunctionDef) -> None:
             continue
         if isinstance(last, ast.Call) and unqualified_name(last.func) == "output":
             continue
-        bound = list(dict.fromkeys(_bound(block.body)))
+        bound = list(dict.fromkeys(_bound_names(block.body)))
         end = block.end_lineno or block.lineno
         later = {n.id for n in loads if n.lineno > end}
         names = [ast.Name(name, ast.Load()) for name in bound if name in later or not later & set(bound)]
         output = ast.Attribute(ast.Name("R", ast.Load()), "output", ast.Load())
-        block.body.append(_at(ast.Expr(ast.Call(output, names, [])), block.body[-1]))  # type: ignore[reportArgumentType]
+        block.body.append(_with_position(ast.Expr(ast.Call(output, names, [])), block.body[-1]))  # type: ignore[reportArgumentType]
 
 
-def _bound(body: Iterable[ast.stmt]) -> list[str]:
+def _bound_names(body: Iterable[ast.stmt]) -> list[str]:
     targets = [t for s in body if isinstance(s, ast.Assign) for t in s.targets]
     targets += [s.target for s in body if isinstance(s, ast.AnnAssign)]
     return [t.id for t in targets if isinstance(t, ast.Name)]
@@ -172,26 +174,26 @@ def _bound(body: Iterable[ast.stmt]) -> list[str]:
 # --- functions that scripts mention and that are never run ---
 
 
-def _only_read(name: str) -> NoReturn:
+def _raise_not_executable(name: str) -> NoReturn:
     raise ScriptError(f"rx.{name} has a meaning only where it is read\n  accepted: {_READ}")
 
 
 def dataflow() -> AbstractContextManager[None]:
     """`with rx.dataflow():` opens a region of a script without effects. Its outputs are the names that its last line,
     `rx.output(names)`, lists; without that line, the names that later lines use."""
-    _only_read("dataflow")
+    _raise_not_executable("dataflow")
 
 
 def output(*values: Any) -> None:
     """The last line of a dataflow block; it lists the outputs of the block."""
     del values
-    _only_read("output")
+    _raise_not_executable("output")
 
 
 def sym_var() -> Any:
     """`n = rx.sym_var()` declares a size variable in a script. The declaration is optional; it defines the name for
     editors."""
-    _only_read("sym_var")
+    _raise_not_executable("sym_var")
 
 
 def shape(*sizes: int | str | Dim) -> Expr:

@@ -41,7 +41,7 @@ class Leaf:
     - `name`: `path` as an identifier, unique in the signature.
     - `annotation`: shape and dtype.
     - `aval`: shape and dtype as a `jax.ShapeDtypeStruct`, with symbolic dimensions of JAX as sizes.
-    - `weak_type`: the dtype is weak, as that of a Python number.
+    - `weak_type`: whether the dtype is weak, as that of a Python number.
     """
 
     path: str
@@ -54,10 +54,13 @@ class Leaf:
 
 @dataclass(frozen=True, slots=True)
 class NamedSpec:
-    """A spec of one array that states what it is called: `argument` and `path`, as in `Leaf`.
+    """A spec of one array with the names that options, errors and reports have for it.
 
-    A function that takes the arrays of another one flat is traced with such specs, so that options, errors and reports
-    have the names of the other one's arguments.
+    A function that takes the arrays of another one flat is traced with such specs, and so has that one's names.
+
+    - `argument`: the name of the argument that the array is in, as in `Leaf`.
+    - `path`: the path of the array, as in `Leaf`.
+    - `spec`: the spec.
     """
 
     argument: str
@@ -69,6 +72,8 @@ class NamedSpec:
 class Arguments:
     """The specs of a call, flattened.
 
+    - `signature`: the signature of the function; None if it has none.
+    - `leaves`: the arrays in the specs, in order.
     - `tree`: the structure of `(args, kwargs)` as `signature` binds them.
     - `scope`: the constraints that the JAX scopes of symbolic sizes state.
     """
@@ -92,8 +97,8 @@ class Arguments:
         return (key,) if key in names else tuple(n for n in names if n.partition("[")[0] == key)
 
 
-class OfArguments:
-    """Base of programs that have `arguments`: properties that follow from the arguments."""
+class HasArguments:
+    """Base class of programs with `arguments`: the properties that follow from the arguments."""
 
     arguments: Arguments
 
@@ -151,7 +156,7 @@ def read_arguments(
     ]
     constraints = _constraints((path, spec) for _, path, spec in named)
     sizes.constrain(constraints)
-    sizes.suppose(Scope(assume=assume).to_constraints())
+    sizes.add_hints(Scope(assume=assume).to_constraints())
     used: set[str] = set()
     leaves = [_leaf(path, argument, identifier(path, used), spec, sizes) for argument, path, spec in named]
     need_sizes(name, assume, sorted({v for leaf in leaves for d in leaf.annotation.shape or () for v in d.variables}))

@@ -1,6 +1,6 @@
 """Resolves the names that a scripted function uses from its surroundings: globals, closure and evaluated annotations.
 
-Each such name is replaced in the syntax tree by its meaning."""
+Each such name is replaced in the syntax tree by the text or literal of its value."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from relax_eg.frontends.gathering import Gathered
+from relax_eg.frontends.gathering import ScriptReferences
 from relax_eg.ir import expr, tensor_calls
 from relax_eg.ir.annotations import Annotation, Object, Shape, Tensor, Tuple
 from relax_eg.ir.annotations import Callable as Signature
@@ -50,15 +50,15 @@ def size_names(definition: ast.FunctionDef) -> set[str]:
     return found
 
 
-class Surrounded(ast.NodeTransformer):
-    """Replaces names from outside a function by their meaning."""
+class SurroundingNames(ast.NodeTransformer):
+    """Replaces names from outside a function by the text or literal of their values."""
 
     def __init__(
         self,
         fn: Callable[..., Any],
         source: Source,
         definition: ast.FunctionDef,
-        gathered: Gathered,
+        gathered: ScriptReferences,
         sizes: set[str],
     ) -> None:
         self.fn = fn
@@ -68,9 +68,9 @@ class Surrounded(ast.NodeTransformer):
         self.sizes = sizes
         stored = {n.id for n in ast.walk(definition) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
         self.local = stored | {a.arg for a in definition.args.args} | {definition.name}
-        self.around: dict[str, Any] = dict(getattr(fn, "__globals__", {}))
+        self.outside: dict[str, Any] = dict(getattr(fn, "__globals__", {}))
         closure = zip(fn.__code__.co_freevars, fn.__closure__ or (), strict=False)
-        self.around |= {name: cell.cell_contents for name, cell in closure if _is_filled(cell)}
+        self.outside |= {name: cell.cell_contents for name, cell in closure if _is_filled(cell)}
 
     def resolve(self) -> None:
         """Resolves the names in the body and in the signature, whose annotations Python has already evaluated."""
@@ -83,8 +83,8 @@ class Surrounded(ast.NodeTransformer):
             d.returns = self._annotation(d.returns, evaluated.get("return"))
         for a in (*d.args.args, d):
             note = a.annotation if isinstance(a, ast.arg) else a.returns
-            self.sizes.update(size_names(_holding(note)) if note is not None else ())
-        self.around = {name: value for name, value in self.around.items() if name not in self.local | self.sizes}
+            self.sizes.update(size_names(_expression_root(note)) if note is not None else ())
+        self.outside = {name: value for name, value in self.outside.items() if name not in self.local | self.sizes}
         d.body = [self.visit(s) for s in d.body]
 
     def _annotation(self, at: ast.expr, found: Any) -> ast.expr:
@@ -97,9 +97,9 @@ class Surrounded(ast.NodeTransformer):
         return self.visit(at)
 
     def visit_Name(self, node: ast.Name) -> Any:
-        if isinstance(node.ctx, ast.Store) or node.id not in self.around:
+        if isinstance(node.ctx, ast.Store) or node.id not in self.outside:
             return node
-        return self._meant(node, self.around[node.id], node.id)
+        return self._meant(node, self.outside[node.id], node.id)
 
     def visit_Attribute(self, node: ast.Attribute) -> Any:
         names: list[str] = []
@@ -107,17 +107,17 @@ class Surrounded(ast.NodeTransformer):
         while isinstance(at, ast.Attribute):
             names.append(at.attr)
             at = at.value
-        if not isinstance(at, ast.Name) or at.id not in self.around:
+        if not isinstance(at, ast.Name) or at.id not in self.outside:
             return self.generic_visit(node)
-        value = self.around[at.id]
+        value = self.outside[at.id]
         if inspect.ismodule(value) and value.__name__ == __name__.partition(".")[0]:
             at.id = "R"
             return node
         if value is api:
-            return ast.copy_location(_chain("R.op", names), node)
+            return ast.copy_location(_name_chain("R.op", names), node)
         for i, name in enumerate(reversed(names)):
             if isinstance(value, np.ndarray) or _is_array(value):  # W.T is the transpose of a constant
-                return _rest(self._meant(at, value, at.id), names[: len(names) - i], node)
+                return _attribute_chain(self._meant(at, value, at.id), names[: len(names) - i], node)
             try:
                 value = getattr(value, name)
             except AttributeError as error:
@@ -127,7 +127,7 @@ class Surrounded(ast.NodeTransformer):
     def _meant(self, at: ast.expr, value: Any, name: str) -> ast.expr:
         text = self._text(value, name)
         if text is None:
-            made = _plain(value)
+            made = _literal(value)
             if made is None:
                 kind = "a function of Python, which is not run" if callable(value) else f"a {type(value).__name__}"
                 raise self.source.error(at, f"`{ast.unparse(at)}` is {kind}", ACCEPTED)
@@ -171,7 +171,7 @@ def _is_array(value: Any) -> bool:
     )
 
 
-def _plain(value: Any) -> ast.expr | None:
+def _literal(value: Any) -> ast.expr | None:
     """The literal of a number, text, None, a dtype, or a tuple or list of these; None for any other value."""
     if isinstance(value, np.generic):
         value = value.item()
@@ -180,7 +180,7 @@ def _plain(value: Any) -> ast.expr | None:
     if isinstance(value, complex):
         return ast.Call(ast.Name("complex", ast.Load()), [ast.Constant(value.real), ast.Constant(value.imag)], [])
     if isinstance(value, (tuple, list)):
-        fields = [_plain(v) for v in value]  # type: ignore[reportUnknownVariableType]
+        fields = [_literal(v) for v in value]  # type: ignore[reportUnknownVariableType]
         known = [f for f in fields if f is not None]
         return ast.Tuple(known, ast.Load()) if len(known) == len(fields) else None
     if isinstance(value, np.dtype):
@@ -199,15 +199,15 @@ def _read_at(text: str, at: ast.expr) -> ast.expr:
     return made
 
 
-def _chain(first: str, reversed_names: list[str]) -> ast.expr:
+def _name_chain(first: str, reversed_names: list[str]) -> ast.expr:
     return ast.parse(".".join([first, *reversed(reversed_names)]), mode="eval").body
 
 
-def _rest(value: ast.expr, reversed_names: list[str], at: ast.expr) -> ast.expr:
+def _attribute_chain(value: ast.expr, reversed_names: list[str], at: ast.expr) -> ast.expr:
     for name in reversed(reversed_names):
         value = ast.copy_location(ast.Attribute(value, name, ast.Load()), at)
     return value
 
 
-def _holding(at: ast.expr) -> Any:
+def _expression_root(at: ast.expr) -> Any:
     return ast.Expression(at)

@@ -14,7 +14,7 @@ from jax import export
 
 from relax_eg.errors import BoundsError, SpecError
 from relax_eg.limits import TRACED_EXTREMES
-from relax_eg.logs import unless_exhausted
+from relax_eg.logs import raise_if_exhausted
 from relax_eg.shapes import Dim
 from relax_eg.shapes.constraints import JAX_FUNCTIONS, constraints_of_jax, dim_of_jax
 from relax_eg.shapes.relation import atoms_of, read_statement
@@ -61,35 +61,35 @@ class SymbolicSizes:
                 constraints.append(f"{name} >= {low}")
             constraints.append(f"{name} <= {high}")
         self._constraints = constraints
-        self._supposed: list[str] = []
+        self._hints: list[str] = []
         self.scope = export.SymbolicScope(constraints)
         self._variables: dict[str, Any] = {}
         self.annotations: dict[Any, Any] = {}  # cache of the walk of this trace, by shape and dtype
 
     def constrain(self, constraints: Iterable[str]) -> None:
-        """Adds constraints in JAX's spelling. Call it before the first `to_jax` and the first `suppose`."""
+        """Adds constraints in JAX's spelling. Call it before the first `to_jax` and the first `add_hints`."""
         self._constraints.extend(constraints)
         self.scope = export.SymbolicScope(self._constraints)
 
-    def suppose(self, constraints: Sequence[str]) -> None:
-        """Like `constrain`, but also adds the remainders that follow from those given, and skips constraints that JAX
-        rejects. JAX then decides fewer comparisons."""
+    def add_hints(self, constraints: Sequence[str]) -> None:
+        """Adds constraints, and the remainders that follow from them. Leaves out constraints that JAX rejects; JAX then
+        decides fewer comparisons."""
         for text in (*constraints, *_remainders(constraints)):
             try:
                 self.scope = export.SymbolicScope([*self.constraints, text])
             except Exception as e:  # the constraints that JAX accepts and its exception class vary with the version
-                unless_exhausted(e)
+                raise_if_exhausted(e)
                 continue
-            self._supposed.append(text)
+            self._hints.append(text)
 
     @property
     def constraints(self) -> tuple[str, ...]:
         """The constraints of the scope, in JAX's spelling."""
-        return (*self._constraints, *self._supposed)
+        return (*self._constraints, *self._hints)
 
     @property
-    def declared(self) -> tuple[str, ...]:
-        """The constraints that `constrain` or the bounds gave, without those from `suppose`."""
+    def declared_constraints(self) -> tuple[str, ...]:
+        """The constraints that `constrain` or the bounds gave, without those from `add_hints`."""
         return tuple(self._constraints)
 
     @property
@@ -115,7 +115,7 @@ class SymbolicSizes:
         try:
             return bool(self.to_jax(dim) >= 0)
         except Exception as e:  # "inconclusive"; the class of this exception varies with the version
-            unless_exhausted(e)
+            raise_if_exhausted(e)
             return False
 
     def _variable(self, name: str) -> Any:

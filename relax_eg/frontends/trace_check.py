@@ -13,8 +13,8 @@ from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
 from relax_eg.frontends.canonical.nodes import Difference, Nodes
-from relax_eg.frontends.canonical.walk import form
-from relax_eg.frontends.jax.trace import OwnError, Traced, traced_at
+from relax_eg.frontends.canonical.walk import canonical_form
+from relax_eg.frontends.jax.trace import Traced, UserError, traced_at
 from relax_eg.frontends.sources import line_of, text_of_line
 from relax_eg.frontends.symbolic import to_dim
 from relax_eg.logs import stage
@@ -25,10 +25,10 @@ from relax_eg.shapes import Dim
 _MOST_KNOWN = 4096  # limit: combinations of sizes whose answers are kept
 
 
-class Own:
-    """A comparison of a trace for symbolic sizes with the function's traces at the sizes of calls.
+class TraceCheck:
+    """Compares a trace for symbolic sizes with the function's traces at the sizes of calls.
 
-    - `exact`: whether every bit of a number that the function computes from sizes counts.
+    - `exact`: whether numbers that the function computes from sizes must agree in every bit.
     """
 
     def __init__(self, traced: Traced, exact: bool) -> None:
@@ -39,8 +39,8 @@ class Own:
         self._lock = threading.Lock()
 
     def difference(self, sizes: Mapping[str, int]) -> str | None:
-        """None if the function gives the same program at these sizes; otherwise a text that tells where the programs
-        first differ. Passes on what the function raises at these sizes."""
+        """Returns None if the trace at these sizes is the same program; otherwise a text that says where the programs
+        first differ. An exception that the function raises at these sizes is passed on."""
         settings = settings_now()
         key = (settings, tuple(sorted(sizes.items())))
         try:
@@ -74,14 +74,14 @@ class Own:
             return found[1].evaluate(sizes)
 
         nodes = Nodes(self._exact)
-        found = nodes.difference(form(nodes, general, number), form(nodes, closed))
+        found = nodes.difference(canonical_form(nodes, general, number), canonical_form(nodes, closed))
         return None if found is None else _where(found)
 
     def _trace(self, shapes: Sequence[Any]) -> tuple[Any, Any]:
         traced = self._traced
         try:
             return traced_at(traced.fn, traced.name, traced.arguments, shapes)
-        except OwnError as e:
+        except UserError as e:
             raise e.error from None
 
 

@@ -42,7 +42,7 @@ _ARRAYS = "arrays, numbers and pytrees of them as arguments and results of the f
 _SHAPES = "specs whose sizes and dtypes fit together; equal sizes need equal names"
 
 
-def checked_output(fn: Callable[..., Any], name: str, path: Any, value: Any) -> Any:
+def check_output(fn: Callable[..., Any], name: str, path: Any, value: Any) -> Any:
     """`value`, a leaf of the result of `fn`. TraceError unless it is an array or a number."""
     try:
         jax.typeof(value)
@@ -61,7 +61,8 @@ def trace_error(
     error: Exception,
     undecided: tuple[str, str] | None = None,
 ) -> TraceError:
-    """The TraceError for an exception that JAX raised while tracing `fn`. `undecided`: the result of `undecided_by`."""
+    """The TraceError for an exception that JAX raised while tracing `fn`. `undecided`: the result of
+    `undecided_comparison`."""
     lines = [f"cannot trace `{name}`{_place(fn)}: {_reason(error)}"]
     where = user_line(error)
     if where is not None:
@@ -86,7 +87,7 @@ def undecided_comparison(error: Exception) -> tuple[str, str] | None:
     holds. None for other errors."""
     asked = re.search(r"'([^']+)' (>=|>|<=|<) '([^']+)' is inconclusive", str(error))
     if asked is None:
-        return open_in_text(str(error))
+        return undecided_extreme(str(error))
     try:
         left, op, right = dim_of_jax(asked[1]), asked[2], dim_of_jax(asked[3])
     except RelaxEgError:  # the size cannot be read as a `Dim`
@@ -94,8 +95,8 @@ def undecided_comparison(error: Exception) -> tuple[str, str] | None:
     return f"{left} {op} {right}", f"{left} {_NEGATED[op]} {right}"
 
 
-def open_in_text(text: str) -> tuple[str, str] | None:
-    """The two statements of which either decides the first `min` or `max` in a message of JAX; None if the message has
+def undecided_extreme(text: str) -> tuple[str, str] | None:
+    """Returns two statements, either of which decides the first `min` or `max` in a message of JAX; None if there is
     none. Such messages are about shapes that do not fit because one was cut at a size: `(min(128, n - 1), 64)`."""
     for found in re.finditer(r"\b(?:min|max)\(", text):
         sides = _arguments(text, found.end())

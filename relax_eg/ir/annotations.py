@@ -1,4 +1,4 @@
-"""Annotations: what the compiler knows about a value at compile time (Relax, Table 1).
+"""Annotations: the facts about a value that are known at compile time (Relax, Table 1).
 
 `Object` is any value. `Shape` is a first-class shape. `Tensor` is an array whose sizes may be symbolic, known in rank
 only, or unknown. `Tuple` and `Callable` are built from other annotations. Annotations are immutable, hashable and
@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, cast
 
-from relax_eg.accepted import short_repr
+from relax_eg.argument_checks import short_repr
 from relax_eg.dtypes import KEY_DTYPE, RECORDS, SHORT_NAMES, WIDE
 from relax_eg.errors import SpecError
 from relax_eg.limits import FIELDS, NESTED, RANK
@@ -40,7 +40,11 @@ class Object(Annotation):
 
 @dataclass(frozen=True, slots=True, init=False)
 class Shape(Annotation):
-    """A shape value: `Shape("n m")`, `Shape((n, 4))`, or the rank alone: `Shape(ndim=2)`."""
+    """A shape value: `Shape("n m")`, `Shape((n, 4))`, or the rank alone: `Shape(ndim=2)`.
+
+    - `dims`: the sizes; None if they are not known.
+    - `ndim`: the rank; None if it is not known.
+    """
 
     dims: tuple[Dim, ...] | None
     ndim: int | None
@@ -61,6 +65,10 @@ class Tensor(Annotation):
     Sizes are `Dim`s, in elements. A spec string may end in `@dtype`; a spec string without a dtype means float32.
     Without a spec string, a missing dtype means unknown. Rank -1 also means unknown, as in Relax. Any other negative
     rank, or an unknown dtype name, raises SpecError.
+
+    - `shape`: the sizes; None if they are not known.
+    - `dtype`: the full name of the dtype; None if it is not known.
+    - `ndim`: the rank; None if it is not known.
     """
 
     shape: tuple[Dim, ...] | None
@@ -109,7 +117,11 @@ def _dtype(name: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Tuple(Annotation):
-    """A tuple of values with these annotations."""
+    """A tuple.
+
+    - `fields`: the annotations of its values.
+    - `extent`: the number of annotations inside, each occurrence counted, and the nesting depth.
+    """
 
     fields: tuple[Annotation, ...]
     extent: tuple[int, int] = field(init=False, repr=False, compare=False)
@@ -123,7 +135,11 @@ class Tuple(Annotation):
 
 @dataclass(frozen=True, slots=True)
 class Callable(Annotation):
-    """A function value, described by its signature."""
+    """A function value, described by its signature.
+
+    - `params`, `result`: the annotations of the parameters and of the result.
+    - `extent`: the number of annotations inside, each occurrence counted, and the nesting depth.
+    """
 
     params: tuple[Annotation, ...]
     result: Annotation

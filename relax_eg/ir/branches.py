@@ -25,7 +25,9 @@ from relax_eg.ir.partition import missing_sizes
 class Branch:
     """A branch as read from text.
 
+    - `blocks`: the body of the branch.
     - `names`: the value of each name that the branch binds, after the branch.
+    - `origins`: the origins of its expressions.
     """
 
     blocks: tuple[Block, ...]
@@ -40,7 +42,7 @@ class Branch:
 def conditional(
     condition: Expr, then: Branch, other: Branch, names: tuple[str, str]
 ) -> tuple[tuple[Function, Function], Expr, list[str]]:
-    """Returns both branch functions, the `cond` over them, and the names joined, which are the fields of its value.
+    """Returns both branch functions, the `cond` over them, and the names of the fields of its value.
 
     OperatorError if the branches give a name values that no common annotation fits, or a function.
     """
@@ -75,7 +77,8 @@ def conditional(
 
 
 def join_branches(name: str, value: Expr, results: Sequence[str]) -> list[Binding]:
-    """Returns the bindings after a `cond`: its value under `name`, then each joined name."""
+    """Returns the bindings after a `cond`: its value under `name`, then each of its fields under a name of
+    `results`."""
     whole = var(name, value.annotation)
     fields = [tuple_get(whole, i) for i in range(len(results))]
     return [Binding(whole, value), *(Binding(var(n, f.annotation), f) for n, f in zip(results, fields, strict=True))]

@@ -16,7 +16,7 @@ from relax_eg.ir.expr import (
     node,
     postorder,
 )
-from relax_eg.ir.heads import on_operands
+from relax_eg.ir.heads import with_operands
 from relax_eg.ir.lattice import annotation_clash
 from relax_eg.ir.module import Function, Module
 from relax_eg.ir.origin import Origin
@@ -49,7 +49,7 @@ def call_function(callee: Expr, args: Iterable[Expr]) -> Expr:
 
 
 def call_annotation(callee: Annotation, args: Sequence[Annotation], name: str = "a function") -> Annotation:
-    """Returns the annotation of a call: the signature's result at the sizes of the arguments.
+    """Returns the annotation of a call: that of the signature's result at the sizes of the arguments.
 
     Sizes that the arguments do not determine are local to the callee; an annotation that contains one keeps only its
     rank (and dtype). An argument that may or may not fit its parameter is checked at run time; OperatorError for one
@@ -64,9 +64,9 @@ def _call_annotation(callee: Annotation, args: tuple[Annotation, ...], name: str
         return Object()
     sizes = call_sizes(callee.params, args)
     for i, (param, arg) in enumerate(zip(callee.params, args, strict=False)):
-        if why := annotation_clash(substitute(param, {**_of_the_callee(param), **sizes}), arg):
+        if why := annotation_clash(substitute(param, {**_callee_variables(param), **sizes}), arg):
             raise OperatorError(f"{name}: argument {i} should be {param}, got {arg}: {why}")
-    return substitute(_coarse(callee.result, sizes), sizes)
+    return substitute(_without_local_sizes(callee.result, sizes), sizes)
 
 
 def call_sizes(params: Iterable[Annotation], args: Iterable[Annotation]) -> dict[str, Dim]:
@@ -85,13 +85,13 @@ def call_sizes(params: Iterable[Annotation], args: Iterable[Annotation]) -> dict
         for wanted, given in axes:
             if len(wanted.variables - sizes.keys()) == 1:
                 (v,) = wanted.variables - sizes.keys()
-                value = _solved(wanted, v, given, sizes)
+                value = _solve_axis(wanted, v, given, sizes)
                 if value is not None:
                     sizes[v], found = value, True
     return sizes
 
 
-def _solved(wanted: Dim, v: str, given: Dim, sizes: dict[str, Dim]) -> Dim | None:
+def _solve_axis(wanted: Dim, v: str, given: Dim, sizes: dict[str, Dim]) -> Dim | None:
     """Returns the value of `v` for which `wanted` equals `given`, or None unless `wanted` is linear in `v` and the
     division is exact in canonical form."""
     # Rename `v`, because the caller may have a variable of the same name.
@@ -105,13 +105,13 @@ def _solved(wanted: Dim, v: str, given: Dim, sizes: dict[str, Dim]) -> Dim | Non
     return value if value * scale.value == given - rest else None
 
 
-def _of_the_callee(param: Annotation) -> dict[str, Dim]:
+def _callee_variables(param: Annotation) -> dict[str, Dim]:
     return {v: Dim.var(v + _CALLEE) for d in dims_of(param) for v in d.variables}
 
 
-def _coarse(annotation: Annotation, sizes: dict[str, Dim]) -> Annotation:
+def _without_local_sizes(annotation: Annotation, sizes: dict[str, Dim]) -> Annotation:
     if isinstance(annotation, Tuple):
-        return Tuple(tuple(_coarse(f, sizes) for f in annotation.fields))
+        return Tuple(tuple(_without_local_sizes(f, sizes) for f in annotation.fields))
     if all(v in sizes for d in dims_of(annotation) for v in d.variables):
         return annotation
     if isinstance(annotation, Tensor):
@@ -119,7 +119,7 @@ def _coarse(annotation: Annotation, sizes: dict[str, Dim]) -> Annotation:
     return Shape(ndim=annotation.ndim) if isinstance(annotation, Shape) else annotation
 
 
-def recursion(runs: Mapping[str, Iterable[str]]) -> list[str]:
+def call_cycle(runs: Mapping[str, Iterable[str]]) -> list[str]:
     """Returns a call cycle: functions each of which runs the next, the first repeated at the end; empty if there is
     none.
 
@@ -142,7 +142,7 @@ def recursion(runs: Mapping[str, Iterable[str]]) -> list[str]:
     return []
 
 
-def runs_itself(functions: Sequence[str]) -> str:
+def recursion_message(functions: Sequence[str]) -> str:
     """Returns the error message for a cycle that `recursion` found."""
     first, *others = functions[:-1]
     by = f", by way of {', '.join(f'`{name}`' for name in others)}" if others else ""
@@ -172,8 +172,8 @@ def callees_first(module: Module) -> list[Function]:
     return [module[name] for name in order]
 
 
-def needed_by(roots: Sequence[Expr], functions: Mapping[str, Function]) -> list[Function]:
-    """Returns those of `functions` that `roots` name directly or indirectly, in the order of `functions`."""
+def reachable_functions(roots: Sequence[Expr], functions: Mapping[str, Function]) -> list[Function]:
+    """Returns the `functions` that `roots` name directly or indirectly, in the order of `functions`."""
     needed: set[str] = set()
     work = list(postorder(roots))
     while work:
@@ -185,26 +185,26 @@ def needed_by(roots: Sequence[Expr], functions: Mapping[str, Function]) -> list[
     return [f for name, f in functions.items() if name in needed]
 
 
-def inlined(function: Function, args: Sequence[Expr]) -> list[Expr]:
-    """Returns the values that a pure `function` returns for `args`, as expressions of the caller; a tuple's fields one
-    by one.
+def inline_call(function: Function, args: Sequence[Expr]) -> list[Expr]:
+    """Returns the values that a pure `function` returns for `args`, as expressions of the caller. A tuple gives one
+    value per field.
 
-    The function's size variables must be the caller's.
+    The size variables of the function must be those of the caller.
     """
     env = dict(zip(function.params, args, strict=True))
     for block in function.blocks:
-        for b, value in zip(block.bindings, substituted([b.value for b in block.bindings], env), strict=True):
+        for b, value in zip(block.bindings, substitute_exprs([b.value for b in block.bindings], env), strict=True):
             env[b.var] = value
-    (result,) = substituted([function.result], env)
+    (result,) = substitute_exprs([function.result], env)
     return list(result.args) if result.op == TUPLE else [result]
 
 
-def substituted(
+def substitute_exprs(
     roots: Sequence[Expr], env: Mapping[Expr, Expr], origins: dict[Expr, Origin] | None = None
 ) -> list[Expr]:
     """Returns `roots` with the expressions in `env` replaced. Operands of replaced expressions are not visited.
 
-    `origins`: an expression that is made anew gets the origin of the old one there.
+    `origins`: a rebuilt expression gets the origin of the old one in this table.
     """
     done: dict[Expr, Expr] = {}
     for e in postorder(roots, stop=env.__contains__):
@@ -213,7 +213,7 @@ def substituted(
         elif all(done[a] is a for a in e.args):
             done[e] = e
         else:
-            done[e] = on_operands(e, [done[a] for a in e.args])
+            done[e] = with_operands(e, [done[a] for a in e.args])
         if origins is not None and e in origins and e not in env:
             origins.setdefault(done[e], origins[e])
     return [done[r] for r in roots]

@@ -41,7 +41,7 @@ def cond(index: Expr, branches: Sequence[Expr], operands: Iterable[Expr]) -> Exp
 
     `index` is an int32 scalar, clamped to the valid range, or a bool that chooses between two branches, false first.
     """
-    return _made(COND, (index, *branches, *operands), {"branches": len(branches)})
+    return _control_node(COND, (index, *branches, *operands), {"branches": len(branches)})
 
 
 def while_loop(
@@ -53,7 +53,7 @@ def while_loop(
 ) -> Expr:
     """Repeats `carry = body(*body_constants, *carry)` while `condition(*condition_constants, *carry)` is true."""
     counts = {"condition_constants": len(condition_constants), "body_constants": len(body_constants)}
-    return _made(WHILE, (condition, body, *condition_constants, *body_constants, *carry), counts)
+    return _control_node(WHILE, (condition, body, *condition_constants, *body_constants, *carry), counts)
 
 
 def scan(
@@ -75,10 +75,10 @@ def scan(
     - `unroll`: number of steps per iteration of the compiled loop.
     """
     attrs = {"constants": len(constants), "carry": len(carry), "length": length, "reverse": reverse, "unroll": unroll}
-    return _made(SCAN, (body, *constants, *carry, *xs), attrs)
+    return _control_node(SCAN, (body, *constants, *carry, *xs), attrs)
 
 
-def _made(op: str, args: Sequence[Expr], attrs: Mapping[str, Any]) -> Expr:
+def _control_node(op: str, args: Sequence[Expr], attrs: Mapping[str, Any]) -> Expr:
     return node(op, args, attrs.items(), deduce_control(op, [a.annotation for a in args], attrs))
 
 
@@ -93,11 +93,19 @@ def functions_of(e: Expr) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """The operands of a call or control node, grouped by role. A role that the node does not have is empty."""
+    """The operands of a call or control node, grouped by role. A role that the node does not have is empty.
+
+    - `functions`: the functions that the node runs.
+    - `index`: the index of a `cond`; None for other nodes.
+    - `constants`: the loop-invariant operands of the body; for nodes that are no loops, all operands.
+    - `condition_constants`: the loop-invariant operands of the condition of a `while_loop`.
+    - `carry`: the values that a step passes to the next step.
+    - `xs`: the operands of a `scan` of which each step gets a slice.
+    """
 
     functions: tuple[Any, ...]
     index: Any
-    constants: tuple[Any, ...]  # of the body; for nodes that are no loops, all operands
+    constants: tuple[Any, ...]
     condition_constants: tuple[Any, ...]
     carry: tuple[Any, ...]
     xs: tuple[Any, ...]
@@ -122,19 +130,21 @@ def group_arguments(op: str, args: Sequence[Any], attrs: Mapping[str, Any]) -> P
 class Run:
     """A function that a call or control node runs, with its arguments in the order of its parameters.
 
-    - `same`: the same at every step.
-    - `carry`: what a step gets from the one before; first the node's operands.
-    - `slices`: operands of which every step gets a slice along the first axis.
+    - `function`: the operand that names the function.
+    - `constants`: the arguments that are the same at every step.
+    - `carry`: the arguments that a step gets from the step before; for the first step, operands of the node.
+    - `slices`: the operands of which each step gets one slice along the first axis.
     """
 
     function: Any
-    same: tuple[Any, ...]
+    constants: tuple[Any, ...]
     carry: tuple[Any, ...] = ()
     slices: tuple[Any, ...] = ()
 
 
 def runs_of(op: str, args: Sequence[Any], attrs: Mapping[str, Any]) -> tuple[Run, ...]:
-    """Returns what a call or control node runs; the body of a loop is last. `args`: as for `parts`."""
+    """Returns the functions that a call or control node runs; the body of a loop is last. `args` are as for
+    `group_arguments`."""
     p = group_arguments(op, args, attrs)
     bodies = (Run(f, p.constants, p.carry, p.xs) for f in p.functions)
     if op == WHILE:
@@ -144,20 +154,21 @@ def runs_of(op: str, args: Sequence[Any], attrs: Mapping[str, Any]) -> tuple[Run
 
 
 def arguments_of(run: Run) -> tuple[Annotation, ...]:
-    """Returns the annotations of the arguments of one step of a run of annotations."""
+    """Returns the annotations of the arguments of one step. `run` holds annotations in place of expressions."""
     slices = (Tensor(x.shape[1:], x.dtype) if isinstance(x, Tensor) and x.shape else x for x in run.slices)
-    return (*run.same, *run.carry, *slices)
+    return (*run.constants, *run.carry, *slices)
 
 
 def steps_of(op: str, attrs: Mapping[str, Any]) -> Dim | None:
-    """Returns how often a call or control node runs its body; None for a `while_loop`, whose number no type tells."""
+    """Returns the number of times that a call or control node runs its body; None for a `while_loop`, which decides it
+    when it runs."""
     if op == WHILE:
         return None
     return Dim.of(attrs["length"] if op == SCAN else 1)
 
 
 def alternatives(op: str, attrs: Mapping[str, Any]) -> int:
-    """Returns of how many functions a call or control node runs one."""
+    """Returns the number of functions among which a call or control node chooses one."""
     return attrs["branches"] if op == COND else 1
 
 
@@ -168,11 +179,11 @@ def run_control_on_values(
     length: Callable_[[Dim], int],
     stacked: Callable_[[list[Any], Annotation], Any],
 ) -> Any:
-    """Returns the value of a `cond`, `while_loop` or `scan` on plain values: its functions run one after the other.
+    """Returns the value of a `cond`, `while_loop` or `scan` on plain values, by running its functions one by one.
 
-    - `run`: gives the value of the node's function of a number for arguments.
-    - `length`: gives the value of a size.
-    - `stacked`: stacks the values that steps give, perhaps none, to a value with this annotation.
+    - `run(i, args)`: returns the result of function `i` of the node.
+    - `length(size)`: returns the value of a size.
+    - `stacked(values, annotation)`: stacks the values of the steps, possibly none, into a value of this annotation.
     """
     p = group_arguments(e.op, args, dict(e.attrs))
     if e.op == COND:
@@ -219,7 +230,7 @@ def deduce_control(op: str, operands: Sequence[Annotation], attrs: Mapping[str, 
     if len(p.functions) != wanted:
         raise OperatorError(f"{op} needs {wanted} functions first, got {len(p.functions)}")
     if op == COND:
-        return _of_branches(p)
+        return _branches_annotation(p)
     if op == WHILE:
         _check_condition(p)
         _check_carry(op, call_annotation(p.functions[1], [*p.constants, *p.carry]), p.carry, exactly=True)
@@ -232,7 +243,7 @@ def deduce_control(op: str, operands: Sequence[Annotation], attrs: Mapping[str, 
     return Tuple((*p.carry, *(_stacked(y, length) for y in fields[len(p.carry) :])))
 
 
-def _of_branches(p: Parts) -> Annotation:
+def _branches_annotation(p: Parts) -> Annotation:
     results = [call_annotation(f, p.constants) for f in p.functions]
     for i, r in enumerate(results):
         if not isinstance(r, Tuple):

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from relax_eg.accepted import FLAG, TEXT, Kind, accepts, of_types
+from relax_eg.argument_checks import FLAG, TEXT, Kind, accepts, of_types
 from relax_eg.dtypes import DEFAULTS, numpy_dtype
 from relax_eg.errors import OperatorError, UnknownShapeError
 from relax_eg.ir.annotations import Annotation, Object, Shape, Tensor, Tuple
@@ -56,7 +56,7 @@ class Expr:
     - `args`: the operands.
     - `attrs`: attributes as (name, value) pairs. Values are hashable: numbers, text, `Dim`s, annotations and tuples of
       these.
-    - `annotation`: what is known about the value at compile time.
+    - `annotation`: the facts about the value that are known at compile time.
     """
 
     __slots__ = ("__weakref__", "annotation", "args", "attrs", "op")

@@ -46,7 +46,7 @@ class Foreign:
             return NotImplemented
         if self.value is other.value:
             return True
-        return self._hash is not None and self._hash == other._hash and _same(self.value, other.value)
+        return self._hash is not None and self._hash == other._hash and _equal_content(self.value, other.value)
 
     def __hash__(self) -> int:
         return id(self.value) if self._hash is None else self._hash
@@ -87,14 +87,14 @@ def foreign_at(type_name: str, place: int) -> Foreign | None:
     return found if found is not None and found.type_name == type_name else None
 
 
-def _same(a: Any, b: Any) -> bool:
+def _equal_content(a: Any, b: Any) -> bool:
     if a is b:
         return True
     if type(a) is not type(b):
         return False
     if isinstance(a, tuple):
         xs, ys = cast("tuple[Any, ...]", a), cast("tuple[Any, ...]", b)
-        return len(xs) == len(ys) and all(map(_same, xs, ys))
+        return len(xs) == len(ys) and all(map(_equal_content, xs, ys))
     try:
         return (a == b) is True and (not isinstance(a, float) or a.hex() == b.hex())
     except Exception:  # a failing `==` proves nothing

@@ -1,4 +1,5 @@
-"""Core heads: those that are not in the operator table, one record each, and the walk that evaluates nodes by them."""
+"""Core heads: the heads that are not in the operator table, one record each, and the evaluator that reads the
+records."""
 
 from __future__ import annotations
 
@@ -38,7 +39,8 @@ from relax_eg.shapes import Dim
 
 
 class Evaluator:
-    """Values of expressions in one kind of numbers. A subclass gives those of the heads that compute."""
+    """Computes values of expressions in one kind of numbers. A subclass computes the nodes of the heads that
+    compute."""
 
     def value(self, root: Expr, env: dict[Expr, Any], sizes: Any) -> Any:
         """Returns the value of `root`. `env`: the known values; those of all operands are added."""
@@ -55,10 +57,10 @@ class Evaluator:
     def size(self, d: Dim, sizes: Any) -> Any:
         return d.evaluate(sizes)
 
-    def refused(self, e: Expr, args: list[Any], sizes: Any) -> Any:
+    def not_evaluated(self, e: Expr, args: list[Any], sizes: Any) -> Any:
         raise OperatorError(f"{e.op} is not evaluated here")
 
-    operator = constant = call = control = match_cast = tensor_program = library = memory = refused
+    operator = constant = call = control = match_cast = tensor_program = library = memory = not_evaluated
 
 
 def _unbound(run: Evaluator, e: Expr, args: list[Any], sizes: Any) -> Any:
@@ -143,23 +145,23 @@ def heads_where(holds: Callable[[Head], bool]) -> frozenset[str]:
 
 CORE = frozenset(HEADS)
 STATIC = frozenset((SHAPE, FUNCTION))
-"""Heads of leaves that are no data: they are known when a program is compiled."""
+"""Heads of leaves that hold no data; their values are known when a program is compiled."""
 
 PASSIVE = heads_where(lambda h: not h.computes)
 """Heads for whose nodes nothing runs: leaves and tuples."""
 
 TUPLES = frozenset((TUPLE, TUPLE_GET))
-"""Heads that put values together and take them apart."""
+"""Heads that build tuples and take fields out of them."""
 
 LEAVES = PASSIVE - TUPLES
 IN_PLACE = LEAVES | {TUPLE}
-"""Heads of nodes that a program's text has where they are used."""
+"""Heads of nodes whose text is written at each use."""
 
 FOREIGN = heads_where(lambda h: h.foreign)
 """Heads of kernels that the operator table does not know."""
 
 WITHOUT_KERNEL = CORE - FOREIGN
-"""Heads whose nodes are no kernel. What a function does that a node runs is counted with the function."""
+"""Heads whose nodes are no kernels. The kernels of a function that a node runs count for the function."""
 
 MEMORY = heads_where(lambda h: h.memory)
 RUNNING = heads_where(lambda h: h.runs != "")
@@ -174,9 +176,9 @@ def label_of(e: Expr) -> str:
     return HEADS[e.op].label(e) if e.op in HEADS else e.op
 
 
-def on_operands(e: Expr, args: Sequence[Expr]) -> Expr:
-    """Returns the node `e` on other operands, annotated as before. What is put into a tuple, or taken out, is annotated
-    as the operands are."""
+def with_operands(e: Expr, args: Sequence[Expr]) -> Expr:
+    """Returns the node `e` on other operands, with the annotation of `e`. A tuple, or a field of one, gets the
+    annotation that follows from the operands."""
     if e.op == TUPLE_GET:
         return tuple_get(args[0], e.attr("index"))
     if e.op == TUPLE and any(a.annotation != b.annotation for a, b in zip(args, e.args, strict=True)):

@@ -38,7 +38,7 @@ def sizes_differ(a: Dim, b: Dim) -> bool:
 
 
 def covers(general: Annotation, specific: Annotation) -> bool:
-    """Whether every value annotated `fine` may also be annotated `coarse`. Every annotation covers itself."""
+    """Whether every value annotated `specific` may also be annotated `general`. An annotation covers itself."""
     if general == specific or isinstance(general, Object):
         return True
     if isinstance(general, Tensor) and isinstance(specific, Tensor):
@@ -53,9 +53,11 @@ def covers(general: Annotation, specific: Annotation) -> bool:
 
 
 def _covers_sizes(
-    coarse: Sequence[Dim] | None, coarse_rank: int | None, fine: Sequence[Dim] | None, fine_rank: int | None
+    general: Sequence[Dim] | None, general_rank: int | None, specific: Sequence[Dim] | None, specific_rank: int | None
 ) -> bool:
-    return coarse_rank is None or (coarse_rank == fine_rank and (coarse is None or _same_sizes(coarse, fine)))
+    return general_rank is None or (
+        general_rank == specific_rank and (general is None or _same_sizes(general, specific))
+    )
 
 
 def join(a: Annotation, b: Annotation) -> Annotation:

@@ -22,7 +22,7 @@ from relax_eg.shapes import Dim
 Array = np.ndarray[Any, Any]
 
 # limit: a constant with more elements is packed.
-MAX_SPELLED = 16
+MAX_WRITTEN = 16
 
 
 def quoted(text: str) -> str:
@@ -49,7 +49,7 @@ def constant_text(array: Array) -> str:
 
 
 def _values_text(array: Array) -> str | None:
-    if array.size > MAX_SPELLED:
+    if array.size > MAX_WRITTEN:
         return None
     elements = [_element(x) for x in array.reshape(-1)]
     try:
@@ -80,7 +80,7 @@ def _element(x: Any) -> bool | int | float | complex:
 
 
 def array_of(values: Any, dtype: str) -> Array:
-    """Returns the constant for (nested lists of) numbers. ValueError if the dtype cannot hold them."""
+    """Returns the array of a number, or of nested lists of numbers. ValueError if the dtype cannot hold them."""
     wide = np.asarray(values)
     if dtype == "uint64" and wide.dtype.kind == "f":
         # numpy converts a list with integers on both sides of 2**63 to float.

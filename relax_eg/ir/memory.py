@@ -91,7 +91,9 @@ def check_memory(function: Function) -> None:
             elif b.value.op == KILL:
                 (dead,) = b.value.args
                 if dead not in tensors:
-                    raise WellFormedError(f"{where}: kill of {_shown(dead)}; a tensor made by alloc_tensor is accepted")
+                    raise WellFormedError(
+                        f"{where}: kill of {_value_text(dead)}; a tensor made by alloc_tensor is accepted"
+                    )
                 tensors[dead] = False
     _check_uses(f"function `{function.name}`, the result", function.result, tensors)
 
@@ -106,7 +108,7 @@ def _check_place(where: str, e: Expr, sizes: Mapping[Expr, Dim]) -> None:
     storage = e.args[0]
     if storage not in sizes:
         raise WellFormedError(
-            f"{where}: {_shown(storage)} is no storage; a variable bound to alloc_storage is accepted"
+            f"{where}: {_value_text(storage)} is no storage; a variable bound to alloc_storage is accepted"
         )
     needed = tensor_bytes(e.annotation)
     if needed is None:
@@ -115,7 +117,7 @@ def _check_place(where: str, e: Expr, sizes: Mapping[Expr, Dim]) -> None:
     room = sizes[storage] - offset - needed
     if (room.is_const and room.value < 0) or (offset.is_const and offset.value < 0):
         raise WellFormedError(
-            f"{where}: the tensor has bytes {offset} to {offset + needed}, its storage {_shown(storage)} has "
+            f"{where}: the tensor has bytes {offset} to {offset + needed}, its storage {_value_text(storage)} has "
             f"{sizes[storage]}"
         )
 
@@ -124,12 +126,14 @@ def _check_filled(where: str, e: Expr, tensors: Mapping[Expr, bool]) -> None:
     kernel, *into = e.args
     for t in into:
         if t not in tensors:
-            raise WellFormedError(f"{where}: call_into fills {_shown(t)}; tensors made by alloc_tensor are accepted")
+            raise WellFormedError(
+                f"{where}: call_into fills {_value_text(t)}; tensors made by alloc_tensor are accepted"
+            )
     filled, given = outputs_of(kernel.annotation), tuple(t.annotation for t in into)
     if filled != given:
         wanted, got = (", ".join(map(str, a)) or "nothing" for a in (filled, given))
         raise WellFormedError(f"{where}: the kernel fills {wanted}; given: {got}")
 
 
-def _shown(e: Expr) -> str:
+def _value_text(e: Expr) -> str:
     return f"`{e.attr('name')}`" if e.op == VAR else f"<{e.op}>"

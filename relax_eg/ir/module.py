@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from relax_eg.accepted import short_repr
+from relax_eg.argument_checks import short_repr
 from relax_eg.errors import WellFormedError
 from relax_eg.ir.annotations import Annotation, dims_of, may_be_wide
 from relax_eg.ir.expr import CALL_TIR, MATCH_CAST, Expr, postorder
@@ -21,7 +21,7 @@ from relax_eg.tir import TensorProgram
 
 @dataclass(frozen=True, slots=True)
 class Binding:
-    """`var = value`."""
+    """The binding `var = value` of a variable."""
 
     var: Expr
     value: Expr
@@ -33,7 +33,11 @@ class Binding:
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Bindings. If `dataflow`, they are the outputs of a pure region; otherwise they are steps in order."""
+    """A block of a function.
+
+    - `bindings`: the outputs of a pure region if `dataflow`, otherwise steps in order.
+    - `dataflow`: whether the block is a dataflow block.
+    """
 
     bindings: tuple[Binding, ...]
     dataflow: bool = True
@@ -49,8 +53,12 @@ class Block:
 
 @dataclass(frozen=True, slots=True)
 class Function:
-    """A function: parameters, blocks, and the expression it returns.
+    """A function of a module.
 
+    - `name`: its name, unique in a module.
+    - `params`: its parameters, variables.
+    - `blocks`: its body.
+    - `result`: the expression that it returns.
     - `origins`: the origins of expressions; not part of equality.
     - `assume`: conditions on the sizes that hold at every call, as statements ("n % 8 == 0"); only the entry of a
       module has any.

@@ -49,13 +49,13 @@ def outline(function: Function, fresh: Naming) -> tuple[Function, list[Function]
     blocks: list[Block] = []
     for block in function.blocks:
         for _ in range(_ROUNDS if block.dataflow else 0):
-            found = _outlined(block, fresh, function)
+            found = _outline_block(block, fresh, function)
             if found is None:
                 break
             new, called = found
             block = Block(tuple(Binding(b.var, new[b.value]) for b in block.bindings))
-            told = {n: function.origins[e] for e, n in new.items() if e in function.origins}
-            function = replace(function, origins=MappingProxyType({**function.origins, **told}))
+            origins = {n: function.origins[e] for e, n in new.items() if e in function.origins}
+            function = replace(function, origins=MappingProxyType({**function.origins, **origins}))
             made.append(called)
         blocks.append(block)
     if not made:
@@ -63,19 +63,19 @@ def outline(function: Function, fresh: Naming) -> tuple[Function, list[Function]
     return replace(function, blocks=tuple(blocks)), made
 
 
-def _outlined(block: Block, fresh: Naming, function: Function) -> tuple[dict[Expr, Expr], Function] | None:
+def _outline_block(block: Block, fresh: Naming, function: Function) -> tuple[dict[Expr, Expr], Function] | None:
     """Returns the replacement of each value of `block`, and the function they call; None if nothing repeats."""
     values = [b.value for b in block.bindings]
     order = [e for e in postorder(values) if e.args]
     if len(order) < SMALLEST_PROGRAM:
         return None
-    whole = max((_extended_back(_alike(r), order) for r in _repeats(order)), key=len, default=[])
-    rows = _alike(whole)[:-1]
+    whole = max((_extend_backwards(_same_wiring_run(r), order) for r in _repeats(order)), key=len, default=[])
+    rows = _same_wiring_run(whole)[:-1]
     if len(rows) < 2:
         return None
     outputs = _outputs(rows, order, values)
     called, operands = _function(rows, outputs, fresh("block"), function)
-    done = _with_calls(block, rows, outputs, called, operands)
+    done = _replace_with_calls(block, rows, outputs, called, operands)
     return None if done is None else (done, called)
 
 
@@ -158,16 +158,16 @@ def _waists(order: Sequence[Expr], period: int, start: int) -> list[int]:
     return [start + s for s in np.flatnonzero(costs == costs.min()).tolist()[:_WAISTS]]
 
 
-def _extended_back(rows: list[list[Expr]], order: Sequence[Expr]) -> list[list[Expr]]:
+def _extend_backwards(rows: list[list[Expr]], order: Sequence[Expr]) -> list[list[Expr]]:
     """Returns the repetitions, preceded by earlier ones whose nodes are interleaved with other nodes."""
     while True:
-        row = _before(rows, order)
+        row = _preceding_row(rows, order)
         if row is None:
             return rows
         rows = [row, *rows]
 
 
-def _before(rows: list[list[Expr]], order: Sequence[Expr]) -> list[Expr] | None:
+def _preceding_row(rows: list[list[Expr]], order: Sequence[Expr]) -> list[Expr] | None:
     """Returns the repetition that feeds the first row as the first row feeds the second; None if there is none."""
     if len(rows) < 2:
         return None
@@ -176,13 +176,13 @@ def _before(rows: list[list[Expr]], order: Sequence[Expr]) -> list[Expr] | None:
     for k, e in enumerate(second):
         for j, a in enumerate(e.args):
             if a in index and first[k].args[j].args:
-                row = _matched(first, index, index[a], first[k].args[j])
+                row = _match_template(first, index, index[a], first[k].args[j])
                 if row is not None and not set(row) & set(first) and _is_closed(row, order):
                     return row
     return None
 
 
-def _matched(template: list[Expr], index: dict[Expr, int], root: int, at: Expr) -> list[Expr] | None:
+def _match_template(template: list[Expr], index: dict[Expr, int], root: int, at: Expr) -> list[Expr] | None:
     """Returns the nodes below `at` that correspond to the template's nodes below its node `root`; None unless each
     template node has one."""
     found: dict[int, Expr] = {root: at}
@@ -229,8 +229,8 @@ def _wiring(row: list[Expr]) -> tuple[int, ...]:
     return tuple(place.get(a, -1) for e in row for a in e.args)
 
 
-def _alike(rows: list[list[Expr]]) -> list[list[Expr]]:
-    """Returns the longest run of repetitions with the same wiring."""
+def _same_wiring_run(rows: list[list[Expr]]) -> list[list[Expr]]:
+    """Returns the longest sequence of consecutive repetitions with the same wiring."""
     wiring = list(map(_wiring, rows))
     best: list[list[Expr]] = []
     start = 0
@@ -286,7 +286,7 @@ def _function(
     return function, operands
 
 
-def _with_calls(
+def _replace_with_calls(
     block: Block, rows: list[list[Expr]], outputs: Sequence[int], called: Function, operands: list[list[Expr]]
 ) -> dict[Expr, Expr] | None:
     """Returns the replacement of each value of `block`, and of every node below, when calls compute the repetitions'

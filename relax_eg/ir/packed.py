@@ -2,7 +2,7 @@
 
 Packing is exact: unpacking gives modules of the same interned expressions. Text (`printer`, `parser`) is for people;
 this format is for programs and is read many times faster. Objects of other libraries (`Foreign`) and constants stored
-elsewhere are not in the data: an `Outside` names them when packing and finds them when unpacking.
+elsewhere are not in the data: `ExternalObjects` name them when packing and find them when unpacking.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ from relax_eg.tir import TensorProgram, parse_program
 VERSION = 4  # given: version of the format; other versions are rejected
 
 
-class Outside(Protocol):
-    """A store of the objects and constants that the packed data does not hold."""
+class ExternalObjects(Protocol):
+    """The objects and constants that the packed data names and does not hold."""
 
     def name_of(self, foreign: Foreign) -> Any:
         """Returns plain data that `foreign_of` turns into an equal object. Raises if there is none."""
@@ -52,7 +52,7 @@ class Outside(Protocol):
     def array_of(self, name: str) -> np.ndarray[Any, Any]: ...
 
 
-def pack(modules: Sequence[Module], outside: Outside) -> tuple[dict[str, Any], bytes]:
+def pack(modules: Sequence[Module], outside: ExternalObjects) -> tuple[dict[str, Any], bytes]:
     """Returns the modules as data for JSON, and the bytes of their constants. What several of them hold is packed once.
     Linear in their size."""
     packer = _Packer(outside)
@@ -60,7 +60,7 @@ def pack(modules: Sequence[Module], outside: Outside) -> tuple[dict[str, Any], b
     return data | {name: list(table.rows) for name, table in packer.tables.items()}, bytes(packer.blob)
 
 
-def unpack(data: Mapping[str, Any], blob: bytes, outside: Outside) -> tuple[Module, ...]:
+def unpack(data: Mapping[str, Any], blob: bytes, outside: ExternalObjects) -> tuple[Module, ...]:
     """Returns the modules that `pack` packed. Malformed data raises KeyError, ValueError, TypeError or another
     exception."""
     if data["version"] != VERSION:
@@ -72,8 +72,8 @@ def unpack(data: Mapping[str, Any], blob: bytes, outside: Outside) -> tuple[Modu
 # --- pickles ---
 
 
-class _Objects:
-    """The `Outside` of a pickle: objects of other libraries are pickled beside the data."""
+class _PickledObjects:
+    """The `ExternalObjects` of a pickle: objects of other libraries are pickled beside the data."""
 
     def __init__(self, objects: list[Foreign]) -> None:
         self.objects = objects
@@ -93,7 +93,7 @@ class _Objects:
 
 
 def _read(data: dict[str, Any], blob: bytes, objects: list[Foreign]) -> Module:
-    (module,) = unpack(data, blob, _Objects(objects))
+    (module,) = unpack(data, blob, _PickledObjects(objects))
     return module
 
 
@@ -112,7 +112,7 @@ def _read_expression(*packed: Any) -> Expr:
 def reduced_module(module: Module) -> tuple[Any, ...]:
     """Returns what `pickle` stores for a module. Works for operator chains of any length."""
     objects: list[Foreign] = []
-    return _read, (*pack((module,), _Objects(objects)), objects)
+    return _read, (*pack((module,), _PickledObjects(objects)), objects)
 
 
 def reduced_function(function: Function) -> tuple[Any, ...]:
@@ -129,7 +129,11 @@ def reduced_expression(e: Expr) -> tuple[Any, ...]:
 
 @dataclass(slots=True)
 class _Table:
-    """Table rows in order, without duplicates."""
+    """The rows of a table, without duplicates.
+
+    - `places`: the index of the row of each key.
+    - `rows`: the rows in order.
+    """
 
     places: dict[Any, int] = field(default_factory=dict[Any, int])
     rows: list[Any] = field(default_factory=list[Any])
@@ -141,7 +145,7 @@ class _Table:
 
 
 class _Packer:
-    def __init__(self, outside: Outside) -> None:
+    def __init__(self, outside: ExternalObjects) -> None:
         self.outside = outside
         self.blob = bytearray()
         names = ("sizes", "annotations", "foreign", "programs", "constants", "origins", "nodes")
@@ -271,7 +275,7 @@ def _line(row: Any) -> SourceLine:
 
 
 class _Unpacker:
-    def __init__(self, data: Mapping[str, Any], blob: bytes, outside: Outside) -> None:
+    def __init__(self, data: Mapping[str, Any], blob: bytes, outside: ExternalObjects) -> None:
         self.blob = blob
         self.sizes = [Dim.of(d) for d in data["sizes"]]
         self.annotations: list[Annotation] = []
@@ -291,8 +295,8 @@ class _Unpacker:
         name, params, blocks, result, origins, assume = row
         nodes = self.nodes
         made = [Block(tuple(Binding(nodes[v], nodes[x]) for v, x in pairs), dataflow) for dataflow, pairs in blocks]
-        told = {nodes[e]: self.origins[origin] for e, origin in origins}
-        whole = tuple(nodes[p] for p in params), tuple(made), nodes[result], MappingProxyType(told)
+        origins_of = {nodes[e]: self.origins[origin] for e, origin in origins}
+        whole = tuple(nodes[p] for p in params), tuple(made), nodes[result], MappingProxyType(origins_of)
         (text,) = _texts([name], "names of functions")
         return Function(text, *whole, tuple(_texts(assume, "assumptions")))
 
@@ -314,7 +318,7 @@ class _Unpacker:
     def _dims(self, places: Any) -> tuple[Dim, ...] | None:
         return None if places is None else tuple(self.sizes[d] for d in places)
 
-    def _array(self, row: Any, outside: Outside) -> np.ndarray[Any, Any]:
+    def _array(self, row: Any, outside: ExternalObjects) -> np.ndarray[Any, Any]:
         if row[0] == "outside":
             return outside.array_of(row[1])
         _, dtype, shape, start, count = row

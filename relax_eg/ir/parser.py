@@ -19,7 +19,7 @@ from relax_eg.errors import ModuleTextError, OperatorError, TraceError, WellForm
 from relax_eg.ir.annotations import Annotation, Tensor, dims_of, has_functions
 from relax_eg.ir.annotations import Callable as Signature
 from relax_eg.ir.branches import Branch, conditional, join_branches
-from relax_eg.ir.calls import NO_FUNCTIONS, NO_RECURSION, recursion, runs_itself, signature
+from relax_eg.ir.calls import NO_FUNCTIONS, NO_RECURSION, call_cycle, recursion_message, signature
 from relax_eg.ir.expr import VAR, Expr, postorder, var
 from relax_eg.ir.heads import IN_PLACE
 from relax_eg.ir.lattice import covers
@@ -64,7 +64,7 @@ def parse_module(
     source = Source(text)
     _check_version(source)
     scope = ModuleScope(Reader(source), deduce, complete, routines, functions)
-    return _shallow(scope, lambda: scope.module(source.tree()))
+    return _with_located_errors(scope, lambda: scope.module(source.tree()))
 
 
 def parse_function(
@@ -79,13 +79,13 @@ def parse_function(
     """Returns the function for `definition`, then the functions made from its `if`s. Names may be bound again."""
     scope = ModuleScope(Reader(source), deduce, complete, routines, functions, surroundings)
     scope.names.add(definition.name)
-    return _shallow(scope, lambda: (scope.function(definition), *scope.made))
+    return _with_located_errors(scope, lambda: (scope.function(definition), *scope.branch_functions))
 
 
 Read = TypeVar("Read")
 
 
-def _shallow(scope: ModuleScope, read: Callable[[], Read]) -> Read:
+def _with_located_errors(scope: ModuleScope, read: Callable[[], Read]) -> Read:
     try:
         return read()
     except RecursionError:
@@ -107,12 +107,13 @@ def _check_version(source: Source) -> None:
 
 @dataclass(frozen=True)
 class Surroundings:
-    """What a function sees of its context, by the names it uses.
+    """The names from the context of a function that its text may use.
 
-    - `signatures`: signatures of other functions.
-    - `values`: constants.
+    - `signatures`: the signatures of other functions.
+    - `programs`: the tensor programs.
+    - `values`: the constants.
     - `sizes`: the names that are size variables.
-    - `line`: returns the user's source line of a statement.
+    - `line(statement)`: returns the user's source line of a statement.
     """
 
     signatures: Mapping[str, Signature]
@@ -123,7 +124,8 @@ class Surroundings:
 
 
 class ModuleScope:
-    """State that the functions of a text share: the callbacks and each other's signatures."""
+    """The state that the readers of all functions of a text share: the callbacks and the signatures of the
+    functions."""
 
     def __init__(
         self,
@@ -132,7 +134,7 @@ class ModuleScope:
         complete: Complete | None,
         routines: Mapping[str, str],
         functions: Functions,
-        around: Surroundings | None = None,
+        surroundings: Surroundings | None = None,
     ) -> None:
         self.reader = reader
         self.deduce = deduce
@@ -142,18 +144,18 @@ class ModuleScope:
         self.classes = {"Module", "cls"}
         self.names: set[str] = set()
         self.signatures: dict[str, Signature] = {}
-        self.made: list[Function] = []
+        self.branch_functions: list[Function] = []
         self.programs: dict[str, TensorProgram] = {}
         self.functions = functions
-        self.around = around
-        self.given: Mapping[str, Expr] = {}
-        self.reading = ""  # name of the definition being read
-        self.named: dict[str, dict[str, ast.expr]] = {}  # per definition: functions it names, with first place
-        if around is not None:
-            self.names.update(around.signatures)
-            self.signatures.update(around.signatures)
-            self.programs.update(around.programs)
-            self.given = around.values
+        self.surroundings = surroundings
+        self.constants: Mapping[str, Expr] = {}
+        self.current = ""  # name of the definition being read
+        self.references: dict[str, dict[str, ast.expr]] = {}  # per definition: functions it names, with first place
+        if surroundings is not None:
+            self.names.update(surroundings.signatures)
+            self.signatures.update(surroundings.signatures)
+            self.programs.update(surroundings.programs)
+            self.constants = surroundings.values
 
     def module(self, tree: ast.Module) -> Module:
         definitions: list[ast.FunctionDef] = []
@@ -181,7 +183,7 @@ class ModuleScope:
             raise source.error(written[0], problem, wanted)
         read = [self._read(d) for d in definitions]
         self._refuse_recursion()
-        return Module((*read, *self.made))
+        return Module((*read, *self.branch_functions))
 
     def function(self, definition: ast.FunctionDef) -> Function:
         """Reads one function on its own."""
@@ -191,13 +193,13 @@ class ModuleScope:
         return read
 
     def _read(self, definition: ast.FunctionDef) -> Function:
-        self.reading = definition.name
+        self.current = definition.name
         return _FunctionReader(self, definition).read()
 
     def _refuse_recursion(self) -> None:
-        found = recursion(self.named) if self.deduce is not None else []
+        found = call_cycle(self.references) if self.deduce is not None else []
         if found:
-            raise self.reader.source.error(self.named[found[0]][found[1]], runs_itself(found), NO_RECURSION)
+            raise self.reader.source.error(self.references[found[0]][found[1]], recursion_message(found), NO_RECURSION)
 
     def _declare(self, d: ast.FunctionDef) -> None:
         if d.returns is not None:
@@ -212,12 +214,12 @@ class ModuleScope:
 
     def add(self, function: Function) -> None:
         """Adds a function made from a statement (an `if`) of another function."""
-        self.made.append(function)
+        self.branch_functions.append(function)
         self.signatures[function.name] = signature(function)
 
     def _definition(self, statement: ast.stmt) -> ast.FunctionDef | None:
         source = self.reader.source
-        if isinstance(statement, ast.Pass) or _is_text(statement) or is_size_declaration(statement):
+        if isinstance(statement, ast.Pass) or _is_docstring(statement) or is_size_declaration(statement):
             return None
         if not isinstance(statement, ast.FunctionDef):
             raise source.error(statement, "this is not a function", FUNCTIONS)
@@ -245,7 +247,7 @@ def _is_program(definition: ast.FunctionDef) -> bool:
     return any(last_name(m) in ("tensor_program", "prim_func", "tensorir_function") for m in marks)
 
 
-def _is_text(statement: ast.stmt) -> bool:
+def _is_docstring(statement: ast.stmt) -> bool:
     """Whether a statement is a docstring."""
     return (
         isinstance(statement, ast.Expr)
@@ -266,7 +268,7 @@ def is_size_declaration(statement: ast.stmt) -> bool:
     )
 
 
-def _attributes(statement: ast.stmt) -> ast.Call | None:
+def _function_attributes(statement: ast.stmt) -> ast.Call | None:
     """Returns the call of a line `R.func_attr(...)`, else None."""
     call = statement.value if isinstance(statement, ast.Expr) else None
     return call if isinstance(call, ast.Call) and unqualified_name(call.func) == "func_attr" else None
@@ -282,7 +284,7 @@ class _FunctionReader:
         self.source = scope.reader.source
         self.origins: dict[Expr, Origin] = {}
         self.values = ExpressionReader(scope)
-        self.values.sizes.update(scope.around.sizes if scope.around is not None else ())
+        self.values.sizes.update(scope.surroundings.sizes if scope.surroundings is not None else ())
         self.lines: dict[str, int] = {}  # line where each name is bound
         self.blocks: list[Block] = []
         self.assume: tuple[str, ...] = ()
@@ -294,8 +296,8 @@ class _FunctionReader:
             self._name(arg.arg, arg)
             self.values.names[arg.arg] = p
             self.values.sizes.update(v for d in dims_of(p.annotation) for v in d.variables)
-        lines = [s for s in d.body if _attributes(s) is None]
-        attributes = [a for s in d.body if (a := _attributes(s)) is not None]
+        lines = [s for s in d.body if _function_attributes(s) is None]
+        attributes = [a for s in d.body if (a := _function_attributes(s)) is not None]
         self.assume = tuple(text for a in attributes for text in self.reader.assumptions(a))
         end = self._body(lines)
         if end is None:
@@ -332,7 +334,7 @@ class _FunctionReader:
 
     def _function(self, params: list[Expr], end: ast.Return) -> Function:
         d = self.definition
-        if end is not next(s for s in reversed(d.body) if _attributes(s) is None):
+        if end is not next(s for s in reversed(d.body) if _function_attributes(s) is None):
             raise self.source.error(end, "lines follow this `return`", "`return` as the last line of the function")
         if end.value is None:
             raise self.source.error(end, f"function `{d.name}` returns nothing", "`return expression`")
@@ -361,7 +363,7 @@ class _FunctionReader:
 
     def _step(self, statement: ast.stmt, steps: list[Binding]) -> None:
         """Reads one statement of a binding block."""
-        if isinstance(statement, ast.Pass) or _is_text(statement) or is_size_declaration(statement):
+        if isinstance(statement, ast.Pass) or _is_docstring(statement) or is_size_declaration(statement):
             return
         if isinstance(statement, ast.If):
             self._if(statement, steps)
@@ -369,10 +371,10 @@ class _FunctionReader:
         if self._region(statement) == "inline":
             assert isinstance(statement, ast.With)
             for inner in statement.body:
-                name, value, _ = self._assigned(inner)
+                name, value, _ = self._assignment(inner)
                 self.values.names[name] = value
             return
-        name, value, bound = self._assigned(statement)
+        name, value, bound = self._assignment(statement)
         self.values.names[name] = bound
         steps.append(Binding(bound, value))
 
@@ -382,14 +384,14 @@ class _FunctionReader:
         a = condition.annotation
         if not isinstance(a, Tensor) or a.ndim not in (0, None) or a.dtype not in ("bool", None):
             raise self.source.error(statement.test, f"the condition is {a}", "a bool scalar")
-        if not statement.orelse and self.scope.around is None:
+        if not statement.orelse and self.scope.surroundings is None:
             raise self.source.error(statement, "this `if` has no `else`", "an `else` that binds the same names")
-        then, other = self._again(self._branch(statement.body), self._branch(statement.orelse))
+        then, other = self._with_earlier_values(self._branch(statement.body), self._branch(statement.orelse))
         names = self.scope.fresh(f"{self.definition.name}_then"), self.scope.fresh(f"{self.definition.name}_else")
         try:
             functions, value, results = conditional(condition, then, other, names)
         except OperatorError as error:
-            raise self.source.refused(statement, error, "branches that give values of the same kind") from None
+            raise self.source.at_position(statement, error, "branches that give values of the same kind") from None
         for f in functions:
             self.scope.add(f)
         for name in (then.names.keys() | other.names.keys()) - set(results):
@@ -398,12 +400,12 @@ class _FunctionReader:
         whole = next(n for n in (f"cond{i or ''}" for i in itertools.count()) if n not in self.lines)
         self.lines[whole] = statement.lineno
         lines = join_branches(whole, value, own)
-        if self.scope.around is not None:
-            self.origins[value] = Origin((self.scope.around.line(statement),))
+        if self.scope.surroundings is not None:
+            self.origins[value] = Origin((self.scope.surroundings.line(statement),))
         self.values.names |= {name: b.var for name, b in zip(results, lines[1:], strict=True)}
         steps += lines
 
-    def _again(self, then: Branch, other: Branch) -> tuple[Branch, Branch]:
+    def _with_earlier_values(self, then: Branch, other: Branch) -> tuple[Branch, Branch]:
         """Completes each branch with the earlier value of every name that only the other branch binds again."""
         before = self.values.names
         both = {n for n in then.names.keys() | other.names.keys() if n in before}
@@ -420,7 +422,7 @@ class _FunctionReader:
         if end is not None:
             raise self.source.error(end, "a branch returns", "`return` as the last line of the function")
         names = {n: e for n, e in inner.values.names.items() if self.values.names.get(n) is not e}
-        self.lines.update(inner.lines if self.scope.around is not None else {})
+        self.lines.update(inner.lines if self.scope.surroundings is not None else {})
         return Branch(tuple(inner.blocks), names, MappingProxyType(inner.origins))
 
     def _dataflow(self, region: ast.stmt) -> None:
@@ -431,12 +433,12 @@ class _FunctionReader:
             self.scope.line = statement.lineno
             if outputs is not None:
                 raise self.source.error(statement, "a line follows R.output", OUTPUTS)
-            if _is_text(statement) or is_size_declaration(statement):
+            if _is_docstring(statement) or is_size_declaration(statement):
                 continue
             if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call):
                 outputs = self._outputs(statement.value, bindings)
                 continue
-            name, value, bound = self._assigned(statement)
+            name, value, bound = self._assignment(statement)
             self.values.names[name] = value
             bindings[name] = Binding(bound, value)
         if outputs is None:
@@ -465,7 +467,7 @@ class _FunctionReader:
             names.append(arg.id)
         return names
 
-    def _assigned(self, statement: ast.stmt) -> tuple[str, Expr, Expr]:
+    def _assignment(self, statement: ast.stmt) -> tuple[str, Expr, Expr]:
         """Returns name, value and variable of `name: annotation = value`."""
         self.scope.line = statement.lineno
         target: ast.expr | None = None
@@ -480,7 +482,7 @@ class _FunctionReader:
         declared = self.reader.annotation(statement.annotation) if isinstance(statement, ast.AnnAssign) else None
         value = self.values.expression(written, None if isinstance(written, ast.Name) else declared)
         if value.annotation != declared:
-            self.values.implied(written, value.annotation, declared)
+            self.values.check_declared(written, value.annotation, declared)
         annotation = declared or value.annotation
         bound = var(self._name(target.id, target), annotation)
         self._keep_origin(statement, written, value)
@@ -489,23 +491,23 @@ class _FunctionReader:
 
     def _keep_origin(self, statement: ast.stmt, written: ast.expr, value: Expr) -> None:
         """Records the origin of a value. In module text the origin is in a comment; in a script it is the statement."""
-        if self.scope.around is not None:
+        if self.scope.surroundings is not None:
             self._keep_line(statement, written, value)
         elif not isinstance(written, ast.Name) and (origin := self.source.origin(statement)) is not None:
             self.origins[value] = origin
 
     def _keep_line(self, statement: ast.stmt, written: ast.expr, value: Expr) -> None:
         """In a script, records the source line of every node that a statement computes."""
-        if self.scope.around is None or isinstance(written, ast.Name):
+        if self.scope.surroundings is None or isinstance(written, ast.Name):
             return
-        origin = Origin((self.scope.around.line(statement),))
+        origin = Origin((self.scope.surroundings.line(statement),))
         for e in postorder([value], stop=lambda e: e.op == VAR or e in self.origins):
             if e.op not in IN_PLACE:
                 self.origins.setdefault(e, origin)
 
     def _name(self, name: str, at: ast.expr | ast.arg | ast.stmt) -> str:
         """Returns the variable name for a value bound to `name`, unique because a script may bind a name again."""
-        if name in self.lines and self.scope.around is None:
+        if name in self.lines and self.scope.surroundings is None:
             problem = f"`{name}` is bound twice, first in line {self.lines[name]}"
             raise self.source.error(at, problem, "a name of its own for each value")
         own = next(n for n in (f"{name}{i or ''}" for i in itertools.count()) if n not in self.lines)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from relax_eg.ir.annotations import Annotation, Shape, dims_of
-from relax_eg.ir.calls import substituted
+from relax_eg.ir.calls import substitute_exprs
 from relax_eg.ir.expr import CONSTANT, FUNCTION, VAR, Expr, postorder, tuple_, var
 from relax_eg.ir.foreign import Foreign
 from relax_eg.ir.module import Binding, Block, Function
@@ -23,8 +23,9 @@ _VIEWS = frozenset(("reshape", "expand_dims", "squeeze", "broadcast_to"))
 class Split:
     """A function split in two.
 
-    - `prepare`: computes from the weights alone; its result is a tuple.
-    - `main`: its parameters are the prepared values, then the weights it still reads, then the other parameters.
+    - `prepare`: the function of the weights alone; its result is a tuple.
+    - `main`: the rest of the function. Its parameters are the prepared values, then the weights it still reads, then
+      the other parameters.
     - `kept`: names of the weights that `main` still reads, and of shape parameters among them.
     """
 
@@ -34,16 +35,16 @@ class Split:
 
 
 def split(function: Function, weights: set[str]) -> Split:
-    """Splits `function` where values of weights alone meet the rest. Values that are only views of a weight stay in
-    `main`."""
+    """Splits `function` into the values that depend on weights alone and the rest. Values that are only views of a
+    weight stay in `main`."""
     static = static_expressions(function, weights)
     cut = frontier(function, static)
     names = {e: var(f"prepared{i}", e.annotation) for i, e in enumerate(cut)}
-    prepare = Function(f"{function.name}_prepare", _chosen(function.params, weights), (), tuple_(cut))
+    prepare = Function(f"{function.name}_prepare", _params_named(function.params, weights), (), tuple_(cut))
 
     blocks, result = replace_names(function, names)
     used = set(postorder([b.value for block in blocks for b in block.bindings] + [result]))
-    kept = tuple(p for p in _chosen(function.params, weights) if p in used or isinstance(p.annotation, Shape))
+    kept = tuple(p for p in _params_named(function.params, weights) if p in used or isinstance(p.annotation, Shape))
     others = tuple(p for p in function.params if p.attr("name") not in weights)
     origins = remaining_origins(function, names)
     main = Function(function.name, (*names.values(), *kept, *others), blocks, result, origins)
@@ -53,7 +54,7 @@ def split(function: Function, weights: set[str]) -> Split:
 def replace_names(function: Function, names: Mapping[Expr, Expr]) -> tuple[tuple[Block, ...], Expr]:
     """Returns blocks and result of `function` with the expressions in `names` replaced."""
     values = [b.value for block in function.blocks for b in block.bindings]
-    *new, result = substituted([*values, function.result], names)
+    *new, result = substitute_exprs([*values, function.result], names)
     made = iter(new)
     blocks = [Block(tuple(Binding(b.var, next(made)) for b in k.bindings), k.dataflow) for k in function.blocks]
     return tuple(blocks), result
@@ -62,7 +63,7 @@ def replace_names(function: Function, names: Mapping[Expr, Expr]) -> tuple[tuple
 def remaining_origins(function: Function, names: Mapping[Expr, Expr]) -> Origins:
     """Returns the origins of the expressions that remain when those in `names` are replaced."""
     known = [e for e in function.expressions() if e in function.origins]
-    made = zip(substituted(known, names), known, strict=True)
+    made = zip(substitute_exprs(known, names), known, strict=True)
     return MappingProxyType({new: function.origins[old] for new, old in made if old not in names})
 
 
@@ -75,17 +76,17 @@ def missing_sizes(function: Function, hidden: Iterable[str] = ()) -> set[str]:
     for e in [*function.params, *function.expressions()]:
         used |= {v for d in dims_of(e.annotation) for v in d.variables}
         for _, value in e.attrs:
-            used |= _inside(value, hidden)
+            used |= _variables_in(value, hidden)
     return used - {str(d) for p in function.params for d in dims_of(p.annotation) if str(d) in d.variables}
 
 
-def _inside(value: object, hidden: Iterable[str]) -> set[str]:
+def _variables_in(value: object, hidden: Iterable[str]) -> set[str]:
     if isinstance(value, Dim):
         return set(value.variables)
     if isinstance(value, Annotation):
         return {v for d in dims_of(value) for v in d.variables}
     if isinstance(value, tuple):
-        return {v for item in value for v in _inside(item, hidden)}  # type: ignore[reportUnknownVariableType]
+        return {v for item in value for v in _variables_in(item, hidden)}  # type: ignore[reportUnknownVariableType]
     return set(hidden) if _hides_sizes(value) else set()
 
 
@@ -95,7 +96,7 @@ def _hides_sizes(value: object) -> bool:
 
 def static_expressions(function: Function, weights: set[str]) -> set[Expr]:
     """Returns the expressions that depend only on weights, their sizes and constants, and on at least one weight."""
-    chosen = _chosen(function.params, weights)
+    chosen = _params_named(function.params, weights)
     known = {v for p in chosen for d in dims_of(p.annotation) for v in d.variables}
     static: set[Expr] = set()
     constant: set[Expr] = set()
@@ -106,7 +107,7 @@ def static_expressions(function: Function, weights: set[str]) -> set[Expr]:
         elif e.op == VAR:
             if e in chosen:
                 static.add(e)
-        elif e in steps or not sizes_in((v for _, v in e.attrs), known):
+        elif e in steps or not has_only_sizes((v for _, v in e.attrs), known):
             continue
         elif e.args and all(a in static or a in constant for a in e.args):
             (static if any(a in static for a in e.args) else constant).add(e)
@@ -128,7 +129,7 @@ def frontier(function: Function, static: set[Expr]) -> list[Expr]:
     return list(found)
 
 
-def sizes_in(values: Iterable[object], known: set[str]) -> bool:
+def has_only_sizes(values: Iterable[object], known: set[str]) -> bool:
     """Whether all sizes inside attribute values use only the size variables `known`."""
     stack = list(values)
     while stack:
@@ -145,5 +146,5 @@ def sizes_in(values: Iterable[object], known: set[str]) -> bool:
     return True
 
 
-def _chosen(params: Sequence[Expr], names: set[str]) -> tuple[Expr, ...]:
+def _params_named(params: Sequence[Expr], names: set[str]) -> tuple[Expr, ...]:
     return tuple(p for p in params if p.attr("name") in names)

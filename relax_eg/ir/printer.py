@@ -242,7 +242,8 @@ class _FunctionText:
             return self._memory_text(e, names)
         if e.op in RESERVED or not e.op.isidentifier():
             raise WellFormedError(f"`{e.op}` cannot name an operator: R.{e.op} is not a name or means something else")
-        return f"R.{e.op}({', '.join([*(self._operand(a, names) for a in e.args), *map(_keyword, _written(e))])})"
+        attributes = map(_keyword, _printed_attributes(e))
+        return f"R.{e.op}({', '.join([*(self._operand(a, names) for a in e.args), *attributes])})"
 
     def _library_text(self, e: Expr, names: dict[Expr, str]) -> str:
         args = f"({self._operands(e.args, names)}{',' if len(e.args) == 1 else ''})"
@@ -273,7 +274,7 @@ class _FunctionText:
         return f"R.call_tir(Module.{name}, {args}, out={self._annotation(e.annotation)}{more})"
 
 
-def _written(e: Expr) -> list[tuple[str, object]]:
+def _printed_attributes(e: Expr) -> list[tuple[str, object]]:
     """Returns the attributes to print. An absent attribute is None; the operator table restores it."""
     return [(k, v) for k, v in e.attrs if v is not None]
 

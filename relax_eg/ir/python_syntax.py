@@ -41,7 +41,7 @@ PROPERTIES = ("shape", "ndim", "dtype", "T")
 _LARGEST_POWER = 1024  # limit: exponent in a program text
 
 
-class Spelled:
+class PythonExpressionReader:
     """A reader of expressions written as in Python, for the `values` of one function."""
 
     def __init__(self, values: ExpressionReader, functions: Functions) -> None:
@@ -67,7 +67,7 @@ class Spelled:
         if not isinstance(found, Expr):
             what = "a size" if isinstance(found, Dim) else "no tensor"
             raise self.source.error(at, f"this is {what}, not a value", "R.op.full((), size), or a size in an operator")
-        self.values.implied(at, found.annotation, declared)
+        self.values.check_declared(at, found.annotation, declared)
         return found
 
     def argument(self, at: ast.expr) -> Any:
@@ -126,7 +126,7 @@ class Spelled:
             return getattr(of, at.attr)
         except (RelaxEgError, TypeError) as error:
             wanted = "a tensor of known sizes; R.match_cast(value, annotation) before says them"
-            raise self.source.refused(at, error, wanted) from None
+            raise self.source.at_position(at, error, wanted) from None
 
     def _subscript(self, at: ast.Subscript) -> Any:
         of, key = self.argument(at.value), self.argument(at.slice)
@@ -164,7 +164,7 @@ class Spelled:
                     raise ValueError(f"the power {right} is too large")
                 return _EARLY[type(at.op)](left, right)
             except (RelaxEgError, ArithmeticError, TypeError, ValueError) as error:
-                raise self.source.refused(at, error, "arithmetic that numbers and sizes have") from None
+                raise self.source.at_position(at, error, "arithmetic that numbers and sizes have") from None
         if type(at.op) not in BINARY:
             raise self.source.error(at, "values have no such operator", "+ - * / @ % ** & | ^ << >>")
         return self._applied(at, BINARY[type(at.op)], (left, right), {})
@@ -184,14 +184,14 @@ class Spelled:
             inspect.signature(function).bind(*args, **keywords)
         except TypeError as error:
             wanted = f"R.op.{name}{_signature(function)}"
-            raise self.source.refused(at, TypeError(f"R.op.{name}: {error}"), wanted) from None
+            raise self.source.at_position(at, TypeError(f"R.op.{name}: {error}"), wanted) from None
         try:
             return function(*args, **keywords)
         except UndecidedError as error:
             wanted = "R.match_cast(value, annotation) before, which checks the sizes when it runs"
-            raise self.source.refused(at, error, wanted) from None
+            raise self.source.at_position(at, error, wanted) from None
         except DAMAGED as error:
-            raise self.source.refused(at, error, f"what R.op.{name} takes: {_signature(function)}") from None
+            raise self.source.at_position(at, error, f"what R.op.{name} takes: {_signature(function)}") from None
 
 
 def _signature(function: Callable[..., Any]) -> str:

@@ -36,7 +36,7 @@ def did_you_mean(name: str, names: Iterable[str]) -> str:
 class Source(SourceText):
     """The module text being read."""
 
-    kind = placed = ModuleTextError
+    kind = positioned = ModuleTextError
 
     def tree(self) -> ast.Module:
         """Returns the syntax tree. Raises ModuleTextError."""
@@ -93,7 +93,7 @@ class Reader:
             if kind in ("Tensor", "Shape"):
                 return self._sized(kind, args, keywords)
         except (RelaxEgError, TypeError) as error:
-            raise self.source.refused(node, error, ANNOTATIONS) from None
+            raise self.source.at_position(node, error, ANNOTATIONS) from None
         raise self.source.error(node, "this is not an annotation", ANNOTATIONS)
 
     def _sized(self, kind: str, args: list[ast.expr], keywords: dict[str, ast.expr]) -> Annotation:
@@ -126,7 +126,7 @@ class Reader:
         try:
             return Dim.of(node.value if isinstance(node, ast.Constant) else ast.unparse(node))  # type: ignore[arg-type]
         except RelaxEgError as error:
-            raise self.source.refused(node, error, 'a size, such as 4, "n" or "2*n + 1"') from None
+            raise self.source.at_position(node, error, 'a size, such as 4, "n" or "2*n + 1"') from None
 
     def assumptions(self, call: ast.Call) -> list[str]:
         """Returns the size assumptions in `R.func_attr({...})` as statements. Accepts `assume` statements and Relax's
@@ -238,7 +238,7 @@ class Reader:
                 dtype, shape, packed = map(self.attribute, args)
                 return unpack(dtype, shape, packed)
         except (ValueError, TypeError, AttributeError, OverflowError) as error:
-            raise self.source.refused(call, error, expected) from None
+            raise self.source.at_position(call, error, expected) from None
         raise self.source.error(call, "this is not a constant", expected)
 
     def _values(self, node: ast.expr) -> Any:

@@ -31,25 +31,26 @@ def scopes_of(module: Module, scope: Scope) -> dict[str, list[Scope]]:
     entry = module.main
     sites = _sites(module)
     # Per function: the variables that equal the entry's variables of the same name, and the scope.
-    same: dict[str, set[str]] = {entry.name: _variables(entry)}
-    known: dict[str, Scope] = {entry.name: _with_cast_sizes(entry, scope)}
+    entry_variables: dict[str, set[str]] = {entry.name: _variables(entry)}
+    scopes: dict[str, Scope] = {entry.name: _with_cast_sizes(entry, scope)}
     for f in reversed(callees_first(module)):
         if f.name == entry.name:
             continue
         params = [p.annotation for p in f.params]
         given = [(caller, call_sizes(params, args)) for caller, args in sites.get(f.name, [])]
-        same[f.name] = {
+        entry_variables[f.name] = {
             v
             for v in f.size_variables
-            if given and all(sizes.get(v) == Dim.var(v) and v in same.get(caller, ()) for caller, sizes in given)
+            if given
+            and all(sizes.get(v) == Dim.var(v) and v in entry_variables.get(caller, ()) for caller, sizes in given)
         }
         lows = {
-            v: min((_low(known.get(caller), sizes.get(v)) for caller, sizes in given), default=0)
+            v: min((_low(scopes.get(caller), sizes.get(v)) for caller, sizes in given), default=0)
             for v in f.size_variables
-            if v not in same[f.name]
+            if v not in entry_variables[f.name]
         }
-        known[f.name] = _with_cast_sizes(f, _restricted(known[entry.name], same[f.name], lows))
-    return {f.name: _by_block(f, known[f.name], f.name == entry.name) for f in module}
+        scopes[f.name] = _with_cast_sizes(f, _restricted(scopes[entry.name], entry_variables[f.name], lows))
+    return {f.name: _by_block(f, scopes[f.name], f.name == entry.name) for f in module}
 
 
 def _variables(f: Function) -> set[str]:
@@ -98,9 +99,9 @@ def _restricted(scope: Scope, names: set[str], lows: Mapping[str, int]) -> Scope
         return scope
     child = Scope(statistics=scope.statistics)
     for v in sorted(scope.names & names):
-        child.declare(v, *scope.bounds(v), said_by=_CALLED)
+        child.declare(v, *scope.bounds(v), source=_CALLED)
     for v, low in sorted(lows.items()):
-        child.declare(v, low, said_by=_CALLED)
+        child.declare(v, low, source=_CALLED)
     for text in scope.assumptions:
         if all(relation.variables <= names for relation in read_statement(text)):
             child.assume(text)
@@ -114,7 +115,7 @@ def _with_cast_sizes(f: Function, scope: Scope) -> Scope:
         return scope
     child = scope.child()
     for v in new:
-        child.declare(v, 0, said_by="match_cast")
+        child.declare(v, 0, source="match_cast")
     return child
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from relax_eg.accepted import NONE, accepts, of_types
+from relax_eg.argument_checks import NONE, accepts, of_types
 from relax_eg.errors import OperatorError
 from relax_eg.ir.annotations import Annotation, DimLike, Tensor, Tuple
 from relax_eg.ir.annotations import Callable as Signature
@@ -39,23 +39,25 @@ def call_tir(
     sizes or `out` do not fit the program's buffers.
     """
     operands = tuple(args)
-    told = tuple((name, Dim.of(size)) for name, size in (sizes or {}).items())
-    found = tir_annotation(program, [a.annotation for a in operands], told)
+    sizes_by_name = tuple((name, Dim.of(size)) for name, size in (sizes or {}).items())
+    found = tir_annotation(program, [a.annotation for a in operands], sizes_by_name)
     if out is not None and (why := annotation_clash(out, found)):
         raise OperatorError(f"call_tir: `{program.name}` fills {found}, to be filled is {out}: {why}")
-    return node(CALL_TIR, operands, (("program", Foreign(program)), ("sizes", told)), found if out is None else out)
+    return node(
+        CALL_TIR, operands, (("program", Foreign(program)), ("sizes", sizes_by_name)), found if out is None else out
+    )
 
 
 def tir_annotation(
     program: TensorProgram,
     args: Sequence[Annotation],
-    told: Sequence[tuple[str, Dim]],
+    sizes_by_name: Sequence[tuple[str, Dim]],
     buffers: Sequence[str] | None = None,
 ) -> Annotation:
     """Returns the annotation of the outputs of `program`, deduced from its buffers.
 
     - `args`: annotations of the arguments.
-    - `told`: sizes passed by name.
+    - `sizes_by_name`: the sizes that the call passes by name.
     - `buffers`: names of the buffers to annotate instead of the outputs.
     """
     name = f"call_tir: `{program.name}`"
@@ -65,11 +67,11 @@ def tir_annotation(
     inputs = [_annotation(b) for b in program.parameters]
     outputs = [_annotation(program.buffers[o]) for o in (program.outputs if buffers is None else buffers)]
     # The sizes passed are treated as one more parameter, as in Relax's Figure 8.
-    sizes = Tuple(tuple(Tensor((v,)) for v, _ in told)), Tuple(tuple(Tensor((d,)) for _, d in told))
-    for v in program.told:
-        if v not in dict(told):
+    sizes = Tuple(tuple(Tensor((v,)) for v, _ in sizes_by_name)), Tuple(tuple(Tensor((d,)) for _, d in sizes_by_name))
+    for v in program.size_arguments:
+        if v not in dict(sizes_by_name):
             raise OperatorError(f"{name}: no argument tells its size `{v}`; sizes={{'{v}': ...}} passes it")
-    bare = {str(d) for b in program.parameters for d in b.shape} | {v for v, _ in told}
+    bare = {str(d) for b in program.parameters for d in b.shape} | {v for v, _ in sizes_by_name}
     solved = call_sizes([sizes[0], *inputs], [sizes[1], *args])
     known = all(isinstance(a, Tensor) and a.shape is not None for a in args)
     for v in sorted(program.sizes - bare):

@@ -20,7 +20,7 @@ from relax_eg.ir.annotations import Annotation
 from relax_eg.shapes import Dim
 
 # Packages whose classes are identified by name. Whatever a token keys must include their versions.
-KNOWN = frozenset(("builtins", "jax", "jaxlib", "ml_dtypes", "numpy", "relax_eg"))
+LIBRARY_PACKAGES = frozenset(("builtins", "jax", "jaxlib", "ml_dtypes", "numpy", "relax_eg"))
 
 
 class NoContentError(Exception):
@@ -31,9 +31,9 @@ def raise_no_content(value: Any) -> NoReturn:
     raise NoContentError(f"the content of a {type(value).__module__}.{type(value).__qualname__} does not show")
 
 
-def is_known(kind: type) -> bool:
-    """Whether `kind` is a class of Python, numpy, JAX, ml_dtypes or this package."""
-    return kind.__module__.partition(".")[0] in KNOWN
+def is_library_class(kind: type) -> bool:
+    """Whether `kind` is a class of one of `LIBRARY_PACKAGES`."""
+    return kind.__module__.partition(".")[0] in LIBRARY_PACKAGES
 
 
 def class_name(kind: type) -> str:
@@ -66,7 +66,7 @@ def token(value: Any, other: Callable[[Any], Any] = raise_no_content) -> Any:
         return array_token(value)
     if isinstance(value, Mapping):
         return ("map", class_name(kind), *[(token(k, other), token(v, other)) for k, v in value.items()])
-    if not is_known(kind):
+    if not is_library_class(kind):
         return other(value)
     if isinstance(value, Annotation):
         return ("annotation", str(value))

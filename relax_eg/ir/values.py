@@ -35,7 +35,7 @@ from relax_eg.ir.lattice import annotation_clash, covers
 from relax_eg.ir.literals import array_of
 from relax_eg.ir.memory import alloc_storage, alloc_tensor, call_into, kill
 from relax_eg.ir.printer import RESERVED
-from relax_eg.ir.python_syntax import Spelled
+from relax_eg.ir.python_syntax import PythonExpressionReader
 from relax_eg.ir.reader import did_you_mean, unqualified_name
 from relax_eg.ir.tensor_calls import call_tir
 from relax_eg.shapes import Dim
@@ -79,17 +79,17 @@ class ExpressionReader:
         self.scope = scope
         self.reader = scope.reader
         self.source = scope.reader.source
-        self.names: dict[str, Expr] = dict(scope.given)
+        self.names: dict[str, Expr] = dict(scope.constants)
         self.hidden: dict[str, tuple[str, str]] = {}
         self.sizes: set[str] = set()
-        self.spelled = Spelled(self, scope.functions) if scope.functions else None
+        self.python_reader = PythonExpressionReader(self, scope.functions) if scope.functions else None
 
     def expression(self, at: ast.expr, declared: Annotation | None = None) -> Expr:
         if isinstance(at, ast.Name):
-            return self._named(at)
-        if self.spelled is not None and self.reader.number(at) is None and self.spelled.reads(at):
-            return self.spelled.value(at, declared)
-        if isinstance(at, ast.Call) and (called := self._called(at, declared)) is not None:
+            return self._name_value(at)
+        if self.python_reader is not None and self.reader.number(at) is None and self.python_reader.reads(at):
+            return self.python_reader.value(at, declared)
+        if isinstance(at, ast.Call) and (called := self._call_value(at, declared)) is not None:
             return called
         number = self.reader.number(at)
         if number is not None:
@@ -107,7 +107,7 @@ class ExpressionReader:
             return self._function(at, at.attr, declared)
         raise self.source.error(at, "this is not a value", VALUES)
 
-    def _named(self, at: ast.Name) -> Expr:
+    def _name_value(self, at: ast.Name) -> Expr:
         found = self.names.get(at.id)
         if found is not None:
             return found
@@ -127,7 +127,7 @@ class ExpressionReader:
         if annotation is None:
             problem = f"what `{name}` returns is not known yet"
             raise self.source.error(at, problem, f"`def {name}(...) -> annotation:`, or {name} defined before its use")
-        self.scope.named.setdefault(self.scope.reading, {}).setdefault(name, at)
+        self.scope.references.setdefault(self.scope.current, {}).setdefault(name, at)
         return node(FUNCTION, (), (("name", name),), annotation)
 
     def _number(self, at: ast.expr, number: Any, dtypes: Sequence[str]) -> Expr:
@@ -140,13 +140,13 @@ class ExpressionReader:
                 problem = problem or error
         if problem is not None:
             wanted = f'a number that {dtypes[0]} holds, or R.const(number, "dtype")'
-            raise self.source.refused(at, problem, wanted) from None
+            raise self.source.at_position(at, problem, wanted) from None
         return const(number)
 
     def _tuple(self, at: ast.expr, written: Sequence[ast.expr], declared: Annotation | None) -> Expr:
         fields = list(map(self.expression, written))
         found = Tuple(tuple(f.annotation for f in fields))
-        self.implied(at, found, declared)
+        self.check_declared(at, found, declared)
         return node(TUPLE, fields, (), declared or found)
 
     def _operands(self, nodes: list[ast.expr]) -> list[Expr]:
@@ -171,7 +171,7 @@ class ExpressionReader:
             raise self.source.error(at, f"the tuple has no field {index}", f"an index from 0 to {len(fields) - 1}")
         return tuple_get(value, index)
 
-    def _called(self, at: ast.Call, declared: Annotation | None) -> Expr | None:
+    def _call_value(self, at: ast.Call, declared: Annotation | None) -> Expr | None:
         """Returns the value of a call, or None if the call is a number such as `float("inf")`."""
         name = unqualified_name(at.func)
         plain = at.func.id if isinstance(at.func, ast.Name) else None
@@ -202,15 +202,15 @@ class ExpressionReader:
         try:
             if scope.deduce is not None:
                 attrs, annotation = scope.deduce(name, tuple(o.annotation for o in operands), attrs)
-                self.implied(at, annotation, declared)
+                self.check_declared(at, annotation, declared)
                 annotation = declared or annotation
             elif scope.complete is not None:
                 attrs = scope.complete(name, attrs)
         except UndecidedError as error:
             wanted = "R.match_cast(value, annotation) before, which checks the sizes when it runs"
-            raise self.source.refused(at, error, wanted) from None
+            raise self.source.at_position(at, error, wanted) from None
         except RelaxEgError as error:
-            raise self.source.refused(at, error, "operands and attributes that the operator takes") from None
+            raise self.source.at_position(at, error, "operands and attributes that the operator takes") from None
         if annotation is None:
             problem = f"R.{name} has no annotation and there is no operator table to deduce it"
             raise self.source.error(at, problem, f"`name: R.Tensor(...) = R.{name}(...)` on a line of its own")
@@ -223,18 +223,18 @@ class ExpressionReader:
         if name in ("const", "const_data"):
             data = ConstantData(self.reader.constant(at, name))
             found = Tensor(data.array.shape, data.array.dtype.name)
-            self.implied(at, found, declared)
+            self.check_declared(at, found, declared)
             return node(CONSTANT, (), (("data", data),), declared or found)
         if name == "shape" and not keywords:
             written = len(args) == 1 and isinstance(args[0], (ast.Tuple, ast.List))
             dims = self.reader.sizes(args[0]) if written else tuple(map(self.reader.size, args))
-            self.implied(at, Shape(dims), declared)
+            self.check_declared(at, Shape(dims), declared)
             return node(SHAPE, (), (("dims", dims),), declared or Shape(dims))
         if name == "tuple" and not keywords:
             return self._tuple(at, args, declared)
         if name == "match_cast" and len(args) == 2 and not keywords:
             asserted = self.reader.annotation(args[1])
-            self._agrees(args[1], asserted, declared)
+            self._check_same(args[1], asserted, declared)
             return node(MATCH_CAST, (self.expression(args[0]),), (), asserted)
         if name == "call_dps_library":
             return self._library(at, args, keywords, declared)
@@ -278,7 +278,7 @@ class ExpressionReader:
         if annotation is None:
             raise self.source.error(at, f'"{name.value}" does not say what it fills', LIBRARY)
         if out is not None:
-            self._agrees(out, annotation, declared)
+            self._check_same(out, annotation, declared)
         is_pure = True if pure is None else self.reader.attribute(pure)
         if not isinstance(is_pure, bool):
             raise self.source.error(pure or at, "`pure` is True or False", LIBRARY)
@@ -295,14 +295,14 @@ class ExpressionReader:
         if given or program is None or not isinstance(operands, (ast.Tuple, ast.List)):
             raise self.source.error(at, "this call of a tensor program cannot be read", TENSOR_PROGRAM)
         called = self._program(program)
-        told = {name: Dim.of(size) for name, size in self._library_attrs(sizes)}
+        size_values = {name: Dim.of(size) for name, size in self._library_attrs(sizes)}
         annotation = declared if out is None else self.reader.annotation(out)
         if out is not None and annotation is not None:
-            self._agrees(out, annotation, declared)
+            self._check_same(out, annotation, declared)
         try:
-            return call_tir(called, map(self.expression, operands.elts), annotation, told)
+            return call_tir(called, map(self.expression, operands.elts), annotation, size_values)
         except OperatorError as error:
-            raise self.source.refused(at, error, f"what {called.name} takes and fills") from None
+            raise self.source.at_position(at, error, f"what {called.name} takes and fills") from None
 
     def _program(self, at: ast.expr) -> TensorProgram:
         """Returns the tensor program that `at` names, as `Module.name` or as a bare name."""
@@ -337,11 +337,11 @@ class ExpressionReader:
         try:
             found = call_annotation(callee.annotation, [a.annotation for a in args], called)
         except OperatorError as error:
-            raise self.source.refused(at, error, f"what {called} takes") from None
-        self.implied(at, found, declared)
+            raise self.source.at_position(at, error, f"what {called} takes") from None
+        self.check_declared(at, found, declared)
         return declared or found
 
-    def implied(self, at: ast.expr, found: Annotation, declared: Annotation | None) -> None:
+    def check_declared(self, at: ast.expr, found: Annotation, declared: Annotation | None) -> None:
         """Raises an error if a declared annotation does not cover the deduced one. Needs `deduce`."""
         if declared is None or self.scope.deduce is None or covers(declared, found):
             return
@@ -351,7 +351,7 @@ class ExpressionReader:
         problem = f"the name is declared {declared}, its value is {found}" + (f": {why}" if why else "")
         raise self.source.error(at, problem, "an annotation that follows, or R.match_cast(value, annotation)")
 
-    def _agrees(self, at: ast.expr, annotation: Annotation, declared: Annotation | None) -> None:
+    def _check_same(self, at: ast.expr, annotation: Annotation, declared: Annotation | None) -> None:
         if declared is not None and declared != annotation:
             problem = f"the name is declared {declared}, its value says {annotation}"
             raise self.source.error(at, problem, "the same annotation, or `name: annotation = value` on its own line")

@@ -11,7 +11,7 @@ from typing import Any, NoReturn, cast
 
 from relax_eg.errors import OperatorError, ShapeError, SpecError, WellFormedError
 from relax_eg.ir.annotations import Annotation, Callable, Object, Tuple, dims_of, has_functions, named_sizes
-from relax_eg.ir.calls import NO_FUNCTIONS, NO_RECURSION, recursion, runs_itself
+from relax_eg.ir.calls import NO_FUNCTIONS, NO_RECURSION, call_cycle, recursion_message
 from relax_eg.ir.control import deduce_control, functions_of
 from relax_eg.ir.expr import CALL, CALL_DPS_LIBRARY, CALL_INTO, FUNCTION, MATCH_CAST, TUPLE_GET, VAR, Expr, postorder
 from relax_eg.ir.heads import CONTROL
@@ -51,7 +51,7 @@ def check(module: Module) -> None:
 
 def _refuse_recursion(module: Module) -> None:
     named = {f.name: {e.attr("name"): e for e in f.expressions() if e.op == FUNCTION} for f in module}
-    found = recursion(named)
+    found = call_cycle(named)
     if not found:
         return
     function, callee = module[found[0]], named[found[0]][found[1]]
@@ -60,7 +60,7 @@ def _refuse_recursion(module: Module) -> None:
     roots = [(f"binding `{b.name}`", b.value) for block in function.blocks for b in block.bindings]
     place = next((where for where, root in roots if callee in postorder([root])), "the result")
     where = f"function `{function.name}`, {place}" + (f" ({origin})" if origin else "")
-    raise WellFormedError(f"{where}: {runs_itself(found)}\n  accepted: {NO_RECURSION}")
+    raise WellFormedError(f"{where}: {recursion_message(found)}\n  accepted: {NO_RECURSION}")
 
 
 def _check_calls(module: Module) -> None:
@@ -145,7 +145,7 @@ class _FunctionCheck:
             if not self.is_entry:
                 self._fail(None, f"`{text}`: only the entry of a module assumes; match_cast asserts inside")
             for name in sorted(names - self.sizes):
-                self._fail(None, f"`{text}`: no size is named `{name}`{_near(name, self.sizes)}")
+                self._fail(None, f"`{text}`: no size is named `{name}`{_suggestion(name, self.sizes)}")
 
     def _solvable(self) -> None:
         named = [x for p in self.function.params for x in named_sizes(str(p.attr("name")), p.annotation)]
@@ -212,7 +212,7 @@ class _FunctionCheck:
             self._field(e)
         elif e.op == FUNCTION and e.attr("name") not in self.arity:
             name = e.attr("name")
-            self._fail(e, f"the module has no function `{name}`{_near(name, self.arity)}")
+            self._fail(e, f"the module has no function `{name}`{_suggestion(name, self.arity)}")
         elif e.op == CALL:
             self._call(e)
         elif e.op in CONTROL:
@@ -230,7 +230,7 @@ class _FunctionCheck:
         if e in self.outputs:
             self._fail(e, f"`{name}` is an output of this dataflow block; inside the block its value is to be used")
         if bound is None:
-            self._fail(e, f"`{name}` is not defined before its use{_near(name, self.bound)}")
+            self._fail(e, f"`{name}` is not defined before its use{_suggestion(name, self.bound)}")
         self._fail(e, f"`{name}` is bound as {bound.annotation} and used as {e.annotation}")
 
     def _field(self, e: Expr) -> None:
@@ -278,13 +278,13 @@ class _FunctionCheck:
                 self._fail(
                     e,
                     f"the size `{name}` is not known here: no parameter and no earlier match_cast brings it in"
-                    + _near(name, self.sizes),
+                    + _suggestion(name, self.sizes),
                 )
 
     def _fail(self, e: Expr | None, problem: str) -> NoReturn:
         origin = None if e is None else self.function.origins.get(e)
         where = f"function `{self.function.name}`, {self.place}" + (f" ({origin})" if origin else "")
-        raise WellFormedError(f"{where}: {problem}" + ("" if e is None or e.op == VAR else f"\n  in {_shown(e)}"))
+        raise WellFormedError(f"{where}: {problem}" + ("" if e is None or e.op == VAR else f"\n  in {_node_text(e)}"))
 
 
 def _sizes_in(value: Any) -> frozenset[str]:
@@ -303,12 +303,12 @@ def _is_name(name: str) -> bool:
     return name.isidentifier() and not keyword.iskeyword(name) and unicodedata.normalize("NFKC", name) == name
 
 
-def _near(name: str, names: Iterable[str]) -> str:
+def _suggestion(name: str, names: Iterable[str]) -> str:
     found = difflib.get_close_matches(name, sorted(names), 1)
     return f"; did you mean `{found[0]}`?" if found else ""
 
 
-def _shown(e: Expr) -> str:
+def _node_text(e: Expr) -> str:
     names = [str(a.attr("name")) if a.op in (VAR, FUNCTION) else f"<{a.op}>" for a in e.args]
     label = str(e.attr("name")) if e.op in (FUNCTION, CALL_DPS_LIBRARY) else e.op
     return f"{label}({', '.join(names)}): {e.annotation}"

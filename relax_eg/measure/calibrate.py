@@ -1,9 +1,9 @@
 """Measures the parameters of the cost model on a device, with small programs that XLA compiles and runs here.
 
-Programs are timed in several passes over all of them, so that minutes of other work on the machine affect only a few
-passes. A figure is the lower quartile of its samples. That leaves out the time that other users add, but is more than
-the rare best times, because the waking of threads is part of a kernel's time. `relax_eg.measure.fits` turns the figures
-into a profile. A calibration takes one to two minutes; XLA compiles some 210 programs.
+All programs are timed in each of several passes, so that other work that runs on the machine for some minutes affects
+only a few passes. A figure is the lower quartile of its samples: it leaves out the time that other users add, but keeps
+the time to wake threads, which is part of a kernel's time and which the rare best samples lack. `relax_eg.measure.fits`
+turns the figures into a profile. A calibration takes one to two minutes; XLA compiles some 210 programs.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from relax_eg.extract.profile import Profile
 from relax_eg.measure.device import default_profile, device
 from relax_eg.measure.figures import figures
 from relax_eg.measure.fits import Times, fit_profile
-from relax_eg.measure.timing import cores, in_passes
+from relax_eg.measure.timing import cores, time_in_passes
 
 SECONDS = 0.15  # chosen: seconds of samples for one figure
 PASSES = 4  # chosen: passes over all figures, so that one minute of other work spoils no figure
@@ -59,4 +59,4 @@ def measure_figures(start: Profile, seconds: float = SECONDS, progress: Step | N
     for figure in wanted:
         tell(f"compiling: {figure.name}")
         calls[figure.name] = figure.compiled()
-    return in_passes(calls, seconds, PASSES, tell)
+    return time_in_passes(calls, seconds, PASSES, tell)

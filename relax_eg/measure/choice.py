@@ -12,39 +12,39 @@ import numpy as np
 from relax_eg.dtypes import numpy_dtype
 from relax_eg.extract.report import MeasuredRow
 from relax_eg.ir.annotations import Tensor
-from relax_eg.measure.timing import Samples, interleaved, median_ranks
+from relax_eg.measure.timing import Samples, median_ranks, time_interleaved
 from relax_eg.ops.facts import with_facts
 
-# chosen: seconds of timing for each program in each look. A short first look separates programs that differ much. More
-# looks follow as long as a program seems faster without being significantly faster.
+# chosen: seconds of timing for each program in each look. A short first look separates programs that differ much. A
+# further look follows if a program seems faster but is not significantly faster.
 LOOKS = (0.15, 0.45, 0.6, 1.2)
 # chosen: confidence of a choice as a whole. In 12 rounds, the minimum, the winner has to win all rounds (all but one if
-# there are only two programs); in 200 rounds 60% to 63% of them.
+# there are only two programs). In 200 rounds it has to win 60% to 63% of them.
 CERTAINTY = 0.95
-# chosen: of two compilations of the same program, one was up to 2% faster with significance. The placement of the
-# buffers causes that, and it differs from run to run.
+# chosen: factor. Of two compilations of the same program, one was up to 2% faster with significance, because the
+# placement of the buffers differs from run to run.
 GAIN = 1.02
 _LARGEST = 16  # chosen: random integers are below it, so that they are valid positions in most axes
 
 
 def fastest(
     programs: Mapping[str, tuple[Callable[[], Any], float]],
-    tell: Callable[[str], None] | None = None,
-    every: bool = False,
+    progress: Callable[[str], None] | None = None,
+    time_all: bool = False,
 ) -> tuple[MeasuredRow, ...]:
     """The predicted and measured seconds of every program; exactly one row is marked as chosen.
 
-    The first program is the one to beat. A program is significantly faster than it if the interval of their paired
-    ratio lies above `GAIN`, a gain of 2%. The choice is the first of the significantly faster programs, or a later one
-    that beats it significantly; without such a program it is the first program.
+    A program is significantly faster than the first program if the interval of their paired ratio lies above `GAIN`, a
+    gain of 2%. The choice is the first of the significantly faster programs, or a later one that is significantly
+    faster than that one. If no program is significantly faster, the choice is the first program.
 
     All intervals of all looks together hold the true medians with `CERTAINTY`, so each interval alone has a higher
     confidence: of several programs that are no faster than the first, one is likely to seem faster by chance.
 
-    - `programs`: by label, the call and its predicted seconds: the program to beat, then the others in order of
-      preference.
-    - `tell`: called as `tell(what)` before each look.
-    - `every`: whether to keep timing programs that, with significance, cannot be chosen any more.
+    - `programs`: by label, the call and its predicted seconds: first the program that the others must beat, then the
+      others in order of preference.
+    - `progress`: called as `progress(what)` before each look.
+    - `time_all`: whether to keep timing programs that, with significance, cannot be chosen any more.
     """
     calls = {label: call for label, (call, _) in programs.items()}
     predicted = {label: seconds for label, (_, seconds) in programs.items()}
@@ -53,9 +53,9 @@ def fastest(
     rows: list[MeasuredRow] = []
     chosen = first
     for look, seconds in enumerate(LOOKS):
-        if tell is not None:
-            tell(f"{len(calls)} programs, look {look + 1}")
-        for label, times in interleaved(calls, seconds * len(calls), look).items():
+        if progress is not None:
+            progress(f"{len(calls)} programs, look {look + 1}")
+        for label, times in time_interleaved(calls, seconds * len(calls), look).items():
             samples[label] = np.concatenate([samples[label], times]) if label in samples else times
         rows = _rows(samples, first, predicted)
         won = [r.label for r in rows if r.low > GAIN and r.label in calls]
@@ -67,7 +67,7 @@ def fastest(
         seems_done = best.speedup <= GAIN or best.low > GAIN
         if look == 0:  # few samples: no remaining program may seem faster than the chosen one
             seems_done = bool(won) and all(_ratio(samples, chosen, label)[0] <= 1.0 for label in calls)
-        if not every:
+        if not time_all:
             calls = {n: call for n, call in calls.items() if n == first or _may_win(samples, first, n, won)}
         if seems_done or len(calls) == 1 or look == len(LOOKS) - 1:
             break
@@ -90,8 +90,8 @@ def _rows(samples: Samples, first: str, predicted: Mapping[str, float]) -> list[
 
 
 def _ratio(samples: Samples, a: str, b: str) -> tuple[float, float, float]:
-    """How many times longer `a` takes than `b`: the median of the paired ratios, and its interval. Uses only the rounds
-    of both programs."""
+    """How many times longer `a` takes than `b`: the median of the paired ratios, and the ends of its interval. Only
+    rounds in which both programs ran count."""
     certainty = 1.0 - (1.0 - CERTAINTY) / (len(LOOKS) * max(1, len(samples) - 1))
     rounds = min(len(samples[a]), len(samples[b]))
     ratios = np.sort(samples[a][:rounds] / samples[b][:rounds])
@@ -99,7 +99,7 @@ def _ratio(samples: Samples, a: str, b: str) -> tuple[float, float, float]:
     return float(np.median(ratios)), float(ratios[low]), float(ratios[high])
 
 
-def argument(a: Tensor, binding: Mapping[str, int], facts: Collection[str], seed: int) -> jax.Array:
+def random_argument(a: Tensor, binding: Mapping[str, int], facts: Collection[str], seed: int) -> jax.Array:
     """A random array with this annotation at a binding of sizes, which satisfies the declared facts."""
     rng = np.random.default_rng(seed)
     shape = tuple(d.evaluate(binding) for d in a.shape or ())

@@ -31,7 +31,7 @@ APART_ROWS = 8  # chosen: rows of the matmuls with the weights of `APART`
 CHAINS, LOOPS = (32, 128), (100, 1100)  # chosen: reductions in a chain; steps of a loop
 CONVOLUTIONS = ((64, 28), (128, 14), (32, 56))  # chosen: channels, side
 ONE_ROW = (512, 1024, 2048)  # chosen: sides of weights of matmuls with one row
-DEPTH, TURNED, LAYOUT, SLOW = 64, 768, 768, 512  # chosen: rows, depth and sides of single figures
+DEPTH, TRANSPOSED, LAYOUT, SLOW = 64, 768, 768, 512  # chosen: rows, depth and sides of single figures
 SLOW_LOOPS: Mapping[str, Callable[[Any], Any]] = {
     "sort": lambda a: jnp.sort(a, axis=-1),
     "argmax": lambda a: jnp.argmax(a, axis=-1),
@@ -43,6 +43,8 @@ SLOW_LOOPS: Mapping[str, Callable[[Any], Any]] = {
 class Figure:
     """A function with its arguments, to be timed.
 
+    - `name`: its name, by which the fits find its time.
+    - `fn`, `args`: the function and its arguments.
     - `options`: XLA's compiler options.
     - `x64`: whether it is compiled with 64-bit types enabled.
     """
@@ -54,13 +56,14 @@ class Figure:
     x64: bool = False
 
     def compiled(self) -> Callable[[], Any]:
+        """A call without arguments that runs the compiled function."""
         with jax.enable_x64(self.x64 or bool(jax.config.jax_enable_x64)):  # type: ignore[reportAttributeAccessIssue]
             made: Any = jax.jit(self.fn).lower(*self.args).compile(compiler_options=dict(self.options) or None)
         return lambda: made(*self.args)
 
 
 def is_large(p: Profile) -> bool:
-    """Whether a device is so fast that small programs measure nothing."""
+    """Whether a device is so fast that the time of a small program is only that of its dispatch."""
     return p.bandwidth > 3e11
 
 
@@ -68,8 +71,8 @@ def vector_size(p: Profile) -> int:
     return 1 << 24 if is_large(p) else 1 << 14
 
 
-def turned_size(p: Profile) -> int:
-    return 8192 if is_large(p) else TURNED
+def transposed_size(p: Profile) -> int:
+    return 8192 if is_large(p) else TRANSPOSED
 
 
 def matrix_sides(p: Profile) -> list[int]:
@@ -77,7 +80,7 @@ def matrix_sides(p: Profile) -> list[int]:
     return [n * (8 if is_large(p) else 1) for n in (64, 128, 256, 512)]
 
 
-def solved(p: Profile) -> list[tuple[int, int]]:
+def triangular_sizes(p: Profile) -> list[tuple[int, int]]:
     """Sides of the triangular matrices, and the numbers of their right-hand sides."""
     return [(n, columns) for n in matrix_sides(p)[1:] for columns in (1, 16, n)]
 
@@ -88,15 +91,16 @@ def memory_sizes(p: Profile) -> list[int]:
     return [largest >> k for k in range(0, 13, 2)]
 
 
-# chosen: bytes. The memory of larger results may go back to the system and return page by page, which is not bandwidth.
+# chosen: bytes. The memory of larger results may go back to the system and be allocated again page by page, which takes
+# time that is not due to bandwidth.
 LARGEST_RESULT = 1 << 24
 # chosen: bytes of results for which fresh memory may take time
 _FRESH = (24 << 20, 32 << 20, 48 << 20, 64 << 20)
 
 
-def results(p: Profile) -> list[tuple[int, str]]:
-    """Bytes of newly allocated results with the name of the figure, smallest first. Empty for devices other than CPUs,
-    on which the program keeps its memory."""
+def result_sizes(p: Profile) -> list[tuple[int, str]]:
+    """Pairs (bytes of a newly allocated result, name of its figure), smallest first. Empty for devices other than CPUs,
+    because JAX keeps the memory of such a device."""
     if p.platform != "cpu":
         return []
     small = [(n, f"copy {n}") for n in reversed(memory_sizes(p)) if 1 << 22 <= n <= LARGEST_RESULT]
@@ -121,11 +125,11 @@ def figures(p: Profile) -> Iterator[Figure]:
         yield Figure(f"read {n}", lambda x, y: jnp.sum(x * y), (x, y))
         if n <= LARGEST_RESULT or is_large(p):
             yield Figure(f"copy {n}", lambda x: x + 1.0, (x,))
-    for n, name in results(p):
+    for n, name in result_sizes(p):
         if name.startswith("fresh"):
             yield Figure(name, lambda x: x + 1.0, (jnp.zeros(n // 4),))
     yield Figure("elementwise", _polynomial, (jnp.zeros(vector_size(p)),))
-    a, b = normal(turned_size(p), turned_size(p)), normal(turned_size(p), turned_size(p))
+    a, b = normal(transposed_size(p), transposed_size(p)), normal(transposed_size(p), transposed_size(p))
     yield Figure("in order", lambda a, b: jnp.sum(a * b), (a, b))
     yield Figure("transposed", lambda a, b: jnp.sum(a * b.T), (a, b))
     square = normal(*(4096, 4096) if is_large(p) else (512, 512))
@@ -145,7 +149,7 @@ def figures(p: Profile) -> Iterator[Figure]:
         definite = x @ x.T / n + jnp.eye(n)
         yield Figure(f"cholesky {n}", lambda a: lax.linalg.cholesky(a, symmetrize_input=False), (definite,))
         yield Figure(f"lu {n}", lambda a: lax.linalg.lu(a)[0], (x,))
-    for n, columns in solved(p):
+    for n, columns in triangular_sizes(p):
         lower = jnp.tril(normal(n, n)) / n + jnp.eye(n)  # far from singular: no value overflows
         yield Figure(f"solve {n} {columns}", _solve, (lower, normal(n, columns)))
     for name, fn in SLOW_LOOPS.items():

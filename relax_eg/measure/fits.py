@@ -1,8 +1,9 @@
 """Fits the parameters of a profile to measured times.
 
-On a shared machine, single times are off by a factor. So the fits predict whole calls, including dispatch, and minimize
-the mean of absolute logarithms, on which outliers have little effect. Parameters that can only fall with size are
-fitted as falling. Results that no device gives (for example, float64 faster than float32) are cut off.
+On a shared machine, single times are wrong by factors. So the fits predict whole calls, including dispatch, and
+minimize the mean of absolute logarithms of predicted over measured times, on which outliers have little effect. A
+parameter that can only fall with size is fitted as a falling function. Values that no device has (for example, float64
+faster than float32) are clipped.
 """
 
 from __future__ import annotations
@@ -36,9 +37,9 @@ from relax_eg.measure.figures import (
     SMALL,
     matrix_sides,
     memory_sizes,
-    results,
-    solved,
-    turned_size,
+    result_sizes,
+    transposed_size,
+    triangular_sizes,
     vector_size,
 )
 from relax_eg.ops import counts, site_of
@@ -46,7 +47,7 @@ from relax_eg.shapes import Dim
 
 Times = Mapping[str, float]  # seconds per call, by the name of the figure
 _LEAST = 1e-8  # chosen: seconds; smaller differences are lost in the noise
-_MOST_FORK, _LEAST_FORK = 1e-4, 5e-7  # chosen: seconds to wake cores; more is noise, less counts as none
+_MOST_FORK, _LEAST_FORK = 1e-4, 5e-7  # chosen: seconds to wake cores; more is noise, and less counts as 0
 _MOST_PENALTY = 16.0  # chosen: largest factor between two layouts; a larger one comes from a disturbed measurement
 _PAGED = 1.5  # chosen: factor in seconds per byte above which memory was returned to the system between calls
 _STALLED = 4.0  # chosen: factor over the predicted time above which a linear algebra routine was stalled
@@ -61,11 +62,11 @@ def fit_profile(start: Profile, times: Times) -> Profile:
     few, many = (times[f"loop {n}"] for n in LOOPS)
     step = max((many - few) / (LOOPS[1] - LOOPS[0]) - launch, _LEAST)  # without the launch of the kernel in the step
     p = replace(start, dispatch=times["dispatch"], launch=launch, step=step)
-    p = replace(p, **_waking(times), **_apart(times))
+    p = replace(p, **_fit_fork(times), **_fit_join(times))
     n = vector_size(p)
     p = replace(p, vector_rate=2 * DEPTH * n / _work(p, times["elementwise"], 2 * DEPTH * n))
     p = replace(p, **_memory(p, times), **_fresh(p, times))
-    n = turned_size(p)
+    n = transposed_size(p)
     longer = times["transposed"] - times["in order"]
     p = replace(p, transpose_rate=n * n / max(longer, n * n / p.cache_bandwidth))
     p = replace(p, **_matmuls(p, times, ""))
@@ -74,15 +75,16 @@ def fit_profile(start: Profile, times: Times) -> Profile:
     p = replace(p, **_convolutions(p, times))
     p = replace(p, **_linear_algebra(p, times))
     p = replace(p, scalar_rate={**p.scalar_rate, **_slow_loops(p, times)})
-    return replace(p, modes=tuple(_in_mode(p, times, m) for m in start.modes))
+    return replace(p, modes=tuple(_fit_mode(p, times, m) for m in start.modes))
 
 
 def _work(p: Profile, seconds: float, flops: float) -> float:
-    """The seconds that the single kernel of a call works: the call without its overheads, at least a tenth of it."""
+    """The seconds of work of a call's single kernel: those of the call without its overheads, at least a tenth of the
+    call."""
     return max(seconds - p.call(p.launch, flops >= p.fork_flops), 0.1 * seconds)
 
 
-def _waking(times: Times, mode: str = "") -> dict[str, float]:
+def _fit_fork(times: Times, mode: str = "") -> dict[str, float]:
     """The seconds to wake other cores, and the flops from which on they are woken: a step in the times of small
     matmuls."""
     peak = max(2.0 * m * n * k / times[f"{mode}matmul {m} {n} {k}"] for m, n, k in MATMULS)
@@ -130,7 +132,7 @@ def _memory(p: Profile, times: Times) -> dict[str, float]:
 def _fresh(p: Profile, times: Times) -> dict[str, float]:
     """The bytes from which on the memory of a result is allocated page by page, and the rate of that: a step in the
     seconds per byte."""
-    sizes = results(p)
+    sizes = result_sizes(p)
     found = [times[name] / n for n, name in sizes]
 
     def error(split: int) -> float:
@@ -175,9 +177,9 @@ def _rates(p: Profile, times: Times) -> dict[str, float]:
 
 
 def _layouts(p: Profile, times: Times, mode: str) -> dict[str, Any]:
-    """How many times longer a matmul takes if the output axis of its weight is stored first, by number of rows; the
-    factor falls with the rows. For one row: the gain of that layout, and the bytes of the weight from which on it
-    holds."""
+    """The fields of a profile for weights whose output axis is stored first: by number of rows, the factor by which a
+    matmul takes longer, which falls with the rows; for one row, the gain of that layout, and the bytes of the weight
+    from which on there is a gain."""
 
     def ratio(rows: int, size: int) -> float:
         flops, join = 2.0 * rows * size * size, float(p.joining(rows, 4.0 * size * size))
@@ -185,19 +187,19 @@ def _layouts(p: Profile, times: Times, mode: str) -> dict[str, Any]:
         stored, plain = (_work(p, t - join, flops) for t in ways)
         return stored / plain
 
-    factors = [min(max(f, 1.0), _MOST_PENALTY) for f in falling([ratio(r, LAYOUT) for r in ROWS])]
+    factors = [min(max(f, 1.0), _MOST_PENALTY) for f in fit_falling([ratio(r, LAYOUT) for r in ROWS])]
     gains = [min(1.0 / ratio(1, n), _MOST_PENALTY) for n in ONE_ROW]
     small = max((i for i, gain in enumerate(gains) if gain <= 1.05), default=-1)  # the last size without a gain
     return {
-        "linear_penalty": steps(list(zip(map(float, ROWS), factors, strict=True))),
+        "linear_penalty": merge_factors(list(zip(map(float, ROWS), factors, strict=True))),
         "gemv_gain": geometric_mean(gains[small + 1 :]) if gains[small + 1 :] else 1.0,
-        "gemv_bytes": _from(ONE_ROW, small + 1),
+        "gemv_bytes": _threshold_bytes(ONE_ROW, small + 1),
     }
 
 
-def _apart(times: Times, mode: str = "") -> dict[str, float]:
+def _fit_join(times: Times, mode: str = "") -> dict[str, float]:
     """The seconds that a matmul of several rows takes besides its work, and the bytes of its weight from which on it
-    does. Measured as the time of three matmuls minus the time of one matmul with their work."""
+    takes them. They are the time of three matmuls minus that of one matmul with the work of all three, halved."""
     extra = [(times[f"{mode}apart {n}"] - times[f"{mode}as one {n}"]) / 2 for n in APART]
 
     def error(split: int) -> float:
@@ -209,27 +211,27 @@ def _apart(times: Times, mode: str = "") -> dict[str, float]:
     longer = [times[f"{mode}apart {n}"] / times[f"{mode}as one {n}"] for n in APART[split:]]
     if join < _LEAST_FORK or median_high(longer) < 1.05:
         return {"join": 0.0, "join_bytes": math.inf}
-    return {"join": join, "join_bytes": _from(APART, split)}
+    return {"join": join, "join_bytes": _threshold_bytes(APART, split)}
 
 
-def _from(sides: Sequence[int], first: int) -> float:
-    """The bytes of a weight from which on an effect holds that is first seen at side `sides[first]`: between this side
-    and the one before. Infinity if the effect is never seen."""
+def _threshold_bytes(sides: Sequence[int], first: int) -> float:
+    """The bytes of a float32 weight from which on an effect holds. The effect is first seen at side `sides[first]`, so
+    the threshold is between this side and the one before. Infinity if the effect is never seen."""
     if first == len(sides):
         return math.inf
     return 4.0 * sides[first] * sides[max(first - 1, 0)]
 
 
-def falling(values: Sequence[float]) -> list[float]:
-    """The values nearest to `values`, in the mean square of logarithms, that never rise."""
+def fit_falling(values: Sequence[float]) -> list[float]:
+    """The non-increasing values nearest to `values` in the mean square of logarithms (isotonic regression)."""
     from scipy.optimize import isotonic_regression  # only calibration needs it, and importing it takes long
 
     return np.exp(isotonic_regression(np.log(values), increasing=False).x).tolist()
 
 
-def steps(factors: Sequence[tuple[float, float]]) -> tuple[tuple[float, float], ...]:
-    """Simplifies pairs of (rows up to, factor): merges neighbours with about equal factors, rounds factors near 1 to 1,
-    and drops a trailing factor of 1."""
+def merge_factors(factors: Sequence[tuple[float, float]]) -> tuple[tuple[float, float], ...]:
+    """Simplified pairs (rows up to, factor): neighbours with about equal factors are merged, factors near 1 become 1,
+    and a trailing factor of 1 is dropped."""
     found: list[tuple[float, float]] = []
     for rows, factor in factors:
         f = 1.0 if factor < 1.05 else round(factor, 2)
@@ -243,8 +245,8 @@ def steps(factors: Sequence[tuple[float, float]]) -> tuple[tuple[float, float], 
 
 
 def _convolutions(p: Profile, times: Times) -> dict[str, float]:
-    """How many times longer a convolution takes than the matmul of its windows, without the transposition of its images
-    (geometric mean of a few), and the share of the peak rate that grouped convolutions reach."""
+    """The factor by which a convolution takes longer than the matmul of its windows, without the transposition of its
+    images (the geometric mean over `CONVOLUTIONS`), and the share of the peak rate that grouped convolutions reach."""
     ratios: list[float] = []
     for channels, size in CONVOLUTIONS:
         rows, depth = size * size, 9 * channels
@@ -268,7 +270,7 @@ def _linear_algebra(p: Profile, times: Times) -> dict[str, Any]:
     for n in matrix_sides(p):
         for name, written in (("cholesky", op.cholesky(_matrix(n, n))), ("lu", op.lu(_matrix(n, n))[0])):
             factors.append(((n,), _flops(written, name), times[f"{name} {n}"]))
-    for n, columns in solved(p):
+    for n, columns in triangular_sizes(p):
         written = op.triangular_solve(_matrix(n, n), _matrix(n, columns))
         systems.append(((n, columns), _flops(written, "triangular_solve"), times[f"solve {n} {columns}"]))
     factor_share, factor_half = _shares(p, factors, p.factor_share, (p.factor_half,))
@@ -340,10 +342,10 @@ def _flops(written: Expr, op: str) -> int:
     return counts(site_of(e)).flops.value
 
 
-def _in_mode(p: Profile, times: Times, mode: Mode) -> Mode:
+def _fit_mode(p: Profile, times: Times, mode: Mode) -> Mode:
     """`mode` with the parameters of waking cores, matmuls and layouts measured in this compilation mode."""
     name = f"{mode.name}: "
-    changes: dict[str, Any] = _waking(times, name) | _apart(times, name)
+    changes: dict[str, Any] = _fit_fork(times, name) | _fit_join(times, name)
     q = replace(p, **changes)
     changes |= _matmuls(q, times, name) | _layouts(q, times, name)
     scale = changes["matmul_rate"]["float32"] / p.rate("float32")
@@ -358,8 +360,8 @@ def _error(pairs: Iterable[tuple[float, float]]) -> float:
 
 
 def _search(error: Callable[[Mapping[str, float]], float], choices: Mapping[str, Sequence[float]]) -> dict[str, float]:
-    """The values of least error by coordinate descent: changes one value after another until none changes. Starts from
-    each corner of the middle thirds of the choices."""
+    """The values with the least error that coordinate descent finds. It optimizes one value after another until none
+    changes, and starts from each corner of the middle thirds of the choices."""
     best: tuple[float, dict[str, float]] | None = None
     for third in itertools.product((1, 2), repeat=len(choices)):
         at = {n: v[len(v) * t // 3] for (n, v), t in zip(choices.items(), third, strict=True)}

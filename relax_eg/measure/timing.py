@@ -25,9 +25,9 @@ Call = Callable[[], Any]
 Samples = dict[str, "np.ndarray[Any, np.dtype[np.float64]]"]
 
 
-def interleaved(calls: Mapping[str, Call], seconds: float, seed: int = 0) -> Samples:
-    """Seconds per call of every callable, one entry for each round. Each round times all callables in a new order, and
-    waits for each result. Rounds go on for about `seconds`."""
+def time_interleaved(calls: Mapping[str, Call], seconds: float, seed: int = 0) -> Samples:
+    """Seconds per call of every callable: arrays with one float64 entry per round. Each round times all callables in a
+    new order, and waits for each result. All rounds take about `seconds`."""
     repeats = {name: _repeats(call) for name, call in calls.items()}
     samples: dict[str, list[float]] = {name: [] for name in calls}
     order = list(calls)
@@ -42,14 +42,16 @@ def interleaved(calls: Mapping[str, Call], seconds: float, seed: int = 0) -> Sam
     return {name: np.array(times) for name, times in samples.items()}
 
 
-def in_passes(calls: Mapping[str, Call], seconds: float, passes: int, tell: Callable[[str], None]) -> dict[str, float]:
+def time_in_passes(
+    calls: Mapping[str, Call], seconds: float, passes: int, progress: Callable[[str], None]
+) -> dict[str, float]:
     """The seconds of each call: the lower quartile of samples over about `seconds` for each call, taken in several
-    passes over all calls. `tell(name)` is called before each call is timed in each pass."""
+    passes over all calls. `progress(name)` is called before each call is timed in each pass."""
     repeats: dict[str, int] = {}
     samples: dict[str, list[float]] = {name: [] for name in calls}
     for _ in range(passes):
         for name, call in calls.items():
-            tell(name)
+            progress(name)
             if name not in repeats:
                 repeats[name] = _repeats(call)
             end = time.perf_counter() + seconds / passes
@@ -60,9 +62,9 @@ def in_passes(calls: Mapping[str, Call], seconds: float, passes: int, tell: Call
 
 
 def median_ranks(count: int, confidence: float = 0.95) -> tuple[int, int]:
-    """The ranks of the two of `count` sorted samples that enclose the true median with at least this probability. It
-    follows from the binomial law for any distribution of the samples. ValueError if even the first and the last sample
-    do not."""
+    """The ranks of the two of `count` sorted samples that enclose the true median with at least this probability. The
+    ranks follow from the binomial law, for any distribution of the samples. ValueError if even the first and the last
+    sample do not enclose it."""
     # `below[k]`: the probability that at most `k` samples lie below the median.
     below = scipy.special.bdtr(np.arange(count), count, 0.5)
     low = int(np.searchsorted(below, (1.0 - confidence) / 2, "right")) - 1

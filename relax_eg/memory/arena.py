@@ -1,9 +1,9 @@
 """The arena: one storage, and the offset of every lifetime in it.
 
 If every size is bounded, offsets are numbers and the arena is *static*: each tensor has its maximal bytes. Otherwise
-offsets are expressions over the sizes: a packing at the sizes of interest decides which of two tensors that are alive
-together is below the other, and each is placed above all those below it, at any sizes. Proofs of `<=` keep the maxima
-short. That nothing overlaps needs no proof; `check` verifies it again.
+offsets are expressions over the sizes. A packing at the sizes of interest decides which of two tensors that are alive
+together is below the other. At any sizes, each tensor is placed above all those below it, so tensors cannot overlap.
+Proofs of `<=` keep the maxima short. `check` verifies the result independently.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ from collections.abc import Mapping, Sequence
 
 from relax_eg.memory.liveness import Lifetime, Liveness
 from relax_eg.memory.packing import Packing, Span, pack
-from relax_eg.memory.placement import Laid, Place, Storage
+from relax_eg.memory.placement import Place, Storage, StorageLayout
 from relax_eg.memory.proofs import Reuse, SizeProofs
 from relax_eg.shapes import Dim, ceildiv, dim_max
 from relax_eg.shapes.dim import product
 
 
-def arena(live: Liveness, sizes: SizeProofs, align: int | None = None) -> Laid:
-    """One arena for `live`: static if all of its sizes are bounded in the scope of `sizes`. Offsets are multiples of
-    `align` bytes (default: the size of the largest element)."""
+def arena(live: Liveness, sizes: SizeProofs, align: int | None = None) -> StorageLayout:
+    """The layout of `live` in one arena, which is static if all sizes are bounded in the scope of `sizes`. Offsets are
+    multiples of `align` bytes (default: the size of the largest element)."""
     step = align or max((x.itemsize for x in live.lifetimes), default=1)
-    most = {d: sizes.most(d) for d in {x.bytes for x in live.lifetimes}}
+    most = {d: sizes.upper_bound(d) for d in {x.bytes for x in live.lifetimes}}
     static = None not in most.values()
     known = {d: n if static and n is not None else sizes.estimate(d) for d, n in most.items()}
     room = {d: -(-n // step) * step for d, n in known.items()}
@@ -31,35 +31,35 @@ def arena(live: Liveness, sizes: SizeProofs, align: int | None = None) -> Laid:
     if static:
         offsets, height = tuple(map(Dim.of, packing.offsets)), Dim.of(packing.height)
     else:
-        reserved = [_rounded(x.bytes, step) for x in live.lifetimes]
-        offsets, height = _raised(live, reserved, packing, sizes)
+        reserved = [_round_up(x.bytes, step) for x in live.lifetimes]
+        offsets, height = _symbolic_offsets(live, reserved, packing, sizes)
     places = {v: Place(0, offsets[x.number]) for x in live.lifetimes for v in x.values}
     return (Storage(height),), places, _reuses(live, packing, room, sizes), packing.optimal
 
 
-def _rounded(d: Dim, step: int) -> Dim:
+def _round_up(d: Dim, step: int) -> Dim:
     """`d` rounded up to a multiple of `step`; `d` itself if it is one."""
     whole = ceildiv(d, step) * step
     return d if d % step == 0 else whole
 
 
-def _raised(
+def _symbolic_offsets(
     live: Liveness, reserved: Sequence[Dim], packing: Packing, sizes: SizeProofs
 ) -> tuple[tuple[Dim, ...], Dim]:
-    """Symbolic offsets, each above the ends of everything that `packing` puts below, and the height. An offset is the
-    maximum of a few sums."""
-    # Of lifetimes that share an offset, at most one has bytes at these sizes, so each is put above those before it in
-    # any order. The top at a step lies above all else alive then, so only the tops are compared.
+    """The symbolic offset of each lifetime, and the height of the arena. An offset is a maximum of sums: the ends of
+    the lifetimes that `packing` puts below this one."""
+    # Of several lifetimes with one offset, at most one has bytes at these sizes, so their order does not matter. The
+    # top at a step lies above all other lifetimes of the step, so only the tops are compared.
     ends: list[list[Dim]] = [[]] * len(live.lifetimes)
     offsets = [Dim.of(0)] * len(live.lifetimes)
     top = Tops(len(live.program.steps))
     for n in sorted(range(len(offsets)), key=lambda n: (packing.offsets[n], n)):
         x = live.lifetimes[n]
-        below = _few({d for m in top.put(n, x.start, x.end + 1) for d in ends[m]}, sizes) or [Dim.of(0)]
+        below = _bounding_sums({d for m in top.put(n, x.start, x.end + 1) for d in ends[m]}, sizes) or [Dim.of(0)]
         offsets[n] = dim_max(*below)
         ends[n] = [d + reserved[n] for d in below]
     highest = {d for m in top.all for d in ends[m]}
-    return tuple(offsets), dim_max(*(_few(highest, sizes) or [Dim.of(0)]))
+    return tuple(offsets), dim_max(*(_bounding_sums(highest, sizes) or [Dim.of(0)]))
 
 
 class Tops:
@@ -71,8 +71,8 @@ class Tops:
         self._end = steps
 
     def put(self, n: int, start: int, end: int) -> set[int]:
-        """Put `n` on top from `start` until `end`; returns what was on top there. All calls together are linear in
-        their number, apart from moving list elements."""
+        """Puts lifetime `n` on top of the steps from `start` until `end`, and returns the lifetimes that were on top
+        there. All calls together are linear in their number, apart from moving list elements."""
         first = bisect_right(self._starts, start) - 1
         after = bisect_left(self._starts, end)
         covered = self._tops[first:after]
@@ -89,23 +89,25 @@ class Tops:
         return {m for m in self._tops if m is not None}
 
 
-def _few(sums: set[Dim], sizes: SizeProofs) -> list[Dim]:
-    """A few sums whose maximum is at least that of `sums`, and usually equal to it."""
+def _bounding_sums(sums: set[Dim], sizes: SizeProofs) -> list[Dim]:
+    """At most `SUMS` sums whose maximum is at least that of `sums`, and usually equal to it. More than `SUMS` are
+    returned if no pair of them has a common bound."""
     kept = sizes.largest(sums)
     while len(kept) > SUMS:
         # Two sums of products are replaced by the sum with the larger coefficient of each product, which is at least
         # both; the pair with the least such sum at the sizes of interest is chosen.
         pairs = [(a, b) for i, a in enumerate(kept) for b in kept[:i]]
-        joined = [(d, a, b) for a, b in pairs if (d := _joined(a, b, sizes)) is not None]
-        if not joined:
+        bounds = [(d, a, b) for a, b in pairs if (d := _common_bound(a, b, sizes)) is not None]
+        if not bounds:
             break
-        best, a, b = min(joined, key=lambda j: (sizes.estimate(j[0]), j[0].sort_key()))
+        best, a, b = min(bounds, key=lambda j: (sizes.estimate(j[0]), j[0].sort_key()))
         kept = sizes.largest([best, *(d for d in kept if d not in (a, b))])
     return kept
 
 
-def _joined(a: Dim, b: Dim, sizes: SizeProofs) -> Dim | None:
-    """A sum that is at least `a` and at least `b`; None if a product in them may be negative."""
+def _common_bound(a: Dim, b: Dim, sizes: SizeProofs) -> Dim | None:
+    """The sum with the larger coefficient of each product in `a` and `b`, an upper bound of both; None if a product may
+    be negative."""
     shares = {m: (c, 0) for m, c in a.terms}
     for m, c in b.terms:
         shares[m] = (shares.get(m, (0, 0))[0], c)
@@ -120,28 +122,29 @@ def _joined(a: Dim, b: Dim, sizes: SizeProofs) -> Dim | None:
 
 
 def _reuses(live: Liveness, packing: Packing, known: Mapping[Dim, int], sizes: SizeProofs) -> tuple[Reuse, ...]:
-    """For each lifetime the earlier one whose bytes it reuses, with the proof that it fits there; if that is not
-    proved, a refusal (the arena then has room for both). Of equal pairs of sizes only the first is reported."""
+    """For each lifetime, the earlier lifetime whose bytes it reuses, with the proof that it fits there. If that is not
+    proved, the entry is a refusal, and the arena has room for both. Of equal pairs of sizes only the first is
+    reported."""
     found: list[Reuse] = []
-    told: set[tuple[Dim, Dim]] = set()
-    gone: list[Lifetime] = []
+    reported: set[tuple[Dim, Dim]] = set()
+    ended: list[Lifetime] = []
     ends = sorted(live.lifetimes, key=lambda x: (x.end, x.number))
     next_end = 0
     for x in live.lifetimes:
         while next_end < len(ends) and ends[next_end].end < x.start:
-            gone.append(ends[next_end])
+            ended.append(ends[next_end])
             next_end += 1
         low, high = packing.offsets[x.number], packing.offsets[x.number] + known[x.bytes]
-        for y in reversed(gone[-_BACK:]):
+        for y in reversed(ended[-_BACK:]):
             if packing.offsets[y.number] <= low < packing.offsets[y.number] + max(known[y.bytes], 1):
                 fits = high <= packing.offsets[y.number] + known[y.bytes]
                 why = sizes.compare(x.bytes, "==" if x.bytes is y.bytes else "<=", y.bytes)
-                if (x.bytes, y.bytes) not in told:
-                    told.add((x.bytes, y.bytes))
+                if (x.bytes, y.bytes) not in reported:
+                    reported.add((x.bytes, y.bytes))
                     found.append(Reuse(x.values[0], y.values[-1], why.holds and fits, why))
                 break
     return tuple(found)
 
 
 SUMS = 12  # limit: sums in the maximum of an offset
-_BACK = 64  # limit: latest ended lifetimes that are searched
+_BACK = 64  # limit: lifetimes, those that ended last, among which a reuse is searched

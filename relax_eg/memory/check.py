@@ -1,8 +1,9 @@
-"""The checker of plans: replays a plan at given sizes and reports what it would destroy, without using lifetimes.
+"""The checker of plans: replays a plan at given sizes and reports values that it destroys, without using lifetimes.
 
-It keeps a list of who wrote each range of memory last. A kernel's operands must be intact; then its outputs and
-workspaces are written, and whatever they overlap is destroyed. An output may overlap an operand of its own kernel only
-if that is read element for element and both occupy the same bytes.
+The checker keeps, for each storage, the values in it and their bytes. For each kernel it first checks that no operand
+is destroyed. Then it writes the kernel's outputs and workspaces, which destroys all values that they overlap. An output
+may overlap an operand of its own kernel only if the kernel reads the operand element for element and both occupy the
+same bytes.
 """
 
 from __future__ import annotations
@@ -16,7 +17,12 @@ from relax_eg.memory.program import MemoryProgram, Step, leaves
 
 @dataclass(frozen=True, slots=True)
 class PlanProblem:
-    """A problem of a plan: the sizes, the kernel, and what is wrong."""
+    """A problem of a plan.
+
+    - `sizes`: the binding at which it occurs; empty if it occurs at all sizes.
+    - `step`: the name of the kernel; "" if it concerns no single kernel.
+    - `text`: what is wrong.
+    """
 
     sizes: tuple[tuple[str, int], ...]
     step: str
@@ -28,8 +34,9 @@ class PlanProblem:
 
 
 def problems(program: MemoryProgram, placed: Placement, bindings: Iterable[Mapping[str, int]]) -> list[PlanProblem]:
-    """The problems of a placement of the values of `program`, whose steps are in the module's order. A problem of the
-    order, or a missing storage, is independent of sizes; else the first problem at each of `bindings`."""
+    """The problems of a placement of the values of `program`, whose steps are in the module's order. If the order is
+    wrong or a storage is missing, the result is that one problem, without sizes; otherwise it is the first problem at
+    each of `bindings`."""
     wrong = _order_problem(program, placed.order)
     if wrong is None:
         unknown = [p.storage for p in placed.places.values() if not 0 <= p.storage < len(placed.storages)]
@@ -43,7 +50,7 @@ def problems(program: MemoryProgram, placed: Placement, bindings: Iterable[Mappi
         known = {d: int(d.evaluate(sizes)) for d in offsets}
         place = {v: (p.storage, known[p.offset]) for v, p in placed.places.items()}
         spaces = [int(s.bytes.evaluate(sizes)) for s in placed.storages]
-        first = _replayed(program, steps, program.bytes_at(sizes), place, spaces)
+        first = _first_conflict(program, steps, program.bytes_at(sizes), place, spaces)
         if first is not None:
             found.append(PlanProblem(tuple(sorted(sizes.items())), *first))
     return found
@@ -67,15 +74,20 @@ def _order_problem(program: MemoryProgram, order: Sequence[int]) -> str | None:
     return None
 
 
-def _replayed(
+def _first_conflict(
     program: MemoryProgram,
     steps: Sequence[Step],
     bytes_of: Sequence[int | None],
     place: Mapping[int, tuple[int, int]],
     spaces: Sequence[int],
 ) -> tuple[str, str] | None:
-    """The first kernel that destroys something it must not, or finds an operand destroyed, and what; None if there is
-    none. `place`: of each value its storage, and the offset in it; `spaces`: the bytes of each storage."""
+    """The first kernel that overwrites a value in use or reads a destroyed value, with the text of the problem; None if
+    there is none.
+
+    - `bytes_of`: the bytes of each value; None if unknown.
+    - `place`: for each value its storage, and its offset there in bytes.
+    - `spaces`: the bytes of each storage.
+    """
     held: list[list[tuple[int, int, int]]] = [[] for _ in spaces]  # low, high, value
     destroyed: dict[int, int] = {}  # destroyed values, and what was written over them
     name = [x.name for x in program.values]

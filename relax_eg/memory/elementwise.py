@@ -1,4 +1,4 @@
-"""In-place operands: the operands that every output of a kernel reads element for element."""
+"""In-place operands of a kernel: the operands over which an output may be written."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from relax_eg.tir import Read, Stage, TensorProgram, walk
 
 
 def overwritable(e: Expr) -> Iterator[tuple[int, Expr]]:
-    """Pairs (output, operand) of the kernel `e`: the output may be written over that operand, of the same size in
-    bytes, if nothing else needs the operand. An operand that is a view is replaced by what it is a view of."""
+    """Pairs (number of the output, operand) of the kernel `e`. If nothing else needs the operand and both have equal
+    bytes, the output may be written over it. The value stands for the operand if the operand is a view of it."""
     placed = equations_of(e)
     if placed is None:
         return
@@ -38,23 +38,23 @@ def overwritable(e: Expr) -> Iterator[tuple[int, Expr]]:
 
 @lru_cache(KEPT)
 def elementwise_pairs(program: TensorProgram) -> frozenset[tuple[str, str]]:
-    """Pairs (output, input) such that the input has the output's shape, and each element of *any* output depends on
-    that input, if at all, only through the element at the same place. Then everything that needs an element is computed
-    together with the output's element, whatever the order of elements. Inputs that no output reads are in no pair."""
+    """Pairs (output, input) of buffer names such that the input has the output's shape, and each element of *any*
+    output reads that input at most at the element's own index. Every reader of an input element then runs together with
+    the output element that replaces it, in any order of the elements. Inputs that no output reads are in no pair."""
     inputs = [b.name for b in program.inputs]
-    # For each buffer and input: no entry if the input plays no part, else whether it is read only at the same place.
+    # For each buffer, by the inputs that it depends on: whether it reads the input at the same index only.
     same: dict[str, dict[str, bool]] = {}
-    for made in program.stages:
+    for stage in program.stages:
         own: dict[str, bool] = {}
-        for read in (t for t in walk(made.value) if isinstance(t, Read)):
-            if read.buffer == made.output.name:  # a scan, handled below
+        for read in (t for t in walk(stage.value) if isinstance(t, Read)):
+            if read.buffer == stage.output.name:  # a scan, handled below
                 continue
-            at_place = _at_same_place(made, read, program.buffers[read.buffer].shape)
+            at_place = _at_same_place(stage, read, program.buffers[read.buffer].shape)
             for name, was in {read.buffer: True}.items() if read.buffer in inputs else same[read.buffer].items():
                 own[name] = own.get(name, True) and was and at_place
-        if made.scans:  # an element depends on those before it
+        if stage.scans:  # an element depends on those before it
             own = dict.fromkeys(own, False)
-        same[made.output.name] = own
+        same[stage.output.name] = own
     found: set[tuple[str, str]] = set()
     for name in inputs:
         shapes = program.buffers[name].shape
@@ -65,11 +65,11 @@ def elementwise_pairs(program: TensorProgram) -> frozenset[tuple[str, str]]:
     return frozenset(found)
 
 
-def _at_same_place(made: Stage, read: Read, shape: tuple[Dim, ...]) -> bool:
-    """Whether the read is of the element at the place that is written, in a buffer of the same shape."""
-    if shape != made.output.shape or len(read.indices) != len(made.indices):
+def _at_same_place(stage: Stage, read: Read, shape: tuple[Dim, ...]) -> bool:
+    """Whether the read has the index of the element that the stage writes, in a buffer of the same shape."""
+    if shape != stage.output.shape or len(read.indices) != len(stage.indices):
         return False
     return all(
         isinstance(i, Dim) and (i == w or (extent == 1 and i == 0))
-        for i, w, extent in zip(read.indices, made.indices, shape, strict=True)
+        for i, w, extent in zip(read.indices, stage.indices, shape, strict=True)
     )

@@ -24,7 +24,7 @@ VERSION = 2  # given: version of the format; other versions are refused
 
 
 def to_data(plan: Plan) -> dict[str, Any]:
-    """The plan as JSON data: what is needed to follow it, the program and sizes it is for, and its proofs."""
+    """The plan as JSON data: its order and places, a hash of its program, its sizes, and its proofs."""
     values = plan.written.values
     rows = [
         {
@@ -125,7 +125,7 @@ def _placement(data: Mapping[str, Any]) -> Placement:
 
 
 def program_key(program: MemoryProgram) -> str:
-    """A hash of what a plan depends on: which kernels read and write which values, and their sizes."""
+    """A hash of what a plan depends on: the values and their sizes, and the kernels that read and write them."""
     lines = [f"{x.number} {x.role} {x.annotation}" for x in program.values]
     lines += [f"{s.name} {s.operands} {s.writes} {s.workspaces} {s.overwritable} {s.region}" for s in program.steps]
     return hashlib.sha256("\n".join([*lines, str(program.result)]).encode()).hexdigest()

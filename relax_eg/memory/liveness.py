@@ -15,8 +15,8 @@ Amount = TypeVar("Amount", int, Dim)
 
 
 def live_totals(spans: Iterable[tuple[int, int, Amount]], steps: int, zero: Amount) -> list[Amount]:
-    """For each step, the sum of the amounts of the spans that contain it. A span is its first step, its last step, and
-    an amount; `nothing` is the sum of none."""
+    """For each of `steps` steps, the sum of the amounts of the spans that contain it. A span is a triple of its first
+    step, its last step, and an amount. `zero` is the empty sum."""
     change = [zero] * (steps + 1)
     for start, end, amount in spans:
         change[start] = change[start] + amount
@@ -30,10 +30,13 @@ def live_totals(spans: Iterable[tuple[int, int, Amount]], steps: int, zero: Amou
 
 @dataclass(frozen=True, slots=True)
 class Lifetime:
-    """A chain of values that share one memory range, each written over the previous one while that is read for the last
-    time; usually it is a single value.
+    """A chain of values in one range of memory, usually a single value. Each value is written over the previous one, in
+    the step that reads the previous one for the last time.
 
-    - `start`, `end`: the steps during which `bytes` are needed, both included.
+    - `number`: its index in `Liveness.lifetimes`.
+    - `values`: the numbers of its values, in the order in which they are written.
+    - `start`, `end`: the steps during which the range is needed, both included.
+    - `bytes`: the bytes of the range, the same for all values.
     - `itemsize`: bytes of an element, the same in all values.
     - `role`: "value", "workspace" or "result".
     """
@@ -49,9 +52,10 @@ class Lifetime:
 
 @dataclass(frozen=True)
 class Liveness:
-    """The lifetimes in a program, in the order in which they begin.
+    """The lifetimes in a program.
 
-    - `results`: whether the results of the call are among them ("planned"), or the caller has them ("apart").
+    - `results`: whether the results of the call are among them ("planned"), or in memory of the caller ("apart").
+    - `lifetimes`: in the order in which they begin.
     - `unsized`: values whose size is unknown before they are computed.
     """
 
@@ -67,17 +71,17 @@ class Liveness:
         return tuple(live_totals(spans, len(self.program.steps), Dim.of(0)))
 
     def at(self, sizes: Mapping[str, int]) -> list[int]:
-        """`sums` at these sizes of the entry. No plan of this order needs less than the largest."""
+        """The bytes alive at each step at these sizes. No plan of this order needs less than the largest."""
         known = {d: int(d.evaluate(sizes)) for d in {x.bytes for x in self.lifetimes}}
         return live_totals(((x.start, x.end, known[x.bytes]) for x in self.lifetimes), len(self.program.steps), 0)
 
     def peak_step(self, sizes: Mapping[str, int]) -> int:
-        """The step at which most is needed, the first of several; 0 if there is none."""
+        """The first step at which most bytes are alive; 0 if there is no step."""
         needed = self.at(sizes)
         return max(range(len(needed)), key=lambda i: (needed[i], -i), default=0)
 
     def peak(self, sizes: Mapping[str, int]) -> tuple[Lifetime, ...]:
-        """What is alive at the peak, largest first."""
+        """The lifetimes that are alive at the peak step, largest first."""
         found = self.needed_at(self.peak_step(sizes))
         return tuple(sorted(found, key=lambda x: -int(x.bytes.evaluate(sizes))))
 
@@ -87,8 +91,8 @@ class Liveness:
 
 
 def in_place(pairs: Iterable[tuple[int, int]], dying: Collection[int]) -> dict[int, int]:
-    """Of pairs (output, operand) those that a step computes in place, if the operands `dying` are read for the last
-    time; each value is in at most one pair."""
+    """The pairs (output, operand) that a step computes in place, by output. The operand must be one of `dying`, which
+    the step reads for the last time. Each value is in at most one pair."""
     found: dict[int, int] = {}
     taken: set[int] = set()
     for w, r in pairs:
@@ -99,8 +103,8 @@ def in_place(pairs: Iterable[tuple[int, int]], dying: Collection[int]) -> dict[i
 
 
 def candidates(program: MemoryProgram, step: Step) -> list[tuple[int, int]]:
-    """The pairs (output, operand) of a step that may be computed in place: equal sizes, and the operand is a planned
-    value."""
+    """The pairs (output, operand) of a step that may be computed in place: both have equal sizes, and the operand is a
+    planned value."""
     values = program.values
     return [
         (w, r)
@@ -115,18 +119,18 @@ def liveness(
     known: Collection[str] | None = None,
     overwriting: bool = True,
 ) -> Liveness:
-    """The lifetimes of all values that a plan gives memory to. Linear in the program.
+    """The lifetimes of all values that a plan gives memory to. Takes time linear in the program.
 
     - `known`: the size variables that have a value before the call runs (default: all). Values with other sizes are
       unsized.
-    - `overwriting`: whether values are written over others; else each value has a lifetime of its own.
+    - `overwriting`: whether values may be computed in place; if not, each value has a lifetime of its own.
     """
     planned = ("value", "workspace", "result") if results == "planned" else ("value", "workspace")
     size_of = [x.bytes for x in program.values]
     if known is not None:
         size_of = [None if d is None or not d.variables.issubset(known) else d for d in size_of]
-    last = program.last
-    first: dict[int, int] = {}  # of each value, the first value of its chain
+    last = program.last_uses
+    first: dict[int, int] = {}  # for each value, the first value of its chain
     chains: dict[int, list[int]] = {}
     unsized: list[int] = []
     for s in program.steps:

@@ -1,7 +1,7 @@
 """Lowers a planned entry to a module with explicit memory: kernels fill tensors in storages, in the planned order.
 
-Calls of functions are inlined, so the module shows what a runtime does, step after step. It prints, parses, is checked
-and can be interpreted; `tests` compare its results with those of the original module.
+Calls of functions are inlined, so the module lists the steps of a runtime. It prints, parses, passes the check of
+well-formedness and can be interpreted. Tests compare its results with those of the original module.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from relax_eg.ir import (
     tuple_,
     var,
 )
-from relax_eg.ir.calls import needed_by
+from relax_eg.ir.calls import reachable_functions
 from relax_eg.ir.heads import STATIC
 from relax_eg.memory.plan import Plan
 from relax_eg.memory.program import MemoryProgram, Step, Tree, operands_of, viewed_value
@@ -39,8 +39,8 @@ from relax_eg.shapes import Dim
 
 
 def lower_plan(plan: Plan, module: Module, device: str = "cpu") -> Module:
-    """`module` with its entry in the storages of `plan`. Values without a place there get storages of their own.
-    MemoryPlanError for what has no explicit form: a `match_cast`, or sizes that depend on values."""
+    """`module` with an entry that computes in the storages of `plan` on `device`. Values without a place there get
+    storages of their own. MemoryPlanError for a module with a `match_cast` or with sizes that depend on values."""
     return _Lowering(plan, module, device).run()
 
 
@@ -68,12 +68,12 @@ class _Lowering:
             name = "arena" if self.plan.layout == "arena" else f"storage{n}"
             self.storages.append(self._bind(name, alloc_storage(s.bytes, self.device)))
         for s in self.program.steps:
-            into = [self._allocated(v) for v in (*s.workspaces, *s.writes)][len(s.workspaces) :]
+            into = [self._allocate(v) for v in (*s.workspaces, *s.writes)][len(s.workspaces) :]
             self._bind(f"ran{s.number}", call_into(self._kernel(s), into))
-            self._bury(s)
-        result = self._result(self.program.result, f.result.annotation)
+            self._kill_dead_values(s)
+        result = self._tree_expr(self.program.result, f.result.annotation)
         entry = Function(f.name, f.params, (Block(tuple(self.bindings), dataflow=False),), result, assume=f.assume)
-        return Module((entry, *needed_by(entry.expressions(), {g.name: g for g in self.module})))
+        return Module((entry, *reachable_functions(entry.expressions(), {g.name: g for g in self.module})))
 
     def _bind(self, name: str, value: Expr) -> Expr:
         n, own = 0, name
@@ -84,8 +84,8 @@ class _Lowering:
         self.bindings.append(Binding(bound, value))
         return bound
 
-    def _allocated(self, v: int) -> Expr:
-        """The tensor that a value is written to."""
+    def _allocate(self, v: int) -> Expr:
+        """Emits `alloc_tensor` for a value, and returns its variable."""
         value = self.program.values[v]
         a = value.annotation
         assert a.shape is not None and a.dtype is not None and value.bytes is not None
@@ -97,17 +97,17 @@ class _Lowering:
         self.vars[v] = self._bind(_identifier(value.name), alloc_tensor(storage, offset, a.shape, a.dtype))
         return self.vars[v]
 
-    def _bury(self, s: Step) -> None:
-        """Emit `kill` for values whose last use is this step. A value that was written over has ended already, and has
-        no bytes left of its own."""
+    def _kill_dead_values(self, s: Step) -> None:
+        """Emits `kill` for values whose last use is this step, except for operands that an output of the step has
+        overwritten."""
         places = self.plan.places
         over = [places[w] for w in s.writes if w in places]
-        for v in self.program.dying[s.number]:
+        for v in self.program.dead_values[s.number]:
             if not (v in s.reads and places.get(v) in over):
                 self._bind("end", kill(self.vars[v]))
 
     def _kernel(self, s: Step) -> Expr:
-        """The kernel on the variables of its operands, at the entry's sizes."""
+        """The kernel, applied to the variables of its operands, with sizes in the entry's terms."""
         e = s.kernel
         trees = dict(zip(operands_of(e), s.operands, strict=True))
         sizes: Mapping[str, Dim] = s.sizes
@@ -115,22 +115,22 @@ class _Lowering:
         def operand(a: Expr) -> Expr:
             wanted = substitute(a.annotation, dict(sizes))
             if a.op in STATIC:
-                return node(a.op, (), _at(a.attrs, sizes), wanted)
-            return self._result(trees[viewed_value(a)], wanted)
+                return node(a.op, (), _attrs_at(a.attrs, sizes), wanted)
+            return self._tree_expr(trees[viewed_value(a)], wanted)
 
         annotation = substitute(e.annotation, dict(sizes))
-        return node(e.op, [operand(a) for a in e.args], _at(e.attrs, sizes), annotation)
+        return node(e.op, [operand(a) for a in e.args], _attrs_at(e.attrs, sizes), annotation)
 
-    def _result(self, tree: Tree, wanted: Annotation) -> Expr:
-        """A tree of values as an expression of the annotation `wanted`."""
+    def _tree_expr(self, tree: Tree, wanted: Annotation) -> Expr:
+        """The expression of a tree of values, with the annotation `wanted`."""
         if isinstance(tree, tuple):
             fields = wanted.fields if isinstance(wanted, Tuple) else ()
-            return tuple_(self._result(t, a) for t, a in zip(tree, fields, strict=True))
+            return tuple_(self._tree_expr(t, a) for t, a in zip(tree, fields, strict=True))
         if tree is None:
             raise MemoryPlanError(f"{self.module.main.name}(): {wanted} is no tensor and has no explicit form")
-        return self._as(self.vars[tree], wanted)
+        return self._reshape_to(self.vars[tree], wanted)
 
-    def _as(self, e: Expr, wanted: Annotation) -> Expr:
+    def _reshape_to(self, e: Expr, wanted: Annotation) -> Expr:
         """`e` reshaped to the shape of `wanted`."""
         if e.annotation == wanted or not isinstance(wanted, Tensor) or wanted.shape is None:
             return e
@@ -138,13 +138,13 @@ class _Lowering:
 
 
 def _fields(p: Expr) -> list[Expr]:
-    """The tensors in a parameter, as expressions."""
+    """The expressions of the tensors in a parameter."""
     if isinstance(p.annotation, Tuple):
         return [e for i in range(len(p.annotation.fields)) for e in _fields(p[i])]
     return [p] if isinstance(p.annotation, Tensor) else []
 
 
-def _at(attrs: Attrs, sizes: Mapping[str, Dim]) -> list[tuple[str, object]]:
+def _attrs_at(attrs: Attrs, sizes: Mapping[str, Dim]) -> list[tuple[str, object]]:
     return [(name, with_sizes_of(value, sizes)) for name, value in attrs]
 
 

@@ -1,9 +1,9 @@
 """Packing: the lowest possible offsets in one arena for tensors of known sizes and lifetimes.
 
-Tensors that are alive at the same time must not overlap. Every packing that cannot be pushed down is given by an order:
-each tensor lies on the highest of those before it that are alive at the same time. Small problems are solved exactly by
-a search over such orders. Large ones are packed in a few orders, each tensor in its lowest gap; then the tensor on top
-is moved to the front of the order, and all are packed again.
+Tensors that are alive at the same time must not overlap. Every packing in which no tensor can be moved down corresponds
+to an order of the tensors: each tensor lies on the highest of those before it that are alive at the same time. Small
+problems are solved exactly by a search over such orders. Large ones are packed in five orders, each tensor in its
+lowest gap. Then the tensor on top is moved to the front of the order, and all are packed again.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ EXACT = 12  # limit: tensors of a problem that is solved exactly
 NODES = 20_000  # limit: nodes of the exact search
 PLACED = 20_000  # limit: tensors placed while a packing is improved
 _STRIDE = 7919  # chosen: a prime; makes the escape moves pseudo-random but the same in every run
-_ASTRAY = 5  # chosen: one turn in so many may make the packing larger
+_UPHILL = 5  # chosen: one turn in so many may raise the height
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,11 +48,11 @@ def pack(spans: Sequence[Span]) -> Packing:
     """A low packing of `spans`, minimal if they are few. Deterministic."""
     bound = liveness_bound(spans)
     used = [i for i, s in enumerate(spans) if s.size]
-    meets = _meetings(spans, used)
-    best = _packed(spans, used, meets, bound)
+    overlaps = _overlapping_spans(spans, used)
+    best = _pack_in_orders(spans, used, overlaps, bound)
     optimal = best[1] == bound
     if not optimal and len(used) <= EXACT:
-        best, optimal = _exactly(spans, used, meets, best)
+        best, optimal = _pack_exactly(spans, used, overlaps, best)
     offsets = [0] * len(spans)
     for i, offset in best[0].items():
         offsets[i] = offset
@@ -68,7 +68,7 @@ def liveness_bound(spans: Sequence[Span]) -> int:
 _Placed = tuple[dict[int, int], int]  # offsets, height
 
 
-def _meetings(spans: Sequence[Span], used: Sequence[int]) -> dict[int, list[int]]:
+def _overlapping_spans(spans: Sequence[Span], used: Sequence[int]) -> dict[int, list[int]]:
     """For each of the spans `used`, those that are alive at the same time."""
     found: dict[int, list[int]] = {i: [] for i in used}
     now: list[int] = []
@@ -81,8 +81,8 @@ def _meetings(spans: Sequence[Span], used: Sequence[int]) -> dict[int, list[int]
     return found
 
 
-def _packed(spans: Sequence[Span], used: Sequence[int], meets: dict[int, list[int]], bound: int) -> _Placed:
-    """The best of a few orders, improved."""
+def _pack_in_orders(spans: Sequence[Span], used: Sequence[int], overlaps: dict[int, list[int]], bound: int) -> _Placed:
+    """The lowest packing that five orders give, improved by `_improve`."""
     size, length = (lambda i: spans[i].size), (lambda i: spans[i].end - spans[i].start + 1)
     orders = [
         sorted(used, key=lambda i: (-size(i), -length(i), i)),
@@ -94,20 +94,20 @@ def _packed(spans: Sequence[Span], used: Sequence[int], meets: dict[int, list[in
     best: _Placed | None = None
     chosen = orders[0]
     for order in orders:
-        found = _in_gaps(spans, order, meets)
+        found = _pack_in_gaps(spans, order, overlaps)
         if best is None or found[1] < best[1]:
             best, chosen = found, order
         if best[1] == bound:
             return best
     assert best is not None
-    return _improved(spans, chosen, meets, bound, best)
+    return _improve(spans, chosen, overlaps, bound, best)
 
 
-def _improved(
-    spans: Sequence[Span], order: Sequence[int], meets: dict[int, list[int]], bound: int, best: _Placed
+def _improve(
+    spans: Sequence[Span], order: Sequence[int], overlaps: dict[int, list[int]], bound: int, best: _Placed
 ) -> _Placed:
-    """Packs repeatedly with the topmost span, and sometimes those directly below it, moved to the front of the
-    order."""
+    """The lowest of repeated packings. Each moves the topmost span, and sometimes spans directly below it, to the front
+    of the order."""
     current, last = list(order), best
     seen = {tuple(current)}
     for turn in range(PLACED // max(len(order), 1)):
@@ -115,7 +115,7 @@ def _improved(
         on_top = next(i for i in current if offsets[i] + spans[i].size == height)
         raised = [on_top]
         if turn % 3:  # together with spans directly below it
-            below = [j for j in meets[on_top] if offsets[j] + spans[j].size == offsets[on_top]]
+            below = [j for j in overlaps[on_top] if offsets[j] + spans[j].size == offsets[on_top]]
             raised = below[: turn % 3] + raised if turn % 2 else raised + below[: turn % 3]
         moved = [*raised, *(i for i in current if i not in raised)]
         if tuple(moved) in seen:
@@ -125,8 +125,8 @@ def _improved(
             if tuple(moved) in seen:
                 continue
         seen.add(tuple(moved))
-        found = _in_gaps(spans, moved, meets)
-        if found[1] <= last[1] or turn % _ASTRAY == _ASTRAY - 1:
+        found = _pack_in_gaps(spans, moved, overlaps)
+        if found[1] <= last[1] or turn % _UPHILL == _UPHILL - 1:
             current, last = moved, found
         if found[1] < best[1]:
             best, current, last = found, moved, found
@@ -135,14 +135,14 @@ def _improved(
     return best
 
 
-def _in_gaps(spans: Sequence[Span], order: Sequence[int], meets: dict[int, list[int]]) -> _Placed:
-    """Each span, in this order, in the lowest gap that it fits in."""
+def _pack_in_gaps(spans: Sequence[Span], order: Sequence[int], overlaps: dict[int, list[int]]) -> _Placed:
+    """The packing that puts each span, in this order, in the lowest gap that it fits in."""
     offsets: dict[int, int] = {}
     height = 0
     for i in order:
         size = spans[i].size
         at = 0
-        for low, high in sorted((offsets[j], offsets[j] + spans[j].size) for j in meets[i] if j in offsets):
+        for low, high in sorted((offsets[j], offsets[j] + spans[j].size) for j in overlaps[i] if j in offsets):
             if at + size <= low:
                 break
             at = max(at, high)
@@ -151,11 +151,12 @@ def _in_gaps(spans: Sequence[Span], order: Sequence[int], meets: dict[int, list[
     return offsets, height
 
 
-def _exactly(
-    spans: Sequence[Span], used: Sequence[int], meets: dict[int, list[int]], best: _Placed
+def _pack_exactly(
+    spans: Sequence[Span], used: Sequence[int], overlaps: dict[int, list[int]], best: _Placed
 ) -> tuple[_Placed, bool]:
-    """The lowest packing, by depth-first search over the orders by offset, pruned by what each step still needs above
-    what is placed; and whether the search was complete."""
+    """The lowest packing that a depth-first search finds, and whether the search was complete. The search adds spans in
+    the order of their offsets. It drops a partial packing if, at some step, the placed height plus the bytes still to
+    be placed reach the best height."""
     steps = sorted({spans[i].start for i in used})
     at_step = {t: [i for i in used if spans[i].start <= t <= spans[i].end] for t in steps}
     by_size = sorted(used, key=lambda i: (-spans[i].size, i))
@@ -177,7 +178,7 @@ def _exactly(
         for i in by_size:
             if i in placed:
                 continue
-            at = max((placed[j] + spans[j].size for j in meets[i] if j in placed), default=0)
+            at = max((placed[j] + spans[j].size for j in overlaps[i] if j in placed), default=0)
             if (at, i) < last:  # each packing is built in the order of its offsets only
                 continue
             now = {**placed, i: at}

@@ -24,9 +24,11 @@ COLORS = {"value": "#6f9fd8", "workspace": "#e0a458", "result": "#7fb685"}
 
 
 def draw(plan: Plan, path: str | Path) -> None:
-    """Write the memory timeline to a file, as PNG, SVG or PDF by its suffix. Above: the bytes alive at once, as written
-    and as planned. Below: the storages, one above the other, then what executables allocate; each allocation is a box
-    over the kernels that need it, and the peak is marked."""
+    """Writes the memory timeline to a file, as PNG, SVG or PDF by its suffix.
+
+    The upper plot has the bytes alive at once, as written and as planned. The lower plot has the storages, one above
+    the other, and above them the memory that executables allocate. Each allocation is a box over the kernels that need
+    it. The peak is marked."""
     try:
         import matplotlib
     except ImportError:
@@ -73,7 +75,7 @@ def _needed(axes: Axes, plan: Plan) -> None:
 
 
 def _places(axes: Axes, plan: Plan) -> None:
-    """Draws the storages, bottom up, over the kernels."""
+    """Draws the storages, one above the other, over the kernels."""
     from matplotlib.patches import Patch, Rectangle
 
     whole = max(plan.peak_at(plan.at), 1)

@@ -1,4 +1,4 @@
-"""Placements: in which storage every value lies, and at which offset; what all layouts make and what is checked."""
+"""Placements: the storage of every value and its offset there. Every layout makes one, and the checker reads it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,11 @@ Layout = Literal["storages", "arena", "greedy"]
 
 @dataclass(frozen=True, slots=True)
 class Storage:
-    """A range of memory that holds values. `itemsize`, `dtype`: those of the value it was made for."""
+    """A range of memory that holds values.
+
+    - `bytes`: its size.
+    - `itemsize`, `dtype`: bytes of an element, and dtype, of the value for which it was made.
+    """
 
     bytes: Dim
     itemsize: int = 1
@@ -25,25 +29,29 @@ class Storage:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """The place of a value: `offset` bytes from the beginning of the storage of this number."""
+    """The place of a value.
+
+    - `storage`: the number of the storage.
+    - `offset`: bytes from the beginning of the storage.
+    """
 
     storage: int
     offset: Dim
 
 
 # Storages, the place of each value, the reuses with their proofs, and whether no packing is known to be lower.
-Laid: TypeAlias = "tuple[tuple[Storage, ...], Mapping[int, Place], tuple[Reuse, ...], bool]"
+StorageLayout: TypeAlias = "tuple[tuple[Storage, ...], Mapping[int, Place], tuple[Reuse, ...], bool]"
 
 
 @dataclass(frozen=True)
 class Placement:
-    """A plan as plain data: what is needed to follow it and to check it.
+    """A plan as plain data: all that a runtime needs to follow it, and the checker to check it.
 
     - `order`: the steps, by their numbers in the module.
-    - `storages`: by number.
+    - `storages`: the storages, by number.
     - `places`: the place of each value that has one.
-    - `reuses`: which value was given whose memory, and which was not; not in equality.
-    - `lowest`: whether no packing is lower at the sizes that it was made for; not in equality.
+    - `reuses`: the decisions whether a value reuses another's memory; not in equality.
+    - `lowest`: whether no packing is lower at the sizes for which it was made; not in equality.
     """
 
     order: tuple[int, ...]

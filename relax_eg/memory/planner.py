@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from relax_eg.accepted import BOUNDS, FLAG, Kind, accepts, one_of, short_repr
+from relax_eg.argument_checks import BOUNDS, FLAG, Kind, accepts, one_of, short_repr
 from relax_eg.errors import BoundsError, MemoryPlanError, OptionError
 from relax_eg.ir import Expr, Module
 from relax_eg.memory.liveness import Liveness, Results, liveness
@@ -19,17 +19,24 @@ from relax_eg.memory.proofs import SizeProofs
 from relax_eg.memory.schedule import Order, best_order
 from relax_eg.memory.steps import Stored, program_of
 from relax_eg.memory.storages import Aliasing
-from relax_eg.memory.temporaries import NOT_COUNTED, Asked, Measurable, Temporaries, estimated, measure_temporaries
+from relax_eg.memory.temporaries import (
+    NOT_COUNTED,
+    Measurable,
+    Temporaries,
+    TemporarySource,
+    estimate_temporaries,
+    measure_temporaries,
+)
 from relax_eg.shapes import Scope
 from relax_eg.shapes.relation import Bounds, split_bounds
 
 
 def plan(module: Module, at: Mapping[str, int]) -> Plan:
-    """The plan of a call of the entry at the sizes `at`, which must be complete: what a runtime follows. Only sizes
-    that a `match_cast` binds may be missing; values with such sizes are not planned."""
+    """The plan that a runtime follows in a call of the entry at the sizes `at`. Only sizes that a `match_cast` binds
+    may be missing; values with such sizes are not planned."""
     started = time.perf_counter()
     scope = Scope({name: (size, size) for name, size in at.items()})
-    sizes = SizeProofs(scope, at, only_there=True)
+    sizes = SizeProofs(scope, at, at_only=True)
     return make_plan(program_of(module), sizes, started=started)
 
 
@@ -41,12 +48,16 @@ def lifetimes(
     ahead: Collection[Expr] = (),
     reorder: bool = True,
 ) -> Liveness:
-    """What is alive at each step at the sizes `at`, results included: the part of a plan that reports show. `stored`,
-    `ahead`: see `program_of`. `reorder`: whether the kernels run in an order of least peak with their estimated
-    temporaries, as in a plan, or in the order of the text. Near linear in what it runs."""
+    """The lifetimes in a call at the sizes `at`, results included, as reports show them. Takes time nearly linear in
+    the kernels that run.
+
+    - `stored`, `ahead`: as in `program_of`.
+    - `reorder`: whether kernels with their estimated temporaries run in an order of low peak, as in a plan. If not,
+      they run in the order of the text, without temporaries.
+    """
     program = program_of(module, stored=stored, ahead=ahead)
     if reorder:
-        program = estimated(program, at).of(program)
+        program = estimate_temporaries(program, at).of(program)
         program = program.reordered(best_order(program, [at]).steps)
     return liveness(program, "planned", at.keys())
 
@@ -78,7 +89,7 @@ def plan_memory(
     results: Results = "apart",
     layout: Layout = "storages",
     aliasing: Aliasing = "elements",
-    temporary: Temporary | Asked | None = None,
+    temporary: Temporary | TemporarySource | None = None,
     reorder: bool = True,
     align: int | None = None,
     check: bool = False,
@@ -88,20 +99,20 @@ def plan_memory(
     - `module`: a Module, or what `optimize` returns.
     - `bounds`: the range of each size, `(low, high)`, or one integer that fixes it; statements about sizes, such as
       "s % 8 == 0"; or a list of both. If all sizes are bounded, an arena is one number of bytes.
-    - `at`: the sizes to be best at, one binding or a list; default: the upper bounds. The order is chosen for all of
-      them, the layout for the first.
-    - `results`: whether the results are in the planned memory ("planned": valid until the next call) or the caller's
-      own ("apart").
+    - `at`: the sizes for which the plan is optimized, one binding or a list; default: the upper bounds. The order is
+      chosen for all of them, the layout for the first.
+    - `results`: whether the results are in the planned memory ("planned": valid until the next call) or in memory of
+      the caller ("apart").
     - `layout`: "storages", by which `execution="kernels"` runs; "arena", for a backend with offsets; or "greedy", TVM's
       planner, for comparison.
     - `aliasing`: which storages the backend lets a kernel take over.
-    - `temporary`: what kernels allocate themselves, planned as workspaces. "measured": they are compiled at the largest
-      sizes, or, if those are unbounded, at the first of `at`; this is the default only for results of
-      `optimize(execution="kernels")`. "estimated": from their equations. "none". Or a function of a step (see
-      `program_of`).
+    - `temporary`: the source of the bytes that kernels allocate themselves, which are planned as workspaces.
+      "measured": the kernels are compiled at the largest sizes, or, if those are unbounded, at the first of `at`; this
+      is the default only for results of `optimize(execution="kernels")`. "estimated": from their equations. "none":
+      such bytes are not counted. Or a function of a step (see `program_of`).
     - `reorder`: whether kernels may be reordered.
-    - `align`: offsets in an arena are multiples of so many bytes; default: the size of the largest element.
-    - `check`: replay the plan at many sizes; MemoryPlanError if anything is destroyed.
+    - `align`: offsets in an arena are multiples of this number of bytes; default: the size of the largest element.
+    - `check`: whether to replay the plan at many sizes; MemoryPlanError if a value in use is destroyed.
     """
     started = time.perf_counter()
     executables = module if isinstance(module, Measurable) else None
@@ -110,14 +121,14 @@ def plan_memory(
         raise OptionError(f"plan_memory() takes a Module or what optimize() returns, got {type(module).__name__}")
     if align is not None and (isinstance(align, bool) or not isinstance(align, int) or align < 1):
         raise OptionError(f"align={short_repr(align)}: a number of bytes from 1 on is accepted")
-    temporary = _checked(temporary, executables)
+    temporary = _check_temporary(temporary, executables)
     program = program_of(module, temporary if callable(temporary) else None)
     scope = _scope(module, bounds, program.variables)
     bindings = [at] if isinstance(at, Mapping) else list(at or ()) or [{}]
-    first, *also = (_chosen(scope, program.variables, given) for given in bindings)
+    first, *also = (_sizes_of_interest(scope, program.variables, given) for given in bindings)
     temporaries = Temporaries("given") if callable(temporary) else NOT_COUNTED
     if temporary == "estimated":
-        temporaries = estimated(program, first)
+        temporaries = estimate_temporaries(program, first)
     elif temporary == "measured":
         assert executables is not None
         bounded = all(scope.bounds(n)[1] is not None for n in first)
@@ -130,8 +141,11 @@ def plan_memory(
     return made
 
 
-def _checked(temporary: Temporary | Asked | None, executables: Measurable | None) -> Temporary | Asked:
-    """The value of `temporary`, checked, or its default for what is planned."""
+def _check_temporary(
+    temporary: Temporary | TemporarySource | None, executables: Measurable | None
+) -> Temporary | TemporarySource:
+    """The argument `temporary`, or its default. OptionError for an unknown text, and for "measured" without
+    `executables`."""
     if temporary is None:
         return "none" if executables is None else "measured"
     if not isinstance(temporary, str) or temporary in ("estimated", "none"):
@@ -157,27 +171,31 @@ def make_plan(
     started: float | None = None,
     temporaries: Temporaries = NOT_COUNTED,
 ) -> Plan:
-    """The plan for a memory program; see `plan_memory`. `also`: further sizes that its order should be good at;
-    `started`: when planning began; `temporaries`: what kernels allocate beside what the program has."""
+    """The plan for a memory program; see `plan_memory`.
+
+    - `also`: further sizes for which the order is chosen.
+    - `started`: the value of `time.perf_counter` when planning began; default: now.
+    - `temporaries`: what kernels allocate in addition to the workspaces of the program.
+    """
     started = time.perf_counter() if started is None else started
     written = temporaries.of(written)
-    order = best_order(written, [sizes.at, *also]) if reorder else Order.as_written(written, sizes.at)
+    order = best_order(written, [sizes.at, *also]) if reorder else Order.of_program(written, sizes.at)
     made = plan_in_order(written, order, sizes, options or PlanOptions(), temporaries)
     return replace(made, seconds=time.perf_counter() - started)
 
 
 def with_measured_temporaries(made: Plan, bytes_of: Mapping[str, int]) -> Plan:
-    """A plan made by `plan`, with the same order and storages, that also counts what its executables were found to
-    allocate, by kernel."""
-    temporaries = measure_temporaries(made.written, bytes_of, made.at, only=True)
+    """The plan `made` by `plan`, with the same order and storages, that also counts the bytes that its executables
+    allocate: `bytes_of`, by the name of the kernel."""
+    temporaries = measure_temporaries(made.written, bytes_of, made.at, at_only=True)
     written = temporaries.of(made.written)
-    order = made.order.measured(written, made.at)
+    order = made.order.with_peaks(written, made.at)
     return replace(plan_in_order(written, order, made.sizes, made.options, temporaries), seconds=made.seconds)
 
 
 def _scope(module: Module, bounds: Bounds | None, names: Sequence[str]) -> Scope:
-    """The scope of the sizes. BoundsError for bounds that name no size, are no integers, are below 0 or contradict each
-    other."""
+    """The scope of the sizes. BoundsError for bounds that name an unknown size, are no integers, are below 0 or
+    contradict each other."""
     ranges, statements = split_bounds(bounds)
     for name in ranges:
         if name not in names:
@@ -195,8 +213,9 @@ def _scope(module: Module, bounds: Bounds | None, names: Sequence[str]) -> Scope
     return scope
 
 
-def _chosen(scope: Scope, names: Sequence[str], given: Mapping[str, int]) -> dict[str, int]:
-    """The sizes of interest: those given, upper bounds for others, else a usual size."""
+def _sizes_of_interest(scope: Scope, names: Sequence[str], given: Mapping[str, int]) -> dict[str, int]:
+    """The sizes of interest: those `given`, for the others `usual_size`, or an allowed example if these are not allowed
+    together."""
     for name, size in given.items():
         if name not in names:
             raise BoundsError(f"at names `{name}`, which is no size; the sizes: {', '.join(names) or 'none'}")

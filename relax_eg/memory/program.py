@@ -11,7 +11,7 @@ from relax_eg.dtypes import itemsize
 from relax_eg.ir import Expr, Tensor, dims_of
 from relax_eg.ir.heads import STATIC
 from relax_eg.ir.memory import tensor_bytes
-from relax_eg.ops.fused import VIEWS, Placed, equations_at
+from relax_eg.ops.fused import VIEWS, ProgramUse, equations_at
 from relax_eg.shapes import Dim
 
 Role = Literal["argument", "constant", "value", "workspace", "result"]
@@ -23,9 +23,11 @@ Tree: TypeAlias = "int | tuple[Tree, ...] | None"
 class Value:
     """A tensor in memory.
 
+    - `number`: its index in `MemoryProgram.values`.
+    - `name`: its name in plans and messages.
+    - `annotation`: its shape, in the entry's size variables, and its dtype.
     - `role`: an "argument" and a "constant" exist before and after the call, and are not planned; a "result" is
-      returned; a "workspace" is used by one kernel only.
-    - `bytes`: its size over the entry's variables; None if unknown before the kernel has run.
+      returned; a "workspace" is used by one kernel only; a "value" is any other.
     """
 
     number: int
@@ -39,6 +41,7 @@ class Value:
 
     @property
     def bytes(self) -> Dim | None:
+        """Its size over the entry's variables; None if it is unknown before the kernel has run."""
         return tensor_bytes(self.annotation)
 
 
@@ -46,14 +49,18 @@ class Value:
 class Step:
     """A kernel that runs.
 
+    - `number`: its index in `MemoryProgram.steps`.
+    - `name`: its name in plans and messages.
     - `kernel`: the expression, in the terms of `function`.
+    - `function`: the name of the function that contains it.
     - `sizes`: the size variables of `function`, in the entry's terms.
-    - `operands`: what it reads, one tree for each of `operands_of(kernel)`.
+    - `operands`: the values that it reads, one tree for each of `operands_of(kernel)`.
     - `writes`: its outputs in order.
-    - `workspaces`: memory that only it uses; those passed to it are in `operands`, too.
+    - `workspaces`: memory that only it uses; a workspace that is passed to it is in `operands`, too.
     - `overwritable`: pairs (output, operand) of values: the output may be written in place of the operand, which is
       read element for element.
-    - `region`: steps may be reordered within a region only; between regions is an effect or a check.
+    - `region`: the number of its region. Steps may be reordered within a region only; an effect or a check separates
+      two regions.
     """
 
     number: int
@@ -75,15 +82,22 @@ class Step:
 
     @property
     def hidden(self) -> tuple[int, ...]:
-        """The workspaces that its executable allocates; the others its caller allocates and passes."""
+        """The workspaces that its executable allocates; its caller allocates and passes the others."""
         passed = {v for t in self.operands for v in leaves(t)}
         return tuple(v for v in self.workspaces if v not in passed)
 
 
 @dataclass(frozen=True)
 class MemoryProgram:
-    """What a call of a module's entry does to memory. `result`: what it returns; `constants`: the value of each
-    constant."""
+    """The values of a call of a module's entry, and the kernels that read and write them.
+
+    - `name`: the name of the entry.
+    - `values`: by number.
+    - `steps`: the kernels, in the order in which they run.
+    - `result`: the values that the entry returns.
+    - `variables`: the entry's size variables, including those that a `match_cast` binds.
+    - `constants`: the number of the value of each constant.
+    """
 
     name: str
     values: tuple[Value, ...]
@@ -111,9 +125,9 @@ class MemoryProgram:
         return tuple(found)
 
     @cached_property
-    def last(self) -> tuple[int, ...]:
-        """For each value the last step that reads it, else the one that writes it. Results are needed to the end; an
-        input that is never read has -1."""
+    def last_uses(self) -> tuple[int, ...]:
+        """For each value, the last step that reads it, or the step that writes it if none reads it. For a result it is
+        the last step of the program, and for an input that is never read -1."""
         used = zip(self.readers, self.writer, strict=True)
         last = [r[-1] if r else (-1 if w is None else w) for r, w in used]
         for v in leaves(self.result):
@@ -121,16 +135,16 @@ class MemoryProgram:
         return tuple(last)
 
     def bytes_at(self, sizes: Mapping[str, int]) -> list[int | None]:
-        """The bytes of each value at these sizes; None if they do not tell."""
+        """The bytes of each value at these sizes; None for a value whose size depends on other variables."""
         found = [x.bytes for x in self.values]
         known = {d: int(d.evaluate(sizes)) for d in set(found) if d is not None and d.variables <= sizes.keys()}
         return [None if d is None else known.get(d) for d in found]
 
     @cached_property
-    def dying(self) -> tuple[tuple[int, ...], ...]:
-        """For each step the values and workspaces that nothing needs after it."""
+    def dead_values(self) -> tuple[tuple[int, ...], ...]:
+        """For each step, the values and workspaces whose last use it is."""
         found: list[list[int]] = [[] for _ in self.steps]
-        for v, at in enumerate(self.last):
+        for v, at in enumerate(self.last_uses):
             if self.values[v].role in ("value", "workspace") and at >= 0:
                 found[at].append(v)
         return tuple(map(tuple, found))
@@ -158,21 +172,22 @@ def leaves(tree: Tree) -> Iterator[int]:
 
 
 def operands_of(e: Expr) -> tuple[Expr, ...]:
-    """The arrays that a kernel reads: its operands, seen through views, each once, without functions and shapes."""
+    """The arrays that a kernel reads: its operands without functions and shapes, each once. A view is replaced by the
+    array that it views."""
     return tuple(dict.fromkeys(b for b in map(viewed_value, e.args) if b.op not in STATIC))
 
 
 def viewed_value(e: Expr) -> Expr:
-    """What `e` is a view of, or `e`."""
+    """The array that `e` is a view of; `e` itself if it is no view."""
     while e.op in VIEWS:
         e = e.args[0]
     return e
 
 
-# Bytes that a kernel needs beside its operands and results; None if unknown.
+# The bytes that a kernel needs besides its operands and results, by step; None if unknown.
 Temporary = Callable[[Step], "Dim | int | None"]
 
 
-def equations_of(e: Expr) -> Placed | None:
+def equations_of(e: Expr) -> ProgramUse | None:
     """The tensor program of a kernel; None for a library call, a branch or a loop, and where sizes are unknown."""
     return equations_at(e.op, tuple(a.annotation for a in e.args), e.attrs, e.annotation)

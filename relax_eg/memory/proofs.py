@@ -1,4 +1,4 @@
-"""Comparisons of sizes for all bindings: proved, or refused with a counterexample or a reason."""
+"""Comparisons of sizes over all bindings: proved, refuted with a counterexample, or unknown with a reason."""
 
 from __future__ import annotations
 
@@ -16,7 +16,12 @@ TIMEOUT_MS = 50  # limit: z3's time for one comparison; most are settled without
 
 @dataclass(frozen=True, slots=True)
 class SizeComparison:
-    """`left op right`, for all sizes in bounds, and the prover's verdict."""
+    """A comparison of two sizes over all bindings in bounds.
+
+    - `left`, `right`: the sizes.
+    - `op`: "==" or "<=".
+    - `verdict`: the prover's verdict.
+    """
 
     left: Dim
     op: str
@@ -33,8 +38,14 @@ class SizeComparison:
 
 @dataclass(frozen=True, slots=True)
 class Reuse:
-    """The decision whether a value gets the memory that another one had before. `granted`: whether it does;
-    `comparison`: what must hold of their sizes, and the verdict. Of equal refusals only the first is reported."""
+    """The decision whether a value gets the memory that another one had before. Of equal refusals only the first is
+    reported.
+
+    - `value`: the number of the value.
+    - `before`: the number of the value that had the memory.
+    - `granted`: whether `value` gets it.
+    - `comparison`: the condition on their sizes, and the verdict.
+    """
 
     value: int
     before: int
@@ -43,17 +54,20 @@ class Reuse:
 
 
 class SizeProofs:
-    """Comparisons of a program's sizes, proved in `scope` and cached. `at`: sizes of interest, by which candidates are
-    ordered; with `only_there` only those sizes occur, so that nothing is left to prove."""
+    """The comparisons of a program's sizes, proved in `scope` and cached.
 
-    def __init__(self, scope: Scope, at: Mapping[str, int], only_there: bool = False) -> None:
+    - `at`: the sizes of interest, by which candidates are ordered.
+    - `at_only`: whether only the sizes `at` occur, so that evaluation decides every comparison.
+    """
+
+    def __init__(self, scope: Scope, at: Mapping[str, int], at_only: bool = False) -> None:
         self.scope = scope
         self.at = dict(at)
-        self.only_there = only_there
-        self._known: dict[tuple[Dim, str, Dim], SizeComparison] = {}
-        self._plain: dict[tuple[Dim, Dim], bool] = {}
-        self._corners = [self.at] if only_there else [self.at, *_corners(scope, self.at)]
-        self._counted: dict[Monomial, bool] = {}
+        self.at_only = at_only
+        self._comparisons: dict[tuple[Dim, str, Dim], SizeComparison] = {}
+        self._cheap_comparisons: dict[tuple[Dim, Dim], bool] = {}
+        self._corners = [self.at] if at_only else [self.at, *_corners(scope, self.at)]
+        self._nonnegative: dict[Monomial, bool] = {}
         self._factors: dict[Monomial, tuple[int, ...]] = {}
         self._evaluated: dict[Dim, tuple[int, ...]] = {}
 
@@ -61,16 +75,16 @@ class SizeProofs:
         """The value of `d` at the sizes of interest."""
         return self._values(d)[0]
 
-    def most(self, d: Dim) -> int | None:
+    def upper_bound(self, d: Dim) -> int | None:
         """An upper bound of `d`; None if it is unbounded."""
-        return self.estimate(d) if d.is_const or self.only_there else self.scope.interval(d)[1]
+        return self.estimate(d) if d.is_const or self.at_only else self.scope.interval(d)[1]
 
     def compare(self, left: Dim, op: str, right: Dim) -> SizeComparison:
         """The comparison of two sizes, "==" or "<="."""
         key = (left, op, right)
-        found = self._known.get(key)
+        found = self._comparisons.get(key)
         if found is None:
-            found = self._known[key] = SizeComparison(left, op, right, self._verdict(left, op, right))
+            found = self._comparisons[key] = SizeComparison(left, op, right, self._verdict(left, op, right))
         return found
 
     def _verdict(self, left: Dim, op: str, right: Dim) -> Verdict:
@@ -80,30 +94,33 @@ class SizeProofs:
         if not (a == b if op == "==" else a <= b):  # the sizes of interest are a counterexample
             env = {v: self.at[v] for v in sorted(left.variables | right.variables)}
             return Refuted(env, f"{a} {op} {b} is false")
-        if self.only_there:
+        if self.at_only:
             return Proved("enumeration")
         return self.scope.prover.prove(Relation.of(left, op, right), TIMEOUT_MS)
 
     def largest(self, sizes: Iterable[Dim]) -> list[Dim]:
-        """The members of `sizes` that are not plainly at most another one: their maximum is that of all."""
+        """The members of `sizes` without those that a cheap test shows to be at most another member. Their maximum is
+        that of all."""
         kept: list[Dim] = []
         for d in sorted(set(sizes), key=lambda d: (-self.estimate(d), d.sort_key())):
-            if not any(self._plainly(d, k) for k in kept):
-                kept = [k for k in kept if not self._plainly(k, d)]
+            if not any(self._is_cheaply_at_most(d, k) for k in kept):
+                kept = [k for k in kept if not self._is_cheaply_at_most(k, d)]
                 kept.append(d)
         return kept
 
-    def _plainly(self, left: Dim, right: Dim) -> bool:
-        """Whether a cheap test shows that `left <= right`, without a search, because there are many such questions.
-        Most are settled by evaluation at a few sizes."""
+    def _is_cheaply_at_most(self, left: Dim, right: Dim) -> bool:
+        """Whether a cheap test shows that `left <= right`. There are too many such questions for the prover; evaluation
+        at a few sizes refutes most of them."""
         if any(a > b for a, b in zip(self._values(left), self._values(right), strict=True)):
             return False
-        if self.only_there:
+        if self.at_only:
             return True
         key = (left, right)
-        found = self._plain.get(key)
+        found = self._cheap_comparisons.get(key)
         if found is None:
-            found = self._plain[key] = self._termwise(left, right) or self._least(_unrounded(right - left)) >= 0
+            found = self._cheap_comparisons[key] = (
+                self._termwise(left, right) or self._lower_bound(_without_rounding(right - left)) >= 0
+            )
         return found
 
     def _termwise(self, left: Dim, right: Dim) -> bool:
@@ -114,15 +131,15 @@ class SizeProofs:
         rest = dict(right.terms)
         if any(coefficient > rest.get(m, 0) for m, coefficient in left.terms):
             return False
-        return all(self._is_counted(m) for m, _ in (*left.terms, *right.terms))
+        return all(self._is_nonnegative(m) for m, _ in (*left.terms, *right.terms))
 
-    def _is_counted(self, m: Monomial) -> bool:
-        found = self._counted.get(m)
+    def _is_nonnegative(self, m: Monomial) -> bool:
+        found = self._nonnegative.get(m)
         if found is None:
-            found = self._counted[m] = self._least(product(m)) >= 0
+            found = self._nonnegative[m] = self._lower_bound(product(m)) >= 0
         return found
 
-    def _least(self, d: Dim) -> float:
+    def _lower_bound(self, d: Dim) -> float:
         low = self.scope.interval(d)[0]
         return -math.inf if low is None else low
 
@@ -141,9 +158,9 @@ class SizeProofs:
         return found
 
 
-def _unrounded(d: Dim) -> Dim:
-    """A lower bound of `d` without rounding: k*(a//k), which is between a - (k - 1) and a, is replaced by the end that
-    makes the sum smaller. Sizes are rounded to multiples this way."""
+def _without_rounding(d: Dim) -> Dim:
+    """A lower bound of `d` without roundings to multiples: k*(a//k), which is between a - (k - 1) and a, is replaced by
+    the end that makes the sum smaller."""
     total = Dim.of(d.const)
     for m, c in d.terms:
         atom = m[0]
@@ -155,8 +172,8 @@ def _unrounded(d: Dim) -> Dim:
 
 
 def _corners(scope: Scope, at: Mapping[str, int]) -> list[dict[str, int]]:
-    """Sizes far from one another: all small, all large, and each large by itself. They need not be allowed together: a
-    comparison that fails there is only not plain."""
+    """Bindings far from one another: all sizes small, all large, and each large by itself. They need not be allowed: a
+    comparison that fails at a forbidden binding is passed to the prover."""
     sides: dict[str, tuple[int, int]] = {}
     for name in at:
         low, high = scope.bounds(name)

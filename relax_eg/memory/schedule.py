@@ -1,8 +1,8 @@
 """Orders the kernels of a program for a low peak of memory.
 
-The steps are cut into blocks where few values cross. A small block is ordered exactly, by a search over the sets of
-steps that have run (only the peak so far matters for each). A larger block is ordered by beam search, step by step.
-Equal blocks, such as the layers of a model, are ordered once.
+The steps are cut into blocks at places that few values cross. A small block is ordered exactly, by a search over the
+sets of steps that have run; of the orders of one set only that with the least peak is kept. A larger block is ordered
+by beam search. Equal blocks, such as the layers of a model, are ordered once.
 """
 
 from __future__ import annotations
@@ -17,16 +17,17 @@ from relax_eg.memory.program import MemoryProgram, leaves
 BLOCK = 24  # limit: steps of a block that is ordered exactly
 STATES = 10_000  # limit: sets of steps visited in a block
 NARROW = 4  # limit: values that may cross a cut between blocks
-WORK = 6_000  # limit: of the beam search: steps times beginnings kept
-BEAM = 16  # limit: beginnings kept after each step, if WORK allows
-READY = 24  # limit: ready steps tried for each beginning
+WORK = 6_000  # limit: of the beam search: steps times prefixes kept
+BEAM = 16  # limit: prefixes kept after each step, if WORK allows
+READY = 24  # limit: ready steps tried for each prefix
 
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """The steps in their new order, by their old numbers.
+    """An order of the steps of a program.
 
-    - `before`, `after`: the peaks in bytes.
+    - `steps`: the steps in their new order, by their old numbers.
+    - `before`, `after`: the peaks of the old and the new order in bytes.
     - `blocks`: the number of blocks that were ordered.
     - `exact`: how many of them have a provably best order.
     """
@@ -38,12 +39,12 @@ class Order:
     exact: int
 
     @staticmethod
-    def as_written(program: MemoryProgram, at: Mapping[str, int]) -> Order:
-        """The order that the program has."""
+    def of_program(program: MemoryProgram, at: Mapping[str, int]) -> Order:
+        """The present order of the program."""
         peak = peak_of(program, at)
         return Order(tuple(range(len(program.steps))), peak, peak, 0, 0)
 
-    def measured(self, program: MemoryProgram, at: Mapping[str, int]) -> Order:
+    def with_peaks(self, program: MemoryProgram, at: Mapping[str, int]) -> Order:
         """The same order with its peaks for `program` at these sizes."""
         before = peak_of(program, at)
         moved = self.steps != tuple(range(len(self.steps)))
@@ -53,28 +54,39 @@ class Order:
 
 @dataclass(frozen=True, slots=True)
 class _Node:
-    """A step of a block, with values renumbered. `stays`: bytes of its outputs that are read later; `during`: bytes
-    that it writes, including workspaces."""
+    """A step of a block, with values renumbered.
+
+    - `reads`: the values that it reads.
+    - `stays`: bytes of its outputs that are read later.
+    - `during`: bytes that it writes, including workspaces.
+    - `pairs`: pairs (output, operand) that may be computed in place.
+    - `after`: the steps that must have run before it, as bits.
+    """
 
     reads: tuple[int, ...]
     stays: int
     during: int
-    pairs: tuple[tuple[int, int], ...]  # output, operand
-    after: int  # the steps that must have run, as bits
+    pairs: tuple[tuple[int, int], ...]
+    after: int
 
 
 @dataclass(frozen=True, slots=True)
 class _Block:
-    """Nodes, and for each value its bytes and the nodes that read it (bits); 0 readers: it outlives the block or is not
-    ours."""
+    """Consecutive steps of a program as a problem of their own.
+
+    - `nodes`: the steps.
+    - `sizes`: bytes of each value.
+    - `readers`: the nodes that read each value, as bits; 0 for a value that outlives the block or that no step of the
+      program writes.
+    """
 
     nodes: tuple[_Node, ...]
     sizes: tuple[int, ...]
     readers: tuple[int, ...]
 
     def run(self, i: int, done: int, live: int) -> tuple[int, int]:
-        """Bytes needed while node `i` runs after the nodes `done`, with `live` bytes alive, and the bytes alive after
-        it."""
+        """The bytes needed while node `i` runs, and the bytes alive after it, if the nodes `done` have run and `live`
+        bytes are alive."""
         node = self.nodes[i]
         ran = done | 1 << i
         dying = [v for v in node.reads if self.readers[v] and not self.readers[v] & ~ran]
@@ -93,10 +105,10 @@ class _Block:
 
 
 def best_order(program: MemoryProgram, bindings: Sequence[Mapping[str, int]]) -> Order:
-    """An order of the steps of `program` with a low peak, for one binding never worse than the present order. For
-    several, among the best orders for each, the one whose worst ratio to the best peak over all bindings is least; its
-    peaks are those at the first."""
-    orders = [_least_peak(program, at) for at in bindings]
+    """An order of the steps of `program` with a low peak. For one binding it is never worse than the present order. For
+    several bindings, the candidates are the orders for each; the one whose worst ratio to the best peak over all
+    bindings is least is returned, with its peaks at the first."""
+    orders = [_least_peak_order(program, at) for at in bindings]
     if len(orders) == 1:
         return orders[0]
     least = [max(o.after, 1) for o in orders]
@@ -105,12 +117,12 @@ def best_order(program: MemoryProgram, bindings: Sequence[Mapping[str, int]]) ->
         moved = program.reordered(order.steps)
         return max(peak_of(moved, at) / best for at, best in zip(bindings, least, strict=True))
 
-    return min(orders, key=worst).measured(program, bindings[0])
+    return min(orders, key=worst).with_peaks(program, bindings[0])
 
 
-def _least_peak(program: MemoryProgram, at: Mapping[str, int]) -> Order:
-    """The order for one binding of sizes."""
-    sizes = _counted(program, at)
+def _least_peak_order(program: MemoryProgram, at: Mapping[str, int]) -> Order:
+    """The order of low peak for one binding of sizes."""
+    sizes = _planned_bytes(program, at)
     ends = [0, *_cuts(program, sizes), len(program.steps)]
     order: list[int] = []
     known: dict[_Block, tuple[tuple[int, ...], bool]] = {}
@@ -121,12 +133,12 @@ def _least_peak(program: MemoryProgram, at: Mapping[str, int]) -> Order:
             continue
         block = _block(program, sizes, start, end)
         if block not in known:
-            known[block] = _ordered(block)
+            known[block] = _order_block(block)
         own, is_exact = known[block]
         order += [start + i for i in own]
         blocks, exact = blocks + 1, exact + is_exact
     as_it_is = tuple(range(len(order)))
-    found = Order(tuple(order), 0, 0, blocks, exact).measured(program, at)
+    found = Order(tuple(order), 0, 0, blocks, exact).with_peaks(program, at)
     return found if found.after < found.before else replace(found, steps=as_it_is, after=found.before)
 
 
@@ -135,15 +147,16 @@ def peak_of(program: MemoryProgram, at: Mapping[str, int]) -> int:
     return max(liveness(program, "planned", at.keys()).at(at), default=0)
 
 
-def _counted(program: MemoryProgram, at: Mapping[str, int]) -> list[int]:
+def _planned_bytes(program: MemoryProgram, at: Mapping[str, int]) -> list[int]:
     """The bytes of each value at these sizes; 0 for arguments and constants, and for values of unknown size."""
     ours = ("value", "workspace", "result")
     return [n or 0 if x.role in ours else 0 for x, n in zip(program.values, program.bytes_at(at), strict=True)]
 
 
 def _cuts(program: MemoryProgram, sizes: Sequence[int]) -> list[int]:
-    """Where the steps are cut: between regions, and where fewest values cross, so that blocks are small."""
-    n, last = len(program.steps), program.last
+    """The numbers of the steps before which the program is cut into blocks: between regions, and inside large regions
+    where fewest values cross."""
+    n, last = len(program.steps), program.last_uses
     kept = ((v, w) for v, w in enumerate(program.writer) if w is not None and sizes[v] and w < last[v])
     crossing = live_totals(((w + 1, last[v], 1) for v, w in kept), n, 0)  # values that cross before step i
     always = [i for i in range(1, n) if program.steps[i].region != program.steps[i - 1].region]
@@ -165,8 +178,8 @@ def _cuts(program: MemoryProgram, sizes: Sequence[int]) -> list[int]:
 
 
 def _block(program: MemoryProgram, sizes: Sequence[int], start: int, end: int) -> _Block:
-    """The steps from `start` to `end` as a separate problem; equal blocks give equal problems."""
-    steps, last = program.steps[start:end], program.last
+    """The steps from `start` up to `end` as a block; equal layers give equal blocks."""
+    steps, last = program.steps[start:end], program.last_uses
     handed_out = set(leaves(program.result))
     number: dict[int, int] = {}
     readers: list[int] = []
@@ -202,20 +215,20 @@ def _block(program: MemoryProgram, sizes: Sequence[int], start: int, end: int) -
     return _Block(tuple(nodes), tuple(bytes_of), tuple(readers))
 
 
-def _ordered(block: _Block) -> tuple[tuple[int, ...], bool]:
-    """The best order that was found, and whether it is provably the best."""
+def _order_block(block: _Block) -> tuple[tuple[int, ...], bool]:
+    """The best order found for a block, and whether it is provably the best."""
     as_it_is = tuple(range(len(block.nodes)))
     most = block.peak(as_it_is)
-    found = _exactly(block, most) if len(block.nodes) <= BLOCK else None
+    found = _exact_order(block, most) if len(block.nodes) <= BLOCK else None
     is_exact = found is not None
     if found is None:
-        found = _listed(block)
+        found = _beam_order(block)
     return (found if block.peak(found) < most else as_it_is), is_exact
 
 
-def _exactly(block: _Block, limit: int) -> tuple[int, ...] | None:
-    """An order of least peak, by best-first search over the sets of steps that have run; None if there are too many.
-    Orders with peaks of `limit` or more are not searched, because the present order has that peak."""
+def _exact_order(block: _Block, limit: int) -> tuple[int, ...] | None:
+    """An order of least peak, by best-first search over the sets of steps that have run; None if there are more than
+    `STATES` sets. Orders with peaks of `limit` or more are not searched, because the present order has that peak."""
     full = (1 << len(block.nodes)) - 1
     queue: list[tuple[int, int, int, int]] = [(0, 0, 0, 0)]  # peak, minus the steps done, set of steps, live bytes
     best = {0: 0}
@@ -243,9 +256,9 @@ def _exactly(block: _Block, limit: int) -> tuple[int, ...] | None:
     return tuple(range(len(block.nodes)))
 
 
-def _listed(block: _Block) -> tuple[int, ...]:
-    """An order found by beam search: after each step the beginnings of least peak are kept, then those of fewest live
-    bytes."""
+def _beam_order(block: _Block) -> tuple[int, ...]:
+    """An order found by beam search. After each step the prefixes with the least peak are kept; among equal peaks,
+    those with the fewest live bytes."""
     n = len(block.nodes)
     width = max(1, min(BEAM, WORK // n))
     behind: list[list[int]] = [[] for _ in range(n)]
@@ -254,9 +267,9 @@ def _listed(block: _Block) -> tuple[int, ...]:
         while rest:
             behind[rest.bit_length() - 1].append(i)
             rest ^= 1 << (rest.bit_length() - 1)
-    kept = [_Beginning(0, 0, 0, tuple(block.ready(0)), None, -1)]
+    kept = [_Prefix(0, 0, 0, tuple(block.ready(0)), None, -1)]
     for _ in range(n):
-        found: dict[int, _Beginning] = {}
+        found: dict[int, _Prefix] = {}
         for b in kept:
             # Of many ready steps, try those that have been ready longest and those that became ready last.
             few = b.ready if len(b.ready) <= READY else (*b.ready[: READY // 2], *b.ready[-READY // 2 :])
@@ -267,7 +280,7 @@ def _listed(block: _Block) -> tuple[int, ...]:
                 if ran not in found or (peak, left) < (found[ran].peak, found[ran].live):
                     fresh = [j for j in behind[i] if not block.nodes[j].after & ~ran]
                     ready = (*(j for j in b.ready if j != i), *fresh)
-                    found[ran] = _Beginning(peak, left, ran, ready, b, i)
+                    found[ran] = _Prefix(peak, left, ran, ready, b, i)
         kept = sorted(found.values(), key=lambda b: (b.peak, b.live))[:width]
     order: list[int] = []
     at = kept[0]
@@ -278,12 +291,20 @@ def _listed(block: _Block) -> tuple[int, ...]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Beginning:
-    """Steps that have run: the peak so far, live bytes, the set of steps, the ready steps, and the last step."""
+class _Prefix:
+    """The first steps of an order.
+
+    - `peak`: the peak so far in bytes.
+    - `live`: bytes alive after these steps.
+    - `done`: the steps, as bits.
+    - `ready`: the steps that may run next.
+    - `before`: the prefix without the last step; None for the empty prefix.
+    - `step`: the last step; -1 for the empty prefix.
+    """
 
     peak: int
     live: int
     done: int
     ready: tuple[int, ...]
-    before: _Beginning | None
+    before: _Prefix | None
     step: int

@@ -1,8 +1,9 @@
 """A module's entry as a memory program: values, and the kernels that read and write them, in order.
 
 Calls of module functions are inlined, so that liveness reaches through them: a layer that is called 32 times is in the
-list 32 times. What moves no data (a reshape, a tuple, a match_cast) has no memory of its own. Branches and loops are
-one kernel each; their functions are planned separately, and the most that they need is the kernel's workspace.
+list 32 times. An expression that moves no data (a reshape, a tuple, a match_cast) has no memory of its own. A branch or
+loop is one kernel. The functions that it runs are planned separately; the most that one of them needs is the kernel's
+workspace.
 """
 
 from __future__ import annotations
@@ -72,13 +73,14 @@ def program_of(
     stored: Stored | None = None,
     ahead: Collection[Expr] = (),
 ) -> MemoryProgram:
-    """The memory program of a module's entry, or of another `function` of it, in the order of its text. Linear in what
-    it runs.
+    """The memory program of a module's entry, or of another `function` of it, in the order of its text. Takes time
+    linear in the kernels that run.
 
-    - `temporary`: tells what a kernel allocates itself (as from `memory_analysis`), beside what the module states.
+    - `temporary`: a function from a step to the bytes that its executable allocates (as from `memory_analysis`) besides
+      the workspaces that the module states.
     - `stored`: the expressions that a fusing compiler stores. All others but results are recomputed inside the kernels
       that read them, which then read their operands. By default each expression is a kernel.
-    - `ahead`: expressions of the entry that are computed before the call and have no memory in it.
+    - `ahead`: the expressions that are computed before the call and have no memory in it.
 
     MemoryPlanError for a module that allocates its memory itself.
     """
@@ -90,13 +92,13 @@ def program_of(
 
 @dataclass(frozen=True, slots=True)
 class _Frame:
-    """A function that is being followed.
+    """A function whose expressions are being traced.
 
-    - `env`: its expressions in memory.
-    - `known`: callable variables, with the functions they stand for.
+    - `env`: the values in memory of each expression visited so far.
+    - `known`: for each variable that is bound to a function, the function.
     - `sizes`: its size variables in the entry's terms.
-    - `prefix`: prefix of the names in it.
-    - `calls`: the functions that lead here, including itself as the last.
+    - `prefix`: the prefix of the names of its values and kernels.
+    - `calls`: the names of the functions on the call stack, this one last.
     """
 
     function: Function
@@ -113,7 +115,7 @@ class _Tracer:
     ) -> None:
         self.module = module
         self.stored = stored
-        self.handed_on: dict[str, frozenset[Expr]] = {}  # by name, of functions followed so far
+        self.bound_values: dict[str, frozenset[Expr]] = {}  # by the name of the function
         self.functions = {f.name: f for f in module}
         self.temporary = temporary
         self.impure = impure
@@ -121,7 +123,7 @@ class _Tracer:
         self.steps: list[Step] = []
         self.constants: dict[Expr, int] = {}
         self.names: dict[str, int] = {}
-        self.inside: dict[str, tuple[Dim, ...]] = {}  # bytes at each step of functions that control nodes run
+        self.live_bytes: dict[str, tuple[Dim, ...]] = {}  # for functions that control nodes run: the bytes at each step
         self.region = 0
         self.pairs: dict[Expr, tuple[tuple[int, Expr], ...]] = {}
 
@@ -172,7 +174,7 @@ class _Tracer:
         return frame.env[f.result]
 
     def _visit(self, root: Expr, frame: _Frame, name: str | None = None) -> None:
-        """Puts `root`'s memory into the frame; `name`: that of the variable it is bound to."""
+        """Adds the values of `root` and of all that it needs to the frame. `name`: the variable that it is bound to."""
         env, calls = frame.env, frame.calls
         todo = [root]
         while todo:
@@ -208,19 +210,19 @@ class _Tracer:
                     (*calls, callee.name),
                 )
             else:
-                held = self._held(frame.function, e, env)
+                held = self._recomputation_reads(frame.function, e, env)
                 own = name if e is root else None
                 env[e] = self._kernel(e, frame, own) if held is None else held
 
-    def _held(self, f: Function, e: Expr, env: Mapping[Expr, Tree]) -> Tree:
-        """The values that must be kept for an expression that is recomputed where it is read; None for one that is
-        stored."""
+    def _recomputation_reads(self, f: Function, e: Expr, env: Mapping[Expr, Tree]) -> Tree:
+        """The values that readers of an expression read in its place, if it is recomputed inside them; None if the
+        expression is stored."""
         if self.stored is None or e.op in CONTROL or e in self.stored.get(f.name, ()):
             return None
-        if f.name not in self.handed_on:
-            self.handed_on[f.name] = _handed_on(f)
+        if f.name not in self.bound_values:
+            self.bound_values[f.name] = _bound_values(f)
         read = tuple(dict.fromkeys(v for a in operands_of(e) for v in leaves(env.get(a))))
-        if e in self.handed_on[f.name] or len(read) > MOST_READ:
+        if e in self.bound_values[f.name] or len(read) > MOST_READ:
             return None
         return tuple(read for _ in e.annotation.fields) if isinstance(e.annotation, Tuple) else read
 
@@ -233,7 +235,7 @@ class _Tracer:
         return tuple(a for a in operands_of(e) if a not in spaces)
 
     def _callee(self, e: Expr, known: Mapping[Expr, Expr], calls: tuple[str, ...]) -> Function | None:
-        """The function to inline for a call; None if it has effects or is recursive."""
+        """The function to inline for a call; None if the function has effects or is recursive, or if `e` is no call."""
         if e.op != CALL:
             return None
         called = known.get(e.args[0], e.args[0])
@@ -258,7 +260,7 @@ class _Tracer:
         writes = tuple(leaves(made))
         for space, annotation in _hidden_workspaces(e):
             own += leaves(self._new(substitute(annotation, at), f"{label}.{space}", "workspace"))
-        most = self._inside(e, at, frame.calls)
+        most = self._control_workspace(e, at, frame.calls)
         if most != 0:
             own += leaves(self._new(Tensor((most,), "uint8"), f"{label}.inside", "workspace"))
         pairs = self._overwritable(e, operands, writes)
@@ -281,28 +283,28 @@ class _Tracer:
         found = [(i, by_operand.get(a)) for i, a in self.pairs[e]]
         return tuple((writes[i], v) for i, v in found if isinstance(v, int) and times[v] == 1)
 
-    def _inside(self, e: Expr, sizes: Mapping[str, Dim], calls: tuple[str, ...]) -> Dim:
-        """The most bytes that the functions run by a control node need, beside its operands and results."""
+    def _control_workspace(self, e: Expr, sizes: Mapping[str, Dim], calls: tuple[str, ...]) -> Dim:
+        """The most bytes that the functions run by a control node need besides the node's operands and results."""
         most = Dim.of(0)
         for name, args in called_functions(e) if e.op in CONTROL else ():
             if name in calls or name not in self.functions:
                 continue
             f = self.functions[name]
-            if name not in self.inside:
+            if name not in self.live_bytes:
                 inner = _Tracer(self.module, self.temporary, self.impure, self.stored).run(f, (*calls, name))
                 # A branch writes its result where the caller wants it; a loop holds the next carry beside the last.
                 sums = liveness(inner, "apart" if e.op == COND else "planned").sums
-                self.inside[name] = tuple(dict.fromkeys(sums))
+                self.live_bytes[name] = tuple(dict.fromkeys(sums))
             passed = call_sizes([p.annotation for p in f.params], args)
-            told = {v: d.substitute(sizes) for v, d in passed.items()}
-            for total in self.inside[name]:
-                if total.variables <= told.keys() and total != 0:
-                    here = total.substitute(told)
+            callee_sizes = {v: d.substitute(sizes) for v, d in passed.items()}
+            for total in self.live_bytes[name]:
+                if total.variables <= callee_sizes.keys() and total != 0:
+                    here = total.substitute(callee_sizes)
                     most = here if most == 0 else dim_max(most, here)
         return most
 
 
-def _handed_on(f: Function) -> frozenset[Expr]:
+def _bound_values(f: Function) -> frozenset[Expr]:
     """The values of the bindings and the result of a function, through tuples."""
     found: set[Expr] = set()
     todo = [f.result, *(b.value for block in f.blocks for b in block.bindings)]
@@ -315,8 +317,8 @@ def _handed_on(f: Function) -> frozenset[Expr]:
 
 
 def _passed_workspaces(e: Expr) -> dict[Expr, str]:
-    """The arguments of a `call_tir` that are workspaces allocated by its caller, with the buffer's name. Only a value
-    without content (a `full`, as lifting makes it) is one."""
+    """The arguments of a `call_tir` that are workspaces allocated by its caller, with the name of the buffer. Only a
+    `full` that the program does not read is one; lifting makes such arguments."""
     if e.op != CALL_TIR:
         return {}
     program: TensorProgram = e.attr("program").value
@@ -330,7 +332,7 @@ def _is_read(e: Expr, a: Expr) -> bool:
 
 
 def _hidden_workspaces(e: Expr) -> Iterator[tuple[str, Annotation]]:
-    """The workspaces that a kernel states it allocates itself."""
+    """The name and annotation of each workspace that a kernel, according to the module, allocates itself."""
     if e.op == CALL_TIR:
         placed = equations_of(e)
         for name in placed.program.workspaces if placed is not None else ():

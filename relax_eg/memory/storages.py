@@ -1,7 +1,8 @@
-"""Whole storages: each holds one value at a time, and a value takes over one in which nothing is needed any more.
+"""Whole storages: each holds one value at a time, and a value may take over a storage whose value is dead.
 
-A plan of the runtime takes a storage over only if the backend really puts the value there (XLA: the dead array is
-donated to the kernel), so the sizes must be proved equal. TVM's planner, for comparison, also lets storages grow.
+In a plan that the runtime follows, a value takes a storage over only if the backend puts the value there: XLA does so
+if the dead array is donated to the kernel, for which the sizes must be proved equal. In TVM's planner, which is here
+for comparison, storages also grow.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from dataclasses import replace
 from typing import Literal
 
 from relax_eg.memory.liveness import Lifetime, Liveness, liveness
-from relax_eg.memory.placement import Laid, Place, Storage
+from relax_eg.memory.placement import Place, Storage, StorageLayout
 from relax_eg.memory.program import MemoryProgram
 from relax_eg.memory.proofs import Reuse, SizeComparison, SizeProofs
 from relax_eg.shapes import Dim
@@ -24,32 +25,33 @@ Aliasing = Literal["elements", "dtype", "bytes", "fits"]
 RANGE = 16  # chosen: how many times larger or smaller a storage of TVM's planner may be than what takes it over
 
 
-def storages(live: Liveness, sizes: SizeProofs, aliasing: Aliasing = "elements") -> Laid:
-    """Storages for the lifetimes of `live`, in the order of its steps: the plan that `execution="kernels"` runs by.
-    What an executable allocates for itself has no storage.
+def storages(live: Liveness, sizes: SizeProofs, aliasing: Aliasing = "elements") -> StorageLayout:
+    """The layout of `live` in whole storages, which `execution="kernels"` follows. Workspaces that an executable
+    allocates itself have no storage.
 
-    If sizes are compared for equality, no such plan has fewer bytes: lifetimes of one size form an interval graph,
-    which is coloured optimally in the order of their beginnings.
+    If sizes are compared for equality, no layout in whole storages has fewer bytes: lifetimes of one size form an
+    interval graph, and colouring it in the order of their beginnings is optimal.
     """
     hidden = {v for s in live.program.steps for v in s.hidden}
     given = [x for x in live.lifetimes if x.values[0] not in hidden]
-    return _laid(live.program, given, _Proved(live.program, sizes, aliasing))
+    return _assign_storages(live.program, given, _ProvedPool(live.program, sizes, aliasing))
 
 
-def greedy(live: Liveness, sizes: SizeProofs) -> Laid:
-    """The storages of TVM's planner: greedy in program order (Relax, Algorithm 3, as in TVM 0.27).
+def greedy(live: Liveness, sizes: SizeProofs) -> StorageLayout:
+    """The layout of TVM's planner: greedy in program order (Relax, Algorithm 3, as in TVM 0.27).
 
     There is a pool for each dtype. A tensor takes the smallest free storage that is at least as large, up to 16 times
-    as large; else the largest free one that is smaller, down to a sixteenth, which grows. Symbolic sizes without a
-    bound take a storage of equal size. Outputs are allocated before operands are released, so nothing is done in place.
+    as large. If there is none, it takes the largest free storage that is smaller, down to a sixteenth, and the storage
+    grows. A tensor of unbounded size takes a storage of equal size. Outputs are allocated before operands are released,
+    so no value is computed in place.
     """
     alone = liveness(live.program, live.results, sizes.at.keys(), overwriting=False)
-    return _laid(live.program, alone.lifetimes, _Growing(live.program, sizes))
+    return _assign_storages(live.program, alone.lifetimes, _GrowingPool(live.program, sizes))
 
 
-def _laid(program: MemoryProgram, lifetimes: Iterable[Lifetime], pool: _Pool) -> Laid:
-    """A storage of the pool for each lifetime. At each step those that begin take one, then those that end free
-    theirs."""
+def _assign_storages(program: MemoryProgram, lifetimes: Iterable[Lifetime], pool: _Pool) -> StorageLayout:
+    """The layout in which each lifetime takes a storage of `pool`. At each step, first the lifetimes that begin take
+    storages, then the lifetimes that end free theirs."""
     begin: dict[int, list[Lifetime]] = {}
     end: dict[int, list[Lifetime]] = {}
     for x in lifetimes:
@@ -64,7 +66,12 @@ def _laid(program: MemoryProgram, lifetimes: Iterable[Lifetime], pool: _Pool) ->
 
 
 class _Pool(ABC):
-    """Storages, those that are free in the order in which they became free, and what was taken over and what not."""
+    """The storages made so far.
+
+    - `storages`: all of them, by number.
+    - `free`: the numbers of the free ones, in the order in which they became free.
+    - `reuses`: the decisions whether a value takes a storage over.
+    """
 
     def __init__(self, program: MemoryProgram, sizes: SizeProofs) -> None:
         self.program, self.sizes = program, sizes
@@ -73,39 +80,40 @@ class _Pool(ABC):
         self.reuses: list[Reuse] = []
 
     def take(self, x: Lifetime) -> int:
-        """The storage for a lifetime that begins."""
+        """The number of the storage for a lifetime that begins: a free one, or a new one."""
         dtype = self.program.values[x.values[0]].annotation.dtype or ""
-        n = self.found(x, dtype)
+        n = self.reusable_storage(x, dtype)
         if n is not None:
             self.free.remove(n)
             return n
-        self.storages.append(self.made(x, dtype))
+        self.storages.append(self.new_storage(x, dtype))
         return len(self.storages) - 1
 
-    def made(self, x: Lifetime, dtype: str) -> Storage:
-        """A new storage for a lifetime."""
+    def new_storage(self, x: Lifetime, dtype: str) -> Storage:
+        """A storage made for a lifetime."""
         return Storage(x.bytes, x.itemsize, dtype)
 
     @abstractmethod
-    def found(self, x: Lifetime, dtype: str) -> int | None:
-        """The free storage that a lifetime takes over; None: a new one."""
+    def reusable_storage(self, x: Lifetime, dtype: str) -> int | None:
+        """The free storage that a lifetime takes over; None if there is none that fits."""
 
 
-class _Proved(_Pool):
-    """A pool from which a storage is taken if the sizes are proved; of several the one freed last."""
+class _ProvedPool(_Pool):
+    """A pool in which a lifetime takes over a storage only if the comparison of their sizes is proved. Of several equal
+    storages, the one freed last is taken; with "fits", the smallest."""
 
     def __init__(self, program: MemoryProgram, sizes: SizeProofs, aliasing: Aliasing) -> None:
         super().__init__(program, sizes)
         self.aliasing = aliasing
-        self.holder: dict[int, int] = {}  # of each storage, the last value in it
-        self.told: set[tuple[Dim, Dim]] = set()  # refusals already reported
+        self.holder: dict[int, int] = {}  # for each storage, the last value in it
+        self.reported: set[tuple[Dim, Dim]] = set()  # refusals already reported
 
     def take(self, x: Lifetime) -> int:
         n = super().take(x)
         self.holder[n] = x.values[-1]
         return n
 
-    def found(self, x: Lifetime, dtype: str) -> int | None:
+    def reusable_storage(self, x: Lifetime, dtype: str) -> int | None:
         refused: list[tuple[int, SizeComparison]] = []
         fitting: list[tuple[int, SizeComparison]] = []
         for n in reversed(self.free):
@@ -124,8 +132,8 @@ class _Proved(_Pool):
             self.reuses.append(Reuse(x.values[0], self.holder[n], True, why))
             return n
         for n, why in refused:
-            if (why.left, why.right) not in self.told:
-                self.told.add((why.left, why.right))
+            if (why.left, why.right) not in self.reported:
+                self.reported.add((why.left, why.right))
                 self.reuses.append(Reuse(x.values[0], self.holder[n], False, why))
         return None
 
@@ -138,16 +146,16 @@ _KINDS: Mapping[str, Callable[[Storage, Lifetime, str], bool]] = {
 }
 
 
-class _Growing(_Pool):
+class _GrowingPool(_Pool):
     """TVM's pool: bounded sizes count at their largest, and a storage may grow."""
 
-    def made(self, x: Lifetime, dtype: str) -> Storage:
-        most = self.sizes.most(x.bytes)
+    def new_storage(self, x: Lifetime, dtype: str) -> Storage:
+        most = self.sizes.upper_bound(x.bytes)
         return Storage(x.bytes if most is None else Dim.of(most), x.itemsize, dtype)
 
-    def found(self, x: Lifetime, dtype: str) -> int | None:
+    def reusable_storage(self, x: Lifetime, dtype: str) -> int | None:
         pool = [n for n in self.free if self.storages[n].dtype == dtype]
-        size = self.sizes.most(x.bytes)
+        size = self.sizes.upper_bound(x.bytes)
         if size is None:
             return next((n for n in pool if self.storages[n].bytes is x.bytes), None)
         known = sorted((b.value, n) for n in pool if (b := self.storages[n].bytes).is_const)

@@ -1,5 +1,5 @@
-"""The memory that kernels allocate themselves while they run, as workspaces of their steps: measured on executables, or
-estimated from equations."""
+"""Temporaries: the memory that kernels allocate themselves while they run. It is measured on executables or estimated
+from equations, and added to the steps as workspaces."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from relax_eg.dtypes import itemsize
 from relax_eg.ir import Expr, Module, Tensor
 from relax_eg.memory.liveness import live_totals
 from relax_eg.memory.program import MemoryProgram, Step, Value, equations_of
-from relax_eg.ops.fused import Placed
+from relax_eg.ops.fused import ProgramUse
 from relax_eg.shapes import Dim, ceildiv
 from relax_eg.tir import Buffer, Read, Reduce, Stage, walk
 
-Asked = Literal["measured", "estimated", "none"]
+TemporarySource = Literal["measured", "estimated", "none"]
 
 
 @runtime_checkable
@@ -26,16 +26,18 @@ class Measurable(Protocol):
     def module(self) -> Module: ...
 
     def temporary_bytes(self, sizes: Mapping[str, int]) -> Mapping[str, int]:
-        """What each executable allocates itself at these sizes, by the kernel's name in the plan."""
+        """The bytes that each executable allocates itself at these sizes, by the kernel's name in the plan."""
         ...
 
 
 @dataclass(frozen=True)
 class Temporaries:
-    """What kernels allocate beside what their module states, by the name of the step, over the entry's sizes.
+    """The bytes that kernels allocate in addition to the workspaces that their module states.
 
     - `source`: "measured" at the sizes `at`, and in proportion to the estimate at others; "estimated" from the
       equations; "given" by the caller; "none": not counted.
+    - `at`: the sizes of the measurement.
+    - `of_step`: the bytes over the entry's sizes, by the name of the step; a step without an entry has none.
     """
 
     source: Literal["measured", "estimated", "given", "none"] = "none"
@@ -58,52 +60,56 @@ class Temporaries:
 NOT_COUNTED = Temporaries()
 
 
-def estimated(program: MemoryProgram, at: Mapping[str, int]) -> Temporaries:
-    """What XLA is likely to allocate inside each kernel, from its equations; `at`: sizes used to decide when most is
-    needed. Kernels without equations have none: a library must state its needs itself."""
+def estimate_temporaries(program: MemoryProgram, at: Mapping[str, int]) -> Temporaries:
+    """The bytes that XLA is likely to allocate inside each kernel, from its equations. `at`: the sizes at which the
+    peak inside a kernel is determined. A kernel without equations has none: a library must state its workspaces."""
     known: dict[tuple[Expr, tuple[tuple[str, Dim], ...]], Dim] = {}
     found: dict[str, Dim] = {}
     for s in program.steps:
         key = s.kernel, tuple(s.sizes.items())
         if key not in known:
             placed = equations_of(s.kernel)
-            known[key] = Dim.of(0) if placed is None else _kept_inside(placed, s.sizes, at)
+            known[key] = Dim.of(0) if placed is None else _internal_bytes(placed, s.sizes, at)
         found[s.name] = known[key]
     return Temporaries("estimated", {}, found)
 
 
 def measure_temporaries(
-    program: MemoryProgram, bytes_of: Mapping[str, int], at: Mapping[str, int], *, only: bool = False
+    program: MemoryProgram, bytes_of: Mapping[str, int], at: Mapping[str, int], *, at_only: bool = False
 ) -> Temporaries:
-    """What executables were found to allocate at the sizes `at`, by kernel, minus the workspaces that the module
-    states. At other sizes it is scaled with the estimate; with `only` there are no other sizes."""
-    likely = estimated(program, at).of_step
+    """The bytes that executables allocate, minus the workspaces that the module states.
+
+    - `bytes_of`: the measured bytes at the sizes `at`, by kernel. At other sizes they are scaled with the estimate.
+    - `at_only`: whether there are no other sizes.
+    """
+    likely = estimate_temporaries(program, at).of_step
     found: dict[str, Dim] = {}
     for s in program.steps:
-        extra = bytes_of[s.name] - _stated(program, s, at)
+        extra = bytes_of[s.name] - _declared_bytes(program, s, at)
         if extra <= 0:
             continue
         guess = likely[s.name]
         there = int(guess.evaluate(at))
-        apart = only or guess.is_const or there == 0
+        apart = at_only or guess.is_const or there == 0
         found[s.name] = Dim.of(extra) if apart else guess if there == extra else ceildiv(guess * extra, there)
     return Temporaries("measured", dict(at), found)
 
 
-def _stated(program: MemoryProgram, s: Step, at: Mapping[str, int]) -> int:
-    """Bytes of the workspaces that a kernel allocates according to its module."""
+def _declared_bytes(program: MemoryProgram, s: Step, at: Mapping[str, int]) -> int:
+    """The bytes of the workspaces that a kernel, according to the module, allocates itself."""
     spaces = [program.values[v].bytes for v in s.hidden]
     return sum(int(d.evaluate(at)) for d in spaces if d is not None)
 
 
-def _kept_inside(placed: Placed, sizes: Mapping[str, Dim], at: Mapping[str, int]) -> Dim:
-    """The most bytes alive between the loops of a kernel. XLA computes elements where they are read if they are read
-    once, and writes a result over a value that is read for the last time."""
+def _internal_bytes(placed: ProgramUse, sizes: Mapping[str, Dim], at: Mapping[str, int]) -> Dim:
+    """The most bytes of intermediate buffers alive at once inside a kernel. XLA stores a stage if it reduces or if
+    several stages read it, and computes all other stages where they are read. It writes a stage over a buffer that is
+    read for the last time."""
     program = placed.program
-    stages = {made.output.name: n for n, made in enumerate(program.stages)}
+    stages = {stage.output.name: n for n, stage in enumerate(program.stages)}
     readers: dict[str, list[int]] = {}
-    for n, made in enumerate(program.stages):
-        for name in dict.fromkeys(t.buffer for t in walk(made.value) if isinstance(t, Read) if t.buffer in stages):
+    for n, stage in enumerate(program.stages):
+        for name in dict.fromkeys(t.buffer for t in walk(stage.value) if isinstance(t, Read) if t.buffer in stages):
             readers.setdefault(name, []).append(n)
     apart = {*program.outputs, *program.workspaces, *program.lifted}
     stored = {
@@ -129,11 +135,11 @@ def _kept_inside(placed: Placed, sizes: Mapping[str, Dim], at: Mapping[str, int]
     return max((none, *live_totals(spans, len(program.stages), none)), key=lambda d: int(d.evaluate(at)))
 
 
-def _reduces(made: Stage) -> bool:
-    return any(isinstance(t, Reduce) for t in walk(made.value))
+def _reduces(stage: Stage) -> bool:
+    return any(isinstance(t, Reduce) for t in walk(stage.value))
 
 
-def _bytes(buffer: Buffer, placed: Placed, sizes: Mapping[str, Dim]) -> Dim:
+def _bytes(buffer: Buffer, placed: ProgramUse, sizes: Mapping[str, Dim]) -> Dim:
     count = Dim.of(itemsize(buffer.dtype))
     for d in buffer.shape:
         count = count * d.substitute(placed.sizes)

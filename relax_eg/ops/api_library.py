@@ -8,7 +8,7 @@ from typing import Any, cast
 from relax_eg.errors import OperatorError
 from relax_eg.ir.expr import Expr, tuple_get
 from relax_eg.ops.data_dependent import call_routine
-from relax_eg.ops.libraries import called
+from relax_eg.ops.libraries import call_library
 from relax_eg.ops.operands import Operand, Size, as_dims, normal_axis, operands
 from relax_eg.ops.record import call
 from relax_eg.ops.sizes import ZERO, dilated
@@ -287,7 +287,7 @@ def fft(x: Operand, kind: str, lengths: Sequence[Size]) -> Expr:
 
 def library(name: str, *xs: Operand, **attrs: Any) -> Expr:
     """A call of the library routine registered as `name` (`RuleSet.library`), with its attributes."""
-    return called(name, *operands(name, *xs), **attrs)
+    return call_library(name, *operands(name, *xs), **attrs)
 
 
 # --- results whose sizes depend on values: steps of their own, outside dataflow blocks ---

@@ -221,14 +221,14 @@ def _ragged_lower(x: Any, w: Any, sizes: Any, *, precision: Any, out_dtype: str 
     return lax.ragged_dot(x, w, sizes, precision=precision, preferred_element_type=out_dtype)
 
 
-_ASKED = (Attribute("precision", default=None), Attribute("out_dtype", default=None))
+_PRECISION_AND_DTYPE = (Attribute("precision", default=None), Attribute("out_dtype", default=None))
 
 for _operator in (
-    Operator("ragged_dot", ("x", "weights", "sizes"), _ragged, _ragged_lower, _ragged_equations, _ASKED,
+    Operator("ragged_dot", ("x", "weights", "sizes"), _ragged, _ragged_lower, _ragged_equations, _PRECISION_AND_DTYPE,
              cost=_ragged_cost,
              doc="rows of x in groups of the given sizes, each group times its own matrix; 0 for rows of no group"),
-    Operator("ragged_outer", ("x", "y", "sizes"), _ragged_outer, _ragged_outer_lower, _ragged_outer_equations, _ASKED,
-             cost=_ragged_cost,
+    Operator("ragged_outer", ("x", "y", "sizes"), _ragged_outer, _ragged_outer_lower, _ragged_outer_equations,
+             _PRECISION_AND_DTYPE, cost=_ragged_cost,
              doc="x.T @ y for each group of rows of the given sizes"),
 ):  # fmt: skip
     register(_operator)

@@ -27,8 +27,12 @@ PREFIX = "relax_eg."
 class Routine:
     """A library routine whose result sizes depend on values.
 
-    - `deduce`: returns the result's annotation from operands that are known fully or in part.
+    - `name`: the name in `rx.op`.
+    - `parameters`: operand names.
+    - `deduce`: returns the result's annotation from complete or partial annotations of the operands.
     - `compute`: called with numpy or jax.numpy, arrays of that kind, and the attributes as keywords.
+    - `attributes`: its attributes, in order.
+    - `doc`: what it returns, in one line.
     """
 
     name: str
@@ -98,7 +102,7 @@ def _masked_select(site: Site) -> Annotation:
     return Tensor(dtype=x.dtype, ndim=None if x.ndim is None or mask.ndim is None else x.ndim - mask.ndim + 1)
 
 
-def _selected(numpy: Any, x: Any, mask: Any) -> Any:
+def _masked_select_of(numpy: Any, x: Any, mask: Any) -> Any:
     if x.shape[: mask.ndim] != mask.shape:
         raise OperatorError(f"masked_select: a mask of shape {mask.shape} does not fit an operand of shape {x.shape}")
     return x[mask]
@@ -121,7 +125,7 @@ ROUTINES: Mapping[str, Routine] = {
                 "the indices of the elements that are not zero, in order: a column for each axis"),
         Routine("flatnonzero", _X, _places(1), _flatnonzero_of, _POSITIONS,
                 "the indices of the elements of the flattened operand that are not zero"),
-        Routine("masked_select", ("x", "mask"), _masked_select, _selected, (),
+        Routine("masked_select", ("x", "mask"), _masked_select, _masked_select_of, (),
                 "x[mask]: the elements along the mask's axes, in order, at which it holds"),
     )
 }  # fmt: skip

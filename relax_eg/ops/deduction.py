@@ -36,10 +36,10 @@ from relax_eg.ir.heads import CONTROL
 from relax_eg.ir.lattice import annotation_clash, covers
 from relax_eg.ir.module import Binding, Block, Function, Module
 from relax_eg.ir.tensor_calls import tir_annotation
-from relax_eg.ops.coarse_annotations import is_partial
 from relax_eg.ops.data_dependent import BY_LIBRARY, deduce_routine
 from relax_eg.ops.keys import dtype_name
 from relax_eg.ops.libraries import library_of
+from relax_eg.ops.partial_annotations import is_partial
 from relax_eg.ops.record import TABLE, deduce
 
 
@@ -57,6 +57,8 @@ def deduce_module(module: Module) -> Module:
 
 
 class _Deduction:
+    """The deduction of one function; `signatures` has those of the functions that it calls, by name."""
+
     def __init__(self, function: Function, signatures: dict[str, Signature]) -> None:
         self.old = function
         self.signatures = signatures
@@ -77,7 +79,7 @@ class _Deduction:
     def _binding(self, b: Binding) -> Binding:
         self.place = f"binding `{b.name}`"
         value = self._value(b.value)
-        self._follows(b.var, value.annotation)
+        self._check_annotation(b.var, value.annotation)
         bound = b.var if b.var.annotation == value.annotation else var(b.name, value.annotation)
         self.new[b.var] = bound
         return Binding(bound, value)
@@ -95,12 +97,12 @@ class _Deduction:
             found = annotation_from(e, [a.annotation for a in args], self.signatures)
         except OperatorError as error:
             raise self._error(e, str(error)) from None
-        self._follows(e, found)
+        self._check_annotation(e, found)
         if found == e.annotation and args == e.args:
             return e
         return node(e.op, args, e.attrs, found)
 
-    def _follows(self, e: Expr, found: Annotation) -> None:
+    def _check_annotation(self, e: Expr, found: Annotation) -> None:
         """Raises WellFormedError where the annotation of `e` does not follow from `found`, the deduced one."""
         if covers(e.annotation, found) or isinstance(e.annotation, Signature):
             return
@@ -140,10 +142,10 @@ def annotation_from(e: Expr, operands: Sequence[Annotation], signatures: Mapping
         return call_annotation(operands[0], operands[1:], name)
     if e.op in CONTROL:
         return deduce_control(e.op, operands, dict(e.attrs))
-    return _of_foreign(e, operands)
+    return _foreign_annotation(e, operands)
 
 
-def _of_foreign(e: Expr, operands: Sequence[Annotation]) -> Annotation:
+def _foreign_annotation(e: Expr, operands: Sequence[Annotation]) -> Annotation:
     """Returns what a foreign call fills or a match_cast asserts. OperatorError where that is impossible."""
     if e.op == CALL_TIR:
         found = tir_annotation(e.attr("program").value, operands, e.attr("sizes"))

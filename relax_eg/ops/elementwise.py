@@ -145,7 +145,7 @@ def _deduction(function: str, accepts: str) -> Deduce:
     return deduce
 
 
-_OF_INTEGERS: dict[str, Callable[..., Any]] = {
+_INTEGER_LOWERINGS: dict[str, Callable[..., Any]] = {
     "div": quotient, "rem": remainder, "mul": product, "square": square, "abs": magnitude,
 }  # fmt: skip
 
@@ -156,7 +156,7 @@ def jax_function(primitive: str) -> Callable[..., Any]:
     def lower(*arrays: Any) -> Any:
         from jax import lax
 
-        function = _OF_INTEGERS.get(primitive) or getattr(lax, primitive)
+        function = _INTEGER_LOWERINGS.get(primitive) or getattr(lax, primitive)
         return function(*jax_broadcast(*arrays))
 
     return lower
@@ -184,7 +184,7 @@ def elementwise(
     """
     primitive = FUNCTIONS[function].primitive
     if lower is None:
-        alone = len(parameters) == 1 and primitive not in _OF_INTEGERS
+        alone = len(parameters) == 1 and primitive not in _INTEGER_LOWERINGS
         lower = f"jax.lax.{primitive}" if alone else jax_function(primitive)
     words = f"{function} of elements, broadcast" if len(parameters) > 1 else f"{function} of each element"
     register(

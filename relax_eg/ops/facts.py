@@ -5,9 +5,9 @@ excludes NaN, so `positive` says that no element is 0 or less. Facts about matri
 batch, which must have equal sizes; `sorted` and `one-hot` cover the last axis. An array without elements satisfies
 every fact, except that rows of size 0 are not `one-hot`.
 
-A fact carries its check (`failing`) and its generator (`adapt`), which changes an array as little as the fact requires,
-in the array's own arithmetic (floats, integers, or exact fractions), so that special values (zeros, infinities,
-cancelling values) mostly stay. How facts follow from facts of operands is in `rules/book/facts.py`.
+A fact carries its check (`find_failure`) and its generator (`adapt`), which changes an array as little as the fact
+requires, in the array's own arithmetic (floats, integers, or exact fractions), so that special values (zeros,
+infinities, cancelling values) mostly stay. How facts follow from facts of operands is in `rules/book/facts.py`.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ class Fact:
     - `name`: the spelling for users.
     - `axes`: number of trailing axes that it covers: 0 for single elements, 2 for square matrices.
     - `kinds`: kinds of dtype that can have it, as letters of `dtypes.kind`.
-    - `means`: its meaning in one sentence.
-    - `failing`: returns where an array lacks it, or None.
+    - `meaning`: its meaning in one sentence.
+    - `find_failure`: returns where an array lacks it, or None.
     - `adapt`: returns an array of at least one element, changed so that it has the fact, as far as possible.
     - `adapt_whole`: as `adapt`, for an array of whole numbers, which it keeps whole.
     """
@@ -49,8 +49,8 @@ class Fact:
     name: str
     axes: int
     kinds: str
-    means: str
-    failing: Callable[[Array], Failing]
+    meaning: str
+    find_failure: Callable[[Array], Failing]
     adapt: Adapter
     adapt_whole: Adapter | None = None
 
@@ -60,36 +60,36 @@ class Fact:
         return self.name.replace(" ", "_").replace("-", "_")
 
 
-def _first(wrong: Any) -> Index | None:
+def _first_true(wrong: Any) -> Index | None:
     """Returns the first index at which a boolean array is true, or None."""
     found = np.argwhere(np.asarray(wrong, dtype=bool))
     return tuple(int(i) for i in found[0]) if len(found) else None
 
 
 def _element(wrong: Callable[[Array], Any]) -> Callable[[Array], Failing]:
-    def failing(a: Array) -> Failing:
+    def find_failure(a: Array) -> Failing:
         with np.errstate(invalid="ignore"):
-            at = _first(wrong(a))
-        return None if at is None else (at, f"{{x}}{_at(at)} = {a[at]}")
+            at = _first_true(wrong(a))
+        return None if at is None else (at, f"{{x}}{_subscript(at)} = {a[at]}")
 
-    return failing
+    return find_failure
 
 
-def _at(index: Index) -> str:
+def _subscript(index: Index) -> str:
     return f"[{', '.join(map(str, index))}]" if index else ""
 
 
-def _swapped(a: Array) -> Array:
+def _transposed(a: Array) -> Array:
     return np.swapaxes(a, -1, -2)
 
 
 def _symmetric(a: Array) -> Failing:
-    b = _swapped(a)
-    at = _first((a != b) & ((a == a) | (b == b)))
+    b = _transposed(a)
+    at = _first_true((a != b) & ((a == a) | (b == b)))
     if at is None:
         return None
     other = (*at[:-2], at[-1], at[-2])
-    return at, f"{{x}}{_at(at)} = {a[at]} and {{x}}{_at(other)} = {a[other]}"
+    return at, f"{{x}}{_subscript(at)} = {a[at]} and {{x}}{_subscript(other)} = {a[other]}"
 
 
 def _outside(kept: Callable[[Any, Any], Any]) -> Callable[[Array], Failing]:
@@ -101,7 +101,7 @@ def _spectrum(least: Callable[[Any, int, Any], Any]) -> Callable[[Array], Failin
     """Returns a check that fails where a matrix is not symmetric or not finite, or where its smallest eigenvalue is not
     above `least(eps, n, largest)`; `largest` is its largest absolute eigenvalue."""
 
-    def failing(a: Array) -> Failing:
+    def find_failure(a: Array) -> Failing:
         found = _symmetric(a)
         if found is not None or not a.size:
             return found
@@ -110,12 +110,12 @@ def _spectrum(least: Callable[[Any, int, Any], Any]) -> Callable[[Array], Failin
             return found
         values = np.linalg.eigvalsh(np.asarray(a, np.float64))
         bound = least(_eps(a), a.shape[-1], np.abs(values).max(-1))
-        at = _first(~(values[..., 0] > bound))
+        at = _first_true(~(values[..., 0] > bound))
         if at is None:
             return None
-        return at, f"an eigenvalue of {{x}}{_at(at)} is {values[at][0]:.6g}"
+        return at, f"an eigenvalue of {{x}}{_subscript(at)} is {values[at][0]:.6g}"
 
-    return failing
+    return find_failure
 
 
 def _eps(a: Array) -> float:
@@ -124,14 +124,14 @@ def _eps(a: Array) -> float:
 
 def _orthogonal(a: Array) -> Failing:
     wide = np.asarray(a, np.float64)
-    product = wide @ _swapped(wide)
+    product = wide @ _transposed(wide)
     off = np.abs(product - np.eye(a.shape[-1]))
-    at = _first(~(off <= 4 * a.shape[-1] * _eps(a)))
+    at = _first_true(~(off <= 4 * a.shape[-1] * _eps(a)))
     if at is None:
         return None
     *batch, i, j = at
     rows = f"rows {i} and {j}" if i != j else f"row {i} with itself"
-    return at, f"the product of {rows} of {{x}}{_at(tuple(batch))} is {product[at]:.6g}"
+    return at, f"the product of {rows} of {{x}}{_subscript(tuple(batch))} is {product[at]:.6g}"
 
 
 def _invertible(a: Array) -> Failing:
@@ -142,25 +142,29 @@ def _invertible(a: Array) -> Failing:
     if found is not None:
         return found
     values = np.linalg.svd(wide, compute_uv=False)
-    at = _first(~(values[..., -1] > a.shape[-1] * _eps(a) * values[..., 0]))
-    return None if at is None else (at, f"the singular values of {{x}}{_at(at)} reach down to {values[at][-1]:.6g}")
+    at = _first_true(~(values[..., -1] > a.shape[-1] * _eps(a) * values[..., 0]))
+    return (
+        None if at is None else (at, f"the singular values of {{x}}{_subscript(at)} reach down to {values[at][-1]:.6g}")
+    )
 
 
 def _constant(a: Array) -> Failing:
     if not a.size:
         return None
     first = a.reshape(-1)[0]
-    at = _first((a != first) & ((a == a) | (first == first)))
-    return None if at is None else (at, f"{{x}}{_at(at)} = {a[at]} and {{x}}{_at((0,) * a.ndim)} = {first}")
+    at = _first_true((a != first) & ((a == a) | (first == first)))
+    return (
+        None if at is None else (at, f"{{x}}{_subscript(at)} = {a[at]} and {{x}}{_subscript((0,) * a.ndim)} = {first}")
+    )
 
 
 def _sorted(a: Array) -> Failing:
     before, after = a[..., :-1], a[..., 1:]
-    at = _first(~((before <= after) | (after != after)))
+    at = _first_true(~((before <= after) | (after != after)))
     if at is None:
         return None
     following = (*at[:-1], at[-1] + 1)
-    return at, f"{{x}}{_at(at)} = {a[at]} and {{x}}{_at(following)} = {a[following]}"
+    return at, f"{{x}}{_subscript(at)} = {a[at]} and {{x}}{_subscript(following)} = {a[following]}"
 
 
 def _one_hot(a: Array) -> Failing:
@@ -168,14 +172,16 @@ def _one_hot(a: Array) -> Failing:
     if found is not None:
         return found
     ones = np.asarray(a == 1).sum(-1)
-    at = _first(ones != 1)
-    return None if at is None else (at, f"{{x}}{_at((*at,))} has {ones[at]} ones")
+    at = _first_true(ones != 1)
+    return None if at is None else (at, f"{{x}}{_subscript((*at,))} has {ones[at]} ones")
 
 
 # chosen: values are clipped to this magnitude before they are multiplied into a matrix, so that products do not
 # overflow; it is 1e6 for other dtypes.
 _LARGEST = {"float16": 8.0}
-_INSPECTED = 1 << 12  # limit: elements of matrices whose singular values are computed; larger ones are always changed
+_INSPECTED_ELEMENTS = (
+    1 << 12
+)  # limit: elements of matrices whose singular values are computed; larger ones are always changed
 
 
 # --- arrays that have a fact: elements ---
@@ -221,8 +227,8 @@ def _one_hot_from(a: Array, rng: Random) -> Array:
 # --- arrays that have a fact: matrices ---
 
 
-def _tame(a: Array, rng: Random) -> Array:
-    """`a` made finite, with magnitudes whose squares are finite too."""
+def _bounded_finite(a: Array, rng: Random) -> Array:
+    """Returns `a` with finite elements whose squares are finite."""
     a = _finite_from(a, rng)
     largest = _LARGEST.get(a.dtype.name, 1e6)
     return np.clip(a, -largest, largest) if a.dtype.kind == "f" else a
@@ -234,14 +240,14 @@ def _identity(a: Array) -> Array:
 
 def _symmetric_from(a: Array, rng: Random) -> Array:
     lower = np.tri(a.shape[-1], dtype=bool)
-    return np.where(lower, a, _swapped(a))
+    return np.where(lower, a, _transposed(a))
 
 
 def _semidefinite_from(a: Array, rng: Random) -> Array:
-    a = _tame(a, rng)
+    a = _bounded_finite(a, rng)
     if rng.random() < 0.3:
         a = a * (np.arange(a.shape[-1]) > 0)  # makes the rank less than full
-    return _symmetric_from((a @ _swapped(a)).astype(a.dtype), rng)
+    return _symmetric_from((a @ _transposed(a)).astype(a.dtype), rng)
 
 
 def _definite_from(a: Array, rng: Random) -> Array:
@@ -258,15 +264,19 @@ def _whole_definite_from(a: Array, rng: Random) -> Array:
 
 
 def _orthogonal_from(a: Array, rng: Random) -> Array:
-    """A product of Householder reflections along rows of `a`."""
-    wide = _tame(a, rng) if a.dtype == object else np.clip(np.asarray(_tame(a, rng), np.float64), -4, 4)
+    """Returns a product of Householder reflections along rows of `a`."""
+    wide = (
+        _bounded_finite(a, rng)
+        if a.dtype == object
+        else np.clip(np.asarray(_bounded_finite(a, rng), np.float64), -4, 4)
+    )
     made = _identity(wide)
     for i in range(min(2, a.shape[-1])):
         v = wide[..., i, :, None]
-        length = (_swapped(v) @ v)[..., 0, 0]
+        length = (_transposed(v) @ v)[..., 0, 0]
         v = np.where((length == 0)[..., None, None], _identity(wide)[0, :, None], v)
-        length = _swapped(v) @ v
-        step = v @ _swapped(v)
+        length = _transposed(v) @ v
+        step = v @ _transposed(v)
         twice = 2 * step if a.dtype != object else step * Fraction(2)
         made = made @ (_identity(wide) - twice / length)
     return made.astype(a.dtype)
@@ -277,9 +287,9 @@ def _permutation_from(a: Array, rng: Random) -> Array:
 
 
 def _invertible_from(a: Array, rng: Random) -> Array:
-    if a.size <= _INSPECTED and has_fact("invertible", a):
+    if a.size <= _INSPECTED_ELEMENTS and has_fact("invertible", a):
         return a
-    a = _tame(a, rng)
+    a = _bounded_finite(a, rng)
     a = np.clip(a, -1000, 1000) if a.dtype.kind == "f" else a
     rows = np.abs(a).sum(-1)[..., None] + 1
     return (a + _identity(a) * rows).astype(a.dtype)
@@ -289,11 +299,11 @@ def _invertible_from(a: Array, rng: Random) -> Array:
 
 
 def _outside_mask(wrong: Callable[[Array], Array]) -> Callable[[Array], Failing]:
-    def failing(a: Array) -> Failing:
-        at = _first(wrong(a))
+    def find_failure(a: Array) -> Failing:
+        at = _first_true(wrong(a))
         return None if at is None else (at, "")
 
-    return failing
+    return find_failure
 
 
 def _eye(a: Array) -> Array:
@@ -373,7 +383,7 @@ FACTS = _by_key(
 )  # fmt: skip
 HELPERS = _by_key(IDENTITY_MASK, ONLY_DIAGONAL, ONLY_LOWER, ALL_BELOW)
 
-# An array is given these facts first, because facts that are given later keep them.
+# `with_facts` adapts an array to these facts first, because the adapters of other facts preserve them.
 _FIRST = (
     FINITE, INTEGRAL, NONNEGATIVE, NONPOSITIVE, NONZERO, POSITIVE, CONSTANT, SORTED, ONE_HOT, POSITIVE_SEMIDEFINITE,
     POSITIVE_DEFINITE,
@@ -478,7 +488,7 @@ def impossible(fact: str, of: Tensor) -> str:
 def violation(fact: str, value: Any, name: str = "x") -> str:
     """Returns where `value` lacks a fact, such as `x[3] = -1.0`; empty where it has the fact."""
     a = np.asarray(value)
-    found = FACTS[fact].failing(a if a.dtype == object else widen(a))
+    found = FACTS[fact].find_failure(a if a.dtype == object else widen(a))
     return "" if found is None else found[1].format(x=name)
 
 

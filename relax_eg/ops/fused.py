@@ -14,7 +14,7 @@ from relax_eg.ir.expr import CALL_TIR, Attrs, Expr, postorder
 from relax_eg.ir.heads import CORE
 from relax_eg.ir.tensor_calls import call_tir
 from relax_eg.limits import MANY_KEPT
-from relax_eg.ops.record import Site, get, is_shown, movement_operators, operators_where, program_of
+from relax_eg.ops.record import Site, get, is_proved_applicable, movement_operators, operators_where, program_of
 from relax_eg.shapes import Dim
 from relax_eg.tir import Buffer, InlinedProgram, TensorProgram, compose
 
@@ -26,9 +26,10 @@ _MOVEMENTS = operators_where(lambda o: o.moves is not None)
 
 
 @dataclass(frozen=True, slots=True)
-class Placed:
+class ProgramUse:
     """A tensor program at one use.
 
+    - `program`: the tensor program.
     - `sizes`: values of the program's size variables, as expressions in the sizes at the use.
     """
 
@@ -36,14 +37,14 @@ class Placed:
     sizes: Mapping[str, Dim]
 
 
-def program_at(op: str, operands: tuple[Annotation, ...], attrs: Attrs, result: Annotation) -> Placed | None:
+def program_at(op: str, operands: tuple[Annotation, ...], attrs: Attrs, result: Annotation) -> ProgramUse | None:
     """Returns the tensor program of one use of an operator or of a `call_tir`, or None where it cannot be in a kernel.
     It can where all annotations are fully known, it has one output, and it is computed as its equations say."""
     return _program_at(op, operands, attrs, result)
 
 
 @lru_cache(MANY_KEPT)
-def _program_at(op: str, operands: tuple[Annotation, ...], attrs: Attrs, result: Annotation) -> Placed | None:
+def _program_at(op: str, operands: tuple[Annotation, ...], attrs: Attrs, result: Annotation) -> ProgramUse | None:
     known = all(isinstance(a, Tensor) and a.shape is not None and a.dtype is not None for a in (*operands, result))
     if not known:
         return None
@@ -55,26 +56,26 @@ def _program_at(op: str, operands: tuple[Annotation, ...], attrs: Attrs, result:
     # Equations express no precision, and they would also apply to operands that the operator rejects.
     if op in CORE or get(op).cost is not None or asked.get("precision") not in (None, "default"):
         return None
-    if not is_shown(op, operands, attrs):
+    if not is_proved_applicable(op, operands, attrs):
         return None
     program = program_of(Site(op, operands, asked))
     if program is None or len(program.outputs) != 1:
         return None
     made = program.buffers[program.outputs[0]]
-    return Placed(program, {}) if result == Tensor(made.shape, made.dtype) else None
+    return ProgramUse(program, {}) if result == Tensor(made.shape, made.dtype) else None
 
 
-def equations_at(op: str, operands: tuple[Annotation, ...], attrs: Attrs, result: Annotation) -> Placed | None:
+def equations_at(op: str, operands: tuple[Annotation, ...], attrs: Attrs, result: Annotation) -> ProgramUse | None:
     """Returns the tensor program of one use of an operator, or the one that a `call_tir` calls, with any number of
     outputs; None for all else, and where sizes are unknown."""
     return called_program(operands, dict(attrs)) if op == CALL_TIR else program_at(op, operands, attrs, result)
 
 
-def called_program(operands: Sequence[Annotation], attrs: Mapping[str, Any]) -> Placed | None:
+def called_program(operands: Sequence[Annotation], attrs: Mapping[str, Any]) -> ProgramUse | None:
     """Returns the program of a `call_tir` with the values of its sizes; None where the call does not bind them all."""
     program: TensorProgram = attrs["program"].value
     sizes = {**call_sizes([Tensor(b.shape, b.dtype) for b in program.parameters], operands), **dict(attrs["sizes"])}
-    return Placed(program, sizes) if program.sizes <= sizes.keys() else None
+    return ProgramUse(program, sizes) if program.sizes <= sizes.keys() else None
 
 
 def fused_call(
@@ -102,7 +103,7 @@ def fused_call(
     program = compose(name or kernel_name(order), buffers, uses, [names[o] for o in outputs])
     passed = {b.name for b in program.inputs}
     args = [(instead or {}).get(e, e) for e in loads if names[e] in passed]
-    return call_tir(program, args, sizes={v: Dim.var(v) for v in program.told})
+    return call_tir(program, args, sizes={v: Dim.var(v) for v in program.size_arguments})
 
 
 def operator_name(e: Expr) -> str:

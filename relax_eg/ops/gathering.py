@@ -66,7 +66,7 @@ def _dynamic_slice(site: Site) -> Annotation:
     return Tensor(sizes, dtype)
 
 
-def _moved_inside(start: Scalar, room: Dim) -> Scalar:
+def _clamp_start(start: Scalar, room: Dim) -> Scalar:
     """Returns `start` clamped to 0 .. `room`."""
     return minimum(maximum(as_index(start), 0), Index(room))
 
@@ -77,7 +77,7 @@ def _dynamic_slice_equations(site: Site, buffers: tuple[Buffer, ...]) -> TensorP
 
     def element(*i: Dim) -> Scalar:
         at = [
-            _moved_inside(s[()], room - size) + Index(v)
+            _clamp_start(s[()], room - size) + Index(v)
             for s, v, size, room in zip(starts, i, sizes, x.shape, strict=True)
         ]
         return x[tuple(at)]
@@ -109,7 +109,7 @@ def _dynamic_update_slice_equations(site: Site, buffers: tuple[Buffer, ...]) -> 
         at: list[Scalar] = []
         inside: Scalar = const(True, "bool")
         for v, start, size, room in zip(i, starts, update.shape, x.shape, strict=True):
-            at.append(Index(v) - _moved_inside(start[()], room - size))
+            at.append(Index(v) - _clamp_start(start[()], room - size))
             inside = inside & within(0, at[-1], Index(size))
         return select(inside, update[tuple(at)], x[i])
 
@@ -204,7 +204,7 @@ def _gather_equations(site: Site, buffers: tuple[Buffer, ...]) -> TensorProgram:
             start = as_index(indices[(*batch, site["start_index_map"].index(axis))])
             room = shape[axis] - site["slice_sizes"][axis]
             if mode == "clip":
-                start = _moved_inside(start, room)
+                start = _clamp_start(start, room)
             elif mode == "fill":
                 fits = less_equal(0, start) & less_equal(start, Index(room))
                 inside = fits if inside is None else inside & fits

@@ -13,7 +13,7 @@ from relax_eg.dtypes import is_integer, kind
 
 
 def quotient(x: Any, y: Any) -> Any:
-    """`lax.div`; an integer divided by 0 gives all bits set."""
+    """Returns `lax.div(x, y)`; an integer divided by 0 gives all bits set."""
     from jax import lax
 
     if not is_integer(x.dtype.name):
@@ -23,7 +23,7 @@ def quotient(x: Any, y: Any) -> Any:
 
 
 def remainder(x: Any, y: Any) -> Any:
-    """`lax.rem`; the remainder of an integer by 0 is the dividend."""
+    """Returns `lax.rem(x, y)`; the remainder of an integer by 0 is the dividend."""
     from jax import lax
 
     if not is_integer(x.dtype.name):
@@ -39,7 +39,7 @@ def _not_zero(zero: Any, y: Any) -> Any:
 
 
 def product(x: Any, y: Any) -> Any:
-    """`lax.mul`; signed integers are multiplied as unsigned ones."""
+    """Returns `lax.mul(x, y)`; signed integers are multiplied as unsigned ones."""
     from jax import lax
 
     if not _is_signed(x):
@@ -48,12 +48,12 @@ def product(x: Any, y: Any) -> Any:
 
 
 def square(x: Any) -> Any:
-    """x times x."""
+    """Returns `x * x`."""
     return product(x, x)
 
 
 def power(x: Any, y: int) -> Any:
-    """`lax.integer_pow`; signed integers are multiplied as unsigned ones."""
+    """Returns `lax.integer_pow(x, y)`; signed integers are multiplied as unsigned ones."""
     from jax import lax
 
     if not _is_signed(x):
@@ -62,7 +62,7 @@ def power(x: Any, y: int) -> Any:
 
 
 def magnitude(x: Any) -> Any:
-    """`lax.abs`; for signed integers the maximum of x and -x."""
+    """Returns `lax.abs(x)`; for signed integers the maximum of x and -x."""
     from jax import lax
 
     return lax.max(x, lax.neg(x)) if _is_signed(x) else lax.abs(x)

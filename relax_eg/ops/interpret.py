@@ -33,7 +33,7 @@ from relax_eg.ops.keys import dtype_name
 from relax_eg.ops.keys import from_jax as keys_from_jax
 from relax_eg.ops.keys import to_jax as keys_to_jax
 from relax_eg.ops.libraries import Library, library_of
-from relax_eg.ops.record import TABLE, Site, counts, deduce, get, is_shown, program_of
+from relax_eg.ops.record import TABLE, Site, counts, deduce, get, is_proved_applicable, program_of
 from relax_eg.shapes import Binder, Dim, Scope
 from relax_eg.tir import Counts, TensorProgram, count
 from relax_eg.tir import evaluate as evaluate_program
@@ -47,21 +47,21 @@ Libraries = Callable[[Expr, list[Any], dict[str, int]], Any]
 
 
 # Number of loop steps still allowed, in a list of one; None without a bound.
-_LEFT: ContextVar[list[int] | None] = ContextVar("left", default=None)
+_STEPS_LEFT: ContextVar[list[int] | None] = ContextVar("left", default=None)
 
 
 @contextmanager
-def at_most(steps: int) -> Generator[None]:
+def step_limit(steps: int) -> Generator[None]:
     """Inside, all loops together make at most `steps` steps; one more raises OperatorError."""
-    token = _LEFT.set([steps])
+    token = _STEPS_LEFT.set([steps])
     try:
         yield
     finally:
-        _LEFT.reset(token)
+        _STEPS_LEFT.reset(token)
 
 
 def _count_step() -> None:
-    left = _LEFT.get()
+    left = _STEPS_LEFT.get()
     if left is not None:
         left[0] -= 1
         if left[0] < 0:
@@ -81,7 +81,7 @@ def evaluate(
 
     - `program`: a module, whose entry function runs, or a function that calls no other.
     - `sizes`: values of the size variables that no argument's shape determines.
-    - `domain`, `ordered`: as in `tir.evaluate`.
+    - `arithmetic`, `ordered`: as in `tir.evaluate`.
     - `libraries(call, operands, sizes)`: computes a `call_dps_library` of a routine that is not registered; a
       registered routine is evaluated by its definition.
 
@@ -89,15 +89,17 @@ def evaluate(
     """
     module = program if isinstance(program, Module) else Module((program,))
     run = _Interpreter(module, arithmetic, ordered, libraries)
-    return _outside(run.function(program.main if isinstance(program, Module) else program, args, sizes or {}))
+    return _to_caller(run.function(program.main if isinstance(program, Module) else program, args, sizes or {}))
 
 
 def evaluate_within(program: Module, args: Sequence[Any], most: int) -> Any:
     """As `evaluate`; None where flops plus bytes moved exceed `most`, or where an OperatorError is raised, as for a
     routine that is not registered."""
     try:
-        return _outside(_Bounded(program, "numpy", False, None, [float(most)]).function(program.main, args, {}))
-    except (_TooMuchError, OperatorError):
+        return _to_caller(
+            _BoundedInterpreter(program, "numpy", False, None, [float(most)]).function(program.main, args, {})
+        )
+    except (_WorkLimitError, OperatorError):
         return None
 
 
@@ -125,26 +127,26 @@ def evaluate_points(
     """
     plain = _Interpreter(Module(()), "numpy", ordered, None)
     known: dict[Expr, Any] = dict(env)
-    still: dict[Expr, Any] = {}  # values that are the same at every point, computed once
+    still: dict[Expr, Any] = {}  # values that do not depend on the point
     for e in postorder(roots, stop=known.__contains__):
         if e in known:
             continue
         if e.op != VAR and all(a in still for a in e.args):
             still[e] = plain.node(e, [still[a] for a in e.args], dict(sizes))
             continue
-        args = [known[a] if a in known else _at_each(still[a], count) for a in e.args]
+        args = [known[a] if a in known else _repeat_for_points(still[a], count) for a in e.args]
         if e.op in TUPLES:
             known[e] = plain.node(e, args, dict(sizes))
         elif e.op in TABLE:
             known[e] = _operator_at_points(plain, e, args, dict(sizes), count, ordered)
         else:
             raise OperatorError(f"{e.op} is not evaluated at many points at once")
-    return [known[r] if r in known else _at_each(still[r], count) for r in roots]
+    return [known[r] if r in known else _repeat_for_points(still[r], count) for r in roots]
 
 
-def _at_each(value: Any, count: int) -> Any:
+def _repeat_for_points(value: Any, count: int) -> Any:
     if isinstance(value, tuple):
-        return tuple(_at_each(v, count) for v in value)  # type: ignore[reportUnknownVariableType]
+        return tuple(_repeat_for_points(v, count) for v in value)  # type: ignore[reportUnknownVariableType]
     return np.broadcast_to(value, (count, *value.shape))
 
 
@@ -153,7 +155,7 @@ def _operator_at_points(
 ) -> Any:
     shown, program = _equations(e.op, tuple(a.annotation for a in e.args), e.attrs, repr(e.attrs))
     if not shown:
-        program = program_of(plain.at_sizes(e, [a[0] for a in args], sizes))
+        program = program_of(plain.site_at(e, [a[0] for a in args], sizes))
     if program is not None:
         found = evaluate_program(batch_over_points(program), args, {**sizes, POINTS: count}, ordered=ordered)
         return tuple(found) if isinstance(e.annotation, Tuple) else found[0]
@@ -186,6 +188,13 @@ class SharedValues:
 
 @dataclass(frozen=True)
 class _Interpreter(Evaluator):
+    """An evaluator on numpy or exact arrays. PRNG keys are numpy key arrays.
+
+    - `module`: the functions that expressions run.
+    - `arithmetic`, `ordered`: as in `tir.evaluate`.
+    - `libraries`: computes library calls of routines that are not registered.
+    """
+
     module: Module
     arithmetic: Arithmetic
     ordered: bool
@@ -198,7 +207,7 @@ class _Interpreter(Evaluator):
         env: dict[Expr, Any] = {}
         fit: list[tuple[str, Annotation, Any]] = []
         for param, arg in zip(function.params, args, strict=True):
-            env[param] = _as_given(param.annotation, arg)
+            env[param] = _argument_arrays(param.annotation, arg)
             fit.append((str(param.attr("name")), param.annotation, env[param]))
         self.bind(function.name, fit, sizes)
         if function.assume:
@@ -257,10 +266,10 @@ class _Interpreter(Evaluator):
             return as_arrays(routine.compute(np, *args, **dict(e.attr("attrs"))))
         library = library_of(e)
         if library is not None:
-            return self.defined(library, e, args, sizes)
+            return self.run_definition(library, e, args, sizes)
         if self.libraries is None:
             raise OperatorError(f"library call `{e.attr('name')}`: pass `libraries` to evaluate it")
-        return as_arrays(self.libraries(e, [_outside(a) for a in args], sizes))
+        return as_arrays(self.libraries(e, [_to_caller(a) for a in args], sizes))
 
     def control(self, e: Expr, args: list[Any], sizes: dict[str, int]) -> Value:
         """Returns the result of a control node, whose functions run one after the other."""
@@ -274,10 +283,10 @@ class _Interpreter(Evaluator):
             return self.function(functions[i], given, {})
 
         return run_control_on_values(
-            e, args, run, lambda d: int(d.evaluate(sizes)), lambda values, a: self.stacked(values, a, sizes)
+            e, args, run, lambda d: int(d.evaluate(sizes)), lambda values, a: self.stack_results(values, a, sizes)
         )
 
-    def stacked(self, values: list[Any], annotation: Annotation, sizes: dict[str, int]) -> Array:
+    def stack_results(self, values: list[Any], annotation: Annotation, sizes: dict[str, int]) -> Array:
         if values:
             return np.stack(values)
         assert isinstance(annotation, Tensor) and annotation.shape is not None and annotation.dtype is not None
@@ -287,7 +296,7 @@ class _Interpreter(Evaluator):
     def operator(self, e: Expr, args: list[Any], sizes: dict[str, int]) -> Value:
         shown, program = _equations(e.op, tuple(a.annotation for a in e.args), e.attrs, repr(e.attrs))
         if not shown:
-            program = program_of(self.at_sizes(e, args, sizes))
+            program = program_of(self.site_at(e, args, sizes))
         if program is not None:
             results = evaluate_program(program, args, sizes, arithmetic=self.arithmetic, ordered=self.ordered)
             return tuple(results) if isinstance(e.annotation, Tuple) else results[0]
@@ -298,7 +307,7 @@ class _Interpreter(Evaluator):
         attrs = {k: tuple(d.evaluate(sizes) for d in v) if k in dims else v for k, v in e.attrs}
         return as_arrays(reference(*args, **attrs))
 
-    def defined(self, library: Library, e: Expr, args: list[Any], sizes: dict[str, int]) -> Value:
+    def run_definition(self, library: Library, e: Expr, args: list[Any], sizes: dict[str, int]) -> Value:
         """Returns the result of a registered routine, computed by its definition."""
         shapes = [Tensor(a.shape, x.tensor.dtype) for a, x in zip(args, e.args, strict=True)]
         attrs = {k: tuple(Dim.of(d.evaluate(sizes)) for d in v) if k in library.size_names else v
@@ -307,7 +316,7 @@ class _Interpreter(Evaluator):
         env = dict(zip(definition.params, args, strict=True))
         known = {v: d.value for v, d in told.items()}
         values = tuple(self.value(r, env, known) for r in definition.results)
-        return values if definition.many else values[0]
+        return values if definition.is_tuple else values[0]
 
     def tensor_program(self, e: Expr, args: list[Any], sizes: dict[str, int]) -> Value:
         called: TensorProgram = e.attr("program").value
@@ -323,7 +332,7 @@ class _Interpreter(Evaluator):
         """Executes a node of explicit memory. A storage is an array of bytes, and a tensor is a view of a part of it.
         Killed memory is overwritten with `SPOILED`, so that a later read of it does not pass unnoticed."""
         if self.arithmetic == "exact":
-            raise OperatorError(f"{e.op}: memory holds no exact numbers; the numpy domain is accepted")
+            raise OperatorError(f"{e.op}: memory holds no exact numbers; numpy arithmetic is accepted")
         if e.op == ALLOC_STORAGE:
             return np.full(int(e.attr("size").evaluate(sizes)), SPOILED, np.uint8)
         if e.op == ALLOC_TENSOR:
@@ -344,7 +353,7 @@ class _Interpreter(Evaluator):
         args[0][...] = np.full(args[0].dtype.itemsize, SPOILED, np.uint8).view(args[0].dtype)[0]
         return ()
 
-    def at_sizes(self, e: Expr, args: list[Any], sizes: dict[str, int]) -> Site:
+    def site_at(self, e: Expr, args: list[Any], sizes: dict[str, int]) -> Site:
         """Returns the site of `e` with the shapes of these arrays. OperatorError where the operator rejects them."""
         known = zip(args, (a.tensor.dtype for a in e.args), strict=True)
         operands = tuple(Tensor(x.shape, dtype or dtype_name(x)) for x, dtype in known)
@@ -359,18 +368,18 @@ class _Interpreter(Evaluator):
 def _equations(
     op: str, operands: tuple[Annotation, ...], attrs: tuple[tuple[str, Any], ...], _text: str
 ) -> tuple[bool, TensorProgram | None]:
-    """Returns whether an operator is shown to apply at all sizes and, if so, its index equations. `_text` is the text
+    """Returns whether an operator provably applies at all sizes and, if so, its index equations. `_text` is the text
     of the attributes: it keeps 1 and True apart in the cache, as they compare equal."""
-    shown = is_shown(op, operands, attrs)
+    shown = is_proved_applicable(op, operands, attrs)
     return shown, program_of(Site(op, operands, dict(attrs))) if shown else None
 
 
-class _TooMuchError(Exception):
+class _WorkLimitError(Exception):
     """The evaluation exceeds its work limit."""
 
 
 @dataclass(frozen=True)
-class _Bounded(_Interpreter):
+class _BoundedInterpreter(_Interpreter):
     """An interpreter with a work limit.
 
     - `left`: flops and bytes moved that are still allowed, in a list of one.
@@ -379,7 +388,7 @@ class _Bounded(_Interpreter):
     left: list[float]
 
     def operator(self, e: Expr, args: list[Any], sizes: dict[str, int]) -> Value:
-        self.take(counts(self.at_sizes(e, args, sizes)), sizes)
+        self.spend(counts(self.site_at(e, args, sizes)), sizes)
         return super().operator(e, args, sizes)
 
     def tensor_program(self, e: Expr, args: list[Any], sizes: dict[str, int]) -> Value:
@@ -389,19 +398,19 @@ class _Bounded(_Interpreter):
         known = {v: Dim.of(n) for v, n in told.items()}
         bound = Binder([[d.substitute(known) for d in p] for p in patterns], [b.name for b in called.parameters],
                        called.name).bind(shapes)  # fmt: skip
-        self.take(count(called), {**told, **bound})
+        self.spend(count(called), {**told, **bound})
         return super().tensor_program(e, args, sizes)
 
-    def take(self, work: Counts, sizes: Mapping[str, int]) -> None:
+    def spend(self, work: Counts, sizes: Mapping[str, int]) -> None:
         self.left[0] -= sum(int(d.evaluate(sizes)) for d in (work.flops, work.bytes_read, work.bytes_written))
         if self.left[0] < 0:
-            raise _TooMuchError
+            raise _WorkLimitError
 
 
-def _as_given(a: Annotation, value: Any) -> Any:
+def _argument_arrays(a: Annotation, value: Any) -> Any:
     """Returns an argument as arrays; sizes in a shape become plain numbers."""
     if isinstance(a, Tuple) and isinstance(value, (tuple, list)) and len(value) == len(a.fields):  # type: ignore[reportUnknownArgumentType]
-        return tuple(map(_as_given, a.fields, cast("Sequence[Any]", value)))
+        return tuple(map(_argument_arrays, a.fields, cast("Sequence[Any]", value)))
     if isinstance(a, Shape) and isinstance(value, (tuple, list)):
         return tuple(n.item() if isinstance(n, np.ndarray) else n for n in cast("Sequence[Any]", value))
     return as_arrays(value)
@@ -416,8 +425,8 @@ def as_arrays(value: Any) -> Any:
     return keys_from_jax(value) if is_key(str(value.dtype.name)) else value
 
 
-def _outside(value: Any) -> Any:
+def _to_caller(value: Any) -> Any:
     """Returns a result as the caller gets it: key arrays become JAX key arrays."""
     if isinstance(value, tuple):
-        return tuple(map(_outside, value))  # type: ignore[reportUnknownArgumentType]
+        return tuple(map(_to_caller, value))  # type: ignore[reportUnknownArgumentType]
     return keys_to_jax(value) if getattr(getattr(value, "dtype", None), "names", None) else value

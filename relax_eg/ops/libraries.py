@@ -28,7 +28,7 @@ from relax_eg.ir.expr import (
     rebuild,
     tuple_,
 )
-from relax_eg.ir.heads import TUPLES, Evaluator, on_operands
+from relax_eg.ir.heads import TUPLES, Evaluator, with_operands
 from relax_eg.ir.origin import SourceLine
 from relax_eg.memo import Memo
 from relax_eg.ops.record import TABLE, Site, call, get
@@ -44,7 +44,11 @@ EXECUTIONS = ("whole", "kernels")
 
 @dataclass(frozen=True, slots=True)
 class Requirements:
-    """What a routine needs: all `packages`, as `name` or `name >= version`; one entry of each other nonempty field."""
+    """What a routine needs.
+
+    - `packages`: all of these, each as `name` or `name >= version`.
+    - `platforms`, `devices`, `dtypes`, `executions`: one of these, or anything where the tuple is empty.
+    """
 
     packages: tuple[str, ...] = ()
     platforms: tuple[str, ...] = ()
@@ -59,13 +63,13 @@ class Definition:
 
     - `params`: the variables for the operands; their sizes are size variables.
     - `results`: expressions over `params`.
-    - `many`: whether the routine returns a tuple.
+    - `is_tuple`: whether the routine returns a tuple.
     - `instance`: a function that returns the rule's instance, which samples are drawn for.
     """
 
     params: tuple[Expr, ...]
     results: tuple[Expr, ...]
-    many: bool
+    is_tuple: bool
     instance: Any = field(default=None, compare=False)
 
 
@@ -77,10 +81,14 @@ Sample = Callable[[Definition, Mapping[str, int]], "tuple[dict[str, int], dict[s
 class Library:
     """The record of one routine, built by `RuleSet.library`.
 
+    - `name`: the name in `call_dps_library`.
     - `target`: a callable on JAX arrays, `"module:name"`, or `"ffi:name"` of a registered `jax.ffi` target; it gets the
       call's attributes and sizes as keywords.
+    - `requires`: what the routine needs.
     - `cost`: the speedup over the predicted time of the pattern as one kernel, a function of flops, bytes and profile
       that returns seconds, or None.
+    - `first_run`: whether the first run is compared with the definition, and what a difference causes.
+    - `attributes`: names of the attributes that are not sizes.
     - `sizes`: names of the size attributes, each with whether it is a single size.
     - `pattern`: the function whose program the routine computes.
     - `where`: file and line of the registration.
@@ -119,7 +127,7 @@ class Library:
 
     @property
     def content(self) -> tuple[Any, ...]:
-        """Identifies this record, apart from its pattern program, in the keys of cached searches."""
+        """The part of this record, other than its pattern program, that the keys of cached searches contain."""
         return self.name, self.target, self.requires, self.cost, self.first_run
 
     def definition(self, operands: Sequence[Annotation], attrs: Mapping[str, Any]) -> Definition:
@@ -151,7 +159,7 @@ class Library:
         """Returns the annotation of a call's result. OperatorError where the routine does not take such operands."""
         definition, sizes = self.sizes_at(operands, attrs)
         made = tuple(substitute(r.annotation, sizes) for r in definition.results)
-        return Tuple(made) if definition.many else made[0]
+        return Tuple(made) if definition.is_tuple else made[0]
 
     def keywords(self, attrs: Mapping[str, Any], sizes: Mapping[str, Any]) -> dict[str, Any]:
         """Returns the attributes of a call as the target gets them; `sizes` binds the size variables in them."""
@@ -172,7 +180,7 @@ class Library:
             fields = results.fields if isinstance(results, Tuple) else (results,)
             made = [jax.ShapeDtypeStruct([d.evaluate(sizes) for d in a.shape], a.dtype) for a in fields]  # type: ignore[union-attr]
             return jax.ffi.ffi_call(self.target.removeprefix(FFI), made if isinstance(results, Tuple) else made[0])
-        return _imported(self)
+        return _import_target(self)
 
     def run(self, call: Expr, arrays: Sequence[Any], sizes: Mapping[str, Any]) -> Any:
         """Runs the target for a call on JAX arrays; `sizes` binds the size variables of its attributes."""
@@ -196,31 +204,31 @@ class Library:
             values = [d.evaluate(sizes) for d in attrs[name]]
             told |= {name: values[0]} if single else {f"{name}__{i}": n for i, n in enumerate(values)}
         made = evaluate_in_jax(definition.results, dict(zip(definition.params, arrays, strict=True)), told)
-        return tuple(made) if definition.many else made[0]
+        return tuple(made) if definition.is_tuple else made[0]
 
 
 def evaluate_in_jax(roots: Sequence[Expr], env: Mapping[Expr, Any], sizes: Mapping[str, Any]) -> list[Any]:
     """Returns the values of `roots` on JAX arrays; each operator runs by its lowering."""
     import jax.numpy as jnp
 
-    run, done = _OnJax(), {e: jnp.asarray(x) for e, x in env.items()}
+    run, done = _JaxEvaluator(), {e: jnp.asarray(x) for e, x in env.items()}
     return [run.value(r, done, sizes) for r in roots]
 
 
-class _OnJax(Evaluator):
+class _JaxEvaluator(Evaluator):
     def constant(self, e: Expr, args: list[Any], sizes: Mapping[str, Any]) -> Any:
         import jax.numpy as jnp
 
         return jnp.asarray(constant_value(e))
 
     def operator(self, e: Expr, args: list[Any], sizes: Mapping[str, Any]) -> Any:
-        return get(e.op).jax_function()(*args, **{k: _at(v, sizes) for k, v in e.attrs})
+        return get(e.op).jax_function()(*args, **{k: _attribute_at(v, sizes) for k, v in e.attrs})
 
 
-def _at(value: Any, sizes: Mapping[str, Any]) -> Any:
+def _attribute_at(value: Any, sizes: Mapping[str, Any]) -> Any:
     if isinstance(value, Dim):
         return value.value if value.is_const else value.evaluate(sizes)
-    return tuple(_at(v, sizes) for v in value) if isinstance(value, tuple) else value  # type: ignore[reportUnknownVariableType]
+    return tuple(_attribute_at(v, sizes) for v in value) if isinstance(value, tuple) else value  # type: ignore[reportUnknownVariableType]
 
 
 _MOST_DEFINITIONS = 1 << 10  # limit: definitions kept per routine; an evicted one is built again
@@ -260,15 +268,15 @@ def library_call(library: Library, operands: Sequence[Expr], attrs: Mapping[str,
     return call_dps_library(library.name, operands, annotation, ordered.items())
 
 
-def called(name: str, *operands: Expr, **attrs: Any) -> Expr:
-    """Returns the call of routine `name`, for the right sides of rules that lower further programs to it."""
+def call_library(name: str, *operands: Expr, **attrs: Any) -> Expr:
+    """Returns the call of routine `name`, for right sides of rules. OperatorError if it is not registered."""
     library = LIBRARIES.get(name)
     if library is None:
         raise OperatorError(f"no library `{name}` is registered; registered are {', '.join(LIBRARIES) or 'none'}")
     return library_call(library, operands, attrs)
 
 
-def inlined(roots: Sequence[Expr]) -> list[Expr]:
+def inline_libraries(roots: Sequence[Expr]) -> list[Expr]:
     """Returns `roots` with each call of a registered routine replaced by its definition."""
     if not any(library_of(e) for e in postorder(roots)):
         return list(roots)
@@ -278,10 +286,10 @@ def inlined(roots: Sequence[Expr]) -> list[Expr]:
         if library is not None:
             definition, sizes = library.sizes_at([a.annotation for a in args], dict(e.attr("attrs")))
             made = instantiate(definition.results, dict(zip(definition.params, args, strict=True)), sizes)
-            return tuple_(made) if definition.many else made[0]
+            return tuple_(made) if definition.is_tuple else made[0]
         if e.op in TABLE:
             return call(e.op, args, dict(e.attrs))
-        return on_operands(e, args) if args else e
+        return with_operands(e, args) if args else e
 
     return rebuild(roots, replace)
 
@@ -295,7 +303,7 @@ def instantiate(roots: Sequence[Expr], env: Mapping[Expr, Expr], sizes: Mapping[
         args = tuple(done[a] for a in e.args)
         library = library_of(e)
         if e.op in TUPLES:
-            done[e] = on_operands(e, args)
+            done[e] = with_operands(e, args)
         elif library is not None:
             done[e] = library_call(library, args, _with_sizes(e.attr("attrs"), sizes))
         elif e.op in TABLE:
@@ -332,7 +340,7 @@ def checked_cost(library: Library, seconds: Any, what: str) -> float:
     return found
 
 
-def _imported(library: Library) -> Callable[..., Any]:
+def _import_target(library: Library) -> Callable[..., Any]:
     assert isinstance(library.target, str)
     module, _, path = library.target.partition(":")
     where = f"library `{library.name}` ({library.where}): target {library.target!r}"

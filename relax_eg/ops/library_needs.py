@@ -1,4 +1,4 @@
-"""Checks whether what library routines need is available, without importing anything."""
+"""Checks whether the requirements of library routines are met, without importing the libraries."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def unmet_need(library: Library, place: RoutinePlace) -> str:
     """Returns why a routine cannot be used at `place`; empty where it can."""
     needs = library.requires
     for package in needs.packages:
-        if why := _lacks(package):
+        if why := _unmet_requirement(package):
             return why
     for what, found, accepted in (
         ("platform", place.platform, needs.platforms),
@@ -71,7 +71,7 @@ def _version_of(package: str) -> str:
         return ""
 
 
-def _lacks(package: str) -> str:
+def _unmet_requirement(package: str) -> str:
     """Returns what is missing of a requirement such as `scipy >= 1.10`; empty where it is met."""
     from packaging.requirements import Requirement
 

@@ -125,19 +125,19 @@ def _triangular_solve_reference(
         if transpose_a == left_side:
             m = m.T
         below = lower != (transpose_a == left_side)
-        found = _substituted(m, right if left_side else right.T, below, unit_diagonal)
+        found = _solve_triangle(m, right if left_side else right.T, below, unit_diagonal)
         return (found if left_side else found.T,)
 
     return batched(solve, a, b, results=[(b.shape[-2:], b.dtype)])
 
 
 # chosen: rows of the largest system that is solved row by row: starting a library's threads would take longer.
-_BY_HAND = 16
+_ROW_BY_ROW = 16
 
 
-def _substituted(m: Array, right: Array, lower: bool, unit_diagonal: bool) -> Array:
+def _solve_triangle(m: Array, right: Array, lower: bool, unit_diagonal: bool) -> Array:
     """Returns x with m @ x = right for a triangle of m; x has infinities or NaN where a diagonal element is 0."""
-    if len(m) > _BY_HAND and (unit_diagonal or np.diagonal(m).all()):
+    if len(m) > _ROW_BY_ROW and (unit_diagonal or np.diagonal(m).all()):
         return scipy.linalg.solve_triangular(m, right, 0, lower, unit_diagonal, check_finite=False)
     x = right.copy()
     with np.errstate(all="ignore"):

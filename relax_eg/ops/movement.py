@@ -50,7 +50,7 @@ from relax_eg.tir import (
 )
 
 
-def _moved(site: Site) -> str:
+def _moved_dtype(site: Site) -> str:
     """Returns the dtype of operand 0, which may be any."""
     return need_kind(site, "biufckn")
 
@@ -60,30 +60,30 @@ def _permute_dims(site: Site) -> Annotation:
     axes = need_length(site, "axes", len(shape), "the operand")
     if sorted(axes) != list(range(len(shape))):
         raise site.error(f"axes must name each of 0 to {len(shape) - 1} once")
-    return Tensor(tuple(shape[a] for a in axes), _moved(site))
+    return Tensor(tuple(shape[a] for a in axes), _moved_dtype(site))
 
 
 def _reshape(site: Site) -> Annotation:
     have = site.shape()
     shape: Dims = site["shape"]
-    # A size given as -1 is now the quotient that the others leave. Whether they divide may depend on size variables.
+    # `expand_short_forms` has replaced a size of -1 by a quotient. Whether it is exact may depend on size variables.
     left_over = any(remaining_size(have, (*shape[:i], *shape[i + 1 :])) is d for i, d in enumerate(shape))
     (may_equal if left_over else need_equal)(site, product(have), product(shape), "the number of elements changes")
-    return Tensor(shape, _moved(site))
+    return Tensor(shape, _moved_dtype(site))
 
 
 def _expand_dims(site: Site) -> Annotation:
     shape = iter(site.shape())
     rank = len(site.shape()) + len(site["axes"])
     axes = need_axes(site, rank)
-    return Tensor(tuple(ONE if i in axes else next(shape) for i in range(rank)), _moved(site))
+    return Tensor(tuple(ONE if i in axes else next(shape) for i in range(rank)), _moved_dtype(site))
 
 
 def _squeeze(site: Site) -> Annotation:
     shape = site.shape()
     for axis in (axes := need_axes(site, len(shape))):
         need_equal(site, shape[axis], ONE, f"axis {axis} cannot be squeezed")
-    return Tensor(reduced(shape, axes, False), _moved(site))
+    return Tensor(reduced(shape, axes, False), _moved_dtype(site))
 
 
 def _broadcast_to(site: Site) -> Annotation:
@@ -93,7 +93,7 @@ def _broadcast_to(site: Site) -> Annotation:
     for i, d in enumerate(reversed(have)):
         if d is not ONE:
             need_equal(site, d, want[-1 - i], f"axis {-1 - i} does not broadcast")
-    return Tensor(want, _moved(site))
+    return Tensor(want, _moved_dtype(site))
 
 
 def _concat(site: Site) -> Annotation:
@@ -112,8 +112,8 @@ def _concat(site: Site) -> Annotation:
                 fits &= may_equal(site, p, q, f"operands 0 and {i} do not fit together on axis {a}")
         total = total + shape[axis]
     if not fits:
-        return Tensor(dtype=_moved(site), ndim=len(first))
-    return Tensor((*first[:axis], total, *first[axis + 1 :]), _moved(site))
+        return Tensor(dtype=_moved_dtype(site), ndim=len(first))
+    return Tensor((*first[:axis], total, *first[axis + 1 :]), _moved_dtype(site))
 
 
 def _split(site: Site) -> Annotation:
@@ -125,7 +125,7 @@ def _split(site: Site) -> Annotation:
         need_at_most(site, ZERO, s, "a section")
         total = total + s
     need_equal(site, total, shape[axis], f"the sections do not make up axis {axis}")
-    return Tuple(tuple(Tensor((*shape[:axis], s, *shape[axis + 1 :]), _moved(site)) for s in sections))
+    return Tuple(tuple(Tensor((*shape[:axis], s, *shape[axis + 1 :]), _moved_dtype(site)) for s in sections))
 
 
 def _strided_slice(site: Site) -> Annotation:
@@ -139,7 +139,7 @@ def _strided_slice(site: Site) -> Annotation:
         need_at_most(site, low, high, f"begin and end on axis {axis}")
         need_at_most(site, high, size, f"end and size of axis {axis}")
         sizes.append(ceildiv(high - low, stride))
-    return Tensor(tuple(sizes), _moved(site))
+    return Tensor(tuple(sizes), _moved_dtype(site))
 
 
 def _pad(site: Site) -> Annotation:
@@ -169,7 +169,7 @@ def _take(site: Site) -> Annotation:
         raise site.error(f"axis {axis} has no elements to take")
     if site["mode"] != "fill":
         need_elements(shape[axis], indices)
-    return Tensor((*shape[:axis], *indices, *shape[axis + 1 :]), _moved(site))
+    return Tensor((*shape[:axis], *indices, *shape[axis + 1 :]), _moved_dtype(site))
 
 
 def _promised(site: Site) -> tuple[int, Dim] | None:
@@ -178,7 +178,7 @@ def _promised(site: Site) -> tuple[int, Dim] | None:
 
 def _flip(site: Site) -> Annotation:
     need_axes(site, len(site.shape()))
-    return Tensor(site.shape(), _moved(site))
+    return Tensor(site.shape(), _moved_dtype(site))
 
 
 def _triangle(site: Site) -> Annotation:
@@ -190,7 +190,7 @@ def _triangle(site: Site) -> Annotation:
 # --- equations ---
 
 
-def _indexed(deduce: Deduce, where: Callable[[Site, tuple[Dim, ...], Dims], Sequence[Dim]]) -> Equations:
+def _move_equations(deduce: Deduce, where: Callable[[Site, tuple[Dim, ...], Dims], Sequence[Dim]]) -> Equations:
     """Returns equations of a pure move; `where(site, i, shape)` returns the operand's index for result element `i`."""
 
     def equations(site: Site, buffers: tuple[Buffer, ...]) -> TensorProgram:
@@ -449,13 +449,13 @@ _SHAPE = (Attribute("shape", "dims"),)
 _K = (Attribute("k", default=0),)  # given: 0 is the main diagonal, as in numpy
 
 for _operator in (
-    Operator(_PERMUTE, _X, _permute_dims, _transpose, _indexed(_permute_dims, _permuted), _AXES,
+    Operator(_PERMUTE, _X, _permute_dims, _transpose, _move_equations(_permute_dims, _permuted), _AXES,
              moves="order", doc="axes reordered: axis i of the result is axes[i] of the operand"),
-    Operator("reshape", _X, _reshape, _jax_reshape, _indexed(_reshape, _regrouped), _SHAPE,
+    Operator("reshape", _X, _reshape, _jax_reshape, _move_equations(_reshape, _regrouped), _SHAPE,
              moves="view", capacity="reshape", doc="the same elements in order in another shape"),
-    Operator("expand_dims", _X, _expand_dims, _jax_expand_dims, _indexed(_expand_dims, _expanded), _AXES,
+    Operator("expand_dims", _X, _expand_dims, _jax_expand_dims, _move_equations(_expand_dims, _expanded), _AXES,
              moves="view", doc="axes of size 1 put in; axes count in the result"),
-    Operator("squeeze", _X, _squeeze, _jax_squeeze, _indexed(_squeeze, _squeezed), _AXES,
+    Operator("squeeze", _X, _squeeze, _jax_squeeze, _move_equations(_squeeze, _squeezed), _AXES,
              moves="view", doc="axes of size 1 taken out; axes count in the operand"),
     Operator("broadcast_to", _X, _broadcast_to, _jax_broadcast_to, _broadcast_equations, _SHAPE,
              moves="repeat", doc="numpy.broadcast_to"),
@@ -463,7 +463,7 @@ for _operator in (
              moves="join", kernel="copy", capacity="concat", doc="operands joined along an axis"),
     Operator("split", _X, _split, _jax_split, _split_equations, (Attribute("sections", "dims"), _AXIS),
              capacity="split", doc="a tuple of consecutive slices of the given sizes"),
-    Operator("strided_slice", _X, _strided_slice, _jax_slice, _indexed(_strided_slice, _sliced),
+    Operator("strided_slice", _X, _strided_slice, _jax_slice, _move_equations(_strided_slice, _sliced),
              (Attribute("begin", "dims"), Attribute("end", "dims"), Attribute("strides")),
              moves="part", capacity="strided_slice",
              doc="x[begin:end:strides] on every axis; 0 <= begin <= end <= size is a precondition"),
@@ -473,7 +473,7 @@ for _operator in (
     Operator("take", ("x", "indices"), _take, _jax_take, _take_equations, (_AXIS, Attribute("mode")),
              moves="select", kernel="copy", promised=_promised,
              doc="elements at indices along an axis; out of range: clip, fill, or promise there is none"),
-    Operator("flip", _X, _flip, _jax_flip, _indexed(_flip, _flipped), _AXES,
+    Operator("flip", _X, _flip, _jax_flip, _move_equations(_flip, _flipped), _AXES,
              moves="order", capacity="flip", doc="order reversed along axes"),
     Operator("triu", _X, _triangle, _jax_triu, _triangle_equations(True), _K,
              doc="zeros below diagonal k of the last two axes"),

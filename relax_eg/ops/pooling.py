@@ -17,7 +17,7 @@ from relax_eg.tir import Counts
 Array = np.ndarray[Any, Any]
 
 
-def _need_pool(site: Site) -> tuple[str, Dims]:
+def _need_pooling(site: Site) -> tuple[str, Dims]:
     """Returns the dtype of both operands and the sizes of the result of pooling the second by its extremes."""
     if site["kind"] not in ("max", "min"):
         raise site.error(f"kind {site['kind']!r}; accepted: max, min")
@@ -31,14 +31,14 @@ def _need_pool(site: Site) -> tuple[str, Dims]:
 
 
 def _scatter(site: Site) -> Annotation:
-    dtype, windows = _need_pool(site)
+    dtype, windows = _need_pooling(site)
     for axis, (a, b) in enumerate(zip(site.shape(0), windows, strict=True)):
         need_equal(site, a, b, f"axis {axis} of the source, and the number of windows")
     return Tensor(site.shape(1), dtype)
 
 
 def _gather(site: Site) -> Annotation:
-    dtype, windows = _need_pool(site)
+    dtype, windows = _need_pooling(site)
     for axis, (a, b) in enumerate(zip(site.shape(0), site.shape(1), strict=True)):
         need_equal(site, a, b, f"axis {axis} of the tangents, and of what is pooled")
     return Tensor(windows, dtype)
@@ -85,7 +85,7 @@ def _gather_reference(
 
 
 def _cost(site: Site) -> Counts:
-    windows = product(_need_pool(site)[1])
+    windows = product(_need_pooling(site)[1])
     elements, size = product(site.shape(1)), itemsize(site.dtype())
     written = elements if site.op == "window_scatter" else windows
     read = product(site.shape(0)) + elements

@@ -13,9 +13,9 @@ import numpy as np
 
 from relax_eg.dtypes import KEY_WORDS, is_key, names_where
 from relax_eg.ir.annotations import Annotation, Tensor, Tuple
-from relax_eg.ops.coarse_annotations import is_unknown
 from relax_eg.ops.elementwise import jax_broadcast
 from relax_eg.ops.keys import GENERATORS, from_jax, to_jax, words_from_keys
+from relax_eg.ops.partial_annotations import is_unknown
 from relax_eg.ops.record import Attribute, Operator, Site, bytes_of, deduce, register
 from relax_eg.ops.sizes import Dims, broadcast, need_equal, need_kind, need_same_dtype, product
 from relax_eg.shapes import Dim
@@ -134,7 +134,7 @@ def _cost(hashes: Callable[[Site], Dim]) -> Callable[[Site], Counts]:
     return cost
 
 
-def _nothing(site: Site) -> Dim:
+def _no_hashes(site: Site) -> Dim:
     return Dim.of(0)
 
 
@@ -200,11 +200,11 @@ _SHAPE = Attribute("shape", "dims")
 _IMPL = (Attribute("impl", default="threefry2x32"),)
 
 for _operator in (
-    Operator("random_seed", ("seeds",), _seed, _jax_seed, None, _IMPL, jax_reference(_jax_seed), _cost(_nothing),
+    Operator("random_seed", ("seeds",), _seed, _jax_seed, None, _IMPL, jax_reference(_jax_seed), _cost(_no_hashes),
              capacity="elementwise", doc="a key for each integer"),
-    Operator("random_wrap", ("data",), _wrap, _jax_wrap, None, _IMPL, jax_reference(_jax_wrap), _cost(_nothing),
+    Operator("random_wrap", ("data",), _wrap, _jax_wrap, None, _IMPL, jax_reference(_jax_wrap), _cost(_no_hashes),
              capacity="elementwise", doc="keys from their words, the last axis"),
-    Operator("random_unwrap", ("keys",), _unwrap, "jax.random.key_data", None, (), words_from_keys, _cost(_nothing),
+    Operator("random_unwrap", ("keys",), _unwrap, "jax.random.key_data", None, (), words_from_keys, _cost(_no_hashes),
              capacity="elementwise", doc="the words of keys, as a new last axis"),
     Operator("random_fold_in", ("keys", "data"), _fold_in, _jax_fold_in, None, (), jax_reference(_jax_fold_in),
              _cost(_for_each_result), capacity="elementwise", doc="the key that a key and an integer make, broadcast"),

@@ -20,7 +20,7 @@ from relax_eg.ir.annotations import Annotation, Tensor, Tuple
 from relax_eg.ir.control import functions_of
 from relax_eg.ir.expr import Expr, node, postorder
 from relax_eg.limits import KEPT, MANY_KEPT
-from relax_eg.ops.coarse_annotations import deduce_from_partial, is_partial
+from relax_eg.ops.partial_annotations import deduce_from_partial, is_partial
 from relax_eg.shapes import Dim
 from relax_eg.tir import Buffer, Counts, PatternKind, TensorProgram, classify, count
 
@@ -39,6 +39,7 @@ class Attribute:
 
     - `kind`: "static" for plain hashable values (axes, permutations, dtypes), "dims" for a tuple of sizes, which may
       be symbolic and which rules may bind.
+    - `default`: the value where none is given; `REQUIRED` where one must be.
     """
 
     name: str
@@ -48,17 +49,20 @@ class Attribute:
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """One use of an operator as its record's functions see it: operand annotations and attributes by name.
+    """One use of an operator, the argument of the functions of its record.
 
-    - `strict`: sizes that the operator needs equal must be shown equal.
-    - `shown`: the operands that error messages show instead of `operands`.
+    - `op`: the operator's name.
+    - `operands`: annotations of the operands.
+    - `attrs`: attributes by name.
+    - `strict`: whether sizes that the operator needs to be equal must be provably equal.
+    - `operands_in_errors`: the operands that error messages show instead of `operands`.
     """
 
     op: str
     operands: tuple[Annotation, ...]
     attrs: Mapping[str, Any]
     strict: bool = False
-    shown: tuple[Annotation, ...] | None = None
+    operands_in_errors: tuple[Annotation, ...] | None = None
 
     def __getitem__(self, name: str) -> Any:
         return self.attrs[name]
@@ -85,14 +89,16 @@ class Site:
 
     def error(self, text: str) -> OperatorError:
         """Returns an error that names the operator, its operands and attributes."""
-        return OperatorError(self._named(text))
+        return OperatorError(self._with_site(text))
 
-    def undecided(self, text: str) -> UndecidedError:
+    def undecided_error(self, text: str) -> UndecidedError:
         """As `error`, for a use where the sizes decide whether the operator applies."""
-        return UndecidedError(self._named(text))
+        return UndecidedError(self._with_site(text))
 
-    def _named(self, text: str) -> str:
-        operands = ", ".join(a.short if isinstance(a, Tensor) else str(a) for a in self.shown or self.operands)
+    def _with_site(self, text: str) -> str:
+        operands = ", ".join(
+            a.short if isinstance(a, Tensor) else str(a) for a in self.operands_in_errors or self.operands
+        )
         attrs = "".join(f", {k}={_plain(v)}" for k, v in self.attrs.items())
         return f"{self.op}({operands}{attrs}): {text}"
 
@@ -116,8 +122,8 @@ Moves = Literal["view", "order", "part", "repeat", "select", "join", "convert", 
 Kernel = Literal["copy", "matmul", "transposed_matmul", "conv", "factorisation", "solve"]
 Deduce = Callable[[Site], Annotation]
 Equations = Callable[[Site, tuple[Buffer, ...]], "TensorProgram | None"]  # None where this use has none
-Lower = Callable[..., Any]  # (attrs: dict with sizes as ints, *arrays) -> array or tuple of arrays
-Reference = Callable[..., Any]  # same, on numpy arrays
+Lower = Callable[..., Any]  # (*arrays, **attrs), with sizes as ints -> array or tuple of arrays
+Reference = Callable[..., Any]  # as Lower, on numpy arrays
 
 
 @dataclass(frozen=True)
@@ -131,9 +137,11 @@ class Operator:
     - `equations`: returns index equations over buffers named after the operands.
     - `lower`: the JAX lowering, called with the arrays and with the attributes (sizes resolved) as keywords, or the
       dotted name of a JAX function that takes the arrays alone.
+    - `attributes`: its attributes, in order.
     - `reference`: the numpy reference, needed where there are no equations.
-    - `cost`: needed where there are no equations; given beside them, it is for an operator that takes less work than
-      they say (a scan).
+    - `cost`: flops and bytes of a use; needed where there are no equations, and for an operator that takes less work
+      than its equations (a scan).
+    - `doc`: what it returns, in one line.
     - `moves`: how it places elements; None for an operator that computes.
     - `kernel`: the kernel as which XLA runs it; None where its pattern kind tells.
     - `capacity`: how it is computed on arrays at capacity, a key of `dynamic.special.BEHAVIOURS`; empty where the
@@ -189,7 +197,7 @@ TABLE: dict[str, Operator] = {}
 
 
 def register(operator: Operator) -> Operator:
-    """Add an operator to the table; its name must be new."""
+    """Adds an operator to the table and returns it. OperatorError if its name is taken."""
     if operator.name in TABLE:
         raise OperatorError(f"operator `{operator.name}` is already in the table")
     TABLE[operator.name] = operator
@@ -217,12 +225,12 @@ def movement_operators(*how: Moves) -> frozenset[str]:
     return operators_where(lambda o: o.moves in how)
 
 
-def run_as(*kernels: Kernel) -> frozenset[str]:
+def operators_run_as(*kernels: Kernel) -> frozenset[str]:
     """Returns the names of the operators that XLA runs as one of these kernels."""
     return operators_where(lambda o: o.kernel in kernels)
 
 
-class Described(Protocol):
+class HasAttributes(Protocol):
     """An operator or a library routine: anything with a name and attributes."""
 
     @property
@@ -231,7 +239,7 @@ class Described(Protocol):
     def attributes(self) -> tuple[Attribute, ...]: ...
 
 
-def attributes_of(operator: Described, given: Mapping[str, Any]) -> dict[str, Any]:
+def attributes_of(operator: HasAttributes, given: Mapping[str, Any]) -> dict[str, Any]:
     """Returns `given` in the record's order, with defaults filled in, sizes as `Dim`s and lists as tuples.
 
     OperatorError for an unknown attribute, a missing one, or a size attribute that is no tuple of sizes.
@@ -270,12 +278,12 @@ def deduce(
         wanted = f"at least {fixed}" if operator.variadic else str(fixed)
         raise OperatorError(f"{name} takes {wanted} operands ({', '.join(operator.parameters)}), got {len(operands)}")
     if any(map(is_partial, operands)):
-        return _in_part(name, operands, tuple(attrs.items()), strict)
+        return _deduce_from_partial(name, operands, tuple(attrs.items()), strict)
     return operator.deduce(Site(name, operands, attrs, strict))
 
 
 @lru_cache(KEPT)
-def _in_part(
+def _deduce_from_partial(
     name: str, operands: tuple[Annotation, ...], attrs: tuple[tuple[str, Any], ...], strict: bool
 ) -> Annotation:
     return deduce_from_partial(Site(name, operands, dict(attrs), strict), get(name).deduce)
@@ -293,8 +301,9 @@ _strict: ContextVar[bool] = ContextVar("relax_eg_strict", default=False)
 
 
 @contextmanager
-def strictly() -> Generator[None]:
-    """Inside, `call` raises UndecidedError where an operator needs sizes to be equal that are not shown to be."""
+def strict_sizes() -> Generator[None]:
+    """Within this context, `call` raises UndecidedError where an operator needs sizes to be equal that are not provably
+    equal."""
     token = _strict.set(True)
     try:
         yield
@@ -303,9 +312,9 @@ def strictly() -> Generator[None]:
 
 
 @lru_cache(MANY_KEPT)
-def is_shown(op: str, operands: tuple[Annotation, ...], attrs: tuple[tuple[str, Any], ...]) -> bool:
-    """Returns whether all operands are fully known and the operator is shown to apply to them; else a run may be
-    rejected."""
+def is_proved_applicable(op: str, operands: tuple[Annotation, ...], attrs: tuple[tuple[str, Any], ...]) -> bool:
+    """Returns whether all operands are fully known and the operator provably applies to them at all sizes; else a run
+    may be rejected."""
     if any(map(is_partial, operands)):
         return False
     try:
@@ -319,11 +328,11 @@ def is_shown(op: str, operands: tuple[Annotation, ...], attrs: tuple[tuple[str, 
 Comparison = tuple[Literal[">=", "=="], Dim]
 Precondition = tuple[Comparison, ...]
 
-_collected: ContextVar[dict[Precondition, None] | None] = ContextVar("relax_eg_conditions", default=None)
+_collected_preconditions: ContextVar[dict[Precondition, None] | None] = ContextVar("relax_eg_conditions", default=None)
 
 
 @lru_cache(MANY_KEPT)
-def conditions(
+def preconditions(
     op: str, operands: tuple[Annotation, ...], attrs: tuple[tuple[str, Any], ...]
 ) -> tuple[Precondition, ...]:
     """Returns the preconditions of an operator on fully known operands that the size variables decide, such as
@@ -331,20 +340,20 @@ def conditions(
     if any(map(is_partial, operands)):
         return ()
     found: dict[Precondition, None] = {}
-    token = _collected.set(found)
+    token = _collected_preconditions.set(found)
     try:
         deduce(op, operands, dict(attrs))
     except OperatorError:
         return ()  # a use that applies at no size is rejected where it is built or run
     finally:
-        _collected.reset(token)
+        _collected_preconditions.reset(token)
     return tuple(found)
 
 
-def note_condition(*comparisons: Comparison) -> None:
-    """Adds a precondition, that one of `comparisons` holds, to those that a running call of `conditions` collects."""
-    found = _collected.get()
-    if found is None or any(_is_plain(*c) for c in comparisons):
+def note_precondition(*comparisons: Comparison) -> None:
+    """Adds a precondition to those that a running call of `preconditions` collects: one of `comparisons` holds."""
+    found = _collected_preconditions.get()
+    if found is None or any(_plainly_holds(*c) for c in comparisons):
         return
     open_ = tuple(c for c in comparisons if not c[1].is_const)
     if open_:
@@ -360,7 +369,7 @@ def may_be_met(precondition: Precondition, sizes: Mapping[str, Any]) -> bool:
     return False
 
 
-def _is_plain(sign: str, size: Dim) -> bool:
+def _plainly_holds(sign: str, size: Dim) -> bool:
     """Whether a comparison plainly holds."""
     return _is_plainly_nonnegative(size) if sign == ">=" else size == 0
 
@@ -414,16 +423,16 @@ def _program(
 
 def pattern_kind(site: Site) -> PatternKind:
     """Returns the pattern kind, found from the equations (Relax, Algorithm 1); Opaque where there are none."""
-    return _analysed(site.op, site.operands, tuple(site.attrs.items()))[0]
+    return _kind_and_counts(site.op, site.operands, tuple(site.attrs.items()))[0]
 
 
 def counts(site: Site) -> Counts:
     """Returns flops and bytes moved of one use of an operator, as expressions in the sizes."""
-    return _analysed(site.op, site.operands, tuple(site.attrs.items()))[1]
+    return _kind_and_counts(site.op, site.operands, tuple(site.attrs.items()))[1]
 
 
 @lru_cache(MANY_KEPT)
-def _analysed(
+def _kind_and_counts(
     op: str, operands: tuple[Annotation, ...], attrs: tuple[tuple[str, Any], ...]
 ) -> tuple[PatternKind, Counts]:
     """Returns pattern kind and counts; cached, as every cost model and every program with this use asks for them."""

@@ -143,7 +143,7 @@ def _position_deduce(site: Site) -> Annotation:
     return Tensor(result, site["dtype"])
 
 
-def _searched(site: Site) -> Dim:
+def _searched_size(site: Site) -> Dim:
     return site.shape()[site["axis"]]
 
 
@@ -187,7 +187,7 @@ register(
         _position_lower("argmax"),
         _position_equations("argmax"),
         _POSITION,
-        below=_searched,
+        below=_searched_size,
         doc="where along the axis the first maximum is; NaN counts as one",
     )
 )
@@ -199,7 +199,7 @@ register(
         _position_lower("argmin"),
         _position_equations("argmin"),
         _POSITION,
-        below=_searched,
+        below=_searched_size,
         doc="where along the axis the first minimum is; NaN counts as one",
     )
 )

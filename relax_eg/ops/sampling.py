@@ -1,4 +1,4 @@
-"""Samples that JAX draws by a loop inside a primitive: the gamma distribution."""
+"""Sampling from the gamma distribution, which JAX does by a loop inside a primitive."""
 
 from __future__ import annotations
 

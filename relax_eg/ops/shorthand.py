@@ -1,5 +1,5 @@
-"""Expands attributes in Relax's short forms: left out or None where Relax has a default, one axis in place of several,
-axes counted from the end, a size of -1, and a number of parts."""
+"""Expands the short forms of attributes that Relax accepts: an attribute that is left out or None and has a default,
+one axis in place of several, axes counted from the end, a size of -1, and a number of parts."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def _sections(operands: Sequence[Annotation], sections: Any, axis: Any) -> Any:
     return (*(each,) * (sections - 1), shape[axis] - each * (sections - 1))
 
 
-def _normal(name: str, what: str, axes: Any, rank: int) -> tuple[int, ...]:
+def _axes_from_front(name: str, what: str, axes: Any, rank: int) -> tuple[int, ...]:
     """Returns one axis or several, counted from the front."""
     given: tuple[Any, ...] = (axes,) if isinstance(axes, int) else axes  # type: ignore[reportUnknownVariableType]
     if not isinstance(given, (tuple, list)) or any(type(a) is not int for a in given):
@@ -64,7 +64,7 @@ def _all_axes(shape: Dims) -> tuple[int, ...]:
 
 
 # Operators whose `axes` may be left out or None, with the default.
-_NO_AXES: Mapping[str, Callable[[Dims], tuple[int, ...]]] = {
+_DEFAULT_AXES: Mapping[str, Callable[[Dims], tuple[int, ...]]] = {
     **dict.fromkeys(
         ("sum", "prod", "max", "min", "mean", "any", "all", "reduce_and", "reduce_or", "reduce_xor", "flip"), _all_axes
     ),
@@ -74,9 +74,9 @@ _NO_AXES: Mapping[str, Callable[[Dims], tuple[int, ...]]] = {
     "rms_norm": lambda shape: (len(shape) - 1,),
 }
 # given: the default of `axis`.
-_NO_AXIS = {"softmax": -1, "log_softmax": -1, "sort": -1, "top_k": -1, "concat": 0, "split": 0}
+_DEFAULT_AXIS = {"softmax": -1, "log_softmax": -1, "sort": -1, "top_k": -1, "concat": 0, "split": 0}
 # Operators that Relax applies to the flattened operand where the axis is None.
-_IN_ONE_ROW = ("argmax", "argmin", "cumsum", "cumprod", "take")
+_FLATTENING = ("argmax", "argmin", "cumsum", "cumprod", "take")
 
 
 def _axes(name: str, operands: Sequence[Annotation], given: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -88,27 +88,27 @@ def _axes(name: str, operands: Sequence[Annotation], given: Mapping[str, Any]) -
     axes = given.get(key)
     rest_ = {k: v for k, v in given.items() if k != key}
     if axes is None:
-        if name not in _NO_AXES:
-            return given if key not in given else {**rest_, "axes": _normal(name, key, axes, 0)}
+        if name not in _DEFAULT_AXES:
+            return given if key not in given else {**rest_, "axes": _axes_from_front(name, key, axes, 0)}
         if name == "squeeze":  # this default needs the sizes; the others need only the rank
-            return {**rest_, "axes": _NO_AXES[name](_shape("squeeze of all axes", operands))}
+            return {**rest_, "axes": _DEFAULT_AXES[name](_shape("squeeze of all axes", operands))}
         rank = _rank(name, operands)
-        return {**rest_, "axes": _NO_AXES[name]((Dim.of(1),) * rank)}
-    if _counted(operands, axes):
+        return {**rest_, "axes": _DEFAULT_AXES[name]((Dim.of(1),) * rank)}
+    if _needs_no_rank(operands, axes):
         return {**rest_, "axes": tuple(axes)}
     rank = _rank(name, operands)
     if name == "expand_dims":
         rank += len(axes) if isinstance(axes, (tuple, list)) else 1  # type: ignore[reportUnknownArgumentType]
-    normal = _normal(name, key, axes, rank)
+    normal = _axes_from_front(name, key, axes, rank)
     return {**rest_, "axes": normal if name == "permute_dims" else tuple(sorted(normal))}
 
 
 def _axis(name: str, operands: Sequence[Annotation], given: Mapping[str, Any]) -> Mapping[str, Any]:
     """Returns `given` with `axis` written out."""
-    axis = given.get("axis", _NO_AXIS.get(name, given))
+    axis = given.get("axis", _DEFAULT_AXIS.get(name, given))
     if axis is given:  # a missing axis, which `attributes_of` reports
         return given
-    if axis is None and name in _IN_ONE_ROW:
+    if axis is None and name in _FLATTENING:
         if _rank(name, operands) != 1:
             raise OperatorError(
                 f"{name}: axis=None is about the elements in one row, and operand 0 is {operands[0]}\n"
@@ -117,13 +117,13 @@ def _axis(name: str, operands: Sequence[Annotation], given: Mapping[str, Any]) -
         axis = 0
     if type(axis) is not int:
         raise OperatorError(f"{name}: axis is {axis!r}; a whole number is needed")
-    if _counted(operands, (axis,)):
+    if _needs_no_rank(operands, (axis,)):
         return {**given, "axis": axis}
     return {**given, "axis": normal_axis(name, axis, _rank(name, operands))}
 
 
-def _counted(operands: Sequence[Annotation], axes: Any) -> bool:
-    """Returns whether the operand's rank is unknown and all axes count from the front, so that they need no rank."""
+def _needs_no_rank(operands: Sequence[Annotation], axes: Any) -> bool:
+    """Returns whether the operand's rank is unknown and all axes count from the front."""
     unknown = not isinstance(operands[0], Tensor) or operands[0].ndim is None
     return unknown and isinstance(axes, (tuple, list)) and all(type(a) is int and a >= 0 for a in axes)  # type: ignore[reportUnknownVariableType]
 
@@ -136,7 +136,7 @@ def _rank(name: str, operands: Sequence[Annotation]) -> int:
 
 
 # Checks of attribute values, with their errors. Other attributes are sizes, or their operators check them.
-_KINDS: Mapping[str, tuple[Callable[[Any], bool], str]] = {
+_VALUE_CHECKS: Mapping[str, tuple[Callable[[Any], bool], str]] = {
     **dict.fromkeys(("dtype",), (lambda v: isinstance(v, str), 'a dtype is text such as "float32"')),
     **dict.fromkeys(("keepdims",), (lambda v: isinstance(v, bool), "True or False is accepted")),
     **dict.fromkeys(
@@ -160,7 +160,7 @@ def expand_short_forms(name: str, operands: Sequence[Annotation], given: Mapping
     if name == "strided_slice" and given.get("strides", given) in (None, given):
         given = {**given, "strides": (1,) * _rank(name, operands)}
     for key, value in given.items():
-        holds, wanted = _KINDS.get(key, (None, ""))
+        holds, wanted = _VALUE_CHECKS.get(key, (None, ""))
         if holds is not None and not holds(value):
             raise OperatorError(f"{name}: {key} is {value!r}; {wanted}")
     if name == "reshape" and "shape" in given:

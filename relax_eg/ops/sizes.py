@@ -11,8 +11,8 @@ from relax_eg.dtypes import KINDS, RECORDS, kind
 from relax_eg.errors import ShapeError
 from relax_eg.ir.annotations import Tensor
 from relax_eg.ir.lattice import sizes_differ
-from relax_eg.ops.coarse_annotations import is_unknown
-from relax_eg.ops.record import Comparison, Site, note_condition
+from relax_eg.ops.partial_annotations import is_unknown
+from relax_eg.ops.record import Comparison, Site, note_precondition
 from relax_eg.shapes import Dim, dim_max
 from relax_eg.shapes.dim import Atom
 from relax_eg.shapes.dim import product as monomial
@@ -70,8 +70,8 @@ def may_equal(site: Site, a: Dim, b: Dim, what: str) -> bool:
     if sizes_differ(a, b):
         raise site.error(f"{what}: sizes {a} and {b} differ")
     if site.strict and not is_unknown(a) and not is_unknown(b):
-        raise site.undecided(f"{what}: sizes {a} and {b} cannot be shown equal")
-    note_condition(("==", a - b))
+        raise site.undecided_error(f"{what}: sizes {a} and {b} cannot be shown equal")
+    note_precondition(("==", a - b))
     return False
 
 
@@ -81,13 +81,13 @@ def need_at_most(site: Site, a: Dim, b: Dim, what: str) -> None:
     difference = b - a
     if difference.is_const and difference.value < 0:
         raise site.error(f"{what}: {a} is more than {b}")
-    note_condition((">=", difference))
+    note_precondition((">=", difference))
 
 
 def need_elements(size: Dim, read: Iterable[Dim]) -> None:
     """Makes it a precondition of the operator that an axis has elements, unless a tensor of sizes `read` has none."""
     empty: list[Comparison] = [("==", d) for d in read]
-    note_condition((">=", size - 1), *empty)
+    note_precondition((">=", size - 1), *empty)
 
 
 def broadcast(site: Site, shapes: Sequence[Dims]) -> Dims:

@@ -1,4 +1,4 @@
-"""Sorting and top-k. No index equations can say where an element goes."""
+"""Sorting and top-k. They have no index equations, because an element's place depends on the values."""
 
 from __future__ import annotations
 

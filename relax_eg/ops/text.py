@@ -7,7 +7,7 @@ import inspect
 from collections.abc import Mapping
 from typing import Any
 
-from relax_eg.accepted import TEXT, accepts
+from relax_eg.argument_checks import TEXT, accepts
 from relax_eg.ir import (
     CONTROL,
     Annotation,

@@ -16,7 +16,7 @@ from relax_eg.tir.program import TensorProgram
 DTYPES = frozenset("bool int8 int16 int32 int64 uint8 uint16 uint32 bfloat16 float16 float32 float64".split())
 REDUCTIONS = frozenset(("sum", "max", "min"))
 _NUMBERS = DTYPES - {"bool"}
-_ONLY: Mapping[str, frozenset[str]] = {
+_SUPPORTED_DTYPES: Mapping[str, frozenset[str]] = {
     **dict.fromkeys(
         """round round_away erf erfc lgamma digamma bessel_i0e bessel_i1e igamma igammac igamma_grad_a betainc polygamma
         zeta less_total less_equal_total equal_total reduce_precision multiply_high""".split(),
@@ -44,6 +44,6 @@ def unsupported_reason(program: TensorProgram) -> str:
                 return f"{term} is of dtype {term.dtype}, which Triton does not compute"
             if isinstance(term, Reduce) and term.kind not in REDUCTIONS:
                 return f"there is a reduction of kind {term.kind}"
-            if isinstance(term, Apply) and term.args[0].dtype not in _ONLY.get(term.fn, DTYPES):
+            if isinstance(term, Apply) and term.args[0].dtype not in _SUPPORTED_DTYPES.get(term.fn, DTYPES):
                 return f"{term.fn} of {term.args[0].dtype} is not compiled by Triton"
     return ""

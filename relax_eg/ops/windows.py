@@ -12,8 +12,8 @@ import numpy as np
 
 from relax_eg.errors import RuleError
 from relax_eg.ir.annotations import Annotation, Tensor
-from relax_eg.ops.coarse_annotations import is_unknown
 from relax_eg.ops.contraction import accumulator, need_precision
+from relax_eg.ops.partial_annotations import is_unknown
 from relax_eg.ops.record import Attribute, Operator, Site, register
 from relax_eg.ops.sizes import (
     ONE,
@@ -54,7 +54,7 @@ def window_count(size: Dim, window: Dim, stride: int) -> Dim:
     return at_least_zero((size - window) // stride + 1)
 
 
-class Compared(RuleError):
+class StepComparison(RuleError):
     """Raised where a rule's function asks whether an `AnyStep` equals `value`."""
 
     def __init__(self, step: AnyStep, value: int) -> None:
@@ -66,8 +66,11 @@ class Compared(RuleError):
 class AnyStep:
     """A stride or dilation that stands for any integer >= 1 in proofs.
 
-    It can be passed on and compared with an integer: it differs from those in `other_than`, and comparing it with any
-    other raises Compared.
+    It can be passed on and compared with an integer. It differs from the integers in `other_than`; comparing it with
+    any other integer raises StepComparison.
+
+    - `name`, `index`: the attribute, and the position in it, that it stands for.
+    - `dim`: the size variable of the step.
     """
 
     def __init__(self, name: str, index: int, other_than: frozenset[int] = frozenset()) -> None:
@@ -76,7 +79,7 @@ class AnyStep:
         self.other_than = other_than
         self.dim = Dim.var(f"{_ANY}{name}__{index}")
 
-    def but(self, value: int) -> AnyStep:
+    def differing_from(self, value: int) -> AnyStep:
         """Returns the same step, known to differ from `value`."""
         return AnyStep(self.name, self.index, self.other_than | {value})
 
@@ -84,7 +87,7 @@ class AnyStep:
         if not isinstance(other, int):
             raise RuleError("two steps are compared")
         if other not in self.other_than:
-            raise Compared(self, other)
+            raise StepComparison(self, other)
         return False
 
     __hash__ = None  # type: ignore[assignment]

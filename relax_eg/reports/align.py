@@ -1,7 +1,7 @@
-"""Aligns the programs of several reports: which of their kernels do the same work, and what changed.
+"""Aligns the programs of several reports: finds the kernels that do the same work, and what changed.
 
-Kernels are aligned by the user's source lines. The cost of a kernel that stands for several lines is divided among them
-in proportion to their costs in the program as written. If a report has no lines, all are aligned by operator.
+Kernels are aligned by the user's source lines. The cost of a kernel that computes several lines is divided among them
+in proportion to their costs in the program as written. If a report has no lines, all reports are aligned by operator.
 """
 
 from __future__ import annotations
@@ -19,7 +19,12 @@ MOST_RULES = 3  # limit: rules named as a cause if no rule made a kernel at the 
 
 @dataclass(frozen=True)
 class Column:
-    """One program of a comparison: the chosen program of `report`, or with `as_written` its program as written."""
+    """One program of a comparison.
+
+    - `label`: its name in the comparison.
+    - `report`: the report that contains it.
+    - `as_written`: whether it is the report's program as written; if not, it is the chosen program.
+    """
 
     label: str
     report: CostReport
@@ -39,7 +44,7 @@ class Column:
 
 @dataclass
 class AlignedRow:
-    """The same work in all programs.
+    """The kernels that do the same work in all programs.
 
     - `where`: the user's line, or the operator.
     - `parts`: for each column, the kernels that do the work.
@@ -61,12 +66,13 @@ class AlignedRow:
 
     @property
     def spread(self) -> float:
+        """The largest difference in seconds between two columns."""
         every = [self.seconds(i) for i in range(len(self.parts))]
         return max(every) - min(every)
 
 
 def rows_of(columns: Sequence[Column]) -> tuple[str, list[AlignedRow]]:
-    """The key by which the columns are aligned ("line" or "operator"), and the rows, those that differ most first."""
+    """The key by which the columns are aligned ("line" or "operator"), and the rows, sorted by falling difference."""
     by = "line" if all(_has_lines(c.cost) for c in columns) else "operator"
     parts = [_parts(c, by) for c in columns]
     rows: dict[str, AlignedRow] = {}
@@ -89,7 +95,7 @@ def _has_lines(cost: ProgramCost) -> bool:
 
 
 def _parts(column: Column, by: str) -> list[KernelPart]:
-    """The kernels of a program. A kernel of several lines is divided into one part for each line; the seconds of the
+    """The kernels of a program. A kernel of several lines is divided into one part per line, and the seconds of the
     parts add up to those of the kernel."""
     if by == "operator":
         rows = [r for r in column.cost.rows if r.seconds]
@@ -97,10 +103,10 @@ def _parts(column: Column, by: str) -> list[KernelPart]:
     written: dict[str, float] = {}
     for p in column.report.before.parts:
         written[p.line] = written.get(p.line, 0.0) + p.seconds
-    return [share for p in column.cost.parts for share in _divided(p, written)]
+    return [share for p in column.cost.parts for share in _split_by_line(p, written)]
 
 
-def _divided(p: KernelPart, written: Mapping[str, float]) -> Iterator[KernelPart]:
+def _split_by_line(p: KernelPart, written: Mapping[str, float]) -> Iterator[KernelPart]:
     if len(p.lines) < 2:
         yield p
         return
@@ -117,7 +123,7 @@ def _rules(parts: Sequence[KernelPart]) -> list[str]:
 
 
 def _causes(columns: Sequence[Column], row: AlignedRow, i: int, made: Sequence[str]) -> list[str]:
-    """The rules and choices that make a row of column `i` different from that of the first column. `made`: the rules
+    """The rules and choices that make a row in column `i` different from the row in the first column. `made`: the rules
     that made any kernel in column `i`."""
     base, here = columns[0], columns[i]
     old, new = row.parts[0], row.parts[i]

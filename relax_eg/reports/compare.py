@@ -10,13 +10,13 @@ from typing import Any
 
 from rich.console import Console, ConsoleOptions, RenderResult
 
-from relax_eg.accepted import FLAG, NONE, TEXT, accepts, sequence_of
+from relax_eg.argument_checks import FLAG, NONE, TEXT, accepts, sequence_of
 from relax_eg.errors import OptionError
 from relax_eg.extract.figures import sizes
 from relax_eg.reports import text
 from relax_eg.reports.align import AlignedRow, Column, rows_of
-from relax_eg.reports.plain import write_text
 from relax_eg.reports.report import CostReport
+from relax_eg.reports.serialization import write_text
 
 SCHEMA = "relax_eg.comparison/1"
 AS_WRITTEN = "as written"
@@ -28,9 +28,9 @@ NOTHING = 1e-9  # chosen: seconds up to which a difference is ignored
 class Comparison:
     """A comparison of reports. `print` it, show it in a notebook, or call `to_html(path)` or `to_json(path)`.
 
-    - `columns`: the programs; the others are compared with the first.
+    - `columns`: the programs; all others are compared with the first.
     - `by`: the key by which kernels are aligned, "line" or "operator".
-    - `rows`: the same work in each program, rows that differ most first.
+    - `rows`: the kernels that do the same work in each program; rows that differ most come first.
     - `statements`: what can be compared and what cannot.
     """
 
@@ -44,7 +44,7 @@ class Comparison:
         return tuple({id(c.report): c.report for c in self.columns}.values())
 
     def changes(self, column: int, most: int = MOST_CHANGES) -> list[AlignedRow]:
-        """The rows that differ most between the first column and `column`."""
+        """The `most` rows that differ most between the first column and `column`."""
         moved = [r for r in self.rows if abs(r.delta(column)) > NOTHING]
         return sorted(moved, key=lambda r: (-abs(r.delta(column)), r.where))[:most]
 
@@ -75,14 +75,14 @@ class Comparison:
             for r in self.rows
         ]
         reports = [r.as_data() for r in self.reports]
-        told = {"by": self.by, "statements": list(self.statements)}
-        return {"schema": SCHEMA, **told, "columns": columns, "rows": rows, "reports": reports}
+        head = {"schema": SCHEMA, "by": self.by, "statements": list(self.statements)}
+        return {**head, "columns": columns, "rows": rows, "reports": reports}
 
     def to_json(self, path: str | Path | None = None) -> str:
         """The comparison as JSON with a schema version; also written to `path` if given."""
-        told = json.dumps(self.as_data(), indent=2)
-        write_text(told + "\n", path)
-        return told
+        data = json.dumps(self.as_data(), indent=2)
+        write_text(data + "\n", path)
+        return data
 
     def to_html(self, path: str | Path | None = None) -> str:
         """The comparison as one self-contained HTML file; also written to `path` if given."""

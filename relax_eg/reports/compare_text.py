@@ -13,7 +13,7 @@ from rich.text import Text
 from relax_eg.extract.detail import KernelPart
 from relax_eg.extract.figures import integer_text, si, sizes, time
 from relax_eg.reports.align import AlignedRow
-from relax_eg.reports.short import ratio, timed
+from relax_eg.reports.short import measured_seconds, ratio
 from relax_eg.reports.text import figures_table
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 MOST_ROWS = 12  # limit: rows of the table by source line
 MOST_COLUMNS = 5  # limit: columns of that table; the HTML has all
 MOST_CODE = 90  # limit: characters of a source line
-MOST_KERNELS = 3  # limit: kernels that a change names on either side
+MOST_KERNELS = 3  # limit: kernels of each program that the line on a change names
 
 
 def comparison(c: Comparison) -> RenderResult:
@@ -37,7 +37,7 @@ def comparison(c: Comparison) -> RenderResult:
         for row in changes:
             yield Text.assemble(f"  {row.where}", (f"   {row.code[:MOST_CODE]}" if row.code else "", "cyan"))
             yield Padding(Text(change_line(row, i)), (0, 0, 0, 4))
-        rules = rules_told(c, i)
+        rules = rule_changes(c, i)
         if rules:
             yield Text(f"  {rules}", style="dim")
     if len(c.rows) > 1 and len(c.columns) <= MOST_COLUMNS:
@@ -45,7 +45,7 @@ def comparison(c: Comparison) -> RenderResult:
 
 
 def headline(c: Comparison) -> str:
-    """One line: the programs, and the target and the sizes if they are the same for all."""
+    """The headline of a comparison: the programs, and the target and the sizes if they are the same for all."""
     first = c.columns[0].report
     names = dict.fromkeys(x.report.name for x in c.columns)
     targets = {x.report.target for x in c.columns}
@@ -57,21 +57,21 @@ def headline(c: Comparison) -> str:
 
 
 def summary(c: Comparison, i: int) -> str:
-    """One line: how many times faster or slower a column is than the first."""
+    """The line that says how many times faster or slower a column is than the first."""
     x, y = c.columns[0].cost.seconds, c.columns[i].cost.seconds
     if x <= 0 or y <= 0:
         return f"{time(x)} -> {time(y)} predicted"
     if (change := ratio(x, y)) == "as fast":
         return f"the same predicted time, {time(y)}"
     text = f"{change}, {time(x)} -> {time(y)} predicted"
-    if measured := timed((c.columns[0], c.columns[i])):
+    if measured := measured_seconds((c.columns[0], c.columns[i])):
         text += f"; {measured[0] / measured[1]:.3g}x measured, {time(measured[0])} -> {time(measured[1])}"
     return text
 
 
-def rules_told(c: Comparison, i: int) -> str:
-    """One line: the rules that a column's program uses more often than the first column's program, and those that it
-    uses less often."""
+def rule_changes(c: Comparison, i: int) -> str:
+    """The line on the rules that a column's program uses more often than the first column's program, and on those that
+    it uses less often; "" if there are none."""
     base, here = c.columns[0], c.columns[i]
     old = {} if base.as_written else dict(base.report.rules)
     new = {} if here.as_written else dict(here.report.rules)
@@ -83,7 +83,7 @@ def rules_told(c: Comparison, i: int) -> str:
 
 
 def change_line(row: AlignedRow, i: int) -> str:
-    """One line: how the work of a row changed, and why."""
+    """The line on a row: the change of its time and kernels in column `i`, and the causes."""
     x, y = row.seconds(0), row.seconds(i)
     sign = "-" if y < x else "+"
     change = f"{time(x)} -> {time(y)} ({sign}{time(abs(y - x))})"
@@ -95,7 +95,7 @@ def change_line(row: AlignedRow, i: int) -> str:
 
 
 def kernels_of(parts: list[KernelPart]) -> str:
-    """The kernels of a row, the most expensive first: "2 matmul, softmax"."""
+    """The kernels of a row as text, the most expensive first: "2 matmul, softmax"."""
     counts = _names(parts)
     shown = [f"{n} {what}" if n > 1 else what for what, n in list(counts.items())[:MOST_KERNELS]]
     more = len(counts) - MOST_KERNELS

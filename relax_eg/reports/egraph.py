@@ -22,6 +22,7 @@ MOST_ROWS = 8  # limit: e-nodes that a box shows
 class ENode:
     """An e-node of a drawn e-class.
 
+    - `label`: its text.
     - `rule`: the rule that made it; "" for an e-node of the program as written.
     - `reads`: the numbers of the e-classes that it reads.
     - `chosen`, `written`: whether it is part of the chosen program, and of the program as written.
@@ -38,7 +39,9 @@ class ENode:
 class Box:
     """A drawn e-class.
 
+    - `number`: the number of the e-class.
     - `title`: the text above its e-nodes.
+    - `nodes`: its e-nodes.
     - `asked`: whether the user asked for this e-class.
     """
 
@@ -49,11 +52,12 @@ class Box:
 
     @property
     def rows(self) -> list[ENode]:
-        """The e-nodes that are shown: chosen ones first, then those of the program as written."""
+        """The e-nodes that are drawn: chosen ones first, then those of the program as written."""
         return sorted(self.nodes, key=lambda n: (not n.chosen, not n.written))[:MOST_ROWS]
 
     @property
     def hidden(self) -> int:
+        """The number of e-nodes that are not drawn."""
         return len(self.nodes) - len(self.rows)
 
 
@@ -72,7 +76,7 @@ class Picture:
 
     def to_svg(self) -> str:
         """The picture as SVG; its colours come from the CSS of the page around it."""
-        return str(_drawn(self))
+        return str(_to_svg(self))
 
     def to_dot(self) -> str:
         """The picture in the language of Graphviz, for `dot -Tsvg`."""
@@ -132,7 +136,7 @@ def _layers(boxes: Sequence[Box]) -> list[list[int]]:
     return layers
 
 
-def _drawn(p: Picture) -> Markup:
+def _to_svg(p: Picture) -> Markup:
     boxes = {b.number: b for b in p.boxes}
     layers = _layers(p.boxes)
     sizes = {c: _size(b) for c, b in boxes.items()}
@@ -172,21 +176,21 @@ def _places(
     """The horizontal position of the middle of each box."""
     x: dict[int, float] = {}
     for layer in layers:
-        _put(list(layer), {c: float(i) for i, c in enumerate(layer)}, sizes, x)
+        _place_layer(list(layer), {c: float(i) for i, c in enumerate(layer)}, sizes, x)
     for sweep in range(SWEEPS):
         near = readers if sweep % 2 == 0 else below
         for layer in layers if sweep % 2 == 0 else reversed(layers):
             wanted = {c: sum(x[r] for r in near[c]) / len(near[c]) if near.get(c) else x[c] for c in layer}
-            _put(sorted(layer, key=lambda c: wanted[c]), wanted, sizes, x)
+            _place_layer(sorted(layer, key=lambda c: wanted[c]), wanted, sizes, x)
     first = min((x[c] - sizes[c][0] / 2 for c in x), default=0.0)
     return {c: at - first + GAP for c, at in x.items()}
 
 
-def _put(
+def _place_layer(
     order: Sequence[int], wanted: Mapping[int, float], sizes: Mapping[int, tuple[float, float]], x: dict[int, float]
 ) -> None:
-    """Places the boxes of a layer side by side in this order, near their wanted positions, and stores the result in
-    `x`."""
+    """Places the boxes of a layer side by side in this order, near their `wanted` positions, and stores their positions
+    in `x`."""
     end = float("-inf")
     for c in order:
         half = sizes[c][0] / 2

@@ -19,12 +19,12 @@ from relax_eg.extract.figures import integer_text, si, sizes, time
 from relax_eg.reports import compare_text, plots, text
 from relax_eg.reports.align import Column
 from relax_eg.reports.compare import Comparison, compare
-from relax_eg.reports.curves import over_bindings
+from relax_eg.reports.curves import curves_over_bindings
 from relax_eg.reports.egraph import Picture
-from relax_eg.reports.plain import write_text
 from relax_eg.reports.report import CostReport
 from relax_eg.reports.roofline import roofline
-from relax_eg.reports.short import highlights, ratio, timed
+from relax_eg.reports.serialization import write_text
+from relax_eg.reports.short import highlights, measured_seconds, ratio
 
 MOST_BARS = 10  # limit: rows of the chart by source line; the table has all
 MOST_STEPS = 200  # limit: lines of a derivation
@@ -33,7 +33,13 @@ AT_PEAK = 3  # limit: tensors named among those alive at the memory peak
 
 @dataclass(frozen=True)
 class PlotFigure:
-    """A plot with its heading, the key of its colours, and a note on how to read it."""
+    """A plot on a page.
+
+    - `heading`: the heading above it.
+    - `svg`: the plot.
+    - `key`: the key of its colours.
+    - `note`: how to read it.
+    """
 
     heading: str
     svg: Markup
@@ -43,18 +49,23 @@ class PlotFigure:
 
 @dataclass(frozen=True)
 class Section:
-    """A comparison on a page, with its heading."""
+    """A comparison on a page.
+
+    - `heading`: the heading above it; not shown if the page has a single section.
+    - `comparison`: the comparison.
+    """
 
     heading: str
     comparison: Comparison
 
 
 def page(title: str, sections: Sequence[Section], path: str | Path | None = None, derivation: str = "") -> str:
-    """A page with comparisons, also written to `path` if given. `derivation`: the derivation of the program as text."""
-    every = [_shown(s.comparison, s.heading if len(sections) > 1 else "", n) for n, s in enumerate(sections)]
+    """The HTML of a page with comparisons, also written to `path` if given. `derivation`: the derivation of the program
+    as text; "" for none."""
+    every = [_comparison_data(s.comparison, s.heading if len(sections) > 1 else "", n) for n, s in enumerate(sections)]
     reports = {id(r): r for s in sections for r in s.comparison.reports}
     steps = derivation.splitlines()
-    told = _template("page.html").render(
+    html = _template("page.html").render(
         title=title,
         sections=every,
         css=_css(),
@@ -62,8 +73,8 @@ def page(title: str, sections: Sequence[Section], path: str | Path | None = None
         more_steps=max(0, len(steps) - MOST_STEPS),
         versions=_versions(reports.values()),
     )
-    write_text(told, path)
-    return told
+    write_text(html, path)
+    return html
 
 
 def page_of_comparison(c: Comparison, path: str | Path | None = None, derivation: str = "") -> str:
@@ -78,7 +89,7 @@ def page_of_report(r: CostReport, path: str | Path | None = None, derivation: st
 
 def notebook_of_comparison(c: Comparison) -> str:
     """The notebook form of a comparison: totals and changes, without the plots."""
-    shown = _shown(c, "", 0, with_figures=False)
+    shown = _comparison_data(c, "", 0, with_figures=False)
     return _template("notebook.html").render(section=shown, css=_css())
 
 
@@ -92,9 +103,9 @@ def page_of_picture(picture: Picture, path: str | Path | None = None, notebook: 
     if notebook:
         inside = _template("picture.html").render(picture=picture, svg=svg)
         return f'<div class="relax-eg"><style>{_css()}</style>{inside}</div>'
-    told = _template("alone.html").render(picture=picture, svg=svg, css=_css())
-    write_text(told, path)
-    return told
+    html = _template("alone.html").render(picture=picture, svg=svg, css=_css())
+    write_text(html, path)
+    return html
 
 
 @lru_cache(1)
@@ -125,10 +136,10 @@ def _versions(reports: Iterable[CostReport]) -> str:
     return "; ".join(x for x in found if x)
 
 
-def _shown(c: Comparison, heading: str, number: int, with_figures: bool = True) -> dict[str, Any]:
+def _comparison_data(c: Comparison, heading: str, number: int, with_figures: bool = True) -> dict[str, Any]:
     """The data of a comparison for the templates."""
     longest = max((x.cost.seconds for x in c.columns), default=0.0) or 1.0
-    measured = timed(c.columns)
+    measured = measured_seconds(c.columns)
     here = measured or [x.cost.seconds for x in c.columns]
     columns = [
         {
@@ -140,7 +151,7 @@ def _shown(c: Comparison, heading: str, number: int, with_figures: bool = True) 
             "seconds": here[i],
             "kind": "predicted" if measured is None else f"measured; predicted: {time(x.cost.seconds)}",
             "summary": compare_text.summary(c, i) if i else "",
-            "rules": compare_text.rules_told(c, i) if i else "",
+            "rules": compare_text.rule_changes(c, i) if i else "",
             "gain": f"{ratio(here[0], here[i])} than {c.columns[0].label}" if _differs(here, i) else "",
             "changes": [
                 {
@@ -155,7 +166,7 @@ def _shown(c: Comparison, heading: str, number: int, with_figures: bool = True) 
                 }
                 for r in (c.changes(i) if i else [])
             ],
-            "roof": _roof(x),
+            "roof": _roofline_text(x),
         }
         for i, x in enumerate(c.columns)
     ]
@@ -189,8 +200,8 @@ def _shown(c: Comparison, heading: str, number: int, with_figures: bool = True) 
     }
 
 
-def _roof(x: Column) -> str:
-    """One phrase: the limit of a program in the roofline model, and the share of the roof that it reaches."""
+def _roofline_text(x: Column) -> str:
+    """The limit of a program in the roofline model, and the share of the roof that it reaches; "" without a device."""
     if x.report.device is None:
         return ""
     found = roofline(x.cost, x.report.device)
@@ -206,7 +217,7 @@ def _kernels(x: Column) -> dict[str, Any]:
 
 
 def _at_peak(x: Column) -> str:
-    """The largest tensors that are alive at the memory peak."""
+    """The names and bytes of the largest tensors that are alive at the memory peak."""
     held = x.cost.memory.tensors if x.cost.memory is not None else ()
     return ", ".join(f"{t.name} {t.tensor} ({si(t.bytes)}B)" for t in held[:AT_PEAK])
 
@@ -229,7 +240,7 @@ def _figures(c: Comparison) -> list[PlotFigure]:
     note = "Values between kernels and results, each until its last reader has run, without inputs and weights."
     note += "".join(f" At the peak of {x.label}: {_at_peak(x)}." for x in c.columns if _at_peak(x))
     found.append(("Memory over the program", plots.memory_plot(numbered), plots.key(labels), note))
-    for curve in [*(x for r in c.reports for x in r.curves), *over_bindings(c.columns)]:
+    for curve in [*(x for r in c.reports for x in r.curves), *curves_over_bindings(c.columns)]:
         series = plots.key([(i, s.label) for i, s in enumerate(curve.series)])
         others = sizes(curve.at)
         heading = f"Cost over {curve.variable}" + (f", at {others}" if others else "")

@@ -1,4 +1,4 @@
-"""A terminal table of a program's kernels: the operators in each kernel, and the savings of each fusion."""
+"""The table of a program's kernels for a terminal: the operators in each kernel, and the savings of each fusion."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 
 def kernel_table(report: CostReport) -> RenderableType:
-    """A table of every kernel that a call runs, equal kernels in one row: library calls, fused kernels with the bytes
-    and launches that fusion saves, and kernels of one operator. Below it, the views, which run nothing."""
+    """A table of the kernels that a call runs, with equal kernels in one row: library calls, fused kernels with the
+    bytes and launches that fusion saves, and kernels of one operator. The views, which run nothing, are below it."""
     now = [p for p in report.after.parts if not p.ahead]
     run = [p for p in now if p.launches]
     names = {r.name for r in report.libraries} | {p.what for p in run if "." in p.what}

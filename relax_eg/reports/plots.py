@@ -15,7 +15,7 @@ from markupsafe import Markup, escape
 from relax_eg.extract.figures import si, time
 from relax_eg.extract.report import Curve, DeviceRow
 from relax_eg.reports.align import Column
-from relax_eg.reports.roofline import of_part, roofline
+from relax_eg.reports.roofline import kernel_roofline, roofline
 
 WIDTH, HEIGHT = 440, 300  # chosen: pixels of a plot
 LEFT, RIGHT, TOP, BOTTOM = 58, 24, 12, 44  # chosen: pixels around the plot, for labels
@@ -26,7 +26,13 @@ MOST_POINTS = 24  # limit: kernels of a program in a roofline, the most expensiv
 
 @dataclass
 class Axis:
-    """An axis that maps values from `low` to `high` to pixels from `start` to `end`; `show` formats a value."""
+    """An axis of a plot, which maps values to pixels.
+
+    - `low`, `high`: the values at its ends.
+    - `start`, `end`: the pixels of its ends.
+    - `show`: formats a value.
+    - `log`: whether the axis is logarithmic.
+    """
 
     low: float
     high: float
@@ -40,6 +46,7 @@ class Axis:
             self.low, self.high = max(self.low, _LEAST), max(self.high, _LEAST)
 
     def at(self, value: float) -> float:
+        """The pixel of a value."""
         low, high, v = self.low, self.high, value
         if self.log:
             low, high, v = math.log10(low), math.log10(high), math.log10(max(value, _LEAST))
@@ -67,7 +74,13 @@ class Axis:
 
 @dataclass
 class Plot:
-    """A plot: two axes and the elements drawn between them. `title` describes the plot in words."""
+    """A plot.
+
+    - `title`: a description of the plot in words.
+    - `x`, `y`: its axes.
+    - `x_label`, `y_label`: their labels.
+    - `drawn`: the elements between the axes.
+    """
 
     title: str
     x: Axis
@@ -80,13 +93,13 @@ class Plot:
         path = " ".join(f"{self.x.at(x)},{self.y.at(y)}" for x, y in points)
         self.drawn.append(Markup('<polyline class="{} {}" points="{}"/>').format(kind, _colour(colour), path))
 
-    def point(self, x: float, y: float, colour: int, radius: float, said: str, kind: str = "point") -> None:
+    def point(self, x: float, y: float, colour: int, radius: float, text: str, kind: str = "point") -> None:
         place = Markup('<circle class="{} {}" cx="{}" cy="{}" r="{}"><title>{}</title></circle>')
-        self.drawn.append(place.format(kind, _colour(colour), self.x.at(x), self.y.at(y), radius, said))
+        self.drawn.append(place.format(kind, _colour(colour), self.x.at(x), self.y.at(y), radius, text))
 
-    def words(self, x: float, y: float, said: str, anchor: str = "start", dy: float = 0) -> None:
+    def words(self, x: float, y: float, text: str, anchor: str = "start", dy: float = 0) -> None:
         place = Markup('<text class="note" x="{}" y="{}" text-anchor="{}">{}</text>')
-        self.drawn.append(place.format(self.x.at(x), self.y.at(y) + dy, anchor, said))
+        self.drawn.append(place.format(self.x.at(x), self.y.at(y) + dy, anchor, text))
 
     def svg(self) -> Markup:
         return Markup('<svg viewBox="0 0 {} {}" role="img" aria-label="{}">{}</svg>').format(
@@ -124,14 +137,14 @@ def _y(low: float, high: float, show: Callable[[float], str], log: bool = False)
 
 
 def roofline_plot(device: DeviceRow, columns: Sequence[tuple[int, Column]]) -> Markup | None:
-    """The roofline plot of programs on one device, each given with its number among all columns. Large dots are whole
-    programs, small dots are their most expensive kernels; the lines are the limits of the device. None if no program
+    """The roofline plot of programs on one device, each with its number among all columns. Large dots are whole
+    programs, and small dots their most expensive kernels. The lines are the limits of the device. None if no program
     has flops and bytes."""
     whole = [(i, c, roofline(c.cost, device)) for i, c in columns if c.cost.flops and c.cost.bytes]
     if not whole:
         return None
     kernels = [
-        (i, p, of_part(p, device))
+        (i, p, kernel_roofline(p, device))
         for i, c in columns
         for p in [p for p in c.cost.parts if p.launches and p.flops and p.bytes and not p.ahead][:MOST_POINTS]
     ]
@@ -149,35 +162,35 @@ def roofline_plot(device: DeviceRow, columns: Sequence[tuple[int, Column]]) -> M
         plot.line([(start, start * speed), (peak / speed, peak), (x.high, peak)], None, kind)
     plot.words(x.high, peak, f"arithmetic: {si(peak)}flop/s", "end", -6)
     for i, p, r in kernels:
-        said = f"{p.what} at {p.line or 'no line'}: {time(p.seconds)}, {r.intensity:.3g} flops a byte"
-        plot.point(r.intensity, max(r.reached, y.low), i, 3, said)
+        text = f"{p.what} at {p.line or 'no line'}: {time(p.seconds)}, {r.intensity:.3g} flops a byte"
+        plot.point(r.intensity, max(r.reached, y.low), i, 3, text)
     for i, c, r in whole:
-        said = f"{c.label}: {si(r.reached)}flop/s, {100 * r.share:.3g}% of what {r.bound} allows"
-        plot.point(r.intensity, r.reached, i, 7, said, "whole")
+        text = f"{c.label}: {si(r.reached)}flop/s, {100 * r.share:.3g}% of what {r.bound} allows"
+        plot.point(r.intensity, r.reached, i, 7, text, "whole")
     return plot.svg()
 
 
 def memory_plot(columns: Sequence[tuple[int, Column]]) -> Markup | None:
     """A plot of the bytes alive while a program runs, over its kernels in order. None if no report has this data."""
-    told = [(i, c, c.cost.memory) for i, c in columns if c.cost.memory is not None and c.cost.memory.moments]
-    if not told:
+    found = [(i, c, c.cost.memory) for i, c in columns if c.cost.memory is not None and c.cost.memory.moments]
+    if not found:
         return None
-    high = max(m.peak for _, _, m in told)
-    title = "memory: " + "; ".join(f"{c.label} peaks at {si(m.peak)}B" for _, c, m in told)
+    high = max(m.peak for _, _, m in found)
+    title = "memory: " + "; ".join(f"{c.label} peaks at {si(m.peak)}B" for _, c, m in found)
     x, y = _x(0, 1, lambda v: f"{100 * v:.0f}%"), _y(0, max(high, 1) * 1.08, si)
     plot = Plot(title, x, y, "share of the kernels that have run", "bytes alive")
-    for i, _, m in told:
+    for i, _, m in found:
         n = len(m.moments)
         steps = [(x, t.bytes) for k, t in enumerate(m.moments) for x in (k / n, (k + 1) / n)]
         plot.line(steps, i)
         peak = max(range(n), key=lambda k: m.moments[k].bytes)
-        said = f"peak {si(m.peak)}B while {m.peak_at} runs"
-        plot.point((peak + 0.5) / n, m.moments[peak].bytes, i, 4, said, "whole")
+        text = f"peak {si(m.peak)}B while {m.peak_at} runs"
+        plot.point((peak + 0.5) / n, m.moments[peak].bytes, i, 4, text, "whole")
     return plot.svg()
 
 
 def growth_plot(columns: Sequence[tuple[int, Column]]) -> Markup | None:
-    """A plot of the e-nodes of the largest e-graph of each search, by round. None without two rounds of any search."""
+    """A plot of the e-nodes of the largest e-graph of each search, by round. None if no search has two rounds."""
     lines: list[tuple[int, str, list[int]]] = []
     for i, c in columns:
         by: dict[str, list[int]] = {}
@@ -199,7 +212,7 @@ def growth_plot(columns: Sequence[tuple[int, Column]]) -> Markup | None:
 
 
 def curve_plot(curve: Curve) -> Markup | None:
-    """A plot of cost over a size, one line for each program, with its crossovers. None if there are fewer than two
+    """A plot of cost over a size, with one line per program and with the crossovers. None if there are fewer than two
     points."""
     rows = [zip(curve.sizes, x.seconds, strict=True) for x in curve.series]
     # A cost of 0 has no place on a logarithmic axis.

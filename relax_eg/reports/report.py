@@ -10,7 +10,7 @@ from typing import Any, cast
 
 from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 
-from relax_eg.accepted import PATH, accepts
+from relax_eg.argument_checks import PATH, accepts
 from relax_eg.errors import OptionError
 from relax_eg.extract.family_rows import FamilyRow, VariantRow
 from relax_eg.extract.footprint import MemoryRow
@@ -31,8 +31,8 @@ from relax_eg.extract.report import (
 from relax_eg.plain_data import is_count, read_json
 from relax_eg.reports import text
 from relax_eg.reports.kernels import kernel_table
-from relax_eg.reports.plain import Mismatch, read_record, restore_unknown_parts, unknown_parts, write_text
 from relax_eg.reports.roofline import Roofline, roofline
+from relax_eg.reports.serialization import Mismatch, read_record, restore_unknown_fields, unknown_fields, write_text
 
 FAMILY, VERSION = "relax_eg.report", 1  # given: name and version of the format
 SCHEMA = f"{FAMILY}/{VERSION}"
@@ -49,33 +49,33 @@ class CostReport:
     - `searched`: what each rule did during saturation.
     - `nodes`: e-nodes of all e-graphs at the end.
     - `peak`: e-nodes of the largest e-graph at its largest.
-    - `cached`: the report comes from the disk cache, and only `seconds` is from this run.
+    - `cached`: whether the report comes from the disk cache; only `seconds` is then from this run.
     - `selected`: for each function, how its program was chosen, and how near it is to the best of its candidates.
     - `runner_up`: the program that came closest to the chosen one; None if there is no other program.
     - `searched_for`: the search that found the program, and how the program is compiled.
     - `compiler_options`: options with which XLA compiles the program, besides the usual ones.
     - `measured`: times from `measure=k` at each binding of this report, the program as written first.
-    - `execution`: how it is executed: "whole", "kernels" or "in steps".
-    - `kernels`: executed in kernels, the kernels that hold several operators.
+    - `execution`: how the program is executed: "whole", "kernels" or "in steps".
+    - `kernels`: the kernels that hold several operators, if the program is executed in kernels.
     - `libraries`: the library routines that the program calls, and those that were missing.
     - `device`: the parameters of the device for a roofline.
     - `growth`: the e-graphs by round.
     - `unproved`: guards that were neither proved nor refuted, so that their rules did not fire.
-    - `others`: the same prices at the other bindings of `at=[...]`.
+    - `others`: the costs of both programs at the other bindings of `at=[...]`.
     - `curves`: cost over a size, by variant.
     - `signature`: parameters and result of the function, which distinguish reports of different programs.
     - `rule_set`: the allowed rules, by the name of their set.
     - `code`: the text of the source lines, as far as it is known.
-    - `at_exact_sizes`: for a function with symbolic sizes that was to run at capacity: the parts that cannot, and why.
-    - `family`, `variants`: if several programs share the sizes: how they were found, and which program serves which
-      sizes.
+    - `at_exact_sizes`: the parts of a function with symbolic sizes that cannot run at capacity, with the reasons.
+    - `family`, `variants`: how a family of programs was found, and which of its programs serves which sizes.
     - `extracted_at`: the sizes for which this variant was chosen.
     - `expressions`: for both programs: flops, bytes, launches, bytes of workspace and prepared bytes as expressions of
       the sizes.
     - `memory`: how `memory_limit` was kept.
     - `executions`: with `execution="auto"`: by execution, the least predicted seconds of a call among the programs that
       were compared.
-    - `not_proved`: the user's rules among `rules` that no proof covers, with the line and what is known of each.
+    - `not_proved`: the user's rules among `rules` that no proof covers, each with its line and what is known of it.
+    - `more`: the fields of a newer release that this release does not know; None if there are none.
     """
 
     name: str
@@ -143,8 +143,8 @@ class CostReport:
         return [here, *(replace(here, at=o.at, before=o.before, after=o.after) for o in self.others)]
 
     def kernel_table(self) -> RenderableType:
-        """A table of every kernel that a call runs with its operators: library calls, fused kernels and what fusion
-        saves, and kernels of one operator. Below it, the views."""
+        """A table of the kernels that a call runs with their operators: library calls, fused kernels and the savings of
+        fusion, and kernels of one operator. The views are below it."""
         return kernel_table(self)
 
     def as_data(self) -> dict[str, Any]:
@@ -154,13 +154,13 @@ class CostReport:
         for side in ("before", "after"):
             data[side]["total"] = _total(getattr(self, side))
         data["predicted_gain"] = self.predicted_gain
-        return restore_unknown_parts(data, self.more)
+        return restore_unknown_fields(data, self.more)
 
     @staticmethod
     def from_data(data: Any, where: str = "") -> CostReport:
         """The report from the plain data that `as_data` returned; keeps fields that this release does not know.
 
-        OptionError, which names the data `where`, if it is not a report or this release cannot read it.
+        OptionError if the data is not a report or this release cannot read it; `where` names the data in the message.
         """
         named = f"{where}: " if where else ""
         if not isinstance(data, Mapping) or "schema" not in data:
@@ -184,7 +184,7 @@ class CostReport:
             _check_amounts(report)
         except Mismatch as e:
             raise OptionError(f"{named}a damaged report: {e}") from None
-        return replace(report, more=unknown_parts(given, report.as_data()))
+        return replace(report, more=unknown_fields(given, report.as_data()))
 
     @staticmethod
     @accepts(source=PATH)
@@ -203,9 +203,9 @@ class CostReport:
 
     def to_json(self, path: str | Path | None = None) -> str:
         """The report as JSON with a schema version; also written to `path` if given."""
-        told = json.dumps(self.as_data(), indent=2)
-        write_text(told + "\n", path)
-        return told
+        data = json.dumps(self.as_data(), indent=2)
+        write_text(data + "\n", path)
+        return data
 
     def to_html(self, path: str | Path | None = None, derivation: object = "") -> str:
         """The report as one self-contained HTML file; also written to `path` if given. `derivation`: the result of

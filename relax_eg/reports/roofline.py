@@ -18,20 +18,22 @@ _EXACT = 1 + 1e-6  # chosen: tolerance factor, because sums of predictions are r
 class Roofline:
     """A program or a kernel in the roofline model of a device.
 
+    - `flops`, `bytes`: flops, and bytes that its kernels read and write.
+    - `seconds`: predicted seconds.
+    - `dtype`: the dtype with the most flops.
+    - `peak`: largest flop/s that the device's arithmetic allows for the dtypes of the program.
+    - `bandwidth`: bytes/s of the device's memory.
+    - `source`: the source that takes most of `moving`: "memory", "cache" or "registers".
+    - `moving`: least seconds that the bytes take from their sources.
     - `intensity`: flops per byte.
     - `reached`: predicted flop/s.
-    - `peak`: largest flop/s that the device's arithmetic allows for the dtypes of the program.
-    - `dtype`: the dtype with the most flops.
-    - `moving`: least seconds that the bytes take from their sources.
-    - `source`: the source that takes most of `moving`: "memory", "cache" or "registers".
     - `roof`: largest flop/s that arithmetic and sources allow together.
     - `ridge`: the intensity from which on arithmetic limits a program that streams from memory.
     - `least`: least seconds in which the device can do these flops and bytes.
 
-    Bytes are all bytes that kernels read and write, including values that are still in cache or never leave the
-    registers of a fused kernel. In the predicted time of a kernel, memory delivers at most `bandwidth * seconds` bytes.
-    If a kernel has more bytes, they count as read from cache. If the cache cannot deliver them either, they count as
-    values in registers, which take no time.
+    Bytes include values that are still in cache or never leave the registers of a fused kernel. In the predicted time
+    of a kernel, memory delivers at most `bandwidth * seconds` bytes. If a kernel has more bytes, they count as read
+    from cache. If the cache cannot deliver them either, they count as values in registers, which take no time.
     """
 
     flops: int
@@ -106,7 +108,7 @@ def roofline(cost: ProgramCost, device: DeviceRow) -> Roofline:
     return Roofline(cost.flops, cost.bytes, cost.seconds, dtype, peak, device.bandwidth, source, total)
 
 
-def of_part(part: KernelPart, device: DeviceRow) -> Roofline:
+def kernel_roofline(part: KernelPart, device: DeviceRow) -> Roofline:
     """The roofline of one kernel."""
     dtype, source = dtype_of(part) or "float32", _source(part.bytes, part.seconds, device)
     of_device = device.rate(dtype), device.bandwidth, source, part.bytes / _speed(source, device)
@@ -114,7 +116,7 @@ def of_part(part: KernelPart, device: DeviceRow) -> Roofline:
 
 
 def _source(moved: int, seconds: float, device: DeviceRow) -> str:
-    """The farthest source that can deliver so many bytes in the time."""
+    """The farthest source that can deliver `moved` bytes in `seconds`."""
     return next(s for s in SOURCES if moved <= _speed(s, device) * seconds * _EXACT or s == SOURCES[-1])
 
 

@@ -1,4 +1,4 @@
-"""The JSON Schema of reports, which pydantic makes from their classes. Nothing at run time imports this file.
+"""The JSON Schema of reports, which pydantic makes from their classes. No other file of the package imports this one.
 
 python -m relax_eg.reports.schema > docs/report.schema.json
 """

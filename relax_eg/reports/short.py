@@ -1,4 +1,5 @@
-"""A comparison in a few sentences: the gain, its place and cause, and where the remaining time goes."""
+"""A comparison in a few sentences: the gain, its line and cause, and the lines with most of the remaining
+time."""
 
 from __future__ import annotations
 
@@ -18,33 +19,37 @@ _LIMITS = {"memory": "the device's memory", "cache": "the device's cache", "arit
 
 
 def highlights(c: Comparison) -> list[tuple[str, str]]:
-    """The most important facts for a newcomer, as pairs of a topic and a sentence. Empty if there are fewer than two
+    """The most important facts of a comparison, as pairs of a topic and a sentence. Empty if there are fewer than two
     columns, or if a column has no cost."""
     if len(c.columns) < 2 or not all(x.cost.seconds > 0 for x in c.columns):
         return []
     if len(c.columns) == 2:
-        told = ("Gained", _gain(c)), ("Changed", _by(c)), ("Where time still goes", _left(c, 1))
+        facts = (
+            ("Gained", _gain_sentence(c)),
+            ("Changed", _main_change(c)),
+            ("Where time still goes", _remaining_time(c, 1)),
+        )
     else:
-        told = ("Times", _ranking(c)), ("Where time goes", _shares(c))
-    return [(about, sentence) for about, sentence in told if sentence]
+        facts = ("Times", _ranking(c)), ("Where time goes", _shares(c))
+    return [(topic, sentence) for topic, sentence in facts if sentence]
 
 
-def timed(columns: tuple[Column, ...]) -> list[float] | None:
+def measured_seconds(columns: tuple[Column, ...]) -> list[float] | None:
     """The measured seconds of all columns; None if a column was not measured."""
     found = [x.measured for x in columns]
     return [x for x in found if x is not None] if None not in found else None
 
 
 def ratio(before: float, after: float) -> str:
-    """How many times faster or slower: "1.5x faster"."""
+    """Text that says how many times faster or slower `after` is: "1.5x faster"."""
     if abs(after - before) <= _SAME * before:
         return "as fast"
     return f"{before / after:.3g}x faster" if after < before else f"{after / before:.3g}x slower"
 
 
-def _gain(c: Comparison) -> str:
+def _gain_sentence(c: Comparison) -> str:
     base, here = c.columns
-    told, measured = [x.cost.seconds for x in c.columns], timed(c.columns)
+    told, measured = [x.cost.seconds for x in c.columns], measured_seconds(c.columns)
     x, y = measured or told
     how = f"measured (predicted: {ratio(*told)})" if measured else "predicted"
     where = f" on {here.report.target}" if here.report.target == base.report.target else ""
@@ -54,7 +59,7 @@ def _gain(c: Comparison) -> str:
     return f"A call takes {time(y)} ({here.label}) instead of {time(x)} ({base.label}): {ratio(x, y)}, {how}{where}."
 
 
-def _by(c: Comparison) -> str:
+def _main_change(c: Comparison) -> str:
     """A sentence on the row with most of the difference, its cause, and the sum of the other differences."""
     total = c.columns[1].cost.seconds - c.columns[0].cost.seconds
     if abs(total) <= _SAME * c.columns[0].cost.seconds or not c.rows:
@@ -62,15 +67,15 @@ def _by(c: Comparison) -> str:
     most = min(c.rows, key=lambda r: r.delta(1)) if total < 0 else max(c.rows, key=lambda r: r.delta(1))
     rest = total - most.delta(1)
     made = "; ".join(most.causes[1]).removesuffix(", ...")
-    elsewhere = f"; elsewhere {_change(rest)}" if abs(rest) > _SAME * c.columns[0].cost.seconds else ""
-    return f"{_change(most.delta(1))} predicted at {_line(most)}" + (f", {made}" if made else "") + f"{elsewhere}."
+    elsewhere = f"; elsewhere {_change_text(rest)}" if abs(rest) > _SAME * c.columns[0].cost.seconds else ""
+    return f"{_change_text(most.delta(1))} predicted at {_line(most)}" + (f", {made}" if made else "") + f"{elsewhere}."
 
 
-def _change(seconds: float) -> str:
+def _change_text(seconds: float) -> str:
     return f"{time(abs(seconds))} {'less' if seconds < 0 else 'more'}"
 
 
-def _left(c: Comparison, i: int) -> str:
+def _remaining_time(c: Comparison, i: int) -> str:
     """A sentence on the lines that take most of a column's time, and on its limit in the roofline model."""
     x = c.columns[i]
     rows = sorted((r for r in c.rows if r.seconds(i)), key=lambda r: -r.seconds(i))[:_MOST_LINES]
@@ -87,7 +92,7 @@ def _left(c: Comparison, i: int) -> str:
 
 
 def _ranking(c: Comparison) -> str:
-    measured = timed(c.columns)
+    measured = measured_seconds(c.columns)
     seconds = measured or [x.cost.seconds for x in c.columns]
     base, first = c.columns[0], seconds[0]
     rest = list(zip(c.columns[1:], seconds[1:], strict=True))

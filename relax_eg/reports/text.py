@@ -9,7 +9,7 @@ from rich.console import Console, RenderableType, RenderResult
 from rich.table import Table
 from rich.text import Text
 
-from relax_eg.extract.family_rows import family_lines as told_of_family
+from relax_eg.extract.family_rows import family_lines
 from relax_eg.extract.figures import count_text, integer_text, si, sizes, time
 from relax_eg.extract.report import KernelRow, OperatorRow, ProgramCost, RuleRow, SelectedRow
 
@@ -64,6 +64,7 @@ def report(r: CostReport) -> RenderResult:
 
 
 def note_lines(r: CostReport) -> list[str]:
+    """The lines below the tables of a report: rules, timings, memory, search, libraries, opaque calls."""
     fired = ", ".join(f"{k} x{v}" for k, v in r.rules.items()) or "none that the chosen program needs"
     lines = [f"rules used: {fired}"]
     if r.not_proved:
@@ -82,7 +83,7 @@ def note_lines(r: CostReport) -> list[str]:
         told = ", ".join(f"{k}={v!r}" for k, v in r.compiler_options.items()) or "as usual"
         lines.append(f"compiler options: {told}")
     if r.family is not None:
-        lines += told_of_family(r.family, r.variants)
+        lines += family_lines(r.family, r.variants)
     if r.selected:
         lines.append(_selection(r.selected))
     if r.memory is not None:
@@ -105,7 +106,7 @@ def note_lines(r: CostReport) -> list[str]:
     )
     busiest = sorted(r.searched, key=lambda x: (-x.nodes, -x.matches, x.rule))[:MOST_RULES]
     if busiest:
-        lines.append("busiest rules: " + ", ".join(map(_figures, busiest)))
+        lines.append("busiest rules: " + ", ".join(map(_rule_text, busiest)))
     lines += [row.left_out for row in r.searched if row.left_out]
     if r.unproved:
         more = f" and {len(r.unproved) - MOST_RULES} more" if len(r.unproved) > MOST_RULES else ""
@@ -125,8 +126,8 @@ def not_proved(r: CostReport) -> str:
 
 
 def _selection(rows: Sequence[SelectedRow]) -> str:
-    """One line on the selection in all functions. It names functions that are not proved optimal, the widest gap
-    first."""
+    """One line on the selection in all functions. It names the functions that are not proved optimal, those with the
+    widest gap first."""
     candidates = sum(r.candidates for r in rows)
     open_ = sorted((r for r in rows if r.how != "proved optimal"), key=lambda r: (-r.gap, r.function))
     proved = f"selection among the {candidates} candidates kept: {len(rows) - len(open_)} of {len(rows)} proved optimal"
@@ -136,7 +137,8 @@ def _selection(rows: Sequence[SelectedRow]) -> str:
 
 
 def _sensitivity(rows: Sequence[SelectedRow]) -> list[str]:
-    """The cost of keeping fewer candidates, for the function in which it is largest."""
+    """The text on the cost of keeping fewer candidates, for the function in which it is largest; empty if none was
+    computed."""
     more: dict[int, float] = {}
     for r in rows:
         for n, extra in r.fewer:
@@ -163,7 +165,7 @@ def _fused(rows: Sequence[KernelRow]) -> str:
     )
 
 
-def _figures(r: RuleRow) -> str:
+def _rule_text(r: RuleRow) -> str:
     spent = f", {r.milliseconds:.0f} ms" if r.milliseconds >= 1 else ""
     return f"{r.rule} ({count_text(r.matches, 'match', 'matches')}, {count_text(r.nodes, 'new node')}{spent})"
 

@@ -1,4 +1,4 @@
-"""Rules: how they are written and checked, and the shipped rule books."""
+"""Rules: their definition, their checkers, and the shipped rule books."""
 
 from relax_eg.rules.conditions import Claim, Guard, InOrder, OriginGuard, ValueTest
 from relax_eg.rules.rule import PHASES, Instance, Rule

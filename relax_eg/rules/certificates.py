@@ -21,7 +21,7 @@ from typing import Any, get_args
 from relax_eg.errors import RuleError
 from relax_eg.ir.expr import CONSTANT, VAR, postorder
 from relax_eg.memo import Memo
-from relax_eg.ops.libraries import inlined
+from relax_eg.ops.libraries import inline_libraries
 from relax_eg.ops.record import TABLE
 from relax_eg.plain_data import read_json
 from relax_eg.rules.check import cached_verdict, tested_instances
@@ -39,8 +39,8 @@ _found = Memo[Any, tuple[Any, "Verdict | None"]](_MOST_RULES)  # by rule, with t
 
 def verdict_key(rule: Rule | Schema, operators: Iterable[str]) -> str:
     """The key of the verdict on `rule`, in which `operators` occur. Equal keys imply equal verdicts."""
-    said = "\n".join((content_hash(rule), meanings(operators), checker()))
-    return blake2b(said.encode(), digest_size=16).hexdigest()
+    text = "\n".join((content_hash(rule), meanings(operators), checker()))
+    return blake2b(text.encode(), digest_size=16).hexdigest()
 
 
 def operators_of(rule: Rule | Schema) -> frozenset[str]:
@@ -50,7 +50,7 @@ def operators_of(rule: Rule | Schema) -> frozenset[str]:
         return frozenset(TABLE)
     chosen, others = tested_instances(rule)
     sides = ((*i.left, *i.right) for i in (*chosen, *chain.from_iterable(others.values())))
-    return frozenset(e.op for roots in sides for e in postorder((*roots, *inlined(roots)))) - {VAR, CONSTANT}
+    return frozenset(e.op for roots in sides for e in postorder((*roots, *inline_libraries(roots)))) - {VAR, CONSTANT}
 
 
 @lru_cache(1)
@@ -75,29 +75,29 @@ def read_verdicts(path: Path) -> dict[str, dict[str, Any]]:
     for name, entry in data["verdicts"].items():
         if not isinstance(entry, dict) or not _is_verdict(entry):
             raise RuleError(
-                f"{path}: the verdict on {name!r:.80} is {entry!r:.80}; its {', '.join(_NEEDED)}, samples, and perhaps "
-                f"{', '.join(_OPTIONAL)}, are accepted"
+                f"{path}: the verdict on {name!r:.80} is {entry!r:.80}; its {', '.join(_REQUIRED)}, samples, and "
+                f"perhaps {', '.join(_OPTIONAL)}, are accepted"
             )
     return data["verdicts"]
 
 
-_NEEDED = ("key", "status")
-_TOLD = ("problem", "theory", "ranks", "every")  # fields of a `Verdict`
-_OPTIONAL = (*_TOLD, "left", "others")  # operators of the left side, and the other operators
+_REQUIRED = ("key", "status")  # required fields with texts; `samples` is required too and holds a number
+_TEXT_FIELDS = ("problem", "theory", "ranks", "every")  # fields of a `Verdict`
+_OPTIONAL = (*_TEXT_FIELDS, "left", "others")  # operators of the left side, and the other operators
 
 
 def _is_verdict(entry: Mapping[str, Any]) -> bool:
-    if not {*_NEEDED, "samples"} <= set(entry) <= {*_NEEDED, *_OPTIONAL, "samples"}:
+    if not {*_REQUIRED, "samples"} <= set(entry) <= {*_REQUIRED, *_OPTIONAL, "samples"}:
         return False
-    fits = all(isinstance(entry.get(k, ""), str) for k in (*_NEEDED, *_OPTIONAL))
+    fits = all(isinstance(entry.get(k, ""), str) for k in (*_REQUIRED, *_OPTIONAL))
     return fits and entry["status"] in get_args(Status) and type(entry["samples"]) is int and entry["samples"] >= 0
 
 
 def known_verdict(rule: Rule | Schema) -> Verdict | None:
-    """The shipped verdict on the rule of this name, if nothing that it depends on has changed; otherwise None.
+    """The shipped verdict on the rule of this name if nothing on which it depends has changed; otherwise None.
 
     Globals that a user's function mentions may change at any time, so the key of a user's rule is computed at every
-    use. The content of the books' rules does not change within a process, so their keys are computed once, unless an
+    use. The content of the shipped rules does not change within a process, so their keys are computed once, unless an
     operator changes.
     """
     entry = _known().get(rule.name)
@@ -110,9 +110,9 @@ def known_verdict(rule: Rule | Schema) -> Verdict | None:
         return found[1]
     verdict = None
     if entry["key"] == verdict_key(rule, operators):
-        verdict = Verdict(rule, entry["status"], entry["samples"], **{k: entry[k] for k in _TOLD})
+        verdict = Verdict(rule, entry["status"], entry["samples"], **{k: entry[k] for k in _TEXT_FIELDS})
         if isinstance(rule, Rule):
-            rule.know_left_operators(entry["left"].split())
+            rule.set_left_operators(entry["left"].split())
     function = rule.function if isinstance(rule, Rule) else rule.propose
     if (function.__module__ or "").startswith(BOOKS):
         _found[rule] = state, verdict
@@ -130,14 +130,14 @@ def status(rule: Rule | Schema) -> Verdict:
 
 
 def not_proved(rules: Iterable[Rule | Schema]) -> dict[str, str]:
-    """The users' rules in `rules` that are neither proved nor axioms: by name, the place of the rule and its verdict in
-    words."""
+    """The users' rules in `rules` that are neither proved nor axioms: by name, the place of the rule and the summary of
+    its verdict."""
     found: dict[str, str] = {}
     for rule in rules:
         function = rule.function if isinstance(rule, Rule) else rule.propose
         module = getattr(function, "__module__", None) or ""
         if not module.startswith("relax_eg.") and not (verdict := status(rule)).holds_everywhere:
-            found[rule.name] = f"{rule.where}, {verdict.told}"
+            found[rule.name] = f"{rule.where}, {verdict.summary}"
     return found
 
 
@@ -145,8 +145,8 @@ def entry_of(verdict: Verdict) -> dict[str, Any]:
     """The entry of the file for a verdict."""
     rule, operators = verdict.rule, operators_of(verdict.rule)
     entry: dict[str, Any] = {"key": verdict_key(rule, operators), "status": verdict.status, "samples": verdict.samples}
-    entry |= {k: v for k in _TOLD if (v := getattr(verdict, k))}
-    if isinstance(rule, Rule):  # so that a program without them can skip the rule
+    entry |= {k: v for k in _TEXT_FIELDS if (v := getattr(verdict, k))}
+    if isinstance(rule, Rule):  # a program without the operators of the left side can skip the rule
         named = {"left": rule.left_operators, "others": operators - rule.left_operators}
         entry |= {k: " ".join(sorted(names)) for k, names in named.items() if names}
     return entry

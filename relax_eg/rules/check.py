@@ -37,15 +37,15 @@ from relax_eg.rules.judge import (
     Absent,
     Case,
     Judge,
-    accurate,
     find_failure,
     is_rational,
+    judge_accuracy,
+    judge_bits,
     judge_exactly,
-    over_the_reals,
-    same_bits,
+    judge_over_reals,
     widen_sides,
 )
-from relax_eg.rules.rule import Instance, Rule, instances, need_instance
+from relax_eg.rules.rule import Instance, Rule, instances, require_instance
 from relax_eg.rules.samples import Draw, Sizes, admits, draw_sizes, draw_under_guards
 from relax_eg.rules.schema_trials import first_difference
 from relax_eg.rules.schemas import Schema
@@ -54,8 +54,7 @@ from relax_eg.rules.verdict import Verdict
 from relax_eg.rules.witness import Counterexample, witness
 
 SAMPLES = 48  # limit: points at which a rule is tested
-# limit: points, about, that each judge tests of a rule without a proof; 48 points once missed a wrong sign of zero.
-UNPROVED_SAMPLES = 400
+UNPROVED_SAMPLES = 400  # limit: points at which each judge tests a rule without a proof; 48 missed a wrong sign of zero
 _INSTANCES = 12  # limit: instances of a rule that are tested
 # limit: instances tested for each further float type that an open dtype stands for.
 _INSTANCES_OF_OTHERS = 2
@@ -69,9 +68,12 @@ _EXACT_ELEMENTS = 150
 class _Plan:
     """The test of a rule's instances by one judge.
 
+    - `judge`: the judge.
     - `draw`: draws the values of the pattern variables.
+    - `instances`: the instances.
     - `count`: number of points.
     - `least`: least size of an axis.
+    - `elements`: size variables are reduced to 2 or 3 each if their product exceeds this; None for no reduction.
     """
 
     judge: Judge
@@ -79,25 +81,24 @@ class _Plan:
     instances: Sequence[Instance]
     count: int
     least: int = 0
-    # Size variables are reduced to 2 or 3 each if their product exceeds this.
     elements: int | None = None
 
 
 def check(rule: Rule, samples: int = SAMPLES, seed: int = 0) -> Verdict:
     """Tests `rule` at about `samples` points for each of its judges. Raises RuleError if the rule has no instance."""
     started = time.perf_counter()
-    need_instance(rule)
+    require_instance(rule)
     chosen, others = tested_instances(rule)
     for instance in (*chosen, *chain.from_iterable(others.values())):
         require_same_sides(instance)
-    tested, found = _compared(rule, chosen, others, samples, seed)
+    tested, found = _compare_sides(rule, chosen, others, samples, seed)
     seconds = time.perf_counter() - started
     if found is not None:
         return Verdict(rule, "refuted", tested, found, seconds, str(found))
     return Verdict(rule, "tested", tested, None, seconds, untested=_untested(rule))
 
 
-def _compared(
+def _compare_sides(
     rule: Rule, chosen: Sequence[Instance], others: Mapping[str, Sequence[Instance]], samples: int, seed: int
 ) -> tuple[int, Counterexample | None]:
     """The number of drawn points at which the sides of instances were compared, and a counterexample if they differ."""
@@ -115,7 +116,7 @@ def _compared(
                 return tested, witness(case, failure, plan.judge, plan.draw, seed + index)
         if tested == before:
             raise rule.error("the left side exists at none of the sampled sizes and values: nothing can be tested")
-    return tested, _enumerated(rule, chosen, others, seed)
+    return tested, _enumerated_counterexample(rule, chosen, others, seed)
 
 
 def tested_instances(rule: Rule) -> tuple[list[Instance], dict[str, list[Instance]]]:
@@ -128,14 +129,14 @@ def tested_instances(rule: Rule) -> tuple[list[Instance], dict[str, list[Instanc
     return chosen, {d: list(instances(rule, limit=_INSTANCES_OF_OTHERS, dtypes=(d,))) for d in others}
 
 
-def _enumerated(
+def _enumerated_counterexample(
     rule: Rule, chosen: Sequence[Instance], others: Mapping[str, Sequence[Instance]], seed: int
 ) -> Counterexample | None:
     """A counterexample among the enumerated points, or None."""
     bits = rule.numerics == "exact"
-    judge: Judge = same_bits if bits else over_the_reals
+    judge: Judge = judge_bits if bits else judge_over_reals
     draw = draw_under_guards(draws.special) if bits else draw_under_guards(draws.moderate, wide=True)
-    every = [*chosen, *(i for found in others.values() for i in found if bits or not _is_known(i, chosen))]
+    every = [*chosen, *(i for found in others.values() for i in found if bits or not _restates(i, chosen))]
     large = [*chosen[:_INSTANCES_AT_LARGE_SIZES], *(i for i in every if i not in chosen)]
     suspects = chain(
         *(special_suspects(i, bits) for i in every),
@@ -148,7 +149,7 @@ def _enumerated(
     return None
 
 
-def _is_known(instance: Instance, chosen: Sequence[Instance]) -> bool:
+def _restates(instance: Instance, chosen: Sequence[Instance]) -> bool:
     """Whether an instance of another float type states, over the reals, the same equation as one of `chosen`."""
     wide = widen_sides(instance)
     return any((w.left, w.right) == (wide.left, wide.right) for w in map(widen_sides, chosen))
@@ -166,23 +167,23 @@ def _plans(
     rule: Rule, chosen: Sequence[Instance], others: Mapping[str, Sequence[Instance]], samples: int
 ) -> Iterator[_Plan]:
     moderate, mixed = draw_under_guards(draws.moderate, wide=True), draw_under_guards(draws.draw_cancelling_floats)
-    yield _Plan(over_the_reals, moderate, chosen, max(samples, 4 * len(chosen)))
-    apart = [i for found in others.values() for i in found if not _is_known(i, chosen)]
-    if apart:  # instances that are another function in another float type
-        yield _Plan(over_the_reals, moderate, apart, max(samples // 4, 4 * len(apart)))
+    yield _Plan(judge_over_reals, moderate, chosen, max(samples, 4 * len(chosen)))
+    apart = [i for found in others.values() for i in found if not _restates(i, chosen)]
+    if apart:  # instances that are different functions over the reals in different float types
+        yield _Plan(judge_over_reals, moderate, apart, max(samples // 4, 4 * len(apart)))
     rational = [i for i in chosen if is_rational(i)]
     if rational:
         yield _Plan(judge_exactly, draw_under_guards(draws.rationals), rational, samples // 3, elements=_EXACT_ELEMENTS)
     if rule.numerics == "exact":
         special = draw_under_guards(draws.special)
-        yield _Plan(same_bits, special, chosen, samples // 2)
+        yield _Plan(judge_bits, special, chosen, samples // 2)
         for found in filter(None, others.values()):
-            yield _Plan(same_bits, special, found, samples // 8)
+            yield _Plan(judge_bits, special, found, samples // 8)
     if rule.numerics == "reassociate" and _has_floats(chosen):
-        yield _Plan(accurate, mixed, chosen, samples // 2, least=1)
+        yield _Plan(judge_accuracy, mixed, chosen, samples // 2, least=1)
         for dtype, found in others.items():
             if found and dtype != "float64":  # the accuracy law takes float64 as exact
-                yield _Plan(accurate, mixed, found, samples // 8, least=1)
+                yield _Plan(judge_accuracy, mixed, found, samples // 8, least=1)
 
 
 def _has_floats(chosen: Sequence[Instance]) -> bool:
@@ -201,11 +202,11 @@ def _cases(rule: Rule, plan: _Plan, rng: np.random.Generator) -> Iterator[Case]:
     for k in range(plan.count):
         which = k % len(plan.instances)
         instance, bindings = plan.instances[which], sizes_of[which]
-        sizes = _fitted(instance, bindings[(k // len(plan.instances) + 5 * which) % len(bindings)], plan, k)
+        sizes = _adjusted_sizes(instance, bindings[(k // len(plan.instances) + 5 * which) % len(bindings)], plan, k)
         yield Case(instance, sizes, plan.draw(instance, sizes, rng, k if which % 2 else int(rng.integers(60))))
 
 
-def _fitted(instance: Instance, sizes: Sizes, plan: _Plan, k: int) -> Sizes:
+def _adjusted_sizes(instance: Instance, sizes: Sizes, plan: _Plan, k: int) -> Sizes:
     """`sizes`, reduced for exact arithmetic, and sometimes increased for the accuracy law."""
     if plan.elements is not None:
         total = 1
@@ -213,7 +214,7 @@ def _fitted(instance: Instance, sizes: Sizes, plan: _Plan, k: int) -> Sizes:
             total *= max(v, 1)
         smaller = {n: min(v, 2 + i % 2) for i, (n, v) in enumerate(sizes.items())}
         return smaller if total > plan.elements and admits(instance, smaller) else sizes
-    if plan.judge is accurate and k % 3 == 2 and len(sizes) <= 3:
+    if plan.judge is judge_accuracy and k % 3 == 2 and len(sizes) <= 3:
         larger = {n: 4 * v + 1 for n, v in sizes.items()}
         return larger if admits(instance, larger) else sizes
     return sizes
@@ -260,7 +261,7 @@ def cached_verdict(rule: Rule | Schema) -> Verdict:
         verdict = _tested(rule)
         _remember(key, verdict)
     if isinstance(rule, Rule):
-        rule.test_at_use(may_be_used)
+        rule.test_at_use(passes_test)
     return verdict
 
 
@@ -285,15 +286,15 @@ def _key(i: Instance) -> _Key:
     return i.rule.numerics, i.params, i.left, i.right, i.guards
 
 
-def may_be_used(instance: Instance) -> bool:
-    """Whether an instance passed a test, which is run now unless it was before. False if it cannot be tested. Raises
-    RuleError, with the counterexample, if it is refuted."""
+def passes_test(instance: Instance) -> bool:
+    """Whether an instance passes a test, which is run unless it was run before. False if the instance cannot be tested.
+    Raises RuleError, with the counterexample, if it is refuted."""
     rule, key = instance.rule, _key(instance)
     if key in _passed:
         return True
     require_same_sides(instance)
     try:
-        _, found = _compared(rule, [instance], {}, SAMPLES // 3, 0)
+        _, found = _compare_sides(rule, [instance], {}, SAMPLES // 3, 0)
     except RuleError:  # no sizes or values at which to test the instance
         return False
     if found is not None:
@@ -306,7 +307,7 @@ def _tested(rule: Rule | Schema) -> Verdict:
     if isinstance(rule, Rule) and rule.library is not None:
         return check_library(rule, rule.library)
     if isinstance(rule, Rule):
-        return _or_proved(check(rule))
+        return _require_proof(check(rule))
     started = time.perf_counter()
     right, problem = first_difference(rule)
     if not right and not problem:
@@ -315,9 +316,9 @@ def _tested(rule: Rule | Schema) -> Verdict:
     return Verdict(rule, "refuted" if problem else "tested", right, None, seconds, problem)
 
 
-def _or_proved(verdict: Verdict) -> Verdict:
-    """`verdict`, except for an exact rule that was not tested at every size that occurs in it. Such a rule must be
-    proved or an axiom; otherwise it is refuted, because it is not known to hold at those sizes."""
+def _require_proof(verdict: Verdict) -> Verdict:
+    """`verdict`, except for an exact rule that was not tested at every size that occurs in it. Such a rule is refuted
+    unless it is proved or an axiom, because it is not known to hold at those sizes."""
     rule = verdict.rule
     if not verdict.untested or rule.numerics != "exact" or not isinstance(rule, Rule):
         return verdict
@@ -356,7 +357,8 @@ def _runs_library(rule: Rule) -> bool:
 
 
 def verdict_on(rule: Rule | Schema) -> Verdict:
-    """The verdict of a test from scratch and of an attempt to prove what passes; it is kept in memory."""
+    """The verdict of a test from scratch and, if the rule passes it, of an attempt to prove the rule. The verdict is
+    kept in memory."""
     started = time.perf_counter()
     try:
         verdict = strengthen(_tested(rule))
@@ -368,7 +370,7 @@ def verdict_on(rule: Rule | Schema) -> Verdict:
 
 # --- proofs and axioms ---
 
-# Float types of which all values of one variable can be tested; of the first, all values of two variables.
+# Float types that are small enough for a test of all values of one variable; of the first, of two variables.
 _SMALL_FLOATS = names_where(lambda d: d.has_infinity and d.bits <= 16)
 _AXIOM_INSTANCES = 3  # limit: instances per dtype, which differ in rank or attributes
 
@@ -398,9 +400,9 @@ def check_all_values(verdict: Verdict, rule: Rule) -> Verdict:
             if count:
                 tried.update(dict.fromkeys(p.dtype for p in instance.params))
             for index, case in enumerate(suspects):
-                failure = find_failure(same_bits, case)
+                failure = find_failure(judge_bits, case)
                 if failure is not None:
-                    found = witness(case, failure, same_bits, draw_under_guards(draws.special), index)
+                    found = witness(case, failure, judge_bits, draw_under_guards(draws.special), index)
                     return Verdict(rule, "refuted", samples, found, verdict.seconds, str(found))
     return replace(verdict, status="axiom", samples=samples, every=", ".join(tried))
 
@@ -408,7 +410,7 @@ def check_all_values(verdict: Verdict, rule: Rule) -> Verdict:
 def require_same_sides(instance: Instance) -> None:
     """Raises RuleError if the rule's function, called again with the arguments of `instance`, returns other sides."""
     rule = instance.rule
-    ranks = dict(zip(rule.stars, instance.ranks, strict=True))
+    ranks = dict(zip(rule.block_names, instance.ranks, strict=True))
     _, again = rule.program(rule.function, ranks, instance.dtype, dict(instance.attributes))
     left, right = rule.sides(again) if again is not None else ((), ())
     if rule.reverse:

@@ -21,8 +21,8 @@ from relax_eg.ops.interpret import evaluate_expr
 from relax_eg.ops.libraries import Library, evaluate_in_jax, library_of
 from relax_eg.ops.library_needs import RoutinePlace, unmet_need
 from relax_eg.rules import samples as draws
-from relax_eg.rules.judge import Absent, Array, Case, Failure, disagreement, widen_sides
-from relax_eg.rules.rule import Rule, instances, need_instance
+from relax_eg.rules.judge import Absent, Array, Case, Failure, accuracy_failure, widen_sides
+from relax_eg.rules.rule import Rule, instances, require_instance
 from relax_eg.rules.samples import draw_under_guards, value_guards_hold
 from relax_eg.rules.signature import NUMERICS, Numerics
 from relax_eg.rules.verdict import Verdict
@@ -35,15 +35,15 @@ _APPROXIMATE = 1e-2  # chosen: accepted error of "approximate", relative to the 
 
 @dataclass(frozen=True)
 class _Judge:
-    """A judge that runs the target at a case and compares its results with the pattern's."""
+    """A judge that runs the target of `library` at a case and compares its results with those of the pattern."""
 
     library: Library
 
     def __call__(self, case: Case) -> Failure | None:
-        return self.judged(case)[0]
+        return self.judge_and_measure(case)[0]
 
-    def judged(self, case: Case) -> tuple[Failure | None, Numerics | None]:
-        """The failure, if any, and the numerics class that was measured."""
+    def judge_and_measure(self, case: Case) -> tuple[Failure | None, Numerics | None]:
+        """The failure or None, and the measured numerics class; None if the results meet no class."""
         lefts, rights = self.results(case)
         if isinstance(rights, Failure):
             return rights, None
@@ -52,7 +52,7 @@ class _Judge:
                 what = f"{self.library.name} gives {_short(right)}, its pattern {_short(left)}"
                 hint = "what the target returns must be annotated as its pattern is"
                 return Failure(what, left, right, i, hint), None
-        return self.compared(case, lefts, rights)
+        return self.compare_results(case, lefts, rights)
 
     def results(self, case: Case) -> tuple[list[Array], list[Array] | Failure]:
         """The results of the pattern, evaluated by its index equations, and those of the target, or a Failure if the
@@ -81,8 +81,11 @@ class _Judge:
             return lefts, Failure(f"{self.library.name} gives {shown}, its pattern {call.annotation}")
         return lefts, [np.asarray(r) for r in results]
 
-    def compared(self, case: Case, lefts: list[Array], rights: list[Array]) -> tuple[Failure | None, Numerics | None]:
-        found = _classed(case, lefts, rights)
+    def compare_results(
+        self, case: Case, lefts: list[Array], rights: list[Array]
+    ) -> tuple[Failure | None, Numerics | None]:
+        """The failure or None, and the measured numerics class, of results that agree in shape and dtype."""
+        found = _measured_class(case, lefts, rights)
         wanted = case.instance.rule.numerics
         if found is None:
             i = next(i for i, (a, b) in enumerate(zip(lefts, rights, strict=True)) if _distance(a, b) > _APPROXIMATE)
@@ -107,12 +110,12 @@ def check_library(rule: Rule, library: Library) -> Verdict:
     judge, draw = _Judge(library), draw_under_guards(draws.moderate)
     rng = np.random.default_rng(zlib.crc32(library.name.encode()))
     tested, worst = 0, 0
-    chosen = list(instances(rule, limit=_INSTANCES)) or [need_instance(rule)]
+    chosen = list(instances(rule, limit=_INSTANCES)) or [require_instance(rule)]
     for instance in chosen:
         for k, sizes in enumerate(draws.draw_sizes(instance, rng, _SIZES)):
             case = Case(instance, sizes, draw(instance, sizes, rng, 2 * k))
             try:
-                failure, measured = judge.judged(case)
+                failure, measured = judge.judge_and_measure(case)
             except Absent:
                 continue
             tested += 1
@@ -126,11 +129,11 @@ def check_library(rule: Rule, library: Library) -> Verdict:
     return Verdict(rule, "tested", tested, None, spent, theory=f"measured: {NUMERICS[worst]}")
 
 
-def _classed(case: Case, lefts: list[Array], rights: list[Array]) -> Numerics | None:
+def _measured_class(case: Case, lefts: list[Array], rights: list[Array]) -> Numerics | None:
     """The strictest numerics class that the results meet; None if they meet none."""
     if all(a.tobytes() == b.tobytes() for a, b in zip(lefts, rights, strict=True)):
         return "exact"
-    if disagreement(case, lefts, rights) is None:
+    if accuracy_failure(case, lefts, rights) is None:
         return "reassociate"
     # The device limits how accurately the pattern itself can be computed: float32 matmuls may have 10 bits. So the
     # target is also compared with the pattern as JAX computes it here.
@@ -140,7 +143,7 @@ def _classed(case: Case, lefts: list[Array], rights: list[Array]) -> Numerics | 
     names = [str(p.attr("name")) for p in instance.params]
     run = jax.jit(lambda *xs: evaluate_in_jax(instance.left, dict(zip(instance.params, xs, strict=True)), case.sizes))
     here = run(*(case.values[n] for n in names))
-    if disagreement(case, [np.asarray(x) for x in here], rights) is None:
+    if accuracy_failure(case, [np.asarray(x) for x in here], rights) is None:
         return "reassociate"
     truths = _truths(case)
     near = all(_distance(t, b) <= _APPROXIMATE for t, b in zip(truths, rights, strict=True))
@@ -156,8 +159,8 @@ def _truths(case: Case) -> list[Array]:
 
 
 def _distance(a: Array, b: Array) -> float:
-    """The largest difference relative to the largest element of `a`; infinite if the arrays are not finite at the same
-    positions."""
+    """The largest difference of the arrays, relative to the largest element of `a`; infinite if they are not finite at
+    the same positions."""
     if a.size == 0:
         return 0.0
     kinds = a.dtype.kind + b.dtype.kind

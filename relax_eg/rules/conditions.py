@@ -1,4 +1,4 @@
-"""Guards: the conditions of rules, `when=`, that must hold besides a match of the left side for a rule to fire.
+"""Guards: the conditions (`when=`) that must hold, in addition to a match of the left side, for a rule to fire.
 
 On sizes: comparisons, `"n >= 1"`, `"k % 8 == 0"`. On values: facts, `"positive(x)"` (see `ops.facts`); words on the
 origin of a value, `"is_constant(w)"`; tests of constants, `"s > 0"`. On the order of siblings:
@@ -18,12 +18,12 @@ import numpy as np
 from relax_eg.errors import OptionError, RuleError, SpecError
 from relax_eg.ops.facts import FACTS, fact_named
 from relax_eg.shapes import Dim, Relation
-from relax_eg.shapes.relation import OPERATORS, TURNED
+from relax_eg.shapes.relation import MIRRORED, OPERATORS
 
 
 @dataclass(frozen=True, slots=True)
 class InOrder:
-    """A guard on values: all are different inputs of the program, and are matched in one order only.
+    """A guard on the pattern variables `names`: their values are different inputs of the program, in program order.
 
     Rules that merge siblings need it. Without it they would match every permutation, and also their own results.
     """
@@ -66,7 +66,8 @@ class OriginGuard:
 
 @dataclass(frozen=True, slots=True)
 class ValueTest:
-    """A guard on a value: `name` is a constant, and every element `x` satisfies `x op number`."""
+    """A guard on a value: the pattern variable `name` is a constant, and each of its elements `x` satisfies
+    `x op number`."""
 
     name: str
     op: str
@@ -76,12 +77,13 @@ class ValueTest:
         return f"{self.name} {self.op} {self.number:g}"
 
     def holds(self, value: Any) -> bool:
+        """Whether every element of `value` passes the test."""
         with np.errstate(over="ignore"):  # a number beyond the dtype's range becomes infinity
             return bool(np.all(OPERATORS[self.op](value, self.number)))
 
 
 Guard = Relation | InOrder | Claim | OriginGuard | ValueTest
-OnValue = Claim | OriginGuard | ValueTest
+ValueGuard = Claim | OriginGuard | ValueTest
 FactKey = str | ValueTest
 
 _CALL = re.compile(r"\s*([\w -]*\w)\s*\((.*)\)\s*")
@@ -94,7 +96,7 @@ _ACCEPTED = (
 
 
 def parse_guards(texts: Iterable[str], variables: Collection[str], error: Callable[[str], RuleError]) -> list[Guard]:
-    """The guards in `when=` texts over pattern variables `variables`. `error` makes the RuleError for a wrong text."""
+    """The guards in texts of `when=` over these pattern variables. `error` makes the RuleError for a wrong text."""
     return [_guard(text, variables, lambda what, t=text: error(f"condition {t!r}: {what}")) for text in texts]
 
 
@@ -103,7 +105,7 @@ def _guard(text: str, variables: Collection[str], error: Callable[[str], RuleErr
     if compared is None:
         return _word(text, error)
     left_text, op, right_text = compared.groups()
-    for name, number, way in ((left_text, right_text, op), (right_text, left_text, TURNED.get(op, op))):
+    for name, number, way in ((left_text, right_text, op), (right_text, left_text, MIRRORED.get(op, op))):
         found = _NAME.fullmatch(name)
         if found is not None and found[1] in variables:
             try:
@@ -115,7 +117,7 @@ def _guard(text: str, variables: Collection[str], error: Callable[[str], RuleErr
     except SpecError as e:
         raise error(str(e)) from None
     if op in (">", ">="):
-        left, right, op = right, left, TURNED[op]
+        left, right, op = right, left, MIRRORED[op]
     return Relation.of(left, op, right)
 
 
@@ -144,8 +146,8 @@ def names_of(guard: Guard) -> Collection[str]:
     return guard.names if isinstance(guard, InOrder) else (guard.name,)
 
 
-def key_of(guard: OnValue) -> FactKey:
-    """What a guard on a value requires, without the name of the value: a fact, a test, or a word on its origin."""
+def key_of(guard: ValueGuard) -> FactKey:
+    """The requirement of a guard on a value, without the name of the value: a fact, a test, or a word on its origin."""
     if isinstance(guard, Claim):
         return guard.fact
     return replace(guard, name="") if isinstance(guard, ValueTest) else guard.word
@@ -166,8 +168,8 @@ __all__ = [
     "Claim",
     "Guard",
     "InOrder",
-    "OnValue",
     "OriginGuard",
+    "ValueGuard",
     "ValueTest",
     "claims_of",
     "key_of",

@@ -1,11 +1,11 @@
 """The exact content of a rule as a token (`ir.tokens`), by which search results are stored outside this process.
 
-The token of a function consists of its compiled code, the values it closes over, and the globals it mentions. Users'
-functions, classes and modules are followed recursively. Objects of Python's library, numpy, JAX and this package count
-by name; the cache key has to include their versions. Nothing is evaluated.
+The token of a function consists of its compiled code, the values over which it closes, and the globals that it
+mentions. Users' functions, classes and modules are followed recursively. Objects of Python's library, numpy, JAX and
+this package count by name; the cache key has to include their versions. Nothing is evaluated.
 
 Shipped verdicts must be valid for longer. So `text_token` uses source text instead of compiled code, and also follows
-this package's definitions of operators. Code that all verdicts depend on is in the files of `CHECKER`.
+this package's definitions of operators. The code on which all verdicts depend is in the files of `CHECKER`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from relax_eg.ir.tokens import KNOWN, NoContentError, class_name, is_known, raise_no_content, token
+from relax_eg.ir.tokens import LIBRARY_PACKAGES, NoContentError, class_name, is_library_class, raise_no_content, token
 from relax_eg.ops.libraries import Library
 from relax_eg.ops.record import TABLE, Operator
 from relax_eg.rules.format import expression_text
@@ -89,14 +89,14 @@ def checker() -> str:
     files = sorted({f.relative_to(_PACKAGE).as_posix() for pattern in CHECKER for f in _PACKAGE.glob(pattern)})
     apart = {f"rules/{name}.py" for name in _NO_CHECKER}
     texts = {f: (_PACKAGE / f).read_text(encoding="utf-8") for f in files if f not in apart}
-    return _hash("\n".join(f"{f}\n{_said(text.splitlines())}" for f, text in texts.items()))
+    return _hash("\n".join(f"{f}\n{_code_lines(text.splitlines())}" for f, text in texts.items()))
 
 
 def _hash(text: str) -> str:
     return blake2b(text.encode(), digest_size=16).hexdigest()
 
 
-def _said(lines: Iterable[str]) -> str:
+def _code_lines(lines: Iterable[str]) -> str:
     """The lines without empty lines and comment lines."""
     return "\n".join(t for line in lines if (t := line.rstrip()) and not t.lstrip().startswith("#"))
 
@@ -159,25 +159,25 @@ def _function_text(rule: Rule) -> Iterator[str]:
 
 
 class _Content:
-    """A walk over everything that a function uses. An object that is met again is represented by its number."""
+    """A walk over everything that a function uses. The second and later uses of an object are its number."""
 
     def __init__(self) -> None:
-        self.met: dict[int, tuple[int, Any]] = {}
+        self.seen: dict[int, tuple[int, Any]] = {}
 
     def of(self, value: Any) -> Any:
         return token(value, self._other)
 
-    def _again(self, value: Any) -> Any:
-        """The number of a function, class or module that was met before; None at the first time."""
-        known = self.met.get(id(value))
+    def _back_reference(self, value: Any) -> Any:
+        """The number of a function, class or module that was met before; None at its first use."""
+        known = self.seen.get(id(value))
         if known is not None:
             return ("again", known[0])
-        self.met[id(value)] = (len(self.met), value)
+        self.seen[id(value)] = (len(self.seen), value)
         return None
 
     def _other(self, value: Any) -> Any:
         if isinstance(value, types.FunctionType):
-            return self._again(value) or self._function(value)
+            return self._back_reference(value) or self._function(value)
         if isinstance(value, types.CodeType):
             return self._code(value)
         if isinstance(value, types.MethodType):
@@ -195,7 +195,7 @@ class _Content:
         if isinstance(value, np.ufunc):
             return ("ufunc", value.__name__)
         if isinstance(value, type):
-            return self._again(value) or self._class(value)
+            return self._back_reference(value) or self._class(value)
         if value is Ellipsis:
             return "..."
         return raise_no_content(value)
@@ -219,7 +219,7 @@ class _Content:
         if self._is_fixed(value.__name__):
             return ("module", value.__name__)
         inside = vars(value)
-        return self._again(value) or (
+        return self._back_reference(value) or (
             "module",
             value.__name__,
             [(n, self._named(inside[n], names)) for n in names if n in inside],
@@ -239,7 +239,7 @@ class _Content:
     def _is_fixed(self, module: str | None) -> bool:
         """Whether a module belongs to a package that its version identifies."""
         top = (module or "").partition(".")[0]
-        return top in KNOWN or (top in sys.stdlib_module_names and top != "__main__")
+        return top in LIBRARY_PACKAGES or (top in sys.stdlib_module_names and top != "__main__")
 
 
 class _Text(_Content):
@@ -249,7 +249,7 @@ class _Text(_Content):
     def _other(self, value: Any) -> Any:
         if isinstance(value, Library):
             return ("library", value.name, self.of(value.pattern))
-        if isinstance(value, (types.FunctionType, type)) or not is_known(type(value)):
+        if isinstance(value, (types.FunctionType, type)) or not is_library_class(type(value)):
             return super()._other(value)
         try:
             return super()._other(value)
@@ -327,7 +327,7 @@ def source_of(code: types.CodeType) -> str | None:
             return inspect.getsource(code)
         except (OSError, TypeError, IndentationError):
             return None
-    return _said(taken)
+    return _code_lines(taken)
 
 
 def _lambda_text(code: types.CodeType, lines: list[str]) -> str | None:

@@ -40,15 +40,21 @@ _MOST_BITS = 16
 
 @dataclass(frozen=True)
 class Points:
-    """Values of the pattern variables at `count` points, stacked along the first axis."""
+    """Values of the pattern variables at several points.
+
+    - `count`: number of points.
+    - `values`: the values of each variable, stacked along the first axis.
+    """
 
     count: int
     values: Mapping[str, Array]
 
     def at(self, i: int) -> dict[str, Array]:
+        """The values at point `i`."""
         return {n: np.array(v[i]) for n, v in self.values.items()}
 
     def where(self, kept: Array) -> Points:
+        """The points at which the mask `kept` is true."""
         return Points(int(kept.sum()), {n: v[kept] for n, v in self.values.items()})
 
 
@@ -128,7 +134,7 @@ def _candidates(instance: Instance, p: Expr, bits: bool) -> Array:
     return _distinct(found)
 
 
-def _of_elements(facts: Iterable[str]) -> bool:
+def _are_elementwise(facts: Iterable[str]) -> bool:
     """Whether all facts are about single elements, so that they hold for an array if they hold for each element."""
     return all(FACTS[f].axes == 0 and f != "constant" for f in facts)
 
@@ -145,7 +151,7 @@ def special_points(instance: Instance, sizes: Sizes, bits: bool, most: int) -> P
         facts, tests = wanted.get(name, (frozenset[str](), ()))
         found, base = _candidates(instance, p, bits), _base(p.dtype, shape, len(variables))
         if name in wanted:
-            if _of_elements(facts):
+            if _are_elementwise(facts):
                 kept = [all(t.holds(v) for t in tests) and all(has_fact(f, v.reshape(1)) for f in facts) for v in found]
                 found = found[np.array(kept, bool)]
             else:
@@ -175,14 +181,14 @@ def special_points(instance: Instance, sizes: Sizes, bits: bool, most: int) -> P
     return _adapted(instance, points, to_adapt, wanted)
 
 
-def every_point(instance: Instance, sizes: Sizes) -> Points | None:
-    """Every value that the variables can have at these sizes under the rule's guards; None if these are too many, or if
+def all_points(instance: Instance, sizes: Sizes) -> Points | None:
+    """All values that the variables can have at these sizes under the rule's guards; None if these are too many, or if
     a fact is about more than single elements."""
     wanted = {name: (facts, tests) for name, facts, tests in value_guards(instance)}
     widths = {p: 1 if p.dtype == "bool" else dtype_of(p.dtype).bits for p in instance.params}
     shapes = {p: shape_of(p, sizes) for p in instance.params}
     total = sum(width * math.prod(shapes[p]) for p, width in widths.items())
-    if not 0 < total <= _MOST_BITS or not all(_of_elements(facts) for facts, _ in wanted.values()):
+    if not 0 < total <= _MOST_BITS or not all(_are_elementwise(facts) for facts, _ in wanted.values()):
         return None
     left, values = np.arange(1 << total, dtype=np.uint32), dict[str, Array]()
     for p, width in widths.items():
@@ -205,6 +211,8 @@ def every_point(instance: Instance, sizes: Sizes) -> Points | None:
 class _Variable:
     """A pattern variable in the enumeration.
 
+    - `name`: its name.
+    - `shape`: its shape.
     - `base`: its plain value, flat.
     - `values`: special values of an element.
     """

@@ -24,21 +24,24 @@ from relax_eg.rules.matching import ANY, TESTS, Test
 
 Premise = Claim | ValueTest
 
-# What an annotation says of a value, as premises use it.
-OF_ANNOTATIONS = ("is_float", "is_bool", "is_integer", "is_square", "is_nonempty")
+# Words for properties of a value that follow from its annotation; premises use them like facts.
+ANNOTATION_WORDS = ("is_float", "is_bool", "is_integer", "is_square", "is_nonempty")
 
 
 @dataclass(frozen=True)
 class FactRule:
-    """If `pattern` matches a value and the premises hold, the value has the fact `gives`, a key of facts.
+    """A rule about facts: a value that `pattern` matches has the fact if the premises hold.
 
+    - `pattern`: the form of the value.
+    - `fact`: a key of `ops.facts.FACTS` or `HELPERS`.
+    - `premises`: the conditions on the variables of the pattern.
     - `exact`: whether the rule holds for values as computed, including NaN, infinities and rounding. Otherwise it holds
       over the reals, and is used where rules that hold over the reals are allowed.
     - `floats`: whether it holds for float values only.
     """
 
     pattern: Expr
-    gives: str
+    fact: str
     premises: tuple[Premise, ...]
     exact: bool
     floats: bool
@@ -54,7 +57,7 @@ class FactRule:
 
     def __str__(self) -> str:
         given = f" if {', '.join(map(str, self.premises))}" if self.premises else ""
-        return f"{'' if self.exact else '~ '}{_text(self.pattern)}: {self.gives}{given}"
+        return f"{'' if self.exact else '~ '}{_text(self.pattern)}: {self.fact}{given}"
 
 
 def _text(p: Expr) -> str:
@@ -70,7 +73,7 @@ def tests_of(p: Expr) -> tuple[Test, ...]:
 
 
 def var(name: str) -> Expr:
-    """A variable of a form; one whose name ends with `...` stands for any number of operands, the last ones."""
+    """A variable of a form. A variable whose name ends with `...` stands for all remaining operands."""
     return variable(name, ANY)
 
 
@@ -111,8 +114,8 @@ def equals(x: Expr, number: float) -> tuple[Premise, ...]:
 
 
 def annotated(x: Expr, word: str) -> tuple[Premise, ...]:
-    """The premise that the annotation of a variable says `word`, one of `OF_ANNOTATIONS`."""
-    if word not in OF_ANNOTATIONS:
+    """The premise that `word`, one of `ANNOTATION_WORDS`, follows from the annotation of a variable."""
+    if word not in ANNOTATION_WORDS:
         raise ValueError(f"no word {word!r} of annotations")
     return (Claim(word, str(x.attr("name"))),)
 
@@ -131,13 +134,14 @@ class Domain:
         self, forms: Expr | Iterable[Expr], facts: Fact | Iterable[Fact], *premises: tuple[Premise, ...]
     ) -> Iterator[FactRule]:
         """The rules that values of the forms have the facts if the premises hold."""
-        given = tuple(p for group in premises for p in group)
+        flat = tuple(p for group in premises for p in group)
         for pattern in (forms,) if isinstance(forms, Expr) else forms:
             for f in (facts,) if isinstance(facts, Fact) else facts:
-                yield FactRule(pattern, f.key, given, self.exact, self.floats)
+                yield FactRule(pattern, f.key, flat, self.exact, self.floats)
 
     def keeps(self, forms: Expr | Iterable[Expr], facts: Fact | Iterable[Fact], *of: Expr) -> Iterator[FactRule]:
-        """The rules that values of the forms have each of the facts that the variables `of` have, by default all."""
+        """The rules that values of the forms have each fact that all the variables `of` have; by default these are all
+        variables of the form."""
         for pattern in (forms,) if isinstance(forms, Expr) else forms:
             names = of or [e for e in postorder((pattern,)) if e.op == VAR]
             for f in (facts,) if isinstance(facts, Fact) else facts:

@@ -27,9 +27,9 @@ from relax_eg.ir.expr import (
     tuple_,
     var,
 )
-from relax_eg.ir.heads import PASSIVE, TUPLES, on_operands
+from relax_eg.ir.heads import PASSIVE, TUPLES, with_operands
 from relax_eg.ops.interpret import evaluate_expr
-from relax_eg.ops.libraries import inlined
+from relax_eg.ops.libraries import inline_libraries
 from relax_eg.ops.record import TABLE, call, position_promises, program_of, site_of
 from relax_eg.rules.rule import Instance
 from relax_eg.rules.samples import size_preconditions, unmet_precondition, value_guards_hold
@@ -44,12 +44,19 @@ Arithmetic = Literal["numpy", "exact"]
 # small sizes, far below the difference that a mistake in a rule makes.
 TOLERANCE = 1e-11
 _PERTURBATIONS = 8  # limit: perturbations of the operands; if a result fails with these, eight times as many are tried
-_LAW = 8.0  # chosen: factor between the accepted error and the larger of left error and change under perturbation
+# chosen: the accepted error of the right side, relative to the larger of the left side's error and its change under
+# perturbation
+_ACCURACY_FACTOR = 8.0
 
 
 @dataclass(frozen=True)
 class Case:
-    """A point of comparison: an instance with sizes and values for its pattern variables."""
+    """A point of comparison.
+
+    - `instance`: the instance.
+    - `sizes`: the values of its size variables.
+    - `values`: the values of its pattern variables, by name.
+    """
 
     instance: Instance
     sizes: Mapping[str, int]
@@ -60,12 +67,13 @@ class Case:
 class Failure:
     """A difference between the sides at a case.
 
-    - `what`: description of the difference; empty if only values differ.
-    - `left`, `right`: values of result number `output`; None if it has none.
-    - `hint`: what may fix the rule.
+    - `description`: the text of the difference; empty if only values differ.
+    - `left`, `right`: the values of the result that differs; None if a side has none.
+    - `output`: the number of this result.
+    - `hint`: a change that may fix the rule; empty if none is known.
     """
 
-    what: str
+    description: str
     left: Array | None = None
     right: Array | None = None
     output: int = 0
@@ -77,7 +85,10 @@ Judge = Callable[[Case], Failure | None]
 
 @dataclass(frozen=True)
 class PreparedSides:
-    """The sides of an instance, possibly in other dtypes, arranged for evaluation in one pass."""
+    """The sides of an instance, possibly in other dtypes, arranged for evaluation in one pass.
+
+    - `left`, `right`: the results of the two sides, without library calls.
+    """
 
     left: tuple[Expr, ...]
     right: tuple[Expr, ...]
@@ -90,23 +101,26 @@ class PreparedSides:
 
     @cached_property
     def params(self) -> dict[str, Expr]:
+        """The pattern variables, by name."""
         return {str(e.attr("name")): e for e in postorder((*self.left, *self.right)) if e.op == VAR}
 
     @cached_property
-    def promises(self) -> list[tuple[Expr, Dim]]:
-        """The tensors that the left side promises to hold positions along an axis, each with the size of that axis."""
+    def position_promises(self) -> list[tuple[Expr, Dim]]:
+        """The tensors of the left side whose elements are promised to be positions along an axis, each with the size of
+        that axis."""
         return position_promises(self.left)
 
     @cached_property
-    def every(self) -> Expr:
+    def all_nodes_tuple(self) -> Expr:
+        """The tuple of `nodes`."""
         return tuple_(self.nodes)
 
     @cached_property
-    def both(self) -> Expr:
+    def both_sides_tuple(self) -> Expr:
         return tuple_((*self.left, *self.right))
 
     @cached_property
-    def only_left(self) -> Expr:
+    def left_tuple(self) -> Expr:
         return tuple_(self.left)
 
 
@@ -117,7 +131,7 @@ def prepare_sides(instance: Instance) -> PreparedSides:
 
 def _meaning(instance: Instance) -> tuple[tuple[Expr, ...], tuple[Expr, ...]]:
     """Both sides, with library calls replaced by their definitions."""
-    return tuple(inlined(instance.left)), tuple(inlined(instance.right))
+    return tuple(inline_libraries(instance.left)), tuple(inline_libraries(instance.right))
 
 
 @lru_cache(1 << 10)
@@ -132,7 +146,7 @@ def widen_sides(instance: Instance) -> PreparedSides:
             wide = _wide(value.dtype.name)
             return const(value.astype(numpy_dtype(wide))) if wide != value.dtype.name else e
         if e.op in TUPLES:
-            return on_operands(e, args)
+            return with_operands(e, args)
         attrs = {k: _wide(v) if k in ("dtype", "out_dtype") and isinstance(v, str) else v for k, v in e.attrs}
         return call(e.op, args, attrs)
 
@@ -185,10 +199,10 @@ def _evaluate(
         return list(evaluate_expr(root, env, case.sizes, arithmetic=arithmetic, ordered=ordered))
 
 
-def _sides(
+def _evaluate_sides(
     p: PreparedSides, root: Expr, case: Case, domain: Arithmetic = "numpy", ordered: bool = False
 ) -> list[Array] | Failure:
-    """The values of `root`, a tuple that holds both sides, or a Failure if only the right side cannot be formed. Raises
+    """The values of `root`, a tuple that holds both sides; a Failure if only the right side cannot be formed. Raises
     Absent if the left side does not exist."""
     _keep_promises(p, case)
     if not value_guards_hold(case.instance, case.values):
@@ -199,15 +213,15 @@ def _sides(
         return _evaluate(p, root, case, domain, ordered)
     except BoundsError as e:
         try:
-            _evaluate(p, p.only_left, case, domain, ordered)
+            _evaluate(p, p.left_tuple, case, domain, ordered)
         except BoundsError:
             raise Absent from None
         return Failure(f"the right side cannot be formed there: {e}")
 
 
 def _keep_promises(p: PreparedSides, case: Case) -> None:
-    """Raises Absent if a position that is promised to be in range is not, even if nothing is read."""
-    for e, extent in p.promises:
+    """Raises Absent if a position that is promised to be in range is out of range, even if nothing reads it."""
+    for e, extent in p.position_promises:
         (indices,) = _evaluate(p, tuple_((e,)), case)
         if np.any((indices < 0) | (indices >= extent.evaluate(case.sizes))):
             raise Absent
@@ -226,7 +240,7 @@ def wide_array(v: Array) -> Array:
 def judge_exactly(case: Case) -> Failure | None:
     """Judges whether the sides are equal as rational numbers, and undefined at the same positions."""
     p = prepare_sides(case.instance)
-    found = _sides(p, p.both, case, "exact")
+    found = _evaluate_sides(p, p.both_sides_tuple, case, "exact")
     if isinstance(found, Failure):
         return found
     n = len(p.left)
@@ -239,11 +253,11 @@ def judge_exactly(case: Case) -> Failure | None:
     return None
 
 
-def over_the_reals(case: Case) -> Failure | None:
+def judge_over_reals(case: Case) -> Failure | None:
     """Judges whether the sides are equal in float64 up to rounding, and finite at the same positions. Integers and
     bools must be equal."""
     p = widen_sides(case.instance)
-    found = _sides(p, p.every, _widened_case(case))
+    found = _evaluate_sides(p, p.all_nodes_tuple, _widened_case(case))
     if isinstance(found, Failure):
         return found
     n = len(p.left)
@@ -285,10 +299,10 @@ def _magnitude(value: Any) -> float:
     return float(finite.max()) if finite.size else 0.0
 
 
-def same_bits(case: Case) -> Failure | None:
+def judge_bits(case: Case) -> Failure | None:
     """Judges whether the sides have the same bits, with reductions as folds in order. All NaNs count as equal."""
     p = prepare_sides(case.instance)
-    found = _sides(p, p.both, case, ordered=True)
+    found = _evaluate_sides(p, p.both_sides_tuple, case, ordered=True)
     if isinstance(found, Failure):
         return found
     n = len(p.left)
@@ -306,19 +320,19 @@ def _bits(a: Array) -> bytes:
     return np.ascontiguousarray(a).tobytes()
 
 
-def accurate(case: Case) -> Failure | None:
+def judge_accuracy(case: Case) -> Failure | None:
     """Judges the accuracy law of numerics="reassociate". The right side must be finite where the left side is. Its
     error must be at most 8 times the larger of the left side's error and the change of the exact left side under
     half-ulp perturbations of its inputs. Float64 counts as exact."""
     p = prepare_sides(case.instance)
-    found = _sides(p, p.both, case)
+    found = _evaluate_sides(p, p.both_sides_tuple, case)
     if isinstance(found, Failure):
         return found
     n = len(p.left)
-    return disagreement(case, found[:n], found[n:])
+    return accuracy_failure(case, found[:n], found[n:])
 
 
-def disagreement(case: Case, lefts: Sequence[Any], rights: Sequence[Any]) -> Failure | None:
+def accuracy_failure(case: Case, lefts: Sequence[Any], rights: Sequence[Any]) -> Failure | None:
     """The first result of the right side that breaks the accuracy law relative to the left side, or None. Complex
     results are not judged."""
     wide = widen_sides(case.instance)
@@ -329,7 +343,7 @@ def disagreement(case: Case, lefts: Sequence[Any], rights: Sequence[Any]) -> Fai
         if left.dtype.kind == "c" or right.size == 0 or np.array_equal(left, right, equal_nan=left.dtype.kind == "f"):
             continue
         if truths is None:
-            truths = _evaluate(wide, wide.only_left, _widened_case(case))
+            truths = _evaluate(wide, wide.left_tuple, _widened_case(case))
         truth = np.asarray(truths[i]).astype(np.float64)
         narrow = left.astype(np.float64), right.astype(np.float64)
         judged = np.isfinite(narrow[0]) & np.isfinite(truth)
@@ -341,14 +355,14 @@ def disagreement(case: Case, lefts: Sequence[Any], rights: Sequence[Any]) -> Fai
             allowed = np.where(judged, np.maximum(np.abs(narrow[0] - truth), _half_ulp(left, truth)), np.inf)
         # Most results pass without perturbations, so these are computed only for a result that does not.
         for count in (_PERTURBATIONS, 8 * _PERTURBATIONS):
-            if not np.any(error > _LAW * allowed):
+            if not np.any(error > _ACCURACY_FACTOR * allowed):
                 break
             allowed = np.maximum(allowed, _sensitivity(wide, case, truth, i, count))
-        if np.any(error > _LAW * allowed):
+        if np.any(error > _ACCURACY_FACTOR * allowed):
             at = int(np.argmax(error / np.where(allowed > 0, allowed, 1e-300)))
             ratio = float(error.flat[at] / max(float(allowed.flat[at]), 1e-300))
             what = f"in {left.dtype.name} the right side's error is {ratio:.3g} times what the left side's allows"
-            what += f" ({_LAW:g} times is accepted)"
+            what += f" ({_ACCURACY_FACTOR:g} times is accepted)"
             return Failure(what, left, right, i, _NOT_ACCURATE)
     return None
 
@@ -376,7 +390,7 @@ def _sensitivity(wide: PreparedSides, case: Case, truth: Array, i: int, count: i
             if dtypes[name] in FLOATS:
                 v = v.astype(np.float64) * (1 + dtype_of(dtypes[name]).half_ulp * rng.choice((-1.0, 1.0), v.shape))
             values[name] = np.asarray(v)  # type: ignore[reportUnknownArgumentType]
-        moved = np.asarray(_evaluate(wide, wide.only_left, Case(case.instance, case.sizes, values))[i]).astype(
+        moved = np.asarray(_evaluate(wide, wide.left_tuple, Case(case.instance, case.sizes, values))[i]).astype(
             np.float64
         )
         with np.errstate(invalid="ignore"):

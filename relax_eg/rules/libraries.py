@@ -76,7 +76,7 @@ def library_rule(
         raise wrong(str(e)) from None
     texts = (requires,) if isinstance(requires, str) else tuple(requires)
     declared = tuple(sizes.split())
-    form = _Form(function)
+    form = _PatternDefinition(function)
     library = Library(
         name, target, requirements(texts, wrong), cost, first_run, tuple(attrs),
         tuple((plain_name(n), not n.startswith("*")) for n in declared), function, where,
@@ -109,7 +109,7 @@ def _rewrite(function: RuleFunction, library: Library, is_open: Sequence[bool]) 
         made = function(*params, **given)
         if made is None:
             return None
-        _need_all_bound(made, params, library)
+        _require_all_bound(made, params, library)
         call = library_call(library, params, given)
         if not isinstance(made, (tuple, list)):
             return made, call
@@ -118,7 +118,7 @@ def _rewrite(function: RuleFunction, library: Library, is_open: Sequence[bool]) 
     return sides
 
 
-def _need_all_bound(made: Any, params: Sequence[Expr], library: Library) -> None:
+def _require_all_bound(made: Any, params: Sequence[Expr], library: Library) -> None:
     results: list[Any] = list(made) if isinstance(made, (tuple, list)) else [made]
     for r in results:
         if not isinstance(r, Expr):
@@ -135,8 +135,12 @@ def _need_all_bound(made: Any, params: Sequence[Expr], library: Library) -> None
             )
 
 
-class _Form:
-    """Makes a routine's definition for annotated operands from its pattern function."""
+class _PatternDefinition:
+    """Makes the definition of a routine for annotated operands from its pattern function.
+
+    - `function`: the pattern function.
+    - `rule`: the rule that lowers the pattern to the routine's calls; set when it is made.
+    """
 
     def __init__(self, function: RuleFunction) -> None:
         self.function = function
@@ -176,17 +180,17 @@ class _Form:
         """The number of axes of each block, from the ranks of the operands and the attributes."""
         rule = self.rule
         assert rule is not None
-        told = {plain_name(n): len(attrs[plain_name(n)]) for n in rule.sizes if n.startswith("*")}
+        declared_ranks = {plain_name(n): len(attrs[plain_name(n)]) for n in rule.sizes if n.startswith("*")}
         fixed: list[tuple[list[str], int]] = []
         for spec, a in zip(rule.signature.values(), operands, strict=True):
             stars = [d.name for d in spec.dims if isinstance(d, Star)]
             ndim = a.ndim if isinstance(a, Tensor) else None
             fixed.append((stars, (ndim if ndim is not None else 0) - len(spec.dims) + len(stars)))
-        most = max([n for _, n in fixed if n >= 0] + list(told.values()), default=0)
-        for ranks in itertools.product(range(most + 1), repeat=len(rule.stars)):
-            found = dict(zip(rule.stars, ranks, strict=True))
+        most = max([n for _, n in fixed if n >= 0] + list(declared_ranks.values()), default=0)
+        for ranks in itertools.product(range(most + 1), repeat=len(rule.block_names)):
+            found = dict(zip(rule.block_names, ranks, strict=True))
             if all(sum(found[s] for s in stars) == n for stars, n in fixed) and all(
-                found.get(k, v) == v for k, v in told.items()
+                found.get(k, v) == v for k, v in declared_ranks.items()
             ):
                 return found
         shown = ", ".join(map(str, operands))
@@ -199,7 +203,7 @@ class _Form:
         if instance is None:
             return None
         for most in (None, 256, 64, 16, 8, 4, 2, 1):
-            # A power of two: conditions mostly require multiples of a smaller one.
+            # The sizes are powers of two, because conditions mostly require multiples of a smaller power of two.
             tried = {v: n if most is None else min(n, most) for v, n in sizes.items()}
             if admits_limited(instance, tried, _MOST_ELEMENTS):
                 return tried, draw_under_guards(moderate)(instance, tried, np.random.default_rng(0), 1)

@@ -1,4 +1,4 @@
-"""The numbers that occur in a rule: values and sizes at which its sides may differ, and which random draws miss."""
+"""The numbers that occur in a rule: values and sizes at which its sides may differ and that random draws miss."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import numpy as np
 from relax_eg.dtypes import dtype_of, is_complex, is_float, is_integer, names_where
 from relax_eg.ir.expr import CALL_TIR, CONSTANT, VAR, Expr, constant_value, postorder
 from relax_eg.limits import KEPT, LARGEST_INT32
-from relax_eg.ops.libraries import inlined
+from relax_eg.ops.libraries import inline_libraries
 from relax_eg.ops.record import TABLE, program_of, site_of
 from relax_eg.rules.rule import Instance
 from relax_eg.shapes import Dim
@@ -23,12 +23,11 @@ from relax_eg.tir.functions import functions_with_trait
 from relax_eg.tir.program import TensorProgram
 
 Number = int | float | complex
-# limit: elements of a constant array from which all are taken; of larger arrays only the first, last, least, greatest.
+# limit: elements of a constant array of which all are taken; of larger arrays the first, last, least and greatest are.
 _MOST_ELEMENTS = 16
 # limit: numbers per instance; those written in the rule come first, then those derived from them by arithmetic.
 _MOST_NUMBERS = 24
-# limit: sizes up to this are always tested.
-TRIED_ANYWAY = 5
+ALWAYS_TRIED = 5  # limit: sizes up to this are always tested
 # given: a larger number is not the size of an axis: XLA counts elements by int32 if it can, and no memory holds more.
 LARGEST_EXTENT = LARGEST_INT32
 
@@ -49,13 +48,13 @@ class Literals:
 def literals(instance: Instance) -> Literals:
     """The numbers in both sides of `instance`. Numbers in its conditions are excluded; they concern one variable."""
     written = list(dict.fromkeys(filter(_is_plain, _written(instance))))
-    whole = {e for n in written if (e := _whole(n)) is not None and TRIED_ANYWAY < e <= LARGEST_EXTENT}
+    whole = {e for n in written if (e := _whole(n)) is not None and ALWAYS_TRIED < e <= LARGEST_EXTENT}
     numbers = dict.fromkeys([*written, *_derived(written)])
-    return Literals(tuple(numbers)[:_MOST_NUMBERS], tuple(sorted(whole | _held_up_to(instance))))
+    return Literals(tuple(numbers)[:_MOST_NUMBERS], tuple(sorted(whole | _exact_integer_limits(instance))))
 
 
-def _held_up_to(instance: Instance) -> set[int]:
-    """The numbers up to which the short dtypes of positions, and of counts, represent every whole number."""
+def _exact_integer_limits(instance: Instance) -> set[int]:
+    """The largest whole numbers up to which the short dtypes of positions and counts represent every whole number."""
     short = {d: dtype_of(d) for d in names_where(lambda d: d.is_half or (d.is_integer and d.bits == 8))}
     return {
         2 ** short[t.dtype].digits if is_float(t.dtype) else short[t.dtype].greatest
@@ -83,12 +82,12 @@ def _whole(n: Number) -> int | None:
 
 def _derived(plain: list[Number]) -> Iterator[Number]:
     """Further numbers at which a side may change: 7 for x + 3 == 10, 12 for x * x > 144."""
-    few = [n for n in plain if not isinstance(n, complex) and abs(n) <= LARGEST_EXTENT][:6]
+    small_numbers = [n for n in plain if not isinstance(n, complex) and abs(n) <= LARGEST_EXTENT][:6]
     yield from (-n for n in plain)
-    for n in few:
+    for n in small_numbers:
         if n > 0 and math.sqrt(n) == int(math.sqrt(n)):
             yield int(math.sqrt(n))
-    for a, b in itertools.permutations(few, 2):
+    for a, b in itertools.permutations(small_numbers, 2):
         yield from (a - b, a + b)
         if a % b == 0:
             yield a // b
@@ -96,7 +95,7 @@ def _derived(plain: list[Number]) -> Iterator[Number]:
 
 
 def _written(instance: Instance) -> Iterator[Number]:
-    left, right = tuple(inlined(instance.left)), tuple(inlined(instance.right))
+    left, right = tuple(inline_libraries(instance.left)), tuple(inline_libraries(instance.right))
     for e in postorder((*left, *right)):
         if e.op == CONSTANT:
             value = constant_value(e)
@@ -108,7 +107,7 @@ def _written(instance: Instance) -> Iterator[Number]:
                 yield from (t.value for t in walk(stage.value) if isinstance(t, Const) and t.dtype != "bool")
         else:  # small numbers are axes, steps and the like, not values
             attributes = _numbers(e.shape if e.op == VAR else (v for _, v in e.attrs))
-            yield from (n for n in attributes if not isinstance(n, int) or abs(n) > TRIED_ANYWAY)
+            yield from (n for n in attributes if not isinstance(n, int) or abs(n) > ALWAYS_TRIED)
 
 
 def _elements(value: np.ndarray[Any, Any]) -> Iterator[Number]:
@@ -152,7 +151,7 @@ def is_piecewise(instance: Instance) -> bool:
 
 @lru_cache(KEPT)
 def computes(instance: Instance) -> bool:
-    """Whether a side computes with the variables' values. Values that are only moved keep their bits."""
+    """Whether a side computes with the values of the variables. Values that are only moved keep their bits."""
     if any(program_of(site_of(e)) is None for e in _operators(instance)):
         return True
     return any(
@@ -162,7 +161,7 @@ def computes(instance: Instance) -> bool:
 
 
 @lru_cache(KEPT)
-def counts(instance: Instance) -> bool:
+def grows_with_sizes(instance: Instance) -> bool:
     """Whether values of a side may grow with the sizes: positions, sizes as numbers, sums, scans, and operators without
     index equations."""
     for e in _operators(instance):
@@ -178,7 +177,7 @@ def counts(instance: Instance) -> bool:
 
 
 def _has_numbers(d: Dim) -> bool:
-    return bool(d.variables) and any(abs(n) > TRIED_ANYWAY for n in _numbers((d,)) if not isinstance(n, complex))
+    return bool(d.variables) and any(abs(n) > ALWAYS_TRIED for n in _numbers((d,)) if not isinstance(n, complex))
 
 
 def _dims(e: Expr) -> Iterator[Dim]:
@@ -189,7 +188,7 @@ def _dims(e: Expr) -> Iterator[Dim]:
 
 
 def _expressions(instance: Instance) -> Iterable[Expr]:
-    return postorder((*inlined(instance.left), *inlined(instance.right)))
+    return postorder((*inline_libraries(instance.left), *inline_libraries(instance.right)))
 
 
 def _operators(instance: Instance) -> Iterator[Expr]:

@@ -4,7 +4,8 @@ A pattern is an expression. In the left side of a rule, variables are annotated 
 of a rule about facts (`fact_rules`), annotations are open (`ANY`) and the attribute `TESTS` holds tests of attributes.
 
 A pattern is matched against values: expressions (`Expressions`), or classes of a recorded e-graph (`explain.nearest`).
-A `Matcher` says what it needs to know of them. The engine matches the same patterns as queries (`egraph.patterns`).
+Subclasses of `Matcher` give access to these values. The engine matches the same patterns as queries
+(`egraph.patterns`).
 """
 
 from __future__ import annotations
@@ -19,13 +20,13 @@ from relax_eg.ir.heads import LEAVES
 from relax_eg.rules.format import expression_text
 from relax_eg.shapes import Dim
 
-ANY = Object()  # annotation of a value of which a pattern says nothing
+ANY = Object()  # annotation of a value that a pattern does not restrict
 TESTS = "where"  # attribute of a pattern's node: tests of the attributes of the node that it matches
-REST = "..."  # end of the name of a variable that stands for any number of operands, the last ones
+REST = "..."  # end of the name of a variable that stands for all remaining operands, however many
 
 V = TypeVar("V")  # a value: an expression, or a class
 
-# Whether attributes fit; a number is the rank that the value must have besides.
+# Whether attributes fit; a number means that they fit if the value has this rank.
 Test = Callable[[Mapping[str, Any]], bool | int]
 
 
@@ -33,43 +34,43 @@ Test = Callable[[Mapping[str, Any]], bool | int]
 class Match(Generic[V]):
     """A match of a pattern, or a part of one.
 
-    - `nodes`: nodes of the pattern that are present.
-    - `problems`: what is missing; empty for a whole match.
-    - `bound`: the value of each variable.
-    - `several`: the values of each variable that stands for any number of operands.
+    - `nodes`: number of the pattern's nodes that are present.
+    - `problems`: what is missing, as texts; empty for a whole match.
+    - `variables`: the value of each variable.
+    - `variable_lists`: the values of each variable that stands for any number of operands.
     - `sizes`: the size of each size variable.
     """
 
     nodes: int = 0
     problems: list[str] = field(default_factory=list[str])
-    bound: dict[str, V] = field(default_factory=dict[str, V])
-    several: dict[str, Sequence[V]] = field(default_factory=dict[str, Sequence[V]])
+    variables: dict[str, V] = field(default_factory=dict[str, V])
+    variable_lists: dict[str, Sequence[V]] = field(default_factory=dict[str, Sequence[V]])
     sizes: dict[str, Dim] = field(default_factory=dict[str, Dim])
 
     def copy(self) -> Match[V]:
-        return Match(self.nodes, list(self.problems), dict(self.bound), dict(self.several), dict(self.sizes))
+        return Match(self.nodes, list(self.problems), dict(self.variables), dict(self.variable_lists), dict(self.sizes))
 
     @property
     def rank(self) -> tuple[int, int]:
-        """Order of partial matches, the best last."""
+        """The key that orders partial matches, the best last."""
         return self.nodes, -len(self.problems)
 
     def values(self, name: str) -> Sequence[V]:
         """The values that a variable stands for."""
-        return self.several[name] if name in self.several else (self.bound[name],)
+        return self.variable_lists[name] if name in self.variable_lists else (self.variables[name],)
 
 
 class Matcher(Generic[V]):
     """Matches patterns against values.
 
-    - `partial`: whether a match goes on after a problem, and says what it is. Otherwise it ends at the first one.
-    - `most`: number of nodes of one operator and value that are tried; None for all.
+    - `partial`: whether a match continues after a problem, and describes it. Otherwise it ends at the first problem.
+    - `most_nodes`: number of nodes of one operator and value that are tried; None for all.
     """
 
     partial = False
-    most: int | None = None
+    most_nodes: int | None = None
 
-    # --- what there is to match ---
+    # --- access to values ---
 
     def nodes(self, value: V, op: str) -> Sequence[tuple[Mapping[str, Any], Sequence[V]]]:
         """The nodes of operator `op` that compute `value`: the attributes and the operands of each."""
@@ -82,18 +83,19 @@ class Matcher(Generic[V]):
         """Whether `value` is this leaf."""
         raise NotImplementedError
 
-    def differs(self, want: Dim, have: Dim) -> str:
-        """Why a size that the pattern needs may differ from the one that is there; empty if they are equal."""
+    def size_mismatch(self, want: Dim, have: Dim) -> str:
+        """Why a size that the pattern needs may differ from the size of the value; empty if they are equal."""
         return "" if want is have else "it may differ"
 
     def text(self, value: V) -> str:
-        """`value` in a message."""
+        """The text of `value` in a message."""
         raise NotImplementedError
 
     # --- matching ---
 
     def match(self, pattern: Expr, value: V, at: Match[V] | None = None) -> Match[V]:
-        """`at` with `pattern` matched against `value`, as far as possible; it is whole if it has no problems."""
+        """The match `at`, by default an empty one, extended by a match of `pattern` against `value`. The match is whole
+        if it has no problems."""
         found = Match[V]() if at is None else at.copy()
         return self._node(pattern, value, found)
 
@@ -115,7 +117,7 @@ class Matcher(Generic[V]):
             self._lacks(at, lambda: f"needs `{p.op}`, as in {expression_text(p)}, where there is {self.text(value)}")
             return at
         found: list[Match[V]] = []
-        for attrs, operands in there[: self.most]:
+        for attrs, operands in there[: self.most_nodes]:
             inner = at.copy() if len(there) > 1 else at
             inner.nodes += 1
             self._attributes(p, value, attrs, inner)
@@ -124,7 +126,7 @@ class Matcher(Generic[V]):
                     break
                 inner = self._node(a, x, inner)
             if rest is not None:
-                inner.several[rest] = operands[len(first) :]
+                inner.variable_lists[rest] = operands[len(first) :]
             found.append(inner)
         return max(found, key=lambda m: m.rank)
 
@@ -133,7 +135,7 @@ class Matcher(Generic[V]):
 
     def _variable(self, p: Expr, value: V, at: Match[V]) -> None:
         name = str(p.attr("name"))
-        before = at.bound.setdefault(name, value)
+        before = at.variables.setdefault(name, value)
         if before != value:
             self._lacks(
                 at,
@@ -178,14 +180,14 @@ class Matcher(Generic[V]):
             at.sizes[str(want)] = have
         elif not free:
             size = want.substitute(at.sizes)
-            why = self.differs(size, have)
+            why = self.size_mismatch(size, have)
             if why:
                 said = f" = {size}" if str(size) != str(want) else ""
                 self._lacks(at, lambda: f"{what} should be {want}{said}, it is {have} ({why})")
 
 
 class Expressions(Matcher[Expr]):
-    """Matches patterns against expressions. Of sizes only size variables are compared: one stands for one size."""
+    """Matches patterns against expressions. Only sizes that are single size variables in the pattern are compared."""
 
     def nodes(self, value: Expr, op: str) -> Sequence[tuple[Mapping[str, Any], Sequence[Expr]]]:
         return ((dict(value.attrs), value.args),) if value.op == op else ()

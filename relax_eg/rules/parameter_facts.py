@@ -1,5 +1,5 @@
-"""Facts of the parameters of a program's functions: those of the entry are declared; those of a called function are
-the facts that its operands have at every call."""
+"""Facts of the parameters of a program's functions. Those of the entry are declared. A parameter of a called function
+has the facts that its operands have at every call."""
 
 from __future__ import annotations
 
@@ -41,15 +41,16 @@ class DeclaredFacts:
 
 
 class Leaves:
-    """The facts of a function's variables, which are given by name, and of constants, which are inspected."""
+    """The facts of a function's leaves: those of variables are given by name, constants are inspected."""
 
     def __init__(self, facts: Facts) -> None:
         self._facts = {name: close_under_implication(set[FactKey](f)) for name, f in facts.items()}
 
-    def have(self, e: Expr, fact: FactKey) -> bool:
-        # Facts about matrices do not apply to a matrix of literal size 1, which broadcasts: see `of_annotation`.
-        said = annotation_facts(e.annotation, _is_positive_number)
-        if isinstance(fact, str) and fact in FACTS and FACTS[fact].axes == 2 and "is_square" not in said:
+    def have_fact(self, e: Expr, fact: FactKey) -> bool:
+        """Whether leaf `e` has `fact`, or passes it if it is a test of constants."""
+        # Facts about matrices do not apply to a matrix of literal size 1, which broadcasts (`annotation_facts`).
+        words = annotation_facts(e.annotation, _is_positive_number)
+        if isinstance(fact, str) and fact in FACTS and FACTS[fact].axes == 2 and "is_square" not in words:
             return False
         return fact in self._facts.get(str(e.attr("name")), ()) if e.op == VAR else constant_has(e, fact)
 
@@ -59,14 +60,14 @@ def _is_positive_number(d: Dim) -> bool:
 
 
 def is_positive_in(scope: Scope) -> Callable[[Dim], bool]:
-    """Returns the test whether a size is shown to be at least 1 in `scope`."""
+    """The test whether a size is proved to be at least 1 in `scope`."""
     return lambda d: d.value >= 1 if d.is_const else isinstance(prove(Relation.of(d, ">=", 1), scope), Proved)
 
 
 def known_facts(facts: Facts, exact: bool, scope: Scope) -> KnownFacts:
-    """Returns the facts of expressions that follow from `facts` of parameters at the sizes of `scope`. `exact`: as in
-    `Given`."""
-    return KnownFacts(Leaves(facts).have, exact, is_positive_in(scope))
+    """The facts of expressions that follow from `facts` of parameters at the sizes of `scope`. `exact`: as in
+    `DeclaredFacts`."""
+    return KnownFacts(Leaves(facts).have_fact, exact, is_positive_in(scope))
 
 
 def facts_of_functions(module: Module, declared: Facts, rules: RuleSet, exact: bool) -> dict[str, Facts]:
@@ -79,7 +80,7 @@ def facts_of_functions(module: Module, declared: Facts, rules: RuleSet, exact: b
     entry = module.main
     found: dict[str, Facts] = {entry.name: declared}
     wanted = (
-        required_facts(frozenset[FactKey](f for r in rules for f in r.facts_asked))
+        required_facts(frozenset[FactKey](f for r in rules for f in r.required_facts))
         if declared
         else frozenset[FactKey]()
     )
@@ -89,7 +90,7 @@ def facts_of_functions(module: Module, declared: Facts, rules: RuleSet, exact: b
     for f in reversed(list(callees_first(module))):
         if f.name != entry.name:
             found[f.name] = _at_every_call(f, operands.get(f.name, ()))
-        known = KnownFacts(Leaves(found[f.name]).have, exact, _is_positive_number)
+        known = KnownFacts(Leaves(found[f.name]).have_fact, exact, _is_positive_number)
         for e in f.expressions():
             for name in functions_of(e):
                 args = e.args[1:] if e.op == CALL else ()

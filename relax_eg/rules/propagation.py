@@ -17,12 +17,12 @@ from relax_eg.ops.facts import ALL_IMPLIED, FACTS, HELPERS, Fact, facts_of_dtype
 from relax_eg.ops.record import movement_operators
 from relax_eg.rules.book.facts import derivations
 from relax_eg.rules.conditions import FactKey, ValueTest, key_of
-from relax_eg.rules.fact_rules import OF_ANNOTATIONS, FactRule
+from relax_eg.rules.fact_rules import ANNOTATION_WORDS, FactRule
 from relax_eg.rules.matching import Expressions
 from relax_eg.shapes import Dim
 
 ONE = Dim.of(1)
-OF_DTYPES = ("integral", "finite", "nonnegative", "constant")  # facts that annotations imply
+ANNOTATION_FACTS = ("integral", "finite", "nonnegative", "constant")  # facts that annotations imply
 _EXPRESSIONS = Expressions()
 
 
@@ -31,9 +31,9 @@ def meaning(fact: str) -> Fact:
     return FACTS[fact] if fact in FACTS else HELPERS[fact]
 
 
-def annotation_facts(a: Annotation, positive: Callable[[Dim], bool]) -> frozenset[str]:
-    """The facts that a value's annotation implies: facts of its dtype, words of `OF_ANNOTATIONS`, its rank as `rank_2`,
-    and `constant` for a scalar. `positive` returns whether a size is at least 1."""
+def annotation_facts(a: Annotation, is_positive: Callable[[Dim], bool]) -> frozenset[str]:
+    """The facts that a value's annotation implies: facts of its dtype, some of `ANNOTATION_WORDS`, its rank as
+    `rank_2`, and `constant` for a scalar. `is_positive` returns whether a size is at least 1."""
     if not isinstance(a, Tensor) or a.shape is None or a.dtype is None or is_complex(a.dtype):
         return frozenset()
     if a.dtype not in _PLAIN:
@@ -46,7 +46,7 @@ def annotation_facts(a: Annotation, positive: Callable[[Dim], bool]) -> frozense
     # A matrix of literal size 1 broadcasts against others, so facts about matrices are not derived for it.
     if len(a.shape) >= 2 and a.shape[-1] is a.shape[-2] and a.shape[-1] is not ONE:
         found.add("is_square")
-    if all(map(positive, a.shape)):
+    if all(map(is_positive, a.shape)):
         found.add("is_nonempty")
     return frozenset(found)
 
@@ -56,28 +56,28 @@ _PLAIN = names_where(lambda d: d.kind in "biuf" and not d.is_narrow)
 
 @lru_cache(FEW_KEPT)
 def required_facts(asked: frozenset[FactKey]) -> frozenset[FactKey]:
-    """`asked`, and every fact from which one of them may be derived. Words of `OF_ANNOTATIONS` are left out."""
+    """`asked`, and every fact from which one of them may be derived. `ANNOTATION_WORDS` are left out."""
     found: set[FactKey] = set(asked)
     todo = list(asked)
     while todo:
         fact = todo.pop()
-        premises: set[FactKey] = {key_of(p) for d in derivations() if d.gives == fact for p in d.premises}
-        premises.update(p for given, c in ALL_IMPLIED if c == fact for p in given)
+        premises: set[FactKey] = {key_of(p) for d in derivations() if d.fact == fact for p in d.premises}
+        premises.update(p for sources, c in ALL_IMPLIED if c == fact for p in sources)
         todo += premises - found
         found |= premises
-    return frozenset(found.difference(OF_ANNOTATIONS))
+    return frozenset(found.difference(ANNOTATION_WORDS))
 
 
 @lru_cache(1 << 14)  # facts times operators, twice
-def _towards(fact: FactKey, op: str, exact: bool) -> tuple[FactRule, ...]:
+def _derivations_for(fact: FactKey, op: str, exact: bool) -> tuple[FactRule, ...]:
     """The derivations that may give `fact`, directly or by implication, for a value of operator `op`."""
     found: set[FactKey] = {fact}
     grown = True
     while grown:
-        new = {p for given, c in ALL_IMPLIED if c in found for p in given} - found
+        new = {p for sources, c in ALL_IMPLIED if c in found for p in sources} - found
         found |= new
         grown = bool(new)
-    return tuple(d for d in _of_operator(op) if d.gives in found and (d.exact or not exact))
+    return tuple(d for d in _of_operator(op) if d.fact in found and (d.exact or not exact))
 
 
 @lru_cache(1 << 10)  # more than there are operators
@@ -93,17 +93,17 @@ MOVES = movement_operators("view", "order", "part", "repeat")
 
 @dataclass
 class KnownFacts:
-    """The facts of a program's expressions, computed on demand from a few table lines each.
+    """The facts of a program's expressions, computed on demand.
 
-    - `leaf`: returns whether a variable or constant has a fact, or passes a test of constants.
+    - `leaf_has`: returns whether a variable or constant has a fact, or passes a test of constants.
     - `exact`: whether only facts of values as computed count; otherwise facts over the reals count too.
-    - `positive`: returns whether a size is at least 1.
+    - `is_positive`: returns whether a size is at least 1.
     """
 
-    leaf: Callable[[Expr, FactKey], bool]
+    leaf_has: Callable[[Expr, FactKey], bool]
     exact: bool
-    positive: Callable[[Dim], bool]
-    _said: dict[Annotation, frozenset[str]] = field(default_factory=dict[Annotation, frozenset[str]])
+    is_positive: Callable[[Dim], bool]
+    _annotation_facts: dict[Annotation, frozenset[str]] = field(default_factory=dict[Annotation, frozenset[str]])
     _found: dict[tuple[Expr, FactKey], bool] = field(default_factory=dict[tuple[Expr, FactKey], bool])
 
     def has(self, e: Expr, fact: FactKey) -> bool:
@@ -111,7 +111,7 @@ class KnownFacts:
         goals: list[tuple[Expr, FactKey]] = [(e, fact)]
         while goals:
             goal = goals[-1]
-            # If a fact of an operand is unknown, it becomes the next goal; then this goal is attempted again.
+            # If a fact of an operand is undecided, it becomes the next goal; then this goal is attempted again.
             answer = self._found.get(goal)
             if answer is None:
                 answer = self._attempt(*goal)
@@ -124,50 +124,50 @@ class KnownFacts:
 
     def _attempt(self, e: Expr, fact: FactKey) -> bool | tuple[Expr, FactKey]:
         """Whether `e` has the fact, or the goal (expression, fact) that must be decided first."""
-        said = self._of_annotation(e)
-        if fact in said or (not e.args and self.leaf(e, fact)):
+        words = self._facts_of_annotation(e)
+        if fact in words or (not e.args and self.leaf_has(e, fact)):
             return True
         if isinstance(fact, ValueTest):
             if e.op not in MOVES:
                 return False
             answer = self._found.get((e.args[0], fact))
             return (e.args[0], fact) if answer is None else answer
-        found = close_under_implication(set[FactKey](said))
-        for d in _towards(fact, e.op, self.exact) if fact not in found else ():
-            if d.gives in found or (d.floats and "is_float" not in said):
+        found = close_under_implication(set[FactKey](words))
+        for d in _derivations_for(fact, e.op, self.exact) if fact not in found else ():
+            if d.fact in found or (d.floats and "is_float" not in words):
                 continue
-            if meaning(d.gives).axes == 2 and "is_square" not in said:
+            if meaning(d.fact).axes == 2 and "is_square" not in words:
                 continue
             match = _EXPRESSIONS.match(d.pattern, e)
             if match.problems:
                 continue
             for premise, x in ((key_of(p), x) for p in d.premises for x in match.values(p.name)):
-                if premise in OF_ANNOTATIONS:
-                    holds_ = premise in self._of_annotation(x)
+                if premise in ANNOTATION_WORDS:
+                    is_held = premise in self._facts_of_annotation(x)
                 elif (x, premise) in self._found:
-                    holds_ = self._found[x, premise]
+                    is_held = self._found[x, premise]
                 else:
                     return x, premise
-                if not holds_:
+                if not is_held:
                     break
             else:
-                found = close_under_implication(found | {d.gives})
+                found = close_under_implication(found | {d.fact})
                 if fact in found:
                     break
         return fact in found
 
-    def _of_annotation(self, e: Expr) -> frozenset[str]:
-        said = self._said.get(e.annotation)
-        if said is None:
-            said = self._said[e.annotation] = annotation_facts(e.annotation, self.positive)
-        return said
+    def _facts_of_annotation(self, e: Expr) -> frozenset[str]:
+        words = self._annotation_facts.get(e.annotation)
+        if words is None:
+            words = self._annotation_facts[e.annotation] = annotation_facts(e.annotation, self.is_positive)
+        return words
 
 
 def close_under_implication(facts: set[FactKey]) -> set[FactKey]:
     """`facts`, extended in place by the facts that they imply, including those of `HELPERS`."""
     grown = True
     while grown:
-        new = {c for given, c in ALL_IMPLIED if c not in facts and facts.issuperset(given)}
+        new = {c for sources, c in ALL_IMPLIED if c not in facts and facts.issuperset(sources)}
         facts |= new
         grown = bool(new)
     return facts

@@ -15,17 +15,17 @@ def advice(operators: Sequence[str], used: RuleSet) -> str:
     sets with a rule, not among the `used` ones, that computes the same without the operator."""
     known = {r.name for r in (*used, *used.schemas)}
     rewritten = {name: _rewritten(getattr(book, name), known) for name in book.__all__}
-    said: list[str] = []
+    texts: list[str] = []
     for op in operators:
         # If the default set has such a rule, its parts need not be named.
         found = [name for name, ops in rewritten.items() if op in ops]
         names = ["default"] if "default" in found else found
         if names:
             sets = f"rule set{'s' * (len(names) > 1)} {', '.join(f'rules.{name}' for name in names)}"
-            said.append(f"{sets} would supply other forms of {op}: rules=... + rules.{names[0]}")
+            texts.append(f"{sets} would supply other forms of {op}: rules=... + rules.{names[0]}")
         else:
-            said.append(f"no other rule set that ships has other forms of {op}: a rule of your own would supply one")
-    return "; ".join(said)
+            texts.append(f"no other rule set that ships has other forms of {op}: a rule of your own would supply one")
+    return "; ".join(texts)
 
 
 def _rewritten(rules: RuleSet, known: set[str]) -> set[str]:

@@ -28,7 +28,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from relax_eg.accepted import short_repr
+from relax_eg.argument_checks import short_repr
 from relax_eg.errors import OperatorError, RuleError
 from relax_eg.ir.expr import CONSTANT, VAR, Expr, postorder, var
 from relax_eg.ir.origin import SourceLine
@@ -36,7 +36,7 @@ from relax_eg.limits import KEPT, RANK
 from relax_eg.memo import Memo
 from relax_eg.ops.facts import impossible
 from relax_eg.ops.libraries import Library
-from relax_eg.ops.record import get, strictly
+from relax_eg.ops.record import get, strict_sizes
 from relax_eg.rules.conditions import Claim, Guard, names_of, parse_guards
 from relax_eg.rules.format import expression_text
 from relax_eg.rules.function_errors import raised_message
@@ -53,7 +53,10 @@ RuleFunction = Callable[..., Any]
 class Instance:
     """An instance of a rule: `left[i]` may be rewritten to `right[i]`, for all i together.
 
+    - `rule`: the rule.
     - `params`: pattern variables, with tensor annotations whose sizes are variables too.
+    - `left`, `right`: the results of the two sides.
+    - `guards`: the conditions of the rule.
     - `ranks`, `dtype`, `attributes`: arguments of the `Rule.instance` call that made it.
     """
 
@@ -76,6 +79,8 @@ class Instance:
 class Rule:
     """A rewrite rule; `RuleSet.rule` makes one.
 
+    - `name`: the name, unique within a set.
+    - `function`: the function over the pattern variables that returns the two sides.
     - `signature`: pattern variables and their specs, in order.
     - `attributes`: attribute variables, each with the `operator.attribute` whose values in the program it ranges over.
     - `sizes`: size variables that attributes of the left side bind (slice bounds, for example); `*t` stands for any
@@ -83,7 +88,12 @@ class Rule:
       `Dim` or a tuple of `Dim`s.
     - `numerics`: numerics class, see `docs/rules.md`.
     - `phase`: when the rule runs: "simplify" to a fixpoint, "algebra" and "library" for a few rounds, the others once.
-    - `library`: the routine that the rule lowers to.
+    - `when`: the texts of the conditions.
+    - `tags`: names by which sets select the rule.
+    - `doc`: the law in one line.
+    - `where`: the source line of the function.
+    - `reverse`: whether the sides that the function returns are exchanged.
+    - `library`: the routine that the rule lowers to; None if it lowers to none.
     """
 
     name: str
@@ -99,10 +109,10 @@ class Rule:
     reverse: bool = False
     sizes: tuple[str, ...] = ()
     library: Library | None = None
-    _instances: Memo[Any, Instance | None] = field(default_factory=lambda: Memo(1 << 12), repr=False)  # for a program
+    _instances: Memo[Any, Instance | None] = field(default_factory=lambda: Memo(1 << 12), repr=False)
 
     @cached_property
-    def stars(self) -> tuple[str, ...]:
+    def block_names(self) -> tuple[str, ...]:
         """Names of the `*b` blocks, in order of appearance."""
         names = [d.name for s in self.signature.values() for d in s.dims if isinstance(d, Star)]
         return tuple(dict.fromkeys(names + [s[1:] for s in self.sizes if s.startswith("*") and ":" not in s]))
@@ -114,17 +124,17 @@ class Rule:
         smallest = next(iter(instances(self, limit=1)), None)
         return frozenset(e.op for e in smallest.left_nodes if e.op != CONSTANT) if smallest is not None else frozenset()
 
-    def know_left_operators(self, operators: Iterable[str]) -> None:
+    def set_left_operators(self, operators: Iterable[str]) -> None:
         """Sets `left_operators` from a file, so that no instance has to be formed to compute it."""
         self.__dict__.setdefault("left_operators", frozenset(operators))
 
     def operand_ranks(self, ranks: Sequence[int]) -> set[int]:
-        """Ranks of the pattern variables when the blocks have these `ranks` (in the order of `stars`)."""
-        blocks = dict(zip(self.stars, ranks, strict=True))
+        """Ranks of the pattern variables when the blocks have these `ranks` (in the order of `block_names`)."""
+        blocks = dict(zip(self.block_names, ranks, strict=True))
         return {sum(blocks[d.name] if isinstance(d, Star) else 1 for d in s.dims) for s in self.signature.values()}
 
     @cached_property
-    def facts_asked(self) -> frozenset[str]:
+    def required_facts(self) -> frozenset[str]:
         """The facts that the rule's conditions require (keys of `ops.facts.FACTS`)."""
         guards = parse_guards(self.when, list(self.signature), self.error)
         return frozenset(g.fact for g in guards if isinstance(g, Claim))
@@ -141,23 +151,23 @@ class Rule:
     def instance(
         self, ranks: Sequence[int] = (), dtype: str = "float32", attributes: Mapping[str, Any] | None = None
     ) -> Instance | None:
-        """The instance with these block ranks (in the order of `stars`), float type and attribute values, or None if
-        the sides cannot be formed for them. Raises RuleError if the sides disagree in shape or dtype."""
+        """The instance with these block ranks (in the order of `block_names`), float type and attribute values, or None
+        if the sides cannot be formed for them. Raises RuleError if the sides disagree in shape or dtype."""
         chosen = dict(attributes or {})
-        many_ranks = isinstance(ranks, (tuple, list)) and len(ranks) == len(self.stars)
+        many_ranks = isinstance(ranks, (tuple, list)) and len(ranks) == len(self.block_names)
         if not many_ranks or not all(type(r) is int and 0 <= r <= RANK for r in ranks):
-            accepted = f"{len(self.stars)} of 0 to {RANK} axes are accepted"
+            accepted = f"{len(self.block_names)} of 0 to {RANK} axes are accepted"
             raise self.error(f"the ranks of its blocks are {short_repr(ranks)}; {accepted}")
         key = (tuple(ranks), dtype, tuple(sorted((k, repr(v)) for k, v in chosen.items())))
         if key not in self._instances:
-            self._instances[key] = self._build(dict(zip(self.stars, ranks, strict=True)), dtype, chosen)
+            self._instances[key] = self._build(dict(zip(self.block_names, ranks, strict=True)), dtype, chosen)
         return self._instances[key]
 
     def test_at_use(self, passes: Callable[[Instance], bool]) -> None:
-        """Makes `usable` return only instances that pass a test."""
+        """Makes `usable_instance` return only instances that pass a test."""
         self.__dict__["_passes"] = passes
 
-    def usable(self, ranks: Sequence[int], dtype: str, attributes: Mapping[str, Any]) -> Instance | None:
+    def usable_instance(self, ranks: Sequence[int], dtype: str, attributes: Mapping[str, Any]) -> Instance | None:
         """The result of `instance`, for use in a search. After `test_at_use`, an instance of a rule without a library
         is tested first unless it was tested before. Returns None also if the instance cannot be tested. Raises
         RuleError if it is refuted."""
@@ -197,7 +207,7 @@ class Rule:
     def problem(self, ranks: Sequence[int], dtype: str, attributes: Mapping[str, Any]) -> str:
         """The reason why the sides cannot be formed at these ranks and attribute values; empty if they can, or if the
         function returns None."""
-        blocks = dict(zip(self.stars, ranks, strict=True))
+        blocks = dict(zip(self.block_names, ranks, strict=True))
         try:
             self._call(self._params(blocks, dtype), blocks, attributes)
         except (OperatorError, IndexError) as e:
@@ -227,7 +237,7 @@ class Rule:
         exists."""
         sizes = {plain_name(n): sizes_named(n, ranks) for n in self.sizes}
         try:
-            with strictly(), np.errstate(over="ignore"):  # a number beyond the float type's range becomes infinity
+            with strict_sizes(), np.errstate(over="ignore"):  # a number beyond the float type's range becomes infinity
                 return (function or self.function)(*params, **sizes, **attributes)
         except (OperatorError, IndexError, RuleError):
             raise
@@ -285,7 +295,7 @@ class Rule:
         for a, b in zip(instance.left, instance.right, strict=True):
             if a.op == VAR:
                 raise self.error("the left side is a bare variable: it would match everything")
-            if a is b and not attributes and not any(self.stars):
+            if a is b and not attributes and not any(self.block_names):
                 raise self.error("both sides are the same expression")
             x, y = a.tensor, b.tensor
             if x.shape != y.shape:
@@ -333,19 +343,19 @@ def check_parameters(rule: Rule) -> None:
     parameters = inspect.signature(rule.function).parameters.values()
     if any(p.kind is p.VAR_POSITIONAL for p in parameters):
         return
-    blocks = set(rule.stars)
+    blocks = set(rule.block_names)
     for n in rule.sizes:
         _, tied, block = n.partition(":")
         if tied and (not n.startswith("*") or block not in blocks):
-            accepted = ", ".join(f"*{plain_name(n)}:{b}" for b in rule.stars) or "no block is declared"
+            accepted = ", ".join(f"*{plain_name(n)}:{b}" for b in rule.block_names) or "no block is declared"
             raise rule.error(f"sizes: {n!r} names a block that the rule lacks; accepted: {accepted}")
     further = [*map(plain_name, rule.sizes), *rule.attributes]
     wanted = [*rule.signature, *further]
     named = [p.name for p in parameters if p.kind is not p.VAR_KEYWORD]
-    given = [n for n, p in zip(named, parameters, strict=False) if n in wanted or p.default is p.empty]
+    taken = [n for n, p in zip(named, parameters, strict=False) if n in wanted or p.default is p.empty]
     if any(p.kind is p.VAR_KEYWORD for p in parameters):
-        given += [n for n in further if n not in given]
-    if given[: len(rule.signature)] != list(rule.signature) or sorted(given) != sorted(wanted):
+        taken += [n for n in further if n not in taken]
+    if taken[: len(rule.signature)] != list(rule.signature) or sorted(taken) != sorted(wanted):
         raise rule.error(
             f"its function takes ({', '.join(named)}); shapes=, attrs= and sizes= declare ({', '.join(wanted)})"
         )
@@ -354,12 +364,11 @@ def check_parameters(rule: Rule) -> None:
 # --- the instances of a rule ---
 
 MAX_OPERAND_RANK = 4  # limit: axes of an operand
-# limit: attribute values tried in one group, and how many of them without any instance end the group.
-_MOST_VALUES = 64
-_FRUITLESS = 8  # limit: as above
+_MOST_VALUES = 64  # limit: attribute values tried in one group
+_MOST_FAILURES = 8  # limit: values without any instance after which a group ends
 # given: the most informative ranks come first, because a rule is printed with the first, and a short test covers few.
 _OPERAND_RANKS = (2, 1, 3, 0, 4)
-_BLOCK_RANKS = (1, 0, 2, 3)  # given: as above, of a block
+_BLOCK_RANKS = (1, 0, 2, 3)  # given: the same order for the ranks of a block
 
 Values = list[Any]
 
@@ -399,22 +408,13 @@ _FLAG = _one_of(False, True)
 # By attribute name; an entry `operator.attribute` takes precedence.
 _DOMAINS: dict[str, Callable[[int], Values]] = {
     "permute_dims.axes": _permutations,
-    "layer_norm.axes": _trailing_axes,
-    "rms_norm.axes": _trailing_axes,
-    "axes": _axes,
-    "axis": _axis,
-    "keepdims": _FLAG,
-    "reverse": _FLAG,
+    "layer_norm.axes": _trailing_axes, "rms_norm.axes": _trailing_axes, "axes": _axes, "axis": _axis,
+    "keepdims": _FLAG, "reverse": _FLAG,
     "reduce_window.strides": _pool_steps,
-    "strides": _per_axis(1, 2, 3),
-    "dilation": _per_axis(1, 2),
-    "interior": _per_axis(0, 1),
-    "y": _one_of(2, 3, 1, 0, -1, -2, 4),
-    "k": _one_of(0, 1, -1, 2, -2),
-    "method": _one_of("to_even", "away"),
-    "mode": _one_of("clip", "fill", "promise"),
-    "precision": _one_of(None, "default", "high", "highest"),
-    "out_dtype": _one_of(None, "float32", "float64"),
+    "strides": _per_axis(1, 2, 3), "dilation": _per_axis(1, 2), "interior": _per_axis(0, 1),
+    "y": _one_of(2, 3, 1, 0, -1, -2, 4), "k": _one_of(0, 1, -1, 2, -2),
+    "method": _one_of("to_even", "away"), "mode": _one_of("clip", "fill", "promise"),
+    "precision": _one_of(None, "default", "high", "highest"), "out_dtype": _one_of(None, "float32", "float64"),
     "dtype": _one_of("float32", "float16", "bfloat16", "float64", "int32", "uint8", "bool"),
     "epsilon": _one_of(1e-5, 1e-6, 0.0, 0.5),
 }  # fmt: skip
@@ -441,7 +441,11 @@ def attribute_values(rule: Rule, source: str, rank: int) -> Values:
 class _Group:
     """The instances with one choice of block ranks, dtype and operand ranks.
 
-    - `values`: attribute values that are left to try.
+    - `blocks`: the block ranks.
+    - `dtype`: the float type.
+    - `values`: the attribute values that were not tried yet.
+    - `tries`: number of values that were tried.
+    - `formed`: number of instances that were formed.
     """
 
     blocks: tuple[int, ...]
@@ -451,7 +455,7 @@ class _Group:
     formed: int = 0
 
     def next(self, rule: Rule, seen: set[int]) -> tuple[Instance | None, bool]:
-        """The next new instance, if there is one, and whether there may be more."""
+        """The next new instance or None, and whether there may be further ones."""
         for attributes in self.values:
             self.tries += 1
             instance = rule.instance(self.blocks, self.dtype, attributes)
@@ -460,7 +464,7 @@ class _Group:
                 seen.add(id(instance))
                 self.formed += 1
                 return instance, True
-            if not self.formed and self.tries >= _FRUITLESS:
+            if not self.formed and self.tries >= _MOST_FAILURES:
                 break
         return None, False
 
@@ -468,7 +472,7 @@ class _Group:
 def _groups(rule: Rule, ranks: Iterable[int], dtypes: Sequence[str]) -> Iterator[_Group]:
     allowed = set(ranks)
     order = [r for r in _BLOCK_RANKS if r in allowed] + sorted(allowed.difference(_BLOCK_RANKS))
-    blocks = sorted(itertools.product(order, repeat=len(rule.stars)), key=lambda b: sum(map(order.index, b)))
+    blocks = sorted(itertools.product(order, repeat=len(rule.block_names)), key=lambda b: sum(map(order.index, b)))
     # Several attribute variables mostly belong to operands of equal rank, so these combinations come first.
     operands = sorted(
         itertools.product(_OPERAND_RANKS, repeat=len(rule.attributes)),
@@ -500,9 +504,9 @@ def instances(
 ) -> Iterator[Instance]:
     """Instances of `rule`, at most `limit`, the most informative first, in a fixed order.
 
-    They are taken in turn from the combinations of block ranks (`ranks`), dtypes (`rule.dtypes` unless given; without
-    effect on a rule without open dtypes) and operand ranks, so that a few instances already cover many kinds. Raises
-    RuleError if the sides of an instance disagree in shape or dtype.
+    They are taken in turn from the combinations of block ranks (`ranks`), dtypes (by default `rule.dtypes`; without
+    effect on a rule without open dtypes) and operand ranks, so that a few instances cover many kinds. Raises RuleError
+    if the sides of an instance disagree in shape or dtype.
     """
     floats = tuple(dtypes or rule.dtypes) if rule.has_open_dtype else ("float32",)
     live = list(_groups(rule, ranks, floats))
@@ -520,17 +524,17 @@ def instances(
         live = more
 
 
-def need_instance(rule: Rule) -> Instance:
+def require_instance(rule: Rule) -> Instance:
     """The first instance. Raises RuleError if the rule has none."""
     found = next(instances(rule, limit=1), None)
     if found is None:
-        raise RuleError(f"{rule.where} rule `{rule.name}`: no instance can be formed{_why(rule)}")
+        raise RuleError(f"{rule.where} rule `{rule.name}`: no instance can be formed{_no_instance_reason(rule)}")
     return found
 
 
-def _why(rule: Rule) -> str:
+def _no_instance_reason(rule: Rule) -> str:
     """The reason why the first instance cannot be formed, as text."""
-    blocks = tuple(1 for _ in rule.stars)
+    blocks = tuple(1 for _ in rule.block_names)
     attributes = {n: next(iter(attribute_values(rule, s, 2)), None) for n, s in rule.attributes.items()}
     problem = rule.problem(blocks, rule.dtypes[0], attributes)
     if problem:

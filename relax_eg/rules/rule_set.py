@@ -7,7 +7,7 @@ import inspect
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-from relax_eg.accepted import TEXT, Kind, accepts, one_of, sequence_of, short_repr
+from relax_eg.argument_checks import TEXT, Kind, accepts, one_of, sequence_of, short_repr
 from relax_eg.errors import OptionError, RuleError, SpecError, UnknownRuleError
 from relax_eg.ir.origin import SourceLine
 from relax_eg.ops.libraries import FirstRun
@@ -25,9 +25,10 @@ _CLASSES = sequence_of(f"a list of {', '.join(map(repr, NUMERICS))}", one_of(*NU
 
 class RuleSet:
     """A named, ordered set of rules. `+` combines sets; `-` removes rules by name, tag, numerics class, or another set.
-    `set["name"]` is one rule. Iteration gives the rules except the schemas.
+    `set["name"]` is one rule. Iteration yields the rules except the schemas.
 
-    - `schemas`: rules that are about whole nodes and the functions of the module.
+    - `name`: the name of the set.
+    - `schemas`: rules about whole nodes and the functions of the module.
     """
 
     def __init__(self, name: str, rules: Iterable[Rule] = (), schemas: Iterable[Schema] = ()) -> None:
@@ -159,12 +160,12 @@ class RuleSet:
         return isinstance(name, str) and (name in self._rules or any(s.name == name for s in self.schemas))
 
     def __getitem__(self, name: str) -> Rule:
-        said = name if isinstance(name, str) else short_repr(name)  # type: ignore[reportUnnecessaryIsInstance]
-        if said not in self._rules:
-            near = difflib.get_close_matches(said, self._rules, 3)
+        key = name if isinstance(name, str) else short_repr(name)  # type: ignore[reportUnnecessaryIsInstance]
+        if key not in self._rules:
+            near = difflib.get_close_matches(key, self._rules, 3)
             hint = f"; did you mean {' or '.join(near)}?" if near else ""
-            raise UnknownRuleError(f"no rule `{said}` in set `{self.name}`{hint}")
-        return self._rules[said]
+            raise UnknownRuleError(f"no rule `{key}` in set `{self.name}`{hint}")
+        return self._rules[key]
 
     @accepts(RuleError, other=_RULES)
     def __add__(self, other: RuleSet) -> RuleSet:
@@ -175,12 +176,12 @@ class RuleSet:
         """The set without the rules of `other`: a set, a rule's name, a tag or a numerics class."""
         if isinstance(other, RuleSet):
             return self._where(f"{self.name} - {other.name}", lambda r: r.name not in other)
-        return self._where(f"{self.name} - {other}", lambda r: not _is_called(r, other))
+        return self._where(f"{self.name} - {other}", lambda r: not _has_label(r, other))
 
     @accepts(RuleError, what=TEXT)
     def only(self, what: str) -> RuleSet:
         """The rules with this name, tag or numerics class."""
-        return self._where(what, lambda r: _is_called(r, what))
+        return self._where(what, lambda r: _has_label(r, what))
 
     @accepts(RuleError, numerics=_CLASSES)
     def allowed(self, numerics: Sequence[Numerics]) -> RuleSet:
@@ -197,6 +198,6 @@ class RuleSet:
         return "\n".join(map(str, (*self, *self.schemas)))
 
 
-def _is_called(rule: Rule | Schema, what: str) -> bool:
+def _has_label(rule: Rule | Schema, what: str) -> bool:
     """Whether `what` is the rule's name, numerics class or one of its tags."""
     return what in (rule.name, rule.numerics) or what in rule.tags

@@ -2,7 +2,7 @@
 
 All draws use the generator that is passed in, so one seed gives one test. Values that must have facts are *adapted*:
 each fact changes them as little as it requires (`ops.facts`). The definition of the fact then decides whether the
-result has it; samples without the required facts are dropped.
+changed values have it; samples without the required facts are dropped.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from relax_eg.ir.expr import Expr, postorder
 from relax_eg.limits import KEPT
 from relax_eg.ops.facts import has_fact as has_fact
 from relax_eg.ops.facts import with_facts
-from relax_eg.ops.record import TABLE, Precondition, conditions, may_be_met
+from relax_eg.ops.record import TABLE, Precondition, may_be_met, preconditions
 from relax_eg.rules.conditions import Guard, ValueTest, claims_of
 from relax_eg.rules.rule import Instance
 from relax_eg.shapes import Dim, Relation
@@ -33,9 +33,8 @@ Draw = Callable[[Instance, Sizes, Random, int], dict[str, Array]]
 
 # limit: elements of one operand of a sample; small sizes suffice to show differences.
 _MOST_ELEMENTS = 4096
-LARGEST_SIZE = 5000  # limit: numbers of a rule that are tried as sizes
-# limit: attempts with bindings as drawn, before slice bounds are redrawn to fit.
-_PLAIN_ATTEMPTS = 20
+LARGEST_SIZE = 5000  # limit: largest number of a rule that is tried as a size
+_PLAIN_ATTEMPTS = 20  # limit: attempts with bindings as drawn, before slice bounds are redrawn to fit
 # chosen: sizes to draw from; 2 and 3 are twice as likely.
 _SMALL = (0, 1, 2, 2, 3, 3, 4, 5)
 
@@ -56,14 +55,14 @@ def _attribute_sizes(nodes: Iterable[Expr]) -> Iterator[Dim]:
 
 @lru_cache(KEPT)
 def size_preconditions(results: tuple[Expr, ...]) -> tuple[Precondition, ...]:
-    """What sizes must satisfy for `results` to exist: no size of a tensor is negative, and the preconditions of
+    """The conditions on sizes under which `results` exist: no size of a tensor is negative, and the preconditions of
     operators hold."""
     found: dict[Precondition, None] = {}
     for e in postorder(results):
         if isinstance(e.annotation, Tensor):
             found.update(dict.fromkeys(((">=", d),) for d in e.shape if not _is_size(d)))
         if e.op in TABLE:
-            found.update(dict.fromkeys(conditions(e.op, tuple(a.annotation for a in e.args), e.attrs)))
+            found.update(dict.fromkeys(preconditions(e.op, tuple(a.annotation for a in e.args), e.attrs)))
     return tuple(found)
 
 
@@ -73,7 +72,7 @@ def _is_size(d: Dim) -> bool:
 
 
 def unmet_precondition(needed: Iterable[Precondition], sizes: Sizes) -> str:
-    """The first precondition that does not hold at these sizes, in words; empty if all hold."""
+    """The first precondition that does not hold at these sizes, as text; empty if all hold."""
     for precondition in needed:
         if not may_be_met(precondition, sizes):
             ((sign, d), *_) = precondition
@@ -102,7 +101,7 @@ def admits_limited(instance: Instance, sizes: Sizes, most: int) -> bool:
 
 
 def size_guard_holds(guard: Guard, sizes: Sizes) -> bool:
-    """Whether a condition holds at these sizes. A guard that is not on sizes always does."""
+    """Whether a condition holds at these sizes; true for a guard that is not on sizes."""
     return not isinstance(guard, Relation) or guard.holds(sizes) is True
 
 
@@ -114,7 +113,7 @@ def draw_sizes(instance: Instance, rng: Random, count: int, least: int = 0) -> l
         return [{}] * count if admits(instance, {}) else []
     found: list[dict[str, int]] = []
     for wish in _wishes(names, rng, least):
-        binding = _near(instance, names, wish, rng, least)
+        binding = _binding(instance, names, wish, rng, least)
         if binding is not None:
             found.append(binding)
         if len(found) == count:
@@ -136,7 +135,7 @@ def _wishes(names: Sequence[str], rng: Random, least: int) -> Iterator[dict[str,
         yield {}
 
 
-def _near(instance: Instance, names: Sequence[str], wish: Sizes, rng: Random, least: int) -> dict[str, int] | None:
+def _binding(instance: Instance, names: Sequence[str], wish: Sizes, rng: Random, least: int) -> dict[str, int] | None:
     """A binding that the instance admits, with the sizes of `wish` if the first 50 attempts find one; None if 400
     attempts find none."""
     special = sorted(c for c in _constants(instance) if least <= c <= LARGEST_SIZE)
@@ -326,11 +325,11 @@ def draw_cancelling_floats(instance: Instance, sizes: Sizes, rng: Random, index:
     reach = reach_of(dtype)
     values = draw_values(instance, sizes, rng, index, lambda s, r, i: _mixed(s, r, i, reach))
     if index % 2:
-        _nearly_equal([values[str(p.attr("name"))] for p in instance.params if is_float(p.dtype)], rng)
+        _make_cancelling([values[str(p.attr("name"))] for p in instance.params if is_float(p.dtype)], rng)
     return values
 
 
-def _nearly_equal(arrays: Iterable[Array], rng: Random) -> None:
+def _make_cancelling(arrays: Iterable[Array], rng: Random) -> None:
     """Makes arrays of one shape nearly equal or opposite, in place, so that their sums and differences cancel."""
     first: dict[tuple[int, ...], Array] = {}
     for a in arrays:
@@ -406,12 +405,12 @@ def adapt_values(a: Array, facts: Collection[str], tests: Iterable[ValueTest], r
     made = np.array(a, np.float32 if narrow else dtype)
     with np.errstate(over="ignore", invalid="ignore"):  # a number beyond the dtype's range becomes infinity
         for t in tests:
-            made = _tested(made, t)
+            made = _passing(made, t)
     made = with_facts(made, facts, rng)
     return made.astype(dtype) if narrow else made
 
 
-def _tested(a: Array, t: ValueTest) -> Array:
+def _passing(a: Array, t: ValueTest) -> Array:
     number: Any = Fraction(t.number) if a.dtype == object else np.asarray(t.number).astype(a.dtype)[()]
     match t.op:
         case "==":

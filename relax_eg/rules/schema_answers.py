@@ -1,10 +1,11 @@
-"""Replay of a schema's proposal: `Asking` records the answers that a schema gets, and `Again` gives them again.
+"""Replay of a schema's proposal: `RecordingAnswers` records the answers that a schema gets, and `ReplayedAnswers` gives
+them again.
 
-A schema chooses among expressions that are equal to a node by the answers about the program that it gets
-(`schemas.Functions`). To check a proposal, the schema is asked again with the recorded answers and must propose the
-same expression. Answers about sizes, memory and parameters known ahead only choose among equal expressions. Forms of
-functions are different: a proposal is correct only if they are, so each form must be shown to be equal to the function
-as written.
+A schema chooses among expressions that are equal to a node by the answers to its queries about the program
+(`schemas.ProgramQueries`). To check a proposal, the schema is asked again with the recorded answers and must propose
+the same expression. Answers about sizes, memory and parameters known ahead only choose among equal expressions. Forms
+of functions are different: a proposal is correct only if they are, so each form must be shown to be equal to the
+function as written.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import Literal
 from relax_eg.errors import ExplanationError
 from relax_eg.ir.expr import Expr
 from relax_eg.ir.module import Function, Module
-from relax_eg.rules.schemas import Functions
+from relax_eg.rules.schemas import ProgramQueries
 from relax_eg.shapes import Dim
 
 # Applies a function of a module to each slice of some of its parameters; None if that cannot be formed.
@@ -32,55 +33,55 @@ class Answers:
     """The answers that a schema got.
 
     - `sizes`: numbers, by question and its subject: a size, or the name of a called function.
-    - `large`: number of bytes from which a value is large.
-    - `ahead`: by function, for each parameter whether it is known ahead.
+    - `large_bytes`: number of bytes from which a value is large.
+    - `ahead_params`: for each function, whether each of its parameters is known ahead.
     - `forms`: functions in the requested form; None if that form does not exist.
     """
 
     sizes: dict[tuple[str, str], int] = field(default_factory=dict[tuple[str, str], int])
-    large: float | None = None
-    ahead: dict[str, tuple[bool, ...]] = field(default_factory=dict[str, tuple[bool, ...]])
+    large_bytes: float | None = None
+    ahead_params: dict[str, tuple[bool, ...]] = field(default_factory=dict[str, tuple[bool, ...]])
     forms: dict[tuple[Form, str], Values | None] = field(default_factory=dict[tuple[Form, str], Values | None])
 
 
 @dataclass
-class Asking:
-    """A wrapper of `known` that records its answers in `answers`."""
+class RecordingAnswers:
+    """A source of answers that records the answers of `queries` in `answers`."""
 
-    known: Functions
+    queries: ProgramQueries
     answers: Answers = field(default_factory=Answers)
 
     def readers(self, e: Expr) -> Sequence[Expr]:
-        return self.known.readers(e)
+        return self.queries.readers(e)
 
     def extent(self, size: Dim) -> int:
-        return self.answers.sizes.setdefault(("extent", str(size)), self.known.extent(size))
+        return self.answers.sizes.setdefault(("extent", str(size)), self.queries.extent(size))
 
-    def most(self, size: Dim) -> int:
-        return self.answers.sizes.setdefault(("most", str(size)), self.known.most(size))
+    def largest_value(self, size: Dim) -> int:
+        return self.answers.sizes.setdefault(("most", str(size)), self.queries.largest_value(size))
 
     def calls(self, name: str) -> int:
-        return self.answers.sizes.setdefault(("calls", name), self.known.calls(name))
+        return self.answers.sizes.setdefault(("calls", name), self.queries.calls(name))
 
     @property
-    def large(self) -> float:
-        self.answers.large = self.known.large
-        return self.answers.large
+    def large_bytes(self) -> float:
+        self.answers.large_bytes = self.queries.large_bytes
+        return self.answers.large_bytes
 
     def best(self, name: str, outside: bool = False) -> Function | None:
-        return self._form("outside" if outside else "best", name, self.known.best(name, outside))
+        return self._form("outside" if outside else "best", name, self.queries.best(name, outside))
 
     def as_written(self, name: str) -> Function | None:
-        return self._form("written", name, self.known.as_written(name))
+        return self._form("written", name, self.queries.as_written(name))
 
-    def known_ahead(self, name: str) -> Sequence[bool]:
-        return self.answers.ahead.setdefault(name, tuple(self.known.known_ahead(name)))
+    def ahead_params(self, name: str) -> Sequence[bool]:
+        return self.answers.ahead_params.setdefault(name, tuple(self.queries.ahead_params(name)))
 
     def add(self, function: Function, suffix: str) -> Function:
-        return self.known.add(function, suffix)
+        return self.queries.add(function, suffix)
 
     def batched(self, function: Function, mapped: Sequence[bool], length: Dim) -> Function | None:
-        return self.known.batched(function, mapped, length)
+        return self.queries.batched(function, mapped, length)
 
     def _form(self, form: Form, name: str, found: Function | None) -> Function | None:
         self.answers.forms[form, name] = None if found is None else values_of(found)
@@ -95,8 +96,9 @@ class ReplayedAnswers:
     - `written`: functions as written, by name, without those that a schema made.
     - `readers_of`: for nodes of the block as written, the nodes that read them.
     - `is_form`: returns whether values are shown to be a form of a function as written.
+    - `batching`: applies a function to slices; None if nothing can.
 
-    Raises ExplanationError for a question without a recorded answer, and for a form that is not shown to be one."""
+    Raises ExplanationError for a query without a recorded answer, and for a form that is not shown to be one."""
 
     answers: Answers
     functions: Mapping[str, Function]
@@ -111,7 +113,7 @@ class ReplayedAnswers:
     def extent(self, size: Dim) -> int:
         return self._number("extent", str(size))
 
-    def most(self, size: Dim) -> int:
+    def largest_value(self, size: Dim) -> int:
         return self._number("most", str(size))
 
     def calls(self, name: str) -> int:
@@ -124,10 +126,10 @@ class ReplayedAnswers:
         return self.answers.sizes[question, of]
 
     @property
-    def large(self) -> float:
-        if self.answers.large is None:
+    def large_bytes(self) -> float:
+        if self.answers.large_bytes is None:
             raise ExplanationError("asked again, it wants to know what is large, which is not in the derivation")
-        return self.answers.large
+        return self.answers.large_bytes
 
     def best(self, name: str, outside: bool = False) -> Function | None:
         return self._form("outside" if outside else "best", name)
@@ -135,8 +137,8 @@ class ReplayedAnswers:
     def as_written(self, name: str) -> Function | None:
         return self._form("written", name)
 
-    def known_ahead(self, name: str) -> Sequence[bool]:
-        found = self.answers.ahead.get(name)
+    def ahead_params(self, name: str) -> Sequence[bool]:
+        found = self.answers.ahead_params.get(name)
         if found is None or len(found) != len(self._function(name).params):
             raise ExplanationError(
                 f"asked again, it wants to know which parameters of `{name}` are known ahead, which is not in the "

@@ -2,9 +2,9 @@
 
 A schema carries generators of programs (`Schema.trials`): random loops, calls, sums, kernels, uses of operators.
 
-The loops are small and have random bodies: products with a matrix that is the same at every step, with the carried
-values and with the slices, and sums of these. Lengths are 0 to 3 and values are small integers. Arithmetic is exact, so
-every difference is a real one.
+The loops are small and have random bodies: products of a matrix that is the same at every step with the carried values
+and with the slices, and sums of these. Lengths are 0 to 3 and values are small integers. Arithmetic is exact, so any
+difference refutes the schema.
 """
 
 from __future__ import annotations
@@ -35,17 +35,17 @@ _VECTOR, _MATRIX, _COUNT = Tensor("k"), Tensor("k k"), Tensor("", "int32")
 
 
 def first_difference(schema: Schema, programs: int | None = None) -> tuple[int, str]:
-    """The number of correct proposals of `schema` before the first wrong one, and that one, or the error that was
-    raised, as text with its program ("" if there is none)."""
+    """The number of correct proposals of `schema` before the first wrong one, and the text of the wrong one, or of the
+    error that was raised, with its program ("" if there is none)."""
     right = 0
     trials = schema.trials or _by_operators(schema)
     programs = programs or (_KERNEL_PROGRAMS if isinstance(schema, ExtractionStep) else PROGRAMS)
     for seed in range(programs):
         rng = np.random.default_rng(seed)
         trial = trials[int(rng.integers(len(trials)))](rng)
-        known = trial.known
+        queries = trial.queries
         try:
-            proposed = schema.propose(trial.node, known)
+            proposed = schema.propose(trial.node, queries)
             if proposed is None:
                 continue
             before, after = (_value(trial, e) for e in (trial.node, proposed))
@@ -56,14 +56,14 @@ def first_difference(schema: Schema, programs: int | None = None) -> tuple[int, 
                 f"  {p.attr('name')} = {np.asarray(a).tolist()}"
                 for p, a in zip(trial.module.main.params, trial.args, strict=True)
             )
-            shown = Module((_main(trial.module.main.params, proposed), *known.functions.values()))
+            shown = Module((_main(trial.module.main.params, proposed), *queries.functions.values()))
             return right, f"{trial.module}\n  becomes\n{shown}\n  at\n{inputs}\n  {before} became {after}"
         right += 1
     return right, ""
 
 
 def _value(trial: Trial, e: Expr) -> tuple[Any, ...]:
-    module = Module((_main(trial.module.main.params, e), *trial.known.functions.values()))
+    module = Module((_main(trial.module.main.params, e), *trial.queries.functions.values()))
     found = evaluate(module, trial.args, arithmetic="exact")
     return found if isinstance(found, tuple) else (found,)
 
@@ -149,7 +149,7 @@ def rows(rng: np.random.Generator) -> Trial:
 
 
 def batches(rng: np.random.Generator) -> Trial:
-    """As `rows`, for a batch of a few matrices, which may share operands."""
+    """A program as `rows` draws them, for a batch of a few matrices, which may share operands."""
     k, n, m = int(rng.integers(1, 6)), *(int(rng.integers(0, 9)) for _ in range(2))
     specs = {"x": f"{k} n 2", "y": f"{k} m 2", "b": "m", "v": f"{k} m 2", "w": "m 2"}
     params = x, y, b, v, w = tuple(var(name, Tensor(spec)) for name, spec in specs.items())
@@ -278,9 +278,9 @@ def nested_sums(rng: np.random.Generator) -> Trial:
         i = int(rng.integers(len(terms) - 1))
         joined = (op.add, op.subtract)[int(rng.integers(2))](terms[i], terms[i + 1])
         terms[i : i + 2] = [op.negative(joined) if rng.integers(6) == 0 and len(terms) > 2 else joined]
-    known = ModuleAnswers({}, (), postorder(terms))
+    queries = ModuleAnswers({}, (), postorder(terms))
     args = (*(rng.integers(-3, 4, (k, k)).astype(object) for _ in range(4)), np.asarray(rng.integers(-3, 4), object))
-    return Trial(Module((_main(params, terms[0]),)), terms[0], args, known)
+    return Trial(Module((_main(params, terms[0]),)), terms[0], args, queries)
 
 
 def _of_function(kind: str, rng: np.random.Generator) -> Trial:
@@ -290,7 +290,7 @@ def _of_function(kind: str, rng: np.random.Generator) -> Trial:
     )  # fmt: skip
     count = var("n", _COUNT)
     body = _body(rng, kind)
-    known = ModuleAnswers({body.name: body}, (True, True, False, False) if kind == "call" else ())
+    queries = ModuleAnswers({body.name: body}, (True, True, False, False) if kind == "call" else ())
     params = (matrix, same, carried, xs)
     if kind == "scan":
         reverse = bool(rng.integers(2))
@@ -300,16 +300,16 @@ def _of_function(kind: str, rng: np.random.Generator) -> Trial:
     else:
         params = (matrix, same, carried, count)
         limit, i, h = var("x0", _COUNT), var("x1", _COUNT), var("x2", _VECTOR)
-        known.functions["condition"] = pure_function("condition", (limit, i, h), [op.less(i, limit)])
-        condition = function_ref(known.functions["condition"])
+        queries.functions["condition"] = pure_function("condition", (limit, i, h), [op.less(i, limit)])
+        condition = function_ref(queries.functions["condition"])
         node = while_loop(condition, function_ref(body), (count,), (matrix, same), (const(0), carried))
-    module = Module((_main(params, node), *known.functions.values()))
+    module = Module((_main(params, node), *queries.functions.values()))
 
     def drawn(*shape: int) -> Any:
         return rng.integers(-2, 3, shape).astype(object)
 
     last: Any = np.asarray(t, object) if kind == "while" else drawn(t, k) if kind == "scan" else drawn(k)
-    return Trial(module, node, (drawn(k, k), drawn(k), drawn(k), last), known)
+    return Trial(module, node, (drawn(k, k), drawn(k), drawn(k), last), queries)
 
 
 def _body(rng: np.random.Generator, kind: str) -> Function:

@@ -1,7 +1,7 @@
 """Schemas: rules that a pattern over values cannot state, about functions of the module and terms of any length.
 
 A schema inspects one node (a loop, a call, a sum) and proposes an equal expression, for which it may make new
-functions. The proposal is added to the e-graph beside the node as written, and extraction chooses.
+functions. The proposal is added to the e-class of the node as written, and extraction chooses.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ if TYPE_CHECKING:
     from relax_eg.rules.signature import Numerics
 
 
-class Functions(Protocol):
-    """The questions about the program that a schema may ask. Its proposal is equal to the node for any answers about
+class ProgramQueries(Protocol):
+    """The queries about the program that a schema may make. Its proposal is equal to the node for any answers about
     sizes, readers and so on; these answers only choose among equal expressions. The proposal is correct only if the
-    forms of functions that it gets are correct."""
+    forms of functions among the answers are correct."""
 
     def readers(self, e: Expr) -> Sequence[Expr]:
         """The nodes of the block as written that read `e`; a node occurs once per operand that is `e`."""
@@ -38,12 +38,12 @@ class Functions(Protocol):
         """An approximate value of a size at the sizes for which the program is optimized."""
         ...
 
-    def most(self, size: Dim) -> int:
-        """An approximate value of a size at the largest sizes at which the program should be good."""
+    def largest_value(self, size: Dim) -> int:
+        """An approximate value of a size at the largest sizes for which the program is optimized."""
         ...
 
     @property
-    def large(self) -> float:
+    def large_bytes(self) -> float:
         """Number of bytes from which an intermediate value is worth avoiding: 0 if a byte in memory has a price,
         infinity if no value is that large for the device."""
         ...
@@ -61,7 +61,7 @@ class Functions(Protocol):
         """The number of calls of a function in the program as written."""
         ...
 
-    def known_ahead(self, name: str) -> Sequence[bool]:
+    def ahead_params(self, name: str) -> Sequence[bool]:
         """For each parameter of a called function, whether its operand is known ahead of the calls."""
         ...
 
@@ -77,15 +77,18 @@ class Functions(Protocol):
 
 @dataclass
 class ModuleAnswers:
-    """The answers to a schema's questions (`schemas.Functions`) for a module as written.
+    """The answers to a schema's queries (`schemas.ProgramQueries`) for a module as written.
 
-    - `written`: nodes of the block, for `readers`.
+    - `functions`: the functions of the module, by name; `add` adds to them.
+    - `ahead`: the answer of `ahead_params`; if empty, no parameter is known ahead.
+    - `written`: the nodes of the block, for `readers`.
+    - `large_bytes`: the answer of `large_bytes`.
     """
 
     functions: dict[str, Function]
     ahead: Sequence[bool] = ()
     written: Sequence[Expr] = ()
-    large: float = 0.0
+    large_bytes: float = 0.0
     _made: int = field(default=0)
 
     def readers(self, e: Expr) -> Sequence[Expr]:
@@ -94,7 +97,7 @@ class ModuleAnswers:
     def extent(self, size: Dim) -> int:
         return int(size.evaluate(dict.fromkeys(size.variables, 64)))
 
-    def most(self, size: Dim) -> int:
+    def largest_value(self, size: Dim) -> int:
         return self.extent(size)
 
     def best(self, name: str, outside: bool = False) -> Function | None:
@@ -107,7 +110,7 @@ class ModuleAnswers:
     def calls(self, name: str) -> int:
         return 1
 
-    def known_ahead(self, name: str) -> Sequence[bool]:
+    def ahead_params(self, name: str) -> Sequence[bool]:
         return self.ahead or (False,) * len(self.functions[name].params)
 
     def add(self, function: Function, suffix: str) -> Function:
@@ -137,14 +140,16 @@ class ModuleAnswers:
 class Trial:
     """A test program with its inputs.
 
+    - `module`: the program.
     - `node`: the node for which a schema proposes an equal expression.
-    - `known`: the answers to the schema's questions.
+    - `args`: the values of the parameters.
+    - `queries`: the answers to the schema's queries.
     """
 
     module: Module
     node: Expr
     args: tuple[Any, ...]
-    known: ModuleAnswers
+    queries: ModuleAnswers
 
 
 # Draws a test program of a schema.
@@ -158,6 +163,9 @@ MEMORY = "memory"
 class Schema:
     """A rule about whole nodes.
 
+    - `name`, `doc`: its name, and the law in one line.
+    - `numerics`: numerics class, see `docs/rules.md`.
+    - `tags`: names by which sets select the schema.
     - `propose`: returns an expression that is equal to a node, or None.
     - `operators`: operators of the nodes for which `propose` is called.
     - `trials`: generators of the programs on which it is tested (`schema_trials`); if there are none, programs that
@@ -168,7 +176,7 @@ class Schema:
     doc: str
     numerics: Numerics
     tags: frozenset[str]
-    propose: Callable[[Expr, Functions], Expr | None]
+    propose: Callable[[Expr, ProgramQueries], Expr | None]
     operators: frozenset[str]
     trials: tuple[Trials, ...] = ()
 

@@ -1,4 +1,4 @@
-"""What the signature of a rule declares: the typed variables of its patterns, and its numerics class."""
+"""The signature of a rule: the typed variables of its patterns, and its numerics class."""
 
 from __future__ import annotations
 

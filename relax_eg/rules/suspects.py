@@ -20,9 +20,9 @@ from relax_eg.ir.expr import Expr, postorder
 from relax_eg.limits import KEPT
 from relax_eg.ops.interpret import evaluate_points
 from relax_eg.ops.record import TABLE, program_of, site_of
-from relax_eg.rules.enumeration import Points, every_point, special_points
+from relax_eg.rules.enumeration import Points, all_points, special_points
 from relax_eg.rules.judge import TOLERANCE, Case, PreparedSides, prepare_sides, wide_array, widen_sides
-from relax_eg.rules.literals import computes, counts, is_piecewise, literals
+from relax_eg.rules.literals import computes, grows_with_sizes, is_piecewise, literals
 from relax_eg.rules.rule import Instance
 from relax_eg.rules.samples import (
     Draw,
@@ -39,17 +39,15 @@ from relax_eg.tir.expr import Reduce, loop_names, walk
 
 Array = np.ndarray[Any, Any]
 
-# limit: elements of all values, at all points of one evaluation (`_AT_ONCE`) or of one enumeration (`_MOST_WORK`).
-_AT_ONCE = 1 << 19
-_MOST_WORK = 1 << 21  # limit: as above
+_ELEMENTS_AT_ONCE = 1 << 19  # limit: elements of all values, at all points of one evaluation
+_MOST_WORK = 1 << 21  # limit: elements of all values, at all points of one enumeration
 # limit: elements of all values in one evaluation at a large size, and steps of a fold or scan there; each limit allows
 # a few tenths of a second.
 _LARGEST_WORK = 1 << 24
 _MOST_STEPS = 1 << 15  # limit: steps of a fold
 _MOST_SCANNED = 1 << 12  # limit: steps of a scan
-# limit: suspects reported of one evaluation, and points judged one by one if they cannot be evaluated together.
-_MOST_SUSPECTS = 4
-_ONE_BY_ONE = 24  # limit: as above
+_MOST_SUSPECTS = 4  # limit: suspects reported of one evaluation
+_ONE_BY_ONE = 24  # limit: points judged one by one if they cannot be evaluated together
 # limit: draws at each size near a constant; fewer if an evaluation there is large.
 _DRAWS = 6
 
@@ -57,31 +55,31 @@ _DRAWS = 6
 def special_suspects(instance: Instance, bits: bool) -> Iterator[Case]:
     """Suspects among the enumerated special values, at the sizes of `small_sizes`. `bits`: whether the sides must have
     the same bits; otherwise they must be equal over the reals."""
-    if not is_telling(instance, bits):
+    if not special_values_matter(instance, bits):
         return
     p = prepare_sides(instance) if bits else widen_sides(instance)
     for sizes in small_sizes(instance):
         work = max(_work(p, sizes), 1)
         points = special_points(instance, sizes, bits, max(_MOST_WORK // work, 64))
         if points is not None:
-            yield from _suspects(instance, p, sizes, points, bits, max(_AT_ONCE // work, 1))
+            yield from _suspects(instance, p, sizes, points, bits, max(_ELEMENTS_AT_ONCE // work, 1))
 
 
 def suspects_among_all(instance: Instance) -> tuple[int, Iterator[Case]]:
     """Enumerates all values of the variables, at the largest of `small_sizes` at which these are few enough. Returns
     the number of points, and the suspects, at which bits differ; (0, none) if the values are too many at all sizes."""
     for sizes in reversed(small_sizes(instance)):
-        if (points := every_point(instance, sizes)) is not None:
+        if (points := all_points(instance, sizes)) is not None:
             p = prepare_sides(instance)
-            at_once = max(_AT_ONCE // max(_work(p, sizes), 1), 1)
+            at_once = max(_ELEMENTS_AT_ONCE // max(_work(p, sizes), 1), 1)
             return points.count, _suspects(instance, p, sizes, points, True, at_once)
     return 0, iter(())
 
 
-def is_telling(instance: Instance, bits: bool) -> bool:
-    """Whether special values can distinguish the sides. They cannot if values are only moved, because the bits are then
-    the same for any values. Over the reals, floats distinguish the sides only if a side is piecewise: other functions
-    that agree near one point agree everywhere."""
+def special_values_matter(instance: Instance, bits: bool) -> bool:
+    """Whether special values can distinguish the sides. They cannot if values are only moved, because movement keeps
+    all bits. Over the reals, floats distinguish the sides only if a side is piecewise: other functions that agree near
+    one point agree everywhere."""
     return computes(instance) and (bits or is_piecewise(instance) or not all(is_real(p.dtype) for p in instance.params))
 
 
@@ -107,11 +105,11 @@ def size_suspects(instance: Instance, bits: bool, draw: Draw) -> Iterator[Case]:
     p = prepare_sides(instance) if bits else widen_sides(instance)
     for sizes in sizes_near(instance)[0]:
         work = max(_work(p, sizes), 1)
-        count = max(min(_DRAWS, _AT_ONCE // work), 2)
+        count = max(min(_DRAWS, _ELEMENTS_AT_ONCE // work), 2)
         rng = np.random.default_rng(count)
         drawn = [_patterned(draw(instance, sizes, rng, k), k) for k in range(count)]
         points = Points(count, {n: np.stack([d[n] for d in drawn]) for n in drawn[0]} if drawn[0] else {})
-        yield from _suspects(instance, p, sizes, points, bits, max(_AT_ONCE // work, 1))
+        yield from _suspects(instance, p, sizes, points, bits, max(_ELEMENTS_AT_ONCE // work, 1))
 
 
 def _patterned(values: dict[str, Array], k: int) -> dict[str, Array]:
@@ -139,7 +137,7 @@ def sizes_near(instance: Instance) -> tuple[list[dict[str, int]], tuple[tuple[st
     pairs (size variable, number) for which every such binding is too large to be evaluated."""
     numbers = literals(instance).extents
     names = size_variables(instance)
-    if not numbers or not names or not counts(instance):
+    if not numbers or not names or not grows_with_sizes(instance):
         return [], ()
     base = next(iter(small_sizes(instance)), None)
     if base is None:
@@ -155,9 +153,9 @@ def sizes_near(instance: Instance) -> tuple[list[dict[str, int]], tuple[tuple[st
                 if not all(size_guard_holds(g, sizes) for g in instance.guards) or unmet_precondition(
                     size_preconditions(instance.left), sizes
                 ):
-                    sizes = _moved(instance, names, name, n)
+                    sizes = _uniform_sizes(instance, names, name, n)
                     if sizes is None:
-                        reached = reached or not _may_be(instance, base, name, n)
+                        reached = reached or not _guards_admit(instance, base, name, n)
                         continue
                 if not (admits_limited(instance, sizes, _LARGEST_WORK >> 2) and _is_feasible(p, sizes)):
                     continue
@@ -168,14 +166,14 @@ def sizes_near(instance: Instance) -> tuple[list[dict[str, int]], tuple[tuple[st
     return found, tuple(beyond)
 
 
-def _may_be(instance: Instance, base: Sizes, name: str, n: int) -> bool:
+def _guards_admit(instance: Instance, base: Sizes, name: str, n: int) -> bool:
     """Whether the size `name` may be `n` while the other sizes are those of `base`, by the conditions alone."""
     return all(size_guard_holds(g, {**base, name: n}) for g in instance.guards)
 
 
-def _moved(instance: Instance, names: Sequence[str], name: str, n: int) -> dict[str, int] | None:
-    """A binding of all sizes to `n`, for instances that do not admit `n` beside the least sizes; None if `n` is too
-    large or the instance does not admit this binding either."""
+def _uniform_sizes(instance: Instance, names: Sequence[str], name: str, n: int) -> dict[str, int] | None:
+    """A binding of all sizes to `n`, for instances that do not admit `n` together with the least sizes; None if `n` is
+    too large or the instance does not admit this binding either."""
     sizes = dict.fromkeys(names, n)
     return sizes if n <= 256 and admits_limited(instance, sizes, _LARGEST_WORK) and admits(instance, sizes) else None
 
@@ -219,12 +217,12 @@ def _suspects(
         kept = np.zeros(points.count, bool)
         kept[start : start + at_once] = True
         chunk = points if at_once >= points.count else points.where(kept)
-        wide = chunk if bits else _wide(chunk)
+        wide = chunk if bits else _widened(chunk)
         try:
-            chunk, wide = _promised(p, sizes, chunk, wide)
+            chunk, wide = _points_in_range(p, sizes, chunk, wide)
             if not chunk.count:
                 continue
-            apart = _apart(p, sizes, wide, bits)
+            apart = _differing_points(p, sizes, wide, bits)
         except (BoundsError, OperatorError):
             # A point has no value, or a node is no operator: the judge decides up to `_ONE_BY_ONE` points one by one.
             step = -(-chunk.count // _ONE_BY_ONE)
@@ -234,7 +232,7 @@ def _suspects(
         yield from (Case(instance, sizes, chunk.at(int(i))) for i in np.flatnonzero(apart)[:_MOST_SUSPECTS])
 
 
-def _wide(points: Points) -> Points:
+def _widened(points: Points) -> Points:
     return Points(points.count, {n: wide_array(v) for n, v in points.values.items()})
 
 
@@ -242,16 +240,16 @@ def _env(p: PreparedSides, points: Points) -> dict[Expr, Array]:
     return {e: points.values[name] for name, e in p.params.items()}
 
 
-def _promised(p: PreparedSides, sizes: Sizes, chunk: Points, wide: Points) -> tuple[Points, Points]:
-    """The points at which the indices of `promises` are in range."""
+def _points_in_range(p: PreparedSides, sizes: Sizes, chunk: Points, wide: Points) -> tuple[Points, Points]:
+    """The points at which the promised positions are in range."""
     kept = np.ones(chunk.count, bool)
-    for e, extent in p.promises:
+    for e, extent in p.position_promises:
         (indices,) = evaluate_points((e,), _env(p, wide), sizes, chunk.count)
         kept &= ((indices >= 0) & (indices < extent.evaluate(sizes))).reshape(chunk.count, -1).all(1)
     return (chunk, wide) if kept.all() else (chunk.where(kept), wide.where(kept))
 
 
-def _apart(p: PreparedSides, sizes: Sizes, points: Points, bits: bool) -> Array:
+def _differing_points(p: PreparedSides, sizes: Sizes, points: Points, bits: bool) -> Array:
     """A mask of the points at which the sides differ. Over the reals, points with a value that is not finite are left
     out."""
     n, count = len(p.left), points.count

@@ -20,8 +20,11 @@ Status = Literal["proved", "axiom", "tested", "refuted", "missing"]
 class Verdict:
     """The result of checking a rule.
 
+    - `rule`: the rule.
     - `status`: `tested` at `samples` points, `proved` for all sizes too, an `axiom` that has no proof, `refuted` by a
       counterexample, or `missing`.
+    - `samples`: number of points at which the sides were compared.
+    - `counterexample`: the counterexample, if it was found in this process.
     - `seconds`: time spent; 0 for a verdict that was already known.
     - `problem`: text of the counterexample, or the reason for "refuted" or "missing".
     - `theory`: of a proof, "exact" (the same bits), "modular" (integers modulo 2^w) or "real"; of a tested library
@@ -48,8 +51,8 @@ class Verdict:
         return self.status in ("proved", "axiom")
 
     @property
-    def told(self) -> str:
-        """The verdict in a few words: "proved (real)", "tested, not proved"."""
+    def summary(self) -> str:
+        """The verdict as a short text: "proved (real)", "tested, not proved"."""
         if self.status == "tested":
             less = f", not tested at {self.untested}" if self.untested else ""
             return f"tested, {self.theory or 'not proved'}{less}"

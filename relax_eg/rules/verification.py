@@ -17,7 +17,7 @@ from multiprocessing import connection, get_context
 from pathlib import Path
 from typing import Any
 
-from relax_eg.accepted import Kind, accepts
+from relax_eg.argument_checks import Kind, accepts
 from relax_eg.errors import RuleError
 from relax_eg.rules.check import verdict_on, without_checks
 from relax_eg.rules.function_errors import load_error_message
@@ -26,8 +26,8 @@ from relax_eg.rules.rule_set import RuleSet
 from relax_eg.rules.schemas import Schema
 from relax_eg.rules.verdict import Report, Verdict
 
-SECONDS = 60.0  # limit: for one rule; the slowest shipped rule takes about 3
-MEMORY = 4 << 30  # limit: bytes, in addition to what the process has when it has loaded the rules
+SECONDS = 60.0  # limit: seconds for one rule; the slowest shipped rule takes about 3
+MEMORY = 4 << 30  # limit: bytes, in addition to those of the process after it has loaded the rules
 _FIELDS = ("status", "samples", "seconds", "problem", "theory", "ranks", "untested", "every")
 _context = get_context("spawn")  # threads of JAX do not survive a fork
 # Matrices are small here, and threads of several processes would spend more time waiting for each other than computing.
@@ -41,7 +41,7 @@ def verify_in(
     memory: int = MEMORY,
     progress: Callable[[str, int, int], None] | None = None,
 ) -> Report:
-    """As `verify` of the shipped books, or of the file at `path`, in `jobs` processes.
+    """Verifies the shipped books, or the file at `path`, in `jobs` processes, as `verify` does.
 
     A rule whose check takes more than `seconds`, or `memory` bytes, is refuted, because a rule that cannot be tested
     does not run. A verdict "refuted" has the counterexample as text only. `progress(rule, done, of)` is called before
@@ -55,7 +55,7 @@ def verify_in(
             while waiting and len(workers) < jobs:
                 workers.append(_Worker(path, memory))
             for w in [w for w in workers if w.number is None and waiting]:
-                w.give(waiting.popleft(), seconds)
+                w.start(waiting.popleft(), seconds)
                 if progress is not None:
                     progress(rules[w.number or 0].name, len(found), len(rules))
             busy = [w for w in workers if w.number is not None]
@@ -65,8 +65,8 @@ def verify_in(
                 number = w.number
                 assert number is not None
                 if w.pipe in ready:
-                    answer = w.answer()
-                    found[number] = answer or _stopped(w.ended(memory))
+                    answer = w.receive()
+                    found[number] = answer or _stopped(w.exit_text(memory))
                 elif time.monotonic() >= w.deadline:
                     answer = None
                     found[number] = _stopped(f"its check was stopped after {seconds:g} s")
@@ -90,8 +90,8 @@ def _are_rules(x: Any) -> bool:
 
 @accepts(rules=Kind(_are_rules, "a rule, a RuleSet, a list of rules, or the path of a Python file"))
 def verify(rules: Rule | Schema | RuleSet | Iterable[Rule | Schema] | str | Path) -> Report:
-    """Tests one rule, a set, or every `RuleSet` of a Python file from scratch, and tries to prove what passes. Takes no
-    verdict from memory, but stores its verdicts there, so that reports say what is proved."""
+    """Tests one rule, a set, or every `RuleSet` of a Python file from scratch, and tries to prove the rules that pass.
+    It takes no verdict from memory, but keeps its verdicts there, so that reports name the rules that are proved."""
     if isinstance(rules, (str, Path)):
         chosen: Iterable[Rule | Schema] = rules_of(Path(rules))
     elif isinstance(rules, RuleSet):
@@ -152,6 +152,7 @@ class _Worker:
 
     - `number`: number of the rule that it checks; None if it is idle.
     - `deadline`: time at which the check is stopped, in monotonic seconds.
+    - `pipe`: this process's end of the pipe to it.
     """
 
     def __init__(self, path: Path | None, memory: int) -> None:
@@ -164,7 +165,8 @@ class _Worker:
         theirs.close()
         self._ready = False
 
-    def give(self, number: int, seconds: float) -> None:
+    def start(self, number: int, seconds: float) -> None:
+        """Starts the check of a rule, with a limit of `seconds`."""
         if not self._ready:  # the time to load the rules does not count
             with suppress(EOFError):
                 self.pipe.recv()
@@ -173,14 +175,15 @@ class _Worker:
         with suppress(OSError):
             self.pipe.send(number)
 
-    def answer(self) -> dict[str, Any] | None:
+    def receive(self) -> dict[str, Any] | None:
         """The fields of the verdict; None if the process has ended."""
         try:
             return self.pipe.recv()
         except (EOFError, OSError):
             return None
 
-    def ended(self, memory: int) -> str:
+    def exit_text(self, memory: int) -> str:
+        """The text of a verdict on a rule whose check ended the process."""
         self._process.join(1.0)
         code = self._process.exitcode
         return f"its check ended the process (exit code {code}), at most {memory >> 20} MiB of memory being allowed"

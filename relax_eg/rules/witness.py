@@ -16,18 +16,23 @@ from relax_eg.rules.samples import Draw, admits, size_variables
 
 _SHOWN = 24  # limit: elements of an array that is written out
 _TRIES = 16  # limit: random values tried at each smaller size
-_STEPS = 120  # limit: evaluations spent on simpler values of up to `_SMALL` elements; fewer if there are more
-_SMALL = 4096  # limit: elements of all values together, for `_STEPS`
-_LEAST = 32  # limit: smaller sizes are all tried
+_STEPS = 120  # limit: evaluations for simpler values if all values together have at most `_SMALL` elements, else fewer
+_SMALL = 4096  # limit: elements of all values together with which all `_STEPS` are made
+_ALL_BELOW = 32  # limit: all sizes below it are tried
 
 
 @dataclass(frozen=True)
 class Counterexample:
     """A counterexample: sizes and values of the pattern variables at which the two sides of an instance differ.
 
-    - `left`, `right`: the results that differ, number `output` of each side; None if a side cannot be formed.
-    - `what`: description of the difference; empty if only values differ.
-    - `hint`: what may fix the rule.
+    - `instance`: the instance.
+    - `sizes`: the values of its size variables.
+    - `values`: the values of its pattern variables, by name.
+    - `left`, `right`: the results that differ; None if a side cannot be formed.
+    - `description`: the text of the difference; empty if only values differ.
+    - `hint`: a change that may fix the rule; empty if none is known.
+    - `output`: the number of the results that differ.
+    - `judge`: the judge that found the difference.
 
     `holds()` evaluates both sides again and returns whether they still differ.
     """
@@ -37,7 +42,7 @@ class Counterexample:
     values: Mapping[str, Array]
     left: Array | None
     right: Array | None
-    what: str
+    description: str
     hint: str
     output: int
     judge: Judge
@@ -53,18 +58,18 @@ class Counterexample:
         at = f"at {sizes}:  {values}" if sizes else f"at {values}"
         lines = [f"  left   {left}      right   {right}", f"  {at}"]
         which = f"result {self.output}: " if len(self.instance.left) > 1 else ""
-        why = f"   -- {self.what}" if self.what else ""
+        why = f"   -- {self.description}" if self.description else ""
         if self.left is not None and self.right is not None:
             lines.append(f"  {which}left = {value_text(self.left)}, right = {value_text(self.right)}{why}")
-            lines += _first_apart(self.left, self.right)
+            lines += _first_difference(self.left, self.right)
         else:
-            lines.append(f"  {which}{self.what}")
+            lines.append(f"  {which}{self.description}")
         if self.hint:
             lines.append(f"  hint: {self.hint}")
         return "\n".join(lines)
 
 
-def _first_apart(left: Array, right: Array) -> list[str]:
+def _first_difference(left: Array, right: Array) -> list[str]:
     """A line about the first elements that differ, if the arrays are too long to be written out; otherwise no line."""
     if left.shape != right.shape or left.size <= _SHOWN or left.dtype == object:
         return []
@@ -102,8 +107,8 @@ def witness(case: Case, failure: Failure, judge: Judge, draw: Draw, seed: int) -
     """The counterexample of a failing case, reduced by a short search for smaller sizes and simpler values."""
     case, failure = _smaller_sizes(case, failure, judge, draw, seed)
     case, failure = _simpler_values(case, failure, judge)
-    hint = failure.hint or _needs_size(case, judge, draw, seed) or _relation(case, judge, draw, seed)
-    found = (failure.left, failure.right, failure.what, hint, failure.output)
+    hint = failure.hint or _nonempty_hint(case, judge, draw, seed) or _relation_hint(case, judge, draw, seed)
+    found = (failure.left, failure.right, failure.description, hint, failure.output)
     return Counterexample(case.instance, dict(case.sizes), dict(case.values), *found, judge)
 
 
@@ -113,30 +118,30 @@ def _smaller_sizes(case: Case, failure: Failure, judge: Judge, draw: Draw, seed:
     while progress:
         progress = False
         for name in names:
-            for size in _below(case.sizes[name]):
-                # Unless the failure is about empty axes, size 0 is not simpler than 1: no elements would be shown.
+            for size in _smaller(case.sizes[name]):
+                # Unless the failure is about empty axes, size 0 is not simpler than 1, because it shows no elements.
                 if size == 0 and 0 not in case.sizes.values():
                     continue
                 sizes = {**case.sizes, name: size}
-                found = _at(case.instance, sizes, judge, draw, seed) if admits(case.instance, sizes) else None
+                found = _failing_case(case.instance, sizes, judge, draw, seed) if admits(case.instance, sizes) else None
                 if found is not None:
                     case, failure, progress = *found, True
                     break
     return case, failure
 
 
-def _below(size: int) -> Iterator[int]:
-    """Smaller sizes to try in place of `size`: first those below `_LEAST`, then some in between."""
-    yield from range(min(size, _LEAST))
-    step = size - _LEAST
+def _smaller(size: int) -> Iterator[int]:
+    """Smaller sizes to try in place of `size`: first those below `_ALL_BELOW`, then some in between."""
+    yield from range(min(size, _ALL_BELOW))
+    step = size - _ALL_BELOW
     while step > 1:
         step = -(-step // 2)
         yield size - step
-    if size > _LEAST:
+    if size > _ALL_BELOW:
         yield size - 1
 
 
-def _at(
+def _failing_case(
     instance: Instance, sizes: Mapping[str, int], judge: Judge, draw: Draw, seed: int, tries: int = _TRIES
 ) -> tuple[Case, Failure] | None:
     """A failing case at these sizes, if one of `tries` random draws gives one."""
@@ -167,8 +172,8 @@ def _simpler_values(case: Case, failure: Failure, judge: Judge) -> tuple[Case, F
 
 
 def _same_kind(a: Failure, b: Failure) -> bool:
-    # A difference of values must not be replaced by one of definedness, which would explain less.
-    return (a.what == "") == (b.what == "") and a.hint == b.hint
+    # A difference of values must not be replaced by a side that does not exist, which explains less.
+    return (a.description == "") == (b.description == "") and a.hint == b.hint
 
 
 Change = Callable[[Array], Array | None]
@@ -215,13 +220,14 @@ def _plain(value: Any) -> float:
     return size if size in (0.0, 1.0, 2.0) else 3.0
 
 
-def _relation(case: Case, judge: Judge, draw: Draw, seed: int) -> str:
+def _relation_hint(case: Case, judge: Judge, draw: Draw, seed: int) -> str:
     """A hint about the relation between the two results (transpose, sign, factor), if a few larger cases agree on one;
     otherwise empty."""
     sizes = {n: max(v, 3) for n, v in case.sizes.items()}
     pairs: list[tuple[Array, Array]] = []
     for index in range(4):
-        found = _at(case.instance, sizes, judge, draw, seed + index, 2) if admits(case.instance, sizes) else None
+        is_admitted = admits(case.instance, sizes)
+        found = _failing_case(case.instance, sizes, judge, draw, seed + index, 2) if is_admitted else None
         if (
             found is None
             or found[1].left is None
@@ -249,7 +255,7 @@ def _relation(case: Case, judge: Judge, draw: Draw, seed: int) -> str:
     )
 
 
-def _needs_size(case: Case, judge: Judge, draw: Draw, seed: int) -> str:
+def _nonempty_hint(case: Case, judge: Judge, draw: Draw, seed: int) -> str:
     """A hint about a missing condition that excludes empty axes, if the rule seems to hold without them; otherwise
     empty."""
     empty = [n for n, v in case.sizes.items() if v == 0]
@@ -260,7 +266,7 @@ def _needs_size(case: Case, judge: Judge, draw: Draw, seed: int) -> str:
         """Whether the sides still differ, or the sizes are not admitted, if the sizes `full` are 1 to 3."""
         for size in range(1, 4):
             sizes = {**case.sizes, **dict.fromkeys(full, size)}
-            if not admits(case.instance, sizes) or _at(case.instance, sizes, judge, draw, seed) is not None:
+            if not admits(case.instance, sizes) or _failing_case(case.instance, sizes, judge, draw, seed) is not None:
                 return True
         return False
 

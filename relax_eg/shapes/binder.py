@@ -20,19 +20,27 @@ _Pick = Callable[[Sequence[int]], tuple[int, ...]]
 
 @dataclass(frozen=True, slots=True)
 class _Axis:
-    """One axis of one argument, and its expected size; None is any size."""
+    """One axis of one argument.
+
+    - `argument`: the argument's name.
+    - `axis`: the axis's number in the argument, from 0.
+    - `dim`: the expected size; None for any size.
+    """
 
     argument: str
     axis: int
     dim: Dim | None
 
     def __str__(self) -> str:
-        return f"{_said_argument(self.argument)}, axis {self.axis}"
+        return f"{_argument_text(self.argument)}, axis {self.axis}"
 
 
 @dataclass(frozen=True, slots=True)
 class _Solve:
-    """`variable = (size of the axis at place - rest) / scale`."""
+    """The solution of one axis for one variable: `variable = (size - rest) / scale`.
+
+    - `place`: index, among all axes of all arguments, of the axis that has this size.
+    """
 
     variable: str
     scale: Dim
@@ -97,7 +105,7 @@ class Binder:
             raise self._wrong_size(flat, env)
         try:
             for solve in self._solves:
-                env[solve.variable] = self._solved(solve, flat, env)
+                env[solve.variable] = self._solved_value(solve, flat, env)
             for place, dim in self._checks:
                 if dim.evaluate(env) != flat[place]:
                     raise self._wrong_size(flat, env)
@@ -112,7 +120,7 @@ class Binder:
         known = set(self._sources)
         waiting = list(expressions)
         while any(self._dim(place).variables - known for place in waiting):
-            found = [solve for place in waiting if (solve := _linear(self._dim(place), known, place)) is not None]
+            found = [solve for place in waiting if (solve := _solve_linear(self._dim(place), known, place)) is not None]
             if not found:
                 raise self._unsolvable(waiting, known)
             best = next((solve for solve in found if solve.scale.is_const), found[0])  # symbolic scales fail at 0
@@ -127,7 +135,7 @@ class Binder:
         assert dim is not None, "only axes with a size are bound"
         return dim
 
-    def _solved(self, solve: _Solve, flat: list[int], env: Mapping[str, int]) -> int:
+    def _solved_value(self, solve: _Solve, flat: list[int], env: Mapping[str, int]) -> int:
         scale, rest, size = solve.scale.evaluate(env), solve.rest.evaluate(env), flat[solve.place]
         known = self._origins(solve.place, env)
         axis, dim, name = self._axes[solve.place], self._dim(solve.place), solve.variable
@@ -168,7 +176,7 @@ class Binder:
         dims = ", ".join("_" if axis.dim is None else str(axis.dim) for axis in self._axes[start : start + rank])
         expected = f"have {rank} {'axis' if rank == 1 else 'axes'} ({dims})" if rank else "be a scalar"
         got = f"got {len(sizes[at])}: {tuple(sizes[at])}" if len(sizes[at]) else "got a scalar"
-        return ShapeError(f"{self._where}: {_said_argument(self._names[at])} should {expected}, {got}")
+        return ShapeError(f"{self._where}: {_argument_text(self._names[at])} should {expected}, {got}")
 
     def _unsolvable(self, waiting: list[int], known: set[str]) -> ShapeError:
         place = next(place for place in waiting if self._dim(place).variables - known)
@@ -188,7 +196,7 @@ class Binder:
 
     def _origin(self, name: str, place: int) -> str:
         source, here = self._axes[self._sources[name]], self._axes[place]
-        return f"axis {source.axis}" if source.argument == here.argument else _said_argument(source.argument)
+        return f"axis {source.axis}" if source.argument == here.argument else _argument_text(source.argument)
 
 
 def call_name(where: str) -> str:
@@ -196,7 +204,7 @@ def call_name(where: str) -> str:
     return f"{where}()" if where.replace(".", "_").isidentifier() else where
 
 
-def _said_argument(name: str) -> str:
+def _argument_text(name: str) -> str:
     return name if "`" in name else f"argument `{name}`"
 
 
@@ -208,7 +216,7 @@ def _bare_name(dim: Dim) -> str | None:
     return monomial[0].name if coefficient == 1 and len(monomial) == 1 and monomial[0].op == "var" else None
 
 
-def _linear(dim: Dim, known: set[str], place: int) -> _Solve | None:
+def _solve_linear(dim: Dim, known: set[str], place: int) -> _Solve | None:
     """Returns how to solve `dim` for its only variable that is not `known`; None if `dim` is not linear in it."""
     unknown = dim.variables - known
     if len(unknown) != 1:

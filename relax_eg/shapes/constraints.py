@@ -39,7 +39,7 @@ def constraints_of_jax(scope: str) -> tuple[str, ...]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Spelled:
+class _JaxSum:
     """A sum for `Dim.evaluate`, as the texts of its terms. JAX reads no parentheses around a sum."""
 
     terms: tuple[str, ...]
@@ -48,57 +48,57 @@ class _Spelled:
     def text(self) -> str:
         return " + ".join(self.terms)
 
-    def __add__(self, other: _Spelled | int) -> _Spelled:
-        return self if other == 0 else _Spelled(self.terms + _of(other).terms)
+    def __add__(self, other: _JaxSum | int) -> _JaxSum:
+        return self if other == 0 else _JaxSum(self.terms + _as_jax_sum(other).terms)
 
-    def __radd__(self, other: int) -> _Spelled:
-        return self if other == 0 else _of(other) + self
+    def __radd__(self, other: int) -> _JaxSum:
+        return self if other == 0 else _as_jax_sum(other) + self
 
-    def __mul__(self, other: _Spelled | int) -> _Spelled:
-        return self if other == 1 else _Spelled(tuple(f"{a}*{b}" for a in self.terms for b in _of(other).terms))
+    def __mul__(self, other: _JaxSum | int) -> _JaxSum:
+        return self if other == 1 else _JaxSum(tuple(f"{a}*{b}" for a in self.terms for b in _as_jax_sum(other).terms))
 
-    def __rmul__(self, other: int) -> _Spelled:
-        return self if other == 1 else _of(other) * self
+    def __rmul__(self, other: int) -> _JaxSum:
+        return self if other == 1 else _as_jax_sum(other) * self
 
-    def __neg__(self) -> _Spelled:
+    def __neg__(self) -> _JaxSum:
         return -1 * self
 
-    def __floordiv__(self, other: _Spelled | int) -> _Spelled:
+    def __floordiv__(self, other: _JaxSum | int) -> _JaxSum:
         return _call("floordiv", self, other)
 
-    def __rfloordiv__(self, other: int) -> _Spelled:
+    def __rfloordiv__(self, other: int) -> _JaxSum:
         return _call("floordiv", other, self)
 
-    def __mod__(self, other: _Spelled | int) -> _Spelled:
+    def __mod__(self, other: _JaxSum | int) -> _JaxSum:
         return _call("mod", self, other)
 
-    def __rmod__(self, other: int) -> _Spelled:
+    def __rmod__(self, other: int) -> _JaxSum:
         return _call("mod", other, self)
 
-    def max(self, other: _Spelled | int) -> _Spelled:
+    def max(self, other: _JaxSum | int) -> _JaxSum:
         return _call("max", self, other)
 
-    def rmax(self, other: int) -> _Spelled:
+    def rmax(self, other: int) -> _JaxSum:
         return _call("max", other, self)
 
-    def min(self, other: _Spelled | int) -> _Spelled:
+    def min(self, other: _JaxSum | int) -> _JaxSum:
         return _call("min", self, other)
 
-    def rmin(self, other: int) -> _Spelled:
+    def rmin(self, other: int) -> _JaxSum:
         return _call("min", other, self)
 
 
-def _of(value: _Spelled | int) -> _Spelled:
-    return value if isinstance(value, _Spelled) else _Spelled((str(value),))
+def _as_jax_sum(value: _JaxSum | int) -> _JaxSum:
+    return value if isinstance(value, _JaxSum) else _JaxSum((str(value),))
 
 
-def _call(function: str, a: _Spelled | int, b: _Spelled | int) -> _Spelled:
-    return _Spelled((f"{function}({_of(a).text}, {_of(b).text})",))
+def _call(function: str, a: _JaxSum | int, b: _JaxSum | int) -> _JaxSum:
+    return _JaxSum((f"{function}({_as_jax_sum(a).text}, {_as_jax_sum(b).text})",))
 
 
 def jax_text(dim: Dim) -> str:
     """Returns `dim` in JAX's syntax."""
-    return _of(without_selects(dim).evaluate({name: _Spelled((name,)) for name in dim.variables})).text
+    return _as_jax_sum(without_selects(dim).evaluate({name: _JaxSum((name,)) for name in dim.variables})).text
 
 
 def jax_constraint(relation: Relation) -> str | None:

@@ -25,7 +25,7 @@ from numbers import Integral
 from typing import Any, TypeAlias
 from weakref import WeakValueDictionary
 
-from relax_eg.accepted import short_repr
+from relax_eg.argument_checks import short_repr
 from relax_eg.errors import BoundsError, ShapeError, SpecError
 from relax_eg.limits import PRODUCTS, SIZE_BITS, SIZE_PARTS
 from relax_eg.shapes.expression import fold_expression
@@ -68,7 +68,7 @@ class Atom:
         if self.op in ("floordiv", "ceildiv"):
             return _divided(self.op, self.args[0], self.args[1], env)
         if self.op == "select":
-            return piecewise.chosen(self, env)
+            return piecewise.select_value(self, env)
         first, *others = (arg.evaluate(env) for arg in self.args)
         for other in others:
             first = division.extreme_value(self.op, first, other)

@@ -7,14 +7,14 @@ from collections.abc import Callable, Mapping, Sequence
 from relax_eg.shapes.dim import Atom, Dim, Monomial
 from relax_eg.shapes.guards import Guard
 
-_MORE = 4  # chosen: one in this many boxes may be on both sides of a comparison
+_SHARED_BOXES = 4  # chosen: one in this many boxes may be on both sides of a comparison
 
 Interval = tuple[int | None, int | None]
-Box = tuple[int, dict[Dim, Interval]]  # index of the box's guard, and the bounds still to be tested
+Box = tuple[int, dict[Dim, Interval]]  # index of the guard that has the box, and the bounds not yet tested
 
 
 class Dispatch:
-    """A decision function for guards: `at(sizes)` returns the index of the first guard that holds.
+    """A decision function for guards: `index_of(sizes)` returns the index of the first guard that holds.
 
     A tree of comparisons separates the guards' boxes; each comparison leaves about half of them. A call therefore
     computes few size expressions, each once, and compares plain integers.
@@ -25,7 +25,7 @@ class Dispatch:
         boxes: list[Box] = [
             (index, {b.dim: (b.low, b.high) for b in box}) for index, guard in enumerate(guards) for box in guard.boxes
         ]
-        self.at: Callable[[Mapping[str, int]], int] = _Writer(fallback).function(boxes)
+        self.index_of: Callable[[Mapping[str, int]], int] = _Writer(fallback).function(boxes)
 
 
 class _Writer:
@@ -53,19 +53,19 @@ class _Writer:
 
     def _tree(self, boxes: Sequence[Box]) -> None:
         """Writes the code that returns the guard of the first of these boxes that holds."""
-        cut = _cut(boxes)
+        cut = _best_comparison(boxes)
         if cut is None:
-            self._one_after_another(boxes)
+            self._tests_in_order(boxes)
             return
         dim, n = cut
         self._write(f"if {self._dim(dim)} <= {n}:")
         margin, names = self._margin, dict(self._names)
         self._margin += "    "
-        self._tree(_left(boxes, dim, n))
+        self._tree(_boxes_below(boxes, dim, n))
         self._margin, self._names = margin, names
-        self._tree(_right(boxes, dim, n))
+        self._tree(_boxes_above(boxes, dim, n))
 
-    def _one_after_another(self, boxes: Sequence[Box]) -> None:
+    def _tests_in_order(self, boxes: Sequence[Box]) -> None:
         for index, bounds in boxes:
             tests = [self._test(d, low, high) for d, (low, high) in bounds.items()]
             if not tests:
@@ -116,7 +116,7 @@ class _Writer:
         return name
 
 
-def _cut(boxes: Sequence[Box]) -> tuple[Dim, int] | None:
+def _best_comparison(boxes: Sequence[Box]) -> tuple[Dim, int] | None:
     """Returns the comparison `dim <= n` that leaves the fewest boxes on either side; the shorter expression wins a tie.
 
     None if each comparison leaves too many boxes on both sides.
@@ -131,7 +131,7 @@ def _cut(boxes: Sequence[Box]) -> tuple[Dim, int] | None:
         for n in sorted(cuts):
             left = sum(low is None or low <= n for low, _ in known)
             right = sum(high is None or high > n for _, high in known)
-            if max(left, right) == len(boxes) or left + right > len(boxes) + len(boxes) // _MORE:
+            if max(left, right) == len(boxes) or left + right > len(boxes) + len(boxes) // _SHARED_BOXES:
                 continue
             score = max(left, right), left + right, len(d.terms)
             if best is None or score < best[0]:
@@ -139,26 +139,26 @@ def _cut(boxes: Sequence[Box]) -> tuple[Dim, int] | None:
     return None if best is None else best[1:]
 
 
-def _left(boxes: Sequence[Box], dim: Dim, n: int) -> list[Box]:
+def _boxes_below(boxes: Sequence[Box], dim: Dim, n: int) -> list[Box]:
     """Returns the boxes that may hold where `dim <= n`, with the bounds still to be tested there."""
     found: list[Box] = []
     for index, bounds in boxes:
         low, high = bounds.get(dim, (None, None))
         if low is None or low <= n:
-            found.append((index, _with(bounds, dim, low, high if high is not None and high < n else None)))
+            found.append((index, _with_interval(bounds, dim, low, high if high is not None and high < n else None)))
     return found
 
 
-def _right(boxes: Sequence[Box], dim: Dim, n: int) -> list[Box]:
+def _boxes_above(boxes: Sequence[Box], dim: Dim, n: int) -> list[Box]:
     """Returns the same for `dim > n`."""
     found: list[Box] = []
     for index, bounds in boxes:
         low, high = bounds.get(dim, (None, None))
         if high is None or high > n:
-            found.append((index, _with(bounds, dim, low if low is not None and low > n + 1 else None, high)))
+            found.append((index, _with_interval(bounds, dim, low if low is not None and low > n + 1 else None, high)))
     return found
 
 
-def _with(bounds: dict[Dim, Interval], dim: Dim, low: int | None, high: int | None) -> dict[Dim, Interval]:
+def _with_interval(bounds: dict[Dim, Interval], dim: Dim, low: int | None, high: int | None) -> dict[Dim, Interval]:
     rest = {d: interval for d, interval in bounds.items() if d != dim}
     return rest if low is None and high is None else {**rest, dim: (low, high)}

@@ -18,7 +18,7 @@ from relax_eg.limits import EXPRESSION_PARTS, INTEGER_DIGITS, POWER
 
 ACCEPTED = "integers, names, + - * // % **, parentheses, max(a, b), min(a, b), ceildiv(a, b), select(n <= m, a, b)"
 
-_SHOWN = 120  # limit: characters shown before and after the place an error points at
+_CONTEXT_CHARACTERS = 120  # limit: characters shown before and after the place an error points at
 
 COMPARISONS: Mapping[type[ast.cmpop], str] = {
     ast.Eq: "==",
@@ -59,7 +59,10 @@ def refusal(source: str, position: int, problem: str, accepted: str) -> SpecErro
     position = max(0, min(position, len(source)))
     start = source.rfind("\n", 0, position) + 1
     end = source.find("\n", position)
-    start, end = max(start, position - _SHOWN), min(end if end >= 0 else len(source), position + _SHOWN)
+    start, end = (
+        max(start, position - _CONTEXT_CHARACTERS),
+        min(end if end >= 0 else len(source), position + _CONTEXT_CHARACTERS),
+    )
     line = source[start:end]
     indent = "".join("\t" if c == "\t" else " " for c in source[start:position])
     return SpecError(f"{problem}\n  {line}\n  {indent}^\n  accepted: {accepted}")
@@ -88,7 +91,13 @@ def fold_expression(
 
 @dataclass(frozen=True)
 class _Reader(Generic[T]):
-    """A reader of one expression: accepts a whitelist of Python's syntax nodes and folds each to a value."""
+    """A reader of one expression. It accepts a whitelist of Python's syntax nodes and folds each to a value.
+
+    - `text`: the expression.
+    - `source`, `start`: the user's input, and the position of `text` in it.
+    - `constant`, `variable`: return the value of an integer, and of a name.
+    - `functions`: the functions that the expression may call, by name.
+    """
 
     text: str
     source: str

@@ -14,7 +14,7 @@ from relax_eg.errors import SpecError
 from relax_eg.shapes.dim import Dim, Monomial, product
 from relax_eg.shapes.division import split_remainders
 from relax_eg.shapes.interval import Interval, interval_of
-from relax_eg.shapes.piecewise import normal
+from relax_eg.shapes.piecewise import normal_comparison
 from relax_eg.shapes.relation import Relation
 
 # given: bounds of a size without facts: an axis of at least one element
@@ -29,7 +29,7 @@ class Facts:
     """The facts about variables when the `assumptions` hold and have values. A variable without `bounds` has
     `default`.
 
-    - `values`: value of each eliminated variable in terms of the free ones.
+    - `values`: value of each eliminated variable, in terms of the free variables.
     - `bounds`: bounds of the free variables.
     - `nonnegative`, `zero`, `nonzero`: expressions of the free variables for which further facts hold.
     """
@@ -48,15 +48,15 @@ class Facts:
             if low is not None and low == high:
                 self.values[name] = Dim.of(low)
         try:
-            self._take(assumptions)
+            self._add_assumptions(assumptions)
         except SpecError:  # a divisor is zero wherever the other facts hold
             self.contradictory = True
-        self.variables = frozenset().union(*(d.variables for d in self.leftover))
+        self.variables = frozenset().union(*(d.variables for d in self.unsolved))
 
-    def _take(self, assumptions: Iterable[Relation]) -> None:
+    def _add_assumptions(self, assumptions: Iterable[Relation]) -> None:
         equal: list[Dim] = []
         for relation in assumptions:
-            op, dim = normal(relation.op, relation.left - relation.right)
+            op, dim = normal_comparison(relation.op, relation.left - relation.right)
             (equal if op == "==" else self.nonnegative if op == ">=" else self.nonzero).append(dim)
             self.nonzero.extend(relation.divisors)
         if equal:
@@ -68,8 +68,8 @@ class Facts:
         self.nonnegative = [d for d in self.nonnegative if not _at_least(self.plain_interval(d), 0)]
 
     @property
-    def leftover(self) -> list[Dim]:
-        """The expressions of all facts that were not solved."""
+    def unsolved(self) -> list[Dim]:
+        """The expressions of all facts that no change of variables expresses."""
         return [*self.nonnegative, *self.zero, *self.nonzero]
 
     def bound(self, name: str) -> Interval:
@@ -179,7 +179,7 @@ class Facts:
             if abs(c) == 1:
                 low, high = self.bound(name)
                 # Prefer a variable whose bounds carry the least information, and keep variables made by `_fresh`.
-                choices.append(((is_made(name), high is not None, low != 1), name, -c * rest))
+                choices.append(((is_fresh(name), high is not None, low != 1), name, -c * rest))
             elif (congruence := self._congruence(name, c, rest)) is not None:
                 self._replace(name, congruence)
                 return self._eliminate(self.reduce(dim))
@@ -262,7 +262,7 @@ class Facts:
                     self._bound(atom.name, _meet((low, high), (None, most // (-c * weight))))
 
 
-def is_made(name: str) -> bool:
+def is_fresh(name: str) -> bool:
     """Whether `_fresh` made `name`."""
     return "·" in name
 

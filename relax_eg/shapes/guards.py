@@ -13,7 +13,7 @@ from relax_eg.errors import SpecError
 from relax_eg.limits import STATEMENT_CHARACTERS
 from relax_eg.shapes.dim import Dim
 from relax_eg.shapes.piecewise import dim_select
-from relax_eg.shapes.relation import TURNED, Relation, read_statement
+from relax_eg.shapes.relation import MIRRORED, Relation, read_statement
 from relax_eg.shapes.scope import Scope
 from relax_eg.shapes.verdict import Verdict
 
@@ -74,11 +74,11 @@ def _box(text: str) -> Box:
     for relation in read_statement(text):
         bound = _bound(relation)
         old = bounds.get(bound.dim)
-        bounds[bound.dim] = bound if old is None else Bound(bound.dim, *_both(old, bound))
+        bounds[bound.dim] = bound if old is None else Bound(bound.dim, *_intersection(old, bound))
     return tuple(bounds.values())
 
 
-def _both(a: Bound, b: Bound) -> tuple[int | None, int | None]:
+def _intersection(a: Bound, b: Bound) -> tuple[int | None, int | None]:
     lows, highs = [x for x in (a.low, b.low) if x is not None], [x for x in (a.high, b.high) if x is not None]
     return max(lows, default=None), min(highs, default=None)
 
@@ -86,7 +86,7 @@ def _both(a: Bound, b: Bound) -> tuple[int | None, int | None]:
 def _bound(relation: Relation) -> Bound:
     left, op, right = relation.left, relation.op, relation.right
     if left.is_const:
-        left, op, right = right, TURNED.get(op, op), left
+        left, op, right = right, MIRRORED.get(op, op), left
     if left.is_const or not right.is_const or op == "!=":
         raise SpecError(f"`{relation}` is no bound of a guard; accepted: 17 <= n <= 128, n*m >= 4, n % 8 == 0")
     n = right.value

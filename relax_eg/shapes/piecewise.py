@@ -23,11 +23,11 @@ def dim_select(left: Dim | int, op: str, right: Dim | int, then: Dim | int, othe
     """Returns `then` where `left op right` holds, else `otherwise`. `op` is one of == != <= < >= >."""
     if op not in COMPARISONS.values():
         raise SpecError(f"`{op}` does not compare sizes; accepted: {' '.join(COMPARISONS.values())}")
-    op, difference = normal(op, Dim.of(left) - Dim.of(right))
+    op, difference = normal_comparison(op, Dim.of(left) - Dim.of(right))
     return select(op, difference, Dim.of(then), Dim.of(otherwise))
 
 
-def normal(op: str, difference: Dim) -> tuple[str, Dim]:
+def normal_comparison(op: str, difference: Dim) -> tuple[str, Dim]:
     """Returns the comparison `difference op 0` with op one of `==`, `!=`, `>=`."""
     match op:
         case "<=":
@@ -65,8 +65,8 @@ def select(op: str, d: Dim, then: Dim, otherwise: Dim) -> Dim:
     d = make(tuple((monomial, c // common) for monomial, c in d.terms), d.const // common)
     if op == ">=" and d.const < 0:
         d, then, otherwise = -d - 1, otherwise, then
-    then = _within(then, (d,) if op == ">=" else (d, -d), None)
-    otherwise = _within(otherwise, (-d - 1,) if op == ">=" else (), d)
+    then = _resolve_under(then, (d,) if op == ">=" else (d, -d), None)
+    otherwise = _resolve_under(otherwise, (-d - 1,) if op == ">=" else (), d)
     scale, rest = _ratio(then - otherwise, d)
     if op == "==" and rest == 0:  # where the sizes differ, `otherwise` is chosen
         return otherwise
@@ -78,7 +78,7 @@ def select(op: str, d: Dim, then: Dim, otherwise: Dim) -> Dim:
     return product((atom_of("select", op, (d, then, otherwise)),))
 
 
-def _within(dim: Dim, known: tuple[Dim, ...], unequal: Dim | None) -> Dim:
+def _resolve_under(dim: Dim, known: tuple[Dim, ...], unequal: Dim | None) -> Dim:
     try:
         return resolve_decided(dim, known, unequal)
     except SpecError:  # no value under the condition, but it may have one elsewhere
@@ -97,16 +97,16 @@ def _ratio(a: Dim, b: Dim) -> tuple[int, int | None]:
 
 
 # A size without a value: stands for a branch of a select that divides by zero after substitution.
-_NOWHERE = product((atom_of("floordiv", "", (constant(1), constant(0))),))
+_UNDEFINED = product((atom_of("floordiv", "", (constant(1), constant(0))),))
 
 
-def chosen(atom: Atom, env: Mapping[str, Any]) -> Any:
+def select_value(atom: Atom, env: Mapping[str, Any]) -> Any:
     """Returns the value of a select for the variables' values `env`."""
     condition, then, otherwise = atom.args
     at = condition.evaluate(env)
     if type(at) is Dim:
         if at.terms:
-            return select(atom.name, at, _or_nowhere(then, env), _or_nowhere(otherwise, env))
+            return select(atom.name, at, _value_or_undefined(then, env), _value_or_undefined(otherwise, env))
         at = at.const
     if isinstance(at, Integral):
         return (then if compare_with_zero(atom.name, int(at)) else otherwise).evaluate(env)
@@ -138,11 +138,11 @@ def _one_where_at_least_zero(d: Dim) -> Dim:
     return dim_min(dim_max(d + 1, 0), 1)
 
 
-def _or_nowhere(dim: Dim, env: Mapping[str, Any]) -> Dim:
+def _value_or_undefined(dim: Dim, env: Mapping[str, Any]) -> Dim:
     try:
         return Dim.of(dim.evaluate(env))
     except SpecError:
-        return _NOWHERE
+        return _UNDEFINED
 
 
 def with_arguments(atom: Atom, args: Sequence[Dim]) -> Dim:
@@ -191,10 +191,10 @@ def resolve_decided(dim: Dim, known: Sequence[Dim], unequal: Dim | None = None) 
     """
     if is_plain(dim):
         return dim
-    return replace_atoms(dim, lambda atom: _decided_atom(atom, known, unequal))
+    return replace_atoms(dim, lambda atom: _resolve_atom(atom, known, unequal))
 
 
-def _decided_atom(atom: Atom, known: Sequence[Dim], unequal: Dim | None) -> Dim:
+def _resolve_atom(atom: Atom, known: Sequence[Dim], unequal: Dim | None) -> Dim:
     if atom.op == "var":
         return product((atom,))
     if atom.op == "select":
@@ -202,7 +202,7 @@ def _decided_atom(atom: Atom, known: Sequence[Dim], unequal: Dim | None) -> Dim:
         truth = False if atom.name == "==" and condition is unequal else implied_comparison(atom.name, condition, known)
         if truth is not None:
             return resolve_decided(atom.args[1] if truth else atom.args[2], known, unequal)
-        then, otherwise = (_within(arg, tuple(known), unequal) for arg in atom.args[1:])
+        then, otherwise = (_resolve_under(arg, tuple(known), unequal) for arg in atom.args[1:])
         return select(atom.name, condition, then, otherwise)
     args = [resolve_decided(arg, known, unequal) for arg in atom.args]
     if atom.op in ("max", "min") and len(args) <= EXTREMES:

@@ -6,7 +6,7 @@ import random
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
 
-from relax_eg.shapes.facts import Facts, is_made
+from relax_eg.shapes.facts import Facts, is_fresh
 from relax_eg.shapes.interval import Interval
 
 Point = Mapping[str, int]
@@ -41,7 +41,7 @@ def nearby_points(facts: Facts, names: Sequence[str], size: int) -> Iterator[dic
     for target in (*(size >> shift for shift in range(size.bit_length())), *(size << shift for shift in range(1, 12))):
         env: dict[str, int] = {}
         for name in names:
-            scale, rest = _told(facts, name)
+            scale, rest = _scale_and_offset(facts, name)
             low, high = facts.bound(name)
             value = (target - rest) // scale
             value = value if low is None else max(value, low)
@@ -51,12 +51,12 @@ def nearby_points(facts: Facts, names: Sequence[str], size: int) -> Iterator[dic
     yield from samples(facts, names, _TRIES_NEAR)
 
 
-def _told(facts: Facts, name: str) -> tuple[int, int]:
-    """Returns the integers with `size == scale*name + rest` for a user's variable; 1 and 0 if `name` is itself one."""
+def _scale_and_offset(facts: Facts, name: str) -> tuple[int, int]:
+    """Returns (scale, offset) where a user's variable is `scale*name + offset`; (1, 0) if `name` is itself one."""
     for value in facts.values.values():
         if len(value.terms) == 1 and name in value.variables:
             ((monomial, c),) = value.terms
-            if len(monomial) == 1 and monomial[0].op == "var" and c > 0 and is_made(name):
+            if len(monomial) == 1 and monomial[0].op == "var" and c > 0 and is_fresh(name):
                 return c, value.const
     return 1, 0
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from difflib import get_close_matches
 
-from relax_eg.accepted import BOUNDS, NONE, accepts, integer, of_types
+from relax_eg.argument_checks import BOUNDS, NONE, accepts, integer, of_types
 from relax_eg.errors import BoundsError
 from relax_eg.shapes.prover import TIMEOUT_MS
 from relax_eg.shapes.relation import Bounds, Relation, read_statement, split_bounds
@@ -39,7 +39,7 @@ def prove(
     ranges, assumptions = split_bounds(bounds)
     if ranges or assumptions:
         said = [*relations, *(relation for text in assumptions for relation in read_statement(text))]
-        _mentioned(ranges, where.names.union(*(relation.variables for relation in said)))
+        _check_names(ranges, where.names.union(*(relation.variables for relation in said)))
         where = where.child()
         for name, bound in ranges.items():
             where.bound(name, bound, "prove(bounds=...)")
@@ -50,14 +50,14 @@ def prove(
         if isinstance(found, Refuted):
             names = sorted(frozenset[str]().union(*(other.variables for other in relations)))
             # No assumption constrains variables that only the other parts mention, so any size works.
-            others = {name: where.prover.some(name) for name in names if name not in found.counterexample}
+            others = {name: where.prover.any_value(name) for name in names if name not in found.counterexample}
             return replace(found, counterexample={**found.counterexample, **others}) if others else found
         if answer is None or isinstance(found, Unknown):
             answer = found
     return answer if answer is not None else Proved("canonical")
 
 
-def _mentioned(bounds: Iterable[str], known: Iterable[str]) -> None:
+def _check_names(bounds: Iterable[str], known: Iterable[str]) -> None:
     """Raises BoundsError for a bound of a variable that nothing else mentions, because it is probably a typo."""
     names = sorted(known)
     for name in bounds:

@@ -22,17 +22,17 @@ from relax_eg.errors import BoundsError, SpecError
 from relax_eg.shapes.dim import Dim, product
 from relax_eg.shapes.facts import AXIS, Facts
 from relax_eg.shapes.interval import Interval
-from relax_eg.shapes.piecewise import compare_with_zero, normal
+from relax_eg.shapes.piecewise import compare_with_zero, normal_comparison
 from relax_eg.shapes.points import enumerate_points, nearby_points, samples
 from relax_eg.shapes.relation import Relation, atoms_of
-from relax_eg.shapes.rewrite import alternatives, simplify
+from relax_eg.shapes.rewrite import case_split, simplify
 from relax_eg.shapes.solver import Solver
 from relax_eg.shapes.verdict import Path, Proved, ProverStatistics, Refuted, Unknown, Verdict
 
 TIMEOUT_MS = 500  # limit: milliseconds of z3 per query, by default
 
 _CASES = 4  # limit: nested case distinctions; 2**4 leaves
-_EVERYWHERE = 512  # limit: points checked exhaustively instead of asking z3
+_ENUMERATED_POINTS = 512  # limit: points checked exhaustively instead of asking z3
 _FIRST_POINTS = 6  # limit: points checked before the costlier proofs
 _TRIES = 100  # limit: points drawn before z3 is asked whether one exists
 _RESIDUES = 64  # limit: cases of a residue distinction
@@ -51,7 +51,7 @@ class Prover:
         statistics: ProverStatistics | None = None,
         default: Interval = AXIS,
     ) -> None:
-        self._given = dict(bounds)
+        self._bounds = dict(bounds)
         self._assumptions = tuple(assumptions)
         self._statistics = statistics if statistics is not None else ProverStatistics()
         self.facts = Facts(bounds, assumptions, default)
@@ -84,7 +84,7 @@ class Prover:
         Without `refute`, and with a `timeout_ms` of 0, no search runs.
         """
         started = time.perf_counter()
-        op, difference = normal(relation.op, relation.left - relation.right)
+        op, difference = normal_comparison(relation.op, relation.left - relation.right)
         key = (op, difference, relation.divisors)
         known = self._memo.get(key)
         # An Unknown found with less time, or without search, is retried.
@@ -93,8 +93,8 @@ class Prover:
             verdict = known[0]
             self._statistics.count("memo", time.perf_counter() - started)
             if isinstance(verdict, Refuted):  # same difference, but the sides may differ and contain more variables
-                env = {name: self.some(name) for name in sorted(relation.variables)} | dict(verdict.counterexample)
-                again = self._confirmed(env, relation, verdict.by)
+                env = {name: self.any_value(name) for name in sorted(relation.variables)} | dict(verdict.counterexample)
+                again = self._confirmed_refutation(env, relation, verdict.by)
                 return verdict if again is None else again
             return verdict
         verdict = self._decide(op, difference, relation, timeout_ms, refute)
@@ -114,50 +114,50 @@ class Prover:
             return Unknown("a divisor is zero at all sizes the scope allows")
         if any(divisor == 0 for divisor in divisors):
             return Unknown("a divisor is zero at all sizes the scope allows")
-        path = self._plain(*goal)
+        path = self._cheap_proof(*goal)
         if path is not None:
             return Proved(path)
         names = sorted(goal[1].variables.union(self.facts.variables, *(d.variables for d in divisors)))
         points = samples(self.facts, names) if refute else iter(())
         # Try a few points before the costlier proofs: most false statements are false at small sizes.
         for env in itertools.islice(points, _FIRST_POINTS):
-            if (found := self._refuted(env, goal, relation, "points")) is not None:
+            if (found := self._refutation_at(env, goal, relation, "points")) is not None:
                 return found
-        path = self._derived(goal)
+        path = self._proof_without_search(goal)
         if path is not None:
             return Proved(path)
         if not refute:
             return Unknown("no search was asked for")
         for env in points:
-            if (found := self._refuted(env, goal, relation, "points")) is not None:
+            if (found := self._refutation_at(env, goal, relation, "points")) is not None:
                 return found
-        if (all_points := enumerate_points(self.facts, names, _EVERYWHERE)) is not None:
-            return self._at_all(all_points, goal, relation)
+        if (all_points := enumerate_points(self.facts, names, _ENUMERATED_POINTS)) is not None:
+            return self._decide_by_enumeration(all_points, goal, relation)
         if not timeout_ms:
             return Unknown("a timeout of 0 ms leaves z3 no time, and nothing quicker decides it")
-        return self._by_z3(goal, divisors, relation, timeout_ms)
+        return self._decide_by_z3(goal, divisors, relation, timeout_ms)
 
     # --- what needs no search ---
 
-    def _derived(self, goal: _Goal) -> Path | None:
+    def _proof_without_search(self, goal: _Goal) -> Path | None:
         """Returns the method that proves `goal` without search, or None. `goal` is in free variables and not decided by
-        `_plain`."""
+        `_cheap_proof`."""
         op, dim = goal
         if dim.is_const:
             return None
         try:
-            simple = self.simple(dim)
-            if simple is not dim and self._plain(op, simple) is not None:
+            simple = self.simplify(dim)
+            if simple is not dim and self._cheap_proof(op, simple) is not None:
                 return "rewriting"
-            if self._in_cases(op, simple, (), _CASES):
+            if self._holds_in_all_cases(op, simple, (), _CASES):
                 return "cases"
-            if op == ">=" and self._by_lemma(simple):
+            if op == ">=" and self._follows_from_lemma(simple):
                 return "lemma"
-            return "residues" if self._by_residues(op, simple) else None
+            return "residues" if self._holds_for_all_residues(op, simple) else None
         except SpecError:  # a division by zero: the goal has no value there
             return None
 
-    def simple(self, dim: Dim) -> Dim:
+    def simplify(self, dim: Dim) -> Dim:
         """Returns `dim` simplified by the known facts."""
         found = self._simplified.get(dim)
         if found is None:
@@ -165,7 +165,7 @@ class Prover:
             self._simplified[dim] = found
         return found
 
-    def _plain(self, op: str, dim: Dim) -> Path | None:
+    def _cheap_proof(self, op: str, dim: Dim) -> Path | None:
         """Returns the cheap method that proves `dim op 0`, or None."""
         if dim.is_const:
             return "canonical" if compare_with_zero(op, dim.const) else None
@@ -181,47 +181,52 @@ class Prover:
                 return "interval"
             if dim.const % gcd(*(c for _, c in dim.terms)):
                 return "congruence"
-        return "assumption" if self._assumed(op, dim, self.facts.nonnegative) else None
+        return "assumption" if self._follows_from_assumption(op, dim, self.facts.nonnegative) else None
 
-    def _assumed(self, op: str, dim: Dim, nonnegative: Sequence[Dim]) -> bool:
+    def _follows_from_assumption(self, op: str, dim: Dim, nonnegative: Sequence[Dim]) -> bool:
         facts = self.facts
         if op == ">=":
-            return any(self._above(dim - fact) for fact in nonnegative) or any(
-                self._above(dim - fact) or self._above(dim + fact) for fact in facts.zero
+            return any(self._has_nonnegative_interval(dim - fact) for fact in nonnegative) or any(
+                self._has_nonnegative_interval(dim - fact) or self._has_nonnegative_interval(dim + fact)
+                for fact in facts.zero
             )
         if op == "==":
             if any(dim == fact or dim == -fact for fact in facts.zero):
                 return True
             return (
-                bool(nonnegative) and self._assumed(">=", dim, nonnegative) and self._assumed(">=", -dim, nonnegative)
+                bool(nonnegative)
+                and self._follows_from_assumption(">=", dim, nonnegative)
+                and self._follows_from_assumption(">=", -dim, nonnegative)
             )
         return (
             any(dim == fact or dim == -fact for fact in facts.nonzero)
-            or self._assumed(">=", dim - 1, nonnegative)
-            or self._assumed(">=", -dim - 1, nonnegative)
+            or self._follows_from_assumption(">=", dim - 1, nonnegative)
+            or self._follows_from_assumption(">=", -dim - 1, nonnegative)
         )
 
-    def _above(self, dim: Dim) -> bool:
+    def _has_nonnegative_interval(self, dim: Dim) -> bool:
         low, _ = self.facts.interval(dim)
         return low is not None and low >= 0
 
     def _nonnegative(self, dim: Dim) -> bool:
-        return self._above(dim) or self._assumed(">=", dim, self.facts.nonnegative)
+        return self._has_nonnegative_interval(dim) or self._follows_from_assumption(">=", dim, self.facts.nonnegative)
 
-    def _in_cases(self, op: str, dim: Dim, known: tuple[Dim, ...], depth: int) -> bool:
+    def _holds_in_all_cases(self, op: str, dim: Dim, known: tuple[Dim, ...], depth: int) -> bool:
         """Whether the goal holds in every case of every max, min and select. `known`: expressions that are >= 0 in this
         case."""
         if known:
             if dim.is_const:
                 return compare_with_zero(op, dim.const)
-            if self._plain(op, dim) is not None or self._assumed(op, dim, [*known, *self.facts.nonnegative]):
+            if self._cheap_proof(op, dim) is not None or self._follows_from_assumption(
+                op, dim, [*known, *self.facts.nonnegative]
+            ):
                 return True
-        cases = alternatives(dim) if depth else None
+        cases = case_split(dim) if depth else None
         if cases is None:
             return False
-        return all(self._in_cases(op, case, (*known, *more), depth - 1) for more, case in cases)
+        return all(self._holds_in_all_cases(op, case, (*known, *more), depth - 1) for more, case in cases)
 
-    def _by_lemma(self, dim: Dim) -> bool:
+    def _follows_from_lemma(self, dim: Dim) -> bool:
         """Whether `dim >= 0` follows from the defining inequalities of one division, max or min in it."""
         for atom in atoms_of(dim):
             if atom.op in ("var", "select"):
@@ -239,11 +244,11 @@ class Prover:
                 lemmas = [over, b - 1 - over]
                 scale = b.const if b.is_const else 1
             # scale*dim >= lemma - (scale - 1) implies dim > -1, because lemma >= 0.
-            if any(self._above(scale * dim + (scale - 1) - lemma) for lemma in lemmas):
+            if any(self._has_nonnegative_interval(scale * dim + (scale - 1) - lemma) for lemma in lemmas):
                 return True
         return False
 
-    def _by_residues(self, op: str, dim: Dim) -> bool:
+    def _holds_for_all_residues(self, op: str, dim: Dim) -> bool:
         """Whether the goal holds for every residue of the variables in products divided by constants: `n*n % 4 <= 1`.
 
         Linear dividends are left to z3, which handles them well.
@@ -267,16 +272,16 @@ class Prover:
             rest[name] = modulus * Dim.var(whole)
         for residues in itertools.product(range(modulus), repeat=len(names)):
             case = dim.substitute({name: rest[name] + r for name, r in zip(names, residues, strict=True)})
-            if self._plain(op, case) is None:
+            if self._cheap_proof(op, case) is None:
                 return False
         return True
 
     # --- search ---
 
-    def _by_z3(self, goal: _Goal, divisors: tuple[Dim, ...], relation: Relation, timeout_ms: int) -> Verdict:
+    def _decide_by_z3(self, goal: _Goal, divisors: tuple[Dim, ...], relation: Relation, timeout_ms: int) -> Verdict:
         self._statistics.asked_z3 += 1
         try:
-            simple = self.simple(goal[1])
+            simple = self.simplify(goal[1])
         except SpecError:
             simple = goal[1]
         found = self.solver.ask(goal[0], simple, divisors, timeout_ms)
@@ -285,45 +290,45 @@ class Prover:
         if found.holds is None:
             return Unknown(f"z3 gave up after {timeout_ms} ms ({found.reason or 'no reason given'})")
         # z3 did not see variables that simplification removed; any value works for them.
-        refuted = self._refuted(
-            {name: self.some(name) for name in goal[1].variables} | found.point, goal, relation, "z3"
+        refuted = self._refutation_at(
+            {name: self.any_value(name) for name in goal[1].variables} | found.point, goal, relation, "z3"
         )
         if refuted is not None:
             return refuted
         return Unknown(f"z3 found a point that does not refute the statement: {found.point}")
 
-    def _at_all(self, points: list[dict[str, int]], goal: _Goal, relation: Relation) -> Verdict:
+    def _decide_by_enumeration(self, points: list[dict[str, int]], goal: _Goal, relation: Relation) -> Verdict:
         for env in points:
-            if (found := self._refuted(env, goal, relation, "enumeration")) is not None:
+            if (found := self._refutation_at(env, goal, relation, "enumeration")) is not None:
                 return found
         return Proved("enumeration")
 
-    def _refuted(self, env: Mapping[str, int], goal: _Goal, relation: Relation, by: Path) -> Refuted | None:
+    def _refutation_at(self, env: Mapping[str, int], goal: _Goal, relation: Relation, by: Path) -> Refuted | None:
         """Returns the refutation at the free variables' values `env`, or None if the goal holds there."""
         op, dim = goal
         try:
             if compare_with_zero(op, dim.evaluate(env)):
                 return None
-            full = self._completed(env, relation.variables)
+            full = self._complete_point(env, relation.variables)
         except BoundsError:  # division by zero
             return None
-        return self._confirmed(full, relation, by)
+        return self._confirmed_refutation(full, relation, by)
 
-    def _completed(self, env: Mapping[str, int], names: Iterable[str]) -> dict[str, int]:
+    def _complete_point(self, env: Mapping[str, int], names: Iterable[str]) -> dict[str, int]:
         """Returns the values of `names` and of the assumptions' variables at a point of the free variables."""
         out: dict[str, int] = {}
         for name in sorted({*names, *(name for assumption in self._assumptions for name in assumption.variables)}):
             value = self.facts.values.get(name, Dim.var(name))
-            free = {other: env[other] if other in env else self.some(other) for other in value.variables}
+            free = {other: env[other] if other in env else self.any_value(other) for other in value.variables}
             out[name] = value.evaluate(free)
         return out
 
-    def some(self, name: str) -> int:
+    def any_value(self, name: str) -> int:
         """Returns a value within the bounds of the free variable `name`."""
         low, high = self.facts.bound(name)
         return low if low is not None else high if high is not None else 0
 
-    def _confirmed(self, env: Mapping[str, int], relation: Relation, by: Path) -> Refuted | None:
+    def _confirmed_refutation(self, env: Mapping[str, int], relation: Relation, by: Path) -> Refuted | None:
         """Returns the refutation at `env` after re-evaluating the statement as written and the assumptions; None if it
         fails."""
         values = relation.values(env)
@@ -339,7 +344,7 @@ class Prover:
     def allows(self, env: Mapping[str, int]) -> bool:
         """Whether the given bounds and assumptions allow the variables' values `env`."""
         for name, size in env.items():
-            low, high = self._given.get(name, self.facts.default)
+            low, high = self._bounds.get(name, self.facts.default)
             if (low is not None and size < low) or (high is not None and size > high):
                 return False
         return all(assumption.holds(env) for assumption in self._assumptions if assumption.variables <= env.keys())
@@ -349,8 +354,8 @@ class Prover:
         names = sorted(names)
         values = [self.facts.values.get(name, Dim.var(name)) for name in names]
         free = sorted(self.facts.variables.union(*(value.variables for value in values)))
-        for env in itertools.chain(nearby_points(self.facts, free, size), self._found_by_z3(timeout_ms)):
-            full = self._completed(env, names)
+        for env in itertools.chain(nearby_points(self.facts, free, size), self._points_from_z3(timeout_ms)):
+            full = self._complete_point(env, names)
             if self.allows(full):
                 return {name: full[name] for name in names}
         return None
@@ -365,7 +370,7 @@ class Prover:
         free = sorted(self.facts.variables.union(*(value.variables for value in values)))
         found: dict[tuple[int, ...], dict[str, int]] = {}
         for env in samples(self.facts, free):
-            full = self._completed(env, names)
+            full = self._complete_point(env, names)
             if self.allows(full):
                 point = {name: full[name] for name in names}
                 found.setdefault(tuple(point.values()), point)
@@ -373,7 +378,7 @@ class Prover:
                     break
         return list(found.values())
 
-    def _found_by_z3(self, timeout_ms: int) -> Iterator[dict[str, int]]:
+    def _points_from_z3(self, timeout_ms: int) -> Iterator[dict[str, int]]:
         found = self.solver.point(timeout_ms)
         if found.holds is False:
             yield found.point
@@ -383,7 +388,7 @@ class Prover:
         if self.facts.contradictory:
             return False
         names = sorted(self.facts.variables)
-        if any(self.allows(self._completed(env, ())) for env in samples(self.facts, names, _TRIES)):
+        if any(self.allows(self._complete_point(env, ())) for env in samples(self.facts, names, _TRIES)):
             return True
         found = self.solver.point(timeout_ms).holds
         return None if found is None else not found

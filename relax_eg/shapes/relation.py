@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any
 
-from relax_eg.accepted import short_repr
+from relax_eg.argument_checks import short_repr
 from relax_eg.errors import BoundsError, SpecError
 from relax_eg.limits import KEPT, STATEMENT_CHARACTERS
 from relax_eg.shapes.dim import Atom, Dim
@@ -32,7 +32,7 @@ OPERATORS: Mapping[str, Callable[[Any, Any], bool]] = {
     ">": operator.gt,
 }
 # The operator of the same comparison with the sides exchanged, where it is another one.
-TURNED: Mapping[str, str] = {"<=": ">=", "<": ">", ">=": "<=", ">": "<"}
+MIRRORED: Mapping[str, str] = {"<=": ">=", "<": ">", ">=": "<=", ">": "<"}
 _ACCEPTED = "two sizes compared by == != <= < >= >, a chain such as 0 <= y < 32, several joined by `and`"
 
 # Statements may also use JAX's names for division.
@@ -57,18 +57,18 @@ class Relation:
 
     - `divisors`: expressions that the relation divides by as written. It has a value where none of them is zero. They
       are kept apart, because the canonical form of a Dim may have dropped a division or a variable.
-    - `words`: the text as the user wrote it.
+    - `source_text`: the text as the user wrote it.
     - `sides`: texts that `values` and `holds` evaluate.
-    - `written`: variables of `sides`.
+    - `side_variables`: variables of `sides`.
     """
 
     left: Dim
     op: str
     right: Dim
     divisors: tuple[Dim, ...] = ()
-    words: str = field(default="", compare=False)
+    source_text: str = field(default="", compare=False)
     sides: tuple[str, str] | None = field(default=None, compare=False)
-    written: frozenset[str] = field(default=frozenset(), compare=False)
+    side_variables: frozenset[str] = field(default=frozenset(), compare=False)
 
     @staticmethod
     def of(left: Dim | int | str, op: str, right: Dim | int | str) -> Relation:
@@ -86,7 +86,7 @@ class Relation:
 
     @property
     def variables(self) -> frozenset[str]:
-        names = self.left.variables | self.right.variables | self.written
+        names = self.left.variables | self.right.variables | self.side_variables
         return names.union(*(divisor.variables for divisor in self.divisors))
 
     def values(self, env: Mapping[str, int]) -> tuple[int, int] | None:
@@ -107,11 +107,14 @@ class Relation:
         return None if found is None else OPERATORS[self.op](*found)
 
     def __str__(self) -> str:
-        return self.words or f"{self.left} {self.op} {self.right}"
+        return self.source_text or f"{self.left} {self.op} {self.right}"
 
 
 def split_bounds(bounds: Bounds | None) -> tuple[dict[str, Bound], tuple[str, ...]]:
-    """The ranges by size name, and the statements, in an option `bounds`. BoundsError if a size has two ranges."""
+    """Returns the ranges by size name, and the statements, in an option `bounds`.
+
+    BoundsError if a size has two ranges.
+    """
     ranges: dict[str, Bound] = {}
     statements: list[str] = []
     for part in [bounds] if isinstance(bounds, (str, Mapping)) else bounds or ():
@@ -163,67 +166,78 @@ def _read(text: str) -> tuple[Relation, ...]:
             spelled = COMPARISONS.get(type(op))
             if spelled is None:
                 raise refusal(text, lead + _column(body, a), f"cannot read `{ast.unparse(part)}`", _ACCEPTED)
-            found.append(_compared(text, lead, body, a, spelled, b, len(parts) == 1 and len(part.ops) == 1))
+            found.append(_read_comparison(text, lead, body, a, spelled, b, len(parts) == 1 and len(part.ops) == 1))
     return tuple(found)
 
 
-def _compared(text: str, lead: int, body: str, a: ast.expr, op: str, b: ast.expr, whole: bool) -> Relation:
+def _read_comparison(text: str, lead: int, body: str, a: ast.expr, op: str, b: ast.expr, whole: bool) -> Relation:
     sides: list[str] = []
-    read: list[_Written] = []
+    read: list[_SizeWithDivisors] = []
     names: set[str] = set()
 
-    def variable(name: str) -> _Written:
+    def variable(name: str) -> _SizeWithDivisors:
         names.add(unicodedata.normalize("NFKC", name))
-        return _Written(Dim.var(name))
+        return _SizeWithDivisors(Dim.var(name))
 
     for node in (a, b):
         start, end = _column(body, node), _column(body, node, end=True)
         sides.append(body[start:end])
         read.append(
-            fold_expression(body[start:end], _Written.of, variable, _WRITTEN_FUNCTIONS, source=text, start=lead + start)
+            fold_expression(
+                body[start:end],
+                _SizeWithDivisors.of,
+                variable,
+                _FUNCTIONS_WITH_DIVISORS,
+                source=text,
+                start=lead + start,
+            )
         )
-    words = body if whole else f"{sides[0]} {op} {sides[1]}"
+    source_text = body if whole else f"{sides[0]} {op} {sides[1]}"
     left, right = read
     kept = tuple(dict.fromkeys(d for d in left.divisors + right.divisors if not d.is_const))
-    return Relation(left.dim, op, right.dim, kept, words, (sides[0], sides[1]), frozenset(names))
+    return Relation(left.dim, op, right.dim, kept, source_text, (sides[0], sides[1]), frozenset(names))
 
 
 @dataclass(frozen=True, slots=True)
-class _Written:
+class _SizeWithDivisors:
     """A size as read, with the expressions it divides by. It has a value where none of `divisors` is zero."""
 
     dim: Dim
     divisors: tuple[Dim, ...] = ()
 
     @staticmethod
-    def of(value: int) -> _Written:
-        return _Written(Dim.of(value))
+    def of(value: int) -> _SizeWithDivisors:
+        return _SizeWithDivisors(Dim.of(value))
 
-    def __add__(self, other: _Written) -> _Written:
-        return _Written(self.dim + other.dim, self.divisors + other.divisors)
+    def __add__(self, other: _SizeWithDivisors) -> _SizeWithDivisors:
+        return _SizeWithDivisors(self.dim + other.dim, self.divisors + other.divisors)
 
-    def __sub__(self, other: _Written) -> _Written:
-        return _Written(self.dim - other.dim, self.divisors + other.divisors)
+    def __sub__(self, other: _SizeWithDivisors) -> _SizeWithDivisors:
+        return _SizeWithDivisors(self.dim - other.dim, self.divisors + other.divisors)
 
-    def __mul__(self, other: _Written) -> _Written:
-        return _Written(self.dim * other.dim, self.divisors + other.divisors)
+    def __mul__(self, other: _SizeWithDivisors) -> _SizeWithDivisors:
+        return _SizeWithDivisors(self.dim * other.dim, self.divisors + other.divisors)
 
-    def __floordiv__(self, other: _Written) -> _Written:
-        return _Written(self.dim // other.dim, (*self.divisors, *other.divisors, other.dim))
+    def __floordiv__(self, other: _SizeWithDivisors) -> _SizeWithDivisors:
+        return _SizeWithDivisors(self.dim // other.dim, (*self.divisors, *other.divisors, other.dim))
 
-    def __mod__(self, other: _Written) -> _Written:
-        return _Written(self.dim % other.dim, (*self.divisors, *other.divisors, other.dim))
+    def __mod__(self, other: _SizeWithDivisors) -> _SizeWithDivisors:
+        return _SizeWithDivisors(self.dim % other.dim, (*self.divisors, *other.divisors, other.dim))
 
-    def __pow__(self, exponent: int) -> _Written:
-        return _Written(self.dim**exponent, self.divisors)
+    def __pow__(self, exponent: int) -> _SizeWithDivisors:
+        return _SizeWithDivisors(self.dim**exponent, self.divisors)
 
-    def __neg__(self) -> _Written:
-        return _Written(-self.dim, self.divisors)
+    def __neg__(self) -> _SizeWithDivisors:
+        return _SizeWithDivisors(-self.dim, self.divisors)
 
     @staticmethod
     def select(
-        op: str, left: _Written, right: _Written, then: Callable[[], _Written], otherwise: Callable[[], _Written]
-    ) -> _Written:
+        op: str,
+        left: _SizeWithDivisors,
+        right: _SizeWithDivisors,
+        then: Callable[[], _SizeWithDivisors],
+        otherwise: Callable[[], _SizeWithDivisors],
+    ) -> _SizeWithDivisors:
         a, b = then(), otherwise()
 
         def chosen(x: Dim | int, y: Dim | int) -> Dim:
@@ -231,20 +245,24 @@ class _Written:
 
         # A divisor of the size that is not chosen is replaced by 1, so it is never zero.
         inside = (*(chosen(d, 1) for d in a.divisors), *(chosen(1, d) for d in b.divisors))
-        return _Written(chosen(a.dim, b.dim), left.divisors + right.divisors + inside)
+        return _SizeWithDivisors(chosen(a.dim, b.dim), left.divisors + right.divisors + inside)
 
 
-def _lifted(function: Callable[..., Dim], *, divides: bool) -> Callable[..., _Written]:
-    def applied(*args: _Written) -> _Written:
+def _with_divisors(function: Callable[..., Dim], *, divides: bool) -> Callable[..., _SizeWithDivisors]:
+    def applied(*args: _SizeWithDivisors) -> _SizeWithDivisors:
         inside = sum((arg.divisors for arg in args), ())
-        return _Written(function(*(arg.dim for arg in args)), (*inside, args[1].dim) if divides else inside)
+        return _SizeWithDivisors(function(*(arg.dim for arg in args)), (*inside, args[1].dim) if divides else inside)
 
     return applied
 
 
-_WRITTEN_FUNCTIONS: Mapping[str, Callable[..., _Written]] = {
-    **{name: _lifted(f, divides=name not in ("max", "min")) for name, f in DIM_FUNCTIONS.items() if name != "select"},
-    "select": _Written.select,
+_FUNCTIONS_WITH_DIVISORS: Mapping[str, Callable[..., _SizeWithDivisors]] = {
+    **{
+        name: _with_divisors(f, divides=name not in ("max", "min"))
+        for name, f in DIM_FUNCTIONS.items()
+        if name != "select"
+    },
+    "select": _SizeWithDivisors.select,
 }
 
 

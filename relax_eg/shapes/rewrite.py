@@ -64,7 +64,7 @@ def _quotient(a: Dim, b: Dim, bounds: Bounds, nonnegative: Test) -> Dim | None:
         return _quotient(-a, -b, bounds, nonnegative) if nonnegative(-b - 1) else None
     if b.is_const:
         return _by_constant(a, b.const, bounds)
-    whole, rest = _divided(a, b)
+    whole, rest = _divide_polynomial(a, b)
     for step in (0, -1, 1):
         left = rest - b * step
         if nonnegative(left) and nonnegative(b - 1 - left):
@@ -85,7 +85,7 @@ def _by_constant(a: Dim, divisor: int, bounds: Bounds) -> Dim | None:
     return None
 
 
-def _divided(a: Dim, b: Dim) -> tuple[Dim, Dim]:
+def _divide_polynomial(a: Dim, b: Dim) -> tuple[Dim, Dim]:
     """Polynomial division by the leading term of `b`: returns whole and rest with `a == b*whole + rest`."""
     (leading, scale), whole, rest = b.terms[0], Dim.of(0), a
     for _ in range(8):  # each step removes one term; sizes have few
@@ -105,13 +105,13 @@ def _divided(a: Dim, b: Dim) -> tuple[Dim, Dim]:
     return whole, rest
 
 
-def alternatives(dim: Dim) -> list[tuple[tuple[Dim, ...], Dim]] | None:
+def case_split(dim: Dim) -> list[tuple[tuple[Dim, ...], Dim]] | None:
     """Returns the cases of one max, min or select in `dim`; None if `dim` has none.
 
     At any point one case holds. A case gives the expressions that are >= 0 there, and `dim` there, with every other
     comparison decided that the case decides. SpecError if a case divides by zero.
     """
-    atom = _choice(dim)
+    atom = _innermost_choice(dim)
     if atom is None:
         return None
     condition = atom.args[0]
@@ -122,19 +122,19 @@ def alternatives(dim: Dim) -> list[tuple[tuple[Dim, ...], Dim]] | None:
         cases = [(condition,), (-condition - 1,)]
     else:
         same = resolve_decided(dim, (condition, -condition))
-        solved = _solved(condition)
+        solved = _solve_for_variable(condition)
         same = same if solved is None else same.substitute(solved)
         others = [(known, resolve_decided(dim, known, condition)) for known in ((condition - 1,), (-condition - 1,))]
         return [((condition, -condition), same), *others]
     return [(known, resolve_decided(dim, known)) for known in cases]
 
 
-def _choice(dim: Dim) -> Atom | None:
+def _innermost_choice(dim: Dim) -> Atom | None:
     """Returns a max, min or select in `dim` that contains no other one."""
     for monomial, _ in dim.terms:
         for atom in monomial:
             for arg in atom.args:
-                found = _choice(arg)
+                found = _innermost_choice(arg)
                 if found is not None:
                     return found
             if atom.op in ("max", "min", "select"):
@@ -142,7 +142,7 @@ def _choice(dim: Dim) -> Atom | None:
     return None
 
 
-def _solved(dim: Dim) -> dict[str, Dim] | None:
+def _solve_for_variable(dim: Dim) -> dict[str, Dim] | None:
     """Returns a variable and its value where `dim == 0`, if `dim` is linear in it with coefficient 1 or -1."""
     for monomial, c in dim.terms:
         if abs(c) == 1 and len(monomial) == 1 and monomial[0].op == "var":

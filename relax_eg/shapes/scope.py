@@ -7,32 +7,35 @@ from dataclasses import dataclass
 from numbers import Integral
 from typing import cast
 
-from relax_eg.accepted import short_repr
+from relax_eg.argument_checks import short_repr
 from relax_eg.errors import BoundsError, SpecError
 from relax_eg.shapes.binder import Binder, call_name
 from relax_eg.shapes.constraints import jax_constraint
 from relax_eg.shapes.dim import Dim
 from relax_eg.shapes.interval import ANY, Interval
-from relax_eg.shapes.piecewise import normal
+from relax_eg.shapes.piecewise import normal_comparison
 from relax_eg.shapes.prover import Prover
 from relax_eg.shapes.relation import Bound, Bounds, Relation, as_statements, read_statement, split_bounds
 from relax_eg.shapes.verdict import Proved, ProverStatistics
 
-_DEFAULT_SAID = "every size is at least 1 unless declared otherwise"
+_DEFAULT_SOURCE = "every size is at least 1 unless declared otherwise"
 _ACCEPTED = "accepted: (low, high) with low <= high, either may be None, or one integer for a fixed size"
 
 
 @dataclass(frozen=True, slots=True)
 class _Bound:
-    """Bounds of one variable, and the source of each bound for error messages."""
+    """Bounds of one variable; None for a missing one.
+
+    - `low_source`, `high_source`: where each bound comes from, for error messages.
+    """
 
     low: int | None
     high: int | None
-    low_said: str
-    high_said: str
+    low_source: str
+    high_source: str
 
 
-_DEFAULT = _Bound(1, None, _DEFAULT_SAID, "")
+_DEFAULT = _Bound(1, None, _DEFAULT_SOURCE, "")
 
 
 class Scope:
@@ -72,37 +75,37 @@ class Scope:
         return inner
 
     def bound(
-        self, name: str, bound: tuple[int | None, int | None] | int, said_by: str = "optimize(bounds=...)"
+        self, name: str, bound: tuple[int | None, int | None] | int, source: str = "optimize(bounds=...)"
     ) -> None:
-        """Adds a bound in the form of the `bounds` argument. `said_by` is named in errors."""
+        """Adds a bound in the form of the `bounds` argument. `source` is named in errors."""
         low, high = _pair(name, bound)
-        self.declare(name, low, high, said_by)
+        self.declare(name, low, high, source)
 
     def declare(
-        self, name: str, low: int | None = None, high: int | None = None, said_by: str = "optimize(bounds=...)"
+        self, name: str, low: int | None = None, high: int | None = None, source: str = "optimize(bounds=...)"
     ) -> None:
-        """Adds `low <= name <= high`; earlier bounds still hold. `said_by` is named in errors.
+        """Adds `low <= name <= high`; earlier bounds still hold. `source` is named in errors.
 
         The first lower bound given replaces the default of 1.
         """
         Dim.var(name)
         low, high = _pair(name, (low, high))
         before = self._bounds.get(name, _DEFAULT)
-        low_said, high_said = before.low_said, before.high_said
-        if low is None or (low_said != _DEFAULT_SAID and before.low is not None and before.low >= low):
+        low_source, high_source = before.low_source, before.high_source
+        if low is None or (low_source != _DEFAULT_SOURCE and before.low is not None and before.low >= low):
             low = before.low
         else:
-            low_said = f"declared in {said_by}"
+            low_source = f"declared in {source}"
         if high is None or (before.high is not None and before.high <= high):
             high = before.high
         else:
-            high_said = f"declared in {said_by}"
+            high_source = f"declared in {source}"
         if low is not None and high is not None and low > high:
             raise BoundsError(
-                f"no size satisfies the bounds of `{name}`: at least {low} ({low_said}) "
-                f"and at most {high} ({high_said}); {_ACCEPTED}"
+                f"no size satisfies the bounds of `{name}`: at least {low} ({low_source}) "
+                f"and at most {high} ({high_source}); {_ACCEPTED}"
             )
-        self._change({**self._bounds, name: _Bound(low, high, low_said, high_said)}, self._assumptions)
+        self._set_facts({**self._bounds, name: _Bound(low, high, low_source, high_source)}, self._assumptions)
 
     def assume(self, *statements: str) -> None:
         """Adds the fact that each statement holds and has a value: `"n % 8 == 0"`, `"b*s <= 4096"`, `"0 <= y < 32"`.
@@ -117,7 +120,7 @@ class Scope:
                 for relation in read_statement(statement):
                     bound = _as_bound(relation)
                     if bound is None:
-                        self._change(self._bounds, [*self._assumptions, relation])
+                        self._set_facts(self._bounds, [*self._assumptions, relation])
                     else:
                         name, low, high = bound
                         self.declare(name, low, high, f"the assumption `{relation}`")
@@ -125,7 +128,7 @@ class Scope:
             self._bounds, self._assumptions, self._prover = bounds, assumptions, None
             raise
 
-    def _change(self, bounds: dict[str, _Bound], assumptions: list[Relation]) -> None:
+    def _set_facts(self, bounds: dict[str, _Bound], assumptions: list[Relation]) -> None:
         fresh = None
         if assumptions:
             known = {name: (bound.low, bound.high) for name, bound in bounds.items()}
@@ -187,7 +190,7 @@ class Scope:
         except SpecError:  # a divisor is always zero, so there is no value to bound
             return ANY
 
-    def solved(self) -> dict[str, Dim]:
+    def determined_variables(self) -> dict[str, Dim]:
         """Returns variables determined by bounds and equalities, each as a number or in terms of others: `n == 2*m`
         gives n as 2*m.
 
@@ -235,17 +238,17 @@ class Scope:
             bound = self._bounds.get(name, _DEFAULT)
             if bound.low is not None and bound.low == bound.high and size != bound.low:
                 raise BoundsError(
-                    f"{call_name(where)}: {name} = {size}, and its bounds fix it to {bound.low} ({bound.low_said}); "
+                    f"{call_name(where)}: {name} = {size}, and its bounds fix it to {bound.low} ({bound.low_source}); "
                     f"a pair such as (1, {max(bound.low, size)}) accepts all sizes between"
                 )
             if bound.high is not None and size > bound.high:
                 raise BoundsError(
-                    f"{call_name(where)}: {name} = {size} exceeds its bound {bound.high} ({bound.high_said}); "
+                    f"{call_name(where)}: {name} = {size} exceeds its bound {bound.high} ({bound.high_source}); "
                     f"raise the bound or split the input"
                 )
             if bound.low is not None and size < bound.low:
                 raise BoundsError(
-                    f"{call_name(where)}: {name} = {size} is below its bound {bound.low} ({bound.low_said}); "
+                    f"{call_name(where)}: {name} = {size} is below its bound {bound.low} ({bound.low_source}); "
                     f"lower the bound or pass a larger input"
                 )
         for relation in self._assumptions:
@@ -253,7 +256,7 @@ class Scope:
                 at = ", ".join(f"{name} = {env[name]}" for name in sorted(relation.variables))
                 raise BoundsError(f"{call_name(where)}: the assumption `{relation}` does not hold at {at}")
 
-    def unproved(self, env: Mapping[str, Dim], known: Scope) -> str | None:
+    def unproved_statement(self, env: Mapping[str, Dim], known: Scope) -> str | None:
         """Returns the first statement of this scope that `known` does not prove, or None if all are proved.
 
         `env`: the value of each variable of this scope, as a size over the variables of `known`.
@@ -271,7 +274,7 @@ class Scope:
         """
         inner = self.child()
         for name, value in (fixed or {}).items():
-            inner.declare(name, value, value, said_by="at=...")
+            inner.declare(name, value, value, source="at=...")
         found = inner.prover.example(names, size)
         if found is None:
             known = "; ".join(self.assumptions)
@@ -295,11 +298,11 @@ class Scope:
         for text in as_statements(constraints):
             statement = text.replace("^", "**")
             # JAX adds `8*floordiv(s, 8) == s` before `mod(s, 8) == 0`; the two are equivalent.
-            statements[tuple(map(_meaning, read_statement(statement)))] = statement
+            statements[tuple(map(_comparison_key, read_statement(statement)))] = statement
         scope.assume(*statements.values())
         for name in scope._bounds:  # JAX assumes every variable >= 1, in addition to the constraints
             low, _ = scope.bounds(name)
-            scope.declare(name, 1 if low is None else max(low, 1), said_by="jax.export")
+            scope.declare(name, 1 if low is None else max(low, 1), source="jax.export")
         return scope
 
     def to_constraints(self) -> list[str]:
@@ -312,7 +315,7 @@ class Scope:
         for name, bound in self._bounds.items():
             if bound.low is None or bound.low < 1:
                 raise BoundsError(
-                    f"`{name}` may be {bound.low} ({bound.low_said}), and a symbolic dimension of JAX is at least 1; "
+                    f"`{name}` may be {bound.low} ({bound.low_source}), and a symbolic dimension of JAX is at least 1; "
                     f"accepted: a lower bound of 1 or more"
                 )
             out += [f"{name} >= {bound.low}"] * (bound.low > 1)  # JAX rejects a repeated `>= 1`
@@ -339,9 +342,9 @@ class Scope:
         return f"Scope({ {name: self.bounds(name) for name in self._bounds} }{assumed})"
 
 
-def _meaning(relation: Relation) -> tuple[str, frozenset[Dim]]:
+def _comparison_key(relation: Relation) -> tuple[str, frozenset[Dim]]:
     """Returns a key that is equal for two relations that compare the same difference with zero."""
-    op, difference = normal(relation.op, relation.left - relation.right)
+    op, difference = normal_comparison(relation.op, relation.left - relation.right)
     return op, frozenset((difference,) if op == ">=" else (difference, -difference))
 
 
@@ -368,13 +371,13 @@ def _contradiction(bounds: Mapping[str, _Bound], assumptions: Sequence[Relation]
     sides: list[tuple[str, str, int, str]] = []
     for name in sorted({*bounds, *(name for relation in assumptions for name in relation.variables)}):
         bound = bounds.get(name, _DEFAULT)
-        sides += [] if bound.low is None else [(name, ">=", bound.low, bound.low_said)]
-        sides += [] if bound.high is None else [(name, "<=", bound.high, bound.high_said)]
+        sides += [] if bound.low is None else [(name, ">=", bound.low, bound.low_source)]
+        sides += [] if bound.high is None else [(name, "<=", bound.high, bound.high_source)]
     core: list[tuple[str, str, int, str] | Relation] = [*sides, *assumptions]
     # Leave out defaults first, because the user did not write them.
-    for item in sorted(core, key=lambda item: isinstance(item, Relation) or item[3] != _DEFAULT_SAID):
+    for item in sorted(core, key=lambda item: isinstance(item, Relation) or item[3] != _DEFAULT_SOURCE):
         rest = [other for other in core if other is not item]
-        if _clash(rest):
+        if _is_contradictory(rest):
             core = rest
     said_so = [
         str(item) if isinstance(item, Relation) else f"{item[0]} {item[1]} {item[2]} ({item[3]})" for item in core
@@ -382,7 +385,7 @@ def _contradiction(bounds: Mapping[str, _Bound], assumptions: Sequence[Relation]
     return "\n  ".join(["no sizes satisfy all of", *said_so, "accepted: assumptions that some sizes satisfy together"])
 
 
-def _clash(items: Sequence[tuple[str, str, int, str] | Relation]) -> bool:
+def _is_contradictory(items: Sequence[tuple[str, str, int, str] | Relation]) -> bool:
     relations = [item for item in items if isinstance(item, Relation)]
     bounds: dict[str, Interval] = {name: ANY for relation in relations for name in relation.variables}
     for item in items:

@@ -33,6 +33,7 @@ class SolverAnswer:
 
     - `holds`: None for "unknown"; False comes with a counterexample `point`.
     - `point`: values of the free variables.
+    - `reason`: why z3 did not decide.
     """
 
     holds: bool | None
@@ -53,11 +54,11 @@ class Solver:
 
             self._z3 = z3
             self._solver = z3.Solver()
-            base = facts.leftover
+            base = facts.unsolved
             defined = divisors_of(*base)
-            self._based = frozenset(atoms_of(*base, *defined))
+            self._base_atoms = frozenset(atoms_of(*base, *defined))
             for constraint in [
-                *self._surroundings([*base, *defined], frozenset()),
+                *self._definitions_in([*base, *defined], frozenset()),
                 *(self._term(d) != 0 for d in defined),
                 *(self._term(d) >= 0 for d in facts.nonnegative),
                 *(self._term(d) == 0 for d in facts.zero),
@@ -75,29 +76,29 @@ class Solver:
             defined = list(dict.fromkeys((*nonzero, *divisors_of(dim))))
             try:
                 term = self._term(dim)
-                constraints = self._surroundings([dim, *defined], self._based)
+                constraints = self._definitions_in([dim, *defined], self._base_atoms)
                 constraints += [self._term(divisor) != 0 for divisor in defined]
             except ValueError:  # z3 gets integers as text, and Python does not print more than 4300 digits
                 return SolverAnswer(None, {}, "an integer is too large for z3")
             constraints.append(term != 0 if op == "==" else term == 0 if op == "!=" else term < 0)
             names = self._facts.variables.union(*(d.variables for d in (dim, *defined)))
             half = max(1, timeout_ms // 2)
-            found = self._checked(self._solver, constraints, names, half)
-            return found if found.holds is not None else self._afresh(constraints, names, half)
+            found = self._check(self._solver, constraints, names, half)
+            return found if found.holds is not None else self._check_in_new_solver(constraints, names, half)
 
     def point(self, timeout_ms: int) -> SolverAnswer:
-        """Returns a point at which the facts hold (`holds` is False), or that there is none (True)."""
+        """Looks for a point at which the facts hold. `holds` is False if there is one, and True if there is none."""
         with _lock:
-            return self._checked(self._solver, [], self._facts.variables, timeout_ms)
+            return self._check(self._solver, [], self._facts.variables, timeout_ms)
 
-    def _afresh(self, constraints: list[Any], names: frozenset[str], timeout_ms: int) -> SolverAnswer:
+    def _check_in_new_solver(self, constraints: list[Any], names: frozenset[str], timeout_ms: int) -> SolverAnswer:
         # Without push and pop z3 preprocesses, which settles some nonlinear queries that its incremental core cannot.
         solver = self._z3.SolverFor("QF_NIA")
         solver.add(*self._solver.assertions())
-        return self._checked(solver, constraints, names, timeout_ms)
+        return self._check(solver, constraints, names, timeout_ms)
 
-    def _checked(self, solver: Any, constraints: list[Any], names: frozenset[str], timeout_ms: int) -> SolverAnswer:
-        """Checks `constraints` with `solver`. The facts and constraints are about the variables `names`."""
+    def _check(self, solver: Any, constraints: list[Any], names: frozenset[str], timeout_ms: int) -> SolverAnswer:
+        """Checks `constraints` with `solver`. `names`: all variables of the facts and constraints."""
         z3 = self._z3
         solver.push()
         try:
@@ -120,7 +121,7 @@ class Solver:
         finally:
             solver.pop()
 
-    def _surroundings(self, dims: list[Dim], known: frozenset[Atom]) -> list[Any]:
+    def _definitions_in(self, dims: list[Dim], known: frozenset[Atom]) -> list[Any]:
         """Returns the definitions of the atoms in `dims`, and the bounds of their variables."""
         out: list[Any] = []
         for atom in atoms_of(*dims):

@@ -19,8 +19,8 @@ def dim_text(dim: Dim) -> str:
     rest, remainders = split_remainders(dim)
     const = rest.const
     terms = [(c, _factors(monomial)) for monomial, c in rest.terms]
-    for remainder in _collected(remainders):
-        const, remainder = _padding(const, remainder)
+    for remainder in _combine_remainders(remainders):
+        const, remainder = _as_distance_to_multiple(const, remainder)
         factor, dividend, modulus = remainder
         text = f"({_operand(dividend)}%{_operand(modulus)})"
         if len(factor.terms) + (factor.const != 0) > 1:
@@ -38,7 +38,7 @@ def dim_text(dim: Dim) -> str:
     return text + "".join(f" {'-' if c < 0 else '+'} {_term(abs(c), factors, bare=True)}" for c, factors in others)
 
 
-def _collected(remainders: tuple[Remainder, ...]) -> list[Remainder]:
+def _combine_remainders(remainders: tuple[Remainder, ...]) -> list[Remainder]:
     """Combines remainders of the same division: `m*(n%8) - 8*(m//8)*(n%8)` is `(m%8)*(n%8)`."""
     factors: dict[tuple[Dim, Dim], Dim] = {}
     for factor, dividend, modulus in remainders:
@@ -46,7 +46,7 @@ def _collected(remainders: tuple[Remainder, ...]) -> list[Remainder]:
     return [Remainder(factor, *division) for division, factor in factors.items() if factor != 0]
 
 
-def _padding(const: int, remainder: Remainder) -> tuple[int, Remainder]:
+def _as_distance_to_multiple(const: int, remainder: Remainder) -> tuple[int, Remainder]:
     """Rewrites `3 - (n + 3)%4` as `(-n)%4`, the distance to the next multiple. Anything else stays."""
     factor, dividend, modulus = remainder
     if factor.terms or modulus.terms or factor.const > 0 or const != -factor.const * (modulus.const - 1):

@@ -42,7 +42,10 @@ class _Answer:
 
 @dataclass(frozen=True)
 class Proved(_Answer):
-    """The statement has a value and holds for all allowed sizes. `by` names the method that proved it."""
+    """The statement has a value and holds for all allowed sizes.
+
+    - `by`: the method that proved it.
+    """
 
     by: Path
 
@@ -52,20 +55,28 @@ class Proved(_Answer):
 
 @dataclass(frozen=True)
 class Refuted(_Answer):
-    """The statement has a value and is false at `counterexample`, an allowed point. `said` shows both sides."""
+    """The statement has a value and is false at an allowed point.
+
+    - `counterexample`: the point, as the value of each variable.
+    - `statement`: the statement with the values of both sides at that point.
+    - `by`: the method that found the point.
+    """
 
     counterexample: Mapping[str, int] = field(hash=False)
-    said: str = ""
+    statement: str = ""
     by: Path = field(default="points", compare=False)
 
     def __str__(self) -> str:
         at = ", ".join(f"{name} = {size}" for name, size in self.counterexample.items())
-        return f"refuted{' at ' if at else ''}{at}{': ' if self.said else ''}{self.said}"
+        return f"refuted{' at ' if at else ''}{at}{': ' if self.statement else ''}{self.statement}"
 
 
 @dataclass(frozen=True)
 class Unknown(_Answer):
-    """Neither proved nor refuted. `reason` says why."""
+    """Neither proved nor refuted.
+
+    - `reason`: why the statement is undecided.
+    """
 
     reason: str
 
@@ -78,9 +89,11 @@ Verdict: TypeAlias = Proved | Refuted | Unknown
 
 @dataclass
 class ProverStatistics:
-    """Number of queries answered by each method, and seconds spent. "unknown" counts undecided queries.
+    """The prover's work. A scope shares it with its children, so one object covers a whole run.
 
-    A scope shares it with its children, so one object covers a whole run.
+    - `queries`: number of queries answered by each method; "unknown" counts undecided queries.
+    - `seconds`: seconds spent on these queries.
+    - `asked_z3`: number of queries passed to z3.
     """
 
     queries: Counter[str] = field(default_factory=lambda: Counter[str]())

@@ -158,7 +158,11 @@ def factors_of(expr: Scalar) -> list[Scalar]:
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """Arithmetic and memory traffic of one run, as expressions in the sizes."""
+    """Arithmetic and memory traffic of one run, as expressions in the sizes.
+
+    - `flops`: weighted arithmetic operations (`functions.py`).
+    - `bytes_read`, `bytes_written`: bytes moved from and to memory.
+    """
 
     flops: Dim
     bytes_read: Dim
@@ -187,7 +191,7 @@ def count(program: TensorProgram) -> Counts:
     for made in program.stages:
         loops = {str(loop_of(index)): size for index, size in zip(made.indices, made.output.shape, strict=True)}
         for term, bound, guarded in _scoped_reads(made.value, loops):
-            elements = _touched(term, program.buffers[term.buffer], bound, guarded)
+            elements = _touched_elements(term, program.buffers[term.buffer], bound, guarded)
             touched.setdefault(term.buffer, []).append((term.indices, elements))
     sources = (*program.inputs, *(program.buffers[name] for name in program.workspaces))
     read = sum((_read_bytes(buffer, touched.get(buffer.name, [])) for buffer in sources), _ZERO)
@@ -252,7 +256,7 @@ def _scoped_reads(value: Scalar, loops: dict[str, Dim]) -> Iterator[tuple[Read, 
             todo.append((child, scope, guarded or skipped))
 
 
-def _touched(read: Read, buffer: Buffer, loops: dict[str, Dim], guarded: bool) -> Dim:
+def _touched_elements(read: Read, buffer: Buffer, loops: dict[str, Dim], guarded: bool) -> Dim:
     """Returns an upper bound on the number of elements of `buffer` that the read touches."""
     total, names, joint = _ONE, frozenset[str](), False
     for index, size in zip(read.indices, buffer.shape, strict=True):

@@ -44,7 +44,7 @@ def dim_values(dim: Dim, env: Mapping[str, Any]) -> Any:
     return total
 
 
-def converted(x: Array, dtype: str) -> Array:
+def convert(x: Array, dtype: str) -> Array:
     """Converts `x` as XLA does. From float to integer it saturates, and NaN becomes 0."""
     to = np.dtype(dtype)
     if x.dtype == to:
@@ -67,7 +67,7 @@ def to_exact_array(x: Array) -> Array:
     return np.asarray(np.frompyfunc(to_exact, 1, 1)(x), dtype=object)
 
 
-def _wrapped(value: Any, dtype: str) -> Any:
+def _wrap(value: Any, dtype: str) -> Any:
     """Returns an exact value as `dtype` holds it: integers wrap, other values are unchanged."""
     if kind(dtype) not in "iu" or value is UNDEFINED or isinstance(value, float):
         return value
@@ -80,13 +80,13 @@ def exact_ufunc(fn: str, argument: str, dtype: str) -> Any:
     function = exact_function(FUNCTIONS[fn], argument)
 
     def call(*args: Any) -> Any:
-        return UNDEFINED if any(arg is UNDEFINED for arg in args) else _wrapped(function(*args), dtype)
+        return UNDEFINED if any(arg is UNDEFINED for arg in args) else _wrap(function(*args), dtype)
 
     return np.frompyfunc(call, FUNCTIONS[fn].arity, 1)
 
 
 @lru_cache(FEW_KEPT)
-def exact_converted(source: str, target: str) -> Any:
+def exact_conversion(source: str, target: str) -> Any:
     letters = kind(source) + kind(target)
 
     def call(x: Any) -> Any:
@@ -98,7 +98,7 @@ def exact_converted(source: str, target: str) -> Any:
             x = uninterpreted_value("real", x)
         if letters[1] in "iu":
             if letters[0] in "iub":
-                return _wrapped(int(x), target)
+                return _wrap(int(x), target)
             low, high = dtype_of(target).least, dtype_of(target).greatest
             return low if x <= low else high if x >= high else math.trunc(x)
         return int(x) if letters[0] == "b" else x

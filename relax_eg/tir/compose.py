@@ -39,6 +39,7 @@ Env = Mapping[str, "Dim | Scalar"]  # replacements of size variables and loop va
 class InlinedProgram:
     """A program inside a kernel.
 
+    - `program`: the tensor program.
     - `reads`, `writes`: the kernel's names of the buffers it reads and writes, in the program's order.
     - `sizes`: values of its size variables in the kernel's sizes; omitted ones keep their names.
     """
@@ -64,18 +65,18 @@ def compose(
     stages: list[Stage] = []
     workspaces: list[str] = []
     for use in uses:
-        stages += _placed(name, use, buffers, workspaces)
+        stages += _stages_of_use(name, use, buffers, workspaces)
     for o in outputs:
         if o not in buffers or o in {b.name for b in inputs}:
             raise ShapeError(f"{name}: the output {o} is written by none of its programs")
     needed = _needed(stages, outputs)
     stages = [made for made in stages if made.output.name in needed]
     workspaces = [w for w in workspaces if w in needed]
-    kept = _kept(stages, {*outputs, *workspaces})
+    kept = _stored_stages(stages, {*outputs, *workspaces})
     inlined: dict[str, Stage] = {}
     left: list[Stage] = []
     for made in stages:
-        new = Stage(made.output, made.indices, inlining(made.value, inlined))
+        new = Stage(made.output, made.indices, inline_stages(made.value, inlined))
         if made.output.name in kept:
             left.append(new)
         else:
@@ -87,7 +88,9 @@ def compose(
     return replace(made, passed=tuple(sorted(made.sizes - told))).validate()
 
 
-def _placed(name: str, use: InlinedProgram, buffers: dict[str, Buffer], workspaces: list[str]) -> Iterable[Stage]:
+def _stages_of_use(
+    name: str, use: InlinedProgram, buffers: dict[str, Buffer], workspaces: list[str]
+) -> Iterable[Stage]:
     """Yields the stages of a program in the kernel's names and sizes. Adds their outputs to `buffers` and
     `workspaces`."""
     program = use.program
@@ -100,7 +103,7 @@ def _placed(name: str, use: InlinedProgram, buffers: dict[str, Buffer], workspac
         found = buffers.get(given)
         if found is None:
             raise ShapeError(f"{name}: {program.name} reads {given}, which is not there; known: {', '.join(buffers)}")
-        wanted = Buffer(given, _sized(buffer.shape, sizes), buffer.dtype)
+        wanted = Buffer(given, _substitute_shape(buffer.shape, sizes), buffer.dtype)
         if found != wanted:
             raise ShapeError(f"{name}: {program.name} takes {wanted}; it gets {found}")
         called[buffer.name] = given
@@ -110,18 +113,18 @@ def _placed(name: str, use: InlinedProgram, buffers: dict[str, Buffer], workspac
             called[own] = _fresh(own, buffers)
         elif called[own] in buffers:
             raise ShapeError(f"{name}: {program.name} writes {called[own]}, which is there already")
-        output = Buffer(called[own], _sized(made.output.shape, sizes), made.output.dtype)
+        output = Buffer(called[own], _substitute_shape(made.output.shape, sizes), made.output.dtype)
         buffers[output.name] = output
         if own in program.workspaces:
             workspaces.append(output.name)
-        yield Stage(output, made.indices, substituted(made.value, sizes, called))
+        yield Stage(output, made.indices, substitute_variables(made.value, sizes, called))
 
 
 def _fresh(name: str, taken: Mapping[str, Buffer]) -> str:
     return next(n for n in itertools.chain([name], (f"{name}_{i}" for i in itertools.count(1))) if n not in taken)
 
 
-def _sized(shape: Sequence[Dim], sizes: Mapping[str, Dim]) -> tuple[Dim, ...]:
+def _substitute_shape(shape: Sequence[Dim], sizes: Mapping[str, Dim]) -> tuple[Dim, ...]:
     return tuple(d.substitute(sizes) for d in shape) if sizes else tuple(shape)
 
 
@@ -134,11 +137,11 @@ def _needed(stages: Sequence[Stage], outputs: Sequence[str]) -> set[str]:
     return needed
 
 
-def _kept(stages: Sequence[Stage], stored: set[str]) -> set[str]:
+def _stored_stages(stages: Sequence[Stage], stored: set[str]) -> set[str]:
     """Returns the buffers whose stages stay: those `stored`, reductions, scans, and values computed once for several
     remaining stages."""
     kept: set[str] = set()
-    readers: dict[str, set[str]] = {}  # the remaining stages in which a buffer is read, after inlining others
+    readers: dict[str, set[str]] = {}  # the remaining stages in which a buffer is read, after inline_stages others
     for made in reversed(stages):
         name = made.output.name
         inside = readers.get(name, set())
@@ -157,12 +160,12 @@ def _kept(stages: Sequence[Stage], stored: set[str]) -> set[str]:
 # --- substitution ---
 
 
-def substituted(value: Scalar, env: Env, buffers: Mapping[str, str] | None = None) -> Scalar:
+def substitute_variables(value: Scalar, env: Env, buffers: Mapping[str, str] | None = None) -> Scalar:
     """Returns `value` with other sizes and indices, and other buffer names."""
-    return _rewritten(value, env, lambda read: read, buffers or {})
+    return _rewrite(value, env, lambda read: read, buffers or {})
 
 
-def inlining(value: Scalar, inlined: Mapping[str, Stage]) -> Scalar:
+def inline_stages(value: Scalar, inlined: Mapping[str, Stage]) -> Scalar:
     """Returns `value` with each read of an inlined stage replaced by that stage's value at the indices of the read."""
     memo: dict[Read, Scalar] = {}
 
@@ -172,23 +175,23 @@ def inlining(value: Scalar, inlined: Mapping[str, Stage]) -> Scalar:
             return read
         if read not in memo:
             at = {str(loop_of(i)): index for i, index in zip(made.indices, read.indices, strict=True)}
-            memo[read] = substituted(made.value, at)
+            memo[read] = substitute_variables(made.value, at)
         return memo[read]
 
-    return _rewritten(value, {}, instead, {})
+    return _rewrite(value, {}, instead, {})
 
 
-def _rewritten(value: Scalar, env: Env, instead: Callable[[Read], Scalar], buffers: Mapping[str, str]) -> Scalar:
+def _rewrite(value: Scalar, env: Env, instead: Callable[[Read], Scalar], buffers: Mapping[str, str]) -> Scalar:
     """Rebuilds `value` bottom-up: replaces variables by `env`, buffers by `buffers`, then each read by `instead`."""
 
     def made(at: Scalar, done: Mapping[Scalar, Scalar]) -> Scalar:
-        new = _rebuilt(at, env, done, buffers)
+        new = _rewrite_term(at, env, done, buffers)
         return instead(new) if isinstance(new, Read) else new
 
     return rebuild(value, made)
 
 
-def _rebuilt(at: Scalar, env: Env, done: Mapping[Scalar, Scalar], buffers: Mapping[str, str]) -> Scalar:
+def _rewrite_term(at: Scalar, env: Env, done: Mapping[Scalar, Scalar], buffers: Mapping[str, str]) -> Scalar:
     match at:
         case Index():
             dim = _index(at.dim, env)
@@ -221,27 +224,27 @@ def _index(dim: Dim, env: Env) -> IndexValue:
     name = loop_of(dim)
     if name is not None:
         return given[name]
-    return _computed(dim, given)
+    return _dim_arithmetic(dim, given)
 
 
-def _computed(dim: Dim, env: Env) -> Scalar:
+def _dim_arithmetic(dim: Dim, env: Env) -> Scalar:
     """Returns the value of `dim`, some of whose variables are data-dependent, as arithmetic."""
     total: Scalar | None = None
     for monomial, coefficient in dim.terms:
         term: Scalar = const(coefficient, INDEX_DTYPE)
         for atom in monomial:
-            factor = _computed_atom(atom, env)
+            factor = _atom_arithmetic(atom, env)
             term = factor if term == const(1, INDEX_DTYPE) else apply("multiply", term, factor)
         total = term if total is None else apply("add", total, term)
     offset = const(dim.const, INDEX_DTYPE)
     return offset if total is None else total if not dim.const else apply("add", total, offset)
 
 
-def _computed_atom(atom: Atom, env: Env) -> Scalar:
+def _atom_arithmetic(atom: Atom, env: Env) -> Scalar:
     if atom.op == "var":
         value = env.get(atom.name, Dim.var(atom.name))
         return Index(value) if isinstance(value, Dim) else cast(value, INDEX_DTYPE)
-    args = [_computed(a, env) for a in atom.args]
+    args = [_dim_arithmetic(a, env) for a in atom.args]
     if atom.op == "select":
         compare = "greater_equal" if atom.name == ">=" else "equal"
         return Select(apply(compare, args[0], 0), args[1], args[2])

@@ -18,7 +18,7 @@ import numpy as np
 from relax_eg.dtypes import kind, numpy_dtype
 from relax_eg.errors import BoundsError, ShapeError
 from relax_eg.shapes import Dim
-from relax_eg.tir.arrays import converted, dim_values, exact_converted, exact_ufunc, to_exact_array
+from relax_eg.tir.arrays import convert, dim_values, exact_conversion, exact_ufunc, to_exact_array
 from relax_eg.tir.exact import UNDEFINED, to_exact
 from relax_eg.tir.expr import Apply, Cast, Const, Index, Read, Reduce, Scalar, Select, loop_of
 from relax_eg.tir.functions import FUNCTIONS, Array, identity, widen
@@ -110,12 +110,12 @@ class _Frame:
             for name, (axis, extent) in self.loops.items()
         }
 
-    def where(self, mask: Array) -> _Frame:
+    def restricted_to(self, mask: Array) -> _Frame:
         """Returns this frame restricted to the points in `mask`."""
         active = mask if self.active is None else self.active & mask
         return _Frame(self.loops, self.rank, self.used, active, fixed=self.fixed)
 
-    def inside(self, names: Sequence[str], extents: Sequence[int]) -> _Frame:
+    def with_loops(self, names: Sequence[str], extents: Sequence[int]) -> _Frame:
         """Returns this frame with more loop variables bound, on the next axes."""
         bound = {name: (self.used + n, extent) for n, (name, extent) in enumerate(zip(names, extents, strict=True))}
         return _Frame(self.loops | bound, self.rank, self.used + len(bound), self.active, fixed=self.fixed)
@@ -144,7 +144,7 @@ class _Run:
         if stage.scans:
             return self._scan(stage, extents, names)
         rank = max(1, len(extents) + stage.value.binders)  # numpy turns arrays without axes into scalars
-        frame = _Frame({}, rank, 0).inside(names, extents)
+        frame = _Frame({}, rank, 0).with_loops(names, extents)
         value = self.term(stage.value, frame)
         full = np.broadcast_to(value, (*extents, *(1,) * (rank - len(extents))))
         return np.array(full.reshape(extents))
@@ -160,7 +160,7 @@ class _Run:
         steps = [range(extents[scan.axis])[:: -1 if scan.reverse else 1] for scan in stage.scans]
         for point in itertools.product(*steps):
             fixed = {names[axis]: value for axis, value in zip(along, point, strict=True)}
-            frame = _Frame({}, rank, 0, fixed=fixed).inside([names[a] for a in free], [extents[a] for a in free])
+            frame = _Frame({}, rank, 0, fixed=fixed).with_loops([names[a] for a in free], [extents[a] for a in free])
             value = self.term(stage.value, frame)
             shape = tuple(extents[axis] for axis in free)
             value = np.broadcast_to(value, (*shape, *(1,) * (rank - len(free)))).reshape(shape)
@@ -195,8 +195,8 @@ class _Run:
             case Cast():
                 arg = self.term(expr.arg, frame)
                 if self.exact:
-                    return exact_converted(expr.arg.dtype, expr.dtype)(arg)
-                return converted(arg, expr.dtype)
+                    return exact_conversion(expr.arg.dtype, expr.dtype)(arg)
+                return convert(arg, expr.dtype)
             case Select():
                 return self._select(expr, frame)
             case Reduce():
@@ -273,8 +273,8 @@ class _Run:
         other_mask = (cond == False).astype(bool) if self.exact else ~mask  # noqa: E712
         if other_mask.all():
             return self.term(expr.other, frame)
-        then = self.term(expr.then, frame.where(mask))
-        other = self.term(expr.other, frame.where(other_mask))
+        then = self.term(expr.then, frame.restricted_to(mask))
+        other = self.term(expr.other, frame.restricted_to(other_mask))
         value = np.where(mask, then, other)
         if self.exact:
             value = np.where(mask | other_mask, value, UNDEFINED)  # type: ignore[call-overload]
@@ -282,7 +282,7 @@ class _Run:
 
     def _reduce(self, expr: Reduce, frame: _Frame) -> Array:
         extents = self.shape([extent for _, extent in expr.over])
-        inner = frame.inside([str(loop_of(var)) for var, _ in expr.over], extents)
+        inner = frame.with_loops([str(loop_of(var)) for var, _ in expr.over], extents)
         first, last = frame.used, inner.used
         in_order = self.exact or self.ordered
         if expr.kind == "sum" and 0 not in extents and not in_order:

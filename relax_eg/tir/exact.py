@@ -176,7 +176,7 @@ def square(x: Any) -> Any:
     return multiply(x, x)
 
 
-def _defined(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
+def _propagate_undefined(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
     """Guards a `function` composed of others: UNDEFINED inside gives UNDEFINED."""
 
     def guarded(x: Any) -> Any:
@@ -188,9 +188,9 @@ def _defined(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
     return guarded
 
 
-rsqrt = _defined(lambda x: reciprocal(uninterpreted_value("sqrt", x)))
-sigmoid = _defined(lambda x: reciprocal(add(1, exp(negative(x)))))
-expm1 = _defined(lambda x: subtract(exp(x), 1))
-log1p = _defined(lambda x: uninterpreted_value("log", add(1, x)))
-tan = _defined(lambda x: true_divide(uninterpreted_value("sin", x), uninterpreted_value("cos", x)))
-erfc = _defined(lambda x: subtract(1, uninterpreted_value("erf", x)))
+rsqrt = _propagate_undefined(lambda x: reciprocal(uninterpreted_value("sqrt", x)))
+sigmoid = _propagate_undefined(lambda x: reciprocal(add(1, exp(negative(x)))))
+expm1 = _propagate_undefined(lambda x: subtract(exp(x), 1))
+log1p = _propagate_undefined(lambda x: uninterpreted_value("log", add(1, x)))
+tan = _propagate_undefined(lambda x: true_divide(uninterpreted_value("sin", x), uninterpreted_value("cos", x)))
+erfc = _propagate_undefined(lambda x: subtract(1, uninterpreted_value("erf", x)))

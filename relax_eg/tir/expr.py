@@ -214,7 +214,7 @@ class Const(Scalar):
     dtype: str
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "value", _rounded(self.value, self.dtype))
+        object.__setattr__(self, "value", _round_to_dtype(self.value, self.dtype))
 
     @cached_property
     def on_indices(self) -> bool:
@@ -261,7 +261,7 @@ class Read(Scalar):
         for index in self.indices:
             if isinstance(index, Scalar) and kind(index.dtype) not in "iu":
                 raise ShapeError(f"{self.buffer} is indexed by {index}, of dtype {index.dtype}; an integer is needed")
-        _settle(self)
+        _fill_caches(self)
 
     @property
     def children(self) -> tuple[Scalar, ...]:
@@ -292,7 +292,7 @@ class Apply(Scalar):
             raise ShapeError(f"integer_pow of {self.args[0]}: the exponent must be a constant; `power` takes any")
         if self.fn == "reduce_precision" and not all(isinstance(bits, Const) for bits in self.args[1:]):
             raise ShapeError(f"reduce_precision of {self.args[0]}: the numbers of bits must be constants")
-        _settle(self, FUNCTIONS[self.fn].dtype([arg.dtype for arg in self.args]))
+        _fill_caches(self, FUNCTIONS[self.fn].dtype([arg.dtype for arg in self.args]))
 
     @property
     def children(self) -> tuple[Scalar, ...]:
@@ -317,7 +317,7 @@ class Cast(Scalar):
 
     def __post_init__(self) -> None:
         kind(self.dtype)  # raises ShapeError for an unknown dtype
-        _settle(self)
+        _fill_caches(self)
 
     @property
     def children(self) -> tuple[Scalar, ...]:
@@ -342,7 +342,7 @@ class Select(Scalar):
             raise ShapeError(f"select on {self.cond}, of dtype {self.cond.dtype}; a bool is needed")
         if self.then.dtype != self.other.dtype:
             raise ShapeError(f"select between {self.then.dtype} and {self.other.dtype}; cast one side")
-        _settle(self, self.then.dtype)
+        _fill_caches(self, self.then.dtype)
 
     @property
     def children(self) -> tuple[Scalar, ...]:
@@ -381,7 +381,7 @@ class Reduce(Scalar):
         if None in names or len(set(names)) < len(names):
             over = ", ".join(str(var) for var, _ in self.over)
             raise ShapeError(f"{self.kind} over {over}: distinct loop variables are needed")
-        _settle(self, INDEX_DTYPE if self.kind.startswith("arg") else dtype)
+        _fill_caches(self, INDEX_DTYPE if self.kind.startswith("arg") else dtype)
 
     @property
     def children(self) -> tuple[Scalar, ...]:
@@ -457,7 +457,7 @@ def integer_pow(x: Scalar, exponent: int) -> Scalar:
     return Apply("integer_pow", (x, Const(exponent, "int32")))
 
 
-def _settle(expr: Scalar, dtype: str | None = None) -> None:
+def _fill_caches(expr: Scalar, dtype: str | None = None) -> None:
     """Sets a new term's dtype and fills its caches now, while the caches of its children are filled, to avoid deep
     recursion later."""
     if dtype is not None:
@@ -465,7 +465,7 @@ def _settle(expr: Scalar, dtype: str | None = None) -> None:
     _ = expr.free, expr.binders, expr.on_indices, hash(expr)
 
 
-def _rounded(value: Any, dtype: str) -> Number:
+def _round_to_dtype(value: Any, dtype: str) -> Number:
     """Returns `value` rounded to `dtype`, as a Python number of that kind."""
     letter = kind(dtype)
     if letter == "b":

@@ -52,6 +52,7 @@ Trait = Literal[
 class ScalarFunction:
     """A scalar function.
 
+    - `name`, `arity`: its name in equations, and its number of arguments.
     - `compute`: implementation on numpy arrays.
     - `accepts`: kinds of dtype it takes (b bool, i int, u unsigned, f float, c complex).
     - `result`: dtype of the result: "same" as the arguments, which agree; that of the "first" argument; the "real" or
@@ -183,7 +184,7 @@ def identity(reduction: str, dtype: str) -> Any:
     return int(reduction == "prod")
 
 
-def _unknown(name: str) -> Callable[..., Any]:
+def _uninterpreted(name: str) -> Callable[..., Any]:
     return lambda *args: exact.uninterpreted_value(name, *args)
 
 
@@ -277,9 +278,9 @@ _ROWS = (
     ScalarFunction("less_equal", 2, np.less_equal, "biuf", "bool", exact=operator.le, symbol="<=", lax="le"),
     ScalarFunction("greater", 2, np.greater, "biuf", "bool", exact=operator.gt, symbol=">", lax="gt"),
     ScalarFunction("greater_equal", 2, np.greater_equal, "biuf", "bool", exact=operator.ge, symbol=">=", lax="ge"),
-    ScalarFunction("less_total", 2, special.total(np.less), "f", "bool", widens=False),
-    ScalarFunction("less_equal_total", 2, special.total(np.less_equal), "f", "bool", widens=False),
-    ScalarFunction("equal_total", 2, special.total(np.equal), "f", "bool", widens=False),
+    ScalarFunction("less_total", 2, special.in_total_order(np.less), "f", "bool", widens=False),
+    ScalarFunction("less_equal_total", 2, special.in_total_order(np.less_equal), "f", "bool", widens=False),
+    ScalarFunction("equal_total", 2, special.in_total_order(np.equal), "f", "bool", widens=False),
     ScalarFunction("is_finite", 1, np.isfinite, "fc", "bool", exact=lambda x: not isinstance(x, float)),
     ScalarFunction("is_nan", 1, np.isnan, "fc", "bool", exact=lambda x: False),
     # bits; on bool these are the logical connectives
@@ -331,5 +332,5 @@ def exact_function(function: ScalarFunction, argument: str) -> Callable[..., Any
     """Returns `function` on exact values of dtype `argument`, or an uninterpreted function if it has no exact
     meaning."""
     if function.exact is None or (kind(argument) == "c" and "ring" not in function.traits.split()):
-        return _unknown(function.name)
+        return _uninterpreted(function.name)
     return function.exact

@@ -1,4 +1,4 @@
-"""A tensor program at many points at once: every buffer gets a new first axis, along which the points lie."""
+"""Runs a tensor program at many points at once: every buffer gets a new first axis, which indexes the points."""
 
 from __future__ import annotations
 

@@ -25,13 +25,13 @@ def program_text(program: TensorProgram, prefix: str = "rx", called: str | None 
         called = program.name if _is_name(program.name) else "program"
     mark = f"@{prefix}.tensor_program" + ("" if called == program.name else f"(name={program.name!r})")
     arrays = [*program.inputs, *(program.buffers[name] for name in program.outputs)]
-    parameters = [f"{_name(b.name, program)}: {_declared(prefix, 'Buffer', b)}" for b in arrays]
+    parameters = [f"{_name(b.name, program)}: {_declaration(prefix, 'Buffer', b)}" for b in arrays]
     lifted = [
-        f"{_name(name, program)}: {_declared(prefix, 'workspace', program.buffers[name])}" for name in program.lifted
+        f"{_name(name, program)}: {_declaration(prefix, 'workspace', program.buffers[name])}" for name in program.lifted
     ]
     first = len(program.inputs)
     parameters[first:first] = lifted
-    parameters += [f"{name}: int" for name in program.told]
+    parameters += [f"{name}: int" for name in program.size_arguments]
     lines = [mark, f"def {_name(called, program)}({', '.join(parameters)}):"]
     written = {*program.outputs, *program.lifted}
     names = _fresh_names(program)
@@ -39,7 +39,7 @@ def program_text(program: TensorProgram, prefix: str = "rx", called: str | None 
         name = made.output.name
         if name not in written:
             where = "workspace" if name in program.workspaces else "local"
-            lines.append(f"{INDENT}{_name(name, program)} = {_declared(prefix, where, made.output)}")
+            lines.append(f"{INDENT}{_name(name, program)} = {_declaration(prefix, where, made.output)}")
         named, value = ([], constant_text(made.value)) if isinstance(made.value, Const) else (
             named_text(made.value, program.sizes, names)
         )  # fmt: skip
@@ -68,7 +68,7 @@ def _fresh_names(program: TensorProgram) -> Iterator[str]:
     return (name for n in itertools.count() if (name := f"t{n}") not in taken)
 
 
-def _declared(prefix: str, what: str, buffer: Buffer) -> str:
+def _declaration(prefix: str, what: str, buffer: Buffer) -> str:
     dims = " ".join(_word(size) for size in buffer.shape)
     dtype = "" if buffer.dtype == "float32" else f', "{buffer.dtype}"'
     return f'{prefix}.{what}("{dims}"{dtype})'

@@ -95,7 +95,7 @@ class TensorProgram:
     - `workspaces`: locals in device memory, which a kernel allocates for itself; kept in the order of the stages.
     - `lifted`: workspaces that the caller allocates and passes after the inputs; their initial contents do not matter.
     - `passed`: size variables passed at each call (Relax's symbolic arguments) although axes of the parameters mention
-      them. Sizes that no axis mentions are passed in any case (`told`).
+      them. Sizes that no axis mentions are passed in any case (`size_arguments`).
     """
 
     name: str
@@ -121,7 +121,7 @@ class TensorProgram:
         return frozenset(v for buffer in (*self.inputs, *lifted) for size in buffer.shape for v in size.variables)
 
     @cached_property
-    def told(self) -> tuple[str, ...]:
+    def size_arguments(self) -> tuple[str, ...]:
         """The size variables passed at each call: `passed`, then those that no axis of a parameter mentions."""
         return (*self.passed, *sorted(self.sizes - self._mentioned() - set(self.passed)))
 

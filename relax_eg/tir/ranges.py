@@ -21,14 +21,15 @@ TIMEOUT_MS = 1000  # limit: milliseconds of z3 per bound
 class Finding:
     """An index of a read that is not proved to be in range.
 
+    - `read`, `axis`: the read, and the axis that the index selects on.
     - `text`: the condition that must hold.
-    - `at`: sizes and loop variables at which the index is out of range; empty if undecided.
+    - `counterexample`: sizes and loop variables at which the index is out of range; empty if undecided.
     """
 
     read: Read
     axis: int
     text: str
-    at: Mapping[str, int]
+    counterexample: Mapping[str, int]
 
 
 def obligations(program: TensorProgram) -> list[str]:
@@ -56,7 +57,7 @@ def out_of_range(value: Scalar, loops: Mapping[str, Dim], buffers: Mapping[str, 
             continue
         seen.add(key)
         if isinstance(term, Read):
-            yield from _of_read(term, buffers[term.buffer], scope, known, certain)
+            yield from _check_read(term, buffers[term.buffer], scope, known, certain)
         if isinstance(term, Reduce):
             scope = scope | {str(loop_of(var)): extent for var, extent in term.over}
         if isinstance(term, Select):
@@ -109,7 +110,7 @@ def _margins(index: Dim, size: Dim, loops: Mapping[str, Dim]) -> list[Dim]:
     return [low, size - 1 - high]
 
 
-def _of_read(
+def _check_read(
     read: Read, buffer: Buffer, loops: Mapping[str, Dim], known: tuple[Relation, ...], certain: bool
 ) -> Iterator[Finding]:
     for axis, (index, size) in enumerate(zip(read.indices, buffer.shape, strict=True)):

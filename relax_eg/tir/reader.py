@@ -116,7 +116,7 @@ class _ProgramReader:
         try:
             return made.validate()
         except RelaxEgError as error:
-            raise self.source.refused(d, error, ONCE) from None
+            raise self.source.at_position(d, error, ONCE) from None
 
     def fail(self, at: ast.AST, problem: str, expected: str) -> NoReturn:
         raise self.source.error(at, problem, expected)
@@ -166,7 +166,7 @@ class _ProgramReader:
             if dtype is not None:
                 told = parse_dtype(str(dtype.value) if isinstance(dtype, ast.Constant) else str(last_name(dtype)))
         except RelaxEgError as error:
-            raise self.source.refused(shape, error, wanted) from None
+            raise self.source.at_position(shape, error, wanted) from None
         known: list[Dim] = []
         for size in sizes:
             if not isinstance(size, Dim):
@@ -274,7 +274,7 @@ class _ProgramReader:
                 reach[n] = size - index.substitute({n: 0}) if index != size - 1 - Dim.var(n) else size
         summed: dict[str, Dim] = {}
         if fold is not None:
-            unknown = [n for n in self._unknown(value, reader) if n not in reader.names]
+            unknown = [n for n in self._unbound_names(value, reader) if n not in reader.names]
             summed = {n: loop(n) for n in unknown}
             reader.names.update(summed)
         found = reader.scalar(value, buffer.dtype)
@@ -290,7 +290,7 @@ class _ProgramReader:
         if fold is not None:
             self._fold(store, fold, over)
             return
-        self._new(store)
+        self._append_store(store)
 
     def _target(self, target: ast.Subscript) -> Buffer:
         name = target.value.id if isinstance(target.value, ast.Name) else ""
@@ -300,7 +300,7 @@ class _ProgramReader:
             self.fail(target, f"`{ast.unparse(target.value)}` is no buffer that can be written", wanted)
         return buffer
 
-    def _unknown(self, value: ast.expr, reader: ValueReader) -> list[str]:
+    def _unbound_names(self, value: ast.expr, reader: ValueReader) -> list[str]:
         """Returns the names in `value` that nothing binds: loop variables to reduce over."""
         bound = set(reader.names) | set(self.buffers) | {"inf", "nan"}
         found: dict[str, None] = {}
@@ -317,9 +317,9 @@ class _ProgramReader:
 
     def _in_range(self, value: Scalar, loops: Mapping[str, Dim], reader: ValueReader) -> None:
         for finding in out_of_range(value, loops, self.buffers) if self.ranges else ():
-            if finding.at:
+            if finding.counterexample:
                 size = self.buffers[finding.read.buffer].shape[finding.axis]
-                at = ", ".join(f"{n} = {v}" for n, v in finding.at.items())
+                at = ", ".join(f"{n} = {v}" for n, v in finding.counterexample.items())
                 index = index_text(finding.read.indices[finding.axis])  # type: ignore[arg-type]
                 self.fail(
                     reader.reads.get(finding.read, self.definition),
@@ -328,7 +328,7 @@ class _ProgramReader:
                     f"0 <= {index} < {size} for all sizes, or select(condition, {finding.read}, other)",
                 )
 
-    def _new(self, store: BufferStore) -> None:
+    def _append_store(self, store: BufferStore) -> None:
         name = store.buffer.name
         if reader := next((o.buffer.name for o in self.stores if o.buffer.name != name and _reads(o, name)), None):
             self.fail(
@@ -357,16 +357,16 @@ class _ProgramReader:
             if not (over and isinstance(first, Const) and _is_neutral(first, kind, neutral)):
                 value = apply(fold, first, value)
         except RelaxEgError as error:
-            raise self.source.refused(store.at, error, STATEMENT) from None
+            raise self.source.at_position(store.statement, error, STATEMENT) from None
         self.stores.remove(start)
-        self._new(replace(store, value=value))
+        self._append_store(replace(store, value=value))
 
     def _stage(self, name: str) -> Stage:
         mine = [s for s in self.stores if s.buffer.name == name]
         try:
             return stage_of(self.source, mine)
         except RelaxEgError as error:
-            raise self.source.refused(mine[0].at, error, ONCE) from None
+            raise self.source.at_position(mine[0].statement, error, ONCE) from None
 
 
 def _names(at: ast.AST) -> list[str]:

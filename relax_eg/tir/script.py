@@ -58,7 +58,7 @@ def _read(function: Callable[..., Any]) -> TensorProgram:
     return read_program(source, definition)
 
 
-def _declaration(what: str) -> Callable[..., Any]:
+def _declaration_function(what: str) -> Callable[..., Any]:
     def declared(shape: str | tuple[Any, ...], dtype: str = "float32") -> Any:
         return f"{what}({shape!r}, {dtype!r})"
 
@@ -68,9 +68,9 @@ def _declaration(what: str) -> Callable[..., Any]:
 
 # Annotations are evaluated when the function is defined, before its text is read; these functions serve that
 # evaluation.
-Buffer = _declaration("Buffer")
+Buffer = _declaration_function("Buffer")
 Buffer.__doc__ = 'A buffer parameter of a tensor program: `X: rx.Buffer("n 128", "float32")`.'
-workspace = _declaration("workspace")
+workspace = _declaration_function("workspace")
 workspace.__doc__ = 'A temporary in device memory: `P = rx.workspace("8 n 4096")`; as a parameter, one that is passed.'
-local = _declaration("local")
+local = _declaration_function("local")
 local.__doc__ = 'A temporary of a tensor program: `T = rx.local("n 128", "float32")`.'

@@ -9,7 +9,7 @@ from relax_eg.tir.program import Stage, TensorProgram, dims_of
 Axes = tuple[int | None, ...]
 
 
-def sliced_with(program: TensorProgram, axis: int) -> Axes | None:
+def sliced_input_axes(program: TensorProgram, axis: int) -> Axes | None:
     """Returns, for each input, the axis to slice when the output is sliced along `axis`; None for an input read whole.
 
     Returns None altogether if slicing is impossible: an element depends on its position, or on other positions of the
@@ -22,7 +22,7 @@ def sliced_with(program: TensorProgram, axis: int) -> Axes | None:
             continue
         if made.scans:
             return None
-        asked = _asked(program, made, axes[made.output.name])
+        asked = _axes_read(program, made, axes[made.output.name])
         if asked is None:
             return None
         for name, place in asked.items():
@@ -31,7 +31,7 @@ def sliced_with(program: TensorProgram, axis: int) -> Axes | None:
     return tuple(axes.get(b.name) for b in program.inputs)
 
 
-def _asked(program: TensorProgram, made: Stage, axis: int | None) -> dict[str, int | None] | None:
+def _axes_read(program: TensorProgram, made: Stage, axis: int | None) -> dict[str, int | None] | None:
     """Returns, for each buffer that a stage reads, the axis read at the written position, or None if it is read whole.
 
     Returns None altogether if a read is of neither kind.

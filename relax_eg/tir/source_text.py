@@ -27,14 +27,17 @@ def text_of_function(function: Callable[..., Any]) -> tuple[str, str, int, int]:
 
 
 class SourceText:
-    """A text whose first line is line `first` of `file`. `indent`: columns removed from its lines.
+    """The text of a program, with its place in a file.
 
-    - `kind`: the class of the errors; `placed`: the class of errors that name a position already.
+    - `kind`: the class of the errors that `error` returns.
+    - `positioned`: the class of errors that already name a position.
+    - `file`, `first`: the file, and the number of the text's first line in it.
+    - `indent`: number of columns removed from the lines.
     - `name`: what the text holds, for the errors.
     """
 
     kind: ClassVar[type[RelaxEgError]] = TensorProgramError
-    placed: ClassVar[type[RelaxEgError]] = TensorProgramError
+    positioned: ClassVar[type[RelaxEgError]] = TensorProgramError
 
     def __init__(self, text: str, file: str = "", first: int = 1, indent: int = 0) -> None:
         self.text = text
@@ -53,9 +56,9 @@ class SourceText:
         place = f"{where}{self.first + line - 1}:{column + self.indent + 1}"
         return self.kind(f"{self.name} ({place}): {problem}\n{self.pointed_at(line, column)}\n  accepted: {expected}")
 
-    def refused(self, at: Any, error: Exception, expected: str) -> RelaxEgError:
+    def at_position(self, at: Any, error: Exception, expected: str) -> RelaxEgError:
         """Returns `error` with the position of `at`. An error that has a position is returned unchanged."""
-        if isinstance(error, self.placed):
+        if isinstance(error, self.positioned):
             return error
         problem, accepted = parts_of_error(error)
         return self.error(at, problem, accepted or expected)

@@ -46,16 +46,16 @@ def polygamma(n: Array, x: Array) -> Array:
     return np.where(n == 0, digamma(x), found)
 
 
-def ordered(x: Array) -> Array:
+def total_order_key(x: Array) -> Array:
     """Returns integers in the total order of floats: -NaN, -inf, ..., -0, 0, ..., inf, NaN."""
     signed = np.dtype(f"i{x.dtype.itemsize}")
     bits = np.ascontiguousarray(x).view(signed).reshape(x.shape)
     return np.where(bits < 0, bits ^ np.iinfo(signed).max, bits)
 
 
-def total(compare: Callable[..., Array]) -> Callable[..., Array]:
+def in_total_order(compare: Callable[..., Array]) -> Callable[..., Array]:
     """Returns `compare` in the total order of floats."""
-    return lambda x, y: compare(ordered(x), ordered(y))
+    return lambda x, y: compare(total_order_key(x), total_order_key(y))
 
 
 def reduce_precision(x: Array, exponent_bits: Array, mantissa_bits: Array) -> Array:

@@ -1,5 +1,5 @@
-"""Combines the stores of a program text into index equations: each store writes a box of a buffer, all together the
-whole.
+"""Combines the stores of a program text into index equations. Each store writes a box of a buffer, and the boxes of a
+buffer's stores cover it.
 
 A written index is a size, or one loop variable plus or minus a size, so every element is written at most once. Several
 stores into one buffer may split it along one axis; they become one equation with cases.
@@ -24,15 +24,21 @@ ONCE = "every element of a buffer is written exactly once"
 
 @dataclass(eq=False)
 class BufferStore:
-    """`buffer[indices] = value` for all values of the `loops`, in a box of the buffer."""
+    """`buffer[indices] = value` for all values of the loop variables, in a box of the buffer.
 
-    at: ast.stmt
+    - `statement`: the statement of the text.
+    - `target`: the left-hand side of the statement.
+    - `loops`: extent of each loop variable.
+    - `box`: start and end (exclusive) along each axis; `solve` fills it in.
+    """
+
+    statement: ast.stmt
     target: ast.Subscript
     buffer: Buffer
     indices: tuple[Dim, ...]
     loops: Mapping[str, Dim]
     value: Scalar
-    box: list[tuple[Dim, Dim]] = field(default_factory=list[tuple[Dim, Dim]])  # [start, end) along each axis
+    box: list[tuple[Dim, Dim]] = field(default_factory=list[tuple[Dim, Dim]])
 
     def solve(self, source: SourceText) -> dict[int, tuple[str, Dim]]:
         """Fills in `box`. Returns for each axis its loop variable and the inverse of the written index."""
@@ -113,7 +119,7 @@ def _split(source: SourceText, stores: Sequence[BufferStore]) -> int | None:
     if not partial and len(stores) == 1:
         return None
     if not partial:
-        first = stores[0].at.lineno
+        first = stores[0].statement.lineno
         raise source.error(stores[1].target, f"{buffer.name} is written twice, first in line {first}", ONCE)
     if len(partial) > 1:
         box = ", ".join(f"{a} to {b}" for a, b in stores[-1].box)

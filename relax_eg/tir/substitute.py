@@ -16,7 +16,7 @@ def substitute(term: Scalar, env: Mapping[str, Dim | int]) -> Scalar:
     """
     if not env:
         return term
-    return rebuild(term, lambda at, done: _with(at, env, done))
+    return rebuild(term, lambda at, done: _substitute_children(at, env, done))
 
 
 def rebuild(
@@ -42,7 +42,7 @@ def rebuild(
     return done[term]
 
 
-def _with(at: Scalar, env: Mapping[str, Dim | int], done: Mapping[Scalar, Scalar]) -> Scalar:
+def _substitute_children(at: Scalar, env: Mapping[str, Dim | int], done: Mapping[Scalar, Scalar]) -> Scalar:
     match at:
         case Index():
             return Index(at.dim.substitute(env), at.dtype)

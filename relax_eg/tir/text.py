@@ -28,7 +28,7 @@ _COMPARISON = 1  # given: the level of comparisons
 _COMPARISONS = frozenset(fn for fn, (_, level) in _INFIX.items() if level == _COMPARISON)
 _UNARY, _POWER, _ATOM = 8, 9, 10  # given: levels above the operators
 _NO_SIZES = frozenset[str]()
-_NOTHING: Mapping[Scalar, int] = MappingProxyType({})
+_NO_USES: Mapping[Scalar, int] = MappingProxyType({})
 _LONG = 60  # limit: characters of a repeated term; a longer one gets a name
 
 
@@ -70,7 +70,7 @@ class _Text:
     """A writer of terms. A term is written once, however often it occurs in the terms above it."""
 
     def __init__(
-        self, sizes: frozenset[str], names: Iterator[str] | None = None, uses: Mapping[Scalar, int] = _NOTHING
+        self, sizes: frozenset[str], names: Iterator[str] | None = None, uses: Mapping[Scalar, int] = _NO_USES
     ) -> None:
         self.sizes = sizes
         self.names = names
@@ -144,7 +144,7 @@ class _Text:
     def _siblings(self, args: tuple[Scalar, ...], comparison: bool) -> list[tuple[str, int]]:
         """Returns the arguments' texts. A number or index is bare if its dtype is determined: by the first other
         argument, or by the comparison."""
-        typed = next((arg.dtype for arg in args if not _may_be_bare(arg)), None)
+        typed = next((arg.dtype for arg in args if not _can_be_bare(arg)), None)
         if comparison and typed is None and any(isinstance(arg, Index) for arg in args):
             typed = INDEX_DTYPE if all(arg.dtype == INDEX_DTYPE for arg in args) else None
         bare: list[tuple[str, int]] = []
@@ -160,5 +160,5 @@ class _Text:
         return bare
 
 
-def _may_be_bare(arg: Scalar) -> bool:
+def _can_be_bare(arg: Scalar) -> bool:
     return isinstance(arg, Const) or (isinstance(arg, Index) and not arg.dim.is_const)

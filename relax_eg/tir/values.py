@@ -55,8 +55,8 @@ COMPARED: dict[type[ast.cmpop], str] = {
     ast.NotEq: "not_equal",
 }  # fmt: skip
 REDUCTIONS = ("sum", "prod", "max", "min", "any", "all", "xor", "argmax", "argmin")
-_TWO = {"max": "maximum", "min": "minimum"}  # binary forms, used when they do not reduce
-_SAME = {
+_BINARY_FORMS = {"max": "maximum", "min": "minimum"}  # binary forms, used when they do not reduce
+_SYNONYMS = {
     "arcsin": "asin", "arccos": "acos", "arctan": "atan", "arctan2": "atan2", "arcsinh": "asinh", "arccosh": "acosh",
     "arctanh": "atanh", "absolute": "abs", "fabs": "abs", "pow": "power", "logical_and": "bitwise_and",
     "logical_or": "bitwise_or", "logical_not": "bitwise_not", "logical_xor": "bitwise_xor", "isnan": "is_nan",
@@ -131,7 +131,7 @@ class ValueReader:
         try:
             return build()
         except RelaxEgError as error:
-            raise self.source.refused(at, error, EXPRESSIONS) from None
+            raise self.source.at_position(at, error, EXPRESSIONS) from None
 
     def _value(self, at: ast.expr) -> Value:
         match at:
@@ -169,7 +169,7 @@ class ValueReader:
             return marked
         buffer = self.buffers.get(name)
         if buffer is not None and buffer.rank == 0:
-            return self._kept(at, buffer[()])
+            return self._recorded_read(at, buffer[()])
         if buffer is not None:
             self.fail(at, f"{buffer} is read without indices", f"{name}[{', '.join('ijkl'[: buffer.rank])}]")
         if name in ("inf", "nan"):
@@ -200,7 +200,7 @@ class ValueReader:
             raise
         return self.values[name]
 
-    def _kept(self, at: ast.expr, read: Read) -> Read:
+    def _recorded_read(self, at: ast.expr, read: Read) -> Read:
         self.reads.setdefault(read, at)
         return read
 
@@ -227,7 +227,7 @@ class ValueReader:
                 indices.append(Dim.of(value))
             else:
                 self.fail(part, f"{buffer.name} is indexed by {value}", "an integer")
-        return self._kept(at, self._guarded(at, lambda: buffer[tuple(indices)]))
+        return self._recorded_read(at, self._guarded(at, lambda: buffer[tuple(indices)]))
 
     def _unary(self, at: ast.expr, op: ast.unaryop, value: Value) -> Value:
         if isinstance(op, (ast.USub, ast.UAdd)) and not isinstance(value, Scalar):
@@ -256,9 +256,9 @@ class ValueReader:
         if isinstance(a, Dim) or isinstance(b, Dim):
             text = ast.unparse(at)
             self.fail(at, f"`{text}` is no arithmetic on indices", "+ - * // %, or a cast: float32(i) / 2.0")
-        return self._guarded(at, lambda: self._folded(fn, a, b))
+        return self._guarded(at, lambda: self._fold_numbers(fn, a, b))
 
-    def _folded(self, fn: str, a: Any, b: Any) -> Value:
+    def _fold_numbers(self, fn: str, a: Any, b: Any) -> Value:
         if fn not in _ON_NUMBERS:
             raise ShapeError(f"`{fn}` of two numbers has no dtype")
         try:
@@ -313,7 +313,7 @@ class ValueReader:
         if name is None:
             self.fail(at, f"`{ast.unparse(at.func)}` cannot be called here", EXPRESSIONS)
         over = next((k.value for k in at.keywords if k.arg == "over"), None)
-        if name in REDUCTIONS and (over is not None or name not in _TWO):
+        if name in REDUCTIONS and (over is not None or name not in _BINARY_FORMS):
             return self._reduction(at, name, over)
         if at.keywords:
             self.fail(at, f"`{name}` takes no keyword `{at.keywords[0].arg}`", EXPRESSIONS)
@@ -341,11 +341,11 @@ class ValueReader:
                 pass
         if len(args) == 1 and (dtype := _as_dtype(name)) is not None:
             return self._cast(at, args[0], dtype)
-        fn = _TWO.get(name) or _SAME.get(name, name)
+        fn = _BINARY_FORMS.get(name) or _SYNONYMS.get(name, name)
         if name == "remainder" and isinstance(at.func, ast.Attribute) and ast.unparse(at.func.value) in _NUMPYS:
             fn = "floor_mod"  # numpy's result has the sign of the divisor, XLA's that of the dividend
         if fn not in FUNCTIONS and fn != "shift_right":
-            near = _near(name)
+            near = _suggestion(name)
             self.fail(at, f"no function is named `{name}`{near}", f"one of {', '.join(FUNCTIONS)}; {EXPRESSIONS}")
         values = [self.value(a) for a in args]
         if fn in ("maximum", "minimum") and len(values) >= 2:
@@ -379,7 +379,7 @@ class ValueReader:
         try:
             return parse_dtype(str(name))
         except RelaxEgError as error:
-            raise self.source.refused(at, error, 'a dtype such as "float32"') from None
+            raise self.source.at_position(at, error, 'a dtype such as "float32"') from None
 
     def _reduction(self, at: ast.Call, name: str, over: ast.expr | None) -> Scalar:
         if over is None or len(at.args) != 1 or len(at.keywords) != 1:
@@ -472,6 +472,6 @@ def _as_dtype(name: str) -> str | None:
         return None
 
 
-def _near(name: str) -> str:
-    found = difflib.get_close_matches(name, [*FUNCTIONS, *REDUCTIONS, *_SAME], 1)
+def _suggestion(name: str) -> str:
+    found = difflib.get_close_matches(name, [*FUNCTIONS, *REDUCTIONS, *_SYNONYMS], 1)
     return f"; did you mean `{found[0]}`?" if found else ""

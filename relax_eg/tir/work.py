@@ -54,7 +54,11 @@ class Contraction:
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """The contractions of a program, and the flops of everything else."""
+    """The work of a program.
+
+    - `contractions`: its sums of products.
+    - `other_flops`: flops of everything else.
+    """
 
     contractions: tuple[Contraction, ...]
     other_flops: Dim
@@ -65,7 +69,12 @@ def work(program: TensorProgram) -> Work:
     found: list[Contraction] = []
     other = _NONE
     there = set(program.workspaces)  # these are in memory in any case
-    uses = _Uses(_computed_on(program) - there, _reduced(program) - there, _exponentials(program), _left(program))
+    uses = _Uses(
+        _computed_on(program) - there,
+        _reduced_later(program) - there,
+        _exponentials(program),
+        _reduction_results(program),
+    )
     for made in program.stages:
         terms = [t for t in walk(made.value) if isinstance(t, Reduce) and is_multiply_add(made, t)]
         mine = [_contraction(program, made, t, uses) for t in terms]
@@ -87,7 +96,7 @@ def _computed_on(program: TensorProgram) -> set[str]:
     }
 
 
-def _reduced(program: TensorProgram) -> set[str]:
+def _reduced_later(program: TensorProgram) -> set[str]:
     """Returns the buffers whose elements, or values computed from them, a later stage reduces."""
     found: set[str] = set()
     for made in reversed(program.stages):
@@ -112,8 +121,8 @@ def _exponentials(program: TensorProgram) -> set[str]:
     return found
 
 
-def _left(program: TensorProgram) -> set[str]:
-    """Returns the buffers that hold results of reductions, or values computed from such."""
+def _reduction_results(program: TensorProgram) -> set[str]:
+    """Returns the buffers that hold results of reductions, or values computed from these."""
     found = set[str]()
     for made in program.stages:
         terms = list(walk(made.value))
@@ -135,13 +144,13 @@ class _Uses:
     - `computed`: something is computed with them where they are read.
     - `reduced`: a later stage reduces them.
     - `exponentials`: hold exponentials minus a maximum, or such a maximum.
-    - `left`: results of reductions, or computed from such.
+    - `reduction_results`: hold results of reductions, or values computed from these.
     """
 
     computed: set[str]
     reduced: set[str]
     exponentials: set[str]
-    left: set[str]
+    reduction_results: set[str]
 
 
 def _contraction(program: TensorProgram, made: Stage, term: Reduce, uses: _Uses) -> Contraction:
@@ -175,7 +184,7 @@ def _contraction(program: TensorProgram, made: Stage, term: Reduce, uses: _Uses)
         _product(made.output.shape) * itemsize(term.dtype) if on else _NONE,
         made.output.name in uses.reduced,
         bool(sources & uses.exponentials),
-        bool(sources & uses.left),
+        bool(sources & uses.reduction_results),
     )
 
 

@@ -16,6 +16,8 @@ import pytest
 import relax_eg as rx
 from relax_eg.backend.kernels import InKernels
 
+pytestmark = pytest.mark.xla_defaults
+
 ALONE = rx.rules.default - "fusion" - "library"
 
 

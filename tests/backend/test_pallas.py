@@ -163,7 +163,9 @@ def test_it_is_lowered_for_gpus_where_none_is(program: TensorProgram, sizes: dic
 
 
 @lowers_without_gpu
-@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32"])
+@pytest.mark.parametrize(
+    "dtype", ["bfloat16", *(pytest.param(d, marks=pytest.mark.slow) for d in ("float16", "float32"))]
+)
 def test_what_is_not_left_out_is_lowered(dtype: str) -> None:
     """Every scalar function, cast and reduction, and attention; `python -m benchmarks.triton` compiles them too."""
     found = 0
@@ -306,7 +308,7 @@ def test_profiles_say_who_gets_it(tmp_path: Path) -> None:
     loaded = rx.load(tmp_path / "q.rxe")
     assert isinstance(loaded, InKernels) and best.pallas and loaded.pallas
     assert best.runner.pallas is None or jax.default_backend() == "gpu"
-    assert Pallas.here(False) is None
+    assert Pallas.for_default_device(False) is None
     exact = rx.optimize(best.module, execution="kernels", target="h100", numerics="exact", at={"n": 3})
     assert isinstance(exact, InKernels) and not exact.pallas
 

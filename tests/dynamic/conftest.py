@@ -1,4 +1,4 @@
-"""Draws of operators and of programs stand beside the tests of operators and of rules."""
+"""Makes the draws of operators and of programs, which are in other folders of the tests, importable."""
 
 import sys
 from pathlib import Path

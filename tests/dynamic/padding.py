@@ -1,4 +1,4 @@
-"""Arrays padded with what must not matter, and results compared within their true sizes."""
+"""Arrays padded with values that must not change results, and comparisons of results within their true sizes."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def padded(x: Any, shape: Sequence[int], kind: str, rng: np.random.Generator) ->
 
 
 def within(x: Any, shape: Sequence[int]) -> Any:
-    """What counts of `x`."""
+    """Returns the part of `x` within the true sizes."""
     return x[tuple(slice(0, n) for n in shape)]
 
 

@@ -66,7 +66,7 @@ def test_what_a_capacity_holds_besides_is_never_seen(monkeypatch: pytest.MonkeyP
             grown[i][inside] = operands[i]
         return grown
 
-    monkeypatch.setattr(CapacityFit, "padded", with_nan)
+    monkeypatch.setattr(CapacityFit, "pad", with_nan)
     same(optimized()(W, values(3, 5)), jax.jit(attend)(W, values(3, 5)))
 
 
@@ -162,7 +162,7 @@ def test_sizes_are_named_where_all_are() -> None:
     """Of some sizes `at` tells nothing; those of the weights are known once these are bound."""
     given: dict[str, Any] = {"dynamic": "auto", "bounds": {}, "weights": ("w",)}
     partly = optimized(attend, "8 8", "b s 8", at={"s": 5}, **given)
-    assert partly.strategy.sized.named == []
+    assert partly.strategy.sized.named_sizes == []
     best = optimized(lambda w, x: jnp.sum(x @ w, axis=0), "d d", "s d", at=[{"s": 5}, {"s": 6, "d": 4}], **given)
     ready = best.prepare(jnp.asarray(W))
     for s in (5, 6):
@@ -171,7 +171,8 @@ def test_sizes_are_named_where_all_are() -> None:
         ("exact", {"d": 8, "s": 5}),
         ("capacity", {"d": 8, "s": 8}),
     ]
-    assert optimized(at={"b": 2, "s": 5}).strategy.sized.named == []  # who asks for capacities has them everywhere
+    # Who asks for capacities has them everywhere.
+    assert optimized(at={"b": 2, "s": 5}).strategy.sized.named_sizes == []
 
 
 def test_hot_sizes_get_an_executable_of_their_own_and_keep_it_if_it_is_faster() -> None:
@@ -302,7 +303,7 @@ def test_no_padding_costs_no_copy() -> None:
     x = jnp.asarray(values(1, 6)[0])
     same(best(x), 2 * x)
     (call,) = best.strategy.sized._calls.values()
-    assert call.fit == CapacityFit((), ()) and call.fit.padded([x], None)[0] is x
+    assert call.fit == CapacityFit((), ()) and call.fit.pad([x], None)[0] is x
 
 
 def test_statistics_as_text_and_data() -> None:

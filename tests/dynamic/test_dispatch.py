@@ -61,11 +61,11 @@ def entered(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
         monkeypatch.setattr(owner, name, counted)
 
     for owner, names in {
-        Program: ("bind", "leaves", "check", "sizes", "original", "differentiable"),
-        Sized: ("run", "_checked", "_chosen"),
-        Whole: ("run_whole", "given"),
-        BoundFamily: ("others",),
-        Jitted: ("_split", "_way", "_trace"),
+        Program: ("bind", "call_arrays", "check", "sizes", "run_as_written", "differentiable"),
+        Sized: ("run", "_check_arguments", "_executable_for"),
+        Whole: ("run_whole", "flat_arguments"),
+        BoundFamily: ("call_arrays",),
+        Jitted: ("_split", "_path", "_trace"),
     }.items():
         for name in names:
             count(owner, name)

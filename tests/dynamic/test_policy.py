@@ -38,7 +38,7 @@ def test_every_size_fits_and_every_capacity_is_reached_once() -> None:
         p = policy(capacities)
         used = {p.capacities({"s": n}, ["s"])["s"] for n in range(1, 101)}  # type: ignore[index]
         assert all(p.capacities({"s": n}, ["s"])["s"] >= n for n in range(1, 101))  # type: ignore[index]
-        ahead = [s["s"] for s in p.every("f", ["s"], {})]
+        ahead = [s["s"] for s in p.all_capacities("f", ["s"], {})]
         assert sorted(ahead) == sorted(used) and len(set(ahead)) == len(ahead)
 
 
@@ -88,6 +88,6 @@ def test_unknown_size_refused() -> None:
 
 def test_there_is_no_last_capacity_without_a_bound() -> None:
     with pytest.raises(OptionError, match=r"compile_ahead\(\): s of f\(\) has no upper bound"):
-        policy(scope=Scope()).every("f", ["s"], {})
+        policy(scope=Scope()).all_capacities("f", ["s"], {})
     with pytest.raises(OptionError, match=r"4096 combinations of capacities of f\(\); pass those"):
-        policy(1, Scope({"b": (1, 64), "s": (1, 64)}), "b s").every("f", ["b", "s"], {})
+        policy(1, Scope({"b": (1, 64), "s": (1, 64)}), "b s").all_capacities("f", ["b", "s"], {})

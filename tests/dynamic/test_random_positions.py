@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from compiling import QUICKLY
 
 import relax_eg as rx
 from relax_eg.backend.lower import run_function
@@ -29,7 +30,6 @@ PROGRAMS = int(os.environ.get("RELAX_EG_PROGRAMS", "12"))
 FIRST = int(os.environ.get("RELAX_EG_FIRST", "0"))
 # What a capacity of 4 by 4 holds: filled, one below, and one; and what is beyond it.
 SIZES = [(4, 4), (3, 4), (4, 1), (1, 1), (2, 3), (5, 2)]
-QUICKLY = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
 
 
 def place(rng: np.random.Generator) -> Any:

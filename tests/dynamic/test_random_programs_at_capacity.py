@@ -10,6 +10,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from compiling import QUICKLY
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from padding import POISONS, capacities, padded, within
@@ -21,7 +22,6 @@ from relax_eg.dynamic import plan
 from relax_eg.ir import Module
 
 PROGRAMS = int(os.environ.get("RELAX_EG_PROGRAMS", "60"))
-QUICKLY = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
 # Of values of a few dozen products, relative to the largest of a result.
 TOLERANCES = {"float32": 1e-4, "float16": 0.1, "bfloat16": 0.5}
 

@@ -136,7 +136,7 @@ def test_what_all_ask_for_at_once_is_made_once() -> None:
 
     def work(_: int) -> None:
         start.wait()
-        kept.made("key", make)
+        kept.get_or_compile("key", make)
 
     run(8, work)
     assert len(made) == kept.compilations == 1 and [e.calls for _, e in kept.items()] == [8]
@@ -154,7 +154,7 @@ def test_who_waits_for_what_cannot_be_made_meets_the_error() -> None:
     def work(_: int) -> None:
         start.wait()
         try:
-            kept.made("key", make)
+            kept.get_or_compile("key", make)
         except ValueError as e:
             met.append(str(e))
 

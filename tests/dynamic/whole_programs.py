@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import more_programs as more
 import numpy as np
+from compiling import QUICKLY
 from jax import lax
 from padding import POISONS, padded, within
 
@@ -18,13 +19,17 @@ from relax_eg.dtypes import numpy_dtype
 from relax_eg.dynamic import CapacityPlan, plan
 from relax_eg.ir import Module, Tensor
 
-QUICKLY = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
-
 
 @dataclass(frozen=True)
 class Program:
-    """`masks`: how many it needs. `sizes`, `room`: true sizes to try, and the capacities. `indices`: integers are below
-    this."""
+    """A program whose sizes vary.
+
+    - `function`, `specs`: the function, and a spec for each argument.
+    - `masks`: the number of masks that it needs.
+    - `sizes`, `room`: the true sizes to try, and the capacities.
+    - `indices`: integer arguments are below this number.
+    - `assume`: a statement about the sizes.
+    """
 
     function: Callable[..., Any]
     specs: tuple[str, ...]
@@ -54,7 +59,8 @@ def is_right(
     program: Program, module: Module, p: CapacityPlan, rng: np.random.Generator, poisons: Sequence[str] = POISONS,
     without: Sequence[int] = (),
 ) -> bool:  # fmt: skip
-    """Whether the program at capacity gives, at all sizes and with every poison, what it gives at exact sizes."""
+    """Whether the program at capacity has the results of the program at exact sizes, at all sizes and with every
+    poison."""
     run = jax.jit(p.lower(program.room, without=without), compiler_options=QUICKLY)
     for sizes in program.sizes:
         args = program.arguments(module, sizes, rng)

@@ -54,7 +54,7 @@ def fires(rule: Rule, left_out: Claim | None = None) -> bool:
     return rule.name in fired(instance.left[0], RuleSet("one", [rule]), given(facts))
 
 
-ASK = [r for r in (*values, *systems) if r.facts_asked]
+ASK = [r for r in (*values, *systems) if r.required_facts]
 
 
 @pytest.mark.parametrize("rule", ASK, ids=lambda r: r.name)
@@ -211,7 +211,7 @@ class Counted:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.attempts = self.kept_up = 0
-        attempt, keep_up = KnownFacts._attempt, FactBase._keep_up  # pyright: ignore[reportPrivateUsage]
+        attempt, derive = KnownFacts._attempt, FactBase._derive_maintained  # pyright: ignore[reportPrivateUsage]
 
         def counted(known: KnownFacts, e: Expr, fact: str) -> Any:
             self.attempts += 1
@@ -219,10 +219,10 @@ class Counted:
 
         def kept(base: FactBase, present: Any) -> None:
             self.kept_up += 1
-            keep_up(base, present)
+            derive(base, present)
 
         monkeypatch.setattr(KnownFacts, "_attempt", counted)
-        monkeypatch.setattr(FactBase, "_keep_up", kept)
+        monkeypatch.setattr(FactBase, "_derive_maintained", kept)
 
 
 def test_what_nobody_asks_for_costs_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,7 +18,7 @@ from relax_eg.egraph import Budget, Dump, EGraph, Saturation, StopReason, dump, 
 from relax_eg.egraph.engine import Engine
 from relax_eg.egraph.growth import Forecast, Growth
 from relax_eg.egraph.patterns import Compiled, QueryAtom
-from relax_eg.egraph.saturate import MERGED
+from relax_eg.egraph.saturate import MERGE_NODES
 from relax_eg.egraph.vocabulary import PRELUDE
 from relax_eg.errors import OptionError
 from relax_eg.extract.cost import WholeCost
@@ -212,10 +212,10 @@ def test_the_rule_that_explodes_is_named(caplog: pytest.LogCaptureFixture) -> No
     assert str(three) in caplog.text
 
 
-@pytest.mark.parametrize(("most", "merged"), [(MERGED, True), (100, False)])
+@pytest.mark.parametrize(("most", "merged"), [(MERGE_NODES, True), (100, False)])
 def test_merging_all_pairs_of_many_ways_is_left_out(most: int, merged: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each of the seven ways to compute one addend goes with each of the other's, for 15 pairs of addends."""
-    monkeypatch.setattr("relax_eg.egraph.saturate.MERGED", most)
+    monkeypatch.setattr("relax_eg.egraph.saturate.MERGE_NODES", most)
     ms = matrices(48)
     addends = [functools.reduce(operator.matmul, ms[i : i + 8]) for i in range(0, 48, 8)]
     done = run([a + b for a, b in itertools.combinations(addends, 2)], chains + pairs, Budget(rounds=8))
@@ -258,7 +258,7 @@ def test_questions_that_could_not_be_gone_through_are_not_asked() -> None:
 
 def test_a_round_that_would_take_too_long_does_not_start(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(saturate, "APPLIED_PER_SECOND", 1.0)
-    monkeypatch.setattr(saturate, "TELLING_MATCHES", 100)
+    monkeypatch.setattr(saturate, "SPEED_SAMPLE", 100)
     done = run(scaled_sum(14), sums, Budget(seconds=40.0))  # as if 80 matches were to be had
     assert done.saturation.stop is StopReason.TIME_LIMIT
     first = done.saturation.left_out[0]
@@ -431,7 +431,7 @@ def test_bounds_hold_on_random_graphs(
     assert {name: n for name, n in engine.sizes().items() if n} == {name: n for name, n in tables.items() if n}
     engine.step("real")
     engine.saturate("annotate")
-    forecasts.ran(["real"])
+    forecasts.record_run(["real"])
     added = nodes_of(engine) - before
     assert added <= alone.nodes <= sharp.nodes
     if not hard:

@@ -20,7 +20,7 @@ from relax_eg.explain.check import replay
 from relax_eg.explain.derive import derive
 from relax_eg.explain.programs import changes
 from relax_eg.explain.result import Derivation, DerivationPart
-from relax_eg.explain.steps import Equation, Goal, Inside, Rewritten, equations_of, goals_in_order
+from relax_eg.explain.steps import CongruenceStep, Equation, Goal, RuleStep, equations_of, goals_in_order
 from relax_eg.explain.values import draw
 from relax_eg.ir.annotations import Tensor
 from relax_eg.ir.expr import Expr, const, node, var
@@ -29,7 +29,7 @@ from relax_eg.ops import api as op
 from relax_eg.rules import Numerics, Schema
 from relax_eg.rules.conditions import ValueTest
 from relax_eg.rules.schema_answers import Answers
-from relax_eg.rules.schemas import Functions
+from relax_eg.rules.schemas import ProgramQueries
 from relax_eg.shapes import Dim, Scope
 
 Explained = tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any], list[str]]
@@ -180,7 +180,7 @@ def test_keys_are_compared_by_their_words() -> None:
     key = jax.eval_shape(lambda: jax.random.key(0))
     best = rx.optimize(halved, key, "n k", "k n", at={"n": 256, "k": 64})
     found = best.explain().replayed
-    assert found is not None and found.not_evaluated == [] and found.ends is not None
+    assert found is not None and found.not_evaluated == [] and found.end_deviation is not None
     best.certificate().verify(rx.rules.default)
 
 
@@ -221,7 +221,7 @@ def saying(pairs: Mapping[Expr, Expr], numerics: Numerics = "exact") -> Schema:
     """A rule about whole nodes that exchanges the operands of sums, which is what it is tested on, and proposes `pairs`
     besides, right or wrong."""
 
-    def propose(e: Expr, known: Functions) -> Expr | None:
+    def propose(e: Expr, queries: ProgramQueries) -> Expr | None:
         return pairs[e] if e in pairs else op.add(e.args[1], e.args[0]) if e.op == "add" else None
 
     return Schema("said", "what is said", numerics, frozenset(), propose, frozenset(("add", "multiply")))
@@ -230,8 +230,8 @@ def saying(pairs: Mapping[Expr, Expr], numerics: Numerics = "exact") -> Schema:
 def test_a_wrong_value_is_found_by_evaluation() -> None:
     """A rule about whole nodes that is wrong for few of them may pass its test; evaluation looks at these very ones."""
     x = var("x", rx.Tensor("n"))
-    wrong = Equation(saying({x + x: x * const(3.0)}), ((x + x, x * const(3.0)),), told=Answers())
-    goal = Goal(x + x, x * const(3.0), [(Rewritten(wrong, 0, True), x * const(3.0))])
+    wrong = Equation(saying({x + x: x * const(3.0)}), ((x + x, x * const(3.0)),), answers=Answers())
+    goal = Goal(x + x, x * const(3.0), [(RuleStep(wrong, 0, True), x * const(3.0))])
     best = rx.optimize(lambda x: x + x, "n").explain().derivation
     f = best.shared.main
     (block,) = f.blocks
@@ -250,8 +250,10 @@ def test_a_wrong_value_is_found_by_evaluation() -> None:
 
 def said_to_be(*values: Expr) -> Derivation:
     """That the first of `values` of x is the last, by steps of rules that say so."""
-    steps = [Equation(saying({a: b}, "reassociate"), ((a, b),), told=Answers()) for a, b in itertools.pairwise(values)]
-    goal = Goal(values[0], values[-1], [(Rewritten(e, 0, True), b) for e, b in zip(steps, values[1:], strict=True)])
+    steps = [
+        Equation(saying({a: b}, "reassociate"), ((a, b),), answers=Answers()) for a, b in itertools.pairwise(values)
+    ]
+    goal = Goal(values[0], values[-1], [(RuleStep(e, 0, True), b) for e, b in zip(steps, values[1:], strict=True)])
     best = rx.optimize(lambda x: x + x, "n").explain().derivation
     before, after = (rx.Module((pure_function("main", (X,), [e]),)) for e in (values[0], values[-1]))
     return replace(
@@ -277,7 +279,7 @@ def test_sizes_that_a_step_says_are_equal_are_those_that_differ() -> None:
     d = said_to_be(X + X, X * const(2.0))
     (part,) = d.parts
     (goal,) = part.results
-    other = Inside((None,) * len(goal.end.args), ((Dim.of("n"), Dim.of("n + 1")),))
+    other = CongruenceStep((None,) * len(goal.end.args), ((Dim.of("n"), Dim.of("n + 1")),))
     longer = Goal(goal.start, goal.end, [*goal.steps, (other, goal.end)])
     with pytest.raises(rx.errors.ExplanationError, match="says of other sizes of multiply that they are equal"):
         replay(replace(d, parts=(replace(part, results=(longer,)),)))
@@ -298,13 +300,13 @@ def test_every_step_makes_a_whole_program_and_is_evaluated(explained: Callable[[
     assert replayed is not None
     programs = 0
     for part in found.derivation.parts:
-        steps = sum(isinstance(step, Rewritten) for g in goals_in_order(part.results) for step, _ in g.steps)
-        made = [change.rewritten for change in changes(part.results)]
+        steps = sum(isinstance(step, RuleStep) for g in goals_in_order(part.results) for step, _ in g.steps)
+        made = [change.rule_step for change in changes(part.results)]
         assert sum(use is not None for use in made) == steps > 0
-        assert all(replayed.apart[use.equation, use.result] < 1e-4 for use in made if use is not None)
+        assert all(replayed.deviations[use.equation, use.result] < 1e-4 for use in made if use is not None)
         programs += len(made)
     assert replayed.programs == programs
-    assert replayed.ends is not None and replayed.ends < 1e-4
+    assert replayed.end_deviation is not None and replayed.end_deviation < 1e-4
     text = str(found)
     assert re.search(r"program 2: both sides evaluated, (off by|the same bits)", text)
     assert re.search(r"pairs evaluated, off by \S+ of the largest value, shapes of \d+ operators proved; ", text)
@@ -318,10 +320,10 @@ def test_the_programs_lead_from_the_one_as_written_to_the_one_chosen(
     for part in explained("decoder").derivation.parts:
         roots = [g.start for g in part.results]
         for change in changes(part.results):
-            now = change.now
+            now = change.replacement
             for place in reversed(change.places):
                 step, _ = place.goal.steps[place.done]
-                assert isinstance(step, Inside)
+                assert isinstance(step, CongruenceStep)
                 below = [
                     g.end if g is not None and i < place.operand else a
                     for i, (g, a) in enumerate(zip(step.operands, place.at.args, strict=True))
@@ -358,7 +360,7 @@ def test_congruence_is_explained_by_operands() -> None:
     assert closure.equal(a, b)
     goal = closure.goal(a, b)
     assert (goal.start, goal.end) == (a, b)
-    assert any(isinstance(step, Inside) for step, _ in goal.steps)
+    assert any(isinstance(step, CongruenceStep) for step, _ in goal.steps)
     assert goal.steps[-1][1] is b
 
 

@@ -160,7 +160,7 @@ def answered(program: Program, in_pieces: bool, rules: int) -> Counter[str]:
     # With a price on each byte, the schemas that save memory are asked about every value.
     held = TINY if in_pieces else 0.0
     search = RecordedSearch(traced, replace(read_options(traced, rules=given, ranges=ranges, **options), held=held))
-    matched = {name for o in search.found.outcomes for name in (*o.made, *o.saturation.matches)}
+    matched = {name for o in search.found.outcomes for name in (*o.nodes_by_rule, *o.saturation.matches)}
     drawn = random.Random(program.name).sample(sorted(RULES), rules)
     found = [search.why(RULES[name]) for name in sorted(matched & RULES.keys() | {*drawn})]
     for x in found:

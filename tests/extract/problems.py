@@ -1,4 +1,4 @@
-"""Small random selection problems, and their optimum by trying everything."""
+"""Small random selection problems, and their optimum by exhaustive search."""
 
 from __future__ import annotations
 

@@ -42,9 +42,9 @@ def test_a_search_is_given_what_is_left() -> None:
         given.append(effort.seconds)
         return Solved([], 0.0, 0.0, "ilp", timed_out=len(given) == 2)
 
-    clock.solved(search, SolverEffort(seconds=1.0))
+    clock.run_search(search, SolverEffort(seconds=1.0))
     assert given == [1.0] and not clock.ran_out
-    clock.solved(search, SolverEffort(seconds=20.0))
+    clock.run_search(search, SolverEffort(seconds=20.0))
     assert given == [1.0, 3.0] and clock.ran_out
 
 

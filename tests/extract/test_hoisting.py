@@ -13,6 +13,8 @@ from jax import lax
 
 import relax_eg as rx
 
+pytestmark = pytest.mark.xla_defaults
+
 NONE = rx.RuleSet("none")
 N = 48
 

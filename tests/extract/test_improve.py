@@ -106,22 +106,22 @@ def test_a_helper_tells_of_better_choices_and_takes_them() -> None:
     problem = egraph_of(KINDS["cyclic"](600, 1)).problem
     tree = tree_choice(problem)
     (part,) = ordered_parts(problem)[1]
-    _, first = initial_choice(part.problem, part.into(tree))
+    _, first = initial_choice(part.problem, part.project(tree))
     with start_helper(problem, tree, SolverEffort()) as partner:
         assert isinstance(partner, helper.Helper)
         heard = None
         end = time.monotonic() + 60  # a loaded machine takes its time to start a process
         while time.monotonic() < end:
-            heard = partner.heard(0)
+            heard = partner.received(0)
             if heard is not None and choice_cost(part.problem, heard) < first:
                 break
             time.sleep(0.05)
         assert heard is not None
         assert choice_cost(part.problem, heard) < first and is_acyclic(part.problem, heard)
-        partner.tell(0, heard)
-        partner.tell(0, None)
+        partner.send(0, heard)
+        partner.send(0, None)
     # It has ended: what it is told is lost, and nothing fails.
-    partner.tell(0, heard)
+    partner.send(0, heard)
 
 
 def test_where_no_process_can_be_started_there_is_no_helper(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -137,5 +137,5 @@ def test_two_choices_are_crossed_exactly() -> None:
     reads = [[(), ()], [(), ()], [(0, 1)]]
     problem = Problem(reads, [[1.0, 5.0], [5.0, 1.0], [0.0]], (2,))
     improver = improver_of(problem, [0, 0, 0], SolverEffort())
-    improver.cross([1, 1, 0], math.inf)
+    improver.combine([1, 1, 0], math.inf)
     assert improver.best == [0, 1, 0] and improver.cost == 2.0

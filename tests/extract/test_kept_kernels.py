@@ -43,7 +43,8 @@ def test_the_integer_program_closes_its_gap(half: str) -> None:
     assert row.how == "proved optimal"
 
 
-@pytest.mark.parametrize("sizes", [(1, 17), pytest.param((8, 64), marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("sizes", [(1, 17), (8, 64)])
 def test_a_real_model_is_never_worse_with_more_rules(sizes: tuple[int, int]) -> None:
     """Dispatch decides here, so every kernel less counts, and calls of libraries keep kernels apart."""
     params, _ = minilm.load()

@@ -12,7 +12,7 @@ from relax_eg import ir
 from relax_eg.extract.devices import PROFILES
 from relax_eg.extract.kernels.cost import ContractionCost, KernelCost
 from relax_eg.ops import site_of
-from relax_eg.ops.libraries import called
+from relax_eg.ops.libraries import call_library
 
 CPU, H100 = (KernelCost(PROFILES[name], {}) for name in ("cpu", "h100"))
 MB = 1 << 20
@@ -73,13 +73,13 @@ def test_a_gpu_computes_while_the_next_kernel_is_dispatched() -> None:
     """A program takes what its kernels take, or what dispatching them takes."""
     p = H100.profile
     assert p.run(1e-3, 10) == 1e-3 and p.run(1e-5, 10) == 10 * p.dispatch
-    assert CPU.profile.run(1e-5, 10) == 1e-5 and CPU.called(1e-3) == CPU.profile.dispatch + 1e-3
+    assert CPU.profile.run(1e-5, 10) == 1e-5 and CPU.with_dispatch(1e-3) == CPU.profile.dispatch + 1e-3
     ahead, waiting = (KernelCost(p, {}) for _ in range(2))
-    waiting.waiting(1.0)
+    waiting.set_waits(1.0)
     short, long = p.dispatch / 2, 10 * p.dispatch
-    assert waiting.called(short) == pytest.approx(p.dispatch, rel=0.01)
-    assert ahead.called(short) == pytest.approx(short, rel=0.01)
-    assert ahead.called(long) == waiting.called(long) == pytest.approx(long, rel=0.01)
+    assert waiting.with_dispatch(short) == pytest.approx(p.dispatch, rel=0.01)
+    assert ahead.with_dispatch(short) == pytest.approx(short, rel=0.01)
+    assert ahead.with_dispatch(long) == waiting.with_dispatch(long) == pytest.approx(long, rel=0.01)
 
 
 def test_what_surrounds_a_matrix_times_a_vector_is_computed_with_it() -> None:
@@ -87,13 +87,13 @@ def test_what_surrounds_a_matrix_times_a_vector_is_computed_with_it() -> None:
     p, around = H100.profile, {"made": 512 * MB, "sources": 512 * MB, "result": MB}
     plain, vector = ContractionCost(1e-5, vector=True), ContractionCost(1e-5, vector=True, **around)
     assert kernel(H100, vector) == pytest.approx(kernel(H100, plain))
-    assert kernel(H100, ContractionCost(1e-5, own=1.0, **around)) > 10 * kernel(H100, plain)
+    assert kernel(H100, ContractionCost(1e-5, generated_seconds=1.0, **around)) > 10 * kernel(H100, plain)
     normed = ContractionCost(1e-5, vector=True, staged=True, **around)
     assert kernel(H100, normed) - kernel(H100, vector) == pytest.approx(p.launch)
 
 
 def test_xla_generates_no_matmul_around_what_a_reduction_left() -> None:
-    part = ContractionCost(1e-4, made=512 * MB, sources=512 * MB, own=1.1e-4)
+    part = ContractionCost(1e-4, made=512 * MB, sources=512 * MB, generated_seconds=1.1e-4)
     p = H100.profile
     assert kernel(H100, part) - kernel(H100, ContractionCost(1e-4)) == pytest.approx(1e-5, rel=0.01)
     stored = p.launch + p.move(1024 * MB)
@@ -107,7 +107,7 @@ def test_xla_generates_no_matmul_around_what_a_reduction_left() -> None:
 def test_a_routine_that_xla_compiles_costs_what_xla_makes_of_it(model: KernelCost, rows: int) -> None:
     """The same code, so the same price; less than the millionth part of it has the routine called where they tie."""
     x, w = (ir.var(n, ir.Tensor(s)) for n, s in (("x", f"{rows} 1024"), ("w", "1024 1024")))
-    call, product = called("xla.matmul", x, w), rx.op.matmul(x, w)
+    call, product = call_library("xla.matmul", x, w), rx.op.matmul(x, w)
     a, b = (model.price(site_of(e), e.annotation).seconds for e in (call, product))
     assert b * (1 - 1e-6) < a < b
 
@@ -116,7 +116,7 @@ def test_bias_and_residual_are_computed_with_a_matrix_times_a_vector() -> None:
     x, w, b, r = (
         ir.var(n, ir.Tensor(s)) for n, s in (("x", "1 4096"), ("w", "4096 4096"), ("b", "4096"), ("r", "1 4096"))
     )
-    plain, routine = called("xla.matmul", x, w), called("xla.matmul_bias_residual", x, w, b, r)
+    plain, routine = call_library("xla.matmul", x, w), call_library("xla.matmul_bias_residual", x, w, b, r)
     a, more = (H100.price(site_of(e), e.annotation).seconds for e in (plain, routine))
     assert more == pytest.approx(a, rel=0.01)
 
@@ -139,7 +139,7 @@ def test_what_a_reduction_goes_over_is_stored_by_xlas_own_matmul_too() -> None:
     """A product in parts, which are added after: the parts are written and read."""
     p, parts = (
         H100.profile,
-        ContractionCost(1e-4, made=512 * MB, sources=512 * MB, result=8 * MB, reduced=True, own=1.2e-4),
+        ContractionCost(1e-4, made=512 * MB, sources=512 * MB, result=8 * MB, reduced=True, generated_seconds=1.2e-4),
     )
-    whole = ContractionCost(1e-4, made=512 * MB, sources=512 * MB, own=1.2e-4)
+    whole = ContractionCost(1e-4, made=512 * MB, sources=512 * MB, generated_seconds=1.2e-4)
     assert kernel(H100, parts) - kernel(H100, whole) == pytest.approx(p.launch + p.move(16 * MB), rel=0.01)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from relax_eg.extract.devices import PROFILES
-from relax_eg.extract.matmuls import Matmul, matmul_seconds, own_seconds, share_of_peak, vector_seconds
+from relax_eg.extract.matmuls import Matmul, matmul_seconds, share_of_peak, vector_seconds, xla_matmul_seconds
 from relax_eg.extract.profile import Profile
 
 GPUS = [p for p in PROFILES.values() if p.platform == "gpu"]
@@ -49,15 +49,19 @@ def test_a_matrix_times_a_vector_needs_no_tile() -> None:
 
 def test_with_fewer_blocks_than_multiprocessors_the_others_stand_idle() -> None:
     deep = product(16, 16, 65536)
-    assert own_seconds(H100, deep) > 20 * matmul_seconds(H100, deep)  # a library cuts the depth into parts
-    assert own_seconds(H100, product(16, 16, 65536, batch=132)) == pytest.approx(own_seconds(H100, deep), rel=0.01)
+    assert xla_matmul_seconds(H100, deep) > 20 * matmul_seconds(H100, deep)  # a library cuts the depth into parts
+    assert xla_matmul_seconds(H100, product(16, 16, 65536, batch=132)) == pytest.approx(
+        xla_matmul_seconds(H100, deep), rel=0.01
+    )
     fewer = replace(H100, cores=1.0)
-    assert own_seconds(fewer, deep) == pytest.approx(own_seconds(H100, deep) / H100.cores)  # the same rate in one core
+    assert xla_matmul_seconds(fewer, deep) == pytest.approx(
+        xla_matmul_seconds(H100, deep) / H100.cores
+    )  # the same rate in one core
 
 
 def test_parts_of_a_square_matmul_would_gain_nothing() -> None:
     m = product(4096, 4096, 4096)
-    assert own_seconds(H100, m) == pytest.approx(matmul_seconds(H100, m) / H100.fused_share)
+    assert xla_matmul_seconds(H100, m) == pytest.approx(matmul_seconds(H100, m) / H100.fused_share)
 
 
 def test_sizes_may_be_columns() -> None:
@@ -65,7 +69,7 @@ def test_sizes_may_be_columns() -> None:
     rows, columns, depth = (np.array(c, float) for c in zip(*sizes, strict=True))
     many = product(rows, columns, depth)
     for p in (*GPUS, PROFILES["cpu"]):
-        for seconds in (matmul_seconds, own_seconds):
+        for seconds in (matmul_seconds, xla_matmul_seconds):
             each = [seconds(p, product(*s)) for s in sizes]
             np.testing.assert_allclose(seconds(p, many), each, rtol=1e-12)
             assert all(np.isfinite(each))

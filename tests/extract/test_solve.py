@@ -81,7 +81,7 @@ def test_pruning_keeps_an_optimum(problem: Problem) -> None:
     for part in parts_of(pruned):
         small = part.problem
         cost += optimum(small)
-        choice |= part.out(solve(small, [tree_choice(small)], EXACT).choice)
+        choice |= part.lift(solve(small, [tree_choice(small)], EXACT).choice)
     best = optimum(problem)
     assert cost == pytest.approx(best, abs=1e-9)
     whole = pruned.complete(choice)
@@ -129,7 +129,7 @@ def test_the_relaxation_is_a_bound_and_what_it_leaves_out_is_not_needed(problem:
         assert relaxed is not None
         assert relaxed.bound <= best + 1e-6 * max(1.0, best)
         # One more than the optimum, so that an optimal choice has to be left.
-        keep = model.within(relaxed, best + 1.0, tree_choice(small))
+        keep = model.candidates_below(relaxed, best + 1.0, tree_choice(small))
         costs = [[x if k in keep[c] else math.inf for k, x in enumerate(row)] for c, row in enumerate(small.costs)]
         assert optimum(Problem(small.reads, costs, small.roots)) == pytest.approx(best)
 
@@ -252,17 +252,17 @@ def test_without_time_the_best_seed_is_improved_and_a_bound_is_known() -> None:
 
 
 class Knowing(Partner):
-    """Knows a choice of each part from the start, and remembers what it is told."""
+    """Knows a choice of each part from the start, and remembers what it is sent."""
 
     def __init__(self, choices: dict[int, list[int]]) -> None:
         self.choices = choices
-        self.told: list[tuple[int, list[int] | None]] = []
+        self.sent: list[tuple[int, list[int] | None]] = []
 
-    def heard(self, part: int) -> list[int] | None:
+    def received(self, part: int) -> list[int] | None:
         return self.choices.get(part)
 
-    def tell(self, part: int, choice: Sequence[int] | None) -> None:
-        self.told.append((part, None if choice is None else list(choice)))
+    def send(self, part: int, choice: Sequence[int] | None) -> None:
+        self.sent.append((part, None if choice is None else list(choice)))
 
 
 def test_what_a_partner_finds_is_taken_and_it_is_told_of_what_is_better() -> None:
@@ -278,13 +278,13 @@ def test_what_a_partner_finds_is_taken_and_it_is_told_of_what_is_better() -> Non
     bad = Knowing({0: tree_choice(part.problem)})
     found = solve(problem, [tree], short, partner=bad)
     assert found.cost == alone.cost
-    number, told = bad.told[0]
-    assert number == 0 and told is not None
-    assert prune(problem).offset + choice_cost(part.problem, told) == pytest.approx(found.cost)
+    number, sent = bad.sent[0]
+    assert number == 0 and sent is not None
+    assert prune(problem).offset + choice_cost(part.problem, sent) == pytest.approx(found.cost)
     easy = egraph_of(KINDS["fan_in"](200, 0)).problem
     done = Knowing({})
     assert solve(easy, [tree_choice(easy)], EXACT, partner=done).how == "proved optimal"
-    assert done.told[-1] == (0, None)
+    assert done.sent[-1] == (0, None)
 
 
 def test_the_solver_prints_nothing() -> None:

@@ -1,5 +1,5 @@
-"""Small functions, one or more for every family of primitives. Each case: the function, its specs, the names of the
-library routines that are expected to stay (none: all operators; "any": not said)."""
+"""Small functions, one or more for every family of primitives. A case is a function, its specs, and the names of the
+library routines that are expected to stay (none: all are operators; "any": unspecified)."""
 
 from __future__ import annotations
 

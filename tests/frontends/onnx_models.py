@@ -1,4 +1,4 @@
-"""Small ONNX models for the tests, and what modules of them compute."""
+"""Small ONNX models for the tests, and the results of their modules."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def node(kind: str, inputs: str, outputs: str = "y", **attributes: Any):
 
 
 def results(module: OnnxModule, *arrays: Any) -> list[np.ndarray]:
-    """What a module computes, with 64-bit numbers."""
+    """Returns the results of a module, with 64-bit numbers."""
     with jax.enable_x64(True):
         run = jax.jit(lambda *xs: run_function(module, module.main, xs))
         found = run(*arrays, *module.weights.values())
@@ -40,7 +40,7 @@ def results(module: OnnxModule, *arrays: Any) -> list[np.ndarray]:
 
 
 def agrees(proto: Any, *arrays: Any, rtol: float = 2e-5) -> OnnxModule:
-    """The module, which computes what the reference does."""
+    """Returns the module of a model, after a check that its results are those of ONNX's reference."""
     module = rx.from_onnx(proto)
     assert rx.parse(str(module)).main.expressions() == module.main.expressions()
     names = [i.name for i in proto.graph.input]
@@ -52,7 +52,8 @@ def agrees(proto: Any, *arrays: Any, rtol: float = 2e-5) -> OnnxModule:
 
 
 def runs_alike(proto: Any, *arrays: Any, rtol: float = 2e-5) -> OnnxModule:
-    """The module, which computes what onnxruntime does: its kernels are right where the reference is not."""
+    """Returns the module of a model, after a check that its results are those of onnxruntime, whose kernels are right
+    where the reference is not."""
     module = rx.from_onnx(proto)
     session = onnxruntime.InferenceSession(proto.SerializeToString(), providers=["CPUExecutionProvider"])
     wanted = session.run(None, {i.name: x for i, x in zip(proto.graph.input, arrays, strict=True)})

@@ -17,7 +17,7 @@ import relax_eg as rx
 from relax_eg.backend.lower import run_function
 from relax_eg.dynamic import plan
 from relax_eg.errors import RelaxEgError
-from relax_eg.frontends.jax.indexing import _reach  # type: ignore[reportPrivateUsage]
+from relax_eg.frontends.jax.indexing import _slice_length  # type: ignore[reportPrivateUsage]
 from relax_eg.frontends.jax.trace import trace_function
 from relax_eg.frontends.symbolic import SymbolicSizes
 from relax_eg.ops.interpret import evaluate
@@ -108,10 +108,10 @@ def test_the_length_of_a_slice_is_read_off_its_count(stride: int) -> None:
     length = dim_min(n, 5) - dim_min(n, 3)
     for shorter in (length, dim_min(n, 7) - 1):
         count = ceildiv(shorter, stride)
-        reach = _reach(count, stride, n, sizes)
+        reach = _slice_length(count, stride, n, sizes)
         assert reach is not None and ceildiv(reach, stride) is count
         assert all(0 <= reach.evaluate({"n": k}) <= max(0, shorter.evaluate({"n": k})) for k in range(1, 12))
-    assert _reach(n // 5, stride, n, sizes) is None
+    assert _slice_length(n // 5, stride, n, sizes) is None
 
 
 SLICED = """

@@ -1,4 +1,4 @@
-"""Random modules: well-formed, with everything that text has to carry."""
+"""Random well-formed modules that use every feature of the text form."""
 
 from __future__ import annotations
 
@@ -199,7 +199,7 @@ class _Builder:
         name = self.draw(st.sampled_from(["jax.sort", "cublas.gemm", 'odd "name" \\ é']))
         keys = self.draw(st.lists(st.text(max_size=4), unique=True, max_size=2))
         attrs = [(k, self.draw(attributes(self.extra))) for k in keys]
-        # A call that does not say its sizes is a step as much as an impure one.
+        # A call whose result sizes are unknown is a step, as an impure call is.
         out = self.annotation() if not pure else self.draw(annotations(self.extra).filter(is_sized))
         is_pure = pure or (not is_sized(out) and self.draw(st.booleans()))
         return ir.call_dps_library(name, self.some(), out, attrs, is_pure)

@@ -29,7 +29,7 @@ from relax_eg.ir import (
     pure_function,
     var,
 )
-from relax_eg.ir.calls import inlined
+from relax_eg.ir.calls import inline_call
 from relax_eg.ir.expr import TUPLE_GET, node, postorder, tuple_, tuple_get
 from relax_eg.ir.outline import SMALLEST_BLOCK, outline
 
@@ -62,7 +62,7 @@ def _without_calls(roots: list[Expr], called: dict[str, Function]) -> list[Expr]
     for e in postorder(roots):
         args = [done[a] for a in e.args]
         if e.op == CALL:
-            values = inlined(called[e.args[0].attr("name")], args[1:])
+            values = inline_call(called[e.args[0].attr("name")], args[1:])
             done[e] = tuple_(values) if isinstance(e.annotation, Tuple) else values[0]
         elif e.op == TUPLE_GET:
             done[e] = tuple_get(args[0], e.attr("index"))

@@ -19,19 +19,21 @@ from relax_eg.extract.matmuls import share_of_peak
 from relax_eg.extract.profile import PROFILE_VERSION, Profile
 from relax_eg.measure import calibrate, figures, fits
 
+pytestmark = pytest.mark.xla_defaults
+
 
 def test_steps_of_a_penalty() -> None:
-    assert fits.steps([(2, 1.5), (4, 1.52), (8, 1.48), (16, 1.2), (32, 1.01), (64, 0.99)]) == (
+    assert fits.merge_factors([(2, 1.5), (4, 1.52), (8, 1.48), (16, 1.2), (32, 1.01), (64, 0.99)]) == (
         (8, 1.5),
         (16, 1.2),
     )
-    assert fits.steps([(2, 1.0), (4, 1.02)]) == ()
+    assert fits.merge_factors([(2, 1.0), (4, 1.02)]) == ()
 
 
 def test_what_never_rises() -> None:
-    assert fits.falling([4.0, 2.0, 1.0]) == pytest.approx([4.0, 2.0, 1.0])
-    assert fits.falling([4.0, 1.0, 2.0, 1.0]) == pytest.approx([4.0, 2.0**0.5, 2.0**0.5, 1.0])
-    assert fits.falling([1.0, 2.0, 4.0]) == pytest.approx([2.0, 2.0, 2.0])
+    assert fits.fit_falling([4.0, 2.0, 1.0]) == pytest.approx([4.0, 2.0, 1.0])
+    assert fits.fit_falling([4.0, 1.0, 2.0, 1.0]) == pytest.approx([4.0, 2.0**0.5, 2.0**0.5, 1.0])
+    assert fits.fit_falling([1.0, 2.0, 4.0]) == pytest.approx([2.0, 2.0, 2.0])
 
 
 def test_the_search_finds_what_made_the_times() -> None:
@@ -59,7 +61,7 @@ def times_of(p: Profile) -> dict[str, float]:
     times |= {f"loop {n}": p.dispatch + n * (p.launch + p.step) for n in figures.LOOPS}
     for n in figures.memory_sizes(p):
         times |= {f"read {n}": call(p.move(2.0 * n), n / 2), f"copy {n}": call(p.move(2.0 * n), n / 4)}
-    times |= {name: call(p.move(2.0 * n) + p.fresh(n), n / 4) for n, name in figures.results(p)}
+    times |= {name: call(p.move(2.0 * n) + p.fresh(n), n / 4) for n, name in figures.result_sizes(p)}
     flops = 2.0 * figures.DEPTH * figures.vector_size(p)
     times["elementwise"] = call(flops / p.vector_rate, flops)
     times |= {f"rate {d}": product(p, 512, 512, 512, p.rate(d)) for d in (*figures.FLOATS, "int32")}
@@ -70,7 +72,7 @@ def times_of(p: Profile) -> dict[str, float]:
     for n in figures.matrix_sides(CPU):
         rate = peak * p.factor_share * share_of_peak((n,), (p.factor_half,))
         times |= {f"lu {n}": call(n**3 / rate, n**3), f"cholesky {n}": call(n**3 / 2 / rate, n**3)}
-    for n, columns in figures.solved(CPU):
+    for n, columns in figures.triangular_sizes(CPU):
         rate = peak * p.solve_share * share_of_peak((n, columns), p.solve_half)
         times[f"solve {n} {columns}"] = call(n * n * columns / rate, n * n * columns)
     times |= {"depthwise": 3e-3, "sort": 1e-3, "argmax": 1e-3, "cumsum": 1e-3}
@@ -124,7 +126,7 @@ def test_what_is_learned_of_linear_algebra_and_of_matmuls_apart() -> None:
     assert p.join == about(CPU.join) and 0.5 <= p.join_bytes / CPU.join_bytes <= 2.0
     for n in figures.matrix_sides(CPU):
         assert p.factor_share / (n + p.factor_half) == about(CPU.factor_share / (n + CPU.factor_half))
-    for n, columns in figures.solved(CPU):
+    for n, columns in figures.triangular_sizes(CPU):
         found, true = (q.solve_share * share_of_peak((n, columns), q.solve_half) for q in (p, CPU))
         assert found == about(true)
 
@@ -133,7 +135,7 @@ def test_stalls_of_libraries_threads_are_left_out() -> None:
     times = times_of(CPU)
     stalled = {"solve 256 16": 7e-3, "solve 512 16": 8e-3, "solve 512 512": 8e-2, "cholesky 512": 0.3}
     p = fits.fit_profile(CPU, {**times, **stalled})
-    for n, columns in figures.solved(CPU):
+    for n, columns in figures.triangular_sizes(CPU):
         found, true = (q.solve_share * share_of_peak((n, columns), q.solve_half) for q in (p, CPU))
         assert found == about(true)
     every = {name: 1.0 for name in times if name.partition(" ")[0] in ("lu", "cholesky", "solve")}
@@ -146,7 +148,7 @@ def test_memory_that_comes_page_by_page() -> None:
     assert p.fresh_bytes == CPU.fresh_bytes and p.fresh_rate == about(CPU.fresh_rate)
     kept = fits.fit_profile(CPU, times_of(replace(CPU, fresh_bytes=math.inf)))
     assert kept.fresh_bytes == math.inf and kept.fresh(1 << 40) == 0
-    assert figures.results(PROFILES["h100"]) == [] and PROFILES["h100"].fresh(1 << 30) == 0
+    assert figures.result_sizes(PROFILES["h100"]) == [] and PROFILES["h100"].fresh(1 << 30) == 0
 
 
 def test_a_device_without_a_step_in_its_times_wakes_nobody() -> None:

@@ -16,6 +16,8 @@ from benchmarks.fidelity_programs import PROGRAMS
 from benchmarks.timing import Estimate
 from relax_eg.driver.measured import Search
 
+pytestmark = pytest.mark.xla_defaults
+
 
 def row(*pairs: tuple[float, float]) -> Row:
     labels = ["as written", "by price", "without a", "without b"]
@@ -39,7 +41,7 @@ def test_what_was_chosen_is_what_optimize_returns(monkeypatch: pytest.MonkeyPatc
     assert found.returned == "as written" and found.chosen is found.timed[0]
 
     class Mispriced(Search):
-        def predicted(self, v: Any, binding: Any) -> float:
+        def predicted_seconds(self, v: Any, binding: Any) -> float:
             return 1.0 if v.label == "by price" else 0.1
 
     monkeypatch.setattr("benchmarks.fidelity.Search", Mispriced)

@@ -11,6 +11,8 @@ from typer.testing import CliRunner
 from benchmarks import memory, memory_tvm
 from benchmarks.memory import app, pool, resnet_block
 
+pytestmark = pytest.mark.xla_defaults
+
 
 def test_a_storage_may_be_a_sixteenth_rounded_down() -> None:
     # 24 // 16 is 1, so that what needs 24 bytes takes over the storage of one byte, which grows.

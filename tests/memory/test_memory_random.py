@@ -170,7 +170,7 @@ def test_the_search_alone_finds_the_least_packing(seed: int) -> None:
         return {i: tops[i] for i in used}, tops[-1]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(packing, "_packed", piled)
+        patch.setattr(packing, "_pack_in_orders", piled)
         found = pack(given_spans)
     assert found.optimal and found.height == pytest.approx(exact(given_spans))
 

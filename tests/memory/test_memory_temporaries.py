@@ -18,9 +18,11 @@ from relax_eg.backend.kernels import InKernels, KernelRunner
 from relax_eg.cli import app
 from relax_eg.errors import MemoryPlanError, OptionError
 from relax_eg.memory.files import load, save
-from relax_eg.memory.temporaries import estimated, measure_temporaries
+from relax_eg.memory.temporaries import estimate_temporaries, measure_temporaries
 from relax_eg.shapes import Dim
 from relax_eg.tir import parse_program
+
+pytestmark = pytest.mark.xla_defaults
 
 AT = {"b": 1, "n": 64}
 KERNEL = "fused_matmul_softmax_matmul"
@@ -119,10 +121,10 @@ def test_a_workspace_that_the_module_states_is_counted_once() -> None:
     stated = 4 * 128 * 128
     program = rx.memory.program_of(module)
     assert own["attention"] >= stated
-    found = measure_temporaries(program, own, {"n": 128}, only=True)
+    found = measure_temporaries(program, own, {"n": 128}, at_only=True)
     assert found.of_step.get("attention", Dim.of(0)) == own["attention"] - stated
     assert measure_temporaries(program, {"attention": 100}, {"n": 128}).of_step == {}
-    assert estimated(program, {"n": 128}).of_step["attention"] == 0  # beside what is stated
+    assert estimate_temporaries(program, {"n": 128}).of_step["attention"] == 0  # beside what is stated
 
 
 def test_what_a_loop_runs_is_counted_once() -> None:
@@ -190,9 +192,9 @@ def test_kernels_of_one_text_are_compiled_once(monkeypatch: pytest.MonkeyPatch) 
 
     def bytes_of(scale: float, options: dict[str, str]) -> int:
         lowered = jax.jit(lambda x: jnp.sort(x @ x * scale), compiler_options=options).lower(x)
-        return accounting.allocated_by(lowered, options)
+        return accounting.lowered_allocated_bytes(lowered, options)
 
-    accounting._known.clear()  # pyright: ignore[reportPrivateUsage]
+    accounting._allocated_bytes.clear()  # pyright: ignore[reportPrivateUsage]
     first = bytes_of(2.0, {})
     assert first >= 64 * 64 * 4 and bytes_of(2.0, {}) == first and len(compiled) == 1
     for scale, options in ((3.0, {}), (2.0, accounting.FRUGAL), (2.0, accounting.FRUGAL)):

@@ -1,4 +1,4 @@
-"""What random uses of operators are made of: shapes, subsets, broadcasting.
+"""Parts of random uses of operators: shapes, subsets, broadcasting.
 
 A size in a spec is a variable (its range starts at 0), a number, or 1 where an operand is to broadcast.
 """

@@ -43,8 +43,17 @@ SPECIAL = (0.0, -0.0, 1.0, -1.0, 0.5, 2.0, -3.0, float("inf"), -float("inf"), fl
 
 @dataclass(frozen=True)
 class Case:
-    """A use at one dtype and one choice of sizes. `site` is symbolic, `concrete` the same at the sizes; `module` has
-    one function, which calls the operator on its parameters and also takes `rest`, the sizes they do not tell."""
+    """A use at one dtype and one choice of sizes.
+
+    - `use`: the use.
+    - `site`, `concrete`: the site with symbolic sizes, and at the sizes.
+    - `deduced`: the annotation of the result at symbolic sizes.
+    - `sizes`: the sizes by name.
+    - `arrays`: the operands.
+    - `rest`: the sizes that no operand determines, as one shape that the module also takes; empty if there are none.
+    - `module`: one function, which calls the operator on its parameters.
+    - `x64`: whether JAX runs in x64 mode.
+    """
 
     use: Use
     site: Site
@@ -167,12 +176,13 @@ def attributes_at(case: Case) -> dict[str, Any]:
 
 
 def lowered(cases: Sequence[Case]) -> list[list[Any]]:
-    """What the lowerings give, all in one XLA program; checked against what `jax.eval_shape` says of them."""
+    """Returns the results of the lowerings, computed in one XLA program, after a check of their shapes by
+    `jax.eval_shape`."""
     return _lowered(cases, lambda c, xs: run_at(c.module, c.module.main, (*xs, *c.rest), c.sizes))
 
 
 def lowered_equations(cases: Sequence[Case]) -> list[list[Any] | None]:
-    """What the index equations give as a tensor program lowered to XLA; None where there are none."""
+    """Returns the result of the index equations as a tensor program lowered to XLA; None if there are no equations."""
     programs = {id(c): program_of(c.site) for c in cases}
     found = [c for c in cases if programs[id(c)] is not None]
 
@@ -238,7 +248,7 @@ def bitwise(a: Any, b: Any) -> bool:
 
 
 def by_equations(site: Site, arrays: Sequence[Any], sizes: Mapping[str, int], domain: Any = "numpy") -> list[Any]:
-    """What the index equations give; without equations, the numpy reference."""
+    """Returns the result of the index equations, or of the numpy reference if there are none."""
     program = program_of(site)
     if program is not None:
         return evaluate(program, arrays, sizes, arithmetic=domain)

@@ -1,4 +1,4 @@
-"""Uses of operators: what the samples are made of."""
+"""The record of a use of an operator in the samples."""
 
 from __future__ import annotations
 
@@ -9,10 +9,17 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Use:
-    """One use. `operands`: specs, with `@dtype` where the dtype does not vary; `sizes`: the range of each size
-    variable; `low`, `high`: range of the values, or with `special` zeros, infinities, NaN and the ends of integers in
-    their place; `prepare` makes of random operands what the operator is for; `settle` makes of results, where several
-    are right, one; `looser`: how many times the usual tolerance a result may be off."""
+    """One use of an operator.
+
+    - `operands`: specs, with `@dtype` where the dtype does not vary.
+    - `attrs`: the attributes.
+    - `sizes`: the range of each size variable.
+    - `low`, `high`: the range of the values.
+    - `prepare`: turns random operands into operands that the operator is meant for.
+    - `settle`: brings results to one form, where several are right.
+    - `special`: whether zeros, infinities, NaN and the limits of integers are among the values.
+    - `looser`: factor on the usual tolerance of a result.
+    """
 
     operands: tuple[str, ...]
     attrs: Mapping[str, Any] = field(default_factory=dict[str, Any])

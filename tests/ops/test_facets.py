@@ -30,6 +30,7 @@ from facets import (
 from ops_draws import DRAWS
 from ops_samples import USES
 from ops_use import ANY, Use
+from sampling import is_sampled
 
 from relax_eg.dtypes import names_where
 from relax_eg.errors import OperatorError
@@ -84,15 +85,16 @@ def one_of(items: list[str], rng: np.random.Generator) -> str:
     return items[int(rng.integers(len(items)))]
 
 
-def fixed_cases(name: str, rng: np.random.Generator) -> list[Case]:
-    """The first use at every dtype, the others at one; each at random sizes, and once at the least: 0 where there may
-    be none."""
+def fixed_cases(name: str, rng: np.random.Generator, one_in: int = 1) -> list[Case]:
+    """The first use at every dtype or a sample of them, one in `one_in`; the others at one. Each is made at random
+    sizes, and once at the least: 0 where there may be none."""
     assert name in USES, f"tests/ops/ops_samples.py has no uses of operator `{name}`"
     cases: list[Case] = []
     for n, use in enumerate(USES[name]):
         taken, _ = accepted(name, use)
         assert taken, f"{name} takes no dtype in {use}"
-        for dtype in taken if n == 0 else [one_of(taken, rng)]:
+        several = [taken[0], *(d for d in taken[1:] if is_sampled(f"{name} {d}", one_in))]
+        for dtype in several if n == 0 else [one_of(taken, rng)]:
             cases.append(make(name, use, dtype, sizes_of(use, rng), rng))
         if name in SLOW:
             continue
@@ -124,10 +126,20 @@ def run(cases: list[Case]) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_facets(name: str) -> None:
+    every_facet(name, 4)
+    assert get(name).doc
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", NAMES)
+def test_facets_at_every_dtype(name: str) -> None:
+    every_facet(name, 1)
+
+
+def every_facet(name: str, one_in: int) -> None:
     rng = rng_for(name)
     count = DRAWN if name not in SLOW or "RELAX_EG_FACETS" in os.environ else 0
-    run(fixed_cases(name, rng) + drawn_cases(name, rng, count))
-    assert get(name).doc
+    run(fixed_cases(name, rng, one_in) + drawn_cases(name, rng, count))
 
 
 @pytest.mark.parametrize("name", NAMES)

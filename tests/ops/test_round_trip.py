@@ -10,6 +10,7 @@ import pytest
 from facets import attributes_at, by_equations, jax_dtype, make, same_value, sizes_of
 from jax import lax
 from ops_draws import DRAWS
+from sampling import sampled
 from test_facets import NAMES, accepted, one_of, rng_for
 
 from relax_eg.frontends import trace_function
@@ -29,7 +30,7 @@ def retraced(function: Any, operands: list[Any]) -> tuple[Any, set[str]]:
     return module, {str(e.attr("name")) for e in found if e.op == CALL_DPS_LIBRARY}
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", sampled(NAMES, 2))
 def test_a_lowering_traces_back(name: str) -> None:
     rng = rng_for(name, 5)
     for _ in range(QUICK):

@@ -1,4 +1,4 @@
-"""A page in headless Chromium: what it looks like, and what is wrong with it."""
+"""Pages in headless Chromium: pictures, and checks for faults."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 CHROMIUM = next((p for n in ("chromium", "chromium-browser", "google-chrome") if (p := shutil.which(n))), "")
 WHY_NOT = "no Chromium here (Debian's package is `chromium`)"
 
-# What a person would see at once: words cut off, a page that scrolls sideways, words too small to read, things loaded.
+# The faults that are looked for: clipped text, horizontal scrolling, text too small to read, loaded resources.
 _LOOK = """<script>
 addEventListener("load", () => {
   const bad = [], root = document.documentElement;
@@ -48,7 +48,8 @@ def _run(page: Path, width: int, height: int, dark: bool, *more: str) -> str:
 
 
 def look(page: Path, width: int, dark: bool = False) -> dict[str, Any]:
-    """What a browser finds on a page: `bad` in words, what was `loaded` beside it, its `paper`, how many `plots`."""
+    """Returns the findings of a browser on a page: the faults `bad`, the `loaded` resources, the `paper`, and the
+    number of `plots`."""
     watched = page.with_suffix(".watched.html")
     watched.write_text(page.read_text(encoding="utf-8").replace("</body>", _LOOK + "</body>"), encoding="utf-8")
     found = re.search(r'data-seen="([^"]*)"', _run(watched, width, 1000, dark, "--dump-dom"))

@@ -17,7 +17,7 @@ from relax_eg.errors import OptionError
 from relax_eg.extract.figures import time
 from relax_eg.extract.report import MeasuredRow
 from relax_eg.reports.align import Column
-from relax_eg.reports.curves import over_bindings
+from relax_eg.reports.curves import curves_over_bindings
 from relax_eg.reports.short import highlights
 from tests.reports.programs import attention, line
 
@@ -128,7 +128,7 @@ def test_reports_of_different_programs_say_what_can_be_compared(chosen: rx.CostR
 
 def test_cost_over_the_bindings_of_a_report() -> None:
     report = attention(at=[{"s": 128}, {"s": 16}, {"s": 1}]).report
-    (curve,) = over_bindings(rx.compare(report).columns)
+    (curve,) = curves_over_bindings(rx.compare(report).columns)
     assert (curve.variable, dict(curve.at), curve.sizes) == ("s", {}, (1, 16, 128))
     assert [s.label for s in curve.series] == ["as written", "chosen"]
     by_size = {r.at["s"]: r for r in report.at_each()}
@@ -137,9 +137,9 @@ def test_cost_over_the_bindings_of_a_report() -> None:
         replace(r, others=tuple(replace(o, after=replace(o.after, rows=o.before.rows)) for o in r.others))
         for r in (report,)
     ]
-    (curve,) = over_bindings([Column("old", swapped[0]), Column("new", report)])
+    (curve,) = curves_over_bindings([Column("old", swapped[0]), Column("new", report)])
     assert all(x.after == "new" for x in curve.crossovers)
-    assert over_bindings(rx.compare(attention()).columns) == []
+    assert curves_over_bindings(rx.compare(attention()).columns) == []
 
 
 def test_another_release_is_a_cause_where_prices_differ(chosen: rx.CostReport) -> None:

@@ -16,7 +16,7 @@ import relax_eg as rx
 from relax_eg.errors import OptionError
 from relax_eg.extract.detail import KernelPart
 from relax_eg.extract.report import DeviceRow, OperatorRow, ProgramCost
-from relax_eg.reports.roofline import of_part, roofline
+from relax_eg.reports.roofline import kernel_roofline, roofline
 from relax_eg.reports.schema import schema, text
 from tests.reports.programs import attention, line
 
@@ -104,14 +104,19 @@ def test_nothing_is_above_its_roof(target: str, execution: Any) -> None:
     for report in (*attention(**more, at=[{"s": 128}, {"s": 4096}]).report.at_each(), *half.at_each()):
         assert report.device is not None
         for cost in (report.before, report.after):
-            roofs = [roofline(cost, report.device), *(of_part(p, report.device) for p in cost.parts if not p.ahead)]
+            roofs = [
+                roofline(cost, report.device),
+                *(kernel_roofline(p, report.device) for p in cost.parts if not p.ahead),
+            ]
             assert all(r.share <= 1 + 1e-6 and r.reached <= r.roof * (1 + 1e-6) for r in roofs)
             found |= {r.source for r in roofs}
     assert "memory" in found
     product = next(p for p in half.before.parts if p.what == "matmul")
     assert product.dtype == "bfloat16" and 'dtype="float32"' in product.result
     assert half.device is not None
-    assert of_part(product, half.device).peak == rx.types.PROFILES[target].rate("bfloat16")  # not that of the sums
+    assert kernel_roofline(product, half.device).peak == rx.types.PROFILES[target].rate(
+        "bfloat16"
+    )  # not that of the sums
 
 
 def test_where_bytes_come_from_by_hand() -> None:
@@ -122,7 +127,7 @@ def test_where_bytes_come_from_by_hand() -> None:
         return KernelPart("matmul", "", "main", (), "", 1, 100, 1000, 1, seconds, dtype=dtype)
 
     parts = kernel(200.0), kernel(20.0), kernel(5.0, "bfloat16")
-    each = [of_part(p, device) for p in parts]
+    each = [kernel_roofline(p, device) for p in parts]
     assert [r.source for r in each] == ["memory", "cache", "registers"]
     assert [r.bound for r in each] == ["memory", "cache", "arithmetic"]
     assert [r.least for r in each] == [100.0, 10.0, 1.0]

@@ -17,7 +17,7 @@ from relax_eg.ops.interpret import evaluate_expr
 from relax_eg.ops.record import Attribute, call, get
 from relax_eg.rules.book.facts import swaps
 from relax_eg.rules.conditions import FactKey, ValueTest, key_of
-from relax_eg.rules.fact_rules import OF_ANNOTATIONS, FactRule, tests_of
+from relax_eg.rules.fact_rules import ANNOTATION_WORDS, FactRule, tests_of
 from relax_eg.rules.matching import rank_needed, rest_of
 from relax_eg.rules.propagation import annotation_facts, meaning
 from relax_eg.rules.samples import adapt_values, integers
@@ -182,16 +182,16 @@ def _dtype(d: FactRule, v: str, n: int, facts: frozenset[FactKey], dtype: str, r
 
 def _applies(d: FactRule, result: Expr, params: list[tuple[Expr, frozenset[FactKey]]]) -> bool:
     words = annotation_facts(result.annotation, lambda size: size.value >= 1)
-    if not isinstance(result.annotation, Tensor) or not words & set(OF_ANNOTATIONS):
+    if not isinstance(result.annotation, Tensor) or not words & set(ANNOTATION_WORDS):
         return False
-    if (d.floats and "is_float" not in words) or (meaning(d.gives).axes == 2 and "is_square" not in words):
+    if (d.floats and "is_float" not in words) or (meaning(d.fact).axes == 2 and "is_square" not in words):
         return False
-    if d.gives in FACTS and impossible(d.gives, result.tensor):
+    if d.fact in FACTS and impossible(d.fact, result.tensor):
         return False
     for p, facts in params:
         known = annotation_facts(p.annotation, lambda size: size.value >= 1)
         for f in facts:
-            if f in OF_ANNOTATIONS and f not in known:
+            if f in ANNOTATION_WORDS and f not in known:
                 return False
             if f in FACTS and impossible(f, p.tensor):
                 return False
@@ -233,13 +233,13 @@ def counterexample(d: FactRule, rng: Random, count: int = 6, tries: int = 4) -> 
     for dtype in dtypes:
         for e in examples(d, dtype, rng, count):
             for k in range(tries):
-                special = _SPECIAL if d.exact and k > 0 else _NOT_FINITE if d.gives == "finite" and k > 0 else ()
+                special = _SPECIAL if d.exact and k > 0 else _NOT_FINITE if d.fact == "finite" and k > 0 else ()
                 env = {p: value(p, facts, special, rng) for p, facts in e.params}
                 if not _has(env, e):
                     continue
                 with np.errstate(all="ignore"):
                     found = np.asarray(evaluate_expr(e.result, env, {}, ordered=d.exact))
-                wrong = _violation(d.gives, found, d.exact)
+                wrong = _violation(d.fact, found, d.exact)
                 if wrong:
                     shown = ", ".join(f"{p.attr('name')}={v.tolist()}" for p, v in env.items())
                     return f"{d}: {wrong} at {shown}"
@@ -256,8 +256,8 @@ def _violation(fact: FactKey, found: Array, exact: bool = True) -> str:
         return violation(fact, found, "it")
     if isinstance(fact, ValueTest):
         return "" if fact.holds(found) else f"not {fact}"
-    return "" if meaning(fact).failing(found) is None else f"it is no {fact}"
+    return "" if meaning(fact).find_failure(found) is None else f"it is no {fact}"
 
 
 def _has(env: Mapping[Expr, Array], e: Example) -> bool:
-    return all(not _violation(f, env[p]) for p, facts in e.params for f in facts if f not in OF_ANNOTATIONS)
+    return all(not _violation(f, env[p]) for p, facts in e.params for f in facts if f not in ANNOTATION_WORDS)

@@ -1,4 +1,4 @@
-"""Mechanical mutants of rules: one node of the right side changed, as a slip of the pen would."""
+"""Mechanical mutants of rules: one node of the right side is changed, as by a typing error."""
 
 from __future__ import annotations
 

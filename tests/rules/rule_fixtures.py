@@ -9,7 +9,7 @@ from relax_eg.rules import RuleSet
 
 good = RuleSet("good")
 bad = RuleSet("bad")
-# What the counterexample of a wrong rule must say: part of its text, and sizes it must have.
+# The required content of the counterexample of a wrong rule: a part of its text, and its sizes.
 told: dict[str, tuple[str, dict[str, int]]] = {}
 
 

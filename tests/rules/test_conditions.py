@@ -50,7 +50,7 @@ def test_what_a_rule_asks_is_printed() -> None:
     book = RuleSet("mine")
     book.rule("x: *b", when=("positive(x)", "finite(x)"), check=False)(_half_and_half)
     assert str(book["_half_and_half"]).endswith("=>  x   when positive(x) and finite(x)")
-    assert book["_half_and_half"].facts_asked == {"positive", "finite"}
+    assert book["_half_and_half"].required_facts == {"positive", "finite"}
 
 
 def _half_and_half(x: Any) -> Any:

@@ -18,7 +18,7 @@ from relax_eg.ir.expr import var
 from relax_eg.ir.module import pure_function
 from relax_eg.ops import routines
 from relax_eg.ops.interpret import evaluate
-from relax_eg.ops.libraries import called, inlined
+from relax_eg.ops.libraries import call_library, inline_libraries
 from relax_eg.rules.book.libraries import KINDS, attention_names
 from relax_eg.rules.certificates import known_verdict
 from relax_eg.rules.content import content_hash
@@ -53,9 +53,9 @@ def test_a_library_rule_prints_as_mathematics_and_is_tested() -> None:
 def test_its_calls_mean_its_pattern() -> None:
     _book()
     x, w, c = (var(n, rx.Tensor(s, "float32")) for n, s in (("x", ("n", 3)), ("w", (3, 4)), ("c", (4,))))
-    call = called("test.gemm", x, w, c)
+    call = call_library("test.gemm", x, w, c)
     assert str(call.annotation) == str((x @ w + c).annotation)
-    assert inlined([call]) == [x @ w + c]
+    assert inline_libraries([call]) == [x @ w + c]
     text = (
         "@I.ir_module\nclass Module:\n    @R.function\n"
         '    def main(x: R.Tensor(("n", 3), "float32"), w: R.Tensor((3, 4), "float32"),'
@@ -174,11 +174,11 @@ def test_calls_that_do_not_fit() -> None:
     _book()
     x = var("x", rx.Tensor((2, 3), "float32"))
     with pytest.raises(OperatorError, match=r"library `test\.gemm` takes 3 operands \(a, b, c\), got 1"):
-        called("test.gemm", x)
+        call_library("test.gemm", x)
     with pytest.raises(OperatorError, match=r"no library `test\.nothing` is registered"):
-        called("test.nothing", x)
+        call_library("test.nothing", x)
     with pytest.raises(OperatorError, match=r"library `test\.gemm` takes attributes none; got speed"):
-        called("test.gemm", x, x, x, speed=2)
+        call_library("test.gemm", x, x, x, speed=2)
 
 
 def test_a_call_that_is_annotated_otherwise_than_its_routine_fills() -> None:
@@ -233,7 +233,7 @@ def test_what_cudnn_is_handed_is_what_its_pattern_reads(kind: str) -> None:
     extra = {"mask": [rng.random((2, 4, 5, 7)) < 0.7], "bias": [rng.standard_normal((2, 4, 5, 7)).astype("float32")]}
     args = [q, k, v, *extra.get(kind, ())]
     params = [var(f"x{i}", rx.Tensor(a.shape, a.dtype.name)) for i, a in enumerate(args)]
-    module = rx.Module((pure_function("main", params, [called(attention_names(kind)[1], *params, r=2)]),))
+    module = rx.Module((pure_function("main", params, [call_library(attention_names(kind)[1], *params, r=2)]),))
     wanted = np.asarray(evaluate(module, args), np.float32)
     for scale, right in ((1.0, True), (1.5, False)):
         found = routines.attention(q * jnp.bfloat16(scale), *args[1:], r=2, kind=kind, implementation="xla")

@@ -42,7 +42,7 @@ from relax_eg.rules import RuleSet
 from relax_eg.rules.book import facts as book
 from relax_eg.rules.book.facts import at_or_above, c, columns, derivations, field, i, m, p, rows, swapped, v, x, xs, y
 from relax_eg.rules.conditions import ValueTest
-from relax_eg.rules.fact_rules import OF_ANNOTATIONS, FactRule, annotated, anything, equals, floats, has, reals
+from relax_eg.rules.fact_rules import ANNOTATION_WORDS, FactRule, annotated, anything, equals, floats, has, reals
 from relax_eg.rules.parameter_facts import DeclaredFacts
 from relax_eg.rules.propagation import KnownFacts, close_under_implication, constant_has, required_facts
 from relax_eg.shapes import Scope
@@ -168,7 +168,7 @@ def test_what_follows_from_what_is_known() -> None:
     assert "positive" not in close_under_implication({"nonnegative"})
     assert required_facts(frozenset({"one_hot"})) == {"one_hot", "identity_mask", ValueTest("", "==", 0.0)}
     assert required_facts(frozenset({"symmetric"})) >= {"symmetric", "diagonal", "positive_definite", "constant"}
-    assert not required_facts(frozenset({"symmetric"})) & set(OF_ANNOTATIONS)
+    assert not required_facts(frozenset({"symmetric"})) & set(ANNOTATION_WORDS)
 
 
 def known(e: Expr, **facts: str) -> frozenset[str]:
@@ -212,7 +212,7 @@ def test_the_table_says_nothing_twice() -> None:
     lines = [d for part in book.PARTS for d in part()]
     twice = {str(d) for d in lines if lines.count(d) > 1}
     # For all operands alike, and for the one operand of these.
-    assert twice <= {str(d) for d in lines if d.gives in ("symmetric", "constant", "nonnegative", "integral", "finite")}
+    assert twice <= {str(d) for d in lines if d.fact in ("symmetric", "constant", "nonnegative", "integral", "finite")}
 
 
 def test_a_fact_needs_nothing_but_its_definition_and_rules(monkeypatch: pytest.MonkeyPatch) -> None:

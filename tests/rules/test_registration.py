@@ -109,7 +109,7 @@ def test_many_points_are_evaluated_as_each_is() -> None:
         env = {e: np.stack([d[n] for d in drawn]) for n, e in p.params.items()}
         together = evaluate_points((*p.left, *p.right), env, sizes, 3, ordered=True)
         for k, d in enumerate(drawn):
-            alone = evaluate_expr(p.both, {e: d[n] for n, e in p.params.items()}, sizes, ordered=True)
+            alone = evaluate_expr(p.both_sides_tuple, {e: d[n] for n, e in p.params.items()}, sizes, ordered=True)
             for a, b in zip(together, alone, strict=True):
                 assert np.asarray(a[k]).tobytes() == np.asarray(b).tobytes(), rule
                 compared += 1

@@ -17,7 +17,7 @@ from relax_eg.rules.book.functions import functions
 from relax_eg.rules.book.sums import sums
 from relax_eg.rules.certificates import known_verdict
 from relax_eg.rules.content import content_hash
-from relax_eg.rules.schemas import Functions
+from relax_eg.rules.schemas import ProgramQueries
 
 
 @pytest.mark.parametrize("schema", (*functions.schemas, *sums.schemas), ids=lambda s: s.name)
@@ -33,37 +33,37 @@ def test_the_table_lists_them() -> None:
     assert all(s.name in text for s in functions.schemas) and "4 rules, 0 proved, 0 axioms, 0 refuted" in text
 
 
-def forwards(e: Expr, known: Functions) -> Expr | None:
+def forwards(e: Expr, queries: ProgramQueries) -> Expr | None:
     """Forgets that a scan may go backwards."""
     p = group_arguments(e.op, e.args, dict(e.attrs))
     return scan(p.functions[0], p.constants, p.carry, p.xs, length=e.attr("length"))
 
 
-def twice(e: Expr, known: Functions) -> Expr | None:
+def twice(e: Expr, queries: ProgramQueries) -> Expr | None:
     """Calls with what the call gave."""
     return call_function(e.args[0], [*e.args[1:3], e[0], e.args[4]])
 
 
-def cut_short(e: Expr, known: Functions) -> Expr | None:
+def cut_short(e: Expr, queries: ProgramQueries) -> Expr | None:
     """Keeps only the first of what a body computes."""
     p = group_arguments(e.op, e.args, dict(e.attrs))
-    body = known.best(str(p.functions[0].attr("name")))
+    body = queries.best(str(p.functions[0].attr("name")))
     if body is None:
         return None
     from relax_eg.ir import function_ref, tuple_
 
     first = body.result.args[0]
-    shorter = known.add(replace(body, result=tuple_((first, first))), "short")
+    shorter = queries.add(replace(body, result=tuple_((first, first))), "short")
     return scan(
         function_ref(shorter), p.constants, p.carry, p.xs, length=e.attr("length"), reverse=bool(e.attr("reverse"))
     )
 
 
-def silent(e: Expr, known: Functions) -> Expr | None:
+def silent(e: Expr, queries: ProgramQueries) -> Expr | None:
     return None
 
 
-def schema(propose: Callable[[Expr, Functions], Expr | None]) -> Schema:
+def schema(propose: Callable[[Expr, ProgramQueries], Expr | None]) -> Schema:
     looks_at = frozenset((CALL,) if propose is twice else (SCAN,))
     return Schema(propose.__name__, propose.__doc__ or "", "exact", frozenset(), propose, looks_at)
 

@@ -1,4 +1,4 @@
-"""Random statements about sizes with random scopes, and the truth about them by looking at every point."""
+"""Random statements about sizes with random scopes, and their truth by enumeration of all points."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ def _divisor(chance: random.Random, names: tuple[str, ...], other: str) -> str:
 
 
 def _variant(chance: random.Random, text: str, names: tuple[str, ...]) -> str:
-    """The same value, said otherwise."""
+    """Returns an expression of the same value in another form."""
     name, c = chance.choice(names), chance.choice((2, 3, 4))
     forms = (
         f"({text})",

@@ -50,7 +50,7 @@ def test_dispatch_agrees_with_the_guard(text: str) -> None:
     guard = Guard.read(text)
     dispatch = Dispatch([guard], fallback=7)
     sizes = [{"n": n, "m": m} for n in (1, 2, 3, 8, 16, 17, 129, 400) for m in (1, 2, 7, 8, 1000)]
-    assert [dispatch.at(s) for s in sizes] == [0 if guard.holds(s) else 7 for s in sizes]
+    assert [dispatch.index_of(s) for s in sizes] == [0 if guard.holds(s) else 7 for s in sizes]
 
 
 @pytest.mark.parametrize("text", ["n", "n != 4", "n <= m", "3 <= 4", "n <= 4 or", "nothing at all"])
@@ -96,4 +96,4 @@ def test_sums_of_products_are_computed_as_they_are_written() -> None:
         dispatch = Dispatch([guard], 1)
         for sizes in itertools.product((1, 3, 10), repeat=3):
             at = dict(zip(names, sizes, strict=True))
-            assert (dispatch.at(at) == 0) == guard.holds(at)
+            assert (dispatch.index_of(at) == 0) == guard.holds(at)

@@ -19,7 +19,7 @@ COUNT = int(os.environ.get("RELAX_EG_QUERIES", "3000"))
 
 def test_no_wrong_answers(monkeypatch):
     """Bounded scopes, where the truth is known, with the enumeration switched off that would make it easy."""
-    monkeypatch.setattr(prover, "_EVERYWHERE", 0)
+    monkeypatch.setattr(prover, "_ENUMERATED_POINTS", 0)
     counts: Counter[tuple[str, str]] = Counter()
     statistics = ProverStatistics()
     for query in queries(COUNT, seed=1):

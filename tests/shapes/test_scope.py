@@ -120,7 +120,7 @@ def test_declarations_narrow():
     scope.declare("n", 1, 5)
     assert scope.bounds("n") == (2, 5)
     with pytest.raises(BoundsError) as error:
-        scope.declare("n", 6, said_by="the signature")
+        scope.declare("n", 6, source="the signature")
     assert str(error.value) == (
         "no size satisfies the bounds of `n`: at least 6 (declared in the signature) and at most 5 "
         f"(declared in optimize(bounds=...)); {ACCEPTED}"

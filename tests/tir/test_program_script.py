@@ -161,7 +161,7 @@ def test_values() -> None:
     sizes = {"m": 3, "k": 4, "n": 5}
     for program in (matmul, matmul_in_loops):
         np.testing.assert_allclose(evaluate(program, [a, b], sizes)[0], a @ b, rtol=1e-5)
-    assert matmul_in_loops.told == ("m", "n", "k") and matmul.told == ()
+    assert matmul_in_loops.size_arguments == ("m", "n", "k") and matmul.size_arguments == ()
     s, q = evaluate(moments, [a], sizes)
     np.testing.assert_allclose(s, a.sum(1), rtol=1e-5)
     np.testing.assert_allclose(q, (a * a).sum(1), rtol=1e-5)

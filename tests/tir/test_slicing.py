@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from relax_eg.tir import parse_program
-from relax_eg.tir.slicing import sliced_with
+from relax_eg.tir.slicing import sliced_input_axes
 
 SOFTMAX = """
 def f(X: rx.Buffer("n m"), Y: rx.Buffer("n m")):
@@ -62,4 +62,4 @@ def f(A: rx.Buffer("n m"), Y: rx.Buffer("n m")):
     ],
 )
 def test_what_a_slice_is_computed_from(text: str, axis: int, found: object) -> None:
-    assert sliced_with(parse_program(text), axis) == found
+    assert sliced_input_axes(parse_program(text), axis) == found

@@ -1,4 +1,4 @@
-"""Tensor programs element by element, in plain Python: what the evaluator and the analysis are compared with."""
+"""Tensor programs evaluated element by element in plain Python, to compare the evaluator and the analysis with."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from relax_eg.tir import (
     TensorProgram,
     walk,
 )
-from relax_eg.tir.arrays import converted
+from relax_eg.tir.arrays import convert
 
 _STEP = {"sum": "add", "prod": "multiply", "max": "maximum", "min": "minimum", "any": "bitwise_or",
          "all": "bitwise_and", "xor": "bitwise_xor"}  # fmt: skip
@@ -75,7 +75,7 @@ class Elements:
             case Read():
                 return self.element(term.buffer, self.indices(term, env))
             case Cast():
-                return converted(np.asarray(self.value(term.arg, env)), term.dtype)[()]
+                return convert(np.asarray(self.value(term.arg, env)), term.dtype)[()]
             case Select():
                 return self.value(term.then if self.value(term.cond, env) else term.other, env)
             case Apply():

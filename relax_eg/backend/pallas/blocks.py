@@ -36,7 +36,7 @@ class Blocks:
     """A scope of loop variables whose values are computed together, and the terms computed there so far.
 
     - `axes`: number of values of each loop that runs in blocks, outermost first.
-    - `at`: values of each loop: an int32 array for loops in `axes`, a scalar for others.
+    - `loop_values`: values of each loop: an int32 array for loops in `axes`, a scalar for others.
     - `extents`: extents of all loops.
     - `buffers`: reference and shape of each buffer.
     - `outside`: the enclosing scope.
@@ -45,38 +45,40 @@ class Blocks:
     def __init__(
         self,
         axes: Mapping[str, int],
-        at: Mapping[str, Array],
+        loop_values: Mapping[str, Array],
         extents: Mapping[str, int],
         buffers: Mapping[str, tuple[Any, tuple[int, ...]]],
         outside: Blocks | None = None,
     ) -> None:
         self.axes = dict(axes)
-        self.at = dict(at)
+        self.loop_values = dict(loop_values)
         self.extents = extents
         self.buffers = buffers
         self.outside = outside
         self.order = {name: n for n, name in enumerate(self.axes)}
-        self.new = frozenset(self.at) - frozenset(outside.at if outside is not None else ())
+        self.new_loops = frozenset(self.loop_values) - frozenset(outside.loop_values if outside is not None else ())
         self.memo: dict[Scalar, LoopValue] = {}
 
-    def inside(self, axes: Mapping[str, int], at: Mapping[str, Array]) -> Blocks:
+    def with_loops(self, axes: Mapping[str, int], loop_values: Mapping[str, Array]) -> Blocks:
         """A scope inside this one, with more loops."""
-        return Blocks({**self.axes, **axes}, {**self.at, **at}, self.extents, self.buffers, self)
+        return Blocks({**self.axes, **axes}, {**self.loop_values, **loop_values}, self.extents, self.buffers, self)
 
-    def over(self, value: LoopValue, loops: Sequence[str]) -> Array:
+    def array_over(self, value: LoopValue, loops: Sequence[str]) -> Array:
         """The array of `value` with an axis for each of `loops`."""
-        return value.over(loops, self.axes)
+        return value.array_over(loops, self.axes)
 
     def mask(self, loops: Sequence[str]) -> LoopValue | None:
         """A mask of the points at which all `loops` are within their extents; None if all points are."""
         found: LoopValue | None = None
         for name in loops:
             if name in self.axes and self.extents[name] % self.axes[name]:
-                inside = LoopValue(lax.lt(self.at[name], _full(self.at[name], self.extents[name])), (name,))
-                found = inside if found is None else self.each(lax.bitwise_and, found, inside)
+                inside = LoopValue(
+                    lax.lt(self.loop_values[name], _full(self.loop_values[name], self.extents[name])), (name,)
+                )
+                found = inside if found is None else self.pointwise(lax.bitwise_and, found, inside)
         return found
 
-    def each(self, function: Callable[..., Any], *values: LoopValue) -> LoopValue:
+    def pointwise(self, function: Callable[..., Any], *values: LoopValue) -> LoopValue:
         """Applies `function`, which takes arrays of one shape, to values over different loops."""
         return pointwise(function, values, self.order, self.axes)
 
@@ -106,7 +108,7 @@ class Blocks:
         while blocks is not None:
             if term in blocks.memo:
                 return blocks.memo[term]
-            if term.free & blocks.new:
+            if term.free & blocks.new_loops:
                 return None
             blocks = blocks.outside
         return None
@@ -117,17 +119,17 @@ class Blocks:
             case Const():
                 return LoopValue(_scalar(term.value, term.dtype))
             case Index():
-                return _converted(self.position(term.dim), term.dtype)
+                return _convert(self.position(term.dim), term.dtype)
             case Read():
                 return self._read(term)
             case Apply():
                 if term.fn in ("maximum", "minimum") and kind(term.dtype) == "f":
-                    return self.each(lambda x, y: _extreme(term.fn, x, y), *parts)
+                    return self.pointwise(lambda x, y: _extreme(term.fn, x, y), *parts)
                 return self._applied(term, parts)
             case Cast():
-                return _converted(parts[0], term.dtype)
+                return _convert(parts[0], term.dtype)
             case Select():
-                return self.each(lax.select, *parts)
+                return self.pointwise(lax.select, *parts)
             case Reduce():
                 return self.reduce(term)
             case _:
@@ -137,8 +139,8 @@ class Blocks:
         """A scalar function. 16-bit floats are computed in float32 and rounded: Triton lacks some functions of them,
         such as the quotient."""
         if FUNCTIONS[term.fn].widens:
-            parts = [_converted(v, "float32") if a.dtype in HALF else v for v, a in zip(parts, term.args, strict=True)]
-        return _converted(self.each(lambda *xs: apply_function(term.fn, xs, term.args), *parts), term.dtype)
+            parts = [_convert(v, "float32") if a.dtype in HALF else v for v, a in zip(parts, term.args, strict=True)]
+        return _convert(self.pointwise(lambda *xs: apply_function(term.fn, xs, term.args), *parts), term.dtype)
 
     def position(self, dim: Dim) -> LoopValue:
         """An index as int32."""
@@ -147,27 +149,27 @@ class Blocks:
             product: LoopValue | None = None if coefficient == 1 else LoopValue(_scalar(coefficient, "int32"))
             for atom in monomial:
                 factor = self._atom(atom.op, atom.name, atom.args)
-                product = factor if product is None else self.each(lax.mul, product, factor)
+                product = factor if product is None else self.pointwise(lax.mul, product, factor)
             assert product is not None
-            total = product if n == 0 and not dim.const else self.each(lax.add, total, product)
+            total = product if n == 0 and not dim.const else self.pointwise(lax.add, total, product)
         return total
 
     def _atom(self, op: str, name: str, args: Sequence[Dim]) -> LoopValue:
         if op == "var":
-            return LoopValue(self.at[name], (name,) if name in self.axes else ())
+            return LoopValue(self.loop_values[name], (name,) if name in self.axes else ())
         first, *others = map(self.position, args)
         if op == "select":
             compare = lax.ge if name == ">=" else lax.eq
-            return self.each(lambda x, a, b: lax.select(compare(x, _full(x, 0)), a, b), first, *others)
+            return self.pointwise(lambda x, a, b: lax.select(compare(x, _full(x, 0)), a, b), first, *others)
         if op in ("floordiv", "ceildiv"):
             low, _ = bounds(args[0], self.extents)
             least, _ = bounds(args[1], self.extents)
             plain = low is not None and low >= 0 and least is not None and least > 0
             if op == "floordiv":
-                return self.each(lax.div if plain else jnp.floor_divide, first, others[0])
-            return self.each(lambda x, y: lax.neg(jnp.floor_divide(lax.neg(x), y)), first, others[0])
+                return self.pointwise(lax.div if plain else jnp.floor_divide, first, others[0])
+            return self.pointwise(lambda x, y: lax.neg(jnp.floor_divide(lax.neg(x), y)), first, others[0])
         for other in others:
-            first = self.each(lax.max if op == "max" else lax.min, first, other)
+            first = self.pointwise(lax.max if op == "max" else lax.min, first, other)
         return first
 
     def _read(self, term: Read) -> LoopValue:
@@ -177,15 +179,17 @@ class Blocks:
             at = self.position(i) if isinstance(i, Dim) else self._known(i)
             assert at is not None
             if not isinstance(i, Dim) or not is_inside(i, size, self.extents):
-                at = self.each(lambda x, size=size: lax.clamp(_scalar(0, x.dtype), x, _scalar(size - 1, x.dtype)), at)
-            at, stride = _converted(at, "int32"), math.prod(shape[axis + 1 :])
+                at = self.pointwise(
+                    lambda x, size=size: lax.clamp(_scalar(0, x.dtype), x, _scalar(size - 1, x.dtype)), at
+                )
+            at, stride = _convert(at, "int32"), math.prod(shape[axis + 1 :])
             if stride != 1:
-                at = self.each(lambda x, stride=stride: lax.mul(x, _full(x, stride)), at)
-            place = at if axis == 0 else self.each(lax.add, place, at)
+                at = self.pointwise(lambda x, stride=stride: lax.mul(x, _full(x, stride)), at)
+            place = at if axis == 0 else self.pointwise(lax.add, place, at)
         mask = self.mask(place.loops)
         if mask is None:
             return LoopValue(triton.load(ref.at[place.array]), place.loops)
-        inside = self.over(mask, place.loops)
+        inside = self.array_over(mask, place.loops)
         return LoopValue(triton.load(ref.at[place.array], mask=inside, other=_scalar(0, term.dtype)), place.loops)
 
     # --- reductions ---
@@ -209,14 +213,16 @@ class Blocks:
             for name in reversed(rest):
                 extent = _scalar(self.extents[name], "int32")
                 n, at[name] = lax.div(n, extent), lax.rem(n, extent)
-            return self.inside({stream: size}, {**at, stream: run_of(first, size)}).partial(term, stream, wide)
+            return self.with_loops({stream: size}, {**at, stream: block_values(first, size)}).partial(
+                term, stream, wide
+            )
 
-        return _converted(self._accumulated(term.kind, wide, steps, block), term.dtype)
+        return _convert(self._accumulated(term.kind, wide, steps, block), term.dtype)
 
     def _depth(self, term: Reduce, stream: str) -> int:
         """The number of values of the loop `stream` in a block."""
         others = math.prod(self.axes[n] for n in term.free if n in self.axes)
-        if term.kind == "sum" and self.inside({stream: 16}, {stream: None}).operands(term, stream) is not None:
+        if term.kind == "sum" and self.with_loops({stream: 16}, {stream: None}).operands(term, stream) is not None:
             return depth_of(self.extents[stream], _SHALLOW if self.outside is not None else 64)
         return depth_of(self.extents[stream], max(16, min(1024, _LARGEST // others)))
 
@@ -225,10 +231,10 @@ class Blocks:
         if steps == 1:
             return first
         loops = first.loops
-        join = _joined(kind_of, dtype)
+        join = _combiner(kind_of, dtype)
 
         def step(n: Array, total: Array) -> Array:
-            return join(total, block(convert(n, "int32")).over(loops, self.axes))
+            return join(total, block(convert(n, "int32")).array_over(loops, self.axes))
 
         # The first block is computed before the loop: it tells the loops and the shape of the result.
         return LoopValue(lax.fori_loop(1, steps, step, first.array), loops)
@@ -243,15 +249,15 @@ class Blocks:
             a, b = (self.masked(v, mask, 0) for v in (a, b))
             rows, columns = (next(n for n in v.loops if n != stream) for v in (a, b))
             if np.dtype(a.array.dtype) != np.dtype(b.array.dtype):
-                a, b = (_converted(v, term.dtype) for v in (a, b))
+                a, b = (_convert(v, term.dtype) for v in (a, b))
             dims = (((a.loops.index(stream),), (b.loops.index(stream),)), ((), ()))
             return LoopValue(
                 lax.dot_general(a.array, b.array, dims, preferred_element_type=np.dtype(wide)), (rows, columns)
             )
-        value = _converted(self.term(term.body), wide)
+        value = _convert(self.term(term.body), wide)
         value = self.masked(value, mask, identity(term.kind, wide))
         loops = (*(n for n in value.loops if n != stream), stream)
-        array = self.over(value, loops)
+        array = self.array_over(value, loops)
         total = reduce_axes(term.kind, array, [len(loops) - 1])
         if term.kind != "sum" and kind(wide) == "f":  # Triton's max and min drop NaN
             bad = reduce_axes("max", convert(lax.ne(array, array), "int32"), [len(loops) - 1])
@@ -261,12 +267,12 @@ class Blocks:
     def masked(self, value: LoopValue, mask: LoopValue | None, other: Any) -> LoopValue:
         if mask is None:
             return value
-        return self.each(lambda x, inside: lax.select(inside, x, _full(x, other)), value, mask)
+        return self.pointwise(lambda x, inside: lax.select(inside, x, _full(x, other)), value, mask)
 
     def _product(self, factors: Sequence[LoopValue]) -> LoopValue:
         product = factors[0]
         for more in factors[1:]:
-            product = self.each(lax.mul, product, more)
+            product = self.pointwise(lax.mul, product, more)
         return product
 
     def operands(self, term: Reduce, stream: str) -> list[list[Scalar]] | None:
@@ -298,7 +304,7 @@ class Blocks:
         while todo:
             at = todo.pop()
             if not at.free & bound and not any(t == without for t in walk(at)):
-                if at.free <= self.at.keys() and not isinstance(at, Const):
+                if at.free <= self.loop_values.keys() and not isinstance(at, Const):
                     self.term(at)
                 continue
             if isinstance(at, Reduce):
@@ -319,19 +325,19 @@ class Blocks:
             self.hoist(s.body, frozenset((mine,)), m)
 
         def block(n: Array, highest: LoopValue | None) -> tuple[LoopValue, list[LoopValue]]:
-            here = run_of(n, size)
-            scores = self.inside({own: size}, {own: here})
+            here = block_values(n, size)
+            scores = self.with_loops({own: size}, {own: here})
             mask = scores.mask([own])
             x = scores.term(group.scores)
             filled = scores.masked(x, mask, identity("max", dtype))
             loops = (*(k for k in filled.loops if k != own), own)
-            top = LoopValue(reduce_axes("max", scores.over(filled, loops), [len(loops) - 1]), loops[:-1])
+            top = LoopValue(reduce_axes("max", scores.array_over(filled, loops), [len(loops) - 1]), loops[:-1])
             if highest is not None:
-                top = self.each(lax.max, highest, top)
+                top = self.pointwise(lax.max, highest, top)
             sums: list[LoopValue] = []
             for s, wide in zip(group.sums, wides, strict=True):
                 name = str(loop_of(s.over[0][0]))
-                inside = self.inside({name: size}, {name: here})
+                inside = self.with_loops({name: size}, {name: here})
                 inside.memo[m] = _finite(top)
                 inside.memo[substitute(group.scores, {own: Dim.var(name)})] = LoopValue(
                     x.array, tuple(name if k == own else k for k in x.loops)
@@ -346,15 +352,15 @@ class Blocks:
             def step(n: Array, carry: tuple[Array, ...]) -> tuple[Array, ...]:
                 before = LoopValue(carry[0], top.loops)
                 now, more = block(convert(n, "int32"), before)
-                old, new = (_converted(v, "float32") if dtype in HALF else v for v in (before, _finite(now)))
-                shrunk = self.each(lambda x, y: lax.exp(lax.sub(x, y)), old, new)
+                old, new = (_convert(v, "float32") if dtype in HALF else v for v in (before, _finite(now)))
+                shrunk = self.pointwise(lambda x, y: lax.exp(lax.sub(x, y)), old, new)
                 totals = [
-                    self.each(
+                    self.pointwise(
                         lambda t, f, x: lax.add(lax.mul(t, convert(f, t.dtype.name)), x), LoopValue(t, k), shrunk, x
                     )
                     for t, k, x in zip(carry[1:], loops, more, strict=True)
                 ]
-                return (now.array, *(t.over(k, self.axes) for t, k in zip(totals, loops, strict=True)))
+                return (now.array, *(t.array_over(k, self.axes) for t, k in zip(totals, loops, strict=True)))
 
             start = (top.array, *(s.array for s in sums))
             highest, *totals = lax.fori_loop(1, steps, step, start)
@@ -362,11 +368,13 @@ class Blocks:
             sums = [LoopValue(t, k) for t, k in zip(totals, loops, strict=True)]
         for s, total in zip(group.sums, sums, strict=True):
             # In a row of -inf only, every difference to the maximum is NaN.
-            whole = self.each(lambda t, h: lax.select(lax.eq(h, _full(h, -np.inf)), _full(t, np.nan), t), total, top)
-            self.memo[s] = _converted(whole, s.dtype)
+            whole = self.pointwise(
+                lambda t, h: lax.select(lax.eq(h, _full(h, -np.inf)), _full(t, np.nan), t), total, top
+            )
+            self.memo[s] = _convert(whole, s.dtype)
 
 
-def run_of(n: Array, size: int) -> Array:
+def block_values(n: Array, size: int) -> Array:
     """The values of a loop variable in its block `n` of `size` values."""
     return lax.add(lax.iota(_INT, size), lax.broadcast(lax.mul(n, _scalar(size, "int32")), (size,)))
 
@@ -377,7 +385,7 @@ def _finite(top: LoopValue) -> LoopValue:
     return LoopValue(lax.select(lax.eq(array, _full(array, -np.inf)), _full(array, 0), array), top.loops)
 
 
-def _joined(kind_of: Any, dtype: str) -> Callable[[Array, Array], Array]:
+def _combiner(kind_of: Any, dtype: str) -> Callable[[Array, Array], Array]:
     if kind_of in ("max", "min") and kind(dtype) == "f":
         return lambda x, y: _extreme(f"{kind_of}imum", x, y)
     return lambda x, y: combine(kind_of, x, y)
@@ -389,7 +397,7 @@ def _extreme(fn: str, x: Array, y: Array) -> Array:
     return lax.select(lax.ne(x, x), x, lax.select(lax.ne(y, y), y, found))
 
 
-def _converted(value: LoopValue, dtype: str) -> LoopValue:
+def _convert(value: LoopValue, dtype: str) -> LoopValue:
     return LoopValue(convert(value.array, dtype), value.loops)
 
 

@@ -11,7 +11,7 @@ import jax
 from relax_eg.backend.pallas.plan import Unsuitable
 from relax_eg.backend.tensor_programs import lower_program
 from relax_eg.errors import RelaxEgError
-from relax_eg.logs import unless_exhausted
+from relax_eg.logs import raise_if_exhausted
 from relax_eg.ops.triton import unsupported_reason
 from relax_eg.tir import TensorProgram
 
@@ -32,7 +32,7 @@ class Pallas:
         self.left: dict[str, str] = {}
 
     @classmethod
-    def here(cls, wanted: bool) -> Pallas | None:
+    def for_default_device(cls, wanted: bool) -> Pallas | None:
         """A new instance for JAX's default device; None where all programs go to XLA: not `wanted`, or no GPU."""
         return cls() if wanted and jax.default_backend() == "gpu" else None
 
@@ -90,7 +90,7 @@ class Preferred:
         except Exception as e:  # any error of Pallas, Triton or the driver: XLA computes the same
             if self._name not in self._pallas.taken:
                 raise
-            unless_exhausted(e)
+            raise_if_exhausted(e)
             self._pallas.failed(self._name, e)
             self._settled = second
         return self._settled

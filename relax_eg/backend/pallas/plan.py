@@ -36,7 +36,7 @@ from relax_eg.tir import (
     walk,
     with_parts,
 )
-from relax_eg.tir.compose import inlining
+from relax_eg.tir.compose import inline_stages
 from relax_eg.tir.work import DECODED
 
 _LEAST, _SIDE, _DEPTH = 16, 64, 64  # chosen: sizes of blocks; tensor cores need at least 16
@@ -49,9 +49,12 @@ class Unsuitable(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Online:
-    """Sums that each have a factor exp(x - `maximum`), where `maximum` is that of x over a loop of the same extent.
+    """Sums that each have a factor exp(x - M), where M is the maximum of x over a loop of the same extent.
 
     They are computed in one pass; when the running maximum grows, the sums are corrected.
+
+    - `maximum`: the maximum M.
+    - `sums`: the sums.
     """
 
     maximum: Reduce
@@ -65,8 +68,11 @@ class Online:
 
 @dataclass(frozen=True, slots=True)
 class PallasKernel:
-    """One `pallas_call`, which computes `output[loops] = value`. `value` reads only buffers that are in memory.
+    """One `pallas_call`, which computes `output[loops] = value`.
 
+    - `output`: the buffer that it writes.
+    - `loops`: the loop variables of the output's axes.
+    - `value`: the term of an element; it reads only buffers that are in memory.
     - `extents`: extents of all loops, including those of reductions.
     - `blocks`: number of values that a program of the grid computes, for loops of `loops` that run in blocks; a program
       computes one value of each other loop.
@@ -92,7 +98,11 @@ class PallasKernel:
 
 @dataclass(frozen=True, slots=True)
 class PallasPlan:
-    """The kernels that replace a tensor program, in order. `why`: what XLA would compile badly."""
+    """The kernels that replace a tensor program.
+
+    - `why`: what XLA would compile badly.
+    - `kernels`: the kernels, in order.
+    """
 
     why: str
     kernels: tuple[PallasKernel, ...]
@@ -112,7 +122,7 @@ def pallas_plan(program: TensorProgram, sizes: Mapping[str, int]) -> PallasPlan:
     for made in program.stages:
         if made.scans:
             raise Unsuitable(f"{made.output.name} reads what it wrote before")
-        value = inlining(_distinct(substitute(made.value, known), made.output.name), inlined)
+        value = inline_stages(_distinct(substitute(made.value, known), made.output.name), inlined)
         if made.output.name not in stored:
             inlined[made.output.name] = Stage(made.output, made.indices, value)
             continue

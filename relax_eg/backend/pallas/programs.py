@@ -20,7 +20,7 @@ from jax.experimental import pallas
 from jax.experimental.pallas import triton
 
 from relax_eg.backend.loop_values import LoopValue
-from relax_eg.backend.pallas.blocks import Blocks, run_of
+from relax_eg.backend.pallas.blocks import Blocks, block_values
 from relax_eg.backend.pallas.plan import PallasKernel, pallas_plan
 from relax_eg.backend.scalar_functions import convert
 from relax_eg.backend.tensor_programs import LARGEST, Lowering
@@ -55,14 +55,14 @@ def lower_pallas(program: TensorProgram, sizes: Mapping[str, int], *, interpret:
         checked.check(arrays)
         data = {b.name: jnp.asarray(a) for b, a in zip(program.parameters, arrays, strict=True)}
         for kernel in plan.kernels:
-            data[kernel.output.name] = _called(program, kernel, data, interpret)
+            data[kernel.output.name] = _call_kernel(program, kernel, data, interpret)
         return (data[program.outputs[0]],)
 
     run.__name__ = program.name
     return Lowered(run, plan.why)
 
 
-def _called(program: TensorProgram, kernel: PallasKernel, data: Mapping[str, Any], interpret: bool) -> Any:
+def _call_kernel(program: TensorProgram, kernel: PallasKernel, data: Mapping[str, Any], interpret: bool) -> Any:
     """The array that a kernel writes."""
     names = dict.fromkeys(t.buffer for t in walk(kernel.value) if isinstance(t, Read))
     shapes = {name: tuple(data[name].shape) for name in names}
@@ -93,7 +93,7 @@ def _block(kernel: PallasKernel, buffers: Mapping[str, tuple[Any, tuple[int, ...
         size = kernel.blocks.get(name, 1)
         count = np.int32(-(-kernel.extents[name] // size))
         number, here = lax.div(number, count), lax.rem(number, count)
-        at[name] = run_of(here, size) if name in kernel.blocks else here
+        at[name] = block_values(here, size) if name in kernel.blocks else here
     blocks = Blocks({n: kernel.blocks[n] for n in kernel.loops if n in kernel.blocks}, at, kernel.extents, buffers)
     for group in kernel.online:
         blocks.online(group)
@@ -101,14 +101,14 @@ def _block(kernel: PallasKernel, buffers: Mapping[str, tuple[Any, tuple[int, ...
     loops, place = tuple(blocks.axes), LoopValue(np.int32(0))
     for name, stride in zip(kernel.loops, _strides(kernel.shape), strict=True):
         along = LoopValue(at[name], (name,) if name in blocks.axes else ())
-        step = blocks.each(lambda x, stride=stride: lax.mul(x, lax.full_like(x, stride)), along)
-        place = blocks.each(lax.add, place, step)
-    array, places = convert(blocks.over(value, loops), kernel.output.dtype), blocks.over(place, loops)
+        step = blocks.pointwise(lambda x, stride=stride: lax.mul(x, lax.full_like(x, stride)), along)
+        place = blocks.pointwise(lax.add, place, step)
+    array, places = convert(blocks.array_over(value, loops), kernel.output.dtype), blocks.array_over(place, loops)
     mask = blocks.mask(loops)
     if mask is None:
         triton.store(written.at[places], array)
         return
-    inside = blocks.over(mask, loops)
+    inside = blocks.array_over(mask, loops)
     # Points outside get a place beyond the buffer: in the interpreter, theirs could be the place of another element.
     places = lax.select(inside, places, lax.full_like(places, math.prod(kernel.shape)))
     triton.store(written.at[places], array, mask=inside)

@@ -1,2 +1,2 @@
-"""Kernels as candidates: what a kernel may hold, what it costs, and selection over kernels together with the
+"""Kernels as candidates: the operators that a kernel may contain, its cost, and the joint selection of kernels and
 algebra."""

@@ -1,4 +1,4 @@
-"""The contractions inside a kernel, and which of their operands and results the kernel computes."""
+"""The contractions inside a kernel, and the operators that the kernel fuses with their operands and results."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from relax_eg.extract.kernels.cost import ContractionCost
 class Anchor:
     """A contraction in a kernel.
 
-    - `made`: classes of the operands that are computed inside.
-    - `sources`: classes that are loaded to compute them.
-    - `online`: such an operand has exponentials and is made from a reduction inside.
-    - `staged`: such an operand is made from any reduction or contraction inside.
-    - `read`: the kernel computes on with the contraction's value.
-    - `reduced`: the value, or a value made from it, is reduced inside.
+    - `made`: the classes of its operands that the kernel computes.
+    - `sources`: the classes that the kernel loads to compute them.
+    - `online`: whether such an operand has exponentials and is computed from a reduction in the kernel.
+    - `staged`: whether such an operand is computed from a reduction or contraction in the kernel.
+    - `read`: whether an operator of the kernel reads the contraction's value.
+    - `reduced`: whether the kernel reduces the value, or a value computed from it.
     """
 
     made: frozenset[int] = frozenset()
@@ -34,7 +34,7 @@ NO_ANCHOR = Anchor()
 
 
 def merge_anchors(each: Iterable[Anchors]) -> dict[int, Anchor]:
-    """The contractions of several states together."""
+    """The contractions of several states in one kernel."""
     found: dict[int, Anchor] = {}
     for anchors in each:
         for x, a in anchors.items():
@@ -44,7 +44,7 @@ def merge_anchors(each: Iterable[Anchors]) -> dict[int, Anchor]:
 
 
 def part_of(effort: Effort, c: int, anchor: Anchor, sizes: Mapping[int, int] | Sequence[int]) -> ContractionCost:
-    """The contraction of class `c` for pricing; `sizes` are bytes of classes."""
+    """The contraction of class `c` for pricing. `sizes`: the bytes of each class."""
     made, sources = (sum(sizes[x] for x in classes) for classes in (anchor.made, anchor.sources))
-    result, of = sizes[c] if anchor.read else 0, (effort.own, effort.vector)
+    result, of = sizes[c] if anchor.read else 0, (effort.generated_seconds, effort.vector)
     return ContractionCost(effort.contracting, made, sources, result, anchor.reduced, anchor.online, anchor.staged, *of)

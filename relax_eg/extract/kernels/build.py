@@ -1,4 +1,5 @@
-"""Builds expressions from chosen kernels: each kernel becomes one `call_tir`, all other operators stay as they are."""
+"""Builds expressions from chosen kernels: a kernel of several operators becomes one `call_tir`; all other operators
+stay as they are."""
 
 from __future__ import annotations
 
@@ -27,8 +28,8 @@ class BuiltKernel:
     """A kernel of several operators.
 
     - `call`: the call of its program.
-    - `operators`: the operators inside.
-    - `steps`: how often each fusion step was used.
+    - `operators`: its operators, operands first.
+    - `steps`: how often each fusion step was used for it.
     """
 
     call: Expr
@@ -43,7 +44,7 @@ class Built:
     - `roots`: the expressions of the roots.
     - `operators`: the same expressions without fusion.
     - `stored`: the class of each value in memory.
-    - `members`: the operators inside each kernel.
+    - `members`: the operators of each kernel.
     - `kernels`: the kernels of several operators.
     - `made`: how often each rule made an operator, and how often each fusion step was used.
     - `classes`: the classes that each expression computes, that of its result last.
@@ -60,7 +61,7 @@ class Built:
     rules: dict[Expr, tuple[str, ...]] = field(default_factory=dict[Expr, tuple[str, ...]])
 
     def rows(self, function: str, model: KernelCost) -> tuple[KernelRow, ...]:
-        """One row per distinct kernel: what it holds and what it saves."""
+        """One row per distinct kernel: its operators, and the bytes and launches that it saves."""
         found: dict[tuple[str, tuple[str, ...]], KernelRow] = {}
         for k in self.kernels:
             name, words = operator_name(k.call), tuple(operator_name(e) for e in k.operators if e.op not in VIEWS)
@@ -81,7 +82,7 @@ def build_kernels(
     """The expressions of the roots, in which every kernel of more than one operator is one call of its composed
     program.
 
-    - `names`: names of the programs so far, if several graphs become one module.
+    - `names`: the names of the programs so far, if several graphs become one module.
     """
     built = Built([])
     env: dict[int, Expr] = {}
@@ -146,7 +147,7 @@ def kernel_of(
     build: Build,
     names: Names,
 ) -> BuiltKernel:
-    """The kernel that computes the classes `outputs` by its `members` from the `loaded` expressions."""
+    """The kernel that computes the classes `outputs` with its `members` from the `loaded` expressions."""
     inner = _members(graph, members, loaded, build)
     order = [inner[x] for x in inner if x in members]
     results = [inner[c] for c in outputs]
@@ -155,7 +156,7 @@ def kernel_of(
 
 
 def composed_seconds(graph: ExtractionGraph, build: Build, models: Sequence[KernelCost]) -> Composed:
-    """A function that prices the composed program of a kernel at each binding."""
+    """A function that returns the seconds of the composed program of a kernel at each binding."""
 
     def seconds(outputs: tuple[int, ...], members: Mapping[int, int], loads: Mapping[int, int]) -> list[float]:
         loaded = {x: var(f"x{x}", graph.annotations[x]) for x in loads}
@@ -171,7 +172,7 @@ def composed_seconds(graph: ExtractionGraph, build: Build, models: Sequence[Kern
 
 
 class Names:
-    """Distinct names for distinct programs; equal programs share one name."""
+    """The names of tensor programs: different programs have different names, and equal programs share one."""
 
     def __init__(self, known: Names | None = None) -> None:
         self._programs: dict[str, object] = {} if known is None else dict(known._programs)
@@ -180,6 +181,7 @@ class Names:
         self._programs |= others._programs
 
     def distinct(self, make: Callable[[str], Expr], stem: str) -> Expr:
+        """The call that `make` makes with the first free name of `stem`, `stem_1`, ..., which it thereby takes."""
         n = 0
         while True:
             name = f"{stem}_{n}" if n else stem
@@ -193,7 +195,7 @@ class Names:
 def _members(
     graph: ExtractionGraph, members: Mapping[int, int], loaded: Mapping[int, Expr], build: Build
 ) -> dict[int, Expr]:
-    """The expressions computed inside a kernel, operands first, from the expressions it loads."""
+    """The expressions that a kernel loads, then those that it computes from them, operands first; by class."""
     done: dict[int, Expr] = dict(loaded)
 
     def below(x: int) -> list[int]:
@@ -207,7 +209,7 @@ def _members(
 def _steps(
     graph: ExtractionGraph, members: Mapping[int, int], operations: Mapping[tuple[int, int], Operation]
 ) -> Counter[str]:
-    """How often each fusion step was used for a kernel: once for each operand that stays inside."""
+    """How often each fusion step was used for a kernel: once for each operand that the kernel computes."""
     found: Counter[str] = Counter()
     phases: dict[int, int] = {}
 
@@ -215,7 +217,7 @@ def _steps(
         return [y for y in dict.fromkeys(graph.candidates[x][members[x]].children) if y in members]
 
     for x in operands_first(members, below):
-        does = max(s.does for s in operations[x, members[x]].stages)
-        phases[x] = phase_after(does, max((phases[y] for y in below(x)), default=0))
-        found.update(step_of(does, phases[y]) for y in below(x))
+        kind = max(s.kind for s in operations[x, members[x]].stages)
+        phases[x] = phase_after(kind, max((phases[y] for y in below(x)), default=0))
+        found.update(step_of(kind, phases[y]) for y in below(x))
     return found

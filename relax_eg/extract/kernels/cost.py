@@ -1,18 +1,19 @@
 """The cost of a kernel if each kernel is an executable of its own (`execution="kernels"`).
 
-A kernel reads every value it needs from memory once and stores its results once; inside, every value is computed once.
-A value computed in two kernels is paid for in both. Kernels are tensor programs, and an operator by itself is a kernel
+A kernel reads every value that it needs from memory once, computes every other value once, and stores its results once.
+A value that two kernels compute is paid for in both. Kernels are tensor programs, and an operator by itself is a kernel
 of one operator.
 
-The cost of a contraction depends on the device's compiler. XLA's matmuls on CPUs, and cuBLAS, take operands from memory
-and store their results, so operands and results that the same executable computes go through memory; on CPUs an operand
-that is decoded from far fewer bytes goes through the cache, tile by tile. XLA's own matmuls for GPUs compute them
-inside, at a share of the rate. Kernels through Pallas keep them inside at another share. A matrix times a vector is a
-sum of products on a GPU, which computes everything inside and is bound by reading the matrix.
+The cost of a contraction depends on the device's compiler. XLA's matmuls on CPUs, and cuBLAS, read operands from memory
+and store their results. So operands that the same executable computes go through memory, and so do results that it
+reads. On CPUs an operand that is decoded from far fewer bytes goes through the cache, tile by tile. Matmuls that XLA
+generates for GPUs compute such values inside the kernel, at a share of the rate. Kernels through Pallas do so at
+another share. On a GPU, a matrix times a vector is a sum of products, which computes everything inside the kernel and
+is limited by reading the matrix.
 
-A GPU computes while the next kernel is dispatched, so a program takes as long as all its kernels or as their
-dispatches, whichever is longer. The price of a kernel is then its own time, or this time plus the time that it makes
-others wait (`KernelCost.waits`).
+A GPU computes while the next kernel is dispatched, so a program takes as long as all its kernels or as all their
+dispatches, whichever is longer. The price of a kernel is then its own time, or also the time by which its dispatch
+takes longer (`KernelCost.waits`).
 """
 
 from __future__ import annotations
@@ -24,43 +25,45 @@ from functools import lru_cache
 import numpy as np
 
 from relax_eg.errors import OperatorError
-from relax_eg.extract.amounts import Amounts, counted_once, program_amounts, work_of
+from relax_eg.extract.amounts import Amounts, counts_of, program_amounts, work_of
 from relax_eg.extract.cost import WholeCost
 from relax_eg.extract.cost_model import NodeCost
-from relax_eg.extract.matmuls import is_decoded, made_on_cpu
-from relax_eg.extract.numbers import Number, choose, is_column, maximum, smaller
+from relax_eg.extract.matmuls import cpu_operand_seconds, is_decoded
+from relax_eg.extract.numbers import Number, choose, is_column, maximum, minimum
 from relax_eg.ir.annotations import Annotation
 from relax_eg.ir.expr import CALL_TIR, CONSTANT, VAR, postorder
 from relax_eg.ir.heads import CONTROL, WITHOUT_KERNEL
 from relax_eg.ir.module import Function
 from relax_eg.limits import KEPT
 from relax_eg.ops import Site, bytes_of
-from relax_eg.ops.fused import VIEWS, Placed, equations_at, fused_call
+from relax_eg.ops.fused import VIEWS, ProgramUse, equations_at, fused_call
 from relax_eg.ops.libraries import Definition, library_of
 from relax_eg.ops.triton import unsupported_reason
 from relax_eg.shapes import Dim
 from relax_eg.tir import Contraction, TensorProgram
 
-# chosen: share of hidden seconds that is charged: of two programs that take equally long, the one that hides less wins
+# chosen: share of hidden seconds that is charged, so that of two programs that take equally long, the one with less
+# hidden work is chosen
 _SHORTER = 1e-3
-# chosen: share of a price: of a routine and a generated kernel that take equally long, the routine is called
+# chosen: share of a price by which a routine is cheaper, so that of a routine and a generated kernel that take equally
+# long, the routine is chosen
 _TIE = 1e-7
-VIEW = 1e-9  # chosen: seconds of a view: never quite free, or useless views would pile up
+VIEW = 1e-9  # chosen: seconds of a view: at price 0 the choice would collect useless views
 
 
 @dataclass(frozen=True, slots=True)
 class ContractionCost:
     """A contraction in a kernel, at a binding.
 
-    - `seconds`: with operands in memory.
+    - `seconds`: seconds with operands in memory.
     - `made`: bytes of the operands that the kernel computes.
-    - `sources`: bytes of the arrays that it computes them from.
-    - `result`: bytes of the result, if the kernel computes on with it.
-    - `reduced`: a reduction of the kernel goes over the result.
-    - `online`: an operand has exponentials of differences to a maximum over the summed axis.
-    - `staged`: an operand is made from the result of a reduction, as in a norm or a softmax.
-    - `own`: seconds if XLA's own matmul computes something with it; None: `fused_share` of the rate.
-    - `vector`: it is a matrix times a vector.
+    - `sources`: bytes of the arrays from which it computes them.
+    - `result`: bytes of the result, if the kernel reads it; else 0.
+    - `reduced`: whether the kernel reduces the result.
+    - `online`: whether an operand has exponentials of differences to a maximum over the summed axis.
+    - `staged`: whether an operand is computed from the result of a reduction, as in a norm or a softmax.
+    - `generated_seconds`: seconds if XLA generates its code; None: `fused_share` of the rate.
+    - `vector`: whether it is a matrix times a vector.
     """
 
     seconds: Number
@@ -70,7 +73,7 @@ class ContractionCost:
     reduced: bool = False
     online: bool = False
     staged: bool = False
-    own: Number | None = None
+    generated_seconds: Number | None = None
     vector: Number = False
 
     @property
@@ -94,9 +97,10 @@ class KernelCost(WholeCost):
         return False
 
     def kernel(self, parts: Sequence[ContractionCost], other: Number, moved: Number, pallas: bool = True) -> Number:
-        """Seconds of a kernel: contractions overlap with memory traffic, and `other` arithmetic adds to it.
+        """Seconds of a kernel. Contractions overlap with memory traffic; other arithmetic does not.
 
         - `parts`: the contractions.
+        - `other`: seconds of other arithmetic.
         - `moved`: bytes read and stored.
         - `pallas`: whether contractions that XLA serves badly may go through Pallas.
         """
@@ -109,37 +113,39 @@ class KernelCost(WholeCost):
         badly: Number = False
         for part in parts:
             times = choose(part.made > 0, 1, 0) + choose(part.result > 0, 1, 0)
-            # An epilogue is written over the matmul's result, so a prologue costs slightly more: repeated layers are
-            # then all cut in one way.
+            # An epilogue is written over the matmul's result, so a prologue costs slightly more. All repeated layers
+            # are then divided into kernels in the same way.
             through = p.move(2 * part.stored)
             if p.platform == "cpu":
-                in_cache = made_on_cpu(p, part.made, part.sources) + p.move(2 * part.result)
+                in_cache = cpu_operand_seconds(p, part.made, part.sources) + p.move(2 * part.result)
                 through = choose(part.decoded, in_cache, through)
             through = times * p.launch + through + _SHORTER * p.move(part.made)
             # A sum of products fuses elementwise operands; each reduction is a launch of its own.
             inside = (part.staged + part.reduced) * p.launch + p.move(2 * part.result * part.reduced)
             stored = stored + choose(part.vector, inside, through)
-            own = part.own if part.own is not None else part.seconds / (p.fused_share or 1.0)
+            own = (
+                part.generated_seconds if part.generated_seconds is not None else part.seconds / (p.fused_share or 1.0)
+            )
             owned = owned + choose((times > 0) & _not(part.vector), own, part.seconds)
             decoding = decoding + (own if not part.online and not part.reduced else part.seconds / p.pallas_share)
             badly = badly | part.online | (part.decoded & _not(part.vector))
         attention = any(part.online for part in parts) and any(part.reduced for part in parts)
-        working = _hidden(contracting, moving) + stored
-        # XLA generates no matmul around the result of a reduction. A result that a reduction goes over is stored,
-        # because no tile has all of it.
+        working = _overlapped(contracting, moving) + stored
+        # XLA generates no matmul that reads the result of a reduction in its kernel. A result that is reduced is
+        # stored, because no tile contains all of it.
         if p.fused_share and not any(part.staged for part in parts):
             after = sum(p.launch + p.move(2 * part.result) for part in parts if part.reduced)
-            working = smaller(working, _hidden(owned, moving) + after)
+            working = minimum(working, _overlapped(owned, moving) + after)
         if p.platform == "cpu" and attention:  # one kernel of XLA, which keeps a tile of the scores
-            working = _hidden(contracting, moving)
+            working = _overlapped(contracting, moving)
         elif pallas and p.pallas:
-            working = choose(badly, _hidden(decoding, moving), working)
+            working = choose(badly, _overlapped(decoding, moving), working)
         # Each kernel is a call of its own and wakes other cores itself.
         flops = contracting * p.rate("float32") + other * p.vector_rate
         woken = choose(flops >= p.fork_flops, p.fork, 0.0)
-        return self.called(p.launch + woken + working + other)
+        return self.with_dispatch(p.launch + woken + working + other)
 
-    def called(self, seconds: Number) -> Number:
+    def with_dispatch(self, seconds: Number) -> Number:
         """Seconds of an executable including its dispatch; a GPU computes while the next executable is dispatched."""
         p = self.profile
         if p.platform == "cpu":
@@ -147,8 +153,8 @@ class KernelCost(WholeCost):
         waiting = maximum(0.0, p.dispatch - seconds)
         return seconds + _SHORTER * p.dispatch + self.waits * waiting
 
-    def waiting(self, waits: float) -> None:
-        """Sets `waits` and forgets the prices made with another value."""
+    def set_waits(self, waits: float) -> None:
+        """Sets `waits` and drops the memoised prices."""
         self.waits = waits
         self._memo.clear()
         self._models.clear()
@@ -156,29 +162,31 @@ class KernelCost(WholeCost):
     def inside(self, function: Function, site: Site) -> WholeCost:
         model = super().inside(function, site)
         if isinstance(model, KernelCost) and model.waits != self.waits:
-            model.waiting(self.waits)
+            model.set_waits(self.waits)
         return model
 
     def bytes(self, annotation: Annotation) -> Number:
-        return self._at(bytes_of(annotation))
+        return self._evaluate(bytes_of(annotation))
 
     def amounts(self, site: Site, result: Annotation) -> Amounts:
         if site.op in VIEWS:
             return Amounts()
-        placed = _placed(site, result)
+        placed = _program_at(site, result)
         if placed is not None:
             return program_amounts(placed, 1)
         found = super().amounts(site, result)
         return found if site.op in WITHOUT_KERNEL else replace(found, launches=Dim.of(1))
 
-    def parts(self, placed: Placed) -> list[ContractionCost]:
+    def parts(self, placed: ProgramUse) -> list[ContractionCost]:
         """The contractions of a tensor program."""
         sizes = placed.sizes
 
         def part(c: Contraction) -> ContractionCost:
             made, sources, result = (self.number(d, sizes) for d in (c.made, c.sources, c.result))
             of = self.contraction(c, sizes)
-            return ContractionCost(of.seconds, made, sources, result, c.reduced, c.online, c.staged, of.own, of.vector)
+            return ContractionCost(
+                of.seconds, made, sources, result, c.reduced, c.online, c.staged, of.generated_seconds, of.vector
+            )
 
         return [part(c) for c in work_of(placed.program).contractions]
 
@@ -187,22 +195,21 @@ class KernelCost(WholeCost):
             return NodeCost(seconds=VIEW)
         if self.cost is not None:
             return super()._price(site, result)
-        placed = _placed(site, result)
+        placed = _program_at(site, result)
         if placed is not None:
-            return self._program(site.op, placed)
-        found = self._by_xla(site)
+            return self._price_program(site.op, placed)
+        found = self._price_xla_routine(site)
         if found is not None:
             return found
         found = super()._price(site, result)
         if site.op in WITHOUT_KERNEL and site.op not in CONTROL:
-            return found  # the operators that a call runs are kernels of their own
-        return NodeCost(found.flops, found.bytes, 1, self.called(found.seconds))
+            return found  # a call: the operators that it runs are kernels of their own
+        return NodeCost(found.flops, found.bytes, 1, self.with_dispatch(found.seconds))
 
-    def _program(self, op: str, placed: Placed, pallas: bool = True) -> NodeCost:
-        """The cost of a tensor program as an executable.
-
-        Each of its workspaces is written by a kernel before the kernels that read it."""
-        counted, p = counted_once(placed.program), self.profile
+    def _price_program(self, op: str, placed: ProgramUse, pallas: bool = True) -> NodeCost:
+        """The cost of a tensor program as an executable. Each of its workspaces adds a launch, because a kernel writes
+        it before others read it."""
+        counted, p = counts_of(placed.program), self.profile
         moved = sum(self.number(d, placed.sizes) for d in (counted.bytes_read, counted.bytes_written))
         effort = self.effort(op, placed)
         before = len(placed.program.workspaces) * p.launch
@@ -211,8 +218,8 @@ class KernelCost(WholeCost):
         )
         return NodeCost(effort.flops, moved, 1, seconds)
 
-    def _by_xla(self, site: Site) -> NodeCost | None:
-        """The cost of an `xla.` routine as the kernel that XLA makes of its pattern.
+    def _price_xla_routine(self, site: Site) -> NodeCost | None:
+        """The cost of an `xla.` routine as the kernel into which XLA compiles its pattern.
 
         None for other calls, for routines with a known speed or cost, and for patterns without equations."""
         library = library_of(site)
@@ -224,18 +231,18 @@ class KernelCost(WholeCost):
         program = _pattern(definition)
         if program is None:
             return None
-        placed = Placed(program, sizes)
-        found = self._program(CALL_TIR, placed, pallas=False)
+        placed = ProgramUse(program, sizes)
+        found = self._price_program(CALL_TIR, placed, pallas=False)
         return replace(found, seconds=found.seconds * (1 - _TIE))
 
     def _with_memory(self, found: NodeCost, result: Annotation) -> NodeCost:
-        return found  # results are in storages that calls keep
+        return found  # results are in storages that are kept from call to call
 
-    def _kind(self, site: Site) -> type[WholeCost]:
-        return WholeCost if site.op in CONTROL else KernelCost  # a loop is one executable with everything that it runs
+    def _model_class(self, site: Site) -> type[WholeCost]:
+        return WholeCost if site.op in CONTROL else KernelCost  # a loop and all that it runs is one executable
 
 
-def _placed(site: Site, result: Annotation) -> Placed | None:
+def _program_at(site: Site, result: Annotation) -> ProgramUse | None:
     """The tensor program of one use of an operator, or the one that a `call_tir` calls."""
     return equations_at(site.op, site.operands, tuple(site.attrs.items()), result)
 
@@ -255,6 +262,6 @@ def _not(x: Number) -> Number:
     return ~np.asarray(x, bool) if is_column(x) else not x
 
 
-def _hidden(a: Number, b: Number) -> Number:
-    """Seconds of two activities that overlap."""
-    return maximum(a, b) + _SHORTER * smaller(a, b)
+def _overlapped(a: Number, b: Number) -> Number:
+    """Seconds of two activities that overlap: the longer one, and `_SHORTER` of the hidden one."""
+    return maximum(a, b) + _SHORTER * minimum(a, b)

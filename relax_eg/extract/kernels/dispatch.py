@@ -1,4 +1,4 @@
-"""Seconds of dispatching kernels on devices that compute while the host dispatches further kernels."""
+"""Seconds to dispatch kernels on devices that compute while the host dispatches further kernels."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from relax_eg.extract.kernels.ways import Way
 
 
 def runs_ahead(models: Sequence[KernelCost]) -> bool:
-    """Whether the host dispatches while the device computes."""
+    """Whether the host dispatches kernels while the device computes."""
     return all(m.cost is None and m.profile.platform != "cpu" for m in models)
 
 
@@ -21,9 +21,11 @@ def dispatch_seconds(
     static: Sequence[bool],
     chosen: Iterable[tuple[int, Way]],
 ) -> float:
-    """Seconds, weighed over `models`, that the host takes to dispatch the chosen ways of classes.
+    """Seconds that the host takes to dispatch the kernels of `chosen`, summed over `models` with `weights`.
 
-    Values computed ahead of the calls (`static`) need no dispatch."""
+    - `static`: for each class, whether it is computed ahead of the calls and needs no dispatch; empty if none is.
+    - `chosen`: pairs of a class and its way.
+    """
     several: set[int] = set()
     total = 0.0
     for c, way in chosen:

@@ -1,10 +1,11 @@
-"""Exact selection of kernels: an integer program that also says which operators derive each value.
+"""Exact selection of kernels: an integer program that also chooses the operators that derive each value.
 
 Kernels overlap: one matmul is in many of them, and a linear relaxation over kernels alone takes a fraction of each
-without ever computing the matmul in full. A second layer of columns therefore says which operators derive the results:
-at most one per value, whose operands are derived too, without cycles. An operator derives only as far as kernels that
-hold it are taken. The values that every derivation of a value needs get rows of their own. With both layers the
-relaxation is within a few percent, and the search mostly ends at its root.
+without ever computing the matmul in full. Therefore a second layer of columns chooses the operators that derive the
+results: at most one per value, whose operands are derived too, without cycles. An operator derives its value at most to
+the share to which kernels that contain it are taken. There are further rows for the values that every derivation of a
+value needs. With both layers the bound of the relaxation is within a few percent of the optimum, and the search mostly
+ends at its root.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from relax_eg.extract.problem import Problem, choice_cost, operands_first, repai
 from relax_eg.extract.prune import strong_components, undominated_candidates
 from relax_eg.extract.solve import PROVED, Solved, SolverEffort
 
-# chosen: of SCALE: smaller costs, such as those of views, are 0, because HiGHS cannot tell them apart
+# chosen: in units of SCALE: smaller costs, such as those of views, become 0, because HiGHS cannot distinguish them
 _NEGLIGIBLE = 1e-4
 
 Members = Mapping[int, int]  # the candidate of each class that a kernel computes, operands before their readers
@@ -31,10 +32,10 @@ Operator = tuple[int, int]  # class and candidate
 
 @dataclass(frozen=True, slots=True)
 class Overlap:
-    """The operators that the kernels of a problem hold.
+    """The operators that the kernels of a problem contain.
 
-    - `members[c][k]`: the operators inside way `k` of class `c`.
-    - `operands`: per operator the classes that it reads.
+    - `members[c][k]`: the operators in way `k` of class `c`.
+    - `operands`: for each operator, the classes that it reads.
     """
 
     members: Sequence[Sequence[Members]]
@@ -44,9 +45,11 @@ class Overlap:
 def solve_kernels(
     problem: Problem, overlap: Overlap, seed: Sequence[int], effort: SolverEffort, known: float = 0.0
 ) -> Solved:
-    """The cheapest choice found, which never costs more than the acyclic `seed`, and a lower bound on all choices.
+    """The cheapest choice found, which never costs more than the acyclic `seed`, and a lower bound on all choices. The
+    search ends after about `effort.seconds`.
 
-    Ends after about `effort.seconds`. `known` is a lower bound from earlier, when no price was higher."""
+    - `known`: a lower bound from an earlier search in which no price was higher.
+    """
     deadline = time.monotonic() + effort.seconds
     cost, best = choice_cost(problem, seed), list(seed)
     most = problem.node_count > effort.candidates
@@ -67,6 +70,15 @@ def solve_kernels(
 
 @dataclass
 class _Program:
+    """The integer program.
+
+    - `unit`: the cost that HiGHS gets as 1.
+    - `costs`: the costs of the columns.
+    - `entries`, `upper`: the rows with their lower bounds, and their upper bounds.
+    - `ways`, `used`, `derived`: the columns of ways, of the use of classes, and of deriving operators.
+    - `levels`: for both layers, by class on a cycle: its column, its strong component, and the size of that.
+    """
+
     problem: Problem
     overlap: Overlap
     unit: float
@@ -79,7 +91,7 @@ class _Program:
     levels: list[dict[int, tuple[int, int, int]]] = field(default_factory=list[dict[int, tuple[int, int, int]]])
 
     def run(self, seed: Sequence[int], effort: SolverEffort, deadline: float) -> tuple[list[int] | None, float]:
-        """A choice that costs no more than `seed`, if one is found before the `deadline`, and a lower bound."""
+        """A choice that costs no more than `seed`, or None if none is found before `deadline`; and a lower bound."""
         import highspy
 
         self._kernels(seed)
@@ -94,12 +106,12 @@ class _Program:
         if gap(SCALE, bound) <= effort.gap:
             return None, bound * self.unit
         solver = relaxation(self.costs, self.entries, self.upper)
-        # The kernels determine the derivations, but branching on derivations decides more at once.
+        # The kernels determine the derivations, but branching on a derivation decides more kernels at once.
         columns = [*range(whole), *self.derived.values()]
         for option, value in (
-            # On the halves of a layer presolve takes a quarter longer than it saves, with equal results.
+            # On the halves of a layer, presolve costs a quarter more time than it saves, with equal results.
             ("presolve", "off"),
-            # With these options HiGHS did not return from the root of some programs, whatever its limits.
+            # With these heuristics HiGHS did not return from the root of some programs, whatever its limits.
             ("mip_heuristic_run_rins", False),
             ("mip_heuristic_run_rens", False),
             ("mip_heuristic_run_root_reduced_cost", False),
@@ -122,9 +134,9 @@ class _Program:
         for column, x in zip(columns, coefficients, strict=True):
             total[column] = total.get(column, 0.0) + x
         # HiGHS crashes or hangs on some programs in which a row has a column twice.
-        said = [(column, x) for column, x in total.items() if x]
-        if said:
-            self.entries.append(([column for column, _ in said], [x for _, x in said], low))
+        nonzero = [(column, x) for column, x in total.items() if x]
+        if nonzero:
+            self.entries.append(([column for column, _ in nonzero], [x for _, x in nonzero], low))
             self.upper.append(high)
 
     def _column(self, cost: float = 0.0) -> int:
@@ -137,7 +149,8 @@ class _Program:
         self._row(([*these, *those], [1.0] * len(these) + [-1.0] * len(those), 0.0))
 
     def _kernels(self, seed: Sequence[int]) -> None:
-        """A column for each way and each class; a used class has exactly one way, and a way's reads are used."""
+        """Adds a column for each way and each class. A used class has exactly one way, and the classes that a way reads
+        are used."""
         rows = undominated_candidates(self.problem)
         for c in used_classes(self.problem, seed):  # the seed's ways stay, even if others dominate them
             entry = (seed[c], self.problem.costs[c][seed[c]], frozenset(self.problem.reads[c][seed[c]]))
@@ -158,10 +171,10 @@ class _Program:
             self._implies(columns, [self.used[x]])
         for r in self.problem.roots:
             self._row(([self.used[r]], [1.0], 1.0), 1.0)
-        self._no_circles(reading, {c: [column] for c, column in self.used.items()})
+        self._exclude_cycles(reading, {c: [column] for c, column in self.used.items()})
 
     def _derivations(self) -> None:
-        """A column for each operator that a kernel holds: whether the operator derives its class."""
+        """Adds a column for each operator in a kernel: whether the operator derives its class."""
         holding: dict[Operator, list[int]] = {}
         for (c, k), column in self.ways.items():
             for member in self.overlap.members[c][k].items():
@@ -174,7 +187,7 @@ class _Program:
             self._implies([column], columns)
             for x in dict.fromkeys(self.overlap.operands[member]):
                 reading.setdefault((member[0], x), []).append(column)
-        always = _always(self.derived, self.overlap.operands)
+        always = _always_derived(self.derived, self.overlap.operands)
         required = set[int]().union(*(always[r] for r in self.problem.roots))
         for c, columns in by_class.items():
             self._row((columns, [1.0] * len(columns), 1.0), 1.0 if c in required else -math.inf)
@@ -183,13 +196,13 @@ class _Program:
                     self._implies(columns, by_class[x])
         for (_, x), columns in reading.items():
             self._implies(columns, by_class[x])
-        self._no_circles(reading, by_class)
+        self._exclude_cycles(reading, by_class)
 
-    def _no_circles(self, reading: Mapping[tuple[int, int], list[int]], whole: Mapping[int, list[int]]) -> None:
-        """Adds levels for classes that may read one another: a reader is one step above its operands.
+    def _exclude_cycles(self, reading: Mapping[tuple[int, int], list[int]], whole: Mapping[int, list[int]]) -> None:
+        """Adds levels for classes that may read one another: the level of a reader is above those of its operands.
 
-        - `reading`: per pair (reader, operand), the columns of ways that read it.
-        - `whole`: per class, the columns that say whether the class is there.
+        - `reading`: for each pair (reader, operand), the columns of the reader's ways that read the operand.
+        - `whole`: for each class, the columns whose sum says whether the class is computed.
         """
         below: dict[int, set[int]] = {c: set() for c in whole}
         for c, x in reading:
@@ -234,8 +247,9 @@ class _Program:
         return [(x, members[x]) for x in operands_first(members, inside)]
 
 
-def _always(operators: Iterable[Operator], operands: Mapping[Operator, tuple[int, ...]]) -> dict[int, set[int]]:
-    """Per class, the classes that every derivation of it derives, itself included: the greatest fixed point."""
+def _always_derived(operators: Iterable[Operator], operands: Mapping[Operator, tuple[int, ...]]) -> dict[int, set[int]]:
+    """For each class, the classes that every derivation of it derives, itself included. They are the greatest fixed
+    point."""
     ways: dict[int, list[tuple[int, ...]]] = {}
     for c, k in operators:
         ways.setdefault(c, []).append(operands[c, k])

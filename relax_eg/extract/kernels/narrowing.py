@@ -1,4 +1,5 @@
-"""Parts of a selection problem over kernels: only some operators, the cheapest operators, and what kernels hold."""
+"""Reductions of a selection problem over kernels: to given operators, to the cheapest operators, and without free
+classes; and the operators that kernels contain."""
 
 from __future__ import annotations
 
@@ -11,11 +12,11 @@ from relax_eg.extract.kernels.states import Kernel
 from relax_eg.extract.kernels.ways import Way, members_of
 from relax_eg.extract.problem import Problem
 
-_WAYS = 6  # limit: operators of a class, by the cost of their trees, that kernels are made of
+_WAYS = 6  # limit: operators of a class that kernels may contain, those with the cheapest trees
 
 
-def restricted_to(ways: Sequence[Sequence[Way]], problem: Problem, allowed: Sequence[Sequence[int]]) -> Problem:
-    """The problem with only the `allowed` operators of each class."""
+def restrict_operators(ways: Sequence[Sequence[Way]], problem: Problem, allowed: Sequence[Sequence[int]]) -> Problem:
+    """The problem in which ways with other than the `allowed` operators of each class have infinite costs."""
 
     def may(way: Way, c: int) -> bool:
         if way.state is None:
@@ -29,24 +30,23 @@ def restricted_to(ways: Sequence[Sequence[Way]], problem: Problem, allowed: Sequ
 
 
 def without_free_classes(problem: Problem) -> Problem:
-    """The problem without reads of classes that cost nothing and read nothing, such as parameters.
-
-    Choices and their costs are unchanged, and half of the reads are of this kind."""
-    given = {
+    """The problem without reads of classes that cost nothing and read nothing, such as parameters. Half of the reads
+    are of this kind. Choices and their costs are unchanged."""
+    free = {
         c for c, (row, costs) in enumerate(zip(problem.reads, problem.costs, strict=True))
         if any(not reads and cost == 0.0 for reads, cost in zip(row, costs, strict=True))
     }  # fmt: skip
-    reads = [[tuple([x for x in reads if x not in given]) for reads in row] for row in problem.reads]
+    reads = [[tuple([x for x in reads if x not in free]) for reads in row] for row in problem.reads]
     return Problem(reads, problem.costs, problem.roots)
 
 
 def cheap_ways(
     problem: Problem, ways: Sequence[Sequence[Way]], total: Sequence[float], *always: Sequence[Sequence[int]]
 ) -> list[list[int]]:
-    """Per class of the graph, the operators that kernels are made of: those of `always`, then those whose trees cost
-    least.
+    """For each class of the graph, the operators that kernels may contain: those of `always`, then those whose trees
+    cost least.
 
-    - `total`: cost of the tree of each class.
+    - `total`: the cost of the tree of each class.
     """
     found: list[list[int]] = []
     for c in range(len(always[0])):
@@ -60,7 +60,7 @@ def cheap_ways(
 
 
 def overlap_of(graph: ExtractionGraph, ways: Sequence[Sequence[Way]], several: Sequence[Kernel]) -> Overlap:
-    """The operators inside each way of the problem; a way that reads one result of a kernel with several holds none."""
+    """The operators in each way of the problem. A way that reads one result of a kernel with several contains none."""
     members: list[list[Mapping[int, int]]] = []
     for c, row in enumerate(ways):
         if c >= len(graph.candidates):

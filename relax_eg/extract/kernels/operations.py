@@ -1,4 +1,4 @@
-"""The operators of a graph that may be part of a kernel, with their programs and properties."""
+"""The operators of a graph that a kernel may contain, with their programs and properties."""
 
 from __future__ import annotations
 
@@ -6,28 +6,32 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-from relax_eg.extract.access import Does, StageAccess, accesses
+from relax_eg.extract.access import StageAccess, StageKind, accesses
 from relax_eg.extract.cost import Effort
 from relax_eg.extract.graph import ExtractionGraph
 from relax_eg.extract.kernels.cost import VIEW, KernelCost
 from relax_eg.ir.expr import CONSTANT, VAR
 from relax_eg.limits import MANY_KEPT
-from relax_eg.ops.fused import VIEWS, Placed, program_at
+from relax_eg.ops.fused import VIEWS, ProgramUse, program_at
 from relax_eg.ops.triton import unsupported_reason
 from relax_eg.tir import Apply, Cast, Read, TensorProgram, walk
 
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """A candidate of the graph that may be part of a kernel.
+    """A candidate of the graph that a kernel may contain.
 
-    - `contracts`: it has a contraction.
-    - `moves`: it computes nothing.
-    - `exponential`: it has exponentials.
-    - `triton`: Triton compiles it.
+    - `placed`: its program, with the sizes at its site.
+    - `stages`: the accesses of its stages.
+    - `effort`: its arithmetic.
+    - `is_view`: whether it is a view.
+    - `contracts`: whether it has a contraction.
+    - `moves`: whether it only moves elements.
+    - `exponential`: whether it has exponentials.
+    - `triton`: whether Triton compiles it.
     """
 
-    placed: Placed
+    placed: ProgramUse
     stages: tuple[StageAccess, ...]
     effort: Effort
     is_view: bool
@@ -40,9 +44,9 @@ class Operation:
 def operations_of(
     graph: ExtractionGraph, model: KernelCost, only: Sequence[int] | None = None
 ) -> dict[tuple[int, int], Operation]:
-    """The candidates of a graph that may be part of a kernel, by class and candidate.
+    """The candidates of a graph that a kernel may contain, by class and candidate.
 
-    - `only`: per class the one candidate to consider, or -1.
+    - `only`: for each class, the only candidate to consider, or -1 for none; None: all candidates.
     """
     found: dict[tuple[int, int], Operation] = {}
     for c, row in enumerate(graph.candidates):
@@ -58,14 +62,16 @@ def operations_of(
                 is_view = site.op in VIEWS
                 # A view inside a kernel is slightly dearer than outside, where the kernel has one operator less.
                 effort = Effort(0, 0.0, 2 * VIEW) if is_view else model.effort(site.op, placed)
-                contracts = any(s.does is Does.CONTRACTS for s in stages)
+                contracts = any(s.kind is StageKind.CONTRACTION for s in stages)
                 triton = not unsupported_reason(placed.program)
-                found[c, k] = Operation(placed, stages, effort, is_view, contracts, *_nature(placed.program), triton)
+                found[c, k] = Operation(
+                    placed, stages, effort, is_view, contracts, *_moves_and_exponential(placed.program), triton
+                )
     return found
 
 
 @lru_cache(MANY_KEPT)
-def _nature(program: TensorProgram) -> tuple[bool, bool]:
+def _moves_and_exponential(program: TensorProgram) -> tuple[bool, bool]:
     """Whether a program only moves elements, and whether it has exponentials."""
     values = [made.value for made in program.stages]
     moves = all(isinstance(v.arg if isinstance(v, Cast) else v, Read) for v in values)

@@ -1,10 +1,11 @@
-"""Selection over kernels: which values go to memory and which kernel computes each, together with the algebra.
+"""Selection over kernels: it chooses, together with the algebra, the values in memory and the kernel that computes
+each.
 
 The problem is that of `select` with kernels (`states`) as candidates: a class that is used is a value in memory, a
-kernel reads its loads, and its price is that of the whole kernel. Kernels are made in rounds, each priced by the best
-program so far: with the operators as written only, with those of the best algebra only, with those of the best algebra
-without library calls, and with all. Kernels are kept from round to round, so the result never costs more than fusion
-alone, or than algebra first and fusion after.
+kernel reads its loads, and its price is that of the whole kernel. Kernels are made in rounds, at prices that the best
+program so far determines. There are rounds with the operators as written only, with those of the best algebra only,
+with those of the best algebra without library calls, and with all. Kernels are kept from round to round, so the result
+never costs more than fusion alone, or than algebra first and fusion after.
 """
 
 from __future__ import annotations
@@ -21,11 +22,11 @@ from relax_eg.extract.greedy import dag_greedy
 from relax_eg.extract.kernels.cost import KernelCost
 from relax_eg.extract.kernels.dispatch import dispatch_seconds, runs_ahead
 from relax_eg.extract.kernels.ilp import solve_kernels
-from relax_eg.extract.kernels.narrowing import cheap_ways, overlap_of, restricted_to, without_free_classes
+from relax_eg.extract.kernels.narrowing import cheap_ways, overlap_of, restrict_operators, without_free_classes
 from relax_eg.extract.kernels.operations import Operation, operations_of
 from relax_eg.extract.kernels.siblings import sibling_kernels
 from relax_eg.extract.kernels.states import OVERSIZED, Kernel, State, StateTable
-from relax_eg.extract.kernels.ways import KernelSelection, Way, is_alone, is_same_way
+from relax_eg.extract.kernels.ways import KernelSelection, Way, is_same_way, is_single_operator
 from relax_eg.extract.numbers import LEAST_SECONDS
 from relax_eg.extract.pricing import FREE, Pricing
 from relax_eg.extract.problem import (
@@ -52,17 +53,17 @@ STEPS = frozenset(
 )
 _ROUNDS = 3  # limit: rounds of making kernels at new prices
 _EFFORT = SolverEffort(seconds=20.0, nodes=20, gap=1e-3, candidates=2000)  # limit: of one search for kernels
-_QUICK = SolverEffort(
-    seconds=5.0, nodes=1, gap=1e-2, candidates=500
-)  # limit: if bytes have a price; then one of several searches
-_CORRECTIONS = 12  # limit: rounds of correcting prices by the programs that kernels are composed to
-_AS_ESTIMATED = 1.02  # chosen: times its estimate: a kernel that takes longer as composed gets a new price
+# limit: of one search for kernels if bytes have a price, because there are several searches then
+_QUICK = SolverEffort(seconds=5.0, nodes=1, gap=1e-2, candidates=500)
+_CORRECTIONS = 12  # limit: rounds in which the prices of kernels are corrected by those of their composed programs
+# chosen: factor over its estimate: a kernel whose composed program takes longer gets the price of that program
+_AS_ESTIMATED = 1.02
 _PART = 1e-12  # chosen: seconds: the price of reading one result of a kernel with several
 _HELPS = 1e-6  # chosen: share of a program's cost that a round has to gain to be followed by another
 
-Row = tuple[list[Way], list[tuple[int, ...]], list[float]]  # ways, what each reads, what each costs
+Row = tuple[list[Way], list[tuple[int, ...]], list[float]]  # ways, the classes that each reads, the cost of each
 
-# From the classes that a kernel stores, its members and its loads: its seconds at each binding.
+# A function from the classes that a kernel stores, its members and its loads to its seconds at each binding.
 Composed = Callable[[tuple[int, ...], Mapping[int, int], Mapping[int, int]], Sequence[float]]
 
 
@@ -77,12 +78,12 @@ def select_kernels(
 ) -> KernelSelection:
     """The cheapest program of kernels found.
 
-    - `models`: one per binding; several are weighed by the program as written.
+    - `models`: one per binding; each is weighed by the cost of the program as written there.
     - `steps`: the allowed fusion steps (`STEPS`).
-    - `composed`: price of a kernel's composed tensor program at each binding; it counts if it is higher than the
+    - `composed`: the seconds of a kernel's composed tensor program at each binding. They count if they exceed the
       estimate from the kernel's parts.
-    - `pricing`: prices of bytes and of work ahead of the calls.
-    - `clock`: once it is over, no further round, correction or integer program begins.
+    - `pricing`: the prices of bytes and of work ahead of the calls.
+    - `clock`: when it runs out, no further round, correction or integer program begins.
     """
     return KernelSearch(graph, models, steps, composed, pricing, clock or Clock()).run()
 
@@ -91,10 +92,17 @@ def select_kernels(
 class KernelSearch:
     """The search for the kernels of one graph.
 
-    - `pool`: per class, the kernels made so far.
+    - `graph`, `models`, `steps`, `composed`, `pricing`, `clock`: as in `select_kernels`.
+    - `operations`: the candidates that kernels may contain.
+    - `table`: makes the kernels.
+    - `pool`: for each class, the kernels made so far.
     - `several`: the kernels with several outputs.
-    - `memo`: seconds of kernels, by the id of the state.
-    - `checked`: ids of the states whose composed program was priced.
+    - `weights`: the weight of each binding.
+    - `memo`: the seconds of kernels, by the id of the state.
+    - `checked`: the ids of the states whose composed program was priced.
+    - `priced`: `memo` and `checked` by the share of waiting that is charged.
+    - `made`: the ways and the problem; None after kernels or prices changed.
+    - `rows`: the ways of each class, without classes whose ways or prices changed.
     """
 
     graph: ExtractionGraph
@@ -112,26 +120,27 @@ class KernelSearch:
     checked: set[int] = field(default_factory=set[int])
     priced: dict[float, tuple[dict[int, float], set[int]]] = field(
         default_factory=dict[float, tuple[dict[int, float], set[int]]]
-    )  # `memo` and `checked`, by the share of waiting that is charged
-    made: tuple[list[list[Way]], Problem] | None = None  # valid until kernels or prices change
-    rows: dict[int, Row] = field(default_factory=dict[int, Row])  # per class, valid until its ways or prices change
+    )
+    made: tuple[list[list[Way]], Problem] | None = None
+    rows: dict[int, Row] = field(default_factory=dict[int, Row])
 
     def run(self) -> KernelSelection:
+        """The cheapest program of kernels found."""
         graph = self.graph
         if runs_ahead(self.models):
-            self._waiting(1.0)
+            self._set_waits(1.0)
         written_only = graph.as_written if graph.node_count > OVERSIZED else None
         self.operations = operations_of(graph, self.models[0], written_only)
         self.table = StateTable(graph, self.models[0], self.steps, self.operations)
         self.table.prices = [0.0] * len(graph.candidates)
         self.weights = [1.0] * len(self.models)
         self.pool = [{} for _ in graph.candidates]
-        self._add_alone(self.operations)
+        self._add_single_operators(self.operations)
         ways, problem = self._problem()
         choice, total = tree_greedy(problem)
         check_executable(graph, problem, choice)
         classes = [c for c in range(len(graph.candidates)) if total[c] < math.inf]
-        written = self._each_alone(ways, graph.as_written, choice)
+        written = self._single_operator_choice(ways, graph.as_written, choice)
         written_cost = choice_cost(problem, written)
         if len(self.models) > 1:
             self._weigh(ways, written)
@@ -145,12 +154,12 @@ class KernelSearch:
             more = operations_of(graph, self.models[0], chosen)
             fresh = {place: more[place] for place in more if place not in self.operations}
             self.operations.update(fresh)
-            self._changed()
-            self._add_alone(fresh)
+            self._invalidate()
+            self._add_single_operators(fresh)
             ways, problem = self._problem()
             choice, total = tree_greedy(problem)
-            written = self._each_alone(ways, graph.as_written, choice)
-            algebra = self._each_alone(ways, chosen, choice)
+            written = self._single_operator_choice(ways, graph.as_written, choice)
+            algebra = self._single_operator_choice(ways, chosen, choice)
         starts = [(as_written, self._ways_of(ways, written)), (by_algebra, self._ways_of(ways, algebra))]
         own = self._without_libraries(ways, problem)
         if own is not None:
@@ -169,17 +178,17 @@ class KernelSearch:
         key = frozenset(state.loads), frozenset(state.members.items())
         if key not in self.pool[c]:
             self.pool[c][key] = state
-            self._changed(c)
+            self._invalidate(c)
 
-    def _changed(self, *classes: int) -> None:
-        """Forgets the rows of these classes, whose ways or prices changed; without classes those of all."""
+    def _invalidate(self, *classes: int) -> None:
+        """Drops the rows of these classes, because their ways or prices changed; without classes, all rows."""
         self.made = None
         for c in classes or tuple(self.rows):
             self.rows.pop(c, None)
 
-    def _add_alone(self, operations: Iterable[tuple[int, int]]) -> None:
+    def _add_single_operators(self, operations: Iterable[tuple[int, int]]) -> None:
         for c, k in operations:
-            alone = self.table.alone(c, k)
+            alone = self.table.single_operator_state(c, k)
             if alone is not None and not self._is_view(c, k):
                 self._add(c, alone)
 
@@ -188,12 +197,13 @@ class KernelSearch:
         return operation is not None and operation.is_view and VIEW_OF_RESHAPE in self.steps
 
     def _problem(self) -> tuple[list[list[Way]], Problem]:
-        """All ways to compute each class, then each kernel with several outputs; with their reads and costs."""
+        """All ways to compute each class, then those to compute each kernel with several outputs; and the problem with
+        their reads and costs."""
         if self.made is None:
-            self.made = self._made_problem()
+            self.made = self._make_problem()
         return self.made
 
-    def _made_problem(self) -> tuple[list[list[Way]], Problem]:
+    def _make_problem(self) -> tuple[list[list[Way]], Problem]:
         for c in range(len(self.graph.candidates)):
             if c not in self.rows:
                 self.rows[c] = self._row(c)
@@ -206,14 +216,14 @@ class KernelSearch:
         return ways, Problem(reads, costs, tuple(dict.fromkeys(self.graph.roots)))
 
     def _row(self, c: int) -> Row:
-        """All ways to compute a class, what they read, and what they cost."""
+        """All ways to compute a class, with their reads and costs."""
         mine, needs, prices = list[Way](), list[tuple[int, ...]](), list[float]()
         for k, candidate in enumerate(self.graph.candidates[c]):
             if (c, k) not in self.operations or self._is_view(c, k):
                 mine.append(Way(k))
                 needs.append(tuple(dict.fromkeys(candidate.children)))
                 size = self.table.bytes[c] if self._is_new(c, k) else 0
-                prices.append(self.pricing.of((c,), needs[-1], self._candidate_seconds(c, k), (size,)))
+                prices.append(self.pricing.price_of((c,), needs[-1], self._candidate_seconds(c, k), (size,)))
         for state in self.pool[c].values():
             mine.append(Way(state.members[c], state))
             needs.append(state.reads)
@@ -228,13 +238,13 @@ class KernelSearch:
     def _price(self, kernel: Kernel, seconds: float) -> float:
         """The price of a kernel that takes `seconds`."""
         sizes = [self.table.bytes[c] for c in kernel.outputs]
-        inside = self._inside(kernel.outputs, kernel.members)
-        return self.pricing.of(kernel.outputs, tuple(kernel.loads), seconds, sizes, inside)
+        inside = self._private_bytes(kernel.outputs, kernel.members)
+        return self.pricing.price_of(kernel.outputs, tuple(kernel.loads), seconds, sizes, inside)
 
-    def _inside(self, outputs: Sequence[int], members: Mapping[int, int]) -> int:
-        """Bytes that only the kernel's executable has in memory: measured, or else estimated.
+    def _private_bytes(self, outputs: Sequence[int], members: Mapping[int, int]) -> int:
+        """The private bytes of a kernel, which only its executable has in memory: measured, or else estimated.
 
-        The estimate counts members that are not outputs and are contractions or read more than once."""
+        The estimate counts members that are not outputs and are contractions or are read more than once."""
         if not self.pricing.held or len(members) == 1:
             return 0
         measured = self.pricing.inside.get(frozenset(members.items()))
@@ -252,13 +262,13 @@ class KernelSearch:
         return sum(self.table.bytes[x] for x in kept)
 
     def _is_new(self, c: int, k: int) -> bool:
-        """Whether the candidate gives a value that is not in memory otherwise."""
+        """Whether the candidate adds a value to memory: it is no input, constant or inner view."""
         op = self.graph.candidates[c][k].op
         return op not in (VAR, CONSTANT) and (op not in VIEWS or c in self.graph.roots)
 
     def _candidate_seconds(self, c: int, k: int) -> float:
         site, annotation = self.graph.candidates[c][k].site, self.graph.annotations[c]
-        if site.op in VIEWS and c in self.graph.roots:  # a result is no view: it is copied
+        if site.op in VIEWS and c in self.graph.roots:  # a result must not be a view, so it is copied
             return self._weighed(m.kernel((), 0.0, 2 * m.bytes(annotation)) for m in self.models)
         return self._weighed(m.price(site, annotation).seconds for m in self.models)
 
@@ -275,7 +285,7 @@ class KernelSearch:
         return self._weighed(self.table.seconds(kernel, m) for m in self.models)
 
     def _weighed(self, each: Iterable[float]) -> float:
-        """The sum of the seconds at each binding, in its weight."""
+        """The sum over the bindings of the seconds, times the weight of the binding."""
         return sum(w * s for w, s in zip(self.weights, each, strict=True))
 
     def _weigh(self, ways: Sequence[Sequence[Way]], written: Sequence[int]) -> None:
@@ -288,38 +298,40 @@ class KernelSearch:
             total = sum(self._way_seconds(c, ways[c][written[c]]) for c in used)
             weights.append(1.0 / max(total, LEAST_SECONDS))
         self.weights, self.memo = weights, {}
-        self._changed()
+        self._invalidate()
 
     def _way_seconds(self, c: int, way: Way) -> float:
         if way.state is not None:
             return self._state_seconds(c, way.state)
         return self._candidate_seconds(c, way.candidate)
 
-    def _each_alone(self, ways: Sequence[Sequence[Way]], candidates: Sequence[int], tree: Sequence[int]) -> list[int]:
+    def _single_operator_choice(
+        self, ways: Sequence[Sequence[Way]], candidates: Sequence[int], tree: Sequence[int]
+    ) -> list[int]:
         """A choice in which every operator is a kernel of its own.
 
-        - `candidates`: per class the candidate of the graph, or -1.
+        - `candidates`: for each class, the candidate of the graph, or -1.
         - `tree`: the choice for classes where this is not possible.
         """
         choice: list[int] = []
         for c, row in enumerate(ways):
             k = candidates[c] if c < len(candidates) else -1
-            mine = [i for i, w in enumerate(row) if k >= 0 and w.candidate == k and is_alone(w)]
+            mine = [i for i, w in enumerate(row) if k >= 0 and w.candidate == k and is_single_operator(w)]
             choice.append(mine[0] if mine else tree[c])
         return choice
 
     # --- the search ---
 
     def _without_libraries(self, ways: Sequence[Sequence[Way]], problem: Problem) -> list[Way | None] | None:
-        """The best algebra without library calls, every operator a kernel of its own; None if the graph has no calls or
-        needs one.
+        """The best algebra without library calls, in which every operator is a kernel of its own; None if the graph has
+        no library call, or cannot do without one.
 
-        A call that wins without fusion keeps operators from fusion that may be cheaper when fused."""
+        Without fusion, a call may be cheaper than operators that would be cheaper than the call when fused."""
         candidates = self.graph.candidates
         if all(k.op != CALL_DPS_LIBRARY for row in candidates for k in row):
             return None
         own = [[k for k, x in enumerate(row) if x.op != CALL_DPS_LIBRARY] for row in candidates]
-        problem = restricted_to(ways, problem, own)
+        problem = restrict_operators(ways, problem, own)
         total = tree_greedy(problem)[1]
         if any(total[c] == math.inf for c in problem.roots):
             return None
@@ -332,9 +344,9 @@ class KernelSearch:
     def _rounds(
         self, classes: Sequence[int], allowed: Sequence[Sequence[int]], start: list[Way | None], only: bool
     ) -> list[Way | None]:
-        """The best program after rounds of making kernels, each priced by the program before, as long as rounds
-        help."""
-        # The order follows reads, not prices: an operand may cost more than a reader of it that has cheaper ways.
+        """The best program after rounds of making kernels. The best program of one round sets the prices of the next.
+        Rounds end when one gains nothing. Arguments are as in `_round`."""
+        # The order follows reads, not prices: an operand may cost more than its reader if the reader has other ways.
         below = [[x for k in allowed[c] for x in row[k].children] for c, row in enumerate(self.graph.candidates)]
         order = operands_first((*self.graph.roots, *classes), below.__getitem__)
         best, afresh = start, False
@@ -347,7 +359,7 @@ class KernelSearch:
                 afresh = False
             elif only or afresh:
                 break
-            else:  # a program rarely loses at the prices that it sets itself
+            else:  # at the prices that a program sets itself, other programs rarely cost less
                 afresh = True
         return best
 
@@ -361,19 +373,21 @@ class KernelSearch:
     ) -> list[Way | None]:
         """Makes kernels of the `allowed` operators and returns the best program with them.
 
+        - `order`: the classes in the order in which kernels are made.
+        - `allowed`: for each class, the operators that kernels may contain.
         - `start`: the program that sets the prices.
-        - `only`: the program has only the `allowed` operators.
-        - `afresh`: prices are as if no value were in memory.
+        - `only`: whether the program may contain only the `allowed` operators.
+        - `afresh`: whether prices are as if no value were in memory.
         """
         ways, problem = self._problem()
-        choice = self._numbers(ways, start)
+        choice = self._indices_of(ways, start)
         total = tree_greedy(problem)[1]
         used = set[int]() if afresh else used_classes(problem, choice)
         readers: dict[int, int] = {}
         for c in used:
             for x in problem.reads[c][choice[c]]:
                 readers[x] = readers.get(x, 0) + 1
-        # Price of a class in memory: 0 if it also stays there for other readers, else the reader's share.
+        # The price of a class in memory: 0 if it also stays there for other readers, else the reader's share.
         prices = [
             0.0 if c in used and readers.get(c, 0) > 1 and not only
             else problem.costs[c][choice[c]] / max(1, readers.get(c, 1)) if c in used
@@ -386,9 +400,9 @@ class KernelSearch:
                 if not (self._is_view(c, s.members[c]) and len(s.members) == 1):
                     self._add(c, s)
         ways, problem = self._problem()
-        seed = self._numbers(ways, start)
+        seed = self._indices_of(ways, start)
         if only:
-            problem = restricted_to(ways, problem, allowed)
+            problem = restrict_operators(ways, problem, allowed)
         choice = self._best(problem, [repair_choice(problem, seed)])
         return self._ways_of(ways, choice)
 
@@ -396,8 +410,8 @@ class KernelSearch:
         n = len(self.graph.candidates)
         return [ways[c][k] if k >= 0 else None for c, k in enumerate(choice[:n])]
 
-    def _numbers(self, ways: Sequence[Sequence[Way]], chosen: Sequence[Way | None]) -> list[int]:
-        """The indices of the `chosen` ways in a problem that may have more ways."""
+    def _indices_of(self, ways: Sequence[Sequence[Way]], chosen: Sequence[Way | None]) -> list[int]:
+        """The indices of the `chosen` ways among `ways`, to which ways may have been added; -1 for none."""
         places = [
             next((i for i, w in enumerate(row) if w is x or is_same_way(w, x)), -1)
             for row, x in zip(ways, chosen, strict=False)
@@ -406,21 +420,21 @@ class KernelSearch:
 
     def _cost(self, chosen: Sequence[Way | None]) -> float:
         ways, problem = self._problem()
-        return choice_cost(problem, self._numbers(ways, chosen))
+        return choice_cost(problem, self._indices_of(ways, chosen))
 
     def _cheapest(self, found: Sequence[list[Way | None]]) -> list[Way | None]:
         ways, problem = self._problem()
-        return min(found, key=lambda f: choice_cost(problem, self._numbers(ways, f)))
+        return min(found, key=lambda f: choice_cost(problem, self._indices_of(ways, f)))
 
     def _add_siblings(self, program: Sequence[Way | None]) -> None:
-        """Adds kernels with several outputs, made of the kernels of this program."""
+        """Adds the kernels with several outputs into which kernels of this program can be merged."""
         ways, problem = self._problem()
-        used = used_classes(problem, self._numbers(ways, program))
+        used = used_classes(problem, self._indices_of(ways, program))
         states = {c: w.state for c in sorted(used) if (w := program[c]) is not None and w.state is not None}
         for made in sibling_kernels(self.graph, self.table, self.operations, states):
             if all(set(o.outputs) != set(made.outputs) or o.members != made.members for o in self.several):
                 self.several.append(made)
-                self._changed(*made.outputs)
+                self._invalidate(*made.outputs)
 
     # --- the outcome ---
 
@@ -428,10 +442,10 @@ class KernelSearch:
         self, best: Sequence[Way | None], others: Sequence[Sequence[Way | None]], written_cost: float
     ) -> KernelSelection:
         ways, problem = self._problem()
-        seeds = [repair_choice(problem, self._numbers(ways, x)) for x in (best, *others)]
-        solved = self._solved(seeds)
+        seeds = [repair_choice(problem, self._indices_of(ways, x)) for x in (best, *others)]
+        solved = self._solve(seeds)
         if runs_ahead(self.models):
-            solved, written_cost = self._ahead(solved, seeds, written_cost)
+            solved, written_cost = self._solve_without_waits(solved, seeds, written_cost)
         ways, problem = self._problem()
         n = len(self.graph.candidates)
         order = operands_first(problem.roots, lambda c: problem.reads[c][solved.choice[c]])
@@ -439,69 +453,71 @@ class KernelSearch:
         found = solved.cost, written_cost, solved.bound, solved.how, problem.node_count
         return KernelSelection(used, self.several, self.operations, *found, sensitivity(problem, solved.cost))
 
-    def _ahead(self, solved: Solved, seeds: Sequence[Sequence[int]], written_cost: float) -> tuple[Solved, float]:
-        """The best program at the device's prices, if the device takes longer than the host's dispatching; and the
-        price of the program as written.
+    def _solve_without_waits(
+        self, solved: Solved, seeds: Sequence[Sequence[int]], written_cost: float
+    ) -> tuple[Solved, float]:
+        """The best program if no waiting is charged, and the price of the program as written then.
 
-        `solved` stays if dispatching takes longer, or if the new program is slower on the device or on the host."""
-        before = self._busy(solved.choice)
+        `solved` and `written_cost` are returned unchanged if the host takes longer to dispatch than the device to
+        compute, or if the new program is slower on the device or on the host."""
+        before = self._device_and_host_seconds(solved.choice)
         if before[0] < before[1]:
-            self._waiting(1.0)
+            self._set_waits(1.0)
             return solved, written_cost
         # The kernels stay the same; their prices change.
-        faster = self._solved([solved.choice, *seeds])
-        busy, dispatching = self._busy(faster.choice)
+        faster = self._solve([solved.choice, *seeds])
+        busy, dispatching = self._device_and_host_seconds(faster.choice)
         if max(busy, dispatching) > before[0]:
-            self._waiting(1.0)
+            self._set_waits(1.0)
             return solved, written_cost
         ways, problem = self._problem()
-        written = self._each_alone(ways, self.graph.as_written, tree_choice(problem))
+        written = self._single_operator_choice(ways, self.graph.as_written, tree_choice(problem))
         return faster, choice_cost(problem, written)
 
-    def _busy(self, choice: Sequence[int]) -> tuple[float, float]:
-        """The seconds that the device and the host take for a program; sets the prices to the device's seconds."""
-        self._waiting(0.0)
+    def _device_and_host_seconds(self, choice: Sequence[int]) -> tuple[float, float]:
+        """The seconds that the device and the host take for a program. Sets the prices to the device's seconds."""
+        self._set_waits(0.0)
         ways, problem = self._problem()
         used = [c for c in sorted(used_classes(problem, choice)) if c < len(self.graph.candidates)]
         chosen = ((c, ways[c][choice[c]]) for c in used)
         host = dispatch_seconds(self.graph, self.models, self.weights, self.pricing.static, chosen)
         return choice_cost(problem, choice), host
 
-    def _waiting(self, waits: float) -> None:
+    def _set_waits(self, waits: float) -> None:
         """Sets the share `waits` of dispatch time beyond a kernel's own time that kernels are charged."""
         if self.models[0].waits != waits:
             self.priced[self.models[0].waits] = self.memo, self.checked
             self.memo, self.checked = self.priced.get(waits, ({}, set()))
-            self._changed()
+            self._invalidate()
             for m in self.models:
-                m.waiting(waits)
+                m.set_waits(waits)
 
-    def _solved(self, seeds: Sequence[Sequence[int]]) -> Solved:
-        """The best choice found from the seeds, with the prices of composed programs."""
+    def _solve(self, seeds: Sequence[Sequence[int]]) -> Solved:
+        """The best choice found from the seeds. The kernels in it have the prices of their composed programs."""
         ways, problem = self._problem()
         effort = _QUICK if self.pricing.held else _EFFORT
         choice = self._best(problem, seeds)
         for _ in range(_CORRECTIONS):  # before the integer program, which takes longer
-            if self.clock.is_over() or not self._corrected(ways, problem, choice):
+            if self.clock.is_over() or not self._correct_prices(ways, problem, choice):
                 break
             ways, problem = self._problem()
             choice = self._best(problem, [choice, *seeds[:1]])
         overlap = overlap_of(self.graph, ways, self.several)
-        solved = self.clock.solved(partial(solve_kernels, problem, overlap, choice), effort)
+        solved = self.clock.run_search(partial(solve_kernels, problem, overlap, choice), effort)
         for _ in range(_CORRECTIONS):
-            if self.clock.is_over() or not self._corrected(ways, problem, solved.choice):
+            if self.clock.is_over() or not self._correct_prices(ways, problem, solved.choice):
                 break
             ways, problem = self._problem()
             # The indices of ways are unchanged, so the choice with the higher price remains one of the seeds.
             choice = self._best(problem, [solved.choice, *seeds[:1]])
             overlap = overlap_of(self.graph, ways, self.several)
             known = solved.bound  # prices only rise
-            solved = self.clock.solved(partial(solve_kernels, problem, overlap, choice, known=known), effort)
+            solved = self.clock.run_search(partial(solve_kernels, problem, overlap, choice, known=known), effort)
         return solved
 
-    def _corrected(self, ways: Sequence[Sequence[Way]], problem: Problem, choice: Sequence[int]) -> bool:
-        """Raises the prices of chosen kernels to those of their composed programs if these are higher; whether any
-        was."""
+    def _correct_prices(self, ways: Sequence[Sequence[Way]], problem: Problem, choice: Sequence[int]) -> bool:
+        """Raises the prices of chosen kernels to those of their composed programs if these are higher; returns whether
+        any price was raised."""
         found = False
         for c in sorted(used_classes(problem, choice)):
             state = ways[c][choice[c]].state if c < len(self.graph.candidates) else None
@@ -514,6 +530,6 @@ class KernelSearch:
             seconds = self._weighed(self.composed((c,), state.members, state.loads))
             if seconds > self._state_seconds(c, state) * _AS_ESTIMATED:
                 self.memo[id(state)] = seconds
-                self._changed(c)
+                self._invalidate(c)
                 found = True
         return found

@@ -1,4 +1,4 @@
-"""Kernels with several outputs, made of kernels with one."""
+"""Kernels with several outputs, made by merging kernels with one."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from relax_eg.extract.kernels.anchors import merge_anchors
 from relax_eg.extract.kernels.operations import Operation
 from relax_eg.extract.kernels.states import Kernel, State, StateTable
 
-_OUTPUTS = 4  # limit: of one kernel
+_OUTPUTS = 4  # limit: outputs of one kernel
 
 
 def sibling_kernels(
@@ -18,10 +18,10 @@ def sibling_kernels(
     operations: Mapping[tuple[int, int], Operation],
     states: Mapping[int, State],
 ) -> Iterator[Kernel]:
-    """The kernels with several outputs that can be made of a program's kernels.
+    """The kernels with several outputs into which kernels of a program can be merged.
 
-    Either a kernel reads another kernel's result of the same shape, which is then computed inside it and stored as
-    well; or several kernels read the same class and have results of one shape.
+    Either a kernel reads another kernel's result of the same shape: the merged kernel computes and stores both. Or
+    several kernels read the same class and have results of one shape.
 
     - `states`: the kernels of the program, by the class that each stores.
     """
@@ -29,8 +29,8 @@ def sibling_kernels(
     for c, s in states.items():
         for x in s.loads:
             if x in states and annotations[x] == annotations[c] and s.local.phase <= 1:
-                inner = table.recomposed(c, s, {x: states[x]})
-                made = _together(operations, (x, c), [inner]) if inner is not None else None
+                inner = table.with_inlined_loads(c, s, {x: states[x]})
+                made = _merge_states(operations, (x, c), [inner]) if inner is not None else None
                 if made is not None:
                     yield made
     groups: dict[tuple[int, object], list[int]] = {}
@@ -40,15 +40,15 @@ def sibling_kernels(
                 groups.setdefault((x, annotations[c]), []).append(c)
     for group in groups.values():
         apart = [c for c in group[:_OUTPUTS] if not any(o in states[c].loads for o in group)]
-        made = _together(operations, tuple(apart), [states[c] for c in apart]) if len(apart) > 1 else None
+        made = _merge_states(operations, tuple(apart), [states[c] for c in apart]) if len(apart) > 1 else None
         if made is not None:
             yield made
 
 
-def _together(
+def _merge_states(
     operations: Mapping[tuple[int, int], Operation], outputs: tuple[int, ...], states: Sequence[State]
 ) -> Kernel | None:
-    """One kernel of all `states` that stores `outputs`; None if they cannot be combined."""
+    """The kernel of all `states` that stores `outputs`; None if the states cannot be combined."""
     loads: dict[int, int] = {}
     members: dict[int, int] = {}
     anchors = frozenset[int]().union(*(s.local.anchors for s in states))
@@ -61,5 +61,5 @@ def _together(
     if len(anchors) > max(len(s.local.anchors) for s in states) or not members.keys().isdisjoint(loads):
         return None
     efforts = [operations[x, k].effort for x, k in members.items()]
-    other = sum(e.other for e in efforts) + sum(s.again for s in states)
+    other = sum(e.other for e in efforts) + sum(s.repeated for s in states)
     return Kernel(outputs, loads, members, merge_anchors(s.anchors for s in states), other)

@@ -1,14 +1,15 @@
-"""Kernel candidates: for every value the ways to compute it inside a kernel from loaded operands, built bottom-up.
+"""Kernel candidates: for every value, the ways to compute it inside a kernel from loaded operands, built bottom-up.
 
-A *state* of a value says what a kernel loads, which operators it holds, and which phase it has reached. A kernel has an
-outer domain: axes that all values kept inside share, so that each point of the domain is computed independently. Values
-of single elements (*pointwise*) are computed where they are needed. Reductions and contractions are *staged*: their
-values are kept inside for one outer point and read there. `StateTable._advanced` decides which stage may follow which:
+A *state* of a value consists of the classes that a kernel loads, the operators that it contains, and the phase that it
+has reached. A kernel has an outer domain: axes that all values kept inside share, so that each point of the domain is
+computed independently. *Pointwise* values, which are functions of single elements, are computed where they are read.
+Reductions and contractions are *staged*: their values are kept inside for one outer point and read there.
+`StateTable._advance` decides which stage may follow which:
 
-- reductions follow one another (softmax, norms), and so does one contraction that sums over the reduced values;
+- a reduction may follow reductions (softmax, norms), and so may one contraction that sums over the reduced values;
 - a contraction's value is read at the point where it was written; a reduction over it makes its columns inner axes;
-- after such a reduction a second contraction may follow (attention), and then pointwise work only;
-- the values kept for one outer point must fit near a core.
+- after such a reduction a second contraction may follow (attention), and after that pointwise stages only;
+- the values kept for one outer point must fit into memory near a core.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from relax_eg.dtypes import itemsize
-from relax_eg.extract.access import FREE, Does, Reading, StageAccess
+from relax_eg.extract.access import FREE, Reading, StageAccess, StageKind
 from relax_eg.extract.cost import Effort
 from relax_eg.extract.graph import ExtractionGraph
 from relax_eg.extract.kernels.anchors import NO_ANCHOR, Anchor, Anchors, merge_anchors, part_of
@@ -32,8 +33,8 @@ LOCAL_BYTES = 1 << 19  # chosen: bytes that a kernel may keep for one outer poin
 KEPT = 5  # limit: states kept per value and phase, besides the smallest state and the deepest one
 MOST_MEMBERS = 64  # limit: operators of a kernel
 OVERSIZED = 3000  # limit: candidates of a graph beyond which only the program as written and the best algebra are fused
-_TILE = 256  # chosen: columns of a contraction computed at once; a prologue is computed again for each such block
-_PARTIAL = 24  # limit: combinations of operands' states that are extended further
+_TILE = 256  # chosen: columns of a contraction computed at once; a prologue is repeated for each such block
+_PARTIAL = 24  # limit: combinations of the states of the first operands that are combined with the next operand
 
 INLINE_ELEMENTWISE = "inline_elementwise"
 INLINE_PROLOGUE = "inline_prologue"
@@ -45,7 +46,7 @@ POINTWISE, REDUCED, CONTRACTED, REDUCED_AFTER, CLOSED = range(5)
 _AFTER_REDUCTION = {POINTWISE: REDUCED, REDUCED: REDUCED, CONTRACTED: REDUCED_AFTER, REDUCED_AFTER: REDUCED_AFTER}
 _AFTER_CONTRACTION = {POINTWISE: CONTRACTED, REDUCED: CONTRACTED, REDUCED_AFTER: CLOSED}
 
-# Per staged value: which axis of this value each of its axes is; (): in flat order.
+# For each staged value, by its axes: the axis of the present value that it became; () if only the flat order is left.
 Marks = Mapping[int, tuple[int, ...]]
 
 
@@ -53,10 +54,10 @@ Marks = Mapping[int, tuple[int, ...]]
 class Local:
     """The position of a value inside a kernel.
 
-    - `phase`: the phase it has reached.
-    - `anchors`: contractions so far.
+    - `phase`: the phase that it has reached.
+    - `anchors`: the contractions so far.
     - `outer`: its outer axes.
-    - `marks`: the staged values and how their axes map to its own.
+    - `marks`: the staged values, and how their axes map to its own.
     """
 
     phase: int
@@ -66,7 +67,7 @@ class Local:
 
     @property
     def flat(self) -> bool:
-        """Whether a staged value is in flat order only, after which fewer stages may follow."""
+        """Whether of a staged value only the flat order is left, after which fewer stages may follow."""
         return any(mark == () for mark in self.marks.values())
 
 
@@ -74,13 +75,14 @@ class Local:
 class State:
     """A way to compute a value inside a kernel.
 
-    - `loads`: classes read from memory, with their bytes.
-    - `members`: the candidate of each class computed inside.
+    - `loads`: the classes that are read from memory, with their bytes.
+    - `members`: the candidate of each class that is computed inside.
     - `anchors`: the contractions among the members.
     - `contracting`, `other`: seconds of contractions and of other arithmetic.
-    - `again`: additional seconds of arithmetic that is repeated; not in `other`.
+    - `repeated`: additional seconds of repeated arithmetic, which are not in `other`.
+    - `local`: the position of the value.
     - `moves`: whether the members only move elements.
-    - `own`: seconds of the kernel that stores the value.
+    - `kernel_seconds`: seconds of the kernel that stores the value.
     """
 
     loads: Mapping[int, int]
@@ -88,18 +90,18 @@ class State:
     anchors: Anchors
     contracting: float
     other: float
-    again: float
+    repeated: float
     local: Local
     moves: bool
-    own: float
+    kernel_seconds: float
 
     @property
     def reads(self) -> tuple[int, ...]:
         return tuple(self.loads)
 
     def kernel(self, c: int) -> Kernel:
-        """The kernel that stores the value of class `c`, whose state this is."""
-        return Kernel((c,), self.loads, self.members, self.anchors, self.other + self.again)
+        """The kernel that stores the value of this state, which is of class `c`."""
+        return Kernel((c,), self.loads, self.members, self.anchors, self.other + self.repeated)
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,10 +123,12 @@ class Kernel:
 class StateTable:
     """The states of all classes of a graph.
 
-    - `steps`: names of the allowed fusion steps.
-    - `operations`: the candidates that may be part of a kernel.
+    - `model`: the cost model that prices states.
+    - `steps`: the names of the allowed fusion steps.
+    - `operations`: the candidates that kernels may contain.
+    - `bytes[c]`: the bytes of the value of class `c`.
     - `states[c]`: the states of class `c`, made by `fill`.
-    - `prices[c]`: the price of having `c` in memory, set by `fill`.
+    - `prices[c]`: the price of having class `c` in memory, set by `fill`.
     """
 
     def __init__(
@@ -139,20 +143,22 @@ class StateTable:
         self.steps = steps
         self.operations = operations
         self.bytes = [model.bytes(a) for a in graph.annotations]
-        self._given = [any(k.op in (VAR, CONSTANT) for k in row) for row in graph.candidates]
-        self._shapes: dict[int, tuple[tuple[int, ...], int]] = {}  # per staged value: extents, and bytes of an element
-        self._parts: dict[tuple[int, int, int], int] = {}  # (class, reading class, candidate): bytes that are read
-        # Per operator: sizes of its stages.
+        self._is_input = [any(k.op in (VAR, CONSTANT) for k in row) for row in graph.candidates]
+        # For each staged value: its extents, and the bytes of an element.
+        self._shapes: dict[int, tuple[tuple[int, ...], int]] = {}
+        # By (class, reading class, candidate): the bytes of the class that the candidate reads.
+        self._read_sizes: dict[tuple[int, int, int], int] = {}
+        # By operator: the results of `_sizes_of`.
         self._sizes: dict[tuple[int, int], list[tuple[tuple[int, ...], list[float]]]] = {}
         self._placements: dict[tuple[int, int, tuple[State | None, ...]], State | None] = {}  # independent of prices
-        # At the present prices: seconds of a kernel plus the prices of its loads.
+        # The results of `_estimate` at the present prices.
         self._estimates: dict[State, float] = {}
         self.states: list[list[State]] = []
         self.prices: Sequence[float] = ()
 
     def fill(self, order: Iterable[int], ways: Sequence[Sequence[int]], prices: Sequence[float]) -> None:
-        """Makes the states of the classes in `order` (operands first, as far as possible) from the candidates
-        `ways[c]`."""
+        """Makes the states of the classes in `order` from the candidates `ways[c]`. In `order`, operands come before
+        their readers as far as cycles allow."""
         self.prices, self._estimates = prices, {}
         self.states = [[] for _ in self.graph.candidates]
         for c in order:
@@ -161,13 +167,13 @@ class StateTable:
                 operation = self.operations.get((c, k))
                 if operation is not None:
                     found += self._of_candidate(c, k, operation)
-            self.states[c] = self._kept(found)
+            self.states[c] = self._prune_states(found)
 
-    def alone(self, c: int, k: int) -> State | None:
-        """The state of the one-operator kernel of a candidate; None if the operator makes no kernel."""
+    def single_operator_state(self, c: int, k: int) -> State | None:
+        """The state of the kernel that contains this candidate only; None if the candidate is no kernel."""
         operation = self.operations[c, k]
         children = self.graph.candidates[c][k].children
-        return self._placed(c, k, operation, dict.fromkeys(children))
+        return self._state_of(c, k, operation, dict.fromkeys(children))
 
     def seconds(self, kernel: Kernel, model: KernelCost) -> float:
         """Seconds of a kernel by `model`."""
@@ -193,9 +199,9 @@ class StateTable:
         """The contractions of a kernel, priced at the table's binding."""
         return [part_of(self.operations[x, members[x]].effort, x, a, self.bytes) for x, a in anchors.items()]
 
-    def recomposed(self, c: int, state: State, inside: Mapping[int, State]) -> State | None:
-        """The kernel `state` of class `c` with the loaded classes `inside` computed inside it; None if that makes no
-        kernel."""
+    def with_inlined_loads(self, c: int, state: State, inside: Mapping[int, State]) -> State | None:
+        """The state of class `c` that computes the classes `inside`, which `state` loads, in the kernel; None if that
+        is no kernel."""
         env: dict[int, State] = dict(inside)
 
         def below(x: int) -> Sequence[int]:
@@ -204,7 +210,7 @@ class StateTable:
         for x in operands_first((c,), below):
             k = state.members[x]
             children = self.graph.candidates[x][k].children
-            made = self._placed(x, k, self.operations[x, k], {y: env.get(y) for y in children})
+            made = self._state_of(x, k, self.operations[x, k], {y: env.get(y) for y in children})
             if made is None:
                 return None
             env[x] = made
@@ -226,36 +232,36 @@ class StateTable:
         deepest = {child: self._deepest(child, c) for child in children}
         if deepest not in combined:
             combined.append(deepest)
-        made = (self._placed(c, k, operation, chosen) for chosen in combined)
+        made = (self._state_of(c, k, operation, chosen) for chosen in combined)
         return [s for s in made if s is not None]
 
     def _deepest(self, child: int, reader: int) -> State | None:
-        """The state of an operand that loads fewest computed values; None if loading the operand itself is fewer."""
+        """The state of an operand that loads fewest computed values; None if to load the operand itself is fewer."""
         inside = (s for s in self.states[child] if reader not in s.members and reader not in s.loads)
-        best = min(inside, key=self._asks, default=None)
-        return best if best is not None and self._asks(best) <= (not self._given[child]) else None
+        best = min(inside, key=self._computed_loads, default=None)
+        return best if best is not None and self._computed_loads(best) <= (not self._is_input[child]) else None
 
     def _estimate(self, state: State) -> float:
-        """Seconds of a kernel plus the prices of what it loads."""
+        """Seconds of the kernel of a state plus the prices of its loads."""
         found = self._estimates.get(state)
         if found is None:
-            found = self._estimates[state] = state.own + sum([self.prices[x] for x in state.loads])
+            found = self._estimates[state] = state.kernel_seconds + sum([self.prices[x] for x in state.loads])
         return found
 
-    def _placed(self, c: int, k: int, operation: Operation, chosen: Mapping[int, State | None]) -> State | None:
-        """The state of class `c` by its candidate `k`, whose operands are loaded (None) or computed in the `chosen`
-        states."""
+    def _state_of(self, c: int, k: int, operation: Operation, chosen: Mapping[int, State | None]) -> State | None:
+        """The state of class `c` with candidate `k`. Each operand is computed in its state in `chosen`, or loaded if
+        that is None. None if this is no kernel."""
         key = c, k, tuple(chosen.values())
         if key not in self._placements:
-            self._placements[key] = self._composed(c, k, operation, chosen)
+            self._placements[key] = self._compose_state(c, k, operation, chosen)
         return self._placements[key]
 
-    def _composed(self, c: int, k: int, operation: Operation, chosen: Mapping[int, State | None]) -> State | None:
+    def _compose_state(self, c: int, k: int, operation: Operation, chosen: Mapping[int, State | None]) -> State | None:
         loads: dict[int, int] = {}
         members: dict[int, int] = {}
         for child, s in chosen.items():
             if s is None:
-                loads[child] = max(loads.get(child, 0), self._touched(child, c, k))
+                loads[child] = max(loads.get(child, 0), self._bytes_read(child, c, k))
                 continue
             for x, n in s.loads.items():
                 loads[x] = max(loads.get(x, 0), n)
@@ -268,7 +274,7 @@ class StateTable:
         for x, n in loads.items():
             if n < self.bytes[x]:  # the members may read different parts of it
                 parts = ((y, way) for y, way in members.items() if x in self.graph.candidates[y][way].children)
-                loads[x] = min(self.bytes[x], sum(self._touched(x, y, way) for y, way in parts))
+                loads[x] = min(self.bytes[x], sum(self._bytes_read(x, y, way) for y, way in parts))
         children = self.graph.candidates[c][k].children
         names = [b.name for b in operation.placed.program.inputs]
         inside = {name: chosen[child] for name, child in zip(names, children, strict=True)}
@@ -281,8 +287,8 @@ class StateTable:
             for r, times in zip(stage.readings, each, strict=True):
                 s = inside.get(r.buffer)
                 if s is not None and s.local.phase == POINTWISE:
-                    again += s.again * times + s.other * (times - 1)
-            local = self._advanced(c, n, stage, locals_, inside.keys(), operation, extents)
+                    again += s.repeated * times + s.other * (times - 1)
+            local = self._advance(c, n, stage, locals_, inside.keys(), operation, extents)
             if local is None:
                 return None
             locals_[stage.output.name] = local
@@ -291,7 +297,7 @@ class StateTable:
         contracting = sum(e.contracting for e in efforts)
         # A value that several operands read is counted once.
         other = sum(e.other for e in efforts)
-        staged = sum(s.again for s in {id(s): s for s in chosen.values() if s is not None}.values() if s.local.phase)
+        staged = sum(s.repeated for s in {id(s): s for s in chosen.values() if s is not None}.values() if s.local.phase)
         moved = sum(loads.values()) + self.bytes[c]
         below = {x: s for x, s in chosen.items() if s is not None}
         anchors = self._anchors(c, operation, below)
@@ -301,7 +307,8 @@ class StateTable:
         return State(loads, members, anchors, contracting, other, again + staged, local, moves, own)
 
     def _sizes_of(self, c: int, k: int, operation: Operation) -> list[tuple[tuple[int, ...], list[float]]]:
-        """Per stage of an operator: the extents of its value, and how often each of its readings is computed."""
+        """For each stage of an operator: the extents of its value, and for each of its readings how often a pointwise
+        operand is computed per element."""
         found = self._sizes.get((c, k))
         if found is None:
             operands = {b.name for b in operation.placed.program.inputs}
@@ -315,10 +322,10 @@ class StateTable:
         return found
 
     def _anchors(self, c: int, operation: Operation, inside: Mapping[int, State]) -> Anchors:
-        """The contractions of a kernel whose last operation reads the states `inside`."""
+        """The contractions of a kernel whose last operation computes class `c` from the states `inside`."""
         found = merge_anchors(s.anchors for s in inside.values())
         if not operation.moves:
-            reduces = any(stage.does is not Does.POINTWISE for stage in operation.stages)
+            reduces = any(stage.kind is not StageKind.POINTWISE for stage in operation.stages)
             found = {x: replace(a, read=True, reduced=a.reduced or reduces) for x, a in found.items()}
         if operation.contracts:
             made = {x: s for x, s in inside.items() if not s.moves}
@@ -331,9 +338,9 @@ class StateTable:
     def _exponential(self, state: State) -> bool:
         return any(self.operations[x, k].exponential for x, k in state.members.items())
 
-    def _touched(self, child: int, c: int, k: int) -> int:
+    def _bytes_read(self, child: int, c: int, k: int) -> int:
         """Bytes of a loaded operand that an operator reads."""
-        found = self._parts.get((child, c, k))
+        found = self._read_sizes.get((child, c, k))
         if found is not None:
             return found
         operation = self.operations[c, k]
@@ -347,25 +354,25 @@ class StateTable:
             for r in stage.readings:
                 if r.buffer in mine:
                     read += math.prod(self._number(d, operation) for d in r.loops)
-        found = self._parts[child, c, k] = min(whole, whole * read // elements) if elements else 0
+        found = self._read_sizes[child, c, k] = min(whole, whole * read // elements) if elements else 0
         return found
 
     def _number(self, d: object, operation: Operation) -> int:
         return self.model.number(d, operation.placed.sizes)  # type: ignore[arg-type]
 
     def _times(self, stage: StageAccess, r: Reading, operation: Operation) -> float:
-        """How often a pointwise operand is computed per element."""
+        """How often a pointwise operand is computed per element if it is computed where the stage reads it."""
         buffer = next(b for b in operation.placed.program.buffers.values() if b.name == r.buffer)
         elements = math.prod(self._number(d, operation) for d in buffer.shape)
         points = math.prod(self._number(d, operation) for d in r.loops)
-        times = 1.0 if r.once else max(1.0, points / max(1, elements))
-        # Else the operand is stored before the matmul.
-        if stage.does is Does.CONTRACTS and self.model.profile.fused_share:
+        times = 1.0 if r.injective else max(1.0, points / max(1, elements))
+        # Without a `fused_share` the operand is stored before the matmul.
+        if stage.kind is StageKind.CONTRACTION and self.model.profile.fused_share:
             others = (d for y, d in enumerate(stage.output.shape) if y not in r.axes)
             times *= math.ceil(math.prod(self._number(d, operation) for d in others) / _TILE)
         return times
 
-    def _advanced(
+    def _advance(
         self,
         c: int,
         n: int,
@@ -375,7 +382,12 @@ class StateTable:
         operation: Operation,
         extents: tuple[int, ...],
     ) -> Local | None:
-        """The position of a stage's value, given the positions of the values it reads; None if this makes no kernel."""
+        """The position of the value of stage `n` of class `c`; None if this is no kernel.
+
+        - `values`: the position of each buffer's value; None for a loaded one.
+        - `operands`: the buffers that are operands of the operator.
+        - `extents`: the extents of the stage's value.
+        """
         shape = stage.output.shape
         units = {y for y, d in enumerate(shape) if d == 1}
         wanted = set(range(len(shape))) - units
@@ -386,14 +398,14 @@ class StateTable:
             v = values[r.buffer]
             if v is None:
                 continue
-            if r.buffer in operands and step_of(stage.does, v.phase) not in self.steps:
+            if r.buffer in operands and step_of(stage.kind, v.phase) not in self.steps:
                 return None
             if v.phase == POINTWISE:
                 continue
-            reshaped = operation.is_view and _goes_over(r)
+            reshaped = operation.is_view and _reduces_axis(r)
             if v.phase in (CONTRACTED, CLOSED) and not reshaped:
-                bijective = wanted <= set(r.axes) and (stage.does is Does.REDUCES or not _goes_over(r))
-                if not bijective or (stage.does is not Does.POINTWISE and v.phase == CLOSED):
+                bijective = wanted <= set(r.axes) and (stage.kind is StageKind.REDUCTION or not _reduces_axis(r))
+                if not bijective or (stage.kind is not StageKind.POINTWISE and v.phase == CLOSED):
                     return None
             if reshaped and (v.phase != CONTRACTED or any(y not in v.outer for y in range(len(r.axes)))):
                 return None
@@ -417,22 +429,25 @@ class StateTable:
         if len(anchors) > most:
             return None  # neither of two contractions reads the other
         staged = phase != POINTWISE
-        after = phase_after(stage.does, phase)
+        after = phase_after(stage.kind, phase)
         if after < 0:
             return None
         size = itemsize(stage.output.dtype)
         if staged and not self._fits(extents, size, outer, marks):
             return None
-        if stage.does is not Does.POINTWISE:
+        if stage.kind is not StageKind.POINTWISE:
             sid = c * 16 + n
             self._shapes[sid] = extents, size
             marks[sid] = tuple(range(len(shape)))
-            if stage.does is Does.CONTRACTS:
+            if stage.kind is StageKind.CONTRACTION:
                 anchors |= {sid}
         return Local(after, anchors, frozenset(outer), marks)
 
     def _fits(self, extents: tuple[int, ...], size: int, outer: set[int], marks: Marks) -> bool:
-        """Whether the values kept for one outer point, and the value computed from them there, fit near a core."""
+        """Whether the values kept for one outer point, and the value computed from them, fit into memory near a core.
+
+        - `extents`, `size`: the extents of the computed value, and the bytes of an element.
+        """
         total = math.prod(d for y, d in enumerate(extents) if y not in outer) * size
         for sid, mark in marks.items():
             shape, item = self._shapes[sid]
@@ -440,23 +455,23 @@ class StateTable:
             total += item * math.prod(inner)
         return total <= LOCAL_BYTES
 
-    def _asks(self, state: State) -> int:
-        """Number of loaded values that another kernel has to compute."""
-        return sum(not self._given[x] for x in state.loads)
+    def _computed_loads(self, state: State) -> int:
+        """The number of loaded values that another kernel has to compute."""
+        return sum(not self._is_input[x] for x in state.loads)
 
-    def _kept(self, found: list[State]) -> list[State]:
+    def _prune_states(self, found: list[State]) -> list[State]:
         """The states to keep: the cheapest of each phase, without those that another state beats in every respect."""
         found.sort(key=lambda s: (self._estimate(s), len(s.loads), len(s.members)))
-        # The smallest state of each kind stays too, because larger ones may fill a kernel before its last stages are
-        # reached. So does the state that loads fewest computed values, because other kernels may share what it
-        # computes.
+        # The smallest state of each kind stays too, because larger ones may reach the limits of a kernel before its
+        # last stages. So does the state that loads fewest computed values, because other kernels may share the values
+        # that it computes.
         small: dict[tuple[int, bool], State] = {}
         deep: dict[tuple[int, bool], State] = {}
         for s in found:
             kind = s.local.phase, s.local.flat
             if kind not in small or len(s.members) < len(small[kind].members):
                 small[kind] = s
-            if kind not in deep or self._asks(s) < self._asks(deep[kind]):
+            if kind not in deep or self._computed_loads(s) < self._computed_loads(deep[kind]):
                 deep[kind] = s
         kept: list[State] = []
         seen: set[tuple[tuple[int, ...], tuple[tuple[int, int], ...]]] = set()
@@ -465,7 +480,7 @@ class StateTable:
             key = tuple(sorted(s.loads)), tuple(sorted(s.members.items()))
             kind = s.local.phase, s.local.flat
             full = count[kind] >= KEPT and s is not small[kind] and s is not deep[kind]
-            if key in seen or full or any(_beats(t, s) for t in kept):
+            if key in seen or full or any(_dominates(t, s) for t in kept):
                 continue
             seen.add(key)
             count[kind] += 1
@@ -473,30 +488,32 @@ class StateTable:
         return kept
 
 
-def _goes_over(r: Reading) -> bool:
-    """Whether an axis of the operand that is read follows no axis of the output."""
+def _reduces_axis(r: Reading) -> bool:
+    """Whether an axis of the buffer that is read follows no axis of the output."""
     return FREE in r.axes
 
 
-def phase_after(does: Does, phase: int) -> int:
-    """The phase of the value of a stage that reads values of `phase` at most; -1 if the stage cannot follow."""
-    if does is Does.POINTWISE:
+def phase_after(kind: StageKind, phase: int) -> int:
+    """The phase of the value of a stage of this kind that reads values of `phase` at most; -1 if the stage cannot
+    follow."""
+    if kind is StageKind.POINTWISE:
         return phase
-    return (_AFTER_REDUCTION if does is Does.REDUCES else _AFTER_CONTRACTION).get(phase, -1)
+    return (_AFTER_REDUCTION if kind is StageKind.REDUCTION else _AFTER_CONTRACTION).get(phase, -1)
 
 
-def step_of(does: Does, phase: int) -> str:
-    """The fusion step that puts a value of `phase` under a stage of kind `does`."""
+def step_of(kind: StageKind, phase: int) -> str:
+    """The fusion step by which a stage of this kind reads a value of `phase` in the same kernel."""
     if phase == POINTWISE:
-        return INLINE_ELEMENTWISE if does is Does.POINTWISE else INLINE_PROLOGUE
-    return INLINE_EPILOGUE if does is Does.POINTWISE and phase in (CONTRACTED, CLOSED) else FUSE_STAGES
+        return INLINE_ELEMENTWISE if kind is StageKind.POINTWISE else INLINE_PROLOGUE
+    return INLINE_EPILOGUE if kind is StageKind.POINTWISE and phase in (CONTRACTED, CLOSED) else FUSE_STAGES
 
 
-def _beats(a: State, b: State) -> bool:
+def _dominates(a: State, b: State) -> bool:
+    """Whether `a` is at least as good as `b` in every respect."""
     return (
         a.local.phase <= b.local.phase
         and a.local.outer >= b.local.outer
         and a.local.flat <= b.local.flat
         and a.loads.keys() <= b.loads.keys()
-        and a.contracting + a.other + a.again <= b.contracting + b.other + b.again
+        and a.contracting + a.other + a.repeated <= b.contracting + b.other + b.repeated
     )

@@ -13,9 +13,9 @@ from relax_eg.extract.kernels.states import Kernel, State
 class Way:
     """One way to compute a class.
 
-    - `candidate`: the candidate of the graph, a kernel of its own if the other fields are unset.
-    - `state`: the kernel that computes it.
-    - `several`: index of the kernel with several outputs that computes it, or -1.
+    - `candidate`: the candidate of the graph. If the other fields are unset, it runs by itself.
+    - `state`: the kernel with one output that computes the class; None if there is none.
+    - `several`: the index of the kernel with several outputs that computes the class, or -1.
     """
 
     candidate: int
@@ -25,12 +25,14 @@ class Way:
 
 @dataclass(slots=True)
 class KernelSelection:
-    """A choice of ways for the classes in memory; `cost`, `written_cost`, `bound` and `how` are as in `Selection`.
+    """A choice of ways for the classes in memory.
 
-    - `ways`: the chosen way by class, operands first.
-    - `operations`: the candidates that kernels may hold.
-    - `kept`: number of candidates in the problem.
-    - `fewer`: cost of a program chosen among fewer candidates (`sensitivity`).
+    - `ways`: the chosen way of each class, operands first.
+    - `several`: the kernels with several outputs, to which ways refer.
+    - `operations`: the candidates that kernels may contain.
+    - `cost`, `written_cost`, `bound`, `how`: as in `Selection`.
+    - `kept`: the number of candidates in the problem.
+    - `fewer`: the cost of programs chosen among fewer candidates (`sensitivity`).
     """
 
     ways: dict[int, Way]
@@ -45,19 +47,20 @@ class KernelSelection:
 
 
 def members_of(c: int, way: Way) -> Mapping[int, int]:
-    """The operators inside a way of computing class `c`: the candidate of each class."""
+    """The operators in a way to compute class `c`: the candidate of each class; empty for a result of a kernel with
+    several outputs."""
     if way.state is not None:
         return way.state.members
     return {c: way.candidate} if way.several < 0 else {}
 
 
-def is_alone(way: Way) -> bool:
+def is_single_operator(way: Way) -> bool:
     """Whether the way is one operator with one output."""
     return way.several < 0 and (way.state is None or len(way.state.members) == 1)
 
 
 def is_same_way(a: Way, b: Way | None) -> bool:
-    """Whether both are the same candidate in the same kernel."""
+    """Whether two ways are the same candidate in the same kernel."""
     if b is None or a.candidate != b.candidate or a.several != b.several:
         return False
     return a.state is b.state

@@ -16,12 +16,16 @@ from relax_eg.extract.weights import PREPARED_SHARE, PreparedLimit, static_class
 from relax_eg.ir.expr import Expr
 
 _RAISED = 6  # limit: how often the price of prepared bytes is raised
-_DEARER = 8  # chosen: times the price before
+_DEARER = 8  # chosen: factor by which the price is raised
 
 
 @dataclass(frozen=True, slots=True)
 class ChosenKernels:
-    """A selection of kernels, and the expressions built from it."""
+    """A selection of kernels.
+
+    - `selection`: the selection.
+    - `built`: the expressions built from it.
+    """
 
     selection: KernelSelection
     built: Built
@@ -44,28 +48,32 @@ def cheapest_kernels(
     Values that depend only on `weights` are computed ahead of the calls. Their bytes have a price, which is raised
     until they fit into `share` times the bytes of the weights.
 
-    - `once`: if given, `weights` are the values that are the same at every step of a loop: values that follow from them
+    - `build`: makes the expression of a candidate.
+    - `models`: the cost model of each binding.
+    - `steps`: the allowed fusion steps.
+    - `names`: the names of the programs so far; those of the programs built here are added.
+    - `weights`: the names of the parameters that are weights.
+    - `once`: if given, `weights` are the values that are the same at every step of a loop. Values that depend on them
       cost this share of their seconds, and their bytes have no price.
-    - `bytes_cost`: price of a byte in memory.
-    - `names`: names of the programs so far; those built here are added.
-    - `clock`: bounds the seconds of all selections.
+    - `bytes_cost`: the price of a byte in memory.
+    - `clock`: limits the seconds of all selections.
     """
     composed = composed_seconds(graph, build, models)
     static = static_classes(graph, weights) if weights else []
     pricing = replace(bytes_cost, static=static, once=ONCE if once is None else once)
 
-    def chosen(price: float) -> tuple[ChosenKernels, Names]:
+    def choose(price: float) -> tuple[ChosenKernels, Names]:
         selection = select_kernels(graph, models, steps, composed, replace(pricing, prepared=price), clock)
         made = Names(names)
         return ChosenKernels(selection, build_kernels(graph, selection, build, made)), made
 
-    def told(found: tuple[ChosenKernels, Names]) -> tuple[Sequence[Expr], float]:
+    def results_of(found: tuple[ChosenKernels, Names]) -> tuple[Sequence[Expr], float]:
         return found[0].built.roots, found[0].selection.written_cost
 
     if weights and once is None:
         limit = PreparedLimit.of(graph, weights, models[0].binding, share)
-        found, made = limit.kept_by(chosen, told, _DEARER, _RAISED)
+        found, made = limit.choose_within(choose, results_of, _DEARER, _RAISED)
     else:
-        found, made = chosen(0.0)
+        found, made = choose(0.0)
     names.add(made)
     return found

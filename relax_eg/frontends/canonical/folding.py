@@ -35,14 +35,14 @@ def _broadcast(x: Any, params: Mapping[str, Any], shape: Sequence[int]) -> Any:
 _Fold = Callable[[list[Any], Mapping[str, Any], Sequence[int]], Any]
 
 
-def _of(function: Callable[..., Any]) -> _Fold:
+def _plain_fold(function: Callable[..., Any]) -> _Fold:
     return lambda xs, _, __: function(*xs)
 
 
 # Folds by primitive name. A fold takes the operands, the parameters with sizes as numbers, and the result's shape.
-FOLDED: Mapping[str, _Fold] = {
+FOLDS: Mapping[str, _Fold] = {
     **{
-        name: _of(function)
+        name: _plain_fold(function)
         for name, function in {
             "add": np.add, "sub": np.subtract, "mul": np.multiply, "max": np.maximum, "min": np.minimum,
             "neg": np.negative, "sign": np.sign, "abs": np.abs, "floor": np.floor, "ceil": np.ceil, "sqrt": np.sqrt,

@@ -9,15 +9,15 @@ from typing import Any
 import jax
 import numpy as np
 
-from relax_eg.frontends.canonical.folding import FOLDED
+from relax_eg.frontends.canonical.folding import FOLDS
 from relax_eg.frontends.canonical.nodes import CanonicalNode, Nodes, count, is_small
 
 
 class Forms:
     """Builds canonical nodes of equations.
 
-    - `size`: gives the number of a symbolic size.
-    - `token`: gives a hashable value for a parameter.
+    - `size(n)`: returns the number of a symbolic size.
+    - `token(value)`: returns a hashable value for a parameter.
     """
 
     def __init__(self, nodes: Nodes, size: Callable[[Any], Any], token: Callable[[Any], Hashable]) -> None:
@@ -36,15 +36,15 @@ class Forms:
         """The number of the canonical node of an equation with one result; None if the equation is its own form."""
         name, params, nodes = eqn.primitive.name, eqn.params, self.nodes
         operands = [nodes.all[i] for i in args]
-        if name in FOLDED and all(o.value is not None for o in operands) and is_small(shape, dtype):
+        if name in FOLDS and all(o.value is not None for o in operands) and is_small(shape, dtype):
             with np.errstate(all="ignore"):
-                value = FOLDED[name]([o.value for o in operands], {k: self.at(v) for k, v in params.items()}, shape)
+                value = FOLDS[name]([o.value for o in operands], {k: self.at(v) for k, v in params.items()}, shape)
             if value is not None:
-                return nodes.known(np.asarray(value).astype(dtype).reshape(shape), eqn)
+                return nodes.small_array(np.asarray(value).astype(dtype).reshape(shape), eqn)
         if not args:
             return None
         if count(shape) == 0 and isinstance(dtype, np.dtype):  # all empty arrays of one shape and dtype are equal
-            return nodes.known(np.zeros(shape, dtype), eqn)
+            return nodes.small_array(np.zeros(shape, dtype), eqn)
         x = operands[0]
         match name:
             case "squeeze" | "expand_dims":
@@ -110,11 +110,11 @@ class Forms:
 
     def _reshaped(self, arg: int, shape: tuple[Any, ...], dtype: Any, eqn: Any) -> int:
         node = self.nodes.all[arg]
-        if _is(node, "reshape"):
+        if _has_name(node, "reshape"):
             (arg,) = node.args
             node = self.nodes.all[arg]
         if node.value is not None:
-            return self.nodes.known(node.value.reshape(shape), eqn)
+            return self.nodes.small_array(node.value.reshape(shape), eqn)
         return arg if node.shape == shape else self.nodes.add(("reshape", shape), [arg], shape, dtype, eqn)
 
     def _squeezed(self, arg: int, eqn: Any) -> int:
@@ -160,7 +160,7 @@ class Forms:
         the derivative of a slice; None for other scatters."""
         nodes, numbers = self.nodes, eqn.params["dimension_numbers"]
         x, places, updates = (nodes.all[i] for i in args)
-        zeros = nodes.all[x.args[0]].value if _is(x, "broadcast_in_dim") else x.value
+        zeros = nodes.all[x.args[0]].value if _has_name(x, "broadcast_in_dim") else x.value
         if nodes.exact or zeros is None or np.any(zeros) or numbers.operand_batching_dims:
             return None  # with `exact`: a scatter turns -0.0 into 0.0 by adding it to 0.0, a pad keeps it
         windows = iter(updates.shape[d] for d in numbers.update_window_dims)
@@ -179,7 +179,7 @@ class Forms:
         ends = [a + (n - 1) * s + 1 for a, n, s in zip(box.starts, box.sizes, box.steps, strict=True)]
         rows = zip(box.starts, x.shape, ends, box.steps, box.sizes, strict=True)
         config = tuple((a, m - end, s - 1 if n > 1 else 0) for a, m, end, s, n in rows)
-        zero = nodes.known(np.zeros((), x.dtype))
+        zero = nodes.small_array(np.zeros((), x.dtype))
         return nodes.add(("pad", config), [given, zero], x.shape, x.dtype, eqn) if any(map(any, config)) else given
 
     def _starts(self, places: int, box: _Box, eqn: Any) -> list[int] | None:
@@ -193,7 +193,7 @@ class Forms:
         single = [places] if where.shape == (1,) else where.args if where.key == ("concatenate", 0) else ()
         if len(single) != where.shape[0]:
             return None
-        starts = [nodes.known(np.zeros((), where.dtype))] * len(box.of)
+        starts = [nodes.small_array(np.zeros((), where.dtype))] * len(box.of)
         for d, i in zip(box.mapped, single, strict=True):
             starts[d] = self._reshaped(i, (), where.dtype, eqn)
         return starts
@@ -215,14 +215,14 @@ def _without_ones(shape: Sequence[Any]) -> dict[int, int]:
     return {d: i for i, d in enumerate(d for d, n in enumerate(shape) if n != 1)}
 
 
-def _is(node: CanonicalNode, name: str) -> bool:
+def _has_name(node: CanonicalNode, name: str) -> bool:
     return isinstance(node.key, tuple) and node.key[0] == name
 
 
 class _Box:
     """The box that a gather reads, or a scatter writes, in an array of shape `of`.
 
-    Along each axis it has `sizes` places, from `starts` on, `steps` apart.
+    Along axis d, it has `sizes[d]` elements, from `starts[d]` on, `steps[d]` apart.
 
     - `gone`: axes of the array that a window lacks.
     - `mapped`: axes of the array to which the columns of the places belong.

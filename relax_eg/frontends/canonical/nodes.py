@@ -31,7 +31,7 @@ from relax_eg.memo import Memo
 _SMALL = 64  # limit: elements of an array that is folded here: a few sizes, or what a few sizes index
 # limit: for integers and booleans, which may be places along an axis: elements in all, and the factor by which they may
 # exceed the longest axis
-_PLACES, _FEW = 1 << 16, 8
+_PLACES, _PLACES_FACTOR = 1 << 16, 8
 _ULPS = 8  # chosen: ulps by which two numbers computed from sizes may differ: Python uses 64 bits, JAX 32
 
 
@@ -56,8 +56,12 @@ class CanonicalNode:
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """What a function computes: the node numbers of its results, those of its effects in order, and the types of its
-    results."""
+    """The canonical form of a function.
+
+    - `results`: the node numbers of its results.
+    - `effects`: the node numbers of its effects, in order.
+    - `types`: the types of its results.
+    """
 
     results: tuple[int, ...]
     effects: tuple[int, ...]
@@ -87,7 +91,7 @@ class Nodes:
         self.all: list[CanonicalNode] = []
         self._numbers: dict[Hashable, int] = {}
         self._constants: dict[int, tuple[Any, int]] = {}
-        self.alive: list[Any] = []  # keeps alive the objects that nodes name by `id`
+        self.kept_objects: list[Any] = []  # keeps alive the objects that nodes name by `id`
 
     def add(self, key: Hashable, args: Sequence[int], shape: Sequence[int], dtype: Any, eqn: Any = None) -> int:
         """The number of a node; adds the node if it is new."""
@@ -98,7 +102,7 @@ class Nodes:
             self.all.append(CanonicalNode(key, tuple(args), tuple(shape), dtype, None, eqn))
         return found
 
-    def known(self, array: np.ndarray[Any, Any], eqn: Any = None) -> int:
+    def small_array(self, array: np.ndarray[Any, Any], eqn: Any = None) -> int:
         """The number of the node of a small array; adds the node if it is new."""
         key = ("constant", str(array.dtype), array.shape, array.tobytes())
         found = self._numbers.get(key)
@@ -123,12 +127,12 @@ class Nodes:
         shape, dtype = getattr(aval, "shape", ()), getattr(aval, "dtype", None)
         # A tracer of a transformation around both traces, or a reference: identified by `id`.
         if isinstance(x, Tracer) or not isinstance(aval, ShapedArray):
-            self.alive.append(x)
+            self.kept_objects.append(x)
             return self.add(("object", id(x)), (), shape, dtype)
         keys = jax.dtypes.issubdtype(aval.dtype, jax.dtypes.prng_key)
         array = np.asarray(jax.random.key_data(x) if keys else x, None if keys else dtype)
         if not keys and is_small(shape, dtype):
-            return self.known(array)
+            return self.small_array(array)
         return self.add(("constant", str(dtype), shape, _digest(x, array)), (), shape, dtype)
 
     def difference(self, a: Form, b: Form) -> Difference | None:
@@ -144,7 +148,7 @@ class Nodes:
             seen.add(pair)
             x, y = self.all[pair[0]], self.all[pair[1]]
             if x.value is not None and y.value is not None:
-                if self.exact or not _near(x.value, y.value):
+                if self.exact or not _close(x.value, y.value):
                     return self._first_of(a, b)
             elif x.key != y.key or len(x.args) != len(y.args):
                 return self._first_of(a, b)
@@ -183,7 +187,7 @@ def _digest(x: Any, array: np.ndarray[Any, Any]) -> bytes:
     return found
 
 
-def _near(x: Any, y: Any) -> bool:
+def _close(x: Any, y: Any) -> bool:
     """Whether two known arrays are equal up to rounding (`_ULPS`)."""
     if x.dtype != y.dtype or x.shape != y.shape:
         return False
@@ -199,7 +203,7 @@ def is_small(shape: Sequence[Any], dtype: Any) -> bool:
     if (size := count(shape)) <= _SMALL:
         return True
     is_places = jax.dtypes.issubdtype(dtype, np.integer) or jax.dtypes.issubdtype(dtype, np.bool_)
-    return bool(is_places) and size <= min(_PLACES, _FEW * max(shape))
+    return bool(is_places) and size <= min(_PLACES, _PLACES_FACTOR * max(shape))
 
 
 def count(shape: Sequence[Any]) -> Any:

@@ -15,14 +15,15 @@ from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
 
 from relax_eg.frontends.canonical.forms import Forms
 from relax_eg.frontends.canonical.nodes import Form, Nodes
-from relax_eg.frontends.jax.equation import STATEFUL, called
+from relax_eg.frontends.jax.equation import STATEFUL, called_jaxpr
 from relax_eg.frontends.symbolic import is_symbolic
 
-_UNREAD = frozenset(("name", "weak_type", "linear", "unroll", "_split_transpose"))  # parameters that compute nothing
+# Parameters that do not change what is computed.
+_WITHOUT_MEANING = frozenset(("name", "weak_type", "linear", "unroll", "_split_transpose"))
 
 
-def form(nodes: Nodes, closed: Any, sizes: Callable[[Any], Any] | None = None) -> Form:
-    """The form of a closed jaxpr. `sizes` gives the number of a symbolic size."""
+def canonical_form(nodes: Nodes, closed: Any, sizes: Callable[[Any], Any] | None = None) -> Form:
+    """Returns the canonical form of a closed jaxpr. `sizes(n)` returns the number of a symbolic size."""
     walk = _Walk(nodes, sizes)
     type_of = walk.forms.type_of
     inputs = [nodes.add(("input", i), (), *type_of(v.aval)) for i, v in enumerate(closed.jaxpr.invars)]
@@ -63,7 +64,7 @@ class _Walk:
         if isinstance(atom.val, (jax.Array, Tracer)):
             return self._nodes.constant(atom.val)
         aval: Any = atom.aval
-        return self._nodes.known(np.asarray(atom.val, aval.dtype))
+        return self._nodes.small_array(np.asarray(atom.val, aval.dtype))
 
     def size(self, n: Any) -> Any:
         return self._sizes(n) if self._sizes is not None and type(n) is not int and is_symbolic(n) else n
@@ -73,8 +74,8 @@ class _Walk:
     def _equation(self, eqn: Any, args: list[int]) -> list[int]:
         name, params = eqn.primitive.name, eqn.params
         if name == "dim_as_value" and isinstance(n := self.size(params["dim"]), int):
-            return [self._nodes.known(np.asarray(n, eqn.outvars[0].aval.dtype), eqn)]
-        if (function := called(eqn)) is not None:
+            return [self._nodes.small_array(np.asarray(n, eqn.outvars[0].aval.dtype), eqn)]
+        if (function := called_jaxpr(eqn)) is not None:
             return self.applied(function, args)
         if (loop := _CONTROL.get(name)) is not None:
             return loop(self, eqn, args)
@@ -103,19 +104,19 @@ class _Walk:
 
     # --- nested functions ---
 
-    def _inside(self, function: Any, before: Sequence[int], kinds: Sequence[tuple[Any, Any]]) -> _Inside:
+    def _inside(self, function: Any, before: Sequence[int], kinds: Sequence[tuple[Any, Any]]) -> _NestedFunction:
         """A nested function. `before`: loop-invariant operands; `kinds`: the types of its other parameters."""
         params = [self._nodes.add(("parameter", self._depth, i, *k), (), *k) for i, k in enumerate(kinds)]
         outer, self.effects = self.effects, []
         self._depth += 1
         try:
             results = self.applied(function, [*before, *params])
-            return _Inside(params, results, self.effects)
+            return _NestedFunction(params, results, self.effects)
         finally:
             self._depth -= 1
             self.effects = outer
 
-    def _loop(self, eqn: Any, key: Hashable, args: Sequence[int], inside: Sequence[_Inside]) -> list[int]:
+    def _loop(self, eqn: Any, key: Hashable, args: Sequence[int], inside: Sequence[_NestedFunction]) -> list[int]:
         """The node of an equation that runs functions; the results of these functions are among its operands."""
         counts = tuple((len(f.results), len(f.effects)) for f in inside)
         all_args = [*args, *(i for f in inside for i in (*f.results, *f.effects))]
@@ -157,9 +158,9 @@ class _Walk:
         start = [carry[i] for i in moving]
         steps = self._steps(test, params, left, start)
         if steps is None:
-            key, inside = "while", [_Inside(params, [test], []), _Inside(params, left, [])]
+            key, inside = "while", [_NestedFunction(params, [test], []), _NestedFunction(params, left, [])]
         else:  # JAX traces the loop as a `scan` if it knows the number of steps
-            key, inside = ("scan", len(moving), steps, False), [_Inside(params, left, [])]
+            key, inside = ("scan", len(moving), steps, False), [_NestedFunction(params, left, [])]
         counts = tuple((len(f.results), 0) for f in inside)
         all_args = [*start, *(r for f in inside for r in f.results)]
         whole = self._nodes.add((key, len(start), counts), all_args, (), None, eqn)
@@ -193,7 +194,7 @@ class _Walk:
     # --- parameters ---
 
     def _params(self, params: Mapping[str, Any]) -> Hashable:
-        return tuple((k, self._token(v)) for k, v in sorted(params.items()) if k not in _UNREAD)
+        return tuple((k, self._token(v)) for k, v in sorted(params.items()) if k not in _WITHOUT_MEANING)
 
     def _token(self, value: Any) -> Hashable:
         """A hashable value that is equal for parameters with the same meaning."""
@@ -245,14 +246,14 @@ class _Walk:
         try:
             hash(value)
         except TypeError:
-            self._nodes.alive.append(value)
+            self._nodes.kept_objects.append(value)
             return "object", id(value)
         return type(value), value
 
 
 @dataclass(frozen=True, slots=True)
-class _Inside:
-    """A nested function: the node numbers of its parameters, results and effects."""
+class _NestedFunction:
+    """The node numbers of the parameters, results and effects of a nested function."""
 
     params: list[int]
     results: list[int]

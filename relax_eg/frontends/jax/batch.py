@@ -14,10 +14,11 @@ from relax_eg.ir.module import Function
 from relax_eg.shapes import Dim
 
 
-def batched(
+def batch_function(
     run: Callable[..., tuple[Any, ...]], function: Function, mapped: Sequence[bool], length: Dim
 ) -> Function | None:
-    """The batched `function`, over `length` slices of its `mapped` parameters. `run` computes `function` on JAX arrays.
+    """Returns `function` batched over `length` slices of its `mapped` parameters. `run` computes `function` on JAX
+    arrays.
 
     None if JAX cannot batch it, or if the batched function is not one pure block.
     """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from relax_eg.frontends.jax.equation import JaxprEquation, astype, insert_axes, permuted, reshaped, squeezed
+from relax_eg.frontends.jax.equation import JaxprEquation, astype, insert_axes, permute, reshape, squeeze
 from relax_eg.ir.expr import Expr
 from relax_eg.ops.contraction import PRECISIONS, accumulates
 from relax_eg.ops.record import call
@@ -29,8 +29,8 @@ def dot_general(e: JaxprEquation) -> Expr | None:
     contract_a, contract_b = [p[0] for p in pairs], [p[1] for p in pairs]
     free_a = [i for i in range(a.ndim) if i not in contract_a and i not in batch_a]
     free_b = [i for i in range(b.ndim) if i not in contract_b and i not in batch_b]
-    a = permuted(a, [*batch_a, *free_a, *contract_a])
-    b = permuted(b, [*batch_b, *contract_b, *free_b])
+    a = permute(a, [*batch_a, *free_a, *contract_a])
+    b = permute(b, [*batch_b, *contract_b, *free_b])
     batch = len(batch_a)
     if not pairs:
         return _outer(a, b, batch, len(free_a), e.dtype)
@@ -40,21 +40,21 @@ def dot_general(e: JaxprEquation) -> Expr | None:
     outer = b.shape[batch + len(pairs) :]
     k = product(inner)
     if batch == 0:
-        a = reshaped(a, (*free, k))
-        b = reshaped(b, (k,) if not outer else (k, product(outer)))
-        return reshaped(call("matmul", (a, b), attrs), e.shape)
+        a = reshape(a, (*free, k))
+        b = reshape(b, (k,) if not outer else (k, product(outer)))
+        return reshape(call("matmul", (a, b), attrs), e.shape)
     drop: list[int] = []
     if free_a:
-        a = reshaped(a, (*lead, product(free), k))
+        a = reshape(a, (*lead, product(free), k))
     else:
-        a = insert_axes(reshaped(a, (*lead, k)), (batch,))
+        a = insert_axes(reshape(a, (*lead, k)), (batch,))
         drop.append(batch)
     if outer:
-        b = reshaped(b, (*lead, k, product(outer)))
+        b = reshape(b, (*lead, k, product(outer)))
     else:
-        b = insert_axes(reshaped(b, (*lead, k)), (batch + 1,))
+        b = insert_axes(reshape(b, (*lead, k)), (batch + 1,))
         drop.append(batch + 1)
-    return reshaped(squeezed(call("matmul", (a, b), attrs), drop), e.shape)
+    return reshape(squeeze(call("matmul", (a, b), attrs), drop), e.shape)
 
 
 def _outer(a: Expr, b: Expr, batch: int, free: int, dtype: str) -> Expr:
@@ -88,7 +88,7 @@ def ragged_dot(e: JaxprEquation) -> Expr | None:
     if len(groups) != 1 or pair[0] != (1,) or len(pair[1]) != 1:
         return None
     rest = [a for a in range(y.ndim) if a not in (groups[0], pair[1][0])]
-    return call("ragged_dot", (x, permuted(y, (groups[0], pair[1][0], *rest)), sizes), attrs)
+    return call("ragged_dot", (x, permute(y, (groups[0], pair[1][0], *rest)), sizes), attrs)
 
 
 def common_dtype(a: Expr, b: Expr, out: str) -> str | None:

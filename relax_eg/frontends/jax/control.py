@@ -29,10 +29,14 @@ if TYPE_CHECKING:
 
 @dataclass
 class TracedFunctions:
-    """The functions that one trace made besides the traced one; equal functions are kept once."""
+    """The functions that one trace adds to the module of the traced function; equal functions are added once.
+
+    - `names`: the names in use.
+    - `added`: the functions in order.
+    """
 
     names: set[str]
-    made: list[Function] = field(default_factory=list[Function])
+    added: list[Function] = field(default_factory=list[Function])
     _known: dict[Any, Function] = field(default_factory=dict[Any, Function])
 
     def add(self, stem: str, function: Function) -> Function:
@@ -41,16 +45,16 @@ class TracedFunctions:
         found = self._known.get(key)
         if found is None:
             found = self._known[key] = replace(function, name=fresh_name(stem, self.names))
-            self.made.append(found)
+            self.added.append(found)
         return found
 
     def mark(self) -> int:
-        return len(self.made)
+        return len(self.added)
 
     def back_to(self, mark: int) -> None:
         """Removes the functions that were added since `mark`."""
-        gone = {f.name for f in self.made[mark:]}
-        del self.made[mark:]
+        gone = {f.name for f in self.added[mark:]}
+        del self.added[mark:]
         self.names -= gone
         self._known = {k: f for k, f in self._known.items() if f.name not in gone}
 

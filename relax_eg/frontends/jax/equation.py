@@ -23,8 +23,11 @@ ZERO = Dim.of(0)
 class JaxprEquation:
     """The view of a jaxpr equation that translation rules get.
 
+    - `args`: its operands.
+    - `params`: its parameters by name.
     - `out`: the annotations of its outputs.
-    - `inline`: `inline(closed, args)` gives the outputs of a nested jaxpr for these arguments.
+    - `sizes`: the symbolic sizes of the trace.
+    - `inline(closed, args)`: returns the outputs of a nested jaxpr for these arguments.
     """
 
     args: tuple[Expr, ...]
@@ -71,7 +74,7 @@ _CALLS: Mapping[str, str] = {
 STATEFUL = ("rng_uniform",)
 
 
-def called(eqn: Any) -> Any:
+def called_jaxpr(eqn: Any) -> Any:
     """The function, a jaxpr, that an equation only calls. None for other equations, and for a call that specifies the
     sharding of its operands or results, which must not be inlined."""
     params = eqn.params
@@ -88,13 +91,13 @@ def astype(x: Expr, dtype: str) -> Expr:
     return x if x.dtype == dtype else call("astype", (x,), {"dtype": dtype})
 
 
-def permuted(x: Expr, axes: Sequence[int]) -> Expr:
+def permute(x: Expr, axes: Sequence[int]) -> Expr:
     """`x` with its axes in the given order."""
     order = tuple(axes)
     return x if order == tuple(range(x.ndim)) else call("permute_dims", (x,), {"axes": order})
 
 
-def reshaped(x: Expr, shape: Sequence[Dim]) -> Expr:
+def reshape(x: Expr, shape: Sequence[Dim]) -> Expr:
     sizes = tuple(shape)
     return x if sizes == x.shape else call("reshape", (x,), {"shape": sizes})
 
@@ -104,7 +107,7 @@ def insert_axes(x: Expr, axes: Sequence[int]) -> Expr:
     return call("expand_dims", (x,), {"axes": tuple(axes)}) if axes else x
 
 
-def squeezed(x: Expr, axes: Sequence[int]) -> Expr:
+def squeeze(x: Expr, axes: Sequence[int]) -> Expr:
     return call("squeeze", (x,), {"axes": tuple(sorted(axes))}) if axes else x
 
 
@@ -128,7 +131,7 @@ def broadcast(x: Expr, shape: tuple[Dim, ...], positions: Sequence[int]) -> Expr
     return x if x.shape == shape else call("broadcast_to", (x,), {"shape": shape})
 
 
-def combines_with(jaxpr: Any) -> str | None:
+def combining_primitive(jaxpr: Any) -> str | None:
     """The name of the single primitive that a combining function of two scalars applies; "second" if the function
     returns its second argument; None for any other function."""
     inner = getattr(jaxpr, "jaxpr", jaxpr)

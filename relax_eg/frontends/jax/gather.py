@@ -8,8 +8,8 @@ import jax
 from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
 
 from relax_eg.dtypes import is_float, numpy_dtype
-from relax_eg.frontends.jax.equation import ONE, JaxprEquation, Rule, combines_with
-from relax_eg.frontends.jax.indexing import GATHER_MODES, are_inside, known_gather, known_slice
+from relax_eg.frontends.jax.equation import ONE, JaxprEquation, Rule, combining_primitive
+from relax_eg.frontends.jax.indexing import GATHER_MODES, are_in_bounds, known_gather, known_slice
 from relax_eg.frontends.symbolic import to_dim
 from relax_eg.ir.expr import Expr
 from relax_eg.ops.record import call
@@ -87,12 +87,12 @@ def _scatter(kind: str, primitive: str) -> Rule:
         combine: Any = e.params.get("update_jaxpr")
         if mode is None:
             return None
-        if combine is not None and combines_with(combine) != primitive:
+        if combine is not None and combining_primitive(combine) != primitive:
             return _apply(e) if kind == "set" else None
         x, indices, updates = e.args
         targets = _numbers(e, _SCATTER)["scatter_dims_to_operand_dims"]
         windows = _windows(e)
-        if are_inside(indices, [windows[a] for a in targets], [x.shape[a] for a in targets], e.sizes):
+        if are_in_bounds(indices, [windows[a] for a in targets], [x.shape[a] for a in targets], e.sizes):
             mode = "promise"
         if kind == "subtract":
             updates = call("negative", (updates,))

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from relax_eg.dtypes import is_float, is_integer
-from relax_eg.frontends.jax.equation import ONE, ZERO, JaxprEquation, insert_axes, permuted, slice_array, squeezed
+from relax_eg.frontends.jax.equation import ONE, ZERO, JaxprEquation, insert_axes, permute, slice_array, squeeze
 from relax_eg.frontends.symbolic import SymbolicSizes, to_dim
 from relax_eg.ir.expr import CONSTANT, Expr, constant_value
 from relax_eg.ops.record import call
@@ -52,22 +52,22 @@ def known_slice(e: JaxprEquation) -> Expr | None:
         at = AffineArray(ZERO, ()) if size is room else _affine(start, e.sizes)
         if at is None:
             return None
-        first = _moved_inside(at.const, room - size, e.sizes)
+        first = _clamp_start(at.const, room - size, e.sizes)
         begin.append(first)
         end.append(first + size)
     return slice_array(x, begin, end, (1,) * x.ndim) if len(begin) == x.ndim else None
 
 
-def _moved_inside(first: Dim, room: Dim, sizes: SymbolicSizes) -> Dim:
+def _clamp_start(first: Dim, room: Dim, sizes: SymbolicSizes) -> Dim:
     """`first`, moved into 0 .. `room` if it is not known to be inside."""
     if not sizes.known_nonnegative(room - first):
         first = dim_min(first, room)
     return first if sizes.known_nonnegative(first) else dim_max(ZERO, first)
 
 
-def are_inside(indices: Expr, windows: Sequence[Dim], rooms: Sequence[Dim], sizes: SymbolicSizes) -> bool:
-    """Whether windows of the sizes `windows` are known to lie inside axes of the sizes `rooms`. The columns of
-    `indices` are the places of the windows along these axes; they must be constant over all windows."""
+def are_in_bounds(indices: Expr, windows: Sequence[Dim], rooms: Sequence[Dim], sizes: SymbolicSizes) -> bool:
+    """Whether windows of sizes `windows` are known to lie inside axes of sizes `rooms`. The columns of `indices` are
+    the starts of the windows along these axes; they must be equal for all windows."""
     columns = _columns(indices, sizes)
     return columns is not None and all(
         at.is_uniform and sizes.known_nonnegative(at.const) and sizes.known_nonnegative(room - size - at.const)
@@ -97,7 +97,7 @@ def _as_take(e: JaxprEquation, numbers: Any) -> Expr | None:
     if mode == "fill" and not _is_default_fill(e["fill_value"], x.dtype):
         return None
     picks = indices.ndim - 1
-    taken = call("take", (x, squeezed_last(indices)), {"axis": axis, "mode": mode})
+    taken = call("take", (x, squeeze_last(indices)), {"axis": axis, "mode": mode})
     # `take` puts the axes of the indices in the place of `axis`; the gather puts the other axes at `offset_dims`.
     others = [*range(axis), *range(axis + picks, taken.ndim)]
     order = [0] * taken.ndim
@@ -106,15 +106,15 @@ def _as_take(e: JaxprEquation, numbers: Any) -> Expr | None:
     free = [i for i in range(taken.ndim) if i not in numbers.offset_dims]
     for place, source in zip(free, range(axis, axis + picks), strict=True):
         order[place] = source
-    return permuted(taken, order)
+    return permute(taken, order)
 
 
-def squeezed_last(x: Expr) -> Expr:
+def squeeze_last(x: Expr) -> Expr:
     """`x` without its last axis, which has size one; undoes an `expand_dims` that added this axis."""
     last = x.ndim - 1
     if x.op == "expand_dims" and last in x.attr("axes"):
         return insert_axes(x.args[0], [a for a in x.attr("axes") if a != last])
-    return squeezed(x, (last,))
+    return squeeze(x, (last,))
 
 
 def _is_default_fill(value: Any, dtype: str) -> bool:
@@ -139,7 +139,7 @@ def _as_slice(e: JaxprEquation, numbers: Any) -> Expr | None:
     for axis, at in starts.items():
         steps = [(i, s) for i, s in enumerate(at.steps) if s is not ZERO]
         if not steps:
-            first = _moved_inside(at.const, x.shape[axis] - sizes[axis], e.sizes)
+            first = _clamp_start(at.const, x.shape[axis] - sizes[axis], e.sizes)
             if fills and first is not at.const:
                 return None
             begin[axis], end[axis] = first, first + sizes[axis]
@@ -150,7 +150,7 @@ def _as_slice(e: JaxprEquation, numbers: Any) -> Expr | None:
         stride, count = abs(step.value), batch[i]
         walked[axis] = i
         strides[axis] = stride
-        reach = _reach(count, stride, x.shape[axis] - at.const, e.sizes)
+        reach = _slice_length(count, stride, x.shape[axis] - at.const, e.sizes)
         if reach is None or (step.value < 0 and not e.sizes.known_nonnegative(count - 1)):
             return None
         if step.value > 0:
@@ -166,22 +166,22 @@ def _as_slice(e: JaxprEquation, numbers: Any) -> Expr | None:
     result = slice_array(x, begin, end, strides)
     result = call("flip", (result,), {"axes": tuple(sorted(flips))}) if flips else result
     dropped = [a for a in numbers.collapsed_slice_dims if a not in walked]
-    result = squeezed(result, dropped)
-    return _placed(result, [a for a in range(x.ndim) if a not in dropped], walked, numbers.offset_dims, len(batch))
+    result = squeeze(result, dropped)
+    return _place_axes(result, [a for a in range(x.ndim) if a not in dropped], walked, numbers.offset_dims, len(batch))
 
 
-def _placed(x: Expr, axes: list[int], walked: Mapping[int, int], offsets: Sequence[int], batch: int) -> Expr:
+def _place_axes(x: Expr, axes: list[int], walked: Mapping[int, int], offsets: Sequence[int], batch: int) -> Expr:
     """`x` with its axes in the positions that the gather's result gives them. `axes`: the axes of the gather's operand
     that the axes of `x` are."""
     rank = len(offsets) + batch
     batch_places = [p for p in range(rank) if p not in offsets]
     kept = iter(offsets)
     place = {i: batch_places[walked[a]] if a in walked else next(kept) for i, a in enumerate(axes)}
-    x = permuted(x, sorted(place, key=lambda i: place[i]))
+    x = permute(x, sorted(place, key=lambda i: place[i]))
     return insert_axes(x, [p for p in range(rank) if p not in place.values()])
 
 
-def _reach(count: Dim, stride: int, left: Dim, sizes: SymbolicSizes) -> Dim | None:
+def _slice_length(count: Dim, stride: int, left: Dim, sizes: SymbolicSizes) -> Dim | None:
     """The length of a slice of the `left` remaining elements that has `count` elements at this stride, possibly none.
 
     The length is such that `ceildiv(length, stride)` has the canonical form of `count`. None if none is found.
@@ -257,10 +257,10 @@ def _affine(e: Expr, sizes: SymbolicSizes, depth: int = _DEPTH) -> AffineArray |
         step = ZERO if e.shape[axis] is ONE else ONE
         return AffineArray(ZERO, tuple(step if i == axis else ZERO for i in range(rank)))
     if e.op == "where":
-        truth = _truth(e.args[0], sizes, depth - 1)
-        return None if truth is None else _aligned(e.args[1 if truth else 2], rank, sizes, depth - 1)
+        truth = _decide_condition(e.args[0], sizes, depth - 1)
+        return None if truth is None else _broadcast_affine(e.args[1 if truth else 2], rank, sizes, depth - 1)
     if e.op in ("add", "subtract", "multiply"):
-        a, b = (_aligned(x, rank, sizes, depth - 1) for x in e.args)
+        a, b = (_broadcast_affine(x, rank, sizes, depth - 1) for x in e.args)
         return None if a is None or b is None else _arithmetic(e.op, a, b)
     if e.op not in ("astype", "negative", "broadcast_to", "expand_dims", "squeeze", "reshape", "permute_dims", "flip"):
         return None
@@ -271,7 +271,7 @@ def _affine(e: Expr, sizes: SymbolicSizes, depth: int = _DEPTH) -> AffineArray |
         case "negative":
             return AffineArray(-x.const, tuple(-s for s in x.steps))
         case "broadcast_to":
-            return _aligned(e.args[0], rank, sizes, depth - 1)
+            return _broadcast_affine(e.args[0], rank, sizes, depth - 1)
         case "expand_dims":
             steps = list(x.steps)
             for axis in e.attr("axes"):
@@ -291,7 +291,7 @@ def _affine(e: Expr, sizes: SymbolicSizes, depth: int = _DEPTH) -> AffineArray |
             return x
 
 
-def _aligned(e: Expr, rank: int, sizes: SymbolicSizes, depth: int) -> AffineArray | None:
+def _broadcast_affine(e: Expr, rank: int, sizes: SymbolicSizes, depth: int) -> AffineArray | None:
     """`e` broadcast to `rank`, with no step along the axes that it lacks."""
     x = _affine(e, sizes, depth)
     return None if x is None else AffineArray(x.const, (ZERO,) * (rank - len(x.steps)) + x.steps)
@@ -306,13 +306,13 @@ def _arithmetic(op: str, a: AffineArray, b: AffineArray) -> AffineArray | None:
     return AffineArray(a.const + sign * b.const, tuple(s + sign * t for s, t in zip(a.steps, b.steps, strict=True)))
 
 
-def _truth(e: Expr, sizes: SymbolicSizes, depth: int) -> bool | None:
+def _decide_condition(e: Expr, sizes: SymbolicSizes, depth: int) -> bool | None:
     """True if a condition on positions holds everywhere, False if it holds nowhere, None if neither is known."""
     if e.op in ("broadcast_to", "expand_dims", "reshape"):
-        return _truth(e.args[0], sizes, depth)
+        return _decide_condition(e.args[0], sizes, depth)
     if e.op != "less":
         return None
-    a, b = (_aligned(x, e.ndim, sizes, depth) for x in e.args)
+    a, b = (_broadcast_affine(x, e.ndim, sizes, depth) for x in e.args)
     difference = None if a is None or b is None else _arithmetic("subtract", a, b)
     if difference is None:
         return None

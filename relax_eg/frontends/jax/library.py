@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from relax_eg.frontends.jax.equation import JaxprEquation, Rule, permuted
+from relax_eg.frontends.jax.equation import JaxprEquation, Rule, permute
 from relax_eg.frontends.symbolic import to_dim
 from relax_eg.ir.expr import Expr, const, tuple_get
 from relax_eg.ops.record import call
@@ -34,26 +34,28 @@ def _lu(e: JaxprEquation) -> Sequence[Expr]:
     return _fields(call("lu", e.args), 3)
 
 
-def _unset(e: JaxprEquation, *names: str) -> bool:
+def _are_unset(e: JaxprEquation, *names: str) -> bool:
     """Whether the parameters that select an algorithm or a part of the result are absent or None."""
     return all(e.params.get(name) is None for name in names)
 
 
 def _qr(e: JaxprEquation) -> Sequence[Expr] | None:
-    if not _unset(e, "use_magma"):
+    if not _are_unset(e, "use_magma"):
         return None
     pivoting = bool(e.params.get("pivoting"))
     return _fields(call("qr", e.args, {"full_matrices": e["full_matrices"], "pivoting": pivoting}), 2 + pivoting)
 
 
 def _eigh(e: JaxprEquation) -> Sequence[Expr] | None:
-    if not _unset(e, "subset_by_index", "algorithm", "implementation") or not e.params.get("sort_eigenvalues", True):
+    if not _are_unset(e, "subset_by_index", "algorithm", "implementation") or not e.params.get(
+        "sort_eigenvalues", True
+    ):
         return None
     return _fields(call("eigh", e.args, {"lower": e["lower"]}), 2)
 
 
 def _svd(e: JaxprEquation) -> Sequence[Expr] | None:
-    if not _unset(e, "subset_by_index"):
+    if not _are_unset(e, "subset_by_index"):
         return None
     way = getattr(e.params.get("algorithm"), "name", "DEFAULT").lower()
     attrs = {
@@ -65,7 +67,7 @@ def _svd(e: JaxprEquation) -> Sequence[Expr] | None:
 
 
 def _eig(e: JaxprEquation) -> Sequence[Expr] | None:
-    if not _unset(e, "implementation"):
+    if not _are_unset(e, "implementation"):
         return None
     left, right = bool(e["compute_left_eigenvectors"]), bool(e["compute_right_eigenvectors"])
     made = call("eig", e.args, {"left": left, "right": right})
@@ -73,13 +75,13 @@ def _eig(e: JaxprEquation) -> Sequence[Expr] | None:
 
 
 def _schur(e: JaxprEquation) -> Sequence[Expr] | None:
-    if e["sort_eig_vals"] or not _unset(e, "select_callable"):
+    if e["sort_eig_vals"] or not _are_unset(e, "select_callable"):
         return None
     made = call("schur", e.args, {"vectors": e["compute_schur_vectors"]})
     return _fields(made, 2) if e["compute_schur_vectors"] else [made]
 
 
-def _several(name: str, count: int) -> Rule:
+def _results(name: str, count: int) -> Rule:
     """The rule for a primitive with `count` results and without significant parameters."""
     return lambda e: _fields(call(name, e.args), count)
 
@@ -95,7 +97,7 @@ def _tridiagonal_solve(e: JaxprEquation) -> Expr | None:
 def _symmetric_product(e: JaxprEquation) -> Expr:
     """`alpha * a @ a.T + beta * c`, as JAX lowers it if there is no routine for it."""
     a, c = e.args
-    turned = permuted(a, (*range(a.ndim - 2), a.ndim - 1, a.ndim - 2))
+    turned = permute(a, (*range(a.ndim - 2), a.ndim - 1, a.ndim - 2))
     product = call("matmul", (a, turned), {"precision": "highest"})
     scaled = [call("multiply", (const(e[name], x.dtype), x)) for name, x in (("alpha", product), ("beta", c))]
     return call("add", scaled)
@@ -131,8 +133,8 @@ RULES: dict[str, Rule] = {
     "fft": _fft,
     "eig": _eig,
     "schur": _schur,
-    "hessenberg": _several("hessenberg", 2),
-    "geqrf": _several("geqrf", 2),
+    "hessenberg": _results("hessenberg", 2),
+    "geqrf": _results("geqrf", 2),
     "tridiagonal": _tridiagonal,
     "tridiagonal_solve": _tridiagonal_solve,
     "ormqr": lambda e: call("ormqr", e.args, {"left": e["left"], "transpose": e["transpose"]}),

@@ -20,12 +20,12 @@ from relax_eg.frontends.jax.equation import (
     Rule,
     astype,
     broadcast,
-    combines_with,
+    combining_primitive,
     insert_axes,
-    permuted,
-    reshaped,
+    permute,
+    reshape,
     slice_array,
-    squeezed,
+    squeeze,
 )
 from relax_eg.frontends.symbolic import to_dim
 from relax_eg.ir.expr import CONSTANT, Expr, const, constant_value
@@ -33,9 +33,9 @@ from relax_eg.ops.record import TABLE, call
 from relax_eg.shapes import Dim
 from relax_eg.tir import FUNCTIONS
 
-# From primitive to operator, with the same operands and no parameters. Scalar functions with an operator of their own
-# name say their primitive themselves.
-_SAME: dict[str, str] = {f.primitive: f.name for f in FUNCTIONS.values() if f.name in TABLE} | {
+# From primitive to operator, with the same operands and no parameters. The record of a scalar function names its
+# primitive.
+_DIRECT: dict[str, str] = {f.primitive: f.name for f in FUNCTIONS.values() if f.name in TABLE} | {
     "is_finite": "isfinite",
     "add_any": "add",
     "shift_left": "left_shift",
@@ -69,7 +69,7 @@ _MONOIDS: dict[str, tuple[str, str]] = {
 _COLLECTIVES: dict[str, str] = {"psum": "sum", "pmax": "max", "pmin": "min"}
 
 
-def _same(name: str) -> Rule:
+def _direct(name: str) -> Rule:
     return lambda e: call(name, e.args)
 
 
@@ -89,7 +89,7 @@ def _reduce(e: JaxprEquation) -> Expr | None:
     """`reduce` with a combining function of one primitive. The initial value is combined with the reduced value."""
     if len(e.args) != 2:
         return None
-    names = _MONOIDS.get(combines_with(e["jaxpr"]) or "")
+    names = _MONOIDS.get(combining_primitive(e["jaxpr"]) or "")
     if names is None:
         return None
     x, start = e.args
@@ -203,16 +203,16 @@ def _broadcast_in_dim(e: JaxprEquation) -> Expr | None:
 def _reshape(e: JaxprEquation) -> Expr | None:
     if len(e.args) > 1:
         return None
-    x = e.x if e["dimensions"] is None else permuted(e.x, e["dimensions"])
-    return reshaped(x, e.shape)
+    x = e.x if e["dimensions"] is None else permute(e.x, e["dimensions"])
+    return reshape(x, e.shape)
 
 
 def _transpose(e: JaxprEquation) -> Expr:
-    return permuted(e.x, e["permutation"])
+    return permute(e.x, e["permutation"])
 
 
 def _squeeze(e: JaxprEquation) -> Expr:
-    return squeezed(e.x, e["dimensions"])
+    return squeeze(e.x, e["dimensions"])
 
 
 def _concatenate(e: JaxprEquation) -> Expr:
@@ -241,7 +241,7 @@ def _split(e: JaxprEquation) -> Sequence[Expr]:
 
 
 def _unstack(e: JaxprEquation) -> Sequence[Expr]:
-    return [squeezed(p, (e["axis"],)) for p in _pieces(e.x, [ONE] * len(e.out), e["axis"])]
+    return [squeeze(p, (e["axis"],)) for p in _pieces(e.x, [ONE] * len(e.out), e["axis"])]
 
 
 def _tile(e: JaxprEquation) -> Expr:
@@ -256,7 +256,7 @@ def _tile(e: JaxprEquation) -> Expr:
         wide.append(size)
     x = insert_axes(e.x, new)
     x = x if x.shape == tuple(wide) else call("broadcast_to", (x,), {"shape": tuple(wide)})
-    return reshaped(x, e.shape)
+    return reshape(x, e.shape)
 
 
 def _slice(e: JaxprEquation) -> Expr:
@@ -314,7 +314,7 @@ def _device_put(e: JaxprEquation) -> Sequence[Expr] | None:
 
 
 RULES: dict[str, Rule] = {
-    **{primitive: _same(operator) for primitive, operator in _SAME.items()},
+    **{primitive: _direct(operator) for primitive, operator in _DIRECT.items()},
     **{primitive: _reduction(operator) for primitive, operator in _REDUCTIONS.items()},
     **{primitive: _bit_reduction(*operators) for primitive, operators in _BIT_REDUCTIONS.items()},
     "reduce": _reduce,

@@ -33,7 +33,7 @@ class SizedParameter:
 
     def at_sizes(self, sizes: Mapping[str, Any]) -> Any:
         """The parameter with these values of the size variables."""
-        return _at(self.value, tuple(sorted(sizes.items(), key=lambda item: item[0])))
+        return _substitute_sizes(self.value, tuple(sorted(sizes.items(), key=lambda item: item[0])))
 
     def __repr__(self) -> str:
         return f"<{type(self.value).__name__} of symbolic sizes>"
@@ -65,7 +65,7 @@ def _is_symbolic_inside(jaxpr: Any) -> bool:
     )
 
 
-def _at(value: Any, sizes: Sizes) -> Any:
+def _substitute_sizes(value: Any, sizes: Sizes) -> Any:
     """A parameter value with its symbolic dimensions replaced; the same object if it has none."""
     if is_symbolic(value):
         return to_dim(value).evaluate(dict(sizes))
@@ -82,19 +82,19 @@ def _at(value: Any, sizes: Sizes) -> Any:
     if isinstance(value, (ShapedArray, jax.ShapeDtypeStruct)):
         if not any(map(is_symbolic, value.shape)):
             return value
-        return value.update(shape=_at(tuple(value.shape), sizes))
+        return value.update(shape=_substitute_sizes(tuple(value.shape), sizes))
     if isinstance(value, tuple):
-        items = [_at(v, sizes) for v in value]
+        items = [_substitute_sizes(v, sizes) for v in value]
         if all(a is b for a, b in zip(items, value, strict=True)):
             return value
         return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
     if type(value) is list:
-        return [_at(v, sizes) for v in value]
+        return [_substitute_sizes(v, sizes) for v in value]
     if type(value) is dict:
-        return {k: _at(v, sizes) for k, v in value.items()}
+        return {k: _substitute_sizes(v, sizes) for k, v in value.items()}
     inner_aval = getattr(value, "inner_aval", None)  # a reference
     if inner_aval is not None and hasattr(value, "update"):
-        found = _at(inner_aval, sizes)
+        found = _substitute_sizes(inner_aval, sizes)
         return value if found is inner_aval else value.update(inner_aval=found)
     return value
 
@@ -108,7 +108,7 @@ def _copy(jaxpr: Any, sizes: Sizes) -> Any:
     """`jaxpr` at these sizes: the same equations over variables with known shapes."""
     equations: list[Any] = []
     env: dict[Any, Any] = {v: _variable(v, sizes) for v in (*jaxpr.constvars, *jaxpr.invars)}
-    outputs = _copied(jaxpr, env, equations, sizes)
+    outputs = _copy_equations(jaxpr, env, equations, sizes)
     return jaxpr.replace(
         constvars=[env[v] for v in jaxpr.constvars],
         invars=[env[v] for v in jaxpr.invars],
@@ -117,7 +117,7 @@ def _copy(jaxpr: Any, sizes: Sizes) -> Any:
     )
 
 
-def _copied(jaxpr: Any, env: dict[Any, Any], equations: list[Any], sizes: Sizes) -> list[Any]:
+def _copy_equations(jaxpr: Any, env: dict[Any, Any], equations: list[Any], sizes: Sizes) -> list[Any]:
     """Appends the equations of `jaxpr` at these sizes; returns its outputs. `env` maps its variables to new ones."""
 
     def read(atom: Any) -> Any:
@@ -127,22 +127,22 @@ def _copied(jaxpr: Any, env: dict[Any, Any], equations: list[Any], sizes: Sizes)
         operands = [read(a) for a in eqn.invars]
         if eqn.primitive.name == "dim_as_value":
             (result,) = eqn.outvars
-            size = _at(eqn.params["dim"], sizes)
+            size = _substitute_sizes(eqn.params["dim"], sizes)
             if isinstance(size, int):  # `dim_as_value` accepts symbolic sizes only
                 env[result] = Literal(np.asarray(size, result.aval.dtype), result.aval)
                 continue
         nested = eqn.params.get("call_jaxpr") if eqn.primitive.name in _CUSTOM else None
         if nested is not None and not nested.consts and _is_symbolic_inside(nested.jaxpr):
             inner = dict(zip(nested.jaxpr.invars, operands, strict=True))
-            env.update(zip(eqn.outvars, _copied(nested.jaxpr, inner, equations, sizes), strict=True))
+            env.update(zip(eqn.outvars, _copy_equations(nested.jaxpr, inner, equations, sizes), strict=True))
             continue
         results = [_variable(v, sizes) for v in eqn.outvars]
         env.update(zip(eqn.outvars, results, strict=True))
-        params = {k: _at(p, sizes) for k, p in eqn.params.items()}
+        params = {k: _substitute_sizes(p, sizes) for k, p in eqn.params.items()}
         equations.append(eqn.replace(invars=operands, outvars=results, params=params))
     return [read(a) for a in jaxpr.outvars]
 
 
 def _variable(v: Any, sizes: Sizes) -> Any:
     """A new variable for `v` with a known shape."""
-    return type(v)(_at(v.aval, sizes))
+    return type(v)(_substitute_sizes(v.aval, sizes))

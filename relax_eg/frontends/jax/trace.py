@@ -17,9 +17,9 @@ from relax_eg.frontends.fingerprint import Fingerprint
 from relax_eg.frontends.jax.control import TracedFunctions
 from relax_eg.frontends.jax.walk import Walk, annotation_of, constant, with_jax_annotation
 from relax_eg.frontends.sources import is_raised_by_jax
-from relax_eg.frontends.specs import Arguments, OfArguments, read_arguments
+from relax_eg.frontends.specs import Arguments, HasArguments, read_arguments
 from relax_eg.frontends.symbolic import SymbolicSizes
-from relax_eg.frontends.trace_errors import cause, checked_output, trace_error, undecided_comparison
+from relax_eg.frontends.trace_errors import cause, check_output, trace_error, undecided_comparison
 from relax_eg.ir.annotations import Annotation, Tuple, dims_of
 from relax_eg.ir.expr import Expr, var
 from relax_eg.ir.module import Module
@@ -30,14 +30,14 @@ from relax_eg.shapes.relation import read_statement
 
 
 @dataclass(frozen=True)
-class Traced(OfArguments):
+class Traced(HasArguments):
     """A traced function.
 
     - `arguments`: the specs, flattened, and how to bind a call to them.
     - `jaxpr`: the closed jaxpr that JAX traced for `sizes`.
     - `out_tree`: the structure of the result of `fn`.
     - `assume`: statements that must hold for sizes beyond `arguments.scope`.
-    - `wide`: JAX had 64-bit types enabled during the trace.
+    - `wide`: whether JAX had 64-bit types enabled during the trace.
 
     The jaxpr may be wrong at some sizes: for example, `==` of sizes is False unless JAX knows that they are equal.
     `frontends.trace_check` tells whether the jaxpr is the program of `fn` at certain sizes.
@@ -132,13 +132,13 @@ def trace_function(
             closed, out_tree = traced_at(fn, label, arguments, [leaf.aval.shape for leaf in arguments.leaves])
             wide = bool(jax.config.values["jax_enable_x64"])
             return Traced(fn, label, arguments, sizes, closed, out_tree, tuple(assume), wide)
-        except OwnError as error:
+        except UserError as error:
             raise error.error from None
         except RelaxEgError:
             raise
         except Exception as error:
             undecided = undecided_comparison(error)
-            more = None if undecided is None else _proved(undecided, arguments.scope, bounds or {}, assume)
+            more = None if undecided is None else _proved_statement(undecided, arguments.scope, bounds or {}, assume)
             if more is None or more in proved:
                 raise trace_error(fn, label, arguments.leaves, error, undecided) from cause(error)
             proved.append(more)  # trace again, with the proved statement as an assumption
@@ -157,8 +157,8 @@ def traced_at(fn: Callable[..., Any], name: str, arguments: Arguments, shapes: S
         except Exception as error:
             if is_raised_by_jax(error):
                 raise
-            raise OwnError(error) from error
-        return [checked_output(fn, name, path, value) for path, value in outputs]
+            raise UserError(error) from error
+        return [check_output(fn, name, path, value) for path, value in outputs]
 
     avals = [
         jax.ShapeDtypeStruct(shape, leaf.aval.dtype, weak_type=leaf.weak_type)
@@ -167,15 +167,15 @@ def traced_at(fn: Callable[..., Any], name: str, arguments: Arguments, shapes: S
     return jax.make_jaxpr(flat)(*avals), out_tree
 
 
-class OwnError(Exception):
-    """A wrapper of `error`, which the traced function itself raised, and not JAX."""
+class UserError(Exception):
+    """A wrapper of `error`, an exception that the traced function itself raised, and not JAX."""
 
     def __init__(self, error: Exception) -> None:
         super().__init__(error)
         self.error = error
 
 
-def _proved(
+def _proved_statement(
     undecided: tuple[str, str], scope: Scope, bounds: Mapping[str, tuple[int, int]], assume: Sequence[str]
 ) -> str | None:
     """The one of the two statements that follows from the known facts about sizes; None if neither does."""
@@ -201,8 +201,8 @@ def _module(traced: Traced) -> Module:
     outputs = walk.run(closed.jaxpr, [constant(c) for c in closed.consts], given)
     function = make_function(identifier, params, walk, outputs)
     # The statements that may have decided comparisons of sizes in the function.
-    assume = (*Scope.from_constraints(traced.sizes.declared).statements, *traced.assume)
-    return Module((replace(function, assume=assume), *walk.functions.made))
+    assume = (*Scope.from_constraints(traced.sizes.declared_constraints).statements, *traced.assume)
+    return Module((replace(function, assume=assume), *walk.functions.added))
 
 
 def _name_of(fn: Callable[..., Any]) -> str:

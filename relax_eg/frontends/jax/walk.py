@@ -19,7 +19,7 @@ from jax.extend.core import Literal, primitives
 from relax_eg.dtypes import is_key
 from relax_eg.errors import OperatorError, RelaxEgError, TraceError
 from relax_eg.frontends.jax.control import TracedFunctions, control
-from relax_eg.frontends.jax.equation import STATEFUL, JaxprEquation, called
+from relax_eg.frontends.jax.equation import STATEFUL, JaxprEquation, called_jaxpr
 from relax_eg.frontends.jax.primitives import RULES
 from relax_eg.frontends.jax.sized import SizedParameter, has_sizes
 from relax_eg.frontends.sources import is_jax_function, line_of
@@ -82,7 +82,9 @@ Line: TypeAlias = "SourceLine | None"  # None where JAX does not know the line
 class Walk:
     """One walk over a jaxpr and everything nested in it.
 
-    - `taken`: names of variables in use.
+    - `sizes`: the symbolic sizes of the trace.
+    - `taken`: the names of variables in use.
+    - `functions`: the functions that the trace adds to the module.
     - `steps`: the effectful calls in program order, each as a pair of the variable of its result and the call.
     - `origins`: the user's line of each expression.
     """
@@ -127,7 +129,7 @@ class Walk:
             return self._solved(eqn, operands, line if caller is None else caller)
         if eqn.primitive.name == "cond" and operands[0].op == CONSTANT:
             return self._chosen(eqn, operands, line if caller is None else caller)
-        inner = called(eqn)
+        inner = called_jaxpr(eqn)
         if inner is None:
             return None
         consts: Sequence[Any] = getattr(inner, "consts", ())
@@ -165,7 +167,7 @@ class Walk:
     def _operators(self, eqn: Any, operands: list[Expr]) -> list[Expr] | None:
         """The equation as operators, or None if operators cannot express it."""
         rule = RULES.get(eqn.primitive.name)
-        if rule is None or _has_effects(eqn) or any(_asks(eqn.params.get(g)) for g in _GUARDS):
+        if rule is None or _has_effects(eqn) or any(_has_sharding(eqn.params.get(g)) for g in _GUARDS):
             return None
         out = [self.annotation_of(v.aval) for v in eqn.outvars]
         if not all(isinstance(a, Tensor) for a in (*out, *(o.annotation for o in operands))):
@@ -299,7 +301,7 @@ def _without_numpy(value: Any) -> Any:
     return value  # type: ignore[reportUnknownVariableType]
 
 
-def _asks(value: Any) -> bool:
+def _has_sharding(value: Any) -> bool:
     """Whether a guarded parameter has an effect. Transposed conversions carry the sharding of the operand; over a mesh
     without axes it has none."""
     mesh = getattr(value, "mesh", None)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from relax_eg.frontends.jax.contractions import common_dtype, precision_of
-from relax_eg.frontends.jax.equation import JaxprEquation, Rule, astype, combines_with, permuted, reshaped
+from relax_eg.frontends.jax.equation import JaxprEquation, Rule, astype, combining_primitive, permute, reshape
 from relax_eg.frontends.symbolic import to_dim
 from relax_eg.ir.expr import CONSTANT, Expr, constant_value
 from relax_eg.ops.record import call
@@ -27,14 +27,14 @@ def _convolution(e: JaxprEquation) -> Expr | None:
     if precision == "odd" or dtype is None:
         return None
     numbers = e["dimension_numbers"]
-    x, w = permuted(x, numbers.lhs_spec), permuted(w, numbers.rhs_spec)
+    x, w = permute(x, numbers.lhs_spec), permute(w, numbers.rhs_spec)
     groups, batch_groups = int(e["feature_group_count"]), int(e["batch_group_count"])
     if batch_groups > 1:
         n, c, *space = x.shape
         rest = n // batch_groups
-        x = reshaped(x, (Dim.of(batch_groups), rest, c, *space))
-        x = permuted(x, (1, 0, *range(2, x.ndim)))
-        x = reshaped(x, (rest, c * batch_groups, *space))
+        x = reshape(x, (Dim.of(batch_groups), rest, c, *space))
+        x = permute(x, (1, 0, *range(2, x.ndim)))
+        x = reshape(x, (rest, c * batch_groups, *space))
         groups = batch_groups
     low, high = _edges(e["padding"])
     attrs = {
@@ -44,7 +44,7 @@ def _convolution(e: JaxprEquation) -> Expr | None:
     }  # fmt: skip
     made = call("conv", (astype(x, dtype), astype(w, dtype)), attrs)
     order = list(numbers.out_spec)
-    return permuted(made, [order.index(a) for a in range(made.ndim)])
+    return permute(made, [order.index(a) for a in range(made.ndim)])
 
 
 def _edges(padding: Any) -> tuple[tuple[Dim, ...], tuple[Dim, ...]]:
@@ -72,7 +72,7 @@ def _window_reduction(kind: str) -> Rule:
 _BOOLEAN = {"and": "min", "or": "max", "min": "min", "max": "max", "xor": "xor"}
 _COMBINE = {"add": "sum", "mul": "prod", "max": "max", "min": "min", "and": "and", "or": "or", "xor": "xor"}
 # From the kind of reduction to the operator that combines a window with an initial value.
-_WITH = {"sum": "add", "prod": "multiply", "max": "maximum", "min": "minimum"}
+_COMBINING_OPERATORS = {"sum": "add", "prod": "multiply", "max": "maximum", "min": "minimum"}
 
 
 def _general_window(e: JaxprEquation) -> Expr | None:
@@ -81,7 +81,7 @@ def _general_window(e: JaxprEquation) -> Expr | None:
     if len(e.args) != 2:
         return None
     x, start = e.args
-    with_what = combines_with(e["jaxpr"]) or ""
+    with_what = combining_primitive(e["jaxpr"]) or ""
     kind = (_BOOLEAN if x.dtype == "bool" else _COMBINE).get(with_what)
     if kind is None:
         return None
@@ -90,7 +90,7 @@ def _general_window(e: JaxprEquation) -> Expr | None:
     if start.op == CONSTANT and np.array_equal(constant_value(start), np.asarray(identity(kind, x.dtype), x.dtype)):
         return made
     bits = f"{'logical' if x.dtype == 'bool' else 'bitwise'}_{kind}"
-    return call(_WITH.get(kind, bits), (start, made))
+    return call(_COMBINING_OPERATORS.get(kind, bits), (start, made))
 
 
 def _select_and_scatter(e: JaxprEquation) -> Expr | None:

@@ -16,7 +16,8 @@ from relax_eg.ops import api as op
 from relax_eg.ops.sizes import product
 from relax_eg.shapes import Dim
 
-_FEW_EQUAL = 64  # limit: equal elements that become a constant, which may be part of a shape; more become a `full`
+# limit: equal elements that become a constant, which may be part of a shape; more become a `full`
+_MAX_CONSTANT_FILL = 64
 
 
 def normal_indices(indices: Expr, size: Dim) -> Expr:
@@ -29,13 +30,13 @@ def _constant_of_shape(n: OnnxNode) -> Value:
     shape, given = n.all_sizes("shape", 0), n.at("value")
     value = given if isinstance(given, KnownArray) else KnownArray(np.zeros(1, np.float32), "float32")
     fill = value.array.reshape(())
-    if all(d.is_const for d in shape) and math.prod(d.value for d in shape) <= _FEW_EQUAL:
+    if all(d.is_const for d in shape) and math.prod(d.value for d in shape) <= _MAX_CONSTANT_FILL:
         return KnownArray(np.full([d.value for d in shape], fill), value.dtype)
     return op.full(shape, const(fill))
 
 
 def _range(n: OnnxNode) -> Value:
-    parts = [n.known(i, "the limits") for i in range(3) if n.needed(i)]
+    parts = [n.known_array(i, "the limits") for i in range(3) if n.required_input(i)]
     start, stop, step = (p.reshape(()).item() for p in parts if p is not None)
     dtype = n.dtype(0)
     n.choice("stash_type", 1, 1)  # half precision is computed in float32
@@ -93,7 +94,7 @@ def _cumsum(n: OnnxNode) -> Expr:
     x, axes, back = n[0], [d.value for d in n.all_sizes("axis", 1)], n.flag("reverse")
     if len(axes) != 1:
         raise n.error(f"{len(axes)} axes", "one axis")
-    axis = n.from_the_front(axes[0], x.ndim)
+    axis = n.normal_axis(axes[0], x.ndim)
     if n.flag("exclusive"):  # sums the axis shifted by one; to subtract each element from its sum would lose precision
         moved = (-1, 1) if back else (1, -1)
         x = op.pad(x, [moved if a == axis else (0, 0) for a in range(x.ndim)])
@@ -101,7 +102,7 @@ def _cumsum(n: OnnxNode) -> Expr:
 
 
 def _trilu(n: OnnxNode) -> Expr:
-    x, k = n[0], n.known(1, "the diagonal")
+    x, k = n[0], n.known_array(1, "the diagonal")
     f = op.triu if n.flag("upper", 1) else op.tril
     far = 2**30  # beyond every diagonal, and fits into 32 bits
     return f(x, 0 if k is None else min(max(int(k.reshape(())), -far), far))

@@ -16,7 +16,7 @@ from relax_eg.ops.sizes import remaining_size
 from relax_eg.shapes import Dim, Proved, Relation, prove
 
 
-class UndecidedNow(Exception):
+class NotFoldable(Exception):
     """Raised if a node cannot be folded: its result depends on the sizes, or is too large to be computed now. The node
     is then computed when the program runs."""
 
@@ -32,21 +32,21 @@ def fold_node(node: OnnxNode) -> KnownArray | None:
             return None
     try:
         return _FOLDS[node.kind](node)
-    except UndecidedNow:
+    except NotFoldable:
         return None
 
 
 def _array(n: OnnxNode, i: int) -> Array:
     """Input `i`, an array of integers, sizes or booleans. UndecidedNow for other inputs."""
-    found = n.known(i, f"input {i}")
+    found = n.known_array(i, f"input {i}")
     if found is None or found.dtype.kind not in "iubO":
-        raise UndecidedNow
+        raise NotFoldable
     return found
 
 
-def _need_few(count: int, *xs: Array) -> None:
+def _check_count(count: int, *xs: Array) -> None:
     if count > (MOST_SIZES if any(x.dtype == object for x in xs) else MOST_KNOWN):
-        raise UndecidedNow
+        raise NotFoldable
 
 
 # --- comparisons and arithmetic ---
@@ -62,17 +62,17 @@ def _equal(a: Any, b: Any) -> bool:
         return True
     if isinstance(prove(Relation.of(left, "!=", right), timeout_ms=0), Proved):
         return False
-    raise UndecidedNow
+    raise NotFoldable
 
 
 def _less(a: Any, b: Any) -> bool:
     for text, answer in ((f"{a} < {b}", True), (f"{a} >= {b}", False)):
         if isinstance(prove(text, timeout_ms=0), Proved):
             return answer
-    raise UndecidedNow
+    raise NotFoldable
 
 
-def _part(a: Any, b: Any) -> Dim:
+def _size_quotient(a: Any, b: Any) -> Dim:
     """A size divided by another size: the remaining factors if the division is plain, otherwise a floor division."""
     left, right = _dim(a), _dim(b)
     found = remaining_size((left,), (right,))
@@ -82,14 +82,14 @@ def _part(a: Any, b: Any) -> Dim:
 def _quotients(a: Array, b: Array) -> Array:
     """Quotients of integers, rounded towards zero."""
     if not b.all():
-        raise UndecidedNow
+        raise NotFoldable
     down = a // b
     return down + ((down * b != a) & ((a < 0) != (b < 0))).astype(down.dtype)
 
 
 def _remainders(a: Array, b: Array) -> Array:
     if not b.all():
-        raise UndecidedNow
+        raise NotFoldable
     return np.mod(a, b)
 
 
@@ -100,8 +100,8 @@ def _binary(f: Callable[[Any, Any], Any], plain: Callable[[Array, Array], Any], 
     def fold(n: OnnxNode) -> KnownArray:
         a, b = _array(n, 0), _array(n, 1)
         if len(n.inputs) != 2 or n.dtype(0) != n.dtype(1) or a.dtype == bool:
-            raise UndecidedNow
-        _need_few(math.prod(np.broadcast_shapes(a.shape, b.shape)), a, b)
+            raise NotFoldable
+        _check_count(math.prod(np.broadcast_shapes(a.shape, b.shape)), a, b)
         symbolic = a.dtype == object or b.dtype == object
         with np.errstate(all="ignore"):  # integers wrap around
             made = np.frompyfunc(f, 2, 1)(a, b) if symbolic else plain(a, b)
@@ -112,54 +112,54 @@ def _binary(f: Callable[[Any, Any], Any], plain: Callable[[Array, Array], Any], 
 
 def _mod(n: OnnxNode) -> KnownArray:
     if n.flag("fmod"):
-        raise UndecidedNow
+        raise NotFoldable
     return _binary(lambda a, b: _dim(a) % _dim(b), _remainders)(n)
 
 
 def _neg(n: OnnxNode) -> KnownArray:
     x = _array(n, 0)
     if x.dtype.kind not in "iO":
-        raise UndecidedNow
+        raise NotFoldable
     return known_value(-x, n.dtype(0))
 
 
 def _where(n: OnnxNode) -> KnownArray:
     at, x, y = _array(n, 0), _array(n, 1), _array(n, 2)
     if at.dtype != bool or n.dtype(1) != n.dtype(2):
-        raise UndecidedNow
-    _need_few(math.prod(np.broadcast_shapes(at.shape, x.shape, y.shape)), x, y)
+        raise NotFoldable
+    _check_count(math.prod(np.broadcast_shapes(at.shape, x.shape, y.shape)), x, y)
     return known_value(np.where(at, x, y), n.dtype(1))
 
 
 def _product(n: OnnxNode) -> KnownArray:
     x = _array(n, 0)
-    axes = n.listed("axes", 1)
+    axes = n.integer_list("axes", 1)
     if x.ndim != 1 or axes not in (None, [0], [-1]) or x.dtype == bool:
-        raise UndecidedNow
+        raise NotFoldable
     if axes is None and n.flag("noop_with_empty_axes"):
-        raise UndecidedNow
+        raise NotFoldable
     with np.errstate(all="ignore"):
         wide = None if x.dtype == object else x.dtype
         return known_value(np.prod(x, keepdims=n.flag("keepdims", 1), dtype=wide), n.dtype(0))
 
 
 def _cast(n: OnnxNode) -> KnownArray:
-    value, to = n.needed(0), n.at("to")
+    value, to = n.required_input(0), n.at("to")
     assert isinstance(value, KnownArray)
     x = value.array
-    n.without_effect("saturate", "round_mode")
+    n.ignore_attributes("saturate", "round_mode")
     if value.is_symbolic:
         # Sizes are assumed to fit into int32 and int64.
         if to not in ("int32", "int64"):
-            raise UndecidedNow
+            raise NotFoldable
         return known_value(x, to)
     kind = numpy_dtype(to)
     if x.dtype.kind not in "iubf" or kind.kind not in "iubf" or (x.dtype.kind == "f" and value.weight is not None):
-        raise UndecidedNow
+        raise NotFoldable
     if x.dtype.kind == "f" and kind.kind in "iu":
         held = dtype_of(to)
         if not (np.isfinite(x) & (x >= held.least) & (x <= held.greatest)).all():
-            raise UndecidedNow
+            raise NotFoldable
     with np.errstate(all="ignore"):
         return known_value(x.astype(kind), to)
 
@@ -168,7 +168,7 @@ def _cast(n: OnnxNode) -> KnownArray:
 
 
 def _identity(n: OnnxNode) -> KnownArray:
-    value = n.needed(0)
+    value = n.required_input(0)
     assert isinstance(value, KnownArray)
     return value
 
@@ -177,22 +177,22 @@ def _gather(n: OnnxNode) -> KnownArray:
     x, at = _array(n, 0), _array(n, 1)
     axis = n.axis(0, x.ndim)
     if at.dtype.kind not in "iu":
-        raise UndecidedNow
-    _need_few(at.size * math.prod(d for a, d in enumerate(x.shape) if a != axis), x)
+        raise NotFoldable
+    _check_count(at.size * math.prod(d for a, d in enumerate(x.shape) if a != axis), x)
     return known_value(np.take(x, at.astype(np.int64), axis=axis), n.dtype(0))
 
 
 def _concat(n: OnnxNode) -> KnownArray:
     xs = [_array(n, i) for i in range(len(n.inputs))]
     if len({n.dtype(i) for i in range(len(xs))}) > 1:
-        raise UndecidedNow
-    _need_few(sum(x.size for x in xs), *xs)
+        raise NotFoldable
+    _check_count(sum(x.size for x in xs), *xs)
     axis = n.axis(None, xs[0].ndim)
     wide = object if any(x.dtype == object for x in xs) else xs[0].dtype
     return known_value(np.concatenate([x.astype(wide) for x in xs], axis=axis), n.dtype(0))
 
 
-def effective(start: int, end: int, step: int, size: int) -> tuple[int, int]:
+def slice_range(start: int, end: int, step: int, size: int) -> tuple[int, int]:
     """The first position of a slice of an axis, and the number of its elements, as ONNX defines them."""
     start, end = (v + size if v < 0 else v for v in (start, end))
     if step > 0:
@@ -206,20 +206,20 @@ def _slice(n: OnnxNode) -> KnownArray:
     x = _array(n, 0)
     starts, ends, axes, steps = (n.sizes(s, i) for i, s in enumerate(("starts", "ends", "axes", "steps"), 1))
     if starts is None or ends is None or any(not d.is_const for d in (*starts, *ends, *(axes or ()), *(steps or ()))):
-        raise UndecidedNow
+        raise NotFoldable
     along = range(len(starts)) if axes is None else [d.value for d in axes]
     by = [1] * len(starts) if steps is None else [d.value for d in steps]
     for axis, start, end, step in zip(along, starts, ends, by, strict=True):
-        at = n.from_the_front(axis, x.ndim)
+        at = n.normal_axis(axis, x.ndim)
         if step == 0:
             raise n.error("a step of 0", "steps other than 0")
-        first, count = effective(start.value, end.value, step, x.shape[at])
+        first, count = slice_range(start.value, end.value, step, x.shape[at])
         x = np.take(x, [first + i * step for i in range(count)], axis=at)
     return known_value(x, n.dtype(0))
 
 
 def _axes(n: OnnxNode) -> tuple[int, ...] | None:
-    found = n.listed("axes", 1)
+    found = n.integer_list("axes", 1)
     return None if found is None else tuple(found)
 
 
@@ -238,7 +238,7 @@ Fold = Callable[[OnnxNode], KnownArray]
 
 _FOLDS: dict[str, Fold] = {
     "Add": _binary(lambda a, b: a + b, np.add), "Sub": _binary(lambda a, b: a - b, np.subtract),
-    "Mul": _binary(lambda a, b: a * b, np.multiply), "Div": _binary(_part, _quotients), "Mod": _mod,
+    "Mul": _binary(lambda a, b: a * b, np.multiply), "Div": _binary(_size_quotient, _quotients), "Mod": _mod,
     "Equal": _binary(_equal, np.equal, "bool"), "Less": _binary(_less, np.less, "bool"),
     "Greater": _binary(lambda a, b: _less(b, a), np.greater, "bool"),
     "Max": _binary(lambda a, b: b if _less(a, b) else a, np.maximum),

@@ -27,8 +27,8 @@ from relax_eg.ir.wellformed import check
 from relax_eg.shapes import Dim, parse_spec
 
 _INSTALL = "the package `onnx`: pip install relax-eg[onnx]"
-FEW = 16  # limit: elements of an initializer without floats that stays a constant
-OLDEST = 7  # given: the first opset whose operators broadcast as numpy does
+MAX_CONSTANT_ELEMENTS = 16  # limit: elements of an initializer without floats that stays a constant
+OLDEST_OPSET = 7  # given: the first opset whose operators broadcast as numpy does
 _DOMAINS = ("", "ai.onnx")
 
 
@@ -113,7 +113,7 @@ class _Graph:
         self.taken: set[str] = set()
         self.params: list[Expr] = []
         self.weights: dict[str, Array] = {}
-        self.made: dict[str, Expr] = {}
+        self.weight_params: dict[str, Expr] = {}
         self.waiting: dict[str, Any] = {}
         self.origins: dict[Expr, Origin] = {}
         self.sizes: dict[str, Dim] = {}  # the sizes that have a name in the model
@@ -204,12 +204,12 @@ class _Graph:
 
     def _declared(self, name: str, shape: Sequence[Dim | None]) -> tuple[Dim, ...]:
         """The sizes that the caller declares for an input. OnnxError if they contradict the model."""
-        told = Tensor(self.inputs[name]).shape
-        pairs = None if told is None or len(told) != len(shape) else zip(told, shape, strict=True)
-        if told is None or pairs is None or any(a != b for a, b in pairs if b is not None and b.is_const):
+        declared = Tensor(self.inputs[name]).shape
+        pairs = None if declared is None or len(declared) != len(shape) else zip(declared, shape, strict=True)
+        if declared is None or pairs is None or any(a != b for a, b in pairs if b is not None and b.is_const):
             has = " ".join("_" if d is None else str(d) for d in shape)
             raise OnnxError(f"inputs[{name!r}] = {self.inputs[name]!r}; the model has {has!r}")
-        return told
+        return declared
 
     def _size(self, dim: Any) -> Dim | None:
         """A size of an input; None for a size that is neither fixed nor named."""
@@ -230,17 +230,17 @@ class _Graph:
 
     def _initializer(self, name: str, tensor: Any) -> KnownArray:
         found = self._tensor(tensor)
-        few = found.array.size <= (1 if found.array.dtype.kind == "f" else FEW)
+        few = found.array.size <= (1 if found.array.dtype.kind == "f" else MAX_CONSTANT_ELEMENTS)
         return found if few or self.constants else replace(found, weight=lambda: self._weight(name, found))
 
     def _weight(self, name: str, found: KnownArray) -> Expr:
         """The parameter that takes an initializer; adds it at the first use."""
-        if name not in self.made:
+        if name not in self.weight_params:
             own = identifier(name, self.taken)
-            self.made[name] = var(own, Tensor(found.array.shape, found.dtype))
+            self.weight_params[name] = var(own, Tensor(found.array.shape, found.dtype))
             self.weights[own] = found.array
-            self.params.append(self.made[name])
-        return self.made[name]
+            self.params.append(self.weight_params[name])
+        return self.weight_params[name]
 
     def _tensor(self, tensor: Any) -> KnownArray:
         """The numbers in a TensorProto. OnnxError if they are in another file, or do not fit its dtype and sizes."""
@@ -279,8 +279,8 @@ class _Graph:
         if any(f.name == kind and _domain(f) == domain for f in self.proto.functions):
             raise OnnxError(f"{where} is a function of the model's own\n  accepted: the operator of this name")
         newest = self.onnx.defs.onnx_opset_version()
-        if not OLDEST <= opset <= newest:
-            raise OnnxError(f"{where} is not supported\n  accepted: opsets {OLDEST} to {newest}")
+        if not OLDEST_OPSET <= opset <= newest:
+            raise OnnxError(f"{where} is not supported\n  accepted: opsets {OLDEST_OPSET} to {newest}")
         inputs = [self._value(x, where) if x else None for x in node.input]
         try:
             self._check(node, checked)
@@ -320,14 +320,12 @@ class _Graph:
         listed = list(node.output)
         while listed and not listed[-1]:
             listed.pop()
-        n = OnnxNode(
-            node.op_type, where, tuple(inputs), self._attributes(node), tuple(o in self.read for o in listed), opset
-        )
+        n = OnnxNode(node.op_type, where, tuple(inputs), self._attributes(node), len(listed), opset)
         made: Value | Sequence[Value] | None = fold_node(n)
         if made is None:
-            n = n.afresh()
+            n = n.unread_copy()
             made = HANDLERS[node.op_type](n)
-        if (unread := n.unread()) is not None:
+        if (unread := n.unread_part()) is not None:
             raise n.error(f"{unread} is not supported", f"a {node.op_type} without it")
         results: list[Value] = [made] if isinstance(made, (Expr, KnownArray)) else list(made)
         for i, name in enumerate(listed):

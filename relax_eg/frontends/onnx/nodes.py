@@ -1,7 +1,7 @@
 """The view of an ONNX node that handlers get: inputs as expressions or known arrays, attributes, and the opset version.
 
 A node records which of its inputs and attributes were read. An unread one could change the meaning of the node, so the
-reader of the graph refuses it (`unread`).
+reader of the graph refuses it (`unread_part`).
 """
 
 from __future__ import annotations
@@ -22,17 +22,19 @@ from relax_eg.shapes import Dim
 class OnnxNode:
     """A node of an ONNX graph.
 
+    - `kind`: the name of its operator.
     - `where`: the description of the node in errors.
     - `inputs`: the inputs; None for one that is left out.
     - `attributes`: attributes by name; tensors are `KnownArray`.
-    - `outputs`: for each output that the node names, whether anything reads it.
+    - `output_count`: the number of outputs that the node names.
+    - `opset`: the version of the operator set that defines the node.
     """
 
     kind: str
     where: str
     inputs: tuple[Value | None, ...]
     attributes: Mapping[str, Any]
-    outputs: tuple[bool, ...]
+    output_count: int
     opset: int
     _names: set[str] = field(default_factory=set[str])
     _places: set[int] = field(default_factory=set[int])
@@ -47,21 +49,21 @@ class OnnxNode:
         self._places.add(i)
         return self.inputs[i] if i < len(self.inputs) else None
 
-    def needed(self, i: int) -> Value:
+    def required_input(self, i: int) -> Value:
         """Input `i`. OnnxError if it is left out."""
         found = self.value(i)
         if found is None:
             raise self.error(f"input {i} is left out", f"a {self.kind} with this input")
         return found
 
-    def given(self, i: int) -> Expr | None:
+    def optional_input(self, i: int) -> Expr | None:
         """Input `i` as an expression, or None if it is left out."""
         value = self.value(i)
         return value.expr if isinstance(value, KnownArray) else value
 
     def __getitem__(self, i: int) -> Expr:
         """Input `i` as an expression. OnnxError if it is left out."""
-        value = self.needed(i)
+        value = self.required_input(i)
         return value.expr if isinstance(value, KnownArray) else value
 
     @property
@@ -73,14 +75,14 @@ class OnnxNode:
 
     def shape(self, i: int) -> tuple[Dim, ...]:
         """The shape of input `i`; its value is not used."""
-        value = self.needed(i)
+        value = self.required_input(i)
         return tuple(map(Dim.of, value.array.shape)) if isinstance(value, KnownArray) else value.shape
 
     def dtype(self, i: int) -> str:
         """The dtype of input `i`; its value is not used."""
-        return self.needed(i).dtype
+        return self.required_input(i).dtype
 
-    def known(self, i: int, what: str) -> Array | None:
+    def known_array(self, i: int, what: str) -> Array | None:
         """Input `i` as a known array; None if it is left out. OnnxError, which calls it `what`, if it is not known."""
         value = self.value(i)
         if value is None or isinstance(value, KnownArray):
@@ -111,31 +113,31 @@ class OnnxNode:
     def axis(self, default: int | None, rank: int, last: bool = False) -> int:
         """Attribute `axis` counted from the front; with `last`, the position behind the last axis is accepted too."""
         found = self.at("axis", default)
-        return self.from_the_front(found, rank, last)
+        return self.normal_axis(found, rank, last)
 
-    def from_the_front(self, axis: Any, rank: int, last: bool = False) -> int:
+    def normal_axis(self, axis: Any, rank: int, last: bool = False) -> int:
         """An axis of a value of `rank`, counted from the front. OnnxError if it is out of range."""
         most = rank if last else rank - 1
         if not isinstance(axis, int) or not -rank <= axis <= most:
             raise self.error(f"axis {axis} of a value of rank {rank}", f"axes from {-rank} to {most}")
         return axis % rank if axis < 0 else axis
 
-    def without_effect(self, *names: str) -> None:
+    def ignore_attributes(self, *names: str) -> None:
         """Marks attributes as read that do not change the result of the node."""
         self._names.update(names)
 
     # --- values that are attributes in older opsets and inputs in newer ones ---
 
-    def listed(self, name: str, i: int) -> list[int] | None:
+    def integer_list(self, name: str, i: int) -> list[int] | None:
         """Integers that are an attribute in older opsets, and input `i` in newer ones; None if they are left out."""
         found = self.sizes(name, i)
         return None if found is None else [d.value for d in found]
 
     def sizes(self, name: str, i: int) -> tuple[Dim, ...] | None:
-        """Like `listed`, for sizes that may be symbolic."""
+        """Like `integer_list`, for sizes that may be symbolic."""
         if (found := self.at(name)) is not None:
             return dims(np.array(found))
-        array = self.known(i, f"the {name}")
+        array = self.known_array(i, f"the {name}")
         if array is not None and array.dtype.kind not in "iuO":
             raise self.error(f"the {name}, {array.dtype}", "whole numbers")
         return None if array is None else dims(array)
@@ -154,19 +156,13 @@ class OnnxNode:
             raise self.error(f"{name}={found} for {rank} axes of space", "a whole number >= 1 for each")
         return found
 
-    # --- outputs ---
+    # --- the check that everything was read ---
 
-    def wants(self, i: int) -> bool:
-        """Whether anything reads output `i`."""
-        return i < len(self.outputs) and self.outputs[i]
-
-    # --- after all ---
-
-    def afresh(self) -> OnnxNode:
+    def unread_copy(self) -> OnnxNode:
         """A copy of the node in which nothing counts as read."""
-        return OnnxNode(self.kind, self.where, self.inputs, self.attributes, self.outputs, self.opset)
+        return OnnxNode(self.kind, self.where, self.inputs, self.attributes, self.output_count, self.opset)
 
-    def unread(self) -> str | None:
+    def unread_part(self) -> str | None:
         """An attribute or input of the node that was not read, as text; None if there is none."""
         for name, value in self.attributes.items():
             if name not in self._names:

@@ -25,7 +25,7 @@ def _stash(n: OnnxNode) -> str:
     return _STASH[n.choice("stash_type", 1, *_STASH)]
 
 
-def _stage(x: Expr, stash: str) -> Expr:
+def _to_stash(x: Expr, stash: str) -> Expr:
     """`x` in the dtype of the first stage. float64 stays float64: a narrower stage would make the remaining digits of
     the result wrong, and no runtime does that."""
     return x if x.dtype == "float64" else op.astype(x, stash)
@@ -39,7 +39,7 @@ def _statistics(x: Expr, axes: tuple[int, ...], epsilon: float) -> tuple[Expr, E
     return centred * inverse, mean, inverse
 
 
-def _scaled(n: OnnxNode, y: Expr, scale: Expr, bias: Expr | None) -> Expr:
+def _apply_scale(n: OnnxNode, y: Expr, scale: Expr, bias: Expr | None) -> Expr:
     made = y * scale if bias is None else y * scale + bias
     if made.shape != y.shape:
         raise n.error(f"a scale or bias that does not broadcast to {y.tensor.short}", "shapes that broadcast to it")
@@ -49,9 +49,9 @@ def _scaled(n: OnnxNode, y: Expr, scale: Expr, bias: Expr | None) -> Expr:
 def _layer_norm(n: OnnxNode) -> list[Value]:
     x, scale, stash = n[0], n[1], _stash(n)
     axes = tuple(range(n.axis(-1, x.ndim), x.ndim))
-    y, mean, inverse = _statistics(_stage(x, stash), axes, n.at("epsilon", _EPSILON))
+    y, mean, inverse = _statistics(_to_stash(x, stash), axes, n.at("epsilon", _EPSILON))
     return [
-        _scaled(n, op.astype(y, x.dtype), scale, n.given(2)),
+        _apply_scale(n, op.astype(y, x.dtype), scale, n.optional_input(2)),
         op.astype(mean, stash),
         op.astype(inverse, stash),
     ]
@@ -60,14 +60,14 @@ def _layer_norm(n: OnnxNode) -> list[Value]:
 def _rms_norm(n: OnnxNode) -> Expr:
     x, scale, stash = n[0], n[1], _stash(n)
     axes = tuple(range(n.axis(-1, x.ndim), x.ndim))
-    staged = _stage(x, stash)
+    staged = _to_stash(x, stash)
     y = staged * op.rsqrt(op.mean(staged * staged, axes, keepdims=True) + n.at("epsilon", _EPSILON))
-    return _scaled(n, op.astype(op.astype(y, x.dtype), scale.dtype), scale, None)
+    return _apply_scale(n, op.astype(op.astype(y, x.dtype), scale.dtype), scale, None)
 
 
 def _instance_norm(n: OnnxNode) -> Expr:
     x, scale, bias = n[0], n[1], n[2]
-    y, _, _ = _statistics(_stage(x, "float32"), space_of(x), n.at("epsilon", _EPSILON))
+    y, _, _ = _statistics(_to_stash(x, "float32"), space_of(x), n.at("epsilon", _EPSILON))
     return op.astype(y, x.dtype) * channels(scale, x.ndim) + channels(bias, x.ndim)
 
 
@@ -77,7 +77,7 @@ def _group_norm(n: OnnxNode) -> Expr:
     if x.ndim < 3 or not x.shape[1].is_const or groups < 1 or x.shape[1].value % groups:
         raise n.error(f"{groups} groups of {x.tensor.short}", "groups that divide the channels, which are known")
     split = op.reshape(x, (x.shape[0], groups, x.shape[1].value // groups, *x.shape[2:]))
-    y, _, _ = _statistics(_stage(split, stash), tuple(range(2, split.ndim)), n.at("epsilon", _EPSILON))
+    y, _, _ = _statistics(_to_stash(split, stash), tuple(range(2, split.ndim)), n.at("epsilon", _EPSILON))
     y = op.astype(y, x.dtype)
     if n.opset < 21:  # scale and bias are per group before opset 21, and per channel from then on
         return op.reshape(y * channels(scale, split.ndim) + channels(bias, split.ndim), x.shape)
@@ -85,11 +85,11 @@ def _group_norm(n: OnnxNode) -> Expr:
 
 
 def _batch_norm(n: OnnxNode) -> Expr:
-    if n.opset < 14 and len(n.outputs) > 1:
-        raise n.error(f"{len(n.outputs)} outputs, which mean training", "a model exported for inference")
+    if n.opset < 14 and n.output_count > 1:
+        raise n.error(f"{n.output_count} outputs, which mean training", "a model exported for inference")
     if n.flag("training_mode") or not n.flag("spatial", 1):
         raise n.error("training_mode=1 or spatial=0", "a model exported for inference")
-    n.without_effect("momentum")  # it only affects the running statistics
+    n.ignore_attributes("momentum")  # it only affects the running statistics
     x, *others = (n[i] for i in range(5))
     dtype = str(np.result_type(*(numpy_dtype(accumulator(e.dtype)) for e in (x, *others))))
     scale, bias, mean, variance = (op.astype(e, dtype) for e in others)

@@ -11,7 +11,7 @@ import numpy as np
 from relax_eg.dtypes import dtype_of, is_float, is_integer, kind
 from relax_eg.frontends.onnx import creation, normalisation, resize, windows
 from relax_eg.frontends.onnx.creation import normal_indices
-from relax_eg.frontends.onnx.folding import effective
+from relax_eg.frontends.onnx.folding import slice_range
 from relax_eg.frontends.onnx.nodes import Handler, OnnxNode
 from relax_eg.frontends.onnx.values import MOST_KNOWN, Array, KnownArray
 from relax_eg.frontends.onnx.widths import computed_in_float32
@@ -29,7 +29,7 @@ def _binary(f: Callable[[Expr, Expr], Expr]) -> Handler:
     return lambda n: f(n[0], n[1])
 
 
-def _folded(f: Callable[[Expr, Expr], Expr]) -> Handler:
+def _nary(f: Callable[[Expr, Expr], Expr]) -> Handler:
     return lambda n: functools.reduce(f, n.all)
 
 
@@ -37,7 +37,7 @@ def _softplus(x: Expr) -> Expr:
     return op.maximum(x, 0) + op.log1p(op.exp(-op.abs(x)))
 
 
-def _fits(n: OnnxNode, y: Expr, x: Expr) -> Expr:
+def _check_shape(n: OnnxNode, y: Expr, x: Expr) -> Expr:
     """`y`, which must have the shape of `x`. OnnxError if an operand that is broadcast to `x` made it larger."""
     if y.shape != x.shape:
         shapes = f"{', '.join(map(str, y.shape))} instead of {', '.join(map(str, x.shape))}"
@@ -47,7 +47,7 @@ def _fits(n: OnnxNode, y: Expr, x: Expr) -> Expr:
 
 def _single(n: OnnxNode, i: int, what: str) -> Expr | None:
     """Input `i`, which must have a single element, as a scalar; None if it is left out."""
-    found = n.given(i)
+    found = n.optional_input(i)
     if found is not None and product(found.shape) != 1:
         raise n.error(f"{what} of shape ({', '.join(map(str, found.shape))})", f"a scalar as {what}")
     return None if found is None else op.reshape(found, ())
@@ -80,7 +80,7 @@ def _abs(x: Expr) -> Expr:
 
 def _prelu(n: OnnxNode) -> Expr:
     x, slope = n[0], n[1]
-    return _fits(n, op.where(op.less(x, 0), slope * x, x), x)
+    return _check_shape(n, op.where(op.less(x, 0), slope * x, x), x)
 
 
 def _gelu(n: OnnxNode) -> Expr:
@@ -104,7 +104,7 @@ def _selu(n: OnnxNode) -> Expr:
     return gamma * _elu(n[0], alpha)
 
 
-def _leaky(n: OnnxNode) -> Expr:
+def _leaky_relu(n: OnnxNode) -> Expr:
     x = n[0]
     return op.where(op.less(x, 0), n.at("alpha", 0.01) * x, x)
 
@@ -113,7 +113,7 @@ _MOST_MULTIPLIED = 8  # limit: the largest constant exponent for which a power b
 
 
 def _pow(n: OnnxNode) -> Expr:
-    x, y = n[0], n.needed(1)
+    x, y = n[0], n.required_input(1)
     if isinstance(y, KnownArray) and y.array.size == 1 and not y.is_symbolic and y.array.ndim <= x.ndim:
         value = float(y.array.reshape(()))
         if abs(value) <= _MOST_MULTIPLIED and value == int(value) and (value >= 0 or is_float(x.dtype)):
@@ -166,9 +166,9 @@ def _gemm(n: OnnxNode) -> Expr:
     a = op.permute_dims(a) if n.flag("transA") else a
     b = op.permute_dims(b) if n.flag("transB") else b
     alpha, beta = _scale(n, "alpha", a.dtype), _scale(n, "beta", a.dtype)
-    y, c = a @ b, n.given(2)
+    y, c = a @ b, n.optional_input(2)
     y = y if alpha == 1 else alpha * y
-    return y if c is None or beta == 0 else _fits(n, y + (c if beta == 1 else beta * c), y)
+    return y if c is None or beta == 0 else _check_shape(n, y + (c if beta == 1 else beta * c), y)
 
 
 # --- movement ---
@@ -193,7 +193,7 @@ def _flatten(n: OnnxNode) -> Expr:
 
 
 def _squeeze(n: OnnxNode) -> Expr:
-    x, axes = n[0], n.listed("axes", 1)
+    x, axes = n[0], n.integer_list("axes", 1)
     if axes is None and any(not d.is_const for d in x.shape):
         shape = ", ".join(map(str, x.shape))
         raise n.error(f"no axes, and sizes that may be 1 ({shape})", "axes, or fixed sizes")
@@ -216,7 +216,7 @@ def _expand(n: OnnxNode) -> Expr:
 def _split(n: OnnxNode) -> Sequence[Expr]:
     x = n[0]
     axis, size = n.axis(0, x.ndim), x.shape[n.axis(0, x.ndim)]
-    parts, count = n.sizes("split", 1), len(n.outputs)
+    parts, count = n.sizes("split", 1), n.output_count
     if parts is None:
         if (told := n.at("num_outputs", count)) != count:
             raise n.error(f"num_outputs={told} with {count} outputs", "as many outputs as num_outputs")
@@ -241,8 +241,8 @@ def _slice(n: OnnxNode) -> Expr:
     starts, ends = n.all_sizes("starts", 1), n.all_sizes("ends", 2)
     if not len(starts) == len(ends):
         raise n.error(f"{len(starts)} starts and {len(ends)} ends", "as many starts as ends")
-    axes, steps = n.listed("axes", 3), n.listed("steps", 4)
-    along = [n.from_the_front(a, x.ndim) for a in (range(len(starts)) if axes is None else axes)]
+    axes, steps = n.integer_list("axes", 3), n.integer_list("steps", 4)
+    along = [n.normal_axis(a, x.ndim) for a in (range(len(starts)) if axes is None else axes)]
     by = [1] * len(starts) if steps is None else steps
     if len(set(along)) < len(along) or len(along) != len(starts) or len(by) != len(starts) or 0 in by:
         raise n.error(f"axes {along}, steps {by}", "as many as starts, an axis once, steps other than 0")
@@ -251,7 +251,7 @@ def _slice(n: OnnxNode) -> Expr:
     for axis, start, end, step in zip(along, starts, ends, by, strict=True):
         size = x.shape[axis]
         if size.is_const and start.is_const and end.is_const:
-            first, count = effective(start.value, end.value, step, size.value)
+            first, count = slice_range(start.value, end.value, step, size.value)
             if step > 0 or not count:
                 keys[axis] = slice(first, min(first + count * step, size.value) if count else first, max(step, 1))
             else:
@@ -263,13 +263,13 @@ def _slice(n: OnnxNode) -> Expr:
         if step < 0:
             keys[axis] = slice(None, None, step)
             continue
-        low, high = (_place(at, size) for at in (start, end))
+        low, high = (_slice_bound(at, size) for at in (start, end))
         keys[axis] = slice(low, high if _proved(low, high) else dim_max(low, high), step)
     x = op.getitem(x, tuple(keys))
     return op.flip(x, tuple(turned)) if turned else x
 
 
-def _place(at: Dim, size: Dim) -> Dim:
+def _slice_bound(at: Dim, size: Dim) -> Dim:
     """The place where a slice of an axis of `size` elements begins or ends.
 
     As in ONNX, numbers below 0 count from the end, and places out of range are clamped. A symbolic place that is never
@@ -294,7 +294,7 @@ def _proved(low: Dim, high: Dim) -> bool:
 
 
 def _gather(n: OnnxNode) -> Expr:
-    x, at = n[0], n.needed(1)
+    x, at = n[0], n.required_input(1)
     axis = n.axis(0, x.ndim)
     size = x.shape[axis]
     if isinstance(at, KnownArray) and not at.is_symbolic:
@@ -330,8 +330,8 @@ def _tile(n: OnnxNode) -> Expr:
 
 def _pad(n: OnnxNode) -> Expr:
     x, mode = n[0], n.choice("mode", "constant", "constant", "reflect", "edge", "wrap")
-    pads, given = n.all_sizes("pads", 1), n.listed("axes", 3)
-    axes = [n.from_the_front(a, x.ndim) for a in (range(x.ndim) if given is None else given)]
+    pads, given = n.all_sizes("pads", 1), n.integer_list("axes", 3)
+    axes = [n.normal_axis(a, x.ndim) for a in (range(x.ndim) if given is None else given)]
     if len(pads) != 2 * len(axes) or len(set(axes)) < len(axes):
         raise n.error(f"{len(pads)} pads for axes {axes}", "two for each axis, each axis once")
     width: list[tuple[Dim, Dim]] = [(Dim.of(0), Dim.of(0))] * x.ndim
@@ -341,15 +341,15 @@ def _pad(n: OnnxNode) -> Expr:
         value = n.at("value", 0.0) if n.opset < 11 else _single(n, 2, "the constant")
         fill = const(0, x.dtype) if value is None else value if isinstance(value, Expr) else const(value, x.dtype)
         return op.pad(x, width, fill)
-    n.without_effect("value")
+    n.ignore_attributes("value")
     n.value(2)  # the constant
     for axis, (low, high) in enumerate(width):
         if (low, high) != (0, 0):
-            x = op.take(x, _places_around(n, mode, x.shape[axis], low, high), axis, mode="clip")
+            x = op.take(x, _padded_positions(n, mode, x.shape[axis], low, high), axis, mode="clip")
     return x
 
 
-def _places_around(n: OnnxNode, mode: Any, size: Dim, low: Dim, high: Dim) -> Array:
+def _padded_positions(n: OnnxNode, mode: Any, size: Dim, low: Dim, high: Dim) -> Array:
     """The positions of the elements of an axis that the padded axis holds, in order."""
     if not (size.is_const and low.is_const and high.is_const):
         raise n.error(f"mode={mode!r} with {size} elements and the widths {low} and {high}", "fixed sizes")
@@ -366,9 +366,9 @@ def _transpose(n: OnnxNode) -> Expr:
 # --- reduction ---
 
 
-def _reduced(f: Callable[..., Expr]) -> Handler:
+def _reduction(f: Callable[..., Expr]) -> Handler:
     def handler(n: OnnxNode) -> Expr:
-        x, axes = n[0], n.listed("axes", 1)
+        x, axes = n[0], n.integer_list("axes", 1)
         # With no axes to reduce, the elementwise parts of the reduction still apply.
         none = n.flag("noop_with_empty_axes") and not axes
         over = () if none else tuple(axes) if axes else tuple(range(x.ndim))
@@ -393,7 +393,7 @@ def _log_sum_exp(x: Expr, axes: Any, keepdims: bool) -> Expr:
     return total + (top if keepdims else op.squeeze(top, axes))
 
 
-def _position(f: Callable[..., Expr]) -> Handler:
+def _arg_reduction(f: Callable[..., Expr]) -> Handler:
     def handler(n: OnnxNode) -> Expr:
         x, keep = n[0], n.flag("keepdims", 1)
         axis = n.axis(0, x.ndim)
@@ -429,7 +429,7 @@ def _saturates(dtype: str) -> bool:
 
 def _cast(n: OnnxNode) -> Expr:
     x, to = n[0], n.dtype(1) if n.kind == "CastLike" else n.at("to")
-    n.without_effect("round_mode")  # it applies to a dtype that is not supported here
+    n.ignore_attributes("round_mode")  # it applies to a dtype that is not supported here
     saturate = n.flag("saturate", 1)
     if to == "bool":
         return x if x.dtype == "bool" else op.not_equal(x, 0)
@@ -441,10 +441,10 @@ def _cast(n: OnnxNode) -> Expr:
 
 
 def _dropout(n: OnnxNode) -> Sequence[Expr]:
-    training = n.known(2, "training_mode")
+    training = n.known_array(2, "training_mode")
     if training is not None and bool(training.any()):
         raise n.error("dropout in training", "a model exported for inference")
-    n.without_effect("seed", "ratio")
+    n.ignore_attributes("seed", "ratio")
     n.value(1)  # the ratio
     x = n[0]
     return [x, op.ones(x.shape, "bool")] if n.opset >= 10 else [x]
@@ -466,8 +466,8 @@ HANDLERS: dict[str, Handler] = {
         "And": op.logical_and, "Or": op.logical_or, "Xor": op.logical_xor, "BitwiseAnd": op.bitwise_and,
         "BitwiseOr": op.bitwise_or, "BitwiseXor": op.bitwise_xor,
     }.items()},
-    **{name: _folded(f) for name, f in {"Max": op.maximum, "Min": op.minimum, "Sum": op.add}.items()},
-    **{name: _reduced(f) for name, f in {
+    **{name: _nary(f) for name, f in {"Max": op.maximum, "Min": op.minimum, "Sum": op.add}.items()},
+    **{name: _reduction(f) for name, f in {
         "ReduceSum": op.sum, "ReduceMean": _mean, "ReduceMax": op.max, "ReduceMin": op.min, "ReduceProd": op.prod,
         "ReduceSumSquare": lambda x, a, k: op.sum(x * x, a, k), "ReduceL1": lambda x, a, k: op.sum(_abs(x), a, k),
         "ReduceL2": lambda x, a, k: op.sqrt(op.sum(x * x, a, k)), "ReduceLogSumExp": _log_sum_exp,
@@ -475,7 +475,7 @@ HANDLERS: dict[str, Handler] = {
     }.items()},
     "Mean": lambda n: computed_in_float32(lambda *xs: functools.reduce(op.add, xs) / len(xs), *n.all),
     "PRelu": _prelu, "Pow": _pow, "Mod": _mod, "Clip": _clip, "Where": lambda n: op.where(n[0], n[1], n[2]),
-    "Gelu": _gelu, "Elu": lambda n: _elu(n[0], n.at("alpha", 1.0)), "Selu": _selu, "LeakyRelu": _leaky,
+    "Gelu": _gelu, "Elu": lambda n: _elu(n[0], n.at("alpha", 1.0)), "Selu": _selu, "LeakyRelu": _leaky_relu,
     "Celu": lambda n: _celu(n[0], n.at("alpha", 1.0)),
     "HardSigmoid": lambda n: _hard_sigmoid(n[0], n.at("alpha", 0.2), n.at("beta", 0.5)),
     "Softmax": _softmax(op.softmax), "LogSoftmax": _softmax(op.log_softmax), "Gemm": _gemm,
@@ -484,7 +484,7 @@ HANDLERS: dict[str, Handler] = {
     "Unsqueeze": lambda n: op.expand_dims(n[0], tuple(d.value for d in n.all_sizes("axes", 1))),
     "Transpose": _transpose, "Concat": _concat, "Slice": _slice,
     "Gather": _gather, "GatherElements": _gather_elements, "Tile": _tile, "Pad": _pad,
-    "ArgMax": _position(op.argmax), "ArgMin": _position(op.argmin),
+    "ArgMax": _arg_reduction(op.argmax), "ArgMin": _arg_reduction(op.argmin),
     "TopK": _top_k, "Resize": resize.resize, "Upsample": resize.resize, **creation.HANDLERS, **windows.HANDLERS,
     **normalisation.HANDLERS,
 }  # fmt: skip

@@ -23,7 +23,7 @@ from relax_eg.shapes import Dim
 
 
 @dataclass(frozen=True, slots=True)
-class _Way:
+class _ResizeMode:
     """A resize mode.
 
     - `coordinates`: how coordinates of the result are mapped to those of the operand.
@@ -41,6 +41,7 @@ class _Axis:
     """An axis that is resized.
 
     - `size`, `result`: its sizes before and after.
+    - `factor`: the scale of the axis.
     - `roi`: start and end of the part of the axis that is used (`tf_crop_and_resize`).
     """
 
@@ -51,9 +52,9 @@ class _Axis:
 
 
 _HALF, _WHOLE = Fraction(1, 2), (Fraction(0), Fraction(1))
-_PLAIN = 1000  # limit: denominator of a fraction that exporters write as a float
+_MAX_DENOMINATOR = 1000  # limit: denominator of a fraction that exporters write as a float
 
-_ROUNDED: dict[str, Callable[[Fraction], int]] = {
+_ROUNDING: dict[str, Callable[[Fraction], int]] = {
     "round_prefer_floor": lambda x: math.ceil(x - _HALF),
     "round_prefer_ceil": lambda x: math.floor(x + _HALF),
     "floor": math.floor,
@@ -70,16 +71,16 @@ def resize(n: OnnxNode) -> Expr:
     x = n[0]
     n.choice("mode", "nearest", "nearest")
     # These attributes control the weights of elements; here each place takes a single element.
-    n.without_effect("antialias", "cubic_coeff_a", "exclude_outside")
+    n.ignore_attributes("antialias", "cubic_coeff_a", "exclude_outside")
     old = n.kind == "Upsample" or n.opset < 11
-    way = _Way(
+    way = _ResizeMode(
         "asymmetric" if old else n.choice("coordinate_transformation_mode", "half_pixel", *_COORDINATES),
-        "floor" if old else n.choice("nearest_mode", "round_prefer_floor", *_ROUNDED),
+        "floor" if old else n.choice("nearest_mode", "round_prefer_floor", *_ROUNDING),
         n.at("extrapolation_value", 0.0),
     )
-    axes = [n.from_the_front(a, x.ndim) for a in n.at("axes", range(x.ndim))]
+    axes = [n.normal_axis(a, x.ndim) for a in n.at("axes", range(x.ndim))]
     outside: dict[int, Array] = {}
-    for axis, resized in zip(axes, _resized(n, x, axes), strict=True):
+    for axis, resized in zip(axes, _resized_axes(n, x, axes), strict=True):
         if resized.size.is_const:
             at, beyond = _places(n, way, resized)
             if beyond.any():
@@ -87,7 +88,7 @@ def resize(n: OnnxNode) -> Expr:
             if not np.array_equal(at, np.arange(resized.size.value)):
                 x = op.take(x, at.astype(np.int32), axis, mode="clip")
         else:
-            x = _repeated(n, way, x, axis, resized)
+            x = _repeat_axis(n, way, x, axis, resized)
     for axis, beyond in outside.items():
         mask = beyond.reshape([-1 if a == axis else 1 for a in range(x.ndim)])
         x = op.where(mask, op.astype(op.full((), way.extrapolated, "float32"), x.dtype), x)
@@ -98,15 +99,15 @@ def _fraction(n: OnnxNode, value: float) -> Fraction:
     """The fraction that a float32 stands for: a plain one if there is one, otherwise the exact value."""
     if not math.isfinite(value):
         raise n.error(f"a scale or region of {value}", "finite numbers")
-    plain = Fraction(value).limit_denominator(_PLAIN)
+    plain = Fraction(value).limit_denominator(_MAX_DENOMINATOR)
     return plain if np.float32(plain) == np.float32(value) else Fraction(value)
 
 
-def _resized(n: OnnxNode, x: Expr, axes: Sequence[int]) -> list[_Axis]:
+def _resized_axes(n: OnnxNode, x: Expr, axes: Sequence[int]) -> list[_Axis]:
     """The size, factor, result and region of each of `axes`, as the node gives them."""
     attribute = n.kind == "Upsample" and n.opset < 9
     old = n.kind == "Upsample" or n.opset < 11
-    scales = n.at("scales") if attribute else n.known(1 if old else 2, "the scales")
+    scales = n.at("scales") if attribute else n.known_array(1 if old else 2, "the scales")
     wanted = None if old else n.sizes("sizes", 3)
     policy = n.choice("keep_aspect_ratio_policy", "stretch", "stretch", "not_larger", "not_smaller")
     if not old and n.at("coordinate_transformation_mode") != "tf_crop_and_resize":
@@ -151,14 +152,14 @@ def _regions(n: OnnxNode, count: int) -> list[tuple[Fraction, Fraction]]:
     """Start and end of the region of interest on each axis, as fractions of the axis."""
     if n.at("coordinate_transformation_mode") != "tf_crop_and_resize":
         return [_WHOLE] * count
-    found = n.known(1, "the region of interest")
+    found = n.known_array(1, "the region of interest")
     if found is None or found.size != 2 * count:
         raise n.error("no region of interest for each axis", "roi with a start and an end for each axis")
     values = [_fraction(n, float(v)) for v in found.reshape(-1)]
     return list(zip(values[:count], values[count:], strict=True))
 
 
-def _places(n: OnnxNode, way: _Way, axis: _Axis) -> tuple[Array, Array]:
+def _places(n: OnnxNode, way: _ResizeMode, axis: _Axis) -> tuple[Array, Array]:
     """For each place of a fixed axis of the result: the element that it takes, and whether it lies beyond the ends of
     the operand and takes no element."""
     size, count = axis.size.value, axis.result.value
@@ -167,7 +168,7 @@ def _places(n: OnnxNode, way: _Way, axis: _Axis) -> tuple[Array, Array]:
     if n.opset < 11 and axis.factor < 1:
         raise n.error(f"the factor {float(axis.factor):g}", "factors of at least 1, or opset 11")
     at = [_coordinate(way.coordinates, axis, i) for i in range(count)]
-    chosen = [min(max(_ROUNDED[way.nearest](p), 0), size - 1) for p in at]
+    chosen = [min(max(_ROUNDING[way.nearest](p), 0), size - 1) for p in at]
     cropped = way.coordinates == "tf_crop_and_resize"
     return np.array(chosen, np.int64), np.array([cropped and not 0 <= p <= size - 1 for p in at], bool)
 
@@ -198,7 +199,7 @@ def _coordinate(kind: str, axis: _Axis, i: int) -> Fraction:
             return (i + _HALF) / factor - _HALF
 
 
-def _repeated(n: OnnxNode, way: _Way, x: Expr, axis: int, resized: _Axis) -> Expr:
+def _repeat_axis(n: OnnxNode, way: _ResizeMode, x: Expr, axis: int, resized: _Axis) -> Expr:
     """`x` with each element of a symbolic axis repeated by the factor. OnnxError if the resize mode does not amount to
     that at every size."""
     k = int(resized.factor)

@@ -31,7 +31,8 @@ class KnownArray:
     """A known array.
 
     - `array`: numbers of dtype `dtype`, or, with sizes among them, an array of objects.
-    - `weight`: gives the parameter that takes the array if the program itself uses it.
+    - `dtype`: the dtype of its elements in the program.
+    - `weight()`: returns the parameter that takes the array if the program itself uses it.
     """
 
     array: Array
@@ -75,7 +76,7 @@ def known_value(found: Any, dtype: str) -> KnownArray:
     if any(isinstance(d, Dim) for d in items):
         for d in items:
             if isinstance(d, Dim):
-                _need_plain(d)
+                _check_terms(d)
         made = np.empty(len(items), object)
         made[:] = items
         return KnownArray(made.reshape(array.shape), dtype)
@@ -87,7 +88,7 @@ def known_value(found: Any, dtype: str) -> KnownArray:
         ) from None
 
 
-def _need_plain(size: Dim) -> None:
+def _check_terms(size: Dim) -> None:
     if _terms(size) > MOST_TERMS:
         raise OnnxError(f"a size of more than {MOST_TERMS} terms\n  accepted: sizes of up to {MOST_TERMS} terms")
 

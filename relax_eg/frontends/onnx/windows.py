@@ -76,7 +76,7 @@ def _conv(n: OnnxNode) -> Expr:
     strides, around = n.steps("strides", space), n.steps("dilations", space)
     pads = _pads(n, x.shape[2:], window, strides, around)
     y = op.conv(x, w, strides, pads, around, n.at("group", 1))
-    bias = n.given(2)
+    bias = n.optional_input(2)
     return y if bias is None else y + channels(bias, x.ndim)
 
 
@@ -96,7 +96,7 @@ def _conv_transpose(n: OnnxNode) -> Expr:
     w = op.reshape(w, (groups, rows, columns, *w.shape[2:]))
     w = op.reshape(op.swapaxes(w, 1, 2), (columns * groups, rows, *w.shape[3:]))
     y = op.conv(x, w, 1, list(zip(low, high, strict=True)), around, groups, input_dilation=strides)
-    bias = n.given(2)
+    bias = n.optional_input(2)
     return y if bias is None else y + channels(bias, x.ndim)
 
 
@@ -143,7 +143,7 @@ def _pool(n: OnnxNode, x: Expr, kind: str) -> tuple[Expr, Expr | None]:
 
 
 def _max_pool(n: OnnxNode) -> Expr:
-    n.without_effect("storage_order")  # it only affects the indices output, which is not supported
+    n.ignore_attributes("storage_order")  # it only affects the indices output, which is not supported
     return _pool(n, n[0], "max")[0]
 
 

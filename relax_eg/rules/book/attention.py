@@ -22,7 +22,7 @@ def row_sums(x: Any) -> Any:
 
 @_rule("x: *b m k, r: *b m 1, w: k n", when="k >= 1", both=True, tags=("matmul", "norm"), check=False)
 def row_quotient_through_matmul(x: Any, r: Any, w: Any) -> Any:
-    """(x / r) W = (x W) / r for one divisor of each row: a norm's root after the matmul, or before"""
+    """(x / r) W = (x W) / r for one divisor of each row: a norm divides before the matmul or after it"""
     return (x / r) @ w, (x @ w) / r
 
 
@@ -40,7 +40,7 @@ def row_scale_through_matmul(x: Any, r: Any, w: Any) -> Any:
 
 @_rule("x: *b m k, k2: *b k n", tags=("matmul", "attention", "sum"), check=False)
 def row_sum_of_batched_matmul(x: Any, k2: Any) -> Any:
-    """rowsum(A B) = A rowsum(B), batch by batch: what normalises an attention without softmax"""
+    """rowsum(A B) = A rowsum(B), batch by batch: the normaliser of an attention without softmax"""
     if x.ndim == 2:
         return None
     return row_sums(x @ k2), x @ row_sums(k2)

@@ -27,20 +27,20 @@ def diagonal(x: Any, places: Any) -> Any:
 
 @_rule("a: m k, b: n k, c: k p", both=True, phase="merge", tags=("matmul", "concat"), check=False)
 def rows_of_two_matmuls(a: Any, b: Any, c: Any) -> Any:
-    """[A C; B C] = [A; B] C: two batches of rows in one matmul, or apart"""
+    """[A C; B C] = [A; B] C: two batches of rows in one matmul, or in two"""
     return op.concat([a @ c, b @ c], 0), op.concat([a, b], 0) @ c
 
 
 @_rule("a: *b m k, w: k n, v: k p", tags=("matmul", "concat"), check=False)
 def columns_of_two_matmuls(a: Any, w: Any, v: Any) -> Any:
-    """[A W, A V] = A [W, V]: the result of two matmuls, joined, in one"""
+    """[A W, A V] = A [W, V]: two matmuls of one operand as one"""
     last = a.ndim - 1
     return op.concat([a @ w, a @ v], last), a @ op.concat([w, v], 1)
 
 
 @_rule("a: *b m k, c: *b m j, w: k n, v: j n", tags=("matmul", "concat"), check=False)
 def block_product(a: Any, c: Any, w: Any, v: Any) -> Any:
-    """[A, C] [W; V] = A W + C V: nothing is joined"""
+    """[A, C] [W; V] = A W + C V: nothing is concatenated"""
     return op.concat([a, c], a.ndim - 1) @ op.concat([w, v], 0), a @ w + c @ v
 
 
@@ -52,7 +52,7 @@ def sum_of_two_products(a: Any, c: Any, w: Any, v: Any) -> Any:
 
 @_rule("a: *b m k, c: *b m j, w: k+j n", tags=("matmul", "concat"), check=False)
 def joined_features_times_weight(a: Any, c: Any, w: Any) -> Any:
-    """[A, C] W = A W[:k] + C W[k:]: features are not joined to be multiplied"""
+    """[A, C] W = A W[:k] + C W[k:]: the features are not concatenated"""
     k, n = a.shape[-1], w.shape[1]
     top, rest = op.strided_slice(w, (0, 0), (k, n)), op.strided_slice(w, (k, 0), w.shape)
     return op.concat([a, c], a.ndim - 1) @ w, a @ top + c @ rest
@@ -104,7 +104,7 @@ def sum_of_kron(a: Any, b: Any) -> Any:
 
 @_rule("a: *b m 1, c: 1 n", tags=("matmul", "outer"), check=False)
 def product_over_one(a: Any, c: Any) -> Any:
-    """A C = A * C where nothing is added up: an outer product"""
+    """A C = A * C for a contracted axis of size 1: an outer product"""
     return a @ c, a * c
 
 
@@ -122,7 +122,7 @@ def matmul_of_one_row(v: Any, a: Any) -> Any:
 
 @_rule("a: *b m k, w: k n", tags=("matmul", "broadcast"), phase="simplify", check=False)
 def weight_without_batch(a: Any, w: Any) -> Any:
-    """A broadcast(W) = A W: a weight is the same for the whole batch"""
+    """A broadcast(W) = A W: the whole batch shares one weight"""
     if a.ndim == 2:
         return None
     return a @ op.broadcast_to(w, (*a.shape[:-2], *w.shape)), a @ w
@@ -130,7 +130,7 @@ def weight_without_batch(a: Any, w: Any) -> Any:
 
 @_rule("a: *b i j k, w: k n", tags=("matmul", "reshape"), check=False)
 def rows_flattened_after_matmul(a: Any, w: Any) -> Any:
-    """rows(A) W = rows(A W): rows of a batch are put into one axis before a matmul, or after"""
+    """rows(A) W = rows(A W): the rows of a batch are merged into one axis before a matmul, or after it"""
     *b, i, j, k = a.shape
     n = w.shape[1]
     return op.reshape(a, (*b, i * j, k)) @ w, op.reshape(a @ w, (*b, i * j, n))
@@ -153,7 +153,7 @@ def matrix_vector_product(a: Any, v: Any) -> Any:
 
 @_rule("a: m k, b: k n", tags=("matmul", "sum"), check=False)
 def matrix_product(a: Any, b: Any) -> Any:
-    """sum(A[:, :, None] * B, 1) = A B: no products are kept"""
+    """sum(A[:, :, None] * B, 1) = A B: the products are not stored"""
     return op.sum(op.expand_dims(a, 2) * op.expand_dims(b, 0), 1), a @ b
 
 
@@ -178,7 +178,7 @@ def diagonal_of_product(a: Any, b: Any) -> Any:
 
 @_rule("x: n n", tags=("diagonal",), check=False)
 def diagonal_gathered(x: Any) -> Any:
-    """diag(X) = rowsum(X * I), as jax.numpy.diagonal gathers it: not all of a product need be computed for it"""
+    """diag(X) = rowsum(X * I), as jax.numpy.diagonal is traced: the other elements of a product need not be computed"""
     n = x.shape[0]
     i = op.expand_dims(op.iota((n,), dtype="int32"), 1)
     return diagonal(x, op.concat([i, i], 1)), op.sum(op.where(eye_mask(n), x, 0.0), 1)

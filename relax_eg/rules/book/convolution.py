@@ -102,7 +102,7 @@ def channel_scale_into_kernel(x: Any, f: Any, g: Any, strides: Any, dilation: An
     check=False,
 )  # fmt: skip
 def normalization_as_affine(y: Any, m: Any, g: Any, c: Any) -> Any:
-    """(y - m) g + c = y g + (c - m g) for moments that training found: the sum is known ahead"""
+    """(y - m) g + c = y g + (c - m g) for weights m, g and c: c - m g is computed ahead of the calls"""
     return (y - m) * g + c, y * g + (c - m * g)
 
 
@@ -236,7 +236,7 @@ def smaller_kernel_into_larger(x: Any, f: Any, g: Any, i: Any, j: Any) -> Any:
 def pad_into_conv(
     x: Any, f: Any, r: Any, s: Any, t: Any, u: Any, strides: Any, dilation: Any, **around: Any
 ) -> Any:  # fmt: skip
-    """pad(x) * f = x * f, padded by as much more"""
+    """pad(x) * f = x * f with the widths of the padding added to its own"""
     wide = op.pad(x, [(0, 0), (0, 0), (r, s), (t, u)], 0.0)
     (a, b), (c, d) = _around(**around)
     left = op.conv(wide, f, strides, [(a, b), (c, d)], dilation)

@@ -2,8 +2,8 @@
 
 XLA's matmuls on CPUs read operands from memory, so a weight of four or eight bits is decoded to memory at every call,
 to several times its stored bytes. A tensor program that decodes inside is lowered tile by tile (`backend.tiles`). The
-rule runs where memory for large values has a price (`Functions.large`): for a single XLA program on a CPU, and within a
-memory limit. With `execution="kernels"`, extraction builds such products.
+rule runs where memory for large values has a price (`ProgramQueries.large_bytes`): for a single XLA program on a CPU,
+and within a memory limit. With `execution="kernels"`, extraction builds such products.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from relax_eg.ops import bytes_of
 from relax_eg.ops.fused import fused_call, program_at
 from relax_eg.rules.rule_set import RuleSet
 from relax_eg.rules.schema_trials import decoders
-from relax_eg.rules.schemas import MEMORY, Functions, Schema
+from relax_eg.rules.schemas import MEMORY, ProgramQueries, Schema
 from relax_eg.tir import PatternKind, classify
 from relax_eg.tir.work import DECODED
 
@@ -23,16 +23,17 @@ _LARGE = 1 << 23  # chosen: least bytes of a weight that no core's cache holds
 _MOST = 48  # limit: operators of a decoder
 
 
-def _decoded_inside(e: Expr, known: Functions) -> Expr | None:
+def _decoded_inside(e: Expr, queries: ProgramQueries) -> Expr | None:
     weight = e.args[1]
     if not isinstance(weight.annotation, Tensor) or weight.annotation.shape is None:
         return None
-    made = known.most(bytes_of(weight.annotation))
-    if made < min(max(1.0, known.large), _LARGE):
+    made = queries.largest_value(bytes_of(weight.annotation))
+    if made < min(max(1.0, queries.large_bytes), _LARGE):
         return None
-    decoder = _decoder(e, weight, known)
+    decoder = _decoder(e, weight, queries)
     sources = {a for x in decoder for a in x.args if a not in decoder}
-    if not decoder or e.args[0] in decoder or made < DECODED * sum(known.most(bytes_of(a.annotation)) for a in sources):
+    stored = sum(queries.largest_value(bytes_of(a.annotation)) for a in sources)
+    if not decoder or e.args[0] in decoder or made < DECODED * stored:
         return None
     try:
         return fused_call([*decoder, e], [e])
@@ -40,13 +41,13 @@ def _decoded_inside(e: Expr, known: Functions) -> Expr | None:
         return None
 
 
-def _decoder(e: Expr, weight: Expr, known: Functions) -> set[Expr]:
+def _decoder(e: Expr, weight: Expr, queries: ProgramQueries) -> set[Expr]:
     """Returns the nodes that compute `weight` element by element and that only they themselves and `e` read."""
     inside = {e}
     todo = [weight]
     while todo and len(inside) <= _MOST:
         x = todo.pop()
-        if x not in inside and _is_pointwise(x) and inside.issuperset(known.readers(x)):
+        if x not in inside and _is_pointwise(x) and inside.issuperset(queries.readers(x)):
             inside.add(x)
             todo += x.args
     return inside - {e}
@@ -64,7 +65,7 @@ decoding = RuleSet(
     schemas=(
         Schema(
             "decoded_inside",
-            "a product with a weight that is decoded from much less is one program with its decoder",
+            "a product with a weight that is decoded from fewer bytes is one tensor program with the decoder",
             "exact",
             frozenset(("decoding", MEMORY)),
             _decoded_inside,

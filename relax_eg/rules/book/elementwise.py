@@ -56,13 +56,13 @@ def times_one_int(x: Any) -> Any:
 
 @_rule("x: *b @ int32", phase="simplify", numerics="exact", check=False)
 def zero_plus_int(x: Any) -> Any:
-    """0 + x = x for integers, as jax.numpy.arange begins"""
+    """0 + x = x for integers, as jax.numpy.arange is traced"""
     return 0 + x, x
 
 
 @_rule("x: *b @ int32", phase="simplify", numerics="exact", check=False)
 def one_times_int(x: Any) -> Any:
-    """1 x = x for integers, as jax.numpy.arange steps"""
+    """1 x = x for integers, as jax.numpy.arange is traced"""
     return 1 * x, x
 
 
@@ -281,7 +281,7 @@ def product_with_reciprocal(x: Any, y: Any) -> Any:
 
 @_rule("x: *b, s:, t:", when=("is_weight(s)", "is_weight(t)"), tags=("factor",), check=False)
 def scaled_twice(x: Any, s: Any, t: Any) -> Any:
-    """(x s) t = x (s t) for numbers known ahead"""
+    """(x s) t = x (s t) for weights s and t"""
     return (x * s) * t, x * (s * t)
 
 
@@ -320,13 +320,13 @@ def greater_equal_is_less_equal(x: Any, y: Any) -> Any:
 
 @_rule("x: *b @ int32, y: *b @ int32", numerics="exact", tags=("comparison",), phase="simplify", check=False)
 def not_less(x: Any, y: Any) -> Any:
-    """not (x < y) is y <= x for integers (of floats NaN is neither)"""
+    """not (x < y) is y <= x for integers (for floats, both are false for NaN)"""
     return op.logical_not(op.less(x, y)), op.less_equal(y, x)
 
 
 @_rule("x: *b, y: *b", numerics="exact", tags=("comparison",), phase="simplify", check=False)
 def not_equal_is_not_equal(x: Any, y: Any) -> Any:
-    """not (x == y) is x != y, also of NaN"""
+    """not (x == y) is x != y, also for NaN"""
     return op.logical_not(op.equal(x, y)), op.not_equal(x, y)
 
 
@@ -380,7 +380,7 @@ def sum_of_choices(c: Any, x: Any, y: Any, z: Any, w: Any) -> Any:
 
 @_rule("c: *b @ bool, x: *b, y: *b", numerics="exact", tags=("where",), check=False)
 def product_with_mask(c: Any, x: Any, y: Any) -> Any:
-    """where(c, x, 1) y = where(c, x y, y): a factor that is 1 where the mask is off"""
+    """where(c, x, 1) y = where(c, x y, y): a factor that is 1 where the mask is false"""
     return op.where(c, x, 1.0) * y, op.where(c, x * y, y)
 
 
@@ -434,7 +434,7 @@ def _conversion(narrow: str, wide: str) -> None:
         return op.astype(op.astype(x, wide), narrow), x
 
     _rule(
-        f"x: *b @ {narrow}", name=f"{narrow}_to_{wide}_and_back", doc=f"{narrow} made {wide} and {narrow} again = x",
+        f"x: *b @ {narrow}", name=f"{narrow}_to_{wide}_and_back", doc=f"{narrow} converted to {wide} and back = x",
         phase="simplify", numerics="exact", tags=("convert", "variants"), check=False,
     )(there_and_back)  # fmt: skip
 

@@ -1,8 +1,8 @@
-"""How facts propagate through operators. `rules/fact_rules.py` describes the language. Every rule is tested where it is
-used: it must hold on random values that have the premises, and fail without any one of them.
+"""The rules by which facts propagate through operators. `rules/fact_rules.py` describes the language. Tests check every
+rule: it must hold on random values that have the premises, and fail without any one of them.
 
 Floats round, overflow and underflow: exp(-200) is 0 in float32, and so is the product of two small numbers. A rule that
-holds in spite of that is of `floats`; a rule that holds over the reals only is of `reals`.
+holds in spite of that is one of `floats`; a rule that holds over the reals only is one of `reals`.
 """
 
 from __future__ import annotations
@@ -145,7 +145,7 @@ rows_of, columns_of = p.iota(where=rows), p.iota(where=columns)
 
 
 def _moved() -> Iterator[FactRule]:
-    """What only moves elements, or selects among them."""
+    """Operators that only move elements, or select among them."""
     yield from anything.keeps(
         (
             *p.each("permute_dims reshape expand_dims squeeze flip sort", x),
@@ -185,7 +185,7 @@ def _moved() -> Iterator[FactRule]:
 
 
 def _element_by_element() -> Iterator[FactRule]:
-    """Constants, and matrices that stay what they are element by element."""
+    """Constants, and matrices whose facts elementwise operators keep."""
     yield from anything.keeps(p.each(_POINTWISE, xs), (CONSTANT, SYMMETRIC))
     yield from anything.keeps(p.each("sum mean prod", x), CONSTANT)
     yield from anything.gives(
@@ -325,7 +325,7 @@ def _whole_numbers() -> Iterator[FactRule]:
 
 
 def _finite() -> Iterator[FactRule]:
-    """Numbers that stay finite: nothing that grows like exp, and no quotient by 0."""
+    """Operators whose results are finite for finite operands: none that grows like exp, and no quotient by 0."""
     yield from floats.keeps(
         p.each("sin cos tanh atan asinh erf erfc sigmoid softmax cbrt floor ceil round silu gelu", x), FINITE
     )

@@ -1,6 +1,6 @@
-"""Rules about loops and calls that move where work is done.
+"""Rules about loops and calls that move work out of loops and calls, or calls into their callers.
 
-They change no arithmetic. The moved work is pure and defined for all values, so it may run even where a loop makes no
+They change no arithmetic. The moved work is pure and defined for all values, so it may run even if a loop makes no
 step.
 """
 
@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from relax_eg.errors import OperatorError
 from relax_eg.ir.annotations import Shape, substitute
-from relax_eg.ir.calls import call_function, call_sizes, function_ref, inlined
+from relax_eg.ir.calls import call_function, call_sizes, function_ref, inline_call
 from relax_eg.ir.control import group_arguments, runs_of, scan, while_loop
 from relax_eg.ir.expr import (
     CALL,
@@ -26,24 +26,24 @@ from relax_eg.ir.expr import (
     tuple_get,
     var,
 )
-from relax_eg.ir.heads import PASSIVE, on_operands
+from relax_eg.ir.heads import PASSIVE, with_operands
 from relax_eg.ir.module import Function
 from relax_eg.ir.partition import frontier, missing_sizes, remaining_origins, replace_names, split, static_expressions
 from relax_eg.ops.libraries import instantiate
 from relax_eg.rules.rule_set import RuleSet
 from relax_eg.rules.schema_trials import calls, scans, while_loops
-from relax_eg.rules.schemas import Functions, Schema
+from relax_eg.rules.schemas import ProgramQueries, Schema
 
-# Faster for all steps at once: that reads the matrix once, and has enough rows for the machine.
+# Contractions are faster for all steps at once: the matrix is read once, and there are enough rows for all cores.
 _CONTRACTIONS = frozenset(("matmul", "linear", "conv"))
 
 
-def _leave_the_loop(e: Expr, known: Functions) -> Expr | None:
+def _leave_the_loop(e: Expr, queries: ProgramQueries) -> Expr | None:
     runs = runs_of(e.op, e.args, dict(e.attrs))
-    found = [_outside(r.function, r.same, (*r.carry, *r.slices), known) for r in runs]
+    found = [_outside(r.function, r.constants, (*r.carry, *r.slices), queries) for r in runs]
     if not any(found):
         return None
-    made = [(f[0], f[1]) if f else (r.function, r.same) for f, r in zip(found, runs, strict=True)]
+    made = [(f[0], f[1]) if f else (r.function, r.constants) for f, r in zip(found, runs, strict=True)]
     if e.op == WHILE:
         (condition, first), (body, second) = made
         return while_loop(condition, body, first, second, runs[-1].carry)
@@ -55,25 +55,26 @@ def _scan_like(e: Expr, body: Expr, same: Sequence[Expr], carry: Sequence[Expr],
     return scan(body, same, carry, xs, **more)
 
 
-def _run_ahead(e: Expr, known: Functions) -> Expr | None:
+def _run_ahead(e: Expr, queries: ProgramQueries) -> Expr | None:
     if e.args[0].op != FUNCTION:
         return None
-    flags = known.known_ahead(str(e.args[0].attr("name")))
+    flags = queries.ahead_params(str(e.args[0].attr("name")))
     ahead = [a for a, flag in zip(e.args[1:], flags, strict=True) if flag]
     rest = [a for a, flag in zip(e.args[1:], flags, strict=True) if not flag]
-    found = _outside(e.args[0], ahead, rest, known, flags)
+    found = _outside(e.args[0], ahead, rest, queries, flags)
     return None if found is None else call_function(found[0], (*found[1], *rest))
 
 
 def _outside(
-    ref: Expr, same: Sequence[Expr], stepping: Sequence[Expr], known: Functions, flags: Sequence[bool] = ()
+    ref: Expr, same: Sequence[Expr], stepping: Sequence[Expr], queries: ProgramQueries, flags: Sequence[bool] = ()
 ) -> tuple[Expr, Sequence[Expr]] | None:
     """Returns a version of function `ref` without the work that needs only the operands `same`, which are equal at all
-    steps, and the operands to pass before the `stepping` ones: the results of that work, and what is still read.
+    steps, and the operands to pass before the `stepping` ones: the results of that work, and those of `same` that the
+    function still reads.
 
-    The parameters for `same` come first, or where `flags` is true. None where nothing can be moved.
+    The parameters for `same` come first, or where `flags` is true. Returns None if no work can be moved.
     """
-    function = known.best(str(ref.attr("name")), outside=True)
+    function = queries.best(str(ref.attr("name")), outside=True)
     if function is None:
         return None
     flags = flags or [True] * len(same) + [False] * len(stepping)
@@ -83,22 +84,22 @@ def _outside(
     cut = split(function, {str(p.attr("name")) for p in given})
     if not cut.prepare.result.args or missing_sizes(cut.main):
         return None
-    inner = known.add(cut.main, "inner")
+    inner = queries.add(cut.main, "inner")
     kept = [a for p, a in given.items() if p.attr("name") in cut.kept]
-    return function_ref(inner), [*inlined(cut.prepare, list(given.values())), *kept]
+    return function_ref(inner), [*inline_call(cut.prepare, list(given.values())), *kept]
 
 
-def _batch(e: Expr, known: Functions) -> Expr | None:
-    """Tries the body in its best form first, then as written: the best form may have merged work that waits for a step
-    with work that does not."""
+def _batch(e: Expr, queries: ProgramQueries) -> Expr | None:
+    """Tries the body in its best form first, then as written, because the best form may have merged work that depends
+    on earlier steps with work that does not."""
     name = str(group_arguments(e.op, e.args, dict(e.attrs)).functions[0].attr("name"))
-    best = known.best(name)
-    made = None if best is None else _batched(e, best, known)
-    written = known.as_written(name) if made is None else None
-    return made if written in (None, best) else _batched(e, written, known)
+    best = queries.best(name)
+    made = None if best is None else _batched(e, best, queries)
+    written = queries.as_written(name) if made is None else None
+    return made if written in (None, best) else _batched(e, written, queries)
 
 
-def _batched(e: Expr, function: Function, known: Functions) -> Expr | None:
+def _batched(e: Expr, function: Function, queries: ProgramQueries) -> Expr | None:
     p = group_arguments(e.op, e.args, dict(e.attrs))
     if not p.xs:
         return None
@@ -114,20 +115,20 @@ def _batched(e: Expr, function: Function, known: Functions) -> Expr | None:
         return None
     names = {v: var(f"step{i}", v.annotation) for i, v in enumerate(cut)}
     once = Function(f"{function.name}_steps", (*same, *xs), (), tuple_(cut))
-    batched = known.batched(once, [False] * len(same) + [True] * len(xs), e.attr("length"))
+    batched = queries.batched(once, [False] * len(same) + [True] * len(xs), e.attr("length"))
     if batched is None:
         return None
     blocks, result = replace_names(function, names)
     params, origins = (*same, *carry, *xs, *names.values()), remaining_origins(function, names)
     rest = replace(function, params=params, blocks=blocks, result=result, origins=origins)
-    stacked = inlined(batched, [*p.constants, *p.xs])
+    stacked = inline_call(batched, [*p.constants, *p.xs])
     used = set(rest.expressions())
     still = {q: a for q, a in zip((*same, *xs), (*p.constants, *p.xs), strict=True) if q in used or _is_shape(q)}
     same, xs = ([q for q in some if q in still] for some in (same, xs))
     rest = replace(rest, params=(*same, *carry, *xs, *names.values()))
     if missing_sizes(rest):
         return None
-    body = function_ref(known.add(rest, "rest"))
+    body = function_ref(queries.add(rest, "rest"))
     return _scan_like(e, body, [still[q] for q in same], p.carry, [*(still[q] for q in xs), *stacked])
 
 
@@ -144,29 +145,29 @@ def _with_contractions(function: Function, within: set[Expr]) -> set[Expr]:
     return found
 
 
-# limit: most operators of a function that is inlined, including its callees: one that is called once, and one that is
-# called more often. A repeated block that `ir.outline` made a function has more.
-_ONCE, _SMALL = 256, 12
+# limit: operators, including those of callees, of a function that is inlined if it is called once, and if it is called
+# more often. A repeated block that `ir.outline` made a function has more.
+_MOST_CALLED_ONCE, _MOST_OPERATORS = 256, 12
 
 
-def _inline(e: Expr, known: Functions) -> Expr | None:
+def _inline(e: Expr, queries: ProgramQueries) -> Expr | None:
     called = e.args[0] if e.op == TUPLE_GET else e
     if called.op != CALL:
         return None
     try:
-        found = _body(called, known, _ONCE)
-    except OperatorError:  # the body does not apply to these operands at all sizes: the call reports that
+        found = _body(called, queries, _MOST_CALLED_ONCE)
+    except OperatorError:  # the body does not apply to these operands at all sizes; the call reports that
         return None
     if found is None:
         return None
     return tuple_get(found[0], e.attr("index")) if e.op == TUPLE_GET else found[0]
 
 
-def _body(e: Expr, known: Functions, most: int) -> tuple[Expr, int] | None:
-    """Returns a call's result without the call, and its number of operators; a call that stays counts as one. None
-    where that is more than `most`, or the function is not one pure block whose sizes the call binds."""
+def _body(e: Expr, queries: ProgramQueries, most: int) -> tuple[Expr, int] | None:
+    """Returns the result of a call without the call, and its number of operators; a call that stays counts as one.
+    Returns None if there are more than `most`, or if the function is not one pure block whose sizes the call binds."""
     name = str(e.args[0].attr("name")) if e.args[0].op == FUNCTION else ""
-    function = known.as_written(name) if name else None
+    function = queries.as_written(name) if name else None
     if function is None or missing_sizes(function):
         return None
     params, operands = [p.annotation for p in function.params], [a.annotation for a in e.args[1:]]
@@ -174,9 +175,9 @@ def _body(e: Expr, known: Functions, most: int) -> tuple[Expr, int] | None:
     if not set(function.size_variables) <= sizes.keys():
         return None
     if any(substitute(p, sizes) != a for p, a in zip(params, operands, strict=True)):
-        return None  # the call checks at run time whether they fit
+        return None  # the call checks at run time whether its operands fit
     inside = [x for x in function.expressions() if x.op not in PASSIVE]
-    most = most if known.calls(name) == 1 else min(most, _SMALL)
+    most = most if queries.calls(name) == 1 else min(most, _MOST_OPERATORS)
     count = len(inside)
     if count > most or any(x.op == SHARD_MAP for x in inside):
         return None
@@ -189,8 +190,8 @@ def _body(e: Expr, known: Functions, most: int) -> tuple[Expr, int] | None:
         if x in done:
             continue
         args = tuple(done[a] for a in x.args)
-        made = on_operands(x, args)
-        inner = _body(made, known, most - count + 1) if made.op == CALL else None
+        made = with_operands(x, args)
+        inner = _body(made, queries, most - count + 1) if made.op == CALL else None
         if inner is not None:
             made, count = inner[0], count - 1 + inner[1]
         done[x] = made
@@ -202,7 +203,7 @@ functions = RuleSet(
     schemas=(
         Schema(
             "loop_invariants",
-            "what is the same at every step of a loop is computed before it",
+            "work that is the same at every step of a loop is done before the loop",
             "exact",
             frozenset(("loops",)),
             _leave_the_loop,
@@ -211,7 +212,7 @@ functions = RuleSet(
         ),
         Schema(
             "loop_steps",
-            "a contraction of what a scan goes over, for which no step waits, is done for all steps at once",
+            "a contraction that depends on no earlier step of a scan is done for all steps at once",
             "reassociate",
             frozenset(("loops",)),
             _batch,
@@ -220,7 +221,7 @@ functions = RuleSet(
         ),
         Schema(
             "calls_ahead",
-            "what a called function computes of operands known ahead of the calls is computed before it",
+            "work of a called function on operands known ahead of the calls is done before the call",
             "exact",
             frozenset(("calls",)),
             _run_ahead,
@@ -229,7 +230,7 @@ functions = RuleSet(
         ),
         Schema(
             "calls_inlined",
-            "a call of a small function, or of one that is called once, is what the function computes",
+            "a call of a small function, or of one that is called once, is the body of the function",
             "exact",
             frozenset(("calls",)),
             _inline,

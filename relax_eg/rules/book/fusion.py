@@ -1,8 +1,8 @@
 """Fusion: the steps by which extraction builds kernels (`execution="kernels"`). They are no rules of the search.
 
-The pattern kind that analysis finds in the operators' index equations permits a step. Composition, the substitution of
-one index equation into another, justifies it and is what is checked: each step is applied to random programs, and the
-call of the composed program must have the values of the operators.
+A step is permitted by the pattern kinds of the operators, which follow from their index equations. It is justified by
+composition, the substitution of one index equation into another, and composition is what is checked: each step is
+applied to random programs, and the call of the composed program must have the values of the operators.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from relax_eg.ops.fused import VIEWS, fused_call, program_at
 from relax_eg.ops.sizes import product
 from relax_eg.rules.rule_set import RuleSet
 from relax_eg.rules.schema_trials import kernels
-from relax_eg.rules.schemas import ExtractionStep, Functions
+from relax_eg.rules.schemas import ExtractionStep, ProgramQueries
 from relax_eg.tir import PatternKind
 
 Kinds = Callable[[PatternKind, PatternKind], bool]  # whether a step applies to an operator and its operand
 
 
 def _kind(e: Expr) -> PatternKind:
-    """Returns the pattern kind of an operator; Opaque where no kernel may hold it."""
+    """Returns the pattern kind of an operator; OPAQUE if no kernel may contain it."""
     placed = program_at(e.op, tuple(a.annotation for a in e.args), e.attrs, e.annotation) if e.args else None
     return PatternKind.OPAQUE if placed is None else pattern_kind(site_of(e))
 
@@ -33,10 +33,10 @@ def _pointwise(kind: PatternKind) -> bool:
     return kind <= PatternKind.INJECTIVE
 
 
-def _with_operand(kinds: Kinds) -> Callable[[Expr, Functions], Expr | None]:
+def _with_operand(kinds: Kinds) -> Callable[[Expr, ProgramQueries], Expr | None]:
     """Returns a step that takes an operand into the kernel of the operator that reads it."""
 
-    def propose(e: Expr, functions: Functions) -> Expr | None:
+    def propose(e: Expr, queries: ProgramQueries) -> Expr | None:
         mine = _kind(e)
         if mine is PatternKind.OPAQUE:
             return None
@@ -49,7 +49,7 @@ def _with_operand(kinds: Kinds) -> Callable[[Expr, Functions], Expr | None]:
     return propose
 
 
-def _siblings(e: Expr, functions: Functions) -> Expr | None:
+def _siblings(e: Expr, queries: ProgramQueries) -> Expr | None:
     """Returns `e` with its first two operands from one kernel, where they share an operand and have one annotation."""
     a, *rest = e.args or (None,)
     b = rest[0] if rest else None
@@ -61,14 +61,14 @@ def _siblings(e: Expr, functions: Functions) -> Expr | None:
     return node(e.op, [tuple_get(both, 0), tuple_get(both, 1), *rest[1:]], e.attrs, e.annotation)
 
 
-def _view(e: Expr, functions: Functions) -> Expr | None:
+def _view(e: Expr, queries: ProgramQueries) -> Expr | None:
     """Returns a reshape as a reshape of the flattened operand, whose elements are in the order of memory."""
     if e.op not in VIEWS or not isinstance(e.annotation, Tensor):
         return None
     return op.reshape(op.reshape(e.args[0], (product(e.args[0].shape),)), e.shape)
 
 
-def _step(name: str, doc: str, propose: Callable[[Expr, Functions], Expr | None]) -> ExtractionStep:
+def _step(name: str, doc: str, propose: Callable[[Expr, ProgramQueries], Expr | None]) -> ExtractionStep:
     return ExtractionStep(name, doc, "exact", frozenset(("fusion",)), propose, frozenset(), (kernels,))
 
 
@@ -82,12 +82,12 @@ fusion = RuleSet(
         ),
         _step(
             "inline_prologue",
-            "sum over k of f(x)[i, k] ... in one kernel: what a reduction or a matmul reads is computed as it is read",
+            "sum over k of f(x)[i, k] ... in one kernel: an operand of a reduction or matmul is computed as it is read",
             _with_operand(lambda mine, theirs: not _pointwise(mine) and _pointwise(theirs)),
         ),
         _step(
             "inline_epilogue",
-            "f(A B) in one kernel: a function of single elements is applied to each element of a matmul as it is done",
+            "f(A B) in one kernel: a function of elements is applied to those of a matmul as they are computed",
             _with_operand(lambda mine, theirs: _pointwise(mine) and theirs is PatternKind.OUTPUT_EWISE_FUSIBLE),
         ),
         _step(

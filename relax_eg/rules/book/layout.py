@@ -13,11 +13,11 @@ _rule = layout.rule
 
 @_rule("x: *b k, w: n k", phase="layout", numerics="exact", tags=("layout",), check=False)
 def transposed_weight_as_stored(x: Any, w: Any) -> Any:
-    """x W' = linear(x, W): a weight kept output axis first is read as it lies"""
+    """x W' = linear(x, W): a weight whose output axis is first is read without a transpose"""
     return x @ w.T, op.linear(x, w)
 
 
 @_rule("x: *b k, w: k n", phase="layout", numerics="exact", tags=("layout",), check=False)
 def weight_stored_transposed(x: Any, w: Any) -> Any:
-    """x W = linear(x, W'): a weight stored the other way round"""
+    """x W = linear(x, W'): the weight is stored transposed"""
     return x @ w, op.linear(x, w.T)

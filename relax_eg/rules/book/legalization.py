@@ -1,7 +1,7 @@
 """Legalisation (Relax's LegalizeOps) as a rule: an operator is a call of the tensor program of its index equations.
 
 The set is not part of `default`. XLA lowers operators itself, and lowers those that it knows by name better than their
-equations; with `execution="kernels"` every operator counts as its tensor program anyway.
+equations. With `execution="kernels"` every operator is priced as its tensor program without this rule.
 """
 
 from __future__ import annotations
@@ -11,18 +11,20 @@ from dataclasses import replace
 from relax_eg.ir.annotations import Tensor
 from relax_eg.ir.expr import Expr
 from relax_eg.ir.tensor_calls import call_tir
-from relax_eg.ops.record import TABLE, is_shown, program_of, site_of
+from relax_eg.ops.record import TABLE, is_proved_applicable, program_of, site_of
 from relax_eg.rules.rule_set import RuleSet
 from relax_eg.rules.schema_trials import uses_of
-from relax_eg.rules.schemas import Functions, Schema
+from relax_eg.rules.schemas import ProgramQueries, Schema
 from relax_eg.shapes import Dim
 
 
-def _legalize(e: Expr, known: Functions) -> Expr | None:
-    """Returns the call of the operator's tensor program. None where the sizes decide whether the operator applies, and
-    where a precision of its products is asked for, which equations do not express."""
+def _legalize(e: Expr, queries: ProgramQueries) -> Expr | None:
+    """Returns the call of the operator's tensor program. Returns None if the sizes decide whether the operator applies,
+    or if it asks for a precision of its products, which equations do not express."""
     site = site_of(e)
-    if not all(isinstance(a, Tensor) for a in site.operands) or not is_shown(site.op, site.operands, e.attrs):
+    if not all(isinstance(a, Tensor) for a in site.operands) or not is_proved_applicable(
+        site.op, site.operands, e.attrs
+    ):
         return None
     if site.attrs.get("precision") not in (None, "default"):
         return None

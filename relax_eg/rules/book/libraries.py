@@ -1,8 +1,8 @@
 """Library calls: attention, matmuls with epilogues, convolutions, norms.
 
-A routine that XLA compiles is the same code inside a larger program, so its rule requires `execution: kernels`. cuDNN's
-attention is other code, and competes wherever there is a GPU. Attention is one routine with heads before positions; the
-rules of `library_forms`, which are checked like any other, lead there from the many ways in which people write it.
+A routine that XLA compiles is the same code inside a larger program, so its rule requires `execution: kernels`. The
+attention of cuDNN is other code, so its rules apply wherever there is a GPU. Attention is one routine with heads before
+positions; the rules of `library_forms`, which are checked like any other, rewrite its many other forms to this one.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ CUDNN = ("platform: gpu", "dtype: float16 bfloat16")
 
 
 def attended(q: Any, k: Any, v: Any, logits: Callable[[Any], Any]) -> Any:
-    """softmax(logits(q k')) v for heads-first operands; half precision has its logits in float32, as in jax.nn."""
+    """softmax(logits(q k')) v for operands with heads before positions. For half precision the logits are in float32,
+    as in jax.nn."""
     half = q.dtype in HALF
     made = op.matmul(q, op.permute_dims(k, (0, 1, 3, 2)), out_dtype="float32" if half else None)
     return op.astype(op.softmax(logits(made)), q.dtype) @ v
@@ -39,12 +40,12 @@ def masked(mask: Any) -> Callable[[Any], Any]:
 
 
 def causal(s: Any, t: Any) -> Any:
-    """Whether a position is not before another: the lower triangle of (s, t)."""
+    """The causal mask of (s, t), a lower triangle: query i may attend to key j if j <= i."""
     return op.greater_equal(op.iota((s, t), 0), op.iota((s, t), 1))
 
 
 def conditions(name: str, sizes: str) -> tuple[str, ...]:
-    """What attention routine `name` needs of its sizes, of which the last is the width of a head."""
+    """The conditions of attention routine `name` on its sizes, of which the last is the width of a head."""
     width = sizes.split()[-1]
     some = tuple(f"{n} >= 1" for n in sizes.split())
     # https://docs.nvidia.com/deeplearning/cudnn: heads of up to 128 elements, eight to a load.

@@ -1,8 +1,8 @@
-"""Rules that lead from the ways in which people write what library routines compute to the routines' calls.
+"""Rules that rewrite programs as people write them to the calls of library routines.
 
 They run in the phase "library" and only where a routine is available. Some prepare patterns (softmax by hand, scales,
-transposed products), some match whole spellings of attention (the parts of `jax.nn.dot_product_attention`, heads first
-or last, masks selected or added), and some make a call more specific (causal masks, repeated keys).
+transposed products), some match whole forms of attention (the parts of `jax.nn.dot_product_attention`, heads first or
+last, masks selected or added), and some make a call more specific (causal masks, repeated keys).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 from relax_eg.dtypes import HALF
 from relax_eg.ir.expr import const
 from relax_eg.ops import api as op
-from relax_eg.ops.libraries import LIBRARIES, called
+from relax_eg.ops.libraries import LIBRARIES, call_library
 from relax_eg.rules.book.attention import repeated
 from relax_eg.rules.book.libraries import attention_names, causal, conditions
 from relax_eg.rules.rule_set import RuleSet
@@ -21,8 +21,8 @@ from relax_eg.rules.rule_set import RuleSet
 forms = RuleSet("forms")
 _HEADS = (0, 2, 1, 3)  # given: the permutation that moves heads before positions, and back
 _TURNED = (0, 1, 3, 2)  # given: the permutation that exchanges the last two axes
-# Conditions on `f`, the value of masked logits. With `_NEVER` it is below any logit, and finite, because a row without
-# any position is then a mean and not NaN. Logits may go below -1e9 (`_HARDLY`), which gives such a row another value.
+# Conditions on `f`, the value of masked logits. With `_NEVER`, it is below any logit, and finite, because a row without
+# any position is then a mean and not NaN. With `_HARDLY`, logits may be below it, and such a row has another value.
 _NEVER = ("f <= -1e30", "f >= -3.5e38")
 _HARDLY = ("f <= -1e9", "f > -1e30")
 
@@ -36,7 +36,7 @@ def _rule(shapes: str, *tags: str, numerics: Any = "reassociate", **options: Any
 
 @_rule("x: *b n, m: *b", "softmax", when="n >= 1")
 def softmax_by_hand(x: Any, m: Any) -> Any:
-    """exp(x - m) / sum(exp(x - m)) = softmax(x), for a maximum m or anything else"""
+    """exp(x - m) / sum(exp(x - m)) = softmax(x) for any shift m of each row, such as its maximum"""
     last = x.ndim - 1
     e = op.exp(x - op.expand_dims(m, last))
     return e / op.expand_dims(op.sum(e, last), last), op.softmax(x)
@@ -44,7 +44,7 @@ def softmax_by_hand(x: Any, m: Any) -> Any:
 
 @_rule("x: *b n, m: *b 1", "softmax", when="n >= 1")
 def softmax_by_hand_keeping_axes(x: Any, m: Any) -> Any:
-    """exp(x - m) / sum(exp(x - m)) = softmax(x), the sum's axis kept"""
+    """exp(x - m) / sum(exp(x - m)) = softmax(x), with the axis of the sum kept"""
     e = op.exp(x - m)
     return e / op.sum(e, x.ndim - 1, keepdims=True), op.softmax(x)
 
@@ -81,7 +81,10 @@ def _scales_of_wide_logits(dtype: str) -> None:
         scaled = _scaled(q, op.divide(1.0, c))
         return op.matmul(q, k, out_dtype="float32") / c, op.matmul(scaled, k, out_dtype="float32")
 
-    shapes, doc = f"q: b h s d @ {dtype}, k: b h d t @ {dtype}, c: @ float32", "an attention's scale, of wide logits"
+    shapes, doc = (
+        f"q: b h s d @ {dtype}, k: b h d t @ {dtype}, c: @ float32",
+        "an attention's scale (logits in float32)",
+    )
     _rule(shapes, "attention", name=f"scale_into_query_{dtype}", doc=doc)(times)
     _rule(shapes, "attention", name=f"divisor_into_query_{dtype}", doc=doc, when="d >= 1")(over)
     _rule(shapes, "attention", name=f"scale_into_query_{dtype}_summed", doc=doc)(summed)
@@ -119,7 +122,7 @@ def _rows(name: str, f: Callable[[Any, Any], Any]) -> None:
         lead = x.ndim - y.ndim
         return (f(x, op.expand_dims(y, tuple(range(lead)))), f(x, y)) if lead > 0 else None
 
-    doc = f"{name} broadcasts a row itself"
+    doc = f"{name} needs no axes of size 1 in front of a row"
     _rule("x: *a *c, y: *c", "broadcast", numerics="exact", name=f"{name}_of_row", doc=doc)(row)
 
 
@@ -133,7 +136,7 @@ _BIASES = ("b h s t", "b 1 s t", "b 1 1 t", "1 1 s t", "s t")
 
 
 def _heads_first(kind: str, name: str, dtype: str, how: str, extra: str, rare: bool = False) -> None:
-    """Adds the rule for softmax(edited(q k)) v, where the last two axes of k are exchanged already.
+    """Adds the rule for softmax(edited(q k)) v, where the last two axes of k are exchanged before.
 
     - `dtype`: the dtype of the operands; "" for any.
     - `how`: "wide" where the logits are converted to float32, "summed" where they are summed in float32, "" where they
@@ -155,7 +158,7 @@ def _heads_first(kind: str, name: str, dtype: str, how: str, extra: str, rare: b
         elif kind == "bias":
             right.append(op.broadcast_to(op.astype(more, "float32"), logits.shape))
             logits = logits + more
-        return op.astype(op.softmax(logits), q.dtype) @ v, called(name, *right, r=1)
+        return op.astype(op.softmax(logits), q.dtype) @ v, call_library(name, *right, r=1)
 
     # Each is a function with a name, because verdicts on file are found by a function's text.
     def plain(q: Any, k: Any, v: Any) -> Any:
@@ -198,7 +201,7 @@ def _all_heads_first(kind: str, name: str) -> None:
             _heads_first(kind, name, dtype, how, "", rare=True)
 
 
-# --- attention as jax.nn.dot_product_attention is traced: positions before heads, groups of heads apart ---
+# --- attention as jax.nn.dot_product_attention is traced: positions before heads, groups of heads on their own axis ---
 
 
 def _from_jax_nn(kind: str, name: str, dtype: str, single: bool = False) -> None:
@@ -229,13 +232,13 @@ def _from_jax_nn(kind: str, name: str, dtype: str, single: bool = False) -> None
             whole = op.broadcast_to(extra, (r, b, g, s, t))
             over = op.reshape(op.permute_dims(whole, (1, 2, 0, 3, 4)), (b, h, s, t))
             heads.append(over)
-        return left, op.permute_dims(called(name, *heads, r=r), _HEADS)
+        return left, op.permute_dims(call_library(name, *heads, r=r), _HEADS)
 
     at, wide = f" @ {dtype}", " @ float32"
     shapes = f"q: b s g*r d{at}, k: b t g d{at}, v: b t g d{at}, c:{wide}"
     rule, base = _rule, f"{_plain(name)}_from_jax_nn_{dtype}"
     when = conditions(name, "b g r s t d")
-    options: dict[str, Any] = {"sizes": "r", "doc": "jax.nn.dot_product_attention, taken to its parts"}
+    options: dict[str, Any] = {"sizes": "r", "doc": "jax.nn.dot_product_attention as it is traced"}
 
     def plain(q: Any, k: Any, v: Any, c: Any, r: Any) -> Any:
         return sides(q, k, v, c, r)
@@ -283,24 +286,27 @@ def _causal_call(name: str, special: str, dtype: str) -> None:
         b, h, s, _ = q.shape
         t = k.shape[2]
         mask = op.broadcast_to(causal(s, t), (b, h, s, t))
-        return called(name, q, k, v, mask, r=1), called(special, q, k, v, r=1)
+        return call_library(name, q, k, v, mask, r=1), call_library(special, q, k, v, r=1)
 
     _rule(
         f"q: b h s d @ {dtype}, k: b h t d @ {dtype}, v: b h t d @ {dtype}", "attention", special,
         name=f"{_plain(special)}_of_mask_{dtype}",
-        doc="a mask that is a lower triangle", when=conditions(name, "b h s t d"),
+        doc="a mask that is a lower triangle is causal", when=conditions(name, "b h s t d"),
     )(sides)  # fmt: skip
 
 
 def _grouped_call(kind: str, name: str, dtype: str) -> None:
     def sides(q: Any, k: Any, v: Any, extra: Any, r: Any) -> Any:
         rest = () if extra is None else (extra,)
-        return called(name, q, repeated(k, r), repeated(v, r), *rest, r=1), called(name, q, k, v, *rest, r=r)
+        return call_library(name, q, repeated(k, r), repeated(v, r), *rest, r=1), call_library(
+            name, q, k, v, *rest, r=r
+        )
 
     at = f" @ {dtype}"
     shapes = f"q: b g*r s d{at}, k: b g t d{at}, v: b g t d{at}"
     rule_name = f"{_plain(name)}_of_groups_{dtype}"
-    options: dict[str, Any] = {"sizes": "r", "name": rule_name, "doc": "keys and values that groups of heads share"}
+    doc = "keys and values that groups of heads share are not repeated"
+    options: dict[str, Any] = {"sizes": "r", "name": rule_name, "doc": doc}
     when = conditions(name, "b g r s t d")
 
     def plain(q: Any, k: Any, v: Any, r: Any) -> Any:

@@ -147,7 +147,8 @@ def _through_transpose(name: str, f: Callable[..., Any], operands: int) -> None:
     function, shapes = (one, "x: *b") if operands == 1 else (two, "x: *b, y: *b")
     _rule(
         shapes, attrs={"p": "permute_dims.axes"}, name=f"{name}_of_transpose" + "s" * (operands - 1),
-        doc=f"{name} of the transposed = the transpose of {name}", numerics="exact", tags=("transpose", "variants"),
+        doc=f"{name} of transposed operands = the transpose of {name}", numerics="exact",
+        tags=("transpose", "variants"),
         check=False,
     )(function)  # fmt: skip
 
@@ -164,7 +165,7 @@ def _through_reshape(name: str, f: Callable[..., Any], operands: int) -> None:
 
     function, shapes = (one, "x: *b m n") if operands == 1 else (two, "x: *b m n, y: *b m n")
     _rule(
-        shapes, name=f"{name}_of_merged_axes", doc=f"{name} of the reshaped = the reshape of {name}",
+        shapes, name=f"{name}_of_merged_axes", doc=f"{name} of reshaped operands = the reshape of {name}",
         numerics="exact", tags=("reshape", "variants"), check=False,
     )(function)  # fmt: skip
 
@@ -206,7 +207,7 @@ def pad_of_transpose(x: Any, v: Any, a: Any, b: Any, c: Any, d: Any) -> Any:
 
 @_rule("x: *a m n *c", phase="simplify", numerics="exact", when="n >= 1", tags=("reshape",), check=False)
 def split_of_merged(x: Any) -> Any:
-    """reshape(reshape(x, m n), m, n) = x: two neighbouring axes put together and taken apart"""
+    """reshape(reshape(x, m n), m, n) = x: two neighbouring axes merged and split"""
     at = x.shape.index(Dim.var("m"))
     m, n = x.shape[at : at + 2]
     return op.reshape(op.reshape(x, (*x.shape[:at], m * n, *x.shape[at + 2 :])), x.shape), x
@@ -214,14 +215,14 @@ def split_of_merged(x: Any) -> Any:
 
 @_rule("x: *a m*n *c", sizes="m n", phase="simplify", numerics="exact", tags=("reshape",), check=False)
 def merge_of_split(x: Any, m: Any, n: Any) -> Any:
-    """reshape(reshape(x, m, n), m n) = x: an axis taken apart and put together"""
+    """reshape(reshape(x, m, n), m n) = x: an axis split and merged"""
     at = x.shape.index(m * n)
     return op.reshape(op.reshape(x, (*x.shape[:at], m, n, *x.shape[at + 1 :])), x.shape), x
 
 
 @_rule("x: m n d *c", phase="simplify", numerics="exact", when="n >= 1", tags=("reshape",), check=False)
 def flat_of_merged_rows(x: Any) -> Any:
-    """reshape(reshape(x, m n, d), m n d) = reshape(x, m n d): rows joined, then everything"""
+    """reshape(reshape(x, m n, d), m n d) = reshape(x, m n d): rows merged, then all axes"""
     m, n, *rest = x.shape
     elements = math.prod(x.shape, start=Dim.of(1))
     return op.reshape(op.reshape(x, (m * n, *rest)), (elements,)), op.reshape(x, (elements,))
@@ -229,7 +230,7 @@ def flat_of_merged_rows(x: Any) -> Any:
 
 @_rule("x: b s h d", phase="simplify", numerics="exact", when=("d >= 1", "h >= 1"), tags=("reshape",), check=False)
 def merge_of_merged(x: Any) -> Any:
-    """reshape(reshape(x, b, s, h d), b s, h d) = reshape(x, b s, h d): heads joined, then rows"""
+    """reshape(reshape(x, b, s, h d), b s, h d) = reshape(x, b s, h d): heads merged, then rows"""
     b, s, h, d = x.shape
     rows = (b * s, h * d)
     return op.reshape(op.reshape(x, (b, s, h * d)), rows), op.reshape(x, rows)
@@ -238,7 +239,7 @@ def merge_of_merged(x: Any) -> Any:
 @_rule("x: b*s h*d", sizes="b s h d", phase="simplify", numerics="exact", when=("d >= 1", "h >= 1"),
        tags=("reshape",), check=False)  # fmt: skip
 def split_of_split(x: Any, b: Any, s: Any, h: Any, d: Any) -> Any:
-    """reshape(reshape(x, b, s, h d), b, s, h, d) = reshape(x, b, s, h, d): rows apart, then heads"""
+    """reshape(reshape(x, b, s, h d), b, s, h, d) = reshape(x, b, s, h, d): rows split, then heads"""
     return op.reshape(op.reshape(x, (b, s, h * d)), (b, s, h, d)), op.reshape(x, (b, s, h, d))
 
 
@@ -270,7 +271,7 @@ def split_of_concat(x: Any, y: Any, axis: int) -> Any:
 @_rule("x: *a k *c, y: *a m *c, z: *a n *c", attrs={"axis": "concat.axis"}, numerics="exact", tags=("concat",),
        check=False)  # fmt: skip
 def concat_of_three(x: Any, y: Any, z: Any, axis: int) -> Any:
-    """[x, y, z] = [[x, y], z]: what is said of two is said of three"""
+    """[x, y, z] = [[x, y], z]: rules on two operands then apply to three"""
     return op.concat([x, y, z], axis), op.concat([op.concat([x, y], axis), z], axis)
 
 
@@ -286,7 +287,7 @@ def slice_of_padded(x: Any, v: Any, l: Any, h: Any) -> Any:  # noqa: E741
 @_rule("x: n, v:", sizes="a b c d", when=("a >= 0", "b >= 0"), numerics="exact", phase="simplify", tags=("pad",),
        check=False)  # fmt: skip
 def pad_of_padded(x: Any, v: Any, a: Any, b: Any, c: Any, d: Any) -> Any:
-    """pad(pad(x)) = pad(x) by both, with the same value"""
+    """pad(pad(x)) = pad(x) by the sums of the widths, for one value"""
     return op.pad(op.pad(x, [(a, b)], v), [(c, d)], v), op.pad(x, [(a + c, b + d)], v)
 
 
@@ -336,7 +337,7 @@ for _name, _operands in _MOVED:
 
 @_rule("x: *b", sizes="*s *t", phase="simplify", numerics="exact", tags=("broadcast",), check=False)
 def broadcast_of_broadcast(x: Any, s: Any, t: Any) -> Any:
-    """broadcast(broadcast(x)) in front of it is one broadcast"""
+    """broadcast(broadcast(x)) = broadcast(x) for further axes in front"""
     first = (*s, *x.shape)
     return op.broadcast_to(op.broadcast_to(x, first), (*t, *first)), op.broadcast_to(x, (*t, *first))
 
@@ -364,7 +365,7 @@ def _elementwise_rules(name: str, f: Callable[..., Any]) -> None:
             _rule(
                 shapes,
                 name=f"{name}_needs_no_axes_in_front_{side}{kind}",
-                doc=f"{name} gives its operands axes in front itself",
+                doc=f"{name} needs no axes of size 1 in front of an operand",
                 phase="simplify",
                 numerics="exact",
                 tags=("broadcast", "variants"),
@@ -380,7 +381,7 @@ def _elementwise_rules(name: str, f: Callable[..., Any]) -> None:
             _rule(
                 shapes,
                 name=f"{name}_needs_no_broadcast_{side}{kind}",
-                doc=f"{name} broadcasts its operands itself",
+                doc=f"{name} needs no broadcast of an operand",
                 phase="simplify",
                 numerics="exact",
                 tags=("broadcast", "variants"),

@@ -1,10 +1,10 @@
-"""Saves memory by computing in pieces: a large intermediate value of a smaller result exists one piece at a time.
+"""Rules that save memory by computing in pieces: of a large intermediate value only one piece exists at a time.
 
-Examples are an attention's scores, the hidden layer of a perceptron, and the products that a sum adds. Where the
-equations say that rows of the result follow from rows of the intermediate value, the result is computed for some rows
+Examples are the scores of an attention, the hidden layer of a perceptron, and the products that a sum adds. If the
+equations show that rows of the result follow from rows of the intermediate value, the result is computed for some rows
 at a time and joined. A loop takes longer than one kernel, except that on CPUs memory for a large array is obtained page
-by page, at every call. So the rule is tried for every value where `optimize` has a `memory_limit`; without one it is
-tried for nodes that make something smaller of a value of at least `Functions.large` bytes.
+by page, at every call. So the rules are tried for every value if `optimize` has a `memory_limit`; without one they are
+tried for nodes whose result is smaller than an operand of at least `ProgramQueries.large_bytes` bytes.
 """
 
 from __future__ import annotations
@@ -27,75 +27,75 @@ from relax_eg.ops.fused import program_at
 from relax_eg.ops.record import call
 from relax_eg.rules.rule_set import RuleSet
 from relax_eg.rules.schema_trials import batches, rows
-from relax_eg.rules.schemas import MEMORY, Functions, Schema
+from relax_eg.rules.schemas import MEMORY, ProgramQueries, Schema
 from relax_eg.shapes import Dim, ceildiv
-from relax_eg.tir.compose import substituted
+from relax_eg.tir.compose import substitute_variables
 from relax_eg.tir.expr import loop_of
 from relax_eg.tir.program import Stage
-from relax_eg.tir.slicing import Axes, sliced_with
+from relax_eg.tir.slicing import Axes, sliced_input_axes
 
 ANCHORS = ("matmul", "linear", "conv", "sum", "mean", "max", "min", "add", "subtract", "multiply", "divide")
-PIECES, _MOST_PIECES = 8, 64  # chosen: pieces of an axis under a memory limit; without one the least and the most
+PIECES, _MOST_PIECES = 8, 64  # chosen: pieces of an axis: 8 under a memory limit, without one between both numbers
 _ROOM = 2  # chosen: approximate number of arrays of the size of a piece that are live in a step
 _LEAST = 2  # chosen: least elements of the axis in a piece under a memory limit, at the sizes of interest
 _MOST = 48  # limit: operators computed in pieces together
 _SHAPED = ("broadcast_to", "reshape", "full")  # operators whose attribute `shape` is the result's
 
 
-Region = dict[Expr, tuple[int, Axes]]  # readers first: the cut axis of each node, and those of its operands
+Region = dict[Expr, tuple[int, Axes]]  # readers first: the cut axis of each node, and the cut axes of its operands
 
 
-def _in_pieces(e: Expr, known: Functions) -> Expr | None:
-    found = _largest_part(e, known)
+def _in_pieces(e: Expr, queries: ProgramQueries) -> Expr | None:
+    found = _largest_part(e, queries)
     if found is None:
         return None
     axis, largest, region = found
-    about = known.most if known.large else known.extent
+    about = queries.largest_value if queries.large_bytes else queries.extent
     size = e.shape[axis]
-    count = PIECES  # for a memory limit: a piece needs an eighth at any size
-    while known.large and count < _MOST_PIECES and largest * _ROOM > count * known.large:
+    count = PIECES  # under a memory limit, a piece needs an eighth of the memory at any size
+    while queries.large_bytes and count < _MOST_PIECES and largest * _ROOM > count * queries.large_bytes:
         count *= 2
-    if known.large and size.is_const:  # avoids padding, where less than twice as many pieces divide the axis
+    if queries.large_bytes and size.is_const:  # avoids padding, where less than twice as many pieces divide the axis
         count = next((n for n in range(count, 2 * count) if size.value % n == 0), count)
     if about(size) <= count:
-        return _in_a_loop(e, axis, region, Dim.of(1), size, known)
-    return _in_a_loop(e, axis, region, ceildiv(size, count), Dim.of(count), known)
+        return _in_a_loop(e, axis, region, Dim.of(1), size, queries)
+    return _in_a_loop(e, axis, region, ceildiv(size, count), Dim.of(count), queries)
 
 
-def _one_by_one(e: Expr, known: Functions) -> Expr | None:
-    """Proposes pieces of one place each along another axis than `_in_pieces` cuts, such as whole matrices of a batch.
-    They may be larger than pieces that are small enough at the largest sizes, and better at any size."""
-    found = _largest_part(e, known) if known.large else None
+def _one_by_one(e: Expr, queries: ProgramQueries) -> Expr | None:
+    """Proposes pieces of one index each along an axis that `_in_pieces` does not cut, such as the matrices of a batch.
+    They may be larger than the pieces of `_in_pieces`, and better at any size."""
+    found = _largest_part(e, queries) if queries.large_bytes else None
     if found is None:
         return None
     for axis, d in enumerate(e.shape):
-        if 2 <= known.most(d) <= _MOST_PIECES:
+        if 2 <= queries.largest_value(d) <= _MOST_PIECES:
             if axis == found[0]:
                 return None
-            region = _region(e, axis, known)
-            if _most_inside(e, region, known.most) >= found[1]:
-                return _in_a_loop(e, axis, region, Dim.of(1), d, known)
+            region = _region(e, axis, queries)
+            if _most_inside(e, region, queries.largest_value) >= found[1]:
+                return _in_a_loop(e, axis, region, Dim.of(1), d, queries)
     return None
 
 
-def _largest_part(e: Expr, known: Functions) -> tuple[int, int, Region] | None:
+def _largest_part(e: Expr, queries: ProgramQueries) -> tuple[int, int, Region] | None:
     """Returns the best axis to cut, the bytes of the largest value that is then computed in pieces, and the region."""
     if not isinstance(e.annotation, Tensor) or e.annotation.shape is None:
         return None
-    if known.large and not _reads_large(e, known):
+    if queries.large_bytes and not _reads_large(e, queries):
         return None
-    about = known.most if known.large else known.extent
+    about = queries.largest_value if queries.large_bytes else queries.extent
     found: list[tuple[bool, int, int, int, Region]] = []
     for axis, d in enumerate(e.annotation.shape):
         extent = about(d)
-        if extent < (2 if known.large else _LEAST * PIECES):
+        if extent < (2 if queries.large_bytes else _LEAST * PIECES):
             continue
-        region = _region(e, axis, known)
+        region = _region(e, axis, queries)
         largest = _most_inside(e, region, about)
-        small_enough = largest * _ROOM <= extent * known.large or not known.large
-        if largest > about(bytes_of(e.annotation)) and largest >= known.large:
+        small_enough = largest * _ROOM <= extent * queries.large_bytes or not queries.large_bytes
+        if largest > about(bytes_of(e.annotation)) and largest >= queries.large_bytes:
             # Early axes give pieces of contiguous elements, read in place; with a limit, finer pieces need less.
-            found.append((small_enough, largest, 0 if known.large else extent, -axis, region))
+            found.append((small_enough, largest, 0 if queries.large_bytes else extent, -axis, region))
     if not found:
         return None
     _, largest, _, axis, region = max(found, key=lambda f: f[:4])
@@ -106,16 +106,16 @@ def _most_inside(e: Expr, region: Region, about: Callable[[Dim], int]) -> int:
     return max((about(bytes_of(x.annotation)) for x in region if x is not e), default=0)
 
 
-def _reads_large(e: Expr, known: Functions) -> bool:
-    """Returns whether a node makes something smaller of a large operand. So only the first such node after a large
+def _reads_large(e: Expr, queries: ProgramQueries) -> bool:
+    """Returns whether the result of a node is smaller than a large operand. So only the first such node after a large
     value is computed in pieces with it."""
-    own = known.most(bytes_of(e.annotation))
-    return any(known.most(bytes_of(a.annotation)) >= max(known.large, own + 1) for a in e.args)
+    own = queries.largest_value(bytes_of(e.annotation))
+    return any(queries.largest_value(bytes_of(a.annotation)) >= max(queries.large_bytes, own + 1) for a in e.args)
 
 
-def _region(e: Expr, axis: int, known: Functions) -> Region:
-    """Returns the nodes that are computed in pieces with `e`, readers first, with the axis of each and those of its
-    operands. Only nodes of the region read them, apart from nodes that compute nothing."""
+def _region(e: Expr, axis: int, queries: ProgramQueries) -> Region:
+    """Returns the nodes that are computed in pieces with `e`, readers first, with the cut axis of each and those of its
+    operands. Only nodes of the region read them; nodes that compute nothing may have other readers."""
     region: Region = {}
     wants: dict[Expr, list[int | None]] = {}
     todo = [(e, axis)]
@@ -128,7 +128,7 @@ def _region(e: Expr, axis: int, known: Functions) -> Region:
         for arg, place in zip(x.args, axes, strict=True):
             asked = wants.setdefault(arg, [])
             asked.append(place)
-            if place is not None and len(asked) == len(known.readers(arg)) and {*asked} == {place}:
+            if place is not None and len(asked) == len(queries.readers(arg)) and {*asked} == {place}:
                 todo.append((arg, place))
         if not todo:
             todo += [
@@ -146,7 +146,7 @@ def _sliced(x: Expr, axis: int) -> Axes | None:
     placed = program_at(x.op, tuple(a.annotation for a in x.args), x.attrs, x.annotation)
     if placed is None or len(placed.program.inputs) != len(x.args):
         return None
-    axes = sliced_with(placed.program, axis)
+    axes = sliced_input_axes(placed.program, axis)
     if axes is not None and x.op not in _SHAPED and any(True for _, v in x.attrs for _ in _sizes_in(v)):
         # Sizes among the attributes, such as a convolution's padding, may belong to this axis or to others.
         size = Dim.var(_unused(x, {}))
@@ -167,13 +167,13 @@ def _sizes_in(value: Any) -> Iterator[Dim]:
             yield from _sizes_in(v)
 
 
-def _in_a_loop(e: Expr, axis: int, region: Region, rows: Dim, count: Dim, known: Functions) -> Expr | None:
+def _in_a_loop(e: Expr, axis: int, region: Region, rows: Dim, count: Dim, queries: ProgramQueries) -> Expr | None:
     """Returns `e` from `count` pieces of `rows` places along `axis`, computed one after the other and stacked. Zeros
     pad the end of the axis so that all pieces have one size; the results of the padding are cut off."""
     more = rows * count - e.shape[axis]
     size = rows if rows.is_const else Dim.var(_unused(e, region))
-    whole: dict[Expr, Expr] = {}  # parameters of the loop's body for what every step reads whole
-    sliced: dict[tuple[Expr, int], Expr] = {}  # parameters for what a step reads a piece of, along that axis
+    whole: dict[Expr, Expr] = {}  # parameters of the loop's body for values that every step reads whole
+    sliced: dict[tuple[Expr, int], Expr] = {}  # parameters for values of which a step reads a piece, along that axis
     made: dict[Expr, Expr] = {}
     for x in reversed(region):
         a, axes = region[x]
@@ -200,7 +200,7 @@ def _in_a_loop(e: Expr, axis: int, region: Region, rows: Dim, count: Dim, known:
     if not sliced or missing_sizes(body):
         return None
     xs = [_pieces(arg, place, rows, count, more) for arg, place in sliced]
-    step = function_ref(known.add(body, "in_pieces"))
+    step = function_ref(queries.add(body, "in_pieces"))
     stacked = tuple_get(scan(step, list(whole), (), xs, length=count), 0)
     ahead = [*range(1, axis + 1), 0, *range(axis + 1, e.ndim + 1)]
     joined = op.reshape(op.permute_dims(stacked, ahead), _with(e.shape, axis, rows * count))
@@ -245,9 +245,9 @@ def _with(shape: Sequence[Dim], axis: int, size: Dim) -> tuple[Dim, ...]:
 
 
 def _again(x: Expr, args: list[Expr], axis: int, size: Dim) -> Expr | None:
-    """Returns the operator of `x` on `args`, with `size` places along `axis`; None where its equations then differ.
-    Where they are the same and read sliced operands only at the place that is written (`sliced_with`), every element
-    is the same term as before."""
+    """Returns the operator of `x` on `args`, with `size` places along `axis`; None if its equations then differ. If
+    they are equal and read sliced operands only at the place that is written (`sliced_input_axes`), every
+    element is the same term as before."""
     wanted = Tensor(_with(x.shape, axis, size), x.dtype)
     # An attribute with an entry for each axis, such as the end of a slice, may hold the extent of this axis.
     ends = {k: _with(v, axis, size) for k, v in x.attrs if _is_extent(v, x, axis)}
@@ -283,7 +283,7 @@ def _same_equations(whole: Expr, piece: Expr) -> bool:
             return False
         places = zip(of_piece.indices, of_piece.output.shape, strict=True)
         first = {name: Dim.of(0) for i, d in places if d == 1 and (name := loop_of(i)) is not None}
-        if substituted(of_whole.value, first) != substituted(of_piece.value, first):
+        if substitute_variables(of_whole.value, first) != substitute_variables(of_piece.value, first):
             return False
     return True
 
@@ -293,7 +293,7 @@ pieces = RuleSet(
     schemas=(
         Schema(
             "computed_in_pieces",
-            "rows of a result from rows of what is large on the way to it, some at a time, joined",
+            "rows of a result are computed some at a time from rows of a large intermediate value, and joined",
             "exact",
             frozenset((MEMORY,)),
             _in_pieces,
@@ -302,7 +302,7 @@ pieces = RuleSet(
         ),
         Schema(
             "computed_one_by_one",
-            "matrices of a batch from what is large on the way to them, one at a time, joined",
+            "matrices of a batch are computed one at a time from a large intermediate value, and joined",
             "exact",
             frozenset((MEMORY,)),
             _one_by_one,

@@ -113,7 +113,7 @@ def _of_moved(name: str) -> None:
     )(of_reduction)  # fmt: skip
     _rule(
         "x: *b", attrs={"p": "permute_dims.axes", "a": f"{name}.axes"}, name=f"{name}_of_transpose", phase="simplify",
-        doc=f"{name}(transpose(x, p), a) = transpose({name}(x, p[a])): nothing is moved that is not kept",
+        doc=f"{name}(transpose(x, p), a) = transpose({name}(x, p[a])): only the result is transposed",
         tags=(name, "transpose", "variants"), check=False,
     )(of_transpose)  # fmt: skip
     _rule(
@@ -187,7 +187,7 @@ def sum_of_shifted(a: Any, s: Any) -> Any:
 
 @_rule("a: m n", tags=("sum",), check=False)
 def sum_of_squares_as_product(a: Any) -> Any:
-    """sum(A * A) = a a with all of A in one row: nothing but the sum is kept"""
+    """sum(A * A) = a a for A flattened to one row a: the squares are not stored"""
     m, n = a.shape
     row = op.reshape(a, (m * n,))
     return op.sum(a * a, (0, 1)), row @ row
@@ -228,7 +228,7 @@ def exp_out_of_max(a: Any) -> Any:
 
 @_rule("a: *b n, c: *b n", tags=("max",), check=False)
 def max_of_maxima(a: Any, c: Any) -> Any:
-    """max(max(A, C)) over the last axis = max(max(A), max(C)): nothing between is kept"""
+    """max(max(A, C)) over the last axis = max(max(A), max(C)): the maxima of elements are not stored"""
     last = a.ndim - 1
     return op.max(op.maximum(a, c), last), op.maximum(op.max(a, last), op.max(c, last))
 
@@ -252,7 +252,7 @@ def max_of_concat(a: Any, c: Any) -> Any:
 
 @_rule("a: m k, c: n k", tags=("sum", "concat"), check=False)
 def row_sums_of_concat(a: Any, c: Any) -> Any:
-    """rowsum([A; C]) = [rowsum(A); rowsum(C)]: sums are joined, not what is summed"""
+    """rowsum([A; C]) = [rowsum(A); rowsum(C)]: the sums are concatenated, not the operands"""
     return op.sum(op.concat([a, c], 0), 1), op.concat([op.sum(a, 1), op.sum(c, 1)], 0)
 
 

@@ -1,8 +1,8 @@
 """A product over a long axis as a sum of products of its parts (split-K).
 
 A matmul of few rows and columns over a long depth has few result blocks, so most cores of a device have none. The parts
-of the depth form a batch of matmuls, and one more reduction adds them up; what is computed before and after stays with
-them. Prices decide where that wins: libraries cut the depth of plain matmuls by themselves.
+of the depth form a batch of matmuls, and one more reduction adds them up; operators before and after can be fused with
+them. Prices decide where that is faster: libraries cut the depth of plain matmuls by themselves.
 """
 
 from __future__ import annotations
@@ -12,24 +12,24 @@ from relax_eg.ir.expr import Expr
 from relax_eg.ops import api as op
 from relax_eg.rules.rule_set import RuleSet
 from relax_eg.rules.schema_trials import long_products
-from relax_eg.rules.schemas import Functions, Schema
+from relax_eg.rules.schemas import ProgramQueries, Schema
 from relax_eg.shapes import Dim
 
 _SIDE = 64  # chosen: rows and columns of a result block
 _BLOCKS = 256  # chosen: result blocks that keep the cores of a large device busy
 _LEAST = 512  # chosen: least elements of the depth in a part
-_FEWEST = 8  # chosen: fewest parts: fewer gain nothing over a longer pipeline
+_FEWEST = 8  # chosen: fewest parts; fewer parts are not faster than one longer pipeline
 
 
-def _split(e: Expr, known: Functions) -> Expr | None:
+def _split(e: Expr, queries: ProgramQueries) -> Expr | None:
     x, w = e.args
     if x.ndim != 2 or w.ndim != 2 or e.dtype not in ("float32", *HALF):
         return None
     rows, depth, columns = x.shape[0], x.shape[1], w.shape[1]
-    blocks = -(-known.extent(rows) // _SIDE) * -(-known.extent(columns) // _SIDE)
+    blocks = -(-queries.extent(rows) // _SIDE) * -(-queries.extent(columns) // _SIDE)
     parts = _BLOCKS // 2
     while parts > 1 and (
-        parts * blocks > _BLOCKS or known.extent(depth) < _LEAST * parts or depth % parts != Dim.of(0)
+        parts * blocks > _BLOCKS or queries.extent(depth) < _LEAST * parts or depth % parts != Dim.of(0)
     ):
         parts //= 2
     if parts < _FEWEST or not blocks:

@@ -1,9 +1,9 @@
-"""The order of sums: terms with a common factor stand side by side.
+"""The order of sums: terms with a common factor become adjacent.
 
-Addition of many terms has no canonical order that pairwise rules can see, and associativity with commutativity would
-enumerate all orders. So the schema looks at a whole sum once: it gathers the terms through nested additions,
-subtractions and negations and puts those with a common factor side by side; rules on two terms do the rest. It makes
-one new sum for each sum of a program.
+Rules on two terms match only adjacent terms, and associativity with commutativity would enumerate all orders of a sum.
+So the schema looks at a whole sum once: it gathers the terms through nested additions, subtractions and negations and
+makes those with a common factor adjacent; rules on two terms do the rest. It makes one new sum for each sum of a
+program.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from relax_eg.ir.expr import Expr
 from relax_eg.ops import api as op
 from relax_eg.rules.rule_set import RuleSet
 from relax_eg.rules.schema_trials import nested_sums
-from relax_eg.rules.schemas import Functions, Schema
+from relax_eg.rules.schemas import ProgramQueries, Schema
 
 _SUMS = frozenset(("add", "subtract", "negative"))
 _PRODUCTS = frozenset(("matmul", "linear"))
 Term = tuple[bool, Expr]  # whether the term is subtracted, and the term
 
 
-def _in_order(e: Expr, known: Functions) -> Expr | None:
-    if _is_inside_a_sum(e, known):
+def _in_order(e: Expr, queries: ProgramQueries) -> Expr | None:
+    if _is_inside_a_sum(e, queries):
         return None
-    terms = list(_terms(e, known))
+    terms = list(_terms(e, queries))
     if len(terms) < 3:
         return None
     groups = _grouped(terms)
@@ -35,18 +35,18 @@ def _in_order(e: Expr, known: Functions) -> Expr | None:
     return None if value is e else value
 
 
-def _is_inside_a_sum(e: Expr, known: Functions) -> bool:
-    readers = known.readers(e)
+def _is_inside_a_sum(e: Expr, queries: ProgramQueries) -> bool:
+    readers = queries.readers(e)
     return len(readers) == 1 and readers[0].op in _SUMS and readers[0].annotation == e.annotation
 
 
-def _terms(e: Expr, known: Functions) -> Iterator[Term]:
+def _terms(e: Expr, queries: ProgramQueries) -> Iterator[Term]:
     """Yields the terms of the sum `e`, in order. An inner sum with other readers is one term: it is computed anyway."""
     stack: list[tuple[bool, Expr, bool]] = [(False, e, True)]
     while stack:
         minus, x, is_top = stack.pop()
         inner = x.op in _SUMS and all(a.annotation == e.annotation for a in x.args)
-        if not inner or not (is_top or len(known.readers(x)) == 1):
+        if not inner or not (is_top or len(queries.readers(x)) == 1):
             yield minus, x
         elif x.op == "negative":
             stack.append((not minus, x.args[0], False))
@@ -103,7 +103,7 @@ def _leaves(product: Expr) -> Iterator[Expr]:
 
 
 def _factors(t: Expr) -> Iterator[Hashable]:
-    """Yields what can be factored out of a term: the matrices it begins and ends with, or the factors of a product."""
+    """Yields the factors that can be taken out of a term: its first and last matrices, or the factors of a product."""
     leaves = list(_leaves(t))
     if len(leaves) > 1:
         yield from (x for x in leaves if x.annotation == t.annotation)
@@ -113,7 +113,7 @@ def _factors(t: Expr) -> Iterator[Hashable]:
 
 
 def _ends(x: Expr) -> Iterator[Hashable]:
-    """Yields the matrices, or products of several, that a chain of matmuls begins and ends with."""
+    """Yields the matrices, or products of several, with which a chain of matmuls begins and ends."""
     for side in (0, 1):
         e = x
         while e.op == "matmul":
@@ -143,7 +143,7 @@ sums = RuleSet(
     schemas=(
         Schema(
             "sums_in_order",
-            "terms of a sum that have a factor in common stand side by side",
+            "terms of a sum with a common factor become adjacent",
             "reassociate",
             frozenset(("sums",)),
             _in_order,

@@ -83,7 +83,7 @@ def inverse_times_matrix(a: Any, b: Any) -> Any:
 
 @_rule("a: m n, s:, y: m", when="positive(s)", numerics="approximate", both=True, tags=("solve",), check=False)
 def ridge_through_transpose(a: Any, s: Any, y: Any) -> Any:
-    """solve(A'A + s I, A'y) = A' solve(AA' + s I, y) for s > 0: as many equations as A has rows, or columns"""
+    """solve(A'A + s I, A'y) = A' solve(AA' + s I, y) for s > 0: as many equations as A has columns, or rows"""
     m, n = a.shape
     by_columns = solved(a.T @ a + s * eye(n, a.dtype), a.T @ y)
     return by_columns, a.T @ solved(a @ a.T + s * eye(m, a.dtype), y)

@@ -27,7 +27,7 @@ def abs_of_nonnegative(x: Any) -> Any:
 
 @_rule("x: *b", when="nonnegative(x)", phase="simplify", tags=("sign",), check=False)
 def maximum_of_nonnegative_and_zero(x: Any) -> Any:
-    """max(x, 0) = x for x >= 0: a ReLU of what is no less than 0"""
+    """max(x, 0) = x for x >= 0"""
     return op.maximum(x, 0.0), x
 
 
@@ -92,7 +92,7 @@ def where_of_true(x: Any, y: Any) -> Any:
 @_rule("i: *b @ int32, m: @ int32", when="nonnegative(i)", phase="simplify", numerics="exact", tags=("comparison",),
        check=False)  # fmt: skip
 def index_not_negative(i: Any, m: Any) -> Any:
-    """where(i < 0, i + m, i) = i for i >= 0: what jax.numpy does to an index, for one that never counts from the end"""
+    """where(i < 0, i + m, i) = i for i >= 0: the correction of negative indices that jax.numpy traces"""
     return op.where(op.less(i, 0), i + m, i), i
 
 
@@ -221,7 +221,7 @@ def half_power(x: Any) -> Any:
 
 @_rule("x: *b", when=("nonzero(x)", "finite(x)"), phase="simplify", numerics="exact", tags=("quotient",), check=False)
 def quotient_of_itself(x: Any) -> Any:
-    """x / x = 1 for finite x that are not 0"""
+    """x / x = 1 for finite x other than 0"""
     return x / x, op.full(x.shape, 1.0, x.dtype)
 
 
@@ -233,7 +233,7 @@ def difference_of_itself(x: Any) -> Any:
 
 @_rule("x: *b", when="finite(x)", phase="simplify", tags=("quotient",), check=False)
 def product_with_zero(x: Any) -> Any:
-    """x 0 = 0 for finite x (not bit for bit: -1 * 0 is -0; of other x a NaN would be lost)"""
+    """x 0 = 0 for finite x (not bit for bit: -1 * 0 is -0; for other x a NaN would be lost)"""
     return x * 0.0, op.full(x.shape, 0.0, x.dtype)
 
 
@@ -302,13 +302,13 @@ def round_of_integral(x: Any, method: str) -> Any:
 
 @_rule("x: *b n", when="sorted(x)", phase="simplify", numerics="exact", tags=("sorted",), check=False)
 def sort_of_sorted(x: Any) -> Any:
-    """sort(x) = x for what is sorted"""
+    """sort(x) = x for sorted x"""
     return op.sort(x), x
 
 
 @_rule("x: *b n", when=("sorted(x)", "n >= 1"), tags=("sorted",), check=False)
 def max_of_sorted(x: Any) -> Any:
-    """max(x) = x[-1] for what is sorted (of zeros, which sort as equals, the sign may differ)"""
+    """max(x) = x[-1] for sorted x (the sign of a zero may differ, because zeros sort as equals)"""
     n = x.shape[-1]
     last = op.strided_slice(x, (*(0,) * (x.ndim - 1), n - 1), x.shape)
     return op.max(x, x.ndim - 1), op.squeeze(last, x.ndim - 1)
@@ -316,7 +316,7 @@ def max_of_sorted(x: Any) -> Any:
 
 @_rule("x: *b n", when=("sorted(x)", "finite(x)", "n >= 1"), tags=("sorted",), check=False)
 def min_of_sorted(x: Any) -> Any:
-    """min(x) = x[0] for what is sorted and finite (of other x a NaN would be lost)"""
+    """min(x) = x[0] for sorted and finite x (for other x a NaN would be lost)"""
     first = op.strided_slice(x, (0,) * x.ndim, (*x.shape[:-1], 1))
     return op.min(x, x.ndim - 1), op.squeeze(first, x.ndim - 1)
 
@@ -385,13 +385,13 @@ def matrix_times_diagonal_matrix(a: Any, d: Any) -> Any:
 
 @_rule("q: n n", when="orthogonal(q)", numerics="approximate", tags=("matrix", "matmul"), check=False)
 def orthogonal_times_its_transpose(q: Any) -> Any:
-    """Q Q' = I for orthogonal Q, within the rounding in which it is"""
+    """Q Q' = I for orthogonal Q, up to the rounding of Q"""
     return q @ q.T, op.astype(eye_mask(q.shape[0]), q.dtype)
 
 
 @_rule("q: n n", when="orthogonal(q)", numerics="approximate", tags=("matrix", "matmul"), check=False)
 def transpose_of_orthogonal_times_it(q: Any) -> Any:
-    """Q' Q = I for orthogonal Q, within the rounding in which it is"""
+    """Q' Q = I for orthogonal Q, up to the rounding of Q"""
     return q.T @ q, op.astype(eye_mask(q.shape[0]), q.dtype)
 
 

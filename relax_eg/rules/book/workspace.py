@@ -1,7 +1,8 @@
 """Workspace lifting (Relax, 4.4 and Figure 11): a kernel's caller may allocate the kernel's workspaces.
 
-A call of a kernel with workspaces equals a call of the kernel that is passed them, as a workspace's initial contents do
-not matter. The allocation is then a value of the caller, of a size that the caller knows, and part of its memory plan.
+A call of a kernel with workspaces equals a call that passes the workspaces to the kernel, because the initial contents
+of a workspace do not matter. The allocation is then a value of the caller, of a size that the caller knows, and part of
+its memory plan.
 """
 
 from __future__ import annotations
@@ -14,11 +15,11 @@ from relax_eg.ir.tensor_calls import call_tir, tir_annotation
 from relax_eg.ops import api as op
 from relax_eg.rules.rule_set import RuleSet
 from relax_eg.rules.schema_trials import workspaces
-from relax_eg.rules.schemas import Functions, Schema
+from relax_eg.rules.schemas import ProgramQueries, Schema
 from relax_eg.tir import TensorProgram
 
 
-def _lift(e: Expr, known: Functions) -> Expr | None:
+def _lift(e: Expr, queries: ProgramQueries) -> Expr | None:
     kernel: TensorProgram = e.attr("program").value
     own = [name for name in kernel.workspaces if name not in kernel.lifted]
     if not own:

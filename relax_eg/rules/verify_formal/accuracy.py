@@ -1,7 +1,7 @@
-"""Guards against sums that are equal over the reals but far less accurate in floats.
+"""Tests that exclude sums that are equal over the reals but far less accurate in floats.
 
-This is not a proof of the accuracy law, which the probabilistic checker tests. It prevents rules from being called
-proved if their right side visibly expands a product or cancels.
+They are no proof of the accuracy law, which the probabilistic checker tests. A rule whose right side expands a product
+or cancels does not get the status proved.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from relax_eg.tir.expr import Const, Index, Read, Reduce, Scalar, walk
 def is_tame(s: Sum) -> bool:
     """Whether the sum is about as accurate in one order of evaluation as in any other.
 
-    Nothing may cancel. One contraction is enough then; otherwise no tensor may occur twice in a product, and either
-    each product has a factor that occurs in no other product, or no product has more than one factor.
+    Nothing may cancel. A sum of one term then qualifies. In a sum of more terms no tensor may occur twice in a product,
+    and either each product has a factor that occurs in no other product, or no product has more than one factor.
     """
     if any(abs(c) != m for _, c, m in s.items()):
         return False
@@ -41,13 +41,13 @@ def _tensors(t: Term) -> list[str]:
     ]
 
 
-def is_given(s: Scalar) -> bool:
+def has_no_rounding(s: Scalar) -> bool:
     """Whether `s` is a read, a constant or an index: it is not computed, so it has no rounding error."""
     return isinstance(s, (Read, Const, Index))
 
 
 def keeps_precision(left: Scalar, right: Scalar) -> bool:
-    """Whether the right term computes, and sums, in no coarser float than the coarsest in which the left does."""
+    """Whether the right term computes and sums in no coarser float than the coarsest one of the left term."""
     computed, summed = _coarsest(left)
     other_computed, other_summed = _coarsest(right)
     return other_computed >= computed and other_summed >= (computed if summed == float("inf") else summed)
@@ -58,7 +58,7 @@ def _coarsest(s: Scalar) -> tuple[float, float]:
     is."""
     computed, summed = float("inf"), float("inf")
     for t in walk(s):
-        if is_given(t) or not is_float(t.dtype):
+        if has_no_rounding(t) or not is_float(t.dtype):
             continue
         bits = dtype_of(t.dtype).digits
         computed = min(computed, bits)

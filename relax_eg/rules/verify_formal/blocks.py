@@ -3,8 +3,8 @@ block of any rank.
 
 The check is made at rank 2. Where a block occurs in a shape it must be one run of axes in order. Every index equation
 must read the run of its operands at the run of its result, in order, and use those indices and the block's sizes for
-nothing else. The equations then say of a block of any rank what they say of two axes. That operators and the rule's
-function treat all ranks alike is inferred from the same operators being used at ranks 1, 2 and 3.
+nothing else. The equations then hold for a block of any rank as they hold for two axes. The instances of ranks 1, 2 and
+3 must use the same operators; from this the check infers that operators and the rule's function treat all ranks alike.
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ from relax_eg.tir.expr import Read, walk
 Run = tuple[int, int] | None  # the positions of a block's axes in a shape
 
 
-class _Touched(Exception):
+class _NotPassedThrough(Exception):
     """Raised if a block is not passed through unchanged."""
 
 
 def any_rank(rule: Rule) -> bool:
-    """Whether what is proved of blocks of ranks 0 to 2 holds for any rank."""
-    if not rule.stars or rule.attributes:
+    """Whether a proof for blocks of ranks 0 to 2 holds for any rank."""
+    if not rule.block_names or rule.attributes:
         return False
     try:
-        made = [rule.instance(tuple(rank for _ in rule.stars)) for rank in (1, 2, 3)]
+        made = [rule.instance(tuple(rank for _ in rule.block_names)) for rank in (1, 2, 3)]
         if any(i is None for i in made):
             return False
         heads = {tuple(e.op for e in postorder((*i.left, *i.right))) for i in made if i is not None}
         two = made[1]
-        return len(heads) == 1 and two is not None and all(_passes(two, star) for star in rule.stars)
-    except (_Touched, RelaxEgError):
+        return len(heads) == 1 and two is not None and all(_passes(two, star) for star in rule.block_names)
+    except (_NotPassedThrough, RelaxEgError):
         return False
 
 
@@ -54,20 +54,20 @@ def _passes(instance: Instance, star: str) -> bool:
 
 
 def _run(shape: tuple[Dim, ...], block: tuple[Dim, ...]) -> Run:
-    """Returns the run of the block in a shape. Raises `_Touched` if the block occurs there in any other way."""
+    """Returns the run of the block in a shape. Raises `_NotPassedThrough` if the block occurs in any other way."""
     names = frozenset[str]().union(*(d.variables for d in block))
     at = [i for i, d in enumerate(shape) if d.variables & names]
     if not at:
         return None
     if tuple(shape[at[0] : at[0] + len(block)]) != block or len(at) != len(block):
-        raise _Touched
+        raise _NotPassedThrough
     return at[0], at[0] + len(block)
 
 
 def _check_node(e: Expr, block: tuple[Dim, ...]) -> None:
     program = program_of(site_of(e))
     if program is None:
-        raise _Touched
+        raise _NotPassedThrough
     runs = {name: _run(b.shape, block) for name, b in program.buffers.items()}
     for s in program.stages:
         _check_stage(s, runs, block)
@@ -80,9 +80,9 @@ def _check_stage(s: Stage, runs: dict[str, Run], block: tuple[Dim, ...]) -> None
     for t in walk(s.value):
         if isinstance(t, Read) and (there := runs[t.buffer]) is not None:
             if tuple(t.indices[there[0] : there[1]]) != loops:
-                raise _Touched
+                raise _NotPassedThrough
             rest = (*t.indices[: there[0]], *t.indices[there[1] :])
             if any(isinstance(i, Dim) and i.variables & names for i in rest):
-                raise _Touched
+                raise _NotPassedThrough
         elif any(d.variables & names for d in dims_in(t)):
-            raise _Touched
+            raise _NotPassedThrough

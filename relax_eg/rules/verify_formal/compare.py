@@ -1,4 +1,5 @@
-"""Left minus right: terms are grouped by their factors; where guards differ, z3 weighs them against each other."""
+"""Comparison of two sums: terms are grouped by their factors; where guards differ, z3 decides whether the difference of
+a group is zero."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ _MASS = 2
 
 
 class _Group:
-    """Terms that differ only in guards and integer factors: coefficients and masses of both sides."""
+    """Terms that differ only in guards and integer factors: the coefficients and masses of both sides."""
 
     def __init__(self) -> None:
         self.left: list[Summand] = []
@@ -25,12 +26,12 @@ class _Group:
 
 
 def same_sums(left: Sum, right: Sum, facts: KnownGuards, normal: Normalizer, modulus: int, accurately: bool) -> str:
-    """Returns why the settled sums `left` and `right` are not shown equal; empty if they are. With `accurately`,
-    they must also not add up larger summands on the right than on the left (`_lighter`)."""
+    """Returns why the settled sums `left` and `right` are not shown equal; "" if they are. With `accurately`, the right
+    side must also not add up larger summands than the left side (`_is_lighter`)."""
     groups: dict[tuple[tuple[str, ...], frozenset[str]], _Group] = {}
     for side, s in (("left", left), ("right", right)):
         for t, c, m in s.items():
-            named = normal.named(t)
+            named = normal.with_canonical_names(t)
             plain, dim = _without_dims(named)
             group = groups.setdefault((tuple(f.key for f in plain), named.bound), _Group())
             getattr(group, side).append((c, dim, named.guards))
@@ -39,7 +40,7 @@ def same_sums(left: Sum, right: Sum, facts: KnownGuards, normal: Normalizer, mod
         difference = _collected(group.left, group.right, modulus)
         if difference and not facts.sum_is("==", difference):
             return f"not shown equal: the terms with factors {' * '.join(key[0]) or '1'}"
-        if accurately and not _lighter(group, facts):
+        if accurately and not _is_lighter(group, facts):
             return f"the right side sums and cancels terms with factors {' * '.join(key[0]) or '1'}"
     return ""
 
@@ -66,7 +67,7 @@ def _collected(left: Iterable[Summand], right: Iterable[Summand], modulus: int =
     return [(c, d, g) for (d, g), c in total.items() if c]
 
 
-def _lighter(group: _Group, facts: KnownGuards) -> bool:
+def _is_lighter(group: _Group, facts: KnownGuards) -> bool:
     """Whether the right side's mass is at most `_MASS` times the left's at every point that the facts allow."""
     rest = _collected([(_MASS * c, d, g) for c, d, g in group.left_mass], group.right_mass)
     if all(c > 0 for c, _, _ in rest):

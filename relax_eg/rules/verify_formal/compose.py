@@ -1,7 +1,7 @@
 """Makes one scalar term for an element of a program, by substituting the operators' index equations into one another.
 
 The term reads only pattern variables, each index is a `Dim`, and all bound variables are distinct. An index that
-depends on data becomes an *opaque* variable. `Composer.opaque` keeps its definition, a scalar term; equal definitions
+depends on data becomes an *opaque* variable. `Composer.opaque` holds its definition, a scalar term; equal definitions
 have one variable.
 """
 
@@ -43,21 +43,22 @@ Reader = Callable[[str, tuple[Dim, ...], str], Scalar]
 
 
 class Unsupported(Exception):
-    """Raised for what cannot be expressed here; the proof ends as unknown."""
+    """Raised if a program cannot be expressed or a step cannot be made; the proof ends as unknown."""
 
 
 class Composer:
     """Makes terms. One composer serves both sides of an instance, so that they share names of bound and opaque
     variables.
 
-    - `given`: expressions that are not looked into, with names that stand for them as if they were pattern variables.
+    - `shared_names`: names of expressions that are not expanded; reads of these names stand for their elements.
     - `claims`: facts of matrices and rows that pattern variables have; terms are made under them.
+    - `opaque`: the definition of each opaque variable.
     """
 
     def __init__(
-        self, given: Mapping[Expr, str] | None = None, claims: Mapping[str, frozenset[str]] | None = None
+        self, shared_names: Mapping[Expr, str] | None = None, claims: Mapping[str, frozenset[str]] | None = None
     ) -> None:
-        self.given = dict(given or {})
+        self.shared_names = dict(shared_names or {})
         self.claims = dict(claims or {})
         self.opaque: dict[str, Scalar] = {}
         self._names: dict[Scalar, str] = {}
@@ -77,11 +78,11 @@ class Composer:
 
     def _element(self, e: Expr, at: tuple[Dim, ...], output: int) -> Scalar:
         if e.op == VAR:
-            return claimed(e, at, self.claims.get(str(e.attr("name")), frozenset()))
+            return claimed_element(e, at, self.claims.get(str(e.attr("name")), frozenset()))
         if e.op == "argmax" and (position := self._position(e, at)) is not None:
             return position
-        if e in self.given:
-            return Read(self.given[e], at, e.dtype)
+        if e in self.shared_names:
+            return Read(self.shared_names[e], at, e.dtype)
         if e.op == CONSTANT:
             value = constant_value(e)
             if value.ndim:
@@ -118,7 +119,7 @@ class Composer:
         return _place_of_one(x, at)
 
     def translate(self, s: Scalar, env: Mapping[str, Dim], read: Reader) -> Scalar:
-        """Returns `s` with its loop variables replaced and its reads given by `read`."""
+        """Returns `s` with its loop variables replaced by `env` and its reads replaced by `read`."""
         if isinstance(s, Const):
             return s
         if isinstance(s, Index):
@@ -138,7 +139,8 @@ class Composer:
         for v, extent in s.over:
             (name,) = v.variables
             size = self.replaced(extent, env)
-            # An axis of one element has index 0. Reductions to positions keep it, for what they say of an empty axis.
+            # An axis of one element has index 0. Reductions to positions keep such axes, because it matters for them
+            # whether axes are empty.
             if size is ONE and not s.kind.startswith("arg"):
                 inner[name] = ZERO
                 continue
@@ -151,7 +153,7 @@ class Composer:
         return self.replaced(i, env) if isinstance(i, Dim) else self.as_dim(self.translate(i, env, read))
 
     def as_dim(self, s: Scalar) -> Dim:
-        """Returns the integer `s` as a Dim, with opaque variables for what depends on data."""
+        """Returns the integer `s` as a Dim, with opaque variables for the parts that depend on data."""
         found = index_dim(s, self.name_of)
         return Dim.var(self.name_of(s)) if found is None else found
 
@@ -164,9 +166,10 @@ class Composer:
 
     def free(self, d: Dim) -> frozenset[str]:
         """Returns the variables of `d`, including those in definitions of opaque ones."""
-        return self.closed(d.variables)
+        return self.closure(d.variables)
 
-    def closed(self, names: Iterable[str]) -> frozenset[str]:
+    def closure(self, names: Iterable[str]) -> frozenset[str]:
+        """Returns `names` and the variables in the definitions of the opaque ones among them."""
         found: set[str] = set()
         todo = list(names)
         while todo:
@@ -184,7 +187,7 @@ class Composer:
         for n in d.variables:
             if n in env:
                 mine[n] = env[n]
-            elif n in self.opaque and self.closed((n,)) & env.keys():
+            elif n in self.opaque and self.closure((n,)) & env.keys():
                 mine[n] = self.as_dim(self.renamed(self.opaque[n], env))
         return d.substitute(mine) if mine else d
 
@@ -201,7 +204,7 @@ def _place_of_one(e: Expr, at: tuple[Dim, ...]) -> Scalar:
     return Read(f"{POSITION}{e.attr('name')}", at, _PLACE)
 
 
-def claimed(e: Expr, at: tuple[Dim, ...], claims: frozenset[str]) -> Scalar:
+def claimed_element(e: Expr, at: tuple[Dim, ...], claims: frozenset[str]) -> Scalar:
     """Returns element `at` of a pattern variable that has the facts `claims`."""
     if "one_hot" in claims:
         here = Apply("equal", (Index(at[-1], _PLACE), _place_of_one(e, at[:-1])))
@@ -266,14 +269,14 @@ def _is_near(s: Apply) -> bool:
     return isinstance(x, Index) and isinstance(y, Const) and isinstance(y.value, int) and abs(y.value) <= _NEAR
 
 
-# --- what must hold for programs to exist ---
+# --- conditions under which programs exist ---
 
 # The mode of an operator on positions that promises them to be in range.
 _PROMISE = "promise"
 
 
 def size_conditions(results: Sequence[Expr]) -> list[tuple[GuardLiteral, ...]]:
-    """Returns what the sizes must satisfy for `results` to exist: at least one guard in each tuple holds."""
+    """Returns the conditions on sizes under which `results` exist: at least one guard in each tuple holds."""
     found = {tuple(guard(sign, d) for sign, d in p): None for p in size_preconditions(tuple(results))}
     for e in postorder(results):
         if isinstance(e.annotation, Tensor):
@@ -287,16 +290,16 @@ def size_conditions(results: Sequence[Expr]) -> list[tuple[GuardLiteral, ...]]:
 _REARRANGED = movement_operators("view", "order")
 
 
-def promised(results: Sequence[Expr], entails: Callable[[GuardLiteral], bool]) -> set[tuple[Expr, Dim]]:
-    """Returns the index tensors promised to be in range, each with the extent. A promise about a tensor is one about
-    its elements, wherever they stand. Indices that are in range anyway, given what `entails` knows of
-    sizes, are left out."""
+def promised_indices(results: Sequence[Expr], entails: Callable[[GuardLiteral], bool]) -> set[tuple[Expr, Dim]]:
+    """Returns the index tensors that are promised to be in range, each with the extent. A promise about a tensor is a
+    promise about its elements, in any order. Indices that are in range by the guards that `entails` decides are left
+    out."""
     found = {(_elements(e), extent) for e, extent in position_promises(results)}
     return {(e, extent) for e, extent in found if not _is_position(e, extent, entails)}
 
 
 def unknown_promises(results: Sequence[Expr]) -> set[Expr]:
-    """Returns the expressions that promise positions to be in range in ways that `promised` does not tell."""
+    """Returns the expressions that promise positions to be in range and that `promised_indices` does not cover."""
     return {e for e in postorder(results) if _promises_unknown(e)}
 
 
@@ -305,15 +308,15 @@ def _promises_unknown(e: Expr) -> bool:
 
 
 def _elements(e: Expr) -> Expr:
-    """Returns a tensor of the same elements, in whatever places."""
+    """Returns a tensor of the same elements, in any order: an operand below movements."""
     while e.op in _REARRANGED:
         (e,) = e.args
     return e
 
 
 def _is_position(e: Expr, extent: Dim, entails: Callable[[GuardLiteral], bool]) -> bool:
-    """Whether every element is a position in an axis of this extent. That of an extreme is, if one exists at all (a
-    condition of its own); so is that of `iota` along an axis that is no longer."""
+    """Whether every element is a position in an axis of this extent. The position of an extreme is one if the axis is
+    not empty (a separate condition), and `iota` yields positions if its axis is not longer."""
     if e.op not in TABLE or not isinstance(e.annotation, Tensor) or e.dtype not in _INDEX_DTYPES:
         return False
     below = TABLE[e.op].below

@@ -1,10 +1,10 @@
-"""Splits a proof about maxima and minima by whether axes are empty: one case in which none is, and one for each axis
-that may be.
+"""Splits a proof about maxima and minima into cases: one in which no axis is empty, and one for each axis that may be
+empty.
 
 A maximum over an empty axis is -inf, which is no real number, so the proof over the reals is about axes that have an
-element. If an axis is empty, both sides are shown to be the same infinity, by what an infinity becomes in sums,
-extremes and the like of finite elements. Or the infinity disappears, as `maximum(-inf, y)` is y, and the rest is a case
-to prove.
+element. For an empty axis, the infinity is propagated through sums, extremes and other functions of finite elements. If
+both sides are shown to be the same infinity, the case is done. If the infinity disappears, as in `maximum(-inf, y)`,
+which is y, the rest is a case to prove.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from relax_eg.shapes import Dim
 from relax_eg.tir.expr import Apply, Cast, Const, Index, Read, Reduce, Scalar, Select, is_loop, walk
 
 _EMPTY = {"max": -1, "min": 1}  # given: the sign of the infinity that is the extreme over an empty axis
-_NEUTRAL = {"maximum": -math.inf, "minimum": math.inf}
+_NEUTRAL = {"maximum": -math.inf, "minimum": math.inf}  # given: the neutral elements
 
 
 def cases(a: Scalar, b: Scalar, composer: Composer, facts: KnownGuards) -> Iterator[tuple[Scalar, Scalar, KnownGuards]]:
-    """Yields the sides, with the facts, case by case. Together the cases are all that `facts` allow, except those in
-    which both sides are shown to be the same infinity. If that is not shown for an empty axis and its infinity stays,
-    the sides are yielded as they are, with an axis that may be empty."""
+    """Yields the sides and the facts of each case. Together the cases are all points that `facts` allow, except those
+    at which both sides are shown to be the same infinity. If an infinity stays and is not shown to be the same on both
+    sides, the sides are yielded unchanged, with an axis that may be empty."""
     extents = _maybe_empty(a, b, facts) if is_float(a.dtype) else []
     for n in extents:
         inside = facts.with_([zero(n)])
         if not _same_infinity(a, b, inside):
             gone = {v: Dim.of(0) for v in _sizes(a, b) if inside.entails(zero(Dim.var(v)))}
-            x, y = (_without_nothing(composer.renamed(s, gone), inside) for s in (a, b))
+            x, y = (_without_infinities(composer.renamed(s, gone), inside) for s in (a, b))
             if _is_infinite(x) or _is_infinite(y):
                 yield a, b, facts
                 return
@@ -41,7 +41,7 @@ def cases(a: Scalar, b: Scalar, composer: Composer, facts: KnownGuards) -> Itera
 
 
 def _maybe_empty(a: Scalar, b: Scalar, facts: KnownGuards) -> list[Dim]:
-    """Returns the extents of extremes that are not known to be 1 or more."""
+    """Returns the extents of the axes of extremes that are not known to be 1 or more."""
     extents = dict.fromkeys(
         n
         for t in (*walk(a), *walk(b))
@@ -61,20 +61,19 @@ def _is_infinite(s: Scalar) -> bool:
     return any(isinstance(t, Const) and isinstance(t.value, float) and math.isinf(t.value) for t in walk(s))
 
 
-def _without_nothing(s: Scalar, facts: KnownGuards) -> Scalar:
-    """Returns `s` with extremes over empty axes replaced by infinities, without those infinities that change
-    nothing."""
+def _without_infinities(s: Scalar, facts: KnownGuards) -> Scalar:
+    """Returns `s` with extremes over empty axes replaced by infinities, and without infinities that are neutral."""
     if isinstance(s, Reduce):
         if s.kind in _EMPTY and any(facts.entails(zero(n)) for _, n in s.over):
             return Const(_EMPTY[s.kind] * math.inf, s.dtype)
-        return Reduce(s.kind, s.over, _without_nothing(s.body, facts))
+        return Reduce(s.kind, s.over, _without_infinities(s.body, facts))
     if isinstance(s, Cast):
-        return Cast(_without_nothing(s.arg, facts), s.dtype)
+        return Cast(_without_infinities(s.arg, facts), s.dtype)
     if isinstance(s, Select):
-        return Select(*(_without_nothing(x, facts) for x in (s.cond, s.then, s.other)))
+        return Select(*(_without_infinities(x, facts) for x in (s.cond, s.then, s.other)))
     if not isinstance(s, Apply):
         return s
-    args = tuple(_without_nothing(x, facts) for x in s.args)
+    args = tuple(_without_infinities(x, facts) for x in s.args)
     neutral = _NEUTRAL.get(s.fn)
     kept = [x for x in args if not (isinstance(x, Const) and x.value == neutral)]
     return kept[0] if neutral is not None and len(kept) == 1 else Apply(s.fn, args)

@@ -1,8 +1,8 @@
-"""Equality bit for bit: both sides are the same scalar term at the same places.
+"""Equality bit for bit: both sides are the same scalar term at the same indices.
 
 Float functions are uninterpreted and reductions are folds in order. A list of identities of IEEE arithmetic is used
-too, each true of every bit pattern except the payload of a NaN. The comparison walks both terms at once under facts. If
-a condition on indices is undecided, both cases are walked.
+too; each holds for every bit pattern except the payload of a NaN. The comparison walks both terms at once under facts.
+If a condition on indices is undecided, both cases are walked.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from relax_eg.shapes.dim import is_plain
 from relax_eg.tir.expr import Apply, Cast, Const, Index, Read, Reduce, ReduceKind, Scalar, Select, walk
 from relax_eg.tir.functions import functions_with_trait
 
-# Reductions for which a fold of folds is one fold in the same order: their function is associative on bits. With signed
-# zeros it is too, as long as it gives the first or the last of equals, or the greater bit pattern.
+# Reductions for which a fold of folds is one fold in the same order, because their function is associative on bits. It
+# is so for signed zeros too if it gives the first or the last of equals, or the greater bit pattern.
 _ASSOCIATIVE = frozenset({"max", "min", "any", "all"})
-# The functions that join two of these folds into one; with maximum and minimum, in another order of the elements.
+# The functions that merge two of these folds into one; maximum and minimum change the order of the elements.
 _JOINS = {"bitwise_or": "any", "bitwise_and": "all", "maximum": "max", "minimum": "min"}
 _DUAL: dict[str, ReduceKind] = {"any": "all", "all": "any", "max": "min", "min": "max"}
 _MOST_STEPS = 20_000  # limit: comparisons of terms by one `Folds`
@@ -57,12 +57,14 @@ _T = TypeVar("_T")
 class Folds:
     """Compares terms made by one composer.
 
+    - `composer`: the composer.
+    - `facts`: the guards that hold at every point considered.
     - `claims`: facts of the buffers that the terms read.
-    - `unordered`: extremes are those of sets, whatever the order: the same numbers, except for the sign of a zero.
+    - `unordered`: whether extremes are those of sets, in any order: the same numbers except for the sign of a zero.
     - `identities`: whether identities of arithmetic may be applied to whole terms; inside a fold they always may.
     - `uses_identities`: whether an identity was applied to whole terms, outside all folds.
 
-    Identities of arithmetic are assumed to be true, so what they alone show is not a proof.
+    Identities of arithmetic are assumed to be true, so a comparison that needs them is no proof.
     """
 
     def __init__(
@@ -82,14 +84,14 @@ class Folds:
         self._claims = claims or {}
         self._steps = 0
 
-    def same(self, a: Scalar, b: Scalar, extra: frozenset[GuardLiteral] = _EMPTY) -> bool:
+    def same_terms(self, a: Scalar, b: Scalar, extra: frozenset[GuardLiteral] = _EMPTY) -> bool:
         """Whether the terms have the same bits wherever the facts and `extra` hold."""
         self._steps += 1
         if self._steps > _MOST_STEPS:
             return False
         if a == b:
             return True
-        a, b = self.reduced(a, extra), self.reduced(b, extra)
+        a, b = self.head_normal_form(a, extra), self.head_normal_form(b, extra)
         if a == b:
             return True
         for s in (a, b):
@@ -101,7 +103,7 @@ class Folds:
                     continue
                 for g in (guard, guard.negated()):
                     more = extra | {g}
-                    if not self.facts.impossible(more) and not self.same(a, b, more):
+                    if not self.facts.impossible(more) and not self.same_terms(a, b, more):
                         return False
                 return True
         if a.dtype != b.dtype or type(a) is not type(b):
@@ -111,17 +113,17 @@ class Folds:
         if isinstance(a, Index) and isinstance(b, Index):
             return self._equal((a.dim,), (b.dim,), extra)
         if isinstance(a, Cast) and isinstance(b, Cast):
-            return a.arg.dtype == b.arg.dtype and self.same(a.arg, b.arg, extra)
+            return a.arg.dtype == b.arg.dtype and self.same_terms(a.arg, b.arg, extra)
         if isinstance(a, Select) and isinstance(b, Select):
             pairs = ((a.cond, b.cond), (a.then, b.then), (a.other, b.other))
-            return all(self.same(x, y, extra) for x, y in pairs)
+            return all(self.same_terms(x, y, extra) for x, y in pairs)
         if isinstance(a, Reduce) and isinstance(b, Reduce):
             return self._same_fold(a, b, extra)
         return isinstance(a, Apply) and isinstance(b, Apply) and self._same_call(a, b, extra)
 
     def _same_in_both_cases(self, cond: Scalar, a: Scalar, b: Scalar, extra: frozenset[GuardLiteral]) -> bool:
-        """Whether the terms are the same where `cond`, a condition on data, holds, and where it does not."""
-        return all(self.same(_decided(a, cond, c), _decided(b, cond, c), extra) for c in (True, False))
+        """Whether the terms are the same where `cond`, a condition on data, holds and where it does not hold."""
+        return all(self.same_terms(_decided(a, cond, c), _decided(b, cond, c), extra) for c in (True, False))
 
     def _equal(self, xs: Iterable[object], ys: Iterable[object], extra: frozenset[GuardLiteral]) -> bool:
         for x, y in zip(xs, ys, strict=True):
@@ -138,17 +140,17 @@ class Folds:
     def _same_call(self, a: Apply, b: Apply, extra: frozenset[GuardLiteral]) -> bool:
         if a.fn != b.fn or len(a.args) != len(b.args):
             return False
-        if all(self.same(x, y, extra) for x, y in zip(a.args, b.args, strict=True)):
+        if all(self.same_terms(x, y, extra) for x, y in zip(a.args, b.args, strict=True)):
             return True
         return self._may_use_identities() and self._same_by_identity(a, b, extra) and self._used_identity()
 
     def _same_by_identity(self, a: Apply, b: Apply, extra: frozenset[GuardLiteral]) -> bool:
         if _is_square(a) and _is_square(b) and (turned := _turned_difference(a.args[0])) is not None:
-            return self.same(turned, b.args[0], extra)
+            return self.same_terms(turned, b.args[0], extra)
         return (
             a.fn in functions_with_trait("commutes")
-            and self.same(a.args[0], b.args[1], extra)
-            and self.same(a.args[1], b.args[0], extra)
+            and self.same_terms(a.args[0], b.args[1], extra)
+            and self.same_terms(a.args[1], b.args[0], extra)
         )
 
     def _same_fold(self, a: Reduce, b: Reduce, extra: frozenset[GuardLiteral]) -> bool:
@@ -168,7 +170,7 @@ class Folds:
             (name,) = w.variables
             env[name] = v
             more.update(in_range(v, n))
-        return self._inside(lambda: self.same(a.body, self.composer.renamed(b.body, env), frozenset(more)))
+        return self._inside(lambda: self.same_terms(a.body, self.composer.renamed(b.body, env), frozenset(more)))
 
     # --- identities of arithmetic ---
 
@@ -180,7 +182,7 @@ class Folds:
         return True
 
     def _inside(self, compare: Callable[[], _T]) -> _T:
-        """Returns what `compare` returns for the body of a fold."""
+        """Returns the result of `compare`, called with one more fold around the terms."""
         self._folds += 1
         try:
             return compare()
@@ -215,7 +217,7 @@ class Folds:
 
     # --- one step of rewriting at the head ---
 
-    def reduced(self, s: Scalar, extra: frozenset[GuardLiteral]) -> Scalar:
+    def head_normal_form(self, s: Scalar, extra: frozenset[GuardLiteral]) -> Scalar:
         """Returns `s` rewritten at its head until no step applies."""
         while True:
             t = self._step(s, extra)
@@ -241,7 +243,7 @@ class Folds:
         return self._call(s, extra) if isinstance(s, Apply) else s
 
     def _select(self, s: Select, extra: frozenset[GuardLiteral]) -> Scalar:
-        cond = self.reduced(s.cond, extra)
+        cond = self.head_normal_form(s.cond, extra)
         if isinstance(cond, Const):
             return s.then if cond.value else s.other
         if isinstance(cond, Apply) and cond.fn == "bitwise_not":
@@ -254,20 +256,20 @@ class Folds:
                 return s.then
             if self.facts.entails(guard.negated(), extra):
                 return s.other
-        if self.same(s.then, s.other, extra):
+        if self.same_terms(s.then, s.other, extra):
             return s.then
         return s if cond == s.cond else Select(cond, s.then, s.other)
 
     def _fold(self, s: Reduce, extra: frozenset[GuardLiteral]) -> Scalar:
         inside = extra | {g for v, n in s.over for g in in_range(v, n)}
-        body = self._inside(lambda: self.reduced(s.body, inside))
+        body = self._inside(lambda: self.head_normal_form(s.body, inside))
         if s.kind in _ASSOCIATIVE and isinstance(body, Reduce) and body.kind == s.kind:
             return Reduce(s.kind, (*s.over, *body.over), body.body)
         return self._in_two(s, inside) if s.kind in _ASSOCIATIVE else s
 
     def _in_two(self, s: Reduce, inside: frozenset[GuardLiteral]) -> Reduce:
-        """Returns a fold over an index that is divided by a divisor of its extent as a fold over quotients and
-        remainders, which visits the elements in the same order."""
+        """Returns a fold over an index that the body divides by a divisor of the extent as a fold over quotients and
+        remainders, which visits the elements in the same order. Returns any other fold unchanged."""
         for n, (v, extent) in enumerate(s.over):
             for by in _divisors_of(s.body, v):
                 whole = simplified(extent // by, self.facts, inside)
@@ -280,19 +282,20 @@ class Folds:
         return s
 
     def _call(self, s: Apply, extra: frozenset[GuardLiteral]) -> Scalar:
-        args = tuple(self.reduced(a, extra) for a in s.args)
-        given = s if args == s.args else Apply(s.fn, args)
+        args = tuple(self.head_normal_form(a, extra) for a in s.args)
+        applied = s if args == s.args else Apply(s.fn, args)
         # Complex numbers are left out: (a + bi) * 1 computes b * 0, which is NaN if b is infinite.
         if not self._may_use_identities() or kind(args[0].dtype) == "c":
-            return given
-        found = self._identity(given, extra)
-        if found is not given:
+            return applied
+        found = self._identity(applied, extra)
+        if found is not applied:
             self._used_identity()
         return found
 
     def _identity(self, s: Apply, extra: frozenset[GuardLiteral]) -> Scalar:
-        """Applies an identity of bits. `tests/rules/test_identities.py` tests each one on all special values. A rule
-        that says no more than one is tested on all values of small dtypes (`rules.check`)."""
+        """Returns `s` rewritten by an identity of bits, or `s` if none applies. `tests/rules/test_identities.py` tests
+        each identity on all special values. A rule that states only an identity is tested on all values of small dtypes
+        (`rules.check`)."""
         args = s.args
         x = args[0]
         y = args[1] if len(args) == 2 else None
@@ -319,7 +322,7 @@ class Folds:
                 return Apply("multiply", (x, x))
             case "integer_pow" if y is not None and _is(y, 2) and kind(x.dtype) == "f":
                 return Apply("multiply", (x, x))
-            case "greater" | "greater_equal" if y is not None and self._known(s.fn, x, y) is None:
+            case "greater" | "greater_equal" if y is not None and self._value_by_claims(s.fn, x, y) is None:
                 return Apply("less" if s.fn == "greater" else "less_equal", (y, x))
             case "bitwise_not" if isinstance(x, Apply) and x.fn in ("equal", "not_equal"):
                 return Apply("equal" if x.fn == "not_equal" else "not_equal", x.args)
@@ -328,13 +331,13 @@ class Folds:
             case "multiply" if y is not None and _is(x, 1):
                 return y
             case "multiply" if y is not None and _negated(x) is not None and _negated(y) is not None:
-                return Apply("multiply", (_need(_negated(x)), _need(_negated(y))))
+                return Apply("multiply", (_not_none(_negated(x)), _not_none(_negated(y))))
             case "multiply" if y is not None and _magnitude(x) is not None and _magnitude(y) is not None:
-                return Apply("abs", (Apply("multiply", (_need(_magnitude(x)), _need(_magnitude(y)))),))
+                return Apply("abs", (Apply("multiply", (_not_none(_magnitude(x)), _not_none(_magnitude(y)))),))
             case "multiply" | "divide" if y is not None and _negated(x) is not None and kind(s.dtype) == "f":
-                return Apply("negative", (Apply(s.fn, (_need(_negated(x)), y)),))
+                return Apply("negative", (Apply(s.fn, (_not_none(_negated(x)), y)),))
             case "multiply" | "divide" if y is not None and _negated(y) is not None and kind(s.dtype) == "f":
-                return Apply("negative", (Apply(s.fn, (x, _need(_negated(y)))),))
+                return Apply("negative", (Apply(s.fn, (x, _not_none(_negated(y)))),))
             # The second operand is the same, so a tie of zeros is broken the same way twice.
             case "maximum" | "minimum" if isinstance(x, Apply) and x.fn == s.fn and x.args[1] == y:
                 return x
@@ -345,20 +348,20 @@ class Folds:
             case "add" if y is not None and _is(y, 0) and (kind(s.dtype) in "iu" or _is_minus_zero(y)):
                 return x
             case "add" if y is not None and _negated(y) is not None:
-                return Apply("subtract", (x, _need(_negated(y))))
+                return Apply("subtract", (x, _not_none(_negated(y))))
             case "subtract" if y is not None and _negated(y) is not None:
-                return Apply("add", (x, _need(_negated(y))))
+                return Apply("add", (x, _not_none(_negated(y))))
             case "bitwise_not" if isinstance(x, Apply) and x.fn == "bitwise_not":
                 return x.args[0]
-            case _ if s.fn in functions_with_trait("idempotent") and y is not None and self.same(x, y, extra):
+            case _ if s.fn in functions_with_trait("idempotent") and y is not None and self.same_terms(x, y, extra):
                 return x
-            case _ if y is not None and (joined := self._joined(s.fn, x, y, extra)) is not None:
-                return joined
+            case _ if y is not None and (merged := self._merged_fold(s.fn, x, y, extra)) is not None:
+                return merged
             case _:
-                found = self._known(s.fn, x, y)
+                found = self._value_by_claims(s.fn, x, y)
                 return found if found is not None else s
 
-    def _joined(self, fn: str, x: Scalar, y: Scalar, extra: frozenset[GuardLiteral]) -> Scalar | None:
+    def _merged_fold(self, fn: str, x: Scalar, y: Scalar, extra: frozenset[GuardLiteral]) -> Scalar | None:
         """Returns two folds over the same ranges as one fold of both, if the order does not matter; else None."""
         if not isinstance(x, Reduce) or not isinstance(y, Reduce) or x.kind not in self._orderless:
             return None
@@ -369,8 +372,9 @@ class Folds:
         env = {next(iter(w.variables)): v for (v, _), (w, _) in zip(x.over, y.over, strict=True)}
         return Reduce(x.kind, x.over, Apply(fn, (x.body, self.composer.renamed(y.body, env))))
 
-    def _known(self, fn: str, x: Scalar, y: Scalar | None) -> Scalar | None:
-        """Returns what a function of an element is, by the facts claimed of its buffer; None if they do not decide."""
+    def _value_by_claims(self, fn: str, x: Scalar, y: Scalar | None) -> Scalar | None:
+        """Returns the value of a function of an element that follows from the facts of its buffer; None if it does not
+        follow."""
         claims = self._claims.get(x.buffer, frozenset[str]()) if isinstance(x, Read) else frozenset[str]()
         if fn in functions_with_trait("rounds"):
             return x if "integral" in claims else None
@@ -405,14 +409,14 @@ def _negated(s: Scalar) -> Scalar | None:
 
 
 def _divisors_of(s: Scalar, v: Dim) -> list[Dim]:
-    """Returns what the index `v` alone is divided by in the sizes and indices in `s`."""
+    """Returns the divisors of the index `v` alone in the sizes and indices in `s`."""
     atoms = [a for t in walk(s) for d in dims_in(t) for atoms, _ in d.terms for a in atoms]
     return list(dict.fromkeys(a.args[1] for a in atoms if a.op == "floordiv" and a.args[0] is v))
 
 
 def _turned_difference(s: Scalar) -> Scalar | None:
-    """Returns y - x for x - y: its negative except for the sign of a zero, and so of the same square. None for other
-    terms."""
+    """Returns y - x for x - y, None for other terms. The two have the same square: each is the negative of the other,
+    except for the sign of a zero."""
     return Apply("subtract", (s.args[1], s.args[0])) if isinstance(s, Apply) and s.fn == "subtract" else None
 
 
@@ -443,7 +447,7 @@ def _is_there_and_back(first: Cast, dtype: str) -> bool:
     return first.arg.dtype == dtype and dtype_of(first.dtype).contains(dtype_of(dtype))
 
 
-def _need(s: Scalar | None) -> Scalar:
+def _not_none(s: Scalar | None) -> Scalar:
     assert s is not None
     return s
 

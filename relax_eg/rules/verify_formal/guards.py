@@ -1,7 +1,7 @@
-"""Guards, which are facts about integers, and what follows from conjunctions of them by the prover of `shapes`.
+"""Guards, which are conditions on integers, and entailment from conjunctions of guards, by the prover of `shapes`.
 
-A guard says that a `Dim` is >= 0, zero or not zero, or that a boolean value is true or false. Variables of guards are
-any integers. No answer counts as "no".
+A guard says that a `Dim` is >= 0, zero or not zero, or that a boolean value is true or false. Variables of guards range
+over all integers. A question that the prover does not answer counts as "no".
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class GuardLiteral:
 
     @property
     def decided(self) -> bool | None:
-        """Whether a guard on a number holds; None for a guard on what varies."""
+        """Whether a guard on a constant holds; None for any other guard."""
         return compare_with_zero(self.op, self.dim.value) if self.of is None and self.dim.is_const else None
 
     def negated(self) -> GuardLiteral:
@@ -104,22 +104,27 @@ _NOTHING: Guards = frozenset()
 
 @dataclass
 class Deadline:
-    """The processor time of this process at which to give up. A proof thus does not depend on what else runs."""
+    """The end of the time for a proof. `end` is in seconds of processor time of this process, so that a proof does not
+    depend on other processes."""
 
-    at: float
+    end: float
 
     def check(self) -> None:
-        if time.process_time() > self.at:
+        if time.process_time() > self.end:
             raise OutOfTime
 
     @property
     def milliseconds(self) -> int:
-        """The time that z3 may take for one question."""
-        return max(1, min(_MILLISECONDS, int(1000 * (self.at - time.process_time()))))
+        """The milliseconds that z3 may take for one question."""
+        return max(1, min(_MILLISECONDS, int(1000 * (self.end - time.process_time()))))
 
 
 class KnownGuards:
-    """The guards that hold at every point considered, and what follows from them."""
+    """The guards that hold at every point considered, and entailment from them.
+
+    - `known`: these guards.
+    - `deadline`: the end of the time for the proof.
+    """
 
     def __init__(self, known: Iterable[GuardLiteral], deadline: Deadline) -> None:
         self.known = list(known)
@@ -132,7 +137,7 @@ class KnownGuards:
     def case(self, extra: Guards = _NOTHING) -> _Case:
         """Returns the case in which the known guards and `extra` hold."""
         self.deadline.check()
-        return self._cases.made(extra, lambda: _Case((*self.known, *extra), self.deadline))
+        return self._cases.get_or_make(extra, lambda: _Case((*self.known, *extra), self.deadline))
 
     def entails(self, goal: GuardLiteral, extra: Iterable[GuardLiteral] = ()) -> bool:
         """Whether `goal` follows from the known guards and `extra`."""
@@ -154,8 +159,8 @@ class KnownGuards:
 class _Case:
     """A conjunction of guards, as assumptions of a prover.
 
-    A quotient whose divisor is not shown to differ from zero is an unknown integer, so what follows holds whatever its
-    value. A boolean value is an unknown integer that is negative where the value is false.
+    A quotient whose divisor is not shown to differ from zero is an unknown integer, so that conclusions hold for any
+    value of it. A boolean value is an unknown integer that is negative where the value is false.
     """
 
     def __init__(self, guards: Iterable[GuardLiteral], deadline: Deadline) -> None:
@@ -225,7 +230,7 @@ class _Case:
         return self._unknown[atom]
 
     def _named(self, what: Any) -> Dim:
-        """Returns the variable that stands for an integer of which nothing is known."""
+        """Returns the variable for an unknown integer, the same for equal keys `what`."""
         return self._unknown.setdefault(what, Dim.var(f"unknown·{len(self._unknown)}"))
 
 

@@ -8,11 +8,12 @@ words. A word is a number times a product of matrices. The laws are:
 - inv(A) A = A inv(A) = I, and Q' Q = Q Q' = I for orthogonal Q, which is square;
 - x / rowsum(D) is inv(D) x for diagonal D.
 
-Two sides are the same if their difference vanishes. If all words of a difference end on `inv(Z) v` or on `v`, then `v`
-is Z inv(Z) v, and what stands before `inv(Z) v` has to vanish. The same holds for beginnings. Both sides must be
-defined: a matrix that only one of them inverts must be known to have an inverse, or be a positive definite sum.
+Two sides are the same if their difference vanishes. If all words of a difference end with `inv(Z) v` or with `v`, then
+`v` is written as Z inv(Z) v, and the sum of the parts before `inv(Z) v` has to vanish. The same holds for beginnings.
+Both sides must be defined: a matrix that only one of them inverts must be known to have an inverse, or be a positive
+definite sum.
 
-This says nothing about accuracy: it is for rules that claim the class "approximate".
+The laws say nothing about accuracy, so they prove only rules that claim the class "approximate".
 """
 
 from __future__ import annotations
@@ -42,9 +43,11 @@ _DEPTH = 6  # limit: inverses that are removed one after another
 class MatrixAtom:
     """A matrix in a word.
 
+    - `kind`: a pattern variable ("var"), or what the matrix is of a sum of words: its inverse, a triangular factor, or
+      the order of rows in its factorisation.
     - `name`: the pattern variable, for kind "var".
-    - `of`: for the other kinds, the sum of words from which the matrix is made: its inverse, its triangular factors, or
-      the order of rows of its factorisation.
+    - `of`: for the other kinds, the sum of words.
+    - `transposed`: whether the matrix is transposed.
     """
 
     kind: Literal["var", "inverse", "lower", "upper", "order"]
@@ -55,7 +58,11 @@ class MatrixAtom:
 
 @dataclass(frozen=True)
 class MatrixProduct:
-    """A word: the product of numbers, by name, and of matrices, in order."""
+    """A word: a product of numbers and matrices.
+
+    - `scalars`: the names of the numbers.
+    - `factors`: the matrices, in order.
+    """
 
     scalars: tuple[str, ...] = ()
     factors: tuple[MatrixAtom, ...] = ()
@@ -69,8 +76,10 @@ _IDENTITY: Words = {MatrixProduct(): Fraction(1)}
 class MatrixValue:
     """A tensor that is a matrix, or the diagonal of one.
 
-    - `axes`: for each axis of the tensor, whether it holds the matrix's rows "r", its columns "c", or has size 1. A
-      vector is a column.
+    - `words`: the matrix as a sum of words.
+    - `axes`: a letter for each axis of the tensor: "r" for the rows of the matrix, "c" for its columns, "1" for an axis
+      of size 1. A vector is a column.
+    - `is_diagonal`: whether the tensor is the diagonal of the matrix.
     """
 
     words: Words
@@ -78,7 +87,7 @@ class MatrixValue:
     is_diagonal: bool = False
 
 
-def same(instance: Instance, deadline: Deadline) -> bool:
+def same_matrices(instance: Instance, deadline: Deadline) -> bool:
     """Whether the results of both sides are the same matrices, and defined for the same ones."""
     algebra = Algebra(instance, deadline)
     inverted: list[set[frozenset[tuple[MatrixProduct, Fraction]]]] = []
@@ -93,7 +102,11 @@ def same(instance: Instance, deadline: Deadline) -> bool:
 
 
 class Algebra:
-    """Arithmetic of words under what an instance's conditions claim of its variables."""
+    """Arithmetic of words under the facts that an instance's conditions require of its variables.
+
+    - `claims`: these facts, by variable.
+    - `inverted`: the matrices that were inverted so far.
+    """
 
     def __init__(self, instance: Instance, deadline: Deadline) -> None:
         self.claims = {n: with_implied(f) for n, f in claims_of(instance.guards).items()}
@@ -186,7 +199,7 @@ class Algebra:
                 raise Unsupported("a product of vectors")
 
     def _permuted(self, e: Expr, x: MatrixValue) -> MatrixValue:
-        """Returns rows in the order that an LU factorisation gives."""
+        """Returns the rows of `x` in the order that an LU factorisation gives."""
         order = e.args[1]
         while order.op == "permute_dims" and order.ndim == 1:
             (order,) = order.args
@@ -263,7 +276,7 @@ class Algebra:
     def _claims(self, a: MatrixAtom) -> frozenset[str]:
         return self.claims.get(a.name, frozenset()) if a.kind == "var" else frozenset()
 
-    # --- what holds ---
+    # --- decisions ---
 
     def vanishes(self, words: Words, depth: int = _DEPTH) -> bool:
         """Whether the sum `words` is zero wherever its inverses exist."""
@@ -334,7 +347,7 @@ def _of_factors(a: MatrixAtom, b: MatrixAtom, c: MatrixAtom) -> MatrixAtom | Non
 
 
 def _only_atom(words: Mapping[MatrixProduct, Fraction]) -> MatrixAtom | None:
-    """Returns the single matrix that a sum of words is, or None."""
+    """Returns the matrix of a sum of words that is a single matrix; None for any other sum."""
     if len(words) != 1:
         return None
     ((w, c),) = words.items()
@@ -359,7 +372,7 @@ def _axes(e: Expr) -> str:
 
 
 def _moved(e: Expr, axes: str) -> str:
-    """Returns which axes of `e`, a rearrangement of its operand's, are rows and columns."""
+    """Returns the letters of the axes of `e`, which rearranges the axes of its operand."""
     if e.op == "permute_dims":
         return "".join(axes[p] for p in e.attr("axes"))
     kept = iter([a for a in axes if a != "1"])

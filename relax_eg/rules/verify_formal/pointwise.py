@@ -1,9 +1,9 @@
 """Equality of terms without reductions, by z3 over the reals: roots, logarithms, quotients under hypotheses.
 
-Both sides become real terms over the elements they read; the facts that a rule asks for are assumed of these elements.
-A root, a quotient or a logarithm is a new unknown with its definition, where its argument allows one. The laws of exp
-and log are given only for the products, quotients and powers that occur. It is shown that one side has a value exactly
-where the other has, and that the values are equal there.
+Both sides become real terms over the elements that they read; the facts that a rule requires are assumed of these
+elements. A root, a quotient or a logarithm is a new unknown, defined by an equation where its argument allows a value.
+The laws of exp and log are added only for the products, quotients and powers that occur. The proof shows that one side
+has a value exactly where the other has one, and that the values are equal there.
 """
 
 from __future__ import annotations
@@ -33,26 +33,27 @@ def same_elements(left: Scalar, right: Scalar, claims: Mapping[str, frozenset[st
     """Returns why the terms are not shown equal and equally defined; empty if they are. `claims`: facts of buffers."""
     deadline.check()
     try:
-        world = _World(claims)
-        a, b = world.term(left), world.term(right)
-        world.laws()
+        theory = _RealTheory(claims)
+        a, b = theory.term(left), theory.term(right)
+        theory.laws()
         for s in (left, right):
-            if not world.follows([], world.defined(_swallowed(s))):
+            if not theory.follows([], theory.defined(_swallowed(s))):
                 return "a function may have no value inside of another"
-        x, y = world.defined(walk(left)), world.defined(walk(right))
-        if not world.follows([x], y):
+        x, y = theory.defined(walk(left)), theory.defined(walk(right))
+        if not theory.follows([x], y):
             return "the right side may have no value where the left has one"
-        if not world.follows([y], x):
+        if not theory.follows([y], x):
             return "the left side may have no value where the right has one"
-        return "" if world.follows([x, y], a == b) else "the values are not shown equal"
+        return "" if theory.follows([x, y], a == b) else "the values are not shown equal"
     except z3.Z3Exception as e:
         raise Unsupported(f"z3: {e}") from None
 
 
 def _swallowed(s: Scalar) -> set[Scalar]:
-    """Returns the terms inside functions that may turn them into a number where they have no value."""
+    """Returns the terms inside functions that may have a value where these terms have none."""
     found: set[Scalar] = set()
-    todo: list[tuple[Scalar, str]] = [(s, "seen")]  # a missing value is "seen", seen only if it is "nan", or "lost"
+    # How a missing value of the term shows in the result: always ("seen"), only as NaN ("nan"), or not ("lost").
+    todo: list[tuple[Scalar, str]] = [(s, "seen")]
     met: set[tuple[Scalar, str]] = set()
     while todo:
         t, how = todo.pop()
@@ -70,8 +71,8 @@ def _swallowed(s: Scalar) -> set[Scalar]:
     return found
 
 
-class _World:
-    """The real terms of both sides, and what is known about them."""
+class _RealTheory:
+    """The real terms of both sides, and the formulas that are known of them (`known`)."""
 
     def __init__(self, claims: Mapping[str, frozenset[str]]) -> None:
         self._claims = claims
@@ -84,12 +85,13 @@ class _World:
         self._powers: list[tuple[Term, Term]] = [(z3.RealVal(0), z3.RealVal(1))]
         self._count = 0
 
-    def follows(self, given: list[Formula], wanted: Formula) -> bool:
+    def follows(self, premises: list[Formula], wanted: Formula) -> bool:
+        """Whether z3 shows that `wanted` follows from what is known and `premises`."""
         solver = z3.Solver()
         solver.set("rlimit", _STEPS)
         solver.set("timeout", _MILLISECONDS)
         solver.set("max_memory", _MEMORY_MB)
-        solver.add(*self.known, *given, z3.Not(wanted))
+        solver.add(*self.known, *premises, z3.Not(wanted))
         return solver.check() == z3.unsat
 
     def defined(self, terms: Iterable[Scalar]) -> Formula:
@@ -116,7 +118,7 @@ class _World:
                 raise Unsupported(f"the constant {s.value!r}")
             exact = Fraction(s.value)
             return z3.RealVal(f"{exact.numerator}/{exact.denominator}")
-        if isinstance(s, Select):  # the branch that is not chosen need not have a value: `_swallowed` checks that
+        if isinstance(s, Select):  # the other branch may have no value; `_swallowed` collects such terms
             return z3.If(self.term(s.cond), self.term(s.then), self.term(s.other))
         if isinstance(s, Cast) and kind(s.dtype) == kind(s.arg.dtype) == "f":
             return self.term(s.arg)
@@ -236,12 +238,12 @@ def _exponent(s: Apply) -> int:
     return exponent.value
 
 
-def _integer_pow(w: _World, s: Apply) -> Term:
+def _integer_pow(w: _RealTheory, s: Apply) -> Term:
     x, n = w.term(s.args[0]), _exponent(s)
     return w.power(x, n) if n >= 0 else w.quotient(s, z3.RealVal(1), w.power(x, n))
 
 
-def _real_power(w: _World, s: Apply) -> Term:
+def _real_power(w: _RealTheory, s: Apply) -> Term:
     """Returns exp(y log(x)), or the root if y is 1/2. Raises Unsupported if y is not 1/2 and x may not be positive."""
     if isinstance(s.args[1], Const) and s.args[1].value == 0.5:
         return w.root(s)
@@ -252,7 +254,7 @@ def _real_power(w: _World, s: Apply) -> Term:
     return w.exp(y * w.log(log))
 
 
-def _rounded(w: _World, s: Apply) -> Term:
+def _rounded(w: _RealTheory, s: Apply) -> Term:
     x = w.term(s.args[0])
     below: Term = z3.ToReal(z3.ToInt(x))
     match s.fn:
@@ -264,37 +266,37 @@ def _rounded(w: _World, s: Apply) -> Term:
             raise Unsupported(s.fn)
 
 
-def _clamp(w: _World, s: Apply) -> Term:
+def _clamp(w: _RealTheory, s: Apply) -> Term:
     low, x, high = (w.term(a) for a in s.args)
     above = z3.If(x >= low, x, low)
     return z3.If(above <= high, above, high)
 
 
-def _sign(w: _World, s: Apply) -> Term:
+def _sign(w: _RealTheory, s: Apply) -> Term:
     x = w.term(s.args[0])
     return z3.If(x > 0, z3.RealVal(1), z3.If(x < 0, z3.RealVal(-1), z3.RealVal(0)))
 
 
-def _one_plus(w: _World, s: Apply) -> Term:
+def _one_plus(w: _RealTheory, s: Apply) -> Term:
     (x,) = s.args
     return w.logarithm(s, Apply("add", (Const(1.0, x.dtype), x)))
 
 
-def _sigmoid(w: _World, s: Apply) -> Term:
+def _sigmoid(w: _RealTheory, s: Apply) -> Term:
     q, e = w.fresh(), w.exp(-w.term(s.args[0]))
     w.known.append(q * (1 + e) == 1)
     return q
 
 
-def _unary(make: Callable[[Term], Term]) -> Callable[[_World, Apply], Term]:
+def _unary(make: Callable[[Term], Term]) -> Callable[[_RealTheory, Apply], Term]:
     return lambda w, s: make(w.term(s.args[0]))
 
 
-def _binary(make: Callable[[Term, Term], Term]) -> Callable[[_World, Apply], Term]:
+def _binary(make: Callable[[Term, Term], Term]) -> Callable[[_RealTheory, Apply], Term]:
     return lambda w, s: make(w.term(s.args[0]), w.term(s.args[1]))
 
 
-_FUNCTIONS: dict[str, Callable[[_World, Apply], Term]] = {
+_FUNCTIONS: dict[str, Callable[[_RealTheory, Apply], Term]] = {
     "add": _binary(lambda x, y: x + y),
     "subtract": _binary(lambda x, y: x - y),
     "multiply": _binary(lambda x, y: x * y),

@@ -4,11 +4,11 @@ A rule is proved if every instance is. The instances have block ranks 0 to `LARG
 variables has one for every value of these, at block ranks 0 to 3 and for operands of up to `_LARGEST_OPERAND` axes. In
 each of the other float types a few instances are proved. An instance is proved if
 
-- the right side exists wherever the left does: sizes of axes, slice bounds, divisors, what `take` needs;
+- the right side exists wherever the left side does: sizes of axes, slice bounds, divisors, preconditions of `take`;
 - each result is the same at every index, by `folds` (bit for bit) or, if the rule does not claim bits, by `values`
-  (over the reals, or modulo 2^w), equally defined, and the right side adds up no larger summands than the left.
+  (over the reals, or modulo 2^w), equally defined, and the right side adds up no larger summands than the left side.
 
-If only an identity that `folds` takes for true shows an instance, the rule restates the identity: it is an "axiom". Any
+If an instance is shown only by an identity that `folds` assumes, the rule restates the identity: it is an "axiom". Any
 other outcome, including running out of time, is "unknown": the prover never refutes. It assumes that sizes and
 positions fit int32 and int64, and that the arithmetic of positions does not wrap.
 """
@@ -26,8 +26,8 @@ from relax_eg.errors import RelaxEgError
 from relax_eg.ir.annotations import Tensor
 from relax_eg.ir.expr import CONSTANT, VAR, Expr, postorder
 from relax_eg.ops.facts import with_implied
-from relax_eg.ops.record import run_as
-from relax_eg.ops.windows import AnyStep, Compared, is_any_step
+from relax_eg.ops.record import operators_run_as
+from relax_eg.ops.windows import AnyStep, StepComparison, is_any_step
 from relax_eg.rules.conditions import claims_of
 from relax_eg.rules.rule import Instance, Rule, attribute_values, instances
 from relax_eg.rules.verify_formal.accuracy import is_tame, keeps_precision
@@ -37,7 +37,7 @@ from relax_eg.rules.verify_formal.compose import (
     POSITION,
     Composer,
     Unsupported,
-    promised,
+    promised_indices,
     size_conditions,
     unknown_promises,
 )
@@ -53,13 +53,13 @@ from relax_eg.rules.verify_formal.guards import (
     in_range,
 )
 from relax_eg.rules.verify_formal.matrices import OPERATORS as LINEAR_ALGEBRA
-from relax_eg.rules.verify_formal.matrices import same as same_matrices
+from relax_eg.rules.verify_formal.matrices import same_matrices
 from relax_eg.rules.verify_formal.pointwise import same_elements
 from relax_eg.rules.verify_formal.terms import Normalizer
 from relax_eg.rules.verify_formal.values import TermValues, modulus_of
 from relax_eg.shapes import Dim, Relation, Star
 from relax_eg.shapes.dim import is_plain
-from relax_eg.shapes.piecewise import normal
+from relax_eg.shapes.piecewise import normal_comparison
 from relax_eg.tir.expr import Apply, Read, Scalar, loop, walk
 
 LARGEST_RANK = 2  # limit: axes of a block
@@ -74,19 +74,22 @@ _CLOSED = frozenset({"axes", "axis", "keepdims", "reverse", "mode", "method", "p
 _OF_STEPS = frozenset({"conv.strides", "conv.dilation", "reduce_window.strides", "reduce_window.dilation"})
 
 Theory = Literal["exact", "modular", "real"]
-# The result for an instance; "axiom": the same bits, by an identity that is taken for true.
-_Found = Literal[Theory, "axiom"]
-_STRENGTH: tuple[_Found, ...] = ("axiom", "exact", "modular", "real")
+# The result for an instance; "axiom": the same bits, by an assumed identity.
+_Outcome = Literal[Theory, "axiom"]
+_STRENGTH: tuple[_Outcome, ...] = ("axiom", "exact", "modular", "real")
 
 
 @dataclass(frozen=True)
 class Proof:
-    """What the prover says of a rule.
+    """The result of the prover for a rule.
 
-    - `status`: "axiom" if the rule is an identity that the prover itself takes for true.
+    - `rule`: the rule.
+    - `status`: "axiom" if the rule is an identity that the prover assumes.
     - `theory`: the weakest theory that an instance needed: "exact" (the same bits), "modular" (integers modulo 2^w) or
       "real" (over the reals, no cancellation added); None if unknown.
-    - `ranks`: block ranks proved, or "all" if every operator was seen to pass the blocks through in order.
+    - `instances`: number of instances.
+    - `ranks`: block ranks proved, or "all" if every operator passes the blocks through in order.
+    - `seconds`: time spent.
     - `reason`: why it is unknown.
     """
 
@@ -110,7 +113,7 @@ def prove_rule(rule: Rule, seconds: float = SECONDS) -> Proof:
     started = time.perf_counter()
     deadline = Deadline(time.process_time() + seconds)
     count = 0
-    theories: set[_Found] = set()
+    theories: set[_Outcome] = set()
     reason = ""
     try:
         for instance in _instances(rule):
@@ -156,7 +159,7 @@ def _every_instance(rule: Rule) -> Iterator[Instance]:
         if source.rpartition(".")[2] not in _CLOSED and source not in _OF_STEPS:
             raise Unsupported(f"{source} has more values than can be tried")
     seen: set[int] = set()
-    for blocks in itertools.product(range(_largest_rank(rule) + 1), repeat=len(rule.stars)):
+    for blocks in itertools.product(range(_largest_rank(rule) + 1), repeat=len(rule.block_names)):
         fixed = max((sum(not isinstance(d, Star) for d in s.dims) for s in rule.signature.values()), default=0)
         rank = min(_LARGEST_OPERAND, fixed + sum(blocks) + 1)
         values = [_attribute_values(rule, source, rank) for source in rule.attributes.values()]
@@ -175,15 +178,15 @@ def _formed(rule: Rule, blocks: tuple[int, ...], choices: Iterable[tuple[Any, ..
             values = cases.pop()
             try:
                 yield rule.instance(blocks, "float32", dict(zip(rule.attributes, values, strict=True)))
-            except Compared as asked:
+            except StepComparison as asked:
                 cases += [_decided(values, asked, holds) for holds in (True, False)]
 
 
-def _decided(values: tuple[Any, ...], asked: Compared, holds: bool) -> tuple[Any, ...]:
+def _decided(values: tuple[Any, ...], asked: StepComparison, holds: bool) -> tuple[Any, ...]:
     def step(s: Any) -> Any:
         if s is not asked.step:
             return s
-        return asked.value if holds else s.but(asked.value)
+        return asked.value if holds else s.differing_from(asked.value)
 
     return tuple(tuple(map(step, v)) if isinstance(v, tuple) else v for v in values)  # type: ignore[reportUnknownArgumentType]
 
@@ -197,7 +200,7 @@ def _attribute_values(rule: Rule, source: str, rank: int) -> list[Any]:
 
 
 def _ranks(rule: Rule) -> str:
-    if not rule.stars:
+    if not rule.block_names:
         return ""
     return "all" if any_rank(rule) else f"0 to {_largest_rank(rule)}"
 
@@ -207,21 +210,21 @@ def _largest_rank(rule: Rule) -> int:
     return LARGEST_RANK + bool(rule.attributes)
 
 
-def prove_instance(instance: Instance, deadline: Deadline) -> _Found:
+def prove_instance(instance: Instance, deadline: Deadline) -> _Outcome:
     """Returns the theory in which the instance is proved, or "axiom". Raises Unsupported if it is neither."""
     base = _facts(instance, deadline)
-    _need_sizes(instance, base)
+    _require_sizes(instance, base)
     if instance.rule.numerics == "approximate" and _is_linear_algebra(instance) and _same_matrices(instance, deadline):
         return "real"
-    _need_operators(instance, base)
-    theories: set[_Found] = set()
+    _require_operators(instance, base)
+    theories: set[_Outcome] = set()
     for left, right in zip(instance.left, instance.right, strict=True):
         theories.add(_prove_result(instance, left, right, base))
     return "axiom" if "axiom" in theories else max(theories, key=_STRENGTH.index)
 
 
 def _facts(instance: Instance, deadline: Deadline) -> KnownGuards:
-    """Returns what holds wherever the rule applies and its left side exists."""
+    """Returns the guards that hold wherever the rule applies and its left side exists."""
     names: dict[str, None] = {}
     for e in postorder((*instance.left, *instance.right)):
         for d in _dims(e):
@@ -232,7 +235,7 @@ def _facts(instance: Instance, deadline: Deadline) -> KnownGuards:
             known.append(c[0])
     for g in instance.guards:
         if isinstance(g, Relation):
-            known.append(guard(*normal(g.op, g.left - g.right)))
+            known.append(guard(*normal_comparison(g.op, g.left - g.right)))
     return KnownGuards(list(dict.fromkeys(known)), deadline)
 
 
@@ -255,12 +258,12 @@ def _same_matrices(instance: Instance, deadline: Deadline) -> bool:
         return False
 
 
-def _need_sizes(instance: Instance, facts: KnownGuards) -> None:
-    """Raises Unsupported unless the right side's sizes are possible wherever the left's are, and the right side's
-    contractions ask for the left's precisions."""
-    given = set(size_conditions(instance.left))
+def _require_sizes(instance: Instance, facts: KnownGuards) -> None:
+    """Raises Unsupported unless the right side's sizes are possible wherever those of the left side are, and the
+    contractions of both sides ask for the same precisions."""
+    held = set(size_conditions(instance.left))
     for needed in size_conditions(instance.right):
-        if needed in given or any(facts.entails(g) for g in needed):
+        if needed in held or any(facts.entails(g) for g in needed):
             continue
         if not facts.impossible([g.negated() for g in needed]):
             raise Unsupported(f"the right side may not exist: {' or '.join(g.key for g in needed)}")
@@ -269,16 +272,16 @@ def _need_sizes(instance: Instance, facts: KnownGuards) -> None:
         raise Unsupported("the matmuls of the sides ask for other precisions")
 
 
-def _need_operators(instance: Instance, facts: KnownGuards) -> None:
-    """Raises Unsupported unless the right side's operators exist on all values on which the left's do. Operators other
-    than those on promised positions exist on all values."""
+def _require_operators(instance: Instance, facts: KnownGuards) -> None:
+    """Raises Unsupported unless the right side's operators exist on all values on which those of the left side do. Only
+    operators on promised positions do not exist on all values."""
     if not unknown_promises(instance.right) <= unknown_promises(instance.left):
         raise Unsupported("the right side uses an operator, the left does not, whose preconditions are not known here")
-    if not promised(instance.right, facts.entails) <= promised(instance.left, facts.entails):
+    if not promised_indices(instance.right, facts.entails) <= promised_indices(instance.left, facts.entails):
         raise Unsupported("the right side promises more of indices than the left")
 
 
-_LINEAR = run_as("transposed_matmul")  # contractions that ask for no precision
+_LINEAR = operators_run_as("transposed_matmul")  # contractions that ask for no precision
 
 
 def _precisions(results: tuple[Expr, ...]) -> set[str]:
@@ -287,7 +290,7 @@ def _precisions(results: tuple[Expr, ...]) -> set[str]:
     return {str(a.get("precision")) for op, a in attributes if op in _LINEAR or "precision" in a}
 
 
-def _prove_result(instance: Instance, left: Expr, right: Expr, base: KnownGuards) -> _Found:
+def _prove_result(instance: Instance, left: Expr, right: Expr, base: KnownGuards) -> _Outcome:
     at = tuple(Dim.of(0) if n == 1 else loop(f"i{axis}") for axis, n in enumerate(left.shape))
     facts = base.with_(_ranges(at, left.shape))
     claims = {n: with_implied(f) for n, f in claims_of(instance.guards).items()}
@@ -296,13 +299,13 @@ def _prove_result(instance: Instance, left: Expr, right: Expr, base: KnownGuards
     # Windows have a condition for each end of each axis, and that many cases, so bits are compared only if claimed.
     compared = instance.rule.numerics == "exact" or not _has_windows(instance)
     is_axiom = False
-    if compared and (folds := Folds(composer, facts, claims)).same(a, b):
-        if not folds.uses_identities or Folds(composer, facts, claims, identities=False).same(a, b):
+    if compared and (folds := Folds(composer, facts, claims)).same_terms(a, b):
+        if not folds.uses_identities or Folds(composer, facts, claims, identities=False).same_terms(a, b):
             return "exact"
         is_axiom = True
     floats = _has_floats((*instance.left, *instance.right))
     as_sets = compared and instance.rule.numerics != "exact" and _has_extremes(instance)
-    if as_sets and Folds(composer, facts, claims, unordered=True).same(a, b):
+    if as_sets and Folds(composer, facts, claims, unordered=True).same_terms(a, b):
         return "real"
     if instance.rule.numerics == "exact" and floats:
         if is_axiom:
@@ -342,11 +345,11 @@ def _ranges(at: Iterable[Dim], shape: Iterable[Dim]) -> list[GuardLiteral]:
 
 
 def _is_any_division(d: Dim) -> bool:
-    """Whether `d` divides and has a step of any value. z3 gets lost in such facts, and proofs do without them."""
+    """Whether `d` divides and has a step of any value. z3 does not decide such facts, and proofs do not need them."""
     return not is_plain(d) and any(is_any_step(Dim.var(v)) for v in d.variables)
 
 
-# Facts that say that elements have the same bits. "diagonal" is none: zeros off the diagonal may have either sign.
+# Facts by which elements have the same bits. "diagonal" is none: zeros off the diagonal may have either sign.
 _OF_BITS = frozenset({"symmetric"})
 
 
@@ -355,7 +358,7 @@ _DOUBTFUL = frozenset({"add", "subtract", "exp", "power"})
 
 
 def _with_positions(facts: KnownGuards, composer: Composer, instance: Instance) -> KnownGuards:
-    """Returns `facts`, and that the one of a one-hot row is in the row."""
+    """Returns `facts` with the guards that the position of the one in a one-hot row is in the row."""
     rows = {str(p.attr("name")): p.shape[-1] for p in instance.params if p.ndim}
     more: list[GuardLiteral] = []
     for name, s in composer.opaque.items():
@@ -382,10 +385,10 @@ def _equal_elements(
 
 def _same_exponents(a: Scalar, b: Scalar) -> set[Scalar]:
     """Returns the exponentials of `b` whose exponent is a sum, difference or negative of exponents in `a`, and these
-    exponents of `b`.
+    exponents.
 
-    Such an exponent is as large as those in `a`, and off by no more than what half an ulp of them does. The exponential
-    is the product that `a` computes.
+    Such an exponent is as large as those in `a`, and its error has no larger effect than a change of these by half an
+    ulp. The exponential is the product that `a` computes.
     """
     exponents = {t.args[0] for t in walk(a) if isinstance(t, Apply) and t.fn == "exp"}
     found: set[Scalar] = set()
@@ -399,8 +402,8 @@ def _same_exponents(a: Scalar, b: Scalar) -> set[Scalar]:
 
 
 def _shared(left: Expr, right: Expr, facts: KnownGuards) -> dict[Expr, str]:
-    """Returns the largest expressions that both sides compute, with names to stand for them. What holds whatever their
-    values are holds of them, if they have values everywhere."""
+    """Returns the largest expressions that both sides compute and that have values everywhere, with names that stand
+    for them. A proof for arbitrary values of these names holds for the expressions."""
     both = set(postorder((left,))) & set(postorder((right,)))
     users = [e for e in postorder((left, right)) if e not in both]
     inner = [e for e in dict.fromkeys(a for e in users for a in e.args) if e in both]
@@ -423,7 +426,7 @@ def _is_total(e: Expr, facts: KnownGuards) -> bool:
 
 
 def _equal_in_all_cases(a: Scalar, b: Scalar, composer: Composer, facts: KnownGuards, instance: Instance) -> str:
-    """Returns why the terms are not shown equal, whether or not axes of extremes are empty; empty if they are."""
+    """Returns why the terms are not shown equal in some case of empty axes of extremes; "" if they are in all cases."""
     accurately = instance.rule.numerics != "approximate"
     for x, y, inside in cases(a, b, composer, facts):
         why = _equal_values(x, y, composer, _with_positions(inside, composer, instance), accurately)
@@ -433,7 +436,7 @@ def _equal_in_all_cases(a: Scalar, b: Scalar, composer: Composer, facts: KnownGu
 
 
 def _equal_values(a: Scalar, b: Scalar, composer: Composer, facts: KnownGuards, accurately: bool) -> str:
-    """Returns why the terms are not shown equal, equally defined, and the right one as accurate; empty if they are."""
+    """Returns why the terms are not shown equal, equally defined, and the right one as accurate; "" if they are."""
     normal = Normalizer(composer, facts)
     left, right = TermValues(composer, facts, normal), TermValues(composer, facts, normal)
     x, y = left.sum_of(a), right.sum_of(b)
@@ -445,7 +448,7 @@ def _equal_values(a: Scalar, b: Scalar, composer: Composer, facts: KnownGuards, 
         return why
     if not keeps_precision(a, b):
         return "the right side computes in a coarser float"
-    if right.fragile or (floats and not is_tame(normal.merged(y)) and a != b):
+    if right.fragile or (floats and not is_tame(normal.merge_equal_terms(y)) and a != b):
         return "equal over the reals; nothing is known of the right side's accuracy"
     return ""
 

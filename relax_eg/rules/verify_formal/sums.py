@@ -1,7 +1,7 @@
-"""Values as sums of terms: coefficient times factors where guards hold, summed over bound variables.
+"""Values as sums of terms. A term is a coefficient times factors where guards hold, summed over bound variables.
 
-`Sum` is the working form, a map from terms to coefficients; `CanonicalSum` is the frozen, canonical form. Bound
-variables of a canonical sum are named by how deeply sums nest inside it and by position. So sums that are equal up to
+`Sum` is the working form, a map from terms to coefficients; `CanonicalSum` is immutable and canonical. Bound variables
+of a canonical sum are named by the depth of the sums nested inside it and by position. So sums that are equal up to
 renaming are equal, and an enclosing sum captures no name.
 """
 
@@ -22,7 +22,13 @@ _MOST_TERMS = 400  # limit: summands of a sum
 
 @dataclass(frozen=True, eq=False)
 class Factor:
-    """A factor of a term: an element of a buffer, a function of sums, or an integer that is one atom of a Dim."""
+    """A factor of a term: an element of a buffer ("read"), a function of sums ("apply"), or an integer that is one atom
+    of a Dim ("dim").
+
+    - `name`: the buffer or the function; "" for an integer.
+    - `dims`: the indices of the element, or the integer.
+    - `args`: the arguments of the function.
+    """
 
     kind: Literal["read", "apply", "dim"]
     name: str
@@ -39,7 +45,7 @@ class Factor:
 
     @cached_property
     def variables(self) -> frozenset[str]:
-        """The variables it mentions, except those that its arguments bind."""
+        """The variables that the factor mentions, except those that its arguments bind."""
         return frozenset[str]().union(*(d.variables for d in self.dims), *(a.variables for a in self.args))
 
     def __eq__(self, other: object) -> bool:
@@ -55,7 +61,7 @@ def guard_variables(g: GuardLiteral) -> frozenset[str]:
 
 @dataclass(frozen=True)
 class Term:
-    """The product of `factors` where `guards` hold, summed over all integers for each of `bound`."""
+    """The product of `factors` where `guards` hold, summed over all integers for each of the variables `bound`."""
 
     factors: tuple[Factor, ...] = ()
     guards: frozenset[GuardLiteral] = frozenset()
@@ -77,7 +83,11 @@ class Term:
 
 @dataclass(frozen=True, eq=False)
 class CanonicalSum:
-    """A canonical sum; `modulus` is 2^w for integers of width w, 0 for reals."""
+    """A canonical sum.
+
+    - `terms`: the terms, each with its coefficient, in order of their keys.
+    - `modulus`: 2^w for integers of width w, 0 for reals.
+    """
 
     terms: tuple[tuple[Term, Fraction], ...]
     modulus: int = 0
@@ -114,8 +124,12 @@ class CanonicalSum:
 
 @dataclass
 class Sum:
-    """A sum of terms. `mass` is the sum of absolute coefficients before equal terms were merged; if it exceeds the
-    coefficient, something cancelled."""
+    """A sum of terms.
+
+    - `terms`: the coefficient of each term.
+    - `mass`: for each term, the sum of the absolute coefficients before equal terms were merged; it exceeds the
+      absolute coefficient if summands cancelled.
+    """
 
     terms: dict[Term, Fraction] = field(default_factory=dict)
     mass: dict[Term, Fraction] = field(default_factory=dict)

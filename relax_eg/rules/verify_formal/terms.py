@@ -1,4 +1,7 @@
-"""Brings sums to canonical form: solves and drops guards; splits, counts, shifts and renames variables."""
+"""Canonical forms of sums: guards are solved and dropped; variables are split, counted, shifted and renamed.
+
+A *settled* sum is one whose terms no step of `Normalizer` simplifies further.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +34,11 @@ _THIS = loop("this")
 
 
 class Normalizer:
-    """Brings terms to canonical form under facts."""
+    """Brings terms to canonical form under facts.
+
+    - `composer`: the composer that made the terms.
+    - `facts`: the guards that hold at every point considered.
+    """
 
     def __init__(self, composer: Composer, facts: KnownGuards) -> None:
         self.composer = composer
@@ -42,7 +49,7 @@ class Normalizer:
     # --- replacing variables ---
 
     def factor_with(self, f: Factor, env: Mapping[str, Dim]) -> Factor:
-        if not self.composer.closed(f.variables) & env.keys():
+        if not self.composer.closure(f.variables) & env.keys():
             return f
         return Factor(
             f.kind,
@@ -52,12 +59,12 @@ class Normalizer:
         )
 
     def form_with(self, form: CanonicalSum, env: Mapping[str, Dim]) -> CanonicalSum:
-        if not self.composer.closed(form.variables) & env.keys():
+        if not self.composer.closure(form.variables) & env.keys():
             return form
         total = Sum()
         for t, c in form.terms:
             total.add(self.term_with(t, env), c)
-        return self.frozen(self.settled(total), form.modulus)
+        return self.canonical_sum(self.settle(total), form.modulus)
 
     def guard_with(self, g: GuardLiteral, env: Mapping[str, Dim]) -> GuardLiteral:
         if g.of is not None:
@@ -72,7 +79,7 @@ class Normalizer:
             t.bound,
         )
 
-    def rebound(self, t: Term, names: Iterable[str] | None = None) -> Term:
+    def with_fresh_names(self, t: Term, names: Iterable[str] | None = None) -> Term:
         """Returns `t` with its bound variables, or those of `names`, renamed to fresh names."""
         env = {n: self.composer.fresh() for n in (t.bound if names is None else names)}
         bound = (t.bound - env.keys()) | {v for d in env.values() for v in d.variables}
@@ -85,19 +92,20 @@ class Normalizer:
         total = Sum()
         for t, c, m in a.items():
             for u, d, n in b.items():
-                other = self.rebound(u, t.bound & u.bound)
+                other = self.with_fresh_names(u, t.bound & u.bound)
                 factors = tuple(sorted((*t.factors, *other.factors), key=lambda f: f.key))
                 total.add(Term(factors, t.guards | other.guards, t.bound | other.bound), c * d, m * n)
-        return self.settled(total)
+        return self.settle(total)
 
-    def settled(self, s: Sum) -> Sum:
+    def settle(self, s: Sum) -> Sum:
+        """Returns `s` with its terms simplified until no step applies."""
         total = Sum()
         for t, c, m in s.items():
-            for made, by in self._settle(t):
+            for made, by in self._settle_term(t):
                 total.add(made, c * by, m * abs(by))
         return total
 
-    def _settle(self, term: Term) -> list[tuple[Term, Fraction]]:
+    def _settle_term(self, term: Term) -> list[tuple[Term, Fraction]]:
         found = self._settled.get(term)
         if found is None:
             done: list[tuple[Term, Fraction]] = []
@@ -126,7 +134,7 @@ class Normalizer:
         return None
 
     def _guards(self, t: Term) -> list[tuple[Term, Fraction]] | None:
-        """Drops guards that are decided or given. A term whose guards contradict one another is 0."""
+        """Drops guards that are decided or known. A term whose guards contradict one another is 0."""
         kept: set[GuardLiteral] = set()
         for g in t.guards:
             if g.of is not None:
@@ -163,7 +171,8 @@ class Normalizer:
         return None if guards == t.guards else [(Term(t.factors, guards, t.bound), Fraction(1))]
 
     def _solve(self, t: Term) -> list[tuple[Term, Fraction]] | None:
-        """Solves an equation for a bound variable, else for its last loop variable, which then occurs nowhere else."""
+        """Solves an equation for a bound variable, or else for its last loop variable, and replaces that variable
+        everywhere else in the term."""
         for g in sorted((g for g in t.guards if g.op == "=="), key=lambda g: g.key):
             loops = sorted(n for n in g.dim.variables if is_loop(n) and n not in self.composer.opaque)
             solvable = [n for n in loops if self.coefficient(g.dim, n) in (1, -1)]
@@ -246,7 +255,7 @@ class Normalizer:
             ranges = {*in_range(v, outer), *in_range(Dim.var(j), inner)}
             plain = Term(t.factors, t.guards - ranges, t.bound - {i, j})
             made = self.term_with(plain, {j: k - v * inner})
-            if i in self.composer.closed(made.variables) or not self.facts.entails(at_least(inner), made.guards):
+            if i in self.composer.closure(made.variables) or not self.facts.entails(at_least(inner), made.guards):
                 continue
             guards = made.guards | {*in_range(k, outer * inner)}
             return [(Term(made.factors, guards, made.bound | k.variables), Fraction(1))]
@@ -269,18 +278,18 @@ class Normalizer:
         return found
 
     def _within(self, name: str, args: tuple[Dim, ...]) -> frozenset[str]:
-        return self.composer.closed((name,) if not args else frozenset[str]().union(*(x.variables for x in args)))
+        return self.composer.closure((name,) if not args else frozenset[str]().union(*(x.variables for x in args)))
 
     def _count(self, t: Term) -> list[tuple[Term, Fraction]] | None:
         """Counts a bound variable that is in no factor: multiplies its term by the number of its values."""
-        used = self.composer.closed(frozenset[str]().union(*(f.variables for f in t.factors)))
+        used = self.composer.closure(frozenset[str]().union(*(f.variables for f in t.factors)))
         for name in sorted(t.bound - used):
             v = Dim.var(name)
             low: list[Dim] = []
             high: list[Dim] = []
             others: set[GuardLiteral] = set()
             for g in t.guards:
-                if name not in self.composer.closed(guard_variables(g)):
+                if name not in self.composer.closure(guard_variables(g)):
                     others.add(g)
                     continue
                 c = self.coefficient(g.dim, name) if g.op == ">=" else None
@@ -332,24 +341,24 @@ class Normalizer:
 
     # --- canonical names ---
 
-    def frozen(self, s: Sum, modulus: int = 0) -> CanonicalSum:
+    def canonical_sum(self, s: Sum, modulus: int = 0) -> CanonicalSum:
         """Returns the canonical form of a settled sum."""
         total: dict[Term, Fraction] = {}
         for t, c, _ in s.items():
-            named = self.named(t)
+            named = self.with_canonical_names(t)
             total[named] = total.get(named, Fraction(0)) + c
         kept = {t: _reduced(c, modulus) for t, c in total.items()}
         return CanonicalSum(tuple(sorted(((t, c) for t, c in kept.items() if c), key=lambda x: x[0].key)), modulus)
 
-    def merged(self, s: Sum) -> Sum:
-        """Returns a settled sum with terms merged that are equal up to bound variables' names, so that its masses show
-        what cancels. Terms of coefficient 0 are kept."""
+    def merge_equal_terms(self, s: Sum) -> Sum:
+        """Returns a settled sum with merged terms if they are equal up to the names of bound variables, so that its
+        masses show cancellation. Terms of coefficient 0 are kept."""
         total = Sum()
         for t, c, m in s.items():
-            total.add(self.named(t), c, m)
+            total.add(self.with_canonical_names(t), c, m)
         return total
 
-    def named(self, t: Term) -> Term:
+    def with_canonical_names(self, t: Term) -> Term:
         """Returns `t` with canonical names for its bound variables."""
         if not t.bound:
             return self._with(t, t.factors)
@@ -376,8 +385,8 @@ class Normalizer:
 
     def _signature(self, t: Term, name: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
         env = dict.fromkeys(t.bound, _ANY) | {name: _THIS}
-        used = [f for f in t.factors if name in self.composer.closed(f.variables)]
-        guarding = [g for g in t.guards if name in self.composer.closed(guard_variables(g))]
+        used = [f for f in t.factors if name in self.composer.closure(f.variables)]
+        guarding = [g for g in t.guards if name in self.composer.closure(guard_variables(g))]
         return (
             tuple(sorted(self.factor_with(f, env).key for f in used)),
             tuple(sorted(self.guard_with(g, env).key for g in guarding)),

@@ -1,8 +1,8 @@
 """Scalar terms as sums: over the reals, or modulo 2^w for integers.
 
-What is not polynomial stays an opaque function of canonical forms. A point at which a function has no value, as 1/x at
-0, is recorded as a *hazard*: a term whose only factor names the function and its argument. Two sides are equally
-defined if their hazards are the same.
+A function that is not polynomial stays an opaque function of canonical forms. A point at which a function has no value,
+such as 0 for 1/x, is recorded as a *hazard*: a term whose only factor names the function and its argument. Two sides
+are equally defined if their hazards are the same.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from fractions import Fraction
 
 from relax_eg.dtypes import dtype_of, is_float, kind
-from relax_eg.rules.verify_formal.accuracy import is_given, is_tame
+from relax_eg.rules.verify_formal.accuracy import has_no_rounding, is_tame
 from relax_eg.rules.verify_formal.compose import Composer, Unsupported, index_dim
 from relax_eg.rules.verify_formal.guards import GuardLiteral, Guards, KnownGuards, at_least, in_range, zero
 from relax_eg.rules.verify_formal.sums import CanonicalSum, Factor, Sum, Term
@@ -22,7 +22,7 @@ from relax_eg.tir.expr import Apply, Cast, Const, Index, Read, Reduce, Scalar, S
 from relax_eg.tir.functions import functions_with_trait
 
 Paths = tuple[Guards, ...]
-Condition = tuple[Paths, Paths]  # where it holds, and where it does not: disjoint conjunctions
+Condition = tuple[Paths, Paths]  # the cases in which it holds, and those in which it does not: disjoint conjunctions
 
 _NOTHING: Guards = frozenset()
 _TRUE: Condition = ((_NOTHING,), ())
@@ -43,9 +43,12 @@ def modulus_of(dtype: str) -> int:
 class TermValues:
     """Evaluates the terms of one side.
 
+    - `composer`: the composer that made the terms.
+    - `facts`: the guards that hold at every point considered.
+    - `normal`: the normalizer of sums.
     - `hazards`: the hazards of the terms evaluated so far.
-    - `fragile`: whether an argument of a function was summed with cancellation, or that of a discontinuous function was
-      computed, so that nothing is known of the accuracy.
+    - `fragile`: whether an argument of a function was summed with cancellation, or an argument of a discontinuous
+      function was computed, so that nothing is known of the accuracy.
     """
 
     def __init__(self, composer: Composer, facts: KnownGuards, normalizer: Normalizer) -> None:
@@ -56,9 +59,9 @@ class TermValues:
         self.fragile = False
         self._memo: dict[tuple[Scalar, Guards, frozenset[str], int], Sum] = {}
         self._bound: frozenset[str] = frozenset()
-        # Number of functions around the term being evaluated. They may make a number where it has no value.
+        # Number of functions around the term that is evaluated. They may have a value where the term has none.
         self._inside = 0
-        # Number of these functions that make a number of NaN too.
+        # Number of these functions that may have a value for NaN too.
         self._swallowing = 0
 
     def sum_of(self, s: Scalar, path: Guards = _NOTHING) -> Sum:
@@ -70,9 +73,9 @@ class TermValues:
         return self._memo[key]
 
     def form_of(self, s: Scalar, path: Guards, jumps: bool = False, swallows: bool = False) -> CanonicalSum:
-        """Returns `s` as the argument of a function. `jumps`: the function is discontinuous; `swallows`: it may give a
-        number for NaN."""
-        if jumps and not is_given(s) and not modulus_of(s.dtype):
+        """Returns `s` as the argument of a function. `jumps`: whether the function is discontinuous; `swallows`:
+        whether it may give a number for NaN."""
+        if jumps and not has_no_rounding(s) and not modulus_of(s.dtype):
             self.fragile = True
         self._inside += 1
         self._swallowing += swallows
@@ -82,14 +85,14 @@ class TermValues:
             self._inside -= 1
             self._swallowing -= swallows
         modulus = modulus_of(s.dtype)
-        if not modulus and not is_tame(self.normal.merged(total)):
+        if not modulus and not is_tame(self.normal.merge_equal_terms(total)):
             self.fragile = True
-        return self.normal.frozen(total, modulus)
+        return self.normal.canonical_sum(total, modulus)
 
     def _one(self, f: Factor) -> Sum:
         total = Sum()
         total.add(Term((f,)), Fraction(1))
-        return self.normal.settled(total)
+        return self.normal.settle(total)
 
     def _constant(self, value: Fraction | int) -> Sum:
         total = Sum()
@@ -102,7 +105,7 @@ class TermValues:
         total = Sum()
         for p in paths:
             total.add(Term((), p), Fraction(1))
-        return self.normal.settled(total)
+        return self.normal.settle(total)
 
     def _sum(self, s: Scalar, path: Guards) -> Sum:
         if s.dtype == "bool":
@@ -217,10 +220,10 @@ class TermValues:
         return self._one(Factor("apply", name, (), tuple(forms)))
 
     def _hazard(self, fn: str, args: Sequence[CanonicalSum], path: Guards) -> None:
-        """Records that `fn(args)` is needed where `path` holds, at any values of the variables bound around it."""
+        """Records the hazard of `fn(args)` where `path` holds, for all values of the variables bound around it."""
         total = Sum()
         total.add(Term((Factor("apply", f"hazard {fn}", (), tuple(args)),), path, self._bound), Fraction(1))
-        settled = self.normal.settled(total)
+        settled = self.normal.settle(total)
         if not settled.terms:
             return
         if self._swallowing or (self._inside and fn not in _MAKES_NAN):
@@ -230,11 +233,12 @@ class TermValues:
             if count <= 0:
                 raise Unsupported("a negative count")
             settled = Sum()
-            settled.add(self._existing(t), Fraction(1))
-        self.hazards.add(self.normal.frozen(settled))
+            settled.add(self._without_counts(t), Fraction(1))
+        self.hazards.add(self.normal.canonical_sum(settled))
 
-    def _existing(self, t: Term) -> Term:
-        """Returns `t` without counts, which do not matter where they are 1 or more; guards say that they are."""
+    def _without_counts(self, t: Term) -> Term:
+        """Returns `t` without integer factors, which do not matter if they are 1 or more; guards are added that say
+        this."""
         guards = set(t.guards)
         for f in t.factors:
             if f.kind == "dim":
@@ -243,7 +247,7 @@ class TermValues:
                     guards.add(positive)
         return Term(tuple(f for f in t.factors if f.kind != "dim"), frozenset(guards), t.bound)
 
-    def _needed(self, t: Term) -> Term:
+    def _without_implied_guards(self, t: Term) -> Term:
         """Returns `t` without guards that follow from its other guards."""
         guards = t.guards
         for g in sorted(guards, key=lambda g: g.key):
@@ -252,7 +256,7 @@ class TermValues:
         return Term(t.factors, guards, t.bound)
 
     def _is_positive_size(self, form: CanonicalSum, path: Guards) -> bool:
-        """Whether `form` is an integer made of sizes that is shown positive where `path` holds."""
+        """Whether `form` is an integer made of sizes that is shown to be positive where `path` holds."""
         total = Dim.of(0)
         for t, c in form.terms:
             if t.guards or t.bound or c.denominator != 1 or any(f.kind != "dim" for f in t.factors):
@@ -281,14 +285,14 @@ class TermValues:
         self._bound = around | variables
         try:
             if s.kind == "sum":
-                return self._over(self.sum_of(s.body, path | ranges), ranges, variables)
+                return self._summed_over(self.sum_of(s.body, path | ranges), ranges, variables)
             if s.kind in ("max", "min"):
                 return self._extreme_over(s, path, ranges, variables)
             body = self._one(Factor("apply", "value", (), (self.form_of(s.body, path | ranges, False, True),)))
         finally:
             self._bound = around
         # Any other kind is a function of the unordered values: of their formal sum, in which each is a term.
-        total = self.normal.frozen(self._over(body, ranges, variables))
+        total = self.normal.canonical_sum(self._summed_over(body, ranges, variables))
         return self._one(Factor("apply", f"{s.kind} {s.dtype}", (), (total,)))
 
     def _known_extreme(self, s: Reduce) -> Scalar | None:
@@ -305,29 +309,29 @@ class TermValues:
             return None
         return Read(x.buffer, (*others, n - 1 if s.kind == "max" else _ZERO), x.dtype)
 
-    def _over(self, body: Sum, ranges: Guards, variables: frozenset[str]) -> Sum:
+    def _summed_over(self, body: Sum, ranges: Guards, variables: frozenset[str]) -> Sum:
         """Returns `body` summed over variables and their ranges."""
         total = Sum()
         for t, c, m in body.items():
             total.add(Term(t.factors, t.guards | ranges, t.bound | variables), c, m)
-        return self.normal.settled(total)
+        return self.normal.settle(total)
 
     def _extreme_over(self, s: Reduce, path: Guards, ranges: Guards, variables: frozenset[str]) -> Sum:
         """Returns a maximum or minimum over nonempty axes; summands that all values share are pulled out."""
         form = self.form_of(s.body, path | ranges, False, True)
         scale, form = self._scale(form, variables)
-        common = [(t, c) for t, c in form.terms if not self.composer.closed(t.variables) & variables]
+        common = [(t, c) for t, c in form.terms if not self.composer.closure(t.variables) & variables]
         rest = Sum()
         if common and not form.modulus and len(common) < len(form.terms):
             for t, c in common:
-                rest.add(self.normal.rebound(t), c)
+                rest.add(self.normal.with_fresh_names(t), c)
             kept = CanonicalSum(tuple((t, c) for t, c in form.terms if (t, c) not in common))
             values = self._one(Factor("apply", "value", (), (kept,)))
         elif scale:
             values = self._one(Factor("apply", "value", (), (form,)))
         else:
             values = self._values(s.body, s.kind, path | ranges)
-        found = self._extreme(s.kind, s.dtype, self._over(values, ranges, variables)).plus(rest)
+        found = self._extreme(s.kind, s.dtype, self._summed_over(values, ranges, variables)).plus(rest)
         for f in scale:
             found = self.normal.product(self._one(f), found)
         return found
@@ -343,7 +347,7 @@ class TermValues:
             for f in t.factors
             if f.kind == "read"
             and "nonnegative" in self.composer.claims.get(f.name, ())
-            and not self.composer.closed(f.variables) & (variables | t.bound)
+            and not self.composer.closure(f.variables) & (variables | t.bound)
         ]
         if not scale or t.guards:
             return [], form
@@ -351,7 +355,7 @@ class TermValues:
         return scale, CanonicalSum(((rest, c),))
 
     def _values(self, s: Scalar, which: str, path: Guards) -> Sum:
-        """Returns the formal sum of the values of which `s` is the extreme; of `s` itself if it is no extreme."""
+        """Returns the formal sum of the values whose extreme is `s`; of `s` alone if it is no extreme."""
         if isinstance(s, Select):
             return self._values_of_cases(s, which, path)
         form = self.form_of(s, path, False, True)
@@ -362,7 +366,7 @@ class TermValues:
                 if f.name == f"{which} {s.dtype}":
                     total = Sum()
                     for u, d in f.args[0].terms:
-                        total.add(self.normal.rebound(u), d)
+                        total.add(self.normal.with_fresh_names(u), d)
                     return total
         return self._one(Factor("apply", "value", (), (form,)))
 
@@ -373,32 +377,32 @@ class TermValues:
             for p in paths:
                 for t, c, m in self._values(x, which, path | p).items():
                     total.add(Term(t.factors, t.guards | p, t.bound), c, m)
-        return self.normal.settled(total)
+        return self.normal.settle(total)
 
     def _extreme(self, which: str, dtype: str, values: Sum) -> Sum:
         """Returns the extreme of a formal sum of values. How often a value occurs does not matter."""
         found: dict[Term, Fraction] = {}
-        for t, c, _ in self.normal.settled(values).items():
+        for t, c, _ in self.normal.settle(values).items():
             if c <= 0:
                 raise Unsupported("a negative count")
-            found[self.normal.named(self._needed(self._existing(t)))] = Fraction(1)
+            found[self.normal.with_canonical_names(self._without_implied_guards(self._without_counts(t)))] = Fraction(1)
         total = Sum()
         for t in found:
             total.add(t, Fraction(1))
-        form = self.normal.frozen(total)
+        form = self.normal.canonical_sum(total)
         if len(form.terms) == 1:
             (t, _) = form.terms[0]
             if not t.guards and not t.bound and len(t.factors) == 1 and t.factors[0].name == "value":
                 rest = Sum()
                 for u, c in t.factors[0].args[0].terms:
-                    rest.add(self.normal.rebound(u), c)
+                    rest.add(self.normal.with_fresh_names(u), c)
                 return rest
         return self._one(Factor("apply", f"{which} {dtype}", (), (form,)))
 
     # --- conditions ---
 
     def condition(self, s: Scalar, path: Guards) -> Condition:
-        """Returns where the boolean `s` holds and where it does not."""
+        """Returns the cases in which the boolean `s` holds, and those in which it does not."""
         yes, no = self._condition(s, path)
         if len(yes) > _MOST_PATHS or len(no) > _MOST_PATHS:
             raise Unsupported("a condition of too many parts")
@@ -408,7 +412,7 @@ class TermValues:
         if isinstance(s, Const):
             return _TRUE if s.value else _FALSE
         if isinstance(s, Read):
-            return _on(
+            return _literal(
                 GuardLiteral("true", _ZERO, Factor("read", s.buffer, tuple(i for i in s.indices if isinstance(i, Dim))))
             )
         if isinstance(s, Select):
@@ -440,8 +444,8 @@ class TermValues:
         x, y = (index_dim(v, self.composer.name_of) for v in (a, b))
         if x is not None and y is not None and kind(a.dtype) in "iu":
             if fn == "less":
-                return _on(at_least(y - x - 1))
-            return _on(at_least(y - x)) if fn == "less_equal" else _on(zero(x - y), fn == "equal")
+                return _literal(at_least(y - x - 1))
+            return _literal(at_least(y - x)) if fn == "less_equal" else _literal(zero(x - y), fn == "equal")
         if fn == "less_equal":  # not b < a, as no number is unordered
             yes, no = self._ordered("less", b, a, path)
             return no, yes
@@ -456,10 +460,10 @@ class TermValues:
             return _TRUE if fn == "equal" else _FALSE
         if fn in functions_with_trait("commutes"):
             forms.sort(key=lambda f: f.key)
-        return _on(GuardLiteral("true", _ZERO, Factor("apply", f"{fn} {a.dtype}", (), tuple(forms))))
+        return _literal(GuardLiteral("true", _ZERO, Factor("apply", f"{fn} {a.dtype}", (), tuple(forms))))
 
 
-def _on(g: GuardLiteral, positive: bool = True) -> Condition:
+def _literal(g: GuardLiteral, positive: bool = True) -> Condition:
     g = g if positive else g.negated()
     return (frozenset({g}),), (frozenset({g.negated()}),)
 

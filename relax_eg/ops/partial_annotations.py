@@ -1,9 +1,10 @@
-"""Deduction from operands that are known only in part (Relax, 4.1: coarse annotations as the safety net).
+"""Deduction from partial annotations: tensors whose dtype, rank or sizes are unknown (Relax, 4.1: coarse-grained
+annotations).
 
-The deduction of a record takes fully known operands. For operands known in part it runs on each combination that they
-may stand for: an unknown size is a variable of its own, which may equal any size; an unknown dtype or rank takes every
-value in turn. The result's annotation is what all answers have in common. Combinations that the operator rejects are
-skipped; where it rejects all of them, it rejects the use.
+An operator's deduction takes complete annotations. For partial ones it runs on each combination of complete
+annotations that they may stand for: an unknown size is a variable of its own, which may equal any size; an unknown
+dtype or rank takes every value in turn. The result's annotation is the join of all answers. Combinations that the
+operator rejects are skipped; where it rejects all of them, it rejects the use.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from relax_eg.ops.record import Site
 
 _MARK = "\u0294"  # ends the variable of an unknown size: a letter like a question mark that no user's name has
-_MANY = 600  # chosen: most combinations of dtypes and ranks that are all tried
+_COMBINATIONS = 600  # chosen: largest number of combinations of dtypes and ranks that are all tried
 MAX_RANK = 12  # limit: greatest rank that is tried here and that annotations in the e-graph have
 _DTYPES = tuple(d.name for d in RECORDS.values() if not d.only_moved)
 
@@ -42,34 +43,34 @@ def is_partial(a: Annotation) -> bool:
 
 
 def deduce_from_partial(site: Site, deduce: Deduction) -> Annotation:
-    """Returns what the answers of `deduce` for all possible operands share. OperatorError where it rejects all."""
+    """Returns the join of the answers of `deduce` for all possible operands. OperatorError where it rejects all."""
     ranks = range(_greatest_rank(site) + 1)
     dtypes = [_DTYPES if isinstance(a, Tensor) and a.dtype is None else (None,) for a in site.operands]
     shapes = [tuple(ranks) if isinstance(a, Tensor) and a.ndim is None else (None,) for a in site.operands]
-    asked = replace(site, shown=site.operands)
-    if _count(dtypes) * _count(shapes) <= _MANY:
-        return _joined(_answers(asked, deduce, itertools.product(*dtypes), list(itertools.product(*shapes))))
-    return _one_by_one(asked, deduce, dtypes, shapes)
+    asked = replace(site, operands_in_errors=site.operands)
+    if _count(dtypes) * _count(shapes) <= _COMBINATIONS:
+        return _join_all(_answers(asked, deduce, itertools.product(*dtypes), list(itertools.product(*shapes))))
+    return _dtype_and_shape_apart(asked, deduce, dtypes, shapes)
 
 
-def _one_by_one(
+def _dtype_and_shape_apart(
     site: Site, deduce: Deduction, dtypes: Sequence[Sequence[str | None]], shapes: Sequence[Sequence[int | None]]
 ) -> Annotation:
-    """As `known_in_part` where there are too many combinations: finds the result's dtype for operands of one rank, and
-    its shape for operands of one dtype. This assumes that neither depends on the other."""
+    """As `deduce_from_partial`, for more than `_COMBINATIONS`: deduces the result's dtype from operands of one rank,
+    and its shape from operands of one dtype. This assumes that neither depends on the other."""
     for dtype, rank in itertools.product(_DTYPES, range(MAX_RANK + 1)):
         d = tuple(dtype if len(choice) > 1 else None for choice in dtypes)
         r = tuple(rank if len(choice) > 1 else None for choice in shapes)
         try:
-            some = _joined(_answers(site, deduce, [d], [r]))
+            some = _join_all(_answers(site, deduce, [d], [r]))
         except OperatorError:
             continue
-        by_dtype = by_shape = _emptied(some)
-        if _count(dtypes) <= _MANY:
-            by_dtype = _joined(_answers(site, deduce, itertools.product(*dtypes), [r]))
-        if _count(shapes) <= _MANY:
-            by_shape = _joined(_answers(site, deduce, [d], list(itertools.product(*shapes))))
-        return _combined(by_shape, by_dtype)
+        by_dtype = by_shape = _without_shape_and_dtype(some)
+        if _count(dtypes) <= _COMBINATIONS:
+            by_dtype = _join_all(_answers(site, deduce, itertools.product(*dtypes), [r]))
+        if _count(shapes) <= _COMBINATIONS:
+            by_shape = _join_all(_answers(site, deduce, [d], list(itertools.product(*shapes))))
+        return _combine(by_shape, by_dtype)
     return Tensor()
 
 
@@ -79,14 +80,14 @@ def _answers(
     dtypes: Iterable[tuple[str | None, ...]],
     ranks: Sequence[tuple[int | None, ...]],
 ) -> Iterator[Annotation]:
-    """Yields the answers of `deduce` for operands with these dtypes and ranks; None keeps the known one. Where all
-    combinations are rejected, raises the most frequent error."""
+    """Yields the answers of `deduce` for operands with these dtypes and ranks; None keeps the operand's own. Raises the
+    most frequent error where all combinations are rejected."""
     refused: dict[str, OperatorError] = {}
     times: Counter[str] = Counter()
     answered = False
     for ds, rs in itertools.product(dtypes, ranks):
         parts = enumerate(zip(site.operands, ds, rs, strict=True))
-        operands = tuple(_known(i, a, d, r) for i, (a, d, r) in parts)
+        operands = tuple(_fill_in(i, a, d, r) for i, (a, d, r) in parts)
         try:
             found = deduce(replace(site, operands=operands))
         except OperatorError as error:
@@ -94,12 +95,12 @@ def _answers(
             times[str(error)] += 1
         else:
             answered = True
-            yield _without_unknown(found)
+            yield _without_unknown_sizes(found)
     if not answered:
         raise refused[times.most_common(1)[0][0]]
 
 
-def _known(i: int, a: Annotation, dtype: str | None, rank: int | None) -> Annotation:
+def _fill_in(i: int, a: Annotation, dtype: str | None, rank: int | None) -> Annotation:
     """Returns operand `i` with this dtype and rank where it has none, and a variable for each unknown size."""
     if not isinstance(a, Tensor):
         return a
@@ -109,15 +110,15 @@ def _known(i: int, a: Annotation, dtype: str | None, rank: int | None) -> Annota
     return Tensor(shape, a.dtype or dtype)
 
 
-def _without_unknown(a: Annotation) -> Annotation:
+def _without_unknown_sizes(a: Annotation) -> Annotation:
     if isinstance(a, Tuple):
-        return Tuple(tuple(map(_without_unknown, a.fields)))
+        return Tuple(tuple(map(_without_unknown_sizes, a.fields)))
     if isinstance(a, Tensor) and any(map(is_unknown, a.shape or ())):
         return Tensor(dtype=a.dtype, ndim=a.ndim)
     return a
 
 
-def _joined(answers: Iterable[Annotation]) -> Annotation:
+def _join_all(answers: Iterable[Annotation]) -> Annotation:
     found = iter(answers)
     result = next(found)
     for a in found:
@@ -125,17 +126,17 @@ def _joined(answers: Iterable[Annotation]) -> Annotation:
     return result
 
 
-def _combined(shapes: Annotation, dtypes: Annotation) -> Annotation:
+def _combine(shapes: Annotation, dtypes: Annotation) -> Annotation:
     """Returns the sizes of `shapes` with the dtypes of `dtypes`."""
     if isinstance(shapes, Tuple) and isinstance(dtypes, Tuple):
-        return Tuple(tuple(map(_combined, shapes.fields, dtypes.fields)))
+        return Tuple(tuple(map(_combine, shapes.fields, dtypes.fields)))
     if isinstance(shapes, Tensor) and isinstance(dtypes, Tensor):
         return Tensor(shapes.shape, dtypes.dtype, shapes.ndim)
     return shapes
 
 
-def _emptied(a: Annotation) -> Annotation:
-    return Tuple(tuple(map(_emptied, a.fields))) if isinstance(a, Tuple) else Tensor()
+def _without_shape_and_dtype(a: Annotation) -> Annotation:
+    return Tuple(tuple(map(_without_shape_and_dtype, a.fields))) if isinstance(a, Tuple) else Tensor()
 
 
 def _count(choices: Sequence[Sequence[object]]) -> int:

@@ -1,9 +1,9 @@
-"""Checks steps by rules about whole nodes, by asking the rule again.
+"""Checks steps by rules about whole nodes (schemas): the schema is asked again.
 
-A step passes only if the schema, asked about the left side and given the same answers as before, proposes the right
-side. A form of a function that the schema was shown counts only if the derivation says why it equals the function. The
-derivation says so for the sizes at which the program runs the function. So such a step must start from a node of the
-program as written, or from what was proposed for one; and a function that runs itself has no other forms.
+A step passes only if the schema, asked about the left side with the same answers as before, proposes the right side. A
+form of a function among these answers counts only if the derivation shows that it equals the function. The derivation
+shows this for the sizes at which the program runs the function. So such a step must start from a node of the program as
+written, or from an expression that was proposed for one, and a function that runs itself has no other forms.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from relax_eg.errors import ExplanationError
 from relax_eg.explain.result import Derivation, DerivationPart
 from relax_eg.explain.steps import Equation
-from relax_eg.ir.calls import needed_by
+from relax_eg.ir.calls import reachable_functions
 from relax_eg.ir.expr import Expr, postorder
 from relax_eg.ir.module import Function
 from relax_eg.rules import Schema
@@ -25,7 +25,13 @@ Fail = Callable[[Equation | None, str], ExplanationError]
 
 @dataclass
 class Proposals:
-    """The steps by rules about whole nodes in a part of a derivation. `fail` makes the error to be raised."""
+    """The steps by rules about whole nodes in a part of a derivation.
+
+    - `derivation`, `part`: the derivation, and its part.
+    - `batched`: applies a function to slices; None if nothing can.
+    - `fail`: makes the error to be raised, from the use of a rule and a text.
+    - `written`: functions as written, by name.
+    """
 
     derivation: Derivation
     part: DerivationPart
@@ -57,41 +63,41 @@ class Proposals:
         starts = set(self._nodes)
         left = [e for e in self.part.equations if isinstance(e.rule, Schema)]
         while left:
-            now = [e for e in left if not self._shows_functions(e) or e.pairs[0][0] in starts]
+            now = [e for e in left if not self._uses_forms(e) or e.pairs[0][0] in starts]
             if not now:
                 raise self.fail(
                     left[0], "it starts from no node of the program as written, nor from what is made of one"
                 )
             for e in now:
-                self._ask(e)
+                self._check_step(e)
                 starts.add(e.pairs[0][1])
             left = [e for e in left if e not in now]
 
-    def _shows_functions(self, e: Equation) -> bool:
-        """Whether the rule was shown forms of functions."""
-        return e.told is not None and any(values is not None for values in e.told.forms.values())
+    def _uses_forms(self, e: Equation) -> bool:
+        """Whether forms of functions are among the answers that the rule got."""
+        return e.answers is not None and any(values is not None for values in e.answers.forms.values())
 
-    def _ask(self, e: Equation) -> None:
+    def _check_step(self, e: Equation) -> None:
         schema, ((left, right),) = e.rule, e.pairs
         assert isinstance(schema, Schema)
-        if e.told is None:
+        if e.answers is None:
             raise self.fail(e, "the derivation does not hold what the rule was told")
         if left.op not in schema.operators:
             raise self.fail(e, f"the rule says nothing of {left.op}")
-        for _, name in e.told.forms:
+        for _, name in e.answers.forms:
             function = self.written.get(name)
-            run = [] if function is None else [function, *needed_by(function.expressions(), self._functions)]
+            run = [] if function is None else [function, *reachable_functions(function.expressions(), self._functions)]
             if any(f.name == self.part.function for f in run):
                 raise self.fail(e, f"`{name}` runs itself, so a form of it is nothing to go by")
         d = self.derivation
-        again = ReplayedAnswers(e.told, d.functions, self.written, self._readers, self._is_form, self.batched)
+        again = ReplayedAnswers(e.answers, d.functions, self.written, self._readers, self._is_form, self.batched)
         try:
             proposed = schema.propose(left, again)
         except ExplanationError as error:
             raise self.fail(e, str(error)) from None
         if proposed is not right:
-            said = "nothing" if proposed is None else f"{proposed!r}"
-            raise self.fail(e, f"asked again about {left!r}, the rule proposes {said}, not {right!r}")
+            found = "nothing" if proposed is None else f"{proposed!r}"
+            raise self.fail(e, f"asked again about {left!r}, the rule proposes {found}, not {right!r}")
 
     def _is_form(self, name: str, values: Values) -> bool:
         return values in self._forms.get(name, ())

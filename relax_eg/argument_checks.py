@@ -17,14 +17,14 @@ from relax_eg.errors import OptionError
 P = ParamSpec("P")
 R = TypeVar("R")
 
-_SHOWN = 200  # limit: characters of a value in an error
+_REPR_CHARACTERS = 200  # limit: characters of a value in an error message
 
 
 @dataclass(frozen=True, slots=True)
 class Kind:
     """A kind of argument.
 
-    - `fits`: whether a value is of this kind.
+    - `fits(value)`: whether a value is of this kind.
     - `accepted`: the description of the kind in errors.
     """
 
@@ -36,24 +36,25 @@ class Kind:
 
 
 def of_types(accepted: str, *types: type) -> Kind:
-    """Values of some types. `bool` does not count as `int`; it must be in `types` itself."""
+    """Returns the kind of the values of some types. A `bool` is no `int` here: `types` must contain `bool` itself."""
     return Kind(lambda x: isinstance(x, types) and (type(x) is not bool or bool in types), accepted)
 
 
 def one_of(*words: str) -> Kind:
-    shown = " or ".join(map(repr, words)) if len(words) == 2 else f"one of {', '.join(words)}"
-    return Kind(lambda x: isinstance(x, str) and x in words, shown)
+    """Returns the kind of the texts `words`."""
+    accepted = " or ".join(map(repr, words)) if len(words) == 2 else f"one of {', '.join(words)}"
+    return Kind(lambda x: isinstance(x, str) and x in words, accepted)
 
 
 def sequence_of(accepted: str, each: Kind) -> Kind:
-    """A list or tuple of values of a kind."""
+    """Returns the kind of the lists and tuples of values of a kind."""
     return Kind(lambda x: isinstance(x, (list, tuple)) and all(map(each.fits, x)), accepted)  # type: ignore[reportUnknownArgumentType]
 
 
 NONE = Kind(lambda x: x is None, "None")
 TEXT = of_types("text", str)
 FLAG = of_types("True or False", bool)
-CALLED = Kind(lambda x: x is None or callable(x), "a function, or None")
+CALLABLE = Kind(lambda x: x is None or callable(x), "a function, or None")
 PATH = of_types("a path", str, Path)
 BOUNDS = Kind(
     lambda x: x is None or all(map(_is_bound, (x,) if isinstance(x, Mapping) or not _is_plain(x) else x)),
@@ -75,11 +76,13 @@ def _is_bound(x: Any) -> bool:
 
 
 def integer(accepted: str, least: int = 1) -> Kind:
+    """Returns the kind of the integers from `least` on."""
     return Kind(lambda x: isinstance(x, int) and not isinstance(x, bool) and x >= least, accepted)
 
 
 def accepts(error: type[Exception] = OptionError, /, **kinds: Kind) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Decorator that raises `error` if an argument of a call is not of its kind. Defaults are not checked."""
+    """Returns a decorator whose functions raise `error` if an argument of a call is not of its kind. Defaults are not
+    checked."""
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
         parameters = list(inspect.signature(function).parameters.values())
@@ -99,9 +102,9 @@ def accepts(error: type[Exception] = OptionError, /, **kinds: Kind) -> Callable[
 
 
 def short_repr(value: Any) -> str:
-    """The text of any value for an error message, at most `_SHOWN` characters."""
+    """Returns the text of any value for an error message, at most `_SHOWN` characters."""
     try:
         text = repr(value)
     except Exception:  # `repr` fails for integers of 5,000 digits, and may fail for a user's class
         return f"<{type(value).__name__}>"
-    return text if len(text) <= _SHOWN else f"{text[: _SHOWN - 3]}..."
+    return text if len(text) <= _REPR_CHARACTERS else f"{text[: _REPR_CHARACTERS - 3]}..."

@@ -1,4 +1,4 @@
-"""Shows expressions, however large, as one line of mathematics."""
+"""Expressions of any size as one line of mathematics."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from relax_eg.ir.expr import CALL_DPS_LIBRARY, FUNCTION, TUPLE_GET, VAR, Expr, n
 from relax_eg.ops import TABLE
 from relax_eg.rules.format import expression_text
 
-# limit: operands of a node that is no operator; characters of a clipped line
+# limit: operands shown of a node that is no operator; characters of a line
 _MOST_OPERANDS, _LONGEST = 6, 100
-_IN_FULL = frozenset((TUPLE_GET, CALL_DPS_LIBRARY))
+_WITH_NOTATION = frozenset((TUPLE_GET, CALL_DPS_LIBRARY))  # heads that `expression_text` has a notation for
 
 
 def infix_text(e: Expr, depth: int = 2) -> str:
@@ -18,7 +18,7 @@ def infix_text(e: Expr, depth: int = 2) -> str:
 
 
 def short_infix_text(e: Expr, depth: int = 2) -> str:
-    """Returns the beginning of `shown`."""
+    """Returns `infix_text`, clipped to `_LONGEST` characters."""
     text = infix_text(e, depth)
     return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."
 
@@ -31,7 +31,7 @@ def _clipped(e: Expr, depth: int) -> Expr:
     if depth == 0:
         return var("...", e.annotation)
     args = [_clipped(a, depth - 1) for a in e.args]
-    if e.op in TABLE or e.op in _IN_FULL:
+    if e.op in TABLE or e.op in _WITH_NOTATION:
         return node(e.op, args, e.attrs, e.annotation)
     texts = [expression_text(a) for a in args[:_MOST_OPERANDS]] + ["..."] * (len(args) > _MOST_OPERANDS)
     return var(f"{e.op}({', '.join(texts)})", e.annotation)

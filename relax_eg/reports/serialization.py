@@ -1,8 +1,8 @@
-"""Reads records from plain data, keeps fields that this release does not know, and writes texts to files.
+"""Serialization of reports: reads records from plain data, preserves unknown fields, and writes texts to files.
 
 The fields of a record follow from its class. A field that is missing in the data gets its default. Fields that the
-class lacks are kept apart (`left_over`), and put back when the record is written again, so that a report passes through
-an older release without loss.
+class lacks are kept apart (`unknown_fields`) and written back with the record (`restore_unknown_fields`), so that a
+report passes through an older release without loss.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Union, cast, get_args, get_origin, get_type_hints
 
-from relax_eg.accepted import short_repr
+from relax_eg.argument_checks import short_repr
 from relax_eg.errors import OptionError
 from relax_eg.plain_data import write_file
 
@@ -93,32 +93,32 @@ def _scalar(kind: Any, data: Any, where: str) -> Any:
 _WORDS = {float: "number", int: "whole number", bool: "truth value", str: "text"}
 
 
-def unknown_parts(given: Any, written: Any) -> Any:
-    """The parts of `given` that `written` lacks: further keys of objects, also inside lists; None if there are none."""
+def unknown_fields(given: Any, written: Any) -> Any:
+    """The keys of objects in `given` that `written` lacks, with their values, at any depth; None if there are none."""
     if isinstance(given, Mapping) and isinstance(written, Mapping):
         pairs = cast("Mapping[str, Any]", given), cast("Mapping[str, Any]", written)
         found = {k: v for k, v in pairs[0].items() if k not in pairs[1]}
-        inside = {k: unknown_parts(v, pairs[1][k]) for k, v in pairs[0].items() if k in pairs[1]}
+        inside = {k: unknown_fields(v, pairs[1][k]) for k, v in pairs[0].items() if k in pairs[1]}
         nested = {k: v for k, v in inside.items() if v is not None}
         return {"new": found, "in": nested} if found or nested else None
     if isinstance(given, list | tuple) and isinstance(written, list | tuple):
         pair = cast("list[Any]", list(given)), cast("list[Any]", list(written))
-        found = {str(i): unknown_parts(a, b) for i, (a, b) in enumerate(zip(*pair, strict=False))}
+        found = {str(i): unknown_fields(a, b) for i, (a, b) in enumerate(zip(*pair, strict=False))}
         nested = {k: v for k, v in found.items() if v is not None}
         return {"new": {}, "in": nested} if nested else None
     return None
 
 
-def restore_unknown_parts(written: Any, more: Any) -> Any:
-    """`written` with the parts that `left_over` kept, as far as their places still exist."""
+def restore_unknown_fields(written: Any, more: Any) -> Any:
+    """`written` with the fields that `unknown_fields` found, as far as the objects around them still exist."""
     if more is None:
         return written
     if isinstance(written, Mapping):
         old = cast("Mapping[str, Any]", written)
-        return {**more["new"], **{k: restore_unknown_parts(v, more["in"].get(k)) for k, v in old.items()}}
+        return {**more["new"], **{k: restore_unknown_fields(v, more["in"].get(k)) for k, v in old.items()}}
     if isinstance(written, list | tuple):
         return [
-            restore_unknown_parts(v, more["in"].get(str(i))) for i, v in enumerate(cast("list[Any]", list(written)))
+            restore_unknown_fields(v, more["in"].get(str(i))) for i, v in enumerate(cast("list[Any]", list(written)))
         ]
     return written
 

@@ -1,4 +1,4 @@
-"""The arguments and options that several commands take."""
+"""Arguments and options that several commands share."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Function = Annotated[str, typer.Argument(help="The function, as file.py:name.")]
 
 
 def search_options(at: Texts, bounds: Texts, weights: Texts, target: str) -> dict[str, Any]:
-    """The options of a search as `optimize` takes them."""
+    """Returns these options of a command as keyword arguments of `optimize`."""
     return {
         "at": read_sizes(at or [], "--at") or None,
         "bounds": read_bounds(bounds or []),
