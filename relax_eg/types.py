@@ -6,7 +6,7 @@ from relax_eg.backend.optimized import Optimized
 from relax_eg.backend.ready import Ready
 from relax_eg.driver.ablation import Ablation
 from relax_eg.driver.certified import Certificate
-from relax_eg.driver.jit import Jitted
+from relax_eg.driver.jitted import Jitted
 from relax_eg.driver.view import View
 from relax_eg.driver.why import WhyNot
 from relax_eg.egraph import StopReason

@@ -229,7 +229,7 @@ def test_a_failing_optimizer_warns_once(error: Exception, said: str, monkeypatch
     def fail(*_: Any, **__: Any) -> None:
         raise error
 
-    monkeypatch.setattr(sys.modules["relax_eg.driver.jit"], "optimize", fail)  # `rx.jit` itself is the function
+    monkeypatch.setattr(sys.modules["relax_eg.driver.jitted"], "optimize", fail)
     fast = rx.jit(chain)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")

@@ -289,3 +289,16 @@ def test_an_argument_that_is_none_is_not_one_that_was_left_out() -> None:
     for n in (3, 4, 5, 5):
         np.testing.assert_array_equal(fast(jnp.ones(n), k=None), np.full(n, 2.0))
     np.testing.assert_array_equal(fast(jnp.full(5, 5.0, jnp.float32)), np.full(5, 10.0))
+
+
+@pytest.mark.parametrize("options", [{}, {"weights": ["w"]}, {"dims": ["8 8", "n 8"]}], ids=["", "weights", "dims"])
+def test_each_mode_of_64_bits_has_functions_of_its_own(options: dict[str, Any]) -> None:
+    def counted(w: Array, x: Array) -> tuple[Array, Array]:
+        return (x @ w) @ w, jnp.arange(x.shape[0]).sum()
+
+    fast, w = rx.jit(counted, **options), jnp.asarray(values(8, 8))
+    for wide in (True, False, True):
+        with jax.enable_x64(wide):
+            for n in (3, 4, 5):
+                x = jnp.asarray(values(n, 8))
+                same(fast(w, x), jax.jit(counted)(w, x))

@@ -41,7 +41,7 @@ def disguised(program: Program, rules: Iterable[Rule]) -> Rule | None:
     (as_written,) = searched
     used, graph = operators(as_written.written), Graph(as_written.recording, as_written.written)
     results = {graph.class_of[e] for e in as_written.written}
-    known = known_facts(as_written.facts.facts, as_written.facts.exact, as_written.scope)
+    known = known_facts(as_written.declared_facts.facts, as_written.declared_facts.exact, as_written.scope)
     for rule in possible:
         found = Nearest(graph, rule, as_written.scope, known).find()
         is_match = found is not None and not found.problems and found.root in results

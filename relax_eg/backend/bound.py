@@ -31,6 +31,7 @@ class BoundProgram:
 
     def __init__(self, program: Program, indices: frozenset[int]) -> None:
         self.program, self.indices = program, indices
+        self._prepare: tuple[list[Expr], Any] | None = None  # the values that `prepare` computes, and their `jax.jit`
 
     @property
     def is_as_written(self) -> bool:
@@ -59,15 +60,18 @@ class BoundProgram:
         - `weights`: the arrays of the parameters at `indices`, in order.
         - `sizes`: the sizes that they determine.
         - `made`: values of the weights that were already prepared for other programs; the new ones are added to it.
+          For all weights of the same shapes, these are values of the same expressions.
         """
         if self.is_as_written or not self.indices:
             return tuple(weights)
         params, module, parts = self.program.params, self.module, self._parts
         by_name = {str(params[i].attr("name")): x for i, x in zip(sorted(self.indices), weights, strict=True)}
         cut = parts.prepare.result.args
-        new = [e for e in cut if e not in made]
-        prepare = replace(parts.prepare, result=tuple_(new))
-        run = jax.jit(lambda *xs: run_at(module, prepare, xs, sizes))
+        if self._prepare is None:
+            left = [e for e in cut if e not in made]
+            prepare = replace(parts.prepare, result=tuple_(left))
+            self._prepare = left, jax.jit(lambda *xs: run_at(module, prepare, xs, sizes))
+        new, run = self._prepare
         made.update(zip(new, run(*weights) if new else (), strict=True))
         return (*(made[e] for e in cut), *(by_name[n] for n in parts.kept))
 
@@ -170,6 +174,22 @@ class BoundFamily:
         weights_by_name = {k: x for k, x in all_kwargs.items() if self._is_bound(x)}
         leaves = self.program.call_arrays(tuple(full), {**weights_by_name, **kwargs})
         return [x for i, x in enumerate(leaves) if i not in self.indices]
+
+    def donation(self, places: Sequence[int]) -> dict[str, Any]:
+        """The options of `jax.jit` by which a function `(prepared, *args, **kwargs)` may reuse arrays of a call.
+
+        `places`: places of these arrays in `call_indices`. JAX donates whole arguments, all of whose arrays must be
+        among them.
+        """
+        args, kwargs = jax.tree_util.tree_unflatten(self.tree, [i in places for i in range(len(self.call_indices))])
+
+        def is_donated(x: Any) -> bool:
+            return bool(leaves := jax.tree_util.tree_leaves(x)) and all(leaves)
+
+        return {
+            "donate_argnums": [i for i, x in enumerate(args, 1) if is_donated(x)],
+            "donate_argnames": [k for k, x in kwargs.items() if is_donated(x)],
+        }
 
     def check(self, others: Sequence[Any]) -> list[Any]:
         """The arrays of a call as JAX values of the declared dtypes. ShapeError where an array has another dtype."""

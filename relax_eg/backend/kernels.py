@@ -229,10 +229,9 @@ class ByKernel(Whole):
         family: Family,
         pallas: bool = False,
         executables: Executables | None = None,
-        indices: Sequence[int] = (),
-        weights: Sequence[Any] = (),
+        shapes: Mapping[int, tuple[int, ...]] | None = None,
     ) -> None:
-        super().__init__(family, executables, indices, weights)
+        super().__init__(family, executables, shapes or {})
         self.pallas = pallas
         scope, b = self.program.scope, self.bound_family
         self.runners = {
@@ -246,12 +245,14 @@ class ByKernel(Whole):
             for i, v in enumerate(family.variants)
             if v.execution == KERNELS
         }
-        if len(self.runners) < len(family.variants):  # the others run as whole programs do, once a call has found them
-            self._only, self.call_known = None, self.call_known_whole
+        self._some_whole = len(self.runners) < len(family.variants)
+        if self._some_whole:
+            self._only = None
         self._accepted: _AcceptedTypes | None = None  # the latest calls that are known
 
     def call_known(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        return UNSEEN
+        # Variants that are not executed in kernels run as whole programs do, once a call has found them.
+        return self.call_known_whole(args, kwargs) if self._some_whole else UNSEEN
 
     def run(self, arguments: list[Any]) -> Any:
         if any(isinstance(x, Tracer) for x in arguments):
@@ -269,8 +270,8 @@ class ByKernel(Whole):
         operands = [*self.prepared_values[b.program_indices[variant]], *arguments]
         return self.program.result(self.runners[variant].run(operands, alike.sizes))
 
-    def bind(self, indices: Sequence[int], weights: list[Any]) -> ByKernel:
-        return ByKernel(self.family, self.pallas, self.executables, indices, weights)
+    def for_shapes(self, shapes: Mapping[int, tuple[int, ...]]) -> ByKernel:
+        return ByKernel(self.family, self.pallas, self.executables, shapes)
 
 
 class InKernels(Optimized):

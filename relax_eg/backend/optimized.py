@@ -10,13 +10,14 @@ from typing import Any
 import jax
 
 from relax_eg.backend import artifact
+from relax_eg.backend.binding import BindsWeights
 from relax_eg.backend.checks import bind_sizes
 from relax_eg.backend.compare import AS_WRITTEN, ITSELF, Check, compare_results, compare_with_reference
 from relax_eg.backend.executables import Executables
 from relax_eg.backend.family import Solution
 from relax_eg.backend.ready import Ready
 from relax_eg.backend.runtime import Runtime, Strategy
-from relax_eg.backend.whole import BindsWeights
+from relax_eg.backend.whole import Whole
 from relax_eg.errors import OptionError, ShapeError
 from relax_eg.explain.certificate import UnaidedCertificate
 from relax_eg.explain.text import Explanation
@@ -54,6 +55,16 @@ class Optimized(Runtime):
     def count_among(self, others: Executables) -> None:
         """Makes its executables count among `others`, too. To be called before the first call of the function."""
         others.register(self._executables)
+
+    def serve_where(self, is_served: Callable[[], bool], elsewhere: Callable[..., Any]) -> None:
+        """Serves calls only where `is_served()` is true under the present settings of JAX.
+
+        Other calls go to `elsewhere`, a function of the same arguments. To be called before the first call, and only
+        for programs that run as a whole.
+        """
+        assert isinstance(self.strategy, Whole)
+        self._wide = False  # a call outside JAX's x64 mode is not brought into it
+        self.strategy.serve_where(is_served, elsewhere)
 
     @property
     def report(self) -> CostReport:

@@ -105,7 +105,7 @@ class Strategy(ABC):
 
 
 class Serving(Protocol):
-    """What serves the calls of a function: a strategy, or `whole.BindsWeights`."""
+    """What serves the calls of a function: a strategy, or `binding.BindsWeights`."""
 
     def call_known(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any: ...
 

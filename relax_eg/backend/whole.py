@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import copy
 import functools
-import operator
 import weakref
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
+from types import MappingProxyType
 from typing import Any
 
 import jax
 from jax.core import Tracer
 
 from relax_eg.backend.bound import BoundFamily, other_program
-from relax_eg.backend.call_keys import MOST_KEYS, NO_KEY, is_tracing
+from relax_eg.backend.call_keys import MOST_KEYS, NO_KEY, UnseenError, is_tracing
 from relax_eg.backend.executables import Executables
 from relax_eg.backend.family import Family
 from relax_eg.backend.runtime import UNSEEN, Strategy
@@ -21,6 +23,8 @@ from relax_eg.ir.expr import Expr
 from relax_eg.memo import Memo
 
 WRITTEN = -1  # given: stands for the function as written, in place of the index of a variant
+_MOST_SHAPES = 64  # limit: combinations of shapes of bound arrays, each with programs of its own
+_NONE: Mapping[int, tuple[int, ...]] = MappingProxyType({})
 
 
 class Whole(Strategy):
@@ -31,40 +35,68 @@ class Whole(Strategy):
     """
 
     def __init__(
-        self,
-        family: Family,
-        executables: Executables | None = None,
-        indices: Sequence[int] = (),
-        weights: Sequence[Any] = (),
+        self, family: Family, executables: Executables | None = None, shapes: Mapping[int, tuple[int, ...]] = _NONE
     ) -> None:
-        """`weights`: the arrays bound to the parameters at `indices`. `executables`: None for a new cache."""
+        """`shapes`: those of the arrays that will be bound, by the places of their parameters.
+
+        `executables`: None for a new cache.
+        """
         program = family.programs[0]
         self.program, self.family = program, family
         self.executables = executables or self.new_executables(program)
-        checked = program.check(weights, indices) if indices else []
-        b = BoundFamily(family, {i: x.shape for i, x in zip(indices, checked, strict=True)})
+        b = BoundFamily(family, shapes)
         self.bound_family, self.names = b, b.names
-        self._weight_refs = [_weak_getter(x) for x in weights]
-        made: dict[Expr, Any] = {}
-        self.prepared_values = [p.prepare(checked, b.fixed, made) for p in b.programs]
+        self._weight_refs: list[Callable[[], Any]] = []
+        self.prepared_values: list[tuple[Any, ...]] = [()] * len(b.programs)
+        # By shapes of the bound arrays: what all bindings of such arrays share, among it what is compiled.
+        self._by_shapes = Memo[tuple[Any, ...], Whole](_MOST_SHAPES)
+        self._is_served: Callable[[], bool] | None = None
+        self._elsewhere: Callable[..., Any] | None = None
+        self._donated: Sequence[int] = ()
         # A program is passed only the arrays prepared for it: each array of a call costs time. Where nothing is bound,
         # one `jax.jit` serves all variants.
-        self._joint = len(b.programs) == 1 or not indices
-        self.prepared = self.prepared_values[0] if self._joint else tuple(self.prepared_values)
-        whole = [None] if self._joint else range(len(b.programs))
-        self._whole = [self.executables.jit(self._program_function(i)) for i in whole]
+        self._joint = len(b.programs) == 1 or not b.indices
         self._options = any(v.compiler_options for v in family.variants)
         self._compiled = Memo[int, Any](len(family.variants))  # by variant, where variants have compiler options
         self._keywords = b.keywords
+        self._known = Memo[Any, int](MOST_KEYS)  # by key: the variant that serves such calls, or `WRITTEN`
+        self._jit_programs()
+
+    def _jit_programs(self) -> None:
+        whole = [None] if self._joint else range(len(self.bound_family.programs))
+        self._whole = [self._jit(i) for i in whole]
         # Serves all calls whose arguments are split as the specs were, if there is only one executable for each shape.
         self._only = self._whole[0] if self._joint and not self._options else None
-        self._known = Memo[Any, int](MOST_KEYS)  # by key: the variant that serves such calls, or `WRITTEN`
+
+    def _jit(self, which: int | None, **options: Any) -> Any:
+        b = self.bound_family
+        places = [i for i, parameter in enumerate(b.call_indices) if parameter in self._donated]
+        donation = b.donation(places) if places else {}
+        return self.executables.jit(self._program_function(which), **options, **donation)
+
+    def serve_where(self, is_served: Callable[[], bool], elsewhere: Callable[..., Any]) -> None:
+        """Serves calls only where `is_served()` is true under the present settings of JAX.
+
+        Other calls go to `elsewhere`, a function of all arguments, the bound ones among them. To be called before the
+        first call.
+        """
+        self._is_served, self._elsewhere = is_served, elsewhere
+
+    def donate(self, parameters: Sequence[int]) -> None:
+        """Allows calls to reuse the arrays of these parameters, as `donate_argnums` of `jax.jit` does.
+
+        To be called before the first call.
+        """
+        self._donated = tuple(parameters)
+        self._jit_programs()
 
     def _program_function(self, which: int | None) -> Callable[..., Any]:
         """A program as a function of its prepared values and the other arguments. None: the one that serves them."""
         b = self.bound_family
 
         def run(prepared: tuple[Any, ...], /, *args: Any, **kwargs: Any) -> Any:
+            if self._is_served is not None and not self._is_served():
+                raise UnseenError
             return b.run_main(prepared, b.call_arrays(args, kwargs), which)
 
         run.__name__ = self.program.name
@@ -86,6 +118,8 @@ class Whole(Strategy):
             return run(prepared, *args, **kwargs)
         except OtherProgramError:
             self._only = None  # from now on each call has to choose
+            return UNSEEN
+        except UnseenError:
             return UNSEEN
 
     call_known = call_known_whole
@@ -109,7 +143,18 @@ class Whole(Strategy):
         run, prepared = self.executable(variant)
         return run(prepared, *args, **kwargs)
 
-    run = run_whole
+    def run(self, arguments: list[Any]) -> Any:
+        try:
+            return self.run_whole(arguments)
+        except UnseenError:
+            return self.run_elsewhere(arguments)
+
+    def run_elsewhere(self, arguments: list[Any]) -> Any:
+        """Runs a call that these executables must not serve."""
+        if self._elsewhere is None:
+            return self.run_whole(arguments)
+        args, kwargs = jax.tree_util.tree_unflatten(self.program.in_tree, self._with_bound(arguments))
+        return self._elsewhere(*args, **kwargs)
 
     def _variant(self, args: tuple[Any, ...], kwargs: dict[str, Any], arguments: Sequence[Any]) -> int:
         """The index of the variant for these arguments; `WRITTEN` where the function is another program at their sizes
@@ -139,19 +184,23 @@ class Whole(Strategy):
             return self._whole[0 if self._joint else which], self.prepared_values[which]
         options = dict(self.family.variants[variant].compiler_options) or None
         run = self._compiled.get(variant) or self._compiled.get_or_make(
-            variant, lambda: self.executables.jit(self._program_function(which), compiler_options=options)
+            variant, lambda: self._jit(which, compiler_options=options)
         )
         return run, self.prepared_values[which]
 
     def _as_written(self, arguments: Sequence[Any]) -> Any:
         """Calls the function as written. OtherProgramError where its weights were garbage-collected."""
+        return self._written(self.program.check(self._with_bound(arguments)))
+
+    def _with_bound(self, arguments: Sequence[Any]) -> list[Any]:
+        """The arrays of all parameters. OtherProgramError where those bound were garbage-collected."""
         b, p = self.bound_family, self.program
-        sizes = b.sizes([jax.numpy.shape(x) for x in arguments])
         weights = [x() for x in self._weight_refs]
         if any(x is None for x in weights):
+            sizes = b.sizes([jax.numpy.shape(x) for x in arguments])
             raise other_program(p.name, sizes, p.difference_at(sizes) or "")
         held, rest = iter(weights), iter(arguments)
-        return self._written(p.check([next(held if i in b.indices else rest) for i in range(len(p.params))]))
+        return [next(held if i in b.indices else rest) for i in range(len(p.params))]
 
     @functools.cached_property
     def _written(self) -> Any:
@@ -163,8 +212,32 @@ class Whole(Strategy):
     def run_as_written(self, checked: list[Any]) -> Any:
         return jax.jit(lambda *xs: self.program.run_as_written(list(xs)))(*checked)
 
+    def for_shapes(self, shapes: Mapping[int, tuple[int, ...]]) -> Whole:
+        """The same strategy for bound arrays of these shapes, by the places of their parameters."""
+        return Whole(self.family, self.executables, shapes)
+
     def bind(self, indices: Sequence[int], weights: list[Any]) -> Whole:
-        return Whole(self.family, self.executables, indices, weights)
+        # Values prepared while JAX traces something else belong to the process, not to that trace.
+        concrete = not any(isinstance(x, Tracer) for x in weights)
+        with jax.ensure_compile_time_eval() if concrete else nullcontext():
+            checked = self.program.check(weights, indices)
+            shapes = {i: x.shape for i, x in zip(indices, checked, strict=True)}
+            shared = self._by_shapes.get_or_make(
+                tuple(shapes.items()), lambda: self._configure(self.for_shapes(shapes))
+            )
+            made = copy.copy(shared)
+            made._weight_refs = [_weak_getter(x) for x in weights]
+            b, new = made.bound_family, dict[Expr, Any]()
+            made.prepared_values = [p.prepare(checked, b.fixed, new) for p in b.programs]
+            made.prepared = made.prepared_values[0] if made._joint else tuple(made.prepared_values)
+        return made
+
+    def _configure(self, made: Whole) -> Whole:
+        """`made`, serving the same calls and reusing the same arguments as this strategy."""
+        made._is_served, made._elsewhere = self._is_served, self._elsewhere
+        if self._donated:
+            made.donate(self._donated)
+        return made
 
     def to_jax(self) -> Callable[..., Any]:
         b, program = self.bound_family, self.program
@@ -185,39 +258,6 @@ class Whole(Strategy):
         return found
 
 
-class BindsWeights:
-    """Serves calls with all arguments of a function with declared weights.
-
-    What depends on the weights alone is computed at the first call with these very arrays, and kept for the next.
-    """
-
-    def __init__(self, strategy: Strategy, indices: Sequence[int]) -> None:
-        """`indices`: the places of the weights among the parameters."""
-        self._strategy, self._indices = strategy, tuple(indices)
-        self._places, self._tree = _places_of(strategy.program.in_tree, indices)
-        self._latest: tuple[Strategy, list[weakref.ref[Any]]] | None = None  # bound to the weights of the latest call
-
-    def call_known(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        places, latest = self._places, self._latest
-        if latest is None or places is None or kwargs or len(args) <= places[-1]:
-            return UNSEEN
-        held, tree = jax.tree_util.tree_flatten([args[i] for i in places])
-        if tree != self._tree or not _are_same_arrays(latest[1], held):
-            return UNSEEN
-        return latest[0].call_known(tuple([x for i, x in enumerate(args) if i not in places]), {})
-
-    def run(self, arguments: list[Any]) -> Any:
-        held = [arguments[i] for i in self._indices]
-        # Identity is a safe key for immutable arrays only: numpy arrays may change, and tracers end with their trace.
-        if any(not isinstance(x, jax.Array) or isinstance(x, Tracer) for x in held):
-            return self._strategy.run(arguments)
-        latest = self._latest
-        if latest is None or not _are_same_arrays(latest[1], held):
-            bound = self._strategy.bind(self._indices, held)
-            latest = self._latest = bound, [weakref.ref(x) for x in held]
-        return latest[0].run([x for i, x in enumerate(arguments) if i not in self._indices])
-
-
 def _weak_getter(x: Any) -> Callable[[], Any]:
     """A function that returns `x`, or None once an array `x` is not referenced elsewhere.
 
@@ -227,19 +267,3 @@ def _weak_getter(x: Any) -> Callable[[], Any]:
         return weakref.ref(x)
     except TypeError:
         return lambda: x
-
-
-def _places_of(tree: Any, weights: Sequence[int]) -> tuple[tuple[int, ...] | None, Any]:
-    """The places of the weights among the positional arguments of calls with structure `tree`, and the structure of the
-    list of these arguments. (None, None) unless these arguments consist of exactly the weights, in order."""
-    args, _ = jax.tree_util.tree_unflatten(tree, range(tree.num_leaves))
-    places = [i for i, a in enumerate(args) if not set(jax.tree_util.tree_leaves(a)).isdisjoint(weights)]
-    given = [args[i] for i in places]
-    if not places or jax.tree_util.tree_leaves(given) != list(weights):
-        return None, None
-    return tuple(places), jax.tree_util.tree_structure(given)
-
-
-def _are_same_arrays(refs: Sequence[weakref.ref[Any]], arrays: Sequence[Any]) -> bool:
-    """Whether `refs` refer to exactly these arrays, by identity."""
-    return len(refs) == len(arrays) and all(map(operator.is_, [r() for r in refs], arrays))

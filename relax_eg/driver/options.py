@@ -350,29 +350,42 @@ def _trusted(rules: RuleSet) -> RuleSet:
 
 def _weights(traced: Source, weights: Sequence[str | int]) -> tuple[str, ...]:
     names = traced.arguments.names
-    if isinstance(weights, str):
-        weights = (weights,)
     if weights and traced.in_steps:
         raise OptionError(
             f"weights: {traced.name}() runs in steps, and nothing is prepared for it; leave them out: "
             f"{traced.why_in_steps}"
         )
     found: list[str] = []
-    for w in weights:
+    for w in (weights,) if isinstance(weights, str) else weights:
         named = traced.arguments.named(w)
         if not named:
-            raise OptionError(
-                f"weights: {traced.name} has no argument {short_repr(w)}; "
-                f"its arguments are {', '.join(names) or 'none'}"
-            )
+            raise no_weight(traced.name, w, names)
         found += named
     return tuple(n for n in names if n in found)
+
+
+def no_weight(name: str, given: Any, arguments: Sequence[str]) -> OptionError:
+    has = ", ".join(arguments) or "none"
+    return OptionError(f"weights: {name} has no argument {short_repr(given)}; its arguments are {has}")
 
 
 def _facts(traced: Source, declared: Facts) -> tuple[tuple[str, frozenset[str]], ...]:
     """Facts by parameter. A fact declared of an argument holds for every array in it; it may also be declared of one
     array."""
     found: dict[str, frozenset[str]] = {}
+    for key, facts in read_facts(declared).items():
+        for leaf in _leaves_named(traced, key):
+            for fact in facts:
+                why = impossible(fact, leaf.annotation)
+                if why:
+                    raise OptionError(f"facts: {traced.name}: `{leaf.path}` cannot be {FACTS[fact].name}: {why}")
+            found[leaf.name] = found.get(leaf.name, frozenset()).union(facts)
+    return tuple(sorted(found.items()))
+
+
+def read_facts(declared: Facts) -> dict[str | int, list[str]]:
+    """The keys in `FACTS` of what is declared of each argument. OptionError for a word that is no fact."""
+    found: dict[str | int, list[str]] = {}
     for key, facts in declared.items():
         words = (facts,) if isinstance(facts, str) else facts
         if not isinstance(words, Sequence):
@@ -380,14 +393,8 @@ def _facts(traced: Source, declared: Facts) -> tuple[tuple[str, frozenset[str]],
                 f"facts[{short_repr(key)}] = {short_repr(facts)}: "
                 "a fact such as 'positive', or a list of such, is accepted"
             )
-        keys = [k for w in words for k in facts_named(w)]
-        for leaf in _leaves_named(traced, key):
-            for fact in keys:
-                why = impossible(fact, leaf.annotation)
-                if why:
-                    raise OptionError(f"facts: {traced.name}: `{leaf.path}` cannot be {FACTS[fact].name}: {why}")
-            found[leaf.name] = found.get(leaf.name, frozenset()).union(keys)
-    return tuple(sorted(found.items()))
+        found[key] = [k for w in words for k in facts_named(w)]
+    return found
 
 
 def _leaves_named(traced: Source, key: Any) -> list[Leaf]:
@@ -395,9 +402,13 @@ def _leaves_named(traced: Source, key: Any) -> list[Leaf]:
     found = [leaf for leaf in traced.leaves if leaf.argument in named or key in (leaf.path, leaf.name)]
     if not found:
         paths = list(dict.fromkeys([*traced.arg_names, *(leaf.path for leaf in traced.leaves)]))
-        has = ", ".join(paths[:_MOST_NAMED]) + (", ..." if len(paths) > _MOST_NAMED else "")
-        raise OptionError(f"facts: {traced.name} has no argument {short_repr(key)}; it has: {has or 'none'}")
+        raise no_argument(traced.name, key, paths)
     return found
+
+
+def no_argument(name: str, given: Any, paths: Sequence[str]) -> OptionError:
+    has = ", ".join(paths[:_MOST_NAMED]) + (", ..." if len(paths) > _MOST_NAMED else "")
+    return OptionError(f"facts: {name} has no argument {short_repr(given)}; it has: {has or 'none'}")
 
 
 def family_range(scope: Scope, v: str, asked: Sequence[int]) -> tuple[int, int]:

@@ -119,7 +119,7 @@ class Varying:
         """A new program that serves `sizes`, and as many others as the function allows."""
         if len(self._programs) >= _MOST_PROGRAMS:
             return None
-        specs = [_spec(dims, x) for dims, x in zip(self._patterns, leaves, strict=True)]
+        specs = [spec_of(dims, x) for dims, x in zip(self._patterns, leaves, strict=True)]
         assume: list[str] = []
         while True:
             try:
@@ -167,7 +167,8 @@ def kinds_of(leaves: Sequence[Any]) -> tuple[Any, ...]:
     ])  # fmt: skip
 
 
-def _spec(dims: Sequence[int | str], x: Any) -> Any:
+def spec_of(dims: Sequence[int | str], x: Any) -> Any:
+    """The spec of an array like `x`, with these sizes."""
     aval: Any = jax.typeof(x)
     if all(isinstance(d, int) for d in dims):
         return jax.ShapeDtypeStruct(aval.shape, aval.dtype, weak_type=getattr(aval, "weak_type", False))

@@ -11,14 +11,15 @@ from relax_eg.argument_checks import accepts, of_types
 from relax_eg.driver.optimize import traced_program
 from relax_eg.driver.options import KINDS, Facts, Options, Sizes, Target, read_options, weight_names
 from relax_eg.driver.prices import call_seconds, is_worthwhile, prices
-from relax_eg.driver.units import RecordedBlock, SearchResult, Units
+from relax_eg.driver.units import RecordedBlock, Units
 from relax_eg.egraph import Budget
 from relax_eg.errors import OperatorError, OptionError
 from relax_eg.explain.infix import short_infix_text
 from relax_eg.explain.nearest import Attempt, Graph, Nearest
 from relax_eg.explain.record import Firing, signature_of
-from relax_eg.explain.steps import Equation, equation
+from relax_eg.explain.steps import equation
 from relax_eg.extract.cost import WholeCost
+from relax_eg.frontends import Source
 from relax_eg.frontends.clashes import explain_clashes, specs_by_name
 from relax_eg.ir.expr import Expr, postorder
 from relax_eg.ir.module import Module
@@ -105,14 +106,7 @@ def why_not(
         allowed = NUMERICS[NUMERICS.index(found.numerics)]
         why = f"its class is {found.numerics}; numerics={numerics!r} allows {', '.join(options.numerics)}"
         return WhyNot(found, "not allowed", "", "", (f"{why}. numerics={allowed!r} allows it",))
-    held = weight_names(traced, options)
-    units = Units(traced.module, options, held, record=True)
-    run = units.run()
-    found_at = [prices(traced.module, run.module, held, b, options) for b in options.bindings]
-    gained = is_worthwhile(
-        [(call_seconds(before, options), call_seconds(after, options)) for before, after in found_at]
-    )
-    return _Answer(found, units, run, gained, named).answer()
+    return RecordedSearch(traced, options).why(found, named)
 
 
 def _rule(rule: Rule | Schema | str, rules: RuleSet) -> Rule | Schema:
@@ -126,32 +120,48 @@ def _rule(rule: Rule | Schema | str, rules: RuleSet) -> Rule | Schema:
     return known[rule]
 
 
-class _Answer:
-    def __init__(self, rule: Rule | Schema, units: Units, found: SearchResult, gained: bool, named: bool) -> None:
-        self.rule = rule
-        self.units = units
-        self.found = found
-        self.gained = gained
-        self.named = named
+class RecordedSearch:
+    """A search for a program with every match recorded. It answers for any number of rules.
 
-    @property
-    def options(self) -> Options:
-        return self.units.options
+    - `options`: the options of the search.
+    - `units`: its e-graphs.
+    - `found`: the optimized module, and the recorded e-graph of each block.
+    - `gained`: whether the optimized module is predicted to be faster than the module as written.
+    - `graphs`: the e-classes of each recorded e-graph.
+    """
+
+    def __init__(self, traced: Source, options: Options) -> None:
+        held = weight_names(traced, options)
+        self.options = options
+        self.units = Units(traced.module, options, held, record=True)
+        self.found = self.units.run()
+        found_at = [prices(traced.module, self.found.module, held, b, options) for b in options.bindings]
+        self.gained = is_worthwhile(
+            [(call_seconds(before, options), call_seconds(after, options)) for before, after in found_at]
+        )
+        self.graphs = [Graph(s.recording, s.written) for s in self.found.recorded]
+
+    def why(self, rule: Rule | Schema, named: bool = True) -> WhyNot:
+        """What happened to a rule in the program. `named`: whether it is one of the rules asked about."""
+        return _Answer(self, rule, named).answer()
+
+
+class _Answer:
+    def __init__(self, search: RecordedSearch, rule: Rule | Schema, named: bool) -> None:
+        self.search, self.rule, self.named = search, rule, named
+        self.options, self.found = search.options, search.found
 
     def answer(self) -> WhyNot:
         if any(self.rule.name in o.nodes_by_rule for o in self.found.outcomes):
             return self._fired()
         matches = sum(o.saturation.matches.get(self.rule.name, 0) for o in self.found.outcomes)
+        if matches:
+            return self._not_chosen()
         if isinstance(self.rule, Schema):
-            if matches:
-                why = "what it proposes was not cheaper, at the sizes asked for"
-                return WhyNot(self.rule, "not chosen", "", "", (why,))
             if isinstance(self.rule, ExtractionStep):
                 return WhyNot(self.rule, "no match", "", "", ("extraction built no kernel by it",))
             operators = " or ".join(f"`{op}`" for op in sorted(self.rule.operators))
             return WhyNot(self.rule, "no match", "", "", (f"it proposes nothing for any {operators} there",))
-        if matches:
-            return self._not_chosen()
         left_out = [x for o in self.found.outcomes for x in o.saturation.left_out if x.rule == self.rule.name]
         if left_out:
             return WhyNot(self.rule, "no match", "", "", (str(left_out[0]),))
@@ -164,39 +174,38 @@ class _Answer:
         rest = [x for x in lines if x != source]
         more = ", ..." if len(rest) > _MOST_PLACES else ""
         reasons = [f"also at {', '.join(rest[:_MOST_PLACES])}{more}"] if rest else []
-        if not self.gained:
+        if not self.search.gained:
             reasons.append("but the program it is part of is not predicted to gain 5%, so what was written runs")
         elif not self.named:
             reasons.append("it is not in the rules asked about; with it added it is used")
         else:
             reasons.append("what it made is in the chosen program")
-        return WhyNot(self.rule, "fired" if self.gained else "not chosen", source, match, tuple(reasons))
+        return WhyNot(self.rule, "fired" if self.search.gained else "not chosen", source, match, tuple(reasons))
 
     def _not_chosen(self) -> WhyNot:
         places = self._places()
         if not places:
-            return WhyNot(self.rule, "not chosen", "", "", ("other choices were cheaper",))
-        source, match, prices_ = min(places, key=lambda p: p[2][1] - p[2][0])
-        before, after = prices_
+            return WhyNot(self.rule, "not chosen", "", "", ("in the e-graph, but other choices were cheaper",))
+        source, match, (before, after) = min(places, key=lambda p: p[2][1] - p[2][0])
         at = ", ".join(f"{k}={v}" for k, v in self.options.bindings[0].items())
-        prefix = f"at {at}, " if at else ""
-        cost = f"{prefix}the left side is predicted to take {_time(before)} and the right side {_time(after)}"
-        if after > before:
-            why = "it would cost more"
-        elif after == before:
-            why = "nothing is gained"
+        against = f"{_time(after)} against {_time(before)}{f', at {at}' if at else ''}"
+        if _time(after) == _time(before):
+            why = f"in the e-graph, but nothing is gained: {against}"
+        elif after > before:
+            why = f"in the e-graph, but priced dearer: {against}"
         else:
-            why = "but another choice for what is around it is cheaper still"
-        return WhyNot(self.rule, "not chosen", source, match, (f"{cost}: {why}",))
+            why = f"in the e-graph, and priced cheaper: {against}; but another choice for what is around it gains more"
+        return WhyNot(self.rule, "not chosen", source, match, (why,))
 
     def _places(self) -> list[tuple[str, str, tuple[float, float]]]:
         """Where the rule fired: the user's line, the left side there, and the prices of both sides."""
         found: list[tuple[str, str, tuple[float, float]]] = []
-        for s in self.found.recorded:
+        for s, graph in zip(self.found.recorded, self.search.graphs, strict=True):
+            for old, new, name in s.alternatives if isinstance(self.rule, Schema) else ():
+                if name == self.rule.name:
+                    found.append((self._around(s, old), short_infix_text(old, 3), self._prices([(old, new)])))
             firings = [f for f in s.recording.firings if f.instance.rule is self.rule]
-            graph = Graph(s.recording, s.written) if firings else None
             for f in firings:
-                assert graph is not None
                 if not all(c in graph.expressions for c in f.operands):
                     continue
                 try:
@@ -206,27 +215,29 @@ class _Answer:
                 root = _root(f, graph)
                 left = made.pairs[0][0]
                 source = self._source(s, graph, root) or self._around(s, left)
-                found.append((source, short_infix_text(left, 3), self._prices(made)))
+                found.append((source, short_infix_text(left, 3), self._prices(made.pairs, made.operands)))
         return sorted(found, key=lambda p: not p[0])
 
-    def _prices(self, e: Equation) -> tuple[float, float]:
-        """Seconds of the left and of the right side of a rule application, at the first sizes asked for."""
+    def _prices(self, pairs: Sequence[tuple[Expr, Expr]], operands: Sequence[Expr] = ()) -> tuple[float, float]:
+        """Seconds of the left and of the right sides of a rule application, without its operands and what both sides
+        have in common, at the first sizes asked for."""
         model = WholeCost(self.options.profile, self.options.bindings[0], self.found.functions, self.options.cost)
-        operands = set(e.operands)
-        sides: list[float] = []
-        for k in (0, 1):
-            nodes = postorder([pair[k] for pair in e.pairs], stop=operands.__contains__)
-            inside = [x for x in nodes if x.args and x not in operands]
-            sides.append(sum(model.price(site_of(x), x.annotation).seconds for x in inside))
-        return sides[0], sides[1]
+        given = set(operands)
+        sides = [postorder([pair[k] for pair in pairs], stop=given.__contains__) for k in (0, 1)]
+        both = given.union(set(sides[0]).intersection(sides[1]))
+        before, after = (
+            sum(model.price(site_of(x), x.annotation).seconds for x in side if x.args and x not in both)
+            for side in sides
+        )
+        return before, after
 
     # --- no match ---
 
     def _nearest(self, rule: Rule) -> WhyNot:
         best: tuple[Attempt, Nearest, RecordedBlock] | None = None
-        for s in self.found.recorded:
+        for s, graph in zip(self.found.recorded, self.search.graphs, strict=True):
             known = known_facts(s.declared_facts.facts, s.declared_facts.exact, s.scope)
-            nearest = Nearest(Graph(s.recording, s.written), rule, s.scope, known)
+            nearest = Nearest(graph, rule, s.scope, known)
             found = nearest.find()
             if found is not None and (best is None or found.rank > best[0].rank):
                 best = found, nearest, s
@@ -260,7 +271,7 @@ class _Answer:
         return next((str(origins[x]) for x in reversed(postorder((e,))) if x in origins), "")
 
     def _origins(self, s: RecordedBlock) -> Origins:
-        return self.units.module[s.function].origins
+        return self.search.units.module[s.function].origins
 
 
 def _root(f: Firing, graph: Graph) -> int:
@@ -276,4 +287,6 @@ def _root(f: Firing, graph: Graph) -> int:
 
 
 def _time(seconds: float) -> str:
+    if seconds >= 1:
+        return f"{seconds:.3g} s"
     return f"{seconds * 1e3:.3g} ms" if seconds >= 1e-3 else f"{seconds * 1e6:.3g} us"

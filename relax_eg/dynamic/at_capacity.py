@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from relax_eg.backend.bound import BoundFamily
@@ -37,16 +37,14 @@ class AtCapacity(Whole):
         policy: Policy,
         predict: Predict,
         executables: Executables | None = None,
-        indices: Sequence[int] = (),
-        weights: Sequence[Any] = (),
+        shapes: Mapping[int, tuple[int, ...]] | None = None,
         sized: Memo[tuple[Any, ...], Sized] | None = None,
     ) -> None:
         """`sized`: the table that all bindings of one function share; None for a new one."""
-        super().__init__(family, executables, indices, weights)
+        super().__init__(family, executables, shapes or {})
         self._policy, self._predict = policy, predict
         self._sized = Memo[tuple[Any, ...], Sized](_MOST_SIZED) if sized is None else sized
-        self._settings: Hashable = None
-        self._elsewhere: Callable[..., Any] | None = None
+        self._expects_other_sizes = False
 
     @functools.cached_property
     def sized(self) -> Sized:
@@ -58,7 +56,10 @@ class AtCapacity(Whole):
     def _sized_for(self, bound: BoundFamily) -> Sized:
         def make() -> Sized:
             made = Sized(bound, self._policy, self.executables, self._predict)
-            made.settings = self._settings
+            made.served = self._is_served
+            made.donated = [i for i, parameter in enumerate(bound.call_indices) if parameter in self._donated]
+            if self._expects_other_sizes:
+                made.assumes_one_size, made.named_sizes = False, []
             return made
 
         return self._sized.get_or_make(tuple(sorted(bound.shapes.items())), make)
@@ -70,13 +71,12 @@ class AtCapacity(Whole):
         try:
             return self.sized.run(self.prepared_values, arguments)
         except (ElsewhereError, UnseenError):
-            if self._elsewhere is None:
-                return self.run_whole(arguments)
-        args, kwargs = self.call_arguments(arguments)
-        return self._elsewhere(*args, **kwargs)
+            return self.run_elsewhere(arguments)
 
-    def bind(self, indices: Sequence[int], weights: list[Any]) -> AtCapacity:
-        return AtCapacity(self.family, self._policy, self._predict, self.executables, indices, weights, self._sized)
+    def for_shapes(self, shapes: Mapping[int, tuple[int, ...]]) -> AtCapacity:
+        made = AtCapacity(self.family, self._policy, self._predict, self.executables, shapes, self._sized)
+        made._expects_other_sizes = self._expects_other_sizes
+        return made
 
     def at_exact_sizes(self) -> Mapping[str, str]:
         asked = self._policy.mode == "capacity"
@@ -100,27 +100,11 @@ class AtCapacity(Whole):
         self._sized_for(BoundFamily(self.family, {**self.bound_family.shapes, **shapes})).compile_ahead(at, background)
 
     def expect_other_sizes(self) -> None:
-        """Makes the first call run at capacity already, with "auto".
+        """Makes the first call run at capacity already, with "auto". To be called before the first call.
 
         Its sizes are not the only ones, and the user did not name the sizes that the program was optimized for.
         """
-        self.sized.assumes_one_size, self.sized.named_sizes = False, []
-
-    def serve_under_settings(self, settings: Hashable, elsewhere: Callable[..., Any]) -> None:
-        """Serves calls only under these settings of JAX (`settings.settings_now`).
-
-        Other calls go to `elsewhere`, a function of the same arguments.
-        """
-        self._settings, self._elsewhere = settings, elsewhere
-        for sized in self._sized.values():
-            sized.settings = settings
-
-    def donate(self, parameters: Sequence[int]) -> None:
-        """Allows calls to reuse the arrays of these parameters, as `donate_argnums` of `jax.jit` does.
-
-        At capacity only parameters of fixed shape are donated: others are padded into other arrays, or copied.
-        """
-        self.sized.donated = tuple(parameters)
+        self._expects_other_sizes = True
 
     def statistics(self) -> Statistics:
         executables = self.executables

@@ -6,7 +6,7 @@ import functools
 import math
 import threading
 import time
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
@@ -27,7 +27,6 @@ from relax_eg.dynamic.statistics import SizeRow
 from relax_eg.errors import OptionError
 from relax_eg.memo import Memo
 from relax_eg.ops.keys import argument_dtype
-from relax_eg.settings import settings_now
 
 Predict = Callable[[int, Mapping[str, int]], float]
 
@@ -131,7 +130,7 @@ class Sized:
         self.named_sizes = policy.named_sizes(self._fixed)
         self.assumes_one_size = policy.mode == "auto" and not self.named_sizes
         self.donated: Sequence[int] = ()
-        self.settings: Hashable = None  # settings of JAX under which it serves calls; None: any
+        self.served: Callable[[], bool] | None = None  # whether it serves calls under the present settings of JAX
         self.differing_sizes: dict[str, str] = {}  # sizes at which the function is another program, with the reason
         with jax.ensure_compile_time_eval():  # the first call may be within a trace
             self._array = type(jax.device_put(np.zeros(())))
@@ -166,7 +165,7 @@ class Sized:
     @property
     def _is_served(self) -> bool:
         """Whether calls are served under JAX's current settings."""
-        return self.settings is None or self.settings == settings_now()
+        return self.served is None or self.served()
 
     def _count_refusal(self, call: _Call) -> None:
         """Counts a call of `call_known` whose sizes the executable does not serve."""
@@ -385,16 +384,11 @@ class Sized:
         why: CompileReason,
         donated: Sequence[int],
     ) -> Executable:
-        args, kwargs = jax.tree_util.tree_unflatten(self._tree, [i in donated for i in range(len(self._call_indices))])
-        # `jax.jit` donates whole arguments; argument 0 holds the prepared values.
-        donation: dict[str, Any] = {}
-        if donated:
-            donation["donate_argnums"] = [i for i, x in enumerate(args, 1) if all(jax.tree_util.tree_leaves(x))]
-            donation["donate_argnames"] = [k for k, x in kwargs.items() if all(jax.tree_util.tree_leaves(x))]
+        donation = self._bound.donation(donated) if donated else {}
         options = self._family.variants[call.variant].compiler_options
         function, given, named = taking
-        if self.settings is not None:
-            function = _check_settings(self.settings, function)
+        if self.served is not None:
+            function = _check_served(self.served, function)
         return compile_executable(function, given, named, at, exact, why, options, **donation)
 
     def _earns_exact(self, call: _Call, found: Executable) -> bool:
@@ -463,13 +457,12 @@ class Sized:
         return rows
 
 
-def _check_settings(settings: Hashable, function: Callable[..., Any]) -> Callable[..., Any]:
-    """`function`, raising UnseenError if JAX traces it under other settings than these, so that it is not compiled for
-    them."""
+def _check_served(served: Callable[[], bool], function: Callable[..., Any]) -> Callable[..., Any]:
+    """`function`, raising UnseenError if JAX traces it where calls are not `served`: it is not compiled there."""
 
     @functools.wraps(function)
     def run(*args: Any, **kwargs: Any) -> Any:
-        if settings_now() != settings:
+        if not served():
             raise UnseenError
         return function(*args, **kwargs)
 

@@ -53,6 +53,22 @@ class Leaf:
 
 
 @dataclass(frozen=True, slots=True)
+class NamedSpec:
+    """A spec of one array with the names that options, errors and reports have for it.
+
+    A function that takes the arrays of another one flat is traced with such specs, and so has that one's names.
+
+    - `argument`: the name of the argument that the array is in, as in `Leaf`.
+    - `path`: the path of the array, as in `Leaf`.
+    - `spec`: the spec.
+    """
+
+    argument: str
+    path: str
+    spec: Any
+
+
+@dataclass(frozen=True, slots=True)
 class Arguments:
     """The specs of a call, flattened.
 
@@ -77,13 +93,8 @@ class Arguments:
         names = self.names
         if isinstance(key, int) and not isinstance(key, bool):
             return (names[key],) if -len(names) <= key < len(names) else ()
-        if key in names:
-            return (key,)
-        parameters = {} if self.signature is None else self.signature.parameters
-        rest = parameters.get(key) if isinstance(key, str) else None
-        if rest is None or rest.kind is not rest.VAR_POSITIONAL:
-            return ()
-        return tuple(n for n in names if n.partition("[")[0] == key)
+        # Only the elements of `*xs` have a bracket in their names.
+        return (key,) if key in names else tuple(n for n in names if n.partition("[")[0] == key)
 
 
 class HasArguments:
@@ -137,7 +148,12 @@ def read_arguments(
             f"the specs do not fit `{name}{signature}`: {error}\n  accepted: one spec for each argument of the call"
         ) from None
     flat, tree = jax.tree_util.tree_flatten_with_path((args, kwargs))
-    named = [(*_path(signature, len(args), keys), spec) for keys, spec in flat]
+    named = [
+        (spec.argument, spec.path, spec.spec)
+        if isinstance(spec, NamedSpec)
+        else (*_path(signature, len(args), keys), spec)
+        for keys, spec in flat
+    ]
     constraints = _constraints((path, spec) for _, path, spec in named)
     sizes.constrain(constraints)
     sizes.add_hints(Scope(assume=assume).to_constraints())
@@ -145,6 +161,14 @@ def read_arguments(
     leaves = [_leaf(path, argument, identifier(path, used), spec, sizes) for argument, path, spec in named]
     need_sizes(name, assume, sorted({v for leaf in leaves for d in leaf.annotation.shape or () for v in d.variables}))
     return Arguments(signature, tuple(leaves), tree, Scope.from_constraints(constraints))
+
+
+def argument_paths(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """`argument` and `path`, as in `Leaf`, of each leaf of the arguments of a call of `fn`, in the order of
+    `jax.tree_util.tree_leaves((args, kwargs))`."""
+    signature = _signature(fn)
+    flat, _ = jax.tree_util.tree_flatten_with_path((args, dict(kwargs)))
+    return [_path(signature, len(args), keys) for keys, _ in flat]
 
 
 def need_sizes(name: str, assume: Iterable[str], known: Sequence[str]) -> None:

@@ -22,7 +22,7 @@ from relax_eg.backend.executables import Tally
 from relax_eg.backend.optimized import Optimized
 from relax_eg.backend.program import Program
 from relax_eg.backend.whole import Whole
-from relax_eg.driver.jit import Jitted
+from relax_eg.driver.jitted import Jitted
 from relax_eg.dynamic.at_capacity import AtCapacity
 from relax_eg.dynamic.runtime import MOST_REFUSED, TIMED, Sized
 from relax_eg.errors import ShapeError
@@ -65,7 +65,7 @@ def entered(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
         Sized: ("run", "_check_arguments", "_executable_for"),
         Whole: ("run_whole", "flat_arguments"),
         BoundFamily: ("call_arrays",),
-        Jitted: ("_flat", "_path", "_trace"),
+        Jitted: ("_split", "_path", "_trace"),
     }.items():
         for name in names:
             count(owner, name)

@@ -135,10 +135,10 @@ def test_a_rule_of_ones_own_is_asked_again() -> None:
 
     own = rx.rules.Schema("own", "x + y = x - (-y)", "exact", frozenset(), propose, frozenset(("add",)))
     x = certificates.var("x", rx.Tensor("n"))
-    data = certificates.said(own, (rx.op.add(x, x), rx.op.subtract(x, rx.op.negative(x))))
+    data = certificates.schema_certificate(own, (rx.op.add(x, x), rx.op.subtract(x, rx.op.negative(x))))
     rules = rx.rules.default + rx.RuleSet("mine", schemas=(own,))
     rx.types.Certificate(data).verify(rules)
-    wrong = certificates.said(own, (rx.op.add(x, x), rx.op.subtract(x, x)))
+    wrong = certificates.schema_certificate(own, (rx.op.add(x, x), rx.op.subtract(x, x)))
     with pytest.raises(rx.errors.ExplanationError, match=r"step by rule `own` .*: asked again about .*, not "):
         rx.types.Certificate(wrong).verify(rules)
 

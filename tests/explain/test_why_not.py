@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import random
+import re
+from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +16,14 @@ import pytest
 from typer.testing import CliRunner
 
 import relax_eg as rx
+from benchmarks.corpus import CORPUS, Program
 from relax_eg.cli import app
+from relax_eg.driver.optimize import traced_program
+from relax_eg.driver.options import read_options
+from relax_eg.driver.why import RecordedSearch
+from relax_eg.extract.numbers import TINY
+from relax_eg.rules.schemas import MEMORY
+from relax_eg.shapes.relation import split_bounds
 
 mine = rx.RuleSet("mine")
 
@@ -78,7 +89,7 @@ EXPECTED: dict[str, Asked] = {
     ),
     "price": (
         "adapter_applies", lambda x, w, a, b: x @ (w + a @ b), ("b n", "n n", "n 4", "4 n"),
-        {"at": {"b": 100_000, "n": 64}}, "not chosen", "at b=100000, n=64, the left side is predicted to take ",
+        {"at": {"b": 100_000, "n": 64}}, "not chosen", "in the e-graph, but priced dearer: ",
     ),
     "part only": (
         "trace_of_product", lambda a, b: jnp.tanh(a @ b), ("n n", "n n"), {}, "no match",
@@ -109,6 +120,66 @@ def test_it_answers_beside_a_loop_that_was_proposed() -> None:
 
     found = rx.why_not("exp_of_log", attention, "n 4096", "4096 m", "m 64", at={"n": 4096, "m": 4096}, target="cpu")
     assert found.outcome == "no match" and "needs `log`" in found.reasons[0], str(found)
+
+
+def seconds(text: str) -> float:
+    return float(text.split()[0]) * {"ms": 1e-3, "us": 1e-6}[text.split()[1]]
+
+
+@pytest.mark.parametrize(
+    ("rule", "fn", "specs", "at"),
+    [
+        ("adapter_applies", lambda x, w, a, b: x @ (w + a @ b), ("b n", "n n", "n 4", "4 n"), {"b": 100_000, "n": 64}),
+        ("computed_in_pieces", lambda x, w: jax.nn.softmax(x @ w) @ w.T, ("n k", "k m"), {"k": 64, "m": 512, "n": 512}),
+    ],
+    ids=["rule", "schema"],
+)
+def test_both_prices_of_what_is_in_the_e_graph(rule: str, fn: Any, specs: Any, at: Any) -> None:
+    found = RecordedSearch(
+        traced_program(fn, specs), replace(read_options(traced_program(fn, specs), at=at), held=TINY)
+    )
+    answer = found.why(RULES[rule])
+    match = re.fullmatch(
+        r"in the e-graph, but priced dearer: (\S+ [mu]s) against (\S+ [mu]s), at (.*)", answer.reasons[0]
+    )
+    assert answer.outcome == "not chosen" and match is not None, str(answer)
+    assert seconds(match[1]) > seconds(match[2])
+    assert match[3] == ", ".join(f"{k}={v}" for k, v in sorted(at.items()))
+    assert answer.source.startswith("test_why_not.py:") and answer.match
+
+
+RULES = {r.name: r for r in (*rx.rules.default, *rx.rules.default.schemas)}
+
+
+def answered(program: Program, in_pieces: bool, rules: int) -> Counter[str]:
+    """The outcomes for the rules that matched in a program and for `rules` others, drawn by its name."""
+    options = dict(program.options)
+    ranges, statements = split_bounds(options.pop("bounds", None))
+    traced = traced_program(program.made_of, program.specs, program.keywords, ranges, statements)
+    given = rx.rules.default if in_pieces else rx.rules.default - MEMORY
+    # With a price on each byte, the schemas that save memory are asked about every value.
+    held = TINY if in_pieces else 0.0
+    search = RecordedSearch(traced, replace(read_options(traced, rules=given, ranges=ranges, **options), held=held))
+    matched = {name for o in search.found.outcomes for name in (*o.nodes_by_rule, *o.saturation.matches)}
+    drawn = random.Random(program.name).sample(sorted(RULES), rules)
+    found = [search.why(RULES[name]) for name in sorted(matched & RULES.keys() | {*drawn})]
+    for x in found:
+        assert x.reasons and str(x)
+        assert x.outcome in ("fired", "not chosen") if x.rule.name in matched else x.outcome == "no match", str(x)
+    return Counter(x.outcome for x in found)
+
+
+@pytest.mark.parametrize("in_pieces", [False, True], ids=["", "in pieces"])
+@pytest.mark.parametrize("name", ["feed_forward", "grouped_query_attention", "sgd_epochs", "elman_network"])
+def test_it_answers_on_programs_of_the_corpus(name: str, in_pieces: bool) -> None:
+    assert answered(CORPUS[name], in_pieces, 12)["no match"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("in_pieces", [False, True], ids=["", "in pieces"])
+@pytest.mark.parametrize("name", CORPUS)
+def test_it_answers_on_every_program_of_the_corpus(name: str, in_pieces: bool) -> None:
+    assert answered(CORPUS[name], in_pieces, 60)
 
 
 def test_it_prints_rule_place_and_reason() -> None:

@@ -1,0 +1,474 @@
+"""`Jitted`: a function under `jit`, optimized while `jax.jit` traces it, or for sizes that vary."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import operator
+import threading
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, replace
+from types import MethodType
+from typing import Any
+
+import jax
+from jax.core import Tracer
+
+from relax_eg.backend.call_keys import MOST_KEYS, NO_KEY, kind_of
+from relax_eg.backend.executables import executables
+from relax_eg.backend.optimized import Optimized
+from relax_eg.backend.whole import Whole
+from relax_eg.driver.jit_arguments import Declared, Static, bound, call_key, names_in, replaced
+from relax_eg.driver.optimize import optimize
+from relax_eg.driver.options import Sizes, Target, device_and_cost
+from relax_eg.driver.varying import OtherSizesError, Varying, shapes_of, spec_of
+from relax_eg.dynamic.at_capacity import AtCapacity
+from relax_eg.dynamic.statistics import Statistics
+from relax_eg.errors import OptionError, RelaxEgError
+from relax_eg.extract.cost_model import CostModel, NodeCost
+from relax_eg.extract.profile import Profile
+from relax_eg.frontends.specs import NamedSpec, argument_paths
+from relax_eg.ir.annotations import Annotation
+from relax_eg.logs import fallback, raise_if_exhausted
+from relax_eg.memo import Memo
+from relax_eg.ops import Site
+from relax_eg.reports import CostReport
+from relax_eg.settings import settings_now
+from relax_eg.shapes.relation import read_statement, split_bounds
+
+# Options of `jax.jit` that mean the same at all sizes.
+_OF_ARGUMENTS = frozenset(("static_argnums", "static_argnames", "donate_argnums", "donate_argnames"))
+
+
+@dataclass(frozen=True)
+class CallPath:
+    """How a call is run.
+
+    - `run`: the function that runs it.
+    - `of_leaves`: whether `run` takes the flattened leaves, not the arguments themselves.
+    - `is_reusable`: whether all later calls with arrays of these kinds may use it.
+    """
+
+    run: Callable[..., Any]
+    of_leaves: bool = False
+    is_reusable: bool = False
+
+    def call(self, args: tuple[Any, ...], kwargs: dict[str, Any], leaves: list[Any]) -> Any:
+        return self.run(*leaves) if self.of_leaves else self.run(*args, **kwargs)
+
+
+def path_of(best: Optimized, given: tuple[Any, ...], named: dict[str, Any], args: Any, kwargs: Any) -> CallPath:
+    """How to run a call with `args` and `kwargs` to a function whose arguments are then `given` and `named`."""
+    if not kwargs and not named and len(args) == len(given) and all(map(operator.is_, args, given)):
+        return CallPath(best, is_reusable=True)
+    return CallPath(lambda *_, **__: best(*given, **named))
+
+
+@dataclass(frozen=True)
+class _ModelWithoutModes:
+    """A cost model for a device without its compilation modes.
+
+    - `model`: the cost model.
+    - `profile`: the profile of the device, without modes.
+    """
+
+    model: CostModel
+    profile: Profile
+
+    def price(self, site: Site, result: Annotation, sizes: Sizes) -> NodeCost:
+        return self.model.price(site, result, sizes)
+
+
+class Jitted:
+    """A function under `jit`, called like the function it wraps.
+
+    The first call traces and optimizes; later calls with the same shapes run under `jax.jit`. If sizes vary, because of
+    `dims` or because calls show it, the function is optimized for all of them and run as `dynamic` says. `optimized`
+    lists the latest results, at most `executables` of them, the newest last; `report` is the newest one's report.
+    """
+
+    def __init__(
+        self, fn: Callable[..., Any], dims: Sequence[Any] | None, options: dict[str, Any], jit: dict[str, Any]
+    ) -> None:
+        self._fn = fn
+        self.__wrapped__ = fn
+        self.__name__ = getattr(fn, "__name__", "function")
+        self.__doc__ = getattr(fn, "__doc__", None)
+        # The caller of `jax.jit` decides how it compiles, so no compilation mode is chosen here.
+        self._target = options.pop("target")
+        self._dims = None if dims is None else tuple(dims)
+        static, donated = names_in(fn, jit, "static"), names_in(fn, jit, "donate")
+        self._static, self._donated = static or frozenset[str](), donated or frozenset[str]()
+        weights, facts = options.pop("weights"), options.pop("facts")
+        self._declared = Declared(fn, self.__name__, weights, facts, self._static, self._donated)
+        self._options = options
+        self._warned = False
+        # `executables` also bounds how many functions optimized for single sizes or static arguments are kept.
+        self._executables = executables({"executables": options["dynamic"].executables})
+        self._symbolic = Memo[Any, Optimized](self._executables.limit)
+        self.optimized: list[Optimized] = []
+        self._traced_once = _as_signature_of(fn, self._trace)
+        self._jitted = self._executables.jit(self._traced_once, **jit)
+        self._written = self._executables.jit(fn, **jit)
+        # Other options of `jax.jit` (shardings, ...) are about the concrete arrays of a call.
+        unknown = static is None or donated is None or bool(set(jit) - _OF_ARGUMENTS)
+        self._exact = options["dynamic"].mode == "exact" or unknown
+        self._prepares = not unknown
+        self._varies = dims is not None
+        self._varying = Memo[Any, Varying](self._executables.limit)
+        # How to run calls of sizes seen before: of arrays alone by their kinds, of others by tree structure and kinds
+        # of the leaves. Valid under the settings of JAX in `_settings`.
+        self._settings: Hashable = None
+        self._paths = Memo[Any, CallPath](MOST_KEYS)
+        self._local = threading.local()
+        self._lock = threading.RLock()
+
+    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
+        if self._exact:
+            return self._jitted(*args, **kwargs)
+        if not self._varies:
+            try:
+                return self._jitted(*args, **kwargs)
+            except OtherSizesError:
+                pass
+            self._varies = True
+        try:
+            if self._paths and not kwargs:
+                try:
+                    path = self._paths.get(tuple(map(kind_of, args)))
+                except NO_KEY:
+                    path = None
+                if path is not None:
+                    return path.run(*args)
+            return self._at_sizes(args, kwargs)
+        except OtherSizesError:  # these sizes were the first ones, under other settings of JAX
+            self._forget_paths(settings_now())
+            return self._at_sizes(args, kwargs)
+
+    def __get__(self, instance: object, owner: type | None = None) -> Any:
+        """Binds the function as a method, as `jax.jit` does; `static_argnums=0` makes the instance static."""
+        return self if instance is None else MethodType(self, instance)
+
+    def lower(self, /, *args: Any, **kwargs: Any) -> Any:
+        """Like `jax.jit(fn).lower`, for the optimized function."""
+        return self._as_shaped(self._jitted.lower, args, kwargs)
+
+    def statistics(self) -> Statistics | None:
+        """Statistics of the newest function optimized for sizes that vary; None if there is none."""
+        found = [best for best in self.optimized if isinstance(best.strategy, AtCapacity)]
+        return found[-1].statistics() if found else None
+
+    def _as_shaped(self, call: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Runs `call` for exactly the shapes of its arguments, whatever shapes were seen before."""
+        before = getattr(self._local, "as_shaped", False)
+        self._local.as_shaped = True
+        try:
+            return call(*args, **kwargs)
+        finally:
+            self._local.as_shaped = before
+
+    def _at_sizes(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Runs a call of a function whose sizes vary."""
+        leaves, tree = jax.tree_util.tree_flatten((args, kwargs))
+        try:
+            kinds = tuple(map(kind_of, leaves))
+        except NO_KEY:  # a number, a static argument or a tracer
+            return self._path(args, kwargs).call(args, kwargs, leaves)
+        only_arrays = not kwargs and len(leaves) == len(args) and all(map(operator.is_, leaves, args))
+        key = kinds if only_arrays else (tree, kinds)
+        path = self._paths.get(key)
+        if path is None:
+            path = self._keep_path(key, self._path(args, kwargs))
+        return path.call(args, kwargs, leaves)
+
+    def _keep_path(self, key: Any, path: CallPath) -> CallPath:
+        if path.is_reusable:
+            settings = settings_now()
+            if settings != self._settings:
+                self._forget_paths(settings)
+            self._paths[key] = path
+        return path
+
+    def _forget_paths(self, settings: Hashable) -> None:
+        self._paths.clear()
+        self._settings = settings
+
+    def _elsewhere(self, settings: Hashable, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Runs a call that a function made under `settings` did not serve."""
+        now = settings_now()
+        if now == settings:
+            return self._at_exact_shapes(*args, **kwargs)
+        self._forget_paths(now)
+        return self(*args, **kwargs)
+
+    def _path(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> CallPath:
+        """How to run a call of a function whose sizes vary."""
+        held, leaves, tree = self._split(args, kwargs)
+        if any(isinstance(x, Tracer) for x in leaves):
+            return CallPath(self._at_exact_shapes)
+        if self._dims is not None:
+            return self._path_by_dims(self._dims, args, kwargs)
+        shapes = shapes_of(leaves)
+        varying = self._varying.get(call_key(held, tree, leaves))
+        if varying is None:
+            return CallPath(self._at_exact_shapes)
+        if shapes == varying.first:
+            return CallPath(self._jitted, is_reusable=not self._static)
+        best = varying.best_for(shapes, leaves)
+        if best is None:
+            return (
+                CallPath(self._at_exact_shapes, is_reusable=not self._static)
+                if varying.is_hot(shapes)
+                else CallPath(self._written)
+            )
+        if self._static:
+            return CallPath(lambda *_, **__: best(*leaves))
+        return CallPath(best, of_leaves=True, is_reusable=True)
+
+    def _path_by_dims(self, dims: tuple[Any, ...], args: tuple[Any, ...], kwargs: dict[str, Any]) -> CallPath:
+        try:
+            best, given, named = self._optimize_dims(dims, args, kwargs, self._is_constant, False)
+        except Exception as e:
+            raise_if_exhausted(e)
+            self._exact = True  # tracing turns the error into a warning
+            return CallPath(self._jitted)
+        if not isinstance(best.strategy, AtCapacity) or not self._serves(best, given, named):
+            return CallPath(self._jitted, is_reusable=not self._static)
+        return path_of(best, given, named, args, kwargs)
+
+    def _is_constant(self, name: str, x: Any) -> bool:
+        """Whether an argument is a constant of the program: it is static, or has no arrays."""
+        return name in self._static or not jax.tree_util.tree_leaves(x)
+
+    def _serves(self, best: Optimized, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+        """Whether the function of `dims` serves a call. ShapeError, BoundsError if `dims` and the options reject it."""
+        ranges, statements = split_bounds(self._options["bounds"])
+        constrained = frozenset[str]().union(*(r.variables for s in statements for r in read_statement(s)))
+        sizes = best.sizes_of(*args, **kwargs)
+        # Without bounds on it, a size may be 0, but programs are made for sizes from 1 on.
+        if any(n == 0 and v not in ranges and v not in constrained for v, n in sizes.items()):
+            return False
+        try:
+            return best.is_own(*args, **kwargs)
+        except RelaxEgError:
+            raise
+        except Exception as e:  # the function's own error, raised again when it is traced for these sizes
+            raise_if_exhausted(e)
+            return False
+
+    def _at_exact_shapes(self, /, *args: Any, **kwargs: Any) -> Any:
+        return self._as_shaped(self._jitted, args, kwargs)
+
+    def _split(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Static, list[Any], Any]:
+        """The static arguments of a call by position or name; the leaves of all others, and the tree structure of a
+        call with None in place of the static ones."""
+        if not self._static:
+            return {}, *jax.tree_util.tree_flatten((args, kwargs))
+        names = enumerate(zip(args, self._declared.parameters, strict=False))
+        held: Static = {i: x for i, (x, name) in names if name in self._static}
+        held |= {name: kwargs[name] for name in sorted(self._static & kwargs.keys())}
+        return held, *jax.tree_util.tree_flatten(replaced(args, kwargs, dict.fromkeys(held)))
+
+    def _leaf_paths(self, held: Static, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[tuple[str, str]]:
+        """Argument and path of each leaf of a call, without those of its static arguments."""
+        return argument_paths(self._fn, *replaced(args, kwargs, dict.fromkeys(held)))
+
+    @property
+    def report(self) -> CostReport | None:
+        return self.optimized[-1].report if self.optimized else None
+
+    def _trace(self, /, *args: Any, **kwargs: Any) -> Any:
+        """Called while `jax.jit` traces: static arguments are plain values, the others tracers."""
+        if self._dims is None and not self._exact:
+            self._record_sizes(args, kwargs)
+        try:
+            best, given, named = self._for_trace(args, kwargs)
+        except Exception as e:
+            raise_if_exhausted(e)
+            result = self._fn(*args, **kwargs)
+            self._warn("runs as written under jax.jit; it was not optimized", e)
+            return result
+        return best.to_jax()(*given, **named)
+
+    def _warn(self, instead: str, error: Exception) -> None:
+        """Warns once that something slower runs."""
+        if not self._warned:
+            self._warned = True
+            fallback(f"{self.__name__} {instead}", error, warned=True)
+
+    def _for_trace(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Optimized, tuple[Any, ...], Any]:
+        """The function for a call that `jax.jit` traces, and its arguments."""
+        if self._dims is not None:
+            best, given, named = self._optimize_dims(self._dims, args, kwargs, lambda _, x: not _is_traced(x), False)
+            if self._serves(best, given, named):
+                return best, given, named
+        leaves, tree = jax.tree_util.tree_flatten((args, kwargs))
+        arrays = [i for i, x in enumerate(leaves) if isinstance(x, Tracer)]
+        # The other leaves are constants. No tracer outlives the trace.
+        held: Static = {i: x for i, x in enumerate(leaves) if not isinstance(x, Tracer)}
+        paths = argument_paths(self._fn, args, kwargs)
+
+        def call(xs: Sequence[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+            full = {**held, **dict(zip(arrays, xs, strict=True))}
+            return jax.tree_util.tree_unflatten(tree, [full[i] for i in range(len(full))])
+
+        operands = [leaves[i] for i in arrays]
+        specs = [NamedSpec(*paths[i], spec_of(jax.typeof(leaves[i]).shape, leaves[i])) for i in arrays]
+        return self._optimize_flat(call, specs, False), tuple(operands), {}
+
+    def _record_sizes(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Records the sizes that a function is traced for. OtherSizesError if it was traced for others before and sizes
+        may vary."""
+        held, leaves, tree = self._split(args, kwargs)
+        key = call_key(held, tree, leaves)
+        with self._lock:
+            known = self._varying.get(key)
+            if known is None:
+                optimize = functools.partial(
+                    self._optimize_arrays, held, tree, self._leaf_paths(held, args, kwargs), False
+                )
+                self._varying[key] = Varying(self.__name__, shapes_of(leaves), optimize)
+        if known is not None and known.first != shapes_of(leaves) and not getattr(self._local, "as_shaped", False):
+            raise OtherSizesError
+
+    def _optimize_arrays(
+        self,
+        held: Static,
+        tree: Any,
+        paths: Sequence[tuple[str, str]],
+        prepares: bool,
+        specs: Sequence[Any],
+        at: dict[str, int] | None = None,
+        assume: Sequence[str] = (),
+    ) -> Optimized:
+        """The function of a call's arrays, optimized for array specs under the assumptions `assume` about sizes.
+
+        - `held`, `tree`: the static arguments and the structure of the call, as `_split` returns them.
+        - `paths`: argument and path of each array.
+        - `prepares`: whether its weights are prepared.
+        """
+
+        def call(xs: Sequence[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+            args, kwargs = jax.tree_util.tree_unflatten(tree, xs)
+            return replaced(args, kwargs, held)
+
+        more: dict[str, Any] = {}
+        if at is not None:
+            ranges, statements = split_bounds(self._options["bounds"])
+            more = {"at": at, "bounds": [ranges, *statements, *assume]}
+        named = [NamedSpec(argument, path, spec) for (argument, path), spec in zip(paths, specs, strict=True)]
+        best = self._optimize_flat(call, named, prepares, **more)
+        self._connect(best, lambda *xs: call(xs))
+        self._forget_paths(settings_now())
+        return best
+
+    def _optimize_flat(
+        self,
+        call: Callable[[Sequence[Any]], tuple[tuple[Any, ...], dict[str, Any]]],
+        specs: Sequence[NamedSpec],
+        prepares: bool,
+        **options: Any,
+    ) -> Optimized:
+        """This function as one of flat arrays, optimized. `call`: from the arrays to `(args, kwargs)`."""
+
+        @functools.wraps(self._fn)
+        def flat(*xs: Any) -> Any:
+            args, kwargs = call(xs)
+            return self._fn(*args, **kwargs)
+
+        flat.__name__ = self.__name__
+        flat.__signature__ = inspect.Signature([inspect.Parameter("x", inspect.Parameter.VAR_POSITIONAL)])  # type: ignore[reportAttributeAccessIssue]
+        declared = self._declared.of([spec.argument for spec in specs], prepares)
+        best = optimize(flat, *specs, target=self._device(), **{**self._options, **declared, **options})
+        return self._keep(best)
+
+    def _connect(self, best: Optimized, call: Callable[..., tuple[tuple[Any, ...], dict[str, Any]]]) -> None:
+        """Lets an optimized function serve calls of this one. `call`: from its arguments to `(args, kwargs)`."""
+        strategy, settings = best.strategy, settings_now()
+        if not isinstance(strategy, Whole):
+            return
+        arguments = strategy.program.arguments
+        donated = [i for i, a in enumerate(arguments) if a.partition("[")[0] in self._donated]
+        if donated:
+            strategy.donate(donated)
+
+        def elsewhere(*args: Any, **kwargs: Any) -> Any:
+            return self._elsewhere(settings, *call(*args, **kwargs))
+
+        best.serve_where(lambda: settings_now() == settings, elsewhere)
+
+    def _device(self) -> Target:
+        device, cost = device_and_cost(self._target)
+        device = replace(device, modes=())
+        return device if cost is None else _ModelWithoutModes(cost, device)
+
+    def _keep(self, best: Optimized) -> Optimized:
+        """Adds a result to `optimized`, drops the oldest beyond the limit, and counts its executables among this
+        function's."""
+        best.count_among(self._executables)
+        self.optimized.append(best)
+        del self.optimized[: -self._executables.limit]
+        return best
+
+    def _optimize_dims(
+        self,
+        dims: tuple[Any, ...],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        is_fixed: Callable[[str, Any], bool],
+        prepares: bool,
+    ) -> tuple[Optimized, tuple[Any, ...], dict[str, Any]]:
+        """The function optimized for the sizes in `dims`, and the arguments it takes: those with arrays; the others are
+        constants. `is_fixed(name, value)`: whether an argument is one of the others. `prepares`: whether its weights
+        are prepared."""
+        signature = inspect.signature(self._fn)
+        given = signature.bind(*args, **kwargs).arguments
+        specs = signature.bind_partial(*dims).arguments
+        fixed = {n: x for n, x in given.items() if is_fixed(n, x)}
+        taken = {n: x for n, x in given.items() if n not in fixed}
+        remaining = signature.replace(parameters=[p for n, p in signature.parameters.items() if n in taken])
+        held, structure = jax.tree_util.tree_flatten(fixed)
+        # 1, True and 1.0 are equal in Python.
+        constants = tuple((type(x), x) for x in held)
+        key = (structure, constants, jax.tree_util.tree_structure(taken), prepares, settings_now())
+
+        def make() -> Optimized:
+            missing = [n for n in taken if n not in specs]
+            if missing:
+                raise OptionError(f"dims has no spec for argument `{missing[0]}`; one for each argument is accepted")
+
+            def call(*xs: Any, **named: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+                return bound(signature, {**fixed, **remaining.bind(*xs, **named).arguments})
+
+            @functools.wraps(self._fn)
+            def of_arrays(*xs: Any, **named: Any) -> Any:
+                args, kwargs = call(*xs, **named)
+                return self._fn(*args, **kwargs)
+
+            of_arrays.__name__ = self.__name__
+            of_arrays.__signature__ = remaining  # type: ignore[reportAttributeAccessIssue]
+            described, named = bound(remaining, {n: specs[n] for n in taken})
+            declared = self._declared.of([a for a, _ in argument_paths(of_arrays, described, named)], prepares)
+            options: dict[str, Any] = {**self._options, **declared, "target": self._device()}
+            best = optimize(of_arrays, *described, specs=named, **options)
+            self._connect(best, call)
+            return self._keep(best)
+
+        return self._symbolic.get_or_make(key, make), *bound(remaining, taken)
+
+    def __repr__(self) -> str:
+        return f"<relax_eg.jit of {self.__name__}>"
+
+
+def _as_signature_of(fn: Callable[..., Any], run: Callable[..., Any]) -> Callable[..., Any]:
+    """`run` with the signature of `fn`, which `jax.jit` needs to resolve the names of static and donated arguments."""
+
+    @functools.wraps(fn)
+    def traced(*args: Any, **kwargs: Any) -> Any:
+        return run(*args, **kwargs)
+
+    return traced
+
+
+def _is_traced(x: Any) -> bool:
+    return any(isinstance(v, Tracer) for v in jax.tree_util.tree_leaves(x))
