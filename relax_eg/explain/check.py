@@ -95,7 +95,7 @@ class Replay:
         proved = sum(map(len, self.conditions.values())) + len(self.equal_sizes)
         largest = deviation_text(max(self.deviations.values(), default=0.0))
         parts = [
-            f"{self.equations} uses of rules, {proved} side conditions proved, {self.compared} pairs evaluated, "
+            f"{self.equations} use{'s' if self.equations != 1 else ''} of rules, {proved} side conditions proved, {self.compared} pairs evaluated, "
             f"{largest}, shapes of {self.operators} operators proved",
             f"{self.programs} whole programs",
         ]

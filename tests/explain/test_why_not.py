@@ -84,7 +84,8 @@ EXPECTED: dict[str, Asked] = {
         "its class is reassociate; numerics='exact' allows exact. numerics='reassociate' allows it",
     ),
     "fired": (
-        "matmul_vector_associates", associated, MATRIX_VECTOR, {"at": {"n": 512}}, "fired",
+        "matmul_vector_associates", associated, MATRIX_VECTOR,
+        {"at": {"n": 512}, "rules": rx.rules.default - "sum_products"}, "fired",
         "what it made is in the chosen program",
     ),
     "price": (

@@ -18,7 +18,7 @@ from relax_eg.ops.record import TABLE, program_of, site_of
 from relax_eg.rules.rule_set import RuleSet
 from relax_eg.rules.schema_trials import sums_of_products
 from relax_eg.rules.schemas import ProgramQueries, Schema
-from relax_eg.rules.sum_products.region import Region, region_of, terms_of
+from relax_eg.rules.sums_of_products.region import Region, region_of, terms_of
 from relax_eg.shapes import Dim
 from relax_eg.tir.analyze import stage_flops
 from relax_eg.tir.expr import Reduce
@@ -26,7 +26,9 @@ from relax_eg.tir.expr import Reduce
 Extent = Callable[[Dim], int]
 Price = Callable[[float, float, bool], float]
 
-_CHEAPER = 0.98  # chosen: share of the cost as written below which a plan is proposed
+# measured: share of the cost as written below which a plan is proposed; at 0.98 the corpus has two programs more that
+# get better, by 2 and 8%, and a residual stream of six blocks has three times the nodes (tests/rules/test_corpus.py)
+_CHEAPER = 0.75
 _READING = 0.1  # limit: seconds of processor time of reading a region
 _PROVING = 0.3  # limit: seconds of processor time of a proof
 
@@ -61,9 +63,9 @@ def _regions(e: Expr, queries: ProgramQueries) -> Iterator[Region]:
 def _forms(region: Region, queries: ProgramQueries) -> Iterator[Expr]:
     """The forms of a region that are predicted to cost less than the region as written, and are shown equal to it."""
     # z3 and the prover are imported by nothing else here.
-    from relax_eg.rules.sum_products.emit import Emitter
-    from relax_eg.rules.sum_products.letters import sum_of_products
-    from relax_eg.rules.sum_products.plan import Planner
+    from relax_eg.rules.sums_of_products.emit import Emitter
+    from relax_eg.rules.sums_of_products.letters import sum_of_products
+    from relax_eg.rules.sums_of_products.plan import Planner
     from relax_eg.rules.verify_formal.compose import Unsupported
     from relax_eg.rules.verify_formal.guards import Deadline, OutOfTime
     from relax_eg.rules.verify_formal.prove import why_not_equal

@@ -9,8 +9,8 @@ from fractions import Fraction
 from relax_eg.dtypes import is_float
 from relax_eg.ir.expr import Expr, const
 from relax_eg.ops import api as op
-from relax_eg.rules.sum_products.letters import Access, Letter, SumOfProducts, aligned
-from relax_eg.rules.sum_products.plan import Node, Scale
+from relax_eg.rules.sums_of_products.letters import Access, Letter, SumOfProducts, aligned
+from relax_eg.rules.sums_of_products.plan import Node, Scale
 from relax_eg.shapes import Dim
 
 

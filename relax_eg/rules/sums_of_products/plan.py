@@ -17,7 +17,7 @@ from typing import Any, Literal
 
 from relax_eg.dtypes import itemsize
 from relax_eg.ir.expr import Expr
-from relax_eg.rules.sum_products.letters import Access, Letter, ProductTerm, SumOfProducts, with_letters
+from relax_eg.rules.sums_of_products.letters import Access, Letter, ProductTerm, SumOfProducts, with_letters
 from relax_eg.shapes import Dim
 
 _MOST_STEPS = 200  # limit: sums of terms for which common factors are tried

@@ -14,7 +14,7 @@ from fractions import Fraction
 from relax_eg.ir.expr import VAR, Expr, const
 from relax_eg.ops import api as op
 from relax_eg.ops.record import call
-from relax_eg.rules.sum_products.region import Region
+from relax_eg.rules.sums_of_products.region import Region
 from relax_eg.rules.verify_formal.compose import Composer, Unsupported
 from relax_eg.rules.verify_formal.guards import Deadline, GuardLiteral, KnownGuards, at_least, in_range, simplified
 from relax_eg.rules.verify_formal.sums import CanonicalSum, Factor, Term
