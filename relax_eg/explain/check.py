@@ -94,8 +94,9 @@ class Replay:
     def __str__(self) -> str:
         proved = sum(map(len, self.conditions.values())) + len(self.equal_sizes)
         largest = deviation_text(max(self.deviations.values(), default=0.0))
+        uses = "use" if self.equations == 1 else "uses"
         parts = [
-            f"{self.equations} use{'s' if self.equations != 1 else ''} of rules, {proved} side conditions proved, {self.compared} pairs evaluated, "
+            f"{self.equations} {uses} of rules, {proved} side conditions proved, {self.compared} pairs evaluated, "
             f"{largest}, shapes of {self.operators} operators proved",
             f"{self.programs} whole programs",
         ]

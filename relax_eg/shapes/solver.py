@@ -18,8 +18,8 @@ from relax_eg.shapes.dim import Atom, Dim
 from relax_eg.shapes.facts import Facts
 from relax_eg.shapes.relation import atoms_of, divisors_of
 
-_lock = threading.RLock()
-os.register_at_fork(before=_lock.acquire, after_in_parent=_lock.release, after_in_child=_lock.release)
+Z3_LOCK = threading.RLock()
+os.register_at_fork(before=Z3_LOCK.acquire, after_in_parent=Z3_LOCK.release, after_in_child=Z3_LOCK.release)
 
 # limit: z3 counts its own steps besides the clock, so that a slow machine gives the same answer when time is ample.
 # About 10 s of work on nonlinear queries.
@@ -49,7 +49,7 @@ class Solver:
         self._variables: dict[str, Any] = {}
         self._atoms: dict[Atom, Any] = {}
         self._definitions: dict[Atom, list[Any]] = {}
-        with _lock:
+        with Z3_LOCK:
             import z3
 
             self._z3 = z3
@@ -72,7 +72,7 @@ class Solver:
 
         Divisors are those in `dim` and `nonzero`.
         """
-        with _lock:
+        with Z3_LOCK:
             defined = list(dict.fromkeys((*nonzero, *divisors_of(dim))))
             try:
                 term = self._term(dim)
@@ -88,7 +88,7 @@ class Solver:
 
     def point(self, timeout_ms: int) -> SolverAnswer:
         """Looks for a point at which the facts hold. `holds` is False if there is one, and True if there is none."""
-        with _lock:
+        with Z3_LOCK:
             return self._check(self._solver, [], self._facts.variables, timeout_ms)
 
     def _check_in_new_solver(self, constraints: list[Any], names: frozenset[str], timeout_ms: int) -> SolverAnswer:

@@ -91,7 +91,8 @@ PROGRAMS: dict[str, Explained] = {
     "steps": (recurrent, ("t b 64", "128 128", "64 128"), {"at": {"t": 100, "b": 4}}, ["loop_steps"]),
     "exact": (sliced, ("n n", "n n"), {"numerics": "exact", "at": {"n": 256}}, ["first_slice_of_concat"]),
     "decoder": (
-        scale.decoder, (scale.decoder_specs(4), "b s @ int32"), {"weights": ("params",), "at": {"b": 8, "s": 64}, "rules": LAWS},
+        scale.decoder, (scale.decoder_specs(4), "b s @ int32"),
+        {"weights": ("params",), "at": {"b": 8, "s": 64}, "rules": LAWS},
         ["matmul_merge_three", "calls_ahead", "batched_rows_sliced_before_matmul"],
     ),
 }  # fmt: skip

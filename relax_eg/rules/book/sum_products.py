@@ -26,8 +26,8 @@ from relax_eg.tir.expr import Reduce
 Extent = Callable[[Dim], int]
 Price = Callable[[float, float, bool], float]
 
-# measured: share of the cost as written below which a plan is proposed; at 0.98 the corpus has two programs more that
-# get better, by 2 and 8%, and a residual stream of six blocks has three times the nodes (tests/rules/test_corpus.py)
+# limit: share of the cost as written below which a plan is proposed. At 0.98 two more programs of the corpus get better,
+# by 2 and 8%, and a residual stream of six blocks has three times the nodes.
 _CHEAPER = 0.75
 _READING = 0.1  # limit: seconds of processor time of reading a region
 _PROVING = 0.3  # limit: seconds of processor time of a proof

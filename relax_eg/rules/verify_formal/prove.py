@@ -62,6 +62,7 @@ from relax_eg.rules.verify_formal.values import TermValues, modulus_of
 from relax_eg.shapes import Dim, Relation, Star
 from relax_eg.shapes.dim import is_plain
 from relax_eg.shapes.piecewise import normal_comparison
+from relax_eg.shapes.solver import Z3_LOCK
 from relax_eg.tir.expr import Apply, Read, Scalar, loop, walk
 
 LARGEST_RANK = 2  # limit: axes of a block
@@ -214,6 +215,11 @@ def _largest_rank(rule: Rule) -> int:
 
 def prove_instance(instance: Instance, deadline: Deadline) -> _Outcome:
     """Returns the theory in which the instance is proved, or "axiom". Raises Unsupported if it is neither."""
+    with Z3_LOCK:  # z3's terms live in one context for all threads
+        return _prove_instance(instance, deadline)
+
+
+def _prove_instance(instance: Instance, deadline: Deadline) -> _Outcome:
     base = _facts(instance, deadline)
     _require_sizes(instance, base)
     if instance.rule.numerics == "approximate" and _is_linear_algebra(instance) and _same_matrices(instance, deadline):
