@@ -26,7 +26,7 @@ from relax_eg.tir.expr import Reduce
 Extent = Callable[[Dim], int]
 Price = Callable[[float, float, bool], float]
 
-# limit: share of the cost as written below which a plan is proposed. At 0.98 two more programs of the corpus get better,
+# limit: share of the cost as written below which a plan is proposed. At 0.98 two more programs of the corpus gain,
 # by 2 and 8%, and a residual stream of six blocks has three times the nodes.
 _CHEAPER = 0.75
 _READING = 0.1  # limit: seconds of processor time of reading a region
