@@ -194,7 +194,10 @@ class _Answer:
         elif after > before:
             why = f"in the e-graph, but priced dearer: {against}"
         else:
-            why = f"in the e-graph, and priced cheaper: {against}; but another choice for what is around it gains more"
+            why = (
+                f"in the e-graph, and priced cheaper: {against}; but another rule makes it as well, or another "
+                "choice for what is around it gains more"
+            )
         return WhyNot(self.rule, "not chosen", source, match, (why,))
 
     def _places(self) -> list[tuple[str, str, tuple[float, float]]]:
