@@ -44,6 +44,8 @@ QUICK_PROGRAMS = 3
 MOST_FACTORS = 5  # of a term
 MOST_TERMS = 4  # of a program
 
+RULES = rx.rules.default + rx.rules.sum_products
+
 Letters = tuple[str, ...]
 
 
@@ -477,8 +479,8 @@ def measured(kind: str, seed: int) -> Result:
         fn = _function(node, style, names, inputs)
         at = {s: SIZES[s] for n in names for s in inputs[n].sizes}
         with rx.debug.options(cache=False):
-            flops[style] = rx.optimize(fn, *specs, at=at, target=Flops()).report.after.flops
-            seconds[style] = rx.optimize(fn, *specs, at=at, target="cpu").report.after.seconds
+            flops[style] = rx.optimize(fn, *specs, at=at, target=Flops(), rules=RULES).report.after.flops
+            seconds[style] = rx.optimize(fn, *specs, at=at, target="cpu", rules=RULES).report.after.seconds
     return Result(f"{kind} {seed}", reference_of(node, inputs, terms), flops, seconds)
 
 

@@ -95,7 +95,7 @@ rx.prove(HARD[0], bounds=HARD[1])
 if sys.argv[1] == "locked":  # another thread is in z3 while this one forks
     held = threading.Event()
     def hold():
-        with solver._lock:
+        with solver.Z3_LOCK:
             held.set()
             time.sleep(1)
     threading.Thread(target=hold).start()

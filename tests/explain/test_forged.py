@@ -47,7 +47,7 @@ def test_what_was_assumed_is_part_of_what_is_certified(options: dict[str, Any], 
     made = best.certificate()
     assert isinstance(made, rx.types.Certificate)
     found = rx.types.Certificate(certificates.plain(made))
-    assert "1 use of rules" in str(found.verify(rx.rules.default))
+    assert "3 uses of rules" in str(found.verify(rx.rules.default))
     assert found.premises == f"rules of class exact, reassociate{given}"
     assert all(f'"{said}"' in found.data["written"] for said in found.data["assumptions"])
 

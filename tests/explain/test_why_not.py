@@ -84,8 +84,7 @@ EXPECTED: dict[str, Asked] = {
         "its class is reassociate; numerics='exact' allows exact. numerics='reassociate' allows it",
     ),
     "fired": (
-        "matmul_vector_associates", associated, MATRIX_VECTOR,
-        {"at": {"n": 512}, "rules": rx.rules.default - "sum_products"}, "fired",
+        "matmul_vector_associates", associated, MATRIX_VECTOR, {"at": {"n": 512}}, "fired",
         "what it made is in the chosen program",
     ),
     "price": (

@@ -48,6 +48,8 @@ LISTED = {
     "rules/schema_trials.py": "programs that test schemas",
     "rules/format.py": "notation of operators in a rule's line",
     "rules/signature.py": "notation of operators in a message",
+    "rules/sums_of_products/letters.py": "writes a gather",
+    "rules/sums_of_products/region.py": "what is the same number in every element; convolutions",
     "rules/verify_formal/matrices.py": "a theory: the algebra of matrices",
     "rules/verify_formal/compose.py": "the place of the one in a one-hot row",
 }

@@ -100,7 +100,7 @@ def test_sets_of_them() -> None:
     default = rx.rules.default
     assert "loop_steps" in default and "loop_steps" not in default - "loops"
     left = [s.name for s in (default - "fusion" - "loop_steps").schemas]
-    loops, sums = ["loop_invariants", "calls_ahead", "calls_inlined"], ["same_sum_of_products", "sums_in_order"]
+    loops, sums = ["loop_invariants", "calls_ahead", "calls_inlined"], ["sums_in_order"]
     pieces = ["computed_in_pieces", "computed_one_by_one"]
     assert left == [*sums, *loops, "matmul_splits", "decoded_inside", *pieces]
     assert [s.name for s in default.only("loops").schemas] == ["loop_invariants", "loop_steps"]

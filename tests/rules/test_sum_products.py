@@ -20,6 +20,7 @@ from relax_eg.rules.format import expression_text
 from relax_eg.rules.schemas import ModuleAnswers
 
 (SAME_SUM,) = sum_products.schemas
+RULES = rx.rules.default + sum_products
 SQUARES = ("n n", "n n", "n n")
 
 
@@ -94,7 +95,7 @@ SPELLED: list[Callable[..., Any]] = [
 
 
 def test_spelling_does_not_matter() -> None:
-    found = [rx.optimize(f, "n m", "m n", "n", at={"n": 48, "m": 32}, target=Flops()) for f in SPELLED]
+    found = [rx.optimize(f, "n m", "m n", "n", at={"n": 48, "m": 32}, target=Flops(), rules=RULES) for f in SPELLED]
     assert {b.report.after.flops for b in found} == {2 * 2 * 48 * 32}
     a, b, v = (np.random.default_rng(0).standard_normal(s).astype(np.float32) for s in ((5, 4), (4, 5), (5,)))
     for f, best in zip(SPELLED, found, strict=True):
@@ -106,7 +107,7 @@ def one_hot_rows(i: Any, table: Any) -> Any:
 
 
 def test_one_hot_rows_are_taken() -> None:
-    best = rx.optimize(one_hot_rows, rx.Tensor("k", "int32"), "n m", at={"k": 16, "n": 512, "m": 64})
+    best = rx.optimize(one_hot_rows, rx.Tensor("k", "int32"), "n m", at={"k": 16, "n": 512, "m": 64}, rules=RULES)
     assert "take" in {r.op for r in best.report.after.rows}
     table = np.arange(12, dtype=np.float32).reshape(4, 3)
     index = np.array([0, 3, 4, -1, 2], np.int32)  # positions out of range are rows of zeros
@@ -118,7 +119,7 @@ def test_empty_and_single_axes(n: int) -> None:
     def centred(a: Any, b: Any) -> Any:
         return jnp.trace(a @ b) + jnp.sum(jnp.kron(a, b)) + jnp.sum((a - a.sum(0)) @ b)
 
-    best = rx.optimize(centred, f"{n} {n}", f"{n} {n}")
+    best = rx.optimize(centred, f"{n} {n}", f"{n} {n}", rules=RULES)
     a = np.ones((n, n), np.float32)
     np.testing.assert_allclose(best(a, 2 * a), centred(a, 2 * a))
 
@@ -127,7 +128,7 @@ def test_integers_wrap_as_written() -> None:
     def products(a: Any, b: Any) -> Any:
         return jnp.sum(a @ b)
 
-    best = rx.optimize(products, rx.Tensor("n n", "int32"), rx.Tensor("n n", "int32"), at={"n": 8})
+    best = rx.optimize(products, rx.Tensor("n n", "int32"), rx.Tensor("n n", "int32"), at={"n": 8}, rules=RULES)
     a = np.full((3, 3), 2**20 + 1, np.int32)
     np.testing.assert_array_equal(best(a, a), products(a, a))
 
@@ -157,10 +158,10 @@ def test_regions_of_many_terms_are_bounded(fn: Callable[..., Any]) -> None:
 
 
 def test_a_derivation_proves_the_pair() -> None:
-    best = rx.optimize(lambda a, b: jnp.trace(a @ b), "n m", "m n", at={"n": 512, "m": 512})
+    best = rx.optimize(lambda a, b: jnp.trace(a @ b), "n m", "m n", at={"n": 512, "m": 512}, rules=RULES)
     derivation = best.explain()
     assert "same_sum_of_products" in str(derivation)
-    best.certificate().verify(rx.rules.default)
+    best.certificate().verify(RULES)
 
 
 def test_a_pair_that_is_not_equal_is_refused() -> None:

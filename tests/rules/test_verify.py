@@ -463,14 +463,14 @@ def test_blocks_of_any_rank() -> None:
 
 
 def test_sizes_by_cases_are_known_of() -> None:
-    facts = KnownGuards([at_least(Dim.of("n - 1")), at_least(Dim.of("m - n"))], Deadline(time.process_time() + 60))
+    facts = KnownGuards([at_least(Dim.of("n - 1")), at_least(Dim.of("m - n"))], Deadline(time.thread_time() + 60))
     assert facts.entails(at_least(Dim.of("select(n <= m + 3, 5, k) - 5")))
     assert not facts.entails(at_least(Dim.of("select(n <= m - 3, 5, k) - 5")))
     assert simplified(Dim.of("select(n <= m, n, m)"), facts, frozenset()) is Dim.var("n")
 
 
 def test_a_quotient_by_what_may_be_zero_may_be_anything() -> None:
-    deadline = Deadline(time.process_time() + 60)
+    deadline = Deadline(time.thread_time() + 60)
     quotient = Dim.of("(n*m)//m")
     facts = KnownGuards([at_least(Dim.of("n")), at_least(Dim.of("m"))], deadline)
     assert not facts.entails(at_least(quotient))
@@ -486,14 +486,14 @@ def test_a_quotient_by_what_may_be_zero_may_be_anything() -> None:
 
 
 def test_variables_of_guards_are_any_integers() -> None:
-    facts = KnownGuards([], Deadline(time.process_time() + 60))
+    facts = KnownGuards([], Deadline(time.thread_time() + 60))
     assert not facts.entails(at_least(Dim.of("n")))
     assert facts.entails(at_least(Dim.of("n*n")))
     assert facts.impossible([at_least(Dim.of("n - 2")), at_least(Dim.of("1 - n"))])
 
 
 def test_sums_under_guards_are_weighed() -> None:
-    facts = KnownGuards([at_least(Dim.of("n"))], Deadline(time.process_time() + 60))
+    facts = KnownGuards([at_least(Dim.of("n"))], Deadline(time.thread_time() + 60))
     one, small = Dim.of(1), at_least(Dim.of("4 - n"))
     truth = GuardLiteral("true", Dim.of(0), Factor("read", "mask"))
     for guard in (small, truth):

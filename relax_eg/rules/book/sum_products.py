@@ -71,8 +71,8 @@ def _forms(region: Region, queries: ProgramQueries) -> Iterator[Expr]:
     from relax_eg.rules.verify_formal.prove import why_not_equal
 
     try:
-        target = sum_of_products(region, Deadline(time.process_time() + _READING))
-    except (Unsupported, OutOfTime):
+        target = sum_of_products(region, Deadline(time.thread_time() + _READING))
+    except (Unsupported, OutOfTime, RelaxEgError):
         return
     tried = {region.root}
     asked: set[tuple[bool, tuple[int, ...]]] = set()

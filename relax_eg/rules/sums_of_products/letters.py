@@ -288,7 +288,10 @@ class _Reader:
             s = s.arg
         if not isinstance(s, Read) or s.buffer not in self.leaves:
             raise Unsupported("a position that is computed from data")
-        return self._view(self.leaves[s.buffer], [i for i in s.indices if isinstance(i, Dim)])
+        leaf = self.leaves[s.buffer]
+        if leaf.dtype != "int32":
+            raise Unsupported(f"a position of type {leaf.dtype}")
+        return self._view(leaf, [i for i in s.indices if isinstance(i, Dim)])
 
     # --- masks ---
 

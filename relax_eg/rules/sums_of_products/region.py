@@ -14,6 +14,7 @@ from relax_eg.ir.annotations import Tensor
 from relax_eg.ir.expr import CONSTANT, VAR, Expr, constant_value
 from relax_eg.ops.record import TABLE, movement_operators, program_of, site_of
 from relax_eg.tir.expr import Apply, Cast, Const, Index, Read, Reduce, Scalar, Select, walk
+from relax_eg.tir.functions import FUNCTIONS
 
 MOST_TERMS = 6  # limit: terms of a region; planning takes time exponential in it
 MOST_FACTORS = 6  # limit: factors of a term; planning takes time exponential in it
@@ -24,7 +25,7 @@ _PARTS = movement_operators("part", "select", "join")
 _VIEWS = movement_operators("view", "order", "repeat")
 
 _SUMS = frozenset(("add", "subtract"))
-_COMPARISONS = frozenset(("equal", "not_equal", "less", "less_equal", "greater", "greater_equal"))
+_COMPARISONS = frozenset(name for name, f in FUNCTIONS.items() if f.result == "bool" and f.arity == 2)
 _CONNECTIVES = frozenset(("bitwise_and", "bitwise_or", "bitwise_not"))
 
 # The operands, by number, of which a term of an operator's equation multiplies elements.
@@ -195,6 +196,8 @@ def terms_of(e: Expr, is_position: bool = False) -> tuple[_Product, ...] | None:
     if e.op == CONSTANT:
         return ((),) if e.ndim == 0 else None
     if e.op not in TABLE or not isinstance(e.annotation, Tensor) or kind(e.dtype) == "c":
+        return None
+    if any(isinstance(x.annotation, Tensor) and x.annotation.shape is None for x in (e, *e.args)):
         return None
     if TABLE[e.op].kernel == "conv":
         return None  # a sum of products over windows, which no plan here computes

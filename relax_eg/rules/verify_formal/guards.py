@@ -104,19 +104,19 @@ _NOTHING: Guards = frozenset()
 
 @dataclass
 class Deadline:
-    """The end of the time for a proof. `end` is in seconds of processor time of this process, so that a proof does not
+    """The end of the time for a proof. `end` is in seconds of processor time of this thread, so that a proof does not
     depend on other processes."""
 
     end: float
 
     def check(self) -> None:
-        if time.process_time() > self.end:
+        if time.thread_time() > self.end:
             raise OutOfTime
 
     @property
     def milliseconds(self) -> int:
         """The milliseconds that z3 may take for one question."""
-        return max(1, min(_MILLISECONDS, int(1000 * (self.end - time.process_time()))))
+        return max(1, min(_MILLISECONDS, int(1000 * (self.end - time.thread_time()))))
 
 
 class KnownGuards:

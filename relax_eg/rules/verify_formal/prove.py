@@ -114,7 +114,7 @@ class Proof:
 def prove_rule(rule: Rule, seconds: float = SECONDS) -> Proof:
     """Tries to prove `rule` for all sizes, within about `seconds` of processor time."""
     started = time.perf_counter()
-    deadline = Deadline(time.process_time() + seconds)
+    deadline = Deadline(time.thread_time() + seconds)
     count = 0
     theories: set[_Outcome] = set()
     reason = ""
@@ -247,7 +247,7 @@ def why_not_equal(left: Expr, right: Expr, leaves: Sequence[Expr], seconds: floa
             over[e] = with_operands(e, tuple(over[a] for a in e.args))
     instance = Instance(_EQUALITY, tuple(params.values()), (over[left],), (over[right],))
     try:
-        prove_instance(instance, Deadline(time.process_time() + seconds))
+        prove_instance(instance, Deadline(time.thread_time() + seconds))
     except OutOfTime:
         return "out of time"
     except (Unsupported, RelaxEgError) as e:
