@@ -18,10 +18,11 @@ from relax_eg.ops.record import TABLE, program_of, site_of
 from relax_eg.rules.rule_set import RuleSet
 from relax_eg.rules.schema_trials import sums_of_products
 from relax_eg.rules.schemas import ProgramQueries, Schema
-from relax_eg.rules.sums_of_products.region import Region, region_of, terms_of
+from relax_eg.rules.sums_of_products.region import ARITHMETIC, Region, region_of, terms_of
 from relax_eg.shapes import Dim
 from relax_eg.tir.analyze import stage_flops
 from relax_eg.tir.expr import Reduce
+from relax_eg.tir.functions import FUNCTIONS
 
 Extent = Callable[[Dim], int]
 Price = Callable[[float, float, bool], float]
@@ -32,7 +33,9 @@ _CHEAPER = 0.75
 _READING = 0.1  # limit: seconds of processor time of reading a region
 _PROVING = 0.3  # limit: seconds of processor time of a proof
 
-_OPERATORS = frozenset(name for name, o in TABLE.items() if o.equations is not None)
+_OPERATORS = frozenset(
+    name for name, o in TABLE.items() if o.equations is not None and (name not in FUNCTIONS or name in ARITHMETIC)
+)
 
 
 def _propose(e: Expr, queries: ProgramQueries) -> tuple[Expr, ...] | None:

@@ -25,6 +25,8 @@ _PARTS = movement_operators("part", "select", "join")
 _VIEWS = movement_operators("view", "order", "repeat")
 
 _SUMS = frozenset(("add", "subtract"))
+# The functions of which sums of products are made.
+ARITHMETIC = _SUMS | {"negative", "multiply", "square", "divide"}
 _COMPARISONS = frozenset(name for name, f in FUNCTIONS.items() if f.result == "bool" and f.arity == 2)
 _CONNECTIVES = frozenset(("bitwise_and", "bitwise_or", "bitwise_not"))
 
