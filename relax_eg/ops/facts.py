@@ -179,9 +179,8 @@ def _one_hot(a: Array) -> Failing:
 # chosen: values are clipped to this magnitude before they are multiplied into a matrix, so that products do not
 # overflow; it is 1e6 for other dtypes.
 _LARGEST = {"float16": 8.0}
-_INSPECTED_ELEMENTS = (
-    1 << 12
-)  # limit: elements of matrices whose singular values are computed; larger ones are always changed
+# limit: elements of matrices whose singular values are computed; larger ones are always changed
+_INSPECTED_ELEMENTS = 1 << 12
 
 
 # --- arrays that have a fact: elements ---

@@ -11,10 +11,13 @@ import pytest
 from mutants import mutants, turned
 from rule_fixtures import bad, good
 
+from relax_eg.ir.annotations import Tensor
+from relax_eg.ir.expr import var
 from relax_eg.ops import api as op
 from relax_eg.rules import Rule, RuleSet, default
 from relax_eg.rules.check import check
 from relax_eg.rules.verify_formal import prove_rule
+from relax_eg.rules.verify_formal.compose import Composer
 from relax_eg.rules.verify_formal.guards import (
     Deadline,
     GuardLiteral,
@@ -26,6 +29,7 @@ from relax_eg.rules.verify_formal.guards import (
 )
 from relax_eg.rules.verify_formal.sums import Factor
 from relax_eg.shapes import Dim
+from relax_eg.tir.expr import Apply, Const, Index, Select, loop
 
 more = RuleSet("more")
 wrong = RuleSet("wrong")
@@ -514,3 +518,17 @@ def test_time_is_limited() -> None:
 def test_the_proof_is_told() -> None:
     assert str(prove_rule(good["associates"])) == "associates: proved (real, 4 instances)"
     assert str(prove_rule(bad["axis_confused"])).startswith("axis_confused: unknown (not shown equal: ")
+
+
+def test_a_choice_is_decided_only_where_positions_cannot_be_negative() -> None:
+    """Normalization replaces i by w + 3, where w may be negative: then w < 0 is open, which i < 0 is not."""
+    composer = Composer()
+    x = var("x", Tensor("n"))
+    i = loop("i0")
+    composer.element(x, (i,))
+    (name,) = i.variables
+    less = Apply("less", (Index(i - 3, "int64"), Const(0, "int64")))
+    below = Select(less, Const(1, "int32"), Const(2, "int32"))
+    assert composer.renamed(below, {name: i + 3}) == Const(2, "int32")
+    assert isinstance(composer.renamed(below, {name: loop("w") + 3}), Select)
+    assert isinstance(composer.renamed(below, {}), Select)

@@ -17,7 +17,7 @@ from relax_eg.ops.record import TABLE, movement_operators, position_promises, pr
 from relax_eg.rules.samples import size_preconditions
 from relax_eg.rules.verify_formal.guards import GuardLiteral, at_least, guard, not_zero
 from relax_eg.shapes import Dim, dim_max, dim_min
-from relax_eg.shapes.interval import interval_of
+from relax_eg.shapes.interval import ANY, interval_of
 from relax_eg.shapes.relation import divisors_of
 from relax_eg.tir.expr import (
     Apply,
@@ -29,6 +29,7 @@ from relax_eg.tir.expr import (
     Reduce,
     Scalar,
     Select,
+    is_loop,
     loop,
     walk,
 )
@@ -39,6 +40,11 @@ ONE = Dim.of(1)
 _INDEX_DTYPES = names_where(lambda d: d.is_integer and d.bits >= 32)
 _WIDE = "int64"
 _NEAR = 2**20  # limit: constant that is added to or subtracted from a position: no axis is that long
+
+# What is compared with 0, and whether the comparison holds if that does.
+_COMPARED = {"less": (">=", False), "greater_equal": (">=", True), "equal": ("==", True), "not_equal": ("==", False)}
+_MIRRORED = {"greater": "less", "less_equal": "greater_equal"}
+_DATA = "data"  # stands for what depends on data
 
 Reader = Callable[[str, tuple[Dim, ...], str], Scalar]
 
@@ -64,6 +70,7 @@ class Composer:
         self.opaque: dict[str, Scalar] = {}
         self._names: dict[Scalar, str] = {}
         self._count = 0
+        self._natural: set[str] = set()  # loop variables that are not negative
         self._memo: dict[tuple[Expr, int, tuple[Dim, ...]], Scalar] = {}
 
     def fresh(self, prefix: str = "v") -> Dim:
@@ -71,7 +78,11 @@ class Composer:
         return loop(f"{prefix}{self._count}")
 
     def element(self, e: Expr, at: Sequence[Dim], output: int = 0) -> Scalar:
-        """Returns element `at` of `e`, or of its result number `output`."""
+        """Returns element `at` of `e`, or of its result number `output`. Loop variables in `at` are not negative."""
+        self._natural.update(v for d in at for v in d.variables)
+        return self._element_at(e, at, output)
+
+    def _element_at(self, e: Expr, at: Sequence[Dim], output: int = 0) -> Scalar:
         key = (e, output, tuple(at))
         if key not in self._memo:
             self._memo[key] = self._element(e, tuple(at), output)
@@ -90,7 +101,7 @@ class Composer:
                 raise Unsupported("a constant tensor")
             return Const(value.item(), e.dtype)
         if e.op == TUPLE_GET:
-            return self.element(e.args[0], at, e.attr("index"))
+            return self._element_at(e.args[0], at, e.attr("index"))
         if e.op in CORE:
             raise Unsupported(e.op)
         if _promises_unknown(e):
@@ -103,7 +114,7 @@ class Composer:
 
         def read(name: str, indices: tuple[Dim, ...], dtype: str) -> Scalar:
             if name in inputs:
-                return self.element(inputs[name], indices)
+                return self._element_at(inputs[name], indices)
             s = stages[name]
             env = {next(iter(v.variables)): i for v, i in zip(s.indices, indices, strict=True)}
             return self.translate(s.value, env, read)
@@ -134,7 +145,7 @@ class Composer:
             return Cast(self.translate(s.arg, env, read), s.dtype)
         if isinstance(s, Select):
             cond = self.translate(s.cond, env, read)
-            chosen = decided(cond)
+            chosen = self._decided(cond)
             if chosen is not None:
                 return self.translate(s.then if chosen else s.other, env, read)
             return Select(cond, self.translate(s.then, env, read), self.translate(s.other, env, read))
@@ -150,12 +161,34 @@ class Composer:
                 inner[name] = ZERO
                 continue
             inner[name] = self.fresh()
+            self._natural.update(inner[name].variables)
             over.append((inner[name], size))
         body = self.translate(s.body, inner, read)
         return Reduce(s.kind, tuple(over), body) if over else body
 
     def _index(self, i: IndexValue, env: Mapping[str, Dim], read: Reader) -> Dim:
         return self.replaced(i, env) if isinstance(i, Dim) else self.as_dim(self.translate(i, env, read))
+
+    def _decided(self, cond: Scalar) -> bool | None:
+        """Returns whether a comparison of positions holds at all positions; None if it depends on them, or on data.
+
+        Sizes and the loops of results and reductions are not negative. A variable that normalization makes may be, and
+        so may an opaque one."""
+        if not isinstance(cond, Apply) or len(cond.args) != 2:
+            return None
+        a, b = (index_dim(x, lambda _: _DATA) for x in cond.args)
+        fn = cond.fn
+        if fn in _MIRRORED:
+            fn, a, b = _MIRRORED[fn], b, a
+        if fn not in _COMPARED or a is None or b is None or _DATA in a.variables | b.variables:
+            return None
+        op, holds = _COMPARED[fn]
+        low, high = interval_of(a - b, lambda n: (0, None) if n in self._natural or not is_loop(n) else ANY)
+        if op == ">=":
+            known = True if low is not None and low >= 0 else False if high is not None and high < 0 else None
+        else:
+            known = True if low == high == 0 else False if (low or 0) > 0 or (high or 0) < 0 else None
+        return None if known is None else known == holds
 
     def as_dim(self, s: Scalar) -> Dim:
         """Returns the integer `s` as a Dim, with opaque variables for the parts that depend on data."""
@@ -236,31 +269,6 @@ def dims_in(t: Scalar) -> tuple[Dim, ...]:
     if isinstance(t, Read):
         return tuple(i for i in t.indices if isinstance(i, Dim))
     return tuple(d for _, d in t.over) if isinstance(t, Reduce) else ()
-
-
-_SIGNS = {"less": (">=", False), "greater_equal": (">=", True), "equal": ("==", True), "not_equal": ("==", False)}
-_DATA = "data"
-_SWAPPED = {"greater": "less", "less_equal": "greater_equal"}
-
-
-def decided(cond: Scalar) -> bool | None:
-    """Returns whether a comparison of positions holds wherever positions and sizes are not negative; None if it depends
-    on them, or on data."""
-    if not isinstance(cond, Apply) or len(cond.args) != 2:
-        return None
-    a, b = (index_dim(x, lambda _: _DATA) for x in cond.args)
-    fn = cond.fn
-    if fn in _SWAPPED:
-        fn, a, b = _SWAPPED[fn], b, a
-    if fn not in _SIGNS or a is None or b is None or _DATA in a.variables | b.variables:
-        return None
-    op, holds = _SIGNS[fn]
-    low, high = interval_of(a - b, lambda _: (0, None))
-    if op == ">=":
-        known = True if low is not None and low >= 0 else False if high is not None and high < 0 else None
-    else:
-        known = True if low == high == 0 else False if (low or 0) > 0 or (high or 0) < 0 else None
-    return None if known is None else known == holds
 
 
 _NEUTRAL = {"add": 0, "multiply": 1}  # given: arithmetic
