@@ -9,8 +9,8 @@ broadcast products, masks and sums.
 
 The reference searches all contraction orders, all common factors of any group of terms and all groupings of terms,
 without the project's planner; what occurs twice is paid once. A program is found where its flops are at most those of
-the reference. For the predicted time the reference is the best that any spelling reaches, the reference's own program
-among them. Flops are those of float arithmetic; comparisons of positions are free.
+the reference. For the predicted time the reference is the best that any of the three spellings reaches.
+Flops are those of float arithmetic; comparisons of positions are free.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import itertools
 import json
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -333,6 +333,7 @@ class Reference:
 
     extent: dict[str, int]
     _sums: dict[Any, dict[Any, float]] = field(default_factory=dict[Any, Any])
+    _inner: dict[Any, dict[Any, float]] = field(default_factory=dict[Any, Any])  # the steps of each bracket
 
     def least(self, terms: Sequence[Term], out: Letters) -> float:
         return sum(self._sum(tuple(terms), out).values())
@@ -385,8 +386,6 @@ class Reference:
         left = tuple(t for t in terms if t not in [g for g, _ in group])
         made = (1, (common, bracket))
         return {**inner, **self._sum((*left, made), out)}
-
-    _inner: dict[Any, dict[Any, float]] = field(default_factory=dict[Any, Any])
 
     def _product(self, factors: tuple[Factor, ...], out: Letters) -> dict[Any, float]:
         """The cheapest order of contractions of a product."""
@@ -540,7 +539,7 @@ def main(
         if worst := [f"{s} {r.flops[s] / r.least:.2f}" for s in SPELLINGS if r.flops[s] > r.least * 1.001]:
             console.print(f"{r.name}: flops over the least: {', '.join(worst)}", highlight=False)
     if json_path is not None:
-        json_path.write_text(json.dumps({k: [vars(x) | {} for x in r] for k, r in found.items()}, default=vars))
+        json_path.write_text(json.dumps({k: [asdict(x) for x in r] for k, r in found.items()}))
 
 
 if __name__ == "__main__":

@@ -31,7 +31,8 @@ Price = Callable[[float, float, bool], float]
 # by 2 and 8%, and a residual stream of six blocks has three times the nodes.
 _CHEAPER = 0.75
 _READING = 0.1  # limit: seconds of processor time of reading a region
-_PROVING = 0.3  # limit: seconds of processor time of a proof
+_PROVING = 0.3  # limit: seconds of processor time of the proof of a form
+_CHECKING = 10.0  # limit: seconds of processor time of the proof of a step of a derivation
 
 _OPERATORS = frozenset(
     name for name, o in TABLE.items() if o.equations is not None and (name not in FUNCTIONS or name in ARITHMETIC)
@@ -129,7 +130,7 @@ def _prove(left: Expr, right: Expr) -> str:
     for e in postorder((left,), stop=lambda e: e is not left and (e in there or terms_of(e) is None)):
         if e is not left and (terms_of(e) is None or (e in there and e.args)):
             leaves[e] = None
-    return why_not_equal(left, right, tuple(leaves), _PROVING)
+    return why_not_equal(left, right, tuple(leaves), _CHECKING)
 
 
 sum_products = RuleSet(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
@@ -31,7 +32,7 @@ class Emitter:
         made = _inverted(_as_number(self._emit(plan, order), dtype))
         value = aligned(made, order)
         sizes = [self.extents[x] if x in made.letters else Dim.of(1) for x in order]
-        merged = [_size_product([n for x, n in zip(order, sizes, strict=True) if x in axis])
+        merged = [math.prod((n for x, n in zip(order, sizes, strict=True) if x in axis), start=Dim.of(1))
                   for axis in self.target.result]  # fmt: skip
         if any(len(axis) > 1 for axis in self.target.result):
             full = tuple(self.extents[x] for x in order)
@@ -167,7 +168,7 @@ class Emitter:
             if i == 0 and len(groups[0]) and merges[0]:
                 shape += sizes
             elif (merged or (i == 1 and merges[0])) and len(sizes) > 1:
-                shape.append(_size_product(sizes))
+                shape.append(math.prod(sizes, start=Dim.of(1)))
             else:
                 shape += sizes
         return value if tuple(shape) == value.shape else op.reshape(value, shape)
@@ -200,13 +201,6 @@ def _as_number(x: Access, dtype: str) -> Access:
 def _inverted(x: Access) -> Access:
     """`x` as a factor, whether or not a product is divided by it."""
     return Access(op.reciprocal(x.value), x.letters) if x.divides else x
-
-
-def _size_product(sizes: Sequence[Dim]) -> Dim:
-    total = Dim.of(1)
-    for d in sizes:
-        total = total * d
-    return total
 
 
 def _size(d: Dim, dtype: str) -> Expr:

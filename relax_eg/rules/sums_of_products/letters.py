@@ -7,9 +7,10 @@ single rows, diagonals, and rows taken by an integer tensor. What restricts lett
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
+from functools import reduce
 
 from relax_eg.ir.expr import VAR, Expr, const
 from relax_eg.ops import api as op
@@ -24,6 +25,7 @@ from relax_eg.shapes import Dim
 from relax_eg.tir.expr import Cast, Read, Scalar, is_loop, loop
 
 _ZERO, _ONE = Dim.of(0), Dim.of(1)
+_NOWHERE: frozenset[GuardLiteral] = frozenset()
 
 Letter = int
 
@@ -76,13 +78,13 @@ def sum_of_products(region: Region, deadline: Deadline) -> SumOfProducts:
     sizes = sorted({v for x in (root, *region.leaves) for d in x.shape for v in d.variables})
     facts = KnownGuards([at_least(Dim.var(v)) for v in sizes], deadline)
     axes = [() if n == 1 else ((loop(f"i{axis}"), n),) for axis, n in enumerate(root.shape)]
-    form, within = _form(root, axes, composer, facts)
+    form, normal = _form(root, axes, composer, facts)
     divided = [_divided(form, axis, facts) for axis in axes]
     if any(divided):
         axes = [d or axis for d, axis in zip(divided, axes, strict=True)]
-        form, within = _form(root, axes, composer, facts)
+        form, normal = _form(root, axes, composer, facts)
     gathers = any(e.op == "gather" for e in region.nodes)
-    reader = _Reader({n: x for x, n in names.items()}, composer, within, gathers)
+    reader = _Reader({n: x for x, n in names.items()}, normal, gathers)
     result = tuple(tuple(reader.letter(v, n) for v, n in axis) for axis in axes)
     free = dict(reader.places)
     return SumOfProducts(tuple(reader.term(t, c, free) for t, c in form.terms), result, reader.extents, root)
@@ -92,10 +94,8 @@ def sum_of_products(region: Region, deadline: Deadline) -> SumOfProducts:
 _Axis = tuple[tuple[Dim, Dim], ...]
 
 
-def _form(
-    root: Expr, axes: Sequence[_Axis], composer: Composer, facts: KnownGuards
-) -> tuple[CanonicalSum, KnownGuards]:
-    """The canonical sum of an element of `root`, and what is known of its position."""
+def _form(root: Expr, axes: Sequence[_Axis], composer: Composer, facts: KnownGuards) -> tuple[CanonicalSum, Normalizer]:
+    """The canonical sum of an element of `root`, and what made it."""
     at: list[Dim] = []
     for axis in axes:
         place = _ZERO
@@ -105,7 +105,7 @@ def _form(
     within = facts.with_(g for axis in axes for v, n in axis for g in in_range(v, n))
     normal = Normalizer(composer, within)
     total = TermValues(composer, within, normal).sum_of(composer.element(root, at))
-    return normal.canonical_sum(total, modulus_of(root.dtype)), within
+    return normal.canonical_sum(total, modulus_of(root.dtype)), normal
 
 
 def _divided(form: CanonicalSum, axis: _Axis, facts: KnownGuards) -> _Axis | None:
@@ -135,8 +135,7 @@ class _Reader:
     """
 
     leaves: Mapping[str, Expr]
-    composer: Composer
-    facts: KnownGuards
+    normal: Normalizer
     gathers: bool
     extents: dict[Letter, Dim] = field(default_factory=dict[Letter, Dim])
     places: dict[str, tuple[Letter, Dim]] = field(default_factory=dict[str, tuple[Letter, Dim]])
@@ -163,7 +162,7 @@ class _Reader:
             elif f.name == "reciprocal":
                 access = self._divisor(f.args[0])
                 if access is None:
-                    divisors.append(_size_of_form(f.args[0]))
+                    divisors.append(_size(f.args[0].dim))
                 else:
                     factors.append(access)
             else:
@@ -184,19 +183,12 @@ class _Reader:
                     low[v - g.dim] = g
                 elif g.op == ">=" and g.of is None and not _letters_in(g.dim + v) and name in g.dim.variables:
                     high[g.dim + v + 1] = g
-            first, end = self._tightest(low, 1), self._tightest(high, -1)
+            first, end = self.normal.extreme(low, _NOWHERE, 1), self.normal.extreme(high, _NOWHERE, -1)
             if first is None or end is None:
                 raise Unsupported("a summed position without a range")
             rest -= {*low.values(), *high.values()}
             self.letter(v, end - first, first)
         return [g for g in rest if not (g.of is None and not g.dim.variables)]
-
-    def _tightest(self, bounds: Iterable[Dim], sign: int) -> Dim | None:
-        found = list(bounds)
-        for d in found:
-            if all(d is e or self.facts.entails(at_least((d - e) * sign)) for e in found):
-                return d
-        return None
 
     # --- accesses ---
 
@@ -218,8 +210,8 @@ class _Reader:
         taken: tuple[int, Access] | None = None
         begin, end, dropped = list[Dim](), list[Dim](), list[int]()
         for axis, (d, n) in enumerate(zip(dims, leaf.shape, strict=True)):
-            names = [v for v in d.variables if is_loop(v) and v not in self.composer.opaque]
-            opaque = [v for v in d.variables if v in self.composer.opaque]
+            names = [v for v in d.variables if is_loop(v) and v not in self.normal.composer.opaque]
+            opaque = [v for v in d.variables if v in self.normal.composer.opaque]
             if opaque:
                 if names or len(opaque) > 1 or d is not Dim.var(opaque[0]) or taken is not None:
                     raise Unsupported("a position that depends on data")
@@ -230,7 +222,7 @@ class _Reader:
                 begin, end = [*begin, d], [*end, d + 1]
                 dropped.append(axis)
             else:
-                if len(names) > 1 or d - Dim.var(names[0]) != _without(d, names[0]):
+                if len(names) > 1 or self.normal.coefficient(d, names[0]) != 1:
                     raise Unsupported(f"position {d}")
                 letter, low = self.places[names[0]]
                 first = d - Dim.var(names[0]) + low
@@ -283,7 +275,7 @@ class _Reader:
 
     def _integer(self, name: str) -> Access:
         """The integer tensor that an opaque position reads."""
-        s: Scalar = self.composer.opaque[name]
+        s: Scalar = self.normal.composer.opaque[name]
         while isinstance(s, Cast) and s.dtype == "int64":
             s = s.arg
         if not isinstance(s, Read) or s.buffer not in self.leaves:
@@ -294,6 +286,12 @@ class _Reader:
         return self._view(leaf, [i for i in s.indices if isinstance(i, Dim)])
 
     # --- masks ---
+
+    def _coefficient(self, d: Dim, name: str) -> int:
+        found = self.normal.coefficient(d, name)
+        if found is None:
+            raise Unsupported(f"a condition on {d}")
+        return found
 
     def _mask(self, g: GuardLiteral) -> Access:
         """The boolean tensor that says where `g` holds."""
@@ -307,35 +305,28 @@ class _Reader:
         for name in sorted(g.dim.variables):
             if name in self.places:
                 letter, low = self.places[name]
-                c = _coefficient(g.dim, name)
+                c = self._coefficient(g.dim, name)
                 rest = rest - Dim.var(name) * c + low * c
                 access = Access(op.iota(shape, letters.index(letter)), tuple(letters))
-            elif name in self.composer.opaque:
+            elif name in self.normal.composer.opaque:
                 access = self._integer(name)
-                c = _coefficient(g.dim, name)
+                c = self._coefficient(g.dim, name)
                 rest = rest - Dim.var(name) * c
             else:
                 continue
             letters += [x for x in access.letters if x not in letters]
             parts.append((c, access))
-        if not parts or _letters_in(rest) or any(v in self.composer.opaque for v in rest.variables):
+        if not parts or _letters_in(rest) or any(v in self.normal.composer.opaque for v in rest.variables):
             raise Unsupported(f"a condition {g.key}")
-        total: tuple[Expr | None, Expr | None] = (None, None)  # what is added, and what is subtracted
+        added, subtracted = list[Expr](), list[Expr]()
         for c, access in parts:
             value = aligned(access, letters)
-            if abs(c) != 1:
-                value = op.multiply(value, abs(c))
-            side = int(c < 0)
-            before = total[side]
-            made = value if before is None else op.add(before, value)
-            total = (made, total[1]) if side == 0 else (total[0], made)
-        compare = {">=": op.greater_equal, "==": op.equal, "!=": op.not_equal}[g.op]
-        left, right = total
+            (subtracted if c < 0 else added).append(value if abs(c) == 1 else op.multiply(value, abs(c)))
         if rest != _ZERO:
-            shift = op.dim_value(rest) if not rest.is_const else const(rest.value, "int32")
-            left = shift if left is None else op.add(left, shift)
-        zero = const(0, "int32")
-        return Access(compare(zero if left is None else left, zero if right is None else right), tuple(letters))
+            added.append(const(rest.value, "int32") if rest.is_const else op.dim_value(rest))
+        left, right = (reduce(op.add, side) if side else const(0, "int32") for side in (added, subtracted))
+        compare = {">=": op.greater_equal, "==": op.equal, "!=": op.not_equal}[g.op]
+        return Access(compare(left, right), tuple(letters))
 
 
 def aligned(access: Access, letters: Sequence[Letter]) -> Expr:
@@ -363,32 +354,7 @@ def _letters_in(d: Dim) -> list[str]:
     return [v for v in d.variables if is_loop(v)]
 
 
-def _without(d: Dim, name: str) -> Dim:
-    return d.substitute({name: _ZERO})
-
-
-def _coefficient(d: Dim, name: str) -> int:
-    c = _without(d, name)
-    step = d.substitute({name: _ONE}) - c
-    if not step.is_const or step * Dim.var(name) + c != d:
-        raise Unsupported(f"a condition on {d}")
-    return step.value
-
-
-def _size(d: Dim) -> Dim:
-    if _letters_in(d):
-        raise Unsupported("a position as a factor")
+def _size(d: Dim | None) -> Dim:
+    if d is None or _letters_in(d):
+        raise Unsupported("a factor or divisor that is no size")
     return d
-
-
-def _size_of_form(form: CanonicalSum) -> Dim:
-    """The size that is all of a canonical sum."""
-    total = _ZERO
-    for t, c in form.terms:
-        if t.guards or t.bound or c.denominator != 1 or any(f.kind != "dim" for f in t.factors):
-            raise Unsupported("a division by what is no size")
-        product = Dim.of(int(c))
-        for f in t.factors:
-            product = product * _size(f.dims[0])
-        total = total + product
-    return total

@@ -39,10 +39,6 @@ class Bracket:
     terms: tuple[ProductTerm, ...]
     extents: tuple[Dim, ...]
 
-    @cached_property
-    def dtype(self) -> str:
-        return ""
-
     def __hash__(self) -> int:
         return hash((self.rank, self.terms))
 
@@ -54,8 +50,9 @@ class Node:
     - `letters`: the letters of its result.
     - `parts`: a product's two operands; a total's summands.
     - `access`: a leaf's view.
-    - `scales`: a total's coefficients, one for each part; a product has one, a leaf too.
+    - `scales`: a total's coefficients, one for each part.
     - `elements`: number of elements of the result.
+    - `costs`: by `sign`, the price of this step and of each step up to it.
     """
 
     kind: Kind
@@ -92,10 +89,11 @@ class Scale:
     @property
     def is_sign(self) -> bool:
         """Whether it is 1 or -1."""
-        return abs(self.number) == 1 and not self.sizes and not self.divisors
+        return abs(self.number) == 1 and self.is_number
 
-    def negated(self) -> Scale:
-        return replace(self, number=-self.number)
+    @property
+    def is_number(self) -> bool:
+        return not self.sizes and not self.divisors
 
 
 _ONE = Scale()
@@ -343,9 +341,8 @@ def _common_scale(terms: Sequence[ProductTerm]) -> Scale:
 
 
 def _divided(t: ProductTerm, by: Scale) -> ProductTerm:
-    if not by.sizes and not by.divisors:
-        return replace(t, coefficient=t.coefficient / by.number)
-    return replace(t, coefficient=t.coefficient / by.number, sizes=(), divisors=())
+    divided = replace(t, coefficient=t.coefficient / by.number)
+    return divided if by.is_number else replace(divided, sizes=(), divisors=())
 
 
 def _bracket_of(

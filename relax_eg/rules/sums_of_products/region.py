@@ -6,12 +6,13 @@ Whether an operator belongs to a region follows from its index equations alone, 
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from relax_eg.dtypes import kind
 from relax_eg.ir.annotations import Tensor
-from relax_eg.ir.expr import CONSTANT, VAR, Expr, constant_value
+from relax_eg.ir.expr import CONSTANT, Expr, constant_value
 from relax_eg.ops.record import TABLE, movement_operators, program_of, site_of
 from relax_eg.tir.expr import Apply, Cast, Const, Index, Read, Reduce, Scalar, Select, walk
 from relax_eg.tir.functions import FUNCTIONS
@@ -159,7 +160,7 @@ def _reached(root: Expr, leaves: Iterable[Expr]) -> tuple[tuple[Expr, ...], list
 
 def _multiplied(terms: Sequence[_Product], parts: Sequence[tuple[Product, ...]]) -> tuple[Product, ...] | None:
     """The terms of an operator over operands with the terms `parts`; None if they are more than the limits allow."""
-    count = sum(_count(t, parts) for t in terms)
+    count = sum(math.prod(len(parts[i]) for i in t) for t in terms)
     if count > MOST_TERMS:
         return None
     found: list[Product] = []
@@ -167,13 +168,6 @@ def _multiplied(terms: Sequence[_Product], parts: Sequence[tuple[Product, ...]])
         for chosen in itertools.product(*(parts[i] for i in t)):
             found.append(tuple(itertools.chain.from_iterable(chosen)))
     return None if any(len(p) > MOST_FACTORS for p in found) else tuple(found)
-
-
-def _count(term: _Product, parts: Sequence[tuple[Product, ...]]) -> int:
-    count = 1
-    for i in term:
-        count *= len(parts[i])
-    return count
 
 
 def _works(e: Expr) -> bool:
@@ -193,8 +187,6 @@ def terms_of(e: Expr, is_position: bool = False) -> tuple[_Product, ...] | None:
     products. A boolean condition on positions, and an integer position, is a term without factors.
 
     A choice between two values is none, unless it is a position: as a sum of masked values it would take more."""
-    if e.op in (VAR, CONSTANT) and not (e.op == CONSTANT and e.ndim == 0):
-        return None
     if e.op == CONSTANT:
         return ((),) if e.ndim == 0 else None
     if e.op not in TABLE or not isinstance(e.annotation, Tensor) or kind(e.dtype) == "c":
@@ -205,7 +197,7 @@ def terms_of(e: Expr, is_position: bool = False) -> tuple[_Product, ...] | None:
         return None  # a sum of products over windows, which no plan here computes
     if dict(e.attrs).get("precision") is not None or dict(e.attrs).get("out_dtype") not in (None, e.dtype):
         return None  # index equations do not mention the precision of a product
-    made = program_of(site_of(e)) if e.op in TABLE else None
+    made = program_of(site_of(e))
     if made is None or len(made.stages) != 1 or len(made.outputs) != 1:
         return None
     numbers = {b.name: i for i, b in enumerate(made.inputs)}

@@ -7,6 +7,7 @@ renaming are equal, and an enclosing sum captures no name.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from fractions import Fraction
@@ -114,6 +115,16 @@ class CanonicalSum:
             return Fraction(0)
         (t, c), *more = self.terms
         return c if not more and t == Term() else None
+
+    @property
+    def dim(self) -> Dim | None:
+        """Its value if it is a sum of products of integers and Dims, else None."""
+        total = Dim.of(0)
+        for t, c in self.terms:
+            if t.guards or t.bound or c.denominator != 1 or any(f.kind != "dim" for f in t.factors):
+                return None
+            total = total + math.prod((f.dims[0] for f in t.factors), start=Dim.of(int(c)))
+        return total
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, CanonicalSum) and self.key == other.key

@@ -301,7 +301,7 @@ class Normalizer:
                     break
             else:
                 rest = frozenset(others)
-                least, most = self._extreme(low, rest, 1), self._extreme(high, rest, -1)
+                least, most = self.extreme(low, rest, 1), self.extreme(high, rest, -1)
                 if least is None or most is None:
                     continue
                 count = most - least + 1
@@ -310,7 +310,9 @@ class Normalizer:
                 return [(self._with(made, factors), Fraction(1))]
         return None
 
-    def _extreme(self, dims: list[Dim], guards: frozenset[GuardLiteral], sign: int) -> Dim | None:
+    def extreme(self, dims: Iterable[Dim], guards: frozenset[GuardLiteral], sign: int) -> Dim | None:
+        """Returns the largest of `dims`, or with `sign` -1 the least, if one is shown to be where `guards` hold."""
+        dims = list(dims)
         for d in dims:
             if all(d is e or self.facts.entails(at_least((d - e) * sign), guards) for e in dims):
                 return d

@@ -257,15 +257,8 @@ class TermValues:
 
     def _is_positive_size(self, form: CanonicalSum, path: Guards) -> bool:
         """Whether `form` is an integer made of sizes that is shown to be positive where `path` holds."""
-        total = Dim.of(0)
-        for t, c in form.terms:
-            if t.guards or t.bound or c.denominator != 1 or any(f.kind != "dim" for f in t.factors):
-                return False
-            summand = Dim.of(int(c))
-            for f in t.factors:
-                summand = summand * f.dims[0]
-            total = total + summand
-        return self.facts.entails(at_least(total - 1), path)
+        size = form.dim
+        return size is not None and self.facts.entails(at_least(size - 1), path)
 
     # --- reductions ---
 
