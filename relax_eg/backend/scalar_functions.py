@@ -16,6 +16,7 @@ from jax import lax
 from jax.extend.core import primitives
 
 from relax_eg.dtypes import dtype_of, kind
+from relax_eg.ops.elementwise import converted
 from relax_eg.ops.integers import magnitude, power, product, quotient, remainder, square
 from relax_eg.tir import Const, Scalar
 from relax_eg.tir.expr import ReduceKind
@@ -103,7 +104,7 @@ def convert(x: Array, dtype: str) -> Array:
         return x
     if kind(x.dtype.name) == "c" and kind(dtype) not in "c":
         x = lax.real(x)
-    return lax.convert_element_type(x, np.dtype(dtype))
+    return converted(x, dtype)
 
 
 # --- reductions ---

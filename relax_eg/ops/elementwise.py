@@ -287,10 +287,18 @@ def _astype_deduce(site: Site) -> Annotation:
     return Tensor(site.shape(), site["dtype"])
 
 
-def _astype(x: Any, *, dtype: str) -> Any:
+def converted(x: Any, dtype: str) -> Any:
+    """An array of JAX as `dtype`; a float beyond an integer type is the nearest integer of that type."""
     from jax import lax
 
+    if x.ndim == 0 and kind(x.dtype.name) == "f" and kind(dtype) in "iu":
+        # JAX converts a float constant while it traces, with numpy, which has another result beyond the type.
+        return lax.squeeze(lax.convert_element_type(lax.expand_dims(x, (0,)), dtype), (0,))
     return lax.convert_element_type(x, dtype)
+
+
+def _astype(x: Any, *, dtype: str) -> Any:
+    return converted(x, dtype)
 
 
 register(

@@ -321,3 +321,12 @@ def test_refused(build: Callable[[], Any], text: str) -> None:
     with pytest.raises(ShapeError) as error:
         build()
     assert str(error.value) == text
+
+
+@pytest.mark.parametrize("value", [np.inf, -np.inf, 3e9])
+def test_a_constant_beyond_an_integer_type(value: float) -> None:
+    # JAX converts a constant while it traces, and to another number than it does at run time.
+    p = program("cast", (), compute("Y", (), lambda: cast(const(value, "float32"), "int32")))
+    same(p, {})
+    (got,) = run(p, (), {})
+    assert got == np.clip(value, -(2**31), 2**31 - 1)
