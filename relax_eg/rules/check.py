@@ -12,6 +12,7 @@ sizes around those numbers, and every float type that an open dtype stands for.
 
 from __future__ import annotations
 
+import math
 import time
 import zlib
 from collections.abc import Generator, Iterator, Mapping, Sequence
@@ -25,7 +26,8 @@ from typing import Any
 import numpy as np
 
 from relax_eg.dtypes import FLOATS, is_float, names_where
-from relax_eg.errors import RuleError
+from relax_eg.errors import RelaxEgError, RuleError
+from relax_eg.ir.annotations import Tensor
 from relax_eg.ir.expr import Expr, postorder
 from relax_eg.memo import Memo
 from relax_eg.ops.libraries import library_of
@@ -62,6 +64,8 @@ _INSTANCES_OF_OTHERS = 2
 _INSTANCES_AT_LARGE_SIZES = 3
 # limit: elements of a sample in exact arithmetic, which is slow, if the rule admits smaller sizes.
 _EXACT_ELEMENTS = 150
+# limit: elements of all values of an instance, of which the accuracy is tested while a program is optimized.
+_MOST_ELEMENTS = 1 << 17
 
 
 @dataclass(frozen=True)
@@ -225,6 +229,8 @@ _Key = tuple[Any, ...]
 # the instances that passed.
 _MOST_VERDICTS = 1 << 12  # limit: verdicts kept: ten times the shipped rules; a rule that is evicted is tested again
 _MOST_PASSED = 1 << 15  # limit: keys of instances kept; an instance that is evicted is tested again
+_MOST_ACCURATE = 1 << 12  # limit: instances of which the accuracy is kept; one that is evicted is tested again
+_accurate = Memo[_Key, bool](_MOST_ACCURATE)
 _verdicts = Memo[str, tuple[Verdict, frozenset[_Key]]](_MOST_VERDICTS)
 _passed = Memo[_Key, None](_MOST_PASSED)
 _checking: ContextVar[bool] = ContextVar("checking", default=True)
@@ -301,6 +307,31 @@ def passes_test(instance: Instance) -> bool:
         raise RuleError(f"{rule.where} rule `{rule.name}` is refuted\n{found}")
     _passed[key] = None
     return True
+
+
+def keeps_accuracy(instance: Instance) -> bool:
+    """Whether the accuracy law is tested on an instance, whose sides are equal over the reals, and holds. It is not
+    tested if no sizes are admitted, or if fixed sizes make its values large."""
+    key = _key(instance)
+    if key not in _accurate:
+        _accurate[key] = _keeps_accuracy(instance)
+    return _accurate[key]
+
+
+def _keeps_accuracy(instance: Instance) -> bool:
+    plan = _Plan(judge_accuracy, draw_under_guards(draws.draw_cancelling_floats), [instance], SAMPLES // 2, least=1)
+    shapes = [e.shape for e in postorder((*instance.left, *instance.right)) if isinstance(e.annotation, Tensor)]
+    tested = 0
+    try:
+        for case in _cases(instance.rule, plan, np.random.default_rng(0)):
+            if sum(math.prod(int(d.evaluate(case.sizes)) for d in s) for s in shapes) > _MOST_ELEMENTS:
+                continue
+            tested += 1
+            if judge_accuracy(case) is not None:
+                return False
+    except (Absent, RelaxEgError):
+        return False
+    return tested >= plan.count // 2
 
 
 def _tested(rule: Rule | Schema) -> Verdict:

@@ -249,11 +249,7 @@ class _Reader:
             second = next(i for i, x in enumerate(letters) if x in letters[:i])
             first = letters.index(letters[second])
             if not (self.gathers or value.shape[first].is_const):
-                # A gather needs a position, which an axis that may be empty does not have.
-                ones = [d if i in (first, second) else _ONE for i, d in enumerate(value.shape)]
-                same = op.equal(op.iota(ones, first), op.iota(ones, second))
-                value = op.sum(op.where(same, value, const(0, value.dtype)), [second])
-                del letters[second]
+                value, letters = _diagonal_without_gather(value, letters, first, second)
                 continue
             n, rest = value.shape[first], [i for i in range(value.ndim) if i not in (first, second)]
             place = op.expand_dims(op.iota((n,), 0), 1)
@@ -327,6 +323,20 @@ class _Reader:
         left, right = (reduce(op.add, side) if side else const(0, "int32") for side in (added, subtracted))
         compare = {">=": op.greater_equal, "==": op.equal, "!=": op.not_equal}[g.op]
         return Access(compare(left, right), tuple(letters))
+
+
+def _diagonal_without_gather(
+    value: Expr, letters: list[Letter], first: int, second: int
+) -> tuple[Expr, list[Letter]]:
+    """The diagonal of two axes, which is the last axis of the result: with n zeros behind them, the n * n elements in
+    order are n rows of n + 1, whose first column is the diagonal. A gather needs a position, which an axis that may be
+    empty does not have."""
+    n, rest = value.shape[first], [i for i in range(value.ndim) if i not in (first, second)]
+    order, shape = [*rest, first, second], [value.shape[i] for i in rest]
+    flat = op.reshape(value if order == sorted(order) else op.permute_dims(value, order), (*shape, n * n))
+    rows = op.reshape(op.concat([flat, op.zeros((*shape, n), value.dtype)], len(rest)), (*shape, n, n + 1))
+    column = op.strided_slice(rows, [0] * rows.ndim, [*shape, n, 1])
+    return op.squeeze(column, [rows.ndim - 1]), [*(letters[i] for i in rest), letters[first]]
 
 
 def aligned(access: Access, letters: Sequence[Letter]) -> Expr:

@@ -17,7 +17,9 @@ def is_tame(s: Sum) -> bool:
     """Whether the sum is about as accurate in one order of evaluation as in any other.
 
     Nothing may cancel. A sum of one term then qualifies. In a sum of more terms no tensor may occur twice in a product,
-    and either each product has a factor that occurs in no other product, or no product has more than one factor.
+    and either each product has a factor that occurs in no other product, or no product has more than one factor. Such
+    a product is as large as the change of the sum when that factor changes. One product without summation may have no
+    such factor: it is at most as large as the sum and the other products together.
     """
     if any(abs(c) != m for _, c, m in s.items()):
         return False
@@ -25,7 +27,8 @@ def is_tame(s: Sum) -> bool:
         return True
     keys = [{f.key for f in t.factors if f.kind != "dim"} for t in s.terms]
     often = Counter(k for ks in keys for k in ks)
-    private = all(not ks or any(often[k] == 1 for k in ks) for ks in keys) or all(len(ks) <= 1 for ks in keys)
+    shared = [t for t, ks in zip(s.terms, keys, strict=True) if ks and all(often[k] > 1 for k in ks)]
+    private = not shared or (len(shared) == 1 and not shared[0].bound) or all(len(ks) <= 1 for ks in keys)
     return private and all(_is_multilinear(t) for t in s.terms)
 
 

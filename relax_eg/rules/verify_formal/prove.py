@@ -18,7 +18,7 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from relax_eg.dtypes import FLOATS, is_float, kind
@@ -30,6 +30,7 @@ from relax_eg.ir.origin import SourceLine
 from relax_eg.ops.facts import with_implied
 from relax_eg.ops.record import operators_run_as
 from relax_eg.ops.windows import AnyStep, StepComparison, is_any_step
+from relax_eg.rules.check import keeps_accuracy
 from relax_eg.rules.conditions import claims_of
 from relax_eg.rules.rule import Instance, Rule, attribute_values, instances
 from relax_eg.rules.verify_formal.accuracy import is_tame, keeps_precision
@@ -235,19 +236,29 @@ def _prove_instance(instance: Instance, deadline: Deadline) -> _Outcome:
 _EQUALITY = Rule(
     "equality", lambda: None, {}, {}, "reassociate", "algebra", (), frozenset(), "", SourceLine.of(prove_rule)
 )
+_EQUALITY_OVER_REALS = replace(_EQUALITY, numerics="approximate")
 
 
 def why_not_equal(left: Expr, right: Expr, leaves: Sequence[Expr], seconds: float) -> str:
     """Returns why `left` is not shown to be equal to `right` for all sizes and all values of the expressions `leaves`,
-    with no loss of accuracy beyond rounding in another order; empty if it is shown. `seconds`: of processor time."""
+    with no loss of accuracy beyond rounding in another order; empty if it is shown. Where the proof says nothing of
+    the accuracy, the accuracy law is tested. `seconds`: of processor time of the proof."""
     params = {x: x if x.op == VAR else var(f"leaf {i}", x.annotation) for i, x in enumerate(leaves)}
     over = dict(params)
     for e in postorder((left, right), stop=params.__contains__):
         if e not in over:
             over[e] = with_operands(e, tuple(over[a] for a in e.args))
     instance = Instance(_EQUALITY, tuple(params.values()), (over[left],), (over[right],))
+    deadline = Deadline(time.thread_time() + seconds)
+    why = _why_not_proved(instance, deadline)
+    if not why or _why_not_proved(replace(instance, rule=_EQUALITY_OVER_REALS), deadline):
+        return why
+    return "" if keeps_accuracy(instance) else why
+
+
+def _why_not_proved(instance: Instance, deadline: Deadline) -> str:
     try:
-        prove_instance(instance, Deadline(time.thread_time() + seconds))
+        prove_instance(instance, deadline)
     except OutOfTime:
         return "out of time"
     except (Unsupported, RelaxEgError) as e:
