@@ -18,6 +18,7 @@ from __future__ import annotations
 import itertools
 import json
 import math
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -44,7 +45,7 @@ QUICK_PROGRAMS = 3
 MOST_FACTORS = 5  # of a term
 MOST_TERMS = 4  # of a program
 
-RULES = rx.rules.default + rx.rules.sum_products
+RULES = rx.rules.default
 
 Letters = tuple[str, ...]
 
@@ -342,12 +343,17 @@ class Reference:
         return math.prod(self.extent[x] for x in letters)
 
     def _sum(self, terms: tuple[Term, ...], out: Letters) -> dict[Any, float]:
-        key = (frozenset(terms), frozenset(out))
+        key = (frozenset(Counter(terms).items()), frozenset(out))
         if key not in self._sums:
             self._sums[key] = self._sum_anew(terms, out)
         return self._sums[key]
 
     def _sum_anew(self, terms: tuple[Term, ...], out: Letters) -> dict[Any, float]:
+        different = tuple(dict.fromkeys(terms))
+        if len(different) < len(terms):
+            there = {x for _, fs in terms for _, at in fs for x in at} & set(out)
+            scaled = {("scale", frozenset(terms), frozenset(out)): self._elements(there)}
+            return {**self._sum(different, out), **scaled}
         if len(terms) == 1:
             return self._product(terms[0][1], out)
         found: list[dict[Any, float]] = []

@@ -214,7 +214,8 @@ def _product(dims: Iterable[Dim]) -> Dim:
 
 
 def stage_flops(made: Stage) -> Dim:
-    """Returns the flops of one stage. A function is computed once per value of the loop variables it depends on."""
+    """Returns the flops of one stage. A function is computed once per value of the loop variables it depends on.
+    Positions at which a buffer is read are no flops."""
     loops = {str(loop_of(index)): size for index, size in zip(made.indices, made.output.shape, strict=True)}
     total = _ZERO
     seen: set[tuple[Scalar, frozenset[str]]] = set()
@@ -228,7 +229,7 @@ def stage_flops(made: Stage) -> Dim:
             continue
         seen.add((term, frozenset(scope)))
         weight = 1 if isinstance(term, Reduce) else FUNCTIONS[term.fn].flops if isinstance(term, Apply) else 0
-        if term.on_indices:
+        if term.on_indices or isinstance(term, Read):
             continue
         if weight:
             inside = scope if isinstance(term, Reduce) else {n: d for n, d in scope.items() if n in term.free}

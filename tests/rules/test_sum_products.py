@@ -20,7 +20,7 @@ from relax_eg.rules.format import expression_text
 from relax_eg.rules.schemas import ModuleAnswers
 
 (SAME_SUM,) = sum_products.schemas
-RULES = rx.rules.default + sum_products
+RULES = rx.rules.default
 SQUARES = ("n n", "n n", "n n")
 
 

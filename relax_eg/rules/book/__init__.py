@@ -29,6 +29,7 @@ default = RuleSet(
     "default",
     [*algebra, *movement, *values, *systems, *layout, *libraries],
     (
+        *sum_products.schemas,
         *sums.schemas,
         *functions.schemas,
         *fusion.schemas,
@@ -38,7 +39,7 @@ default = RuleSet(
     ),
 )
 # Every rule and schema with a verdict on file.
-everything = (*default, *default.schemas, *sum_products.schemas, *legalization.schemas, *workspace.schemas)
+everything = (*default, *default.schemas, *legalization.schemas, *workspace.schemas)
 
 __all__ = [
     "algebra",

@@ -29,7 +29,7 @@ Price = Callable[[float, float, bool], float]
 
 # limit: share of the cost as written below which a plan is proposed. At 0.98 two more programs of the corpus gain,
 # by 2 and 8%, and a residual stream of six blocks has three times the nodes.
-_CHEAPER = 0.75
+_CHEAPER = 0.9
 _READING = 0.1  # limit: seconds of processor time of reading a region
 _PROVING = 0.3  # limit: seconds of processor time of the proof of a form
 _CHECKING = 10.0  # limit: seconds of processor time of the proof of a step of a derivation
@@ -102,7 +102,7 @@ def _forms(region: Region, queries: ProgramQueries) -> Iterator[Expr]:
 def _cost_as_written(region: Region, queries: ProgramQueries, extent: Extent, price: Price) -> float:
     """What the operators of a region cost in the terms of its plans. A value that others read too is paid by each of
     its readers in part, so that it is not computed a second time where that costs more than it saves."""
-    total = 0.0
+    total, inside = 0.0, set(region.nodes)
     for e in region.nodes:
         made = program_of(site_of(e)) if e.op in TABLE and TABLE[e.op].moves is None else None
         if made is None or not made.inputs or not is_float(e.dtype):
@@ -111,7 +111,8 @@ def _cost_as_written(region: Region, queries: ProgramQueries, extent: Extent, pr
         elements = [math.prod(map(extent, x.shape)) for x in (e, *e.args)]
         contracts = len(made.inputs) > 1 and isinstance(stage.value, Reduce)
         seconds = price(extent(stage_flops(stage)), sum(elements) * itemsize(e.dtype), contracts)
-        total += seconds / (1 if e is region.root else max(1, len(queries.readers(e))))
+        readers = () if e is region.root else queries.readers(e)
+        total += seconds * (sum(r in inside for r in readers) / len(readers) if readers else 1.0)
     return total
 
 

@@ -17,7 +17,7 @@ from relax_eg.ops.record import TABLE, movement_operators, position_promises, pr
 from relax_eg.rules.samples import size_preconditions
 from relax_eg.rules.verify_formal.guards import GuardLiteral, at_least, guard, not_zero
 from relax_eg.shapes import Dim, dim_max, dim_min
-from relax_eg.shapes.interval import ANY, interval_of
+from relax_eg.shapes.interval import ANY, Interval, interval_of
 from relax_eg.shapes.relation import divisors_of
 from relax_eg.tir.expr import (
     Apply,
@@ -43,6 +43,8 @@ _NEAR = 2**20  # limit: constant that is added to or subtracted from a position:
 
 # What is compared with 0, and whether the comparison holds if that does.
 _COMPARED = {"less": (">=", False), "greater_equal": (">=", True), "equal": ("==", True), "not_equal": ("==", False)}
+# The comparison by which the first of two operands is the extreme, and that by which the second is.
+_EXTREMES = {"maximum": ("greater_equal", "less_equal"), "minimum": ("less_equal", "greater_equal")}
 _MIRRORED = {"greater": "less", "less_equal": "greater_equal"}
 _DATA = "data"  # stands for what depends on data
 
@@ -71,6 +73,7 @@ class Composer:
         self._names: dict[Scalar, str] = {}
         self._count = 0
         self._natural: set[str] = set()  # loop variables that are not negative
+        self._extents: dict[str, Dim] = {}  # by loop variable that is below it
         self._memo: dict[tuple[Expr, int, tuple[Dim, ...]], Scalar] = {}
 
     def fresh(self, prefix: str = "v") -> Dim:
@@ -78,8 +81,11 @@ class Composer:
         return loop(f"{prefix}{self._count}")
 
     def element(self, e: Expr, at: Sequence[Dim], output: int = 0) -> Scalar:
-        """Returns element `at` of `e`, or of its result number `output`. Loop variables in `at` are not negative."""
+        """Returns element `at` of `e`, or of its result number `output`. `at` are positions in it, and loop variables
+        in `at` are not negative."""
         self._natural.update(v for d in at for v in d.variables)
+        if isinstance(e.annotation, Tensor):
+            self._extents.update((str(d), n) for d, n in zip(at, e.shape, strict=True) if is_loop(str(d)))
         return self._element_at(e, at, output)
 
     def _element_at(self, e: Expr, at: Sequence[Dim], output: int = 0) -> Scalar:
@@ -140,7 +146,12 @@ class Composer:
             at = tuple(self._index(i, env, read) for i in s.indices)
             return read(s.buffer, at, s.dtype)
         if isinstance(s, Apply):
-            return Apply(s.fn, tuple(self.translate(a, env, read) for a in s.args))
+            args = tuple(self.translate(a, env, read) for a in s.args)
+            if s.fn in _EXTREMES:
+                for i, fn in enumerate(_EXTREMES[s.fn]):
+                    if self._decided(Apply(fn, args)):
+                        return args[i]
+            return Apply(s.fn, args)
         if isinstance(s, Cast):
             return Cast(self.translate(s.arg, env, read), s.dtype)
         if isinstance(s, Select):
@@ -162,6 +173,7 @@ class Composer:
                 continue
             inner[name] = self.fresh()
             self._natural.update(inner[name].variables)
+            self._extents[str(inner[name])] = size
             over.append((inner[name], size))
         body = self.translate(s.body, inner, read)
         return Reduce(s.kind, tuple(over), body) if over else body
@@ -183,12 +195,32 @@ class Composer:
         if fn not in _COMPARED or a is None or b is None or _DATA in a.variables | b.variables:
             return None
         op, holds = _COMPARED[fn]
-        low, high = interval_of(a - b, lambda n: (0, None) if n in self._natural or not is_loop(n) else ANY)
+        low, high = self._interval(a - b)
         if op == ">=":
             known = True if low is not None and low >= 0 else False if high is not None and high < 0 else None
         else:
             known = True if low == high == 0 else False if (low or 0) > 0 or (high or 0) < 0 else None
         return None if known is None else known == holds
+
+    def _interval(self, d: Dim) -> Interval:
+        def bounds(name: str) -> Interval:
+            return (0, None) if name in self._natural or not is_loop(name) else ANY
+
+        low, high = interval_of(d, bounds)
+        if low is None:
+            low, _ = interval_of(self._extreme(d, -1), bounds)
+        if high is None:
+            _, high = interval_of(self._extreme(d, 1), bounds)
+        return low, high
+
+    def _extreme(self, d: Dim, sign: int) -> Dim:
+        """An upper bound of `d` if `sign` is 1, a lower bound if it is -1: variables that increase the value in this
+        direction have their largest value."""
+        for v in sorted(d.variables & self._extents.keys()):
+            step = d.substitute({v: Dim.var(v) + 1}) - d
+            if step.is_const and step.value * sign > 0:
+                d = d.substitute({v: self._extents[v] - 1})
+        return d
 
     def as_dim(self, s: Scalar) -> Dim:
         """Returns the integer `s` as a Dim, with opaque variables for the parts that depend on data."""
