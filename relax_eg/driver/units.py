@@ -33,7 +33,7 @@ from relax_eg.extract.pricing import Pricing
 from relax_eg.extract.weights import PREPARED_SHARE
 from relax_eg.ir.calls import callees_first, reachable_functions
 from relax_eg.ir.control import functions_of
-from relax_eg.ir.expr import CALL, CALL_DPS_LIBRARY, Expr, postorder
+from relax_eg.ir.expr import CALL, CALL_DPS_LIBRARY, CONSTANT, VAR, Expr, postorder
 from relax_eg.ir.heads import CONTROL
 from relax_eg.ir.module import Binding, Block, Function, Module
 from relax_eg.ir.origin import Origin, Origins, SourceLine
@@ -181,6 +181,7 @@ class Units:
     _added: dict[str, list[Function]] = field(default_factory=dict[str, list[Function]])
     _taken_names: set[str] = field(default_factory=set[str])  # names taken, also by functions still being made
     _readers: dict[Expr, list[Expr]] = field(default_factory=dict[Expr, list[Expr]])
+    _known_ahead: dict[Expr, bool] = field(default_factory=dict[Expr, bool])
     _names: Names = field(default_factory=Names)
     _saturated: dict[Place, _Saturated] = field(default_factory=dict[Any, _Saturated])
 
@@ -347,7 +348,7 @@ class Units:
         spent = time.thread_time() - run.started - (run.result.extraction.spent - run.extraction_before)
         left = max(options.budget.seconds - spent, _AT_LEAST * options.budget.seconds)
         budget = replace(options.budget, seconds=min(options.budget.seconds, left))
-        alternatives = self._alternatives(roots)
+        alternatives = self._alternatives(roots, known.weights)
         key = (place, tuple(roots), tuple(alternatives), self.record)
         grown = (self.saturated_graphs or {}).get(key)
         if grown is None:
@@ -373,11 +374,13 @@ class Units:
                 work += [n for e in self.functions[name].expressions() for n in functions_of(e)]
         return found
 
-    def _alternatives(self, roots: Sequence[Expr]) -> dict[Proposal, Answers]:
-        """The proposals of schemas for a block, each with the answers that it was given."""
+    def _alternatives(self, roots: Sequence[Expr], weights: frozenset[str]) -> dict[Proposal, Answers]:
+        """The proposals of schemas for a block, each with the answers that it was given. `weights`: the names of the
+        parameters that are known ahead."""
         schemas = [s for s in self.options.rules.schemas if MEMORY not in s.tags or self.large_bytes < math.inf]
         written = postorder(roots) if schemas else []
         self._readers = {}
+        self._known_ahead = {e: str(e.attr("name")) in weights for e in written if e.op == VAR}
         for e in written:
             for a in e.args:
                 self._readers.setdefault(a, []).append(e)
@@ -421,6 +424,13 @@ class Units:
         found = found or self.functions.get(name)
         pure = found is not None and len(found.blocks) == 1 and found.blocks[0].dataflow
         return found if pure else None
+
+    def is_known_ahead(self, e: Expr) -> bool:
+        known = self._known_ahead
+        for x in postorder((e,), stop=known.__contains__):
+            if x not in known:
+                known[x] = x.op == CONSTANT or (bool(x.args) and all(known[a] for a in x.args))
+        return known[e]
 
     def as_written(self, name: str) -> Function | None:
         found = next((f for f in self.module if f.name == name), None)

@@ -54,6 +54,9 @@ class RecordingAnswers:
     def readers(self, e: Expr) -> Sequence[Expr]:
         return self.queries.readers(e)
 
+    def is_known_ahead(self, e: Expr) -> bool:
+        return self.queries.is_known_ahead(e)
+
     def extent(self, size: Dim) -> int:
         return self.answers.sizes.setdefault(("extent", str(size)), self.queries.extent(size))
 
@@ -112,6 +115,9 @@ class ReplayedAnswers:
 
     def readers(self, e: Expr) -> Sequence[Expr]:
         return self.readers_of.get(e, ())
+
+    def is_known_ahead(self, e: Expr) -> bool:
+        raise ExplanationError("asked again, it wants to know what is known ahead, which is not in the derivation")
 
     def extent(self, size: Dim) -> int:
         return self._number("extent", str(size))

@@ -358,6 +358,25 @@ _WITH: dict[str, Trials] = {
 }  # fmt: skip
 
 
+def broadcast_operands(rng: np.random.Generator) -> Trial:
+    """An operator on two operands of which one or both are broadcast."""
+    k, m = (int(rng.integers(4)) for _ in range(2))
+    narrow = ((m,), (k, 1), ())[int(rng.integers(3))]
+    x, y = (var(n, Tensor(tuple(map(Dim.of, shape)), "float32")) for n, shape in (("x", (k, m)), ("y", narrow)))
+    in_front = rng.random() < 0.4 and len(narrow) < 2
+    wide = op.expand_dims(y, list(range(2 - len(narrow)))) if in_front else op.broadcast_to(y, (k, m))
+    if rng.random() < 0.3:
+        wide = op.broadcast_to(op.expand_dims(wide, 0), (2, k, m))
+    made = (
+        op.add, op.subtract, op.divide, op.maximum, op.less, lambda a, b: op.where(op.less(a, b), b, a),
+        lambda a, b: op.where(op.less(b, 2.0), a, b),
+    )  # fmt: skip
+    f = made[int(rng.integers(len(made)))]
+    node = f(x, wide) if rng.random() < 0.5 else f(wide, x)
+    args = tuple(rng.integers(1, 4, shape).astype(object) for shape in ((k, m), narrow))
+    return Trial(Module((_main((x, y), node),)), node, args, ModuleAnswers({}, (), postorder((node,))))
+
+
 def sums_of_products(rng: np.random.Generator) -> Trial:
     """A sum of products of matrices, vectors and masks in several spellings: matmuls, broadcast products that are
     summed, identity and triangular masks, transposes, slices, concatenations, diagonals."""

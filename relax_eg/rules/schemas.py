@@ -34,6 +34,10 @@ class ProgramQueries(Protocol):
         """The nodes of the block as written that read `e`; a node occurs once per operand that is `e`."""
         ...
 
+    def is_known_ahead(self, e: Expr) -> bool:
+        """Whether `e` follows from values alone that are known ahead of the calls, so that it is computed once."""
+        ...
+
     def extent(self, size: Dim) -> int:
         """An approximate value of a size at the sizes for which the program is optimized."""
         ...
@@ -97,6 +101,9 @@ class ModuleAnswers:
 
     def readers(self, e: Expr) -> Sequence[Expr]:
         return [x for x in self.written for a in x.args if a is e]
+
+    def is_known_ahead(self, e: Expr) -> bool:
+        return False
 
     def extent(self, size: Dim) -> int:
         return int(size.evaluate(dict.fromkeys(size.variables, 64)))

@@ -2,6 +2,7 @@
 
 from relax_eg.rules.book.attention import attention
 from relax_eg.rules.book.blocks import blocks
+from relax_eg.rules.book.broadcasts import broadcasts
 from relax_eg.rules.book.contraction import contraction
 from relax_eg.rules.book.convolution import convolution
 from relax_eg.rules.book.decoding import decoding
@@ -29,6 +30,7 @@ default = RuleSet(
     "default",
     [*algebra, *movement, *values, *systems, *layout, *libraries],
     (
+        *broadcasts.schemas,
         *sum_products.schemas,
         *sums.schemas,
         *functions.schemas,
@@ -45,6 +47,7 @@ __all__ = [
     "algebra",
     "attention",
     "blocks",
+    "broadcasts",
     "contraction",
     "convolution",
     "decoding",

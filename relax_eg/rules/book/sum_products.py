@@ -86,7 +86,8 @@ def _forms(region: Region, queries: ProgramQueries) -> Iterator[Expr]:
             continue
         asked.add(key)
         extents = dict(target.extents)
-        plan = Planner(extents, extent, price, region.root.dtype).best(target) if target.terms else None
+        planner = Planner(extents, extent, price, region.root.dtype, queries.is_known_ahead)
+        plan = planner.best(target) if target.terms else None
         if plan is not None and plan.cost >= _CHEAPER * _cost_as_written(region, queries, extent, price):
             continue
         try:
@@ -105,7 +106,7 @@ def _cost_as_written(region: Region, queries: ProgramQueries, extent: Extent, pr
     total, inside = 0.0, set(region.nodes)
     for e in region.nodes:
         made = program_of(site_of(e)) if e.op in TABLE and TABLE[e.op].moves is None else None
-        if made is None or not made.inputs or not is_float(e.dtype):
+        if made is None or not made.inputs or not is_float(e.dtype) or queries.is_known_ahead(e):
             continue  # positions and conditions cost next to nothing, here as in plans
         (stage,) = made.stages
         elements = [math.prod(map(extent, x.shape)) for x in (e, *e.args)]

@@ -325,9 +325,7 @@ class _Reader:
         return Access(compare(left, right), tuple(letters))
 
 
-def _diagonal_without_gather(
-    value: Expr, letters: list[Letter], first: int, second: int
-) -> tuple[Expr, list[Letter]]:
+def _diagonal_without_gather(value: Expr, letters: list[Letter], first: int, second: int) -> tuple[Expr, list[Letter]]:
     """The diagonal of two axes, which is the last axis of the result: with n zeros behind them, the n * n elements in
     order are n rows of n + 1, whose first column is the diagonal. A gather needs a position, which an axis that may be
     empty does not have."""

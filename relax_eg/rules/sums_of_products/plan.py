@@ -52,6 +52,7 @@ class Node:
     - `access`: a leaf's view.
     - `scales`: a total's coefficients, one for each part.
     - `elements`: number of elements of the result.
+    - `is_known_ahead`: whether it is computed once, ahead of the calls, so that its steps cost nothing.
     - `costs`: by `sign`, the price of this step and of each step up to it.
     """
 
@@ -61,6 +62,7 @@ class Node:
     access: Access | None = None
     scales: tuple[Scale, ...] = ()
     elements: float = 1.0
+    is_known_ahead: bool = False
     costs: Mapping[Any, float] = field(default_factory=dict[Any, float])
 
     @cached_property
@@ -116,12 +118,14 @@ class Planner:
     """Plans for one sum of products under one price.
 
     - `extent`: the number for a size.
+    - `is_known_ahead`: whether an expression is computed once, ahead of the calls.
     """
 
     extents: dict[Letter, Dim]
     extent: Callable[[Dim], int]
     price: Price
     dtype: str
+    is_known_ahead: Callable[[Expr], bool]
     _steps: int = 0
     _ranks: dict[Any, int] = field(default_factory=dict[Any, int])
     _sums: dict[Any, Node] = field(default_factory=dict[Any, Node])
@@ -172,7 +176,7 @@ class Planner:
         letters = frozenset[Letter]().union(*(p.letters for p in parts))
         elements = self._elements(letters)
         moved = sum(p.elements for p in parts) + elements
-        node = Node("total", letters, tuple(parts), None, tuple(scales), elements, _merged(parts))
+        node = Node("total", letters, tuple(parts), None, tuple(scales), elements)
         made = self._priced(node, (len(parts) - 1) * elements, moved, False)
         return made if common.is_one else self._scaled(made, common)
 
@@ -185,7 +189,7 @@ class Planner:
                 parts = list(node.parts)
                 parts[i] = self._scaled(small, scale)
                 return self._joined(parts[0], parts[1], node.letters)
-        made = Node("total", node.letters, (node,), None, (scale,), node.elements, node.costs)
+        made = Node("total", node.letters, (node,), None, (scale,), node.elements)
         return self._priced(made, node.elements, 2 * node.elements, False)
 
     def _rank(self, value: Expr | Bracket) -> int:
@@ -203,7 +207,7 @@ class Planner:
     def _product_anew(self, term: ProductTerm, out: frozenset[Letter]) -> Node:
         factors = [self._factor(f) for f in term.factors]
         if not factors:
-            return Node("leaf", _NOTHING)
+            return Node("leaf", _NOTHING, is_known_ahead=True)
         n = len(factors)
         letters = [frozenset(f.letters) for f in factors]
         best: dict[int, Node] = {}
@@ -233,7 +237,7 @@ class Planner:
         if isinstance(access.value, Bracket):
             return self._bracket(access.value, access.letters)
         letters = frozenset(access.letters)
-        return Node("leaf", letters, (), access, (), self._elements(letters))
+        return Node("leaf", letters, (), access, (), self._elements(letters), self.is_known_ahead(access.value))
 
     def _bracket(self, bracket: Bracket, letters: tuple[Letter, ...]) -> Node:
         key = (bracket, letters)
@@ -251,15 +255,17 @@ class Planner:
         if kept == node.letters:
             return node
         elements = self._elements(kept)
-        made = Node("product", kept, (node,), None, (), elements, node.costs)
+        made = Node("product", kept, (node,), None, (), elements)
         return self._priced(made, node.elements, node.elements + elements, False)
 
     def _joined(self, a: Node, b: Node, letters: frozenset[Letter]) -> Node:
-        made = Node("product", letters, (a, b), None, (), self._elements(letters), _merged((a, b)))
-        return replace(made, costs={**made.costs, made.sign: self._joining(a, b, letters)})
+        made = Node("product", letters, (a, b), None, (), self._elements(letters))
+        return self._with_price(made, self._joining(a, b, letters))
 
     def _joining(self, a: Node, b: Node, letters: frozenset[Letter]) -> float:
         """The price of a product of two nodes that is summed over the letters that are not in `letters`."""
+        if a.is_known_ahead and b.is_known_ahead:
+            return 0.0
         both = a.letters | b.letters
         contracts = letters != both
         flops = (2 if contracts else 1) * self._elements(both)
@@ -278,9 +284,13 @@ class Planner:
         return found
 
     def _priced(self, node: Node, flops: float, moved: float, contracts: bool) -> Node:
-        return replace(
-            node, costs={**node.costs, node.sign: self.price(flops, moved * itemsize(self.dtype), contracts)}
-        )
+        return self._with_price(node, self.price(flops, moved * itemsize(self.dtype), contracts))
+
+    def _with_price(self, node: Node, price: float) -> Node:
+        costs = _merged(node.parts)
+        is_known_ahead = all(p.is_known_ahead for p in node.parts)
+        costs[node.sign] = 0.0 if is_known_ahead else price
+        return replace(node, costs=costs, is_known_ahead=is_known_ahead)
 
 
 def _merged(parts: Iterable[Node]) -> dict[Any, float]:
