@@ -42,7 +42,7 @@ from relax_eg.ir.scopes import scopes_of
 from relax_eg.logs import log_at, report_progress
 from relax_eg.rules.parameter_facts import DeclaredFacts, Facts, facts_of_functions
 from relax_eg.rules.schema_answers import Answers
-from relax_eg.rules.schemas import MEMORY
+from relax_eg.rules.schemas import MEMORY, Schema
 from relax_eg.shapes import Dim, Scope
 
 Place = tuple[str, int]  # a function, and the number of a block in it
@@ -313,9 +313,7 @@ class Units:
         name, found, roots = place[0], run.result, [b.value for b in block.bindings]
         is_again = place in self._saturated
         if not is_again:
-            self._saturated[place] = self._saturate(place, roots, scope, known, run)
-        saturated = self._saturated[place]
-        read = saturated.read
+            self._saturated[place] = self._saturate(place, roots, scope, known, run, self._alternatives(roots, known))
         # XLA hoists loop-invariant code out of the body of a loop.
         loop = run.loop_functions.get(name)
         is_hoisted = loop is not None and loop.is_body and run.options.profile.platform in PLATFORMS
@@ -325,7 +323,14 @@ class Units:
             found.extraction, self._names, is_again,
         )  # fmt: skip
         in_kernels = run.options.execution == KERNELS and name not in self._in_loops
-        chosen = (extract_kernels if in_kernels else extract_operators)(read, request)
+        extract = extract_kernels if in_kernels else extract_operators
+        chosen = extract(self._saturated[place].read, request)
+        if not is_again and (more := self._more_alternatives(place, chosen.forms[0].operators, roots, known)):
+            makers = {e: rules[0] for form in chosen.forms[:1] for e, rules in form.makers.items() if rules}
+            self._saturated[place] = self._saturate(place, roots, scope, known, run, more, makers)
+            chosen = extract(self._saturated[place].read, request)
+        saturated = self._saturated[place]
+        read = saturated.read
         if self.watch is not None:
             self.watch(name, read, chosen.taken)
         found.outcomes.append(Outcome(place, saturated.saturation, chosen))
@@ -343,16 +348,24 @@ class Units:
         found.recorded.append(RecordedBlock(*place, *equal, scope, known, saturated.recording))
         return [f.operators for f in chosen.forms], new_origins
 
-    def _saturate(self, place: Place, roots: list[Expr], scope: Scope, known: DeclaredFacts, run: _Run) -> _Saturated:
+    def _saturate(
+        self,
+        place: Place,
+        roots: list[Expr],
+        scope: Scope,
+        known: DeclaredFacts,
+        run: _Run,
+        alternatives: Mapping[Proposal, Answers],
+        makers: Mapping[Expr, str] | None = None,
+    ) -> _Saturated:
         options = self.options
         spent = time.thread_time() - run.started - (run.result.extraction.spent - run.extraction_before)
         left = max(options.budget.seconds - spent, _AT_LEAST * options.budget.seconds)
         budget = replace(options.budget, seconds=min(options.budget.seconds, left))
-        alternatives = self._alternatives(roots, known.weights)
         key = (place, tuple(roots), tuple(alternatives), self.record)
         grown = (self.saturated_graphs or {}).get(key)
         if grown is None:
-            with EGraph(roots, options.rules, scope, list(alternatives), known, self.record) as egraph:
+            with EGraph(roots, options.rules, scope, list(alternatives), known, self.record, makers) as egraph:
                 saturation = egraph.saturate(budget)
                 read = dump(egraph)
                 kept = recording(egraph) if self.record else None
@@ -374,17 +387,34 @@ class Units:
                 work += [n for e in self.functions[name].expressions() for n in functions_of(e)]
         return found
 
-    def _alternatives(self, roots: Sequence[Expr], weights: frozenset[str]) -> dict[Proposal, Answers]:
-        """The proposals of schemas for a block, each with the answers that it was given. `weights`: the names of the
-        parameters that are known ahead."""
+    def _alternatives(self, roots: Sequence[Expr], known: DeclaredFacts) -> dict[Proposal, Answers]:
+        """The proposals of schemas for a block, each with the answers that it was given."""
         schemas = [s for s in self.options.rules.schemas if MEMORY not in s.tags or self.large_bytes < math.inf]
-        written = postorder(roots) if schemas else []
+        return self._proposals(postorder(roots), schemas, known) if schemas else {}
+
+    def _more_alternatives(
+        self, place: Place, chosen: Sequence[Expr], roots: Sequence[Expr], known: DeclaredFacts
+    ) -> dict[Proposal, Answers]:
+        """The proposals for a block together with those for the values that were chosen of it; empty if nothing new is
+        proposed for these."""
+        schemas = [s for s in self.options.rules.schemas if s.asks_again]
+        before = self._saturated[place].alternatives
+        asked = {*postorder(roots), *(new for _, new, _ in before)}
+        if not schemas or all(e in asked for e in chosen):
+            return {}
+        found = self._proposals(postorder(chosen), schemas, known)
+        more = {p: answers for p, answers in found.items() if p not in before and p[0] not in asked}
+        return {**before, **more} if more else {}
+
+    def _proposals(
+        self, nodes: Sequence[Expr], schemas: Sequence[Schema], known: DeclaredFacts
+    ) -> dict[Proposal, Answers]:
         self._readers = {}
-        self._known_ahead = {e: str(e.attr("name")) in weights for e in written if e.op == VAR}
-        for e in written:
+        self._known_ahead = {e: str(e.attr("name")) in known.weights for e in nodes if e.op == VAR}
+        for e in nodes:
             for a in e.args:
                 self._readers.setdefault(a, []).append(e)
-        return proposals(written, schemas, self)
+        return proposals(nodes, schemas, self)
 
     # The answers to schemas (`rules.schemas.ProgramQueries`).
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from itertools import product
 from typing import Any
@@ -54,6 +54,7 @@ class EGraph:
     - `rules`, `scope`: the rules of the search, and what is assumed of sizes.
     - `alternatives`: (node, equal expression, rule) for the proposals of rules about functions; the expressions are
       in the node's class from the start.
+    - `makers`: the rules that made the nodes of `alternatives` that are not in the program as written.
     - `declared`: what is known of the values of parameters.
     - `record`: whether every match is kept, so that results can be explained (`egraph.recording`).
     """
@@ -67,6 +68,7 @@ class EGraph:
         alternatives: Sequence[tuple[Expr, Expr, str]] = (),
         declared: DeclaredFacts | None = None,
         record: bool = False,
+        makers: Mapping[Expr, str] | None = None,
     ) -> None:
         self.roots = tuple(roots)
         self.words = Vocabulary()
@@ -106,10 +108,10 @@ class EGraph:
         kept = self.fired if record else None
         self._compiler = Compiler(self.words, self.demand, self.facts, self._declare, self._holds, kept)
         self._insert(self.written)
-        for _, proposed, rule in alternatives:
-            new = [e for e in postorder([proposed], stop=self.number.__contains__) if e not in self.number]
+        for asked, proposed, rule in alternatives:
+            new = [e for e in postorder([asked, proposed], stop=self.number.__contains__) if e not in self.number]
             self.number |= {e: len(self.number) + i for i, e in enumerate(new)}
-            self._insert(new, rule)
+            self._insert(new, rule, makers or {})
         self.engine.run(f"(union (node {self.number[a]}) (node {self.number[b]}))" for a, b, _ in alternatives)
         self._load()
         for _, _, rule in alternatives:
@@ -136,8 +138,9 @@ class EGraph:
             self._unproved[str(relation)] = None
         return isinstance(verdict, Proved)
 
-    def _insert(self, nodes: Sequence[Expr], rule: str = "") -> None:
-        """Inserts nodes of the program as written, or those that `rule` proposes. O(nodes)."""
+    def _insert(self, nodes: Sequence[Expr], rule: str = "", makers: Mapping[Expr, str] | None = None) -> None:
+        """Inserts nodes of the program as written, or those that `rule` proposes unless other rules are their `makers`.
+        O(nodes)."""
         declared: list[str] = []
         commands: list[str] = []
         for e in nodes:
@@ -149,8 +152,8 @@ class EGraph:
                 declared += self._declare(opcode)
                 args = [f"(node {self.number[a]})" for a in e.args] + [self.words.dim(d) for d in dims]
                 commands.append(f"(set (node {i}) ({opcode.symbol} {' '.join(args)}))")
-                if rule:
-                    commands.append(f'(set (made_{opcode.symbol} {" ".join(args)}) "{rule}")')
+                if made_by := (makers or {}).get(e, rule):
+                    commands.append(f'(set (made_{opcode.symbol} {" ".join(args)}) "{made_by}")')
                 operands = tuple(a.annotation for a in e.args)
                 if opcode.annotation is None and not self.demand.is_known(opcode, operands, dims):
                     commands.append(self.demand.annotation_entry(opcode, operands, dims, e.annotation))

@@ -184,6 +184,7 @@ class Schema:
     - `operators`: operators of the nodes for which `propose` is called.
     - `trials`: generators of the programs on which it is tested (`schema_trials`); if there are none, programs that
       have one of its operators.
+    - `asks_again`: whether it is asked about the nodes that the search chose, too, after which the search goes on.
     - `prove`: returns why two expressions are not shown equal, empty if they are. It checks steps of derivations;
       without it, `propose` is asked again.
     """
@@ -195,6 +196,7 @@ class Schema:
     propose: Callable[[Expr, ProgramQueries], Expr | tuple[Expr, ...] | None]
     operators: frozenset[str]
     trials: tuple[Trials, ...] = ()
+    asks_again: bool = False
     prove: Callable[[Expr, Expr], str] | None = None
 
     @property

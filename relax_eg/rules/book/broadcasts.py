@@ -55,6 +55,7 @@ broadcasts = RuleSet(
             _narrow,
             _BROADCASTING,
             (broadcast_operands,),
+            asks_again=True,
         ),
     ),
 )

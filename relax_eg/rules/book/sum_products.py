@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
 
 from relax_eg.dtypes import is_float, itemsize
 from relax_eg.errors import RelaxEgError
@@ -18,16 +19,19 @@ from relax_eg.ops.record import TABLE, program_of, site_of
 from relax_eg.rules.rule_set import RuleSet
 from relax_eg.rules.schema_trials import sums_of_products
 from relax_eg.rules.schemas import ProgramQueries, Schema
-from relax_eg.rules.sums_of_products.region import ARITHMETIC, Region, region_of, terms_of
+from relax_eg.rules.sums_of_products.region import ARITHMETIC, Region, divisors_of, is_view, region_of, terms_of
 from relax_eg.shapes import Dim
 from relax_eg.tir.analyze import stage_flops
 from relax_eg.tir.expr import Reduce
 from relax_eg.tir.functions import FUNCTIONS
 
+if TYPE_CHECKING:
+    from relax_eg.rules.sums_of_products.plan import Node
+
 Extent = Callable[[Dim], int]
 Price = Callable[[float, float, bool], float]
 
-# limit: share of the cost as written below which a plan is proposed. At 0.98 two more programs of the corpus gain,
+# limit: share of the cost as written below which a plan of as many steps is proposed. At 0.98 two more programs of the corpus gain,
 # by 2 and 8%, and a residual stream of six blocks has three times the nodes.
 _CHEAPER = 0.9
 _READING = 0.1  # limit: seconds of processor time of reading a region
@@ -49,9 +53,19 @@ def _propose(e: Expr, queries: ProgramQueries) -> tuple[Expr, ...] | None:
 
 
 def _is_root(e: Expr, queries: ProgramQueries) -> bool:
-    """Whether `e` has a reader that does not add or multiply, no reader, or several."""
-    readers = queries.readers(e)
-    return len(readers) != 1 or terms_of(readers[0]) is None
+    """Whether `e` has a reader that does not add or multiply, or that divides by it or a view of it, or no reader, or
+    several."""
+    x = e
+    while True:
+        readers = queries.readers(x)
+        if len(readers) != 1 or terms_of(readers[0]) is None:
+            return x is e
+        (reader,) = readers
+        if any(reader.args[i] is x for i in divisors_of(reader)):
+            return True
+        if not is_view(reader):
+            return False
+        x = reader
 
 
 def _regions(e: Expr, queries: ProgramQueries) -> Iterator[Region]:
@@ -88,7 +102,7 @@ def _forms(region: Region, queries: ProgramQueries) -> Iterator[Expr]:
         extents = dict(target.extents)
         planner = Planner(extents, extent, price, region.root.dtype, queries.is_known_ahead)
         plan = planner.best(target) if target.terms else None
-        if plan is not None and plan.cost >= _CHEAPER * _cost_as_written(region, queries, extent, price):
+        if plan is not None and not _is_cheaper(plan, region, queries, extent, price):
             continue
         try:
             form = Emitter(target, extents).expression(plan)
@@ -100,10 +114,17 @@ def _forms(region: Region, queries: ProgramQueries) -> Iterator[Expr]:
                 yield form
 
 
-def _cost_as_written(region: Region, queries: ProgramQueries, extent: Extent, price: Price) -> float:
-    """What the operators of a region cost in the terms of its plans. A value that others read too is paid by each of
-    its readers in part, so that it is not computed a second time where that costs more than it saves."""
-    total, inside = 0.0, set(region.nodes)
+def _is_cheaper(plan: Node, region: Region, queries: ProgramQueries, extent: Extent, price: Price) -> bool:
+    """Whether a plan costs less than a region as written by enough, or with fewer steps by anything."""
+    cost, steps = _cost_as_written(region, queries, extent, price)
+    return plan.cost < (cost if len(plan.costs) < steps else _CHEAPER * cost)
+
+
+def _cost_as_written(region: Region, queries: ProgramQueries, extent: Extent, price: Price) -> tuple[float, int]:
+    """What the operators of a region cost in the terms of its plans, and the number of those that compute. A value that
+    others read too is paid by each of its readers in part, so that it is not computed a second time where that costs
+    more than it saves."""
+    total, steps, inside = 0.0, 0, set(region.nodes)
     for e in region.nodes:
         made = program_of(site_of(e)) if e.op in TABLE and TABLE[e.op].moves is None else None
         if made is None or not made.inputs or not is_float(e.dtype) or queries.is_known_ahead(e):
@@ -114,7 +135,8 @@ def _cost_as_written(region: Region, queries: ProgramQueries, extent: Extent, pr
         seconds = price(extent(stage_flops(stage)), sum(elements) * itemsize(e.dtype), contracts)
         readers = () if e is region.root else queries.readers(e)
         total += seconds * (sum(r in inside for r in readers) / len(readers) if readers else 1.0)
-    return total
+        steps += 1
+    return total, steps
 
 
 def _objectives(queries: ProgramQueries) -> Iterator[tuple[bool, Extent, Price]]:
@@ -128,11 +150,13 @@ def _prove(left: Expr, right: Expr) -> str:
     from relax_eg.rules.verify_formal.prove import why_not_equal
 
     there = set(postorder((right,)))
-    leaves: dict[Expr, None] = {}
+    shared: dict[Expr, None] = {}
     for e in postorder((left,), stop=lambda e: e is not left and (e in there or terms_of(e) is None)):
         if e is not left and (terms_of(e) is None or (e in there and e.args)):
-            leaves[e] = None
-    return why_not_equal(left, right, tuple(leaves), _CHECKING)
+            shared[e] = None
+    why = why_not_equal(left, right, tuple(shared), _CHECKING)
+    region = region_of(left, lambda x: False) if why else None
+    return why_not_equal(left, right, region.leaves, _CHECKING) if region is not None else why
 
 
 sum_products = RuleSet(
@@ -146,7 +170,8 @@ sum_products = RuleSet(
             _propose,
             _OPERATORS,
             (sums_of_products,),
-            _prove,
+            asks_again=True,
+            prove=_prove,
         ),
     ),
 )

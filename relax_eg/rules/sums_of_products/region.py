@@ -85,7 +85,7 @@ class _Grower:
             return self._leaf(e)
         self.nodes[e] = ((e,),)  # counts as a node while its operands are visited
         read = {i for t in terms for i in t}
-        cut = _divisors(e)
+        cut = divisors_of(e)
         parts = [
             self._divisor(a) if i in cut else self.products(a) if i in read else self._positions(a)
             for i, a in enumerate(e.args)
@@ -111,7 +111,7 @@ class _Grower:
     def _divisor(self, e: Expr) -> tuple[Product, ...]:
         """The leaf of which `e`, an operand by which is divided, is a view."""
         inner = e
-        while inner not in self.nodes and _is_view(inner):
+        while inner not in self.nodes and is_view(inner):
             self.nodes[inner] = ((),)
             inner = inner.args[0]
         made = self._leaf(inner)
@@ -219,7 +219,7 @@ def _terms_of_operand(i: int, e: Expr) -> tuple[_Product, ...]:
     return () if number.op == CONSTANT and not constant_value(number) else ((),)
 
 
-def _divisors(e: Expr) -> frozenset[int]:
+def divisors_of(e: Expr) -> frozenset[int]:
     """The operands by which `e` divides, except numbers. They are leaves, since a quotient is no sum of products."""
     made = program_of(site_of(e)) if e.op in TABLE else None
     if made is None:
@@ -230,7 +230,7 @@ def _divisors(e: Expr) -> frozenset[int]:
     return frozenset(i for i in found if not _is_number(e.args[i]))
 
 
-def _is_view(e: Expr) -> bool:
+def is_view(e: Expr) -> bool:
     """Whether each element of `e` is one of its only operand."""
     return e.op in _VIEWS and terms_of(e) == ((0,),)
 
