@@ -45,8 +45,6 @@ QUICK_PROGRAMS = 3
 MOST_FACTORS = 5  # of a term
 MOST_TERMS = 4  # of a program
 
-RULES = rx.rules.default
-
 Letters = tuple[str, ...]
 
 
@@ -484,8 +482,8 @@ def measured(kind: str, seed: int) -> Result:
         fn = _function(node, style, names, inputs)
         at = {s: SIZES[s] for n in names for s in inputs[n].sizes}
         with rx.debug.options(cache=False):
-            flops[style] = rx.optimize(fn, *specs, at=at, target=Flops(), rules=RULES).report.after.flops
-            seconds[style] = rx.optimize(fn, *specs, at=at, target="cpu", rules=RULES).report.after.seconds
+            flops[style] = rx.optimize(fn, *specs, at=at, target=Flops()).report.after.flops
+            seconds[style] = rx.optimize(fn, *specs, at=at, target="cpu").report.after.seconds
     return Result(f"{kind} {seed}", reference_of(node, inputs, terms), flops, seconds)
 
 
@@ -531,8 +529,7 @@ def main(
     console = Console()
     kinds = [kind] if kind else ["everyday", "random"]
     count = QUICK_PROGRAMS if quick else programs
-    table = Table(title="Shares of programs")
-    table.add_column("")
+    table = Table("", title="Shares of programs")
     found: dict[str, list[Result]] = {}
     for k in kinds:
         found[k] = [measured(k, seed + i) for i in track(range(count), k, console=console, transient=True)]

@@ -388,9 +388,10 @@ class Units:
         return found
 
     def _alternatives(self, roots: Sequence[Expr], known: DeclaredFacts) -> dict[Proposal, Answers]:
-        """The proposals of schemas for a block, each with the answers that it was given."""
+        """The proposals of schemas for a block, each with the answers that it was given; none without a budget."""
         schemas = [s for s in self.options.rules.schemas if MEMORY not in s.tags or self.large_bytes < math.inf]
-        return self._proposals(postorder(roots), schemas, known) if schemas else {}
+        has_budget = self.options.budget.nodes > 0 and self.options.budget.seconds > 0
+        return self._proposals(postorder(roots), schemas, known) if schemas and has_budget else {}
 
     def _more_alternatives(
         self, place: Place, chosen: Sequence[Expr], roots: Sequence[Expr], known: DeclaredFacts

@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 Extent = Callable[[Dim], int]
 Price = Callable[[float, float, bool], float]
 
-# limit: share of the cost as written below which a plan of as many steps is proposed. At 0.98 two more programs of the corpus gain,
-# by 2 and 8%, and a residual stream of six blocks has three times the nodes.
+# limit: share of the cost as written below which a plan of as many steps is proposed. At 0.98 two more programs of the
+# corpus gain, by 2 and 8%, and a residual stream of six blocks has three times the nodes.
 _CHEAPER = 0.9
 _READING = 0.1  # limit: seconds of processor time of reading a region
 _PROVING = 0.3  # limit: seconds of processor time of the proof of a form

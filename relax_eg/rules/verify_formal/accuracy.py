@@ -10,7 +10,7 @@ from collections import Counter
 
 from relax_eg.dtypes import dtype_of, is_float
 from relax_eg.rules.verify_formal.sums import Sum, Term
-from relax_eg.tir.expr import Const, Index, Read, Reduce, Scalar, walk
+from relax_eg.tir.expr import Apply, Const, Index, Read, Reduce, Scalar, walk
 
 
 def is_tame(s: Sum) -> bool:
@@ -68,3 +68,31 @@ def _coarsest(s: Scalar) -> tuple[float, float]:
         if isinstance(t, Reduce):
             summed = min(summed, bits)
     return computed, summed
+
+
+# Functions that may cancel or grow beyond every float.
+_DOUBTFUL = frozenset({"add", "subtract", "exp", "power"})
+
+
+def may_cancel(left: Scalar, right: Scalar) -> bool:
+    """Whether the right term may cancel or overflow where the left one does not."""
+    doubtful = {t for t in walk(right) if isinstance(t, Apply) and t.fn in _DOUBTFUL} - _same_exponents(left, right)
+    return not doubtful <= set(walk(left))
+
+
+def _same_exponents(a: Scalar, b: Scalar) -> set[Scalar]:
+    """Returns the exponentials of `b` whose exponent is a sum, difference or negative of exponents in `a`, and these
+    exponents.
+
+    Such an exponent is as large as those in `a`, and its error has no larger effect than a change of these by half an
+    ulp. The exponential is the product that `a` computes.
+    """
+    exponents = {t.args[0] for t in walk(a) if isinstance(t, Apply) and t.fn == "exp"}
+    found: set[Scalar] = set()
+    for t in walk(b):
+        if isinstance(t, Apply) and t.fn == "exp":
+            (of,) = t.args
+            inside = of.args if isinstance(of, Apply) and of.fn in ("add", "subtract", "negative") else ()
+            if inside and all(x in exponents for x in inside):
+                found |= {t, of}
+    return found

@@ -33,7 +33,7 @@ from relax_eg.ops.windows import AnyStep, StepComparison, is_any_step
 from relax_eg.rules.check import keeps_accuracy
 from relax_eg.rules.conditions import claims_of
 from relax_eg.rules.rule import Instance, Rule, attribute_values, instances
-from relax_eg.rules.verify_formal.accuracy import is_tame, keeps_precision
+from relax_eg.rules.verify_formal.accuracy import is_tame, keeps_precision, may_cancel
 from relax_eg.rules.verify_formal.blocks import any_rank
 from relax_eg.rules.verify_formal.compare import same_sums
 from relax_eg.rules.verify_formal.compose import (
@@ -64,7 +64,7 @@ from relax_eg.shapes import Dim, Relation, Star
 from relax_eg.shapes.dim import is_plain
 from relax_eg.shapes.piecewise import normal_comparison
 from relax_eg.shapes.solver import Z3_LOCK
-from relax_eg.tir.expr import Apply, Read, Scalar, loop, walk
+from relax_eg.tir.expr import Read, Scalar, loop
 
 LARGEST_RANK = 2  # limit: axes of a block
 SECONDS = 10.0  # limit: processor time for one rule
@@ -396,10 +396,6 @@ def _is_any_division(d: Dim) -> bool:
 _OF_BITS = frozenset({"symmetric"})
 
 
-# Functions that may cancel or grow beyond every float.
-_DOUBTFUL = frozenset({"add", "subtract", "exp", "power"})
-
-
 def _with_positions(facts: KnownGuards, composer: Composer, instance: Instance) -> KnownGuards:
     """Returns `facts` with the guards that the position of the one in a one-hot row is in the row."""
     rows = {str(p.attr("name")): p.shape[-1] for p in instance.params if p.ndim}
@@ -420,28 +416,9 @@ def _equal_elements(
         return str(e)
     if why or not accurately:
         return why
-    doubtful = {t for t in walk(b) if isinstance(t, Apply) and t.fn in _DOUBTFUL} - _same_exponents(a, b)
-    if not doubtful <= set(walk(a)):
+    if may_cancel(a, b):
         return "equal over the reals; the right side may cancel or overflow where the left does not"
     return "" if keeps_precision(a, b) else "the right side computes in a coarser float"
-
-
-def _same_exponents(a: Scalar, b: Scalar) -> set[Scalar]:
-    """Returns the exponentials of `b` whose exponent is a sum, difference or negative of exponents in `a`, and these
-    exponents.
-
-    Such an exponent is as large as those in `a`, and its error has no larger effect than a change of these by half an
-    ulp. The exponential is the product that `a` computes.
-    """
-    exponents = {t.args[0] for t in walk(a) if isinstance(t, Apply) and t.fn == "exp"}
-    found: set[Scalar] = set()
-    for t in walk(b):
-        if isinstance(t, Apply) and t.fn == "exp":
-            (of,) = t.args
-            inside = of.args if isinstance(of, Apply) and of.fn in ("add", "subtract", "negative") else ()
-            if inside and all(x in exponents for x in inside):
-                found |= {t, of}
-    return found
 
 
 def _shared(left: Expr, right: Expr, facts: KnownGuards) -> dict[Expr, str]:
