@@ -108,12 +108,6 @@ def minus_negative(x: Any, y: Any) -> Any:
     return x - (-y), x + y
 
 
-@_rule("x: *b, y: *b, z: *b", check=False)
-def common_factor(x: Any, y: Any, z: Any) -> Any:
-    """x * y + x * z = x * (y + z)"""
-    return x * y + x * z, x * (y + z)
-
-
 @_rule("x: *b", numerics="exact", check=False)
 def square_is_product(x: Any) -> Any:
     """square(x) = x * x"""
@@ -222,12 +216,6 @@ def reciprocal_of_square_root(x: Any) -> Any:
 # --- signs ---
 
 
-@_rule("x: *b, y: *b", tags=("sign",), check=False)
-def negative_of_difference(x: Any, y: Any) -> Any:
-    """-(x - y) = y - x (not bit for bit: -(x - x) is -0)"""
-    return -(x - y), y - x
-
-
 @_rule("x: *b, y: *b", numerics="exact", tags=("sign",), check=False)
 def negative_factor(x: Any, y: Any) -> Any:
     """(-x) y = -(x y)"""
@@ -283,18 +271,6 @@ def product_with_reciprocal(x: Any, y: Any) -> Any:
 def scaled_twice(x: Any, s: Any, t: Any) -> Any:
     """(x s) t = x (s t) for weights s and t"""
     return (x * s) * t, x * (s * t)
-
-
-@_rule("x: *b, z: *b, y: *b", tags=("factor",), check=False)
-def common_divisor(x: Any, z: Any, y: Any) -> Any:
-    """x / y + z / y = (x + z) / y"""
-    return x / y + z / y, (x + z) / y
-
-
-@_rule("x: *b, y: *b, z: *b", tags=("factor",), check=False)
-def common_factor_of_difference(x: Any, y: Any, z: Any) -> Any:
-    """x * y - x * z = x * (y - z)"""
-    return x * y - x * z, x * (y - z)
 
 
 @_rule("x: *b", numerics="exact", tags=("factor",), phase="simplify", check=False)

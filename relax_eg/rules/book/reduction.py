@@ -20,14 +20,6 @@ def trace_of_product(a: Any, b: Any) -> Any:
     return op.sum(masked, (0, 1)), op.sum(a * b.T, (0, 1))
 
 
-@_rule("a: n n", both=True, tags=("trace",), check=False)
-def trace_of_transpose(a: Any) -> Any:
-    """trace(A') = trace(A)"""
-    zero = 0.0
-    mask = eye_mask(a.shape[0])
-    return op.sum(op.where(mask, a.T, zero), (0, 1)), op.sum(op.where(mask, a, zero), (0, 1))
-
-
 @_rule("a: m k, b: k n", tags=("sum",), check=False)
 def sum_of_matmul(a: Any, b: Any) -> Any:
     """sum(A B) = colsum(A) . rowsum(B)"""
@@ -44,12 +36,6 @@ def sum_of_matmul_by_rows(a: Any, b: Any) -> Any:
 def column_sum_of_matmul(a: Any, b: Any) -> Any:
     """colsum(A B) = colsum(A) B"""
     return op.sum(a @ b, 0), op.sum(a, 0) @ b
-
-
-@_rule("a: *b m k, b: k n", tags=("sum",), check=False)
-def row_sum_of_matmul(a: Any, b: Any) -> Any:
-    """rowsum(A B) = A rowsum(B)"""
-    return op.sum(a @ b, a.ndim - 1), a @ op.sum(b, 1)
 
 
 @_rule("a: *b n, s:", both=True, tags=("sum",), check=False)
@@ -138,13 +124,6 @@ def sum_of_copies(x: Any, n: Any) -> Any:
     return op.sum(op.broadcast_to(x, (n, *x.shape)), 0), x * op.dim_value(n, x.dtype)
 
 
-@_rule("x: *b 1", sizes="n", tags=("sum", "broadcast"), check=False)
-def sum_along_stretched_axis(x: Any, n: Any) -> Any:
-    """the sum over an axis that was stretched from 1 to n = n x"""
-    stretched = op.broadcast_to(x, (*x.shape[:-1], n))
-    return op.sum(stretched, x.ndim - 1), op.squeeze(x, x.ndim - 1) * op.dim_value(n, x.dtype)
-
-
 @_rule("x: *b", sizes="n", when="n >= 1", phase="simplify", tags=("max", "broadcast"), check=False)
 def max_of_copies(x: Any, n: Any) -> Any:
     """the maximum of n copies of x = x"""
@@ -160,12 +139,6 @@ def sum_of_difference(a: Any, c: Any) -> Any:
     return op.sum(a - c, a.ndim - 1), op.sum(a, a.ndim - 1) - op.sum(c, a.ndim - 1)
 
 
-@_rule("a: *b n, c: *b 1", tags=("sum",), check=False)
-def row_factor_out_of_sum(a: Any, c: Any) -> Any:
-    """sum(A * c) = sum(A) c for one factor c of each row"""
-    return op.sum(a * c, a.ndim - 1), op.sum(a, a.ndim - 1) * op.squeeze(c, a.ndim - 1)
-
-
 @_rule("a: *b n, c: *b 1", when="n >= 1", tags=("sum",), check=False)
 def row_divisor_out_of_sum(a: Any, c: Any) -> Any:
     """sum(A / c) = sum(A) / c for one divisor c of each row"""
@@ -176,21 +149,6 @@ def row_divisor_out_of_sum(a: Any, c: Any) -> Any:
 def sum_of_quotient(a: Any, s: Any) -> Any:
     """sum(A / s) = sum(A) / s over the last axis"""
     return op.sum(a / s, a.ndim - 1), op.sum(a, a.ndim - 1) / s
-
-
-@_rule("a: *b n, s:", numerics="approximate", tags=("sum",), check=False)
-def sum_of_shifted(a: Any, s: Any) -> Any:
-    """sum(A + s) = sum(A) + n s over the last axis: it may cancel"""
-    n = a.shape[-1]
-    return op.sum(a + s, a.ndim - 1), op.sum(a, a.ndim - 1) + s * op.dim_value(n, a.dtype)
-
-
-@_rule("a: m n", tags=("sum",), check=False)
-def sum_of_squares_as_product(a: Any) -> Any:
-    """sum(A * A) = a a for A flattened to one row a: the squares are not stored"""
-    m, n = a.shape
-    row = op.reshape(a, (m * n,))
-    return op.sum(a * a, (0, 1)), row @ row
 
 
 # --- what comes out of a maximum ---
@@ -236,13 +194,6 @@ def max_of_maxima(a: Any, c: Any) -> Any:
 # --- reductions of joined and padded tensors ---
 
 
-@_rule("a: *b m, c: *b n", tags=("sum", "concat"), check=False)
-def sum_of_concat(a: Any, c: Any) -> Any:
-    """sum([A, C]) = sum(A) + sum(C) over the joined axis"""
-    last = a.ndim - 1
-    return op.sum(op.concat([a, c], last), last), op.sum(a, last) + op.sum(c, last)
-
-
 @_rule("a: *b m, c: *b n", tags=("max", "concat"), check=False)
 def max_of_concat(a: Any, c: Any) -> Any:
     """max([A, C]) = max(max(A), max(C)) over the joined axis"""
@@ -254,12 +205,6 @@ def max_of_concat(a: Any, c: Any) -> Any:
 def row_sums_of_concat(a: Any, c: Any) -> Any:
     """rowsum([A; C]) = [rowsum(A); rowsum(C)]: the sums are concatenated, not the operands"""
     return op.sum(op.concat([a, c], 0), 1), op.concat([op.sum(a, 1), op.sum(c, 1)], 0)
-
-
-@_rule("a: n", sizes="l h", when=("l >= 0", "h >= 0"), phase="simplify", tags=("sum", "pad"), check=False)
-def sum_of_padded(a: Any, l: Any, h: Any) -> Any:  # noqa: E741
-    """sum(pad(a, 0)) = sum(a)"""
-    return op.sum(op.pad(a, [(l, h)], 0.0), 0), op.sum(a, 0)
 
 
 @_rule("x: *b n", when="n >= 1", tags=("max", "log", "sum"), check=False)
