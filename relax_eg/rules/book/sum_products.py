@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
-from relax_eg.dtypes import is_float, itemsize
+from relax_eg.dtypes import itemsize
 from relax_eg.errors import RelaxEgError
 from relax_eg.ir.expr import Expr, postorder
 from relax_eg.ops.record import TABLE, program_of, site_of
@@ -127,7 +127,7 @@ def _cost_as_written(region: Region, queries: ProgramQueries, extent: Extent, pr
     total, steps, inside = 0.0, 0, set(region.nodes)
     for e in region.nodes:
         made = program_of(site_of(e)) if e.op in TABLE and TABLE[e.op].moves is None else None
-        if made is None or not made.inputs or not is_float(e.dtype) or queries.is_known_ahead(e):
+        if made is None or not made.inputs or e.dtype != region.root.dtype or queries.is_known_ahead(e):
             continue  # positions and conditions cost next to nothing, here as in plans
         (stage,) = made.stages
         elements = [math.prod(map(extent, x.shape)) for x in (e, *e.args)]
