@@ -313,7 +313,7 @@ CASES = [
     Case(
         "sum((U@V')^2)",
         squared_norm_of_low_rank,
-        ("n 16", "4096 16"),
+        ("n 16", "8192 16"),
         {"sum((U'@U)*(V'@V))": Form(lambda u, v: jnp.sum((u.T @ u) * (v.T @ v)))},
     ),
     Case(
@@ -433,7 +433,7 @@ CASES = [
     Case(
         "A@x + A@y",
         matrix_times_two,
-        ("8192 n", "n", "n"),
+        ("16384 n", "n", "n"),
         {"A@(x+y)": Form(lambda a, x, y: a @ (x + y))},
     ),
     Case(
@@ -487,7 +487,7 @@ CASES = [
     Case(
         "kron(A, B)@x",
         kron_times_vector,
-        ("8 8", "64 n", "8 n"),
+        ("8 8", "128 n", "8 n"),
         {"A@X@B'": Form(lambda a, b, x: (a @ (x @ b.T)).reshape(-1))},
     ),
     Case(
