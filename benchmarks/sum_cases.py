@@ -1,7 +1,7 @@
 """Sums of products for `benchmarks.patterns --set sums`: in matrix, einsum, broadcast, mask and one-hot spellings.
 
-The sizes besides n are such that at n = 512 a program as written takes about 1 to 15 ms on two cores. Where the fastest form
-by hand depends on the machine, there are several.
+The sizes besides n are such that at n = 512 a program as written takes about 1 to 15 ms on two cores. Where the
+fastest form by hand depends on the machine, there are several.
 """
 
 from __future__ import annotations
