@@ -1,7 +1,7 @@
 """Small programs that algebra makes faster: as written, rewritten by hand, and compiled by relax_eg.
 
-    python -m benchmarks.patterns [--sizes 64,256] [--cases qkv,trace] [--quick] [--json out.json] [--strict]
-                                  [--target here.json] [--measure 3] [--resume] [--budget 280]
+    python -m benchmarks.patterns [--set sums] [--sizes 64,256] [--cases qkv,trace] [--quick] [--json out.json]
+                                  [--strict] [--target here.json] [--measure 3] [--resume] [--budget 280]
 
 All three run under `jax.jit`, in one process, taking turns, so that only the programs are compared; what our own call
 costs on top of `jax.jit` is the line at the end. Speed-ups are over the program as written: above 1 is faster.
@@ -21,8 +21,9 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from itertools import chain
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import jax
 import numpy as np
@@ -32,8 +33,9 @@ from rich.markup import escape
 from rich.progress import Progress
 from rich.table import Table
 
-from benchmarks import Quick
-from benchmarks.cases import CASES, Case, Form
+from benchmarks import Quick, sum_cases
+from benchmarks import cases as pattern_cases
+from benchmarks.cases import Case, Form
 from benchmarks.timing import (
     QUICK_SECONDS,
     WITHIN,
@@ -53,6 +55,7 @@ NEAR_BEST = 1.10
 NOT_SLOWER = 1.05
 WRITTEN, OURS = "as written", "ours"
 QUICK_CASES = 2
+SETS = {"patterns": pattern_cases.CASES, "sums": sum_cases.CASES}
 VERSION = 2  # of the file of rows; 1 had one verdict for both limits
 
 
@@ -261,6 +264,7 @@ def save(path: Path, rows: list[Row], calls: list[tuple[str, float]]) -> None:
 
 
 def main(
+    cases_of: Annotated[Literal["patterns", "sums"], typer.Option("--set", help="which cases")] = "patterns",
     sizes: Annotated[str, typer.Option(help="comma-separated values of n")] = "64,256,1024,2048",
     cases: Annotated[str, typer.Option(help="only cases whose name contains one of these words")] = "",
     quick: Quick = False,
@@ -275,7 +279,7 @@ def main(
     """As written, best by hand and ours, for small programs where algebra decides."""
     console = Console(width=None if sys.stdout.isatty() else 190)
     words = [word.strip().lower() for word in cases.split(",") if word.strip()]
-    chosen = [c for c in CASES if not words or any(word in c.name.lower() for word in words)]
+    chosen = [c for c in SETS[cases_of] if not words or any(word in c.name.lower() for word in words)]
     ns = [int(n) for n in sizes.split(",")]
     if quick:
         chosen, ns = chosen[:QUICK_CASES], [min(ns)]
@@ -295,7 +299,7 @@ def main(
             if json_out:
                 save(json_out, rows, [])
             progress.advance(task)
-    order = {c.name: i for i, c in enumerate(CASES)}
+    order = {c.name: i for i, c in enumerate(chain.from_iterable(SETS.values()))}
     rows.sort(key=lambda r: (order[r.case], r.n))
     console.print(table(rows))
     calls = [] if without_ours else call_cost()
