@@ -407,7 +407,7 @@ def test_report_as_json() -> None:
     for side, cost in (("before", report.before), ("after", report.after)):
         assert data[side]["total"]["flops"] == cost.flops == sum(row["flops"] for row in data[side]["rows"])
         assert data[side]["total"]["seconds"] == pytest.approx(cost.seconds)
-    assert data["rules"] == {"matmul_vector_associates": 2}
+    assert data["rules"] == {"same_sum_of_products": 2}
     assert set(data["versions"]) == {"relax-eg", "jax", "egglog", "numpy"}
 
 
@@ -431,7 +431,7 @@ def test_report_as_text() -> None:
     text = str(rx.optimize(chain, "n n", "n n", "n", at={"n": 512}).report)
     # Predicted times change with the profile, and columns with them; what is counted does not.
     assert [line.split() for line in text.splitlines()][:6] == [line.split() for line in REPORT.splitlines()]
-    assert "\nrules used: matmul_vector_associates x2\n" in text
+    assert "\nrules used: same_sum_of_products x2\n" in text
     assert "stopped: saturated; numerics: reassociate" in text
 
 

@@ -43,7 +43,7 @@ def trace_of_product(a, b):
     ids=str,
 )
 def test_what_was_assumed_is_part_of_what_is_certified(options: dict[str, Any], given: str) -> None:
-    best = rx.optimize(trace_of_product, "n k", "k n", **options)
+    best = rx.optimize(trace_of_product, "n k", "k n", rules=rx.rules.default - "sum_products", **options)
     made = best.certificate()
     assert isinstance(made, rx.types.Certificate)
     found = rx.types.Certificate(certificates.plain(made))

@@ -202,7 +202,7 @@ def optimized(book: RuleSet) -> rx.types.Optimized:
     def total(x: Any, y: Any) -> Any:
         return (x[:, None] * y[None, :]).sum()
 
-    return rx.optimize(total, "n", "n", at={"n": 4096}, rules=default - "sum_of_outer" + book)
+    return rx.optimize(total, "n", "n", at={"n": 4096}, rules=default - "sum_products" + book)
 
 
 def test_reports_say_what_is_not_proved(outer_sum: RuleSet) -> None:

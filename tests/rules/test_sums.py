@@ -103,7 +103,8 @@ def test_subtractions_as_programs_have_them() -> None:
         return x @ a + y - x @ b + jnp.tanh(y) - (x @ c - y)
 
     best = rx.optimize(residual, "m k", "m n", "k n", "k n", "k n", at={"m": 128, "k": 512, "n": 256})
-    assert {"sums_in_order", "matmul_left_factor_subtract"} <= set(best.report.rules)
+    assert "same_sum_of_products" in best.report.rules
+    assert [e.op for e in best.module.main.expressions()].count("matmul") == 1
     rng = np.random.default_rng(0)
     args = [rng.standard_normal(s).astype(np.float32) for s in ((4, 5), (4, 3), (5, 3), (5, 3), (5, 3))]
     assert best.check(*args).passed
