@@ -76,7 +76,9 @@ SQUARE = "64 64"
 # Sums of products are one step. Without that rule the same program takes several.
 SINGLE_LAWS = rx.rules.default - "sum_products"
 PROGRAMS: dict[str, Explained] = {
-    "trace": (trace_of_product, ("n k", "k n"), {"at": {"n": 256, "k": 64}, "rules": SINGLE_LAWS}, ["trace_of_product"]),
+    "trace": (
+        trace_of_product, ("n k", "k n"), {"at": {"n": 256, "k": 64}, "rules": SINGLE_LAWS}, ["trace_of_product"],
+    ),
     "lora": (lora, ("b n", "n n", "n 4", "4 n"), {"at": {"b": 8, "n": 256}}, ["same_sum_of_products"]),
     "qkv": (
         qkv, ({k: "256 256" for k in "qkv"}, "s 256"), {"weights": ("params",), "at": {"s": 32}, "target": "a100"},

@@ -17,6 +17,7 @@ from relax_eg.rules.schemas import ProgramQueries, Schema
 from relax_eg.tir.functions import FUNCTIONS
 
 _CHOICE = "where"
+# given: a function of one operand broadcasts nothing.
 _BROADCASTING = frozenset(n for n, f in FUNCTIONS.items() if n in TABLE and f.arity > 1) | {_CHOICE}
 
 
