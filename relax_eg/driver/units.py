@@ -10,7 +10,7 @@ import itertools
 import math
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from types import MappingProxyType
@@ -403,19 +403,20 @@ class Units:
         asked = {*postorder(roots), *(new for _, new, _ in before)}
         if not schemas or all(e in asked for e in chosen):
             return {}
-        found = self._proposals(postorder(chosen), schemas, known)
-        more = {p: answers for p, answers in found.items() if p not in before and p[0] not in asked}
+        found = self._proposals(postorder(chosen), schemas, known, asked)
+        more = {p: answers for p, answers in found.items() if p not in before}
         return {**before, **more} if more else {}
 
     def _proposals(
-        self, nodes: Sequence[Expr], schemas: Sequence[Schema], known: DeclaredFacts
+        self, nodes: Sequence[Expr], schemas: Sequence[Schema], known: DeclaredFacts, asked: Container[Expr] = ()
     ) -> dict[Proposal, Answers]:
+        """The proposals for `nodes`, all of a block, except those that were `asked` about before."""
         self._readers = {}
         self._known_ahead = {e: str(e.attr("name")) in known.weights for e in nodes if e.op == VAR}
         for e in nodes:
             for a in e.args:
                 self._readers.setdefault(a, []).append(e)
-        return proposals(nodes, schemas, self)
+        return proposals([e for e in nodes if e not in asked], schemas, self)
 
     # The answers to schemas (`rules.schemas.ProgramQueries`).
 

@@ -46,6 +46,7 @@ class Region:
     - `leaves`: expressions whose elements it multiplies, or compares with positions.
     - `products`: for each term, before equal terms are collected, the leaves it multiplies.
     - `work`: number of its operators that multiply, sum over axes, or take a part of a tensor.
+    - `reduces`: whether one of its operators sums over axes, or takes or joins parts of tensors.
     - `has_conditions`: whether it compares positions, as an identity matrix does.
     """
 
@@ -54,17 +55,22 @@ class Region:
     leaves: tuple[Expr, ...]
     products: tuple[Product, ...]
     work: int
+    reduces: bool
     has_conditions: bool
 
     @property
     def may_gain(self) -> bool:
-        """Whether it may have another form. A plain product, and a sum of plain products without a common factor, has
-        none."""
-        if self.has_conditions or any(len(p) > 2 for p in self.products):
+        """Whether it may have another form that costs less. A plain product, and a sum of plain products without a
+        common factor, has none. Without a sum over axes, other orders of a product cost the same: a tensor as large as
+        the result must be read twice, or no tensor but one."""
+        leaves = [x for p in self.products for x in p]
+        if not self.reduces:
+            operands = [a for e in self.nodes for a in e.args if a in self.leaves and a.shape == self.root.shape]
+            return len(set(operands)) < len(operands) or len(set(leaves)) < 2
+        if self.has_conditions or any(len(p) > 2 for p in self.products) or len(set(leaves)) < len(leaves):
             return True
-        leaves = [x for p in self.products for x in set(p)]
-        if len(set(leaves)) < len(leaves):
-            return True
+        if self.work <= 1:
+            return False
         return self.work > sum(len(p) == 2 for p in self.products)
 
 
@@ -137,8 +143,8 @@ def region_of(root: Expr, is_cut: Callable[[Expr], bool]) -> Region | None:
         return None
     # Leaves that were cut after their operands had been visited hide these.
     leaves, inside = _reached(root, grower.leaves)
-    work = sum(map(_works, inside))
-    return Region(root, tuple(inside), leaves, products, work, any(e.dtype == "bool" for e in inside))
+    work, reduces = sum(map(_works, inside)), any(map(_reduces, inside))
+    return Region(root, tuple(inside), leaves, products, work, reduces, any(e.dtype == "bool" for e in inside))
 
 
 def _reached(root: Expr, leaves: Iterable[Expr]) -> tuple[tuple[Expr, ...], list[Expr]]:
@@ -179,6 +185,13 @@ def _works(e: Expr) -> bool:
         isinstance(s, Reduce) or (isinstance(s, Apply) and s.fn in ("multiply", "square", "divide"))
         for stage in made.stages
         for s in walk(stage.value)
+    )
+
+
+def _reduces(e: Expr) -> bool:
+    made = program_of(site_of(e)) if e.op in TABLE else None
+    return e.op in _PARTS or (
+        made is not None and any(isinstance(s, Reduce) for stage in made.stages for s in walk(stage.value))
     )
 
 
