@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -18,6 +18,8 @@ from relax_eg.ops import counts
 from relax_eg.rules.book.sum_products import sum_products
 from relax_eg.rules.format import expression_text
 from relax_eg.rules.schemas import ModuleAnswers
+from relax_eg.rules.verify_formal.compose import Composer
+from relax_eg.shapes import Dim
 
 (SAME_SUM,) = sum_products.schemas
 RULES = rx.rules.default
@@ -176,6 +178,21 @@ def test_regions_of_many_terms_are_bounded(fn: Callable[..., Any]) -> None:
     for e in [e for e in postorder([root]) if e.op in SAME_SUM.operators][-50:]:
         SAME_SUM.proposals(e, queries)
     assert time.process_time() - began < 30.0
+
+
+def test_a_garbage_collection_does_not_decide_what_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    collections = iter([0.2])  # seconds of processor time
+    element = Composer.element
+
+    def late(self: Composer, e: Expr, at: Sequence[Dim]) -> Any:
+        end = time.thread_time() + next(collections, 0.0)
+        while time.thread_time() < end:
+            pass
+        return element(self, e, at)
+
+    monkeypatch.setattr(Composer, "element", late)
+    assert proposals(root_of(lambda a, b, c: a @ b + a @ c, *SQUARES)) == ["a @ (b + c)"]
+    assert next(collections, None) is None
 
 
 def test_a_derivation_proves_the_pair() -> None:
