@@ -14,7 +14,9 @@ import pytest
 import relax_eg as rx
 from relax_eg.extract.cost_model import NodeCost
 from relax_eg.ir import Expr, postorder
+from relax_eg.ir.expr import VAR
 from relax_eg.ops import counts
+from relax_eg.ops.interpret import evaluate_expr
 from relax_eg.rules.book.sum_products import sum_products
 from relax_eg.rules.format import expression_text
 from relax_eg.rules.schemas import ModuleAnswers
@@ -82,6 +84,29 @@ LEFT: list[Callable[..., Any]] = [
 @pytest.mark.parametrize("fn", LEFT, ids=range(len(LEFT)))
 def test_what_is_left_as_written(fn: Callable[..., Any]) -> None:
     assert proposals(root_of(fn, *SQUARES)) == []
+
+
+# A program, its arguments, and the form without transposed products that it is proposed to be.
+LAYOUTS: list[tuple[Callable[..., Any], tuple[str, ...], str]] = [
+    (
+        lambda q, k, v: q @ jnp.swapaxes(k, 1, 2) @ v,
+        ("b m d", "b n d", "n"),
+        "squeeze(q @ expand_dims(v @ k, axes=(2,)), axes=(2,))",
+    ),
+]
+
+
+@pytest.mark.parametrize(("fn", "specs", "wanted"), LAYOUTS, ids=[w for *_, w in LAYOUTS])
+def test_layouts(fn: Callable[..., Any], specs: tuple[str, ...], wanted: str) -> None:
+    root = root_of(fn, *specs)
+    forms = {expression_text(e): e for e in SAME_SUM.proposals(root, ModuleAnswers({}, (), postorder([root])))}
+    assert wanted in forms
+    sizes = {name: 3 + i for i, name in enumerate(sorted({name for spec in specs for name in spec.split()}))}
+    rng = np.random.default_rng(0)
+    values = {e: rng.standard_normal([d.evaluate(sizes) for d in e.shape]).astype(np.float32)
+              for e in postorder([root]) if e.op == VAR}  # fmt: skip
+    expected = evaluate_expr(root, values, sizes)
+    np.testing.assert_allclose(evaluate_expr(forms[wanted], values, sizes), expected, rtol=1e-4, atol=1e-4)
 
 
 def test_an_expansion_that_cancels_is_not_proposed() -> None:

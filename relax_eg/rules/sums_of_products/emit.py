@@ -132,6 +132,10 @@ class Emitter:
         return [*(x for x in first if x in letters), *sorted(x for x in letters if x not in first)]
 
     def _contracted(self, a: Access, b: Access, contracted: list[Letter], want: Sequence[Letter]) -> Access:
+        for x, y in ((a, b), (b, a)):
+            if x.letters == tuple(contracted) == y.letters[-2:-1]:
+                # numpy's matmul takes a vector times a batch of matrices as they lie.
+                return Access(op.matmul(x.value, y.value), tuple(z for z in y.letters if z not in contracted))
         batch = [x for x in a.letters if x in b.letters and x not in contracted]
         if self._swaps(a, b, contracted, batch, want):
             a, b = b, a
