@@ -49,7 +49,7 @@ def rows_summed(low: int, high: int) -> Callable[..., Any]:
 
 # A program, and what it is proposed to be by the fewest flops where every size is 64.
 CASES: list[tuple[Callable[..., Any], str]] = [
-    (lambda a, b, c: jnp.trace(a @ b), "sum(a.T * b)"),
+    (lambda a, b, c: jnp.trace(a @ b), "sum(a * b.T)"),
     (lambda a, b, c: jnp.sum(a @ b), "sum(a, axes=(0,)) @ sum(b, axes=(1,))"),
     (lambda a, b, c: (a @ b).sum(0), "sum(a, axes=(0,)) @ b"),
     (lambda a, b, c: jnp.sum(a[:, None, :] * b.T[None], -1).sum(0), "sum(a, axes=(0,)) @ b"),
@@ -93,6 +93,16 @@ LAYOUTS: list[tuple[Callable[..., Any], tuple[str, ...], str]] = [
         ("b m d", "b n d", "n"),
         "squeeze(q @ expand_dims(v @ k, axes=(2,)), axes=(2,))",
     ),
+    (lambda a, b, c: jnp.trace(a @ b @ c), ("n k", "k m", "m n"), "sum(c @ a * b.T)"),
+    (lambda a, b, c: jnp.diagonal((a @ b).T @ c), ("m n", "n n", "m n"), "sum(a.T @ c * b, axes=(0,))"),
+    (
+        lambda a, b, c: jnp.trace(a @ b, axis1=1, axis2=2),
+        ("k n m", "k m n", "n"),
+        "sum(a * permute_dims(b, axes=(0, 2, 1)), axes=(1, 2))",
+    ),
+    (lambda a, b, c: jnp.diagonal(a @ b), ("n m", "m n", "n"), "sum(a * b.T, axes=(1,))"),
+    (lambda a, b, c: jnp.diagonal(a.T @ b), ("n m", "n m", "n"), "sum(a * b, axes=(0,))"),
+    (lambda a, b, c: a.T * b + a.T * c, ("n m", "m n", "m n"), "(b + c) * a.T"),
 ]
 
 
