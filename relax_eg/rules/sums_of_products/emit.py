@@ -127,8 +127,8 @@ class Emitter:
         return Access(op.divide(y, x) if a.divides else op.divide(x, y), tuple(letters))
 
     def _order(self, letters: frozenset[Letter], parts: Sequence[Access], want: Sequence[Letter]) -> list[Letter]:
-        """The letters in the order in which most is as it lies: that of the result, else of the largest part, which is a
-        product if one of the largest is."""
+        """The letters in the order in which most is as it lies: that of the result, else of the largest part, and of
+        several largest that of a product."""
         if all(x in want for x in letters):
             return [x for x in want if x in letters]
         first = max(parts, key=lambda p: (len(p.letters), _is_product(p))).letters
