@@ -34,7 +34,9 @@ Price = Callable[[float, float, bool], float]
 # limit: share of the cost as written below which a plan of as many steps is proposed. At 0.98 two more programs of the
 # corpus gain, by 2 and 8%, and a residual stream of six blocks has three times the nodes.
 _CHEAPER = 0.9
-_READING = 0.1  # limit: seconds of processor time of reading a region
+# limit: seconds of processor time of reading a region. Regions are read in milliseconds; a garbage collection that
+# happens then takes up to 0.2 s and must not decide what is proposed.
+_READING = 1.0
 _PROVING = 0.3  # limit: seconds of processor time of the proof of a form
 _CHECKING = 10.0  # limit: seconds of processor time of the proof of a step of a derivation
 

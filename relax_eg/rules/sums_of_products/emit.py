@@ -115,6 +115,8 @@ class Emitter:
             (number,) = [x for x in (a, b) if x is not masks[0]]
             zero = const(0, number.value.dtype)
             return Access(op.where(aligned(masks[0], letters), aligned(number, letters), zero), tuple(letters))
+        if list(a.letters) != [x for x in letters if x in a.letters]:
+            a, b = b, a  # XLA's loop follows the first factor, which should not be transposed
         return Access(op.multiply(aligned(a, letters), aligned(b, letters)), tuple(letters))
 
     def _divided(self, a: Access, b: Access, letters: Sequence[Letter]) -> Access:
@@ -125,13 +127,18 @@ class Emitter:
         return Access(op.divide(y, x) if a.divides else op.divide(x, y), tuple(letters))
 
     def _order(self, letters: frozenset[Letter], parts: Sequence[Access], want: Sequence[Letter]) -> list[Letter]:
-        """The letters in the order in which most is as it lies: that of the result, else of the largest part."""
+        """The letters in the order in which most is as it lies: that of the result, else of the largest part, and of
+        several largest that of a product."""
         if all(x in want for x in letters):
             return [x for x in want if x in letters]
-        first = max(parts, key=lambda p: len(p.letters)).letters
+        first = max(parts, key=lambda p: (len(p.letters), _is_product(p))).letters
         return [*(x for x in first if x in letters), *sorted(x for x in letters if x not in first)]
 
     def _contracted(self, a: Access, b: Access, contracted: list[Letter], want: Sequence[Letter]) -> Access:
+        for x, y in ((a, b), (b, a)):
+            if x.letters == tuple(contracted) == y.letters[-2:-1]:
+                # numpy's matmul takes a vector times a batch of matrices as they lie.
+                return Access(op.matmul(x.value, y.value), tuple(z for z in y.letters if z not in contracted))
         batch = [x for x in a.letters if x in b.letters and x not in contracted]
         if self._swaps(a, b, contracted, batch, want):
             a, b = b, a
@@ -140,9 +147,7 @@ class Emitter:
         own_b = [x for x in b.letters if x not in batch and x not in contracted]
         summed = [x for x in (b if not own_a else a).letters if x in contracted]
         if not own_a and not own_b and (batch or len(contracted) > 1):
-            letters = [*batch, *summed]
-            product = op.multiply(aligned(a, letters), aligned(b, letters))
-            return Access(op.sum(product, range(len(batch), len(letters))), tuple(batch))
+            return self._multiplied_and_summed(a, b, batch)
         left = self._laid_out(a, [batch, own_a, summed], [len(batch) > 0 or not own_a, False, True])
         right = self._laid_out(b, [batch, summed, own_b], [len(batch) > 0, True, True])
         result = [*batch, *own_a, *own_b]
@@ -156,6 +161,18 @@ class Emitter:
             value = op.squeeze(value, drop) if drop else value
         shape = tuple(self.extents[x] for x in result)
         return Access(value if value.shape == shape else op.reshape(value, shape), tuple(result))
+
+    def _multiplied_and_summed(self, a: Access, b: Access, kept: Sequence[Letter]) -> Access:
+        """The sum of a * b over all letters but `kept`; a and b have the same letters. One operand stays as it lies: a
+        product, else one whose last axes are summed. XLA's loop follows the first factor, so that operand is first."""
+
+        def preferred(x: Access) -> tuple[bool, bool]:
+            return _is_product(x), set(x.letters[: len(kept)]) == set(kept)
+
+        a, b = (b, a) if preferred(b) > preferred(a) else (a, b)
+        axes = [i for i, x in enumerate(a.letters) if x not in kept]
+        value = op.sum(op.multiply(a.value, aligned(b, a.letters)), axes)
+        return Access(value, tuple(x for x in a.letters if x in kept))
 
     def _laid_out(self, x: Access, groups: Sequence[list[Letter]], merges: Sequence[bool]) -> Expr:
         """`x` with its axes in the order of `groups`; the axes of a group that `merges` are one axis. Batch axes, the
@@ -192,6 +209,11 @@ class Emitter:
         own_a = [places[x] for x in a.letters if x in places and x not in contracted and x not in batch]
         own_b = [places[x] for x in b.letters if x in places and x not in contracted and x not in batch]
         return bool(own_a and own_b) and min(own_b) < min(own_a)
+
+
+def _is_product(x: Access) -> bool:
+    """Whether `x` is the result of a matmul, in which a transposition costs more than in an argument."""
+    return x.value.op == "matmul"
 
 
 def _as_number(x: Access, dtype: str) -> Access:

@@ -21,7 +21,7 @@ from relax_eg.rules.verify_formal.guards import Deadline, GuardLiteral, KnownGua
 from relax_eg.rules.verify_formal.sums import CanonicalSum, Factor, Term
 from relax_eg.rules.verify_formal.terms import Normalizer
 from relax_eg.rules.verify_formal.values import TermValues, modulus_of
-from relax_eg.shapes import Dim
+from relax_eg.shapes import Dim, dim_max, dim_min
 from relax_eg.tir.expr import Cast, Read, Scalar, is_loop, loop
 
 _ZERO, _ONE = Dim.of(0), Dim.of(1)
@@ -184,8 +184,12 @@ class _Reader:
                 elif g.op == ">=" and g.of is None and not _letters_in(g.dim + v) and name in g.dim.variables:
                     high[g.dim + v + 1] = g
             first, end = self.normal.extreme(low, _NOWHERE, 1), self.normal.extreme(high, _NOWHERE, -1)
-            if first is None or end is None:
+            if not low or not high:
                 raise Unsupported("a summed position without a range")
+            first = dim_max(*low) if first is None else first
+            end = dim_min(*high) if end is None else end
+            if not self.normal.facts.entails(at_least(end - first), _NOWHERE):
+                first = dim_min(first, end)  # an empty range begins where it ends
             rest -= {*low.values(), *high.values()}
             self.letter(v, end - first, first)
         return [g for g in rest if not (g.of is None and not g.dim.variables)]
