@@ -5,6 +5,7 @@ A step of `Units` that depends on its arguments alone, but for the names of kern
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
@@ -112,6 +113,7 @@ class ExtractedBlock:
     - `taken`: the candidate chosen for each class that is computed.
     - `nodes_by_rule`: how many chosen nodes each rule made.
     - `selected`: how near the choice is to the best.
+    - `written_cost`: the cost of the block as written; infinite if it is not known.
     - `runner_up`: the second best choice; None in kernels.
     - `kernels`: the kernels that hold several operators.
     """
@@ -121,6 +123,7 @@ class ExtractedBlock:
     taken: Mapping[int, int]
     nodes_by_rule: Mapping[str, int]
     selected: SelectedRow
+    written_cost: float = math.inf
     runner_up: RunnerUp | None = None
     kernels: tuple[KernelRow, ...] = ()
 
@@ -148,7 +151,7 @@ def extract_operators(read: Dump, request: BlockRequest) -> ExtractedBlock:
         with clock.running():
             apart = cheapest(read.graph, read.decode, request.same, models, request.once, clock=clock)
         forms.append(_form(read, apart))
-    return ExtractedBlock(tuple(forms), forms[0], taken, dict(made), row, runner_up)
+    return ExtractedBlock(tuple(forms), forms[0], taken, dict(made), row, selection.written_cost, runner_up)
 
 
 def _form(read: Dump, chosen: Chosen) -> BlockForm:
@@ -184,4 +187,4 @@ def extract_kernels(read: Dump, request: BlockRequest) -> ExtractedBlock:
     forms = [BlockForm(b.roots, b.operators, b.classes, b.rules, b.stored, b) for b in (x.built for x in found)]
     held = forms[-1] if request.once is None else forms[0]
     rows = built.rows(request.function, models[0])
-    return ExtractedBlock(tuple(forms), held, taken, dict(built.made), row, None, rows)
+    return ExtractedBlock(tuple(forms), held, taken, dict(built.made), row, kernels=rows)

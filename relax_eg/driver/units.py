@@ -22,6 +22,7 @@ from relax_eg.driver.extracting import BlockRequest, ExtractedBlock, extract_ker
 from relax_eg.driver.fixed import with_fixed_sizes
 from relax_eg.driver.options import ASSUMED_SIZE, Options
 from relax_eg.driver.origins import origins_of
+from relax_eg.driver.prices import NEVER_SLOWER
 from relax_eg.driver.proposals import Proposal, proposals
 from relax_eg.driver.repeated import Repeated, ahead_params, loop_functions
 from relax_eg.egraph import Dump, EGraph, Saturation, dump, recording
@@ -325,7 +326,12 @@ class Units:
         in_kernels = run.options.execution == KERNELS and name not in self._in_loops
         extract = extract_kernels if in_kernels else extract_operators
         chosen = extract(self._saturated[place].read, request)
-        if not is_again and (more := self._more_alternatives(place, chosen.forms[0].operators, roots, known)):
+        is_gain = NEVER_SLOWER * chosen.selected.cost < chosen.written_cost
+        if (
+            not is_again
+            and is_gain
+            and (more := self._more_alternatives(place, chosen.forms[0].operators, roots, known))
+        ):
             makers = {e: rules[0] for form in chosen.forms[:1] for e, rules in form.makers.items() if rules}
             self._saturated[place] = self._saturate(place, roots, scope, known, run, more, makers)
             chosen = extract(self._saturated[place].read, request)

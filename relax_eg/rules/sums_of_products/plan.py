@@ -20,7 +20,7 @@ from relax_eg.ir.expr import Expr
 from relax_eg.rules.sums_of_products.letters import Access, Letter, ProductTerm, SumOfProducts, with_letters
 from relax_eg.shapes import Dim
 
-_MOST_STEPS = 200  # limit: sums of terms for which common factors are tried
+_MOST_STEPS = 60  # limit: sums of terms for which common factors are tried
 
 # Seconds, or flops, of a step: its flops, the bytes it reads and writes, and whether it contracts.
 Price = Callable[[float, float, bool], float]

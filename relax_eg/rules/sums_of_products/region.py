@@ -66,7 +66,7 @@ class Region:
         leaves = [x for p in self.products for x in p]
         if not self.reduces:
             operands = [a for e in self.nodes for a in e.args if a in self.leaves and a.shape == self.root.shape]
-            return len(set(operands)) < len(operands) or len(set(leaves)) < 2
+            return len(set(operands)) < len(operands) or (len(set(leaves)) < 2 and self.work > 1)
         if self.has_conditions or any(len(p) > 2 for p in self.products) or len(set(leaves)) < len(leaves):
             return True
         if self.work <= 1:
