@@ -388,7 +388,7 @@ def test_in_an_oversized_graph_the_best_algebra_is_fused(monkeypatch: pytest.Mon
     specs, at = ("n 512", "512 512", "512"), {"n": 512}
     monkeypatch.setattr("relax_eg.extract.kernels.selection.OVERSIZED", 5)
     best = optimized(fn, *specs, at=at)
-    assert any("associates" in rule for rule in best.report.rules) and len(kernels(best)) == 2
+    assert "same_sum_of_products" in best.report.rules and len(kernels(best)) == 2
     algebra = optimized(fn, *specs, at=at, rules=rx.rules.default - "fusion")
     phased = optimized(algebra.module, rules=rx.rules.fusion, at=at)
     assert best.report.after.seconds <= phased.report.after.seconds * (1 + 1e-9)
@@ -452,7 +452,7 @@ def test_a_derivation_ends_in_operators_and_tells_the_kernels() -> None:
 
     best = optimized(fn, "n 64", "64 64", "64", at={"n": 64})
     found = best.explain()
-    assert any("associates" in s.rule for s in found.steps)
+    assert "same_sum_of_products" in {s.rule for s in found.steps}
     assert "in kernels, each composed of the equations of its operators" in str(found)
     assert any("tanh" in line for line in found.kernels)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -17,6 +18,7 @@ from relax_eg.ir import Expr, postorder
 from relax_eg.ir.expr import VAR
 from relax_eg.ops import counts
 from relax_eg.ops.interpret import evaluate_expr
+from relax_eg.memo import Memo
 from relax_eg.rules.book.sum_products import sum_products
 from relax_eg.rules.format import expression_text
 from relax_eg.rules.schemas import ModuleAnswers
@@ -102,7 +104,6 @@ LAYOUTS: list[tuple[Callable[..., Any], tuple[str, ...], str]] = [
     ),
     (lambda a, b, c: jnp.diagonal(a @ b), ("n m", "m n", "n"), "sum(a * b.T, axes=(1,))"),
     (lambda a, b, c: jnp.diagonal(a.T @ b), ("n m", "n m", "n"), "sum(a * b, axes=(0,))"),
-    (lambda a, b, c: a.T * b + a.T * c, ("n m", "m n", "m n"), "(b + c) * a.T"),
 ]
 
 
@@ -226,6 +227,7 @@ def test_a_garbage_collection_does_not_decide_what_is_read(monkeypatch: pytest.M
         return element(self, e, at)
 
     monkeypatch.setattr(Composer, "element", late)
+    monkeypatch.setattr(sys.modules["relax_eg.rules.book.sum_products"], "_known", Memo(1))  # nothing is known yet
     assert proposals(root_of(lambda a, b, c: a @ b + a @ c, *SQUARES)) == ["a @ (b + c)"]
     assert next(collections, None) is None
 

@@ -21,6 +21,17 @@ def diagonal(x: Any, places: Any) -> Any:
     })  # fmt: skip
 
 
+# --- concatenated operands ---
+
+
+@_rule("a: *b m k, c: *b m j, w: k+j n", tags=("matmul", "concat"), check=False)
+def joined_features_times_weight(a: Any, c: Any, w: Any) -> Any:
+    """[A, C] W = A W[:k] + C W[k:]: the features are not concatenated"""
+    k, n = a.shape[-1], w.shape[1]
+    top, rest = op.strided_slice(w, (0, 0), (k, n)), op.strided_slice(w, (k, 0), w.shape)
+    return op.concat([a, c], a.ndim - 1) @ w, a @ top + c @ rest
+
+
 # --- Kronecker products, as jax.numpy.kron is traced ---
 
 
