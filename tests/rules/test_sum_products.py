@@ -16,9 +16,9 @@ import relax_eg as rx
 from relax_eg.extract.cost_model import NodeCost
 from relax_eg.ir import Expr, postorder
 from relax_eg.ir.expr import VAR
+from relax_eg.memo import Memo
 from relax_eg.ops import counts
 from relax_eg.ops.interpret import evaluate_expr
-from relax_eg.memo import Memo
 from relax_eg.rules.book.sum_products import sum_products
 from relax_eg.rules.format import expression_text
 from relax_eg.rules.schemas import ModuleAnswers
