@@ -183,6 +183,15 @@ def test_summed_ranges_whose_ends_are_not_ordered() -> None:
         np.testing.assert_allclose(best(a, b, a), (a @ b)[5:10].sum(0), rtol=1e-4, atol=1e-5)
 
 
+def test_a_limit_that_no_axis_has() -> None:
+    def first_rows(a: Any, b: Any, c: Any) -> Any:
+        return jnp.sum(jnp.where((jnp.arange(a.shape[0]) < c.shape[0])[:, None], a @ b, 0.0), 0)
+
+    best = rx.optimize(first_rows, "n n", "n n", "k", at={"n": 64, "k": 8})
+    a, b, c = (np.random.default_rng(0).standard_normal(s).astype(np.float32) for s in ((5, 5), (5, 5), (3,)))
+    np.testing.assert_allclose(best(a, b, c), first_rows(a, b, c), rtol=1e-4, atol=1e-5)
+
+
 def test_integers_wrap_as_written() -> None:
     def products(a: Any, b: Any) -> Any:
         return jnp.sum(a @ b)

@@ -135,7 +135,7 @@ def _question(region: Region, leaves: Mapping[Expr, Expr], queries: ProgramQueri
         readers = () if e is region.root else queries.readers(e)
         share = sum(r in inside for r in readers) / len(readers) if readers else 1.0
         shares.append(0.0 if queries.is_known_ahead(e) else share)
-    names = sorted({v for e in (*region.nodes, *region.leaves) for d in e.shape for v in d.variables})
+    names = sorted({n for e in (*region.nodes, *region.leaves) for n in _size_names(e)})
     made = replace(
         region,
         root=over[region.root],
@@ -151,6 +151,13 @@ def _question(region: Region, leaves: Mapping[Expr, Expr], queries: ProgramQueri
         tuple((n, queries.largest_value(Dim.var(n))) for n in names),
         tuple(queries.seconds(*step) for step in _STEPS),
     )
+
+
+def _size_names(e: Expr) -> Iterator[str]:
+    attributes = (v for _, value in e.attrs for v in (value if isinstance(value, tuple) else (value,)))
+    for d in (*e.shape, *attributes):
+        if isinstance(d, Dim):
+            yield from d.variables
 
 
 # given: a step each of arithmetic in a contraction, other arithmetic, data movement, and nothing.
