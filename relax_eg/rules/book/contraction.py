@@ -35,14 +35,37 @@ def vector_matmul_associates(v: Any, a: Any, b: Any) -> Any:
     return v @ (a @ b), (v @ a) @ b
 
 
+# Sums of more terms than a region has are factored two terms at a time.
+@_rule("a: *b m k, b: k n, c: k n", tags=("matmul",), check=False)
+def matmul_left_factor(a: Any, b: Any, c: Any) -> Any:
+    """A B + A C = A (B + C)"""
+    return a @ b + a @ c, a @ (b + c)
+
+
+@_rule("a: *b m k, b: k n, c: k n", tags=("matmul",), check=False)
+def matmul_left_factor_subtract(a: Any, b: Any, c: Any) -> Any:
+    """A B - A C = A (B - C)"""
+    return a @ b - a @ c, a @ (b - c)
+
+
+@_rule("a: *b m k, c: *b m k, b: k n", tags=("matmul",), check=False)
+def matmul_right_factor(a: Any, c: Any, b: Any) -> Any:
+    """A B + C B = (A + C) B"""
+    return a @ b + c @ b, (a + c) @ b
+
+
+@_rule("a: *b m k, c: *b m k, b: k n", tags=("matmul",), check=False)
+def matmul_right_factor_subtract(a: Any, c: Any, b: Any) -> Any:
+    """A B - C B = (A - C) B"""
+    return a @ b - c @ b, (a - c) @ b
+
+
 @_rule("x: *b k, w: k n, a: k r, b: r n", both=True, tags=("matmul", "adapter"), check=False)
 def adapter_applies(x: Any, w: Any, a: Any, b: Any) -> Any:
     """x (W + A B) = x W + (x A) B: an adapter applied, or merged into the weight"""
     return x @ (w + a @ b), x @ w + (x @ a) @ b
 
 
-# Only for sums with one reader: those of residual connections have more, and each layer would be multiplied out through
-# all layers before it, in exponentially many ways.
 @_rule("a: *b m n, d: n", tags=("matmul", "diagonal"), check=False)
 def matrix_times_diagonal(a: Any, d: Any) -> Any:
     """A diag(d) = A * d"""

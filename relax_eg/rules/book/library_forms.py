@@ -109,6 +109,14 @@ def nothing_added(x: Any) -> Any:
     return x + const(0), x
 
 
+@_rule("c: 1 *b @ bool, x: 1 *b, y:", "broadcast", numerics="exact")
+def choice_needs_no_broadcast(c: Any, x: Any, y: Any) -> Any:
+    """where(c, x, broadcast(y)[None]) = where(c, x, y)"""
+    if x.ndim == 1:
+        return None
+    return op.where(c, x, op.expand_dims(op.broadcast_to(y, x.shape[1:]), 0)), op.where(c, x, y)
+
+
 def _rows(name: str, f: Callable[[Any, Any], Any]) -> None:
     def row(x: Any, y: Any) -> Any:
         lead = x.ndim - y.ndim
