@@ -342,6 +342,81 @@ def broadcast_of_broadcast(x: Any, s: Any, t: Any) -> Any:
     return op.broadcast_to(op.broadcast_to(x, first), (*t, *first)), op.broadcast_to(x, (*t, *first))
 
 
+def _elementwise_rules(name: str, f: Callable[..., Any]) -> None:
+    """Adds the rules by which an elementwise operator's operand need not be broadcast first."""
+
+    def suffix(x: Any, y: Any) -> Any:
+        return f(x, op.broadcast_to(y, x.shape)), f(x, y)
+
+    def prefix(x: Any, y: Any) -> Any:
+        return f(op.broadcast_to(y, x.shape), x), f(y, x)
+
+    # JAX puts axes of size 1 in front of an operand with fewer axes.
+    def behind(x: Any, y: Any) -> Any:
+        front = tuple(range(x.ndim - y.ndim))
+        return (f(x, op.expand_dims(y, front)), f(x, y)) if front else None
+
+    def before(x: Any, y: Any) -> Any:
+        front = tuple(range(x.ndim - y.ndim))
+        return (f(op.expand_dims(y, front), x), f(y, x)) if front else None
+
+    for side, function in (("right", behind), ("left", before)):
+        for kind, shapes in (("", "x: *a *c, y: *c"), ("_image", "x: n k h w, y: k 1 1")):
+            _rule(
+                shapes,
+                name=f"{name}_needs_no_axes_in_front_{side}{kind}",
+                doc=f"{name} needs no axes of size 1 in front of an operand",
+                phase="simplify",
+                numerics="exact",
+                tags=("broadcast", "variants"),
+                check=False,
+            )(function)
+    for side, function in (("right", suffix), ("left", prefix)):
+        for kind, shapes in (
+            ("", "x: *a *c, y: *c"),
+            ("_column", "x: *a n, y: *a 1"),
+            ("_mask", "x: b h q s, y: b 1 1 s"),
+            ("_pair", "x: b s n, y: 1 s n"),
+        ):
+            _rule(
+                shapes,
+                name=f"{name}_needs_no_broadcast_{side}{kind}",
+                doc=f"{name} needs no broadcast of an operand",
+                phase="simplify",
+                numerics="exact",
+                tags=("broadcast", "variants"),
+                check=False,
+            )(function)
+
+
+for _name in ("add", "subtract", "multiply", "divide", "maximum", "minimum"):
+    _elementwise_rules(_name, getattr(op, _name))
+
+
+@_rule("c: *b @ bool, x: *b, y:", phase="simplify", numerics="exact", tags=("broadcast",), check=False)
+def where_needs_no_broadcast_otherwise(c: Any, x: Any, y: Any) -> Any:
+    """where(c, x, broadcast(y)) = where(c, x, y)"""
+    return op.where(c, x, op.broadcast_to(y, x.shape)), op.where(c, x, y)
+
+
+@_rule("c: *b @ bool, x:, y: *b", phase="simplify", numerics="exact", tags=("broadcast",), check=False)
+def where_needs_no_broadcast_then(c: Any, x: Any, y: Any) -> Any:
+    """where(c, broadcast(x), y) = where(c, x, y)"""
+    return op.where(c, op.broadcast_to(x, y.shape), y), op.where(c, x, y)
+
+
+@_rule("c: m n @ bool, x: m 1, y: m n", phase="simplify", numerics="exact", tags=("broadcast",), check=False)
+def where_needs_no_broadcast_column(c: Any, x: Any, y: Any) -> Any:
+    """where(c, broadcast(x), y) = where(c, x, y) for a column x"""
+    return op.where(c, op.broadcast_to(x, c.shape), y), op.where(c, x, y)
+
+
+@_rule("c: m n @ bool, x: m 1, y:", phase="simplify", numerics="exact", tags=("broadcast",), check=False)
+def where_of_column_and_scalar(c: Any, x: Any, y: Any) -> Any:
+    """where(c, broadcast(x), broadcast(y)) = where(c, x, y) for a column x and a scalar y"""
+    return op.where(c, op.broadcast_to(x, c.shape), op.broadcast_to(y, c.shape)), op.where(c, x, y)
+
+
 @_rule("x: m 1, y: n", phase="simplify", numerics="exact", tags=("broadcast",), check=False)
 def outer_needs_no_row(x: Any, y: Any) -> Any:
     """x * y[None, :] = x * y for a column x"""

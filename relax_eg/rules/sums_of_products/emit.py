@@ -10,7 +10,7 @@ from fractions import Fraction
 from relax_eg.dtypes import is_float
 from relax_eg.ir.expr import Expr, const
 from relax_eg.ops import api as op
-from relax_eg.ops.record import operators_run_as
+from relax_eg.ops.record import TABLE
 from relax_eg.rules.sums_of_products.letters import Access, Letter, SumOfProducts, aligned
 from relax_eg.rules.sums_of_products.plan import Node, Scale
 from relax_eg.shapes import Dim
@@ -212,12 +212,9 @@ class Emitter:
         return bool(own_a and own_b) and min(own_b) < min(own_a)
 
 
-_MATMULS = operators_run_as("matmul")
-
-
 def _is_product(x: Access) -> bool:
     """Whether `x` is the result of a matmul, in which a transposition costs more than in an argument."""
-    return x.value.op in _MATMULS
+    return x.value.op in TABLE and TABLE[x.value.op].kernel == "matmul"
 
 
 def _as_number(x: Access, dtype: str) -> Access:
