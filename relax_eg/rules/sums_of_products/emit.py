@@ -10,10 +10,11 @@ from fractions import Fraction
 from relax_eg.dtypes import is_float
 from relax_eg.ir.expr import Expr, const
 from relax_eg.ops import api as op
-from relax_eg.ops.record import TABLE
+from relax_eg.ops.record import TABLE, program_of, site_of
 from relax_eg.rules.sums_of_products.letters import Access, Letter, SumOfProducts, aligned
 from relax_eg.rules.sums_of_products.plan import Node, Scale
 from relax_eg.shapes import Dim
+from relax_eg.tir.expr import Reduce
 
 
 @dataclass
@@ -213,8 +214,9 @@ class Emitter:
 
 
 def _is_product(x: Access) -> bool:
-    """Whether `x` is the result of a matmul, in which a transposition costs more than in an argument."""
-    return x.value.op in TABLE and TABLE[x.value.op].kernel == "matmul"
+    """Whether `x` is the result of a contraction, in which a transposition costs more than in an argument."""
+    made = program_of(site_of(x.value)) if x.value.op in TABLE else None
+    return made is not None and len(made.inputs) > 1 and isinstance(made.stages[-1].value, Reduce)
 
 
 def _as_number(x: Access, dtype: str) -> Access:
