@@ -41,9 +41,9 @@ from relax_eg.ir.origin import Origin, Origins, SourceLine
 from relax_eg.ir.outline import outline
 from relax_eg.ir.scopes import scopes_of
 from relax_eg.logs import log_at, report_progress
-from relax_eg.rules.parameter_facts import DeclaredFacts, Facts, facts_of_functions
+from relax_eg.rules.parameter_facts import DeclaredFacts, Facts, facts_of_functions, known_facts
 from relax_eg.rules.schema_answers import Answers
-from relax_eg.rules.schemas import MEMORY, Schema
+from relax_eg.rules.schemas import MEMORY, FactsOf, Schema
 from relax_eg.shapes import Dim, Scope
 
 Place = tuple[str, int]  # a function, and the number of a block in it
@@ -183,6 +183,7 @@ class Units:
     _taken_names: set[str] = field(default_factory=set[str])  # names taken, also by functions still being made
     _readers: dict[Expr, list[Expr]] = field(default_factory=dict[Expr, list[Expr]])
     _known_ahead: dict[Expr, bool] = field(default_factory=dict[Expr, bool])
+    _facts_of: FactsOf = lambda e: frozenset()
     _names: Names = field(default_factory=Names)
     _saturated: dict[Place, _Saturated] = field(default_factory=dict[Any, _Saturated])
 
@@ -314,7 +315,9 @@ class Units:
         name, found, roots = place[0], run.result, [b.value for b in block.bindings]
         is_again = place in self._saturated
         if not is_again:
-            self._saturated[place] = self._saturate(place, roots, scope, known, run, self._alternatives(roots, known))
+            self._saturated[place] = self._saturate(
+                place, roots, scope, known, run, self._alternatives(roots, scope, known)
+            )
         # XLA hoists loop-invariant code out of the body of a loop.
         loop = run.loop_functions.get(name)
         is_hoisted = loop is not None and loop.is_body and run.options.profile.platform in PLATFORMS
@@ -330,7 +333,7 @@ class Units:
         if (
             not is_again
             and is_gain
-            and (more := self._more_alternatives(place, chosen.forms[0].operators, roots, known))
+            and (more := self._more_alternatives(place, chosen.forms[0].operators, roots, scope, known))
         ):
             makers = {e: rules[0] for form in chosen.forms[:1] for e, rules in form.makers.items() if rules}
             self._saturated[place] = self._saturate(place, roots, scope, known, run, more, makers)
@@ -393,14 +396,14 @@ class Units:
                 work += [n for e in self.functions[name].expressions() for n in functions_of(e)]
         return found
 
-    def _alternatives(self, roots: Sequence[Expr], known: DeclaredFacts) -> dict[Proposal, Answers]:
+    def _alternatives(self, roots: Sequence[Expr], scope: Scope, known: DeclaredFacts) -> dict[Proposal, Answers]:
         """The proposals of schemas for a block, each with the answers that it was given; none without a budget."""
         schemas = [s for s in self.options.rules.schemas if MEMORY not in s.tags or self.large_bytes < math.inf]
         has_budget = self.options.budget.nodes > 0 and self.options.budget.seconds > 0
-        return self._proposals(postorder(roots), schemas, known) if schemas and has_budget else {}
+        return self._proposals(postorder(roots), schemas, scope, known) if schemas and has_budget else {}
 
     def _more_alternatives(
-        self, place: Place, chosen: Sequence[Expr], roots: Sequence[Expr], known: DeclaredFacts
+        self, place: Place, chosen: Sequence[Expr], roots: Sequence[Expr], scope: Scope, known: DeclaredFacts
     ) -> dict[Proposal, Answers]:
         """The proposals for a block together with those for the values that were chosen of it; empty if nothing new is
         proposed for these."""
@@ -409,15 +412,22 @@ class Units:
         asked = {*postorder(roots), *(new for _, new, _ in before)}
         if not schemas or all(e in asked for e in chosen):
             return {}
-        found = self._proposals(postorder(chosen), schemas, known, asked)
+        found = self._proposals(postorder(chosen), schemas, scope, known, asked)
         more = {p: answers for p, answers in found.items() if p not in before}
         return {**before, **more} if more else {}
 
     def _proposals(
-        self, nodes: Sequence[Expr], schemas: Sequence[Schema], known: DeclaredFacts, asked: Container[Expr] = ()
+        self,
+        nodes: Sequence[Expr],
+        schemas: Sequence[Schema],
+        scope: Scope,
+        known: DeclaredFacts,
+        asked: Container[Expr] = (),
     ) -> dict[Proposal, Answers]:
         """The proposals for `nodes`, all of a block, except those that were `asked` about before."""
         self._readers = {}
+        needed = frozenset[str]().union(*(s.facts for s in schemas))
+        self._facts_of = partial(known_facts(known.facts, known.exact, scope).among, needed)
         self._known_ahead = {e: str(e.attr("name")) in known.weights for e in nodes if e.op == VAR}
         for e in nodes:
             for a in e.args:
@@ -425,6 +435,9 @@ class Units:
         return proposals([e for e in nodes if e not in asked], schemas, self)
 
     # The answers to schemas (`rules.schemas.ProgramQueries`).
+
+    def facts(self, e: Expr) -> frozenset[str]:
+        return self._facts_of(e)
 
     def extent(self, size: Dim) -> int:
         """See `rules.schemas.ProgramQueries`."""

@@ -134,7 +134,7 @@ def replay(derivation: Derivation, libraries: Libraries | None = None, batched: 
         scope, name = scopes[part.function][part.block], part.function
         check = _Check(derivation, part, scope, facts.get(name, {}), strict.get(name, {}), exact, found)
         check.run()
-        Proposals(derivation, part, batched, check.fail).check()
+        Proposals(derivation, part, batched, check.facts_of, check.fail).check()
         check.evaluate(libraries)
     if derivation.parts:
         _compare_ends(derivation, libraries, found)
@@ -240,6 +240,10 @@ class _Check:
         named = (*derivation.functions.values(), *derivation.shared)
         self.signatures = {f.name: function_annotation(f) for f in named}
         self._proved: set[object] = set()
+
+    def facts_of(self, e: Expr) -> frozenset[str]:
+        """The facts of `e`."""
+        return self.known.among(FACTS, e)
 
     def run(self) -> None:
         self.found.programs += sum(1 for _ in changes(self.part.results))

@@ -19,6 +19,7 @@ from relax_eg.ir.expr import Expr, postorder
 from relax_eg.ir.module import Function
 from relax_eg.rules import Schema
 from relax_eg.rules.schema_answers import Batched, ReplayedAnswers, Values, values_of
+from relax_eg.rules.schemas import FactsOf
 
 Fail = Callable[[Equation | None, str], ExplanationError]
 
@@ -29,6 +30,7 @@ class Proposals:
 
     - `derivation`, `part`: the derivation, and its part.
     - `batched`: applies a function to slices; None if nothing can.
+    - `facts`: the facts of expressions.
     - `fail`: makes the error to be raised, from the use of a rule and a text.
     - `written`: functions as written, by name.
     """
@@ -36,6 +38,7 @@ class Proposals:
     derivation: Derivation
     part: DerivationPart
     batched: Batched | None
+    facts: FactsOf
     fail: Fail
     written: dict[str, Function] = field(init=False)
     _forms: dict[str, set[Values]] = field(init=False)
@@ -81,7 +84,7 @@ class Proposals:
         schema, ((left, right),) = e.rule, e.pairs
         assert isinstance(schema, Schema)
         if schema.prove is not None:
-            if why := schema.prove(left, right):
+            if why := schema.prove(left, right, self.facts):
                 raise self.fail(e, f"{left!r} is not shown to be equal to {right!r}: {why}")
             return
         if e.answers is None:
@@ -94,7 +97,9 @@ class Proposals:
             if any(f.name == self.part.function for f in run):
                 raise self.fail(e, f"`{name}` runs itself, so a form of it is nothing to go by")
         d = self.derivation
-        again = ReplayedAnswers(e.answers, d.functions, self.written, self._readers, self._is_form, self.batched)
+        again = ReplayedAnswers(
+            e.answers, d.functions, self.written, self._readers, self._is_form, self.facts, self.batched
+        )
         try:
             proposed = schema.proposals(left, again)
         except ExplanationError as error:

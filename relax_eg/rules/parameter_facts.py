@@ -79,11 +79,9 @@ def facts_of_functions(module: Module, declared: Facts, rules: RuleSet, exact: b
     """
     entry = module.main
     found: dict[str, Facts] = {entry.name: declared}
-    wanted = (
-        required_facts(frozenset[FactKey](f for r in rules for f in r.required_facts))
-        if declared
-        else frozenset[FactKey]()
-    )
+    by_rules = {f for r in rules for f in r.required_facts}
+    by_schemas = {f for schema in rules.schemas for f in schema.facts}
+    wanted = required_facts(frozenset[FactKey](by_rules | by_schemas)) if declared else frozenset[FactKey]()
     if not wanted:
         return found
     operands: dict[str, list[Sequence[frozenset[FactKey]]]] = {}

@@ -5,7 +5,7 @@ The e-graph compiles the same rules to rules of its engine (`egraph.facts`).
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import lru_cache
 
@@ -105,6 +105,10 @@ class KnownFacts:
     is_positive: Callable[[Dim], bool]
     _annotation_facts: dict[Annotation, frozenset[str]] = field(default_factory=dict[Annotation, frozenset[str]])
     _found: dict[tuple[Expr, FactKey], bool] = field(default_factory=dict[tuple[Expr, FactKey], bool])
+
+    def among(self, facts: Iterable[str], e: Expr) -> frozenset[str]:
+        """Those of `facts` that `e` is known to have."""
+        return frozenset(f for f in facts if self.has(e, f))
 
     def has(self, e: Expr, fact: FactKey) -> bool:
         """Whether `e` is known to have `fact`, or to pass it if it is a test of constants."""

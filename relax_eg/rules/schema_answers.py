@@ -17,7 +17,7 @@ from typing import Literal
 from relax_eg.errors import ExplanationError
 from relax_eg.ir.expr import Expr
 from relax_eg.ir.module import Function, Module
-from relax_eg.rules.schemas import ProgramQueries
+from relax_eg.rules.schemas import FactsOf, ProgramQueries
 from relax_eg.shapes import Dim
 
 # Applies a function of a module to each slice of some of its parameters; None if that cannot be formed.
@@ -56,6 +56,9 @@ class RecordingAnswers:
 
     def is_known_ahead(self, e: Expr) -> bool:
         return self.queries.is_known_ahead(e)
+
+    def facts(self, e: Expr) -> frozenset[str]:
+        return self.queries.facts(e)
 
     def extent(self, size: Dim) -> int:
         return self.answers.sizes.setdefault(("extent", str(size)), self.queries.extent(size))
@@ -102,6 +105,7 @@ class ReplayedAnswers:
     - `written`: functions as written, by name, without those that a schema made.
     - `readers_of`: for nodes of the block as written, the nodes that read them.
     - `is_form`: returns whether values are shown to be a form of a function as written.
+    - `facts_of`: the facts of expressions.
     - `batching`: applies a function to slices; None if nothing can.
 
     Raises ExplanationError for a query without a recorded answer, and for a form that is not shown to be one."""
@@ -111,6 +115,7 @@ class ReplayedAnswers:
     written: Mapping[str, Function]
     readers_of: Mapping[Expr, Sequence[Expr]]
     is_form: Callable[[str, Values], bool]
+    facts_of: FactsOf
     batching: Batched | None = None
 
     def readers(self, e: Expr) -> Sequence[Expr]:
@@ -118,6 +123,9 @@ class ReplayedAnswers:
 
     def is_known_ahead(self, e: Expr) -> bool:
         raise ExplanationError("asked again, it wants to know what is known ahead, which is not in the derivation")
+
+    def facts(self, e: Expr) -> frozenset[str]:
+        return self.facts_of(e)
 
     def extent(self, size: Dim) -> int:
         return self._number("extent", str(size))

@@ -6,7 +6,7 @@ functions. The proposal is added to the e-class of the node as written, and extr
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -36,6 +36,11 @@ class ProgramQueries(Protocol):
 
     def is_known_ahead(self, e: Expr) -> bool:
         """Whether `e` follows from values alone that are known ahead of the calls, so that it is computed once."""
+        ...
+
+    def facts(self, e: Expr) -> frozenset[str]:
+        """The facts of the values of `e` that follow from what is declared (keys of `ops.facts.FACTS`), among those
+        that schemas rely on (`Schema.facts`)."""
         ...
 
     def extent(self, size: Dim) -> int:
@@ -91,12 +96,14 @@ class ModuleAnswers:
     - `ahead`: the answer of `ahead_params`; if empty, no parameter is known ahead.
     - `written`: the nodes of the block, for `readers`.
     - `large_bytes`: the answer of `large_bytes`.
+    - `known`: the answers of `facts`.
     """
 
     functions: dict[str, Function]
     ahead: Sequence[bool] = ()
     written: Sequence[Expr] = ()
     large_bytes: float = 0.0
+    known: Mapping[Expr, frozenset[str]] = field(default_factory=dict[Expr, frozenset[str]])
     _made: int = field(default=0)
 
     def readers(self, e: Expr) -> Sequence[Expr]:
@@ -104,6 +111,9 @@ class ModuleAnswers:
 
     def is_known_ahead(self, e: Expr) -> bool:
         return False
+
+    def facts(self, e: Expr) -> frozenset[str]:
+        return self.known.get(e, frozenset())
 
     def extent(self, size: Dim) -> int:
         return int(size.evaluate(dict.fromkeys(size.variables, 64)))
@@ -173,6 +183,10 @@ Trials = Callable[[np.random.Generator], Trial]
 MEMORY = "memory"
 
 
+# The facts of an expression.
+FactsOf = Callable[[Expr], frozenset[str]]
+
+
 @dataclass(frozen=True)
 class Schema:
     """A rule about whole nodes.
@@ -185,8 +199,9 @@ class Schema:
     - `trials`: generators of the programs on which it is tested (`schema_trials`); if there are none, programs that
       have one of its operators.
     - `asks_again`: whether it is asked about the nodes that the search chose, too, after which the search goes on.
-    - `prove`: returns why two expressions are not shown equal, empty if they are. It checks steps of derivations;
-      without it, `propose` is asked again.
+    - `facts`: the facts of values on which its proposals may rely (keys of `ops.facts.FACTS`).
+    - `prove`: returns why two expressions are not shown equal, given the facts of expressions; empty if they are. It
+      checks steps of derivations; without it, `propose` is asked again.
     """
 
     name: str
@@ -197,7 +212,8 @@ class Schema:
     operators: frozenset[str]
     trials: tuple[Trials, ...] = ()
     asks_again: bool = False
-    prove: Callable[[Expr, Expr], str] | None = None
+    facts: frozenset[str] = frozenset()
+    prove: Callable[[Expr, Expr, FactsOf], str] | None = None
 
     @property
     def where(self) -> SourceLine:

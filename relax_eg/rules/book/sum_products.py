@@ -22,7 +22,7 @@ from relax_eg.memo import Memo
 from relax_eg.ops.record import TABLE, program_of, site_of
 from relax_eg.rules.rule_set import RuleSet
 from relax_eg.rules.schema_trials import sums_of_products
-from relax_eg.rules.schemas import ProgramQueries, Schema
+from relax_eg.rules.schemas import FactsOf, ProgramQueries, Schema
 from relax_eg.rules.sums_of_products.region import ARITHMETIC, Region, divisors_of, is_view, region_of, terms_of
 from relax_eg.shapes import Dim
 from relax_eg.tir.analyze import stage_flops
@@ -242,7 +242,7 @@ def _cost_as_written(question: _Question, extent: Extent, price: Price) -> tuple
     return total, steps
 
 
-def _prove(left: Expr, right: Expr) -> str:
+def _prove(left: Expr, right: Expr, facts: FactsOf) -> str:
     from relax_eg.rules.verify_formal.prove import why_not_equal
 
     there = set(postorder((right,)))
