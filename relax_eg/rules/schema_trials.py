@@ -417,3 +417,21 @@ def sums_of_products(rng: np.random.Generator) -> Trial:
     shapes = ((k, k), (k, k), (k, k), (k,), (k,))
     args = tuple(rng.integers(-2, 3, shape).astype(object) for shape in shapes)
     return Trial(Module((_main(params, node),)), node, args, ModuleAnswers({}, (), postorder((node,))))
+
+
+def pointwise_terms(rng: np.random.Generator) -> Trial:
+    """A term of up to five elementwise operators on two arrays and small numbers, which often repeats an operand."""
+    k = int(rng.integers(1, 5))
+    params = x, y = tuple(var(name, Tensor((Dim.of(k),), "float32")) for name in "xy")
+    functions = (
+        op.add, op.subtract, op.multiply, op.maximum, op.minimum, lambda a, b: op.where(op.less(a, b), a, b),
+        lambda a, b: op.where(op.greater_equal(a, b), a, op.negative(b)), lambda a, b: op.maximum(op.negative(a), b),
+        lambda a, b: op.where(op.logical_or(op.less(a, b), op.equal(a, b)), a, b), lambda a, b: op.abs(a),
+        lambda a, b: op.add(a, float(rng.integers(-2, 3))), lambda a, b: op.multiply(a, float(rng.integers(-2, 3))),
+    )  # fmt: skip
+    made: list[Expr] = [x, y]
+    for _ in range(int(rng.integers(2, 6))):
+        f = functions[int(rng.integers(len(functions)))]
+        made.append(f(made[-1], made[int(rng.integers(len(made)))]))
+    args = tuple(rng.integers(-3, 4, k).astype(object) for _ in params)
+    return Trial(Module((_main(params, made[-1]),)), made[-1], args, ModuleAnswers({}, (), postorder((made[-1],))))

@@ -15,6 +15,7 @@ from relax_eg.rules.book.libraries import calls
 from relax_eg.rules.book.library_forms import forms
 from relax_eg.rules.book.movement import movement
 from relax_eg.rules.book.pieces import pieces
+from relax_eg.rules.book.pointwise import pointwise
 from relax_eg.rules.book.reduction import reduction
 from relax_eg.rules.book.splitting import splitting
 from relax_eg.rules.book.sum_products import sum_products
@@ -32,6 +33,7 @@ default = RuleSet(
     (
         *broadcasts.schemas,
         *sum_products.schemas,
+        *pointwise.schemas,
         *sums.schemas,
         *functions.schemas,
         *fusion.schemas,
@@ -60,6 +62,7 @@ __all__ = [
     "libraries",
     "movement",
     "pieces",
+    "pointwise",
     "reduction",
     "splitting",
     "sum_products",

@@ -8,6 +8,7 @@ has a value exactly where the other has one, and that the values are equal there
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable, Mapping
 from fractions import Fraction
 from typing import Any
@@ -83,6 +84,9 @@ class _RealTheory:
         self._log: Any = z3.Function("log", z3.RealSort(), z3.RealSort())
         # Arguments of exp and their values.
         self._powers: list[tuple[Term, Term]] = [(z3.RealVal(0), z3.RealVal(1))]
+        self._sin: Any = z3.Function("sin", z3.RealSort(), z3.RealSort())
+        self._cos: Any = z3.Function("cos", z3.RealSort(), z3.RealSort())
+        self._angles: list[Term] = []
         self._count = 0
 
     def follows(self, premises: list[Formula], wanted: Formula) -> bool:
@@ -120,15 +124,18 @@ class _RealTheory:
             return z3.RealVal(f"{exact.numerator}/{exact.denominator}")
         if isinstance(s, Select):  # the other branch may have no value; `_swallowed` collects such terms
             return z3.If(self.term(s.cond), self.term(s.then), self.term(s.other))
-        if isinstance(s, Cast) and kind(s.dtype) == kind(s.arg.dtype) == "f":
-            return self.term(s.arg)
-        if isinstance(s, Apply) and kind(s.args[0].dtype) == "f":
-            make = _FUNCTIONS.get(s.fn)
+        if isinstance(s, Cast) and kind(s.dtype) == "f" and kind(s.arg.dtype) in "bf":
+            x = self.term(s.arg)
+            return x if kind(s.arg.dtype) == "f" else z3.If(x, z3.RealVal(1), z3.RealVal(0))
+        if isinstance(s, Apply) and kind(s.args[0].dtype) in "bf":
+            make = (_FUNCTIONS if kind(s.args[0].dtype) == "f" else _CONNECTIVES).get(s.fn)
             if make is not None:
                 return make(self, s)
         raise Unsupported(f"{s.fn if isinstance(s, Apply) else type(s).__name__.lower()} of this dtype, over the reals")
 
     def _element(self, s: Read) -> Term:
+        if s.dtype == "bool":
+            return z3.Bool(str(s))
         if kind(s.dtype) != "f":
             raise Unsupported("elements that are no floats")
         x = z3.Real(str(s))
@@ -142,9 +149,13 @@ class _RealTheory:
 
     # --- functions that are defined by an equation ---
 
-    def quotient(self, s: Apply, x: Term, y: Term) -> Term:
+    def require(self, s: Apply, holds: Formula) -> None:
+        """Notes that `s` has a value only where `holds`."""
+        self._obligations[s] = holds
+
+    def quotient(self, s: Apply, x: Term, y: Term, exists: Formula | None = None) -> Term:
         q = self.fresh()
-        self._obligations[s] = y != 0
+        self.require(s, y != 0 if exists is None else exists)
         self.known.append(z3.Implies(y != 0, q * y == x))
         return q
 
@@ -186,6 +197,20 @@ class _RealTheory:
         self._logarithm(of)
         return value
 
+    def cube_root(self, s: Apply) -> Term:
+        x, r = self.term(s.args[0]), self.fresh()
+        self.known.append(r * r * r == x)
+        return r
+
+    def angle(self, x: Term) -> tuple[Term, Term]:
+        """Returns the sine and the cosine of x."""
+        found = self._sin(x), self._cos(x)
+        if not any(x is a for a in self._angles):
+            self._angles.append(x)
+            self.known.append(found[0] * found[0] + found[1] * found[1] == 1)
+            self.known += [self._sin(-x) == -found[0], self._cos(-x) == found[1]]
+        return found
+
     def odd(self, s: Apply) -> Term:
         """Returns the value of a function about which only f(-x) = -f(x) is used."""
         x = self.term(s.args[0])
@@ -221,11 +246,17 @@ class _RealTheory:
             self._logarithm(a)
 
     def laws(self) -> None:
-        """Adds exp(a + b) = exp(a) exp(b) for the arguments that occur, log(1) = 0 and exp(0) = 1."""
+        """Adds exp(a + b) = exp(a) exp(b) for the arguments that occur, that exp increases, log(1) = 0, exp(0) = 1, and
+        the laws of double angles."""
         self.known.append(self._log(z3.RealVal(1)) == 0)
         self.known.append(self._exp(z3.RealVal(0)) == 1)
+        for a, b in itertools.permutations(self._angles, 2):
+            sine, cosine = self._sin(b), self._cos(b)
+            twice = [self._sin(a) == 2 * sine * cosine, self._cos(a) == cosine * cosine - sine * sine]
+            self.known.append(z3.Implies(a == 2 * b, z3.And(*twice)))
         for a, x in self._powers:
             for b, y in self._powers:
+                self.known.append(z3.Implies(a < b, x < y))
                 for c, z in self._powers:
                     if c is not a and c is not b:
                         self.known.append(z3.Implies(c == a + b, z == x * y))
@@ -244,10 +275,17 @@ def _integer_pow(w: _RealTheory, s: Apply) -> Term:
 
 
 def _real_power(w: _RealTheory, s: Apply) -> Term:
-    """Returns exp(y log(x)), or the root if y is 1/2. Raises Unsupported if y is not 1/2 and x may not be positive."""
-    if isinstance(s.args[1], Const) and s.args[1].value == 0.5:
-        return w.root(s)
+    """Returns exp(y log(x)), or a power of x or of its root if y is a multiple of 1/2. Raises Unsupported if y is not
+    and x may not be positive."""
     x, y = (w.term(a) for a in s.args)
+    exponent = s.args[1].value if isinstance(s.args[1], Const) else None
+    if isinstance(exponent, float) and (2 * exponent).is_integer():
+        n = int(2 * exponent)
+        base = x if n % 2 == 0 else w.root(Apply("sqrt", (s.args[0],)))
+        power = w.power(base, abs(n) // 2 if n % 2 == 0 else abs(n))
+        if n % 2:
+            w.require(s, x >= 0)
+        return power if n >= 0 else w.quotient(s, z3.RealVal(1), power, x > 0 if n % 2 else x != 0)
     if not w.follows([], x > 0):
         raise Unsupported("a real power of what may not be positive")
     log = Apply("log", (s.args[0],))
@@ -288,6 +326,35 @@ def _sigmoid(w: _RealTheory, s: Apply) -> Term:
     return q
 
 
+def _hyperbolic_tangent(w: _RealTheory, s: Apply) -> Term:
+    t, x = w.odd(s), w.term(s.args[0])
+    up, down = w.exp(x), w.exp(-x)
+    w.known.append(t * (up + down) == up - down)
+    return t
+
+
+def _tangent(w: _RealTheory, s: Apply) -> Term:
+    sine, cosine = w.angle(w.term(s.args[0]))
+    return w.quotient(s, sine, cosine)
+
+
+def _arc_tangent(w: _RealTheory, s: Apply) -> Term:
+    x, angle = w.term(s.args[0]), w.fresh()
+    sine, cosine = w.angle(angle)
+    w.known += [cosine > 0, sine == x * cosine]
+    return angle
+
+
+def _inverse_sinh(w: _RealTheory, s: Apply) -> Term:
+    x, y = w.term(s.args[0]), w.fresh()
+    w.known.append(w.exp(y) - w.exp(-y) == 2 * x)
+    return y
+
+
+def _unary_of(make: Callable[[_RealTheory, Term], Term]) -> Callable[[_RealTheory, Apply], Term]:
+    return lambda w, s: make(w, w.term(s.args[0]))
+
+
 def _unary(make: Callable[[Term], Term]) -> Callable[[_RealTheory, Apply], Term]:
     return lambda w, s: make(w.term(s.args[0]))
 
@@ -319,9 +386,17 @@ _FUNCTIONS: dict[str, Callable[[_RealTheory, Apply], Term]] = {
     "log": lambda w, s: w.log(s),
     "log1p": _one_plus,
     "sigmoid": _sigmoid,
-    "tanh": lambda w, s: w.odd(s),
-    "sin": lambda w, s: w.odd(s),
+    "tanh": _hyperbolic_tangent,
+    "sinh": _unary_of(lambda w, x: (w.exp(x) - w.exp(-x)) / 2),
+    "cosh": _unary_of(lambda w, x: (w.exp(x) + w.exp(-x)) / 2),
+    "sin": _unary_of(lambda w, x: w.angle(x)[0]),
+    "cos": _unary_of(lambda w, x: w.angle(x)[1]),
+    "tan": _tangent,
+    "atan": _arc_tangent,
+    "asinh": _inverse_sinh,
+    "cbrt": lambda w, s: w.cube_root(s),
     "erf": lambda w, s: w.odd(s),
+    "erfc": lambda w, s: 1 - w.odd(Apply("erf", s.args)),
     "power": _real_power,
     "less": _binary(lambda x, y: x < y),
     "less_equal": _binary(lambda x, y: x <= y),
@@ -329,4 +404,11 @@ _FUNCTIONS: dict[str, Callable[[_RealTheory, Apply], Term]] = {
     "greater_equal": _binary(lambda x, y: x >= y),
     "equal": _binary(lambda x, y: x == y),
     "not_equal": _binary(lambda x, y: x != y),
+}
+
+_CONNECTIVES: dict[str, Callable[[_RealTheory, Apply], Term]] = {
+    "bitwise_and": _binary(lambda x, y: z3.And(x, y)),
+    "bitwise_or": _binary(lambda x, y: z3.Or(x, y)),
+    "bitwise_xor": _binary(lambda x, y: z3.Xor(x, y)),
+    "bitwise_not": _unary(lambda x: z3.Not(x)),
 }

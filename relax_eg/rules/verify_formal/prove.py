@@ -60,6 +60,7 @@ from relax_eg.rules.verify_formal.matrices import same_matrices
 from relax_eg.rules.verify_formal.pointwise import same_elements
 from relax_eg.rules.verify_formal.terms import Normalizer
 from relax_eg.rules.verify_formal.values import TermValues, modulus_of
+from relax_eg.rules.verify_formal.words import same_words
 from relax_eg.shapes import Dim, Relation, Star
 from relax_eg.shapes.dim import is_plain
 from relax_eg.shapes.piecewise import normal_comparison
@@ -250,13 +251,14 @@ def why_not_equal(left: Expr, right: Expr, leaves: Sequence[Expr], seconds: floa
             over[e] = with_operands(e, tuple(over[a] for a in e.args))
     instance = Instance(_EQUALITY, tuple(params.values()), (over[left],), (over[right],))
     deadline = Deadline(time.thread_time() + seconds)
-    why = _why_not_proved(instance, deadline)
-    if not why or _why_not_proved(replace(instance, rule=_EQUALITY_OVER_REALS), deadline):
+    why = why_not_proved(instance, deadline)
+    if not why or why_not_proved(replace(instance, rule=_EQUALITY_OVER_REALS), deadline):
         return why
     return "" if keeps_accuracy(instance) else why
 
 
-def _why_not_proved(instance: Instance, deadline: Deadline) -> str:
+def why_not_proved(instance: Instance, deadline: Deadline) -> str:
+    """Returns why an instance is not proved; empty if it is."""
     try:
         prove_instance(instance, deadline)
     except OutOfTime:
@@ -334,7 +336,16 @@ def _precisions(results: tuple[Expr, ...]) -> set[str]:
 
 
 def _prove_result(instance: Instance, left: Expr, right: Expr, base: KnownGuards) -> _Outcome:
-    at = tuple(Dim.of(0) if n == 1 else loop(f"i{axis}") for axis, n in enumerate(left.shape))
+    try:
+        return _prove_elements(instance, left, right, base)
+    except Unsupported:
+        if _has_floats((left, right)) or _differ_as_words(left, right, base.deadline):
+            raise
+        return "modular"
+
+
+def _prove_elements(instance: Instance, left: Expr, right: Expr, base: KnownGuards) -> _Outcome:
+    at = _indices(left)
     facts = base.with_(_ranges(at, left.shape))
     claims = {n: with_implied(f) for n, f in claims_of(instance.guards).items()}
     composer = Composer(claims={n: f & _OF_BITS for n, f in claims.items()})
@@ -419,6 +430,19 @@ def _equal_elements(
     if may_cancel(a, b):
         return "equal over the reals; the right side may cancel or overflow where the left does not"
     return "" if keeps_precision(a, b) else "the right side computes in a coarser float"
+
+
+def _differ_as_words(left: Expr, right: Expr, deadline: Deadline) -> str:
+    """Returns why integers or truth values, computed without reductions, are not shown equal; empty if they are."""
+    at, composer = _indices(left), Composer()
+    try:
+        return same_words(composer.element(left, at), composer.element(right, at), deadline)
+    except Unsupported as e:
+        return str(e)
+
+
+def _indices(e: Expr) -> tuple[Dim, ...]:
+    return tuple(Dim.of(0) if n == 1 else loop(f"i{axis}") for axis, n in enumerate(e.shape))
 
 
 def _shared(left: Expr, right: Expr, facts: KnownGuards) -> dict[Expr, str]:

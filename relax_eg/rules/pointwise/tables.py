@@ -1,0 +1,233 @@
+"""Tables of the short terms over a few scalar variables, with their values at sample points."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from relax_eg.dtypes import is_float, kind, numpy_dtype
+from relax_eg.ir.expr import Expr
+from relax_eg.memo import Memo
+from relax_eg.ops.facts import FACTS
+from relax_eg.ops.record import REQUIRED, TABLE, call
+from relax_eg.rules.pointwise.terms import Array, Cost, equation_of, evaluate, flops_of, sample_array, variable
+from relax_eg.tir.functions import FUNCTIONS, TRANSCENDENTAL
+
+SAMPLES = 40  # chosen: sample points; terms that differ on few points are told apart by their proofs
+_MOST_FLOPS = 2 * TRANSCENDENTAL  # limit: flops of an operator in a short term
+_MOST_OPERANDS = 3  # limit: operands of an operator in a short term
+_MOST_TABLES = 12  # limit: tables kept, of up to 6 MB each; one that is evicted is made again
+# chosen: digits to which values are compared. Rounding errors of float64 are smaller, differences of terms are larger.
+RELATIVE, ABSOLUTE = 1e-9, 1e-11
+_KEY = 1e9  # given: values that round to the same multiple of 1/_KEY of a power of two are one key
+
+# chosen: standard deviations of the samples of floats: functions differ near 0, limits lie further out
+_SPREADS = (1.5, 1.5, 6.0, 30.0)
+# given: values that many functions treat apart, and ties of several variables at them
+_SPECIAL = (0.0, 1.0, -1.0, 2.0, 0.5, -2.0, 3.0)
+_TIES = 8  # chosen: sample points at which variables are likely equal
+# limit: whole numbers among the samples that are small
+_SMALL = (-5, 20)
+
+Facts = tuple[frozenset[str], ...]  # of each variable
+
+
+class _Step(NamedTuple):
+    """The last operator of a term, and the numbers of its operands; no operator for a variable."""
+
+    op: str
+    operands: tuple[int, ...]
+
+
+@dataclass
+class Terms:
+    """The terms of one dtype, by their places in these lists.
+
+    - `numbers`: their numbers in the table.
+    - `flops`, `steps`: their costs.
+    - `values`: their values, a row each.
+    - `short`: how many have at most one operator; they come first.
+    """
+
+    numbers: Array
+    flops: Array
+    steps: Array
+    values: Array
+    short: int = 0
+
+
+class Table:
+    """The terms of at most two operators over some variables, one of those with equal values each.
+
+    - `variables`: the variables, by number.
+    - `samples`: the values of each variable at the sample points.
+    - `terms`: the terms, by dtype.
+    """
+
+    def __init__(self, dtypes: Sequence[str], facts: Facts) -> None:
+        self.variables = tuple(variable(i, d) for i, d in enumerate(dtypes))
+        self.samples = _samples(dtypes, facts)
+        self.terms: dict[str, Terms] = {}
+        self._steps: list[_Step] = []
+        self._known: set[bytes] = set()
+        for i, (d, x) in enumerate(zip(dtypes, self.samples, strict=True)):
+            zero = np.zeros(1, int)
+            self._add(d, [_Step("", (i,))], zero, zero, x[None])
+        leaves = {d: t.numbers.tolist() for d, t in self.terms.items()}
+        self._grow([(op, (leaves,) * arity) for op, arity in operators()])
+        for t in self.terms.values():
+            t.short = len(t.numbers)
+        inner = {d: [n for n in t.numbers.tolist() if self._steps[n].op] for d, t in self.terms.items()}
+        self._grow(
+            [
+                (op, tuple(inner if i == deep else leaves for i in range(arity)))
+                for op, arity in operators()
+                for deep in range(arity if arity < _MOST_OPERANDS else 1)
+            ]
+        )
+
+    def _grow(self, uses: Sequence[tuple[str, tuple[dict[str, list[int]], ...]]]) -> None:
+        """Adds the uses of operators on all operands from these lists, the cheapest first."""
+        before = {d: (t.numbers, t.flops, t.steps, t.values) for d, t in self.terms.items()}
+        made: list[tuple[int, str, list[_Step], Array, Array, Array]] = []
+        for op, places in uses:
+            for dtypes in itertools.product(*places):
+                equation = equation_of(op, dtypes)
+                if equation is None:
+                    continue
+                flops = flops_of(call(op, tuple(variable(i, d) for i, d in enumerate(dtypes)), {}))
+                if flops > _MOST_FLOPS:
+                    continue
+                lists = [p[d] for p, d in zip(places, dtypes, strict=True)]
+                operands = list(itertools.product(*lists))
+                columns = np.array(operands, int).reshape(len(operands), -1).T
+                at = [np.searchsorted(before[d][0], c) for d, c in zip(dtypes, columns, strict=True)]
+                values = [before[d][3][i] for d, i in zip(dtypes, at, strict=True)]
+                total = [np.sum([before[d][k][i] for d, i in zip(dtypes, at, strict=True)], axis=0) for k in (1, 2)]
+                names = TABLE[op].operand_names(len(dtypes))
+                found = evaluate(equation, dict(zip(names, values, strict=True)))
+                steps = [_Step(op, o) for o in operands]
+                shape = (len(operands), SAMPLES)
+                made.append(
+                    (flops, equation.dtype, steps, total[0] + flops, total[1] + 1, np.broadcast_to(found, shape))
+                )
+        for _, dtype, steps, flops, counts, values in sorted(made, key=lambda m: m[0]):
+            self._add(dtype, steps, flops, counts, values)
+
+    def _add(self, dtype: str, steps: Sequence[_Step], flops: Array, counts: Array, values: Array) -> None:
+        keys = _keys(values)
+        kept: list[int] = []
+        for i in np.flatnonzero(~is_constant(values)).tolist():
+            if keys[i] not in self._known:
+                self._known.add(keys[i])
+                kept.append(i)
+        if not kept:
+            return
+        start = len(self._steps)
+        self._steps += [steps[i] for i in kept]
+        more = np.arange(start, len(self._steps)), flops[kept], counts[kept], values[kept]
+        t = self.terms.get(dtype)
+        if t is None:
+            self.terms[dtype] = Terms(*more)
+        else:
+            old = t.numbers, t.flops, t.steps, t.values
+            t.numbers, t.flops, t.steps, t.values = (np.concatenate(pair) for pair in zip(old, more, strict=True))
+
+    def term(self, number: int) -> Expr:
+        """The term of this number."""
+        step = self._steps[number]
+        return call(step.op, tuple(map(self.term, step.operands)), {}) if step.op else self.variables[step.operands[0]]
+
+    def matches(self, values: Array, dtype: str, below: Cost) -> Iterator[Expr]:
+        """The terms of a cost below `below` that have these values."""
+        t = self.terms.get(dtype)
+        if t is not None:
+            for i in places_of(t.values, values):
+                if (int(t.flops[i]), int(t.steps[i])) < below:
+                    yield self.term(int(t.numbers[i]))
+
+
+def places_of(rows: Array, values: Array) -> list[int]:
+    """The rows that have these values, up to rounding."""
+    if rows.dtype.kind != "f":
+        there = np.flatnonzero(rows[:, 0] == values[0])
+        return there[(rows[there] == values).all(-1)].tolist()
+    finite = np.flatnonzero(np.isfinite(values))
+    first = int(finite[0]) if len(finite) else 0
+    near = np.flatnonzero(~(np.abs(rows[:, first] - values[first]) > ABSOLUTE + RELATIVE * abs(values[first])))
+    return near[np.isclose(rows[near], values, RELATIVE, ABSOLUTE, equal_nan=True).all(-1)].tolist()
+
+
+def is_constant(rows: Array) -> Array:
+    """For each row, whether all its values are one finite number, up to rounding."""
+    if rows.dtype.kind != "f":
+        return np.all(rows == rows[..., :1], axis=-1)
+    with np.errstate(all="ignore"):
+        first = rows[..., :1]
+        return np.all(np.abs(rows - first) <= ABSOLUTE + RELATIVE * np.abs(first), axis=-1)
+
+
+def _keys(values: Array) -> list[bytes]:
+    """For each row, its values to nine digits."""
+    if values.dtype.kind == "f":
+        with np.errstate(all="ignore"):
+            mantissa, exponent = np.frexp(values)
+            values = np.ldexp(np.round(mantissa * _KEY) + 0.0, exponent)
+    return [row.tobytes() for row in np.ascontiguousarray(values)]
+
+
+# Functions of bits have no meaning over the reals.
+_OF_BITS = frozenset(name for name, f in FUNCTIONS.items() if not f.widens)
+_operators: list[tuple[str, int]] = []
+
+
+def operators() -> list[tuple[str, int]]:
+    """The operators of up to three operands that need no attributes, with their numbers of operands."""
+    if not _operators:
+        for name, record in TABLE.items():
+            is_plain = record.equations is not None and not record.variadic and record.moves is None
+            is_plain = is_plain and name not in _OF_BITS and all(a.default is not REQUIRED for a in record.attributes)
+            arity = len(record.parameters)
+            if (
+                is_plain
+                and name not in _OF_BITS
+                and 0 < arity <= _MOST_OPERANDS
+                and all(a.default is not REQUIRED for a in record.attributes)
+            ):
+                _operators.append((name, arity))
+    return _operators
+
+
+def _samples(dtypes: Sequence[str], facts: Facts) -> tuple[Array, ...]:
+    rng = np.random.default_rng(7)
+    found: list[Array] = []
+    for i, (d, known) in enumerate(zip(dtypes, facts, strict=True)):
+        if d == "bool":
+            x = np.arange(SAMPLES) >> i & 1 == 1
+        elif is_float(d):
+            x = rng.normal(0.0, 1.0, SAMPLES) * np.resize(_SPREADS, SAMPLES)
+            ties = rng.choice(_SPECIAL, SAMPLES // 3)
+            x[-len(ties) :] = ties
+        else:
+            limits = np.iinfo(numpy_dtype(d))
+            x = rng.integers(limits.min, limits.max, SAMPLES, numpy_dtype(d), endpoint=True)
+            small = rng.integers(_SMALL[0] if kind(d) == "i" else 0, _SMALL[1], SAMPLES // 2)
+            x[-len(small) :] = small
+        if found and found[0].dtype == sample_array(x, d).dtype:
+            x[-_TIES:] = np.where(rng.random(_TIES) < 0.5, found[-1].astype(x.dtype)[-_TIES:], x[-_TIES:])  # type: ignore
+        for fact in sorted(known):
+            x = FACTS[fact].adapt(x, rng)
+        found.append(sample_array(x, d))
+    return tuple(found)
+
+
+_tables = Memo[tuple[tuple[str, ...], Facts], Table](_MOST_TABLES)
+
+
+def table_of(dtypes: Sequence[str], facts: Facts) -> Table:
+    """The table of terms over variables of these dtypes with these facts."""
+    return _tables.get_or_make((tuple(dtypes), facts), lambda: Table(dtypes, facts))

@@ -1,0 +1,225 @@
+"""Terms of an expression: parts of it that compute each element from one element of each of a few leaves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from relax_eg.dtypes import is_float, names_where, numpy_dtype
+from relax_eg.errors import RelaxEgError
+from relax_eg.ir.annotations import Tensor
+from relax_eg.ir.expr import CONSTANT, VAR, Expr, const, constant_value, postorder, var
+from relax_eg.limits import MANY_KEPT
+from relax_eg.memo import Memo
+from relax_eg.ops.record import TABLE, call, movement_operators, program_of, site_of
+from relax_eg.tir.analyze import stage_flops
+from relax_eg.tir.expr import Apply, Cast, Const, Read, Scalar, Select, walk
+from relax_eg.tir.functions import FUNCTIONS
+
+Array = np.ndarray[Any, Any]
+Cost = tuple[int, int]  # flops of an element, and number of operators
+
+MOST_LEAVES = 3  # limit: leaves of a term; the tables of short terms grow with their third power
+_DEEPEST = 6  # limit: operators on a path from the root of a term to a leaf
+_MOST_NODES = 12  # limit: operators of a term
+_PLAIN = names_where(lambda d: d.kind in "biuf" and not d.is_narrow)
+_COPIES = movement_operators("view", "repeat")
+
+
+@dataclass(frozen=True, slots=True)
+class Term:
+    """A part of an expression that computes each element from one element of each leaf.
+
+    - `root`: the expression.
+    - `leaves`: the expressions from which it is computed; constants are none.
+    - `scalar`: the same expression over scalar variables in place of the leaves.
+    """
+
+    root: Expr
+    leaves: tuple[Expr, ...]
+    scalar: Expr
+
+    @property
+    def variables(self) -> tuple[Expr, ...]:
+        return tuple(variable(i, x.dtype) for i, x in enumerate(self.leaves))
+
+    def of_tensors(self, scalar: Expr) -> Expr:
+        """`scalar`, over the same variables, of the leaves, in the shape of the root. Raises RelaxEgError if that does
+        not exist."""
+        made = over(scalar, dict(zip(self.variables, self.leaves, strict=True)))
+        return made if made.shape == self.root.shape else call("broadcast_to", (made,), {"shape": self.root.shape})
+
+
+@lru_cache(MANY_KEPT)
+def variable(i: int, dtype: str) -> Expr:
+    """The scalar variable for leaf number `i`."""
+    return var(f"x{i}", Tensor((), dtype))
+
+
+def over(e: Expr, leaves: Mapping[Expr, Expr]) -> Expr:
+    """`e` with some expressions in it replaced. Raises RelaxEgError if operators do not apply to these."""
+    made = dict(leaves)
+    for x in postorder((e,), stop=made.__contains__):
+        if x not in made:
+            made[x] = call(x.op, tuple(made[a] for a in x.args), dict(x.attrs)) if x.args else x
+    return made[e]
+
+
+_MOST_KNOWN = 1 << 14  # limit: uses of operators of which it is known whether they are pointwise
+_equations = Memo[tuple[Any, ...], Scalar | None](_MOST_KNOWN)
+
+
+def equation_of(op: str, dtypes: tuple[str, ...], attrs: tuple[tuple[str, Any], ...] = ()) -> Scalar | None:
+    """What an operator computes of one element of each operand, which it reads from buffers named as in its record;
+    None if it does not exist for these dtypes, or is not pointwise."""
+    key = op, dtypes, attrs
+    if key not in _equations:
+        _equations[key] = _equation_of(op, dtypes, attrs)
+    return _equations[key]
+
+
+def _equation_of(op: str, dtypes: tuple[str, ...], attrs: tuple[tuple[str, Any], ...]) -> Scalar | None:
+    record = TABLE.get(op)
+    if record is None or record.equations is None or record.moves not in (None, "convert") or not dtypes:
+        return None
+    try:
+        made = program_of(site_of(call(op, tuple(variable(i, d) for i, d in enumerate(dtypes)), dict(attrs))))
+    except RelaxEgError:
+        return None
+    if made is None or len(made.stages) != 1 or made.stages[0].output.shape:
+        return None
+    (stage,) = made.stages
+    return stage.value if all(isinstance(s, (Apply, Cast, Const, Read, Select)) for s in walk(stage.value)) else None
+
+
+def _is_plain(e: Expr) -> bool:
+    return isinstance(e.annotation, Tensor) and e.annotation.dtype in _PLAIN
+
+
+def is_pointwise(e: Expr) -> bool:
+    """Whether each element of `e` follows from one element of each operand."""
+    if not e.args or e.op not in TABLE or not all(_is_plain(x) for x in (e, *e.args)):
+        return False
+    return equation_of(e.op, tuple(a.dtype for a in e.args), e.attrs) is not None
+
+
+def terms_of(e: Expr, is_shared: Callable[[Expr], bool]) -> Iterator[Term]:
+    """The terms with root `e`, of every depth: those whose leaves are shared values where possible first."""
+    if not is_pointwise(e):
+        return
+    found: set[tuple[Expr, ...]] = set()
+    for is_leaf in (is_shared, _never):
+        for depth in range(1, _DEEPEST + 1):
+            inside, leaves, is_whole = _part(e, depth, is_leaf)
+            if len(inside) > _MOST_NODES:
+                break
+            if 0 < len(leaves) <= MOST_LEAVES and leaves not in found:
+                found.add(leaves)
+                scalar = _scalar(e, inside, leaves)
+                if scalar is not None:
+                    yield Term(e, leaves, scalar)
+            if is_whole:
+                break
+
+
+def _never(e: Expr) -> bool:
+    return False
+
+
+def _part(e: Expr, depth: int, is_leaf: Callable[[Expr], bool]) -> tuple[dict[Expr, None], tuple[Expr, ...], bool]:
+    """The pointwise nodes at most `depth` below `e`, without what is below leaves; the leaves; and whether there are no
+    deeper nodes."""
+    inside: dict[Expr, None] = {e: None}
+    level, is_whole = [e], True
+    for _ in range(depth - 1):
+        level = [a for x in level for a in x.args if a not in inside and not is_leaf(a) and is_pointwise(a)]
+        inside.update(dict.fromkeys(level))
+    leaves: dict[Expr, None] = {}
+    for x in postorder((e,), stop=lambda x: x not in inside):
+        if x not in inside and constant_in(x) is None:
+            leaves[x] = None
+            is_whole = is_whole and (is_leaf(x) or not is_pointwise(x))
+    return inside, tuple(leaves), is_whole
+
+
+def constant_in(e: Expr) -> Expr | None:
+    """The scalar constant of which `e` consists; None if there is none."""
+    while e.op in _COPIES and len(e.args) == 1:
+        (e,) = e.args
+    return e if e.op == CONSTANT and isinstance(e.annotation, Tensor) and not e.shape else None
+
+
+def _scalar(e: Expr, inside: Mapping[Expr, None], leaves: Sequence[Expr]) -> Expr | None:
+    made = {x: variable(i, x.dtype) for i, x in enumerate(leaves)}
+    for x in postorder((e,), stop=lambda x: x not in inside):
+        if x not in made:
+            number = constant_in(x) if x not in inside else None
+            if number is not None:
+                made[x] = number
+                continue
+            try:
+                made[x] = call(x.op, tuple(made[a] for a in x.args), dict(x.attrs))
+            except RelaxEgError:
+                return None
+    return made[e]
+
+
+def cost_of(scalar: Expr) -> Cost:
+    """The flops of an element of a scalar expression, and its number of operators."""
+    nodes = [x for x in postorder((scalar,)) if x.args]
+    return sum(flops_of(x) for x in nodes), len(nodes)
+
+
+def flops_of(e: Expr) -> int:
+    """The flops of one use of an operator on scalars. A choice or a conversion is an instruction as well as a sum."""
+    made = program_of(site_of(e))
+    return max(int(stage_flops(made.stages[0]).value), 1) if made is not None else 1
+
+
+def value_of(scalar: Expr, variables: Mapping[Expr, Array]) -> Array:
+    """The values of a scalar expression at sample points, floats as float64."""
+    found = dict(variables)
+    for x in postorder((scalar,), stop=found.__contains__):
+        if x in found:
+            continue
+        if x.op == CONSTANT:
+            found[x] = sample_array(constant_value(x), x.dtype)
+        else:
+            equation = equation_of(x.op, tuple(a.dtype for a in x.args), x.attrs)
+            assert equation is not None
+            names = TABLE[x.op].operand_names(len(x.args))
+            found[x] = evaluate(equation, dict(zip(names, (found[a] for a in x.args), strict=True)))
+    return found[scalar]
+
+
+def sample_array(values: Any, dtype: str) -> Array:
+    """An array in the dtype in which samples of `dtype` are computed."""
+    return np.asarray(values).astype(np.float64 if is_float(dtype) else numpy_dtype(dtype))
+
+
+def evaluate(s: Scalar, buffers: Mapping[str, Array]) -> Array:
+    """The values of `s` for arrays of elements, which broadcast."""
+    if isinstance(s, Read):
+        return buffers[s.buffer]
+    if isinstance(s, Const):
+        return sample_array(s.value, s.dtype)
+    if isinstance(s, Select):
+        return np.where(*(evaluate(c, buffers) for c in s.children))
+    args = [evaluate(c, buffers) for c in s.children]
+    with np.errstate(all="ignore"):
+        if isinstance(s, Cast):
+            return args[0] != 0 if s.dtype == "bool" else sample_array(args[0], s.dtype)
+        assert isinstance(s, Apply)
+        return sample_array(FUNCTIONS[s.fn].compute(*args), s.dtype)
+
+
+def number(value: Any, dtype: str) -> Expr:
+    return const(numpy_dtype(dtype).type(value), dtype)
+
+
+def leaves_in(scalar: Expr) -> set[Expr]:
+    return {x for x in postorder((scalar,)) if x.op == VAR}
