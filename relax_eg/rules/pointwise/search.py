@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,7 +11,7 @@ import numpy as np
 from relax_eg.dtypes import is_float, kind, numpy_dtype
 from relax_eg.ir.expr import CONSTANT, Expr, constant_value, postorder
 from relax_eg.ops import api as op
-from relax_eg.ops.record import TABLE, call
+from relax_eg.ops.record import call
 from relax_eg.rules.pointwise.tables import (
     ABSOLUTE,
     RELATIVE,
@@ -21,9 +21,11 @@ from relax_eg.rules.pointwise.tables import (
     operators,
     places_of,
     table_of,
+    usable,
 )
-from relax_eg.rules.pointwise.terms import Array, Cost, cost_of, equation_of, evaluate, number, sample_array, value_of
+from relax_eg.rules.pointwise.terms import Array, Cost, applied, cost_of, number, sample_array, value_of
 from relax_eg.tir.expr import Scalar
+from relax_eg.tir.functions import TRANSCENDENTAL
 
 _MOST_TRIED = 4  # limit: candidates of a term that are tested; the first is mostly right
 _MOST_NUMBERS = 24  # limit: constants that are tried as operands
@@ -32,6 +34,7 @@ _FIRST = 3  # chosen: sample points at which uses of operators on numbers are co
 _DIGITS = 12  # chosen: digits to which a constant is read from values
 
 _LONGEST_SHIFT = 64  # limit: bits of the longest integers
+_FEWEST = 4  # chosen: sample points below which nothing is read from values
 _ZERO = 1e-12  # chosen: a number read from values that is closer to 0 is rounding
 
 # given: numbers that short terms have, whatever the constants of the term.
@@ -41,64 +44,124 @@ _FACTORS = (0.5, 2.0)  # given: numbers that laws of exponentials and roots brin
 
 def candidates(scalar: Expr, dtypes: Sequence[str], facts: Facts) -> Iterator[Expr]:
     """The terms that have the values of `scalar` at sample points and cost less, the cheapest first."""
-    table = table_of(dtypes, facts)
-    below = cost_of(scalar)
-    values = np.broadcast_to(
-        value_of(scalar, dict(zip(table.variables, table.samples, strict=True))), table.samples[0].shape
-    )
-    found: dict[Expr, Cost] = {}
-    for e in _matching(scalar, values, table, below):
-        if e not in found and (cost := cost_of(e)) < below and _has_values(e, values, table):
-            found[e] = cost
-    yield from itertools.islice(sorted(found, key=found.__getitem__), _MOST_TRIED)
-
-
-def _has_values(e: Expr, values: Array, table: Table) -> bool:
-    there = np.broadcast_to(value_of(e, dict(zip(table.variables, table.samples, strict=True))), values.shape)
-    return bool(places_of(there[None], values))
-
-
-def _matching(scalar: Expr, values: Array, table: Table, below: Cost) -> Iterator[Expr]:
-    dtype = scalar.dtype
-    if is_constant(values):
-        yield _read(values[0], dtype)
-        return
-    yield from table.matches(values, dtype, below)
-    if kind(dtype) in "iuf" and below[1] > 1:
-        yield from _up_to_a_number(values, dtype, table)
-        yield from _with_numbers(scalar, values, table)
-
-
-def _up_to_a_number(values: Array, dtype: str, table: Table) -> Iterator[Expr]:
-    """Short terms to which a number is added, or with which it is multiplied, or of which a power is taken."""
-    terms = table.terms.get(dtype)
-    if terms is None:
-        return
-    rows = terms.values[: terms.short]
-    term = [table.term(int(n)) for n in terms.numbers[: terms.short]]
     with np.errstate(all="ignore"):
+        yield from _Question(scalar, table_of(tuple(dtypes)), facts).answers()
+
+
+class _Question:
+    """A term, its cost, and its values at the sample points `at`, at which its variables have their facts."""
+
+    def __init__(self, scalar: Expr, table: Table, facts: Facts) -> None:
+        self.scalar, self.dtype, self.table = scalar, scalar.dtype, table
+        self.below = cost_of(scalar)
+        self.at = table.points_with(facts)
+        self.values = self._values_of(scalar)
+
+    def _values_of(self, scalar: Expr) -> Array:
+        table = self.table
+        found = value_of(scalar, dict(zip(table.variables, table.samples, strict=True)))
+        return np.broadcast_to(found, table.samples[0].shape)
+
+    def answers(self) -> Iterator[Expr]:
+        """The candidates, the cheapest first."""
+        found: dict[Expr, Cost] = {}
+        for e in self._matching() if len(self.at) >= _FEWEST else ():
+            if e not in found and (cost := cost_of(e)) < self.below and self._has_values(e):
+                found[e] = cost
+        yield from itertools.islice(sorted(found, key=found.__getitem__), _MOST_TRIED)
+
+    def _has_values(self, e: Expr) -> bool:
+        return bool(places_of(self._values_of(e)[None], self.values, self.at))
+
+    def _matching(self) -> Iterator[Expr]:
+        if is_constant(self.values[self.at]):
+            yield _read(self.values[self.at[0]], self.dtype)
+            return
+        yield from self.table.matches(self.values, self.at, self.dtype, self.below)
+        if kind(self.dtype) in "iuf" and self.below[1] > 1:
+            yield from self._up_to_a_number()
+            numbers = _numbers(self.scalar, self.dtype, self.below[0])
+            if numbers:
+                yield from self._with_numbers(numbers)
+
+    def _up_to_a_number(self) -> Iterator[Expr]:
+        """Short terms to which a number is added, or with which it is multiplied, or of which a power is taken."""
+        terms = self.table.terms.get(self.dtype)
+        if terms is None:
+            return
+        rows, values = terms.values[: terms.short, self.at], self.values[self.at]
+
+        def term(i: int) -> Expr:
+            return self.table.term(int(terms.numbers[i]))
+
         for found, make in ((values - rows, op.add), (values + rows, _subtract_from)):
-            for i in np.flatnonzero(is_constant(found) & (np.abs(found[:, 0]) > _ZERO)):
-                yield make(term[i], _read(found[i, 0], dtype))
+            for i in np.flatnonzero(is_constant(found) & (np.abs(found[:, 0]) > _ZERO)).tolist():
+                yield make(term(i), _read(found[i, 0], self.dtype))
         for i, factor in _factors(values, rows):
-            yield op.multiply(term[i], _read(factor, dtype))
-        if is_float(dtype):
-            for i in np.flatnonzero(is_constant(values * rows)):
-                yield op.divide(_read(values[0] * rows[i, 0], dtype), term[i])
+            yield op.multiply(term(i), _read(factor, self.dtype))
+        if is_float(self.dtype):
+            for i in np.flatnonzero(is_constant(values * rows)).tolist():
+                yield op.divide(_read(values[0] * rows[i, 0], self.dtype), term(i))
             exponents = np.log(np.abs(values[0])) / np.log(np.abs(rows[:, 0]))
-            for i in np.flatnonzero((exponents > 1.5) & (exponents < _LARGEST_POWER + 0.5)):
+            for i in np.flatnonzero((exponents > 1.5) & (exponents < _LARGEST_POWER + 0.5)).tolist():
                 n = int(np.round(exponents[i]))
-                if places_of(rows[i : i + 1] ** n, values):
-                    yield op.integer_pow(term[i], n)
+                if np.isclose(rows[i] ** n, values, RELATIVE, ABSOLUTE).all():
+                    yield op.integer_pow(term(i), n)
+
+    def _with_numbers(self, numbers: Sequence[Any]) -> Iterator[Expr]:
+        """Operators on variables and on numbers, and functions of their sums and products."""
+        few = self.at[:_FIRST]  # most uses differ at the first points
+        values, every = self.values[few], np.arange(len(few))
+        constants = [number(c, self.dtype) for c in numbers]
+        stacked = sample_array(numbers, self.dtype)
+        for dtype in dict.fromkeys(x.dtype for x in self.table.variables):
+            pairs = zip(self.table.variables, self.table.samples, strict=True)
+            own = [(x, sample[few]) for x, sample in pairs if x.dtype == dtype]
+            samples = np.stack([sample for _, sample in own])
+            for name, arity in operators():
+                for place in range(arity) if arity > 1 else ():
+                    equation = usable(name, tuple(dtype if i == place else self.dtype for i in range(arity)))
+                    if equation is None or equation.dtype != self.dtype:
+                        continue
+                    axes = [i for i in range(arity) if i != place]
+                    operands = [samples] * arity
+                    for a in axes:
+                        operands[a] = stacked.reshape([1] + [-1 if b == a else 1 for b in axes] + [1])
+                    operands[place] = samples.reshape([len(own)] + [1] * len(axes) + [-1])
+                    made = applied(name, equation, operands)
+                    for n in places_of(made.reshape(-1, len(few)), values, every):
+                        which, *chosen = np.unravel_index(n, made.shape[:-1])
+                        by_place = {place: own[int(which)][0]} | {
+                            a: constants[int(c)] for a, c in zip(axes, chosen, strict=True)
+                        }
+                        yield call(name, tuple(by_place[i] for i in range(arity)), {})
+            if is_float(dtype) and dtype == self.dtype:
+                for make, rows in (
+                    (op.add, samples[:, None] + stacked[:, None]),
+                    (op.multiply, samples[:, None] * stacked[:, None]),
+                ):
+                    for name, equation in _functions(dtype):
+                        for n in places_of(applied(name, equation, [rows.reshape(-1, len(few))]), values, every):
+                            which, c = divmod(n, len(numbers))
+                            yield call(name, (make(own[which][0], constants[c]),), {})
+
+
+def _functions(dtype: str) -> Iterator[tuple[str, Scalar]]:
+    for name, arity in operators():
+        equation = usable(name, (dtype,)) if arity == 1 else None
+        if equation is not None and equation.dtype == dtype:
+            yield name, equation
 
 
 def _factors(values: Array, rows: Array) -> Iterator[tuple[int, Any]]:
     """The rows of which the values are a multiple, and the factors."""
     if values.dtype.kind == "f":
         factors = values[0] / rows[:, 0]
-        near = np.isclose(factors[:, None] * rows, values, RELATIVE, ABSOLUTE, equal_nan=True).all(-1)
-        for i in np.flatnonzero(near & (np.abs(factors - 1) > _ZERO)):
-            yield int(i), factors[i]
+        near = np.flatnonzero(np.isclose(factors * rows[:, 1], values[1], RELATIVE, ABSOLUTE))
+        for i in near.tolist():
+            same = np.isclose(factors[i] * rows[i], values, RELATIVE, ABSOLUTE, equal_nan=True).all()
+            if same and abs(factors[i] - 1) > _ZERO:
+                yield i, factors[i]
         return
     modulus = 1 << 8 * rows.dtype.itemsize
     for i in range(len(rows)):
@@ -118,52 +181,9 @@ def _read(value: Any, dtype: str) -> Expr:
     return number(float(f"{value:.{_DIGITS}g}") if is_float(dtype) else value, dtype)
 
 
-def _with_numbers(scalar: Expr, values: Array, table: Table) -> Iterator[Expr]:
-    """Operators on variables and on numbers that follow from those of the term, and functions of their sums and
-    products."""
-    dtype = scalar.dtype
-    numbers = _numbers(scalar, dtype)
-    if not numbers:
-        return
-    constants = [number(c, dtype) for c in numbers]
-    stacked = sample_array(numbers, dtype)
-    for name, arity in operators():
-        for at, (x, sample) in itertools.product(range(arity), zip(table.variables, table.samples, strict=True)):
-            equation = equation_of(name, tuple(x.dtype if i == at else dtype for i in range(arity)))
-            if arity == 1 or equation is None or equation.dtype != dtype:
-                continue
-            axes = [i for i in range(arity) if i != at]
-            operands = [sample] * arity
-            for i, axis in enumerate(axes):
-                operands[axis] = stacked.reshape([-1 if j == i else 1 for j in range(len(axes))] + [1])
-            # Most uses differ at the first points.
-            made = _applied(name, equation, [o if o.ndim > 1 else o[:_FIRST] for o in operands])
-            for n in places_of(made.reshape(-1, _FIRST), values[:_FIRST]):
-                chosen = dict(zip(axes, np.unravel_index(n, made.shape[:-1]), strict=True))
-                yield call(name, tuple(x if i == at else constants[chosen[i]] for i in range(arity)), {})
-    if is_float(dtype):
-        for x, sample in zip(table.variables, table.samples, strict=True):
-            if x.dtype == dtype:
-                first = sample[:_FIRST]
-                sums, products = first + stacked[:, None], first * stacked[:, None]
-                yield from _functions_of(lambda n, x=x: op.add(x, constants[n]), sums, values, dtype)
-                yield from _functions_of(lambda n, x=x: op.multiply(x, constants[n]), products, values, dtype)
-
-
-def _functions_of(make: Callable[[int], Expr], rows: Array, values: Array, dtype: str) -> Iterator[Expr]:
-    for name, arity in operators():
-        equation = equation_of(name, (dtype,)) if arity == 1 else None
-        if equation is not None and equation.dtype == dtype:
-            for n in places_of(_applied(name, equation, [rows]), values[:_FIRST]):
-                yield call(name, (make(n),), {})
-
-
-def _applied(name: str, equation: Scalar, operands: Sequence[Array]) -> Array:
-    return evaluate(equation, dict(zip(TABLE[name].operand_names(len(operands)), operands, strict=True)))
-
-
-def _numbers(scalar: Expr, dtype: str) -> list[Any]:
-    """The constants in a term, what two of them give, and small numbers, of one dtype."""
+def _numbers(scalar: Expr, dtype: str, flops: int) -> list[Any]:
+    """The constants in a term, what two of them give, and small numbers, of one dtype; few if it has no
+    constants and many flops, else none."""
     own = [constant_value(x).item() for x in postorder((scalar,)) if x.op == CONSTANT and x.dtype == dtype]
     found = dict.fromkeys([*own, *_NUMBERS])
     for a, b in itertools.combinations(own, 2):
@@ -177,4 +197,6 @@ def _numbers(scalar: Expr, dtype: str) -> list[Any]:
                 found.update(dict.fromkeys([(1 << a) - 1, -(1 << a)]))
     limits = None if is_float(dtype) else np.iinfo(numpy_dtype(dtype))
     kept = [n for n in found if limits is None or limits.min <= n <= limits.max]
-    return kept[:_MOST_NUMBERS] if own else list(_FACTORS) if is_float(dtype) else []
+    if own:
+        return kept[:_MOST_NUMBERS]
+    return list(_FACTORS) if is_float(dtype) and flops > TRANSCENDENTAL else []

@@ -14,12 +14,23 @@ from relax_eg.ir.expr import Expr
 from relax_eg.memo import Memo
 from relax_eg.ops.facts import FACTS
 from relax_eg.ops.record import REQUIRED, TABLE, call
-from relax_eg.rules.pointwise.terms import Array, Cost, equation_of, evaluate, flops_of, sample_array, variable
-from relax_eg.tir.functions import FUNCTIONS, TRANSCENDENTAL
+from relax_eg.rules.pointwise.terms import (
+    MOST_LEAVES,
+    Array,
+    Cost,
+    applied,
+    equation_of,
+    flops_of,
+    sample_array,
+    variable,
+)
+from relax_eg.tir.expr import Apply, Scalar, walk
+from relax_eg.tir.functions import DIVIDE, FUNCTIONS, TRANSCENDENTAL
 
-SAMPLES = 40  # chosen: sample points; terms that differ on few points are told apart by their proofs
+SAMPLES = 48  # chosen: sample points; terms that differ on few points are told apart by their proofs
 _MOST_FLOPS = 2 * TRANSCENDENTAL  # limit: flops of an operator in a short term
 _MOST_OPERANDS = 3  # limit: operands of an operator in a short term
+_SHORT = 2  # limit: operators of a term of few flops for which one of two operators is not cheaper
 _MOST_TABLES = 12  # limit: tables kept, of up to 6 MB each; one that is evicted is made again
 # chosen: digits to which values are compared. Rounding errors of float64 are smaller, differences of terms are larger.
 RELATIVE, ABSOLUTE = 1e-9, 1e-11
@@ -29,6 +40,8 @@ _KEY = 1e9  # given: values that round to the same multiple of 1/_KEY of a power
 _SPREADS = (1.5, 1.5, 6.0, 30.0)
 # given: values that many functions treat apart, and ties of several variables at them
 _SPECIAL = (0.0, 1.0, -1.0, 2.0, 0.5, -2.0, 3.0)
+_POSITIVE = 10  # chosen: sample points at which all floats are positive
+_TIE = 0.5  # chosen: share of the last sample points at which a variable equals the one before
 _TIES = 8  # chosen: sample points at which variables are likely equal
 # limit: whole numbers among the samples that are small
 _SMALL = (-5, 20)
@@ -63,30 +76,43 @@ class Terms:
 class Table:
     """The terms of at most two operators over some variables, one of those with equal values each.
 
+    Terms of two operators are made when they are first needed.
+
     - `variables`: the variables, by number.
     - `samples`: the values of each variable at the sample points.
     - `terms`: the terms, by dtype.
     """
 
-    def __init__(self, dtypes: Sequence[str], facts: Facts) -> None:
+    def __init__(self, dtypes: Sequence[str]) -> None:
         self.variables = tuple(variable(i, d) for i, d in enumerate(dtypes))
-        self.samples = _samples(dtypes, facts)
+        self.samples = _samples(dtypes)
         self.terms: dict[str, Terms] = {}
         self._steps: list[_Step] = []
         self._known: set[bytes] = set()
-        for i, (d, x) in enumerate(zip(dtypes, self.samples, strict=True)):
-            zero = np.zeros(1, int)
-            self._add(d, [_Step("", (i,))], zero, zero, x[None])
-        leaves = {d: t.numbers.tolist() for d, t in self.terms.items()}
-        self._grow([(op, (leaves,) * arity) for op, arity in operators()])
+        self._points: dict[Facts, Array] = {}
+        for d in dict.fromkeys(dtypes):
+            own = [i for i, e in enumerate(dtypes) if e == d]
+            zeros = np.zeros(len(own), int)
+            self.terms[d] = Terms(np.array(own), zeros, zeros, np.stack([self.samples[i] for i in own]))
+        self._steps += [_Step("", (i,)) for i in range(len(dtypes))]
+        self._known |= {key for t in self.terms.values() for key in _keys(t.values)}
+        self._leaves = {d: t.numbers.tolist() for d, t in self.terms.items()}
+        self._grow([(op, (self._leaves,) * arity) for op, arity in operators()])
         for t in self.terms.values():
             t.short = len(t.numbers)
+        self._is_deep = False
+
+    def _deepen(self) -> None:
+        """Adds the terms of two operators; of three variables, those of which the last operator has several
+        operands."""
+        self._is_deep = True
         inner = {d: [n for n in t.numbers.tolist() if self._steps[n].op] for d, t in self.terms.items()}
         self._grow(
             [
-                (op, tuple(inner if i == deep else leaves for i in range(arity)))
+                (op, tuple(inner if i == deep else self._leaves for i in range(arity)))
                 for op, arity in operators()
                 for deep in range(arity if arity < _MOST_OPERANDS else 1)
+                if arity > 1 or len(self.variables) < MOST_LEAVES
             ]
         )
 
@@ -96,70 +122,84 @@ class Table:
         made: list[tuple[int, str, list[_Step], Array, Array, Array]] = []
         for op, places in uses:
             for dtypes in itertools.product(*places):
-                equation = equation_of(op, dtypes)
+                equation = usable(op, dtypes)
                 if equation is None:
                     continue
                 flops = flops_of(call(op, tuple(variable(i, d) for i, d in enumerate(dtypes)), {}))
-                if flops > _MOST_FLOPS:
-                    continue
                 lists = [p[d] for p, d in zip(places, dtypes, strict=True)]
                 operands = list(itertools.product(*lists))
                 columns = np.array(operands, int).reshape(len(operands), -1).T
                 at = [np.searchsorted(before[d][0], c) for d, c in zip(dtypes, columns, strict=True)]
                 values = [before[d][3][i] for d, i in zip(dtypes, at, strict=True)]
                 total = [np.sum([before[d][k][i] for d, i in zip(dtypes, at, strict=True)], axis=0) for k in (1, 2)]
-                names = TABLE[op].operand_names(len(dtypes))
-                found = evaluate(equation, dict(zip(names, values, strict=True)))
+                with np.errstate(all="ignore"):
+                    found = applied(op, equation, values)
                 steps = [_Step(op, o) for o in operands]
                 shape = (len(operands), SAMPLES)
                 made.append(
                     (flops, equation.dtype, steps, total[0] + flops, total[1] + 1, np.broadcast_to(found, shape))
                 )
+        more: dict[str, list[tuple[Array, ...]]] = {d: [old] for d, old in before.items()}
         for _, dtype, steps, flops, counts, values in sorted(made, key=lambda m: m[0]):
-            self._add(dtype, steps, flops, counts, values)
+            kept = self._new_rows(values)
+            if kept:
+                start = len(self._steps)
+                self._steps += [steps[i] for i in kept]
+                numbers = np.arange(start, len(self._steps))
+                more.setdefault(dtype, []).append((numbers, flops[kept], counts[kept], values[kept]))
+        for dtype, parts in more.items():
+            numbers, flops, counts, values = map(np.concatenate, zip(*parts, strict=True))
+            short = self.terms[dtype].short if dtype in self.terms else 0
+            self.terms[dtype] = Terms(numbers, flops, counts, values, short)
 
-    def _add(self, dtype: str, steps: Sequence[_Step], flops: Array, counts: Array, values: Array) -> None:
-        keys = _keys(values)
+    def _new_rows(self, values: Array) -> list[int]:
+        """The rows whose values no term has, and which vary."""
         kept: list[int] = []
+        keys = _keys(values)
         for i in np.flatnonzero(~is_constant(values)).tolist():
             if keys[i] not in self._known:
                 self._known.add(keys[i])
                 kept.append(i)
-        if not kept:
-            return
-        start = len(self._steps)
-        self._steps += [steps[i] for i in kept]
-        more = np.arange(start, len(self._steps)), flops[kept], counts[kept], values[kept]
-        t = self.terms.get(dtype)
-        if t is None:
-            self.terms[dtype] = Terms(*more)
-        else:
-            old = t.numbers, t.flops, t.steps, t.values
-            t.numbers, t.flops, t.steps, t.values = (np.concatenate(pair) for pair in zip(old, more, strict=True))
+        return kept
 
     def term(self, number: int) -> Expr:
         """The term of this number."""
         step = self._steps[number]
         return call(step.op, tuple(map(self.term, step.operands)), {}) if step.op else self.variables[step.operands[0]]
 
-    def matches(self, values: Array, dtype: str, below: Cost) -> Iterator[Expr]:
-        """The terms of a cost below `below` that have these values."""
+    def matches(self, values: Array, at: Array, dtype: str, below: Cost) -> Iterator[Expr]:
+        """The terms of a cost below `below` that have these values at the sample points `at`."""
+        if not self._is_deep and (below[0] > DIVIDE or below[1] > _SHORT):
+            self._deepen()
         t = self.terms.get(dtype)
         if t is not None:
-            for i in places_of(t.values, values):
+            for i in places_of(t.values, values, at):
                 if (int(t.flops[i]), int(t.steps[i])) < below:
                     yield self.term(int(t.numbers[i]))
 
+    def points_with(self, facts: Facts) -> Array:
+        """The sample points at which the variables have these facts."""
+        if facts not in self._points:
+            held = np.ones(SAMPLES, bool)
+            for x, known in zip(self.samples, facts, strict=True):
+                for fact in known:
+                    held &= [FACTS[fact].find_failure(v) is None for v in x[:, None]]
+            self._points[facts] = np.flatnonzero(held)
+        return self._points[facts]
 
-def places_of(rows: Array, values: Array) -> list[int]:
-    """The rows that have these values, up to rounding."""
+
+def places_of(rows: Array, values: Array, at: Array) -> list[int]:
+    """The rows that have these values at the points `at`, up to rounding."""
     if rows.dtype.kind != "f":
-        there = np.flatnonzero(rows[:, 0] == values[0])
-        return there[(rows[there] == values).all(-1)].tolist()
-    finite = np.flatnonzero(np.isfinite(values))
-    first = int(finite[0]) if len(finite) else 0
-    near = np.flatnonzero(~(np.abs(rows[:, first] - values[first]) > ABSOLUTE + RELATIVE * abs(values[first])))
-    return near[np.isclose(rows[near], values, RELATIVE, ABSOLUTE, equal_nan=True).all(-1)].tolist()
+        near = np.flatnonzero(rows[:, at[0]] == values[at[0]])
+        return near[(rows[np.ix_(near, at)] == values[at]).all(-1)].tolist()
+    finite = at[np.isfinite(values[at])]
+    first = finite[0] if len(finite) else at[0]
+    off = np.abs(rows[:, first] - values[first])
+    near = np.flatnonzero(~(off > ABSOLUTE + RELATIVE * abs(values[first])))
+    if not len(near):
+        return []
+    return near[np.isclose(rows[np.ix_(near, at)], values[at], RELATIVE, ABSOLUTE, equal_nan=True).all(-1)].tolist()
 
 
 def is_constant(rows: Array) -> Array:
@@ -202,32 +242,40 @@ def operators() -> list[tuple[str, int]]:
     return _operators
 
 
-def _samples(dtypes: Sequence[str], facts: Facts) -> tuple[Array, ...]:
+def usable(op: str, dtypes: tuple[str, ...]) -> Scalar | None:
+    """What an operator computes of one element of each operand; None if it is not pointwise, or takes many flops."""
+    equation = equation_of(op, dtypes)
+    if equation is None or any(isinstance(s, Apply) and FUNCTIONS[s.fn].flops > _MOST_FLOPS for s in walk(equation)):
+        return None
+    return equation
+
+
+def _samples(dtypes: Sequence[str]) -> tuple[Array, ...]:
     rng = np.random.default_rng(7)
     found: list[Array] = []
-    for i, (d, known) in enumerate(zip(dtypes, facts, strict=True)):
+    for i, d in enumerate(dtypes):
         if d == "bool":
             x = np.arange(SAMPLES) >> i & 1 == 1
         elif is_float(d):
             x = rng.normal(0.0, 1.0, SAMPLES) * np.resize(_SPREADS, SAMPLES)
             ties = rng.choice(_SPECIAL, SAMPLES // 3)
             x[-len(ties) :] = ties
+            x[:_POSITIVE] = np.abs(x[:_POSITIVE])
         else:
             limits = np.iinfo(numpy_dtype(d))
             x = rng.integers(limits.min, limits.max, SAMPLES, numpy_dtype(d), endpoint=True)
             small = rng.integers(_SMALL[0] if kind(d) == "i" else 0, _SMALL[1], SAMPLES // 2)
             x[-len(small) :] = small
-        if found and found[0].dtype == sample_array(x, d).dtype:
-            x[-_TIES:] = np.where(rng.random(_TIES) < 0.5, found[-1].astype(x.dtype)[-_TIES:], x[-_TIES:])  # type: ignore
-        for fact in sorted(known):
-            x = FACTS[fact].adapt(x, rng)
-        found.append(sample_array(x, d))
+        x = sample_array(x, d)
+        if found and found[0].dtype == x.dtype:
+            x[-_TIES:] = np.where(rng.random(_TIES) < _TIE, found[-1][-_TIES:], x[-_TIES:])
+        found.append(x)
     return tuple(found)
 
 
-_tables = Memo[tuple[tuple[str, ...], Facts], Table](_MOST_TABLES)
+_tables = Memo[tuple[str, ...], Table](_MOST_TABLES)
 
 
-def table_of(dtypes: Sequence[str], facts: Facts) -> Table:
-    """The table of terms over variables of these dtypes with these facts."""
-    return _tables.get_or_make((tuple(dtypes), facts), lambda: Table(dtypes, facts))
+def table_of(dtypes: tuple[str, ...]) -> Table:
+    """The table of terms over variables of these dtypes."""
+    return _tables.get_or_make(dtypes, lambda: Table(dtypes))

@@ -183,42 +183,45 @@ def flops_of(e: Expr) -> int:
 def value_of(scalar: Expr, variables: Mapping[Expr, Array]) -> Array:
     """The values of a scalar expression at sample points, floats as float64."""
     found = dict(variables)
-    for x in postorder((scalar,), stop=found.__contains__):
-        if x in found:
-            continue
-        if x.op == CONSTANT:
-            found[x] = sample_array(constant_value(x), x.dtype)
-        else:
-            equation = equation_of(x.op, tuple(a.dtype for a in x.args), x.attrs)
-            assert equation is not None
-            names = TABLE[x.op].operand_names(len(x.args))
-            found[x] = evaluate(equation, dict(zip(names, (found[a] for a in x.args), strict=True)))
+    with np.errstate(all="ignore"):
+        for x in postorder((scalar,), stop=found.__contains__):
+            if x.op == CONSTANT:
+                found[x] = sample_array(constant_value(x), x.dtype)
+            elif x not in found:
+                equation = equation_of(x.op, tuple(a.dtype for a in x.args), x.attrs)
+                assert equation is not None
+                found[x] = applied(x.op, equation, [found[a] for a in x.args])
     return found[scalar]
+
+
+def applied(op: str, equation: Scalar, operands: Sequence[Array]) -> Array:
+    """The values of an operator on arrays of elements, which broadcast. `equation`: what `equation_of` returns for
+    it."""
+    return _evaluate(equation, dict(zip(TABLE[op].operand_names(len(operands)), operands, strict=True)))
 
 
 def sample_array(values: Any, dtype: str) -> Array:
     """An array in the dtype in which samples of `dtype` are computed."""
-    return np.asarray(values).astype(np.float64 if is_float(dtype) else numpy_dtype(dtype))
+    return np.asarray(values).astype(np.float64 if is_float(dtype) else numpy_dtype(dtype), copy=False)
 
 
-def evaluate(s: Scalar, buffers: Mapping[str, Array]) -> Array:
-    """The values of `s` for arrays of elements, which broadcast."""
+def _evaluate(s: Scalar, buffers: Mapping[str, Array]) -> Array:
     if isinstance(s, Read):
         return buffers[s.buffer]
     if isinstance(s, Const):
         return sample_array(s.value, s.dtype)
+    args = [_evaluate(c, buffers) for c in s.children]
     if isinstance(s, Select):
-        return np.where(*(evaluate(c, buffers) for c in s.children))
-    args = [evaluate(c, buffers) for c in s.children]
-    with np.errstate(all="ignore"):
-        if isinstance(s, Cast):
-            return args[0] != 0 if s.dtype == "bool" else sample_array(args[0], s.dtype)
-        assert isinstance(s, Apply)
-        return sample_array(FUNCTIONS[s.fn].compute(*args), s.dtype)
+        return np.where(*args)
+    if isinstance(s, Cast):
+        return args[0] != 0 if s.dtype == "bool" else sample_array(args[0], s.dtype)
+    assert isinstance(s, Apply)
+    return sample_array(FUNCTIONS[s.fn].compute(*args), s.dtype)
 
 
 def number(value: Any, dtype: str) -> Expr:
-    return const(numpy_dtype(dtype).type(value), dtype)
+    with np.errstate(over="ignore"):
+        return const(numpy_dtype(dtype).type(value), dtype)
 
 
 def leaves_in(scalar: Expr) -> set[Expr]:
