@@ -38,7 +38,7 @@ from relax_eg.ir.module import Function, Module
 from relax_eg.ir.scopes import scopes_of
 from relax_eg.ir.wellformed import check as check_module
 from relax_eg.ops.deduction import annotation_from
-from relax_eg.ops.facts import FACTS, impossible
+from relax_eg.ops.facts import FACTS, facts_of_dtype, impossible, with_implied
 from relax_eg.ops.interpret import Libraries, SharedValues, evaluate, step_limit
 from relax_eg.ops.libraries import library_of
 from relax_eg.rules import NUMERICS, Claim, Rule, RuleSet, ValueTest
@@ -55,6 +55,8 @@ Compare = Callable[[list[Any], dict[str, int]], None]
 
 # chosen: seeds of the drawn values; with the last, values are near numbers in the programs, and may not exist
 _SEEDS, _SEEDS_NEAR_NUMBERS = (0, 1), (2,)
+# How a fact of a value is known.
+_DERIVED = "derived from what is declared and from the operators"
 # limit: loop steps of one evaluation, about a second; derivations with more are checked, but not evaluated
 _MOST_STEPS = 4_000
 
@@ -134,7 +136,7 @@ def replay(derivation: Derivation, libraries: Libraries | None = None, batched: 
         scope, name = scopes[part.function][part.block], part.function
         check = _Check(derivation, part, scope, facts.get(name, {}), strict.get(name, {}), exact, found)
         check.run()
-        Proposals(derivation, part, batched, check.facts_of, check.fail).check()
+        Proposals(derivation, part, batched, check.facts_of, check.fail, check.record_facts).check()
         check.evaluate(libraries)
     if derivation.parts:
         _compare_ends(derivation, libraries, found)
@@ -245,6 +247,17 @@ class _Check:
         """The facts of `e`."""
         return self.known.among(FACTS, e)
 
+    def record_facts(self, e: Equation, used: Mapping[Expr, frozenset[str]]) -> None:
+        """Adds the facts that the proof of a step was given to its conditions, without those that follow from others
+        of the same expression or from its dtype."""
+        for x, facts in used.items():
+            known = facts - facts_of_dtype(x.dtype)
+            for fact in sorted(f for f in known if not any(f in with_implied((g,)) for g in known - {f})):
+                if not self.strict.has(x, fact):
+                    self.found.record_numerics("reassociate")
+                claim = Claim(fact, str(x.attr("name")) if x.op == VAR else repr(x))
+                self.found.conditions[e].append(f"{claim}: {_DERIVED}")
+
     def run(self) -> None:
         self.found.programs += sum(1 for _ in changes(self.part.results))
         for e in self.part.equations:
@@ -311,7 +324,7 @@ class _Check:
                     raise self.fail(e, f"its condition {g} is not known to hold")
                 if not self.strict.has(env[g.name], key_of(g)):
                     self.found.record_numerics("reassociate")
-                proofs.append(f"{g}: derived from what is declared and from the operators")
+                proofs.append(f"{g}: {_DERIVED}")
         return proofs
 
     def _same_annotation(self, e: Equation | None, a: Annotation, b: Annotation, what: str = "the result") -> list[str]:

@@ -8,7 +8,7 @@ written, or from an expression that was proposed for one, and a function that ru
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from relax_eg.errors import ExplanationError
@@ -32,6 +32,7 @@ class Proposals:
     - `batched`: applies a function to slices; None if nothing can.
     - `facts`: the facts of expressions.
     - `fail`: makes the error to be raised, from the use of a rule and a text.
+    - `record_facts`: is told the facts of expressions that the proof of a step was given.
     - `written`: functions as written, by name.
     """
 
@@ -40,6 +41,7 @@ class Proposals:
     batched: Batched | None
     facts: FactsOf
     fail: Fail
+    record_facts: Callable[[Equation, Mapping[Expr, frozenset[str]]], None]
     written: dict[str, Function] = field(init=False)
     _forms: dict[str, set[Values]] = field(init=False)
     _functions: dict[str, Function] = field(init=False)
@@ -84,8 +86,15 @@ class Proposals:
         schema, ((left, right),) = e.rule, e.pairs
         assert isinstance(schema, Schema)
         if schema.prove is not None:
-            if why := schema.prove(left, right, self.facts):
+            used: dict[Expr, frozenset[str]] = {}
+
+            def facts(x: Expr) -> frozenset[str]:
+                used[x] = self.facts(x) & schema.facts
+                return used[x]
+
+            if why := schema.prove(left, right, facts):
                 raise self.fail(e, f"{left!r} is not shown to be equal to {right!r}: {why}")
+            self.record_facts(e, used)
             return
         if e.answers is None:
             raise self.fail(e, "the derivation does not hold what the rule was told")

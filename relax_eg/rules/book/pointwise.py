@@ -14,7 +14,7 @@ from relax_eg.memo import Memo
 from relax_eg.ops.facts import facts_of_dtype
 from relax_eg.ops.record import TABLE
 from relax_eg.rules.pointwise.tables import Facts
-from relax_eg.rules.pointwise.terms import Term, leaves_in, terms_of
+from relax_eg.rules.pointwise.terms import PointwiseTerm, leaves_in, terms_of
 from relax_eg.rules.rule_set import RuleSet
 from relax_eg.rules.schema_trials import pointwise_terms
 from relax_eg.rules.schemas import FactsOf, ProgramQueries, Schema
@@ -42,7 +42,7 @@ def _propose(e: Expr, queries: ProgramQueries) -> tuple[Expr, ...] | None:
     return tuple(found) or None
 
 
-def _form(term: Term, facts_of: FactsOf) -> Expr | None:
+def _form(term: PointwiseTerm, facts_of: FactsOf) -> Expr | None:
     facts = tuple(_facts(x, facts_of) for x in term.leaves)
     key = term.scalar, facts
     if key not in _known:
@@ -59,7 +59,7 @@ def _facts(e: Expr, facts_of: FactsOf) -> frozenset[str]:
     return facts_of(e) & _FACTS - facts_of_dtype(e.dtype)
 
 
-def _forms_anew(term: Term, facts: Facts) -> Iterator[Expr]:
+def _forms_anew(term: PointwiseTerm, facts: Facts) -> Iterator[Expr]:
     # z3 and the prover are imported by nothing else here.
     from relax_eg.rules.pointwise.proofs import why_not_same
     from relax_eg.rules.pointwise.search import candidates

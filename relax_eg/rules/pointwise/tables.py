@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -222,24 +223,21 @@ def _keys(values: Array) -> list[bytes]:
 
 # Functions of bits have no meaning over the reals.
 _OF_BITS = frozenset(name for name, f in FUNCTIONS.items() if not f.widens)
-_operators: list[tuple[str, int]] = []
 
 
-def operators() -> list[tuple[str, int]]:
+@lru_cache(1)
+def operators() -> tuple[tuple[str, int], ...]:
     """The operators of up to three operands that need no attributes, with their numbers of operands."""
-    if not _operators:
-        for name, record in TABLE.items():
-            is_plain = record.equations is not None and not record.variadic and record.moves is None
-            is_plain = is_plain and name not in _OF_BITS and all(a.default is not REQUIRED for a in record.attributes)
-            arity = len(record.parameters)
-            if (
-                is_plain
-                and name not in _OF_BITS
-                and 0 < arity <= _MOST_OPERANDS
-                and all(a.default is not REQUIRED for a in record.attributes)
-            ):
-                _operators.append((name, arity))
-    return _operators
+    return tuple(
+        (name, len(record.parameters))
+        for name, record in TABLE.items()
+        if record.equations is not None
+        and record.moves is None
+        and not record.variadic
+        and name not in _OF_BITS
+        and 0 < len(record.parameters) <= _MOST_OPERANDS
+        and all(a.default is not REQUIRED for a in record.attributes)
+    )
 
 
 def usable(op: str, dtypes: tuple[str, ...]) -> Scalar | None:

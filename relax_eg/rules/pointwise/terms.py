@@ -15,6 +15,7 @@ from relax_eg.ir.annotations import Tensor
 from relax_eg.ir.expr import CONSTANT, VAR, Expr, const, constant_value, postorder, var
 from relax_eg.limits import MANY_KEPT
 from relax_eg.memo import Memo
+from relax_eg.ops.api import broadcast_to
 from relax_eg.ops.record import TABLE, call, movement_operators, program_of, site_of
 from relax_eg.tir.analyze import stage_flops
 from relax_eg.tir.expr import Apply, Cast, Const, Read, Scalar, Select, walk
@@ -31,7 +32,7 @@ _COPIES = movement_operators("view", "repeat")
 
 
 @dataclass(frozen=True, slots=True)
-class Term:
+class PointwiseTerm:
     """A part of an expression that computes each element from one element of each leaf.
 
     - `root`: the expression.
@@ -51,7 +52,7 @@ class Term:
         """`scalar`, over the same variables, of the leaves, in the shape of the root. Raises RelaxEgError if that does
         not exist."""
         made = over(scalar, dict(zip(self.variables, self.leaves, strict=True)))
-        return made if made.shape == self.root.shape else call("broadcast_to", (made,), {"shape": self.root.shape})
+        return made if made.shape == self.root.shape else broadcast_to(made, self.root.shape)
 
 
 @lru_cache(MANY_KEPT)
@@ -107,7 +108,7 @@ def is_pointwise(e: Expr) -> bool:
     return equation_of(e.op, tuple(a.dtype for a in e.args), e.attrs) is not None
 
 
-def terms_of(e: Expr, is_shared: Callable[[Expr], bool]) -> Iterator[Term]:
+def terms_of(e: Expr, is_shared: Callable[[Expr], bool]) -> Iterator[PointwiseTerm]:
     """The terms with root `e`, of every depth: those whose leaves are shared values where possible first."""
     if not is_pointwise(e):
         return
@@ -121,7 +122,7 @@ def terms_of(e: Expr, is_shared: Callable[[Expr], bool]) -> Iterator[Term]:
                 found.add(leaves)
                 scalar = _scalar(e, inside, leaves)
                 if scalar is not None:
-                    yield Term(e, leaves, scalar)
+                    yield PointwiseTerm(e, leaves, scalar)
             if is_whole:
                 break
 
