@@ -11,20 +11,17 @@ import numpy as np
 from relax_eg.dtypes import is_float, kind, numpy_dtype
 from relax_eg.ir.expr import CONSTANT, Expr, constant_value, postorder
 from relax_eg.ops import api as op
-from relax_eg.ops.record import call
 from relax_eg.rules.pointwise.tables import (
     ABSOLUTE,
     RELATIVE,
     Facts,
     Table,
     is_constant,
-    operators,
     places_of,
     table_of,
-    usable,
 )
-from relax_eg.rules.pointwise.terms import Array, Cost, applied, cost_of, number, sample_array, value_of
-from relax_eg.tir.expr import Scalar
+from relax_eg.rules.pointwise.terms import Array, Cost, cost_of, number, value_of
+from relax_eg.rules.pointwise.uses import uses_of
 from relax_eg.tir.functions import TRANSCENDENTAL
 
 _MOST_TRIED = 4  # limit: candidates of a term that are tested; the first is mostly right
@@ -111,46 +108,8 @@ class _Question:
     def _with_numbers(self, numbers: Sequence[Any]) -> Iterator[Expr]:
         """Operators on variables and on numbers, and functions of their sums and products."""
         few = self.at[:_FIRST]  # most uses differ at the first points
-        values, every = self.values[few], np.arange(len(few))
-        constants = [number(c, self.dtype) for c in numbers]
-        stacked = sample_array(numbers, self.dtype)
-        for dtype in dict.fromkeys(x.dtype for x in self.table.variables):
-            pairs = zip(self.table.variables, self.table.samples, strict=True)
-            own = [(x, sample[few]) for x, sample in pairs if x.dtype == dtype]
-            samples = np.stack([sample for _, sample in own])
-            for name, arity in operators():
-                for place in range(arity) if arity > 1 else ():
-                    equation = usable(name, tuple(dtype if i == place else self.dtype for i in range(arity)))
-                    if equation is None or equation.dtype != self.dtype:
-                        continue
-                    axes = [i for i in range(arity) if i != place]
-                    operands = [samples] * arity
-                    for a in axes:
-                        operands[a] = stacked.reshape([1] + [-1 if b == a else 1 for b in axes] + [1])
-                    operands[place] = samples.reshape([len(own)] + [1] * len(axes) + [-1])
-                    made = applied(name, equation, operands)
-                    for n in places_of(made.reshape(-1, len(few)), values, every):
-                        which, *chosen = np.unravel_index(n, made.shape[:-1])
-                        by_place = {place: own[int(which)][0]} | {
-                            a: constants[int(c)] for a, c in zip(axes, chosen, strict=True)
-                        }
-                        yield call(name, tuple(by_place[i] for i in range(arity)), {})
-            if is_float(dtype) and dtype == self.dtype:
-                for make, rows in (
-                    (op.add, samples[:, None] + stacked[:, None]),
-                    (op.multiply, samples[:, None] * stacked[:, None]),
-                ):
-                    for name, equation in _functions(dtype):
-                        for n in places_of(applied(name, equation, [rows.reshape(-1, len(few))]), values, every):
-                            which, c = divmod(n, len(numbers))
-                            yield call(name, (make(own[which][0], constants[c]),), {})
-
-
-def _functions(dtype: str) -> Iterator[tuple[str, Scalar]]:
-    for name, arity in operators():
-        equation = usable(name, (dtype,)) if arity == 1 else None
-        if equation is not None and equation.dtype == dtype:
-            yield name, equation
+        uses = uses_of(self.table, self.dtype, tuple(numbers), tuple(few.tolist()))
+        yield from map(uses.term, places_of(uses.values, self.values[few], np.arange(len(few))))
 
 
 def _factors(values: Array, rows: Array) -> Iterator[tuple[int, Any]]:

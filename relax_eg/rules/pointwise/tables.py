@@ -12,6 +12,7 @@ import numpy as np
 
 from relax_eg.dtypes import is_float, kind, numpy_dtype
 from relax_eg.ir.expr import Expr
+from relax_eg.limits import MANY_KEPT
 from relax_eg.memo import Memo
 from relax_eg.ops.facts import FACTS
 from relax_eg.ops.record import REQUIRED, TABLE, call
@@ -240,6 +241,7 @@ def operators() -> tuple[tuple[str, int], ...]:
     )
 
 
+@lru_cache(MANY_KEPT)
 def usable(op: str, dtypes: tuple[str, ...]) -> Scalar | None:
     """What an operator computes of one element of each operand; None if it is not pointwise, or takes many flops."""
     equation = equation_of(op, dtypes)
