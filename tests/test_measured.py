@@ -240,7 +240,7 @@ def test_programs_that_cost_the_same_are_timed_once(monkeypatch: pytest.MonkeyPa
     rx.optimize(layer, "b 64", "64 64", "64", "64", at={"b": 8}, weights=("w", "gain", "shift"), measure=6)
     rx.optimize(layer, "b 64", "64 64", "64", "64", at={"b": 8}, weights=("w", "gain", "shift"), measure=2)
     every, two = ([n for n in labels if "ynn" not in n] for labels in offered)
-    assert every == ["as written", "by price", "without second_power", "without softmax_of_shifted_down"]
+    assert every == ["as written", "by price", "without shorter_term", "without softmax_of_shifted_down"]
     assert two == ["as written", "by price", "without softmax_of_shifted_down"]
 
 
