@@ -46,7 +46,7 @@ def _propose(e: Expr, queries: ProgramQueries) -> tuple[Expr, ...] | None:
 
 
 def _forms(e: Expr, queries: ProgramQueries) -> Iterator[Expr]:
-    makers = (_outward, _associated) if is_pointwise(e) else (_inward, _outward, _joined)
+    makers = (_outward, _associated) if is_pointwise(e) else (_inward, _outward, _joined, _without_padding)
     if _is_choice(e):
         makers = (*makers, _chosen)
     for make in makers:
@@ -78,6 +78,12 @@ def _outward(e: Expr, queries: ProgramQueries) -> Iterator[Expr]:
 def _joined(e: Expr, queries: ProgramQueries) -> Iterator[Expr]:
     if is_join(e):
         yield Inward(_never).joined(e.args, e.attr("axis"))
+
+
+def _without_padding(e: Expr, queries: ProgramQueries) -> Iterator[Expr]:
+    """The operator of values before they are padded, for one that reduces the padded axes; the proof decides."""
+    if TABLE[e.op].moves is None and any(map(is_padded, e.args)):
+        yield call(e.op, tuple(a.args[0] if is_padded(a) else a for a in e.args), dict(e.attrs))
 
 
 def _is_choice(e: Expr) -> bool:

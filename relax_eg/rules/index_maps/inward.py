@@ -118,7 +118,7 @@ class Inward:
             return _of_positions(e, view)
         if is_pointwise(e):
             return self._of_pointwise(e, view)
-        selected, arranged = _parts(view, e.shape)
+        selected, arranged = parts_of(view, e.shape)
         if len(e.args) == 1 and TABLE[e.op].moves == "view":
             made = self._of_regrouped(e, selected)
         else:
@@ -207,7 +207,7 @@ class Inward:
         return parts[0] if m.out is None else self.joined(parts, m.out)
 
     def _of_padded(self, e: Expr, view: View) -> Expr | None:
-        selected, arranged = _parts(view, e.shape)
+        selected, arranged = parts_of(view, e.shape)
         x, value = e.args
         lows, highs, maps, shape = list(e.attr("low")), list(e.attr("high")), list(selected.maps), list(x.shape)
         for axis, m in enumerate(selected.maps):
@@ -313,7 +313,7 @@ def view_of_operand(view: View, a: Expr, e: Expr) -> View:
     return View(tuple(m if m.out is None else replace(m, out=m.out - first) for m in maps), tuple(shape[first:]))
 
 
-def _parts(view: View, shape: Sequence[Dim]) -> tuple[View, View]:
+def parts_of(view: View, shape: Sequence[Dim]) -> tuple[View, View]:
     """A selection along each axis, which keeps the axes, and the arrangement of the selected axes: the view is the
     second of the first."""
     selected = tuple(

@@ -5,12 +5,13 @@ What is moved: views, elements in another shape, and a scalar put around a value
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from relax_eg.ir.expr import Expr
 from relax_eg.ops import api as op
 from relax_eg.ops.record import TABLE, call
-from relax_eg.rules.index_maps.inward import Inward, at_least_zero, is_padded, is_pointwise
+from relax_eg.rules.index_maps.inward import Inward, at_least_zero, is_padded, is_pointwise, parts_of
 from relax_eg.rules.index_maps.views import ONE, AxisMap, View, composed, made_of, view_of, whole
 from relax_eg.shapes import Dim
 
@@ -111,15 +112,30 @@ def _of_pointwise(e: Expr, depth: int) -> Mapped | None:
         for i, m in read.items()
     )  # fmt: skip
     if same:
-        inner = call(e.op, tuple(read[i].inner if i in read else a for i, a in enumerate(e.args)), dict(e.attrs))
+        innermost = first.steps[0]
+        # What is left out is left out before the function.
+        chosen = selection_of(innermost, first.inner.shape) if isinstance(innermost, View) else None
+        inners = {i: made_of(chosen[0], m.inner) if chosen is not None else m.inner for i, m in read.items()}
+        inner = call(e.op, tuple(inners.get(i, a) for i, a in enumerate(e.args)), dict(e.attrs))
         steps: list[Step] = []
-        for n, s in enumerate(first.steps):
+        for n, s in enumerate(first.steps if chosen is None else (chosen[1], *first.steps[1:])):
             if isinstance(s, Padded):
                 around = [_value_around(read[i].steps[n]) if i in read else a for i, a in enumerate(e.args)]
                 s = replace(s, value=call(e.op, around, dict(e.attrs)))
             steps.append(s)
+        if chosen is not None and chosen[1].is_identity_on(inner.shape):
+            del steps[0]
         return Mapped(tuple(steps), inner)
     return _by_axes(e, {i: m for i, m in read.items()})
+
+
+def selection_of(view: View, shape: Sequence[Dim]) -> tuple[View, View] | None:
+    """A view as what is selected along each axis, and its arrangement; None if nothing is left out."""
+    leaves_out = any(
+        m.indices is None and size is not ONE and view.extent(axis) != size
+        for axis, (m, size) in enumerate(zip(view.maps, shape, strict=True))
+    )
+    return parts_of(view, shape) if leaves_out else None
 
 
 def _value_around(step: Step) -> Expr:
