@@ -26,13 +26,15 @@ from relax_eg.rules.schemas import FactsOf, ProgramQueries, Schema
 from relax_eg.shapes import Dim
 from relax_eg.tir.functions import functions_with_trait
 
-_PROVING = 2.0  # limit: seconds of processor time of the proof of a form; most take a hundredth of it
+_PROVING = 0.5  # limit: seconds of processor time of the proof of a form; most take a hundredth of it
 _CHECKING = 10.0  # limit: seconds of processor time of the proof of a step of a derivation
-_CHEAPER = 0.95  # limit: share of the cost as written below which a form is proposed, as extraction does not go below
+_CHEAPER = 0.999  # limit: share of the cost as written below which a form of as many operators is proposed
 _MOST_OPERANDS = 16  # limit: operands of nested uses of a function that are put in another order
 _MOST_KNOWN = 1 << 14  # limit: proofs that are kept; one that is evicted is asked for again
 
 _FREE = movement_operators("view", "repeat")
+_SELECTIONS = movement_operators("select")
+_SCATTERED = 2  # chosen: how much longer an element takes that is read at a computed position
 _OPERATORS = frozenset(n for n, o in TABLE.items() if o.equations is not None and o.moves != "make")
 
 
@@ -180,16 +182,31 @@ def _gains(e: Expr, form: Expr, queries: ProgramQueries) -> bool:
         all_of_x = queries.readers(x) if x is not e else ()
         share = sum(r in readers for r in all_of_x) / len(all_of_x) if all_of_x else 1.0
         before += share * _cost(x, queries)
-    return sum(_cost(x, queries) for x in new - old) < _CHEAPER * before
+    after = sum(_cost(x, queries) for x in new - old)
+    return after < (before if len(new - old) < len(readers) else _CHEAPER * before)
 
 
 def _cost(e: Expr, queries: ProgramQueries) -> float:
-    if e.op in _FREE or not e.args or e.op not in TABLE or not isinstance(e.annotation, Tensor):
+    if e.op in _FREE or not e.args or e.op not in TABLE or not isinstance(e.annotation, Tensor) or _is_known(e):
         return 0.0
     found = counts(site_of(e))
     moved = queries.extent(found.bytes_read) + queries.extent(found.bytes_written)
     contracts = TABLE[e.op].kernel is not None and TABLE[e.op].kernel != "copy"
+    if e.op in _SELECTIONS:
+        moved *= _SCATTERED
     return queries.seconds(queries.extent(found.flops), moved, contracts)
+
+
+_known_values = Memo[Expr, bool](_MOST_KNOWN)
+
+
+def _is_known(e: Expr) -> bool:
+    """Whether `e` follows from positions and numbers alone, which are computed where they are read."""
+    for x in postorder((e,), stop=_known_values.__contains__):
+        if x not in _known_values:
+            is_number = x.op == CONSTANT and not x.ndim
+            _known_values[x] = is_number or (x.op in TABLE and all(_known_values.get(a, False) for a in x.args))
+    return _known_values.get(e, False)
 
 
 # --- proofs ---

@@ -34,6 +34,7 @@ from relax_eg.tir.expr import Cast, Index
 from relax_eg.tir.slicing import sliced_input_axes
 
 _JOIN, _PAD = "join", "interior"
+_MOST_VALUES = 32  # limit: values of which views are made in one proposal; the proof grows faster than their number
 
 
 def is_pointwise(e: Expr) -> bool:
@@ -96,7 +97,8 @@ class Inward:
             return e
         key = e, view
         if key not in self._made:
-            found = None if self.is_leaf(e) else self._through(e, view)
+            is_last = len(self._made) >= _MOST_VALUES or self.is_leaf(e)
+            found = None if is_last else self._through(e, view)
             self._made[key] = made_of(view, e) if found is None else found
         return self._made[key]
 

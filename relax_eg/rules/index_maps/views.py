@@ -102,6 +102,13 @@ def _selection(e: Expr) -> View | None:
         return None
     x, indices = e.args
     axis, mode, rank = e.attr("axis"), e.attr("mode"), indices.ndim
+    while TABLE[indices.op].moves == _SELECTS if indices.op in TABLE else False:
+        # Positions taken at indices are these indices.
+        numbers = _position(indices.args[0], (loop("i0"),)) if indices.args[0].ndim == 1 else None
+        same_range = indices.attr("mode") == mode and indices.args[0].shape[0] == x.shape[axis]
+        if numbers is None or not numbers.is_whole(0) or not same_range or indices.args[1].ndim != rank:
+            break
+        indices = indices.args[1]
     maps = [AxisMap(i if i < axis else i + rank - 1) for i in range(x.ndim)]
     maps[axis] = _taken(axis if rank else None, indices, mode)
     return _tidy(maps, e.shape)
@@ -128,19 +135,22 @@ def affine(at: Dim, loops: Sequence[Dim]) -> AxisMap | None:
 
 def _taken(out: int | None, indices: Expr, mode: str) -> AxisMap:
     """The map of taking elements at indices; a plain one if these are positions in order."""
-    from relax_eg.rules.verify_formal.compose import Composer, Unsupported, index_dim
-
-    i = loop("i0")
-    made = Composer()
-    try:
-        at = index_dim(made.element(indices, (i,) if indices.ndim else ()), made.name_of)
-    except (Unsupported, RelaxEgError):
-        at = None
-    # An index that depends on data has an opaque variable.
-    found = affine(at, (i,)) if at is not None else None
+    found = _position(indices, (loop("i0"),) if indices.ndim else ())
     if found is not None:
         return replace(found, out=None if found.out is None else out)
     return AxisMap(out, ZERO, 1, indices, mode)
+
+
+def _position(e: Expr, at: tuple[Dim, ...]) -> AxisMap | None:
+    """The map of which the integers `e` are the positions; None if they depend on data."""
+    from relax_eg.rules.verify_formal.compose import Composer, Unsupported, index_dim
+
+    made = Composer()
+    try:
+        found = index_dim(made.element(e, at), made.name_of)
+    except (Unsupported, RelaxEgError):
+        return None
+    return None if found is None else affine(found, at)  # what depends on data is a variable that is no loop of `at`
 
 
 def _tidy(maps: Sequence[AxisMap], shape: Sequence[Dim]) -> View | None:
