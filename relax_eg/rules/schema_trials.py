@@ -435,3 +435,41 @@ def pointwise_terms(rng: np.random.Generator) -> Trial:
         made.append(f(made[-1], made[int(rng.integers(len(made)))]))
     args = tuple(rng.integers(-3, 4, k).astype(object) for _ in params)
     return Trial(Module((_main(params, made[-1]),)), made[-1], args, ModuleAnswers({}, (), postorder((made[-1],))))
+
+
+def moved_values(rng: np.random.Generator) -> Trial:
+    """An index map of up to four elementwise operators on index maps of two matrices, or such an operator on maps."""
+    n, m = int(rng.integers(1, 4)), int(rng.integers(1, 4))
+    params = x, y = tuple(var(name, Tensor((Dim.of(n), Dim.of(m)), "float32")) for name in "xy")
+
+    def moved(a: Expr) -> Expr:
+        rows, columns = a.shape
+        begin = int(rng.integers(0, rows.value))
+        made = (
+            lambda: op.permute_dims(a),
+            lambda: op.flip(a, int(rng.integers(2))),
+            lambda: op.strided_slice(a, (begin, 0), (rows, columns), (int(rng.integers(1, 3)), 1)),
+            lambda: op.reshape(a, (rows * columns, 1)),
+            lambda: op.reshape(op.broadcast_to(a, (2, *a.shape)), (-1, columns)),
+            lambda: op.take(a, const(rng.integers(0, rows.value, 3)), 0, mode="clip"),
+            lambda: op.pad(a, ((int(rng.integers(3)), 0), (0, int(rng.integers(3)))), 1.0),
+            lambda: op.concat([a, op.negative(a)], 0),
+            lambda: op.broadcast_to(op.strided_slice(a, (0, 0), (1, columns)), a.shape),
+        )
+        return made[int(rng.integers(len(made)))]()
+
+    functions = (
+        op.negative,
+        op.abs,
+        lambda a: op.add(a, 1.0),
+        lambda a: op.multiply(a, a),
+        lambda a: op.add(a, y) if a.shape == y.shape else op.negative(a),
+        moved,
+    )
+    made = moved(x)
+    for _ in range(int(rng.integers(1, 5))):
+        made = functions[int(rng.integers(len(functions)))](made)
+    if rng.random() < 0.7:
+        made = moved(made)
+    args = tuple(rng.integers(-3, 4, (n, m)).astype(object) for _ in params)
+    return Trial(Module((_main(params, made),)), made, args, ModuleAnswers({}, (), postorder((made,))))

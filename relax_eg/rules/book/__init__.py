@@ -9,6 +9,7 @@ from relax_eg.rules.book.decoding import decoding
 from relax_eg.rules.book.elementwise import elementwise
 from relax_eg.rules.book.functions import functions
 from relax_eg.rules.book.fusion import fusion
+from relax_eg.rules.book.index_maps import index_maps
 from relax_eg.rules.book.layout import layout
 from relax_eg.rules.book.legalization import legalization
 from relax_eg.rules.book.libraries import calls
@@ -32,6 +33,7 @@ default = RuleSet(
     [*algebra, *movement, *values, *systems, *layout, *libraries],
     (
         *broadcasts.schemas,
+        *index_maps.schemas,
         *sum_products.schemas,
         *pointwise.schemas,
         *sums.schemas,
@@ -57,6 +59,7 @@ __all__ = [
     "elementwise",
     "functions",
     "fusion",
+    "index_maps",
     "layout",
     "legalization",
     "libraries",

@@ -73,6 +73,7 @@ SECONDS = 10.0  # limit: processor time for one rule
 _OTHER_FLOATS = 6
 _MOST_INSTANCES = 400  # limit: instances of a rule; a rule with more is not proved, only tested
 _LARGEST_OPERAND = 4  # limit: axes of an operand
+_MOST_ALTERNATIVES = 4  # limit: conditions on sizes with alternatives, all cases of which are tried
 # Attributes that have finitely many values on operands of a given rank; all of them are tried.
 _CLOSED = frozenset({"axes", "axis", "keepdims", "reverse", "mode", "method", "precision"})
 # Attributes whose values are represented by variables, one for each axis.
@@ -310,11 +311,18 @@ def _require_sizes(instance: Instance, facts: KnownGuards) -> None:
     for needed in size_conditions(instance.right):
         if needed in held or any(facts.entails(g) for g in needed):
             continue
-        if not facts.impossible([g.negated() for g in needed]):
+        fails = [g.negated() for g in needed]
+        if not all(facts.impossible([*fails, *case]) for case in _cases_of_sizes(instance.left)):
             raise Unsupported(f"the right side may not exist: {' or '.join(g.key for g in needed)}")
     asked = _precisions(instance.left) or {"None"}
     if _precisions(instance.right) not in (set(), asked):
         raise Unsupported("the matmuls of the sides ask for other precisions")
+
+
+def _cases_of_sizes(left: Sequence[Expr]) -> Iterator[tuple[GuardLiteral, ...]]:
+    """The cases that alternatives among the conditions of the left side leave."""
+    alternatives = [c for c in size_conditions(left) if len(c) > 1]
+    return itertools.product(*alternatives[:_MOST_ALTERNATIVES])
 
 
 def _require_operators(instance: Instance, facts: KnownGuards) -> None:
