@@ -66,7 +66,7 @@ def first_difference(schema: Schema, programs: int | None = None) -> tuple[int, 
 
 def _value(trial: Trial, e: Expr) -> tuple[Any, ...]:
     module = Module((_main(trial.module.main.params, e), *trial.queries.functions.values()))
-    found = evaluate(module, trial.args, arithmetic="exact")
+    found = evaluate(module, trial.args, arithmetic=trial.arithmetic)
     return found if isinstance(found, tuple) else (found,)
 
 
@@ -435,3 +435,37 @@ def pointwise_terms(rng: np.random.Generator) -> Trial:
         made.append(f(made[-1], made[int(rng.integers(len(made)))]))
     args = tuple(rng.integers(-3, 4, k).astype(object) for _ in params)
     return Trial(Module((_main(params, made[-1]),)), made[-1], args, ModuleAnswers({}, (), postorder((made[-1],))))
+
+
+def matrix_words(rng: np.random.Generator) -> Trial:
+    """A product of matrices, solutions of triangular systems, signed permutations and diagonal matrices, whose factors
+    may cancel. Its arithmetic is exact: the diagonals of triangles are powers of 2."""
+    k = int(rng.integers(1, 5))
+    n = Dim.of(k)
+    a, b, lower, q = params = tuple(var(x, Tensor((n, n), "float32")) for x in ("a", "b", "l", "q"))
+    v = var("v", Tensor((n,), "float32"))
+
+    def matrix(depth: int) -> Expr:
+        if depth == 0:
+            return (a, b, lower, q)[int(rng.integers(4))]
+        x = matrix(depth - 1)
+        made = (
+            lambda: op.triangular_solve(lower, x, lower=True), lambda: op.matmul(lower, x), lambda: op.matmul(q, x),
+            lambda: op.matmul(op.permute_dims(q, (1, 0)), x), lambda: op.permute_dims(x, (1, 0)),
+            lambda: op.triangular_solve(lower, x, lower=True, transpose_a=True), lambda: op.matmul(x, q),
+            lambda: op.triangular_solve(lower, x, lower=True, left_side=False), lambda: op.matmul(x, lower),
+            lambda: op.add(x, matrix(depth - 1)), lambda: op.multiply(x, 2.0),
+        )  # fmt: skip
+        return made[int(rng.integers(len(made)))]()
+
+    m = matrix(int(rng.integers(2, 5)))
+    ends = (lambda: m, lambda: op.matmul(m, v), lambda: op.sum(op.multiply(m, m)), lambda: op.trace(m))
+    node = ends[int(rng.integers(4))]()
+    square = rng.integers(-3, 4, (2, k, k))
+    triangle = np.tril(rng.integers(-2, 3, (k, k)), -1) + np.diag(2.0 ** rng.integers(-1, 2, k))
+    turned = np.eye(k)[rng.permutation(k)] * rng.choice((-1.0, 1.0), k)
+    drawn = (*square, triangle, turned, rng.integers(-3, 4, k))
+    args = tuple(np.asarray(x, np.float32) for x in drawn)
+    known = {lower: frozenset(("lower_triangular", "invertible")), q: frozenset(("orthogonal", "invertible"))}
+    queries = ModuleAnswers({}, (), postorder((node,)), known=known)
+    return Trial(Module((_main((*params, v), node),)), node, args, queries, "numpy")

@@ -32,6 +32,7 @@ default = RuleSet(
     [*algebra, *movement, *values, *systems, *layout, *libraries],
     (
         *broadcasts.schemas,
+        *systems.schemas,
         *sum_products.schemas,
         *pointwise.schemas,
         *sums.schemas,

@@ -1,17 +1,102 @@
 """Linear systems: solutions without an inverse, and solutions that use what is known of the matrix.
 
-The left sides are what `jnp.linalg.solve` and `jnp.linalg.inv` trace to, once `index_not_negative` has found that the
-order of rows needs no correction; `tests/rules/test_values.py` optimizes such programs.
+One rule reads products, transposes, solutions, inverses and factorisations as sums of products in which factors cancel.
+What it does not cover is spelled. The left sides are what `jnp.linalg.solve` and `jnp.linalg.inv` trace to, once
+`index_not_negative` has found that the order of rows needs no correction; `tests/rules/test_values.py` optimizes such
+programs.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
+from relax_eg.dtypes import is_float
+from relax_eg.errors import RelaxEgError
+from relax_eg.ir.annotations import Tensor
+from relax_eg.ir.expr import TUPLE_GET, Expr, postorder
 from relax_eg.ops import api as op
+from relax_eg.ops.record import TABLE, operators_run_as
 from relax_eg.rules.rule_set import RuleSet
+from relax_eg.rules.schema_trials import matrix_words
+from relax_eg.rules.schemas import FactsOf, ProgramQueries, Schema
+from relax_eg.rules.sums_of_products.region import ARITHMETIC, terms_of
+from relax_eg.tir.functions import FUNCTIONS
 
-systems = RuleSet("systems")
+_FACTS = frozenset(
+    (
+        "diagonal",
+        "invertible",
+        "lower_triangular",
+        "orthogonal",
+        "positive_definite",
+        "symmetric",
+        "upper_triangular",
+    )
+)
+_FACTORISATIONS = operators_run_as("factorisation", "solve")
+_OPERATORS = (
+    frozenset(n for n, o in TABLE.items() if o.equations is not None and (n not in FUNCTIONS or n in ARITHMETIC))
+    | _FACTORISATIONS
+    | {"integer_pow"}
+)
+_MOST_NODES = 96  # limit: operators among which a factorisation is looked for
+
+
+def _propose(e: Expr, queries: ProgramQueries) -> tuple[Expr, ...] | None:
+    if not isinstance(e.annotation, Tensor) or e.annotation.shape is None or not is_float(e.dtype):
+        return None
+    if not _is_root(e, queries) or not _may_cancel(e, queries):
+        return None
+    # z3 and the prover are imported by nothing else here.
+    from relax_eg.rules.matrices.forms import forms
+
+    found = dict.fromkeys(forms(e, queries))
+    return tuple(found) or None
+
+
+def _is_root(e: Expr, queries: ProgramQueries) -> bool:
+    """Whether `e` has a reader that does not add, multiply or solve, or no reader, or several."""
+    readers = queries.readers(e)
+    if len(readers) != 1:
+        return e.op in _FACTORISATIONS or terms_of(e) is not None or e.op == "integer_pow"
+    (reader,) = readers
+    return reader.op not in _OPERATORS or (reader.op in _FACTORISATIONS and reader.args[0] is e)
+
+
+def _may_cancel(e: Expr, queries: ProgramQueries) -> bool:
+    """Whether a factorisation, or a matrix of which something is known, is multiplied."""
+    for x in postorder((e,), stop=lambda x: x.op not in _OPERATORS and x.op != TUPLE_GET)[-_MOST_NODES:]:
+        if x.op in _FACTORISATIONS or (x.op not in _OPERATORS and queries.facts(x) & _FACTS):
+            return True
+    return False
+
+
+def _prove(left: Expr, right: Expr, facts: FactsOf) -> str:
+    from relax_eg.rules.matrices.forms import are_same
+
+    try:
+        return "" if are_same(left, right, facts) else "the sums of products differ"
+    except RelaxEgError as e:
+        return str(e)
+
+
+systems = RuleSet(
+    "systems",
+    schemas=(
+        Schema(
+            "factors_that_cancel",
+            "products with matrices and their inverses, in which factors cancel, are equal",
+            "approximate",
+            frozenset(("solve",)),
+            _propose,
+            _OPERATORS,
+            (matrix_words,),
+            asks_again=True,
+            facts=_FACTS,
+            prove=_prove,
+        ),
+    ),
+)
 _rule = systems.rule
 
 

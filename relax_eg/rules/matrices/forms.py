@@ -1,0 +1,46 @@
+"""Forms of a program in which factors cancel, each shown to be equal to it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from relax_eg.errors import RelaxEgError
+from relax_eg.ir.expr import Expr, postorder
+from relax_eg.rules.matrices.lifting import Lift
+from relax_eg.rules.matrices.lowering import Lowering
+from relax_eg.rules.schemas import FactsOf, ProgramQueries
+from relax_eg.rules.verify_formal.compose import Unsupported
+from relax_eg.rules.verify_formal.guards import OutOfTime
+
+
+def forms(e: Expr, queries: ProgramQueries) -> Iterator[Expr]:
+    """Forms of `e`: one in which values with several readers are given, and one in which they are not."""
+    for is_cut in (lambda x: len(queries.readers(x)) > 1, lambda _: False):
+        try:
+            form = _form(e, queries, is_cut)
+        except (Unsupported, OutOfTime, RelaxEgError):
+            continue
+        if form is not None:
+            yield form
+
+
+def _form(e: Expr, queries: ProgramQueries, is_cut: Callable[[Expr], bool]) -> Expr | None:
+    lift = Lift(queries.facts, is_cut, queries.extent, queries.seconds)
+    reduced = lift.reduced(e)
+    if not lift.laws:
+        return None
+    form = Lowering(lift).program(lift.emitted(reduced))
+    return form if form is not e and lift.are_same(e, form) else None
+
+
+def are_same(left: Expr, right: Expr, facts: FactsOf) -> bool:
+    """Whether two programs are shown to be equal."""
+    there = set(postorder((right,)))
+    for is_cut in (lambda _: False, lambda x: x in there and x is not right):
+        lift = Lift(facts, is_cut, lambda _: 2, lambda flops, _, __: flops)
+        try:
+            if lift.are_same(left, right):
+                return True
+        except (Unsupported, OutOfTime):
+            continue
+    return False
