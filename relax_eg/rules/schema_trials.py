@@ -52,7 +52,7 @@ def first_difference(schema: Schema, programs: int | None = None) -> tuple[int, 
         except RelaxEgError as e:
             return right, f"  {e}\n{trial.module}"
         for proposed, value in zip(proposals, after, strict=True):
-            if _equal(before, value):
+            if _equal(before, value, trial.tolerance):
                 continue
             inputs = "\n".join(
                 f"  {p.attr('name')} = {np.asarray(a).tolist()}"
@@ -74,9 +74,13 @@ def _main(params: Sequence[Expr], e: Expr) -> Function:
     return Function("main", tuple(params), (), e)
 
 
-def _equal(before: tuple[Any, ...], after: tuple[Any, ...]) -> bool:
-    pairs = zip(before, after, strict=False)
-    return len(before) == len(after) and all(np.shape(a) == np.shape(b) and bool(np.all(a == b)) for a, b in pairs)
+def _equal(before: tuple[Any, ...], after: tuple[Any, ...], tolerance: float = 0.0) -> bool:
+    if len(before) != len(after) or any(np.shape(a) != np.shape(b) for a, b in zip(before, after, strict=True)):
+        return False
+    pairs = zip(before, after, strict=True)
+    if not tolerance:
+        return all(bool(np.all(a == b)) for a, b in pairs)
+    return all(np.allclose(a, b, tolerance, tolerance * float(np.max(np.abs(a), initial=0.0))) for a, b in pairs)
 
 
 def _by_operators(schema: Schema) -> tuple[Trials, ...]:
@@ -469,3 +473,43 @@ def matrix_words(rng: np.random.Generator) -> Trial:
     known = {lower: frozenset(("lower_triangular", "invertible")), q: frozenset(("orthogonal", "invertible"))}
     queries = ModuleAnswers({}, (), postorder((node,)), known=known)
     return Trial(Module((_main((*params, v), node),)), node, args, queries, "numpy")
+
+
+def determinants_of_products(rng: np.random.Generator) -> Trial:
+    """The determinant of a product of matrices, orthogonal, triangular and diagonal ones, or the logarithm of its
+    absolute value, or of a matrix of low rank beside a diagonal one."""
+    from relax_eg.rules.matrices.determinants import by_factors  # it imports the prover
+
+    k = int(rng.integers(2, 6))
+    n, one = Dim.of(k), Dim.of(1)
+    specs = {"a": (n, n), "l": (n, n), "q": (n, n), "u": (n, one), "w": (one, n), "d": (n,)}
+    params = a, lower, q, u, w, d = tuple(var(x, Tensor(s, "float32")) for x, s in specs.items())
+    same = op.equal(op.iota((n, n), 0), op.iota((n, n), 1))
+    diagonal = op.where(same, op.broadcast_to(op.expand_dims(d, 1), (n, n)), op.zeros((n, n)))
+
+    def matrix(depth: int) -> Expr:
+        if depth == 0:
+            return (a, lower, q, diagonal)[int(rng.integers(4))]
+        x = matrix(depth - 1)
+        made = (
+            lambda: op.matmul(x, matrix(0)), lambda: op.permute_dims(x, (1, 0)), lambda: op.multiply(x, 2.0),
+            lambda: op.matmul(q, x), lambda: op.add(diagonal, op.matmul(u, w)),
+        )  # fmt: skip
+        return made[int(rng.integers(len(made)))]()
+
+    of = matrix(int(rng.integers(3)))
+    size = by_factors(of, "logarithm")
+    whole = op.multiply(by_factors(of, "sign"), op.exp(size))
+    node = (size, whole, op.integer_pow(whole, 2))[int(rng.integers(3))]
+    drawn = {x: rng.integers(1, 4, [m.value for m in s]) * rng.choice((-1.0, 1.0), [m.value for m in s])
+             for x, s in specs.items()}  # fmt: skip
+    drawn["a"] += 8 * np.eye(k)
+    drawn["l"], drawn["q"] = np.tril(drawn["l"]), np.eye(k)[rng.permutation(k)] * drawn["d"] / np.abs(drawn["d"])
+    known = {
+        lower: frozenset(("lower_triangular", "invertible")),
+        q: frozenset(("orthogonal", "invertible")),
+        d: frozenset(("nonzero",)),
+    }
+    queries = ModuleAnswers({}, (), postorder((node,)), known=known)
+    args = tuple(np.asarray(x, np.float32) for x in drawn.values())
+    return Trial(Module((_main(params, node),)), node, args, queries, "numpy", 1e-3)  # limit: float32, singular ones too

@@ -168,8 +168,8 @@ class Trial:
     - `node`: the node for which a schema proposes an equal expression.
     - `args`: the values of the parameters.
     - `queries`: the answers to the schema's queries.
-    - `arithmetic`: that of the interpreter. Library routines have values in "numpy" only; the inputs must be such that
-      it is exact all the same.
+    - `arithmetic`: that of the interpreter. Library routines have values in "numpy" only.
+    - `tolerance`: the error that rounding may make, as a share of the largest element.
     """
 
     module: Module
@@ -177,6 +177,7 @@ class Trial:
     args: tuple[Any, ...]
     queries: ModuleAnswers
     arithmetic: Literal["exact", "numpy"] = "exact"
+    tolerance: float = 0.0
 
 
 # Draws a test program of a schema.

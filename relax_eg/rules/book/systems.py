@@ -17,7 +17,7 @@ from relax_eg.ir.expr import TUPLE_GET, Expr, postorder
 from relax_eg.ops import api as op
 from relax_eg.ops.record import TABLE, operators_run_as
 from relax_eg.rules.rule_set import RuleSet
-from relax_eg.rules.schema_trials import matrix_words
+from relax_eg.rules.schema_trials import determinants_of_products, matrix_words
 from relax_eg.rules.schemas import FactsOf, ProgramQueries, Schema
 from relax_eg.rules.sums_of_products.region import ARITHMETIC, terms_of
 from relax_eg.tir.functions import FUNCTIONS
@@ -71,6 +71,16 @@ def _may_cancel(e: Expr, queries: ProgramQueries) -> bool:
     return False
 
 
+def _determinant(e: Expr, queries: ProgramQueries) -> Expr | None:
+    if not isinstance(e.annotation, Tensor) or e.annotation.shape is None or not is_float(e.dtype):
+        return None
+    if not any(x.op in _FACTORISATIONS for x in postorder((e,))[-_MOST_NODES:]):
+        return None
+    from relax_eg.rules.matrices.forms import determinants
+
+    return determinants(e, queries)
+
+
 def _prove(left: Expr, right: Expr, facts: FactsOf) -> str:
     from relax_eg.rules.matrices.forms import are_same
 
@@ -94,6 +104,16 @@ systems = RuleSet(
             asks_again=True,
             facts=_FACTS,
             prove=_prove,
+        ),
+        Schema(
+            "determinant_of_factors",
+            "the determinant of a product is the product of the determinants of its factors",
+            "approximate",
+            frozenset(("determinant",)),
+            _determinant,
+            frozenset(("integer_pow", "multiply", "where")),
+            (determinants_of_products,),
+            facts=_FACTS | {"nonzero"},
         ),
     ),
 )

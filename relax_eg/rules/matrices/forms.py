@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 
 from relax_eg.errors import RelaxEgError
 from relax_eg.ir.expr import Expr, postorder
+from relax_eg.rules.matrices.determinants import Determinants
 from relax_eg.rules.matrices.lifting import Lift
 from relax_eg.rules.matrices.lowering import Lowering
 from relax_eg.rules.schemas import FactsOf, ProgramQueries
@@ -44,3 +45,12 @@ def are_same(left: Expr, right: Expr, facts: FactsOf) -> bool:
         except (Unsupported, OutOfTime):
             continue
     return False
+
+
+def determinants(e: Expr, queries: ProgramQueries) -> Expr | None:
+    """A form of a determinant by those of the factors of its matrix."""
+    lift = Lift(queries.facts, lambda _: False, queries.extent, queries.seconds)
+    try:
+        return Determinants(lift).of(e)
+    except (Unsupported, OutOfTime, RelaxEgError):
+        return None

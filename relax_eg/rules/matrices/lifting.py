@@ -197,7 +197,7 @@ class Lift:
             return swapped(self.lifted(matrix))
         lifted = self.lifted(matrix)
         s, count = self._reduced(lifted)
-        inverted = self._inverted(self._with_diagonals(s)) if len(s.terms) == 1 else None
+        inverted = self.inverted_product(self.with_diagonals(s)) if len(s.terms) == 1 else None
         if inverted is not None:
             return self.emitted(inverted)
         of = self.emitted(s) if count else lifted
@@ -215,7 +215,7 @@ class Lift:
         self.inverted.add(what)
         return self._variables[what]
 
-    def _inverted(self, s: SumOfProducts) -> SumOfProducts | None:
+    def inverted_product(self, s: SumOfProducts) -> SumOfProducts | None:
         """The inverse of a product of square matrices, diagonal matrices and numbers; None if `s` is none."""
         (term,) = s.terms
         if len(s.result) < 2 or len(s.result[-1]) != len(s.result[-2]) or term.coefficient == 0:
@@ -299,7 +299,7 @@ class Lift:
         """The terms of a program over inverses, without the factors that cancel."""
         return self._reduced(self.lifted(e))[0]
 
-    def _with_diagonals(self, s: SumOfProducts) -> SumOfProducts:
+    def with_diagonals(self, s: SumOfProducts) -> SumOfProducts:
         """`s` with diagonals in place of matrices times the identity. An axis that may be empty has no position to
         gather from."""
         free = frozenset(x for g in s.result for x in g)
@@ -307,7 +307,7 @@ class Lift:
 
     def emitted(self, s: SumOfProducts) -> Expr:
         """An expression for `s`, in the cheapest order of its products."""
-        s = self._with_diagonals(s)
+        s = self.with_diagonals(s)
         extents = dict(s.extents)
         planner = Planner(extents, self.extent, self.price, s.root.dtype, lambda x: False)
         plan = planner.best(s) if s.terms else None
