@@ -2,21 +2,62 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
+from relax_eg.dtypes import is_float
 from relax_eg.errors import RelaxEgError
-from relax_eg.ir.expr import Expr, postorder
+from relax_eg.ir.annotations import Tensor
+from relax_eg.ir.expr import CONSTANT, TUPLE_GET, VAR, Expr, postorder, var
+from relax_eg.ir.heads import with_operands
+from relax_eg.ir.origin import SourceLine
+from relax_eg.ops.facts import FACTS
+from relax_eg.ops.record import TABLE
+from relax_eg.rules.check import keeps_accuracy
+from relax_eg.rules.conditions import Claim
 from relax_eg.rules.matrices.determinants import Determinants
-from relax_eg.rules.matrices.lifting import Lift
+from relax_eg.rules.matrices.lifting import Lift, is_factorisation
 from relax_eg.rules.matrices.lowering import Lowering
+from relax_eg.rules.rule import Instance, Rule
 from relax_eg.rules.schemas import FactsOf, ProgramQueries
 from relax_eg.rules.verify_formal.compose import Unsupported
 from relax_eg.rules.verify_formal.guards import OutOfTime
 
 
-def forms(e: Expr, queries: ProgramQueries) -> Iterator[Expr]:
-    """Forms of `e`: one in which values with several readers are given, and one in which they are not."""
-    for is_cut in (lambda x: len(queries.readers(x)) > 1, lambda _: False):
+_EQUALITY = Rule(
+    "equality", lambda: None, {}, {}, "reassociate", "algebra", (), frozenset(), "", SourceLine.of(keeps_accuracy)
+)
+
+
+def accurate(e: Expr, made: Iterable[Expr], facts: FactsOf) -> Iterator[Expr]:
+    """Those of `made`, forms of `e`, that are about as accurate as `e`, by test."""
+    for form in made:
+        leaves = [x for x in postorder((e,), stop=lambda x: not _is_inside(x)) if not _is_inside(x)]
+        params = {x: x if x.op == VAR else var(f"leaf {i}", x.annotation) for i, x in enumerate(leaves)}
+        over: dict[Expr, Expr] = dict(params)
+        for x in postorder((e, form), stop=over.__contains__):
+            if x not in over:
+                over[x] = with_operands(x, tuple(over[a] for a in x.args)) if x.args else x
+        guards = tuple(
+            Claim(f, str(p.attr("name"))) for x, p in params.items() if is_float(p.dtype) for f in sorted(facts(x) & FACTS.keys())
+        )
+        if keeps_accuracy(Instance(_EQUALITY, tuple(params.values()), (over[e],), (over[form],), guards)):
+            yield form
+
+
+def _is_inside(e: Expr) -> bool:
+    """Whether `e` is computed in a program of matrices; if not, it is given."""
+    return e.op == CONSTANT or e.op == TUPLE_GET or (e.op in TABLE and not _draws(e))
+
+
+def _draws(e: Expr) -> bool:
+    return not e.args and not isinstance(e.annotation, Tensor)
+
+
+def forms(e: Expr, queries: ProgramQueries, is_root: bool) -> Iterator[Expr]:
+    """Forms of `e`: one in which values with several readers are given, and one in which they are not. If `e` is not
+    the root of a program of matrices, one in which its operands are given."""
+    shared: Callable[[Expr], bool] = lambda x: len(queries.readers(x)) > 1
+    for is_cut in (shared, lambda _: False) if is_root else (_is_no_factorisation,):
         try:
             form = _form(e, queries, is_cut)
         except (Unsupported, OutOfTime, RelaxEgError):
@@ -32,6 +73,10 @@ def _form(e: Expr, queries: ProgramQueries, is_cut: Callable[[Expr], bool]) -> E
         return None
     form = Lowering(lift).program(lift.emitted(reduced))
     return form if form is not e and lift.are_same(e, form) else None
+
+
+def _is_no_factorisation(e: Expr) -> bool:
+    return not is_factorisation(e)
 
 
 def are_same(left: Expr, right: Expr, facts: FactsOf) -> bool:
