@@ -31,6 +31,7 @@ from relax_eg.tir import Buffer, loops, program, stage, sum_
 
 PROGRAMS = 60  # limit: random programs on which a schema is tested
 _KERNEL_PROGRAMS = 400  # limit: programs of two operators each for a fusion step, which applies to few of them
+_ROUNDING = 1e-3  # limit: error of determinants of small float32 matrices, singular ones too
 _VECTOR, _MATRIX, _COUNT = Tensor("k"), Tensor("k k"), Tensor("", "int32")
 
 
@@ -80,7 +81,11 @@ def _equal(before: tuple[Any, ...], after: tuple[Any, ...], tolerance: float = 0
     pairs = zip(before, after, strict=True)
     if not tolerance:
         return all(bool(np.all(a == b)) for a, b in pairs)
-    return all(np.allclose(a, b, tolerance, tolerance * float(np.max(np.abs(a), initial=0.0))) for a, b in pairs)
+    return all(np.allclose(a, b, tolerance, tolerance * _largest(a)) for a, b in pairs)
+
+
+def _largest(a: Any) -> float:
+    return float(np.max(np.abs(a), initial=0.0, where=np.isfinite(a)))
 
 
 def _by_operators(schema: Schema) -> tuple[Trials, ...]:
@@ -501,10 +506,11 @@ def determinants_of_products(rng: np.random.Generator) -> Trial:
     size = by_factors(of, "logarithm")
     whole = op.multiply(by_factors(of, "sign"), op.exp(size))
     node = (size, whole, op.integer_pow(whole, 2))[int(rng.integers(3))]
-    drawn = {x: rng.integers(1, 4, [m.value for m in s]) * rng.choice((-1.0, 1.0), [m.value for m in s])
-             for x, s in specs.items()}  # fmt: skip
-    drawn["a"] += 8 * np.eye(k)
-    drawn["l"], drawn["q"] = np.tril(drawn["l"]), np.eye(k)[rng.permutation(k)] * drawn["d"] / np.abs(drawn["d"])
+    shapes = {x: [m.value for m in s] for x, s in specs.items()}
+    drawn = {x: (rng.integers(1, 4, s) * rng.choice((-1.0, 1.0), s)).astype(np.float32) for x, s in shapes.items()}
+    signs = np.sign(drawn["d"])
+    drawn |= {"a": drawn["a"] + 8 * np.eye(k, dtype=np.float32), "l": np.tril(drawn["l"])}
+    drawn["q"] = np.asarray(np.eye(k)[rng.permutation(k)] * signs, np.float32)
     known = {
         lower: frozenset(("lower_triangular", "invertible")),
         q: frozenset(("orthogonal", "invertible")),
@@ -512,4 +518,6 @@ def determinants_of_products(rng: np.random.Generator) -> Trial:
     }
     queries = ModuleAnswers({}, (), postorder((node,)), known=known)
     args = tuple(np.asarray(x, np.float32) for x in drawn.values())
-    return Trial(Module((_main(params, node),)), node, args, queries, "numpy", 1e-3)  # limit: float32, singular ones too
+    return Trial(
+        Module((_main(params, node),)), node, args, queries, "numpy", 1e-3
+    )  # limit: float32, singular ones too

@@ -126,7 +126,7 @@ systems = RuleSet(
         ),
         Schema(
             "factors_that_cancel_accurately",
-            "products with matrices and their inverses, in which factors cancel, are equal, and tested to be as accurate",
+            "products in which factors cancel are equal, and tested to be as accurate",
             "reassociate",
             frozenset(("solve",)),
             _propose_accurate,

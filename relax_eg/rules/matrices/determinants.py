@@ -187,9 +187,11 @@ class Determinants:
             if value is matrix or f.letters[:-2] != tuple(batch):
                 found.append(_Part(power * often * turn, None, value))
             else:
-                found += self._parts(value, power * often * turn) if inverse is not None else [
-                    _Part(power * often * turn, None, value)
-                ]
+                found += (
+                    self._parts(value, power * often * turn)
+                    if inverse is not None
+                    else [_Part(power * often * turn, None, value)]
+                )
         return found
 
     def _of_low_rank(self, s: SumOfProducts, power: Dim) -> list[_Part] | None:
@@ -346,4 +348,3 @@ def _number(c: Fraction, dtype: str) -> Expr:
 
 def _size(d: Dim, dtype: str) -> Expr:
     return const(int(d.value), dtype) if d.is_const else op.astype(op.dim_value(d), dtype)
-

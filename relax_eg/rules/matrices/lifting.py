@@ -7,7 +7,7 @@ a product, a transpose, a multiple, a Kronecker product or a diagonal matrix is 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 
@@ -246,16 +246,10 @@ class Lift:
                 done.append(f)
                 x, y = f.letters[-2:]
                 at = y if at == x else x
-        if len(done) != sum(map(len, edges.values())) // 2 or any(len(set(map(id, e))) != len(e) for e in edges.values()):
+        if any(f not in done for fs in edges.values() for f in fs) or self._is_no_product(term, done, s.result[-2]):
             return None
-        if len(done) == len(term.factors) == 1 and done[0].value.dtype != "bool" and done[0].value not in self.solved:
-            if "orthogonal" not in self.facts(done[0].value) and term == ProductTerm(term.coefficient, (), (), (done[0],)):
-                if term.coefficient == 1 and s.result[-2] == done[0].letters[-2:-1]:
-                    return None  # a matrix that is no product
         for f in done:
-            if f.value.dtype == "bool":
-                factors.append(f)
-            elif "orthogonal" in self.facts(f.value):
+            if f.value.dtype == "bool" or "orthogonal" in self.facts(f.value):
                 factors.append(f)
             else:
                 inner = self.inverse(f.value) if f.value in self.solved else self._variable(Solved(f.value))
@@ -263,6 +257,14 @@ class Lift:
         result = (*s.result[:-2], s.result[-1], s.result[-2])
         made = ProductTerm(1 / term.coefficient, term.divisors, term.sizes, tuple(factors))
         return replace(s, terms=(made,), result=result)
+
+    def _is_no_product(self, t: ProductTerm, done: Sequence[Access], rows: tuple[Letter, ...]) -> bool:
+        """Whether a term is a single matrix that is neither known to be orthogonal nor an inverse."""
+        if len(t.factors) != 1 or len(done) != 1 or t.coefficient != 1 or t.sizes or t.divisors:
+            return False
+        (f,) = done
+        is_plain = f.value.dtype != "bool" and f.value not in self.solved and "orthogonal" not in self.facts(f.value)
+        return is_plain and rows == f.letters[-2:-1]
 
     def _root_of_diagonal(self, a: Expr) -> Expr | None:
         """The square root of a positive definite diagonal matrix; None for any other matrix."""
@@ -336,7 +338,9 @@ class Lift:
         names = {x: x + shift for x in b.extents}
         rest = [_named(t, names) for t in b.terms]
         for t in a.terms:
-            same = (u for u in rest if u.coefficient == t.coefficient and self.relations.is_same(t, u, letters, extents))
+            same = (
+                u for u in rest if u.coefficient == t.coefficient and self.relations.is_same(t, u, letters, extents)
+            )
             found = next(same, None)
             if found is None:
                 return False
@@ -465,4 +469,3 @@ def _is_last(s: Scalar, n: Dim) -> bool:
     if isinstance(s, Index):
         return s.dim == n - 1
     return isinstance(s, Const) and n.is_const and s.value == n.value - 1
-

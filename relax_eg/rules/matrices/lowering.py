@@ -91,7 +91,9 @@ class Lowering:
             column = op.expand_dims(x, 1)
             if len(shape) == 2:
                 return op.squeeze(self._solution(what, column, turned), 1)
-            return op.squeeze(self._solution(what, op.broadcast_to(column, (*shape[:-1], Dim.of(1))), turned), len(shape) - 1)
+            return op.squeeze(
+                self._solution(what, op.broadcast_to(column, (*shape[:-1], Dim.of(1))), turned), len(shape) - 1
+            )
         return self._solution(what, x, turned)
 
     def _solution(self, what: Solved, x: Expr, turned: bool) -> Expr:
@@ -108,7 +110,9 @@ class Lowering:
             return op.permute_dims(found, back)
         if batch != own:
             shape = batch if len(batch) >= len(own) else own
-            matrix, x = (op.broadcast_to(y, (*shape, *y.shape[-2:])) if y.shape[:-2] != shape else y for y in (matrix, x))
+            matrix, x = (
+                op.broadcast_to(y, (*shape, *y.shape[-2:])) if y.shape[:-2] != shape else y for y in (matrix, x)
+            )
         return self._solved(what, matrix, x, turned)
 
     def _solved(self, what: Solved, matrix: Expr, x: Expr, turned: bool) -> Expr:
@@ -145,4 +149,3 @@ def rows_in_order(x: Expr, order: Expr) -> Expr:
             "start_indices_batching_dims": axes,
         },
     )
-

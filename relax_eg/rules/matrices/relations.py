@@ -14,7 +14,14 @@ from dataclasses import dataclass, field, replace
 from relax_eg.ir.annotations import Tensor
 from relax_eg.ir.expr import TUPLE_GET, Expr, postorder
 from relax_eg.ops import api as op
-from relax_eg.rules.sums_of_products.letters import Access, Letter, ProductTerm, SumOfProducts, on_diagonals, with_letters
+from relax_eg.rules.sums_of_products.letters import (
+    Access,
+    Letter,
+    ProductTerm,
+    SumOfProducts,
+    on_diagonals,
+    with_letters,
+)
 from relax_eg.shapes import Dim
 
 _MOST_STEPS = 64  # limit: times that factors of a product are replaced
@@ -180,14 +187,13 @@ class _Term:
         if f.divides or f.value.dtype == "bool":
             return False
         if len(f.letters) > 1 and f.value not in self.relations.solved and "diagonal" in self.relations.facts(f.value):
-            *batch, x, y = f.letters
-            return self._is_diagonal(i, x, y)
+            return self._is_diagonal(*f.letters[-2:])
         made = part_of(f.value)
         if made is not None and made[:2] == ("eigh", 1) and self._is_summed(f.letters[-1], 1):
             return self._trace(i, made[2].args[0])
         return len(f.letters) > 1 and self._without_mask(f)
 
-    def _is_diagonal(self, i: int, x: Letter, y: Letter) -> bool:
+    def _is_diagonal(self, x: Letter, y: Letter) -> bool:
         """A diagonal matrix is itself times the identity; False if that is written already."""
         first, second = min(x, y), max(x, y)
         if any(is_identity_mask(g.value) and g.letters == (first, second) for g in self.factors):
@@ -269,10 +275,10 @@ class _Term:
                 (of,) = found.of.args
                 return r.inverse(of) if "positive_definite" in r.facts(of) else None
         other = part_of(b)
-        if made is not None and other is not None and made[2] is other[2] and (p, q) == (1, 0):
-            if made[:2] == ("qr", 0) and other[:2] == ("qr", 1) and not made[2].attr("pivoting"):
-                return made[2].args[0]
-        return None
+        if made is None or other is None or made[2] is not other[2] or (p, q) != (1, 0):
+            return None
+        is_recomposed = made[:2] == ("qr", 0) and other[:2] == ("qr", 1) and not made[2].attr("pivoting")
+        return made[2].args[0] if is_recomposed else None
 
     def _singular_values(self, f: Access, g: Access) -> bool:
         """The sum of squared singular values is that of squared elements."""
@@ -365,11 +371,11 @@ def _of_diagonal(f: Access) -> Expr | None:
     if f.value.dtype == "bool" or not f.letters or not f.value.args:
         return None
     letters = [*f.letters, f.letters[-1]]
+    shape = (*f.value.shape, f.value.shape[-1])
     for x in postorder((f.value,))[-_MOST_VIEWS:]:
-        if isinstance(x.annotation, Tensor) and x.ndim == f.value.ndim + 1 and x.dtype == f.value.dtype:
-            if x.shape[-1] == x.shape[-2] == f.value.shape[-1]:
-                if any(on_diagonals(x, letters, g) == replace(f, divides=False) for g in (True, False)):
-                    return x
+        is_matrix = isinstance(x.annotation, Tensor) and x.annotation.shape == shape and x.dtype == f.value.dtype
+        if is_matrix and any(on_diagonals(x, letters, g) == replace(f, divides=False) for g in (True, False)):
+            return x
     return None
 
 
