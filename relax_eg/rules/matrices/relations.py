@@ -189,7 +189,7 @@ class _Term:
         if len(f.letters) > 1 and f.value not in self.relations.solved and "diagonal" in self.relations.facts(f.value):
             return self._is_diagonal(*f.letters[-2:])
         made = part_of(f.value)
-        if made is not None and made[:2] == ("eigh", 1) and self._is_summed(f.letters[-1], 1):
+        if made is not None and made[:2] == ("eigh", 1) and all(self._is_summed(x, 1) for x in f.letters[-1:]):
             return self._trace(i, made[2].args[0])
         return len(f.letters) > 1 and self._without_mask(f)
 
