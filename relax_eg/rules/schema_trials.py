@@ -31,6 +31,7 @@ from relax_eg.tir import Buffer, loops, program, stage, sum_
 
 PROGRAMS = 60  # limit: random programs on which a schema is tested
 _KERNEL_PROGRAMS = 400  # limit: programs of two operators each for a fusion step, which applies to few of them
+_ROUNDING = 1e-3  # limit: error of determinants of small float32 matrices, singular ones too
 _VECTOR, _MATRIX, _COUNT = Tensor("k"), Tensor("k k"), Tensor("", "int32")
 
 
@@ -52,7 +53,7 @@ def first_difference(schema: Schema, programs: int | None = None) -> tuple[int, 
         except RelaxEgError as e:
             return right, f"  {e}\n{trial.module}"
         for proposed, value in zip(proposals, after, strict=True):
-            if _equal(before, value):
+            if _equal(before, value, trial.tolerance):
                 continue
             inputs = "\n".join(
                 f"  {p.attr('name')} = {np.asarray(a).tolist()}"
@@ -66,7 +67,7 @@ def first_difference(schema: Schema, programs: int | None = None) -> tuple[int, 
 
 def _value(trial: Trial, e: Expr) -> tuple[Any, ...]:
     module = Module((_main(trial.module.main.params, e), *trial.queries.functions.values()))
-    found = evaluate(module, trial.args, arithmetic="exact")
+    found = evaluate(module, trial.args, arithmetic=trial.arithmetic)
     return found if isinstance(found, tuple) else (found,)
 
 
@@ -74,9 +75,17 @@ def _main(params: Sequence[Expr], e: Expr) -> Function:
     return Function("main", tuple(params), (), e)
 
 
-def _equal(before: tuple[Any, ...], after: tuple[Any, ...]) -> bool:
-    pairs = zip(before, after, strict=False)
-    return len(before) == len(after) and all(np.shape(a) == np.shape(b) and bool(np.all(a == b)) for a, b in pairs)
+def _equal(before: tuple[Any, ...], after: tuple[Any, ...], tolerance: float = 0.0) -> bool:
+    if len(before) != len(after) or any(np.shape(a) != np.shape(b) for a, b in zip(before, after, strict=True)):
+        return False
+    pairs = zip(before, after, strict=True)
+    if not tolerance:
+        return all(bool(np.all(a == b)) for a, b in pairs)
+    return all(np.allclose(a, b, tolerance, tolerance * _largest(a)) for a, b in pairs)
+
+
+def _largest(a: Any) -> float:
+    return float(np.max(np.abs(a), initial=0.0, where=np.isfinite(a)))
 
 
 def _by_operators(schema: Schema) -> tuple[Trials, ...]:
@@ -473,3 +482,80 @@ def moved_values(rng: np.random.Generator) -> Trial:
         made = moved(made)
     args = tuple(rng.integers(-3, 4, (n, m)).astype(object) for _ in params)
     return Trial(Module((_main(params, made),)), made, args, ModuleAnswers({}, (), postorder((made,))))
+
+
+def matrix_words(rng: np.random.Generator) -> Trial:
+    """A product of matrices, solutions of triangular systems, signed permutations and diagonal matrices, whose factors
+    may cancel. Its arithmetic is exact: the diagonals of triangles are powers of 2."""
+    k = int(rng.integers(1, 5))
+    n = Dim.of(k)
+    a, b, lower, q = params = tuple(var(x, Tensor((n, n), "float32")) for x in ("a", "b", "l", "q"))
+    v = var("v", Tensor((n,), "float32"))
+
+    def matrix(depth: int) -> Expr:
+        if depth == 0:
+            return (a, b, lower, q)[int(rng.integers(4))]
+        x = matrix(depth - 1)
+        made = (
+            lambda: op.triangular_solve(lower, x, lower=True), lambda: op.matmul(lower, x), lambda: op.matmul(q, x),
+            lambda: op.matmul(op.permute_dims(q, (1, 0)), x), lambda: op.permute_dims(x, (1, 0)),
+            lambda: op.triangular_solve(lower, x, lower=True, transpose_a=True), lambda: op.matmul(x, q),
+            lambda: op.triangular_solve(lower, x, lower=True, left_side=False), lambda: op.matmul(x, lower),
+            lambda: op.add(x, matrix(depth - 1)), lambda: op.multiply(x, 2.0),
+        )  # fmt: skip
+        return made[int(rng.integers(len(made)))]()
+
+    m = matrix(int(rng.integers(2, 5)))
+    ends = (lambda: m, lambda: op.matmul(m, v), lambda: op.sum(op.multiply(m, m)), lambda: op.trace(m))
+    node = ends[int(rng.integers(4))]()
+    square = rng.integers(-3, 4, (2, k, k))
+    triangle = np.tril(rng.integers(-2, 3, (k, k)), -1) + np.diag(2.0 ** rng.integers(-1, 2, k))
+    turned = np.eye(k)[rng.permutation(k)] * rng.choice((-1.0, 1.0), k)
+    drawn = (*square, triangle, turned, rng.integers(-3, 4, k))
+    args = tuple(np.asarray(x, np.float32) for x in drawn)
+    known = {lower: frozenset(("lower_triangular", "invertible")), q: frozenset(("orthogonal", "invertible"))}
+    queries = ModuleAnswers({}, (), postorder((node,)), known=known)
+    return Trial(Module((_main((*params, v), node),)), node, args, queries, "numpy")
+
+
+def determinants_of_products(rng: np.random.Generator) -> Trial:
+    """The determinant of a product of matrices, orthogonal, triangular and diagonal ones, or the logarithm of its
+    absolute value, or of a matrix of low rank beside a diagonal one."""
+    from relax_eg.rules.matrices.determinants import by_factors  # it imports the prover
+
+    k = int(rng.integers(2, 6))
+    n, one = Dim.of(k), Dim.of(1)
+    specs = {"a": (n, n), "l": (n, n), "q": (n, n), "u": (n, one), "w": (one, n), "d": (n,)}
+    params = a, lower, q, u, w, d = tuple(var(x, Tensor(s, "float32")) for x, s in specs.items())
+    same = op.equal(op.iota((n, n), 0), op.iota((n, n), 1))
+    diagonal = op.where(same, op.broadcast_to(op.expand_dims(d, 1), (n, n)), op.zeros((n, n)))
+
+    def matrix(depth: int) -> Expr:
+        if depth == 0:
+            return (a, lower, q, diagonal)[int(rng.integers(4))]
+        x = matrix(depth - 1)
+        made = (
+            lambda: op.matmul(x, matrix(0)), lambda: op.permute_dims(x, (1, 0)), lambda: op.multiply(x, 2.0),
+            lambda: op.matmul(q, x), lambda: op.add(diagonal, op.matmul(u, w)),
+        )  # fmt: skip
+        return made[int(rng.integers(len(made)))]()
+
+    of = matrix(int(rng.integers(3)))
+    size = by_factors(of, "logarithm")
+    whole = op.multiply(by_factors(of, "sign"), op.exp(size))
+    node = (size, whole, op.integer_pow(whole, 2))[int(rng.integers(3))]
+    shapes = {x: [m.value for m in s] for x, s in specs.items()}
+    drawn = {x: (rng.integers(1, 4, s) * rng.choice((-1.0, 1.0), s)).astype(np.float32) for x, s in shapes.items()}
+    signs = np.sign(drawn["d"])
+    drawn |= {"a": drawn["a"] + 8 * np.eye(k, dtype=np.float32), "l": np.tril(drawn["l"])}
+    drawn["q"] = np.asarray(np.eye(k)[rng.permutation(k)] * signs, np.float32)
+    known = {
+        lower: frozenset(("lower_triangular", "invertible")),
+        q: frozenset(("orthogonal", "invertible")),
+        d: frozenset(("nonzero",)),
+    }
+    queries = ModuleAnswers({}, (), postorder((node,)), known=known)
+    args = tuple(np.asarray(x, np.float32) for x in drawn.values())
+    return Trial(
+        Module((_main(params, node),)), node, args, queries, "numpy", 1e-3
+    )  # limit: float32, singular ones too

@@ -20,7 +20,6 @@ from relax_eg.rules import Claim, Instance, OriginGuard, Rule, RuleSet, default
 from relax_eg.rules.book.attention import row_sums
 from relax_eg.rules.book.blocks import diagonal
 from relax_eg.rules.book.contraction import eye_mask
-from relax_eg.rules.book.systems import inverse
 from relax_eg.rules.conditions import claims_of
 from relax_eg.rules.parameter_facts import DeclaredFacts
 from relax_eg.rules.rule import instances
@@ -134,8 +133,6 @@ _MISSES: dict[str, tuple[str, Callable[..., Any]]] = {
     "full_is_broadcast": ("v:", lambda v: op.broadcast_to(v, (3,))),
     "pad_by_nothing": ("x: n", lambda x: op.pad(x, [(0, 1)])),
     "slice_of_everything": ("x: 4", lambda x: op.strided_slice(x, (0,), (3,))),
-    "inverse_times_vector": ("a: n n, b: n", lambda a, b: (inverse(a), a @ b)),
-    "inverse_times_matrix": ("a: n n, b: n k", lambda a, b: (inverse(a), a @ b)),
     # Off by one operand, axis or constant: shapes fit, the law does not hold.
     "matmul_associates": ("a: n n, b: n n, c: n n", lambda a, b, c: (a @ b) * c),
     "matmul_right_factor": ("a: n n, b: n n, c: n n", lambda a, b, c: a @ b + b @ c),

@@ -34,6 +34,7 @@ default = RuleSet(
     (
         *broadcasts.schemas,
         *index_maps.schemas,
+        *systems.schemas,
         *sum_products.schemas,
         *pointwise.schemas,
         *sums.schemas,

@@ -84,7 +84,7 @@ def sum_of_products(region: Region, deadline: Deadline) -> SumOfProducts:
         axes = [d or axis for d, axis in zip(divided, axes, strict=True)]
         form, normal = _form(root, axes, composer, facts)
     gathers = any(e.op == "gather" for e in region.nodes)
-    reader = _Reader({n: x for x, n in names.items()}, normal, gathers)
+    reader = _Reader({n: x for x, n in names.items()}, normal, gathers, any(divided))
     result = tuple(tuple(reader.letter(v, n) for v, n in axis) for axis in axes)
     free = dict(reader.places)
     return SumOfProducts(tuple(reader.term(t, c, free) for t, c in form.terms), result, reader.extents, root)
@@ -130,6 +130,7 @@ class _Reader:
 
     - `leaves`: by the name of a buffer, its expression.
     - `gathers`: whether the region gathers elements, so that its axes have some.
+    - `is_divided`: whether an axis of the result merges positions, so that conditions on it may hold by their ranges.
     - `extents`: by letter, its size.
     - `places`: by loop variable, its letter and the position at which the letter is 0.
     """
@@ -137,6 +138,7 @@ class _Reader:
     leaves: Mapping[str, Expr]
     normal: Normalizer
     gathers: bool
+    is_divided: bool
     extents: dict[Letter, Dim] = field(default_factory=dict[Letter, Dim])
     places: dict[str, tuple[Letter, Dim]] = field(default_factory=dict[str, tuple[Letter, Dim]])
 
@@ -151,6 +153,8 @@ class _Reader:
         """`t` over letters. `free`: those of the result, by loop variable."""
         self.places = dict(free)
         masks = self._bind(t)
+        if self.is_divided:
+            masks = [g for g in masks if not self.normal.facts.impossible([g.negated()])]
         sizes: list[Dim] = []
         divisors: list[Dim] = []
         factors: list[Access] = []
@@ -241,37 +245,11 @@ class _Reader:
             value = op.squeeze(value, dropped)
         if taken is not None:
             value, letters = self._taken(value, letters, taken[1])
-        return self._diagonal(value, letters)
+        return on_diagonals(value, letters, self.gathers)
 
     def _taken(self, value: Expr, letters: list[Letter], index: Access) -> tuple[Expr, list[Letter]]:
         axis = letters.index(-1)
         return op.take(value, index.value, axis, mode="fill"), [*letters[:axis], *index.letters, *letters[axis + 1 :]]
-
-    def _diagonal(self, value: Expr, letters: list[Letter]) -> Access:
-        """`value` with letters that occur twice taken along the diagonal."""
-        while len(set(letters)) < len(letters):
-            second = next(i for i, x in enumerate(letters) if x in letters[:i])
-            first = letters.index(letters[second])
-            if not (self.gathers or value.shape[first].is_const):
-                value, letters = _diagonal_without_gather(value, letters, first, second)
-                continue
-            n, rest = value.shape[first], [i for i in range(value.ndim) if i not in (first, second)]
-            place = op.expand_dims(op.iota((n,), 0), 1)
-            value = call(
-                "gather",
-                (value, op.concat([place, place], 1)),
-                {
-                    "slice_sizes": tuple(1 if i in (first, second) else d for i, d in enumerate(value.shape)),
-                    "mode": "clip",
-                    "offset_dims": tuple(range(1, 1 + len(rest))),
-                    "collapsed_slice_dims": (first, second),
-                    "start_index_map": (first, second),
-                    "operand_batching_dims": (),
-                    "start_indices_batching_dims": (),
-                },
-            )
-            letters = [letters[first], *(letters[i] for i in rest)]
-        return Access(value, tuple(letters))
 
     def _integer(self, name: str) -> Access:
         """The integer tensor that an opaque position reads."""
@@ -327,6 +305,34 @@ class _Reader:
         left, right = (reduce(op.add, side) if side else const(0, "int32") for side in (added, subtracted))
         compare = {">=": op.greater_equal, "==": op.equal, "!=": op.not_equal}[g.op]
         return Access(compare(left, right), tuple(letters))
+
+
+def on_diagonals(value: Expr, letters: list[Letter], gathers: bool) -> Access:
+    """`value` with letters that occur twice taken along the diagonal. `gathers`: whether its axes are known to have
+    elements."""
+    while len(set(letters)) < len(letters):
+        second = next(i for i, x in enumerate(letters) if x in letters[:i])
+        first = letters.index(letters[second])
+        if not (gathers or value.shape[first].is_const):
+            value, letters = _diagonal_without_gather(value, letters, first, second)
+            continue
+        n, rest = value.shape[first], [i for i in range(value.ndim) if i not in (first, second)]
+        place = op.expand_dims(op.iota((n,), 0), 1)
+        value = call(
+            "gather",
+            (value, op.concat([place, place], 1)),
+            {
+                "slice_sizes": tuple(1 if i in (first, second) else d for i, d in enumerate(value.shape)),
+                "mode": "clip",
+                "offset_dims": tuple(range(1, 1 + len(rest))),
+                "collapsed_slice_dims": (first, second),
+                "start_index_map": (first, second),
+                "operand_batching_dims": (),
+                "start_indices_batching_dims": (),
+            },
+        )
+        letters = [letters[first], *(letters[i] for i in rest)]
+    return Access(value, tuple(letters))
 
 
 def _diagonal_without_gather(value: Expr, letters: list[Letter], first: int, second: int) -> tuple[Expr, list[Letter]]:
