@@ -166,7 +166,9 @@ def _gather(site: Site) -> Annotation:
     sizes: Dims = need_length(site, "slice_sizes", len(shape), "the operand")
     for axis, (size, room) in enumerate(zip(sizes, shape, strict=True)):
         need_at_most(site, ZERO, size, f"the slice size of axis {axis}")
-        need_at_most(site, size, room, f"the slice on axis {axis}")
+        # No slice is longer than a window that is moved; with a fill value, a slice that never fits is filled.
+        if site["mode"] != "fill" or axis not in site["start_index_map"]:
+            need_at_most(site, size, room, f"the slice on axis {axis}")
     if site["mode"] == "fill" and is_key(dtype):
         raise site.error("there is no key to fill with; mode clip or promise is needed")
     kept = _kept(site, len(shape), ("collapsed_slice_dims", "operand_batching_dims"))
@@ -227,10 +229,26 @@ def _jax_gather(
 ) -> Any:
     from jax import lax
 
+    if mode == "fill" and any(size > room for size, room in zip(slice_sizes, x.shape, strict=True)):
+        return _filled(x, indices, slice_sizes, fill_value, **numbers)
     indices = jax_positions(indices, [x.shape[a] for a in numbers["start_index_map"]])
     return lax.gather(
         x, indices, lax.GatherDimensionNumbers(**numbers), slice_sizes, mode=_jax_mode(mode), fill_value=fill_value
     )
+
+
+def _filled(
+    x: Any, indices: Any, slice_sizes: tuple[int, ...], value: Any, *, offset_dims: tuple[int, ...],
+    collapsed_slice_dims: tuple[int, ...], operand_batching_dims: tuple[int, ...], **others: tuple[int, ...],
+) -> Any:  # fmt: skip
+    """The result of a gather of slices that never fit, such as of an element of an empty axis; lax refuses them."""
+    import jax.numpy as jnp
+
+    dropped = {*collapsed_slice_dims, *operand_batching_dims}
+    windows, batch = iter(n for a, n in enumerate(slice_sizes) if a not in dropped), iter(indices.shape[:-1])
+    rank = len(offset_dims) + indices.ndim - 1
+    shape = tuple(next(windows) if a in offset_dims else next(batch) for a in range(rank))
+    return jnp.full(shape, fill_value(str(x.dtype)) if value is None else value, x.dtype)
 
 
 # --- scatter ---

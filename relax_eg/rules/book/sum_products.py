@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -19,6 +19,7 @@ from relax_eg.errors import RelaxEgError
 from relax_eg.ir.expr import VAR, Expr, postorder, var
 from relax_eg.ir.heads import with_operands
 from relax_eg.memo import Memo
+from relax_eg.ops import api as op
 from relax_eg.ops.record import TABLE, program_of, site_of
 from relax_eg.rules.rule_set import RuleSet
 from relax_eg.rules.schema_trials import sums_of_products
@@ -30,6 +31,7 @@ from relax_eg.tir.expr import Reduce
 from relax_eg.tir.functions import FUNCTIONS
 
 if TYPE_CHECKING:
+    from relax_eg.rules.sums_of_products.letters import SumOfProducts
     from relax_eg.rules.sums_of_products.plan import Node
 
 Extent = Callable[[Dim], int]
@@ -176,39 +178,50 @@ def _replaced(roots: tuple[Expr, ...], by: Mapping[Expr, Expr]) -> dict[Expr, Ex
 def _forms_anew(question: _Question, seconds: Price) -> Iterator[Expr]:
     # z3 and the prover are imported by nothing else here.
     from relax_eg.rules.sums_of_products.emit import Emitter
-    from relax_eg.rules.sums_of_products.letters import sum_of_products
-    from relax_eg.rules.sums_of_products.plan import Planner
+    from relax_eg.rules.sums_of_products.letters import Joined, sums_of_products
     from relax_eg.rules.verify_formal.compose import Unsupported
     from relax_eg.rules.verify_formal.guards import Deadline, OutOfTime
     from relax_eg.rules.verify_formal.prove import why_not_equal
 
     region = question.region
     try:
-        target = sum_of_products(region, Deadline(time.thread_time() + _READING))
+        targets = sums_of_products(region, Deadline(time.thread_time() + _READING))
     except (Unsupported, OutOfTime, RelaxEgError):
         return
     tried = {region.root}
-    asked: set[tuple[bool, tuple[int, ...]]] = set()
-    for by_flops, values in ((False, question.sizes), (True, question.sizes), (False, question.largest)):
-        extent = partial(_extent, dict(values))
-        key = by_flops, tuple(map(extent, target.extents.values()))
-        if key in asked:
-            continue
-        asked.add(key)
-        price = _flops if by_flops else seconds
-        extents = dict(target.extents)
-        planner = Planner(extents, extent, price, region.root.dtype, question.is_known_ahead)
-        plan = planner.best(target) if target.terms else None
-        if plan is not None and not _is_cheaper(plan, question, extent, price):
-            continue
-        try:
-            form = Emitter(target, extents).expression(plan)
-        except RelaxEgError:  # an operator that does not exist at this dtype
-            continue
-        if form not in tried:
-            tried.add(form)
-            if not why_not_equal(region.root, form, region.leaves, _PROVING):
-                yield form
+    for target in targets:
+        parts = target.parts if isinstance(target, Joined) else (target,)
+        asked: set[tuple[bool, tuple[int, ...]]] = set()
+        for by_flops, values in ((False, question.sizes), (True, question.sizes), (False, question.largest)):
+            extent = partial(_extent, dict(values))
+            key = by_flops, tuple(extent(n) for t in parts for n in t.extents.values())
+            if key in asked:
+                continue
+            asked.add(key)
+            price = _flops if by_flops else seconds
+            plans = [_planned(t, extent, price, question) for t in parts]
+            if not _is_cheaper([p for p, _ in plans if p is not None], question, extent, price):
+                continue
+            try:
+                made = [Emitter(t, extents).expression(p) for t, (p, extents) in zip(parts, plans, strict=True)]
+                form = op.concat(made, target.axis) if isinstance(target, Joined) else made[0]
+            except RelaxEgError:  # an operator that does not exist at this dtype
+                continue
+            if form not in tried:
+                tried.add(form)
+                if not why_not_equal(region.root, form, region.leaves, _PROVING):
+                    yield form
+
+
+def _planned(
+    target: SumOfProducts, extent: Extent, price: Price, question: _Question
+) -> tuple[Node | None, dict[int, Dim]]:
+    """The best plan, None for zeros, and the sizes of its letters."""
+    from relax_eg.rules.sums_of_products.plan import Planner
+
+    extents = dict(target.extents)
+    planner = Planner(extents, extent, price, question.region.root.dtype, question.is_known_ahead)
+    return (planner.best(target) if target.terms else None), extents
 
 
 def _extent(values: Mapping[str, int], size: Dim) -> int:
@@ -219,10 +232,11 @@ def _flops(flops: float, moved: float, contracts: bool) -> float:
     return flops
 
 
-def _is_cheaper(plan: Node, question: _Question, extent: Extent, price: Price) -> bool:
-    """Whether a plan costs less than a region as written by enough, or with fewer steps by anything."""
+def _is_cheaper(plans: Sequence[Node], question: _Question, extent: Extent, price: Price) -> bool:
+    """Whether plans together cost less than a region as written by enough, or with fewer steps by anything."""
     cost, steps = _cost_as_written(question, extent, price)
-    return plan.cost < (cost if len(plan.costs) < steps else _CHEAPER * cost)
+    planned = sum(p.cost for p in plans)
+    return planned < (cost if sum(len(p.costs) for p in plans) < steps else _CHEAPER * cost) or not plans
 
 
 def _cost_as_written(question: _Question, extent: Extent, price: Price) -> tuple[float, int]:

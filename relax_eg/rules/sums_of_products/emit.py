@@ -27,9 +27,9 @@ class Emitter:
 
     def expression(self, plan: Node | None) -> Expr:
         """The expression that a plan stands for; without a plan, zeros."""
-        root, dtype = self.target.root, self.target.root.dtype
+        shape, dtype = self.target.shape, self.target.dtype
         if plan is None:
-            return op.zeros(root.shape, dtype)
+            return op.zeros(shape, dtype)
         order = [x for axis in self.target.result for x in axis]
         made = _inverted(_as_number(self._emit(plan, order), dtype))
         value = aligned(made, order)
@@ -38,14 +38,14 @@ class Emitter:
                   for axis in self.target.result]  # fmt: skip
         if any(len(axis) > 1 for axis in self.target.result):
             full = tuple(self.extents[x] for x in order)
-            value = op.reshape(value if value.shape == full else op.broadcast_to(value, full), root.shape)
-        elif value.shape != root.shape:
+            value = op.reshape(value if value.shape == full else op.broadcast_to(value, full), shape)
+        elif value.shape != shape:
             value = (
-                op.expand_dims(value, list(range(root.ndim - value.ndim)))
+                op.expand_dims(value, list(range(len(shape) - value.ndim)))
                 if not made.letters
                 else op.reshape(value, merged)
             )
-        return value if value.shape == root.shape else op.broadcast_to(value, root.shape)
+        return value if value.shape == shape else op.broadcast_to(value, shape)
 
     def _emit(self, node: Node, want: Sequence[Letter] = ()) -> Access:
         if id(node) not in self._made:
@@ -53,7 +53,7 @@ class Emitter:
         return self._made[id(node)]
 
     def _anew(self, node: Node, want: Sequence[Letter]) -> Access:
-        dtype = self.target.root.dtype
+        dtype = self.target.dtype
         if node.kind == "leaf":
             if node.access is None:
                 return Access(const(1, dtype), ())
@@ -74,7 +74,7 @@ class Emitter:
     # --- sums ---
 
     def _total(self, node: Node, want: Sequence[Letter]) -> Access:
-        parts = [_inverted(_as_number(self._emit(p, want), self.target.root.dtype)) for p in node.parts]
+        parts = [_inverted(_as_number(self._emit(p, want), self.target.dtype)) for p in node.parts]
         if len(parts) == 1:
             return Access(self._scaled(parts[0].value, node.scales[0]), parts[0].letters)
         letters = self._order(node.letters, parts, want)
@@ -122,7 +122,7 @@ class Emitter:
         return Access(op.multiply(aligned(a, letters), aligned(b, letters)), tuple(letters))
 
     def _divided(self, a: Access, b: Access, letters: Sequence[Letter]) -> Access:
-        a, b = (_as_number(x, self.target.root.dtype) for x in (a, b))
+        a, b = (_as_number(x, self.target.dtype) for x in (a, b))
         x, y = aligned(a, letters), aligned(b, letters)
         if a.divides and b.divides:
             return Access(op.multiply(x, y), tuple(letters), True)
