@@ -166,8 +166,8 @@ def _gather(site: Site) -> Annotation:
     sizes: Dims = need_length(site, "slice_sizes", len(shape), "the operand")
     for axis, (size, room) in enumerate(zip(sizes, shape, strict=True)):
         need_at_most(site, ZERO, size, f"the slice size of axis {axis}")
-        # No slice is longer than a window that is moved; with a fill value, a slice that never fits is filled.
-        if site["mode"] != "fill" or axis not in site["start_index_map"]:
+        # With a fill value, a slice that never fits is filled. Of an empty batch axis there is no slice.
+        if site["mode"] != "fill" or axis not in (*site["start_index_map"], *site["operand_batching_dims"]):
             need_at_most(site, size, room, f"the slice on axis {axis}")
     if site["mode"] == "fill" and is_key(dtype):
         raise site.error("there is no key to fill with; mode clip or promise is needed")

@@ -368,14 +368,14 @@ class _Reader:
             return Access(value, tuple(x for x in letters if x is not None))
         own = list(dict.fromkeys(x for c in computed for x in c.letters))
         shape = tuple(self.extents[x] for x in own)
-        places = [_spread(aligned(c, own), shape) for c in computed]
+        places = [op.expand_dims(_spread(aligned(c, own), shape), len(own)) for c in computed]
         batching = [i for i, x in enumerate(letters) if x in own]
         taken = [i for i, x in enumerate(letters) if x is None]
         others = [i for i in range(len(letters)) if i not in batching and i not in taken]
         front = sum(i < taken[0] for i in others)
         made = call(
             "gather",
-            (value, op.concat([op.expand_dims(p, p.ndim) for p in places], len(own))),
+            (value, places[0] if len(places) == 1 else op.concat(places, len(own))),
             {
                 "slice_sizes": tuple(d if i in others else _ONE for i, d in enumerate(value.shape)),
                 "mode": "fill",
