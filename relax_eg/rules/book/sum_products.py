@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from relax_eg.dtypes import itemsize
 from relax_eg.errors import RelaxEgError
@@ -24,7 +24,15 @@ from relax_eg.ops.record import TABLE, program_of, site_of
 from relax_eg.rules.rule_set import RuleSet
 from relax_eg.rules.schema_trials import sums_of_products
 from relax_eg.rules.schemas import FactsOf, ProgramQueries, Schema
-from relax_eg.rules.sums_of_products.region import ARITHMETIC, Region, divisors_of, is_view, region_of, terms_of
+from relax_eg.rules.sums_of_products.region import (
+    ARITHMETIC,
+    COMPARISONS,
+    Region,
+    divisors_of,
+    is_view,
+    region_of,
+    terms_of,
+)
 from relax_eg.shapes import Dim
 from relax_eg.tir.analyze import stage_flops
 from relax_eg.tir.expr import Reduce
@@ -47,7 +55,9 @@ _PROVING = 2.0  # limit: seconds of processor time of the proof of a form; most 
 _CHECKING = 10.0  # limit: seconds of processor time of the proof of a step of a derivation
 
 _OPERATORS = frozenset(
-    name for name, o in TABLE.items() if o.equations is not None and (name not in FUNCTIONS or name in ARITHMETIC)
+    name
+    for name, o in TABLE.items()
+    if o.equations is not None and (name not in FUNCTIONS or name in ARITHMETIC or name in COMPARISONS)
 )
 
 
@@ -62,7 +72,10 @@ def _propose(e: Expr, queries: ProgramQueries) -> tuple[Expr, ...] | None:
 
 def _is_root(e: Expr, queries: ProgramQueries) -> bool:
     """Whether `e` has a reader that does not add or multiply, or that divides by it or a view of it, or no reader, or
-    several."""
+    several. A condition is one if a reader is none."""
+    if e.dtype == "bool":
+        readers = queries.readers(e)
+        return not readers or any(r.dtype != "bool" or terms_of(r) is None for r in readers)
     x = e
     while True:
         readers = queries.readers(x)
@@ -133,10 +146,11 @@ def _question(region: Region, leaves: Mapping[Expr, Expr], queries: ProgramQueri
     over = _replaced((region.root,), leaves)
     inside = set(region.nodes)
     shares: list[float] = []
+    depends = _depending(region)
     for e in region.nodes:
         readers = () if e is region.root else queries.readers(e)
         share = sum(r in inside for r in readers) / len(readers) if readers else 1.0
-        shares.append(0.0 if queries.is_known_ahead(e) else share)
+        shares.append(0.0 if e in depends and queries.is_known_ahead(e) else share)
     names = sorted({n for e in (*region.nodes, *region.leaves) for n in _size_names(e)})
     made = replace(
         region,
@@ -153,6 +167,15 @@ def _question(region: Region, leaves: Mapping[Expr, Expr], queries: ProgramQueri
         tuple((n, queries.largest_value(Dim.var(n))) for n in names),
         tuple(queries.seconds(*step) for step in _STEPS),
     )
+
+
+def _depending(region: Region) -> set[Expr]:
+    """The nodes that depend on leaves. The others are computed at every call, since sizes may differ."""
+    found = set(region.leaves)
+    for e in postorder((region.root,), stop=found.__contains__):
+        if any(a in found for a in e.args):
+            found.add(e)
+    return found
 
 
 def _size_names(e: Expr) -> Iterator[str]:
@@ -200,14 +223,17 @@ def _forms_anew(question: _Question, seconds: Price) -> Iterator[Expr]:
             asked.add(key)
             price = _flops if by_flops else seconds
             plans = [_planned(t, extent, price, question) for t in parts]
-            if not _is_cheaper([p for p, _ in plans if p is not None], question, extent, price):
+            if any(len(t.terms) > 1 for t in parts if t.dtype == "bool"):
+                continue  # cases of a condition, which are no summands
+            gain = _gain([p for p, _ in plans if p is not None], question, extent, price)
+            if gain == "none":
                 continue
             try:
                 made = [Emitter(t, extents).expression(p) for t, (p, extents) in zip(parts, plans, strict=True)]
                 form = op.concat(made, target.axis) if isinstance(target, Joined) else made[0]
             except RelaxEgError:  # an operator that does not exist at this dtype
                 continue
-            if form not in tried:
+            if form not in tried and (gain == "cost" or _operators(form) < _operators(region.root)):
                 tried.add(form)
                 if not why_not_equal(region.root, form, region.leaves, _PROVING):
                     yield form
@@ -232,11 +258,22 @@ def _flops(flops: float, moved: float, contracts: bool) -> float:
     return flops
 
 
-def _is_cheaper(plans: Sequence[Node], question: _Question, extent: Extent, price: Price) -> bool:
-    """Whether plans together cost less than a region as written by enough, or with fewer steps by anything."""
+def _gain(
+    plans: Sequence[Node], question: _Question, extent: Extent, price: Price
+) -> Literal["cost", "operators", "none"]:
+    """Whether plans together cost less than a region as written by enough, or with fewer steps by anything; "operators"
+    if they cost as much, so that they gain if they are written with fewer operators."""
+    if question.region.root.dtype == "bool":
+        return "operators"
     cost, steps = _cost_as_written(question, extent, price)
-    planned = sum(p.cost for p in plans)
-    return planned < (cost if sum(len(p.costs) for p in plans) < steps else _CHEAPER * cost) or not plans
+    planned, own = sum(p.cost for p in plans), sum(len(p.costs) for p in plans)
+    if not plans or planned < (cost if own < steps else _CHEAPER * cost):
+        return "cost"
+    return "operators" if planned <= cost and own <= steps else "none"
+
+
+def _operators(e: Expr) -> int:
+    return sum(bool(x.args) for x in postorder((e,)))
 
 
 def _cost_as_written(question: _Question, extent: Extent, price: Price) -> tuple[float, int]:

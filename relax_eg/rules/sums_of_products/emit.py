@@ -12,7 +12,7 @@ from relax_eg.ir.expr import Expr, const
 from relax_eg.ops import api as op
 from relax_eg.ops.record import TABLE, program_of, site_of
 from relax_eg.rules.sums_of_products.letters import Access, Letter, SumOfProducts, aligned
-from relax_eg.rules.sums_of_products.plan import Node, Scale
+from relax_eg.rules.sums_of_products.plan import Node, Running, Scale
 from relax_eg.shapes import Dim
 from relax_eg.tir.expr import Reduce
 
@@ -60,6 +60,8 @@ class Emitter:
             return node.access
         if node.kind == "total":
             return self._total(node, want)
+        if node.along is not None:
+            return self._running(_inverted(_as_number(self._emit(node.parts[0]), dtype)), node.along)
         if len(node.parts) == 1:
             part = _inverted(_as_number(self._emit(node.parts[0], want), dtype))
             axes = [i for i, x in enumerate(part.letters) if x not in node.letters]
@@ -72,6 +74,18 @@ class Emitter:
         return self._contracted(a, b, contracted, want)
 
     # --- sums ---
+
+    def _running(self, x: Access, along: Running) -> Access:
+        axis, value = x.letters.index(along.summed), x.value
+        if (along.low, along.high) != (0, 0):
+            widths = [(along.low, along.high) if i == axis else (0, 0) for i in range(value.ndim)]
+            value = op.pad(value, widths, const(0, value.dtype))
+        value = op.cumsum(value, axis, along.reverse)
+        if value.shape[axis] != along.extent:
+            begin = [along.skipped if i == axis else 0 for i in range(value.ndim)]
+            end = [along.skipped + along.extent if i == axis else n for i, n in enumerate(value.shape)]
+            value = op.strided_slice(value, begin, end)
+        return Access(value, tuple(along.place if y == along.summed else y for y in x.letters))
 
     def _total(self, node: Node, want: Sequence[Letter]) -> Access:
         parts = [_inverted(_as_number(self._emit(p, want), self.target.dtype)) for p in node.parts]
@@ -220,7 +234,7 @@ def _is_product(x: Access) -> bool:
 
 
 def _as_number(x: Access, dtype: str) -> Access:
-    return replace(x, value=op.astype(x.value, dtype)) if x.value.dtype == "bool" else x
+    return replace(x, value=op.astype(x.value, dtype)) if x.value.dtype == "bool" != dtype else x
 
 
 def _inverted(x: Access) -> Access:

@@ -394,8 +394,7 @@ class _Reader:
 
     def _integer(self, d: Dim) -> Access:
         """The integer tensor of a position."""
-        parts, rest = self._parts(d)
-        return self._added(parts, rest) if parts else Access(_integer_size(rest), ())
+        return self._added(*self._parts(d))
 
     def _number(self, d: Dim) -> Access:
         """A position as a factor."""
@@ -441,6 +440,8 @@ class _Reader:
         return self._view(leaf, [i for i in s.indices if isinstance(i, Dim)])
 
     def _added(self, parts: Sequence[tuple[int, Access]], rest: Dim) -> Access:
+        if not parts:
+            return Access(_integer_size(rest), ())
         letters = list(dict.fromkeys(x for _, p in parts for x in p.letters))
         values = [aligned(p if c == 1 else replace(p, value=op.multiply(p.value, c)), letters) for c, p in parts]
         total = reduce(op.add, values)
@@ -466,17 +467,10 @@ class _Reader:
         compare = {">=": op.greater_equal, "==": op.equal, "!=": op.not_equal}[g.op]
         if not parts:
             raise Unsupported(f"a condition {g.key}")
-        # What is computed from data is compared as it is: a size that is added to it might wrap.
-        if not added or (subtracted and any(_is_data(p) for _, p in added)):
-            left, right = (self._added(added, _ZERO) if added else None), self._added(subtracted, _ZERO)
-            if subtracted and added and not any(_is_data(p) for _, p in subtracted):
-                right = self._added(subtracted, -rest)
-            elif left is None:
-                left = Access(_integer_size(rest), ())
-            else:
-                left = self._added(added, rest)
-        elif not subtracted:
-            left, right = self._added(added, _ZERO), Access(_integer_size(-rest), ())
+        # A size is not added to what is computed from data, where the sum might wrap.
+        from_data = [any(_is_data(p) for _, p in side) for side in (added, subtracted)]
+        if added and (not subtracted or from_data == [True, False]):
+            left, right = self._added(added, _ZERO), self._added(subtracted, -rest)
         else:
             left, right = self._added(added, rest), self._added(subtracted, _ZERO)
         letters = sorted({*left.letters, *right.letters})
