@@ -35,10 +35,13 @@ from relax_eg.tir import (
     TensorProgram,
     compute,
     const,
+    equal,
     less_equal,
+    loop,
     maximum,
     minimum,
     program,
+    reduce,
     select,
     within,
 )
@@ -279,6 +282,37 @@ def _scatter(site: Site) -> Annotation:
     return Tensor(shape, dtype)
 
 
+def _scatter_definition(site: Site, buffers: tuple[Buffer, ...]) -> TensorProgram | None:
+    """Each element plus all updates of its place."""
+    x, indices, updates = buffers
+    if site["kind"] != "add" or site["mode"] != "fill":
+        return None
+    loops = tuple(loop(f"u{a}") for a in range(updates.rank))
+    batch = [v for a, v in enumerate(loops) if a not in site["update_window_dims"]]
+    windows = iter(site["update_window_dims"])
+
+    def element(*i: Dim) -> Scalar:
+        here: Scalar = const(True, "bool")
+        for axis, place in enumerate(i):
+            index_map = site["scatter_dims_to_operand_dims"]
+            if axis in site["operand_batching_dims"]:
+                of = site["scatter_indices_batching_dims"][site["operand_batching_dims"].index(axis)]
+                here = here & equal(Index(place), Index(batch[of]))
+                continue
+            window = None if axis in site["inserted_window_dims"] else next(windows)
+            at: Scalar = Index(ZERO if window is None else loops[window])
+            if axis in index_map:
+                start = as_index(indices[(*batch, index_map.index(axis))])
+                if window is not None:
+                    here = here & within(0, start, x.shape[axis] - updates.shape[window] + 1)
+                at = start if window is None else start + at
+            here = here & equal(Index(place), at)
+        over = tuple(zip(loops, updates.shape, strict=True))
+        return x[i] + reduce("sum", select(here, updates[loops], const(0, x.dtype)), over)
+
+    return program("scatter", buffers, compute("out", x.shape, element))
+
+
 def _scatter_reference(
     x: np.ndarray[Any, Any], indices: np.ndarray[Any, Any], updates: np.ndarray[Any, Any], *, kind: str, mode: str,
     update_window_dims: tuple[int, ...], inserted_window_dims: tuple[int, ...],
@@ -362,7 +396,7 @@ for _operator in (
              (Attribute("kind"), Attribute("mode"), *(Attribute(name, default=()) for name in _SCATTER),
               Attribute("sorted", default=False), Attribute("unique", default=False)),
              _scatter_reference, _scatter_cost,
-             capacity="scatter",
+             capacity="scatter", definition=_scatter_definition,
              doc="x with updates set, added, multiplied or compared in at computed positions, as jax.lax.scatter"),
 ):  # fmt: skip
     register(_operator)

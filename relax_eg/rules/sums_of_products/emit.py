@@ -10,8 +10,8 @@ from fractions import Fraction
 from relax_eg.dtypes import is_float
 from relax_eg.ir.expr import Expr, const
 from relax_eg.ops import api as op
-from relax_eg.ops.record import TABLE, program_of, site_of
-from relax_eg.rules.sums_of_products.letters import Access, Letter, SumOfProducts, aligned
+from relax_eg.ops.record import TABLE, call, program_of, site_of
+from relax_eg.rules.sums_of_products.letters import Access, Letter, SumOfProducts, Target, aligned
 from relax_eg.rules.sums_of_products.plan import Node, Running, Scale
 from relax_eg.shapes import Dim
 from relax_eg.tir.expr import Reduce
@@ -62,6 +62,8 @@ class Emitter:
             return self._total(node, want)
         if node.along is not None:
             return self._running(_inverted(_as_number(self._emit(node.parts[0]), dtype)), node.along)
+        if node.target is not None:
+            return self._scattered(_inverted(_as_number(self._emit(node.parts[0]), dtype)), node.target)
         if len(node.parts) == 1:
             part = _inverted(_as_number(self._emit(node.parts[0], want), dtype))
             axes = [i for i, x in enumerate(part.letters) if x not in node.letters]
@@ -117,6 +119,29 @@ class Emitter:
         for d in scale.divisors:
             value = op.divide(value, _size(d, dtype))
         return value
+
+    def _scattered(self, x: Access, target: Target) -> Access:
+        """The sums of elements of `x` over the places where the index of `target` is each position."""
+        places = target.index.letters
+        rest = [y for y in x.letters if y not in places]
+        shape = tuple(self.extents[y] for y in (*places, *rest))
+        updates = aligned(x, [*places, *rest])
+        value = call(
+            "scatter",
+            (
+                op.zeros((self.extents[target.letter], *shape[len(places) :]), updates.dtype),
+                op.expand_dims(target.index.value, len(places)),
+                updates if updates.shape == shape else op.broadcast_to(updates, shape),
+            ),
+            {
+                "kind": "add",
+                "mode": "fill",
+                "update_window_dims": tuple(range(len(places), len(shape))),
+                "inserted_window_dims": (0,),
+                "scatter_dims_to_operand_dims": (0,),
+            },
+        )
+        return Access(value, (target.letter, *rest))
 
     # --- products ---
 

@@ -50,12 +50,22 @@ class Access:
 
     - `divides`: whether a product is divided by it.
     - `order`: what it says, if it is a mask that compares two letters.
+    - `target`: what it says, if it is a mask that compares a letter with data.
     """
 
     value: Expr
     letters: tuple[Letter, ...]
     divides: bool = False
     order: Order | None = None
+    target: Target | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What a mask says that compares a letter with data: `letter` is `index`, an integer tensor."""
+
+    letter: Letter
+    index: Access
 
 
 @dataclass(frozen=True, slots=True)
@@ -475,7 +485,20 @@ class _Reader:
             left, right = self._added(added, rest), self._added(subtracted, _ZERO)
         letters = sorted({*left.letters, *right.letters})
         value = compare(aligned(left, letters), aligned(right, letters))
-        return Access(value, tuple(letters), False, self._order(g))
+        return Access(value, tuple(letters), False, self._order(g), self._target(g))
+
+    def _target(self, g: GuardLiteral) -> Target | None:
+        """What `g` says of a letter and data; None if it says anything else."""
+        names = sorted(g.dim.variables)
+        if g.op != "==" or len(names) != 2 or sum(n in self.places for n in names) != 1:
+            return None
+        place, data = sorted(names, key=lambda n: n not in self.places)
+        letter, low = self.places[place]
+        c = self.normal.coefficient(g.dim, place)
+        if low != _ZERO or c not in (1, -1) or g.dim * c != Dim.var(place) - Dim.var(data):
+            return None
+        index = self._data(data)
+        return None if letter in index.letters or not index.letters else Target(letter, index)
 
     def _order(self, g: GuardLiteral) -> Order | None:
         """What `g` says of two letters; None if it says anything else."""
@@ -524,7 +547,10 @@ def with_letters(term: ProductTerm, names: Mapping[Letter, Letter]) -> ProductTe
 def _renamed(access: Access, names: Mapping[Letter, Letter]) -> Access:
     o = access.order
     order = None if o is None else Order(names.get(o.lower, o.lower), names.get(o.upper, o.upper), o.offset)
-    return replace(access, letters=tuple(names.get(x, x) for x in access.letters), order=order)
+    t = access.target
+    target = None if t is None else Target(names.get(t.letter, t.letter), _renamed(t.index, names))
+    letters = tuple(names.get(x, x) for x in access.letters)
+    return replace(access, letters=letters, order=order, target=target)
 
 
 def _letters_in(d: Dim) -> list[str]:
