@@ -97,7 +97,7 @@ def _count(mask: Expr) -> Expr:
 
 def _diagonal(matrix: Expr) -> Expr:
     letters = list(range(matrix.ndim - 1))
-    found = on_diagonals(matrix, [*letters, letters[-1]], True)
+    found = on_diagonals(matrix, [*letters, letters[-1]])
     return aligned(found, letters)
 
 
@@ -226,19 +226,18 @@ class Determinants:
         )
         one = ProductTerm(Fraction(1), (), (), ())
         groups = tuple((x,) for x in batch)
-        n, dtype = s.root.shape[-1], s.root.dtype
-        shape = s.root.shape[:-2]
+        n, dtype = s.shape[-1], s.dtype
+        shape = s.shape[:-2]
         found = [_Part(power, _vector(f, batch, i)) for f in numbers]
         if diagonal.coefficient != 1 or diagonal.sizes or diagonal.divisors:
             return None
         if k is None:
-            root = op.zeros(shape, dtype)
-            value = self.lift.emitted(SumOfProducts((one, small), groups, extents, root))
+            value = self.lift.emitted(SumOfProducts((one, small), groups, extents, shape, dtype))
             return [*found, _Part(power, _row(value))]
         mask = op.equal(op.iota((extents[k], extents[k]), 0), op.iota((extents[k], extents[k]), 1))
         ones = replace(one, factors=(Access(mask, tuple(sorted((k, top)))),))
-        root = op.zeros((*shape, extents[k], extents[k]), dtype)
-        made = self.lift.emitted(SumOfProducts((ones, small), (*groups, (top,), (k,)), extents, root))
+        whole = (*shape, extents[k], extents[k])
+        made = self.lift.emitted(SumOfProducts((ones, small), (*groups, (top,), (k,)), extents, whole, dtype))
         assert n is not None
         return [*found, _Part(power, None, made)]
 

@@ -19,7 +19,7 @@ from relax_eg.ops import api as op
 from relax_eg.ops.record import TABLE
 from relax_eg.rules.matrices.relations import Relations, Solved, part_of, with_diagonals
 from relax_eg.rules.sums_of_products.emit import Emitter
-from relax_eg.rules.sums_of_products.letters import Access, Letter, ProductTerm, SumOfProducts, sum_of_products
+from relax_eg.rules.sums_of_products.letters import Access, Letter, ProductTerm, SumOfProducts, sums_of_products
 from relax_eg.rules.sums_of_products.plan import Planner
 from relax_eg.rules.sums_of_products.region import Region, is_view, region_of, terms_of
 from relax_eg.rules.verify_formal.compose import Composer, Unsupported
@@ -311,7 +311,7 @@ class Lift:
         """An expression for `s`, in the cheapest order of its products."""
         s = self.with_diagonals(s)
         extents = dict(s.extents)
-        planner = Planner(extents, self.extent, self.price, s.root.dtype, lambda x: False)
+        planner = Planner(extents, self.extent, self.price, s.dtype, lambda x: False)
         plan = planner.best(s) if s.terms else None
         return Emitter(s, extents).expression(plan)
 
@@ -380,14 +380,15 @@ def _plain(e: Expr) -> SumOfProducts:
     """An expression as the only factor of its only term."""
     extents = {i: n for i, n in enumerate(e.shape)}
     term = ProductTerm(Fraction(1), (), (), (Access(e, tuple(extents)),))
-    return SumOfProducts((term,), tuple((i,) for i in extents), extents, e)
+    return SumOfProducts((term,), tuple((i,) for i in extents), extents, e.shape, e.dtype)
 
 
 def _terms_of_region(region: Region) -> SumOfProducts:
     try:
-        return sum_of_products(region, Deadline(time.thread_time() + _READING))
+        read, *_ = sums_of_products(region, Deadline(time.thread_time() + _READING))
     except (Unsupported, OutOfTime, RelaxEgError):
         return _plain(region.root)
+    return read if isinstance(read, SumOfProducts) else _plain(region.root)
 
 
 # --- reading elements ---

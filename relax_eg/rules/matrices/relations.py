@@ -361,7 +361,7 @@ def with_diagonals(t: ProductTerm, free: frozenset[Letter]) -> ProductTerm:
                 factors += [f] * (y in free)
                 continue
             letters = [x if z == y else z for z in f.letters]
-            factors.append(replace(on_diagonals(f.value, letters, True), divides=f.divides))
+            factors.append(replace(on_diagonals(f.value, letters), divides=f.divides))
         t = replace(t, factors=tuple(factors))
     return t
 
@@ -374,7 +374,7 @@ def _of_diagonal(f: Access) -> Expr | None:
     shape = (*f.value.shape, f.value.shape[-1])
     for x in postorder((f.value,))[-_MOST_VIEWS:]:
         is_matrix = isinstance(x.annotation, Tensor) and x.annotation.shape == shape and x.dtype == f.value.dtype
-        if is_matrix and any(on_diagonals(x, letters, g) == replace(f, divides=False) for g in (True, False)):
+        if is_matrix and on_diagonals(x, letters) == replace(f, divides=False):
             return x
     return None
 

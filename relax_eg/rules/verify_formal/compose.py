@@ -13,7 +13,7 @@ from relax_eg.dtypes import kind, names_where
 from relax_eg.ir.annotations import Tensor
 from relax_eg.ir.expr import CONSTANT, TUPLE_GET, VAR, Expr, constant_value, postorder
 from relax_eg.ir.heads import CORE
-from relax_eg.ops.record import TABLE, movement_operators, position_promises, program_of, site_of
+from relax_eg.ops.record import TABLE, definition_of, movement_operators, position_promises, program_of, site_of
 from relax_eg.rules.samples import size_preconditions
 from relax_eg.rules.verify_formal.guards import GuardLiteral, at_least, guard, not_zero
 from relax_eg.shapes import Dim, dim_max, dim_min
@@ -112,7 +112,7 @@ class Composer:
             raise Unsupported(e.op)
         if _promises_unknown(e):
             raise Unsupported(f"a promise of {e.op}")
-        made = program_of(site_of(e))
+        made = program_of(site_of(e)) or definition_of(site_of(e))
         if made is None:
             raise Unsupported(f"{e.op} has no index equations")
         inputs = {b.name: a for b, a in zip(made.inputs, e.args, strict=True)} if made.inputs else {}
