@@ -17,6 +17,7 @@ from relax_eg.rules.book.movement import movement
 from relax_eg.rules.book.pieces import pieces
 from relax_eg.rules.book.pointwise import pointwise
 from relax_eg.rules.book.reduction import reduction
+from relax_eg.rules.book.reductions import reductions
 from relax_eg.rules.book.splitting import splitting
 from relax_eg.rules.book.sum_products import sum_products
 from relax_eg.rules.book.sums import sums
@@ -33,6 +34,7 @@ default = RuleSet(
     (
         *broadcasts.schemas,
         *sum_products.schemas,
+        *reductions.schemas,
         *pointwise.schemas,
         *sums.schemas,
         *functions.schemas,
@@ -64,6 +66,7 @@ __all__ = [
     "pieces",
     "pointwise",
     "reduction",
+    "reductions",
     "splitting",
     "sum_products",
     "sums",
