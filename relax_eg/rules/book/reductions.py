@@ -24,7 +24,7 @@ from relax_eg.ops.record import TABLE, call, movement_operators
 from relax_eg.ops.regroup import groups
 from relax_eg.rules.fact_rules import NONEMPTY
 from relax_eg.rules.pointwise.terms import constant_in, equation_of
-from relax_eg.rules.reductions.forms import aligned, expression, extents, narrowed, number_in, viewed
+from relax_eg.rules.reductions.forms import aligned, expression, extents, narrowed, number_in, settled, viewed
 from relax_eg.rules.reductions.proofs import Lemma, why_not
 from relax_eg.rules.reductions.reading import Reader
 from relax_eg.rules.rule_set import RuleSet
@@ -288,7 +288,7 @@ def _direction(s: Scalar) -> int:
         down = any(s.fn in functions_with_trait(t) for t in ("decreasing", "falls"))
         return inner if up else -inner if down else 0
     if s.fn == "divide":
-        return -_direction(s.args[1])
+        return -_direction(s.args[1]) if isinstance(s.args[0], Const) else 0
     inner = [_direction(a) for a in s.args if not isinstance(a, Const)]
     return inner[0] if s.fn in ("maximum", "minimum") and len(inner) == 1 else 0
 
@@ -371,7 +371,7 @@ def _forms(e: Expr, facts_of: FactsOf, numerics: Numerics) -> Iterator[Expr]:
         return
     reading = Reader(facts_of, push).read(e)
     if reading.gains:
-        made = expression(reading.form, e.shape, e.dtype)
+        made = expression(settled(reading.form), e.shape, e.dtype)
         if made is not None and not why_not(reading.lemmas, facts_of, numerics):
             yield made
 

@@ -98,6 +98,8 @@ class Reader:
                     made = self._unary(e, depth)
                 case "sum" | "max" | "min":
                     made = self._reduced(e, depth)
+                case "where":
+                    made = self._masked(e, depth)
                 case _ if e.op in _VIEWS and "axes" in dict(e.attrs):
                     made = self._viewed(e, depth)
                 case _:
@@ -176,7 +178,6 @@ class Reader:
         if b.core is None:
             if len(b.shifts) != 1 or not b.shifts[0].number:
                 return None, False
-            a = settled(a) if b.shifts[0].powers else a
             (t,) = b.shifts
             down = t.to(-1)
             meets = bool(common(a.scale, t).powers) or (a.scale.number != 1 and (t.number != 1 or not t.powers))
@@ -249,6 +250,24 @@ class Reader:
                 lemmas += found.lemmas
         return None if not lemmas else Reading(Form(ONE, with_operands(e, tuple(args))), tuple(lemmas))
 
+    def _masked(self, e: Expr, depth: int) -> Reading | None:
+        """A choice between a value and 0, which is scaled as the value is."""
+        condition, *values = e.args
+        numbers = [number_in(v) for v in values]
+        at = next((i for i, m in enumerate(numbers) if m is not None and not m.number), None)
+        if at is None or numbers[1 - at] is not None:
+            return self._rebuilt(e, depth)
+        y = values[1 - at]
+        x = self.read(y, depth)
+        form = settled(x.form)
+        if form.core is None or form.shifts or form.scale.is_one or y.shape != e.shape:
+            return self._rebuilt(e, depth)
+        chosen = (form.core, values[at]) if at else (values[at], form.core)
+        other = Reading(Form(ONE, values[at]))
+        parts = (x, other) if at else (other, x)
+        masked = with_operands(e, (condition, *chosen))
+        return self._made(e, Form(form.scale, masked), (Reading(Form(ONE, condition)), *parts))
+
     # --- views and reductions ---
 
     def _viewed(self, e: Expr, depth: int) -> Reading | None:
@@ -283,6 +302,10 @@ class Reader:
         if core is None:
             return self._made(e, Form(ONE, None, shifts), (x,), True)
         reduced = call(kind, (core,), dict(e.attrs))
+        terms = collected((scale * power(reduced), *shifts))
+        if len(terms) <= len(shifts) and not any(reduced in t.values for t in terms):
+            is_finite = "finite" in self.facts_of(reduced)  # what is summed meets its own sum
+            return self._made(e, Form(ONE, None, terms), (x,), True) if is_finite else None
         pushed = self.push(kind, core, axes)
         if x.form.is_plain and core is z and pushed is None:
             return None
@@ -355,9 +378,7 @@ class Reader:
             return None
         left = with_operands(e, tuple(w for w in written if w is not None))
         leaves = dict.fromkeys(f for x in operands for f in x.form.leaves)
-        return Reading(
-            form, (*(m for x in operands for m in x.lemmas), Lemma(left, right, tuple(leaves))), gains
-        )
+        return Reading(form, (*(m for x in operands for m in x.lemmas), Lemma(left, right, tuple(leaves))), gains)
 
 
 def _values(form: Form) -> tuple[Expr, ...]:
