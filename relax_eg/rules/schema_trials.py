@@ -470,3 +470,21 @@ def reductions(rng: np.random.Generator) -> Trial:
             np.asarray(int(rng.integers(-3, 4)), object))  # fmt: skip
     known = {a: frozenset(("finite",)) for a in params}
     return Trial(Module((_main(params, node),)), node, args, ModuleAnswers({}, (), postorder((node,)), 0.0, known))
+
+
+def searches(rng: np.random.Generator) -> Trial:
+    """The position of an extreme of a matrix that is shifted, scaled or negated, along an axis."""
+    n, m = (int(k) for k in rng.integers(1, 4, 2))
+    params = x, d, s = var("x", Tensor(f"{n} {m}")), var("d", Tensor(f"{n} 1")), var("s", Tensor(""))
+    functions = (
+        lambda e: op.add(e, s), lambda e: op.subtract(e, d), lambda e: op.multiply(e, s), lambda e: op.multiply(d, e),
+        lambda e: op.multiply(e, float(rng.integers(-2, 3))), op.negative, op.relu,
+    )  # fmt: skip
+    e = x
+    for _ in range(int(rng.integers(1, 4))):
+        e = functions[int(rng.integers(len(functions)))](e)
+    node = (op.argmax, op.argmin)[int(rng.integers(2))](e, int(rng.integers(2)))
+    args = (rng.integers(-3, 4, (n, m)).astype(object), rng.integers(1, 4, (n, 1)).astype(object),
+            np.asarray(int(rng.integers(1, 4)), object))  # fmt: skip
+    known = {x: frozenset(("finite",)), **{a: frozenset(("finite", "positive", "nonnegative", "nonzero")) for a in (d, s)}}
+    return Trial(Module((_main(params, node),)), node, args, ModuleAnswers({}, (), postorder((node,)), 0.0, known))

@@ -14,6 +14,7 @@ from relax_eg.rules.book.legalization import legalization
 from relax_eg.rules.book.libraries import calls
 from relax_eg.rules.book.library_forms import forms
 from relax_eg.rules.book.movement import movement
+from relax_eg.rules.book.orders import orders
 from relax_eg.rules.book.pieces import pieces
 from relax_eg.rules.book.pointwise import pointwise
 from relax_eg.rules.book.reduction import reduction
@@ -26,7 +27,7 @@ from relax_eg.rules.book.values import values
 from relax_eg.rules.book.workspace import workspace
 from relax_eg.rules.rule_set import RuleSet
 
-algebra = RuleSet("algebra", [*contraction, *blocks, *convolution, *attention, *reduction, *elementwise])
+algebra = RuleSet("algebra", [*contraction, *blocks, *convolution, *attention, *reduction, *orders, *elementwise])
 libraries = RuleSet("libraries", [*calls, *forms])
 default = RuleSet(
     "default",
@@ -63,6 +64,7 @@ __all__ = [
     "legalization",
     "libraries",
     "movement",
+    "orders",
     "pieces",
     "pointwise",
     "reduction",

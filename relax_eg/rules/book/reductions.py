@@ -24,11 +24,12 @@ from relax_eg.ops.record import TABLE, call, movement_operators
 from relax_eg.ops.regroup import groups
 from relax_eg.rules.fact_rules import NONEMPTY
 from relax_eg.rules.pointwise.terms import constant_in, equation_of
-from relax_eg.rules.reductions.forms import aligned, expression, extents, narrowed, number_in, settled, viewed
+from relax_eg.rules.reductions.forms import aligned, expression, extents, narrowed, number_in, settled, varies, viewed
 from relax_eg.rules.reductions.proofs import Lemma, why_not
 from relax_eg.rules.reductions.reading import Reader
 from relax_eg.rules.rule_set import RuleSet
 from relax_eg.rules.schema_trials import reductions as trials
+from relax_eg.rules.schema_trials import searches
 from relax_eg.rules.schemas import FactsOf, ProgramQueries, Schema
 from relax_eg.rules.signature import Numerics
 from relax_eg.shapes import Dim
@@ -350,16 +351,17 @@ _REDUCTIONS = frozenset(_OPERATOR)
 _CANCELS = frozenset(("subtract", "divide"))
 
 
-def _propose(numerics: Numerics, e: Expr, queries: ProgramQueries) -> Expr | None:
-    if not isinstance(e.annotation, Tensor) or e.annotation.shape is None:
-        return None
-    for made in _forms(e, queries.facts, numerics):
-        if made is not e:
-            return made
-    return None
+def _propose(e: Expr, queries: ProgramQueries) -> Expr | None:
+    return next(_forms(e, queries.facts, "reassociate"), None)
+
+
+def _propose_over_reals(e: Expr, queries: ProgramQueries) -> Expr | None:
+    return next(_forms(e, queries.facts, "approximate"), None)
 
 
 def _forms(e: Expr, facts_of: FactsOf, numerics: Numerics) -> Iterator[Expr]:
+    if not isinstance(e.annotation, Tensor) or e.annotation.shape is None:
+        return
     facts_of = partial(_facts, facts_of)
     push = partial(_pushed, facts_of)
     if e.op in _REDUCTIONS and not is_float(e.dtype) or e.op == "prod":
@@ -380,6 +382,57 @@ def _facts(facts_of: FactsOf, e: Expr) -> frozenset[str]:
     return facts_of(e) & _FACTS
 
 
+def _position_of_extreme(e: Expr, queries: ProgramQueries) -> Expr | None:
+    """Where the extreme is of what increases along the searched axis with another value: where that one's is."""
+    facts_of = partial(_facts, queries.facts)
+    kind, axis = e.op, e.attr("axis")
+    reader = Reader(facts_of, partial(_pushed, facts_of))
+    z, lemmas = e.args[0], list[Lemma]()
+    for _ in range(_DEEPEST):
+        inner = _increasing(z)
+        if inner is not None:
+            z = inner
+            continue
+        if not is_float(z.dtype):
+            break
+        reading = reader.read(z)
+        form = reading.form
+        if any(varies(f, (axis,), z.ndim) for t in (form.scale, *form.shifts) for f in t.values):
+            form = settled(form)
+        if form.core is None or form.core is z or form.core.shape != z.shape:
+            break
+        outside = (*form.scale.powers, *((f, 0) for t in form.shifts for f in t.values))
+        if not all(_comes_out(f, k, axis, z.ndim, facts_of) for f, k in outside) or not form.scale.number:
+            break
+        kind = kind if form.scale.number > 0 else _OTHER_POSITION[kind]
+        lemmas += reading.lemmas
+        z = form.core
+    if z is e.args[0] or why_not(lemmas, facts_of, "approximate"):
+        return None
+    return call(kind, (z,), dict(e.attrs))
+
+
+# given: the position that a decreasing function makes of another
+_OTHER_POSITION = {"argmax": "argmin", "argmin": "argmax"}
+
+
+def _comes_out(f: Expr | Dim, k: int, axis: int, rank: int, facts_of: FactsOf) -> bool:
+    """Whether elements along an axis are in the same order with a power of `f` in their scale, or with `f` among their
+    shifts where `k` is 0."""
+    return isinstance(f, Dim) or (not varies(f, (axis,), rank) and ("positive" if k else "finite") in facts_of(f))
+
+
+def _increasing(e: Expr) -> Expr | None:
+    """The operand of which `e` is a strictly increasing function."""
+    if len(e.args) != 1 or not is_float(e.dtype) or e.args[0].dtype != e.dtype:
+        return None
+    found = equation_of(e.op, (e.dtype,), e.attrs)
+    is_strict = isinstance(found, Apply) and len(found.args) == 1 and isinstance(found.args[0], Read) and all(
+        found.fn in functions_with_trait(t) for t in ("increasing", "smooth")
+    )  # fmt: skip
+    return e.args[0] if is_strict else None
+
+
 reductions = RuleSet(
     "reductions",
     schemas=(
@@ -388,9 +441,31 @@ reductions = RuleSet(
             "what is constant, monotone or only moved comes out of reductions",
             "reassociate",
             frozenset(("reductions",)),
-            partial(_propose, "reassociate"),
+            _propose,
             _REDUCTIONS | _CANCELS,
             (trials,),
+            asks_again=True,
+            facts=_FACTS,
+        ),
+        Schema(
+            "out_of_reductions_over_reals",
+            "what is constant, monotone or only moved comes out of reductions, however it rounds",
+            "approximate",
+            frozenset(("reductions",)),
+            _propose_over_reals,
+            _REDUCTIONS | _CANCELS,
+            (trials,),
+            asks_again=True,
+            facts=_FACTS,
+        ),
+        Schema(
+            "position_of_increasing",
+            "the extreme of an increasing function is where the extreme of its argument is",
+            "approximate",
+            frozenset(("reductions",)),
+            _position_of_extreme,
+            frozenset(_OTHER_POSITION),
+            (searches,),
             asks_again=True,
             facts=_FACTS,
         ),

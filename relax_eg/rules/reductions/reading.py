@@ -123,10 +123,10 @@ class Reader:
     def _binary(self, e: Expr, depth: int) -> Reading | None:
         x, y = (self._operand(a, e.shape, depth) for a in e.args)
         a, b = x.form, y.form
-        if a.core is None and b.core is None:
-            return None
         if e.op in ("add", "subtract"):
             form, gains = self._sum(a, b if e.op == "add" else _negative(b), e)
+        elif a.core is None and b.core is None:
+            return None
         elif e.op == "multiply":
             form, gains = self._product(a, b) if a.core is not None else self._product(b, a)
         else:
@@ -138,6 +138,8 @@ class Reader:
         gone = len(a.shifts) + len(b.shifts) - len(shifts)
         if gone and not self._are_finite((*a.shifts, *b.shifts), shifts):
             return None, False
+        if a.core is None and b.core is None:
+            return Form(ONE, None, shifts), False
         if a.core is None or b.core is None:
             whole = a if a.core is not None else b
             return Form(whole.scale, whole.core, shifts), gone > 0
@@ -263,7 +265,7 @@ class Reader:
         if form.core is None or form.shifts or form.scale.is_one or y.shape != e.shape:
             return self._rebuilt(e, depth)
         chosen = (form.core, values[at]) if at else (values[at], form.core)
-        other = Reading(Form(ONE, values[at]))
+        other = Reading(Form(ONE, None))  # 0
         parts = (x, other) if at else (other, x)
         masked = with_operands(e, (condition, *chosen))
         return self._made(e, Form(form.scale, masked), (Reading(Form(ONE, condition)), *parts))
@@ -372,6 +374,8 @@ class Reader:
 
     def _made(self, e: Expr, form: Form, operands: Sequence[Reading], gains: bool = False) -> Reading | None:
         """The reading of an operator whose operands have these readings."""
+        if form.core is not None and not form.scale.number:
+            return None
         written = [expression(x.form, a.shape, a.dtype) for x, a in zip(operands, e.args, strict=True)]
         right = expression(form, e.shape, e.dtype)
         if right is None or any(w is None for w in written):

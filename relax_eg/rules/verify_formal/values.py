@@ -31,6 +31,8 @@ _ZERO = Dim.of(0)
 _MOST_PATHS = 32  # limit: cases of one comparison
 _LARGEST_POWER = 6  # limit: whole exponents that are multiplied out
 
+# Functions that have a value or not by the sign of their argument alone.
+_OF_SIGN = frozenset({"sqrt", "log", "reciprocal"})
 # Functions that give NaN, not infinity, where they have no value.
 _MAKES_NAN = frozenset({"sqrt", "constant nan"})
 
@@ -221,9 +223,11 @@ class TermValues:
 
     def _quotient(self, total: Sum, inverse: Sum) -> Sum:
         """Returns `total` times the inverse of a value; a positive size cancels where it is a factor."""
-        product = self.normal.product(total, inverse)
+        return self._without_inverses(self.normal.product(total, inverse))
+
+    def _without_inverses(self, total: Sum) -> Sum:
         found = Sum()
-        for t, c, m in product.items():
+        for t, c, m in total.items():
             found.add(self._without_inverse_sizes(t), c, m)
         return found
 
@@ -256,6 +260,8 @@ class TermValues:
     def _hazard(self, fn: str, args: Sequence[CanonicalSum], path: Guards) -> None:
         """Records the hazard of `fn(args)` where `path` holds, for all values of the variables bound around it."""
         total = Sum()
+        if fn in _OF_SIGN:
+            args = [_unscaled(a) for a in args]
         total.add(Term((Factor("apply", f"hazard {fn}", (), tuple(args)),), path, self._bound), Fraction(1))
         settled = self.normal.settle(total)
         if not settled.terms:
@@ -357,7 +363,7 @@ class TermValues:
         total = Sum()
         for t, c, m in body.items():
             total.add(Term(t.factors, t.guards | ranges, t.bound | variables), c, m)
-        return self.normal.settle(total)
+        return self._without_inverses(self.normal.settle(total))
 
     def _extreme_over(self, s: Reduce, path: Guards, ranges: Guards, variables: frozenset[str]) -> Sum:
         """Returns a maximum or minimum over nonempty axes; summands that all values share are pulled out."""
@@ -509,6 +515,14 @@ class TermValues:
         if fn in functions_with_trait("commutes"):
             forms.sort(key=lambda f: f.key)
         return _literal(GuardLiteral("true", _ZERO, Factor("apply", f"{fn} {a.dtype}", (), tuple(forms))))
+
+
+def _unscaled(form: CanonicalSum) -> CanonicalSum:
+    """A sum over the reals, divided by a positive number, so that all its multiples become the same."""
+    if not form.terms or form.modulus:
+        return form
+    first = abs(form.terms[0][1])
+    return CanonicalSum(tuple((t, c / first) for t, c in form.terms))
 
 
 def _literal(g: GuardLiteral, positive: bool = True) -> Condition:
