@@ -450,7 +450,7 @@ def reductions(rng: np.random.Generator) -> Trial:
         lambda e: op.flip(e, int(rng.integers(2))), lambda e: op.square(e), lambda e: op.add(e, y),
         lambda e: op.subtract(e, op.sum(e, 1, keepdims=True)), lambda e: op.maximum(e, y),
         lambda e: op.permute_dims(op.permute_dims(e, (1, 0)), (1, 0)), lambda e: op.relu(e),
-        lambda e: op.maximum(e, op.broadcast_to(d, e.shape)), lambda e: op.broadcast_to(op.reshape(d, (shape[0], 1)), e.shape),
+        lambda e: op.maximum(e, op.broadcast_to(d, e.shape)), lambda e: op.broadcast_to(d, e.shape),
     )  # fmt: skip
     e = x
     for _ in range(int(rng.integers(1, 5))):
@@ -486,5 +486,8 @@ def searches(rng: np.random.Generator) -> Trial:
     node = (op.argmax, op.argmin)[int(rng.integers(2))](e, int(rng.integers(2)))
     args = (rng.integers(-3, 4, (n, m)).astype(object), rng.integers(1, 4, (n, 1)).astype(object),
             np.asarray(int(rng.integers(1, 4)), object))  # fmt: skip
-    known = {x: frozenset(("finite",)), **{a: frozenset(("finite", "positive", "nonnegative", "nonzero")) for a in (d, s)}}
+    known = {
+        x: frozenset(("finite",)),
+        **{a: frozenset(("finite", "positive", "nonnegative", "nonzero")) for a in (d, s)},
+    }
     return Trial(Module((_main(params, node),)), node, args, ModuleAnswers({}, (), postorder((node,)), 0.0, known))

@@ -217,7 +217,9 @@ def _in_any_order(kind: str, x: Expr, axes: Axes, places: Sequence[int]) -> Lemm
     for n in places:
         begin = sum(lengths[:n], Dim.of(0))
         starts = [begin if a == axis else Dim.of(0) for a in range(x.ndim)]
-        slices.append(op.strided_slice(y, starts, [begin + lengths[n] if a == axis else m for a, m in enumerate(shape)]))
+        slices.append(
+            op.strided_slice(y, starts, [begin + lengths[n] if a == axis else m for a, m in enumerate(shape)])
+        )
     return Lemma(_Part(kind, op.concat(slices, axis), axes).expression, _Part(kind, y, axes).expression, (y,))
 
 
@@ -364,7 +366,7 @@ def _forms(e: Expr, facts_of: FactsOf, numerics: Numerics) -> Iterator[Expr]:
         return
     facts_of = partial(_facts, facts_of)
     push = partial(_pushed, facts_of)
-    if e.op in _REDUCTIONS and not is_float(e.dtype) or e.op == "prod":
+    if (e.op in _REDUCTIONS and not is_float(e.dtype)) or e.op == "prod":
         found = push(e.op, e.args[0], e.attr("axes"))
         if found is not None:
             yield viewed(found[0], e.shape)

@@ -12,7 +12,7 @@ import numpy as np
 from relax_eg.dtypes import is_float, numpy_dtype
 from relax_eg.ir.expr import CONSTANT, Expr, const, constant_value
 from relax_eg.ops import api as op
-from relax_eg.ops.record import TABLE, movement_operators
+from relax_eg.ops.record import movement_operators
 from relax_eg.ops.sizes import product
 from relax_eg.shapes import Dim
 
@@ -20,6 +20,7 @@ _ONE = Dim.of(1)
 _SIZE = op.dim_value(1).op
 _VIEWS = movement_operators("view")
 _REPEATS = movement_operators("repeat")
+_COPIES = movement_operators("view", "repeat", "convert")
 
 Factor: TypeAlias = Expr | Dim
 
@@ -114,10 +115,9 @@ def number_in(e: Expr) -> Monomial | None:
             return None
         (size,) = e.attr("dim")
         return Monomial(Fraction(size.value)) if size.is_const else power(size)
-    if e.op in _REPEATS or e.op in _VIEWS or (e.op in TABLE and TABLE[e.op].moves == "convert"):
-        if len(e.args) == 1 and not (is_float(e.args[0].dtype) and not is_float(e.dtype)):
-            return number_in(e.args[0])
-    return None
+    if len(e.args) != 1 or e.op not in _COPIES or (is_float(e.args[0].dtype) and not is_float(e.dtype)):
+        return None
+    return number_in(e.args[0])
 
 
 def narrowed(e: Expr) -> Expr:

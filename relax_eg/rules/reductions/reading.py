@@ -1,7 +1,7 @@
 """The forms of expressions: what is constant along reduced axes comes out, shifts cancel, and scales meet.
 
-Each step of a reading is a lemma about one operator on the forms of its operands. A form is as good as its lemmas, which
-are proved only if the form gains.
+Each step of a reading is a lemma about one operator on the forms of its operands. A form is as good as its lemmas,
+which are proved only if the form gains.
 """
 
 from __future__ import annotations
@@ -234,7 +234,7 @@ class Reader:
         lemmas: list[Lemma] = []
         for a in e.args:
             constant = constant_in(a)
-            if constant is None and e.op == "maximum" or constant is None and e.op == "minimum":
+            if (constant is None and e.op == "maximum") or (constant is None and e.op == "minimum"):
                 others = [z for z in e.args if z is not a]
                 bound = constant_in(others[0]) if others else None
                 neutral = float("-inf") if e.op == "maximum" else float("inf")
@@ -276,7 +276,7 @@ class Reader:
         """The form of a view that adds or removes axes of size 1."""
         (z,) = e.args
         x = self.read(z, depth)
-        if x.form.core is None or x.form.is_plain and x.form.core is z:
+        if x.form.core is None or (x.form.is_plain and x.form.core is z):
             return None
         axes: tuple[int, ...] = e.attr("axes")
         shapes = {f: _with_axes(aligned(f.shape, z.ndim), axes, e.ndim > z.ndim) for f in _values(x.form) if f.ndim}

@@ -250,10 +250,10 @@ def why_not_equal(
     numerics: Numerics = "reassociate",
     facts: Mapping[Expr, Collection[str]] | None = None,
 ) -> str:
-    """Returns why `left` is not shown to be equal to `right` for all sizes and all values of the expressions `leaves`
-    if expressions have the given `facts`, of which those of others than leaves say that they are not empty; empty if it is shown. Unless `numerics` is "approximate", there is no loss of accuracy
-    beyond rounding in another order; where the proof says nothing of it, the accuracy law is tested. `seconds`: of
-    processor time of the proof."""
+    """Returns why `left` is not shown to be equal to `right` for all sizes and all values of the expressions `leaves`;
+    empty if it is shown. `facts`: those of leaves, and of any expressions that they are not empty. Unless `numerics`
+    is "approximate", there is no loss of accuracy beyond rounding in another order; where the proof says nothing of
+    it, the accuracy law is tested. `seconds`: of processor time of the proof."""
     params = {x: x if x.op == VAR else var(f"leaf {i}", x.annotation) for i, x in enumerate(leaves)}
     over = dict(params)
     for e in postorder((left, right), stop=params.__contains__):

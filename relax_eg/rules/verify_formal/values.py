@@ -392,10 +392,7 @@ class TermValues:
             return [], form
         ((t, c),) = form.terms
         scale = [
-            f
-            for f in t.factors
-            if self._is_scale(f)
-            and not self.composer.closure(f.variables) & (variables | t.bound)
+            f for f in t.factors if self._is_scale(f) and not self.composer.closure(f.variables) & (variables | t.bound)
         ]
         if not scale or t.guards:
             return [], form
