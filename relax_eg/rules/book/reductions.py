@@ -33,7 +33,7 @@ from relax_eg.rules.schema_trials import searches
 from relax_eg.rules.schemas import FactsOf, ProgramQueries, Schema
 from relax_eg.rules.signature import Numerics
 from relax_eg.shapes import Dim
-from relax_eg.tir.expr import Apply, Const, Read, Scalar
+from relax_eg.tir.expr import Apply, Read, Scalar
 from relax_eg.tir.functions import functions_with_trait
 
 Axes = tuple[int, ...]
@@ -268,7 +268,7 @@ def _of_monotone(kind: str, x: Expr, axes: Axes) -> _Step | None:
         return None
     (at,) = varying
     y = x.args[at]
-    direction = _direction(found)
+    direction = _direction(found, TABLE[x.op].parameters[at])
     if not direction or y.shape != x.shape:
         return None
     constants = [a if (c := constant_in(a)) is None else c for a in x.args]
@@ -279,21 +279,20 @@ def _of_monotone(kind: str, x: Expr, axes: Axes) -> _Step | None:
     return _Step((_Part(kind if direction > 0 else _OTHER[kind], y, axes),), combine)
 
 
-def _direction(s: Scalar) -> int:
-    """1 where a function of one argument may increase with it on some domain, -1 where it may decrease, else 0."""
+def _direction(s: Scalar, name: str) -> int:
+    """1 where a function of one buffer may increase with it on some domain, -1 where it may decrease, else 0."""
     if isinstance(s, Read):
-        return 1
+        return int(s.buffer == name)
     if not isinstance(s, Apply):
         return 0
-    if len(s.args) == 1:
-        inner = _direction(s.args[0])
+    inner = [_direction(a, name) for a in s.args]
+    if len(inner) == 1:
         up = any(s.fn in functions_with_trait(t) for t in ("increasing", "rises"))
         down = any(s.fn in functions_with_trait(t) for t in ("decreasing", "falls"))
-        return inner if up else -inner if down else 0
+        return inner[0] if up else -inner[0] if down else 0
     if s.fn == "divide":
-        return -_direction(s.args[1]) if isinstance(s.args[0], Const) else 0
-    inner = [_direction(a) for a in s.args if not isinstance(a, Const)]
-    return inner[0] if s.fn in ("maximum", "minimum") and len(inner) == 1 else 0
+        return 0 if inner[0] else -inner[1]
+    return sum(inner) if s.fn in ("maximum", "minimum") else 0
 
 
 def _of_own_operator(kind: str, x: Expr, axes: Axes) -> _Step | None:

@@ -370,17 +370,21 @@ class TermValues:
         form = self.form_of(s.body, path | ranges, False, True)
         scale, form = self._scale(form, variables)
         common = [(t, c) for t, c in form.terms if not self.composer.closure(t.variables) & variables]
-        rest = Sum()
+        rest, kind, number = Sum(), s.kind, Fraction(1)
         if common and not form.modulus and len(common) < len(form.terms):
             for t, c in common:
                 rest.add(self.normal.with_fresh_names(t), c)
-            kept = CanonicalSum(tuple((t, c) for t, c in form.terms if (t, c) not in common))
-            values = self._one(Factor("apply", "value", (), (kept,)))
-        elif scale:
+            form = CanonicalSum(tuple((t, c) for t, c in form.terms if (t, c) not in common))
+        is_scaled = len(form.terms) == 1 and not form.modulus and form.terms[0][1] != 1
+        if is_scaled:  # by a number
+            ((t, number),) = form.terms
+            form = CanonicalSum(((t, Fraction(1)),))
+            kind = kind if number > 0 else _OPPOSITE[kind]
+        if is_scaled or scale or rest.terms:
             values = self._one(Factor("apply", "value", (), (form,)))
         else:
             values = self._values(s.body, s.kind, path | ranges)
-        found = self._extreme(s.kind, s.dtype, self._summed_over(values, ranges, variables)).plus(rest)
+        found = self._extreme(kind, s.dtype, self._summed_over(values, ranges, variables)).scaled(number).plus(rest)
         for f in scale:
             found = self.normal.product(self._one(f), found)
         return found
