@@ -559,3 +559,59 @@ def determinants_of_products(rng: np.random.Generator) -> Trial:
     return Trial(
         Module((_main(params, node),)), node, args, queries, "numpy", 1e-3
     )  # limit: float32, singular ones too
+
+
+def reductions(rng: np.random.Generator) -> Trial:
+    """A reduction of what is shifted, scaled, centred, moved, joined or reduced, over some axes, which may be empty."""
+    shape = tuple(int(n) for n in rng.integers(0, 4, 2))
+    specs = {"x": f"{shape[0]} {shape[1]}", "y": f"{shape[0]} {shape[1]}", "d": f"{shape[0]} 1", "s": ""}
+    params = x, y, d, s = tuple(var(name, Tensor(spec)) for name, spec in specs.items())
+    reduce = (op.sum, op.sum, op.max, op.min)[int(rng.integers(4))]
+    axes = ((0,), (1,), (0, 1))[int(rng.integers(3))]
+    functions = (
+        lambda e: op.add(e, s), lambda e: op.subtract(e, d), lambda e: op.multiply(e, s), lambda e: op.multiply(d, e),
+        lambda e: op.multiply(e, float(rng.integers(-2, 3))), lambda e: op.divide(e, 2.0), op.negative,
+        lambda e: op.flip(e, int(rng.integers(2))), lambda e: op.square(e), lambda e: op.add(e, y),
+        lambda e: op.subtract(e, op.sum(e, 1, keepdims=True)), lambda e: op.maximum(e, y),
+        lambda e: op.permute_dims(op.permute_dims(e, (1, 0)), (1, 0)), lambda e: op.relu(e),
+        lambda e: op.maximum(e, op.broadcast_to(d, e.shape)), lambda e: op.broadcast_to(d, e.shape),
+    )  # fmt: skip
+    e = x
+    for _ in range(int(rng.integers(1, 5))):
+        e = functions[int(rng.integers(len(functions)))](e)
+    ends = (
+        lambda: e, lambda: op.concat([e, y], int(rng.integers(2))), lambda: op.pad(e, [(1, 2), (0, 1)], 0.0),
+        lambda: op.pad(e, [(1, 0), (0, 1)], s), lambda: op.concat([e, e, x], axes[0]),
+        lambda: op.multiply(e, op.broadcast_to(s, e.shape)),
+    )  # fmt: skip
+    whole = ends[int(rng.integers(len(ends)))]()
+    if reduce is not op.sum and not all(n.value for n in whole.shape):
+        reduce = op.sum  # the extreme of nothing is no number
+    node = reduce(whole, axes)
+    if rng.integers(3) == 0:
+        node = op.subtract(e, op.divide(op.sum(e, 1, keepdims=True), 2.0))
+    args = (*(rng.integers(-3, 4, n).astype(object) for n in (shape, shape, (shape[0], 1))),
+            np.asarray(int(rng.integers(-3, 4)), object))  # fmt: skip
+    known = {a: frozenset(("finite",)) for a in params}
+    return Trial(Module((_main(params, node),)), node, args, ModuleAnswers({}, (), postorder((node,)), 0.0, known))
+
+
+def searches(rng: np.random.Generator) -> Trial:
+    """The position of an extreme of a matrix that is shifted, scaled or negated, along an axis."""
+    n, m = (int(k) for k in rng.integers(1, 4, 2))
+    params = x, d, s = var("x", Tensor(f"{n} {m}")), var("d", Tensor(f"{n} 1")), var("s", Tensor(""))
+    functions = (
+        lambda e: op.add(e, s), lambda e: op.subtract(e, d), lambda e: op.multiply(e, s), lambda e: op.multiply(d, e),
+        lambda e: op.multiply(e, float(rng.integers(-2, 3))), op.negative, op.relu,
+    )  # fmt: skip
+    e = x
+    for _ in range(int(rng.integers(1, 4))):
+        e = functions[int(rng.integers(len(functions)))](e)
+    node = (op.argmax, op.argmin)[int(rng.integers(2))](e, int(rng.integers(2)))
+    args = (rng.integers(-3, 4, (n, m)).astype(object), rng.integers(1, 4, (n, 1)).astype(object),
+            np.asarray(int(rng.integers(1, 4)), object))  # fmt: skip
+    known = {
+        x: frozenset(("finite",)),
+        **{a: frozenset(("finite", "positive", "nonnegative", "nonzero")) for a in (d, s)},
+    }
+    return Trial(Module((_main(params, node),)), node, args, ModuleAnswers({}, (), postorder((node,)), 0.0, known))

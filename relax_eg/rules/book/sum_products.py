@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
@@ -21,6 +21,7 @@ from relax_eg.ir.heads import with_operands
 from relax_eg.memo import Memo
 from relax_eg.ops import api as op
 from relax_eg.ops.record import TABLE, program_of, site_of
+from relax_eg.rules.fact_rules import NONEMPTY
 from relax_eg.rules.rule_set import RuleSet
 from relax_eg.rules.schema_trials import sums_of_products
 from relax_eg.rules.schemas import FactsOf, ProgramQueries, Schema
@@ -54,6 +55,7 @@ _READING = 1.0
 _PROVING = 2.0  # limit: seconds of processor time of the proof of a form; most take a hundredth of it
 _CHECKING = 10.0  # limit: seconds of processor time of the proof of a step of a derivation
 
+_FACTS = frozenset((NONEMPTY,))
 _OPERATORS = frozenset(
     name
     for name, o in TABLE.items()
@@ -106,6 +108,7 @@ class _Question:
     - `region`: the region over variables in place of its leaves.
     - `shares`: for each node, the share of its cost that the region pays; 0 if it is known ahead.
     - `known_ahead`: the leaves that are known ahead.
+    - `nonempty`: the leaves that are not empty.
     - `sizes`, `largest`: by name, the value of each size as written, and at the largest sizes.
     - `rates`: prices of steps, by which those of other devices differ.
     """
@@ -113,13 +116,14 @@ class _Question:
     region: Region
     shares: tuple[float, ...]
     known_ahead: frozenset[Expr]
+    nonempty: frozenset[Expr]
     sizes: tuple[tuple[str, int], ...]
     largest: tuple[tuple[str, int], ...]
     rates: tuple[float, ...]
 
     @property
     def key(self) -> tuple[Any, ...]:
-        return self.region.root, self.shares, self.known_ahead, self.sizes, self.largest, self.rates
+        return self.region.root, self.shares, self.known_ahead, self.nonempty, self.sizes, self.largest, self.rates
 
     def is_known_ahead(self, e: Expr) -> bool:
         leaves = [x for x in postorder((e,)) if x.op == VAR]
@@ -163,6 +167,7 @@ def _question(region: Region, leaves: Mapping[Expr, Expr], queries: ProgramQueri
         made,
         tuple(shares),
         frozenset(leaves[x] for x in region.leaves if queries.is_known_ahead(x)),
+        frozenset(leaves[x] for x in _nonempty(region.leaves, queries.facts)),
         tuple((n, queries.extent(Dim.var(n))) for n in names),
         tuple((n, queries.largest_value(Dim.var(n))) for n in names),
         tuple(queries.seconds(*step) for step in _STEPS),
@@ -235,7 +240,8 @@ def _forms_anew(question: _Question, seconds: Price) -> Iterator[Expr]:
                 continue
             if form not in tried and (gain == "cost" or _operators(form) < _operators(region.root)):
                 tried.add(form)
-                if not why_not_equal(region.root, form, region.leaves, _PROVING):
+                facts = dict.fromkeys(question.nonempty, _FACTS)
+                if not why_not_equal(region.root, form, region.leaves, _PROVING, facts=facts):
                     yield form
 
 
@@ -301,9 +307,17 @@ def _prove(left: Expr, right: Expr, facts: FactsOf) -> str:
     for e in postorder((left,), stop=lambda e: e is not left and (e in there or terms_of(e) is None)):
         if e is not left and (terms_of(e) is None or (e in there and e.args)):
             shared[e] = None
-    why = why_not_equal(left, right, tuple(shared), _CHECKING)
+    known = dict.fromkeys(_nonempty(shared, facts), _FACTS)
+    why = why_not_equal(left, right, tuple(shared), _CHECKING, facts=known)
     region = region_of(left, lambda x: False) if why else None
-    return why_not_equal(left, right, region.leaves, _CHECKING) if region is not None else why
+    if region is None:
+        return why
+    known = dict.fromkeys(_nonempty(region.leaves, facts), _FACTS)
+    return why_not_equal(left, right, region.leaves, _CHECKING, facts=known)
+
+
+def _nonempty(leaves: Iterable[Expr], facts: FactsOf) -> list[Expr]:
+    return [x for x in leaves if NONEMPTY in facts(x)]
 
 
 sum_products = RuleSet(
@@ -318,6 +332,7 @@ sum_products = RuleSet(
             _OPERATORS,
             (sums_of_products,),
             asks_again=True,
+            facts=_FACTS,
             prove=_prove,
         ),
     ),

@@ -46,7 +46,7 @@ class Region:
     - `nodes`: its operators.
     - `leaves`: expressions whose elements it multiplies, or compares with positions.
     - `products`: for each term, before equal terms are collected, the leaves it multiplies.
-    - `work`: number of its operators that multiply, sum over axes, or take a part of a tensor.
+    - `work`: number of its operators that multiply, negate, sum over axes, or take a part of a tensor.
     - `reduces`: whether one of its operators sums over axes, or takes or joins parts of tensors.
     - `has_conditions`: whether it compares positions, as an identity matrix does, or selects by truth values.
     """
@@ -187,12 +187,12 @@ def _multiplied(terms: Sequence[_Product], parts: Sequence[tuple[Product, ...]])
 
 
 def _works(e: Expr) -> bool:
-    """Whether `e` multiplies, sums over axes, or takes a part of a tensor."""
+    """Whether `e` multiplies, negates, sums over axes, or takes a part of a tensor."""
     if e.op in _PARTS:
         return True
     made = program_of(site_of(e)) if e.op in TABLE else None
     return made is not None and any(
-        isinstance(s, Reduce) or (isinstance(s, Apply) and s.fn in ("multiply", "square", "divide"))
+        isinstance(s, Reduce) or (isinstance(s, Apply) and s.fn in ARITHMETIC - _SUMS)
         for stage in made.stages
         for s in walk(stage.value)
     )
