@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
-from relax_eg.dtypes import dtype_of
+from relax_eg.dtypes import kind
 from relax_eg.ir.annotations import Tensor
 from relax_eg.ir.expr import CONSTANT, VAR, Expr
 from relax_eg.ir.heads import CORE
@@ -357,7 +357,7 @@ def _of_positions(e: Expr, view: IndexView) -> Expr | None:
     (stage,) = made.stages
     value = stage.value.arg if isinstance(stage.value, Cast) else stage.value
     found = affine(value.dim, stage.indices) if isinstance(value, Index) else None
-    if found is None or found.out is None or found.start is not ZERO or found.step != 1 or not dtype_of(e.dtype).is_integer:
+    if found is None or found.out is None or not found.is_whole(found.out) or kind(e.dtype) != "i":
         return None
     m = view.maps[found.out]
     if m.indices is not None:

@@ -188,7 +188,8 @@ def _indices_at(indices: Expr, at: AxisMap, count: Dim) -> Expr:
     """The indices at the positions that a map reads."""
     if not indices.ndim:
         return indices
-    return made_of(IndexView((replace(at, out=None if at.out is None else 0),), () if at.out is None else (count,)), indices)
+    view = IndexView((at,), ()) if at.out is None else IndexView((replace(at, out=0),), (count,))
+    return made_of(view, indices)
 
 
 def sliced_indices(m: AxisMap, count: Dim) -> tuple[Dim, Dim]:
