@@ -102,7 +102,7 @@ def test_sets_of_them() -> None:
     left = [s.name for s in (default - "fusion" - "loop_steps").schemas]
     loops, sums = ["loop_invariants", "calls_ahead", "calls_inlined"], ["sums_in_order"]
     pieces = ["computed_in_pieces", "computed_one_by_one"]
-    first = ["operands_without_broadcasts", "same_sum_of_products", "shorter_term"]
+    first = ["operands_without_broadcasts", "same_elements", "same_sum_of_products", "shorter_term"]
     assert left == [*first, *sums, *loops, "matmul_splits", "decoded_inside", *pieces]
     assert [s.name for s in default.only("loops").schemas] == ["loop_invariants", "loop_steps"]
     assert (rx.rules.algebra + functions).schemas == functions.schemas

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+from relax_eg.dtypes import is_float
 from relax_eg.errors import RelaxEgError
 from relax_eg.ir.annotations import Tensor
 from relax_eg.ir.expr import CONSTANT, VAR, Expr, postorder, var
@@ -19,7 +20,7 @@ from relax_eg.ops import api as op
 from relax_eg.ops.record import TABLE, call, counts, movement_operators, site_of
 from relax_eg.rules.index_maps.inward import Inward, Undecided, is_join, is_padded, is_pointwise
 from relax_eg.rules.index_maps.outward import mapped
-from relax_eg.rules.index_maps.views import View, made_of, view_of
+from relax_eg.rules.index_maps.views import IndexView, made_of, view_of
 from relax_eg.rules.rule_set import RuleSet
 from relax_eg.rules.schema_trials import moved_values
 from relax_eg.rules.schemas import FactsOf, ProgramQueries, Schema
@@ -166,7 +167,7 @@ def _narrow(a: Expr, e: Expr) -> tuple[frozenset[int], Expr]:
     if view is not None and (repeated := axes - {m.out for m in view.maps}):
         axes -= repeated
         shape = tuple(Dim.of(1) if i in repeated else d for i, d in enumerate(view.shape))
-        a = made_of(View(view.maps, shape), a.args[0])
+        a = made_of(IndexView(view.maps, shape), a.args[0])
     return frozenset(i + off for i in axes), a
 
 
@@ -253,7 +254,7 @@ def _shared(left: Expr, right: Expr) -> Iterator[tuple[Expr, ...]]:
 
 
 def _is_float(e: Expr) -> bool:
-    return "float" in e.dtype
+    return isinstance(e.annotation, Tensor) and is_float(e.dtype)
 
 
 def _over(e: Expr, leaves: Mapping[Expr, Expr]) -> Expr:

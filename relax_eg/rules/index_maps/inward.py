@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
+from relax_eg.dtypes import kind
 from relax_eg.ir.annotations import Tensor
 from relax_eg.ir.expr import CONSTANT, VAR, Expr
 from relax_eg.ir.heads import CORE
@@ -19,7 +20,7 @@ from relax_eg.rules.index_maps.views import (
     ONE,
     ZERO,
     AxisMap,
-    View,
+    IndexView,
     affine,
     composed,
     made_of,
@@ -30,6 +31,7 @@ from relax_eg.rules.index_maps.views import (
 from relax_eg.rules.pointwise.terms import equation_of
 from relax_eg.rules.slicing import applied_again, with_sizes
 from relax_eg.shapes import Dim
+from relax_eg.shapes.dim import is_plain
 from relax_eg.tir.expr import Cast, Index
 from relax_eg.tir.slicing import sliced_input_axes
 
@@ -62,7 +64,7 @@ def at_least_zero(d: Dim) -> bool | None:
     """Whether `d >= 0` for all sizes of at least 1, or for none; None if that is not plain."""
     if d.is_const:
         return d.value >= 0
-    if any(a.op != "var" for atoms, _ in d.terms for a in atoms):
+    if not is_plain(d):
         return None
     coefficients = [c for _, c in d.terms]
     if all(c > 0 for c in coefficients) and d.const + sum(coefficients) >= 0:
@@ -89,9 +91,9 @@ class Inward:
     """
 
     is_leaf: Callable[[Expr], bool]
-    _made: dict[tuple[Expr, View], Expr] = field(default_factory=dict[tuple[Expr, View], Expr])
+    _made: dict[tuple[Expr, IndexView], Expr] = field(default_factory=dict[tuple[Expr, IndexView], Expr])
 
-    def at(self, e: Expr, view: View) -> Expr:
+    def at(self, e: Expr, view: IndexView) -> Expr:
         """The expression of a view of `e`. Raises RelaxEgError if it does not exist at all sizes."""
         if view.is_identity_on(e.shape):
             return e
@@ -102,7 +104,7 @@ class Inward:
             self._made[key] = made_of(view, e) if found is None else found
         return self._made[key]
 
-    def _through(self, e: Expr, view: View) -> Expr | None:
+    def _through(self, e: Expr, view: IndexView) -> Expr | None:
         if e.op in (VAR, CONSTANT) or e.op in CORE or not _is_known(e):
             return None
         inner = view_of(e)
@@ -127,12 +129,12 @@ class Inward:
             made = self._of_rows(e, selected)
         return None if made is None else self.at(made, arranged) if is_join(made) else made_of(arranged, made)
 
-    def _of_pointwise(self, e: Expr, view: View) -> Expr:
+    def _of_pointwise(self, e: Expr, view: IndexView) -> Expr:
         args = tuple(self.at(a, view_of_operand(view, a, e)) for a in e.args)
         made = call(e.op, args, dict(e.attrs))
         return made if made.shape == view.shape else op.broadcast_to(made, view.shape)
 
-    def _of_rows(self, e: Expr, selected: View) -> Expr | None:
+    def _of_rows(self, e: Expr, selected: IndexView) -> Expr | None:
         """A selection of what is computed for each place of the selected axes alone."""
         made = program_of(site_of(e))
         if made is None or len(made.outputs) != 1 or len(made.inputs) != len(e.args):
@@ -151,10 +153,10 @@ class Inward:
                 if place is not None:
                     maps[i][place] = replace(m, out=place)
                     shapes[i][place] = selected.shape[axis]
-        args = [self.at(a, View(tuple(m), tuple(s))) for a, m, s in zip(e.args, maps, shapes, strict=True)]
+        args = [self.at(a, IndexView(tuple(m), tuple(s))) for a, m, s in zip(e.args, maps, shapes, strict=True)]
         return applied_again(e, args, sizes)
 
-    def _of_regrouped(self, e: Expr, selected: View) -> Expr | None:
+    def _of_regrouped(self, e: Expr, selected: IndexView) -> Expr | None:
         """A selection of the same elements in another shape: of the first of the axes that were merged or split, whose
         other axes stay whole."""
         (x,) = e.args
@@ -180,9 +182,9 @@ class Inward:
             if m.indices is not None or m.step != 1 or start % inside_x is not ZERO or read % inside_x is not ZERO:
                 return None
             maps[first], shape[first] = AxisMap(first, start // inside_x), read // inside_x
-        return op.reshape(self.at(x, View(tuple(maps), tuple(shape))), selected.shape)
+        return op.reshape(self.at(x, IndexView(tuple(maps), tuple(shape))), selected.shape)
 
-    def _of_join(self, e: Expr, view: View) -> Expr | None:
+    def _of_join(self, e: Expr, view: IndexView) -> Expr | None:
         axis = e.attr("axis")
         m, count = view.maps[axis], view.extent(axis)
         if m.indices is not None:
@@ -200,7 +202,7 @@ class Inward:
             if here is not None:
                 shape = view.shape if m.out is None else with_sizes(view.shape, {m.out: here[1]})
                 maps = (*view.maps[:axis], here[0], *view.maps[axis + 1 :])
-                parts.append(self.at(x, View(maps, shape)))
+                parts.append(self.at(x, IndexView(maps, shape)))
             start = start + size
         if m.step < 0:
             parts.reverse()
@@ -208,7 +210,7 @@ class Inward:
             return None
         return parts[0] if m.out is None else self.joined(parts, m.out)
 
-    def _of_padded(self, e: Expr, view: View) -> Expr | None:
+    def _of_padded(self, e: Expr, view: IndexView) -> Expr | None:
         selected, arranged = parts_of(view, e.shape)
         x, value = e.args
         lows, highs, maps, shape = list(e.attr("low")), list(e.attr("high")), list(selected.maps), list(x.shape)
@@ -224,14 +226,14 @@ class Inward:
             first, last = sliced_indices(m, count)
             here = _overlap(m, count, first, last, low, size)
             if here is None:
-                return made_of(View((), view.shape), value)
+                return made_of(IndexView((), view.shape), value)
             maps[axis], shape[axis] = here
             inside = here[1] == count
             if not inside and m.step != 1:
                 return None
             lows[axis] = low - first if not inside and is_nonnegative(low - first) else ZERO
             highs[axis] = count - lows[axis] - here[1]
-        inner = self.at(x, View(tuple(maps), tuple(shape)))
+        inner = self.at(x, IndexView(tuple(maps), tuple(shape)))
         widths = list(zip(lows, highs, strict=True))
         made = inner if all(a is ZERO and b is ZERO for a, b in widths) else op.pad(inner, widths, value)
         return made_of(arranged, made) if not arranged.is_identity_on(made.shape) else made
@@ -250,7 +252,7 @@ class Inward:
 
     def _merged(self, parts: Sequence[Expr], axis: int) -> list[Expr]:
         """The parts, with neighbours in one array put together."""
-        merged: list[tuple[Expr, View]] = []
+        merged: list[tuple[Expr, IndexView]] = []
         for p in parts:
             x, view = (p.args[0], found) if (found := view_of(p)) is not None else (p, whole(p.shape))
             if merged:
@@ -266,6 +268,9 @@ class Inward:
 
     def unified(self, parts: Sequence[Expr], axis: int) -> Expr | None:
         """One expression of joined operands for parts that the same operators compute."""
+        if all(view_of(p) is not None and is_pointwise(p.args[0]) for p in parts):
+            moved = [self.at(p.args[0], view) for p in parts if (view := view_of(p)) is not None]
+            return None if any(view_of(p) is not None for p in moved) else self.unified(moved, axis)
         first = parts[0]
         if any(p.op != first.op or p.attrs != first.attrs or len(p.args) != len(first.args) for p in parts):
             return None
@@ -304,7 +309,7 @@ class Inward:
         return self.joined(column, own[0])
 
 
-def view_of_operand(view: View, a: Expr, e: Expr) -> View:
+def view_of_operand(view: IndexView, a: Expr, e: Expr) -> IndexView:
     """The view of an operand that a pointwise operator reads at a view of its result `e`; without axes in front, and
     with axes of size 1, that the operator broadcasts."""
     off = e.ndim - a.ndim
@@ -312,10 +317,10 @@ def view_of_operand(view: View, a: Expr, e: Expr) -> View:
     outs = [m.out for m in maps if m.out is not None]
     first = min(outs, default=len(view.shape))
     shape = [d if i in outs else ONE for i, d in enumerate(view.shape)]
-    return View(tuple(m if m.out is None else replace(m, out=m.out - first) for m in maps), tuple(shape[first:]))
+    return IndexView(tuple(m if m.out is None else replace(m, out=m.out - first) for m in maps), tuple(shape[first:]))
 
 
-def parts_of(view: View, shape: Sequence[Dim]) -> tuple[View, View]:
+def parts_of(view: IndexView, shape: Sequence[Dim]) -> tuple[IndexView, IndexView]:
     """A selection along each axis, which keeps the axes, and the arrangement of the selected axes: the view is the
     second of the first."""
     selected = tuple(
@@ -326,7 +331,7 @@ def parts_of(view: View, shape: Sequence[Dim]) -> tuple[View, View]:
     )
     sizes = tuple(view.extent(axis) for axis in range(len(shape)))
     arranged = tuple(AxisMap(m.out) for m in view.maps)
-    return View(selected, sizes), View(arranged, view.shape)
+    return IndexView(selected, sizes), IndexView(arranged, view.shape)
 
 
 def _overlap(m: AxisMap, count: Dim, low: Dim, high: Dim, start: Dim, size: Dim) -> tuple[AxisMap, Dim] | None:
@@ -344,7 +349,7 @@ def _overlap(m: AxisMap, count: Dim, low: Dim, high: Dim, start: Dim, size: Dim)
     return replace(m, start=first if m.step > 0 else last - 1), last - first
 
 
-def _of_positions(e: Expr, view: View) -> Expr | None:
+def _of_positions(e: Expr, view: IndexView) -> Expr | None:
     """A view of numbered positions."""
     made = program_of(site_of(e))
     if made is None or len(made.stages) != 1:
@@ -352,7 +357,7 @@ def _of_positions(e: Expr, view: View) -> Expr | None:
     (stage,) = made.stages
     value = stage.value.arg if isinstance(stage.value, Cast) else stage.value
     found = affine(value.dim, stage.indices) if isinstance(value, Index) else None
-    if found is None or found.out is None or found.start is not ZERO or found.step != 1 or "int" not in e.dtype:
+    if found is None or found.out is None or not found.is_whole(found.out) or kind(e.dtype) != "i":
         return None
     m = view.maps[found.out]
     if m.indices is not None:
@@ -365,7 +370,7 @@ def _of_positions(e: Expr, view: View) -> Expr | None:
     return made if m.start is ZERO else op.add(made, op.dim_value(m.start, e.dtype))
 
 
-def _adjacent(first: View, second: View, axis: int) -> View | None:
+def _adjacent(first: IndexView, second: IndexView, axis: int) -> IndexView | None:
     """The view that reads what two views of one value read, one after the other along `axis`; None if it is none."""
     total = first.shape[axis] + second.shape[axis]
     if with_sizes(first.shape, {axis: total}) != with_sizes(second.shape, {axis: total}):
@@ -381,7 +386,7 @@ def _adjacent(first: View, second: View, axis: int) -> View | None:
             return None
         else:
             maps.append(a)
-    return View(tuple(maps), with_sizes(first.shape, {axis: total}))
+    return IndexView(tuple(maps), with_sizes(first.shape, {axis: total}))
 
 
 def regrouped(before: Sequence[Dim], after: Sequence[Dim]) -> list[tuple[list[int], list[int]]] | None:

@@ -12,7 +12,7 @@ from relax_eg.ir.expr import Expr
 from relax_eg.ops import api as op
 from relax_eg.ops.record import TABLE, call
 from relax_eg.rules.index_maps.inward import Inward, at_least_zero, is_padded, is_pointwise, parts_of
-from relax_eg.rules.index_maps.views import ONE, AxisMap, View, composed, made_of, view_of, whole
+from relax_eg.rules.index_maps.views import ONE, AxisMap, IndexView, composed, made_of, view_of, whole
 from relax_eg.shapes import Dim
 
 
@@ -32,7 +32,7 @@ class Padded:
     value: Expr
 
 
-Step = View | Regrouped | Padded
+Step = IndexView | Regrouped | Padded
 _DEEPEST = 16  # limit: operators through which maps move in one proposal
 
 
@@ -55,7 +55,7 @@ class Mapped:
         x = Mapped(self.steps[:-1], self.inner).expression() if self.steps else self.inner
         last = self.steps[-1] if self.steps else None
         shape = x.shape if last is None else _applied(last, x).shape
-        if isinstance(step, View) and isinstance(last, View):
+        if isinstance(step, IndexView) and isinstance(last, IndexView):
             both = composed(step, last, x.shape, shape)
             if both is not None:
                 steps = self.steps[:-1] if both.is_identity_on(x.shape) else (*self.steps[:-1], both)
@@ -71,14 +71,14 @@ class Mapped:
                 return Mapped((*self.steps[:-1], Padded(low, high, step.value)), self.inner)
         is_nothing = (
             step.is_identity_on(shape)
-            if isinstance(step, View)
+            if isinstance(step, IndexView)
             else isinstance(step, Regrouped) and step.shape == shape
         )
         return self if is_nothing else Mapped((*self.steps, step), self.inner)
 
 
 def _applied(step: Step, x: Expr) -> Expr:
-    if isinstance(step, View):
+    if isinstance(step, IndexView):
         return made_of(step, x)
     if isinstance(step, Regrouped):
         return op.reshape(x, step.shape)
@@ -114,7 +114,7 @@ def _of_pointwise(e: Expr, depth: int) -> Mapped | None:
     if same:
         innermost = first.steps[0]
         # What is left out is left out before the function.
-        chosen = selection_of(innermost, first.inner.shape) if isinstance(innermost, View) else None
+        chosen = selection_of(innermost, first.inner.shape) if isinstance(innermost, IndexView) else None
         inners = {i: made_of(chosen[0], m.inner) if chosen is not None else m.inner for i, m in read.items()}
         inner = call(e.op, tuple(inners.get(i, a) for i, a in enumerate(e.args)), dict(e.attrs))
         steps: list[Step] = []
@@ -129,7 +129,7 @@ def _of_pointwise(e: Expr, depth: int) -> Mapped | None:
     return _by_axes(e, {i: m for i, m in read.items()})
 
 
-def selection_of(view: View, shape: Sequence[Dim]) -> tuple[View, View] | None:
+def selection_of(view: IndexView, shape: Sequence[Dim]) -> tuple[IndexView, IndexView] | None:
     """A view as what is selected along each axis, and its arrangement; None if nothing is left out."""
     leaves_out = any(
         m.indices is None and size is not ONE and view.extent(axis) != size
@@ -152,10 +152,10 @@ def _is_same_place(a: Step, b: Step) -> bool:
 def _by_axes(e: Expr, read: dict[int, Mapped]) -> Mapped | None:
     """Those maps moved along single axes that all operands have there: a repetition, and rows taken at the same
     indices."""
-    views: dict[int, tuple[Expr, View]] = {}
+    views: dict[int, tuple[Expr, IndexView]] = {}
     for i, m in read.items():
         last = m.steps[-1] if m.steps else None
-        if isinstance(last, View):
+        if isinstance(last, IndexView):
             views[i] = Mapped(m.steps[:-1], m.inner).expression(), last
         else:
             x = m.expression()
@@ -198,9 +198,9 @@ def _by_axes(e: Expr, read: dict[int, Mapped]) -> Mapped | None:
     for i, (x, v) in views.items():
         start = e.ndim - len(v.shape)
         shape = [ONE if d is ONE else inner_shape[start + a] for a, d in enumerate(v.shape)]
-        args[i] = inward.at(x, View(tuple(inner_maps[i]), tuple(shape)))
+        args[i] = inward.at(x, IndexView(tuple(inner_maps[i]), tuple(shape)))
     inner = call(e.op, tuple(args), dict(e.attrs))
     if inner.shape != tuple(inner_shape):
         inner = op.reshape(inner, inner_shape) if inner.ndim < e.ndim else inner
-    view = View(tuple(outer), e.shape)
+    view = IndexView(tuple(outer), e.shape)
     return Mapped((), inner).followed_by(view) if inner.shape == tuple(inner_shape) else None

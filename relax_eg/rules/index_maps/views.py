@@ -45,7 +45,7 @@ class AxisMap:
 
 
 @dataclass(frozen=True, slots=True)
-class View:
+class IndexView:
     """A value at computed positions.
 
     - `maps`: for each axis of the value, which position is read.
@@ -64,15 +64,15 @@ class View:
         return ONE if out is None else self.shape[out]
 
 
-def whole(shape: Sequence[Dim]) -> View:
+def whole(shape: Sequence[Dim]) -> IndexView:
     """The view of everything in its place."""
-    return View(tuple(AxisMap(i) for i in range(len(shape))), tuple(shape))
+    return IndexView(tuple(AxisMap(i) for i in range(len(shape))), tuple(shape))
 
 
-_known = Memo[Expr, "View | None"](_MOST_KNOWN)
+_known = Memo[Expr, "IndexView | None"](_MOST_KNOWN)
 
 
-def view_of(e: Expr) -> View | None:
+def view_of(e: Expr) -> IndexView | None:
     """The view of its first operand that `e` is; None if it is none."""
     record = TABLE.get(e.op)
     if record is None or not e.args or not (record.moves in _MOVES or record.moves == _SELECTS):
@@ -82,7 +82,7 @@ def view_of(e: Expr) -> View | None:
     return _known[e]
 
 
-def _view(e: Expr) -> View | None:
+def _view(e: Expr) -> IndexView | None:
     made = program_of(site_of(e)) if _has_shape(e) and len(e.args) == 1 and _has_shape(e.args[0]) else None
     if made is None or len(made.stages) != 1 or not isinstance(made.stages[0].value, Read):
         return None
@@ -97,7 +97,7 @@ def _view(e: Expr) -> View | None:
     return _tidy(maps, e.shape)
 
 
-def _selection(e: Expr) -> View | None:
+def _selection(e: Expr) -> IndexView | None:
     if not all(map(_has_shape, (e, *e.args))) or len(e.args) != 2 or e.args[1].ndim > 1:
         return None
     x, indices = e.args
@@ -153,17 +153,17 @@ def _position(e: Expr, at: tuple[Dim, ...]) -> AxisMap | None:
     return None if found is None else affine(found, at)  # what depends on data is a variable that is no loop of `at`
 
 
-def _tidy(maps: Sequence[AxisMap], shape: Sequence[Dim]) -> View | None:
+def _tidy(maps: Sequence[AxisMap], shape: Sequence[Dim]) -> IndexView | None:
     """A view in one form: an axis of one position is read with step 1. None if two axes read one position, as a
     diagonal does."""
     outs = [m.out for m in maps if m.out is not None]
     if len(set(outs)) < len(outs):
         return None
     tidied = [replace(m, step=1) if m.out is not None and shape[m.out] is ONE else m for m in maps]
-    return View(tuple(tidied), tuple(shape))
+    return IndexView(tuple(tidied), tuple(shape))
 
 
-def composed(outer: View, inner: View, sizes: Sequence[Dim], middle: Sequence[Dim]) -> View | None:
+def composed(outer: IndexView, inner: IndexView, sizes: Sequence[Dim], middle: Sequence[Dim]) -> IndexView | None:
     """The view of x, with axes of these sizes, that `outer` of `inner` of x is; `middle` is the shape of the inner
     view."""
     maps: list[AxisMap] = []
@@ -188,7 +188,8 @@ def _indices_at(indices: Expr, at: AxisMap, count: Dim) -> Expr:
     """The indices at the positions that a map reads."""
     if not indices.ndim:
         return indices
-    return made_of(View((replace(at, out=None if at.out is None else 0),), () if at.out is None else (count,)), indices)
+    view = IndexView((at,), ()) if at.out is None else IndexView((replace(at, out=0),), (count,))
+    return made_of(view, indices)
 
 
 def sliced_indices(m: AxisMap, count: Dim) -> tuple[Dim, Dim]:
@@ -200,7 +201,7 @@ def sliced_indices(m: AxisMap, count: Dim) -> tuple[Dim, Dim]:
     return low, high + 1
 
 
-def made_of(view: View, x: Expr) -> Expr:
+def made_of(view: IndexView, x: Expr) -> Expr:
     """The expression of a view of `x`. Raises RelaxEgError if it does not exist at all sizes."""
     begin, end, steps, flipped = [], [], [], []
     for axis, (m, size) in enumerate(zip(view.maps, x.shape, strict=True)):
