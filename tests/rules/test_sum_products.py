@@ -258,7 +258,3 @@ def test_a_pair_that_is_not_equal_is_refused() -> None:
     left, right = (root_of(f, *SQUARES) for f in (lambda a, b, c: a @ b @ c, lambda a, b, c: a @ (c @ b)))
     assert prove(left, right, no_facts).startswith("not shown equal")
     assert prove(left, root_of(lambda a, b, c: a @ (b @ c), *SQUARES), no_facts) == ""
-
-
-def no_facts(e: Expr) -> frozenset[str]:
-    return frozenset()
