@@ -54,7 +54,7 @@ _GONE: list[tuple[Any, tuple[str, ...], dict[int, str], tuple[Any, ...]]] = [
     (lambda a: cholesky(a) @ cholesky(a).T, ("n n",), {0: "positive definite"}, (square(5) @ square(5).T,)),
     (lambda a: qr(a)[0] @ qr(a)[1], ("n m",), {}, (columns(6, 3),)),
     (lambda d, b: solve(jnp.diag(d), b), ("n", "n k"), {0: "nonzero"}, (1 + columns(5) ** 2, columns(5, 2))),
-    (lambda q: slogdet(q)[1], ("n n",), {0: "orthogonal"}, (turned(6),)),
+    (lambda q: 1.0 + slogdet(q)[1], ("n n",), {0: "orthogonal"}, (turned(6),)),
     (lambda a: det(a), ("n n",), {0: "upper triangular"}, (np.triu(square(5)),)),
     (lambda u, v: det(jnp.eye(u.shape[0]) + jnp.outer(u, v)), ("n", "n"), {}, (columns(5), columns(5))),
 ]
