@@ -68,7 +68,7 @@ def test_inverses_are_not_taken_to_multiply() -> None:
         numerics="approximate",
     )  # fmt: skip
     assert any(r.startswith("factors_that_cancel") for r in best.report.rules)
-    assert best.report.numerics == ("reassociate", "approximate")
+    assert "approximate" in best.report.numerics
     assert best.check(symmetrized(definite(12)), np.ones(12, np.float32)).passed
 
 

@@ -22,13 +22,12 @@ _OUT_OF_REACH = {
 }  # fmt: skip
 # By the laws of matrices, which say nothing of accuracy: rules that claim it are tested.
 _BY_LAWS = {
-    "inverse_times_vector", "inverse_times_matrix", "ridge_through_transpose", "ridge_through_transpose_reversed",
-    "diagonal_plus_low_rank", "solve_orthogonal", "inverse_of_orthogonal",
+    "ridge_through_transpose", "ridge_through_transpose_reversed", "diagonal_plus_low_rank",
 }  # fmt: skip
 
 
 def test_the_books() -> None:
-    assert len(values) + len(systems) >= 70
+    assert len(values) + len(systems) >= 60
     assert len(BEHIND_FACTS) >= 55
     assert all(r.doc and r.tags for r in (*values, *systems))
     assert sum(r.numerics != "approximate" for r in BEHIND_FACTS) >= 45

@@ -15,7 +15,7 @@ from typing import Literal
 from relax_eg.ir.expr import TUPLE_GET, Expr, const, postorder
 from relax_eg.ops import api as op
 from relax_eg.rules.matrices.lifting import Lift
-from relax_eg.rules.matrices.lowering import Lowering
+from relax_eg.rules.matrices.lowering import SolutionWriter
 from relax_eg.rules.matrices.relations import is_identity_mask
 from relax_eg.rules.sums_of_products.letters import Access, Letter, ProductTerm, SumOfProducts, aligned, on_diagonals
 from relax_eg.rules.verify_formal.compose import Unsupported
@@ -138,7 +138,7 @@ class Determinants:
         if [p.matrix for p in parts] == [matrix] and not self._is_known(matrix, parts[0].power, found is None):
             return None
         made = self._logarithm(parts, matrix) if found is None else self._product(parts, matrix)
-        made = Lowering(self.lift).program(made)
+        made = SolutionWriter(self.lift).program(made)
         return made if made.shape == e.shape else op.broadcast_to(made, e.shape)
 
     def _is_known(self, matrix: Expr, power: Dim, is_logarithm: bool) -> bool:

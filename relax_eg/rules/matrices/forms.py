@@ -15,7 +15,7 @@ from relax_eg.rules.check import keeps_accuracy
 from relax_eg.rules.conditions import Claim
 from relax_eg.rules.matrices.determinants import Determinants
 from relax_eg.rules.matrices.lifting import Lift, is_factorisation
-from relax_eg.rules.matrices.lowering import Lowering
+from relax_eg.rules.matrices.lowering import SolutionWriter
 from relax_eg.rules.rule import Instance, Rule
 from relax_eg.rules.schemas import FactsOf, ProgramQueries
 from relax_eg.rules.verify_formal.compose import Unsupported
@@ -81,7 +81,7 @@ def _form(e: Expr, queries: ProgramQueries, is_cut: Callable[[Expr], bool]) -> E
     reduced = lift.reduced(e)
     if not lift.laws:
         return None
-    form = Lowering(lift).program(lift.emitted(reduced))
+    form = SolutionWriter(lift).program(lift.emitted(reduced))
     return form if form is not e and lift.are_same(e, form) else None
 
 

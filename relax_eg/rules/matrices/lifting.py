@@ -17,7 +17,7 @@ from relax_eg.ir.expr import TUPLE_GET, VAR, Expr, postorder, var
 from relax_eg.ir.heads import with_operands
 from relax_eg.ops import api as op
 from relax_eg.ops.record import TABLE
-from relax_eg.rules.matrices.relations import Relations, Solved, part_of, with_diagonals
+from relax_eg.rules.matrices.relations import InverseOf, Relations, part_of, with_diagonals
 from relax_eg.rules.sums_of_products.emit import Emitter
 from relax_eg.rules.sums_of_products.letters import Access, Letter, ProductTerm, SumOfProducts, sums_of_products
 from relax_eg.rules.sums_of_products.plan import Planner
@@ -51,12 +51,12 @@ class Lift:
     is_cut: Callable[[Expr], bool]
     extent: Extent
     price: Price
-    solved: dict[Expr, Solved] = field(default_factory=dict[Expr, Solved])
-    inverted: set[Solved] = field(default_factory=set[Solved])
+    solved: dict[Expr, InverseOf] = field(default_factory=dict[Expr, InverseOf])
+    inverted: set[InverseOf] = field(default_factory=set[InverseOf])
     laws: int = 0
     gathers: bool = False
     _made: dict[Expr, Expr] = field(default_factory=dict[Expr, Expr])
-    _variables: dict[Solved, Expr] = field(default_factory=dict[Solved, Expr])
+    _variables: dict[InverseOf, Expr] = field(default_factory=dict[InverseOf, Expr])
     _inverses: dict[Expr, Expr] = field(default_factory=dict[Expr, Expr])
     _originals: dict[Expr, Expr] = field(default_factory=dict[Expr, Expr])
 
@@ -137,7 +137,7 @@ class Lift:
                 a = inner
             else:
                 break
-        inverse = self._variable(Solved(a, "lower" if lower else "upper", unit))
+        inverse = self._variable(InverseOf(a, "lower" if lower else "upper", unit))
         inverse = swapped(inverse) if turned else inverse
         right = self.lifted(b)
         return op.matmul(inverse, right) if on_left else op.matmul(right, inverse)
@@ -204,11 +204,11 @@ class Lift:
         if any(x in self.solved for x in postorder((of,))):
             of = matrix
         self._originals.setdefault(of, matrix)
-        return self._variable(Solved(of))
+        return self._variable(InverseOf(of))
 
-    def _variable(self, what: Solved) -> Expr:
+    def _variable(self, what: InverseOf) -> Expr:
         if f"{what.triangle}_triangular" in self.facts(what.of) and not what.has_unit_diagonal:
-            what = Solved(what.of)  # the triangle is all of it
+            what = InverseOf(what.of)  # the triangle is all of it
         if what not in self._variables:
             made = var(f"inverse {len(self._variables)}", what.of.annotation)
             self._variables[what], self.solved[made] = made, what
@@ -252,7 +252,7 @@ class Lift:
             if f.value.dtype == "bool" or "orthogonal" in self.facts(f.value):
                 factors.append(f)
             else:
-                inner = self.inverse(f.value) if f.value in self.solved else self._variable(Solved(f.value))
+                inner = self.inverse(f.value) if f.value in self.solved else self._variable(InverseOf(f.value))
                 factors.append(Access(inner, (*f.letters[:-2], f.letters[-1], f.letters[-2])))
         result = (*s.result[:-2], s.result[-1], s.result[-2])
         made = ProductTerm(1 / term.coefficient, term.divisors, term.sizes, tuple(factors))
@@ -319,7 +319,7 @@ class Lift:
         """Whether two programs have the same terms. Neither may invert a matrix that the other does not, unless it is
         known to have an inverse."""
         sums: list[SumOfProducts] = []
-        inverted: list[set[Solved]] = []
+        inverted: list[set[InverseOf]] = []
         for e in (left, right):
             self.inverted, self._made, self._inverses = set(), {}, {}
             sums.append(self.reduced(e))

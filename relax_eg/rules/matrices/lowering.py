@@ -10,12 +10,12 @@ from relax_eg.ir.heads import with_operands
 from relax_eg.ops import api as op
 from relax_eg.ops.record import TABLE, call
 from relax_eg.rules.matrices.lifting import Lift, swapped
-from relax_eg.rules.matrices.relations import Solved
+from relax_eg.rules.matrices.relations import InverseOf
 from relax_eg.shapes import Dim
 
 
 @dataclass
-class Lowering:
+class SolutionWriter:
     """Writes expressions over inverses as programs.
 
     - `lift`: what the inverses stand for.
@@ -58,7 +58,7 @@ class Lowering:
             return swapped(self._applied(what, not turned, swapped(x)))
         return None
 
-    def _inverse(self, e: Expr) -> tuple[Solved, bool] | None:
+    def _inverse(self, e: Expr) -> tuple[InverseOf, bool] | None:
         """What `e` is the inverse of, and whether it is transposed; None if it is no inverse."""
         if e in self.lift.solved:
             return self.lift.solved[e], False
@@ -67,16 +67,16 @@ class Lowering:
             return what, not self.lift.relations.is_symmetric(e.args[0])
         return None
 
-    def _of_both(self, left: tuple[Solved, bool], right: tuple[Solved, bool]) -> Expr | None:
+    def _of_both(self, left: tuple[InverseOf, bool], right: tuple[InverseOf, bool]) -> Expr | None:
         """inv(A) inv(B) as inv(B A), which is one system in place of two; None if one is solved without factors."""
         (a, a_turned), (b, b_turned) = left, right
         if any(x.triangle or self._triangle(x) for x in (a, b)):
             return None
         x, y = (swapped(self.program(s.of)) if t else self.program(s.of) for s, t in ((a, a_turned), (b, b_turned)))
-        product = Solved(op.matmul(y, x))
+        product = InverseOf(op.matmul(y, x))
         return self._solution(product, op.eye(x.shape[-1], dtype=x.dtype), False)
 
-    def _triangle(self, what: Solved) -> str:
+    def _triangle(self, what: InverseOf) -> str:
         """The triangle of a matrix that has all that is not zero; empty if there is none."""
         if what.triangle:
             return what.triangle
@@ -85,7 +85,7 @@ class Lowering:
             return "upper"
         return "lower" if {"lower_triangular", "invertible"} <= known else ""
 
-    def _applied(self, what: Solved, turned: bool, x: Expr) -> Expr:
+    def _applied(self, what: InverseOf, turned: bool, x: Expr) -> Expr:
         if x.ndim == 1:
             shape = what.of.shape
             column = op.expand_dims(x, 1)
@@ -96,7 +96,7 @@ class Lowering:
             )
         return self._solution(what, x, turned)
 
-    def _solution(self, what: Solved, x: Expr, turned: bool) -> Expr:
+    def _solution(self, what: InverseOf, x: Expr, turned: bool) -> Expr:
         """The solution of the system of `what`, or of its transpose, for the columns of `x`."""
         matrix = self.program(what.of)
         batch, own = matrix.shape[:-2], x.shape[:-2]
@@ -115,7 +115,7 @@ class Lowering:
             )
         return self._solved(what, matrix, x, turned)
 
-    def _solved(self, what: Solved, matrix: Expr, x: Expr, turned: bool) -> Expr:
+    def _solved(self, what: InverseOf, matrix: Expr, x: Expr, turned: bool) -> Expr:
         triangle = self._triangle(what)
         if triangle:
             return op.triangular_solve(

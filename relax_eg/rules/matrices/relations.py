@@ -29,7 +29,7 @@ _MOST_VIEWS = 16  # limit: operators that take the diagonal of a matrix
 
 
 @dataclass(frozen=True)
-class Solved:
+class InverseOf:
     """What a variable stands for: the inverse of a matrix, or of one of its triangles.
 
     - `of`: the matrix.
@@ -60,7 +60,7 @@ class Relations:
     """
 
     facts: Callable[[Expr], frozenset[str]]
-    solved: Mapping[Expr, Solved]
+    solved: Mapping[Expr, InverseOf]
     inverse: Callable[[Expr], Expr]
     terms: Callable[[Expr], SumOfProducts]
 
