@@ -321,9 +321,12 @@ def index_dim(s: Scalar, name_of: Callable[[Scalar], str]) -> Dim | None:
         for a, b in (s.args, s.args[::-1]):
             if isinstance(a, Const) and a.value == _NEUTRAL[s.fn]:
                 return index_dim(b, name_of)
-    if isinstance(s, Apply) and s.fn in ("add", "subtract") and s.dtype in ("int32", _WIDE) and _is_near(s):
+    if isinstance(s, Apply) and s.fn in ("add", "subtract") and s.dtype in ("int32", _WIDE) and _has_no_data(s):
         a, b = (index_dim(x, name_of) for x in s.args)
-        return None if a is None or b is None else a + b if s.fn == "add" else a - b
+        if a is not None and b is not None and (a.is_const or b.is_const):
+            near = a + b if s.fn == "add" else a - b
+            if abs(near.const) <= _NEAR:
+                return near
     if isinstance(s, Apply) and s.dtype in ("int32", _WIDE) and len(s.args) == 2:
         a, b = (index_dim(x, name_of) for x in s.args)
         if a is None or b is None:
@@ -340,10 +343,9 @@ def index_dim(s: Scalar, name_of: Callable[[Scalar], str]) -> Dim | None:
     return None
 
 
-def _is_near(s: Apply) -> bool:
-    """Whether `s` combines a position and a small constant, in either order."""
-    x, y = s.args if isinstance(s.args[0], Index) else reversed(s.args)
-    return isinstance(x, Index) and isinstance(y, Const) and isinstance(y.value, int) and abs(y.value) <= _NEAR
+def _has_no_data(s: Scalar) -> bool:
+    """Whether `s` is computed from positions and sizes alone."""
+    return not any(isinstance(t, (Read, Reduce)) for t in walk(s))
 
 
 # --- conditions under which programs exist ---
