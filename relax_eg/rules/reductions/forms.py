@@ -241,10 +241,12 @@ def _product(t: Monomial, shape: Sequence[Dim], dtype: str) -> Expr | None:
     elif number != 1 or not parts:
         parts.insert(0, _value(number, dtype))
     made = _joined(parts)
-    below = [_value(f, dtype) for f in _by_rank(down, shape)]
-    if below and not is_float(dtype):
+    if down and not is_float(dtype):
         return None
-    return op.divide(made, _joined(below)) if below else made
+    for below in ([f for f in down if not isinstance(f, Expr)], [f for f in down if isinstance(f, Expr)]):
+        if below:
+            made = op.divide(made, _joined(_value(f, dtype) for f in _by_rank(below, shape)))
+    return made
 
 
 def _by_rank(factors: Sequence[Factor | Fraction], shape: Sequence[Dim]) -> list[Factor | Fraction]:

@@ -209,9 +209,13 @@ class TermValues:
         form = self.form_of(x, path)
         if form.constant:
             return self._constant(1 / form.constant)
+        number = Fraction(1)
+        if len(form.terms) == 1 and not form.modulus:
+            ((t, number),) = form.terms
+            form = CanonicalSum(((t, Fraction(1)),))
         if not self._is_positive_size(form, path) and not self._has_claim(form, "nonzero"):
             self._hazard("reciprocal", (form,), path)
-        return self._one(Factor("apply", "reciprocal", (), (form,)))
+        return self._one(Factor("apply", "reciprocal", (), (form,))).scaled(1 / number)
 
     def _has_claim(self, form: CanonicalSum, claim: str) -> bool:
         """Whether `form` is one element of a buffer with a fact."""
@@ -255,6 +259,8 @@ class TermValues:
             self._hazard(s.fn, forms, path)
         # The name has the dtype: the same function of integers of another width is another function.
         name = f"{s.fn} {s.dtype}" if kind(s.dtype) in "iu" else s.fn
+        if s.fn == "sqrt" and (root := _root_of_number(forms[0])) != 1:
+            return self._one(Factor("apply", name, (), (_unscaled(forms[0]),))).scaled(root)
         return self._one(Factor("apply", name, (), tuple(forms)))
 
     def _hazard(self, fn: str, args: Sequence[CanonicalSum], path: Guards) -> None:
@@ -524,6 +530,15 @@ def _unscaled(form: CanonicalSum) -> CanonicalSum:
         return form
     first = abs(form.terms[0][1])
     return CanonicalSum(tuple((t, c / first) for t, c in form.terms))
+
+
+def _root_of_number(form: CanonicalSum) -> Fraction:
+    """The square root of the number that scales a single term; 1 if it has none."""
+    if len(form.terms) != 1 or form.modulus or form.terms[0][1] <= 0:
+        return Fraction(1)
+    number = form.terms[0][1]
+    root = Fraction(math.isqrt(number.numerator), math.isqrt(number.denominator))
+    return root if root * root == number else Fraction(1)
 
 
 def _literal(g: GuardLiteral, positive: bool = True) -> Condition:
