@@ -26,7 +26,7 @@ from relax_eg.rules.fact_rules import NONEMPTY
 from relax_eg.rules.pointwise.terms import constant_in, equation_of
 from relax_eg.rules.reductions.forms import aligned, expression, extents, narrowed, number_in, settled, varies, viewed
 from relax_eg.rules.reductions.proofs import Lemma, why_not
-from relax_eg.rules.reductions.reading import Reader
+from relax_eg.rules.reductions.reading import FormReader
 from relax_eg.rules.rule_set import RuleSet
 from relax_eg.rules.schema_trials import reductions as trials
 from relax_eg.rules.schema_trials import searches
@@ -372,7 +372,7 @@ def _forms(e: Expr, facts_of: FactsOf, numerics: Numerics) -> Iterator[Expr]:
         return
     if not is_float(e.dtype):
         return
-    reading = Reader(facts_of, push).read(e)
+    reading = FormReader(facts_of, push).read(e)
     if reading.gains:
         made = expression(settled(reading.form), e.shape, e.dtype)
         if made is not None and not why_not(reading.lemmas, facts_of, numerics):
@@ -387,7 +387,7 @@ def _position_of_extreme(e: Expr, queries: ProgramQueries) -> Expr | None:
     """Where the extreme is of what increases along the searched axis with another value: where that one's is."""
     facts_of = partial(_facts, queries.facts)
     kind, axis = e.op, e.attr("axis")
-    reader = Reader(facts_of, partial(_pushed, facts_of))
+    reader = FormReader(facts_of, partial(_pushed, facts_of))
     z, lemmas = e.args[0], list[Lemma]()
     for _ in range(_DEEPEST):
         inner = _increasing(z)

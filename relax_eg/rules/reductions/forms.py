@@ -82,7 +82,7 @@ def collected(terms: Iterable[Monomial]) -> tuple[Monomial, ...]:
 
 
 @dataclass(frozen=True, slots=True)
-class Form:
+class AffineForm:
     """`scale * core + sum(shifts)`; without a core, the sum of shifts."""
 
     scale: Monomial
@@ -212,7 +212,7 @@ def represents(number: Fraction, dtype: str) -> bool:
     return np.isfinite(found) and Fraction(found) == number
 
 
-def expression(form: Form, shape: Sequence[Dim], dtype: str) -> Expr | None:
+def expression(form: AffineForm, shape: Sequence[Dim], dtype: str) -> Expr | None:
     """A form as an expression of a shape; None if a number in it is none of the dtype."""
     made: Expr | None = None
     for t in sorted(form.terms, key=lambda t: t.number < 0):
@@ -241,10 +241,12 @@ def _product(t: Monomial, shape: Sequence[Dim], dtype: str) -> Expr | None:
     elif number != 1 or not parts:
         parts.insert(0, _value(number, dtype))
     made = _joined(parts)
-    below = [_value(f, dtype) for f in _by_rank(down, shape)]
-    if below and not is_float(dtype):
+    if down and not is_float(dtype):
         return None
-    return op.divide(made, _joined(below)) if below else made
+    for below in ([f for f in down if not isinstance(f, Expr)], [f for f in down if isinstance(f, Expr)]):
+        if below:
+            made = op.divide(made, _joined(_value(f, dtype) for f in _by_rank(below, shape)))
+    return made
 
 
 def _by_rank(factors: Sequence[Factor | Fraction], shape: Sequence[Dim]) -> list[Factor | Fraction]:
@@ -269,7 +271,7 @@ def _value(f: Factor | Fraction, dtype: str) -> Expr:
     return const(float(f) if is_float(dtype) else int(f), dtype)
 
 
-def settled(form: Form) -> Form:
+def settled(form: AffineForm) -> AffineForm:
     """The form with what core and shifts have in common as its scale, and no shifts if these can be part of the
     core."""
     if form.core is None or not form.shifts:
@@ -278,9 +280,9 @@ def settled(form: Form) -> Form:
     for t in form.shifts:
         scale = common(scale, t)
     down = scale.to(-1)
-    core = Form(form.scale * down, form.core, tuple(t * down for t in form.shifts))
+    core = AffineForm(form.scale * down, form.core, tuple(t * down for t in form.shifts))
     made = expression(core, form.core.shape, form.core.dtype)
-    return form if made is None or made.shape != form.core.shape else Form(scale, made)
+    return form if made is None or made.shape != form.core.shape else AffineForm(scale, made)
 
 
 def extents(axes: Iterable[int], shape: Sequence[Dim]) -> Dim:

@@ -21,7 +21,7 @@ from relax_eg.ops.record import call, movement_operators
 from relax_eg.rules.pointwise.terms import constant_in, is_pointwise
 from relax_eg.rules.reductions.forms import (
     ONE,
-    Form,
+    AffineForm,
     Monomial,
     aligned,
     collected,
@@ -47,7 +47,7 @@ _OTHER = {"max": "min", "min": "max"}  # given: what a negative scale makes of a
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class FormReading:
     """The form of an expression.
 
     - `form`: the form, over leaves.
@@ -55,7 +55,7 @@ class Reading:
     - `gains`: whether the last operator let something out of a reduction, or made something cancel.
     """
 
-    form: Form
+    form: AffineForm
     lemmas: tuple[Lemma, ...] = ()
     gains: bool = False
 
@@ -65,7 +65,7 @@ Push = Callable[[str, Expr, tuple[int, ...]], "tuple[Expr, tuple[Lemma, ...]] | 
 
 
 @dataclass
-class Reader:
+class FormReader:
     """Reads forms.
 
     - `facts_of`: the facts of expressions.
@@ -74,19 +74,19 @@ class Reader:
 
     facts_of: FactsOf
     push: Push
-    _found: dict[Expr, Reading] = field(default_factory=dict[Expr, Reading])
+    _found: dict[Expr, FormReading] = field(default_factory=dict[Expr, FormReading])
 
-    def read(self, e: Expr, depth: int = _DEEPEST) -> Reading:
+    def read(self, e: Expr, depth: int = _DEEPEST) -> FormReading:
         """The form of a tensor of floats."""
         if e not in self._found:
             self._found[e] = self._anew(e, depth)
         return self._found[e]
 
-    def _anew(self, e: Expr, depth: int) -> Reading:
+    def _anew(self, e: Expr, depth: int) -> FormReading:
         number = number_in(e)
         if number is not None:
-            return Reading(Form(ONE, None, (number,)))
-        plain = Reading(Form(ONE, e))
+            return FormReading(AffineForm(ONE, None, (number,)))
+        plain = FormReading(AffineForm(ONE, e))
         if depth == 0 or not e.args or not _is_float_tensor(e) or not all(map(_is_tensor, e.args)):
             return plain
         depth -= 1
@@ -110,17 +110,17 @@ class Reader:
 
     # --- pointwise operators ---
 
-    def _operand(self, z: Expr, shape: Sequence[Dim], depth: int) -> Reading:
+    def _operand(self, z: Expr, shape: Sequence[Dim], depth: int) -> FormReading:
         """The form of an operand of a pointwise operator with a result of `shape`; one that repeats along axes has no
         core."""
         z = narrowed(z)
         found = self.read(z, depth)
         core = found.form.core
         if core is not None and (is_smaller(z, shape) or core.shape != tuple(shape)):
-            return Reading(Form(ONE, None, found.form.terms), found.lemmas)
+            return FormReading(AffineForm(ONE, None, found.form.terms), found.lemmas)
         return found
 
-    def _binary(self, e: Expr, depth: int) -> Reading | None:
+    def _binary(self, e: Expr, depth: int) -> FormReading | None:
         x, y = (self._operand(a, e.shape, depth) for a in e.args)
         a, b = x.form, y.form
         if e.op in ("add", "subtract"):
@@ -133,27 +133,27 @@ class Reader:
             form, gains = self._quotient(a, b)
         return None if form is None else self._made(e, form, (x, y), gains)
 
-    def _sum(self, a: Form, b: Form, e: Expr) -> tuple[Form | None, bool]:
+    def _sum(self, a: AffineForm, b: AffineForm, e: Expr) -> tuple[AffineForm | None, bool]:
         shifts = collected((*a.shifts, *b.shifts))
         gone = len(a.shifts) + len(b.shifts) - len(shifts)
         if gone and not self._are_finite((*a.shifts, *b.shifts), shifts):
             return None, False
         if a.core is None and b.core is None:
-            return Form(ONE, None, shifts), False
+            return AffineForm(ONE, None, shifts), False
         if a.core is None or b.core is None:
             whole = a if a.core is not None else b
-            return Form(whole.scale, whole.core, shifts), gone > 0
+            return AffineForm(whole.scale, whole.core, shifts), gone > 0
         scale = common(a.scale, b.scale)
         down = scale.to(-1)
-        one, two = (expression(Form(f.scale * down, f.core), e.shape, e.dtype) for f in (a, b))
+        one, two = (expression(AffineForm(f.scale * down, f.core), e.shape, e.dtype) for f in (a, b))
         if one is None or two is None:
             return None, False
         is_less = (b.scale * down).number < 0
         if is_less:
-            two = expression(Form(_negative(b).scale * down, b.core), e.shape, e.dtype)
+            two = expression(AffineForm(_negative(b).scale * down, b.core), e.shape, e.dtype)
             assert two is not None
         core = op.subtract(one, two) if is_less else op.add(one, two)
-        return Form(scale, core, shifts), gone > 0
+        return AffineForm(scale, core, shifts), gone > 0
 
     def _are_finite(self, before: Sequence[Monomial], after: Sequence[Monomial]) -> bool:
         """Whether the terms that cancel are finite."""
@@ -161,20 +161,20 @@ class Reader:
         gone = {f for t in before for f in t.values} - kept
         return all("finite" in self.facts_of(f) for f in gone)
 
-    def _product(self, a: Form, b: Form) -> tuple[Form | None, bool]:
+    def _product(self, a: AffineForm, b: AffineForm) -> tuple[AffineForm | None, bool]:
         if b.core is None:
             if len(b.shifts) != 1:
                 return None, False
             (t,) = b.shifts
             is_number = not t.powers and not a.is_plain
-            return Form(a.scale * t, a.core, tuple(s * t for s in a.shifts)), is_number
+            return AffineForm(a.scale * t, a.core, tuple(s * t for s in a.shifts)), is_number
         a, b = settled(a), settled(b)
         if a.core is None or b.core is None or a.shifts or b.shifts or (a.scale.is_one and b.scale.is_one):
             return None, False
         core = op.square(a.core) if a.core is b.core else op.multiply(a.core, b.core)
-        return Form(a.scale * b.scale, core), False
+        return AffineForm(a.scale * b.scale, core), False
 
-    def _quotient(self, a: Form, b: Form) -> tuple[Form | None, bool]:
+    def _quotient(self, a: AffineForm, b: AffineForm) -> tuple[AffineForm | None, bool]:
         if a.core is None:
             return None, False
         if b.core is None:
@@ -183,16 +183,16 @@ class Reader:
             (t,) = b.shifts
             down = t.to(-1)
             meets = bool(common(a.scale, t).powers) or (a.scale.number != 1 and (t.number != 1 or not t.powers))
-            return Form(a.scale * down, a.core, tuple(s * down for s in a.shifts)), meets
+            return AffineForm(a.scale * down, a.core, tuple(s * down for s in a.shifts)), meets
         a, b = settled(a), settled(b)
         if a.core is None or b.core is None or a.shifts or b.shifts or not b.scale.number:
             return None, False
         meets = bool(common(a.scale, b.scale).powers) or (a.scale.number != 1 and b.scale.number != 1)
         if a.scale.is_one and b.scale.is_one:
             return None, False
-        return Form(a.scale * b.scale.to(-1), op.divide(a.core, b.core)), meets
+        return AffineForm(a.scale * b.scale.to(-1), op.divide(a.core, b.core)), meets
 
-    def _unary(self, e: Expr, depth: int) -> Reading | None:
+    def _unary(self, e: Expr, depth: int) -> FormReading | None:
         x = self.read(e.args[0], depth)
         if x.form.core is None:
             return None
@@ -202,12 +202,12 @@ class Reader:
         if form.shifts or form.core is None or form.scale.is_one:
             return self._rebuilt(e, depth)
         if e.op == "square":
-            return self._made(e, Form(form.scale.to(2), op.square(form.core)), (x,))
+            return self._made(e, AffineForm(form.scale.to(2), op.square(form.core)), (x,))
         out, rest = (self._magnitude(form.scale), ONE) if e.op == "abs" else self._root(form.scale)
         if out.is_one:
             return self._rebuilt(e, depth)
-        inner = expression(Form(rest, form.core), e.shape, e.dtype)
-        return None if inner is None else self._made(e, Form(out, with_operands(e, (inner,))), (x,))
+        inner = expression(AffineForm(rest, form.core), e.shape, e.dtype)
+        return None if inner is None else self._made(e, AffineForm(out, with_operands(e, (inner,))), (x,))
 
     def _magnitude(self, m: Monomial) -> Monomial:
         found = Monomial(abs(m.number))
@@ -226,7 +226,7 @@ class Reader:
         odd = tuple((f, k) for f, k in m.powers if k % 2)
         return even, Monomial(m.number / number**2, odd)
 
-    def _rebuilt(self, e: Expr, depth: int) -> Reading | None:
+    def _rebuilt(self, e: Expr, depth: int) -> FormReading | None:
         """The operator of `e` on the forms of its operands, written out."""
         if not is_pointwise(e):
             return None
@@ -240,8 +240,8 @@ class Reader:
                 neutral = float("-inf") if e.op == "maximum" else float("inf")
                 if bound is not None and float(constant_value(bound)) == neutral and a.shape == e.shape:
                     found = self.read(a, depth)
-                    return Reading(found.form, (*found.lemmas, Lemma(e, a, (a,))))
-            found = self.read(a, depth) if _is_float_tensor(a) and constant is None else Reading(Form(ONE, a))
+                    return FormReading(found.form, (*found.lemmas, Lemma(e, a, (a,))))
+            found = self.read(a, depth) if _is_float_tensor(a) and constant is None else FormReading(AffineForm(ONE, a))
             made = None
             if not found.form.is_plain or found.form.core is not a:
                 made = expression(settled(found.form), a.shape, a.dtype)
@@ -250,9 +250,9 @@ class Reader:
             else:
                 args.append(made)
                 lemmas += found.lemmas
-        return None if not lemmas else Reading(Form(ONE, with_operands(e, tuple(args))), tuple(lemmas))
+        return None if not lemmas else FormReading(AffineForm(ONE, with_operands(e, tuple(args))), tuple(lemmas))
 
-    def _masked(self, e: Expr, depth: int) -> Reading | None:
+    def _masked(self, e: Expr, depth: int) -> FormReading | None:
         """A choice between a value and 0, which is scaled as the value is."""
         condition, *values = e.args
         numbers = [number_in(v) for v in values]
@@ -265,14 +265,14 @@ class Reader:
         if form.core is None or form.shifts or form.scale.is_one or y.shape != e.shape:
             return self._rebuilt(e, depth)
         chosen = (form.core, values[at]) if at else (values[at], form.core)
-        other = Reading(Form(ONE, None))  # 0
+        other = FormReading(AffineForm(ONE, None))  # 0
         parts = (x, other) if at else (other, x)
         masked = with_operands(e, (condition, *chosen))
-        return self._made(e, Form(form.scale, masked), (Reading(Form(ONE, condition)), *parts))
+        return self._made(e, AffineForm(form.scale, masked), (FormReading(AffineForm(ONE, condition)), *parts))
 
     # --- views and reductions ---
 
-    def _viewed(self, e: Expr, depth: int) -> Reading | None:
+    def _viewed(self, e: Expr, depth: int) -> FormReading | None:
         """The form of a view that adds or removes axes of size 1."""
         (z,) = e.args
         x = self.read(z, depth)
@@ -281,14 +281,14 @@ class Reader:
         axes: tuple[int, ...] = e.attr("axes")
         shapes = {f: _with_axes(aligned(f.shape, z.ndim), axes, e.ndim > z.ndim) for f in _values(x.form) if f.ndim}
         shapes |= {f: () for f in _values(x.form) if not f.ndim}
-        form = Form(
+        form = AffineForm(
             mapped(x.form.scale, shapes),
             viewed(x.form.core, e.shape),
             tuple(mapped(t, shapes) for t in x.form.shifts),
         )
         return self._made(e, form, (x,))
 
-    def _reduced(self, e: Expr, depth: int) -> Reading | None:
+    def _reduced(self, e: Expr, depth: int) -> FormReading | None:
         (z,) = e.args
         axes: tuple[int, ...] = e.attr("axes")
         x = self.read(z, depth)
@@ -302,23 +302,23 @@ class Reader:
         else:
             kind, core, scale, shifts = self._extreme_over(e.op, x.form, axes, e)
         if core is None:
-            return self._made(e, Form(ONE, None, shifts), (x,), True)
+            return self._made(e, AffineForm(ONE, None, shifts), (x,), True)
         reduced = call(kind, (core,), dict(e.attrs))
         terms = collected((scale * power(reduced), *shifts))
         if len(terms) <= len(shifts) and not any(reduced in t.values for t in terms):
             is_finite = "finite" in self.facts_of(reduced)  # what is summed meets its own sum
-            return self._made(e, Form(ONE, None, terms), (x,), True) if is_finite else None
+            return self._made(e, AffineForm(ONE, None, terms), (x,), True) if is_finite else None
         pushed = self.push(kind, core, axes)
         if x.form.is_plain and core is z and pushed is None:
             return None
-        made = self._made(e, Form(scale, reduced, shifts), (x,), not scale.is_one or bool(shifts))
+        made = self._made(e, AffineForm(scale, reduced, shifts), (x,), not scale.is_one or bool(shifts))
         if made is None or pushed is None:
             return made
         value, lemmas = pushed
-        return Reading(Form(scale, viewed(value, e.shape), shifts), (*made.lemmas, *lemmas), True)
+        return FormReading(AffineForm(scale, viewed(value, e.shape), shifts), (*made.lemmas, *lemmas), True)
 
     def _sum_over(
-        self, form: Form, e: Expr, axes: tuple[int, ...]
+        self, form: AffineForm, e: Expr, axes: tuple[int, ...]
     ) -> tuple[Expr | None, Monomial, tuple[Monomial, ...]]:
         """What is summed, and the scale and shifts of the sum."""
         (z,) = e.args
@@ -326,7 +326,7 @@ class Reader:
         if form.core is None:
             return None, ONE, tuple(shifts)
         inside = form.scale.where(f for f in form.scale.values if varies(f, axes, z.ndim))
-        core = expression(Form(inside, form.core), z.shape, z.dtype)
+        core = expression(AffineForm(inside, form.core), z.shape, z.dtype)
         return core, self._outside(form.scale * inside.to(-1), e, axes), collected(shifts)
 
     def _sum_of(self, t: Monomial, e: Expr, axes: tuple[int, ...]) -> Monomial:
@@ -344,7 +344,7 @@ class Reader:
         return outside * power(count) * power(total)
 
     def _extreme_over(
-        self, kind: str, form: Form, axes: tuple[int, ...], e: Expr
+        self, kind: str, form: AffineForm, axes: tuple[int, ...], e: Expr
     ) -> tuple[str, Expr | None, Monomial, tuple[Monomial, ...]]:
         """Of what the extreme is taken, which one, and the scale and shifts of it."""
         (z,) = e.args
@@ -356,7 +356,7 @@ class Reader:
             inside, outside = form.scale, ONE
         else:
             outside = form.scale * inside.to(-1)
-        core = expression(Form(inside, form.core, inner), z.shape, z.dtype)
+        core = expression(AffineForm(inside, form.core, inner), z.shape, z.dtype)
         if outside.number < 0:
             kind = _OTHER[kind]
         return kind, core, self._outside(outside, e, axes), outer
@@ -372,7 +372,9 @@ class Reader:
         (z,) = e.args
         return mapped(t, {f: _kept(aligned(f.shape, z.ndim), e, axes) if f.ndim else () for f in t.values})
 
-    def _made(self, e: Expr, form: Form, operands: Sequence[Reading], gains: bool = False) -> Reading | None:
+    def _made(
+        self, e: Expr, form: AffineForm, operands: Sequence[FormReading], gains: bool = False
+    ) -> FormReading | None:
         """The reading of an operator whose operands have these readings."""
         if form.core is not None and not form.scale.number:
             return None
@@ -382,10 +384,10 @@ class Reader:
             return None
         left = with_operands(e, tuple(w for w in written if w is not None))
         leaves = dict.fromkeys(f for x in operands for f in x.form.leaves)
-        return Reading(form, (*(m for x in operands for m in x.lemmas), Lemma(left, right, tuple(leaves))), gains)
+        return FormReading(form, (*(m for x in operands for m in x.lemmas), Lemma(left, right, tuple(leaves))), gains)
 
 
-def _values(form: Form) -> tuple[Expr, ...]:
+def _values(form: AffineForm) -> tuple[Expr, ...]:
     return tuple(f for t in (form.scale, *form.shifts) for f in t.values)
 
 
@@ -404,10 +406,10 @@ def _product_of(t: Monomial, like: Expr) -> Expr:
     return first
 
 
-def _negative(form: Form) -> Form:
+def _negative(form: AffineForm) -> AffineForm:
     minus = Monomial(Fraction(-1))
     scale = form.scale if form.core is None else form.scale * minus
-    return Form(scale, form.core, tuple(t * minus for t in form.shifts))
+    return AffineForm(scale, form.core, tuple(t * minus for t in form.shifts))
 
 
 def _with_axes(shape: tuple[Dim, ...], axes: tuple[int, ...], adds: bool) -> tuple[Dim, ...]:

@@ -15,7 +15,7 @@ from relax_eg.dtypes import dtype_of, is_float, kind
 from relax_eg.rules.verify_formal.accuracy import has_no_rounding, is_tame
 from relax_eg.rules.verify_formal.compose import Composer, Unsupported, index_dim
 from relax_eg.rules.verify_formal.guards import GuardLiteral, Guards, KnownGuards, at_least, in_range, zero
-from relax_eg.rules.verify_formal.sums import CanonicalSum, Factor, Sum, Term
+from relax_eg.rules.verify_formal.sums import CanonicalSum, Factor, Sum, Term, root_of_number, unscaled
 from relax_eg.rules.verify_formal.terms import Normalizer, loop_name
 from relax_eg.shapes import Dim
 from relax_eg.tir.expr import Apply, Cast, Const, Index, Read, Reduce, ReduceKind, Scalar, Select
@@ -209,9 +209,13 @@ class TermValues:
         form = self.form_of(x, path)
         if form.constant:
             return self._constant(1 / form.constant)
+        number = Fraction(1)
+        if len(form.terms) == 1 and not form.modulus:
+            ((t, number),) = form.terms
+            form = CanonicalSum(((t, Fraction(1)),))
         if not self._is_positive_size(form, path) and not self._has_claim(form, "nonzero"):
             self._hazard("reciprocal", (form,), path)
-        return self._one(Factor("apply", "reciprocal", (), (form,)))
+        return self._one(Factor("apply", "reciprocal", (), (form,))).scaled(1 / number)
 
     def _has_claim(self, form: CanonicalSum, claim: str) -> bool:
         """Whether `form` is one element of a buffer with a fact."""
@@ -255,13 +259,15 @@ class TermValues:
             self._hazard(s.fn, forms, path)
         # The name has the dtype: the same function of integers of another width is another function.
         name = f"{s.fn} {s.dtype}" if kind(s.dtype) in "iu" else s.fn
+        if s.fn == "sqrt" and (root := root_of_number(forms[0])) != 1:
+            return self._one(Factor("apply", name, (), (unscaled(forms[0]),))).scaled(root)
         return self._one(Factor("apply", name, (), tuple(forms)))
 
     def _hazard(self, fn: str, args: Sequence[CanonicalSum], path: Guards) -> None:
         """Records the hazard of `fn(args)` where `path` holds, for all values of the variables bound around it."""
         total = Sum()
         if fn in _OF_SIGN:
-            args = [_unscaled(a) for a in args]
+            args = [unscaled(a) for a in args]
         total.add(Term((Factor("apply", f"hazard {fn}", (), tuple(args)),), path, self._bound), Fraction(1))
         settled = self.normal.settle(total)
         if not settled.terms:
@@ -516,14 +522,6 @@ class TermValues:
         if fn in functions_with_trait("commutes"):
             forms.sort(key=lambda f: f.key)
         return _literal(GuardLiteral("true", _ZERO, Factor("apply", f"{fn} {a.dtype}", (), tuple(forms))))
-
-
-def _unscaled(form: CanonicalSum) -> CanonicalSum:
-    """A sum over the reals, divided by a positive number, so that all its multiples become the same."""
-    if not form.terms or form.modulus:
-        return form
-    first = abs(form.terms[0][1])
-    return CanonicalSum(tuple((t, c / first) for t, c in form.terms))
 
 
 def _literal(g: GuardLiteral, positive: bool = True) -> Condition:
