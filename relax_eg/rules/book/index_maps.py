@@ -22,8 +22,8 @@ from relax_eg.rules.index_maps.inward import Inward, Undecided, is_join, is_padd
 from relax_eg.rules.index_maps.outward import mapped
 from relax_eg.rules.index_maps.views import IndexView, made_of, view_of
 from relax_eg.rules.rule_set import RuleSet
-from relax_eg.rules.schema_trials import moved_values
 from relax_eg.rules.schemas import FactsOf, ProgramQueries, Schema
+from relax_eg.rules.value_trials import moved_values
 from relax_eg.shapes import Dim
 from relax_eg.tir.functions import functions_with_trait
 

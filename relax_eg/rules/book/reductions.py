@@ -28,10 +28,10 @@ from relax_eg.rules.reductions.forms import aligned, expression, extents, narrow
 from relax_eg.rules.reductions.proofs import Lemma, why_not
 from relax_eg.rules.reductions.reading import FormReader
 from relax_eg.rules.rule_set import RuleSet
-from relax_eg.rules.schema_trials import reductions as trials
-from relax_eg.rules.schema_trials import searches
 from relax_eg.rules.schemas import FactsOf, ProgramQueries, Schema
 from relax_eg.rules.signature import Numerics
+from relax_eg.rules.value_trials import reductions as trials
+from relax_eg.rules.value_trials import searches
 from relax_eg.shapes import Dim
 from relax_eg.tir.expr import Apply, Read, Scalar
 from relax_eg.tir.functions import functions_with_trait

@@ -23,7 +23,6 @@ from relax_eg.ops import api as op
 from relax_eg.ops.record import TABLE, program_of, site_of
 from relax_eg.rules.fact_rules import NONEMPTY
 from relax_eg.rules.rule_set import RuleSet
-from relax_eg.rules.schema_trials import sums_of_products
 from relax_eg.rules.schemas import FactsOf, ProgramQueries, Schema
 from relax_eg.rules.sums_of_products.region import (
     ARITHMETIC,
@@ -34,6 +33,7 @@ from relax_eg.rules.sums_of_products.region import (
     region_of,
     terms_of,
 )
+from relax_eg.rules.value_trials import sums_of_products
 from relax_eg.shapes import Dim
 from relax_eg.tir.analyze import stage_flops
 from relax_eg.tir.expr import Reduce

@@ -17,9 +17,9 @@ from relax_eg.ir.expr import TUPLE_GET, Expr, postorder
 from relax_eg.ops import api as op
 from relax_eg.ops.record import TABLE, operators_run_as
 from relax_eg.rules.rule_set import RuleSet
-from relax_eg.rules.schema_trials import determinants_of_products, matrix_words
 from relax_eg.rules.schemas import FactsOf, ProgramQueries, Schema
 from relax_eg.rules.sums_of_products.region import ARITHMETIC, terms_of
+from relax_eg.rules.value_trials import determinants_of_products, matrix_words
 from relax_eg.tir.functions import FUNCTIONS
 
 _FACTS = frozenset(
@@ -57,17 +57,6 @@ def _propose(e: Expr, queries: ProgramQueries) -> tuple[Expr, ...] | None:
     return tuple(found) or None
 
 
-def _propose_accurate(e: Expr, queries: ProgramQueries) -> tuple[Expr, ...] | None:
-    made = _propose(e, queries)
-    return None if made is None else _accurate(e, made, queries)
-
-
-def _accurate(e: Expr, made: tuple[Expr, ...], queries: ProgramQueries) -> tuple[Expr, ...] | None:
-    from relax_eg.rules.matrices.forms import accurate
-
-    return tuple(accurate(e, made, queries.facts)) or None
-
-
 def _is_root(e: Expr, queries: ProgramQueries) -> bool:
     """Whether `e` has a reader that does not add, multiply or solve, or no reader, or several."""
     readers = queries.readers(e)
@@ -95,11 +84,6 @@ def _determinant(e: Expr, queries: ProgramQueries) -> Expr | None:
     return determinants(e, queries)
 
 
-def _determinant_accurate(e: Expr, queries: ProgramQueries) -> tuple[Expr, ...] | None:
-    made = _determinant(e, queries)
-    return None if made is None else _accurate(e, (made,), queries)
-
-
 def _prove(left: Expr, right: Expr, facts: FactsOf) -> str:
     from relax_eg.rules.matrices.forms import are_same
 
@@ -125,33 +109,11 @@ systems = RuleSet(
             prove=_prove,
         ),
         Schema(
-            "factors_that_cancel_accurately",
-            "products in which factors cancel are equal, and tested to be as accurate",
-            "reassociate",
-            frozenset(("solve",)),
-            _propose_accurate,
-            _OPERATORS,
-            (matrix_words,),
-            asks_again=True,
-            facts=_FACTS,
-            prove=_prove,
-        ),
-        Schema(
             "determinant_of_factors",
             "the determinant of a product is the product of the determinants of its factors",
             "approximate",
             frozenset(("determinant",)),
             _determinant,
-            _OF_DETERMINANTS,
-            (determinants_of_products,),
-            facts=_FACTS | {"nonzero"},
-        ),
-        Schema(
-            "determinant_of_factors_accurately",
-            "the determinant of a product is that of the determinants of its factors, where tested to be as accurate",
-            "reassociate",
-            frozenset(("determinant",)),
-            _determinant_accurate,
             _OF_DETERMINANTS,
             (determinants_of_products,),
             facts=_FACTS | {"nonzero"},
@@ -165,8 +127,33 @@ def solved(a: Any, b: Any) -> Any:
     """`jnp.linalg.solve(a, b)` for a vector b."""
     factors, _, order = op.lu(a)
     rows = op.take(op.expand_dims(b, 1), order, 0, mode="clip")
-    half = op.triangular_solve(factors, rows, lower=True, unit_diagonal=True)
-    return op.squeeze(op.triangular_solve(factors, half), 1)
+    return op.squeeze(_backward(factors, _forward(factors, rows)), 1)
+
+
+def solved_columns(a: Any, b: Any) -> Any:
+    """`jnp.linalg.solve(a, b)` for a matrix b."""
+    factors, _, order = op.lu(a)
+    n, k = b.shape
+    rows = op.take(op.expand_dims(b.T, 2), order, 1, mode="clip")
+    rows = op.reshape(op.permute_dims(rows, (1, 2, 0)), (n, k))
+    middle = op.reshape(op.reshape(_forward(factors, rows), (n, 1, k)), (n, k))
+    columns = op.reshape(_backward(factors, middle), (n, 1, k))
+    return op.squeeze(op.permute_dims(columns, (2, 0, 1)), 2).T
+
+
+def _forward(factors: Any, rows: Any) -> Any:
+    return op.triangular_solve(factors, rows, lower=True, unit_diagonal=True)
+
+
+def _backward(factors: Any, rows: Any) -> Any:
+    return op.triangular_solve(factors, rows)
+
+
+def cholesky_solved(a: Any, b: Any) -> Any:
+    """x with a x = b, by two triangular systems of the Cholesky factor."""
+    factor = op.cholesky(a)
+    half = op.triangular_solve(factor, b, lower=True)
+    return op.triangular_solve(factor, half, lower=True, transpose_a=True)
 
 
 def eye(n: Any, dtype: str) -> Any:
@@ -198,3 +185,64 @@ def diagonal_plus_low_rank(a: Any, u: Any, b: Any) -> Any:
     z, w = b / d, u / op.expand_dims(d, 1)
     small = solved(eye(u.shape[1], a.dtype) + u.T @ w, u.T @ z)
     return solved(a + u @ u.T, b), z - w @ small
+
+
+# --- systems whose matrix is known: as accurate, so that they need no looser class ---
+
+
+@_rule("a: n n, b: n", when="positive definite(a)", tags=("solve", "cholesky"), check=False)
+def solve_definite(a: Any, b: Any) -> Any:
+    """solve(S, b) by the Cholesky factor of positive definite S: half the work"""
+    return solved(a, b), op.squeeze(cholesky_solved(a, op.expand_dims(b, 1)), 1)
+
+
+@_rule("a: n n, b: n k", when="positive definite(a)", tags=("solve", "cholesky"), check=False)
+def solve_definite_columns(a: Any, b: Any) -> Any:
+    """solve(S, B) by the Cholesky factor of positive definite S"""
+    return solved_columns(a, b), cholesky_solved(a, b)
+
+
+@_rule("a: n n, b: n", when=("lower triangular(a)", "invertible(a)"), tags=("solve", "triangular"), check=False)
+def solve_lower(a: Any, b: Any) -> Any:
+    """solve(L, b) by substitution for invertible lower triangular L"""
+    return solved(a, b), op.squeeze(op.triangular_solve(a, op.expand_dims(b, 1), lower=True), 1)
+
+
+@_rule("a: n n, b: n", when="upper triangular(a)", tags=("solve", "triangular"), check=False)
+def solve_upper(a: Any, b: Any) -> Any:
+    """solve(U, b) by substitution for upper triangular U"""
+    return solved(a, b), op.squeeze(op.triangular_solve(a, op.expand_dims(b, 1)), 1)
+
+
+@_rule("a: n n, b: n k", when=("lower triangular(a)", "invertible(a)"), tags=("solve", "triangular"), check=False)
+def solve_lower_columns(a: Any, b: Any) -> Any:
+    """solve(L, B) by substitution for invertible lower triangular L"""
+    return solved_columns(a, b), op.triangular_solve(a, b, lower=True)
+
+
+@_rule("a: n n, b: n k", when="upper triangular(a)", tags=("solve", "triangular"), check=False)
+def solve_upper_columns(a: Any, b: Any) -> Any:
+    """solve(U, B) by substitution for upper triangular U"""
+    return solved_columns(a, b), op.triangular_solve(a, b)
+
+
+@_rule("a: n n, b: n", when=("diagonal(a)", "invertible(a)"), tags=("solve", "diagonal"), check=False)
+def solve_diagonal(a: Any, b: Any) -> Any:
+    """solve(D, b) = b / rowsum(D) for invertible diagonal D"""
+    return solved(a, b), b / op.sum(a, 1)
+
+
+# --- factors ---
+
+
+@_rule("a: n n", when="positive definite(a)", tags=("cholesky",), check=False)
+def cholesky_recomposed(a: Any) -> Any:
+    """L L' = S for the Cholesky factor L of S"""
+    factor = op.cholesky(a)
+    return factor @ factor.T, a
+
+
+@_rule("a: n n", when=("diagonal(a)", "positive definite(a)"), tags=("cholesky", "diagonal"), check=False)
+def cholesky_of_diagonal(a: Any) -> Any:
+    """cholesky(D) = sqrt(D) for positive definite diagonal D"""
+    return op.cholesky(a), op.sqrt(a)

@@ -17,7 +17,8 @@ from relax_eg.ops import api as op
 from relax_eg.rules.matrices.lifting import Lift
 from relax_eg.rules.matrices.lowering import SolutionWriter
 from relax_eg.rules.matrices.relations import is_identity_mask
-from relax_eg.rules.sums_of_products.letters import Access, Letter, ProductTerm, SumOfProducts, aligned, on_diagonals
+from relax_eg.rules.sums_of_products.accesses import Access, Letter, ProductTerm, aligned, on_diagonals
+from relax_eg.rules.sums_of_products.letters import SumOfProducts
 from relax_eg.rules.verify_formal.compose import Unsupported
 from relax_eg.rules.verify_formal.prove import why_not_equal
 from relax_eg.shapes import Dim

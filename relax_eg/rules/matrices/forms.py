@@ -2,62 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 
 from relax_eg.errors import RelaxEgError
-from relax_eg.ir.annotations import Tensor
-from relax_eg.ir.expr import CONSTANT, TUPLE_GET, VAR, Expr, postorder, var
-from relax_eg.ir.heads import with_operands
-from relax_eg.ir.origin import SourceLine
-from relax_eg.ops.facts import FACTS
-from relax_eg.ops.record import TABLE
-from relax_eg.rules.check import keeps_accuracy
-from relax_eg.rules.conditions import Claim
+from relax_eg.ir.expr import Expr, postorder
 from relax_eg.rules.matrices.determinants import Determinants
 from relax_eg.rules.matrices.lifting import Lift, is_factorisation
 from relax_eg.rules.matrices.lowering import SolutionWriter
-from relax_eg.rules.rule import Instance, Rule
 from relax_eg.rules.schemas import FactsOf, ProgramQueries
 from relax_eg.rules.verify_formal.compose import Unsupported
 from relax_eg.rules.verify_formal.guards import OutOfTime
-
-# The rule of which an equality of two programs is an instance.
-_EQUALITY = Rule(
-    "equality", lambda: None, {}, {}, "reassociate", "algebra", (), frozenset(), "", SourceLine.of(keeps_accuracy)
-)
-
-
-def accurate(e: Expr, made: Iterable[Expr], facts: FactsOf) -> Iterator[Expr]:
-    """Those of `made`, forms of `e`, that are about as accurate as `e` for given values of what both compute, by
-    test."""
-    for form in made:
-        params = {x: x if x.op == VAR else var(f"leaf {i}", x.annotation) for i, x in enumerate(_given(e, form))}
-        over: dict[Expr, Expr] = dict(params)
-        for x in postorder((e, form), stop=over.__contains__):
-            if x not in over:
-                over[x] = with_operands(x, tuple(over[a] for a in x.args)) if x.args else x
-        named = [(str(p.attr("name")), facts(x)) for x, p in params.items()]
-        guards = tuple(Claim(f, name) for name, known in named for f in sorted(known & FACTS.keys()))
-        if keeps_accuracy(Instance(_EQUALITY, tuple(params.values()), (over[e],), (over[form],), guards)):
-            yield form
-
-
-def _given(e: Expr, form: Expr) -> list[Expr]:
-    """The largest values that both compute and that depend on data, and all other leaves."""
-    both = set(postorder((e,))) & set(postorder((form,)))
-    depends: dict[Expr, bool] = {}
-    for x in postorder((e, form)):
-        depends[x] = x.op != CONSTANT and (not _is_inside(x) or any(depends[a] for a in x.args))
-
-    def is_given(x: Expr) -> bool:
-        is_shared = x not in (e, form) and x in both and isinstance(x.annotation, Tensor)
-        return depends[x] and (is_shared or not _is_inside(x))
-
-    return [x for x in postorder((e, form), stop=is_given) if is_given(x)]
-
-
-def _is_inside(e: Expr) -> bool:
-    return e.op in TABLE or e.op in (CONSTANT, TUPLE_GET)
 
 
 def forms(e: Expr, queries: ProgramQueries, is_root: bool) -> Iterator[Expr]:

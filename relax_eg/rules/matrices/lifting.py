@@ -18,8 +18,9 @@ from relax_eg.ir.heads import with_operands
 from relax_eg.ops import api as op
 from relax_eg.ops.record import TABLE
 from relax_eg.rules.matrices.relations import InverseOf, Relations, part_of, with_diagonals
+from relax_eg.rules.sums_of_products.accesses import Access, Letter, ProductTerm
 from relax_eg.rules.sums_of_products.emit import Emitter
-from relax_eg.rules.sums_of_products.letters import Access, Letter, ProductTerm, SumOfProducts, sums_of_products
+from relax_eg.rules.sums_of_products.letters import SumOfProducts, sums_of_products
 from relax_eg.rules.sums_of_products.plan import Planner
 from relax_eg.rules.sums_of_products.region import Region, is_view, region_of, terms_of
 from relax_eg.rules.verify_formal.compose import Composer, Unsupported

@@ -14,14 +14,8 @@ from dataclasses import dataclass, field, replace
 from relax_eg.ir.annotations import Tensor
 from relax_eg.ir.expr import TUPLE_GET, Expr, postorder
 from relax_eg.ops import api as op
-from relax_eg.rules.sums_of_products.letters import (
-    Access,
-    Letter,
-    ProductTerm,
-    SumOfProducts,
-    on_diagonals,
-    with_letters,
-)
+from relax_eg.rules.sums_of_products.accesses import Access, Letter, ProductTerm, on_diagonals, with_letters
+from relax_eg.rules.sums_of_products.letters import SumOfProducts
 from relax_eg.shapes import Dim
 
 _MOST_STEPS = 64  # limit: times that factors of a product are replaced

@@ -17,7 +17,15 @@ from functools import reduce
 
 from relax_eg.ir.expr import VAR, Expr, const, postorder
 from relax_eg.ops import api as op
-from relax_eg.ops.record import call
+from relax_eg.rules.sums_of_products.accesses import (
+    Access,
+    Letter,
+    LetterOrder,
+    ProductTerm,
+    Target,
+    aligned,
+    gathered,
+)
 from relax_eg.rules.sums_of_products.region import Region
 from relax_eg.rules.verify_formal.compose import Composer, Unsupported
 from relax_eg.rules.verify_formal.guards import Deadline, GuardLiteral, KnownGuards, at_least, in_range, simplified
@@ -31,56 +39,6 @@ from relax_eg.tir.expr import Cast, Read, Scalar, is_loop, loop
 _ZERO, _ONE = Dim.of(0), Dim.of(1)
 _NOWHERE: frozenset[GuardLiteral] = frozenset()
 _MOST_PARTS = 4  # limit: ranges of an axis of the result that are read one by one
-
-Letter = int
-
-
-@dataclass(frozen=True, slots=True)
-class Order:
-    """What a mask says that compares two letters: `upper` - `lower` + `offset` >= 0."""
-
-    lower: Letter
-    upper: Letter
-    offset: int
-
-
-@dataclass(frozen=True, slots=True)
-class Access:
-    """An expression with one axis for each of its `letters`, which differ.
-
-    - `divides`: whether a product is divided by it.
-    - `order`: what it says, if it is a mask that compares two letters.
-    - `target`: what it says, if it is a mask that compares a letter with data.
-    """
-
-    value: Expr
-    letters: tuple[Letter, ...]
-    divides: bool = False
-    order: Order | None = None
-    target: Target | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Target:
-    """What a mask says that compares a letter with data: `letter` is `index`, an integer tensor."""
-
-    letter: Letter
-    index: Access
-
-
-@dataclass(frozen=True, slots=True)
-class ProductTerm:
-    """A product summed over the letters that the result does not have.
-
-    - `coefficient`: a number.
-    - `sizes`, `divisors`: sizes by which it is multiplied and divided.
-    - `factors`: the elements it multiplies.
-    """
-
-    coefficient: Fraction
-    sizes: tuple[Dim, ...]
-    divisors: tuple[Dim, ...]
-    factors: tuple[Access, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -374,7 +332,7 @@ class _Reader:
             value = op.squeeze(value, dropped)
         if reverse:
             value = op.flip(value, reverse)
-        return _gathered(value, letters, computed, self.extents)
+        return gathered(value, letters, computed, self.extents)
 
     # --- positions ---
 
@@ -476,7 +434,7 @@ class _Reader:
         index = self._data(data)
         return None if letter in index.letters or not index.letters else Target(letter, index)
 
-    def _order(self, g: GuardLiteral) -> Order | None:
+    def _order(self, g: GuardLiteral) -> LetterOrder | None:
         """What `g` says of two letters; None if it says anything else."""
         names = sorted(n for n in g.dim.variables if n in self.places)
         by = {self.normal.coefficient(g.dim, n): n for n in names}
@@ -484,49 +442,7 @@ class _Reader:
             return None
         (upper, high), (lower, low) = self.places[by[1]], self.places[by[-1]]
         offset = g.dim - Dim.var(by[1]) + Dim.var(by[-1]) + high - low
-        return Order(lower, upper, offset.value) if offset.is_const else None
-
-
-def _gathered(
-    value: Expr, letters: Sequence[Letter | None], computed: Sequence[Access], extents: Mapping[Letter, Dim]
-) -> Access:
-    """Elements of `value` at `computed` positions of the axes that have no letter, 0 for positions out of range."""
-    if not computed:
-        return Access(value, tuple(x for x in letters if x is not None))
-    own = list(dict.fromkeys(x for c in computed for x in c.letters))
-    shape = tuple(extents[x] for x in own)
-    places = [op.expand_dims(_spread(aligned(c, own), shape), len(own)) for c in computed]
-    batching = [i for i, x in enumerate(letters) if x in own]
-    taken = [i for i, x in enumerate(letters) if x is None]
-    others = [i for i in range(len(letters)) if i not in batching and i not in taken]
-    front = sum(i < taken[0] for i in others)
-    made = call(
-        "gather",
-        (value, places[0] if len(places) == 1 else op.concat(places, len(own))),
-        {
-            "slice_sizes": tuple(d if i in others else _ONE for i, d in enumerate(value.shape)),
-            "mode": "fill",
-            "fill_value": 0,
-            "offset_dims": tuple(i if i < front else i + len(own) for i in range(len(others))),
-            "collapsed_slice_dims": tuple(taken),
-            "start_index_map": tuple(taken),
-            "operand_batching_dims": tuple(batching),
-            "start_indices_batching_dims": tuple(own.index(x) for i in batching if (x := letters[i]) is not None),
-        },
-    )
-    rest = [x for i in others if (x := letters[i]) is not None]
-    return Access(made, (*rest[:front], *own, *rest[front:]))
-
-
-def on_diagonals(value: Expr, letters: Sequence[Letter]) -> Access:
-    """`value` with letters that occur twice taken along the diagonal."""
-    kept: list[Letter | None] = []
-    places: list[Access] = []
-    for x, n in zip(letters, value.shape, strict=True):
-        if x in kept:
-            places.append(Access(op.iota((n,), 0), (x,)))
-        kept.append(None if x in kept else x)
-    return _gathered(value, kept, places, dict(zip(letters, value.shape, strict=True)))
+        return LetterOrder(lower, upper, offset.value) if offset.is_const else None
 
 
 def _is_data(access: Access) -> bool:
@@ -536,39 +452,6 @@ def _is_data(access: Access) -> bool:
 
 def _integer_size(d: Dim) -> Expr:
     return const(d.value, "int32") if d.is_const else op.dim_value(d)
-
-
-def _spread(value: Expr, shape: tuple[Dim, ...]) -> Expr:
-    return value if value.shape == shape else op.broadcast_to(value, shape)
-
-
-def aligned(access: Access, letters: Sequence[Letter]) -> Expr:
-    """The access with its axes in the order of `letters`, and an axis of size 1 for each that it does not have."""
-    order = sorted(range(len(access.letters)), key=lambda i: letters.index(access.letters[i]))
-    value = access.value
-    if order != list(range(len(order))):
-        value = op.permute_dims(value, order)
-    missing = [i for i, x in enumerate(letters) if x not in access.letters]
-    # Leading axes of size 1 need not be there: operators broadcast.
-    lead = 0
-    while lead < len(missing) and missing[lead] == lead:
-        lead += 1
-    missing = [i - lead for i in missing[lead:]]
-    return op.expand_dims(value, missing) if missing else value
-
-
-def with_letters(term: ProductTerm, names: Mapping[Letter, Letter]) -> ProductTerm:
-    """`term` with letters replaced."""
-    return replace(term, factors=tuple(_renamed(f, names) for f in term.factors))
-
-
-def _renamed(access: Access, names: Mapping[Letter, Letter]) -> Access:
-    o = access.order
-    order = None if o is None else Order(names.get(o.lower, o.lower), names.get(o.upper, o.upper), o.offset)
-    t = access.target
-    target = None if t is None else Target(names.get(t.letter, t.letter), _renamed(t.index, names))
-    letters = tuple(names.get(x, x) for x in access.letters)
-    return replace(access, letters=letters, order=order, target=target)
 
 
 def _letters_in(d: Dim) -> list[str]:

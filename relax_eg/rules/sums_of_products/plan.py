@@ -17,14 +17,8 @@ from typing import Any, Literal
 
 from relax_eg.dtypes import itemsize
 from relax_eg.ir.expr import Expr
-from relax_eg.rules.sums_of_products.letters import (
-    Access,
-    Letter,
-    ProductTerm,
-    SumOfProducts,
-    Target,
-    with_letters,
-)
+from relax_eg.rules.sums_of_products.accesses import Access, Letter, ProductTerm, Target, with_letters
+from relax_eg.rules.sums_of_products.letters import SumOfProducts
 from relax_eg.shapes import Dim
 
 _MOST_STEPS = 60  # limit: sums of terms for which common factors are tried
