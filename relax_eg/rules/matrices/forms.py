@@ -61,8 +61,9 @@ def are_same(left: Expr, right: Expr, facts: FactsOf) -> bool:
 
 
 def determinants(e: Expr, queries: ProgramQueries) -> Expr | None:
-    """A form of a determinant by those of the factors of its matrix."""
-    lift = Lift(queries.facts, lambda _: False, queries.extent, queries.seconds)
+    """A form of a determinant by those of the factors of its matrix. Orders of products are chosen by flops, which a
+    check of a derivation knows, too."""
+    lift = Lift(queries.facts, lambda _: False, queries.extent, lambda flops, moved, contracts: flops)
     try:
         return Determinants(lift).of(e)
     except (Unsupported, OutOfTime, RelaxEgError):
