@@ -25,8 +25,7 @@ from relax_eg.rules.matching import ANY, TESTS, Test
 Premise = Claim | ValueTest
 
 # Words for properties of a value that follow from its annotation; premises use them like facts.
-NONEMPTY = "is_nonempty"  # every axis has a place
-ANNOTATION_WORDS = ("is_float", "is_bool", "is_integer", "is_square", NONEMPTY)
+ANNOTATION_WORDS = ("is_float", "is_bool", "is_integer", "is_square", "is_nonempty")
 
 
 @dataclass(frozen=True)
