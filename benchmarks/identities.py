@@ -24,7 +24,7 @@ from rich.table import Table
 
 import relax_eg as rx
 from benchmarks import Quick
-from benchmarks.known_identities import FAMILIES, IDENTITIES, SIZES, Identity
+from benchmarks.known_identities import FAMILIES, IDENTITIES, Identity
 
 GAIN = 0.95  # of the dearer side's price, at most: below it, the cheaper side is worth finding
 REACHED = 1.02  # of the cheaper side's price, at most
@@ -73,13 +73,10 @@ class Prices:
 
 def prices(identity: Identity) -> Prices:
     """Returns the prices of an identity's sides."""
-    words = {word for spec in identity.specs for word in spec.split()}
-    at = {size: value for size, value in SIZES.items() if size in words}
-    facts: dict[str | int, str] = {identity.arguments.index(name): text for name, text in identity.facts.items()}
     found: list[tuple[float, float]] = []
     for side in (identity.dearer, identity.cheaper):
         with rx.debug.options(cache=False):
-            best = rx.optimize(side, *identity.specs, at=at, target="cpu", facts=facts, numerics=identity.numerics)
+            best = rx.optimize(side, *identity.specs, target="cpu", **identity.options)
         report = best.report
         found.append((report.before.seconds, report.after.seconds))
     (dearer, dearer_optimized), (cheaper, cheaper_optimized) = found

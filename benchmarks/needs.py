@@ -25,7 +25,7 @@ import relax_eg as rx
 from benchmarks import Quick
 from benchmarks.cases import CASES as PATTERNS
 from benchmarks.corpus import CORPUS
-from benchmarks.known_identities import IDENTITIES, SIZES
+from benchmarks.known_identities import IDENTITIES
 from benchmarks.minimality import BOOKS
 from benchmarks.sum_cases import CASES as SUMS
 
@@ -63,16 +63,8 @@ def programs(quick: bool) -> Iterator[tuple[str, Optimize]]:
             lambda rules, c=case, w=weights: report(c.written, c.specs, rules, at=c.at(PATTERN_SIZE), weights=w),
         )
     for i in islice(IDENTITIES, most):
-        words = {word for spec in i.specs for word in spec.split()}
-        at = {size: value for size, value in SIZES.items() if size in words}
-        facts: dict[str | int, str] = {i.arguments.index(name): text for name, text in i.facts.items()}
         for side, fn in (("dearer", i.dearer), ("cheaper", i.cheaper)):
-            yield (
-                f"{i.name} ({side})",
-                lambda rules, fn=fn, i=i, at=at, facts=facts: report(
-                    fn, i.specs, rules, at=at, facts=facts, numerics=i.numerics
-                ),
-            )
+            yield f"{i.name} ({side})", lambda rules, fn=fn, i=i: report(fn, i.specs, rules, **i.options)
 
 
 def report(fn: Callable[..., Any], specs: tuple[Any, ...], rules: rx.RuleSet, **options: Any) -> Any:

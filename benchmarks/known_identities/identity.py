@@ -44,6 +44,14 @@ class Identity:
         """The names of the arguments, which the dearer side gives them."""
         return tuple(inspect.signature(self.dearer).parameters)
 
+    @property
+    def options(self) -> dict[str, Any]:
+        """The options of `optimize` for its sides: the sizes that its specs name, its facts, and its numerics class."""
+        words = {word for spec in self.specs for word in spec.split()}
+        at = {size: value for size, value in SIZES.items() if size in words}
+        facts = {self.arguments.index(name): text for name, text in self.facts.items()}
+        return {"at": at, "facts": facts, "numerics": self.numerics}
+
 
 def table(family: str, *rows: tuple[Any, ...], numerics: Numerics = "reassociate") -> tuple[Identity, ...]:
     """Returns the identities of a family. `numerics`: the class of rows that name none."""
