@@ -252,7 +252,9 @@ def fact_invented(d: Data, rng: Random) -> bool:
 @forgery
 def facts_dropped(d: Data, rng: Random) -> bool:
     """A declared fact that a step needs is left out."""
-    claimed = [e for e in _rules(d) if any("derived from what is declared" in p for p in e["proofs"])]
+    claimed = [
+        e for e in _rules(d) if "operands" in e and any("derived from what is declared" in p for p in e["proofs"])
+    ]
     # What follows from the operators alone needs no declaration.
     if not any(_name(d, place) in d["facts"] for e in claimed for place in e["operands"]):
         return False
