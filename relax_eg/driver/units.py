@@ -48,6 +48,8 @@ from relax_eg.shapes import Dim, Scope
 
 Place = tuple[str, int]  # a function, and the number of a block in it
 
+# limit: rounds in which schemas are asked about the values that were chosen, each after a gain of the one before
+_MOST_ROUNDS = 3
 _AT_LEAST = 0.05  # chosen: share of the budget's seconds that an e-graph gets once the budget is spent
 
 
@@ -329,12 +331,14 @@ class Units:
         in_kernels = run.options.execution == KERNELS and name not in self._in_loops
         extract = extract_kernels if in_kernels else extract_operators
         chosen = extract(self._saturated[place].read, request)
-        is_gain = NEVER_SLOWER * chosen.selected.cost < chosen.written_cost
-        if (
-            not is_again
-            and is_gain
-            and (more := self._more_alternatives(place, chosen.forms[0].operators, roots, scope, known))
-        ):
+        least = chosen.written_cost
+        for _ in range(0 if is_again else _MOST_ROUNDS):
+            if NEVER_SLOWER * chosen.selected.cost >= least:
+                break
+            least = chosen.selected.cost
+            more = self._more_alternatives(place, chosen.forms[0].operators, roots, scope, known)
+            if not more:
+                break
             makers = {e: rules[0] for form in chosen.forms[:1] for e, rules in form.makers.items() if rules}
             self._saturated[place] = self._saturate(place, roots, scope, known, run, more, makers)
             chosen = extract(self._saturated[place].read, request)

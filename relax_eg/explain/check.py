@@ -44,6 +44,7 @@ from relax_eg.ops.libraries import library_of
 from relax_eg.rules import NUMERICS, Claim, Rule, RuleSet, ValueTest
 from relax_eg.rules.certificates import status
 from relax_eg.rules.conditions import key_of
+from relax_eg.rules.fact_rules import NONEMPTY
 from relax_eg.rules.parameter_facts import Facts, facts_of_functions, known_facts
 from relax_eg.rules.schema_answers import Batched
 from relax_eg.shapes import Dim, Proved, Relation, Scope, prove
@@ -245,7 +246,7 @@ class _Check:
 
     def facts_of(self, e: Expr) -> frozenset[str]:
         """The facts of `e`."""
-        return self.known.among(FACTS, e)
+        return self.known.among((*FACTS, NONEMPTY), e)
 
     def record_facts(self, e: Equation, used: Mapping[Expr, frozenset[str]]) -> None:
         """Adds the facts that the proof of a step was given to its conditions, without those that follow from others

@@ -35,10 +35,13 @@ from relax_eg.tir import (
     TensorProgram,
     compute,
     const,
+    equal,
     less_equal,
+    loop,
     maximum,
     minimum,
     program,
+    reduce,
     select,
     within,
 )
@@ -166,7 +169,9 @@ def _gather(site: Site) -> Annotation:
     sizes: Dims = need_length(site, "slice_sizes", len(shape), "the operand")
     for axis, (size, room) in enumerate(zip(sizes, shape, strict=True)):
         need_at_most(site, ZERO, size, f"the slice size of axis {axis}")
-        need_at_most(site, size, room, f"the slice on axis {axis}")
+        # With a fill value, a slice that never fits is filled. Of an empty batch axis there is no slice.
+        if site["mode"] != "fill" or axis not in (*site["start_index_map"], *site["operand_batching_dims"]):
+            need_at_most(site, size, room, f"the slice on axis {axis}")
     if site["mode"] == "fill" and is_key(dtype):
         raise site.error("there is no key to fill with; mode clip or promise is needed")
     kept = _kept(site, len(shape), ("collapsed_slice_dims", "operand_batching_dims"))
@@ -227,10 +232,26 @@ def _jax_gather(
 ) -> Any:
     from jax import lax
 
+    if mode == "fill" and any(size > room for size, room in zip(slice_sizes, x.shape, strict=True)):
+        return _filled(x, indices, slice_sizes, fill_value, **numbers)
     indices = jax_positions(indices, [x.shape[a] for a in numbers["start_index_map"]])
     return lax.gather(
         x, indices, lax.GatherDimensionNumbers(**numbers), slice_sizes, mode=_jax_mode(mode), fill_value=fill_value
     )
+
+
+def _filled(
+    x: Any, indices: Any, slice_sizes: tuple[int, ...], value: Any, *, offset_dims: tuple[int, ...],
+    collapsed_slice_dims: tuple[int, ...], operand_batching_dims: tuple[int, ...], **others: tuple[int, ...],
+) -> Any:  # fmt: skip
+    """The result of a gather of slices that never fit, such as of an element of an empty axis; lax refuses them."""
+    import jax.numpy as jnp
+
+    dropped = {*collapsed_slice_dims, *operand_batching_dims}
+    windows, batch = iter(n for a, n in enumerate(slice_sizes) if a not in dropped), iter(indices.shape[:-1])
+    rank = len(offset_dims) + indices.ndim - 1
+    shape = tuple(next(windows) if a in offset_dims else next(batch) for a in range(rank))
+    return jnp.full(shape, fill_value(str(x.dtype)) if value is None else value, x.dtype)
 
 
 # --- scatter ---
@@ -259,6 +280,37 @@ def _scatter(site: Site) -> Annotation:
     for size, given in zip(indices, (d for a, d in enumerate(updates) if a not in windows), strict=False):
         need_equal(site, given, size, "the updates, and the indices")
     return Tensor(shape, dtype)
+
+
+def _scatter_definition(site: Site, buffers: tuple[Buffer, ...]) -> TensorProgram | None:
+    """Each element plus all updates of its place."""
+    x, indices, updates = buffers
+    if site["kind"] != "add" or site["mode"] != "fill":
+        return None
+    loops = tuple(loop(f"u{a}") for a in range(updates.rank))
+    batch = [v for a, v in enumerate(loops) if a not in site["update_window_dims"]]
+    windows = iter(site["update_window_dims"])
+
+    def element(*i: Dim) -> Scalar:
+        here: Scalar = const(True, "bool")
+        for axis, place in enumerate(i):
+            index_map = site["scatter_dims_to_operand_dims"]
+            if axis in site["operand_batching_dims"]:
+                of = site["scatter_indices_batching_dims"][site["operand_batching_dims"].index(axis)]
+                here = here & equal(Index(place), Index(batch[of]))
+                continue
+            window = None if axis in site["inserted_window_dims"] else next(windows)
+            at: Scalar = Index(ZERO if window is None else loops[window])
+            if axis in index_map:
+                start = as_index(indices[(*batch, index_map.index(axis))])
+                if window is not None:
+                    here = here & within(0, start, x.shape[axis] - updates.shape[window] + 1)
+                at = start if window is None else start + at
+            here = here & equal(Index(place), at)
+        over = tuple(zip(loops, updates.shape, strict=True))
+        return x[i] + reduce("sum", select(here, updates[loops], const(0, x.dtype)), over)
+
+    return program("scatter", buffers, compute("out", x.shape, element))
 
 
 def _scatter_reference(
@@ -344,7 +396,7 @@ for _operator in (
              (Attribute("kind"), Attribute("mode"), *(Attribute(name, default=()) for name in _SCATTER),
               Attribute("sorted", default=False), Attribute("unique", default=False)),
              _scatter_reference, _scatter_cost,
-             capacity="scatter",
+             capacity="scatter", definition=_scatter_definition,
              doc="x with updates set, added, multiplied or compared in at computed positions, as jax.lax.scatter"),
 ):  # fmt: skip
     register(_operator)

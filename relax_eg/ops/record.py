@@ -150,6 +150,8 @@ class Operator:
     - `below`: for an operator whose elements are positions along an axis: the size of that axis.
     - `promised`: the operand whose elements a use promises to be positions along an axis, and the size of that axis;
       None for a use that promises nothing.
+    - `definition`: for an operator without `equations`: equations that state the result for proofs, and would compute
+      it in much more work; None for a use that they do not cover.
     """
 
     name: str
@@ -167,6 +169,7 @@ class Operator:
     poles: bool = False
     below: Callable[[Site], Dim] | None = None
     promised: Callable[[Site], tuple[int, Dim] | None] | None = None
+    definition: Callable[[Site, tuple[Buffer, ...]], TensorProgram | None] | None = None
 
     def __post_init__(self) -> None:
         if self.equations is None and (self.reference is None or self.cost is None):
@@ -412,13 +415,19 @@ def _program(
 ) -> TensorProgram | None:
     """`_text` is the text of the attributes. It keeps 1 and True, and zeros of both signs, apart in the cache, as they
     compare equal."""
-    operator = get(op)
-    if operator.equations is None:
-        return None
-    site = Site(op, operands, dict(attrs))
-    names = operator.operand_names(len(operands))
-    buffers = tuple(Buffer(n, site.shape(i), site.dtype(i)) for i, n in enumerate(names))
-    return operator.equations(site, buffers)
+    equations, site = get(op).equations, Site(op, operands, dict(attrs))
+    return None if equations is None else equations(site, _buffers(site))
+
+
+def definition_of(site: Site) -> TensorProgram | None:
+    """Returns the equations that state what one use of an operator without index equations is, if it has any."""
+    definition = get(site.op).definition
+    return None if definition is None else definition(site, _buffers(site))
+
+
+def _buffers(site: Site) -> tuple[Buffer, ...]:
+    names = get(site.op).operand_names(len(site.operands))
+    return tuple(Buffer(n, site.shape(i), site.dtype(i)) for i, n in enumerate(names))
 
 
 def pattern_kind(site: Site) -> PatternKind:

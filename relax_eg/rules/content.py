@@ -78,9 +78,9 @@ def meanings(operators: Iterable[str]) -> str:
 
 @functools.lru_cache(1 << 10)
 def _meaning(operator: Operator) -> str:
-    """A hash of an operator's parameters, attributes, deduction function, index equations and reference."""
+    """A hash of an operator's parameters, attributes, deduction function, index equations, reference and definition."""
     said = (operator.parameters, operator.attributes, operator.deduce, operator.equations, operator.reference)
-    return _hash(repr(text_token(said)))
+    return _hash(repr(text_token(said if operator.definition is None else (*said, operator.definition))))
 
 
 @functools.lru_cache(1)

@@ -25,7 +25,8 @@ from relax_eg.rules.matching import ANY, TESTS, Test
 Premise = Claim | ValueTest
 
 # Words for properties of a value that follow from its annotation; premises use them like facts.
-ANNOTATION_WORDS = ("is_float", "is_bool", "is_integer", "is_square", "is_nonempty")
+NONEMPTY = "is_nonempty"  # every axis has a place
+ANNOTATION_WORDS = ("is_float", "is_bool", "is_integer", "is_square", NONEMPTY)
 
 
 @dataclass(frozen=True)

@@ -52,31 +52,39 @@ def first_difference(schema: Schema, programs: int | None = None) -> tuple[int, 
         except RelaxEgError as e:
             return right, f"  {e}\n{trial.module}"
         for proposed, value in zip(proposals, after, strict=True):
-            if _equal(before, value):
+            if _equal(before, value, trial.tolerance):
                 continue
             inputs = "\n".join(
                 f"  {p.attr('name')} = {np.asarray(a).tolist()}"
                 for p, a in zip(trial.module.main.params, trial.args, strict=True)
             )
-            shown = Module((_main(trial.module.main.params, proposed), *queries.functions.values()))
+            shown = Module((main_of(trial.module.main.params, proposed), *queries.functions.values()))
             return right, f"{trial.module}\n  becomes\n{shown}\n  at\n{inputs}\n  {before} became {value}"
         right += 1
     return right, ""
 
 
 def _value(trial: Trial, e: Expr) -> tuple[Any, ...]:
-    module = Module((_main(trial.module.main.params, e), *trial.queries.functions.values()))
-    found = evaluate(module, trial.args, arithmetic="exact")
+    module = Module((main_of(trial.module.main.params, e), *trial.queries.functions.values()))
+    found = evaluate(module, trial.args, arithmetic=trial.arithmetic)
     return found if isinstance(found, tuple) else (found,)
 
 
-def _main(params: Sequence[Expr], e: Expr) -> Function:
+def main_of(params: Sequence[Expr], e: Expr) -> Function:
     return Function("main", tuple(params), (), e)
 
 
-def _equal(before: tuple[Any, ...], after: tuple[Any, ...]) -> bool:
-    pairs = zip(before, after, strict=False)
-    return len(before) == len(after) and all(np.shape(a) == np.shape(b) and bool(np.all(a == b)) for a, b in pairs)
+def _equal(before: tuple[Any, ...], after: tuple[Any, ...], tolerance: float = 0.0) -> bool:
+    if len(before) != len(after) or any(np.shape(a) != np.shape(b) for a, b in zip(before, after, strict=True)):
+        return False
+    pairs = zip(before, after, strict=True)
+    if not tolerance:
+        return all(bool(np.all(a == b)) for a, b in pairs)
+    return all(np.allclose(a, b, tolerance, tolerance * _largest(a)) for a, b in pairs)
+
+
+def _largest(a: Any) -> float:
+    return float(np.max(np.abs(a), initial=0.0, where=np.isfinite(a)))
 
 
 def _by_operators(schema: Schema) -> tuple[Trials, ...]:
@@ -113,7 +121,7 @@ def kernels(rng: np.random.Generator) -> Trial:
     inner = [e for e in (drawn((x, y)) for _ in range(6)) if e.ndim == 2] or [op.add(x, y)]
     node = drawn(inner)
     args = tuple(rng.integers(-3, 4, shape).astype(object) for shape in ((k, k), (k, k), (k,)))
-    return Trial(Module((_main(params, node),)), node, args, ModuleAnswers({}))
+    return Trial(Module((main_of(params, node),)), node, args, ModuleAnswers({}))
 
 
 def rows(rng: np.random.Generator) -> Trial:
@@ -147,7 +155,7 @@ def rows(rng: np.random.Generator) -> Trial:
     node = ends[int(rng.integers(len(ends)))]()
     args = tuple(rng.integers(-2, 3, shape).astype(object) for shape in ((n, 2), (m, 2), (m,), (m, 2)))
     large = (0.0, 1024.0, 8192.0)[int(rng.integers(3))]  # bytes; 0 where every byte in memory has a price
-    return Trial(Module((_main(params, node),)), node, args, ModuleAnswers({}, (), postorder((node,)), large))
+    return Trial(Module((main_of(params, node),)), node, args, ModuleAnswers({}, (), postorder((node,)), large))
 
 
 def batches(rng: np.random.Generator) -> Trial:
@@ -171,7 +179,7 @@ def batches(rng: np.random.Generator) -> Trial:
     node = ends[int(rng.integers(len(ends)))]()
     args = tuple(rng.integers(-2, 3, shape).astype(object) for shape in ((k, n, 2), (k, m, 2), (m,), (k, m, 2), (m, 2)))
     large = (0.0, 8192.0, 8192.0)[int(rng.integers(3))]  # bytes; mostly rows are below this and matrices are not
-    return Trial(Module((_main(params, node),)), node, args, ModuleAnswers({}, (), postorder((node,)), large))
+    return Trial(Module((main_of(params, node),)), node, args, ModuleAnswers({}, (), postorder((node,)), large))
 
 
 def uses_of(operators: Collection[str]) -> Trials:
@@ -200,7 +208,7 @@ def uses_of(operators: Collection[str]) -> Trials:
         params = tuple(e for e in postorder((node,)) if e.op == "var")
         shapes = {"x": (n, m), "y": (n, m), "z": (m, k), "w": (m,), "i": (k,), "w0": ()}
         args = tuple(np.asarray(rng.integers(-3, 4, shapes[str(p.attr("name"))]), object) for p in params)
-        return Trial(Module((_main(params, node),)), node, args, ModuleAnswers({}, (), postorder((node,))))
+        return Trial(Module((main_of(params, node),)), node, args, ModuleAnswers({}, (), postorder((node,))))
 
     return use
 
@@ -212,7 +220,7 @@ def long_products(rng: np.random.Generator) -> Trial:
     params = var("x", Tensor(f"n {depth}")), var("w", Tensor(f"{depth} {columns}"))
     node = op.matmul(*params)
     args = tuple(rng.integers(-2, 3, shape).astype(object) for shape in ((rows, depth), (depth, columns)))
-    return Trial(Module((_main(params, node),)), node, args, ModuleAnswers({}))
+    return Trial(Module((main_of(params, node),)), node, args, ModuleAnswers({}))
 
 
 def decoders(rng: np.random.Generator) -> Trial:
@@ -235,7 +243,7 @@ def decoders(rng: np.random.Generator) -> Trial:
     node = op.linear(x, op.permute_dims(weight, (1, 0))) if turned else op.matmul(x, weight)
     shapes = ((rows, each * blocks), (blocks, columns), (each, columns), (columns,))
     args = tuple(rng.integers(-3, 4, shape).astype(object) for shape in shapes)
-    return Trial(Module((_main(params, node),)), node, args, ModuleAnswers({}, (), postorder((node,))))
+    return Trial(Module((main_of(params, node),)), node, args, ModuleAnswers({}, (), postorder((node,))))
 
 
 def workspaces(rng: np.random.Generator) -> Trial:
@@ -260,7 +268,7 @@ def workspaces(rng: np.random.Generator) -> Trial:
         rng.integers(-2, 3, (rows, parts * each)).astype(object),
         rng.integers(-2, 3, (parts * each, columns)).astype(object),
     )
-    return Trial(Module((_main(params, node),)), node, args, ModuleAnswers({}))
+    return Trial(Module((main_of(params, node),)), node, args, ModuleAnswers({}))
 
 
 def nested_sums(rng: np.random.Generator) -> Trial:
@@ -282,7 +290,7 @@ def nested_sums(rng: np.random.Generator) -> Trial:
         terms[i : i + 2] = [op.negative(joined) if rng.integers(6) == 0 and len(terms) > 2 else joined]
     queries = ModuleAnswers({}, (), postorder(terms))
     args = (*(rng.integers(-3, 4, (k, k)).astype(object) for _ in range(4)), np.asarray(rng.integers(-3, 4), object))
-    return Trial(Module((_main(params, terms[0]),)), terms[0], args, queries)
+    return Trial(Module((main_of(params, terms[0]),)), terms[0], args, queries)
 
 
 def _of_function(kind: str, rng: np.random.Generator) -> Trial:
@@ -305,7 +313,7 @@ def _of_function(kind: str, rng: np.random.Generator) -> Trial:
         queries.functions["condition"] = pure_function("condition", (limit, i, h), [op.less(i, limit)])
         condition = function_ref(queries.functions["condition"])
         node = while_loop(condition, function_ref(body), (count,), (matrix, same), (const(0), carried))
-    module = Module((_main(params, node), *queries.functions.values()))
+    module = Module((main_of(params, node), *queries.functions.values()))
 
     def drawn(*shape: int) -> Any:
         return rng.integers(-2, 3, shape).astype(object)
@@ -356,82 +364,3 @@ _WITH: dict[str, Trials] = {
     SCAN: scans, WHILE: while_loops, CALL: calls, "add": nested_sums, "subtract": nested_sums, CALL_TIR: workspaces,
     "matmul": long_products,
 }  # fmt: skip
-
-
-def broadcast_operands(rng: np.random.Generator) -> Trial:
-    """An operator on two operands of which one or both are broadcast."""
-    k, m = (int(rng.integers(4)) for _ in range(2))
-    narrow = ((m,), (k, 1), ())[int(rng.integers(3))]
-    x, y = (var(n, Tensor(tuple(map(Dim.of, shape)), "float32")) for n, shape in (("x", (k, m)), ("y", narrow)))
-    in_front = rng.random() < 0.4 and len(narrow) < 2
-    wide = op.expand_dims(y, list(range(2 - len(narrow)))) if in_front else op.broadcast_to(y, (k, m))
-    if rng.random() < 0.3:
-        wide = op.broadcast_to(op.expand_dims(wide, 0), (2, k, m))
-    made = (
-        op.add, op.subtract, op.divide, op.maximum, op.less, lambda a, b: op.where(op.less(a, b), b, a),
-        lambda a, b: op.where(op.less(b, 2.0), a, b),
-    )  # fmt: skip
-    f = made[int(rng.integers(len(made)))]
-    node = f(x, wide) if rng.random() < 0.5 else f(wide, x)
-    args = tuple(rng.integers(1, 4, shape).astype(object) for shape in ((k, m), narrow))
-    return Trial(Module((_main((x, y), node),)), node, args, ModuleAnswers({}, (), postorder((node,))))
-
-
-def sums_of_products(rng: np.random.Generator) -> Trial:
-    """A sum of products of matrices, vectors and masks in several spellings: matmuls, broadcast products that are
-    summed, identity and triangular masks, transposes, slices, concatenations, diagonals."""
-    k = int(rng.integers(1, 5))
-    n = Dim.of(k)
-    params = a, b, c, v, w = tuple(
-        var(x, Tensor((n,) * r, "float32")) for x, r in zip("abcvw", (2, 2, 2, 1, 1), strict=True)
-    )
-    same = op.equal(op.iota((n, n), 0), op.iota((n, n), 1))
-
-    def matrix(depth: int) -> Expr:
-        if depth == 0:
-            return (a, b, c)[int(rng.integers(3))]
-        x, y = matrix(depth - 1), matrix(int(rng.integers(depth)))
-        made = (
-            lambda: op.matmul(x, y), lambda: op.add(x, y), lambda: op.subtract(x, y), lambda: op.linear(x, y),
-            lambda: op.sum(op.multiply(op.expand_dims(x, 2), op.expand_dims(y, 0)), 1), lambda: op.multiply(x, v),
-            lambda: op.permute_dims(x, (1, 0)), lambda: op.matmul(op.astype(same, x.dtype), x), lambda: op.negative(x),
-            lambda: op.where(same, op.expand_dims(vector(0), 1), const(0.0)), lambda: op.multiply(x, 2.0),
-            lambda: op.multiply(op.expand_dims(vector(0), 1), vector(0)), lambda: op.tril(x),
-            lambda: op.strided_slice(op.concat([x, y], 1), (0, 1), (k, k + 1)),
-            lambda: op.matmul(op.concat([x, y], 1), op.concat([y, x], 0)),
-        )  # fmt: skip
-        return made[int(rng.integers(len(made)))]()
-
-    def vector(depth: int) -> Expr:
-        if depth == 0:
-            return (v, w)[int(rng.integers(2))]
-        x = matrix(depth - 1)
-        made = (
-            lambda: op.matmul(x, vector(0)), lambda: op.matmul(vector(0), x), lambda: op.sum(x, int(rng.integers(2))),
-            lambda: op.sum(op.where(same, x, const(0.0)), 1), lambda: op.add(vector(0), op.sum(x, 0)),
-            lambda: op.squeeze(op.strided_slice(x, (0, 0), (1, k)), 0),
-        )  # fmt: skip
-        return made[int(rng.integers(len(made)))]()
-
-    node = (matrix, vector, lambda d: op.sum(matrix(d)))[int(rng.integers(3))](int(rng.integers(1, 4)))
-    shapes = ((k, k), (k, k), (k, k), (k,), (k,))
-    args = tuple(rng.integers(-2, 3, shape).astype(object) for shape in shapes)
-    return Trial(Module((_main(params, node),)), node, args, ModuleAnswers({}, (), postorder((node,))))
-
-
-def pointwise_terms(rng: np.random.Generator) -> Trial:
-    """A term of up to five elementwise operators on two arrays and small numbers, which often repeats an operand."""
-    k = int(rng.integers(1, 5))
-    params = x, y = tuple(var(name, Tensor((Dim.of(k),), "float32")) for name in "xy")
-    functions = (
-        op.add, op.subtract, op.multiply, op.maximum, op.minimum, lambda a, b: op.where(op.less(a, b), a, b),
-        lambda a, b: op.where(op.greater_equal(a, b), a, op.negative(b)), lambda a, b: op.maximum(op.negative(a), b),
-        lambda a, b: op.where(op.logical_or(op.less(a, b), op.equal(a, b)), a, b), lambda a, b: op.abs(a),
-        lambda a, b: op.add(a, float(rng.integers(-2, 3))), lambda a, b: op.multiply(a, float(rng.integers(-2, 3))),
-    )  # fmt: skip
-    made: list[Expr] = [x, y]
-    for _ in range(int(rng.integers(2, 6))):
-        f = functions[int(rng.integers(len(functions)))]
-        made.append(f(made[-1], made[int(rng.integers(len(made)))]))
-    args = tuple(rng.integers(-3, 4, k).astype(object) for _ in params)
-    return Trial(Module((_main(params, made[-1]),)), made[-1], args, ModuleAnswers({}, (), postorder((made[-1],))))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import numpy as np
 
@@ -168,12 +168,16 @@ class Trial:
     - `node`: the node for which a schema proposes an equal expression.
     - `args`: the values of the parameters.
     - `queries`: the answers to the schema's queries.
+    - `arithmetic`: that of the interpreter. Library routines have values in "numpy" only.
+    - `tolerance`: the error that rounding may make, as a share of the largest element.
     """
 
     module: Module
     node: Expr
     args: tuple[Any, ...]
     queries: ModuleAnswers
+    arithmetic: Literal["exact", "numpy"] = "exact"
+    tolerance: float = 0.0
 
 
 # Draws a test program of a schema.

@@ -37,7 +37,10 @@ Trait = Literal[
     "commutes",  # its arguments may be exchanged, bit for bit; those of `maximum` may not: two zeros may give either
     "idempotent",  # f(x, x) is x
     "total",  # a function of reals that has a value at all real numbers, or a function of integers
-    "increasing",  # a total function of reals that increases with its argument
+    "increasing",  # a total function of reals that never decreases with its argument
+    "decreasing",  # a total function of reals that never increases with its argument
+    "rises",  # never decreases with an argument of at least 0; it may be infinite at 0
+    "falls",  # never increases with an argument greater than 0
     "smooth",  # a function of floats that is not piecewise
     "rounds",  # gives a whole number near its argument
     "jumps",  # discontinuous: the last bit of an argument matters
@@ -209,34 +212,37 @@ _ROWS = (
                    lax="pow", traits="smooth"),
     ScalarFunction("integer_pow", 2, _integer_pow, "iufc", "first", 2, exact.finite(exact.integer_pow),
                    traits="smooth ring"),
-    ScalarFunction("square", 1, np.square, "iufc", exact=exact.square, traits="smooth ring"),
-    ScalarFunction("reciprocal", 1, lambda x: 1 / x, "fc", flops=DIVIDE, exact=exact.reciprocal, traits="smooth ring"),
+    ScalarFunction("square", 1, np.square, "iufc", exact=exact.square, traits="rises smooth ring"),
+    ScalarFunction("reciprocal", 1, lambda x: 1 / x, "fc", flops=DIVIDE, exact=exact.reciprocal,
+                   traits="falls smooth ring"),
     ScalarFunction("negative", 1, np.negative, "iufc", exact=exact.negative,
-                   lax="neg", traits="smooth ring nan infinite bounded"),
-    ScalarFunction("abs", 1, np.abs, "iufc", "real", exact=abs, traits="total nan infinite bounded"),
-    ScalarFunction("sign", 1, np.sign, "iufc", exact=exact.sign, traits="total jumps nan bounded"),
+                   lax="neg", traits="total decreasing smooth ring nan infinite bounded"),
+    ScalarFunction("abs", 1, np.abs, "iufc", "real", exact=abs, traits="rises total nan infinite bounded"),
+    ScalarFunction("sign", 1, np.sign, "iufc", exact=exact.sign, traits="total increasing jumps nan bounded"),
     ScalarFunction("floor", 1, np.floor, "f", exact=exact.rounding(math.floor),
-                   traits="total rounds jumps nan infinite bounded"),
+                   traits="total increasing rounds jumps nan infinite bounded"),
     ScalarFunction("ceil", 1, np.ceil, "f", exact=exact.rounding(math.ceil),
-                   traits="total rounds jumps nan infinite bounded"),
-    ScalarFunction("trunc", 1, np.trunc, "f", exact=exact.rounding(math.trunc), traits="total rounds jumps nan"),
-    ScalarFunction("round", 1, np.rint, "f", exact=exact.rounding(round), traits="total rounds jumps nan bounded"),
+                   traits="total increasing rounds jumps nan infinite bounded"),
+    ScalarFunction("trunc", 1, np.trunc, "f", exact=exact.rounding(math.trunc),
+                   traits="total increasing rounds jumps nan"),
+    ScalarFunction("round", 1, np.rint, "f", exact=exact.rounding(round),
+                   traits="total increasing rounds jumps nan bounded"),
     ScalarFunction("round_away", 1, _round_away, "f", exact=exact.rounding(exact.round_away),
-                   traits="total rounds jumps nan bounded"),
+                   traits="total increasing rounds jumps nan bounded"),
     ScalarFunction("maximum", 2, np.maximum, "biufc", exact=max, lax="max", traits="idempotent bounded"),
     ScalarFunction("minimum", 2, np.minimum, "biufc", exact=min, lax="min", traits="idempotent bounded"),
     ScalarFunction("clamp", 3, lambda low, x, high: np.minimum(np.maximum(x, low), high), "biuf", flops=2,
                    exact=lambda low, x, high: min(max(x, low), high), traits="total"),
     # roots, exponentials, logarithms
-    ScalarFunction("sqrt", 1, np.sqrt, "fc", flops=DIVIDE, traits="smooth nan infinite"),
-    ScalarFunction("rsqrt", 1, lambda x: 1 / np.sqrt(x), "fc", flops=DIVIDE, exact=exact.rsqrt, traits="smooth"),
+    ScalarFunction("sqrt", 1, np.sqrt, "fc", flops=DIVIDE, traits="rises smooth nan infinite"),
+    ScalarFunction("rsqrt", 1, lambda x: 1 / np.sqrt(x), "fc", flops=DIVIDE, exact=exact.rsqrt, traits="falls smooth"),
     ScalarFunction("cbrt", 1, np.cbrt, "f", flops=TRANSCENDENTAL, traits="total increasing smooth nan"),
     ScalarFunction("exp", 1, np.exp, "fc", flops=TRANSCENDENTAL, traits="total increasing smooth nan"),
     ScalarFunction("exp2", 1, np.exp2, "fc", flops=TRANSCENDENTAL, traits="total increasing smooth nan"),
     ScalarFunction("expm1", 1, np.expm1, "fc", flops=TRANSCENDENTAL, exact=exact.expm1,
                    traits="total increasing smooth nan"),
-    ScalarFunction("log", 1, np.log, "fc", flops=TRANSCENDENTAL, traits="smooth nan infinite"),
-    ScalarFunction("log1p", 1, np.log1p, "fc", flops=TRANSCENDENTAL, exact=exact.log1p, traits="smooth nan"),
+    ScalarFunction("log", 1, np.log, "fc", flops=TRANSCENDENTAL, traits="rises smooth nan infinite"),
+    ScalarFunction("log1p", 1, np.log1p, "fc", flops=TRANSCENDENTAL, exact=exact.log1p, traits="rises smooth nan"),
     ScalarFunction("sigmoid", 1, lambda x: scipy.special.expit(x) if x.dtype.kind == "f" else 1 / (1 + np.exp(-x)),
                    "fc", flops=TRANSCENDENTAL, exact=exact.sigmoid,
                    lax="logistic", traits="total increasing smooth nan bounded"),
@@ -249,7 +255,7 @@ _ROWS = (
     ScalarFunction("atan", 1, np.arctan, "fc", flops=TRANSCENDENTAL, traits="total increasing smooth nan"),
     ScalarFunction("atan2", 2, np.arctan2, "f", flops=TRANSCENDENTAL, traits="total"),
     ScalarFunction("sinh", 1, np.sinh, "fc", flops=TRANSCENDENTAL, traits="total increasing smooth nan"),
-    ScalarFunction("cosh", 1, np.cosh, "fc", flops=TRANSCENDENTAL, traits="total smooth nan"),
+    ScalarFunction("cosh", 1, np.cosh, "fc", flops=TRANSCENDENTAL, traits="rises total smooth nan"),
     ScalarFunction("tanh", 1, np.tanh, "fc", flops=TRANSCENDENTAL, traits="total increasing smooth nan bounded"),
     ScalarFunction("asinh", 1, np.arcsinh, "fc", flops=TRANSCENDENTAL, traits="total increasing smooth nan"),
     ScalarFunction("acosh", 1, np.arccosh, "fc", flops=TRANSCENDENTAL, traits="smooth nan"),
@@ -257,7 +263,7 @@ _ROWS = (
     # special
     ScalarFunction("erf", 1, scipy.special.erf, "f", flops=SPECIAL, traits="total increasing smooth nan bounded"),
     ScalarFunction("erfc", 1, scipy.special.erfc, "f", flops=SPECIAL, exact=exact.erfc,
-                   traits="total smooth nan bounded"),
+                   traits="total decreasing smooth nan bounded"),
     ScalarFunction("erf_inv", 1, scipy.special.erfinv, "f", flops=SPECIAL, traits="smooth nan"),
     ScalarFunction("lgamma", 1, scipy.special.gammaln, "f", flops=SPECIAL, traits="smooth nan"),
     ScalarFunction("digamma", 1, special.digamma, "f", flops=SPECIAL, traits="smooth nan"),

@@ -9,14 +9,17 @@ from relax_eg.rules.book.decoding import decoding
 from relax_eg.rules.book.elementwise import elementwise
 from relax_eg.rules.book.functions import functions
 from relax_eg.rules.book.fusion import fusion
+from relax_eg.rules.book.index_maps import index_maps
 from relax_eg.rules.book.layout import layout
 from relax_eg.rules.book.legalization import legalization
 from relax_eg.rules.book.libraries import calls
 from relax_eg.rules.book.library_forms import forms
 from relax_eg.rules.book.movement import movement
+from relax_eg.rules.book.orders import orders
 from relax_eg.rules.book.pieces import pieces
 from relax_eg.rules.book.pointwise import pointwise
 from relax_eg.rules.book.reduction import reduction
+from relax_eg.rules.book.reductions import reductions
 from relax_eg.rules.book.splitting import splitting
 from relax_eg.rules.book.sum_products import sum_products
 from relax_eg.rules.book.sums import sums
@@ -25,14 +28,17 @@ from relax_eg.rules.book.values import values
 from relax_eg.rules.book.workspace import workspace
 from relax_eg.rules.rule_set import RuleSet
 
-algebra = RuleSet("algebra", [*contraction, *blocks, *convolution, *attention, *reduction, *elementwise])
+algebra = RuleSet("algebra", [*contraction, *blocks, *convolution, *attention, *reduction, *orders, *elementwise])
 libraries = RuleSet("libraries", [*calls, *forms])
 default = RuleSet(
     "default",
     [*algebra, *movement, *values, *systems, *layout, *libraries],
     (
         *broadcasts.schemas,
+        *index_maps.schemas,
+        *systems.schemas,
         *sum_products.schemas,
+        *reductions.schemas,
         *pointwise.schemas,
         *sums.schemas,
         *functions.schemas,
@@ -57,13 +63,16 @@ __all__ = [
     "elementwise",
     "functions",
     "fusion",
+    "index_maps",
     "layout",
     "legalization",
     "libraries",
     "movement",
+    "orders",
     "pieces",
     "pointwise",
     "reduction",
+    "reductions",
     "splitting",
     "sum_products",
     "sums",

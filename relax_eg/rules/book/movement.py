@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import Any
 
@@ -106,100 +105,15 @@ def last_slice_of_concat(x: Any, y: Any, axis: int) -> Any:
     return op.strided_slice(both, begin, both.shape), y
 
 
-@_rule("x: *b", sizes="*i:b *j:b *k:b *l:b", numerics="exact", tags=("slice",), check=False)
-def slice_of_slice(x: Any, i: Any, j: Any, k: Any, l: Any) -> Any:  # noqa: E741
-    """x[i:j][k:l] = x[i+k:i+l]"""
-    if x.ndim == 0:
-        return None
-    begin, end = ([a + c for a, c in zip(i, edge, strict=True)] for edge in (k, l))
-    return op.strided_slice(op.strided_slice(x, i, j), k, l), op.strided_slice(x, begin, end)
-
-
-@_rule(
-    "x: *b", attrs={"p": "permute_dims.axes"}, sizes="*i:b *j:b", both=True, numerics="exact",
-    tags=("slice", "transpose"), check=False,
-)  # fmt: skip
-def slice_of_transpose(x: Any, p: Axes, i: Any, j: Any) -> Any:
-    """transpose(x, p)[i:j] = transpose(x[i':j'], p), with the bounds in the other order"""
-    if len(p) != x.ndim:
-        return None
-    back = [p.index(axis) for axis in range(x.ndim)]
-    inner = op.strided_slice(x, [i[a] for a in back], [j[a] for a in back])
-    return op.strided_slice(op.permute_dims(x, p), i, j), op.permute_dims(inner, p)
-
-
 # --- transposes move towards results, so that they meet ---
 
 
-def _same_way(x: Any, p: Axes) -> bool:
-    return len(p) == x.ndim
-
-
-def _through_transpose(name: str, f: Callable[..., Any], operands: int) -> None:
-    def one(x: Any, p: Axes) -> Any:
-        return (f(op.permute_dims(x, p)), op.permute_dims(f(x), p)) if _same_way(x, p) else None
-
-    def two(x: Any, y: Any, p: Axes) -> Any:
-        if not _same_way(x, p):
-            return None
-        return f(op.permute_dims(x, p), op.permute_dims(y, p)), op.permute_dims(f(x, y), p)
-
-    function, shapes = (one, "x: *b") if operands == 1 else (two, "x: *b, y: *b")
-    _rule(
-        shapes, attrs={"p": "permute_dims.axes"}, name=f"{name}_of_transpose" + "s" * (operands - 1),
-        doc=f"{name} of transposed operands = the transpose of {name}", numerics="exact",
-        tags=("transpose", "variants"),
-        check=False,
-    )(function)  # fmt: skip
-
-
-def _through_reshape(name: str, f: Callable[..., Any], operands: int) -> None:
-    def one(x: Any) -> Any:
-        *b, m, n = x.shape
-        return f(op.reshape(x, (*b, m * n))), op.reshape(f(x), (*b, m * n))
-
-    def two(x: Any, y: Any) -> Any:
-        *b, m, n = x.shape
-        merged = (*b, m * n)
-        return f(op.reshape(x, merged), op.reshape(y, merged)), op.reshape(f(x, y), merged)
-
-    function, shapes = (one, "x: *b m n") if operands == 1 else (two, "x: *b m n, y: *b m n")
-    _rule(
-        shapes, name=f"{name}_of_merged_axes", doc=f"{name} of reshaped operands = the reshape of {name}",
-        numerics="exact", tags=("reshape", "variants"), check=False,
-    )(function)  # fmt: skip
-
-
-# given: the operators that stand between transposes, reshapes and slices in real programs. The rules of each further
-# one are compiled for every program.
-_MOVED = (("negative", 1), ("exp", 1), ("tanh", 1), ("relu", 1), ("add", 2), ("multiply", 2))
-for _name, _operands in _MOVED:
-    _through_transpose(_name, getattr(op, _name), _operands)
-    _through_reshape(_name, getattr(op, _name), _operands)
-
-
-@_rule("x: *b, s:", attrs={"p": "permute_dims.axes"}, numerics="exact", tags=("transpose",), check=False)
-def scaled_transpose(x: Any, s: Any, p: Axes) -> Any:
-    """transpose(x) s = transpose(x s)"""
-    return (op.permute_dims(x, p) * s, op.permute_dims(x * s, p)) if _same_way(x, p) else None
-
-
-@_rule("x: m k, y: n k", numerics="exact", tags=("transpose", "concat"), check=False)
-def concat_of_transposes(x: Any, y: Any) -> Any:
-    """[X', Y'] = [X; Y]'"""
-    return op.concat([x.T, y.T], 1), op.concat([x, y], 0).T
-
-
-@_rule("x: k m, y: k n", numerics="exact", tags=("transpose", "concat"), check=False)
-def rows_of_transposes(x: Any, y: Any) -> Any:
-    """[X'; Y'] = [X, Y]'"""
-    return op.concat([x.T, y.T], 0), op.concat([x, y], 1).T
-
-
-@_rule("x: m n, v:", sizes="a b c d", numerics="exact", tags=("transpose", "pad"), check=False)
-def pad_of_transpose(x: Any, v: Any, a: Any, b: Any, c: Any, d: Any) -> Any:
-    """pad(X') = pad(X)', by the widths in the other order"""
-    return op.pad(x.T, [(a, b), (c, d)], v), op.pad(x, [(c, d), (a, b)], v).T
+@_rule("x: *b, y: *b", attrs={"p": "permute_dims.axes"}, numerics="exact", tags=("transpose",), check=False)
+def multiply_of_transposes(x: Any, y: Any, p: Axes) -> Any:
+    """transpose(x, p) transpose(y, p) = transpose(x y, p): transposes that other rules make"""
+    if len(p) != x.ndim:
+        return None
+    return op.permute_dims(x, p) * op.permute_dims(y, p), op.permute_dims(x * y, p)
 
 
 # --- reshapes of reshapes: axes put together and taken apart ---
@@ -218,29 +132,6 @@ def merge_of_split(x: Any, m: Any, n: Any) -> Any:
     """reshape(reshape(x, m, n), m n) = x: an axis split and merged"""
     at = x.shape.index(m * n)
     return op.reshape(op.reshape(x, (*x.shape[:at], m, n, *x.shape[at + 1 :])), x.shape), x
-
-
-@_rule("x: m n d *c", phase="simplify", numerics="exact", when="n >= 1", tags=("reshape",), check=False)
-def flat_of_merged_rows(x: Any) -> Any:
-    """reshape(reshape(x, m n, d), m n d) = reshape(x, m n d): rows merged, then all axes"""
-    m, n, *rest = x.shape
-    elements = math.prod(x.shape, start=Dim.of(1))
-    return op.reshape(op.reshape(x, (m * n, *rest)), (elements,)), op.reshape(x, (elements,))
-
-
-@_rule("x: b s h d", phase="simplify", numerics="exact", when=("d >= 1", "h >= 1"), tags=("reshape",), check=False)
-def merge_of_merged(x: Any) -> Any:
-    """reshape(reshape(x, b, s, h d), b s, h d) = reshape(x, b s, h d): heads merged, then rows"""
-    b, s, h, d = x.shape
-    rows = (b * s, h * d)
-    return op.reshape(op.reshape(x, (b, s, h * d)), rows), op.reshape(x, rows)
-
-
-@_rule("x: b*s h*d", sizes="b s h d", phase="simplify", numerics="exact", when=("d >= 1", "h >= 1"),
-       tags=("reshape",), check=False)  # fmt: skip
-def split_of_split(x: Any, b: Any, s: Any, h: Any, d: Any) -> Any:
-    """reshape(reshape(x, b, s, h d), b, s, h, d) = reshape(x, b, s, h, d): rows split, then heads"""
-    return op.reshape(op.reshape(x, (b, s, h * d)), (b, s, h, d)), op.reshape(x, (b, s, h, d))
 
 
 # --- slices, paddings and joints that cancel ---
@@ -273,66 +164,6 @@ def split_of_concat(x: Any, y: Any, axis: int) -> Any:
 def concat_of_three(x: Any, y: Any, z: Any, axis: int) -> Any:
     """[x, y, z] = [[x, y], z]: rules on two operands then apply to three"""
     return op.concat([x, y, z], axis), op.concat([op.concat([x, y], axis), z], axis)
-
-
-@_rule("x: *b, v:", sizes="*l:b *h:b", phase="simplify", numerics="exact", tags=("slice", "pad"), check=False)
-def slice_of_padded(x: Any, v: Any, l: Any, h: Any) -> Any:  # noqa: E741
-    """pad(x)[where x is] = x"""
-    if x.ndim == 0:
-        return None
-    end = [low + d for low, d in zip(l, x.shape, strict=True)]
-    return op.strided_slice(op.pad(x, list(zip(l, h, strict=True)), v), l, end), x
-
-
-@_rule("x: n, v:", sizes="a b c d", when=("a >= 0", "b >= 0"), numerics="exact", phase="simplify", tags=("pad",),
-       check=False)  # fmt: skip
-def pad_of_padded(x: Any, v: Any, a: Any, b: Any, c: Any, d: Any) -> Any:
-    """pad(pad(x)) = pad(x) by the sums of the widths, for one value"""
-    return op.pad(op.pad(x, [(a, b)], v), [(c, d)], v), op.pad(x, [(a + c, b + d)], v)
-
-
-@_rule("x: n *c", attrs={"mode": "take.mode"}, sizes="m", when=("m <= n", "n >= 1"), numerics="exact",
-       phase="simplify", tags=("take", "slice"), check=False)  # fmt: skip
-def rows_in_order(x: Any, m: Any, mode: str) -> Any:
-    """x[0, 1, ..., m - 1] = x[:m]"""
-    left = op.take(x, op.iota((m,)), 0, mode=mode)
-    return left, op.strided_slice(x, (0,) * x.ndim, (m, *x.shape[1:]))
-
-
-@_rule("x: *c", sizes="n i j", numerics="exact", tags=("slice", "broadcast"), check=False)
-def slice_of_copies(x: Any, n: Any, i: Any, j: Any) -> Any:
-    """broadcast(x, n)[i:j] = broadcast(x, j - i)"""
-    left = op.strided_slice(op.broadcast_to(x, (n, *x.shape)), (i, *(0 for _ in x.shape)), (j, *x.shape))
-    return left, op.broadcast_to(x, (j - i, *x.shape))
-
-
-@_rule("x: *b", attrs={"a": "flip.axes"}, phase="simplify", numerics="exact", tags=("flip",), check=False)
-def flip_of_flip(x: Any, a: Axes) -> Any:
-    """flip(flip(x)) = x"""
-    return op.flip(op.flip(x, a), a), x
-
-
-# --- slices move towards inputs: less is computed ---
-
-
-def _sliced(name: str, f: Callable[..., Any], operands: int) -> None:
-    def one(x: Any, i: Any, j: Any) -> Any:
-        return (op.strided_slice(f(x), i, j), f(op.strided_slice(x, i, j))) if x.ndim else None
-
-    def two(x: Any, y: Any, i: Any, j: Any) -> Any:
-        if not x.ndim:
-            return None
-        return op.strided_slice(f(x, y), i, j), f(op.strided_slice(x, i, j), op.strided_slice(y, i, j))
-
-    function, shapes = (one, "x: *b") if operands == 1 else (two, "x: *b, y: *b")
-    _rule(
-        shapes, sizes="*i:b *j:b", name=f"slice_of_{name}", doc=f"{name}(x)[i:j] = {name}(x[i:j]): less is computed",
-        numerics="exact", tags=("slice", "variants"), check=False,
-    )(function)  # fmt: skip
-
-
-for _name, _operands in _MOVED:
-    _sliced(_name, getattr(op, _name), _operands)
 
 
 @_rule("x: *b", sizes="*s *t", phase="simplify", numerics="exact", tags=("broadcast",), check=False)

@@ -9,11 +9,10 @@ tried for nodes whose result is smaller than an operand of at least `ProgramQuer
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
-from relax_eg.errors import OperatorError
 from relax_eg.ir.annotations import Tensor, dims_of
 from relax_eg.ir.calls import function_ref
 from relax_eg.ir.control import scan
@@ -24,14 +23,11 @@ from relax_eg.ir.partition import missing_sizes
 from relax_eg.ops import api as op
 from relax_eg.ops import bytes_of
 from relax_eg.ops.fused import program_at
-from relax_eg.ops.record import call
 from relax_eg.rules.rule_set import RuleSet
 from relax_eg.rules.schema_trials import batches, rows
 from relax_eg.rules.schemas import MEMORY, ProgramQueries, Schema
+from relax_eg.rules.slicing import applied_again, with_sizes
 from relax_eg.shapes import Dim, ceildiv
-from relax_eg.tir.compose import substitute_variables
-from relax_eg.tir.expr import loop_of
-from relax_eg.tir.program import Stage
 from relax_eg.tir.slicing import Axes, sliced_input_axes
 
 ANCHORS = ("matmul", "linear", "conv", "sum", "mean", "max", "min", "add", "subtract", "multiply", "divide")
@@ -151,10 +147,10 @@ def _sliced(x: Expr, axis: int) -> Axes | None:
         # Sizes among the attributes, such as a convolution's padding, may belong to this axis or to others.
         size = Dim.var(_unused(x, {}))
         pieces = [
-            a if place is None else var(f"x{i}", Tensor(_with(a.shape, place, size), a.dtype))
+            a if place is None else var(f"x{i}", Tensor(with_sizes(a.shape, {place: size}), a.dtype))
             for i, (a, place) in enumerate(zip(x.args, axes, strict=True))
         ]
-        return axes if _again(x, pieces, axis, size) is not None else None
+        return axes if applied_again(x, pieces, {axis: size}) is not None else None
     return axes
 
 
@@ -184,14 +180,14 @@ def _in_a_loop(e: Expr, axis: int, region: Region, rows: Dim, count: Dim, querie
             elif place is not None and arg.op == "iota":
                 args.append(_places(arg, place, rows, count, size, sliced))
             elif place is not None:
-                shape = _with(arg.shape, place, size)
+                shape = with_sizes(arg.shape, {place: size})
                 piece = sliced.setdefault((arg, place), var(f"x{len(sliced)}", Tensor(shape, arg.dtype)))
                 args.append(piece)
             elif arg.op == CONSTANT:
                 args.append(arg)
             else:
                 args.append(whole.setdefault(arg, var(f"c{len(whole)}", arg.annotation)))
-        piece = _again(x, args, a, size)
+        piece = applied_again(x, args, {a: size})
         if piece is None:
             return None
         made[x] = piece
@@ -203,7 +199,7 @@ def _in_a_loop(e: Expr, axis: int, region: Region, rows: Dim, count: Dim, querie
     step = function_ref(queries.add(body, "in_pieces"))
     stacked = tuple_get(scan(step, list(whole), (), xs, length=count), 0)
     ahead = [*range(1, axis + 1), 0, *range(axis + 1, e.ndim + 1)]
-    joined = op.reshape(op.permute_dims(stacked, ahead), _with(e.shape, axis, rows * count))
+    joined = op.reshape(op.permute_dims(stacked, ahead), with_sizes(e.shape, {axis: rows * count}))
     if more != 0:
         joined = op.strided_slice(joined, [Dim.of(0)] * e.ndim, e.shape)
     return joined if joined.annotation == e.annotation else None
@@ -211,7 +207,7 @@ def _in_a_loop(e: Expr, axis: int, region: Region, rows: Dim, count: Dim, querie
 
 def _places(x: Expr, axis: int, rows: Dim, count: Dim, size: Dim, sliced: dict[tuple[Expr, int], Expr]) -> Expr:
     """Returns a piece of an `iota`, computed where it is read."""
-    shape = _with(x.shape, axis, size)
+    shape = with_sizes(x.shape, {axis: size})
     if x.attr("axis") != axis:
         return op.iota(shape, x.attr("axis"), x.dtype)
     every = op.iota((rows * count,), 0, x.dtype)
@@ -238,54 +234,6 @@ def _unused(e: Expr, region: Region) -> str:
         n += 1
         name = f"rows{n}"
     return name
-
-
-def _with(shape: Sequence[Dim], axis: int, size: Dim) -> tuple[Dim, ...]:
-    return tuple(size if i == axis else d for i, d in enumerate(shape))
-
-
-def _again(x: Expr, args: list[Expr], axis: int, size: Dim) -> Expr | None:
-    """Returns the operator of `x` on `args`, with `size` places along `axis`; None if its equations then differ. If
-    they are equal and read sliced operands only at the place that is written (`sliced_input_axes`), every
-    element is the same term as before."""
-    wanted = Tensor(_with(x.shape, axis, size), x.dtype)
-    # An attribute with an entry for each axis, such as the end of a slice, may hold the extent of this axis.
-    ends = {k: _with(v, axis, size) for k, v in x.attrs if _is_extent(v, x, axis)}
-    for attrs in ({**dict(x.attrs), **ends}, dict(x.attrs))[not ends :]:
-        try:
-            made = call(x.op, args, attrs)
-        except OperatorError:  # the attributes do not fit a piece
-            continue
-        if made.annotation == wanted and _same_equations(x, made):
-            return made
-    return None
-
-
-def _is_extent(value: Any, x: Expr, axis: int) -> bool:
-    """Returns whether an attribute has a size for each axis, which for this axis is its extent in `x`."""
-    sized = isinstance(value, tuple) and len(value) == x.ndim and isinstance(value[axis], Dim)  # type: ignore[reportUnknownArgumentType]
-    return sized and value[axis] == x.shape[axis]
-
-
-def _same_equations(whole: Expr, piece: Expr) -> bool:
-    """Returns whether two uses of an operator compute the same at each place that both have. Where an axis of the piece
-    has one place, that is place 0."""
-    stages: list[Sequence[Stage]] = []
-    for x in (whole, piece):
-        placed = program_at(x.op, tuple(a.annotation for a in x.args), x.attrs, x.annotation)
-        if placed is None:
-            return False
-        stages.append(placed.program.stages)
-    if len(stages[0]) != len(stages[1]):
-        return False
-    for of_whole, of_piece in zip(*stages, strict=True):
-        if of_whole.output.name != of_piece.output.name or of_whole.indices != of_piece.indices:
-            return False
-        places = zip(of_piece.indices, of_piece.output.shape, strict=True)
-        first = {name: Dim.of(0) for i, d in places if d == 1 and (name := loop_of(i)) is not None}
-        if substitute_variables(of_whole.value, first) != substitute_variables(of_piece.value, first):
-            return False
-    return True
 
 
 pieces = RuleSet(

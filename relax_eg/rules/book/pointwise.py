@@ -16,8 +16,8 @@ from relax_eg.ops.record import TABLE
 from relax_eg.rules.pointwise.tables import Facts
 from relax_eg.rules.pointwise.terms import PointwiseTerm, leaves_in, terms_of
 from relax_eg.rules.rule_set import RuleSet
-from relax_eg.rules.schema_trials import pointwise_terms
 from relax_eg.rules.schemas import FactsOf, ProgramQueries, Schema
+from relax_eg.rules.value_trials import pointwise_terms
 
 # limit: seconds of processor time of the proof of a form; most take a hundredth of it
 _PROVING = 2.0

@@ -9,27 +9,38 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from relax_eg.dtypes import itemsize
 from relax_eg.errors import RelaxEgError
 from relax_eg.ir.expr import VAR, Expr, postorder, var
 from relax_eg.ir.heads import with_operands
 from relax_eg.memo import Memo
+from relax_eg.ops import api as op
 from relax_eg.ops.record import TABLE, program_of, site_of
+from relax_eg.rules.fact_rules import NONEMPTY
 from relax_eg.rules.rule_set import RuleSet
-from relax_eg.rules.schema_trials import sums_of_products
 from relax_eg.rules.schemas import FactsOf, ProgramQueries, Schema
-from relax_eg.rules.sums_of_products.region import ARITHMETIC, Region, divisors_of, is_view, region_of, terms_of
+from relax_eg.rules.sums_of_products.region import (
+    ARITHMETIC,
+    COMPARISONS,
+    Region,
+    divisors_of,
+    is_view,
+    region_of,
+    terms_of,
+)
+from relax_eg.rules.value_trials import sums_of_products
 from relax_eg.shapes import Dim
 from relax_eg.tir.analyze import stage_flops
 from relax_eg.tir.expr import Reduce
 from relax_eg.tir.functions import FUNCTIONS
 
 if TYPE_CHECKING:
+    from relax_eg.rules.sums_of_products.letters import SumOfProducts
     from relax_eg.rules.sums_of_products.plan import Node
 
 Extent = Callable[[Dim], int]
@@ -44,8 +55,11 @@ _READING = 1.0
 _PROVING = 2.0  # limit: seconds of processor time of the proof of a form; most take a hundredth of it
 _CHECKING = 10.0  # limit: seconds of processor time of the proof of a step of a derivation
 
+_FACTS = frozenset((NONEMPTY,))
 _OPERATORS = frozenset(
-    name for name, o in TABLE.items() if o.equations is not None and (name not in FUNCTIONS or name in ARITHMETIC)
+    name
+    for name, o in TABLE.items()
+    if o.equations is not None and (name not in FUNCTIONS or name in ARITHMETIC or name in COMPARISONS)
 )
 
 
@@ -60,7 +74,10 @@ def _propose(e: Expr, queries: ProgramQueries) -> tuple[Expr, ...] | None:
 
 def _is_root(e: Expr, queries: ProgramQueries) -> bool:
     """Whether `e` has a reader that does not add or multiply, or that divides by it or a view of it, or no reader, or
-    several."""
+    several. A condition is one if a reader is none."""
+    if e.dtype == "bool":
+        readers = queries.readers(e)
+        return not readers or any(r.dtype != "bool" or terms_of(r) is None for r in readers)
     x = e
     while True:
         readers = queries.readers(x)
@@ -91,6 +108,7 @@ class _Question:
     - `region`: the region over variables in place of its leaves.
     - `shares`: for each node, the share of its cost that the region pays; 0 if it is known ahead.
     - `known_ahead`: the leaves that are known ahead.
+    - `nonempty`: the leaves that are not empty.
     - `sizes`, `largest`: by name, the value of each size as written, and at the largest sizes.
     - `rates`: prices of steps, by which those of other devices differ.
     """
@@ -98,13 +116,14 @@ class _Question:
     region: Region
     shares: tuple[float, ...]
     known_ahead: frozenset[Expr]
+    nonempty: frozenset[Expr]
     sizes: tuple[tuple[str, int], ...]
     largest: tuple[tuple[str, int], ...]
     rates: tuple[float, ...]
 
     @property
     def key(self) -> tuple[Any, ...]:
-        return self.region.root, self.shares, self.known_ahead, self.sizes, self.largest, self.rates
+        return self.region.root, self.shares, self.known_ahead, self.nonempty, self.sizes, self.largest, self.rates
 
     def is_known_ahead(self, e: Expr) -> bool:
         leaves = [x for x in postorder((e,)) if x.op == VAR]
@@ -131,10 +150,11 @@ def _question(region: Region, leaves: Mapping[Expr, Expr], queries: ProgramQueri
     over = _replaced((region.root,), leaves)
     inside = set(region.nodes)
     shares: list[float] = []
+    depends = _depending(region)
     for e in region.nodes:
         readers = () if e is region.root else queries.readers(e)
         share = sum(r in inside for r in readers) / len(readers) if readers else 1.0
-        shares.append(0.0 if queries.is_known_ahead(e) else share)
+        shares.append(0.0 if e in depends and queries.is_known_ahead(e) else share)
     names = sorted({n for e in (*region.nodes, *region.leaves) for n in _size_names(e)})
     made = replace(
         region,
@@ -147,10 +167,20 @@ def _question(region: Region, leaves: Mapping[Expr, Expr], queries: ProgramQueri
         made,
         tuple(shares),
         frozenset(leaves[x] for x in region.leaves if queries.is_known_ahead(x)),
+        frozenset(leaves[x] for x in _nonempty(region.leaves, queries.facts)),
         tuple((n, queries.extent(Dim.var(n))) for n in names),
         tuple((n, queries.largest_value(Dim.var(n))) for n in names),
         tuple(queries.seconds(*step) for step in _STEPS),
     )
+
+
+def _depending(region: Region) -> set[Expr]:
+    """The nodes that depend on leaves. The others are computed at every call, since sizes may differ."""
+    found = set(region.leaves)
+    for e in postorder((region.root,), stop=found.__contains__):
+        if any(a in found for a in e.args):
+            found.add(e)
+    return found
 
 
 def _size_names(e: Expr) -> Iterator[str]:
@@ -176,39 +206,54 @@ def _replaced(roots: tuple[Expr, ...], by: Mapping[Expr, Expr]) -> dict[Expr, Ex
 def _forms_anew(question: _Question, seconds: Price) -> Iterator[Expr]:
     # z3 and the prover are imported by nothing else here.
     from relax_eg.rules.sums_of_products.emit import Emitter
-    from relax_eg.rules.sums_of_products.letters import sum_of_products
-    from relax_eg.rules.sums_of_products.plan import Planner
+    from relax_eg.rules.sums_of_products.letters import Joined, sums_of_products
     from relax_eg.rules.verify_formal.compose import Unsupported
     from relax_eg.rules.verify_formal.guards import Deadline, OutOfTime
     from relax_eg.rules.verify_formal.prove import why_not_equal
 
     region = question.region
     try:
-        target = sum_of_products(region, Deadline(time.thread_time() + _READING))
+        targets = sums_of_products(region, Deadline(time.thread_time() + _READING))
     except (Unsupported, OutOfTime, RelaxEgError):
         return
     tried = {region.root}
-    asked: set[tuple[bool, tuple[int, ...]]] = set()
-    for by_flops, values in ((False, question.sizes), (True, question.sizes), (False, question.largest)):
-        extent = partial(_extent, dict(values))
-        key = by_flops, tuple(map(extent, target.extents.values()))
-        if key in asked:
-            continue
-        asked.add(key)
-        price = _flops if by_flops else seconds
-        extents = dict(target.extents)
-        planner = Planner(extents, extent, price, region.root.dtype, question.is_known_ahead)
-        plan = planner.best(target) if target.terms else None
-        if plan is not None and not _is_cheaper(plan, question, extent, price):
-            continue
-        try:
-            form = Emitter(target, extents).expression(plan)
-        except RelaxEgError:  # an operator that does not exist at this dtype
-            continue
-        if form not in tried:
-            tried.add(form)
-            if not why_not_equal(region.root, form, region.leaves, _PROVING):
-                yield form
+    for target in targets:
+        parts = target.parts if isinstance(target, Joined) else (target,)
+        asked: set[tuple[bool, tuple[int, ...]]] = set()
+        for by_flops, values in ((False, question.sizes), (True, question.sizes), (False, question.largest)):
+            extent = partial(_extent, dict(values))
+            key = by_flops, tuple(extent(n) for t in parts for n in t.extents.values())
+            if key in asked:
+                continue
+            asked.add(key)
+            price = _flops if by_flops else seconds
+            plans = [_planned(t, extent, price, question) for t in parts]
+            if any(len(t.terms) > 1 for t in parts if t.dtype == "bool"):
+                continue  # cases of a condition, which are no summands
+            gain = _gain([p for p, _ in plans if p is not None], question, extent, price)
+            if gain == "none":
+                continue
+            try:
+                made = [Emitter(t, extents).expression(p) for t, (p, extents) in zip(parts, plans, strict=True)]
+                form = op.concat(made, target.axis) if isinstance(target, Joined) else made[0]
+            except RelaxEgError:  # an operator that does not exist at this dtype
+                continue
+            if form not in tried and (gain == "cost" or _operators(form) < _operators(region.root)):
+                tried.add(form)
+                facts = dict.fromkeys(question.nonempty, _FACTS)
+                if not why_not_equal(region.root, form, region.leaves, _PROVING, facts=facts):
+                    yield form
+
+
+def _planned(
+    target: SumOfProducts, extent: Extent, price: Price, question: _Question
+) -> tuple[Node | None, dict[int, Dim]]:
+    """The best plan, None for zeros, and the sizes of its letters."""
+    from relax_eg.rules.sums_of_products.plan import Planner
+
+    extents = dict(target.extents)
+    planner = Planner(extents, extent, price, question.region.root.dtype, question.is_known_ahead)
+    return (planner.best(target) if target.terms else None), extents
 
 
 def _extent(values: Mapping[str, int], size: Dim) -> int:
@@ -219,10 +264,22 @@ def _flops(flops: float, moved: float, contracts: bool) -> float:
     return flops
 
 
-def _is_cheaper(plan: Node, question: _Question, extent: Extent, price: Price) -> bool:
-    """Whether a plan costs less than a region as written by enough, or with fewer steps by anything."""
+def _gain(
+    plans: Sequence[Node], question: _Question, extent: Extent, price: Price
+) -> Literal["cost", "operators", "none"]:
+    """Whether plans together cost less than a region as written by enough, or with fewer steps by anything; "operators"
+    if they cost as much, so that they gain if they are written with fewer operators."""
+    if question.region.root.dtype == "bool":
+        return "operators"
     cost, steps = _cost_as_written(question, extent, price)
-    return plan.cost < (cost if len(plan.costs) < steps else _CHEAPER * cost)
+    planned, own = sum(p.cost for p in plans), sum(len(p.costs) for p in plans)
+    if not plans or planned < (cost if own < steps else _CHEAPER * cost):
+        return "cost"
+    return "operators" if planned <= cost and own <= steps else "none"
+
+
+def _operators(e: Expr) -> int:
+    return sum(bool(x.args) for x in postorder((e,)))
 
 
 def _cost_as_written(question: _Question, extent: Extent, price: Price) -> tuple[float, int]:
@@ -250,9 +307,17 @@ def _prove(left: Expr, right: Expr, facts: FactsOf) -> str:
     for e in postorder((left,), stop=lambda e: e is not left and (e in there or terms_of(e) is None)):
         if e is not left and (terms_of(e) is None or (e in there and e.args)):
             shared[e] = None
-    why = why_not_equal(left, right, tuple(shared), _CHECKING)
+    known = dict.fromkeys(_nonempty(shared, facts), _FACTS)
+    why = why_not_equal(left, right, tuple(shared), _CHECKING, facts=known)
     region = region_of(left, lambda x: False) if why else None
-    return why_not_equal(left, right, region.leaves, _CHECKING) if region is not None else why
+    if region is None:
+        return why
+    known = dict.fromkeys(_nonempty(region.leaves, facts), _FACTS)
+    return why_not_equal(left, right, region.leaves, _CHECKING, facts=known)
+
+
+def _nonempty(leaves: Iterable[Expr], facts: FactsOf) -> list[Expr]:
+    return [x for x in leaves if NONEMPTY in facts(x)]
 
 
 sum_products = RuleSet(
@@ -267,6 +332,7 @@ sum_products = RuleSet(
             _OPERATORS,
             (sums_of_products,),
             asks_again=True,
+            facts=_FACTS,
             prove=_prove,
         ),
     ),

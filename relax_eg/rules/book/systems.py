@@ -1,17 +1,125 @@
 """Linear systems: solutions without an inverse, and solutions that use what is known of the matrix.
 
-The left sides are what `jnp.linalg.solve` and `jnp.linalg.inv` trace to, once `index_not_negative` has found that the
-order of rows needs no correction; `tests/rules/test_values.py` optimizes such programs.
+One rule reads products, transposes, solutions, inverses and factorisations as sums of products in which factors cancel.
+What it does not cover is spelled. The left sides are what `jnp.linalg.solve` and `jnp.linalg.inv` trace to, once
+`index_not_negative` has found that the order of rows needs no correction; `tests/rules/test_values.py` optimizes such
+programs.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
+from relax_eg.dtypes import is_float
+from relax_eg.errors import RelaxEgError
+from relax_eg.ir.annotations import Tensor
+from relax_eg.ir.expr import TUPLE_GET, Expr, postorder
 from relax_eg.ops import api as op
+from relax_eg.ops.record import TABLE, operators_run_as
 from relax_eg.rules.rule_set import RuleSet
+from relax_eg.rules.schemas import FactsOf, ProgramQueries, Schema
+from relax_eg.rules.sums_of_products.region import ARITHMETIC, terms_of
+from relax_eg.rules.value_trials import determinants_of_products, matrix_words
+from relax_eg.tir.functions import FUNCTIONS
 
-systems = RuleSet("systems")
+_FACTS = frozenset(
+    (
+        "diagonal",
+        "invertible",
+        "lower_triangular",
+        "orthogonal",
+        "positive_definite",
+        "symmetric",
+        "upper_triangular",
+    )
+)
+_FACTORISATIONS = operators_run_as("factorisation", "solve")
+_OPERATORS = (
+    frozenset(n for n, o in TABLE.items() if o.equations is not None and (n not in FUNCTIONS or n in ARITHMETIC))
+    | _FACTORISATIONS
+    | {"integer_pow"}
+)
+# The operators that a determinant, or the logarithm of one's absolute value, ends with.
+_OF_DETERMINANTS = frozenset(("integer_pow", "multiply", "where"))
+_MOST_NODES = 96  # limit: operators among which a factorisation is looked for
+
+
+def _propose(e: Expr, queries: ProgramQueries) -> tuple[Expr, ...] | None:
+    if not isinstance(e.annotation, Tensor) or e.annotation.shape is None or not is_float(e.dtype):
+        return None
+    is_root = _is_root(e, queries)
+    if not (is_root or e.op in _FACTORISATIONS) or not _may_cancel(e, queries):
+        return None
+    # z3 and the prover are imported by nothing else here.
+    from relax_eg.rules.matrices.forms import forms
+
+    found = dict.fromkeys(forms(e, queries, is_root))
+    return tuple(found) or None
+
+
+def _is_root(e: Expr, queries: ProgramQueries) -> bool:
+    """Whether `e` has a reader that does not add, multiply or solve, or no reader, or several."""
+    readers = queries.readers(e)
+    if len(readers) != 1:
+        return e.op in _FACTORISATIONS or terms_of(e) is not None or e.op == "integer_pow"
+    (reader,) = readers
+    return reader.op not in _OPERATORS or (reader.op in _FACTORISATIONS and reader.args[0] is e)
+
+
+def _may_cancel(e: Expr, queries: ProgramQueries) -> bool:
+    """Whether a factorisation, or a matrix of which something is known, is multiplied."""
+    for x in postorder((e,), stop=lambda x: x.op not in _OPERATORS and x.op != TUPLE_GET)[-_MOST_NODES:]:
+        if x.op in _FACTORISATIONS or (x.op not in _OPERATORS and queries.facts(x) & _FACTS):
+            return True
+    return False
+
+
+def _determinant(e: Expr, queries: ProgramQueries) -> Expr | None:
+    if not isinstance(e.annotation, Tensor) or e.annotation.shape is None or not is_float(e.dtype):
+        return None
+    if not any(x.op in _FACTORISATIONS for x in postorder((e,))[-_MOST_NODES:]):
+        return None
+    from relax_eg.rules.matrices.forms import determinants
+
+    return determinants(e, queries)
+
+
+def _prove(left: Expr, right: Expr, facts: FactsOf) -> str:
+    from relax_eg.rules.matrices.forms import are_same
+
+    try:
+        return "" if are_same(left, right, facts) else "the sums of products differ"
+    except RelaxEgError as e:
+        return str(e)
+
+
+systems = RuleSet(
+    "systems",
+    schemas=(
+        Schema(
+            "factors_that_cancel",
+            "products with matrices and their inverses, in which factors cancel, are equal",
+            "approximate",
+            frozenset(("solve",)),
+            _propose,
+            _OPERATORS,
+            (matrix_words,),
+            asks_again=True,
+            facts=_FACTS,
+            prove=_prove,
+        ),
+        Schema(
+            "determinant_of_factors",
+            "the determinant of a product is the product of the determinants of its factors",
+            "approximate",
+            frozenset(("determinant",)),
+            _determinant,
+            _OF_DETERMINANTS,
+            (determinants_of_products,),
+            facts=_FACTS | {"nonzero"},
+        ),
+    ),
+)
 _rule = systems.rule
 
 
@@ -33,21 +141,6 @@ def solved_columns(a: Any, b: Any) -> Any:
     return op.squeeze(op.permute_dims(columns, (2, 0, 1)), 2).T
 
 
-def inverse(a: Any) -> Any:
-    """`jnp.linalg.inv(a)`."""
-    return solved_columns(a, eye(a.shape[0], a.dtype))
-
-
-def eye(n: Any, dtype: str) -> Any:
-    """`jnp.eye(n)`."""
-    return op.astype(eye_mask_as_traced(n), dtype)
-
-
-def eye_mask_as_traced(n: Any) -> Any:
-    """The boolean identity matrix as `jnp.eye` builds it."""
-    return op.equal(op.iota((n, n), axis=0, dtype="int32") + 0, op.iota((n, n), axis=1, dtype="int32"))
-
-
 def _forward(factors: Any, rows: Any) -> Any:
     return op.triangular_solve(factors, rows, lower=True, unit_diagonal=True)
 
@@ -63,19 +156,14 @@ def cholesky_solved(a: Any, b: Any) -> Any:
     return op.triangular_solve(factor, half, lower=True, transpose_a=True)
 
 
-# --- no inverse is taken to multiply with it ---
+def eye(n: Any, dtype: str) -> Any:
+    """`jnp.eye(n)`."""
+    return op.astype(eye_mask_as_traced(n), dtype)
 
 
-@_rule("a: n n, b: n", numerics="approximate", tags=("solve",), check=False)
-def inverse_times_vector(a: Any, b: Any) -> Any:
-    """inv(A) b = solve(A, b)"""
-    return inverse(a) @ b, solved(a, b)
-
-
-@_rule("a: n n, b: n k", numerics="approximate", tags=("solve",), check=False)
-def inverse_times_matrix(a: Any, b: Any) -> Any:
-    """inv(A) B = solve(A, B)"""
-    return inverse(a) @ b, solved_columns(a, b)
+def eye_mask_as_traced(n: Any) -> Any:
+    """The boolean identity matrix as `jnp.eye` builds it."""
+    return op.equal(op.iota((n, n), axis=0, dtype="int32") + 0, op.iota((n, n), axis=1, dtype="int32"))
 
 
 # --- the smaller of two systems ---
@@ -99,7 +187,7 @@ def diagonal_plus_low_rank(a: Any, u: Any, b: Any) -> Any:
     return solved(a + u @ u.T, b), z - w @ small
 
 
-# --- systems whose matrix is known ---
+# --- systems whose matrix is known: as accurate, so that they need no looser class ---
 
 
 @_rule("a: n n, b: n", when="positive definite(a)", tags=("solve", "cholesky"), check=False)
@@ -142,18 +230,6 @@ def solve_upper_columns(a: Any, b: Any) -> Any:
 def solve_diagonal(a: Any, b: Any) -> Any:
     """solve(D, b) = b / rowsum(D) for invertible diagonal D"""
     return solved(a, b), b / op.sum(a, 1)
-
-
-@_rule("a: n n, b: n", when="orthogonal(a)", numerics="approximate", tags=("solve", "orthogonal"), check=False)
-def solve_orthogonal(a: Any, b: Any) -> Any:
-    """solve(Q, b) = Q' b for orthogonal Q"""
-    return solved(a, b), a.T @ b
-
-
-@_rule("a: n n", when="orthogonal(a)", numerics="approximate", tags=("solve", "orthogonal"), check=False)
-def inverse_of_orthogonal(a: Any) -> Any:
-    """inv(Q) = Q' for orthogonal Q"""
-    return inverse(a), a.T
 
 
 # --- factors ---

@@ -10,9 +10,10 @@ from fractions import Fraction
 from relax_eg.dtypes import is_float
 from relax_eg.ir.expr import Expr, const
 from relax_eg.ops import api as op
-from relax_eg.ops.record import TABLE, program_of, site_of
-from relax_eg.rules.sums_of_products.letters import Access, Letter, SumOfProducts, aligned
-from relax_eg.rules.sums_of_products.plan import Node, Scale
+from relax_eg.ops.record import TABLE, call, program_of, site_of
+from relax_eg.rules.sums_of_products.accesses import Access, Letter, Target, aligned
+from relax_eg.rules.sums_of_products.letters import SumOfProducts
+from relax_eg.rules.sums_of_products.plan import Node, Running, Scale
 from relax_eg.shapes import Dim
 from relax_eg.tir.expr import Reduce
 
@@ -27,9 +28,9 @@ class Emitter:
 
     def expression(self, plan: Node | None) -> Expr:
         """The expression that a plan stands for; without a plan, zeros."""
-        root, dtype = self.target.root, self.target.root.dtype
+        shape, dtype = self.target.shape, self.target.dtype
         if plan is None:
-            return op.zeros(root.shape, dtype)
+            return op.zeros(shape, dtype)
         order = [x for axis in self.target.result for x in axis]
         made = _inverted(_as_number(self._emit(plan, order), dtype))
         value = aligned(made, order)
@@ -38,14 +39,14 @@ class Emitter:
                   for axis in self.target.result]  # fmt: skip
         if any(len(axis) > 1 for axis in self.target.result):
             full = tuple(self.extents[x] for x in order)
-            value = op.reshape(value if value.shape == full else op.broadcast_to(value, full), root.shape)
-        elif value.shape != root.shape:
+            value = op.reshape(value if value.shape == full else op.broadcast_to(value, full), shape)
+        elif value.shape != shape:
             value = (
-                op.expand_dims(value, list(range(root.ndim - value.ndim)))
+                op.expand_dims(value, list(range(len(shape) - value.ndim)))
                 if not made.letters
                 else op.reshape(value, merged)
             )
-        return value if value.shape == root.shape else op.broadcast_to(value, root.shape)
+        return value if value.shape == shape else op.broadcast_to(value, shape)
 
     def _emit(self, node: Node, want: Sequence[Letter] = ()) -> Access:
         if id(node) not in self._made:
@@ -53,13 +54,17 @@ class Emitter:
         return self._made[id(node)]
 
     def _anew(self, node: Node, want: Sequence[Letter]) -> Access:
-        dtype = self.target.root.dtype
+        dtype = self.target.dtype
         if node.kind == "leaf":
             if node.access is None:
                 return Access(const(1, dtype), ())
             return node.access
         if node.kind == "total":
             return self._total(node, want)
+        if node.along is not None:
+            return self._running(_inverted(_as_number(self._emit(node.parts[0]), dtype)), node.along)
+        if node.target is not None:
+            return self._scattered(_inverted(_as_number(self._emit(node.parts[0]), dtype)), node.target)
         if len(node.parts) == 1:
             part = _inverted(_as_number(self._emit(node.parts[0], want), dtype))
             axes = [i for i, x in enumerate(part.letters) if x not in node.letters]
@@ -73,8 +78,20 @@ class Emitter:
 
     # --- sums ---
 
+    def _running(self, x: Access, along: Running) -> Access:
+        axis, value = x.letters.index(along.summed), x.value
+        if (along.low, along.high) != (0, 0):
+            widths = [(along.low, along.high) if i == axis else (0, 0) for i in range(value.ndim)]
+            value = op.pad(value, widths, const(0, value.dtype))
+        value = op.cumsum(value, axis, along.reverse)
+        if value.shape[axis] != along.extent:
+            begin = [along.skipped if i == axis else 0 for i in range(value.ndim)]
+            end = [along.skipped + along.extent if i == axis else n for i, n in enumerate(value.shape)]
+            value = op.strided_slice(value, begin, end)
+        return Access(value, tuple(along.place if y == along.summed else y for y in x.letters))
+
     def _total(self, node: Node, want: Sequence[Letter]) -> Access:
-        parts = [_inverted(_as_number(self._emit(p, want), self.target.root.dtype)) for p in node.parts]
+        parts = [_inverted(_as_number(self._emit(p, want), self.target.dtype)) for p in node.parts]
         if len(parts) == 1:
             return Access(self._scaled(parts[0].value, node.scales[0]), parts[0].letters)
         letters = self._order(node.letters, parts, want)
@@ -104,6 +121,29 @@ class Emitter:
             value = op.divide(value, _size(d, dtype))
         return value
 
+    def _scattered(self, x: Access, target: Target) -> Access:
+        """The sums of elements of `x` over the places where the index of `target` is each position."""
+        places = target.index.letters
+        rest = [y for y in x.letters if y not in places]
+        shape = tuple(self.extents[y] for y in (*places, *rest))
+        updates = aligned(x, [*places, *rest])
+        value = call(
+            "scatter",
+            (
+                op.zeros((self.extents[target.letter], *shape[len(places) :]), updates.dtype),
+                op.expand_dims(target.index.value, len(places)),
+                updates if updates.shape == shape else op.broadcast_to(updates, shape),
+            ),
+            {
+                "kind": "add",
+                "mode": "fill",
+                "update_window_dims": tuple(range(len(places), len(shape))),
+                "inserted_window_dims": (0,),
+                "scatter_dims_to_operand_dims": (0,),
+            },
+        )
+        return Access(value, (target.letter, *rest))
+
     # --- products ---
 
     def _multiplied(self, a: Access, b: Access, node: Node, want: Sequence[Letter]) -> Access:
@@ -122,7 +162,7 @@ class Emitter:
         return Access(op.multiply(aligned(a, letters), aligned(b, letters)), tuple(letters))
 
     def _divided(self, a: Access, b: Access, letters: Sequence[Letter]) -> Access:
-        a, b = (_as_number(x, self.target.root.dtype) for x in (a, b))
+        a, b = (_as_number(x, self.target.dtype) for x in (a, b))
         x, y = aligned(a, letters), aligned(b, letters)
         if a.divides and b.divides:
             return Access(op.multiply(x, y), tuple(letters), True)
@@ -220,7 +260,7 @@ def _is_product(x: Access) -> bool:
 
 
 def _as_number(x: Access, dtype: str) -> Access:
-    return replace(x, value=op.astype(x.value, dtype)) if x.value.dtype == "bool" else x
+    return replace(x, value=op.astype(x.value, dtype)) if x.value.dtype == "bool" != dtype else x
 
 
 def _inverted(x: Access) -> Access:

@@ -2,19 +2,30 @@
 
 A letter is an axis of the result or a summed axis, and runs from 0. Each factor of a term is an *access*: a view of a
 leaf that has one axis for each of its letters. Positions that are not plain letters become part of the view: slices,
-single rows, diagonals, and rows taken by an integer tensor. What restricts letters becomes a mask.
+reversed axes, single rows, diagonals, and elements at the positions that an integer tensor has. A position that is
+multiplied becomes a factor, and what restricts letters becomes a mask.
 """
 
 from __future__ import annotations
 
+import itertools
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import reduce
 
-from relax_eg.ir.expr import VAR, Expr, const
+from relax_eg.ir.expr import VAR, Expr, const, postorder
 from relax_eg.ops import api as op
-from relax_eg.ops.record import call
+from relax_eg.rules.sums_of_products.accesses import (
+    Access,
+    Letter,
+    LetterOrder,
+    ProductTerm,
+    Target,
+    aligned,
+    gathered,
+)
 from relax_eg.rules.sums_of_products.region import Region
 from relax_eg.rules.verify_formal.compose import Composer, Unsupported
 from relax_eg.rules.verify_formal.guards import Deadline, GuardLiteral, KnownGuards, at_least, in_range, simplified
@@ -22,36 +33,12 @@ from relax_eg.rules.verify_formal.sums import CanonicalSum, Factor, Term
 from relax_eg.rules.verify_formal.terms import Normalizer
 from relax_eg.rules.verify_formal.values import TermValues, modulus_of
 from relax_eg.shapes import Dim, dim_max, dim_min
+from relax_eg.shapes.dim import product
 from relax_eg.tir.expr import Cast, Read, Scalar, is_loop, loop
 
 _ZERO, _ONE = Dim.of(0), Dim.of(1)
 _NOWHERE: frozenset[GuardLiteral] = frozenset()
-
-Letter = int
-
-
-@dataclass(frozen=True, slots=True)
-class Access:
-    """An expression with one axis for each of its `letters`, which differ. `divides`: a product is divided by it."""
-
-    value: Expr
-    letters: tuple[Letter, ...]
-    divides: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class ProductTerm:
-    """A product summed over the letters that the result does not have.
-
-    - `coefficient`: a number.
-    - `sizes`, `divisors`: sizes by which it is multiplied and divided.
-    - `factors`: the elements it multiplies.
-    """
-
-    coefficient: Fraction
-    sizes: tuple[Dim, ...]
-    divisors: tuple[Dim, ...]
-    factors: tuple[Access, ...]
+_MOST_PARTS = 4  # limit: ranges of an axis of the result that are read one by one
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,47 +48,131 @@ class SumOfProducts:
     - `terms`: its terms; none if it is zero.
     - `result`: for each axis of the result, the letters that it merges; none for an axis of size 1.
     - `extents`: by letter, the size of its axis.
+    - `shape`, `dtype`: those of the result.
     """
 
     terms: tuple[ProductTerm, ...]
     result: tuple[tuple[Letter, ...], ...]
     extents: Mapping[Letter, Dim]
-    root: Expr
+    shape: tuple[Dim, ...]
+    dtype: str
 
 
-def sum_of_products(region: Region, deadline: Deadline) -> SumOfProducts:
-    """The normal form of a region over letters. Raises Unsupported if it is none of what the module's text names, and
+@dataclass(frozen=True, slots=True)
+class Joined:
+    """Sums of products that are joined along an axis."""
+
+    axis: int
+    parts: tuple[SumOfProducts, ...]
+
+
+def sums_of_products(region: Region, deadline: Deadline) -> list[SumOfProducts | Joined]:
+    """The normal form of a region over letters. If its terms are restricted to ranges of an axis of the result, also
+    the normal forms of these ranges, joined. Raises Unsupported if it is none of what the module's text names, and
     OutOfTime."""
     root = region.root
     names = {x: str(x.attr("name")) if x.op == VAR else f"leaf {i}" for i, x in enumerate(region.leaves)}
     composer = Composer({x: n for x, n in names.items() if x.op != VAR})
     sizes = sorted({v for x in (root, *region.leaves) for d in x.shape for v in d.variables})
     facts = KnownGuards([at_least(Dim.var(v)) for v in sizes], deadline)
+    leaves = {n: x for x, n in names.items()}
     axes = [() if n == 1 else ((loop(f"i{axis}"), n),) for axis, n in enumerate(root.shape)]
     form, normal = _form(root, axes, composer, facts)
     divided = [_divided(form, axis, facts) for axis in axes]
     if any(divided):
         axes = [d or axis for d, axis in zip(divided, axes, strict=True)]
         form, normal = _form(root, axes, composer, facts)
-    gathers = any(e.op == "gather" for e in region.nodes)
-    reader = _Reader({n: x for x, n in names.items()}, normal, gathers)
+    found: list[SumOfProducts | Joined] = []
+    why: Unsupported | None = None
+    try:
+        found.append(_read(form, normal, leaves, axes, root.shape, root.dtype))
+    except Unsupported as e:
+        why = e
+    cut = None if any(divided) else _cut(form, axes, normal, facts)
+    if cut is not None:
+        axis, places = cut
+        parts: list[SumOfProducts] = []
+        for k, (low, high) in enumerate(itertools.pairwise(places)):
+            own = list(axes)
+            own[axis] = ((loop(f"i{axis}part{k}"), high - low),)
+            form, normal = _form(root, own, composer, facts, {axis: low})
+            shape = (*root.shape[:axis], high - low, *root.shape[axis + 1 :])
+            parts.append(_read(form, normal, leaves, own, shape, root.dtype))
+        found.append(Joined(axis, tuple(parts)))
+    if not found and why is not None:
+        raise why
+    return found
+
+
+def _read(
+    form: CanonicalSum, normal: Normalizer, leaves: Mapping[str, Expr], axes: Sequence[_Axis], shape: tuple[Dim, ...],
+    dtype: str,
+) -> SumOfProducts:  # fmt: skip
+    reader = _Reader(leaves, normal, dtype, any(len(axis) > 1 for axis in axes))
     result = tuple(tuple(reader.letter(v, n) for v, n in axis) for axis in axes)
     free = dict(reader.places)
-    return SumOfProducts(tuple(reader.term(t, c, free) for t, c in form.terms), result, reader.extents, root)
+    terms = tuple(t for t in (reader.term(t, c, free) for t, c in form.terms) if t is not None)
+    return SumOfProducts(terms, result, reader.extents, shape, dtype)
+
+
+def _cut(
+    form: CanonicalSum, axes: Sequence[_Axis], normal: Normalizer, facts: KnownGuards
+) -> tuple[int, list[Dim]] | None:
+    """An axis of the result and the places that divide it into ranges in each of which the guards of a term on its
+    position alone hold or do not hold; None if there is none."""
+    for i, axis in enumerate(axes):
+        if len(axis) != 1:
+            continue
+        ((v, n),) = axis
+        (name,) = v.variables
+        places: dict[Dim, None] = {_ZERO: None, n: None}
+        for g in (g for t, _ in form.terms for g in t.guards if g.of is None and name in g.dim.variables):
+            c = normal.coefficient(g.dim, name)
+            rest = g.dim - v * (c or 0)
+            if c not in (1, -1) or _letters_in(rest) or rest.variables & normal.composer.opaque.keys():
+                continue
+            first = -rest if c == 1 else rest
+            if g.op == ">=":
+                places[first if c == 1 else first + 1] = None
+            else:
+                places.update({first: None, first + 1: None})
+        ordered = _ordered([p for p in places if not _is_end(p, n, facts)], facts)
+        if ordered and len(ordered) < _MOST_PARTS:
+            return i, [_ZERO, *ordered, n]
+    return None
+
+
+def _is_end(place: Dim, n: Dim, facts: KnownGuards) -> bool:
+    """Whether a place is not inside of an axis of size `n`."""
+    return facts.entails(at_least(-place)) or facts.entails(at_least(place - n))
+
+
+def _ordered(places: Sequence[Dim], facts: KnownGuards) -> list[Dim] | None:
+    """Places in their order; None if that is not known."""
+    found: list[Dim] = []
+    for p in places:
+        before = [facts.entails(at_least(p - q)) for q in found]
+        if not all(b or facts.entails(at_least(q - p)) for b, q in zip(before, found, strict=True)):
+            return None
+        found.insert(sum(before), p)
+    return found
 
 
 # The positions that an axis merges, each with its size.
 _Axis = tuple[tuple[Dim, Dim], ...]
 
 
-def _form(root: Expr, axes: Sequence[_Axis], composer: Composer, facts: KnownGuards) -> tuple[CanonicalSum, Normalizer]:
-    """The canonical sum of an element of `root`, and what made it."""
+def _form(
+    root: Expr, axes: Sequence[_Axis], composer: Composer, facts: KnownGuards, lows: Mapping[int, Dim] | None = None
+) -> tuple[CanonicalSum, Normalizer]:
+    """The canonical sum of an element of `root`, and what made it. `lows`: where positions of an axis begin, if not
+    at 0."""
     at: list[Dim] = []
-    for axis in axes:
+    for i, axis in enumerate(axes):
         place = _ZERO
         for v, n in axis:
             place = place * n + v
-        at.append(place)
+        at.append(place + lows[i] if lows is not None and i in lows else place)
     within = facts.with_(g for axis in axes for v, n in axis for g in in_range(v, n))
     normal = Normalizer(composer, within)
     total = TermValues(composer, within, normal).sum_of(composer.element(root, at))
@@ -129,16 +200,20 @@ class _Reader:
     """Reads terms of the prover.
 
     - `leaves`: by the name of a buffer, its expression.
-    - `gathers`: whether the region gathers elements, so that its axes have some.
+    - `dtype`: that of the sum of products.
+    - `is_divided`: whether an axis of the result merges positions, so that conditions on it may hold by their ranges.
     - `extents`: by letter, its size.
     - `places`: by loop variable, its letter and the position at which the letter is 0.
+    - `filled`: positions that depend on data, for which elements out of range are read as 0, each with the axis' size.
     """
 
     leaves: Mapping[str, Expr]
     normal: Normalizer
-    gathers: bool
+    dtype: str
+    is_divided: bool
     extents: dict[Letter, Dim] = field(default_factory=dict[Letter, Dim])
     places: dict[str, tuple[Letter, Dim]] = field(default_factory=dict[str, tuple[Letter, Dim]])
+    filled: list[tuple[Dim, Dim]] = field(default_factory=list[tuple[Dim, Dim]])
 
     def letter(self, v: Dim, extent: Dim, low: Dim = _ZERO) -> Letter:
         (name,) = v.variables
@@ -147,16 +222,23 @@ class _Reader:
         self.places[name] = made, low
         return made
 
-    def term(self, t: Term, coefficient: Fraction, free: Mapping[str, tuple[Letter, Dim]]) -> ProductTerm:
-        """`t` over letters. `free`: those of the result, by loop variable."""
-        self.places = dict(free)
+    def term(self, t: Term, coefficient: Fraction, free: Mapping[str, tuple[Letter, Dim]]) -> ProductTerm | None:
+        """`t` over letters; None if its guards never hold. `free`: those of the result, by loop variable."""
+        if self.normal.facts.impossible(t.guards):
+            return None
+        self.places, self.filled = dict(free), []
         masks = self._bind(t)
+        if self.is_divided:
+            masks = {g for g in masks if not self.normal.facts.impossible([g.negated()])}
         sizes: list[Dim] = []
         divisors: list[Dim] = []
         factors: list[Access] = []
         for f in t.factors:
             if f.kind == "dim":
-                sizes.append(_size(f.dims[0]))
+                if _letters_in(f.dims[0]):
+                    factors.append(self._number(f.dims[0]))
+                else:
+                    sizes.append(f.dims[0])
             elif f.kind == "read":
                 factors.append(self._access(f))
             elif f.name == "reciprocal":
@@ -167,12 +249,14 @@ class _Reader:
                     factors.append(access)
             else:
                 raise Unsupported(f.name)
-        for g in sorted(masks, key=lambda g: g.key):
+        implied = {g for d, n in self.filled for g in in_range(d, n)}
+        for g in sorted(masks - implied, key=lambda g: g.key):
             factors.append(self._mask(g))
         return ProductTerm(coefficient, tuple(sizes), tuple(divisors), tuple(factors))
 
-    def _bind(self, t: Term) -> list[GuardLiteral]:
-        """Makes letters for the bound variables of `t`; returns the guards that are not their ranges."""
+    def _bind(self, t: Term) -> set[GuardLiteral]:
+        """Makes letters for the bound variables of `t`; returns the guards that neither are their ranges nor follow
+        from other guards."""
         rest = set(t.guards)
         for name in sorted(t.bound):
             v = Dim.var(name)
@@ -192,7 +276,11 @@ class _Reader:
                 first = dim_min(first, end)  # an empty range begins where it ends
             rest -= {*low.values(), *high.values()}
             self.letter(v, end - first, first)
-        return [g for g in rest if not (g.of is None and not g.dim.variables)]
+        kept = set(t.guards)
+        for g in sorted(rest, key=lambda g: g.key):
+            if g.of is None and (not g.dim.variables or self.normal.facts.entails(g, kept - {g})):
+                kept.discard(g)
+        return rest & kept
 
     # --- accesses ---
 
@@ -209,71 +297,81 @@ class _Reader:
         return replace(self._access(t.factors[0]), divides=True)
 
     def _view(self, leaf: Expr, dims: Sequence[Dim]) -> Access:
-        """The view of `leaf` at the positions `dims`."""
-        value, letters = leaf, list[Letter]()
-        taken: tuple[int, Access] | None = None
-        begin, end, dropped = list[Dim](), list[Dim](), list[int]()
+        """The view of `leaf` at the positions `dims`: parts of its axes, some in reverse order, and elements at
+        positions that depend on data or on a letter that another axis has."""
+        begin, end, steps, dropped, reverse = list[Dim](), list[Dim](), list[int](), list[int](), list[int]()
+        letters: list[Letter | None] = []
+        computed: list[Access] = []
         for axis, (d, n) in enumerate(zip(dims, leaf.shape, strict=True)):
-            names = [v for v in d.variables if is_loop(v) and v not in self.normal.composer.opaque]
-            opaque = [v for v in d.variables if v in self.normal.composer.opaque]
-            if opaque:
-                if names or len(opaque) > 1 or d is not Dim.var(opaque[0]) or taken is not None:
-                    raise Unsupported("a position that depends on data")
-                taken = axis, self._integer(opaque[0])
-                begin, end = [*begin, _ZERO], [*end, n]
-                letters.append(-1)
-            elif not names:
-                begin, end = [*begin, d], [*end, d + 1]
+            names = _letters_in(d)
+            first, last, step, letter = _ZERO, n - 1, 1, None
+            if not names:
+                first = last = d
                 dropped.append(axis)
-            else:
-                if len(names) > 1 or self.normal.coefficient(d, names[0]) != 1:
-                    raise Unsupported(f"position {d}")
+            elif not d.variables & self.normal.composer.opaque.keys() and len(names) == 1:
+                step = self._coefficient(d, names[0])
                 letter, low = self.places[names[0]]
-                first = d - Dim.var(names[0]) + low
-                begin, end = [*begin, first], [*end, first + self.extents[letter]]
-                letters.append(letter)
+                first = d - Dim.var(names[0]) * step + low * step
+                last = first + (self.extents[letter] - 1) * step
+            if names and (letter is None or letter in letters):
+                first, last, step, letter = _ZERO, n - 1, 1, None
+                computed.append(self._integer(d))
+                self.filled.append((d, n))
+            if step < 0:
+                first, last = last, first
+                reverse.append(axis - len(dropped))
+            begin, end, steps = [*begin, first], [*end, last + 1], [*steps, abs(step)]
+            letters += [letter] if names else []
         outside = [d for b, e, n in zip(begin, end, leaf.shape, strict=True) for d in (b, n - e)]
         if any(d.is_const and d.value < 0 for d in outside):
             raise Unsupported("a part of an axis of the result")
-        if any(b != _ZERO or e != n for b, e, n in zip(begin, end, leaf.shape, strict=True)):
-            value = op.strided_slice(value, begin, end)
+        value = leaf
+        if any(d != _ZERO for d in outside) or any(s != 1 for s in steps):
+            value = op.strided_slice(value, begin, end, steps)
         if dropped:
             value = op.squeeze(value, dropped)
-        if taken is not None:
-            value, letters = self._taken(value, letters, taken[1])
-        return self._diagonal(value, letters)
+        if reverse:
+            value = op.flip(value, reverse)
+        return gathered(value, letters, computed, self.extents)
 
-    def _taken(self, value: Expr, letters: list[Letter], index: Access) -> tuple[Expr, list[Letter]]:
-        axis = letters.index(-1)
-        return op.take(value, index.value, axis, mode="fill"), [*letters[:axis], *index.letters, *letters[axis + 1 :]]
+    # --- positions ---
 
-    def _diagonal(self, value: Expr, letters: list[Letter]) -> Access:
-        """`value` with letters that occur twice taken along the diagonal."""
-        while len(set(letters)) < len(letters):
-            second = next(i for i, x in enumerate(letters) if x in letters[:i])
-            first = letters.index(letters[second])
-            if not (self.gathers or value.shape[first].is_const):
-                value, letters = _diagonal_without_gather(value, letters, first, second)
-                continue
-            n, rest = value.shape[first], [i for i in range(value.ndim) if i not in (first, second)]
-            place = op.expand_dims(op.iota((n,), 0), 1)
-            value = call(
-                "gather",
-                (value, op.concat([place, place], 1)),
-                {
-                    "slice_sizes": tuple(1 if i in (first, second) else d for i, d in enumerate(value.shape)),
-                    "mode": "clip",
-                    "offset_dims": tuple(range(1, 1 + len(rest))),
-                    "collapsed_slice_dims": (first, second),
-                    "start_index_map": (first, second),
-                    "operand_batching_dims": (),
-                    "start_indices_batching_dims": (),
-                },
-            )
-            letters = [letters[first], *(letters[i] for i in rest)]
-        return Access(value, tuple(letters))
+    def _integer(self, d: Dim) -> Access:
+        """The integer tensor of a position."""
+        return self._added(*self._parts(d))
 
-    def _integer(self, name: str) -> Access:
+    def _number(self, d: Dim) -> Access:
+        """A position as a factor."""
+        made = self._integer(d)
+        return replace(made, value=op.astype(made.value, self.dtype))
+
+    def _parts(self, d: Dim) -> tuple[list[tuple[int, Access]], Dim]:
+        """What `d` adds up: integer tensors with coefficients, and a size."""
+        parts: list[tuple[int, Access]] = []
+        rest = Dim.of(d.const)
+        for atoms, c in d.terms:
+            value = math.prod((product((a,)) for a in atoms), start=_ONE)
+            (a, *more) = atoms
+            if not _letters_in(value) and not value.variables & self.normal.composer.opaque.keys():
+                rest = rest + value * c
+            elif more:
+                raise Unsupported(f"position {d}")
+            elif a.op in ("max", "min"):
+                extreme = op.maximum if a.op == "max" else op.minimum
+                made = [self._integer(x) for x in a.args]
+                letters = list(dict.fromkeys(x for m in made for x in m.letters))
+                parts.append((c, Access(reduce(extreme, (aligned(m, letters) for m in made)), tuple(letters))))
+            elif a.op != "var":
+                raise Unsupported(f"position {d}")
+            elif a.name in self.places:
+                letter, low = self.places[a.name]
+                parts.append((c, Access(op.iota((self.extents[letter],), 0), (letter,))))
+                rest = rest + low * c
+            else:
+                parts.append((c, self._data(a.name)))
+        return parts, rest
+
+    def _data(self, name: str) -> Access:
         """The integer tensor that an opaque position reads."""
         s: Scalar = self.normal.composer.opaque[name]
         while isinstance(s, Cast) and s.dtype == "int64":
@@ -285,81 +383,75 @@ class _Reader:
             raise Unsupported(f"a position of type {leaf.dtype}")
         return self._view(leaf, [i for i in s.indices if isinstance(i, Dim)])
 
+    def _added(self, parts: Sequence[tuple[int, Access]], rest: Dim) -> Access:
+        if not parts:
+            return Access(_integer_size(rest), ())
+        letters = list(dict.fromkeys(x for _, p in parts for x in p.letters))
+        values = [aligned(p if c == 1 else replace(p, value=op.multiply(p.value, c)), letters) for c, p in parts]
+        total = reduce(op.add, values)
+        return Access(op.add(total, _integer_size(rest)) if rest != _ZERO else total, tuple(letters))
+
     # --- masks ---
 
     def _coefficient(self, d: Dim, name: str) -> int:
         found = self.normal.coefficient(d, name)
-        if found is None:
-            raise Unsupported(f"a condition on {d}")
+        if not found:
+            raise Unsupported(f"position {d}")
         return found
 
     def _mask(self, g: GuardLiteral) -> Access:
         """The boolean tensor that says where `g` holds."""
         if g.of is not None:
-            raise Unsupported("a boolean tensor")
-        places = [self.places[v][0] for v in g.dim.variables if v in self.places]
-        letters = sorted(places)
-        shape = tuple(self.extents[x] for x in letters)
-        parts: list[tuple[int, Access]] = []
-        rest = g.dim
-        for name in sorted(g.dim.variables):
-            if name in self.places:
-                letter, low = self.places[name]
-                c = self._coefficient(g.dim, name)
-                rest = rest - Dim.var(name) * c + low * c
-                access = Access(op.iota(shape, letters.index(letter)), tuple(letters))
-            elif name in self.normal.composer.opaque:
-                access = self._integer(name)
-                c = self._coefficient(g.dim, name)
-                rest = rest - Dim.var(name) * c
-            else:
-                continue
-            letters += [x for x in access.letters if x not in letters]
-            parts.append((c, access))
-        if not parts or _letters_in(rest) or any(v in self.normal.composer.opaque for v in rest.variables):
-            raise Unsupported(f"a condition {g.key}")
-        added, subtracted = list[Expr](), list[Expr]()
-        for c, access in parts:
-            value = aligned(access, letters)
-            (subtracted if c < 0 else added).append(value if abs(c) == 1 else op.multiply(value, abs(c)))
-        if rest != _ZERO:
-            added.append(const(rest.value, "int32") if rest.is_const else op.dim_value(rest))
-        left, right = (reduce(op.add, side) if side else const(0, "int32") for side in (added, subtracted))
+            if not isinstance(g.of, Factor) or g.of.kind != "read" or g.of.name not in self.leaves:
+                raise Unsupported("a computed truth value")
+            access = self._access(g.of)
+            return access if g.op == "true" else replace(access, value=op.logical_not(access.value))
+        parts, rest = self._parts(g.dim)
+        added, subtracted = [p for p in parts if p[0] > 0], [(-c, p) for c, p in parts if c < 0]
         compare = {">=": op.greater_equal, "==": op.equal, "!=": op.not_equal}[g.op]
-        return Access(compare(left, right), tuple(letters))
+        if not parts:
+            raise Unsupported(f"a condition {g.key}")
+        # A size is not added to what is computed from data, where the sum might wrap.
+        from_data = [any(_is_data(p) for _, p in side) for side in (added, subtracted)]
+        if added and (not subtracted or from_data == [True, False]):
+            left, right = self._added(added, _ZERO), self._added(subtracted, -rest)
+        else:
+            left, right = self._added(added, rest), self._added(subtracted, _ZERO)
+        letters = sorted({*left.letters, *right.letters})
+        value = compare(aligned(left, letters), aligned(right, letters))
+        return Access(value, tuple(letters), False, self._order(g), self._target(g))
+
+    def _target(self, g: GuardLiteral) -> Target | None:
+        """What `g` says of a letter and data; None if it says anything else."""
+        names = sorted(g.dim.variables)
+        if g.op != "==" or len(names) != 2 or sum(n in self.places for n in names) != 1:
+            return None
+        place, data = sorted(names, key=lambda n: n not in self.places)
+        letter, low = self.places[place]
+        c = self.normal.coefficient(g.dim, place)
+        if low != _ZERO or c not in (1, -1) or g.dim * c != Dim.var(place) - Dim.var(data):
+            return None
+        index = self._data(data)
+        return None if letter in index.letters or not index.letters else Target(letter, index)
+
+    def _order(self, g: GuardLiteral) -> LetterOrder | None:
+        """What `g` says of two letters; None if it says anything else."""
+        names = sorted(n for n in g.dim.variables if n in self.places)
+        by = {self.normal.coefficient(g.dim, n): n for n in names}
+        if g.op != ">=" or len(names) != 2 or by.keys() != {1, -1}:
+            return None
+        (upper, high), (lower, low) = self.places[by[1]], self.places[by[-1]]
+        offset = g.dim - Dim.var(by[1]) + Dim.var(by[-1]) + high - low
+        return LetterOrder(lower, upper, offset.value) if offset.is_const else None
 
 
-def _diagonal_without_gather(value: Expr, letters: list[Letter], first: int, second: int) -> tuple[Expr, list[Letter]]:
-    """The diagonal of two axes, which is the last axis of the result: with n zeros behind them, the n * n elements in
-    order are n rows of n + 1, whose first column is the diagonal. A gather needs a position, which an axis that may be
-    empty does not have."""
-    n, rest = value.shape[first], [i for i in range(value.ndim) if i not in (first, second)]
-    order, shape = [*rest, first, second], [value.shape[i] for i in rest]
-    flat = op.reshape(value if order == sorted(order) else op.permute_dims(value, order), (*shape, n * n))
-    rows = op.reshape(op.concat([flat, op.zeros((*shape, n), value.dtype)], len(rest)), (*shape, n, n + 1))
-    column = op.strided_slice(rows, [0] * rows.ndim, [*shape, n, 1])
-    return op.squeeze(column, [rows.ndim - 1]), [*(letters[i] for i in rest), letters[first]]
+def _is_data(access: Access) -> bool:
+    """Whether a position is computed from more than positions."""
+    return any(e.op == VAR for e in postorder((access.value,)))
 
 
-def aligned(access: Access, letters: Sequence[Letter]) -> Expr:
-    """The access with its axes in the order of `letters`, and an axis of size 1 for each that it does not have."""
-    order = sorted(range(len(access.letters)), key=lambda i: letters.index(access.letters[i]))
-    value = access.value
-    if order != list(range(len(order))):
-        value = op.permute_dims(value, order)
-    missing = [i for i, x in enumerate(letters) if x not in access.letters]
-    # Leading axes of size 1 need not be there: operators broadcast.
-    lead = 0
-    while lead < len(missing) and missing[lead] == lead:
-        lead += 1
-    missing = [i - lead for i in missing[lead:]]
-    return op.expand_dims(value, missing) if missing else value
-
-
-def with_letters(term: ProductTerm, names: Mapping[Letter, Letter]) -> ProductTerm:
-    """`term` with letters replaced."""
-    factors = tuple(replace(f, letters=tuple(names.get(x, x) for x in f.letters)) for f in term.factors)
-    return replace(term, factors=factors)
+def _integer_size(d: Dim) -> Expr:
+    return const(d.value, "int32") if d.is_const else op.dim_value(d)
 
 
 def _letters_in(d: Dim) -> list[str]:

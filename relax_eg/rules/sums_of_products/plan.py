@@ -17,16 +17,19 @@ from typing import Any, Literal
 
 from relax_eg.dtypes import itemsize
 from relax_eg.ir.expr import Expr
-from relax_eg.rules.sums_of_products.letters import Access, Letter, ProductTerm, SumOfProducts, with_letters
+from relax_eg.rules.sums_of_products.accesses import Access, Letter, ProductTerm, Target, with_letters
+from relax_eg.rules.sums_of_products.letters import SumOfProducts
 from relax_eg.shapes import Dim
 
 _MOST_STEPS = 60  # limit: sums of terms for which common factors are tried
+# chosen: the flops that take as long as a step of a running sum or an update, which XLA computes one by one on CPUs
+_RUNNING_FLOPS = 32
 
 # Seconds, or flops, of a step: its flops, the bytes it reads and writes, and whether it contracts.
 Price = Callable[[float, float, bool], float]
 # The number of a factor's value.
 Rank = Callable[[Any], int]
-Kind = Literal["leaf", "product", "total"]
+Kind = Literal["leaf", "product", "running", "scattered", "total"]
 _NOTHING: frozenset[Letter] = frozenset()
 
 
@@ -48,9 +51,12 @@ class Node:
     """A step of a plan.
 
     - `letters`: the letters of its result.
-    - `parts`: a product's two operands; a total's summands.
+    - `parts`: a product's two operands, or the one that is summed; the operand of a running sum; what is scattered; a
+      total's summands.
     - `access`: a leaf's view.
     - `scales`: a total's coefficients, one for each part.
+    - `along`: how a running sum runs.
+    - `target`: where elements are added.
     - `elements`: number of elements of the result.
     - `is_known_ahead`: whether it is computed once, ahead of the calls, so that its steps cost nothing.
     - `costs`: by `sign`, the price of this step and of each step up to it.
@@ -64,6 +70,8 @@ class Node:
     elements: float = 1.0
     is_known_ahead: bool = False
     costs: Mapping[Any, float] = field(default_factory=dict[Any, float])
+    along: Running | None = None
+    target: Target | None = None
 
     @cached_property
     def cost(self) -> float:
@@ -74,6 +82,25 @@ class Node:
     def sign(self) -> tuple[Any, ...]:
         """A key that is the same for nodes that differ in their letters' names only."""
         return _signature(self, {})
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """A running sum over the letter `summed`, whose elements have the letter `place`.
+
+    - `reverse`: whether it runs from the end.
+    - `low`, `high`: number of zeros before and behind the summed elements; a negative number of elements is left out.
+    - `skipped`: number of sums at the beginning that are left out.
+    - `extent`: number of sums that are kept.
+    """
+
+    summed: Letter
+    place: Letter
+    reverse: bool
+    low: Dim
+    high: Dim
+    skipped: int
+    extent: Dim
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +137,13 @@ def _signature(node: Node, names: dict[Letter, int]) -> tuple[Any, ...]:
             *(names.setdefault(x, len(names)) for x in node.access.letters),
         )
     parts = tuple(_signature(p, names) for p in node.parts)
-    return (node.kind, node.scales, parts, tuple(sorted(names.setdefault(x, len(names)) for x in sorted(node.letters))))
+    letters = tuple(sorted(names.setdefault(x, len(names)) for x in sorted(node.letters)))
+    along = node.along and replace(node.along, summed=names[node.along.summed], place=names[node.along.place])
+    target = node.target and (
+        id(node.target.index.value),
+        *(names.setdefault(x, len(names)) for x in node.target.index.letters),
+    )
+    return node.kind, node.scales, along, target, parts, letters
 
 
 @dataclass
@@ -254,15 +287,47 @@ class Planner:
         kept = node.letters & needed
         if kept == node.letters:
             return node
+        one = Node("leaf", _NOTHING, is_known_ahead=True)
+        target = _target(node, one, kept)
+        if target is not None:
+            return self._scattered(one, target, kept)
         elements = self._elements(kept)
         made = Node("product", kept, (node,), None, (), elements)
         return self._priced(made, node.elements, node.elements + elements, False)
 
     def _joined(self, a: Node, b: Node, letters: frozenset[Letter]) -> Node:
+        runs = self._running(a, b, letters)
+        if runs is not None and runs.cost < a.cost + b.cost + self._multiplying(a, b, letters):
+            return runs
         made = Node("product", letters, (a, b), None, (), self._elements(letters))
-        return self._with_price(made, self._joining(a, b, letters))
+        return self._with_price(made, self._multiplying(a, b, letters))
+
+    def _running(self, a: Node, b: Node, letters: frozenset[Letter]) -> Node | None:
+        """A product with a mask that compares letters, as a running sum, or with a mask that compares a letter with
+        data, as the sum of what is added at its places."""
+        for mask, x in ((a, b), (b, a)):
+            along = _along(mask, x, letters, self.extents)
+            if along is not None:
+                made = Node("running", letters, (x,), None, (), self._elements(letters), along=along)
+                moved = x.elements + made.elements
+                return self._priced(made, _RUNNING_FLOPS * x.elements, moved, False)
+            target = _target(mask, x, letters)
+            if target is not None:
+                return self._scattered(x, target, letters)
+        return None
+
+    def _scattered(self, x: Node, target: Target, letters: frozenset[Letter]) -> Node:
+        made = Node("scattered", letters, (x,), None, (), self._elements(letters), target=target)
+        updates = self._elements(x.letters.union(target.index.letters))
+        return self._priced(made, _RUNNING_FLOPS * updates, updates + 2 * made.elements, False)
 
     def _joining(self, a: Node, b: Node, letters: frozenset[Letter]) -> float:
+        """The price of a product of two nodes, or of the running sum that it is."""
+        price = self._multiplying(a, b, letters)
+        runs = self._running(a, b, letters)
+        return price if runs is None else min(price, runs.cost - a.cost - b.cost)
+
+    def _multiplying(self, a: Node, b: Node, letters: frozenset[Letter]) -> float:
         """The price of a product of two nodes that is summed over the letters that are not in `letters`."""
         if a.is_known_ahead and b.is_known_ahead:
             return 0.0
@@ -291,6 +356,39 @@ class Planner:
         is_known_ahead = all(p.is_known_ahead for p in node.parts)
         costs[node.sign] = 0.0 if is_known_ahead else price
         return replace(node, costs=costs, is_known_ahead=is_known_ahead)
+
+
+def _along(mask: Node, x: Node, letters: frozenset[Letter], extents: Mapping[Letter, Dim]) -> Running | None:
+    """How the product of `mask` and `x` is a running sum; None if it is none."""
+    order = mask.access.order if mask.access is not None else None
+    if order is None:
+        return None
+    offset = order.offset
+    if order.lower not in letters:
+        # The sum up to a place, plus the offset. Zeros behind the end do not change it.
+        summed, place, extent = order.lower, order.upper, extents[order.upper]
+        skipped, low = max(offset, 0), max(-offset, 0)
+        high = extent + offset - extents[summed]
+    else:
+        # The sum from a place on, minus the offset. Elements before it do not matter.
+        summed, place, extent = order.upper, order.lower, extents[order.lower]
+        skipped, low = 0, offset
+        high = extent - offset - extents[summed]
+        if not high.is_const:
+            return None
+        high = Dim.of(max(high.value, 0))
+    if summed not in x.letters or place in x.letters or letters != (x.letters - {summed}) | {place}:
+        return None
+    return Running(summed, place, summed == order.upper, Dim.of(low), high, skipped, extent)
+
+
+def _target(mask: Node, x: Node, letters: frozenset[Letter]) -> Target | None:
+    """Where the elements of `x` are added if `mask` and `x` are multiplied and summed; None if the product is no such
+    sum."""
+    target = mask.access.target if mask.access is not None else None
+    if target is None or target.letter in x.letters:
+        return None
+    return target if letters == (x.letters - {*target.index.letters}) | {target.letter} else None
 
 
 def _merged(parts: Iterable[Node]) -> dict[Any, float]:

@@ -23,12 +23,13 @@ _MOST_NODES = 64  # limit: operators of a region
 
 _MOST_VIEWS = 4  # limit: operators between a number and its use
 _PARTS = movement_operators("part", "select", "join")
-_VIEWS = movement_operators("view", "order", "repeat")
+_UNMOVED = movement_operators("view", "repeat")
+_VIEWS = _UNMOVED | movement_operators("order")
 
 _SUMS = frozenset(("add", "subtract"))
 # The functions of which sums of products are made.
 ARITHMETIC = _SUMS | {"negative", "multiply", "square", "divide"}
-_COMPARISONS = frozenset(name for name, f in FUNCTIONS.items() if f.result == "bool" and f.arity == 2)
+COMPARISONS = frozenset(name for name, f in FUNCTIONS.items() if f.result == "bool" and f.arity == 2)
 _CONNECTIVES = frozenset(("bitwise_and", "bitwise_or", "bitwise_not"))
 
 # The operands, by number, of which a term of an operator's equation multiplies elements.
@@ -45,9 +46,9 @@ class Region:
     - `nodes`: its operators.
     - `leaves`: expressions whose elements it multiplies, or compares with positions.
     - `products`: for each term, before equal terms are collected, the leaves it multiplies.
-    - `work`: number of its operators that multiply, sum over axes, or take a part of a tensor.
+    - `work`: number of its operators that multiply, negate, sum over axes, or take a part of a tensor.
     - `reduces`: whether one of its operators sums over axes, or takes or joins parts of tensors.
-    - `has_conditions`: whether it compares positions, as an identity matrix does.
+    - `has_conditions`: whether it compares positions, as an identity matrix does, or selects by truth values.
     """
 
     root: Expr
@@ -62,9 +63,13 @@ class Region:
     def may_gain(self) -> bool:
         """Whether it may have another form that costs less. A plain product, and a sum of plain products without a
         common factor, has none. Without a sum over axes, other orders of a product cost the same: a tensor as large as
-        the result must be read twice, or no tensor but one."""
+        the result must be read twice, or no tensor but one, or a condition, which several steps may come to."""
         leaves = [x for p in self.products for x in p]
+        if self.root.dtype == "bool":
+            return True
         if not self.reduces:
+            if self.has_conditions and sum(map(self._steps, self.nodes)) > 1:
+                return True
             operands = [a for e in self.nodes for a in e.args if a in self.leaves and a.shape == self.root.shape]
             return len(set(operands)) < len(operands) or (len(set(leaves)) < 2 and self.work > 1)
         if self.has_conditions or any(len(p) > 2 for p in self.products) or len(set(leaves)) < len(leaves):
@@ -72,6 +77,10 @@ class Region:
         if self.work <= 1:
             return False
         return self.work > sum(len(p) == 2 for p in self.products)
+
+    def _steps(self, e: Expr) -> bool:
+        """Whether a node is more than a condition, a position, a number or a view that costs nothing."""
+        return e.dtype == self.root.dtype and bool(e.args) and e.op not in _UNMOVED and not _is_number(e)
 
 
 @dataclass
@@ -144,7 +153,8 @@ def region_of(root: Expr, is_cut: Callable[[Expr], bool]) -> Region | None:
     # Leaves that were cut after their operands had been visited hide these.
     leaves, inside = _reached(root, grower.leaves)
     work, reduces = sum(map(_works, inside)), any(map(_reduces, inside))
-    return Region(root, tuple(inside), leaves, products, work, reduces, any(e.dtype == "bool" for e in inside))
+    has_conditions = any(e.dtype == "bool" for e in (*inside, *leaves))
+    return Region(root, tuple(inside), leaves, products, work, reduces, has_conditions)
 
 
 def _reached(root: Expr, leaves: Iterable[Expr]) -> tuple[tuple[Expr, ...], list[Expr]]:
@@ -177,12 +187,12 @@ def _multiplied(terms: Sequence[_Product], parts: Sequence[tuple[Product, ...]])
 
 
 def _works(e: Expr) -> bool:
-    """Whether `e` multiplies, sums over axes, or takes a part of a tensor."""
+    """Whether `e` multiplies, negates, sums over axes, or takes a part of a tensor."""
     if e.op in _PARTS:
         return True
     made = program_of(site_of(e)) if e.op in TABLE else None
     return made is not None and any(
-        isinstance(s, Reduce) or (isinstance(s, Apply) and s.fn in ("multiply", "square", "divide"))
+        isinstance(s, Reduce) or (isinstance(s, Apply) and s.fn in ARITHMETIC - _SUMS)
         for stage in made.stages
         for s in walk(stage.value)
     )
@@ -305,7 +315,7 @@ def _is_condition(s: Scalar) -> bool:
     """Whether `s` compares positions and integers, so that it has no rounding error."""
     if isinstance(s, (Const, Read)):
         return s.dtype == "bool"
-    if isinstance(s, Apply) and s.fn in _COMPARISONS:
+    if isinstance(s, Apply) and s.fn in COMPARISONS:
         return all(kind(a.dtype) in "iu" for a in s.args)
     if isinstance(s, Apply) and s.fn in _CONNECTIVES and s.dtype == "bool":
         return all(_is_condition(a) for a in s.args)

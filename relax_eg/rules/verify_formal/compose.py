@@ -13,7 +13,7 @@ from relax_eg.dtypes import kind, names_where
 from relax_eg.ir.annotations import Tensor
 from relax_eg.ir.expr import CONSTANT, TUPLE_GET, VAR, Expr, constant_value, postorder
 from relax_eg.ir.heads import CORE
-from relax_eg.ops.record import TABLE, movement_operators, position_promises, program_of, site_of
+from relax_eg.ops.record import TABLE, definition_of, movement_operators, position_promises, program_of, site_of
 from relax_eg.rules.samples import size_preconditions
 from relax_eg.rules.verify_formal.guards import GuardLiteral, at_least, guard, not_zero
 from relax_eg.shapes import Dim, dim_max, dim_min
@@ -112,7 +112,7 @@ class Composer:
             raise Unsupported(e.op)
         if _promises_unknown(e):
             raise Unsupported(f"a promise of {e.op}")
-        made = program_of(site_of(e))
+        made = program_of(site_of(e)) or definition_of(site_of(e))
         if made is None:
             raise Unsupported(f"{e.op} has no index equations")
         inputs = {b.name: a for b, a in zip(made.inputs, e.args, strict=True)} if made.inputs else {}
@@ -321,9 +321,12 @@ def index_dim(s: Scalar, name_of: Callable[[Scalar], str]) -> Dim | None:
         for a, b in (s.args, s.args[::-1]):
             if isinstance(a, Const) and a.value == _NEUTRAL[s.fn]:
                 return index_dim(b, name_of)
-    if isinstance(s, Apply) and s.fn in ("add", "subtract") and s.dtype in ("int32", _WIDE) and _is_near(s):
+    if isinstance(s, Apply) and s.fn in ("add", "subtract") and s.dtype in ("int32", _WIDE) and _has_no_data(s):
         a, b = (index_dim(x, name_of) for x in s.args)
-        return None if a is None or b is None else a + b if s.fn == "add" else a - b
+        if a is not None and b is not None and (a.is_const or b.is_const):
+            near = a + b if s.fn == "add" else a - b
+            if abs(near.const) <= _NEAR:
+                return near
     if isinstance(s, Apply) and s.dtype in ("int32", _WIDE) and len(s.args) == 2:
         a, b = (index_dim(x, name_of) for x in s.args)
         if a is None or b is None:
@@ -340,10 +343,9 @@ def index_dim(s: Scalar, name_of: Callable[[Scalar], str]) -> Dim | None:
     return None
 
 
-def _is_near(s: Apply) -> bool:
-    """Whether `s` combines a position and a small constant, in either order."""
-    x, y = s.args if isinstance(s.args[0], Index) else reversed(s.args)
-    return isinstance(x, Index) and isinstance(y, Const) and isinstance(y.value, int) and abs(y.value) <= _NEAR
+def _has_no_data(s: Scalar) -> bool:
+    """Whether `s` is computed from positions and sizes alone."""
+    return not any(isinstance(t, (Read, Reduce)) for t in walk(s))
 
 
 # --- conditions under which programs exist ---

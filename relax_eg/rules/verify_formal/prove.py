@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -31,8 +31,10 @@ from relax_eg.ops.facts import with_implied
 from relax_eg.ops.record import operators_run_as
 from relax_eg.ops.windows import AnyStep, StepComparison, is_any_step
 from relax_eg.rules.check import keeps_accuracy
-from relax_eg.rules.conditions import claims_of
+from relax_eg.rules.conditions import Claim, claims_of
+from relax_eg.rules.fact_rules import NONEMPTY
 from relax_eg.rules.rule import Instance, Rule, attribute_values, instances
+from relax_eg.rules.signature import Numerics
 from relax_eg.rules.verify_formal.accuracy import is_tame, keeps_precision, may_cancel
 from relax_eg.rules.verify_formal.blocks import any_rank
 from relax_eg.rules.verify_formal.compare import same_sums
@@ -73,6 +75,7 @@ SECONDS = 10.0  # limit: processor time for one rule
 _OTHER_FLOATS = 6
 _MOST_INSTANCES = 400  # limit: instances of a rule; a rule with more is not proved, only tested
 _LARGEST_OPERAND = 4  # limit: axes of an operand
+_MOST_ALTERNATIVES = 4  # limit: conditions on sizes with alternatives, all cases of which are tried
 # Attributes that have finitely many values on operands of a given rank; all of them are tried.
 _CLOSED = frozenset({"axes", "axis", "keepdims", "reverse", "mode", "method", "precision"})
 # Attributes whose values are represented by variables, one for each axis.
@@ -240,19 +243,37 @@ _EQUALITY = Rule(
 _EQUALITY_OVER_REALS = replace(_EQUALITY, numerics="approximate")
 
 
-def why_not_equal(left: Expr, right: Expr, leaves: Sequence[Expr], seconds: float) -> str:
-    """Returns why `left` is not shown to be equal to `right` for all sizes and all values of the expressions `leaves`,
-    with no loss of accuracy beyond rounding in another order; empty if it is shown. Where the proof says nothing of
-    the accuracy, the accuracy law is tested. `seconds`: of processor time of the proof."""
+def why_not_equal(
+    left: Expr,
+    right: Expr,
+    leaves: Sequence[Expr],
+    seconds: float,
+    numerics: Numerics = "reassociate",
+    facts: Mapping[Expr, Collection[str]] | None = None,
+) -> str:
+    """Returns why `left` is not shown to be equal to `right` for all sizes and all values of the expressions `leaves`;
+    empty if it is shown. `facts`: those of leaves, and of any expressions that they are not empty. Unless `numerics`
+    is "approximate", there is no loss of accuracy beyond rounding in another order; where the proof says nothing of
+    it, the accuracy law is tested. `seconds`: of processor time of the proof."""
     params = {x: x if x.op == VAR else var(f"leaf {i}", x.annotation) for i, x in enumerate(leaves)}
     over = dict(params)
     for e in postorder((left, right), stop=params.__contains__):
         if e not in over:
             over[e] = with_operands(e, tuple(over[a] for a in e.args))
-    instance = Instance(_EQUALITY, tuple(params.values()), (over[left],), (over[right],))
+    known = facts or {}
+    guards: list[Claim | Relation] = []
+    for x, found in known.items():
+        if NONEMPTY in found:
+            guards += [Relation.of(d, ">=", 1) for d in x.shape if not d.is_const]
+        if x in params:
+            guards += [Claim(f, str(params[x].attr("name"))) for f in sorted(found) if f != NONEMPTY]
+    rule = replace(_EQUALITY, numerics=numerics)
+    instance = Instance(rule, tuple(params.values()), (over[left],), (over[right],), tuple(guards))
     deadline = Deadline(time.thread_time() + seconds)
     why = why_not_proved(instance, deadline)
-    if not why or why_not_proved(replace(instance, rule=_EQUALITY_OVER_REALS), deadline):
+    if not why or numerics != "reassociate":
+        return why
+    if why_not_proved(replace(instance, rule=_EQUALITY_OVER_REALS), deadline):
         return why
     return "" if keeps_accuracy(instance) else why
 
@@ -310,11 +331,18 @@ def _require_sizes(instance: Instance, facts: KnownGuards) -> None:
     for needed in size_conditions(instance.right):
         if needed in held or any(facts.entails(g) for g in needed):
             continue
-        if not facts.impossible([g.negated() for g in needed]):
+        fails = [g.negated() for g in needed]
+        if not all(facts.impossible([*fails, *case]) for case in _cases_of_sizes(instance.left)):
             raise Unsupported(f"the right side may not exist: {' or '.join(g.key for g in needed)}")
     asked = _precisions(instance.left) or {"None"}
     if _precisions(instance.right) not in (set(), asked):
         raise Unsupported("the matmuls of the sides ask for other precisions")
+
+
+def _cases_of_sizes(left: Sequence[Expr]) -> Iterator[tuple[GuardLiteral, ...]]:
+    """The cases that alternatives among the conditions of the left side leave."""
+    alternatives = [c for c in size_conditions(left) if len(c) > 1]
+    return itertools.product(*alternatives[:_MOST_ALTERNATIVES])
 
 
 def _require_operators(instance: Instance, facts: KnownGuards) -> None:

@@ -162,3 +162,20 @@ class Sum:
 
     def scaled(self, by: Fraction) -> Sum:
         return Sum({t: c * by for t, c in self.terms.items()}, {t: m * abs(by) for t, m in self.mass.items()})
+
+
+def unscaled(form: CanonicalSum) -> CanonicalSum:
+    """A sum over the reals, divided by a positive number, so that all its multiples become the same."""
+    if not form.terms or form.modulus:
+        return form
+    first = abs(form.terms[0][1])
+    return CanonicalSum(tuple((t, c / first) for t, c in form.terms))
+
+
+def root_of_number(form: CanonicalSum) -> Fraction:
+    """The square root of the number that scales a single term; 1 if it has none."""
+    if len(form.terms) != 1 or form.modulus or form.terms[0][1] <= 0:
+        return Fraction(1)
+    number = form.terms[0][1]
+    root = Fraction(math.isqrt(number.numerator), math.isqrt(number.denominator))
+    return root if root * root == number else Fraction(1)

@@ -8,18 +8,18 @@ are equally defined if their hazards are the same.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from fractions import Fraction
 
 from relax_eg.dtypes import dtype_of, is_float, kind
 from relax_eg.rules.verify_formal.accuracy import has_no_rounding, is_tame
 from relax_eg.rules.verify_formal.compose import Composer, Unsupported, index_dim
 from relax_eg.rules.verify_formal.guards import GuardLiteral, Guards, KnownGuards, at_least, in_range, zero
-from relax_eg.rules.verify_formal.sums import CanonicalSum, Factor, Sum, Term
+from relax_eg.rules.verify_formal.sums import CanonicalSum, Factor, Sum, Term, root_of_number, unscaled
 from relax_eg.rules.verify_formal.terms import Normalizer, loop_name
 from relax_eg.shapes import Dim
-from relax_eg.tir.expr import Apply, Cast, Const, Index, Read, Reduce, Scalar, Select
-from relax_eg.tir.functions import functions_with_trait
+from relax_eg.tir.expr import Apply, Cast, Const, Index, Read, Reduce, ReduceKind, Scalar, Select
+from relax_eg.tir.functions import Trait, functions_with_trait
 
 Paths = tuple[Guards, ...]
 Condition = tuple[Paths, Paths]  # the cases in which it holds, and those in which it does not: disjoint conjunctions
@@ -31,6 +31,8 @@ _ZERO = Dim.of(0)
 _MOST_PATHS = 32  # limit: cases of one comparison
 _LARGEST_POWER = 6  # limit: whole exponents that are multiplied out
 
+# Functions that have a value or not by the sign of their argument alone.
+_OF_SIGN = frozenset({"sqrt", "log", "reciprocal"})
 # Functions that give NaN, not infinity, where they have no value.
 _MAKES_NAN = frozenset({"sqrt", "constant nan"})
 
@@ -38,6 +40,14 @@ _MAKES_NAN = frozenset({"sqrt", "constant nan"})
 def modulus_of(dtype: str) -> int:
     """Returns 2^w for integers of width w, else 0."""
     return 2 ** dtype_of(dtype).bits if kind(dtype) in "iu" else 0
+
+
+# given: the extreme that a decreasing function makes of another
+_OPPOSITE: Mapping[str, ReduceKind] = {"max": "min", "min": "max"}
+
+
+def _has_trait(fn: str, trait: Trait) -> bool:
+    return fn in functions_with_trait(trait)
 
 
 class TermValues:
@@ -172,7 +182,7 @@ class TermValues:
             case "integer_pow":
                 return self._power(s, path)
             case "divide":
-                return self.normal.product(self.sum_of(args[0], path), self._inverse(args[1], path))
+                return self._quotient(self.sum_of(args[0], path), self._inverse(args[1], path))
             case "reciprocal":
                 return self._inverse(args[0], path)
             case "rsqrt":
@@ -199,9 +209,41 @@ class TermValues:
         form = self.form_of(x, path)
         if form.constant:
             return self._constant(1 / form.constant)
-        if not self._is_positive_size(form, path):
+        number = Fraction(1)
+        if len(form.terms) == 1 and not form.modulus:
+            ((t, number),) = form.terms
+            form = CanonicalSum(((t, Fraction(1)),))
+        if not self._is_positive_size(form, path) and not self._has_claim(form, "nonzero"):
             self._hazard("reciprocal", (form,), path)
-        return self._one(Factor("apply", "reciprocal", (), (form,)))
+        return self._one(Factor("apply", "reciprocal", (), (form,))).scaled(1 / number)
+
+    def _has_claim(self, form: CanonicalSum, claim: str) -> bool:
+        """Whether `form` is one element of a buffer with a fact."""
+        if len(form.terms) != 1 or form.modulus:
+            return False
+        ((t, c),) = form.terms
+        reads = [f for f in t.factors if f.kind == "read"]
+        return c == 1 and len(t.factors) == len(reads) == 1 and claim in self.composer.claims.get(reads[0].name, ())
+
+    def _quotient(self, total: Sum, inverse: Sum) -> Sum:
+        """Returns `total` times the inverse of a value; a positive size cancels where it is a factor."""
+        return self._without_inverses(self.normal.product(total, inverse))
+
+    def _without_inverses(self, total: Sum) -> Sum:
+        found = Sum()
+        for t, c, m in total.items():
+            found.add(self._without_inverse_sizes(t), c, m)
+        return found
+
+    def _without_inverse_sizes(self, t: Term) -> Term:
+        factors = list(t.factors)
+        for f in t.factors:
+            size = f.args[0].dim if f.kind == "apply" and f.name == "reciprocal" else None
+            met = next((g for g in factors if g.kind == "dim" and g.dims[0] == size), None)
+            if size is not None and met is not None and f in factors and self.facts.entails(at_least(size - 1)):
+                factors.remove(f)
+                factors.remove(met)
+        return t if len(factors) == len(t.factors) else Term(tuple(factors), t.guards, t.bound)
 
     def _opaque(self, s: Apply, path: Guards) -> Sum:
         forms = [
@@ -217,11 +259,15 @@ class TermValues:
             self._hazard(s.fn, forms, path)
         # The name has the dtype: the same function of integers of another width is another function.
         name = f"{s.fn} {s.dtype}" if kind(s.dtype) in "iu" else s.fn
+        if s.fn == "sqrt" and (root := root_of_number(forms[0])) != 1:
+            return self._one(Factor("apply", name, (), (unscaled(forms[0]),))).scaled(root)
         return self._one(Factor("apply", name, (), tuple(forms)))
 
     def _hazard(self, fn: str, args: Sequence[CanonicalSum], path: Guards) -> None:
         """Records the hazard of `fn(args)` where `path` holds, for all values of the variables bound around it."""
         total = Sum()
+        if fn in _OF_SIGN:
+            args = [unscaled(a) for a in args]
         total.add(Term((Factor("apply", f"hazard {fn}", (), tuple(args)),), path, self._bound), Fraction(1))
         settled = self.normal.settle(total)
         if not settled.terms:
@@ -289,11 +335,11 @@ class TermValues:
         return self._one(Factor("apply", f"{s.kind} {s.dtype}", (), (total,)))
 
     def _known_extreme(self, s: Reduce) -> Scalar | None:
-        """Returns the extreme, over nonempty axes, of an increasing function or of a sorted row, as another term; None
-        for any other extreme."""
+        """Returns the extreme, over nonempty axes, of a monotone function or of a sorted row, as another term; None for
+        any other extreme."""
         x = s.body
-        if isinstance(x, Apply) and x.fn in functions_with_trait("increasing"):
-            return Apply(x.fn, (Reduce(s.kind, s.over, x.args[0]),))
+        if isinstance(x, Apply) and is_float(s.dtype) and (kind := self._extreme_of_argument(s.kind, x)) is not None:
+            return Apply(x.fn, (*x.args[:-1], Reduce(kind, s.over, x.args[-1])))
         if not isinstance(x, Read) or len(s.over) != 1 or "sorted" not in self.composer.claims.get(x.buffer, ()):
             return None
         ((v, n),) = s.over
@@ -302,29 +348,49 @@ class TermValues:
             return None
         return Read(x.buffer, (*others, n - 1 if s.kind == "max" else _ZERO), x.dtype)
 
+    def _extreme_of_argument(self, kind: ReduceKind, x: Apply) -> ReduceKind | None:
+        """The extreme of its last argument at which `x` has its own one; None if that is not known."""
+        arg = x.args[-1]
+        claims = self.composer.claims.get(arg.buffer, ()) if isinstance(arg, Read) else ()
+        if len(x.args) == 2:  # a positive number divided by a positive one
+            first = x.args[0]
+            is_number = isinstance(first, Const) and isinstance(first.value, (int, float)) and first.value > 0
+            return _OPPOSITE[kind] if x.fn == "divide" and is_number and "positive" in claims else None
+        if len(x.args) > 2:
+            return None
+        if _has_trait(x.fn, "increasing") or (_has_trait(x.fn, "rises") and "nonnegative" in claims):
+            return kind
+        if _has_trait(x.fn, "decreasing") or (_has_trait(x.fn, "falls") and "positive" in claims):
+            return _OPPOSITE[kind]
+        return None
+
     def _summed_over(self, body: Sum, ranges: Guards, variables: frozenset[str]) -> Sum:
         """Returns `body` summed over variables and their ranges."""
         total = Sum()
         for t, c, m in body.items():
             total.add(Term(t.factors, t.guards | ranges, t.bound | variables), c, m)
-        return self.normal.settle(total)
+        return self._without_inverses(self.normal.settle(total))
 
     def _extreme_over(self, s: Reduce, path: Guards, ranges: Guards, variables: frozenset[str]) -> Sum:
         """Returns a maximum or minimum over nonempty axes; summands that all values share are pulled out."""
         form = self.form_of(s.body, path | ranges, False, True)
         scale, form = self._scale(form, variables)
         common = [(t, c) for t, c in form.terms if not self.composer.closure(t.variables) & variables]
-        rest = Sum()
+        rest, kind, number = Sum(), s.kind, Fraction(1)
         if common and not form.modulus and len(common) < len(form.terms):
             for t, c in common:
                 rest.add(self.normal.with_fresh_names(t), c)
-            kept = CanonicalSum(tuple((t, c) for t, c in form.terms if (t, c) not in common))
-            values = self._one(Factor("apply", "value", (), (kept,)))
-        elif scale:
+            form = CanonicalSum(tuple((t, c) for t, c in form.terms if (t, c) not in common))
+        is_scaled = len(form.terms) == 1 and not form.modulus and form.terms[0][1] != 1
+        if is_scaled:  # by a number
+            ((t, number),) = form.terms
+            form = CanonicalSum(((t, Fraction(1)),))
+            kind = kind if number > 0 else _OPPOSITE[kind]
+        if is_scaled or scale or rest.terms:
             values = self._one(Factor("apply", "value", (), (form,)))
         else:
             values = self._values(s.body, s.kind, path | ranges)
-        found = self._extreme(s.kind, s.dtype, self._summed_over(values, ranges, variables)).plus(rest)
+        found = self._extreme(kind, s.dtype, self._summed_over(values, ranges, variables)).scaled(number).plus(rest)
         for f in scale:
             found = self.normal.product(self._one(f), found)
         return found
@@ -336,16 +402,18 @@ class TermValues:
             return [], form
         ((t, c),) = form.terms
         scale = [
-            f
-            for f in t.factors
-            if f.kind == "read"
-            and "nonnegative" in self.composer.claims.get(f.name, ())
-            and not self.composer.closure(f.variables) & (variables | t.bound)
+            f for f in t.factors if self._is_scale(f) and not self.composer.closure(f.variables) & (variables | t.bound)
         ]
         if not scale or t.guards:
             return [], form
         rest = Term(tuple(f for f in t.factors if f not in scale), t.guards, t.bound)
         return scale, CanonicalSum(((rest, c),))
+
+    def _is_scale(self, f: Factor) -> bool:
+        """Whether a factor is shown to be nonnegative."""
+        if f.kind == "read":
+            return "nonnegative" in self.composer.claims.get(f.name, ())
+        return f.kind == "apply" and f.name == "reciprocal" and self._has_claim(f.args[0], "positive")
 
     def _values(self, s: Scalar, which: str, path: Guards) -> Sum:
         """Returns the formal sum of the values whose extreme is `s`; of `s` alone if it is no extreme."""

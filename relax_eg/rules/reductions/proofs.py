@@ -1,0 +1,95 @@
+"""The lemmas of which a reduction's form is made, each proved over its own leaves, and remembered by its structure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from relax_eg.errors import RelaxEgError
+from relax_eg.ir.annotations import Tensor
+from relax_eg.ir.expr import Expr, postorder, var
+from relax_eg.ir.heads import with_operands
+from relax_eg.memo import Memo
+from relax_eg.ops import api as op
+from relax_eg.rules.fact_rules import NONEMPTY
+from relax_eg.rules.schemas import FactsOf
+from relax_eg.rules.signature import Numerics
+from relax_eg.shapes import Dim
+
+_PROVING = 2.0  # limit: seconds of processor time of a proof; most take a hundredth of it
+_MOST_STEPS = 3  # limit: operators between a leaf and others of which it is seen to be made
+_MOST_KNOWN = 1 << 12  # limit: lemmas whose proofs are kept; one that is evicted is proved again
+
+Key = tuple[Expr, Expr, tuple[frozenset[str], ...], frozenset[Expr], Numerics]
+_known = Memo[Key, str](_MOST_KNOWN)
+
+
+@dataclass(frozen=True, slots=True)
+class Lemma:
+    """Two expressions that are equal for all values of some expressions in them that have the facts of these."""
+
+    left: Expr
+    right: Expr
+    leaves: tuple[Expr, ...]
+
+
+def why_not(lemmas: Sequence[Lemma], facts_of: FactsOf, numerics: Numerics) -> str:
+    """Why some of the lemmas is not shown; empty if all are."""
+    for lemma in lemmas:
+        if lemma.left is not lemma.right and (why := _why_not(lemma, facts_of, numerics)):
+            return why
+    return ""
+
+
+def _why_not(lemma: Lemma, facts_of: FactsOf, numerics: Numerics) -> str:
+    why = _why_not_over(lemma, facts_of, numerics)
+    inner = tuple(f for f in lemma.leaves if not _is_made_of(f, lemma.leaves)) if why else lemma.leaves
+    return why if len(inner) == len(lemma.leaves) else _why_not_over(replace(lemma, leaves=inner), facts_of, numerics)
+
+
+def _is_made_of(e: Expr, leaves: Sequence[Expr]) -> bool:
+    """Whether an expression is made of some of `leaves`, by few operators."""
+    level = {e}
+    for _ in range(_MOST_STEPS):
+        level = {a for x in level for a in x.args}
+        if not level.isdisjoint(leaves):
+            return True
+    return False
+
+
+def _why_not_over(lemma: Lemma, facts_of: FactsOf, numerics: Numerics) -> str:
+    variables = {x: var(f"leaf {i}", x.annotation) for i, x in enumerate(lemma.leaves)}
+    made = dict(variables)
+    for e in postorder((lemma.left, lemma.right), stop=made.__contains__):
+        if e not in made:
+            made[e] = with_operands(e, tuple(made[a] for a in e.args)) if e.args else e
+    facts = tuple(facts_of(x) for x in lemma.leaves)
+    nonempty = frozenset(r for r in map(_range, _sizes(lemma)) if NONEMPTY in facts_of(r))
+    key = made[lemma.left], made[lemma.right], facts, nonempty, numerics
+    if key not in _known:
+        # z3 and the prover are imported by nothing else here.
+        from relax_eg.rules.verify_formal.prove import why_not_equal
+
+        known = {x: frozenset((NONEMPTY,)) for x in nonempty} | dict(zip(variables.values(), facts, strict=True))
+        try:
+            _known[key] = why_not_equal(key[0], key[1], tuple(variables.values()), _PROVING, numerics, known)
+        except RelaxEgError as e:
+            _known[key] = str(e)
+    return _known[key]
+
+
+def _range(size: str) -> Expr:
+    """A value whose only axis has a size, so that it is not empty if the size is at least 1."""
+    return op.iota((Dim.var(size),))
+
+
+def _sizes(lemma: Lemma) -> list[str]:
+    """The names of the sizes in a lemma."""
+    found: set[str] = set()
+    for e in postorder((lemma.left, lemma.right), stop=lemma.leaves.__contains__):
+        for _, value in e.attrs:
+            parts = value if isinstance(value, tuple) else (value,)
+            found.update(v for d in parts if isinstance(d, Dim) for v in d.variables)  # type: ignore[reportUnknownVariableType]
+        if isinstance(e.annotation, Tensor):
+            found.update(v for d in e.shape for v in d.variables)
+    return sorted(found)

@@ -1,0 +1,66 @@
+"""An operator applied again to parts of its operands: which operand axes are cut with an axis of the result."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from relax_eg.errors import OperatorError
+from relax_eg.ir.annotations import Tensor
+from relax_eg.ir.expr import Expr
+from relax_eg.ops.fused import program_at
+from relax_eg.ops.record import call
+from relax_eg.shapes import Dim
+from relax_eg.tir.compose import substitute_variables
+from relax_eg.tir.expr import loop_of
+from relax_eg.tir.program import Stage
+
+
+def with_sizes(shape: Sequence[Dim], sizes: Mapping[int, Dim]) -> tuple[Dim, ...]:
+    """A shape with other sizes of some axes."""
+    return tuple(sizes.get(i, d) for i, d in enumerate(shape))
+
+
+def applied_again(x: Expr, args: Sequence[Expr], sizes: Mapping[int, Dim]) -> Expr | None:
+    """Returns the operator of `x` on `args`, with these sizes of some axes; None if its equations then differ. If they
+    are equal and read sliced operands only at the place that is written (`sliced_input_axes`), every element is the
+    same term as before."""
+    wanted = Tensor(with_sizes(x.shape, sizes), x.dtype)
+    # An attribute with an entry for each axis, such as the end of a slice, may hold the extents of these axes.
+    ends = {k: with_sizes(v, sizes) for k, v in x.attrs if _has_extents(v, x, sizes)}
+    for attrs in ({**dict(x.attrs), **ends}, dict(x.attrs))[not ends :]:
+        try:
+            made = call(x.op, args, attrs)
+        except OperatorError:  # the attributes do not fit a piece
+            continue
+        if made.annotation == wanted and _same_equations(x, made):
+            return made
+    return None
+
+
+def _has_extents(value: Any, x: Expr, sizes: Mapping[int, Dim]) -> bool:
+    """Returns whether an attribute has a size for each axis, which for these axes is their extent in `x`."""
+    if not isinstance(value, tuple) or len(value) != x.ndim:  # type: ignore[reportUnknownArgumentType]
+        return False
+    return all(isinstance(value[a], Dim) and value[a] == x.shape[a] for a in sizes)
+
+
+def _same_equations(whole: Expr, piece: Expr) -> bool:
+    """Returns whether two uses of an operator compute the same at each place that both have. Where an axis of the piece
+    has one place, that is place 0."""
+    stages: list[Sequence[Stage]] = []
+    for x in (whole, piece):
+        placed = program_at(x.op, tuple(a.annotation for a in x.args), x.attrs, x.annotation)
+        if placed is None:
+            return False
+        stages.append(placed.program.stages)
+    if len(stages[0]) != len(stages[1]):
+        return False
+    for of_whole, of_piece in zip(*stages, strict=True):
+        if of_whole.output.name != of_piece.output.name or of_whole.indices != of_piece.indices:
+            return False
+        places = zip(of_piece.indices, of_piece.output.shape, strict=True)
+        first = {name: Dim.of(0) for i, d in places if d == 1 and (name := loop_of(i)) is not None}
+        if substitute_variables(of_whole.value, first) != substitute_variables(of_piece.value, first):
+            return False
+    return True

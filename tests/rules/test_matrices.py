@@ -1,0 +1,148 @@
+"""Products with inverses in which factors cancel, and determinants of factors."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax.numpy as jnp
+import jax.scipy.linalg as jsl
+import numpy as np
+import pytest
+from jax.numpy.linalg import cholesky, det, inv, qr, slogdet, solve
+
+import relax_eg as rx
+from relax_eg.ops.record import operators_run_as
+from relax_eg.rules import systems
+from relax_eg.rules.schema_trials import first_difference
+
+_FACTORISATIONS = operators_run_as("factorisation", "solve")
+_SIZES = {"n": 400, "k": 8, "b": 4, "m": 30}
+
+
+def optimized(f: Any, *specs: str, facts: Any = None, numerics: Any = "approximate") -> Any:
+    words = {w for s in specs for w in s.split()}
+    at = {k: v for k, v in _SIZES.items() if k in words}
+    with rx.debug.options(cache=False):
+        return rx.optimize(f, *specs, at=at, target="cpu", facts=facts, numerics=numerics)
+
+
+def factorisations(best: Any) -> list[str]:
+    return sorted(e.op for e in best.module.main.expressions() if e.op in _FACTORISATIONS)
+
+
+def square(n: int, *batch: int) -> Any:
+    drawn = np.random.default_rng(n).standard_normal((*batch, n, n))
+    return np.asarray(drawn + 4 * n**0.5 * np.eye(n), np.float32)
+
+
+def columns(*shape: int) -> Any:
+    return np.asarray(np.random.default_rng(1).standard_normal(shape), np.float32)
+
+
+def turned(n: int) -> Any:
+    return np.asarray(np.linalg.qr(square(n))[0], np.float32)
+
+
+_GONE: list[tuple[Any, tuple[str, ...], dict[int, str], tuple[Any, ...]]] = [
+    (lambda a: inv(inv(a)), ("n n",), {0: "invertible"}, (square(5),)),
+    (lambda a, b: solve(a, a @ b), ("n n", "n k"), {0: "invertible"}, (square(5), columns(5, 2))),
+    (lambda a, b: solve(a.T, a.T @ b), ("n n", "n"), {0: "invertible"}, (square(5), columns(5))),
+    (lambda a: jnp.trace(inv(a) @ a), ("n n",), {0: "invertible"}, (square(5),)),
+    (lambda a, b: solve(a, a @ b), ("b n n", "b n k"), {0: "invertible"}, (square(4, 3), columns(3, 4, 2))),
+    (lambda a, q: inv(a) @ q @ q.T @ a, ("n n", "n n"), {0: "invertible", 1: "orthogonal"}, (square(5), turned(5))),
+    (lambda q, x: jnp.sum((q @ x) ** 2), ("n n", "n k"), {0: "orthogonal"}, (turned(5), columns(5, 2))),
+    (lambda a: cholesky(a) @ cholesky(a).T, ("n n",), {0: "positive definite"}, (square(5) @ square(5).T,)),
+    (lambda a: qr(a)[0] @ qr(a)[1], ("n m",), {}, (columns(6, 3),)),
+    (lambda d, b: solve(jnp.diag(d), b), ("n", "n k"), {0: "nonzero"}, (1 + columns(5) ** 2, columns(5, 2))),
+    (lambda q: 1.0 + slogdet(q)[1], ("n n",), {0: "orthogonal"}, (turned(6),)),
+    (lambda a: det(a), ("n n",), {0: "upper triangular"}, (np.triu(square(5)),)),
+    (lambda u, v: det(jnp.eye(u.shape[0]) + jnp.outer(u, v)), ("n", "n"), {}, (columns(5), columns(5))),
+]
+
+
+@pytest.mark.parametrize(("f", "specs", "facts", "args"), _GONE, ids=[str(i) for i in range(len(_GONE))])
+def test_nothing_is_factored_where_all_cancels(f: Any, specs: Any, facts: Any, args: Any) -> None:
+    best = optimized(f, *specs, facts=facts)
+    assert factorisations(best) == []
+    assert best.check(*args).passed
+
+
+_ONE: list[tuple[Any, tuple[str, ...], tuple[Any, ...]]] = [
+    (lambda a, b: inv(a) @ b, ("n n", "n k"), (square(5), columns(5, 2))),
+    (lambda a, b: b @ inv(a), ("n n", "k n"), (square(5), columns(2, 5))),
+    (lambda a, b, v: solve(a, b) @ v, ("n n", "n n", "n"), (square(5), columns(5, 5), columns(5))),
+    (lambda a, x: x @ inv(a) @ x, ("n n", "n"), (square(5), columns(5))),
+    (lambda a, b, c: solve(a, b) + solve(a, c), ("n n", "n", "n"), (square(5), columns(5), columns(5))),
+    (lambda a, b: inv(b) @ inv(a), ("n n", "n n"), (square(5), square(5))),
+    (lambda a, b: inv(a) @ b, ("b n n", "b n k"), (square(4, 3), columns(3, 4, 2))),
+    (lambda a, x: jnp.einsum("bi,bij,bj->b", x, inv(a), x), ("b n n", "b n"), (square(4, 3), columns(3, 4))),
+]
+
+
+@pytest.mark.parametrize(("f", "specs", "args"), _ONE, ids=[str(i) for i in range(len(_ONE))])
+def test_one_system_is_solved(f: Any, specs: Any, args: Any) -> None:
+    best = optimized(f, *specs)
+    assert factorisations(best) == ["lu", "triangular_solve", "triangular_solve"]
+    assert best.report.after.seconds < best.report.before.seconds
+    assert best.check(*args).passed
+
+
+def test_triangles_of_a_product_are_not_made() -> None:
+    best = optimized(
+        lambda a, b: jsl.cho_solve((cholesky(a @ a.T), True), b), "n n", "n", facts={0: "lower triangular invertible"}
+    )
+    assert factorisations(best) == ["triangular_solve", "triangular_solve"]
+    assert best.check(np.tril(square(5)), columns(5)).passed
+
+
+def test_a_matrix_that_may_be_singular_does_not_cancel() -> None:
+    best = optimized(lambda a, b: solve(a, a @ b), "n n", "n k")
+    assert "lu" in factorisations(best)
+    best = optimized(lambda q, x: q.T @ (q @ x), "n n", "n k", facts={0: "invertible"})
+    assert [e.op for e in best.module.main.expressions()].count("matmul") == 2
+    best = optimized(lambda a: cholesky(a) @ cholesky(a).T, "n n", facts={0: "symmetric"})
+    assert "cholesky" in factorisations(best)
+
+
+def test_a_low_rank_part_of_as_many_columns_is_left() -> None:
+    best = optimized(lambda u, v: det(jnp.eye(u.shape[0]) + u @ v), "n n", "n n")
+    assert "lu" in factorisations(best)
+
+
+def test_the_other_half_of_a_transposed_system_is_not_the_inverse() -> None:
+    best = optimized(lambda a, b: solve(a.T, a @ b), "n n", "n", facts={0: "invertible"})
+    assert "lu" in factorisations(best)
+    assert best.check(square(5), columns(5)).passed
+
+
+def test_single_rows() -> None:
+    best = optimized(lambda a, b: solve(a, a @ b), "n n", "n k", facts={0: "invertible"})
+    for n in (1, 2):
+        assert best.check(square(n), columns(n, 2)).passed
+
+
+@pytest.mark.parametrize("schema", systems.schemas, ids=lambda s: s.name)
+def test_proposals_have_the_same_values(schema: Any) -> None:
+    right, problem = first_difference(schema, 40)
+    assert not problem
+    assert right >= 15
+
+
+def test_proofs_tell_sides_apart() -> None:
+    from relax_eg.ir.annotations import Tensor
+    from relax_eg.ir.expr import var
+    from relax_eg.ops import api as op
+
+    (schema,) = [s for s in systems.schemas if s.name == "factors_that_cancel"]
+    assert schema.prove is not None
+    a, x = var("a", Tensor("n n")), var("x", Tensor("n k"))
+    known = frozenset(("lower_triangular", "invertible"))
+
+    def facts(e: Any) -> frozenset[str]:
+        return known if e is a else frozenset()
+
+    solved = op.triangular_solve(a, op.matmul(a, x), lower=True)
+    assert not schema.prove(solved, x, facts)
+    assert schema.prove(solved, op.matmul(a, x), facts)
+    assert schema.prove(solved, x, lambda _: frozenset())
+    assert schema.prove(op.triangular_solve(a, op.matmul(a, x)), x, facts)  # the other triangle
