@@ -18,6 +18,7 @@ from relax_eg.shapes import Dim
 
 _PROVING = 2.0  # limit: seconds of processor time of a proof; most take a hundredth of it
 _MOST_STEPS = 3  # limit: operators between a leaf and others of which it is seen to be made
+_MOST_OPERATORS = 64  # limit: operators of a lemma; most have fewer than 12
 _MOST_KNOWN = 1 << 12  # limit: lemmas whose proofs are kept; one that is evicted is proved again
 
 Key = tuple[Expr, Expr, tuple[frozenset[str], ...], frozenset[Expr], Numerics]
@@ -43,23 +44,32 @@ def why_not(lemmas: Sequence[Lemma], facts_of: FactsOf, numerics: Numerics) -> s
 
 def _why_not(lemma: Lemma, facts_of: FactsOf, numerics: Numerics) -> str:
     why = _why_not_over(lemma, facts_of, numerics)
-    inner = tuple(f for f in lemma.leaves if not _is_made_of(f, lemma.leaves)) if why else lemma.leaves
-    return why if len(inner) == len(lemma.leaves) else _why_not_over(replace(lemma, leaves=inner), facts_of, numerics)
+    inner = _with_definitions(lemma.leaves) if why else lemma.leaves
+    return why if inner == lemma.leaves else _why_not_over(replace(lemma, leaves=inner), facts_of, numerics)
 
 
-def _is_made_of(e: Expr, leaves: Sequence[Expr]) -> bool:
-    """Whether an expression is made of some of `leaves`, by few operators."""
-    level = {e}
-    for _ in range(_MOST_STEPS):
-        level = {a for x in level for a in x.args}
-        if not level.isdisjoint(leaves):
-            return True
-    return False
+def _with_definitions(leaves: tuple[Expr, ...]) -> tuple[Expr, ...]:
+    """Leaves over which those of `leaves` that are made of others by few operators are written out."""
+    kept = dict[Expr, None]()
+    for f in leaves:
+        others = frozenset(leaves) - {f}
+        kept.update(dict.fromkeys(_operands_up_to(f, others, _MOST_STEPS) or (f,)))
+    return tuple(kept)
+
+
+def _operands_up_to(e: Expr, leaves: frozenset[Expr], steps: int) -> tuple[Expr, ...]:
+    """Of what `e` is made down to some of `leaves`, each by at most `steps` operators; empty if it is made of none."""
+    if not steps or leaves.isdisjoint(e.args) and not any(_operands_up_to(a, leaves, steps - 1) for a in e.args):
+        return ()
+    below = ((a,) if a in leaves else _operands_up_to(a, leaves, steps - 1) or (a,) for a in e.args)
+    return tuple(dict.fromkeys(x for found in below for x in found))
 
 
 def _why_not_over(lemma: Lemma, facts_of: FactsOf, numerics: Numerics) -> str:
     variables = {x: var(f"leaf {i}", x.annotation) for i, x in enumerate(lemma.leaves)}
     made = dict(variables)
+    if not _is_small(lemma):
+        return f"more than {_MOST_OPERATORS} operators are between it and its leaves"
     for e in postorder((lemma.left, lemma.right), stop=made.__contains__):
         if e not in made:
             made[e] = with_operands(e, tuple(made[a] for a in e.args)) if e.args else e
@@ -76,6 +86,16 @@ def _why_not_over(lemma: Lemma, facts_of: FactsOf, numerics: Numerics) -> str:
         except RelaxEgError as e:
             _known[key] = str(e)
     return _known[key]
+
+
+def _is_small(lemma: Lemma) -> bool:
+    seen, work = set(lemma.leaves), [lemma.left, lemma.right]
+    while work and len(seen) <= _MOST_OPERATORS + len(lemma.leaves):
+        e = work.pop()
+        if e not in seen:
+            seen.add(e)
+            work += e.args
+    return not work
 
 
 def _range(size: str) -> Expr:
