@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from typing import Protocol
 
@@ -25,9 +26,12 @@ class CornerQueries(ProgramQueries, Protocol):
     def corners(self) -> int: ...
 
 
-def proposals(written: Sequence[Expr], schemas: Sequence[Schema], queries: CornerQueries) -> dict[Proposal, Answers]:
+def proposals(
+    written: Sequence[Expr], schemas: Sequence[Schema], queries: CornerQueries, deadline: float
+) -> tuple[dict[Proposal, Answers], bool]:
     """The proposals of `schemas` for the nodes of a block as `written`, each with the answers that the schema was
-    given.
+    given, and whether all nodes were asked about. No further node is asked about once this thread has used `deadline`
+    seconds of processor time.
 
     Each schema is asked about the previous one's proposal, else about the node as written. A schema that saves memory
     is asked about the node as written only, and others do not build on its proposal. It is asked at every corner,
@@ -35,6 +39,8 @@ def proposals(written: Sequence[Expr], schemas: Sequence[Schema], queries: Corne
     """
     found: dict[Proposal, Answers] = {}
     for e in written:
+        if time.thread_time() >= deadline:
+            return found, False
         latest = e
         for schema in schemas:
             if MEMORY in schema.tags:
@@ -53,7 +59,7 @@ def proposals(written: Sequence[Expr], schemas: Sequence[Schema], queries: Corne
             for p in proposed:
                 latest = proposed[0]
                 found.setdefault((of, p, schema.name), answers)
-    return found
+    return found, True
 
 
 def _proposed(schema: Schema, e: Expr, queries: ProgramQueries) -> tuple[tuple[Expr, ...], Answers]:

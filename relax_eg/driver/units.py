@@ -25,7 +25,7 @@ from relax_eg.driver.origins import origins_of
 from relax_eg.driver.prices import NEVER_SLOWER
 from relax_eg.driver.proposals import Proposal, proposals
 from relax_eg.driver.repeated import Repeated, ahead_params, loop_functions
-from relax_eg.egraph import Dump, EGraph, Saturation, dump, recording
+from relax_eg.egraph import Dump, EGraph, Saturation, StopReason, dump, recording
 from relax_eg.explain.record import Recording
 from relax_eg.extract.clock import Clock
 from relax_eg.extract.hoisting import PLATFORMS
@@ -50,6 +50,7 @@ Place = tuple[str, int]  # a function, and the number of a block in it
 
 # limit: rounds in which schemas are asked about the values that were chosen, each after a gain of the one before
 _MOST_ROUNDS = 3
+_ASKING = 0.7  # chosen: share of the budget's seconds after which no schema is asked any more
 _AT_LEAST = 0.05  # chosen: share of the budget's seconds that an e-graph gets once the budget is spent
 
 
@@ -188,6 +189,7 @@ class Units:
     _facts_of: FactsOf = lambda e: frozenset()
     _names: Names = field(default_factory=Names)
     _saturated: dict[Place, _Saturated] = field(default_factory=dict[Any, _Saturated])
+    _is_cut_short: bool = False  # whether time ran out before schemas were asked about all nodes
 
     def __post_init__(self) -> None:
         self.module = self.written = with_fixed_sizes(self.module, self.options.scope)
@@ -318,7 +320,7 @@ class Units:
         is_again = place in self._saturated
         if not is_again:
             self._saturated[place] = self._saturate(
-                place, roots, scope, known, run, self._alternatives(roots, scope, known)
+                place, roots, scope, known, run, self._alternatives(roots, scope, known, run)
             )
         # XLA hoists loop-invariant code out of the body of a loop.
         loop = run.loop_functions.get(name)
@@ -336,7 +338,7 @@ class Units:
             if NEVER_SLOWER * chosen.selected.cost >= least:
                 break
             least = chosen.selected.cost
-            more = self._more_alternatives(place, chosen.forms[0].operators, roots, scope, known)
+            more = self._more_alternatives(place, chosen.forms[0].operators, roots, scope, known, run)
             if not more:
                 break
             makers = {e: rules[0] for form in chosen.forms[:1] for e, rules in form.makers.items() if rules}
@@ -372,14 +374,15 @@ class Units:
         makers: Mapping[Expr, str] | None = None,
     ) -> _Saturated:
         options = self.options
-        spent = time.thread_time() - run.started - (run.result.extraction.spent - run.extraction_before)
-        left = max(options.budget.seconds - spent, _AT_LEAST * options.budget.seconds)
+        left = max(options.budget.seconds - self._spent(run), _AT_LEAST * options.budget.seconds)
         budget = replace(options.budget, seconds=min(options.budget.seconds, left))
         key = (place, tuple(roots), tuple(alternatives), self.record)
         grown = (self.saturated_graphs or {}).get(key)
         if grown is None:
             with EGraph(roots, options.rules, scope, list(alternatives), known, self.record, makers) as egraph:
                 saturation = egraph.saturate(budget)
+                if self._is_cut_short:
+                    saturation = replace(saturation, stop=StopReason.TIME_LIMIT)
                 read = dump(egraph)
                 kept = recording(egraph) if self.record else None
             grown = _Saturated(read, saturation, alternatives, kept)
@@ -400,14 +403,16 @@ class Units:
                 work += [n for e in self.functions[name].expressions() for n in functions_of(e)]
         return found
 
-    def _alternatives(self, roots: Sequence[Expr], scope: Scope, known: DeclaredFacts) -> dict[Proposal, Answers]:
+    def _alternatives(
+        self, roots: Sequence[Expr], scope: Scope, known: DeclaredFacts, run: _Run
+    ) -> dict[Proposal, Answers]:
         """The proposals of schemas for a block, each with the answers that it was given; none without a budget."""
         schemas = [s for s in self.options.rules.schemas if MEMORY not in s.tags or self.large_bytes < math.inf]
         has_budget = self.options.budget.nodes > 0 and self.options.budget.seconds > 0
-        return self._proposals(postorder(roots), schemas, scope, known) if schemas and has_budget else {}
+        return self._proposals(postorder(roots), schemas, scope, known, run) if schemas and has_budget else {}
 
     def _more_alternatives(
-        self, place: Place, chosen: Sequence[Expr], roots: Sequence[Expr], scope: Scope, known: DeclaredFacts
+        self, place: Place, chosen: Sequence[Expr], roots: Sequence[Expr], scope: Scope, known: DeclaredFacts, run: _Run
     ) -> dict[Proposal, Answers]:
         """The proposals for a block together with those for the values that were chosen of it; empty if nothing new is
         proposed for these."""
@@ -416,7 +421,7 @@ class Units:
         asked = {*postorder(roots), *(new for _, new, _ in before)}
         if not schemas or all(e in asked for e in chosen):
             return {}
-        found = self._proposals(postorder(chosen), schemas, scope, known, asked)
+        found = self._proposals(postorder(chosen), schemas, scope, known, run, asked)
         more = {p: answers for p, answers in found.items() if p not in before}
         return {**before, **more} if more else {}
 
@@ -426,6 +431,7 @@ class Units:
         schemas: Sequence[Schema],
         scope: Scope,
         known: DeclaredFacts,
+        run: _Run,
         asked: Container[Expr] = (),
     ) -> dict[Proposal, Answers]:
         """The proposals for `nodes`, all of a block, except those that were `asked` about before."""
@@ -436,7 +442,14 @@ class Units:
         for e in nodes:
             for a in e.args:
                 self._readers.setdefault(a, []).append(e)
-        return proposals([e for e in nodes if e not in asked], schemas, self)
+        seconds = _ASKING * self.options.budget.seconds - self._spent(run)
+        found, is_all = proposals([e for e in nodes if e not in asked], schemas, self, time.thread_time() + seconds)
+        self._is_cut_short = self._is_cut_short or not is_all
+        return found
+
+    def _spent(self, run: _Run) -> float:
+        """Seconds of processor time that a run spent, but for extraction."""
+        return time.thread_time() - run.started - (run.result.extraction.spent - run.extraction_before)
 
     # The answers to schemas (`rules.schemas.ProgramQueries`).
 

@@ -20,7 +20,7 @@ from relax_eg.rules.schemas import FactsOf, ProgramQueries, Schema
 from relax_eg.rules.value_trials import pointwise_terms
 
 # limit: seconds of processor time of the proof of a form; most take a hundredth of it
-_PROVING = 2.0
+_PROVING = 0.5
 _CHECKING = 10.0  # limit: seconds of processor time of the proof of a step of a derivation
 _MOST_KNOWN = 1 << 14  # limit: terms whose forms are kept; one that is evicted is asked about again
 _MOST_FORMS = 2  # limit: forms that are proposed for one value

@@ -52,7 +52,7 @@ _CHEAPER = 0.9
 # limit: seconds of processor time of reading a region. Regions are read in milliseconds; a garbage collection that
 # happens then takes up to 0.2 s and must not decide what is proposed.
 _READING = 1.0
-_PROVING = 2.0  # limit: seconds of processor time of the proof of a form; most take a hundredth of it
+_PROVING = 0.5  # limit: seconds of processor time of the proof of a form; most take a hundredth of it
 _CHECKING = 10.0  # limit: seconds of processor time of the proof of a step of a derivation
 
 _FACTS = frozenset((NONEMPTY,))

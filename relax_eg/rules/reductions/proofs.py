@@ -16,7 +16,7 @@ from relax_eg.rules.schemas import FactsOf
 from relax_eg.rules.signature import Numerics
 from relax_eg.shapes import Dim
 
-_PROVING = 2.0  # limit: seconds of processor time of a proof; most take a hundredth of it
+_PROVING = 0.5  # limit: seconds of processor time of a proof; most take a hundredth of it
 _MOST_STEPS = 3  # limit: operators between a leaf and others of which it is seen to be made
 _MOST_OPERATORS = 64  # limit: operators of a lemma; most have fewer than 12
 _MOST_KNOWN = 1 << 12  # limit: lemmas whose proofs are kept; one that is evicted is proved again
@@ -59,7 +59,7 @@ def _with_definitions(leaves: tuple[Expr, ...]) -> tuple[Expr, ...]:
 
 def _operands_up_to(e: Expr, leaves: frozenset[Expr], steps: int) -> tuple[Expr, ...]:
     """Of what `e` is made down to some of `leaves`, each by at most `steps` operators; empty if it is made of none."""
-    if not steps or leaves.isdisjoint(e.args) and not any(_operands_up_to(a, leaves, steps - 1) for a in e.args):
+    if not steps or (leaves.isdisjoint(e.args) and not any(_operands_up_to(a, leaves, steps - 1) for a in e.args)):
         return ()
     below = ((a,) if a in leaves else _operands_up_to(a, leaves, steps - 1) or (a,) for a in e.args)
     return tuple(dict.fromkeys(x for found in below for x in found))

@@ -302,10 +302,16 @@ class _Reader:
         begin, end, steps, dropped, reverse = list[Dim](), list[Dim](), list[int](), list[int](), list[int]()
         letters: list[Letter | None] = []
         computed: list[Access] = []
+        split: dict[int, list[Letter]] = {}  # by axis that is left
         for axis, (d, n) in enumerate(zip(dims, leaf.shape, strict=True)):
             names = _letters_in(d)
             first, last, step, letter = _ZERO, n - 1, 1, None
-            if not names:
+            before, digits = {*letters}.union(*split.values()), self._digits(d, n)
+            if not before.isdisjoint(digits):
+                digits = []
+            if digits:
+                split[axis - len(dropped)] = digits
+            elif not names:
                 first = last = d
                 dropped.append(axis)
             elif not d.variables & self.normal.composer.opaque.keys() and len(names) == 1:
@@ -313,7 +319,7 @@ class _Reader:
                 letter, low = self.places[names[0]]
                 first = d - Dim.var(names[0]) * step + low * step
                 last = first + (self.extents[letter] - 1) * step
-            if names and (letter is None or letter in letters):
+            if names and not digits and (letter is None or letter in before):
                 first, last, step, letter = _ZERO, n - 1, 1, None
                 computed.append(self._integer(d))
                 self.filled.append((d, n))
@@ -332,7 +338,32 @@ class _Reader:
             value = op.squeeze(value, dropped)
         if reverse:
             value = op.flip(value, reverse)
+        if split:
+            sizes = [[self.extents[x] for x in split.get(i, ())] or [n] for i, n in enumerate(value.shape)]
+            value = op.reshape(value, [n for s in sizes for n in s])
+            letters = [y for i, x in enumerate(letters) for y in split.get(i, [x])]
         return gathered(value, letters, computed, self.extents)
+
+    def _digits(self, d: Dim, n: Dim) -> list[Letter]:
+        """The letters, at least two, that count the `n` elements of an axis together, the last one fastest; empty if
+        `d` is no such count."""
+        names = _letters_in(d)
+        if len(names) < 2:
+            return []
+        first = d.substitute({x: _ZERO for x in names})
+        strides = {x: d.substitute({y: Dim.of(int(x == y)) for y in names}) - first for x in names}
+        if first != _ZERO or d != sum((Dim.var(x) * c for x, c in strides.items()), start=_ZERO):
+            return []
+        order: list[Letter] = []
+        stride = _ONE
+        while strides:
+            name = next((x for x, c in strides.items() if c == stride), None)
+            if name is None or self.places[name][1] != _ZERO:
+                return []
+            del strides[name]
+            order.insert(0, self.places[name][0])
+            stride = stride * self.extents[order[0]]
+        return order if stride == n else []
 
     # --- positions ---
 

@@ -220,6 +220,7 @@ class Folds:
     def head_normal_form(self, s: Scalar, extra: frozenset[GuardLiteral]) -> Scalar:
         """Returns `s` rewritten at its head until no step applies."""
         while True:
+            self.facts.deadline.check()
             t = self._step(s, extra)
             if t is s:
                 return s
@@ -273,7 +274,9 @@ class Folds:
         for n, (v, extent) in enumerate(s.over):
             for by in _divisors_of(s.body, v):
                 whole = simplified(extent // by, self.facts, inside)
-                if whole * by is not extent or v.variables & by.variables or not self.facts.entails(at_least(by)):
+                if whole == 1 or whole * by is not extent:
+                    continue
+                if v.variables & by.variables or not self.facts.entails(at_least(by)):
                     continue
                 q, r = self.composer.fresh(), self.composer.fresh()
                 (name,) = v.variables

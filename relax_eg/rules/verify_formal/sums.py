@@ -172,6 +172,14 @@ def unscaled(form: CanonicalSum) -> CanonicalSum:
     return CanonicalSum(tuple((t, c / first) for t, c in form.terms))
 
 
+def scaled_to_one(form: CanonicalSum) -> tuple[Fraction, CanonicalSum]:
+    """The number of a sum's first term, and the sum divided by it, so that all its multiples become the same."""
+    if not form.terms or form.modulus:
+        return Fraction(1), form
+    first = form.terms[0][1]
+    return first, CanonicalSum(tuple((t, c / first) for t, c in form.terms))
+
+
 def root_of_number(form: CanonicalSum) -> Fraction:
     """The square root of the number that scales a single term; 1 if it has none."""
     if len(form.terms) != 1 or form.modulus or form.terms[0][1] <= 0:

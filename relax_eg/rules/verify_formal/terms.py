@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from fractions import Fraction
 
 from relax_eg.rules.verify_formal.compose import Composer, Unsupported
@@ -201,15 +201,39 @@ class Normalizer:
                         written = tuple(Factor("dim", "", (monomial_dim((a,)),)) for a in atoms)
                         made.append((self._with(t, (*others, *written)), Fraction(c)))
                 return made
-            if dims != f.dims:
-                return [(self._with(t, (*others, Factor(f.kind, f.name, dims, f.args))), Fraction(1))]
+            args = tuple(self._simplified_form(a, t.guards) for a in f.args)
+            if dims != f.dims or args != f.args:
+                return [(self._with(t, (*others, Factor(f.kind, f.name, dims, args))), Fraction(1))]
         return None
+
+    def _simplified_form(self, form: CanonicalSum, guards: frozenset[GuardLiteral]) -> CanonicalSum:
+        """`form` with simplified indices where `guards` hold; those without quotients are as simple as they get."""
+        found = [(t, c, self._simplified_indices(t, guards)) for t, c in form.terms]
+        if all(made == t.factors for t, _, made in found):
+            return form
+        total = Sum()
+        for t, c, made in found:
+            total.add(self._with(t, made), c)
+        return self.canonical_sum(self.settle(total), form.modulus)
+
+    def _simplified_indices(self, t: Term, guards: frozenset[GuardLiteral]) -> tuple[Factor, ...]:
+        return tuple(
+            f
+            if f.kind == "dim" or (not f.args and all(map(is_plain, f.dims)))
+            else Factor(
+                f.kind,
+                f.name,
+                tuple(d if is_plain(d) else simplified(d, self.facts, guards | t.guards) for d in f.dims),
+                tuple(self._simplified_form(a, guards | t.guards) for a in f.args),
+            )
+            for f in t.factors
+        )
 
     def _with(self, t: Term, factors: Iterable[Factor]) -> Term:
         return Term(tuple(sorted(factors, key=lambda f: f.key)), t.guards, t.bound)
 
     def _dims(self, t: Term) -> list[Dim]:
-        return [d for f in t.factors for d in f.dims] + [g.dim for g in t.guards]
+        return [d for f in t.factors for d in _indices_of(f)] + [g.dim for g in t.guards]
 
     def _split(self, t: Term) -> list[tuple[Term, Fraction]] | None:
         """Writes a bound `v` that is divided by `d` as `q*d + r`."""
@@ -407,6 +431,15 @@ def _reduced(c: Fraction, modulus: int) -> Fraction:
         raise Unsupported("a fraction among integers")
     c = c % modulus
     return c - modulus if 2 * c > modulus else c
+
+
+def _indices_of(f: Factor) -> Iterator[Dim]:
+    """The indices in a factor, those in its arguments too."""
+    yield from f.dims
+    for a in f.args:
+        for t, _ in a.terms:
+            for g in t.factors:
+                yield from _indices_of(g)
 
 
 def _reads(factors: Sequence[Factor]) -> list[Factor]:

@@ -15,7 +15,7 @@ from relax_eg.dtypes import dtype_of, is_float, kind
 from relax_eg.rules.verify_formal.accuracy import has_no_rounding, is_tame
 from relax_eg.rules.verify_formal.compose import Composer, Unsupported, index_dim
 from relax_eg.rules.verify_formal.guards import GuardLiteral, Guards, KnownGuards, at_least, in_range, zero
-from relax_eg.rules.verify_formal.sums import CanonicalSum, Factor, Sum, Term, root_of_number, unscaled
+from relax_eg.rules.verify_formal.sums import CanonicalSum, Factor, Sum, Term, root_of_number, scaled_to_one, unscaled
 from relax_eg.rules.verify_formal.terms import Normalizer, loop_name
 from relax_eg.shapes import Dim
 from relax_eg.tir.expr import Apply, Cast, Const, Index, Read, Reduce, ReduceKind, Scalar, Select
@@ -210,9 +210,8 @@ class TermValues:
         if form.constant:
             return self._constant(1 / form.constant)
         number = Fraction(1)
-        if len(form.terms) == 1 and not form.modulus:
-            ((t, number),) = form.terms
-            form = CanonicalSum(((t, Fraction(1)),))
+        if len(form.terms) == 1 or not self._is_positive_size(form, path):
+            number, form = scaled_to_one(form)
         if not self._is_positive_size(form, path) and not self._has_claim(form, "nonzero"):
             self._hazard("reciprocal", (form,), path)
         return self._one(Factor("apply", "reciprocal", (), (form,))).scaled(1 / number)
