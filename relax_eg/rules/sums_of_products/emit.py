@@ -8,7 +8,8 @@ from dataclasses import dataclass, field, replace
 from fractions import Fraction
 
 from relax_eg.dtypes import is_float
-from relax_eg.ir.expr import Expr, const
+from relax_eg.errors import OperatorError
+from relax_eg.ir.expr import Expr, const, constant_value
 from relax_eg.ops import api as op
 from relax_eg.ops.record import TABLE, call, program_of, site_of
 from relax_eg.rules.sums_of_products.accesses import Access, Letter, Target, aligned
@@ -109,12 +110,12 @@ class Emitter:
         dtype = value.dtype
         number, below = scale.number, scale.number.denominator
         if below & (below - 1):
-            value = op.divide(value, const(below, dtype))  # the quotient is no number of the dtype
+            value = op.divide(value, _constant(Fraction(below), dtype))  # the quotient is no number of the dtype
             number = Fraction(number.numerator)
         if number == -1:
             value = op.negative(value)
         elif number != 1:
-            value = op.multiply(value, const(float(number) if is_float(dtype) else int(number), dtype))
+            value = op.multiply(value, _constant(number, dtype))
         for d in scale.sizes:
             value = op.multiply(value, _size(d, dtype))
         for d in scale.divisors:
@@ -266,6 +267,14 @@ def _as_number(x: Access, dtype: str) -> Access:
 def _inverted(x: Access) -> Access:
     """`x` as a factor, whether or not a product is divided by it."""
     return Access(op.reciprocal(x.value), x.letters) if x.divides else x
+
+
+def _constant(number: Fraction, dtype: str) -> Expr:
+    """Raises OperatorError if the dtype does not have `number`, so that no form with it is equal."""
+    made = const(float(number) if is_float(dtype) else int(number), dtype)
+    if constant_value(made).item() != number:
+        raise OperatorError(f"{number} is no number of {dtype}")
+    return made
 
 
 def _size(d: Dim, dtype: str) -> Expr:
