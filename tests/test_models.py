@@ -17,6 +17,7 @@ from benchmarks import models
 from relax_eg.backend.lower import run_function
 from relax_eg.shapes import Dim, parse_spec
 
+BUDGET = rx.Budget(seconds=60)  # a training step takes 15 to 30 s on a shared core
 Case = tuple[Callable[..., Any], tuple[Any, ...], dict[str, int]]
 RESNET = models.resnet_specs(((1, 8), (2, 16)), classes=10)
 GPT_2 = models.gpt2_arguments(layers=2, width=32, vocabulary=50, places=16)
@@ -60,7 +61,7 @@ def test_model(name: str, tmp_path: Path) -> None:
     """The program that extraction chose computes what JAX does, whether or not it is kept as written."""
     fn, specs, at = CASES[name]
     with rx.debug.options(dump=tmp_path):
-        report = rx.optimize(fn, *specs, at=at).report
+        report = rx.optimize(fn, *specs, at=at, budget=BUDGET).report
     assert report.stop == "saturated"
     assert not report.opaque
     assert report.nodes < 3 * report.before.count

@@ -28,7 +28,7 @@ class Budget:
     """Limits of a search.
 
     - `nodes`: nodes of the e-graph.
-    - `seconds`: seconds of rule application.
+    - `seconds`: seconds of rule application; laws (`rules.schemas`) are asked for up to 0.7 of them.
     - `rounds`: rounds of the algebra phase.
     - `extraction`: seconds of choosing among candidates, over all stages; with a memory limit, over all programs that
       are considered. When they are used up, extraction returns the best program so far.

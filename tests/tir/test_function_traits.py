@@ -69,7 +69,7 @@ def test_a_function_is_named_in_few_files(name: str, words: dict[str, frozenset[
 
 def test_words() -> None:
     assert {t for f in FUNCTIONS.values() for t in f.traits.split()} == set(TRAITS)
-    assert functions_with_trait("increasing") <= functions_with_trait("total")
+    assert functions_with_trait("increasing") | functions_with_trait("decreasing") <= functions_with_trait("total")
     assert functions_with_trait("rounds") <= functions_with_trait("jumps")
 
 
@@ -105,9 +105,19 @@ def test_total(name: str) -> None:
     assert found.dtype.kind not in "fc" or not np.isnan(found).any()
 
 
-@pytest.mark.parametrize("name", sorted(functions_with_trait("increasing")))
-def test_increasing(name: str) -> None:
-    found = value(name, [REALS])
+@pytest.mark.parametrize(
+    ("name", "up", "domain"),
+    [
+        (name, up, domain)
+        for trait, up, domain in (
+            ("increasing", True, REALS), ("decreasing", False, REALS), ("rises", True, REALS[REALS >= 0]),
+            ("falls", False, REALS[REALS > 0]),
+        )
+        for name in sorted(functions_with_trait(trait))
+    ],
+)  # fmt: skip
+def test_monotone(name: str, up: bool, domain: np.ndarray) -> None:
+    found = value(name, [domain if up else domain[::-1]])
     assert np.all(found[1:] >= found[:-1])
 
 

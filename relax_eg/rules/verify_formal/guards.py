@@ -166,6 +166,7 @@ class _Case:
     def __init__(self, guards: Iterable[GuardLiteral], deadline: Deadline) -> None:
         self._deadline = deadline
         self._unknown: dict[Any, Dim] = {}
+        self._simplified: dict[Dim, Dim] = {}
         plain = [g for g in guards if is_plain(g.dim)]
         others = [g for g in guards if not is_plain(g.dim)]
         self._prover = self._assuming(plain)
@@ -197,12 +198,14 @@ class _Case:
 
     def simplified(self, dim: Dim) -> Dim:
         """Returns `dim` with those divisions, maxima, minima and selects resolved that the guards decide."""
-        facts = self._prover.facts
-        return simplified_under(
-            dim,
-            lambda d: facts.interval(facts.reduce(self._defined(d))),
-            lambda d: self._follows(">=", self._defined(d)),
-        )
+        if dim not in self._simplified:
+            facts = self._prover.facts
+            self._simplified[dim] = simplified_under(
+                dim,
+                lambda d: facts.interval(facts.reduce(self._defined(d))),
+                lambda d: self._follows(">=", self._defined(d)),
+            )
+        return self._simplified[dim]
 
     def _follows(self, op: str, dim: Dim) -> bool:
         self._deadline.check()
