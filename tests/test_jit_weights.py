@@ -218,7 +218,7 @@ def test_facts_let_rules_fire(key: Any) -> None:
         close(fast({"a": definite(n)}, jnp.ones(n)), solved({"a": definite(n)}, jnp.ones(n)))
     close(jax.jit(fast)({"a": definite(39)}, jnp.ones(39)), solved({"a": definite(39)}, jnp.ones(39)))
     assert len(fast.optimized) == 3
-    assert all("factors_that_cancel_accurately" in b.report.matches for b in fast.optimized)
+    assert all("solve_definite" in b.report.matches for b in fast.optimized)
     assert fast.optimized[0]._program.facts == (("positive_definite",), ())
     (said,) = fast.optimized[0].check(-definite(40), jnp.ones(40)).violations
     assert said.startswith("`p['a']` is declared positive definite, but")
@@ -228,7 +228,7 @@ def test_facts_with_dims_and_weights() -> None:
     fast = rx.jit(solved, facts={"p": "positive definite"}, weights=["p"], dims=[{"a": "n n"}, "n", None])
     for n in (40, 41):
         close(fast({"a": definite(n)}, jnp.ones(n)), solved({"a": definite(n)}, jnp.ones(n)))
-    assert len(fast.optimized) == 1 and "factors_that_cancel_accurately" in fast.optimized[0].report.matches
+    assert len(fast.optimized) == 1 and "solve_definite" in fast.optimized[0].report.matches
 
 
 # --- what is refused ---

@@ -41,7 +41,7 @@ class Budget:
     """
 
     nodes: int = 200_000
-    seconds: float = 10.0
+    seconds: float = 20.0
     rounds: int = ALGEBRA_ROUNDS
     extraction: float = EXTRACTION_SECONDS
 

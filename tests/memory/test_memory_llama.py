@@ -28,7 +28,7 @@ def test_llama3_8b_needs_less_than_is_published(workload: str) -> None:
     # The peak is told tensor by tensor.
     assert sum(int(x.bytes.evaluate(plan.at)) for x in plan.peak) == plan.bound_at(plan.at)
     free = planned(module, work, bounded=False)
-    assert not free.static and len(free.laid_out("storages", results="apart").storages) <= 8
+    assert not free.static and len(free.laid_out("storages", results="apart").storages) <= 9
     for size in work.sizes:
         alone = planned(module, work, size)
         assert free.bytes_at(work.at(size)) <= 1.05 * alone.bytes_at(work.at(size))

@@ -186,6 +186,7 @@ _MISSES: dict[str, tuple[str, Callable[..., Any]]] = {
     "sum_of_padded": ("a: n", lambda a: op.sum(op.pad(a, [(1, 2)], 1.0), 0)),
     "split_of_merged": ("x: 4 6", lambda x: op.reshape(op.reshape(x, (24,)), (6, 4))),
     "merge_of_split": ("x: 24", lambda x: op.reshape(op.reshape(x, (4, 6)), (2, 12))),
+    "greatest_one": ("x: 4", lambda x: op.top_k(x, 2, 0)),
     "convs_as_groups": ("x: n 3 8 8, y: n 3 8 8, f: 4 3 2 2, g: 5 3 2 2",
                         lambda x, y, f, g: op.concat([op.conv(x, f), op.conv(y, g)], 1)),
     "stable_log_of_sum_of_exponentials": ("x: n n", lambda x: op.log(op.sum(op.exp(x), 0))),

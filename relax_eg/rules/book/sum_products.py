@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from relax_eg.dtypes import itemsize
 from relax_eg.errors import RelaxEgError
+from relax_eg.ir.annotations import Tensor
 from relax_eg.ir.expr import VAR, Expr, postorder, var
 from relax_eg.ir.heads import with_operands
 from relax_eg.memo import Memo
@@ -77,7 +78,7 @@ def _is_root(e: Expr, queries: ProgramQueries) -> bool:
     several. A condition is one if a reader is none."""
     if e.dtype == "bool":
         readers = queries.readers(e)
-        return not readers or any(r.dtype != "bool" or terms_of(r) is None for r in readers)
+        return not readers or any(not _is_bool(r) or terms_of(r) is None for r in readers)
     x = e
     while True:
         readers = queries.readers(x)
@@ -89,6 +90,10 @@ def _is_root(e: Expr, queries: ProgramQueries) -> bool:
         if not is_view(reader):
             return False
         x = reader
+
+
+def _is_bool(e: Expr) -> bool:
+    return isinstance(e.annotation, Tensor) and e.annotation.dtype == "bool"
 
 
 def _regions(e: Expr, queries: ProgramQueries) -> Iterator[Region]:
