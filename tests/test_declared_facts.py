@@ -67,8 +67,8 @@ def test_inverses_are_not_taken_to_multiply() -> None:
         lambda s, y: jnp.linalg.inv(s) @ y, "n n", "n", at={"n": 400}, facts={"s": "positive definite"},
         numerics="approximate",
     )  # fmt: skip
-    assert {"inverse_times_vector", "solve_definite"} <= best.report.rules.keys()
-    assert best.report.numerics == ("reassociate", "approximate")
+    assert "factors_that_cancel" in best.report.rules
+    assert "approximate" in best.report.numerics
     assert best.check(symmetrized(definite(12)), np.ones(12, np.float32)).passed
 
 

@@ -36,7 +36,7 @@ def test_tau_counts_pairs_that_differ() -> None:
 def test_what_was_chosen_is_what_optimize_returns(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever else that is timed has a lower price: found without a rule, for another device, or as written."""
     by_name = {p.name: p for p in PROGRAMS}
-    product, kept = by_name["(A@B)@v"], by_name["max of a sort"]
+    product, kept = by_name["(A@B)@v"], by_name["sum of (xA)*(xB)"]
     found = timed(kept, kept.at[0], "cpu", 0.0)
     assert found.returned == "as written" and found.chosen is found.timed[0]
 

@@ -162,3 +162,11 @@ def test_traits_on_positive_arguments(trait: str, is_up: bool) -> None:
     for name in functions_with_trait(trait):  # type: ignore[arg-type]
         values = FUNCTIONS[name]([POINTS if is_up else POINTS[1:]], "float64")
         assert compare(values[1:], values[:-1]).all(), name
+
+
+def test_masks_keep_the_digits_of_scores() -> None:
+    """(1 - mask) * -1e9 is 0 where the mask is 1; scores + 1e9 * mask would lose the scores."""
+    mask = op.broadcast_to(op.astype(var("m", Tensor("1 p", "bool")), "float32"), X.shape)
+    for bias in ((1.0 - mask) * -1e9, mask * 1e9 - 1e9):
+        scores = X + bias
+        assert proposed(scores - op.max(scores, 1, keepdims=True)) is None
