@@ -42,8 +42,8 @@ from relax_eg.rules.schemas import FactsOf
 from relax_eg.shapes import Dim
 
 _DEEPEST = 14  # limit: operators on a path from a value to the leaves of its form
-# limit: larger numbers that are added stand for infinity in masks, as in scores + (mask - 1) * 1e9. What remains without
-# them, scores + mask * 1e9, loses the digits of the scores.
+# limit: larger numbers that are added stand for infinity in masks, as in scores + (mask - 1) * 1e9. What remains
+# without them, scores + mask * 1e9, loses the digits of the scores.
 _LARGEST_SHIFT = 1000
 _VIEWS = movement_operators("view")
 _OTHER = {"max": "min", "min": "max"}  # given: what a negative scale makes of an extreme
