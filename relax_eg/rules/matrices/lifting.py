@@ -281,7 +281,7 @@ class Lift:
         if len(masks) != 1 or any(x not in rows for f in rest for x in f.letters):
             return None
         n = a.shape[-1]
-        values = replace(s, terms=(replace(term, factors=rest),), result=s.result[:-1], root=op.sum(a, a.ndim - 1))
+        values = replace(s, terms=(replace(term, factors=rest),), result=s.result[:-1], shape=a.shape[:-1])
         mask = op.equal(op.iota((n, n), 0), op.iota((n, n), 1))
         spread = op.expand_dims(op.sqrt(self.emitted(values)), a.ndim - 1)
         return op.where(mask, op.broadcast_to(spread, a.shape), op.zeros(a.shape, a.dtype))
