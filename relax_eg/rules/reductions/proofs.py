@@ -59,10 +59,10 @@ def _with_definitions(leaves: tuple[Expr, ...]) -> tuple[Expr, ...]:
 
 def _operands_up_to(e: Expr, leaves: frozenset[Expr], steps: int) -> tuple[Expr, ...]:
     """Of what `e` is made down to some of `leaves`, each by at most `steps` operators; empty if it is made of none."""
-    if not steps or (leaves.isdisjoint(e.args) and not any(_operands_up_to(a, leaves, steps - 1) for a in e.args)):
+    below = [(a,) if a in leaves else _operands_up_to(a, leaves, steps - 1) for a in e.args] if steps else []
+    if not any(below):
         return ()
-    below = ((a,) if a in leaves else _operands_up_to(a, leaves, steps - 1) or (a,) for a in e.args)
-    return tuple(dict.fromkeys(x for found in below for x in found))
+    return tuple(dict.fromkeys(x for a, found in zip(e.args, below, strict=True) for x in found or (a,)))
 
 
 def _why_not_over(lemma: Lemma, facts_of: FactsOf, numerics: Numerics) -> str:
@@ -89,6 +89,7 @@ def _why_not_over(lemma: Lemma, facts_of: FactsOf, numerics: Numerics) -> str:
 
 
 def _is_small(lemma: Lemma) -> bool:
+    """Whether few operators are between both sides and the leaves; stops at the first that is too many."""
     seen, work = set(lemma.leaves), [lemma.left, lemma.right]
     while work and len(seen) <= _MOST_OPERATORS + len(lemma.leaves):
         e = work.pop()
