@@ -60,19 +60,18 @@ _GONE: list[tuple[Any, tuple[str, ...], dict[int, str], tuple[Any, ...]]] = [
 ]
 
 
-# Not reached since factors_that_cancel is asked after the other laws rewrote what it reads.
+# Not reached beside the other laws; the cause is not known.
 _MISSED = (0, 5, 12)
 
 
-@pytest.mark.parametrize(
-    ("f", "specs", "facts", "args"),
-    [pytest.param(*c, marks=[pytest.mark.xfail] if i in _MISSED else []) for i, c in enumerate(_GONE)],
-    ids=[str(i) for i in range(len(_GONE))],
-)
-def test_nothing_is_factored_where_all_cancels(f: Any, specs: Any, facts: Any, args: Any) -> None:
+@pytest.mark.parametrize("number", range(len(_GONE)))
+def test_nothing_is_factored_where_all_cancels(number: int) -> None:
+    f, specs, facts, args = _GONE[number]
     best = optimized(f, *specs, facts=facts)
-    assert factorisations(best) == []
     assert best.check(*args).passed
+    if number in _MISSED and factorisations(best):
+        pytest.xfail("factors are left beside the other laws")
+    assert factorisations(best) == []
 
 
 _ONE: list[tuple[Any, tuple[str, ...], tuple[Any, ...]]] = [
@@ -95,13 +94,14 @@ def test_one_system_is_solved(f: Any, specs: Any, args: Any) -> None:
     assert best.check(*args).passed
 
 
-@pytest.mark.xfail(reason="not reached since the other laws rewrite what factors_that_cancel reads")
 def test_triangles_of_a_product_are_not_made() -> None:
     best = optimized(
         lambda a, b: jsl.cho_solve((cholesky(a @ a.T), True), b), "n n", "n", facts={0: "lower triangular invertible"}
     )
-    assert factorisations(best) == ["triangular_solve", "triangular_solve"]
     assert best.check(np.tril(square(5)), columns(5)).passed
+    if "cholesky" in factorisations(best):
+        pytest.xfail("the factor is left beside the other laws")
+    assert factorisations(best) == ["triangular_solve", "triangular_solve"]
 
 
 def test_a_matrix_that_may_be_singular_does_not_cancel() -> None:
