@@ -25,6 +25,7 @@ from relax_eg.ir import (
     call_tir,
     match_cast,
 )
+from relax_eg.measure.settling import Settle
 from relax_eg.memory import plan_memory
 from relax_eg.ops import api as op
 from relax_eg.ops.text import parse
@@ -48,6 +49,7 @@ __all__ = [
     "Module",
     "Object",
     "RuleSet",
+    "Settle",
     "Shape",
     "Tensor",
     "Tuple",

@@ -79,6 +79,15 @@ class BindsWeights:
             return UNSEEN
         return bound.call_known(tuple([x for i, x in enumerate(args) if i not in self._at]), {})
 
+    def executable_key(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """See `Strategy.executable_key`; that of the strategy with these weights bound."""
+        if not self._places or kwargs or len(args) <= self._places[-1]:
+            raise LookupError
+        bound = self._bound.get(jax.tree_util.tree_leaves([args[i] for i in self._places]))
+        if bound is None:
+            raise LookupError
+        return bound.executable_key(tuple([x for i, x in enumerate(args) if i not in self._at]), {})
+
     def run(self, arguments: list[Any]) -> Any:
         held = [arguments[i] for i in self._indices]
         # Identity is a safe key for immutable arrays only: numpy arrays may change.

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from weakref import WeakSet
 
 import jax
 
@@ -16,7 +17,7 @@ from relax_eg.backend.compare import AS_WRITTEN, ITSELF, Check, compare_results,
 from relax_eg.backend.executables import Executables
 from relax_eg.backend.family import Solution
 from relax_eg.backend.ready import Ready
-from relax_eg.backend.runtime import Runtime, Strategy
+from relax_eg.backend.runtime import Runtime, Serving, Settler, Strategy
 from relax_eg.backend.whole import Whole
 from relax_eg.errors import OptionError, ShapeError
 from relax_eg.explain.certificate import UnaidedCertificate
@@ -47,6 +48,22 @@ class Optimized(Runtime):
         self._kept = all(v.chosen is None for v in self.variants)
         binds = bool(self._weight_indices) and not self._kept
         super().__init__(strategy, BindsWeights(strategy, self._weight_indices) if binds else None)
+        self._chosen: Serving = self._serving
+        self._settler: Settler | None = None
+        self._written_unbound: Strategy | None = None
+        self._bound = WeakSet[Ready]()
+
+    @property
+    def solution(self) -> Solution:
+        return self._solution
+
+    def let_settle(self, written: Strategy, settler: Settler) -> None:
+        super().let_settle(written, settler)
+        self._settler, self._written_unbound = settler, written
+
+    @property
+    def _strategies(self) -> list[Strategy]:
+        return [self.strategy] if self._written is None else [self.strategy, self._written]
 
     @property
     def module(self) -> Module:
@@ -62,14 +79,24 @@ class Optimized(Runtime):
         Other calls go to `elsewhere`, a function of the same arguments. To be called before the first call, and only
         for programs that run as a whole.
         """
-        assert isinstance(self.strategy, Whole)
         self._wide = False  # a call outside JAX's x64 mode is not brought into it
-        self.strategy.serve_where(is_served, elsewhere)
+        for strategy in self._strategies:
+            assert isinstance(strategy, Whole)
+            strategy.serve_where(is_served, elsewhere)
+
+    def donate(self, parameters: Sequence[int]) -> None:
+        """Allows calls to reuse the arrays of these parameters; see `serve_where`."""
+        for strategy in self._strategies:
+            assert isinstance(strategy, Whole)
+            strategy.donate(parameters)
 
     @property
     def report(self) -> CostReport:
-        """The report, with what cannot run at capacity, if that is already known or capacities were asked for."""
+        """The report, with what is known by now: what the first calls measured (`settle`), and what cannot run at
+        capacity, if capacities were asked for or it was tried."""
         report, why = self.variants[0].report, self.strategy.at_exact_sizes()
+        measured = (*self.measured, *(row for ready in self._bound for row in ready.measured))
+        report = replace(report, measured=measured) if measured else report
         return replace(report, at_exact_sizes=why) if why else report
 
     @property
@@ -112,8 +139,11 @@ class Optimized(Runtime):
         leaves.sort(key=lambda pair: pair[0])
         arrays = p.convert_arguments([x for _, x in leaves], [i for i, _ in leaves])
         with p.width_context():
-            bound = self.strategy.bind(self._weight_indices, arrays)
-        return Ready(bound, self._weight_indices, self.compiler_options)
+            ready = Ready(self.strategy.bind(self._weight_indices, arrays), self._weight_indices, self.compiler_options)
+            if self._settler is not None and self._written_unbound is not None:
+                ready.let_settle(self._written_unbound.bind(self._weight_indices, arrays), self._settler)
+                self._bound.add(ready)
+        return ready
 
     def check(self, /, *args: Any, **kwargs: Any) -> Check:
         """Checks the declared facts of these arguments, and compares the results with those as written."""
@@ -125,7 +155,7 @@ class Optimized(Runtime):
         p, near = self._program, max(self._solution.tolerance, self.strategy.reorder_tolerance)
         values = self.strategy.check_arguments(arguments)
         broken = tuple(p.violations(values))
-        ours, found = self._serving.run(arguments), None
+        ours, found = self._chosen.run(arguments), None
         if p.is_as_written and not p.from_function:  # comparing a module with itself would show nothing
             found = compare_with_reference(p.written(), ours, values, near)
         if found is None:

@@ -20,6 +20,7 @@ from typing import Any, Protocol
 from relax_eg.backend.executables import EXECUTABLES, Executables, executables
 from relax_eg.backend.program import Program, positional_arguments, without_notes
 from relax_eg.errors import OptionError, RelaxEgError
+from relax_eg.extract.report import MeasuredRow
 
 UNSEEN: Any = object()
 
@@ -49,6 +50,17 @@ class Strategy(ABC):
     @abstractmethod
     def call_known(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """The result of a call whose key is known; UNSEEN for any other call."""
+
+    def executable_key(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """A value by which calls that run the same executables are known. LookupError for calls that it cannot tell,
+        such as the first at certain sizes."""
+        raise LookupError
+
+    def compile_call(self, args: tuple[Any, ...], kwargs: dict[str, Any], key: Any) -> None:
+        """Compiles what calls with these arguments, of which only shapes and dtypes are read, will run: the executable
+        of the kind that another strategy of the same class has for `key`. OptionError where it cannot run such calls in
+        an executable of this kind."""
+        raise OptionError(f"{self.program.name}() is not compiled ahead of its calls")
 
     @abstractmethod
     def flat_arguments(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Any]:
@@ -111,6 +123,25 @@ class Serving(Protocol):
 
     def run(self, arguments: list[Any]) -> Any: ...
 
+    def executable_key(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any: ...
+
+
+class Settles(Protocol):
+    """Serves calls until it is known which of several programs is fastest (`measure.settling`).
+
+    - `rows`: what was found so far.
+    """
+
+    def __call__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any: ...
+
+    @property
+    def rows(self) -> tuple[MeasuredRow, ...]: ...
+
+
+# Makes what settles: from what serves the calls, its strategy, that of the program as written, and a function that is
+# told what serves all later calls.
+Settler = Callable[[Serving, Strategy, Strategy, Callable[[Serving], None]], Settles]
+
 
 class Runtime:
     """A function whose calls a strategy runs.
@@ -118,6 +149,10 @@ class Runtime:
     - `strategy`: how the program runs.
     - `serving`: serves the calls; None: the strategy itself.
     """
+
+    _settling: Settles | None = None  # serves the calls for now
+    _measured: tuple[MeasuredRow, ...] = ()
+    _written: Strategy | None = None  # how the program as written runs, where calls may be served by it
 
     def __init__(self, strategy: Strategy, serving: Serving | None = None) -> None:
         self.strategy = strategy
@@ -134,6 +169,8 @@ class Runtime:
         if kwargs:  # JAX would compile again for each split into positional and keyword arguments
             args, kwargs = positional_arguments(self._names, args, kwargs)
         try:
+            if self._settling is not None:
+                return self._settling(args, kwargs)
             result = self._serving.call_known(args, kwargs)
             return self._serving.run(self.strategy.flat_arguments(args, kwargs)) if result is UNSEEN else result
         except RelaxEgError as e:
@@ -142,6 +179,24 @@ class Runtime:
             # `jax.jit` refuses non-arrays and numbers out of range before our check, whose error names the argument.
             self.strategy.check_arguments(self.strategy.flat_arguments(args, kwargs))
             raise
+
+    def let_settle(self, written: Strategy, settler: Settler) -> None:
+        """Lets the first calls settle whether the program is faster than the one as written, which `written` runs. To
+        be called before the first call."""
+
+        def settled(serving: Serving) -> None:
+            self._serving, self._measured, self._settling = serving, made.rows, None
+            if serving is not written:
+                self._written = None
+
+        self._written = written
+        self._executables.register(written.executables)
+        self._settling = made = settler(self._serving, self.strategy, written, settled)
+
+    @property
+    def measured(self) -> tuple[MeasuredRow, ...]:
+        """What the calls so far measured (`settle`)."""
+        return self._measured if self._settling is None else self._settling.rows
 
     def _convert_arguments(
         self, args: tuple[Any, ...], kwargs: dict[str, Any]

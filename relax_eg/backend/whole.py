@@ -206,6 +206,13 @@ class Whole(Strategy):
     def _written(self) -> Any:
         return self.executables.jit(self.program.run_as_written)
 
+    def executable_key(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        return self.bound_family.size_key(args, kwargs)
+
+    def compile_call(self, args: tuple[Any, ...], kwargs: dict[str, Any], key: Any) -> None:
+        run, prepared = self.executable(self._variant(args, kwargs, self.flat_arguments(args, kwargs)))
+        run.lower(prepared, *args, **kwargs).compile()
+
     def check_arguments(self, arguments: Sequence[Any]) -> list[Any]:
         return self.bound_family.check(arguments)
 

@@ -13,6 +13,7 @@ from relax_eg.driver.options import KINDS, Facts, Sizes, Target
 from relax_eg.dynamic.policy import Dynamic, Mode, read_policy
 from relax_eg.egraph import Budget
 from relax_eg.errors import OptionError
+from relax_eg.measure.settling import Settle, SettleMode
 from relax_eg.rules import Numerics, RuleSet
 from relax_eg.shapes import Scope
 from relax_eg.shapes.relation import Bounds
@@ -35,6 +36,7 @@ def jit(
     numerics: Numerics = "reassociate",
     facts: Facts | None = None,
     dynamic: Mode | Dynamic = "auto",
+    settle: SettleMode | Settle | None = None,
     budget: Budget | None = None,
     **jit_options: Any,
 ) -> Any:
@@ -59,7 +61,7 @@ def jit(
     """
     options: dict[str, Any] = {
         "rules": rules, "target": target, "at": at, "bounds": bounds, "weights": weights, "numerics": numerics,
-        "facts": facts, "dynamic": (policy := Dynamic.of(dynamic)), "budget": budget,
+        "facts": facts, "dynamic": (policy := Dynamic.of(dynamic)), "settle": settle, "budget": budget,
     }  # fmt: skip
     if fn is None:
         return functools.partial(jit, dims=dims, **options, **jit_options)

@@ -6,7 +6,8 @@ import functools
 import inspect
 import operator
 import threading
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Generator, Hashable, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from types import MethodType
 from typing import Any
@@ -18,7 +19,16 @@ from relax_eg.backend.call_keys import MOST_KEYS, NO_KEY, kind_of
 from relax_eg.backend.executables import executables
 from relax_eg.backend.optimized import Optimized
 from relax_eg.backend.whole import Whole
-from relax_eg.driver.jit_arguments import Declared, Static, bound, call_key, names_in, replaced
+from relax_eg.driver.jit_arguments import (
+    Declared,
+    Static,
+    bound,
+    call_key,
+    kind_of_any,
+    names_in,
+    replaced,
+    static_key,
+)
 from relax_eg.driver.optimize import optimize
 from relax_eg.driver.options import Sizes, Target, device_and_cost
 from relax_eg.driver.varying import OtherSizesError, Varying, shapes_of, spec_of
@@ -30,6 +40,7 @@ from relax_eg.extract.profile import Profile
 from relax_eg.frontends.specs import NamedSpec, argument_paths
 from relax_eg.ir.annotations import Annotation
 from relax_eg.logs import fallback, raise_if_exhausted
+from relax_eg.measure.settling import Settle, Settling
 from relax_eg.memo import Memo
 from relax_eg.ops import Site
 from relax_eg.reports import CostReport
@@ -79,6 +90,41 @@ class _ModelWithoutModes:
         return self.model.price(site, result, sizes)
 
 
+@dataclass
+class _Jit:
+    """A program that takes turns (`measure.settling`).
+
+    - `label`, `predicted`: its name, and its predicted seconds of a call.
+    - `jitted`: its `jax.jit`.
+    - `local`: where it is marked that the program as written may be traced; None for the optimized function.
+    - `run`: runs it; None: `jitted` does.
+    """
+
+    label: str
+    jitted: Any
+    local: Any = None
+    run: Callable[[tuple[Any, ...], dict[str, Any]], Any] | None = None
+    predicted: float = 0.0
+
+    def __call__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if self.run is not None:
+            return self.run(args, kwargs)
+        with self._marked():
+            return self.jitted(*args, **kwargs)
+
+    def compile(self, args: tuple[Any, ...], kwargs: dict[str, Any], key: Any) -> None:
+        with self._marked():
+            self.jitted.lower(*args, **kwargs).compile()
+
+    @contextmanager
+    def _marked(self) -> Generator[None]:
+        self.local.as_written = True
+        try:
+            yield
+        finally:
+            self.local.as_written = False
+
+
 class Jitted:
     """A function under `jit`, called like the function it wraps.
 
@@ -110,6 +156,12 @@ class Jitted:
         self._traced_once = _as_signature_of(fn, self._trace)
         self._jitted = self._executables.jit(self._traced_once, **jit)
         self._written = self._executables.jit(fn, **jit)
+        self._settle, self._measured = Settle.of(options["settle"]), ()
+        self._settling: Settling[_Jit] | None = None
+        # What runs calls of the first sizes: the optimized function, or, where that was found slower, `_rival`.
+        self._first: Any = self._jitted
+        self._first_key: Any = None
+        self._refused = False  # whether `_first` refused a call
         # Other options of `jax.jit` (shardings, ...) are about the concrete arrays of a call.
         unknown = static is None or donated is None or bool(set(jit) - _OF_ARGUMENTS)
         self._exact = options["dynamic"].mode == "exact" or unknown
@@ -122,13 +174,20 @@ class Jitted:
         self._paths = Memo[Any, CallPath](MOST_KEYS)
         self._local = threading.local()
         self._lock = threading.RLock()
+        if self._settle.mode != "off" and not unknown:
+            self._let_settle(jit)
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
+        if self._settling is not None:
+            return self._settling(args, kwargs)
+        return self._run(args, kwargs)
+
+    def _run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if self._exact:
-            return self._jitted(*args, **kwargs)
+            return self._run_first(args, kwargs)
         if not self._varies:
             try:
-                return self._jitted(*args, **kwargs)
+                return self._run_first(args, kwargs)
             except OtherSizesError:
                 pass
             self._varies = True
@@ -144,6 +203,51 @@ class Jitted:
         except OtherSizesError:  # these sizes were the first ones, under other settings of JAX
             self._forget_paths(settings_now())
             return self._at_sizes(args, kwargs)
+
+    def _run_first(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Runs a call of the first sizes. OtherSizesError for other sizes."""
+        first = self._first
+        if first is not self._jitted and (not self._refused or self._first_key == self._settle_key(args, kwargs)):
+            try:
+                return first(*args, **kwargs)
+            except OtherSizesError:  # other sizes, or other settings of JAX
+                self._refused = True
+        return self._jitted(*args, **kwargs)
+
+    def _let_settle(self, jit: dict[str, Any]) -> None:
+        """Lets the first calls settle whether the optimized function is faster than the function as written."""
+
+        @functools.wraps(self._fn)
+        def as_written(*args: Any, **kwargs: Any) -> Any:
+            # Sizes that vary, and other settings of JAX, are for the optimizer.
+            if not getattr(self._local, "as_written", False):
+                raise OtherSizesError
+            return self._fn(*args, **kwargs)
+
+        rival = _Jit("as written", self._executables.jit(as_written, **jit), self._local)
+        ours = _Jit("by price", self._jitted, None, self._run)
+
+        def settled(winner: _Jit) -> None:
+            assert self._settling is not None
+            self._measured, self._settling = self._settling.rows, None
+            if winner is rival:
+                self._first = rival.jitted
+
+        def doubts() -> bool:
+            best = self.optimized[-1] if self.optimized else None
+            if best is None or best.solution.program.effectful or best.variants[0].chosen is None:
+                return False
+            ours.predicted, rival.predicted = best.report.after.seconds, best.report.before.seconds
+            return self._settle.doubts([best.report.predicted_gain])
+
+        self._settling = Settling(ours, rival, self._settle, self._settle_key, lambda *_: {}, settled, 1, doubts)
+
+    def _settle_key(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        held, leaves, tree = self._split(args, kwargs)
+        try:
+            return tree, static_key(held), tuple([kind_of_any(x) for x in leaves])
+        except OverflowError:
+            raise LookupError from None
 
     def __get__(self, instance: object, owner: type | None = None) -> Any:
         """Binds the function as a method, as `jax.jit` does; `static_argnums=0` makes the instance static."""
@@ -213,7 +317,7 @@ class Jitted:
         if varying is None:
             return CallPath(self._at_exact_shapes)
         if shapes == varying.first:
-            return CallPath(self._jitted, is_reusable=not self._static)
+            return CallPath(lambda *a, **k: self._run_first(a, k), is_reusable=not self._static)
         best = varying.best_for(shapes, leaves)
         if best is None:
             return (
@@ -275,7 +379,11 @@ class Jitted:
 
     @property
     def report(self) -> CostReport | None:
-        return self.optimized[-1].report if self.optimized else None
+        if not self.optimized:
+            return None
+        report = self.optimized[-1].report
+        measured = self._measured if self._settling is None else self._settling.rows
+        return replace(report, measured=measured) if measured and len(self.optimized) == 1 else report
 
     def _trace(self, /, *args: Any, **kwargs: Any) -> Any:
         """Called while `jax.jit` traces: static arguments are plain values, the others tracers."""
@@ -390,7 +498,7 @@ class Jitted:
         arguments = strategy.program.arguments
         donated = [i for i, a in enumerate(arguments) if a.partition("[")[0] in self._donated]
         if donated:
-            strategy.donate(donated)
+            best.donate(donated)
 
         def elsewhere(*args: Any, **kwargs: Any) -> Any:
             return self._elsewhere(settings, *call(*args, **kwargs))

@@ -19,6 +19,7 @@ from relax_eg.dynamic.policy import Dynamic, Mode, check_one_program, read_polic
 from relax_eg.extract.cost_model import CostModel
 from relax_eg.extract.profile import Profile
 from relax_eg.ir.annotations import dims_of
+from relax_eg.measure.settling import Settle, SettleMode
 from relax_eg.reports.serialization import read_record as checked
 
 
@@ -36,12 +37,15 @@ class _Pricing:
     cost: CostModel | None = None
 
 
-@accepts(path=PATH, dynamic=KINDS["dynamic"] | NONE)
-def load(path: str | Path, *, dynamic: Mode | Dynamic | None = None) -> Optimized:
+@accepts(path=PATH, dynamic=KINDS["dynamic"] | NONE, settle=KINDS["settle"])
+def load(
+    path: str | Path, *, dynamic: Mode | Dynamic | None = None, settle: SettleMode | Settle | None = None
+) -> Optimized:
     """The optimized function that `best.save(path)` wrote: it runs, reports, prepares and checks as before, and nothing
     is searched.
 
-    `dynamic` is that of `optimize`; what it leaves out is as it was when the function was saved. ArtifactError for a
+    `dynamic` is that of `optimize`; what it leaves out is as it was when the function was saved. `settle` is that of
+    `optimize`. ArtifactError for a
     file that is no artifact, was truncated or changed, or is of another version; nothing in a file is run. OptionError,
     BoundsError for `dynamic`.
     """
@@ -67,4 +71,4 @@ def load(path: str | Path, *, dynamic: Mode | Dynamic | None = None) -> Optimize
     check_one_program(name, policy.mode, saved.execution)
     programs = [v.chosen for v in saved.variants]
     predict = partial(call_predictor, saved.program, programs, saved.weights, _Pricing(profile))
-    return make_runnable(saved, no_explanation(name), policy, predict)
+    return make_runnable(saved, no_explanation(name), policy, predict, Settle.of(settle))

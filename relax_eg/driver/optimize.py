@@ -39,6 +39,7 @@ from relax_eg.ir.module import Module
 from relax_eg.ir.wellformed import check as check_module
 from relax_eg.logs import dump as dump_stages
 from relax_eg.logs import dump_folder, log_at
+from relax_eg.measure.settling import OFF, Settle, SettleMode
 from relax_eg.rules import Numerics, RuleSet
 from relax_eg.shapes.relation import Bound, Bounds, split_bounds
 
@@ -63,6 +64,7 @@ def optimize(
     dynamic: Mode | Dynamic = "auto",
     memory_limit: int | str | None = None,
     measure: int = 0,
+    settle: SettleMode | Settle | None = None,
     budget: Budget | None = None,
     **kwspecs: Any,
 ) -> Optimized:
@@ -98,6 +100,11 @@ def optimize(
       compiled by XLA as usual or in one of the profile's modes. A call then runs what was fastest at the nearest of
       `at`, as the guards of `best.variants` say; if two sizes have different winners, a few sizes between them are
       timed, too. With 0, price decides.
+    - `settle`: whether the first calls find out if the chosen program is faster than the one as written. With "auto"
+      (usual) they do where the predicted gain is less than 2: the program as written is compiled in a thread, and the
+      two take turns on the calls until it is known; "always"; "off", the prediction decides; or a `Settle`, which also
+      limits the calls and seconds. What was found is in `best.report`. The environment variable `RELAX_EG_SETTLE` sets
+      the usual mode (`docs/devices.md`).
     - `budget`: limits of the search.
 
     `rx.debug.options` reports progress and turns the disk cache off. Raises TraceError, SpecError, BoundsError,
@@ -111,13 +118,14 @@ def optimize(
     )  # fmt: skip
     named: Sequence[Sizes] = [] if at is None else [at] if isinstance(at, Mapping) else at
     chosen = Dynamic.of(dynamic)
+    settling = Settle.of(settle) if not measure and memory_limit is None else OFF
     policy = read_policy(traced.name, traced.size_variables, options.scope, chosen, named)
     check_one_program(traced.name, chosen.mode, "steps" if traced.in_steps else execution)
     with width_context(traced.wide):
-        return _cached_or_searched(traced, options, policy, bool(chosen.trust))
+        return _cached_or_searched(traced, options, policy, bool(chosen.trust), settling)
 
 
-def _cached_or_searched(traced: Source, options: Options, policy: Policy, trust: bool) -> Optimized:
+def _cached_or_searched(traced: Source, options: Options, policy: Policy, trust: bool, settle: Settle) -> Optimized:
     """The optimized function, from the cache or from a search."""
     started = time.perf_counter()
     place = place_of(traced, options)
@@ -126,9 +134,9 @@ def _cached_or_searched(traced: Source, options: Options, policy: Policy, trust:
     if found is not None:
         seconds = {"total": time.perf_counter() - started}
         known = (replace(v, report=replace(v.report, cached=True, seconds=seconds)) for v in found.variants)
-        return _optimized(traced, options, replace(found, variants=tuple(known)), policy, trust)
+        return _optimized(traced, options, replace(found, variants=tuple(known)), policy, trust, settle)
     found = _search(traced, options, place)
-    return _optimized(traced, options, found, policy, trust)
+    return _optimized(traced, options, found, policy, trust, settle)
 
 
 def traced_program(
@@ -156,7 +164,12 @@ def _is_pair(b: Any) -> bool:
 
 
 def _optimized(
-    traced: Source, options: Options, found: CachedResult, policy: Policy | None = None, trust: bool = True
+    traced: Source,
+    options: Options,
+    found: CachedResult,
+    policy: Policy | None = None,
+    trust: bool = True,
+    settle: Settle = OFF,
 ) -> Optimized:
     """The optimized program. Without a policy, as `measure` times it: a function of arrays, at exact sizes."""
     looks = bool(traced.size_variables) and not trust
@@ -197,7 +210,7 @@ def _optimized(
         return make_runnable_of_arrays(solution, explain)
     chosen = [v.chosen for v in found.variants]
     predict = functools.partial(call_predictor, program, chosen, options.weights, options)
-    return make_runnable(solution, explain, policy, predict)
+    return make_runnable(solution, explain, policy, predict, settle)
 
 
 def _search(traced: Source, options: Options, place: EntryPlace | None) -> CachedResult:

@@ -23,6 +23,7 @@ from relax_eg.frontends.specs import Leaf
 from relax_eg.limits import LARGEST_INT64
 from relax_eg.logs import sharing_is_on
 from relax_eg.measure.device import default_profile
+from relax_eg.measure.settling import SETTLE, Settle
 from relax_eg.ops.facts import FACTS, facts_named, impossible
 from relax_eg.ops.libraries import EXECUTIONS
 from relax_eg.ops.library_needs import RoutinePlace, version
@@ -178,6 +179,10 @@ KINDS: Mapping[str, Kind] = {
     "dynamic": Kind(
         lambda x: isinstance(x, Dynamic) or (isinstance(x, str) and x in DYNAMIC),
         f"one of {', '.join(map(repr, DYNAMIC))}, or a Dynamic",
+    ),
+    "settle": Kind(
+        lambda x: x is None or isinstance(x, Settle) or (isinstance(x, str) and x in SETTLE),
+        f"one of {', '.join(map(repr, SETTLE))}, or a Settle",
     ),
 }  # fmt: skip
 

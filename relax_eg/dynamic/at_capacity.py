@@ -99,6 +99,12 @@ class AtCapacity(Whole):
         shapes = {i: tuple(int(d.const) for d in shape) for i, shape in dims.items()}
         self._sized_for(BoundFamily(self.family, {**self.bound_family.shapes, **shapes})).compile_ahead(at, background)
 
+    def executable_key(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        return self.sized.executable_key(args, kwargs)
+
+    def compile_call(self, args: tuple[Any, ...], kwargs: dict[str, Any], key: Any) -> None:
+        self.sized.compile_call(args, kwargs, key)
+
     def expect_other_sizes(self) -> None:
         """Makes the first call run at capacity already, with "auto". To be called before the first call.
 

@@ -229,6 +229,30 @@ class Sized:
             executable.record_seconds(time.perf_counter() - started)
         return result
 
+    def executable_key(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[int, bool, tuple[int, ...]]:
+        """The variant of the executable that served the last call with arrays of these shapes, whether it is exact, and
+        the sizes of its buffers. LookupError if there was none."""
+        call = self._calls[tuple([x.shape for x in self._bound.call_arrays(args, kwargs)])]
+        exact = call.mode in ("exact", "trial", "hot")
+        return call.variant, exact, tuple((call.sizes if exact else call.capacities).values())
+
+    def compile_call(self, args: tuple[Any, ...], kwargs: dict[str, Any], key: tuple[int, bool, Any]) -> None:
+        """Compiles what calls with arrays of these shapes run, exact or at capacity as `key` says. OptionError where
+        they cannot run so."""
+        self.assumes_one_size = False
+        shapes = tuple([x.shape for x in self._bound.call_arrays(args, kwargs)])
+        bound = self._bound.sizes(shapes)
+        sizes, exact = {v: bound[v] for v in self._policy.ladders}, key[1]
+        call = self._exact_call(sizes) if exact else self.call_at(sizes)
+        if (call.mode == "exact") != exact or tuple((call.sizes if exact else call.capacities).values()) != key[2]:
+            raise OptionError(f"{self._program.name}() as written does not run at the capacities of the chosen program")
+        with self._lock:
+            self._calls[shapes] = call
+        if exact:
+            self._executables.ensure_compiled(self._exact_key(call), lambda: self._compile_exact(call, "ahead"))
+        else:
+            self._executables.ensure_compiled(self._capacity_key(call), lambda: self._compile_capacity(call, "ahead"))
+
     def _check_arguments(self, others: Sequence[Any]) -> list[Any]:
         """The arrays of a call, converted to the declared dtypes."""
         checked = list(others)

@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import product
+from typing import Any
 
 from relax_eg.egraph.engine import Engine
 from relax_eg.egraph.query import Query
@@ -83,6 +84,7 @@ class FactBase:
         self._of_origin: dict[str, frozenset[Expr]] = {}
         self._maintained: frozenset[FactKey] = frozenset()  # facts that the engine maintains
         self._sent: set[str] = set()  # rules and answers that the engine has
+        self._derivations: set[tuple[Any, ...]] = set()  # rules about facts, with the opcodes for which they were sent
 
     def lookup(self, guard: ValueGuard, x: str) -> tuple[str, str, list[str]]:
         """Returns the fact that a guard on the class `x` looks up, the action that asks for it, and the commands that
@@ -275,12 +277,15 @@ class FactBase:
         for o in present:
             by_op.setdefault(o.op, []).append(o)
         held = {key for key, symbol in self._symbols.items() if sizes.get(symbol, 0)}.union(ANNOTATION_WORDS)
-        for d in derivations():
+        for n, d in enumerate(derivations()):
             usable = d.fact in self._maintained and (d.exact or not self._declared.exact)
             if usable and all(key_of(p) in held for p in d.premises):
                 choices = [by_op.get(p.op, []) for p in d.nodes]
                 for opcodes in product(*choices) if all(choices) else ():
-                    yield from self._derivation(d, opcodes)
+                    key = n, *(o.symbol for o in opcodes)
+                    if key not in self._derivations:
+                        self._derivations.add(key)
+                        yield from self._derivation(d, opcodes)
         for o in present:
             for key in sorted(self._maintained, key=_order):
                 if (key in _ORIGINS and _keeps_origin(o.op)) or (isinstance(key, ValueTest) and o.op in MOVES):

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import cached_property
 
 from relax_eg.ir.expr import TUPLE_GET, VAR, Expr, node, postorder
 from relax_eg.ir.expr import var as variable
@@ -51,7 +52,7 @@ class FactRule:
     def variables(self) -> tuple[str, ...]:
         return tuple(str(e.attr("name")) for e in postorder((self.pattern,)) if e.op == VAR)
 
-    @property
+    @cached_property
     def nodes(self) -> tuple[Expr, ...]:
         """The nodes of the pattern, operands first."""
         return tuple(e for e in postorder((self.pattern,)) if e.op != VAR)

@@ -33,7 +33,7 @@ SAMPLES = 48  # chosen: sample points; terms that differ on few points are told 
 _MOST_FLOPS = 2 * TRANSCENDENTAL  # limit: flops of an operator in a short term
 _MOST_OPERANDS = 3  # limit: operands of an operator in a short term
 _SHORT = 2  # limit: operators of a term of few flops for which one of two operators is not cheaper
-_MOST_TABLES = 12  # limit: tables kept, of up to 6 MB each; one that is evicted is made again
+_MOST_TABLES = 16  # limit: tables kept, of up to 6 MB each; one that is evicted is made again
 # chosen: digits to which values are compared. Rounding errors of float64 are smaller, differences of terms are larger.
 RELATIVE, ABSOLUTE = 1e-9, 1e-11
 _KEY = 1e9  # given: values that round to the same multiple of 1/_KEY of a power of two are one key

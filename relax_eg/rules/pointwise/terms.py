@@ -36,7 +36,7 @@ class PointwiseTerm:
     """A part of an expression that computes each element from one element of each leaf.
 
     - `root`: the expression.
-    - `leaves`: the expressions from which it is computed; constants are none.
+    - `leaves`: the expressions from which it is computed, by dtype; constants are none.
     - `scalar`: the same expression over scalar variables in place of the leaves.
     """
 
@@ -115,9 +115,11 @@ def terms_of(e: Expr, is_shared: Callable[[Expr], bool]) -> Iterator[PointwiseTe
     found: set[tuple[Expr, ...]] = set()
     for is_leaf in (is_shared, _never):
         for depth in range(1, _DEEPEST + 1):
-            inside, leaves, is_whole = _part(e, depth, is_leaf)
+            inside, found_leaves, is_whole = _part(e, depth, is_leaf)
             if len(inside) > _MOST_NODES:
                 break
+            # Terms over leaves of the same dtypes share a table.
+            leaves = tuple(sorted(found_leaves, key=lambda x: x.dtype))
             if 0 < len(leaves) <= MOST_LEAVES and leaves not in found:
                 found.add(leaves)
                 scalar = _scalar(e, inside, leaves)

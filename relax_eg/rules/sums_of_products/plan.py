@@ -79,9 +79,42 @@ class Node:
         return sum(self.costs.values())
 
     @cached_property
-    def sign(self) -> tuple[Any, ...]:
+    def sign(self) -> Sign:
         """A key that is the same for nodes that differ in their letters' names only."""
-        return _signature(self, {})
+        if self.access is not None:
+            names = {x: i for i, x in enumerate(dict.fromkeys(self.access.letters))}
+            value = id(self.access.value), self.access.divides
+            return Sign(tuple(names), ("leaf", *value, *(names[x] for x in self.access.letters)))
+        names: dict[Letter, int] = {}
+
+        def numbers(letters: Iterable[Letter]) -> tuple[int, ...]:
+            return tuple(names.setdefault(x, len(names)) for x in letters)
+
+        parts = tuple((p.sign, *numbers(p.sign.letters)) for p in self.parts)
+        letters = tuple(sorted(numbers(sorted(self.letters))))
+        along = self.along and replace(self.along, summed=names[self.along.summed], place=names[self.along.place])
+        target = self.target and (id(self.target.index.value), *numbers(self.target.index.letters))
+        key = self.kind, self.scales, along, target, parts, letters
+        return Sign(tuple(x for x in names if x in self.letters), key)
+
+
+class Sign:
+    """What a node computes.
+
+    - `letters`: the letters of the node's result, in the order in which the node first has them.
+    - `key`: the step, and its operands' signs with their letters by number.
+    """
+
+    __slots__ = ("_hash", "key", "letters")
+
+    def __init__(self, letters: tuple[Letter, ...], key: tuple[Any, ...]) -> None:
+        self.letters, self.key, self._hash = letters, key, hash(key)
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __eq__(self, other: object) -> bool:
+        return self is other or (isinstance(other, Sign) and self._hash == other._hash and self.key == other.key)
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,24 +159,6 @@ class Scale:
 
 
 _ONE = Scale()
-
-
-def _signature(node: Node, names: dict[Letter, int]) -> tuple[Any, ...]:
-    if node.access is not None:
-        return (
-            "leaf",
-            id(node.access.value),
-            node.access.divides,
-            *(names.setdefault(x, len(names)) for x in node.access.letters),
-        )
-    parts = tuple(_signature(p, names) for p in node.parts)
-    letters = tuple(sorted(names.setdefault(x, len(names)) for x in sorted(node.letters)))
-    along = node.along and replace(node.along, summed=names[node.along.summed], place=names[node.along.place])
-    target = node.target and (
-        id(node.target.index.value),
-        *(names.setdefault(x, len(names)) for x in node.target.index.letters),
-    )
-    return node.kind, node.scales, along, target, parts, letters
 
 
 @dataclass

@@ -1,0 +1,327 @@
+"""Settling: the first calls of a function find out whether its chosen program is faster than the program as written.
+
+Prices are predictions. Where a predicted gain is within the doubt about them, the program as written is compiled in a
+thread after the first call, and the two programs take turns on the user's own calls, until the ratio of their times is
+known. From then on only the faster one is called.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import random
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Generic, Literal, Protocol, TypeVar
+
+import jax
+import numpy as np
+
+from relax_eg.argument_checks import short_repr
+from relax_eg.backend.call_keys import NO_KEY, is_tracing
+from relax_eg.backend.width import has_x64
+from relax_eg.errors import OptionError
+from relax_eg.extract.report import MeasuredRow
+from relax_eg.logs import fallback, log_at
+from relax_eg.measure.timing import median_ranks
+
+SettleMode = Literal["auto", "always", "off"]
+SETTLE: tuple[SettleMode, ...] = ("auto", "always", "off")
+# chosen: a predicted gain from which "auto" does not doubt it. On two kinds of machines, gains of 1.5 were measured as
+# 0.75 to 1 (MiniLM with 17 tokens); gains of 2 and more were all gains (examples.demo).
+SURE_GAIN = 2.0
+LOOKS = (8, 12, 20)  # chosen: pairs of calls after which the interval of their ratio is looked at, before the last
+CERTAINTY = 0.95  # chosen: confidence of the decision as a whole
+# chosen: a ratio beyond which, and pairs in a row after which, no interval is needed: by chance in one of 1,000 trials
+_FAR, _FEW = 1.5, 5
+# chosen: ratios that are no difference: two compilations of one program differ by as much (`measure.choice.GAIN`)
+_ALIKE = 1.02
+MOST_TRIALS = 16  # limit: combinations of sizes for which a function is settled; others run what the most run
+_AGREEING = 3  # chosen: combinations of sizes after which, if all agree, a function is settled for all sizes
+
+Call = Callable[[tuple[Any, ...], dict[str, Any]], Any]
+Key = Callable[[tuple[Any, ...], dict[str, Any]], Any]
+
+
+@dataclass(frozen=True)
+class Settle:
+    """How a function finds out whether its chosen program is faster: `optimize(..., settle=Settle(...))`.
+
+    - `mode`: "auto", where the predicted gain is less than 2; "always"; or "off", the prediction decides.
+    - `calls`: the most calls that are timed, for each of the first combinations of sizes.
+    - `seconds`: the most seconds that calls of the slower program may take more than those of the faster one.
+
+    OptionError for values of another kind.
+    """
+
+    mode: SettleMode = "auto"
+    calls: int = 80
+    seconds: float = 2.0
+
+    def __post_init__(self) -> None:
+        if self.mode not in SETTLE:
+            raise OptionError(f"settle={short_repr(self.mode)}: {', '.join(map(repr, SETTLE))} or a Settle is accepted")
+        if type(self.calls) is not int or self.calls < 2 * _FEW:
+            raise OptionError(f"Settle(calls={short_repr(self.calls)}): a number >= {2 * _FEW} is accepted")
+        if not isinstance(self.seconds, (int, float)) or not self.seconds > 0:  # type: ignore[reportUnnecessaryIsInstance]
+            raise OptionError(f"Settle(seconds={short_repr(self.seconds)}): a number above 0 is accepted")
+
+    @classmethod
+    def of(cls, given: SettleMode | Settle | None) -> Settle:
+        """`given`, or what the environment variable `RELAX_EG_SETTLE` says. OptionError."""
+        if isinstance(given, Settle):
+            return given
+        return cls(given or os.environ.get("RELAX_EG_SETTLE", "") or "auto")  # type: ignore[reportArgumentType]
+
+    def doubts(self, gains: list[float]) -> bool:
+        """Whether predicted gains are to be settled."""
+        return self.mode == "always" or (self.mode == "auto" and min(gains, default=math.inf) < SURE_GAIN)
+
+
+OFF = Settle("off")
+
+
+class Contestant(Protocol):
+    """A program in a trial.
+
+    - `label`: its name in reports.
+    - `predicted`: its predicted seconds of a call.
+    """
+
+    label: str
+    predicted: float
+
+    def __call__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any: ...
+
+    def compile(self, args: tuple[Any, ...], kwargs: dict[str, Any], key: Any) -> None:
+        """Compiles what calls with arguments of these shapes run, as the other program runs those of `key`."""
+        ...
+
+
+C = TypeVar("C", bound=Contestant)
+
+
+@dataclass
+class _Trial:
+    """The calls with one combination of sizes.
+
+    - `at`: the sizes.
+    - `is_compiled`: whether both programs are compiled.
+    - `seconds`: the timed calls of the chosen program, and of the one as written.
+    - `warm`: which of the two were called before.
+    - `turn`: the two in the order in which they take the next two calls.
+    - `winner`: which of the two is called from now on.
+    """
+
+    at: Mapping[str, int]
+    most_pairs: int
+    is_compiled: bool = False
+    seconds: tuple[list[float], list[float]] = field(default_factory=lambda: ([], []))
+    warm: set[int] = field(default_factory=set[int])
+    turn: list[int] = field(default_factory=list[int])
+    winner: int | None = None
+    random: random.Random = field(default_factory=lambda: random.Random(0))
+
+    @property
+    def next(self) -> int:
+        """Which of the two takes the next call."""
+        if not self.turn:
+            self.turn = [0, 1]
+            self.random.shuffle(self.turn)
+        return self.turn[0]
+
+    def record(self, which: int, seconds: float) -> None:
+        """Records a call of the one whose turn it was. The first call of each is not timed."""
+        self.turn.pop(0)
+        if which in self.warm:
+            self.seconds[which].append(seconds)
+        self.warm.add(which)
+
+    @property
+    def pairs(self) -> int:
+        return min(map(len, self.seconds))
+
+    @property
+    def ratios(self) -> np.ndarray[Any, Any]:
+        """By pair, how many times longer the program as written took."""
+        n = self.pairs
+        return np.array(self.seconds[1][:n]) / np.maximum(self.seconds[0][:n], 1e-9)
+
+    @property
+    def extra(self) -> float:
+        """The seconds that the slower program took more than the faster one."""
+        mine, other = (sum(s[: self.pairs]) for s in self.seconds)
+        return abs(mine - other)
+
+    def interval(self) -> tuple[float, float, float]:
+        """The median ratio and its interval; of few pairs, the range of their ratios."""
+        found = np.sort(self.ratios)
+        certainty = 1 - (1 - CERTAINTY) / (len(LOOKS) + 1)
+        try:
+            low, high = median_ranks(len(found), certainty)
+        except ValueError:
+            low, high = 0, len(found) - 1
+        return float(np.median(found)), float(found[low]), float(found[high])
+
+    def decide(self, seconds: float) -> None:
+        """Decides if enough is known, or if the limits are reached."""
+        n, ratios = self.pairs, self.ratios
+        if self.turn or n == 0:
+            return
+        if n >= _FEW and bool(np.all(ratios > _FAR) or np.all(ratios < 1 / _FAR)):
+            self.winner = int(ratios[0] < 1)
+            return
+        is_last = n >= self.most_pairs or self.extra > seconds
+        if n in LOOKS or is_last:
+            middle, low, high = self.interval()
+            if low > 1 or high < 1 or (low > 1 / _ALIKE and high < _ALIKE) or is_last:
+                self.winner = int(middle < 1)
+
+
+class Settling(Generic[C]):
+    """Calls of a function whose chosen program and program as written take turns until it is known which is faster.
+
+    - `settle`: the limits.
+    - `key`: a value by which calls that run the same executables are known; raises one of `NO_KEY` for other calls.
+    - `sizes`: the sizes of a call, for reports.
+    - `settled`: called once, with the program that serves all calls from then on.
+    - `most`: the most keys for which a trial is made; with one, it settles all calls.
+    - `doubts`: whether a trial is to be made, asked after the first call.
+    """
+
+    def __init__(
+        self,
+        chosen: C,
+        written: C,
+        settle: Settle,
+        key: Key,
+        sizes: Callable[[tuple[Any, ...], dict[str, Any]], Mapping[str, int]],
+        settled: Callable[[C], None],
+        most: int = 1,
+        doubts: Callable[[], bool] = lambda: True,
+    ) -> None:
+        self._contestants = chosen, written
+        self._settle, self._key, self._sizes, self._settled = settle, key, sizes, settled
+        self._most, self._doubts = most, doubts
+        self._trials: dict[Any, _Trial] = {}
+        self._timing = threading.Lock()  # held during a timed call: of calls at the same time one is timed
+
+    def __call__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        chosen, _ = self._contestants
+        if is_tracing():
+            return chosen(args, kwargs)
+        try:
+            trial = self._trials.get(self._key(args, kwargs))
+        except NO_KEY:  # among others, of the first call of certain sizes at capacity
+            return chosen(args, kwargs) if self._is_full else self._first_call(args, kwargs)
+        if trial is None:
+            return self._first_call(args, kwargs)
+        if trial.winner is not None:
+            return self._contestants[trial.winner](args, kwargs)
+        if not trial.is_compiled or not self._timing.acquire(blocking=False):
+            return chosen(args, kwargs)
+        try:
+            return self._timed(trial, args, kwargs)
+        finally:
+            self._timing.release()
+
+    @property
+    def _is_full(self) -> bool:
+        return len(self._trials) >= self._most
+
+    def _first_call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Runs the chosen program, and begins a trial if its calls can be told from others."""
+        if self._is_full:
+            return self._contestants[self._usual_winner](args, kwargs)
+        # A call may give its arrays away.
+        specs = jax.tree_util.tree_map(_spec, (args, kwargs))
+        result = self._contestants[0](args, kwargs)
+        try:
+            key = self._key(args, kwargs)
+        except NO_KEY:
+            return result
+        if not self._doubts():
+            self._settled(self._contestants[0])
+        if not self._doubts() or key in self._trials:
+            return result
+        trial = self._trials[key] = _Trial(self._sizes(args, kwargs), self._settle.calls // 2)
+        wide = has_x64()  # a setting of this thread
+
+        def work() -> None:
+            try:
+                with jax.enable_x64(wide):
+                    self._contestants[1].compile(*specs, key)
+                trial.is_compiled = True
+            except Exception as e:
+                self._give_up(trial, e)
+
+        threading.Thread(target=work, name="relax_eg settle").start()
+        return result
+
+    def _give_up(self, trial: _Trial, error: Exception) -> None:
+        trial.winner = 0
+        fallback("the program as written was not timed beside the chosen one", error)
+        self._end(trial)
+
+    def _timed(self, trial: _Trial, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        which = trial.next
+        jax.block_until_ready((args, kwargs))
+        started = time.perf_counter()
+        try:
+            result = jax.block_until_ready(self._contestants[which](args, kwargs))
+        except Exception as e:
+            if which == 0 or any(getattr(x, "is_deleted", bool)() for x in jax.tree_util.tree_leaves((args, kwargs))):
+                raise
+            self._give_up(trial, e)
+            return self._contestants[0](args, kwargs)
+        trial.record(which, time.perf_counter() - started)
+        trial.decide(self._settle.seconds)
+        if trial.winner is not None:
+            self._end(trial)
+        return result
+
+    def _end(self, trial: _Trial) -> None:
+        """Ends a trial, and all trials if nothing else is to be known."""
+        assert trial.winner is not None
+        winner = self._contestants[trial.winner]
+        middle, low, high = trial.interval() if trial.pairs else (1.0, 0.0, math.inf)
+        at = ", ".join(f"{v}={n}" for v, n in trial.at.items())
+        log_at(
+            1,
+            f"settled{' at ' + at if at else ''}: {winner.label}; the chosen program is {middle:.2f} "
+            f"({low:.2f} to {high:.2f}) times as fast as the one as written, in {trial.pairs} pairs of calls",
+        )
+        won = [t.winner for t in self._trials.values() if t.winner is not None]
+        if self._most == 1 or (len(won) >= _AGREEING and len(set(won)) == 1):
+            self._settled(winner)
+
+    @property
+    def _usual_winner(self) -> int:
+        won = [t.winner for t in self._trials.values() if t.winner is not None]
+        return int(2 * sum(won) > len(won))
+
+    @property
+    def rows(self) -> tuple[MeasuredRow, ...]:
+        """What the trials that ended found."""
+        found: list[MeasuredRow] = []
+        for trial in list(self._trials.values()):
+            if trial.winner is None or not trial.pairs:
+                continue
+            ratio = trial.interval()
+            for i, program in reversed(list(enumerate(self._contestants))):
+                seconds = float(np.median(trial.seconds[i]))
+                figures = ratio if i == 0 else (1.0, 1.0, 1.0)
+                found.append(
+                    MeasuredRow(program.label, program.predicted, seconds, *figures, trial.winner == i, trial.at)
+                )
+        return tuple(found)
+
+
+def _spec(x: Any) -> Any:
+    """The shape and dtype of an array; other values as they are."""
+    if not isinstance(x, (jax.Array, np.ndarray)):
+        return x
+    aval = jax.typeof(x)
+    return jax.ShapeDtypeStruct(aval.shape, aval.dtype, weak_type=bool(getattr(aval, "weak_type", False)))

@@ -1,0 +1,185 @@
+"""`settle`: the first calls find out which of two programs is faster, and later calls run only that one."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import relax_eg as rx
+from relax_eg.extract.cost_model import NodeCost
+from relax_eg.ops import counts
+
+N = 256  # a product of two matrices takes many times as long as a product with a vector
+ALWAYS = rx.Settle("always", calls=40)
+
+
+class Wrong:
+    """A cost model that takes products of two matrices for cheaper than products with a vector."""
+
+    def price(self, site: Any, result: Any, sizes: Mapping[str, int]) -> NodeCost:
+        return NodeCost(seconds=0.3 if counts(site).flops.evaluate(sizes) > 8 * N**2 else 1.0)
+
+
+def cheap(a: Any, b: Any, v: Any) -> Any:
+    return a @ (b @ v)
+
+
+def dear(a: Any, b: Any, v: Any) -> Any:
+    return (a @ b) @ v
+
+
+def arguments(n: int = N) -> tuple[Any, Any, Any]:
+    rng = np.random.default_rng(n)
+    return tuple(jnp.asarray(rng.standard_normal(s), jnp.float32) / n for s in ((n, n), (n, n), (n,)))  # type: ignore[return-value]
+
+
+def call_until(is_done: Callable[[], bool], call: Callable[[], Any], seconds: float = 60.0) -> list[Any]:
+    """The results of calls, repeated until something is so."""
+    results: list[Any] = []
+    end = time.monotonic() + seconds
+    while not is_done():
+        assert time.monotonic() < end, "it was not settled"
+        results.append(call())
+        time.sleep(0.001)
+    return results
+
+
+def settled(best: Any) -> Callable[[], bool]:
+    return lambda: any(r.chosen for r in best.report.measured)
+
+
+def winner(best: Any) -> str:
+    (label,) = {r.label for r in best.report.measured if r.chosen}
+    return label
+
+
+SPECS = (f"{N} {N}", f"{N} {N}", f"{N}")
+
+
+def test_a_wrong_prediction_is_found_out() -> None:
+    best = rx.optimize(cheap, *SPECS, target=Wrong())
+    assert 1 < best.report.predicted_gain < 2
+    best = rx.optimize(cheap, *SPECS, target=Wrong(), settle="auto")
+    args = arguments()
+    results = call_until(settled(best), lambda: best(*args))
+    assert winner(best) == "as written"
+    for y in (*results, best(*args)):
+        np.testing.assert_allclose(y, cheap(*args), rtol=1e-3, atol=1e-5)
+    written, chosen = best.report.measured
+    assert chosen.speedup < 1 and written.seconds < chosen.seconds
+    assert "as written" in str(best.report) and "by price" in str(best.report)
+    assert best.check(*args).passed  # of the chosen program, which no longer runs
+
+
+def test_a_right_prediction_stays() -> None:
+    best = rx.optimize(dear, *SPECS, settle=ALWAYS)
+    call_until(settled(best), lambda: best(*arguments()))
+    assert winner(best) == "by price"
+
+
+def test_large_gains_cost_nothing() -> None:
+    best = rx.optimize(dear, *SPECS, settle="auto")
+    assert best.report.predicted_gain > 2
+    threads = threading.active_count()
+    best(*arguments())
+    assert threading.active_count() == threads and not best.report.measured
+
+
+def test_jit_settles_its_first_sizes() -> None:
+    fast = rx.jit(cheap, target=Wrong(), settle="auto")
+    args = arguments()
+    call_until(lambda: fast.report is not None and any(r.chosen for r in fast.report.measured), lambda: fast(*args))
+    assert winner(fast) == "as written"
+    for n in (N, 33, N, 34, 35, N):  # other sizes are the optimizer's
+        np.testing.assert_allclose(fast(*arguments(n)), cheap(*arguments(n)), rtol=1e-3, atol=1e-5)
+    g = jax.grad(lambda v: fast(*args[:2], v).sum())(args[2])
+    np.testing.assert_allclose(g, jax.grad(lambda v: cheap(*args[:2], v).sum())(args[2]), rtol=1e-3, atol=1e-5)
+
+
+def test_exact_sizes_under_jit_after_settling() -> None:
+    fast = rx.jit(cheap, target=Wrong(), settle="auto", dynamic="exact")
+    args = arguments()
+    call_until(lambda: fast.report is not None and any(r.chosen for r in fast.report.measured), lambda: fast(*args))
+    for n in (N, 33, N, 33):
+        np.testing.assert_allclose(fast(*arguments(n)), cheap(*arguments(n)), rtol=1e-3, atol=1e-5)
+
+
+def test_prepared_weights_and_capacities_settle(tmp_path: Path) -> None:
+    """Each executable has a trial of its own; after three that agree, all sizes are settled."""
+    best = rx.optimize(cheap, "n n", "n n", "n", at={"n": N}, weights=("a",), target=Wrong(), settle="auto")
+    best.save(tmp_path / "cheap.rxa")
+    loaded = rx.load(tmp_path / "cheap.rxa", settle="auto")
+    for function in (best, loaded):
+        sizes = (N, 2 * N, 3 * N)
+        of = {n: arguments(n) for n in sizes}
+        for n in sizes:
+            call_until(
+                lambda n=n: any(dict(r.at) == {"n": n} for r in function.report.measured), lambda n=n: function(*of[n])
+            )
+        assert {r.label for r in function.report.measured if r.chosen} == {"as written"}
+        ready = function.prepare(of[N][0])
+        np.testing.assert_allclose(ready(*of[N][1:]), cheap(*of[N]), rtol=1e-3, atol=1e-5)
+    for n in (5, N, 100):
+        np.testing.assert_allclose(best(*arguments(n)), cheap(*arguments(n)), rtol=1e-3, atol=1e-5)
+
+
+def test_arrays_may_be_given_away() -> None:
+    fast = rx.jit(lambda x, y: (x + y) * 2.0 - y, donate_argnums=0, settle=ALWAYS)
+    y = jnp.ones(1000)
+    results = [fast(jnp.full(1000, float(i)), y) for i in range(60)]
+    for i, r in enumerate(results):
+        np.testing.assert_allclose(r, 2.0 * i + 1.0)
+
+
+def test_threads() -> None:
+    best = rx.optimize(cheap, *SPECS, target=Wrong(), settle="auto")
+    args = arguments()
+    expected, wrong = np.asarray(cheap(*args)), list[Any]()
+
+    def work() -> None:
+        for _ in range(40):
+            if not np.allclose(best(*args), expected, rtol=1e-3, atol=1e-5):
+                wrong.append(1)
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    assert not wrong
+
+
+def test_nothing_is_tried_under_a_trace_or_when_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    best = rx.optimize(cheap, *SPECS, target=Wrong(), settle="always")
+    args = arguments()
+    np.testing.assert_allclose(jax.jit(best)(*args), cheap(*args), rtol=1e-3, atol=1e-5)
+    off = rx.optimize(cheap, *SPECS, target=Wrong(), settle="off")
+    monkeypatch.setenv("RELAX_EG_SETTLE", "off")
+    by_environment = rx.optimize(cheap, *SPECS, target=Wrong())
+    for function in (best, off, by_environment):
+        for _ in range(3 if function is not best else 0):
+            function(*args)
+        assert not function.report.measured
+    assert off._settling is None and by_environment._settling is None  # type: ignore[reportPrivateUsage]
+
+
+def test_wrong_options() -> None:
+    for call, text in (
+        (
+            lambda: rx.optimize(cheap, *SPECS, settle="sometimes"),  # type: ignore[reportArgumentType]
+            "settle='sometimes': one of 'auto', 'always', 'off', or a Settle is accepted",
+        ),
+        (lambda: rx.Settle(calls=3), "Settle(calls=3): a number >= 10 is accepted"),
+        (lambda: rx.Settle(seconds=0), "Settle(seconds=0): a number above 0 is accepted"),
+    ):
+        with pytest.raises(rx.errors.OptionError) as raised:
+            call()
+        assert text in str(raised.value)
