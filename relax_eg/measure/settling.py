@@ -90,8 +90,11 @@ class Contestant(Protocol):
     - `predicted`: its predicted seconds of a call.
     """
 
-    label: str
-    predicted: float
+    @property
+    def label(self) -> str: ...
+
+    @property
+    def predicted(self) -> float: ...
 
     def __call__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any: ...
 
@@ -236,7 +239,7 @@ class Settling(Generic[C]):
         if self._is_full:
             return self._contestants[self._usual_winner](args, kwargs)
         # A call may give its arrays away.
-        specs = jax.tree_util.tree_map(_spec, (args, kwargs))
+        given, named = jax.tree_util.tree_map(_spec, (args, kwargs))
         result = self._contestants[0](args, kwargs)
         try:
             key = self._key(args, kwargs)
@@ -252,7 +255,7 @@ class Settling(Generic[C]):
         def work() -> None:
             try:
                 with jax.enable_x64(wide):
-                    self._contestants[1].compile(*specs, key)
+                    self._contestants[1].compile(given, named, key)
                 trial.is_compiled = True
             except Exception as e:
                 self._give_up(trial, e)
