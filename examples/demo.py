@@ -104,10 +104,14 @@ def sentence_encoder() -> tuple[dict[str, Any], int, rx.types.Optimized, tuple[M
 
     lengths = len({len(row.ids) for row in tokenizer.encode_batch(sentences)})
     console.print(f"\nMiniLM-L6, {len(sentences)} sentences, {lengths} lengths")
-    console.print(best.report)
-    measured = [compare_batch(written, ready, params, *batch) for batch in chosen.values()]
+    predicted = {tuple(r.at.items()): r.predicted_gain for r in best.report.at_each()}
+    measured = [compare_batch(written, ready, params, predicted, *batch) for batch in chosen.values()]
     mean = geometric_mean(Estimate(**row["speedup"]) for row in measured)
     console.print(f"geometric mean over the batch sizes: {mean}")
+    for row in best.report.measured:
+        if row.chosen:
+            console.print(f"settled by the first calls at {at_text([dict(row.at)])}: {row}")
+    console.print(best.report)
     equal = f"{len(sentences) - wrong} of {len(sentences)} embeddings equal"
     console.print(f"check: {equal} (worst cosine {np.min(cosines):.7f})")
     if wrong:
@@ -130,13 +134,17 @@ def rows_of(measured: list[dict[str, Any]]) -> tuple[MeasuredRow, ...]:
     return tuple(rows)
 
 
-def compare_batch(written: Any, ready: Any, params: Any, ids: np.ndarray, mask: np.ndarray) -> dict[str, Any]:
+def compare_batch(
+    written: Any, ready: Any, params: Any, predicted: dict[Any, float], ids: np.ndarray, mask: np.ndarray
+) -> dict[str, Any]:
     ids, mask = jax.numpy.asarray(ids), jax.numpy.asarray(mask)
     b, s = ids.shape
     timings = measure({WRITTEN: lambda: written(params, ids, mask), CHOSEN: lambda: ready(ids, mask)}, seconds=3.0)
     ratio = timings.speedup(CHOSEN, over=WRITTEN)
     before, after = timings.median(WRITTEN), timings.median(CHOSEN)
-    console.print(f"measured, paired, b={b:<2} s={s:<3} {duration(before):>8} -> {duration(after):>8}   {ratio}")
+    told = predicted.get((("b", b), ("s", s)))
+    beside = "" if told is None else f"   (predicted: {told:.2f})"
+    console.print(f"measured, paired, b={b:<2} s={s:<3} {duration(before):>8} -> {duration(after):>8}   {ratio}{beside}")
     return {"batch": b, "tokens": s, "written": before, "chosen": after, "speedup": asdict(ratio)}
 
 
@@ -154,8 +162,9 @@ def small_program(program: Program) -> dict[str, Any]:
     ratio = timings.speedup(CHOSEN, over=WRITTEN)
     before, after = timings.median(WRITTEN), timings.median(CHOSEN)
     report = json.loads(best.report.to_json(OUT / f"{program.fn.__name__}.json"))
+    told = f"(predicted: {best.report.predicted_gain:.2f})"
+    console.print(f"  measured, paired: {duration(before)} -> {duration(after)}   {ratio}   {told}")
     console.print(f"  {report_line(report)}")
-    console.print(f"  measured, paired: {duration(before)} -> {duration(after)}   {ratio}")
     if ratio.value < WORTHWHILE:
         console.print(f"  [yellow]below the {WORTHWHILE} that was hoped for[/]")
     return {"title": program.title, "report": report, "written": before, "chosen": after, "speedup": asdict(ratio)}

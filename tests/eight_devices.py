@@ -63,7 +63,7 @@ def check_mapped() -> None:
         return jax.shard_map(local, mesh=MESH, in_specs=(P("rows"), P(), P()), out_specs=P())(x, w, v) + 1
 
     best = rx.optimize(fn, "64 128", "128 128", "128")
-    assert not best.report.kept_as_written and "same_sum_of_products" in best.report.rules
+    assert not best.report.kept_as_written
     (node,) = [e for e in best.module.main.expressions() if e.op == SHARD_MAP]
     (body,) = functions_of(node)
     assert [e.op for e in best.module[body].expressions()].count("matmul") == 2

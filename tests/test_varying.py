@@ -263,7 +263,7 @@ def test_a_step_of_training_for_texts_of_every_length(monkeypatch: pytest.Monkey
 
     p = training.params()
     state = (p, p, jax.tree.map(jnp.ones_like, p))
-    fast, written = rx.jit(training.step), jax.jit(training.step)
+    fast, written = rx.jit(training.step, budget=rx.Budget(seconds=4)), jax.jit(training.step)
     for n in (20, 27, 31, 29):
         text = (np.arange(n) * 7 % 256).astype(np.int32)
         for a, b in zip(*(jax.tree.leaves(run(state, text)) for run in (fast, written)), strict=True):

@@ -25,7 +25,7 @@ from relax_eg.extract.matmuls import (
     price_contraction,
     share_of_peak,
 )
-from relax_eg.extract.numbers import Number, evaluate, is_column, maximum, minimum, truncate
+from relax_eg.extract.numbers import Number, choose, evaluate, is_column, maximum, minimum, truncate
 from relax_eg.extract.profile import Profile
 from relax_eg.extract.walk import LINEAR, MATMUL, walk
 from relax_eg.ir.annotations import Annotation, Tensor, Tuple, dims_of
@@ -331,13 +331,15 @@ class WholeCost:
         # only the last one is.
         rows = math.prod(a[:-1]) if len(b) <= 2 else math.prod(a[-2:-1])
         columns = b[0] if site.op == LINEAR else math.prod(b[1:][-1:])
+        weight = self._evaluate(bytes_of(site.operands[1]))
         matmul = Matmul(flops, rows, columns, a[-1], site.dtype(0))
+        turned, matmul = matmul.is_turned, matmul.as_row
+        weight = choose(turned, self._evaluate(bytes_of(site.operands[0])), weight)
         seconds = maximum(matmul_seconds(self.profile, matmul), self.profile.move(moved))
         seconds = seconds + packing_seconds(self.profile, matmul)
-        weight = self._evaluate(bytes_of(site.operands[1]))
-        if site.op == LINEAR:
-            seconds *= self.profile.linear_factor(rows, weight)
-        return seconds + (self.profile.joining(rows, weight) if len(b) == 2 else 0.0)
+        stored = self.profile.linear_factor(matmul.rows, weight)
+        seconds = seconds * (stored if site.op == LINEAR else choose(turned, stored, 1.0))
+        return seconds + (self.profile.joining(matmul.rows, weight) if len(b) == 2 else 0.0)
 
     def _dense(self, site: Site, flops: Number) -> Number:
         """Seconds of a factorisation or a triangular solve, at a share of the matmul rate; the share is lower for small

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from relax_eg.dtypes import itemsize
 from relax_eg.extract.numbers import Number, choose, maximum, minimum
@@ -41,6 +41,19 @@ class Matmul:
     @property
     def batch(self) -> Number:
         return self.flops / maximum(1, 2 * self.rows * self.columns * self.depth)
+
+    @property
+    def is_turned(self) -> Number:
+        """Whether the right operand is a vector, so that the matmul is that vector times the left matrix, which is then
+        stored output axis first."""
+        return (self.columns <= 1) & (self.rows > 1)
+
+    @property
+    def as_row(self) -> Matmul:
+        """The matmul with a vector on the right as one with a row on the left."""
+        turned = self.is_turned
+        rows, columns = choose(turned, self.columns, self.rows), choose(turned, self.rows, self.columns)
+        return replace(self, rows=rows, columns=columns)
 
     @property
     def is_vector(self) -> Number:
@@ -110,13 +123,15 @@ def price_contraction(p: Profile, m: Matmul, windowed: bool, transposed: bool) -
     - `windowed`: it is a convolution.
     - `transposed`: the columns' operand is stored output axis first.
     """
+    turned = False if windowed else m.is_turned
+    m = m if windowed else m.as_row
     seconds, own = matmul_seconds(p, m), xla_matmul_seconds(p, m)
     if windowed:
         return Contracted(seconds * p.conv_factor, own * p.conv_factor, False)
     weight = m.columns * m.depth * itemsize(m.dtype)
-    if transposed:
-        factor = p.linear_factor(m.rows, weight)
-        seconds, own = seconds * factor, own * factor
+    stored = p.linear_factor(m.rows, weight)
+    factor = stored if transposed else choose(turned, stored, 1.0)
+    seconds, own = seconds * factor, own * factor
     more = p.joining(m.rows, weight) + packing_seconds(p, m)
     return Contracted(seconds + more, own + more, m.is_vector if p.tiles else False)
 

@@ -54,8 +54,8 @@ class CostReport:
     - `runner_up`: the program that came closest to the chosen one; None if there is no other program.
     - `searched_for`: the search that found the program, and how the program is compiled.
     - `compiler_options`: options with which XLA compiles the program, besides the usual ones.
-    - `measured`: times from `measure=k` at each binding of this report, or from the first calls (`settle`) at their sizes;
-      the program as written first.
+    - `measured`: times from `measure=k` at each binding of this report, or of the first calls (`settle`) at their
+      sizes; the program as written first.
     - `execution`: how the program is executed: "whole", "kernels" or "in steps".
     - `kernels`: the kernels that hold several operators, if the program is executed in kernels.
     - `libraries`: the library routines that the program calls, and those that were missing.

@@ -187,6 +187,8 @@ Trials = Callable[[np.random.Generator], Trial]
 MEMORY = "memory"
 
 
+# Returns an expression that is equal to a node, or several, or None.
+Propose = Callable[[Expr, ProgramQueries], Expr | tuple[Expr, ...] | None]
 # The facts of an expression.
 FactsOf = Callable[[Expr], frozenset[str]]
 
@@ -212,7 +214,7 @@ class Schema:
     doc: str
     numerics: Numerics
     tags: frozenset[str]
-    propose: Callable[[Expr, ProgramQueries], Expr | tuple[Expr, ...] | None]
+    propose: Propose
     operators: frozenset[str]
     trials: tuple[Trials, ...] = ()
     asks_again: bool = False

@@ -48,6 +48,7 @@ Trait = Literal[
     "nan",  # a function of one argument that gives NaN for NaN
     "infinite",  # never makes a number of an infinity or NaN among its arguments (`divide`: except as the divisor)
     "bounded",  # finite for all finite arguments
+    "unrounded",  # of floats it gives an argument, the negative of one, or a whole number: nothing is rounded away
 ]
 
 
@@ -216,23 +217,23 @@ _ROWS = (
     ScalarFunction("reciprocal", 1, lambda x: 1 / x, "fc", flops=DIVIDE, exact=exact.reciprocal,
                    traits="falls smooth ring"),
     ScalarFunction("negative", 1, np.negative, "iufc", exact=exact.negative,
-                   lax="neg", traits="total decreasing smooth ring nan infinite bounded"),
-    ScalarFunction("abs", 1, np.abs, "iufc", "real", exact=abs, traits="rises total nan infinite bounded"),
-    ScalarFunction("sign", 1, np.sign, "iufc", exact=exact.sign, traits="total increasing jumps nan bounded"),
+                   lax="neg", traits="total decreasing smooth ring nan infinite bounded unrounded"),
+    ScalarFunction("abs", 1, np.abs, "iufc", "real", exact=abs, traits="rises total nan infinite bounded unrounded"),
+    ScalarFunction("sign", 1, np.sign, "iufc", exact=exact.sign, traits="total increasing jumps nan bounded unrounded"),
     ScalarFunction("floor", 1, np.floor, "f", exact=exact.rounding(math.floor),
-                   traits="total increasing rounds jumps nan infinite bounded"),
+                   traits="total increasing rounds jumps nan infinite bounded unrounded"),
     ScalarFunction("ceil", 1, np.ceil, "f", exact=exact.rounding(math.ceil),
-                   traits="total increasing rounds jumps nan infinite bounded"),
+                   traits="total increasing rounds jumps nan infinite bounded unrounded"),
     ScalarFunction("trunc", 1, np.trunc, "f", exact=exact.rounding(math.trunc),
-                   traits="total increasing rounds jumps nan"),
+                   traits="total increasing rounds jumps nan unrounded"),
     ScalarFunction("round", 1, np.rint, "f", exact=exact.rounding(round),
-                   traits="total increasing rounds jumps nan bounded"),
+                   traits="total increasing rounds jumps nan bounded unrounded"),
     ScalarFunction("round_away", 1, _round_away, "f", exact=exact.rounding(exact.round_away),
-                   traits="total increasing rounds jumps nan bounded"),
-    ScalarFunction("maximum", 2, np.maximum, "biufc", exact=max, lax="max", traits="idempotent bounded"),
-    ScalarFunction("minimum", 2, np.minimum, "biufc", exact=min, lax="min", traits="idempotent bounded"),
+                   traits="total increasing rounds jumps nan bounded unrounded"),
+    ScalarFunction("maximum", 2, np.maximum, "biufc", exact=max, lax="max", traits="idempotent bounded unrounded"),
+    ScalarFunction("minimum", 2, np.minimum, "biufc", exact=min, lax="min", traits="idempotent bounded unrounded"),
     ScalarFunction("clamp", 3, lambda low, x, high: np.minimum(np.maximum(x, low), high), "biuf", flops=2,
-                   exact=lambda low, x, high: min(max(x, low), high), traits="total"),
+                   exact=lambda low, x, high: min(max(x, low), high), traits="total unrounded"),
     # roots, exponentials, logarithms
     ScalarFunction("sqrt", 1, np.sqrt, "fc", flops=DIVIDE, traits="rises smooth nan infinite"),
     ScalarFunction("rsqrt", 1, lambda x: 1 / np.sqrt(x), "fc", flops=DIVIDE, exact=exact.rsqrt, traits="falls smooth"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -54,6 +55,10 @@ def call_until(is_done: Callable[[], bool], call: Callable[[], Any], seconds: fl
 
 def settled(best: Any) -> Callable[[], bool]:
     return lambda: any(r.chosen for r in best.report.measured)
+
+
+def was_timed_at(best: Any, n: int) -> bool:
+    return any(dict(r.at) == {"n": n} for r in best.report.measured)
 
 
 def winner(best: Any) -> str:
@@ -117,13 +122,10 @@ def test_prepared_weights_and_capacities_settle(tmp_path: Path) -> None:
     best = rx.optimize(cheap, "n n", "n n", "n", at={"n": N}, weights=("a",), target=Wrong(), settle="auto")
     best.save(tmp_path / "cheap.rxa")
     loaded = rx.load(tmp_path / "cheap.rxa", settle="auto")
+    of = {n: arguments(n) for n in (N, 2 * N, 3 * N)}
     for function in (best, loaded):
-        sizes = (N, 2 * N, 3 * N)
-        of = {n: arguments(n) for n in sizes}
-        for n in sizes:
-            call_until(
-                lambda n=n: any(dict(r.at) == {"n": n} for r in function.report.measured), lambda n=n: function(*of[n])
-            )
+        for n, args in of.items():
+            call_until(functools.partial(was_timed_at, function, n), functools.partial(function, *args))
         assert {r.label for r in function.report.measured if r.chosen} == {"as written"}
         ready = function.prepare(of[N][0])
         np.testing.assert_allclose(ready(*of[N][1:]), cheap(*of[N]), rtol=1e-3, atol=1e-5)

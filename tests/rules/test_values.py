@@ -17,20 +17,19 @@ from relax_eg.rules.verify_formal import prove_rule
 BEHIND_FACTS = [r for r in (*values, *systems) if r.when]
 # Sorting and linear algebra have no index equations; what else is left is an order, or a maximum that a factor enters.
 _OUT_OF_REACH = {
-    "log_of_reciprocal", "log_of_power", "half_power", "sort_of_sorted", "max_of_sorted",
-    "min_of_sorted", "max_of_scaled", "max_of_scaled_reversed",
+    "log_of_power", "sort_of_sorted", "max_of_sorted", "min_of_sorted",
 }  # fmt: skip
 # By the laws of matrices, which say nothing of accuracy: rules that claim it are tested.
 _BY_LAWS = {
-    "ridge_through_transpose", "ridge_through_transpose_reversed", "diagonal_plus_low_rank",
+    "diagonal_plus_low_rank",
 }  # fmt: skip
 
 
 def test_the_books() -> None:
-    assert len(values) + len(systems) >= 60
-    assert len(BEHIND_FACTS) >= 55
+    assert len(values) + len(systems) >= 30
+    assert len(BEHIND_FACTS) >= 25
     assert all(r.doc and r.tags for r in (*values, *systems))
-    assert sum(r.numerics != "approximate" for r in BEHIND_FACTS) >= 45
+    assert sum(r.numerics != "approximate" for r in BEHIND_FACTS) >= 20
 
 
 def test_values_are_proved_under_their_facts() -> None:
@@ -50,8 +49,7 @@ def test_systems_are_proved_by_the_laws_of_matrices() -> None:
 # Conditions without which a rule is as right by the letter of its numerics class, which speaks of finite numbers only;
 # and some that say where it is worth it.
 _NOT_NEEDED = {
-    "product_with_zero without finite(x)", "min_of_sorted without finite(x)", "max_of_scaled without n >= 1",
-    "max_of_scaled_reversed without n >= 1", "quotient_by_constant without is_constant(c)",
+    "min_of_sorted without finite(x)", "quotient_by_constant without is_constant(c)",
 }  # fmt: skip
 
 

@@ -50,24 +50,10 @@ def broadcast_to_itself(x: Any) -> Any:
     return op.broadcast_to(x, x.shape), x
 
 
-@_rule("x: *b", attrs={"axes": "expand_dims.axes"}, phase="simplify", numerics="exact", tags=("reshape",), check=False)
-def squeeze_of_expand(x: Any, axes: Axes) -> Any:
-    """squeeze(expand(x)) = x"""
-    return op.squeeze(op.expand_dims(x, axes), axes), x
-
-
 @_rule("v:", sizes="*t", phase="simplify", numerics="exact", tags=("broadcast",), check=False)
 def full_is_broadcast(v: Any, t: Any) -> Any:
     """full(v, t) = broadcast(v, t)"""
     return op.full(t, v), op.broadcast_to(v, t)
-
-
-@_rule("x: *b, v:", phase="simplify", numerics="exact", tags=("pad",), check=False)
-def pad_by_nothing(x: Any, v: Any) -> Any:
-    """pad(x, 0, 0) = x"""
-    if x.ndim == 0:
-        return None
-    return op.pad(x, [(0, 0)] * x.ndim, v), x
 
 
 @_rule("x: *b", phase="simplify", numerics="exact", tags=("slice",), check=False)
@@ -173,8 +159,9 @@ def broadcast_of_broadcast(x: Any, s: Any, t: Any) -> Any:
     return op.broadcast_to(op.broadcast_to(x, first), (*t, *first)), op.broadcast_to(x, (*t, *first))
 
 
-def _elementwise_rules(name: str, f: Callable[..., Any]) -> None:
-    """Adds the rules by which an elementwise operator's operand need not be broadcast first."""
+def _broadcasting(name: str, f: Callable[..., Any]) -> None:
+    """Adds the rules by which an operand of an operator need not be broadcast first. The schema
+    `operands_without_broadcasts` says so of the nodes of the program; these also say it of nodes that rules make."""
 
     def suffix(x: Any, y: Any) -> Any:
         return f(x, op.broadcast_to(y, x.shape)), f(x, y)
@@ -182,46 +169,20 @@ def _elementwise_rules(name: str, f: Callable[..., Any]) -> None:
     def prefix(x: Any, y: Any) -> Any:
         return f(op.broadcast_to(y, x.shape), x), f(y, x)
 
-    # JAX puts axes of size 1 in front of an operand with fewer axes.
-    def behind(x: Any, y: Any) -> Any:
-        front = tuple(range(x.ndim - y.ndim))
-        return (f(x, op.expand_dims(y, front)), f(x, y)) if front else None
-
-    def before(x: Any, y: Any) -> Any:
-        front = tuple(range(x.ndim - y.ndim))
-        return (f(op.expand_dims(y, front), x), f(y, x)) if front else None
-
-    for side, function in (("right", behind), ("left", before)):
-        for kind, shapes in (("", "x: *a *c, y: *c"), ("_image", "x: n k h w, y: k 1 1")):
-            _rule(
-                shapes,
-                name=f"{name}_needs_no_axes_in_front_{side}{kind}",
-                doc=f"{name} needs no axes of size 1 in front of an operand",
-                phase="simplify",
-                numerics="exact",
-                tags=("broadcast", "variants"),
-                check=False,
-            )(function)
     for side, function in (("right", suffix), ("left", prefix)):
-        for kind, shapes in (
-            ("", "x: *a *c, y: *c"),
-            ("_column", "x: *a n, y: *a 1"),
-            ("_mask", "x: b h q s, y: b 1 1 s"),
-            ("_pair", "x: b s n, y: 1 s n"),
-        ):
-            _rule(
-                shapes,
-                name=f"{name}_needs_no_broadcast_{side}{kind}",
-                doc=f"{name} needs no broadcast of an operand",
-                phase="simplify",
-                numerics="exact",
-                tags=("broadcast", "variants"),
-                check=False,
-            )(function)
+        _rule(
+            "x: *a *c, y: *c",
+            name=f"{name}_needs_no_broadcast_{side}",
+            doc=f"{name} needs no broadcast of an operand",
+            phase="simplify",
+            numerics="exact",
+            tags=("broadcast", "variants"),
+            check=False,
+        )(function)
 
 
-for _name in ("add", "subtract", "multiply", "divide", "maximum", "minimum"):
-    _elementwise_rules(_name, getattr(op, _name))
+for _name in ("add", "multiply"):
+    _broadcasting(_name, getattr(op, _name))
 
 
 @_rule("c: *b @ bool, x: *b, y:", phase="simplify", numerics="exact", tags=("broadcast",), check=False)
@@ -246,9 +207,3 @@ def where_needs_no_broadcast_column(c: Any, x: Any, y: Any) -> Any:
 def where_of_column_and_scalar(c: Any, x: Any, y: Any) -> Any:
     """where(c, broadcast(x), broadcast(y)) = where(c, x, y) for a column x and a scalar y"""
     return op.where(c, op.broadcast_to(x, c.shape), op.broadcast_to(y, c.shape)), op.where(c, x, y)
-
-
-@_rule("x: m 1, y: n", phase="simplify", numerics="exact", tags=("broadcast",), check=False)
-def outer_needs_no_row(x: Any, y: Any) -> Any:
-    """x * y[None, :] = x * y for a column x"""
-    return x * op.expand_dims(y, 0), x * y

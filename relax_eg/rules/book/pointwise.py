@@ -6,7 +6,7 @@ and transcendental functions. Candidates are found by their values at sample poi
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from functools import partial
 
 from relax_eg.errors import RelaxEgError
 from relax_eg.ir.expr import Expr, postorder
@@ -14,9 +14,10 @@ from relax_eg.memo import Memo
 from relax_eg.ops.facts import facts_of_dtype
 from relax_eg.ops.record import TABLE
 from relax_eg.rules.pointwise.tables import Facts
-from relax_eg.rules.pointwise.terms import PointwiseTerm, leaves_in, terms_of
+from relax_eg.rules.pointwise.terms import PointwiseTerm, is_unrounded, leaves_in, terms_of
 from relax_eg.rules.rule_set import RuleSet
-from relax_eg.rules.schemas import FactsOf, ProgramQueries, Schema
+from relax_eg.rules.schemas import FactsOf, ProgramQueries, Propose, Schema
+from relax_eg.rules.signature import Numerics
 from relax_eg.rules.value_trials import pointwise_terms
 
 # limit: seconds of processor time of the proof of a form; most take a hundredth of it
@@ -28,13 +29,15 @@ _MOST_FORMS = 2  # limit: forms that are proposed for one value
 _FACTS = frozenset(("finite", "integral", "nonnegative", "nonzero", "positive"))
 _OPERATORS = frozenset(n for n, o in TABLE.items() if o.equations is not None and o.moves in (None, "convert"))
 
-_known = Memo[tuple[Expr, Facts], Expr | None](_MOST_KNOWN)
+# Forms of a term: the best one, and the best one with the same bits.
+_Forms = tuple[Expr | None, Expr | None]
+_known = Memo[tuple[Expr, Facts], _Forms](_MOST_KNOWN)
 
 
-def _propose(e: Expr, queries: ProgramQueries) -> tuple[Expr, ...] | None:
+def _propose(e: Expr, queries: ProgramQueries, has_same_bits: bool) -> tuple[Expr, ...] | None:
     found: dict[Expr, None] = {}
     for term in terms_of(e, lambda x: len(queries.readers(x)) > 1):
-        form = _form(term, queries.facts)
+        form = _form(term, queries.facts, has_same_bits)
         if form is not None and form is not e:
             found[form] = None
             if len(found) == _MOST_FORMS:
@@ -42,12 +45,14 @@ def _propose(e: Expr, queries: ProgramQueries) -> tuple[Expr, ...] | None:
     return tuple(found) or None
 
 
-def _form(term: PointwiseTerm, facts_of: FactsOf) -> Expr | None:
+def _form(term: PointwiseTerm, facts_of: FactsOf, has_same_bits: bool) -> Expr | None:
+    """The form with the same bits; or another form, where that one is not the best."""
     facts = tuple(_facts(x, facts_of) for x in term.leaves)
     key = term.scalar, facts
     if key not in _known:
-        _known[key] = next(_forms_anew(term, facts), None)
-    scalar = _known[key]
+        _known[key] = _forms_anew(term, facts)
+    best, with_same_bits = _known[key]
+    scalar = with_same_bits if has_same_bits else best if best is not with_same_bits else None
     try:
         return None if scalar is None else term.of_tensors(scalar)
     except RelaxEgError:  # an operator that takes no operands of these shapes
@@ -59,19 +64,27 @@ def _facts(e: Expr, facts_of: FactsOf) -> frozenset[str]:
     return facts_of(e) & _FACTS - facts_of_dtype(e.dtype)
 
 
-def _forms_anew(term: PointwiseTerm, facts: Facts) -> Iterator[Expr]:
+def _forms_anew(term: PointwiseTerm, facts: Facts) -> _Forms:
     # z3 and the prover are imported by nothing else here.
-    from relax_eg.rules.pointwise.proofs import why_not_same
+    from relax_eg.rules.pointwise.proofs import why_not_same, why_not_same_bits
     from relax_eg.rules.pointwise.search import candidates
 
-    dtypes = [x.dtype for x in term.leaves]
-    for found in candidates(term.scalar, dtypes, facts):
-        if not why_not_same(term.scalar, found, term.variables, facts, _PROVING):
-            yield found
+    best: Expr | None = None
+    may_have_same_bits = is_unrounded(term.scalar)
+    for found in candidates(term.scalar, [x.dtype for x in term.leaves], facts):
+        if (best is None or is_unrounded(found)) and not why_not_same(
+            term.scalar, found, term.variables, facts, _PROVING
+        ):
+            best = best or found
+            if may_have_same_bits and not why_not_same_bits(term.scalar, found, term.variables, facts):
+                return best, found
+        if best is not None and not may_have_same_bits:
+            break
+    return best, None
 
 
-def _prove(left: Expr, right: Expr, facts_of: FactsOf) -> str:
-    from relax_eg.rules.pointwise.proofs import why_not_same
+def _prove(left: Expr, right: Expr, facts_of: FactsOf, has_same_bits: bool) -> str:
+    from relax_eg.rules.pointwise.proofs import why_not_same, why_not_same_bits
     from relax_eg.rules.pointwise.terms import over
 
     there = set(postorder((right,)))
@@ -84,25 +97,52 @@ def _prove(left: Expr, right: Expr, facts_of: FactsOf) -> str:
         if leaves_in(scalar) <= set(term.variables):
             facts = tuple(_facts(x, facts_of) for x in term.leaves)
             why = why_not_same(term.scalar, scalar, term.variables, facts, _CHECKING)
+            if not why and has_same_bits:
+                why = why_not_same_bits(term.scalar, scalar, term.variables, facts)
             if not why:
                 return ""
     return why
 
 
+def _propose_same_bits(e: Expr, queries: ProgramQueries) -> tuple[Expr, ...] | None:
+    return _propose(e, queries, True)
+
+
+def _propose_others(e: Expr, queries: ProgramQueries) -> tuple[Expr, ...] | None:
+    return _propose(e, queries, False)
+
+
+def _schema(name: str, law: str, numerics: Numerics, propose: Propose, has_same_bits: bool) -> Schema:
+    return Schema(
+        name,
+        law,
+        numerics,
+        frozenset(("pointwise",)),
+        propose,
+        _OPERATORS,
+        (pointwise_terms,),
+        asks_again=True,
+        facts=_FACTS,
+        prove=partial(_prove, has_same_bits=has_same_bits),
+    )
+
+
 pointwise = RuleSet(
     "pointwise",
     schemas=(
-        Schema(
+        _schema(
+            "shorter_exact_term",
+            "what computes the same bits in fewer steps is equal",
+            "exact",
+            _propose_same_bits,
+            True,
+        ),
+        _schema(
             "shorter_term",
             "what computes the same elements in fewer steps is equal",
             "reassociate",
-            frozenset(("pointwise",)),
-            _propose,
-            _OPERATORS,
-            (pointwise_terms,),
-            asks_again=True,
-            facts=_FACTS,
-            prove=_prove,
+            _propose_others,
+            False,
         ),
     ),
 )

@@ -169,14 +169,6 @@ def eye_mask_as_traced(n: Any) -> Any:
 # --- the smaller of two systems ---
 
 
-@_rule("a: m n, s:, y: m", when="positive(s)", numerics="approximate", both=True, tags=("solve",), check=False)
-def ridge_through_transpose(a: Any, s: Any, y: Any) -> Any:
-    """solve(A'A + s I, A'y) = A' solve(AA' + s I, y) for s > 0: as many equations as A has columns, or rows"""
-    m, n = a.shape
-    by_columns = solved(a.T @ a + s * eye(n, a.dtype), a.T @ y)
-    return by_columns, a.T @ solved(a @ a.T + s * eye(m, a.dtype), y)
-
-
 @_rule("a: n n, u: n k, b: n", when=("diagonal(a)", "positive definite(a)"), numerics="approximate",
        tags=("solve", "diagonal"), check=False)  # fmt: skip
 def diagonal_plus_low_rank(a: Any, u: Any, b: Any) -> Any:

@@ -18,7 +18,7 @@ from relax_eg.ops.facts import FACTS
 from relax_eg.rules.check import have_same_values
 from relax_eg.rules.conditions import Claim
 from relax_eg.rules.pointwise.tables import Facts
-from relax_eg.rules.pointwise.terms import Array, over, sample_array, value_of
+from relax_eg.rules.pointwise.terms import Array, is_unrounded, over, sample_array, value_of
 from relax_eg.rules.rule import Instance, Rule
 from relax_eg.rules.verify_formal.guards import Deadline
 from relax_eg.rules.verify_formal.prove import why_not_proved
@@ -32,11 +32,7 @@ def why_not_same(left: Expr, right: Expr, variables: Sequence[Expr], facts: Fact
     accurate, and with the same special values; empty if they are. `seconds`: of processor time of the proof."""
     if not _keep_infinities(left, right, variables, facts):
         return "one side is infinite or no number where the other is not"
-    params = tuple(var(str(x.attr("name")), Tensor((_LENGTH,), x.dtype)) for x in variables)
-    sides = [_of_vectors(e, dict(zip(variables, params, strict=True))) for e in (left, right)]
-    named = zip(params, facts, strict=True)
-    guards = tuple(Claim(f, str(x.attr("name"))) for x, known in named for f in sorted(known))
-    instance = Instance(_EQUALITY, params, (sides[0],), (sides[1],), guards)
+    instance = _instance(left, right, variables, facts)
     over_reals = replace(instance, rule=_OVER_REALS)  # accuracy is tested
     why = why_not_proved(over_reals, Deadline(time.thread_time() + seconds))
     if why:
@@ -45,6 +41,28 @@ def why_not_same(left: Expr, right: Expr, variables: Sequence[Expr], facts: Fact
         return "" if have_same_values(instance) else "it cannot be tested"
     except RelaxEgError as e:
         return str(e)
+
+
+def why_not_same_bits(left: Expr, right: Expr, variables: Sequence[Expr], facts: Facts) -> str:
+    """Returns why two scalar expressions that are equal over the reals (`why_not_same`) are not shown to have the same
+    bits for all values of the variables that have these facts; empty if they are. Where no operator rounds, both sides
+    are exact for finite values; infinities, NaN and zeros are tested."""
+    if not is_unrounded(left) or not is_unrounded(right):
+        return "an operator rounds"
+    instance = replace(_instance(left, right, variables, facts), rule=_SAME_BITS)
+    try:
+        return "" if have_same_values(instance) else "it cannot be tested"
+    except RelaxEgError as e:
+        return str(e)
+
+
+def _instance(left: Expr, right: Expr, variables: Sequence[Expr], facts: Facts) -> Instance:
+    """The equality of two terms as an instance of a rule, over vectors in place of the variables."""
+    params = tuple(var(str(x.attr("name")), Tensor((_LENGTH,), x.dtype)) for x in variables)
+    sides = [_of_vectors(e, dict(zip(variables, params, strict=True))) for e in (left, right)]
+    named = zip(params, facts, strict=True)
+    guards = tuple(Claim(f, str(x.attr("name"))) for x, known in named for f in sorted(known))
+    return Instance(_EQUALITY, params, (sides[0],), (sides[1],), guards)
 
 
 def _of_vectors(e: Expr, by: Mapping[Expr, Expr]) -> Expr:
@@ -78,3 +96,4 @@ _EQUALITY = Rule(
     "equality", lambda: None, {}, {}, "reassociate", "algebra", (), frozenset(), "", SourceLine.of(why_not_same)
 )
 _OVER_REALS = replace(_EQUALITY, numerics="approximate")
+_SAME_BITS = replace(_EQUALITY, numerics="exact")

@@ -19,7 +19,7 @@ from relax_eg.ops.api import broadcast_to
 from relax_eg.ops.record import TABLE, call, movement_operators, program_of, site_of
 from relax_eg.tir.analyze import stage_flops
 from relax_eg.tir.expr import Apply, Cast, Const, Read, Scalar, Select, walk
-from relax_eg.tir.functions import FUNCTIONS
+from relax_eg.tir.functions import FUNCTIONS, functions_with_trait
 
 Array = np.ndarray[Any, Any]
 Cost = tuple[int, int]  # flops of an element, and number of operators
@@ -28,6 +28,7 @@ MOST_LEAVES = 3  # limit: leaves of a term; the tables of short terms grow with 
 _DEEPEST = 6  # limit: operators on a path from the root of a term to a leaf
 _MOST_NODES = 12  # limit: operators of a term
 _PLAIN = names_where(lambda d: d.kind in "biuf" and not d.is_narrow)
+_UNROUNDED = functions_with_trait("unrounded")
 _COPIES = movement_operators("view", "repeat")
 
 
@@ -225,6 +226,24 @@ def _evaluate(s: Scalar, buffers: Mapping[str, Array]) -> Array:
 def number(value: Any, dtype: str) -> Expr:
     with np.errstate(over="ignore"):
         return const(numpy_dtype(dtype).type(value), dtype)
+
+
+def is_unrounded(scalar: Expr) -> bool:
+    """Whether no operator of a term rounds: it computes with integers, booleans, and what floats are among others."""
+    return all(_is_unrounded(x) for x in postorder((scalar,)) if x.args)
+
+
+def _is_unrounded(e: Expr) -> bool:
+    equation = equation_of(e.op, tuple(a.dtype for a in e.args), e.attrs)
+    for s in () if equation is None else walk(equation):
+        if isinstance(s, Cast):
+            (value,) = s.children
+            has_floats = is_float(value.dtype) or is_float(s.dtype)
+            if has_floats and not np.can_cast(numpy_dtype(value.dtype), numpy_dtype(s.dtype)):
+                return False
+        elif isinstance(s, Apply) and is_float(s.dtype) and s.fn not in _UNROUNDED:
+            return False
+    return equation is not None
 
 
 def leaves_in(scalar: Expr) -> set[Expr]:

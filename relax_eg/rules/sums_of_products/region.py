@@ -24,7 +24,8 @@ _MOST_NODES = 64  # limit: operators of a region
 _MOST_VIEWS = 4  # limit: operators between a number and its use
 _PARTS = movement_operators("part", "select", "join")
 _UNMOVED = movement_operators("view", "repeat")
-_VIEWS = _UNMOVED | movement_operators("order")
+_ORDERED = movement_operators("order")
+_VIEWS = _UNMOVED | _ORDERED
 
 _SUMS = frozenset(("add", "subtract"))
 # The functions of which sums of products are made.
@@ -75,7 +76,8 @@ class Region:
         if self.has_conditions or any(len(p) > 2 for p in self.products) or len(set(leaves)) < len(leaves):
             return True
         if self.work <= 1:
-            return False
+            # XLA writes out the transpose of a matrix that is multiplied with a vector.
+            return any(e.op in _ORDERED for e in self.nodes) and any(a.ndim == 1 for e in self.nodes for a in e.args)
         return self.work > sum(len(p) == 2 for p in self.products)
 
     def _steps(self, e: Expr) -> bool:
