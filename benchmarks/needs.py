@@ -101,7 +101,8 @@ def needs(candidates: set[str], quick: bool, console: Console) -> dict[str, str]
                 continue
             used = {r.removesuffix("_reversed") for r in before[name].rules} & candidates - needed.keys()
             used = used or {r.removesuffix("_reversed") for r in before[name].matched} & candidates - needed.keys()
-            console.print(f"{name}: {now / max(then, NEGLIGIBLE):.3g} times the price without {', '.join(sorted(used)) or '?'}")
+            ratio = now / max(then, NEGLIGIBLE)
+            console.print(f"{name}: {ratio:.3g} times the price without {', '.join(sorted(used)) or '?'}")
             needed |= dict.fromkeys(used, name)
             dearer += [name] * bool(used)
         left = dearer

@@ -143,8 +143,9 @@ def compare_batch(
     ratio = timings.speedup(CHOSEN, over=WRITTEN)
     before, after = timings.median(WRITTEN), timings.median(CHOSEN)
     told = predicted.get((("b", b), ("s", s)))
+    figures = f"{duration(before):>8} -> {duration(after):>8}   {ratio}"
     beside = "" if told is None else f"   (predicted: {told:.2f})"
-    console.print(f"measured, paired, b={b:<2} s={s:<3} {duration(before):>8} -> {duration(after):>8}   {ratio}{beside}")
+    console.print(f"measured, paired, b={b:<2} s={s:<3} {figures}{beside}")
     return {"batch": b, "tokens": s, "written": before, "chosen": after, "speedup": asdict(ratio)}
 
 

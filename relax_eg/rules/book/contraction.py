@@ -42,10 +42,22 @@ def matmul_left_factor(a: Any, b: Any, c: Any) -> Any:
     return a @ b + a @ c, a @ (b + c)
 
 
+@_rule("a: *b m k, b: k n, c: k n", tags=("matmul",), check=False)
+def matmul_left_factor_subtract(a: Any, b: Any, c: Any) -> Any:
+    """A B - A C = A (B - C)"""
+    return a @ b - a @ c, a @ (b - c)
+
+
 @_rule("a: *b m k, c: *b m k, b: k n", tags=("matmul",), check=False)
 def matmul_right_factor(a: Any, c: Any, b: Any) -> Any:
     """A B + C B = (A + C) B"""
     return a @ b + c @ b, (a + c) @ b
+
+
+@_rule("a: *b m k, c: *b m k, b: k n", tags=("matmul",), check=False)
+def matmul_right_factor_subtract(a: Any, c: Any, b: Any) -> Any:
+    """A B - C B = (A - C) B"""
+    return a @ b - c @ b, (a - c) @ b
 
 
 @_rule("x: *b k, w: k n, a: k r, b: r n", both=True, tags=("matmul", "adapter"), check=False)
@@ -70,3 +82,33 @@ def scalar_out_of_right(a: Any, b: Any, s: Any) -> Any:
 def matmul_of_transposes(a: Any, c: Any) -> Any:
     """(A B)' = B' A', batch by batch"""
     return op.swapaxes(a @ c, -1, -2), op.swapaxes(c, -1, -2) @ op.swapaxes(a, -1, -2)
+
+
+@_rule("a: *b m k, w: k n, v: k p", when="inputs_in_order(w, v)", phase="merge", tags=("matmul", "merge"), check=False)
+def matmul_merge_parallel(a: Any, w: Any, v: Any) -> Any:
+    """A W, A V = the two parts of A [W V]: matmuls that share an input, as one"""
+    both = a @ op.concat([w, v], 1)
+    n, p = w.shape[1], v.shape[1]
+    zeros = (0,) * (a.ndim - 1)
+    first = op.strided_slice(both, (*zeros, 0), (*a.shape[:-1], n))
+    second = op.strided_slice(both, (*zeros, n), (*a.shape[:-1], n + p))
+    return (a @ w, a @ v), (first, second)
+
+
+@_rule(
+    "a: *b m k, w: k n, v: k p, u: k q",
+    when="inputs_in_order(w, v, u)",
+    phase="merge",
+    tags=("matmul", "merge"),
+    check=False,
+)
+def matmul_merge_three(a: Any, w: Any, v: Any, u: Any) -> Any:
+    """A W, A V, A U = the three parts of A [W V U]: queries, keys and values in one matmul"""
+    all_ = a @ op.concat([w, v, u], 1)
+    zeros = (0,) * (a.ndim - 1)
+    n, p, q = w.shape[1], v.shape[1], u.shape[1]
+
+    def part(i: Any, j: Any) -> Any:
+        return op.strided_slice(all_, (*zeros, i), (*a.shape[:-1], j))
+
+    return (a @ w, a @ v, a @ u), (part(0, n), part(n, n + p), part(n + p, n + p + q))

@@ -75,7 +75,7 @@ def _forms_anew(term: PointwiseTerm, facts: Facts) -> _Forms:
         if (best is None or is_unrounded(found)) and not why_not_same(
             term.scalar, found, term.variables, facts, _PROVING
         ):
-            best = best or found
+            best = found if best is None else best
             if may_have_same_bits and not why_not_same_bits(term.scalar, found, term.variables, facts):
                 return best, found
         if best is not None and not may_have_same_bits:
