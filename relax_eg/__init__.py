@@ -8,6 +8,7 @@ from relax_eg.driver.ablation import ablate
 from relax_eg.driver.jit import jit
 from relax_eg.driver.loading import load
 from relax_eg.driver.optimize import optimize
+from relax_eg.driver.settling import Settle
 from relax_eg.driver.why import why_not
 from relax_eg.dynamic.policy import Dynamic
 from relax_eg.egraph import Budget
@@ -25,7 +26,6 @@ from relax_eg.ir import (
     call_tir,
     match_cast,
 )
-from relax_eg.measure.settling import Settle
 from relax_eg.memory import plan_memory
 from relax_eg.ops import api as op
 from relax_eg.ops.text import parse

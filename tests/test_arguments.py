@@ -55,6 +55,7 @@ CALLS: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
     "tensor_program": (rx.tensor_program, (product,)),
     "shape": (rx.shape, (1, "n")),
     "Dynamic": (rx.Dynamic, ()),
+    "Settle": (rx.Settle, ()),
     "debug.options": (rx.debug.options, ()),
     "Budget": (rx.Budget, (1, 1.0, 1)),
     "Tensor": (rx.Tensor, ("n", "float32", 1)),

@@ -62,6 +62,7 @@ OUTSIDE: dict[str, set[str]] = {
         "measure",
         "settings",
         "driver.measured",
+        "driver.settling",
         "driver.optimize",
         "driver.jit_arguments",
         "driver.jit_weights",

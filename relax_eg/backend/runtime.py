@@ -20,7 +20,7 @@ from typing import Any, Protocol
 from relax_eg.backend.executables import EXECUTABLES, Executables, executables
 from relax_eg.backend.program import Program, positional_arguments, without_notes
 from relax_eg.errors import OptionError, RelaxEgError
-from relax_eg.extract.report import MeasuredRow
+from relax_eg.reports.report import MeasuredRow
 
 UNSEEN: Any = object()
 
@@ -127,7 +127,7 @@ class Serving(Protocol):
 
 
 class Settles(Protocol):
-    """Serves calls until it is known which of several programs is fastest (`measure.settling`).
+    """Serves calls until it is known which of several programs is fastest (`driver.settling`).
 
     - `rows`: what was found so far.
     """

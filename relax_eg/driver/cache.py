@@ -83,16 +83,16 @@ class CacheInfo:
 
 def info() -> CacheInfo:
     """The contents of the cache, and its hits and misses in this process. OptionError for invalid settings."""
-    store = _store()
-    found = store.entries()
+    kept = store()
+    found = kept.entries()
     with _lock:
         hits, misses = _count["hits"], _count["misses"]
-    return CacheInfo(store.folder, len(found), sum(s.st_size for _, s in found), store.limit, hits, misses)
+    return CacheInfo(kept.folder, len(found), sum(s.st_size for _, s in found), kept.limit, hits, misses)
 
 
 def clear() -> int:
     """Remove every entry of the cache; returns how many there were."""
-    return _store().clear()
+    return store().clear()
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,9 +172,9 @@ def place_of(traced: Source, options: Options) -> EntryPlace | None:
     """The place of a program's entry; None if the cache is off or no key can be formed."""
     if not cache_is_on():
         return None
-    store = _store()
+    kept = store()
     try:
-        return EntryPlace(store, key_of(traced, options), traced, options.scope)
+        return EntryPlace(kept, key_of(traced, options), traced, options.scope)
     except Exception as e:  # JAX's objects change with its versions; without a key the program is searched
         raise_if_exhausted(e)
         _tell_why_not(traced, e)
@@ -193,7 +193,7 @@ def key_of(traced: Source, options: Options) -> str:
         raise NoContentError(f"what the operators {names} do is not this package's own")
     leaves = [(x.path, x.argument, x.name, token(x.annotation), x.weak_type) for x in traced.leaves]
     content = (
-        FORMAT, *_surroundings(), settings(),
+        FORMAT, *surroundings(), settings(),
         traced.name, leaves, traced.sizes.constraints, traced.fingerprint.digest,
         [(f.name, _option(getattr(options, f.name))) for f in fields(options)],
     )  # fmt: skip
@@ -209,7 +209,7 @@ def _option(value: Any) -> Any:
 
 
 @lru_cache(1)
-def _surroundings() -> tuple[Any, ...]:
+def surroundings() -> tuple[Any, ...]:
     """What a search runs on: Python, this package's source, and the versions of the packages it uses."""
     folder, source = Path(__file__).parents[1], blake2b(digest_size=32)
     files = sorted(p for p in folder.rglob("*") if p.suffix in (".py", ".json"))
@@ -232,7 +232,8 @@ def version_of(package: str) -> str:
         return "unknown"
 
 
-def _store() -> Store:
+def store() -> Store:
+    """The folder of the cache. OptionError for invalid settings."""
     text = os.environ.get("RELAX_EG_CACHE_BYTES", "") or str(LIMIT)
     if not is_count(text):
         raise OptionError(f"RELAX_EG_CACHE_BYTES={text}: a number of bytes is accepted")

@@ -10,10 +10,10 @@ from relax_eg.argument_checks import NONE, Kind, accepts, of_types, short_repr
 from relax_eg.driver.jit_weights import JittedWithWeights
 from relax_eg.driver.jitted import Jitted
 from relax_eg.driver.options import KINDS, Facts, Sizes, Target
+from relax_eg.driver.settling import Settle, SettleMode
 from relax_eg.dynamic.policy import Dynamic, Mode, read_policy
 from relax_eg.egraph import Budget
 from relax_eg.errors import OptionError
-from relax_eg.measure.settling import Settle, SettleMode
 from relax_eg.rules import Numerics, RuleSet
 from relax_eg.shapes import Scope
 from relax_eg.shapes.relation import Bounds

@@ -6,8 +6,7 @@ import functools
 import inspect
 import operator
 import threading
-from collections.abc import Callable, Generator, Hashable, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
 from types import MethodType
 from typing import Any
@@ -29,8 +28,10 @@ from relax_eg.driver.jit_arguments import (
     replaced,
     static_key,
 )
+from relax_eg.driver.jit_settling import JitContestant, settling_of_jit
 from relax_eg.driver.optimize import optimize
 from relax_eg.driver.options import Sizes, Target, device_and_cost
+from relax_eg.driver.settling import Settle, Settling
 from relax_eg.driver.varying import OtherSizesError, Varying, shapes_of, spec_of
 from relax_eg.dynamic.at_capacity import AtCapacity
 from relax_eg.dynamic.statistics import Statistics
@@ -40,7 +41,6 @@ from relax_eg.extract.profile import Profile
 from relax_eg.frontends.specs import NamedSpec, argument_paths
 from relax_eg.ir.annotations import Annotation
 from relax_eg.logs import fallback, raise_if_exhausted
-from relax_eg.measure.settling import Settle, Settling
 from relax_eg.memo import Memo
 from relax_eg.ops import Site
 from relax_eg.reports import CostReport
@@ -90,41 +90,6 @@ class _ModelWithoutModes:
         return self.model.price(site, result, sizes)
 
 
-@dataclass
-class _Jit:
-    """A program that takes turns (`measure.settling`).
-
-    - `label`, `predicted`: its name, and its predicted seconds of a call.
-    - `jitted`: its `jax.jit`.
-    - `local`: where it is marked that the program as written may be traced; None for the optimized function.
-    - `run`: runs it; None: `jitted` does.
-    """
-
-    label: str
-    jitted: Any
-    local: Any = None
-    run: Callable[[tuple[Any, ...], dict[str, Any]], Any] | None = None
-    predicted: float = 0.0
-
-    def __call__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if self.run is not None:
-            return self.run(args, kwargs)
-        with self._marked():
-            return self.jitted(*args, **kwargs)
-
-    def compile(self, args: tuple[Any, ...], kwargs: dict[str, Any], key: Any) -> None:
-        with self._marked():
-            self.jitted.lower(*args, **kwargs).compile()
-
-    @contextmanager
-    def _marked(self) -> Generator[None]:
-        self.local.as_written = True
-        try:
-            yield
-        finally:
-            self.local.as_written = False
-
-
 class Jitted:
     """A function under `jit`, called like the function it wraps.
 
@@ -157,7 +122,7 @@ class Jitted:
         self._jitted = self._executables.jit(self._traced_once, **jit)
         self._written = self._executables.jit(fn, **jit)
         self._settle, self._measured = Settle.of(options["settle"]), ()
-        self._settling: Settling[_Jit] | None = None
+        self._settling: Settling[JitContestant] | None = None
         # What runs calls of the first sizes: the optimized function, or, where that was found slower, `_rival`.
         self._first: Any = self._jitted
         self._first_key: Any = None
@@ -175,7 +140,10 @@ class Jitted:
         self._local = threading.local()
         self._lock = threading.RLock()
         if self._settle.mode != "off" and not unknown:
-            self._let_settle(jit)
+            self._settling = settling_of_jit(
+                fn, self._run, lambda f: self._executables.jit(f, **jit), self._local, self._settle,
+                self._settle_key, lambda: self.optimized[-1] if self.optimized else None, self._settled,
+            )  # fmt: skip
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         if self._settling is not None:
@@ -214,33 +182,12 @@ class Jitted:
                 self._refused = True
         return self._jitted(*args, **kwargs)
 
-    def _let_settle(self, jit: dict[str, Any]) -> None:
-        """Lets the first calls settle whether the optimized function is faster than the function as written."""
-
-        @functools.wraps(self._fn)
-        def as_written(*args: Any, **kwargs: Any) -> Any:
-            # Sizes that vary, and other settings of JAX, are for the optimizer.
-            if not getattr(self._local, "as_written", False):
-                raise OtherSizesError
-            return self._fn(*args, **kwargs)
-
-        rival = _Jit("as written", self._executables.jit(as_written, **jit), self._local)
-        ours = _Jit("by price", self._jitted, None, self._run)
-
-        def settled(winner: _Jit) -> None:
-            assert self._settling is not None
-            self._measured, self._settling = self._settling.rows, None
-            if winner is rival:
-                self._first = rival.jitted
-
-        def doubts() -> bool:
-            best = self.optimized[-1] if self.optimized else None
-            if best is None or best.solution.program.effectful or best.variants[0].chosen is None:
-                return False
-            ours.predicted, rival.predicted = best.report.after.seconds, best.report.before.seconds
-            return self._settle.doubts([best.report.predicted_gain])
-
-        self._settling = Settling(ours, rival, self._settle, self._settle_key, lambda *_: {}, settled, 1, doubts)
+    def _settled(self, faster: Any) -> None:
+        """Takes note of what runs calls of the first sizes from now on: a `jax.jit`; None: the optimized function."""
+        assert self._settling is not None
+        self._measured, self._settling = self._settling.rows, None
+        if faster is not None:
+            self._first = faster
 
     def _settle_key(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         held, leaves, tree = self._split(args, kwargs)

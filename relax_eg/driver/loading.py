@@ -15,11 +15,11 @@ from relax_eg.backend.program import module_check
 from relax_eg.driver.options import KINDS
 from relax_eg.driver.prices import call_predictor
 from relax_eg.driver.running import make_runnable
+from relax_eg.driver.settling import Settle, SettleMode
 from relax_eg.dynamic.policy import Dynamic, Mode, check_one_program, read_policy
 from relax_eg.extract.cost_model import CostModel
 from relax_eg.extract.profile import Profile
 from relax_eg.ir.annotations import dims_of
-from relax_eg.measure.settling import Settle, SettleMode
 from relax_eg.reports.serialization import read_record as checked
 
 

@@ -24,6 +24,7 @@ from relax_eg.driver.options import KINDS, Execution, Facts, Options, Sizes, Tar
 from relax_eg.driver.prices import call_predictor, closed_forms, moves_less, price_at
 from relax_eg.driver.reporting import report_of
 from relax_eg.driver.running import make_runnable, make_runnable_of_arrays
+from relax_eg.driver.settling import OFF, Settle, SettleMode
 from relax_eg.dynamic.at_capacity import REASSOCIATED
 from relax_eg.dynamic.policy import Dynamic, Mode, Policy, check_one_program, read_policy
 from relax_eg.egraph import Budget, StopReason
@@ -39,7 +40,6 @@ from relax_eg.ir.module import Module
 from relax_eg.ir.wellformed import check as check_module
 from relax_eg.logs import dump as dump_stages
 from relax_eg.logs import dump_folder, log_at
-from relax_eg.measure.settling import OFF, Settle, SettleMode
 from relax_eg.rules import Numerics, RuleSet
 from relax_eg.shapes.relation import Bound, Bounds, split_bounds
 

@@ -11,6 +11,7 @@ from relax_eg.argument_checks import BOUNDS, NONE, Kind, of_types, one_of, short
 from relax_eg.backend.family import KERNELS, WHOLE, SearchSpec
 from relax_eg.backend.libraries import unavailable_reason
 from relax_eg.byte_units import parse_bytes
+from relax_eg.driver.settling import SETTLE, Settle
 from relax_eg.dynamic.policy import DYNAMIC, Dynamic
 from relax_eg.egraph import Budget
 from relax_eg.errors import BoundsError, OptionError
@@ -23,7 +24,6 @@ from relax_eg.frontends.specs import Leaf
 from relax_eg.limits import LARGEST_INT64
 from relax_eg.logs import sharing_is_on
 from relax_eg.measure.device import default_profile
-from relax_eg.measure.settling import SETTLE, Settle
 from relax_eg.ops.facts import FACTS, facts_named, impossible
 from relax_eg.ops.libraries import EXECUTIONS
 from relax_eg.ops.library_needs import RoutinePlace, version

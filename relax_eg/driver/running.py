@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-import jax
+import numpy as np
 
 from relax_eg.backend.family import KERNELS, STEPS, Family, Solution, Variant
 from relax_eg.backend.kernels import InKernels
@@ -15,12 +15,13 @@ from relax_eg.backend.runtime import UNSEEN, Serving, Strategy
 from relax_eg.backend.steps import InSteps
 from relax_eg.backend.structured import structured
 from relax_eg.backend.whole import Whole
+from relax_eg.driver.outcomes import Outcomes
+from relax_eg.driver.settling import MOST_TRIALS, OFF, Settle, Settling
 from relax_eg.dynamic.at_capacity import AtCapacity
 from relax_eg.dynamic.policy import Policy
 from relax_eg.dynamic.runtime import Predict
 from relax_eg.explain.text import Explanation
 from relax_eg.ir.annotations import dims_of
-from relax_eg.measure.settling import MOST_TRIALS, OFF, Settle, Settling
 from relax_eg.reports.compare import AS_WRITTEN
 
 
@@ -101,6 +102,7 @@ def _let_settle(best: Optimized, settle: Settle, policy: Policy | None, predict:
     variant = Variant(None, first.written, first.report)
     at = replace(policy, mode="capacity") if policy is not None and isinstance(best.strategy, AtCapacity) else None
     written = _strategy(replace(solution, program=program, variants=(variant,)), at, predict)
+    outcomes = Outcomes(solution)
     varies = any(d.variables for p in program.params for d in dims_of(p.annotation))
 
     def settler(
@@ -112,12 +114,19 @@ def _let_settle(best: Optimized, settle: Settle, policy: Policy | None, predict:
 
         def sizes(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Mapping[str, int]:
             bound = strategy.bound_family
-            found = bound.sizes([jax.numpy.shape(x) for x in bound.call_arrays(args, kwargs)])
+            found = bound.sizes([np.shape(x) for x in bound.call_arrays(args, kwargs)])
             return {v: int(n) for v, n in found.items()}
 
-        most = MOST_TRIALS if varies else 1
         return Settling(
-            ours, theirs, settle, serving.executable_key, sizes, lambda winner: settled(winner.serving), most
+            ours,
+            theirs,
+            settle,
+            serving.executable_key,
+            sizes,
+            lambda winner: settled(winner.serving),
+            most=MOST_TRIALS if varies else 1,
+            known=lambda: outcomes,
+            is_bound=bool(strategy.bound_family.indices),
         )
 
     best.let_settle(written, settler)

@@ -255,7 +255,7 @@ def test_the_command_plans_module_text(module: rx.Module, tmp_path: Path) -> Non
         assert result.exit_code == 0 and ("fixed for all sizes in bounds" in result.output) == fixed
 
 
-@pytest.mark.parametrize(("options", "kernels"), [(["--as-written"], "6 kernels"), ([], "fused_sin_sum_linear")])
+@pytest.mark.parametrize(("options", "kernels"), [(["--as-written"], "6 kernels"), ([], "fused_sum_sin_matmul")])
 def test_the_command_plans_kernels_or_what_is_written(options: list[str], kernels: str, model: Path) -> None:
     result = command(f"{model}:run", "--spec", "n n", *options)
     assert result.exit_code == 0 and kernels in result.output

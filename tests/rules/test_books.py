@@ -113,6 +113,8 @@ def off_diagonal(x: Expr) -> Expr:
 # By hand: where replacing an operator leaves a program that the rule is about as well, where there is nothing to
 # replace, and where something else is more easily mistaken.
 _MISSES: dict[str, tuple[str, Callable[..., Any]]] = {
+    "matmul_merge_parallel": ("a: m k, c: m k, w: k n, v: k p", lambda a, c, w, v: (a @ w, c @ v)),
+    "matmul_merge_three": ("a: m k, w: k n, v: k p", lambda a, w, v: (a @ w, a @ v)),
     "product_over_one": ("a: m 2, c: 2 n", lambda a, c: a @ c),
     "conv_merge_parallel": ("x: n 3 8 8, y: n 3 8 8, f: 4 3 2 2, g: 5 3 2 2",
                             lambda x, y, f, g: (op.conv(x, f), op.conv(y, g))),

@@ -105,7 +105,16 @@ def test_sets_of_them() -> None:
     reductions = ["out_of_reductions", "out_of_reductions_over_reals", "position_of_increasing"]
     matrices = ["factors_that_cancel", "determinant_of_factors"]
     first = ["operands_without_broadcasts", "same_elements", *matrices, "same_sum_of_products", *reductions]
-    assert left == [*first, "shorter_term", *sums, *loops, "matmul_splits", "decoded_inside", *pieces]
+    assert left == [
+        *first,
+        "shorter_exact_term",
+        "shorter_term",
+        *sums,
+        *loops,
+        "matmul_splits",
+        "decoded_inside",
+        *pieces,
+    ]
     assert [s.name for s in default.only("loops").schemas] == ["loop_invariants", "loop_steps"]
     assert (rx.rules.algebra + functions).schemas == functions.schemas
     assert "loop_steps: a contraction" in str(default)

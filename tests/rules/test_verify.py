@@ -510,7 +510,7 @@ def test_sums_under_guards_are_weighed() -> None:
 
 
 def test_time_is_limited() -> None:
-    proof = prove_rule(default["low_rank_update_times_matrix"], 0.001)
+    proof = prove_rule(default["matmul_merge_three"], 0.001)
     assert proof.status == "unknown"
     assert "out of time" in proof.reason
 

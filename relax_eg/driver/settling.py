@@ -45,7 +45,7 @@ Call = Callable[[tuple[Any, ...], dict[str, Any]], Any]
 Key = Callable[[tuple[Any, ...], dict[str, Any]], Any]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Settle:
     """How a function finds out whether its chosen program is faster: `optimize(..., settle=Settle(...))`.
 
@@ -61,11 +61,11 @@ class Settle:
     seconds: float = 2.0
 
     def __post_init__(self) -> None:
-        if self.mode not in SETTLE:
+        if not isinstance(self.mode, str) or self.mode not in SETTLE:  # type: ignore[reportUnnecessaryIsInstance]
             raise OptionError(f"settle={short_repr(self.mode)}: {', '.join(map(repr, SETTLE))} or a Settle is accepted")
         if type(self.calls) is not int or self.calls < 2 * _FEW:
             raise OptionError(f"Settle(calls={short_repr(self.calls)}): a number >= {2 * _FEW} is accepted")
-        if not isinstance(self.seconds, (int, float)) or not self.seconds > 0:  # type: ignore[reportUnnecessaryIsInstance]
+        if type(self.seconds) not in (int, float) or not 0 < self.seconds < math.inf:  # type: ignore[reportUnnecessaryIsInstance]
             raise OptionError(f"Settle(seconds={short_repr(self.seconds)}): a number above 0 is accepted")
 
     @classmethod
@@ -73,14 +73,14 @@ class Settle:
         """`given`, or what the environment variable `RELAX_EG_SETTLE` says. OptionError."""
         if isinstance(given, Settle):
             return given
-        return cls(given or os.environ.get("RELAX_EG_SETTLE", "") or "auto")  # type: ignore[reportArgumentType]
+        return cls(mode=given or os.environ.get("RELAX_EG_SETTLE", "") or "auto")  # type: ignore[reportArgumentType]
 
     def doubts(self, gains: list[float]) -> bool:
         """Whether predicted gains are to be settled."""
         return self.mode == "always" or (self.mode == "auto" and min(gains, default=math.inf) < SURE_GAIN)
 
 
-OFF = Settle("off")
+OFF = Settle(mode="off")
 
 
 class Contestant(Protocol):
@@ -106,6 +106,33 @@ class Contestant(Protocol):
 C = TypeVar("C", bound=Contestant)
 
 
+@dataclass(frozen=True)
+class TrialOutcome:
+    """What a trial found.
+
+    - `is_chosen_faster`: whether the chosen program won.
+    - `chosen_seconds`, `written_seconds`: median seconds of a call of the chosen program, and of the one as written.
+    - `speedup`, `low`, `high`: how many times faster the chosen program is, and the interval of this ratio.
+    - `pairs`: number of pairs of timed calls.
+    """
+
+    is_chosen_faster: bool
+    chosen_seconds: float
+    written_seconds: float
+    speedup: float
+    low: float
+    high: float
+    pairs: int
+
+
+class KnownOutcomes(Protocol):
+    """The outcomes of earlier processes (`driver.outcomes`), by sizes and by whether weights are bound."""
+
+    def read(self, at: Mapping[str, int], is_bound: bool) -> TrialOutcome | None: ...
+
+    def write(self, at: Mapping[str, int], is_bound: bool, outcome: TrialOutcome) -> None: ...
+
+
 @dataclass
 class _Trial:
     """The calls with one combination of sizes.
@@ -116,6 +143,7 @@ class _Trial:
     - `warm`: which of the two were called before.
     - `turn`: the two in the order in which they take the next two calls.
     - `winner`: which of the two is called from now on.
+    - `outcome`: what was found; None if it was given up.
     """
 
     at: Mapping[str, int]
@@ -125,6 +153,7 @@ class _Trial:
     warm: set[int] = field(default_factory=set[int])
     turn: list[int] = field(default_factory=list[int])
     winner: int | None = None
+    outcome: TrialOutcome | None = None
     random: random.Random = field(default_factory=lambda: random.Random(0))
 
     @property
@@ -168,6 +197,10 @@ class _Trial:
             low, high = 0, len(found) - 1
         return float(np.median(found)), float(found[low]), float(found[high])
 
+    def found(self) -> TrialOutcome:
+        mine, other = (float(np.median(s)) for s in self.seconds)
+        return TrialOutcome(self.winner == 0, mine, other, *self.interval(), self.pairs)
+
     def decide(self, seconds: float) -> None:
         """Decides if enough is known, or if the limits are reached."""
         n, ratios = self.pairs, self.ratios
@@ -192,6 +225,8 @@ class Settling(Generic[C]):
     - `settled`: called once, with the program that serves all calls from then on.
     - `most`: the most keys for which a trial is made; with one, it settles all calls.
     - `doubts`: whether a trial is to be made, asked after the first call.
+    - `known`: the outcomes that are known; asked after the first call.
+    - `is_bound`: whether the calls have weights bound.
     """
 
     def __init__(
@@ -204,10 +239,13 @@ class Settling(Generic[C]):
         settled: Callable[[C], None],
         most: int = 1,
         doubts: Callable[[], bool] = lambda: True,
+        known: Callable[[], KnownOutcomes | None] = lambda: None,
+        is_bound: bool = False,
     ) -> None:
         self._contestants = chosen, written
         self._settle, self._key, self._sizes, self._settled = settle, key, sizes, settled
         self._most, self._doubts = most, doubts
+        self._known, self._is_bound = known, is_bound
         self._trials: dict[Any, _Trial] = {}
         self._timing = threading.Lock()  # held during a timed call: of calls at the same time one is timed
 
@@ -250,6 +288,12 @@ class Settling(Generic[C]):
         if not self._doubts() or key in self._trials:
             return result
         trial = self._trials[key] = _Trial(self._sizes(args, kwargs), self._settle.calls // 2)
+        known = self._known()
+        trial.outcome = None if known is None else known.read(trial.at, self._is_bound)
+        if trial.outcome is not None:
+            trial.winner = int(not trial.outcome.is_chosen_faster)
+            self._end(trial, "as known of an earlier process")
+            return result
         wide = has_x64()  # a setting of this thread
 
         def work() -> None:
@@ -266,7 +310,7 @@ class Settling(Generic[C]):
     def _give_up(self, trial: _Trial, error: Exception) -> None:
         trial.winner = 0
         fallback("the program as written was not timed beside the chosen one", error)
-        self._end(trial)
+        self._end(trial, "the other could not be run")
 
     def _timed(self, trial: _Trial, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         which = trial.next
@@ -282,20 +326,19 @@ class Settling(Generic[C]):
         trial.record(which, time.perf_counter() - started)
         trial.decide(self._settle.seconds)
         if trial.winner is not None:
-            self._end(trial)
+            trial.outcome = trial.found()
+            if (known := self._known()) is not None:
+                known.write(trial.at, self._is_bound, trial.outcome)
+            self._end(trial, f"in {trial.pairs} pairs of calls")
         return result
 
-    def _end(self, trial: _Trial) -> None:
+    def _end(self, trial: _Trial, how: str) -> None:
         """Ends a trial, and all trials if nothing else is to be known."""
         assert trial.winner is not None
-        winner = self._contestants[trial.winner]
-        middle, low, high = trial.interval() if trial.pairs else (1.0, 0.0, math.inf)
+        winner, o = self._contestants[trial.winner], trial.outcome
         at = ", ".join(f"{v}={n}" for v, n in trial.at.items())
-        log_at(
-            1,
-            f"settled{' at ' + at if at else ''}: {winner.label}; the chosen program is {middle:.2f} "
-            f"({low:.2f} to {high:.2f}) times as fast as the one as written, in {trial.pairs} pairs of calls",
-        )
+        ratio = "" if o is None else f"; the chosen program is {o.speedup:.2f} times as fast as the one as written"
+        log_at(1, f"settled{' at ' + at if at else ''}: {winner.label}{ratio}, {how}")
         won = [t.winner for t in self._trials.values() if t.winner is not None]
         if self._most == 1 or (len(won) >= _AGREEING and len(set(won)) == 1):
             self._settled(winner)
@@ -310,15 +353,14 @@ class Settling(Generic[C]):
         """What the trials that ended found."""
         found: list[MeasuredRow] = []
         for trial in list(self._trials.values()):
-            if trial.winner is None or not trial.pairs:
+            o = trial.outcome
+            if o is None:
                 continue
-            ratio = trial.interval()
-            for i, program in reversed(list(enumerate(self._contestants))):
-                seconds = float(np.median(trial.seconds[i]))
-                figures = ratio if i == 0 else (1.0, 1.0, 1.0)
-                found.append(
-                    MeasuredRow(program.label, program.predicted, seconds, *figures, trial.winner == i, trial.at)
-                )
+            ours, theirs = self._contestants
+            seconds, is_faster = o.written_seconds, o.is_chosen_faster
+            found.append(MeasuredRow(theirs.label, theirs.predicted, seconds, 1.0, 1.0, 1.0, not is_faster, trial.at))
+            ratio = o.speedup, o.low, o.high
+            found.append(MeasuredRow(ours.label, ours.predicted, o.chosen_seconds, *ratio, is_faster, trial.at))
         return tuple(found)
 
 

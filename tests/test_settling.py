@@ -19,7 +19,7 @@ from relax_eg.extract.cost_model import NodeCost
 from relax_eg.ops import counts
 
 N = 256  # a product of two matrices takes many times as long as a product with a vector
-ALWAYS = rx.Settle("always", calls=40)
+ALWAYS = rx.Settle(mode="always", calls=40)
 
 
 class Wrong:
@@ -185,3 +185,23 @@ def test_wrong_options() -> None:
         with pytest.raises(rx.errors.OptionError) as raised:
             call()
         assert text in str(raised.value)
+
+
+def test_what_was_settled_is_known_to_the_next_function(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RELAX_EG_CACHE_DIR", str(tmp_path))
+    args = arguments()
+    with rx.debug.options(cache=True):
+        best = rx.optimize(cheap, *SPECS, target=Wrong(), settle="auto")
+        call_until(settled(best), lambda: best(*args))
+        again = rx.optimize(cheap, *SPECS, target=Wrong(), settle="auto")
+        again(*args)
+        assert again.report.measured == best.report.measured  # after one call
+        fast = rx.jit(cheap, target=Wrong(), settle="auto")
+        fast(*args)
+        assert fast.report is not None
+        for entry in tmp_path.iterdir():  # what is damaged is measured again
+            entry.write_bytes(entry.read_bytes()[:-1] + b"?")
+        with pytest.warns(UserWarning, match="is ignored: its checksum does not fit"):
+            third = rx.optimize(cheap, *SPECS, target=Wrong(), settle="auto")
+            third(*args)
+        assert not third.report.measured

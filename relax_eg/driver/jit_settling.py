@@ -1,0 +1,94 @@
+"""What settles, on the first calls of a function under `jit`, whether the optimized function is faster."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from relax_eg.backend.optimized import Optimized
+from relax_eg.driver.outcomes import Outcomes
+from relax_eg.driver.settling import Call, Key, Settle, Settling
+from relax_eg.driver.varying import OtherSizesError
+from relax_eg.reports.compare import AS_WRITTEN
+
+
+@dataclass
+class JitContestant:
+    """A program that takes turns (`driver.settling`).
+
+    - `label`, `predicted`: its name, and its predicted seconds of a call.
+    - `run`: runs calls of it; None: `jitted` does.
+    - `jitted`: the `jax.jit` of the function as written; None for the optimized function.
+    - `local`: where it is marked that the function as written may be traced.
+    """
+
+    label: str
+    run: Call | None
+    jitted: Any
+    local: Any
+    predicted: float = 0.0
+
+    def __call__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if self.run is not None:
+            return self.run(args, kwargs)
+        with self._marked():
+            return self.jitted(*args, **kwargs)
+
+    def compile(self, args: tuple[Any, ...], kwargs: dict[str, Any], key: Any) -> None:
+        with self._marked():
+            self.jitted.lower(*args, **kwargs).compile()
+
+    @contextmanager
+    def _marked(self) -> Generator[None]:
+        self.local.as_written = True
+        try:
+            yield
+        finally:
+            self.local.as_written = False
+
+
+def settling_of_jit(
+    fn: Callable[..., Any],
+    run: Call,
+    jit: Callable[[Callable[..., Any]], Any],
+    local: Any,
+    settle: Settle,
+    key: Key,
+    latest: Callable[[], Optimized | None],
+    settled: Callable[[Any], None],
+) -> Settling[JitContestant]:
+    """What serves the calls of `fn` under `jit` until it is known which of the two programs is faster.
+
+    - `run`: runs calls of the optimized function.
+    - `jit`: the `jax.jit` of a function, with the options of this one.
+    - `latest`: the function that was optimized last.
+    - `settled`: told the `jax.jit` that runs later calls; None: the optimized function does. That `jax.jit` raises
+      OtherSizesError for other sizes than those of the first calls, and under other settings of JAX.
+    """
+
+    @functools.wraps(fn)
+    def as_written(*args: Any, **kwargs: Any) -> Any:
+        if not getattr(local, "as_written", False):
+            raise OtherSizesError
+        return fn(*args, **kwargs)
+
+    ours = JitContestant("by price", run, None, local)
+    theirs = JitContestant(AS_WRITTEN, None, jit(as_written), local)
+
+    def doubts() -> bool:
+        best = latest()
+        if best is None or best.solution.program.effectful or best.variants[0].chosen is None:
+            return False
+        ours.predicted, theirs.predicted = best.report.after.seconds, best.report.before.seconds
+        return settle.doubts([best.report.predicted_gain])
+
+    def known() -> Outcomes | None:
+        best = latest()
+        return None if best is None else Outcomes(best.solution)
+
+    return Settling(
+        ours, theirs, settle, key, lambda *_: {}, lambda winner: settled(winner.jitted), doubts=doubts, known=known
+    )

@@ -1,0 +1,70 @@
+"""What the first calls of functions settled on this machine (`driver.settling`), kept in the disk cache.
+
+An outcome is known by the chosen programs, the sizes, the machine and the versions of this package and of XLA. So a
+process that calls the same function at the same sizes need not time it again.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+from collections.abc import Mapping
+from dataclasses import asdict
+from functools import cached_property
+from hashlib import blake2b
+from pathlib import Path
+
+from relax_eg.backend.family import Solution
+from relax_eg.driver.cache import store, surroundings
+from relax_eg.driver.settling import TrialOutcome
+from relax_eg.logs import cache_is_on, raise_if_exhausted
+from relax_eg.measure.device import device
+from relax_eg.measure.timing import cores
+from relax_eg.reports.serialization import read_record
+
+
+class Outcomes:
+    """The outcomes for a function.
+
+    - `solution`: its chosen programs.
+    """
+
+    def __init__(self, solution: Solution) -> None:
+        self._solution = solution
+
+    def read(self, at: Mapping[str, int], is_bound: bool) -> TrialOutcome | None:
+        """The outcome at these sizes, for calls with weights bound or with all arguments; None if none is known."""
+        if not cache_is_on():
+            return None
+        name, kept = self._name(at, is_bound), store()
+        payload = kept.read(name)
+        try:
+            return None if payload is None else read_record(TrialOutcome, json.loads(payload), "outcome")
+        except Exception as e:  # a broken entry is never fatal: the calls are timed again
+            raise_if_exhausted(e)
+            kept.ignore(name, f"it is no outcome ({type(e).__name__}: {e})")
+            return None
+
+    def write(self, at: Mapping[str, int], is_bound: bool, outcome: TrialOutcome) -> None:
+        if cache_is_on():
+            store().write(self._name(at, is_bound), json.dumps(asdict(outcome)).encode())
+
+    def _name(self, at: Mapping[str, int], is_bound: bool) -> str:
+        content = repr((self._key, sorted(at.items()), is_bound))
+        return blake2b(content.encode(), digest_size=32).hexdigest()
+
+    @cached_property
+    def _key(self) -> str:
+        variants = [(str(v.module), sorted(v.compiler_options.items()), v.guard) for v in self._solution.variants]
+        content = surroundings(), machine(), self._solution.weights, str(self._solution.variants[0].written()), variants
+        return blake2b(repr(content).encode(), digest_size=32).hexdigest()
+
+
+def machine() -> tuple[str, ...]:
+    """What outcomes depend on beside the program: the device, its host's processor, its cores, and XLA's flags."""
+    info = Path("/proc/cpuinfo")
+    lines = info.read_text(encoding="utf-8", errors="replace").splitlines() if info.exists() else []
+    models = [line.partition(":")[2].strip() for line in lines if line.startswith(("model name", "flags"))]
+    flags = os.environ.get("XLA_FLAGS", "")
+    return (device().platform, device().device_kind, platform.machine(), *models[:2], str(cores()), flags)
