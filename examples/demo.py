@@ -109,8 +109,11 @@ def sentence_encoder() -> tuple[dict[str, Any], int, rx.types.Optimized, tuple[M
     mean = geometric_mean(Estimate(**row["speedup"]) for row in measured)
     console.print(f"geometric mean over the batch sizes: {mean}")
     for row in best.report.measured:
-        if row.chosen:
-            console.print(f"settled by the first calls at {at_text([dict(row.at)])}: {row}")
+        if row.label != WRITTEN:
+            which = "the chosen program" if row.chosen else "the program as written"
+            ratio = f"{row.speedup:.2f} ({row.low:.2f} to {row.high:.2f})"
+            where = at_text([dict(row.at)])
+            console.print(f"settled at {where}: {which} runs; the chosen one is {ratio} times as fast")
     console.print(best.report)
     equal = f"{len(sentences) - wrong} of {len(sentences)} embeddings equal"
     console.print(f"check: {equal} (worst cosine {np.min(cosines):.7f})")

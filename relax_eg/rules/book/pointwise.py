@@ -66,25 +66,24 @@ def _facts(e: Expr, facts_of: FactsOf) -> frozenset[str]:
 
 def _forms_anew(term: PointwiseTerm, facts: Facts) -> _Forms:
     # z3 and the prover are imported by nothing else here.
-    from relax_eg.rules.pointwise.proofs import why_not_same, why_not_same_bits
+    from relax_eg.rules.pointwise.proofs import why_not_same
     from relax_eg.rules.pointwise.search import candidates
 
     best: Expr | None = None
+    asked = term.variables, facts, _PROVING
     may_have_same_bits = is_unrounded(term.scalar)
     for found in candidates(term.scalar, [x.dtype for x in term.leaves], facts):
-        if (best is None or is_unrounded(found)) and not why_not_same(
-            term.scalar, found, term.variables, facts, _PROVING
-        ):
-            best = found if best is None else best
-            if may_have_same_bits and not why_not_same_bits(term.scalar, found, term.variables, facts):
-                return best, found
+        if may_have_same_bits and not why_not_same(term.scalar, found, *asked, same_bits=True):
+            return found if best is None else best, found
+        if best is None and not why_not_same(term.scalar, found, *asked):
+            best = found
         if best is not None and not may_have_same_bits:
             break
     return best, None
 
 
 def _prove(left: Expr, right: Expr, facts_of: FactsOf, has_same_bits: bool) -> str:
-    from relax_eg.rules.pointwise.proofs import why_not_same, why_not_same_bits
+    from relax_eg.rules.pointwise.proofs import why_not_same
     from relax_eg.rules.pointwise.terms import over
 
     there = set(postorder((right,)))
@@ -96,9 +95,7 @@ def _prove(left: Expr, right: Expr, facts_of: FactsOf, has_same_bits: bool) -> s
             continue
         if leaves_in(scalar) <= set(term.variables):
             facts = tuple(_facts(x, facts_of) for x in term.leaves)
-            why = why_not_same(term.scalar, scalar, term.variables, facts, _CHECKING)
-            if not why and has_same_bits:
-                why = why_not_same_bits(term.scalar, scalar, term.variables, facts)
+            why = why_not_same(term.scalar, scalar, term.variables, facts, _CHECKING, has_same_bits)
             if not why:
                 return ""
     return why

@@ -27,9 +27,23 @@ from relax_eg.shapes import Dim
 _LENGTH = Dim.of(3)  # chosen: elements of the arrays on which terms are tested
 
 
-def why_not_same(left: Expr, right: Expr, variables: Sequence[Expr], facts: Facts, seconds: float) -> str:
+def why_not_same(
+    left: Expr,
+    right: Expr,
+    variables: Sequence[Expr],
+    facts: Facts,
+    seconds: float,
+    same_bits: bool = False,
+) -> str:
     """Returns why the scalar expressions are not shown equal for all values of the variables that have these facts, as
-    accurate, and with the same special values; empty if they are. `seconds`: of processor time of the proof."""
+    accurate, and with the same special values; empty if they are.
+
+    - `seconds`: of processor time of the proof.
+    - `same_bits`: whether they must have the same bits. They have where no operator rounds, so that both are exact for
+      finite values, and infinities, NaN and zeros have the same bits where they are tested.
+    """
+    if same_bits and not (is_unrounded(left) and is_unrounded(right)):
+        return "an operator rounds"
     if not _keep_infinities(left, right, variables, facts):
         return "one side is infinite or no number where the other is not"
     instance = _instance(left, right, variables, facts)
@@ -38,20 +52,8 @@ def why_not_same(left: Expr, right: Expr, variables: Sequence[Expr], facts: Fact
     if why:
         return why
     try:
-        return "" if have_same_values(instance) else "it cannot be tested"
-    except RelaxEgError as e:
-        return str(e)
-
-
-def why_not_same_bits(left: Expr, right: Expr, variables: Sequence[Expr], facts: Facts) -> str:
-    """Returns why two scalar expressions that are equal over the reals (`why_not_same`) are not shown to have the same
-    bits for all values of the variables that have these facts; empty if they are. Where no operator rounds, both sides
-    are exact for finite values; infinities, NaN and zeros are tested."""
-    if not is_unrounded(left) or not is_unrounded(right):
-        return "an operator rounds"
-    instance = replace(_instance(left, right, variables, facts), rule=_SAME_BITS)
-    try:
-        return "" if have_same_values(instance) else "it cannot be tested"
+        tested = replace(instance, rule=_SAME_BITS) if same_bits else instance
+        return "" if have_same_values(tested) else "it cannot be tested"
     except RelaxEgError as e:
         return str(e)
 
