@@ -53,6 +53,9 @@ _CHEAPER = 0.9
 # limit: seconds of processor time of reading a region. Regions are read in milliseconds; a garbage collection that
 # happens then takes up to 0.2 s and must not decide what is proposed.
 _READING = 1.0
+# limit: values of a region that others read too, and that its forms would compute a second time. A residual stream has
+# one more in each layer.
+_MOST_SHARED = 2
 _PROVING = 0.5  # limit: seconds of processor time of the proof of a form; most take a hundredth of it
 _CHECKING = 10.0  # limit: seconds of processor time of the proof of a step of a derivation
 
@@ -103,7 +106,10 @@ def _regions(e: Expr, queries: ProgramQueries) -> Iterator[Region]:
         yield cut
     through = region_of(e, lambda x: False)
     if through is not None and through.may_gain and (cut is None or through.leaves != cut.leaves):
-        yield through
+        inside = set(through.nodes)
+        shared = (x for x in through.nodes if x is not e and any(r not in inside for r in queries.readers(x)))
+        if sum(1 for _ in shared) <= _MOST_SHARED:
+            yield through
 
 
 @dataclass(frozen=True)
