@@ -123,17 +123,17 @@ def test_the_packages_own_source_is_part_of_the_key(tmp_path: Path, caplog: pyte
         with patch("relax_eg.driver.cache.__file__", str(source / "driver" / "cache.py")):
             for name, text in (("a.py", "1"), ("a.py", "2"), ("b.py", ""), ("room/c.json", "{}"), ("notes.txt", "")):
                 (source / name).write_text(text)
-                cache._surroundings.cache_clear()  # pyright: ignore[reportPrivateUsage]
+                cache.surroundings.cache_clear()
                 found.add(key(chain, *SPECS))
             assert len(found) == 5
             for file in source.rglob("*.*"):
                 file.unlink()
-            cache._surroundings.cache_clear()  # pyright: ignore[reportPrivateUsage]
+            cache.surroundings.cache_clear()
             with caplog.at_level(logging.INFO, "relax_eg"), rx.debug.options(level=1):
                 assert not any(rx.optimize(chain, *SPECS).report.cached for _ in range(2))
             assert "chain is not cached: the package's own source is not at hand" in caplog.messages
     finally:
-        cache._surroundings.cache_clear()  # pyright: ignore[reportPrivateUsage]
+        cache.surroundings.cache_clear()
 
 
 @pytest.mark.parametrize(
@@ -142,9 +142,9 @@ def test_the_packages_own_source_is_part_of_the_key(tmp_path: Path, caplog: pyte
 def test_versions_are_part_of_the_key(package: str, name: Any) -> None:
     before = key(chain, *SPECS)
     try:
-        cache._surroundings.cache_clear()  # pyright: ignore[reportPrivateUsage]
+        cache.surroundings.cache_clear()
         with patch(package, (lambda p: name) if isinstance(name, str) else name):
             assert key(chain, *SPECS) != before
     finally:
-        cache._surroundings.cache_clear()  # pyright: ignore[reportPrivateUsage]
+        cache.surroundings.cache_clear()
     assert key(chain, *SPECS) == before

@@ -91,5 +91,5 @@ def test_nodes_grow_with_the_layers() -> None:
         with rx.debug.options(sharing=False):
             return rx.optimize(step, *arguments).report.nodes
 
-    # A search that gained is asked for sums of products again, which adds nodes; three layers have 2.5 times one's.
-    assert nodes(3) <= 3.5 * nodes(1)
+    # A search that gained is asked for sums of products again, which adds nodes; two layers have 1.7 times one's.
+    assert nodes(2) <= 2.5 * nodes(1)

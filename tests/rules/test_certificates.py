@@ -68,7 +68,7 @@ def test_a_verdict_is_not_known_where_an_operator_means_something_else(
     adding = {r.name for r in chosen if isinstance(r, Schema) or "add" in operators_of(r)}
     monkeypatch.setitem(TABLE, "add", changed)
     stale = {r.name for r in chosen if known_verdict(r) is None}
-    assert stale == adding and 100 < len(adding) < len(chosen) / 2
+    assert stale == adding and 50 < len(adding) < len(chosen) / 2
     assert {"add_commutes", "matmul_left_factor", "sums_in_order", "plus_negative"} <= adding
     # Nothing but what it means: how it is run and what it costs is judged elsewhere.
     monkeypatch.setitem(TABLE, "add", dataclasses.replace(ADD, lower="jax.lax.sub", doc="another"))
