@@ -26,9 +26,9 @@ from relax_eg.shapes.guards import Guard
 
 PROGRAMS = int(os.environ.get("RELAX_EG_PROGRAMS", "50"))
 SEEDS = st.integers(0, 2**32 - 1)
-# A tolerance for values of a few dozen products, by dtype, relative to the largest of a result.
 # Few programs of thousands need more nodes; the clock must not decide, because results are compared.
 BUDGET = Budget(nodes=8_000, seconds=300)
+# A tolerance for values of a few dozen products, by dtype, relative to the largest of a result.
 TOLERANCES = {"float32": 1e-4, "float16": 0.1, "bfloat16": 0.5}
 
 

@@ -49,8 +49,9 @@ class Optimized(Runtime):
         binds = bool(self._weight_indices) and not self._kept
         super().__init__(strategy, BindsWeights(strategy, self._weight_indices) if binds else None)
         self._chosen: Serving = self._serving
+        # What settles, and how the program as written runs, where the first calls settle which is faster.
         self._settler: Settler | None = None
-        self._written_unbound: Strategy | None = None
+        self._written: Strategy | None = None
         self._bound = WeakSet[Ready]()
 
     @property
@@ -59,7 +60,7 @@ class Optimized(Runtime):
 
     def let_settle(self, written: Strategy, settler: Settler) -> None:
         super().let_settle(written, settler)
-        self._settler, self._written_unbound = settler, written
+        self._settler, self._written = settler, written
 
     @property
     def _strategies(self) -> list[Strategy]:
@@ -140,8 +141,8 @@ class Optimized(Runtime):
         arrays = p.convert_arguments([x for _, x in leaves], [i for i, _ in leaves])
         with p.width_context():
             ready = Ready(self.strategy.bind(self._weight_indices, arrays), self._weight_indices, self.compiler_options)
-            if self._settler is not None and self._written_unbound is not None:
-                ready.let_settle(self._written_unbound.bind(self._weight_indices, arrays), self._settler)
+            if self._settler is not None and self._written is not None:
+                ready.let_settle(self._written.bind(self._weight_indices, arrays), self._settler)
                 self._bound.add(ready)
         return ready
 

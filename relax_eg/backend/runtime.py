@@ -152,7 +152,6 @@ class Runtime:
 
     _settling: Settles | None = None  # serves the calls for now
     _measured: tuple[MeasuredRow, ...] = ()
-    _written: Strategy | None = None  # how the program as written runs, where calls may be served by it
 
     def __init__(self, strategy: Strategy, serving: Serving | None = None) -> None:
         self.strategy = strategy
@@ -169,8 +168,9 @@ class Runtime:
         if kwargs:  # JAX would compile again for each split into positional and keyword arguments
             args, kwargs = positional_arguments(self._names, args, kwargs)
         try:
-            if self._settling is not None:
-                return self._settling(args, kwargs)
+            settling = self._settling  # another thread may end it
+            if settling is not None:
+                return settling(args, kwargs)
             result = self._serving.call_known(args, kwargs)
             return self._serving.run(self.strategy.flat_arguments(args, kwargs)) if result is UNSEEN else result
         except RelaxEgError as e:
@@ -186,17 +186,15 @@ class Runtime:
 
         def settled(serving: Serving) -> None:
             self._serving, self._measured, self._settling = serving, made.rows, None
-            if serving is not written:
-                self._written = None
 
-        self._written = written
         self._executables.register(written.executables)
         self._settling = made = settler(self._serving, self.strategy, written, settled)
 
     @property
     def measured(self) -> tuple[MeasuredRow, ...]:
         """What the calls so far measured (`settle`)."""
-        return self._measured if self._settling is None else self._settling.rows
+        settling = self._settling
+        return self._measured if settling is None else settling.rows
 
     def _convert_arguments(
         self, args: tuple[Any, ...], kwargs: dict[str, Any]

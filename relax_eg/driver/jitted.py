@@ -146,8 +146,9 @@ class Jitted:
             )  # fmt: skip
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
-        if self._settling is not None:
-            return self._settling(args, kwargs)
+        settling = self._settling  # another thread may end it
+        if settling is not None:
+            return settling(args, kwargs)
         return self._run(args, kwargs)
 
     def _run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -329,7 +330,8 @@ class Jitted:
         if not self.optimized:
             return None
         report = self.optimized[-1].report
-        measured = self._measured if self._settling is None else self._settling.rows
+        settling = self._settling
+        measured = self._measured if settling is None else settling.rows
         return replace(report, measured=measured) if measured and len(self.optimized) == 1 else report
 
     def _trace(self, /, *args: Any, **kwargs: Any) -> Any:

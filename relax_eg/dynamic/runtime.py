@@ -80,6 +80,11 @@ class _Call:
     wider: dict[tuple[int, ...], CapacityFit | None] = field(default_factory=dict[tuple[int, ...], CapacityFit | None])
 
     @property
+    def is_exact(self) -> bool:
+        """Whether they run at exact sizes, or will once that executable is compiled."""
+        return self.mode in ("exact", "trial", "hot")
+
+    @property
     def count(self) -> int:
         return self.counted + sum(t.total for t in self.tallies)
 
@@ -233,8 +238,7 @@ class Sized:
         """The variant of the executable that served the last call with arrays of these shapes, whether it is exact, and
         the sizes of its buffers. LookupError if there was none."""
         call = self._calls[tuple([x.shape for x in self._bound.call_arrays(args, kwargs)])]
-        exact = call.mode in ("exact", "trial", "hot")
-        return call.variant, exact, tuple((call.sizes if exact else call.capacities).values())
+        return call.variant, call.is_exact, tuple((call.sizes if call.is_exact else call.capacities).values())
 
     def compile_call(self, args: tuple[Any, ...], kwargs: dict[str, Any], key: tuple[int, bool, Any]) -> None:
         """Compiles what calls with arrays of these shapes run, exact or at capacity as `key` says. OptionError where
@@ -475,9 +479,9 @@ class Sized:
         """One row per combination of sizes that was called, in the order of first calls."""
         rows: list[SizeRow] = []
         for call in list(self._calls.values()):
-            exact = call.mode in ("exact", "hot", "trial")
             used = math.prod(call.sizes.values()) / max(math.prod(call.capacities.values()), 1)
-            rows.append(SizeRow(call.sizes, call.count, call.capacities, exact, 0.0 if exact else 1 - used))
+            padding = 0.0 if call.is_exact else 1 - used
+            rows.append(SizeRow(call.sizes, call.count, call.capacities, call.is_exact, padding))
         return rows
 
 

@@ -123,11 +123,10 @@ def price_contraction(p: Profile, m: Matmul, windowed: bool, transposed: bool) -
     - `windowed`: it is a convolution.
     - `transposed`: the columns' operand is stored output axis first.
     """
-    turned = False if windowed else m.is_turned
-    m = m if windowed else m.as_row
-    seconds, own = matmul_seconds(p, m), xla_matmul_seconds(p, m)
     if windowed:
-        return Contracted(seconds * p.conv_factor, own * p.conv_factor, False)
+        return Contracted(matmul_seconds(p, m) * p.conv_factor, xla_matmul_seconds(p, m) * p.conv_factor, False)
+    turned, m = m.is_turned, m.as_row
+    seconds, own = matmul_seconds(p, m), xla_matmul_seconds(p, m)
     weight = m.columns * m.depth * itemsize(m.dtype)
     stored = p.linear_factor(m.rows, weight)
     factor = stored if transposed else choose(turned, stored, 1.0)
