@@ -205,3 +205,21 @@ def test_what_was_settled_is_known_to_the_next_function(tmp_path: Path, monkeypa
             third = rx.optimize(cheap, *SPECS, target=Wrong(), settle="auto")
             third(*args)
         assert not third.report.measured
+
+
+def test_the_first_calls_of_several_threads_settle_once() -> None:
+    fast = rx.jit(dear, settle="auto")  # a large gain: nothing is tried after the first call
+    args, failed = arguments(), list[BaseException]()
+
+    def work() -> None:
+        try:
+            np.testing.assert_allclose(fast(*args), dear(*args), rtol=1e-3, atol=1e-5)
+        except BaseException as e:
+            failed.append(e)
+
+    threads = [threading.Thread(target=work) for _ in range(6)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    assert not failed
