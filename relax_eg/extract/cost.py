@@ -366,15 +366,16 @@ class WholeCost:
         batch, _, *space = (self._evaluate(d) for d in result.shape)
         out, *window = (self._evaluate(d) for d in site.shape(1))
         columns, depth, turned = out // groups, math.prod(window), 0.0
-        rate: Number = p.rate(site.dtype(0))
+        flops = flops / math.prod(site["input_dilation"])
         if groups == 1:
             if p.transpose_rate:
                 elements = math.prod(self._evaluate(d) for d in site.shape(0)) + batch * out * math.prod(space)
                 turned = elements / p.transpose_rate
-            rate *= share_of_peak((batch * math.prod(space), columns, depth), p.matmul_half) / p.conv_factor
+            product = Matmul(flops, batch * math.prod(space), columns, depth, site.dtype(0))
+            seconds = matmul_seconds(p, product) * p.conv_factor
         else:
-            rate *= share_of_peak((columns, depth), p.group_half) * p.group_share
-        return turned + maximum(flops / math.prod(site["input_dilation"]) / rate, p.move(moved))
+            seconds = flops / (p.rate(site.dtype(0)) * share_of_peak((columns, depth), p.group_half) * p.group_share)
+        return turned + maximum(seconds, p.move(moved))
 
     def _price_library(self, library: Library, site: Site, result: Annotation) -> NodeCost:
         """The cost of a registered routine, by its own cost function if it has one.

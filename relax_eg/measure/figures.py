@@ -31,7 +31,7 @@ APART_ROWS = 8  # chosen: rows of the matmuls with the weights of `APART`
 CHAINS, LOOPS = (32, 128), (100, 1100)  # chosen: reductions in a chain; steps of a loop
 CONVOLUTIONS = ((64, 28), (128, 14), (32, 56))  # chosen: channels, side
 ONE_ROW = (512, 1024, 2048)  # chosen: sides of weights of matmuls with one row
-DEPTH, TRANSPOSED, LAYOUT, SLOW = 64, 768, 768, 512  # chosen: rows, depth and sides of single figures
+DEPTH, TRANSPOSED, LAYOUT = 64, 768, 768  # chosen: rows, depth and sides of single figures
 SLOW_LOOPS: Mapping[str, Callable[[Any], Any]] = {
     "sort": lambda a: jnp.sort(a, axis=-1),
     "argmax": lambda a: jnp.argmax(a, axis=-1),
@@ -73,6 +73,27 @@ def vector_size(p: Profile) -> int:
 
 def transposed_size(p: Profile) -> int:
     return 8192 if is_large(p) else TRANSPOSED
+
+
+def rate_side(p: Profile) -> int:
+    """The side of the square matmuls by which peak rates are measured."""
+    return 8192 if is_large(p) else 512
+
+
+def slow_side(p: Profile) -> int:
+    """The side of the square arrays of the figures of `SLOW_LOOPS`."""
+    return 4096 if is_large(p) else 512
+
+
+def images(p: Profile) -> int:
+    """The number of images of the figures of convolutions."""
+    return 64 if is_large(p) else 1
+
+
+def has_threads(p: Profile) -> bool:
+    """Whether matmuls depend on layouts of weights and on threads that wake, as on a CPU. Those of other devices are
+    priced by their tiles, which are not fitted."""
+    return p.platform == "cpu"
 
 
 def matrix_sides(p: Profile) -> list[int]:
@@ -117,7 +138,7 @@ def figures(p: Profile) -> Iterator[Figure]:
     line = jnp.linspace(0.0, 1.0, 64)
     yield Figure("dispatch", lambda x: x, (jnp.zeros(8),))
     for n in CHAINS:
-        yield Figure(f"chain {n}", _chain_of_reductions(n), (line,))
+        yield Figure(f"chain {n}", _chain_of_kernels(n), (line,))
     for n in LOOPS:
         yield Figure(f"loop {n}", _loop(n), (line,))
     for n in memory_sizes(p):
@@ -132,7 +153,7 @@ def figures(p: Profile) -> Iterator[Figure]:
     a, b = normal(transposed_size(p), transposed_size(p)), normal(transposed_size(p), transposed_size(p))
     yield Figure("in order", lambda a, b: jnp.sum(a * b), (a, b))
     yield Figure("transposed", lambda a, b: jnp.sum(a * b.T), (a, b))
-    square = normal(*(4096, 4096) if is_large(p) else (512, 512))
+    square = normal(rate_side(p), rate_side(p))
     for dtype in (*FLOATS, "int32"):
         x = square.astype("float32" if dtype == "float64" else dtype)
         if dtype == "float64":
@@ -140,9 +161,9 @@ def figures(p: Profile) -> Iterator[Figure]:
                 x = square.astype(dtype)
         yield Figure(f"rate {dtype}", jnp.matmul, (x, x), x64=dtype == "float64")
     for channels, size in CONVOLUTIONS:
-        x, w = normal(1, channels, size, size), normal(channels, channels, 3, 3)
+        x, w = normal(images(p), channels, size, size), normal(channels, channels, 3, 3)
         yield Figure(f"convolution {channels} {size}", _conv, (x, w))
-    x, w = normal(1, 128, 28, 28), normal(128, 1, 3, 3)
+    x, w = normal(images(p), 128, 28, 28), normal(128, 1, 3, 3)
     yield Figure("depthwise", lambda x, w: _conv(x, w, 128), (x, w))
     for n in matrix_sides(p):
         x = normal(n, n)
@@ -153,7 +174,12 @@ def figures(p: Profile) -> Iterator[Figure]:
         lower = jnp.tril(normal(n, n)) / n + jnp.eye(n)  # far from singular: no value overflows
         yield Figure(f"solve {n} {columns}", _solve, (lower, normal(n, columns)))
     for name, fn in SLOW_LOOPS.items():
-        yield Figure(name, fn, (normal(SLOW, SLOW),))
+        yield Figure(name, fn, (normal(slow_side(p), slow_side(p)),))
+    if has_threads(p):
+        yield from _matmuls_on_threads(p, normal)
+
+
+def _matmuls_on_threads(p: Profile, normal: Callable[..., Any]) -> Iterator[Figure]:
     for mode, options in (("", {}), *((f"{m.name}: ", m.options) for m in p.modes)):
         for m, n, k in MATMULS:
             yield Figure(f"{mode}matmul {m} {n} {k}", jnp.matmul, (normal(m, k), normal(k, n)), options)
@@ -167,10 +193,11 @@ def figures(p: Profile) -> Iterator[Figure]:
             yield Figure(f"{mode}as one {n}", jnp.matmul, (x, jnp.concatenate(ws, axis=1)), options)
 
 
-def _chain_of_reductions(count: int) -> Callable[[Any], Any]:
+def _chain_of_kernels(count: int) -> Callable[[Any], Any]:
     def run(x: Any) -> Any:
         for _ in range(count):
-            x = x - jnp.max(x)  # each step depends on the one before, and is a kernel
+            # Each step depends on the one before. Without the barrier XLA makes one kernel of all steps on GPUs.
+            x = lax.optimization_barrier(x - jnp.max(x))
         return x
 
     return run

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from relax_eg.extract.matmuls import share_of_peak
+from relax_eg.extract.matmuls import Matmul, matmul_seconds, share_of_peak
 from relax_eg.extract.profile import Mode, Profile
 from relax_eg.ir.annotations import Tensor
 from relax_eg.ir.expr import Expr, postorder, var
@@ -32,12 +32,15 @@ from relax_eg.measure.figures import (
     MATMULS,
     ONE_ROW,
     ROWS,
-    SLOW,
     SLOW_LOOPS,
     SMALL,
+    has_threads,
+    images,
     matrix_sides,
     memory_sizes,
+    rate_side,
     result_sizes,
+    slow_side,
     transposed_size,
     triangular_sizes,
     vector_size,
@@ -62,16 +65,19 @@ def fit_profile(start: Profile, times: Times) -> Profile:
     few, many = (times[f"loop {n}"] for n in LOOPS)
     step = max((many - few) / (LOOPS[1] - LOOPS[0]) - launch, _LEAST)  # without the launch of the kernel in the step
     p = replace(start, dispatch=times["dispatch"], launch=launch, step=step)
-    p = replace(p, **_fit_fork(times), **_fit_join(times))
+    if has_threads(p):
+        p = replace(p, **_fit_fork(times), **_fit_join(times))
     n = vector_size(p)
     p = replace(p, vector_rate=2 * DEPTH * n / _work(p, times["elementwise"], 2 * DEPTH * n))
     p = replace(p, **_memory(p, times), **_fresh(p, times))
     n = transposed_size(p)
     longer = times["transposed"] - times["in order"]
     p = replace(p, transpose_rate=n * n / max(longer, n * n / p.cache_bandwidth))
-    p = replace(p, **_matmuls(p, times, ""))
+    if has_threads(p):
+        p = replace(p, **_matmuls(p, times, ""))
     p = replace(p, matmul_rate=_rates(p, times))
-    p = replace(p, **_layouts(p, times, ""))
+    if has_threads(p):
+        p = replace(p, **_layouts(p, times, ""))
     p = replace(p, **_convolutions(p, times))
     p = replace(p, **_linear_algebra(p, times))
     p = replace(p, scalar_rate={**p.scalar_rate, **_slow_loops(p, times)})
@@ -170,10 +176,13 @@ def _matmuls(p: Profile, times: Times, mode: str) -> dict[str, Any]:
 
 
 def _rates(p: Profile, times: Times) -> dict[str, float]:
-    """Peak rates of matmul by dtype: the rate of float32 times the ratio of the dtypes at one size."""
-    base, single = times["rate float32"], p.rate("float32")
-    others = (*FLOATS[1:], "int32")
-    return {"float32": single} | {d: single * min(base / times[f"rate {d}"], _MOST_RATE[d]) for d in others}
+    """Peak rates of matmul by dtype: the rate of float32, on devices with threads the one fitted over shapes, times the
+    ratio of the dtypes at one size."""
+    flops = 2.0 * rate_side(p) ** 3
+    seconds = {d: _work(p, times[f"rate {d}"], flops) for d in (*FLOATS, "int32")}
+    single = p.rate("float32") if has_threads(p) else flops / seconds["float32"]
+    shares = {d: min(seconds["float32"] / s, _MOST_RATE.get(d, 1.0)) for d, s in seconds.items()}
+    return {d: single * share for d, share in shares.items()}
 
 
 def _layouts(p: Profile, times: Times, mode: str) -> dict[str, Any]:
@@ -249,13 +258,13 @@ def _convolutions(p: Profile, times: Times) -> dict[str, float]:
     images (the geometric mean over `CONVOLUTIONS`), and the share of the peak rate that grouped convolutions reach."""
     ratios: list[float] = []
     for channels, size in CONVOLUTIONS:
-        rows, depth = size * size, 9 * channels
+        rows, depth = images(p) * size * size, 9 * channels
         flops = 2.0 * rows * channels * depth
-        share = share_of_peak((rows, channels, depth), p.matmul_half)
         seconds = _work(p, times[f"convolution {channels} {size}"], flops)
         turned = 2 * channels * rows / p.transpose_rate
-        ratios.append(max(seconds - turned, 0.1 * seconds) * p.rate("float32") * share / flops)
-    flops = 2.0 * 9 * 128 * 28 * 28
+        product = float(matmul_seconds(p, Matmul(flops, rows, channels, depth, "float32")))
+        ratios.append(max(seconds - turned, 0.1 * seconds) / product)
+    flops = 2.0 * 9 * 128 * 28 * 28 * images(p)
     share = (1.0 / (1.0 + p.group_half[0])) * (9.0 / (9.0 + p.group_half[1]))
     reached = flops / _work(p, times["depthwise"], flops) / p.rate("float32")
     return {"conv_factor": max(1.0, geometric_mean(ratios)), "group_share": min(1.0, reached / share)}
@@ -318,7 +327,7 @@ def _slow_loops(p: Profile, times: Times) -> dict[str, float]:
     """The flop/s, in the flops that operator records count, of operators whose loops do not vectorise."""
     from relax_eg.ops import api as op
 
-    x = _matrix(SLOW, SLOW)
+    x = _matrix(slow_side(p), slow_side(p))
     alike = {
         "sort": (("sort",), op.sort(x)),
         "argmax": (("argmax", "argmin"), op.argmax(x, 1)),

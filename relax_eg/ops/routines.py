@@ -27,7 +27,12 @@ def attention(
     made = jax.nn.dot_product_attention(
         first, second, third, scale=1.0, is_causal=kind == "causal", implementation=implementation, **given
     )
-    return jnp.swapaxes(made, 1, 2)
+    made = jnp.swapaxes(made, 1, 2)
+    if kind == "mask" and implementation == "cudnn":
+        # cuDNN adds the mask to the logits, so a query without any key would still attend by its logits.
+        mean = jnp.mean(v.astype(jnp.float32), axis=2, keepdims=True).astype(made.dtype)
+        made = jnp.where(jnp.any(extra, axis=-1, keepdims=True), made, jnp.repeat(mean, r, axis=1))
+    return made
 
 
 def matmul(a: Any, b: Any, *rest: Any, transposed: bool, parts: tuple[str, ...]) -> Any:

@@ -113,10 +113,15 @@ def known_verdict(rule: Rule | Schema) -> Verdict | None:
         verdict = Verdict(rule, entry["status"], entry["samples"], **{k: entry[k] for k in _TEXT_FIELDS})
         if isinstance(rule, Rule):
             rule.set_left_operators(entry["left"].split())
-    function = rule.function if isinstance(rule, Rule) else rule.propose
-    if (function.__module__ or "").startswith(BOOKS):
+    if is_shipped(rule):
         _found[rule] = state, verdict
     return verdict
+
+
+def is_shipped(rule: Rule | Schema) -> bool:
+    """Whether a book of this package has the rule."""
+    function = rule.function if isinstance(rule, Rule) else rule.propose
+    return (function.__module__ or "").startswith(BOOKS)
 
 
 @lru_cache(_MOST_RULES)

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from relax_eg.cli import app
 from relax_eg.extract.devices import CPU, PROFILES
-from relax_eg.extract.matmuls import share_of_peak
+from relax_eg.extract.matmuls import Matmul, matmul_seconds, share_of_peak
 from relax_eg.extract.profile import PROFILE_VERSION, Profile
 from relax_eg.measure import calibrate, figures, fits
 
@@ -56,7 +56,8 @@ def times_of(p: Profile) -> dict[str, float]:
         return q.call(q.launch + seconds * factor + q.joining(m, 4.0 * k * n), flops >= q.fork_flops)
 
     peak = p.rate("float32")
-    times = {"dispatch": p.dispatch, "in order": 2e-4, "transposed": 2e-4 + 768 * 768 / p.transpose_rate}
+    turned = figures.transposed_size(p) ** 2 / p.transpose_rate if p.transpose_rate else 0.0
+    times = {"dispatch": p.dispatch, "in order": 2e-4, "transposed": 2e-4 + turned}
     times |= {f"chain {n}": p.dispatch + n * p.launch for n in figures.CHAINS}
     times |= {f"loop {n}": p.dispatch + n * (p.launch + p.step) for n in figures.LOOPS}
     for n in figures.memory_sizes(p):
@@ -64,18 +65,24 @@ def times_of(p: Profile) -> dict[str, float]:
     times |= {name: call(p.move(2.0 * n) + p.fresh(n), n / 4) for n, name in figures.result_sizes(p)}
     flops = 2.0 * figures.DEPTH * figures.vector_size(p)
     times["elementwise"] = call(flops / p.vector_rate, flops)
-    times |= {f"rate {d}": product(p, 512, 512, 512, p.rate(d)) for d in (*figures.FLOATS, "int32")}
+    n = figures.rate_side(p)
+    for dtype in (*figures.FLOATS, "int32"):
+        rate = p.rate(dtype)
+        times[f"rate {dtype}"] = product(p, n, n, n, rate) if figures.has_threads(p) else call(2.0 * n**3 / rate, 1e9)
     for channels, size in figures.CONVOLUTIONS:
-        rows, depth = size * size, 9 * channels
-        seconds = p.conv_factor * (product(p, rows, channels, depth, peak) - call(0.0, 1e9))
-        times[f"convolution {channels} {size}"] = call(seconds + 2 * channels * rows / p.transpose_rate, 1e9)
-    for n in figures.matrix_sides(CPU):
+        rows, depth = figures.images(p) * size * size, 9 * channels
+        one = Matmul(2.0 * rows * channels * depth, rows, channels, depth, "float32")
+        turned = 2 * channels * rows / p.transpose_rate if p.transpose_rate else 0.0
+        times[f"convolution {channels} {size}"] = call(p.conv_factor * float(matmul_seconds(p, one)) + turned, 1e9)
+    for n in figures.matrix_sides(p):
         rate = peak * p.factor_share * share_of_peak((n,), (p.factor_half,))
         times |= {f"lu {n}": call(n**3 / rate, n**3), f"cholesky {n}": call(n**3 / 2 / rate, n**3)}
-    for n, columns in figures.triangular_sizes(CPU):
+    for n, columns in figures.triangular_sizes(p):
         rate = peak * p.solve_share * share_of_peak((n, columns), p.solve_half)
         times[f"solve {n} {columns}"] = call(n * n * columns / rate, n * n * columns)
     times |= {"depthwise": 3e-3, "sort": 1e-3, "argmax": 1e-3, "cumsum": 1e-3}
+    if not figures.has_threads(p):
+        return times
     for name, q in (("", p), *((f"{m.name}: ", p.in_mode(m)) for m in p.modes)):
         for shape in figures.MATMULS:
             times[f"{name}matmul {' '.join(map(str, shape))}"] = product(q, *shape, q.rate("float32"))
@@ -117,6 +124,20 @@ def test_a_profile_comes_back_from_its_times(noise: float) -> None:
     assert all(1.0 <= found <= 2.5 * true for found, true in penalty.values())
     assert [m.name for m in p.modes] == ["ynn off"]
     assert p.in_mode(p.modes[0]).linear_factor(8, 1e6) > 2.0
+    assert Profile.from_json(p.to_json()) == p
+
+
+def test_a_gpu_keeps_its_tiles_and_gets_its_rates() -> None:
+    """Matmuls large enough for the work to outweigh the dispatch give the rates of all dtypes; tiles are not fitted."""
+    sheet = PROFILES["h100"]
+    true = replace(sheet, matmul_rate={d: r * 0.7 for d, r in sheet.matmul_rate.items()}, dispatch=57e-6, launch=3e-6)
+    p = fits.fit_profile(sheet, times_of(true))
+    assert (p.tiles, p.matmul_half) == (sheet.tiles, sheet.matmul_half)
+    assert p.launch == pytest.approx(3e-6) and p.dispatch == pytest.approx(57e-6)
+    assert {d: p.rate(d) / true.rate(d) for d in ("float32", "bfloat16", "float16")} == {
+        d: pytest.approx(1.0, rel=0.02) for d in ("float32", "bfloat16", "float16")
+    }
+    assert p.conv_factor == about(sheet.conv_factor) and p.bandwidth == about(sheet.bandwidth)
     assert Profile.from_json(p.to_json()) == p
 
 
