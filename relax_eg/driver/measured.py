@@ -23,7 +23,7 @@ import jax
 from relax_eg.backend.family import SearchSpec
 from relax_eg.backend.kernels import why_not_in_kernels
 from relax_eg.driver.options import AUTO, Options, Sizes, scope_allows, weight_names
-from relax_eg.driver.prices import EXECUTION_DOUBT, MODE_DOUBT, call_seconds, is_worthwhile, price_at
+from relax_eg.driver.prices import EXECUTION_DOUBT, MODE_DOUBT, call_seconds, is_worthwhile, least_gain, price_at
 from relax_eg.driver.units import SearchResult, Units
 from relax_eg.errors import OptionError
 from relax_eg.extract.clock import Clock
@@ -234,7 +234,8 @@ class Search:
     def is_worthwhile(self, v: CandidateProgram, bindings: Sequence[Sizes]) -> bool:
         """Whether replacing the program as written by a candidate pays."""
         return is_worthwhile(
-            [(self.predicted_seconds(CandidateProgram(None), b), self.doubted_seconds(v, b)) for b in bindings]
+            [(self.predicted_seconds(CandidateProgram(None), b), self.doubted_seconds(v, b)) for b in bindings],
+            least_gain(self.options),
         )
 
     def least_seconds(self, compared: Sequence[CandidateProgram], binding: Sizes) -> dict[str, float]:

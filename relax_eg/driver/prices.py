@@ -32,6 +32,7 @@ WAITING = "waiting for dispatch"
 # given: predicted speedup needed to replace the program as written unmeasured, as users are told. Predictions of a call
 # are off by 1.19 times in the median (`python -m benchmarks.fidelity`).
 NEVER_SLOWER = 1.05
+_BY_OWN_MODEL = 1.0001  # chosen: the same by a cost model of the user's own, whose prices are exact but for rounding
 
 # measured: factor on seconds in another execution than that of the program as written, where programs are compared. On
 # a CPU, 13 programs in kernels took 0.6 to 2.5 times as long, beside one XLA program, as predicted; the median is 1.2,
@@ -160,14 +161,20 @@ def seconds_at(module: Module, options: Options, columns: Columns, weights: set[
     return np.broadcast_to(np.asarray(found, np.float64), len(next(iter(columns.values())))).copy()
 
 
-def is_worthwhile(calls: Sequence[tuple[float, float]]) -> bool:
-    """Whether calls of a candidate are predicted to be more than 5% faster than those of the program as written.
+def least_gain(options: PriceOptions) -> float:
+    """The predicted speedup above which a candidate replaces the program as written."""
+    return NEVER_SLOWER if options.cost is None else _BY_OWN_MODEL
+
+
+def is_worthwhile(calls: Sequence[tuple[float, float]], least: float) -> bool:
+    """Whether calls of a candidate are predicted to be faster than those of the program as written by more than the
+    factor `least`.
 
     Over several bindings this must hold for the geometric mean; or for one binding, if none gets slower. `calls`: for
     each binding the seconds of the program as written, and of the candidate times the doubt about it.
     """
     gains = [before / after if after > 0 else 1.0 for before, after in calls]
-    return geometric_mean(gains) > NEVER_SLOWER or (max(gains) > NEVER_SLOWER and min(gains) >= 1.0)
+    return geometric_mean(gains) > least or (max(gains) > least and min(gains) >= 1.0)
 
 
 def moves_less(found: Sequence[Prices]) -> bool:

@@ -22,7 +22,7 @@ from relax_eg.driver.extracting import BlockRequest, ExtractedBlock, extract_ker
 from relax_eg.driver.fixed import with_fixed_sizes
 from relax_eg.driver.options import ASSUMED_SIZE, Options
 from relax_eg.driver.origins import origins_of
-from relax_eg.driver.prices import NEVER_SLOWER
+from relax_eg.driver.prices import least_gain
 from relax_eg.driver.proposals import Proposal, proposals
 from relax_eg.driver.repeated import Repeated, ahead_params, loop_functions
 from relax_eg.egraph import Dump, EGraph, Saturation, StopReason, dump, recording
@@ -335,7 +335,7 @@ class Units:
         chosen = extract(self._saturated[place].read, request)
         least = chosen.written_cost
         for _ in range(0 if is_again else _MOST_ROUNDS):
-            if NEVER_SLOWER * chosen.selected.cost >= least:
+            if least_gain(run.options) * chosen.selected.cost >= least:
                 break
             least = chosen.selected.cost
             more = self._more_alternatives(place, chosen.forms[0].operators, roots, scope, known, run)

@@ -10,7 +10,7 @@ from typing import Any
 from relax_eg.argument_checks import accepts, of_types
 from relax_eg.driver.optimize import traced_program
 from relax_eg.driver.options import KINDS, Facts, Options, Sizes, Target, read_options, weight_names
-from relax_eg.driver.prices import call_seconds, is_worthwhile, prices
+from relax_eg.driver.prices import call_seconds, is_worthwhile, least_gain, prices
 from relax_eg.driver.units import RecordedBlock, Units
 from relax_eg.egraph import Budget
 from relax_eg.errors import OperatorError, OptionError
@@ -137,7 +137,8 @@ class RecordedSearch:
         self.found = self.units.run()
         found_at = [prices(traced.module, self.found.module, held, b, options) for b in options.bindings]
         self.gained = is_worthwhile(
-            [(call_seconds(before, options), call_seconds(after, options)) for before, after in found_at]
+            [(call_seconds(before, options), call_seconds(after, options)) for before, after in found_at],
+            least_gain(options),
         )
         self.graphs = [Graph(s.recording, s.written) for s in self.found.recorded]
 

@@ -79,6 +79,35 @@ def sums_of_products(rng: np.random.Generator) -> Trial:
     return Trial(Module((main_of(params, node),)), node, args, ModuleAnswers({}, (), postorder((node,))))
 
 
+def sums_in_semirings(rng: np.random.Generator) -> Trial:
+    """A largest or smallest sum, or whether conditions hold together, of matrices and vectors whose axes are repeated,
+    several of them nested."""
+    k = int(rng.integers(1, 5))
+    n, total, add, times = Dim.of(k), *(
+        (op.max, op.maximum, op.add), (op.min, op.minimum, op.add), (op.max, op.maximum, op.minimum),
+        (op.any, op.logical_or, op.logical_and), (op.all, op.logical_and, op.logical_or),
+    )[int(rng.integers(5))]  # fmt: skip
+    dtype = "bool" if total in (op.any, op.all) else "float32"
+    params = a, b, v, w = tuple(var(x, Tensor((n,) * r, dtype)) for x, r in zip("abvw", (2, 2, 1, 1), strict=True))
+
+    def matrix(depth: int) -> Expr:
+        if depth == 0:
+            return (a, b)[int(rng.integers(2))]
+        x, y = matrix(depth - 1), matrix(int(rng.integers(depth)))
+        made = (
+            lambda: total(times(op.expand_dims(x, 2), op.expand_dims(y, 0)), 1), lambda: add(x, y),
+            lambda: times(x, v), lambda: times(op.expand_dims(w, 1), x), lambda: op.permute_dims(x, (1, 0)),
+            lambda: times(op.expand_dims(v, 1), w),
+        )  # fmt: skip
+        return made[int(rng.integers(len(made)))]()
+
+    x = matrix(int(rng.integers(1, 4)))
+    node = total(times(x, v), (None, (0,), (1,))[int(rng.integers(3))])
+    values = rng.integers(-9, 10, (2, k, k)), rng.integers(-9, 10, (2, k))
+    args = tuple(x < 0 if dtype == "bool" else x.astype(object) for y in values for x in y)
+    return Trial(Module((main_of(params, node),)), node, args, ModuleAnswers({}, (), postorder((node,))))
+
+
 def pointwise_terms(rng: np.random.Generator) -> Trial:
     """A term of up to five elementwise operators on two arrays and small numbers, which often repeats an operand."""
     k = int(rng.integers(1, 5))

@@ -6,12 +6,13 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import IntEnum
 
-from relax_eg.dtypes import itemsize
+from relax_eg.dtypes import itemsize, kind
 from relax_eg.shapes import Dim, dim_min
 from relax_eg.shapes.dim import Atom
 from relax_eg.tir.expr import (
     Apply,
     Cast,
+    Const,
     IndexValue,
     Read,
     Reduce,
@@ -215,7 +216,7 @@ def _product(dims: Iterable[Dim]) -> Dim:
 
 def stage_flops(made: Stage) -> Dim:
     """Returns the flops of one stage. A function is computed once per value of the loop variables it depends on.
-    Positions at which a buffer is read are no flops."""
+    Positions at which a buffer is read, and whether they are in range, are no flops."""
     loops = {str(loop_of(index)): size for index, size in zip(made.indices, made.output.shape, strict=True)}
     total = _ZERO
     seen: set[tuple[Scalar, frozenset[str]]] = set()
@@ -234,8 +235,16 @@ def stage_flops(made: Stage) -> Dim:
         if weight:
             inside = scope if isinstance(term, Reduce) else {n: d for n, d in scope.items() if n in term.free}
             total = total + _product(inside.values()) * weight
-        todo.extend((child, scope) for child in term.children)
+        todo.extend((child, scope) for child in (term.children[1:] if _is_read_in_range(term) else term.children))
     return total
+
+
+def _is_read_in_range(term: Scalar) -> bool:
+    """Whether `term` is an element of a buffer where integers are in range, and a number elsewhere."""
+    if not isinstance(term, Select) or not isinstance(term.then, Read) or not isinstance(term.other, Const):
+        return False
+    compared = [a for s in walk(term.cond) if isinstance(s, Apply) for a in s.args]
+    return bool(compared) and all(kind(a.dtype) in "iub" for a in compared)
 
 
 def _scoped_reads(value: Scalar, loops: dict[str, Dim]) -> Iterator[tuple[Read, dict[str, Dim], bool]]:

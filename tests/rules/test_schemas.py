@@ -104,7 +104,14 @@ def test_sets_of_them() -> None:
     pieces = ["computed_in_pieces", "computed_one_by_one"]
     reductions = ["out_of_reductions", "out_of_reductions_over_reals", "position_of_increasing"]
     matrices = ["factors_that_cancel", "determinant_of_factors"]
-    first = ["operands_without_broadcasts", "same_elements", *matrices, "same_sum_of_products", *reductions]
+    first = [
+        "operands_without_broadcasts",
+        "same_elements",
+        *matrices,
+        "same_sum_of_products",
+        "same_sum_in_semiring",
+        *reductions,
+    ]
     assert left == [
         *first,
         "shorter_exact_term",

@@ -20,6 +20,7 @@ from relax_eg.rules.book.pieces import pieces
 from relax_eg.rules.book.pointwise import pointwise
 from relax_eg.rules.book.reduction import reduction
 from relax_eg.rules.book.reductions import reductions
+from relax_eg.rules.book.semirings import semirings
 from relax_eg.rules.book.splitting import splitting
 from relax_eg.rules.book.sum_products import sum_products
 from relax_eg.rules.book.sums import sums
@@ -38,6 +39,7 @@ default = RuleSet(
         *index_maps.schemas,
         *systems.schemas,
         *sum_products.schemas,
+        *semirings.schemas,
         *reductions.schemas,
         *pointwise.schemas,
         *sums.schemas,
@@ -73,6 +75,7 @@ __all__ = [
     "pointwise",
     "reduction",
     "reductions",
+    "semirings",
     "splitting",
     "sum_products",
     "sums",

@@ -20,7 +20,8 @@ from relax_eg.ops import api as op
 from relax_eg.ops.record import TABLE, call, counts, movement_operators, site_of
 from relax_eg.rules.index_maps.inward import Inward, Undecided, is_join, is_padded, is_pointwise
 from relax_eg.rules.index_maps.outward import mapped
-from relax_eg.rules.index_maps.views import IndexView, made_of, view_of
+from relax_eg.rules.index_maps.stacks import FEWEST, stacked
+from relax_eg.rules.index_maps.views import AxisMap, IndexView, made_of, view_of, whole
 from relax_eg.rules.rule_set import RuleSet
 from relax_eg.rules.schemas import FactsOf, ProgramQueries, Schema
 from relax_eg.rules.value_trials import moved_values
@@ -80,7 +81,10 @@ def _outward(e: Expr, queries: ProgramQueries) -> Iterator[Expr]:
 
 def _joined(e: Expr, queries: ProgramQueries) -> Iterator[Expr]:
     if is_join(e):
-        yield Inward(_never).joined(e.args, e.attr("axis"))
+        made = Inward(_never).joined(e.args, e.attr("axis"))
+        yield made
+        if is_join(made):
+            yield from stacked(made.args, made.attr("axis"), queries.batched)
 
 
 def _without_padding(e: Expr, queries: ProgramQueries) -> Iterator[Expr]:
@@ -216,7 +220,22 @@ _known = Memo[tuple[Expr, Expr], str](_MOST_KNOWN)
 
 
 def _why_not_equal(left: Expr, right: Expr, seconds: float) -> str:
-    """Why two expressions are not shown equal for all values of what they share; empty if they are."""
+    """Why two expressions are not shown equal for all values of what they share; empty if they are. Many joined parts
+    are proved one by one: the proof of a join grows faster than the number of its parts."""
+    if not is_join(left) or len(left.args) < FEWEST:
+        return _why_not_equal_whole(left, right, seconds)
+    axis, start = left.attr("axis"), Dim.of(0)
+    for part in left.args:
+        maps, shape = list(whole(right.shape).maps), list(right.shape)
+        maps[axis], shape[axis] = AxisMap(axis, start), part.shape[axis]
+        why = _why_not_equal_whole(part, made_of(IndexView(tuple(maps), tuple(shape)), right), seconds)
+        if why:
+            return why
+        start = start + part.shape[axis]
+    return ""
+
+
+def _why_not_equal_whole(left: Expr, right: Expr, seconds: float) -> str:
     for leaves in _shared(left, right):
         variables = {x: var(f"leaf {i}", x.annotation) for i, x in enumerate(leaves)}
         a, b = (_over(x, variables) for x in (left, right))

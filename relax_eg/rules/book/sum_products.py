@@ -49,7 +49,7 @@ Price = Callable[[float, float, bool], float]
 
 # limit: share of the cost as written below which a plan of as many steps is proposed. At 0.98 two more programs of the
 # corpus gain, by 2 and 8%, and a residual stream of six blocks has three times the nodes.
-_CHEAPER = 0.9
+_CHEAPER = 0.999
 # limit: seconds of processor time of reading a region. Regions are read in milliseconds; a garbage collection that
 # happens then takes up to 0.2 s and must not decide what is proposed.
 _READING = 1.0
@@ -72,7 +72,7 @@ def _propose(e: Expr, queries: ProgramQueries) -> tuple[Expr, ...] | None:
         return None
     found: dict[Expr, None] = {}
     for region in _regions(e, queries):
-        found.update(dict.fromkeys(_forms(region, queries)))
+        found.update(dict.fromkeys(forms_of(region, queries, queries.seconds)))
     return tuple(found) or None
 
 
@@ -146,18 +146,19 @@ _MOST_KNOWN = 1 << 12  # limit: questions whose forms are kept; one that is evic
 _known = Memo[tuple[Any, ...], tuple[Expr, ...]](_MOST_KNOWN)
 
 
-def _forms(region: Region, queries: ProgramQueries) -> Iterator[Expr]:
-    """The forms of a region that are predicted to cost less than the region as written, and are shown equal to it."""
+def forms_of(region: Region, queries: ProgramQueries, seconds: Price) -> Iterator[Expr]:
+    """The forms of a region that are predicted to cost less than the region as written, and are shown equal to it.
+    `seconds`: the price of a step, as of `ProgramQueries`."""
     leaves = {x: var(f"leaf {i}", x.annotation) for i, x in enumerate(region.leaves)}
-    question = _question(region, leaves, queries)
+    question = _question(region, leaves, queries, seconds)
     if question.key not in _known:
-        _known[question.key] = tuple(_forms_anew(question, queries.seconds))
+        _known[question.key] = tuple(_forms_anew(question, seconds))
     back = {made: x for x, made in leaves.items()}
     for form in _known[question.key]:
         yield _replaced((form,), back)[form]
 
 
-def _question(region: Region, leaves: Mapping[Expr, Expr], queries: ProgramQueries) -> _Question:
+def _question(region: Region, leaves: Mapping[Expr, Expr], queries: ProgramQueries, seconds: Price) -> _Question:
     over = _replaced((region.root,), leaves)
     inside = set(region.nodes)
     shares: list[float] = []
@@ -181,7 +182,7 @@ def _question(region: Region, leaves: Mapping[Expr, Expr], queries: ProgramQueri
         frozenset(leaves[x] for x in _nonempty(region.leaves, queries.facts)),
         tuple((n, queries.extent(Dim.var(n))) for n in names),
         tuple((n, queries.largest_value(Dim.var(n))) for n in names),
-        tuple(queries.seconds(*step) for step in _STEPS),
+        tuple(seconds(*step) for step in _STEPS),
     )
 
 

@@ -184,6 +184,17 @@ def composed(outer: IndexView, inner: IndexView, sizes: Sequence[Dim], middle: S
     return _tidy(maps, outer.shape)
 
 
+def source_of(e: Expr) -> tuple[Expr, IndexView]:
+    """The expression of which `e` is a view, as far as its views are one, and that view."""
+    x, view = e, whole(e.shape)
+    while (inner := view_of(x)) is not None:
+        both = composed(view, inner, x.args[0].shape, x.shape)
+        if both is None:
+            break
+        x, view = x.args[0], both
+    return x, view
+
+
 def _indices_at(indices: Expr, at: AxisMap, count: Dim) -> Expr:
     """The indices at the positions that a map reads."""
     if not indices.ndim:

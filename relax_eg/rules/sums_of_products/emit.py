@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 
-from relax_eg.dtypes import is_float
+from relax_eg.dtypes import kind
 from relax_eg.errors import OperatorError
 from relax_eg.ir.expr import Expr, const, constant_value
 from relax_eg.ops import api as op
@@ -271,7 +271,7 @@ def _inverted(x: Access) -> Access:
 
 def _constant(number: Fraction, dtype: str) -> Expr:
     """Raises OperatorError if the dtype does not have `number`, so that no form with it is equal."""
-    made = const(float(number) if is_float(dtype) else int(number), dtype)
+    made = const(float(number) if kind(dtype) in "fc" else int(number), dtype)
     if constant_value(made).item() != number:
         raise OperatorError(f"{number} is no number of {dtype}")
     return made

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from relax_eg.dtypes import kind
 from relax_eg.ir.annotations import Tensor
 from relax_eg.ir.expr import CONSTANT, Expr, constant_value
+from relax_eg.memo import Memo
 from relax_eg.ops.record import TABLE, movement_operators, program_of, site_of
 from relax_eg.tir.expr import Apply, Cast, Const, Index, Read, Reduce, Scalar, Select, walk
 from relax_eg.tir.functions import FUNCTIONS
@@ -20,6 +21,7 @@ from relax_eg.tir.functions import FUNCTIONS
 MOST_TERMS = 6  # limit: terms of a region; planning takes time exponential in it
 MOST_FACTORS = 6  # limit: factors of a term; planning takes time exponential in it
 _MOST_NODES = 64  # limit: operators of a region
+_MOST_KNOWN = 1 << 14  # limit: expressions whose terms and divisors are kept
 
 _MOST_VIEWS = 4  # limit: operators between a number and its use
 _PARTS = movement_operators("part", "select", "join")
@@ -207,14 +209,24 @@ def _reduces(e: Expr) -> bool:
     )
 
 
+_known_terms = Memo[tuple[Expr, bool], "tuple[_Product, ...] | None"](_MOST_KNOWN)
+
+
 def terms_of(e: Expr, is_position: bool = False) -> tuple[_Product, ...] | None:
     """The terms of the index equation of `e`, each as the operands that it multiplies; None if `e` is no sum of
     products. A boolean condition on positions, and an integer position, is a term without factors.
 
     A choice between two values is none, unless it is a position: as a sum of masked values it would take more."""
+    key = e, is_position
+    if key not in _known_terms:
+        _known_terms[key] = _terms_anew(e, is_position)
+    return _known_terms[key]
+
+
+def _terms_anew(e: Expr, is_position: bool) -> tuple[_Product, ...] | None:
     if e.op == CONSTANT:
         return ((),) if e.ndim == 0 else None
-    if e.op not in TABLE or not isinstance(e.annotation, Tensor) or kind(e.dtype) == "c":
+    if e.op not in TABLE or not isinstance(e.annotation, Tensor):
         return None
     if any(isinstance(x.annotation, Tensor) and x.annotation.shape is None for x in (e, *e.args)):
         return None
@@ -244,8 +256,17 @@ def _terms_of_operand(i: int, e: Expr) -> tuple[_Product, ...]:
     return () if number.op == CONSTANT and not constant_value(number) else ((),)
 
 
+_known_divisors = Memo[Expr, frozenset[int]](_MOST_KNOWN)
+
+
 def divisors_of(e: Expr) -> frozenset[int]:
     """The operands by which `e` divides, except numbers. They are leaves, since a quotient is no sum of products."""
+    if e not in _known_divisors:
+        _known_divisors[e] = _divisors_anew(e)
+    return _known_divisors[e]
+
+
+def _divisors_anew(e: Expr) -> frozenset[int]:
     made = program_of(site_of(e)) if e.op in TABLE else None
     if made is None:
         return frozenset()

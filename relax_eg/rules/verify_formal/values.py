@@ -120,16 +120,18 @@ class TermValues:
     def _sum(self, s: Scalar, path: Guards) -> Sum:
         if s.dtype == "bool":
             return self._where(self.condition(s, path)[0])
-        if kind(s.dtype) == "c":
-            raise Unsupported("complex numbers")
         if isinstance(s, Const):
-            if isinstance(s.value, float) and not math.isfinite(s.value):
-                if math.isinf(s.value):  # sums and products with it do not follow the laws of numbers
-                    raise Unsupported(f"arithmetic with {s.value}")
-                self._hazard(f"constant {s.value!r}", (), path)
+            value = s.value
+            if isinstance(value, complex):
+                if value.imag:
+                    raise Unsupported("a complex constant")
+                value = value.real
+            if isinstance(value, float) and not math.isfinite(value):
+                if math.isinf(value):  # sums and products with it do not follow the laws of numbers
+                    raise Unsupported(f"arithmetic with {value}")
+                self._hazard(f"constant {value!r}", (), path)
                 return Sum()
-            assert isinstance(s.value, (int, float))
-            return self._constant(Fraction(s.value))
+            return self._constant(Fraction(value))
         if isinstance(s, Index):
             return self._one(Factor("dim", "", (s.dim,)))
         if isinstance(s, Read):
@@ -245,6 +247,10 @@ class TermValues:
         return t if len(factors) == len(t.factors) else Term(tuple(factors), t.guards, t.bound)
 
     def _opaque(self, s: Apply, path: Guards) -> Sum:
+        if kind(s.args[0].dtype) == "c":  # traits are those of functions of real numbers
+            return self._one(
+                Factor("apply", f"{s.fn} complex", (), tuple(self.form_of(a, path, True, True) for a in s.args))
+            )
         forms = [
             self.form_of(a, path, s.fn in functions_with_trait("jumps"), s.fn not in functions_with_trait("nan"))
             for a in s.args
