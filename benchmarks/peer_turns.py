@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 LONGEST_TURN = 0.15  # chosen: seconds of a turn, of which the first call is not timed
-SETTLING_SECONDS, SETTLING_CALLS = 4.0, 200  # limit: what runs before anything warm is timed
+SETTLING_SECONDS, SETTLING_CALLS = 2.5, 200  # limit: what runs before anything warm is timed
 
 Call = Callable[[], Any]  # runs a program, waits for its results and returns them
 Make = Callable[[str], Call]

@@ -23,6 +23,7 @@ import functools
 import importlib.util
 import json
 import random
+import signal
 import subprocess
 import sys
 import tempfile
@@ -37,6 +38,7 @@ import jax.numpy as jnp
 import numpy as np
 import typer
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import Progress
 from rich.table import Table
 
@@ -50,9 +52,9 @@ from examples import minilm
 OURS, JAX = "relax_eg", "jax.jit"
 PEERS = (OURS, JAX, "torch.compile", "torch", "onnxruntime", "tvm")
 ROUNDS, QUICK_ROUNDS = 12, 6  # turns of each; fewer enclose no median
-PATTERN_SIZE, QUICK_SIZE = 1024, 64
+PATTERN_SIZE, QUICK_SIZE, QUICK_PROGRAMS = 1024, 64, 1
 LENGTHS = (5, 16, 64, 128, 512)
-LONGEST = 240.0  # limit: seconds of an answer
+LONGEST = 400.0  # limit: seconds of an answer
 SLOWEST = 50  # limit: how many times slower than the fastest a library takes turns; the first call is then its time
 NOT_SLOWER = 1.03  # given: what is told as a loss
 TOLERANCE = 2e-3  # of results, relative to their largest magnitude
@@ -150,7 +152,7 @@ def programs(quick: bool) -> Iterator[Program]:
     lengths = "3 texts" if quick else "200 texts, one at a time"
     yield Program("stream", lengths, "stream", lambda: dynamic.texts(minilm.load()[1], quick), more=more)
     for rows in (16, 256):
-        given = functools.partial(_attention, rows, 64 if quick else 768)
+        given = functools.partial(_attention, rows, 48 if quick else 768)
         yield Program("attention", f"{rows} tokens", "pattern", given, 4, "attention_layer")
     sizes = {"layers": 1, "width": 48, "vocabulary": 64, "places": 128} if quick else {"layers": 2}
     more = {"heads": 12, "layers": sizes["layers"], "names": [jax.tree_util.keystr(k) for k, _ in _leaves(sizes)]}
@@ -321,8 +323,9 @@ class Row:
 
 
 def run_group(
-    group: Sequence[Program], peers: Sequence[str], python: str, quick: bool, told: Callable[[str], None]
+    group: Sequence[Program], peers: Sequence[str], python: str, quick: bool, told: Callable[[str], bool]
 ) -> list[Row]:
+    """The rows of programs of a group, until `told`, which is called before each, is false."""
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
         described = _describe(group, folder)
@@ -333,7 +336,8 @@ def run_group(
         try:
             rows = []
             for program in group:
-                told(f"{program.group}: {program.name}")
+                if not told(f"{program.group}: {program.name}"):
+                    break
                 rows.append(_run(program, described, workers, folder, QUICK_ROUNDS if quick else ROUNDS))
             for who, w in workers.items():
                 answer = w.ask(peak=True)
@@ -588,13 +592,13 @@ def _all_or(programs: Sequence[str]) -> str:
 
 
 def main(
-    only: Annotated[str, typer.Option(help="groups, comma-separated")] = "",
+    only: Annotated[str, typer.Option(help="programs whose group and name contain one of these words")] = "",
     peers: Annotated[str, typer.Option(help="comma-separated: " + ", ".join(PEERS))] = "",
     python: Annotated[str, typer.Option(help="the Python that has torch, onnxruntime and TVM")] = "",
     worker_of: Annotated[str, typer.Option("--worker", hidden=True)] = "",
     quick: Quick = False,
     json_out: Annotated[Path | None, typer.Option("--json", help="also write the rows here")] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="keep the groups of --json, run the others")] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="keep the rows of --json, run the others")] = False,
     budget: Annotated[float, typer.Option(help="stop after so many seconds; --resume goes on")] = float("inf"),
     write_document: Annotated[bool, typer.Option("--write", help="make docs/peers.md of the rows")] = False,
 ) -> None:
@@ -602,26 +606,39 @@ def main(
     if worker_of:
         worker(worker_of, quick)
         return
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # the processes that take turns are ended
     console = Console(width=None if sys.stdout.isatty() else 150)
     found = list(programs(quick))
-    wanted = only.split(",") if only else ["attention"] if quick else list(dict.fromkeys(p.group for p in found))
+    groups = list(dict.fromkeys(p.group for p in found))
+    words = only.split(",") if only else ["attention"] if quick else [""]
     chosen = peers.split(",") if peers else list(PEERS[:2]) if quick and not python else list(PEERS)
     rows = load(json_out) if resume and json_out else []
-    work = [g for g in wanted if g not in {r.group for r in rows}]
+    known = {(r.group, r.name) for r in rows}
+    work = {g: [p for p in found if p.group == g and (g, p.name) not in known] for g in groups}
+    work = {g: [p for p in ps if any(w in f"{g}: {p.name}" for w in words)] for g, ps in work.items()}
+    if quick:
+        work = {g: ps[:QUICK_PROGRAMS] for g, ps in work.items()}
     end = time.perf_counter() + budget
     console.print(f"{machine()}\n{processor()}")
     with Progress(console=console, transient=True) as progress:
-        task = progress.add_task("", total=len(work))
-        for n, group in enumerate(work):
-            if time.perf_counter() > end:
-                console.print(f"{len(work) - n} left: go on with --resume")
-                break
-            told = functools.partial(progress.update, task)
-            mine = [p for p in found if p.group == group]
-            rows += run_group(mine, chosen, python, quick, lambda what, told=told: told(description=what))
-            if json_out:
-                save(json_out, rows)
-            progress.advance(task)
+        task = progress.add_task("", total=sum(map(len, work.values())))
+        started = 0
+
+        def told(what: str) -> bool:
+            nonlocal started
+            progress.update(task, description=escape(what), completed=started)
+            started += 1
+            return time.perf_counter() < end
+
+        for group in (g for g in groups if work[g]):
+            if time.perf_counter() < end:
+                rows += run_group(work[group], chosen, python, quick, told)
+                rows.sort(key=lambda r: groups.index(r.group))
+                if json_out:
+                    save(json_out, rows)
+    left = sum(map(len, work.values())) + len(known) - len(rows)
+    if left:
+        console.print(f"{left} left: go on with --resume")
     console.print(table(rows))
     if write_document and not quick:
         DOCUMENT.write_text(page(rows, f"{processor()}; {machine()}"))
