@@ -23,6 +23,7 @@ import functools
 import importlib.util
 import json
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -330,7 +331,7 @@ def run_group(
         folder = Path(place)
         described = _describe(group, folder)
         workers = {who: Worker(_command(who, python, folder, quick), folder / f"{who}.log", LONGEST) for who in peers}
-        if python and any(p.kind in ("pattern", "minilm", "stream") for p in group):
+        if {*peers} - {OURS, JAX} and any(p.kind in ("pattern", "minilm", "stream") for p in group):
             command = _command("export", python, folder, quick)
             subprocess.run(command, capture_output=True, check=False, timeout=LONGEST)
         try:
@@ -611,7 +612,11 @@ def main(
     found = list(programs(quick))
     groups = list(dict.fromkeys(p.group for p in found))
     words = only.split(",") if only else ["attention"] if quick else [""]
-    chosen = peers.split(",") if peers else list(PEERS[:2]) if quick and not python else list(PEERS)
+    chosen = peers.split(",") if peers else list(PEERS[:2]) if quick else list(PEERS)
+    if unknown := [who for who in chosen if who not in PEERS]:
+        raise typer.BadParameter(f"--peers {unknown[0]}: accepted: {', '.join(PEERS)}")
+    if python and not shutil.which(python) and {*chosen} - {OURS, JAX}:
+        raise typer.BadParameter(f"--python {python}: there is no such interpreter")
     rows = load(json_out) if resume and json_out else []
     known = {(r.group, r.name) for r in rows}
     work = {g: [p for p in found if p.group == g and (g, p.name) not in known] for g in groups}

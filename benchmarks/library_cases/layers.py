@@ -223,7 +223,8 @@ def nnx_mixer(size: Size) -> Use:
 def nnx_attention(size: Size) -> Use:
     heads, width = size((2, 8), (4, 256))
     made = lambda: nnx.MultiHeadAttention(heads, width, width, decode=False, rngs=nnx.Rngs(0))  # noqa: E731
-    return of_nnx(made, size("b 5 8", "4 128 256"))
+    use = of_nnx(made, size("b 5 8", "4 128 256"))
+    return replace(use, tolerance=size(1e-4, 1e-3))  # the gradient of the keys' bias is 0 but for rounding
 
 
 # -- haiku

@@ -89,7 +89,7 @@ def stochastic_equation(size: Size) -> Use:
         path = dfx.VirtualBrownianTree(0.0, 1.0, tol=0.1, shape=(states,), key=key)
         ts = jnp.linspace(0.0, 1.0, steps + 1)
         for noise in jax.vmap(path.evaluate)(ts[:-1], ts[1:]):
-            y = y - y / steps + 0.1 * y * noise
+            y = y - 1 / steps * y + 0.1 * y * noise
         return y
 
     return Use(fn, (str(states), jax.random.key(3)), batched=0)
