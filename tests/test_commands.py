@@ -41,6 +41,7 @@ HEAVY = {
     r"python -m examples\.demo": "a sentence encoder on four devices, and without each set of rules: a minute",
     r"python -m examples\.training": "compiles a step of training for every length; test_varying.py has it smaller",
     r"python -m benchmarks\.dynamic.*": "processes of their own that compile MiniLM-L6 for several lengths",
+    r"python -m benchmarks\.(peers|library_times).*": "processes of their own; their tests are in tests/measure",
     r"python -m benchmarks\.minilm --(short|execution).*": "other variants of the encoder, compiled once more",
     r"python -m benchmarks\.memory --limits": "searches for the least memory, at three limits",
     r"python -m relax_eg\.rules": "tests and proves every rule that ships: minutes",

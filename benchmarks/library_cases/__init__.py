@@ -1,7 +1,7 @@
 """Functions of JAX libraries, as people write them, for `benchmarks.libraries` and `tests.test_libraries`. They need
 the packages of the extra `libraries`."""
 
-from benchmarks.library_cases.case import Case, Use
+from benchmarks.library_cases.case import REAL, SMALL, Case, Use
 from benchmarks.library_cases.densities import DENSITIES
 from benchmarks.library_cases.layers import LAYERS
 from benchmarks.library_cases.recurrent import RECURRENT
@@ -10,4 +10,4 @@ from benchmarks.library_cases.training import TRAINING
 
 CASES: tuple[Case, ...] = (*LAYERS, *RECURRENT, *TRAINING, *SOLVERS, *DENSITIES)
 
-__all__ = ["CASES", "Case", "Use"]
+__all__ = ["CASES", "REAL", "SMALL", "Case", "Use"]

@@ -1,10 +1,15 @@
-"""The record of a case of a library, and its arguments."""
+"""The record of a case of a library, and its arguments.
+
+A case is built at one of two sizes: `SMALL`, where it shows what the function is made of, and `REAL`, where a call
+takes as long as calls of such functions do (`benchmarks.library_times`).
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
+from enum import Enum
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -12,8 +17,22 @@ import numpy as np
 
 from benchmarks.cases import array
 
-SIZES = {"b": 3, "n": 5}  # the sizes that cases are run at; integers are drawn below n
+SIZES = {"b": 3, "n": 5}  # the sizes that small cases are run at; integers are drawn below n
 Function = Callable[..., Any]
+T = TypeVar("T")
+
+
+class Size(Enum):
+    """How large a case is; called, it picks one of two values."""
+
+    SMALL = "small"
+    REAL = "real"
+
+    def __call__(self, small: T, real: T) -> T:
+        return small if self is Size.SMALL else real
+
+
+SMALL, REAL = Size.SMALL, Size.REAL
 
 
 @dataclass(frozen=True)
@@ -57,19 +76,25 @@ class Use:
 
 @dataclass(frozen=True)
 class Case:
-    """A named use of a library; `build` makes it."""
+    """A named use of a library; `make` makes it, of a size."""
 
     library: str
     name: str
-    build: Callable[[], Use]
+    make: Callable[[Size], Use]
+
+    def build(self, size: Size = SMALL) -> Use:
+        return self.make(size)
 
 
-def case(cases: list[Case], library: str, name: str) -> Callable[[Callable[[], Use]], Callable[[], Use]]:
-    """Decorator: adds the use that a function builds to `cases`."""
+Make = Callable[[Size], Use]
 
-    def add(build: Callable[[], Use]) -> Callable[[], Use]:
-        cases.append(Case(library, name, build))
-        return build
+
+def case(cases: list[Case], library: str, name: str) -> Callable[[Make], Make]:
+    """Decorator: adds the use that a function makes to `cases`."""
+
+    def add(make: Make) -> Make:
+        cases.append(Case(library, name, make))
+        return make
 
     return add
 
@@ -78,16 +103,21 @@ def normal(seed: int, *shape: int) -> jax.Array:
     return jnp.asarray(np.random.default_rng(seed).standard_normal(shape), jnp.float32)
 
 
+def integers(seed: int, below: int, *shape: int) -> jax.Array:
+    return jnp.asarray(np.random.default_rng(seed).integers(0, below, shape), jnp.int32)
+
+
 def filled(shapes: Any) -> Any:
-    """Arrays in the place of the shapes in a pytree, as `jax.eval_shape` gives it: small random floats, else zeros.
-    That spares compiling the functions which initialise parameters."""
+    """Arrays in the place of the shapes in a pytree, as `jax.eval_shape` gives it: small random floats, smaller along
+    long axes, as initialisers have it; else zeros. That spares compiling the functions which initialise parameters."""
     rng = np.random.default_rng(7)
 
     def fill(s: Any) -> Any:
         if not isinstance(s, jax.ShapeDtypeStruct):
             return s
         floats = jnp.issubdtype(s.dtype, jnp.floating)
-        return jnp.asarray(rng.normal(scale=0.4, size=s.shape) if floats else np.zeros(s.shape), s.dtype)
+        scale = min(0.4, 2 / max(s.shape, default=1) ** 0.5)
+        return jnp.asarray(rng.normal(scale=scale, size=s.shape) if floats else np.zeros(s.shape), s.dtype)
 
     return jax.tree.map(fill, shapes)
 

@@ -9,10 +9,9 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from benchmarks.library_cases.case import Case, Use, case, normal
+from benchmarks.library_cases.case import Case, Size, Use, case, integers, normal
 
 TRAINING: list[Case] = []
-PARAMS = {"a": 0.5 * normal(1, 6, 8), "b": 0.5 * normal(2, 8, 5)}
 
 
 def scores(params: Any, x: jax.Array) -> jax.Array:
@@ -23,7 +22,9 @@ def cross_entropy(params: Any, x: jax.Array, labels: jax.Array) -> jax.Array:
     return optax.softmax_cross_entropy_with_integer_labels(scores(params, x), labels).mean()
 
 
-def of_optimizer(optimizer: optax.GradientTransformationExtraArgs, loss: Callable[..., Any] = cross_entropy) -> Use:
+def of_optimizer(
+    size: Size, optimizer: optax.GradientTransformationExtraArgs, loss: Callable[..., Any] = cross_entropy
+) -> Use:
     """A training step: new parameters and state, and the loss. All moments are 0.1 before."""
 
     def step(params: Any, state: Any, x: jax.Array, labels: jax.Array) -> Any:
@@ -32,46 +33,51 @@ def of_optimizer(optimizer: optax.GradientTransformationExtraArgs, loss: Callabl
         updates, state = optax.with_extra_args_support(optimizer).update(grads, state, params, **extra)
         return optax.apply_updates(params, updates), state, value
 
-    shapes = jax.eval_shape(optimizer.init, PARAMS)
+    inputs, hidden, classes = size((6, 8, 5), (784, 512, 10))
+    params = {"a": size(0.5, 0.05) * normal(1, inputs, hidden), "b": size(0.5, 0.05) * normal(2, hidden, classes)}
+    shapes = jax.eval_shape(optimizer.init, params)
     state = jax.tree.map(lambda s: jnp.full(s.shape, 0.1 if s.dtype == jnp.float32 else 0, s.dtype), shapes)
-    return Use(step, (PARAMS, state, "b 6", "b @ int32"), batched=2)
+    labels = size("b @ int32", integers(3, classes, 128))
+    return Use(step, (params, state, size("b 6", "128 784"), labels), batched=2)
 
 
 @case(TRAINING, "optax", "adamw, clipped, with a schedule")
-def adamw() -> Use:
+def adamw(size: Size) -> Use:
     schedule = optax.warmup_cosine_decay_schedule(0.0, 1e-2, 5, 50)
-    return of_optimizer(optax.chain(optax.clip_by_global_norm(1.0), optax.adamw(schedule)))
+    return of_optimizer(size, optax.chain(optax.clip_by_global_norm(1.0), optax.adamw(schedule)))
 
 
 @case(TRAINING, "optax", "lion")
-def lion() -> Use:
-    return of_optimizer(optax.lion(1e-3))
+def lion(size: Size) -> Use:
+    return of_optimizer(size, optax.lion(1e-3))
 
 
 @case(TRAINING, "optax", "adafactor")
-def adafactor() -> Use:
-    return of_optimizer(optax.adafactor(1e-2, min_dim_size_to_factor=4))
+def adafactor(size: Size) -> Use:
+    return of_optimizer(size, optax.adafactor(1e-2, min_dim_size_to_factor=4))
 
 
 @case(TRAINING, "optax", "muon")
-def muon() -> Use:
-    return of_optimizer(optax.contrib.muon(1e-2))
+def muon(size: Size) -> Use:
+    return of_optimizer(size, optax.contrib.muon(1e-2))
 
 
 @case(TRAINING, "optax", "lamb, averaged over steps")
-def lamb() -> Use:
-    return of_optimizer(optax.MultiSteps(optax.lamb(1e-2), 2))
+def lamb(size: Size) -> Use:
+    return of_optimizer(size, optax.MultiSteps(optax.lamb(1e-2), 2))
 
 
 @case(TRAINING, "optax", "l-bfgs")
-def lbfgs() -> Use:
-    return of_optimizer(optax.lbfgs(1e-1, memory_size=3, linesearch=None))
+def lbfgs(size: Size) -> Use:
+    return of_optimizer(size, optax.lbfgs(1e-1, memory_size=3, linesearch=None))
 
 
 @case(TRAINING, "optax", "losses")
-def losses() -> Use:
+def losses(size: Size) -> Use:
+    steps, classes, text = size((4, 5, [1, 2]), (256, 1000, list(range(1, 33))))
+
     def fn(x: jax.Array, y: jax.Array) -> Any:
-        ctc = optax.ctc_loss(x[None], jnp.zeros((1, 4)), jnp.array([[1, 2]]), jnp.zeros((1, 2)))
+        ctc = optax.ctc_loss(x[None], jnp.zeros((1, steps)), jnp.array([text]), jnp.zeros((1, len(text))))
         targets = jax.nn.softmax(y)
         return (
             ctc,
@@ -81,4 +87,4 @@ def losses() -> Use:
             optax.cosine_distance(x, y),
         )
 
-    return Use(fn, ("4 5", "4 5"))
+    return Use(fn, (f"{steps} {classes}",) * 2)

@@ -78,6 +78,7 @@ def softmax(x: Expr) -> Expr:
         op.concat([op.exp(rows(X, 0, 16)), op.exp(rows(X, 16, 40)), op.exp(rows(X, 40, 64))], 0),
         op.where(op.less(X, Y), op.exp(X), op.exp(Y)),
         op.where(op.less(X, Y), op.sin(X) * op.exp(X), op.exp(X) * op.cos(X)),
+        op.where(op.less(X, Y), op.exp(X * X), op.exp(Y * Y)),
         (X * op.sum(X, 1, keepdims=True)) * op.sum(Y, 1, keepdims=True),
     ],
     ids=lambda e: " ".join(operators(e)[-4:]),
@@ -120,6 +121,15 @@ def test_rows_of_a_value_that_others_read_whole() -> None:
     whole = op.exp(X)
     assert not forms(rows(whole, 0, 60), op.sum(whole, 0))
     assert forms(rows(whole, 0, 2), rows(whole, 2, 4))
+
+
+def test_values_that_are_read_along_many_paths() -> None:
+    """Each value of a chain is read twice by the next, so there are 2**100 paths through it."""
+    x, y = X, Y
+    for _ in range(100):
+        x, y = x * x + x, y * y + y
+    assert not forms(x)
+    assert all(f.op != "where" for f in forms(op.where(op.less(X, Y), x, y)))
 
 
 def test_symbolic_sizes() -> None:

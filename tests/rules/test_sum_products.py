@@ -225,6 +225,19 @@ def test_regions_of_many_terms_are_bounded(fn: Callable[..., Any]) -> None:
     assert time.process_time() - began < 30.0
 
 
+def test_what_zero_multiplies_is_not_expanded() -> None:
+    """Zeros have no terms, so what they multiply could be a product of any number of sums."""
+
+    def zero_times_a_chain(x: Any, y: Any) -> Any:
+        for i in range(20):
+            x = x * jnp.sin(y + i) + jnp.cos(y + i) + jnp.tan(y + i)
+        return x * jnp.zeros(())
+
+    begun = time.thread_time()
+    proposals(root_of(zero_times_a_chain, "n", "n"))
+    assert time.thread_time() - begun < 20  # it took minutes
+
+
 def test_a_garbage_collection_does_not_decide_what_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
     collections = iter([0.2])  # seconds of processor time
     element = Composer.element

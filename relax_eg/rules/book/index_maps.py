@@ -31,6 +31,7 @@ from relax_eg.tir.functions import functions_with_trait
 _PROVING = 0.5  # limit: seconds of processor time of the proof of a form; most take a hundredth of it
 _CHECKING = 10.0  # limit: seconds of processor time of the proof of a step of a derivation
 _CHEAPER = 0.999  # limit: share of the cost as written below which a form of as many operators is proposed
+_MOST_CHOICES = 32  # limit: pairs of values between which one proposal chooses
 _MOST_OPERANDS = 16  # limit: operands of nested uses of a function that are put in another order
 _MOST_KNOWN = 1 << 14  # limit: proofs that are kept; one that is evicted is asked for again
 
@@ -100,20 +101,25 @@ def _is_choice(e: Expr) -> bool:
 def _chosen(e: Expr, queries: ProgramQueries) -> Iterator[Expr]:
     """The function of a choice for a choice between values of the function."""
     condition, x, y = e.args
-    made = _choice_inside(condition, x, y)
+    made = _choice_inside(condition, x, y, {})
     if made is not None:
         yield made
 
 
-def _choice(condition: Expr, x: Expr, y: Expr) -> Expr:
+def _choice(condition: Expr, x: Expr, y: Expr, known: dict[tuple[Expr, Expr], Expr]) -> Expr:
     if x is y:
         return x
-    return _choice_inside(condition, x, y) or op.where(condition, x, y)
+    if (x, y) not in known:
+        known[x, y] = op.where(condition, x, y)
+        made = _choice_inside(condition, x, y, known) if len(known) <= _MOST_CHOICES else None
+        if made is not None:
+            known[x, y] = made
+    return known[x, y]
 
 
-def _choice_inside(condition: Expr, x: Expr, y: Expr) -> Expr | None:
+def _choice_inside(condition: Expr, x: Expr, y: Expr, known: dict[tuple[Expr, Expr], Expr]) -> Expr | None:
     """The choice between two values of one function as its value; None if they are none. With one condition for all
-    elements, this is so of every function."""
+    elements, this is so of every function. `known`: the choices that were made of pairs of values."""
     if x.op != y.op or x.attrs != y.attrs or len(x.args) != len(y.args) or not x.args or x.op not in TABLE:
         return None
     xs, ys = x.args, y.args
@@ -123,7 +129,8 @@ def _choice_inside(condition: Expr, x: Expr, y: Expr) -> Expr | None:
         return None
     if _commutes(x.op) and (xs[0] is ys[1] or xs[1] is ys[0]):
         ys = ys[::-1]
-    made = call(x.op, tuple(_choice(condition, a, b) for a, b in zip(xs, ys, strict=True)), dict(x.attrs))
+    args = tuple(_choice(condition, a, b, known) for a, b in zip(xs, ys, strict=True))
+    made = call(x.op, args, dict(x.attrs))
     return made if made.annotation == x.annotation == y.annotation else None
 
 

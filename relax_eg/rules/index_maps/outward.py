@@ -85,24 +85,38 @@ def _applied(step: Step, x: Expr) -> Expr:
     return op.pad(x, list(zip(step.low, step.high, strict=True)), step.value)
 
 
-def mapped(e: Expr, depth: int = _DEEPEST) -> Mapped:
-    """`e` as index maps of the least expression of which they are found. Raises RelaxEgError."""
+Known = dict[tuple[Expr, int], Mapped]
+
+
+def mapped(e: Expr, depth: int = _DEEPEST, known: Known | None = None) -> Mapped:
+    """`e` as index maps of the least expression of which they are found. Raises RelaxEgError.
+
+    - `depth`: the pointwise operators through which maps may move.
+    - `known`: what was found of the expressions below, each of which may be read along many paths.
+    """
+    known = {} if known is None else known
+    if (e, depth) not in known:
+        known[e, depth] = _mapped(e, depth, known)
+    return known[e, depth]
+
+
+def _mapped(e: Expr, depth: int, known: Known) -> Mapped:
     view = view_of(e)
     if view is not None:
-        return mapped(e.args[0], depth).followed_by(view)
+        return mapped(e.args[0], depth, known).followed_by(view)
     if e.op in TABLE and TABLE[e.op].moves == "view" and len(e.args) == 1:
-        return mapped(e.args[0], depth).followed_by(Regrouped(e.shape))
+        return mapped(e.args[0], depth, known).followed_by(Regrouped(e.shape))
     if is_padded(e):
         step = Padded(tuple(e.attr("low")), tuple(e.attr("high")), e.args[1])
-        return mapped(e.args[0], depth).followed_by(step)
+        return mapped(e.args[0], depth, known).followed_by(step)
     if depth and is_pointwise(e):
-        return _of_pointwise(e, depth - 1) or Mapped((), e)
+        return _of_pointwise(e, depth - 1, known) or Mapped((), e)
     return Mapped((), e)
 
 
-def _of_pointwise(e: Expr, depth: int) -> Mapped | None:
+def _of_pointwise(e: Expr, depth: int, known: Known) -> Mapped | None:
     arrays = [i for i, a in enumerate(e.args) if a.ndim]
-    read = {i: mapped(e.args[i], depth) for i in arrays}
+    read = {i: mapped(e.args[i], depth, known) for i in arrays}
     first = next((read[i] for i in arrays if read[i].steps), None)
     if first is None:
         return None

@@ -105,10 +105,13 @@ class _Grower:
         self.nodes[e] = ((e,),)  # counts as a node while its operands are visited
         read = {i for t in terms for i in t}
         cut = divisors_of(e)
+        # What zeros multiply has no terms, and may be anything.
+        hidden = {i for i, a in enumerate(e.args) if not terms and not _is_number(a)}
         parts = [
-            self._divisor(a) if i in cut else self.products(a) if i in read else self._positions(a)
+            self._leaf(a) if i in hidden else self._divisor(a) if i in cut
+            else self.products(a) if i in read else self._positions(a)
             for i, a in enumerate(e.args)
-        ]
+        ]  # fmt: skip
         while (made := _multiplied(terms, parts)) is None:
             largest = max(range(len(parts)), key=lambda i: (len(parts[i]) * max(map(len, parts[i]), default=0), -i))
             if parts[largest] == ((e.args[largest],),):
