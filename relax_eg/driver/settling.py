@@ -12,7 +12,7 @@ import os
 import random
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Generic, Literal, Protocol, TypeVar
 
@@ -24,15 +24,14 @@ from relax_eg.backend.call_keys import NO_KEY, is_tracing
 from relax_eg.backend.width import has_x64
 from relax_eg.driver.varying import spec_of
 from relax_eg.errors import OptionError
+from relax_eg.extract.learned import Expected, expect
 from relax_eg.extract.report import MeasuredRow
 from relax_eg.logs import fallback, log_at
 from relax_eg.measure.timing import median_ranks
+from relax_eg.reports import CostReport
 
 SettleMode = Literal["auto", "always", "off"]
 SETTLE: tuple[SettleMode, ...] = ("auto", "always", "off")
-# chosen: a predicted gain from which "auto" does not doubt it. On two kinds of machines, gains of 1.5 were measured as
-# 0.75 to 1 (MiniLM with 17 tokens); gains of 2 and more were all gains (examples.demo).
-SURE_GAIN = 2.0
 LOOKS = (8, 12, 20)  # chosen: pairs of calls after which the interval of their ratio is looked at, before the last
 CERTAINTY = 0.95  # chosen: confidence of the decision as a whole
 # chosen: a ratio beyond which, and pairs in a row after which, no interval is needed. Of two equal programs one wins 5
@@ -51,7 +50,8 @@ Key = Callable[[tuple[Any, ...], dict[str, Any]], Any]
 class Settle:
     """How a function finds out whether its chosen program is faster: `optimize(..., settle=Settle(...))`.
 
-    - `mode`: "auto", where the predicted gain is less than 2; "always"; or "off", the prediction decides.
+    - `mode`: "auto", where the interval of the predicted gain (`report.expected`) contains 1; "always"; or "off", the
+      prediction decides.
     - `calls`: the most calls that are timed, for each of the first combinations of sizes.
     - `seconds`: the most seconds that calls of the slower program may take more than those of the faster one.
 
@@ -77,9 +77,14 @@ class Settle:
             return given
         return cls(mode=given or os.environ.get("RELAX_EG_SETTLE", "") or "auto")  # type: ignore[reportArgumentType]
 
-    def doubts(self, gains: list[float]) -> bool:
-        """Whether predicted gains are to be settled."""
-        return self.mode == "always" or (self.mode == "auto" and min(gains, default=math.inf) < SURE_GAIN)
+    def doubts(self, reports: Iterable[CostReport]) -> bool:
+        """Whether the predicted gains of chosen programs are to be settled."""
+        return self.mode == "always" or (self.mode == "auto" and any(_expected(r).low < 1 for r in reports))
+
+
+def _expected(r: CostReport) -> Expected:
+    """What a report expects; of a report of an older release, what is expected on an unknown machine."""
+    return r.expected or expect(r.predicted_gain, {}, {}, {}, {})
 
 
 OFF = Settle(mode="off")

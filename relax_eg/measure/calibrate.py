@@ -14,11 +14,12 @@ from dataclasses import replace
 
 import jax
 
+from relax_eg.extract.learned import CALIBRATED
 from relax_eg.extract.profile import Profile
-from relax_eg.measure.device import default_profile, device
+from relax_eg.measure.device import default_profile, device, this_machine
 from relax_eg.measure.figures import figures
 from relax_eg.measure.fits import Times, fit_profile
-from relax_eg.measure.timing import cores, time_in_passes
+from relax_eg.measure.timing import time_in_passes
 
 SECONDS = 0.15  # chosen: seconds of samples for one figure
 PASSES = 4  # chosen: passes over all figures, so that one minute of other work spoils no figure
@@ -34,12 +35,14 @@ def calibrate(name: str = "", seconds: float = SECONDS, progress: Step | None = 
     on, start = device(), default_profile()
     p = fit_profile(start, measure_figures(start, seconds, progress))
     today = datetime.date.today().isoformat()
-    kind = f"{on.device_kind}, {cores()} cores" if on.platform == "cpu" else on.device_kind
+    machine = this_machine()
     return replace(
         p,
         name=name or on.platform,
         calibrated=True,
-        measured=f"{kind}, {today}, jax {jax.__version__}",
+        doubts=CALIBRATED,
+        machine=machine,
+        measured=f"{machine}, {today}, jax {jax.__version__}",
         notes="measured by `relax-eg calibrate`",
     )
 

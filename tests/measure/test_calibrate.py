@@ -17,7 +17,7 @@ from relax_eg.cli import app
 from relax_eg.extract.devices import CPU, PROFILES
 from relax_eg.extract.matmuls import share_of_peak
 from relax_eg.extract.profile import PROFILE_VERSION, Profile
-from relax_eg.measure import calibrate, figures, fits
+from relax_eg.measure import calibrate, figures, fits, quick
 
 pytestmark = pytest.mark.xla_defaults
 
@@ -88,6 +88,21 @@ def times_of(p: Profile) -> dict[str, float]:
             one = times[f"{name}as one {n}"] = product(q, figures.APART_ROWS, 3 * n, n, q.rate("float32"))
             times[f"{name}apart {n}"] = one + 2 * q.joining(figures.APART_ROWS, 4.0 * n * n)
     return times
+
+
+def test_few_figures_tell_the_rates_of_another_machine() -> None:
+    other = replace(CPU, dispatch=2e-5, vector_rate=3e10, bandwidth=4e9, transpose_rate=4e8, gemv_gain=1.0)
+    other = replace(
+        other, matmul_rate={d: r / 4 for d, r in CPU.matmul_rate.items()}, linear_penalty=((24, 3.4), (48, 2.4))
+    )
+    times = times_of(other) | {f"chain {figures.FEW_CHAINED}": other.dispatch + figures.FEW_CHAINED * other.launch}
+    assert {f.name for f in quick.few_figures(CPU)} <= set(times)
+    p = fits.fit_few(CPU, times)
+    assert (p.dispatch, p.launch) == (about(2e-5), about(CPU.launch))
+    assert {d: p.rate(d) for d in CPU.matmul_rate} == {d: about(r) for d, r in other.matmul_rate.items()}
+    assert (p.vector_rate, p.bandwidth, p.transpose_rate) == (about(3e10), about(4e9), about(4e8))
+    assert p.linear_factor(8, 1e6) == about(3.4)
+    assert (p.conv_factor, p.factor_share, p.scalar_rate) == (CPU.conv_factor, CPU.factor_share, CPU.scalar_rate)
 
 
 def test_every_figure_has_a_time() -> None:
