@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import pytest
 
 import relax_eg as rx
-from relax_eg.driver import at_hand
+from relax_eg.driver import at_hand, learning
 from relax_eg.driver.cache_folder import store
 from relax_eg.extract.devices import CPU
 from relax_eg.extract.machine import Machine
@@ -144,7 +144,7 @@ def test_several_processes_choose_alike(measured: list[Profile], monkeypatch: py
 
 def test_other_cores_are_another_machine(measured: list[Profile], monkeypatch: pytest.MonkeyPatch) -> None:
     at_hand.profile_at_hand()
-    monkeypatch.setattr(at_hand, "this_machine", lambda: replace(this_machine(), cores=99))
+    monkeypatch.setattr(learning, "this_machine", lambda: replace(this_machine(), cores=99))
     assert at_hand.profile_at_hand() == FAST and len(measured) == 2
 
 

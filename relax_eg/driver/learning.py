@@ -104,12 +104,19 @@ def relearn(p: Profile) -> Learned:
     names = [path.stem for path, _ in kept.entries() if path.stem.startswith(f"timed-{key}-")]
     for name in names[:-MOST]:  # the least recently used first
         kept.remove(name)
-    names = names[-MOST:]
-    timed = [t for t in (_timed(kept, name) for name in sorted(names)) if t is not None]
+    timed = timed_programs(p)
     found = learn(timed, {**UNKNOWN, **p.doubts})
-    kept.write(f"learned-{key}", json.dumps({"count": len(names), **asdict(found)}).encode())
+    kept.write(f"learned-{key}", json.dumps({"count": min(len(names), MOST), **asdict(found)}).encode())
     log_at(1, f"prices learned from {len(timed)} timed programs")
     return found
+
+
+def timed_programs(p: Profile) -> list[TimedProgram]:
+    """The programs that were timed on this machine and priced by this profile. OSError where the cache cannot be
+    read."""
+    kept, start = store(), f"timed-{_key(p)}-"
+    names = sorted(path.stem for path, _ in kept.entries() if path.stem.startswith(start))
+    return [t for t in (_timed(kept, name) for name in names) if t is not None]
 
 
 def _may_learn(p: Profile) -> bool:

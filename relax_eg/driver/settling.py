@@ -21,6 +21,7 @@ import numpy as np
 
 from relax_eg.argument_checks import short_repr
 from relax_eg.backend.call_keys import NO_KEY, is_tracing
+from relax_eg.backend.statistics import SettledRow
 from relax_eg.backend.width import has_x64
 from relax_eg.driver.varying import spec_of
 from relax_eg.errors import OptionError
@@ -208,6 +209,16 @@ class _Trial:
         mine, other = (float(np.median(s)) for s in self.seconds)
         return TrialOutcome(self.winner == 0, mine, other, *self.interval(), self.pairs)
 
+    def settled(self, runs: str) -> SettledRow:
+        """What was found, and what it took. `runs`: the name of the winner."""
+        o, calls = self.outcome, sum(map(len, self.seconds))
+        if o is None:
+            return SettledRow(self.at, runs, "failed", calls, 0.0, 1.0, 1.0, 1.0)
+        slower = self.seconds[0 if self.winner else 1]
+        faster = min(o.chosen_seconds, o.written_seconds)
+        extra = sum(max(0.0, s - faster) for s in slower)
+        return SettledRow(self.at, runs, "timed" if calls else "known", calls, extra, o.speedup, o.low, o.high)
+
     def decide(self, seconds: float) -> None:
         """Decides if enough is known, or if the limits are reached."""
         n, ratios = self.pairs, self.ratios
@@ -365,6 +376,12 @@ class Settling(Generic[C]):
     def _usual_winner(self) -> int:
         won = [t.winner for t in self._trials.values() if t.winner is not None]
         return int(2 * sum(won) > len(won))
+
+    @property
+    def settled(self) -> tuple[SettledRow, ...]:
+        """The trials that ended, with the calls and seconds that they took."""
+        over = ((t, t.winner) for t in list(self._trials.values()))
+        return tuple(t.settled(self._contestants[w].label) for t, w in over if w is not None)
 
     @property
     def rows(self) -> tuple[MeasuredRow, ...]:

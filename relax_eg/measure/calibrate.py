@@ -26,17 +26,18 @@ PASSES = 4  # chosen: passes over all figures, so that one minute of other work 
 Step = Callable[[str, int, int], None]  # the current measurement, steps done, steps in all
 
 
-def calibrate(name: str = "", seconds: float = SECONDS, progress: Step | None = None) -> Profile:
-    """Measures JAX's default device, and returns its profile.
+def calibrate(name: str = "", seconds: float = SECONDS, progress: Step | None = None) -> tuple[Profile, Times]:
+    """Measures JAX's default device, and returns its profile, and the times of the figures from which it follows.
 
     - `seconds`: seconds of samples for each figure.
     - `progress`: called as `progress(what, done, of)` before each step.
     """
     on, start = device(), default_profile()
-    p = fit_profile(start, measure_figures(start, seconds, progress))
+    times = measure_figures(start, seconds, progress)
+    p = fit_profile(start, times)
     today = datetime.date.today().isoformat()
     machine = this_machine()
-    return replace(
+    found = replace(
         p,
         name=name or on.platform,
         calibrated=True,
@@ -45,6 +46,7 @@ def calibrate(name: str = "", seconds: float = SECONDS, progress: Step | None = 
         measured=f"{machine}, {today}, jax {jax.__version__}",
         notes="measured by `relax-eg calibrate`",
     )
+    return found, times
 
 
 def measure_figures(start: Profile, seconds: float = SECONDS, progress: Step | None = None) -> Times:

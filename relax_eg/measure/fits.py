@@ -80,6 +80,12 @@ def fit_profile(start: Profile, times: Times) -> Profile:
     return replace(p, modes=tuple(_fit_mode(p, times, m) for m in start.modes))
 
 
+def matmul_errors(p: Profile, times: Times) -> list[float]:
+    """By how much a profile is off for each of the matmuls that were timed: absolute logarithms."""
+    known = [s for s in MATMULS if _matmul_name(s) in times]
+    return [abs(math.log(_matmul_seconds(p, *s) / times[_matmul_name(s)])) for s in known]
+
+
 def fit_few(start: Profile, times: Times) -> Profile:
     """The profile that explains the `times` of a quick calibration (`measure.quick`).
 

@@ -14,10 +14,12 @@ import pytest
 from typer.testing import CliRunner
 
 from relax_eg.cli import app
+from relax_eg.driver.calibration import CalibrationReport
 from relax_eg.extract.devices import CPU, PROFILES
 from relax_eg.extract.matmuls import share_of_peak
 from relax_eg.extract.profile import PROFILE_VERSION, Profile
 from relax_eg.measure import calibrate, figures, fits, quick
+from relax_eg.measure.device import this_machine
 
 pytestmark = pytest.mark.xla_defaults
 
@@ -174,11 +176,12 @@ def test_a_device_without_a_step_in_its_times_wakes_nobody() -> None:
 @pytest.mark.slow
 def test_a_calibration_of_this_machine() -> None:
     told: list[tuple[str, int, int]] = []
-    p = calibrate.calibrate(seconds=0.002, progress=lambda *step: told.append(step))
+    p, times = calibrate.calibrate(seconds=0.002, progress=lambda *step: told.append(step))
     assert p.calibrated and p.label == "cpu, calibrated" and "jax" in p.measured
     assert [done for _, done, _ in told] == list(range(len(told)))
     assert {of for _, _, of in told} == {len(told)}
-    assert Profile.from_json(p.to_json()) == p
+    assert Profile.from_json(p.to_json()) == p and p.machine == this_machine()
+    assert fits.fit_profile(CPU, times).vector_rate == p.vector_rate
     assert p.matmul_rate["float32"] > p.vector_rate > 0 and p.cache_bandwidth >= p.bandwidth
     assert json.loads(p.to_json())["relax_eg profile"] == PROFILE_VERSION
 
@@ -197,9 +200,18 @@ def test_the_command_refuses_paths_before_it_measures(where: str, tmp_path: Path
     assert "a file that ends in .json, in a folder that exists, is accepted" in " ".join(found.output.split())
 
 
+def test_the_command_refuses_a_report_nowhere(tmp_path: Path) -> None:
+    found = CliRunner().invoke(
+        app, ["calibrate", str(tmp_path / "p.json"), "--report", str(tmp_path / "no" / "r.json")]
+    )
+    assert found.exit_code != 0 and "a file in a folder that exists is accepted" in " ".join(found.output.split())
+
+
 @pytest.mark.slow
 def test_the_command_writes_a_profile(tmp_path: Path) -> None:
-    found = CliRunner().invoke(app, ["calibrate", str(tmp_path / "p.json"), "--seconds", "0.001", "--name", "here"])
+    found = CliRunner().invoke(app, ["calibrate", str(tmp_path / "p.json"), "--seconds", "0.001", "--name", "here",
+                                      "--report", str(tmp_path / "r.json")])  # fmt: skip
+    assert CalibrationReport.from_json(tmp_path / "r.json").profile.label == "here, calibrated"
     assert found.exit_code == 0, found.output
     p = Profile.from_json(tmp_path / "p.json")
     assert p.label == "here, calibrated" and "optimize(target=" in found.output and "matmul, Gflop/s" in found.output
