@@ -155,13 +155,21 @@ def learn(timed: Sequence[TimedProgram], known: Mapping[str, float] = UNKNOWN) -
     deviations = np.sqrt(np.einsum("kf,fg,kg->k", has, covariance, has))
     errors, _ = _linearised(seconds, has, measured, pairs, at)
     doubts = {k: _rounded(min(float(d), known[KINDS])) for k, d in zip(kinds, deviations, strict=True)}
-    of_pairs = errors[len(timed) :]
     ratio = known[PROGRAMS]
-    if len(of_pairs) >= _LEAST_PAIRS:
-        ratio = min(ratio, max(_NOISE / 2, float(np.quantile(np.abs(of_pairs), 0.9)) / 1.645))
+    if len(pairs) >= _LEAST_PAIRS:
+        # Errors have longer tails than a normal law; of programs that were not timed they are larger by the share of
+        # the measurements that the factors use up.
+        far, left = float(np.quantile(np.abs(errors[len(timed) :]), CERTAINTY)), len(errors) - _used(hessian)
+        normal = NormalDist().inv_cdf((1 + CERTAINTY) / 2)
+        ratio = min(ratio, max(_NOISE / 2, far / normal * math.sqrt(len(errors) / max(left, 1.0))))
     doubts |= {KINDS: known[KINDS], PROGRAMS: _rounded(ratio)}
     factors = {f: math.exp(_rounded(float(x))) for f, x in zip(names, at, strict=True)}
     return Learned({f: x for f, x in factors.items() if x != 1.0}, doubts)
+
+
+def _used(hessian: Array) -> float:
+    """How many factors the measurements determine, rather than the prior: that many measurements explain themselves."""
+    return len(hessian) - float(np.trace(np.linalg.inv(hessian))) / _PRIOR**2
 
 
 def _rounded(x: float) -> float:

@@ -1,4 +1,4 @@
-"""Calibrations that users sent (`relax-eg calibrate --report`), in `machines/`: the cost model holds on each of them."""
+"""Calibrations that users sent (`relax-eg calibrate --report`), in `machines/`: the cost model holds on each."""
 
 from __future__ import annotations
 
