@@ -22,15 +22,17 @@ from dataclasses import replace
 from relax_eg.driver.cache_folder import store
 from relax_eg.driver.learning import machine_key, mode, on_this_machine
 from relax_eg.extract.profile import Profile
+from relax_eg.limits import FEW_KEPT
 from relax_eg.logs import cache_is_on, fallback, log_at, raise_if_exhausted
 from relax_eg.measure.device import default_profile, processes, this_machine
 from relax_eg.measure.quick import DISTURBED, calibrate_quickly, today
+from relax_eg.memo import Memo
 from relax_eg.store import Store
 
 _CLAIM = 30.0  # chosen: seconds after which another process that calibrates is taken to have ended
 _WAIT = 10.0  # chosen: seconds to wait for another process that calibrates
 
-_known: dict[tuple[str, str], Profile] = {}  # the profiles of this process, by mode and machine
+_known = Memo[tuple[str, str], Profile](FEW_KEPT)  # the profiles of this process, by mode and machine
 _lock = threading.Lock()
 os.register_at_fork(before=_lock.acquire, after_in_parent=_lock.release, after_in_child=_lock.release)
 
@@ -40,9 +42,7 @@ def profile_at_hand() -> Profile:
     of a process. OptionError for another value of `RELAX_EG_CALIBRATE`."""
     how, key = mode(), machine_key()
     with _lock:
-        if (how, key) not in _known:
-            _known[how, key] = _found(key) if how == "auto" else default_profile()
-        return _known[how, key]
+        return _known.get_or_make((how, key), lambda: _found(key) if how == "auto" else default_profile())
 
 
 def _found(key: str) -> Profile:

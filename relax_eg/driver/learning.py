@@ -23,8 +23,10 @@ from relax_eg.driver.cache_folder import store, version_of
 from relax_eg.errors import OptionError
 from relax_eg.extract.learned import UNKNOWN, Learned, TimedProgram, learn
 from relax_eg.extract.profile import PROFILE_VERSION, Profile
+from relax_eg.limits import FEW_KEPT
 from relax_eg.logs import cache_is_on, log_at, raise_if_exhausted
 from relax_eg.measure.device import processes, this_machine
+from relax_eg.memo import Memo
 from relax_eg.store import Store
 
 VARIABLE = "RELAX_EG_CALIBRATE"
@@ -34,7 +36,7 @@ FEWEST, MOST = 4, 512  # chosen: programs from which on something is learned, an
 # The fields of a profile that do not decide what it predicts, or are learned.
 _ASIDE = ("name", "modes", "corrections", "doubts", "calibrated", "machine", "measured", "notes")
 
-_known: dict[str, Learned] = {}  # what this process knows, by profile
+_known = Memo[str, Learned](FEW_KEPT)  # what this process knows, by profile
 _lock = threading.Lock()
 os.register_at_fork(before=_lock.acquire, after_in_parent=_lock.release, after_in_child=_lock.release)
 
@@ -64,9 +66,7 @@ def on_this_machine(p: Profile) -> Profile:
         return p
     key = _key(p)
     with _lock:
-        if key not in _known:
-            _known[key] = _read(store(), key) or Learned()
-        found = _known[key]
+        found = _known.get_or_make(key, lambda: _read(store(), key) or Learned())
     return replace(p, corrections=found.corrections, doubts={**p.doubts, **found.doubts})
 
 
