@@ -24,6 +24,7 @@ from relax_eg.extract.report import OperatorRow, ProgramCost, price_program
 from relax_eg.extract.totals import total_amounts
 from relax_eg.extract.walk import own_costs, walk
 from relax_eg.extract.weights import prepared_bytes
+from relax_eg.ir.expr import Expr
 from relax_eg.ir.module import Module
 from relax_eg.ir.partition import split, static_expressions
 from relax_eg.ops import bytes_of
@@ -124,7 +125,7 @@ def with_details(
         parts=parts_of(module.main, model, once, kernels),
         memory=memory_of(module, model, binding, once or set(), options.execution == KERNELS),
         call=call_seconds(cost, options),
-        kinds=kinds_at(module, options, binding, weights or None),
+        kinds=_kinds(module, options, model, once),
     )
 
 
@@ -149,12 +150,14 @@ def kinds_at(
 ) -> dict[str, float]:
     """The predicted seconds of a call at a binding by kind of kernel (`extract.kinds`), without corrections; empty in
     kernels and for a cost model. `weights`: as in `price_at`."""
+    skip = None if weights is None else static_expressions(module.main, weights)
+    return _kinds(module, options, _cost_model(module, options, binding), skip)
+
+
+def _kinds(module: Module, options: PriceOptions, model: WholeCost, skip: set[Expr] | None) -> dict[str, float]:
     if options.execution == KERNELS or options.cost is not None:
         return {}
-    model, p = _cost_model(module, options, binding), options.profile
-    skip = None if weights is None else static_expressions(module.main, weights)
-    found: dict[str, float] = {}
-    wakes = False
+    p, found, wakes = options.profile, dict[str, float](), False
     for v, cost in own_costs(module.main, model, skip):
         wakes = wakes or (bool(cost.wakes) and not v.path)
         if v.site is None or cost.seconds <= _LEAST_OF_A_KIND:

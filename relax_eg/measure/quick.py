@@ -1,4 +1,4 @@
-"""A quick calibration: the rates of a machine, from 21 small programs in some three seconds.
+"""A quick calibration: the rates of a machine, from 23 small programs in some three seconds.
 
 `measure.calibrate` times ten times as many programs in two minutes. What these few do not tell is taken from the
 profile that ships, in proportion (`measure.fits.fit_few`), so its errors are larger, and the profile says so.
