@@ -2,6 +2,8 @@
 
     python -m benchmarks.fidelity out.json [--target here.json] [--only conv,sort] [--resume] [--budget 280]
     python -m benchmarks.fidelity out.json --target here.json --reprice     # no timing: what is on file, priced anew
+    python -m benchmarks.fidelity out.json --reprice --learn [--wrong]      # and what prices learn from it
+    python -m benchmarks.fidelity out.json --settle [--wrong] [--only conv] # what the first calls choose, timed
 
 For each program and size the candidates are the one as written, the one found by price (nothing is measured when
 choosing), what is found when a rule that it needs is missing, and what would be found for other devices. The *chosen*
@@ -10,6 +12,15 @@ times are lower quartiles. Where two candidates differ by more than 10%, the pri
 Kendall's tau is the share of such pairs that are in order, less the share that are not. The chosen one is `behind` by
 its time over that of the fastest: the median of paired ratios, which is within 10%, beyond, or unsure, and measured
 again where it is unsure (`benchmarks.timing`).
+
+With --learn, half of the programs correct prices (`relax_eg.extract.learned`), and the errors and choices of the other
+half are shown before and after; then those of all programs, learned from all. The regret of a choice by prices alone is
+the time of the candidate of lowest price over that of the fastest. A choice is settled where its interval contains 1;
+the clock then takes the faster one of it and the program as written. With --wrong the profile is wrong on purpose: its
+rates by 4 times, in both directions, and that of transposes by 10.
+
+With --settle each program is optimized and called until it is settled, and then timed beside `jax.jit` of the program
+as written.
 
 What was timed is kept in the file, programs as text, so that another cost model can be tried on it with --reprice. What
 `optimize` would return at other prices takes a search, so of those nothing is said of the chosen one.
@@ -22,7 +33,7 @@ import itertools
 import json
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -53,17 +64,22 @@ from relax_eg.backend.family import SearchSpec
 from relax_eg.driver.measured import AS_WRITTEN, CandidateProgram, Entry, Search, random_arguments
 from relax_eg.driver.optimize import optimized, traced_program
 from relax_eg.driver.options import read_options
+from relax_eg.driver.prices import NEVER_SLOWER, ByProfile, kinds_at
 from relax_eg.extract.cost import WholeCost
 from relax_eg.extract.devices import PROFILES, profile
-from relax_eg.extract.profile import AS_USUAL
+from relax_eg.extract.learned import PROGRAMS as OF_PROGRAMS
+from relax_eg.extract.learned import UNKNOWN, TimedProgram, corrected, expect, learn
+from relax_eg.extract.profile import AS_USUAL, Profile
 from relax_eg.extract.report import price_program
 from relax_eg.ir.partition import static_expressions
+from relax_eg.measure.device import this_machine
 
 DIFFERENT = 1.10  # pairs of candidates whose times differ by less say nothing
 WANTED_TAU, NEAR, WANTED_NEAR, WORST = 0.6, 1.10, 0.95, 1.5
 OTHERS = ("laptop", "h100")
 COUNT, SECONDS = 5, 0.25
 QUICK_PROGRAMS = 1
+MOST_CALLS = 400  # with --settle: calls after which a program counts as settled
 VERSION = 2  # of the file; 1 did not say what `optimize` returned
 SAME = Estimate(1.0, 1.0, 1.0)  # of the chosen one, where it is the fastest
 QUANTILE = 0.25  # of a candidate's samples, as in calibration: what others do on the machine is in the upper ones
@@ -127,7 +143,7 @@ def fastest(row: Row) -> Timed:
     return min(row.timed, key=lambda t: t.seconds)
 
 
-def timed(program: Program, at: Mapping[str, int], target: str, seconds: float) -> Row:
+def timed(program: Program, at: Mapping[str, int], target: str | Profile, seconds: float) -> Row:
     """A row, each candidate timed for about `seconds`."""
     traced = traced_program(program.fn, program.specs)
     options = read_options(traced, target=target, at=at, weights=program.weights, facts=program.facts)
@@ -180,7 +196,9 @@ def timed(program: Program, at: Mapping[str, int], target: str, seconds: float) 
     return row(settled(calls, seconds * len(calls), judged))
 
 
-def returned(program: Program, at: Mapping[str, int], target: str, search: Search) -> tuple[Any, CandidateProgram]:
+def returned(
+    program: Program, at: Mapping[str, int], target: str | Profile, search: Search
+) -> tuple[Any, CandidateProgram]:
     """Returns the result of `optimize`, and the candidate that it is."""
     given: Any = {"at": at, "target": target, "weights": program.weights, "facts": program.facts}
     best = rx.optimize(program.fn, *program.specs, **given)
@@ -190,7 +208,7 @@ def returned(program: Program, at: Mapping[str, int], target: str, search: Searc
     return best, CandidateProgram(entry, mode)
 
 
-def repriced(row: Row, target: str) -> Row:
+def repriced(row: Row, target: str | Profile) -> Row:
     """Returns a row on file with the prices of the present cost model; what `optimize` returns at these is unknown."""
     p, new = profile(target), list[Timed]()
     for i, t in enumerate(row.timed):
@@ -200,6 +218,150 @@ def repriced(row: Row, target: str) -> Row:
         cost = price_program(module.main, WholeCost(inside, row.at, {f.name: f for f in module}), once)
         new.append(replace(t, predicted=inside.call(cost.seconds, cost.wakes)))
     return replace(row, timed=tuple(new), returned=None, behind=None)
+
+
+def wrong(p: Profile) -> Profile:
+    """A profile that is wrong on purpose: rates by 4 times, that of transposes by 10."""
+
+    def times(rates: Mapping[str, float], factor: float) -> dict[str, float]:
+        return {name: factor * rate for name, rate in rates.items()}
+
+    return replace(
+        p,
+        matmul_rate=times(p.matmul_rate, 4.0),
+        vector_rate=p.vector_rate / 4,
+        bandwidth=4 * p.bandwidth,
+        cache_bandwidth=4 * p.cache_bandwidth,
+        scalar_rate=times(p.scalar_rate, 0.25),
+        transpose_rate=10 * p.transpose_rate,
+        launch=p.launch / 4,
+        dispatch=4 * p.dispatch,
+    )
+
+
+@functools.lru_cache(None)
+def kinds_of(
+    text: str, at: tuple[tuple[str, int], ...], weights: frozenset[str] | None, target: str
+) -> dict[str, float]:
+    """Predicted seconds by kind of kernel of a program on file. `target`: the JSON of a profile."""
+    held = None if weights is None else set(weights)
+    return kinds_at(rx.parse(text), ByProfile(Profile.from_json(target)), dict(at), held)
+
+
+def row_kinds(row: Row, p: Profile) -> list[dict[str, float]]:
+    """The kinds of each candidate of a row, without corrections."""
+    bare, at = replace(p, corrections={}, doubts={}).to_json(), tuple(row.at.items())
+    return [kinds_of(t.text, at, frozenset(row.weights) if i else None, bare) for i, t in enumerate(row.timed)]
+
+
+def lessons(rows: Sequence[Row], p: Profile) -> list[TimedProgram]:
+    """What the candidates of rows teach, without those in other modes."""
+    pairs = ((r, t, kinds) for r in rows for t, kinds in zip(r.timed, row_kinds(r, p), strict=True))
+    return [TimedProgram(r.key, kinds, t.seconds) for r, t, kinds in pairs if not t.mode]
+
+
+def learned(rows: Sequence[Row], p: Profile) -> Profile:
+    """A profile with what rows teach."""
+    found = learn(lessons(rows, p), {**UNKNOWN, **p.doubts})
+    return replace(p, corrections=found.corrections, doubts=found.doubts)
+
+
+@dataclass(frozen=True)
+class Regret:
+    """Choices by a profile, for one program and size.
+
+    - `errors`: absolute logarithms of predicted over measured seconds, of all candidates.
+    - `alone`: the time of the candidate of lowest price over that of the fastest.
+    - `kept`: how many times faster than the program as written the call is that is left after settling.
+    - `is_settled`: whether the choice is settled by the clock.
+    """
+
+    errors: tuple[float, ...]
+    alone: float
+    kept: float
+    is_settled: bool
+
+
+def regret(row: Row, p: Profile) -> Regret:
+    """What a profile would choose among the candidates of a row that XLA compiles as usual."""
+    kinds = [(t, k) for t, k in zip(row.timed, row_kinds(row, p), strict=True) if not t.mode]
+    predicted = [corrected(k, p.corrections) for _, k in kinds]
+    errors = tuple(abs(float(np.log(c / t.seconds))) for c, (t, _) in zip(predicted, kinds, strict=True))
+    best = min(range(len(kinds)), key=predicted.__getitem__)
+    fastest_seconds = min(t.seconds for t, _ in kinds)
+    alone, (written, before), (chosen, after) = kinds[best][0].seconds / fastest_seconds, kinds[0], kinds[best]
+    gain = predicted[0] / predicted[best]
+    if gain <= NEVER_SLOWER:
+        return Regret(errors, alone, 1.0, False)
+    settles = expect(gain, before, after, p.corrections, p.doubts).low < 1
+    faster = written.seconds / chosen.seconds
+    return Regret(errors, alone, max(1.0, faster) if settles else faster, settles)
+
+
+def teach(console: Console, rows: Sequence[Row], p: Profile) -> None:
+    """Shows errors and choices before and after learning, on programs that were held out and on all."""
+    names = list(dict.fromkeys(r.program for r in rows))
+    halves = [[r for r in rows if names.index(r.program) % 2 == i] for i in (0, 1)]
+    table = Table(title="what prices learn", title_justify="left")
+    for name in ("", "error", "nine in ten", "regret alone", "worst", "settled", "slowest kept", "below 0.97"):
+        table.add_column(name, justify="right" if name else "left")
+    held_out = [(r, learned(halves[1 - i], p)) for i, half in enumerate(halves) for r in half]
+    of_all = learned(rows, p)
+    for label, found in (
+        ("before", [regret(r, p) for r in rows]),
+        ("learned from the other half", [regret(r, q) for r, q in held_out]),
+        ("learned from all", [regret(r, of_all) for r in rows]),
+    ):
+        errors = [e for f in found for e in f.errors]
+        alone, kept = [f.alone for f in found], [f.kept for f in found]
+        table.add_row(
+            label,
+            f"{np.exp(np.median(errors)):.2f}",
+            f"{np.exp(np.quantile(errors, 0.9)):.2f}",
+            f"{np.exp(np.mean(np.log(alone))):.3f}",
+            f"{max(alone):.2f}",
+            f"{sum(f.is_settled for f in found)} of {len(found)}",
+            f"{min(kept):.2f}",
+            str(sum(k < 0.97 for k in kept)),
+        )
+    console.print(table)
+    factors = ", ".join(f"{f} {x:.2f}" for f, x in sorted(of_all.corrections.items()))
+    console.print(
+        f"factors: {factors or 'none'}; doubt about programs of the same kinds: {of_all.doubts[OF_PROGRAMS]:.2f}"
+    )
+
+
+def settle(console: Console, work: Sequence[tuple[Program, dict[str, int]]], p: Profile, end: float) -> None:
+    """Shows what is left after settling, timed beside `jax.jit` of the programs as written."""
+    table = Table(title="after settling, times as fast as jax.jit", title_justify="left")
+    for name in ("program", "predicted", "settled", "calls", "seconds", "times as fast", "0.97 or more"):
+        table.add_column(name, justify="left" if name in ("program", "settled") else "right")
+    verdicts: list[str] = []
+    for program, at in work:
+        if time.perf_counter() > end:
+            console.print(f"{len(work) - len(verdicts)} programs are left out: the budget is spent")
+            break
+        given: Any = {"at": at, "target": p, "weights": program.weights, "facts": program.facts}
+        best = rx.optimize(program.fn, *program.specs, settle="auto", **given)
+        traced = traced_program(program.fn, program.specs)
+        options = read_options(traced, **given)
+        args, kwargs = random_arguments(traced, dict(options.facts), options.bindings[0])
+        as_written, calls, started = jax.jit(program.fn), 0, time.perf_counter()
+        jax.block_until_ready(as_written(*args, **kwargs))
+        while best.is_settling and calls < MOST_CALLS:
+            jax.block_until_ready(best(*args, **kwargs))
+            calls += 1
+        spent = time.perf_counter() - started
+        both = {"ours": lambda: best(*args, **kwargs), "jax.jit": lambda: as_written(*args, **kwargs)}  # noqa: B023
+        times = settled(both, 2 * SECONDS, lambda t: [(t.speedup("jax.jit", over="ours"), 0.97)])
+        found = times.speedup("ours", over="jax.jit")
+        verdicts.append(found.against(0.97))
+        chosen = next((r.label for r in best.report.measured if r.chosen), "by price")
+        predicted = str(best.report.expected or "kept as written")
+        row = Row(program.name, at, (), ())
+        table.add_row(escape(row.key), predicted, chosen, str(calls), f"{spent:.1f}", str(found), verdicts[-1])
+    console.print(table)
+    console.print(f"{len(verdicts)} programs: {tally(verdicts)}")
 
 
 def load(path: Path) -> list[Row]:
@@ -302,11 +464,17 @@ def main(
     picture: Annotated[
         Path | None, typer.Option(help="draw predicted against measured times here (matplotlib)")
     ] = None,
+    learns: Annotated[
+        bool, typer.Option("--learn", help="show what prices learn from the programs in the file")
+    ] = False,
+    is_wrong: Annotated[bool, typer.Option("--wrong", help="a profile that is wrong on purpose")] = False,
+    settles: Annotated[bool, typer.Option("--settle", help="time what the first calls choose, beside jax.jit")] = False,
     strict: Annotated[bool, typer.Option("--strict", help="fail where the figures are not as wanted")] = False,
 ) -> None:
     """Predicted against measured times of candidates."""
     console = Console(width=None if sys.stdout.isatty() else 170)
     console.print(machine())
+    device = wrong(profile(target)) if is_wrong else profile(target)
     words = [w.strip().lower() for w in only.split(",") if w.strip()]
     rows = load(out) if resume or reprice else []
     if reprice and not rows:
@@ -316,6 +484,14 @@ def main(
     work = work[:QUICK_PROGRAMS] if quick else work
     work = [] if reprice else [(p, b) for p, b in work if Row(p.name, b, (), ()).key not in known]
     end = time.perf_counter() + budget
+    if settles:
+        everything = [
+            (p, dict(b)) for p in PROGRAMS for b in p.at if not words or any(w in p.name.lower() for w in words)
+        ]
+        settle(
+            console, everything[:QUICK_PROGRAMS] if quick else everything, replace(device, machine=this_machine()), end
+        )
+        return
     with Progress(console=console, transient=True) as progress:
         task = progress.add_task("", total=len(work))
         for program, binding in work:
@@ -323,12 +499,14 @@ def main(
                 console.print(f"{len(work) - int(progress.tasks[0].completed)} left: go on with --resume")
                 break
             progress.update(task, description=escape(program.name))
-            rows.append(timed(program, binding, target, QUICK_SECONDS if quick else SECONDS))
+            rows.append(timed(program, binding, device, QUICK_SECONDS if quick else SECONDS))
             save(out, rows, target)
             progress.advance(task)
     if reprice:
-        rows = [repriced(r, target) for r in rows if not words or any(w in r.program.lower() for w in words)]
+        rows = [repriced(r, device) for r in rows if not words or any(w in r.program.lower() for w in words)]
     fine = show(console, rows, most)
+    if learns:
+        teach(console, rows, device)
     if picture is not None:
         draw(picture, rows)
     if strict and not fine:

@@ -1,44 +1,86 @@
-"""relax_eg: a compiler for tensor programs with dynamic shapes, in which rules decide and proofs permit."""
+"""relax_eg: a compiler for tensor programs with dynamic shapes, in which rules decide and proofs permit.
 
-from importlib.metadata import PackageNotFoundError as _NotInstalled
-from importlib.metadata import version as _version
+A name is imported when it is first used, because all of the package takes a second.
+"""
 
-from relax_eg import debug, errors, rules, types
-from relax_eg.driver.ablation import ablate
-from relax_eg.driver.jit import jit
-from relax_eg.driver.loading import load
-from relax_eg.driver.optimize import optimize
-from relax_eg.driver.settling import Settle
-from relax_eg.driver.why import why_not
-from relax_eg.dynamic.policy import Dynamic
-from relax_eg.egraph import Budget
-from relax_eg.frontends import trace
-from relax_eg.frontends.onnx.graph import from_onnx
-from relax_eg.frontends.script import dataflow, function, output, shape, sym_var
-from relax_eg.ir import (
-    Callable,
-    Module,
-    Object,
-    Shape,
-    Tensor,
-    Tuple,
-    call_dps_library,
-    call_tir,
-    match_cast,
-)
-from relax_eg.memory import plan_memory
-from relax_eg.ops import api as op
-from relax_eg.ops.text import parse
-from relax_eg.reports import CostReport, compare
-from relax_eg.rules import RuleSet
-from relax_eg.rules.verification import verify
-from relax_eg.shapes import prove
-from relax_eg.tir.script import Buffer, local, tensor_program, workspace
+from importlib import import_module as _import_module
+from typing import TYPE_CHECKING as _TYPE_CHECKING
+from typing import Any as _Any
 
-try:
-    __version__ = _version("relax-eg")
-except _NotInstalled:  # a source tree that is not installed
-    __version__ = "0.0.0"
+if _TYPE_CHECKING:
+    from relax_eg import debug, errors, rules, types
+    from relax_eg.driver.ablation import ablate
+    from relax_eg.driver.jit import jit
+    from relax_eg.driver.loading import load
+    from relax_eg.driver.optimize import optimize
+    from relax_eg.driver.settling import Settle
+    from relax_eg.driver.why import why_not
+    from relax_eg.dynamic.policy import Dynamic
+    from relax_eg.egraph import Budget
+    from relax_eg.frontends import trace
+    from relax_eg.frontends.onnx.graph import from_onnx
+    from relax_eg.frontends.script import dataflow, function, output, shape, sym_var
+    from relax_eg.ir import (
+        Callable,
+        Module,
+        Object,
+        Shape,
+        Tensor,
+        Tuple,
+        call_dps_library,
+        call_tir,
+        match_cast,
+    )
+    from relax_eg.memory import plan_memory
+    from relax_eg.ops import api as op
+    from relax_eg.ops.text import parse
+    from relax_eg.reports import CostReport, compare
+    from relax_eg.rules import RuleSet
+    from relax_eg.rules.verification import verify
+    from relax_eg.shapes import prove
+    from relax_eg.tir.script import Buffer, local, tensor_program, workspace
+
+    __version__: str
+
+# The modules among the names, and the modules of the others.
+_MODULES = {"debug": "debug", "errors": "errors", "op": "ops.api", "rules": "rules", "types": "types"}
+_HOMES = {
+    "ablate": "driver.ablation",
+    "Budget": "egraph",
+    "Buffer": "tir.script",
+    "call_dps_library": "ir",
+    "call_tir": "ir",
+    "Callable": "ir",
+    "compare": "reports",
+    "CostReport": "reports",
+    "dataflow": "frontends.script",
+    "Dynamic": "dynamic.policy",
+    "from_onnx": "frontends.onnx.graph",
+    "function": "frontends.script",
+    "jit": "driver.jit",
+    "load": "driver.loading",
+    "local": "tir.script",
+    "match_cast": "ir",
+    "Module": "ir",
+    "Object": "ir",
+    "optimize": "driver.optimize",
+    "output": "frontends.script",
+    "parse": "ops.text",
+    "plan_memory": "memory",
+    "prove": "shapes",
+    "RuleSet": "rules",
+    "Settle": "driver.settling",
+    "shape": "frontends.script",
+    "Shape": "ir",
+    "sym_var": "frontends.script",
+    "Tensor": "ir",
+    "tensor_program": "tir.script",
+    "trace": "frontends",
+    "Tuple": "ir",
+    "verify": "rules.verification",
+    "why_not": "driver.why",
+    "workspace": "tir.script",
+}
 
 __all__ = [
     "Budget",
@@ -82,3 +124,29 @@ __all__ = [
     "why_not",
     "workspace",
 ]
+
+
+def __getattr__(name: str) -> _Any:
+    if name in _MODULES:
+        found: _Any = _import_module(f"{__name__}.{_MODULES[name]}")
+    elif name in _HOMES:
+        found = getattr(_import_module(f"{__name__}.{_HOMES[name]}"), name)
+    elif name == "__version__":
+        found = _installed_version()
+    else:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    globals()[name] = found
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
+
+
+def _installed_version() -> str:
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version("relax-eg")
+    except PackageNotFoundError:  # a source tree that is not installed
+        return "0.0.0"

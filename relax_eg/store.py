@@ -23,6 +23,7 @@ _HEAD = b"relax_eg entry 1\n"
 _CHECKSUM = 16  # given: bytes of a digest
 _SUFFIX = ".entry"
 _PART = ".part"  # suffix of an entry that is being written
+_CLAIMED = ".claim"  # suffix of the mark of a process that makes an entry
 _ABANDONED = 3600.0  # chosen: seconds without a write after which a part is abandoned and removed
 
 _warnings_given = Memo[tuple[str, str], None](1024)  # warnings given already; each is given once
@@ -85,6 +86,25 @@ class Store:
         except OSError as e:
             self._warn_once("write", e)
 
+    def claim(self, name: str, seconds: float) -> bool:
+        """Whether this process is to make an entry: no other process has claimed it in the last `seconds`. OSError
+        where nothing can be written."""
+        self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        mark = self._mark(name)
+        with suppress(FileNotFoundError):
+            if time.time() - mark.stat().st_mtime > seconds:
+                mark.unlink()
+        try:
+            os.close(os.open(mark, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+        except FileExistsError:
+            return False
+        return True
+
+    def release(self, name: str) -> None:
+        """Takes the claim of this process back."""
+        with suppress(OSError):
+            self._mark(name).unlink()
+
     def ignore(self, name: str, why: str) -> None:
         """Warns that an entry is not used."""
         warnings.warn(f"cache entry {self._path(name)} is ignored: {why}", StoreWarning, stacklevel=2)
@@ -103,9 +123,14 @@ class Store:
             with suppress(FileNotFoundError):  # another process removed it meanwhile
                 if path.suffix == _SUFFIX:
                     found.append((path, path.stat()))
-                elif path.suffix == _PART and time.time() - path.stat().st_mtime > _ABANDONED:
+                elif path.suffix in (_PART, _CLAIMED) and time.time() - path.stat().st_mtime > _ABANDONED:
                     path.unlink()
         return sorted(found, key=lambda entry: (entry[1].st_mtime_ns, entry[0]))
+
+    def remove(self, name: str) -> None:
+        """Removes an entry, if there is one."""
+        with suppress(OSError):
+            self._path(name).unlink()
 
     def clear(self) -> int:
         """Removes all entries and returns their number. OSError where they cannot be removed."""
@@ -122,6 +147,9 @@ class Store:
                 return
             path.unlink(missing_ok=True)
             total -= status.st_size
+
+    def _mark(self, name: str) -> Path:
+        return self.folder / f"{name}{_CLAIMED}"
 
     def _path(self, name: str) -> Path:
         return self.folder / f"{name}{_SUFFIX}"

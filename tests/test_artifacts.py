@@ -142,8 +142,9 @@ def test_how_it_runs_at_many_sizes_can_be_said_anew(at_capacity: Path, tmp_path:
     for x in arrays:
         again(params, x)
     assert runs(again) == [("capacity", "call", 32, len(LENGTHS))]
-    with pytest.raises(OptionError, match=r"statistics\(\): pooled\(\) runs at its very sizes"):
-        rx.load(at_capacity, dynamic="exact").statistics()
+    with pytest.raises(OptionError, match=r"compile_ahead\(\): pooled\(\) runs at its very sizes"):
+        rx.load(at_capacity, dynamic="exact").compile_ahead()
+    assert runs(rx.load(at_capacity, dynamic="exact")) == []
     again.save(tmp_path / "m.rxe")
     third = rx.load(tmp_path / "m.rxe")
     third(params, arrays[0])
@@ -152,7 +153,7 @@ def test_how_it_runs_at_many_sizes_can_be_said_anew(at_capacity: Path, tmp_path:
     exact = rx.optimize(lambda x: jnp.sum(x, 0), "n 4", numerics="exact")
     exact.save(tmp_path / "exact.rxe")
     with pytest.raises(OptionError, match="optimized with dynamic='auto' or 'capacity' to one XLA program"):
-        rx.load(tmp_path / "exact.rxe").statistics()
+        rx.load(tmp_path / "exact.rxe").compile_ahead()
     loose = rx.load(tmp_path / "exact.rxe", dynamic="capacity")
     assert loose.check(X).passed and runs(loose) == [("capacity", "call", 8, 1)]
     loose.save(tmp_path / "loose.rxe")

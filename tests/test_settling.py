@@ -81,6 +81,12 @@ def test_a_wrong_prediction_is_found_out() -> None:
     written, chosen = best.report.measured
     assert chosen.speedup < 1 and written.seconds < chosen.seconds
     assert "as written" in str(best.report) and "by price" in str(best.report)
+    statistics = best.statistics()
+    (row,) = statistics.settled
+    assert (row.runs, row.how, row.speedup) == ("as written", "timed", chosen.speedup)
+    assert 10 <= row.calls <= 80 and row.seconds > 0 and not statistics.is_settling
+    line = f"settled in {row.calls} calls and "
+    assert sum(x.startswith(line) for x in str(statistics).splitlines()) == 1
     assert best.check(*args).passed  # of the chosen program, which no longer runs
 
 
@@ -96,6 +102,7 @@ def test_large_gains_cost_nothing() -> None:
     threads = threading.active_count()
     best(*arguments())
     assert threading.active_count() == threads and not best.report.measured
+    assert not best.statistics().is_settling and best.statistics().settled == ()
 
 
 def test_jit_settles_its_first_sizes() -> None:
@@ -103,6 +110,8 @@ def test_jit_settles_its_first_sizes() -> None:
     args = arguments()
     call_until(lambda: fast.report is not None and any(r.chosen for r in fast.report.measured), lambda: fast(*args))
     assert winner(fast) == "as written"
+    statistics = fast.statistics()
+    assert statistics is not None and [r.runs for r in statistics.settled] == ["as written"]
     for n in (N, 33, N, 34, 35, N):  # other sizes are the optimizer's
         np.testing.assert_allclose(fast(*arguments(n)), cheap(*arguments(n)), rtol=1e-3, atol=1e-5)
     g = jax.grad(lambda v: fast(*args[:2], v).sum())(args[2])

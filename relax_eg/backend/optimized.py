@@ -18,6 +18,7 @@ from relax_eg.backend.executables import Executables
 from relax_eg.backend.family import Solution
 from relax_eg.backend.ready import Ready
 from relax_eg.backend.runtime import Runtime, Serving, Settler, Strategy
+from relax_eg.backend.statistics import Statistics
 from relax_eg.backend.whole import Whole
 from relax_eg.errors import OptionError, ShapeError
 from relax_eg.explain.certificate import UnaidedCertificate
@@ -203,13 +204,12 @@ class Optimized(Runtime):
         """Whether the bounds and assumptions hold at these sizes, so that a call is not refused."""
         return self._program.allows(sizes)
 
-    def statistics(self) -> Any:
-        """Executables with their memory, compile seconds and padding, by size; print it, or use `to_json`.
-
-        OptionError for a function that does not run padded to capacities: JAX compiles it for each shape that is
-        called.
-        """
-        return self.strategy.statistics()
+    def statistics(self) -> Statistics:
+        """What the first calls settled; of a function that runs padded to capacities also its executables with their
+        memory, compile seconds and padding, by size. Print it, or use `to_json`."""
+        every = (self, *self._bound)
+        rows = tuple(row for f in every for row in f.settled)
+        return replace(self.strategy.statistics(), settled=rows, is_settling=any(f.is_settling for f in every))
 
     def compile_ahead(self, *at: Mapping[str, int], background: bool = False) -> None:
         """Compiles before the first call what calls with the sizes `at` will run, `{"b": 1, "s": 128}`; without sizes,

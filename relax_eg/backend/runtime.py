@@ -19,6 +19,7 @@ from typing import Any, Protocol
 
 from relax_eg.backend.executables import EXECUTABLES, Executables, executables
 from relax_eg.backend.program import Program, positional_arguments, without_notes
+from relax_eg.backend.statistics import SettledRow, Statistics
 from relax_eg.errors import OptionError, RelaxEgError
 from relax_eg.reports.report import MeasuredRow
 
@@ -99,9 +100,9 @@ class Strategy(ABC):
         """What cannot run at capacity, with the reason, where that is known or capacities were asked for."""
         return {}
 
-    def statistics(self) -> Any:
-        """Statistics of the executables. OptionError where JAX compiles the function for each shape that is called."""
-        raise self._not_at_capacity("statistics()")
+    def statistics(self) -> Statistics:
+        """Statistics of the executables; without any where JAX compiles the function for each shape that is called."""
+        return Statistics(self.program.name, "exact", {}, (), (), 0, 0.0, 0, {})
 
     def compile_ahead(self, at: Sequence[Mapping[str, int]], background: bool, weights: Sequence[int]) -> None:
         """Compiles what calls with the sizes `at` will run, once the parameters `weights` are bound. OptionError,
@@ -130,12 +131,16 @@ class Settles(Protocol):
     """Serves calls until it is known which of several programs is fastest (`driver.settling`).
 
     - `rows`: what was found so far.
+    - `settled`: the same by combination of sizes, with the calls and seconds that it took.
     """
 
     def __call__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any: ...
 
     @property
     def rows(self) -> tuple[MeasuredRow, ...]: ...
+
+    @property
+    def settled(self) -> tuple[SettledRow, ...]: ...
 
 
 # Makes what settles: from what serves the calls, its strategy, that of the program as written, and a function that is
@@ -152,6 +157,7 @@ class Runtime:
 
     _settling: Settles | None = None  # serves the calls for now
     _measured: tuple[MeasuredRow, ...] = ()
+    _settled: tuple[SettledRow, ...] = ()
 
     def __init__(self, strategy: Strategy, serving: Serving | None = None) -> None:
         self.strategy = strategy
@@ -185,7 +191,7 @@ class Runtime:
         be called before the first call."""
 
         def settled(serving: Serving) -> None:
-            self._serving, self._measured, self._settling = serving, made.rows, None
+            self._serving, self._measured, self._settled, self._settling = serving, made.rows, made.settled, None
 
         self._executables.register(written.executables)
         self._settling = made = settler(self._serving, self.strategy, written, settled)
@@ -195,6 +201,17 @@ class Runtime:
         """What the calls so far measured (`settle`)."""
         settling = self._settling
         return self._measured if settling is None else settling.rows
+
+    @property
+    def settled(self) -> tuple[SettledRow, ...]:
+        """What the calls so far settled, with the calls and seconds that it took."""
+        settling = self._settling
+        return self._settled if settling is None else settling.settled
+
+    @property
+    def is_settling(self) -> bool:
+        """Whether calls still find out which program is faster."""
+        return self._settling is not None
 
     def _convert_arguments(
         self, args: tuple[Any, ...], kwargs: dict[str, Any]

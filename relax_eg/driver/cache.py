@@ -21,25 +21,20 @@ from collections import Counter
 from dataclasses import dataclass, fields
 from functools import lru_cache
 from hashlib import blake2b
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-import platformdirs
-
 from relax_eg.backend.family import Variant
 from relax_eg.backend.packed_variants import pack_variants, unpack_variants
+from relax_eg.driver.cache_folder import store, version_of
 from relax_eg.driver.fixed import with_numbers
 from relax_eg.driver.options import Options
-from relax_eg.errors import OptionError
 from relax_eg.frontends import Source
 from relax_eg.frontends.fingerprint import settings
 from relax_eg.ir.module import Module
 from relax_eg.ir.tokens import NoContentError, token
-from relax_eg.limits import FEW_KEPT
 from relax_eg.logs import cache_is_on, log_at, raise_if_exhausted, stage
 from relax_eg.ops.record import TABLE
-from relax_eg.plain_data import is_count
 from relax_eg.reports import CostReport
 from relax_eg.reports.serialization import read_record as checked
 from relax_eg.rules import RuleSet
@@ -48,7 +43,6 @@ from relax_eg.shapes import Scope
 from relax_eg.store import Store
 
 FORMAT = 5  # given: version of the entry format; entries of other versions are not found
-LIMIT = 256 << 20  # limit: bytes of the folder, unless RELAX_EG_CACHE_BYTES is set
 _PACKAGES = ("jax", "jaxlib", "egglog", "z3-solver", "numpy", "scipy", "ml_dtypes")
 
 _OPERATORS = dict(TABLE)  # this package's own operators
@@ -221,28 +215,3 @@ def surroundings() -> tuple[Any, ...]:
         source.update(data)
     python = (sys.implementation.name, *sys.version_info[:3], sys.byteorder)
     return (source.hexdigest(), python, *[(p, version_of(p)) for p in _PACKAGES])
-
-
-@lru_cache(FEW_KEPT)
-def version_of(package: str) -> str:
-    """The version of an installed package."""
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return "unknown"
-
-
-def store() -> Store:
-    """The folder of the cache. OptionError for invalid settings."""
-    text = os.environ.get("RELAX_EG_CACHE_BYTES", "") or str(LIMIT)
-    if not is_count(text):
-        raise OptionError(f"RELAX_EG_CACHE_BYTES={text}: a number of bytes is accepted")
-    return Store(_folder(), int(text))
-
-
-def _folder() -> Path:
-    """`RELAX_EG_CACHE_DIR`, else the platform's folder for a user's caches."""
-    given = os.environ.get("RELAX_EG_CACHE_DIR")
-    if given:
-        return Path(given).expanduser()
-    return Path(platformdirs.user_cache_dir("relax_eg", appauthor=False))

@@ -83,7 +83,7 @@ def settling_of_jit(
         if best is None or best.solution.program.effectful or best.variants[0].chosen is None:
             return False
         ours.predicted, theirs.predicted = best.report.after.seconds, best.report.before.seconds
-        return settle.doubts([best.report.predicted_gain])
+        return settle.doubts([best.report])
 
     def known() -> Outcomes | None:
         best = latest()

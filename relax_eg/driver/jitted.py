@@ -17,6 +17,7 @@ from jax.core import Tracer
 from relax_eg.backend.call_keys import MOST_KEYS, NO_KEY, kind_of
 from relax_eg.backend.executables import executables
 from relax_eg.backend.optimized import Optimized
+from relax_eg.backend.statistics import Statistics
 from relax_eg.backend.whole import Whole
 from relax_eg.driver.jit_arguments import (
     Declared,
@@ -34,7 +35,6 @@ from relax_eg.driver.options import Sizes, Target, device_and_cost
 from relax_eg.driver.settling import Settle, Settling
 from relax_eg.driver.varying import OtherSizesError, Varying, shapes_of, spec_of
 from relax_eg.dynamic.at_capacity import AtCapacity
-from relax_eg.dynamic.statistics import Statistics
 from relax_eg.errors import OptionError, RelaxEgError
 from relax_eg.extract.cost_model import CostModel, NodeCost
 from relax_eg.extract.profile import Profile
@@ -121,7 +121,7 @@ class Jitted:
         self._traced_once = _as_signature_of(fn, self._trace)
         self._jitted = self._executables.jit(self._traced_once, **jit)
         self._written = self._executables.jit(fn, **jit)
-        self._settle, self._measured = Settle.of(options["settle"]), ()
+        self._settle, self._measured, self._settled_rows = Settle.of(options["settle"]), (), ()
         self._settling: Settling[JitContestant] | None = None
         # What runs calls of the first sizes: the optimized function, or, where that was found slower, `_rival`.
         self._first: Any = self._jitted
@@ -186,7 +186,7 @@ class Jitted:
     def _settled(self, faster: Any) -> None:
         """Takes note of what runs calls of the first sizes from now on: a `jax.jit`; None: the optimized function."""
         assert self._settling is not None
-        self._measured, self._settling = self._settling.rows, None
+        self._measured, self._settled_rows, self._settling = self._settling.rows, self._settling.settled, None
         if faster is not None:
             self._first = faster
 
@@ -206,9 +206,15 @@ class Jitted:
         return self._as_shaped(self._jitted.lower, args, kwargs)
 
     def statistics(self) -> Statistics | None:
-        """Statistics of the newest function optimized for sizes that vary; None if there is none."""
-        found = [best for best in self.optimized if isinstance(best.strategy, AtCapacity)]
-        return found[-1].statistics() if found else None
+        """Statistics of the newest function optimized for sizes that vary, else of the newest one, with what the first
+        calls settled; None before the first call."""
+        if not self.optimized:
+            return None
+        varying = [best for best in self.optimized if isinstance(best.strategy, AtCapacity)]
+        found, settling = (varying or self.optimized)[-1].statistics(), self._settling
+        rows = self._settled_rows if settling is None else settling.settled
+        is_settling = found.is_settling or settling is not None
+        return replace(found, settled=(*rows, *found.settled), is_settling=is_settling)
 
     def _as_shaped(self, call: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Runs `call` for exactly the shapes of its arguments, whatever shapes were seen before."""

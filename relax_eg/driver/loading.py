@@ -3,38 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 from relax_eg.argument_checks import NONE, PATH, accepts
 from relax_eg.backend.artifact import artifact_errors, no_explanation, read
-from relax_eg.backend.family import STEPS, WHOLE
+from relax_eg.backend.family import STEPS, Variant
 from relax_eg.backend.optimized import Optimized
 from relax_eg.backend.program import module_check
+from relax_eg.driver.learning import on_this_machine
 from relax_eg.driver.options import KINDS
-from relax_eg.driver.prices import call_predictor
+from relax_eg.driver.prices import ByProfile, call_predictor
+from relax_eg.driver.reporting import expected_of
 from relax_eg.driver.running import make_runnable
 from relax_eg.driver.settling import Settle, SettleMode
 from relax_eg.dynamic.policy import Dynamic, Mode, check_one_program, read_policy
-from relax_eg.extract.cost_model import CostModel
 from relax_eg.extract.profile import Profile
 from relax_eg.ir.annotations import dims_of
 from relax_eg.reports.serialization import read_record as checked
-
-
-@dataclass(frozen=True)
-class _Pricing:
-    """How the calls of a saved function are priced.
-
-    - `profile`: the profile of the device.
-    - `execution`: how the program is executed.
-    - `cost`: None: the file does not contain a user's own cost model.
-    """
-
-    profile: Profile
-    execution: str = WHOLE
-    cost: CostModel | None = None
 
 
 @accepts(path=PATH, dynamic=KINDS["dynamic"] | NONE, settle=KINDS["settle"])
@@ -70,5 +57,14 @@ def load(
         saved = replace(saved, program=replace(saved.program, at_sizes=data))
     check_one_program(name, policy.mode, saved.execution)
     programs = [v.chosen for v in saved.variants]
-    predict = partial(call_predictor, saved.program, programs, saved.weights, _Pricing(profile))
+    predict = partial(call_predictor, saved.program, programs, saved.weights, ByProfile(profile))
+    saved = replace(saved, variants=tuple(_as_expected_here(v, profile) for v in saved.variants))
     return make_runnable(saved, no_explanation(name), policy, predict, Settle.of(settle))
+
+
+def _as_expected_here(v: Variant, p: Profile) -> Variant:
+    """A variant whose report says what is expected on this machine; `p` may be the profile of another."""
+    if v.report.expected is None:
+        return v
+    here = expected_of(v.report.before, v.report.after, on_this_machine(p))
+    return replace(v, report=replace(v.report, expected=here))

@@ -16,14 +16,24 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from hashlib import blake2b
 from typing import Any
 
 import jax
 
 from relax_eg.backend.family import SearchSpec
 from relax_eg.backend.kernels import why_not_in_kernels
+from relax_eg.driver.learning import observe
 from relax_eg.driver.options import AUTO, Options, Sizes, scope_allows, weight_names
-from relax_eg.driver.prices import EXECUTION_DOUBT, MODE_DOUBT, call_seconds, is_worthwhile, least_gain, price_at
+from relax_eg.driver.prices import (
+    EXECUTION_DOUBT,
+    MODE_DOUBT,
+    call_seconds,
+    is_worthwhile,
+    kinds_at,
+    least_gain,
+    price_at,
+)
 from relax_eg.driver.units import SearchResult, Units
 from relax_eg.errors import OptionError
 from relax_eg.extract.clock import Clock
@@ -216,6 +226,10 @@ class Search:
             self._predicted[key] = call_seconds(price_at(module, inside, binding, weights), inside)
         return self._predicted[key]
 
+    def priced_as(self, v: CandidateProgram) -> tuple[Module, Options]:
+        """The module of a candidate, and the options by which it is priced."""
+        return self.traced.module if v.entry is None else v.entry.module, self.candidate_options(v)
+
     def candidate_options(self, v: CandidateProgram) -> Options:
         """The options as a candidate runs: with the profile of its compilation mode, and its execution."""
         spec = self.by_price if v.entry is None else v.entry.spec
@@ -308,7 +322,7 @@ def time_candidates(search: Search, call: Callable[[CandidateProgram], Any]) -> 
     written, *others = (CandidateProgram(e, m) for e in (None, *entries) for m in modes)
     calls: dict[str, Any] = {}
     same: dict[str, Any] = {}
-    timed_at = 0
+    timed_at, written_text = 0, str(traced.module)
 
     def fastest_of(variants: Sequence[CandidateProgram], binding: Sizes) -> Decision:
         """The fastest of the program as written and `variants`."""
@@ -330,8 +344,17 @@ def time_candidates(search: Search, call: Callable[[CandidateProgram], Any]) -> 
             },
             progress,
         )
+        for r in rows:
+            learn(timed[r.label], binding, r.seconds)
         chosen = timed[next(r.label for r in rows if r.chosen)]
         return Decision(binding, chosen, tuple(replace(r, at=binding) for r in rows))
+
+    def learn(v: CandidateProgram, binding: Sizes, seconds: float) -> None:
+        """Lets a timing correct prices."""
+        if not v.mode.name:
+            kinds = kinds_at(*search.priced_as(v), binding, search.weights if v.entry is not None else None)
+            group = blake2b(f"{written_text} {sorted(binding.items())}".encode(), digest_size=16).hexdigest()
+            observe(options.profile, group, kinds, seconds)
 
     found: list[Decision] = []
     for binding in options.bindings:

@@ -74,7 +74,8 @@ def optimize(
       module, which has its own.
     - `specs`: specs by name, for arguments whose name is that of an option here: `specs={"target": "n 4"}`.
     - `rules`: the rules that may be used (default: `relax_eg.rules.default`).
-    - `target`: a device profile, its name or file (default: that of JAX's device); or a cost model, whose prices
+    - `target`: a device profile, its name or file (default: that of the machine at hand, which is measured once, in two
+      to three seconds; `docs/devices.md`); or a cost model, whose prices
       decide in place of a profile's (`docs/devices.md`).
     - `at`: the sizes to be best at, one binding of the size variables or several. Missing sizes are assumed, and the
       report says so.
@@ -101,10 +102,10 @@ def optimize(
       `at`, as the guards of `best.variants` say; if two sizes have different winners, a few sizes between them are
       timed, too. With 0, price decides.
     - `settle`: whether the first calls find out if the chosen program is faster than the one as written. With "auto"
-      (usual) they do where the predicted gain is less than 2: the program as written is compiled in a thread, and the
-      two take turns on the calls until it is known; "always"; "off", the prediction decides; or a `Settle`, which also
-      limits the calls and seconds. What was found is in `best.report`. The environment variable `RELAX_EG_SETTLE` sets
-      the usual mode (`docs/devices.md`).
+      (usual) they do where the interval of the predicted gain (`report.expected`) contains 1: the program as written is
+      compiled in a thread, and the two take turns on the calls until it is known; "always"; "off", the prediction
+      decides; or a `Settle`, which also limits the calls and seconds. What was found is in `best.report` and
+      `best.statistics()`. The environment variable `RELAX_EG_SETTLE` sets the usual mode (`docs/devices.md`).
     - `budget`: limits of the search.
 
     `rx.debug.options` reports progress and turns the disk cache off. Raises TraceError, SpecError, BoundsError,

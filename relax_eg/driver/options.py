@@ -12,6 +12,8 @@ from relax_eg.argument_checks import BOUNDS, NONE, Kind, of_types, one_of, short
 from relax_eg.backend.family import KERNELS, WHOLE, SearchSpec
 from relax_eg.backend.libraries import unavailable_reason
 from relax_eg.byte_units import parse_bytes
+from relax_eg.driver.at_hand import profile_at_hand
+from relax_eg.driver.learning import on_this_machine
 from relax_eg.driver.settling import SETTLE, Settle
 from relax_eg.dynamic.policy import DYNAMIC, Dynamic
 from relax_eg.egraph import Budget
@@ -24,7 +26,6 @@ from relax_eg.frontends import Source
 from relax_eg.frontends.specs import Leaf
 from relax_eg.limits import LARGEST_INT64
 from relax_eg.logs import sharing_is_on
-from relax_eg.measure.device import default_profile
 from relax_eg.ops.facts import FACTS, facts_named, impossible
 from relax_eg.ops.libraries import EXECUTIONS
 from relax_eg.ops.library_needs import RoutinePlace, version
@@ -278,12 +279,12 @@ def _is_family(traced: Source, scope: Scope, ranges: Mapping[str, Bound], bindin
 
 
 def device_and_cost(target: Target | None) -> tuple[Profile, CostModel | None]:
-    """The profile of a target, JAX's device by default; and its cost model, if it is one. A cost model may have an
-    attribute `profile`: the profile of its device, or its name."""
+    """The profile of a target, by default that of the machine at hand; and its cost model, if it is one. A cost model
+    may have an attribute `profile`: the profile of its device, or its name."""
     if target is None or isinstance(target, (str, Path, Profile)):
-        return default_profile() if target is None else profile(target), None
+        return profile_at_hand() if target is None else on_this_machine(profile(target)), None
     named: str | Path | Profile | None = getattr(target, "profile", None)
-    return default_profile() if named is None else profile(named), target
+    return profile_at_hand() if named is None else on_this_machine(profile(named)), target
 
 
 def _available(rules: RuleSet, place: RoutinePlace) -> tuple[RuleSet, tuple[tuple[str, str, str], ...]]:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from statistics import geometric_mean
 from typing import Protocol
 
 import numpy as np
 
-from relax_eg.backend.family import KERNELS
+from relax_eg.backend.family import KERNELS, WHOLE
 from relax_eg.backend.program import Program
 from relax_eg.driver.liveness import memory_of
 from relax_eg.driver.options import Options, Sizes
@@ -17,12 +17,14 @@ from relax_eg.extract.cost import WholeCost
 from relax_eg.extract.cost_model import CostModel, NodeCost
 from relax_eg.extract.detail import parts_of
 from relax_eg.extract.kernels.cost import KernelCost
+from relax_eg.extract.kinds import CALL
 from relax_eg.extract.numbers import Number
 from relax_eg.extract.profile import Profile
 from relax_eg.extract.report import OperatorRow, ProgramCost, price_program
 from relax_eg.extract.totals import total_amounts
-from relax_eg.extract.walk import walk
+from relax_eg.extract.walk import own_costs, walk
 from relax_eg.extract.weights import prepared_bytes
+from relax_eg.ir.expr import Expr
 from relax_eg.ir.module import Module
 from relax_eg.ir.partition import split, static_expressions
 from relax_eg.ops import bytes_of
@@ -44,6 +46,8 @@ EXECUTION_DOUBT = 1.5
 # where a mode had to gain 5%, and 5 where it has to gain 18% to 25% (`benchmarks.fidelity`, on a calibrated profile).
 MODE_DOUBT = 1.2
 
+_LEAST_OF_A_KIND = 1e-8  # chosen: seconds; prices below it are those of what does nothing
+
 Columns = Mapping[str, np.ndarray]
 Prices = tuple[ProgramCost, ProgramCost]  # of the program as written, and of a candidate
 
@@ -57,6 +61,15 @@ class PriceOptions(Protocol):
     def execution(self) -> str: ...
     @property
     def cost(self) -> CostModel | None: ...
+
+
+@dataclass(frozen=True)
+class ByProfile:
+    """Prices by a profile alone, as of a saved function."""
+
+    profile: Profile
+    execution: str = WHOLE
+    cost: CostModel | None = None
 
 
 def price_at(module: Module, options: PriceOptions, binding: Sizes, weights: set[str] | None = None) -> ProgramCost:
@@ -113,6 +126,7 @@ def with_details(
         parts=parts_of(module.main, model, once, kernels),
         memory=memory_of(module, model, binding, once or set(), options.execution == KERNELS),
         call=call_seconds(cost, options),
+        kinds=_kinds(module, options, model, once),
     )
 
 
@@ -132,12 +146,40 @@ def call_seconds(cost: ProgramCost | NodeCost, options: PriceOptions) -> Number:
     return options.profile.call(cost.seconds, cost.wakes)
 
 
+def kinds_at(
+    module: Module, options: PriceOptions, binding: Sizes, weights: set[str] | None = None
+) -> dict[str, float]:
+    """The predicted seconds of a call at a binding by kind of kernel (`extract.kinds`), without corrections; empty in
+    kernels and for a cost model. `weights`: as in `price_at`."""
+    skip = None if weights is None else static_expressions(module.main, weights)
+    return _kinds(module, options, _cost_model(module, options, binding), skip)
+
+
+def _kinds(module: Module, options: PriceOptions, model: WholeCost, skip: set[Expr] | None) -> dict[str, float]:
+    if options.execution == KERNELS or options.cost is not None:
+        return {}
+    p, found, wakes = options.profile, dict[str, float](), False
+    for v, cost in own_costs(module.main, model, skip):
+        wakes = wakes or (bool(cost.wakes) and not v.path)
+        if v.site is None or cost.seconds <= _LEAST_OF_A_KIND:
+            continue
+        kind = v.model.kind(v.site, v.model.price(v.site, v.node.annotation))
+        part = float(cost.seconds / (1.0 if v.runs_functions else kind.factor(model.corrections)))
+        found[str(kind)] = found.get(str(kind), 0.0) + part
+    return {**found, CALL: p.dispatch + p.fork * wakes}
+
+
+def held_parameters(program: Program, weights: Sequence[str]) -> set[str]:
+    """The parameters of the arguments that are bound ahead."""
+    return {str(p.attr("name")) for p, a in zip(program.params, program.arguments, strict=True) if a in weights}
+
+
 def call_predictor(
     program: Program, modules: Sequence[Module | None], weights: Sequence[str], options: PriceOptions
 ) -> Callable[[int, Sizes], float]:
     """A function that predicts the seconds of a call of one of `modules` at given sizes. None in `modules` is the
     function as written. `weights`: the arguments that are bound ahead."""
-    held = {str(p.attr("name")) for p, a in zip(program.params, program.arguments, strict=True) if a in weights}
+    held = held_parameters(program, weights)
 
     def predicted(which: int, sizes: Sizes) -> float:
         module = modules[which]

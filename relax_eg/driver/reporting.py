@@ -11,7 +11,18 @@ from relax_eg.driver.options import Options, Sizes
 from relax_eg.driver.prices import Prices, with_details
 from relax_eg.driver.units import Outcome
 from relax_eg.egraph import RuleFigures, Saturation
-from relax_eg.extract.report import AtSizes, DeviceRow, GrowthRow, LibraryRow, OpaqueCall, RuleRow, RunnerUp
+from relax_eg.extract.learned import Expected, expect
+from relax_eg.extract.profile import Profile
+from relax_eg.extract.report import (
+    AtSizes,
+    DeviceRow,
+    GrowthRow,
+    LibraryRow,
+    OpaqueCall,
+    ProgramCost,
+    RuleRow,
+    RunnerUp,
+)
 from relax_eg.frontends.sources import text_of_line
 from relax_eg.ir.expr import CALL_DPS_LIBRARY, postorder
 from relax_eg.ir.module import Module
@@ -98,9 +109,16 @@ def report_of(
         others=tuple(others),
         signature=_signature(traced.module),
         rule_set=options.rules.name,
+        expected=None if kept else expected_of(here.before, here.after, inside.profile),
         not_proved=not_proved(r for r in (*options.rules, *options.rules.schemas) if r.name in used),
         code={line: text[:MOST_LETTERS] for line in quoted if line in known and (text := text_of_line(known[line]))},
     )
+
+
+def expected_of(before: ProgramCost, after: ProgramCost, p: Profile) -> Expected:
+    """What is expected of a call of the chosen program, by what is known of the errors of a profile."""
+    gain = before.call / after.call if after.call > 0 else 1.0
+    return expect(gain, before.kinds, after.kinds, p.corrections, p.doubts)
 
 
 def _in_detail(

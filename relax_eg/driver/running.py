@@ -54,8 +54,8 @@ def make_runnable_of_arrays(
     if solution.execution == STEPS:
         return Optimized(replace(solution, weights=()), InSteps(solution.program), explain)
     best = Optimized(solution, _strategy(solution, policy, predict), explain)
-    gains = [v.report.predicted_gain for v in solution.variants if v.chosen is not None]
-    if settle.doubts(gains) and not solution.program.effectful:
+    chosen = [v.report for v in solution.variants if v.chosen is not None]
+    if settle.doubts(chosen) and not solution.program.effectful:
         _let_settle(best, settle, policy, predict)
     return best
 
@@ -102,7 +102,7 @@ def _let_settle(best: Optimized, settle: Settle, policy: Policy | None, predict:
     variant = Variant(None, first.written, first.report)
     at = replace(policy, mode="capacity") if policy is not None and isinstance(best.strategy, AtCapacity) else None
     written = _strategy(replace(solution, program=program, variants=(variant,)), at, predict)
-    outcomes = Outcomes(solution)
+    outcomes = Outcomes(solution, learns=at is None)
     varies = any(d.variables for p in program.params for d in dims_of(p.annotation))
 
     def settler(

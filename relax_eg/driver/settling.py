@@ -12,7 +12,7 @@ import os
 import random
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Generic, Literal, Protocol, TypeVar
 
@@ -21,18 +21,18 @@ import numpy as np
 
 from relax_eg.argument_checks import short_repr
 from relax_eg.backend.call_keys import NO_KEY, is_tracing
+from relax_eg.backend.statistics import SettledRow
 from relax_eg.backend.width import has_x64
 from relax_eg.driver.varying import spec_of
 from relax_eg.errors import OptionError
+from relax_eg.extract.learned import Expected, expect
 from relax_eg.extract.report import MeasuredRow
 from relax_eg.logs import fallback, log_at
 from relax_eg.measure.timing import median_ranks
+from relax_eg.reports import CostReport
 
 SettleMode = Literal["auto", "always", "off"]
 SETTLE: tuple[SettleMode, ...] = ("auto", "always", "off")
-# chosen: a predicted gain from which "auto" does not doubt it. On two kinds of machines, gains of 1.5 were measured as
-# 0.75 to 1 (MiniLM with 17 tokens); gains of 2 and more were all gains (examples.demo).
-SURE_GAIN = 2.0
 LOOKS = (8, 12, 20)  # chosen: pairs of calls after which the interval of their ratio is looked at, before the last
 CERTAINTY = 0.95  # chosen: confidence of the decision as a whole
 # chosen: a ratio beyond which, and pairs in a row after which, no interval is needed. Of two equal programs one wins 5
@@ -51,7 +51,8 @@ Key = Callable[[tuple[Any, ...], dict[str, Any]], Any]
 class Settle:
     """How a function finds out whether its chosen program is faster: `optimize(..., settle=Settle(...))`.
 
-    - `mode`: "auto", where the predicted gain is less than 2; "always"; or "off", the prediction decides.
+    - `mode`: "auto", where the interval of the predicted gain (`report.expected`) contains 1; "always"; or "off", the
+      prediction decides.
     - `calls`: the most calls that are timed, for each of the first combinations of sizes.
     - `seconds`: the most seconds that calls of the slower program may take more than those of the faster one.
 
@@ -77,9 +78,14 @@ class Settle:
             return given
         return cls(mode=given or os.environ.get("RELAX_EG_SETTLE", "") or "auto")  # type: ignore[reportArgumentType]
 
-    def doubts(self, gains: list[float]) -> bool:
-        """Whether predicted gains are to be settled."""
-        return self.mode == "always" or (self.mode == "auto" and min(gains, default=math.inf) < SURE_GAIN)
+    def doubts(self, reports: Iterable[CostReport]) -> bool:
+        """Whether the predicted gains of chosen programs are to be settled."""
+        return self.mode == "always" or (self.mode == "auto" and any(_expected(r).low < 1 for r in reports))
+
+
+def _expected(r: CostReport) -> Expected:
+    """What a report expects; of a report of an older release, what is expected on an unknown machine."""
+    return r.expected or expect(r.predicted_gain, {}, {}, {}, {})
 
 
 OFF = Settle(mode="off")
@@ -202,6 +208,16 @@ class _Trial:
     def found(self) -> TrialOutcome:
         mine, other = (float(np.median(s)) for s in self.seconds)
         return TrialOutcome(self.winner == 0, mine, other, *self.interval(), self.pairs)
+
+    def settled(self, runs: str) -> SettledRow:
+        """What was found, and what it took. `runs`: the name of the winner."""
+        o, calls = self.outcome, sum(map(len, self.seconds))
+        if o is None:
+            return SettledRow(self.at, runs, "failed", calls, 0.0, 1.0, 1.0, 1.0)
+        slower = self.seconds[0 if self.winner else 1]
+        faster = min(o.chosen_seconds, o.written_seconds)
+        extra = sum(max(0.0, s - faster) for s in slower)
+        return SettledRow(self.at, runs, "timed" if calls else "known", calls, extra, o.speedup, o.low, o.high)
 
     def decide(self, seconds: float) -> None:
         """Decides if enough is known, or if the limits are reached."""
@@ -360,6 +376,12 @@ class Settling(Generic[C]):
     def _usual_winner(self) -> int:
         won = [t.winner for t in self._trials.values() if t.winner is not None]
         return int(2 * sum(won) > len(won))
+
+    @property
+    def settled(self) -> tuple[SettledRow, ...]:
+        """The trials that ended, with the calls and seconds that they took."""
+        over = ((t, t.winner) for t in list(self._trials.values()))
+        return tuple(t.settled(self._contestants[w].label) for t, w in over if w is not None)
 
     @property
     def rows(self) -> tuple[MeasuredRow, ...]:

@@ -11,10 +11,10 @@ from relax_eg.backend.call_keys import UnseenError
 from relax_eg.backend.executables import Executables
 from relax_eg.backend.family import Family
 from relax_eg.backend.runtime import UNSEEN
+from relax_eg.backend.statistics import ExecutableRow, Statistics
 from relax_eg.backend.whole import Whole
 from relax_eg.dynamic.policy import Policy
 from relax_eg.dynamic.runtime import ElsewhereError, Predict, Sized
-from relax_eg.dynamic.statistics import ExecutableRow, Statistics
 from relax_eg.errors import OptionError
 from relax_eg.memo import Memo
 

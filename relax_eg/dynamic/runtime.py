@@ -20,10 +20,10 @@ from relax_eg.backend.checks import check_addressable
 from relax_eg.backend.executables import CompileReason, Executable, Executables, Tally, compile_executable
 from relax_eg.backend.program import convert_argument
 from relax_eg.backend.runtime import UNSEEN
+from relax_eg.backend.statistics import SizeRow
 from relax_eg.dynamic.bodies import Body, TracedFunction
 from relax_eg.dynamic.fitting import CapacityFit, is_key_array
 from relax_eg.dynamic.policy import Policy, earns_exact
-from relax_eg.dynamic.statistics import SizeRow
 from relax_eg.errors import OptionError
 from relax_eg.memo import Memo
 from relax_eg.ops.keys import argument_dtype

@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from relax_eg.extract.amounts import NONE, Amounts, bytes_moved, kind_of, program_amounts, work_of
 from relax_eg.extract.cost_model import CostModel, NodeCost, map_bindings, price_each_binding
 from relax_eg.extract.hoisting import PLATFORMS, constants, enclosing_loops
+from relax_eg.extract.kinds import KernelKind, kernel_kind
 from relax_eg.extract.matmuls import (
     Contracted,
     Matmul,
@@ -186,11 +187,23 @@ class WholeCost:
         if found is None:
             unusable = site.op == CALL_DPS_LIBRARY and site["name"] in self.unusable
             found = NodeCost(seconds=math.inf) if unusable else self._price(site, result)
+            if self.corrections and site.op not in RUNNING and site.op not in _FREE:
+                found = replace(found, seconds=found.seconds * self.kind(site, found).factor(self.corrections))
             found = self._with_memory(found, result) if site.op in _STORED and self.cost is None else found
             if not self._is_single_core(site.op):
                 found = replace(found, wakes=found.wakes | (found.flops >= self.profile.fork_flops))
             self._memo[key] = found
         return found
+
+    @property
+    def corrections(self) -> Mapping[str, float]:
+        """The factors on predicted seconds, by feature of a kind (`extract.kinds`)."""
+        return self.profile.corrections if self.cost is None else {}
+
+    def kind(self, site: Site, cost: NodeCost) -> KernelKind:
+        """The kind of the kernel that an operator of this cost is."""
+        rows = self._matmul_of(site, cost.flops).as_row.rows if site.op in _MATMULS else 0
+        return kernel_kind(site, cost, self.profile.cache_bytes, rows)
 
     def _with_memory(self, found: NodeCost, result: Annotation) -> NodeCost:
         """`found` plus the seconds to allocate memory for the result."""
@@ -325,21 +338,25 @@ class WholeCost:
     def _matmul(self, site: Site, flops: Number, moved: Number) -> Number:
         """Seconds of a matmul: the longer of its arithmetic, which is slower for thin sides, and its memory traffic;
         times the penalty of the weight's layout; plus fixed costs."""
-        a = [self._evaluate(d) for d in site.shape(0)]
-        b = [self._evaluate(d) for d in site.shape(1)]
-        # With one plain matrix on the right all leading axes of the left operand are rows; with batches on both sides
-        # only the last one is.
-        rows = math.prod(a[:-1]) if len(b) <= 2 else math.prod(a[-2:-1])
-        columns = b[0] if site.op == LINEAR else math.prod(b[1:][-1:])
         weight = self._evaluate(bytes_of(site.operands[1]))
-        matmul = Matmul(flops, rows, columns, a[-1], site.dtype(0))
+        matmul = self._matmul_of(site, flops)
         turned, matmul = matmul.is_turned, matmul.as_row
         weight = choose(turned, self._evaluate(bytes_of(site.operands[0])), weight)
         seconds = maximum(matmul_seconds(self.profile, matmul), self.profile.move(moved))
         seconds = seconds + packing_seconds(self.profile, matmul)
         stored = self.profile.linear_factor(matmul.rows, weight)
         seconds = seconds * (stored if site.op == LINEAR else choose(turned, stored, 1.0))
-        return seconds + (self.profile.joining(matmul.rows, weight) if len(b) == 2 else 0.0)
+        return seconds + (self.profile.joining(matmul.rows, weight) if len(site.shape(1)) == 2 else 0.0)
+
+    def _matmul_of(self, site: Site, flops: Number) -> Matmul:
+        """The sizes of a matmul."""
+        a = [self._evaluate(d) for d in site.shape(0)]
+        b = [self._evaluate(d) for d in site.shape(1)]
+        # With one plain matrix on the right all leading axes of the left operand are rows; with batches on both sides
+        # only the last one is.
+        rows = math.prod(a[:-1]) if len(b) <= 2 else math.prod(a[-2:-1])
+        columns = b[0] if site.op == LINEAR else math.prod(b[1:][-1:])
+        return Matmul(flops, rows, columns, a[-1], site.dtype(0))
 
     def _dense(self, site: Site, flops: Number) -> Number:
         """Seconds of a factorisation or a triangular solve, at a share of the matmul rate; the share is lower for small

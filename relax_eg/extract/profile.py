@@ -17,11 +17,13 @@ from rich.table import Table
 
 from relax_eg.argument_checks import PATH, accepts, short_repr
 from relax_eg.errors import OptionError
+from relax_eg.extract.kinds import CALL, KernelKind
+from relax_eg.extract.machine import Machine
 from relax_eg.extract.numbers import Number, choose, maximum, minimum
 from relax_eg.ops.libraries import PLATFORMS
 from relax_eg.plain_data import compiler_options, read_json, write_file
 
-PROFILE_VERSION = 5  # given: version of the format
+PROFILE_VERSION = 6  # given: version of the format
 _OLDEST = 4  # given: oldest version accepted; all fields that later versions added have defaults
 _STREAMING = 4  # chosen: power of (cache over bytes) with which hits fall when an array outgrows the cache
 
@@ -89,6 +91,11 @@ class Profile:
     - `platform`: "cpu", "gpu" or "tpu".
     - `pallas`: whether kernels that XLA serves badly go through Pallas on GPUs (`docs/kernels.md`).
     - `calibrated`: whether the parameters were measured on a machine.
+    - `corrections`: what timed programs taught (`extract.learned`): by feature of a kind of kernel, the factor on
+      predicted seconds.
+    - `doubts`: by kind of kernel, the standard deviation of the logarithm of true over predicted seconds; "kinds" of
+      all others; "programs" of the ratio of two programs of the same kinds.
+    - `machine`: the machine that was measured; None if it is unknown.
     - `measured`: the machine and the date of the measurement.
     - `notes`: a comment.
     """
@@ -131,6 +138,9 @@ class Profile:
     platform: str = "cpu"
     pallas: bool = False
     calibrated: bool = False
+    corrections: Mapping[str, float] = field(default_factory=dict[str, float])
+    doubts: Mapping[str, float] = field(default_factory=dict[str, float])
+    machine: Machine | None = field(default=None, compare=False)
     measured: str = field(default="", compare=False)
     notes: str = field(default="", compare=False)
 
@@ -149,7 +159,10 @@ class Profile:
     def call(self, seconds: Number, wakes: Number) -> Number:
         """Seconds of a call of one executable: dispatch, its kernels' `seconds`, and `fork` if a kernel `wakes` other
         cores."""
-        return self.dispatch + seconds + self.fork * wakes
+        around = self.dispatch + self.fork * wakes
+        if self.corrections:
+            around = KernelKind(CALL).factor(self.corrections) * around
+        return seconds + around
 
     def run(self, seconds: Number, kernels: Number) -> Number:
         """Seconds of a program of `kernels` executables that take `seconds` in all.
@@ -264,7 +277,7 @@ class Profile:
 _ROWS: Mapping[str, int] = {"tiles": 2, "linear_penalty": 2}
 # given: numbers in the fields that are lists
 _COLUMNS: Mapping[str, int] = {"matmul_half": 3, "group_half": 2, "solve_half": 2}
-_RATES = ("matmul_rate", "scalar_rate", "library_speed")
+_RATES = ("matmul_rate", "scalar_rate", "library_speed", "corrections", "doubts")
 _TEXTS = ("name", "notes", "measured", "platform")
 _FLAGS = ("calibrated", "pallas")
 # Prices are divided by these fields.
@@ -285,7 +298,9 @@ def _from_data(where: str, data: dict[str, Any]) -> Profile:
     for name, f in known.items():
         if name not in data and f.default is MISSING and f.default_factory is MISSING:
             raise OptionError(f"{where} lacks the field `{name}`")
-    values = {k: _field(where, k, v) for k, v in data.items() if k != "modes"}
+    values = {k: _field(where, k, v) for k, v in data.items() if k not in ("modes", "machine")}
+    if data.get("machine") is not None:
+        values["machine"] = Machine.from_data(data["machine"], where)
     modes = data.get("modes", [])
     if not isinstance(modes, (list, tuple)):
         raise OptionError(f"{where}: modes = {modes!r:.80}; a list is accepted")
@@ -300,7 +315,7 @@ def _mode(where: str, data: Any) -> Mode:
     fits = isinstance(data, Mapping) and set(data) == {"name", "options", "changes"}  # type: ignore[reportUnknownArgumentType]
     if not fits or not (isinstance(data["name"], str) and data["name"] and isinstance(data["changes"], Mapping)):
         raise OptionError(f"{where}: modes has {short_repr(data)}; {accepted} is accepted")
-    known = {f.name for f in fields(Profile)} - {"modes", *_FLAGS, *_TEXTS} | {"platform"}
+    known = {f.name for f in fields(Profile)} - {"modes", "machine", *_FLAGS, *_TEXTS} | {"platform"}
     for name in data["changes"]:
         if name not in known:
             raise OptionError(f"{where}: mode `{data['name']}` changes `{name}`; known are {', '.join(sorted(known))}")

@@ -47,6 +47,7 @@ class ProgramCost:
     - `parts`: the same cost by kernel, source line and rule; set in reports.
     - `memory`: the bytes of the tensors that are alive; set in reports.
     - `call`: seconds of a whole call with its dispatch; set in reports.
+    - `kinds`: seconds of a call by kind of kernel, without what was learned; set in reports.
     """
 
     rows: tuple[OperatorRow, ...]
@@ -56,6 +57,7 @@ class ProgramCost:
     parts: tuple[KernelPart, ...] = ()
     memory: Memory | None = None
     call: float = 0.0
+    kinds: Mapping[str, float] = field(default_factory=dict[str, float])
 
     @property
     def count(self) -> int:

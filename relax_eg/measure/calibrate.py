@@ -14,34 +14,39 @@ from dataclasses import replace
 
 import jax
 
+from relax_eg.extract.learned import CALIBRATED
 from relax_eg.extract.profile import Profile
-from relax_eg.measure.device import default_profile, device
+from relax_eg.measure.device import default_profile, device, this_machine
 from relax_eg.measure.figures import figures
 from relax_eg.measure.fits import Times, fit_profile
-from relax_eg.measure.timing import cores, time_in_passes
+from relax_eg.measure.timing import time_in_passes
 
 SECONDS = 0.15  # chosen: seconds of samples for one figure
 PASSES = 4  # chosen: passes over all figures, so that one minute of other work spoils no figure
 Step = Callable[[str, int, int], None]  # the current measurement, steps done, steps in all
 
 
-def calibrate(name: str = "", seconds: float = SECONDS, progress: Step | None = None) -> Profile:
-    """Measures JAX's default device, and returns its profile.
+def calibrate(name: str = "", seconds: float = SECONDS, progress: Step | None = None) -> tuple[Profile, Times]:
+    """Measures JAX's default device, and returns its profile, and the times of the figures from which it follows.
 
     - `seconds`: seconds of samples for each figure.
     - `progress`: called as `progress(what, done, of)` before each step.
     """
     on, start = device(), default_profile()
-    p = fit_profile(start, measure_figures(start, seconds, progress))
+    times = measure_figures(start, seconds, progress)
+    p = fit_profile(start, times)
     today = datetime.date.today().isoformat()
-    kind = f"{on.device_kind}, {cores()} cores" if on.platform == "cpu" else on.device_kind
-    return replace(
+    machine = this_machine()
+    found = replace(
         p,
         name=name or on.platform,
         calibrated=True,
-        measured=f"{kind}, {today}, jax {jax.__version__}",
+        doubts=CALIBRATED,
+        machine=machine,
+        measured=f"{machine}, {today}, jax {jax.__version__}",
         notes="measured by `relax-eg calibrate`",
     )
+    return found, times
 
 
 def measure_figures(start: Profile, seconds: float = SECONDS, progress: Step | None = None) -> Times:

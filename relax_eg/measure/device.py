@@ -1,13 +1,22 @@
-"""The device that JAX runs on, and its default profile."""
+"""The device that JAX runs on, its machine, and the profile that ships for it."""
 
 from __future__ import annotations
 
+import platform
+from contextlib import suppress
+from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 import jax
 
 from relax_eg.extract.devices import nearest_profile
+from relax_eg.extract.machine import Machine
 from relax_eg.extract.profile import Profile
+from relax_eg.measure.timing import cores
+
+# given: by the processor flags of Linux, the bits of vector registers, widest first
+_VECTORS = (("avx512f", 512), ("sve", 256), ("avx", 256), ("asimd", 128), ("neon", 128), ("sse2", 128))
 
 
 def device() -> Any:
@@ -19,6 +28,37 @@ def device() -> Any:
 
 
 def default_profile() -> Profile:
-    """The profile of JAX's default device: the hand-measured profile for a CPU, or else the nearest data sheet."""
+    """The profile that ships for JAX's default device: that of a CPU measured by hand, or the nearest data sheet."""
     found = device()
     return nearest_profile(found.platform, found.device_kind)
+
+
+def processes() -> int:
+    """The number of processes that JAX runs one program on."""
+    return jax.process_count()
+
+
+def this_machine() -> Machine:
+    """The machine of JAX's default device; of a CPU, what the system says of its first processor."""
+    found = device()
+    if found.platform != "cpu":
+        return Machine(found.device_kind, cores())
+    return Machine(*_processor(cores()))
+
+
+@lru_cache(8)
+def _processor(count: int) -> tuple[str, int, int, tuple[int, ...]]:
+    info: dict[str, str] = {}
+    with suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines():
+            name, _, value = line.partition(":")
+            info.setdefault(name.strip(), value.strip())
+    flags = f"{info.get('flags', '')} {info.get('Features', '')}".split()
+    vector = next((bits for flag, bits in _VECTORS if flag in flags), 0)
+    caches: list[int] = []
+    for index in sorted(Path("/sys/devices/system/cpu/cpu0/cache").glob("index*")):
+        with suppress(OSError, ValueError):
+            if (index / "type").read_text().strip() != "Instruction":
+                caches.append(int((index / "size").read_text().strip().removesuffix("K")) << 10)
+    name = info.get("model name") or platform.processor() or platform.machine()
+    return name, count, vector, tuple(sorted(caches))

@@ -31,6 +31,8 @@ APART_ROWS = 8  # chosen: rows of the matmuls with the weights of `APART`
 CHAINS, LOOPS = (32, 128), (100, 1100)  # chosen: reductions in a chain; steps of a loop
 CONVOLUTIONS = ((64, 28), (128, 14), (32, 56))  # chosen: channels, side
 ONE_ROW = (512, 1024, 2048)  # chosen: sides of weights of matmuls with one row
+# chosen: of a quick calibration: reductions in a chain, and rows of the matmuls with both layouts
+FEW_CHAINED, FEW_ROWS = 12, 8
 DEPTH, TRANSPOSED, LAYOUT = 64, 768, 768  # chosen: rows, depth and sides of single figures
 SLOW_LOOPS: Mapping[str, Callable[[Any], Any]] = {
     "sort": lambda a: jnp.sort(a, axis=-1),
@@ -138,9 +140,9 @@ def figures(p: Profile) -> Iterator[Figure]:
     line = jnp.linspace(0.0, 1.0, 64)
     yield Figure("dispatch", lambda x: x, (jnp.zeros(8),))
     for n in CHAINS:
-        yield Figure(f"chain {n}", _chain_of_kernels(n), (line,))
+        yield Figure(f"chain {n}", chain_of_kernels(n), (line,))
     for n in LOOPS:
-        yield Figure(f"loop {n}", _loop(n), (line,))
+        yield Figure(f"loop {n}", loop(n), (line,))
     for n in memory_sizes(p):
         x, y = jnp.zeros(n // 4), jnp.ones(n // 4)
         yield Figure(f"read {n}", lambda x, y: jnp.sum(x * y), (x, y))
@@ -149,7 +151,7 @@ def figures(p: Profile) -> Iterator[Figure]:
     for n, name in result_sizes(p):
         if name.startswith("fresh"):
             yield Figure(name, lambda x: x + 1.0, (jnp.zeros(n // 4),))
-    yield Figure("elementwise", _polynomial, (jnp.zeros(vector_size(p)),))
+    yield Figure("elementwise", polynomial, (jnp.zeros(vector_size(p)),))
     a, b = normal(transposed_size(p), transposed_size(p)), normal(transposed_size(p), transposed_size(p))
     yield Figure("in order", lambda a, b: jnp.sum(a * b), (a, b))
     yield Figure("transposed", lambda a, b: jnp.sum(a * b.T), (a, b))
@@ -186,14 +188,14 @@ def _matmuls_on_threads(p: Profile, normal: Callable[..., Any]) -> Iterator[Figu
         for rows, size in (*((r, LAYOUT) for r in ROWS), *((1, n) for n in ONE_ROW)):
             x, w = normal(rows, size), normal(size, size)
             yield Figure(f"{mode}in x out {rows} {size}", jnp.matmul, (x, w), options)
-            yield Figure(f"{mode}out x in {rows} {size}", _linear, (x, w), options)
+            yield Figure(f"{mode}out x in {rows} {size}", linear, (x, w), options)
         for n in APART:
             x, ws = normal(APART_ROWS, n), [normal(n, n) for _ in range(3)]
             yield Figure(f"{mode}apart {n}", lambda x, *ws: [x @ w for w in ws], (x, *ws), options)
             yield Figure(f"{mode}as one {n}", jnp.matmul, (x, jnp.concatenate(ws, axis=1)), options)
 
 
-def _chain_of_kernels(count: int) -> Callable[[Any], Any]:
+def chain_of_kernels(count: int) -> Callable[[Any], Any]:
     def run(x: Any) -> Any:
         for _ in range(count):
             # Each step depends on the one before. Without the barrier XLA makes one kernel of all steps on GPUs.
@@ -203,17 +205,17 @@ def _chain_of_kernels(count: int) -> Callable[[Any], Any]:
     return run
 
 
-def _loop(count: int) -> Callable[[Any], Any]:
+def loop(count: int) -> Callable[[Any], Any]:
     return lambda x: lax.fori_loop(0, count, lambda i, y: y - jnp.max(y), x)
 
 
-def _polynomial(x: Any) -> Any:
+def polynomial(x: Any) -> Any:
     for _ in range(DEPTH):
         x = x * x + 0.5
     return x
 
 
-def _linear(x: Any, w: Any) -> Any:
+def linear(x: Any, w: Any) -> Any:
     return lax.dot_general(x, w, (((1,), (1,)), ((), ())))
 
 

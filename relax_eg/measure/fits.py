@@ -26,6 +26,8 @@ from relax_eg.measure.figures import (
     CHAINS,
     CONVOLUTIONS,
     DEPTH,
+    FEW_CHAINED,
+    FEW_ROWS,
     FLOATS,
     LAYOUT,
     LOOPS,
@@ -84,6 +86,64 @@ def fit_profile(start: Profile, times: Times) -> Profile:
     return replace(p, modes=tuple(_fit_mode(p, times, m) for m in start.modes))
 
 
+def matmul_errors(p: Profile, times: Times) -> list[float]:
+    """By how much a profile is off for each of the matmuls that were timed: absolute logarithms."""
+    known = [s for s in MATMULS if _matmul_name(s) in times]
+    return [abs(math.log(_matmul_seconds(p, *s) / times[_matmul_name(s)])) for s in known]
+
+
+def fit_few(start: Profile, times: Times) -> Profile:
+    """The profile that explains the `times` of a quick calibration (`measure.quick`).
+
+    Rates of memory, of elementwise code, of transposes and of matmuls are measured, and the layout of weights at one
+    size each. All else is as in `start`, in proportion: the sizes that halve a matmul's rate, the rates of dtypes, and
+    the shares of convolutions and linear algebra, which differ least between machines.
+    """
+    few, many = (times[f"loop {n}"] for n in LOOPS)
+    launch = max((times[f"chain {FEW_CHAINED}"] - times["dispatch"]) / FEW_CHAINED, _LEAST)
+    step = max((many - few) / (LOOPS[1] - LOOPS[0]) - launch, _LEAST)
+    p = replace(start, dispatch=times["dispatch"], launch=launch, step=step)
+    n = vector_size(p)
+    p = replace(p, vector_rate=2 * DEPTH * n / _work(p, times["elementwise"], 2 * DEPTH * n))
+    p = replace(p, **_memory(p, times))
+    n = transposed_size(p)
+    longer = times["transposed"] - times["in order"]
+    p = replace(p, transpose_rate=n * n / max(longer, n * n / p.cache_bandwidth))
+    peaks = [p.rate("float32") * 2.0 ** (k / 4) for k in range(-20, 29)]
+    known = [s for s in MATMULS if _matmul_name(s) in times]
+
+    def error(peak: float) -> float:
+        q = replace(p, matmul_rate={"float32": peak})
+        return _error((_matmul_seconds(q, *s), times[_matmul_name(s)]) for s in known)
+
+    faster = min(peaks, key=error) / p.rate("float32")
+    p = replace(p, matmul_rate={dtype: faster * rate for dtype, rate in p.matmul_rate.items()})
+    rows, side = FEW_ROWS, LAYOUT
+    dearer = _layout_ratio(p, times, "", rows, side) / float(p.linear_factor(rows, 4.0 * side * side))
+    factors = [(r, min(max(f * dearer, 1.0), _MOST_PENALTY)) for r, f in p.linear_penalty]
+    gain = min(max(1.0 / _layout_ratio(p, times, "", 1, ONE_ROW[1]), 1.0), _MOST_PENALTY)
+    return replace(p, linear_penalty=merge_factors(factors), gemv_gain=gain)
+
+
+def _matmul_name(shape: Sequence[int]) -> str:
+    return f"matmul {' '.join(map(str, shape))}"
+
+
+def _matmul_seconds(p: Profile, m: int, n: int, k: int) -> float:
+    """The predicted seconds of a call of a matmul, as the fits see it."""
+    flops, moved = 2.0 * m * n * k, 4.0 * (m * k + k * n + m * n)
+    seconds = max(flops / (p.rate("float32") * share_of_peak((m, n, k), p.matmul_half)), p.move(moved))
+    return p.call(p.launch + seconds + p.joining(m, 4.0 * k * n), flops >= p.fork_flops)
+
+
+def _layout_ratio(p: Profile, times: Times, mode: str, rows: int, size: int) -> float:
+    """How many times longer a matmul works if its weight is stored output axis first."""
+    flops, join = 2.0 * rows * size * size, float(p.joining(rows, 4.0 * size * size))
+    ways = (times[f"{mode}{way} {rows} {size}"] for way in ("out x in", "in x out"))
+    stored, plain = (_work(p, t - join, flops) for t in ways)
+    return stored / plain
+
+
 def _work(p: Profile, seconds: float, flops: float) -> float:
     """The seconds of work of a call's single kernel: those of the call without its overheads, at least a tenth of the
     call."""
@@ -113,7 +173,7 @@ def _fit_fork(times: Times, mode: str = "") -> dict[str, float]:
 
 def _memory(p: Profile, times: Times) -> dict[str, float]:
     """The bandwidths of memory and cache, and the bytes of the cache, fitted to reads of two arrays and to copies."""
-    sizes = memory_sizes(p)
+    sizes = [n for n in memory_sizes(p) if f"read {n}" in times]
     found: list[tuple[float, float, float]] = []  # bytes, flops, seconds
     for n in sizes:
         found.append((2.0 * n, n / 2, times[f"read {n}"]))
@@ -153,16 +213,11 @@ def _fresh(p: Profile, times: Times) -> dict[str, float]:
 
 def _matmuls(p: Profile, times: Times, mode: str) -> dict[str, Any]:
     """The peak rate of float32 matmuls, and the sizes at which thin sides halve it, fitted over shapes."""
-    found = [(shape, times[f"{mode}matmul {' '.join(map(str, shape))}"]) for shape in MATMULS]
-
-    def predicted(at: Mapping[str, float], m: int, n: int, k: int) -> float:
-        share = share_of_peak((m, n, k), (at["m"], at["n"], at["k"]))
-        flops, moved = 2.0 * m * n * k, 4.0 * (m * k + k * n + m * n)
-        join = p.joining(m, 4.0 * k * n)
-        return p.call(p.launch + max(flops / (at["rate"] * share), p.move(moved)) + join, flops >= p.fork_flops)
+    found = [(shape, times[mode + _matmul_name(shape)]) for shape in MATMULS]
 
     def error(at: Mapping[str, float]) -> float:
-        return _error((predicted(at, *shape), s) for shape, s in found)
+        q = replace(p, matmul_rate={"float32": at["rate"]}, matmul_half=(at["m"], at["n"], at["k"]))
+        return _error((_matmul_seconds(q, *shape), s) for shape, s in found)
 
     peak = max(2.0 * m * n * k / s for (m, n, k), s in found)
     halves = [0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 96.0]
@@ -189,15 +244,9 @@ def _layouts(p: Profile, times: Times, mode: str) -> dict[str, Any]:
     """The fields of a profile for weights whose output axis is stored first: by number of rows, the factor by which a
     matmul takes longer, which falls with the rows; for one row, the gain of that layout, and the bytes of the weight
     from which on there is a gain."""
-
-    def ratio(rows: int, size: int) -> float:
-        flops, join = 2.0 * rows * size * size, float(p.joining(rows, 4.0 * size * size))
-        ways = (times[f"{mode}{way} {rows} {size}"] for way in ("out x in", "in x out"))
-        stored, plain = (_work(p, t - join, flops) for t in ways)
-        return stored / plain
-
-    factors = [min(max(f, 1.0), _MOST_PENALTY) for f in fit_falling([ratio(r, LAYOUT) for r in ROWS])]
-    gains = [min(1.0 / ratio(1, n), _MOST_PENALTY) for n in ONE_ROW]
+    ratios = [_layout_ratio(p, times, mode, rows, LAYOUT) for rows in ROWS]
+    factors = [min(max(f, 1.0), _MOST_PENALTY) for f in fit_falling(ratios)]
+    gains = [min(1.0 / _layout_ratio(p, times, mode, 1, n), _MOST_PENALTY) for n in ONE_ROW]
     small = max((i for i, gain in enumerate(gains) if gain <= 1.05), default=-1)  # the last size without a gain
     return {
         "linear_penalty": merge_factors(list(zip(map(float, ROWS), factors, strict=True))),

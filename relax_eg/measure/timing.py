@@ -43,10 +43,10 @@ def time_interleaved(calls: Mapping[str, Call], seconds: float, seed: int = 0) -
 
 
 def time_in_passes(
-    calls: Mapping[str, Call], seconds: float, passes: int, progress: Callable[[str], None]
+    calls: Mapping[str, Call], seconds: float, passes: int, progress: Callable[[str], None], quantile: float = 0.25
 ) -> dict[str, float]:
-    """The seconds of each call: the lower quartile of samples over about `seconds` for each call, taken in several
-    passes over all calls. `progress(name)` is called before each call is timed in each pass."""
+    """The seconds of each call: the lower quartile of samples, or another quantile, over about `seconds` for each call,
+    taken in several passes over all calls. `progress(name)` is called before each call is timed in each pass."""
     repeats: dict[str, int] = {}
     samples: dict[str, list[float]] = {name: [] for name in calls}
     for _ in range(passes):
@@ -58,7 +58,7 @@ def time_in_passes(
             samples[name] += [_sample(call, repeats[name]) for _ in range(2)]
             while time.perf_counter() < end:
                 samples[name].append(_sample(call, repeats[name]))
-    return {name: float(np.quantile(found, 0.25)) for name, found in samples.items()}
+    return {name: float(np.quantile(found, quantile)) for name, found in samples.items()}
 
 
 def median_ranks(count: int, confidence: float = 0.95) -> tuple[int, int]:

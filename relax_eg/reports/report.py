@@ -14,6 +14,7 @@ from relax_eg.argument_checks import PATH, accepts
 from relax_eg.errors import OptionError
 from relax_eg.extract.family_rows import FamilyRow, VariantRow
 from relax_eg.extract.footprint import MemoryRow
+from relax_eg.extract.learned import Expected
 from relax_eg.extract.report import (
     AtSizes,
     Curve,
@@ -75,6 +76,7 @@ class CostReport:
     - `memory`: how `memory_limit` was kept.
     - `executions`: with `execution="auto"`: by execution, the least predicted seconds of a call among the programs that
       were compared.
+    - `expected`: the predicted gain of a call with its interval; None if the program is kept as written.
     - `not_proved`: the user's rules among `rules` that no proof covers, each with its line and what is known of it.
     - `more`: the fields of a newer release that this release does not know; None if there are none.
     """
@@ -122,6 +124,7 @@ class CostReport:
     memory: MemoryRow | None = None
     executions: Mapping[str, float] = field(default_factory=dict[str, float])
     not_proved: Mapping[str, str] = field(default_factory=dict[str, str])
+    expected: Expected | None = None
     more: Any = field(default=None, compare=False, repr=False)
 
     @property

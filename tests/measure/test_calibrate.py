@@ -14,10 +14,12 @@ import pytest
 from typer.testing import CliRunner
 
 from relax_eg.cli import app
+from relax_eg.driver.calibration import CalibrationReport
 from relax_eg.extract.devices import CPU, PROFILES
 from relax_eg.extract.matmuls import Matmul, matmul_seconds, share_of_peak
 from relax_eg.extract.profile import PROFILE_VERSION, Profile
-from relax_eg.measure import calibrate, figures, fits
+from relax_eg.measure import calibrate, figures, fits, quick
+from relax_eg.measure.device import this_machine
 
 pytestmark = pytest.mark.xla_defaults
 
@@ -95,6 +97,21 @@ def times_of(p: Profile) -> dict[str, float]:
             one = times[f"{name}as one {n}"] = product(q, figures.APART_ROWS, 3 * n, n, q.rate("float32"))
             times[f"{name}apart {n}"] = one + 2 * q.joining(figures.APART_ROWS, 4.0 * n * n)
     return times
+
+
+def test_few_figures_tell_the_rates_of_another_machine() -> None:
+    other = replace(CPU, dispatch=2e-5, vector_rate=3e10, bandwidth=4e9, transpose_rate=4e8, gemv_gain=1.0)
+    other = replace(
+        other, matmul_rate={d: r / 4 for d, r in CPU.matmul_rate.items()}, linear_penalty=((24, 3.4), (48, 2.4))
+    )
+    times = times_of(other) | {f"chain {figures.FEW_CHAINED}": other.dispatch + figures.FEW_CHAINED * other.launch}
+    assert {f.name for f in quick.few_figures(CPU)} <= set(times)
+    p = fits.fit_few(CPU, times)
+    assert (p.dispatch, p.launch) == (about(2e-5), about(CPU.launch))
+    assert {d: p.rate(d) for d in CPU.matmul_rate} == {d: about(r) for d, r in other.matmul_rate.items()}
+    assert (p.vector_rate, p.bandwidth, p.transpose_rate) == (about(3e10), about(4e9), about(4e8))
+    assert p.linear_factor(8, 1e6) == about(3.4)
+    assert (p.conv_factor, p.factor_share, p.scalar_rate) == (CPU.conv_factor, CPU.factor_share, CPU.scalar_rate)
 
 
 def test_every_figure_has_a_time() -> None:
@@ -180,11 +197,12 @@ def test_a_device_without_a_step_in_its_times_wakes_nobody() -> None:
 @pytest.mark.slow
 def test_a_calibration_of_this_machine() -> None:
     told: list[tuple[str, int, int]] = []
-    p = calibrate.calibrate(seconds=0.002, progress=lambda *step: told.append(step))
+    p, times = calibrate.calibrate(seconds=0.002, progress=lambda *step: told.append(step))
     assert p.calibrated and p.label == "cpu, calibrated" and "jax" in p.measured
     assert [done for _, done, _ in told] == list(range(len(told)))
     assert {of for _, _, of in told} == {len(told)}
-    assert Profile.from_json(p.to_json()) == p
+    assert Profile.from_json(p.to_json()) == p and p.machine == this_machine()
+    assert fits.fit_profile(CPU, times).vector_rate == p.vector_rate
     assert p.matmul_rate["float32"] > p.vector_rate > 0 and p.cache_bandwidth >= p.bandwidth
     assert json.loads(p.to_json())["relax_eg profile"] == PROFILE_VERSION
 
@@ -203,9 +221,18 @@ def test_the_command_refuses_paths_before_it_measures(where: str, tmp_path: Path
     assert "a file that ends in .json, in a folder that exists, is accepted" in " ".join(found.output.split())
 
 
+def test_the_command_refuses_a_report_nowhere(tmp_path: Path) -> None:
+    found = CliRunner().invoke(
+        app, ["calibrate", str(tmp_path / "p.json"), "--report", str(tmp_path / "no" / "r.json")]
+    )
+    assert found.exit_code != 0 and "a file in a folder that exists is accepted" in " ".join(found.output.split())
+
+
 @pytest.mark.slow
 def test_the_command_writes_a_profile(tmp_path: Path) -> None:
-    found = CliRunner().invoke(app, ["calibrate", str(tmp_path / "p.json"), "--seconds", "0.001", "--name", "here"])
+    found = CliRunner().invoke(app, ["calibrate", str(tmp_path / "p.json"), "--seconds", "0.001", "--name", "here",
+                                      "--report", str(tmp_path / "r.json")])  # fmt: skip
+    assert CalibrationReport.from_json(tmp_path / "r.json").profile.label == "here, calibrated"
     assert found.exit_code == 0, found.output
     p = Profile.from_json(tmp_path / "p.json")
     assert p.label == "here, calibrated" and "optimize(target=" in found.output and "matmul, Gflop/s" in found.output

@@ -18,7 +18,7 @@ takes longer (`KernelCost.waits`).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
@@ -95,6 +95,11 @@ class KernelCost(WholeCost):
     @property
     def folds_transposes(self) -> bool:
         return False
+
+    @property
+    def corrections(self) -> Mapping[str, float]:
+        """None: what is learned is learned of operators inside one XLA program."""
+        return {}
 
     def kernel(self, parts: Sequence[ContractionCost], other: Number, moved: Number, pallas: bool = True) -> Number:
         """Seconds of a kernel. Contractions overlap with memory traffic; other arithmetic does not.

@@ -1,4 +1,4 @@
-"""Statistics of a function that runs at many sizes: executables, compile seconds, padding, by size."""
+"""Statistics of a function: what its first calls settled; at many sizes executables, compile seconds and padding."""
 
 from __future__ import annotations
 
@@ -54,6 +54,36 @@ class SizeRow:
 
 
 @dataclass(frozen=True, slots=True)
+class SettledRow:
+    """What the first calls found out about the chosen program and the one as written (`settle`).
+
+    - `at`: the sizes of the calls.
+    - `runs`: the name of the program that runs from then on.
+    - `how`: how it was found: "timed", "known" of an earlier process, or "failed", if one could not be run.
+    - `calls`: number of timed calls.
+    - `seconds`: the seconds that these took more than if all had run the faster program.
+    - `speedup`, `low`, `high`: how many times faster the chosen program is, and the interval of this ratio.
+    """
+
+    at: Mapping[str, int]
+    runs: str
+    how: str
+    calls: int
+    seconds: float
+    speedup: float
+    low: float
+    high: float
+
+    def __str__(self) -> str:
+        where = f"settled at {_sizes(self.at)}" if self.at else "settled"
+        if self.how == "failed":
+            return f"{where}: {self.runs} runs; the other program could not be run"
+        how = f"in {self.calls} calls and {_time(self.seconds)}" if self.how == "timed" else "by an earlier process"
+        ratio = f"{self.speedup:.2f} times as fast ({self.low:.2f} to {self.high:.2f})"
+        return f"{where} {how}: {self.runs} runs; the chosen program is {ratio} as the one as written"
+
+
+@dataclass(frozen=True, slots=True)
 class Statistics:
     """The statistics of one function from its first call on.
 
@@ -66,6 +96,8 @@ class Statistics:
     - `compile_seconds`: wall time of all compilations.
     - `evicted`: number of executables that were dropped.
     - `exact`: what cannot run at capacity, by operator and source line, program, or sizes, with the reason.
+    - `settled`: what the first calls found out, by combination of sizes (`settle`).
+    - `is_settling`: whether calls still find out which program is faster.
     """
 
     name: str
@@ -77,6 +109,8 @@ class Statistics:
     compile_seconds: float
     evicted: int
     exact: Mapping[str, str]
+    settled: tuple[SettledRow, ...] = ()
+    is_settling: bool = False
 
     @property
     def calls(self) -> int:
@@ -94,6 +128,13 @@ class Statistics:
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         chosen = "; ".join(f"{v}: {c}" for v, c in self.capacities.items())
         yield Text(f"{self.name}   dynamic={self.dynamic!r}" + (f", capacities {chosen}" if chosen else ""), "bold")
+        for row in self.settled:
+            yield Text(str(row))
+        if self.is_settling:
+            yield Text("calls still find out which program is faster")
+        if self.dynamic == "exact" and not self.executables:
+            yield Text("JAX compiles it for each combination of sizes that is called")
+            return
         yield Text(
             f"{_several(self.calls, 'call')} of {_several(len(self.sizes), 'size')}, {100 * self.waste:.0f}% padding; "
             f"{_several(self.compilations, 'executable')} compiled in {self.compile_seconds:.2f} s"
@@ -136,6 +177,10 @@ class Statistics:
 
 def _sizes(sizes: Mapping[str, int]) -> str:
     return ", ".join(f"{v}={n}" for v, n in sizes.items())
+
+
+def _time(seconds: float) -> str:
+    return f"{1e3 * seconds:.3g} ms" if seconds < 1 else f"{seconds:.3g} s"
 
 
 def _several(n: int, what: str) -> str:

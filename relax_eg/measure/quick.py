@@ -1,0 +1,122 @@
+"""A quick calibration: the rates of a machine, from 23 small programs in some three seconds.
+
+`measure.calibrate` times ten times as many programs in two minutes. What these few do not tell is taken from the
+profile that ships, in proportion (`measure.fits.fit_few`), so its errors are larger, and the profile says so.
+"""
+
+from __future__ import annotations
+
+import datetime
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from relax_eg.extract.learned import QUICK
+from relax_eg.extract.profile import Profile
+from relax_eg.measure.device import default_profile, this_machine
+from relax_eg.measure.figures import (
+    FEW_CHAINED,
+    FEW_ROWS,
+    LAYOUT,
+    LOOPS,
+    ONE_ROW,
+    Figure,
+    chain_of_kernels,
+    linear,
+    loop,
+    polynomial,
+    transposed_size,
+    vector_size,
+)
+from relax_eg.measure.fits import fit_few
+from relax_eg.measure.timing import time_in_passes
+
+SECONDS, PASSES = 0.04, 2  # chosen: seconds of samples for each figure, and passes over all
+# chosen: quantile of the samples of a figure. Of few samples, the lower quartile may be of a disturbed moment.
+QUANTILE = 0.1
+# chosen: share of the time in which an undisturbed process runs; it runs all the time, on one core or more
+_UNDISTURBED = 0.85
+DISTURBED = "measured while other work ran"
+NAME = "calibrated quickly"
+_READ = (1 << 26, 1 << 24, 1 << 22, 1 << 20, 1 << 18)  # chosen: bytes of each of the two arrays that are read
+_COPIED = _READ[1::2]  # chosen: bytes of the arrays that are copied
+_MATMULS = ((512, 512, 512), (64, 384, 1536), (8, 384, 384), (128, 64, 128), (16, 256, 256))  # chosen: of `MATMULS`
+
+
+def calibrate_quickly(seconds: float = SECONDS) -> Profile:
+    """The profile of JAX's default device, a CPU, from few measurements. It takes some three seconds.
+
+    It runs in a thread of its own, so it may be called while JAX traces.
+    """
+    found: list[Profile] = []
+    errors: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            found.append(_calibrated(seconds))
+        except BaseException as e:
+            errors.append(e)
+
+    thread = threading.Thread(target=work, name="relax_eg calibrate")
+    thread.start()
+    thread.join()
+    if errors:
+        raise errors[0]
+    return found[0]
+
+
+def _calibrated(seconds: float) -> Profile:
+    start = default_profile()
+    calls: dict[str, Callable[[], object]] = {f.name: f.compiled() for f in few_figures(start)}
+    wall, busy = time.perf_counter(), time.process_time()
+    times = time_in_passes(calls, seconds, PASSES, lambda _: None, QUANTILE)
+    is_disturbed = time.process_time() - busy < _UNDISTURBED * (time.perf_counter() - wall)
+    p = fit_few(start, times)
+    machine = this_machine()
+    return replace(
+        p,
+        name=f"{start.name}, {NAME}",
+        doubts={} if is_disturbed else QUICK,
+        machine=machine,
+        measured=f"{machine}, {today()}, jax {jax.__version__}",
+        notes=DISTURBED if is_disturbed else "measured in seconds; `relax-eg calibrate` takes longer and knows more",
+    )
+
+
+def today() -> str:
+    return datetime.date.today().isoformat()
+
+
+def few_figures(p: Profile) -> Iterator[Figure]:
+    """The programs of a quick calibration of a device similar to `p`; their names are those of `figures.figures`."""
+    rng = np.random.default_rng(0)
+
+    def normal(*shape: int) -> Any:
+        return jnp.asarray(rng.standard_normal(shape, np.float32))
+
+    yield Figure("dispatch", lambda x: x, (normal(8),))
+    yield Figure(f"chain {FEW_CHAINED}", chain_of_kernels(FEW_CHAINED), (normal(64),))
+    for n in LOOPS:
+        yield Figure(f"loop {n}", loop(n), (normal(64),))
+    for n in _READ:
+        x, y = (jnp.asarray(np.full(n // 4, v, np.float32)) for v in (0.0, 1.0))
+        yield Figure(f"read {n}", lambda x, y: jnp.sum(x * y), (x, y))
+        if n in _COPIED:
+            yield Figure(f"copy {n}", lambda x: x + 1.0, (x,))
+    yield Figure("elementwise", polynomial, (jnp.asarray(np.zeros(vector_size(p), np.float32)),))
+    n = transposed_size(p)
+    a, b = normal(n, n), normal(n, n)
+    yield Figure("in order", lambda a, b: jnp.sum(a * b), (a, b))
+    yield Figure("transposed", lambda a, b: jnp.sum(a * b.T), (a, b))
+    for m, n, k in _MATMULS:
+        yield Figure(f"matmul {m} {n} {k}", jnp.matmul, (normal(m, k), normal(k, n)))
+    for rows, n in ((FEW_ROWS, LAYOUT), (1, ONE_ROW[1])):
+        x, w = normal(rows, n), normal(n, n)
+        yield Figure(f"in x out {rows} {n}", jnp.matmul, (x, w))
+        yield Figure(f"out x in {rows} {n}", linear, (x, w))
