@@ -1,0 +1,176 @@
+"""Compiles an optimized function for a GPU, and tells what XLA made of it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import jax
+import jaxlib
+
+from relax_eg.argument_checks import short_repr
+from relax_eg.backend.checks import check_addressable
+from relax_eg.backend.family import Solution, Variant
+from relax_eg.backend.gpu.hlo import launches, merged, unknown_loops
+from relax_eg.backend.gpu.record import GpuCompilation, GpuExecutable, GpuProgram
+from relax_eg.backend.gpu.target import Compiled, Target, target_for
+from relax_eg.backend.pallas.choice import Pallas
+from relax_eg.backend.runtime import Lowered, Lowering, Strategy
+from relax_eg.byte_units import format_bytes
+from relax_eg.errors import OptionError
+from relax_eg.ir.annotations import dims_of
+from relax_eg.memory import plan
+
+Progress = Callable[[str], None]
+
+
+def compile_for(
+    solution: Solution,
+    strategy: Callable[[Mapping[str, int]], Strategy],
+    device: str | Path | None,
+    at: Mapping[str, int] | Sequence[Mapping[str, int]] | None,
+    ptx: bool,
+    progress: Progress | None = None,
+) -> GpuCompilation:
+    """What XLA makes of a function for a GPU, at each binding of its sizes.
+
+    - `strategy`: how the function runs at given sizes, once its weights are bound.
+    - `device`: the name of a GPU, or the path of a target-config file; None: the GPU that JAX runs on.
+    - `at`: the sizes, one binding or several; None: those for which the function was optimized.
+    - `ptx`: whether the kernels in PTX are kept.
+    - `progress`: called with the name of each program before it is compiled.
+
+    OptionError for the device, for sizes that are missing and for programs larger than the device's memory;
+    BoundsError for sizes out of bounds; DeviceError where XLA does not compile a program.
+    """
+    bindings = _bindings(solution, at)
+    target = target_for(device)
+    for sizes in bindings:
+        _check_memory(solution, sizes, target)
+    programs = tuple(_program(solution, strategy(sizes), sizes, target, ptx, progress) for sizes in bindings)
+    report = solution.variants[0].report
+    return GpuCompilation(
+        solution.program.name,
+        (target.gpu.name, target.gpu.kind),
+        target.is_present,
+        report.target,
+        {"jax": jax.__version__, "jaxlib": jaxlib.__version__},
+        target.why_no_estimates,
+        programs,
+    )
+
+
+def _bindings(
+    solution: Solution, at: Mapping[str, int] | Sequence[Mapping[str, int]] | None
+) -> list[Mapping[str, int]]:
+    """The bindings of all sizes for which to compile."""
+    program = solution.program
+    wanted = list(dict.fromkeys(v for p in program.params for d in dims_of(p.annotation) for v in sorted(d.variables)))
+    if at is None:
+        reports = [r for v in solution.variants if not v.report.assumed_at for r in v.report.at_each()]
+        given = [{v: r.at[v] for v in wanted} for r in reports if set(wanted) <= set(r.at)] or [{}]
+    else:
+        given = [at] if isinstance(at, Mapping) else list(at)
+    example = ", ".join(f"{v!r}: 128" for v in wanted)
+    for sizes in given:
+        good = isinstance(sizes, Mapping) and set(sizes) == set(wanted)
+        if not good or any(not isinstance(n, int) or isinstance(n, bool) for n in sizes.values()):
+            accepted = f"at={{{example}}}" if wanted else "no `at`"
+            raise OptionError(
+                f"compile(): {program.name}() has the sizes {', '.join(wanted) or 'in its signature only'}, and at="
+                f"{short_repr(at)}; {accepted} is accepted"
+            )
+        program.scope.check(sizes, program.name)
+        check_addressable(f"compile(): {program.name}()", program.params, sizes)
+    return list({tuple(s.items()): s for s in given}.values())
+
+
+def _variant(solution: Solution, sizes: Mapping[str, int]) -> Variant:
+    from relax_eg.backend.family import Family
+
+    return solution.variants[Family(solution.program, solution.variants).variant_at(sizes)]
+
+
+def _check_memory(solution: Solution, sizes: Mapping[str, int], target: Target) -> None:
+    """OptionError where arguments, results and what is planned between kernels do not fit into the device's memory."""
+    memory = target.gpu.memory_bytes
+    if not memory:
+        return
+    planned = plan(_variant(solution, sizes).module, dict(sizes))
+    argument_bytes, result_bytes = (
+        sum(int(v.bytes.evaluate(sizes)) for v in planned.program.values if v.role == role and v.bytes is not None)
+        for role in ("argument", "result")
+    )
+    between = planned.bytes_at(dict(sizes))
+    if argument_bytes + result_bytes + between > memory:
+        at = ", ".join(f"{v}={n}" for v, n in sizes.items())
+        raise OptionError(
+            f"compile(): {solution.program.name}()"
+            + (f" at {at}" if at else "")
+            + f" needs {format_bytes(argument_bytes)} for arguments, "
+            f"{format_bytes(result_bytes)} for results and {format_bytes(between)} between its kernels, as planned; "
+            f"{target.gpu.name} has {format_bytes(memory)}"
+        )
+
+
+def _program(
+    solution: Solution,
+    strategy: Strategy,
+    sizes: Mapping[str, int],
+    target: Target,
+    ptx: bool,
+    progress: Progress | None,
+) -> GpuProgram:
+    compiled: dict[int, GpuExecutable] = {}
+    seen: dict[int, Compiled] = {}
+
+    def compiles(lowered: Any) -> Any:
+        return target.compile(lowered, {}, ptx)
+
+    pallas = Pallas(compiles=compiles) if solution.pallas else None
+    with solution.program.width_context(), target.lowering():
+        lowering: Lowering = strategy.lowering(sizes, target.place, pallas)
+        for part in lowering.parts():
+            if progress is not None:
+                progress(part.name)
+            made = target.compile(part.lowered, part.options, ptx)
+            found = compiled.get(id(made))
+            seen[id(made)] = made
+            compiled[id(made)] = (
+                _executable(part, made, pallas) if found is None else replace(found, times=found.times + 1)
+            )
+    report = next((r for v in solution.variants for r in v.report.at_each() if dict(r.at) == dict(sizes)), None)
+    return GpuProgram(
+        dict(sizes),
+        dict(lowering.capacities),
+        lowering.execution,
+        lowering.as_written,
+        tuple(compiled.values()),
+        lowering.storage_bytes,
+        None if report is None else report.after.call or report.after.seconds,
+        None if report is None else report.after.launches,
+    )
+
+
+def _executable(part: Lowered, made: Compiled, pallas: Pallas | None) -> GpuExecutable:
+    text = made.executable.as_text() or ""
+    memory = made.executable.memory_analysis()
+    sizes = (0, 0, 0) if memory is None else (
+        memory.argument_size_in_bytes, memory.output_size_in_bytes, memory.temp_size_in_bytes
+    )  # fmt: skip
+    taken, left = ({}, {}) if pallas is None else (pallas.taken, pallas.left)
+    return GpuExecutable(
+        part.name,
+        1,
+        tuple(merged(launches(text))),
+        *(int(n) for n in sizes),
+        len(made.executable.runtime_executable().serialize()),
+        made.seconds,
+        unknown_loops(text),
+        taken.get(part.program, ""),
+        left.get(part.program, ""),
+        made.ptx,
+    )
