@@ -18,6 +18,11 @@ from benchmarks.kernels import attention, dequantised, quantised
 from benchmarks.llama_layer import Layer, Widths
 from relax_eg.shapes import Dim, parse_spec
 
+# How programs are executed: as one XLA program; in kernels; and in kernels without routines of cuDNN.
+WHOLE, KERNELS, OWN = WAYS = ("whole", "kernels", "own")
+OWN_RULES = rx.rules.default
+for _rule in [r.name for r in rx.rules.default if r.name.startswith("cudnn")]:
+    OWN_RULES = OWN_RULES - _rule
 DTYPES = ("bfloat16", "float32")
 LLAMA_3_8B = Widths(4096, 32, 8, 14336)
 PATTERN_SIZE = 4096  # of n in the patterns
@@ -70,12 +75,13 @@ class Subject:
 
         return jax.tree.map(array, list(self.specs))
 
-    def optimize(self, execution: str, target: Any) -> rx.types.Optimized:
-        """The program that is chosen for a device. Its first calls are not timed by `optimize` itself."""
+    def optimize(self, way: str, target: Any) -> rx.types.Optimized:
+        """The program that is chosen for a device, in one of `WAYS`. Its first calls are not timed by it."""
         given = self.given or self.fn
         specs = () if isinstance(given, rx.Module) else self.specs
         options: Any = {
-            "execution": execution,
+            "rules": OWN_RULES if way == OWN else rx.rules.default,
+            "execution": WHOLE if way == WHOLE else KERNELS,
             "target": target,
             "at": self.at or None,
             "settle": "off",

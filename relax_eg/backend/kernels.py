@@ -24,7 +24,7 @@ from relax_eg.backend.kernel_calls import Call, Kernels
 from relax_eg.backend.lower import new_sizes
 from relax_eg.backend.optimized import Optimized
 from relax_eg.backend.pallas.choice import Pallas
-from relax_eg.backend.runtime import UNSEEN, Lowered, Lowering, Place
+from relax_eg.backend.runtime import UNSEEN, CallPart, CallParts, Place
 from relax_eg.backend.whole import Whole
 from relax_eg.backend.width import run_in_width
 from relax_eg.errors import OptionError
@@ -270,7 +270,7 @@ class ByKernel(Whole):
         operands = [*self.prepared_values[b.program_indices[variant]], *arguments]
         return self.program.result(self.runners[variant].run(operands, alike.sizes))
 
-    def lowering(self, sizes: Mapping[str, int], place: Place, pallas: Pallas | None) -> Lowering:
+    def lowering(self, sizes: Mapping[str, int], place: Place, pallas: Pallas | None) -> CallParts:
         b, variant = self.bound_family, self.family.variant_at(sizes)
         if variant not in self.runners:
             return super().lowering(sizes, place, pallas)
@@ -279,11 +279,11 @@ class ByKernel(Whole):
         runner = KernelRunner(b.variant_program(variant).module, options, self.program.scope, pallas)
         call = runner.call(sizes)
 
-        def parts() -> Iterator[Lowered]:
+        def parts() -> Iterator[CallPart]:
             for name, program, lowered in call.lowered([*prepared, *others], place):
-                yield Lowered(name, program, lowered, options)
+                yield CallPart(name, program, lowered, options)
 
-        return Lowering(parts, b.programs[which].is_as_written, KERNELS, storage_bytes=call.planned_bytes)
+        return CallParts(parts, b.programs[which].is_as_written, KERNELS, storage_bytes=call.planned_bytes)
 
     def for_shapes(self, shapes: Mapping[int, tuple[int, ...]]) -> ByKernel:
         return ByKernel(self.family, self.pallas, self.executables, shapes)

@@ -29,7 +29,7 @@ Place = Callable[[Any], Any]  # puts a `jax.ShapeDtypeStruct` on a device
 
 
 @dataclass(frozen=True, slots=True)
-class Lowered:
+class CallPart:
     """A program that calls run, lowered by JAX and not yet compiled.
 
     - `name`: its name.
@@ -45,7 +45,7 @@ class Lowered:
 
 
 @dataclass(frozen=True, slots=True)
-class Lowering:
+class CallParts:
     """What calls at some sizes run.
 
     - `parts`: yields the programs that a call runs, in order.
@@ -55,7 +55,7 @@ class Lowering:
     - `storage_bytes`: bytes of the arrays between the programs, as planned.
     """
 
-    parts: Callable[[], Iterator[Lowered]]
+    parts: Callable[[], Iterator[CallPart]]
     as_written: bool
     execution: str = "whole"
     capacities: Mapping[str, int] = field(default_factory=dict[str, int])
@@ -136,7 +136,7 @@ class Strategy(ABC):
         """What cannot run at capacity, with the reason, where that is known or capacities were asked for."""
         return {}
 
-    def lowering(self, sizes: Mapping[str, int], place: Place, pallas: Pallas | None) -> Lowering:
+    def lowering(self, sizes: Mapping[str, int], place: Place, pallas: Pallas | None) -> CallParts:
         """What calls at these sizes run, on the device on which `place` puts its arguments. OptionError where a call
         runs no fixed list of programs.
 

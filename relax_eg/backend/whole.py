@@ -19,7 +19,7 @@ from relax_eg.backend.executables import Executables
 from relax_eg.backend.family import Family
 from relax_eg.backend.pallas.choice import Pallas
 from relax_eg.backend.program import abstract_array
-from relax_eg.backend.runtime import UNSEEN, Lowered, Lowering, Place, Strategy
+from relax_eg.backend.runtime import UNSEEN, CallPart, CallParts, Place, Strategy
 from relax_eg.errors import OtherProgramError
 from relax_eg.ir.expr import Expr
 from relax_eg.memo import Memo
@@ -215,17 +215,17 @@ class Whole(Strategy):
         run, prepared = self.executable(self._variant(args, kwargs, self.flat_arguments(args, kwargs)))
         run.lower(prepared, *args, **kwargs).compile()
 
-    def lowering(self, sizes: Mapping[str, int], place: Place, pallas: Pallas | None) -> Lowering:
+    def lowering(self, sizes: Mapping[str, int], place: Place, pallas: Pallas | None) -> CallParts:
         b, variant = self.bound_family, self.family.variant_at(sizes)
         which, options = b.program_indices[variant], self.family.variants[variant].compiler_options
         prepared, others = self.call_specs(sizes, which, place)
         args, kwargs = jax.tree_util.tree_unflatten(b.tree, others)
 
-        def parts() -> Iterator[Lowered]:
+        def parts() -> Iterator[CallPart]:
             lowered = jax.jit(self._program_function(which)).lower(prepared, *args, **kwargs)
-            yield Lowered(self.program.name, "", lowered, options)
+            yield CallPart(self.program.name, "", lowered, options)
 
-        return Lowering(parts, b.programs[which].is_as_written)
+        return CallParts(parts, b.programs[which].is_as_written)
 
     def call_specs(self, sizes: Mapping[str, int], which: int, place: Place) -> tuple[tuple[Any, ...], list[Any]]:
         """Specs of the values prepared for a program and of the other arguments of a call, each given to `place`."""

@@ -13,7 +13,7 @@ from relax_eg.backend.call_keys import UnseenError
 from relax_eg.backend.executables import Executables
 from relax_eg.backend.family import Family
 from relax_eg.backend.pallas.choice import Pallas
-from relax_eg.backend.runtime import UNSEEN, Lowered, Lowering, Place
+from relax_eg.backend.runtime import UNSEEN, CallPart, CallParts, Place
 from relax_eg.backend.whole import Whole
 from relax_eg.dynamic.policy import Policy
 from relax_eg.dynamic.runtime import ElsewhereError, Predict, Sized
@@ -108,17 +108,17 @@ class AtCapacity(Whole):
     def compile_call(self, args: tuple[Any, ...], kwargs: dict[str, Any], key: Any) -> None:
         self.sized.compile_call(args, kwargs, key)
 
-    def lowering(self, sizes: Mapping[str, int], place: Place, pallas: Pallas | None) -> Lowering:
+    def lowering(self, sizes: Mapping[str, int], place: Place, pallas: Pallas | None) -> CallParts:
         found = self._sized_for(self.bound_family).runs_at(sizes)
         run, given, named = found.taking
         args, kwargs = jax.tree.map(place, given), jax.tree.map(place, named)
         variant = self.family.variants[found.variant]
 
-        def parts() -> Iterator[Lowered]:
+        def parts() -> Iterator[CallPart]:
             lowered = jax.jit(run).lower(*args, **kwargs)
-            yield Lowered(self.program.name, "", lowered, variant.compiler_options)
+            yield CallPart(self.program.name, "", lowered, variant.compiler_options)
 
-        return Lowering(parts, variant.chosen is None, capacities=found.capacities)
+        return CallParts(parts, variant.chosen is None, capacities=found.capacities)
 
     def expect_other_sizes(self) -> None:
         """Makes the first call run at capacity already, with "auto". To be called before the first call.

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,13 +16,15 @@ from relax_eg.backend.checks import check_addressable
 from relax_eg.backend.family import Solution, Variant
 from relax_eg.backend.gpu.hlo import launches, merged, unknown_loops
 from relax_eg.backend.gpu.record import GpuCompilation, GpuExecutable, GpuProgram
-from relax_eg.backend.gpu.target import Compiled, Target, target_for
+from relax_eg.backend.gpu.target import CompiledPart, GpuTarget, target_for
+from relax_eg.backend.libraries import AbsentDevice, lowering_for
 from relax_eg.backend.pallas.choice import Pallas
-from relax_eg.backend.runtime import Lowered, Lowering, Strategy
+from relax_eg.backend.runtime import CallPart, CallParts, Strategy
 from relax_eg.byte_units import format_bytes
 from relax_eg.errors import OptionError
 from relax_eg.ir.annotations import dims_of
 from relax_eg.memory import plan
+from relax_eg.ops.library_needs import RoutinePlace
 
 Progress = Callable[[str], None]
 
@@ -94,7 +96,7 @@ def _variant(solution: Solution, sizes: Mapping[str, int]) -> Variant:
     return solution.variants[Family(solution.program, solution.variants).variant_at(sizes)]
 
 
-def _check_memory(solution: Solution, sizes: Mapping[str, int], target: Target) -> None:
+def _check_memory(solution: Solution, sizes: Mapping[str, int], target: GpuTarget) -> None:
     """OptionError where arguments, results and what is planned between kernels do not fit into the device's memory."""
     memory = target.gpu.memory_bytes
     if not memory:
@@ -120,19 +122,21 @@ def _program(
     solution: Solution,
     strategy: Strategy,
     sizes: Mapping[str, int],
-    target: Target,
+    target: GpuTarget,
     ptx: bool,
     progress: Progress | None,
 ) -> GpuProgram:
     compiled: dict[int, GpuExecutable] = {}
-    seen: dict[int, Compiled] = {}
+    seen: dict[int, CompiledPart] = {}
 
     def compiles(lowered: Any) -> Any:
         return target.compile(lowered, {}, ptx)
 
     pallas = Pallas(compiles=compiles) if solution.pallas else None
-    with solution.program.width_context(), target.lowering():
-        lowering: Lowering = strategy.lowering(sizes, target.place, pallas)
+    absent = AbsentDevice(RoutinePlace("gpu", target.gpu.kind), target.lacking)
+    described = nullcontext() if target.is_present else lowering_for(absent)
+    with solution.program.width_context(), target.lowering(), described:
+        lowering: CallParts = strategy.lowering(sizes, target.place, pallas)
         for part in lowering.parts():
             if progress is not None:
                 progress(part.name)
@@ -152,25 +156,24 @@ def _program(
         lowering.storage_bytes,
         None if report is None else report.after.call or report.after.seconds,
         None if report is None else report.after.launches,
+        absent.missing,
     )
 
 
-def _executable(part: Lowered, made: Compiled, pallas: Pallas | None) -> GpuExecutable:
-    text = made.executable.as_text() or ""
-    memory = made.executable.memory_analysis()
-    sizes = (0, 0, 0) if memory is None else (
-        memory.argument_size_in_bytes, memory.output_size_in_bytes, memory.temp_size_in_bytes
-    )  # fmt: skip
+def _executable(part: CallPart, made: CompiledPart, pallas: Pallas | None) -> GpuExecutable:
+    text, memory = made.executable.as_text() or "", made.executable.memory_analysis()
     taken, left = ({}, {}) if pallas is None else (pallas.taken, pallas.left)
     return GpuExecutable(
         part.name,
-        1,
-        tuple(merged(launches(text))),
-        *(int(n) for n in sizes),
-        len(made.executable.runtime_executable().serialize()),
-        made.seconds,
-        unknown_loops(text),
-        taken.get(part.program, ""),
-        left.get(part.program, ""),
-        made.ptx,
+        times=1,
+        launches=tuple(merged(launches(text))),
+        argument_bytes=int(memory.argument_size_in_bytes),
+        result_bytes=int(memory.output_size_in_bytes),
+        temporary_bytes=int(memory.temp_size_in_bytes),
+        code_bytes=len(made.executable.runtime_executable().serialize()),
+        compile_seconds=made.seconds,
+        unknown_loops=unknown_loops(text),
+        pallas=taken.get(part.program, ""),
+        left=left.get(part.program, ""),
+        ptx=made.ptx,
     )

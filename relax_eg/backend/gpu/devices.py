@@ -36,7 +36,7 @@ class Gpu:
 
 def _gpu(
     name: str, kind: str, capability: tuple[int, int], cores: int, clock: float, fpus: int, threads: int, shared: int,
-    l2_bytes: int, memory_bytes: int, bandwidth: float,
+    cache: float, memory_bytes: int, bandwidth: float,
 ) -> Gpu:  # fmt: skip
     """A device by its figures.
 
@@ -45,9 +45,10 @@ def _gpu(
     - `clock`: highest clock, GHz.
     - `fpus`: float32 units of a multiprocessor.
     - `threads`: most threads on a multiprocessor.
-    - `shared`: bytes of shared memory of a multiprocessor, of which a block may have all but 1 KiB.
-    - `l2_bytes`, `memory_bytes`: bytes of the level-2 cache, and of memory.
-    - `bandwidth`: bytes/s of memory.
+    - `shared`: shared memory of a multiprocessor, KiB, of which a block may have all but one.
+    - `cache`: level-2 cache, MiB.
+    - `memory_bytes`: bytes of memory.
+    - `bandwidth`: of memory, GB/s.
     """
     major, minor = capability
     accelerated = "feature_extension: ACCELERATED_FEATURES" if major >= 9 and major < 12 else ""
@@ -58,9 +59,11 @@ gpu_device_info {{
   threads_per_warp: 32  threads_per_block_limit: 1024  threads_per_core_limit: {threads}
   thread_dim_limit_x: 1024  thread_dim_limit_y: 1024  thread_dim_limit_z: 64
   block_dim_limit_x: 2147483647  block_dim_limit_y: 65535  block_dim_limit_z: 65535
-  shared_memory_per_block: 49152  shared_memory_per_core: {shared}  shared_memory_per_block_optin: {shared - 1024}
+  shared_memory_per_core: {shared << 10}  shared_memory_per_block: 49152
+  shared_memory_per_block_optin: {(shared - 1) << 10}
   registers_per_core_limit: 65536  registers_per_block_limit: 65536
-  l2_cache_size: {l2_bytes}  device_memory_size: {memory_bytes}  memory_bandwidth: {bandwidth:.0f}
+  l2_cache_size: {round(cache * (1 << 20))}
+  device_memory_size: {memory_bytes}  memory_bandwidth: {round(1e9 * bandwidth)}
   runtime_version: "12.8.0"  dnn_version: "9.10.0"  name: "{kind}"
 }}
 platform_name: "CUDA"
@@ -70,20 +73,18 @@ device_description_str: "{kind}"
     return Gpu(name, kind, memory_bytes, config)
 
 
-_MIB = 1 << 20
-
 # given: published figures, and memory as drivers report it.
 GPUS: dict[str, Gpu] = {
     gpu.name: gpu
     for gpu in (
-        _gpu("a100", "NVIDIA A100-SXM4-80GB", (8, 0), 108, 1.41, 64, 2048, 164 << 10, 40 * _MIB, 85100068864, 2.03904e12),
-        _gpu("h100", "NVIDIA H100 80GB HBM3", (9, 0), 132, 1.98, 128, 2048, 228 << 10, 50 * _MIB, 84942979072, 3.35232e12),
-        _gpu("h200", "NVIDIA H200", (9, 0), 132, 1.98, 128, 2048, 228 << 10, 50 * _MIB, 151397597184, 4.8e12),
-        _gpu("b200", "NVIDIA B200", (10, 0), 148, 1.965, 128, 2048, 228 << 10, 132644864, 191514411008, 7.67232e12),
-        _gpu("rtx4090", "NVIDIA GeForce RTX 4090", (8, 9), 128, 2.52, 128, 1536, 100 << 10, 72 * _MIB, 25386352640, 1.008e12),
-        _gpu("l4", "NVIDIA L4", (8, 9), 58, 2.04, 128, 1536, 100 << 10, 48 * _MIB, 23800000000, 3.0e11),
+        _gpu("a100", "NVIDIA A100-SXM4-80GB", (8, 0), 108, 1.41, 64, 2048, 164, 40.0, 85100068864, 2039.04),
+        _gpu("h100", "NVIDIA H100 80GB HBM3", (9, 0), 132, 1.98, 128, 2048, 228, 50.0, 84942979072, 3352.32),
+        _gpu("h200", "NVIDIA H200", (9, 0), 132, 1.98, 128, 2048, 228, 50.0, 151397597184, 4800.0),
+        _gpu("b200", "NVIDIA B200", (10, 0), 148, 1.965, 128, 2048, 228, 126.5, 191514411008, 7672.32),
+        _gpu("rtx4090", "NVIDIA GeForce RTX 4090", (8, 9), 128, 2.52, 128, 1536, 100, 72.0, 25386352640, 1008.0),
+        _gpu("l4", "NVIDIA L4", (8, 9), 58, 2.04, 128, 1536, 100, 48.0, 23800000000, 300.0),
     )
-}  # fmt: skip
+}
 
 
 def find_gpu(device: str | Path) -> Gpu:

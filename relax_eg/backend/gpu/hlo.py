@@ -66,8 +66,8 @@ class _Instruction:
 def launches(text: str) -> list[Launch]:
     """The kernels that a call of the program launches, in order, from the text of its optimized HLO module.
 
-    A loop's kernels count for each of its steps, once where XLA does not know their number. Of a choice, the branch with
-    most kernels counts.
+    A loop's kernels count for each of its steps, once where XLA does not know their number. Of a choice, the branch
+    with most kernels counts.
     """
     entry, computations = _computations(text)
     return list(_launches(entry, computations, 1)) if entry else []

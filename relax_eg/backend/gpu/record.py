@@ -64,6 +64,7 @@ class GpuProgram:
     - `storage_bytes`: bytes of the arrays between executables, as planned; 0 for a single executable.
     - `predicted_seconds`, `predicted_launches`: of a call, as the report predicts for its own target; None where it
       does not cover these sizes.
+    - `missing`: by name, the routines of other libraries in whose place their patterns were compiled, with the reason.
     """
 
     at: Mapping[str, int]
@@ -74,6 +75,7 @@ class GpuProgram:
     storage_bytes: int
     predicted_seconds: float | None
     predicted_launches: int | None
+    missing: Mapping[str, str]
 
     @property
     def launches(self) -> int:
@@ -193,6 +195,8 @@ def _shown(p: GpuProgram, target: str) -> RenderResult:
     for e in p.executables:
         if e.left:
             yield Text(f"left to XLA: {e.name}: {e.left}")
+    for text in p.missing.values():
+        yield Text(text)
 
 
 def _beside(predicted: object, target: str) -> str:

@@ -34,11 +34,12 @@ _PLUGINS = ("xla_cuda12", "xla_cuda13")
 _SKIP_CHECK = "JAX_SKIP_CUDA_CONSTRAINTS_CHECK"
 _DESCRIBED = {"xla_gpu_autotune_level": "0"}  # there is no device to time candidates on
 _STATISTICS = {"xla_gpu_collect_cost_model_stats": "True"}
+_CUDNN = "nvidia-cudnn-cu12"
 _NO_TABLE = "Cannot find key: sm_"  # given: XLA's error
 _loading = threading.Lock()
 
 
-class Compiled:
+class CompiledPart:
     """A program that XLA compiled.
 
     - `executable`: what `lowered.compile()` returned.
@@ -50,7 +51,7 @@ class Compiled:
         self.executable, self.seconds, self.ptx = executable, seconds, ptx
 
 
-class Target:
+class GpuTarget:
     """A GPU to compile for.
 
     - `gpu`: the device.
@@ -62,7 +63,13 @@ class Target:
         self.gpu, self.is_present = gpu, is_present
         self.why_no_estimates = ""
         self._sharding = sharding
-        self._compiled: dict[tuple[bytes, bool], Compiled] = {}
+        self._compiled: dict[tuple[bytes, bool], CompiledPart] = {}
+
+    @property
+    def lacking(self) -> Mapping[str, str]:
+        """By the beginning of names of routines, what compiling them lacks here."""
+        has_cudnn = importlib.util.find_spec("nvidia") is not None and importlib.util.find_spec("nvidia.cudnn")
+        return {} if self.is_present or has_cudnn else {"cudnn.": f"XLA compiles it with {_CUDNN}, not installed"}
 
     def place(self, spec: Any) -> Any:
         """A `jax.ShapeDtypeStruct` of an array on the device; other values unchanged."""
@@ -75,7 +82,7 @@ class Target:
         """A context in which programs are lowered for the device."""
         return nullcontext() if self.is_present else jax.sharding.use_abstract_mesh(self._sharding.mesh.abstract_mesh)
 
-    def compile(self, lowered: Any, options: Mapping[str, str], ptx: bool = False) -> Compiled:
+    def compile(self, lowered: Any, options: Mapping[str, str], ptx: bool = False) -> CompiledPart:
         """The executable of `lowered`, a result of `jax.jit(...).lower(...)`, with these options of XLA's.
 
         Programs with the same text are compiled once. DeviceError where XLA refuses it.
@@ -86,7 +93,7 @@ class Target:
             self._compiled[key] = self._compile(lowered, options, ptx)
         return self._compiled[key]
 
-    def _compile(self, lowered: Any, options: Mapping[str, str], ptx: bool) -> Compiled:
+    def _compile(self, lowered: Any, options: Mapping[str, str], ptx: bool) -> CompiledPart:
         with tempfile.TemporaryDirectory(prefix="relax_eg") as folder:
             chosen = {**({} if self.is_present else _DESCRIBED), **options}
             chosen |= {"xla_dump_to": folder} if ptx else {}
@@ -100,7 +107,7 @@ class Target:
                 raise DeviceError(f"XLA does not compile it for {self.gpu.name}: {_first_line(e)}") from e
             seconds = time.perf_counter() - started
             texts = [p.read_text(errors="replace") for p in sorted(Path(folder).glob("*.ptx"))] if ptx else []
-        return Compiled(made, seconds, tuple(texts))
+        return CompiledPart(made, seconds, tuple(texts))
 
     def _with_estimates(self, lowered: Any, options: Mapping[str, str]) -> Any:
         """Compiles with XLA's estimates, where it has its table of matmuls for the device."""
@@ -119,7 +126,7 @@ def _first_line(e: Exception) -> str:
     return f"{type(e).__name__}: {lines[0][:300]}" if lines else type(e).__name__
 
 
-def target_for(device: str | Path | None) -> Target:
+def target_for(device: str | Path | None) -> GpuTarget:
     """The GPU of this name or file; None: the GPU that JAX runs on.
 
     OptionError for a device that is not known, without the plug-in, with one of another version than jaxlib's, and for
@@ -136,15 +143,15 @@ def target_for(device: str | Path | None) -> Target:
         return _described(gpu)
 
 
-def _present() -> Target:
+def _present() -> GpuTarget:
     device = jax.devices()[0]
     statistics = device.memory_stats() or {}
     gpu = Gpu(device.device_kind, device.device_kind, int(statistics.get("bytes_limit", 0)), "")
-    return Target(gpu, SingleDeviceSharding(device), True)
+    return GpuTarget(gpu, SingleDeviceSharding(device), True)
 
 
 @lru_cache(FEW_KEPT)
-def _described(gpu: Gpu) -> Target:
+def _described(gpu: Gpu) -> GpuTarget:
     plugin = _plugin()
     from jax.experimental import topologies
 
@@ -162,7 +169,7 @@ def _described(gpu: Gpu) -> Target:
         except Exception as e:
             raise OptionError(f"device={gpu.name}: XLA reads no device from its description: {_first_line(e)}") from e
     mesh = topologies.make_mesh(found, (1,), ("device",))
-    return Target(gpu, NamedSharding(mesh, PartitionSpec()), False)
+    return GpuTarget(gpu, NamedSharding(mesh, PartitionSpec()), False)
 
 
 def _plugin() -> Any:
