@@ -13,7 +13,7 @@ import jaxlib
 
 from relax_eg.argument_checks import short_repr
 from relax_eg.backend.checks import check_addressable
-from relax_eg.backend.family import Solution, Variant
+from relax_eg.backend.family import KERNELS, Family, Solution, Variant
 from relax_eg.backend.gpu.hlo import launches, merged, unknown_loops
 from relax_eg.backend.gpu.record import GpuCompilation, GpuExecutable, GpuProgram
 from relax_eg.backend.gpu.target import CompiledPart, GpuTarget, target_for
@@ -50,7 +50,7 @@ def compile_for(
     """
     bindings = _bindings(solution, at)
     target = target_for(device)
-    for sizes in bindings:
+    for sizes in bindings:  # before anything is compiled
         _check_memory(solution, sizes, target)
     programs = tuple(_program(solution, strategy(sizes), sizes, target, ptx, progress) for sizes in bindings)
     report = solution.variants[0].report
@@ -91,30 +91,31 @@ def _bindings(
 
 
 def _variant(solution: Solution, sizes: Mapping[str, int]) -> Variant:
-    from relax_eg.backend.family import Family
-
     return solution.variants[Family(solution.program, solution.variants).variant_at(sizes)]
 
 
 def _check_memory(solution: Solution, sizes: Mapping[str, int], target: GpuTarget) -> None:
-    """OptionError where arguments, results and what is planned between kernels do not fit into the device's memory."""
-    memory = target.gpu.memory_bytes
-    if not memory:
-        return
-    planned = plan(_variant(solution, sizes).module, dict(sizes))
-    argument_bytes, result_bytes = (
-        sum(int(v.bytes.evaluate(sizes)) for v in planned.program.values if v.role == role and v.bytes is not None)
+    """OptionError where arguments and results, and what is planned between kernels where calls run in kernels, do not
+    fit into the device's memory. What one XLA program stores is XLA's choice."""
+    variant = _variant(solution, sizes)
+    planned = plan(variant.module, dict(sizes))
+    needs = {
+        f"{role}s": sum(int(v.bytes.evaluate(sizes)) for v in planned.program.values if v.role == role and v.bytes)
         for role in ("argument", "result")
-    )
-    between = planned.bytes_at(dict(sizes))
-    if argument_bytes + result_bytes + between > memory:
+    }
+    if variant.execution == KERNELS:
+        needs["what lies between its kernels, as planned"] = planned.bytes_at(dict(sizes))
+    _check_fits(solution.program.name, sizes, needs, target)
+
+
+def _check_fits(name: str, sizes: Mapping[str, int], needs: Mapping[str, int], target: GpuTarget) -> None:
+    memory, total = target.gpu.memory_bytes, sum(needs.values())
+    if memory and total > memory:
         at = ", ".join(f"{v}={n}" for v, n in sizes.items())
+        parts = ", ".join(f"{format_bytes(n)} for {what}" for what, n in needs.items())
         raise OptionError(
-            f"compile(): {solution.program.name}()"
-            + (f" at {at}" if at else "")
-            + f" needs {format_bytes(argument_bytes)} for arguments, "
-            f"{format_bytes(result_bytes)} for results and {format_bytes(between)} between its kernels, as planned; "
-            f"{target.gpu.name} has {format_bytes(memory)}"
+            f"compile(): {name}(){f' at {at}' if at else ''} needs {format_bytes(total)} ({parts}); {target.gpu.name} "
+            f"has {format_bytes(memory)}\n  accepted: sizes at which it fits"
         )
 
 
@@ -127,7 +128,6 @@ def _program(
     progress: Progress | None,
 ) -> GpuProgram:
     compiled: dict[int, GpuExecutable] = {}
-    seen: dict[int, CompiledPart] = {}
 
     def compiles(lowered: Any) -> Any:
         return target.compile(lowered, {}, ptx)
@@ -142,10 +142,13 @@ def _program(
                 progress(part.name)
             made = target.compile(part.lowered, part.options, ptx)
             found = compiled.get(id(made))
-            seen[id(made)] = made
             compiled[id(made)] = (
                 _executable(part, made, pallas) if found is None else replace(found, times=found.times + 1)
             )
+    if lowering.execution != KERNELS:
+        (one,) = compiled.values()
+        needs = {"arguments": one.argument_bytes, "results": one.result_bytes, "temporaries": one.temporary_bytes}
+        _check_fits(solution.program.name, sizes, needs, target)
     report = next((r for v in solution.variants for r in v.report.at_each() if dict(r.at) == dict(sizes)), None)
     return GpuProgram(
         dict(sizes),

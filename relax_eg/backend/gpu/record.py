@@ -138,6 +138,12 @@ class GpuCompilation:
     no_estimates: str
     programs: tuple[GpuProgram, ...]
 
+    @property
+    def ptx(self) -> str:
+        """The kernels in PTX, if asked for; those that several programs share once."""
+        texts = dict.fromkeys(text for p in self.programs for e in p.executables for text in e.ptx)
+        return "\n".join(t.strip() for t in texts if t.strip()) + "\n"
+
     def to_json(self, path: str | Path | None = None) -> str:
         """All of it as JSON text, also written to `path` if one is given."""
         text = json.dumps({"relax_eg gpu compilation": VERSION, **asdict(self)}, indent=2) + "\n"
@@ -164,12 +170,12 @@ class GpuCompilation:
 def _shown(p: GpuProgram, target: str) -> RenderResult:
     at = ", ".join(f"{v}={n}" for v, n in p.at.items())
     padded = ", ".join(f"{v}={n}" for v, n in p.capacities.items())
-    how = f"in {len(p.executables)} executables" if p.execution == "kernels" else "one executable"
+    how = f"in kernels, {_several(len(p.executables), 'executable')}" if p.execution == "kernels" else "one executable"
     written = ", as written" * p.as_written
     yield Text(f"\n{f'at {at}' if at else 'at its sizes'}{f', padded to {padded}' if padded else ''}: {how}{written}")
     kinds = ", ".join(f"{n} {kind}" for kind, n in p.kinds.items())
     yield Text(f"  launches      {p.launches} ({kinds})" + _beside(p.predicted_launches, target))
-    estimate = f"{1e6 * p.seconds:.4g} us" + (f", {p.unpriced} launches without one" if p.unpriced else "")
+    estimate = f"{1e6 * p.seconds:.4g} us" + (f", {_several(p.unpriced, 'launch')} without one" if p.unpriced else "")
     predicted = None if p.predicted_seconds is None else f"{1e6 * p.predicted_seconds:.4g} us a call"
     yield Text(f"  XLA estimates {estimate}" + _beside(predicted, target))
     between = f" ({format_bytes(p.storage_bytes)} between executables)" if p.storage_bytes else ""
@@ -197,6 +203,10 @@ def _shown(p: GpuProgram, target: str) -> RenderResult:
             yield Text(f"left to XLA: {e.name}: {e.left}")
     for text in p.missing.values():
         yield Text(text)
+
+
+def _several(n: int, what: str) -> str:
+    return f"{n} {what}" if n == 1 else f"{n} {what}{'es' if what.endswith('ch') else 's'}"
 
 
 def _beside(predicted: object, target: str) -> str:
