@@ -131,17 +131,21 @@ def _layers(dtype: str) -> Iterator[Subject]:
 
 
 def _minilm(dtype: str) -> Iterator[Subject]:
-    from examples import minilm  # imports packages of the extra "demo"
-
     try:
-        (params, _), drawn = minilm.load(), ""
+        from examples import minilm
+    except ModuleNotFoundError as e:
+        print(f"MiniLM is left out: {e} (extra: demo)", flush=True)
+        return
+    try:
+        params, _ = minilm.load()
     except (OSError, ModuleNotFoundError):
-        params, drawn = _drawn_params(), ", weights drawn"
+        print("MiniLM's weights are not installed: random ones of their shapes stand in", flush=True)
+        params = _drawn_params()
     params = jax.tree.map(lambda x: x.astype(dtype), params)
     for batch, tokens in ((1, 128), (64, 128)):
         ids = jax.random.randint(jax.random.key(0), (batch, tokens), 0, _WORDS)
         specs = (params, ids, jnp.ones_like(ids))
-        yield Subject(f"MiniLM, {batch} of {tokens} tokens{drawn}", dtype, minilm.encode, specs, weights=("params",))
+        yield Subject(f"MiniLM, {batch} of {tokens} tokens", dtype, minilm.encode, specs, weights=("params",))
 
 
 def _drawn_params() -> dict[str, Any]:
