@@ -131,3 +131,7 @@ class ForkedError(RelaxEgError, RuntimeError):
 class ExplanationError(RelaxEgError):
     """A program that cannot be explained, or an invalid explanation or certificate; the text names the step and the
     reason."""
+
+
+class DeviceError(RelaxEgError, RuntimeError):
+    """A program that XLA does not compile for a device."""

@@ -7,7 +7,7 @@ starts with. So from the second call on only results are allocated, which are ne
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 from weakref import WeakValueDictionary
@@ -243,17 +243,32 @@ class Call:
 
         `args`: arguments of a call, or their `jax.ShapeDtypeStruct`s. Compiles kernels that have not run yet.
         """
-        env: list[Any] = [*args, *self._blank, *(self._aval(v) for v in self._first), *self._copies]
         found: dict[str, int] = {}
+        for name, _, lowered in self.lowered(args):
+            if name != VIEW:
+                found[name] = lowered_allocated_bytes(lowered, self._kernels.options)
+        return found
+
+    def lowered(
+        self, args: Sequence[Any], place: Callable[[Any], Any] = lambda spec: spec
+    ) -> Iterator[tuple[str, str, Any]]:
+        """Yields, for each kernel that a call runs, its name, the name of the program that it was to be lowered through
+        Pallas for ("" for none), and what JAX lowered it to.
+
+        - `args`: arguments of a call, or their `jax.ShapeDtypeStruct`s.
+        - `place`: puts a `jax.ShapeDtypeStruct` on the device for which they are lowered.
+        """
+        env: list[Any] = [*args, *self._blank, *(self._aval(v) for v in self._first), *self._copies]
         for s in self._steps:
-            given = [env[i] for i in s.reads]
-            lowered = s.run.lower(*given)
-            if s.name != VIEW:
-                found[s.name] = lowered_allocated_bytes(lowered, self._kernels.options)
+            given = [place(env[i]) for i in s.reads]
+            # What takes no array is lowered for the default device, unless it is within a function that takes one.
+            run = s.run if given else jax.jit(lambda _, run=s.run: run(), keep_unused=True)
+            lowered = run.lower(*(given or [place(jax.ShapeDtypeStruct((), np.bool_))]))
+            inner = s.run.run if isinstance(s.run, _Nested) else s.run
+            yield s.name, inner.name if isinstance(inner, Preferred) else "", lowered
             outs = jax.tree.leaves(lowered.out_info)
             for w, x in zip((s.writes,) if isinstance(s.writes, int) else s.writes, outs, strict=True):
                 env[w] = jax.ShapeDtypeStruct(x.shape, x.dtype)
-        return found
 
     def _bytes(self, v: Value) -> int:
         return int(v.bytes.evaluate(self.sizes)) if v.bytes is not None else 0

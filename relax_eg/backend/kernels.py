@@ -8,7 +8,7 @@ follows the memory plan (`kernel_calls`). Kernels that several layers share are 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -24,7 +24,7 @@ from relax_eg.backend.kernel_calls import Call, Kernels
 from relax_eg.backend.lower import new_sizes
 from relax_eg.backend.optimized import Optimized
 from relax_eg.backend.pallas.choice import Pallas
-from relax_eg.backend.runtime import UNSEEN
+from relax_eg.backend.runtime import UNSEEN, CallPart, CallParts, Place
 from relax_eg.backend.whole import Whole
 from relax_eg.backend.width import run_in_width
 from relax_eg.errors import OptionError
@@ -269,6 +269,21 @@ class ByKernel(Whole):
             return self.run_whole(arguments)
         operands = [*self.prepared_values[b.program_indices[variant]], *arguments]
         return self.program.result(self.runners[variant].run(operands, alike.sizes))
+
+    def lowering(self, sizes: Mapping[str, int], place: Place, pallas: Pallas | None) -> CallParts:
+        b, variant = self.bound_family, self.family.variant_at(sizes)
+        if variant not in self.runners:
+            return super().lowering(sizes, place, pallas)
+        which, options = b.program_indices[variant], self.family.variants[variant].compiler_options
+        prepared, others = self.call_specs(sizes, which, place)
+        runner = KernelRunner(b.variant_program(variant).module, options, self.program.scope, pallas)
+        call = runner.call(sizes)
+
+        def parts() -> Iterator[CallPart]:
+            for name, program, lowered in call.lowered([*prepared, *others], place):
+                yield CallPart(name, program, lowered, options)
+
+        return CallParts(parts, b.programs[which].is_as_written, KERNELS, storage_bytes=call.planned_bytes)
 
     def for_shapes(self, shapes: Mapping[int, tuple[int, ...]]) -> ByKernel:
         return ByKernel(self.family, self.pallas, self.executables, shapes)

@@ -10,7 +10,10 @@ from __future__ import annotations
 import math
 import os
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
 from typing import Any
 
 import jax
@@ -40,6 +43,41 @@ _MOST_FIRST_RUNS = 4096  # limit: results of first runs that are remembered, of 
 _MOST_WARNINGS = 1024  # limit: warnings that are remembered, so that each is given once
 _first_runs = Memo[tuple[Any, ...], str](_MOST_FIRST_RUNS)
 _warned = Memo[str, None](_MOST_WARNINGS)
+
+
+@dataclass(frozen=True, slots=True)
+class AbsentDevice:
+    """A device that is not here, for which programs are lowered. There no routine is checked at its first run.
+
+    - `place`: the device.
+    - `lacking`: by the beginning of a routine's name, what its compilation lacks here.
+    - `missing`: gets, by name, why the pattern of a routine is lowered in its place.
+    """
+
+    place: RoutinePlace
+    lacking: Mapping[str, str]
+    missing: dict[str, str] = field(default_factory=dict[str, str])
+
+    def unavailable_reason(self, library: Library) -> str:
+        """Why a routine cannot be compiled for the device; empty where it can."""
+        why = next((what for start, what in self.lacking.items() if library.name.startswith(start)), "")
+        why = why or unavailable_reason(library, self.place)
+        if why:
+            self.missing[library.name] = f"library `{library.name}` is missing: {why}; its pattern is compiled instead"
+        return why
+
+
+_absent: ContextVar[AbsentDevice | None] = ContextVar("relax_eg_absent_device", default=None)
+
+
+@contextmanager
+def lowering_for(device: AbsentDevice) -> Generator[None]:
+    """A context in which routines are those of this device."""
+    token = _absent.set(device)
+    try:
+        yield
+    finally:
+        _absent.reset(token)
 
 
 def default_device() -> RoutinePlace:
@@ -72,6 +110,14 @@ def run_registered(library: Library, call: Expr, args: Sequence[Any], sizes: Map
 
     LibraryError where its result is not what it should be, unless `first_run` is "fall back": then its pattern runs.
     """
+    absent = _absent.get()
+    if absent is not None:
+        if absent.unavailable_reason(library):
+            return library.run_definition(call, args, sizes)
+        made, problem = _run(library, call, args, sizes)
+        if problem:
+            raise LibraryError(problem)
+        return made
     why = unavailable_reason(library, default_device())
     if why:
         _warn_once(f"library `{library.name}` is missing: {why}; its pattern runs instead")

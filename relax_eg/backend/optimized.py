@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
 import jax
@@ -25,6 +25,9 @@ from relax_eg.explain.certificate import UnaidedCertificate
 from relax_eg.explain.text import Explanation
 from relax_eg.ir.module import Module
 from relax_eg.reports import CostReport
+
+if TYPE_CHECKING:
+    from relax_eg.backend.gpu.record import GpuCompilation
 
 
 class Optimized(Runtime):
@@ -47,8 +50,8 @@ class Optimized(Runtime):
         self._weights = solution.weights
         self._weight_indices = tuple(i for i, a in enumerate(solution.program.arguments) if a in self._weights)
         self._kept = all(v.chosen is None for v in self.variants)
-        binds = bool(self._weight_indices) and not self._kept
-        super().__init__(strategy, BindsWeights(strategy, self._weight_indices) if binds else None)
+        self._binds = bool(self._weight_indices) and not self._kept
+        super().__init__(strategy, BindsWeights(strategy, self._weight_indices) if self._binds else None)
         self._chosen: Serving = self._serving
         # What settles, and how the program as written runs, where the first calls settle which is faster.
         self._settler: Settler | None = None
@@ -219,6 +222,40 @@ class Optimized(Runtime):
         OptionError, BoundsError; OptionError for a function that does not run padded to capacities.
         """
         self._compile_ahead(at, background, self._weight_indices)
+
+    def compile(
+        self,
+        device: str | Path | None = None,
+        *,
+        at: Mapping[str, int] | Sequence[Mapping[str, int]] | None = None,
+        ptx: bool = False,
+        progress: Callable[[str], None] | None = None,
+    ) -> GpuCompilation:
+        """What XLA makes of the function for a GPU, which need not be present: kernels by kind, launches, bytes, XLA's
+        own estimates of times, and what was left to XLA or fell back. Nothing is run; see `docs/gpu.md`.
+
+        - `device`: "h100", "h200", "a100", "b200", "rtx4090", "l4", or the path of a target-config file of XLA's; None:
+          the GPU that JAX runs on.
+        - `at`: sizes, one binding or a list; None: those of `optimize(at=...)`. With declared `weights`, what runs once
+          these are bound is compiled.
+        - `ptx`: whether the kernels in PTX are kept.
+        - `progress`: called with the name of each program before it is compiled.
+
+        OptionError for an unknown device, without the packages of `relax-eg[cuda]`, for sizes that are missing, and,
+        before anything is compiled, for a program larger than the device's memory; BoundsError; DeviceError where XLA
+        does not compile a program.
+        """
+        from relax_eg.backend.gpu.compile import compile_for  # which programs for the CPU never need
+
+        return compile_for(self._solution, self._strategy_at, device, at, ptx, progress)
+
+    def _strategy_at(self, sizes: Mapping[str, int]) -> Strategy:
+        """How calls run at these sizes once the weights are bound."""
+        if not self._binds or not isinstance(self.strategy, Whole):
+            return self.strategy
+        params = self._program.params
+        shapes = {i: tuple(int(d.evaluate(sizes)) for d in params[i].tensor.shape or ()) for i in self._weight_indices}
+        return self.strategy.for_shapes(shapes)
 
     def save(self, path: str | Path) -> None:
         """Writes the function to a file. `rx.load` reads it in any process, and it runs there without a search.

@@ -14,16 +14,53 @@ A strategy is made for a function with all arguments given by the calls, and aga
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from relax_eg.backend.executables import EXECUTABLES, Executables, executables
+from relax_eg.backend.pallas.choice import Pallas
 from relax_eg.backend.program import Program, positional_arguments, without_notes
 from relax_eg.backend.statistics import SettledRow, Statistics
 from relax_eg.errors import OptionError, RelaxEgError
 from relax_eg.reports.report import MeasuredRow
 
 UNSEEN: Any = object()
+Place = Callable[[Any], Any]  # puts a `jax.ShapeDtypeStruct` on a device
+
+
+@dataclass(frozen=True, slots=True)
+class CallPart:
+    """A program that calls run, lowered by JAX and not yet compiled.
+
+    - `name`: its name.
+    - `program`: the name of the tensor program for which Pallas was asked; "" for none.
+    - `lowered`: what `jax.jit(...).lower(...)` returned.
+    - `options`: options of XLA's with which it is to be compiled.
+    """
+
+    name: str
+    program: str
+    lowered: Any
+    options: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class CallParts:
+    """What calls at some sizes run.
+
+    - `parts`: yields the programs that a call runs, in order.
+    - `as_written`: whether the function runs as written.
+    - `execution`: "whole", or "kernels" for a program for each kernel.
+    - `capacities`: the sizes of the buffers, where calls run padded to these; otherwise empty.
+    - `storage_bytes`: bytes of the arrays between the programs, as planned.
+    """
+
+    parts: Callable[[], Iterator[CallPart]]
+    as_written: bool
+    execution: str = "whole"
+    capacities: Mapping[str, int] = field(default_factory=dict[str, int])
+    storage_bytes: int = 0
 
 
 class Strategy(ABC):
@@ -99,6 +136,17 @@ class Strategy(ABC):
     def at_exact_sizes(self) -> Mapping[str, str]:
         """What cannot run at capacity, with the reason, where that is known or capacities were asked for."""
         return {}
+
+    def lowering(self, sizes: Mapping[str, int], place: Place, pallas: Pallas | None) -> CallParts:
+        """What calls at these sizes run, on the device on which `place` puts its arguments. OptionError where a call
+        runs no fixed list of programs.
+
+        - `pallas`: chooses the kernels that are lowered through Pallas; None: none.
+        """
+        raise OptionError(
+            f"compile(): {self.program.name}() runs in steps, of which each depends on values of the one before; a "
+            "function that is one XLA program or a list of kernels is accepted"
+        )
 
     def statistics(self) -> Statistics:
         """Statistics of the executables; without any where JAX compiles the function for each shape that is called."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import functools
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from types import MappingProxyType
 from typing import Any
@@ -17,7 +17,9 @@ from relax_eg.backend.bound import BoundFamily, other_program
 from relax_eg.backend.call_keys import MOST_KEYS, NO_KEY, UnseenError, is_tracing
 from relax_eg.backend.executables import Executables
 from relax_eg.backend.family import Family
-from relax_eg.backend.runtime import UNSEEN, Strategy
+from relax_eg.backend.pallas.choice import Pallas
+from relax_eg.backend.program import abstract_array
+from relax_eg.backend.runtime import UNSEEN, CallPart, CallParts, Place, Strategy
 from relax_eg.errors import OtherProgramError
 from relax_eg.ir.expr import Expr
 from relax_eg.memo import Memo
@@ -212,6 +214,31 @@ class Whole(Strategy):
     def compile_call(self, args: tuple[Any, ...], kwargs: dict[str, Any], key: Any) -> None:
         run, prepared = self.executable(self._variant(args, kwargs, self.flat_arguments(args, kwargs)))
         run.lower(prepared, *args, **kwargs).compile()
+
+    def lowering(self, sizes: Mapping[str, int], place: Place, pallas: Pallas | None) -> CallParts:
+        b, variant = self.bound_family, self.family.variant_at(sizes)
+        which, options = b.program_indices[variant], self.family.variants[variant].compiler_options
+        prepared, others = self.call_specs(sizes, which, place)
+        args, kwargs = jax.tree_util.tree_unflatten(b.tree, others)
+
+        def parts() -> Iterator[CallPart]:
+            lowered = jax.jit(self._program_function(which)).lower(prepared, *args, **kwargs)
+            yield CallPart(self.program.name, "", lowered, options)
+
+        return CallParts(parts, b.programs[which].is_as_written)
+
+    def call_specs(self, sizes: Mapping[str, int], which: int, place: Place) -> tuple[tuple[Any, ...], list[Any]]:
+        """Specs of the values prepared for a program and of the other arguments of a call, each given to `place`."""
+        b, params = self.bound_family, self.program.params
+
+        def spec(i: int) -> Any:
+            tensor = params[i].tensor
+            shape = [int(d.evaluate(sizes)) for d in tensor.shape or ()]
+            return place(abstract_array(tensor, shape, self.program.weak_in[i]))
+
+        weights = [spec(i) for i in sorted(b.indices)]
+        prepared = jax.eval_shape(lambda *given: b.programs[which].prepare(given, b.fixed, {}), *weights)
+        return jax.tree.map(place, prepared), [spec(i) for i in b.call_indices]
 
     def check_arguments(self, arguments: Sequence[Any]) -> list[Any]:
         return self.bound_family.check(arguments)

@@ -10,7 +10,20 @@ from typing import Annotated
 import typer
 
 import relax_eg as rx
-from relax_eg.cli import ablate, cache, calibrate, compare, extract, optimize, plan, prove, rules, view, why_not
+from relax_eg.cli import (
+    ablate,
+    cache,
+    calibrate,
+    compare,
+    compile,
+    extract,
+    optimize,
+    plan,
+    prove,
+    rules,
+    view,
+    why_not,
+)
 
 app = typer.Typer(
     name="relax-eg",
@@ -44,6 +57,7 @@ app.command("rules")(rules.list_rules)
 app.command("verify")(rules.verify)
 app.command("why-not")(why_not.why_not)
 app.command("plan")(plan.plan)
+app.command("compile")(compile.compile)
 app.command("prove")(prove.prove)
 app.command("extract")(extract.extract)
 app.command("calibrate")(calibrate.calibrate)

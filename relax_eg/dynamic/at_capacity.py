@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
+
+import jax
 
 from relax_eg.backend.bound import BoundFamily
 from relax_eg.backend.call_keys import UnseenError
 from relax_eg.backend.executables import Executables
 from relax_eg.backend.family import Family
-from relax_eg.backend.runtime import UNSEEN
+from relax_eg.backend.pallas.choice import Pallas
+from relax_eg.backend.runtime import UNSEEN, CallPart, CallParts, Place
 from relax_eg.backend.statistics import ExecutableRow, Statistics
 from relax_eg.backend.whole import Whole
 from relax_eg.dynamic.policy import Policy
@@ -104,6 +107,18 @@ class AtCapacity(Whole):
 
     def compile_call(self, args: tuple[Any, ...], kwargs: dict[str, Any], key: Any) -> None:
         self.sized.compile_call(args, kwargs, key)
+
+    def lowering(self, sizes: Mapping[str, int], place: Place, pallas: Pallas | None) -> CallParts:
+        found = self._sized_for(self.bound_family).runs_at(sizes)
+        run, given, named = found.taking
+        args, kwargs = jax.tree.map(place, given), jax.tree.map(place, named)
+        variant = self.family.variants[found.variant]
+
+        def parts() -> Iterator[CallPart]:
+            lowered = jax.jit(run).lower(*args, **kwargs)
+            yield CallPart(self.program.name, "", lowered, variant.compiler_options)
+
+        return CallParts(parts, variant.chosen is None, capacities=found.capacities)
 
     def expect_other_sizes(self) -> None:
         """Makes the first call run at capacity already, with "auto". To be called before the first call.

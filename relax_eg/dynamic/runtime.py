@@ -108,6 +108,19 @@ class _KnownCall(NamedTuple):
     call: _Call
 
 
+class SizedProgram(NamedTuple):
+    """A program that calls with certain sizes run.
+
+    - `taking`: its function, with specs of its arguments.
+    - `variant`: the index of the variant.
+    - `capacities`: the sizes of its buffers; empty where it is exact.
+    """
+
+    taking: TracedFunction
+    variant: int
+    capacities: Mapping[str, int]
+
+
 class Sized:
     """The executables of a function whose sizes vary, and the way of each call to one of them.
 
@@ -317,6 +330,14 @@ class Sized:
         if fit is None:
             return self._exact_call(sizes)
         return _Call(dict(sizes), capacities, "capacity", variant, fit, body.scalars(sizes))
+
+    def runs_at(self, sizes: Mapping[str, int]) -> SizedProgram:
+        """What calls with these sizes run."""
+        call = self.call_at({v: sizes[v] for v in self._policy.ladders})
+        body = self.bodies[self._which[call.variant]]
+        if call.mode == "exact":
+            return SizedProgram(body.exact(call.sizes, self._tree), call.variant, {})
+        return SizedProgram(body.at_capacity(call.capacities, self._tree), call.variant, call.capacities)
 
     def _executable_for(self, call: _Call) -> tuple[Executable, CapacityFit | None]:
         """The executable for a call, compiled if need be, and the fit of its arrays; None where it is exact."""

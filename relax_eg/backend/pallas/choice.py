@@ -22,12 +22,14 @@ class Pallas:
     """Chooses, for the kernels of a module, which are lowered through Pallas, and records the choices.
 
     - `interpret`: whether to run Pallas kernels in its interpreter, which works on any device; for tests.
+    - `compiles`: compiles a lowered kernel, which raises where that is not possible; default: for JAX's own device.
     - `taken`: reason by name of each program that was lowered through Pallas.
     - `left`: reason by name of each program that was left to XLA.
     """
 
-    def __init__(self, interpret: bool = False) -> None:
+    def __init__(self, interpret: bool = False, compiles: Callable[[Any], Any] | None = None) -> None:
         self.interpret = interpret
+        self.compiles = compiles or (lambda lowered: lowered.compile())
         self.taken: dict[str, str] = {}
         self.left: dict[str, str] = {}
 
@@ -66,10 +68,12 @@ class Preferred:
     """A kernel lowered through Pallas, or through XLA if that does not compile.
 
     It is called and lowered like the result of `jax.jit`.
+
+    - `name`: the name of its program.
     """
 
     def __init__(self, name: str, pallas: Pallas, through_pallas: Any, through_xla: Any) -> None:
-        self._name, self._pallas = name, pallas
+        self.name, self._pallas = name, pallas
         self._pair = through_pallas, through_xla
         self._settled: Any = None
 
@@ -83,14 +87,14 @@ class Preferred:
         first, second = self._pair
         try:
             # Compiled before the first call, which may write over donated arguments.
-            first.lower(*arrays).compile()
+            self._pallas.compiles(first.lower(*arrays))
             self._settled = first
         except RelaxEgError:
             raise
         except Exception as e:  # any error of Pallas, Triton or the driver: XLA computes the same
-            if self._name not in self._pallas.taken:
+            if self.name not in self._pallas.taken:
                 raise
             raise_if_exhausted(e)
-            self._pallas.failed(self._name, e)
+            self._pallas.failed(self.name, e)
             self._settled = second
         return self._settled

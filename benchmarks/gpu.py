@@ -1,0 +1,363 @@
+"""Programs on a GPU: as written under `jax.jit`, and ours as one XLA program, in kernels, and in kernels without cuDNN.
+
+    python -m benchmarks.gpu [--device h100] [--dtype bfloat16] [--only attention] [--json out.json] [--quick]
+    python -m benchmarks.gpu --search build/gpu                     # chooses the programs and saves them; nothing more
+    python -m benchmarks.gpu --run [--programs build/gpu] [--budget 220] [--json out.json]  # on a machine with a GPU
+
+Without `--run` XLA compiles them for GPUs that need not be there (`pip install 'relax-eg[cuda]'`). A row has kernels
+(launches of a call), temporary bytes, and XLA's own estimate of the time of the kernels that it estimates, the same
+models on all sides (`relax_eg.backend.gpu.hlo`). Kernels through Pallas, and routines but matmuls, have no estimate;
+where there are any, the estimate is a lower bound and no ratio is formed.
+
+With `--run` all take turns, each called several times in a row and then waited for, as a device is kept busy. Ratios
+are medians over the rounds with their intervals. Results are compared with those of the function as written in float32
+at the highest precision of matmuls: ours must not be more than twice as far from these as the function as written (norm
+of the difference over norm; up to the rounding of its dtype).
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Annotated, Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import typer
+
+import relax_eg as rx
+from benchmarks import Quick
+from benchmarks.gpu_cases import DTYPES, KERNELS, OWN, WAYS, WHOLE, Subject, subjects
+from benchmarks.timing import QUICK_SECONDS, Estimate, duration, machine, measure
+from relax_eg.backend.gpu.hlo import launches
+from relax_eg.backend.gpu.target import GpuTarget, target_for
+from relax_eg.byte_units import format_bytes
+from relax_eg.measure.device import default_profile
+
+WRITTEN = "as written"
+IN_A_ROW = 8  # calls that are queued before they are waited for
+ROUNDED = {"bfloat16": 1e-2, "float16": 2e-3, "float32": 1e-3}  # differences up to these are not judged
+AS_FAR = 2.0  # a result may be so many times as far from the precise one as that of the function as written
+NO_WORSE = 1.03  # temporaries and estimates may be so many times those of the program as written
+QUICK_SUBJECTS = 1
+VERSION = 1  # of the file of rows
+
+
+def search(chosen: list[Subject], target: str, folder: Path) -> None:
+    """Chooses the programs for a device, and saves them."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for subject in chosen:
+        started = time.perf_counter()
+        found = searched(subject, target)
+        for way, best in found.items():
+            best.save(saved(folder, subject, way))
+        gains = ", ".join(f"{way} {best.report.predicted_gain:.2f}" for way, best in found.items())
+        print(f"{subject.name}, {subject.dtype}: {gains}; {time.perf_counter() - started:.1f} s", flush=True)
+
+
+def searched(subject: Subject, target: Any) -> dict[str, rx.types.Optimized]:
+    """What is chosen for a device, by way; without the way that leaves cuDNN out, where that is the same program."""
+    found = {way: subject.optimize(way, target) for way in WAYS}
+    if str(found[OWN].module) == str(found[KERNELS].module):
+        del found[OWN]
+    return found
+
+
+def saved(folder: Path, subject: Subject, way: str) -> Path:
+    return folder / f"{subject.file_name}-{way}.rxe"
+
+
+def chosen_programs(subject: Subject, programs: Path | None, target: Any) -> dict[str, rx.types.Optimized]:
+    """By way, what `search` saved, or else what searches find now."""
+    if programs is None or not saved(programs, subject, WHOLE).exists():
+        return searched(subject, target)
+    paths = {way: saved(programs, subject, way) for way in WAYS}
+    return {way: rx.load(path, settle="off") for way, path in paths.items() if path.exists()}
+
+
+# --- compiled ---
+
+
+@dataclass(frozen=True)
+class Made:
+    """What XLA made of a program.
+
+    - `launches`, `pallas`: kernels that a call launches, and those of them through Pallas.
+    - `temporary_bytes`: bytes beside arguments and results.
+    - `seconds`: XLA's estimates added up; None where it has none for this device.
+    - `unpriced`: launches without an estimate.
+    """
+
+    launches: int
+    pallas: int
+    temporary_bytes: int
+    seconds: float | None
+    unpriced: int
+
+    def __str__(self) -> str:
+        estimate = "" if self.seconds is None else f", {duration(self.seconds)}"
+        rest = f" and {self.unpriced} not estimated" if self.unpriced and self.seconds is not None else ""
+        pallas = f" ({self.pallas} Pallas)" if self.pallas else ""
+        return f"{self.launches} kernels{pallas}, {format_bytes(self.temporary_bytes)}{estimate}{rest}"
+
+
+@dataclass(frozen=True)
+class CompiledRow:
+    """A program for a device.
+
+    - `made`: what XLA made of it, by way, as written first.
+    - `left`: why kernels were not lowered through Pallas as meant, or not compiled by a routine as meant.
+    - `wrong`: why there is no more; "" if there is all.
+    """
+
+    name: str
+    dtype: str
+    device: str
+    made: Mapping[str, Made] = field(default_factory=dict[str, Made])
+    left: tuple[str, ...] = ()
+    wrong: str = ""
+
+    def __str__(self) -> str:
+        lines = [f"{self.name}, {self.dtype}, {self.device}"]
+        lines += [f"    {way:<10} {found}{self._beside(way)}" for way, found in self.made.items()]
+        lines += [f"    {text}" for text in self.left]
+        return "\n".join([*lines, *([f"    FAILED: {self.wrong}"] if self.wrong else [])])
+
+    def _beside(self, way: str) -> str:
+        ratio = self.speedup(way)
+        return "" if ratio is None or way == WRITTEN else f"  {ratio:.2f}x"
+
+    def speedup(self, way: str) -> float | None:
+        """The estimate as written over that of `way`; None where a kernel of either has none."""
+        ours, theirs = self.made[way], self.made[WRITTEN]
+        if not ours.seconds or not theirs.seconds or ours.unpriced or theirs.unpriced:
+            return None
+        return theirs.seconds / ours.seconds
+
+    def worse(self) -> list[str]:
+        """The ways with more temporary bytes or a longer estimate than as written, beyond `NO_WORSE`."""
+        theirs, found = self.made.get(WRITTEN), list[str]()
+        for way, ours in self.made.items() if theirs is not None else ():
+            if ours.temporary_bytes > NO_WORSE * theirs.temporary_bytes + (1 << 10):
+                found.append(f"{way}: {format_bytes(ours.temporary_bytes)}, {format_bytes(theirs.temporary_bytes)}")
+            if (ratio := self.speedup(way)) is not None and ratio * NO_WORSE < 1:
+                found.append(f"{way}: {ratio:.2f}x")
+        return found
+
+
+def compiled_row(subject: Subject, device: str, programs: Path | None) -> CompiledRow:
+    """What XLA makes of a program as written, and of ours."""
+    target = target_for(device)
+    made = {WRITTEN: _as_written(subject, target)}
+    left: list[str] = []
+    for way, best in chosen_programs(subject, programs, device).items():
+        (found,) = best.compile(device, at=subject.at or None).programs
+        kinds = found.kinds
+        seconds = None if target.why_no_estimates else found.seconds
+        made[way] = Made(found.launches, kinds.get("Pallas", 0), found.temporary_bytes, seconds, found.unpriced)
+        left += [f"{way}: {why}" for why in found.missing.values()]
+        left += [f"{way}: {name}: {why}" for name, why in found.left.items() if why.startswith("Pallas failed")]
+    return CompiledRow(subject.name, subject.dtype, device, made, tuple(left))
+
+
+def _as_written(subject: Subject, target: GpuTarget) -> Made:
+    specs = jax.tree.map(target.place, jax.eval_shape(subject.arguments))
+    with target.lowering():
+        lowered = jax.jit(subject.fn).lower(*specs)
+    compiled = target.compile(lowered, {}).executable
+    found = launches(compiled.as_text())
+    seconds = sum(k.times * (k.seconds or 0.0) for k in found)
+    unpriced = sum(k.times for k in found if k.seconds is None)
+    temporary = int(compiled.memory_analysis().temp_size_in_bytes)
+    return Made(sum(k.times for k in found), 0, temporary, None if target.why_no_estimates else seconds, unpriced)
+
+
+def summary(rows: list[CompiledRow]) -> str:
+    """What of the goals is not reached."""
+    worse = [f"  {r.name}, {r.dtype}, {r.device}: {text}" for r in rows for text in r.worse()]
+    count = sum(len(r.made) - 1 for r in rows)
+    return "\n".join([f"worse than as written by more than {NO_WORSE - 1:.0%}: {len(worse)} of {count}", *worse])
+
+
+# --- measured ---
+
+
+@dataclass(frozen=True)
+class MeasuredRow:
+    """A program on the device at hand.
+
+    - `written`: seconds of a call as written; None where nothing was timed.
+    - `speedups`: by way, over it.
+    - `errors`: by way, the distance from the precise result, over its norm.
+    - `pallas`: by way, the number of kernels lowered through Pallas.
+    - `left`: why kernels that were to be lowered through Pallas were left to XLA.
+    - `wrong`: what is wrong; "" if nothing is.
+    """
+
+    name: str
+    dtype: str
+    written: float | None = None
+    speedups: Mapping[str, Estimate] = field(default_factory=dict[str, Estimate])
+    errors: Mapping[str, float] = field(default_factory=dict[str, float])
+    pallas: Mapping[str, int] = field(default_factory=dict[str, int])
+    left: tuple[str, ...] = ()
+    wrong: str = ""
+
+    def __str__(self) -> str:
+        took = duration(self.written) if self.written is not None else "not timed"
+        ratios = [f"{way} {found}" for way, found in self.speedups.items()]
+        far = ", ".join(f"{x:.1e}" for x in self.errors.values())
+        notes = [f"{way}: {n} through Pallas" for way, n in self.pallas.items() if n]
+        notes += [f"left to XLA: {x}" for x in self.left]
+        line = f"{self.name}, {self.dtype}: {took}; {'; '.join(ratios)}; off by {far}; {'; '.join(notes)}"
+        return f"{line}  WRONG: {self.wrong}" if self.wrong else line
+
+
+def measured_row(subject: Subject, seconds: float, programs: Path | None) -> MeasuredRow:
+    """Times a program in all ways, and compares its results."""
+    written = jax.jit(subject.fn)
+    ours = chosen_programs(subject, programs, default_profile())
+    args = subject.arguments()
+    calls: dict[str, Callable[[], Any]] = {WRITTEN: lambda: written(*args)}
+    calls |= {way: _prepared(best, subject, args) for way, best in ours.items()}
+    precise = jax.tree.map(lambda x: x.astype("float32") if jnp.issubdtype(x.dtype, jnp.floating) else x, args)
+    with jax.default_matmul_precision("highest"):
+        expected = _host(jax.jit(subject.fn)(*precise))
+    del precise
+    with ThreadPoolExecutor() as pool:  # XLA compiles outside of Python's lock
+        results = dict(zip(calls, pool.map(lambda call: _host(call()), calls.values()), strict=True))
+    errors = {way: distance(found, expected) for way, found in results.items()}
+    allowed = max(AS_FAR * errors[WRITTEN], ROUNDED[subject.dtype])
+    wrong = ", ".join(f"{way} is off by {e:.1e}" for way, e in errors.items() if way != WRITTEN and not e <= allowed)
+    found = measure({way: _in_a_row(call) for way, call in calls.items()}, seconds)
+    pallas = {
+        way: [r.pallas for r in getattr(best.strategy, "runners", {}).values() if r.pallas is not None]
+        for way, best in ours.items()
+    }
+    left = [reason for each in pallas.values() for p in each for reason in p.left.values()]
+    return MeasuredRow(
+        subject.name,
+        subject.dtype,
+        found.median(WRITTEN) / IN_A_ROW,
+        {way: found.speedup(way, WRITTEN) for way in ours},
+        errors,
+        {way: sum(len(p.taken) for p in each) for way, each in pallas.items()},
+        tuple(reason for reason in left if reason.startswith("Pallas failed")),
+        wrong,
+    )
+
+
+def _prepared(best: Any, subject: Subject, args: list[Any]) -> Callable[[], Any]:
+    if not subject.weights:
+        return lambda: best(*args)
+    ready, others = best.prepare(args[0]), args[1:]  # the weights are the first argument
+    return lambda: ready(*others)
+
+
+def _in_a_row(call: Callable[[], Any]) -> Callable[[], Any]:
+    def several() -> Any:
+        for _ in range(IN_A_ROW - 1):
+            call()
+        return call()
+
+    return several
+
+
+def _host(result: Any) -> list[np.ndarray]:
+    return [np.asarray(x, np.float64) for x in jax.tree.leaves(result)]
+
+
+def distance(found: list[np.ndarray], expected: list[np.ndarray]) -> float:
+    """The largest, over the results, of the norm of the difference over the norm; NaN where one holds NaN."""
+    pairs = zip(found, expected, strict=True)
+    return float(np.max([np.linalg.norm((a - b).ravel()) / (np.linalg.norm(b.ravel()) or 1.0) for a, b in pairs]))
+
+
+# --- the command ---
+
+
+def _first_line(e: Exception) -> str:
+    text = str(e).strip().splitlines()
+    return f"{type(e).__name__}: {text[0][:300] if text else ''}"
+
+
+def rows_of_run(chosen: list[Subject], seconds: float, end: float, programs: Path | None) -> Iterator[MeasuredRow]:
+    """Yields what is measured until the clock says `end`; a program that fails is a row that says so."""
+    for subject in chosen:
+        if time.perf_counter() > end:
+            print("out of time: what is left was not measured", flush=True)
+            return
+        try:
+            yield measured_row(subject, seconds, programs)
+        except Exception as e:  # one program that fails must not take the others along
+            yield MeasuredRow(subject.name, subject.dtype, wrong=_first_line(e))
+
+
+def rows_of_compiling(chosen: list[Subject], devices: list[str], programs: Path | None) -> Iterator[CompiledRow]:
+    """Yields what XLA makes of the programs; a program that fails is a row that says so."""
+    for device in devices:
+        for subject in chosen:
+            try:
+                yield compiled_row(subject, device, programs)
+            except Exception as e:  # as above
+                yield CompiledRow(subject.name, subject.dtype, device, wrong=_first_line(e))
+
+
+def save(path: Path, rows: list[Any]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps({"version": VERSION, "machine": machine(), "rows": [asdict(r) for r in rows]}, indent=1))
+
+
+def main(
+    run: Annotated[bool, typer.Option("--run", help="time the programs on the GPU at hand")] = False,
+    search_into: Annotated[
+        Path | None, typer.Option("--search", help="choose the programs, and save them here")
+    ] = None,
+    programs: Annotated[Path | None, typer.Option(help="what --search saved; without it, searches")] = None,
+    devices: Annotated[list[str] | None, typer.Option("--device", help="h100 or another; may be given again")] = None,
+    only: Annotated[str, typer.Option(help="programs whose names contain one of these words, by commas")] = "",
+    dtypes: Annotated[list[str] | None, typer.Option("--dtype", help="this dtype; may be given again")] = None,
+    seconds: Annotated[float, typer.Option(help="of timing, for each program")] = 0.5,
+    budget: Annotated[float, typer.Option(help="with --run: stop after so many seconds")] = 220.0,
+    quick: Quick = False,
+    strict: Annotated[bool, typer.Option("--strict", help="fail where ours is worse than as written")] = False,
+    json_out: Annotated[Path | None, typer.Option("--json", help="also write the rows here")] = None,
+) -> None:
+    """Programs on a GPU: as written, and ours."""
+    end = time.perf_counter() + budget
+    words = [w.strip().lower() for w in only.split(",") if w.strip()]
+    if not run:
+        target_for((devices or ["h100"])[0])  # before JAX looks for devices, and before anything is searched
+    chosen = [s for s in subjects(tuple(dtypes or DTYPES)) if not words or any(w in s.name.lower() for w in words)]
+    chosen = chosen[:QUICK_SUBJECTS] if quick else chosen
+    if search_into is not None:
+        search(chosen, (devices or ["h100"])[0], search_into)
+        return
+    if run and jax.default_backend() != "gpu":
+        raise SystemExit(f"--run: JAX runs on {jax.default_backend()} here, not on a GPU")
+    print(machine(), flush=True)
+    rows: list[Any] = []
+    if run:
+        print("ratios over as written, above 1 is faster; distances of as written and of ours", flush=True)
+        found: Iterator[Any] = rows_of_run(chosen, QUICK_SECONDS if quick else seconds, end, programs)
+    else:
+        found = rows_of_compiling(chosen, devices or ["h100"], programs)
+    for row in found:
+        rows.append(row)
+        print(f"{row}  [{end - time.perf_counter():.0f} s left]" if run else row, flush=True)
+        if json_out:
+            save(json_out, rows)
+    if not run:
+        print(summary(rows))
+    if any(row.wrong for row in rows) or (strict and not run and any(row.worse() for row in rows)):
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -1,0 +1,195 @@
+"""What XLA made of a program: the kernels in the text of its optimized HLO, with XLA's estimates of their times.
+
+XLA's models disagree, so each kernel has the estimate of the model that suits it: `sol` for kernels with a matmul (from
+XLA's table of measured matmuls), `indexing-cost-model` for other kernels through Triton, and for all others the model
+without a name by which XLA chooses fusions. Library calls other than matmuls, and kernels through Pallas, have none.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+
+FUSION, TRITON, CUBLAS, CUDNN, PALLAS, LIBRARY, COPY = KINDS = (
+    "fusion", "Triton", "cuBLAS", "cuDNN", "Pallas", "library", "copy",
+)  # fmt: skip
+
+# given: instructions for which nothing is launched
+_FREE = frozenset(
+    "parameter constant bitcast tuple get-tuple-element after-all opt-barrier partition-id replica-id copy-done "
+    "async-done async-update all-reduce-done all-gather-done collective-permute-done".split()
+)
+_CALLS = ("call", "async-start")
+_COMPUTATION = re.compile(r"^(ENTRY )?%?([\w.\-]+) \(.*\{$")
+_INSTRUCTION = re.compile(r"^\s+(?:ROOT )?%?([\w.\-]+) = ")
+_OPCODE = re.compile(r"\s*([\w\-]+)\(")
+_TARGET = re.compile(r"custom_call_target=\"([^\"]*)\"")
+_CALLED = re.compile(r"\b(?:calls|to_apply|called_computations)=\{?%?([\w.\-]+)")
+_BODY = re.compile(r"\bbody=%?([\w.\-]+)")
+_BRANCHES = re.compile(r"\b(?:branch_computations=\{([^}]*)\}|(?:true|false)_computation=%?([\w.\-]+))")
+_TRIPS = re.compile(r"\"known_trip_count\":\{\"n\":\"(\d+)\"\}")
+_COSTS = re.compile(r"\"reification_cost\":(\[[^\]]*\])")
+_SOURCE = re.compile(r"op_name=\"([^\"]*)\"")
+_PALLAS = ("__gpu$xla.gpu.triton", "triton_kernel_call")
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """A kernel of a compiled program.
+
+    - `name`: its name in XLA's program.
+    - `kind`: what made it: a fusion of XLA's, XLA's Triton, a routine of cuBLAS, cuDNN or another library, Pallas, or
+      a copy.
+    - `times`: launches in a call of the program.
+    - `seconds`: XLA's estimate for one launch; None where it has none.
+    - `model`: the model of XLA's that estimates it; "" for none.
+    - `operators`: the operators of the JAX program that it was made for, as JAX names them.
+    """
+
+    name: str
+    kind: str
+    times: int
+    seconds: float | None
+    model: str
+    operators: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Instruction:
+    name: str
+    opcode: str
+    text: str
+
+
+def launches(text: str) -> list[Launch]:
+    """The kernels that a call of the program launches, in order, from the text of its optimized HLO module.
+
+    A loop's kernels count for each of its steps, once where XLA does not know their number. Of a choice, the branch
+    with most kernels counts.
+    """
+    entry, computations = _computations(text)
+    return list(_launches(entry, computations, 1)) if entry else []
+
+
+def unknown_loops(text: str) -> int:
+    """The number of loops whose steps XLA does not know ahead of a call."""
+    return sum(" while(" in line and not _TRIPS.search(line) for line in text.splitlines())
+
+
+def _computations(text: str) -> tuple[str, dict[str, list[_Instruction]]]:
+    """The name of the entry, and the instructions of each computation."""
+    found: dict[str, list[_Instruction]] = {}
+    entry = name = ""
+    for line in text.splitlines():
+        if (head := _COMPUTATION.match(line)) is not None:
+            name = head[2]
+            found[name] = []
+            entry = name if head[1] else entry
+        elif name and (start := _INSTRUCTION.match(line)) is not None:
+            rest = line[start.end() :]
+            opcode = _OPCODE.match(rest, _after_type(rest))
+            if opcode is not None:
+                found[name].append(_Instruction(start[1], opcode[1], line))
+        elif line.startswith("}"):
+            name = ""
+    return entry, found
+
+
+def _after_type(text: str) -> int:
+    """The place behind the type with which the text of an instruction begins."""
+    if not text.startswith("("):
+        return text.find(" ")
+    depth = 0
+    for i, c in enumerate(text):
+        depth += (c == "(") - (c == ")")
+        if not depth:
+            return i + 1
+    return len(text)
+
+
+def _launches(name: str, computations: Mapping[str, list[_Instruction]], times: int) -> Iterator[Launch]:
+    for at in computations.get(name, ()):
+        if at.opcode in _FREE:
+            continue
+        if at.opcode == "while":
+            trips = _TRIPS.search(at.text)
+            body = _BODY.search(at.text)
+            if body is not None:
+                yield from _launches(body[1], computations, times * (int(trips[1]) if trips else 1))
+        elif at.opcode == "conditional":
+            names = [n.strip(" %") for found in _BRANCHES.findall(at.text) for part in found for n in part.split(",")]
+            branches = [list(_launches(n, computations, times)) for n in names if n]
+            yield from max(branches, key=lambda found: sum(k.times for k in found), default=[])
+        elif at.opcode in _CALLS and (called := _CALLED.search(at.text)) is not None:
+            yield from _launches(called[1], computations, times)
+        else:
+            yield _launch(at, computations, times)
+
+
+def _launch(at: _Instruction, computations: Mapping[str, list[_Instruction]], times: int) -> Launch:
+    called = _CALLED.search(at.text)
+    inside = computations.get(called[1], []) if called and at.opcode == "fusion" else []
+    kind = _kind(at, inside)
+    has_matmul = kind == CUBLAS or any(
+        i.opcode in ("dot", "scaled-dot", "ragged-dot") for i in _nested(inside, computations)
+    )
+    wanted = "sol" if has_matmul else "indexing-cost-model" if kind == TRITON else ""
+    cost = _costs(at.text).get(wanted) if kind in (FUSION, TRITON, CUBLAS, COPY) else None
+    source = _SOURCE.search(at.text)
+    model = "" if cost is None else wanted or "fusion model"
+    return Launch(at.name, kind, times, cost, model, source[1] if source else "")
+
+
+def _nested(inside: list[_Instruction], computations: Mapping[str, list[_Instruction]]) -> Iterator[_Instruction]:
+    """The instructions of a fusion, with those of fusions inside it."""
+    todo, seen = list(inside), set[str]()
+    while todo:
+        at = todo.pop()
+        yield at
+        called = _CALLED.search(at.text)
+        if called is not None and called[1] not in seen:
+            seen.add(called[1])
+            todo += computations.get(called[1], [])
+
+
+def _kind(at: _Instruction, inside: list[_Instruction]) -> str:
+    if at.opcode in ("copy", "copy-start"):
+        return COPY
+    if at.opcode == "custom-call":
+        target = _TARGET.search(at.text)
+        name = target[1] if target else ""
+        if name in _PALLAS:
+            return PALLAS
+        if "cublas" in name:
+            return CUBLAS
+        return CUDNN if "cudnn" in name else LIBRARY
+    if at.opcode != "fusion":
+        return LIBRARY  # fft, sort and the like
+    if '"__triton' in at.text:
+        return TRITON
+    if "__cudnn$fusion" in at.text:
+        return CUDNN
+    heavy = [i for i in inside if i.opcode not in _FREE]
+    return COPY if heavy and all(i.opcode == "copy" for i in heavy) else FUSION
+
+
+def _costs(text: str) -> dict[str, float]:
+    """XLA's estimates for an instruction, in seconds, by model."""
+    found = _COSTS.search(text)
+    if found is None:
+        return {}
+    try:
+        return {c["name"]: 1e-6 * float(c["exec_time_us"]) for c in json.loads(found[1])}
+    except (ValueError, KeyError, TypeError):
+        return {}
+
+
+def merged(found: list[Launch]) -> list[Launch]:
+    """Kernels of one name as one, launched so many times."""
+    by_name: dict[tuple[str, str], Launch] = {}
+    for k in found:
+        key = k.name, k.kind
+        by_name[key] = replace(k, times=k.times + by_name[key].times) if key in by_name else k
+    return list(by_name.values())

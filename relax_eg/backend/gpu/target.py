@@ -1,0 +1,211 @@
+"""A GPU as JAX compiles for it: the plug-in with XLA's compiler for GPUs, and one device, described or present.
+
+Only this module knows the plug-in, its environment variables and XLA's flags. The plug-in is loaded when a device is
+first asked for. JAX's default device stays what it was.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import os
+import tempfile
+import threading
+import time
+from collections.abc import Generator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import lru_cache
+from hashlib import blake2b
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import jax
+from jax.sharding import NamedSharding, PartitionSpec, SingleDeviceSharding
+
+from relax_eg.backend.gpu.devices import Gpu, find_gpu
+from relax_eg.errors import DeviceError, OptionError, RelaxEgError
+from relax_eg.limits import FEW_KEPT
+from relax_eg.logs import raise_if_exhausted
+
+EXTRA = "pip install 'relax-eg[cuda]'"
+_PLUGINS = ("xla_cuda12", "xla_cuda13")
+# JAX asks for a driver, cuDNN and other libraries before it loads the plug-in. Compiling needs none of them.
+_SKIP_CHECK = "JAX_SKIP_CUDA_CONSTRAINTS_CHECK"
+_DESCRIBED = {"xla_gpu_autotune_level": "0"}  # there is no device to time candidates on
+_STATISTICS = {"xla_gpu_collect_cost_model_stats": "True"}
+_CUDNN = "nvidia-cudnn-cu12"
+_NO_TABLE = "Cannot find key: sm_"  # given: XLA's error
+_loading = threading.Lock()
+
+
+class CompiledPart:
+    """A program that XLA compiled.
+
+    - `executable`: what `lowered.compile()` returned.
+    - `seconds`: wall time of compiling it.
+    - `ptx`: the texts of its kernels in PTX, if asked for.
+    """
+
+    def __init__(self, executable: Any, seconds: float, ptx: tuple[str, ...]) -> None:
+        self.executable, self.seconds, self.ptx = executable, seconds, ptx
+
+
+class GpuTarget:
+    """A GPU to compile for.
+
+    - `gpu`: the device.
+    - `is_present`: whether it is the GPU that JAX runs on.
+    - `why_no_estimates`: why XLA gives no estimates of times for it; "" where it does.
+    """
+
+    def __init__(self, gpu: Gpu, sharding: Any, is_present: bool) -> None:
+        self.gpu, self.is_present = gpu, is_present
+        self.why_no_estimates = ""
+        self._sharding = sharding
+        self._compiled: dict[tuple[bytes, bool], CompiledPart] = {}
+
+    @property
+    def lacking(self) -> Mapping[str, str]:
+        """By the beginning of names of routines, what compiling them lacks here."""
+        has_cudnn = importlib.util.find_spec("nvidia") is not None and importlib.util.find_spec("nvidia.cudnn")
+        return {} if self.is_present or has_cudnn else {"cudnn.": f"XLA compiles it with {_CUDNN}, not installed"}
+
+    def place(self, spec: Any) -> Any:
+        """A `jax.ShapeDtypeStruct` of an array on the device; other values unchanged."""
+        if not hasattr(spec, "shape") or not hasattr(spec, "dtype"):
+            return spec
+        weak = bool(getattr(spec, "weak_type", False))
+        return jax.ShapeDtypeStruct(spec.shape, spec.dtype, sharding=self._sharding, weak_type=weak)
+
+    def lowering(self) -> AbstractContextManager[Any]:
+        """A context in which programs are lowered for the device."""
+        return nullcontext() if self.is_present else jax.sharding.use_abstract_mesh(self._sharding.mesh.abstract_mesh)
+
+    def compile(self, lowered: Any, options: Mapping[str, str], ptx: bool = False) -> CompiledPart:
+        """The executable of `lowered`, a result of `jax.jit(...).lower(...)`, with these options of XLA's.
+
+        Programs with the same text are compiled once. DeviceError where XLA refuses it.
+        """
+        content = repr((lowered.as_text(), sorted(options.items())))
+        key = blake2b(content.encode(), digest_size=16).digest(), ptx
+        if key not in self._compiled:
+            self._compiled[key] = self._compile(lowered, options, ptx)
+        return self._compiled[key]
+
+    def _compile(self, lowered: Any, options: Mapping[str, str], ptx: bool) -> CompiledPart:
+        with tempfile.TemporaryDirectory(prefix="relax_eg") as folder:
+            chosen = {**({} if self.is_present else _DESCRIBED), **options}
+            chosen |= {"xla_dump_to": folder} if ptx else {}
+            started = time.perf_counter()
+            try:
+                made = self._with_estimates(lowered, chosen)
+            except RelaxEgError:
+                raise
+            except Exception as e:
+                raise_if_exhausted(e)
+                raise DeviceError(f"XLA does not compile it for {self.gpu.name}: {_first_line(e)}") from e
+            seconds = time.perf_counter() - started
+            texts = [p.read_text(errors="replace") for p in sorted(Path(folder).glob("*.ptx"))] if ptx else []
+        return CompiledPart(made, seconds, tuple(texts))
+
+    def _with_estimates(self, lowered: Any, options: Mapping[str, str]) -> Any:
+        """Compiles with XLA's estimates, where it has its table of matmuls for the device."""
+        if not self.why_no_estimates:
+            try:
+                return lowered.compile(compiler_options={**options, **_STATISTICS})
+            except Exception as e:
+                if _NO_TABLE not in str(e):
+                    raise
+                self.why_no_estimates = f"XLA has no table of matmuls for {self.gpu.name}"
+        return lowered.compile(compiler_options=dict(options))
+
+
+def _first_line(e: Exception) -> str:
+    lines = str(e).strip().splitlines()
+    return f"{type(e).__name__}: {lines[0][:300]}" if lines else type(e).__name__
+
+
+def target_for(device: str | Path | None) -> GpuTarget:
+    """The GPU of this name or file; None: the GPU that JAX runs on.
+
+    OptionError for a device that is not known, without the plug-in, with one of another version than jaxlib's, and for
+    None where JAX does not run on a GPU. A GPU that JAX runs on is itself used for its own name.
+    """
+    if device is None:
+        if jax.default_backend() != "gpu":
+            raise OptionError(
+                f"compile(): JAX runs on {jax.default_backend()} here; the name of a GPU, device='h100', is accepted"
+            )
+        return _present()
+    gpu = find_gpu(device)
+    with _loading:
+        return _described(gpu)
+
+
+def _present() -> GpuTarget:
+    device = jax.devices()[0]
+    statistics = device.memory_stats() or {}
+    gpu = Gpu(device.device_kind, device.device_kind, int(statistics.get("bytes_limit", 0)), "")
+    return GpuTarget(gpu, SingleDeviceSharding(device), True)
+
+
+@lru_cache(FEW_KEPT)
+def _described(gpu: Gpu) -> GpuTarget:
+    plugin = _plugin()
+    from jax.experimental import topologies
+
+    def described() -> Any:
+        return topologies.get_topology_desc(platform="cuda", target_config=gpu.config, topology="1x1x1")
+
+    with _without_check():
+        jax.devices()  # JAX looks for plug-ins at its first look for devices
+        try:
+            try:
+                found = described()
+            except NotImplementedError:  # that look was earlier, and the plug-in was refused
+                plugin.initialize()
+                found = described()
+        except Exception as e:
+            raise OptionError(f"device={gpu.name}: XLA reads no device from its description: {_first_line(e)}") from e
+    mesh = topologies.make_mesh(found, (1,), ("device",))
+    return GpuTarget(gpu, NamedSharding(mesh, PartitionSpec()), False)
+
+
+def _plugin() -> Any:
+    """JAX's plug-in for NVIDIA's GPUs. OptionError where it is missing or is of another version than jaxlib."""
+    for name in _PLUGINS:
+        module = f"jax_plugins.{name}"
+        if importlib.util.find_spec("jax_plugins") is None or importlib.util.find_spec(module) is None:
+            continue
+        package = f"jax-{name.removeprefix('xla_')}-plugin"
+        for part in (package, package.replace("plugin", "pjrt")):
+            _check_version(part)
+        return importlib.import_module(module)
+    raise OptionError(f"compile(): the packages with which XLA compiles for GPUs are not installed; accepted: {EXTRA}")
+
+
+def _check_version(package: str) -> None:
+    wanted = version("jaxlib")
+    try:
+        found = version(package)
+    except PackageNotFoundError:
+        found = "none"
+    if found != wanted:
+        raise OptionError(
+            f"compile(): {package} is of version {found} and jaxlib of {wanted}; accepted: pip install "
+            f"{package}=={wanted}"
+        )
+
+
+@contextmanager
+def _without_check() -> Generator[None]:
+    before = os.environ.get(_SKIP_CHECK)
+    os.environ[_SKIP_CHECK] = "1"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[_SKIP_CHECK]
+        else:
+            os.environ[_SKIP_CHECK] = before
