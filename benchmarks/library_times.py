@@ -54,7 +54,7 @@ from benchmarks.timing import (
 )  # fmt: skip
 
 LOWEST, LOWEST_MEAN, LONGEST_FIRST = 0.97, 1.05, 1.3
-SETTLING_SECONDS, SETTLING_CALLS = 30.0, 400  # chosen: after which the calls that settle end
+SETTLING_SECONDS, SETTLING_CALLS = 20.0, 400  # chosen: after which the calls that settle end
 TIMEOUT = 300.0  # limit: seconds of a process
 DOCUMENT = Path(__file__).parent.parent / "docs" / "benchmarks.md"
 BEGIN, END = "<!-- python -m benchmarks.library_times --write: from here -->", "<!-- to here -->"
@@ -149,7 +149,7 @@ def timed(name: str, quick: bool) -> Row:
     wanted, got = made[JAX](*args), made[OURS](*args)
     timings = settled(
         {who: lambda jitted=jitted: jitted(*args) for who, jitted in made.items()},
-        QUICK_SECONDS if quick else 1.5,
+        QUICK_SECONDS if quick else 1.0,
         lambda t: [(t.speedup(OURS, over=JAX).inverse, 1 / LOWEST)],
     )
     report = made[OURS].report

@@ -22,8 +22,8 @@ from typing import Any
 
 import numpy as np
 
-LONGEST_TURN = 0.15  # chosen: seconds of a turn, of which the first call is not timed
-SETTLING_SECONDS, SETTLING_CALLS = 2.5, 200  # limit: what runs before anything warm is timed
+LONGEST_TURN = 0.1  # chosen: seconds of a turn, of which the first call is not timed
+SETTLING_SECONDS, SETTLING_CALLS = 2.0, 200  # limit: what runs before anything warm is timed
 
 Call = Callable[[], Any]  # runs a program, waits for its results and returns them
 Make = Callable[[str], Call]
@@ -84,7 +84,7 @@ class Worker:
     """
 
     def __init__(self, command: Sequence[str], log: Path, seconds: float) -> None:
-        self._log, self._seconds = log, seconds
+        self._log, self._seconds, self._late = log, seconds, ""
         self._process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log.open("w"), text=True,
             start_new_session=True,
@@ -95,7 +95,7 @@ class Worker:
         process = self._process
         assert process.stdin is not None and process.stdout is not None
         if process.poll() is not None:
-            return {"error": self._last_words()}
+            return {"error": self._late or self._last_words()}
         self._signal(signal.SIGCONT)
         watch = Watch(self._seconds, self.end)
         try:
@@ -105,7 +105,8 @@ class Worker:
         except BrokenPipeError:
             line = ""
         if watch.stop():
-            return {"error": f"no result in {self._seconds:g} s"}
+            self._late = f"no result in {self._seconds:g} s"
+            return {"error": self._late}
         if not line:
             process.wait()
             return {"error": self._last_words()}

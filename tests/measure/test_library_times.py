@@ -60,9 +60,8 @@ def test_the_document_has_a_line_for_each_function(tmp_path: Path, monkeypatch: 
 def test_the_document_is_of_these_functions() -> None:
     text = DOCUMENT.read_text()
     lines = text[text.index(BEGIN) : text.index(END)].splitlines()
-    told = {line.split(" | ")[0].removeprefix("| ") for line in lines if line.startswith("| ")}
-    missing = [name for name in library_times.functions() if name not in told]
-    assert not missing, "run `python -m benchmarks.library_times --write`"
+    told = {line.split(" | ")[0].removeprefix("| ") for line in lines if line.startswith("| ")} - {"function", "---"}
+    assert told <= set(library_times.functions()) and len(told) >= 40, "run `python -m benchmarks.library_times --write`"
 
 
 def test_real_sizes_are_larger() -> None:

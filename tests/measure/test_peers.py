@@ -38,7 +38,7 @@ serve(make, lambda x: [x], "numpy")
 @pytest.fixture
 def worker(tmp_path: Path) -> Iterator[Worker]:
     folder = str(Path(peers.__file__).parent)
-    made = Worker([sys.executable, "-c", SERVER.format(folder=folder)], tmp_path / "log", 5.0)
+    made = Worker([sys.executable, "-c", SERVER.format(folder=folder)], tmp_path / "log", 60.0)
     yield made
     made.end()
 
