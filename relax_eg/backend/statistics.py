@@ -131,7 +131,8 @@ class Statistics:
         for row in self.settled:
             yield Text(str(row))
         if self.is_settling:
-            yield Text("calls still find out which program is faster")
+            calls = "calls at other sizes" if self.settled else "calls"
+            yield Text(f"{calls} still find out which program is faster")
         if self.dynamic == "exact" and not self.executables:
             yield Text("JAX compiles it for each combination of sizes that is called")
             return

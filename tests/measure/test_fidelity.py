@@ -7,14 +7,31 @@ from io import StringIO
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from rich.console import Console
 
 import relax_eg as rx
-from benchmarks.fidelity import SAME, Row, Timed, load, repriced, save, show, timed
+from benchmarks.fidelity import (
+    SAME,
+    Row,
+    Timed,
+    learned,
+    load,
+    regret,
+    repriced,
+    row_kinds,
+    save,
+    show,
+    teach,
+    timed,
+    wrong,
+)
 from benchmarks.fidelity_programs import PROGRAMS
 from benchmarks.timing import Estimate
 from relax_eg.driver.measured import Search
+from relax_eg.extract.devices import CPU
+from relax_eg.extract.learned import corrected
 
 pytestmark = pytest.mark.xla_defaults
 
@@ -77,3 +94,44 @@ def test_a_file_of_another_version_is_refused(tmp_path: Path) -> None:
     (tmp_path / "f.json").write_text('{"version": 1, "rows": []}')
     with pytest.raises(SystemExit, match="version 1; 2 is accepted: time the programs anew"):
         load(tmp_path / "f.json")
+
+
+def rows_of_a_machine(factors: dict[str, float]) -> list[Row]:
+    """A product in two orders, and a sum of a product in two forms, on a machine that takes `factors` times as long."""
+    pairs = [
+        (
+            rx.trace(lambda a, b, v: (a @ b) @ v, "n n", "n n", "n"),
+            rx.trace(lambda a, b, v: a @ (b @ v), "n n", "n n", "n"),
+        ),
+        (rx.trace(lambda a, b: (a @ b).sum(), "n n", "n n"), rx.trace(lambda a, b: a.sum(0) @ b.sum(1), "n n", "n n")),
+    ]
+    rows: list[Row] = []
+    for n in (64, 128, 200, 300, 500, 700):
+        for i, modules in enumerate(pairs):
+            found = Row(f"program {i}", {"n": n}, (), tuple(Timed("", 1.0, 1.0, str(m)) for m in modules))
+            seconds = [corrected(kinds, factors) for kinds in row_kinds(found, CPU)]
+            rows.append(
+                replace(found, timed=tuple(replace(t, seconds=s) for t, s in zip(found.timed, seconds, strict=True)))
+            )
+    return rows
+
+
+def test_what_is_learned_from_a_wrong_profile() -> None:
+    rows, p = rows_of_a_machine({}), wrong(CPU)
+    before, after = ([regret(r, q) for r in rows] for q in (p, learned(rows, p)))
+    errors = [float(np.median([e for f in found for e in f.errors])) for found in (before, after)]
+    assert errors[0] > np.log(1.5) and errors[1] < np.log(1.2)
+    assert all(f.kept >= 0.97 for f in (*before, *after))
+    out = Console(file=StringIO(), width=200)
+    teach(out, rows, p)
+    shown = [line for line in out.file.getvalue().splitlines() if "learned from" in line]  # type: ignore[attr-defined]
+    assert len(shown) == 2
+
+
+def test_a_choice_by_prices_alone_is_regretted() -> None:
+    """On a machine on which products with vectors are very slow."""
+    (slow,) = [r for r in rows_of_a_machine({"matmul, few rows": 1e5}) if r.key == "program 1, n=500"]
+    found = regret(slow, CPU)
+    assert found.alone > 2 and not found.is_settled and found.kept < 0.97
+    unsure = regret(slow, replace(CPU, doubts={"kinds": 9.0}))
+    assert unsure.is_settled and unsure.kept == 1.0
