@@ -38,6 +38,7 @@ from benchmarks.timing import QUICK_SECONDS, Estimate, duration, machine, measur
 from relax_eg.backend.gpu.hlo import launches
 from relax_eg.backend.gpu.target import GpuTarget, target_for
 from relax_eg.byte_units import format_bytes
+from relax_eg.errors import OptionError
 from relax_eg.measure.device import default_profile
 
 WRITTEN = "as written"
@@ -332,15 +333,20 @@ def main(
     """Programs on a GPU: as written, and ours."""
     end = time.perf_counter() + budget
     words = [w.strip().lower() for w in only.split(",") if w.strip()]
-    if not run:
-        target_for((devices or ["h100"])[0])  # before JAX looks for devices, and before anything is searched
+    if not run and search_into is None:
+        try:  # before JAX looks for devices, and before anything is searched
+            target_for((devices or ["h100"])[0])
+        except OptionError as e:
+            print(f"nothing is compiled: {e}")
+            return
+    if run and jax.default_backend() != "gpu":
+        print(f"nothing is timed: JAX runs on {jax.default_backend()} here, not on a GPU")
+        return
     chosen = [s for s in subjects(tuple(dtypes or DTYPES)) if not words or any(w in s.name.lower() for w in words)]
     chosen = chosen[:QUICK_SUBJECTS] if quick else chosen
     if search_into is not None:
         search(chosen, (devices or ["h100"])[0], search_into)
         return
-    if run and jax.default_backend() != "gpu":
-        raise SystemExit(f"--run: JAX runs on {jax.default_backend()} here, not on a GPU")
     print(machine(), flush=True)
     rows: list[Any] = []
     if run:

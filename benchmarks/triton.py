@@ -1,8 +1,6 @@
 """Compilation of tensor programs by Triton for an H100: every scalar function, cast and reduction, and attention.
 
-No GPU is needed, but the packages with which JAX compiles for GPUs are: `pip install --no-deps` of `jax-cuda12-plugin`
-and `jax-cuda12-pjrt` in jaxlib's version, and of `nvidia-cuda-runtime-cu12`, `nvidia-cuda-nvcc-cu12` and
-`nvidia-nvjitlink-cu12` (700 MB installed).
+No GPU is needed, but the packages with which JAX compiles for GPUs are: `relax-eg[cuda]`.
 
     python -m benchmarks.triton              # all dtypes
     python -m benchmarks.triton --quick      # bfloat16 alone
@@ -15,8 +13,6 @@ the latter.
 
 from __future__ import annotations
 
-import importlib.util
-import os
 from collections.abc import Callable, Iterator, Sequence
 from typing import Annotated, Any
 
@@ -26,10 +22,11 @@ import typer
 from rich.progress import track
 
 from benchmarks import Quick
+from relax_eg.backend.gpu.target import target_for
 from relax_eg.backend.pallas.plan import Unsuitable
 from relax_eg.backend.pallas.programs import lower_pallas
 from relax_eg.dtypes import numpy_dtype
-from relax_eg.errors import RelaxEgError
+from relax_eg.errors import OptionError, RelaxEgError
 from relax_eg.ops import triton
 from relax_eg.shapes import Dim
 from relax_eg.tir import Buffer, Const, Read, Reduce, Scalar, Stage, TensorProgram, apply, cast, loop
@@ -38,23 +35,6 @@ from relax_eg.tir.functions import FUNCTIONS
 
 app = typer.Typer(add_completion=False)
 N = 64  # rows and columns of each array
-NEEDED = "jax_plugins.xla_cuda12"
-# The figures of the H100's data sheet that XLA's compiler asks for (GpuTargetConfig).
-H100 = """
-gpu_device_info {
-  threads_per_block_limit: 1024  threads_per_warp: 32  threads_per_core_limit: 2048  core_count: 132  fpus_per_core: 128
-  shared_memory_per_block: 49152  shared_memory_per_core: 233472  shared_memory_per_block_optin: 232448
-  block_dim_limit_x: 2147483647  block_dim_limit_y: 65535  block_dim_limit_z: 65535
-  thread_dim_limit_x: 1024  thread_dim_limit_y: 1024  thread_dim_limit_z: 64
-  registers_per_core_limit: 65536  registers_per_block_limit: 65536
-  memory_bandwidth: 3352320000000  l2_cache_size: 52428800  clock_rate_ghz: 1.98  device_memory_size: 84942979072
-  cuda_compute_capability { major: 9 }  runtime_version: "12.8.0"  dnn_version: "9.10.0"
-}
-platform_name: "CUDA"
-dnn_version_info { major: 9 minor: 10 patch: 0 }
-device_description_str: "NVIDIA H100 80GB HBM3"
-"""
-
 Case = tuple[str, TensorProgram]
 
 
@@ -134,15 +114,13 @@ def cases(dtypes: Sequence[str]) -> Iterator[tuple[str, str, TensorProgram]]:
 
 def compiler() -> Callable[..., Any]:
     """Compiles a function of arrays of these shapes and dtypes for the H100."""
-    from jax.experimental import topologies
-    from jax.sharding import NamedSharding, PartitionSpec
-
-    described = topologies.get_topology_desc(platform="cuda", target_config=H100, topology="1x1x1")
-    sharding = NamedSharding(topologies.make_mesh(described, (1,), ("device",)), PartitionSpec())
+    target = target_for("h100")
 
     def compiled(run: Callable[..., Any], shapes: Sequence[tuple[tuple[int, ...], str]]) -> Any:
-        args = [jax.ShapeDtypeStruct(shape, np.dtype(dtype), sharding=sharding) for shape, dtype in shapes]
-        return jax.jit(run).lower(*args).compile()
+        args = [target.place(jax.ShapeDtypeStruct(shape, np.dtype(dtype))) for shape, dtype in shapes]
+        with target.lowering():
+            lowered = jax.jit(run).lower(*args)
+        return target.compile(lowered, {})
 
     return compiled
 
@@ -167,14 +145,12 @@ def main(
     dtypes: Annotated[list[str] | None, typer.Option("--dtype", help="this dtype; may be given again")] = None,
 ) -> None:
     """Compile, and say where the lists are wrong."""
-    if importlib.util.find_spec("jax_plugins") is None or importlib.util.find_spec(NEEDED) is None:
-        print("jax-cuda12-plugin is not installed: nothing is compiled; `benchmarks/triton.py` says what is needed")
+    try:
+        compiled, wrong, n = compiler(), 0, 0
+    except OptionError as e:
+        print(f"nothing is compiled: {e}")
         return
-    # Before JAX looks for devices: compiling needs no driver, and no timing of candidates, which needs a GPU.
-    os.environ["JAX_SKIP_CUDA_CONSTRAINTS_CHECK"] = "1"
-    os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --xla_gpu_autotune_level=0"
     jax.config.update("jax_enable_x64", True)
-    compiled, wrong, n = compiler(), 0, 0
     for name, dtype, program in track(
         list(cases(dtypes or (["bfloat16"] if quick else sorted(triton.DTYPES)))), "compiling", transient=True
     ):

@@ -17,6 +17,8 @@ os.environ["RELAX_EG_CACHE"] = "0"
 os.environ["RELAX_EG_SETTLE"] = "off"
 # Prices of tests are those of the profile that ships; tests of calibration ask for it.
 os.environ["RELAX_EG_CALIBRATE"] = "off"
+# With the extra `cuda` and without cuDNN, JAX prints a traceback at its first look for devices unless it is told this.
+os.environ["JAX_SKIP_CUDA_CONSTRAINTS_CHECK"] = "1"
 
 # XLA takes a ninth of the time for a program with these options. Tests marked `xla_defaults`, which look at what XLA
 # makes of a program, get XLA's own; where RELAX_EG_XLA is "default", all tests do. JAX has no public setting for this.

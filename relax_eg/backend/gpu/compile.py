@@ -100,7 +100,9 @@ def _check_memory(solution: Solution, sizes: Mapping[str, int], target: GpuTarge
     variant = _variant(solution, sizes)
     planned = plan(variant.module, dict(sizes))
     needs = {
-        f"{role}s": sum(int(v.bytes.evaluate(sizes)) for v in planned.program.values if v.role == role and v.bytes)
+        f"{role}s": sum(
+            int(v.bytes.evaluate(sizes)) for v in planned.program.values if v.role == role and v.bytes is not None
+        )
         for role in ("argument", "result")
     }
     if variant.execution == KERNELS:

@@ -27,6 +27,7 @@ from relax_eg.backend.gpu.devices import Gpu, find_gpu
 from relax_eg.errors import DeviceError, OptionError, RelaxEgError
 from relax_eg.limits import FEW_KEPT
 from relax_eg.logs import raise_if_exhausted
+from relax_eg.memo import Memo
 
 EXTRA = "pip install 'relax-eg[cuda]'"
 _PLUGINS = ("xla_cuda12", "xla_cuda13")
@@ -36,6 +37,7 @@ _DESCRIBED = {"xla_gpu_autotune_level": "0"}  # there is no device to time candi
 _STATISTICS = {"xla_gpu_collect_cost_model_stats": "True"}
 _CUDNN = "nvidia-cudnn-cu12"
 _NO_TABLE = "Cannot find key: sm_"  # given: XLA's error
+_MOST_COMPILED = 512  # limit: executables that are kept for each device
 _loading = threading.Lock()
 
 
@@ -63,7 +65,7 @@ class GpuTarget:
         self.gpu, self.is_present = gpu, is_present
         self.why_no_estimates = ""
         self._sharding = sharding
-        self._compiled: dict[tuple[bytes, bool], CompiledPart] = {}
+        self._compiled = Memo[tuple[bytes, bool], CompiledPart](_MOST_COMPILED)
 
     @property
     def lacking(self) -> Mapping[str, str]:
@@ -89,9 +91,7 @@ class GpuTarget:
         """
         content = repr((lowered.as_text(), sorted(options.items())))
         key = blake2b(content.encode(), digest_size=16).digest(), ptx
-        if key not in self._compiled:
-            self._compiled[key] = self._compile(lowered, options, ptx)
-        return self._compiled[key]
+        return self._compiled.get_or_make(key, lambda: self._compile(lowered, options, ptx))
 
     def _compile(self, lowered: Any, options: Mapping[str, str], ptx: bool) -> CompiledPart:
         with tempfile.TemporaryDirectory(prefix="relax_eg") as folder:

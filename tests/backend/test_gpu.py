@@ -1,0 +1,343 @@
+"""Compiling for GPUs that are not here: devices, the text of XLA's programs, records, errors."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import jax
+import pytest
+
+import relax_eg as rx
+from relax_eg.backend.gpu import target as gpu_target
+from relax_eg.backend.gpu.devices import GPUS, find_gpu
+from relax_eg.backend.gpu.hlo import launches, unknown_loops
+from relax_eg.backend.gpu.target import target_for
+from relax_eg.errors import BoundsError, OptionError
+
+pytestmark = pytest.mark.xla_defaults
+
+HAS_PLUGIN = importlib.util.find_spec("jax_plugins") is not None and any(
+    importlib.util.find_spec(f"jax_plugins.{name}") is not None for name in ("xla_cuda12", "xla_cuda13")
+)
+with_plugin = pytest.mark.skipif(not HAS_PLUGIN, reason="relax-eg[cuda] is not installed")
+
+
+def attention(q: Any, k: Any, v: Any) -> Any:
+    return jax.nn.softmax(q @ k.transpose(0, 1, 3, 2) * 0.125) @ v
+
+
+def mlp(p: Any, x: Any) -> Any:
+    return jax.nn.silu(x @ p["up"]) @ p["down"]
+
+
+MLP = {"up": "64 128", "down": "128 64"}
+
+
+# --- the text of XLA's programs ---
+
+# ruff: noqa: E501  (an instruction is a line)
+PROGRAM = """HloModule jit_f, is_scheduled=true
+
+%product (p0: bf16[8,8]) -> bf16[8,8] {
+  %p0 = bf16[8,8]{1,0} parameter(0)
+  ROOT %dot.1 = bf16[8,8]{1,0} dot(%p0, %p0), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+}
+
+%softmax (p0: f32[8]) -> f32[8] {
+  %p0 = f32[8]{0} parameter(0)
+  ROOT %e = f32[8]{0} exponential(%p0)
+}
+
+%body (t: (s32[], f32[8])) -> (s32[], f32[8]) {
+  %t = (s32[], f32[8]{0}) parameter(0)
+  %soft = f32[8]{0} fusion(%t), kind=kCustom, calls=%softmax, metadata={op_name="jit(f)/exp"}, backend_config={"fusion_backend_config":{"kind":"__triton"},"reification_cost":[{"exec_time_us":9,"name":""},{"exec_time_us":2.5,"name":"indexing-cost-model"}]}
+  ROOT %out = (s32[], f32[8]{0}) tuple(%t, %soft)
+}
+
+%condition (t: (s32[], f32[8])) -> pred[] {
+  ROOT %t = pred[] parameter(0)
+}
+
+%left (x: f32[8]) -> f32[8] {
+  ROOT %copy.1 = f32[8]{0} copy(%x)
+}
+
+%right (x: f32[8]) -> f32[8] {
+  %fused = f32[8]{0} fusion(%x), kind=kLoop, calls=%softmax, backend_config={"reification_cost":[{"exec_time_us":4,"name":""}]}
+  ROOT %again = f32[8]{0} fusion(%fused), kind=kLoop, calls=%softmax
+}
+
+ENTRY %main (x: bf16[8,8]) -> f32[8] {
+  %x = bf16[8,8]{1,0} parameter(0)
+  %gemm = bf16[8,8]{1,0} fusion(%x), kind=kCustom, calls=%product, backend_config={"fusion_backend_config":{"kind":"__triton_nested_gemm_fusion"},"reification_cost":[{"exec_time_us":100,"name":""},{"exec_time_us":7,"name":"sol"}]}
+  %lt = (bf16[8,8]{1,0}, s8[64]{0}) custom-call(%gemm, %x), custom_call_target="__cublas$lt$matmul", backend_config={"reification_cost":[{"exec_time_us":3,"name":"sol"}]}
+  %conv = (bf16[8]{0}, u8[0]{0}) custom-call(%x), custom_call_target="__cudnn$convForward", backend_config={"reification_cost":[]}
+  %own = f32[8]{0} custom-call(%x), custom_call_target="__gpu$xla.gpu.triton"
+  %factor = f32[8]{0} custom-call(%x), custom_call_target="cusolver_potrf_ffi"
+  %fft = c64[8]{0} fft(%x), fft_type=FFT, fft_length={8}
+  %view = bf16[64]{0} bitcast(%x)
+  %loop = (s32[], f32[8]{0}) while(%own), condition=%condition, body=%body, backend_config={"known_trip_count":{"n":"10"}}
+  %open = (s32[], f32[8]{0}) while(%own), condition=%condition, body=%body
+  %choice = f32[8]{0} conditional(%x, %own, %own), branch_computations={%left, %right}
+  ROOT %two = f32[8]{0} conditional(%x, %own, %own), true_computation=%left, false_computation=%left
+}
+"""
+
+
+def test_kernels_are_read_from_the_text_of_a_program() -> None:
+    found = [
+        (k.name, k.kind, k.times, None if k.seconds is None else round(1e6 * k.seconds, 6)) for k in launches(PROGRAM)
+    ]
+    assert found == [
+        ("gemm", "Triton", 1, 7.0),
+        ("lt", "cuBLAS", 1, 3.0),
+        ("conv", "cuDNN", 1, None),
+        ("own", "Pallas", 1, None),
+        ("factor", "library", 1, None),
+        ("fft", "library", 1, None),
+        ("soft", "Triton", 10, 2.5),
+        ("soft", "Triton", 1, 2.5),
+        ("fused", "fusion", 1, 4.0),
+        ("again", "fusion", 1, None),
+        ("copy.1", "copy", 1, None),
+    ]
+    assert [k.model for k in launches(PROGRAM)][:3] == ["sol", "sol", ""]
+    assert unknown_loops(PROGRAM) == 1
+    assert launches("no program") == []
+
+
+# --- devices ---
+
+
+def test_devices_are_described_by_their_figures() -> None:
+    assert sorted(GPUS) == ["a100", "b200", "h100", "h200", "l4", "rtx4090"]
+    h100 = find_gpu("H100")
+    assert (h100.kind, h100.memory_bytes) == ("NVIDIA H100 80GB HBM3", 84942979072)
+    for part in ("core_count: 132", "shared_memory_per_block_optin: 232448", "memory_bandwidth: 3352320000000"):
+        is_told = part in h100.config
+        assert is_told, part
+
+
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        ("h10", "device='h10': one of a100, h100, h200, b200, rtx4090, l4, or the path of a file with a "
+                "GpuTargetConfigProto of XLA's as text is accepted; the nearest: h100, h200"),
+        ("tpu", "device='tpu': one of a100, h100, h200, b200, rtx4090, l4, or the path of a file with a "
+                "GpuTargetConfigProto of XLA's as text is accepted"),
+        ("gone.txtpb", "device file gone.txtpb cannot be read: [Errno 2] No such file or directory: 'gone.txtpb'"),
+    ],
+)  # fmt: skip
+def test_unknown_devices(given: str, text: str) -> None:
+    with pytest.raises(OptionError) as e:
+        find_gpu(given)
+    assert str(e.value) == text
+
+
+def test_files_that_describe_no_device(tmp_path: Path) -> None:
+    other, binary, large = (tmp_path / n for n in ("a.txt", "b.txt", "c.txt"))
+    other.write_text("gpu_device_info { core_count: 132 }")
+    binary.write_bytes(b"\xff\xfe\x00")
+    large.write_bytes(b"x" * ((1 << 20) + 1))
+    for path, text in (
+        (other, f"device file {other}: it lacks platform_name, device_description_str; a GpuTargetConfigProto"),
+        (binary, f"device file {binary} cannot be read"),
+        (large, f"device file {large}: it has over 1 MiB and is no target config"),
+    ):
+        with pytest.raises(OptionError) as e:
+            find_gpu(path)
+        is_told = str(e.value).startswith(text)
+        assert is_told, str(e.value)
+
+
+def test_without_the_packages_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gpu_target, "_PLUGINS", ("xla_nothing",))
+    gpu_target._described.cache_clear()
+    with pytest.raises(OptionError) as e:
+        target_for("h100")
+    assert str(e.value) == (
+        "compile(): the packages with which XLA compiles for GPUs are not installed; accepted: "
+        "pip install 'relax-eg[cuda]'"
+    )
+
+
+def test_without_a_gpu_a_name_is_asked_for() -> None:
+    if jax.default_backend() == "gpu":
+        pytest.skip("there is a GPU")
+    with pytest.raises(OptionError) as e:
+        target_for(None)
+    assert str(e.value) == "compile(): JAX runs on cpu here; the name of a GPU, device='h100', is accepted"
+
+
+@with_plugin
+def test_a_plugin_of_another_version_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    known = gpu_target.version
+    monkeypatch.setattr(gpu_target, "version", lambda p: known(p) if p == "jaxlib" else "0.1")
+    gpu_target._described.cache_clear()
+    with pytest.raises(OptionError) as e:
+        target_for("h100")
+    start = f"-plugin is of version 0.1 and jaxlib of {known('jaxlib')}; accepted: pip install jax-cuda"
+    is_told = start in str(e.value)
+    assert is_told, str(e.value)
+
+
+@with_plugin
+def test_a_file_that_xla_does_not_read(tmp_path: Path) -> None:
+    path = tmp_path / "odd.txtpb"
+    path.write_text('gpu_device_info { what: 1 } platform_name: "CUDA" device_description_str: "odd"')
+    with pytest.raises(OptionError) as e:
+        target_for(path)
+    is_told = str(e.value).startswith("device=odd: XLA reads no device from its description: ")
+    assert is_told, str(e.value)
+
+
+# --- compiled programs ---
+
+
+@with_plugin
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+def test_attention_in_kernels_is_one_kernel_without_its_scores(dtype: str) -> None:
+    spec = f"1 16 2048 64 @ {dtype}"
+    best = rx.optimize(attention, spec, spec, spec, execution="kernels", target="h100")
+    (found,) = best.compile("h100").programs
+    assert (found.kinds, found.temporary_bytes, dict(found.left)) == ({"Pallas": 1}, 0, {})
+    assert found.launches == found.predicted_launches
+    assert found.executables[0].pallas == "a softmax between contractions"
+
+
+@with_plugin
+def test_a_whole_program_and_what_is_told_of_it(tmp_path: Path) -> None:
+    best = rx.optimize(attention, *("b 4 s 64 @ bfloat16",) * 3, at={"b": 1, "s": 256}, target="h100")
+    made = best.compile("h100", ptx=True)
+    (found,) = made.programs
+    (executable,) = found.executables
+    assert found.at == {"b": 1, "s": 256} and found.execution == "whole"
+    assert set(found.kinds) <= {"fusion", "Triton"} and found.seconds > 0 and found.unpriced == 0
+    assert executable.argument_bytes == 3 * 4 * 256 * 64 * 2 and executable.result_bytes == 4 * 256 * 64 * 2
+    assert executable.code_bytes > 0 and executable.compile_seconds > 0
+    has_kernels = ".entry" in made.ptx
+    assert has_kernels and jax.default_backend() == "cpu"
+    data = json.loads(made.to_json(tmp_path / "made.json"))
+    assert data["programs"][0]["executables"][0]["launches"][0]["kind"] in ("fusion", "Triton")
+    text = str(made)
+    for part in ("attention   for h100 (NVIDIA H100 80GB HBM3", "XLA estimates", "predicted for h100"):
+        is_told = part in text
+        assert is_told, text
+
+
+@with_plugin
+def test_sizes_weights_capacities_and_saved_files(tmp_path: Path) -> None:
+    best = rx.optimize(mlp, MLP, "n 64", weights=("p",), at={"n": 100}, target="h100")
+    first, second = best.compile("h100", at=[{"n": 100}, {"n": 77}]).programs
+    assert (first.at, dict(first.capacities)) == ({"n": 100}, {})
+    assert (second.at, dict(second.capacities)) == ({"n": 77}, {"n": 128})
+    best.save(tmp_path / "mlp.rxe")
+    (loaded,) = rx.load(tmp_path / "mlp.rxe").compile("h100").programs
+    assert loaded.kinds == first.kinds and loaded.at == first.at
+    kernels = rx.optimize(mlp, MLP, "n 64", weights=("p",), at={"n": 100}, target="h100", execution="kernels")
+    (found,) = kernels.compile("h100").programs
+    assert found.execution == "kernels" and sum(e.times for e in found.executables) == 2
+    family = rx.optimize(mlp, MLP, "n 64", at=[{"n": 1}, {"n": 512}], bounds={"n": (1, 512)}, target="h100")
+    assert [p.at for p in family.compile("h100").programs] == [{"n": 1}, {"n": 512}]
+
+
+@with_plugin
+def test_a_device_for_which_xla_has_no_table_has_no_estimates() -> None:
+    best = rx.optimize(mlp, MLP, "8 64", target="a100")
+    made = best.compile("a100")
+    assert made.no_estimates == "XLA has no table of matmuls for a100"
+    assert made.programs[0].launches and made.programs[0].unpriced == made.programs[0].launches
+
+
+@with_plugin
+def test_a_kernel_that_does_not_compile_is_left_to_xla(monkeypatch: pytest.MonkeyPatch) -> None:
+    from relax_eg.backend.pallas import programs
+
+    def broken(*args: Any) -> Any:
+        raise ValueError("no such instruction")
+
+    monkeypatch.setattr(programs, "_call_kernel", broken)
+    best = rx.optimize(attention, *("1 4 256 64",) * 3, execution="kernels", target="h100")
+    (found,) = best.compile("h100").programs
+    assert list(found.left.values()) == ["Pallas failed: ValueError: no such instruction"]
+    assert "Pallas" not in found.kinds and found.launches > 1
+
+
+@with_plugin
+def test_cudnn_without_its_package_is_told() -> None:
+    if importlib.util.find_spec("nvidia.cudnn") is not None:
+        pytest.skip("cuDNN is installed")
+    best = rx.optimize(jax.nn.dot_product_attention, *("1 512 8 64 @ bfloat16",) * 3, target="h100")
+    (found,) = best.compile("h100").programs
+    assert dict(found.missing) == {
+        "cudnn.attention": "library `cudnn.attention` is missing: XLA compiles it with nvidia-cudnn-cu12, not "
+        "installed; its pattern is compiled instead"
+    }
+
+
+@with_plugin
+def test_sizes_that_are_missing_or_too_large() -> None:
+    best = rx.optimize(mlp, MLP, "n 64", bounds={"n": (1, 1 << 40)})
+    for at, text in (
+        (None, "compile(): mlp() has the sizes n, and at=None; at={'n': 128} is accepted"),
+        ({"m": 3}, "compile(): mlp() has the sizes n, and at={'m': 3}; at={'n': 128} is accepted"),
+        ({"n": 1 << 30}, "compile(): mlp() at n=1073741824 needs 512 GiB (256 GiB for arguments, 256 GiB for results); "
+                         "h100 has 79.11 GiB\n  accepted: sizes at which it fits"),
+    ):  # fmt: skip
+        with pytest.raises(OptionError) as e:
+            best.compile("h100", at=at)
+        assert str(e.value).replace("256.0", "256") == text
+    with pytest.raises(BoundsError):
+        best.compile("h100", at={"n": 0})
+    kernels = rx.optimize(attention, *("b 16 s 64",) * 3, at={"b": 1, "s": 128}, execution="kernels",
+                          rules=rx.rules.default - "fusion")  # fmt: skip
+    with pytest.raises(OptionError) as e:
+        kernels.compile("h100", at={"b": 1, "s": 1 << 18})
+    is_told = "for what lies between its kernels, as planned); h100 has 79.11 GiB" in str(e.value)
+    assert is_told, str(e.value)
+
+
+UNIQUE = """
+def main(x: R.Tensor(("n",), "float32")):
+    y = R.unique(x)
+    return y
+"""
+
+
+@with_plugin
+def test_a_function_in_steps_is_refused() -> None:
+    with pytest.raises(OptionError) as e:
+        rx.optimize(rx.parse(UNIQUE)).compile("h100", at={"n": 8})
+    assert str(e.value) == (
+        "compile(): main() runs in steps, of which each depends on values of the one before; a function that is one "
+        "XLA program or a list of kernels is accepted"
+    )
+
+
+@with_plugin
+def test_nothing_of_it_is_loaded_for_a_cpu() -> None:
+    code = (
+        "import sys, relax_eg as rx; f = rx.optimize(lambda x: x + x, '4'); import jax.numpy as jnp; f(jnp.ones(4)); "
+        "assert 'relax_eg.backend.gpu.target' not in sys.modules"
+    )
+    env = {**os.environ, "JAX_SKIP_CUDA_CONSTRAINTS_CHECK": "1"}
+    subprocess.run([sys.executable, "-c", code], check=True, env=env)
+
+
+@with_plugin
+def test_compiling_leaves_the_process_as_it_was() -> None:
+    code = (
+        "import os, relax_eg as rx; from relax_eg.backend.gpu.target import target_for; target_for('h100'); "
+        "import jax; assert jax.default_backend() == 'cpu'; "
+        "assert 'JAX_SKIP_CUDA_CONSTRAINTS_CHECK' not in os.environ and 'XLA_FLAGS' not in os.environ; "
+        "rx.optimize(lambda x: x @ x, '64 64').compile('h100')"
+    )
+    env = {k: v for k, v in os.environ.items() if k not in ("JAX_SKIP_CUDA_CONSTRAINTS_CHECK", "XLA_FLAGS")}
+    ran = subprocess.run([sys.executable, "-c", code], check=True, env=env, capture_output=True, text=True)
+    assert ran.stderr == ""
