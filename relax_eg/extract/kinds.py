@@ -14,6 +14,7 @@ from functools import lru_cache
 
 from relax_eg.extract.cost_model import NodeCost
 from relax_eg.extract.numbers import Number, choose
+from relax_eg.ir.annotations import Tensor
 from relax_eg.limits import KEPT
 from relax_eg.ops import Site, get, pattern_kind
 from relax_eg.ops.libraries import library_of
@@ -82,7 +83,7 @@ def _sort(site: Site) -> str:
     library = library_of(site)
     if library is not None:
         return library.name
-    if site.op not in TABLE:
+    if site.op not in TABLE or any(isinstance(a, Tensor) and a.shape is None for a in site.operands):
         return site.op
     record = get(site.op)
     if record.kernel is not None:

@@ -147,7 +147,7 @@ def _calls(run: Any) -> int | None:
         return None
     found = run.statistics()
     assert found is None or found.calls == sum(r.calls for r in found.executables)
-    return None if found is None else found.calls
+    return found.calls if found is not None and found.executables else None
 
 
 def test_several_sizes_go_straight_beside_each_other(entered: Counter[str]) -> None:
