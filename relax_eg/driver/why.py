@@ -34,6 +34,7 @@ from relax_eg.rules.schemas import ExtractionStep
 from relax_eg.shapes.relation import Bounds, split_bounds
 
 _MOST_PLACES = 4  # limit: further source lines that a reason names
+_MOST_NAMED = 6  # limit: operators that a reason names
 
 
 @dataclass(frozen=True)
@@ -95,8 +96,9 @@ def why_not(
     verdict = status(found)
     if verdict.status == "refuted":
         return WhyNot(found, "not allowed", "", "", (f"it is refuted and does not run: {verdict.problem.strip()}",))
-    named = isinstance(found, Rule) and found.name in given
-    extended = given + RuleSet("asked", [found]) if isinstance(found, Rule) and not named else given
+    named = found.name in given
+    asked = RuleSet("asked", [found]) if isinstance(found, Rule) else RuleSet("asked", schemas=[found])
+    extended = given if named else given + asked
     with debug_options(sharing=False):
         options = read_options(
             traced, rules=extended, target=target, at=at, ranges=ranges, weights=weights, facts=facts,
@@ -161,7 +163,9 @@ class _Answer:
         if isinstance(self.rule, Schema):
             if isinstance(self.rule, ExtractionStep):
                 return WhyNot(self.rule, "no match", "", "", ("extraction built no kernel by it",))
-            operators = " or ".join(f"`{op}`" for op in sorted(self.rule.operators))
+            names = sorted(self.rule.operators)
+            more = [f"{len(names) - _MOST_NAMED} other operators"] if len(names) > _MOST_NAMED else []
+            operators = " or ".join([*(f"`{op}`" for op in names[:_MOST_NAMED]), *more])
             return WhyNot(self.rule, "no match", "", "", (f"it proposes nothing for any {operators} there",))
         left_out = [x for o in self.found.outcomes for x in o.saturation.left_out if x.rule == self.rule.name]
         if left_out:

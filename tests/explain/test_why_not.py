@@ -227,3 +227,20 @@ def test_the_command(tmp_path: Path) -> None:
     assert "found y and x, which are different values" in done.output
     refused = CliRunner().invoke(app, ["why-not", "nothing", f"{path}:gated", *specs])
     assert refused.exit_code == 1
+
+
+def test_schemas_are_rules_of_the_set_asked_about() -> None:
+    """A general law that fired is said to be in the chosen program; one with many operators names a few."""
+    found = rx.why_not("same_sum_of_products", lambda a, b, c: a @ b + a @ c, "n n", "n n", "n n", at={"n": 64})
+    assert (found.outcome, found.reasons) == ("fired", ("what it made is in the chosen program",))
+    none = rx.why_not("same_elements", lambda a, b: a @ b, "n n", "n n", at={"n": 64})
+    names_few = len(none.reasons[0]) < 200 and "other operators there" in none.reasons[0]
+    assert none.outcome == "no match" and names_few
+
+
+def test_a_schema_outside_of_the_rules_is_added() -> None:
+    (schema,) = rx.rules.sum_products.schemas
+    found = rx.why_not(
+        schema, lambda a, b, c: a @ b + a @ c, "n n", "n n", "n n", at={"n": 64}, rules=rx.RuleSet("none")
+    )
+    assert found.reasons == ("it is not in the rules asked about; with it added it is used",)
