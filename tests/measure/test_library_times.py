@@ -61,7 +61,9 @@ def test_the_document_is_of_these_functions() -> None:
     text = DOCUMENT.read_text()
     lines = text[text.index(BEGIN) : text.index(END)].splitlines()
     told = {line.split(" | ")[0].removeprefix("| ") for line in lines if line.startswith("| ")} - {"function", "---"}
-    assert told <= set(library_times.functions()) and len(told) >= 40, "run `python -m benchmarks.library_times --write`"
+    assert told <= set(library_times.functions()) and len(told) >= 40, (
+        "run `python -m benchmarks.library_times --write`"
+    )
 
 
 def test_real_sizes_are_larger() -> None:
