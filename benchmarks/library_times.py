@@ -18,6 +18,7 @@ Wanted: no function below 0.97 of `jax.jit`, a geometric mean of 1.05, and first
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -52,6 +53,7 @@ from benchmarks.timing import (
     tally,
     told,
 )  # fmt: skip
+from relax_eg.measure.timing import cores
 
 LOWEST, LOWEST_MEAN, LONGEST_FIRST = 0.97, 1.05, 1.3
 SETTLING_SECONDS, SETTLING_CALLS = 20.0, 400  # chosen: after which the calls that settle end
@@ -78,6 +80,7 @@ class Row:
     - `calls`: calls until that was decided.
     - `difference`: the largest difference of results, in units of what is accepted.
     - `error`: why there are no figures, or what `rx.jit` warned of.
+    - `load`: the processes that ran on average when this one began, as the system counts them.
     """
 
     name: str
@@ -94,6 +97,7 @@ class Row:
     calls: int = 0
     difference: float = 0.0
     error: str = ""
+    load: float = 0.0
 
     @property
     def verdict(self) -> Verdict | None:
@@ -134,6 +138,7 @@ def first_call(jit: Callable[[Callable[..., Any]], Any], fn: Callable[..., Any],
 def timed(name: str, quick: bool) -> Row:
     import relax_eg as rx
 
+    load = os.getloadavg()[0]
     use, fn = use_of(name, quick)
     args = use.arguments()
     ways = {JAX: jax.jit, OURS: rx.jit}
@@ -159,7 +164,7 @@ def timed(name: str, quick: bool) -> Row:
         search=sum(report.seconds.values()) if report else 0.0,
         predicted=report.predicted_gain if report else 1.0,
         found=found_by(report), trial=trial, calls=calls, difference=difference(got, wanted, use.tolerance),
-        error=warned.strip().split("\n")[0],
+        error=warned.strip().split("\n")[0], load=load,
     )  # fmt: skip
 
 
@@ -186,23 +191,27 @@ def found_by(report: Any) -> str:
 
 def difference(got: Any, wanted: Any, tolerance: float) -> float:
     """The largest difference of two results in units of what is accepted: of `tolerance` times the largest magnitude in
-    an array, or a thousandth of that in the whole result. Infinity where shapes or dtypes differ."""
+    an array, or a thousandth of that in the whole result; integers must be equal. Infinity where shapes or dtypes
+    differ."""
 
     def data(x: Any) -> np.ndarray:
         is_key = jnp.issubdtype(x.dtype, jax.dtypes.prng_key)
         return np.asarray(jax.random.key_data(x) if is_key else x)
 
+    def largest(x: np.ndarray) -> float:
+        return float(np.max(np.abs(x[np.isfinite(x)]), initial=0.0))
+
     mine, theirs = ([data(x) for x in jax.tree.leaves(t)] for t in (got, wanted))
     if [(x.shape, x.dtype) for x in mine] != [(x.shape, x.dtype) for x in theirs]:
         return float("inf")
-    floats = [x for x in theirs if x.dtype.kind == "f"]
-    largest = max((float(np.max(np.abs(x), initial=0.0)) for x in floats), default=0.0)
+    is_float = [jnp.issubdtype(x.dtype, jnp.floating) for x in theirs]
+    mine, theirs = ([x.astype(np.float64) for x in xs] for xs in (mine, theirs))
+    least = 1e-3 * max((largest(x) for x, f in zip(theirs, is_float, strict=True) if f), default=0.0)
     worst = 0.0
-    for x, y in zip(mine, theirs, strict=True):
-        scale = max(float(np.max(np.abs(y), initial=0.0)), 1e-3 * largest) if y.dtype.kind == "f" else 1.0
-        apart = np.where(x == y, 0.0, np.abs(x.astype(np.float64) - y.astype(np.float64)))
-        apart = np.where(np.isnan(x) & np.isnan(y), 0.0, apart) if y.dtype.kind == "f" else apart
-        found = float(np.max(apart, initial=0.0)) / (tolerance * scale or 1.0)
+    for x, y, f in zip(mine, theirs, is_float, strict=True):
+        apart = np.abs(x - y)[(x != y) & ~(np.isnan(x) & np.isnan(y))]
+        accepted = tolerance * (max(largest(y), least) if f else 1.0)
+        found = float(np.max(apart, initial=0.0)) / (accepted or 1.0)
         worst = max(worst, float("inf") if np.isnan(found) else found)
     return worst
 
@@ -279,7 +288,7 @@ def summary(rows: Sequence[Row]) -> str:
     verdicts = [r.verdict for r in timed if r.verdict]
     few = int(np.sum(firsts <= LONGEST_FIRST))
     ours, theirs = (sum(getattr(r, name) for r in timed) for name in ("our_first", "first"))
-    lines = (
+    lines = [
         f"calls at least {LOWEST:g} times as fast as jax.jit: {tally(verdicts, 'SLOWER')}",
         f"geometric mean {mean}, wanted {LOWEST_MEAN:g}; {len(gained)} are more than 1.05 times as fast",
         f"first calls: median {np.median(firsts):.2f} times as long as jax.jit's, longest {np.max(firsts):.1f};"
@@ -287,7 +296,9 @@ def summary(rows: Sequence[Row]) -> str:
         f"before the first, once a process: {duration(starts[1])} against {duration(starts[0])}",
         f"results differ by more than is accepted: {sum(not r.difference <= 1 for r in timed)};"
         f" no result: {len(rows) - len(timed)}",
-    )
+    ]
+    if loads := [r.load for r in timed if r.load]:
+        lines.append(f"other work on the machine: {np.median(loads):.1f} processes on average, for {cores()} cores")
     return "\n".join(lines)
 
 

@@ -22,6 +22,7 @@ from __future__ import annotations
 import functools
 import importlib.util
 import json
+import os
 import random
 import shutil
 import signal
@@ -49,6 +50,7 @@ from benchmarks.models import gpt2_specs, gpt2_step
 from benchmarks.peer_turns import Worker, serve
 from benchmarks.timing import Estimate, duration, geometric_mean, machine
 from examples import minilm
+from relax_eg.measure.timing import cores
 
 OURS, JAX = "relax_eg", "jax.jit"
 PEERS = (OURS, JAX, "torch.compile", "torch", "onnxruntime", "tvm")
@@ -70,6 +72,7 @@ Programs under relax_eg, `jax.jit`, torch (eager and `torch.compile`), onnxrunti
 `{command}`; torch, onnxruntime and TVM are in an environment of their own.
 
 - Machine: {machine}.
+- Other work on the machine while this was measured: {load:.1f} processes on average, for {cores} cores.
 - Versions: {versions}.
 - All libraries run with their default options, threads included. relax_eg is `rx.jit` with the arguments named as
   weights that are known ahead of calls (`rx.optimize` for ONNX models and the stream), without its disk cache.
@@ -316,11 +319,12 @@ class Figures:
 
 @dataclass
 class Row:
-    """A program and the figures of each library."""
+    """A program and the figures of each library. `load`: the processes of other work that ran on average before."""
 
     group: str
     name: str
     figures: dict[str, Figures]
+    load: float = 0.0
 
 
 def run_group(
@@ -379,7 +383,7 @@ def _command(who: str, python: str, folder: Path, quick: bool) -> list[str]:
 
 def _run(program: Program, keys: Mapping[str, str], workers: Mapping[str, Worker], folder: Path, rounds: int) -> Row:
     key = f"{program.group}: {program.name}"
-    row = Row(program.group, program.name, {who: Figures() for who in workers})
+    row = Row(program.group, program.name, {who: Figures() for who in workers}, os.getloadavg()[0])
     wanted: list[np.ndarray] | None = None
     for who in sorted(workers, key=lambda w: w != JAX):  # the others are compared with it
         to = folder / f"{who}-{keys[key]}.npz"
@@ -441,7 +445,7 @@ def load(path: Path) -> list[Row]:
         return Figures(**{k: Estimate(**v) if k in ("ratio", "ours") and v else v for k, v in data.items()})
 
     rows = json.loads(path.read_text())["rows"] if path.exists() else []
-    return [Row(r["group"], r["name"], {w: figures(f) for w, f in r["figures"].items()}) for r in rows]
+    return [Row(**{**r, "figures": {w: figures(f) for w, f in r["figures"].items()}}) for r in rows]
 
 
 def save(path: Path, rows: Sequence[Row]) -> None:
@@ -489,7 +493,9 @@ def _short(error: str) -> str:
 def page(rows: Sequence[Row], on: str) -> str:
     """The page as Markdown."""
     versions = dict.fromkeys(f"{w} {f.version}" for r in rows for w, f in r.figures.items() if f.version)
-    parts = [HEAD.format(machine=on, versions=", ".join(versions), command=COMMAND), "## In short\n", _in_short(rows)]
+    load = float(np.median([r.load for r in rows]))
+    head = HEAD.format(machine=on, versions=", ".join(versions), command=COMMAND, load=load, cores=cores())
+    parts = [head, "## In short\n", _in_short(rows)]
     for group, (title, text) in GROUPS.items():
         mine = [r for r in rows if r.group == group]
         if mine:
