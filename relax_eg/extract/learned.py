@@ -24,15 +24,16 @@ from relax_eg.extract.kinds import features
 
 Array = np.ndarray[Any, np.dtype[np.float64]]
 
-CERTAINTY = 0.95  # chosen: confidence of the interval of a predicted gain
+# chosen: confidence of the interval of a predicted gain. What lies outside is not settled, so it has to be high.
+CERTAINTY = 0.99
 PROGRAMS = "programs"  # the doubt about the ratio of two programs of the same kinds
 KINDS = "kinds"  # the doubt about a kind of which nothing was learned
 # chosen: doubts where nothing is known of the machine: twice as long or half as long, in two of three kinds. Of
 # programs of the same kinds, gains of 1.5 were measured as 0.75 to 1 on two kinds of machines, and gains of 2 were all
 # gains (`examples.demo`, MiniLM with 17 tokens).
-UNKNOWN: Mapping[str, float] = {KINDS: 0.7, PROGRAMS: 0.35}
-QUICK: Mapping[str, float] = {KINDS: 0.45, PROGRAMS: 0.25}  # chosen: doubts after a quick calibration
-CALIBRATED: Mapping[str, float] = {KINDS: 0.3, PROGRAMS: 0.2}  # chosen: doubts after a whole calibration
+UNKNOWN: Mapping[str, float] = {KINDS: 0.7, PROGRAMS: 0.268}
+QUICK: Mapping[str, float] = {KINDS: 0.45, PROGRAMS: 0.2}  # chosen: doubts after a quick calibration
+CALIBRATED: Mapping[str, float] = {KINDS: 0.3, PROGRAMS: 0.15}  # chosen: doubts after a whole calibration
 
 _PRIOR = 0.8  # chosen: standard deviation of a factor's logarithm before anything is learned
 _NOISE = 0.1  # chosen: least standard deviation of the logarithm of measured over predicted seconds
@@ -79,7 +80,7 @@ class Expected:
     """What is expected of a call of the chosen program, in place of the one as written.
 
     - `gain`: how many times faster it is, as predicted.
-    - `low`, `high`: the interval of the true gain, with a confidence of 95%.
+    - `low`, `high`: the interval of the true gain, with a confidence of 99%.
     - `sure`: the probability that it is faster.
     """
 
@@ -129,7 +130,7 @@ def _shares(kinds: Mapping[str, float], corrections: Mapping[str, float]) -> dic
 def learn(timed: Sequence[TimedProgram], known: Mapping[str, float] = UNKNOWN) -> Learned:
     """The factors that explain the seconds of timed programs, and the doubts that are left.
 
-    - `known`: the doubts before; nothing learned exceeds them.
+    - `known`: the doubts before.
     """
     if not timed:
         return Learned()
@@ -154,15 +155,20 @@ def learn(timed: Sequence[TimedProgram], known: Mapping[str, float] = UNKNOWN) -
     covariance = np.linalg.inv(hessian)
     deviations = np.sqrt(np.einsum("kf,fg,kg->k", has, covariance, has))
     errors, _ = _linearised(seconds, has, measured, pairs, at)
-    doubts = {k: _rounded(min(float(d), known[KINDS])) for k, d in zip(kinds, deviations, strict=True)}
+    # What a factor leaves unexplained of a kind: the errors of programs, each by the share of its seconds that it has.
+    parts = seconds * np.exp(has @ at)
+    shares = parts / parts.sum(axis=1, keepdims=True)
+    unexplained = (shares * errors[: len(timed), None] ** 2).sum(axis=0) / shares.sum(axis=0)
+    spreads = np.sqrt(np.minimum(deviations, known[KINDS]) ** 2 + unexplained)
+    doubts = {k: _rounded(float(d)) for k, d in zip(kinds, spreads, strict=True)}
     ratio = known[PROGRAMS]
     if len(pairs) >= _LEAST_PAIRS:
         # Errors have longer tails than a normal law; of programs that were not timed they are larger by the share of
         # the measurements that the factors use up.
         far, left = float(np.quantile(np.abs(errors[len(timed) :]), CERTAINTY)), len(errors) - _used(hessian)
         normal = NormalDist().inv_cdf((1 + CERTAINTY) / 2)
-        ratio = min(ratio, max(_NOISE / 2, far / normal * math.sqrt(len(errors) / max(left, 1.0))))
-    doubts |= {KINDS: known[KINDS], PROGRAMS: _rounded(ratio)}
+        ratio = min(ratio, max(_STEP, _rounded(far / normal * math.sqrt(len(errors) / max(left, 1.0)))))
+    doubts |= {KINDS: known[KINDS], PROGRAMS: ratio}
     factors = {f: math.exp(_rounded(float(x))) for f, x in zip(names, at, strict=True)}
     return Learned({f: x for f, x in factors.items() if x != 1.0}, doubts)
 

@@ -37,6 +37,7 @@ LISTED = {
     "egraph/dump.py": "makes a slice",
     "extract/cost.py": "kernels of a record: matmul, linear, conv",
     "extract/devices.py": "rates measured by operator, as profiles on file have them",
+    "extract/kinds.py": "kernels of a record: conv",
     "extract/walk.py": "kernels of a record: matmul, linear",
     "ir/expr.py": "Python's operators and methods",
     "ir/partition.py": "a room below the table: views that stay with their reader",
