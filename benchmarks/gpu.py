@@ -102,8 +102,8 @@ class Made:
     unpriced: int
 
     def __str__(self) -> str:
-        estimate = "" if self.seconds is None else f", {duration(self.seconds)}"
-        rest = f" and {self.unpriced} not estimated" if self.unpriced and self.seconds is not None else ""
+        estimate = f", {duration(self.seconds)}" if self.seconds else ""
+        rest = f", {self.unpriced} not estimated" if self.unpriced and self.seconds is not None else ""
         pallas = f" ({self.pallas} Pallas)" if self.pallas else ""
         return f"{self.launches} kernels{pallas}, {format_bytes(self.temporary_bytes)}{estimate}{rest}"
 

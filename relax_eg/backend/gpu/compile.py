@@ -147,10 +147,9 @@ def _program(
             compiled[id(made)] = (
                 _executable(part, made, pallas) if found is None else replace(found, times=found.times + 1)
             )
-    if lowering.execution != KERNELS:
-        (one,) = compiled.values()
-        needs = {"arguments": one.argument_bytes, "results": one.result_bytes, "temporaries": one.temporary_bytes}
-        _check_fits(solution.program.name, sizes, needs, target)
+    for e in compiled.values():
+        needs = {"arguments": e.argument_bytes, "results": e.result_bytes, "temporaries": e.temporary_bytes}
+        _check_fits(e.name, sizes, needs, target)
     report = next((r for v in solution.variants for r in v.report.at_each() if dict(r.at) == dict(sizes)), None)
     return GpuProgram(
         dict(sizes),

@@ -130,7 +130,7 @@ def target_for(device: str | Path | None) -> GpuTarget:
     """The GPU of this name or file; None: the GPU that JAX runs on.
 
     OptionError for a device that is not known, without the plug-in, with one of another version than jaxlib's, and for
-    None where JAX does not run on a GPU. A GPU that JAX runs on is itself used for its own name.
+    None where JAX does not run on a GPU.
     """
     if device is None:
         if jax.default_backend() != "gpu":
