@@ -209,7 +209,8 @@ def difference(got: Any, wanted: Any, tolerance: float) -> float:
     least = 1e-3 * max((largest(x) for x, f in zip(theirs, is_float, strict=True) if f), default=0.0)
     worst = 0.0
     for x, y, f in zip(mine, theirs, is_float, strict=True):
-        apart = np.abs(x - y)[(x != y) & ~(np.isnan(x) & np.isnan(y))]
+        differs = (x != y) & ~(np.isnan(x) & np.isnan(y))
+        apart = np.abs(x[differs] - y[differs])
         accepted = tolerance * (max(largest(y), least) if f else 1.0)
         found = float(np.max(apart, initial=0.0)) / (accepted or 1.0)
         worst = max(worst, float("inf") if np.isnan(found) else found)
