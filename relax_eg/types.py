@@ -2,6 +2,7 @@
 
 from relax_eg.backend.compare import Check
 from relax_eg.backend.family import Variant
+from relax_eg.backend.gpu.record import GpuCompilation, GpuExecutable, GpuProgram
 from relax_eg.backend.optimized import Optimized
 from relax_eg.backend.ready import Ready
 from relax_eg.driver.ablation import Ablation
@@ -25,6 +26,9 @@ __all__ = [
     "Check",
     "Comparison",
     "Explanation",
+    "GpuCompilation",
+    "GpuExecutable",
+    "GpuProgram",
     "Jitted",
     "Optimized",
     "Plan",

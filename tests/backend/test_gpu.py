@@ -12,12 +12,14 @@ from typing import Any
 
 import jax
 import pytest
+from typer.testing import CliRunner
 
 import relax_eg as rx
 from relax_eg.backend.gpu import target as gpu_target
 from relax_eg.backend.gpu.devices import GPUS, find_gpu
 from relax_eg.backend.gpu.hlo import launches, unknown_loops
 from relax_eg.backend.gpu.target import target_for
+from relax_eg.cli import app
 from relax_eg.errors import BoundsError, OptionError
 
 pytestmark = pytest.mark.xla_defaults
@@ -340,3 +342,9 @@ def test_compiling_leaves_the_process_as_it_was() -> None:
     env = {k: v for k, v in os.environ.items() if k not in ("JAX_SKIP_CUDA_CONSTRAINTS_CHECK", "XLA_FLAGS")}
     ran = subprocess.run([sys.executable, "-c", code], check=True, env=env, capture_output=True, text=True)
     assert ran.stderr == ""
+
+
+def test_the_command_names_the_nearest_device() -> None:
+    result = CliRunner().invoke(app, ["compile", "file.py:f", "--device", "h10"])
+    is_told = "nearest: h100" in " ".join(result.output.split())
+    assert is_told and result.exit_code == 1, result.output
