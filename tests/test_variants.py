@@ -225,6 +225,6 @@ def test_the_device_of_jax_is_the_default_target(
     assert found.name == name and not found.calibrated
     sheet = PROFILES[name.partition(",")[0]]
     assert replace(found, name=sheet.name) == sheet
-    monkeypatch.setattr("relax_eg.driver.options.default_profile", lambda: found)
+    monkeypatch.setattr("relax_eg.driver.options.profile_at_hand", lambda: found)
     assert rx.optimize(lambda x: x @ x, "8 8").report.target == name
     assert rx.optimize(lambda x: x @ x, "8 8", target="cpu").report.target == "cpu"
