@@ -1,6 +1,6 @@
 """What timed programs teach is kept for later processes: they correct the profile of the machine at hand.
 
-Whatever times whole programs calls `observe`: settling, `measure=k`, `benchmarks.fidelity`. Each program is an entry of
+Whatever times whole programs calls `observe`: settling and `measure=k`. Each program is an entry of
 its own in the disk cache, so processes that learn at the same time lose nothing. At 4, 8, 16 and so on up to 512
 programs the factors are fitted again (`extract.learned`) and kept as one entry, which a process reads once: the prices
 of a process do not change while it runs, and those of a machine change rarely, so its cached searches stay valid.
