@@ -150,14 +150,13 @@ def main(
     except OptionError as e:
         print(f"nothing is compiled: {e}")
         return
-    jax.config.update("jax_enable_x64", True)
-    for name, dtype, program in track(
-        list(cases(dtypes or (["bfloat16"] if quick else sorted(triton.DTYPES)))), "compiling", transient=True
-    ):
-        found, listed, n = outcome(program, compiled), not triton.unsupported_reason(program), n + 1
-        wrong += bool(found) and listed
-        if bool(found) == listed:
-            print(f"{name} of {dtype}: {found or 'compiles, and is left out'}", flush=True)
+    chosen = dtypes or (["bfloat16"] if quick else sorted(triton.DTYPES))
+    with jax.enable_x64(True):
+        for name, dtype, program in track(list(cases(chosen)), "compiling", transient=True):
+            found, listed, n = outcome(program, compiled), not triton.unsupported_reason(program), n + 1
+            wrong += bool(found) and listed
+            if bool(found) == listed:
+                print(f"{name} of {dtype}: {found or 'compiles, and is left out'}", flush=True)
     print(f"{n} programs; {wrong} listed that do not compile")
     if wrong:
         raise typer.Exit(1)
