@@ -48,7 +48,7 @@ def test_a_worker_answers(worker: Worker, tmp_path: Path) -> None:
     assert answer["seconds"] >= 0
     with np.load(tmp_path / "out.npz") as file:
         np.testing.assert_array_equal(file["arr_0"], np.arange(3.0))
-    assert 0 < worker.ask(turn=True)["seconds"] < 0.1
+    assert worker.ask(turn=True)["seconds"] > 0
     answer = worker.ask(peak=True)
     assert answer["peak"] > 1 and answer["version"] == np.__version__
 
