@@ -16,6 +16,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -119,7 +120,8 @@ class Worker:
 
     def _signal(self, number: int) -> None:
         if self._process.poll() is None:
-            os.killpg(self._process.pid, number)
+            with suppress(ProcessLookupError):  # it ended meanwhile
+                os.killpg(self._process.pid, number)
 
     def _last_words(self) -> str:
         lines = [line for line in self._log.read_text().splitlines() if line.strip()]
