@@ -13,13 +13,12 @@ processes work as one program and have to choose alike, and with `RELAX_EG_CALIB
 
 from __future__ import annotations
 
-import json
 import os
 import threading
 import time
 from dataclasses import replace
 
-from relax_eg.driver.cache_folder import store
+from relax_eg.driver.cache_folder import read_entry, store
 from relax_eg.driver.learning import machine_key, mode, on_this_machine
 from relax_eg.extract.profile import Profile
 from relax_eg.limits import FEW_KEPT
@@ -94,12 +93,4 @@ def _of_another_process(kept: Store, name: str) -> Profile | None:
 
 
 def _read(kept: Store, name: str) -> Profile | None:
-    payload = kept.read(name)
-    if payload is None:
-        return None
-    try:
-        return Profile.from_data(json.loads(payload))
-    except Exception as e:  # a broken entry is never fatal: the machine is measured again
-        raise_if_exhausted(e)
-        kept.ignore(name, f"it is no profile ({type(e).__name__}: {e})")
-        return None
+    return read_entry(kept, name, Profile.from_data, "no profile")

@@ -1,16 +1,20 @@
-"""The folder of the disk cache, and versions that keys of its entries contain."""
+"""The folder of the disk cache, entries of data in it, and versions that keys of its entries contain."""
 
 from __future__ import annotations
 
+import json
 import os
+from collections.abc import Callable
 from functools import lru_cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from typing import Any, TypeVar
 
 import platformdirs
 
 from relax_eg.errors import OptionError
 from relax_eg.limits import FEW_KEPT
+from relax_eg.logs import raise_if_exhausted
 from relax_eg.plain_data import is_count
 from relax_eg.store import Store
 
@@ -24,6 +28,23 @@ def version_of(package: str) -> str:
         return version(package)
     except PackageNotFoundError:
         return "unknown"
+
+
+_T = TypeVar("_T")
+
+
+def read_entry(kept: Store, name: str, made: Callable[[Any], _T], what: str) -> _T | None:
+    """What `made` makes of the JSON data of an entry; None without the entry. A broken entry is never fatal: it is
+    ignored, with a warning that it is `what`."""
+    payload = kept.read(name)
+    if payload is None:
+        return None
+    try:
+        return made(json.loads(payload))
+    except Exception as e:
+        raise_if_exhausted(e)
+        kept.ignore(name, f"it is {what} ({type(e).__name__}: {e})")
+        return None
 
 
 def store() -> Store:

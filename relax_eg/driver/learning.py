@@ -19,12 +19,12 @@ from dataclasses import asdict, fields, replace
 from hashlib import blake2b
 from typing import Any
 
-from relax_eg.driver.cache_folder import store, version_of
+from relax_eg.driver.cache_folder import read_entry, store, version_of
 from relax_eg.errors import OptionError
 from relax_eg.extract.learned import UNKNOWN, Learned, TimedProgram, learn
 from relax_eg.extract.profile import PROFILE_VERSION, Profile
 from relax_eg.limits import FEW_KEPT
-from relax_eg.logs import cache_is_on, log_at, raise_if_exhausted
+from relax_eg.logs import cache_is_on, log_at
 from relax_eg.measure.device import processes, this_machine
 from relax_eg.memo import Memo
 from relax_eg.store import Store
@@ -66,7 +66,9 @@ def on_this_machine(p: Profile) -> Profile:
         return p
     key = _key(p)
     with _lock:
-        found = _known.get_or_make(key, lambda: _read(store(), key) or Learned())
+        found = _known.get_or_make(
+            key, lambda: read_entry(store(), f"learned-{key}", _learned, "nothing that was learned") or Learned()
+        )
     return replace(p, corrections=found.corrections, doubts={**p.doubts, **found.doubts})
 
 
@@ -89,9 +91,8 @@ def observe(p: Profile, group: str, kinds: Mapping[str, float], seconds: float) 
     program = blake2b(repr((group, sorted(kinds.items()))).encode(), digest_size=16).hexdigest()
     kept.write(f"timed-{key}-{program}", content.encode())
     try:
-        names = [path.stem for path, _ in kept.entries() if path.stem.startswith(f"timed-{key}-")]
-        known = _count(kept, key)
-        if len(names) >= max(FEWEST, 2 * known) or (len(names) > MOST):
+        count = len(_names(kept, key))
+        if count >= max(FEWEST, 2 * _count(kept, key)) or count > MOST:
             relearn(p)
     except OSError as e:
         log_at(1, f"what was timed is not read from {kept.folder}: {e}")
@@ -101,7 +102,7 @@ def relearn(p: Profile) -> Learned:
     """Fits the factors to all programs that are known of this machine, for later processes. OSError where the cache
     cannot be read."""
     kept, key = store(), _key(p)
-    names = [path.stem for path, _ in kept.entries() if path.stem.startswith(f"timed-{key}-")]
+    names = _names(kept, key)
     for name in names[:-MOST]:  # the least recently used first
         kept.remove(name)
     timed = timed_programs(p)
@@ -114,9 +115,9 @@ def relearn(p: Profile) -> Learned:
 def timed_programs(p: Profile) -> list[TimedProgram]:
     """The programs that were timed on this machine and priced by this profile. OSError where the cache cannot be
     read."""
-    kept, start = store(), f"timed-{_key(p)}-"
-    names = sorted(path.stem for path, _ in kept.entries() if path.stem.startswith(start))
-    return [t for t in (_timed(kept, name) for name in names) if t is not None]
+    kept = store()
+    found = (read_entry(kept, name, _timed, "no timed program") for name in sorted(_names(kept, _key(p))))
+    return [t for t in found if t is not None]
 
 
 def _may_learn(p: Profile) -> bool:
@@ -146,30 +147,18 @@ def _count(kept: Store, key: str) -> int:
         return 0
 
 
-def _read(kept: Store, key: str) -> Learned | None:
-    payload = kept.read(f"learned-{key}")
-    if payload is None:
-        return None
-    try:
-        data = json.loads(payload)
-        return Learned(_numbers(data["corrections"], 1e-6), _numbers(data["doubts"], 0.0))
-    except Exception as e:  # a broken entry is never fatal: nothing is known then
-        raise_if_exhausted(e)
-        kept.ignore(f"learned-{key}", f"it is nothing that was learned ({type(e).__name__}: {e})")
-        return None
+def _learned(data: Any) -> Learned:
+    return Learned(_numbers(data["corrections"], 1e-6), _numbers(data["doubts"], 0.0))
 
 
-def _timed(kept: Store, name: str) -> TimedProgram | None:
-    payload = kept.read(name)
-    if payload is None:
-        return None
-    try:
-        data = json.loads(payload)
-        return TimedProgram(str(data["group"]), _numbers(data["kinds"], 0.0), float(data["seconds"]))
-    except Exception as e:
-        raise_if_exhausted(e)
-        kept.ignore(name, f"it is no timed program ({type(e).__name__}: {e})")
-        return None
+def _timed(data: Any) -> TimedProgram:
+    return TimedProgram(str(data["group"]), _numbers(data["kinds"], 0.0), float(data["seconds"]))
+
+
+def _names(kept: Store, key: str) -> list[str]:
+    """The entries of programs that were timed, the least recently used first. OSError where the cache cannot be
+    read."""
+    return [path.stem for path, _ in kept.entries() if path.stem.startswith(f"timed-{key}-")]
 
 
 def _numbers(data: Mapping[str, Any], least: float) -> dict[str, float]:

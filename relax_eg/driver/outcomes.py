@@ -14,17 +14,17 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from functools import cached_property
 from hashlib import blake2b
-from pathlib import Path
+from typing import Any
 
 from relax_eg.backend.family import Solution
 from relax_eg.driver.cache import store, surroundings
+from relax_eg.driver.cache_folder import read_entry
 from relax_eg.driver.learning import observe
 from relax_eg.driver.prices import ByProfile, held_parameters, kinds_at
 from relax_eg.driver.settling import TrialOutcome
 from relax_eg.extract.profile import Profile
 from relax_eg.logs import cache_is_on, fallback, raise_if_exhausted
-from relax_eg.measure.device import device
-from relax_eg.measure.timing import cores
+from relax_eg.measure.device import device, host
 from relax_eg.reports.serialization import read_record
 
 
@@ -43,14 +43,11 @@ class Outcomes:
         """The outcome at these sizes, for calls with weights bound or with all arguments; None if none is known."""
         if not cache_is_on():
             return None
-        name, kept = self._name(at, is_bound), store()
-        payload = kept.read(name)
-        try:
-            return None if payload is None else read_record(TrialOutcome, json.loads(payload), "outcome")
-        except Exception as e:  # a broken entry is never fatal: the calls are timed again
-            raise_if_exhausted(e)
-            kept.ignore(name, f"it is no outcome ({type(e).__name__}: {e})")
-            return None
+
+        def made(data: Any) -> TrialOutcome:
+            return read_record(TrialOutcome, data, "outcome")
+
+        return read_entry(store(), self._name(at, is_bound), made, "no outcome")
 
     def write(self, at: Mapping[str, int], is_bound: bool, outcome: TrialOutcome) -> None:
         if cache_is_on():
@@ -89,9 +86,5 @@ class Outcomes:
 
 
 def machine() -> tuple[str, ...]:
-    """What outcomes depend on beside the program: the device, its host's processor, its cores, and XLA's flags."""
-    info = Path("/proc/cpuinfo")
-    lines = info.read_text(encoding="utf-8", errors="replace").splitlines() if info.exists() else []
-    models = [line.partition(":")[2].strip() for line in lines if line.startswith(("model name", "flags"))]
-    flags = os.environ.get("XLA_FLAGS", "")
-    return (device().platform, device().device_kind, platform.machine(), *models[:2], str(cores()), flags)
+    """What outcomes depend on beside the program: the device, its host, and XLA's flags."""
+    return device().platform, device().device_kind, platform.machine(), str(host()), os.environ.get("XLA_FLAGS", "")

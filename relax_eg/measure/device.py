@@ -41,8 +41,11 @@ def processes() -> int:
 def this_machine() -> Machine:
     """The machine of JAX's default device; of a CPU, what the system says of its first processor."""
     found = device()
-    if found.platform != "cpu":
-        return Machine(found.device_kind, cores())
+    return host() if found.platform == "cpu" else Machine(found.device_kind, cores())
+
+
+def host() -> Machine:
+    """The machine whose processors this process may use."""
     return Machine(*_processor(cores()))
 
 

@@ -76,10 +76,8 @@ def fit_profile(start: Profile, times: Times) -> Profile:
     longer = times["transposed"] - times["in order"]
     p = replace(p, transpose_rate=n * n / max(longer, n * n / p.cache_bandwidth))
     if has_threads(p):
-        p = replace(p, **_matmuls(p, times, ""))
+        p = replace(p, **_matmuls(p, times, ""), **_layouts(p, times, ""))
     p = replace(p, matmul_rate=_rates(p, times))
-    if has_threads(p):
-        p = replace(p, **_layouts(p, times, ""))
     p = replace(p, **_convolutions(p, times))
     p = replace(p, **_linear_algebra(p, times))
     p = replace(p, scalar_rate={**p.scalar_rate, **_slow_loops(p, times)})
