@@ -249,21 +249,23 @@ class Call:
                 found[name] = lowered_allocated_bytes(lowered, self._kernels.options)
         return found
 
-    def lowered(
-        self, args: Sequence[Any], place: Callable[[Any], Any] = lambda spec: spec
-    ) -> Iterator[tuple[str, str, Any]]:
+    def lowered(self, args: Sequence[Any], place: Callable[[Any], Any] | None = None) -> Iterator[tuple[str, str, Any]]:
         """Yields, for each kernel that a call runs, its name, the name of the program that it was to be lowered through
         Pallas for ("" for none), and what JAX lowered it to.
 
         - `args`: arguments of a call, or their `jax.ShapeDtypeStruct`s.
-        - `place`: puts a `jax.ShapeDtypeStruct` on the device for which they are lowered.
+        - `place`: puts a `jax.ShapeDtypeStruct` on the device for which they are lowered, where the kernels have no
+          options for XLA (JAX refuses them in a function within another). None: the default device.
         """
         env: list[Any] = [*args, *self._blank, *(self._aval(v) for v in self._first), *self._copies]
         for s in self._steps:
-            given = [place(env[i]) for i in s.reads]
-            # What takes no array is lowered for the default device, unless it is within a function that takes one.
-            run = s.run if given else jax.jit(lambda _, run=s.run: run(), keep_unused=True)
-            lowered = run.lower(*(given or [place(jax.ShapeDtypeStruct((), np.bool_))]))
+            given = [env[i] if place is None else place(env[i]) for i in s.reads]
+            if given or place is None:
+                lowered = s.run.lower(*given)
+            else:
+                # What takes no array is lowered for the default device, unless it is within a function that takes one.
+                placed = jax.jit(lambda _, run=s.run: run(), keep_unused=True)
+                lowered = placed.lower(place(jax.ShapeDtypeStruct((), np.bool_)))
             inner = s.run.run if isinstance(s.run, _Nested) else s.run
             yield s.name, inner.name if isinstance(inner, Preferred) else "", lowered
             outs = jax.tree.leaves(lowered.out_info)

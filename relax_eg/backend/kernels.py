@@ -276,7 +276,8 @@ class ByKernel(Whole):
             return super().lowering(sizes, place, pallas)
         which, options = b.program_indices[variant], self.family.variants[variant].compiler_options
         prepared, others = self.call_specs(sizes, which, place)
-        runner = KernelRunner(b.variant_program(variant).module, options, self.program.scope, pallas)
+        # The options are for the compiler of each part.
+        runner = KernelRunner(b.variant_program(variant).module, {}, self.program.scope, pallas)
         call = runner.call(sizes)
 
         def parts() -> Iterator[CallPart]:

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import relax_eg as rx
-from relax_eg.backend.kernels import InKernels
+from relax_eg.backend.kernels import InKernels, KernelRunner
 
 pytestmark = pytest.mark.xla_defaults
 
@@ -226,3 +226,12 @@ def test_temporaries_of_executables_are_told() -> None:
     assert set(told) == {s.name for s in best.runner.call({"n": 64}).plan.program.steps}
     assert max(told.values()) > 0
     assert np.allclose(best(*args), jax.nn.softmax(args[0] @ jnp.swapaxes(args[1], -1, -2)), atol=1e-5)
+
+
+def test_temporaries_of_a_kernel_without_arrays_that_is_compiled_with_options() -> None:
+    best = optimized(lambda x: (jnp.arange(64.0).reshape(8, 8), x @ x), "8 8", rules=ALONE)
+    runner = KernelRunner(best.module, {"xla_cpu_scheduler_type": "CPU_SCHEDULER_TYPE_MEMORY_OPTIMIZED"})
+    call = runner.call({})
+    told = call.temporaries(arrays((8, 8)))
+    assert len(told) == 2
+    assert set(told) == {s.name for s in call.plan.program.steps}
