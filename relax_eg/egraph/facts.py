@@ -1,6 +1,7 @@
 """Facts about values in the e-graph: relations over its classes.
 
 When the left side of a rule with a fact guard matches, the rule asks about the class. Until then facts cost nothing.
+Only what is made of constants or weights is never asked about: this is known at once of the whole program as written.
 The fact is then derived for the program as written, operands first, with the facts from which it follows
 (`rules.propagation.KnownFacts`). If the class holds a value of that program, the answer is inserted into the fact's
 relation. A fact of one node is a fact of its class, because equal values have equal facts.
@@ -87,11 +88,13 @@ class FactBase:
         self._derivations: set[tuple[Any, ...]] = set()  # rules about facts, with the opcodes for which they were sent
 
     def lookup(self, guard: ValueGuard, x: str) -> tuple[str, str, list[str]]:
-        """Returns the fact that a guard on the class `x` looks up, the action that asks for it, and the commands that
-        declare both."""
+        """Returns the fact that a guard on the class `x` looks up, the action that asks for it ("" for none), and the
+        commands that declare both."""
         key = key_of(guard)
         commands = self._declare(key)
         symbol = self._symbols[key]
+        if key in _ORIGINS:
+            return f"({symbol} {x})", "", commands
         if key not in self._asked:
             self._asked[key] = 0
             commands += [
@@ -103,6 +106,9 @@ class FactBase:
 
     def answer_questions(self, sizes: Mapping[str, int]) -> None:
         """Answers the questions of rules for all nodes in the e-graph. `sizes`: rows of the engine's tables."""
+        origins = frozenset(k for k in _ORIGINS if k in self._symbols and self._origins(k))
+        if not self._maintained.issuperset(origins):
+            self._load(self._maintained | origins)
         asked = {k: sizes.get(f"want_{self._symbols[k]}", 0) for k in self._asked}
         grown = [k for k, n in asked.items() if n > self._asked[k]]
         if grown:
@@ -153,10 +159,10 @@ class FactBase:
                     self._sent.add(f"answered {answer}")
                     answers.append(answer)
         self._engine.run(answers)
-        # The engine maintains tests and origins once they hold somewhere, and facts if some were declared.
-        maintained = [k for k in asked if isinstance(k, ValueTest) or k in _ORIGINS] if answers else []
+        # The engine maintains origins and tests once they hold somewhere, and facts if some were declared.
+        maintained = [k for k in asked if isinstance(k, ValueTest)] if answers else []
         if self._declared.facts:
-            maintained += [k for k in asked if k not in (*_ORIGINS, "used_once")]
+            maintained += [k for k in asked if k != "used_once"]
         if not self._maintained.issuperset(maintained):
             self._load(self._maintained | required_facts(frozenset(maintained)))
 

@@ -261,7 +261,8 @@ class _Demanded:
         found, asked, commands = self.body.compiler.facts.lookup(guard, f"v_{guard.name}")
         self.commands += commands
         self.facts.append(found)
-        self.questions.append(asked)
+        if asked:
+            self.questions.append(asked)
 
 
 def _plain(name: str) -> str:
