@@ -95,6 +95,8 @@ class Compiler:
             body.match(e)
         for p in instance.params:
             body.annotated(p)
+        for left in instance.left:
+            body.not_within_itself(left)
         for guard in instance.guards:
             if isinstance(guard, InOrder):
                 body.in_order(guard)
@@ -201,6 +203,13 @@ class _Body(Query):
         assert isinstance(annotation, Tensor) and annotation.shape is not None
         sizes = "".join(" " + self._size(d) for d in annotation.shape)
         self.facts.append(f'(has_ann {self.names[p]} (Tensor{len(annotation.shape)}_ "{annotation.dtype}"{sizes}))')
+
+    def not_within_itself(self, left: Expr) -> None:
+        """Leaves out matches in which a node equals an operand of the same operator. In `where(c, where(d, x, y), y)`,
+        equal to its own operand, conditions could be joined without end, and what the rule makes of it holds more
+        than the operand."""
+        same = (e for e in postorder((left,)) if e is not left and e.op == left.op and e.op not in LEAVES)
+        self.facts += [f"(!= {self.names[left]} {self.names[e]})" for e in same]
 
     def in_order(self, guard: InOrder) -> None:
         values = [f"v_{n}" for n in guard.names]

@@ -76,8 +76,7 @@ def _never(e: Expr) -> bool:
 
 def _outward(e: Expr, queries: ProgramQueries) -> Iterator[Expr]:
     if is_pointwise(e) or view_of(e) is not None or is_padded(e) or TABLE[e.op].moves == "view":
-        made = mapped(e)
-        yield made.expression()
+        yield mapped(e).expression()
 
 
 def _joined(e: Expr, queries: ProgramQueries) -> Iterator[Expr]:

@@ -8,10 +8,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from relax_eg.ir.expr import Expr
+from relax_eg.errors import RelaxEgError
+from relax_eg.ir.expr import Expr, postorder
+from relax_eg.memo import Memo
 from relax_eg.ops import api as op
 from relax_eg.ops.record import TABLE, call
-from relax_eg.rules.index_maps.inward import Inward, at_least_zero, is_padded, is_pointwise, parts_of
+from relax_eg.rules.index_maps.inward import Inward, Undecided, at_least_zero, is_padded, is_pointwise, parts_of
 from relax_eg.rules.index_maps.views import ONE, AxisMap, IndexView, composed, made_of, view_of, whole
 from relax_eg.shapes import Dim
 
@@ -34,14 +36,21 @@ class Padded:
 
 Step = IndexView | Regrouped | Padded
 _DEEPEST = 16  # limit: operators through which maps move in one proposal
+_MOST_KNOWN = 1 << 14  # limit: expressions whose maps are kept; one that is evicted is read again
 
 
 @dataclass(frozen=True, slots=True)
 class Mapped:
-    """`steps`, the innermost first, of an expression."""
+    """Index maps of an expression.
+
+    - `steps`: the maps, the innermost first.
+    - `inner`: the expression.
+    - `depth`: number of pointwise operators through which maps moved.
+    """
 
     steps: tuple[Step, ...]
     inner: Expr
+    depth: int = 0
 
     def expression(self) -> Expr:
         """Raises RelaxEgError if it does not exist at all sizes."""
@@ -59,22 +68,22 @@ class Mapped:
             both = composed(step, last, x.shape, shape)
             if both is not None:
                 steps = self.steps[:-1] if both.is_identity_on(x.shape) else (*self.steps[:-1], both)
-                return Mapped(steps, self.inner)
+                return replace(self, steps=steps)
         if isinstance(step, Regrouped) and isinstance(last, Regrouped):
             steps = self.steps[:-1] if step.shape == x.shape else (*self.steps[:-1], step)
-            return Mapped(steps, self.inner)
+            return replace(self, steps=steps)
         if isinstance(step, Padded) and isinstance(last, Padded) and step.value is last.value:
             widths = (*step.low, *step.high, *last.low, *last.high)
             if all(at_least_zero(w) for w in widths):
                 low = tuple(a + b for a, b in zip(step.low, last.low, strict=True))
                 high = tuple(a + b for a, b in zip(step.high, last.high, strict=True))
-                return Mapped((*self.steps[:-1], Padded(low, high, step.value)), self.inner)
+                return replace(self, steps=(*self.steps[:-1], Padded(low, high, step.value)))
         is_nothing = (
             step.is_identity_on(shape)
             if isinstance(step, IndexView)
             else isinstance(step, Regrouped) and step.shape == shape
         )
-        return self if is_nothing else Mapped((*self.steps, step), self.inner)
+        return self if is_nothing else replace(self, steps=(*self.steps, step))
 
 
 def _applied(step: Step, x: Expr) -> Expr:
@@ -85,41 +94,39 @@ def _applied(step: Step, x: Expr) -> Expr:
     return op.pad(x, list(zip(step.low, step.high, strict=True)), step.value)
 
 
-Known = dict[tuple[Expr, int], Mapped]
+_known = Memo[Expr, Mapped](_MOST_KNOWN)
 
 
-def mapped(e: Expr, depth: int = _DEEPEST, known: Known | None = None) -> Mapped:
-    """`e` as index maps of the least expression of which they are found. Raises RelaxEgError.
+def mapped(e: Expr) -> Mapped:
+    """`e` as index maps of the least expression of which they are found."""
+    for x in postorder((e,), stop=_known.__contains__):
+        if x not in _known:
+            try:
+                _known[x] = _mapped(x)
+            except (RelaxEgError, Undecided):  # an operator that does not exist at all sizes
+                _known[x] = Mapped((), x)
+    return _known[e]
 
-    - `depth`: the pointwise operators through which maps may move.
-    - `known`: what was found of the expressions below, each of which may be read along many paths.
-    """
-    known = {} if known is None else known
-    if (e, depth) not in known:
-        known[e, depth] = _mapped(e, depth, known)
-    return known[e, depth]
 
-
-def _mapped(e: Expr, depth: int, known: Known) -> Mapped:
+def _mapped(e: Expr) -> Mapped:
     view = view_of(e)
     if view is not None:
-        return mapped(e.args[0], depth, known).followed_by(view)
+        return mapped(e.args[0]).followed_by(view)
     if e.op in TABLE and TABLE[e.op].moves == "view" and len(e.args) == 1:
-        return mapped(e.args[0], depth, known).followed_by(Regrouped(e.shape))
+        return mapped(e.args[0]).followed_by(Regrouped(e.shape))
     if is_padded(e):
-        step = Padded(tuple(e.attr("low")), tuple(e.attr("high")), e.args[1])
-        return mapped(e.args[0], depth, known).followed_by(step)
-    if depth and is_pointwise(e):
-        return _of_pointwise(e, depth - 1, known) or Mapped((), e)
-    return Mapped((), e)
+        return mapped(e.args[0]).followed_by(Padded(tuple(e.attr("low")), tuple(e.attr("high")), e.args[1]))
+    found = _of_pointwise(e) if is_pointwise(e) else None
+    return Mapped((), e) if found is None or found.depth > _DEEPEST else found
 
 
-def _of_pointwise(e: Expr, depth: int, known: Known) -> Mapped | None:
+def _of_pointwise(e: Expr) -> Mapped | None:
     arrays = [i for i, a in enumerate(e.args) if a.ndim]
-    read = {i: mapped(e.args[i], depth, known) for i in arrays}
+    read = {i: mapped(e.args[i]) for i in arrays}
     first = next((read[i] for i in arrays if read[i].steps), None)
     if first is None:
         return None
+    depth = 1 + max(m.depth for m in read.values())
     same = all(
         len(m.steps) == len(first.steps) and m.inner.shape == first.inner.shape and e.args[i].shape == e.shape
         and all(map(_is_same_place, m.steps, first.steps))
@@ -139,8 +146,8 @@ def _of_pointwise(e: Expr, depth: int, known: Known) -> Mapped | None:
             steps.append(s)
         if chosen is not None and chosen[1].is_identity_on(inner.shape):
             del steps[0]
-        return Mapped(tuple(steps), inner)
-    return _by_axes(e, {i: m for i, m in read.items()})
+        return Mapped(tuple(steps), inner, depth)
+    return _by_axes(e, read, depth)
 
 
 def selection_of(view: IndexView, shape: Sequence[Dim]) -> tuple[IndexView, IndexView] | None:
@@ -163,9 +170,9 @@ def _is_same_place(a: Step, b: Step) -> bool:
     return a == b
 
 
-def _by_axes(e: Expr, read: dict[int, Mapped]) -> Mapped | None:
+def _by_axes(e: Expr, read: dict[int, Mapped], depth: int) -> Mapped | None:
     """Those maps moved along single axes that all operands have there: a repetition, and rows taken at the same
-    indices."""
+    indices. `depth`: of the result."""
     views: dict[int, tuple[Expr, IndexView]] = {}
     for i, m in read.items():
         last = m.steps[-1] if m.steps else None
@@ -217,4 +224,4 @@ def _by_axes(e: Expr, read: dict[int, Mapped]) -> Mapped | None:
     if inner.shape != tuple(inner_shape):
         inner = op.reshape(inner, inner_shape) if inner.ndim < e.ndim else inner
     view = IndexView(tuple(outer), e.shape)
-    return Mapped((), inner).followed_by(view) if inner.shape == tuple(inner_shape) else None
+    return Mapped((), inner, depth).followed_by(view) if inner.shape == tuple(inner_shape) else None

@@ -21,6 +21,8 @@ from relax_eg.rules.sums_of_products.accesses import Access, Letter, ProductTerm
 from relax_eg.rules.sums_of_products.letters import SumOfProducts
 from relax_eg.shapes import Dim
 
+# limit: factors of a product that are joined in any order; of more, those with the same letters are joined first
+_MOST_APART = 5
 _MOST_STEPS = 60  # limit: sums of terms for which common factors are tried
 # chosen: the flops that take as long as a step of a running sum or an update, which XLA computes one by one on CPUs
 _RUNNING_FLOPS = 32
@@ -256,6 +258,8 @@ class Planner:
         factors = [self._factor(f) for f in term.factors]
         if not factors:
             return Node("leaf", _NOTHING, is_known_ahead=True)
+        if len(factors) > _MOST_APART:
+            factors = self._joined_alike(factors, out)
         n = len(factors)
         letters = [frozenset(f.letters) for f in factors]
         best: dict[int, Node] = {}
@@ -272,14 +276,30 @@ class Planner:
             while part:
                 if part & low:
                     a, b = best[part], best[subset ^ part]
-                    cost = a.cost + b.cost + self._joining(a, b, (a.letters | b.letters) & rest)
-                    if found is None or cost < found[0]:
-                        found = cost, a, b
+                    cost = a.cost + b.cost
+                    if found is None or cost < found[0]:  # before the price of the joining, which takes the time
+                        cost += self._joining(a, b, (a.letters | b.letters) & rest)
+                        if found is None or cost < found[0]:
+                            found = cost, a, b
                 part = (part - 1) & subset
             assert found is not None
             _, a, b = found
             best[subset] = self._joined(a, b, (a.letters | b.letters) & rest)
         return best[(1 << n) - 1]
+
+    def _joined_alike(self, factors: Sequence[Node], out: frozenset[Letter]) -> list[Node]:
+        """The product of the factors of each set of letters. No other order takes less: before all factors with a
+        letter are joined, the letter is not summed."""
+        groups: dict[tuple[frozenset[Letter], bool], list[Node]] = {}
+        for f in factors:
+            groups.setdefault((f.letters, f.is_known_ahead), []).append(f)
+        found: list[Node] = []
+        for key, (made, *more) in groups.items():
+            rest = out.union(*(letters for letters, ahead in groups if (letters, ahead) != key))
+            for i, f in enumerate(more):
+                made = self._joined(made, f, made.letters & rest if i == len(more) - 1 else made.letters)
+            found.append(made)
+        return found
 
     def _factor(self, access: Access) -> Node:
         if isinstance(access.value, Bracket):
