@@ -12,12 +12,13 @@ import pytest
 import relax_eg as rx
 from relax_eg.ir import CALL, SCAN, Expr, call_function
 from relax_eg.ir.control import group_arguments, scan
+from relax_eg.ops import api as op
 from relax_eg.rules import RuleSet, Schema
 from relax_eg.rules.book.functions import functions
 from relax_eg.rules.book.sums import sums
 from relax_eg.rules.certificates import known_verdict
 from relax_eg.rules.content import content_hash
-from relax_eg.rules.schemas import ProgramQueries
+from relax_eg.rules.schemas import ModuleAnswers, ProgramQueries
 
 
 @pytest.mark.parametrize("schema", (*functions.schemas, *sums.schemas), ids=lambda s: s.name)
@@ -145,3 +146,11 @@ def test_what_may_not_move() -> None:
 
     best = rx.optimize(tells, "t 128", "128 128", at={"t": 100})
     assert not {"loop_steps", "loop_invariants"} & set(best.report.rules)
+
+
+def test_an_operator_of_scalars_alone_is_no_function_of_elements() -> None:
+    x = rx.ir.var("x", rx.ir.Tensor((), "float32"))
+    padded = op.pad(x, (), rx.ir.const(1.0))
+    (schema,) = (s for s in rx.rules.pointwise.schemas if s.name == "shorter_exact_term")
+    assert schema.proposals(padded, ModuleAnswers({})) == ()
+    assert schema.proposals(op.maximum(x, x), ModuleAnswers({})) == (x,)

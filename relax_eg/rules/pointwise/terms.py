@@ -17,6 +17,7 @@ from relax_eg.limits import MANY_KEPT
 from relax_eg.memo import Memo
 from relax_eg.ops.api import broadcast_to
 from relax_eg.ops.record import TABLE, call, movement_operators, program_of, site_of
+from relax_eg.shapes import Dim
 from relax_eg.tir.analyze import stage_flops
 from relax_eg.tir.expr import Apply, Cast, Const, Read, Scalar, Select, walk
 from relax_eg.tir.functions import FUNCTIONS, functions_with_trait
@@ -71,6 +72,7 @@ def over(e: Expr, leaves: Mapping[Expr, Expr]) -> Expr:
     return made[e]
 
 
+_LENGTH = Dim.var("n")
 _MOST_KNOWN = 1 << 14  # limit: uses of operators of which it is known whether they are pointwise
 _equations = Memo[tuple[Any, ...], Scalar | None](_MOST_KNOWN)
 
@@ -90,7 +92,11 @@ def _equation_of(op: str, dtypes: tuple[str, ...], attrs: tuple[tuple[str, Any],
         return None
     try:
         made = program_of(site_of(call(op, tuple(variable(i, d) for i, d in enumerate(dtypes)), dict(attrs))))
+        # What applies to scalars alone, such as to put nothing around one, is no function of elements.
+        vectors = call(op, tuple(var(f"x{i}", Tensor((_LENGTH,), d)) for i, d in enumerate(dtypes)), dict(attrs))
     except RelaxEgError:
+        return None
+    if vectors.shape != (_LENGTH,):
         return None
     if made is None or len(made.stages) != 1 or made.stages[0].output.shape:
         return None
