@@ -64,6 +64,7 @@ OUTSIDE: dict[str, set[str]] = {
         "driver.measured",
         "driver.settling",
         "driver.optimize",
+        "driver.background",
         "driver.jit_arguments",
         "driver.jit_weights",
         "driver.jitted",

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from relax_eg.argument_checks import NONE, Kind, accepts, of_types, short_repr
+from relax_eg.driver.background import Search, read_search
 from relax_eg.driver.jit_weights import JittedWithWeights
 from relax_eg.driver.jitted import Jitted
 from relax_eg.driver.options import KINDS, Facts, Sizes, Target
@@ -37,6 +38,7 @@ def jit(
     facts: Facts | None = None,
     dynamic: Mode | Dynamic = "auto",
     settle: SettleMode | Settle | None = None,
+    search: Search = "first call",
     budget: Budget | None = None,
     **jit_options: Any,
 ) -> Any:
@@ -55,17 +57,22 @@ def jit(
       alone is computed at the first call with these very arrays of JAX and kept as long as the arrays are. It is not
       kept for numpy arrays, which may change, nor where JAX traces the call.
     - `facts`: what is known of the values of arguments, as `optimize` takes it; positions count as in `static_argnums`.
+    - `search`: "first call" searches when a call needs a program. "background" runs such calls as written, under
+      `jax.jit`, until a thread has found and compiled it; `fast.wait()` waits for that. Calls that JAX traces search
+      themselves.
 
     The other options are those of `optimize`. It composes with jit, grad and vmap. If the optimizer fails, it warns
     once and runs `fn` as written.
     """
     options: dict[str, Any] = {
         "rules": rules, "target": target, "at": at, "bounds": bounds, "weights": weights, "numerics": numerics,
-        "facts": facts, "dynamic": (policy := Dynamic.of(dynamic)), "settle": settle, "budget": budget,
+        "facts": facts, "dynamic": (policy := Dynamic.of(dynamic)), "settle": settle, "search": search,
+        "budget": budget,
     }  # fmt: skip
     if fn is None:
         return functools.partial(jit, dims=dims, **options, **jit_options)
     # Wrong values are reported here, at the decoration; what depends on the names of sizes, at the first call.
+    read_search(search)
     capacities = policy.capacities
     read_policy("jit", list(capacities) if isinstance(capacities, Mapping) else ["n"], Scope({"n": (1, 1)}), policy)
     if dims is None and isinstance(capacities, Mapping):

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from relax_eg.backend.optimized import Optimized
+from relax_eg.driver.background import Background
 from relax_eg.driver.outcomes import Outcomes
 from relax_eg.driver.settling import Call, Key, Settle, Settling
 from relax_eg.driver.varying import OtherSizesError
@@ -23,6 +24,7 @@ class JitContestant:
     - `run`: runs calls of it; None: `jitted` does.
     - `jitted`: the `jax.jit` of the function as written; None for the optimized function.
     - `local`: where it is marked that the function as written may be traced.
+    - `search`: makes what calls with such arguments need, for the optimized function.
     """
 
     label: str
@@ -30,6 +32,7 @@ class JitContestant:
     jitted: Any
     local: Any
     predicted: float = 0.0
+    search: Callable[[tuple[Any, ...], dict[str, Any]], None] | None = None
 
     def __call__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if self.run is not None:
@@ -38,6 +41,9 @@ class JitContestant:
             return self.jitted(*args, **kwargs)
 
     def compile(self, args: tuple[Any, ...], kwargs: dict[str, Any], key: Any) -> None:
+        if self.search is not None:
+            self.search(args, kwargs)
+            return
         with self._marked():
             self.jitted.lower(*args, **kwargs).compile()
 
@@ -59,6 +65,8 @@ def settling_of_jit(
     key: Key,
     latest: Callable[[], Optimized | None],
     settled: Callable[[Any], None],
+    search: Callable[[tuple[Any, ...], dict[str, Any]], None],
+    background: Background,
 ) -> Settling[JitContestant]:
     """What serves the calls of `fn` under `jit` until it is known which of the two programs is faster.
 
@@ -67,6 +75,8 @@ def settling_of_jit(
     - `latest`: the function that was optimized last.
     - `settled`: told the `jax.jit` that runs later calls; None: the optimized function does. That `jax.jit` raises
       OtherSizesError for other sizes than those of the first calls, and under other settings of JAX.
+    - `search`: makes what calls of the optimized function with such arguments need.
+    - `background`: where it is searched for.
     """
 
     @functools.wraps(fn)
@@ -75,7 +85,7 @@ def settling_of_jit(
             raise OtherSizesError
         return fn(*args, **kwargs)
 
-    ours = JitContestant("by price", run, None, local)
+    ours = JitContestant("by price", run, None, local, search=search)
     theirs = JitContestant(AS_WRITTEN, None, jit(as_written), local)
 
     def doubts() -> bool:
@@ -90,5 +100,6 @@ def settling_of_jit(
         return None if best is None else Outcomes(best.solution)
 
     return Settling(
-        ours, theirs, settle, key, lambda *_: {}, lambda winner: settled(winner.jitted), doubts=doubts, known=known
-    )
+        ours, theirs, settle, key, lambda *_: {}, lambda winner: settled(winner.jitted), doubts=doubts, known=known,
+        begins_as_written=background.is_on, start=background.start if background.is_on else None,
+    )  # fmt: skip

@@ -12,8 +12,10 @@ from relax_eg.backend.binding import MOST_BOUND, ByIdentity
 from relax_eg.backend.call_keys import MOST_KEYS, NO_KEY, is_tracing, kind_of
 from relax_eg.backend.optimized import Optimized
 from relax_eg.backend.runtime import UNSEEN
+from relax_eg.driver.background import SearchingError
+from relax_eg.driver.call_path import CallPath, path_of
 from relax_eg.driver.jit_arguments import Static, call_key, kind_of_any, static_key
-from relax_eg.driver.jitted import CallPath, Jitted, path_of
+from relax_eg.driver.jitted import Jitted
 from relax_eg.driver.varying import Varying, shapes_of, spec_of
 from relax_eg.logs import raise_if_exhausted
 from relax_eg.memo import Memo
@@ -61,6 +63,8 @@ class JittedWithWeights(Jitted):
         if path is None:
             try:
                 path = self._path_of_weights(held, leaves, tree, kinds, args, kwargs)
+            except SearchingError:
+                return self._written(*args, **kwargs)
             except Exception as e:
                 raise_if_exhausted(e)
                 result = super().__call__(*args, **kwargs)
@@ -79,7 +83,8 @@ class JittedWithWeights(Jitted):
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
     ) -> CallPath:
-        """How to run a call whose weights are prepared. Raises what a search for it raises."""
+        """How to run a call whose weights are prepared. Raises what a search for it raises, and SearchingError while it
+        is searched for in the background."""
         if self._dims is not None:
             best, given, named = self._optimize_dims(self._dims, args, kwargs, self._is_constant, True)
             if not self._serves(best, given, named):
@@ -90,9 +95,15 @@ class JittedWithWeights(Jitted):
         varying = self._varying.get_or_make(key, lambda: Varying(self.__name__, shapes, make))
         best = None
         if not self._exact and shapes != varying.first:
-            best = varying.best_for(shapes, leaves)
+            best = self._best_of(varying, shapes, leaves)
             if best is None and not varying.is_hot(shapes):
                 return CallPath(self._written)
         if best is None:
-            best = self._fixed.get_or_make((key, shapes), lambda: make(list(map(spec_of, shapes, leaves))))
+
+            def fixed() -> Optimized:
+                return self._fixed.get_or_make((key, shapes), lambda: make(list(map(spec_of, shapes, leaves))))
+
+            if (key, shapes) not in self._fixed:
+                self._background.need((key, shapes), fixed)
+            best = fixed()
         return CallPath(best, of_leaves=True, is_reusable=True)

@@ -7,7 +7,7 @@ import inspect
 import operator
 import threading
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from types import MethodType
 from typing import Any
 
@@ -19,6 +19,8 @@ from relax_eg.backend.executables import executables
 from relax_eg.backend.optimized import Optimized
 from relax_eg.backend.statistics import Statistics
 from relax_eg.backend.whole import Whole
+from relax_eg.driver.background import Background, SearchingError, read_search
+from relax_eg.driver.call_path import CallPath, path_of
 from relax_eg.driver.jit_arguments import (
     Declared,
     Static,
@@ -31,63 +33,20 @@ from relax_eg.driver.jit_arguments import (
 )
 from relax_eg.driver.jit_settling import JitContestant, settling_of_jit
 from relax_eg.driver.optimize import optimize
-from relax_eg.driver.options import Sizes, Target, device_and_cost
+from relax_eg.driver.options import without_modes
 from relax_eg.driver.settling import Settle, Settling
-from relax_eg.driver.varying import OtherSizesError, Varying, shapes_of, spec_of
+from relax_eg.driver.varying import OtherSizesError, Varying, shapes_of, spec_of, spec_of_any
 from relax_eg.dynamic.at_capacity import AtCapacity
 from relax_eg.errors import OptionError, RelaxEgError
-from relax_eg.extract.cost_model import CostModel, NodeCost
-from relax_eg.extract.profile import Profile
 from relax_eg.frontends.specs import NamedSpec, argument_paths
-from relax_eg.ir.annotations import Annotation
 from relax_eg.logs import fallback, raise_if_exhausted
 from relax_eg.memo import Memo
-from relax_eg.ops import Site
 from relax_eg.reports import CostReport
 from relax_eg.settings import settings_now
 from relax_eg.shapes.relation import read_statement, split_bounds
 
 # Options of `jax.jit` that mean the same at all sizes.
 _OF_ARGUMENTS = frozenset(("static_argnums", "static_argnames", "donate_argnums", "donate_argnames"))
-
-
-@dataclass(frozen=True)
-class CallPath:
-    """How a call is run.
-
-    - `run`: the function that runs it.
-    - `of_leaves`: whether `run` takes the flattened leaves, not the arguments themselves.
-    - `is_reusable`: whether all later calls with arrays of these kinds may use it.
-    """
-
-    run: Callable[..., Any]
-    of_leaves: bool = False
-    is_reusable: bool = False
-
-    def call(self, args: tuple[Any, ...], kwargs: dict[str, Any], leaves: list[Any]) -> Any:
-        return self.run(*leaves) if self.of_leaves else self.run(*args, **kwargs)
-
-
-def path_of(best: Optimized, given: tuple[Any, ...], named: dict[str, Any], args: Any, kwargs: Any) -> CallPath:
-    """How to run a call with `args` and `kwargs` to a function whose arguments are then `given` and `named`."""
-    if not kwargs and not named and len(args) == len(given) and all(map(operator.is_, args, given)):
-        return CallPath(best, is_reusable=True)
-    return CallPath(lambda *_, **__: best(*given, **named))
-
-
-@dataclass(frozen=True)
-class _ModelWithoutModes:
-    """A cost model for a device without its compilation modes.
-
-    - `model`: the cost model.
-    - `profile`: the profile of the device, without modes.
-    """
-
-    model: CostModel
-    profile: Profile
-
-    def price(self, site: Site, result: Annotation, sizes: Sizes) -> NodeCost:
-        return self.model.price(site, result, sizes)
 
 
 class Jitted:
@@ -112,6 +71,7 @@ class Jitted:
         self._static, self._donated = static or frozenset[str](), donated or frozenset[str]()
         weights, facts = options.pop("weights"), options.pop("facts")
         self._declared = Declared(fn, self.__name__, weights, facts, self._static, self._donated)
+        self._background = Background(read_search(options.pop("search")))
         self._options = options
         self._warned = False
         # `executables` also bounds how many functions optimized for single sizes or static arguments are kept.
@@ -143,6 +103,7 @@ class Jitted:
             self._settling = settling_of_jit(
                 fn, self._run, lambda f: self._executables.jit(f, **jit), self._local, self._settle,
                 self._settle_key, lambda: self.optimized[-1] if self.optimized else None, self._settled,
+                self._search, self._background,
             )  # fmt: skip
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
@@ -181,7 +142,40 @@ class Jitted:
                 return first(*args, **kwargs)
             except OtherSizesError:  # other sizes, or other settings of JAX
                 self._refused = True
-        return self._jitted(*args, **kwargs)
+        return self._exactly(*args, **kwargs)
+
+    def _exactly(self, /, *args: Any, **kwargs: Any) -> Any:
+        """Runs the function optimized for the very shapes of a call; as written while that is searched for."""
+        return (self._jitted if self._is_searched(args, kwargs) else self._written)(*args, **kwargs)
+
+    def _is_searched(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+        """Whether `_jitted` may run a call: it was compiled for such arguments, or the call waits for that."""
+        if not self._background.is_on:
+            return True
+        try:
+            key = self._settle_key(args, kwargs)
+        except NO_KEY:
+            return True
+        as_shaped = getattr(self._local, "as_shaped", False)
+        given, named = jax.tree_util.tree_map(spec_of_any, (args, kwargs))
+
+        def make() -> None:
+            lower = self._jitted.lower
+            (self._as_shaped(lower, given, named) if as_shaped else lower(*given, **named)).compile()
+
+        return self._background.has((key, as_shaped), make)
+
+    def _search(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Makes what calls with arguments of these shapes and dtypes need."""
+        with self._background.waiting():
+            if self._exact or not self._varies:
+                self._jitted.lower(*args, **kwargs).compile()
+            else:
+                self._path(args, kwargs)
+
+    def wait(self, seconds: float | None = None) -> bool:
+        """Waits until what is searched for in the background was found; returns whether it was, within `seconds`."""
+        return self._background.wait(seconds)
 
     def _settled(self, faster: Any) -> None:
         """Takes note of what runs calls of the first sizes from now on: a `jax.jit`; None: the optimized function."""
@@ -261,6 +255,12 @@ class Jitted:
 
     def _path(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> CallPath:
         """How to run a call of a function whose sizes vary."""
+        try:
+            return self._found_path(args, kwargs)
+        except SearchingError:
+            return CallPath(self._written)
+
+    def _found_path(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> CallPath:
         held, leaves, tree = self._split(args, kwargs)
         if any(isinstance(x, Tracer) for x in leaves):
             return CallPath(self._at_exact_shapes)
@@ -272,7 +272,7 @@ class Jitted:
             return CallPath(self._at_exact_shapes)
         if shapes == varying.first:
             return CallPath(lambda *a, **k: self._run_first(a, k), is_reusable=not self._static)
-        best = varying.best_for(shapes, leaves)
+        best = self._best_of(varying, shapes, leaves)
         if best is None:
             return (
                 CallPath(self._at_exact_shapes, is_reusable=not self._static)
@@ -283,15 +283,23 @@ class Jitted:
             return CallPath(lambda *_, **__: best(*leaves))
         return CallPath(best, of_leaves=True, is_reusable=True)
 
+    def _best_of(self, varying: Varying, shapes: Any, leaves: list[Any]) -> Optimized | None:
+        """`varying.best_for`. SearchingError while it is searched for in the background."""
+        if not varying.is_known(shapes):
+            self._background.need((varying, shapes), lambda: varying.best_for(shapes, leaves))
+        return varying.best_for(shapes, leaves)
+
     def _path_by_dims(self, dims: tuple[Any, ...], args: tuple[Any, ...], kwargs: dict[str, Any]) -> CallPath:
         try:
             best, given, named = self._optimize_dims(dims, args, kwargs, self._is_constant, False)
+        except SearchingError:
+            raise
         except Exception as e:
             raise_if_exhausted(e)
             self._exact = True  # tracing turns the error into a warning
-            return CallPath(self._jitted)
+            return CallPath(self._exactly)
         if not isinstance(best.strategy, AtCapacity) or not self._serves(best, given, named):
-            return CallPath(self._jitted, is_reusable=not self._static)
+            return CallPath(self._exactly, is_reusable=not self._static)
         return path_of(best, given, named, args, kwargs)
 
     def _is_constant(self, name: str, x: Any) -> bool:
@@ -315,7 +323,7 @@ class Jitted:
             return False
 
     def _at_exact_shapes(self, /, *args: Any, **kwargs: Any) -> Any:
-        return self._as_shaped(self._jitted, args, kwargs)
+        return self._as_shaped(self._exactly, args, kwargs)
 
     def _split(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Static, list[Any], Any]:
         """The static arguments of a call by position or name; the leaves of all others, and the tree structure of a
@@ -442,7 +450,7 @@ class Jitted:
         flat.__name__ = self.__name__
         flat.__signature__ = inspect.Signature([inspect.Parameter("x", inspect.Parameter.VAR_POSITIONAL)])  # type: ignore[reportAttributeAccessIssue]
         declared = self._declared.of([spec.argument for spec in specs], prepares)
-        best = optimize(flat, *specs, target=self._device(), **{**self._options, **declared, **options})
+        best = optimize(flat, *specs, target=without_modes(self._target), **{**self._options, **declared, **options})
         return self._keep(best)
 
     def _connect(self, best: Optimized, call: Callable[..., tuple[tuple[Any, ...], dict[str, Any]]]) -> None:
@@ -459,11 +467,6 @@ class Jitted:
             return self._elsewhere(settings, *call(*args, **kwargs))
 
         best.serve_where(lambda: settings_now() == settings, elsewhere)
-
-    def _device(self) -> Target:
-        device, cost = device_and_cost(self._target)
-        device = replace(device, modes=())
-        return device if cost is None else _ModelWithoutModes(cost, device)
 
     def _keep(self, best: Optimized) -> Optimized:
         """Adds a result to `optimized`, drops the oldest beyond the limit, and counts its executables among this
@@ -483,7 +486,7 @@ class Jitted:
     ) -> tuple[Optimized, tuple[Any, ...], dict[str, Any]]:
         """The function optimized for the sizes in `dims`, and the arguments it takes: those with arrays; the others are
         constants. `is_fixed(name, value)`: whether an argument is one of the others. `prepares`: whether its weights
-        are prepared."""
+        are prepared. SearchingError while it is searched for in the background."""
         signature = inspect.signature(self._fn)
         given = signature.bind(*args, **kwargs).arguments
         specs = signature.bind_partial(*dims).arguments
@@ -512,11 +515,13 @@ class Jitted:
             of_arrays.__signature__ = remaining  # type: ignore[reportAttributeAccessIssue]
             described, named = bound(remaining, {n: specs[n] for n in taken})
             declared = self._declared.of([a for a, _ in argument_paths(of_arrays, described, named)], prepares)
-            options: dict[str, Any] = {**self._options, **declared, "target": self._device()}
+            options: dict[str, Any] = {**self._options, **declared, "target": without_modes(self._target)}
             best = optimize(of_arrays, *described, specs=named, **options)
             self._connect(best, call)
             return self._keep(best)
 
+        if key not in self._symbolic:
+            self._background.need(key, lambda: self._symbolic.get_or_make(key, make))
         return self._symbolic.get_or_make(key, make), *bound(remaining, taken)
 
     def __repr__(self) -> str:

@@ -19,13 +19,15 @@ from relax_eg.dynamic.policy import DYNAMIC, Dynamic
 from relax_eg.egraph import Budget
 from relax_eg.errors import BoundsError, OptionError
 from relax_eg.extract.cost import ASSUMED_SIZE
-from relax_eg.extract.cost_model import CostModel
+from relax_eg.extract.cost_model import CostModel, NodeCost
 from relax_eg.extract.devices import PROFILES, profile
 from relax_eg.extract.profile import AS_USUAL, Mode, Profile
 from relax_eg.frontends import Source
 from relax_eg.frontends.specs import Leaf
+from relax_eg.ir.annotations import Annotation
 from relax_eg.limits import LARGEST_INT64
 from relax_eg.logs import sharing_is_on
+from relax_eg.ops import Site
 from relax_eg.ops.facts import FACTS, facts_named, impossible
 from relax_eg.ops.libraries import EXECUTIONS
 from relax_eg.ops.library_needs import RoutinePlace, version
@@ -285,6 +287,28 @@ def device_and_cost(target: Target | None) -> tuple[Profile, CostModel | None]:
         return profile_at_hand() if target is None else on_this_machine(profile(target)), None
     named: str | Path | Profile | None = getattr(target, "profile", None)
     return profile_at_hand() if named is None else on_this_machine(profile(named)), target
+
+
+@dataclass(frozen=True)
+class _ModelWithoutModes:
+    """A cost model for a device without its compilation modes.
+
+    - `model`: the cost model.
+    - `profile`: the profile of the device, without modes.
+    """
+
+    model: CostModel
+    profile: Profile
+
+    def price(self, site: Site, result: Annotation, sizes: Sizes) -> NodeCost:
+        return self.model.price(site, result, sizes)
+
+
+def without_modes(target: Target | None) -> Target:
+    """A target for programs whose caller decides how XLA compiles them."""
+    device, cost = device_and_cost(target)
+    device = replace(device, modes=())
+    return device if cost is None else _ModelWithoutModes(cost, device)
 
 
 def _available(rules: RuleSet, place: RoutinePlace) -> tuple[RuleSet, tuple[tuple[str, str, str], ...]]:

@@ -23,7 +23,7 @@ from relax_eg.argument_checks import short_repr
 from relax_eg.backend.call_keys import NO_KEY, is_tracing
 from relax_eg.backend.statistics import SettledRow
 from relax_eg.backend.width import has_x64
-from relax_eg.driver.varying import spec_of
+from relax_eg.driver.varying import spec_of_any
 from relax_eg.errors import OptionError
 from relax_eg.extract.learned import Expected, expect
 from relax_eg.extract.report import MeasuredRow
@@ -245,6 +245,9 @@ class Settling(Generic[C]):
     - `doubts`: whether a trial is to be made, asked after the first call.
     - `known`: the outcomes that are known; asked after the first call.
     - `is_bound`: whether the calls have weights bound.
+    - `begins_as_written`: whether the program as written serves calls until the chosen one is compiled, not the other
+      way round; what is asked after the first call is then asked when the chosen one is compiled.
+    - `start`: begins work in another thread.
     """
 
     def __init__(
@@ -259,8 +262,11 @@ class Settling(Generic[C]):
         doubts: Callable[[], bool] = lambda: True,
         known: Callable[[], KnownOutcomes | None] = lambda: None,
         is_bound: bool = False,
+        begins_as_written: bool = False,
+        start: Callable[[Callable[[], None]], None] | None = None,
     ) -> None:
         self._contestants = chosen, written
+        self._serving, self._start = int(begins_as_written), start or _start
         self._settle, self._key, self._sizes, self._settled = settle, key, sizes, settled
         self._most, self._doubts = most, doubts
         self._known, self._is_bound = known, is_bound
@@ -269,19 +275,19 @@ class Settling(Generic[C]):
         self._finishing, self._is_over = threading.Lock(), False
 
     def __call__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        chosen, _ = self._contestants
+        chosen, serving = self._contestants[0], self._contestants[self._serving]
         if is_tracing():
             return chosen(args, kwargs)
         try:
             trial = self._trials.get(self._key(args, kwargs))
         except NO_KEY:  # among others, of the first call of certain sizes at capacity
-            return chosen(args, kwargs) if self._is_full else self._first_call(args, kwargs)
+            return chosen(args, kwargs) if self._is_full or self._serving else self._first_call(args, kwargs)
         if trial is None:
             return self._first_call(args, kwargs)
         if trial.winner is not None:
             return self._contestants[trial.winner](args, kwargs)
         if not trial.is_compiled or not self._timing.acquire(blocking=False):
-            return chosen(args, kwargs)
+            return serving(args, kwargs)
         try:
             return self._timed(trial, args, kwargs)
         finally:
@@ -292,44 +298,53 @@ class Settling(Generic[C]):
         return len(self._trials) >= self._most
 
     def _first_call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Runs the chosen program, and begins a trial if its calls can be told from others."""
+        """Runs the program that serves first calls, and begins a trial if its calls can be told from others."""
         if self._is_full:
             return self._contestants[self._usual_winner](args, kwargs)
         # A call may give its arrays away.
-        given, named = jax.tree_util.tree_map(_spec, (args, kwargs))
-        result = self._contestants[0](args, kwargs)
+        given, named = jax.tree_util.tree_map(spec_of_any, (args, kwargs))
+        result = self._contestants[self._serving](args, kwargs)
         try:
             key = self._key(args, kwargs)
         except NO_KEY:
             return result
-        if not self._doubts():
+        if not self._serving and not self._doubts():
             self._finish(self._contestants[0])
             return result
         trial = _Trial(self._sizes(args, kwargs), self._settle.calls // 2)
         if self._trials.setdefault(key, trial) is not trial:  # another thread made the first call, too
             return result
-        known = self._known()
-        trial.outcome = None if known is None else known.read(trial.at, self._is_bound)
-        if trial.outcome is not None:
-            trial.winner = int(not trial.outcome.is_chosen_faster)
-            self._end(trial, "as known of an earlier process")
+        if not self._serving and self._is_known(trial):
             return result
         wide = has_x64()  # a setting of this thread
 
         def work() -> None:
             try:
                 with jax.enable_x64(wide):
-                    self._contestants[1].compile(given, named, key)
-                trial.is_compiled = True
+                    self._contestants[1 - self._serving].compile(given, named, key)
+                if self._serving and not self._doubts():
+                    self._finish(self._contestants[0])
+                elif not self._serving or not self._is_known(trial):
+                    trial.is_compiled = True
             except Exception as e:
                 self._give_up(trial, e)
 
-        threading.Thread(target=work, name="relax_eg settle").start()
+        self._start(work)
         return result
 
+    def _is_known(self, trial: _Trial) -> bool:
+        """Whether an earlier process found the outcome of a trial, which it then ends."""
+        known = self._known()
+        trial.outcome = None if known is None else known.read(trial.at, self._is_bound)
+        if trial.outcome is not None:
+            trial.winner = int(not trial.outcome.is_chosen_faster)
+            self._end(trial, "as known of an earlier process")
+        return trial.winner is not None
+
     def _give_up(self, trial: _Trial, error: Exception) -> None:
-        trial.winner = 0
-        fallback("the program as written was not timed beside the chosen one", error)
+        trial.winner = self._serving
+        other = self._contestants[1 - self._serving]
+        fallback(f"the first calls settle nothing; the program {other.label} was not timed beside the other", error)
         self._end(trial, "the other could not be run")
 
     def _timed(self, trial: _Trial, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -341,10 +356,12 @@ class Settling(Generic[C]):
         try:
             result = jax.block_until_ready(self._contestants[which](args, kwargs))
         except Exception as e:
-            if which == 0 or any(getattr(x, "is_deleted", bool)() for x in jax.tree_util.tree_leaves((args, kwargs))):
+            if which == self._serving or any(
+                getattr(x, "is_deleted", bool)() for x in jax.tree_util.tree_leaves((args, kwargs))
+            ):
                 raise
             self._give_up(trial, e)
-            return self._contestants[0](args, kwargs)
+            return self._contestants[self._serving](args, kwargs)
         trial.record(which, time.perf_counter() - started)
         trial.decide(self._settle.seconds)
         if trial.winner is not None:
@@ -399,6 +416,5 @@ class Settling(Generic[C]):
         return tuple(found)
 
 
-def _spec(x: Any) -> Any:
-    """The shape and dtype of an array; other values as they are."""
-    return spec_of(np.shape(x), x) if isinstance(x, (jax.Array, np.ndarray)) else x
+def _start(work: Callable[[], None]) -> None:
+    threading.Thread(target=work, name="relax_eg settle").start()

@@ -71,6 +71,14 @@ class Varying:
                 self._known[shapes] = self._find(shapes, leaves)
             return self._known[shapes]
 
+    def is_known(self, shapes: Shapes) -> bool:
+        """Whether `best_for` needs no search for these shapes."""
+        if shapes in self._known or self._gave_up:
+            return True
+        sizes = _bound(self._patterns, shapes)
+        full = len(self._programs) >= _MOST_PROGRAMS
+        return sizes is not None and (full or any(p.allows(sizes) for p in self._programs))
+
     def is_hot(self, shapes: Shapes) -> bool:
         """Counts a call with shapes that no program serves; whether there were so many that these sizes deserve a
         search of their own."""
@@ -173,3 +181,8 @@ def spec_of(dims: Sequence[int | str], x: Any) -> Any:
     if all(isinstance(d, int) for d in dims):
         return jax.ShapeDtypeStruct(aval.shape, aval.dtype, weak_type=getattr(aval, "weak_type", False))
     return f"{' '.join(map(str, dims))} @ {aval.dtype}"
+
+
+def spec_of_any(x: Any) -> Any:
+    """The shape and dtype of an array; other values as they are."""
+    return spec_of(np.shape(x), x) if isinstance(x, (jax.Array, np.ndarray)) else x

@@ -31,6 +31,7 @@ from relax_eg.limits import LARGEST_INT64, MANY_KEPT
 from relax_eg.logs import log, log_at, report_progress, stage
 from relax_eg.ops.partial_annotations import MAX_RANK
 from relax_eg.rules import PHASES, Instance, Rule, RuleSet
+from relax_eg.rules.attribute_variables import read_source
 from relax_eg.rules.parameter_facts import DeclaredFacts
 from relax_eg.shapes import Dim, Proved, Relation, Scope, Unknown, prove
 
@@ -449,11 +450,11 @@ class EGraph:
         return _instances_at(rule, tuple(ranks), tuple(dtypes) if rule.has_open_dtype else ("float32",), choices)
 
     def _attribute_values(self, source: str, present: set[str]) -> list[Any]:
-        op, _, name = source.partition(".")
+        operators, attribute = read_source(source)
         values: dict[Any, None] = {}
         for symbol, o in self.words.by_symbol.items():
-            if o.op == op and symbol in present:
-                values.setdefault(dict(o.static)[name])
+            if o.op in operators and symbol in present:
+                values.setdefault(dict(o.static)[attribute] if attribute else o.op)
         return list(values)
 
 

@@ -17,6 +17,7 @@ from relax_eg.ir.expr import TUPLE_GET, VAR, Expr, node, postorder, tuple_get
 from relax_eg.ir.heads import LEAVES
 from relax_eg.ops import TABLE, call
 from relax_eg.rules import Claim, InOrder, Instance, Rule, ValueTest
+from relax_eg.rules.attribute_variables import read_source
 from relax_eg.rules.conditions import WORDS, Guard, key_of
 from relax_eg.rules.format import expression_text
 from relax_eg.rules.matching import Match, Matcher
@@ -199,9 +200,12 @@ class Nearest(Matcher[int]):
             yield from instances(self.rule, limit=32)
 
     def _values(self, source: str) -> list[Any]:
-        op, _, name = source.partition(".")
-        rows = (row for c in self.graph.operators.get(op, ()) for row in self.graph.rows[c] if row[0] == op)
-        return list(dict.fromkeys(attrs[name] for _, attrs, _ in rows))
+        operators, attribute = read_source(source)
+        there = [o for o in operators if self.graph.operators.get(o)]
+        if not attribute:
+            return there
+        rows = (row for o in there for c in self.graph.operators[o] for row in self.graph.rows[c] if row[0] == o)
+        return list(dict.fromkeys(attrs[attribute] for _, attrs, _ in rows))
 
     # --- the values: classes of the e-graph ---
 

@@ -106,9 +106,8 @@ def content_hash(rule: Rule | Schema) -> str:
     if isinstance(rule, Schema):
         return blake2b(_schema_text(rule).encode(), digest_size=16).hexdigest()
     signature = [(n, tuple(map(str, s.dims)), s.dtype) for n, s in rule.signature.items()]
-    declared = (
-        rule.name, signature, list(rule.attributes.items()), rule.sizes, rule.when, rule.numerics, rule.reverse,
-    )  # fmt: skip
+    attributes = [(n, s, rule.choices(n)) for n, s in rule.attributes.items()]
+    declared = rule.name, signature, attributes, rule.sizes, rule.when, rule.numerics, rule.reverse
     text = "\n".join([repr(declared), *_function_text(rule), *_library_text(rule)])
     return blake2b(text.encode(), digest_size=16).hexdigest()
 

@@ -11,9 +11,9 @@ A rule stands for a family of *instances*: one for every rank of its `*b` blocks
 its attribute variables. An instance is two programs over the same typed variables. The e-graph and the checker see only
 instances.
 
-Instances are enumerated in a fixed order (`instances`). An attribute variable `operator.attribute` ranges over the
-values of that attribute on operands of up to `MAX_OPERAND_RANK` axes. There is no instance where the rule's function
-returns None or its sides cannot be formed.
+Instances are enumerated in a fixed order (`instances`). An attribute variable ranges over the values of an attribute
+on operands of up to `MAX_OPERAND_RANK` axes, or over operators (`read_source`). There is no instance where the rule's
+function returns None or its sides cannot be formed.
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ from relax_eg.limits import KEPT, RANK
 from relax_eg.memo import Memo
 from relax_eg.ops.facts import impossible
 from relax_eg.ops.libraries import Library
-from relax_eg.ops.record import get, strict_sizes
+from relax_eg.ops.record import strict_sizes
+from relax_eg.rules.attribute_variables import Values, attribute_values, operator_function, read_source
 from relax_eg.rules.conditions import Claim, Guard, names_of, parse_guards
 from relax_eg.rules.format import expression_text
 from relax_eg.rules.function_errors import raised_message
@@ -82,7 +83,8 @@ class Rule:
     - `name`: the name, unique within a set.
     - `function`: the function over the pattern variables that returns the two sides.
     - `signature`: pattern variables and their specs, in order.
-    - `attributes`: attribute variables, each with the `operator.attribute` whose values in the program it ranges over.
+    - `attributes`: attribute variables, each with what of the program it ranges over (`read_source`): values of an
+      attribute, `"sum.axes"`, or operators, `"add | multiply"`.
     - `sizes`: size variables that attributes of the left side bind (slice bounds, for example); `*t` stands for any
       number of them, `*t:b` for as many as block `*b` has axes. The function receives each as a keyword argument, a
       `Dim` or a tuple of `Dim`s.
@@ -122,7 +124,25 @@ class Rule:
         """Names of the operators on the left side of the smallest instance. The rule cannot fire in a program that has
         none of them."""
         smallest = next(iter(instances(self, limit=1)), None)
-        return frozenset(e.op for e in smallest.left_nodes if e.op != CONSTANT) if smallest is not None else frozenset()
+        if smallest is None:
+            return frozenset()
+        varies = frozenset[str]().union(*(ops for ops in map(self.choices, self.attributes) if len(ops) > 1))
+        return frozenset(e.op for e in smallest.left_nodes if e.op != CONSTANT) - varies
+
+    def choices(self, variable: str) -> tuple[str, ...]:
+        """The operators over which an attribute variable ranges, or whose attribute it is."""
+        return read_source(self.attributes[variable])[0]
+
+    @cached_property
+    def operator_choices(self) -> tuple[Mapping[str, str], ...]:
+        """The combinations of values of the variables for operators; one empty combination if there are none."""
+        names = [n for n, s in self.attributes.items() if not read_source(s)[1]]
+        return tuple(dict(zip(names, c, strict=True)) for c in itertools.product(*map(self.choices, names)))
+
+    @property
+    def ranges_over_attributes(self) -> bool:
+        """Whether it has a variable for values of an attribute, which depend on the rank of operands."""
+        return any(read_source(s)[1] for s in self.attributes.values())
 
     def set_left_operators(self, operators: Iterable[str]) -> None:
         """Sets `left_operators` from a file, so that no instance has to be formed to compute it."""
@@ -238,11 +258,18 @@ class Rule:
         sizes = {plain_name(n): sizes_named(n, ranks) for n in self.sizes}
         try:
             with strict_sizes(), np.errstate(over="ignore"):  # a number beyond the float type's range becomes infinity
-                return (function or self.function)(*params, **sizes, **attributes)
+                values = {
+                    n: v if read_source(self.attributes[n])[1] else operator_function(v) for n, v in attributes.items()
+                }
+                return (function or self.function)(*params, **sizes, **values)
         except (OperatorError, IndexError, RuleError):
             raise
         except Exception as e:
             raise self.error(raised_message(e, function or self.function)) from e
+
+    def _value(self, variable: str, value: Any) -> Any:
+        """What the function gets for a value of an attribute variable."""
+        return value if read_source(self.attributes[variable])[1] else operator_function(value)
 
     def sides(self, made: Any) -> Sides:
         """The two sides from the function's return value `made`, in the order returned. Raises RuleError if `made` is
@@ -370,72 +397,6 @@ _MOST_FAILURES = 8  # limit: values without any instance after which a group end
 _OPERAND_RANKS = (2, 1, 3, 0, 4)
 _BLOCK_RANKS = (1, 0, 2, 3)  # given: the same order for the ranks of a block
 
-Values = list[Any]
-
-
-def _permutations(rank: int) -> Values:
-    # Reversed: the identity, which is the least informative, comes last.
-    return list(itertools.permutations(range(rank)))[::-1]
-
-
-def _axis(rank: int) -> Values:
-    return list(range(rank))
-
-
-def _axes(rank: int) -> Values:
-    return [c for n in range(1, rank + 1) for c in itertools.combinations(range(rank), n)]
-
-
-def _trailing_axes(rank: int) -> Values:
-    return [tuple(range(i, rank)) for i in reversed(range(rank))]
-
-
-def _per_axis(*choices: Any) -> Callable[[int], Values]:
-    return lambda rank: list(itertools.product(choices, repeat=rank))[::-1]
-
-
-def _pool_steps(rank: int) -> Values:
-    # Pooling windows move along the spatial axes, which are the last.
-    space = max(rank - 2, 0)
-    return [(1,) * (rank - space) + c for c in _per_axis(1, 2, 3)(space)] + _per_axis(1, 2)(rank)
-
-
-def _one_of(*values: Any) -> Callable[[int], Values]:
-    return lambda rank: list(values)
-
-
-_FLAG = _one_of(False, True)
-# By attribute name; an entry `operator.attribute` takes precedence.
-_DOMAINS: dict[str, Callable[[int], Values]] = {
-    "permute_dims.axes": _permutations,
-    "layer_norm.axes": _trailing_axes, "rms_norm.axes": _trailing_axes, "axes": _axes, "axis": _axis,
-    "keepdims": _FLAG, "reverse": _FLAG,
-    "reduce_window.strides": _pool_steps,
-    "strides": _per_axis(1, 2, 3), "dilation": _per_axis(1, 2), "interior": _per_axis(0, 1),
-    "y": _one_of(2, 3, 1, 0, -1, -2, 4), "k": _one_of(0, 1, -1, 2, -2),
-    "method": _one_of("to_even", "away"), "mode": _one_of("clip", "fill", "promise"),
-    "precision": _one_of(None, "default", "high", "highest"), "out_dtype": _one_of(None, "float32", "float64"),
-    "dtype": _one_of("float32", "float16", "bfloat16", "float64", "int32", "uint8", "bool"),
-    "epsilon": _one_of(1e-5, 1e-6, 0.0, 0.5),
-}  # fmt: skip
-
-
-def attribute_values(rule: Rule, source: str, rank: int) -> Values:
-    """The values of attribute `source` (`operator.attribute`) on operands of `rank` axes. Raises RuleError if a rule
-    cannot range over it."""
-    op, _, name = source.partition(".")
-    try:
-        known = [a.name for a in get(op).attributes if a.kind == "static"]
-    except OperatorError as e:
-        raise rule.error(f"attrs: {source!r}: {e}") from None
-    domain = _DOMAINS.get(source) or _DOMAINS.get(name)
-    if name not in known or domain is None:
-        accepted = (
-            ", ".join(f"{op}.{a}" for a in known if a in _DOMAINS or f"{op}.{a}" in _DOMAINS) or "none of this operator"
-        )
-        raise rule.error(f"attrs: {source!r} is not an attribute that a rule can range over; accepted: {accepted}")
-    return domain(rank)
-
 
 @dataclass(slots=True)
 class _Group:
@@ -469,24 +430,24 @@ class _Group:
         return None, False
 
 
-def _groups(rule: Rule, ranks: Iterable[int], dtypes: Sequence[str]) -> Iterator[_Group]:
+def _groups(rule: Rule, ranks: Iterable[int], dtypes: Sequence[str], operators: Mapping[str, str]) -> Iterator[_Group]:
     allowed = set(ranks)
     order = [r for r in _BLOCK_RANKS if r in allowed] + sorted(allowed.difference(_BLOCK_RANKS))
     blocks = sorted(itertools.product(order, repeat=len(rule.block_names)), key=lambda b: sum(map(order.index, b)))
     # Several attribute variables mostly belong to operands of equal rank, so these combinations come first.
     operands = sorted(
-        itertools.product(_OPERAND_RANKS, repeat=len(rule.attributes)),
+        itertools.product(_OPERAND_RANKS, repeat=len(rule.attributes) - len(operators)),
         key=lambda o: (max(o, default=0) - min(o, default=0), sum(map(_OPERAND_RANKS.index, o))),
     )
-    domains = {
-        o: [attribute_values(rule, s, r) for s, r in zip(rule.attributes.values(), o, strict=True)] for o in operands
-    }
+    sources = [s for n, s in rule.attributes.items() if n not in operators]
+    domains = {o: [attribute_values(rule, s, r) for s, r in zip(sources, o, strict=True)] for o in operands}
     for o, dtype, b in itertools.product(operands, dtypes, blocks):
-        yield _Group(b, dtype, _combinations(rule, domains[o]))
+        yield _Group(b, dtype, _combinations(rule, domains[o], operators))
 
 
-def _combinations(rule: Rule, domains: list[Values]) -> Iterator[dict[str, Any]]:
-    """Combinations of attribute values, the first values first; a fixed random sample if there are many."""
+def _combinations(rule: Rule, domains: list[Values], operators: Mapping[str, str]) -> Iterator[dict[str, Any]]:
+    """Combinations of attribute values with these `operators`, the first values first; a fixed random sample if there
+    are many."""
     size = 1
     for d in domains:
         size *= len(d)
@@ -496,20 +457,29 @@ def _combinations(rule: Rule, domains: list[Values]) -> Iterator[dict[str, Any]]
         rng = random.Random(size)
         chosen = [tuple(d[0] for d in domains)] + [tuple(map(rng.choice, domains)) for _ in range(_MOST_VALUES)]
     for values in chosen:
-        yield dict(zip(rule.attributes, values, strict=True))
+        left = iter(values)
+        yield {n: operators[n] if n in operators else next(left) for n in rule.attributes}
 
 
 def instances(
     rule: Rule, limit: int | None = None, ranks: Iterable[int] = range(4), dtypes: Sequence[str] | None = None
 ) -> Iterator[Instance]:
-    """Instances of `rule`, at most `limit`, the most informative first, in a fixed order.
+    """Instances of `rule`, at most `limit` for each choice of its operators, the most informative first, in a fixed
+    order.
 
     They are taken in turn from the combinations of block ranks (`ranks`), dtypes (by default `rule.dtypes`; without
     effect on a rule without open dtypes) and operand ranks, so that a few instances cover many kinds. Raises RuleError
     if the sides of an instance disagree in shape or dtype.
     """
     floats = tuple(dtypes or rule.dtypes) if rule.has_open_dtype else ("float32",)
-    live = list(_groups(rule, ranks, floats))
+    for source in rule.attributes.values():
+        attribute_values(rule, source, 0)  # RuleError for a source that is none, before others are formed
+    for operators in rule.operator_choices:
+        yield from _in_turn(rule, list(_groups(rule, ranks, floats, operators)), limit)
+
+
+def _in_turn(rule: Rule, live: list[_Group], limit: int | None) -> Iterator[Instance]:
+    """At most `limit` instances, taken in turn from groups."""
     seen: set[int] = set()
     while live and (limit is None or len(seen) < limit):
         more: list[_Group] = []

@@ -68,7 +68,8 @@ class RuleSet:
         """Decorator that registers a rule. The rule is tested at once; RuleError names the problem, with file and line.
 
         - `shapes`: `"a: m k, b: k n, x: *b n"`; a missing dtype means any float type, the same one throughout.
-        - `attrs`: attribute variables, `{"p": "permute_dims.axes"}`.
+        - `attrs`: attribute variables: for values of an attribute, `{"p": "permute_dims.axes"}`, or for operators,
+          `{"f": "add | multiply"}`, `{"f": "unary"}` or `{"f": "binary"}` (`attribute_variables.read_source`).
         - `sizes`: further size variables, which attributes of the left side bind: `"begin end"`, or
           `"*begin:b *end:b"` for one per axis of block `*b`.
         - `when`: conditions, such as `"m < n"`.

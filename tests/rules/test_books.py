@@ -176,7 +176,7 @@ _MISSES: dict[str, tuple[str, Callable[..., Any]]] = {
     "greatest_one": ("x: 4", lambda x: op.top_k(x, 2, 0)),
     "convs_as_groups": ("x: n 3 8 8, y: n 3 8 8, f: 4 3 2 2, g: 5 3 2 2",
                         lambda x, y, f, g: op.concat([op.conv(x, f), op.conv(y, g)], 1)),
-    "sum_over_one": ("x: n 2", lambda x: op.sum(x, 1)),
+    "reduction_over_one": ("x: n 2", lambda x: op.sum(x, 1)),
     "weight_stored_transposed": ("x: b m k, w: b k n", lambda x, w: x @ w),
 }  # fmt: skip
 

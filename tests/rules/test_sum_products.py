@@ -225,6 +225,26 @@ def test_regions_of_many_terms_are_bounded(fn: Callable[..., Any]) -> None:
     assert time.process_time() - began < 30.0
 
 
+def chain_of_products(*factors: Any) -> Any:
+    """v A B C ... w from the wrong end, by broadcasting; 9 factors are more than every order is tried of."""
+    first, *matrices, last = factors
+    made = matrices[0]
+    for m in matrices[1:]:
+        made = (made[:, :, None] * m[None]).sum(1)
+    return (made * first[:, None] * last[None]).sum()
+
+
+def test_a_product_of_more_factors_than_every_order_is_tried_of() -> None:
+    n, matrices = 12, 9
+    specs = (f"{n}", *[f"{n} {n}"] * matrices, f"{n}")
+    best = rx.optimize(chain_of_products, *specs, target=Flops())
+    assert best.report.after.flops <= matrices * 2 * n * n + 2 * n
+    assert best.report.rules["same_sum_of_products"]
+    rng = np.random.default_rng(0)
+    args = [rng.standard_normal([int(d) for d in s.split()]).astype(np.float32) for s in specs]
+    np.testing.assert_allclose(best(*args), chain_of_products(*map(jnp.asarray, args)), rtol=1e-3)
+
+
 def test_what_zero_multiplies_is_not_expanded() -> None:
     """Zeros have no terms, so what they multiply could be a product of any number of sums."""
 

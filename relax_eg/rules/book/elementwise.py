@@ -161,6 +161,12 @@ def and_of_itself(c: Any) -> Any:
     return op.logical_and(c, c), c
 
 
+@_rule("c: *b @ bool, d: *b @ bool, e: *b @ bool", numerics="exact", tags=("logical",), both=True, check=False)
+def and_associates(c: Any, d: Any, e: Any) -> Any:
+    """(c and d) and e = c and (d and e): conditions that are joined in several orders are one"""
+    return op.logical_and(op.logical_and(c, d), e), op.logical_and(c, op.logical_and(d, e))
+
+
 @_rule("c: *b @ bool, x: *b, y: *b, z: *b", numerics="exact", tags=("where",), phase="simplify", check=False)
 def where_in_where(c: Any, x: Any, y: Any, z: Any) -> Any:
     """where(c, where(c, x, y), z) = where(c, x, z)"""

@@ -117,17 +117,11 @@ def choice_needs_no_broadcast(c: Any, x: Any, y: Any) -> Any:
     return op.where(c, x, op.expand_dims(op.broadcast_to(y, x.shape[1:]), 0)), op.where(c, x, y)
 
 
-def _rows(name: str, f: Callable[[Any, Any], Any]) -> None:
-    def row(x: Any, y: Any) -> Any:
-        lead = x.ndim - y.ndim
-        return (f(x, op.expand_dims(y, tuple(range(lead)))), f(x, y)) if lead > 0 else None
-
-    doc = f"{name} needs no axes of size 1 in front of a row"
-    _rule("x: *a *c, y: *c", "broadcast", numerics="exact", name=f"{name}_of_row", doc=doc)(row)
-
-
-for _name in ("add", "multiply"):
-    _rows(_name, getattr(op, _name))
+@_rule("x: *a *c, y: *c", "broadcast", attrs={"f": "add | multiply"}, numerics="exact")
+def row_needs_no_axes_in_front(x: Any, y: Any, f: Any) -> Any:
+    """f(x, y[None]) = f(x, y) for sums and products with a row"""
+    lead = x.ndim - y.ndim
+    return (f(x, op.expand_dims(y, tuple(range(lead)))), f(x, y)) if lead > 0 else None
 
 
 # --- attention, heads before positions ---

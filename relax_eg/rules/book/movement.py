@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from relax_eg.ir.expr import tuple_get
@@ -159,30 +158,21 @@ def broadcast_of_broadcast(x: Any, s: Any, t: Any) -> Any:
     return op.broadcast_to(op.broadcast_to(x, first), (*t, *first)), op.broadcast_to(x, (*t, *first))
 
 
-def _broadcasting(name: str, f: Callable[..., Any]) -> None:
-    """Adds the rules by which an operand of an operator need not be broadcast first. The schema
-    `operands_without_broadcasts` says so of the nodes of the program; these also say it of nodes that rules make."""
-
-    def suffix(x: Any, y: Any) -> Any:
-        return f(x, op.broadcast_to(y, x.shape)), f(x, y)
-
-    def prefix(x: Any, y: Any) -> Any:
-        return f(op.broadcast_to(y, x.shape), x), f(y, x)
-
-    for side, function in (("right", suffix), ("left", prefix)):
-        _rule(
-            "x: *a *c, y: *c",
-            name=f"{name}_needs_no_broadcast_{side}",
-            doc=f"{name} needs no broadcast of an operand",
-            phase="simplify",
-            numerics="exact",
-            tags=("broadcast", "variants"),
-            check=False,
-        )(function)
+# The schema `operands_without_broadcasts` says this of the nodes of the program; these say it of nodes that rules make.
 
 
-for _name in ("add", "multiply"):
-    _broadcasting(_name, getattr(op, _name))
+@_rule("x: *a *c, y: *c", attrs={"f": "add | multiply"}, phase="simplify", numerics="exact",
+       tags=("broadcast", "variants"), check=False)  # fmt: skip
+def needs_no_broadcast_right(x: Any, y: Any, f: Any) -> Any:
+    """f(x, broadcast(y)) = f(x, y) for sums and products"""
+    return f(x, op.broadcast_to(y, x.shape)), f(x, y)
+
+
+@_rule("x: *a *c, y: *c", attrs={"f": "add | multiply"}, phase="simplify", numerics="exact",
+       tags=("broadcast", "variants"), check=False)  # fmt: skip
+def needs_no_broadcast_left(x: Any, y: Any, f: Any) -> Any:
+    """f(broadcast(y), x) = f(y, x) for sums and products"""
+    return f(op.broadcast_to(y, x.shape), x), f(y, x)
 
 
 @_rule("c: *b @ bool, x: *b, y:", phase="simplify", numerics="exact", tags=("broadcast",), check=False)

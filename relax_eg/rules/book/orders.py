@@ -14,20 +14,12 @@ _rule = orders.rule
 Axes = tuple[int, ...]
 
 
-def _of_sorted(name: str) -> None:
-    reduce = getattr(op, name)
-
-    def of_sorted(x: Any, c: int, a: Axes) -> Any:
-        return (reduce(op.sort(x, c), a), reduce(x, a)) if c in a else None
-
-    _rule(
-        "x: *b", attrs={"c": "sort.axis", "a": f"{name}.axes"}, name=f"{name}_of_sort", phase="simplify",
-        doc=f"{name}(sort(x)) = {name}(x) over the sorted axis", tags=(name, "sort"), check=False,
-    )(of_sorted)  # fmt: skip
-
-
-for _name in ("sum", "max", "min"):  # a product may overflow in one order and not in another
-    _of_sorted(_name)
+# A product may overflow in one order and not in another.
+@_rule("x: *b", attrs={"f": "sum | max | min", "c": "sort.axis", "a": "sum | max | min.axes"}, phase="simplify",
+       tags=("sum", "max", "min", "sort"), check=False)  # fmt: skip
+def reduction_of_sort(x: Any, f: Any, c: int, a: Axes) -> Any:
+    """f(sort(x)) = f(x) over the sorted axis, for a sum, a maximum or a minimum"""
+    return (f(op.sort(x, c), a), f(x, a)) if c in a else None
 
 
 def _places(x: Any, axis: int, begin: Any, end: Any) -> Any:

@@ -70,21 +70,13 @@ def sum_of_transpose(x: Any, p: Axes, a: Axes) -> Any:
     return op.sum(op.permute_dims(x, p), a), moved
 
 
-def _of_one(name: str) -> None:
-    reduce = getattr(op, name)
-
-    def over_one(x: Any, axis: int) -> Any:
-        return (reduce(x, axis), op.squeeze(x, axis)) if x.shape[axis] == 1 else None
-
-    _rule(
-        "x: *b 1 *c", attrs={"axis": f"{name}.axes"}, name=f"{name}_over_one",
-        doc=f"{name} over an axis of size 1 = x without it", phase="simplify", tags=(name, "variants"), check=False,
-    )(lambda x, axis: over_one(x, axis[0]) if len(axis) == 1 else None)  # fmt: skip
-
-
 # Not bit for bit: the order decides about the sign of a maximum of two zeros.
-for _name in ("sum", "max", "min"):
-    _of_one(_name)
+@_rule("x: *b 1 *c", attrs={"f": "sum | max | min", "axis": "sum | max | min.axes"}, phase="simplify",
+       tags=("sum", "max", "min", "variants"), check=False)  # fmt: skip
+def reduction_over_one(x: Any, f: Any, axis: Axes) -> Any:
+    """f(x) over an axis of size 1 = x without it, for a sum, a maximum or a minimum"""
+    is_one = len(axis) == 1 and x.shape[axis[0]] == 1
+    return (f(x, axis), op.squeeze(x, axis)) if is_one else None
 
 
 # --- what comes out of a sum ---

@@ -19,10 +19,12 @@ from relax_eg.dtypes import itemsize
 from relax_eg.ir.expr import Expr
 from relax_eg.rules.sums_of_products.accesses import Access, Letter, ProductTerm, Target, with_letters
 from relax_eg.rules.sums_of_products.letters import SumOfProducts
+from relax_eg.rules.sums_of_products.orders import Order, orders
 from relax_eg.shapes import Dim
 
-# limit: factors of a product that are joined in any order; of more, those with the same letters are joined first
-_MOST_APART = 5
+# limit: factors of a product that are joined in every order; of more, those with the same letters are joined first, and
+# of more than `_MOST_TRIED` then, the orders of `opt_einsum` are taken
+_MOST_APART, _MOST_TRIED = 5, 7
 _MOST_STEPS = 60  # limit: sums of terms for which common factors are tried
 # chosen: the flops that take as long as a step of a running sum or an update, which XLA computes one by one on CPUs
 _RUNNING_FLOPS = 32
@@ -262,10 +264,13 @@ class Planner:
             factors = self._joined_alike(factors, out)
         n = len(factors)
         letters = [frozenset(f.letters) for f in factors]
-        best: dict[int, Node] = {}
-        for i, f in enumerate(factors):
-            others = frozenset[Letter]().union(*(x for j, x in enumerate(letters) if j != i))
-            best[1 << i] = self._kept(f, out | others)
+        needed = [out.union(*(x for j, x in enumerate(letters) if j != i)) for i in range(n)]
+        factors = [self._kept(f, x) for f, x in zip(factors, needed, strict=True)]
+        if n > _MOST_TRIED:
+            sizes = {x: self.extent(self.extents[x]) for x in out.union(*letters)}
+            plans = [self._in_order(factors, out, order) for order in orders([f.letters for f in factors], out, sizes)]
+            return min(plans, key=lambda p: p.cost)
+        best = {1 << i: f for i, f in enumerate(factors)}
         for subset in range(1, 1 << n):
             if subset.bit_count() < 2:
                 continue
@@ -286,6 +291,19 @@ class Planner:
             _, a, b = found
             best[subset] = self._joined(a, b, (a.letters | b.letters) & rest)
         return best[(1 << n) - 1]
+
+    def _in_order(self, factors: Sequence[Node], out: frozenset[Letter], order: Order) -> Node:
+        """The product of factors that are joined in this order."""
+        left = list(factors)
+        for step in order:
+            taken = [left.pop(i) for i in sorted(step, reverse=True)]
+            while len(taken) > 1:
+                a, b = taken.pop(), taken.pop()
+                needed = out.union(*(f.letters for f in (*left, *taken)))
+                taken.append(self._joined(a, b, (a.letters | b.letters) & needed))
+            left += taken
+        (made,) = left
+        return made
 
     def _joined_alike(self, factors: Sequence[Node], out: frozenset[Letter]) -> list[Node]:
         """The product of the factors of each set of letters. No other order takes less: before all factors with a

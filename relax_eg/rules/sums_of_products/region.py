@@ -19,7 +19,8 @@ from relax_eg.tir.expr import Apply, Cast, Const, Index, Read, Reduce, Scalar, S
 from relax_eg.tir.functions import FUNCTIONS
 
 MOST_TERMS = 6  # limit: terms of a region; planning takes time exponential in it
-MOST_FACTORS = 6  # limit: factors of a term; planning takes time exponential in it
+# limits: factors of a term, and of all terms together; above some factors, not every order is tried (`plan`)
+MOST_FACTORS, _MOST_OF_ALL = 16, 36
 _MOST_NODES = 64  # limit: operators of a region
 _MOST_KNOWN = 1 << 14  # limit: expressions whose terms and divisors are kept
 
@@ -190,7 +191,8 @@ def _multiplied(terms: Sequence[_Product], parts: Sequence[tuple[Product, ...]])
     for t in terms:
         for chosen in itertools.product(*(parts[i] for i in t)):
             found.append(tuple(itertools.chain.from_iterable(chosen)))
-    return None if any(len(p) > MOST_FACTORS for p in found) else tuple(found)
+    is_long = any(len(p) > MOST_FACTORS for p in found) or sum(map(len, found)) > _MOST_OF_ALL
+    return None if is_long else tuple(found)
 
 
 def _works(e: Expr) -> bool:

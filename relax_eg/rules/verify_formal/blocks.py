@@ -9,6 +9,8 @@ nothing else. The equations then hold for a block of any rank as they hold for t
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from relax_eg.errors import RelaxEgError
 from relax_eg.ir.annotations import Tensor
 from relax_eg.ir.expr import CONSTANT, VAR, Expr, postorder
@@ -28,10 +30,17 @@ class _NotPassedThrough(Exception):
 
 def any_rank(rule: Rule) -> bool:
     """Whether a proof for blocks of ranks 0 to 2 holds for any rank."""
-    if not rule.block_names or rule.attributes:
+    if not rule.block_names or rule.ranges_over_attributes:
         return False
+    return all(_any_rank(rule, operators) for operators in rule.operator_choices)
+
+
+def _any_rank(rule: Rule, operators: Mapping[str, str]) -> bool:
+    """`any_rank` for these values of the variables for operators."""
     try:
-        made = [rule.instance(tuple(rank for _ in rule.block_names)) for rank in (1, 2, 3)]
+        made = [rule.instance(tuple(rank for _ in rule.block_names), attributes=operators) for rank in (1, 2, 3)]
+        if operators and not any(made):
+            return True  # there is no such instance
         if any(i is None for i in made):
             return False
         heads = {tuple(e.op for e in postorder((*i.left, *i.right))) for i in made if i is not None}

@@ -30,10 +30,11 @@ from relax_eg.ir.origin import SourceLine
 from relax_eg.ops.facts import with_implied
 from relax_eg.ops.record import operators_run_as
 from relax_eg.ops.windows import AnyStep, StepComparison, is_any_step
+from relax_eg.rules.attribute_variables import attribute_values, read_source
 from relax_eg.rules.check import keeps_accuracy
 from relax_eg.rules.conditions import Claim, claims_of
 from relax_eg.rules.fact_rules import NONEMPTY
-from relax_eg.rules.rule import Instance, Rule, attribute_values, instances
+from relax_eg.rules.rule import Instance, Rule, instances
 from relax_eg.rules.signature import Numerics
 from relax_eg.rules.verify_formal.accuracy import is_tame, keeps_precision, may_cancel
 from relax_eg.rules.verify_formal.blocks import any_rank
@@ -73,7 +74,9 @@ LARGEST_RANK = 2  # limit: axes of a block
 SECONDS = 10.0  # limit: processor time for one rule
 # limit: instances in each of the other float types, which differ from float32's in accumulators and casts only.
 _OTHER_FLOATS = 6
-_MOST_INSTANCES = 400  # limit: instances of a rule; a rule with more is not proved, only tested
+_MOST_INSTANCES = (
+    400  # limit: instances of a rule for each choice of operators; a rule with more is not proved, only tested
+)
 _LARGEST_OPERAND = 4  # limit: axes of an operand
 _MOST_ALTERNATIVES = 4  # limit: conditions on sizes with alternatives, all cases of which are tried
 # Attributes that have finitely many values on operands of a given rank; all of them are tried.
@@ -127,7 +130,7 @@ def prove_rule(rule: Rule, seconds: float = SECONDS) -> Proof:
         for instance in _instances(rule):
             deadline.check()
             count += 1
-            if count > _MOST_INSTANCES:
+            if count > _MOST_INSTANCES * len(rule.operator_choices):
                 raise Unsupported("too many instances")
             theories.add(prove_instance(instance, deadline))
     except OutOfTime:
@@ -164,7 +167,8 @@ def _every_instance(rule: Rule) -> Iterator[Instance]:
     """Yields the instances of a rule with attribute variables, at every attribute value for operands of up to
     `_LARGEST_OPERAND` axes."""
     for source in rule.attributes.values():
-        if source.rpartition(".")[2] not in _CLOSED and source not in _OF_STEPS:
+        _, attribute = read_source(source)
+        if attribute and attribute not in _CLOSED and source not in _OF_STEPS:
             raise Unsupported(f"{source} has more values than can be tried")
     seen: set[int] = set()
     for blocks in itertools.product(range(_largest_rank(rule) + 1), repeat=len(rule.block_names)):
@@ -215,7 +219,7 @@ def _ranks(rule: Rule) -> str:
 
 def _largest_rank(rule: Rule) -> int:
     # With attribute variables, ranks differ in more than the length of a block.
-    return LARGEST_RANK + bool(rule.attributes)
+    return LARGEST_RANK + rule.ranges_over_attributes
 
 
 def prove_instance(instance: Instance, deadline: Deadline) -> _Outcome:
