@@ -105,7 +105,18 @@ The three networks of rapidocr as ONNX models. `jax.jit` runs what relax_eg read
 """),
 }  # fmt: skip
 # Why another library is faster, by program or group and by library.
-WHY: dict[tuple[str, str], str] = {}
+_MATMULS = "XLA packs the weights of a matmul at every call; onnxruntime packs them once, when the session is made."
+WHY: dict[tuple[str, str], str] = {
+    ("minilm", "onnxruntime"): _MATMULS,
+    ("attention", "onnxruntime"): _MATMULS,
+    ("stream", "onnxruntime"): _MATMULS,
+    ("stream", JAX): "relax_eg pads texts to capacities; jax.jit compiles each length, which is in its first results.",
+    ("recognition", "onnxruntime"): "The time goes into XLA's convolutions; jax.jit takes as long.",
+    ("x@(W+A@B) bound, batch 8", "onnxruntime"): _MATMULS,
+    ("QKV bound, batch 1", "onnxruntime"): _MATMULS,
+    ("QKV bound, batch 8", "onnxruntime"): _MATMULS,
+    ("RMSNorm scale, W bound, batch 8", "onnxruntime"): _MATMULS,
+}
 
 
 # -- turns

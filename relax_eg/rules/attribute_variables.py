@@ -7,6 +7,7 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
+from relax_eg.dtypes import NUMBERS
 from relax_eg.errors import OperatorError
 from relax_eg.ir.expr import Expr
 from relax_eg.limits import MANY_KEPT
@@ -66,6 +67,7 @@ _DOMAINS: dict[str, Callable[[int], Values]] = {
 }  # fmt: skip
 
 
+# given: the numbers of operands in these words
 _ARITIES = {"unary": 1, "binary": 2}
 
 
@@ -87,10 +89,8 @@ def _pointwise(arity: int, known: int) -> tuple[str, ...]:
     """The operators of so many operands that are functions of elements. `known`: the number of all operators."""
     from relax_eg.rules.pointwise.tables import operators, usable
 
-    dtypes = ("float32", "bool", "int32")
-    return tuple(
-        n for n, count in operators() if count == arity and any(usable(n, (d,) * arity) is not None for d in dtypes)
-    )
+    own = (n for n, count in operators() if count == arity)
+    return tuple(n for n in own if any(usable(n, (d,) * arity) is not None for d in NUMBERS))
 
 
 def operator_function(name: str) -> Callable[..., Expr]:

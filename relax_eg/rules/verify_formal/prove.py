@@ -74,9 +74,8 @@ LARGEST_RANK = 2  # limit: axes of a block
 SECONDS = 10.0  # limit: processor time for one rule
 # limit: instances in each of the other float types, which differ from float32's in accumulators and casts only.
 _OTHER_FLOATS = 6
-_MOST_INSTANCES = (
-    400  # limit: instances of a rule for each choice of operators; a rule with more is not proved, only tested
-)
+# limit: instances of a rule for each choice of operators; a rule with more is not proved, only tested
+_MOST_INSTANCES = 400
 _LARGEST_OPERAND = 4  # limit: axes of an operand
 _MOST_ALTERNATIVES = 4  # limit: conditions on sizes with alternatives, all cases of which are tried
 # Attributes that have finitely many values on operands of a given rank; all of them are tried.
