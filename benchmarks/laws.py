@@ -1,6 +1,7 @@
 """Laws: whether a program reaches the least arithmetic, and the least predicted time, however it is spelled.
 
     python -m benchmarks.laws [--programs 200] [--seed 0] [--kind everyday] [--json laws.json] [--quick]
+    python -m benchmarks.laws --ablate [--programs 20]
 
 Two generators: *everyday* matrix programs (products, sums, transposes, traces, diagonals, row sums, outer products,
 scales) and *random* sums of products over indices (batch axes, repeated indices, identity matrices, common factors; up
@@ -11,6 +12,8 @@ The reference searches all contraction orders, all common factors of any group o
 without the project's planner; what occurs twice is paid once. A program is found where its flops are at most those of
 the reference. For the predicted time the reference is the best that any of the three spellings reaches.
 Flops are those of float arithmetic; comparisons of positions are free.
+
+`--ablate` leaves out one mechanism at a time and tells what share is still found at the least flops.
 """
 
 from __future__ import annotations
@@ -425,6 +428,16 @@ class Reference:
 
 # --- the benchmark ---
 
+# By what it does, the rules of a mechanism.
+MECHANISMS: dict[str, rx.RuleSet] = {
+    "sums of products": rx.rules.sum_products,
+    "sums in semirings": rx.rules.semirings,
+    "shorter terms": rx.rules.pointwise,
+    "index maps": rx.rules.index_maps,
+    "reductions": rx.rules.reductions,
+    "operands without broadcasts": rx.rules.broadcasts,
+}
+
 
 @dataclass(frozen=True)
 class Result:
@@ -469,6 +482,37 @@ def reference_of(node: Node, inputs: Mapping[str, Node], terms: Sequence[Term]) 
     out = tuple(f"o{i}" for i in range(len(node.sizes)))
     extent |= {x: SIZES[s] for x, s in zip(out, node.sizes, strict=True)}
     return Reference(extent).least(terms, out)
+
+
+def found_without(left_out: rx.RuleSet | None, kind: str, seed: int) -> float:
+    """The share of the spellings of one program that are found at the least flops without some rules."""
+    node, inputs, terms = drawn(kind, seed)
+    names = list(inputs)
+    specs = [rx.Tensor(" ".join(inputs[n].sizes)) for n in names]
+    at = {s: SIZES[s] for n in names for s in inputs[n].sizes}
+    rules = rx.rules.default if left_out is None else rx.rules.default - left_out
+    least = reference_of(node, inputs, terms)
+    found: list[float] = []
+    for style in SPELLINGS:
+        with rx.debug.options(cache=False):
+            best = rx.optimize(_function(node, style, names, inputs), *specs, at=at, target=Flops(), rules=rules)
+        found.append(best.report.after.flops)
+    return _share(f <= least * 1.001 for f in found)
+
+
+def ablation(kinds: Sequence[str], seed: int, count: int, console: Console) -> Table:
+    """What share of programs is found at the least flops without one mechanism, without all, and with all."""
+    table = Table("left out", title="Found at the least flops")
+    for k in kinds:
+        table.add_column(k, justify="right")
+    every = rx.RuleSet("every")
+    for rules in MECHANISMS.values():
+        every = every + rules
+    rows = {"nothing": None, **MECHANISMS, "all of these": every}
+    for name, rules in track(rows.items(), console=console, transient=True):
+        shares = [np.mean([found_without(rules, k, seed + i) for i in range(count)]) for k in kinds]
+        table.add_row(name, *(f"{s:.0%}" for s in shares))
+    return table
 
 
 def measured(kind: str, seed: int) -> Result:
@@ -523,12 +567,16 @@ def main(
     seed: Annotated[int, typer.Option(help="Number of the first program.")] = 0,
     kind: Annotated[str, typer.Option(help='Only this kind: "everyday" or "random".')] = "",
     json_path: Annotated[Path | None, typer.Option("--json", help="File for the results.")] = None,
+    ablate: Annotated[bool, typer.Option("--ablate", help="Leave out one mechanism at a time.")] = False,
     quick: Quick = False,
 ) -> None:
     """Prints what share of programs reaches the least flops and the least predicted time, and the programs missed."""
     console = Console()
     kinds = [kind] if kind else ["everyday", "random"]
     count = QUICK_PROGRAMS if quick else programs
+    if ablate:
+        console.print(ablation(kinds, seed, count, console))
+        return
     table = Table("", title="Shares of programs")
     found: dict[str, list[Result]] = {}
     for k in kinds:
