@@ -81,6 +81,8 @@ class Jitted:
         self._traced_once = _as_signature_of(fn, self._trace)
         self._jitted = self._executables.jit(self._traced_once, **jit)
         self._written = self._executables.jit(fn, **jit)
+        # What runs the function optimized for the very shapes of a call.
+        self._exactly: Any = self._exactly_once_searched if self._background.is_on else self._jitted
         self._settle, self._measured, self._settled_rows = Settle.of(options["settle"]), (), ()
         self._settling: Settling[JitContestant] | None = None
         # What runs calls of the first sizes: the optimized function, or, where that was found slower, `_rival`.
@@ -144,14 +146,12 @@ class Jitted:
                 self._refused = True
         return self._exactly(*args, **kwargs)
 
-    def _exactly(self, /, *args: Any, **kwargs: Any) -> Any:
+    def _exactly_once_searched(self, /, *args: Any, **kwargs: Any) -> Any:
         """Runs the function optimized for the very shapes of a call; as written while that is searched for."""
         return (self._jitted if self._is_searched(args, kwargs) else self._written)(*args, **kwargs)
 
     def _is_searched(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
         """Whether `_jitted` may run a call: it was compiled for such arguments, or the call waits for that."""
-        if not self._background.is_on:
-            return True
         try:
             key = self._settle_key(args, kwargs)
         except NO_KEY:
