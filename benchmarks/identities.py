@@ -1,6 +1,6 @@
 """Known identities: whether the dearer side of each reaches the predicted time of the cheaper one.
 
-    python -m benchmarks.identities [--family sums] [--only NAME] [--json out.json] [--quick]
+    python -m benchmarks.identities [--family sums] [--only NAME] [--without sum_products] [--json out.json] [--quick]
 
 `benchmarks.known_identities` has the identities, two programs each. Both sides are optimized with the default rules for
 the data sheet `cpu`; nothing is run. An identity has a *gain* if the cheaper side as written is predicted to be faster
@@ -71,12 +71,12 @@ class Prices:
         return self.dearer < GAIN * self.cheaper
 
 
-def prices(identity: Identity) -> Prices:
+def prices(identity: Identity, rules: rx.RuleSet = rx.rules.default) -> Prices:
     """Returns the prices of an identity's sides."""
     found: list[tuple[float, float]] = []
     for side in (identity.dearer, identity.cheaper):
         with rx.debug.options(cache=False):
-            best = rx.optimize(side, *identity.specs, target="cpu", **identity.options)
+            best = rx.optimize(side, *identity.specs, target="cpu", rules=rules, **identity.options)
         report = best.report
         found.append((report.before.seconds, report.after.seconds))
     (dearer, dearer_optimized), (cheaper, cheaper_optimized) = found
@@ -111,13 +111,15 @@ def summary(results: Iterable[Prices]) -> Table:
 def main(
     family: Annotated[str, typer.Option(help=f"Only this family: {', '.join(FAMILIES)}.")] = "",
     only: Annotated[str, typer.Option(help="Only the identity of this name.")] = "",
+    without: Annotated[str, typer.Option(help="Leave out this book, rule or tag.")] = "",
     json_path: Annotated[Path | None, typer.Option("--json", help="File for the prices.")] = None,
     quick: Quick = False,
 ) -> None:
     """Prints by family how many identities have a gain, and in how many of these it is reached; then what is missed."""
     console = Console()
     identities = asked(family, only, quick)
-    found = [prices(i) for i in track(identities, "identities", console=console, transient=True)]
+    rules = rx.rules.default - getattr(rx.rules, without, without) if without else rx.rules.default
+    found = [prices(i, rules) for i in track(identities, "identities", console=console, transient=True)]
     console.print(summary(found))
     for r in found:
         note = "missed" if r.missed else "became slower" if r.slower else "the other side is cheaper" * r.reversed

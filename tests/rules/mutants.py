@@ -167,7 +167,9 @@ def mutant(rule: Rule, at: int, label: str) -> Rule:
         if rule.reverse:
             left, right = right, left
         target = list(postorder(right))[at]
-        how = dict(_changes(target))[label]
+        how = dict(_changes(target)).get(label)
+        if how is None:  # of an instance for another operator
+            return None
         try:
             changed = _changed(right, at, how, params)
         except (RelaxEgError, TypeError, KeyError, ValueError, IndexError):
