@@ -70,7 +70,8 @@ Programs under relax_eg, `jax.jit`, torch (eager and `torch.compile`), onnxrunti
   weights that are known ahead of calls (`rx.optimize` for ONNX models and the stream), without its disk cache.
 - Every library has a process of its own. The processes take turns, and those whose turn it is not are stopped.
 - *warm call*: the median over turns, after up to 200 calls that are not timed. Columns other than `jax.jit` say how
-  many times as fast as it they are: medians of ratios within rounds, that of relax_eg with its 95% interval.
+  many times as fast as it they are: medians of ratios within rounds, that of relax_eg with its 95% interval. Of what
+  takes more than {slowest} times as long as the fastest, one call is timed, and there is no interval.
 - *first results*: from the inputs to the first results: tracing, searching, compiling and one run. Importing a library,
   and what a process does once when it first compiles `x + 1`, is not counted. Exporting to ONNX is not counted either.
 - Results are compared with those of `jax.jit`; a library with other results gets no figures.
@@ -309,7 +310,9 @@ def _warm_cells(row: Row) -> Iterator[str]:
 
 
 def _times(ratio: Estimate, is_whole: bool) -> str:
-    return str(ratio) if is_whole else f"{ratio.value:.2f}" if ratio.value >= 0.095 else f"{ratio.value:.2g}"
+    if is_whole and ratio.low < ratio.high:
+        return str(ratio)
+    return f"{ratio.value:.2f}" if ratio.value >= 0.095 else f"{ratio.value:.2g}"
 
 
 def _short(error: str) -> str:
@@ -321,7 +324,9 @@ def page(rows: Sequence[Row], on: str) -> str:
     """The page as Markdown."""
     versions = dict.fromkeys(f"{w} {f.version}" for r in rows for w, f in r.figures.items() if f.version)
     load = float(np.median([r.load for r in rows]))
-    head = HEAD.format(machine=on, versions=", ".join(versions), command=COMMAND, load=load, cores=cores())
+    head = HEAD.format(
+        machine=on, versions=", ".join(versions), command=COMMAND, load=load, cores=cores(), slowest=SLOWEST
+    )
     parts = [head, "## In short\n", _in_short(rows)]
     for group, (title, text) in GROUPS.items():
         mine = [r for r in rows if r.group == group]
@@ -361,7 +366,8 @@ def _first_table(rows: Sequence[Row]) -> str:
         max((r.figures[w].peak for r in rows if w in r.figures and r.figures[w].warm), default=0.0)
         for w in (JAX, *OTHERS)
     ]
-    lines.append(["peak memory of the process", *(f"{p:.0f} MiB" if p else "" for p in peaks)])
+    if any(peaks):
+        lines.append(["peak memory of the process", *(f"{p:.0f} MiB" if p else "" for p in peaks)])
     return _markdown(["first results", JAX, *OTHERS], lines)
 
 
@@ -403,15 +409,16 @@ def _is_loss(ours: Estimate) -> bool:
 
 
 def _losses(rows: Sequence[Row]) -> str:
-    """The programs at which another library is faster beyond doubt, with the reasons that are known."""
-    lines = []
+    """The programs at which another library is faster beyond doubt, by the reasons that are known."""
+    found: dict[str, list[str]] = {}
     for r in rows:
-        lost = {w: f.ours for w, f in r.figures.items() if f.ours is not None and _is_loss(f.ours)}
-        if lost:
-            ratios = ", ".join(f"{w} {1 / x.value:.2f}" for w, x in sorted(lost.items(), key=lambda p: p[1].value))
-            reasons = dict.fromkeys(WHY[key] for w in lost for key in ((r.name, w), (r.group, w)) if key in WHY)
-            lines.append(f"- {r.group}, {r.name}: times as fast as relax_eg: {ratios}. {' '.join(reasons)}".rstrip())
-    return "\n".join(lines) + "\n" if lines else "Nowhere beyond doubt.\n"
+        for who, f in r.figures.items():
+            if f.ours is not None and _is_loss(f.ours):
+                why = WHY.get((r.name, who)) or WHY.get((r.group, who)) or "Not examined."
+                found.setdefault(why, []).append(f"{r.group}, {r.name}: {who} {1 / f.ours.value:.2f}")
+    lines = [f"{why}\n\n" + "".join(f"- {line}\n" for line in programs) for why, programs in found.items()]
+    head = "How many times as fast as relax_eg the other is.\n\n"
+    return head + "\n".join(lines) if lines else "Nowhere beyond doubt.\n"
 
 
 def _failures(rows: Sequence[Row]) -> str:
