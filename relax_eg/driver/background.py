@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Generator, Hashable
+from collections.abc import Callable, Hashable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from typing import Any, Literal
 
 import jax
@@ -13,6 +13,7 @@ import jax
 from relax_eg.argument_checks import short_repr
 from relax_eg.backend.call_keys import MOST_KEYS, is_tracing
 from relax_eg.backend.width import has_x64
+from relax_eg.driver.thread_marks import is_marked, marked
 from relax_eg.errors import OptionError
 from relax_eg.logs import log_at
 from relax_eg.memo import Memo
@@ -45,7 +46,7 @@ class Background:
         What `make` raises, the call that needs it meets again. Nothing is made under settings of JAX that hold in the
         calling thread only.
         """
-        if not self.is_on or getattr(self._local, "waits", False) or is_tracing():
+        if not self.is_on or is_marked(self._local, "waits") or is_tracing():
             return True
         key = key, settings_now()
         with self._lock:
@@ -60,14 +61,17 @@ class Background:
         if not self.has(key, make):
             raise SearchingError
 
-    @contextmanager
-    def waiting(self) -> Generator[None]:
+    def make(self, key: Hashable, make: Callable[[], object]) -> None:
+        """Makes in this thread what calls of `key` need, which is then there."""
+        make()
+        made = Future[None]()
+        made.set_result(None)
+        with self._lock:
+            self._made[key, settings_now()] = made
+
+    def waiting(self) -> AbstractContextManager[None]:
         """Lets this thread wait for what it needs."""
-        self._local.waits = True
-        try:
-            yield
-        finally:
-            self._local.waits = False
+        return marked(self._local, "waits")
 
     def start(self, work: Callable[[], None]) -> None:
         """Lets the thread do `work`."""

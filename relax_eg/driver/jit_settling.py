@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +11,7 @@ from relax_eg.backend.optimized import Optimized
 from relax_eg.driver.background import Background
 from relax_eg.driver.outcomes import Outcomes
 from relax_eg.driver.settling import Call, Key, Settle, Settling
+from relax_eg.driver.thread_marks import is_marked, marked
 from relax_eg.driver.varying import OtherSizesError
 from relax_eg.reports.compare import AS_WRITTEN
 
@@ -24,7 +24,7 @@ class JitContestant:
     - `run`: runs calls of it; None: `jitted` does.
     - `jitted`: the `jax.jit` of the function as written; None for the optimized function.
     - `local`: where it is marked that the function as written may be traced.
-    - `search`: makes what calls with such arguments need, for the optimized function.
+    - `search`: makes what calls with such arguments, which have this key, need; for the optimized function.
     """
 
     label: str
@@ -32,28 +32,20 @@ class JitContestant:
     jitted: Any
     local: Any
     predicted: float = 0.0
-    search: Callable[[tuple[Any, ...], dict[str, Any]], None] | None = None
+    search: Callable[[tuple[Any, ...], dict[str, Any], Any], None] | None = None
 
     def __call__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if self.run is not None:
             return self.run(args, kwargs)
-        with self._marked():
+        with marked(self.local, "as_written"):
             return self.jitted(*args, **kwargs)
 
     def compile(self, args: tuple[Any, ...], kwargs: dict[str, Any], key: Any) -> None:
         if self.search is not None:
-            self.search(args, kwargs)
+            self.search(args, kwargs, key)
             return
-        with self._marked():
+        with marked(self.local, "as_written"):
             self.jitted.lower(*args, **kwargs).compile()
-
-    @contextmanager
-    def _marked(self) -> Generator[None]:
-        self.local.as_written = True
-        try:
-            yield
-        finally:
-            self.local.as_written = False
 
 
 def settling_of_jit(
@@ -65,7 +57,7 @@ def settling_of_jit(
     key: Key,
     latest: Callable[[], Optimized | None],
     settled: Callable[[Any], None],
-    search: Callable[[tuple[Any, ...], dict[str, Any]], None],
+    search: Callable[[tuple[Any, ...], dict[str, Any], Any], None],
     background: Background,
 ) -> Settling[JitContestant]:
     """What serves the calls of `fn` under `jit` until it is known which of the two programs is faster.
@@ -75,13 +67,13 @@ def settling_of_jit(
     - `latest`: the function that was optimized last.
     - `settled`: told the `jax.jit` that runs later calls; None: the optimized function does. That `jax.jit` raises
       OtherSizesError for other sizes than those of the first calls, and under other settings of JAX.
-    - `search`: makes what calls of the optimized function with such arguments need.
+    - `search`: makes what calls of the optimized function with such arguments, which have this key, need.
     - `background`: where it is searched for.
     """
 
     @functools.wraps(fn)
     def as_written(*args: Any, **kwargs: Any) -> Any:
-        if not getattr(local, "as_written", False):
+        if not is_marked(local, "as_written"):
             raise OtherSizesError
         return fn(*args, **kwargs)
 

@@ -35,6 +35,7 @@ from relax_eg.driver.jit_settling import JitContestant, settling_of_jit
 from relax_eg.driver.optimize import optimize
 from relax_eg.driver.options import without_modes
 from relax_eg.driver.settling import Settle, Settling
+from relax_eg.driver.thread_marks import is_marked, marked
 from relax_eg.driver.varying import OtherSizesError, Varying, shapes_of, spec_of, spec_of_any
 from relax_eg.dynamic.at_capacity import AtCapacity
 from relax_eg.errors import OptionError, RelaxEgError
@@ -156,7 +157,7 @@ class Jitted:
             key = self._settle_key(args, kwargs)
         except NO_KEY:
             return True
-        as_shaped = getattr(self._local, "as_shaped", False)
+        as_shaped = is_marked(self._local, "as_shaped")
         given, named = jax.tree_util.tree_map(spec_of_any, (args, kwargs))
 
         def make() -> None:
@@ -165,12 +166,12 @@ class Jitted:
 
         return self._background.has((key, as_shaped), make)
 
-    def _search(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Makes what calls with arguments of these shapes and dtypes need."""
-        with self._background.waiting():
-            if self._exact or not self._varies:
-                self._jitted.lower(*args, **kwargs).compile()
-            else:
+    def _search(self, args: tuple[Any, ...], kwargs: dict[str, Any], key: Hashable) -> None:
+        """Makes what calls with arguments of these shapes and dtypes need. `key`: their key (`_settle_key`)."""
+        if self._exact or not self._varies:
+            self._background.make((key, False), lambda: self._jitted.lower(*args, **kwargs).compile())
+        else:
+            with self._background.waiting():
                 self._path(args, kwargs)
 
     def wait(self, seconds: float | None = None) -> bool:
@@ -212,12 +213,8 @@ class Jitted:
 
     def _as_shaped(self, call: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Runs `call` for exactly the shapes of its arguments, whatever shapes were seen before."""
-        before = getattr(self._local, "as_shaped", False)
-        self._local.as_shaped = True
-        try:
+        with marked(self._local, "as_shaped"):
             return call(*args, **kwargs)
-        finally:
-            self._local.as_shaped = before
 
     def _at_sizes(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Runs a call of a function whose sizes vary."""
@@ -399,7 +396,7 @@ class Jitted:
                     self._optimize_arrays, held, tree, self._leaf_paths(held, args, kwargs), False
                 )
                 self._varying[key] = Varying(self.__name__, shapes_of(leaves), optimize)
-        if known is not None and known.first != shapes_of(leaves) and not getattr(self._local, "as_shaped", False):
+        if known is not None and known.first != shapes_of(leaves) and not is_marked(self._local, "as_shaped"):
             raise OtherSizesError
 
     def _optimize_arrays(
