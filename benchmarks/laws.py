@@ -18,6 +18,7 @@ Flops are those of float arithmetic; comparisons of positions are free.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -368,20 +369,25 @@ def reference_of(node: Node, inputs: Mapping[str, Node], terms: Sequence[Term]) 
     return Reference(extent).least(terms, out)
 
 
-def found_without(left_out: rx.RuleSet | None, kind: str, seed: int) -> float:
-    """The share of the spellings of one program that are found at the least flops without some rules."""
+def spellings(kind: str, seed: int) -> tuple[float, dict[str, Callable[..., Any]]]:
+    """The least flops of one program; and by spelling, what optimizes it with some options and returns the report."""
     node, inputs, terms = drawn(kind, seed)
     names = list(inputs)
     specs = [rx.Tensor(" ".join(inputs[n].sizes)) for n in names]
     at = {s: SIZES[s] for n in names for s in inputs[n].sizes}
-    rules = rx.rules.default if left_out is None else rx.rules.default - left_out
-    least = reference_of(node, inputs, terms)
-    found: list[float] = []
-    for style in SPELLINGS:
+
+    def optimized(style: str, **options: Any) -> Any:
         with rx.debug.options(cache=False):
-            best = rx.optimize(_function(node, style, names, inputs), *specs, at=at, target=Flops(), rules=rules)
-        found.append(best.report.after.flops)
-    return _share(f <= least * 1.001 for f in found)
+            return rx.optimize(_function(node, style, names, inputs), *specs, at=at, **options).report
+
+    return reference_of(node, inputs, terms), {s: functools.partial(optimized, s) for s in SPELLINGS}
+
+
+def found_without(left_out: rx.RuleSet | None, kind: str, seed: int) -> float:
+    """The share of the spellings of one program that are found at the least flops without some rules."""
+    rules = rx.rules.default if left_out is None else rx.rules.default - left_out
+    least, by_spelling = spellings(kind, seed)
+    return _share(f(target=Flops(), rules=rules).after.flops <= least * 1.001 for f in by_spelling.values())
 
 
 def ablation(kinds: Sequence[str], seed: int, count: int, console: Console) -> Table:
@@ -401,18 +407,10 @@ def ablation(kinds: Sequence[str], seed: int, count: int, console: Console) -> T
 
 def measured(kind: str, seed: int) -> Result:
     """One program in all spellings, by flops and by predicted time."""
-    node, inputs, terms = drawn(kind, seed)
-    names = list(inputs)
-    specs = [rx.Tensor(" ".join(inputs[n].sizes)) for n in names]
-    flops: dict[str, float] = {}
-    seconds: dict[str, float] = {}
-    for style in SPELLINGS:
-        fn = _function(node, style, names, inputs)
-        at = {s: SIZES[s] for n in names for s in inputs[n].sizes}
-        with rx.debug.options(cache=False):
-            flops[style] = rx.optimize(fn, *specs, at=at, target=Flops()).report.after.flops
-            seconds[style] = rx.optimize(fn, *specs, at=at, target="cpu").report.after.seconds
-    return Result(f"{kind} {seed}", reference_of(node, inputs, terms), flops, seconds)
+    least, by_spelling = spellings(kind, seed)
+    flops = {s: f(target=Flops()).after.flops for s, f in by_spelling.items()}
+    seconds = {s: f(target="cpu").after.seconds for s, f in by_spelling.items()}
+    return Result(f"{kind} {seed}", least, flops, seconds)
 
 
 def _function(node: Node, style: str, names: Sequence[str], inputs: Mapping[str, Node]) -> Callable[..., Any]:
