@@ -1,17 +1,19 @@
 """Which rules of a book some program needs: without them its optimized price rises.
 
-    python -m benchmarks.needs --book elementwise --book values [--json needs.json] [--quick]
+    python -m benchmarks.needs --book elementwise --book values [--target h100] [--execution kernels]
+        [--numerics exact] [--json needs.json] [--quick]
 
 All rules of the books are left out together, and every program of the corpus, of the patterns, of the sums of products
 and of the known identities is optimized with the rest of the default rules. The rules by which the dearer programs were
 optimized before are put back, and these programs are optimized again, until none is dearer. What was not put back
-follows from other rules as far as these programs tell. Prices are predicted on the sheet `cpu`; nothing is run.
+follows from other rules as far as these programs tell. Prices are predicted on a data sheet; nothing is run. Known
+identities have a class of their own, so that `--numerics` leaves them out.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -51,25 +53,25 @@ class Found:
     matched: frozenset[str]
 
 
-def programs(quick: bool) -> Iterator[tuple[str, Optimize]]:
-    """Yields the programs by name."""
+def programs(quick: bool, **options: Any) -> Iterator[tuple[str, Optimize]]:
+    """Yields the programs by name, to be optimized with `options`."""
     most = QUICK_PROGRAMS if quick else None
+
+    def report(fn: Callable[..., Any], specs: tuple[Any, ...], rules: rx.RuleSet, **own: Any) -> Any:
+        with rx.debug.options(cache=False):
+            return rx.optimize(fn, *specs, rules=rules, **own, **options).report
+
     for name, p in islice(CORPUS.items(), most):
-        yield name, lambda rules, p=p: p.optimized(rules=rules).report
+        yield name, lambda rules, p=p: p.optimized(rules=rules, **options).report
     for case in islice((*PATTERNS, *SUMS), most):
         weights = ("params",) if case.weights else ()
         yield (
             case.name,
             lambda rules, c=case, w=weights: report(c.written, c.specs, rules, at=c.at(PATTERN_SIZE), weights=w),
         )
-    for i in islice(IDENTITIES, most):
+    for i in islice(() if "numerics" in options else IDENTITIES, most):
         for side, fn in (("dearer", i.dearer), ("cheaper", i.cheaper)):
             yield f"{i.name} ({side})", lambda rules, fn=fn, i=i: report(fn, i.specs, rules, **i.options)
-
-
-def report(fn: Callable[..., Any], specs: tuple[Any, ...], rules: rx.RuleSet, **options: Any) -> Any:
-    with rx.debug.options(cache=False):
-        return rx.optimize(fn, *specs, rules=rules, target="cpu", **options).report
 
 
 def optimized(optimize: Optimize, rules: rx.RuleSet) -> Found:
@@ -84,9 +86,8 @@ def without(names: Collection[str]) -> rx.RuleSet:
     return rx.RuleSet("fewer", kept, default.schemas)
 
 
-def needs(candidates: set[str], quick: bool, console: Console) -> dict[str, str]:
+def needs(candidates: set[str], every: Mapping[str, Optimize], console: Console) -> dict[str, str]:
     """Returns the candidates that programs need, each with the first program that does."""
-    every = dict(programs(quick))
     before = {
         name: optimized(p, rx.rules.default)
         for name, p in track(every.items(), "all rules", console=console, transient=True)
@@ -111,6 +112,9 @@ def needs(candidates: set[str], quick: bool, console: Console) -> dict[str, str]
 
 def main(
     book: Annotated[list[str], typer.Option(help=f"A book whose rules are left out: {', '.join(BOOKS)}.")],
+    target: Annotated[str, typer.Option(help="The data sheet by which programs are priced.")] = "cpu",
+    execution: Annotated[str, typer.Option(help="How programs are executed: whole, kernels or auto.")] = "whole",
+    numerics: Annotated[str, typer.Option(help="The class of rules allowed; that of each program by default.")] = "",
     json_path: Annotated[Path | None, typer.Option("--json", help="File for the rules and who needs them.")] = None,
     quick: Quick = False,
 ) -> None:
@@ -120,7 +124,8 @@ def main(
             raise typer.BadParameter(f"--book {name}: {', '.join(BOOKS)} are accepted")
     console = Console(soft_wrap=True, highlight=False)
     candidates = {r.name.removesuffix("_reversed") for name in book for r in BOOKS[name]}
-    found = needs(candidates, quick, console)
+    options = {"target": target, "execution": execution} | ({"numerics": numerics} if numerics else {})
+    found = needs(candidates, dict(programs(quick, **options)), console)
     console.print(f"{len(found)} of {len(candidates)} rules are needed; no program needs:")
     console.print(", ".join(sorted(candidates - found.keys())) or "none")
     if json_path is not None:

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import functools
 import logging
+import math
 import os
 import re
 import time
@@ -65,6 +66,7 @@ class DebugOptions:
     cache: bool | None = None
     sharing: bool | None = None
     progress: Progress | None = None
+    least_gain: float | None = None
 
 
 _DEFAULTS = DebugOptions()
@@ -77,6 +79,7 @@ _options: ContextVar[DebugOptions] = ContextVar("relax_eg_options", default=_DEF
     cache=FLAG | NONE,
     sharing=FLAG | NONE,
     progress=Kind(lambda x: x is None or callable(x), "a function (phase, nodes, matches)"),
+    least_gain=Kind(lambda x: type(x) in (int, float) and 1 <= x < math.inf, "a number from 1 on") | NONE,
 )
 @contextmanager
 def options(
@@ -86,6 +89,7 @@ def options(
     cache: bool | None = None,
     sharing: bool | None = None,
     progress: Progress | None = None,
+    least_gain: float | None = None,
 ) -> Generator[DebugOptions]:
     """Sets debug options inside the `with` block; those left out stay as they are. OptionError for wrong values.
 
@@ -96,9 +100,12 @@ def options(
     - `sharing`: False: repeated blocks of a large program (the layers of a transformer) are optimized one by one.
     - `progress`: called with (phase, e-graph nodes, rule matches) during a search, and with ("measure at ...", index of
       the sizes, least number of sizes) while programs are timed.
+    - `least_gain`: the predicted speedup of a call above which the chosen program replaces the one as written, in place
+      of 1.05; 1: whatever the rules find is kept.
     """
     folder = None if dump is None else Path(dump)
-    chosen = {"level": level, "dump": folder, "cache": cache, "sharing": sharing, "progress": progress}
+    chosen = {"level": level, "dump": folder, "cache": cache, "sharing": sharing, "progress": progress,
+              "least_gain": least_gain}  # fmt: skip
     token = _options.set(replace(_options.get(), **{k: v for k, v in chosen.items() if v is not None}))
     try:
         yield _options.get()
@@ -118,6 +125,11 @@ def cache_is_on() -> bool:
 def sharing_is_on() -> bool:
     """Whether repeated blocks of a program are optimized once."""
     return _options.get().sharing is not False
+
+
+def least_gain() -> float | None:
+    """The predicted speedup above which a program replaces the one as written, where one was set."""
+    return _options.get().least_gain
 
 
 def report_progress(phase: str, nodes: int, matches: int) -> None:

@@ -134,6 +134,7 @@ def _is_refused(name: str, at: Any, function: Callable[..., Any], args: tuple[An
         (lambda: rx.optimize(product, *SPECS, at={"n": 10**5000}), r"at n = <int>; sizes up to 2\*\*63 - 1"),
         (lambda: rx.debug.options(cache="n"), "cache='n': True or False is accepted"),
         (lambda: rx.debug.options(progress=3), r"progress=3: a function \(phase, nodes, matches\) is accepted"),
+        (lambda: rx.debug.options(least_gain=0.5), "least_gain=0.5: a number from 1 on is accepted"),
         (lambda: rx.debug.options(level=True), "level=True: a number from 0 to 4 is accepted"),
         (lambda: rx.Dynamic(executables=0), r"Dynamic\(executables=0\): how many to keep, a number >= 1, is accepted"),
         (lambda: rx.Dynamic(mode="fast"), r"Dynamic\(mode='fast'\): one of 'exact', 'capacity', 'auto' is accepted"),

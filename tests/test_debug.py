@@ -32,6 +32,16 @@ def test_stages_read_back(tmp_path: Path) -> None:
     assert json.loads((place / "report.json").read_text())["name"] == "product"
 
 
+def test_a_small_gain_is_kept_if_asked() -> None:
+    """Below the least gain a program stays as written; the cache keeps the two apart."""
+    found = {}
+    for least in (1.0, 1e6):
+        with rx.debug.options(least_gain=least):
+            found[least] = rx.optimize(product, *SPECS, at={"n": 64}, target="cpu").report
+    assert not found[1.0].kept_as_written and found[1e6].kept_as_written
+    assert found[1.0].after.seconds < found[1e6].after.seconds == found[1e6].before.seconds
+
+
 def test_the_environment_names_the_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RELAX_EG_DUMP", str(tmp_path / "out"))
     rx.optimize(product, *SPECS)

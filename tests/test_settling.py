@@ -112,6 +112,7 @@ def test_jit_settles_its_first_sizes() -> None:
     assert winner(fast) == "as written"
     statistics = fast.statistics()
     assert statistics is not None and [r.runs for r in statistics.settled] == ["as written"]
+    assert not statistics.is_settling
     for n in (N, 33, N, 34, 35, N):  # other sizes are the optimizer's
         np.testing.assert_allclose(fast(*arguments(n)), cheap(*arguments(n)), rtol=1e-3, atol=1e-5)
     g = jax.grad(lambda v: fast(*args[:2], v).sum())(args[2])

@@ -208,7 +208,8 @@ class Jitted:
         varying = [best for best in self.optimized if isinstance(best.strategy, AtCapacity)]
         found, settling = (varying or self.optimized)[-1].statistics(), self._settling
         rows = self._settled_rows if settling is None else settling.settled
-        is_settling = found.is_settling or settling is not None
+        # Calls of what settled here do not pass through the trial of the function inside.
+        is_settling = settling is not None or (found.is_settling and not rows)
         return replace(found, settled=(*rows, *found.settled), is_settling=is_settling)
 
     def _as_shaped(self, call: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

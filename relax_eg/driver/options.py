@@ -26,7 +26,7 @@ from relax_eg.frontends import Source
 from relax_eg.frontends.specs import Leaf
 from relax_eg.ir.annotations import Annotation
 from relax_eg.limits import LARGEST_INT64
-from relax_eg.logs import sharing_is_on
+from relax_eg.logs import least_gain, sharing_is_on
 from relax_eg.ops import Site
 from relax_eg.ops.facts import FACTS, facts_named, impossible
 from relax_eg.ops.libraries import EXECUTIONS
@@ -73,6 +73,7 @@ class Options:
     - `memory_limit`: the bytes that a call may need beside its arguments; None: no limit.
     - `held`: what a byte costs that a call has in memory: seconds, or shares of the program as written.
     - `libraries`: routines of the given rules: name, version, and why it is not used.
+    - `least_gain`: the predicted speedup needed to replace the program as written, where one was set.
     """
 
     rules: RuleSet
@@ -92,6 +93,7 @@ class Options:
     memory_limit: int | None = None
     held: float = 0.0
     libraries: tuple[tuple[str, str, str], ...] = ()
+    least_gain: float | None = None
 
     @property
     def steps(self) -> frozenset[str]:
@@ -270,6 +272,7 @@ def read_options(
         memory_limit is None and _is_family(traced, scope, ranges, len(given), measure),
         None if memory_limit is None else _limit(traced, memory_limit, measure, assumed and bool(known)),
         libraries=libraries,
+        least_gain=least_gain(),
     )
 
 

@@ -61,6 +61,8 @@ class PriceOptions(Protocol):
     def execution(self) -> str: ...
     @property
     def cost(self) -> CostModel | None: ...
+    @property
+    def least_gain(self) -> float | None: ...
 
 
 @dataclass(frozen=True)
@@ -70,6 +72,7 @@ class ByProfile:
     profile: Profile
     execution: str = WHOLE
     cost: CostModel | None = None
+    least_gain: float | None = None
 
 
 def price_at(module: Module, options: PriceOptions, binding: Sizes, weights: set[str] | None = None) -> ProgramCost:
@@ -205,6 +208,8 @@ def seconds_at(module: Module, options: Options, columns: Columns, weights: set[
 
 def least_gain(options: PriceOptions) -> float:
     """The predicted speedup above which a candidate replaces the program as written."""
+    if options.least_gain is not None:
+        return options.least_gain
     return NEVER_SLOWER if options.cost is None else _BY_OWN_MODEL
 
 

@@ -11,6 +11,8 @@ from relax_eg.rules.rule_set import RuleSet
 reduction = RuleSet("reduction")
 _rule = reduction.rule
 
+Axes = tuple[int, ...]
+
 
 @_rule("a: n k, b: k n", tags=("trace",), check=False)
 def trace_of_product(a: Any, b: Any) -> Any:
@@ -32,16 +34,18 @@ def sum_of_matmul_by_rows(a: Any, b: Any) -> Any:
     return op.sum(a @ b, (0, 1)), op.sum(a @ op.sum(b, 1), 0)
 
 
-@_rule("a: *b n, s:", both=True, tags=("sum",), check=False)
-def sum_of_scaled(a: Any, s: Any) -> Any:
-    """sum(A s) = sum(A) s over the last axis"""
-    return op.sum(a * s, a.ndim - 1), op.sum(a, a.ndim - 1) * s
+@_rule("a: *b, s:", attrs={"axes": "sum.axes"}, both=True, tags=("sum",), check=False)
+def sum_of_scaled(a: Any, s: Any, axes: Axes) -> Any:
+    """sum(A s) = sum(A) s over any axes"""
+    return op.sum(a * s, axes), op.sum(a, axes) * s
 
 
-@_rule("a: *b n, c: *b n", both=True, tags=("sum",), check=False)
-def sum_of_sum(a: Any, c: Any) -> Any:
-    """sum(A + C) = sum(A) + sum(C) over the last axis"""
-    return op.sum(a + c, a.ndim - 1), op.sum(a, a.ndim - 1) + op.sum(c, a.ndim - 1)
+@_rule(
+    "a: *b, c: *b", attrs={"f": "add | subtract", "axes": "sum.axes"}, both=True, tags=("sum",), check=False,
+)  # fmt: skip
+def sum_of_sum(a: Any, c: Any, f: Any, axes: Axes) -> Any:
+    """sum(f(A, C)) = f(sum(A), sum(C)) over any axes, for a sum and a difference"""
+    return op.sum(f(a, c), axes), f(op.sum(a, axes), op.sum(c, axes))
 
 
 @_rule("a: m k, b: m k", tags=("sum",), check=False)
@@ -52,8 +56,6 @@ def squared_norm_of_product_rows(a: Any, b: Any) -> Any:
 
 
 # --- reductions of reductions, and of what only moves ---
-
-Axes = tuple[int, ...]
 
 
 @_rule(
@@ -77,15 +79,6 @@ def reduction_over_one(x: Any, f: Any, axis: Axes) -> Any:
     """f(x) over an axis of size 1 = x without it, for a sum, a maximum or a minimum"""
     is_one = len(axis) == 1 and x.shape[axis[0]] == 1
     return (f(x, axis), op.squeeze(x, axis)) if is_one else None
-
-
-# --- what comes out of a sum ---
-
-
-@_rule("a: *b n, c: *b n", both=True, tags=("sum",), check=False)
-def sum_of_difference(a: Any, c: Any) -> Any:
-    """sum(A - C) = sum(A) - sum(C) over the last axis"""
-    return op.sum(a - c, a.ndim - 1), op.sum(a, a.ndim - 1) - op.sum(c, a.ndim - 1)
 
 
 # --- what comes out of a maximum ---

@@ -236,14 +236,16 @@ class Emitter:
     def _swaps(
         self, a: Access, b: Access, contracted: list[Letter], batch: list[Letter], want: Sequence[Letter]
     ) -> bool:
-        """Whether b @ a is better than a @ b: fewer operands are transposed; else the result lies as wanted."""
+        """Whether b @ a is better than a @ b: fewer operands are transposed, or fewer of these in their last axis, in
+        which memory is contiguous; else the result lies as wanted."""
 
-        def turned(x: Access, y: Access) -> int:
+        def turned(x: Access, y: Access) -> tuple[int, int]:
             own_x = [z for z in x.letters if z not in contracted and z not in batch]
             own_y = [z for z in y.letters if z not in contracted and z not in batch]
-            there = [z for z in x.letters if z in contracted] if own_x else [z for z in y.letters if z in contracted]
+            there = [z for z in (x if own_x else y).letters if z in contracted]
             batches = [z for z in x.letters if z in batch]
-            return (list(x.letters) != [*batches, *own_x, *there]) + (list(y.letters) != [*batches, *there, *own_y])
+            laid = (x.letters, [*batches, *own_x, *there]), (y.letters, [*batches, *there, *own_y])
+            return sum(list(z) != w for z, w in laid), sum(z[-1:] != tuple(w[-1:]) for z, w in laid)
 
         one, two = turned(a, b), turned(b, a)
         if one != two:
