@@ -350,7 +350,7 @@ def settle(console: Console, work: Sequence[tuple[Program, dict[str, int]]], p: 
         args, kwargs = random_arguments(traced, dict(options.facts), options.bindings[0])
         as_written, calls, started = jax.jit(program.fn), 0, time.perf_counter()
         jax.block_until_ready(as_written(*args, **kwargs))
-        while best.is_settling and not best.settled and calls < MOST_CALLS:
+        while not calls or (best.is_settling and not best.settled and calls < MOST_CALLS):
             jax.block_until_ready(best(*args, **kwargs))
             calls += 1
         spent = time.perf_counter() - started

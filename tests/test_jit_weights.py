@@ -286,3 +286,22 @@ def test_what_the_function_raises_comes_out_as_it_is() -> None:
     with pytest.raises(KeyError, match="'mine'"), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         rx.jit(broken, weights=["p"])(X, X)
+
+
+def test_weights_are_not_looked_up_where_nothing_is_prepared(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A function that is kept as written costs a call of `jax.jit`; other sizes are searched for as before."""
+
+    def layer(w, x):  # type: ignore[no-untyped-def]
+        return jnp.tanh(x @ w)
+
+    fast = rx.jit(layer, weights=["w"])
+    w, x = jnp.ones((64, 64)) / 64, jnp.ones((8, 64))
+    np.testing.assert_allclose(fast(w, x), layer(w, x), rtol=1e-5)
+    assert fast.report is not None and fast.report.kept_as_written
+    with monkeypatch.context() as m:
+        m.setattr(fast, "_with_weights", lambda *_: pytest.fail("weights are looked up"))
+        np.testing.assert_allclose(fast(2 * w, x), layer(2 * w, x), rtol=1e-5)
+    for rows in (5, 8, 5, 8):
+        np.testing.assert_allclose(fast(w, jnp.ones((rows, 64))), layer(w, jnp.ones((rows, 64))), rtol=1e-5)
+    g = jax.grad(lambda w: fast(w, x).sum())(w)
+    np.testing.assert_allclose(g, jax.grad(lambda w: layer(w, x).sum())(w), rtol=1e-5)

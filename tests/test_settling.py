@@ -119,12 +119,27 @@ def test_jit_settles_its_first_sizes() -> None:
     np.testing.assert_allclose(g, jax.grad(lambda v: cheap(*args[:2], v).sum())(args[2]), rtol=1e-3, atol=1e-5)
 
 
+def test_the_first_sizes_run_the_winner_after_other_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
+    fast = rx.jit(cheap, target=Wrong(), settle="auto")
+    args = arguments()
+    call_until(lambda: fast.report is not None and any(r.chosen for r in fast.report.measured), lambda: fast(*args))
+    fast(*arguments(33))
+
+    def fails(*_: Any) -> Any:
+        raise AssertionError("the program that lost runs")
+
+    monkeypatch.setattr(fast, "_exactly", fails)
+    np.testing.assert_allclose(fast(*args), cheap(*args), rtol=1e-3, atol=1e-5)
+
+
 def test_exact_sizes_under_jit_after_settling() -> None:
     fast = rx.jit(cheap, target=Wrong(), settle="auto", dynamic="exact")
     args = arguments()
     call_until(lambda: fast.report is not None and any(r.chosen for r in fast.report.measured), lambda: fast(*args))
     for n in (N, 33, N, 33):
         np.testing.assert_allclose(fast(*arguments(n)), cheap(*arguments(n)), rtol=1e-3, atol=1e-5)
+    g = jax.grad(lambda v: fast(*args[:2], v).sum())(args[2])
+    np.testing.assert_allclose(g, jax.grad(lambda v: cheap(*args[:2], v).sum())(args[2]), rtol=1e-3, atol=1e-5)
 
 
 def test_prepared_weights_and_capacities_settle(tmp_path: Path) -> None:

@@ -180,6 +180,7 @@ class Settles(Protocol):
 
     - `rows`: what was found so far.
     - `settled`: the same by combination of sizes, with the calls and seconds that it took.
+    - `is_begun`: whether programs take turns for some sizes, or did.
     """
 
     def __call__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any: ...
@@ -189,6 +190,9 @@ class Settles(Protocol):
 
     @property
     def settled(self) -> tuple[SettledRow, ...]: ...
+
+    @property
+    def is_begun(self) -> bool: ...
 
 
 # Makes what settles: from what serves the calls, its strategy, that of the program as written, and a function that is
@@ -259,7 +263,8 @@ class Runtime:
     @property
     def is_settling(self) -> bool:
         """Whether calls still find out which program is faster."""
-        return self._settling is not None
+        settling = self._settling
+        return settling is not None and settling.is_begun
 
     def _convert_arguments(
         self, args: tuple[Any, ...], kwargs: dict[str, Any]

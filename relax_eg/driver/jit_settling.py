@@ -48,10 +48,22 @@ class JitContestant:
             self.jitted.lower(*args, **kwargs).compile()
 
 
+def refusing(fn: Callable[..., Any], local: Any) -> Callable[..., Any]:
+    """`fn` for `jax.jit`, which traces it where `local` has the mark "as_written", and else raises OtherSizesError: for
+    other sizes than those of the marked calls, and under other settings of JAX."""
+
+    @functools.wraps(fn)
+    def as_written(*args: Any, **kwargs: Any) -> Any:
+        if not is_marked(local, "as_written"):
+            raise OtherSizesError
+        return fn(*args, **kwargs)
+
+    return as_written
+
+
 def settling_of_jit(
-    fn: Callable[..., Any],
     run: Call,
-    jit: Callable[[Callable[..., Any]], Any],
+    written: Any,
     local: Any,
     settle: Settle,
     key: Key,
@@ -60,25 +72,18 @@ def settling_of_jit(
     search: Callable[[tuple[Any, ...], dict[str, Any], Any], None],
     background: Background,
 ) -> Settling[JitContestant]:
-    """What serves the calls of `fn` under `jit` until it is known which of the two programs is faster.
+    """What serves the calls of a function under `jit` until it is known which of the two programs is faster.
 
     - `run`: runs calls of the optimized function.
-    - `jit`: the `jax.jit` of a function, with the options of this one.
+    - `written`: the `jax.jit` of the function as written, `refusing` other sizes.
     - `latest`: the function that was optimized last.
-    - `settled`: told the `jax.jit` that runs later calls; None: the optimized function does. That `jax.jit` raises
-      OtherSizesError for other sizes than those of the first calls, and under other settings of JAX.
+    - `settled`: told the `jax.jit` that runs later calls, `written`; None: the optimized function does.
     - `search`: makes what calls of the optimized function with such arguments, which have this key, need.
     - `background`: where it is searched for.
     """
 
-    @functools.wraps(fn)
-    def as_written(*args: Any, **kwargs: Any) -> Any:
-        if not is_marked(local, "as_written"):
-            raise OtherSizesError
-        return fn(*args, **kwargs)
-
     ours = JitContestant("by price", run, None, local, search=search)
-    theirs = JitContestant(AS_WRITTEN, None, jit(as_written), local)
+    theirs = JitContestant(AS_WRITTEN, None, written, local)
 
     def doubts() -> bool:
         best = latest()

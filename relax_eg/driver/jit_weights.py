@@ -16,7 +16,8 @@ from relax_eg.driver.background import SearchingError
 from relax_eg.driver.call_path import CallPath, path_of
 from relax_eg.driver.jit_arguments import Static, call_key, kind_of_any, static_key
 from relax_eg.driver.jitted import Jitted
-from relax_eg.driver.varying import Varying, shapes_of, spec_of
+from relax_eg.driver.thread_marks import marked
+from relax_eg.driver.varying import OtherSizesError, Varying, shapes_of, spec_of
 from relax_eg.logs import raise_if_exhausted
 from relax_eg.memo import Memo
 
@@ -38,6 +39,11 @@ class JittedWithWeights(Jitted):
         self._met = ByIdentity[object](MOST_BOUND)
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
+        if self._first is self._rival and not self._refused:  # nothing is prepared, so that nothing is looked up
+            try:
+                return self._rival(*args, **kwargs)
+            except OtherSizesError:
+                self._refused = True
         result = self._with_weights(args, kwargs) if self._prepares and not is_tracing() else UNSEEN
         return super().__call__(*args, **kwargs) if result is UNSEEN else result
 
@@ -106,4 +112,14 @@ class JittedWithWeights(Jitted):
             if (key, shapes) not in self._fixed:
                 self._background.need((key, shapes), fixed)
             best = fixed()
+            if shapes == varying.first and all(v.chosen is None for v in best.variants):
+                return CallPath(self._begin_as_written, is_reusable=True)
         return CallPath(best, of_leaves=True, is_reusable=True)
+
+    def _begin_as_written(self, /, *args: Any, **kwargs: Any) -> Any:
+        """Runs a call of the first sizes, for which the function as written is chosen; it runs later ones, too."""
+        key = self._settle_key(args, kwargs)  # a call may give its arrays away
+        with marked(self._local, "as_written"):
+            result = self._rival(*args, **kwargs)
+        self._first, self._first_key = self._rival, key
+        return result

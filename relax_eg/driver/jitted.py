@@ -31,7 +31,7 @@ from relax_eg.driver.jit_arguments import (
     replaced,
     static_key,
 )
-from relax_eg.driver.jit_settling import JitContestant, settling_of_jit
+from relax_eg.driver.jit_settling import JitContestant, refusing, settling_of_jit
 from relax_eg.driver.optimize import optimize
 from relax_eg.driver.options import without_modes
 from relax_eg.driver.settling import Settle, Settling
@@ -86,7 +86,8 @@ class Jitted:
         self._exactly: Any = self._exactly_once_searched if self._background.is_on else self._jitted
         self._settle, self._measured, self._settled_rows = Settle.of(options["settle"]), (), ()
         self._settling: Settling[JitContestant] | None = None
-        # What runs calls of the first sizes: the optimized function, or, where that was found slower, `_rival`.
+        # What runs calls of the first sizes, and their key: the optimized function, or, where that was found slower or
+        # is the one as written, `_rival`.
         self._first: Any = self._jitted
         self._first_key: Any = None
         self._refused = False  # whether `_first` refused a call
@@ -102,11 +103,12 @@ class Jitted:
         self._paths = Memo[Any, CallPath](MOST_KEYS)
         self._local = threading.local()
         self._lock = threading.RLock()
+        # The function as written, which refuses other sizes and settings than those for which it was compiled.
+        self._rival = self._executables.jit(refusing(fn, self._local), **jit)
         if self._settle.mode != "off" and not unknown:
             self._settling = settling_of_jit(
-                fn, self._run, lambda f: self._executables.jit(f, **jit), self._local, self._settle,
-                self._settle_key, lambda: self.optimized[-1] if self.optimized else None, self._settled,
-                self._search, self._background,
+                self._run, self._rival, self._local, self._settle, self._settle_key,
+                lambda: self.optimized[-1] if self.optimized else None, self._settled, self._search, self._background,
             )  # fmt: skip
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
@@ -140,12 +142,19 @@ class Jitted:
     def _run_first(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Runs a call of the first sizes. OtherSizesError for other sizes."""
         first = self._first
-        if first is not self._jitted and (not self._refused or self._first_key == self._settle_key(args, kwargs)):
+        if first is not self._jitted and (not self._refused or self._are_first(args, kwargs)):
             try:
                 return first(*args, **kwargs)
-            except OtherSizesError:  # other sizes, or other settings of JAX
+            except OtherSizesError:
                 self._refused = True
         return self._exactly(*args, **kwargs)
+
+    def _are_first(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+        """Whether arguments are like those of the calls that `_first` serves."""
+        try:
+            return self._first_key == self._settle_key(args, kwargs)
+        except NO_KEY:
+            return False
 
     def _exactly_once_searched(self, /, *args: Any, **kwargs: Any) -> Any:
         """Runs the function optimized for the very shapes of a call; as written while that is searched for."""
@@ -181,9 +190,10 @@ class Jitted:
     def _settled(self, faster: Any) -> None:
         """Takes note of what runs calls of the first sizes from now on: a `jax.jit`; None: the optimized function."""
         assert self._settling is not None
-        self._measured, self._settled_rows, self._settling = self._settling.rows, self._settling.settled, None
+        over, self._settling = self._settling, None
+        self._measured, self._settled_rows = over.rows, over.settled
         if faster is not None:
-            self._first = faster
+            self._first, self._first_key = faster, over.first_key
 
     def _settle_key(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         held, leaves, tree = self._split(args, kwargs)
@@ -208,8 +218,7 @@ class Jitted:
         varying = [best for best in self.optimized if isinstance(best.strategy, AtCapacity)]
         found, settling = (varying or self.optimized)[-1].statistics(), self._settling
         rows = self._settled_rows if settling is None else settling.settled
-        # Calls of what settled here do not pass through the trial of the function inside.
-        is_settling = settling is not None or (found.is_settling and not rows)
+        is_settling = found.is_settling or (settling is not None and settling.is_begun)
         return replace(found, settled=(*rows, *found.settled), is_settling=is_settling)
 
     def _as_shaped(self, call: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

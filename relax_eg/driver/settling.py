@@ -395,6 +395,16 @@ class Settling(Generic[C]):
         return int(2 * sum(won) > len(won))
 
     @property
+    def is_begun(self) -> bool:
+        """Whether a trial has begun."""
+        return bool(self._trials)
+
+    @property
+    def first_key(self) -> Any:
+        """The key of the first trial; None before it."""
+        return next(iter(self._trials), None)
+
+    @property
     def settled(self) -> tuple[SettledRow, ...]:
         """The trials that ended, with the calls and seconds that they took."""
         over = ((t, t.winner) for t in list(self._trials.values()))
