@@ -23,10 +23,10 @@ demo: $(READY)
 test: $(READY)
 	@echo "== lint (ruff)"
 	@$(BIN)/ruff check .
-	@echo "== types (pyright, strict)"
-	@$(BIN)/pyright
-	@echo "== tests (pytest, without those marked slow)"
-	@$(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow"
+	@echo "== types (pyright, strict), and tests (pytest, without those marked slow) at the same time"
+	@mkdir -p build; $(BIN)/pyright > build/types.txt & types=$$!; \
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow"; tests=$$?; \
+	wait $$types || { cat build/types.txt; exit 1; }; tail -n 1 build/types.txt; exit $$tests
 
 slow: $(READY)
 	@RELAX_EG_XLA=default RELAX_EG_PROGRAMS=300 $(BIN)/python -m pytest -n 2 --dist worksteal

@@ -82,6 +82,7 @@ def test_weights_of_a_model_are_bound() -> None:
     assert_allclose(quick(ready.to_jax())(ready.prepared, given[1]), quick(models.resnet)(*given), rtol=2e-3)
 
 
+@pytest.mark.slow
 def test_nodes_grow_with_the_layers() -> None:
     """Every further layer adds about the nodes that the one before did."""
 
