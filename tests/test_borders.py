@@ -32,6 +32,7 @@ ROOMS: dict[str, set[str]] = {
     "argument_checks": {"errors"},
     "plain_data": {"errors"},
     "settings": set(),
+    "processor": set(),
     "store": {"errors"},
     "shapes": set(),
     "tir": {"shapes"},
@@ -42,11 +43,23 @@ ROOMS: dict[str, set[str]] = {
     "egraph": {"rules", "ops", "ir", "tir", "shapes", "explain.record", "extract.graph"},
     "extract": {"ir", "ops", "tir", "shapes"},
     "memory": {"ir", "ops", "tir", "shapes"},
-    "backend": {"ir", "ops", "tir", "shapes", "explain", "extract.footprint", "reports", "memory", "store"},
+    "backend": {
+        "ir",
+        "ops",
+        "tir",
+        "shapes",
+        "explain",
+        "extract.footprint",
+        "reports",
+        "memory",
+        "store",
+        "settings",
+        "processor",
+    },
     "reports": {"extract", "ir", "ops", "tir", "shapes"},
     "frontends": {"ir", "ops", "tir", "shapes", "settings"},
     "dynamic": {"backend", "explain.text", "reports.report", "ir", "ops", "tir", "shapes", "settings"},
-    "measure": {"extract", "ops", "ir", "tir", "shapes"},
+    "measure": {"extract", "ops", "ir", "tir", "shapes", "processor"},
 }
 # May import everything.
 CONDUCTORS = {"driver", "cli", "__init__", "__main__", "debug", "types"}

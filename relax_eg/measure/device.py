@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import platform
 from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
@@ -14,6 +13,7 @@ from relax_eg.extract.devices import nearest_profile
 from relax_eg.extract.machine import Machine
 from relax_eg.extract.profile import Profile
 from relax_eg.measure.timing import cores
+from relax_eg.processor import processor_flags, processor_name
 
 # given: by the processor flags of Linux, the bits of vector registers, widest first
 _VECTORS = (("avx512f", 512), ("sve", 256), ("avx", 256), ("asimd", 128), ("neon", 128), ("sse2", 128))
@@ -51,17 +51,11 @@ def host() -> Machine:
 
 @lru_cache(8)
 def _processor(count: int) -> tuple[str, int, int, tuple[int, ...]]:
-    info: dict[str, str] = {}
-    with suppress(OSError):
-        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines():
-            name, _, value = line.partition(":")
-            info.setdefault(name.strip(), value.strip())
-    flags = f"{info.get('flags', '')} {info.get('Features', '')}".split()
+    flags = processor_flags()
     vector = next((bits for flag, bits in _VECTORS if flag in flags), 0)
     caches: list[int] = []
     for index in sorted(Path("/sys/devices/system/cpu/cpu0/cache").glob("index*")):
         with suppress(OSError, ValueError):
             if (index / "type").read_text().strip() != "Instruction":
                 caches.append(int((index / "size").read_text().strip().removesuffix("K")) << 10)
-    name = info.get("model name") or platform.processor() or platform.machine()
-    return name, count, vector, tuple(sorted(caches))
+    return processor_name(), count, vector, tuple(sorted(caches))
