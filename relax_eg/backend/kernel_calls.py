@@ -7,8 +7,9 @@ starts with. So from the second call on only results are allocated, which are ne
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 from weakref import WeakValueDictionary
 
@@ -17,6 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from relax_eg.backend.accounting import lowered_allocated_bytes
+from relax_eg.backend.loaded import FromFile, LoadedProgram
 from relax_eg.backend.lower import run_block
 from relax_eg.backend.pallas.choice import Pallas, Preferred
 from relax_eg.backend.tensor_programs import lower_program
@@ -26,11 +28,13 @@ from relax_eg.ir.expr import CALL_TIR, CONSTANT, Expr, constant_value, postorder
 from relax_eg.ir.module import Binding, Block, Module
 from relax_eg.memory import Plan, Step, Tree, Value, leaves, operands_of
 from relax_eg.ops.fused import VIEWS
+from relax_eg.ops.keys import argument_dtype
 from relax_eg.shapes import Dim
 
 VIEW = "view"
 # chosen: largest number of elements of a constant that is compiled into the kernels that read it, not passed to them
 _INSIDE = 16
+_NO_ARRAY = jax.ShapeDtypeStruct((), np.bool_)  # what a kernel is lowered for that takes no array
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +152,7 @@ class _Nested:
     arguments: tuple[Tree, ...]
     places: Mapping[int, int]
 
-    def _trees(self, arrays: Sequence[Any]) -> list[Any]:
+    def trees(self, arrays: Sequence[Any]) -> list[Any]:
         return [*(self._tree(t, arrays) for t in self.arguments), *arrays[len(self.places) :]]
 
     def _tree(self, t: Tree, arrays: Sequence[Any]) -> Any:
@@ -157,10 +161,10 @@ class _Nested:
         return None if t is None else arrays[self.places[t]]
 
     def __call__(self, *arrays: Any) -> Any:
-        return self.run(*self._trees(arrays))
+        return self.run(*self.trees(arrays))
 
     def lower(self, *arrays: Any) -> Any:
-        return self.run.lower(*self._trees(arrays))
+        return self.run.lower(*self.trees(arrays))
 
 
 class Call:
@@ -249,6 +253,34 @@ class Call:
                 found[name] = lowered_allocated_bytes(lowered, self._kernels.options)
         return found
 
+    def taken(self, args: Sequence[Any]) -> list[tuple[str, list[Any]]]:
+        """For each kernel that a call runs its name and the specs of its arrays, without lowering it."""
+        env: list[Any] = [*args, *self._blank, *(self._aval(v) for v in self._first), *self._copies]
+        found: list[tuple[str, list[Any]]] = []
+        for s in self._steps:
+            given: Any = [env[i] for i in s.reads] or [_NO_ARRAY]
+            if isinstance(s.run, _Nested):
+                given = jax.tree_util.tree_leaves(s.run.trees(given))
+            found.append((s.name, given))
+            for w in (s.writes,) if isinstance(s.writes, int) else s.writes:
+                if w < len(self.plan.program.values):  # others are results
+                    env[w] = self._aval(self.plan.program.values[w])
+        return found
+
+    def use_loaded(self, program: LoadedProgram) -> None:
+        """Lets calls run the executables of a file. To be called before the first call."""
+        for i, s in enumerate(self._steps):
+            inner = s.run.run if isinstance(s.run, _Nested) else s.run
+            if not s.reads:
+                alone = inner
+                inner = lambda _, alone=alone: alone()  # noqa: E731
+            run: Any = FromFile([(program, i)], inner, counts=i == 0)
+            if isinstance(s.run, _Nested):
+                run = replace(s.run, run=run)
+            elif not s.reads:
+                run = functools.partial(run, np.zeros((), _NO_ARRAY.dtype))
+            self._steps[i] = replace(s, run=run)
+
     def lowered(self, args: Sequence[Any], place: Callable[[Any], Any] | None = None) -> Iterator[tuple[str, str, Any]]:
         """Yields, for each kernel that a call runs, its name, the name of the program that it was to be lowered through
         Pallas for ("" for none), and what JAX lowered it to.
@@ -265,7 +297,7 @@ class Call:
             else:
                 # What takes no array is lowered for the default device, unless it is within a function that takes one.
                 placed = jax.jit(lambda _, run=s.run: run(), keep_unused=True)
-                lowered = placed.lower(place(jax.ShapeDtypeStruct((), np.bool_)))
+                lowered = placed.lower(place(_NO_ARRAY))
             inner = s.run.run if isinstance(s.run, _Nested) else s.run
             yield s.name, inner.name if isinstance(inner, Preferred) else "", lowered
             outs = jax.tree.leaves(lowered.out_info)
@@ -280,7 +312,7 @@ class Call:
         return jax.device_put(np.zeros(self._shapes[v.number], numpy_dtype(v.annotation.dtype or "float32")))
 
     def _aval(self, v: Value) -> Any:
-        return jax.ShapeDtypeStruct(self._shapes[v.number], numpy_dtype(v.annotation.dtype or "float32"))
+        return jax.ShapeDtypeStruct(self._shapes[v.number], argument_dtype(v.annotation.dtype or "float32"))
 
     # --- how steps are made ---
 

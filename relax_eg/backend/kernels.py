@@ -7,6 +7,7 @@ follows the memory plan (`kernel_calls`). Kernels that several layers share are 
 
 from __future__ import annotations
 
+import functools
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -21,6 +22,7 @@ from relax_eg.backend.executables import PARTS, Executables, tick
 from relax_eg.backend.family import KERNELS, Family, Solution
 from relax_eg.backend.footprint import avals
 from relax_eg.backend.kernel_calls import Call, Kernels
+from relax_eg.backend.loaded import LoadedProgram, LoadedPrograms
 from relax_eg.backend.lower import new_sizes
 from relax_eg.backend.optimized import Optimized
 from relax_eg.backend.pallas.choice import Pallas
@@ -47,6 +49,7 @@ class KernelRunner:
     - `pallas`: chooses the programs that are lowered through Pallas, and records them.
     - `executables`: the cache in which its kernels count. To make room, the least recently called binding is dropped
       with its kernels; the one called last is kept.
+    - `of_file`: returns what the file that the function was loaded from has for a binding of sizes; None for nothing.
     """
 
     def __init__(
@@ -56,8 +59,9 @@ class KernelRunner:
         scope: Scope | None = None,
         pallas: Pallas | None = None,
         executables: Executables | None = None,
+        of_file: Callable[[Mapping[str, int]], LoadedProgram | None] = lambda sizes: None,
     ) -> None:
-        self.pallas = pallas
+        self.pallas, self._of_file = pallas, of_file
         self._executables = executables or Executables(PARTS)
         self._executables.register(self)
         self.module = module
@@ -85,6 +89,8 @@ class KernelRunner:
                 result = self.module.main.result.annotation
                 known = self._with_cast_sizes(sizes)
                 found = Call(self._kernels, plan(self.module, known), known, result, storages)
+                if storages and (program := self._of_file(sizes)) is not None:
+                    found.use_loaded(program)
             self._calls[key] = found  # the dict is ordered by last use
         found.used = tick()
         if is_new:
@@ -241,6 +247,7 @@ class ByKernel(Whole):
                 scope,
                 Pallas.for_default_device(pallas),
                 self.executables,
+                functools.partial(self._of_file, i),
             )
             for i, v in enumerate(family.variants)
             if v.execution == KERNELS
@@ -249,6 +256,15 @@ class ByKernel(Whole):
         if self._some_whole:
             self._only = None
         self._accepted: _AcceptedTypes | None = None  # the latest calls that are known
+
+    def _of_file(self, variant: int, sizes: Mapping[str, int]) -> LoadedProgram | None:
+        loaded = self.executables.loaded
+        return None if loaded is None else loaded.in_kernels(self.bound_family.indices, variant, sizes)
+
+    def use_loaded(self, loaded: LoadedPrograms) -> None:
+        super().use_loaded(loaded)
+        if self._some_whole:
+            self._only = None
 
     def call_known(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         # Variants that are not executed in kernels run as whole programs do, once a call has found them.
@@ -284,7 +300,11 @@ class ByKernel(Whole):
             for name, program, lowered in call.lowered([*prepared, *others], place):
                 yield CallPart(name, program, lowered, options)
 
-        return CallParts(parts, b.programs[which].is_as_written, KERNELS, storage_bytes=call.planned_bytes)
+        def takes() -> Sequence[tuple[str, Sequence[Any]]]:
+            return call.taken([*prepared, *others])
+
+        written = b.programs[which].is_as_written
+        return CallParts(parts, takes, written, variant, KERNELS, storage_bytes=call.planned_bytes)
 
     def for_shapes(self, shapes: Mapping[int, tuple[int, ...]]) -> ByKernel:
         return ByKernel(self.family, self.pallas, self.executables, shapes)

@@ -10,15 +10,18 @@ from weakref import WeakSet
 
 import jax
 
+from relax_eg.argument_checks import PATH, accepts, sequence_of, short_repr
 from relax_eg.backend import artifact
 from relax_eg.backend.binding import BindsWeights
 from relax_eg.backend.checks import bind_sizes
 from relax_eg.backend.compare import AS_WRITTEN, ITSELF, Check, compare_results, compare_with_reference
 from relax_eg.backend.executables import Executables
 from relax_eg.backend.family import Solution
+from relax_eg.backend.loaded import LoadedPrograms
 from relax_eg.backend.ready import Ready
-from relax_eg.backend.runtime import Runtime, Serving, Settler, Strategy
+from relax_eg.backend.runtime import CallParts, Runtime, Serving, Settler, Strategy
 from relax_eg.backend.statistics import Statistics
+from relax_eg.backend.stored import NOTHING
 from relax_eg.backend.whole import Whole
 from relax_eg.errors import OptionError, ShapeError
 from relax_eg.explain.certificate import UnaidedCertificate
@@ -208,11 +211,14 @@ class Optimized(Runtime):
         return self._program.allows(sizes)
 
     def statistics(self) -> Statistics:
-        """What the first calls settled; of a function that runs padded to capacities also its executables with their
-        memory, compile seconds and padding, by size. Print it, or use `to_json`."""
+        """What the first calls settled; the executables of the file that it was loaded from; of a function that runs
+        padded to capacities also its executables with their memory, compile seconds and padding, by size. Print it, or
+        use `to_json`."""
         every = (self, *self._bound)
         rows = tuple(row for f in every for row in f.settled)
-        return replace(self.strategy.statistics(), settled=rows, is_settling=any(f.is_settling for f in every))
+        stored = tuple(p.row for p in self._executables.loaded or ())
+        found = replace(self.strategy.statistics(), settled=rows, stored=stored)
+        return replace(found, is_settling=any(f.is_settling for f in every))
 
     def compile_ahead(self, *at: Mapping[str, int], background: bool = False) -> None:
         """Compiles before the first call what calls with the sizes `at` will run, `{"b": 1, "s": 128}`; without sizes,
@@ -257,13 +263,41 @@ class Optimized(Runtime):
         shapes = {i: tuple(int(d.evaluate(sizes)) for d in params[i].tensor.shape or ()) for i in self._weight_indices}
         return self.strategy.for_shapes(shapes)
 
-    def save(self, path: str | Path) -> None:
+    @accepts(path=PATH, devices=sequence_of("a list of devices, such as ['h100', 'cpu'],", PATH))
+    def save(
+        self,
+        path: str | Path,
+        *,
+        devices: Sequence[str | Path] = (),
+        at: Mapping[str, int] | Sequence[Mapping[str, int]] | None = None,
+    ) -> None:
         """Writes the function to a file. `rx.load` reads it in any process, and it runs there without a search.
 
+        - `devices`: for each of these, what calls run is compiled and kept beside the program: names of GPUs or paths
+          of files as `compile` takes them, or "cpu", the CPU at hand. `rx.load(path, executables="trust")` runs them.
+        - `at`: the sizes for which it is compiled, one binding or a list; None: those of `optimize(at=...)`.
+
         ArtifactError where the program holds an object of this process, such as a callback, or where the file cannot be
-        written.
+        written. With `devices`, also what `compile` raises.
         """
-        artifact.save(self._solution, path)
+        stored = NOTHING
+        if devices:
+            from relax_eg.backend.gpu.compile import store_for  # which programs for the CPU never need
+
+            stored = store_for(self._solution, self._strategy_at, devices, at)
+        elif at is not None:
+            raise OptionError(f"save(): at={short_repr(at)} without devices; executables are what sizes are for")
+        artifact.save(self._solution, path, stored)
+
+    def use_loaded(self, loaded: LoadedPrograms) -> None:
+        """Lets calls run the executables of the file that the function was loaded from. To be called before the first
+        call."""
+        self.strategy.use_loaded(loaded)
+
+    def lowering_at(self, sizes: Mapping[str, int]) -> CallParts:
+        """What calls at these sizes run here, once the weights are bound."""
+        with self._program.width_context():
+            return self._strategy_at(sizes).lowering(sizes, lambda spec: spec, None)
 
     def __repr__(self) -> str:
         r = self.report

@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from relax_eg.backend.executables import EXECUTABLES, Executables, executables
+from relax_eg.backend.loaded import LoadedPrograms
 from relax_eg.backend.pallas.choice import Pallas
 from relax_eg.backend.program import Program, positional_arguments, without_notes
 from relax_eg.backend.statistics import SettledRow, Statistics
@@ -50,14 +51,18 @@ class CallParts:
     """What calls at some sizes run.
 
     - `parts`: yields the programs that a call runs, in order.
+    - `takes`: name and specs of the arrays of each of these programs, without lowering it.
     - `as_written`: whether the function runs as written.
+    - `variant`: the index of the variant that serves these sizes.
     - `execution`: "whole", or "kernels" for a program for each kernel.
     - `capacities`: the sizes of the buffers, where calls run padded to these; otherwise empty.
     - `storage_bytes`: bytes of the arrays between the programs, as planned.
     """
 
     parts: Callable[[], Iterator[CallPart]]
+    takes: Callable[[], Sequence[tuple[str, Sequence[Any]]]]
     as_written: bool
+    variant: int
     execution: str = "whole"
     capacities: Mapping[str, int] = field(default_factory=dict[str, int])
     storage_bytes: int = 0
@@ -129,6 +134,11 @@ class Strategy(ABC):
         """The program as a JAX function. Where parameters are bound, its first argument is `prepared`."""
 
     @property
+    def bound(self) -> frozenset[int]:
+        """The places of the parameters that are bound."""
+        return frozenset()
+
+    @property
     def unbindable_reason(self) -> str:
         """Why no parameters can be bound; empty where they can."""
         return ""
@@ -137,6 +147,11 @@ class Strategy(ABC):
         """What cannot run at capacity, with the reason, where that is known or capacities were asked for."""
         return {}
 
+    def use_loaded(self, loaded: LoadedPrograms) -> None:
+        """Lets calls run the executables of a file that fit them, in place of what is compiled. To be called before the
+        first call."""
+        self.executables.loaded = loaded
+
     def lowering(self, sizes: Mapping[str, int], place: Place, pallas: Pallas | None) -> CallParts:
         """What calls at these sizes run, on the device on which `place` puts its arguments. OptionError where a call
         runs no fixed list of programs.
@@ -144,7 +159,7 @@ class Strategy(ABC):
         - `pallas`: chooses the kernels that are lowered through Pallas; None: none.
         """
         raise OptionError(
-            f"compile(): {self.program.name}() runs in steps, of which each depends on values of the one before; a "
+            f"{self.program.name}() runs in steps, of which each depends on values of the one before; a "
             "function that is one XLA program or a list of kernels is accepted"
         )
 

@@ -19,7 +19,8 @@ class ExecutableRow:
 
     - `at`: the sizes of its buffers.
     - `kind`: "capacity" or "exact".
-    - `why`: what it was made for: a "call", sizes "named" in `optimize(at=...)`, "ahead" of calls, or "hot" sizes.
+    - `why`: what it was made for: a "call", sizes "named" in `optimize(at=...)`, "ahead" of calls, or "hot" sizes; or
+      "file", where it was loaded from one.
     - `calls`: the number of calls it served.
     - `compile_seconds`: wall time of its compilation.
     - `seconds`: the fastest timed call; None if none was timed.
@@ -84,6 +85,34 @@ class SettledRow:
 
 
 @dataclass(frozen=True, slots=True)
+class StoredRow:
+    """What a file has for calls at some sizes.
+
+    - `device`: the name of the device that it is for.
+    - `at`: the sizes of the calls.
+    - `capacities`: the sizes of the buffers, where calls run padded to these; otherwise empty.
+    - `executables`: the number of executables that a call runs.
+    - `code_bytes`: bytes of machine code.
+    - `calls`: the number of calls that it served.
+    - `why_not`: why it serves none; "" where it does.
+    """
+
+    device: str
+    at: Mapping[str, int]
+    capacities: Mapping[str, int]
+    executables: int
+    code_bytes: int
+    calls: int
+    why_not: str
+
+    def __str__(self) -> str:
+        where = f" at {_sizes(self.at)}" if self.at else ""
+        padded = f", padded to {_sizes(self.capacities)}" if self.capacities else ""
+        made = f"{_several(self.executables, 'executable')} of the file for {self.device}{where}{padded}"
+        return f"{made}: {f'not used: {self.why_not}' if self.why_not else _several(self.calls, 'call')}"
+
+
+@dataclass(frozen=True, slots=True)
 class Statistics:
     """The statistics of one function from its first call on.
 
@@ -98,6 +127,7 @@ class Statistics:
     - `exact`: what cannot run at capacity, by operator and source line, program, or sizes, with the reason.
     - `settled`: what the first calls found out, by combination of sizes (`settle`).
     - `is_settling`: whether calls still find out which program is faster.
+    - `stored`: the executables of the file that the function was loaded from.
     """
 
     name: str
@@ -111,6 +141,7 @@ class Statistics:
     exact: Mapping[str, str]
     settled: tuple[SettledRow, ...] = ()
     is_settling: bool = False
+    stored: tuple[StoredRow, ...] = ()
 
     @property
     def calls(self) -> int:
@@ -128,13 +159,14 @@ class Statistics:
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         chosen = "; ".join(f"{v}: {c}" for v, c in self.capacities.items())
         yield Text(f"{self.name}   dynamic={self.dynamic!r}" + (f", capacities {chosen}" if chosen else ""), "bold")
-        for row in self.settled:
+        for row in (*self.stored, *self.settled):
             yield Text(str(row))
         if self.is_settling:
             calls = "calls at other sizes" if self.settled else "calls"
             yield Text(f"{calls} still find out which program is faster")
         if self.dynamic == "exact" and not self.executables:
-            yield Text("JAX compiles it for each combination of sizes that is called")
+            other = "other " if any(not row.why_not for row in self.stored) else ""
+            yield Text(f"JAX compiles it for each {other}combination of sizes that is called")
             return
         yield Text(
             f"{_several(self.calls, 'call')} of {_several(len(self.sizes), 'size')}, {100 * self.waste:.0f}% padding; "

@@ -17,6 +17,7 @@ from relax_eg.backend.bound import BoundFamily, other_program
 from relax_eg.backend.call_keys import MOST_KEYS, NO_KEY, UnseenError, is_tracing
 from relax_eg.backend.executables import Executables
 from relax_eg.backend.family import Family
+from relax_eg.backend.loaded import FromFile, LoadedPrograms
 from relax_eg.backend.pallas.choice import Pallas
 from relax_eg.backend.program import abstract_array
 from relax_eg.backend.runtime import UNSEEN, CallPart, CallParts, Place, Strategy
@@ -70,11 +71,23 @@ class Whole(Strategy):
         # Serves all calls whose arguments are split as the specs were, if there is only one executable for each shape.
         self._only = self._whole[0] if self._joint and not self._options else None
 
-    def _jit(self, which: int | None, **options: Any) -> Any:
-        b = self.bound_family
+    def _jit(self, which: int | None, variant: int | None = None, **options: Any) -> Any:
+        """What runs the program `which`; for calls that only this variant serves, if one is given."""
+        b, loaded = self.bound_family, self.executables.loaded
         places = [i for i, parameter in enumerate(b.call_indices) if parameter in self._donated]
         donation = b.donation(places) if places else {}
-        return self.executables.jit(self._program_function(which), **options, **donation)
+        made = self.executables.jit(self._program_function(which), **options, **donation)
+        served = [i for i, w in enumerate(b.program_indices) if which in (None, w) and variant in (None, i)]
+        found = [] if loaded is None else loaded.at_exact_sizes(b.indices, served)
+        return FromFile([(p, 0) for p in found], made) if found else made
+
+    @property
+    def bound(self) -> frozenset[int]:
+        return self.bound_family.indices
+
+    def use_loaded(self, loaded: LoadedPrograms) -> None:
+        super().use_loaded(loaded)
+        self._jit_programs()
 
     def serve_where(self, is_served: Callable[[], bool], elsewhere: Callable[..., Any]) -> None:
         """Serves calls only where `is_served()` is true under the present settings of JAX.
@@ -186,7 +199,7 @@ class Whole(Strategy):
             return self._whole[0 if self._joint else which], self.prepared_values[which]
         options = dict(self.family.variants[variant].compiler_options) or None
         run = self._compiled.get(variant) or self._compiled.get_or_make(
-            variant, lambda: self._jit(which, compiler_options=options)
+            variant, lambda: self._jit(which, variant, compiler_options=options)
         )
         return run, self.prepared_values[which]
 
@@ -222,10 +235,13 @@ class Whole(Strategy):
         args, kwargs = jax.tree_util.tree_unflatten(b.tree, others)
 
         def parts() -> Iterator[CallPart]:
-            lowered = jax.jit(self._program_function(which)).lower(prepared, *args, **kwargs)
+            lowered = jax.jit(self._program_function(which), keep_unused=True).lower(prepared, *args, **kwargs)
             yield CallPart(self.program.name, "", lowered, options)
 
-        return CallParts(parts, b.programs[which].is_as_written)
+        def takes() -> Sequence[tuple[str, Sequence[Any]]]:
+            return [(self.program.name, jax.tree_util.tree_leaves((prepared, args, kwargs)))]
+
+        return CallParts(parts, takes, b.programs[which].is_as_written, variant)
 
     def call_specs(self, sizes: Mapping[str, int], which: int, place: Place) -> tuple[tuple[Any, ...], list[Any]]:
         """Specs of the values prepared for a program and of the other arguments of a call, each given to `place`."""

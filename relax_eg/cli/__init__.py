@@ -17,6 +17,7 @@ from relax_eg.cli import (
     compare,
     compile,
     extract,
+    info,
     optimize,
     plan,
     prove,
@@ -58,6 +59,7 @@ app.command("verify")(rules.verify)
 app.command("why-not")(why_not.why_not)
 app.command("plan")(plan.plan)
 app.command("compile")(compile.compile)
+app.command("info")(info.info)
 app.command("prove")(prove.prove)
 app.command("extract")(extract.extract)
 app.command("calibrate")(calibrate.calibrate)

@@ -6,37 +6,61 @@ from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Literal
 
-from relax_eg.argument_checks import NONE, PATH, accepts
+from relax_eg.argument_checks import NONE, PATH, accepts, one_of
 from relax_eg.backend.artifact import artifact_errors, no_explanation, read
 from relax_eg.backend.family import STEPS, Variant
+from relax_eg.backend.loaded import LoadedProgram, LoadedPrograms, load_executables
 from relax_eg.backend.optimized import Optimized
 from relax_eg.backend.program import module_check
+from relax_eg.backend.stored import Stored, StoredProgram, mismatch
 from relax_eg.driver.learning import on_this_machine
 from relax_eg.driver.options import KINDS
 from relax_eg.driver.prices import ByProfile, call_predictor
 from relax_eg.driver.reporting import expected_of
 from relax_eg.driver.running import make_runnable
-from relax_eg.driver.settling import Settle, SettleMode
+from relax_eg.driver.settling import OFF, Settle, SettleMode
 from relax_eg.dynamic.policy import Dynamic, Mode, check_one_program, read_policy
+from relax_eg.errors import ArtifactError, DeviceError
 from relax_eg.extract.profile import Profile
 from relax_eg.ir.annotations import dims_of
+from relax_eg.logs import fallback
 from relax_eg.reports.serialization import read_record as checked
+from relax_eg.settings import context_now
+
+Executables = Literal["compile", "trust"]
+EXECUTABLES: tuple[Executables, ...] = ("compile", "trust")
 
 
-@accepts(path=PATH, dynamic=KINDS["dynamic"] | NONE, settle=KINDS["settle"])
+@accepts(
+    path=PATH,
+    dynamic=KINDS["dynamic"] | NONE,
+    settle=KINDS["settle"],
+    executables=one_of(*EXECUTABLES),
+)
 def load(
-    path: str | Path, *, dynamic: Mode | Dynamic | None = None, settle: SettleMode | Settle | None = None
+    path: str | Path,
+    *,
+    dynamic: Mode | Dynamic | None = None,
+    settle: SettleMode | Settle | None = None,
+    executables: Executables = "compile",
 ) -> Optimized:
     """The optimized function that `best.save(path)` wrote: it runs, reports, prepares and checks as before, and nothing
     is searched.
 
-    `dynamic` is that of `optimize`; what it leaves out is as it was when the function was saved. `settle` is that of
-    `optimize`. ArtifactError for a
-    file that is no artifact, was truncated or changed, or is of another version; nothing in a file is run. OptionError,
-    BoundsError for `dynamic`.
+    - `dynamic`: that of `optimize`; what it leaves out is as it was when the function was saved.
+    - `settle`: that of `optimize`; None is "off" where executables of the file run here.
+    - `executables`: "trust" lets calls run the executables of the file that were made for this kind of device, by these
+      versions of JAX and XLA; all other calls are compiled. They are machine code: trust only those who wrote the file.
+      "compile" gives nothing of them to XLA. `best.statistics()` tells which there are, and which serve calls.
+
+    ArtifactError for a file that is no artifact, was truncated or changed, is of another version, or whose executables
+    contradict its program. OptionError, BoundsError for `dynamic`. Where no executable of the file is for this machine,
+    a warning says what there is. With "compile", nothing in a file is run.
     """
-    saved = read(path)
+    contents = read(path)
+    saved, stored = contents.solution, contents.stored
     name, scope = saved.program.name, saved.program.scope
     with artifact_errors(path):
         kept = saved.program.at_sizes
@@ -59,7 +83,49 @@ def load(
     programs = [v.chosen for v in saved.variants]
     predict = partial(call_predictor, saved.program, programs, saved.weights, ByProfile(profile))
     saved = replace(saved, variants=tuple(_as_expected_here(v, profile) for v in saved.variants))
-    return make_runnable(saved, no_explanation(name), policy, predict, Settle.of(settle))
+    with saved.program.width_context():
+        loaded = LoadedPrograms(_loaded(stored, p, executables) for p in stored.programs)
+    serves = any(p.compiled for p in loaded)
+    trials = OFF if serves and settle is None else Settle.of(settle)
+    best = make_runnable(saved, no_explanation(name), policy, predict, trials)
+    if loaded:
+        best.use_loaded(loaded)
+    for p in loaded:
+        _check_agrees(best, p, path)
+    if executables == "trust" and loaded and not serves:
+        there = "; ".join(dict.fromkeys(f"for {p.stored.key.device}: {p.why_not}" for p in loaded))
+        fallback(f"{name} is compiled", DeviceError(f"no executable of {path} runs here ({there})"), warned=True)
+    return best
+
+
+def _loaded(stored: Stored, p: StoredProgram, executables: Executables) -> LoadedProgram:
+    """What calls run of a program of a file: nothing unless it is trusted, and made for this machine."""
+    size = stored.code_bytes(p)
+    if executables != "trust":
+        return LoadedProgram(p, size, "only executables='trust' runs it")
+    if why := p.why_not_here():
+        return LoadedProgram(p, size, why)
+    try:
+        return LoadedProgram(p, size, "", load_executables(p, stored.codes), context_now())
+    except DeviceError as e:
+        return LoadedProgram(p, size, str(e))
+
+
+def _check_agrees(best: Optimized, p: LoadedProgram, path: str | Path) -> None:
+    """ArtifactError where executables of a file contradict its program."""
+    if not p.compiled:
+        return
+    with artifact_errors(path):
+        here = best.lowering_at(p.stored.at)
+        if dict(here.capacities) != dict(p.stored.capacities):
+            p.compiled, p.why_not = (), "calls at its sizes run at other capacities"
+            return
+        why = mismatch(here, p.stored)
+    if why:
+        raise ArtifactError(
+            f"load: {path} {why}\n  accepted: executables that were made of the program beside them; with "
+            "executables='compile' they are left unused"
+        )
 
 
 def _as_expected_here(v: Variant, p: Profile) -> Variant:

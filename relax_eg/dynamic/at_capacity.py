@@ -61,6 +61,9 @@ class AtCapacity(Whole):
             made = Sized(bound, self._policy, self.executables, self._predict)
             made.served = self._is_served
             made.donated = [i for i, parameter in enumerate(bound.call_indices) if parameter in self._donated]
+            loaded = self.executables.loaded
+            if loaded is not None and loaded.has_capacities:
+                made.assumes_one_size = False  # they are for several
             if self._expects_other_sizes:
                 made.assumes_one_size, made.named_sizes = False, []
             return made
@@ -115,10 +118,13 @@ class AtCapacity(Whole):
         variant = self.family.variants[found.variant]
 
         def parts() -> Iterator[CallPart]:
-            lowered = jax.jit(run).lower(*args, **kwargs)
+            lowered = jax.jit(run, keep_unused=True).lower(*args, **kwargs)
             yield CallPart(self.program.name, "", lowered, variant.compiler_options)
 
-        return CallParts(parts, variant.chosen is None, capacities=found.capacities)
+        def takes() -> Sequence[tuple[str, Sequence[Any]]]:
+            return [(self.program.name, jax.tree_util.tree_leaves((args, kwargs)))]
+
+        return CallParts(parts, takes, variant.chosen is None, found.variant, capacities=found.capacities)
 
     def expect_other_sizes(self) -> None:
         """Makes the first call run at capacity already, with "auto". To be called before the first call.

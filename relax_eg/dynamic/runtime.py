@@ -17,7 +17,15 @@ from jax.core import Tracer
 from relax_eg.backend.bound import BoundFamily
 from relax_eg.backend.call_keys import MOST_KEYS, NO_KEY, UnseenError, is_tracing
 from relax_eg.backend.checks import check_addressable
-from relax_eg.backend.executables import CompileReason, Executable, Executables, Tally, compile_executable
+from relax_eg.backend.executables import (
+    CompileReason,
+    Executable,
+    Executables,
+    Tally,
+    compile_executable,
+    executable_memory,
+)
+from relax_eg.backend.loaded import FromFile, LoadedProgram
 from relax_eg.backend.program import convert_argument
 from relax_eg.backend.runtime import UNSEEN
 from relax_eg.backend.statistics import SizeRow
@@ -438,7 +446,22 @@ class Sized:
         function, given, named = taking
         if self.served is not None:
             function = _check_served(self.served, function)
-        return compile_executable(function, given, named, at, exact, why, options, **donation)
+        program = self._of_file(call.variant, at, exact)
+        if program is None:
+            return compile_executable(function, given, named, at, exact, why, options, **donation)
+        jitted = jax.jit(function, compiler_options=dict(options) or None, **donation)
+        memory = executable_memory(program.compiled[0])
+        return Executable(FromFile([(program, 0)], jitted), dict(at), exact, "file", 0.0, memory, bool(options))
+
+    def _of_file(self, variant: int, at: Mapping[str, int], exact: bool) -> LoadedProgram | None:
+        """What the file of the function has for buffers of these sizes."""
+        loaded, indices = self._executables.loaded, self._bound.indices
+        if loaded is None:
+            return None
+        if not exact:
+            return loaded.at_capacity(indices, variant, at)
+        found = loaded.at_exact_sizes(indices, (variant,))
+        return next((p for p in found if all(p.stored.at.get(v) == n for v, n in at.items())), None)
 
     def _earns_exact(self, call: _Call, found: Executable) -> bool:
         """Whether these sizes should get an exact executable."""

@@ -164,8 +164,7 @@ def test_without_the_packages_the_error_names_the_extra(monkeypatch: pytest.Monk
     with pytest.raises(OptionError) as e:
         target_for("h100")
     assert str(e.value) == (
-        "compile(): the packages with which XLA compiles for GPUs are not installed; accepted: "
-        "pip install 'relax-eg[cuda]'"
+        "the packages with which XLA compiles for GPUs are not installed; accepted: pip install 'relax-eg[cuda]'"
     )
 
 

@@ -1,12 +1,13 @@
-"""Compiles an optimized function for a GPU, and tells what XLA made of it."""
+"""Compiles an optimized function for devices, and tells what XLA made of it for a GPU, or returns the executables."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 import jaxlib
@@ -14,12 +15,22 @@ import jaxlib
 from relax_eg.argument_checks import short_repr
 from relax_eg.backend.checks import check_addressable
 from relax_eg.backend.family import KERNELS, Family, Solution, Variant
+from relax_eg.backend.gpu.devices import GPUS
 from relax_eg.backend.gpu.hlo import launches, merged, unknown_loops
 from relax_eg.backend.gpu.record import GpuCompilation, GpuExecutable, GpuProgram
-from relax_eg.backend.gpu.target import CompiledPart, GpuTarget, target_for
+from relax_eg.backend.gpu.target import CompiledPart, GpuTarget, cpu_target, target_for
 from relax_eg.backend.libraries import AbsentDevice, lowering_for
 from relax_eg.backend.pallas.choice import Pallas
-from relax_eg.backend.runtime import CallPart, CallParts, Strategy
+from relax_eg.backend.runtime import CallPart, Strategy
+from relax_eg.backend.stored import (
+    Stored,
+    StoredArray,
+    StoredExecutable,
+    StoredProgram,
+    device_key,
+    settings_text,
+)
+from relax_eg.backend.trees import tree_as_data
 from relax_eg.byte_units import format_bytes
 from relax_eg.errors import OptionError
 from relax_eg.ir.annotations import dims_of
@@ -27,6 +38,8 @@ from relax_eg.memory import plan
 from relax_eg.ops.library_needs import RoutinePlace
 
 Progress = Callable[[str], None]
+R = TypeVar("R")
+_CPU = "cpu"  # the name of the CPU at hand
 
 
 def compile_for(
@@ -48,11 +61,14 @@ def compile_for(
     OptionError for the device, for sizes that are missing and for programs larger than the device's memory;
     BoundsError for sizes out of bounds; DeviceError where XLA does not compile a program.
     """
-    bindings = _bindings(solution, at)
+    bindings = _bindings(solution, at, "compile()")
     target = target_for(device)
     for sizes in bindings:  # before anything is compiled
-        _check_memory(solution, sizes, target)
-    programs = tuple(_program(solution, strategy(sizes), sizes, target, ptx, progress) for sizes in bindings)
+        _check_memory(solution, sizes, target, "compile()")
+    programs = tuple(
+        _program(solution, _Compiling(solution, strategy(sizes), sizes, target, "compile()", ptx, progress))
+        for sizes in bindings
+    )
     report = solution.variants[0].report
     return GpuCompilation(
         solution.program.name,
@@ -65,8 +81,36 @@ def compile_for(
     )
 
 
+def store_for(
+    solution: Solution,
+    strategy: Callable[[Mapping[str, int]], Strategy],
+    devices: Sequence[str | Path],
+    at: Mapping[str, int] | Sequence[Mapping[str, int]] | None,
+) -> Stored:
+    """The executables that calls of a function run on each of these devices, at each binding of its sizes.
+
+    - `devices`: names of GPUs, paths of target-config files, or "cpu" for the CPU at hand.
+
+    All else is that of `compile_for`, and so are the errors.
+    """
+    asked = "save()"
+    bindings = _bindings(solution, at, asked)
+    names = dict.fromkeys(d.lower() if isinstance(d, str) and d.lower() in (*GPUS, _CPU) else d for d in devices)
+    targets = [cpu_target() if name == _CPU else target_for(name, (_CPU,)) for name in names]
+    for target in targets:  # before anything is compiled
+        for sizes in bindings:
+            _check_memory(solution, sizes, target, asked)
+    codes: dict[bytes, int] = {}
+    programs = tuple(
+        _stored(_Compiling(solution, strategy(sizes), sizes, target, asked), codes)
+        for target in targets
+        for sizes in bindings
+    )
+    return Stored(programs, tuple(codes))
+
+
 def _bindings(
-    solution: Solution, at: Mapping[str, int] | Sequence[Mapping[str, int]] | None
+    solution: Solution, at: Mapping[str, int] | Sequence[Mapping[str, int]] | None, asked: str
 ) -> list[Mapping[str, int]]:
     """The bindings of all sizes for which to compile."""
     program = solution.program
@@ -82,11 +126,11 @@ def _bindings(
         if not good or any(not isinstance(n, int) or isinstance(n, bool) for n in sizes.values()):
             accepted = f"at={{{example}}}" if wanted else "no `at`"
             raise OptionError(
-                f"compile(): {program.name}() has the sizes {', '.join(wanted) or 'in its signature only'}, and at="
+                f"{asked}: {program.name}() has the sizes {', '.join(wanted) or 'in its signature only'}, and at="
                 f"{short_repr(at)}; {accepted} is accepted"
             )
         program.scope.check(sizes, program.name)
-        check_addressable(f"compile(): {program.name}()", program.params, sizes)
+        check_addressable(f"{asked}: {program.name}()", program.params, sizes)
     return list({tuple(s.items()): s for s in given}.values())
 
 
@@ -94,7 +138,7 @@ def _variant(solution: Solution, sizes: Mapping[str, int]) -> Variant:
     return solution.variants[Family(solution.program, solution.variants).variant_at(sizes)]
 
 
-def _check_memory(solution: Solution, sizes: Mapping[str, int], target: GpuTarget) -> None:
+def _check_memory(solution: Solution, sizes: Mapping[str, int], target: GpuTarget, asked: str) -> None:
     """OptionError where arguments and results, and what is planned between kernels where calls run in kernels, do not
     fit into the device's memory. What one XLA program stores is XLA's choice."""
     variant = _variant(solution, sizes)
@@ -107,49 +151,86 @@ def _check_memory(solution: Solution, sizes: Mapping[str, int], target: GpuTarge
     }
     if variant.execution == KERNELS:
         needs["what lies between its kernels, as planned"] = planned.bytes_at(dict(sizes))
-    _check_fits(solution.program.name, sizes, needs, target)
+    _check_fits(f"{asked}: {solution.program.name}", sizes, needs, target)
 
 
-def _check_fits(name: str, sizes: Mapping[str, int], needs: Mapping[str, int], target: GpuTarget) -> None:
+def _check_fits(what: str, sizes: Mapping[str, int], needs: Mapping[str, int], target: GpuTarget) -> None:
     memory, total = target.gpu.memory_bytes, sum(needs.values())
     if memory and total > memory:
         at = ", ".join(f"{v}={n}" for v, n in sizes.items())
         parts = ", ".join(f"{format_bytes(n)} for {what}" for what, n in needs.items())
         raise OptionError(
-            f"compile(): {name}(){f' at {at}' if at else ''} needs {format_bytes(total)} ({parts}); {target.gpu.name} "
+            f"{what}(){f' at {at}' if at else ''} needs {format_bytes(total)} ({parts}); {target.gpu.name} "
             f"has {format_bytes(memory)}\n  accepted: sizes at which it fits"
         )
 
 
-def _program(
-    solution: Solution,
-    strategy: Strategy,
-    sizes: Mapping[str, int],
-    target: GpuTarget,
-    ptx: bool,
-    progress: Progress | None,
-) -> GpuProgram:
+class _Compiling:
+    """What calls of a function at some sizes run on a device: yields each part of a call with what XLA made of it.
+
+    A part is compiled when it is asked for, and equal ones once.
+
+    - `lowering`: what calls run.
+    - `pallas`: chooses the kernels that are lowered through Pallas; None: none.
+    - `asked`: the beginning of errors.
+    """
+
+    def __init__(
+        self,
+        solution: Solution,
+        strategy: Strategy,
+        sizes: Mapping[str, int],
+        target: GpuTarget,
+        asked: str,
+        ptx: bool = False,
+        progress: Progress | None = None,
+    ) -> None:
+        self.program, self.strategy, self.sizes, self.target = solution.program, strategy, sizes, target
+        self.asked, self._ptx, self._progress = asked, ptx, progress
+        through_pallas = solution.pallas and not target.is_cpu
+        self.pallas = Pallas(compiles=lambda lowered: target.compile(lowered, {}, ptx)) if through_pallas else None
+        self._absent = AbsentDevice(RoutinePlace("gpu", target.gpu.kind), target.lacking)
+        try:
+            self.lowering = self._within(lambda: strategy.lowering(sizes, target.place, self.pallas))
+        except OptionError as e:
+            raise OptionError(f"{asked}: {e}") from None
+
+    @property
+    def missing(self) -> Mapping[str, str]:
+        """By name, the routines of other libraries in whose place their patterns were compiled, with the reason."""
+        return self._absent.missing
+
+    def __iter__(self) -> Iterator[tuple[CallPart, CompiledPart]]:
+        parts = self._within(self.lowering.parts)
+        while (part := self._within(lambda: next(parts, None))) is not None:
+            if self._progress is not None:
+                self._progress(part.name)
+            yield part, self._within(lambda p=part: self.target.compile(p.lowered, p.options, self._ptx))
+
+    def _within(self, step: Callable[[], R]) -> R:
+        """What `step` returns where programs are lowered for the device."""
+        described = nullcontext() if self.target.is_present else lowering_for(self._absent)
+        with self.program.width_context(), self.target.lowering(), described:
+            return step()
+
+    def check_memory(self, name: str, compiled: Any) -> tuple[int, int, int]:
+        """Bytes of arguments, results and temporaries of an executable. OptionError where the device has fewer."""
+        memory = compiled.memory_analysis()
+        found = memory.argument_size_in_bytes, memory.output_size_in_bytes, memory.temp_size_in_bytes
+        arguments, results, temporaries = map(int, found)
+        needs = {"arguments": arguments, "results": results, "temporaries": temporaries}
+        _check_fits(f"{self.asked}: {name}", self.sizes, needs, self.target)
+        return arguments, results, temporaries
+
+
+def _program(solution: Solution, compiling: _Compiling) -> GpuProgram:
     compiled: dict[int, GpuExecutable] = {}
-
-    def compiles(lowered: Any) -> Any:
-        return target.compile(lowered, {}, ptx)
-
-    pallas = Pallas(compiles=compiles) if solution.pallas else None
-    absent = AbsentDevice(RoutinePlace("gpu", target.gpu.kind), target.lacking)
-    described = nullcontext() if target.is_present else lowering_for(absent)
-    with solution.program.width_context(), target.lowering(), described:
-        lowering: CallParts = strategy.lowering(sizes, target.place, pallas)
-        for part in lowering.parts():
-            if progress is not None:
-                progress(part.name)
-            made = target.compile(part.lowered, part.options, ptx)
-            found = compiled.get(id(made))
-            compiled[id(made)] = (
-                _executable(part, made, pallas) if found is None else replace(found, times=found.times + 1)
-            )
-    for e in compiled.values():
-        needs = {"arguments": e.argument_bytes, "results": e.result_bytes, "temporaries": e.temporary_bytes}
-        _check_fits(e.name, sizes, needs, target)
+    for part, made in compiling:
+        found = compiled.get(id(made))
+        compiled[id(made)] = (
+            _executable(part, made, compiling) if found is None else replace(found, times=found.times + 1)
+        )
+    sizes, lowering = compiling.sizes, compiling.lowering
     report = next((r for v in solution.variants for r in v.report.at_each() if dict(r.at) == dict(sizes)), None)
     return GpuProgram(
         dict(sizes),
@@ -160,24 +241,64 @@ def _program(
         lowering.storage_bytes,
         None if report is None else report.after.call or report.after.seconds,
         None if report is None else report.after.launches,
-        absent.missing,
+        compiling.missing,
     )
 
 
-def _executable(part: CallPart, made: CompiledPart, pallas: Pallas | None) -> GpuExecutable:
-    text, memory = made.executable.as_text() or "", made.executable.memory_analysis()
+def _executable(part: CallPart, made: CompiledPart, compiling: _Compiling) -> GpuExecutable:
+    text, pallas = made.executable.as_text() or "", compiling.pallas
+    arguments, results, temporaries = compiling.check_memory(part.name, made.executable)
     taken, left = ({}, {}) if pallas is None else (pallas.taken, pallas.left)
     return GpuExecutable(
         part.name,
         times=1,
         launches=tuple(merged(launches(text))),
-        argument_bytes=int(memory.argument_size_in_bytes),
-        result_bytes=int(memory.output_size_in_bytes),
-        temporary_bytes=int(memory.temp_size_in_bytes),
+        argument_bytes=arguments,
+        result_bytes=results,
+        temporary_bytes=temporaries,
         code_bytes=len(made.executable.runtime_executable().serialize()),
         compile_seconds=made.seconds,
         unknown_loops=unknown_loops(text),
         pallas=taken.get(part.program, ""),
         left=left.get(part.program, ""),
         ptx=made.ptx,
+    )
+
+
+def _stored(compiling: _Compiling, codes: dict[bytes, int]) -> StoredProgram:
+    """The executables of a call as a file keeps them; their machine code is added to `codes`, equal code once."""
+    lowering, target = compiling.lowering, compiling.target
+    with compiling.program.width_context():
+        settings = settings_text()
+    found: list[StoredExecutable] = []
+    for part, made in compiling:
+        compiling.check_memory(part.name, made.executable)
+        inner, lowered = made.executable._executable, part.lowered  # JAX tells weak types of results nowhere else
+        if len(inner.in_avals) != lowered.in_tree.num_leaves:
+            raise OptionError(f"{compiling.asked}: `{part.name}` takes constants that are no arguments of a call")
+        kinds: Counter[str] = Counter()
+        for launch in () if target.is_cpu else launches(made.executable.as_text() or ""):
+            kinds[launch.kind] += launch.times
+        code = made.executable.runtime_executable().serialize()
+        found.append(
+            StoredExecutable(
+                part.name,
+                codes.setdefault(code, len(codes)),
+                tuple(map(StoredArray.of, inner.in_avals)),
+                tuple(map(StoredArray.of, inner.out_avals)),
+                tree_as_data(lowered.in_tree, f"the arguments of `{part.name}`"),
+                tree_as_data(lowered.out_tree, f"the results of `{part.name}`"),
+                made.seconds,
+                dict(kinds),
+            )
+        )
+    return StoredProgram(
+        device_key(target.device, _CPU if target.is_cpu else target.gpu.name),
+        settings,
+        dict(compiling.sizes),
+        dict(lowering.capacities),
+        lowering.execution,
+        lowering.variant,
+        tuple(sorted(compiling.strategy.bound)),
+        tuple(found),
     )

@@ -87,8 +87,10 @@ GPUS: dict[str, Gpu] = {
 }
 
 
-def find_gpu(device: str | Path) -> Gpu:
+def find_gpu(device: str | Path, also: tuple[str, ...] = ()) -> Gpu:
     """The device of a name of `GPUS`, or of the path of a target-config file.
+
+    `also`: names that the caller takes as well, for the error.
 
     OptionError for a name that is not known, with the nearest; for a file that cannot be read or is none.
     """
@@ -97,10 +99,11 @@ def find_gpu(device: str | Path) -> Gpu:
     path = Path(device)
     if isinstance(device, Path) or path.suffix or path.is_file():
         return _from_file(path)
-    near = difflib.get_close_matches(device.lower(), GPUS, 2, cutoff=0.5)
+    names = (*GPUS, *also)
+    near = difflib.get_close_matches(device.lower(), names, 2, cutoff=0.5)
     nearest = f"; the nearest: {', '.join(near)}" if near else ""
     raise OptionError(
-        f"device={short_repr(device)}: one of {', '.join(GPUS)}, or the path of a file with a GpuTargetConfigProto of "
+        f"device={short_repr(device)}: one of {', '.join(names)}, or the path of a file with a GpuTargetConfigProto of "
         f"XLA's as text is accepted{nearest}"
     )
 

@@ -13,7 +13,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Generator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from functools import lru_cache
 from hashlib import blake2b
 from importlib.metadata import PackageNotFoundError, version
@@ -66,6 +66,17 @@ class GpuTarget:
         self.why_no_estimates = ""
         self._sharding = sharding
         self._compiled = Memo[tuple[bytes, bool], CompiledPart](_MOST_COMPILED)
+
+    @property
+    def device(self) -> Any:
+        """The device, as JAX knows it."""
+        (device,) = self._sharding.device_set
+        return device
+
+    @property
+    def is_cpu(self) -> bool:
+        """Whether it is the CPU at hand."""
+        return self.device.platform == "cpu"
 
     @property
     def lacking(self) -> Mapping[str, str]:
@@ -126,8 +137,8 @@ def _first_line(e: Exception) -> str:
     return f"{type(e).__name__}: {lines[0][:300]}" if lines else type(e).__name__
 
 
-def target_for(device: str | Path | None) -> GpuTarget:
-    """The GPU of this name or file; None: the GPU that JAX runs on.
+def target_for(device: str | Path | None, also: tuple[str, ...] = ()) -> GpuTarget:
+    """The GPU of this name or file; None: the GPU that JAX runs on. `also` is that of `find_gpu`.
 
     OptionError for a device that is not known, without the plug-in, with one of another version than jaxlib's, and for
     None where JAX does not run on a GPU.
@@ -137,17 +148,33 @@ def target_for(device: str | Path | None) -> GpuTarget:
             raise OptionError(
                 f"compile(): JAX runs on {jax.default_backend()} here; the name of a GPU, device='h100', is accepted"
             )
-        return _present()
-    gpu = find_gpu(device)
+        return _present(jax.devices()[0])
+    gpu = find_gpu(device, also)
     with _loading:
         return _described(gpu)
 
 
-def _present() -> GpuTarget:
-    device = jax.devices()[0]
+def cpu_target() -> GpuTarget:
+    """The CPU at hand, for which programs are compiled like for a GPU."""
+    return _present(jax.devices("cpu")[0])
+
+
+def _present(device: Any) -> GpuTarget:
     statistics = device.memory_stats() or {}
     gpu = Gpu(device.device_kind, device.device_kind, int(statistics.get("bytes_limit", 0)), "")
-    return GpuTarget(gpu, SingleDeviceSharding(device), True)
+    made = GpuTarget(gpu, SingleDeviceSharding(device), True)
+    if device.platform == "cpu":
+        made.why_no_estimates = "XLA estimates no times of a CPU"
+    return made
+
+
+def plugin_version() -> dict[str, str]:
+    """Version of the plug-in with which JAX compiles for GPUs, by the name of its package; empty without one."""
+    for name in _PLUGINS:
+        package = f"jax-{name.removeprefix('xla_')}-pjrt"
+        with suppress(PackageNotFoundError):
+            return {package: version(package)}
+    return {}
 
 
 @lru_cache(FEW_KEPT)
@@ -182,7 +209,7 @@ def _plugin() -> Any:
         for part in (package, package.replace("plugin", "pjrt")):
             _check_version(part)
         return importlib.import_module(module)
-    raise OptionError(f"compile(): the packages with which XLA compiles for GPUs are not installed; accepted: {EXTRA}")
+    raise OptionError(f"the packages with which XLA compiles for GPUs are not installed; accepted: {EXTRA}")
 
 
 def _check_version(package: str) -> None:
@@ -193,8 +220,7 @@ def _check_version(package: str) -> None:
         found = "none"
     if found != wanted:
         raise OptionError(
-            f"compile(): {package} is of version {found} and jaxlib of {wanted}; accepted: pip install "
-            f"{package}=={wanted}"
+            f"{package} is of version {found} and jaxlib of {wanted}; accepted: pip install {package}=={wanted}"
         )
 
 

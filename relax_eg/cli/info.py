@@ -1,0 +1,75 @@
+"""`relax-eg info`: what is in a saved file."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.table import Table
+
+from relax_eg.backend.artifact import VERSION, Saved, read
+from relax_eg.byte_units import format_bytes
+from relax_eg.cli.common import command, out, print_text
+
+
+@command
+def info(file: Annotated[Path, typer.Argument(help="m.rxe: what best.save or --save wrote.")]) -> None:
+    """List the parts of a saved file: the program, and executables by device. Nothing in it is run."""
+    found = read(file)
+    program = found.solution.program
+    print_text(f"{file}: artifact of version {VERSION}, {format_bytes(file.stat().st_size)}")
+    print_text(f"{program.name}({', '.join(dict.fromkeys(program.arguments))})")
+    print_text(f"\nprogram for any device: {format_bytes(found.program_bytes)}")
+    out.print(_variants(found))
+    if not found.stored.programs:
+        print_text("\nno executables: it is compiled where it is called")
+        return
+    code = sum(map(len, found.stored.codes))
+    print_text(f"\nexecutables: {format_bytes(code)}, which rx.load(path, executables='trust') runs where they fit")
+    out.print(_executables(found))
+    for versions in dict.fromkeys(_versions(p.key.versions) for p in found.stored.programs):
+        print_text(f"made by {versions}")
+
+
+def _variants(found: Saved) -> Table:
+    table = _table("variant", "serves", "execution", "chosen for", "as written", right=("predicted gain",))
+    for i, v in enumerate(found.solution.variants):
+        gain = "" if v.chosen is None else f"{v.report.predicted_gain:.2f}"
+        table.add_row(str(i), v.guard, v.execution, v.report.target, "yes" if v.chosen is None else "no", gain)
+    return table
+
+
+def _executables(found: Saved) -> Table:
+    table = _table("device", "kind", "platform", "sizes", "variant", right=("executables", "launches", "bytes"))
+    for p in found.stored.programs:
+        padded = f", padded to {_sizes(p.capacities)}" if p.capacities else ""
+        table.add_row(
+            p.key.device,
+            p.key.kind,
+            f"{p.key.platform} {p.key.capability}".strip(),
+            f"{_sizes(p.at)}{padded}",
+            str(p.variant),
+            str(len(p.executables)),
+            str(p.launches) if p.key.platform == "gpu" else "",
+            format_bytes(found.stored.code_bytes(p)),
+        )
+    return table
+
+
+def _table(*columns: str, right: tuple[str, ...]) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    for column in columns:
+        table.add_column(column, overflow="fold")
+    for column in right:
+        table.add_column(column, justify="right")
+    return table
+
+
+def _sizes(sizes: Mapping[str, int]) -> str:
+    return ", ".join(f"{v}={n}" for v, n in sizes.items()) or "its own"
+
+
+def _versions(versions: Mapping[str, str]) -> str:
+    return ", ".join(f"{name} {version}" for name, version in versions.items())
