@@ -6,7 +6,7 @@ import hashlib
 import io
 import json
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from rich.console import Console
 import relax_eg as rx
 from benchmarks.mutations import Format, changed_bytes, edited, json_text, of_json, of_text
 from relax_eg.backend.artifact import VERSION
+from relax_eg.cli.info import print_parts
 from relax_eg.driver import cache
 from relax_eg.driver.optimize import _optimized, traced_program
 from relax_eg.driver.options import read_options
@@ -93,22 +94,70 @@ def _packed(payload: bytes, choose: random.Random) -> bytes:
     return len(text).to_bytes(8, "big") + text + payload[end:]
 
 
+def artifact_parts(data: bytes) -> tuple[bytes, bytes, list[bytes]]:
+    """The parts of an artifact: the packed program, the table of executables as JSON ("" for none), machine code."""
+    payload, rest = _unsealed(data[len(_HEAD) :])
+    table, code = _unsealed(rest) if rest else (b"", b"")
+    codes: list[bytes] = []
+    for length, _ in json.loads(table)["codes"] if table else ():
+        codes.append(code[:length])
+        code = code[length:]
+    return payload, table, codes
+
+
+def artifact_file(payload: bytes, table: bytes = b"", codes: Sequence[bytes] = (), head: bytes = _HEAD) -> bytes:
+    """An artifact of these parts, with the checksums of the first two redone."""
+    sealed = [len(part).to_bytes(8, "big") + checksum(part) + part for part in (payload, table) if part]
+    return b"".join([head, *sealed, *codes])
+
+
+def with_codes(table: bytes, codes: Sequence[bytes]) -> bytes:
+    """The table of executables with lengths and checksums of this machine code."""
+    sums = [[len(code), checksum(code).hex()] for code in codes]
+    return json.dumps({**json.loads(table), "codes": sums}).encode()
+
+
+def _unsealed(data: bytes) -> tuple[bytes, bytes]:
+    end = 24 + int.from_bytes(data[:8], "big")
+    return data[24:end], data[end:]
+
+
 def _artifact(folder: Path) -> Format:
     best = uncached(chain, *SPECS, bounds={"n": (1, 4096)}, target="cpu")
     best.save(folder / "chain.rxe")
 
     def changed(data: bytes, choose: random.Random) -> bytes:
-        made = _packed(data[len(_HEAD) + 24 :], choose)
         head = b"relax_eg artifact " + b"9" * 5000 + b"\n" if choose.random() < 0.01 else _HEAD
-        return head + len(made).to_bytes(8, "big") + checksum(made) + made
+        return artifact_file(_packed(artifact_parts(data)[0], choose), head=head)
 
-    def read(path: Path) -> None:
-        found = rx.load(path)
-        print(found.report, found.module, file=io.StringIO())
-        found.report.as_data()
-        found.variants[0].module.main.expressions()
+    return Format("artifact", (folder / "chain.rxe").read_bytes(), changed, _read_artifact)
 
-    return Format("artifact", (folder / "chain.rxe").read_bytes(), changed, read)
+
+def _with_executables(folder: Path) -> Format:
+    best = uncached(chain, *SPECS, bounds={"n": (1, 4096)}, target="cpu")
+    best.save(folder / "executables.rxe", devices=["cpu"], at=[{"n": 3}, {"n": 8}])
+
+    def changed(data: bytes, choose: random.Random) -> bytes:
+        payload, table, codes = artifact_parts(data)
+        kind = choose.randrange(4)
+        if kind == 0:  # the checksums fit: XLA would have to find that it is no machine code
+            codes = [changed_bytes(code, choose) for code in codes]
+            table = with_codes(table, codes)
+        elif kind == 1:
+            codes[choose.randrange(len(codes))] = changed_bytes(codes[0], choose)
+        else:
+            table = json_text(edited(json.loads(table), choose)).encode("utf-8", "surrogatepass")
+        return artifact_file(payload, table, codes)
+
+    return Format("artifact with executables", (folder / "executables.rxe").read_bytes(), changed, _read_artifact)
+
+
+def _read_artifact(path: Path) -> None:
+    found = rx.load(path)
+    print(found.report, found.module, found.statistics(), file=io.StringIO())
+    found.report.as_data()
+    found.variants[0].module.main.expressions()
+    print_parts(path, print_to=Console(file=io.StringIO()))
 
 
 def _certificate(folder: Path) -> Format:
@@ -255,7 +304,8 @@ def _choice(folder: Path) -> Format:
 
 
 NAMES: dict[str, Callable[[Path], Format]] = {
-    "artifact": _artifact, "certificate": _certificate, "memory plan": _plan, "device profile": _profile,
+    "artifact": _artifact, "artifact with executables": _with_executables, "certificate": _certificate,
+    "memory plan": _plan, "device profile": _profile,
     "search-cache entry": _entry, "report": _report, "module text": _text, "module text, by hand": _written,
     "tensor program text": _program, "rule verdicts": _verdicts, "e-graph of others": _egraph, "choice": _choice,
 }  # fmt: skip

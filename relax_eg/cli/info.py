@@ -7,37 +7,49 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from relax_eg.backend.artifact import VERSION, Saved, read
 from relax_eg.byte_units import format_bytes
-from relax_eg.cli.common import command, out, print_text
+from relax_eg.cli.common import command, out
 
 
 @command
 def info(file: Annotated[Path, typer.Argument(help="m.rxe: what best.save or --save wrote.")]) -> None:
     """List the parts of a saved file: the program, and executables by device. Nothing in it is run."""
+    print_parts(file, out)
+
+
+def print_parts(file: Path, print_to: Console) -> None:
+    """Prints the parts of a saved file. ArtifactError for a file that is none."""
     found = read(file)
-    program = found.solution.program
-    print_text(f"{file}: artifact of version {VERSION}, {format_bytes(file.stat().st_size)}")
-    print_text(f"{program.name}({', '.join(dict.fromkeys(program.arguments))})")
-    print_text(f"\nprogram for any device: {format_bytes(found.program_bytes)}")
-    out.print(_variants(found))
-    if not found.stored.programs:
-        print_text("\nno executables: it is compiled where it is called")
+    program, programs = found.solution.program, found.stored.programs
+
+    def line(text: str) -> None:
+        print_to.print(text, markup=False, highlight=False, soft_wrap=True)
+
+    line(f"{file}: artifact of version {VERSION}, {format_bytes(file.stat().st_size)}")
+    line(f"{program.name}({', '.join(dict.fromkeys(program.arguments))})")
+    line(f"\nprogram for any device: {format_bytes(found.program_bytes)}")
+    print_to.print(_variants(found))
+    if not programs:
+        line("\nno executables: it is compiled where it is called")
         return
-    code = sum(map(len, found.stored.codes))
-    print_text(f"\nexecutables: {format_bytes(code)}, which rx.load(path, executables='trust') runs where they fit")
-    out.print(_executables(found))
-    for versions in dict.fromkeys(_versions(p.key.versions) for p in found.stored.programs):
-        print_text(f"made by {versions}")
+    code = format_bytes(sum(map(len, found.stored.codes)))
+    line(f"\nexecutables: {code}; rx.load(path, executables='trust') runs those that fit the machine")
+    print_to.print(_executables(found))
+    for versions in dict.fromkeys(_versions(p.key.versions) for p in programs):
+        line(f"made by {versions}")
 
 
 def _variants(found: Saved) -> Table:
     table = _table("variant", "serves", "execution", "chosen for", "as written", right=("predicted gain",))
     for i, v in enumerate(found.solution.variants):
         gain = "" if v.chosen is None else f"{v.report.predicted_gain:.2f}"
-        table.add_row(str(i), v.guard, v.execution, v.report.target, "yes" if v.chosen is None else "no", gain)
+        row = str(i), v.guard, v.execution, v.report.target, "yes" if v.chosen is None else "no", gain
+        table.add_row(*map(Text, row))
     return table
 
 
@@ -45,7 +57,7 @@ def _executables(found: Saved) -> Table:
     table = _table("device", "kind", "platform", "sizes", "variant", right=("executables", "launches", "bytes"))
     for p in found.stored.programs:
         padded = f", padded to {_sizes(p.capacities)}" if p.capacities else ""
-        table.add_row(
+        row = (
             p.key.device,
             p.key.kind,
             f"{p.key.platform} {p.key.capability}".strip(),
@@ -55,6 +67,7 @@ def _executables(found: Saved) -> Table:
             str(p.launches) if p.key.platform == "gpu" else "",
             format_bytes(found.stored.code_bytes(p)),
         )
+        table.add_row(*map(Text, row))  # texts of a file are no markup
     return table
 
 

@@ -92,7 +92,7 @@ def load(
         best.use_loaded(loaded)
     for p in loaded:
         _check_agrees(best, p, path)
-    if executables == "trust" and loaded and not serves:
+    if executables == "trust" and loaded and not any(p.compiled for p in loaded):
         there = "; ".join(dict.fromkeys(f"for {p.stored.key.device}: {p.why_not}" for p in loaded))
         fallback(f"{name} is compiled", DeviceError(f"no executable of {path} runs here ({there})"), warned=True)
     return best
