@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 import relax_eg as rx
+from relax_eg.backend.gpu.compile import targets_for
 from relax_eg.byte_units import parse_bytes
 from relax_eg.cli import shared_options
 from relax_eg.cli.common import LiveLine, command, err, load_object, out, print_text, read_rules, write_output
@@ -43,8 +44,15 @@ def optimize(
         str | None, typer.Option("--show", help="kernels: which operators went where, and what that saves.")
     ] = None,
     save: Annotated[Path | None, typer.Option("--save", help="Write what was found here: m.rxe.")] = None,
+    device: Annotated[
+        list[str] | None, typer.Option("--device", help="With --save: keep executables for h100, a file, or cpu.")
+    ] = None,
 ) -> None:
     """Optimize a JAX function and print the cost report; or print that of a saved one."""
+    if device and save is None:
+        raise OptionError(f"--device {device[0]}: --save, whose file keeps executables for it, is needed with it")
+    if device:
+        targets_for(device)  # before JAX looks for devices, and before anything is searched
 
     def search() -> rx.types.Optimized:
         if show is not None and (show != "kernels" or execution == "whole"):
@@ -91,5 +99,5 @@ def optimize(
     write_output("report", json, best.report.to_json)
     write_output("report", html, best.report.to_html)
     if save is not None:
-        best.save(save)
+        best.save(save, devices=device or ())
         err.print(f"program written to {save}: rx.load({str(save)!r}), relax-eg optimize {save}")

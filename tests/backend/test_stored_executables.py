@@ -260,6 +260,19 @@ def test_a_file_without_executables_is_listed(saved: Path, tmp_path: Path) -> No
     assert told.exit_code == 1 and "cannot read" in told.output
 
 
+def test_the_command_line_keeps_executables(tmp_path: Path) -> None:
+    (tmp_path / "f.py").write_text("def f(x, v):\n    return (x @ x) @ v\n")
+    path = str(tmp_path / "m.rxe")
+    given = ["optimize", f"{tmp_path / 'f.py'}:f", "--spec", "n n", "--spec", "n", "--at", "n=32"]
+    told = CliRunner().invoke(app, [*given, "--save", path, "--device", "cpu"])
+    assert told.exit_code == 0, told.output
+    assert [p.at for p in read(path).stored.programs] == [{"n": 32}]
+    told = CliRunner().invoke(app, [*given, "--device", "cpu"])
+    assert told.exit_code == 1 and "--device cpu: --save, whose file keeps" in " ".join(told.output.split())
+    told = CliRunner().invoke(app, [*given, "--save", path, "--device", "h10"])
+    assert told.exit_code == 1 and "nearest: h100" in " ".join(told.output.split())
+
+
 def test_what_an_executable_asks_of_a_machine() -> None:
     here = default_device_key()
     assert here.why_not(here) == "" and replace(here, kind="another model").why_not(here) == ""

@@ -95,8 +95,7 @@ def store_for(
     """
     asked = "save()"
     bindings = _bindings(solution, at, asked)
-    names = dict.fromkeys(d.lower() if isinstance(d, str) and d.lower() in (*GPUS, _CPU) else d for d in devices)
-    targets = [cpu_target() if name == _CPU else target_for(name, (_CPU,)) for name in names]
+    targets = targets_for(devices)
     for target in targets:  # before anything is compiled
         for sizes in bindings:
             _check_memory(solution, sizes, target, asked)
@@ -107,6 +106,13 @@ def store_for(
         for sizes in bindings
     )
     return Stored(programs, tuple(codes))
+
+
+def targets_for(devices: Sequence[str | Path]) -> list[GpuTarget]:
+    """What to compile for, each once, GPUs first: `devices` as `store_for` takes them. OptionError as `target_for`."""
+    names = dict.fromkeys(d.lower() if isinstance(d, str) and d.lower() in (*GPUS, _CPU) else d for d in devices)
+    found = [target_for(name, (_CPU,)) for name in names if name != _CPU]
+    return [*found, cpu_target()] if _CPU in names else found
 
 
 def _bindings(
