@@ -7,7 +7,6 @@ starts with. So from the second call on only results are allocated, which are ne
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -167,6 +166,18 @@ class _Nested:
         return self.run.lower(*self.trees(arrays))
 
 
+class _Arrayless:
+    """A kernel of a file that takes no array, which was lowered as one that takes a truth value and does not read it;
+    called and lowered like `jitted`."""
+
+    def __init__(self, program: LoadedProgram, index: int, jitted: Any) -> None:
+        self._run = FromFile([(program, index)], lambda _: jitted(), counts=index == 0)
+        self.lower = jitted.lower
+
+    def __call__(self) -> Any:
+        return self._run(np.zeros((), _NO_ARRAY.dtype))
+
+
 class Call:
     """A call of a module's entry at one binding of sizes.
 
@@ -270,15 +281,12 @@ class Call:
     def use_loaded(self, program: LoadedProgram) -> None:
         """Lets calls run the executables of a file. To be called before the first call."""
         for i, s in enumerate(self._steps):
-            inner = s.run.run if isinstance(s.run, _Nested) else s.run
-            if not s.reads:
-                alone = inner
-                inner = lambda _, alone=alone: alone()  # noqa: E731
-            run: Any = FromFile([(program, i)], inner, counts=i == 0)
             if isinstance(s.run, _Nested):
-                run = replace(s.run, run=run)
-            elif not s.reads:
-                run = functools.partial(run, np.zeros((), _NO_ARRAY.dtype))
+                run: Any = replace(s.run, run=FromFile([(program, i)], s.run.run, counts=i == 0))
+            elif s.reads:
+                run = FromFile([(program, i)], s.run, counts=i == 0)
+            else:
+                run = _Arrayless(program, i, s.run)
             self._steps[i] = replace(s, run=run)
 
     def lowered(self, args: Sequence[Any], place: Callable[[Any], Any] | None = None) -> Iterator[tuple[str, str, Any]]:

@@ -7,16 +7,15 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 import jax
-from jax._src.interpreters.pxla import UnloadedMeshExecutable  # jax.extend exports no executable of given code
 from jax.core import ShapedArray
 from jax.sharding import SingleDeviceSharding
-from jaxlib.xla_client import DeviceList
 
 from relax_eg.backend.executables import Tally
 from relax_eg.backend.statistics import StoredRow
 from relax_eg.backend.stored import StoredExecutable, StoredProgram
 from relax_eg.backend.trees import tree_of_data
 from relax_eg.errors import DeviceError
+from relax_eg.logs import raise_if_exhausted
 from relax_eg.ops.keys import argument_dtype
 from relax_eg.settings import context_now
 
@@ -34,6 +33,11 @@ def load_executables(program: StoredProgram, codes: Sequence[bytes]) -> tuple[ja
 
 
 def _loaded(e: StoredExecutable, code: bytes) -> jax.stages.Compiled:
+    try:  # jax.extend exports nothing that makes an executable of machine code
+        from jax._src.interpreters.pxla import UnloadedMeshExecutable
+        from jaxlib.xla_client import DeviceList
+    except ImportError as error:
+        raise _unknown_jax(str(error)) from error
     device = jax.devices()[0]
     devices, sharding = DeviceList((device,)), SingleDeviceSharding(device)
     taken, given = (
@@ -49,15 +53,21 @@ def _loaded(e: StoredExecutable, code: bytes) -> jax.stages.Compiled:
         "xla_in_layouts": [None] * len(taken), "dispatch_in_layouts": [None] * len(taken),
         "xla_out_layouts": [None] * len(given),
     }  # fmt: skip
-    if {f.name for f in fields(UnloadedMeshExecutable)} != {*known, "xla_executable"}:
-        raise DeviceError(f"JAX {jax.__version__} describes executables in a way that is not known here")
+    asked = {f.name for f in fields(UnloadedMeshExecutable)} - {"xla_executable"}
+    if new := asked - known.keys():
+        raise _unknown_jax(f"it also asks for {', '.join(sorted(new))}")
     in_tree, out_tree = tree_of_data(e.in_tree), tree_of_data(e.out_tree)
     try:
         loaded = device.client.deserialize_executable(code, executable_devices=devices)
-        made = UnloadedMeshExecutable(xla_executable=loaded, **known).load()
+        made = UnloadedMeshExecutable(xla_executable=loaded, **{k: known[k] for k in asked}).load()
     except Exception as error:
+        raise_if_exhausted(error)
         raise DeviceError(f"XLA does not load `{e.name}`: {type(error).__name__}: {str(error)[:300]}") from error
     return jax.stages.Compiled(made, [], jax.tree_util.tree_unflatten(in_tree, taken), out_tree)
+
+
+def _unknown_jax(why: str) -> DeviceError:
+    return DeviceError(f"JAX {jax.__version__} describes executables in a way that is not known here: {why}")
 
 
 @dataclass(eq=False)

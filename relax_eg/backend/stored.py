@@ -55,7 +55,7 @@ class DeviceKey:
     - `kind`: the name by which JAX knows the device; of a CPU, its model.
     - `platform`: "cpu" or "gpu".
     - `capability`: what its code must be able to rely on: CUDA's compute capability; of a CPU, a digest of its
-      instruction sets.
+      instruction sets, or of its model where the system does not name them.
     - `versions`: versions of JAX, of jaxlib, which has XLA in it, and on a GPU of the plug-in.
     """
 
@@ -121,9 +121,9 @@ class StoredProgram:
     weights: tuple[int, ...]
     executables: tuple[StoredExecutable, ...]
 
-    def why_not_here(self) -> str:
-        """Why calls cannot run it here, under JAX's settings in force; "" where they can."""
-        why = self.key.why_not(default_device_key())
+    def why_not(self, here: DeviceKey) -> str:
+        """Why calls cannot run it on `here`, under JAX's settings in force; "" where they can."""
+        why = self.key.why_not(here)
         return why or ("" if self.settings == settings_text() else "it was made under other settings of JAX")
 
     @property
@@ -171,7 +171,8 @@ def device_key(device: Any, name: str = "") -> DeviceKey:
     platform = str(device.platform)
     made = {"jax": jax.__version__, "jaxlib": jaxlib.__version__}
     if platform == "cpu":
-        return DeviceKey(name or platform, processor_name(), platform, _digest(processor_flags()), made)
+        relied_on = _digest(processor_flags() or (processor_name(),))
+        return DeviceKey(name or platform, processor_name(), platform, relied_on, made)
     from relax_eg.backend.gpu.target import plugin_version  # which programs for the CPU never need
 
     capability = str(getattr(device, "compute_capability", ""))

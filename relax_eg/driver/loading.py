@@ -14,7 +14,7 @@ from relax_eg.backend.family import STEPS, Variant
 from relax_eg.backend.loaded import LoadedProgram, LoadedPrograms, load_executables
 from relax_eg.backend.optimized import Optimized
 from relax_eg.backend.program import module_check
-from relax_eg.backend.stored import Stored, StoredProgram, mismatch
+from relax_eg.backend.stored import Stored, default_device_key, mismatch
 from relax_eg.driver.learning import on_this_machine
 from relax_eg.driver.options import KINDS
 from relax_eg.driver.prices import ByProfile, call_predictor
@@ -30,14 +30,14 @@ from relax_eg.reports.serialization import read_record as checked
 from relax_eg.settings import context_now
 
 Executables = Literal["compile", "trust"]
-EXECUTABLES: tuple[Executables, ...] = ("compile", "trust")
+_EXECUTABLES: tuple[Executables, ...] = ("compile", "trust")
 
 
 @accepts(
     path=PATH,
     dynamic=KINDS["dynamic"] | NONE,
     settle=KINDS["settle"],
-    executables=one_of(*EXECUTABLES),
+    executables=one_of(*_EXECUTABLES),
 )
 def load(
     path: str | Path,
@@ -84,7 +84,7 @@ def load(
     predict = partial(call_predictor, saved.program, programs, saved.weights, ByProfile(profile))
     saved = replace(saved, variants=tuple(_as_expected_here(v, profile) for v in saved.variants))
     with saved.program.width_context():
-        loaded = LoadedPrograms(_loaded(stored, p, executables) for p in stored.programs)
+        loaded = _loaded(stored) if executables == "trust" else _left_unused(stored)
     serves = any(p.compiled for p in loaded)
     trials = OFF if serves and settle is None else Settle.of(settle)
     best = make_runnable(saved, no_explanation(name), policy, predict, trials)
@@ -98,17 +98,31 @@ def load(
     return best
 
 
-def _loaded(stored: Stored, p: StoredProgram, executables: Executables) -> LoadedProgram:
-    """What calls run of a program of a file: nothing unless it is trusted, and made for this machine."""
-    size = stored.code_bytes(p)
-    if executables != "trust":
-        return LoadedProgram(p, size, "only executables='trust' runs it")
-    if why := p.why_not_here():
-        return LoadedProgram(p, size, why)
-    try:
-        return LoadedProgram(p, size, "", load_executables(p, stored.codes), context_now())
-    except DeviceError as e:
-        return LoadedProgram(p, size, str(e))
+def _left_unused(stored: Stored) -> LoadedPrograms:
+    """The executables of a file, of which none is given to XLA."""
+    why = "only executables='trust' runs it"
+    return LoadedPrograms(LoadedProgram(p, stored.code_bytes(p), why) for p in stored.programs)
+
+
+def _loaded(stored: Stored) -> LoadedPrograms:
+    """The executables of a file, with those loaded that are for this machine; of several for the same sizes the one
+    that was made for its very model, or the first."""
+    if not stored.programs:
+        return LoadedPrograms()
+    here, served = default_device_key(), dict[str, str]()
+    found = LoadedPrograms(LoadedProgram(p, stored.code_bytes(p), p.why_not(here)) for p in stored.programs)
+    for p in sorted(found, key=lambda p: p.stored.key.kind != here.kind):
+        at = repr(sorted(p.stored.at.items()))
+        if not p.why_not and at in served:
+            p.why_not = f"the one for {served[at]} serves its calls"
+        if p.why_not:
+            continue
+        try:
+            p.compiled, p.context = load_executables(p.stored, stored.codes), context_now()
+            served[at] = p.stored.key.device
+        except DeviceError as e:
+            p.why_not = str(e)
+    return found
 
 
 def _check_agrees(best: Optimized, p: LoadedProgram, path: str | Path) -> None:

@@ -174,6 +174,23 @@ def test_other_capacities_leave_them_unused(tmp_path: Path) -> None:
     assert best(W, np.ones((77, 64), np.float32))["y"].shape == (77, 64)
 
 
+def test_kernels_that_take_no_array(tmp_path: Path) -> None:
+    def drawn(x: Any) -> Any:
+        return jnp.sort(jax.random.normal(jax.random.key(0), (64,))) + x
+
+    path = tmp_path / "m.rxe"
+    best = rx.optimize(drawn, "64", execution="kernels", target="cpu")
+    best.save(path, devices=["cpu"])
+    (program,) = read(path).stored.programs
+    alone = [e.name for e in program.executables if [str(a) for a in e.arguments] == ["bool[]"]]
+    assert alone
+    again, x = rx.load(path, executables="trust"), jnp.ones(64)
+    for _ in range(3):
+        np.testing.assert_array_equal(again(x), best(x))
+    assert calls(again) == [({}, 3, "")]
+    assert again.temporary_bytes({}).keys() == best.temporary_bytes({}).keys()
+
+
 def test_keys_wide_numbers_and_weak_results(tmp_path: Path) -> None:
     def keyed(key: Any, x: Any) -> Any:
         return jax.random.split(key, 2), jax.random.normal(key, (4,)) * x, 2.0
@@ -377,6 +394,18 @@ def test_what_is_said_of_executables_is_looked_at(saved: Path, tmp_path: Path, c
     path = forged(saved, tmp_path / "m.rxe", lambda data, _: change(data["programs"][0]))
     with pytest.raises(ArtifactError, match=why):
         rx.load(path, executables="trust")
+
+
+def test_of_several_that_of_the_very_model_runs(saved: Path, tmp_path: Path) -> None:
+    def doubled(data: dict[str, Any], _: Any) -> None:
+        other = json.loads(json.dumps(data["programs"][0]))
+        other["key"] |= {"device": "relative", "kind": "another model"}
+        data["programs"].insert(0, other)
+
+    best = rx.load(forged(saved, tmp_path / "m.rxe", doubled), executables="trust")
+    best(*chained(64))
+    rows = [(r.device, r.calls, r.why_not) for r in best.statistics().stored]
+    assert rows == [("relative", 0, "the one for cpu serves its calls"), ("cpu", 1, ""), ("cpu", 0, "")]
 
 
 def test_other_versions_and_settings_are_compiled(saved: Path, tmp_path: Path) -> None:
