@@ -21,6 +21,7 @@ from typer.testing import CliRunner
 import relax_eg as rx
 from benchmarks.mutated_formats import artifact_file, artifact_parts, with_codes
 from relax_eg.backend.artifact import read
+from relax_eg.backend.gpu.devices import find_gpu
 from relax_eg.backend.stored import default_device_key
 from relax_eg.cli import app
 from relax_eg.errors import ArtifactError, BoundsError, OptionError, ShapeError
@@ -251,6 +252,19 @@ def test_executables_for_two_gpus_are_listed(tmp_path: Path) -> None:
             again = rx.load(path, executables="trust")
         assert again(W, np.ones((3, 64), np.float32))["y"].shape == (3, 64)
         assert {r.calls for r in again.statistics().stored} == {0}
+
+
+@with_plugin
+def test_a_gpu_of_a_file(tmp_path: Path) -> None:
+    described, path = tmp_path / "own.txtpb", tmp_path / "m.rxe"
+    described.write_text(find_gpu("l4").config)
+    best = rx.optimize(chain, "64 64", "64 64", "64", target="cpu")
+    best.save(path, devices=[described, "l4", str(described)])
+    keys = [p.key for p in read(path).stored.programs]
+    assert [(k.device, k.kind, k.capability) for k in keys][:2] == [
+        ("own", "NVIDIA L4", "8.9"),
+        ("l4", "NVIDIA L4", "8.9"),
+    ]
 
 
 @with_plugin
