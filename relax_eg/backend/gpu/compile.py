@@ -180,4 +180,5 @@ def _executable(part: CallPart, made: CompiledPart, pallas: Pallas | None) -> Gp
         pallas=taken.get(part.program, ""),
         left=left.get(part.program, ""),
         ptx=made.ptx,
+        resources=made.resources,
     )

@@ -10,7 +10,7 @@ import jax
 
 from relax_eg.backend.pallas.plan import Unsuitable
 from relax_eg.backend.tensor_programs import lower_program
-from relax_eg.errors import RelaxEgError
+from relax_eg.errors import DeviceError, RelaxEgError
 from relax_eg.logs import raise_if_exhausted
 from relax_eg.ops.triton import unsupported_reason
 from relax_eg.tir import TensorProgram
@@ -89,10 +89,9 @@ class Preferred:
             # Compiled before the first call, which may write over donated arguments.
             self._pallas.compiles(first.lower(*arrays))
             self._settled = first
-        except RelaxEgError:
-            raise
-        except Exception as e:  # any error of Pallas, Triton or the driver: XLA computes the same
-            if self.name not in self._pallas.taken:
+        except Exception as e:  # any error of Pallas, Triton, XLA or the driver: XLA computes the same
+            ours = isinstance(e, RelaxEgError) and not isinstance(e, DeviceError)
+            if ours or self.name not in self._pallas.taken:
                 raise
             raise_if_exhausted(e)
             self._pallas.failed(self.name, e)
