@@ -47,5 +47,5 @@ _LEAST = MULTIPROCESSORS["l4"]
 
 def multiprocessors_of(name: str) -> Multiprocessors:
     """Those of the GPU whose name is a word of `name`, a driver's or a profile's; of any other GPU, the least."""
-    words = re.findall(r"\w+", name.lower())
+    words = {word.removeprefix("rtx") for word in re.findall(r"\w+", name.lower())}
     return next((found for n, found in MULTIPROCESSORS.items() if n.removeprefix("rtx") in words), _LEAST)

@@ -134,7 +134,7 @@ def _program(
     def compiles(lowered: Any) -> Any:
         return target.compile(lowered, {}, ptx)
 
-    pallas = Pallas(compiles=compiles) if solution.pallas else None
+    pallas = Pallas(compiles=compiles, device=target.gpu.multiprocessors) if solution.pallas else None
     absent = AbsentDevice(RoutinePlace("gpu", target.gpu.kind), target.lacking)
     described = nullcontext() if target.is_present else lowering_for(absent)
     with solution.program.width_context(), target.lowering(), described:
