@@ -256,12 +256,12 @@ class Blocks:
     def _accumulated(self, term: Reduce, dtype: str, steps: int, block: Callable[[Array], LoopValue]) -> LoopValue:
         if steps == 1:
             return block(_scalar(0, "int32"))
-        loops, join = self._loops(term), _combiner(term.kind, dtype)
+        loops, join = self.loops_of(term), _combiner(term.kind, dtype)
 
         def step(n: Array, total: Array) -> Array:
             return join(total, block(convert(n, "int32")).array_over(loops, self.axes))
 
-        start = self._filled(loops, dtype, identity(term.kind, dtype))
+        start = self.filled(loops, dtype, identity(term.kind, dtype))
         return LoopValue(lax.fori_loop(0, steps, step, start), loops)
 
     def partial(self, term: Reduce, stream: str, wide: str) -> LoopValue:
@@ -338,8 +338,8 @@ class Blocks:
         for s in group.sums:
             self.hoist(s.body, frozenset((str(loop_of(s.over[0][0])),)), m)
         self.load_ahead(group.scores, own)
-        rows = self._loops(group.maximum)
-        loops = [self._loops(s) for s in group.sums]
+        rows = self.loops_of(group.maximum)
+        loops = [self.loops_of(s) for s in group.sums]
 
         def block(n: Array, highest: LoopValue) -> tuple[LoopValue, list[LoopValue]]:
             here = block_values(n, size)
@@ -367,7 +367,7 @@ class Blocks:
             added = [self.pointwise(lax.add, t, x) for t, x in zip(totals, more, strict=True)]
             return (now.array_over(rows, self.axes), *(t.array_over(k, self.axes) for t, k in zip(added, loops, strict=True)))
 
-        start = self._filled(rows, dtype, -np.inf), *(self._filled(k, w, 0) for k, w in zip(loops, wides, strict=True))
+        start = self.filled(rows, dtype, -np.inf), *(self.filled(k, w, 0) for k, w in zip(loops, wides, strict=True))
         highest, *totals = lax.fori_loop(first, last, step, start)
         return LoopValue(highest, rows), [LoopValue(t, k) for t, k in zip(totals, loops, strict=True)]
 
@@ -386,11 +386,12 @@ class Blocks:
             )
             self.memo[s] = _convert(whole, s.dtype)
 
-    def _loops(self, term: Scalar) -> tuple[str, ...]:
+    def loops_of(self, term: Scalar) -> tuple[str, ...]:
         """The loops in blocks over which a term varies."""
         return tuple(n for n in self.axes if n in term.free)
 
-    def _filled(self, loops: Sequence[str], dtype: str, value: Any) -> Array:
+    def filled(self, loops: Sequence[str], dtype: Any, value: Any) -> Array:
+        """A block that holds one value everywhere."""
         return lax.full(tuple(self.axes[n] for n in loops), value, np.dtype(dtype))
 
 

@@ -205,7 +205,7 @@ def _kernel(
     main = max(sums, key=lambda t: math.prod(extents[n] for n in (*t.free, *t.bound)), default=None)
     sides, decoded = _sides(main, loops, extents, buffers)
     passes = [(o.scores, o.keys, o.sums) for o in online]
-    tiles, need = choose(Model(extents, loops, sides, passes, main, device))
+    tiles, need = choose(Model(extents, loops, sides, passes, main, [t for t in _outside_reductions(value) if isinstance(t, Read)], device))
     if math.isinf(need.clocks):
         raise Unsuitable(
             f"no block of it fits: the least takes {format_bytes(need.shared_bytes)} of shared memory and {need.registers} "
@@ -244,15 +244,19 @@ def _unguarded(value: Scalar) -> Iterator[Read]:
 
 def _outermost(value: Scalar) -> list[Reduce]:
     """The reductions in `value` that are inside no other reduction."""
-    found: list[Reduce] = []
+    return [t for t in _outside_reductions(value) if isinstance(t, Reduce)]
+
+
+def _outside_reductions(value: Scalar) -> list[Scalar]:
+    """The terms of `value`, without those inside of reductions."""
+    found: list[Scalar] = []
     seen, todo = {value}, [value]
     while todo:
         at = todo.pop()
-        if isinstance(at, Reduce):
-            found.append(at)
-            continue
-        todo += [c for c in at.children if c not in seen]
-        seen.update(at.children)
+        found.append(at)
+        if not isinstance(at, Reduce):
+            todo += [c for c in at.children if c not in seen]
+            seen.update(at.children)
     return found
 
 

@@ -123,41 +123,40 @@ class _Block:
             at[name] = block_values(here, size) if name in tiles.blocks else here
         axes = {n: tiles.blocks[n] for n in kernel.loops if n in tiles.blocks}
         self.blocks = Blocks(axes, at, kernel.extents, buffers, tiles)
-        place = LoopValue(np.int32(0))
-        for name, stride in zip(kernel.loops, _strides(kernel.shape), strict=True):
-            along = LoopValue(at[name], (name,) if name in axes else ())
-            step = self.blocks.pointwise(lambda x, stride=stride: lax.mul(x, lax.full_like(x, stride)), along)
-            place = self.blocks.pointwise(lax.add, place, step)
-        self._places, self._mask = self.over(place), self.blocks.mask(tuple(axes))
-
-    def over(self, value: LoopValue) -> Any:
-        """The array of a value over all loops that run in blocks."""
-        return self.blocks.array_over(value, tuple(self.blocks.axes))
+        self._at = at
 
     def store(self, ref: Any, value: LoopValue, dtype: str, part: Any = None) -> None:
-        """Stores the elements of the block, of a part of an array with several if one is given."""
-        array, places = convert(self.over(value), dtype), self._in_part(part)
-        if self._mask is None:
+        """Stores the elements of the block, of a part of an array with several if one is given. What does not vary over
+        a loop of the block is stored at its first element alone."""
+        array, places, inside = convert(value.array, dtype), self._places(value.loops, part), self._inside(value.loops)
+        if inside is None:
             triton.store(ref.at[places], array)
             return
-        inside = self.over(self._mask)
         # Points outside get a place beyond the buffer: in the interpreter, theirs could be the place of another element.
         beyond = math.prod(self.kernel.shape) * self.kernel.parts
         triton.store(ref.at[lax.select(inside, places, lax.full_like(places, beyond))], array, mask=inside)
 
-    def load(self, ref: Any, part: Any) -> LoopValue:
-        """The elements of the block in a part of an array."""
-        places = self._in_part(part)
-        if self._mask is None:
-            return LoopValue(triton.load(ref.at[places]), tuple(self.blocks.axes))
-        inside, zero = self.over(self._mask), np.zeros((), ref.dtype)
-        return LoopValue(triton.load(ref.at[places], mask=inside, other=zero), tuple(self.blocks.axes))
+    def load(self, ref: Any, loops: tuple[str, ...], part: Any) -> LoopValue:
+        """The elements of the block in a part of an array, of a value over `loops`."""
+        places, inside = self._places(loops, part), self._inside(loops)
+        if inside is None:
+            return LoopValue(triton.load(ref.at[places]), loops)
+        return LoopValue(triton.load(ref.at[places], mask=inside, other=np.zeros((), ref.dtype)), loops)
 
-    def _in_part(self, part: Any) -> Any:
-        if part is None:
-            return self._places
-        beginning = lax.mul(part, np.int32(math.prod(self.kernel.shape)))
-        return lax.add(self._places, lax.broadcast(beginning, self._places.shape))
+    def _places(self, loops: tuple[str, ...], part: Any) -> Any:
+        kernel, blocks = self.kernel, self.blocks
+        place = LoopValue(np.int32(0) if part is None else lax.mul(part, np.int32(math.prod(kernel.shape))))
+        for name, stride in zip(kernel.loops, _strides(kernel.shape), strict=True):
+            if name in blocks.axes and name not in loops:
+                continue
+            along = LoopValue(self._at[name], (name,) if name in loops else ())
+            step = blocks.pointwise(lambda x, stride=stride: lax.mul(x, lax.full_like(x, stride)), along)
+            place = blocks.pointwise(lax.add, place, step)
+        return blocks.array_over(place, loops)
+
+    def _inside(self, loops: tuple[str, ...]) -> Any:
+        mask = self.blocks.mask(loops)
+        return None if mask is None else self.blocks.array_over(mask, loops)
 
 
 Body = Callable[[_Block, Sequence[Any]], None]
@@ -167,7 +166,12 @@ def _whole(block: _Block, refs: Sequence[Any]) -> None:
     kernel, blocks = block.kernel, block.blocks
     for group in kernel.online:
         blocks.set_sums(group, *blocks.one_pass(group, np.int32(0), np.int32(kernel.steps)))
-    block.store(refs[0], blocks.term(kernel.value), kernel.output.dtype)
+    block.store(refs[0], _everywhere(blocks, blocks.term(kernel.value)), kernel.output.dtype)
+
+
+def _everywhere(blocks: Blocks, value: LoopValue) -> LoopValue:
+    loops = tuple(blocks.axes)
+    return LoopValue(blocks.array_over(value, loops), loops)
 
 
 def _parts(block: _Block, refs: Sequence[Any]) -> None:
@@ -185,22 +189,20 @@ def _combined(block: _Block, refs: Sequence[Any]) -> None:
     """Adds up the sums of all parts, and stores the value computed with them."""
     kernel, blocks, (group,) = block.kernel, block.blocks, block.kernel.online
     *given, written = refs
-    loops = tuple(blocks.axes)
+    loops = [blocks.loops_of(t) for t in (group.maximum, *group.sums)]
 
     def step(part: Any, carry: tuple[Any, ...]) -> tuple[Any, ...]:
         part = convert(part, "int32")
-        before, *totals = (LoopValue(x, loops) for x in carry)
-        there, *more = (block.load(ref, part) for ref in given)
+        before, *totals = map(LoopValue, carry, loops)
+        there, *more = (block.load(ref, k, part) for ref, k in zip(given, loops, strict=True))
         now = blocks.pointwise(lax.max, before, there)
         pairs = zip(blocks.corrected(totals, before, now), blocks.corrected(more, there, now), strict=True)
         return (now.array, *(blocks.pointwise(lax.add, x, y).array for x, y in pairs))
 
-    start = tuple(
-        lax.full(tuple(blocks.axes.values()), -np.inf if n == 0 else 0, ref.dtype) for n, ref in enumerate(given)
-    )
-    highest, *totals = (LoopValue(x, loops) for x in lax.fori_loop(0, kernel.parts, step, start))
+    start = tuple(blocks.filled(k, ref.dtype, 0 if n else -np.inf) for n, (k, ref) in enumerate(zip(loops, given, strict=True)))
+    highest, *totals = map(LoopValue, lax.fori_loop(0, kernel.parts, step, start), loops)
     blocks.set_sums(group, highest, totals)
-    block.store(written, blocks.term(kernel.value), kernel.output.dtype)
+    block.store(written, _everywhere(blocks, blocks.term(kernel.value)), kernel.output.dtype)
 
 
 def _strides(shape: tuple[int, ...]) -> list[int]:

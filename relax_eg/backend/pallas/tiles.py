@@ -13,7 +13,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from relax_eg.backend.contractions import factors_of, group_factors
+from relax_eg.backend.contractions import factors_of, group_factors, strip_widening_casts
 from relax_eg.dtypes import itemsize, kind
 from relax_eg.ops.multiprocessors import Multiprocessors
 from relax_eg.tir import Apply, Cast, Read, Reduce, Scalar, Select, loop_of, walk
@@ -29,11 +29,12 @@ _DEEPEST = 1024  # limit: values of a loop in such a block
 _THREADS = 32  # given: threads of a warp
 _MOST_BLOCKS = 32  # given: blocks that a multiprocessor runs at once
 MOST_REGISTERS = 255  # given: registers of a thread
-# measured: `python -m benchmarks.gpu_kernels`, what ptxas tells. Registers of a thread beside its elements, the same
-# where a block reaches beyond its loop, and the least shared memory of a block
-_OWN_REGISTERS, _RAGGED_REGISTERS, _OWN_SHARED = 64, 48, 4096
+# measured: `python -m benchmarks.gpu_kernels`, what ptxas tells: registers of a thread beside those of its elements, of
+# which a score has three; the same where blocks reach beyond a loop; least bytes of shared memory of a block
+_OWN_REGISTERS, _RAGGED_REGISTERS, _OF_SCORE, _OWN_SHARED = 48, 8, 3, 4096
+_AFTER = 3  # chosen: registers of an element of the result, beside those that are read with it
 _RESERVED = 1024  # given: bytes of shared memory that each block has beside its own
-_LOADED = 64  # given: bytes that a multiprocessor loads from the level-2 cache in a clock
+_LOADED = 24  # chosen: bytes that a multiprocessor loads from the level-2 cache in a clock, where all of them load
 _SCALARS = 128  # given: float32 operations of a multiprocessor in a clock
 _LATENCY = 800  # chosen: clocks until a load from memory is there
 _COMBINED = 6000  # chosen: clocks of the launch that adds up the parts of a split softmax
@@ -115,6 +116,7 @@ class Model:
     - `sides`: those of them that run in blocks.
     - `passes`: for each softmax in one pass its scores, their loop, and the sums that go with it.
     - `main`: the longest sum, where there is no softmax.
+    - `after`: the reads that are outside of all sums.
     - `device`: the GPU.
     """
 
@@ -125,12 +127,13 @@ class Model:
         sides: Sequence[str],
         passes: Sequence[tuple[Scalar, str, Sequence[Reduce]]],
         main: Reduce | None,
+        after: Sequence[Read],
         device: Multiprocessors,
     ) -> None:
         self.extents, self.grid, self.sides, self.device = extents, grid, sides, device
         self.scores = [scores for scores, _, _ in passes]
         self.sums = [r for _, _, sums in passes for r in sums] or ([main] if main is not None else [])
-        self.main = None if passes else main
+        self.main, self.after = None if passes else main, after
         # Loops over keys; of the same loop, each sum has one under its own name.
         self.keys = {own for _, own, _ in passes} | {self.stream(r) for _, _, sums in passes for r in sums}
         blocked = frozenset(sides)
@@ -143,7 +146,8 @@ class Model:
         terms = self._terms()
         self.reads = [t for t in terms if isinstance(t, Read)]
         self.work = [t for t in terms if isinstance(t, Apply | Cast | Select)]
-        groups = [g for pair in (*self.outer.values(), *self.inner.values()) for g in pair]
+        groups = [g for pair in (*self.outer.values(), *self.inner.values()) for g in strip_widening_casts(pair)]
+        self.plain = {g[0] for g in groups if len(g) == 1 and isinstance(g[0], Read)}
         # Operands that are computed: their loops, and the bytes of an element.
         self.made = [
             (frozenset[str]().union(*(f.free for f in g)), itemsize(g[0].dtype))
@@ -175,7 +179,8 @@ class Model:
                     yield from self._of_softmax(base)
                 elif self.outer:
                     deep = max(self.extents[self.stream(r)] for r in self.outer)
-                    for depth, stages in itertools.product(_up_to(deep), _STAGES):
+                    depths = sorted({block_of(deep, most) for most in _SIDES[1:]})
+                    for depth, stages in itertools.product(depths, _STAGES):
                         yield replace(base, depth=depth, stages=stages)
                 else:
                     yield base
@@ -185,7 +190,7 @@ class Model:
     def _of_softmax(self, base: Tiles) -> Iterator[Tiles]:
         longest = max(self.extents[n] for n in self.keys)
         inside = max((self.extents[self.stream(r)] for r in self.inner), default=LEAST)
-        inners = sorted({block_of(inside, most) for most in (64, 128, _WIDEST)})
+        inners = sorted({block_of(inside, most) for most in (_SIDES[-1], _WIDEST)})
         is_idle = self._programs(base) < self.device.count
         for keys, inner, stages in itertools.product(_up_to(longest), inners, _STAGES):
             yield replace(base, keys=keys, inner=inner, stages=stages)
@@ -212,22 +217,28 @@ class Model:
         def count(loops: frozenset[str]) -> int:
             return math.prod(sizes[n] for n in loops if n in sizes)
 
-        streamed = self.keys or {self.stream(r) for r in self.sums}
+        streamed = set(self.keys or {self.stream(r) for r in self.sums})
+        again = self._inner_steps(sizes)
+        if again > 1:  # what a step of keys reads, it reads anew
+            streamed |= {self.stream(r) for r in self.inner}
         loaded = sum(count(t.free) * itemsize(t.dtype) for t in self.reads if t.free & streamed)
-        once = sum(count(t.free) * itemsize(t.dtype) for t in self.reads if not t.free & streamed)
+        once = sum(count(t.free) * itemsize(t.dtype) for t in self.reads if t in self.plain and not t.free & streamed)
         scores = sum(count(s.free) for s in self.scores)
+        made = sum(count(loops) for loops, _ in self.made) - scores
+        held = sum(count(r.free) for r in self.sums) + _OF_SCORE * scores + max(0, made)
+        side = count(frozenset(self.sides))
         shared = _OWN_SHARED
-        held = sum(count(r.free) for r in self.sums) + 2 * scores + sum(count(loops) for loops, _ in self.made)
         if self.outer or self.inner:
             made = sum(count(loops) * size for loops, size in self.made)
-            shared += tiles.stages * loaded + once + max(made, 4 * count(frozenset(self.sides)))
+            shared += max(tiles.stages * loaded + once + made, 4 * side)
         else:
             held += loaded // 4 + max((count(t.free) for t in self.work), default=0)
+        held = max(held, side * (_AFTER + sum(set(self.sides) <= t.free for t in self.after)))
         is_ragged = any(self.extents[n] % size for n, size in sizes.items())
         registers = _OWN_REGISTERS + _RAGGED_REGISTERS * is_ragged + -(-held // threads)
         if shared > self.device.block_shared_bytes or registers > MOST_REGISTERS:
             return Need(shared, registers, math.inf)
-        return Need(shared, registers, self._clocks(tiles, sizes, shared, registers, loaded))
+        return Need(shared, registers, self._clocks(tiles, sizes, shared, registers, loaded * again))
 
     def _clocks(self, tiles: Tiles, sizes: Mapping[str, int], shared: int, registers: int, loaded: int) -> float:
         d, threads, programs = self.device, _THREADS * tiles.warps, self._programs(tiles)
@@ -243,10 +254,12 @@ class Model:
 
         products = sum(count(r.free | r.bound) * _width(r) for r in (*self.outer, *self.inner))
         scalars = sum(count(t.free) for t in self.work) + _SOFTMAX * sum(count(s.free) for s in self.scores)
-        step = max(products / rate, loaded / _LOADED) + scalars / _SCALARS
-        steps = self._steps(tiles, sizes)
+        computing, loading = products * self._inner_steps(sizes) / rate, loaded / _LOADED
+        overlapped = computing + loading if tiles.stages == 1 else max(computing, loading)
+        step = overlapped + scalars / _SCALARS
+        steps, waiting = self._steps(tiles, sizes), _LATENCY * self._inner_steps(sizes) / tiles.stages
         rounds = -(-programs // (d.count * resident))
-        return rounds * steps * max(used * step, _LATENCY / tiles.stages) + _COMBINED * (tiles.parts > 1)
+        return rounds * steps * max(used * step, waiting) + _COMBINED * (tiles.parts > 1)
 
     def _sizes(self, tiles: Tiles) -> dict[str, int]:
         """The number of values in a block of each loop that runs in blocks."""
@@ -258,6 +271,11 @@ class Model:
             most = tiles.depth if r in self.outer else elementwise(tiles, math.prod(sizes.get(n, 1) for n in r.free))
             sizes[stream] = block_of(self.extents[stream], most)
         return sizes
+
+    def _inner_steps(self, sizes: Mapping[str, int]) -> int:
+        """The steps of the contraction inside of a softmax."""
+        loops = [self.stream(r) for r in (*self.inner, *self.others)]
+        return max((-(-self.extents[n] // sizes[n]) for n in loops), default=1)
 
     def _steps(self, tiles: Tiles, sizes: Mapping[str, int]) -> int:
         """The steps of a program's longest loop."""
