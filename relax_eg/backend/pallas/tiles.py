@@ -28,15 +28,15 @@ _ELEMENTS = (16, 32, 64)  # chosen: elements of a thread in a block that is redu
 _DEEPEST = 1024  # limit: values of a loop in such a block
 _THREADS = 32  # given: threads of a warp
 _MOST_BLOCKS = 32  # given: blocks that a multiprocessor runs at once
-MOST_REGISTERS = 255  # given: registers of a thread
-# measured: `python -m benchmarks.gpu_kernels`, what ptxas tells: registers of a thread beside those of its elements, of
-# which a score has three; the same where blocks reach beyond a loop; least bytes of shared memory of a block
-_OWN_REGISTERS, _RAGGED_REGISTERS, _OF_SCORE, _OWN_SHARED = 48, 8, 3, 4096
-_AFTER = 3  # chosen: registers of an element of the result, beside those that are read with it
+# measured: `python -m benchmarks.gpu_kernels`, what ptxas tells: registers of a thread beside those of its elements, and
+# those of a score; estimated registers up to which nothing is spilled; least bytes of shared memory of a block
+_OWN_REGISTERS, _OF_SCORE, MOST_REGISTERS, _OWN_SHARED = 48, 3, 208, 4096
+_AFTER = 2  # chosen: registers of an element of the result, beside those that are read with it
 _RESERVED = 1024  # given: bytes of shared memory that each block has beside its own
 _LOADED = 24  # chosen: bytes that a multiprocessor loads from the level-2 cache in a clock, where all of them load
 _SCALARS = 128  # given: float32 operations of a multiprocessor in a clock
 _LATENCY = 800  # chosen: clocks until a load from memory is there
+_STEP = 200  # chosen: clocks of a step beside its work: barriers, and what threads tell each other
 _COMBINED = 6000  # chosen: clocks of the launch that adds up the parts of a split softmax
 _SOFTMAX = 10  # chosen: operations of an element of a softmax
 _BUSY = 8  # chosen: warps of a multiprocessor that keep its tensor cores busy
@@ -145,9 +145,13 @@ class Model:
         self.others = [r for r in held if r not in self.inner]
         terms = self._terms()
         self.reads = [t for t in terms if isinstance(t, Read)]
-        self.work = [t for t in terms if isinstance(t, Apply | Cast | Select)]
-        groups = [g for pair in (*self.outer.values(), *self.inner.values()) for g in strip_widening_casts(pair)]
+        on_cores = {r: strip_widening_casts(pair) for r, pair in (*self.outer.items(), *self.inner.items())}
+        groups = [g for pair in on_cores.values() for g in pair]
         self.plain = {g[0] for g in groups if len(g) == 1 and isinstance(g[0], Read)}
+        # The tensor cores multiply operands, and widen them.
+        parts = {r: {t for g in pair for f in g for t in walk(f)} for r, pair in on_cores.items()}
+        there = {t for r in on_cores for t in walk(r.body) if t not in parts[r]}
+        self.work = [t for t in terms if isinstance(t, Apply | Cast | Select) and t not in there]
         # Operands that are computed: their loops, and the bytes of an element.
         self.made = [
             (frozenset[str]().union(*(f.free for f in g)), itemsize(g[0].dtype))
@@ -217,11 +221,10 @@ class Model:
         def count(loops: frozenset[str]) -> int:
             return math.prod(sizes[n] for n in loops if n in sizes)
 
-        streamed = set(self.keys or {self.stream(r) for r in self.sums})
-        again = self._inner_steps(sizes)
-        if again > 1:  # what a step of keys reads, it reads anew
-            streamed |= {self.stream(r) for r in self.inner}
+        streamed, again = self._streamed(sizes), self._inner_steps(sizes)
+        inner = frozenset(self.stream(r) for r in self.inner)
         loaded = sum(count(t.free) * itemsize(t.dtype) for t in self.reads if t.free & streamed)
+        anew = sum(count(t.free) * itemsize(t.dtype) for t in self.reads if t.free & inner) * (again - 1)
         once = sum(count(t.free) * itemsize(t.dtype) for t in self.reads if t in self.plain and not t.free & streamed)
         scores = sum(count(s.free) for s in self.scores)
         made = sum(count(loops) for loops, _ in self.made) - scores
@@ -230,15 +233,16 @@ class Model:
         shared = _OWN_SHARED
         if self.outer or self.inner:
             made = sum(count(loops) * size for loops, size in self.made)
+            # The tensor cores take float32 from registers.
+            held += sum(count(t.free) for t in self.plain if itemsize(t.dtype) > 2)
             shared += max(tiles.stages * loaded + once + made, 4 * side)
         else:
             held += loaded // 4 + max((count(t.free) for t in self.work), default=0)
         held = max(held, side * (_AFTER + sum(set(self.sides) <= t.free for t in self.after)))
-        is_ragged = any(self.extents[n] % size for n, size in sizes.items())
-        registers = _OWN_REGISTERS + _RAGGED_REGISTERS * is_ragged + -(-held // threads)
+        registers = _OWN_REGISTERS + -(-held // threads)
         if shared > self.device.block_shared_bytes or registers > MOST_REGISTERS:
             return Need(shared, registers, math.inf)
-        return Need(shared, registers, self._clocks(tiles, sizes, shared, registers, loaded * again))
+        return Need(shared, registers, self._clocks(tiles, sizes, shared, registers, loaded + anew))
 
     def _clocks(self, tiles: Tiles, sizes: Mapping[str, int], shared: int, registers: int, loaded: int) -> float:
         d, threads, programs = self.device, _THREADS * tiles.warps, self._programs(tiles)
@@ -252,12 +256,16 @@ class Model:
         def count(loops: frozenset[str]) -> int:
             return math.prod(sizes[n] for n in loops if n in sizes)
 
-        products = sum(count(r.free | r.bound) * _width(r) for r in (*self.outer, *self.inner))
-        scalars = sum(count(t.free) for t in self.work) + _SOFTMAX * sum(count(s.free) for s in self.scores)
-        computing, loading = products * self._inner_steps(sizes) / rate, loaded / _LOADED
+        on_cores = (*self.outer, *self.inner)
+        again, streamed = self._inner_steps(sizes), self._streamed(sizes)
+        products = sum(count(r.free | r.bound) * _width(r) * (again if r in self.inner else 1) for r in on_cores)
+        scalars = sum(count(t.free) for t in self.work if t.free & streamed)
+        if self.scores:  # the sums are corrected at every step
+            scalars += _SOFTMAX * sum(count(s.free) for s in self.scores) + 2 * sum(count(r.free) for r in self.sums)
+        computing, loading = products / rate, loaded / _LOADED
         overlapped = computing + loading if tiles.stages == 1 else max(computing, loading)
-        step = overlapped + scalars / _SCALARS
-        steps, waiting = self._steps(tiles, sizes), _LATENCY * self._inner_steps(sizes) / tiles.stages
+        step = overlapped + scalars / _SCALARS + _STEP * again
+        steps, waiting = self._steps(tiles, sizes), _LATENCY * again / tiles.stages
         rounds = -(-programs // (d.count * resident))
         return rounds * steps * max(used * step, waiting) + _COMBINED * (tiles.parts > 1)
 
@@ -271,6 +279,11 @@ class Model:
             most = tiles.depth if r in self.outer else elementwise(tiles, math.prod(sizes.get(n, 1) for n in r.free))
             sizes[stream] = block_of(self.extents[stream], most)
         return sizes
+
+    def _streamed(self, sizes: Mapping[str, int]) -> set[str]:
+        """The loops of which a step has other values than the one before."""
+        again = {self.stream(r) for r in self.inner} if self._inner_steps(sizes) > 1 else set[str]()
+        return again | (self.keys or {self.stream(r) for r in self.sums})
 
     def _inner_steps(self, sizes: Mapping[str, int]) -> int:
         """The steps of the contraction inside of a softmax."""
